@@ -7,7 +7,13 @@
 //! Messages derive prost's `Message`; client stubs (`etcdserverpb::kv_client::KvClient` and so on) are
 //! generic over any tonic channel. There are no server stubs: revd serves on its own transport.
 
-#![allow(clippy::all, clippy::allow_attributes_without_reason, clippy::wildcard_imports, unreachable_pub, reason = "generated code")]
+#![allow(
+    clippy::all,
+    clippy::allow_attributes_without_reason,
+    clippy::wildcard_imports,
+    unreachable_pub,
+    reason = "generated code"
+)]
 
 /// Stored key-values and events.
 pub mod mvccpb {

@@ -1,0 +1,4 @@
+//! Consensus: how commands become committed entries.
+
+pub mod propose;
+pub mod status;

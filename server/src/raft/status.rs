@@ -1,0 +1,35 @@
+//! Where consensus stands, for anyone on this node to read.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Node view, written by the log and state cores, read by every edge without a lock. Each number is current
+/// for itself; no two of them are promised to be of the same moment.
+#[derive(Debug, Default)]
+pub struct NodeStatus {
+    /// Current raft term.
+    pub term: Gauge,
+    /// Member id of the leader, 0 while there is none.
+    pub leader: Gauge,
+    /// Index of the last entry in the log.
+    pub last_index: Gauge,
+    /// Index of the last committed entry.
+    pub committed: Gauge,
+    /// Index of the last applied entry.
+    pub applied: Gauge,
+}
+
+/// One number.
+#[derive(Debug, Default)]
+pub struct Gauge(AtomicU64);
+
+impl Gauge {
+    /// The current value.
+    pub fn load(&self) -> u64 {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Replaces the value.
+    pub fn store(&self, value: u64) {
+        self.0.store(value, Ordering::Release);
+    }
+}
