@@ -76,14 +76,12 @@ impl CommandId {
 
     /// The edge that waits for the outcome.
     #[must_use]
-    #[expect(clippy::cast_possible_truncation, reason = "16 bits are left after the shift")]
     pub fn edge(self) -> u16 {
         (self.0 >> (Self::SLOT_BITS + Self::GENERATION_BITS)) as u16
     }
 
     /// The slot in that edge's table.
     #[must_use]
-    #[expect(clippy::cast_possible_truncation, reason = "24 bits are left after the mask")]
     pub fn slot(self) -> usize {
         (self.0 & ((1 << Self::SLOT_BITS) - 1)) as usize
     }
