@@ -1,0 +1,68 @@
+//! The events of one core, in the order in which its loop handles them.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::task::{Poll, Waker};
+
+/// A queue inside one core: many tasks push, one loop takes everything at once.
+///
+/// It has no bound of its own: what is pushed is bounded where it comes from (see the rules in `xcore`).
+#[derive(Debug)]
+pub struct Inbox<E> {
+    state: RefCell<State<E>>,
+}
+
+#[derive(Debug)]
+struct State<E> {
+    events: VecDeque<E>,
+    reader: Option<Waker>,
+}
+
+impl<E> Inbox<E> {
+    /// An empty inbox.
+    #[must_use]
+    pub fn new() -> Rc<Self> {
+        Rc::new(Self { state: RefCell::new(State { events: VecDeque::new(), reader: None }) })
+    }
+
+    /// Adds an event and wakes the loop.
+    pub fn push(&self, event: E) {
+        let mut state = self.state.borrow_mut();
+        state.events.push_back(event);
+        if let Some(reader) = state.reader.take() {
+            reader.wake();
+        }
+    }
+
+    /// Waits for at least one event and takes all there are.
+    pub async fn take(&self) -> VecDeque<E> {
+        std::future::poll_fn(|context| {
+            let mut state = self.state.borrow_mut();
+            if state.events.is_empty() {
+                state.reader = Some(context.waker().clone());
+                return Poll::Pending;
+            }
+            Poll::Ready(std::mem::take(&mut state.events))
+        })
+        .await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_lite::future::{block_on, poll_once};
+
+    #[test]
+    fn takes_all_events_in_order_and_waits_for_more() {
+        let inbox = Inbox::new();
+        inbox.push(1);
+        inbox.push(2);
+        assert_eq!(block_on(inbox.take()), [1, 2]);
+        let mut next = Box::pin(inbox.take());
+        assert_eq!(block_on(poll_once(&mut next)), None);
+        inbox.push(3);
+        assert_eq!(block_on(next), [3]);
+    }
+}
