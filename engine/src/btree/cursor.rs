@@ -1,0 +1,120 @@
+//! Reading a tree: one key, or keys in order.
+
+use crate::Result;
+use crate::meta::TableRoot;
+use crate::page::{PageKind, PageView, Pages, StoredValue};
+
+/// The value of a key.
+///
+/// # Errors
+/// When a page on the way is damaged.
+pub fn get<'p>(pages: &'p Pages, table: &TableRoot, key: &[u8]) -> Result<Option<&'p [u8]>> {
+    let mut cursor = Cursor::new(pages, *table);
+    cursor.seek(key)?;
+    Ok(cursor.next()?.filter(|(found, _)| *found == key).map(|(_, value)| value))
+}
+
+/// A place between two keys.
+#[derive(Debug)]
+pub struct Cursor<'p> {
+    pages: &'p Pages,
+    table: TableRoot,
+    /// From the root down: a page and the cell in it.
+    path: Vec<(PageView<'p>, usize)>,
+    /// An error ends the cursor: going on would skip keys silently.
+    failed: Option<crate::Error>,
+}
+
+impl<'p> Cursor<'p> {
+    /// Before the first key.
+    #[must_use]
+    pub fn new(pages: &'p Pages, table: TableRoot) -> Self {
+        Self { pages, table, path: Vec::new(), failed: None }
+    }
+
+    /// Moves before the first key that is not below `key`.
+    ///
+    /// # Errors
+    /// When a page on the way is damaged.
+    pub fn seek(&mut self, key: &[u8]) -> Result<()> {
+        let result = self.descend(key);
+        self.remember(result)
+    }
+
+    fn descend(&mut self, key: &[u8]) -> Result<()> {
+        self.path.clear();
+        let Some(mut at) = self.table.root else { return Ok(()) };
+        loop {
+            let page = self.pages.tree_page(at)?;
+            let malformed = || self.pages.damage(at.id, "cannot be searched");
+            let (cell, _) = page.search(key).ok_or_else(malformed)?;
+            self.path.push((page, cell));
+            if page.kind() == PageKind::Leaf {
+                return Ok(());
+            }
+            if self.path.len() >= self.table.depth as usize {
+                return Err(self.pages.damage(at.id, "lies deeper than the meta slot says"));
+            }
+            at = page.branch_cell(cell).ok_or_else(malformed)?.child;
+        }
+    }
+
+    /// The next key and its value.
+    ///
+    /// # Errors
+    /// When a page on the way is damaged; again at every later call.
+    #[expect(clippy::should_implement_trait, reason = "an iterator of results would invite skipping errors")]
+    pub fn next(&mut self) -> Result<Option<(&'p [u8], &'p [u8])>> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let result = self.advance();
+        self.remember(result)
+    }
+
+    fn remember<T>(&mut self, result: Result<T>) -> Result<T> {
+        if let Err(error) = &result {
+            self.failed = Some(error.clone());
+        }
+        result
+    }
+
+    fn advance(&mut self) -> Result<Option<(&'p [u8], &'p [u8])>> {
+        loop {
+            let Some((page, at)) = self.path.last_mut() else { return Ok(None) };
+            if *at >= page.len() {
+                self.path.pop();
+                let Some((_, above)) = self.path.last_mut() else { return Ok(None) };
+                *above += 1;
+                continue;
+            }
+            if page.kind() == PageKind::Leaf {
+                let cell = page.leaf_cell(*at);
+                *at += 1;
+                let cell = cell.ok_or_else(|| crate::Error::corrupt("a leaf cell cannot be read"))?;
+                return Ok(Some((cell.key, value(self.pages, cell.value)?)));
+            }
+            let child =
+                page.branch_cell(*at).ok_or_else(|| crate::Error::corrupt("a branch cell cannot be read"))?;
+            if self.path.len() >= self.table.depth as usize {
+                return Err(self.pages.damage(child.child.id, "lies deeper than the meta slot says"));
+            }
+            let page = self.pages.tree_page(child.child)?;
+            self.path.push((page, 0));
+        }
+    }
+}
+
+fn value<'p>(pages: &'p Pages, stored: StoredValue<'p>) -> Result<&'p [u8]> {
+    match stored {
+        StoredValue::Inline(value) => Ok(value),
+        StoredValue::Run { at, len } => {
+            let (_, content) = pages.run(PageKind::Value, at)?;
+            if content.len() == len {
+                Ok(content)
+            } else {
+                Err(pages.damage(at.id, format!("holds {} bytes instead of {len}", content.len())))
+            }
+        }
+    }
+}

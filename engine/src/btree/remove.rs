@@ -1,0 +1,82 @@
+//! Removing a key: copy the path, change the leaf, drop what is empty, join what has become thin.
+
+use crate::Result;
+use crate::btree::{Edit, Node, Tree};
+use crate::page::{PageKind, branch_cell, parse_branch_cell};
+
+/// Removes a key; true if it was there.
+///
+/// # Errors
+/// When a page on the way is damaged; the transaction must be given up then.
+pub fn remove(tree: &mut Tree, edit: &mut Edit<'_>, key: &[u8]) -> Result<bool> {
+    if tree.stored.len == 0 {
+        return Ok(false);
+    }
+    let mut root = tree.open(edit)?;
+    let removed = remove_below(&mut root, edit, key, tree.stored.depth)?;
+    tree.stored.len -= u64::from(removed);
+    while root.kind == PageKind::Branch && root.cells.len() == 1 {
+        root = root.take_child(0, edit)?;
+        tree.stored.depth -= 1;
+    }
+    if root.cells.is_empty() {
+        tree.stored.root = None;
+        tree.stored.depth = 0;
+        tree.root = None;
+    } else {
+        tree.root = Some(root);
+    }
+    Ok(removed)
+}
+
+fn remove_below(node: &mut Node, edit: &mut Edit<'_>, key: &[u8], levels: u32) -> Result<bool> {
+    let (at, equal) = node.find(key).ok_or_else(|| edit.malformed())?;
+    if node.kind == PageKind::Leaf {
+        if equal {
+            edit.free_value(node.cells.cell(at))?;
+            node.cells.remove(at);
+        }
+        return Ok(equal);
+    }
+    if levels <= 1 {
+        return Err(crate::Error::corrupt("a tree is deeper than its meta slot says"));
+    }
+    let mut child = node.take_child(at, edit)?;
+    let removed = remove_below(&mut child, edit, key, levels - 1)?;
+    if child.cells.is_empty() {
+        node.cells.remove(at);
+        node.children.remove(at);
+        return Ok(removed);
+    }
+    let thin = child.cells.page_bytes() < edit.page_bytes() / 4;
+    node.children[at] = Some(child);
+    if thin && removed && node.cells.len() > 1 {
+        join(node, edit, if at + 1 < node.cells.len() { at } else { at - 1 })?;
+    }
+    Ok(removed)
+}
+
+/// Joins the children at `at` and `at + 1` if they fit one page.
+fn join(node: &mut Node, edit: &mut Edit<'_>, at: usize) -> Result<()> {
+    let mut left = node.take_child(at, edit)?;
+    let mut right = node.take_child(at + 1, edit)?;
+    let separator = node.key(at + 1).ok_or_else(|| edit.malformed())?.to_vec();
+    if right.kind == PageKind::Branch && !right.cells.is_empty() {
+        // The first key of a branch is never looked at; inside a longer one it is, so it must be true there.
+        let first = parse_branch_cell(right.cells.cell(0)).ok_or_else(|| edit.malformed())?;
+        let cell = branch_cell(&separator, first.child);
+        right.cells.replace(0, &cell);
+    }
+    let together = left.cells.page_bytes() + right.cells.page_bytes() - crate::page::HEADER;
+    if together > edit.page_bytes() {
+        node.children[at] = Some(left);
+        node.children[at + 1] = Some(right);
+        return Ok(());
+    }
+    left.cells.extend(&right.cells);
+    left.children.append(&mut right.children);
+    node.children[at] = Some(left);
+    node.cells.remove(at + 1);
+    node.children.remove(at + 1);
+    Ok(())
+}

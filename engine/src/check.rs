@@ -1,0 +1,130 @@
+//! Proof that a file is whole: every page is reachable or free, never both; every checksum is right; keys are in
+//! order and where their branches say; counts and depths are true.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use crate::db::Db;
+use crate::meta::{TableRoot, first_page};
+use crate::page::{PageKind, PageRef, Pages, StoredValue, Verified};
+use crate::space::Run;
+use crate::{Error, Result};
+
+/// What was counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Report {
+    /// Pages of trees and values.
+    pub reachable: u64,
+    /// Pages free or to be free.
+    pub unused: u64,
+    /// Keys in all tables.
+    pub keys: u64,
+}
+
+struct Walk<'p> {
+    pages: Pages,
+    original: &'p Pages,
+    seen: BTreeSet<u64>,
+    keys: u64,
+}
+
+/// Checks the newest committed state.
+///
+/// # Errors
+/// [`Error::Corrupt`] naming the first thing that is wrong.
+pub fn check(db: &Db) -> Result<Report> {
+    let snapshot = db.snapshot();
+    let inner = snapshot.inner();
+    // Verify every checksum again, whatever was verified before.
+    let pages = Pages { verified: Arc::new(Verified::default()), ..inner.pages.clone() };
+    let mut walk = Walk { pages, original: &inner.pages, seen: BTreeSet::new(), keys: 0 };
+    for table in &inner.meta.tables {
+        walk.table(table)?;
+    }
+    if let Some(list) = db.space.list() {
+        walk.mark(list)?;
+    }
+    let reachable = walk.seen.len() as u64;
+    let mut unused = 0;
+    for run in db.space.unused() {
+        walk.mark(run)?;
+        unused += run.pages;
+    }
+    let known = reachable + unused + first_page(inner.meta.page_bytes);
+    if known != db.space.end() {
+        return Err(Error::corrupt(format!("{} pages are neither used nor free", db.space.end() - known)));
+    }
+    Ok(Report { reachable, unused, keys: walk.keys })
+}
+
+impl Walk<'_> {
+    fn mark(&mut self, run: Run) -> Result<()> {
+        for page in run.start.0..run.start.0 + run.pages {
+            if !self.seen.insert(page) {
+                return Err(self.original.damage(crate::page::PageId(page), "is used twice"));
+            }
+        }
+        Ok(())
+    }
+
+    fn table(&mut self, table: &TableRoot) -> Result<()> {
+        let before = self.keys;
+        match table.root {
+            Some(root) => self.tree(root, table.depth, None, None)?,
+            None if table.len == 0 => {}
+            None => return Err(Error::corrupt(format!("a table of {} keys has no root", table.len))),
+        }
+        if self.keys - before != table.len {
+            return Err(Error::corrupt(format!(
+                "a table holds {} keys, not {}",
+                self.keys - before,
+                table.len
+            )));
+        }
+        Ok(())
+    }
+
+    /// Checks the pages from `at` down, whose keys must lie in `[low, high)`.
+    fn tree(&mut self, at: PageRef, levels: u32, low: Option<&[u8]>, high: Option<&[u8]>) -> Result<()> {
+        self.mark(Run { start: at.id, pages: 1 })?;
+        let pages = self.pages.clone();
+        let page = pages.tree_page(at)?;
+        let leaf = page.kind() == PageKind::Leaf;
+        if page.is_empty() || leaf != (levels == 1) {
+            return Err(pages.damage(at.id, format!("is empty or not {levels} levels above the leaves' end")));
+        }
+        for cell in 0..page.len() {
+            let key = page.key(cell).ok_or_else(|| pages.damage(at.id, "has an unreadable key"))?;
+            let next = if cell + 1 < page.len() { page.key(cell + 1) } else { high };
+            let first_of_branch = !leaf && cell == 0;
+            let low = if first_of_branch { low } else { Some(key) };
+            let in_order = next.is_none_or(|next| low.is_none_or(|low| low < next));
+            if !in_order || (cell == 0 && leaf && low.is_some_and(|low| key < low)) {
+                return Err(pages.damage(at.id, format!("has keys out of order at cell {cell}")));
+            }
+            if leaf {
+                self.leaf_cell(&pages, at, page.leaf_cell(cell))?;
+            } else {
+                let child =
+                    page.branch_cell(cell).ok_or_else(|| pages.damage(at.id, "has an unreadable cell"))?;
+                self.tree(child.child, levels - 1, low, next)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn leaf_cell(
+        &mut self,
+        pages: &Pages,
+        at: PageRef,
+        cell: Option<crate::page::LeafCell<'_>>,
+    ) -> Result<()> {
+        self.keys += 1;
+        let cell = cell.ok_or_else(|| pages.damage(at.id, "has an unreadable cell"))?;
+        if let StoredValue::Run { at, .. } = cell.value {
+            let (count, _) = pages.run(PageKind::Value, at)?;
+            self.mark(Run { start: at.id, pages: count })?;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,221 @@
+//! One tree file: opening it and committing to it.
+//!
+//! The durability protocol ([`commit`]): write every new page to places that no state anyone can still see uses;
+//! sync; write the other meta slot; sync. A crash before the slot is whole leaves the state before, after it the
+//! state after. Nothing has to be repaired when a file is opened.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Weak};
+
+use crate::btree::Node;
+use crate::disk::Disk;
+use crate::limits::{GROW_BYTES_MIN, PAGE_BYTES_DEFAULT};
+use crate::meta::{Meta, SLOT_BYTES, SLOT_OFFSETS, TableRoot, first_page};
+use crate::page::{PageId, PageKind, PageRef, Pages, Verified, encode_run, run_pages};
+use crate::space::{Run, Space};
+use crate::txn::{Snapshot, WriteTxn};
+use crate::{Error, Result};
+
+/// How a file is made.
+#[derive(Debug, Clone, Copy)]
+pub struct DbOptions {
+    /// Bytes of a page, if the file is new; a power of two within `limits`.
+    pub page_bytes_if_new: u32,
+}
+
+impl Default for DbOptions {
+    fn default() -> Self {
+        Self { page_bytes_if_new: PAGE_BYTES_DEFAULT }
+    }
+}
+
+/// Bytes of a file.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Sizes {
+    /// Its length.
+    pub file: u64,
+    /// Of these, the ones that hold data of the newest state.
+    pub in_use: u64,
+}
+
+/// An open file; the only one who writes to it.
+pub struct Db {
+    disk: Arc<dyn Disk>,
+    pub(crate) space: Space,
+    current: Snapshot,
+    /// Snapshots that may still be read, oldest first.
+    live: VecDeque<(u64, Weak<crate::txn::SnapshotInner>)>,
+    file_len: u64,
+    poisoned: bool,
+}
+
+impl std::fmt::Debug for Db {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "Db(transaction {})", self.current.txn())
+    }
+}
+
+impl Db {
+    /// Opens a file; an empty one is made.
+    ///
+    /// # Errors
+    /// [`Error::Corrupt`] when it is no tree file or its state cannot be found.
+    pub fn open(disk: Arc<dyn Disk>, options: DbOptions) -> Result<Self> {
+        let map = disk.map()?;
+        let bytes = map.bytes();
+        let slots = SLOT_OFFSETS.map(|offset| {
+            let start = usize::try_from(offset).expect("a small constant");
+            bytes.get(start..start + SLOT_BYTES)
+        });
+        let newest = slots.iter().flatten().filter_map(|slot| Meta::decode(slot)).max_by_key(|meta| meta.txn);
+        let meta = match newest {
+            Some(meta) => meta,
+            // Nothing was ever committed: a new file, or one whose making was cut short.
+            None if bytes.iter().take(2 * 4096).all(|byte| *byte == 0) => {
+                Meta::empty(options.page_bytes_if_new)
+            }
+            None => return Err(Error::corrupt("neither meta slot can be read")),
+        };
+        let file_len = bytes.len() as u64;
+        if meta.txn > 0 && meta.pages * u64::from(meta.page_bytes) > file_len {
+            return Err(Error::corrupt(format!("the file has {file_len} bytes but {} pages", meta.pages)));
+        }
+        let verified = Arc::new(Verified::default().resized(meta.pages));
+        let pages = Pages { map, page_bytes: meta.page_bytes, verified };
+        let space = read_space(&pages, &meta)?;
+        let current = Snapshot::new(pages, meta);
+        let mut db =
+            Self { disk, space, current: current.clone(), live: VecDeque::new(), file_len, poisoned: false };
+        db.watch(&current);
+        Ok(db)
+    }
+
+    /// The newest committed state.
+    #[must_use]
+    pub fn snapshot(&self) -> Snapshot {
+        self.current.clone()
+    }
+
+    /// Starts a transaction.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`] after a failed commit.
+    pub fn begin(&mut self) -> Result<WriteTxn<'_>> {
+        if self.poisoned {
+            return Err(Error::Poisoned);
+        }
+        let base = self.current.clone();
+        Ok(WriteTxn::new(self, base))
+    }
+
+    /// Bytes of the file and in it.
+    #[must_use]
+    pub fn sizes(&self) -> Sizes {
+        let used = self.space.end() - self.space.unused_pages();
+        Sizes { file: self.file_len, in_use: used * u64::from(self.current.inner().meta.page_bytes) }
+    }
+
+    fn watch(&mut self, snapshot: &Snapshot) {
+        self.live.push_back((snapshot.txn(), Arc::downgrade(snapshot.inner())));
+    }
+
+    /// Frees what no living snapshot holds any more.
+    fn release_unread(&mut self) {
+        while self.live.len() > 1 && self.live[0].1.strong_count() == 0 {
+            self.live.pop_front();
+        }
+        let oldest = self.live.front().map_or(self.current.txn(), |(txn, _)| *txn);
+        self.space.no_reader_before(oldest);
+    }
+
+    /// Makes room for pages up to the space's end, in steps so large that commits seldom change the length.
+    fn grow(&mut self, page_bytes: u32) -> Result<()> {
+        let needed = self.space.end() * u64::from(page_bytes);
+        if needed <= self.file_len {
+            return Ok(());
+        }
+        let step = (self.file_len / 8).max(GROW_BYTES_MIN).next_multiple_of(u64::from(page_bytes));
+        let len = needed.max(self.file_len + step);
+        self.disk.set_len(len)?;
+        self.file_len = len;
+        Ok(())
+    }
+}
+
+fn read_space(pages: &Pages, meta: &Meta) -> Result<Space> {
+    let first = first_page(meta.page_bytes);
+    let Some(list) = meta.free else {
+        return Ok(Space::decode(meta.pages, first, &[]).expect("an empty list"));
+    };
+    let (run, content) = pages.run(PageKind::FreeList, list)?;
+    let mut space = Space::decode(meta.pages, first, content)
+        .map_err(|what| pages.damage(list.id, format!("(the free list) {what}")))?;
+    // The list's own pages are written anew by the next commit and free after it.
+    space.set_list(Run { start: list.id, pages: run });
+    Ok(space)
+}
+
+/// Writes a transaction; see the module's text.
+pub(crate) fn commit(txn: &mut WriteTxn<'_>) -> Result<Snapshot> {
+    let meta = txn.base.inner().meta.clone();
+    let page_bytes = meta.page_bytes;
+    let mut writes = std::mem::take(&mut txn.values);
+    let mut freed = std::mem::take(&mut txn.freed);
+    let nodes = txn.trees.iter().filter_map(|tree| tree.root.as_deref()).map(Node::count).sum();
+    let mut ids = txn.db.space.allocate_pages(nodes).into_iter();
+    let mut tables = meta.tables;
+    for (table, tree) in tables.iter_mut().zip(&mut txn.trees) {
+        if tree.dirty {
+            let root = tree.root.take().map(|mut root| root.encode(page_bytes, &mut ids, &mut writes));
+            *table = TableRoot { root, ..tree.stored };
+        }
+    }
+    let db = &mut *txn.db;
+    freed.extend(db.space.take_list());
+    let free = write_free_list(&mut db.space, &freed, page_bytes, &mut writes);
+    let next = Meta {
+        page_bytes,
+        txn: meta.txn + 1,
+        pages: db.space.end(),
+        free: Some(free),
+        tables,
+        user: txn.user,
+    };
+    db.poisoned = true; // until everything below has succeeded
+    db.grow(page_bytes)?;
+    let old = &txn.base.inner().pages.verified;
+    let verified =
+        if old.capacity() >= next.pages { Arc::clone(old) } else { Arc::new(old.resized(next.pages * 2)) };
+    for (start, bytes) in &writes {
+        let count = bytes.len() as u64 / u64::from(page_bytes);
+        (start.0..start.0 + count).for_each(|page| verified.remove(PageId(page)));
+        db.disk.write_at(start.0 * u64::from(page_bytes), bytes)?;
+    }
+    db.disk.sync()?;
+    db.disk.write_at(SLOT_OFFSETS[usize::from(next.txn % 2 == 1)], &next.encode())?;
+    db.disk.sync()?;
+    db.poisoned = false;
+    db.space.freed_by(next.txn, freed);
+    let snapshot = Snapshot::new(Pages { map: db.disk.map()?, page_bytes, verified }, next);
+    db.watch(&snapshot);
+    db.current = snapshot.clone();
+    txn.base = snapshot.clone(); // the old state must not look read because of this transaction
+    db.release_unread();
+    Ok(snapshot)
+}
+
+/// Places and lays out the list of everything that is free after this commit.
+fn write_free_list(
+    space: &mut Space,
+    freed: &[Run],
+    page_bytes: u32,
+    writes: &mut Vec<(PageId, Vec<u8>)>,
+) -> PageRef {
+    // Taking pages shortens a free run or uses one up: the list only gets shorter than what was asked for.
+    let pages = run_pages(space.encoded_len(freed.len()), page_bytes);
+    let id = space.allocate(pages);
+    let (bytes, crc) = encode_run(PageKind::FreeList, id, &space.encode(freed), pages, page_bytes);
+    space.set_list(Run { start: id, pages });
+    writes.push((id, bytes));
+    PageRef { id, crc }
+}

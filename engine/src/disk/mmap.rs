@@ -1,0 +1,86 @@
+//! The real file: reads through a map, writes through the file. The only `unsafe` of the crate.
+
+use std::fs::{File, OpenOptions};
+use std::os::unix::fs::FileExt as _;
+use std::os::unix::fs::OpenOptionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use crate::disk::{Disk, Map};
+use crate::{Error, Result};
+
+/// A tree file. Whoever opens it must hold the data directory's lock: the map is only sound while nobody else
+/// truncates the file.
+pub struct MmapDisk {
+    path: PathBuf,
+    file: File,
+    /// The newest map; taken anew only when the file has outgrown it.
+    map: Mutex<Option<Map>>,
+    failed: AtomicBool,
+}
+
+impl MmapDisk {
+    /// Opens or creates a file, readable by its owner only.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn open(path: &Path) -> Result<Self> {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .open(path)
+            .map_err(|error| Error::io(format!("opening {}", path.display()), error))?;
+        Ok(Self { path: path.to_owned(), file, map: Mutex::new(None), failed: AtomicBool::new(false) })
+    }
+
+    fn checked<T>(&self, what: &str, result: std::io::Result<T>) -> Result<T> {
+        result.map_err(|error| {
+            self.failed.store(true, Ordering::SeqCst);
+            Error::io(format!("{what} {}", self.path.display()), error)
+        })
+    }
+
+    fn usable(&self) -> Result<()> {
+        if self.failed.load(Ordering::SeqCst) { Err(Error::Poisoned) } else { Ok(()) }
+    }
+}
+
+impl Disk for MmapDisk {
+    fn len(&self) -> Result<u64> {
+        self.checked("asking the length of", self.file.metadata()).map(|data| data.len())
+    }
+
+    fn set_len(&self, len: u64) -> Result<()> {
+        self.usable()?;
+        self.checked("resizing", self.file.set_len(len))
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.usable()?;
+        self.checked("writing", self.file.write_all_at(bytes, offset))
+    }
+
+    fn sync(&self) -> Result<()> {
+        self.usable()?;
+        self.checked("syncing", self.file.sync_data())
+    }
+
+    fn map(&self) -> Result<Map> {
+        let len = self.len()?;
+        let mut current = self.map.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(map) = current.as_ref().filter(|map| map.bytes().len() as u64 >= len) {
+            return Ok(map.clone());
+        }
+        // SAFETY: the map is read-only and the data directory's lock keeps other processes away; this process
+        // never shortens the file while a map of it is alive, and never writes to bytes a reader can reach.
+        let mapped = unsafe { memmap2::Mmap::map(&self.file) };
+        let mapped = self.checked("mapping", mapped)?;
+        let map = Map::new(Arc::new(mapped));
+        *current = Some(map.clone());
+        Ok(map)
+    }
+}

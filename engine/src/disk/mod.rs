@@ -1,0 +1,75 @@
+//! The file under the tree, as little of it as the engine needs.
+
+mod mmap;
+#[cfg(feature = "sim")]
+mod sim;
+
+pub use mmap::MmapDisk;
+#[cfg(feature = "sim")]
+pub use sim::{Recorded, SimDisk};
+
+use std::sync::Arc;
+
+use crate::Result;
+
+/// A growable array of bytes that can be made durable.
+///
+/// Contract:
+/// - Writes may become durable in any order and in part until `sync` returns; after it, all of them are.
+/// - A failed `write_at`, `set_len` or `sync` is final: every later call fails too. Retrying a sync could report
+///   success for data the kernel has already dropped.
+/// - A map shows writes made after it was taken, within its length; the engine never writes to a page that a
+///   reader of that map can reach.
+pub trait Disk: Send + Sync {
+    /// Current length in bytes.
+    ///
+    /// # Errors
+    /// When the system does not say.
+    fn len(&self) -> Result<u64>;
+
+    /// Grows or shrinks; new bytes are zero. Durable after `sync`.
+    ///
+    /// # Errors
+    /// When there is no space.
+    fn set_len(&self, len: u64) -> Result<()>;
+
+    /// Writes all of `bytes`.
+    ///
+    /// # Errors
+    /// When not everything was written.
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()>;
+
+    /// Makes every earlier write and the length durable.
+    ///
+    /// # Errors
+    /// When that is not certain.
+    fn sync(&self) -> Result<()>;
+
+    /// The whole file for reading.
+    ///
+    /// # Errors
+    /// When it cannot be mapped.
+    fn map(&self) -> Result<Map>;
+}
+
+/// Read access to a file's bytes; clones share it.
+#[derive(Clone)]
+pub struct Map(Arc<dyn AsRef<[u8]> + Send + Sync>);
+
+impl Map {
+    pub(crate) fn new(bytes: Arc<dyn AsRef<[u8]> + Send + Sync>) -> Self {
+        Self(bytes)
+    }
+
+    /// All bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        (*self.0).as_ref()
+    }
+}
+
+impl std::fmt::Debug for Map {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "Map({} bytes)", self.bytes().len())
+    }
+}

@@ -1,0 +1,85 @@
+//! What can go wrong in the engine.
+
+use std::io;
+use std::sync::Arc;
+
+/// A result of the engine.
+pub type Result<T> = std::result::Result<T, Error>;
+
+/// Why the engine did not do what it was asked to.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub enum Error {
+    /// The file could not be read, written or synced.
+    Io {
+        /// What was being done, with the file's name where known.
+        what: String,
+        /// What the system said.
+        source: Arc<io::Error>,
+    },
+    /// The file is not what was written: bit rot, a misdirected write, a foreign file.
+    Corrupt(String),
+    /// The revision asked for is below the compaction.
+    Compacted {
+        /// The oldest revision that can be read.
+        compact_revision: i64,
+    },
+    /// The revision asked for does not exist yet.
+    FutureRevision {
+        /// The newest revision.
+        current: i64,
+    },
+    /// An earlier write or sync failed; what is on disk is unknown until the file is opened again.
+    Poisoned,
+}
+
+impl Error {
+    /// An I/O failure with its context.
+    pub(crate) fn io(what: impl Into<String>, source: io::Error) -> Self {
+        Self::Io { what: what.into(), source: Arc::new(source) }
+    }
+
+    /// Damage, with where it is and what to do about it.
+    pub(crate) fn corrupt(what: impl std::fmt::Display) -> Self {
+        Self::Corrupt(format!(
+            "{what}; the tree file is damaged: stop this member, keep a copy, and restore it from a snapshot or \
+             let it rejoin empty"
+        ))
+    }
+
+    /// The process must not go on with this store.
+    #[must_use]
+    pub fn is_fatal(&self) -> bool {
+        matches!(self, Self::Io { .. } | Self::Corrupt(_) | Self::Poisoned)
+    }
+
+    /// The file's content is wrong.
+    #[must_use]
+    pub fn is_corruption(&self) -> bool {
+        matches!(self, Self::Corrupt(_))
+    }
+
+    /// Every member that applies the same history gets the same error: it may be a client's answer.
+    #[must_use]
+    pub fn is_deterministic(&self) -> bool {
+        matches!(self, Self::Compacted { .. } | Self::FutureRevision { .. })
+    }
+}
+
+impl std::fmt::Display for Error {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Io { what, source } => write!(out, "{what}: {source}"),
+            Self::Corrupt(what) => out.write_str(what),
+            Self::Compacted { compact_revision } => {
+                write!(out, "the revision is below the compaction at {compact_revision}")
+            }
+            Self::FutureRevision { current } => {
+                write!(out, "the revision does not exist yet, the newest is {current}")
+            }
+            Self::Poisoned => out.write_str("an earlier write failed: open the store again"),
+        }
+    }
+}
+
+impl std::error::Error for Error {}

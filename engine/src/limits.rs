@@ -1,0 +1,50 @@
+//! Bounds of the engine, and what must hold between them.
+
+/// Bytes of a page when a file is made. Measured in docs/decisions/0002-page-size.md.
+pub const PAGE_BYTES_DEFAULT: u32 = 8 * 1024;
+/// Smallest page, for tests that want deep trees from few keys.
+pub const PAGE_BYTES_MIN: u32 = 256;
+/// Largest page: offsets inside a page are 16 bits wide.
+pub const PAGE_BYTES_MAX: u32 = 32 * 1024;
+
+/// Tables in one file.
+pub const TABLES_MAX: usize = 8;
+/// Bytes the owner of a file keeps in the meta slot.
+pub const USER_BYTES: usize = 128;
+/// Levels of a tree; 2^64 keys in pages of two would not need more.
+pub const DEPTH_MAX: usize = 64;
+
+/// Largest value: the length has one bit for "stored elsewhere".
+pub const VALUE_BYTES_MAX: usize = (1 << 31) - 1;
+
+/// The file grows by at least this much at a time, so that commits rarely change its length.
+pub const GROW_BYTES_MIN: u64 = 1024 * 1024;
+
+/// Records a compaction looks at in one checkpoint: bounds the work and the memory of a step.
+pub const COMPACT_RECORDS_PER_STEP: usize = 20_000;
+
+/// The index is saved when this many keys changed since the last time ...
+pub const INDEX_CHECKPOINT_KEYS_MIN: usize = 64 * 1024;
+/// ... or one in this many of all keys, whichever is more.
+pub const INDEX_CHECKPOINT_KEYS_PART: usize = 8;
+
+/// A tail chunk of this many bytes is not merged with others any more.
+pub const TAIL_CHUNK_BYTES: usize = 1024 * 1024;
+
+const _: () = {
+    assert!(PAGE_BYTES_MIN.is_power_of_two() && PAGE_BYTES_MAX.is_power_of_two());
+    assert!(PAGE_BYTES_DEFAULT.is_power_of_two());
+    assert!(PAGE_BYTES_MIN <= PAGE_BYTES_DEFAULT && PAGE_BYTES_DEFAULT <= PAGE_BYTES_MAX);
+};
+
+/// Longest key a page of this size takes: at least four cells fit any page, whatever their keys.
+#[must_use]
+pub const fn key_bytes_max(page_bytes: u32) -> usize {
+    (page_bytes / 8) as usize
+}
+
+/// Longest value kept inside a leaf; longer ones get pages of their own.
+#[must_use]
+pub const fn inline_value_bytes_max(page_bytes: u32) -> usize {
+    (page_bytes / 8) as usize
+}

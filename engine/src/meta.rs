@@ -1,0 +1,166 @@
+//! The two meta slots: where a file's current state begins.
+//!
+//! ```text
+//! slot 0 at offset 0, slot 1 at offset 4096; transaction n writes slot n mod 2; 512 bytes each, so that one
+//! sector holds a slot:
+//!   0  8    "revdtree"
+//!   8  u32  format version, 1
+//!  12  u32  bytes of a page
+//!  16  u64  transaction number
+//!  24  u64  pages of the file that were ever used, the slots' included
+//!  32  u64  first page of the free list's run, 0: none
+//!  40  u32  its checksum
+//!  44  u32  0
+//!  48  8 tables of 24 bytes: u64 root page (0: empty) | u32 its checksum | u32 depth | u64 keys
+//! 240  128  the owner's own
+//! 368       zeros
+//! 508  u32  CRC-32 of the 508 bytes before
+//! ```
+
+use crate::limits::{DEPTH_MAX, PAGE_BYTES_MAX, PAGE_BYTES_MIN, TABLES_MAX, USER_BYTES};
+use crate::page::{PageId, PageRef, read_le};
+
+/// Bytes of a slot.
+pub const SLOT_BYTES: usize = 512;
+/// Where the slots are.
+pub const SLOT_OFFSETS: [u64; 2] = [0, 4096];
+/// Bytes before the first page that can be used.
+const RESERVED: u64 = 8192;
+
+const MAGIC: &[u8; 8] = b"revdtree";
+const FORMAT: u32 = 1;
+const TABLES_AT: usize = 48;
+const TABLE_BYTES: usize = 24;
+const USER_AT: usize = TABLES_AT + TABLES_MAX * TABLE_BYTES;
+const CRC_AT: usize = SLOT_BYTES - 4;
+
+const _: () = assert!(USER_AT + USER_BYTES <= CRC_AT);
+
+/// Where a table begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct TableRoot {
+    /// Its root page, if it has any keys.
+    pub root: Option<PageRef>,
+    /// Levels of pages.
+    pub depth: u32,
+    /// Keys.
+    pub len: u64,
+}
+
+/// The state of a file after one transaction.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Meta {
+    /// Bytes of a page.
+    pub page_bytes: u32,
+    /// Number of the transaction.
+    pub txn: u64,
+    /// Pages ever used.
+    pub pages: u64,
+    /// The list of free pages.
+    pub free: Option<PageRef>,
+    /// The tables.
+    pub tables: [TableRoot; TABLES_MAX],
+    /// The owner's bytes.
+    pub user: [u8; USER_BYTES],
+}
+
+impl Meta {
+    /// The state of a new file.
+    #[must_use]
+    pub fn empty(page_bytes: u32) -> Self {
+        Self {
+            page_bytes,
+            txn: 0,
+            pages: first_page(page_bytes),
+            free: None,
+            tables: [TableRoot::default(); TABLES_MAX],
+            user: [0; USER_BYTES],
+        }
+    }
+
+    /// Lays out the slot.
+    #[must_use]
+    pub fn encode(&self) -> [u8; SLOT_BYTES] {
+        let mut out = [0; SLOT_BYTES];
+        let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0, MAGIC);
+        put(8, &FORMAT.to_le_bytes());
+        put(12, &self.page_bytes.to_le_bytes());
+        put(16, &self.txn.to_le_bytes());
+        put(24, &self.pages.to_le_bytes());
+        let free = self.free.unwrap_or_default();
+        put(32, &free.id.0.to_le_bytes());
+        put(40, &free.crc.to_le_bytes());
+        for (table, at) in self.tables.iter().zip((TABLES_AT..).step_by(TABLE_BYTES)) {
+            let root = table.root.unwrap_or_default();
+            put(at, &root.id.0.to_le_bytes());
+            put(at + 8, &root.crc.to_le_bytes());
+            put(at + 12, &table.depth.to_le_bytes());
+            put(at + 16, &table.len.to_le_bytes());
+        }
+        put(USER_AT, &self.user);
+        let crc = crc32fast::hash(&out[..CRC_AT]);
+        out[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+        out
+    }
+
+    /// Reads a slot; none if it was never written or not wholly.
+    #[must_use]
+    pub fn decode(slot: &[u8]) -> Option<Self> {
+        let slot = slot.get(..SLOT_BYTES)?;
+        let word = |at: usize| read_le!(slot, at, u32);
+        let long = |at: usize| read_le!(slot, at, u64);
+        if &slot[..8] != MAGIC || word(CRC_AT)? != crc32fast::hash(&slot[..CRC_AT]) || word(8)? != FORMAT {
+            return None;
+        }
+        let reference = |at: usize| {
+            let (id, crc) = (long(at)?, word(at + 8)?);
+            Some((id != 0).then_some(PageRef { id: PageId(id), crc }))
+        };
+        let mut tables = [TableRoot::default(); TABLES_MAX];
+        for (table, at) in tables.iter_mut().zip((TABLES_AT..).step_by(TABLE_BYTES)) {
+            *table = TableRoot { root: reference(at)?, depth: word(at + 12)?, len: long(at + 16)? };
+        }
+        let meta = Self {
+            page_bytes: word(12)?,
+            txn: long(16)?,
+            pages: long(24)?,
+            free: reference(32)?,
+            tables,
+            user: slot[USER_AT..USER_AT + USER_BYTES].try_into().ok()?,
+        };
+        let page_ok = meta.page_bytes.is_power_of_two()
+            && (PAGE_BYTES_MIN..=PAGE_BYTES_MAX).contains(&meta.page_bytes)
+            && meta.pages >= first_page(meta.page_bytes);
+        let tables_ok = meta.tables.iter().all(|table| table.depth as usize <= DEPTH_MAX);
+        (page_ok && tables_ok).then_some(meta)
+    }
+}
+
+/// The first page behind the slots.
+#[must_use]
+pub fn first_page(page_bytes: u32) -> u64 {
+    RESERVED.div_ceil(u64::from(page_bytes))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_survives_the_round_trip_and_no_flipped_bit() {
+        let mut meta = Meta::empty(4096);
+        meta.txn = 77;
+        meta.free = Some(PageRef { id: PageId(9), crc: 10 });
+        meta.tables[3] = TableRoot { root: Some(PageRef { id: PageId(5), crc: 6 }), depth: 2, len: 8 };
+        meta.user[127] = 1;
+        let slot = meta.encode();
+        assert_eq!(Meta::decode(&slot), Some(meta));
+        for bit in 0..SLOT_BYTES * 8 {
+            let mut bad = slot;
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert_eq!(Meta::decode(&bad), None, "bit {bit}");
+        }
+        assert_eq!(Meta::decode(&slot[..SLOT_BYTES - 1]), None);
+    }
+}

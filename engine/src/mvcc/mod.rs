@@ -1,0 +1,1 @@
+//! Multi-version key space.

@@ -1,0 +1,198 @@
+//! The cells of a page being changed: owned, in key order, ready to be laid out.
+
+use crate::page::{HEADER, PageId, PageKind, PageRef, PageView, SLOT};
+
+/// Cells of one leaf or branch, packed one after the other.
+#[derive(Debug, Clone, Default)]
+pub struct Cells {
+    data: Vec<u8>,
+    ends: Vec<u32>,
+}
+
+/// Top bit of a leaf cell's value length: the value is stored elsewhere.
+pub(crate) const ELSEWHERE: u32 = 1 << 31;
+
+impl Cells {
+    /// Copies the cells of a page.
+    pub(crate) fn from_page(page: &PageView<'_>) -> Option<Self> {
+        let mut cells = Self::default();
+        for at in 0..page.len() {
+            cells.push(&[page.cell(at)?]);
+        }
+        Some(cells)
+    }
+
+    /// Number of cells.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// No cells.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Bytes a page with these cells needs.
+    #[must_use]
+    pub fn page_bytes(&self) -> usize {
+        HEADER + self.ends.len() * SLOT + self.data.len()
+    }
+
+    fn bounds(&self, at: usize) -> (usize, usize) {
+        let start = if at == 0 { 0 } else { self.ends[at - 1] as usize };
+        (start, self.ends[at] as usize)
+    }
+
+    /// One cell's bytes.
+    #[must_use]
+    pub fn cell(&self, at: usize) -> &[u8] {
+        let (start, end) = self.bounds(at);
+        &self.data[start..end]
+    }
+
+    /// Adds a cell, given in parts, behind the last one.
+    pub fn push(&mut self, parts: &[&[u8]]) {
+        for part in parts {
+            self.data.extend_from_slice(part);
+        }
+        self.ends.push(position(self.data.len()));
+    }
+
+    /// Puts a cell before the one at `at`, or behind the last.
+    pub fn insert(&mut self, at: usize, cell: &[u8]) {
+        let start = if at == 0 { 0 } else { self.ends[at - 1] as usize };
+        self.data.splice(start..start, cell.iter().copied());
+        self.ends.insert(at, position(start));
+        for end in &mut self.ends[at..] {
+            *end += position(cell.len());
+        }
+    }
+
+    /// Replaces a cell.
+    pub fn replace(&mut self, at: usize, cell: &[u8]) {
+        self.remove(at);
+        self.insert(at, cell);
+    }
+
+    /// Takes a cell out.
+    pub fn remove(&mut self, at: usize) {
+        let (start, end) = self.bounds(at);
+        self.data.drain(start..end);
+        self.ends.remove(at);
+        for later in &mut self.ends[at..] {
+            *later -= position(end - start);
+        }
+    }
+
+    /// Cuts off everything from `at` on and returns it.
+    #[must_use]
+    pub fn split_off(&mut self, at: usize) -> Self {
+        let start = if at == 0 { 0 } else { self.ends[at - 1] };
+        let data = self.data.split_off(start as usize);
+        let ends = self.ends.split_off(at).into_iter().map(|end| end - start).collect();
+        Self { data, ends }
+    }
+
+    /// Adds all cells of `other` behind the last one.
+    pub fn extend(&mut self, other: &Self) {
+        let start = position(self.data.len());
+        self.data.extend_from_slice(&other.data);
+        self.ends.extend(other.ends.iter().map(|end| end + start));
+    }
+
+    /// The first cell of the second half when the bytes are divided evenly; at least one cell on each side.
+    #[must_use]
+    pub fn middle(&self) -> usize {
+        let half = self.data.len() / 2;
+        let at = self.ends.partition_point(|end| (*end as usize) <= half);
+        at.clamp(1, self.len() - 1)
+    }
+
+    /// Lays the page out behind what `out` holds and returns its checksum.
+    ///
+    /// # Panics
+    /// If the cells do not fit: whoever fills a page splits it before.
+    pub fn encode(&self, kind: PageKind, id: PageId, page_bytes: u32, out: &mut Vec<u8>) -> PageRef {
+        let page = page_bytes as usize;
+        assert!(self.page_bytes() <= page, "page {} overflows: {} bytes", id.0, self.page_bytes());
+        let start = out.len();
+        out.push(kind as u8);
+        out.push(0);
+        out.extend_from_slice(&u16::try_from(self.len()).expect("cells of a page").to_le_bytes());
+        out.extend_from_slice(&position(self.data.len()).to_le_bytes());
+        out.extend_from_slice(&id.0.to_le_bytes());
+        for end in &self.ends {
+            out.extend_from_slice(&u16::try_from(*end).expect("offset in a page").to_le_bytes());
+        }
+        out.extend_from_slice(&self.data);
+        out.resize(start + page, 0);
+        PageRef { id, crc: crc32fast::hash(&out[start..]) }
+    }
+}
+
+/// Positions inside one node; a node is split long before it has 4 GiB.
+fn position(at: usize) -> u32 {
+    u32::try_from(at).expect("a node is smaller than 4 GiB")
+}
+
+/// A leaf cell with its value inside.
+pub(crate) fn leaf_cell(key: &[u8], value: &[u8]) -> Vec<u8> {
+    let mut cell = Vec::with_capacity(6 + key.len() + value.len());
+    push_leaf_head(&mut cell, key, u32::try_from(value.len()).expect("a checked length"));
+    cell.extend_from_slice(value);
+    cell
+}
+
+/// A leaf cell whose value of `len` bytes is the run at `at`.
+pub(crate) fn leaf_cell_elsewhere(key: &[u8], len: usize, at: PageRef) -> Vec<u8> {
+    let mut cell = Vec::with_capacity(18 + key.len());
+    push_leaf_head(&mut cell, key, u32::try_from(len).expect("a checked length") | ELSEWHERE);
+    cell.extend_from_slice(&at.id.0.to_le_bytes());
+    cell.extend_from_slice(&at.crc.to_le_bytes());
+    cell
+}
+
+fn push_leaf_head(cell: &mut Vec<u8>, key: &[u8], value_len: u32) {
+    cell.extend_from_slice(&u16::try_from(key.len()).expect("a checked length").to_le_bytes());
+    cell.extend_from_slice(&value_len.to_le_bytes());
+    cell.extend_from_slice(key);
+}
+
+/// A branch cell.
+pub(crate) fn branch_cell(key: &[u8], child: PageRef) -> Vec<u8> {
+    let mut cell = Vec::with_capacity(14 + key.len());
+    cell.extend_from_slice(&u16::try_from(key.len()).expect("a checked length").to_le_bytes());
+    cell.extend_from_slice(&child.id.0.to_le_bytes());
+    cell.extend_from_slice(&child.crc.to_le_bytes());
+    cell.extend_from_slice(key);
+    cell
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(cells: &Cells) -> Vec<String> {
+        (0..cells.len()).map(|at| String::from_utf8(cells.cell(at).to_vec()).unwrap()).collect()
+    }
+
+    #[test]
+    fn cells_keep_their_order_through_every_change() {
+        let mut cells = Cells::default();
+        cells.push(&[b"b", b"b"]);
+        cells.push(&[b"d"]);
+        cells.insert(0, b"a");
+        cells.insert(2, b"cc");
+        assert_eq!(text(&cells), ["a", "bb", "cc", "d"]);
+        cells.replace(1, b"BBB");
+        cells.remove(3);
+        assert_eq!(text(&cells), ["a", "BBB", "cc"]);
+        let rest = cells.split_off(1);
+        assert_eq!((text(&cells), text(&rest)), (vec!["a".into()], vec!["BBB".into(), "cc".into()]));
+        cells.extend(&rest);
+        assert_eq!(text(&cells), ["a", "BBB", "cc"]);
+        assert_eq!(cells.middle(), 1);
+    }
+}

@@ -1,0 +1,122 @@
+//! Pages: what the bytes of the file mean.
+//!
+//! All integers little-endian. A tree page (leaf or branch) of the file's page size:
+//!
+//! ```text
+//!  0  u8   kind: 1 leaf, 2 branch
+//!  1  u8   0
+//!  2  u16  number of cells, n
+//!  4  u32  bytes of all cells
+//!  8  u64  this page's own number (a page written to the wrong place names itself)
+//! 16  u16  end of cell 0, counted from the first cell's start
+//!     ...  n of them, ascending
+//! 16+2n    the cells, in key order; zeros up to the page's end
+//!
+//! leaf cell:   u16 key length | u32 value length, top bit: value stored elsewhere | key | value
+//!              a value stored elsewhere is u64 page | u32 checksum
+//! branch cell: u16 key length | u64 child page | u32 child checksum | key
+//!              the key is the smallest one below the child; the first cell's key is empty
+//! ```
+//!
+//! A run (long value, list of free pages) takes whole pages in a row:
+//!
+//! ```text
+//!  0  u8   kind: 3 value, 4 free list
+//!  1  3 x 0
+//!  4  u32  pages in the run
+//!  8  u64  number of its first page
+//! 16  u64  bytes of content
+//! 24       content
+//! ```
+//!
+//! A checksum is the CRC-32 of a whole tree page, or of a run's header and content. It is kept by whoever points
+//! to the page: a branch cell, a leaf cell, or the meta slot. So a page that is intact but not the one that was
+//! meant is found too.
+
+mod cells;
+mod pages;
+mod view;
+
+pub use cells::Cells;
+pub(crate) use cells::{branch_cell, leaf_cell, leaf_cell_elsewhere};
+pub use pages::{Pages, Verified};
+pub use view::{BranchCell, LeafCell, PageView, StoredValue, run_content};
+pub(crate) use view::{parse_branch_cell, parse_leaf_cell, search};
+
+/// A page's position in the file, in pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+pub struct PageId(pub u64);
+
+/// Where a page is and what it must look like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct PageRef {
+    /// First (or only) page.
+    pub id: PageId,
+    /// Its checksum.
+    pub crc: u32,
+}
+
+/// What a page is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum PageKind {
+    /// Keys and values.
+    Leaf = 1,
+    /// Keys and children.
+    Branch = 2,
+    /// A long value.
+    Value = 3,
+    /// Free pages.
+    FreeList = 4,
+}
+
+impl PageKind {
+    pub(crate) fn from_byte(byte: u8) -> Option<Self> {
+        Some(match byte {
+            1 => Self::Leaf,
+            2 => Self::Branch,
+            3 => Self::Value,
+            4 => Self::FreeList,
+            _ => return None,
+        })
+    }
+}
+
+/// Bytes before the slots of a tree page.
+pub const HEADER: usize = 16;
+/// Bytes before a run's content.
+pub const RUN_HEADER: usize = 24;
+/// Bytes a cell takes besides itself.
+pub const SLOT: usize = 2;
+
+/// Pages a run with this much content takes.
+#[must_use]
+pub fn run_pages(content: usize, page_bytes: u32) -> u64 {
+    ((content + RUN_HEADER) as u64).div_ceil(u64::from(page_bytes))
+}
+
+/// Lays out a run over `pages` pages, at least as many as the content needs.
+#[must_use]
+pub fn encode_run(kind: PageKind, id: PageId, content: &[u8], pages: u64, page_bytes: u32) -> (Vec<u8>, u32) {
+    assert!(pages >= run_pages(content.len(), page_bytes), "{} bytes in {pages} pages", content.len());
+    let mut out =
+        Vec::with_capacity(usize::try_from(pages * u64::from(page_bytes)).expect("a run fits memory"));
+    out.extend_from_slice(&[kind as u8, 0, 0, 0]);
+    out.extend_from_slice(&u32::try_from(pages).expect("a run is bounded").to_le_bytes());
+    out.extend_from_slice(&id.0.to_le_bytes());
+    out.extend_from_slice(&(content.len() as u64).to_le_bytes());
+    out.extend_from_slice(content);
+    let crc = crc32fast::hash(&out);
+    out.resize(out.capacity(), 0);
+    (out, crc)
+}
+
+/// Reads a little-endian integer at `at`, if the bytes are there.
+macro_rules! read_le {
+    ($bytes:expr, $at:expr, $kind:ty) => {
+        $bytes
+            .get($at..$at + size_of::<$kind>())
+            .map(|part| <$kind>::from_le_bytes(part.try_into().expect("the length was asked for")))
+    };
+}
+pub(crate) use read_le;

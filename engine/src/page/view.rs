@@ -1,0 +1,185 @@
+//! Reading a page. The bytes come from a file: nothing about them is taken for granted.
+
+use crate::page::cells::ELSEWHERE;
+use crate::page::{HEADER, PageId, PageKind, PageRef, RUN_HEADER, SLOT, read_le};
+
+/// A tree page.
+#[derive(Debug, Clone, Copy)]
+pub struct PageView<'m> {
+    kind: PageKind,
+    len: usize,
+    slots: &'m [u8],
+    cells: &'m [u8],
+}
+
+/// A cell of a leaf.
+#[derive(Debug, Clone, Copy)]
+pub struct LeafCell<'m> {
+    /// The key.
+    pub key: &'m [u8],
+    /// Its value, or where that is.
+    pub value: StoredValue<'m>,
+}
+
+/// A value as a leaf holds it.
+#[derive(Debug, Clone, Copy)]
+pub enum StoredValue<'m> {
+    /// In the leaf.
+    Inline(&'m [u8]),
+    /// In a run of its own.
+    Run {
+        /// The run.
+        at: PageRef,
+        /// Bytes of the value.
+        len: usize,
+    },
+}
+
+/// A cell of a branch.
+#[derive(Debug, Clone, Copy)]
+pub struct BranchCell<'m> {
+    /// Smallest key below the child.
+    pub key: &'m [u8],
+    /// The child.
+    pub child: PageRef,
+}
+
+impl<'m> PageView<'m> {
+    /// Interprets a page that should be a leaf or a branch numbered `id`; says what is wrong if it is not.
+    pub(crate) fn parse(bytes: &'m [u8], id: PageId) -> Result<Self, String> {
+        let kind = bytes.first().and_then(|byte| PageKind::from_byte(*byte));
+        let kind = kind.filter(|kind| matches!(kind, PageKind::Leaf | PageKind::Branch));
+        let (Some(kind), Some(own), Some(len)) = (kind, read_le!(bytes, 8, u64), read_le!(bytes, 2, u16))
+        else {
+            return Err("is neither leaf nor branch".to_owned());
+        };
+        if own != id.0 {
+            return Err(format!("says it is page {own}"));
+        }
+        let len = usize::from(len);
+        let (Some(slots), Some(cells)) =
+            (bytes.get(HEADER..HEADER + len * SLOT), bytes.get(HEADER + len * SLOT..))
+        else {
+            return Err(format!("cannot hold {len} cells"));
+        };
+        Ok(Self { kind, len, slots, cells })
+    }
+
+    /// Leaf or branch.
+    #[must_use]
+    pub fn kind(&self) -> PageKind {
+        self.kind
+    }
+
+    /// Number of cells.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// No cells.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// One cell's bytes; none if the page is inconsistent.
+    #[must_use]
+    pub fn cell(&self, at: usize) -> Option<&'m [u8]> {
+        let start = if at == 0 { 0 } else { usize::from(read_le!(self.slots, (at - 1) * SLOT, u16)?) };
+        let end = usize::from(read_le!(self.slots, at * SLOT, u16)?);
+        self.cells.get(start..end)
+    }
+
+    /// A cell of a leaf.
+    #[must_use]
+    pub fn leaf_cell(&self, at: usize) -> Option<LeafCell<'m>> {
+        parse_leaf_cell(self.cell(at)?)
+    }
+
+    /// A cell of a branch.
+    #[must_use]
+    pub fn branch_cell(&self, at: usize) -> Option<BranchCell<'m>> {
+        parse_branch_cell(self.cell(at)?)
+    }
+
+    /// The key of any cell.
+    #[must_use]
+    pub fn key(&self, at: usize) -> Option<&'m [u8]> {
+        cell_key(self.kind, self.cell(at)?)
+    }
+
+    /// In a leaf: the first cell with a key not below `key`, and whether it is equal.
+    /// In a branch: the child that covers `key`.
+    pub(crate) fn search(&self, key: &[u8]) -> Option<(usize, bool)> {
+        search(self.kind, self.len, |at| self.key(at), key)
+    }
+}
+
+/// Binary search shared by pages and nodes; see [`PageView::search`].
+pub(crate) fn search<'k>(
+    kind: PageKind,
+    len: usize,
+    key_at: impl Fn(usize) -> Option<&'k [u8]>,
+    key: &[u8],
+) -> Option<(usize, bool)> {
+    // A branch's first key counts as smaller than everything, whatever it says.
+    let mut low = usize::from(kind == PageKind::Branch);
+    let mut high = len;
+    while low < high {
+        let middle = low.midpoint(high);
+        match key_at(middle)?.cmp(key) {
+            std::cmp::Ordering::Less => low = middle + 1,
+            std::cmp::Ordering::Equal => return Some((middle, true)),
+            std::cmp::Ordering::Greater => high = middle,
+        }
+    }
+    if kind == PageKind::Branch { Some((low - 1, false)) } else { Some((low, false)) }
+}
+
+pub(crate) fn cell_key(kind: PageKind, cell: &[u8]) -> Option<&[u8]> {
+    let len = usize::from(read_le!(cell, 0, u16)?);
+    let start = if kind == PageKind::Leaf { 6 } else { 14 };
+    cell.get(start..start + len)
+}
+
+pub(crate) fn parse_leaf_cell(cell: &[u8]) -> Option<LeafCell<'_>> {
+    let key = cell_key(PageKind::Leaf, cell)?;
+    let word = read_le!(cell, 2, u32)?;
+    let rest = cell.get(6 + key.len()..)?;
+    let len = (word & !ELSEWHERE) as usize;
+    let value = if word & ELSEWHERE == 0 {
+        StoredValue::Inline(rest.get(..len)?)
+    } else {
+        let at = PageRef { id: PageId(read_le!(rest, 0, u64)?), crc: read_le!(rest, 8, u32)? };
+        StoredValue::Run { at, len }
+    };
+    Some(LeafCell { key, value })
+}
+
+pub(crate) fn parse_branch_cell(cell: &[u8]) -> Option<BranchCell<'_>> {
+    let key = cell_key(PageKind::Branch, cell)?;
+    let child = PageRef { id: PageId(read_le!(cell, 2, u64)?), crc: read_le!(cell, 10, u32)? };
+    Some(BranchCell { key, child })
+}
+
+/// The content of a run of the given kind that starts at page `id`, with its checksum still to be compared:
+/// (pages, content, checksummed bytes).
+pub fn run_content(bytes: &[u8], kind: PageKind, id: PageId) -> Result<(u64, &[u8], &[u8]), String> {
+    let (Some(pages), Some(own), Some(len)) =
+        (read_le!(bytes, 4, u32), read_le!(bytes, 8, u64), read_le!(bytes, 16, u64))
+    else {
+        return Err("is cut short".to_owned());
+    };
+    if bytes[0] != kind as u8 {
+        return Err(format!("is of kind {}, not {}", bytes[0], kind as u8));
+    }
+    if own != id.0 {
+        return Err(format!("says it is page {own}"));
+    }
+    let end = usize::try_from(len).ok().and_then(|len| len.checked_add(RUN_HEADER));
+    match end.and_then(|end| bytes.get(..end)) {
+        Some(summed) => Ok((u64::from(pages), &summed[RUN_HEADER..], summed)),
+        None => Err(format!("claims {len} bytes of content")),
+    }
+}

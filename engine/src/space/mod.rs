@@ -1,0 +1,222 @@
+//! Which pages hold data, which are free, and which are free only once nobody reads them any more.
+//!
+//! Pages freed by transaction n still belong to the state before n. They become free when n is durable and no
+//! snapshot older than n is alive; until then they are *pending*. On disk there is one list of both: after a restart
+//! there are no readers.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use crate::page::{PageId, read_le};
+
+/// A row of pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Run {
+    /// First page.
+    pub start: PageId,
+    /// Number of pages.
+    pub pages: u64,
+}
+
+/// Bytes of one run in the list on disk.
+pub const RUN_BYTES: usize = 16;
+
+/// Owned by the one writer.
+#[derive(Debug, Default)]
+pub struct Space {
+    /// Free runs by first page; neighbours are joined.
+    free: BTreeMap<u64, u64>,
+    free_pages: u64,
+    pending: VecDeque<(u64, Vec<Run>)>,
+    pending_pages: u64,
+    /// Where the list itself is, as of the newest commit.
+    list: Option<Run>,
+    /// Pages ever used; a page from here on has never been written.
+    end: u64,
+}
+
+impl Space {
+    /// The space of a file with this many used pages, of which `free` (see [`Space::encode`]) are free.
+    ///
+    /// # Errors
+    /// What is wrong with the list.
+    pub fn decode(end: u64, first: u64, free: &[u8]) -> Result<Self, String> {
+        let mut space = Self { end, ..Self::default() };
+        for entry in free.chunks(RUN_BYTES) {
+            let (Some(start), Some(pages)) = (read_le!(entry, 0, u64), read_le!(entry, 8, u64)) else {
+                return Err("holds part of a run".to_owned());
+            };
+            let stop = start.checked_add(pages).filter(|stop| pages > 0 && start >= first && *stop <= end);
+            let Some(stop) = stop else {
+                return Err(format!("holds the impossible run of {pages} pages at {start}"));
+            };
+            let before = space.free.range(..stop).next_back();
+            if before.is_some_and(|(before, pages)| before + pages > start) {
+                return Err(format!("holds page {start} twice"));
+            }
+            space.release(Run { start: PageId(start), pages });
+        }
+        Ok(space)
+    }
+
+    /// Everything that is free once a commit that frees `freed` is durable.
+    #[must_use]
+    pub fn encode(&self, freed: &[Run]) -> Vec<u8> {
+        let free = self.free.iter().map(|(start, pages)| Run { start: PageId(*start), pages: *pages });
+        let pending = self.pending.iter().flat_map(|(_, runs)| runs.iter().copied());
+        let mut out = Vec::with_capacity(self.encoded_len(freed.len()));
+        for run in free.chain(pending).chain(freed.iter().copied()) {
+            out.extend_from_slice(&run.start.0.to_le_bytes());
+            out.extend_from_slice(&run.pages.to_le_bytes());
+        }
+        out
+    }
+
+    /// At least as many bytes as [`Space::encode`] would return with this many freed runs.
+    #[must_use]
+    pub fn encoded_len(&self, freed: usize) -> usize {
+        let pending: usize = self.pending.iter().map(|(_, runs)| runs.len()).sum();
+        (self.free.len() + pending + freed) * RUN_BYTES
+    }
+
+    /// Pages ever used.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.end
+    }
+
+    /// Pages that hold no data of the newest state.
+    #[must_use]
+    pub fn unused_pages(&self) -> u64 {
+        self.free_pages + self.pending_pages
+    }
+
+    /// Takes a row of pages: the lowest free one that is long enough, else new ones at the end.
+    pub fn allocate(&mut self, pages: u64) -> PageId {
+        let found = self.free.iter().find(|(_, len)| **len >= pages).map(|(start, len)| (*start, *len));
+        let Some((start, len)) = found else {
+            let start = self.end;
+            self.end += pages;
+            return PageId(start);
+        };
+        self.free.remove(&start);
+        if len > pages {
+            self.free.insert(start + pages, len - pages);
+        }
+        self.free_pages -= pages;
+        PageId(start)
+    }
+
+    /// Takes single pages: one row if there is one, else whatever is free, lowest first, else new ones.
+    pub fn allocate_pages(&mut self, pages: u64) -> Vec<PageId> {
+        if self.free_pages < pages || self.free.values().any(|len| *len >= pages) {
+            let start = self.allocate(pages).0;
+            return (start..start + pages).map(PageId).collect();
+        }
+        (0..pages).map(|_| self.allocate(1)).collect()
+    }
+
+    /// The list was written here.
+    pub fn set_list(&mut self, run: Run) {
+        self.list = Some(run);
+    }
+
+    /// Where the list was written last: that place is freed by writing it anew.
+    pub fn take_list(&mut self) -> Option<Run> {
+        self.list.take()
+    }
+
+    /// Where the list is.
+    #[must_use]
+    pub fn list(&self) -> Option<Run> {
+        self.list
+    }
+
+    /// Gives pages back at once: nobody has ever read them.
+    pub fn release(&mut self, run: Run) {
+        self.free_pages += run.pages;
+        let (mut start, mut pages) = (run.start.0, run.pages);
+        if let Some((before, len)) = self.free.range(..start).next_back().map(|(at, len)| (*at, *len)) {
+            assert!(before + len <= start, "page {start} is freed twice");
+            if before + len == start {
+                self.free.remove(&before);
+                (start, pages) = (before, pages + len);
+            }
+        }
+        if let Some((next, len)) = self.free.range(start..).next().map(|(at, len)| (*at, *len)) {
+            assert!(start + pages <= next, "page {next} is freed twice");
+            if start + pages == next {
+                self.free.remove(&next);
+                pages += len;
+            }
+        }
+        self.free.insert(start, pages);
+    }
+
+    /// Transaction `txn` is durable and has freed these.
+    pub fn freed_by(&mut self, txn: u64, runs: Vec<Run>) {
+        self.pending_pages += runs.iter().map(|run| run.pages).sum::<u64>();
+        self.pending.push_back((txn, runs));
+    }
+
+    /// No snapshot older than `txn` is alive.
+    pub fn no_reader_before(&mut self, txn: u64) {
+        while self.pending.front().is_some_and(|(freed_by, _)| *freed_by <= txn) {
+            let (_, runs) = self.pending.pop_front().expect("there is a front");
+            for run in runs {
+                self.pending_pages -= run.pages;
+                self.release(run);
+            }
+        }
+    }
+
+    /// All unused runs, for checks.
+    pub fn unused(&self) -> impl Iterator<Item = Run> {
+        let pending = self.pending.iter().flat_map(|(_, runs)| runs.iter().copied());
+        self.free.iter().map(|(start, pages)| Run { start: PageId(*start), pages: *pages }).chain(pending)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn run(start: u64, pages: u64) -> Run {
+        Run { start: PageId(start), pages }
+    }
+
+    #[test]
+    fn neighbours_join_and_the_lowest_fit_is_taken() {
+        let mut space = Space { end: 100, ..Space::default() };
+        for piece in [run(10, 2), run(14, 2), run(12, 2), run(30, 1)] {
+            space.release(piece);
+        }
+        assert_eq!(space.free, BTreeMap::from([(10, 6), (30, 1)]));
+        assert_eq!(space.allocate(4), PageId(10));
+        assert_eq!(space.allocate(4), PageId(100));
+        assert_eq!(space.allocate_pages(3), [PageId(14), PageId(15), PageId(30)]);
+        assert_eq!(space.unused_pages(), 0);
+    }
+
+    #[test]
+    fn pending_pages_wait_for_readers_and_are_on_the_list() {
+        let mut space = Space { end: 100, ..Space::default() };
+        space.freed_by(5, vec![run(20, 1)]);
+        space.freed_by(6, vec![run(22, 1)]);
+        space.no_reader_before(5);
+        assert_eq!(space.allocate(1), PageId(20));
+        assert_eq!(space.allocate(1), PageId(100));
+        let list = space.encode(&[run(50, 3)]);
+        let again = Space::decode(101, 8, &list).unwrap();
+        assert_eq!(again.free, BTreeMap::from([(22, 1), (50, 3)]));
+    }
+
+    #[test]
+    fn a_damaged_list_is_named() {
+        let list = |runs: &[Run]| Space::default().encode(runs);
+        assert!(Space::decode(100, 8, &list(&[run(10, 5), run(12, 1)])).unwrap_err().contains("twice"));
+        assert!(Space::decode(100, 8, &list(&[run(99, 2)])).unwrap_err().contains("impossible"));
+        assert!(Space::decode(100, 8, &list(&[run(7, 1)])).unwrap_err().contains("impossible"));
+        assert!(Space::decode(100, 8, &list(&[run(10, u64::MAX)])).unwrap_err().contains("impossible"));
+        assert!(Space::decode(100, 8, &[0; 15]).unwrap_err().contains("part"));
+    }
+}

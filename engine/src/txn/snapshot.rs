@@ -1,0 +1,66 @@
+//! The state after one transaction, for reading.
+
+use std::sync::Arc;
+
+use crate::Result;
+use crate::btree::cursor::{self, Cursor};
+use crate::limits::USER_BYTES;
+use crate::meta::Meta;
+use crate::page::Pages;
+use crate::txn::Table;
+
+/// An immutable state of the file. Clones share it; as long as one lives, none of its pages are used again, so a
+/// snapshot held for long makes the file grow by what is written meanwhile.
+#[derive(Debug, Clone)]
+pub struct Snapshot {
+    inner: Arc<Inner>,
+}
+
+/// What keeps a snapshot's pages from being reused.
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) pages: Pages,
+    pub(crate) meta: Meta,
+}
+
+impl Snapshot {
+    pub(crate) fn new(pages: Pages, meta: Meta) -> Self {
+        Self { inner: Arc::new(Inner { pages, meta }) }
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<Inner> {
+        &self.inner
+    }
+
+    /// A key's value.
+    ///
+    /// # Errors
+    /// When a page on the way is damaged.
+    pub fn get(&self, table: Table, key: &[u8]) -> Result<Option<&[u8]>> {
+        cursor::get(&self.inner.pages, &self.inner.meta.tables[table.index()], key)
+    }
+
+    /// Reads a table in key order; seek before the first `next`.
+    #[must_use]
+    pub fn cursor(&self, table: Table) -> Cursor<'_> {
+        Cursor::new(&self.inner.pages, self.inner.meta.tables[table.index()])
+    }
+
+    /// Keys in a table.
+    #[must_use]
+    pub fn len(&self, table: Table) -> u64 {
+        self.inner.meta.tables[table.index()].len
+    }
+
+    /// The owner's bytes, as of this transaction.
+    #[must_use]
+    pub fn user(&self) -> &[u8; USER_BYTES] {
+        &self.inner.meta.user
+    }
+
+    /// The transaction's number.
+    #[must_use]
+    pub fn txn(&self) -> u64 {
+        self.inner.meta.txn
+    }
+}

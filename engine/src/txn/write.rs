@@ -1,0 +1,109 @@
+//! The one write transaction.
+
+use crate::btree::{self, Edit, Tree};
+use crate::db::Db;
+use crate::limits::{TABLES_MAX, USER_BYTES, VALUE_BYTES_MAX, inline_value_bytes_max, key_bytes_max};
+use crate::page::{PageId, PageKind, PageRef, encode_run, leaf_cell, leaf_cell_elsewhere, run_pages};
+use crate::space::Run;
+use crate::txn::{Snapshot, Table};
+use crate::{Error, Result};
+
+/// Changes that become one commit, or nothing.
+#[derive(Debug)]
+pub struct WriteTxn<'d> {
+    pub(crate) db: &'d mut Db,
+    pub(crate) base: Snapshot,
+    pub(crate) trees: [Tree; TABLES_MAX],
+    pub(crate) freed: Vec<Run>,
+    /// Long values, placed already; given back if the transaction is dropped.
+    pub(crate) values: Vec<(PageId, Vec<u8>)>,
+    pub(crate) user: [u8; USER_BYTES],
+    /// A page could not be read: the nodes are incomplete.
+    failed: bool,
+}
+
+impl<'d> WriteTxn<'d> {
+    pub(crate) fn new(db: &'d mut Db, base: Snapshot) -> Self {
+        let meta = &base.inner().meta;
+        let (trees, user) = (meta.tables.map(Tree::new), meta.user);
+        Self { db, base, trees, freed: Vec::new(), values: Vec::new(), user, failed: false }
+    }
+
+    /// Sets a key; true if it is new.
+    ///
+    /// # Errors
+    /// When a page on the way is damaged: drop the transaction then.
+    ///
+    /// # Panics
+    /// If the key is longer than `limits::key_bytes_max` or the value than `limits::VALUE_BYTES_MAX`: the owner of
+    /// the table bounds both.
+    pub fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<bool> {
+        let page_bytes = self.base.inner().meta.page_bytes;
+        assert!(key.len() <= key_bytes_max(page_bytes), "a key of {} bytes does not fit a page", key.len());
+        assert!(value.len() <= VALUE_BYTES_MAX, "a value of {} bytes is too long", value.len());
+        let cell = if value.len() <= inline_value_bytes_max(page_bytes) {
+            leaf_cell(key, value)
+        } else {
+            let pages = run_pages(value.len(), page_bytes);
+            let id = self.db.space.allocate(pages);
+            let (bytes, crc) = encode_run(PageKind::Value, id, value, pages, page_bytes);
+            self.values.push((id, bytes));
+            leaf_cell_elsewhere(key, value.len(), PageRef { id, crc })
+        };
+        self.change(table, |tree, edit| btree::insert(tree, edit, key, &cell))
+    }
+
+    /// Removes a key; true if it was there.
+    ///
+    /// # Errors
+    /// When a page on the way is damaged: drop the transaction then.
+    pub fn remove(&mut self, table: Table, key: &[u8]) -> Result<bool> {
+        self.change(table, |tree, edit| btree::remove(tree, edit, key))
+    }
+
+    fn change<T>(
+        &mut self,
+        table: Table,
+        change: impl FnOnce(&mut Tree, &mut Edit<'_>) -> Result<T>,
+    ) -> Result<T> {
+        if self.failed {
+            return Err(Error::Poisoned);
+        }
+        let mut unplaced = Vec::new();
+        let mut edit = Edit {
+            base: &self.base.inner().pages,
+            freed: &mut self.freed,
+            values: &mut self.values,
+            unplaced: &mut unplaced,
+        };
+        let result = change(&mut self.trees[table.index()], &mut edit);
+        self.failed = result.is_err();
+        unplaced.into_iter().for_each(|run| self.db.space.release(run));
+        result
+    }
+
+    /// The owner's bytes in the meta slot.
+    pub fn set_user(&mut self, user: &[u8; USER_BYTES]) {
+        self.user = *user;
+    }
+
+    /// Makes all changes durable, or none. Blocks for the disk.
+    ///
+    /// # Errors
+    /// After a failed write or sync the file is poisoned: only opening it again tells what is in it.
+    pub fn commit(mut self) -> Result<Snapshot> {
+        if self.failed {
+            return Err(Error::Poisoned);
+        }
+        crate::db::commit(&mut self)
+    }
+}
+
+impl Drop for WriteTxn<'_> {
+    fn drop(&mut self) {
+        let page_bytes = u64::from(self.base.inner().meta.page_bytes);
+        for (start, bytes) in self.values.drain(..) {
+            self.db.space.release(Run { start, pages: bytes.len() as u64 / page_bytes });
+        }
+    }
+}
