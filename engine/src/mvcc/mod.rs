@@ -1,1 +1,40 @@
-//! Multi-version key space.
+//! The multi-version key space: every change has a revision, and the past can be read until it is compacted.
+//!
+//! A change is a *record* keyed by its revision. Records only ever arrive in revision order, so the store has two
+//! levels split by revision: the [`tail`] (newest records, in memory) and the tree file (the rest); a
+//! [`checkpoint`](Store::checkpoint) moves the boundary. The [`key_index`] says which revisions a key has. All three
+//! can be shared at no cost: a [`View`] is one moment of them.
+//!
+//! One writer owns the [`Store`]. It begins a [`Txn`] per revision, calls [`Store::set_applied`] for each log entry,
+//! publishes Views, and now and then takes a checkpoint, whose work happens on another thread. What a reopened store
+//! holds is exactly what was applied up to the index it reports: whoever feeds it goes on from there.
+
+pub mod checkpoint;
+pub mod hash;
+pub mod key_history;
+pub mod key_index;
+pub mod key_range;
+mod layout;
+mod reader;
+pub mod record;
+mod restore;
+pub mod revision;
+mod store;
+mod tables;
+pub mod tail;
+mod view;
+mod write;
+
+pub use checkpoint::{Checkpoint, CheckpointKind, Durable, Written};
+pub use hash::HashKv;
+pub use key_history::KeyMeta;
+pub use key_index::Direction;
+pub use key_range::KeyRange;
+pub use layout::Applied;
+pub use reader::Reader;
+pub use record::StoredRecord;
+pub use revision::Revision;
+pub use store::Store;
+pub use tables::{SmallTable, Tables};
+pub use view::View;
+pub use write::{Reverted, Txn};

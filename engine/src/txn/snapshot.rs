@@ -58,6 +58,12 @@ impl Snapshot {
         &self.inner.meta.user
     }
 
+    /// Bytes of a page.
+    #[must_use]
+    pub fn page_bytes(&self) -> u32 {
+        self.inner.meta.page_bytes
+    }
+
     /// The transaction's number.
     #[must_use]
     pub fn txn(&self) -> u64 {

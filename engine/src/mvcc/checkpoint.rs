@@ -1,0 +1,309 @@
+//! From memory to the tree file.
+//!
+//! A checkpoint takes what was applied up to a moment and makes it durable as one commit: new records (they lie at
+//! the right edge of their table), changed rows of small tables, now and then the changed part of the key index,
+//! a step of compaction, and the [`Standing`] that says up to which log entry all this is true. Preparing it is a
+//! few reference counts; everything else happens in [`Checkpoint::write`], on any thread, while the store goes on.
+//!
+//! Compaction at R may remove a record only if the saved index does not need it any more: the index must be saved
+//! at a revision of R or above, in an earlier commit or the same one. (After a restart the index is rebuilt from
+//! what was saved plus the records above; a removed tombstone that it does not know would revive its key.)
+
+use std::collections::BTreeSet;
+
+use crate::db::Db;
+use crate::limits::{
+    COMPACT_RECORDS_PER_STEP, INDEX_CHECKPOINT_KEYS_MIN, INDEX_CHECKPOINT_KEYS_PART, PAGE_BYTES_MAX,
+    key_bytes_max,
+};
+use crate::mvcc::key_index::IndexRoot;
+use crate::mvcc::layout::{Applied, INDEX, INDEX_LONG, RECORDS, SMALL, Standing};
+use crate::mvcc::record::StoredRecord;
+use crate::mvcc::revision::{RecordKey, RecordKind, Revision};
+use crate::mvcc::store::Store;
+use crate::mvcc::tables::Changes;
+use crate::mvcc::tail::TailView;
+use crate::txn::{Snapshot, WriteTxn};
+use crate::{Error, Result};
+
+/// Whether a checkpoint saves the key index too.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum CheckpointKind {
+    /// When enough has changed, or a compaction waits for it.
+    Auto,
+    /// Yes: the next start needs no catching up.
+    WithIndex,
+}
+
+/// A checkpoint to be written.
+#[derive(Debug)]
+pub struct Checkpoint {
+    db: Db,
+    from: Standing,
+    to: Standing,
+    tail: TailView,
+    tables: Changes,
+    index: IndexRoot,
+    save_index: bool,
+    unsaved_bytes: usize,
+    records_since_index: usize,
+}
+
+/// A checkpoint that is durable.
+#[derive(Debug)]
+pub struct Written {
+    db: Db,
+    tree: Snapshot,
+    standing: Standing,
+    saved_index: bool,
+    /// Keys of which the compaction has dropped records.
+    compacted_keys: BTreeSet<Vec<u8>>,
+    unsaved_bytes: usize,
+    records_since_index: usize,
+}
+
+/// What is durable after a checkpoint.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Durable {
+    /// The log may forget everything up to here.
+    pub applied: Applied,
+    /// There is more for the next checkpoint to compact.
+    pub compaction_pending: bool,
+}
+
+impl Store {
+    /// Prepares a checkpoint of everything applied so far; none if there is nothing to do, or one is being written.
+    pub fn checkpoint(&mut self, kind: CheckpointKind) -> Option<Checkpoint> {
+        let index_is_old = self.standing.revision > self.saved.index_revision;
+        let much = INDEX_CHECKPOINT_KEYS_MIN
+            .max(usize::try_from(self.index.root().len()).unwrap_or(usize::MAX) / INDEX_CHECKPOINT_KEYS_PART);
+        let for_compaction =
+            self.compaction_pending() && self.saved.index_revision < self.standing.compact_revision;
+        let save_index = index_is_old
+            && (kind == CheckpointKind::WithIndex || self.records_since_index >= much || for_compaction);
+        if !self.has_unsaved() && !self.compaction_pending() && !save_index {
+            return None;
+        }
+        let db = self.db.take()?;
+        Some(Checkpoint {
+            db,
+            from: self.saved,
+            to: self.standing,
+            tail: self.tail.publish().clone(),
+            tables: std::mem::take(&mut self.table_changes),
+            index: self.index.root().clone(),
+            save_index,
+            unsaved_bytes: self.unsaved_bytes,
+            records_since_index: self.records_since_index,
+        })
+    }
+
+    /// Takes a written checkpoint in: the records it holds leave memory.
+    pub fn finish_checkpoint(&mut self, written: Written) -> Durable {
+        self.sizes = written.db.sizes();
+        self.db = Some(written.db);
+        self.tree = written.tree;
+        self.saved = written.standing;
+        self.tail.drop_through(self.saved.revision);
+        self.unsaved_bytes -= written.unsaved_bytes;
+        if written.saved_index {
+            self.records_since_index -= written.records_since_index;
+        }
+        let at = self.saved.compact_revision;
+        for key in &written.compacted_keys {
+            self.index.compact_key(key, at);
+        }
+        if self.standing.compact_revision == at {
+            self.standing.compacted = self.saved.compacted;
+            self.standing.compact_cursor = self.saved.compact_cursor;
+        }
+        Durable { applied: self.saved.applied, compaction_pending: self.compaction_pending() }
+    }
+}
+
+impl Checkpoint {
+    /// Writes and syncs. Blocks; may run on any thread.
+    ///
+    /// # Errors
+    /// After any error the store must not go on: what is on disk is found out by opening it again.
+    pub fn write(self) -> Result<Written> {
+        let Self { mut db, from, mut to, tail, tables, index, save_index, .. } = self;
+        let base = db.snapshot();
+        let mut txn = db.begin()?;
+        for (key, record) in tail.after(Revision { main: from.revision, sub: i64::MAX }) {
+            txn.put(RECORDS, &key.encode(), record)?;
+        }
+        for (key, row) in &tables {
+            match row {
+                Some(row) => txn.put(SMALL, key, row)?,
+                None => txn.remove(SMALL, key)?,
+            };
+        }
+        if save_index {
+            let changed = changed_keys(&base, &tail, from.index_revision)?;
+            save_keys(&mut txn, &base, &index, changed, to.compact_revision)?;
+            to.index_revision = to.revision;
+        } else {
+            to.index_revision = from.index_revision;
+        }
+        let mut compacted_keys = BTreeSet::new();
+        if to.compacted < to.compact_revision && to.index_revision >= to.compact_revision {
+            compacted_keys = compact_step(&mut txn, &base, &index, from.revision, &mut to)?;
+            if !compacted_keys.is_empty() {
+                save_keys(&mut txn, &base, &index, compacted_keys.clone(), to.compact_revision)?;
+            }
+        }
+        txn.set_user(&to.encode());
+        let tree = txn.commit()?;
+        Ok(Written {
+            db,
+            tree,
+            standing: to,
+            saved_index: save_index,
+            compacted_keys,
+            unsaved_bytes: self.unsaved_bytes,
+            records_since_index: self.records_since_index,
+        })
+    }
+}
+
+fn key_of(record: &[u8]) -> Result<&[u8]> {
+    let record = StoredRecord::parse(record).ok_or_else(|| Error::corrupt("a record cannot be read"))?;
+    Ok(record.key)
+}
+
+/// Keys with records above revision `after`.
+fn changed_keys(base: &Snapshot, tail: &TailView, after: i64) -> Result<BTreeSet<Vec<u8>>> {
+    let after = Revision { main: after, sub: i64::MAX };
+    let mut keys = BTreeSet::new();
+    let mut cursor = base.cursor(RECORDS);
+    cursor.seek(&RecordKey { revision: after, kind: RecordKind::Tombstone }.encode())?;
+    while let Some((_, record)) = cursor.next()? {
+        keys.insert(key_of(record)?.to_vec());
+    }
+    for (_, record) in tail.after(after) {
+        keys.insert(key_of(record)?.to_vec());
+    }
+    Ok(keys)
+}
+
+/// Writes the histories of these keys into the index tables, as they are after the compaction at `compact`.
+fn save_keys(
+    txn: &mut WriteTxn<'_>,
+    base: &Snapshot,
+    index: &IndexRoot,
+    keys: BTreeSet<Vec<u8>>,
+    compact: i64,
+) -> Result<()> {
+    let key_max = key_bytes_max(base.page_bytes());
+    let mut history = Vec::new();
+    let mut buckets = BTreeSet::new();
+    for key in keys {
+        if key.len() > key_max {
+            buckets.insert(crc32c::crc32c(&key));
+            continue;
+        }
+        history.clear();
+        match index.history(&key).and_then(|history| history.compacted(compact)) {
+            Some(kept) => {
+                kept.encode(&mut history);
+                txn.put(INDEX, &key, &history)?;
+            }
+            None => {
+                txn.remove(INDEX, &key)?;
+            }
+        }
+    }
+    if !buckets.is_empty() {
+        save_long_keys(txn, index, key_max, &buckets, compact)?;
+    }
+    Ok(())
+}
+
+/// Keys too long for a page are rare: each of their buckets is written anew from the index.
+fn save_long_keys(
+    txn: &mut WriteTxn<'_>,
+    index: &IndexRoot,
+    key_max: usize,
+    buckets: &BTreeSet<u32>,
+    compact: i64,
+) -> Result<()> {
+    let mut rows: std::collections::BTreeMap<u32, Vec<u8>> =
+        buckets.iter().map(|bucket| (*bucket, Vec::new())).collect();
+    for (key, history) in index.entries() {
+        if key.len() <= key_max {
+            continue;
+        }
+        let Some(row) = rows.get_mut(&crc32c::crc32c(key)) else { continue };
+        let Some(history) = history.compacted(compact) else { continue };
+        let mut encoded = Vec::new();
+        history.encode(&mut encoded);
+        for part in [key, &encoded] {
+            row.extend_from_slice(
+                &u32::try_from(part.len()).expect("keys and histories are bounded").to_le_bytes(),
+            );
+            row.extend_from_slice(part);
+        }
+    }
+    for (bucket, row) in rows {
+        if row.is_empty() {
+            txn.remove(INDEX_LONG, &bucket.to_be_bytes())?;
+        } else {
+            txn.put(INDEX_LONG, &bucket.to_be_bytes(), &row)?;
+        }
+    }
+    Ok(())
+}
+
+/// Removes a bounded number of records that the compaction drops. Only looks at records that were in the tree
+/// before this checkpoint; `tree_revision` says up to where those go.
+fn compact_step(
+    txn: &mut WriteTxn<'_>,
+    base: &Snapshot,
+    index: &IndexRoot,
+    tree_revision: i64,
+    to: &mut Standing,
+) -> Result<BTreeSet<Vec<u8>>> {
+    let at = to.compact_revision;
+    let mut dropped_keys = BTreeSet::new();
+    let mut cursor = base.cursor(RECORDS);
+    cursor.seek(&RecordKey { revision: to.compact_cursor, kind: RecordKind::Put }.encode())?;
+    for _ in 0..COMPACT_RECORDS_PER_STEP {
+        let next = cursor.next()?;
+        let key = match next {
+            Some((key, _)) => {
+                RecordKey::decode(key).ok_or_else(|| Error::corrupt("a record's key cannot be read"))?
+            }
+            None => RecordKey { revision: Revision { main: i64::MAX, sub: 0 }, kind: RecordKind::Put },
+        };
+        if key.revision.main > at {
+            // Everything up to `at` has been looked at, provided all of it was in the tree.
+            if tree_revision >= at {
+                to.compacted = at;
+                to.compact_cursor = Revision::default();
+            }
+            return Ok(dropped_keys);
+        }
+        let user_key = key_of(next.expect("a record was found").1)?;
+        if !kept(index, user_key, key, at) {
+            txn.remove(RECORDS, &key.encode())?;
+            dropped_keys.insert(user_key.to_vec());
+        }
+        to.compact_cursor = Revision { main: key.revision.main, sub: key.revision.sub + 1 };
+    }
+    Ok(dropped_keys)
+}
+
+/// Whether a record at or below `at` stays: it is its key's newest change up to there, and a put or a tombstone of
+/// exactly that revision (a watch that starts at `at` must still see it).
+fn kept(index: &IndexRoot, user_key: &[u8], record: RecordKey, at: i64) -> bool {
+    let newest = index.change_at(user_key, at).map(|change| change.revision);
+    match record.kind {
+        RecordKind::Put => newest == Some(record.revision),
+        RecordKind::Tombstone => {
+            record.revision.main == at && newest.is_none_or(|newest| newest <= record.revision)
+        }
+    }
+}
+
+const _: () = assert!(key_bytes_max(PAGE_BYTES_MAX) <= u16::MAX as usize);

@@ -1,0 +1,338 @@
+//! The changes of one key.
+//!
+//! A *life* of a key begins with the put that creates it and ends with a tombstone. Worked example, as
+//! `revision: what happened -> create revision / version`:
+//!
+//! ```text
+//! 2.0: put -> 2/1    5.0: put -> 2/2    7.0: delete -> tombstone    9.0: put -> 9/1    9.1: put -> 9/2
+//!
+//! at 6: the put of 5.0     at 7, 8: nothing     at 9: the put of 9.1 (the last change of a revision counts)
+//! compacted at 6: 5.0, 7.0, 9.0, 9.1     at 7 or 8: 9.0, 9.1     at 9: 9.1
+//! ```
+//!
+//! Compaction at R keeps the newest change at or below R, unless that is a tombstone: at R the key is then gone
+//! either way. A key without changes is forgotten.
+
+use std::sync::Arc;
+
+use crate::mvcc::revision::Revision;
+
+/// Changes in one chunk of older ones.
+const CHUNK: usize = 32;
+
+/// What the index knows of a key at some revision.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KeyMeta {
+    /// Revision of the put that began this life.
+    pub create_revision: i64,
+    /// The last change.
+    pub modified: Revision,
+    /// Puts in this life so far, from 1.
+    pub version: i64,
+}
+
+/// One change; a tombstone has version 0.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Change {
+    /// When.
+    pub revision: Revision,
+    /// Begin of this life, 0 for a tombstone.
+    pub create_revision: i64,
+    /// Puts in this life up to this one, 0 for a tombstone.
+    pub version: i64,
+}
+
+impl Change {
+    /// The key exists after this change.
+    #[must_use]
+    pub fn live(&self) -> Option<KeyMeta> {
+        (self.version > 0).then_some(KeyMeta {
+            create_revision: self.create_revision,
+            modified: self.revision,
+            version: self.version,
+        })
+    }
+}
+
+/// All changes of one key that are kept. Copies share the older ones.
+#[derive(Debug, Clone)]
+pub struct History {
+    newest: Change,
+    older: Option<Arc<Older>>,
+}
+
+/// A chunk of changes and the chunks before it: a key changed a million times costs no more to change again.
+#[derive(Debug)]
+struct Older {
+    /// Oldest first; never empty.
+    changes: Vec<Change>,
+    before: Option<Arc<Older>>,
+}
+
+impl Clone for Older {
+    fn clone(&self) -> Self {
+        let mut changes = Vec::with_capacity(self.changes.len() + 1);
+        changes.extend_from_slice(&self.changes);
+        Self { changes, before: self.before.clone() }
+    }
+}
+
+impl Drop for Older {
+    fn drop(&mut self) {
+        // One by one: dropping a long chain by recursion would overflow the stack.
+        let mut next = self.before.take();
+        while let Some(mut older) = next.and_then(|older| Arc::try_unwrap(older).ok()) {
+            next = older.before.take();
+        }
+    }
+}
+
+impl History {
+    /// A key's first put.
+    #[must_use]
+    pub fn created(revision: Revision) -> Self {
+        Self { newest: Change { revision, create_revision: revision.main, version: 1 }, older: None }
+    }
+
+    /// A history from its changes, oldest first; none if there are none.
+    #[must_use]
+    pub fn from_changes(changes: impl IntoIterator<Item = Change>) -> Option<Self> {
+        let mut changes = changes.into_iter();
+        let mut history = Self { newest: changes.next()?, older: None };
+        changes.for_each(|change| history.push(change));
+        Some(history)
+    }
+
+    /// The last change.
+    #[must_use]
+    pub fn newest(&self) -> Change {
+        self.newest
+    }
+
+    fn push(&mut self, change: Change) {
+        debug_assert!(change.revision > self.newest.revision, "changes come in order");
+        let previous = std::mem::replace(&mut self.newest, change);
+        match &mut self.older {
+            Some(older) if older.changes.len() < CHUNK => Arc::make_mut(older).changes.push(previous),
+            older => *older = Some(Arc::new(Older { changes: vec![previous], before: older.take() })),
+        }
+    }
+
+    /// A put at `revision`.
+    pub fn put(&mut self, revision: Revision) {
+        let change = match self.newest.live() {
+            Some(meta) => {
+                Change { revision, create_revision: meta.create_revision, version: meta.version + 1 }
+            }
+            None => Change { revision, create_revision: revision.main, version: 1 },
+        };
+        self.push(change);
+    }
+
+    /// A delete at `revision`; false if the key does not exist anyway.
+    pub fn delete(&mut self, revision: Revision) -> bool {
+        let live = self.newest.live().is_some();
+        if live {
+            self.push(Change { revision, create_revision: 0, version: 0 });
+        }
+        live
+    }
+
+    /// The newest change of revision `at` or before, tombstones included.
+    #[must_use]
+    pub fn change_at(&self, at: i64) -> Option<Change> {
+        if self.newest.revision.main <= at {
+            return Some(self.newest);
+        }
+        let mut chunk = self.older.as_deref();
+        while let Some(older) = chunk {
+            if older.changes[0].revision.main <= at {
+                let behind = older.changes.partition_point(|change| change.revision.main <= at);
+                return Some(older.changes[behind - 1]);
+            }
+            chunk = older.before.as_deref();
+        }
+        None
+    }
+
+    /// The key as of revision `at`.
+    #[must_use]
+    pub fn at(&self, at: i64) -> Option<KeyMeta> {
+        self.change_at(at).and_then(|change| change.live())
+    }
+
+    /// All changes, oldest first.
+    #[must_use]
+    pub fn changes(&self) -> Vec<Change> {
+        let mut chunks = Vec::new();
+        let mut chunk = self.older.as_deref();
+        while let Some(older) = chunk {
+            chunks.push(older);
+            chunk = older.before.as_deref();
+        }
+        let older = chunks.into_iter().rev().flat_map(|older| older.changes.iter().copied());
+        older.chain([self.newest]).collect()
+    }
+
+    /// The oldest change that is kept.
+    #[must_use]
+    pub fn oldest(&self) -> Change {
+        let mut oldest = self.newest;
+        let mut chunk = self.older.as_deref();
+        while let Some(older) = chunk {
+            oldest = older.changes[0];
+            chunk = older.before.as_deref();
+        }
+        oldest
+    }
+
+    /// What is left after a compaction at `at`; none if nothing is.
+    #[must_use]
+    pub fn compacted(&self, at: i64) -> Option<Self> {
+        let kept = self.change_at(at).filter(|change| change.live().is_some());
+        let from = kept.map_or(Revision { main: at, sub: i64::MAX }, |change| change.revision);
+        let after = |change: &Change| {
+            change.revision > from || kept.is_some_and(|kept| kept.revision == change.revision)
+        };
+        Self::from_changes(self.changes().into_iter().filter(after))
+    }
+
+    /// The durable form: the number of changes, then each as four integers, all as varints, revisions relative to
+    /// the change before.
+    pub fn encode(&self, out: &mut Vec<u8>) {
+        let changes = self.changes();
+        push_varint(out, changes.len() as u64);
+        let mut before = 0;
+        for change in changes {
+            push_varint(out, (change.revision.main - before).cast_unsigned());
+            push_varint(out, change.revision.sub.cast_unsigned());
+            // Relative to the change itself: one byte for the common case, a key put once.
+            push_varint(out, (change.revision.main - change.create_revision).cast_unsigned());
+            push_varint(out, change.version.cast_unsigned());
+            before = change.revision.main;
+        }
+    }
+
+    /// Reads the durable form; none if it is not one.
+    #[must_use]
+    pub fn decode(mut bytes: &[u8]) -> Option<Self> {
+        let count = take_varint(&mut bytes)?;
+        let mut main = 0_i64;
+        let mut last = Revision::default();
+        let mut history: Option<Self> = None;
+        for _ in 0..count {
+            main = main.checked_add_unsigned(take_varint(&mut bytes)?)?;
+            let sub = i64::try_from(take_varint(&mut bytes)?).ok()?;
+            let create_revision = main.checked_sub_unsigned(take_varint(&mut bytes)?)?;
+            let version = i64::try_from(take_varint(&mut bytes)?).ok()?;
+            let change = Change { revision: Revision { main, sub }, create_revision, version };
+            if create_revision < 0 || (history.is_some() && change.revision <= last) {
+                return None;
+            }
+            last = change.revision;
+            match &mut history {
+                Some(history) => history.push(change),
+                None => history = Some(Self { newest: change, older: None }),
+            }
+        }
+        history.filter(|_| bytes.is_empty())
+    }
+}
+
+fn push_varint(out: &mut Vec<u8>, mut value: u64) {
+    while value >= 0x80 {
+        out.push((value & 0x7f) as u8 | 0x80);
+        value >>= 7;
+    }
+    out.push(value as u8);
+}
+
+fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
+    let mut value = 0_u64;
+    for shift in (0..64).step_by(7) {
+        let (first, rest) = bytes.split_first()?;
+        *bytes = rest;
+        value |= u64::from(first & 0x7f).checked_shl(shift)?;
+        if first & 0x80 == 0 {
+            return Some(value);
+        }
+    }
+    None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn revision(main: i64, sub: i64) -> Revision {
+        Revision { main, sub }
+    }
+
+    fn example() -> History {
+        let mut history = History::created(revision(2, 0));
+        history.put(revision(5, 0));
+        assert!(history.delete(revision(7, 0)));
+        assert!(!history.delete(revision(8, 0)));
+        history.put(revision(9, 0));
+        history.put(revision(9, 1));
+        history
+    }
+
+    fn drawn(history: Option<&History>) -> String {
+        let changes = history.map(History::changes).unwrap_or_default();
+        let text = |change: &Change| {
+            let Revision { main, sub } = change.revision;
+            format!("{main}.{sub}={}/{}", change.create_revision, change.version)
+        };
+        changes.iter().map(text).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn the_worked_example() {
+        let history = example();
+        let at = |at| history.at(at).map(|meta| (meta.modified.main, meta.modified.sub, meta.version));
+        assert_eq!((at(1), at(2), at(6)), (None, Some((2, 0, 1)), Some((5, 0, 2))));
+        assert_eq!((at(7), at(8), at(9), at(i64::MAX)), (None, None, Some((9, 1, 2)), Some((9, 1, 2))));
+        let compacted = |at| drawn(history.compacted(at).as_ref());
+        assert_eq!(compacted(1), "2.0=2/1 5.0=2/2 7.0=0/0 9.0=9/1 9.1=9/2");
+        assert_eq!(compacted(6), "5.0=2/2 7.0=0/0 9.0=9/1 9.1=9/2");
+        assert_eq!(compacted(7), "9.0=9/1 9.1=9/2");
+        assert_eq!(compacted(9), "9.1=9/2");
+        let mut gone = example();
+        gone.delete(revision(10, 0));
+        assert!(gone.compacted(10).is_none());
+    }
+
+    #[test]
+    fn durable_forms_survive_the_round_trip_and_noise_is_refused() {
+        let history = example();
+        let mut bytes = Vec::new();
+        history.encode(&mut bytes);
+        assert_eq!(History::decode(&bytes).unwrap().changes(), history.changes());
+        for cut in 0..bytes.len() {
+            assert!(History::decode(&bytes[..cut]).is_none());
+        }
+        for at in 0..bytes.len() {
+            for bit in 0..8 {
+                let mut bad = bytes.clone();
+                bad[at] ^= 1 << bit;
+                let _ = History::decode(&bad); // must not panic
+            }
+        }
+        assert!(History::decode(&[0xff; 30]).is_none());
+    }
+
+    #[test]
+    fn a_million_changes_share_their_past() {
+        let mut history = History::created(revision(1, 0));
+        for main in 2..1_000_000 {
+            history.put(revision(main, 0));
+        }
+        let shared = history.clone();
+        history.put(revision(1_000_000, 0));
+        assert_eq!(shared.newest().version, 999_999);
+        assert_eq!(history.at(500).unwrap().version, 500);
+        drop(shared);
+        drop(history);
+    }
+}

@@ -1,0 +1,289 @@
+//! Nodes of the key index: search, change, divide, join.
+
+use std::sync::Arc;
+
+use crate::mvcc::key_history::History;
+use crate::mvcc::key_index::Key;
+
+/// Entries of a full leaf and children of a full branch. Copying a node copies this many references: small enough
+/// that a change after each publication costs about a microsecond.
+const FANOUT: usize = 32;
+/// Below this a node is joined with a neighbour.
+const THIN: usize = FANOUT / 4;
+
+/// A leaf or a branch.
+#[derive(Debug, Clone)]
+pub(super) enum Node {
+    Leaf(Vec<Entry>),
+    Branch(Vec<Child>),
+}
+
+/// A key and what happened to it.
+#[derive(Debug, Clone)]
+pub(super) struct Entry {
+    pub(super) key: Key,
+    pub(super) history: History,
+}
+
+/// A part of a branch.
+#[derive(Debug, Clone)]
+pub(super) struct Child {
+    /// No key below is smaller; the first child's is not looked at.
+    pub(super) first: Key,
+    pub(super) node: Arc<Node>,
+    /// Live keys below.
+    live: u64,
+    /// Keys below.
+    len: u64,
+}
+
+impl Default for Node {
+    fn default() -> Self {
+        Self::Leaf(Vec::new())
+    }
+}
+
+impl Child {
+    fn of(node: Node) -> Self {
+        Self { first: node.first_key(), live: node.live(), len: node.len(), node: Arc::new(node) }
+    }
+
+    fn recount(&mut self) {
+        (self.live, self.len) = (self.node.live(), self.node.len());
+    }
+}
+
+impl Entry {
+    fn is_live(&self) -> bool {
+        self.history.newest().live().is_some()
+    }
+}
+
+impl Node {
+    pub(super) fn above(left: Arc<Self>, right: Child) -> Self {
+        let left = Child { first: left.first_key(), live: left.live(), len: left.len(), node: left };
+        Self::Branch(vec![left, right])
+    }
+
+    fn first_key(&self) -> Key {
+        match self {
+            Self::Leaf(entries) => {
+                entries.first().map_or_else(|| Key::from(&[][..]), |entry| Arc::clone(&entry.key))
+            }
+            Self::Branch(children) => Arc::clone(&children[0].first),
+        }
+    }
+
+    /// The part of a branch that covers `key`.
+    pub(super) fn covering(children: &[Child], key: &[u8]) -> usize {
+        children[1..].partition_point(|child| &*child.first <= key)
+    }
+
+    pub(super) fn find(&self, key: &[u8]) -> Option<&History> {
+        let mut node = self;
+        loop {
+            match node {
+                Self::Branch(children) => node = &children[Self::covering(children, key)].node,
+                Self::Leaf(entries) => {
+                    let at = entries.binary_search_by(|entry| (*entry.key).cmp(key)).ok()?;
+                    return Some(&entries[at].history);
+                }
+            }
+        }
+    }
+
+    pub(super) fn live(&self) -> u64 {
+        match self {
+            Self::Leaf(entries) => entries.iter().map(|entry| u64::from(entry.is_live())).sum(),
+            Self::Branch(children) => children.iter().map(|child| child.live).sum(),
+        }
+    }
+
+    pub(super) fn len(&self) -> u64 {
+        match self {
+            Self::Leaf(entries) => entries.len() as u64,
+            Self::Branch(children) => children.iter().map(|child| child.len).sum(),
+        }
+    }
+
+    /// Live keys below `key`.
+    pub(super) fn live_before(&self, key: &[u8]) -> u64 {
+        let mut before = 0;
+        let mut node = self;
+        loop {
+            match node {
+                Self::Branch(children) => {
+                    let at = Self::covering(children, key);
+                    before += children[..at].iter().map(|child| child.live).sum::<u64>();
+                    node = &children[at].node;
+                }
+                Self::Leaf(entries) => {
+                    let smaller = entries.iter().take_while(|entry| &*entry.key < key);
+                    return before + smaller.map(|entry| u64::from(entry.is_live())).sum::<u64>();
+                }
+            }
+        }
+    }
+
+    pub(super) fn only_child(&self) -> Option<Arc<Self>> {
+        match self {
+            Self::Branch(children) if children.len() == 1 => Some(Arc::clone(&children[0].node)),
+            _ => None,
+        }
+    }
+
+    fn width(&self) -> usize {
+        match self {
+            Self::Leaf(entries) => entries.len(),
+            Self::Branch(children) => children.len(),
+        }
+    }
+
+    /// Divides a node that is over-full after a change at `changed`.
+    fn divide(&mut self, changed: usize) -> Option<Child> {
+        let width = self.width();
+        if width <= FANOUT {
+            return None;
+        }
+        // Growing at the right end means keys come in order: leave the left node full.
+        let at = if changed == width - 1 { width - 1 } else { width / 2 };
+        Some(Child::of(match self {
+            Self::Leaf(entries) => Self::Leaf(split(entries, at)),
+            Self::Branch(children) => Self::Branch(split(children, at)),
+        }))
+    }
+}
+
+fn split<T>(all: &mut Vec<T>, at: usize) -> Vec<T> {
+    let mut right = Vec::with_capacity(all.len() - at);
+    right.extend(all.drain(at..));
+    all.shrink_to_fit();
+    right
+}
+
+/// Shows a key's history to `change`, or nothing if it has none and then adds what `change` returns. Returns the
+/// node's new right neighbour, if it had to be divided.
+pub(super) fn update(
+    node: &mut Node,
+    key: &[u8],
+    change: &mut dyn FnMut(Option<&mut History>) -> Option<History>,
+) -> Option<Child> {
+    match node {
+        Node::Leaf(entries) => match entries.binary_search_by(|entry| (*entry.key).cmp(key)) {
+            Ok(at) => {
+                let added = change(Some(&mut entries[at].history));
+                debug_assert!(added.is_none(), "a key has one history");
+                None
+            }
+            Err(at) => {
+                let history = change(None)?;
+                entries.insert(at, Entry { key: Key::from(key), history });
+                node.divide(at)
+            }
+        },
+        Node::Branch(children) => {
+            let at = Node::covering(children, key);
+            let child = &mut children[at];
+            let right = update(Arc::make_mut(&mut child.node), key, change);
+            child.recount();
+            children.insert(at + 1, right?);
+            node.divide(at + 1)
+        }
+    }
+}
+
+/// A tree of entries that come in key order, built from the leaves up.
+pub(super) fn build(mut entries: impl Iterator<Item = Entry>) -> Node {
+    let mut level = Vec::new();
+    loop {
+        let leaf: Vec<_> = entries.by_ref().take(FANOUT).collect();
+        if leaf.is_empty() {
+            break;
+        }
+        level.push(Child::of(Node::Leaf(leaf)));
+    }
+    while level.len() > 1 {
+        let mut parts = level.into_iter();
+        level = Vec::new();
+        loop {
+            let branch: Vec<_> = parts.by_ref().take(FANOUT).collect();
+            if branch.is_empty() {
+                break;
+            }
+            level.push(Child::of(Node::Branch(branch)));
+        }
+    }
+    match level.pop() {
+        Some(root) => Arc::unwrap_or_clone(root.node),
+        None => Node::default(),
+    }
+}
+
+/// Takes a key out.
+pub(super) fn remove(node: &mut Node, key: &[u8]) {
+    match node {
+        Node::Leaf(entries) => {
+            if let Ok(at) = entries.binary_search_by(|entry| (*entry.key).cmp(key)) {
+                entries.remove(at);
+            }
+        }
+        Node::Branch(children) => {
+            let at = Node::covering(children, key);
+            let child = &mut children[at];
+            remove(Arc::make_mut(&mut child.node), key);
+            child.recount();
+            if child.node.width() < THIN && children.len() > 1 {
+                join(children, if at + 1 < children.len() { at } else { at - 1 });
+            }
+        }
+    }
+}
+
+/// Joins the children at `at` and `at + 1` if the result is no wider than a node may be.
+fn join(children: &mut Vec<Child>, at: usize) {
+    if children[at].node.width() + children[at + 1].node.width() > FANOUT {
+        return;
+    }
+    let right = children.remove(at + 1);
+    let left = &mut children[at];
+    match (Arc::make_mut(&mut left.node), &*right.node) {
+        (Node::Leaf(entries), Node::Leaf(more)) => entries.extend(more.iter().cloned()),
+        (Node::Branch(parts), Node::Branch(more)) => {
+            let from = parts.len();
+            parts.extend(more.iter().cloned());
+            // The first key of a branch is never looked at; inside a longer one it is, so it must be true there.
+            parts[from].first = right.first;
+        }
+        _ => unreachable!("children of one branch are of one kind"),
+    }
+    left.recount();
+}
+
+/// Every entry below a node, in order.
+pub(super) struct Entries<'n> {
+    /// Nodes still to be walked, the next one last.
+    nodes: Vec<&'n Node>,
+    leaf: std::slice::Iter<'n, Entry>,
+}
+
+impl<'n> Entries<'n> {
+    pub(super) fn new(root: &'n Node) -> Self {
+        Self { nodes: vec![root], leaf: [].iter() }
+    }
+}
+
+impl<'n> Iterator for Entries<'n> {
+    type Item = &'n Entry;
+
+    fn next(&mut self) -> Option<&'n Entry> {
+        loop {
+            if let Some(entry) = self.leaf.next() {
+                return Some(entry);
+            }
+            match self.nodes.pop()? {
+                Node::Leaf(entries) => self.leaf = entries.iter(),
+                Node::Branch(children) => self.nodes.extend(children.iter().rev().map(|child| &*child.node)),
+            }
+        }
+    }
+}

@@ -1,0 +1,116 @@
+//! Which table of the tree file holds what, and the owner's bytes in its meta slot.
+
+use crate::limits::USER_BYTES;
+use crate::mvcc::revision::Revision;
+use crate::txn::Table;
+
+/// [`crate::mvcc::revision::RecordKey`] -> encoded `mvccpb.KeyValue`.
+pub const RECORDS: Table = Table(0);
+/// User key -> encoded history, for keys that fit a page.
+pub const INDEX: Table = Table(1);
+/// CRC-32C of a longer key, big-endian -> all such keys: u32 key length | key | u32 history length | history.
+pub const INDEX_LONG: Table = Table(2);
+/// Small-table number, row key -> row.
+pub const SMALL: Table = Table(3);
+
+/// How far the log has been applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Applied {
+    /// Index of the last applied entry.
+    pub index: u64,
+    /// Its term.
+    pub term: u64,
+}
+
+/// Where a store stands; durable together with the data it speaks of.
+///
+/// ```text
+///  0  u64  applied index            32  i64  revision the saved index is complete up to
+///  8  u64  applied term             40  i64  compaction finished up to this revision
+/// 16  i64  revision                 48  i64  compaction under way: last record looked at, main
+/// 24  i64  compact revision         56  i64  ... and sub
+/// 64  zeros; all integers little-endian
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Standing {
+    /// How far the log has been applied.
+    pub applied: Applied,
+    /// Newest revision; a new store is at 1.
+    pub revision: i64,
+    /// Oldest readable revision, -1 before the first compaction.
+    pub compact_revision: i64,
+    /// The index table holds every change up to this revision.
+    pub index_revision: i64,
+    /// Every record that a compaction at this revision drops is gone.
+    pub compacted: i64,
+    /// The compaction under way has looked at every record up to this one.
+    pub compact_cursor: Revision,
+}
+
+impl Default for Standing {
+    fn default() -> Self {
+        Self {
+            applied: Applied::default(),
+            revision: 1,
+            compact_revision: -1,
+            index_revision: 1,
+            compacted: -1,
+            compact_cursor: Revision::default(),
+        }
+    }
+}
+
+impl Standing {
+    /// Lays it out.
+    #[must_use]
+    pub fn encode(&self) -> [u8; USER_BYTES] {
+        let mut out = [0; USER_BYTES];
+        let words = [
+            self.applied.index,
+            self.applied.term,
+            self.revision.cast_unsigned(),
+            self.compact_revision.cast_unsigned(),
+            self.index_revision.cast_unsigned(),
+            self.compacted.cast_unsigned(),
+            self.compact_cursor.main.cast_unsigned(),
+            self.compact_cursor.sub.cast_unsigned(),
+        ];
+        for (word, part) in words.iter().zip(out.chunks_exact_mut(8)) {
+            part.copy_from_slice(&word.to_le_bytes());
+        }
+        out
+    }
+
+    /// Reads it back.
+    #[must_use]
+    pub fn decode(bytes: &[u8; USER_BYTES]) -> Self {
+        let word = |at: usize| u64::from_le_bytes(bytes[at * 8..at * 8 + 8].try_into().expect("eight bytes"));
+        let long = |at| word(at).cast_signed();
+        Self {
+            applied: Applied { index: word(0), term: word(1) },
+            revision: long(2),
+            compact_revision: long(3),
+            index_revision: long(4),
+            compacted: long(5),
+            compact_cursor: Revision { main: long(6), sub: long(7) },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_standing_survives_the_round_trip() {
+        let standing = Standing {
+            applied: Applied { index: 1, term: 2 },
+            revision: 3,
+            compact_revision: -1,
+            index_revision: 5,
+            compacted: 6,
+            compact_cursor: Revision { main: 7, sub: 8 },
+        };
+        assert_eq!(Standing::decode(&standing.encode()), standing);
+    }
+}

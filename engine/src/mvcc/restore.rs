@@ -1,0 +1,130 @@
+//! Opening a store: load the saved index, then the records above it.
+
+use std::sync::Arc;
+
+use crate::db::{Db, DbOptions};
+use crate::disk::Disk;
+use crate::mvcc::key_history::History;
+use crate::mvcc::key_index::{Key, KeyIndex};
+use crate::mvcc::layout::{INDEX, INDEX_LONG, RECORDS, SMALL, Standing};
+use crate::mvcc::record::StoredRecord;
+use crate::mvcc::revision::{RecordKey, RecordKind, Revision};
+use crate::mvcc::store::Store;
+use crate::mvcc::tables::Tables;
+use crate::mvcc::tail::Tail;
+use crate::txn::Snapshot;
+use crate::{Error, Result};
+
+impl Store {
+    /// Opens a store; an empty disk becomes a new one, at revision 1 with nothing applied.
+    ///
+    /// # Errors
+    /// When the disk holds something else or is damaged.
+    pub fn open(disk: Arc<dyn Disk>, options: DbOptions) -> Result<Self> {
+        let db = Db::open(disk, options)?;
+        let tree = db.snapshot();
+        let standing = if tree.txn() == 0 { Standing::default() } else { Standing::decode(tree.user()) };
+        let mut index = load_index(&tree, standing.compact_revision)?;
+        let records_since_index = replay_records(&tree, &mut index, standing)?;
+        let mut tables = Tables::default();
+        let mut cursor = tree.cursor(SMALL);
+        cursor.seek(&[])?;
+        while let Some((key, row)) = cursor.next()? {
+            tables.set(key.to_vec(), Some(row.to_vec()));
+        }
+        Ok(Self {
+            index,
+            tail: Tail::default(),
+            tables,
+            table_changes: std::collections::BTreeMap::new(),
+            standing,
+            saved: standing,
+            tree,
+            sizes: db.sizes(),
+            db: Some(db),
+            records_since_index,
+            unsaved_bytes: 0,
+        })
+    }
+}
+
+/// The saved index, compacted: steps of a compaction that happened after it was saved are not in it.
+fn load_index(tree: &Snapshot, compact: i64) -> Result<KeyIndex> {
+    let malformed = || Error::corrupt("a key's saved history cannot be read");
+    let mut failure = None;
+    let mut cursor = tree.cursor(INDEX);
+    cursor.seek(&[])?;
+    let keys = std::iter::from_fn(|| {
+        loop {
+            let (key, encoded) = match cursor.next() {
+                Ok(next) => next?,
+                Err(error) => {
+                    failure = Some(error);
+                    return None;
+                }
+            };
+            let Some(history) = History::decode(encoded) else {
+                failure = Some(malformed());
+                return None;
+            };
+            if let Some(history) = history.compacted(compact) {
+                return Some((Key::from(key), history));
+            }
+        }
+    });
+    let mut index = KeyIndex::from_sorted(keys);
+    if let Some(error) = failure {
+        return Err(error);
+    }
+    let mut cursor = tree.cursor(INDEX_LONG);
+    cursor.seek(&[])?;
+    while let Some((_, mut row)) = cursor.next()? {
+        while !row.is_empty() {
+            let key = take_part(&mut row).ok_or_else(malformed)?;
+            let history = take_part(&mut row).and_then(History::decode).ok_or_else(malformed)?;
+            if let Some(history) = history.compacted(compact) {
+                index.set(key, history);
+            }
+        }
+    }
+    Ok(index)
+}
+
+fn take_part<'r>(row: &mut &'r [u8]) -> Option<&'r [u8]> {
+    let (len, rest) = row.split_first_chunk::<4>()?;
+    let (part, rest) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
+    *row = rest;
+    Some(part)
+}
+
+fn replay_records(tree: &Snapshot, index: &mut KeyIndex, standing: Standing) -> Result<usize> {
+    let mut cursor = tree.cursor(RECORDS);
+    let after = Revision { main: standing.index_revision, sub: i64::MAX };
+    cursor.seek(&RecordKey { revision: after, kind: RecordKind::Tombstone }.encode())?;
+    let mut records = 0;
+    while let Some((key, record)) = cursor.next()? {
+        let key = RecordKey::decode(key).ok_or_else(|| Error::corrupt("a record's key cannot be read"))?;
+        let record = StoredRecord::parse(record).ok_or_else(|| Error::corrupt("a record cannot be read"))?;
+        records += 1;
+        // A step of compaction saves the keys it has touched as they are then: ahead of the rest of the index.
+        let known = index.root().change_at(record.key, i64::MAX);
+        if known.is_some_and(|known| known.revision >= key.revision) {
+            continue;
+        }
+        match key.kind {
+            RecordKind::Put => {
+                let put = index.put(record.key, key.revision);
+                if put.meta.version != record.stamp.version {
+                    return Err(Error::corrupt(format!(
+                        "record {}.{} says version {} of its key, the index says {}",
+                        key.revision.main, key.revision.sub, record.stamp.version, put.meta.version
+                    )));
+                }
+            }
+            RecordKind::Tombstone => {
+                index.tombstone(record.key, key.revision);
+            }
+        }
+    }
+    Ok(records)
+}

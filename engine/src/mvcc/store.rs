@@ -1,0 +1,146 @@
+//! The store: the state being changed.
+
+use crate::db::{Db, Sizes};
+use crate::mvcc::key_index::KeyIndex;
+use crate::mvcc::layout::{Applied, Standing};
+use crate::mvcc::reader::{Reader, TailRef};
+use crate::mvcc::tables::{Changes, SmallTable, Tables, row_key};
+use crate::mvcc::tail::Tail;
+use crate::mvcc::view::View;
+use crate::txn::Snapshot;
+use crate::{Error, Result};
+
+/// State core view: the only writer.
+#[derive(Debug)]
+pub struct Store {
+    pub(crate) index: KeyIndex,
+    pub(crate) tail: Tail,
+    pub(crate) tables: Tables,
+    pub(crate) table_changes: Changes,
+    /// Where the store is now.
+    pub(crate) standing: Standing,
+    /// Where it was at the newest finished checkpoint: what `tree` holds.
+    pub(crate) saved: Standing,
+    pub(crate) tree: Snapshot,
+    /// The file; away while a checkpoint is being written.
+    pub(crate) db: Option<Db>,
+    pub(crate) sizes: Sizes,
+    /// Records that the saved index does not know.
+    pub(crate) records_since_index: usize,
+    /// Bytes of records that no finished checkpoint holds.
+    pub(crate) unsaved_bytes: usize,
+}
+
+impl Store {
+    /// How far the log has been applied.
+    #[must_use]
+    pub fn applied(&self) -> Applied {
+        self.standing.applied
+    }
+
+    /// An entry has been applied; must follow its changes before anything is published or saved.
+    pub fn set_applied(&mut self, applied: Applied) {
+        debug_assert!(applied.index >= self.standing.applied.index, "entries are applied in order");
+        self.standing.applied = applied;
+    }
+
+    /// Newest revision.
+    #[must_use]
+    pub fn revision(&self) -> i64 {
+        self.standing.revision
+    }
+
+    /// Reads the current state.
+    #[must_use]
+    pub fn reader(&self) -> Reader<'_> {
+        Reader {
+            index: self.index.root(),
+            tail: TailRef::Writer(&self.tail),
+            tree: &self.tree,
+            tree_revision: self.saved.revision,
+            revision: self.standing.revision,
+            compact_revision: self.standing.compact_revision,
+        }
+    }
+
+    /// Makes everything below `revision` unreadable; its space is freed by later checkpoints.
+    ///
+    /// # Errors
+    /// [`Error::Compacted`] when that has happened already, [`Error::FutureRevision`].
+    pub fn compact(&mut self, revision: i64) -> Result<()> {
+        if revision <= self.standing.compact_revision {
+            return Err(Error::Compacted { compact_revision: self.standing.compact_revision });
+        }
+        if revision > self.standing.revision {
+            return Err(Error::FutureRevision { current: self.standing.revision });
+        }
+        self.standing.compact_revision = revision;
+        self.standing.compact_cursor = crate::mvcc::Revision::default();
+        Ok(())
+    }
+
+    /// Space that a compaction frees is not all free yet.
+    #[must_use]
+    pub fn compaction_pending(&self) -> bool {
+        self.saved.compacted < self.standing.compact_revision
+    }
+
+    /// Sets a row of a small table.
+    pub fn table_put(&mut self, table: SmallTable, key: &[u8], row: &[u8]) {
+        self.table_set(row_key(table, key), Some(row.to_vec()));
+    }
+
+    /// Removes a row of a small table.
+    pub fn table_remove(&mut self, table: SmallTable, key: &[u8]) {
+        self.table_set(row_key(table, key), None);
+    }
+
+    fn table_set(&mut self, key: Vec<u8>, row: Option<Vec<u8>>) {
+        self.tables.set(key.clone(), row.clone());
+        self.table_changes.insert(key, row);
+    }
+
+    /// The small tables.
+    #[must_use]
+    pub fn tables(&self) -> &Tables {
+        &self.tables
+    }
+
+    /// Shares the current state.
+    #[must_use]
+    pub fn view(&mut self) -> View {
+        View::new(crate::mvcc::view::Inner {
+            index: self.index.root().clone(),
+            tail: self.tail.publish().clone(),
+            tree: self.tree.clone(),
+            tree_revision: self.saved.revision,
+            standing: self.standing,
+            tables: self.tables.clone(),
+            sizes: self.sizes,
+        })
+    }
+
+    /// Something was applied that no finished checkpoint holds.
+    #[must_use]
+    pub fn has_unsaved(&self) -> bool {
+        self.standing.applied != self.saved.applied
+    }
+
+    /// Bytes of records that no finished checkpoint holds.
+    #[must_use]
+    pub fn unsaved_bytes(&self) -> usize {
+        self.unsaved_bytes
+    }
+
+    /// Bytes of the tree file.
+    #[must_use]
+    pub fn sizes(&self) -> Sizes {
+        self.sizes
+    }
+
+    /// The file, for checks; none while a checkpoint is being written.
+    #[must_use]
+    pub fn db(&self) -> Option<&Db> {
+        self.db.as_ref()
+    }
+}

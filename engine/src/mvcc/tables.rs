@@ -1,0 +1,57 @@
+//! Small tables beside the key space: members, alarms and the like. Held in memory, saved row by row.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Which table a row belongs to. The numbers are in the file: never reuse one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
+pub enum SmallTable {
+    /// Members of the cluster, by id.
+    Members = 1,
+    /// Cluster-wide settings, by name.
+    Cluster = 2,
+    /// Raised alarms.
+    Alarms = 3,
+}
+
+type Rows = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Rows of all small tables at one moment; clones share them.
+#[derive(Debug, Clone, Default)]
+pub struct Tables {
+    rows: Arc<Rows>,
+}
+
+/// Rows that changed: their new content, or none if they are gone.
+pub(crate) type Changes = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+
+pub(crate) fn row_key(table: SmallTable, key: &[u8]) -> Vec<u8> {
+    let mut full = Vec::with_capacity(1 + key.len());
+    full.push(table as u8);
+    full.extend_from_slice(key);
+    full
+}
+
+impl Tables {
+    /// A row.
+    #[must_use]
+    pub fn get(&self, table: SmallTable, key: &[u8]) -> Option<&[u8]> {
+        self.rows.get(&row_key(table, key)).map(Vec::as_slice)
+    }
+
+    /// All rows of a table, by key.
+    pub fn rows(&self, table: SmallTable) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let from = vec![table as u8];
+        let rows = self.rows.range(from..).take_while(move |(key, _)| key[0] == table as u8);
+        rows.map(|(key, row)| (&key[1..], row.as_slice()))
+    }
+
+    pub(crate) fn set(&mut self, full_key: Vec<u8>, row: Option<Vec<u8>>) {
+        let rows = Arc::make_mut(&mut self.rows);
+        match row {
+            Some(row) => rows.insert(full_key, row),
+            None => rows.remove(&full_key),
+        };
+    }
+}

@@ -1,0 +1,76 @@
+//! One moment of the key space.
+
+use std::sync::Arc;
+
+use crate::db::Sizes;
+use crate::mvcc::key_index::IndexRoot;
+use crate::mvcc::layout::{Applied, Standing};
+use crate::mvcc::reader::{Reader, TailRef};
+use crate::mvcc::tables::Tables;
+use crate::mvcc::tail::TailView;
+use crate::txn::Snapshot;
+
+/// An immutable state of the whole store; clones share it and may go to any thread. It keeps the pages, records and
+/// index nodes it refers to, so hold one for a request, not for an hour.
+#[derive(Debug, Clone)]
+pub struct View(Arc<Inner>);
+
+#[derive(Debug)]
+pub(crate) struct Inner {
+    pub(crate) index: IndexRoot,
+    pub(crate) tail: TailView,
+    pub(crate) tree: Snapshot,
+    pub(crate) tree_revision: i64,
+    pub(crate) standing: Standing,
+    pub(crate) tables: Tables,
+    pub(crate) sizes: Sizes,
+}
+
+impl View {
+    pub(crate) fn new(inner: Inner) -> Self {
+        Self(Arc::new(inner))
+    }
+
+    /// Reads it.
+    #[must_use]
+    pub fn reader(&self) -> Reader<'_> {
+        Reader {
+            index: &self.0.index,
+            tail: TailRef::Shared(&self.0.tail),
+            tree: &self.0.tree,
+            tree_revision: self.0.tree_revision,
+            revision: self.0.standing.revision,
+            compact_revision: self.0.standing.compact_revision,
+        }
+    }
+
+    /// How far the log was applied.
+    #[must_use]
+    pub fn applied(&self) -> Applied {
+        self.0.standing.applied
+    }
+
+    /// Newest revision.
+    #[must_use]
+    pub fn revision(&self) -> i64 {
+        self.0.standing.revision
+    }
+
+    /// Oldest readable revision, -1 before the first compaction.
+    #[must_use]
+    pub fn compact_revision(&self) -> i64 {
+        self.0.standing.compact_revision
+    }
+
+    /// The small tables.
+    #[must_use]
+    pub fn tables(&self) -> &Tables {
+        &self.0.tables
+    }
+
+    /// Bytes of the tree file, as of the newest checkpoint.
+    #[must_use]
+    pub fn sizes(&self) -> Sizes {
+        self.0.sizes
+    }
+}

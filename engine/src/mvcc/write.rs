@@ -1,0 +1,137 @@
+//! One revision being written.
+
+use crate::mvcc::key_history::KeyMeta;
+use crate::mvcc::key_index::{Direction, IndexRoot, Put};
+use crate::mvcc::key_range::KeyRange;
+use crate::mvcc::reader::Reader;
+use crate::mvcc::record::{Stamp, encode_put, encode_tombstone};
+use crate::mvcc::revision::{RecordKey, RecordKind, Revision};
+use crate::mvcc::store::Store;
+
+/// Changes that become one revision, if there are any.
+#[derive(Debug)]
+#[must_use = "finish it with commit or revert"]
+pub struct Txn<'s> {
+    store: &'s mut Store,
+    main: i64,
+    sub: i64,
+    undo: Option<Undo>,
+}
+
+#[derive(Debug)]
+struct Undo {
+    index: IndexRoot,
+    unsaved_bytes: usize,
+    records_since_index: usize,
+}
+
+/// Everything a transaction had done is undone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Reverted;
+
+impl Store {
+    /// Begins a transaction that will be committed.
+    pub fn begin(&mut self) -> Txn<'_> {
+        let main = self.standing.revision + 1;
+        Txn { store: self, main, sub: 0, undo: None }
+    }
+
+    /// Begins a transaction that may be reverted: costs copies of the index nodes it changes.
+    pub fn begin_revertible(&mut self) -> Txn<'_> {
+        let undo = Undo {
+            index: self.index.root().clone(),
+            unsaved_bytes: self.unsaved_bytes,
+            records_since_index: self.records_since_index,
+        };
+        Txn { undo: Some(undo), ..self.begin() }
+    }
+}
+
+impl Txn<'_> {
+    /// Reads the state with this transaction's changes.
+    #[must_use]
+    pub fn reader(&self) -> Reader<'_> {
+        Reader { revision: self.revision(), ..self.store.reader() }
+    }
+
+    /// Its own revision if it has changed anything, else the newest before it.
+    #[must_use]
+    pub fn revision(&self) -> i64 {
+        if self.sub > 0 { self.main } else { self.main - 1 }
+    }
+
+    fn next_revision(&mut self) -> Revision {
+        let revision = Revision { main: self.main, sub: self.sub };
+        self.sub += 1;
+        revision
+    }
+
+    fn count(&mut self, bytes: usize) {
+        self.store.unsaved_bytes += bytes;
+        self.store.records_since_index += 1;
+    }
+
+    /// Sets a key; returns it as it is now and as it was.
+    pub fn put(&mut self, key: &[u8], value: &[u8], lease: i64) -> Put {
+        let revision = self.next_revision();
+        let put = self.store.index.put(key, revision);
+        let stamp = Stamp {
+            create_revision: put.meta.create_revision,
+            mod_revision: revision.main,
+            version: put.meta.version,
+            lease,
+        };
+        let record = RecordKey { revision, kind: RecordKind::Put };
+        encode_put(key, value, stamp, |parts| self.store.tail.push(record, parts));
+        self.count(key.len() + value.len());
+        put
+    }
+
+    /// Deletes every key of the range; the keys as they were, in key order.
+    pub fn delete_range(&mut self, range: KeyRange<'_>) -> Vec<(Vec<u8>, KeyMeta)> {
+        let doomed: Vec<_> = match range {
+            KeyRange::One(key) => self
+                .store
+                .index
+                .root()
+                .get(key, i64::MAX)
+                .map(|meta| (key.to_vec(), meta))
+                .into_iter()
+                .collect(),
+            _ => {
+                let keys = self.store.index.root().scan(range, i64::MAX, Direction::Forward);
+                keys.map(|(key, meta)| (key.to_vec(), meta)).collect()
+            }
+        };
+        for (key, _) in &doomed {
+            let revision = self.next_revision();
+            let deleted = self.store.index.tombstone(key, revision);
+            debug_assert!(deleted.is_some(), "the key was found a moment ago");
+            let record = RecordKey { revision, kind: RecordKind::Tombstone };
+            encode_tombstone(key, |parts| self.store.tail.push(record, parts));
+            self.count(key.len());
+        }
+        doomed
+    }
+
+    /// Ends it; returns the store's newest revision.
+    pub fn commit(self) -> i64 {
+        self.store.standing.revision = self.revision();
+        self.store.standing.revision
+    }
+
+    /// Undoes everything.
+    ///
+    /// # Panics
+    /// If it has changed something and was not begun with [`Store::begin_revertible`].
+    pub fn revert(self) -> Reverted {
+        if self.sub > 0 {
+            let undo = self.undo.expect("only a revertible transaction is reverted");
+            self.store.index.revert_to(undo.index);
+            self.store.unsaved_bytes = undo.unsaved_bytes;
+            self.store.records_since_index = undo.records_since_index;
+            self.store.tail.truncate_after(Revision { main: self.main - 1, sub: i64::MAX });
+        }
+        Reverted
+    }
+}

@@ -1,0 +1,425 @@
+//! The store against a naive twin that keeps every record of every revision, through checkpoints, compactions,
+//! reverted transactions, reopening, and crashes at any write.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use revd_engine::check::check;
+use revd_engine::db::DbOptions;
+use revd_engine::disk::{Recorded, SimDisk};
+use revd_engine::mvcc::{Applied, CheckpointKind, Direction, HashKv, KeyRange, Store, StoredRecord, View};
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}
+
+/// What one log entry does.
+#[derive(Debug, Clone)]
+enum Op {
+    Put(Vec<u8>, Vec<u8>),
+    Delete(Vec<u8>, Vec<u8>),
+}
+
+#[derive(Debug, Clone)]
+enum Entry {
+    Txn(Vec<Op>),
+    Reverted(Vec<Op>),
+    Compact(i64),
+    Table(u8),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+struct Kv {
+    create: i64,
+    modified: i64,
+    version: i64,
+    value: Vec<u8>,
+}
+
+/// Everything that ever happened, the slow way.
+#[derive(Clone)]
+struct Twin {
+    states: Vec<BTreeMap<Vec<u8>, Kv>>,
+    /// (main, sub, key, put) in order.
+    records: Vec<(i64, i64, Vec<u8>, Option<Kv>)>,
+    compact: i64,
+}
+
+impl Twin {
+    fn new() -> Self {
+        Self { states: vec![BTreeMap::new(); 2], records: Vec::new(), compact: -1 }
+    }
+
+    fn revision(&self) -> i64 {
+        i64::try_from(self.states.len()).unwrap() - 1
+    }
+
+    fn apply(&mut self, entry: &Entry) {
+        match entry {
+            Entry::Compact(at) if *at > self.compact && *at <= self.revision() => self.compact = *at,
+            Entry::Txn(ops) => {
+                let main = self.revision() + 1;
+                let mut state = self.states.last().unwrap().clone();
+                let mut sub = 0;
+                for op in ops {
+                    match op {
+                        Op::Put(key, value) => {
+                            let old = state.get(key);
+                            let kv = Kv {
+                                create: old.map_or(main, |old| old.create),
+                                modified: main,
+                                version: old.map_or(1, |old| old.version + 1),
+                                value: value.clone(),
+                            };
+                            self.records.push((main, sub, key.clone(), Some(kv.clone())));
+                            state.insert(key.clone(), kv);
+                            sub += 1;
+                        }
+                        Op::Delete(key, end) => {
+                            let range = KeyRange::from_wire(key, end);
+                            let doomed: Vec<_> =
+                                state.keys().filter(|key| range.contains(key)).cloned().collect();
+                            for key in doomed {
+                                state.remove(&key);
+                                self.records.push((main, sub, key, None));
+                                sub += 1;
+                            }
+                        }
+                    }
+                }
+                if sub > 0 {
+                    self.states.push(state);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn hash(&self, at: i64) -> u32 {
+        let mut crc = crc32c::crc32c(b"key");
+        for (position, (main, sub, key, kv)) in self.records.iter().enumerate() {
+            if *main > at {
+                break;
+            }
+            if *main <= self.compact {
+                let later = self.records[position + 1..]
+                    .iter()
+                    .any(|(main, _, k, _)| k == key && *main <= self.compact);
+                if later || kv.is_none() {
+                    continue;
+                }
+            }
+            let mut form = main.to_be_bytes().to_vec();
+            form.push(b'_');
+            form.extend_from_slice(&sub.to_be_bytes());
+            if kv.is_none() {
+                form.push(b't');
+            }
+            crc = crc32c::crc32c_append(crc, &form);
+            crc = crc32c::crc32c_append(crc, &encode(key, kv.as_ref()));
+        }
+        crc
+    }
+}
+
+fn encode(key: &[u8], kv: Option<&Kv>) -> Vec<u8> {
+    use revd_engine::mvcc::record::{Stamp, encode_put, encode_tombstone};
+    match kv {
+        None => encode_tombstone(key, |parts| parts.concat()),
+        Some(kv) => {
+            let stamp = Stamp {
+                create_revision: kv.create,
+                mod_revision: kv.modified,
+                version: kv.version,
+                lease: 0,
+            };
+            encode_put(key, &kv.value, stamp, |parts| parts.concat())
+        }
+    }
+}
+
+fn key(random: &mut Random) -> Vec<u8> {
+    match random.below(12) {
+        0 => vec![b'x'; 70 + usize::try_from(random.below(3)).unwrap()], // longer than a key of a 512-byte page
+        n => format!("k{}", n * 3 + random.below(3)).into_bytes(),
+    }
+}
+
+fn entry(random: &mut Random, revision: i64) -> Entry {
+    let ops = |random: &mut Random, count: u64| {
+        (0..count)
+            .map(|_| match random.below(5) {
+                0 => Op::Delete(
+                    key(random),
+                    [vec![], vec![0], b"k3".to_vec()][usize::try_from(random.below(3)).unwrap()].clone(),
+                ),
+                n => {
+                    let len = [0, 3, 30, 63, 64, 900][usize::try_from(random.below(6)).unwrap()];
+                    Op::Put(key(random), vec![u8::try_from(n).unwrap(); len])
+                }
+            })
+            .collect::<Vec<_>>()
+    };
+    match random.below(20) {
+        0 => Entry::Compact(revision - i64::try_from(random.below(6)).unwrap()),
+        1 => Entry::Reverted(ops(random, 3)),
+        2 => Entry::Table(u8::try_from(random.below(5)).unwrap()),
+        n => {
+            let count = 1 + random.below(if n < 6 { 6 } else { 2 });
+            Entry::Txn(ops(random, count))
+        }
+    }
+}
+
+fn apply(store: &mut Store, entry: &Entry, index: u64) {
+    use revd_engine::mvcc::SmallTable;
+    let run = |txn: &mut revd_engine::mvcc::Txn<'_>, ops: &[Op]| {
+        for op in ops {
+            match op {
+                Op::Put(key, value) => drop(txn.put(key, value, 0)),
+                Op::Delete(key, end) => drop(txn.delete_range(KeyRange::from_wire(key, end))),
+            }
+        }
+    };
+    match entry {
+        Entry::Txn(ops) => {
+            let mut txn = store.begin();
+            run(&mut txn, ops);
+            txn.commit();
+        }
+        Entry::Reverted(ops) => {
+            let mut txn = store.begin_revertible();
+            run(&mut txn, ops);
+            txn.revert();
+        }
+        Entry::Compact(at) => drop(store.compact(*at)),
+        Entry::Table(row) => store.table_put(SmallTable::Members, &[*row], &index.to_le_bytes()),
+    }
+    store.set_applied(Applied { index, term: 1 });
+}
+
+fn assert_view(view: &View, twin: &Twin, random: &mut Random) {
+    let reader = view.reader();
+    assert_eq!(reader.revision(), twin.revision());
+    assert_eq!(reader.compact_revision(), twin.compact);
+    let oldest = twin.compact.max(1);
+    for at in [oldest, oldest + 1, twin.revision() - 1, twin.revision()] {
+        let at = at.clamp(oldest, twin.revision());
+        let state = &twin.states[usize::try_from(at).unwrap()];
+        let (from, end) =
+            (key(random), [vec![], vec![0], key(random)][usize::try_from(random.below(3)).unwrap()].clone());
+        for range in [KeyRange::ALL, KeyRange::from_wire(&from, &end)] {
+            let expected: Vec<_> = state.iter().filter(|(key, _)| range.contains(key)).collect();
+            let mut found: Vec<_> = reader.scan(range, at, Direction::Forward).collect();
+            assert_eq!(reader.count(range, at).unwrap(), expected.len() as u64, "count at {at}");
+            assert_eq!(found.len(), expected.len(), "at {at}");
+            for ((key, meta), (twin_key, kv)) in found.iter().zip(&expected) {
+                assert_eq!(key, &twin_key.as_slice());
+                let record = reader.record(meta.modified).unwrap();
+                assert_eq!(record, encode(key, Some(kv)), "record at {at}");
+                assert_eq!(StoredRecord::parse(record).unwrap().value, kv.value);
+                assert_eq!((meta.create_revision, meta.version), (kv.create, kv.version));
+            }
+            found.reverse();
+            assert_eq!(reader.scan(range, at, Direction::Reverse).collect::<Vec<_>>(), found);
+        }
+        let mut hash = HashKv::new(view.clone(), at).unwrap();
+        let hashed = std::iter::repeat_with(|| hash.step(7).unwrap()).flatten().next().unwrap();
+        assert_eq!(hashed.hash, twin.hash(at), "hash at {at}, compacted at {}", twin.compact);
+    }
+    if twin.compact > 1 {
+        assert!(reader.resolve(twin.compact - 1).is_err());
+    }
+    assert!(reader.resolve(twin.revision() + 1).is_err());
+}
+
+fn open(disk: &SimDisk) -> Store {
+    let store = Store::open(Arc::new(disk.clone()), DbOptions { page_bytes_if_new: 512 }).unwrap();
+    check(store.db().unwrap()).unwrap();
+    store
+}
+
+fn checkpoint(store: &mut Store, kind: CheckpointKind) {
+    if let Some(checkpoint) = store.checkpoint(kind) {
+        let written = checkpoint.write().unwrap();
+        store.finish_checkpoint(written);
+    }
+}
+
+#[test]
+fn the_store_equals_its_twin() {
+    for seed in 1..=8_u64 {
+        let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let disk = SimDisk::new();
+        let mut store = open(&disk);
+        let mut twin = Twin::new();
+        let mut log = Vec::new();
+        let mut held: Vec<(View, Twin)> = Vec::new();
+        let mut in_flight = None;
+        for _ in 0..400 {
+            let entry = entry(&mut random, twin.revision());
+            twin.apply(&entry);
+            log.push(entry.clone());
+            apply(&mut store, &entry, log.len() as u64);
+            match random.below(12) {
+                0 | 1 => checkpoint(&mut store, CheckpointKind::Auto),
+                2 => checkpoint(&mut store, CheckpointKind::WithIndex),
+                // Changes go on while a checkpoint is being written.
+                3 if in_flight.is_none() => in_flight = store.checkpoint(CheckpointKind::Auto),
+                4 | 5 => {
+                    if let Some(checkpoint) = in_flight.take() {
+                        let written = checkpoint.write().unwrap();
+                        store.finish_checkpoint(written);
+                    }
+                }
+                6 => held.push((store.view(), twin.clone())),
+                7 if held.len() > 3 => held.clear(),
+                8 if in_flight.is_none() && random.below(3) == 0 => {
+                    store = open(&disk);
+                    let from = usize::try_from(store.applied().index).unwrap();
+                    for (at, entry) in log.iter().enumerate().skip(from) {
+                        apply(&mut store, entry, at as u64 + 1);
+                    }
+                }
+                _ => {}
+            }
+            assert_view(&store.view(), &twin, &mut random);
+            for (view, twin) in &held {
+                assert_view(view, twin, &mut random);
+            }
+        }
+        if let Some(db) = store.db() {
+            check(db).unwrap();
+        }
+    }
+}
+
+/// Compaction ends, frees what it should, and a restart in the middle of it changes nothing.
+#[test]
+fn compaction_leaves_one_record_per_live_key() {
+    let disk = SimDisk::new();
+    let mut store = open(&disk);
+    for round in 0..50_u64 {
+        let mut txn = store.begin();
+        for key in 0..20_u64 {
+            txn.put(format!("key{key}").as_bytes(), &[1; 100], 0);
+        }
+        txn.commit();
+        store.set_applied(Applied { index: round + 1, term: 1 });
+        checkpoint(&mut store, CheckpointKind::Auto);
+    }
+    let full = store.sizes().in_use;
+    store.compact(store.revision()).unwrap();
+    store.set_applied(Applied { index: 51, term: 1 });
+    for _ in 0..5 {
+        checkpoint(&mut store, CheckpointKind::Auto);
+    }
+    assert!(!store.compaction_pending());
+    let view = store.view();
+    let mut records = 0;
+    view.reader()
+        .each_record_after(revd_engine::mvcc::Revision::default(), |_, _| {
+            records += 1;
+            Ok(true)
+        })
+        .unwrap();
+    assert_eq!(records, 20);
+    drop(view);
+    for index in 52..55 {
+        store.set_applied(Applied { index, term: 1 });
+        checkpoint(&mut store, CheckpointKind::Auto);
+    }
+    assert!(store.sizes().in_use * 4 < full, "{full} bytes became {}", store.sizes().in_use);
+    check(store.db().unwrap()).unwrap();
+}
+
+/// Every prefix of the write stream, with random sectors of what was not synced: what reopens equals the log up to
+/// the applied index it reports, and that index is never below what a finished checkpoint had promised.
+#[test]
+fn a_crash_at_any_write_leaves_a_prefix_of_the_log() {
+    let mut images = 0;
+    for seed in 1..=3_u64 {
+        let mut random = Random(seed.wrapping_mul(0xD134_2543_DE82_EF95));
+        let disk = SimDisk::new();
+        let mut store = open(&disk);
+        let mut log = Vec::new();
+        let mut twins = vec![Twin::new()];
+        let mut promised = vec![(0, 0)]; // (calls recorded, applied index durable by then)
+        for _ in 0..120 {
+            let entry = entry(&mut random, twins.last().unwrap().revision());
+            let mut twin = twins.last().unwrap().clone();
+            twin.apply(&entry);
+            twins.push(twin);
+            log.push(entry.clone());
+            apply(&mut store, &entry, log.len() as u64);
+            if random.below(4) == 0 {
+                checkpoint(
+                    &mut store,
+                    if random.below(4) == 0 { CheckpointKind::WithIndex } else { CheckpointKind::Auto },
+                );
+                promised.push((disk.recorded().len(), store.applied().index));
+            }
+        }
+        let calls = disk.recorded();
+        for cut in 0..=calls.len() {
+            for variant in 0..3 {
+                let bytes = match variant {
+                    0 => SimDisk::image(&calls[..cut], |_, _| true),
+                    1 => SimDisk::image(&calls[..cut], |_, _| false),
+                    _ => SimDisk::image(&calls[..cut], |_, _| random.below(2) == 0),
+                };
+                let mut store = open(&SimDisk::from_bytes(bytes));
+                let applied = store.applied().index;
+                let floor = promised.iter().rfind(|(at, _)| *at <= cut).map_or(0, |(_, index)| *index);
+                assert!(applied >= floor, "cut {cut}: {applied} applied, {floor} promised");
+                assert_view(&store.view(), &twins[usize::try_from(applied).unwrap()], &mut random);
+                images += 1;
+            }
+        }
+    }
+    println!("{images} crash images reopened");
+    assert!(images > 300);
+}
+
+/// A write, resize or sync that fails ends the store: nothing is retried, and what is on disk is still a prefix.
+#[test]
+fn a_failed_write_is_final_at_every_place() {
+    for fail_after in 0..60 {
+        let disk = SimDisk::new();
+        disk.fail_after(fail_after);
+        let mut store = open(&disk);
+        let mut twins = vec![Twin::new()];
+        let mut random = Random(99);
+        let mut failed = false;
+        for index in 1..60 {
+            let entry = entry(&mut random, twins.last().unwrap().revision());
+            let mut twin = twins.last().unwrap().clone();
+            twin.apply(&entry);
+            twins.push(twin);
+            apply(&mut store, &entry, index);
+            let Some(checkpoint) = store.checkpoint(CheckpointKind::Auto) else { continue };
+            match checkpoint.write() {
+                Ok(written) => drop(store.finish_checkpoint(written)),
+                Err(error) => {
+                    assert!(error.is_fatal());
+                    failed = true;
+                    break;
+                }
+            }
+        }
+        let planned =
+            u64::try_from(disk.recorded().iter().filter(|call| !matches!(call, Recorded::Sync)).count())
+                .unwrap();
+        assert!(failed || planned < fail_after + 60);
+        let mut again = open(&SimDisk::from_bytes(disk.bytes()));
+        let applied = usize::try_from(again.applied().index).unwrap();
+        assert_view(&again.view(), &twins[applied], &mut random);
+    }
+}
