@@ -1,15 +1,100 @@
-//! What can go wrong with a request, and how a client is told.
+//! What can go wrong with a request, and how a client is told: one place for gRPC codes and etcd's exact texts.
+//! Clients compare the texts, so they are part of the contract.
+
+use tonic::{Code, Status};
 
 /// An error a client sees.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Error {
-    /// The request was not answered in time.
-    #[error("etcdserver: request timed out")]
-    Timeout,
-    /// More requests wait than the member accepts.
+    #[error("etcdserver: key is not provided")]
+    EmptyKey,
+    #[error("etcdserver: key not found")]
+    KeyNotFound,
+    #[error("etcdserver: value is provided")]
+    ValueProvided,
+    #[error("etcdserver: lease is provided")]
+    LeaseProvided,
+    #[error("etcdserver: too many operations in txn request")]
+    TooManyOperations,
+    #[error("etcdserver: duplicate key given in txn request")]
+    DuplicateKey,
+    #[error("etcdserver: invalid sort option")]
+    InvalidSortOption,
+    #[error("etcdserver: invalid client api version")]
+    InvalidClientApiVersion,
+    #[error("etcdserver: request is too large")]
+    RequestTooLarge,
+    #[error("etcdserver: mvcc: required revision has been compacted")]
+    Compacted,
+    #[error("etcdserver: mvcc: required revision is a future revision")]
+    FutureRevision,
+    #[error("etcdserver: requested lease not found")]
+    LeaseNotFound,
+    /// More requests wait than the member accepts. etcd sends this with the code Unknown.
     #[error("etcdserver: too many requests")]
     TooManyRequests,
+    #[error("etcdserver: no leader")]
+    NoLeader,
+    /// The request was not answered in time; a write may still happen.
+    #[error("etcdserver: request timed out")]
+    Timeout,
     /// The member is shutting down.
     #[error("etcdserver: server stopped")]
     Stopped,
+    /// The message is not what its method takes.
+    #[error("grpc: error unmarshalling request: {0}")]
+    Malformed(String),
+    /// Not in this version of revd.
+    #[error("{0} is not supported by this version of revd")]
+    Unsupported(&'static str),
+    /// RangeStream refuses what it cannot stream.
+    #[error("RangeStream does not support custom sort orders")]
+    StreamSorted,
+    /// RangeStream refuses what it cannot stream.
+    #[error("RangeStream does not support revision filters")]
+    StreamFiltered,
+    /// The engine found damage; the member is about to stop.
+    #[error("etcdserver: corrupt cluster")]
+    Corrupt,
+}
+
+impl Error {
+    /// The gRPC code it travels with.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        match self {
+            Self::EmptyKey
+            | Self::KeyNotFound
+            | Self::ValueProvided
+            | Self::LeaseProvided
+            | Self::TooManyOperations
+            | Self::DuplicateKey
+            | Self::InvalidSortOption
+            | Self::InvalidClientApiVersion
+            | Self::RequestTooLarge => Code::InvalidArgument,
+            Self::Compacted | Self::FutureRevision => Code::OutOfRange,
+            Self::LeaseNotFound => Code::NotFound,
+            Self::TooManyRequests => Code::Unknown,
+            Self::NoLeader | Self::Timeout | Self::Stopped => Code::Unavailable,
+            Self::Malformed(_) => Code::Internal,
+            Self::Unsupported(_) | Self::StreamSorted | Self::StreamFiltered => Code::Unimplemented,
+            Self::Corrupt => Code::DataLoss,
+        }
+    }
+}
+
+impl From<Error> for Status {
+    fn from(error: Error) -> Self {
+        Self::new(error.code(), error.to_string())
+    }
+}
+
+impl From<revd_engine::Error> for Error {
+    fn from(error: revd_engine::Error) -> Self {
+        match error {
+            revd_engine::Error::Compacted { .. } => Self::Compacted,
+            revd_engine::Error::FutureRevision { .. } => Self::FutureRevision,
+            _ => Self::Corrupt,
+        }
+    }
 }

@@ -7,20 +7,13 @@
 
 pub mod cli;
 
-pub mod boot;
-pub mod cores;
-
-pub mod net;
-
-pub mod api;
-
-pub mod read;
-
 pub mod raft;
 
 pub mod wal;
 
 pub mod apply;
+
+pub mod read;
 
 pub mod cluster;
 

@@ -1,1 +1,79 @@
-//! Placeholder of the part `limits`.
+//! Every bound of the server. Hitting one gives etcd's error for it and touches nobody else.
+
+use std::time::Duration;
+
+/// Bounds of what one edge may have in flight.
+#[derive(Debug, Clone, Copy)]
+pub struct ProposalLimits {
+    /// Commands without an outcome; the next one is refused with `too many requests`.
+    pub inflight_max: usize,
+    /// Payload bytes of those commands.
+    pub inflight_bytes_max: usize,
+}
+
+/// What one edge may have on its way through the log. etcd refuses at 5000 unapplied entries.
+pub const PROPOSALS: ProposalLimits =
+    ProposalLimits { inflight_max: 20_000, inflight_bytes_max: 256 * 1024 * 1024 };
+/// How often an edge looks for calls that have waited too long ...
+pub const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
+/// ... and after how many looks a call is given up: 7 s, as etcd (5 s and two election timeouts).
+pub const REQUEST_SWEEPS_MAX: u64 = 14;
+
+/// Messages in a mailbox between two cores.
+pub const MAILBOX_MESSAGES_MAX: usize = 128;
+/// Command bytes in one raft entry; a command that is larger has an entry of its own.
+pub const ENTRY_BYTES_MAX: usize = 1024 * 1024;
+/// Entries proposed before the frame that holds them is written.
+pub const FRAME_BYTES_MAX: usize = 8 * 1024 * 1024;
+
+/// A checkpoint starts this long after state changed ...
+pub const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(100);
+/// ... or sooner, when this many bytes of records wait.
+pub const CHECKPOINT_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// With this many bytes of records waiting, applying waits for the checkpoint: the disk sets the pace.
+pub const UNSAVED_BYTES_MAX: usize = 256 * 1024 * 1024;
+
+/// Bytes of a log segment.
+pub const SEGMENT_BYTES: u64 = 16 * 1024 * 1024;
+
+/// gRPC accepts this much more than `--max-request-bytes`, so that the proper error can be sent.
+pub const GRPC_OVERHEAD_BYTES: usize = 512 * 1024;
+/// Nested transactions: more is refused before it is decoded. No valid request is deeper than `--max-txn-ops`.
+pub const TXN_DEPTH_MAX: usize = 512;
+/// Keys a range handles before it lets other requests of its core go on.
+pub const RANGE_KEYS_PER_TURN: usize = 2_000;
+/// Bytes of a reply's chunk.
+pub const REPLY_CHUNK_BYTES: usize = 256 * 1024;
+/// Records HashKV looks at before it lets others go on.
+pub const HASH_RECORDS_PER_TURN: usize = 2_000;
+/// Keys in the first chunk of a range stream.
+pub const STREAM_KEYS_FIRST: usize = 10;
+
+/// Connections of one core.
+pub const CONNECTIONS_PER_CORE_MAX: usize = 20_000;
+/// HTTP/2 streams a connection may have open, unless `--max-concurrent-streams` says less.
+pub const STREAMS_PER_CONNECTION_MAX: u32 = 10_000;
+/// Bytes of a request's headers.
+pub const HEADER_LIST_BYTES_MAX: u32 = 16 * 1024;
+/// Bytes a client may send on one stream, and on one connection, before it must wait.
+pub const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
+/// See above.
+pub const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
+/// Streams a client may reset before they were taken up.
+pub const PENDING_RESETS_MAX: usize = 100;
+/// Streams we reset because of a client's errors.
+pub const ERROR_RESETS_MAX: usize = 1024;
+/// Bytes waiting to be sent on one connection before its calls wait.
+pub const SEND_BUFFER_BYTES: usize = 1024 * 1024;
+/// A connection must say what it is within this time.
+pub const FIRST_BYTES_DEADLINE: Duration = Duration::from_secs(10);
+/// After a request to stop, open calls have this long.
+pub const DRAIN_DEADLINE: Duration = Duration::from_millis(500);
+/// Messages in flight between a streaming call and the transport.
+pub const STREAM_MESSAGES_MAX: usize = 16;
+
+const _: () = {
+    assert!(ENTRY_BYTES_MAX <= FRAME_BYTES_MAX);
+    assert!(CHECKPOINT_BYTES_MAX < UNSAVED_BYTES_MAX);
+    assert!(STREAM_WINDOW_BYTES <= CONNECTION_WINDOW_BYTES);
+};

@@ -5,13 +5,13 @@ use crate::mvcc::revision::Revision;
 use crate::txn::Table;
 
 /// [`crate::mvcc::revision::RecordKey`] -> encoded `mvccpb.KeyValue`.
-pub const RECORDS: Table = Table(0);
+pub(crate) const RECORDS: Table = Table(0);
 /// User key -> encoded history, for keys that fit a page.
-pub const INDEX: Table = Table(1);
+pub(crate) const INDEX: Table = Table(1);
 /// CRC-32C of a longer key, big-endian -> all such keys: u32 key length | key | u32 history length | history.
-pub const INDEX_LONG: Table = Table(2);
+pub(crate) const INDEX_LONG: Table = Table(2);
 /// Small-table number, row key -> row.
-pub const SMALL: Table = Table(3);
+pub(crate) const SMALL: Table = Table(3);
 
 /// How far the log has been applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -32,7 +32,7 @@ pub struct Applied {
 /// 64  zeros; all integers little-endian
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Standing {
+pub(crate) struct Standing {
     /// How far the log has been applied.
     pub applied: Applied,
     /// Newest revision; a new store is at 1.
@@ -63,7 +63,7 @@ impl Default for Standing {
 impl Standing {
     /// Lays it out.
     #[must_use]
-    pub fn encode(&self) -> [u8; USER_BYTES] {
+    pub(crate) fn encode(&self) -> [u8; USER_BYTES] {
         let mut out = [0; USER_BYTES];
         let words = [
             self.applied.index,
@@ -83,7 +83,7 @@ impl Standing {
 
     /// Reads it back.
     #[must_use]
-    pub fn decode(bytes: &[u8; USER_BYTES]) -> Self {
+    pub(crate) fn decode(bytes: &[u8; USER_BYTES]) -> Self {
         let word = |at: usize| u64::from_le_bytes(bytes[at * 8..at * 8 + 8].try_into().expect("eight bytes"));
         let long = |at| word(at).cast_signed();
         Self {

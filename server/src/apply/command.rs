@@ -13,7 +13,7 @@
 //!        payload: the request message's bytes as the client sent them
 //! ```
 
-use bytes::{Buf, BufMut, Bytes, BytesMut};
+use bytes::{Buf, BufMut, Bytes};
 
 const FORMAT: u8 = 1;
 const BATCH_HEADER: usize = 1 + 8 + 8 + 4;
@@ -145,9 +145,9 @@ pub enum DecodeError {
 /// # Panics
 /// If a payload or the number of commands exceeds `u32`; request limits are far below.
 #[must_use]
-pub fn encode(origin: Origin, commands: &[Command]) -> Bytes {
+pub fn encode(origin: Origin, commands: &[Command]) -> Vec<u8> {
     let len = BATCH_HEADER + commands.iter().map(Command::encoded_len).sum::<usize>();
-    let mut out = BytesMut::with_capacity(len);
+    let mut out = Vec::with_capacity(len);
     out.put_u8(FORMAT);
     out.put_u64_le(origin.member);
     out.put_u64_le(origin.boot);
@@ -158,7 +158,7 @@ pub fn encode(origin: Origin, commands: &[Command]) -> Bytes {
         out.put_u32_le(u32::try_from(command.payload.len()).expect("a payload is bounded"));
         out.put_slice(&command.payload);
     }
-    out.freeze()
+    out
 }
 
 /// Decodes the data of a non-empty entry; payloads share its buffer.
@@ -218,14 +218,14 @@ mod tests {
     #[test]
     fn a_batch_survives_the_round_trip() {
         let (origin, commands) = sample();
-        let batch = decode(encode(origin, &commands)).unwrap();
+        let batch = decode(encode(origin, &commands).into()).unwrap();
         assert_eq!(batch, Batch { origin, commands });
     }
 
     #[test]
     fn every_cut_and_every_flip_is_an_error_or_a_batch() {
         let (origin, commands) = sample();
-        let data = encode(origin, &commands);
+        let data = Bytes::from(encode(origin, &commands));
         for len in 0..data.len() {
             assert!(decode(data.slice(..len)).is_err(), "cut at {len}");
         }

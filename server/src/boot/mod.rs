@@ -1,1 +1,1 @@
-//! Placeholder of the part `boot`.
+//! x

@@ -17,15 +17,7 @@ use slab::Slab;
 use crate::apply::command::{Command, CommandId, Kind};
 use crate::apply::outcome::Outcome;
 use crate::error::Error;
-
-/// Bounds of what one edge may have in flight.
-#[derive(Debug, Clone, Copy)]
-pub struct ProposalLimits {
-    /// Commands without an outcome; the next one is refused with `too many requests`.
-    pub inflight_max: usize,
-    /// Payload bytes of those commands.
-    pub inflight_bytes_max: usize,
-}
+use crate::limits::ProposalLimits;
 
 /// Edge view: the proposals of one edge core.
 #[derive(Debug)]

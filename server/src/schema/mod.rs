@@ -1,1 +1,34 @@
-//! Placeholder of the part `schema`.
+//! Rows of the small tables beside the key space.
+
+use prost::Message as _;
+use revd_engine::mvcc::{SmallTable, Store, Tables};
+use revd_proto::etcdserverpb::Member;
+
+const CLUSTER_VERSION: &[u8] = b"clusterVersion";
+
+/// A member's row.
+#[must_use]
+pub fn member(tables: &Tables, id: u64) -> Option<Member> {
+    tables.get(SmallTable::Members, &id.to_be_bytes()).and_then(|row| Member::decode(row).ok())
+}
+
+/// All members, by id.
+pub fn members(tables: &Tables) -> impl Iterator<Item = Member> {
+    tables.rows(SmallTable::Members).filter_map(|(_, row)| Member::decode(row).ok())
+}
+
+/// Writes a member's row.
+pub fn put_member(store: &mut Store, member: &Member) {
+    store.table_put(SmallTable::Members, &member.id.to_be_bytes(), &member.encode_to_vec());
+}
+
+/// The cluster's version, once it is agreed.
+#[must_use]
+pub fn cluster_version(tables: &Tables) -> Option<&str> {
+    tables.get(SmallTable::Cluster, CLUSTER_VERSION).and_then(|row| std::str::from_utf8(row).ok())
+}
+
+/// Writes the cluster's version.
+pub fn put_cluster_version(store: &mut Store, version: &[u8]) {
+    store.table_put(SmallTable::Cluster, CLUSTER_VERSION, version);
+}

@@ -17,13 +17,14 @@ pub struct Inbox<E> {
 struct State<E> {
     events: VecDeque<E>,
     reader: Option<Waker>,
+    closed: bool,
 }
 
 impl<E> Inbox<E> {
     /// An empty inbox.
     #[must_use]
     pub fn new() -> Rc<Self> {
-        Rc::new(Self { state: RefCell::new(State { events: VecDeque::new(), reader: None }) })
+        Rc::new(Self { state: RefCell::new(State { events: VecDeque::new(), reader: None, closed: false }) })
     }
 
     /// Adds an event and wakes the loop.
@@ -35,15 +36,27 @@ impl<E> Inbox<E> {
         }
     }
 
-    /// Waits for at least one event and takes all there are.
-    pub async fn take(&self) -> VecDeque<E> {
+    /// No more events will come; those inside are still taken.
+    pub fn close(&self) {
+        let mut state = self.state.borrow_mut();
+        state.closed = true;
+        if let Some(reader) = state.reader.take() {
+            reader.wake();
+        }
+    }
+
+    /// Waits for at least one event and takes all there are; none once closed and empty.
+    pub async fn take(&self) -> Option<VecDeque<E>> {
         std::future::poll_fn(|context| {
             let mut state = self.state.borrow_mut();
             if state.events.is_empty() {
+                if state.closed {
+                    return Poll::Ready(None);
+                }
                 state.reader = Some(context.waker().clone());
                 return Poll::Pending;
             }
-            Poll::Ready(std::mem::take(&mut state.events))
+            Poll::Ready(Some(std::mem::take(&mut state.events)))
         })
         .await
     }
@@ -55,14 +68,18 @@ mod tests {
     use futures_lite::future::{block_on, poll_once};
 
     #[test]
-    fn takes_all_events_in_order_and_waits_for_more() {
+    fn takes_all_events_in_order_waits_for_more_and_ends() {
         let inbox = Inbox::new();
         inbox.push(1);
         inbox.push(2);
-        assert_eq!(block_on(inbox.take()), [1, 2]);
+        assert_eq!(block_on(inbox.take()).unwrap(), [1, 2]);
         let mut next = Box::pin(inbox.take());
         assert_eq!(block_on(poll_once(&mut next)), None);
         inbox.push(3);
-        assert_eq!(block_on(next), [3]);
+        assert_eq!(block_on(next).unwrap(), [3]);
+        inbox.push(4);
+        inbox.close();
+        assert_eq!(block_on(inbox.take()).unwrap(), [4]);
+        assert_eq!(block_on(inbox.take()), None);
     }
 }

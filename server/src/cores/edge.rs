@@ -1,0 +1,76 @@
+//! An edge core's loop: connections in, replies out.
+
+use std::rc::Rc;
+
+use crate::api::Api;
+use crate::cores::{Commands, Outcomes};
+use crate::limits;
+use crate::raft::propose::Proposals;
+use crate::xcore::mailbox::{ReceiverSeed, SenderSeed};
+use crate::xcore::stop::Stop;
+
+/// What an edge core starts with.
+pub struct EdgeSeed {
+    /// Its number among the edges.
+    pub edge: u16,
+    /// Commands of one turn.
+    pub to_log: SenderSeed<Commands>,
+    /// Outcomes of this edge's commands.
+    pub from_state: ReceiverSeed<Outcomes>,
+    /// Everything the API needs but the core's own parts.
+    pub api: crate::api::ApiSeed,
+    /// Where to listen.
+    pub listen: crate::net::ListenConfig,
+    /// When to stop taking work.
+    pub stop: Stop,
+}
+
+/// Serves until asked to stop, then until open calls are answered or the grace time is over.
+///
+/// # Errors
+/// When an address cannot be listened on.
+pub async fn run(seed: EdgeSeed, started: impl AsyncFnOnce(&Rc<Api>)) -> std::io::Result<()> {
+    let proposals = Proposals::new(seed.edge, limits::PROPOSALS);
+    let carrying = glommio::spawn_local(carry(Rc::clone(&proposals), seed.to_log));
+    let resolving = glommio::spawn_local(resolve(Rc::clone(&proposals), seed.from_state));
+    let sweeping = glommio::spawn_local(sweep(Rc::clone(&proposals)));
+    let api = Api::new(seed.api, Rc::clone(&proposals));
+    started(&api).await;
+    let served = crate::net::serve(api, seed.listen, seed.stop).await;
+    proposals.close();
+    sweeping.cancel().await;
+    carrying.await; // closes the mailbox to the log core ...
+    resolving.await; // ... which closes the way back once everything is applied
+    served
+}
+
+/// One message per turn: what the turn's requests have submitted.
+async fn carry(proposals: Rc<Proposals>, to_log: SenderSeed<Commands>) {
+    let to_log = to_log.open().await;
+    while proposals.wait_for_batch().await {
+        // The first request of a turn wakes this task; the others of the same turn are queued before it comes
+        // round again.
+        futures_lite::future::yield_now().await;
+        if !to_log.send(proposals.take_batch()).await {
+            break;
+        }
+    }
+}
+
+async fn resolve(proposals: Rc<Proposals>, from_state: ReceiverSeed<Outcomes>) {
+    let from_state = from_state.open().await;
+    while let Some(outcomes) = from_state.receive().await {
+        for (id, outcome) in outcomes {
+            proposals.resolve(id, outcome);
+        }
+    }
+    proposals.close();
+}
+
+async fn sweep(proposals: Rc<Proposals>) {
+    loop {
+        glommio::timer::sleep(limits::SWEEP_INTERVAL).await;
+        proposals.sweep(limits::REQUEST_SWEEPS_MAX);
+    }
+}
+

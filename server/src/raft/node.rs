@@ -1,0 +1,369 @@
+//! One member's raft, as a state machine: events in, effects out.
+
+use raft::eraftpb::{ConfState, Entry, EntryType};
+use raft::{Config, RawNode, StateRole};
+
+use crate::apply::CommittedEntry;
+use crate::raft::storage::Entries;
+use crate::wal::reader::Recovered;
+use crate::wal::{FrameContent, HardState, LogEntry};
+
+/// raft's own bounds, as etcd sets them.
+const MESSAGE_BYTES_MAX: u64 = 1024 * 1024;
+const INFLIGHT_MESSAGES_MAX: usize = 512;
+
+/// What a member starts raft with.
+#[derive(Debug)]
+pub struct NodeConfig {
+    /// Own member id.
+    pub id: u64,
+    /// Members with a vote.
+    pub voters: Vec<u64>,
+    /// Ticks between heartbeats.
+    pub heartbeat_ticks: usize,
+    /// Ticks without a leader before an election.
+    pub election_ticks: usize,
+    /// Everything up to here is in the state already.
+    pub applied: u64,
+}
+
+/// What has to be done. Entries are committed *and* durable here when they are handed out.
+#[derive(Debug, Default)]
+#[must_use]
+pub struct Effects {
+    /// Write and sync this, then call [`Node::written`]. Never more than one at a time.
+    pub append: Option<FrameContent>,
+    /// Apply these, in order.
+    pub committed: Vec<CommittedEntry>,
+}
+
+/// Where raft stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Standing {
+    /// Current term.
+    pub term: u64,
+    /// The leader's id, 0 while there is none.
+    pub leader: u64,
+    /// Index of the last entry.
+    pub last_index: u64,
+    /// Index of the last committed entry.
+    pub committed: u64,
+    /// Whether this member leads.
+    pub is_leader: bool,
+}
+
+/// Why raft cannot start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum NodeError {
+    /// The log begins too late.
+    #[error(
+        "the log begins behind entry {base} but the tree file holds only what was applied up to entry {applied}: one of \
+         them is from another time; restore this member from a snapshot or add it again empty"
+    )]
+    MissingEntries {
+        /// The entry before the log's first.
+        base: u64,
+        /// The tree file's applied index.
+        applied: u64,
+    },
+    /// The log ends too early.
+    #[error(
+        "the tree file holds what was applied up to entry {applied} but the log ends with entry {last}: acknowledged \
+         entries are missing; restore this member from a snapshot or add it again empty"
+    )]
+    ShortLog {
+        /// The log's last entry.
+        last: u64,
+        /// The tree file's applied index.
+        applied: u64,
+    },
+    /// raft-rs refused.
+    #[error("raft: {0}")]
+    Raft(#[from] raft::Error),
+}
+
+/// Log core view: raft and what is on its way to disk.
+pub struct Node {
+    raw: RawNode<Entries>,
+    /// What the next frame will hold.
+    gathered: FrameContent,
+    /// The last `Ready` in `gathered`, if any; raft is told its number once it is durable.
+    gathered_ready: Option<u64>,
+    /// The last `Ready` in the frame being written.
+    writing: Option<u64>,
+    hard_state: HardState,
+}
+
+impl Node {
+    /// Starts from what was durable.
+    ///
+    /// # Errors
+    /// [`NodeError`], when log and applied index do not meet.
+    pub fn start(config: &NodeConfig, log: &Recovered, logger: &slog::Logger) -> Result<Self, NodeError> {
+        let last = log.entries.back().map_or(log.base.0, |entry| entry.index);
+        if config.applied < log.base.0 {
+            return Err(NodeError::MissingEntries { base: log.base.0, applied: config.applied });
+        }
+        if last < config.applied {
+            return Err(NodeError::ShortLog { last, applied: config.applied });
+        }
+        let mut hard_state = raft::eraftpb::HardState::default();
+        hard_state.term = log.hard_state.term;
+        hard_state.vote = log.hard_state.vote;
+        // The commit index is written along with other things, never on its own: it may lag behind what was applied.
+        hard_state.commit = log.hard_state.commit.max(config.applied).min(last);
+        let mut conf_state = ConfState::default();
+        conf_state.voters.clone_from(&config.voters);
+        let entries = log.entries.iter().map(to_raft).collect();
+        let storage = Entries { base: log.base, entries, hard_state, conf_state };
+        let raft_config = Config {
+            id: config.id,
+            election_tick: config.election_ticks,
+            heartbeat_tick: config.heartbeat_ticks,
+            applied: config.applied,
+            max_size_per_msg: MESSAGE_BYTES_MAX,
+            max_inflight_msgs: INFLIGHT_MESSAGES_MAX,
+            check_quorum: true,
+            pre_vote: true,
+            ..Config::default()
+        };
+        let raw = RawNode::new(&raft_config, storage, logger)?;
+        let hard_state = log.hard_state;
+        Ok(Self { raw, gathered: FrameContent::default(), gathered_ready: None, writing: None, hard_state })
+    }
+
+    /// Stands for election at once; a single voter wins it by itself.
+    ///
+    /// # Errors
+    /// When raft refuses.
+    pub fn campaign(&mut self) -> Result<(), NodeError> {
+        Ok(self.raw.campaign()?)
+    }
+
+    /// A step of raft's clock.
+    pub fn tick(&mut self) {
+        self.raw.tick();
+    }
+
+    /// Proposes an entry.
+    ///
+    /// # Errors
+    /// When this member does not lead.
+    pub fn propose(&mut self, data: Vec<u8>) -> Result<(), NodeError> {
+        Ok(self.raw.propose(Vec::new(), data)?)
+    }
+
+    /// A frame is being written; its end is [`Node::written`].
+    #[must_use]
+    pub fn is_writing(&self) -> bool {
+        self.writing.is_some()
+    }
+
+    /// The frame handed out last is durable.
+    ///
+    /// # Panics
+    /// If none was handed out.
+    pub fn written(&mut self) {
+        let ready = self.writing.take().expect("a frame was being written");
+        self.raw.on_persist_ready(ready);
+    }
+
+    /// Everything raft wants done now.
+    pub fn effects(&mut self) -> Effects {
+        let mut effects = Effects::default();
+        while self.raw.has_ready() {
+            self.take_ready(&mut effects);
+        }
+        let nothing_to_write = self.gathered.entries.is_empty() && self.gathered.hard_state.is_none();
+        if self.writing.is_none()
+            && !nothing_to_write
+            && let Some(ready) = self.gathered_ready.take()
+        {
+            self.writing = Some(ready);
+            effects.append = Some(std::mem::take(&mut self.gathered));
+        }
+        effects
+    }
+
+    fn take_ready(&mut self, effects: &mut Effects) {
+        let mut ready = self.raw.ready();
+        let entries = ready.take_entries();
+        self.raw.mut_store().append(&entries);
+        let must_sync = ready.must_sync();
+        if let Some(state) = ready.hs() {
+            self.hard_state = HardState { term: state.term, vote: state.vote, commit: state.commit };
+            self.raw.mut_store().hard_state = state.clone();
+        }
+        if must_sync {
+            // The commit index travels with whatever else has to be written.
+            self.gathered.hard_state = Some(self.hard_state);
+        }
+        self.gathered.entries.extend(entries.into_iter().map(from_raft));
+        let committed = ready.take_committed_entries();
+        let number = ready.number();
+        self.raw.advance_append_async(ready);
+        if let Some(last) = committed.last() {
+            self.raw.advance_apply_to(last.index);
+        }
+        effects.committed.extend(committed.into_iter().map(|entry| {
+            assert!(
+                entry.get_entry_type() == EntryType::EntryNormal,
+                "entry {} changes members",
+                entry.index
+            );
+            CommittedEntry { index: entry.index, term: entry.term, data: entry.data }
+        }));
+        if must_sync || self.gathered_ready.is_some() {
+            self.gathered_ready = Some(number);
+        } else if let Some(writing) = &mut self.writing {
+            *writing = number; // nothing of its own to write: durable when what came before it is
+        } else {
+            self.raw.on_persist_ready(number);
+        }
+    }
+
+    /// Everything up to `index` is durable elsewhere.
+    pub fn release(&mut self, index: u64) {
+        self.raw.mut_store().release(index);
+    }
+
+    /// Where raft stands.
+    #[must_use]
+    pub fn standing(&self) -> Standing {
+        let raft = &self.raw.raft;
+        Standing {
+            term: raft.term,
+            leader: raft.leader_id,
+            last_index: raft.raft_log.last_index(),
+            committed: raft.raft_log.committed,
+            is_leader: raft.state == StateRole::Leader,
+        }
+    }
+}
+
+fn to_raft(entry: &LogEntry) -> Entry {
+    let mut out = Entry::default();
+    out.index = entry.index;
+    out.term = entry.term;
+    out.set_entry_type(match entry.kind {
+        1 => EntryType::EntryConfChange,
+        2 => EntryType::EntryConfChangeV2,
+        _ => EntryType::EntryNormal,
+    });
+    out.data = entry.data.clone();
+    out
+}
+
+fn from_raft(entry: Entry) -> LogEntry {
+    let kind = match entry.get_entry_type() {
+        EntryType::EntryNormal => 0,
+        EntryType::EntryConfChange => 1,
+        EntryType::EntryConfChangeV2 => 2,
+    };
+    LogEntry { index: entry.index, term: entry.term, kind, data: entry.data }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn empty_log() -> Recovered {
+        Recovered {
+            owner: crate::wal::Owner { cluster: 1, member: 7 },
+            hard_state: HardState { term: 1, vote: 0, commit: 1 },
+            base: (1, 1),
+            entries: std::collections::VecDeque::new(),
+            segments: std::collections::VecDeque::new(),
+            end: crate::wal::reader::LogEnd { segment: 1, life: 0, offset: 4096, frame: 2 },
+        }
+    }
+
+    fn node(log: &Recovered, applied: u64) -> Result<Node, NodeError> {
+        let config = NodeConfig { id: 7, voters: vec![7], heartbeat_ticks: 1, election_ticks: 10, applied };
+        Node::start(&config, log, &slog::Logger::root(slog::Discard, slog::o!()))
+    }
+
+    fn committed(effects: &Effects) -> Vec<(u64, &[u8])> {
+        effects.committed.iter().map(|entry| (entry.index, &entry.data[..])).collect()
+    }
+
+    /// Writes what is to be written until there is nothing more; returns what was committed.
+    fn settle(node: &mut Node, log: &mut Recovered) -> Vec<u64> {
+        let mut indexes = Vec::new();
+        loop {
+            let effects = node.effects();
+            indexes.extend(effects.committed.iter().map(|entry| entry.index));
+            let Some(frame) = effects.append else { return indexes };
+            if let Some(state) = frame.hard_state {
+                log.hard_state = state;
+            }
+            log.entries.extend(frame.entries);
+            node.written();
+        }
+    }
+
+    #[test]
+    fn nothing_is_committed_before_it_is_written() {
+        let mut log = empty_log();
+        let mut node = node(&log, 1).unwrap();
+        node.campaign().unwrap();
+        assert_eq!(settle(&mut node, &mut log), [2]);
+        assert!(node.standing().is_leader);
+        assert_eq!(node.standing().term, 2);
+        node.propose(b"a".to_vec()).unwrap();
+        node.propose(b"b".to_vec()).unwrap();
+        let effects = node.effects();
+        assert!(effects.committed.is_empty());
+        assert_eq!(effects.append.unwrap().entries.len(), 2);
+        node.propose(b"c".to_vec()).unwrap();
+        let meanwhile = node.effects();
+        assert!(meanwhile.append.is_none() && meanwhile.committed.is_empty(), "one frame at a time");
+        node.written();
+        let effects = node.effects();
+        assert_eq!(committed(&effects), [(3, &b"a"[..]), (4, b"b")]);
+        assert_eq!(effects.append.unwrap().entries.len(), 1);
+        node.written();
+        assert_eq!(committed(&node.effects()), [(5, &b"c"[..])]);
+    }
+
+    #[test]
+    fn a_restart_hands_out_what_was_not_applied() {
+        let mut log = empty_log();
+        let mut first = node(&log, 1).unwrap();
+        first.campaign().unwrap();
+        settle(&mut first, &mut log);
+        for data in [b"a", b"b", b"c"] {
+            first.propose(data.to_vec()).unwrap();
+            settle(&mut first, &mut log);
+        }
+        let mut again = node(&log, 3).unwrap();
+        again.campaign().unwrap();
+        assert_eq!(settle(&mut again, &mut log), [4, 5, 6]);
+        assert_eq!(again.standing().term, 3);
+    }
+
+    #[test]
+    fn a_log_that_does_not_meet_the_state_is_refused() {
+        let mut log = empty_log();
+        assert!(matches!(node(&log, 0), Err(NodeError::MissingEntries { base: 1, applied: 0 })));
+        assert!(matches!(node(&log, 9), Err(NodeError::ShortLog { last: 1, applied: 9 })));
+        log.base = (9, 1);
+        log.hard_state.commit = 9;
+        assert!(node(&log, 9).is_ok());
+    }
+
+    #[test]
+    fn released_entries_are_gone_and_the_rest_stays() {
+        let mut log = empty_log();
+        let mut node = node(&log, 1).unwrap();
+        node.campaign().unwrap();
+        settle(&mut node, &mut log);
+        for _ in 0..10 {
+            node.propose(b"x".to_vec()).unwrap();
+            settle(&mut node, &mut log);
+        }
+        node.release(8);
+        node.propose(b"y".to_vec()).unwrap();
+        assert_eq!(settle(&mut node, &mut log), [13]);
+    }
+}
