@@ -5,7 +5,11 @@
 //! log core through `raft::propose`; the log core makes it durable (`wal`) and commits it (`raft`); the state
 //! core applies it (`apply`) to the engine and sends the outcome back. One Range: `net`, `api`, `read`, done.
 
-pub mod cli;
+pub mod boot;
+pub mod cores;
+pub mod net;
+
+pub mod api;
 
 pub mod raft;
 
@@ -27,3 +31,4 @@ pub mod config;
 pub mod error;
 pub mod limits;
 pub mod observe;
+pub mod version;

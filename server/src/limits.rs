@@ -28,6 +28,8 @@ pub const FRAME_BYTES_MAX: usize = 8 * 1024 * 1024;
 
 /// A checkpoint starts this long after state changed ...
 pub const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(100);
+/// ... this long while a compaction has more to free ...
+pub const COMPACT_INTERVAL: Duration = Duration::from_millis(10);
 /// ... or sooner, when this many bytes of records wait.
 pub const CHECKPOINT_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// With this many bytes of records waiting, applying waits for the checkpoint: the disk sets the pace.
@@ -48,6 +50,8 @@ pub const REPLY_CHUNK_BYTES: usize = 256 * 1024;
 pub const HASH_RECORDS_PER_TURN: usize = 2_000;
 /// Keys in the first chunk of a range stream.
 pub const STREAM_KEYS_FIRST: usize = 10;
+/// Keys in any chunk of a range stream: one is walked without letting others of the core go on.
+pub const STREAM_KEYS_MAX: usize = 10_000;
 
 /// Connections of one core.
 pub const CONNECTIONS_PER_CORE_MAX: usize = 20_000;
@@ -65,6 +69,16 @@ pub const PENDING_RESETS_MAX: usize = 100;
 pub const ERROR_RESETS_MAX: usize = 1024;
 /// Bytes waiting to be sent on one connection before its calls wait.
 pub const SEND_BUFFER_BYTES: usize = 1024 * 1024;
+/// Bytes of requests that came in part, on one core.
+pub const REQUEST_BYTES_PER_CORE_MAX: usize = 256 * 1024 * 1024;
+/// A plain HTTP/1 request must be over within this time.
+pub const HTTP1_DEADLINE: Duration = Duration::from_secs(30);
+/// A silent connection is probed after this time ...
+pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
+/// ... this often ...
+pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
+/// ... and closed after so many probes without an answer.
+pub const KEEPALIVE_PROBES: u32 = 6;
 /// A connection must say what it is within this time.
 pub const FIRST_BYTES_DEADLINE: Duration = Duration::from_secs(10);
 /// After a request to stop, open calls have this long.

@@ -1,3 +1,44 @@
-//! The daemon.
+//! The daemon: read the configuration, run a member, report how it ended.
 
-fn main() {}
+use std::process::ExitCode;
+
+use revd::config::{self, Invocation};
+use revd::observe::log;
+use revd::{boot, version};
+use serde_json::json;
+
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
+fn main() -> ExitCode {
+    let config = match config::from_process() {
+        Ok(Invocation::Serve(config)) => config,
+        Ok(Invocation::Version) => {
+            println!("etcd Version: {}", version::ETCD);
+            println!("revd Version: {}", version::REVD);
+            println!("API Version: {}", version::API);
+            println!("OS/Arch: {}/{}", std::env::consts::OS, std::env::consts::ARCH);
+            return ExitCode::SUCCESS;
+        }
+        Ok(Invocation::Help) => {
+            print!("{}", config::flags::help());
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => {
+            eprintln!("revd: {error}");
+            return ExitCode::from(2);
+        }
+    };
+    log::start(config.log_level);
+    match boot::run(&config) {
+        Ok(signal) => {
+            log::flush();
+            // As etcd: whoever sent the signal sees that it worked; as pid 1 there is nobody to see it.
+            if std::process::id() != 1 {
+                let _ = signal_hook::low_level::emulate_default_handler(signal);
+            }
+            ExitCode::SUCCESS
+        }
+        Err(error) => log::fatal("the member cannot run", json!({"error": format!("{error:#}")})),
+    }
+}

@@ -1,1 +1,158 @@
-//! Placeholder of the part `api`.
+//! What clients can call: check a request, then answer it from a View or hand it to the log.
+//!
+//! One file per service. A service sees bytes of a message and gives back bytes; the transport (`net`) knows
+//! neither requests nor replies.
+
+pub mod call;
+mod cluster;
+pub mod header;
+mod health;
+mod kv;
+mod maintenance;
+pub mod method;
+mod reflection;
+pub mod validate;
+
+use std::rc::Rc;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use revd_engine::mvcc::View;
+use tonic::Status;
+
+use crate::api::call::{Message, Metadata, Replies, Requests};
+use crate::api::header::{Identity, with_header};
+use crate::api::method::{Streaming, Unary};
+use crate::api::validate::RequestLimits;
+use crate::apply::command::Kind;
+use crate::error::Error;
+use crate::raft::propose::Proposals;
+use crate::raft::status::NodeStatus;
+use crate::read::view_slot::ViewSlot;
+use crate::schema;
+
+/// What the API of every edge is made from.
+#[derive(Debug, Clone)]
+pub struct ApiSeed {
+    /// Who answers.
+    pub identity: Identity,
+    /// Bounds an operator sets.
+    pub limits: RequestLimits,
+    /// `--quota-backend-bytes`, as Status reports it.
+    pub quota_bytes: i64,
+    /// Where the newest View is.
+    pub views: Arc<ViewSlot>,
+    /// Where consensus stands.
+    pub status: Arc<NodeStatus>,
+}
+
+/// Edge view: the services of one edge core.
+#[derive(Debug)]
+pub struct Api {
+    identity: Identity,
+    limits: RequestLimits,
+    quota_bytes: i64,
+    views: Arc<ViewSlot>,
+    status: Arc<NodeStatus>,
+    proposals: Rc<Proposals>,
+}
+
+/// Versions and health, for the plain HTTP end points.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeReport {
+    /// The cluster's version, once it is agreed.
+    pub cluster_version: Option<String>,
+    /// Whether there is a leader.
+    pub has_leader: bool,
+}
+
+impl Api {
+    /// The services of an edge that proposes through `proposals`.
+    #[must_use]
+    pub fn new(seed: ApiSeed, proposals: Rc<Proposals>) -> Rc<Self> {
+        let ApiSeed { identity, limits, quota_bytes, views, status } = seed;
+        Rc::new(Self { identity, limits, quota_bytes, views, status, proposals })
+    }
+
+    /// Answers a call with one request and one reply.
+    ///
+    /// # Errors
+    /// What the client gets.
+    pub async fn unary(&self, method: Unary, metadata: Metadata, message: Bytes) -> Result<Message, Status> {
+        self.check_leader(metadata)?;
+        Ok(match method {
+            Unary::Range => self.range(message).await?,
+            Unary::Put => self.put(message).await?,
+            Unary::DeleteRange => self.delete_range(message).await?,
+            Unary::Txn => self.txn(message).await?,
+            Unary::Compact => self.compact(message).await?,
+            Unary::MemberList => self.member_list(message)?,
+            Unary::Alarm => self.alarm(message)?,
+            Unary::Status => self.member_status(message)?,
+            Unary::HashKv => self.hash_kv(message).await?,
+            Unary::HealthCheck => health::check(message)?,
+        })
+    }
+
+    /// Answers a call with a stream of replies; returns when the call is over.
+    ///
+    /// # Errors
+    /// What the client gets, perhaps after some replies.
+    pub async fn streaming(
+        self: Rc<Self>,
+        method: Streaming,
+        metadata: Metadata,
+        mut requests: Box<dyn Requests>,
+        replies: Replies,
+    ) -> Result<(), Status> {
+        self.check_leader(metadata)?;
+        if method == Streaming::Reflection {
+            return reflection::serve(requests, &replies).await;
+        }
+        let first = std::future::poll_fn(|context| requests.poll_next(context)).await;
+        let message = first.unwrap_or_else(|| Err(Status::internal("the call has no request message")))?;
+        match method {
+            Streaming::RangeStream => Ok(self.range_stream(message, &replies).await?),
+            Streaming::HealthWatch | Streaming::Reflection => health::watch(message, &replies).await,
+        }
+    }
+
+    /// For the plain HTTP end points.
+    #[must_use]
+    pub fn report(&self) -> NodeReport {
+        NodeReport {
+            cluster_version: schema::cluster_version(self.views.load().tables()).map(str::to_owned),
+            has_leader: self.status.leader.load() != 0,
+        }
+    }
+
+    /// Proposes a command and waits until it is durable and applied.
+    ///
+    /// # Errors
+    /// What the client gets.
+    pub async fn propose(&self, kind: Kind, message: Bytes) -> Result<Message, Error> {
+        validate::proposal_size(message.len(), self.limits)?;
+        let outcome = self.proposals.submit(kind, message)?.await?;
+        Ok(self.reply(outcome.revision, vec![outcome.result?]))
+    }
+
+    fn check_leader(&self, metadata: Metadata) -> Result<(), Error> {
+        if metadata.requires_leader && self.status.leader.load() == 0 { Err(Error::NoLeader) } else { Ok(()) }
+    }
+
+    /// The state a read sees; see `read`.
+    fn view_for_reading(&self, serializable: bool) -> Result<View, Error> {
+        if !serializable && self.status.leader.load() == 0 {
+            return Err(Error::NoLeader);
+        }
+        Ok(self.views.load())
+    }
+
+    fn reply(&self, revision: i64, body: Vec<Bytes>) -> Message {
+        with_header(self.identity, revision, self.status.term.load(), body)
+    }
+}
+
+fn decoded<T>(result: Result<T, prost::DecodeError>) -> Result<T, Error> {
+    result.map_err(|error| Error::Malformed(error.to_string()))
+}

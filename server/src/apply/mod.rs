@@ -119,8 +119,7 @@ impl Machine {
         let result = match command.kind {
             Kind::Put => decoded(PutRequest::decode(payload)).and_then(|put| kv::put(store, &put)),
             Kind::DeleteRange => decoded(DeleteRangeRequest::decode(payload))
-                .map(|delete| kv::delete_range(store, &delete))
-                .flatten(),
+                .and_then(|delete| kv::delete_range(store, &delete)),
             Kind::Txn => txn::decode(&payload).and_then(|request| txn::apply(store, &request)),
             Kind::Compact => {
                 let request = decoded(CompactionRequest::decode(payload));

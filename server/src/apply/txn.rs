@@ -86,6 +86,15 @@ pub fn is_read_only(request: &TxnRequest) -> bool {
     request.success.iter().chain(&request.failure).all(is_range)
 }
 
+/// Whether a read-only transaction may be answered from any state: all of its ranges say so, and one without ranges
+/// counts as such, as in etcd.
+#[must_use]
+pub fn is_serializable(request: &TxnRequest) -> bool {
+    let is_serializable =
+        |op: &RequestOp| matches!(&op.request, Some(Request::RequestRange(range)) if range.serializable);
+    request.success.iter().chain(&request.failure).all(is_serializable)
+}
+
 /// Which branch each transaction takes, the nested ones of the taken branches in order behind their parent.
 type Path = Vec<bool>;
 
@@ -221,10 +230,10 @@ struct Found {
     needs_key: bool,
 }
 
-fn check_puts<'p>(
+fn check_puts(
     reader: &Reader<'_>,
     request: &TxnRequest,
-    path: &mut dyn Iterator<Item = &'p bool>,
+    path: &mut dyn Iterator<Item = &bool>,
     found: &mut Found,
 ) -> Result<(), Error> {
     let succeeded = *path.next().expect("a step for each transaction");
@@ -249,10 +258,10 @@ fn check_put(reader: &Reader<'_>, put: &PutRequest) -> Result<(), Error> {
     kv::check_lease(put.lease)
 }
 
-fn check_ranges<'p>(
+fn check_ranges(
     reader: &Reader<'_>,
     request: &TxnRequest,
-    path: &mut dyn Iterator<Item = &'p bool>,
+    path: &mut dyn Iterator<Item = &bool>,
 ) -> Result<(), Error> {
     let succeeded = *path.next().expect("a step for each transaction");
     for op in branch(request, succeeded) {
@@ -296,10 +305,10 @@ fn respond(body: &mut Vec<u8>, tag: u8, revision: Option<i64>, response: &[u8]) 
     put_field(body, TAG_RESPONSES, &op);
 }
 
-fn carry_out<'p>(
+fn carry_out(
     txn: &mut Txn<'_>,
     request: &TxnRequest,
-    path: &mut dyn Iterator<Item = &'p bool>,
+    path: &mut dyn Iterator<Item = &bool>,
     body: &mut Vec<u8>,
 ) -> Result<(), Error> {
     let succeeded = *path.next().expect("a step for each transaction");

@@ -1,13 +1,15 @@
 //! An edge core's loop: connections in, replies out.
 
+use std::io;
 use std::rc::Rc;
 
-use crate::api::Api;
+use crate::api::{Api, ApiSeed};
 use crate::cores::{Commands, Outcomes};
 use crate::limits;
+use crate::net::ListenConfig;
 use crate::raft::propose::Proposals;
+use crate::xcore::latch::Latch;
 use crate::xcore::mailbox::{ReceiverSeed, SenderSeed};
-use crate::xcore::stop::Stop;
 
 /// What an edge core starts with.
 pub struct EdgeSeed {
@@ -18,25 +20,33 @@ pub struct EdgeSeed {
     /// Outcomes of this edge's commands.
     pub from_state: ReceiverSeed<Outcomes>,
     /// Everything the API needs but the core's own parts.
-    pub api: crate::api::ApiSeed,
+    pub api: ApiSeed,
     /// Where to listen.
-    pub listen: crate::net::ListenConfig,
+    pub listen: ListenConfig,
+    /// Set once this member's state is up to date and clients may come.
+    pub ready: Latch,
     /// When to stop taking work.
-    pub stop: Stop,
+    pub stop: Latch,
 }
 
-/// Serves until asked to stop, then until open calls are answered or the grace time is over.
+/// Serves until asked to stop, then until open calls are answered or their time is over. `prepare` runs before
+/// clients are let in.
 ///
 /// # Errors
 /// When an address cannot be listened on.
-pub async fn run(seed: EdgeSeed, started: impl AsyncFnOnce(&Rc<Api>)) -> std::io::Result<()> {
+pub async fn run(
+    seed: EdgeSeed,
+    prepare: impl AsyncFnOnce(&Api),
+    listening: impl FnOnce(),
+) -> io::Result<()> {
     let proposals = Proposals::new(seed.edge, limits::PROPOSALS);
     let carrying = glommio::spawn_local(carry(Rc::clone(&proposals), seed.to_log));
     let resolving = glommio::spawn_local(resolve(Rc::clone(&proposals), seed.from_state));
     let sweeping = glommio::spawn_local(sweep(Rc::clone(&proposals)));
     let api = Api::new(seed.api, Rc::clone(&proposals));
-    started(&api).await;
-    let served = crate::net::serve(api, seed.listen, seed.stop).await;
+    prepare(&api).await;
+    seed.ready.wait().await;
+    let served = crate::net::serve(api, seed.listen, seed.stop, listening).await;
     proposals.close();
     sweeping.cancel().await;
     carrying.await; // closes the mailbox to the log core ...
@@ -73,4 +83,3 @@ async fn sweep(proposals: Rc<Proposals>) {
         proposals.sweep(limits::REQUEST_SWEEPS_MAX);
     }
 }
-

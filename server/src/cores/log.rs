@@ -12,10 +12,10 @@ use crate::apply::CommittedEntry;
 use crate::apply::command::{self, Command, Origin};
 use crate::cores::Commands;
 use crate::limits;
-use crate::raft::node::{Effects, Node};
+use crate::raft::node::{Effects, Node, NodeError};
 use crate::raft::status::NodeStatus;
-use crate::wal::writer::WalWriter;
-use crate::wal::{Frame, WalError};
+use crate::wal::writer::{WalSeed, WalWriter};
+use crate::wal::{FrameContent, WalError};
 use crate::xcore::inbox::Inbox;
 use crate::xcore::mailbox::{ReceiverSeed, SenderSeed};
 
@@ -23,7 +23,7 @@ use crate::xcore::mailbox::{ReceiverSeed, SenderSeed};
 pub struct LogSeed {
     /// Raft, recovered.
     pub node: Node,
-    /// The write-ahead log, positioned behind its last frame.
+    /// The write-ahead log, recovered.
     pub wal: WalSeed,
     /// One mailbox per edge.
     pub from_edges: Vec<ReceiverSeed<Commands>>,
@@ -39,51 +39,63 @@ pub struct LogSeed {
     pub tick: Duration,
 }
 
+/// Why the log core cannot go on; the process must end and not retry.
+#[derive(Debug, thiserror::Error)]
+pub enum Fatal {
+    /// What is durable is no longer known.
+    #[error(transparent)]
+    Wal(#[from] WalError),
+    /// raft refused what it must accept.
+    #[error(transparent)]
+    Raft(#[from] NodeError),
+}
+
 /// Everything this core reacts to.
 enum Event {
     Commands(Commands),
-    Written(Frame, Result<(), WalError>),
+    Written(Result<(), WalError>),
+    Released(Result<(), WalError>),
     Tick,
     Durable(u64),
     EdgeClosed,
 }
 
+/// For the task that owns the log file.
+enum WalJob {
+    Append(FrameContent),
+    /// Segments that hold nothing above this index may be reused.
+    Release(u64),
+}
+
 struct LogCore {
     node: Node,
     inbox: Rc<Inbox<Event>>,
-    frames: Rc<Inbox<WalJob>>,
+    jobs: Rc<Inbox<WalJob>>,
     committed: Rc<Inbox<CommittedEntry>>,
     status: Arc<NodeStatus>,
     origin: Origin,
     /// Commands that wait for the write in flight.
     queue: VecDeque<Command>,
-    write_in_flight: bool,
     edges_open: usize,
-}
-
-/// For the task that owns the log file.
-enum WalJob {
-    Append(Frame),
-    /// Segments that hold nothing above this index may be reused.
-    Release(u64),
 }
 
 /// Runs until every edge is done and everything they submitted is durable and committed.
 ///
 /// # Errors
-/// When the log cannot be written: what is durable is no longer known, so the process must end and not retry.
-pub async fn run(seed: LogSeed) -> Result<(), WalError> {
+/// [`Fatal`]
+pub async fn run(seed: LogSeed) -> Result<(), Fatal> {
     let inbox = Inbox::new();
-    let mut tasks = Vec::new();
-    let edges_open = seed.from_edges.len();
-    for from_edge in seed.from_edges {
-        tasks.push(glommio::spawn_local(receive_commands(from_edge, Rc::clone(&inbox))));
-    }
     let committed = Inbox::new();
-    tasks.push(glommio::spawn_local(send_committed(Rc::clone(&committed), seed.to_state)));
-    let frames = Inbox::new();
+    let jobs = Inbox::new();
     let wal = WalWriter::open(seed.wal).await?;
-    tasks.push(glommio::spawn_local(write_frames(wal, Rc::clone(&frames), Rc::clone(&inbox))));
+    let edges_open = seed.from_edges.len();
+    let receiving = seed
+        .from_edges
+        .into_iter()
+        .map(|from_edge| glommio::spawn_local(receive_commands(from_edge, Rc::clone(&inbox))));
+    let mut tasks: Vec<_> = receiving.collect();
+    tasks.push(glommio::spawn_local(send_committed(Rc::clone(&committed), seed.to_state)));
+    tasks.push(glommio::spawn_local(write_frames(wal, Rc::clone(&jobs), Rc::clone(&inbox))));
     let background = [
         glommio::spawn_local(tick(seed.tick, Rc::clone(&inbox))),
         glommio::spawn_local(receive_durable(seed.from_state, Rc::clone(&inbox))),
@@ -91,26 +103,23 @@ pub async fn run(seed: LogSeed) -> Result<(), WalError> {
     let mut core = LogCore {
         node: seed.node,
         inbox,
-        frames,
+        jobs,
         committed,
         status: seed.status,
         origin: seed.origin,
         queue: VecDeque::new(),
-        write_in_flight: false,
         edges_open,
     };
-    let result = core.run().await;
+    core.run().await?;
     core.committed.close();
-    core.frames.close();
-    if result.is_ok() {
-        for task in tasks {
-            task.await;
-        }
+    core.jobs.close();
+    for task in tasks {
+        task.await;
     }
     for task in background {
         task.cancel().await;
     }
-    result
+    Ok(())
 }
 
 async fn receive_commands(from_edge: ReceiverSeed<Commands>, inbox: Rc<Inbox<Event>>) {
@@ -140,14 +149,10 @@ async fn send_committed(committed: Rc<Inbox<CommittedEntry>>, to_state: SenderSe
 async fn write_frames(mut wal: WalWriter, jobs: Rc<Inbox<WalJob>>, inbox: Rc<Inbox<Event>>) {
     while let Some(batch) = jobs.take().await {
         for job in batch {
-            match job {
-                WalJob::Append(frame) => {
-                    let number = frame.number();
-                    let result = wal.append(frame).await;
-                    inbox.push(Event::Written(number, result));
-                }
-                WalJob::Release(index) => wal.release(index),
-            }
+            inbox.push(match job {
+                WalJob::Append(frame) => Event::Written(wal.append(&frame).await),
+                WalJob::Release(index) => Event::Released(wal.release(index)),
+            });
         }
     }
 }
@@ -160,31 +165,31 @@ async fn tick(every: Duration, inbox: Rc<Inbox<Event>>) {
 }
 
 impl LogCore {
-    async fn run(&mut self) -> Result<(), WalError> {
-        self.node.campaign();
-        self.advance();
-        while self.edges_open > 0 || self.write_in_flight || !self.queue.is_empty() {
+    async fn run(&mut self) -> Result<(), Fatal> {
+        self.node.campaign()?;
+        self.advance()?;
+        while self.edges_open > 0 || self.node.is_writing() || !self.queue.is_empty() {
             let events = self.inbox.take().await.expect("nobody closes the log core's own inbox");
             for event in events {
                 self.handle(event)?;
             }
-            self.advance();
+            self.advance()?;
         }
         Ok(())
     }
 
-    fn handle(&mut self, event: Event) -> Result<(), WalError> {
+    fn handle(&mut self, event: Event) -> Result<(), Fatal> {
         match event {
             Event::Commands(commands) => self.queue.extend(commands),
-            Event::Written(frame, result) => {
+            Event::Written(result) => {
                 result?;
-                self.write_in_flight = false;
-                self.carry_out(self.node.persisted(frame));
+                self.node.written();
             }
+            Event::Released(result) => result?,
             Event::Tick => self.node.tick(),
             Event::Durable(index) => {
                 self.node.release(index);
-                self.frames.push(WalJob::Release(index));
+                self.jobs.push(WalJob::Release(index));
             }
             Event::EdgeClosed => self.edges_open -= 1,
         }
@@ -192,45 +197,42 @@ impl LogCore {
     }
 
     /// Proposes what has gathered, unless a write is in flight, and does what raft asks for.
-    fn advance(&mut self) {
-        if !self.write_in_flight {
-            while let Some(data) = self.next_entry() {
-                self.node.propose(data);
+    fn advance(&mut self) -> Result<(), Fatal> {
+        if !self.node.is_writing() && self.node.standing().is_leader {
+            let mut frame_bytes = 0;
+            while frame_bytes < limits::FRAME_BYTES_MAX
+                && let Some(data) = self.next_entry()
+            {
+                frame_bytes += data.len();
+                self.node.propose(data)?;
             }
         }
-        while let Some(effects) = self.node.ready() {
-            self.carry_out(effects);
+        let Effects { append, committed } = self.node.effects();
+        if let Some(frame) = append {
+            self.jobs.push(WalJob::Append(frame));
         }
-        let node = self.node.status();
-        self.status.term.store(node.term);
+        committed.into_iter().for_each(|entry| self.committed.push(entry));
+        let standing = self.node.standing();
+        self.status.term.store(standing.term);
+        self.status.leader.store(standing.leader);
+        self.status.last_index.store(standing.last_index);
+        self.status.committed.store(standing.committed);
+        Ok(())
     }
 
     /// Encodes queued commands as one entry, bounded in bytes.
-    fn next_entry(&mut self) -> Option<bytes::Bytes> {
+    fn next_entry(&mut self) -> Option<Vec<u8>> {
         let mut bytes = 0;
-        let count = self
-            .queue
-            .iter()
-            .take_while(|command| {
-                let first = bytes == 0;
-                bytes += command.encoded_len();
-                first || bytes <= limits::ENTRY_BYTES_MAX
-            })
-            .count();
+        let fits = |command: &&Command| {
+            let first = bytes == 0;
+            bytes += command.encoded_len();
+            first || bytes <= limits::ENTRY_BYTES_MAX
+        };
+        let count = self.queue.iter().take_while(fits).count();
         if count == 0 {
             return None;
         }
         let commands: Vec<Command> = self.queue.drain(..count).collect();
         Some(command::encode(self.origin, &commands))
-    }
-
-    fn carry_out(&mut self, effects: Effects) {
-        if let Some(frame) = effects.append {
-            self.write_in_flight = true;
-            self.frames.push(WalJob::Append(frame));
-        }
-        for entry in effects.committed {
-            self.committed.push(entry);
-        }
     }
 }

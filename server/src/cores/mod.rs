@@ -1,1 +1,95 @@
-//! x
+//! Which core plays which role, and who owns what.
+//!
+//! | role  | owns | loop |
+//! |-------|------|------|
+//! | edge  | its connections, open proposals, reads, (later) watchers | `edge.rs` |
+//! | log   | raft, the write-ahead log | `log.rs` |
+//! | state | the engine's store: apply, checkpoints, publication of Views | `state.rs` |
+//!
+//! A core is one glommio executor pinned to one CPU and may play several roles. One core plays all of them; with
+//! two to four, core 0 plays log and state beside an edge and every other core is an edge; with more, log and
+//! state have a core each.
+
+pub mod edge;
+pub mod log;
+pub mod state;
+
+use std::fmt;
+
+use crate::apply::command::{Command, CommandId};
+use crate::apply::outcome::Outcome;
+
+/// From an edge to the log core: the commands of one turn.
+pub type Commands = Vec<Command>;
+/// From the state core to an edge: outcomes of that edge's commands.
+pub type Outcomes = Vec<(CommandId, Outcome)>;
+
+/// What one core does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Roles {
+    /// The CPU it is pinned to.
+    pub cpu: usize,
+    /// Its number among the edges, if it is one.
+    pub edge: Option<u16>,
+    /// Runs raft and the write-ahead log.
+    pub log: bool,
+    /// Applies.
+    pub state: bool,
+}
+
+impl fmt::Display for Roles {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(out, "cpu {}:", self.cpu)?;
+        if self.log {
+            write!(out, " log")?;
+        }
+        if self.state {
+            write!(out, " state")?;
+        }
+        if let Some(edge) = self.edge {
+            write!(out, " edge-{edge}")?;
+        }
+        Ok(())
+    }
+}
+
+/// The roles of `cores` cores over the CPUs this process may use; more cores than CPUs share them in turn.
+///
+/// # Panics
+/// If `cores` is 0 or more than 1024, or `cpus` is empty; the configuration is checked before.
+#[must_use]
+pub fn assign(cores: usize, cpus: &[usize]) -> Vec<Roles> {
+    assert!((1..=1024).contains(&cores) && !cpus.is_empty(), "{cores} cores over {} CPUs", cpus.len());
+    let own_cores = cores > 4; // log and state each have a core to themselves
+    let mut edges = 0..;
+    (0..cores)
+        .map(|core| Roles {
+            cpu: cpus[core % cpus.len()],
+            log: core == 0,
+            state: core == usize::from(own_cores),
+            edge: if own_cores && core < 2 { None } else { edges.next() },
+        })
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn drawn(cores: usize) -> String {
+        assign(cores, &[0, 1, 2, 3, 4, 5, 6, 7]).iter().map(|roles| format!("{roles}; ")).collect()
+    }
+
+    #[test]
+    fn roles_follow_the_number_of_cores() {
+        assert_eq!(drawn(1), "cpu 0: log state edge-0; ");
+        assert_eq!(drawn(2), "cpu 0: log state edge-0; cpu 1: edge-1; ");
+        assert_eq!(drawn(5), "cpu 0: log; cpu 1: state; cpu 2: edge-0; cpu 3: edge-1; cpu 4: edge-2; ");
+    }
+
+    #[test]
+    fn more_cores_than_cpus_share_them() {
+        let roles = assign(3, &[4, 6]);
+        assert_eq!(roles.iter().map(|roles| roles.cpu).collect::<Vec<_>>(), [4, 6, 4]);
+    }
+}

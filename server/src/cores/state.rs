@@ -1,14 +1,14 @@
 //! The state core's loop: apply, publish, checkpoint. The only writer of the engine.
 
+use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use revd_engine::mvcc::{Checkpoint, CheckpointKind};
+use revd_engine::mvcc::{CheckpointKind, Written};
 
-use crate::apply::outcome::Effect;
-use crate::apply::{CommittedEntry, Machine};
 use crate::apply::command::CommandId;
-use crate::apply::outcome::Outcome;
+use crate::apply::outcome::{Effect, Outcome};
+use crate::apply::{CommittedEntry, FatalError, Machine};
 use crate::cores::Outcomes;
 use crate::limits;
 use crate::raft::status::NodeStatus;
@@ -32,12 +32,23 @@ pub struct StateSeed {
     pub status: Arc<NodeStatus>,
 }
 
+/// Why the state core cannot go on; the process must end.
+#[derive(Debug, thiserror::Error)]
+pub enum Fatal {
+    /// An entry could not be applied: state would differ from the log.
+    #[error(transparent)]
+    Apply(#[from] FatalError),
+    /// The tree file cannot be written.
+    #[error(transparent)]
+    Engine(#[from] revd_engine::Error),
+}
+
 /// Everything this core reacts to.
 enum Event {
     Committed(Vec<CommittedEntry>),
     /// Some time has passed since state last changed.
     CheckpointDue,
-    Written(Box<Checkpoint>, revd_engine::Result<()>),
+    Written(revd_engine::Result<Box<Written>>),
     /// The log core is done: nothing more will be committed.
     LogClosed,
 }
@@ -49,52 +60,40 @@ struct StateCore {
     durable: Sender<u64>,
     views: Arc<ViewSlot>,
     status: Arc<NodeStatus>,
+    /// Entries that wait, while too much is unsaved, for the checkpoint.
+    backlog: VecDeque<CommittedEntry>,
     effects: Vec<Effect>,
     /// Answers that wait for the space a compaction frees.
     compacting: Vec<(CommandId, Outcome)>,
-    checkpoint: CheckpointPhase,
+    phase: Phase,
     stopping: bool,
 }
 
+/// Where the checkpoint stands.
+///
 /// ```text
 /// Idle --change--> Waiting --100 ms, or enough bytes, or stop--> Writing --done--> Idle
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum CheckpointPhase {
+enum Phase {
     Idle,
     Waiting,
     Writing,
 }
 
-/// Runs until the log core is done and everything it committed is applied and checkpointed.
+/// Runs until the log core is done and everything it committed is applied and saved.
 ///
 /// # Errors
-/// When the engine cannot go on; the process must end then.
+/// [`Fatal`]
 pub async fn run(seed: StateSeed) -> Result<(), Fatal> {
     let inbox = Inbox::new();
-    let receiving = glommio::spawn_local({
-        let inbox = Rc::clone(&inbox);
-        async move {
-            let from_log = seed.from_log.open().await;
-            while let Some(entries) = from_log.receive().await {
-                inbox.push(Event::Committed(entries));
-            }
-            inbox.push(Event::LogClosed);
-        }
-    });
+    let receiving = glommio::spawn_local(receive_committed(seed.from_log, Rc::clone(&inbox)));
     let mut edges = Vec::new();
-    let mut pumps = Vec::new();
+    let mut sending = Vec::new();
     for to_edge in seed.to_edges {
         let outbox = Inbox::new();
         edges.push(Rc::clone(&outbox));
-        pumps.push(glommio::spawn_local(async move {
-            let to_edge = to_edge.open().await;
-            while let Some(outcomes) = outbox.take().await {
-                if !to_edge.send(Vec::from(outcomes)).await {
-                    break; // that edge is gone, and its callers with it
-                }
-            }
-        }));
+        sending.push(glommio::spawn_local(send_outcomes(outbox, to_edge)));
     }
     let mut core = StateCore {
         machine: seed.machine,
@@ -103,31 +102,36 @@ pub async fn run(seed: StateSeed) -> Result<(), Fatal> {
         durable: seed.to_log.open().await,
         views: seed.views,
         status: seed.status,
+        backlog: VecDeque::new(),
         effects: Vec::new(),
         compacting: Vec::new(),
-        checkpoint: CheckpointPhase::Idle,
+        phase: Phase::Idle,
         stopping: false,
     };
-    let result = core.run().await;
+    core.run().await?;
     receiving.await;
-    for edge in &core.edges {
-        edge.close();
+    core.edges.iter().for_each(|edge| edge.close());
+    for task in sending {
+        task.await;
     }
-    for pump in pumps {
-        pump.await;
-    }
-    result
+    Ok(())
 }
 
-/// Why the state core cannot go on.
-#[derive(Debug, thiserror::Error)]
-pub enum Fatal {
-    /// An entry could not be applied: state would differ from the log.
-    #[error(transparent)]
-    Apply(#[from] crate::apply::FatalError),
-    /// The tree file cannot be written or read.
-    #[error(transparent)]
-    Engine(#[from] revd_engine::Error),
+async fn receive_committed(from_log: ReceiverSeed<Vec<CommittedEntry>>, inbox: Rc<Inbox<Event>>) {
+    let from_log = from_log.open().await;
+    while let Some(entries) = from_log.receive().await {
+        inbox.push(Event::Committed(entries));
+    }
+    inbox.push(Event::LogClosed);
+}
+
+async fn send_outcomes(outbox: Rc<Inbox<(CommandId, Outcome)>>, to_edge: SenderSeed<Outcomes>) {
+    let to_edge = to_edge.open().await;
+    while let Some(outcomes) = outbox.take().await {
+        if !to_edge.send(Vec::from(outcomes)).await {
+            break; // that edge is gone, and its callers with it
+        }
+    }
 }
 
 impl StateCore {
@@ -137,26 +141,29 @@ impl StateCore {
             let mut due = false;
             for event in events {
                 match event {
-                    Event::Committed(entries) => self.apply(&entries)?,
+                    Event::Committed(entries) => self.backlog.extend(entries),
                     Event::CheckpointDue => due = true,
-                    Event::Written(checkpoint, result) => self.checkpoint_written(*checkpoint, result)?,
+                    Event::Written(result) => self.checkpoint_written(*result?),
                     Event::LogClosed => self.stopping = true,
                 }
             }
+            self.apply()?;
             self.publish();
-            if due && self.checkpoint == CheckpointPhase::Waiting {
-                self.checkpoint = CheckpointPhase::Idle;
+            if due && self.phase == Phase::Waiting {
+                self.phase = Phase::Idle;
             }
-            self.schedule_checkpoint(due)?;
-            if self.stopping && self.checkpoint == CheckpointPhase::Idle {
+            self.schedule_checkpoint(due);
+            if self.stopping && self.backlog.is_empty() && self.phase == Phase::Idle {
                 return Ok(());
             }
         }
     }
 
-    fn apply(&mut self, entries: &[CommittedEntry]) -> Result<(), Fatal> {
-        for entry in entries {
-            self.machine.apply(entry, &mut self.effects)?;
+    fn apply(&mut self) -> Result<(), FatalError> {
+        while self.machine.store().unsaved_bytes() < limits::UNSAVED_BYTES_MAX
+            && let Some(entry) = self.backlog.pop_front()
+        {
+            self.machine.apply(&entry, &mut self.effects)?;
         }
         Ok(())
     }
@@ -177,59 +184,49 @@ impl StateCore {
     }
 
     /// Decides whether a checkpoint starts now, later, or not at all.
-    fn schedule_checkpoint(&mut self, due: bool) -> Result<(), Fatal> {
-        if self.checkpoint == CheckpointPhase::Writing {
-            return Ok(()); // `checkpoint_written` comes back here
+    fn schedule_checkpoint(&mut self, due: bool) {
+        if self.phase == Phase::Writing {
+            return; // its end comes back here
         }
-        let unsaved = self.machine.store().unsaved_bytes();
-        let work = unsaved > 0 || self.machine.store().compaction_pending();
-        if self.stopping || unsaved >= limits::CHECKPOINT_BYTES_MAX || (due && work) {
-            return self.start_checkpoint();
-        }
-        if work && self.checkpoint == CheckpointPhase::Idle {
-            self.checkpoint = CheckpointPhase::Waiting;
+        let store = self.machine.store();
+        let compacting = store.compaction_pending();
+        let work = store.has_unsaved() || compacting;
+        if self.stopping || store.unsaved_bytes() >= limits::CHECKPOINT_BYTES_MAX || (due && work) {
+            self.start_checkpoint();
+        } else if work && self.phase == Phase::Idle {
+            self.phase = Phase::Waiting;
+            let wait = if compacting { limits::COMPACT_INTERVAL } else { limits::CHECKPOINT_INTERVAL };
             let inbox = Rc::clone(&self.inbox);
             glommio::spawn_local(async move {
-                glommio::timer::sleep(limits::CHECKPOINT_INTERVAL).await;
+                glommio::timer::sleep(wait).await;
                 inbox.push(Event::CheckpointDue);
             })
             .detach();
         }
-        Ok(())
     }
 
-    fn start_checkpoint(&mut self) -> Result<(), Fatal> {
+    fn start_checkpoint(&mut self) {
         let kind = if self.stopping { CheckpointKind::WithIndex } else { CheckpointKind::Auto };
-        let Some(checkpoint) = self.machine.store_mut().checkpoint(kind)? else {
-            self.checkpoint = CheckpointPhase::Idle;
-            return Ok(());
+        let Some(checkpoint) = self.machine.store_mut().checkpoint(kind) else {
+            self.phase = Phase::Idle;
+            return;
         };
-        self.checkpoint = CheckpointPhase::Writing;
+        self.phase = Phase::Writing;
         let inbox = Rc::clone(&self.inbox);
         glommio::spawn_local(async move {
             // Plain blocking writes and syncs on a helper thread: this core goes on applying meanwhile.
-            let (checkpoint, result) = glommio::executor()
-                .spawn_blocking(move || {
-                    let result = checkpoint.write();
-                    (checkpoint, result)
-                })
-                .await;
-            inbox.push(Event::Written(Box::new(checkpoint), result));
+            let written = glommio::executor().spawn_blocking(move || checkpoint.write()).await;
+            inbox.push(Event::Written(written.map(Box::new)));
         })
         .detach();
-        Ok(())
     }
 
-    fn checkpoint_written(
-        &mut self,
-        checkpoint: Checkpoint,
-        result: revd_engine::Result<()>,
-    ) -> Result<(), Fatal> {
-        result?;
-        let durable = self.machine.store_mut().finish_checkpoint(checkpoint)?;
-        self.checkpoint = CheckpointPhase::Idle;
+    fn checkpoint_written(&mut self, written: Written) {
+        let durable = self.machine.store_mut().finish_checkpoint(written);
+        self.phase = Phase::Idle;
         // Views made from now on read the new tree, so that the memory of the old tail can go.
         self.views.store(self.machine.store_mut().view());
+        self.status.applied.store(self.machine.store().applied().index);
         if !durable.compaction_pending {
             for (id, outcome) in self.compacting.drain(..) {
                 answer(&self.edges, id, outcome);
@@ -237,7 +234,6 @@ impl StateCore {
         }
         // Never wait for the log core: a report that finds no room is made good by the next one.
         let _ = self.durable.try_send(durable.applied.index);
-        Ok(())
     }
 }
 

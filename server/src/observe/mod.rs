@@ -1,1 +1,3 @@
-//! Placeholder of the part `observe`.
+//! What operators see.
+
+pub mod log;

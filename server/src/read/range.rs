@@ -167,10 +167,10 @@ impl<'q> RangeRun<'q> {
         Ok(())
     }
 
-    /// The whole answer's body.
+    /// What has been answered so far and was not taken yet.
     #[must_use]
-    pub fn into_body(self) -> Body {
-        self.body
+    pub fn take_body(&mut self) -> Body {
+        std::mem::take(&mut self.body)
     }
 
     /// Filters, sorts, cuts; true if something was cut off.
@@ -293,5 +293,5 @@ fn push_encoded(body: &mut Body, key: &[u8], meta: KeyMeta, lease: i64) {
 pub fn answer(request: &RangeRequest, reader: &Reader<'_>) -> Result<Vec<Bytes>, Error> {
     let mut run = RangeRun::new(request, reader)?;
     while !run.turn(reader, usize::MAX)? {}
-    Ok(run.into_body().finish())
+    Ok(run.take_body().finish())
 }

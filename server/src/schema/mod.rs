@@ -2,7 +2,7 @@
 
 use prost::Message as _;
 use revd_engine::mvcc::{SmallTable, Store, Tables};
-use revd_proto::etcdserverpb::Member;
+use revd_proto::etcdserverpb::{AlarmMember, Member};
 
 const CLUSTER_VERSION: &[u8] = b"clusterVersion";
 
@@ -31,4 +31,9 @@ pub fn cluster_version(tables: &Tables) -> Option<&str> {
 /// Writes the cluster's version.
 pub fn put_cluster_version(store: &mut Store, version: &[u8]) {
     store.table_put(SmallTable::Cluster, CLUSTER_VERSION, version);
+}
+
+/// The raised alarms.
+pub fn alarms(tables: &Tables) -> impl Iterator<Item = AlarmMember> {
+    tables.rows(SmallTable::Alarms).filter_map(|(_, row)| AlarmMember::decode(row).ok())
 }

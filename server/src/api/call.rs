@@ -1,0 +1,120 @@
+//! A call as services see it: a method, a message, what came with it, and where replies go. Nothing of HTTP.
+
+use std::cell::RefCell;
+use std::collections::VecDeque;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+use bytes::Bytes;
+use smallvec::SmallVec;
+use tonic::Status;
+
+use crate::limits;
+
+/// One encoded message, in as many pieces as it was made of.
+pub type Message = SmallVec<[Bytes; 2]>;
+
+/// What a client sent along with its request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Metadata {
+    /// `hasleader: true`: answer only while there is a leader.
+    pub requires_leader: bool,
+}
+
+/// The request messages of a call with a stream of them.
+pub trait Requests {
+    /// The next message; none at the end.
+    fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Status>>>;
+}
+
+/// Where a call with a stream of replies puts them. Bounded: a slow client makes the call wait.
+#[derive(Debug, Clone)]
+pub struct Replies(Rc<RefCell<Queue>>);
+
+/// The transport's end of [`Replies`].
+#[derive(Debug)]
+pub struct ReplyQueue(Rc<RefCell<Queue>>);
+
+#[derive(Debug, Default)]
+struct Queue {
+    messages: VecDeque<Message>,
+    /// The client is gone, or the call is over.
+    closed: bool,
+    call: Option<Waker>,
+    transport: Option<Waker>,
+}
+
+impl Replies {
+    /// Both ends.
+    #[must_use]
+    pub fn new() -> (Self, ReplyQueue) {
+        let queue = Rc::default();
+        (Self(Rc::clone(&queue)), ReplyQueue(queue))
+    }
+
+    /// Sends a message, waiting while too many wait already; false when the client is gone.
+    pub async fn send(&self, message: Message) -> bool {
+        let mut message = Some(message);
+        std::future::poll_fn(move |context| {
+            let mut queue = self.0.borrow_mut();
+            if queue.closed {
+                return Poll::Ready(false);
+            }
+            if queue.messages.len() >= limits::STREAM_MESSAGES_MAX {
+                queue.call = Some(context.waker().clone());
+                return Poll::Pending;
+            }
+            queue.messages.push_back(message.take().expect("polled after it was ready"));
+            if let Some(transport) = queue.transport.take() {
+                transport.wake();
+            }
+            Poll::Ready(true)
+        })
+        .await
+    }
+}
+
+impl ReplyQueue {
+    /// The next message, if one waits; wakes the call that may now send more.
+    pub fn poll_take(&self, context: &mut Context<'_>) -> Poll<Message> {
+        let mut queue = self.0.borrow_mut();
+        let Some(message) = queue.messages.pop_front() else {
+            queue.transport = Some(context.waker().clone());
+            return Poll::Pending;
+        };
+        if let Some(call) = queue.call.take() {
+            call.wake();
+        }
+        Poll::Ready(message)
+    }
+}
+
+impl Drop for ReplyQueue {
+    fn drop(&mut self) {
+        let mut queue = self.0.borrow_mut();
+        queue.closed = true;
+        if let Some(call) = queue.call.take() {
+            call.wake();
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_lite::future::{block_on, poll_fn, poll_once};
+
+    #[test]
+    fn a_slow_client_makes_the_call_wait_and_a_gone_one_ends_it() {
+        let (replies, queue) = Replies::new();
+        for _ in 0..limits::STREAM_MESSAGES_MAX {
+            assert!(block_on(replies.send(Message::new())));
+        }
+        let mut next = Box::pin(replies.send(Message::new()));
+        assert_eq!(block_on(poll_once(&mut next)), None);
+        block_on(poll_fn(|context| queue.poll_take(context)));
+        assert!(block_on(next));
+        drop(queue);
+        assert!(!block_on(replies.send(Message::new())));
+    }
+}

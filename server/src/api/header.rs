@@ -1,0 +1,78 @@
+//! `ResponseHeader`: field 1 of every response.
+
+use bytes::{BufMut as _, Bytes, BytesMut};
+
+use crate::api::call::Message;
+use crate::read::range::put_varint;
+
+/// Protobuf tags of the header's place in a response and of its fields.
+const TAG_HEADER: u8 = 0x0a;
+const TAG_CLUSTER_ID: u8 = 0x08;
+const TAG_MEMBER_ID: u8 = 0x10;
+const TAG_REVISION: u8 = 0x18;
+const TAG_RAFT_TERM: u8 = 0x20;
+
+/// A reply whose body is at most this long is copied behind its header, so that it leaves as one piece.
+const COPY_BYTES_MAX: usize = 4096;
+
+/// Who answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Identity {
+    /// Cluster id.
+    pub cluster: u64,
+    /// Member id.
+    pub member: u64,
+}
+
+/// Puts the header in front of a response's body.
+#[must_use]
+pub fn with_header(identity: Identity, revision: i64, term: u64, body: Vec<Bytes>) -> Message {
+    let mut header = Vec::with_capacity(48);
+    for (tag, value) in [
+        (TAG_CLUSTER_ID, identity.cluster),
+        (TAG_MEMBER_ID, identity.member),
+        (TAG_REVISION, revision.cast_unsigned()),
+        (TAG_RAFT_TERM, term),
+    ] {
+        if value != 0 {
+            header.push(tag);
+            put_varint(&mut header, value);
+        }
+    }
+    let body_len: usize = body.iter().map(Bytes::len).sum();
+    let copied = if body_len <= COPY_BYTES_MAX { body_len } else { 0 };
+    let mut first = BytesMut::with_capacity(2 + header.len() + copied);
+    first.put_u8(TAG_HEADER);
+    first.put_u8(u8::try_from(header.len()).expect("a header has at most 44 bytes"));
+    first.put_slice(&header);
+    let mut message = Message::new();
+    if body_len <= COPY_BYTES_MAX {
+        body.iter().for_each(|part| first.put_slice(part));
+        message.push(first.freeze());
+    } else {
+        message.push(first.freeze());
+        message.extend(body);
+    }
+    message
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use prost::Message as _;
+    use revd_proto::etcdserverpb::{PutResponse, RangeResponse};
+
+    #[test]
+    fn a_header_decodes_and_a_long_body_is_not_copied() {
+        let identity = Identity { cluster: u64::MAX, member: 7 };
+        let message = with_header(identity, i64::MAX, u64::MAX, vec![]);
+        let header = PutResponse::decode(message.concat().as_slice()).unwrap().header.unwrap();
+        assert_eq!((header.cluster_id, header.member_id, header.raft_term), (u64::MAX, 7, u64::MAX));
+        assert_eq!(header.revision, i64::MAX);
+
+        let body = RangeResponse { count: 3, ..RangeResponse::default() }.encode_to_vec();
+        let long = Bytes::from(vec![0; COPY_BYTES_MAX]);
+        let message = with_header(identity, 1, 1, vec![body.into(), long.clone()]);
+        assert_eq!(message[2].as_ptr(), long.as_ptr());
+    }
+}

@@ -1,0 +1,37 @@
+//! The standard health service: serving, for the server as a whole.
+
+use bytes::Bytes;
+use prost::Message as _;
+use revd_proto::grpc::health::health_check_response::ServingStatus;
+use revd_proto::grpc::health::{HealthCheckRequest, HealthCheckResponse};
+use smallvec::smallvec;
+use tonic::Status;
+
+use crate::api::call::{Message, Replies};
+
+fn is_served(message: Bytes) -> Result<bool, Status> {
+    let request = HealthCheckRequest::decode(message).map_err(|error| Status::internal(error.to_string()))?;
+    Ok(request.service.is_empty())
+}
+
+fn reply(status: ServingStatus) -> Message {
+    smallvec![HealthCheckResponse { status: status as i32 }.encode_to_vec().into()]
+}
+
+/// `Check`
+pub(super) fn check(message: Bytes) -> Result<Message, Status> {
+    if is_served(message)? {
+        Ok(reply(ServingStatus::Serving))
+    } else {
+        Err(Status::not_found("unknown service"))
+    }
+}
+
+/// `Watch`: the state now, then nothing, since it does not change while there is a connection to tell it on.
+pub(super) async fn watch(message: Bytes, replies: &Replies) -> Result<(), Status> {
+    let status = if is_served(message)? { ServingStatus::Serving } else { ServingStatus::ServiceUnknown };
+    if replies.send(reply(status)).await {
+        std::future::pending::<()>().await;
+    }
+    Ok(())
+}

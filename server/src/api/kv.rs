@@ -1,0 +1,127 @@
+//! The KV service.
+
+use std::rc::Rc;
+
+use bytes::Bytes;
+use prost::Message as _;
+use revd_engine::mvcc::View;
+use revd_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
+use revd_proto::etcdserverpb::{DeleteRangeRequest, PutRequest, RangeRequest};
+
+use crate::api::call::{Message, Replies};
+use crate::api::{Api, decoded, validate};
+use crate::apply::command::Kind;
+use crate::apply::txn;
+use crate::error::Error;
+use crate::limits;
+use crate::read::range::{RangeRun, put_varint};
+
+impl Api {
+    pub(super) async fn range(&self, message: Bytes) -> Result<Message, Error> {
+        let request = decoded(RangeRequest::decode(message))?;
+        validate::range(&request)?;
+        let view = self.view_for_reading(request.serializable)?;
+        let body = answer_range(&request, &view).await?;
+        Ok(self.reply(view.revision(), body))
+    }
+
+    pub(super) async fn put(&self, message: Bytes) -> Result<Message, Error> {
+        validate::put(&decoded(PutRequest::decode(message.clone()))?)?;
+        self.propose(Kind::Put, message).await
+    }
+
+    pub(super) async fn delete_range(&self, message: Bytes) -> Result<Message, Error> {
+        validate::delete_range(&decoded(DeleteRangeRequest::decode(message.clone()))?)?;
+        self.propose(Kind::DeleteRange, message).await
+    }
+
+    pub(super) async fn txn(&self, message: Bytes) -> Result<Message, Error> {
+        let request = txn::decode(&message)?;
+        validate::txn(&request, self.limits)?;
+        if txn::is_read_only(&request) {
+            let view = self.view_for_reading(txn::is_serializable(&request))?;
+            let body = txn::answer_read_only(&view.reader(), &request)?;
+            return Ok(self.reply(view.revision(), vec![body]));
+        }
+        self.propose(Kind::Txn, message).await
+    }
+
+    pub(super) async fn compact(&self, message: Bytes) -> Result<Message, Error> {
+        decoded(revd_proto::etcdserverpb::CompactionRequest::decode(message.clone()))?;
+        self.propose(Kind::Compact, message).await
+    }
+
+    /// Streams a range in chunks; all of them from one View.
+    pub(super) async fn range_stream(self: Rc<Self>, message: Bytes, replies: &Replies) -> Result<(), Error> {
+        let request = decoded(RangeRequest::decode(message))?;
+        validate::range(&request)?;
+        check_streamable(&request)?;
+        let view = self.view_for_reading(request.serializable)?;
+        let reader = view.reader();
+        let mut run = RangeRun::new(&request, &reader)?;
+        let mut keys_max = limits::STREAM_KEYS_FIRST;
+        loop {
+            let finished = run.turn(&reader, keys_max)?;
+            let body = run.take_body().finish();
+            let chunk_bytes: usize = body.iter().map(Bytes::len).sum();
+            let chunk = if finished { self.reply(view.revision(), body) } else { body.into() };
+            if !replies.send(stream_response(chunk)).await || finished {
+                return Ok(());
+            }
+            keys_max = next_chunk_keys(keys_max, chunk_bytes, self.limits.request_bytes_max);
+            futures_lite::future::yield_now().await;
+        }
+    }
+}
+
+/// Answers a range in turns, letting others of this core go on in between.
+async fn answer_range(request: &RangeRequest, view: &View) -> Result<Vec<Bytes>, Error> {
+    let reader = view.reader();
+    let mut run = RangeRun::new(request, &reader)?;
+    while !run.turn(&reader, limits::RANGE_KEYS_PER_TURN)? {
+        futures_lite::future::yield_now().await;
+    }
+    Ok(run.take_body().finish())
+}
+
+/// A stream's chunks are cut while keys are walked, so nothing can be sorted or filtered.
+fn check_streamable(request: &RangeRequest) -> Result<(), Error> {
+    let by_key = request.sort_target == SortTarget::Key as i32;
+    let plain = request.sort_order == SortOrder::None as i32
+        || (by_key && request.sort_order == SortOrder::Ascend as i32);
+    if !plain {
+        return Err(Error::StreamSorted);
+    }
+    let filters = [
+        request.min_mod_revision,
+        request.max_mod_revision,
+        request.min_create_revision,
+        request.max_create_revision,
+    ];
+    if filters != [0; 4] {
+        return Err(Error::StreamFiltered);
+    }
+    Ok(())
+}
+
+/// Keys of the next chunk: towards chunks of about `--max-request-bytes`, as etcd sizes them.
+fn next_chunk_keys(keys: usize, bytes: usize, bytes_aim: usize) -> usize {
+    if bytes < bytes_aim / 2 {
+        (keys * 2).min(limits::STREAM_KEYS_MAX)
+    } else if bytes > bytes_aim * 2 {
+        (keys / 2).max(1)
+    } else {
+        keys
+    }
+}
+
+/// `RangeStreamResponse`, whose only field is the chunk.
+fn stream_response(chunk: Message) -> Message {
+    const TAG_RANGE_RESPONSE: u8 = 0x0a;
+    let mut prefix = vec![TAG_RANGE_RESPONSE];
+    put_varint(&mut prefix, chunk.iter().map(|part| part.len() as u64).sum());
+    let mut message = Message::new();
+    message.push(prefix.into());
+    message.extend(chunk);
+    message
+}

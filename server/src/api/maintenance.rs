@@ -1,0 +1,78 @@
+//! The Maintenance service.
+
+use bytes::Bytes;
+use prost::Message as _;
+use revd_engine::mvcc::HashKv;
+use revd_proto::etcdserverpb::alarm_request::AlarmAction;
+use revd_proto::etcdserverpb::{
+    AlarmRequest, AlarmResponse, DowngradeInfo, HashKvRequest, HashKvResponse, StatusRequest, StatusResponse,
+};
+
+use crate::api::call::Message;
+use crate::api::{Api, decoded};
+use crate::error::Error;
+use crate::limits;
+use crate::schema;
+use crate::version;
+
+impl Api {
+    /// What this member knows of itself; works without a leader.
+    pub(super) fn member_status(&self, message: Bytes) -> Result<Message, Error> {
+        decoded(StatusRequest::decode(message))?;
+        let view = self.views.load();
+        let sizes = view.sizes();
+        let leader = self.status.leader.load();
+        let response = StatusResponse {
+            header: None,
+            version: version::ETCD.to_owned(),
+            db_size: sizes.file.cast_signed(),
+            leader,
+            raft_index: self.status.committed.load(),
+            raft_term: self.status.term.load(),
+            raft_applied_index: view.applied().index,
+            errors: if leader == 0 { vec![Error::NoLeader.to_string()] } else { vec![] },
+            db_size_in_use: sizes.in_use.cast_signed(),
+            is_learner: false,
+            storage_version: schema::cluster_version(view.tables()).unwrap_or_default().to_owned(),
+            db_size_quota: self.quota_bytes,
+            downgrade_info: Some(DowngradeInfo::default()),
+        };
+        Ok(self.reply(view.revision(), vec![response.encode_to_vec().into()]))
+    }
+
+    /// One number for the whole key space up to a revision.
+    pub(super) async fn hash_kv(&self, message: Bytes) -> Result<Message, Error> {
+        let request = decoded(HashKvRequest::decode(message))?;
+        let view = self.views.load();
+        let mut run = HashKv::new(view.clone(), request.revision)?;
+        let hashed = loop {
+            if let Some(hashed) = run.step(limits::HASH_RECORDS_PER_TURN)? {
+                break hashed;
+            }
+            futures_lite::future::yield_now().await;
+        };
+        let response = HashKvResponse {
+            header: None,
+            hash: hashed.hash,
+            compact_revision: hashed.compact_revision,
+            hash_revision: hashed.revision,
+        };
+        Ok(self.reply(view.revision(), vec![response.encode_to_vec().into()]))
+    }
+
+    /// The raised alarms. Nothing raises or clears one in this version.
+    pub(super) fn alarm(&self, message: Bytes) -> Result<Message, Error> {
+        let request = decoded(AlarmRequest::decode(message))?;
+        if request.action != AlarmAction::Get as i32 {
+            return Err(Error::Unsupported("raising or clearing an alarm"));
+        }
+        let view = self.view_for_reading(false)?;
+        let wanted = |alarm: &revd_proto::etcdserverpb::AlarmMember| {
+            (request.member_id == 0 || alarm.member_id == request.member_id)
+                && (request.alarm == 0 || alarm.alarm == request.alarm)
+        };
+        let alarms = schema::alarms(view.tables()).filter(wanted).collect();
+        let response = AlarmResponse { header: None, alarms };
+        Ok(self.reply(view.revision(), vec![response.encode_to_vec().into()]))
+    }
+}

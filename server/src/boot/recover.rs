@@ -1,0 +1,223 @@
+//! From a data directory to a member that can go on: its store, its log, its identity.
+//!
+//! ```text
+//! <data-dir>            0700
+//!   lock                held while a process uses the directory
+//!   member/tree.revd    the store's tree file
+//!   member/wal/         the log (or --wal-dir)
+//! ```
+//!
+//! A new member is made in this order: the tree file with the member's own row, applied index 1, in one commit; then
+//! the log, which begins behind entry 1. A crash in between leaves a tree file without a log at applied index 1,
+//! which is finished at the next start.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use anyhow::{Context as _, bail};
+use revd_engine::db::DbOptions;
+use revd_engine::disk::MmapDisk;
+use revd_engine::mvcc::{Applied, CheckpointKind, Store};
+use revd_proto::etcdserverpb::Member as MemberRow;
+
+use crate::api::header::Identity;
+use crate::apply::Machine;
+use crate::apply::command::Origin;
+use crate::cluster;
+use crate::config::Config;
+use crate::limits;
+use crate::observe::log;
+use crate::raft::node::{Node, NodeConfig};
+use crate::schema;
+use crate::wal::reader::{self, LogEnd, Recovered};
+use crate::wal::writer::WalSeed;
+use crate::wal::{HardState, Owner};
+
+/// The first entry of every log: that the member exists. It is in the tree file before there is a log.
+const BIRTH: Applied = Applied { index: 1, term: 1 };
+
+/// A member as it was found or made.
+pub struct Member {
+    /// Who it is.
+    pub identity: Identity,
+    /// Distinguishes this run of the process in the log.
+    pub origin: Origin,
+    /// Its state.
+    pub machine: Machine,
+    /// Raft, about to start.
+    pub node: Node,
+    /// Its log.
+    pub wal: WalSeed,
+    /// Held until the process ends.
+    pub lock: File,
+}
+
+/// Opens the member in the data directory, or makes a new one.
+///
+/// # Errors
+/// Whatever keeps it from starting, worded for the operator.
+pub fn open(config: &Config) -> anyhow::Result<Member> {
+    let lock = lock(&config.data_dir)?;
+    let member_dir = config.data_dir.join("member");
+    if member_dir.join("snap").exists() {
+        bail!(
+            "{} holds the data of an etcd: revd has a format of its own, choose another --data-dir",
+            config.data_dir.display()
+        );
+    }
+    private_dir(&member_dir)?;
+    private_dir(&config.wal_dir)?;
+    let started = crate::clock::now();
+    let tree = member_dir.join("tree.revd");
+    let mut store = open_store(&tree)?;
+    let found = reader::read(&config.wal_dir)?;
+    let is_new = store.applied().index == 0;
+    if is_new && !config.new_cluster {
+        bail!("--initial-cluster-state existing: joining a cluster is not supported by this version");
+    }
+    if is_new && found.is_some() {
+        bail!(
+            "{} holds a log but {} is new: put the tree file back, or start with an empty --data-dir and --wal-dir",
+            config.wal_dir.display(),
+            tree.display()
+        );
+    }
+    if is_new {
+        make(&mut store, config)?;
+        sync_dir(&member_dir)?;
+    }
+    let mut wal = new_wal_seed(config)?;
+    let log = match found {
+        Some(log) => {
+            wal.set_recovered(&log);
+            log
+        }
+        None if store.applied() == BIRTH => empty_log(owner_of(&store)?),
+        None => bail!(
+            "{} holds no log although {} was applied up to entry {}: put the log back, or restore this member from a \
+             snapshot",
+            config.wal_dir.display(),
+            tree.display(),
+            store.applied().index
+        ),
+    };
+    wal.owner = log.owner;
+    let identity = Identity { cluster: log.owner.cluster, member: log.owner.member };
+    if schema::member(store.tables(), identity.member).is_none() {
+        bail!(
+            "the log in {} belongs to member {:x}, the tree file {} does not know it: they are not of one member",
+            config.wal_dir.display(),
+            identity.member,
+            tree.display()
+        );
+    }
+    let applied = store.applied().index;
+    let node_config = NodeConfig {
+        id: identity.member,
+        voters: schema::members(store.tables()).map(|member| member.id).collect(),
+        heartbeat_ticks: 1,
+        election_ticks: config.election_ticks,
+        applied,
+    };
+    let node = Node::start(&node_config, &log, &log::for_raft())?;
+    log::info(
+        if is_new { "made a new member" } else { "recovered a member" },
+        serde_json::json!({
+            "member-id": format!("{:x}", identity.member), "cluster-id": format!("{:x}", identity.cluster),
+            "revision": store.revision(), "applied-index": applied,
+            "log-entries-to-apply": log.entries.back().map_or(0, |last| last.index.saturating_sub(applied)),
+            "took": format!("{:?}", crate::clock::since(started)),
+        }),
+    );
+    let origin = Origin { member: identity.member, boot: random()? };
+    Ok(Member { identity, origin, machine: Machine::new(store, origin), node, wal, lock })
+}
+
+fn lock(data_dir: &Path) -> anyhow::Result<File> {
+    private_dir(data_dir)?;
+    let path = data_dir.join("lock");
+    let file = File::options().create(true).truncate(false).write(true).open(&path);
+    let file = file.with_context(|| format!("opening {}", path.display()))?;
+    if !fs4::fs_std::FileExt::try_lock_exclusive(&file)
+        .with_context(|| format!("locking {}", path.display()))?
+    {
+        bail!(
+            "another process uses the data directory {}: stop it, or choose another --data-dir",
+            data_dir.display()
+        );
+    }
+    Ok(file)
+}
+
+/// Makes a directory only its owner can enter; one that others can enter is closed to them.
+fn private_dir(path: &Path) -> anyhow::Result<()> {
+    use std::os::unix::fs::PermissionsExt as _;
+    std::fs::create_dir_all(path).with_context(|| format!("making the directory {}", path.display()))?;
+    let permissions = std::fs::Permissions::from_mode(0o700);
+    std::fs::set_permissions(path, permissions)
+        .with_context(|| format!("making the directory {} private", path.display()))
+}
+
+fn sync_dir(path: &Path) -> anyhow::Result<()> {
+    File::open(path).and_then(|dir| dir.sync_all()).with_context(|| format!("syncing {}", path.display()))
+}
+
+fn open_store(tree: &Path) -> anyhow::Result<Store> {
+    let context = || format!("opening {}", tree.display());
+    let disk = MmapDisk::open(tree).with_context(context)?;
+    Store::open(Arc::new(disk), DbOptions::default()).with_context(context)
+}
+
+fn make(store: &mut Store, config: &Config) -> anyhow::Result<()> {
+    let id = cluster::member_id(&config.peer_urls, &config.cluster_token);
+    let row = MemberRow { id, peer_ur_ls: config.peer_urls.clone(), ..MemberRow::default() };
+    schema::put_member(store, &row);
+    store.set_applied(BIRTH);
+    let checkpoint = store.checkpoint(CheckpointKind::WithIndex).expect("something was applied");
+    let written = checkpoint.write()?;
+    store.finish_checkpoint(written);
+    Ok(())
+}
+
+fn owner_of(store: &Store) -> anyhow::Result<Owner> {
+    let ids: Vec<u64> = schema::members(store.tables()).map(|member| member.id).collect();
+    let [member] = ids[..] else { bail!("a new store must know one member, it knows {}", ids.len()) };
+    Ok(Owner { cluster: cluster::cluster_id(&ids), member })
+}
+
+/// What raft promised before there was a log.
+const FIRST_STATE: HardState = HardState { term: BIRTH.term, vote: 0, commit: BIRTH.index };
+
+fn empty_log(owner: Owner) -> Recovered {
+    Recovered {
+        owner,
+        hard_state: FIRST_STATE,
+        base: (BIRTH.index, BIRTH.term),
+        entries: VecDeque::new(),
+        segments: VecDeque::new(),
+        end: LogEnd { segment: 0, life: 0, offset: 0, frame: 1 },
+    }
+}
+
+fn new_wal_seed(config: &Config) -> anyhow::Result<WalSeed> {
+    Ok(WalSeed {
+        dir: config.wal_dir.clone(),
+        segment_bytes: limits::SEGMENT_BYTES,
+        secret: random()?,
+        owner: Owner::default(),
+        hard_state: FIRST_STATE,
+        last: (BIRTH.index, BIRTH.term),
+        segments: VecDeque::new(),
+        end: None,
+        sync: config.sync,
+    })
+}
+
+fn random() -> anyhow::Result<u64> {
+    let mut bytes = [0; 8];
+    rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .context("asking for random bits")?;
+    Ok(u64::from_le_bytes(bytes))
+}

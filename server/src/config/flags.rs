@@ -1,0 +1,294 @@
+//! The flags there are: etcd's names, and ours.
+
+/// How a flag's value is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    /// `--flag value` or `--flag=value`
+    Text,
+    /// `--flag` or `--flag=false`
+    Switch,
+}
+
+/// What becomes of a flag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Support {
+    /// It does what it says.
+    Used,
+    /// Accepted so that existing command lines work; a warning says that it has no effect.
+    Ignored,
+}
+
+/// A flag.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Flag {
+    /// Its name, without dashes.
+    pub name: &'static str,
+    /// How its value is written.
+    pub kind: Kind,
+    /// What becomes of it.
+    pub support: Support,
+}
+
+/// A flag that is used: name, kind, default as text, what it does.
+pub type UsedFlag = (&'static str, Kind, &'static str, &'static str);
+
+/// The flags that are used.
+pub const USED: &[UsedFlag] = &[
+    ("name", Kind::Text, "default", "Human-readable name of this member."),
+    ("data-dir", Kind::Text, "${name}.etcd", "Directory of this member's data."),
+    ("wal-dir", Kind::Text, "", "Directory of the write-ahead log, if not in the data directory."),
+    ("listen-client-urls", Kind::Text, "http://localhost:2379", "URLs to serve clients on, comma-separated."),
+    (
+        "advertise-client-urls",
+        Kind::Text,
+        "http://localhost:2379",
+        "Client URLs told to the rest of the cluster.",
+    ),
+    (
+        "initial-advertise-peer-urls",
+        Kind::Text,
+        "http://localhost:2380",
+        "Peer URLs of this member; its id is made from them.",
+    ),
+    (
+        "initial-cluster",
+        Kind::Text,
+        "default=http://localhost:2380",
+        "Members of a new cluster, name=url, comma-separated.",
+    ),
+    ("initial-cluster-state", Kind::Text, "new", "new, or existing to join a cluster."),
+    ("initial-cluster-token", Kind::Text, "etcd-cluster", "Distinguishes clusters with the same URLs."),
+    ("heartbeat-interval", Kind::Text, "100", "Milliseconds between heartbeats."),
+    ("election-timeout", Kind::Text, "1000", "Milliseconds without a leader before an election."),
+    ("max-txn-ops", Kind::Text, "128", "Operations allowed in a transaction."),
+    ("max-request-bytes", Kind::Text, "1572864", "Bytes allowed in a request."),
+    ("max-concurrent-streams", Kind::Text, "4294967295", "Streams a client may have open at a time."),
+    ("quota-backend-bytes", Kind::Text, "0", "Size limit of the store; 0 is 2 GiB."),
+    ("log-level", Kind::Text, "info", "debug, info, warn, error or fatal."),
+    ("unsafe-no-fsync", Kind::Switch, "false", "Do not sync writes: a crash of the machine loses data."),
+    (
+        "config-file",
+        Kind::Text,
+        "",
+        "Configuration file (YAML); replaces all flags and environment variables.",
+    ),
+    ("cores", Kind::Text, "0", "Cores to use; 0 is all this process may use. revd only."),
+    ("version", Kind::Switch, "false", "Print the version and exit."),
+    ("help", Kind::Switch, "false", "Print this text and exit."),
+];
+
+/// etcd's other flags with a value.
+const IGNORED_TEXT: &[&str] = &[
+    "auth-token",
+    "auth-token-ttl",
+    "auto-compaction-mode",
+    "auto-compaction-retention",
+    "backend-batch-interval",
+    "backend-batch-limit",
+    "backend-bbolt-freelist-type",
+    "bcrypt-cost",
+    "bootstrap-defrag-threshold-megabytes",
+    "cert-file",
+    "cipher-suites",
+    "client-cert-allowed-hostname",
+    "client-cert-file",
+    "client-crl-file",
+    "client-key-file",
+    "cluster-active-size",
+    "cluster-remove-delay",
+    "cluster-sync-interval",
+    "compact-hash-check-time",
+    "compaction-batch-limit",
+    "compaction-sleep-interval",
+    "config",
+    "corrupt-check-time",
+    "cors",
+    "discovery",
+    "discovery-cacert",
+    "discovery-cert",
+    "discovery-dial-timeout",
+    "discovery-endpoints",
+    "discovery-fallback",
+    "discovery-keepalive-time",
+    "discovery-keepalive-timeout",
+    "discovery-key",
+    "discovery-password",
+    "discovery-proxy",
+    "discovery-request-timeout",
+    "discovery-srv",
+    "discovery-srv-name",
+    "discovery-token",
+    "discovery-user",
+    "distributed-tracing-address",
+    "distributed-tracing-instance-id",
+    "distributed-tracing-sampling-rate",
+    "distributed-tracing-service-name",
+    "downgrade-check-time",
+    "experimental-bootstrap-defrag-threshold-megabytes",
+    "experimental-compact-hash-check-time",
+    "experimental-compaction-batch-limit",
+    "experimental-compaction-sleep-interval",
+    "experimental-corrupt-check-time",
+    "experimental-distributed-tracing-address",
+    "experimental-distributed-tracing-instance-id",
+    "experimental-distributed-tracing-sampling-rate",
+    "experimental-distributed-tracing-service-name",
+    "experimental-downgrade-check-time",
+    "experimental-max-learners",
+    "experimental-snapshot-catchup-entries",
+    "experimental-warning-apply-duration",
+    "experimental-warning-unary-request-duration",
+    "experimental-watch-progress-notify-interval",
+    "feature-gates",
+    "grpc-keepalive-interval",
+    "grpc-keepalive-min-time",
+    "grpc-keepalive-timeout",
+    "host-whitelist",
+    "key-file",
+    "listen-client-http-urls",
+    "listen-metrics-urls",
+    "listen-peer-urls",
+    "log-format",
+    "log-outputs",
+    "log-rotation-config-json",
+    "logger",
+    "max-learners",
+    "max-result-buffer",
+    "max-retry-attempts",
+    "max-snapshots",
+    "max-wals",
+    "metrics",
+    "peer-cert-allowed-cn",
+    "peer-cert-allowed-hostname",
+    "peer-cert-file",
+    "peer-client-cert-file",
+    "peer-client-key-file",
+    "peer-crl-file",
+    "peer-election-timeout",
+    "peer-heartbeat-interval",
+    "peer-key-file",
+    "peer-trusted-ca-file",
+    "raft-read-timeout",
+    "raft-write-timeout",
+    "retry-interval",
+    "self-signed-cert-validity",
+    "snapshot-catchup-entries",
+    "snapshot-count",
+    "tls-max-version",
+    "tls-min-version",
+    "trusted-ca-file",
+    "v2-deprecation",
+    "warning-apply-duration",
+    "warning-unary-request-duration",
+    "watch-progress-notify-interval",
+];
+
+/// etcd's other switches.
+const IGNORED_SWITCHES: &[&str] = &[
+    "auto-tls",
+    "client-cert-auth",
+    "discovery-insecure-skip-tls-verify",
+    "discovery-insecure-transport",
+    "enable-distributed-tracing",
+    "enable-grpc-gateway",
+    "enable-log-rotation",
+    "enable-pprof",
+    "experimental-compact-hash-check-enabled",
+    "experimental-enable-distributed-tracing",
+    "experimental-enable-lease-checkpoint",
+    "experimental-enable-lease-checkpoint-persist",
+    "experimental-initial-corrupt-check",
+    "experimental-memory-mlock",
+    "experimental-peer-skip-client-san-verification",
+    "experimental-set-member-localaddr",
+    "experimental-stop-grpc-service-on-defrag",
+    "experimental-txn-mode-write-with-shared-buffer",
+    "force",
+    "force-new-cluster",
+    "initial-election-tick-advance",
+    "memory-mlock",
+    "peer-auto-tls",
+    "peer-client-cert-auth",
+    "peer-skip-client-san-verification",
+    "pre-vote",
+    "snapshot",
+    "socket-reuse-address",
+    "socket-reuse-port",
+    "strict-reconfig-check",
+    "v",
+    "vv",
+];
+
+/// Finds a flag by its name; `h` is `help`, as Go programs have it.
+#[must_use]
+pub fn find(name: &str) -> Option<Flag> {
+    let name = if name == "h" { "help" } else { name };
+    if let Some((name, kind, ..)) = USED.iter().find(|(used, ..)| *used == name) {
+        return Some(Flag { name, kind: *kind, support: Support::Used });
+    }
+    let ignored = |names: &'static [&str], kind| {
+        let name = names.iter().find(|ignored| **ignored == name)?;
+        Some(Flag { name, kind, support: Support::Ignored })
+    };
+    ignored(IGNORED_TEXT, Kind::Text).or_else(|| ignored(IGNORED_SWITCHES, Kind::Switch))
+}
+
+/// The flag whose name is most like `name`.
+#[must_use]
+pub fn nearest(name: &str) -> &'static str {
+    let used = USED.iter().map(|(used, ..)| *used);
+    let all = used.chain(IGNORED_TEXT.iter().copied()).chain(IGNORED_SWITCHES.iter().copied());
+    all.min_by_key(|known| distance(known, name)).expect("there are flags")
+}
+
+/// Letters to insert, drop or replace (Levenshtein).
+fn distance(left: &str, right: &str) -> usize {
+    let mut row: Vec<usize> = (0..=right.len()).collect();
+    for (i, a) in left.bytes().enumerate() {
+        let mut diagonal = row[0];
+        row[0] = i + 1;
+        for (j, b) in right.bytes().enumerate() {
+            let replaced = diagonal + usize::from(a != b);
+            diagonal = row[j + 1];
+            row[j + 1] = replaced.min(row[j] + 1).min(diagonal + 1);
+        }
+    }
+    row[right.len()]
+}
+
+/// The text of `--help`.
+#[must_use]
+pub fn help() -> String {
+    let mut text = String::from(
+        "Usage: revd [flags]\n\nAn etcd v3 server. Flags may be written -flag value, --flag value or --flag=value,\n\
+         set as environment variables (--data-dir is ETCD_DATA_DIR) or in a file (--config-file).\n\nFlags:\n",
+    );
+    for (name, kind, default, what) in USED {
+        let default = if *kind == Kind::Text { format!(" '{default}'") } else { String::new() };
+        text.push_str(&format!("  --{name}{default}\n    \t{what}\n"));
+    }
+    text.push_str("\netcd's other flags are accepted and have no effect; a warning says so.\n");
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_name_is_there_once() {
+        let used = USED.iter().map(|(used, ..)| *used);
+        let mut names: Vec<_> =
+            used.chain(IGNORED_TEXT.iter().copied()).chain(IGNORED_SWITCHES.iter().copied()).collect();
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count);
+    }
+
+    #[test]
+    fn a_slip_finds_the_flag_that_was_meant() {
+        assert_eq!(nearest("data-dri"), "data-dir");
+        assert_eq!(nearest("listen-client-url"), "listen-client-urls");
+    }
+}

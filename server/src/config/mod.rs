@@ -1,0 +1,331 @@
+//! etcd's configuration: flags, environment, file. `sources` collects settings, here they get their meaning.
+
+pub mod flags;
+pub mod sources;
+
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::config::sources::{Gathered, Settings};
+use crate::observe::log::Level;
+
+/// etcd's default quota.
+const QUOTA_BYTES_DEFAULT: i64 = 2 * 1024 * 1024 * 1024;
+/// etcd refuses longer election timeouts.
+const ELECTION_MS_MAX: u64 = 50_000;
+/// More cores than this make no sense for one process.
+const CORES_MAX: usize = 1024;
+
+/// How a member is to run.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Config {
+    /// Its name.
+    pub name: String,
+    /// Where its data is.
+    pub data_dir: PathBuf,
+    /// Where its log is.
+    pub wal_dir: PathBuf,
+    /// Where clients connect.
+    pub client_addresses: Vec<SocketAddr>,
+    /// What others are told of that.
+    pub advertise_client_urls: Vec<String>,
+    /// Its peer URLs, from `initial-cluster`.
+    pub peer_urls: Vec<String>,
+    /// Part of the cluster's identity.
+    pub cluster_token: String,
+    /// Start a new cluster if there is no data; else refuse.
+    pub new_cluster: bool,
+    /// Raft's clock step.
+    pub heartbeat: Duration,
+    /// Steps without a leader before an election.
+    pub election_ticks: usize,
+    /// Operations in a transaction.
+    pub txn_ops_max: usize,
+    /// Bytes in a request.
+    pub request_bytes_max: usize,
+    /// Streams on a connection.
+    pub streams_max: u32,
+    /// Reported by Status.
+    pub quota_bytes: i64,
+    /// From which level on lines are logged.
+    pub log_level: Level,
+    /// Off only for those who can lose everything.
+    pub sync: bool,
+    /// How many cores; none for all.
+    pub cores: Option<usize>,
+    /// For the log, once there is one.
+    pub warnings: Vec<String>,
+}
+
+/// What the command line asks for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Invocation {
+    /// Run a member.
+    Serve(Box<Config>),
+    /// Print the version.
+    Version,
+    /// Print the flags.
+    Help,
+}
+
+/// Why a configuration cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// No such flag.
+    #[error("unknown flag --{name}: did you mean --{nearest}? (see revd --help)")]
+    UnknownFlag {
+        /// As given.
+        name: String,
+        /// The most similar one.
+        nearest: &'static str,
+    },
+    /// A flag at the end without its value.
+    #[error("flag --{0} needs a value")]
+    MissingValue(&'static str),
+    /// Not a flag.
+    #[error("'{0}' is not a valid flag")]
+    StrayArgument(String),
+    /// Set twice.
+    #[error(
+        "conflicting environment variable {variable:?} is shadowed by corresponding command-line flag --{flag} (either \
+         unset environment variable or disable flag)"
+    )]
+    Shadowed {
+        /// The variable.
+        variable: String,
+        /// The flag.
+        flag: &'static str,
+    },
+    /// A value that makes no sense.
+    #[error("--{flag} {value:?}: {problem}")]
+    Value {
+        /// The flag.
+        flag: &'static str,
+        /// Its value.
+        value: String,
+        /// What is wrong with it, and what would be right.
+        problem: String,
+    },
+    /// The file cannot be used.
+    #[error("--config-file {path}: {problem}")]
+    File {
+        /// The file.
+        path: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// `listen-client-urls` alone would leave others without a way here.
+    #[error("--advertise-client-urls is required when --listen-client-urls is set explicitly")]
+    NothingAdvertised,
+}
+
+/// Reads the configuration of this process.
+///
+/// # Errors
+/// [`ConfigError`], for the operator.
+pub fn from_process() -> Result<Invocation, ConfigError> {
+    let mut gathered = sources::from_args(std::env::args().skip(1))?;
+    if switch(&gathered.settings, "version")? {
+        return Ok(Invocation::Version);
+    }
+    if switch(&gathered.settings, "help")? {
+        return Ok(Invocation::Help);
+    }
+    let file =
+        gathered.settings.get("config-file").cloned().or_else(|| std::env::var("ETCD_CONFIG_FILE").ok());
+    match file.filter(|path| !path.is_empty()) {
+        Some(path) => {
+            let problem = |problem: String| ConfigError::File { path: path.clone(), problem };
+            let text = std::fs::read_to_string(&path).map_err(|error| problem(error.to_string()))?;
+            gathered = sources::from_yaml(&text).map_err(problem)?;
+        }
+        None => sources::add_env(&mut gathered, std::env::vars())?,
+    }
+    Ok(Invocation::Serve(Box::new(resolve(gathered)?)))
+}
+
+/// The meaning of settings.
+///
+/// # Errors
+/// [`ConfigError`]
+pub fn resolve(gathered: Gathered) -> Result<Config, ConfigError> {
+    let Gathered { settings, mut warnings } = gathered;
+    let name = text(&settings, "name");
+    let data_dir = match settings.get("data-dir").filter(|dir| !dir.is_empty()) {
+        Some(dir) => PathBuf::from(dir),
+        None => PathBuf::from(format!("{name}.etcd")),
+    };
+    let wal_dir = match text(&settings, "wal-dir") {
+        dir if dir.is_empty() => data_dir.join("member").join("wal"),
+        dir => PathBuf::from(dir),
+    };
+    if settings.contains_key("listen-client-urls") && !settings.contains_key("advertise-client-urls") {
+        return Err(ConfigError::NothingAdvertised);
+    }
+    let heartbeat_ms: u64 = number(&settings, "heartbeat-interval")?;
+    let election_ms: u64 = number(&settings, "election-timeout")?;
+    if heartbeat_ms == 0 || election_ms < 5 * heartbeat_ms || election_ms > ELECTION_MS_MAX {
+        let problem = format!(
+            "must be at least 5 times --heartbeat-interval ({heartbeat_ms} ms) and at most {ELECTION_MS_MAX} ms"
+        );
+        return Err(bad(&settings, "election-timeout", problem));
+    }
+    let cores: usize = number(&settings, "cores")?;
+    if cores > CORES_MAX {
+        return Err(bad(&settings, "cores", format!("at most {CORES_MAX}")));
+    }
+    let sync = !switch(&settings, "unsafe-no-fsync")?;
+    if !sync {
+        warnings.push("--unsafe-no-fsync: a crash of this machine loses acknowledged writes".to_owned());
+    }
+    let level = text(&settings, "log-level");
+    let log_level = Level::parse(&level)
+        .ok_or_else(|| bad(&settings, "log-level", "must be debug, info, warn, error or fatal".to_owned()))?;
+    let state = text(&settings, "initial-cluster-state");
+    if state != "new" && state != "existing" {
+        return Err(bad(&settings, "initial-cluster-state", "must be new or existing".to_owned()));
+    }
+    let quota: i64 = number(&settings, "quota-backend-bytes")?;
+    Ok(Config {
+        peer_urls: peer_urls(&settings, &name)?,
+        name,
+        data_dir,
+        wal_dir,
+        client_addresses: client_addresses(&settings)?,
+        advertise_client_urls: list(&text(&settings, "advertise-client-urls")),
+        cluster_token: text(&settings, "initial-cluster-token"),
+        new_cluster: state == "new",
+        heartbeat: Duration::from_millis(heartbeat_ms),
+        election_ticks: usize::try_from(election_ms / heartbeat_ms).expect("bounded above"),
+        txn_ops_max: number(&settings, "max-txn-ops")?,
+        request_bytes_max: number(&settings, "max-request-bytes")?,
+        streams_max: number(&settings, "max-concurrent-streams")?,
+        quota_bytes: if quota == 0 { QUOTA_BYTES_DEFAULT } else { quota },
+        log_level,
+        sync,
+        cores: (cores > 0).then_some(cores),
+        warnings,
+    })
+}
+
+fn text(settings: &Settings, flag: &'static str) -> String {
+    let default =
+        || flags::USED.iter().find(|(name, ..)| *name == flag).map_or("", |(_, _, default, _)| default);
+    settings.get(flag).cloned().unwrap_or_else(|| default().to_owned())
+}
+
+fn bad(settings: &Settings, flag: &'static str, problem: String) -> ConfigError {
+    ConfigError::Value { flag, value: text(settings, flag), problem }
+}
+
+fn number<N: std::str::FromStr>(settings: &Settings, flag: &'static str) -> Result<N, ConfigError> {
+    let value = text(settings, flag);
+    value.parse().map_err(|_| bad(settings, flag, "must be a whole number in its range".to_owned()))
+}
+
+fn switch(settings: &Settings, flag: &'static str) -> Result<bool, ConfigError> {
+    match text(settings, flag).as_str() {
+        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
+        "" | "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
+        _ => Err(bad(settings, flag, "must be true or false".to_owned())),
+    }
+}
+
+fn list(text: &str) -> Vec<String> {
+    text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect()
+}
+
+fn client_addresses(settings: &Settings) -> Result<Vec<SocketAddr>, ConfigError> {
+    let flag = "listen-client-urls";
+    let mut addresses = Vec::new();
+    for url in list(&text(settings, flag)) {
+        let Some(host) = url.strip_prefix("http://") else {
+            let problem =
+                format!("{url} is not served by this version: only http:// is (no TLS, no unix sockets)");
+            return Err(bad(settings, flag, problem));
+        };
+        let host = host.trim_end_matches('/');
+        let resolved = host
+            .to_socket_addrs()
+            .map_err(|error| bad(settings, flag, format!("{host}: {error}; write http://host:port")))?;
+        // As Go does: a name that stands for several addresses means its IPv4 one.
+        let mut resolved: Vec<_> = resolved.collect();
+        resolved.sort_by_key(SocketAddr::is_ipv6);
+        addresses.extend(resolved.first().copied().filter(|address| !addresses.contains(address)));
+    }
+    if addresses.is_empty() {
+        return Err(bad(settings, flag, "at least one URL is needed".to_owned()));
+    }
+    Ok(addresses)
+}
+
+/// This member's URLs in `initial-cluster`.
+fn peer_urls(settings: &Settings, name: &str) -> Result<Vec<String>, ConfigError> {
+    let advertised = list(&text(settings, "initial-advertise-peer-urls"));
+    if !settings.contains_key("initial-cluster") {
+        return Ok(advertised);
+    }
+    let flag = "initial-cluster";
+    let mut own = Vec::new();
+    for member in list(&text(settings, flag)) {
+        let Some((member, url)) = member.split_once('=') else {
+            return Err(bad(settings, flag, format!("{member:?} is not name=url")));
+        };
+        if member != name {
+            let problem =
+                format!("{member} is another member; this version runs clusters of one member, {name}");
+            return Err(bad(settings, flag, problem));
+        }
+        own.push(url.to_owned());
+    }
+    if own.is_empty() {
+        let problem = format!("couldn't find local name {name:?} in the initial cluster configuration");
+        return Err(bad(settings, flag, problem));
+    }
+    let (mut left, mut right) = (own.clone(), advertised);
+    left.sort();
+    right.sort();
+    if left != right {
+        let problem = format!("has {left:?} for {name} but --initial-advertise-peer-urls has {right:?}");
+        return Err(bad(settings, flag, problem));
+    }
+    Ok(own)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(line: &str) -> Result<Config, ConfigError> {
+        resolve(sources::from_args(line.split_whitespace().map(str::to_owned)).unwrap())
+    }
+
+    #[test]
+    fn defaults_are_those_of_etcd() {
+        let config = config("").unwrap();
+        assert_eq!(config.data_dir, PathBuf::from("default.etcd"));
+        assert_eq!(config.client_addresses, ["127.0.0.1:2379".parse().unwrap()]);
+        assert_eq!(config.peer_urls, ["http://localhost:2380"]);
+        assert_eq!((config.txn_ops_max, config.request_bytes_max), (128, 1_572_864));
+        assert_eq!(config.election_ticks, 10);
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_with_its_value() {
+        for (line, part) in [
+            ("--election-timeout 400", "400"),
+            ("--heartbeat-interval 0", "election-timeout"),
+            ("--max-txn-ops many", "many"),
+            ("--listen-client-urls http://127.0.0.1:1", "advertise-client-urls is required"),
+            ("--listen-client-urls https://127.0.0.1:1 --advertise-client-urls x", "TLS"),
+            ("--initial-cluster default=http://localhost:2380,b=http://b:2380", "another member"),
+            ("--initial-cluster default=http://other:2380", "initial-advertise-peer-urls"),
+            ("--name b --initial-cluster=", "couldn't find local name"),
+            ("--log-level loud", "loud"),
+        ] {
+            let error = config(line).unwrap_err().to_string();
+            assert!(error.contains(part), "{line}: {error}");
+        }
+    }
+}

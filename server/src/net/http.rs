@@ -1,0 +1,42 @@
+//! Plain HTTP on the client port: `/version` and `/health`.
+
+use bytes::Bytes;
+use http::{HeaderValue, Method, Response, StatusCode, header};
+
+use crate::api::Api;
+use crate::net::body::ReplyBody;
+use crate::version;
+
+/// Answers a request that is no gRPC call.
+#[must_use]
+pub(super) fn answer(api: &Api, method: &Method, path: &str) -> Response<ReplyBody> {
+    let report = api.report();
+    let (status, kind, text) = match path {
+        "/version" | "/health" if method != Method::GET => {
+            (StatusCode::METHOD_NOT_ALLOWED, "text/plain; charset=utf-8", "Method Not Allowed\n".to_owned())
+        }
+        "/version" => {
+            let cluster = report.cluster_version.as_deref().unwrap_or("not_decided");
+            let text = serde_json::json!({
+                "etcdserver": version::ETCD, "etcdcluster": cluster, "storage": cluster,
+            });
+            (StatusCode::OK, "application/json", text.to_string())
+        }
+        "/health" if report.has_leader => {
+            (StatusCode::OK, "application/json", r#"{"health":"true","reason":""}"#.to_owned())
+        }
+        "/health" => (
+            StatusCode::SERVICE_UNAVAILABLE,
+            "application/json",
+            r#"{"health":"false","reason":"RAFT NO LEADER"}"#.to_owned(),
+        ),
+        _ => (StatusCode::NOT_FOUND, "text/plain; charset=utf-8", "404 page not found\n".to_owned()),
+    };
+    let mut response = Response::new(ReplyBody::Plain(Some(Bytes::from(text))));
+    *response.status_mut() = status;
+    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    if status == StatusCode::METHOD_NOT_ALLOWED {
+        response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET"));
+    }
+    response
+}

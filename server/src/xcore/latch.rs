@@ -1,0 +1,54 @@
+//! Something that happens once and that every core sees: a request to stop, being ready to serve.
+
+use std::future::Future;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Poll, Waker};
+
+/// Node view: set once, by any thread.
+#[derive(Debug, Clone, Default)]
+pub struct Latch {
+    shared: Arc<Shared>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    set: AtomicBool,
+    /// Waiters; a lock is fine here, nothing on a request's path touches it.
+    wakers: Mutex<Vec<Waker>>,
+}
+
+impl Latch {
+    /// It has happened. Later calls change nothing.
+    pub fn set(&self) {
+        self.shared.set.store(true, Ordering::Release);
+        let wakers = std::mem::take(&mut *self.shared.wakers.lock().unwrap_or_else(PoisonError::into_inner));
+        for waker in wakers {
+            waker.wake();
+        }
+    }
+
+    /// Whether it has happened.
+    #[must_use]
+    pub fn is_set(&self) -> bool {
+        self.shared.set.load(Ordering::Acquire)
+    }
+
+    /// Resolves when it has happened.
+    pub fn wait(&self) -> impl Future<Output = ()> + use<> {
+        let latch = self.clone();
+        let mut registered = false;
+        std::future::poll_fn(move |context| {
+            if latch.is_set() {
+                return Poll::Ready(());
+            }
+            if !registered {
+                registered = true;
+                let mut wakers = latch.shared.wakers.lock().unwrap_or_else(PoisonError::into_inner);
+                wakers.push(context.waker().clone());
+            }
+            // Set between the check and the registration: the list may have been taken already.
+            if latch.is_set() { Poll::Ready(()) } else { Poll::Pending }
+        })
+    }
+}
