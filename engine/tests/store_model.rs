@@ -104,14 +104,15 @@ impl Twin {
 
     fn hash(&self, at: i64) -> u32 {
         let mut crc = crc32c::crc32c(b"key");
+        let is_empty = self.states[usize::try_from(at).unwrap()].is_empty();
+        let kept_at = if is_empty { self.compact } else { at };
         for (position, (main, sub, key, kv)) in self.records.iter().enumerate() {
             if *main > at {
                 break;
             }
             if *main <= self.compact {
-                let later = self.records[position + 1..]
-                    .iter()
-                    .any(|(main, _, k, _)| k == key && *main <= self.compact);
+                let later =
+                    self.records[position + 1..].iter().any(|(main, _, k, _)| k == key && *main <= kept_at);
                 if later || kv.is_none() {
                     continue;
                 }

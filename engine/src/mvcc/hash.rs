@@ -1,9 +1,13 @@
 //! HashKV: one number for all records up to a revision, the same on every member and the same as etcd's.
 //!
 //! CRC-32C over the text `key`, then for each record in revision order its key in etcd's form and its value. Of
-//! the records at or below the compact revision only those count that a compaction keeps and that are puts, whether or
-//! not their space is freed already.
+//! the records at or below the compact revision only those count that are still what their key holds at the hashed
+//! revision, whether or not the space of the others is freed already. If no key is left at the hashed revision, etcd
+//! counts every record that a compaction leaves in its file; then those count that their key held at the compact
+//! revision.
 
+use crate::mvcc::key_index::Direction;
+use crate::mvcc::key_range::KeyRange;
 use crate::mvcc::record::StoredRecord;
 use crate::mvcc::revision::Revision;
 use crate::mvcc::view::View;
@@ -14,6 +18,8 @@ use crate::{Error, Result};
 pub struct HashKv {
     view: View,
     revision: i64,
+    /// Where a record at or below the compact revision must still be its key's newest.
+    kept_at: i64,
     last: Revision,
     crc: u32,
 }
@@ -30,13 +36,16 @@ pub struct Hashed {
 }
 
 impl HashKv {
-    /// Of everything up to `revision`; 0 or less is the newest.
+    /// Of everything up to `revision`; 0 is the newest, and below it there is nothing.
     ///
     /// # Errors
     /// [`Error::Compacted`] and [`Error::FutureRevision`].
     pub fn new(view: View, revision: i64) -> Result<Self> {
-        let revision = view.reader().resolve(revision)?;
-        Ok(Self { view, revision, last: Revision::default(), crc: crc32c::crc32c(b"key") })
+        let revision = if revision < 0 { revision } else { view.reader().resolve(revision)? };
+        let reader = view.reader();
+        let is_empty = reader.scan(KeyRange::From(b""), revision, Direction::Forward).next().is_none();
+        let kept_at = if is_empty { reader.compact_revision() } else { revision };
+        Ok(Self { view, revision, kept_at, last: Revision::default(), crc: crc32c::crc32c(b"key") })
     }
 
     /// Hashes at most `records` more records; the result when there are none left.
@@ -56,7 +65,7 @@ impl HashKv {
             if key.revision.main <= compact {
                 let record =
                     StoredRecord::parse(bytes).ok_or_else(|| Error::corrupt("a record cannot be read"))?;
-                let newest = reader.index.change_at(record.key, compact).and_then(|change| change.live());
+                let newest = reader.index.change_at(record.key, self.kept_at).and_then(|change| change.live());
                 if newest.is_none_or(|newest| newest.modified != key.revision) {
                     return Ok(true);
                 }

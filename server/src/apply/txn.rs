@@ -9,7 +9,7 @@ use prost::Message as _;
 use revd_engine::mvcc::{Direction, KeyRange, Reader, Store, StoredRecord, Txn};
 use revd_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use revd_proto::etcdserverpb::request_op::Request;
-use revd_proto::etcdserverpb::{Compare, PutRequest, RequestOp, TxnRequest};
+use revd_proto::etcdserverpb::{Compare, PutRequest, RangeRequest, RequestOp, TxnRequest};
 
 use crate::apply::kv;
 use crate::error::Error;
@@ -126,7 +126,7 @@ pub(super) fn apply(store: &mut Store, request: &TxnRequest) -> Result<Bytes, Er
 /// What the client gets.
 pub fn answer_read_only(reader: &Reader<'_>, request: &TxnRequest) -> Result<Bytes, Error> {
     let path = evaluate(reader, request)?;
-    check_ranges(reader, request, &mut path.iter())?;
+    check_path(reader, request, &path)?;
     let mut body = Vec::new();
     put_number(&mut body, TAG_SUCCEEDED, i64::from(path[0]));
     for op in branch(request, path[0]) {
@@ -215,12 +215,11 @@ fn satisfies(compare: &Compare, [version, create, modified, lease]: [i64; 4], va
     }
 }
 
-/// Checks the taken path against the state before it, puts first, as etcd does. True if a put that needs its key
-/// could still fail because the same transaction deletes something.
+/// Checks the taken path, in order, against the state before it. True if a put that needs its key could still fail
+/// because the same transaction deletes something.
 fn check_path(reader: &Reader<'_>, request: &TxnRequest, path: &Path) -> Result<bool, Error> {
     let mut found = Found::default();
-    check_puts(reader, request, &mut path.iter(), &mut found)?;
-    check_ranges(reader, request, &mut path.iter())?;
+    check_ops(reader, request, &mut path.iter(), &mut found)?;
     Ok(found.deletes && found.needs_key)
 }
 
@@ -230,7 +229,7 @@ struct Found {
     needs_key: bool,
 }
 
-fn check_puts(
+fn check_ops(
     reader: &Reader<'_>,
     request: &TxnRequest,
     path: &mut dyn Iterator<Item = &bool>,
@@ -239,45 +238,34 @@ fn check_puts(
     let succeeded = *path.next().expect("a step for each transaction");
     for op in branch(request, succeeded) {
         match &op.request {
+            Some(Request::RequestRange(range)) => check_range(reader, range)?,
             Some(Request::RequestPut(put)) => {
                 check_put(reader, put)?;
                 found.needs_key |= put.ignore_value || put.ignore_lease;
             }
             Some(Request::RequestDeleteRange(_)) => found.deletes = true,
-            Some(Request::RequestTxn(txn)) => check_puts(reader, txn, path, found)?,
-            _ => {}
+            Some(Request::RequestTxn(txn)) => check_ops(reader, txn, path, found)?,
+            None => {}
         }
     }
     Ok(())
 }
 
-fn check_put(reader: &Reader<'_>, put: &PutRequest) -> Result<(), Error> {
-    if (put.ignore_value || put.ignore_lease) && reader.get(&put.key, i64::MAX).is_none() {
-        return Err(Error::KeyNotFound);
+fn check_range(reader: &Reader<'_>, range: &RangeRequest) -> Result<(), Error> {
+    if range.revision > reader.revision() {
+        return Err(Error::FutureRevision);
     }
-    kv::check_lease(put.lease)
+    // Unlike in a plain range, a negative revision is not the newest one here.
+    if range.revision != 0 && range.revision < reader.compact_revision() {
+        return Err(Error::Compacted);
+    }
+    Ok(())
 }
 
-fn check_ranges(
-    reader: &Reader<'_>,
-    request: &TxnRequest,
-    path: &mut dyn Iterator<Item = &bool>,
-) -> Result<(), Error> {
-    let succeeded = *path.next().expect("a step for each transaction");
-    for op in branch(request, succeeded) {
-        match &op.request {
-            Some(Request::RequestRange(range)) if range.revision > reader.revision() => {
-                return Err(Error::FutureRevision);
-            }
-            // Unlike in a plain range, a negative revision is not the newest one here.
-            Some(Request::RequestRange(range))
-                if range.revision != 0 && range.revision < reader.compact_revision() =>
-            {
-                return Err(Error::Compacted);
-            }
-            Some(Request::RequestTxn(txn)) => check_ranges(reader, txn, path)?,
-            _ => {}
-        }
+fn check_put(reader: &Reader<'_>, put: &PutRequest) -> Result<(), Error> {
+    kv::check_lease(put.lease)?;
+    if (put.ignore_value || put.ignore_lease) && reader.get(&put.key, i64::MAX).is_none() {
+        return Err(Error::KeyNotFound);
     }
     Ok(())
 }

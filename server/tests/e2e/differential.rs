@@ -1,0 +1,146 @@
+//! The same requests to revd and to etcd 3.7.1: every reply must be the same, field by field, and every error by code
+//! and text. Cluster id, member id and raft term are the only fields left out.
+//!
+//! Requests are made from a seed. `REVD_DIFF_REQUESTS` and `REVD_DIFF_SEEDS` make the test longer. The two requests
+//! that end an etcd 3.7.1 process are in `changed_twice.rs`: only revd gets them.
+
+use bytes::{Buf as _, Bytes};
+use prost::Message as _;
+use revd_proto::etcdserverpb::{
+    CompactionRequest, DeleteRangeRequest, HashKvRequest, PutRequest, RangeRequest, ResponseHeader, TxnRequest,
+    TxnResponse,
+};
+use tonic::{Code, Status};
+
+use crate::harness::{Client, Random, Server, TempDir, connect, from_env, peers, run};
+
+mod generator;
+use generator::Generator;
+
+/// A request of any kind.
+#[derive(Debug, Clone)]
+pub enum Request {
+    Range(RangeRequest),
+    RangeStream(RangeRequest),
+    Put(PutRequest),
+    DeleteRange(DeleteRangeRequest),
+    Txn(TxnRequest),
+    Compact(CompactionRequest),
+    HashKv(HashKvRequest),
+}
+
+/// What came back: the whole message as text, or the error.
+#[derive(Debug, PartialEq)]
+enum Answer {
+    Reply { revision: i64, message: String },
+    Refused(Code, String),
+}
+
+/// Leaves out what is a server's own.
+fn common(header: &mut Option<ResponseHeader>) -> i64 {
+    let header = header.as_mut().expect("every response has a header");
+    assert!(header.cluster_id != 0 && header.member_id != 0 && header.raft_term != 0, "{header:?}");
+    *header = ResponseHeader { revision: header.revision, ..ResponseHeader::default() };
+    header.revision
+}
+
+fn answer<M: std::fmt::Debug>(
+    result: Result<tonic::Response<M>, Status>,
+    header: fn(&mut M) -> &mut Option<ResponseHeader>,
+) -> Answer {
+    match result {
+        Ok(response) => {
+            let mut message = response.into_inner();
+            let revision = common(header(&mut message));
+            Answer::Reply { revision, message: format!("{message:?}") }
+        }
+        Err(status) => Answer::Refused(status.code(), status.message().to_owned()),
+    }
+}
+
+async fn send(client: &Client, request: Request) -> Answer {
+    let mut kv = client.kv.clone();
+    match request {
+        Request::Range(request) => answer(kv.range(request).await, |message| &mut message.header),
+        Request::Put(request) => answer(kv.put(request).await, |message| &mut message.header),
+        Request::DeleteRange(request) => answer(kv.delete_range(request).await, |message| &mut message.header),
+        Request::Txn(request) => txn(client, &request).await,
+        Request::Compact(request) => answer(kv.compact(request).await, |message| &mut message.header),
+        Request::HashKv(request) => {
+            answer(client.maintenance.clone().hash_kv(request).await, |message| &mut message.header)
+        }
+        Request::RangeStream(request) => match stream(client, request).await {
+            Ok((revision, message)) => Answer::Reply { revision, message },
+            Err(status) => Answer::Refused(status.code(), status.message().to_owned()),
+        },
+    }
+}
+
+/// As bytes, because replies may be nested deeper than prost reads; the header is the first field.
+async fn txn(client: &Client, request: &TxnRequest) -> Answer {
+    let result = client.raw("/etcdserverpb.KV/Txn", Bytes::from(request.encode_to_vec())).await;
+    let mut message = match result {
+        Ok(response) => response.into_inner(),
+        Err(status) => return Answer::Refused(status.code(), status.message().to_owned()),
+    };
+    assert_eq!(message.get_u8(), 0x0a, "the header is the first field");
+    let header_len = usize::from(message.get_u8());
+    let revision = common(&mut Some(ResponseHeader::decode(message.split_to(header_len)).unwrap()));
+    let body = TxnResponse::decode(message.clone());
+    Answer::Reply { revision, message: body.map_or_else(|_| format!("{message:?}"), |body| format!("{body:?}")) }
+}
+
+/// All chunks of a stream: how they are cut is up to the server, what they hold together is not.
+async fn stream(client: &Client, request: RangeRequest) -> Result<(i64, String), Status> {
+    let mut chunks = client.kv.clone().range_stream(request).await?.into_inner();
+    let (mut kvs, mut last) = (Vec::new(), None);
+    while let Some(chunk) = chunks.message().await? {
+        assert!(last.is_none(), "a chunk behind the one with the header");
+        let mut response = chunk.range_response.expect("a chunk");
+        kvs.append(&mut response.kvs);
+        if response.header.is_some() {
+            let revision = common(&mut response.header);
+            last = Some((revision, response));
+        }
+    }
+    let (revision, last) = last.expect("the last chunk has the header");
+    Ok((revision, format!("{last:?} {kvs:?}")))
+}
+
+async fn compare(seed: u64, requests: u64) {
+    let Some(peers) = peers() else { return };
+    let (dir, reference_dir) = (TempDir::new(), TempDir::new());
+    // Without syncs, because nothing crashes here.
+    let revd = Server::revd(&dir.path().join("revd"), &["--unsafe-no-fsync"]);
+    let etcd =
+        Server::etcd(&peers.path("etcd"), &reference_dir.path().join("etcd"), &["--unsafe-no-fsync"]);
+    let (revd_client, etcd_client) = (connect(&revd.endpoint()).await, connect(&etcd.endpoint()).await);
+    let mut generator = Generator::new(Random::new(seed));
+    let (mut replies, mut refusals) = (0, std::collections::BTreeMap::new());
+    for number in 0..requests {
+        let request = generator.next(number);
+        let (ours, theirs) =
+            tokio::join!(send(&revd_client, request.clone()), send(&etcd_client, request.clone()));
+        assert!(ours == theirs, "seed {seed}, request {number}: {request:?}\nrevd: {ours:?}\netcd: {theirs:?}");
+        match ours {
+            Answer::Reply { revision, .. } => {
+                generator.learn(&request, revision);
+                replies += 1;
+            }
+            Answer::Refused(_, text) => *refusals.entry(text).or_insert(0) += 1,
+        }
+    }
+    println!("seed {seed}: {replies} equal replies, equal refusals {refusals:?}");
+    if requests >= 5_000 {
+        assert!(refusals.len() >= 10, "the generator does not reach enough kinds of errors: {refusals:?}");
+    }
+}
+
+#[test]
+fn every_reply_is_the_one_etcd_gives() {
+    let requests = from_env("REVD_DIFF_REQUESTS", 20_000);
+    let seeds = from_env("REVD_DIFF_SEEDS", 3);
+    for seed in 1..=seeds {
+        run(compare(seed, requests));
+    }
+}

@@ -1,0 +1,81 @@
+//! gRPC clients made from the wire contract, and one that sends and receives bytes as they are.
+
+use revd_proto::etcdserverpb::cluster_client::ClusterClient;
+use revd_proto::etcdserverpb::kv_client::KvClient;
+use revd_proto::etcdserverpb::maintenance_client::MaintenanceClient;
+use bytes::{Buf as _, BufMut as _, Bytes};
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::transport::{Channel, Endpoint};
+use tonic::{Request, Response, Status};
+
+/// All services over one connection.
+#[derive(Clone)]
+pub struct Client {
+    pub channel: Channel,
+    pub kv: KvClient<Channel>,
+    pub maintenance: MaintenanceClient<Channel>,
+    pub cluster: ClusterClient<Channel>,
+}
+
+/// Connects; there must be a server.
+pub async fn connect(endpoint: &str) -> Client {
+    let channel = Endpoint::from_shared(endpoint.to_owned()).unwrap().connect().await.unwrap();
+    Client {
+        kv: KvClient::new(channel.clone()).max_decoding_message_size(usize::MAX),
+        maintenance: MaintenanceClient::new(channel.clone()),
+        cluster: ClusterClient::new(channel.clone()),
+        channel,
+    }
+}
+
+/// Messages as bytes: for what is malformed, or nested deeper than prost reads.
+#[derive(Default)]
+struct RawCodec;
+
+impl Codec for RawCodec {
+    type Encode = Bytes;
+    type Decode = Bytes;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Encoder for RawCodec {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn encode(&mut self, item: Bytes, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        buffer.put(item);
+        Ok(())
+    }
+}
+
+impl Decoder for RawCodec {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
+        Ok(Some(buffer.copy_to_bytes(buffer.remaining())))
+    }
+}
+
+impl Client {
+    /// Calls any method with any bytes.
+    pub async fn raw(
+        &self,
+        path: &'static str,
+        request: impl tonic::IntoRequest<Bytes>,
+    ) -> Result<Response<Bytes>, Status> {
+        let mut grpc = tonic::client::Grpc::new(self.channel.clone()).max_decoding_message_size(usize::MAX);
+        grpc.ready().await.map_err(|error| Status::unknown(error.to_string()))?;
+        let request: Request<Bytes> = request.into_request();
+        grpc.unary(request, http::uri::PathAndQuery::from_static(path), RawCodec).await
+    }
+}

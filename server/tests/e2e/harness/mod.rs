@@ -1,0 +1,21 @@
+//! Servers to test, the peers to compare with, and clients.
+
+mod clients;
+mod peers;
+mod process;
+mod random;
+
+pub use clients::{Client, connect};
+pub use peers::{Peers, peers};
+pub use process::{Server, TempDir, free_address, wait_until};
+pub use random::Random;
+
+/// Runs a test's future.
+pub fn run<T>(test: impl Future<Output = T>) -> T {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test)
+}
+
+/// A number from the environment, to make a test longer.
+pub fn from_env(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text:?} is no number")))
+}

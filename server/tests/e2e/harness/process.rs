@@ -1,0 +1,161 @@
+//! Server processes: started on free ports, ended and cleaned up whatever happens to the test.
+
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::process::CommandExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+/// A directory that is gone when the test is over.
+pub struct TempDir(tempfile::TempDir);
+
+impl TempDir {
+    pub fn new() -> Self {
+        Self(tempfile::Builder::new().prefix("revd-test-").tempdir().unwrap())
+    }
+
+    pub fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+/// A running server.
+pub struct Server {
+    child: Child,
+    pub address: SocketAddr,
+    log: PathBuf,
+}
+
+/// Longer than any start on a busy machine; only a server that never comes up waits for it.
+const START_DEADLINE: Duration = Duration::from_secs(60);
+
+impl Server {
+    /// revd on a data directory.
+    pub fn revd(data_dir: &Path, flags: &[&str]) -> Self {
+        let address = free_address();
+        Self::revd_at(address, data_dir, flags)
+    }
+
+    /// revd on an address that was used before.
+    pub fn revd_at(address: SocketAddr, data_dir: &Path, flags: &[&str]) -> Self {
+        let server = Self::spawn_revd(address, data_dir, flags);
+        server.wait_until_ready();
+        server
+    }
+
+    /// revd, not waited for.
+    pub fn spawn_revd(address: SocketAddr, data_dir: &Path, flags: &[&str]) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_revd"));
+        command.args(["--listen-client-urls", &format!("http://{address}")]);
+        command.args(["--advertise-client-urls", &format!("http://{address}")]).args(flags);
+        Self::spawn(command, address, data_dir)
+    }
+
+    /// etcd on a data directory.
+    pub fn etcd(program: &Path, data_dir: &Path, flags: &[&str]) -> Self {
+        let (address, peer) = (free_address(), free_address());
+        let mut command = Command::new(program);
+        command.args(["--listen-client-urls", &format!("http://{address}")]);
+        command.args(["--advertise-client-urls", &format!("http://{address}")]);
+        command.args(["--listen-peer-urls", &format!("http://{peer}")]);
+        command.args(["--initial-advertise-peer-urls", &format!("http://{peer}")]);
+        command.args(["--initial-cluster", &format!("default=http://{peer}"), "--log-level", "error"]).args(flags);
+        let server = Self::spawn(command, address, data_dir);
+        server.wait_until_ready();
+        server
+    }
+
+    fn spawn(mut command: Command, address: SocketAddr, data_dir: &Path) -> Self {
+        let log = data_dir.with_extension("log");
+        let file = std::fs::File::options().create(true).append(true).open(&log).unwrap();
+        command.arg("--data-dir").arg(data_dir).stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
+        // A group of its own: a Ctrl-C at the terminal reaches the test, which then ends its servers.
+        let child = command.process_group(0).spawn().unwrap();
+        Self { child, address, log }
+    }
+
+    pub fn endpoint(&self) -> String {
+        format!("http://{}", self.address)
+    }
+
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    pub fn wait_until_ready(&self) {
+        wait_until(START_DEADLINE, || TcpStream::connect(self.address).is_ok(), || {
+            format!("no server at {}: {}", self.address, self.log())
+        });
+    }
+
+    /// The process is gone at once, as after a power cut of the program.
+    pub fn kill(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+    }
+
+    /// Asks it to stop and waits until it has.
+    pub fn stop(&mut self) -> ExitStatus {
+        self.signal("TERM");
+        self.wait()
+    }
+
+    pub fn signal(&self, name: &str) {
+        let done = Command::new("kill").args([format!("-{name}"), self.pid().to_string()]).status().unwrap();
+        assert!(done.success());
+    }
+
+    pub fn wait(&mut self) -> ExitStatus {
+        let mut status = None;
+        wait_until(START_DEADLINE, || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        }, || "the server does not end".to_owned());
+        status.unwrap()
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("log of the server at {}:\n{}", self.address, self.log());
+        }
+    }
+}
+
+/// An address nobody else uses: test processes each have a loopback address of their own.
+pub fn free_address() -> SocketAddr {
+    static ATTEMPTS: AtomicU32 = AtomicU32::new(0);
+    let pid = std::process::id();
+    let [.., high, low] = pid.to_be_bytes();
+    loop {
+        let port = 10_000 + (ATTEMPTS.fetch_add(1, Ordering::Relaxed) % 20_000);
+        let address = SocketAddr::from(([127, 77, high, low], u16::try_from(port).unwrap()));
+        if TcpListener::bind(address).is_ok() {
+            return address;
+        }
+    }
+}
+
+/// Waits for a condition; fails with `why` when it does not come true.
+pub fn wait_until(deadline: Duration, mut condition: impl FnMut() -> bool, why: impl FnOnce() -> String) {
+    #[expect(clippy::disallowed_methods, reason = "a deadline for what may never happen, no measurement")]
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < deadline, "{}", why());
+        #[expect(clippy::disallowed_methods, reason = "a test polls another process")]
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
