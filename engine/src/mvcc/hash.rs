@@ -65,7 +65,8 @@ impl HashKv {
             if key.revision.main <= compact {
                 let record =
                     StoredRecord::parse(bytes).ok_or_else(|| Error::corrupt("a record cannot be read"))?;
-                let newest = reader.index.change_at(record.key, self.kept_at).and_then(|change| change.live());
+                let newest =
+                    reader.index.change_at(record.key, self.kept_at).and_then(|change| change.live());
                 if newest.is_none_or(|newest| newest.modified != key.revision) {
                     return Ok(true);
                 }

@@ -31,7 +31,7 @@ use crate::cores::state::{self, StateSeed};
 use crate::cores::{Roles, assign};
 use crate::limits;
 use crate::net::ListenConfig;
-use crate::net::listen::check_free;
+use crate::net::listen::wait_until_free;
 use crate::observe::log;
 use crate::raft::status::NodeStatus;
 use crate::read::view_slot::ViewSlot;
@@ -64,7 +64,7 @@ pub fn run(config: &Config) -> anyhow::Result<i32> {
     let cores = config.cores.unwrap_or(cpus.len());
     runtime::check(cores)?;
     for address in &config.client_addresses {
-        check_free(*address).with_context(|| {
+        wait_until_free(*address).with_context(|| {
             format!(
                 "listening for clients on {address}: end the other process or change --listen-client-urls"
             )

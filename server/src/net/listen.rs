@@ -2,37 +2,73 @@
 
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::{AsRawFd as _, BorrowedFd};
-use std::rc::Rc;
+use std::os::fd::{FromRawFd as _, IntoRawFd as _, OwnedFd};
+use std::time::Duration;
 
-use glommio::net::{TcpListener, TcpStream};
-use rustix::net::sockopt;
+use glommio::net::TcpListener;
+use rustix::net::{AddressFamily, SocketType, sockopt};
 
 use crate::limits;
 use crate::net::connection::{self, Shared};
 use crate::xcore::gate::Gate;
 
+/// Connections the kernel holds until they are accepted.
+const BACKLOG: i32 = 4096;
 /// After a failed accept (most likely too many open files) the next try waits this long.
-const RETRY: std::time::Duration = std::time::Duration::from_millis(50);
+const RETRY: Duration = Duration::from_millis(50);
+/// How often a taken address is tried again before it counts as taken, and how long apart: three seconds.
+const FREE_TRIES: u32 = 300;
+const FREE_WAIT: Duration = Duration::from_millis(10);
 
-/// Fails if another process listens on the address. Our own sockets share the port, so they cannot tell.
+/// Waits until nobody else listens on the address. Our own sockets share the port, so they cannot tell; and after a
+/// crash the kernel closes the sockets of an io_uring a moment later than the process ends.
 ///
 /// # Errors
-/// When the address is taken or does not exist here.
-pub fn check_free(address: SocketAddr) -> io::Result<()> {
-    std::net::TcpListener::bind(address).map(drop)
+/// When the address stays taken or does not exist here.
+pub fn wait_until_free(address: SocketAddr) -> io::Result<()> {
+    // Bound but not listening: no client can meet this socket.
+    let try_bind = || rustix::net::bind(new_socket(address)?, &address).map_err(io::Error::from);
+    for _ in 0..FREE_TRIES {
+        match try_bind() {
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => std::thread::park_timeout(FREE_WAIT),
+            result => return result,
+        }
+    }
+    try_bind()
 }
 
-/// Opens this core's socket.
+/// A socket that may use an address where connections of an earlier process are still dying.
+fn new_socket(address: SocketAddr) -> io::Result<OwnedFd> {
+    let family = if address.is_ipv6() { AddressFamily::INET6 } else { AddressFamily::INET };
+    let flags = rustix::net::SocketFlags::CLOEXEC | rustix::net::SocketFlags::NONBLOCK;
+    let socket = rustix::net::socket_with(family, SocketType::STREAM, flags, None)?;
+    sockopt::set_socket_reuseaddr(&socket, true)?;
+    Ok(socket)
+}
+
+/// Opens this core's socket. Connections inherit its options: replies leave at once, and a client that vanished is
+/// noticed.
 ///
 /// # Errors
 /// When the address cannot be listened on.
 pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-    TcpListener::bind(address).map_err(|error| io::Error::other(format!("listening on {address}: {error}")))
+    let socket = new_socket(address)?;
+    sockopt::set_socket_reuseport(&socket, true)?;
+    sockopt::set_tcp_nodelay(&socket, true)?;
+    sockopt::set_socket_keepalive(&socket, true)?;
+    sockopt::set_tcp_keepidle(&socket, limits::KEEPALIVE_IDLE)?;
+    sockopt::set_tcp_keepintvl(&socket, limits::KEEPALIVE_INTERVAL)?;
+    sockopt::set_tcp_keepcnt(&socket, limits::KEEPALIVE_PROBES)?;
+    let listening = rustix::net::bind(&socket, &address).and_then(|()| rustix::net::listen(&socket, BACKLOG));
+    listening.map_err(|error| {
+        io::Error::new(io::Error::from(error).kind(), format!("listening on {address}: {error}"))
+    })?;
+    // SAFETY: the descriptor is a listening socket that nobody else owns.
+    Ok(unsafe { TcpListener::from_raw_fd(socket.into_raw_fd()) })
 }
 
 /// Accepts connections for as long as it is not dropped.
-pub async fn accept(listener: TcpListener, shared: Shared, gate: Gate) {
+pub(super) async fn accept(listener: TcpListener, shared: Shared, gate: Gate) {
     loop {
         let Ok(stream) = listener.accept().await else {
             glommio::timer::sleep(RETRY).await;
@@ -40,21 +76,6 @@ pub async fn accept(listener: TcpListener, shared: Shared, gate: Gate) {
         };
         // A core that has too many connections closes new ones at once: clients try another member.
         let Some(pass) = gate.enter(limits::CONNECTIONS_PER_CORE_MAX) else { continue };
-        if prepare(&stream).is_ok() {
-            let shared = Shared { api: Rc::clone(&shared.api), ..shared.clone() };
-            glommio::spawn_local(connection::serve(stream, shared, pass)).detach();
-        }
+        glommio::spawn_local(connection::serve(stream, shared.clone(), pass)).detach();
     }
-}
-
-/// Replies leave at once, and a client that vanished is noticed.
-fn prepare(stream: &TcpStream) -> io::Result<()> {
-    // SAFETY: the descriptor belongs to `stream`, which outlives this function.
-    let socket = unsafe { BorrowedFd::borrow_raw(stream.as_raw_fd()) };
-    sockopt::set_tcp_nodelay(socket, true)?;
-    sockopt::set_socket_keepalive(socket, true)?;
-    sockopt::set_tcp_keepidle(socket, limits::KEEPALIVE_IDLE)?;
-    sockopt::set_tcp_keepintvl(socket, limits::KEEPALIVE_INTERVAL)?;
-    sockopt::set_tcp_keepcnt(socket, limits::KEEPALIVE_PROBES)?;
-    Ok(())
 }

@@ -7,8 +7,8 @@
 use bytes::{Buf as _, Bytes};
 use prost::Message as _;
 use revd_proto::etcdserverpb::{
-    CompactionRequest, DeleteRangeRequest, HashKvRequest, PutRequest, RangeRequest, ResponseHeader, TxnRequest,
-    TxnResponse,
+    CompactionRequest, DeleteRangeRequest, HashKvRequest, PutRequest, RangeRequest, ResponseHeader,
+    TxnRequest, TxnResponse,
 };
 use tonic::{Code, Status};
 
@@ -63,7 +63,9 @@ async fn send(client: &Client, request: Request) -> Answer {
     match request {
         Request::Range(request) => answer(kv.range(request).await, |message| &mut message.header),
         Request::Put(request) => answer(kv.put(request).await, |message| &mut message.header),
-        Request::DeleteRange(request) => answer(kv.delete_range(request).await, |message| &mut message.header),
+        Request::DeleteRange(request) => {
+            answer(kv.delete_range(request).await, |message| &mut message.header)
+        }
         Request::Txn(request) => txn(client, &request).await,
         Request::Compact(request) => answer(kv.compact(request).await, |message| &mut message.header),
         Request::HashKv(request) => {
@@ -87,7 +89,10 @@ async fn txn(client: &Client, request: &TxnRequest) -> Answer {
     let header_len = usize::from(message.get_u8());
     let revision = common(&mut Some(ResponseHeader::decode(message.split_to(header_len)).unwrap()));
     let body = TxnResponse::decode(message.clone());
-    Answer::Reply { revision, message: body.map_or_else(|_| format!("{message:?}"), |body| format!("{body:?}")) }
+    Answer::Reply {
+        revision,
+        message: body.map_or_else(|_| format!("{message:?}"), |body| format!("{body:?}")),
+    }
 }
 
 /// All chunks of a stream: how they are cut is up to the server, what they hold together is not.
@@ -112,8 +117,7 @@ async fn compare(seed: u64, requests: u64) {
     let (dir, reference_dir) = (TempDir::new(), TempDir::new());
     // Without syncs, because nothing crashes here.
     let revd = Server::revd(&dir.path().join("revd"), &["--unsafe-no-fsync"]);
-    let etcd =
-        Server::etcd(&peers.path("etcd"), &reference_dir.path().join("etcd"), &["--unsafe-no-fsync"]);
+    let etcd = Server::etcd(&peers.path("etcd"), &reference_dir.path().join("etcd"), &["--unsafe-no-fsync"]);
     let (revd_client, etcd_client) = (connect(&revd.endpoint()).await, connect(&etcd.endpoint()).await);
     let mut generator = Generator::new(Random::new(seed));
     let (mut replies, mut refusals) = (0, std::collections::BTreeMap::new());
@@ -121,7 +125,10 @@ async fn compare(seed: u64, requests: u64) {
         let request = generator.next(number);
         let (ours, theirs) =
             tokio::join!(send(&revd_client, request.clone()), send(&etcd_client, request.clone()));
-        assert!(ours == theirs, "seed {seed}, request {number}: {request:?}\nrevd: {ours:?}\netcd: {theirs:?}");
+        assert!(
+            ours == theirs,
+            "seed {seed}, request {number}: {request:?}\nrevd: {ours:?}\netcd: {theirs:?}"
+        );
         match ours {
             Answer::Reply { revision, .. } => {
                 generator.learn(&request, revision);

@@ -5,11 +5,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
-//mod bad_input;
-//mod changed_twice;
+mod bad_input;
+mod changed_twice;
 mod differential;
-//mod etcd_client;
-//mod etcdctl;
+mod etcd_client;
+mod etcdctl;
 mod harness;
-//mod kill;
-//mod start_and_stop;
+mod kill;
+mod start_and_stop;

@@ -9,7 +9,8 @@ use bytes::Bytes;
 use revd_proto::etcdserverpb::compare::TargetUnion;
 use revd_proto::etcdserverpb::request_op::Request as Op;
 use revd_proto::etcdserverpb::{
-    Compare, CompactionRequest, DeleteRangeRequest, HashKvRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
+    CompactionRequest, Compare, DeleteRangeRequest, HashKvRequest, PutRequest, RangeRequest, RequestOp,
+    TxnRequest,
 };
 
 use super::Request;
@@ -67,9 +68,8 @@ impl Generator {
     }
 
     fn key(&mut self) -> Bytes {
-        const KEYS: [&[u8]; 12] = [
-            b"\0", b"\0\0", b"a", b"a\0", b"ab", b"abc", b"b", b"b/1", b"b/2", b"c", b"\xff", b"\xff\xff",
-        ];
+        const KEYS: [&[u8]; 12] =
+            [b"\0", b"\0\0", b"a", b"a\0", b"ab", b"abc", b"b", b"b/1", b"b/2", b"c", b"\xff", b"\xff\xff"];
         if self.random.one_in(60) { Bytes::new() } else { Bytes::from_static(self.random.pick(&KEYS)) }
     }
 
@@ -147,7 +147,11 @@ impl Generator {
             limit: self.random.pick(&[0, 0, 0, 1, 2, 3, 5, 100, -1, i64::MAX]),
             revision: if self.random.one_in(3) { self.old_revision() } else { 0 },
             sort_order: self.random.pick(&[0, 0, 1, 2, 0, 1, 2, 7]),
-            sort_target: if self.random.one_in(40) { -3 } else { i32::try_from(self.random.below(5)).unwrap() },
+            sort_target: if self.random.one_in(40) {
+                -3
+            } else {
+                i32::try_from(self.random.below(5)).unwrap()
+            },
             serializable: self.random.one_in(4),
             keys_only: self.random.one_in(6),
             count_only: self.random.one_in(8),

@@ -1,9 +1,9 @@
 //! gRPC clients made from the wire contract, and one that sends and receives bytes as they are.
 
+use bytes::{Buf as _, BufMut as _, Bytes};
 use revd_proto::etcdserverpb::cluster_client::ClusterClient;
 use revd_proto::etcdserverpb::kv_client::KvClient;
 use revd_proto::etcdserverpb::maintenance_client::MaintenanceClient;
-use bytes::{Buf as _, BufMut as _, Bytes};
 use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status};

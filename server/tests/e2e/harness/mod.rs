@@ -17,5 +17,6 @@ pub fn run<T>(test: impl Future<Output = T>) -> T {
 
 /// A number from the environment, to make a test longer.
 pub fn from_env(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text:?} is no number")))
+    std::env::var(name)
+        .map_or(default, |text| text.parse().unwrap_or_else(|_| panic!("{name}={text:?} is no number")))
 }

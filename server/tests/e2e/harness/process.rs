@@ -25,6 +25,8 @@ pub struct Server {
     child: Child,
     pub address: SocketAddr,
     log: PathBuf,
+    /// What was in the log before this start.
+    log_start: usize,
 }
 
 /// Longer than any start on a busy machine; only a server that never comes up waits for it.
@@ -39,7 +41,7 @@ impl Server {
 
     /// revd on an address that was used before.
     pub fn revd_at(address: SocketAddr, data_dir: &Path, flags: &[&str]) -> Self {
-        let server = Self::spawn_revd(address, data_dir, flags);
+        let mut server = Self::spawn_revd(address, data_dir, flags);
         server.wait_until_ready();
         server
     }
@@ -60,9 +62,11 @@ impl Server {
         command.args(["--advertise-client-urls", &format!("http://{address}")]);
         command.args(["--listen-peer-urls", &format!("http://{peer}")]);
         command.args(["--initial-advertise-peer-urls", &format!("http://{peer}")]);
-        command.args(["--initial-cluster", &format!("default=http://{peer}"), "--log-level", "error"]).args(flags);
+        command
+            .args(["--initial-cluster", &format!("default=http://{peer}"), "--log-level", "error"])
+            .args(flags);
         let server = Self::spawn(command, address, data_dir);
-        server.wait_until_ready();
+        wait_until(START_DEADLINE, || TcpStream::connect(server.address).is_ok(), || server.log());
         server
     }
 
@@ -70,9 +74,10 @@ impl Server {
         let log = data_dir.with_extension("log");
         let file = std::fs::File::options().create(true).append(true).open(&log).unwrap();
         command.arg("--data-dir").arg(data_dir).stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
+        let log_start = std::fs::metadata(&log).map_or(0, |data| usize::try_from(data.len()).unwrap());
         // A group of its own: a Ctrl-C at the terminal reaches the test, which then ends its servers.
         let child = command.process_group(0).spawn().unwrap();
-        Self { child, address, log }
+        Self { child, address, log, log_start }
     }
 
     pub fn endpoint(&self) -> String {
@@ -83,15 +88,27 @@ impl Server {
         self.child.id()
     }
 
-    /// What it has logged.
+    /// What it has logged since it was started.
     pub fn log(&self) -> String {
-        std::fs::read_to_string(&self.log).unwrap_or_default()
+        std::fs::read(&self.log).map_or_else(
+            |_| String::new(),
+            |log| String::from_utf8_lossy(&log[self.log_start.min(log.len())..]).into_owned(),
+        )
     }
 
-    pub fn wait_until_ready(&self) {
-        wait_until(START_DEADLINE, || TcpStream::connect(self.address).is_ok(), || {
-            format!("no server at {}: {}", self.address, self.log())
-        });
+    /// Waits for revd's own word: a port may still be open from a process that was killed.
+    fn wait_until_ready(&mut self) {
+        let address = self.address;
+        let mut log = String::new();
+        wait_until(
+            START_DEADLINE,
+            || {
+                log = self.log();
+                log.contains("ready to serve client requests") || !self.is_running()
+            },
+            || format!("{address} does not become ready"),
+        );
+        assert!(log.contains("ready to serve client requests"), "the server at {address} has ended: {log}");
     }
 
     /// The process is gone at once, as after a power cut of the program.
@@ -113,10 +130,14 @@ impl Server {
 
     pub fn wait(&mut self) -> ExitStatus {
         let mut status = None;
-        wait_until(START_DEADLINE, || {
-            status = self.child.try_wait().unwrap();
-            status.is_some()
-        }, || "the server does not end".to_owned());
+        wait_until(
+            START_DEADLINE,
+            || {
+                status = self.child.try_wait().unwrap();
+                status.is_some()
+            },
+            || "the server does not end".to_owned(),
+        );
         status.unwrap()
     }
 

@@ -1,0 +1,27 @@
+//! The crate `etcd-client`, a third-party client. It needs a protoc when it is built, so it lives in a crate of its own
+//! outside the workspace (`bench/peers/etcd-client`), built here with the protoc of a dev-dependency.
+
+use std::path::Path;
+use std::process::Command;
+
+use crate::harness::{Server, TempDir};
+
+#[test]
+fn the_crate_etcd_client_works() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let dir = TempDir::new();
+    let server = Server::revd(&dir.path().join("data"), &[]);
+    let output = Command::new(env!("CARGO"))
+        .args(["run", "--quiet", "--locked", "--manifest-path"])
+        .arg(root.join("bench/peers/etcd-client/Cargo.toml"))
+        .arg("--target-dir")
+        .arg(root.join("target/peers/etcd-client"))
+        .args(["--", &server.endpoint()])
+        .env("PROTOC", protoc_bin_vendored::protoc_bin_path().unwrap())
+        .output()
+        .unwrap();
+    let text =
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{text}");
+    assert!(text.contains("all checks passed"), "{text}");
+}

@@ -1,0 +1,147 @@
+//! kill -9 under load, again and again: nothing acknowledged is lost, revisions never go back.
+//!
+//! `REVD_KILLS` makes the test longer.
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::time::Duration;
+
+use revd_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
+use revd_proto::etcdserverpb::request_op::Request;
+use revd_proto::etcdserverpb::{Compare, PutRequest, RangeRequest, RequestOp, TxnRequest};
+
+use crate::harness::{Client, Random, Server, TempDir, connect, free_address, from_env, run};
+
+/// Writers, each with a key and a connection of its own.
+const WRITERS: u64 = 24;
+/// Acknowledged writes of each writer that are read back at their own revision after every kill.
+const READ_BACK: usize = 20;
+
+/// What the clients were told.
+#[derive(Default)]
+struct Told {
+    /// Per writer: the number last sent, and the acknowledged ones with their revisions.
+    sent: BTreeMap<u64, u64>,
+    acknowledged: BTreeMap<u64, Vec<(u64, i64)>>,
+    revision_max: i64,
+}
+
+fn key(writer: u64) -> bytes::Bytes {
+    format!("writer/{writer:03}").into()
+}
+
+fn put(writer: u64, number: u64) -> PutRequest {
+    // Values of all sizes, so that frames end anywhere.
+    let filler = "x".repeat(usize::try_from((number * 37 + writer * 101) % 3_000).unwrap());
+    PutRequest { key: key(writer), value: format!("{number} {filler}").into(), ..PutRequest::default() }
+}
+
+/// Half of the writers put, the others compare and swap: a lost write would show as a failed comparison too.
+async fn write(client: &Client, writer: u64, number: u64) -> Option<i64> {
+    let mut kv = client.kv.clone();
+    if writer % 2 == 0 {
+        return kv
+            .put(put(writer, number))
+            .await
+            .ok()
+            .map(|reply| reply.into_inner().header.unwrap().revision);
+    }
+    let compare = Compare {
+        key: key(writer),
+        target: CompareTarget::Version as i32,
+        result: CompareResult::Greater as i32,
+        target_union: Some(TargetUnion::Version(-1)),
+        ..Compare::default()
+    };
+    let success = vec![RequestOp { request: Some(Request::RequestPut(put(writer, number))) }];
+    let txn = TxnRequest { compare: vec![compare], success, failure: vec![] };
+    let reply = kv.txn(txn).await.ok()?.into_inner();
+    assert!(reply.succeeded);
+    Some(reply.header.unwrap().revision)
+}
+
+/// Writes numbers one after the other until the server is gone.
+async fn writer(client: Client, writer: u64, told: Rc<RefCell<Told>>) {
+    loop {
+        let number = {
+            let mut told = told.borrow_mut();
+            let sent = told.sent.entry(writer).or_insert(0);
+            *sent += 1;
+            *sent
+        };
+        let Some(revision) = write(&client, writer, number).await else { return };
+        let mut told = told.borrow_mut();
+        told.acknowledged.entry(writer).or_default().push((number, revision));
+        told.revision_max = told.revision_max.max(revision);
+    }
+}
+
+fn number(value: &[u8]) -> u64 {
+    std::str::from_utf8(value).unwrap().split_once(' ').unwrap().0.parse().unwrap()
+}
+
+/// Compares what the server has with what the clients were told.
+async fn check(client: &Client, told: &Told) {
+    let mut kv = client.kv.clone();
+    for writer in 0..WRITERS {
+        let request = RangeRequest { key: key(writer), ..RangeRequest::default() };
+        let reply = kv.range(request).await.unwrap().into_inner();
+        assert!(reply.header.unwrap().revision >= told.revision_max, "the revision went back");
+        let acknowledged = told.acknowledged.get(&writer).map_or(&[][..], Vec::as_slice);
+        let Some((last, last_revision)) = acknowledged.last().copied() else { continue };
+        let found = reply.kvs.first().expect("a key that was written");
+        assert!(
+            number(&found.value) >= last && found.mod_revision >= last_revision,
+            "writer {writer} was told that {last} is written at revision {last_revision}, found {} at {}",
+            number(&found.value),
+            found.mod_revision
+        );
+        assert!(number(&found.value) <= told.sent[&writer], "a number nobody sent");
+        for (number_then, revision) in acknowledged.iter().rev().take(READ_BACK) {
+            let request = RangeRequest { key: key(writer), revision: *revision, ..RangeRequest::default() };
+            let kvs = kv.range(request).await.unwrap().into_inner().kvs;
+            assert_eq!(number(&kvs[0].value), *number_then, "writer {writer} at revision {revision}");
+        }
+    }
+}
+
+async fn kill_loop(kills: u64) {
+    let dir = TempDir::new();
+    let data = dir.path().join("data");
+    let address = free_address();
+    let told = Rc::new(RefCell::new(Told::default()));
+    let mut random = Random::new(kills);
+    let mut slowest = Duration::ZERO;
+    for _ in 0..kills {
+        #[expect(
+            clippy::disallowed_methods,
+            reason = "reported, and compared with a bound no machine is near"
+        )]
+        let started = std::time::Instant::now();
+        let mut server = Server::revd_at(address, &data, &[]);
+        slowest = slowest.max(started.elapsed());
+        check(&connect(&server.endpoint()).await, &told.borrow()).await;
+        let tasks = tokio::task::LocalSet::new();
+        for number in 0..WRITERS {
+            let (endpoint, told) = (server.endpoint(), Rc::clone(&told));
+            tasks.spawn_local(async move { writer(connect(&endpoint).await, number, told).await });
+        }
+        let running = tasks.run_until(tokio::time::sleep(Duration::from_millis(60 + random.below(150))));
+        running.await;
+        server.kill();
+        tasks.await; // every writer sees the end
+    }
+    let server = Server::revd_at(address, &data, &[]);
+    check(&connect(&server.endpoint()).await, &told.borrow()).await;
+    let told = told.borrow();
+    let acknowledged: usize = told.acknowledged.values().map(Vec::len).sum();
+    println!("{kills} kills, {acknowledged} acknowledged writes all there, slowest start {slowest:?}");
+    assert!(acknowledged > 1_000, "the load was too small to show anything: {acknowledged} writes");
+    assert!(slowest < Duration::from_secs(10), "a start took {slowest:?}");
+}
+
+#[test]
+fn nothing_acknowledged_is_lost_when_the_process_is_killed() {
+    run(kill_loop(from_env("REVD_KILLS", 30)));
+}

@@ -1,0 +1,132 @@
+//! Starting, stopping, and what is refused.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::process::Command;
+
+use revd_proto::etcdserverpb::{MemberListRequest, PutRequest, RangeRequest, StatusRequest};
+
+use crate::harness::{Server, TempDir, connect, free_address, run};
+
+fn revd(args: &[&str]) -> (i32, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_revd")).args(args).env_clear().output().unwrap();
+    let text = [output.stdout, output.stderr].concat();
+    (output.status.code().unwrap_or(-1), String::from_utf8(text).unwrap())
+}
+
+fn put(key: &str) -> PutRequest {
+    PutRequest { key: key.to_owned().into(), value: "v".into(), ..PutRequest::default() }
+}
+
+#[test]
+fn a_stop_is_graceful_and_the_next_start_has_everything() {
+    run(async {
+        let dir = TempDir::new();
+        let data = dir.path().join("data");
+        for cores in ["1", "2", "6"] {
+            let mut server = Server::revd(&data, &["--cores", cores]);
+            let client = connect(&server.endpoint()).await;
+            client.kv.clone().put(put(&format!("with {cores} cores"))).await.unwrap();
+            let status = server.stop();
+            assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(15), "as etcd ends");
+            assert!(server.log().contains("ready to serve client requests"));
+        }
+        assert_eq!(std::fs::metadata(&data).unwrap().permissions().mode() & 0o777, 0o700);
+        let server = Server::revd(&data, &[]);
+        let client = connect(&server.endpoint()).await;
+        let all = RangeRequest { key: "\0".into(), range_end: "\0".into(), ..RangeRequest::default() };
+        assert_eq!(client.kv.clone().range(all).await.unwrap().into_inner().count, 3);
+    });
+}
+
+#[test]
+fn a_second_process_on_the_same_data_is_refused() {
+    let dir = TempDir::new();
+    let data = dir.path().join("data");
+    let _first = Server::revd(&data, &[]);
+    let url = format!("http://{}", free_address());
+    let (code, text) = revd(&[
+        "--data-dir",
+        data.to_str().unwrap(),
+        "--listen-client-urls",
+        &url,
+        "--advertise-client-urls",
+        &url,
+    ]);
+    assert_eq!(code, 1);
+    assert!(text.contains("another process uses the data directory"), "{text}");
+}
+
+#[test]
+fn a_taken_port_is_named() {
+    let dir = TempDir::new();
+    let first = Server::revd(&dir.path().join("first"), &[]);
+    let second = dir.path().join("second");
+    let url = first.endpoint();
+    let (code, text) = revd(&[
+        "--data-dir",
+        second.to_str().unwrap(),
+        "--listen-client-urls",
+        &url,
+        "--advertise-client-urls",
+        &url,
+    ]);
+    assert_eq!(code, 1);
+    assert!(text.contains(&first.address.to_string()) && text.contains("--listen-client-urls"), "{text}");
+}
+
+#[test]
+fn data_of_an_etcd_is_left_alone() {
+    let dir = TempDir::new();
+    std::fs::create_dir_all(dir.path().join("member/snap")).unwrap();
+    let (code, text) = revd(&["--data-dir", dir.path().to_str().unwrap()]);
+    assert_eq!(code, 1);
+    assert!(text.contains("holds the data of an etcd"), "{text}");
+}
+
+#[test]
+fn a_missing_log_is_refused() {
+    let dir = TempDir::new();
+    let data = dir.path().join("data");
+    let mut server = Server::revd(&data, &[]);
+    server.stop();
+    std::fs::remove_dir_all(data.join("member/wal")).unwrap();
+    let (code, text) = revd(&["--data-dir", data.to_str().unwrap()]);
+    assert_eq!(code, 1);
+    assert!(text.contains("holds no log"), "{text}");
+}
+
+#[test]
+fn versions_help_and_slips() {
+    let (code, text) = revd(&["--version"]);
+    assert_eq!(code, 0);
+    assert!(text.starts_with("etcd Version: 3.7.1\n") && text.contains("revd Version: "), "{text}");
+    let (code, text) = revd(&["--help"]);
+    assert!(code == 0 && text.contains("--data-dir"));
+    let (code, text) = revd(&["--data-dri", "x"]);
+    assert_eq!(code, 2);
+    assert!(text.contains("did you mean --data-dir?"), "{text}");
+}
+
+#[test]
+fn a_member_knows_itself() {
+    run(async {
+        let dir = TempDir::new();
+        let server =
+            Server::revd(&dir.path().join("data"), &["--name", "alice", "--initial-cluster-token", "t"]);
+        let client = connect(&server.endpoint()).await;
+        let list = client.cluster.clone().member_list(MemberListRequest { linearizable: true }).await;
+        let list = list.unwrap().into_inner();
+        let header = list.header.unwrap();
+        assert_eq!(header.revision, 0, "as etcd's");
+        assert_eq!(list.members.len(), 1);
+        assert_eq!(list.members[0].id, header.member_id);
+        assert_eq!(list.members[0].name, "alice");
+        assert_eq!(list.members[0].client_ur_ls, [server.endpoint()]);
+        let status = client.maintenance.clone().status(StatusRequest {}).await.unwrap().into_inner();
+        assert_eq!(status.leader, header.member_id);
+        assert_eq!((status.version.as_str(), status.storage_version.as_str()), ("3.7.1", "3.7.0"));
+        assert!(status.raft_applied_index > 0 && status.raft_applied_index <= status.raft_index);
+        assert!(status.db_size > 0 && status.db_size_in_use <= status.db_size);
+        assert_eq!(status.db_size_quota, 2 * 1024 * 1024 * 1024);
+    });
+}
