@@ -43,7 +43,7 @@ impl HashKv {
     pub fn new(view: View, revision: i64) -> Result<Self> {
         let revision = if revision < 0 { revision } else { view.reader().resolve(revision)? };
         let reader = view.reader();
-        let is_empty = reader.scan(KeyRange::From(b""), revision, Direction::Forward).next().is_none();
+        let is_empty = reader.scan(KeyRange::ALL, revision, Direction::Forward).next().is_none();
         let kept_at = if is_empty { reader.compact_revision() } else { revision };
         Ok(Self { view, revision, kept_at, last: Revision::default(), crc: crc32c::crc32c(b"key") })
     }

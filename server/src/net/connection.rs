@@ -27,7 +27,7 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
 /// What the connections of a core have in common.
 #[derive(Clone)]
-pub struct Shared {
+pub(super) struct Shared {
     /// The services.
     pub api: Rc<Api>,
     /// Where sockets read to.

@@ -17,7 +17,7 @@ const PREFIX_BYTES: usize = 5;
 
 /// Bytes of unfinished requests that a core holds; clones share the count.
 #[derive(Debug, Clone, Default)]
-pub struct RequestBytes(Rc<Cell<usize>>);
+pub(super) struct RequestBytes(Rc<Cell<usize>>);
 
 /// The messages of one request body.
 pub(super) struct Messages {

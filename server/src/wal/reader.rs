@@ -196,9 +196,15 @@ fn add(log: &mut Recovered, path: &Path, frame: Frame) -> Result<(), WalError> {
     }
     for entry in frame.content.entries {
         let next = log.base.0 + log.entries.len() as u64 + 1;
-        if entry.index > next || entry.index <= log.base.0 {
+        if entry.index > next {
             let what = format!("entry {} follows entry {}", entry.index, next - 1);
             return Err(damaged(path, log.end.offset, what));
+        }
+        if entry.index <= log.base.0 {
+            // The segment before, released since, ended with entries that this one replaces.
+            log.entries.clear();
+            log.base = (entry.index, entry.term);
+            continue;
         }
         let keep = usize::try_from(entry.index - log.base.0 - 1).expect("below the number of entries");
         log.entries.truncate(keep);

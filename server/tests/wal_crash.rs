@@ -1,0 +1,272 @@
+//! The log after a crash at any point of any write: the real writer writes, and from what it leaves on disk before and
+//! after each frame every image is made that a crash in between could leave: each prefix of the frame's sectors, random
+//! subsets of them, and files that were made but not yet filled. Reading an image must give what was acknowledged, or
+//! that and the whole frame that was in flight; nothing else.
+
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+use glommio::{LocalExecutorBuilder, Placement};
+use revd::wal::reader::{self, Recovered};
+use revd::wal::writer::{WalSeed, WalWriter};
+use revd::wal::{BLOCK, FrameContent, HardState, LogEntry, Owner, WalError};
+
+const OWNER: Owner = Owner { cluster: 11, member: 22 };
+const SEGMENT_BYTES: u64 = 16 * BLOCK as u64;
+const SECTOR: usize = 512;
+
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % bound
+    }
+}
+
+/// Segment files by number.
+type Files = BTreeMap<u64, Vec<u8>>;
+
+fn files(dir: &Path) -> Files {
+    let segment = |path: &Path| u64::from_str_radix(path.file_stem()?.to_str()?, 16).ok();
+    let paths = std::fs::read_dir(dir).unwrap().map(|file| file.unwrap().path());
+    let segments = paths.filter(|path| path.extension().is_some_and(|extension| extension == "wal"));
+    segments.filter_map(|path| Some((segment(&path)?, std::fs::read(&path).unwrap()))).collect()
+}
+
+fn seed(dir: PathBuf) -> WalSeed {
+    WalSeed {
+        dir,
+        segment_bytes: SEGMENT_BYTES,
+        secret: 0x5EED,
+        owner: OWNER,
+        hard_state: HardState { term: 1, vote: 0, commit: 1 },
+        last: (1, 1),
+        segments: std::collections::VecDeque::new(),
+        end: None,
+        sync: true,
+    }
+}
+
+/// What was acknowledged.
+#[derive(Debug, Clone, PartialEq)]
+struct Expected {
+    hard_state: HardState,
+    /// From index 2 on.
+    entries: Vec<LogEntry>,
+}
+
+impl Expected {
+    fn add(&mut self, frame: &FrameContent) {
+        self.hard_state = frame.hard_state.unwrap_or(self.hard_state);
+        for entry in &frame.entries {
+            self.entries.truncate(usize::try_from(entry.index).unwrap() - 2);
+            self.entries.push(entry.clone());
+        }
+    }
+
+    fn is(&self, found: &Recovered) -> bool {
+        let released = usize::try_from(found.base.0 - 1).unwrap();
+        self.hard_state == found.hard_state
+            && released <= self.entries.len()
+            && found.entries.iter().eq(&self.entries[released..])
+    }
+}
+
+fn frame(random: &mut Random, expected: &Expected, released: u64) -> FrameContent {
+    let mut frame = FrameContent::default();
+    let mut next = 2 + expected.entries.len() as u64;
+    // Now and then a new leader replaces the end of the log; what is released was committed and stays.
+    if random.below(10) == 0 {
+        next = (next - random.below(3)).max(released + 1);
+    }
+    let term = 1 + random.below(3);
+    if random.below(3) == 0 {
+        frame.hard_state = Some(HardState { term, vote: random.below(3), commit: next - 1 });
+    }
+    for _ in 0..random.below(4) + u64::from(frame.hard_state.is_none()) {
+        let size = usize::try_from(random.below(9_000)).unwrap();
+        let data = Bytes::from((0..size).map(|at| u8::try_from(at * 7 % 256).unwrap()).collect::<Vec<_>>());
+        frame.entries.push(LogEntry { index: next, term, kind: 0, data });
+        next += 1;
+    }
+    frame
+}
+
+fn read(dir: &Path, files: &Files) -> Result<Option<Recovered>, WalError> {
+    let files: Vec<_> = files.iter().map(|(number, bytes)| (*number, Bytes::from(bytes.clone()))).collect();
+    reader::assemble(dir, &files)
+}
+
+/// The sectors in which two states of the files differ, in the order in which they were written.
+fn changed_sectors(before: &Files, after: &Files) -> Vec<(u64, usize)> {
+    let mut sectors = Vec::new();
+    for (number, new) in after {
+        let zeros = vec![0; new.len()];
+        let old = before.get(number).unwrap_or(&zeros);
+        let differs = |sector: &usize| {
+            let (start, end) = (sector * SECTOR, (sector + 1) * SECTOR);
+            old.get(start..end) != new.get(start..end)
+        };
+        sectors.extend((0..new.len() / SECTOR).filter(differs).map(|sector| (*number, sector)));
+    }
+    sectors
+}
+
+/// Every image between two states.
+fn images(before: &Files, after: &Files, random: &mut Random) -> Vec<Files> {
+    let sectors = changed_sectors(before, after);
+    let with = |kept: &mut dyn FnMut(usize) -> bool| {
+        let mut image = before.clone();
+        for (position, (number, sector)) in sectors.iter().enumerate() {
+            let new = &after[number];
+            let file = image.entry(*number).or_insert_with(|| vec![0; new.len()]);
+            if kept(position) {
+                let range = sector * SECTOR..(sector + 1) * SECTOR;
+                file[range.clone()].copy_from_slice(&new[range]);
+            }
+        }
+        image
+    };
+    let mut images: Vec<Files> = (0..=sectors.len()).map(|prefix| with(&mut |at| at < prefix)).collect();
+    // A new segment's header is synced before anything else is written to it: only frames are torn at random.
+    if before.len() == after.len() {
+        images.extend((0..8).map(|_| with(&mut |_| random.below(2) == 0)));
+    }
+    images
+}
+
+/// What a crash left is opened again by the real writer, which goes on as if nothing had happened.
+async fn go_on(image: &Files, found: &Recovered, random: &mut Random) {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    for (number, bytes) in image {
+        std::fs::write(dir.path().join(reader::segment_name(*number)), bytes).unwrap();
+    }
+    let mut seed = seed(dir.path().to_owned());
+    seed.set_recovered(found);
+    let mut writer = WalWriter::open(seed).await.unwrap();
+    let mut expected = Expected { hard_state: found.hard_state, entries: Vec::new() };
+    // As if all released entries had been one entry each of no interest.
+    let blank = |index| LogEntry { index, term: 0, kind: 0, data: Bytes::new() };
+    expected.entries.extend((2..=found.base.0).map(blank));
+    expected.entries.extend(found.entries.iter().cloned());
+    for _ in 0..3 {
+        let next = 2 + expected.entries.len() as u64;
+        let data = Bytes::from(vec![b'x'; usize::try_from(random.below(5_000)).unwrap()]);
+        let frame = FrameContent {
+            hard_state: None,
+            entries: vec![LogEntry { index: next, term: 9, kind: 0, data }],
+        };
+        writer.append(&frame).await.unwrap();
+        expected.add(&frame);
+        let again = reader::read(dir.path()).unwrap().unwrap();
+        assert!(expected.is(&again), "after a crash and {next} entries");
+    }
+}
+
+async fn crash_everywhere(frames: u64) -> usize {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let mut random = Random(0x9E37_79B9_7F4A_7C15);
+    let mut writer = WalWriter::open(seed(dir.path().to_owned())).await.unwrap();
+    let mut expected =
+        Expected { hard_state: HardState { term: 1, vote: 0, commit: 1 }, entries: Vec::new() };
+    let (mut count, mut released) = (0, 1);
+    for _ in 0..frames {
+        let frame = frame(&mut random, &expected, released);
+        let before = files(dir.path());
+        writer.append(&frame).await.unwrap();
+        let after = files(dir.path());
+        let acknowledged = expected.clone();
+        expected.add(&frame);
+        for (position, image) in images(&before, &after, &mut random).into_iter().enumerate() {
+            let found = read(dir.path(), &image);
+            let found = found.unwrap_or_else(|error| panic!("image {position}: {error}")).expect("a log");
+            assert!(acknowledged.is(&found) || expected.is(&found), "image {position} holds something else");
+            if random.below(60) == 0 {
+                go_on(&image, &found, &mut random).await;
+            }
+            count += 1;
+        }
+        assert!(expected.is(&read(dir.path(), &after).unwrap().unwrap()), "an acknowledged frame is lost");
+        if random.below(6) == 0 {
+            let last = 1 + expected.entries.len() as u64;
+            released = released.max(last.saturating_sub(random.below(6)));
+            writer.release(released).unwrap();
+        }
+    }
+    count
+}
+
+#[test]
+fn a_crash_loses_nothing_acknowledged_and_keeps_nothing_torn() {
+    let core = LocalExecutorBuilder::new(Placement::Unbound).spawn(|| crash_everywhere(150)).unwrap();
+    let count = core.join().unwrap();
+    println!("{count} crash images");
+    assert!(count > 3_000, "only {count} images");
+}
+
+/// A whole log of several segments.
+fn whole_log(dir: &Path) -> Files {
+    let path = dir.to_owned();
+    let core = LocalExecutorBuilder::new(Placement::Unbound)
+        .spawn(move || async move {
+            let mut random = Random(77);
+            let mut writer = WalWriter::open(seed(path)).await.unwrap();
+            let mut expected = Expected { hard_state: HardState::default(), entries: Vec::new() };
+            for _ in 0..40 {
+                let frame = frame(&mut random, &expected, 1);
+                writer.append(&frame).await.unwrap();
+                expected.add(&frame);
+            }
+        })
+        .unwrap();
+    core.join().unwrap();
+    files(dir)
+}
+
+#[test]
+fn damage_before_the_end_is_named_and_never_taken_for_the_end() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let good = whole_log(dir.path());
+    let whole = read(dir.path(), &good).unwrap().unwrap();
+    assert!(good.len() > 3);
+    let last_frame = {
+        let end = usize::try_from(whole.end.offset).unwrap();
+        (whole.end.segment, end)
+    };
+    let mut refused = 0;
+    for (number, bytes) in &good {
+        let used = if *number == last_frame.0 { last_frame.1 } else { bytes.len() };
+        for block in 0..used / BLOCK {
+            let mut bad = good.clone();
+            let at = block * BLOCK + 21;
+            bad.get_mut(number).unwrap()[at] ^= 0x40;
+            match read(dir.path(), &bad) {
+                Err(error) => {
+                    let text = error.to_string();
+                    assert!(text.contains(".wal") && text.contains("offset"), "{text}");
+                    refused += 1;
+                }
+                // Zeros behind a segment's last frame; or the very last frame, which looks like one cut short.
+                Ok(found) => {
+                    let found = found.unwrap();
+                    let lost = whole.end.frame - found.end.frame;
+                    assert!(lost <= 1, "damage in segment {number}, block {block} lost {lost} frames silently");
+                    assert!(lost == 0 || *number == last_frame.0);
+                }
+            }
+        }
+        if *number != last_frame.0 && good.first_key_value().unwrap().0 != number {
+            let mut bad = good.clone();
+            bad.remove(number);
+            assert!(matches!(read(dir.path(), &bad), Err(WalError::Gap { .. })));
+        }
+    }
+    println!("{refused} damages refused");
+    assert!(refused > 30);
+}
