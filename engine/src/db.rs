@@ -1,6 +1,6 @@
 //! One tree file: opening it and committing to it.
 //!
-//! The durability protocol ([`commit`]): write every new page to places that no state anyone can still see uses;
+//! The durability protocol (`commit`): write every new page to places that no state anyone can still see uses;
 //! sync; write the other meta slot; sync. A crash before the slot is whole leaves the state before, after it the
 //! state after. Nothing has to be repaired when a file is opened.
 

@@ -41,12 +41,18 @@ fn put(state: &mut BTreeMap<Vec<u8>, KeyMeta>, key: &[u8], modified: Revision) {
 fn check(root: &IndexRoot, states: &States, at: i64, random: &mut Random, keys: u64) {
     let state = &states[usize::try_from(at).unwrap()];
     let (start, end) = (key(random, keys), key(random, keys));
-    let ranges = [KeyRange::ALL, KeyRange::One(&start), KeyRange::From(&start), KeyRange::from_wire(&start, &end)];
+    let ranges =
+        [KeyRange::ALL, KeyRange::One(&start), KeyRange::From(&start), KeyRange::from_wire(&start, &end)];
     for range in ranges {
         let expected: Vec<_> = state.iter().filter(|(key, _)| range.contains(key)).collect();
         let found: Vec<_> = root.scan(range, at, Direction::Forward).collect();
         assert_eq!(found.len(), expected.len(), "{range:?} at {at}");
-        assert!(found.iter().zip(&expected).all(|(found, expected)| (found.0, &found.1) == (&expected.0[..], expected.1)));
+        assert!(
+            found
+                .iter()
+                .zip(&expected)
+                .all(|(found, expected)| (found.0, &found.1) == (&expected.0[..], expected.1))
+        );
         let mut reverse: Vec<_> = root.scan(range, at, Direction::Reverse).collect();
         reverse.reverse();
         assert_eq!(reverse, found, "{range:?} at {at} backwards");
@@ -91,7 +97,8 @@ fn the_index_equals_its_twin() {
                 held.push((index.root().clone(), states.len()));
             }
             if random.below(20) == 0 {
-                let at = compacted + i64::try_from(random.below(u64::try_from(main - compacted + 1).unwrap())).unwrap();
+                let at = compacted
+                    + i64::try_from(random.below(u64::try_from(main - compacted + 1).unwrap())).unwrap();
                 check(index.root(), &states, at, &mut random, keys);
                 check(index.root(), &states, main, &mut random, keys);
             }

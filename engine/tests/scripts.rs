@@ -150,10 +150,16 @@ impl StoreRunner {
             match op {
                 ["put", key, value] => {
                     let put = txn.put(key.as_bytes(), &bytes_of(value), 0);
-                    writeln!(out, "{key}: version {}, created at {}", put.meta.version, put.meta.create_revision)?;
+                    writeln!(
+                        out,
+                        "{key}: version {}, created at {}",
+                        put.meta.version, put.meta.create_revision
+                    )?;
                 }
                 ["del", key, end @ ..] => {
-                    let end = end.first().map_or(&b""[..], |end| if *end == "end" { b"\0" } else { end.as_bytes() });
+                    let end = end
+                        .first()
+                        .map_or(&b""[..], |end| if *end == "end" { b"\0" } else { end.as_bytes() });
                     let deleted = txn.delete_range(KeyRange::from_wire(key.as_bytes(), end));
                     writeln!(out, "deleted {}", deleted.len())?;
                 }
@@ -175,7 +181,13 @@ fn read(reader: Reader<'_>, args: &[&str]) -> Output {
         let record = StoredRecord::parse(reader.record(meta.modified)?).unwrap();
         let Revision { main, sub } = meta.modified;
         let value = shown(record.value);
-        writeln!(out, "{} = {value} ({main}.{sub}, created {}, version {})", shown(key), meta.create_revision, meta.version)?;
+        writeln!(
+            out,
+            "{} = {value} ({main}.{sub}, created {}, version {})",
+            shown(key),
+            meta.create_revision,
+            meta.version
+        )?;
     }
     write!(out, "{} keys of revision {at}", reader.count(KeyRange::ALL, at)?)?;
     Ok(out)
@@ -195,16 +207,26 @@ impl Runner for StoreRunner {
                 Ok(String::new())
             }
             "checkpoint" => {
-                let kind = if args.contains(&"index") { CheckpointKind::WithIndex } else { CheckpointKind::Auto };
-                let Some(checkpoint) = self.store.checkpoint(kind) else { return Ok("nothing to do".to_owned()) };
+                let kind =
+                    if args.contains(&"index") { CheckpointKind::WithIndex } else { CheckpointKind::Auto };
+                let Some(checkpoint) = self.store.checkpoint(kind) else {
+                    return Ok("nothing to do".to_owned());
+                };
                 let written = checkpoint.write()?;
                 let durable = self.store.finish_checkpoint(written);
-                Ok(format!("applied up to {}, compaction pending: {}", durable.applied.index, durable.compaction_pending))
+                Ok(format!(
+                    "applied up to {}, compaction pending: {}",
+                    durable.applied.index, durable.compaction_pending
+                ))
             }
             "reopen" => {
                 self.store = Store::open(Arc::new(self.disk.clone()), STORE)?;
                 check(self.store.db().unwrap())?;
-                Ok(format!("revision {}, applied up to {}", self.store.revision(), self.store.applied().index))
+                Ok(format!(
+                    "revision {}, applied up to {}",
+                    self.store.revision(),
+                    self.store.applied().index
+                ))
             }
             "records" => {
                 let view = self.store.view();
@@ -213,19 +235,24 @@ impl Runner for StoreRunner {
                     let record = StoredRecord::parse(bytes).unwrap();
                     let Revision { main, sub } = key.revision;
                     let what = format!("{:?}", key.kind).to_lowercase();
-                    writeln!(out, "{main}.{sub} {what} {} = {}", shown(record.key), shown(record.value)).unwrap();
+                    writeln!(out, "{main}.{sub} {what} {} = {}", shown(record.key), shown(record.value))
+                        .unwrap();
                     Ok(true)
                 })?;
                 Ok(out)
             }
             "hash" => {
-                let mut hash = HashKv::new(self.store.view(), args.first().map_or(0, |at| at.parse().unwrap()))?;
+                let mut hash =
+                    HashKv::new(self.store.view(), args.first().map_or(0, |at| at.parse().unwrap()))?;
                 let hashed = loop {
                     if let Some(hashed) = hash.step(1)? {
                         break hashed;
                     }
                 };
-                Ok(format!("{} up to {}, compacted at {}", hashed.hash, hashed.revision, hashed.compact_revision))
+                Ok(format!(
+                    "{} up to {}, compacted at {}",
+                    hashed.hash, hashed.revision, hashed.compact_revision
+                ))
             }
             name => Err(format!("unknown command {name}").into()),
         }

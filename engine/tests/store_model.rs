@@ -1,6 +1,8 @@
 //! The store against a naive twin that keeps every record of every revision, through checkpoints, compactions,
 //! reverted transactions, reopening, and crashes at any write.
 
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -1,5 +1,7 @@
 //! Random transactions against `BTreeMap`, on tiny pages, with a whole-file check after each commit.
 
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -256,7 +256,10 @@ fn damage_before_the_end_is_named_and_never_taken_for_the_end() {
                 Ok(found) => {
                     let found = found.unwrap();
                     let lost = whole.end.frame - found.end.frame;
-                    assert!(lost <= 1, "damage in segment {number}, block {block} lost {lost} frames silently");
+                    assert!(
+                        lost <= 1,
+                        "damage in segment {number}, block {block} lost {lost} frames silently"
+                    );
                     assert!(lost == 0 || *number == last_frame.0);
                 }
             }

@@ -50,7 +50,7 @@ impl MmapDisk {
 }
 
 impl Disk for MmapDisk {
-    fn len(&self) -> Result<u64> {
+    fn file_len(&self) -> Result<u64> {
         self.checked("asking the length of", self.file.metadata()).map(|data| data.len())
     }
 
@@ -70,7 +70,7 @@ impl Disk for MmapDisk {
     }
 
     fn map(&self) -> Result<Map> {
-        let len = self.len()?;
+        let len = self.file_len()?;
         let mut current = self.map.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(map) = current.as_ref().filter(|map| map.bytes().len() as u64 >= len) {
             return Ok(map.clone());

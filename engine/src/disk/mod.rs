@@ -25,7 +25,7 @@ pub trait Disk: Send + Sync {
     ///
     /// # Errors
     /// When the system does not say.
-    fn len(&self) -> Result<u64>;
+    fn file_len(&self) -> Result<u64>;
 
     /// Grows or shrinks; new bytes are zero. Durable after `sync`.
     ///

@@ -121,7 +121,7 @@ impl SimDisk {
 }
 
 impl Disk for SimDisk {
-    fn len(&self) -> Result<u64> {
+    fn file_len(&self) -> Result<u64> {
         Ok(self.state().bytes.len() as u64)
     }
 

@@ -2,7 +2,7 @@
 //!
 //! A checkpoint takes what was applied up to a moment and makes it durable as one commit: new records (they lie at
 //! the right edge of their table), changed rows of small tables, now and then the changed part of the key index,
-//! a step of compaction, and the [`Standing`] that says up to which log entry all this is true. Preparing it is a
+//! a step of compaction, and the `Standing` that says up to which log entry all this is true. Preparing it is a
 //! few reference counts; everything else happens in [`Checkpoint::write`], on any thread, while the store goes on.
 //!
 //! Compaction at R may remove a record only if the saved index does not need it any more: the index must be saved

@@ -61,7 +61,7 @@ impl Frame {
             self.byte((value & 0x7f) as u8 | 0x80);
             value >>= 7;
         }
-        self.byte(value as u8);
+        self.byte((value & 0x7f) as u8);
     }
 
     fn byte(&mut self, byte: u8) {

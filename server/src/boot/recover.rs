@@ -74,45 +74,13 @@ pub fn open(config: &Config) -> anyhow::Result<Member> {
     let mut store = open_store(&tree)?;
     let found = reader::read(&config.wal_dir)?;
     let is_new = store.applied().index == 0;
-    if is_new && !config.new_cluster {
-        bail!("--initial-cluster-state existing: joining a cluster is not supported by this version");
-    }
-    if is_new && found.is_some() {
-        bail!(
-            "{} holds a log but {} is new: put the tree file back, or start with an empty --data-dir and --wal-dir",
-            config.wal_dir.display(),
-            tree.display()
-        );
-    }
     if is_new {
+        check_may_be_made(config, &tree, found.is_some())?;
         make(&mut store, config)?;
         sync_dir(&member_dir)?;
     }
-    let mut wal = new_wal_seed(config)?;
-    let log = match found {
-        Some(log) => {
-            wal.set_recovered(&log);
-            log
-        }
-        None if store.applied() == BIRTH => empty_log(owner_of(&store)?),
-        None => bail!(
-            "{} holds no log although {} was applied up to entry {}: put the log back, or restore this member from a \
-             snapshot",
-            config.wal_dir.display(),
-            tree.display(),
-            store.applied().index
-        ),
-    };
-    wal.owner = log.owner;
+    let (log, wal) = open_log(config, &tree, &store, found)?;
     let identity = Identity { cluster: log.owner.cluster, member: log.owner.member };
-    if schema::member(store.tables(), identity.member).is_none() {
-        bail!(
-            "the log in {} belongs to member {:x}, the tree file {} does not know it: they are not of one member",
-            config.wal_dir.display(),
-            identity.member,
-            tree.display()
-        );
-    }
     let applied = store.applied().index;
     let node_config = NodeConfig {
         id: identity.member,
@@ -133,6 +101,54 @@ pub fn open(config: &Config) -> anyhow::Result<Member> {
     );
     let origin = Origin { member: identity.member, boot: random()? };
     Ok(Member { identity, origin, machine: Machine::new(store, origin), node, wal, lock })
+}
+
+fn check_may_be_made(config: &Config, tree: &Path, has_log: bool) -> anyhow::Result<()> {
+    if !config.new_cluster {
+        bail!("--initial-cluster-state existing: joining a cluster is not supported by this version");
+    }
+    if has_log {
+        bail!(
+            "{} holds a log but {} is new: put the tree file back, or start with an empty --data-dir and --wal-dir",
+            config.wal_dir.display(),
+            tree.display()
+        );
+    }
+    Ok(())
+}
+
+/// The log as it was found, or the empty one of a member that was just made.
+fn open_log(
+    config: &Config,
+    tree: &Path,
+    store: &Store,
+    found: Option<Recovered>,
+) -> anyhow::Result<(Recovered, WalSeed)> {
+    let mut wal = new_wal_seed(config)?;
+    let log = match found {
+        Some(log) => {
+            wal.set_recovered(&log);
+            log
+        }
+        None if store.applied() == BIRTH => empty_log(owner_of(store)?),
+        None => bail!(
+            "{} holds no log although {} was applied up to entry {}: put the log back, or restore this member from a \
+             snapshot",
+            config.wal_dir.display(),
+            tree.display(),
+            store.applied().index
+        ),
+    };
+    wal.owner = log.owner;
+    if schema::member(store.tables(), log.owner.member).is_none() {
+        bail!(
+            "the log in {} belongs to member {:x}, the tree file {} does not know it: they are not of one member",
+            config.wal_dir.display(),
+            log.owner.member,
+            tree.display()
+        );
+    }
+    Ok((log, wal))
 }
 
 fn lock(data_dir: &Path) -> anyhow::Result<File> {

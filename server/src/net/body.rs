@@ -62,10 +62,13 @@ pub(super) enum ReplyBody {
     Stream(Box<StreamBody>),
 }
 
+/// A running call.
+type RunningCall = Pin<Box<dyn Future<Output = Result<(), Status>>>>;
+
 /// A call that is running, and what it has produced.
 pub(super) struct StreamBody {
     /// The call itself; gone when it is over.
-    call: Option<Pin<Box<dyn Future<Output = Result<(), Status>>>>>,
+    call: Option<RunningCall>,
     queue: ReplyQueue,
     chunks: VecDeque<Bytes>,
     trailers: Option<HeaderMap>,
@@ -82,7 +85,7 @@ impl ReplyBody {
 
     /// The replies that `call` puts into `queue`, and its result.
     #[must_use]
-    pub(super) fn stream(call: Pin<Box<dyn Future<Output = Result<(), Status>>>>, queue: ReplyQueue) -> Self {
+    pub(super) fn stream(call: RunningCall, queue: ReplyQueue) -> Self {
         Self::Stream(Box::new(StreamBody {
             call: Some(call),
             queue,

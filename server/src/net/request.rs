@@ -40,9 +40,7 @@ impl Messages {
     /// The messages of `body`; one of more than `message_bytes_max` is refused.
     #[must_use]
     pub(super) fn new(body: Incoming, message_bytes_max: usize, core: &RequestBytes) -> Self {
-        let received =
-            Received { bytes: Bytes::new(), joined: BytesMut::new(), counted: 0, core: core.clone() };
-        Self { body, received, message_bytes_max }
+        Self { body, received: Received::new(core), message_bytes_max }
     }
 
     /// The only message of a call.
@@ -85,6 +83,10 @@ impl Requests for Messages {
 }
 
 impl Received {
+    fn new(core: &RequestBytes) -> Self {
+        Self { bytes: Bytes::new(), joined: BytesMut::new(), counted: 0, core: core.clone() }
+    }
+
     fn len(&self) -> usize {
         self.bytes.len() + self.joined.len()
     }
@@ -152,7 +154,7 @@ mod tests {
     use super::*;
 
     fn received() -> Received {
-        Received { bytes: Bytes::new(), joined: BytesMut::new(), counted: 0, core: RequestBytes::default() }
+        Received::new(&RequestBytes::default())
     }
 
     #[test]
@@ -195,7 +197,7 @@ mod tests {
         let core = RequestBytes::default();
         let held = limits::REQUEST_BYTES_PER_CORE_MAX - 10;
         core.0.set(held);
-        let mut received = Received { core: core.clone(), ..received() };
+        let mut received = Received::new(&core);
         received.add(Bytes::from_static(&[0, 0, 0, 0, 99])).unwrap();
         received.add(Bytes::from_static(&[0; 10])).unwrap();
         assert!(received.add(Bytes::from_static(&[0; 1])).is_err());

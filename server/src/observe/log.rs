@@ -158,7 +158,6 @@ pub fn fatal(message: &str, fields: Value) -> ! {
 }
 
 /// raft-rs's messages in our log, one level lower than it thinks of them: they explain, they do not alarm.
-#[must_use]
 pub fn for_raft() -> slog::Logger {
     slog::Logger::root(RaftDrain, slog::o!())
 }

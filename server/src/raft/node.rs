@@ -242,9 +242,7 @@ impl Node {
 }
 
 fn to_raft(entry: &LogEntry) -> Entry {
-    let mut out = Entry::default();
-    out.index = entry.index;
-    out.term = entry.term;
+    let mut out = Entry { index: entry.index, term: entry.term, ..Entry::default() };
     out.set_entry_type(match entry.kind {
         1 => EntryType::EntryConfChange,
         2 => EntryType::EntryConfChangeV2,

@@ -2,7 +2,6 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
-use std::time::Duration;
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use prost::Message as _;

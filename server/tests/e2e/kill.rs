@@ -19,7 +19,7 @@ const WRITERS: u64 = 24;
 const READ_BACK: usize = 20;
 
 /// What the clients were told.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Told {
     /// Per writer: the number last sent, and the acknowledged ones with their revisions.
     sent: BTreeMap<u64, u64>,
@@ -40,7 +40,7 @@ fn put(writer: u64, number: u64) -> PutRequest {
 /// Half of the writers put, the others compare and swap: a lost write would show as a failed comparison too.
 async fn write(client: &Client, writer: u64, number: u64) -> Option<i64> {
     let mut kv = client.kv.clone();
-    if writer % 2 == 0 {
+    if writer.is_multiple_of(2) {
         return kv
             .put(put(writer, number))
             .await
@@ -121,7 +121,8 @@ async fn kill_loop(kills: u64) {
         let started = std::time::Instant::now();
         let mut server = Server::revd_at(address, &data, &[]);
         slowest = slowest.max(started.elapsed());
-        check(&connect(&server.endpoint()).await, &told.borrow()).await;
+        let so_far = told.borrow().clone();
+        check(&connect(&server.endpoint()).await, &so_far).await;
         let tasks = tokio::task::LocalSet::new();
         for number in 0..WRITERS {
             let (endpoint, told) = (server.endpoint(), Rc::clone(&told));
@@ -133,8 +134,8 @@ async fn kill_loop(kills: u64) {
         tasks.await; // every writer sees the end
     }
     let server = Server::revd_at(address, &data, &[]);
-    check(&connect(&server.endpoint()).await, &told.borrow()).await;
-    let told = told.borrow();
+    let told = told.borrow().clone();
+    check(&connect(&server.endpoint()).await, &told).await;
     let acknowledged: usize = told.acknowledged.values().map(Vec::len).sum();
     println!("{kills} kills, {acknowledged} acknowledged writes all there, slowest start {slowest:?}");
     assert!(acknowledged > 1_000, "the load was too small to show anything: {acknowledged} writes");

@@ -4,6 +4,7 @@
 //! fails there.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
+#![allow(unreachable_pub, reason = "a test binary exports nothing")]
 
 mod bad_input;
 mod changed_twice;

@@ -7,7 +7,7 @@ mod random;
 
 pub use clients::{Client, connect};
 pub use peers::{Peers, peers};
-pub use process::{Server, TempDir, free_address, wait_until};
+pub use process::{Server, TempDir, free_address};
 pub use random::Random;
 
 /// Runs a test's future.

@@ -1,0 +1,218 @@
+//! Style as a test: what docs/STYLE.md says and a compiler does not.
+
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
+
+use std::path::{Path, PathBuf};
+
+/// Lines of a file, tests inside it included.
+const FILE_LINES_MAX: usize = 600;
+/// Lines of a function; clippy counts code lines, this counts all.
+const FUNCTION_LINES_MAX: usize = 90;
+
+/// Files that may talk to the runtime: the loops, and what they carry things out with.
+const MAY_USE_GLOMMIO: &[&str] = &[
+    "server/src/boot/mod.rs",
+    "server/src/boot/runtime.rs",
+    "server/src/cores/edge.rs",
+    "server/src/cores/log.rs",
+    "server/src/cores/state.rs",
+    "server/src/net/connection.rs",
+    "server/src/net/hyper_io.rs",
+    "server/src/net/listen.rs",
+    "server/src/net/mod.rs",
+    "server/src/wal/writer.rs",
+    "server/src/xcore/mailbox.rs",
+    "server/tests/wal_crash.rs",
+];
+
+/// Files that may hold unsafe code.
+const MAY_USE_UNSAFE: &[&str] = &["engine/src/disk/mmap.rs", "server/src/net/listen.rs"];
+
+/// Modules of the server and of the engine, highest first: each may use those behind it.
+const SERVER_LAYERS: &[&str] =
+    &["boot", "cores", "net", "api", "raft", "wal", "apply", "read", "cluster", "schema", "xcore"];
+const SERVER_LEAVES: &[&str] = &["clock", "config", "error", "limits", "observe", "version"];
+const ENGINE_LAYERS: &[&str] = &["mvcc", "check", "db", "btree", "space", "meta", "page", "disk"];
+/// `txn` is one half of `db`: a transaction and the file it changes know each other.
+const ENGINE_LEAVES: &[&str] = &["error", "limits", "Error", "Result", "txn"];
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
+}
+
+/// Every Rust file of ours: its path from the root, and its text.
+fn sources() -> Vec<(String, String)> {
+    let mut found = Vec::new();
+    let mut folders: Vec<PathBuf> =
+        ["engine", "server", "proto", "bench", "loadgen"].iter().map(|folder| root().join(folder)).collect();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() && !path.ends_with("target") {
+                folders.push(path);
+            } else if path.extension().is_some_and(|extension| extension == "rs") {
+                let name = path.strip_prefix(root()).unwrap().to_str().unwrap().to_owned();
+                found.push((name, std::fs::read_to_string(path).unwrap()));
+            }
+        }
+    }
+    found.sort();
+    assert!(found.len() > 80, "only {} files", found.len());
+    found
+}
+
+fn assert_none(problems: &[String], rule: &str) {
+    assert!(problems.is_empty(), "{rule}:\n{}", problems.join("\n"));
+}
+
+#[test]
+fn every_file_says_what_it_is_for() {
+    let without = sources().into_iter().filter(|(_, text)| !text.starts_with("//! ")).map(|(name, _)| name);
+    assert_none(&without.collect::<Vec<_>>(), "the first line of a file is a //! sentence");
+}
+
+#[test]
+fn files_and_functions_are_short() {
+    let mut problems = Vec::new();
+    for (name, text) in sources() {
+        let lines: Vec<&str> = text.lines().collect();
+        if lines.len() > FILE_LINES_MAX {
+            problems.push(format!("{name} has {} lines, at most {FILE_LINES_MAX}", lines.len()));
+        }
+        for (start, line) in lines.iter().enumerate() {
+            let indent = line.len() - line.trim_start().len();
+            let head = line.trim_start().trim_start_matches("pub(crate) ").trim_start_matches("pub(super) ");
+            let head = head.trim_start_matches("pub ").trim_start_matches("async ");
+            if !head.starts_with("fn ") || line.ends_with(';') {
+                continue;
+            }
+            let close = format!("{}}}", " ".repeat(indent));
+            let length = lines[start..].iter().position(|line| *line == close).unwrap_or(0);
+            if length > FUNCTION_LINES_MAX {
+                problems.push(format!("{name}:{}: a function of {length} lines", start + 1));
+            }
+        }
+    }
+    assert_none(&problems, "short files and functions");
+}
+
+#[test]
+fn source_is_plain_text_without_loose_ends() {
+    let mut problems = Vec::new();
+    for (name, text) in sources() {
+        let marks = [concat!("FIX", "ME"), concat!("TO", "DO"), concat!("XX", "X:")];
+        for (number, line) in text.lines().enumerate() {
+            if !line.is_ascii() || marks.iter().any(|mark| line.contains(mark)) {
+                problems.push(format!("{name}:{}: {line}", number + 1));
+            }
+        }
+    }
+    assert_none(&problems, "ASCII only, nothing left for later");
+}
+
+#[test]
+fn only_loops_know_the_runtime() {
+    let mut problems = Vec::new();
+    for (name, text) in sources() {
+        let mut code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let uses = code.any(|line| line.contains(concat!("glommio", "::")));
+        if uses && !MAY_USE_GLOMMIO.contains(&name.as_str()) {
+            problems.push(name);
+        }
+    }
+    assert_none(&problems, "only the files listed in this test may use glommio");
+    let names: Vec<String> = sources().into_iter().map(|(name, _)| name).collect();
+    for listed in MAY_USE_GLOMMIO.iter().chain(MAY_USE_UNSAFE) {
+        assert!(names.iter().any(|name| name == listed), "{listed} is listed here but not there any more");
+    }
+}
+
+#[test]
+fn unsafe_code_is_where_it_is_expected() {
+    let word = concat!("uns", "afe");
+    let mut problems = Vec::new();
+    for (name, text) in sources() {
+        let mut code = text.lines().filter(|line| !line.trim_start().starts_with("//"));
+        let opens = [format!("{word} {{"), format!("{word} fn"), format!("{word} impl")];
+        if code.any(|line| opens.iter().any(|open| line.contains(open)))
+            && !MAY_USE_UNSAFE.contains(&name.as_str())
+        {
+            problems.push(name);
+        }
+    }
+    assert_none(&problems, "only the files listed in this test may hold such code");
+}
+
+/// Uses of another module of the same crate, except in tests at a file's end.
+fn uses(text: &str) -> impl Iterator<Item = (usize, &str)> {
+    let code = text.split("\n#[cfg(test)]\nmod tests").next().unwrap();
+    let lines = code.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//"));
+    lines.flat_map(|(number, line)| {
+        let after = line.split("crate::").skip(1).filter(|_| !line.contains("$crate"));
+        after.map(move |rest| {
+            let end =
+                rest.find(|letter: char| !letter.is_alphanumeric() && letter != '_').unwrap_or(rest.len());
+            (number + 1, &rest[..end])
+        })
+    })
+}
+
+fn check_layers(source: &str, layers: &[&str], leaves: &[&str]) {
+    let mut problems = Vec::new();
+    let mut checked = 0;
+    for (name, text) in sources() {
+        let Some(inside) = name.strip_prefix(source) else { continue };
+        let module = inside.split(['/', '.']).next().unwrap();
+        let Some(own) = layers.iter().position(|layer| *layer == module) else { continue };
+        for (line, used) in uses(&text) {
+            checked += 1;
+            let below = layers.iter().position(|layer| *layer == used).is_some_and(|used| used >= own);
+            if !below && !leaves.contains(&used) && !used.is_empty() {
+                problems.push(format!("{name}:{line}: {module} must not use {used}"));
+            }
+        }
+    }
+    assert!(checked > 30, "the search finds nothing");
+    assert_none(&problems, "a module uses only those below it");
+}
+
+#[test]
+fn layers_of_the_server() {
+    check_layers("server/src/", SERVER_LAYERS, SERVER_LEAVES);
+    // lib.rs lists them in the same order, for those who read it.
+    let lib = std::fs::read_to_string(root().join("server/src/lib.rs")).unwrap();
+    let listed = lib.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'));
+    let expected = SERVER_LAYERS.iter().chain(SERVER_LEAVES).copied();
+    assert!(listed.eq(expected), "lib.rs lists other modules, or in another order");
+}
+
+#[test]
+fn layers_of_the_engine() {
+    check_layers("engine/src/", ENGINE_LAYERS, ENGINE_LEAVES);
+}
+
+#[test]
+fn the_engine_stays_small_inside() {
+    let manifest = std::fs::read_to_string(root().join("engine/Cargo.toml")).unwrap();
+    let section = manifest.split("[dependencies]").nth(1).unwrap().split("\n[").next().unwrap();
+    let dependencies: Vec<&str> = section.lines().filter(|line| line.contains('=')).collect();
+    assert!(dependencies.len() <= 3, "{dependencies:?}");
+}
+
+#[test]
+fn every_dependency_says_why_it_is_there() {
+    let mut problems = Vec::new();
+    for folder in ["engine", "server", "proto", "bench", "loadgen"] {
+        let path = root().join(folder).join("Cargo.toml");
+        let manifest = std::fs::read_to_string(&path).unwrap();
+        let mut inside = false;
+        for line in manifest.lines() {
+            if line.starts_with('[') {
+                inside = line.contains("dependencies");
+            } else if inside && line.contains(" = ") && !line.contains(" # ") {
+                problems.push(format!("{folder}: {line}"));
+            }
+        }
+    }
+    assert_none(&problems, "a reason behind each dependency");
+}
