@@ -1,4 +1,6 @@
-//! Appending to the log: direct writes into prepared segments, one sync per frame.
+//! Appending to the log: one direct, synchronous write per frame into a prepared segment. Opened with O_DSYNC, the file
+//! makes a write durable before it completes: one request to the kernel where a write and a sync would be two
+//! (docs/decisions/0004-log-writes.md has the figures).
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -36,7 +38,7 @@ pub struct WalSeed {
     pub segments: VecDeque<SegmentInfo>,
     /// Where the next frame goes; none for a new log.
     pub end: Option<LogEnd>,
-    /// Frames are synced; only `--unsafe-no-fsync` turns it off.
+    /// Writes are durable when they complete; only `--unsafe-no-fsync` turns it off.
     pub sync: bool,
 }
 
@@ -69,7 +71,7 @@ impl WalWriter {
     /// When a file cannot be made or opened.
     pub async fn open(mut seed: WalSeed) -> Result<Self, WalError> {
         let file = match seed.end {
-            Some(end) => open_segment(&seed.dir.join(segment_name(end.segment))).await?,
+            Some(end) => open_segment(&seed.dir.join(segment_name(end.segment)), seed.sync).await?,
             None => {
                 // Frame numbers go on across segments; the first segment begins with frame 1.
                 let before = LogEnd { segment: 0, life: 0, offset: 0, frame: 1 };
@@ -96,9 +98,6 @@ impl WalWriter {
         }
         let id = FrameId { life: self.end.life, segment: self.end.segment, frame: self.end.frame };
         write(&self.file, self.end.offset, &frame::encode(id, content)).await?;
-        if self.seed.sync {
-            sync(&self.file).await?;
-        }
         self.end.offset += len;
         self.end.frame += 1;
         if let Some(state) = content.hard_state {
@@ -175,7 +174,7 @@ async fn new_segment(seed: &WalSeed, before: LogEnd, bytes: u64) -> Result<(DmaF
         glommio::executor().spawn_blocking(prepare_now).await
     };
     made.map_err(|source| WalError::Io { what: "making", path: path.clone(), source })?;
-    let file = open_segment(&path).await?;
+    let file = open_segment(&path, seed.sync).await?;
     // Unknown to clients and different for each segment: a good mix of secret and number is all it takes.
     let life = (seed.secret ^ number).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29) ^ seed.secret;
     let header = SegmentHeader {
@@ -186,7 +185,6 @@ async fn new_segment(seed: &WalSeed, before: LogEnd, bytes: u64) -> Result<(DmaF
     };
     let id = FrameId { life, segment: number, frame: before.frame };
     write(&file, 0, &frame::encode_header(id, &header)).await?;
-    sync(&file).await?;
     Ok((file, LogEnd { segment: number, life, offset: BLOCK as u64, frame: before.frame + 1 }))
 }
 
@@ -208,12 +206,12 @@ fn prepare(dir: &Path, bytes: u64) -> std::io::Result<()> {
     std::fs::rename(&path, dir.join(SPARE))
 }
 
-async fn open_segment(path: &Path) -> Result<DmaFile, WalError> {
-    let options = {
-        let mut options = glommio::io::OpenOptions::new();
-        options.read(true).write(true);
-        options
-    };
+async fn open_segment(path: &Path, sync: bool) -> Result<DmaFile, WalError> {
+    let mut options = glommio::io::OpenOptions::new();
+    options.read(true).write(true);
+    if sync {
+        options.custom_flags(rustix::fs::OFlags::DSYNC.bits().cast_signed());
+    }
     options.dma_open(path).await.map_err(|error| glommio_io("opening", path, error))
 }
 
@@ -231,11 +229,6 @@ async fn write(file: &DmaFile, offset: u64, bytes: &[u8]) -> Result<(), WalError
         format!("{written} of {} bytes were written", bytes.len()),
     );
     Err(WalError::Io { what: "writing", path: path(), source })
-}
-
-async fn sync(file: &DmaFile) -> Result<(), WalError> {
-    let path = || file.path().map_or_else(PathBuf::new, |path| path.to_owned());
-    file.fdatasync().await.map_err(|error| glommio_io("syncing", &path(), error))
 }
 
 fn glommio_io(what: &'static str, path: &Path, error: glommio::GlommioError<()>) -> WalError {
