@@ -1,0 +1,157 @@
+//! Large calls, and loading the keys for them.
+
+use std::time::{Duration, Instant};
+
+use anyhow::Context as _;
+use bytes::{Buf as _, BufMut as _, Bytes};
+use futures::{StreamExt as _, TryStreamExt as _};
+use prost::Message as _;
+use revd_bench::{all_keys, key, value};
+use revd_proto::etcdserverpb::kv_client::KvClient;
+use revd_proto::etcdserverpb::request_op::Request as Op;
+use revd_proto::etcdserverpb::{PutRequest, RangeRequest, RequestOp, TxnRequest};
+use tonic::Status;
+use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use tonic::transport::{Channel, Endpoint};
+
+use crate::servers::Server;
+use crate::table::Measured;
+
+/// Puts in a transaction, and transactions at a time, while keys are loaded.
+const LOAD_BATCH: usize = 100;
+const LOAD_CALLERS: usize = 32;
+
+/// What is read.
+#[derive(Clone, Copy)]
+pub enum Read {
+    Large,
+    Count,
+    Page,
+}
+
+async fn channel(server: &Server) -> anyhow::Result<Channel> {
+    let endpoint = Endpoint::from_shared(server.endpoint())?;
+    // Windows that do not limit a large reply.
+    Ok(endpoint.initial_stream_window_size(1 << 26).initial_connection_window_size(1 << 26).connect().await?)
+}
+
+async fn load(server: &Server, puts: impl Iterator<Item = PutRequest>) -> anyhow::Result<()> {
+    let client = KvClient::new(channel(server).await?);
+    let mut batches: Vec<Vec<RequestOp>> = Vec::new();
+    for put in puts {
+        let op = RequestOp { request: Some(Op::RequestPut(put)) };
+        match batches.last_mut() {
+            Some(batch) if batch.len() < LOAD_BATCH => batch.push(op),
+            _ => batches.push(vec![op]),
+        }
+    }
+    futures::stream::iter(batches)
+        .map(|success| {
+            let mut client = client.clone();
+            async move { client.txn(TxnRequest { success, ..TxnRequest::default() }).await }
+        })
+        .buffer_unordered(LOAD_CALLERS)
+        .try_for_each(|_| async { Ok(()) })
+        .await
+        .context("loading keys")
+}
+
+/// Loads small values under [`all_keys`].
+pub async fn load_keys(server: &Server, keys: u64, value_bytes: usize) -> anyhow::Result<()> {
+    let put =
+        |number| PutRequest { key: key(number), value: value(value_bytes, number), ..PutRequest::default() };
+    for start in (0..keys).step_by(100_000) {
+        load(server, (start..keys.min(start + 100_000)).map(put)).await?;
+    }
+    Ok(())
+}
+
+/// Loads larger values beside them.
+pub async fn load_large(server: &Server, keys: u64, value_bytes: usize) -> anyhow::Result<()> {
+    let key = |number| format!("/large/{number:08}").into();
+    let put =
+        |number| PutRequest { key: key(number), value: value(value_bytes, number), ..PutRequest::default() };
+    for start in (0..keys).step_by(1_000) {
+        load(server, (start..keys.min(start + 1_000)).map(put)).await?;
+    }
+    Ok(())
+}
+
+fn request(read: Read) -> RangeRequest {
+    let (key, range_end) = all_keys();
+    match read {
+        Read::Large => {
+            RangeRequest { key: "/large/".into(), range_end: "/large0".into(), ..RangeRequest::default() }
+        }
+        Read::Count => RangeRequest { key, range_end, count_only: true, ..RangeRequest::default() },
+        Read::Page => RangeRequest { key, range_end, limit: 500, ..RangeRequest::default() },
+    }
+}
+
+/// Reads one after the other; replies are received but not decoded.
+pub async fn read(server: &Server, read: Read, times: u32) -> anyhow::Result<Measured> {
+    let mut grpc = tonic::client::Grpc::new(channel(server).await?).max_decoding_message_size(usize::MAX);
+    let path = http::uri::PathAndQuery::from_static("/etcdserverpb.KV/Range");
+    let message = Bytes::from(request(read).encode_to_vec());
+    let mut latencies = Vec::new();
+    let before = server.cpu();
+    for _ in 0..times {
+        let start = Instant::now();
+        grpc.ready().await?;
+        let reply = grpc.unary(tonic::Request::new(message.clone()), path.clone(), Raw).await?;
+        latencies.push(start.elapsed());
+        anyhow::ensure!(reply.into_inner().len() > 10, "an empty reply");
+    }
+    let cpu_per_call = (server.cpu() - before) / times;
+    latencies.sort_unstable();
+    Ok(Measured { cpu_per_call, latency: latencies[latencies.len() / 2] })
+}
+
+/// Messages as bytes: decoding is the client's cost, not the server's.
+struct Raw;
+
+impl Codec for Raw {
+    type Encode = Bytes;
+    type Decode = Bytes;
+    type Encoder = Self;
+    type Decoder = Self;
+
+    fn encoder(&mut self) -> Self {
+        Self
+    }
+
+    fn decoder(&mut self) -> Self {
+        Self
+    }
+}
+
+impl Encoder for Raw {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn encode(&mut self, item: Bytes, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        buffer.put(item);
+        Ok(())
+    }
+}
+
+impl Decoder for Raw {
+    type Item = Bytes;
+    type Error = Status;
+
+    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
+        Ok(Some(buffer.copy_to_bytes(buffer.remaining())))
+    }
+}
+
+/// A duration in the unit that suits it.
+pub fn shown(duration: Duration) -> String {
+    let micros = duration.as_secs_f64() * 1e6;
+    if micros < 100.0 {
+        format!("{micros:.1} us")
+    } else if micros < 10_000.0 {
+        format!("{micros:.0} us")
+    } else {
+        format!("{:.1} ms", micros / 1e3)
+    }
+}

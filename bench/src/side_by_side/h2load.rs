@@ -1,0 +1,106 @@
+//! Small calls sent by h2load.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use bytes::{BufMut as _, Bytes};
+use prost::Message as _;
+use revd_bench::{key, value};
+use revd_proto::etcdserverpb::{PutRequest, RangeRequest};
+
+use crate::servers::Server;
+use crate::table::Measured;
+
+/// Which request is sent.
+#[derive(Clone, Copy)]
+pub enum Message {
+    Put,
+    Get,
+    SerializableGet,
+}
+
+/// The requests as files, as h2load wants them.
+pub struct Messages(tempfile::TempDir);
+
+/// How they are sent.
+#[derive(Clone, Copy)]
+pub struct Load {
+    pub method: &'static str,
+    pub connections: u32,
+    pub streams: u32,
+    pub calls: u64,
+}
+
+/// Fails with advice if h2load is not there.
+pub fn check() -> anyhow::Result<()> {
+    Command::new("h2load").arg("--version").output().context(
+        "h2load sends the small calls: install it (Debian and Ubuntu: apt-get install nghttp2-client)",
+    )?;
+    Ok(())
+}
+
+impl Message {
+    fn file(self) -> &'static str {
+        match self {
+            Self::Put => "put",
+            Self::Get => "get",
+            Self::SerializableGet => "serializable-get",
+        }
+    }
+}
+
+impl Messages {
+    pub fn write() -> anyhow::Result<Self> {
+        let dir = tempfile::tempdir()?;
+        let put = PutRequest { key: key(0), value: value(256, 1), ..PutRequest::default() };
+        let get = RangeRequest { key: key(0), ..RangeRequest::default() };
+        let serializable = RangeRequest { serializable: true, ..get.clone() };
+        for (message, bytes) in [
+            (Message::Put, put.encode_to_vec()),
+            (Message::Get, get.encode_to_vec()),
+            (Message::SerializableGet, serializable.encode_to_vec()),
+        ] {
+            std::fs::write(dir.path().join(message.file()), framed(&bytes))?;
+        }
+        Ok(Self(dir))
+    }
+}
+
+fn framed(message: &[u8]) -> Bytes {
+    let mut out = vec![0];
+    out.put_u32(u32::try_from(message.len()).expect("a small request"));
+    out.put_slice(message);
+    out.into()
+}
+
+/// Sends calls and measures what they cost.
+pub fn run(server: &Server, messages: &Messages, message: Message, load: Load) -> anyhow::Result<Measured> {
+    let before = server.cpu();
+    let output = Command::new("h2load")
+        .args(["-n", &load.calls.to_string(), "-c", &load.connections.to_string()])
+        .args(["-m", &load.streams.to_string(), "-t", "1"])
+        .args(["-H", "content-type: application/grpc", "-H", "te: trailers", "-d"])
+        .arg(messages.0.path().join(message.file()))
+        .arg(format!("{}/etcdserverpb.KV/{}", server.endpoint(), load.method))
+        .output()?;
+    let cpu = server.cpu() - before;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let line = |start: &str| text.lines().find(|line| line.starts_with(start));
+    // finished in 1.23s, 45678.90 req/s, 12.34MB/s
+    let rate =
+        line("finished in").and_then(|line| line.split(", ").nth(1)?.split(' ').next()?.parse::<f64>().ok());
+    // requests: 20000 total, 20000 started, 20000 done, 20000 succeeded, 0 failed, 0 errored, 0 timeout
+    let succeeded =
+        line("requests:").and_then(|line| line.split(", ").nth(3)?.split(' ').next()?.parse::<u64>().ok());
+    let (Some(rate), Some(succeeded)) = (rate, succeeded) else { bail!("h2load said: {text}") };
+    if succeeded != load.calls {
+        bail!("{} answered {succeeded} of {} calls", server.name, load.calls);
+    }
+    let callers = f64::from(load.connections * load.streams);
+    Ok(Measured {
+        cpu_per_call: cpu.div_f64(load.calls as f64),
+        // With a fixed number of callers this is the mean latency (Little's law).
+        latency: Duration::from_secs_f64(callers / rate),
+    })
+}

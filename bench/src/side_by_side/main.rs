@@ -1,0 +1,114 @@
+//! revd and etcd 3.7.1 side by side: the same work in turn, in the same run, with the same durability.
+//!
+//! ```text
+//! cargo run --release -p revd-bench -- [--rounds 5] [--calls 20000] [--keys 1000000] [--revd-flags "..."]
+//! ```
+//!
+//! Prints a Markdown table: medians over the rounds, with the ratio of revd to etcd in CPU time per call and in
+//! latency or throughput, and the spread of the ratio. Small calls are sent by h2load (Debian package
+//! nghttp2-client), which costs the machine little, so that the server is what is measured.
+
+#![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+#![allow(unreachable_pub, reason = "a program exports nothing")]
+
+mod calls;
+mod h2load;
+mod servers;
+mod table;
+
+use anyhow::Context as _;
+use servers::Server;
+use table::{Measured, Table};
+
+/// What is to be done.
+struct Options {
+    rounds: usize,
+    calls: u64,
+    keys: u64,
+    revd_flags: Vec<String>,
+}
+
+fn options() -> anyhow::Result<Options> {
+    let mut options = Options { rounds: 5, calls: 20_000, keys: 1_000_000, revd_flags: Vec::new() };
+    let mut args = std::env::args().skip(1);
+    while let Some(arg) = args.next() {
+        let value = args.next().with_context(|| format!("{arg} needs a value"))?;
+        match arg.as_str() {
+            "--rounds" => options.rounds = value.parse()?,
+            "--calls" => options.calls = value.parse()?,
+            "--keys" => options.keys = value.parse()?,
+            "--revd-flags" => options.revd_flags = value.split_whitespace().map(str::to_owned).collect(),
+            _ => anyhow::bail!("unknown option {arg}: --rounds, --calls, --keys, --revd-flags"),
+        }
+    }
+    Ok(options)
+}
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    let options = options()?;
+    h2load::check()?;
+    let (revd, etcd) = servers::start(&options.revd_flags)?;
+    let both = [&revd, &etcd];
+    let mut table = Table::new(options.rounds);
+    small_calls(&options, both, &mut table)?;
+    ranges(&options, both, &mut table).await?;
+    println!("{}", table.markdown(&machine()));
+    Ok(())
+}
+
+/// Puts and gets of one key: 1, 100 and 1000 callers.
+fn small_calls(options: &Options, both: [&Server; 2], table: &mut Table) -> anyhow::Result<()> {
+    let messages = h2load::Messages::write()?;
+    for (work, message, method) in [
+        ("put 256 B", h2load::Message::Put, "Put"),
+        ("get, linearizable", h2load::Message::Get, "Range"),
+        ("get, serializable", h2load::Message::SerializableGet, "Range"),
+    ] {
+        for (callers, connections, streams, share) in [(1, 1, 1, 10), (100, 10, 10, 1), (1000, 50, 20, 1)] {
+            let label = format!("{work}, {callers} caller{}", if callers == 1 { "" } else { "s" });
+            for _ in 0..options.rounds {
+                for server in both {
+                    let load = h2load::Load { method, connections, streams, calls: options.calls / share };
+                    let measured = h2load::run(server, &messages, message, load)?;
+                    table.add(&label, server.name, measured);
+                }
+            }
+            table.progress(&label);
+        }
+    }
+    Ok(())
+}
+
+/// Large reads of many keys.
+async fn ranges(options: &Options, both: [&Server; 2], table: &mut Table) -> anyhow::Result<()> {
+    for server in both {
+        let start = std::time::Instant::now();
+        calls::load_keys(server, options.keys, 256).await?;
+        eprintln!("{}: {} keys loaded in {:.1?}", server.name, options.keys, start.elapsed());
+        calls::load_large(server, 10_000, 1024).await?;
+    }
+    let works = [
+        ("range of 10,000 x 1 KiB".to_owned(), calls::Read::Large, 10),
+        (format!("count of {} keys", options.keys), calls::Read::Count, 10),
+        (format!("page of 500 out of {} keys", options.keys), calls::Read::Page, 10),
+    ];
+    for (label, read, times) in works {
+        for _ in 0..options.rounds {
+            for server in both {
+                let measured: Measured = calls::read(server, read, times).await?;
+                table.add(&label, server.name, measured);
+            }
+        }
+        table.progress(&label);
+    }
+    Ok(())
+}
+
+fn machine() -> String {
+    let cpus = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("");
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    format!("{cpus} x {}, Linux {}", model.trim_start_matches([' ', '\t', ':']), kernel.trim())
+}
