@@ -3,6 +3,8 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    eprintln!("revd-loadgen is not written yet; to compare revd with etcd run: cargo run --release -p revd-bench");
+    eprintln!(
+        "revd-loadgen is not written yet; to compare revd with etcd run: cargo run --release -p revd-bench"
+    );
     ExitCode::FAILURE
 }

@@ -53,6 +53,15 @@ pub enum Error {
     /// RangeStream refuses what it cannot stream.
     #[error("RangeStream does not support revision filters")]
     StreamFiltered,
+    /// Replies take too much memory.
+    #[error(
+        "replies of this core may take {bytes_max} bytes in all: ask for less at a time (limit, or RangeStream), or try \
+         again later"
+    )]
+    ReplyTooLarge {
+        /// The bound.
+        bytes_max: usize,
+    },
     /// The engine found damage; the member is about to stop.
     #[error("etcdserver: corrupt cluster")]
     Corrupt,
@@ -78,6 +87,7 @@ impl Error {
             Self::NoLeader | Self::Timeout | Self::Stopped => Code::Unavailable,
             Self::Malformed(_) => Code::Internal,
             Self::Unsupported(_) | Self::StreamSorted | Self::StreamFiltered => Code::Unimplemented,
+            Self::ReplyTooLarge { .. } => Code::ResourceExhausted,
             Self::Corrupt => Code::DataLoss,
         }
     }

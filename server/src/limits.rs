@@ -46,6 +46,8 @@ pub const TXN_DEPTH_MAX: usize = 512;
 pub const RANGE_KEYS_PER_TURN: usize = 2_000;
 /// Bytes of a reply's chunk.
 pub const REPLY_CHUNK_BYTES: usize = 256 * 1024;
+/// Bytes of replies that one core is making or sending.
+pub const REPLY_BYTES_PER_CORE_MAX: usize = 1024 * 1024 * 1024;
 /// Records HashKV looks at before it lets others go on.
 pub const HASH_RECORDS_PER_TURN: usize = 2_000;
 /// Keys in the first chunk of a range stream.

@@ -30,6 +30,7 @@ fn main() -> ExitCode {
         }
     };
     log::start(config.log_level);
+    std::panic::set_hook(Box::new(end_on_panic));
     match boot::run(&config) {
         Ok(signal) => {
             log::flush();
@@ -41,4 +42,16 @@ fn main() -> ExitCode {
         }
         Err(error) => log::fatal("the member cannot run", json!({"error": format!("{error:#}")})),
     }
+}
+
+/// A core that panics would leave the others waiting for it: the process ends, and what was acknowledged is on disk.
+fn end_on_panic(info: &std::panic::PanicHookInfo<'_>) {
+    let backtrace = std::backtrace::Backtrace::force_capture().to_string();
+    log::log(
+        log::Level::Fatal,
+        "a bug in revd: please report this line",
+        json!({"panic": info.to_string(), "backtrace": backtrace}),
+    );
+    log::flush();
+    std::process::abort();
 }

@@ -20,6 +20,8 @@ use prost::Message as _;
 use revd::apply::command::{self, CommandId, Kind, Origin};
 use revd::apply::outcome::{Effect, Outcome};
 use revd::apply::{CommittedEntry, Machine};
+use revd::read::budget::ReplyBudget;
+use revd::read::range::answer;
 use revd_engine::db::DbOptions;
 use revd_engine::disk::SimDisk;
 use revd_engine::mvcc::Store;
@@ -227,7 +229,8 @@ impl Runner for MachineRunner {
             }
             "get" => {
                 let view = self.machine.store_mut().view();
-                let body = revd::read::range::answer(&range(&args), &view.reader())?.concat();
+                let budget = ReplyBudget::new(usize::MAX);
+                let body = answer(&range(&args), view.reader(), &budget)?.concat();
                 show_range(&mut out, 0, &RangeResponse::decode(body.as_slice())?);
                 view.revision()
             }

@@ -28,7 +28,7 @@ mod write;
 pub use checkpoint::{Checkpoint, CheckpointKind, Durable, Written};
 pub use hash::HashKv;
 pub use key_history::KeyMeta;
-pub use key_index::Direction;
+pub use key_index::{Direction, Scan};
 pub use key_range::KeyRange;
 pub use layout::Applied;
 pub use reader::Reader;

@@ -21,7 +21,7 @@ impl Api {
         let request = decoded(RangeRequest::decode(message))?;
         validate::range(&request)?;
         let view = self.view_for_reading(request.serializable)?;
-        let body = answer_range(&request, &view).await?;
+        let body = self.answer_range(&request, &view).await?;
         Ok(self.reply(view.revision(), body))
     }
 
@@ -40,7 +40,7 @@ impl Api {
         validate::txn(&request, self.limits)?;
         if txn::is_read_only(&request) {
             let view = self.view_for_reading(txn::is_serializable(&request))?;
-            let body = txn::answer_read_only(&view.reader(), &request)?;
+            let body = txn::answer_read_only(view.reader(), &request, &self.reply_budget)?;
             return Ok(self.reply(view.revision(), vec![body]));
         }
         self.propose(Kind::Txn, message).await
@@ -51,17 +51,25 @@ impl Api {
         self.propose(Kind::Compact, message).await
     }
 
+    /// Answers a range in turns, letting others of this core go on in between.
+    async fn answer_range(&self, request: &RangeRequest, view: &View) -> Result<Vec<Bytes>, Error> {
+        let mut run = RangeRun::new(request, view.reader(), &self.reply_budget)?;
+        while !run.turn(limits::RANGE_KEYS_PER_TURN)? {
+            futures_lite::future::yield_now().await;
+        }
+        Ok(run.take_body().finish())
+    }
+
     /// Streams a range in chunks; all of them from one View.
     pub(super) async fn range_stream(self: Rc<Self>, message: Bytes, replies: &Replies) -> Result<(), Error> {
         let request = decoded(RangeRequest::decode(message))?;
         validate::range(&request)?;
         check_streamable(&request)?;
         let view = self.view_for_reading(request.serializable)?;
-        let reader = view.reader();
-        let mut run = RangeRun::new(&request, &reader)?;
+        let mut run = RangeRun::new(&request, view.reader(), &self.reply_budget)?;
         let mut keys_max = limits::STREAM_KEYS_FIRST;
         loop {
-            let finished = run.turn(&reader, keys_max)?;
+            let finished = run.turn(keys_max)?;
             let body = run.take_body().finish();
             let chunk_bytes: usize = body.iter().map(Bytes::len).sum();
             let chunk = if finished { self.reply(view.revision(), body) } else { body.into() };
@@ -72,16 +80,6 @@ impl Api {
             futures_lite::future::yield_now().await;
         }
     }
-}
-
-/// Answers a range in turns, letting others of this core go on in between.
-async fn answer_range(request: &RangeRequest, view: &View) -> Result<Vec<Bytes>, Error> {
-    let reader = view.reader();
-    let mut run = RangeRun::new(request, &reader)?;
-    while !run.turn(&reader, limits::RANGE_KEYS_PER_TURN)? {
-        futures_lite::future::yield_now().await;
-    }
-    Ok(run.take_body().finish())
 }
 
 /// A stream's chunks are cut while keys are walked, so nothing can be sorted or filtered.

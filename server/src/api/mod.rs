@@ -26,8 +26,10 @@ use crate::api::method::{Streaming, Unary};
 use crate::api::validate::RequestLimits;
 use crate::apply::command::Kind;
 use crate::error::Error;
+use crate::limits as bounds;
 use crate::raft::propose::Proposals;
 use crate::raft::status::NodeStatus;
+use crate::read::budget::ReplyBudget;
 use crate::read::view_slot::ViewSlot;
 use crate::schema;
 
@@ -55,6 +57,7 @@ pub struct Api {
     views: Arc<ViewSlot>,
     status: Arc<NodeStatus>,
     proposals: Rc<Proposals>,
+    reply_budget: ReplyBudget,
 }
 
 /// Versions and health, for the plain HTTP end points.
@@ -71,7 +74,8 @@ impl Api {
     #[must_use]
     pub fn new(seed: ApiSeed, proposals: Rc<Proposals>) -> Rc<Self> {
         let ApiSeed { identity, limits, quota_bytes, views, status } = seed;
-        Rc::new(Self { identity, limits, quota_bytes, views, status, proposals })
+        let reply_budget = ReplyBudget::new(bounds::REPLY_BYTES_PER_CORE_MAX);
+        Rc::new(Self { identity, limits, quota_bytes, views, status, proposals, reply_budget })
     }
 
     /// Answers a call with one request and one reply.

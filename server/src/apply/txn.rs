@@ -14,6 +14,7 @@ use revd_proto::etcdserverpb::{Compare, PutRequest, RangeRequest, RequestOp, Txn
 use crate::apply::kv;
 use crate::error::Error;
 use crate::limits;
+use crate::read::budget::ReplyBudget;
 use crate::read::range::{self, put_field, put_number};
 
 /// Decodes a transaction, however deep, without recursing deeper than the limit.
@@ -124,14 +125,18 @@ pub(super) fn apply(store: &mut Store, request: &TxnRequest) -> Result<Bytes, Er
 ///
 /// # Errors
 /// What the client gets.
-pub fn answer_read_only(reader: &Reader<'_>, request: &TxnRequest) -> Result<Bytes, Error> {
-    let path = evaluate(reader, request)?;
-    check_path(reader, request, &path)?;
+pub fn answer_read_only(
+    reader: Reader<'_>,
+    request: &TxnRequest,
+    budget: &ReplyBudget,
+) -> Result<Bytes, Error> {
+    let path = evaluate(&reader, request)?;
+    check_path(&reader, request, &path)?;
     let mut body = Vec::new();
     put_number(&mut body, TAG_SUCCEEDED, i64::from(path[0]));
     for op in branch(request, path[0]) {
         if let Some(Request::RequestRange(range)) = &op.request {
-            let answer = range::answer(range, reader)?.concat();
+            let answer = range::answer(range, reader, budget)?.concat();
             respond(&mut body, TAG_RANGE, Some(reader.revision()), &answer);
         }
     }
@@ -305,7 +310,8 @@ fn carry_out(
         let mut response = Vec::new();
         let tag = match &op.request {
             Some(Request::RequestRange(range)) => {
-                response = range::answer(range, &txn.reader())?.concat();
+                // Applying has the same result on every member: no bound that depends on this one's memory.
+                response = range::answer(range, txn.reader(), &ReplyBudget::new(usize::MAX))?.concat();
                 TAG_RANGE
             }
             Some(Request::RequestPut(put)) => {

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{self, Sender};
 
 use anyhow::Context as _;
-use glommio::{ExecutorJoinHandle, LocalExecutorBuilder, Placement};
+use glommio::{ExecutorJoinHandle, LocalExecutorBuilder, Placement, PoolPlacement};
 use prost::Message as _;
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -38,6 +38,9 @@ use crate::read::view_slot::ViewSlot;
 use crate::version;
 use crate::xcore::latch::Latch;
 use crate::xcore::mailbox::pair;
+
+/// Helper threads of a core, for what blocks: a checkpoint and the preparation of a log segment at the same time.
+const BLOCKING_THREADS: usize = 2;
 
 /// What runs on one core.
 #[derive(Default)]
@@ -63,6 +66,7 @@ pub fn run(config: &Config) -> anyhow::Result<i32> {
     let cpus = runtime::allowed_cpus()?;
     let cores = config.cores.unwrap_or(cpus.len());
     runtime::check(cores)?;
+    runtime::raise_file_limit();
     for address in &config.client_addresses {
         wait_until_free(*address).with_context(|| {
             format!(
@@ -204,6 +208,7 @@ fn start_core(
     let ready = latches.ready.clone();
     LocalExecutorBuilder::new(Placement::Fixed(roles.cpu))
         .name(&format!("core-{}", roles.cpu))
+        .blocking_thread_pool_placement(PoolPlacement::Unbound(BLOCKING_THREADS))
         .spawn(move || async move {
             let log = seeds.log.map(|seed| {
                 glommio::spawn_local(async { end_on_error("writing the log", log_core::run(seed).await) })

@@ -2,7 +2,7 @@
 
 use anyhow::{Context as _, bail};
 use glommio::{LocalExecutorBuilder, Placement};
-use rustix::process::{Resource, getrlimit};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Bytes of locked memory one core's ring takes.
 const LOCKED_BYTES_PER_CORE: u64 = 512 * 1024;
@@ -34,6 +34,13 @@ pub fn check(cores: usize) -> anyhow::Result<()> {
              io_uring_enter and io_uring_register)",
         )?;
     Ok(())
+}
+
+/// Lets this process open as many files as it may: each connection is one.
+pub fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    // If this fails, fewer connections are accepted; nothing else depends on it.
+    let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
 }
 
 /// The CPUs this process may run on.

@@ -7,12 +7,13 @@ use std::cmp::Ordering;
 
 use bytes::Bytes;
 use revd_engine::mvcc::record::{Stamp, encode_put};
-use revd_engine::mvcc::{Direction, KeyMeta, KeyRange, Reader, StoredRecord};
+use revd_engine::mvcc::{Direction, KeyMeta, KeyRange, Reader, Scan, StoredRecord};
 use revd_proto::etcdserverpb::RangeRequest;
 use revd_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 
 use crate::error::Error;
 use crate::limits;
+use crate::read::budget::ReplyBudget;
 
 /// Protobuf tags of `RangeResponse`.
 const TAG_KV: u8 = 0x12;
@@ -44,19 +45,25 @@ pub fn put_number(out: &mut Vec<u8>, tag: u8, value: i64) {
 }
 
 /// The body of a `RangeResponse` (everything but its header), in chunks.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Body {
-    /// Full chunks.
-    pub chunks: Vec<Bytes>,
-    /// The last one, still open.
-    pub open: Vec<u8>,
+    chunks: Vec<Bytes>,
+    /// The last chunk, still open.
+    open: Vec<u8>,
+    budget: ReplyBudget,
 }
 
 impl Body {
-    fn close_chunk_if_full(&mut self) {
+    fn new(budget: &ReplyBudget) -> Self {
+        Self { chunks: Vec::new(), open: Vec::new(), budget: budget.clone() }
+    }
+
+    fn close_chunk_if_full(&mut self) -> Result<(), Error> {
         if self.open.len() >= limits::REPLY_CHUNK_BYTES {
-            self.chunks.push(std::mem::take(&mut self.open).into());
+            let chunk = std::mem::take(&mut self.open);
+            self.chunks.push(self.budget.chunk(chunk)?);
         }
+        Ok(())
     }
 
     /// All chunks.
@@ -71,15 +78,29 @@ impl Body {
 
 /// A range request being answered, in turns.
 #[derive(Debug)]
-pub struct RangeRun<'q> {
-    request: &'q RangeRequest,
+pub struct RangeRun<'a> {
+    request: &'a RangeRequest,
+    reader: Reader<'a>,
     /// The revision it reads.
     at: i64,
-    /// Where the next turn begins.
-    resume: Option<Vec<u8>>,
+    phase: Phase<'a>,
+    /// Keys answered so far.
     taken: u64,
     body: Body,
 }
+
+/// What the next turn does. Without filters and with keys in order: `Walk`, then done. Else: `Gather` all keys, sort them,
+/// `Emit`.
+#[derive(Debug)]
+enum Phase<'a> {
+    Walk(Scan<'a>),
+    Gather(Scan<'a>, Vec<Found<'a>>),
+    Emit(std::vec::IntoIter<Found<'a>>, bool),
+    Count,
+}
+
+/// A key that exists at the revision.
+type Found<'a> = (&'a [u8], KeyMeta);
 
 fn range_of(request: &RangeRequest) -> KeyRange<'_> {
     KeyRange::from_wire(&request.key, &request.range_end)
@@ -92,127 +113,145 @@ fn has_filter(request: &RangeRequest) -> bool {
         || request.max_create_revision != 0
 }
 
-/// The order keys are returned in: none if as they are stored.
-fn sorting(request: &RangeRequest) -> Option<(SortTarget, SortOrder)> {
+/// The order keys are returned in.
+fn sorting(request: &RangeRequest) -> (SortTarget, SortOrder) {
     let target = SortTarget::try_from(request.sort_target).unwrap_or(SortTarget::Key);
-    let order = SortOrder::try_from(request.sort_order).unwrap_or(SortOrder::None);
-    match (target, order) {
-        (SortTarget::Key, SortOrder::None | SortOrder::Ascend) => None,
-        (target, SortOrder::None) => Some((target, SortOrder::Ascend)),
-        sorted => Some(sorted),
+    match SortOrder::try_from(request.sort_order).unwrap_or(SortOrder::None) {
+        SortOrder::None => (target, SortOrder::Ascend),
+        order => (target, order),
     }
 }
 
-impl<'q> RangeRun<'q> {
+impl<'a> RangeRun<'a> {
     /// Starts on the state `reader` reads.
     ///
     /// # Errors
     /// [`Error::Compacted`] and [`Error::FutureRevision`].
-    pub fn new(request: &'q RangeRequest, reader: &Reader<'_>) -> Result<Self, Error> {
+    pub fn new(request: &'a RangeRequest, reader: Reader<'a>, budget: &ReplyBudget) -> Result<Self, Error> {
         let at = reader.resolve(request.revision)?;
-        Ok(Self { request, at, resume: None, taken: 0, body: Body::default() })
+        let (target, order) = sorting(request);
+        let scan = |direction| reader.scan(range_of(request), at, direction);
+        let phase = if request.count_only {
+            Phase::Count
+        } else if has_filter(request) || target != SortTarget::Key {
+            Phase::Gather(scan(Direction::Forward), Vec::new())
+        } else if order == SortOrder::Descend {
+            Phase::Walk(scan(Direction::Reverse))
+        } else {
+            Phase::Walk(scan(Direction::Forward))
+        };
+        Ok(Self { request, reader, at, phase, taken: 0, body: Body::new(budget) })
     }
 
-    /// Answers a bounded part; true when all is done. `reader` must read the same state every time.
+    /// Answers a bounded part; true when all is done.
     ///
     /// # Errors
-    /// When a record cannot be read.
-    pub fn turn(&mut self, reader: &Reader<'_>, keys_max: usize) -> Result<bool, Error> {
-        let request = self.request;
-        if request.count_only {
-            self.finish(reader, false)?;
-            return Ok(true);
-        }
-        if has_filter(request) || sorting(request).is_some() {
-            let more = self.sorted(reader)?;
-            self.finish(reader, more)?;
-            return Ok(true);
-        }
-        let range = match &self.resume {
-            None => range_of(request),
-            Some(from) => match range_of(request) {
-                KeyRange::Span { end, .. } => KeyRange::Span { start: from, end },
-                _ => KeyRange::From(from),
-            },
+    /// When a record cannot be read, [`Error::ReplyTooLarge`].
+    pub fn turn(&mut self, keys_max: usize) -> Result<bool, Error> {
+        let more = match &mut self.phase {
+            Phase::Walk(_) => self.walk(keys_max)?,
+            Phase::Gather(scan, keys) => {
+                let wanted = fetched(self.request).saturating_sub(self.taken);
+                let part = usize::try_from(wanted).unwrap_or(usize::MAX).min(keys_max);
+                let before = self.taken;
+                for found in scan.by_ref().take(part) {
+                    self.taken += 1;
+                    if passes(self.request, &found.1) {
+                        keys.push(found);
+                    }
+                }
+                let at_end = self.taken - before < part as u64 || part == 0;
+                if at_end || self.taken == fetched(self.request) {
+                    let keys = std::mem::take(keys);
+                    self.phase = sorted(self.request, &self.reader, keys)?;
+                }
+                return Ok(false);
+            }
+            Phase::Emit(..) => self.emit(keys_max)?,
+            Phase::Count => Some(false),
         };
-        let limit = u64::try_from(request.limit).ok().filter(|limit| *limit > 0).unwrap_or(u64::MAX);
-        let mut left = keys_max;
-        let mut resume = None;
-        let mut more = false;
-        for (key, meta) in reader.scan(range, self.at, Direction::Forward) {
-            if self.taken == limit {
-                more = true;
-                break;
-            }
-            if left == 0 {
-                resume = Some(key.to_vec());
-                break;
-            }
-            left -= 1;
-            self.taken += 1;
-            push_kv(&mut self.body, reader, key, meta, request.keys_only)?;
-        }
-        if resume.is_some() {
-            self.resume = resume;
-            return Ok(false);
-        }
-        self.finish(reader, more)?;
-        Ok(true)
-    }
-
-    fn finish(&mut self, reader: &Reader<'_>, more: bool) -> Result<(), Error> {
-        let count = reader.count(range_of(self.request), self.at)?;
+        let Some(more) = more else { return Ok(false) };
+        let count = self.reader.count(range_of(self.request), self.at)?;
         put_number(&mut self.body.open, TAG_MORE, i64::from(more));
         put_number(&mut self.body.open, TAG_COUNT, count.cast_signed());
-        Ok(())
+        Ok(true)
     }
 
     /// What has been answered so far and was not taken yet.
     #[must_use]
     pub fn take_body(&mut self) -> Body {
-        std::mem::take(&mut self.body)
+        let next = Body::new(&self.body.budget);
+        std::mem::replace(&mut self.body, next)
     }
 
-    /// Filters, sorts, cuts; true if something was cut off.
-    ///
-    /// etcd fetches `limit` keys (and one) *before* sorting when no order is given, only a target; with an explicit
-    /// order or a filter it fetches all of them.
-    fn sorted(&mut self, reader: &Reader<'_>) -> Result<bool, Error> {
-        let request = self.request;
-        let limit = usize::try_from(request.limit).ok().filter(|limit| *limit > 0);
-        let explicit = request.sort_order != SortOrder::None as i32;
-        let fetched =
-            if explicit || has_filter(request) { None } else { limit.map(|limit| limit.saturating_add(1)) };
-        let scan = reader.scan(range_of(request), self.at, Direction::Forward);
-        let mut keys: Vec<_> =
-            scan.take(fetched.unwrap_or(usize::MAX)).filter(|(_, meta)| passes(request, meta)).collect();
-        match sorting(request) {
-            None => {}
-            Some((SortTarget::Value, order)) => sort_by_value(reader, &mut keys, order)?,
-            Some((target, order)) => keys.sort_by(|left, right| {
-                directed(
-                    order,
-                    match target {
-                        SortTarget::Version => left.1.version.cmp(&right.1.version),
-                        SortTarget::Create => left.1.create_revision.cmp(&right.1.create_revision),
-                        SortTarget::Mod => left.1.modified.main.cmp(&right.1.modified.main),
-                        _ => left.0.cmp(right.0),
-                    },
-                )
-            }),
+    /// Answers keys as they come; at the end, whether the limit has cut any off.
+    fn walk(&mut self, keys_max: usize) -> Result<Option<bool>, Error> {
+        let Phase::Walk(scan) = &mut self.phase else { return Ok(None) };
+        let limit = limit(self.request).unwrap_or(u64::MAX);
+        for _ in 0..keys_max {
+            let Some((key, meta)) = scan.next() else { return Ok(Some(false)) };
+            if self.taken == limit {
+                return Ok(Some(true));
+            }
+            self.taken += 1;
+            push_kv(&mut self.body, &self.reader, key, meta, self.request.keys_only)?;
         }
-        let cut = limit.is_some_and(|limit| keys.len() > limit);
+        Ok(None)
+    }
+
+    /// Answers keys that are sorted and cut already.
+    fn emit(&mut self, keys_max: usize) -> Result<Option<bool>, Error> {
+        let Phase::Emit(keys, cut) = &mut self.phase else { return Ok(None) };
         // Sorted by value, the values are at hand, and so is the lease.
-        let from_index = request.keys_only && request.sort_target != SortTarget::Value as i32;
-        for (key, meta) in keys.into_iter().take(limit.unwrap_or(usize::MAX)) {
-            if request.keys_only && !from_index {
-                push_without_value(&mut self.body, reader, key, meta)?;
+        let by_value = self.request.sort_target == SortTarget::Value as i32;
+        for (key, meta) in keys.by_ref().take(keys_max) {
+            if self.request.keys_only && by_value {
+                let lease = stored(&self.reader, meta)?.stamp.lease;
+                push_encoded(&mut self.body, key, meta, lease)?;
             } else {
-                push_kv(&mut self.body, reader, key, meta, from_index)?;
+                push_kv(&mut self.body, &self.reader, key, meta, self.request.keys_only)?;
             }
         }
-        Ok(cut)
+        Ok((keys.len() == 0).then_some(*cut))
     }
+}
+
+fn limit(request: &RangeRequest) -> Option<u64> {
+    u64::try_from(request.limit).ok().filter(|limit| *limit > 0)
+}
+
+/// How many keys are looked at before sorting: with a target but no order and no filter etcd takes `limit` keys and one
+/// first, and sorts those.
+fn fetched(request: &RangeRequest) -> u64 {
+    let all = has_filter(request) || request.sort_order != SortOrder::None as i32;
+    limit(request).filter(|_| !all).map_or(u64::MAX, |limit| limit.saturating_add(1))
+}
+
+/// Sorts and cuts.
+fn sorted<'a>(
+    request: &RangeRequest,
+    reader: &Reader<'a>,
+    mut keys: Vec<Found<'a>>,
+) -> Result<Phase<'a>, Error> {
+    let (target, order) = sorting(request);
+    match target {
+        SortTarget::Key if order == SortOrder::Descend => keys.reverse(),
+        SortTarget::Key => {}
+        SortTarget::Version => {
+            keys.sort_by(|left, right| directed(order, left.1.version.cmp(&right.1.version)))
+        }
+        SortTarget::Create => {
+            keys.sort_by(|left, right| directed(order, left.1.create_revision.cmp(&right.1.create_revision)));
+        }
+        SortTarget::Mod => {
+            keys.sort_by(|left, right| directed(order, left.1.modified.main.cmp(&right.1.modified.main)));
+        }
+        SortTarget::Value => sort_by_value(reader, &mut keys, order)?,
+    }
+    let limit = limit(request).and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
+    let cut = keys.len() > limit;
+    keys.truncate(limit);
+    Ok(Phase::Emit(keys.into_iter(), cut))
 }
 
 fn passes(request: &RangeRequest, meta: &KeyMeta) -> bool {
@@ -258,21 +297,13 @@ fn push_kv(
     keys_only: bool,
 ) -> Result<(), Error> {
     if keys_only {
-        push_encoded(body, key, meta, 0);
-    } else {
-        put_field(&mut body.open, TAG_KV, reader.record(meta.modified)?);
+        return push_encoded(body, key, meta, 0);
     }
-    body.close_chunk_if_full();
-    Ok(())
+    put_field(&mut body.open, TAG_KV, reader.record(meta.modified)?);
+    body.close_chunk_if_full()
 }
 
-fn push_without_value(body: &mut Body, reader: &Reader<'_>, key: &[u8], meta: KeyMeta) -> Result<(), Error> {
-    push_encoded(body, key, meta, stored(reader, meta)?.stamp.lease);
-    body.close_chunk_if_full();
-    Ok(())
-}
-
-fn push_encoded(body: &mut Body, key: &[u8], meta: KeyMeta, lease: i64) {
+fn push_encoded(body: &mut Body, key: &[u8], meta: KeyMeta, lease: i64) -> Result<(), Error> {
     let stamp = Stamp {
         create_revision: meta.create_revision,
         mod_revision: meta.modified.main,
@@ -284,14 +315,15 @@ fn push_encoded(body: &mut Body, key: &[u8], meta: KeyMeta, lease: i64) {
         put_varint(&mut body.open, parts.iter().map(|part| part.len() as u64).sum());
         parts.iter().for_each(|part| body.open.extend_from_slice(part));
     });
+    body.close_chunk_if_full()
 }
 
 /// Answers in one go; for transactions, whose every part is bounded by the request's limits.
 ///
 /// # Errors
 /// As [`RangeRun::new`] and [`RangeRun::turn`].
-pub fn answer(request: &RangeRequest, reader: &Reader<'_>) -> Result<Vec<Bytes>, Error> {
-    let mut run = RangeRun::new(request, reader)?;
-    while !run.turn(reader, usize::MAX)? {}
+pub fn answer(request: &RangeRequest, reader: Reader<'_>, budget: &ReplyBudget) -> Result<Vec<Bytes>, Error> {
+    let mut run = RangeRun::new(request, reader, budget)?;
+    while !run.turn(usize::MAX)? {}
     Ok(run.take_body().finish())
 }

@@ -13,4 +13,6 @@ mod etcd_client;
 mod etcdctl;
 mod harness;
 mod kill;
+mod reads;
+mod standard_services;
 mod start_and_stop;

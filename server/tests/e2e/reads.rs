@@ -1,0 +1,114 @@
+//! Reads of many keys: whole, in pages from either end, and as a stream, while others read and write.
+
+use revd_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
+use revd_proto::etcdserverpb::request_op::Request;
+use revd_proto::etcdserverpb::{PutRequest, RangeRequest, RequestOp, TxnRequest};
+use revd_proto::mvccpb::KeyValue;
+
+use crate::harness::{Client, Server, TempDir, connect, run};
+
+/// More than a chunk of a stream and several turns of a range.
+const KEYS: usize = 12_000;
+
+fn key(number: usize) -> bytes::Bytes {
+    format!("key/{number:06}").into()
+}
+
+async fn fill(client: &Client) {
+    for start in (0..KEYS).step_by(100) {
+        let put = |number| {
+            let value = vec![u8::try_from(number % 251).unwrap(); 700].into();
+            let put = PutRequest { key: key(number), value, ..PutRequest::default() };
+            RequestOp { request: Some(Request::RequestPut(put)) }
+        };
+        let success = (start..start + 100).map(put).collect();
+        client.kv.clone().txn(TxnRequest { success, ..TxnRequest::default() }).await.unwrap();
+    }
+}
+
+fn all() -> RangeRequest {
+    RangeRequest { key: "key/".into(), range_end: "key0".into(), ..RangeRequest::default() }
+}
+
+fn check(kvs: &[KeyValue]) {
+    assert_eq!(kvs.len(), KEYS);
+    assert!(kvs.iter().enumerate().all(|(number, kv)| kv.key == key(number) && kv.value.len() == 700));
+}
+
+#[test]
+fn many_keys_come_whole_in_pages_and_as_a_stream() {
+    run(async {
+        let dir = TempDir::new();
+        let server = Server::revd(&dir.path().join("data"), &[]);
+        let client = connect(&server.endpoint()).await;
+        fill(&client).await;
+        let mut kv = client.kv.clone();
+        let whole = kv.range(all()).await.unwrap().into_inner();
+        check(&whole.kvs);
+        assert_eq!(whole.count, i64::try_from(KEYS).unwrap());
+
+        let mut pages = Vec::new();
+        let mut request = RangeRequest { limit: 777, ..all() };
+        loop {
+            let page = kv.range(request.clone()).await.unwrap().into_inner();
+            assert_eq!(page.count, i64::try_from(KEYS - pages.len()).unwrap());
+            pages.extend(page.kvs);
+            if !page.more {
+                break;
+            }
+            request.key = [&pages.last().unwrap().key[..], b"\0"].concat().into();
+        }
+        check(&pages);
+
+        let mut backwards = Vec::new();
+        let order = (SortTarget::Key as i32, SortOrder::Descend as i32);
+        let mut request = RangeRequest { limit: 777, sort_target: order.0, sort_order: order.1, ..all() };
+        loop {
+            let page = kv.range(request.clone()).await.unwrap().into_inner();
+            backwards.extend(page.kvs);
+            if !page.more {
+                break;
+            }
+            request.range_end = backwards.last().unwrap().key.clone();
+        }
+        backwards.reverse();
+        check(&backwards);
+
+        let mut stream = kv.range_stream(all()).await.unwrap().into_inner();
+        // A write in between is not seen: the stream reads one state.
+        client.kv.clone().put(PutRequest { key: "key/zzz".into(), ..PutRequest::default() }).await.unwrap();
+        let (mut chunks, mut streamed) = (0, Vec::new());
+        while let Some(chunk) = stream.message().await.unwrap() {
+            streamed.extend(chunk.range_response.unwrap().kvs);
+            chunks += 1;
+        }
+        check(&streamed);
+        assert!(chunks > 5, "{chunks} chunks");
+    });
+}
+
+/// Calls that are given up, at any moment, take nothing with them.
+#[test]
+fn cancelled_calls_leave_others_alone() {
+    run(async {
+        let dir = TempDir::new();
+        let server = Server::revd(&dir.path().join("data"), &[]);
+        let client = connect(&server.endpoint()).await;
+        fill(&client).await;
+        for round in 0..200_u64 {
+            let mut kv = client.kv.clone();
+            let give_up = std::time::Duration::from_micros(round * 40);
+            let call = async {
+                match round % 3 {
+                    0 => drop(kv.range(all()).await),
+                    1 => drop(kv.put(PutRequest { key: key(0), ..PutRequest::default() }).await),
+                    _ => drop(kv.range_stream(all()).await),
+                }
+            };
+            // Given up or not: both are fine.
+            let _ = tokio::time::timeout(give_up, call).await;
+        }
+        let whole = client.kv.clone().range(all()).await.unwrap().into_inner();
+        assert_eq!(whole.kvs.len(), KEYS);
+    });
+}

@@ -1,0 +1,110 @@
+//! gRPC health and reflection, and the two plain HTTP paths, as generic tools use them.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+
+use prost::Message as _;
+use revd_proto::grpc::health::HealthCheckRequest;
+use revd_proto::grpc::health::health_check_response::ServingStatus;
+use revd_proto::grpc::health::health_client::HealthClient;
+use revd_proto::grpc::reflection::server_reflection_client::ServerReflectionClient;
+use revd_proto::grpc::reflection::server_reflection_request::MessageRequest;
+use revd_proto::grpc::reflection::server_reflection_response::MessageResponse;
+use revd_proto::grpc::reflection::{ServerReflectionRequest, ServerReflectionResponse};
+use tonic::Code;
+
+use crate::harness::{Client, Server, TempDir, connect, run};
+
+async fn with_server(test: impl AsyncFnOnce(&Server, &Client)) {
+    let dir = TempDir::new();
+    let server = Server::revd(&dir.path().join("data"), &[]);
+    let client = connect(&server.endpoint()).await;
+    test(&server, &client).await;
+}
+
+#[test]
+fn health_is_serving() {
+    run(with_server(async |_, client| {
+        let mut health = HealthClient::new(client.channel.clone());
+        let whole = HealthCheckRequest { service: String::new() };
+        let reply = health.check(whole.clone()).await.unwrap().into_inner();
+        assert_eq!(reply.status, ServingStatus::Serving as i32);
+        let unknown = HealthCheckRequest { service: "nothing".to_owned() };
+        let refused = health.check(unknown).await.unwrap_err();
+        assert_eq!((refused.code(), refused.message()), (Code::NotFound, "unknown service"));
+        let mut watching = health.watch(whole).await.unwrap().into_inner();
+        assert_eq!(watching.message().await.unwrap().unwrap().status, ServingStatus::Serving as i32);
+    }));
+}
+
+fn answer(response: Option<ServerReflectionResponse>) -> MessageResponse {
+    response.expect("an answer").message_response.expect("an answer")
+}
+
+/// The question after the first waits for the first answer, as grpcurl does it: a real dialogue.
+#[test]
+fn reflection_lists_and_describes_everything() {
+    run(with_server(async |_, client| {
+        let (questions, receiver) = tokio::sync::mpsc::channel(1);
+        let ask = async |request| {
+            let request = ServerReflectionRequest { host: String::new(), message_request: Some(request) };
+            questions.send(request).await.unwrap();
+        };
+        ask(MessageRequest::ListServices(String::new())).await;
+        let stream = tokio_stream::wrappers::ReceiverStream::new(receiver);
+        let mut reflection = ServerReflectionClient::new(client.channel.clone());
+        let mut answers = reflection.server_reflection_info(stream).await.unwrap().into_inner();
+        let MessageResponse::ListServicesResponse(list) = answer(answers.message().await.unwrap()) else {
+            panic!("no list")
+        };
+        let names: Vec<&str> = list.service.iter().map(|service| service.name.as_str()).collect();
+        for name in ["etcdserverpb.KV", "etcdserverpb.Watch", "v3lockpb.Lock", "grpc.health.v1.Health"] {
+            assert!(names.contains(&name), "{names:?}");
+        }
+        ask(MessageRequest::FileContainingSymbol("etcdserverpb.KV.Range".to_owned())).await;
+        let MessageResponse::FileDescriptorResponse(files) = answer(answers.message().await.unwrap()) else {
+            panic!("no file")
+        };
+        let decoded = files.file_descriptor_proto.iter();
+        let files: Vec<_> =
+            decoded.map(|file| prost_types::FileDescriptorProto::decode(file.clone()).unwrap()).collect();
+        assert!(files[0].service.iter().any(|service| service.name() == "KV"));
+        let known: Vec<&str> = files.iter().map(prost_types::FileDescriptorProto::name).collect();
+        let imports = files.iter().flat_map(|file| &file.dependency);
+        assert!(
+            imports.into_iter().all(|import| known.contains(&import.as_str())),
+            "a file is missing: {known:?}"
+        );
+        ask(MessageRequest::FileContainingSymbol("no.Such.Thing".to_owned())).await;
+        let MessageResponse::ErrorResponse(error) = answer(answers.message().await.unwrap()) else {
+            panic!("no error")
+        };
+        assert_eq!(error.error_code, Code::NotFound as i32);
+    }));
+}
+
+fn get(server: &Server, request: &str) -> String {
+    let mut stream = TcpStream::connect(server.address).unwrap();
+    write!(stream, "{request} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    reply
+}
+
+#[test]
+fn plain_http_has_version_and_health() {
+    run(with_server(async |server, _| {
+        let version = get(server, "GET /version");
+        assert!(
+            version.ends_with(r#"{"etcdserver":"3.7.1","etcdcluster":"3.7.0","storage":"3.7.0"}"#),
+            "{version}"
+        );
+        assert!(get(server, "GET /health").ends_with(r#"{"health":"true","reason":""}"#));
+        let refused = get(server, "POST /health");
+        assert!(
+            refused.starts_with("HTTP/1.1 405") && refused.to_lowercase().contains("allow: get"),
+            "{refused}"
+        );
+        assert!(get(server, "GET /nothing").starts_with("HTTP/1.1 404"));
+    }));
+}
