@@ -8,9 +8,9 @@ use bytes::Bytes;
 #[must_use]
 pub fn key(number: u64) -> Bytes {
     format!(
-        "/registry/pods/namespace-{:04}/pod-{number:010}-{:020}",
+        "/registry/pods/namespace-{:04}/pod-{number:010}-{:019}",
         number % 1000,
-        number.wrapping_mul(0x9E37_79B9)
+        number.wrapping_mul(0x9E37_79B9) % 10_u64.pow(19)
     )
     .into()
 }

@@ -28,5 +28,8 @@ pub mod disk;
 // Leaves.
 pub mod error;
 pub mod limits;
+#[cfg(feature = "sim")]
+pub mod random;
+pub mod varint;
 
 pub use error::{Error, Result};

@@ -7,17 +7,7 @@ use std::collections::BTreeMap;
 
 use revd_engine::mvcc::key_index::{IndexRoot, KeyIndex};
 use revd_engine::mvcc::{Direction, KeyMeta, KeyRange, Revision};
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-}
+use revd_engine::random::Random;
 
 /// All states there were, by revision.
 type States = Vec<BTreeMap<Vec<u8>, KeyMeta>>;
@@ -67,7 +57,7 @@ fn check(root: &IndexRoot, states: &States, at: i64, random: &mut Random, keys: 
 fn the_index_equals_its_twin() {
     // From keys that all fit one leaf to a tree of several levels.
     for (seed, keys) in [(1_u64, 10), (2, 200), (3, 5_000), (4, 5_000)] {
-        let mut random = Random(0x9E37_79B9_7F4A_7C15 ^ seed);
+        let mut random = Random::new(seed);
         let mut index = KeyIndex::new();
         let mut states: States = vec![BTreeMap::new(); 2];
         let mut held: Vec<(IndexRoot, usize)> = Vec::new();

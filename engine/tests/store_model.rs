@@ -10,17 +10,7 @@ use revd_engine::check::check;
 use revd_engine::db::DbOptions;
 use revd_engine::disk::{Recorded, SimDisk};
 use revd_engine::mvcc::{Applied, CheckpointKind, Direction, HashKv, KeyRange, Store, StoredRecord, View};
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-}
+use revd_engine::random::Random;
 
 /// What one log entry does.
 #[derive(Debug, Clone)]
@@ -259,7 +249,7 @@ fn checkpoint(store: &mut Store, kind: CheckpointKind) {
 #[test]
 fn the_store_equals_its_twin() {
     for seed in 1..=8_u64 {
-        let mut random = Random(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let mut random = Random::new(seed);
         let disk = SimDisk::new();
         let mut store = open(&disk);
         let mut twin = Twin::new();
@@ -349,7 +339,7 @@ fn compaction_leaves_one_record_per_live_key() {
 fn a_crash_at_any_write_leaves_a_prefix_of_the_log() {
     let mut images = 0;
     for seed in 1..=3_u64 {
-        let mut random = Random(seed.wrapping_mul(0xD134_2543_DE82_EF95));
+        let mut random = Random::new(seed);
         let disk = SimDisk::new();
         let mut store = open(&disk);
         let mut log = Vec::new();
@@ -399,7 +389,7 @@ fn a_failed_write_is_final_at_every_place() {
         disk.fail_after(fail_after);
         let mut store = open(&disk);
         let mut twins = vec![Twin::new()];
-        let mut random = Random(99);
+        let mut random = Random::new(99);
         let mut failed = false;
         for index in 1..60 {
             let entry = entry(&mut random, twins.last().unwrap().revision());

@@ -8,20 +8,10 @@ use std::sync::Arc;
 use revd_engine::check::check;
 use revd_engine::db::{Db, DbOptions};
 use revd_engine::disk::SimDisk;
+use revd_engine::random::Random;
 use revd_engine::txn::{Snapshot, Table};
 
 type Twin = [BTreeMap<Vec<u8>, Vec<u8>>; 2];
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-}
 
 fn read_all(snapshot: &Snapshot, table: Table) -> BTreeMap<Vec<u8>, Vec<u8>> {
     let mut cursor = snapshot.cursor(table);
@@ -67,14 +57,14 @@ fn change(db: &mut Db, twin: &mut Twin, random: &mut Random) {
 #[test]
 fn random_transactions_equal_a_btreemap_and_old_snapshots_stay() {
     for seed in 1..=6 {
-        let mut random = Random(0x9E37_79B9_7F4A_7C15_u64.wrapping_mul(seed));
+        let mut random = Random::new(seed);
         let disk = SimDisk::new();
         let mut db = open(&disk);
         let mut twin = Twin::default();
         let mut held: Vec<(Snapshot, Twin)> = Vec::new();
         for round in 0..150 {
             if random.below(10) == 0 {
-                let (mut dropped, mut scratch) = (db.begin().unwrap(), Random(round + 1));
+                let (mut dropped, mut scratch) = (db.begin().unwrap(), Random::new(round + 1));
                 for _ in 0..10 {
                     let key = scratch.below(400).to_string();
                     dropped.put(Table(0), key.as_bytes(), &[7; 500]).unwrap();

@@ -52,5 +52,7 @@ pub mod grpc {
     }
 }
 
+pub mod raw;
+
 /// All files above as an encoded `google.protobuf.FileDescriptorSet`, for server reflection.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));

@@ -32,3 +32,4 @@ pub mod error;
 pub mod limits;
 pub mod observe;
 pub mod version;
+pub mod wire;

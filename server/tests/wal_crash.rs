@@ -13,21 +13,11 @@ use glommio::{LocalExecutorBuilder, Placement};
 use revd::wal::reader::{self, Recovered};
 use revd::wal::writer::{WalSeed, WalWriter};
 use revd::wal::{BLOCK, FrameContent, HardState, LogEntry, Owner, WalError};
+use revd_engine::random::Random;
 
 const OWNER: Owner = Owner { cluster: 11, member: 22 };
 const SEGMENT_BYTES: u64 = 16 * BLOCK as u64;
 const SECTOR: usize = 512;
-
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-}
 
 /// Segment files by number.
 type Files = BTreeMap<u64, Vec<u8>>;
@@ -171,7 +161,7 @@ async fn go_on(image: &Files, found: &Recovered, random: &mut Random) {
 
 async fn crash_everywhere(frames: u64) -> usize {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
-    let mut random = Random(0x9E37_79B9_7F4A_7C15);
+    let mut random = Random::new(1);
     let mut writer = WalWriter::open(seed(dir.path().to_owned())).await.unwrap();
     let mut expected =
         Expected { hard_state: HardState { term: 1, vote: 0, commit: 1 }, entries: Vec::new() };
@@ -215,7 +205,7 @@ fn whole_log(dir: &Path) -> Files {
     let path = dir.to_owned();
     let core = LocalExecutorBuilder::new(Placement::Unbound)
         .spawn(move || async move {
-            let mut random = Random(77);
+            let mut random = Random::new(77);
             let mut writer = WalWriter::open(seed(path)).await.unwrap();
             let mut expected = Expected { hard_state: HardState::default(), entries: Vec::new() };
             for _ in 0..40 {

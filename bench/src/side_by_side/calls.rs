@@ -3,15 +3,14 @@
 use std::time::{Duration, Instant};
 
 use anyhow::Context as _;
-use bytes::{Buf as _, BufMut as _, Bytes};
+use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _};
 use prost::Message as _;
 use revd_bench::{all_keys, key, value};
 use revd_proto::etcdserverpb::kv_client::KvClient;
 use revd_proto::etcdserverpb::request_op::Request as Op;
 use revd_proto::etcdserverpb::{PutRequest, RangeRequest, RequestOp, TxnRequest};
-use tonic::Status;
-use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use revd_proto::raw::RawCodec;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::servers::Server;
@@ -98,50 +97,13 @@ pub async fn read(server: &Server, read: Read, times: u32) -> anyhow::Result<Mea
     for _ in 0..times {
         let start = Instant::now();
         grpc.ready().await?;
-        let reply = grpc.unary(tonic::Request::new(message.clone()), path.clone(), Raw).await?;
+        let reply = grpc.unary(tonic::Request::new(message.clone()), path.clone(), RawCodec).await?;
         latencies.push(start.elapsed());
         anyhow::ensure!(reply.into_inner().len() > 10, "an empty reply");
     }
     let cpu_per_call = (server.cpu() - before) / times;
     latencies.sort_unstable();
     Ok(Measured { cpu_per_call, latency: latencies[latencies.len() / 2] })
-}
-
-/// Messages as bytes: decoding is the client's cost, not the server's.
-struct Raw;
-
-impl Codec for Raw {
-    type Encode = Bytes;
-    type Decode = Bytes;
-    type Encoder = Self;
-    type Decoder = Self;
-
-    fn encoder(&mut self) -> Self {
-        Self
-    }
-
-    fn decoder(&mut self) -> Self {
-        Self
-    }
-}
-
-impl Encoder for Raw {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn encode(&mut self, item: Bytes, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        buffer.put(item);
-        Ok(())
-    }
-}
-
-impl Decoder for Raw {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
-        Ok(Some(buffer.copy_to_bytes(buffer.remaining())))
-    }
 }
 
 /// A duration in the unit that suits it.

@@ -16,6 +16,7 @@
 use std::sync::Arc;
 
 use crate::mvcc::revision::Revision;
+use crate::varint;
 
 /// Changes in one chunk of older ones.
 const CHUNK: usize = 32;
@@ -201,14 +202,14 @@ impl History {
     /// the change before.
     pub fn encode(&self, out: &mut Vec<u8>) {
         let changes = self.changes();
-        push_varint(out, changes.len() as u64);
+        varint::put(out, changes.len() as u64);
         let mut before = 0;
         for change in changes {
-            push_varint(out, (change.revision.main - before).cast_unsigned());
-            push_varint(out, change.revision.sub.cast_unsigned());
+            varint::put(out, (change.revision.main - before).cast_unsigned());
+            varint::put(out, change.revision.sub.cast_unsigned());
             // Relative to the change itself: one byte for the common case, a key put once.
-            push_varint(out, (change.revision.main - change.create_revision).cast_unsigned());
-            push_varint(out, change.version.cast_unsigned());
+            varint::put(out, (change.revision.main - change.create_revision).cast_unsigned());
+            varint::put(out, change.version.cast_unsigned());
             before = change.revision.main;
         }
     }
@@ -216,15 +217,15 @@ impl History {
     /// Reads the durable form; none if it is not one.
     #[must_use]
     pub fn decode(mut bytes: &[u8]) -> Option<Self> {
-        let count = take_varint(&mut bytes)?;
+        let count = varint::take(&mut bytes)?;
         let mut main = 0_i64;
         let mut last = Revision::default();
         let mut history: Option<Self> = None;
         for _ in 0..count {
-            main = main.checked_add_unsigned(take_varint(&mut bytes)?)?;
-            let sub = i64::try_from(take_varint(&mut bytes)?).ok()?;
-            let create_revision = main.checked_sub_unsigned(take_varint(&mut bytes)?)?;
-            let version = i64::try_from(take_varint(&mut bytes)?).ok()?;
+            main = main.checked_add_unsigned(varint::take(&mut bytes)?)?;
+            let sub = i64::try_from(varint::take(&mut bytes)?).ok()?;
+            let create_revision = main.checked_sub_unsigned(varint::take(&mut bytes)?)?;
+            let version = i64::try_from(varint::take(&mut bytes)?).ok()?;
             let change = Change { revision: Revision { main, sub }, create_revision, version };
             if create_revision < 0 || (history.is_some() && change.revision <= last) {
                 return None;
@@ -237,27 +238,6 @@ impl History {
         }
         history.filter(|_| bytes.is_empty())
     }
-}
-
-fn push_varint(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push((value & 0x7f) as u8 | 0x80);
-        value >>= 7;
-    }
-    out.push((value & 0x7f) as u8);
-}
-
-fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
-    let mut value = 0_u64;
-    for shift in (0..64).step_by(7) {
-        let (first, rest) = bytes.split_first()?;
-        *bytes = rest;
-        value |= u64::from(first & 0x7f).checked_shl(shift)?;
-        if first & 0x80 == 0 {
-            return Some(value);
-        }
-    }
-    None
 }
 
 #[cfg(test)]

@@ -3,6 +3,8 @@
 //! Fields in order of their numbers, zero values left out: 1 key, 2 create revision, 3 mod revision, 4 version,
 //! 5 value, 6 lease. A tombstone holds only the key.
 
+use crate::varint;
+
 /// Bytes of head and foot around key and value at most.
 const FRAME_MAX: usize = 64;
 
@@ -56,12 +58,10 @@ impl Default for Frame {
 }
 
 impl Frame {
-    fn varint(&mut self, mut value: u64) {
-        while value >= 0x80 {
-            self.byte((value & 0x7f) as u8 | 0x80);
-            value >>= 7;
-        }
-        self.byte((value & 0x7f) as u8);
+    fn varint(&mut self, value: u64) {
+        let (bytes, len) = varint::encode(value);
+        self.bytes[self.len..self.len + len].copy_from_slice(&bytes[..len]);
+        self.len += len;
     }
 
     fn byte(&mut self, byte: u8) {
@@ -100,7 +100,7 @@ impl<'r> StoredRecord<'r> {
         let mut record = Self::default();
         while let Some((tag, rest)) = bytes.split_first() {
             bytes = rest;
-            let number = take_varint(&mut bytes)?;
+            let number = varint::take(&mut bytes)?;
             if matches!(tag, 0x0a | 0x2a) {
                 let len = usize::try_from(number).ok()?;
                 let (field, rest) = bytes.split_at_checked(len)?;
@@ -119,19 +119,6 @@ impl<'r> StoredRecord<'r> {
         }
         Some(record)
     }
-}
-
-fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
-    let mut value = 0;
-    for shift in (0..64).step_by(7) {
-        let (first, rest) = bytes.split_first()?;
-        *bytes = rest;
-        value |= u64::from(first & 0x7f).checked_shl(shift)?;
-        if first & 0x80 == 0 {
-            return Some(value);
-        }
-    }
-    None
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use bytes::{BufMut as _, Bytes, BytesMut};
 
 use crate::api::call::Message;
-use crate::read::range::put_varint;
+use crate::wire::put_varint;
 
 /// Protobuf tags of the header's place in a response and of its fields.
 const TAG_HEADER: u8 = 0x0a;

@@ -14,7 +14,8 @@ use crate::apply::command::Kind;
 use crate::apply::txn;
 use crate::error::Error;
 use crate::limits;
-use crate::read::range::{RangeRun, put_varint};
+use crate::read::range::RangeRun;
+use crate::wire::put_varint;
 
 impl Api {
     pub(super) async fn range(&self, message: Bytes) -> Result<Message, Error> {

@@ -5,7 +5,8 @@ use revd_engine::mvcc::{KeyRange, Reader, Store, Txn};
 use revd_proto::etcdserverpb::{CompactionRequest, DeleteRangeRequest, PutRequest};
 
 use crate::error::Error;
-use crate::read::range::{put_field, put_number, stored};
+use crate::read::range::stored;
+use crate::wire::{put_field, put_number};
 
 /// Protobuf tags of `PutResponse` and `DeleteRangeResponse`.
 const TAG_PUT_PREV_KV: u8 = 0x12;

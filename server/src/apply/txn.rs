@@ -15,7 +15,8 @@ use crate::apply::kv;
 use crate::error::Error;
 use crate::limits;
 use crate::read::budget::ReplyBudget;
-use crate::read::range::{self, put_field, put_number};
+use crate::read::range;
+use crate::wire::{put_field, put_number};
 
 /// Decodes a transaction, however deep, without recursing deeper than the limit.
 ///

@@ -14,35 +14,12 @@ use revd_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use crate::error::Error;
 use crate::limits;
 use crate::read::budget::ReplyBudget;
+use crate::wire::{put_field, put_number, put_varint};
 
 /// Protobuf tags of `RangeResponse`.
 const TAG_KV: u8 = 0x12;
 const TAG_MORE: u8 = 0x18;
 const TAG_COUNT: u8 = 0x20;
-
-/// Appends a varint.
-pub fn put_varint(out: &mut Vec<u8>, mut value: u64) {
-    while value >= 0x80 {
-        out.push(u8::try_from(value & 0x7f).expect("seven bits") | 0x80);
-        value >>= 7;
-    }
-    out.push(u8::try_from(value).expect("seven bits"));
-}
-
-/// Appends a length-delimited field.
-pub fn put_field(out: &mut Vec<u8>, tag: u8, bytes: &[u8]) {
-    out.push(tag);
-    put_varint(out, bytes.len() as u64);
-    out.extend_from_slice(bytes);
-}
-
-/// Appends a number field, unless it is zero.
-pub fn put_number(out: &mut Vec<u8>, tag: u8, value: i64) {
-    if value != 0 {
-        out.push(tag);
-        put_varint(out, value.cast_unsigned());
-    }
-}
 
 /// The body of a `RangeResponse` (everything but its header), in chunks.
 #[derive(Debug)]

@@ -1,10 +1,10 @@
 //! gRPC clients made from the wire contract, and one that sends and receives bytes as they are.
 
-use bytes::{Buf as _, BufMut as _, Bytes};
+use bytes::Bytes;
 use revd_proto::etcdserverpb::cluster_client::ClusterClient;
 use revd_proto::etcdserverpb::kv_client::KvClient;
 use revd_proto::etcdserverpb::maintenance_client::MaintenanceClient;
-use tonic::codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
+use revd_proto::raw::RawCodec;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status};
 
@@ -25,44 +25,6 @@ pub async fn connect(endpoint: &str) -> Client {
         maintenance: MaintenanceClient::new(channel.clone()),
         cluster: ClusterClient::new(channel.clone()),
         channel,
-    }
-}
-
-/// Messages as bytes: for what is malformed, or nested deeper than prost reads.
-#[derive(Default)]
-struct RawCodec;
-
-impl Codec for RawCodec {
-    type Encode = Bytes;
-    type Decode = Bytes;
-    type Encoder = Self;
-    type Decoder = Self;
-
-    fn encoder(&mut self) -> Self {
-        Self
-    }
-
-    fn decoder(&mut self) -> Self {
-        Self
-    }
-}
-
-impl Encoder for RawCodec {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn encode(&mut self, item: Bytes, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
-        buffer.put(item);
-        Ok(())
-    }
-}
-
-impl Decoder for RawCodec {
-    type Item = Bytes;
-    type Error = Status;
-
-    fn decode(&mut self, buffer: &mut DecodeBuf<'_>) -> Result<Option<Bytes>, Status> {
-        Ok(Some(buffer.copy_to_bytes(buffer.remaining())))
     }
 }
 

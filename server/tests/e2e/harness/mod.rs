@@ -3,12 +3,11 @@
 mod clients;
 mod peers;
 mod process;
-mod random;
 
 pub use clients::{Client, connect};
 pub use peers::{Peers, peers};
 pub use process::{Server, TempDir, free_address};
-pub use random::Random;
+pub use revd_engine::random::Random;
 
 /// Runs a test's future.
 pub fn run<T>(test: impl Future<Output = T>) -> T {
