@@ -65,7 +65,7 @@ pub fn run(config: &Config) -> anyhow::Result<i32> {
     config.warnings.iter().for_each(|warning| log::warn(warning, json!({})));
     let cpus = runtime::allowed_cpus()?;
     let cores = config.cores.unwrap_or(cpus.len());
-    runtime::check(cores)?;
+    runtime::check()?;
     runtime::raise_file_limit();
     for address in &config.client_addresses {
         wait_until_free(*address).with_context(|| {

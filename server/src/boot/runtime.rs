@@ -1,29 +1,18 @@
 //! Whether this machine lets us run at all, and what to do if not.
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use glommio::{LocalExecutorBuilder, Placement};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-/// Bytes of locked memory one core's ring takes.
-const LOCKED_BYTES_PER_CORE: u64 = 512 * 1024;
+/// glommio wants to be allowed to lock this much memory.
+const LOCKED_BYTES_MIN: u64 = 512 * 1024;
 
 /// Starts and ends one executor, so that a missing piece is named before anything else happens.
 ///
 /// # Errors
 /// When io_uring is missing or forbidden, or too little memory may be locked; the text says what to do.
-pub fn check(cores: usize) -> anyhow::Result<()> {
-    let limit = getrlimit(Resource::Memlock).current.unwrap_or(u64::MAX);
-    let needed = LOCKED_BYTES_PER_CORE * cores as u64;
-    if limit < needed {
-        bail!(
-            "{cores} cores need {} KiB of locked memory for their io_uring rings, but the limit is {} KiB: raise it \
-             (`ulimit -l unlimited`, LimitMEMLOCK=infinity in systemd, --ulimit memlock=-1 in docker) or start with \
-             --cores {}",
-            needed / 1024,
-            limit / 1024,
-            (limit / LOCKED_BYTES_PER_CORE).max(1),
-        );
-    }
+pub fn check() -> anyhow::Result<()> {
+    raise_memory_lock_limit()?;
     LocalExecutorBuilder::new(Placement::Unbound)
         .spawn(|| async {})
         .map_err(|error| anyhow::anyhow!("{error}"))
@@ -32,8 +21,24 @@ pub fn check(cores: usize) -> anyhow::Result<()> {
             "io_uring cannot be used here: revd needs Linux 5.8 or later with io_uring allowed \
              (sysctl kernel.io_uring_disabled=0; in containers a seccomp profile that permits io_uring_setup, \
              io_uring_enter and io_uring_register)",
-        )?;
-    Ok(())
+        )
+}
+
+fn raise_memory_lock_limit() -> anyhow::Result<()> {
+    let limit = getrlimit(Resource::Memlock);
+    let is_enough = |bytes: Option<u64>| bytes.is_none_or(|bytes| bytes >= LOCKED_BYTES_MIN);
+    if is_enough(limit.current) {
+        return Ok(());
+    }
+    let maximum = if is_enough(limit.maximum) { limit.maximum } else { Some(LOCKED_BYTES_MIN) };
+    setrlimit(Resource::Memlock, Rlimit { current: Some(LOCKED_BYTES_MIN), maximum }).with_context(|| {
+        format!(
+            "io_uring needs a locked-memory limit of {} KiB, it is {} KiB and cannot be raised from here: allow more \
+             (`ulimit -l`, LimitMEMLOCK= in systemd, --ulimit memlock= in docker)",
+            LOCKED_BYTES_MIN / 1024,
+            limit.current.unwrap_or(u64::MAX) / 1024
+        )
+    })
 }
 
 /// Lets this process open as many files as it may: each connection is one.
