@@ -9,7 +9,7 @@ use std::sync::{Arc, Weak};
 
 use crate::btree::Node;
 use crate::disk::Disk;
-use crate::limits::{GROW_BYTES_MIN, PAGE_BYTES_DEFAULT};
+use crate::limits::{GROW_BYTES_MAX, GROW_BYTES_MIN, PAGE_BYTES_DEFAULT};
 use crate::meta::{Meta, SLOT_BYTES, SLOT_OFFSETS, TableRoot, first_page};
 use crate::page::{PageId, PageKind, PageRef, Pages, Verified, encode_run, run_pages};
 use crate::space::{Run, Space};
@@ -134,10 +134,22 @@ impl Db {
         if needed <= self.file_len {
             return Ok(());
         }
-        let step = (self.file_len / 8).max(GROW_BYTES_MIN).next_multiple_of(u64::from(page_bytes));
+        let step = (self.file_len / 8).clamp(GROW_BYTES_MIN, GROW_BYTES_MAX);
+        let step = step.next_multiple_of(u64::from(page_bytes));
         let len = needed.max(self.file_len + step);
         self.disk.set_len(len)?;
         self.file_len = len;
+        Ok(())
+    }
+
+    /// Cuts off what lies behind the last page in use. Nobody reads there any more: those pages were free, not
+    /// just freed, and the state that no longer names them is durable.
+    fn cut(&mut self, page_bytes: u32) -> Result<()> {
+        let needed = self.space.end() * u64::from(page_bytes);
+        if needed < self.file_len {
+            self.disk.set_len(needed)?;
+            self.file_len = needed;
+        }
         Ok(())
     }
 }
@@ -162,7 +174,9 @@ pub(crate) fn commit(txn: &mut WriteTxn<'_>) -> Result<Snapshot> {
     let mut writes = std::mem::take(&mut txn.values);
     let mut freed = std::mem::take(&mut txn.freed);
     let nodes = txn.trees.iter().filter_map(|tree| tree.root.as_deref()).map(Node::count).sum();
-    let mut ids = txn.db.space.allocate_pages(nodes).into_iter();
+    let space = &mut txn.db.space;
+    let ids = if txn.shrinking { space.allocate_lowest(nodes) } else { space.allocate_pages(nodes) };
+    let mut ids = ids.into_iter();
     let mut tables = meta.tables;
     for (table, tree) in tables.iter_mut().zip(&mut txn.trees) {
         if tree.dirty {
@@ -172,7 +186,7 @@ pub(crate) fn commit(txn: &mut WriteTxn<'_>) -> Result<Snapshot> {
     }
     let db = &mut *txn.db;
     freed.extend(db.space.take_list());
-    let free = write_free_list(&mut db.space, &freed, page_bytes, &mut writes);
+    let free = write_free_list(&mut db.space, &freed, page_bytes, txn.shrinking, &mut writes);
     let next = Meta {
         page_bytes,
         txn: meta.txn + 1,
@@ -194,6 +208,9 @@ pub(crate) fn commit(txn: &mut WriteTxn<'_>) -> Result<Snapshot> {
     db.disk.sync()?;
     db.disk.write_at(SLOT_OFFSETS[usize::from(next.txn % 2 == 1)], &next.encode())?;
     db.disk.sync()?;
+    if txn.shrinking {
+        db.cut(page_bytes)?;
+    }
     db.poisoned = false;
     db.space.freed_by(next.txn, freed);
     let snapshot = Snapshot::new(Pages { map: db.disk.map()?, page_bytes, verified }, next);
@@ -209,11 +226,15 @@ fn write_free_list(
     space: &mut Space,
     freed: &[Run],
     page_bytes: u32,
+    shrinking: bool,
     writes: &mut Vec<(PageId, Vec<u8>)>,
 ) -> PageRef {
     // Taking pages shortens a free run or uses one up: the list only gets shorter than what was asked for.
     let pages = run_pages(space.encoded_len(freed.len()), page_bytes);
     let id = space.allocate(pages);
+    if shrinking {
+        space.trim();
+    }
     let (bytes, crc) = encode_run(PageKind::FreeList, id, &space.encode(freed), pages, page_bytes);
     space.set_list(Run { start: id, pages });
     writes.push((id, bytes));

@@ -20,6 +20,14 @@ pub const VALUE_BYTES_MAX: usize = (1 << 31) - 1;
 /// The file grows by at least this much at a time, so that commits rarely change its length.
 pub const GROW_BYTES_MIN: u64 = 1024 * 1024;
 
+/// ... and by at most this much.
+pub const GROW_BYTES_MAX: u64 = 64 * 1024 * 1024;
+
+/// Leaves a defragmentation looks at in one checkpoint.
+pub const DEFRAGMENT_LEAVES_PER_STEP: usize = 1_000;
+/// Commits a defragmentation makes at its end so that freed pages can be cut off; readers may hold some longer.
+pub const DEFRAGMENT_CUTS_MAX: u32 = 8;
+
 /// Records a compaction looks at in one checkpoint: bounds the work and the memory of a step.
 pub const COMPACT_RECORDS_PER_STEP: usize = 20_000;
 

@@ -274,6 +274,7 @@ fn the_store_equals_its_twin() {
                 }
                 6 => held.push((store.view(), twin.clone())),
                 7 if held.len() > 3 => held.clear(),
+                9 if in_flight.is_none() => store.defragment().unwrap(),
                 8 if in_flight.is_none() && random.below(3) == 0 => {
                     store = open(&disk);
                     let from = usize::try_from(store.applied().index).unwrap();
@@ -291,6 +292,70 @@ fn the_store_equals_its_twin() {
         if let Some(db) = store.db() {
             check(db).unwrap();
         }
+    }
+}
+
+/// Deleting and compacting most of a store, then defragmenting it, gives the space back, while a reader holds an old
+/// state and writes go on; what is left is what it was.
+#[test]
+fn defragmenting_gives_space_back_while_others_read_and_write() {
+    let disk = SimDisk::new();
+    let mut store = open(&disk);
+    let mut index = 0;
+    let mut write = |store: &mut Store, keys: std::ops::Range<u64>, len: usize| {
+        for key in keys {
+            let mut txn = store.begin();
+            txn.put(format!("key{key:06}").as_bytes(), &vec![b'v'; len], 0);
+            txn.commit();
+            index += 1;
+            store.set_applied(Applied { index, term: 1 });
+        }
+        checkpoint(store, CheckpointKind::Auto);
+    };
+    for round in 0..10 {
+        write(&mut store, round * 200..(round + 1) * 200, if round % 3 == 0 { 900 } else { 60 });
+    }
+    let mut txn = store.begin();
+    txn.delete_range(KeyRange::from_wire(b"key000100", b"key001900"));
+    txn.commit();
+    store.set_applied(Applied { index: 2_001, term: 1 });
+    store.compact(store.revision()).unwrap();
+    store.set_applied(Applied { index: 2_002, term: 1 });
+    while store.has_unsaved() || store.compaction_pending() {
+        checkpoint(&mut store, CheckpointKind::Auto);
+    }
+    let before = store.sizes();
+    let old = store.view();
+    let count = old.reader().count(KeyRange::ALL, old.revision()).unwrap();
+    store.defragment().unwrap();
+    let mut steps = 0;
+    let mut put = 0;
+    while store.is_defragmenting() {
+        let mut txn = store.begin();
+        txn.put(b"meanwhile", format!("{put}").as_bytes(), 0);
+        txn.commit();
+        put += 1;
+        store.set_applied(Applied { index: 2_002 + put, term: 1 });
+        checkpoint(&mut store, CheckpointKind::Auto);
+        check(store.db().unwrap()).unwrap();
+        assert_eq!(old.reader().scan(KeyRange::ALL, i64::MAX, Direction::Forward).count() as u64, count);
+        steps += 1;
+        assert!(steps < 100, "it does not end");
+    }
+    drop(old);
+    store.defragment().unwrap();
+    while store.is_defragmenting() {
+        checkpoint(&mut store, CheckpointKind::Auto);
+    }
+    let after = store.sizes();
+    assert!(after.file * 3 < before.file, "{before:?} became {after:?}");
+    assert!(after.file < after.in_use * 3 / 2 + 100 * 512, "{after:?}");
+    assert_eq!(disk.bytes().len() as u64, after.file);
+    let again = open(&disk);
+    let reader = again.reader();
+    assert_eq!(reader.count(KeyRange::ALL, reader.revision()).unwrap(), count + 1);
+    for (_, meta) in reader.scan(KeyRange::ALL, i64::MAX, Direction::Forward) {
+        reader.record(meta.modified).unwrap();
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::Result;
 use crate::meta::TableRoot;
-use crate::page::{PageKind, PageView, Pages, StoredValue};
+use crate::page::{PageId, PageKind, PageView, Pages, StoredValue, run_pages};
 
 /// The value of a key.
 ///
@@ -77,6 +77,46 @@ impl<'p> Cursor<'p> {
             self.failed = Some(error.clone());
         }
         result
+    }
+
+    /// Keys of the leaf under the cursor that have to be written again so that nothing on the way to it, nor a long
+    /// value of it, lies at or behind page `limit`; none at the end of the table.
+    ///
+    /// # Errors
+    /// When a page is damaged.
+    pub(crate) fn keys_behind(&self, limit: PageId) -> Result<Option<Vec<&'p [u8]>>> {
+        let Some((leaf, _)) = self.path.last() else { return Ok(None) };
+        let way_is_behind = self.path.iter().any(|(page, _)| page.id() >= limit);
+        let mut keys = Vec::new();
+        for at in 0..leaf.len() {
+            let cell = leaf.leaf_cell(at).ok_or_else(|| self.pages.damage(leaf.id(), "has an unreadable cell"))?;
+            let value_is_behind = match cell.value {
+                StoredValue::Inline(_) => false,
+                StoredValue::Run { at: run, len } => {
+                    run.id.0 + run_pages(len, self.pages.page_bytes) > limit.0
+                }
+            };
+            // One key is enough to have the whole way written again.
+            if value_is_behind || (way_is_behind && at == 0) {
+                keys.push(cell.key);
+            }
+        }
+        Ok(Some(keys))
+    }
+
+    /// Moves to the next leaf; its first key, or none at the end of the table.
+    ///
+    /// # Errors
+    /// When a page is damaged.
+    pub(crate) fn next_leaf(&mut self) -> Result<Option<&'p [u8]>> {
+        if let Some((leaf, at)) = self.path.last_mut() {
+            *at = leaf.len();
+        }
+        let first = self.next()?.map(|(key, _)| key);
+        if let (Some(_), Some((_, at))) = (first, self.path.last_mut()) {
+            *at = 0;
+        }
+        Ok(first)
     }
 
     fn advance(&mut self) -> Result<Option<(&'p [u8], &'p [u8])>> {

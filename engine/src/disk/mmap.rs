@@ -75,8 +75,9 @@ impl Disk for MmapDisk {
         if let Some(map) = current.as_ref().filter(|map| map.bytes().len() as u64 >= len) {
             return Ok(map.clone());
         }
-        // SAFETY: the map is read-only and the data directory's lock keeps other processes away; this process
-        // never shortens the file while a map of it is alive, and never writes to bytes a reader can reach.
+        // SAFETY: the map is read-only and the data directory's lock keeps other processes away. This process never
+        // writes to bytes a reader can reach, and shortens the file only by pages that no state a reader can hold
+        // names: a map may be longer than the file then, but nothing looks at the part behind its end.
         let mapped = unsafe { memmap2::Mmap::map(&self.file) };
         let mapped = self.checked("mapping", mapped)?;
         let map = Map::new(Arc::new(mapped));

@@ -16,6 +16,7 @@ use crate::limits::{
     COMPACT_RECORDS_PER_STEP, INDEX_CHECKPOINT_KEYS_MIN, INDEX_CHECKPOINT_KEYS_PART, PAGE_BYTES_MAX,
     key_bytes_max,
 };
+use crate::mvcc::defragment::Defragmentation;
 use crate::mvcc::key_index::IndexRoot;
 use crate::mvcc::layout::{Applied, INDEX, INDEX_LONG, RECORDS, SMALL, Standing};
 use crate::mvcc::record::StoredRecord;
@@ -45,6 +46,7 @@ pub struct Checkpoint {
     tables: Changes,
     index: IndexRoot,
     save_index: bool,
+    defragmentation: Option<Defragmentation>,
     unsaved_bytes: usize,
     records_since_index: usize,
 }
@@ -58,6 +60,7 @@ pub struct Written {
     saved_index: bool,
     /// Keys of which the compaction has dropped records.
     compacted_keys: BTreeSet<Vec<u8>>,
+    defragmentation: Option<Defragmentation>,
     unsaved_bytes: usize,
     records_since_index: usize,
 }
@@ -69,6 +72,8 @@ pub struct Durable {
     pub applied: Applied,
     /// There is more for the next checkpoint to compact.
     pub compaction_pending: bool,
+    /// There is more for the next checkpoint to move.
+    pub defragmenting: bool,
 }
 
 impl Store {
@@ -81,7 +86,7 @@ impl Store {
             self.compaction_pending() && self.saved.index_revision < self.standing.compact_revision;
         let save_index = index_is_old
             && (kind == CheckpointKind::WithIndex || self.records_since_index >= much || for_compaction);
-        if !self.has_unsaved() && !self.compaction_pending() && !save_index {
+        if !self.has_unsaved() && !self.compaction_pending() && !self.is_defragmenting() && !save_index {
             return None;
         }
         let db = self.db.take()?;
@@ -93,6 +98,7 @@ impl Store {
             tables: std::mem::take(&mut self.table_changes),
             index: self.index.root().clone(),
             save_index,
+            defragmentation: self.defragmentation.clone(),
             unsaved_bytes: self.unsaved_bytes,
             records_since_index: self.records_since_index,
         })
@@ -101,6 +107,7 @@ impl Store {
     /// Takes a written checkpoint in: the records it holds leave memory.
     pub fn finish_checkpoint(&mut self, written: Written) -> Durable {
         self.sizes = written.db.sizes();
+        self.defragmentation = written.defragmentation;
         self.db = Some(written.db);
         self.tree = written.tree;
         self.saved = written.standing;
@@ -117,7 +124,11 @@ impl Store {
             self.standing.compacted = self.saved.compacted;
             self.standing.compact_cursor = self.saved.compact_cursor;
         }
-        Durable { applied: self.saved.applied, compaction_pending: self.compaction_pending() }
+        Durable {
+            applied: self.saved.applied,
+            compaction_pending: self.compaction_pending(),
+            defragmenting: self.is_defragmenting(),
+        }
     }
 }
 
@@ -130,6 +141,10 @@ impl Checkpoint {
         let Self { mut db, from, mut to, tail, tables, index, save_index, .. } = self;
         let base = db.snapshot();
         let mut txn = db.begin()?;
+        let defragmentation = match self.defragmentation {
+            Some(defragmentation) => defragmentation.step(&mut txn)?,
+            None => None,
+        };
         for (key, record) in tail.after(Revision { main: from.revision, sub: i64::MAX }) {
             txn.put(RECORDS, &key.encode(), record)?;
         }
@@ -161,6 +176,7 @@ impl Checkpoint {
             standing: to,
             saved_index: save_index,
             compacted_keys,
+            defragmentation,
             unsaved_bytes: self.unsaved_bytes,
             records_since_index: self.records_since_index,
         })

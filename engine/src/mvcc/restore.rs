@@ -41,6 +41,7 @@ impl Store {
             saved: standing,
             tree,
             sizes: db.sizes(),
+            defragmentation: None,
             db: Some(db),
             records_since_index,
             unsaved_bytes: 0,

@@ -1,6 +1,7 @@
 //! The store: the state being changed.
 
 use crate::db::{Db, Sizes};
+use crate::mvcc::defragment::Defragmentation;
 use crate::mvcc::key_index::KeyIndex;
 use crate::mvcc::layout::{Applied, Standing};
 use crate::mvcc::reader::{Reader, TailRef};
@@ -25,6 +26,7 @@ pub struct Store {
     /// The file; away while a checkpoint is being written.
     pub(crate) db: Option<Db>,
     pub(crate) sizes: Sizes,
+    pub(crate) defragmentation: Option<Defragmentation>,
     /// Records that the saved index does not know.
     pub(crate) records_since_index: usize,
     /// Bytes of records that no finished checkpoint holds.

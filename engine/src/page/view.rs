@@ -6,6 +6,7 @@ use crate::page::{HEADER, PageId, PageKind, PageRef, RUN_HEADER, SLOT, read_le};
 /// A tree page.
 #[derive(Debug, Clone, Copy)]
 pub struct PageView<'m> {
+    id: PageId,
     kind: PageKind,
     len: usize,
     slots: &'m [u8],
@@ -62,7 +63,13 @@ impl<'m> PageView<'m> {
         else {
             return Err(format!("cannot hold {len} cells"));
         };
-        Ok(Self { kind, len, slots, cells })
+        Ok(Self { id, kind, len, slots, cells })
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn id(&self) -> PageId {
+        self.id
     }
 
     /// Leaf or branch.

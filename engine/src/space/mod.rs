@@ -115,6 +115,28 @@ impl Space {
         (0..pages).map(|_| self.allocate(1)).collect()
     }
 
+    /// Takes single pages, lowest first, however scattered.
+    pub fn allocate_lowest(&mut self, pages: u64) -> Vec<PageId> {
+        (0..pages).map(|_| self.allocate(1)).collect()
+    }
+
+    /// Gives up the free pages at the end.
+    pub fn trim(&mut self) {
+        if let Some((start, pages)) = self.free.last_key_value().map(|(start, pages)| (*start, *pages))
+            && start + pages == self.end
+        {
+            self.free.remove(&start);
+            self.free_pages -= pages;
+            self.end = start;
+        }
+    }
+
+    /// Some freed pages still wait for readers.
+    #[must_use]
+    pub fn has_pending(&self) -> bool {
+        self.pending_pages > 0
+    }
+
     /// The list was written here.
     pub fn set_list(&mut self, run: Run) {
         self.list = Some(run);
@@ -195,6 +217,18 @@ mod tests {
         assert_eq!(space.allocate(4), PageId(100));
         assert_eq!(space.allocate_pages(3), [PageId(14), PageId(15), PageId(30)]);
         assert_eq!(space.unused_pages(), 0);
+    }
+
+    #[test]
+    fn trimming_cuts_free_pages_off_the_end_only() {
+        let mut space = Space { end: 100, ..Space::default() };
+        space.release(run(10, 2));
+        space.release(run(90, 10));
+        space.trim();
+        assert_eq!((space.end(), space.unused_pages()), (90, 2));
+        space.trim();
+        assert_eq!(space.end(), 90);
+        assert_eq!(space.allocate_lowest(3), [PageId(10), PageId(11), PageId(90)]);
     }
 
     #[test]

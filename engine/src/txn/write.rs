@@ -18,6 +18,8 @@ pub struct WriteTxn<'d> {
     /// Long values, placed already; given back if the transaction is dropped.
     pub(crate) values: Vec<(PageId, Vec<u8>)>,
     pub(crate) user: [u8; USER_BYTES],
+    /// Free pages are to leave the file.
+    pub(crate) shrinking: bool,
     /// A page could not be read: the nodes are incomplete.
     failed: bool,
 }
@@ -26,7 +28,7 @@ impl<'d> WriteTxn<'d> {
     pub(crate) fn new(db: &'d mut Db, base: Snapshot) -> Self {
         let meta = &base.inner().meta;
         let (trees, user) = (meta.tables.map(Tree::new), meta.user);
-        Self { db, base, trees, freed: Vec::new(), values: Vec::new(), user, failed: false }
+        Self { db, base, trees, freed: Vec::new(), values: Vec::new(), user, shrinking: false, failed: false }
     }
 
     /// Sets a key; true if it is new.
@@ -80,6 +82,45 @@ impl<'d> WriteTxn<'d> {
         self.failed = result.is_err();
         unplaced.into_iter().for_each(|run| self.db.space.release(run));
         result
+    }
+
+    /// Has what lies at or behind page `limit` written again, to lower places: the part of a table from `start` on, at
+    /// most `leaves_max` leaves of it. Where to go on, or none at the table's end. Must come before other changes.
+    ///
+    /// # Errors
+    /// When a page is damaged: drop the transaction then.
+    pub fn move_down(
+        &mut self,
+        table: Table,
+        start: &[u8],
+        limit: PageId,
+        leaves_max: usize,
+    ) -> Result<Option<Vec<u8>>> {
+        let base = self.base.clone();
+        let mut cursor = base.cursor(table);
+        cursor.seek(start)?;
+        for _ in 0..leaves_max {
+            let Some(keys) = cursor.keys_behind(limit)? else { return Ok(None) };
+            for key in keys {
+                let value = base.get(table, key)?.expect("a cursor was at this key");
+                self.put(table, key, value)?;
+            }
+            if cursor.next_leaf()?.is_none() {
+                return Ok(None);
+            }
+        }
+        Ok(cursor.next()?.map(|(key, _)| key.to_vec()))
+    }
+
+    /// Has this commit use the lowest free pages, however scattered, and cut free ones off the file's end.
+    pub fn shrink(&mut self) {
+        self.shrinking = true;
+    }
+
+    /// Pages freed by earlier transactions still wait for readers.
+    #[must_use]
+    pub fn has_pending(&self) -> bool {
+        self.db.space.has_pending()
     }
 
     /// The owner's bytes in the meta slot.
