@@ -417,6 +417,9 @@ fn a_crash_at_any_write_leaves_a_prefix_of_the_log() {
             twins.push(twin);
             log.push(entry.clone());
             apply(&mut store, &entry, log.len() as u64);
+            if random.below(12) == 0 {
+                store.defragment().unwrap();
+            }
             if random.below(4) == 0 {
                 checkpoint(
                     &mut store,

@@ -30,6 +30,8 @@ pub enum Error {
     FutureRevision,
     #[error("etcdserver: requested lease not found")]
     LeaseNotFound,
+    #[error("etcdserver: mvcc: database space exceeded")]
+    NoSpace,
     /// More requests wait than the member accepts. etcd sends this with the code Unknown.
     #[error("etcdserver: too many requests")]
     TooManyRequests,
@@ -44,9 +46,6 @@ pub enum Error {
     /// The message is not what its method takes.
     #[error("grpc: error unmarshalling request: {0}")]
     Malformed(String),
-    /// Not in this version of revd.
-    #[error("{0} is not supported by this version of revd")]
-    Unsupported(&'static str),
     /// RangeStream refuses what it cannot stream.
     #[error("RangeStream does not support custom sort orders")]
     StreamSorted,
@@ -86,8 +85,8 @@ impl Error {
             Self::TooManyRequests => Code::Unknown,
             Self::NoLeader | Self::Timeout | Self::Stopped => Code::Unavailable,
             Self::Malformed(_) => Code::Internal,
-            Self::Unsupported(_) | Self::StreamSorted | Self::StreamFiltered => Code::Unimplemented,
-            Self::ReplyTooLarge { .. } => Code::ResourceExhausted,
+            Self::StreamSorted | Self::StreamFiltered => Code::Unimplemented,
+            Self::NoSpace | Self::ReplyTooLarge { .. } => Code::ResourceExhausted,
             Self::Corrupt => Code::DataLoss,
         }
     }

@@ -149,7 +149,7 @@ fn compare(text: &str) -> Compare {
 impl MachineRunner {
     fn new() -> Self {
         let store = Store::open(Arc::new(SimDisk::new()), DbOptions { page_bytes_if_new: 512 }).unwrap();
-        Self { machine: Machine::new(store, OWN), txns: BTreeMap::new() }
+        Self { machine: Machine::new(store, OWN, 0), txns: BTreeMap::new() }
     }
 
     fn op(&self, text: &str) -> RequestOp {

@@ -89,7 +89,8 @@ impl<'p> Cursor<'p> {
         let way_is_behind = self.path.iter().any(|(page, _)| page.id() >= limit);
         let mut keys = Vec::new();
         for at in 0..leaf.len() {
-            let cell = leaf.leaf_cell(at).ok_or_else(|| self.pages.damage(leaf.id(), "has an unreadable cell"))?;
+            let cell =
+                leaf.leaf_cell(at).ok_or_else(|| self.pages.damage(leaf.id(), "has an unreadable cell"))?;
             let value_is_behind = match cell.value {
                 StoredValue::Inline(_) => false,
                 StoredValue::Run { at: run, len } => {

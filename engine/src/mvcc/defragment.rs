@@ -63,7 +63,9 @@ impl Defragmentation {
                 }
                 Ok(Some(Self::Cutting(0)))
             }
-            Self::Cutting(times) if times >= DEFRAGMENT_CUTS_MAX || (times > 1 && !txn.has_pending()) => Ok(None),
+            Self::Cutting(times) if times >= DEFRAGMENT_CUTS_MAX || (times > 1 && !txn.has_pending()) => {
+                Ok(None)
+            }
             Self::Cutting(times) => Ok(Some(Self::Cutting(times + 1))),
         }
     }

@@ -6,12 +6,13 @@ use bytes::Bytes;
 use prost::Message as _;
 use revd_engine::mvcc::View;
 use revd_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
-use revd_proto::etcdserverpb::{DeleteRangeRequest, PutRequest, RangeRequest};
+use revd_proto::etcdserverpb::{CompactionRequest, DeleteRangeRequest, PutRequest, RangeRequest};
 
 use crate::api::call::{Message, Replies};
 use crate::api::{Api, decoded, validate};
+use crate::apply::alarm::Raised;
 use crate::apply::command::Kind;
-use crate::apply::txn;
+use crate::apply::{gates, txn};
 use crate::error::Error;
 use crate::limits;
 use crate::read::range::RangeRun;
@@ -27,8 +28,10 @@ impl Api {
     }
 
     pub(super) async fn put(&self, message: Bytes) -> Result<Message, Error> {
-        validate::put(&decoded(PutRequest::decode(message.clone()))?)?;
-        self.propose(Kind::Put, message).await
+        let request = decoded(PutRequest::decode(message.clone()))?;
+        self.check_quota(gates::put_cost(&request)).await?;
+        validate::put(&request)?;
+        self.propose_growth(Kind::Put, message).await
     }
 
     pub(super) async fn delete_range(&self, message: Bytes) -> Result<Message, Error> {
@@ -38,18 +41,29 @@ impl Api {
 
     pub(super) async fn txn(&self, message: Bytes) -> Result<Message, Error> {
         let request = txn::decode(&message)?;
+        self.check_quota(gates::txn_cost(&request)).await?;
         validate::txn(&request, self.limits)?;
         if txn::is_read_only(&request) {
             let view = self.view_for_reading(txn::is_serializable(&request))?;
             let body = txn::answer_read_only(view.reader(), &request, &self.reply_budget)?;
             return Ok(self.reply(view.revision(), vec![body]));
         }
-        self.propose(Kind::Txn, message).await
+        self.propose_growth(Kind::Txn, message).await
     }
 
     pub(super) async fn compact(&self, message: Bytes) -> Result<Message, Error> {
-        decoded(revd_proto::etcdserverpb::CompactionRequest::decode(message.clone()))?;
-        self.propose(Kind::Compact, message).await
+        // Who asked for the space to be free waits as long as that takes.
+        let patient = decoded(CompactionRequest::decode(message.clone()))?.physical;
+        self.submit(Kind::Compact, message, patient).await
+    }
+
+    /// Proposes what may make the store larger. If it went beyond the quota, the cluster has to know.
+    async fn propose_growth(&self, kind: Kind, message: Bytes) -> Result<Message, Error> {
+        let result = self.propose(kind, message).await;
+        if result == Err(Error::NoSpace) && !Raised::of(self.views.load().tables()).no_space {
+            self.raise_no_space().await;
+        }
+        result
     }
 
     /// Answers a range in turns, letting others of this core go on in between.

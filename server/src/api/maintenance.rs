@@ -5,11 +5,13 @@ use prost::Message as _;
 use revd_engine::mvcc::HashKv;
 use revd_proto::etcdserverpb::alarm_request::AlarmAction;
 use revd_proto::etcdserverpb::{
-    AlarmRequest, AlarmResponse, DowngradeInfo, HashKvRequest, HashKvResponse, StatusRequest, StatusResponse,
+    AlarmMember, AlarmRequest, AlarmResponse, AlarmType, DefragmentRequest, DowngradeInfo, HashKvRequest,
+    HashKvResponse, StatusRequest, StatusResponse,
 };
 
 use crate::api::call::Message;
 use crate::api::{Api, decoded};
+use crate::apply::command::Kind;
 use crate::error::Error;
 use crate::limits;
 use crate::schema;
@@ -22,6 +24,7 @@ impl Api {
         let view = self.views.load();
         let sizes = view.sizes();
         let leader = self.status.leader.load();
+        let no_leader = (leader == 0).then(|| Error::NoLeader.to_string()).into_iter();
         let response = StatusResponse {
             header: None,
             version: version::ETCD.to_owned(),
@@ -30,7 +33,7 @@ impl Api {
             raft_index: self.status.committed.load(),
             raft_term: self.status.term.load(),
             raft_applied_index: view.applied().index,
-            errors: if leader == 0 { vec![Error::NoLeader.to_string()] } else { vec![] },
+            errors: no_leader.chain(schema::alarms(view.tables()).map(|alarm| shown(&alarm))).collect(),
             db_size_in_use: sizes.in_use.cast_signed(),
             is_learner: false,
             storage_version: schema::cluster_version(view.tables()).unwrap_or_default().to_owned(),
@@ -38,6 +41,14 @@ impl Api {
             downgrade_info: Some(DowngradeInfo::default()),
         };
         Ok(self.reply(view.revision(), vec![response.encode_to_vec().into()]))
+    }
+
+    /// Gives space back to the file system, while serving; answers when that is done. As with etcd, the reply has no
+    /// header.
+    pub(super) async fn defragment(&self, message: Bytes) -> Result<Message, Error> {
+        decoded(DefragmentRequest::decode(message))?;
+        self.submit(Kind::Defragment, Bytes::new(), true).await?;
+        Ok(Message::new())
     }
 
     /// One number for the whole key space up to a revision.
@@ -60,11 +71,11 @@ impl Api {
         Ok(self.reply(view.revision(), vec![response.encode_to_vec().into()]))
     }
 
-    /// The raised alarms. Nothing raises or clears one in this version.
-    pub(super) fn alarm(&self, message: Bytes) -> Result<Message, Error> {
-        let request = decoded(AlarmRequest::decode(message))?;
+    /// Lists, raises or clears alarms.
+    pub(super) async fn alarm(&self, message: Bytes) -> Result<Message, Error> {
+        let request = decoded(AlarmRequest::decode(message.clone()))?;
         if request.action != AlarmAction::Get as i32 {
-            return Err(Error::Unsupported("raising or clearing an alarm"));
+            return self.propose(Kind::Alarm, message).await;
         }
         let view = self.view_for_reading(false)?;
         let wanted = |alarm: &revd_proto::etcdserverpb::AlarmMember| {
@@ -75,4 +86,10 @@ impl Api {
         let response = AlarmResponse { header: None, alarms };
         Ok(self.reply(view.revision(), vec![response.encode_to_vec().into()]))
     }
+}
+
+/// An alarm as etcd words it.
+fn shown(alarm: &AlarmMember) -> String {
+    let name = AlarmType::try_from(alarm.alarm).map_or("UNKNOWN", |kind| kind.as_str_name());
+    format!("memberID:{} alarm:{name} ", alarm.member_id)
 }

@@ -28,6 +28,8 @@ pub enum Unary {
     Status,
     /// `Maintenance.HashKV`
     HashKv,
+    /// `Maintenance.Defragment`
+    Defragment,
     /// `Health.Check`
     HealthCheck,
 }
@@ -72,6 +74,7 @@ pub fn find(path: &str) -> Result<Method, Status> {
         "/etcdserverpb.Maintenance/Alarm" => U(Unary::Alarm),
         "/etcdserverpb.Maintenance/Status" => U(Unary::Status),
         "/etcdserverpb.Maintenance/HashKV" => U(Unary::HashKv),
+        "/etcdserverpb.Maintenance/Defragment" => U(Unary::Defragment),
         "/grpc.health.v1.Health/Check" => U(Unary::HealthCheck),
         "/grpc.health.v1.Health/Watch" => S(Streaming::HealthWatch),
         "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"

@@ -10,6 +10,7 @@ mod health;
 mod kv;
 mod maintenance;
 pub mod method;
+mod quota;
 mod reflection;
 pub mod validate;
 
@@ -24,6 +25,7 @@ use crate::api::call::{Message, Metadata, Replies, Requests};
 use crate::api::header::{Identity, with_header};
 use crate::api::method::{Streaming, Unary};
 use crate::api::validate::RequestLimits;
+use crate::apply::alarm::Raised;
 use crate::apply::command::Kind;
 use crate::error::Error;
 use crate::limits as bounds;
@@ -67,6 +69,8 @@ pub struct NodeReport {
     pub cluster_version: Option<String>,
     /// Whether there is a leader.
     pub has_leader: bool,
+    /// Which alarms are raised.
+    pub raised: Raised,
 }
 
 impl Api {
@@ -91,9 +95,10 @@ impl Api {
             Unary::Txn => self.txn(message).await?,
             Unary::Compact => self.compact(message).await?,
             Unary::MemberList => self.member_list(message)?,
-            Unary::Alarm => self.alarm(message)?,
+            Unary::Alarm => self.alarm(message).await?,
             Unary::Status => self.member_status(message)?,
             Unary::HashKv => self.hash_kv(message).await?,
+            Unary::Defragment => self.defragment(message).await?,
             Unary::HealthCheck => health::check(message)?,
         })
     }
@@ -124,9 +129,11 @@ impl Api {
     /// For the plain HTTP end points.
     #[must_use]
     pub fn report(&self) -> NodeReport {
+        let view = self.views.load();
         NodeReport {
-            cluster_version: schema::cluster_version(self.views.load().tables()).map(str::to_owned),
+            cluster_version: schema::cluster_version(view.tables()).map(str::to_owned),
             has_leader: self.status.leader.load() != 0,
+            raised: Raised::of(view.tables()),
         }
     }
 
@@ -135,8 +142,12 @@ impl Api {
     /// # Errors
     /// What the client gets.
     pub async fn propose(&self, kind: Kind, message: Bytes) -> Result<Message, Error> {
+        self.submit(kind, message, false).await
+    }
+
+    async fn submit(&self, kind: Kind, message: Bytes, patient: bool) -> Result<Message, Error> {
         validate::proposal_size(message.len(), self.limits)?;
-        let outcome = self.proposals.submit(kind, message)?.await?;
+        let outcome = self.proposals.submit(kind, message, patient)?.await?;
         Ok(self.reply(outcome.revision, vec![outcome.result?]))
     }
 

@@ -31,19 +31,30 @@ pub enum Kind {
     Txn = 3,
     /// `etcdserverpb.CompactionRequest`
     Compact = 4,
+    /// `etcdserverpb.AlarmRequest`, to raise or clear one.
+    Alarm = 5,
     /// `etcdserverpb.Member`: the name and client URLs a member publishes after its start.
     MemberAttributes = 16,
     /// A cluster version as text, for example `3.7.0`.
     ClusterVersion = 17,
+    /// Give space back to the file system: an order to this member alone. Numbers from 128 are never in the log.
+    Defragment = 128,
 }
 
 impl Kind {
+    /// Meant for this member only: does not go through the log.
+    #[must_use]
+    pub fn is_local(self) -> bool {
+        self as u8 >= 128
+    }
+
     fn from_byte(byte: u8) -> Option<Self> {
         Some(match byte {
             1 => Self::Put,
             2 => Self::DeleteRange,
             3 => Self::Txn,
             4 => Self::Compact,
+            5 => Self::Alarm,
             16 => Self::MemberAttributes,
             17 => Self::ClusterVersion,
             _ => return None,

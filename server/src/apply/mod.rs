@@ -1,9 +1,11 @@
 //! From committed entries to state and replies: a pure function of the state and the entry.
 //!
-//! The chain a command passes: (auth, with its issue: may this user do it) -> (quota, with its issue: is there
-//! space) -> the command itself. A refused command changes nothing but the applied index.
+//! The chain a command passes: (auth, with its issue: may this user do it) -> `gates`: alarms and quota -> the command
+//! itself. A refused command changes nothing but the applied index.
 
+pub mod alarm;
 pub mod command;
+pub mod gates;
 mod kv;
 mod members;
 pub mod outcome;
@@ -12,9 +14,11 @@ pub mod txn;
 use bytes::Bytes;
 use prost::Message as _;
 use revd_engine::mvcc::{Applied, Store};
-use revd_proto::etcdserverpb::{CompactionRequest, DeleteRangeRequest, PutRequest};
+use revd_proto::etcdserverpb::{AlarmRequest, CompactionRequest, DeleteRangeRequest, PutRequest};
 
+use crate::apply::alarm::Raised;
 use crate::apply::command::{Command, Kind, Origin};
+use crate::apply::gates::Gates;
 use crate::apply::outcome::{Effect, Outcome};
 use crate::error::Error;
 
@@ -27,6 +31,15 @@ pub struct CommittedEntry {
     pub term: u64,
     /// A `command` batch, or nothing.
     pub data: Bytes,
+}
+
+/// What the state core gets to do, in this order.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Work {
+    /// Apply this.
+    Entry(CommittedEntry),
+    /// An order to this member alone.
+    Local(Command),
 }
 
 /// Why an entry cannot be applied: going on would make state differ from the log.
@@ -63,13 +76,17 @@ pub enum FatalError {
 pub struct Machine {
     store: Store,
     own: Origin,
+    /// Bytes the store may have; 0 or less is no limit.
+    quota_bytes: i64,
+    raised: Raised,
 }
 
 impl Machine {
     /// Applies to `store`; commands proposed by `own` are answered.
     #[must_use]
-    pub fn new(store: Store, own: Origin) -> Self {
-        Self { store, own }
+    pub fn new(store: Store, own: Origin, quota_bytes: i64) -> Self {
+        let raised = Raised::of(store.tables());
+        Self { store, own, quota_bytes, raised }
     }
 
     /// The state.
@@ -97,9 +114,9 @@ impl Machine {
                 .map_err(|source| FatalError::Entry { index: entry.index, source })?;
             for command in &batch.commands {
                 let effect = self.run(command);
-                let corrupt =
-                    matches!(&effect, Effect::Reply(_, outcome) if outcome.result == Err(Error::Corrupt));
-                if corrupt {
+                let damaged = !self.raised.corrupt
+                    && matches!(&effect, Effect::Reply(_, outcome) if outcome.result == Err(Error::Corrupt));
+                if damaged {
                     let source =
                         revd_engine::Error::Corrupt("a record could not be read while applying".to_owned());
                     return Err(FatalError::Engine { index: entry.index, source });
@@ -115,16 +132,28 @@ impl Machine {
 
     fn run(&mut self, command: &Command) -> Effect {
         let payload = command.payload.clone();
+        let gates = Gates { raised: self.raised, quota_bytes: self.quota_bytes };
         let store = &mut self.store;
         let result = match command.kind {
-            Kind::Put => decoded(PutRequest::decode(payload)).and_then(|put| kv::put(store, &put)),
+            Kind::Put => decoded(PutRequest::decode(payload))
+                .and_then(|put| gates.pass(store, gates::put_cost(&put), |store| kv::put(store, &put))),
             Kind::DeleteRange => decoded(DeleteRangeRequest::decode(payload))
-                .and_then(|delete| kv::delete_range(store, &delete)),
-            Kind::Txn => txn::decode(&payload).and_then(|request| txn::apply(store, &request)),
+                .and_then(|delete| gates.pass(store, 0, |store| kv::delete_range(store, &delete))),
+            Kind::Txn => txn::decode(&payload).and_then(|request| {
+                gates.pass(store, gates::txn_cost(&request), |store| txn::apply(store, &request))
+            }),
+            Kind::Alarm => {
+                let result =
+                    decoded(AlarmRequest::decode(payload)).map(|request| alarm::set(store, &request));
+                self.raised = Raised::of(self.store.tables());
+                result
+            }
             Kind::Compact => {
                 let request = decoded(CompactionRequest::decode(payload));
-                let result =
-                    request.as_ref().map_err(Clone::clone).and_then(|request| kv::compact(store, request));
+                let result = request
+                    .as_ref()
+                    .map_err(Clone::clone)
+                    .and_then(|request| gates.pass(store, 0, |store| kv::compact(store, request)));
                 if result.is_ok() && request.is_ok_and(|request| request.physical) {
                     let outcome = Outcome { revision: self.store.revision(), result };
                     return Effect::ReplyWhenCompacted(command.id, outcome);
@@ -133,6 +162,7 @@ impl Machine {
             }
             Kind::MemberAttributes => members::set_attributes(store, &payload),
             Kind::ClusterVersion => members::set_cluster_version(store, &payload),
+            Kind::Defragment => unreachable!("an order to one member is never in the log"),
         };
         Effect::Reply(command.id, Outcome { revision: self.store.revision(), result })
     }

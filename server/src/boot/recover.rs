@@ -100,7 +100,7 @@ pub fn open(config: &Config) -> anyhow::Result<Member> {
         }),
     );
     let origin = Origin { member: identity.member, boot: random()? };
-    Ok(Member { identity, origin, machine: Machine::new(store, origin), node, wal, lock })
+    Ok(Member { identity, origin, machine: Machine::new(store, origin, config.quota_bytes), node, wal, lock })
 }
 
 fn check_may_be_made(config: &Config, tree: &Path, has_log: bool) -> anyhow::Result<()> {

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::apply::CommittedEntry;
+use crate::apply::Work;
 use crate::apply::command::{self, Command, Origin};
 use crate::cores::Commands;
 use crate::limits;
@@ -27,8 +27,8 @@ pub struct LogSeed {
     pub wal: WalSeed,
     /// One mailbox per edge.
     pub from_edges: Vec<ReceiverSeed<Commands>>,
-    /// Committed entries, in log order.
-    pub to_state: SenderSeed<Vec<CommittedEntry>>,
+    /// Committed entries, in log order, and orders to this member alone.
+    pub to_state: SenderSeed<Vec<Work>>,
     /// The index up to which state is durable elsewhere, so that the log may let go of it.
     pub from_state: ReceiverSeed<u64>,
     /// Where term, leader and indexes are published.
@@ -71,7 +71,7 @@ struct LogCore {
     node: Node,
     inbox: Rc<Inbox<Event>>,
     jobs: Rc<Inbox<WalJob>>,
-    committed: Rc<Inbox<CommittedEntry>>,
+    work: Rc<Inbox<Work>>,
     status: Arc<NodeStatus>,
     origin: Origin,
     /// Commands that wait for the write in flight.
@@ -85,7 +85,7 @@ struct LogCore {
 /// [`Fatal`]
 pub async fn run(seed: LogSeed) -> Result<(), Fatal> {
     let inbox = Inbox::new();
-    let committed = Inbox::new();
+    let work = Inbox::new();
     let jobs = Inbox::new();
     let wal = WalWriter::open(seed.wal).await?;
     let edges_open = seed.from_edges.len();
@@ -94,7 +94,7 @@ pub async fn run(seed: LogSeed) -> Result<(), Fatal> {
         .into_iter()
         .map(|from_edge| glommio::spawn_local(receive_commands(from_edge, Rc::clone(&inbox))));
     let mut tasks: Vec<_> = receiving.collect();
-    tasks.push(glommio::spawn_local(send_committed(Rc::clone(&committed), seed.to_state)));
+    tasks.push(glommio::spawn_local(send_work(Rc::clone(&work), seed.to_state)));
     tasks.push(glommio::spawn_local(write_frames(wal, Rc::clone(&jobs), Rc::clone(&inbox))));
     let background = [
         glommio::spawn_local(tick(seed.tick, Rc::clone(&inbox))),
@@ -104,14 +104,14 @@ pub async fn run(seed: LogSeed) -> Result<(), Fatal> {
         node: seed.node,
         inbox,
         jobs,
-        committed,
+        work,
         status: seed.status,
         origin: seed.origin,
         queue: VecDeque::new(),
         edges_open,
     };
     core.run().await?;
-    core.committed.close();
+    core.work.close();
     core.jobs.close();
     for task in tasks {
         task.await;
@@ -137,10 +137,10 @@ async fn receive_durable(from_state: ReceiverSeed<u64>, inbox: Rc<Inbox<Event>>)
     }
 }
 
-async fn send_committed(committed: Rc<Inbox<CommittedEntry>>, to_state: SenderSeed<Vec<CommittedEntry>>) {
+async fn send_work(work: Rc<Inbox<Work>>, to_state: SenderSeed<Vec<Work>>) {
     let to_state = to_state.open().await;
-    while let Some(entries) = committed.take().await {
-        if !to_state.send(Vec::from(entries)).await {
+    while let Some(work) = work.take().await {
+        if !to_state.send(Vec::from(work)).await {
             break;
         }
     }
@@ -180,7 +180,15 @@ impl LogCore {
 
     fn handle(&mut self, event: Event) -> Result<(), Fatal> {
         match event {
-            Event::Commands(commands) => self.queue.extend(commands),
+            Event::Commands(commands) => {
+                for command in commands {
+                    if command.kind.is_local() {
+                        self.work.push(Work::Local(command));
+                    } else {
+                        self.queue.push_back(command);
+                    }
+                }
+            }
             Event::Written(result) => {
                 result?;
                 self.node.written();
@@ -211,7 +219,7 @@ impl LogCore {
         if let Some(frame) = append {
             self.jobs.push(WalJob::Append(frame));
         }
-        committed.into_iter().for_each(|entry| self.committed.push(entry));
+        committed.into_iter().for_each(|entry| self.work.push(Work::Entry(entry)));
         let standing = self.node.standing();
         self.status.term.store(standing.term);
         self.status.leader.store(standing.leader);

@@ -4,11 +4,12 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use bytes::Bytes;
 use revd_engine::mvcc::{CheckpointKind, Written};
 
 use crate::apply::command::CommandId;
 use crate::apply::outcome::{Effect, Outcome};
-use crate::apply::{CommittedEntry, FatalError, Machine};
+use crate::apply::{FatalError, Machine, Work};
 use crate::cores::Outcomes;
 use crate::limits;
 use crate::raft::status::NodeStatus;
@@ -20,8 +21,8 @@ use crate::xcore::mailbox::{ReceiverSeed, Sender, SenderSeed};
 pub struct StateSeed {
     /// The recovered state machine.
     pub machine: Machine,
-    /// Committed entries, in log order.
-    pub from_log: ReceiverSeed<Vec<CommittedEntry>>,
+    /// Committed entries, in log order, and orders to this member alone.
+    pub from_log: ReceiverSeed<Vec<Work>>,
     /// The index up to which state is durable.
     pub to_log: SenderSeed<u64>,
     /// One mailbox per edge, by edge number.
@@ -45,7 +46,7 @@ pub enum Fatal {
 
 /// Everything this core reacts to.
 enum Event {
-    Committed(Vec<CommittedEntry>),
+    Work(Vec<Work>),
     /// Some time has passed since state last changed.
     CheckpointDue,
     Written(revd_engine::Result<Box<Written>>),
@@ -60,11 +61,14 @@ struct StateCore {
     durable: Sender<u64>,
     views: Arc<ViewSlot>,
     status: Arc<NodeStatus>,
-    /// Entries that wait, while too much is unsaved, for the checkpoint.
-    backlog: VecDeque<CommittedEntry>,
+    /// Work that waits, while too much is unsaved, for the checkpoint.
+    backlog: VecDeque<Work>,
     effects: Vec<Effect>,
     /// Answers that wait for the space a compaction frees.
     compacting: Vec<(CommandId, Outcome)>,
+    /// Who waits for a defragmentation that has not begun yet, and for the one under way.
+    defragment_next: Vec<CommandId>,
+    defragmenting: Vec<CommandId>,
     phase: Phase,
     stopping: bool,
 }
@@ -87,7 +91,7 @@ enum Phase {
 /// [`Fatal`]
 pub async fn run(seed: StateSeed) -> Result<(), Fatal> {
     let inbox = Inbox::new();
-    let receiving = glommio::spawn_local(receive_committed(seed.from_log, Rc::clone(&inbox)));
+    let receiving = glommio::spawn_local(receive_work(seed.from_log, Rc::clone(&inbox)));
     let mut edges = Vec::new();
     let mut sending = Vec::new();
     for to_edge in seed.to_edges {
@@ -105,6 +109,8 @@ pub async fn run(seed: StateSeed) -> Result<(), Fatal> {
         backlog: VecDeque::new(),
         effects: Vec::new(),
         compacting: Vec::new(),
+        defragment_next: Vec::new(),
+        defragmenting: Vec::new(),
         phase: Phase::Idle,
         stopping: false,
     };
@@ -117,10 +123,10 @@ pub async fn run(seed: StateSeed) -> Result<(), Fatal> {
     Ok(())
 }
 
-async fn receive_committed(from_log: ReceiverSeed<Vec<CommittedEntry>>, inbox: Rc<Inbox<Event>>) {
+async fn receive_work(from_log: ReceiverSeed<Vec<Work>>, inbox: Rc<Inbox<Event>>) {
     let from_log = from_log.open().await;
-    while let Some(entries) = from_log.receive().await {
-        inbox.push(Event::Committed(entries));
+    while let Some(work) = from_log.receive().await {
+        inbox.push(Event::Work(work));
     }
     inbox.push(Event::LogClosed);
 }
@@ -141,7 +147,7 @@ impl StateCore {
             let mut due = false;
             for event in events {
                 match event {
-                    Event::Committed(entries) => self.backlog.extend(entries),
+                    Event::Work(work) => self.backlog.extend(work),
                     Event::CheckpointDue => due = true,
                     Event::Written(result) => self.checkpoint_written(*result?),
                     Event::LogClosed => self.stopping = true,
@@ -161,9 +167,12 @@ impl StateCore {
 
     fn apply(&mut self) -> Result<(), FatalError> {
         while self.machine.store().unsaved_bytes() < limits::UNSAVED_BYTES_MAX
-            && let Some(entry) = self.backlog.pop_front()
+            && let Some(work) = self.backlog.pop_front()
         {
-            self.machine.apply(&entry, &mut self.effects)?;
+            match work {
+                Work::Entry(entry) => self.machine.apply(&entry, &mut self.effects)?,
+                Work::Local(command) => self.defragment_next.push(command.id),
+            }
         }
         Ok(())
     }
@@ -188,8 +197,9 @@ impl StateCore {
         if self.phase == Phase::Writing {
             return; // its end comes back here
         }
+        self.begin_defragmentation();
         let store = self.machine.store();
-        let compacting = store.compaction_pending();
+        let compacting = store.compaction_pending() || store.is_defragmenting();
         let work = store.has_unsaved() || compacting;
         if self.stopping || store.unsaved_bytes() >= limits::CHECKPOINT_BYTES_MAX || (due && work) {
             self.start_checkpoint();
@@ -202,6 +212,16 @@ impl StateCore {
                 inbox.push(Event::CheckpointDue);
             })
             .detach();
+        }
+    }
+
+    /// Begins the next one; everybody who waits by now is served by it.
+    fn begin_defragmentation(&mut self) {
+        if !self.defragment_next.is_empty()
+            && self.defragmenting.is_empty()
+            && self.machine.store_mut().defragment().is_ok()
+        {
+            self.defragmenting.append(&mut self.defragment_next);
         }
     }
 
@@ -230,6 +250,12 @@ impl StateCore {
         if !durable.compaction_pending {
             for (id, outcome) in self.compacting.drain(..) {
                 answer(&self.edges, id, outcome);
+            }
+        }
+        if !durable.defragmenting {
+            let revision = self.machine.store().revision();
+            for id in self.defragmenting.drain(..) {
+                answer(&self.edges, id, Outcome { revision, result: Ok(Bytes::new()) });
             }
         }
         // Never wait for the log core: a report that finds no room is made good by the next one.

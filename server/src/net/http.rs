@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use http::{HeaderValue, Method, Response, StatusCode, header};
 
-use crate::api::Api;
+use crate::api::{Api, NodeReport};
 use crate::net::body::ReplyBody;
 use crate::version;
 
@@ -23,14 +23,14 @@ pub(super) fn answer(api: &Api, method: &Method, path: &str) -> Response<ReplyBo
             );
             (StatusCode::OK, "application/json", text)
         }
-        "/health" if report.has_leader => {
-            (StatusCode::OK, "application/json", r#"{"health":"true","reason":""}"#.to_owned())
-        }
-        "/health" => (
-            StatusCode::SERVICE_UNAVAILABLE,
-            "application/json",
-            r#"{"health":"false","reason":"RAFT NO LEADER"}"#.to_owned(),
-        ),
+        "/health" => match unhealthy(&report) {
+            None => (StatusCode::OK, "application/json", r#"{"health":"true","reason":""}"#.to_owned()),
+            Some(reason) => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "application/json",
+                format!(r#"{{"health":"false","reason":"{reason}"}}"#),
+            ),
+        },
         _ => (StatusCode::NOT_FOUND, "text/plain; charset=utf-8", "404 page not found\n".to_owned()),
     };
     let mut response = Response::new(ReplyBody::Plain(Some(Bytes::from(text))));
@@ -40,4 +40,17 @@ pub(super) fn answer(api: &Api, method: &Method, path: &str) -> Response<ReplyBo
         response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET"));
     }
     response
+}
+
+/// Why this member is not healthy, in etcd's order.
+fn unhealthy(report: &NodeReport) -> Option<&'static str> {
+    if report.raised.no_space {
+        Some("ALARM NOSPACE")
+    } else if report.raised.corrupt {
+        Some("ALARM CORRUPT")
+    } else if !report.has_leader {
+        Some("RAFT NO LEADER")
+    } else {
+        None
+    }
 }

@@ -46,8 +46,8 @@ struct Waiter {
     bytes: usize,
     /// The log core is through with this command: nothing more will come for the slot.
     settled: bool,
-    /// The value of `State::sweeps` at submission.
-    since: u64,
+    /// The value of `State::sweeps` at submission; none for a patient caller.
+    since: Option<u64>,
     phase: Phase,
 }
 
@@ -66,11 +66,11 @@ impl Proposals {
         Rc::new(Self { edge, limits, state: RefCell::default() })
     }
 
-    /// Adds a command to the batch of this turn.
+    /// Adds a command to the batch of this turn. A patient caller is never answered with a timeout.
     ///
     /// # Errors
     /// [`Error::TooManyRequests`] when a bound is reached, [`Error::Stopped`] after [`Proposals::close`].
-    pub fn submit(self: &Rc<Self>, kind: Kind, payload: Bytes) -> Result<Proposal, Error> {
+    pub fn submit(self: &Rc<Self>, kind: Kind, payload: Bytes, patient: bool) -> Result<Proposal, Error> {
         let mut state = self.state.borrow_mut();
         if state.closed {
             return Err(Error::Stopped);
@@ -83,7 +83,7 @@ impl Proposals {
         }
         state.generation = state.generation.wrapping_add(1);
         let id = CommandId::new(self.edge, state.waiters.vacant_key(), state.generation);
-        let since = state.sweeps;
+        let since = (!patient).then_some(state.sweeps);
         state.waiters.insert(Waiter { id, bytes, settled: false, since, phase: Phase::Waiting(None) });
         state.inflight_bytes += bytes;
         state.batch.push(Command { id, kind, payload });
@@ -157,7 +157,7 @@ impl Proposals {
         state.sweeps += 1;
         let now = state.sweeps;
         for (_, waiter) in &mut state.waiters {
-            if now - waiter.since <= sweeps_max {
+            if waiter.since.is_none_or(|since| now - since <= sweeps_max) {
                 continue;
             }
             if let Phase::Waiting(waker) = &mut waiter.phase {
@@ -246,7 +246,7 @@ mod tests {
     }
 
     fn put(proposals: &Rc<Proposals>, bytes: usize) -> Result<Proposal, Error> {
-        proposals.submit(Kind::Put, Bytes::from(vec![0; bytes]))
+        proposals.submit(Kind::Put, Bytes::from(vec![0; bytes]), false)
     }
 
     #[test]

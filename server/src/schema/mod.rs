@@ -33,6 +33,23 @@ pub fn put_cluster_version(store: &mut Store, version: &[u8]) {
     store.table_put(SmallTable::Cluster, CLUSTER_VERSION, version);
 }
 
+fn alarm_key(alarm: &AlarmMember) -> [u8; 12] {
+    let mut key = [0; 12];
+    key[..8].copy_from_slice(&alarm.member_id.to_be_bytes());
+    key[8..].copy_from_slice(&alarm.alarm.to_be_bytes());
+    key
+}
+
+/// Writes an alarm's row.
+pub fn put_alarm(store: &mut Store, alarm: &AlarmMember) {
+    store.table_put(SmallTable::Alarms, &alarm_key(alarm), &alarm.encode_to_vec());
+}
+
+/// Removes an alarm's row.
+pub fn remove_alarm(store: &mut Store, alarm: &AlarmMember) {
+    store.table_remove(SmallTable::Alarms, &alarm_key(alarm));
+}
+
 /// The raised alarms.
 pub fn alarms(tables: &Tables) -> impl Iterator<Item = AlarmMember> {
     tables.rows(SmallTable::Alarms).filter_map(|(_, row)| AlarmMember::decode(row).ok())

@@ -13,6 +13,7 @@ mod etcd_client;
 mod etcdctl;
 mod harness;
 mod kill;
+mod quota;
 mod reads;
 mod standard_services;
 mod start_and_stop;

@@ -1,0 +1,38 @@
+//! Room for what a request would store, looked at before anything else, as etcd does.
+
+use prost::Message as _;
+use revd_proto::etcdserverpb::alarm_request::AlarmAction;
+use revd_proto::etcdserverpb::{AlarmRequest, AlarmType};
+
+use crate::api::Api;
+use crate::apply::alarm::Raised;
+use crate::apply::command::Kind;
+use crate::apply::gates::fits;
+use crate::error::Error;
+
+impl Api {
+    /// Refuses what does not fit any more, and has the whole cluster know.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`]
+    pub(super) async fn check_quota(&self, cost: i64) -> Result<(), Error> {
+        let view = self.views.load();
+        if fits(self.quota_bytes, view.sizes().file, cost) {
+            return Ok(());
+        }
+        if !Raised::of(view.tables()).no_space {
+            self.raise_no_space().await;
+        }
+        Err(Error::NoSpace)
+    }
+
+    /// Raises the alarm of this member. If that fails, the next one who finds no space tries again.
+    pub(super) async fn raise_no_space(&self) {
+        let alarm = AlarmRequest {
+            action: AlarmAction::Activate as i32,
+            member_id: self.identity.member,
+            alarm: AlarmType::Nospace as i32,
+        };
+        let _ = self.propose(Kind::Alarm, alarm.encode_to_vec().into()).await;
+    }
+}

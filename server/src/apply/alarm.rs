@@ -1,0 +1,48 @@
+//! Alarms: conditions of a member that the whole cluster has to heed, until an operator clears them.
+
+use bytes::Bytes;
+use prost::Message as _;
+use revd_engine::mvcc::{Store, Tables};
+use revd_proto::etcdserverpb::alarm_request::AlarmAction;
+use revd_proto::etcdserverpb::{AlarmMember, AlarmRequest, AlarmResponse, AlarmType};
+
+use crate::schema;
+
+/// Which alarms are raised by any member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Raised {
+    /// A member has no space left.
+    pub no_space: bool,
+    /// A member's data is damaged.
+    pub corrupt: bool,
+}
+
+impl Raised {
+    /// What the tables say.
+    #[must_use]
+    pub fn of(tables: &Tables) -> Self {
+        let mut raised = Self::default();
+        for alarm in schema::alarms(tables) {
+            raised.no_space |= alarm.alarm == AlarmType::Nospace as i32;
+            raised.corrupt |= alarm.alarm == AlarmType::Corrupt as i32;
+        }
+        raised
+    }
+}
+
+/// Raises or clears an alarm; the reply names it if it was, or is now, there.
+pub(super) fn set(store: &mut Store, request: &AlarmRequest) -> Bytes {
+    let alarm = AlarmMember { member_id: request.member_id, alarm: request.alarm };
+    let is_raised = schema::alarms(store.tables()).any(|raised| raised == alarm);
+    let mut alarms = Vec::new();
+    if request.action == AlarmAction::Activate as i32 {
+        if !is_raised {
+            schema::put_alarm(store, &alarm);
+        }
+        alarms.push(alarm);
+    } else if request.action == AlarmAction::Deactivate as i32 && is_raised {
+        schema::remove_alarm(store, &alarm);
+        alarms.push(alarm);
+    }
+    AlarmResponse { header: None, alarms }.encode_to_vec().into()
+}

@@ -1,0 +1,65 @@
+//! What stands between a command and the store: raised alarms, and the quota.
+
+use bytes::Bytes;
+use revd_engine::mvcc::Store;
+use revd_proto::etcdserverpb::request_op::Request;
+use revd_proto::etcdserverpb::{PutRequest, RequestOp, TxnRequest};
+
+use crate::apply::alarm::Raised;
+use crate::error::Error;
+
+/// What etcd adds to a put's key and value.
+const PUT_OVERHEAD_BYTES: i64 = 256;
+
+/// As things stand before a command.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Gates {
+    pub(super) raised: Raised,
+    pub(super) quota_bytes: i64,
+}
+
+/// Bytes a put may add to the store.
+#[must_use]
+pub fn put_cost(put: &PutRequest) -> i64 {
+    PUT_OVERHEAD_BYTES.saturating_add_unsigned((put.key.len() + put.value.len()) as u64)
+}
+
+/// Bytes a transaction may add: its costlier branch. As in etcd, nested transactions do not count.
+#[must_use]
+pub fn txn_cost(txn: &TxnRequest) -> i64 {
+    let cost = |ops: &[RequestOp]| -> i64 {
+        let puts = ops.iter().filter_map(|op| match &op.request {
+            Some(Request::RequestPut(put)) => Some(put_cost(put)),
+            _ => None,
+        });
+        puts.sum()
+    };
+    cost(&txn.success).max(cost(&txn.failure))
+}
+
+/// Whether `cost` more bytes fit a store of `bytes`.
+#[must_use]
+pub fn fits(quota_bytes: i64, bytes: u64, cost: i64) -> bool {
+    quota_bytes <= 0 || cost == 0 || bytes.cast_signed().saturating_add(cost) < quota_bytes
+}
+
+impl Gates {
+    /// Carries a command out unless an alarm forbids it. A put that goes beyond the quota is carried out, since other
+    /// members may have room for it, but its caller is told that there is no space, as etcd does.
+    pub(super) fn pass(
+        &self,
+        store: &mut Store,
+        cost: i64,
+        run: impl FnOnce(&mut Store) -> Result<Bytes, Error>,
+    ) -> Result<Bytes, Error> {
+        if self.raised.corrupt {
+            return Err(Error::Corrupt);
+        }
+        if self.raised.no_space && cost > 0 {
+            return Err(Error::NoSpace);
+        }
+        let fits = fits(self.quota_bytes, store.sizes().file + store.unsaved_bytes() as u64, cost);
+        let body = run(store)?;
+        if fits { Ok(body) } else { Err(Error::NoSpace) }
+    }
+}

@@ -1,0 +1,158 @@
+//! A store that is full: what is refused, what still works, and the way out of it, the same as with etcd.
+
+use revd_proto::etcdserverpb::alarm_request::AlarmAction;
+use revd_proto::etcdserverpb::request_op::Request;
+use revd_proto::etcdserverpb::{
+    AlarmRequest, AlarmType, CompactionRequest, DefragmentRequest, DeleteRangeRequest, PutRequest,
+    RangeRequest, RequestOp, StatusRequest, TxnRequest,
+};
+use tonic::Status;
+
+use crate::harness::{Client, Server, TempDir, connect, peers, run};
+
+const QUOTA_BYTES: &str = "16777216";
+
+fn put(number: u32, len: usize) -> PutRequest {
+    PutRequest { key: format!("key/{number:05}").into(), value: vec![7; len].into(), ..PutRequest::default() }
+}
+
+/// How a call ended, in words that can be compared.
+fn ended<T>(what: &str, result: Result<T, Status>) -> String {
+    match result {
+        Ok(_) => format!("{what}: done"),
+        Err(status) => format!("{what}: {:?} {}", status.code(), status.message()),
+    }
+}
+
+async fn alarms(client: &Client, action: AlarmAction, alarm: AlarmType) -> Vec<(bool, i32)> {
+    let own = client.maintenance.clone().status(StatusRequest {}).await.unwrap().into_inner();
+    let own = own.header.unwrap().member_id;
+    let member_id = if action == AlarmAction::Get { 0 } else { own };
+    let request = AlarmRequest { action: action as i32, member_id, alarm: alarm as i32 };
+    let reply = client.maintenance.clone().alarm(request).await.unwrap().into_inner();
+    assert!(reply.header.is_some());
+    reply.alarms.iter().map(|alarm| (alarm.member_id == own, alarm.alarm)).collect()
+}
+
+/// Fills the store, tries everything, makes room, and goes on.
+async fn scenario(server: &mut Server, restart: impl Fn(&mut Server)) -> Vec<String> {
+    let mut said = Vec::new();
+    let client = connect(&server.endpoint()).await;
+    let mut kv = client.kv.clone();
+    let mut count = 0;
+    let refused = loop {
+        match kv.put(put(count, 64 * 1024)).await {
+            Ok(_) => count += 1,
+            Err(status) => break status,
+        }
+        assert!(count < 1_000, "the quota does not hold");
+    };
+    assert!(count > 100, "refused after {count} puts");
+    said.push(ended::<()>("put", Err(refused)));
+    said.push(format!("{:?}", alarms(&client, AlarmAction::Get, AlarmType::None).await));
+    restart(server);
+    let client = connect(&server.endpoint()).await;
+    let mut kv = client.kv.clone();
+    let success = vec![RequestOp { request: Some(Request::RequestPut(put(0, 1))) }];
+    said.push(ended("small put", kv.put(put(0, 1)).await));
+    said.push(ended("txn", kv.txn(TxnRequest { success, ..TxnRequest::default() }).await));
+    said.push(ended("txn without put", kv.txn(TxnRequest::default()).await));
+    let status = client.maintenance.clone().status(StatusRequest {}).await.unwrap().into_inner();
+    said.push(format!(
+        "{} errors, NOSPACE: {}",
+        status.errors.len(),
+        status.errors[0].contains("alarm:NOSPACE")
+    ));
+    let whole = (bytes::Bytes::from("key/"), bytes::Bytes::from("key0"));
+    let (key, range_end) = whole.clone();
+    let delete = kv.delete_range(DeleteRangeRequest { key, range_end, prev_kv: false }).await;
+    let revision = delete.as_ref().unwrap().get_ref().header.unwrap().revision;
+    said.push(ended("delete", delete));
+    let (key, range_end) = whole;
+    said.push(ended("range", kv.range(RangeRequest { key, range_end, ..RangeRequest::default() }).await));
+    said.push(ended("compact", kv.compact(CompactionRequest { revision, physical: true }).await));
+    said.push(ended("defragment", client.maintenance.clone().defragment(DefragmentRequest {}).await));
+    let after = client.maintenance.clone().status(StatusRequest {}).await.unwrap().into_inner();
+    assert!(after.db_size * 4 < status.db_size, "{} bytes, {} before", after.db_size, status.db_size);
+    said.push(ended("put with room, alarm raised", kv.put(put(0, 1)).await));
+    said.push(format!("{:?}", alarms(&client, AlarmAction::Deactivate, AlarmType::Nospace).await));
+    said.push(format!("{:?}", alarms(&client, AlarmAction::Get, AlarmType::None).await));
+    said.push(format!("{:?}", alarms(&client, AlarmAction::Deactivate, AlarmType::Nospace).await));
+    said.push(ended("put", kv.put(put(0, 1)).await));
+    said.push(format!("{:?}", alarms(&client, AlarmAction::Activate, AlarmType::Corrupt).await));
+    said.push(ended("put while corrupt", kv.put(put(0, 1)).await));
+    said.push(ended("compact while corrupt", kv.compact(CompactionRequest::default()).await));
+    said.push(ended(
+        "range while corrupt",
+        kv.range(RangeRequest { key: "k".into(), ..RangeRequest::default() }).await,
+    ));
+    said.push(format!("{:?}", alarms(&client, AlarmAction::Deactivate, AlarmType::Corrupt).await));
+    said.push(ended("put", kv.put(put(0, 1)).await));
+    said
+}
+
+#[test]
+fn a_full_store_behaves_like_etcds() {
+    run(async {
+        let dir = TempDir::new();
+        let data = dir.path().join("revd");
+        let flags = ["--quota-backend-bytes", QUOTA_BYTES];
+        let mut server = Server::revd(&data, &flags);
+        let ours = scenario(&mut server, |server| {
+            server.kill();
+            *server = Server::revd_at(server.address, &data, &flags);
+        })
+        .await;
+        let Some(peers) = peers() else { return };
+        let mut etcd = Server::etcd(&peers.path("etcd"), &dir.path().join("etcd"), &flags);
+        let theirs = scenario(&mut etcd, |_| {}).await;
+        assert_eq!(ours, theirs);
+        println!("{ours:#?}");
+    });
+}
+
+/// Reads and writes go on while space is given back, and everything is still there afterwards.
+#[test]
+fn defragmenting_while_serving() {
+    run(async {
+        let dir = TempDir::new();
+        let data = dir.path().join("data");
+        let mut server = Server::revd(&data, &[]);
+        let address = server.address;
+        let client = connect(&server.endpoint()).await;
+        let mut kv = client.kv.clone();
+        for number in 0..1_500 {
+            kv.put(put(number, 20_000)).await.unwrap();
+        }
+        let delete =
+            DeleteRangeRequest { key: "key/00100".into(), range_end: "key/01400".into(), prev_kv: false };
+        let revision = kv.delete_range(delete).await.unwrap().into_inner().header.unwrap().revision;
+        kv.compact(CompactionRequest { revision, physical: true }).await.unwrap();
+        let before = client.maintenance.clone().status(StatusRequest {}).await.unwrap().into_inner();
+        let mut maintenance = client.maintenance.clone();
+        let defragment = maintenance.defragment(DefragmentRequest {});
+        let mut writes = 0;
+        let serve = async {
+            loop {
+                kv.put(put(5_000 + writes % 10, 100)).await.unwrap();
+                let read =
+                    kv.range(RangeRequest { key: "key/00001".into(), ..RangeRequest::default() }).await;
+                assert_eq!(read.unwrap().into_inner().kvs[0].value.len(), 20_000);
+                writes += 1;
+            }
+        };
+        tokio::select! {
+            done = defragment => drop(done.unwrap()),
+            () = serve => unreachable!("it serves for ever"),
+        }
+        let after = client.maintenance.clone().status(StatusRequest {}).await.unwrap().into_inner();
+        println!("{} bytes became {}, {writes} writes meanwhile", before.db_size, after.db_size);
+        assert!(after.db_size * 3 < before.db_size && writes > 0);
+        server.kill();
+        let server = Server::revd_at(address, &data, &[]);
+        let client = connect(&server.endpoint()).await;
+        let all = RangeRequest { key: "key/".into(), range_end: "key0".into(), ..RangeRequest::default() };
+        let kvs = client.kv.clone().range(all).await.unwrap().into_inner().kvs;
+        assert!(kvs.len() > 200 && kvs.iter().take(200).all(|kv| kv.value.len() == 20_000));
+    });
+}
