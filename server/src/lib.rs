@@ -11,6 +11,8 @@ pub mod net;
 
 pub mod api;
 
+pub mod duties;
+
 pub mod raft;
 
 pub mod wal;

@@ -57,6 +57,15 @@ impl Api {
         self.submit(Kind::Compact, message, patient).await
     }
 
+    /// Compacts on this member's own account.
+    ///
+    /// # Errors
+    /// As the call of a client.
+    pub async fn compact_at(&self, revision: i64) -> Result<(), Error> {
+        let request = CompactionRequest { revision, physical: false };
+        self.propose(Kind::Compact, request.encode_to_vec().into()).await.map(drop)
+    }
+
     /// Proposes what may make the store larger. If it went beyond the quota, the cluster has to know.
     async fn propose_growth(&self, kind: Kind, message: Bytes) -> Result<Message, Error> {
         let result = self.propose(kind, message).await;

@@ -126,6 +126,12 @@ impl Api {
         }
     }
 
+    /// The newest revision this member has applied.
+    #[must_use]
+    pub fn revision(&self) -> i64 {
+        self.views.load().revision()
+    }
+
     /// For the plain HTTP end points.
     #[must_use]
     pub fn report(&self) -> NodeReport {

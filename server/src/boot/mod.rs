@@ -24,7 +24,7 @@ use crate::api::validate::RequestLimits;
 use crate::api::{Api, ApiSeed};
 use crate::apply::command::Kind;
 use crate::boot::recover::Member;
-use crate::config::Config;
+use crate::config::{Config, Retention};
 use crate::cores::edge::{self, EdgeSeed};
 use crate::cores::log::{self as log_core, LogSeed};
 use crate::cores::state::{self, StateSeed};
@@ -145,7 +145,8 @@ fn wire(config: &Config, member: Member, roles: &[Roles], latches: &Latches) -> 
         to_edges.push(to_edge);
         let (api, listen) = (api.clone(), listen.clone());
         let Latches { ready, stop } = latches.clone();
-        seeds.edge = Some(EdgeSeed { edge, to_log, from_state, api, listen, ready, stop });
+        let retention = if edge == 0 { config.retention } else { Retention::All };
+        seeds.edge = Some(EdgeSeed { edge, to_log, from_state, api, listen, ready, stop, retention });
     }
     let (to_state, from_log) = pair(limits::MAILBOX_MESSAGES_MAX);
     let (to_log, from_state) = pair(limits::MAILBOX_MESSAGES_MAX);

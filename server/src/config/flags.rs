@@ -64,6 +64,18 @@ pub const USED: &[UsedFlag] = &[
     ("max-request-bytes", Kind::Text, "1572864", "Bytes allowed in a request."),
     ("max-concurrent-streams", Kind::Text, "4294967295", "Streams a client may have open at a time."),
     ("quota-backend-bytes", Kind::Text, "0", "Size limit of the store; 0 is 2 GiB."),
+    (
+        "auto-compaction-mode",
+        Kind::Text,
+        "periodic",
+        "What auto-compaction-retention counts: periodic (time) or revision.",
+    ),
+    (
+        "auto-compaction-retention",
+        Kind::Text,
+        "0",
+        "What to keep when compacting by itself: hours or a duration like 10m, or a number of revisions; 0 is all.",
+    ),
     ("log-level", Kind::Text, "info", "debug, info, warn, error or fatal."),
     ("unsafe-no-fsync", Kind::Switch, "false", "Do not sync writes: a crash of the machine loses data."),
     (
@@ -81,8 +93,6 @@ pub const USED: &[UsedFlag] = &[
 const IGNORED_TEXT: &[&str] = &[
     "auth-token",
     "auth-token-ttl",
-    "auto-compaction-mode",
-    "auto-compaction-retention",
     "backend-batch-interval",
     "backend-batch-limit",
     "backend-bbolt-freelist-type",

@@ -14,6 +14,8 @@ use crate::observe::log::Level;
 const QUOTA_BYTES_DEFAULT: i64 = 2 * 1024 * 1024 * 1024;
 /// etcd refuses longer election timeouts.
 const ELECTION_MS_MAX: u64 = 50_000;
+/// A shorter period would keep the member busy with compacting.
+const RETENTION_MIN: Duration = Duration::from_secs(1);
 /// More cores than this make no sense for one process.
 const CORES_MAX: usize = 1024;
 
@@ -48,6 +50,8 @@ pub struct Config {
     pub streams_max: u32,
     /// Reported by Status.
     pub quota_bytes: i64,
+    /// What compacting by itself keeps.
+    pub retention: Retention,
     /// From which level on lines are logged.
     pub log_level: Level,
     /// Off only for those who can lose everything.
@@ -56,6 +60,17 @@ pub struct Config {
     pub cores: Option<usize>,
     /// For the log, once there is one.
     pub warnings: Vec<String>,
+}
+
+/// What compacting by itself keeps.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Retention {
+    /// Everything.
+    All,
+    /// What is younger than this.
+    Period(Duration),
+    /// So many revisions.
+    Revisions(i64),
 }
 
 /// What the command line asks for.
@@ -202,6 +217,7 @@ pub fn resolve(gathered: Gathered) -> Result<Config, ConfigError> {
         request_bytes_max: number(&settings, "max-request-bytes")?,
         streams_max: number(&settings, "max-concurrent-streams")?,
         quota_bytes: if quota == 0 { QUOTA_BYTES_DEFAULT } else { quota },
+        retention: retention(&settings)?,
         log_level,
         sync,
         cores: (cores > 0).then_some(cores),
@@ -229,6 +245,26 @@ fn switch(settings: &Settings, flag: &'static str) -> Result<bool, ConfigError> 
         "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
         "" | "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
         _ => Err(bad(settings, flag, "must be true or false".to_owned())),
+    }
+}
+
+/// etcd takes a bare number as hours, or as revisions, by the mode; anything else is a duration.
+fn retention(settings: &Settings) -> Result<Retention, ConfigError> {
+    let (mode, flag) = (text(settings, "auto-compaction-mode"), "auto-compaction-retention");
+    let value = text(settings, flag);
+    let number = value.parse::<u32>().ok();
+    let wrong = |what: &str| bad(settings, flag, format!("must be {what}"));
+    match (mode.as_str(), number) {
+        ("periodic" | "revision", Some(0)) => Ok(Retention::All),
+        ("periodic", Some(hours)) => Ok(Retention::Period(Duration::from_secs(u64::from(hours) * 3600))),
+        ("periodic", None) => match humantime::parse_duration(&value) {
+            Ok(period) if period >= RETENTION_MIN => Ok(Retention::Period(period)),
+            Ok(_) => Err(wrong("a second or more")),
+            Err(_) => Err(wrong("hours, or a duration like 90s, 10m or 1h30m")),
+        },
+        ("revision", Some(revisions)) => Ok(Retention::Revisions(i64::from(revisions))),
+        ("revision", None) => Err(wrong("a number of revisions")),
+        _ => Err(bad(settings, "auto-compaction-mode", "must be periodic or revision".to_owned())),
     }
 }
 
@@ -312,6 +348,21 @@ mod tests {
     }
 
     #[test]
+    fn retention_is_hours_a_duration_or_revisions() {
+        let retention = |line: &str| config(line).unwrap().retention;
+        assert_eq!(retention(""), Retention::All);
+        assert_eq!(retention("--auto-compaction-retention 2"), Retention::Period(Duration::from_secs(7200)));
+        assert_eq!(
+            retention("--auto-compaction-retention 1h30m"),
+            Retention::Period(Duration::from_secs(5400))
+        );
+        assert_eq!(
+            retention("--auto-compaction-retention 500 --auto-compaction-mode revision"),
+            Retention::Revisions(500)
+        );
+    }
+
+    #[test]
     fn what_cannot_work_is_refused_with_its_value() {
         for (line, part) in [
             ("--election-timeout 400", "400"),
@@ -323,6 +374,8 @@ mod tests {
             ("--initial-cluster default=http://other:2380", "initial-advertise-peer-urls"),
             ("--name b --initial-cluster=", "couldn't find local name"),
             ("--log-level loud", "loud"),
+            ("--auto-compaction-retention soon", "duration like"),
+            ("--auto-compaction-mode weekly", "periodic or revision"),
         ] {
             let error = config(line).unwrap_err().to_string();
             assert!(error.contains(part), "{line}: {error}");

@@ -3,10 +3,16 @@
 use std::io;
 use std::rc::Rc;
 
+use serde_json::json;
+
 use crate::api::{Api, ApiSeed};
+use crate::config::Retention;
 use crate::cores::{Commands, Outcomes};
+use crate::duties::auto_compact::AutoCompact;
+use crate::error::Error;
 use crate::limits;
 use crate::net::ListenConfig;
+use crate::observe::log;
 use crate::raft::propose::Proposals;
 use crate::xcore::latch::Latch;
 use crate::xcore::mailbox::{ReceiverSeed, SenderSeed};
@@ -27,6 +33,8 @@ pub struct EdgeSeed {
     pub ready: Latch,
     /// When to stop taking work.
     pub stop: Latch,
+    /// What compacting by itself keeps; only one edge does it.
+    pub retention: Retention,
 }
 
 /// Serves until asked to stop, then until open calls are answered or their time is over. `prepare` runs before
@@ -46,9 +54,11 @@ pub async fn run(
     let api = Api::new(seed.api, Rc::clone(&proposals));
     prepare(&api).await;
     seed.ready.wait().await;
+    let compacting = glommio::spawn_local(auto_compact(Rc::clone(&api), AutoCompact::new(seed.retention)));
     let served = crate::net::serve(api, seed.listen, seed.stop, listening).await;
     proposals.close();
     sweeping.cancel().await;
+    compacting.cancel().await;
     carrying.await; // closes the mailbox to the log core ...
     resolving.await; // ... which closes the way back once everything is applied
     served
@@ -75,6 +85,24 @@ async fn resolve(proposals: Rc<Proposals>, from_state: ReceiverSeed<Outcomes>) {
         }
     }
     proposals.close();
+}
+
+async fn auto_compact(api: Rc<Api>, mut duty: AutoCompact) {
+    let Some(interval) = duty.interval() else { return };
+    loop {
+        if let Some(revision) = duty.look(api.revision()) {
+            let fields = |outcome: &str| json!({"revision": revision, "outcome": outcome});
+            match api.compact_at(revision).await {
+                // Someone else was faster: just as well.
+                Ok(()) | Err(Error::Compacted) => {
+                    duty.compacted(revision);
+                    log::info("auto compaction", fields("compacted"));
+                }
+                Err(error) => log::warn("auto compaction", fields(&format!("{error}; will be tried again"))),
+            }
+        }
+        glommio::timer::sleep(interval).await;
+    }
 }
 
 async fn sweep(proposals: Rc<Proposals>) {

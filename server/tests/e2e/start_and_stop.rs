@@ -107,6 +107,32 @@ fn versions_help_and_slips() {
     assert!(text.contains("did you mean --data-dir?"), "{text}");
 }
 
+/// With a retention of a second, the first revisions are gone after a second or two, and the newest stays.
+#[test]
+fn old_revisions_are_compacted_by_themselves() {
+    run(async {
+        let dir = TempDir::new();
+        let server = Server::revd(&dir.path().join("data"), &["--auto-compaction-retention", "1s"]);
+        let client = connect(&server.endpoint()).await;
+        let mut kv = client.kv.clone();
+        let mut newest = 0;
+        loop {
+            newest = kv.put(put("k")).await.unwrap().into_inner().header.unwrap().revision.max(newest);
+            let old = RangeRequest { key: "k".into(), revision: 2, ..RangeRequest::default() };
+            match kv.range(old).await {
+                Ok(_) => assert!(newest < 100_000, "nothing was ever compacted"),
+                Err(status) => {
+                    assert_eq!(status.message(), "etcdserver: mvcc: required revision has been compacted");
+                    break;
+                }
+            }
+            tokio::time::sleep(std::time::Duration::from_millis(5)).await;
+        }
+        let now = RangeRequest { key: "k".into(), revision: newest, ..RangeRequest::default() };
+        assert_eq!(kv.range(now).await.unwrap().into_inner().kvs[0].mod_revision, newest);
+    });
+}
+
 #[test]
 fn a_member_knows_itself() {
     run(async {
