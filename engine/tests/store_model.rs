@@ -9,6 +9,7 @@ use std::sync::Arc;
 use revd_engine::check::check;
 use revd_engine::db::DbOptions;
 use revd_engine::disk::{Recorded, SimDisk};
+use revd_engine::mvcc::verify::verify;
 use revd_engine::mvcc::{Applied, CheckpointKind, Direction, HashKv, KeyRange, Store, StoredRecord, View};
 use revd_engine::random::Random;
 
@@ -236,6 +237,7 @@ fn assert_view(view: &View, twin: &Twin, random: &mut Random) {
 fn open(disk: &SimDisk) -> Store {
     let store = Store::open(Arc::new(disk.clone()), DbOptions { page_bytes_if_new: 512 }).unwrap();
     check(store.db().unwrap()).unwrap();
+    verify(&store).unwrap();
     store
 }
 

@@ -5,6 +5,8 @@
 //! log core through `raft::propose`; the log core makes it durable (`wal`) and commits it (`raft`); the state
 //! core applies it (`apply`) to the engine and sends the outcome back. One Range: `net`, `api`, `read`, done.
 
+pub mod cli;
+
 pub mod boot;
 pub mod cores;
 pub mod net;

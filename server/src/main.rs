@@ -4,13 +4,21 @@ use std::process::ExitCode;
 
 use revd::config::{self, Invocation};
 use revd::observe::log;
-use revd::{boot, version};
+use revd::{boot, cli, version};
 use serde_json::json;
 
 #[global_allocator]
 static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 fn main() -> ExitCode {
+    match cli::parse(&std::env::args().skip(1).collect::<Vec<_>>()) {
+        Ok(Some(subcommand)) => return offline(&subcommand),
+        Ok(None) => {}
+        Err(error) => {
+            eprintln!("revd: {error}");
+            return ExitCode::from(2);
+        }
+    }
     let config = match config::from_process() {
         Ok(Invocation::Serve(config)) => config,
         Ok(Invocation::Version) => {
@@ -21,7 +29,7 @@ fn main() -> ExitCode {
             return ExitCode::SUCCESS;
         }
         Ok(Invocation::Help) => {
-            print!("{}", config::flags::help());
+            print!("{}\n{}", config::flags::help(), cli::HELP);
             return ExitCode::SUCCESS;
         }
         Err(error) => {
@@ -41,6 +49,16 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(error) => log::fatal("the member cannot run", json!({"error": format!("{error:#}")})),
+    }
+}
+
+fn offline(subcommand: &cli::Subcommand) -> ExitCode {
+    match cli::run(subcommand) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("revd: {error:#}");
+            ExitCode::FAILURE
+        }
     }
 }
 

@@ -7,7 +7,9 @@ use anyhow::{Context as _, bail};
 use bytes::{BufMut as _, Bytes};
 use prost::Message as _;
 use revd_bench::{key, value};
-use revd_proto::etcdserverpb::{PutRequest, RangeRequest};
+use revd_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
+use revd_proto::etcdserverpb::request_op::Request as Op;
+use revd_proto::etcdserverpb::{Compare, PutRequest, RangeRequest, RequestOp, TxnRequest};
 
 use crate::servers::Server;
 use crate::table::Measured;
@@ -18,6 +20,10 @@ pub enum Message {
     Put,
     Get,
     SerializableGet,
+    /// Compare and swap, as Kubernetes updates an object; here the comparison always holds.
+    Swap,
+    /// A hundred puts in a transaction.
+    Bulk,
 }
 
 /// The requests as files, as h2load wants them.
@@ -46,6 +52,8 @@ impl Message {
             Self::Put => "put",
             Self::Get => "get",
             Self::SerializableGet => "serializable-get",
+            Self::Swap => "swap",
+            Self::Bulk => "bulk",
         }
     }
 }
@@ -60,11 +68,35 @@ impl Messages {
             (Message::Put, put.encode_to_vec()),
             (Message::Get, get.encode_to_vec()),
             (Message::SerializableGet, serializable.encode_to_vec()),
+            (Message::Swap, swap().encode_to_vec()),
+            (Message::Bulk, bulk().encode_to_vec()),
         ] {
             std::fs::write(dir.path().join(message.file()), framed(&bytes))?;
         }
         Ok(Self(dir))
     }
+}
+
+fn put_op(number: u64) -> RequestOp {
+    let put = PutRequest { key: key(number), value: value(256, number), ..PutRequest::default() };
+    RequestOp { request: Some(Op::RequestPut(put)) }
+}
+
+fn swap() -> TxnRequest {
+    let compare = Compare {
+        key: key(0),
+        target: CompareTarget::Mod as i32,
+        result: CompareResult::Greater as i32,
+        target_union: Some(TargetUnion::ModRevision(-1)),
+        ..Compare::default()
+    };
+    let read = RangeRequest { key: key(0), ..RangeRequest::default() };
+    let failure = vec![RequestOp { request: Some(Op::RequestRange(read)) }];
+    TxnRequest { compare: vec![compare], success: vec![put_op(0)], failure }
+}
+
+fn bulk() -> TxnRequest {
+    TxnRequest { success: (0..100).map(put_op).collect(), ..TxnRequest::default() }
 }
 
 fn framed(message: &[u8]) -> Bytes {

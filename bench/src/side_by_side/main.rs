@@ -77,6 +77,19 @@ fn small_calls(options: &Options, both: [&Server; 2], table: &mut Table) -> anyh
             table.progress(&label);
         }
     }
+    for (label, message, calls) in [
+        ("compare and swap, 100 callers", h2load::Message::Swap, options.calls),
+        ("transaction of 100 puts, 10 callers", h2load::Message::Bulk, options.calls / 20),
+    ] {
+        let callers = if calls == options.calls { 10 } else { 1 };
+        for _ in 0..options.rounds {
+            for server in both {
+                let load = h2load::Load { method: "Txn", connections: 10, streams: callers, calls };
+                table.add(label, server.name, h2load::run(server, &messages, message, load)?);
+            }
+        }
+        table.progress(label);
+    }
     Ok(())
 }
 

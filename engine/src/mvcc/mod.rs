@@ -23,11 +23,12 @@ pub mod revision;
 mod store;
 mod tables;
 pub mod tail;
+pub mod verify;
 mod view;
 mod write;
 
 pub use checkpoint::{Checkpoint, CheckpointKind, Durable, Written};
-pub use hash::HashKv;
+pub use hash::{HashKv, Hashed};
 pub use key_history::KeyMeta;
 pub use key_index::{Direction, Scan};
 pub use key_range::KeyRange;

@@ -26,6 +26,8 @@ pub enum Unary {
     Alarm,
     /// `Maintenance.Status`
     Status,
+    /// `Maintenance.Hash`
+    Hash,
     /// `Maintenance.HashKV`
     HashKv,
     /// `Maintenance.Defragment`
@@ -73,6 +75,7 @@ pub fn find(path: &str) -> Result<Method, Status> {
         "/etcdserverpb.Cluster/MemberList" => U(Unary::MemberList),
         "/etcdserverpb.Maintenance/Alarm" => U(Unary::Alarm),
         "/etcdserverpb.Maintenance/Status" => U(Unary::Status),
+        "/etcdserverpb.Maintenance/Hash" => U(Unary::Hash),
         "/etcdserverpb.Maintenance/HashKV" => U(Unary::HashKv),
         "/etcdserverpb.Maintenance/Defragment" => U(Unary::Defragment),
         "/grpc.health.v1.Health/Check" => U(Unary::HealthCheck),

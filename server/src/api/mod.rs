@@ -97,6 +97,7 @@ impl Api {
             Unary::MemberList => self.member_list(message)?,
             Unary::Alarm => self.alarm(message).await?,
             Unary::Status => self.member_status(message)?,
+            Unary::Hash => self.hash(message).await?,
             Unary::HashKv => self.hash_kv(message).await?,
             Unary::Defragment => self.defragment(message).await?,
             Unary::HealthCheck => health::check(message)?,

@@ -13,6 +13,7 @@ mod etcd_client;
 mod etcdctl;
 mod harness;
 mod kill;
+mod offline;
 mod quota;
 mod reads;
 mod standard_services;

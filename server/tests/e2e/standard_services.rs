@@ -4,6 +4,7 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
 use prost::Message as _;
+use revd_proto::etcdserverpb::{HashRequest, PutRequest};
 use revd_proto::grpc::health::HealthCheckRequest;
 use revd_proto::grpc::health::health_check_response::ServingStatus;
 use revd_proto::grpc::health::health_client::HealthClient;
@@ -89,6 +90,28 @@ fn get(server: &Server, request: &str) -> String {
     let mut reply = String::new();
     stream.read_to_string(&mut reply).unwrap();
     reply
+}
+
+/// The same after a restart; different once something changes.
+#[test]
+fn hash_tells_states_apart() {
+    run(async {
+        let dir = TempDir::new();
+        let data = dir.path().join("data");
+        let mut server = Server::revd(&data, &[]);
+        let address = server.address;
+        let hash = async |client: &Client| {
+            client.maintenance.clone().hash(HashRequest {}).await.unwrap().into_inner().hash
+        };
+        let client = connect(&server.endpoint()).await;
+        let empty = hash(&client).await;
+        client.kv.clone().put(PutRequest { key: "k".into(), ..PutRequest::default() }).await.unwrap();
+        let put = hash(&client).await;
+        assert_ne!(empty, put);
+        server.kill();
+        let server = Server::revd_at(address, &data, &[]);
+        assert_eq!(hash(&connect(&server.endpoint()).await).await, put);
+    });
 }
 
 #[test]

@@ -1,0 +1,94 @@
+//! Proof that a store agrees with itself: the index names exactly the records there are, every record says what the
+//! index says of it, and no revision is missing. Together with [`crate::check`], which proves the same of pages.
+
+use crate::mvcc::revision::{RecordKind, Revision};
+use crate::mvcc::store::Store;
+use crate::mvcc::{Reader, StoredRecord};
+use crate::{Error, Result};
+
+/// What was counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Summary {
+    /// Puts and tombstones.
+    pub records: u64,
+    /// Keys with any history, deleted ones included.
+    pub keys: u64,
+    /// Keys that exist now.
+    pub live_keys: u64,
+}
+
+/// Verifies a store that was opened.
+///
+/// # Errors
+/// [`Error::Corrupt`] naming the first thing that is wrong.
+pub fn verify(store: &Store) -> Result<Summary> {
+    let reader = store.reader();
+    let (records, above) = dense_records(&reader)?;
+    let mut summary = Summary { records, ..Summary::default() };
+    let mut changes_above = 0;
+    for (key, history) in reader.index.entries() {
+        summary.keys += 1;
+        summary.live_keys += u64::from(history.newest().live().is_some());
+        for change in history.changes() {
+            changes_above += u64::from(change.revision.main > reader.compact_revision());
+            let Some(meta) = change.live() else { continue };
+            let record = StoredRecord::parse(reader.record(meta.modified)?)
+                .filter(|record| record.key == key)
+                .filter(|record| record.stamp.mod_revision == meta.modified.main)
+                .filter(|record| record.stamp.create_revision == meta.create_revision)
+                .filter(|record| record.stamp.version == meta.version);
+            if record.is_none() {
+                let Revision { main, sub } = meta.modified;
+                return Err(Error::corrupt(format!(
+                    "the record {main}.{sub} is not what the index says of it"
+                )));
+            }
+        }
+    }
+    if changes_above != above {
+        return Err(Error::corrupt(format!(
+            "the index knows {changes_above} changes above the compaction, there are {above} records"
+        )));
+    }
+    Ok(summary)
+}
+
+/// Counts all records, and those above the compaction, which must follow each other without gaps.
+fn dense_records(reader: &Reader<'_>) -> Result<(u64, u64)> {
+    let compact = reader.compact_revision();
+    let (mut records, mut above) = (0, 0);
+    let mut last = Revision { main: compact.max(1), sub: 0 };
+    reader.each_record_after(Revision::default(), |key, bytes| {
+        records += 1;
+        let revision = key.revision;
+        if revision.main > compact {
+            above += 1;
+            let next = Revision { main: last.main + 1, sub: 0 };
+            let next_sub = Revision { main: last.main, sub: last.sub + 1 };
+            if revision != next && (revision != next_sub || last.main <= compact.max(1)) {
+                return Err(Error::corrupt(format!(
+                    "the record {}.{} follows {}.{}",
+                    revision.main, revision.sub, last.main, last.sub
+                )));
+            }
+            last = revision;
+        }
+        match StoredRecord::parse(bytes) {
+            Some(record) if key.kind == RecordKind::Put && record.stamp.version < 1 => {
+                Err(Error::corrupt(format!("the put {}.{} has no version", revision.main, revision.sub)))
+            }
+            Some(_) => Ok(true),
+            None => {
+                Err(Error::corrupt(format!("the record {}.{} cannot be read", revision.main, revision.sub)))
+            }
+        }
+    })?;
+    if last.main != reader.revision() {
+        return Err(Error::corrupt(format!(
+            "the newest record is of revision {}, the store is at {}",
+            last.main,
+            reader.revision()
+        )));
+    }
+    Ok((records, above))
+}

@@ -1,0 +1,115 @@
+//! `revd inspect`: what a member's files hold, as text or as one JSON object per line.
+
+use std::io::Write;
+
+use revd_engine::mvcc::revision::RecordKind;
+use revd_engine::mvcc::{Revision, Store, StoredRecord};
+use serde_json::{Value, json};
+
+use crate::apply::command;
+use crate::cli::{Place, Shown};
+use crate::schema;
+use crate::wal::LogEntry;
+use crate::wal::reader::Recovered;
+
+pub(super) fn run(place: &Place, shown: Shown, out: &mut impl Write) -> anyhow::Result<()> {
+    let mut show = |line: Value| {
+        let text = if shown.json { line.to_string() } else { as_text(&line) };
+        writeln!(out, "{text}")
+    };
+    let store = place.open_store()?;
+    show(tree(&store))?;
+    for member in schema::members(store.tables()) {
+        show(json!({
+            "what": "member", "id": format!("{:x}", member.id), "name": member.name,
+            "peer-urls": member.peer_ur_ls, "client-urls": member.client_ur_ls,
+        }))?;
+    }
+    for alarm in schema::alarms(store.tables()) {
+        show(json!({"what": "alarm", "member": format!("{:x}", alarm.member_id), "alarm": alarm.alarm}))?;
+    }
+    if shown.records {
+        let mut failure = Ok(());
+        store.reader().each_record_after(Revision::default(), |key, bytes| {
+            failure = show(record(key.revision, key.kind, bytes));
+            Ok(failure.is_ok())
+        })?;
+        failure?;
+    }
+    let log = place.read_log()?;
+    show(log_summary(&log))?;
+    if shown.log {
+        for entry in &log.entries {
+            show(log_entry(entry))?;
+        }
+    }
+    out.flush()?;
+    Ok(())
+}
+
+fn tree(store: &Store) -> Value {
+    let sizes = store.sizes();
+    json!({
+        "what": "tree file", "bytes": sizes.file, "bytes-in-use": sizes.in_use, "revision": store.revision(),
+        "compact-revision": store.reader().compact_revision(), "applied-index": store.applied().index,
+        "applied-term": store.applied().term, "cluster-version": schema::cluster_version(store.tables()),
+    })
+}
+
+fn record(revision: Revision, kind: RecordKind, bytes: &[u8]) -> Value {
+    let Some(record) = StoredRecord::parse(bytes) else {
+        return json!({"what": "record", "revision": [revision.main, revision.sub], "unreadable-bytes": bytes.len()});
+    };
+    let mut line = json!({
+        "what": if kind == RecordKind::Put { "put" } else { "delete" },
+        "revision": [revision.main, revision.sub], "key": escaped(record.key),
+    });
+    if kind == RecordKind::Put {
+        line["value"] = escaped(record.value).into();
+        line["create-revision"] = record.stamp.create_revision.into();
+        line["version"] = record.stamp.version.into();
+        line["lease"] = record.stamp.lease.into();
+    }
+    line
+}
+
+fn log_summary(log: &Recovered) -> Value {
+    json!({
+        "what": "log", "cluster": format!("{:x}", log.owner.cluster), "member": format!("{:x}", log.owner.member),
+        "term": log.hard_state.term, "vote": format!("{:x}", log.hard_state.vote), "commit": log.hard_state.commit,
+        "segments": log.segments.iter().map(|segment| segment.number).collect::<Vec<_>>(),
+        "first-entry": log.base.0 + 1, "last-entry": log.entries.back().map_or(log.base.0, |entry| entry.index),
+    })
+}
+
+fn log_entry(entry: &LogEntry) -> Value {
+    let mut line = json!({"what": "entry", "index": entry.index, "term": entry.term});
+    if entry.kind != 0 {
+        line["configuration-change-bytes"] = entry.data.len().into();
+    } else if !entry.data.is_empty() {
+        match command::decode(entry.data.clone()) {
+            Ok(batch) => {
+                let commands = batch.commands.iter();
+                let shown =
+                    commands.map(|command| format!("{:?} {} bytes", command.kind, command.payload.len()));
+                line["commands"] = shown.collect::<Vec<_>>().into();
+            }
+            Err(error) => line["unreadable"] = error.to_string().into(),
+        }
+    }
+    line
+}
+
+/// Printable bytes as they are, others as `\xNN`.
+fn escaped(bytes: &[u8]) -> String {
+    bytes.escape_ascii().to_string()
+}
+
+fn as_text(line: &Value) -> String {
+    let fields = line.as_object().into_iter().flatten();
+    let fields = fields.filter(|(name, _)| *name != "what").map(|(name, value)| match value {
+        Value::String(text) => format!("{name} {text}"),
+        other => format!("{name} {other}"),
+    });
+    format!("{}: {}", line["what"].as_str().unwrap_or_default(), fields.collect::<Vec<_>>().join(", "))
+}
