@@ -10,6 +10,8 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 use glommio::{LocalExecutorBuilder, Placement};
+use revd::boot::recover::empty_log;
+use revd::wal::layout::LayoutConfig;
 use revd::wal::reader::{self, Recovered};
 use revd::wal::writer::{WalSeed, WalWriter};
 use revd::wal::{BLOCK, FrameContent, HardState, LogEntry, Owner, WalError};
@@ -30,17 +32,8 @@ fn files(dir: &Path) -> Files {
 }
 
 fn seed(dir: PathBuf) -> WalSeed {
-    WalSeed {
-        dir,
-        segment_bytes: SEGMENT_BYTES,
-        secret: 0x5EED,
-        owner: OWNER,
-        hard_state: HardState { term: 1, vote: 0, commit: 1 },
-        last: (1, 1),
-        segments: std::collections::VecDeque::new(),
-        end: None,
-        sync: true,
-    }
+    let layout = LayoutConfig { segment_bytes: SEGMENT_BYTES, secret: 0x5EED };
+    WalSeed { dir, layout, log: empty_log(OWNER), sync: true }
 }
 
 /// What was acknowledged.
@@ -137,8 +130,7 @@ async fn go_on(image: &Files, found: &Recovered, random: &mut Random) {
     for (number, bytes) in image {
         std::fs::write(dir.path().join(reader::segment_name(*number)), bytes).unwrap();
     }
-    let mut seed = seed(dir.path().to_owned());
-    seed.set_recovered(found);
+    let seed = WalSeed { log: found.clone(), ..seed(dir.path().to_owned()) };
     let mut writer = WalWriter::open(seed).await.unwrap();
     let mut expected = Expected { hard_state: found.hard_state, entries: Vec::new() };
     // As if all released entries had been one entry each of no interest.

@@ -31,6 +31,7 @@ use crate::limits;
 use crate::observe::log;
 use crate::raft::node::{Node, NodeConfig};
 use crate::schema;
+use crate::wal::layout::LayoutConfig;
 use crate::wal::reader::{self, LogEnd, Recovered};
 use crate::wal::writer::WalSeed;
 use crate::wal::{HardState, Owner};
@@ -79,7 +80,7 @@ pub fn open(config: &Config) -> anyhow::Result<Member> {
         make(&mut store, config)?;
         sync_dir(&member_dir)?;
     }
-    let (log, wal) = open_log(config, &tree, &store, found)?;
+    let log = open_log(config, &tree, &store, found)?;
     let identity = Identity { cluster: log.owner.cluster, member: log.owner.member };
     let applied = store.applied().index;
     let node_config = NodeConfig {
@@ -100,6 +101,8 @@ pub fn open(config: &Config) -> anyhow::Result<Member> {
         }),
     );
     let origin = Origin { member: identity.member, boot: random()? };
+    let layout = LayoutConfig { segment_bytes: limits::SEGMENT_BYTES, secret: random()? };
+    let wal = WalSeed { dir: config.wal_dir.clone(), layout, log, sync: config.sync };
     Ok(Member { identity, origin, machine: Machine::new(store, origin, config.quota_bytes), node, wal, lock })
 }
 
@@ -123,13 +126,9 @@ fn open_log(
     tree: &Path,
     store: &Store,
     found: Option<Recovered>,
-) -> anyhow::Result<(Recovered, WalSeed)> {
-    let mut wal = new_wal_seed(config)?;
+) -> anyhow::Result<Recovered> {
     let log = match found {
-        Some(log) => {
-            wal.set_recovered(&log);
-            log
-        }
+        Some(log) => log,
         None if store.applied() == BIRTH => empty_log(owner_of(store)?),
         None => bail!(
             "{} holds no log although {} was applied up to entry {}: put the log back, or restore this member from a \
@@ -139,7 +138,6 @@ fn open_log(
             store.applied().index
         ),
     };
-    wal.owner = log.owner;
     if schema::member(store.tables(), log.owner.member).is_none() {
         bail!(
             "the log in {} belongs to member {:x}, the tree file {} does not know it: they are not of one member",
@@ -148,7 +146,7 @@ fn open_log(
             tree.display()
         );
     }
-    Ok((log, wal))
+    Ok(log)
 }
 
 fn lock(data_dir: &Path) -> anyhow::Result<File> {
@@ -203,32 +201,18 @@ fn owner_of(store: &Store) -> anyhow::Result<Owner> {
     Ok(Owner { cluster: cluster::cluster_id(&ids), member })
 }
 
-/// What raft promised before there was a log.
-const FIRST_STATE: HardState = HardState { term: BIRTH.term, vote: 0, commit: BIRTH.index };
-
-fn empty_log(owner: Owner) -> Recovered {
+/// The log of a new member: entry 1 is its birth, which is in the tree file.
+#[must_use]
+pub fn empty_log(owner: Owner) -> Recovered {
     Recovered {
         owner,
-        hard_state: FIRST_STATE,
+        hard_state: HardState { term: BIRTH.term, vote: 0, commit: BIRTH.index },
         base: (BIRTH.index, BIRTH.term),
         entries: VecDeque::new(),
         segments: VecDeque::new(),
+        // Frame numbers go on across segments; the first segment begins with frame 1.
         end: LogEnd { segment: 0, life: 0, offset: 0, frame: 1 },
     }
-}
-
-fn new_wal_seed(config: &Config) -> anyhow::Result<WalSeed> {
-    Ok(WalSeed {
-        dir: config.wal_dir.clone(),
-        segment_bytes: limits::SEGMENT_BYTES,
-        secret: random()?,
-        owner: Owner::default(),
-        hard_state: FIRST_STATE,
-        last: (BIRTH.index, BIRTH.term),
-        segments: VecDeque::new(),
-        end: None,
-        sync: config.sync,
-    })
 }
 
 fn random() -> anyhow::Result<u64> {

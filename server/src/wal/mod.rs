@@ -13,6 +13,7 @@
 //! Format: `frame.rs`, drawn byte by byte.
 
 pub mod frame;
+pub mod layout;
 pub mod reader;
 pub mod writer;
 

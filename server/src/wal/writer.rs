@@ -1,16 +1,14 @@
 //! Appending to the log: one direct, synchronous write per frame into a prepared segment. Opened with O_DSYNC, the file
 //! makes a write durable before it completes: one request to the kernel where a write and a sync would be two
-//! (docs/decisions/0004-log-writes.md has the figures).
+//! (docs/decisions/0004-log-writes.md has the figures). Where things go is decided in `layout`.
 
-use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
-use std::rc::Rc;
 
 use glommio::io::DmaFile;
 
-use crate::wal::frame::{self, FrameId, SegmentHeader};
-use crate::wal::reader::{LogEnd, Recovered, SegmentInfo, segment_name};
-use crate::wal::{BLOCK, FrameContent, HardState, Owner, WalError};
+use crate::wal::layout::{Layout, LayoutConfig, Step};
+use crate::wal::reader::{Recovered, segment_name};
+use crate::wal::{FrameContent, WalError};
 
 /// A prepared file that waits to become a segment.
 const SPARE: &str = "spare.tmp";
@@ -24,112 +22,91 @@ const ZEROS: usize = 1 << 20;
 pub struct WalSeed {
     /// The log's directory.
     pub dir: PathBuf,
-    /// Bytes of a segment.
-    pub segment_bytes: u64,
-    /// For the lives of new segments: random bits nobody outside knows.
-    pub secret: u64,
-    /// Whose log it is.
-    pub owner: Owner,
-    /// Raft's promises so far.
-    pub hard_state: HardState,
-    /// Index and term of the last entry.
-    pub last: (u64, u64),
-    /// The segments there are.
-    pub segments: VecDeque<SegmentInfo>,
-    /// Where the next frame goes; none for a new log.
-    pub end: Option<LogEnd>,
+    /// How segments are made.
+    pub layout: LayoutConfig,
+    /// The log so far; without segments for a new one.
+    pub log: Recovered,
     /// Writes are durable when they complete; only `--unsafe-no-fsync` turns it off.
     pub sync: bool,
 }
 
-impl WalSeed {
-    /// Goes on behind a log that was read.
-    pub fn set_recovered(&mut self, log: &Recovered) {
-        self.owner = log.owner;
-        self.hard_state = log.hard_state;
-        self.last = log.entries.back().map_or(log.base, |entry| (entry.index, entry.term));
-        self.segments.clone_from(&log.segments);
-        self.end = Some(log.end);
-    }
-}
-
-/// Log core view: the open end of the log.
+/// Log core view: the log's files.
 #[derive(Debug)]
 pub struct WalWriter {
-    seed: WalSeed,
-    file: Rc<DmaFile>,
-    end: LogEnd,
-    /// Bytes of the current file.
-    file_bytes: u64,
+    dir: PathBuf,
+    config: LayoutConfig,
+    sync: bool,
+    layout: Layout,
+    /// The last segment; none in a log that was never written.
+    file: Option<DmaFile>,
     preparing: bool,
 }
 
 impl WalWriter {
-    /// Opens the end of the log; a new log gets its first segment.
+    /// Opens the end of the log.
     ///
     /// # Errors
-    /// When a file cannot be made or opened.
-    pub async fn open(mut seed: WalSeed) -> Result<Self, WalError> {
-        let file = match seed.end {
-            Some(end) => open_segment(&seed.dir.join(segment_name(end.segment)), seed.sync).await?,
-            None => {
-                // Frame numbers go on across segments; the first segment begins with frame 1.
-                let before = LogEnd { segment: 0, life: 0, offset: 0, frame: 1 };
-                let (file, end) = new_segment(&seed, before, seed.segment_bytes).await?;
-                seed.segments.push_back(SegmentInfo { number: end.segment, last_index: seed.last.0 });
-                seed.end = Some(end);
-                file
-            }
-        };
-        let file_bytes =
-            file.file_size().await.map_err(|error| glommio_io("asking the size of", &seed.dir, error))?;
-        let end = seed.end.expect("set above");
-        Ok(Self { seed, file: Rc::new(file), end, file_bytes, preparing: false })
+    /// When a file cannot be opened.
+    pub async fn open(seed: WalSeed) -> Result<Self, WalError> {
+        let WalSeed { dir, layout: config, log, sync } = seed;
+        let (mut file, mut file_bytes) = (None, 0);
+        if let Some(last) = log.segments.back() {
+            let path = dir.join(segment_name(last.number));
+            let open = open_segment(&path, sync).await?;
+            file_bytes =
+                open.file_size().await.map_err(|error| glommio_io("asking the size of", &path, error))?;
+            file = Some(open);
+        }
+        let layout = Layout::new(config, &log, file_bytes);
+        Ok(Self { dir, config, sync, layout, file, preparing: false })
     }
 
     /// Makes a frame durable. After an error nothing is known about the log's end: the process must end.
     ///
     /// # Errors
-    /// When the write or the sync failed.
+    /// When the write failed.
     pub async fn append(&mut self, content: &FrameContent) -> Result<(), WalError> {
-        let len = frame::encoded_len(content) as u64;
-        if self.end.offset + len > self.file_bytes {
-            self.roll(len).await?;
-        }
-        let id = FrameId { life: self.end.life, segment: self.end.segment, frame: self.end.frame };
-        write(&self.file, self.end.offset, &frame::encode(id, content)).await?;
-        self.end.offset += len;
-        self.end.frame += 1;
-        if let Some(state) = content.hard_state {
-            self.seed.hard_state = state;
-        }
-        if let Some(last) = content.entries.last() {
-            self.seed.last = (last.index, last.term);
-            self.seed.segments.back_mut().expect("there is a current segment").last_index = last.index;
+        for step in self.layout.append(content) {
+            match step {
+                Step::Create { segment, bytes } => {
+                    self.file = Some(self.create(segment, bytes).await?);
+                    self.preparing = false;
+                }
+                Step::Write { offset, bytes, .. } => {
+                    let file = self.file.as_ref().expect("a segment is made before it is written");
+                    write(file, offset, &bytes).await?;
+                }
+            }
         }
         self.prepare_in_time();
         Ok(())
     }
 
-    /// Goes on in a new segment that has room for a frame of this length.
-    async fn roll(&mut self, frame_len: u64) -> Result<(), WalError> {
-        let size = self.seed.segment_bytes.max(frame_len + BLOCK as u64);
-        let (file, end) = new_segment(&self.seed, self.end, size).await?;
-        self.file = Rc::new(file);
-        self.end = end;
-        self.file_bytes = size;
-        self.preparing = false;
-        self.seed.segments.push_back(SegmentInfo { number: end.segment, last_index: self.seed.last.0 });
-        Ok(())
+    async fn create(&self, segment: u64, bytes: u64) -> Result<DmaFile, WalError> {
+        let (path, spare) = (self.dir.join(segment_name(segment)), self.dir.join(SPARE));
+        let dir = self.dir.clone();
+        let made = {
+            let path = path.clone();
+            let prepare_now = move || {
+                if std::fs::metadata(&spare).map_or(0, |data| data.len()) != bytes {
+                    prepare(&dir, bytes)?;
+                }
+                std::fs::rename(&spare, &path)?;
+                std::fs::File::open(&dir)?.sync_all()
+            };
+            glommio::executor().spawn_blocking(prepare_now).await
+        };
+        made.map_err(|source| WalError::Io { what: "making", path: path.clone(), source })?;
+        open_segment(&path, self.sync).await
     }
 
     /// Has the next segment's file ready before it is needed.
     fn prepare_in_time(&mut self) {
-        if self.preparing || self.end.offset < self.file_bytes / 2 {
+        if self.preparing || !self.layout.is_half_full() {
             return;
         }
         self.preparing = true;
-        let (dir, bytes) = (self.seed.dir.clone(), self.seed.segment_bytes);
+        let (dir, bytes) = (self.dir.clone(), self.config.segment_bytes);
         glommio::spawn_local(async move {
             // A file that cannot be prepared now is made when it is needed; the error shows then.
             let _ = glommio::executor().spawn_blocking(move || prepare(&dir, bytes)).await;
@@ -142,11 +119,10 @@ impl WalWriter {
     /// # Errors
     /// When a file cannot be renamed or removed.
     pub fn release(&mut self, index: u64) -> Result<(), WalError> {
-        while self.seed.segments.len() > 1 && self.seed.segments[0].last_index <= index {
-            let segment = self.seed.segments.pop_front().expect("there are two");
-            let (path, spare) = (self.seed.dir.join(segment_name(segment.number)), self.seed.dir.join(SPARE));
+        for segment in self.layout.release(index) {
+            let (path, spare) = (self.dir.join(segment_name(segment)), self.dir.join(SPARE));
             let size = std::fs::metadata(&path).map_or(0, |data| data.len());
-            let result = if !spare.exists() && size == self.seed.segment_bytes {
+            let result = if !spare.exists() && size == self.config.segment_bytes {
                 std::fs::rename(&path, &spare)
             } else {
                 std::fs::remove_file(&path)
@@ -155,37 +131,6 @@ impl WalWriter {
         }
         Ok(())
     }
-}
-
-/// Makes the segment after `before`, its header durable.
-async fn new_segment(seed: &WalSeed, before: LogEnd, bytes: u64) -> Result<(DmaFile, LogEnd), WalError> {
-    let number = before.segment + 1;
-    let (path, spare) = (seed.dir.join(segment_name(number)), seed.dir.join(SPARE));
-    let dir = seed.dir.clone();
-    let made = {
-        let path = path.clone();
-        let prepare_now = move || {
-            if std::fs::metadata(&spare).map_or(0, |data| data.len()) != bytes {
-                prepare(&dir, bytes)?;
-            }
-            std::fs::rename(&spare, &path)?;
-            std::fs::File::open(&dir)?.sync_all()
-        };
-        glommio::executor().spawn_blocking(prepare_now).await
-    };
-    made.map_err(|source| WalError::Io { what: "making", path: path.clone(), source })?;
-    let file = open_segment(&path, seed.sync).await?;
-    // Unknown to clients and different for each segment: a good mix of secret and number is all it takes.
-    let life = (seed.secret ^ number).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29) ^ seed.secret;
-    let header = SegmentHeader {
-        owner: seed.owner,
-        hard_state: seed.hard_state,
-        last_index: seed.last.0,
-        last_term: seed.last.1,
-    };
-    let id = FrameId { life, segment: number, frame: before.frame };
-    write(&file, 0, &frame::encode_header(id, &header)).await?;
-    Ok((file, LogEnd { segment: number, life, offset: BLOCK as u64, frame: before.frame + 1 }))
 }
 
 /// Writes a file full of zeros, so that later syncs have no metadata to write, and calls it the spare. Blocks.

@@ -1,0 +1,134 @@
+//! Where frames go: segments and offsets, decided apart from doing, so that crashes can be simulated.
+
+use std::collections::VecDeque;
+
+use crate::wal::frame::{self, FrameId, SegmentHeader};
+use crate::wal::reader::{LogEnd, Recovered, SegmentInfo};
+use crate::wal::{BLOCK, FrameContent, HardState, Owner};
+
+/// What has to be done to a segment's file. Each step is durable before the next one is done.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[must_use]
+pub enum Step {
+    /// Make this segment from a file that is full of zeros, or of an earlier use.
+    Create {
+        /// Its number.
+        segment: u64,
+        /// Its length.
+        bytes: u64,
+    },
+    /// Write here.
+    Write {
+        /// The segment.
+        segment: u64,
+        /// Where in it.
+        offset: u64,
+        /// Whole blocks.
+        bytes: Vec<u8>,
+    },
+}
+
+/// What a layout starts with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LayoutConfig {
+    /// Bytes of a segment.
+    pub segment_bytes: u64,
+    /// For the lives of new segments: random bits nobody outside knows.
+    pub secret: u64,
+}
+
+/// Log core view: the open end of the log.
+#[derive(Debug, Clone)]
+pub struct Layout {
+    config: LayoutConfig,
+    owner: Owner,
+    hard_state: HardState,
+    /// Index and term of the last entry.
+    last: (u64, u64),
+    /// Oldest first.
+    segments: VecDeque<SegmentInfo>,
+    end: LogEnd,
+    /// Bytes of the last segment's file; 0 while there is none.
+    file_bytes: u64,
+}
+
+impl Layout {
+    /// Goes on behind a log that was read, whose last segment has `file_bytes`; a new one has no segments and 0 bytes.
+    #[must_use]
+    pub fn new(config: LayoutConfig, log: &Recovered, file_bytes: u64) -> Self {
+        Self {
+            config,
+            owner: log.owner,
+            hard_state: log.hard_state,
+            last: log.entries.back().map_or(log.base, |entry| (entry.index, entry.term)),
+            segments: log.segments.clone(),
+            end: log.end,
+            file_bytes,
+        }
+    }
+
+    /// The last segment, if there is one.
+    #[must_use]
+    pub fn last_segment(&self) -> Option<u64> {
+        self.segments.back().map(|segment| segment.number)
+    }
+
+    /// More than half of the last segment is used: the next one may be prepared.
+    #[must_use]
+    pub fn is_half_full(&self) -> bool {
+        self.end.offset >= self.file_bytes / 2
+    }
+
+    /// The steps that make a frame durable.
+    pub fn append(&mut self, content: &FrameContent) -> Vec<Step> {
+        let len = frame::encoded_len(content) as u64;
+        let mut steps = Vec::with_capacity(1);
+        if self.end.offset + len > self.file_bytes {
+            self.roll(len, &mut steps);
+        }
+        let id = FrameId { life: self.end.life, segment: self.end.segment, frame: self.end.frame };
+        let bytes = frame::encode(id, content);
+        steps.push(Step::Write { segment: self.end.segment, offset: self.end.offset, bytes });
+        self.end.offset += len;
+        self.end.frame += 1;
+        if let Some(state) = content.hard_state {
+            self.hard_state = state;
+        }
+        if let Some(last) = content.entries.last() {
+            self.last = (last.index, last.term);
+            self.segments.back_mut().expect("there is a segment now").last_index = last.index;
+        }
+        steps
+    }
+
+    /// Goes on in a new segment that has room for a frame of this length.
+    fn roll(&mut self, frame_len: u64, steps: &mut Vec<Step>) {
+        let segment = self.end.segment + 1;
+        let bytes = self.config.segment_bytes.max(frame_len + BLOCK as u64);
+        // Unknown to clients and different for each segment: a good mix of secret and number is all it takes.
+        let secret = self.config.secret;
+        let life = (secret ^ segment).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29) ^ secret;
+        let header = SegmentHeader {
+            owner: self.owner,
+            hard_state: self.hard_state,
+            last_index: self.last.0,
+            last_term: self.last.1,
+        };
+        let id = FrameId { life, segment, frame: self.end.frame };
+        steps.push(Step::Create { segment, bytes });
+        steps.push(Step::Write { segment, offset: 0, bytes: frame::encode_header(id, &header) });
+        self.end = LogEnd { segment, life, offset: BLOCK as u64, frame: self.end.frame + 1 };
+        self.file_bytes = bytes;
+        self.segments.push_back(SegmentInfo { number: segment, last_index: self.last.0 });
+    }
+
+    /// Everything up to this index is durable elsewhere: the segments that hold nothing above, which nobody needs any
+    /// more.
+    pub fn release(&mut self, index: u64) -> Vec<u64> {
+        let mut released = Vec::new();
+        while self.segments.len() > 1 && self.segments[0].last_index <= index {
+            released.extend(self.segments.pop_front().map(|segment| segment.number));
+        }
+        released
+    }
+}
