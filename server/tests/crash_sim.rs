@@ -1,0 +1,425 @@
+//! A whole member without clock, network or disk: raft, log layout, state machine and store run on one thread against
+//! recorded files. The recorded run is then crashed everywhere:
+//!
+//! - after every write of the log, and inside it: each prefix of its sectors, random subsets of them;
+//! - at every call of the tree file that may have happened by then, with none, all, or random sectors of what was not
+//!   synced;
+//! - with the last removals of log segments undone;
+//! - and a second time, in the writes that recovering from the first crash makes.
+//!
+//! What recovers must be the effect of a prefix of the log that holds everything acknowledged, with every page and every
+//! record in its place. `REVD_CRASH_IMAGES` asks for more images.
+
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use prost::Message as _;
+use revd::apply::Machine;
+use revd::apply::command::{self, Command, CommandId, Kind, Origin};
+use revd::boot::recover::empty_log;
+use revd::raft::node::{Node, NodeConfig};
+use revd::schema;
+use revd::wal::layout::{Layout, LayoutConfig, Step};
+use revd::wal::reader::{self, Recovered};
+use revd::wal::{BLOCK, Owner};
+use revd_engine::check::check;
+use revd_engine::db::DbOptions;
+use revd_engine::disk::{Recorded, SimDisk};
+use revd_engine::mvcc::verify::verify;
+use revd_engine::mvcc::{Applied, CheckpointKind, HashKv, Store};
+use revd_engine::random::Random;
+use revd_proto::etcdserverpb::request_op::Request;
+use revd_proto::etcdserverpb::{
+    CompactionRequest, DeleteRangeRequest, Member, PutRequest, RequestOp, TxnRequest,
+};
+
+const OWNER: Owner = Owner { cluster: 11, member: 22 };
+const ORIGIN: Origin = Origin { member: 22, boot: 1 };
+const LAYOUT: LayoutConfig = LayoutConfig { segment_bytes: 6 * BLOCK as u64, secret: 0x5EED };
+const PAGES: DbOptions = DbOptions { page_bytes_if_new: 512 };
+const SECTOR: usize = 512;
+/// Log writes of one run.
+const FRAMES: usize = 40;
+
+/// What happens to the log's files.
+#[derive(Debug, Clone)]
+enum WalOp {
+    Step(Step),
+    Remove(u64),
+}
+
+/// The log's files; a removed one is used again.
+#[derive(Debug, Clone, Default)]
+struct WalFiles {
+    segments: BTreeMap<u64, Vec<u8>>,
+    spare: Option<Vec<u8>>,
+}
+
+impl WalFiles {
+    fn apply(&mut self, op: &WalOp, keep_sector: &mut dyn FnMut(usize) -> bool) {
+        match op {
+            WalOp::Remove(segment) => self.spare = self.segments.remove(segment),
+            WalOp::Step(Step::Create { segment, bytes }) => {
+                let bytes = usize::try_from(*bytes).unwrap();
+                let spare = self.spare.take().filter(|spare| spare.len() == bytes);
+                self.segments.insert(*segment, spare.unwrap_or_else(|| vec![0; bytes]));
+            }
+            WalOp::Step(Step::Write { segment, offset, bytes }) => {
+                let file = self.segments.get_mut(segment).unwrap();
+                for (sector, part) in bytes.chunks(SECTOR).enumerate() {
+                    if keep_sector(sector) {
+                        let start = usize::try_from(*offset).unwrap() + sector * SECTOR;
+                        file[start..start + part.len()].copy_from_slice(part);
+                    }
+                }
+            }
+        }
+    }
+
+    fn read(&self) -> Option<Recovered> {
+        let files = self.segments.iter().map(|(number, bytes)| (*number, Bytes::from(bytes.clone())));
+        let files: Vec<_> = files.collect();
+        reader::assemble(Path::new("wal"), &files).unwrap_or_else(|error| panic!("{error}"))
+    }
+}
+
+/// A member that runs.
+struct Sim {
+    node: Node,
+    machine: Machine,
+    layout: Layout,
+    disk: SimDisk,
+    wal: Vec<WalOp>,
+    /// Where a log operation stands among the tree's calls: those that are over by then, and those that may be.
+    tree_calls: Vec<(usize, usize)>,
+    calls_over: usize,
+}
+
+fn hash(store: &mut Store) -> u32 {
+    let mut run = HashKv::new(store.view(), 0).unwrap();
+    loop {
+        if let Some(hashed) = run.step(usize::MAX).unwrap() {
+            return hashed.hash;
+        }
+    }
+}
+
+/// A new member's tree file.
+fn birth(disk: &SimDisk) -> Store {
+    let mut store = Store::open(Arc::new(disk.clone()), PAGES).unwrap();
+    schema::put_member(&mut store, &Member { id: OWNER.member, ..Member::default() });
+    store.set_applied(Applied { index: 1, term: 1 });
+    let written = store.checkpoint(CheckpointKind::WithIndex).unwrap().write().unwrap();
+    store.finish_checkpoint(written);
+    store
+}
+
+impl Sim {
+    fn start(disk: SimDisk, store: Store, log: &Recovered, file_bytes: u64) -> Self {
+        let applied = store.applied().index;
+        let config = NodeConfig {
+            id: OWNER.member,
+            voters: vec![OWNER.member],
+            heartbeat_ticks: 1,
+            election_ticks: 10,
+            applied,
+        };
+        let mut node = Node::start(&config, log, &slog::Logger::root(slog::Discard, slog::o!())).unwrap();
+        node.campaign().unwrap();
+        let calls_over = disk.recorded().len();
+        Self {
+            node,
+            machine: Machine::new(store, ORIGIN, 0),
+            layout: Layout::new(LAYOUT, log, file_bytes),
+            disk,
+            wal: Vec::new(),
+            tree_calls: Vec::new(),
+            calls_over,
+        }
+    }
+
+    fn record(&mut self, op: WalOp) {
+        self.wal.push(op);
+        self.tree_calls.push((self.calls_over, self.disk.recorded().len()));
+    }
+
+    /// Writes and applies until there is nothing more; `applied` hears of each entry.
+    fn settle(&mut self, mut applied: impl FnMut(&mut Store, u64, usize)) {
+        loop {
+            let effects = self.node.effects();
+            for entry in &effects.committed {
+                self.machine.apply(entry, &mut Vec::new()).unwrap();
+                let writes = self.wal.len();
+                applied(self.machine.store_mut(), entry.index, writes);
+            }
+            let Some(frame) = effects.append else { return };
+            for step in self.layout.append(&frame) {
+                self.record(WalOp::Step(step));
+            }
+            self.node.written();
+        }
+    }
+}
+
+/// A recorded run.
+struct Run {
+    wal: Vec<WalOp>,
+    tree_calls: Vec<(usize, usize)>,
+    calls: Vec<Recorded>,
+    /// By log index: revision and hash of the state after it.
+    truth: Vec<(i64, u32)>,
+    /// By log operations done: the index up to which clients were answered.
+    acknowledged: Vec<u64>,
+}
+
+fn random_command(random: &mut Random, revision: i64) -> (Kind, Bytes) {
+    let key = |random: &mut Random| Bytes::from(format!("key/{}", random.below(30)));
+    let put = |random: &mut Random| PutRequest {
+        key: key(random),
+        value: vec![random.byte(); usize::try_from(random.below(900)).unwrap()].into(),
+        ..PutRequest::default()
+    };
+    match random.below(12) {
+        0 => {
+            let request = DeleteRangeRequest { key: key(random), range_end: key(random), prev_kv: false };
+            (Kind::DeleteRange, request.encode_to_vec().into())
+        }
+        1 => {
+            let success =
+                (0..4).map(|_| RequestOp { request: Some(Request::RequestPut(put(random))) }).collect();
+            (Kind::Txn, TxnRequest { success, ..TxnRequest::default() }.encode_to_vec().into())
+        }
+        2 => {
+            let revision = revision - i64::try_from(random.below(10)).unwrap();
+            (Kind::Compact, CompactionRequest { revision, physical: false }.encode_to_vec().into())
+        }
+        _ => (Kind::Put, put(random).encode_to_vec().into()),
+    }
+}
+
+/// Runs a member for a while.
+fn run(seed: u64) -> Run {
+    let mut random = Random::new(seed);
+    let disk = SimDisk::new();
+    let store = birth(&disk);
+    let mut sim = Sim::start(disk, store, &empty_log(OWNER), 0);
+    let mut truth = vec![(0, 0); 2];
+    truth[1] = (sim.machine.store().revision(), hash(sim.machine.store_mut()));
+    let mut acknowledged: Vec<u64> = Vec::new();
+    let mut in_flight = None;
+    for _ in 0..FRAMES {
+        for _ in 0..=random.below(3) {
+            let commands: Vec<Command> = (0..=random.below(4))
+                .map(|_| {
+                    let (kind, payload) = random_command(&mut random, sim.machine.store().revision());
+                    Command { id: CommandId::new(0, 0, 0), kind, payload }
+                })
+                .collect();
+            if sim.node.standing().is_leader {
+                sim.node.propose(command::encode(ORIGIN, &commands)).unwrap();
+            }
+        }
+        sim.settle(|store, index, writes| {
+            truth.push((store.revision(), hash(store)));
+            assert_eq!(truth.len() as u64 - 1, index);
+            // Whoever waited for this entry is answered now, before anything else is written.
+            acknowledged.resize(writes + 1, acknowledged.last().copied().unwrap_or(1));
+            acknowledged[writes] = index;
+        });
+        // A checkpoint takes its time: the log goes on while its calls happen.
+        match in_flight.take() {
+            Some(written) if random.below(4) > 0 => in_flight = Some(written),
+            Some(written) => {
+                let durable = sim.machine.store_mut().finish_checkpoint(written);
+                sim.calls_over = sim.disk.recorded().len();
+                sim.node.release(durable.applied.index);
+                for segment in sim.layout.release(durable.applied.index) {
+                    sim.record(WalOp::Remove(segment));
+                }
+            }
+            None if random.below(2) == 0 => {
+                if random.below(5) == 0 {
+                    sim.machine.store_mut().defragment().unwrap();
+                }
+                let kind =
+                    if random.below(4) == 0 { CheckpointKind::WithIndex } else { CheckpointKind::Auto };
+                in_flight = sim.machine.store_mut().checkpoint(kind).map(|it| it.write().unwrap());
+            }
+            None => {}
+        }
+    }
+    let last = acknowledged.last().copied().unwrap_or(1);
+    acknowledged.resize(sim.wal.len() + 1, last);
+    // Answers given before an operation began hold after it too.
+    for at in 1..acknowledged.len() {
+        acknowledged[at] = acknowledged[at].max(acknowledged[at - 1]);
+    }
+    Run { wal: sim.wal, tree_calls: sim.tree_calls, calls: sim.disk.recorded(), truth, acknowledged }
+}
+
+/// Starts a member from what a crash has left and lets it go on; its log's writes are returned.
+fn recover(wal: &WalFiles, tree: Vec<u8>, truth: &[(i64, u32)], acknowledged: u64) -> (Vec<WalOp>, u64) {
+    let disk = SimDisk::from_bytes(tree);
+    let mut store = Store::open(Arc::new(disk.clone()), PAGES).unwrap();
+    check(store.db().unwrap()).unwrap();
+    verify(&store).unwrap();
+    let applied = usize::try_from(store.applied().index).unwrap();
+    assert_eq!(truth[applied], (store.revision(), hash(&mut store)), "the tree file alone");
+    let log = wal.read().unwrap_or_else(|| empty_log(OWNER));
+    let last = log.entries.back().map_or(log.base.0, |entry| entry.index);
+    assert!(last >= acknowledged, "entry {acknowledged} was acknowledged, the log ends with {last}");
+    let file_bytes = wal.segments.last_key_value().map_or(0, |(_, bytes)| bytes.len() as u64);
+    let file_bytes = if log.segments.is_empty() { 0 } else { file_bytes };
+    let mut sim = Sim::start(disk, store, &log, file_bytes);
+    sim.settle(|store, index, _| {
+        let expected = truth[usize::try_from(index.min(last)).unwrap()];
+        assert_eq!((store.revision(), hash(store)), expected, "entry {index} of {last}");
+    });
+    assert!(sim.machine.store().applied().index > last, "the new leader's own entry");
+    (sim.wal, last)
+}
+
+/// The tree file's bytes after some of its calls.
+struct TreeImages<'r> {
+    calls: &'r [Recorded],
+    /// Bytes at each sync: (calls until then, bytes).
+    synced: Vec<(usize, Vec<u8>)>,
+}
+
+impl<'r> TreeImages<'r> {
+    fn new(calls: &'r [Recorded]) -> Self {
+        let mut synced = vec![(0, Vec::new())];
+        for (at, call) in calls.iter().enumerate() {
+            if *call == Recorded::Sync {
+                let (from, bytes) = synced.last().unwrap();
+                let bytes = replay(bytes.clone(), &calls[*from..at], &mut |_| true);
+                synced.push((at + 1, bytes));
+            }
+        }
+        Self { calls, synced }
+    }
+
+    fn after(&self, calls: usize, keep_sector: &mut dyn FnMut(usize) -> bool) -> Vec<u8> {
+        let (from, bytes) = self.synced.iter().rfind(|(from, _)| *from <= calls).unwrap();
+        replay(bytes.clone(), &self.calls[*from..calls], keep_sector)
+    }
+}
+
+fn replay(mut bytes: Vec<u8>, calls: &[Recorded], keep_sector: &mut dyn FnMut(usize) -> bool) -> Vec<u8> {
+    for call in calls {
+        match call {
+            Recorded::SetLen(len) => bytes.resize(usize::try_from(*len).unwrap(), 0),
+            Recorded::Write { offset, bytes: new } => {
+                let start = usize::try_from(*offset).unwrap();
+                bytes.resize(bytes.len().max(start + new.len()), 0);
+                for (sector, part) in new.chunks(SECTOR).enumerate() {
+                    if keep_sector(sector) {
+                        let at = start + sector * SECTOR;
+                        bytes[at..at + part.len()].copy_from_slice(part);
+                    }
+                }
+            }
+            Recorded::Sync => {}
+        }
+    }
+    bytes
+}
+
+/// Crashes one run everywhere; how many images were recovered.
+fn crash_everywhere(seed: u64) -> u64 {
+    let run = run(seed);
+    let tree = TreeImages::new(&run.calls);
+    let mut random = Random::new(seed ^ 0xC4A5);
+    let mut files = WalFiles::default();
+    let mut before_removals = files.clone();
+    let mut images = 0;
+    for done in 0..=run.wal.len() {
+        let (calls_min, calls_max) =
+            run.tree_calls.get(done).copied().unwrap_or((run.calls.len(), run.calls.len()));
+        let mut logs = vec![files.clone(), before_removals.clone()];
+        if let Some(op @ WalOp::Step(Step::Write { bytes, .. })) = run.wal.get(done) {
+            for torn in 0..bytes.len() / SECTOR + 4 {
+                let mut log = files.clone();
+                let whole = bytes.len() / SECTOR;
+                log.apply(op, &mut |sector| if torn <= whole { sector < torn } else { random.below(2) == 0 });
+                logs.push(log);
+            }
+        }
+        for log in logs {
+            for variant in 0..3 {
+                let calls =
+                    calls_min + usize::try_from(random.below((calls_max - calls_min + 1) as u64)).unwrap();
+                let bytes = tree.after(calls, &mut |_| match variant {
+                    0 => true,
+                    1 => false,
+                    _ => random.below(2) == 0,
+                });
+                let (again, last) = recover(&log, bytes.clone(), &run.truth, run.acknowledged[done]);
+                images += 1;
+                if random.below(16) == 0 {
+                    images += crash_again(&log, &bytes, &again, &run.truth, last, &mut random);
+                }
+            }
+        }
+        let Some(op) = run.wal.get(done) else { break };
+        if !matches!(op, WalOp::Remove(_)) {
+            files.apply(op, &mut |_| true);
+            before_removals = files.clone();
+        } else {
+            files.apply(op, &mut |_| true);
+        }
+    }
+    images
+}
+
+/// A second crash, in what recovering from the first one writes to the log.
+fn crash_again(
+    log: &WalFiles,
+    tree: &[u8],
+    wal: &[WalOp],
+    truth: &[(i64, u32)],
+    last: u64,
+    random: &mut Random,
+) -> u64 {
+    let mut images = 0;
+    let mut log = log.clone();
+    // What the new leader's entry stands for is the state that was there before it.
+    let mut truth = truth[..=usize::try_from(last).unwrap()].to_vec();
+    truth.resize(truth.len() + 2, *truth.last().unwrap());
+    for op in wal {
+        let mut torn = log.clone();
+        torn.apply(op, &mut |_| random.below(2) == 0);
+        recover(&torn, tree.to_vec(), &truth, last);
+        log.apply(op, &mut |_| true);
+        recover(&log, tree.to_vec(), &truth, last);
+        images += 2;
+    }
+    images
+}
+
+#[test]
+fn a_member_survives_a_crash_anywhere() {
+    let wanted: u64 = std::env::var("REVD_CRASH_IMAGES").map_or(50_000, |text| text.parse().unwrap());
+    let (seeds, images) = (AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while images.load(Ordering::Relaxed) < wanted {
+                    let seed = seeds.fetch_add(1, Ordering::Relaxed) + 1;
+                    let made = std::panic::catch_unwind(|| crash_everywhere(seed));
+                    images.fetch_add(made.unwrap_or_else(|_| panic!("seed {seed}")), Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    println!(
+        "{} crash images of {} runs recovered",
+        images.load(Ordering::Relaxed),
+        seeds.load(Ordering::Relaxed)
+    );
+}
