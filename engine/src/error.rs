@@ -52,18 +52,6 @@ impl Error {
     pub fn is_fatal(&self) -> bool {
         matches!(self, Self::Io { .. } | Self::Corrupt(_) | Self::Poisoned)
     }
-
-    /// The file's content is wrong.
-    #[must_use]
-    pub fn is_corruption(&self) -> bool {
-        matches!(self, Self::Corrupt(_))
-    }
-
-    /// Every member that applies the same history gets the same error: it may be a client's answer.
-    #[must_use]
-    pub fn is_deterministic(&self) -> bool {
-        matches!(self, Self::Compacted { .. } | Self::FutureRevision { .. })
-    }
 }
 
 impl std::fmt::Display for Error {

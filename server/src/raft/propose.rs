@@ -121,11 +121,6 @@ impl Proposals {
         self.finish(id, Ok(outcome));
     }
 
-    /// Refuses a command that never reached the log.
-    pub fn reject(&self, id: CommandId, error: Error) {
-        self.finish(id, Err(error));
-    }
-
     fn finish(&self, id: CommandId, result: Result<Outcome, Error>) {
         let state = &mut *self.state.borrow_mut();
         let Some(waiter) = state.waiters.get_mut(id.slot()).filter(|waiter| waiter.id == id) else {

@@ -67,12 +67,6 @@ impl Layout {
         }
     }
 
-    /// The last segment, if there is one.
-    #[must_use]
-    pub fn last_segment(&self) -> Option<u64> {
-        self.segments.back().map(|segment| segment.number)
-    }
-
     /// More than half of the last segment is used: the next one may be prepared.
     #[must_use]
     pub fn is_half_full(&self) -> bool {
