@@ -26,6 +26,7 @@ pub enum Read {
     Large,
     Count,
     Page,
+    One,
 }
 
 async fn channel(server: &Server) -> anyhow::Result<Channel> {
@@ -83,6 +84,7 @@ fn request(read: Read) -> RangeRequest {
             RangeRequest { key: "/large/".into(), range_end: "/large0".into(), ..RangeRequest::default() }
         }
         Read::Count => RangeRequest { key, range_end, count_only: true, ..RangeRequest::default() },
+        Read::One => RangeRequest { key: revd_bench::key(0), ..RangeRequest::default() },
         Read::Page => RangeRequest { key, range_end, limit: 500, ..RangeRequest::default() },
     }
 }

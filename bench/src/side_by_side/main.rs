@@ -12,6 +12,7 @@
 #![allow(unreachable_pub, reason = "a program exports nothing")]
 
 mod calls;
+mod footprint;
 mod h2load;
 mod servers;
 mod table;
@@ -48,12 +49,12 @@ fn options() -> anyhow::Result<Options> {
 async fn main() -> anyhow::Result<()> {
     let options = options()?;
     h2load::check()?;
-    let (revd, etcd) = servers::start(&options.revd_flags)?;
-    let both = [&revd, &etcd];
+    let (mut revd, mut etcd) = servers::start(&options.revd_flags)?;
     let mut table = Table::new(options.rounds);
-    small_calls(&options, both, &mut table)?;
-    ranges(&options, both, &mut table).await?;
+    small_calls(&options, [&revd, &etcd], &mut table)?;
+    ranges(&options, [&revd, &etcd], &mut table).await?;
     println!("{}", table.markdown(&machine()));
+    println!("{}", footprint::table(&mut revd, &mut etcd, options.keys).await?);
     Ok(())
 }
 

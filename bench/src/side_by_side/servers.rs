@@ -1,6 +1,7 @@
 //! The two servers: built, started on fresh directories, ended with the program.
 
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -11,8 +12,9 @@ use anyhow::{Context as _, bail};
 pub struct Server {
     pub name: &'static str,
     pub address: SocketAddr,
+    command: Command,
     child: Child,
-    _data: tempfile::TempDir,
+    data: tempfile::TempDir,
 }
 
 impl Server {
@@ -25,6 +27,31 @@ impl Server {
             text.split(' ').next()?.parse::<u64>().ok()
         });
         Duration::from_nanos(nanoseconds.sum())
+    }
+
+    /// Bytes of memory that no file backs.
+    pub fn anonymous_memory(&self) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
+        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
+        line.and_then(|line| line.trim().split(' ').next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
+    }
+
+    /// Bytes that the data directory takes on disk.
+    pub fn disk_bytes(&self) -> u64 {
+        fn blocks(path: &Path) -> u64 {
+            let own = std::fs::metadata(path).map_or(0, |data| data.blocks());
+            let inside = std::fs::read_dir(path).into_iter().flatten().flatten();
+            own + inside.map(|entry| blocks(&entry.path())).sum::<u64>()
+        }
+        blocks(self.data.path()) * 512
+    }
+
+    /// Asks it to stop, waits until it has, and starts it again.
+    pub fn restart(&mut self) -> anyhow::Result<()> {
+        run(Command::new("kill").args(["-TERM", &self.child.id().to_string()]))?;
+        self.child.wait()?;
+        self.child = self.command.spawn()?;
+        Ok(())
     }
 
     pub fn endpoint(&self) -> String {
@@ -55,11 +82,11 @@ fn free_address() -> anyhow::Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
 
-fn spawn(name: &'static str, command: &mut Command, address: SocketAddr) -> anyhow::Result<Server> {
+fn spawn(name: &'static str, mut command: Command, address: SocketAddr) -> anyhow::Result<Server> {
     let data = tempfile::Builder::new().prefix("revd-bench-").tempdir_in(root().join("target"))?;
     command.arg("--data-dir").arg(data.path().join(name)).stdout(Stdio::null()).stderr(Stdio::null());
     let child = command.spawn().with_context(|| format!("starting {command:?}"))?;
-    let server = Server { name, address, child, _data: data };
+    let server = Server { name, address, command, child, data };
     let start = Instant::now();
     while TcpStream::connect(address).is_err() {
         if start.elapsed() > Duration::from_secs(30) {
@@ -83,16 +110,14 @@ pub fn start(revd_flags: &[String]) -> anyhow::Result<(Server, Server)> {
         ["--listen-client-urls".to_owned(), url.clone(), "--advertise-client-urls".to_owned(), url]
     };
     let address = free_address()?;
-    let revd = spawn(
-        "revd",
-        Command::new(root().join("target/release/revd")).args(urls(address)).args(revd_flags),
-        address,
-    )?;
+    let mut command = Command::new(root().join("target/release/revd"));
+    command.args(urls(address)).args(revd_flags);
+    let revd = spawn("revd", command, address)?;
     let (address, peer) = (free_address()?, format!("http://{}", free_address()?));
     let mut command = Command::new(Path::new(peers).join("etcd"));
     command.args(urls(address)).args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
     command.args(["--initial-cluster", &format!("default={peer}"), "--log-level", "error"]);
     command.args(["--quota-backend-bytes", "8589934592"]);
-    let etcd = spawn("etcd", &mut command, address)?;
+    let etcd = spawn("etcd", command, address)?;
     Ok((revd, etcd))
 }
