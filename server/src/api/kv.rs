@@ -10,7 +10,6 @@ use revd_proto::etcdserverpb::{CompactionRequest, DeleteRangeRequest, PutRequest
 
 use crate::api::call::{Message, Replies};
 use crate::api::{Api, decoded, validate};
-use crate::apply::alarm::Raised;
 use crate::apply::command::Kind;
 use crate::apply::{gates, txn};
 use crate::error::Error;
@@ -69,7 +68,7 @@ impl Api {
     /// Proposes what may make the store larger. If it went beyond the quota, the cluster has to know.
     async fn propose_growth(&self, kind: Kind, message: Bytes) -> Result<Message, Error> {
         let result = self.propose(kind, message).await;
-        if result == Err(Error::NoSpace) && !Raised::of(self.views.load().tables()).no_space {
+        if result == Err(Error::NoSpace) {
             self.raise_no_space().await;
         }
         result

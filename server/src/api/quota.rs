@@ -20,14 +20,16 @@ impl Api {
         if fits(self.quota_bytes, view.sizes().file, cost) {
             return Ok(());
         }
-        if !Raised::of(view.tables()).no_space {
-            self.raise_no_space().await;
-        }
+        self.raise_no_space().await;
         Err(Error::NoSpace)
     }
 
-    /// Raises the alarm of this member. If that fails, the next one who finds no space tries again.
+    /// Raises the alarm of this member, unless it is raised already. If that fails, the next one who finds no space
+    /// tries again.
     pub(super) async fn raise_no_space(&self) {
+        if Raised::of(self.views.load().tables()).no_space {
+            return;
+        }
         let alarm = AlarmRequest {
             action: AlarmAction::Activate as i32,
             member_id: self.identity.member,
