@@ -19,6 +19,12 @@ pub fn encode(mut value: u64) -> ([u8; BYTES_MAX], usize) {
     }
 }
 
+/// Bytes it takes.
+#[must_use]
+pub fn len(value: u64) -> usize {
+    (64 - (value | 1).leading_zeros() as usize).div_ceil(7)
+}
+
 /// Appends.
 pub fn put(out: &mut Vec<u8>, value: u64) {
     if let Ok(byte @ 0..0x80) = u8::try_from(value) {

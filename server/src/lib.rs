@@ -15,6 +15,8 @@ pub mod api;
 
 pub mod duties;
 
+pub mod watch;
+
 pub mod raft;
 
 pub mod wal;

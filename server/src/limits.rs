@@ -55,6 +55,19 @@ pub const STREAM_KEYS_FIRST: usize = 10;
 /// Keys in any chunk of a range stream: one is walked without letting others of the core go on.
 pub const STREAM_KEYS_MAX: usize = 10_000;
 
+/// Watchers of one core.
+pub const WATCHERS_PER_CORE_MAX: usize = 10_000_000;
+/// Replies waiting on one watch stream before its watchers fall behind.
+pub const WATCH_STREAM_BYTES: usize = 1024 * 1024;
+/// A watch response is closed, at the end of a revision, when it is this long.
+pub const WATCH_RESPONSE_BYTES: usize = 512 * 1024;
+/// Records that watchers who are behind read before they let others go on ...
+pub const WATCH_STEP_RECORDS: usize = 4_000;
+/// ... and bytes of events they make of them.
+pub const WATCH_STEP_BYTES: usize = 256 * 1024;
+/// Steps of the clock for progress replies in one interval.
+pub const PROGRESS_TICKS: u64 = 10;
+
 /// Connections of one core.
 pub const CONNECTIONS_PER_CORE_MAX: usize = 20_000;
 /// HTTP/2 streams a connection may have open, unless `--max-concurrent-streams` says less.
@@ -85,8 +98,12 @@ pub const KEEPALIVE_PROBES: u32 = 6;
 pub const FIRST_BYTES_DEADLINE: Duration = Duration::from_secs(10);
 /// After a request to stop, open calls have this long.
 pub const DRAIN_DEADLINE: Duration = Duration::from_millis(500);
-/// Messages in flight between a streaming call and the transport.
-pub const STREAM_MESSAGES_MAX: usize = 16;
+/// Messages in flight between a streaming call and the transport ...
+pub const STREAM_MESSAGES_MAX: usize = 256;
+/// ... and their bytes, with which one more is let in.
+pub const STREAM_BYTES_MAX: usize = 256 * 1024;
+/// Small messages of a stream are sent together, up to this many bytes.
+pub const STREAM_CHUNK_BYTES: usize = 64 * 1024;
 
 const _: () = {
     assert!(ENTRY_BYTES_MAX <= FRAME_BYTES_MAX);

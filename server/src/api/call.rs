@@ -38,10 +38,17 @@ pub struct ReplyQueue(Rc<RefCell<Queue>>);
 #[derive(Debug, Default)]
 struct Queue {
     messages: VecDeque<Message>,
+    bytes: usize,
     /// The client is gone, or the call is over.
     closed: bool,
     call: Option<Waker>,
     transport: Option<Waker>,
+}
+
+/// Bytes of a message.
+#[must_use]
+pub fn length(message: &Message) -> usize {
+    message.iter().map(Bytes::len).sum()
 }
 
 impl Replies {
@@ -60,11 +67,14 @@ impl Replies {
             if queue.closed {
                 return Poll::Ready(false);
             }
-            if queue.messages.len() >= limits::STREAM_MESSAGES_MAX {
+            if queue.messages.len() >= limits::STREAM_MESSAGES_MAX || queue.bytes >= limits::STREAM_BYTES_MAX
+            {
                 queue.call = Some(context.waker().clone());
                 return Poll::Pending;
             }
-            queue.messages.push_back(message.take().expect("polled after it was ready"));
+            let message = message.take().expect("polled after it was ready");
+            queue.bytes += length(&message);
+            queue.messages.push_back(message);
             if let Some(transport) = queue.transport.take() {
                 transport.wake();
             }
@@ -77,15 +87,25 @@ impl Replies {
 impl ReplyQueue {
     /// The next message, if one waits; wakes the call that may now send more.
     pub fn poll_take(&self, context: &mut Context<'_>) -> Poll<Message> {
+        if let Some(message) = self.take_within(usize::MAX) {
+            return Poll::Ready(message);
+        }
+        self.0.borrow_mut().transport = Some(context.waker().clone());
+        Poll::Pending
+    }
+
+    /// The next message, if one waits that has at most so many bytes.
+    pub fn take_within(&self, bytes_max: usize) -> Option<Message> {
         let mut queue = self.0.borrow_mut();
-        let Some(message) = queue.messages.pop_front() else {
-            queue.transport = Some(context.waker().clone());
-            return Poll::Pending;
-        };
+        let bytes = length(queue.messages.front()?);
+        if bytes > bytes_max {
+            return None;
+        }
+        queue.bytes -= bytes;
         if let Some(call) = queue.call.take() {
             call.wake();
         }
-        Poll::Ready(message)
+        queue.messages.pop_front()
     }
 }
 

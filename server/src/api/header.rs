@@ -24,10 +24,10 @@ pub struct Identity {
     pub member: u64,
 }
 
-/// Puts the header in front of a response's body.
-#[must_use]
-pub fn with_header(identity: Identity, revision: i64, term: u64, body: Vec<Bytes>) -> Message {
-    let mut header = Vec::with_capacity(48);
+/// Appends the header to a response that is begun.
+pub fn put_header(out: &mut Vec<u8>, identity: Identity, revision: i64, term: u64) {
+    let start = out.len();
+    out.extend_from_slice(&[TAG_HEADER, 0]);
     for (tag, value) in [
         (TAG_CLUSTER_ID, identity.cluster),
         (TAG_MEMBER_ID, identity.member),
@@ -35,15 +35,21 @@ pub fn with_header(identity: Identity, revision: i64, term: u64, body: Vec<Bytes
         (TAG_RAFT_TERM, term),
     ] {
         if value != 0 {
-            header.push(tag);
-            put_varint(&mut header, value);
+            out.push(tag);
+            put_varint(out, value);
         }
     }
+    out[start + 1] = u8::try_from(out.len() - start - 2).expect("a header has at most 44 bytes");
+}
+
+/// Puts the header in front of a response's body.
+#[must_use]
+pub fn with_header(identity: Identity, revision: i64, term: u64, body: Vec<Bytes>) -> Message {
     let body_len: usize = body.iter().map(Bytes::len).sum();
     let copied = if body_len <= COPY_BYTES_MAX { body_len } else { 0 };
-    let mut first = BytesMut::with_capacity(2 + header.len() + copied);
-    first.put_u8(TAG_HEADER);
-    first.put_u8(u8::try_from(header.len()).expect("a header has at most 44 bytes"));
+    let mut header = Vec::with_capacity(48 + copied);
+    put_header(&mut header, identity, revision, term);
+    let mut first = BytesMut::with_capacity(header.len() + copied);
     first.put_slice(&header);
     let mut message = Message::new();
     if body_len <= COPY_BYTES_MAX {

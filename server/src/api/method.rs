@@ -43,6 +43,8 @@ pub enum Streaming {
     RangeStream,
     /// `Health.Watch`
     HealthWatch,
+    /// `Watch.Watch`
+    Watch,
     /// `ServerReflection.ServerReflectionInfo`
     Reflection,
 }
@@ -72,6 +74,7 @@ pub fn find(path: &str) -> Result<Method, Status> {
         "/etcdserverpb.KV/Txn" => U(Unary::Txn),
         "/etcdserverpb.KV/Compact" => U(Unary::Compact),
         "/etcdserverpb.KV/RangeStream" => S(Streaming::RangeStream),
+        "/etcdserverpb.Watch/Watch" => S(Streaming::Watch),
         "/etcdserverpb.Cluster/MemberList" => U(Unary::MemberList),
         "/etcdserverpb.Maintenance/Alarm" => U(Unary::Alarm),
         "/etcdserverpb.Maintenance/Status" => U(Unary::Status),
@@ -137,8 +140,8 @@ mod tests {
         assert_eq!(text("/foo.Bar/Baz"), "unknown service foo.Bar");
         assert_eq!(text("/etcdserverpb.KV/Get"), "unknown method Get for service etcdserverpb.KV");
         assert_eq!(
-            text("/etcdserverpb.Watch/Watch"),
-            "etcdserverpb.Watch/Watch is not supported by this version of revd"
+            text("/etcdserverpb.Auth/UserAdd"),
+            "etcdserverpb.Auth/UserAdd is not supported by this version of revd"
         );
         assert_eq!(text("/nothing"), "malformed method name: \"/nothing\"");
     }

@@ -13,7 +13,9 @@ pub mod method;
 mod quota;
 mod reflection;
 pub mod validate;
+mod watch;
 
+use std::future::Future;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -25,6 +27,7 @@ use crate::api::call::{Message, Metadata, Replies, Requests};
 use crate::api::header::{Identity, with_header};
 use crate::api::method::{Streaming, Unary};
 use crate::api::validate::RequestLimits;
+pub use crate::api::watch::Watches;
 use crate::apply::alarm::Raised;
 use crate::apply::command::Kind;
 use crate::error::Error;
@@ -34,6 +37,8 @@ use crate::raft::status::NodeStatus;
 use crate::read::budget::ReplyBudget;
 use crate::read::view_slot::ViewSlot;
 use crate::schema;
+use crate::watch::HubLimits;
+use crate::xcore::gate::Gate;
 
 /// What the API of every edge is made from.
 #[derive(Debug, Clone)]
@@ -60,6 +65,9 @@ pub struct Api {
     status: Arc<NodeStatus>,
     proposals: Rc<Proposals>,
     reply_budget: ReplyBudget,
+    watches: Rc<Watches>,
+    /// Calls that only end when the client or the member does.
+    endless: Gate,
 }
 
 /// Versions and health, for the plain HTTP end points.
@@ -79,7 +87,20 @@ impl Api {
     pub fn new(seed: ApiSeed, proposals: Rc<Proposals>) -> Rc<Self> {
         let ApiSeed { identity, limits, quota_bytes, views, status } = seed;
         let reply_budget = ReplyBudget::new(bounds::REPLY_BYTES_PER_CORE_MAX);
-        Rc::new(Self { identity, limits, quota_bytes, views, status, proposals, reply_budget })
+        let fragment_bytes = limits.request_bytes_max.saturating_add(bounds::GRPC_OVERHEAD_BYTES);
+        let watches = Watches::new(proposals.edge(), Arc::clone(&views), HubLimits { fragment_bytes });
+        let endless = Gate::default();
+        Rc::new(Self {
+            identity,
+            limits,
+            quota_bytes,
+            views,
+            status,
+            proposals,
+            reply_budget,
+            watches,
+            endless,
+        })
     }
 
     /// Answers a call with one request and one reply.
@@ -112,19 +133,40 @@ impl Api {
         self: Rc<Self>,
         method: Streaming,
         metadata: Metadata,
-        mut requests: Box<dyn Requests>,
+        requests: Box<dyn Requests>,
         replies: Replies,
     ) -> Result<(), Status> {
         self.check_leader(metadata)?;
-        if method == Streaming::Reflection {
-            return reflection::serve(requests, &replies).await;
-        }
-        let first = std::future::poll_fn(|context| requests.poll_next(context)).await;
-        let message = first.unwrap_or_else(|| Err(Status::internal("the call has no request message")))?;
         match method {
-            Streaming::RangeStream => Ok(self.range_stream(message, &replies).await?),
-            Streaming::HealthWatch | Streaming::Reflection => health::watch(message, &replies).await,
+            Streaming::Reflection => reflection::serve(requests, &replies).await,
+            Streaming::Watch => self.until_stopped(self.watch(requests, &replies)).await,
+            Streaming::RangeStream => Ok(self.range_stream(only(requests).await?, &replies).await?),
+            Streaming::HealthWatch => {
+                let message = only(requests).await?;
+                self.until_stopped(health::watch(message, &replies)).await
+            }
         }
+    }
+
+    /// Lets a call go on until the member stops.
+    async fn until_stopped<T>(&self, call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+        let Some(pass) = self.endless.enter(usize::MAX) else { return Err(Error::Stopped.into()) };
+        let stopped = async {
+            std::future::poll_fn(|context| pass.poll_closed(context)).await;
+            Err(Error::Stopped.into())
+        };
+        futures_lite::future::or(call, stopped).await
+    }
+
+    /// Ends calls that would go on for ever.
+    pub fn stop(&self) {
+        self.endless.close();
+    }
+
+    /// Who watches here.
+    #[must_use]
+    pub fn watches(&self) -> &Watches {
+        &self.watches
     }
 
     /// The newest revision this member has applied.
@@ -173,6 +215,12 @@ impl Api {
     fn reply(&self, revision: i64, body: Vec<Bytes>) -> Message {
         with_header(self.identity, revision, self.status.term.load(), body)
     }
+}
+
+/// The message of a call with one request.
+async fn only(mut requests: Box<dyn Requests>) -> Result<Bytes, Status> {
+    let first = std::future::poll_fn(|context| requests.poll_next(context)).await;
+    first.unwrap_or_else(|| Err(Status::internal("the call has no request message")))
 }
 
 fn decoded<T>(result: Result<T, prost::DecodeError>) -> Result<T, Error> {

@@ -120,7 +120,8 @@ fn wire(config: &Config, member: Member, roles: &[Roles], latches: &Latches) -> 
     let mut seeds: Vec<CoreSeeds> = roles.iter().map(|_| CoreSeeds::default()).collect();
     let Member { identity, origin, mut machine, node, wal, lock: _ } = member;
     let status = Arc::new(NodeStatus::default());
-    let views = Arc::new(ViewSlot::new(machine.store_mut().view()));
+    let edges = roles.iter().filter(|roles| roles.edge.is_some()).count();
+    let views = Arc::new(ViewSlot::new(machine.store_mut().view(), edges));
     let api = ApiSeed {
         identity,
         limits: RequestLimits {
@@ -146,7 +147,18 @@ fn wire(config: &Config, member: Member, roles: &[Roles], latches: &Latches) -> 
         let (api, listen) = (api.clone(), listen.clone());
         let Latches { ready, stop } = latches.clone();
         let retention = if edge == 0 { config.retention } else { Retention::All };
-        seeds.edge = Some(EdgeSeed { edge, to_log, from_state, api, listen, ready, stop, retention });
+        let progress_interval = config.progress_interval;
+        seeds.edge = Some(EdgeSeed {
+            edge,
+            to_log,
+            from_state,
+            api,
+            listen,
+            ready,
+            stop,
+            progress_interval,
+            retention,
+        });
     }
     let (to_state, from_log) = pair(limits::MAILBOX_MESSAGES_MAX);
     let (to_log, from_state) = pair(limits::MAILBOX_MESSAGES_MAX);

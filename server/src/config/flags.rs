@@ -76,6 +76,12 @@ pub const USED: &[UsedFlag] = &[
         "0",
         "What to keep when compacting by itself: hours or a duration like 10m, or a number of revisions; 0 is all.",
     ),
+    (
+        "watch-progress-notify-interval",
+        Kind::Text,
+        "10m",
+        "How often watchers that ask for it hear how far they are, as a duration.",
+    ),
     ("log-level", Kind::Text, "info", "debug, info, warn, error or fatal."),
     ("unsafe-no-fsync", Kind::Switch, "false", "Do not sync writes: a crash of the machine loses data."),
     (
@@ -148,7 +154,6 @@ const IGNORED_TEXT: &[&str] = &[
     "experimental-snapshot-catchup-entries",
     "experimental-warning-apply-duration",
     "experimental-warning-unary-request-duration",
-    "experimental-watch-progress-notify-interval",
     "feature-gates",
     "grpc-keepalive-interval",
     "grpc-keepalive-min-time",
@@ -190,7 +195,6 @@ const IGNORED_TEXT: &[&str] = &[
     "v2-deprecation",
     "warning-apply-duration",
     "warning-unary-request-duration",
-    "watch-progress-notify-interval",
 ];
 
 /// etcd's other switches.
@@ -229,10 +233,14 @@ const IGNORED_SWITCHES: &[&str] = &[
     "vv",
 ];
 
-/// Finds a flag by its name; `h` is `help`, as Go programs have it.
+/// Finds a flag by its name; `h` is `help`, as Go programs have it, and some had another name in older versions.
 #[must_use]
 pub fn find(name: &str) -> Option<Flag> {
-    let name = if name == "h" { "help" } else { name };
+    let name = match name {
+        "h" => "help",
+        "experimental-watch-progress-notify-interval" => "watch-progress-notify-interval",
+        name => name,
+    };
     if let Some((name, kind, ..)) = USED.iter().find(|(used, ..)| *used == name) {
         return Some(Flag { name, kind: *kind, support: Support::Used });
     }

@@ -16,6 +16,8 @@ const QUOTA_BYTES_DEFAULT: i64 = 2 * 1024 * 1024 * 1024;
 const ELECTION_MS_MAX: u64 = 50_000;
 /// A shorter period would keep the member busy with compacting.
 const RETENTION_MIN: Duration = Duration::from_secs(1);
+/// etcd's shortest interval of progress replies.
+const PROGRESS_INTERVAL_MIN: Duration = Duration::from_millis(100);
 /// More cores than this make no sense for one process.
 const CORES_MAX: usize = 1024;
 
@@ -52,6 +54,8 @@ pub struct Config {
     pub quota_bytes: i64,
     /// What compacting by itself keeps.
     pub retention: Retention,
+    /// How often watchers hear how far they are.
+    pub progress_interval: Duration,
     /// From which level on lines are logged.
     pub log_level: Level,
     /// Off only for those who can lose everything.
@@ -218,6 +222,7 @@ pub fn resolve(gathered: Gathered) -> Result<Config, ConfigError> {
         streams_max: number(&settings, "max-concurrent-streams")?,
         quota_bytes: if quota == 0 { QUOTA_BYTES_DEFAULT } else { quota },
         retention: retention(&settings)?,
+        progress_interval: progress_interval(&settings, &mut warnings)?,
         log_level,
         sync,
         cores: (cores > 0).then_some(cores),
@@ -266,6 +271,18 @@ fn retention(settings: &Settings) -> Result<Retention, ConfigError> {
         ("revision", None) => Err(wrong("a number of revisions")),
         _ => Err(bad(settings, "auto-compaction-mode", "must be periodic or revision".to_owned())),
     }
+}
+
+/// etcd's shortest interval is used for shorter ones.
+fn progress_interval(settings: &Settings, warnings: &mut Vec<String>) -> Result<Duration, ConfigError> {
+    let flag = "watch-progress-notify-interval";
+    let value = text(settings, flag);
+    let interval = humantime::parse_duration(&value)
+        .map_err(|error| bad(settings, flag, format!("must be a duration like 10m or 500ms: {error}")))?;
+    if interval < PROGRESS_INTERVAL_MIN {
+        warnings.push(format!("--{flag} {value}: {PROGRESS_INTERVAL_MIN:?} is used, the shortest interval"));
+    }
+    Ok(interval.max(PROGRESS_INTERVAL_MIN))
 }
 
 fn list(text: &str) -> Vec<String> {

@@ -2,12 +2,13 @@
 
 use std::io;
 use std::rc::Rc;
+use std::time::Duration;
 
 use serde_json::json;
 
 use crate::api::{Api, ApiSeed};
 use crate::config::Retention;
-use crate::cores::{Commands, Outcomes};
+use crate::cores::{Commands, News, NewsItem};
 use crate::duties::auto_compact::AutoCompact;
 use crate::error::Error;
 use crate::limits;
@@ -23,8 +24,8 @@ pub struct EdgeSeed {
     pub edge: u16,
     /// Commands of one turn.
     pub to_log: SenderSeed<Commands>,
-    /// Outcomes of this edge's commands.
-    pub from_state: ReceiverSeed<Outcomes>,
+    /// Outcomes of this edge's commands, and word of new Views.
+    pub from_state: ReceiverSeed<News>,
     /// Everything the API needs but the core's own parts.
     pub api: ApiSeed,
     /// Where to listen.
@@ -33,6 +34,8 @@ pub struct EdgeSeed {
     pub ready: Latch,
     /// When to stop taking work.
     pub stop: Latch,
+    /// How often watchers hear how far they are.
+    pub progress_interval: Duration,
     /// What compacting by itself keeps; only one edge does it.
     pub retention: Retention,
 }
@@ -49,18 +52,20 @@ pub async fn run(
 ) -> io::Result<()> {
     let proposals = Proposals::new(seed.edge, limits::PROPOSALS);
     let carrying = glommio::spawn_local(carry(Rc::clone(&proposals), seed.to_log));
-    let resolving = glommio::spawn_local(resolve(Rc::clone(&proposals), seed.from_state));
     let sweeping = glommio::spawn_local(sweep(Rc::clone(&proposals)));
     let api = Api::new(seed.api, Rc::clone(&proposals));
+    let hearing = glommio::spawn_local(hear(Rc::clone(&api), Rc::clone(&proposals), seed.from_state));
     prepare(&api).await;
     seed.ready.wait().await;
     let compacting = glommio::spawn_local(auto_compact(Rc::clone(&api), AutoCompact::new(seed.retention)));
+    let telling = glommio::spawn_local(tell_progress(Rc::clone(&api), seed.progress_interval));
     let served = crate::net::serve(api, seed.listen, seed.stop, listening).await;
     proposals.close();
     sweeping.cancel().await;
     compacting.cancel().await;
+    telling.cancel().await;
     carrying.await; // closes the mailbox to the log core ...
-    resolving.await; // ... which closes the way back once everything is applied
+    hearing.await; // ... which closes the way back once everything is applied
     served
 }
 
@@ -77,14 +82,33 @@ async fn carry(proposals: Rc<Proposals>, to_log: SenderSeed<Commands>) {
     }
 }
 
-async fn resolve(proposals: Rc<Proposals>, from_state: ReceiverSeed<Outcomes>) {
+/// Answers callers, then tells watchers.
+async fn hear(api: Rc<Api>, proposals: Rc<Proposals>, from_state: ReceiverSeed<News>) {
     let from_state = from_state.open().await;
-    while let Some(outcomes) = from_state.receive().await {
-        for (id, outcome) in outcomes {
-            proposals.resolve(id, outcome);
+    while let Some(news) = from_state.receive().await {
+        for item in news {
+            if let NewsItem::Outcome(id, outcome) = item {
+                proposals.resolve(id, outcome);
+            }
         }
+        end_if_damaged(api.watches().advance());
     }
     proposals.close();
+}
+
+async fn tell_progress(api: Rc<Api>, interval: Duration) {
+    let step = interval / u32::try_from(limits::PROGRESS_TICKS).expect("a small number");
+    for tick in 1.. {
+        glommio::timer::sleep(step).await;
+        end_if_damaged(api.watches().tick(tick));
+    }
+}
+
+/// Watchers cannot be told what cannot be read, and must not miss it.
+fn end_if_damaged(result: Result<(), Error>) {
+    if let Err(error) = result {
+        log::fatal("the store is damaged", json!({"doing": "telling watchers", "error": error.to_string()}));
+    }
 }
 
 async fn auto_compact(api: Rc<Api>, mut duty: AutoCompact) {

@@ -21,8 +21,17 @@ use crate::apply::outcome::Outcome;
 
 /// From an edge to the log core: the commands of one turn.
 pub type Commands = Vec<Command>;
-/// From the state core to an edge: outcomes of that edge's commands.
-pub type Outcomes = Vec<(CommandId, Outcome)>;
+/// From the state core to an edge: what has happened since the last message.
+pub type News = Vec<NewsItem>;
+
+/// One piece of news.
+#[derive(Debug)]
+pub enum NewsItem {
+    /// The outcome of one of that edge's commands.
+    Outcome(CommandId, Outcome),
+    /// There is a new View, of which the edge wants to be told.
+    View,
+}
 
 /// What one core does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use revd_engine::mvcc::{CheckpointKind, Written};
 use crate::apply::command::CommandId;
 use crate::apply::outcome::{Effect, Outcome};
 use crate::apply::{FatalError, Machine, Work};
-use crate::cores::Outcomes;
+use crate::cores::{News, NewsItem};
 use crate::limits;
 use crate::raft::status::NodeStatus;
 use crate::read::view_slot::ViewSlot;
@@ -26,7 +26,7 @@ pub struct StateSeed {
     /// The index up to which state is durable.
     pub to_log: SenderSeed<u64>,
     /// One mailbox per edge, by edge number.
-    pub to_edges: Vec<SenderSeed<Outcomes>>,
+    pub to_edges: Vec<SenderSeed<News>>,
     /// Where each new View is published.
     pub views: Arc<ViewSlot>,
     /// Where the applied index is published.
@@ -57,7 +57,7 @@ enum Event {
 struct StateCore {
     machine: Machine,
     inbox: Rc<Inbox<Event>>,
-    edges: Vec<Rc<Inbox<(CommandId, Outcome)>>>,
+    edges: Vec<Rc<Inbox<NewsItem>>>,
     durable: Sender<u64>,
     views: Arc<ViewSlot>,
     status: Arc<NodeStatus>,
@@ -97,7 +97,7 @@ pub async fn run(seed: StateSeed) -> Result<(), Fatal> {
     for to_edge in seed.to_edges {
         let outbox = Inbox::new();
         edges.push(Rc::clone(&outbox));
-        sending.push(glommio::spawn_local(send_outcomes(outbox, to_edge)));
+        sending.push(glommio::spawn_local(send_news(outbox, to_edge)));
     }
     let mut core = StateCore {
         machine: seed.machine,
@@ -131,10 +131,10 @@ async fn receive_work(from_log: ReceiverSeed<Vec<Work>>, inbox: Rc<Inbox<Event>>
     inbox.push(Event::LogClosed);
 }
 
-async fn send_outcomes(outbox: Rc<Inbox<(CommandId, Outcome)>>, to_edge: SenderSeed<Outcomes>) {
+async fn send_news(outbox: Rc<Inbox<NewsItem>>, to_edge: SenderSeed<News>) {
     let to_edge = to_edge.open().await;
-    while let Some(outcomes) = outbox.take().await {
-        if !to_edge.send(Vec::from(outcomes)).await {
+    while let Some(news) = outbox.take().await {
+        if !to_edge.send(Vec::from(news)).await {
             break; // that edge is gone, and its callers with it
         }
     }
@@ -180,7 +180,8 @@ impl StateCore {
     /// Makes what was applied visible, then answers: a reply never overtakes the View that holds its write.
     fn publish(&mut self) {
         let applied = self.machine.store().applied().index;
-        if applied != self.status.applied.load() {
+        let is_new = applied != self.status.applied.load();
+        if is_new {
             self.views.store(self.machine.store_mut().view());
             self.status.applied.store(applied);
         }
@@ -188,6 +189,14 @@ impl StateCore {
             match effect {
                 Effect::Reply(id, outcome) => answer(&self.edges, id, outcome),
                 Effect::ReplyWhenCompacted(id, outcome) => self.compacting.push((id, outcome)),
+            }
+        }
+        if is_new {
+            for (edge, outbox) in self.edges.iter().enumerate() {
+                // Whoever has any news looks at the View too.
+                if outbox.is_empty() && self.views.is_followed(edge) {
+                    outbox.push(NewsItem::View);
+                }
             }
         }
     }
@@ -263,9 +272,9 @@ impl StateCore {
     }
 }
 
-fn answer(edges: &[Rc<Inbox<(CommandId, Outcome)>>], id: CommandId, outcome: Outcome) {
+fn answer(edges: &[Rc<Inbox<NewsItem>>], id: CommandId, outcome: Outcome) {
     // An id of this boot names one of our edges; `Machine` drops those of earlier boots.
     if let Some(edge) = edges.get(usize::from(id.edge())) {
-        edge.push((id, outcome));
+        edge.push(NewsItem::Outcome(id, outcome));
     }
 }

@@ -11,7 +11,8 @@ use http::{HeaderMap, HeaderName, HeaderValue};
 use http_body::{Body, Frame};
 use tonic::Status;
 
-use crate::api::call::{Message, ReplyQueue};
+use crate::api::call::{Message, ReplyQueue, length};
+use crate::limits;
 
 /// In front of each message: a compression flag, never set, and its length.
 const PREFIX_BYTES: usize = 5;
@@ -34,13 +35,17 @@ pub(super) fn trailers(status: &Status) -> HeaderMap {
     trailers
 }
 
+fn put_prefix(out: &mut BytesMut, len: usize) {
+    out.put_u8(0);
+    out.put_u32(u32::try_from(len).unwrap_or(u32::MAX));
+}
+
 /// Appends a message with its prefix.
 fn frame(message: Message, chunks: &mut VecDeque<Bytes>) {
-    let len: usize = message.iter().map(Bytes::len).sum();
+    let len = length(&message);
     let copied = if len <= COPY_BYTES_MAX { len } else { 0 };
     let mut first = BytesMut::with_capacity(PREFIX_BYTES + copied);
-    first.put_u8(0);
-    first.put_u32(u32::try_from(len).unwrap_or(u32::MAX));
+    put_prefix(&mut first, len);
     if len <= COPY_BYTES_MAX {
         message.iter().for_each(|part| first.put_slice(part));
         chunks.push_back(first.freeze());
@@ -48,6 +53,28 @@ fn frame(message: Message, chunks: &mut VecDeque<Bytes>) {
         chunks.push_back(first.freeze());
         chunks.extend(message);
     }
+}
+
+/// Appends a message, and those behind it that are small, as one chunk.
+fn frame_all(first: Message, queue: &ReplyQueue, chunks: &mut VecDeque<Bytes>) {
+    let Some(second) = queue.take_within(COPY_BYTES_MAX) else { return frame(first, chunks) };
+    if length(&first) > COPY_BYTES_MAX {
+        frame(first, chunks);
+        return frame_all(second, queue, chunks);
+    }
+    let mut chunk = BytesMut::with_capacity(4 * COPY_BYTES_MAX);
+    let mut put = |message: Message| {
+        put_prefix(&mut chunk, length(&message));
+        message.iter().for_each(|part| chunk.put_slice(part));
+        chunk.len()
+    };
+    put(first);
+    let mut next = Some(second);
+    while let Some(message) = next {
+        let full = put(message) >= limits::STREAM_CHUNK_BYTES;
+        next = if full { None } else { queue.take_within(COPY_BYTES_MAX) };
+    }
+    chunks.push_back(chunk.freeze());
 }
 
 /// What follows the response's head.
@@ -102,7 +129,7 @@ impl StreamBody {
                 return Poll::Ready(Some(Frame::data(chunk)));
             }
             if let Poll::Ready(message) = self.queue.poll_take(context) {
-                frame(message, &mut self.chunks);
+                frame_all(message, &self.queue, &mut self.chunks);
                 continue;
             }
             let Some(call) = &mut self.call else {
@@ -116,7 +143,7 @@ impl StreamBody {
                 Poll::Pending => {
                     // The call may have sent something before it had to wait.
                     let Poll::Ready(message) = self.queue.poll_take(context) else { return Poll::Pending };
-                    frame(message, &mut self.chunks);
+                    frame_all(message, &self.queue, &mut self.chunks);
                 }
             }
         }

@@ -45,7 +45,7 @@ pub async fn serve(
     listening: impl FnOnce(),
 ) -> io::Result<()> {
     let shared = Shared {
-        api,
+        api: Rc::clone(&api),
         scratch: hyper_io::new_scratch(),
         request_bytes: RequestBytes::default(),
         message_bytes_max: config.message_bytes_max,
@@ -62,6 +62,7 @@ pub async fn serve(
     for task in accepting {
         task.cancel().await;
     }
+    api.stop();
     gate.close();
     futures_lite::future::or(gate.drained(), glommio::timer::sleep(limits::DRAIN_DEADLINE)).await;
     Ok(())

@@ -66,6 +66,12 @@ impl Proposals {
         Rc::new(Self { edge, limits, state: RefCell::default() })
     }
 
+    /// The edge they are of.
+    #[must_use]
+    pub fn edge(&self) -> u16 {
+        self.edge
+    }
+
     /// Adds a command to the batch of this turn. A patient caller is never answered with a timeout.
     ///
     /// # Errors

@@ -1,29 +1,53 @@
 //! Where the state core leaves each new View for the edges.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use arc_swap::ArcSwap;
 use revd_engine::mvcc::View;
 
 /// Node view: one writer, any number of readers, no lock.
 #[derive(Debug)]
-pub struct ViewSlot(ArcSwap<View>);
+pub struct ViewSlot {
+    newest: ArcSwap<View>,
+    /// Which edges want to be told of each new View, by edge number.
+    followed: Vec<AtomicBool>,
+}
 
 impl ViewSlot {
-    /// A slot that holds the state a member starts with.
+    /// A slot that holds the state a member starts with, for so many edges.
     #[must_use]
-    pub fn new(view: View) -> Self {
-        Self(ArcSwap::from_pointee(view))
+    pub fn new(view: View, edges: usize) -> Self {
+        let followed = (0..edges).map(|_| AtomicBool::new(false)).collect();
+        Self { newest: ArcSwap::from_pointee(view), followed }
     }
 
     /// Publishes a newer View.
     pub fn store(&self, view: View) {
-        self.0.store(Arc::new(view));
+        self.newest.store(Arc::new(view));
     }
 
     /// The newest View.
     #[must_use]
     pub fn load(&self) -> View {
-        View::clone(&self.0.load())
+        View::clone(&self.newest.load())
+    }
+
+    /// An edge wants to be told of each View that is newer than the one it loads next, or does not any more.
+    pub fn follow(&self, edge: u16, follows: bool) {
+        let flag = &self.followed[usize::from(edge)];
+        if flag.load(Ordering::Relaxed) != follows {
+            // Sequentially consistent, as the writer's look is: either the edge loads the new View or the writer sees
+            // the flag.
+            flag.store(follows, Ordering::SeqCst);
+        }
+        std::sync::atomic::fence(Ordering::SeqCst);
+    }
+
+    /// Whether an edge is to be told of the View that was just published.
+    #[must_use]
+    pub fn is_followed(&self, edge: usize) -> bool {
+        std::sync::atomic::fence(Ordering::SeqCst);
+        self.followed[edge].load(Ordering::SeqCst)
     }
 }

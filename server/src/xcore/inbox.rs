@@ -36,6 +36,12 @@ impl<E> Inbox<E> {
         }
     }
 
+    /// Nothing waits inside.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.state.borrow().events.is_empty()
+    }
+
     /// No more events will come; those inside are still taken.
     pub fn close(&self) {
         let mut state = self.state.borrow_mut();
