@@ -20,3 +20,22 @@ pub fn since(start: Instant) -> Duration {
 pub fn wall() -> SystemTime {
     SystemTime::now()
 }
+
+/// Milliseconds since it was made, by a clock that never goes back.
+#[derive(Debug, Clone, Copy)]
+pub struct Ticker(Instant);
+
+impl Ticker {
+    /// Begins now.
+    #[must_use]
+    #[expect(clippy::new_without_default, reason = "it reads the clock")]
+    pub fn new() -> Self {
+        Self(now())
+    }
+
+    /// Since then.
+    #[must_use]
+    pub fn milliseconds(self) -> u64 {
+        u64::try_from(since(self.0).as_millis()).unwrap_or(u64::MAX)
+    }
+}

@@ -30,6 +30,10 @@ pub enum Error {
     FutureRevision,
     #[error("etcdserver: requested lease not found")]
     LeaseNotFound,
+    #[error("etcdserver: lease already exists")]
+    LeaseExists,
+    #[error("etcdserver: too large lease TTL")]
+    LeaseTtlTooLarge,
     #[error("etcdserver: mvcc: database space exceeded")]
     NoSpace,
     /// More requests wait than the member accepts. etcd sends this with the code Unknown.
@@ -80,8 +84,9 @@ impl Error {
             | Self::InvalidSortOption
             | Self::InvalidClientApiVersion
             | Self::RequestTooLarge => Code::InvalidArgument,
-            Self::Compacted | Self::FutureRevision => Code::OutOfRange,
+            Self::Compacted | Self::FutureRevision | Self::LeaseTtlTooLarge => Code::OutOfRange,
             Self::LeaseNotFound => Code::NotFound,
+            Self::LeaseExists => Code::FailedPrecondition,
             Self::TooManyRequests => Code::Unknown,
             Self::NoLeader | Self::Timeout | Self::Stopped => Code::Unavailable,
             Self::Malformed(_) => Code::Internal,

@@ -23,6 +23,8 @@ pub mod wal;
 
 pub mod apply;
 
+pub mod lease;
+
 pub mod read;
 
 pub mod cluster;

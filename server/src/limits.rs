@@ -55,6 +55,17 @@ pub const STREAM_KEYS_FIRST: usize = 10;
 /// Keys in any chunk of a range stream: one is walked without letting others of the core go on.
 pub const STREAM_KEYS_MAX: usize = 10_000;
 
+/// Leases revoked by one command.
+pub const LEASES_PER_REVOKE: usize = 10_000;
+/// How often the leader looks for leases that are due.
+pub const LEASE_CHECK_INTERVAL: Duration = Duration::from_millis(250);
+/// How often it is noted in the log what leases of a longer time have left; etcd's interval.
+pub const LEASE_NOTE_INTERVAL: Duration = Duration::from_secs(300);
+/// Notes in one command, as in etcd.
+pub const LEASE_NOTES_MAX: usize = 1000;
+/// Keepalives of one stream that are on their way at a time.
+pub const KEEPALIVES_PER_STREAM: usize = 64;
+
 /// Watchers of one core.
 pub const WATCHERS_PER_CORE_MAX: usize = 10_000_000;
 /// Replies waiting on one watch stream before its watchers fall behind.

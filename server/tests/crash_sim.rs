@@ -19,8 +19,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use prost::Message as _;
-use revd::apply::Machine;
 use revd::apply::command::{self, Command, CommandId, Kind, Origin};
+use revd::apply::{Machine, MachineConfig};
 use revd::boot::recover::empty_log;
 use revd::raft::node::{Node, NodeConfig};
 use revd::schema;
@@ -134,7 +134,8 @@ impl Sim {
         let calls_over = disk.recorded().len();
         Self {
             node,
-            machine: Machine::new(store, ORIGIN, 0),
+            machine: Machine::new(store, MachineConfig { own: ORIGIN, quota_bytes: 0, lease_extension: 0 })
+                .unwrap(),
             layout: Layout::new(LAYOUT, log, file_bytes),
             disk,
             wal: Vec::new(),
@@ -153,7 +154,7 @@ impl Sim {
         loop {
             let effects = self.node.effects();
             for entry in &effects.committed {
-                self.machine.apply(entry, &mut Vec::new()).unwrap();
+                self.machine.apply(entry, 0, &mut Vec::new()).unwrap();
                 let writes = self.wal.len();
                 applied(self.machine.store_mut(), entry.index, writes);
             }

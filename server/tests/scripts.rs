@@ -19,7 +19,7 @@ use goldenscript::{Argument, Command, Context, Runner};
 use prost::Message as _;
 use revd::apply::command::{self, CommandId, Kind, Origin};
 use revd::apply::outcome::{Effect, Outcome};
-use revd::apply::{CommittedEntry, Machine};
+use revd::apply::{CommittedEntry, Machine, MachineConfig};
 use revd::read::budget::ReplyBudget;
 use revd::read::range::answer;
 use revd_engine::db::DbOptions;
@@ -149,7 +149,11 @@ fn compare(text: &str) -> Compare {
 impl MachineRunner {
     fn new() -> Self {
         let store = Store::open(Arc::new(SimDisk::new()), DbOptions { page_bytes_if_new: 512 }).unwrap();
-        Self { machine: Machine::new(store, OWN, 0), txns: BTreeMap::new() }
+        Self {
+            machine: Machine::new(store, MachineConfig { own: OWN, quota_bytes: 0, lease_extension: 0 })
+                .unwrap(),
+            txns: BTreeMap::new(),
+        }
     }
 
     fn op(&self, text: &str) -> RequestOp {
@@ -186,7 +190,7 @@ impl MachineRunner {
         let index = self.machine.store().applied().index + 1;
         let data = command::encode(OWN, &[command]).into();
         let mut effects = Vec::new();
-        self.machine.apply(&CommittedEntry { index, term: 1, data }, &mut effects)?;
+        self.machine.apply(&CommittedEntry { index, term: 1, data }, 0, &mut effects)?;
         let Some(Effect::Reply(_, outcome) | Effect::ReplyWhenCompacted(_, outcome)) = effects.pop() else {
             return Err("no outcome".into());
         };

@@ -30,8 +30,8 @@ const MAY_USE_UNSAFE: &[&str] = &["engine/src/disk/mmap.rs", "server/src/net/lis
 
 /// Modules of the server and of the engine, highest first: each may use those behind it.
 const SERVER_LAYERS: &[&str] = &[
-    "cli", "boot", "cores", "net", "api", "duties", "watch", "raft", "wal", "apply", "read", "cluster",
-    "schema", "xcore",
+    "cli", "boot", "cores", "net", "api", "duties", "watch", "raft", "wal", "apply", "lease", "read",
+    "cluster", "schema", "xcore",
 ];
 const SERVER_LEAVES: &[&str] = &["clock", "config", "error", "limits", "observe", "version", "wire"];
 const ENGINE_LAYERS: &[&str] = &["mvcc", "check", "db", "txn", "btree", "space", "meta", "page", "disk"];

@@ -10,7 +10,7 @@ use crate::mvcc::layout::{INDEX, INDEX_LONG, RECORDS, SMALL, Standing};
 use crate::mvcc::record::StoredRecord;
 use crate::mvcc::revision::{RecordKey, RecordKind, Revision};
 use crate::mvcc::store::Store;
-use crate::mvcc::tables::Tables;
+use crate::mvcc::tables::{SmallTable, Tables};
 use crate::mvcc::tail::Tail;
 use crate::txn::Snapshot;
 use crate::{Error, Result};
@@ -30,7 +30,9 @@ impl Store {
         let mut cursor = tree.cursor(SMALL);
         cursor.seek(&[])?;
         while let Some((key, row)) = cursor.next()? {
-            tables.set(key.to_vec(), Some(row.to_vec()));
+            if SmallTable::is_shared_number(key[0]) {
+                tables.set(key.to_vec(), Some(row.to_vec()));
+            }
         }
         Ok(Self {
             index,

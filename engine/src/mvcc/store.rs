@@ -3,7 +3,7 @@
 use crate::db::{Db, Sizes};
 use crate::mvcc::defragment::Defragmentation;
 use crate::mvcc::key_index::KeyIndex;
-use crate::mvcc::layout::{Applied, Standing};
+use crate::mvcc::layout::{Applied, SMALL, Standing};
 use crate::mvcc::reader::{Reader, TailRef};
 use crate::mvcc::tables::{Changes, SmallTable, Tables, row_key};
 use crate::mvcc::tail::Tail;
@@ -89,17 +89,37 @@ impl Store {
 
     /// Sets a row of a small table.
     pub fn table_put(&mut self, table: SmallTable, key: &[u8], row: &[u8]) {
-        self.table_set(row_key(table, key), Some(row.to_vec()));
+        self.table_set(table, key, Some(row.to_vec()));
     }
 
     /// Removes a row of a small table.
     pub fn table_remove(&mut self, table: SmallTable, key: &[u8]) {
-        self.table_set(row_key(table, key), None);
+        self.table_set(table, key, None);
     }
 
-    fn table_set(&mut self, key: Vec<u8>, row: Option<Vec<u8>>) {
-        self.tables.set(key.clone(), row.clone());
+    fn table_set(&mut self, table: SmallTable, key: &[u8], row: Option<Vec<u8>>) {
+        let key = row_key(table, key);
+        if table.is_shared() {
+            self.tables.set(key.clone(), row.clone());
+        }
         self.table_changes.insert(key, row);
+    }
+
+    /// The rows of a table as the newest finished checkpoint has them: for the owner of a table that is not in Views, after
+    /// opening the store.
+    ///
+    /// # Errors
+    /// When the file is damaged.
+    pub fn saved_rows(&self, table: SmallTable) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+        let mut rows = Vec::new();
+        let mut cursor = self.tree.cursor(SMALL);
+        cursor.seek(&row_key(table, &[]))?;
+        while let Some((key, row)) = cursor.next()?
+            && key[0] == table as u8
+        {
+            rows.push((key[1..].to_vec(), row.to_vec()));
+        }
+        Ok(rows)
     }
 
     /// The small tables.

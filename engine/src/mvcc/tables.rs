@@ -1,4 +1,5 @@
-//! Small tables beside the key space: members, alarms and the like. Held in memory, saved row by row.
+//! Small tables beside the key space: members, alarms and the like. Saved row by row. Those that are small indeed are
+//! held in memory and shared with every View; the others are their owner's to hold.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,6 +14,22 @@ pub enum SmallTable {
     Cluster = 2,
     /// Raised alarms.
     Alarms = 3,
+    /// Leases, by id; not in Views.
+    Leases = 4,
+    /// Keys attached to leases; not in Views.
+    LeaseKeys = 5,
+}
+
+impl SmallTable {
+    /// Its rows are part of every View.
+    pub(crate) fn is_shared(self) -> bool {
+        Self::is_shared_number(self as u8)
+    }
+
+    /// The same of the table with this number.
+    pub(crate) fn is_shared_number(number: u8) -> bool {
+        number != Self::Leases as u8 && number != Self::LeaseKeys as u8
+    }
 }
 
 type Rows = BTreeMap<Vec<u8>, Vec<u8>>;

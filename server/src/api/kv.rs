@@ -66,7 +66,7 @@ impl Api {
     }
 
     /// Proposes what may make the store larger. If it went beyond the quota, the cluster has to know.
-    async fn propose_growth(&self, kind: Kind, message: Bytes) -> Result<Message, Error> {
+    pub(super) async fn propose_growth(&self, kind: Kind, message: Bytes) -> Result<Message, Error> {
         let result = self.propose(kind, message).await;
         if result == Err(Error::NoSpace) {
             self.raise_no_space().await;

@@ -20,6 +20,14 @@ pub enum Unary {
     Txn,
     /// `KV.Compact`
     Compact,
+    /// `Lease.LeaseGrant`
+    LeaseGrant,
+    /// `Lease.LeaseRevoke`
+    LeaseRevoke,
+    /// `Lease.LeaseTimeToLive`
+    LeaseTimeToLive,
+    /// `Lease.LeaseLeases`
+    LeaseLeases,
     /// `Cluster.MemberList`
     MemberList,
     /// `Maintenance.Alarm`
@@ -45,6 +53,8 @@ pub enum Streaming {
     HealthWatch,
     /// `Watch.Watch`
     Watch,
+    /// `Lease.LeaseKeepAlive`
+    LeaseKeepAlive,
     /// `ServerReflection.ServerReflectionInfo`
     Reflection,
 }
@@ -74,6 +84,11 @@ pub fn find(path: &str) -> Result<Method, Status> {
         "/etcdserverpb.KV/Txn" => U(Unary::Txn),
         "/etcdserverpb.KV/Compact" => U(Unary::Compact),
         "/etcdserverpb.KV/RangeStream" => S(Streaming::RangeStream),
+        "/etcdserverpb.Lease/LeaseGrant" => U(Unary::LeaseGrant),
+        "/etcdserverpb.Lease/LeaseRevoke" => U(Unary::LeaseRevoke),
+        "/etcdserverpb.Lease/LeaseTimeToLive" => U(Unary::LeaseTimeToLive),
+        "/etcdserverpb.Lease/LeaseLeases" => U(Unary::LeaseLeases),
+        "/etcdserverpb.Lease/LeaseKeepAlive" => S(Streaming::LeaseKeepAlive),
         "/etcdserverpb.Watch/Watch" => S(Streaming::Watch),
         "/etcdserverpb.Cluster/MemberList" => U(Unary::MemberList),
         "/etcdserverpb.Maintenance/Alarm" => U(Unary::Alarm),

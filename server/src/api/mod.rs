@@ -8,6 +8,7 @@ mod cluster;
 pub mod header;
 mod health;
 mod kv;
+mod lease;
 mod maintenance;
 pub mod method;
 mod quota;
@@ -25,6 +26,7 @@ use tonic::Status;
 
 use crate::api::call::{Message, Metadata, Replies, Requests};
 use crate::api::header::{Identity, with_header};
+use crate::api::lease::LeaseIds;
 use crate::api::method::{Streaming, Unary};
 use crate::api::validate::RequestLimits;
 pub use crate::api::watch::Watches;
@@ -49,6 +51,10 @@ pub struct ApiSeed {
     pub limits: RequestLimits,
     /// `--quota-backend-bytes`, as Status reports it.
     pub quota_bytes: i64,
+    /// Seconds of the shortest lease.
+    pub lease_ttl_min: i64,
+    /// Lease ids begin somewhere by this.
+    pub lease_seed: u64,
     /// Where the newest View is.
     pub views: Arc<ViewSlot>,
     /// Where consensus stands.
@@ -61,6 +67,8 @@ pub struct Api {
     identity: Identity,
     limits: RequestLimits,
     quota_bytes: i64,
+    lease_ttl_min: i64,
+    lease_ids: LeaseIds,
     views: Arc<ViewSlot>,
     status: Arc<NodeStatus>,
     proposals: Rc<Proposals>,
@@ -85,7 +93,8 @@ impl Api {
     /// The services of an edge that proposes through `proposals`.
     #[must_use]
     pub fn new(seed: ApiSeed, proposals: Rc<Proposals>) -> Rc<Self> {
-        let ApiSeed { identity, limits, quota_bytes, views, status } = seed;
+        let ApiSeed { identity, limits, quota_bytes, lease_ttl_min, lease_seed, views, status } = seed;
+        let lease_ids = LeaseIds::new(lease_seed.wrapping_add(u64::from(proposals.edge()) << 48));
         let reply_budget = ReplyBudget::new(bounds::REPLY_BYTES_PER_CORE_MAX);
         let fragment_bytes = limits.request_bytes_max.saturating_add(bounds::GRPC_OVERHEAD_BYTES);
         let watches = Watches::new(proposals.edge(), Arc::clone(&views), HubLimits { fragment_bytes });
@@ -94,6 +103,8 @@ impl Api {
             identity,
             limits,
             quota_bytes,
+            lease_ttl_min,
+            lease_ids,
             views,
             status,
             proposals,
@@ -115,6 +126,10 @@ impl Api {
             Unary::DeleteRange => self.delete_range(message).await?,
             Unary::Txn => self.txn(message).await?,
             Unary::Compact => self.compact(message).await?,
+            Unary::LeaseGrant => self.lease_grant(message).await?,
+            Unary::LeaseRevoke => self.lease_revoke(message).await?,
+            Unary::LeaseTimeToLive => self.lease_time_to_live(message).await?,
+            Unary::LeaseLeases => self.lease_leases(message).await?,
             Unary::MemberList => self.member_list(message)?,
             Unary::Alarm => self.alarm(message).await?,
             Unary::Status => self.member_status(message)?,
@@ -140,6 +155,7 @@ impl Api {
         match method {
             Streaming::Reflection => reflection::serve(requests, &replies).await,
             Streaming::Watch => self.until_stopped(self.watch(requests, &replies)).await,
+            Streaming::LeaseKeepAlive => self.until_stopped(self.lease_keep_alive(requests, &replies)).await,
             Streaming::RangeStream => Ok(self.range_stream(only(requests).await?, &replies).await?),
             Streaming::HealthWatch => {
                 let message = only(requests).await?;

@@ -33,12 +33,30 @@ pub enum Kind {
     Compact = 4,
     /// `etcdserverpb.AlarmRequest`, to raise or clear one.
     Alarm = 5,
+    /// `etcdserverpb.LeaseGrantRequest`, with the id and the time that were chosen.
+    LeaseGrant = 6,
+    /// `etcdserverpb.LeaseRevokeRequest`
+    LeaseRevoke = 7,
+    /// Leases that are due; see `lessor::Due`.
+    LeaseExpire = 8,
+    /// `etcdserverpb.LeaseCheckpointRequest`: what leases have left.
+    LeaseNote = 9,
     /// `etcdserverpb.Member`: the name and client URLs a member publishes after its start.
     MemberAttributes = 16,
     /// A cluster version as text, for example `3.7.0`.
     ClusterVersion = 17,
     /// Give space back to the file system: an order to this member alone. Numbers from 128 are never in the log.
     Defragment = 128,
+    /// A lease lives on; its id, i64 little-endian.
+    LeaseKeepAlive = 129,
+    /// `etcdserverpb.LeaseTimeToLiveRequest`
+    LeaseTimeToLive = 130,
+    /// Every lease.
+    LeaseLeases = 131,
+    /// Which leases are due?
+    LeaseDue = 132,
+    /// What have leases left?
+    LeaseLeft = 133,
 }
 
 impl Kind {
@@ -55,6 +73,10 @@ impl Kind {
             3 => Self::Txn,
             4 => Self::Compact,
             5 => Self::Alarm,
+            6 => Self::LeaseGrant,
+            7 => Self::LeaseRevoke,
+            8 => Self::LeaseExpire,
+            9 => Self::LeaseNote,
             16 => Self::MemberAttributes,
             17 => Self::ClusterVersion,
             _ => return None,

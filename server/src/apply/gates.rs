@@ -1,15 +1,18 @@
 //! What stands between a command and the store: raised alarms, and the quota.
 
 use bytes::Bytes;
-use revd_engine::mvcc::Store;
 use revd_proto::etcdserverpb::request_op::Request;
 use revd_proto::etcdserverpb::{PutRequest, RequestOp, TxnRequest};
 
 use crate::apply::alarm::Raised;
+use crate::apply::state::State;
 use crate::error::Error;
 
 /// What etcd adds to a put's key and value.
 const PUT_OVERHEAD_BYTES: i64 = 256;
+
+/// Bytes a lease may add to the store.
+pub const LEASE_COST: i64 = 64;
 
 /// As things stand before a command.
 #[derive(Debug, Clone, Copy)]
@@ -48,9 +51,9 @@ impl Gates {
     /// members may have room for it, but its caller is told that there is no space, as etcd does.
     pub(super) fn pass(
         &self,
-        store: &mut Store,
+        state: &mut State,
         cost: i64,
-        run: impl FnOnce(&mut Store) -> Result<Bytes, Error>,
+        run: impl FnOnce(&mut State) -> Result<Bytes, Error>,
     ) -> Result<Bytes, Error> {
         if self.raised.corrupt {
             return Err(Error::Corrupt);
@@ -58,8 +61,9 @@ impl Gates {
         if self.raised.no_space && cost > 0 {
             return Err(Error::NoSpace);
         }
-        let fits = fits(self.quota_bytes, store.sizes().file + store.unsaved_bytes() as u64, cost);
-        let body = run(store)?;
+        let fits =
+            fits(self.quota_bytes, state.store.sizes().file + state.store.unsaved_bytes() as u64, cost);
+        let body = run(state)?;
         if fits { Ok(body) } else { Err(Error::NoSpace) }
     }
 }

@@ -1,9 +1,10 @@
 //! Put, DeleteRange and Compact against the store.
 
 use bytes::Bytes;
-use revd_engine::mvcc::{KeyRange, Reader, Store, Txn};
+use revd_engine::mvcc::{KeyRange, Reader, Store};
 use revd_proto::etcdserverpb::{CompactionRequest, DeleteRangeRequest, PutRequest};
 
+use crate::apply::state::{State, Writing};
 use crate::error::Error;
 use crate::read::range::stored;
 use crate::wire::{put_field, put_number};
@@ -14,23 +15,17 @@ const TAG_DELETED: u8 = 0x10;
 const TAG_PREV_KVS: u8 = 0x1a;
 
 /// A put of its own.
-pub(super) fn put(store: &mut Store, request: &PutRequest) -> Result<Bytes, Error> {
-    check_lease(request.lease)?;
-    let mut txn = store.begin();
-    let mut body = Vec::new();
-    // Nothing has changed yet when this fails.
-    put_in(&mut txn, request, &mut body)?;
-    txn.commit();
-    Ok(body.into())
-}
-
-/// Leases come with their own issue: until then none exists.
-pub(super) fn check_lease(lease: i64) -> Result<(), Error> {
-    if lease == 0 { Ok(()) } else { Err(Error::LeaseNotFound) }
+pub(super) fn put(state: &mut State, request: &PutRequest) -> Result<Bytes, Error> {
+    state.leases.check(request.lease)?;
+    state.write(false, |writing| {
+        let mut body = Vec::new();
+        put_in(writing, request, &mut body)?;
+        Ok(body.into())
+    })
 }
 
 /// A put inside a transaction; fails before it changes anything.
-pub(super) fn put_in(txn: &mut Txn<'_>, request: &PutRequest, body: &mut Vec<u8>) -> Result<(), Error> {
+pub(super) fn put_in(txn: &mut Writing<'_>, request: &PutRequest, body: &mut Vec<u8>) -> Result<(), Error> {
     let ignores = request.ignore_value || request.ignore_lease;
     if !ignores && !request.prev_kv {
         txn.put(&request.key, &request.value, request.lease);
@@ -59,17 +54,17 @@ pub(super) fn put_in(txn: &mut Txn<'_>, request: &PutRequest, body: &mut Vec<u8>
 }
 
 /// A delete of its own.
-pub(super) fn delete_range(store: &mut Store, request: &DeleteRangeRequest) -> Result<Bytes, Error> {
-    let mut txn = store.begin();
-    let mut body = Vec::new();
-    delete_in(&mut txn, request, &mut body)?;
-    txn.commit();
-    Ok(body.into())
+pub(super) fn delete_range(state: &mut State, request: &DeleteRangeRequest) -> Result<Bytes, Error> {
+    state.write(false, |writing| {
+        let mut body = Vec::new();
+        delete_in(writing, request, &mut body)?;
+        Ok(body.into())
+    })
 }
 
 /// A delete inside a transaction; fails before it changes anything.
 pub(super) fn delete_in(
-    txn: &mut Txn<'_>,
+    txn: &mut Writing<'_>,
     request: &DeleteRangeRequest,
     body: &mut Vec<u8>,
 ) -> Result<(), Error> {

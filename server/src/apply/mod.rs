@@ -7,8 +7,10 @@ pub mod alarm;
 pub mod command;
 pub mod gates;
 mod kv;
+pub mod lessor;
 mod members;
 pub mod outcome;
+mod state;
 pub mod txn;
 
 use bytes::Bytes;
@@ -19,8 +21,11 @@ use revd_proto::etcdserverpb::{AlarmRequest, CompactionRequest, DeleteRangeReque
 use crate::apply::alarm::Raised;
 use crate::apply::command::{Command, Kind, Origin};
 use crate::apply::gates::Gates;
+use crate::apply::lessor::Lessor;
 use crate::apply::outcome::{Effect, Outcome};
+use crate::apply::state::State;
 use crate::error::Error;
+use crate::lease::Leases;
 
 /// A committed entry on its way from the log core to the state core.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -71,41 +76,78 @@ pub enum FatalError {
     },
 }
 
-/// State core view: the store and what applying needs besides.
+/// What applying needs to know besides state and entries.
+#[derive(Debug, Clone, Copy)]
+pub struct MachineConfig {
+    /// Commands proposed by this origin are answered.
+    pub own: Origin,
+    /// Bytes the store may have; 0 or less is no limit.
+    pub quota_bytes: i64,
+    /// Milliseconds a new leader adds to every lease: an election's time.
+    pub lease_extension: u64,
+}
+
+/// State core view: the state, and what the leader knows besides. `now` is in milliseconds of a clock that never goes
+/// back; it decides about the leader's deadlines only, never about state.
 #[derive(Debug)]
 pub struct Machine {
-    store: Store,
-    own: Origin,
-    /// Bytes the store may have; 0 or less is no limit.
-    quota_bytes: i64,
+    state: State,
+    config: MachineConfig,
+    lessor: Lessor,
     raised: Raised,
 }
 
 impl Machine {
-    /// Applies to `store`; commands proposed by `own` are answered.
-    #[must_use]
-    pub fn new(store: Store, own: Origin, quota_bytes: i64) -> Self {
+    /// Applies to `store`.
+    ///
+    /// # Errors
+    /// When the store is damaged.
+    pub fn new(store: Store, config: MachineConfig) -> revd_engine::Result<Self> {
         let raised = Raised::of(store.tables());
-        Self { store, own, quota_bytes, raised }
+        let leases = Leases::load(&store)?;
+        Ok(Self { state: State { store, leases }, config, lessor: Lessor::default(), raised })
     }
 
     /// The state.
     #[must_use]
     pub fn store(&self) -> &Store {
-        &self.store
+        &self.state.store
     }
 
     /// The state, for publication and checkpoints.
     pub fn store_mut(&mut self) -> &mut Store {
-        &mut self.store
+        &mut self.state.store
+    }
+
+    /// The leases.
+    #[must_use]
+    pub fn leases(&self) -> &Leases {
+        &self.state.leases
+    }
+
+    /// This member leads in this term, or does not lead; true if that is new.
+    pub fn set_leadership(&mut self, term: Option<u64>, now: u64) -> bool {
+        self.lessor.set_term(term, &self.state, now, self.config.lease_extension)
+    }
+
+    /// Carries out an order to this member alone, about leases.
+    pub fn order(&mut self, command: &Command, now: u64, effects: &mut Vec<Effect>) {
+        if let Some(outcome) = self.lessor.order(&self.state, command, now) {
+            effects.push(Effect::Reply(command.id, outcome));
+        }
     }
 
     /// Applies the next entry.
     ///
     /// # Errors
     /// [`FatalError`]; the member must stop.
-    pub fn apply(&mut self, entry: &CommittedEntry, effects: &mut Vec<Effect>) -> Result<(), FatalError> {
-        let applied = self.store.applied().index;
+    pub fn apply(
+        &mut self,
+        entry: &CommittedEntry,
+        now: u64,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), FatalError> {
+        let applied = self.state.store.applied().index;
         if entry.index != applied + 1 {
             return Err(FatalError::Order { index: entry.index, applied });
         }
@@ -113,7 +155,7 @@ impl Machine {
             let batch = command::decode(entry.data.clone())
                 .map_err(|source| FatalError::Entry { index: entry.index, source })?;
             for command in &batch.commands {
-                let effect = self.run(command);
+                let effect = self.run(command, Moment { term: entry.term, now }, effects);
                 let damaged = !self.raised.corrupt
                     && matches!(&effect, Effect::Reply(_, outcome) if outcome.result == Err(Error::Corrupt));
                 if damaged {
@@ -121,51 +163,69 @@ impl Machine {
                         revd_engine::Error::Corrupt("a record could not be read while applying".to_owned());
                     return Err(FatalError::Engine { index: entry.index, source });
                 }
-                if batch.origin == self.own {
+                if batch.origin == self.config.own {
                     effects.push(effect);
                 }
             }
         }
-        self.store.set_applied(Applied { index: entry.index, term: entry.term });
+        self.state.store.set_applied(Applied { index: entry.index, term: entry.term });
         Ok(())
     }
 
-    fn run(&mut self, command: &Command) -> Effect {
+    fn run(&mut self, command: &Command, moment: Moment, effects: &mut Vec<Effect>) -> Effect {
         let payload = command.payload.clone();
-        let gates = Gates { raised: self.raised, quota_bytes: self.quota_bytes };
-        let store = &mut self.store;
+        let gates = Gates { raised: self.raised, quota_bytes: self.config.quota_bytes };
+        let Self { state, lessor, .. } = self;
         let result = match command.kind {
             Kind::Put => decoded(PutRequest::decode(payload))
-                .and_then(|put| gates.pass(store, gates::put_cost(&put), |store| kv::put(store, &put))),
+                .and_then(|put| gates.pass(state, gates::put_cost(&put), |state| kv::put(state, &put))),
             Kind::DeleteRange => decoded(DeleteRangeRequest::decode(payload))
-                .and_then(|delete| gates.pass(store, 0, |store| kv::delete_range(store, &delete))),
+                .and_then(|delete| gates.pass(state, 0, |state| kv::delete_range(state, &delete))),
             Kind::Txn => txn::decode(&payload).and_then(|request| {
-                gates.pass(store, gates::txn_cost(&request), |store| txn::apply(store, &request))
+                gates.pass(state, gates::txn_cost(&request), |state| txn::apply(state, &request))
             }),
             Kind::Alarm => {
-                let result =
-                    decoded(AlarmRequest::decode(payload)).map(|request| alarm::set(store, &request));
-                self.raised = Raised::of(self.store.tables());
+                let result = decoded(AlarmRequest::decode(payload))
+                    .map(|request| alarm::set(&mut state.store, &request));
+                self.raised = Raised::of(state.store.tables());
                 result
             }
-            Kind::Compact => {
-                let request = decoded(CompactionRequest::decode(payload));
-                let result = request
-                    .as_ref()
-                    .map_err(Clone::clone)
-                    .and_then(|request| gates.pass(store, 0, |store| kv::compact(store, request)));
-                if result.is_ok() && request.is_ok_and(|request| request.physical) {
-                    let outcome = Outcome { revision: self.store.revision(), result };
-                    return Effect::ReplyWhenCompacted(command.id, outcome);
-                }
-                result
+            Kind::Compact => return self.compact(command, gates),
+            Kind::LeaseGrant => {
+                gates.pass(state, gates::LEASE_COST, |state| lessor.grant(state, payload, moment.now))
             }
-            Kind::MemberAttributes => members::set_attributes(store, &payload),
-            Kind::ClusterVersion => members::set_cluster_version(store, &payload),
-            Kind::Defragment => unreachable!("an order to one member is never in the log"),
+            Kind::LeaseRevoke => gates.pass(state, 0, |state| lessor.revoke(state, payload, effects)),
+            Kind::LeaseExpire => {
+                gates.pass(state, 0, |state| lessor.expire(state, payload, moment.term, effects))
+            }
+            Kind::LeaseNote => lessor.note(state, payload),
+            Kind::MemberAttributes => members::set_attributes(&mut state.store, &payload),
+            Kind::ClusterVersion => members::set_cluster_version(&mut state.store, &payload),
+            local => unreachable!("{local:?} is an order to one member and never in the log"),
         };
-        Effect::Reply(command.id, Outcome { revision: self.store.revision(), result })
+        Effect::Reply(command.id, Outcome { revision: self.state.store.revision(), result })
     }
+
+    fn compact(&mut self, command: &Command, gates: Gates) -> Effect {
+        let request = decoded(CompactionRequest::decode(command.payload.clone()));
+        let result = request.as_ref().map_err(Clone::clone).and_then(|request| {
+            gates.pass(&mut self.state, 0, |state| kv::compact(&mut state.store, request))
+        });
+        let waits = result.is_ok() && request.is_ok_and(|request| request.physical);
+        let outcome = Outcome { revision: self.state.store.revision(), result };
+        if waits {
+            Effect::ReplyWhenCompacted(command.id, outcome)
+        } else {
+            Effect::Reply(command.id, outcome)
+        }
+    }
+}
+
+/// When a command is applied: in the log, and by the clock.
+#[derive(Debug, Clone, Copy)]
+struct Moment {
+    term: u64,
+    now: u64,
 }
 
 /// Every member decodes the same bytes with the same result, so a malformed request is an answer, not a failure.

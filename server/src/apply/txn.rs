@@ -6,13 +6,15 @@
 
 use bytes::{Buf as _, Bytes};
 use prost::Message as _;
-use revd_engine::mvcc::{Direction, KeyRange, Reader, Store, StoredRecord, Txn};
+use revd_engine::mvcc::{Direction, KeyRange, Reader, StoredRecord};
 use revd_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use revd_proto::etcdserverpb::request_op::Request;
 use revd_proto::etcdserverpb::{Compare, PutRequest, RangeRequest, RequestOp, TxnRequest};
 
 use crate::apply::kv;
+use crate::apply::state::{State, Writing};
 use crate::error::Error;
+use crate::lease::Leases;
 use crate::limits;
 use crate::read::budget::ReplyBudget;
 use crate::read::range;
@@ -104,22 +106,15 @@ type Path = Vec<bool>;
 ///
 /// # Errors
 /// What the client gets.
-pub(super) fn apply(store: &mut Store, request: &TxnRequest) -> Result<Bytes, Error> {
-    let path = evaluate(&store.reader(), request)?;
-    let may_fail = check_path(&store.reader(), request, &path)?;
+pub(super) fn apply(state: &mut State, request: &TxnRequest) -> Result<Bytes, Error> {
+    let path = evaluate(&state.store.reader(), request)?;
+    let may_fail = check_path(&state.store.reader(), Some(&state.leases), request, &path)?;
     // A put that needs its key can only fail now if something before it in the same transaction deletes the key.
-    let mut txn = if may_fail { store.begin_revertible() } else { store.begin() };
-    let mut body = Vec::new();
-    match carry_out(&mut txn, request, &mut path.iter(), &mut body) {
-        Ok(()) => {
-            txn.commit();
-            Ok(body.into())
-        }
-        Err(error) => {
-            txn.revert();
-            Err(error)
-        }
-    }
+    state.write(may_fail, |writing| {
+        let mut body = Vec::new();
+        carry_out(writing, request, &mut path.iter(), &mut body)?;
+        Ok(body.into())
+    })
 }
 
 /// Answers a read-only transaction from a state.
@@ -132,7 +127,7 @@ pub fn answer_read_only(
     budget: &ReplyBudget,
 ) -> Result<Bytes, Error> {
     let path = evaluate(&reader, request)?;
-    check_path(&reader, request, &path)?;
+    check_path(&reader, None, request, &path)?;
     let mut body = Vec::new();
     put_number(&mut body, TAG_SUCCEEDED, i64::from(path[0]));
     for op in branch(request, path[0]) {
@@ -223,9 +218,14 @@ fn satisfies(compare: &Compare, [version, create, modified, lease]: [i64; 4], va
 
 /// Checks the taken path, in order, against the state before it. True if a put that needs its key could still fail
 /// because the same transaction deletes something.
-fn check_path(reader: &Reader<'_>, request: &TxnRequest, path: &Path) -> Result<bool, Error> {
+fn check_path(
+    reader: &Reader<'_>,
+    leases: Option<&Leases>,
+    request: &TxnRequest,
+    path: &Path,
+) -> Result<bool, Error> {
     let mut found = Found::default();
-    check_ops(reader, request, &mut path.iter(), &mut found)?;
+    check_ops(reader, leases, request, &mut path.iter(), &mut found)?;
     Ok(found.deletes && found.needs_key)
 }
 
@@ -237,6 +237,7 @@ struct Found {
 
 fn check_ops(
     reader: &Reader<'_>,
+    leases: Option<&Leases>,
     request: &TxnRequest,
     path: &mut dyn Iterator<Item = &bool>,
     found: &mut Found,
@@ -246,11 +247,11 @@ fn check_ops(
         match &op.request {
             Some(Request::RequestRange(range)) => check_range(reader, range)?,
             Some(Request::RequestPut(put)) => {
-                check_put(reader, put)?;
+                check_put(reader, leases, put)?;
                 found.needs_key |= put.ignore_value || put.ignore_lease;
             }
             Some(Request::RequestDeleteRange(_)) => found.deletes = true,
-            Some(Request::RequestTxn(txn)) => check_ops(reader, txn, path, found)?,
+            Some(Request::RequestTxn(txn)) => check_ops(reader, leases, txn, path, found)?,
             None => {}
         }
     }
@@ -268,8 +269,8 @@ fn check_range(reader: &Reader<'_>, range: &RangeRequest) -> Result<(), Error> {
     Ok(())
 }
 
-fn check_put(reader: &Reader<'_>, put: &PutRequest) -> Result<(), Error> {
-    kv::check_lease(put.lease)?;
+fn check_put(reader: &Reader<'_>, leases: Option<&Leases>, put: &PutRequest) -> Result<(), Error> {
+    leases.map_or(Ok(()), |leases| leases.check(put.lease))?;
     if (put.ignore_value || put.ignore_lease) && reader.get(&put.key, i64::MAX).is_none() {
         return Err(Error::KeyNotFound);
     }
@@ -300,7 +301,7 @@ fn respond(body: &mut Vec<u8>, tag: u8, revision: Option<i64>, response: &[u8]) 
 }
 
 fn carry_out(
-    txn: &mut Txn<'_>,
+    txn: &mut Writing<'_>,
     request: &TxnRequest,
     path: &mut dyn Iterator<Item = &bool>,
     body: &mut Vec<u8>,

@@ -24,8 +24,8 @@ use crate::api::validate::RequestLimits;
 use crate::api::{Api, ApiSeed};
 use crate::apply::command::Kind;
 use crate::boot::recover::Member;
-use crate::config::{Config, Retention};
-use crate::cores::edge::{self, EdgeSeed};
+use crate::config::Config;
+use crate::cores::edge::{self, Chores, EdgeSeed};
 use crate::cores::log::{self as log_core, LogSeed};
 use crate::cores::state::{self, StateSeed};
 use crate::cores::{Roles, assign};
@@ -129,6 +129,8 @@ fn wire(config: &Config, member: Member, roles: &[Roles], latches: &Latches) -> 
             txn_ops_max: config.txn_ops_max,
         },
         quota_bytes: config.quota_bytes,
+        lease_ttl_min: config.lease_ttl_min(),
+        lease_seed: origin.boot,
         views: Arc::clone(&views),
         status: Arc::clone(&status),
     };
@@ -146,19 +148,10 @@ fn wire(config: &Config, member: Member, roles: &[Roles], latches: &Latches) -> 
         to_edges.push(to_edge);
         let (api, listen) = (api.clone(), listen.clone());
         let Latches { ready, stop } = latches.clone();
-        let retention = if edge == 0 { config.retention } else { Retention::All };
+        let chores = (edge == 0).then_some(Chores { retention: config.retention });
         let progress_interval = config.progress_interval;
-        seeds.edge = Some(EdgeSeed {
-            edge,
-            to_log,
-            from_state,
-            api,
-            listen,
-            ready,
-            stop,
-            progress_interval,
-            retention,
-        });
+        seeds.edge =
+            Some(EdgeSeed { edge, to_log, from_state, api, listen, ready, stop, progress_interval, chores });
     }
     let (to_state, from_log) = pair(limits::MAILBOX_MESSAGES_MAX);
     let (to_log, from_state) = pair(limits::MAILBOX_MESSAGES_MAX);
@@ -172,7 +165,7 @@ fn wire(config: &Config, member: Member, roles: &[Roles], latches: &Latches) -> 
         origin,
         tick: config.heartbeat,
     };
-    let state = StateSeed { machine, from_log, to_log, to_edges, views, status };
+    let state = StateSeed { machine, from_log, to_log, to_edges, views, status, member: identity.member };
     let place = |role: fn(&Roles) -> bool| roles.iter().position(role).expect("every role is assigned");
     seeds[place(|roles| roles.log)].log = Some(log);
     seeds[place(|roles| roles.state)].state = Some(state);

@@ -23,8 +23,8 @@ use revd_engine::mvcc::{Applied, CheckpointKind, Store};
 use revd_proto::etcdserverpb::Member as MemberRow;
 
 use crate::api::header::Identity;
-use crate::apply::Machine;
 use crate::apply::command::Origin;
+use crate::apply::{Machine, MachineConfig};
 use crate::cluster;
 use crate::config::Config;
 use crate::limits;
@@ -103,7 +103,14 @@ pub fn open(config: &Config) -> anyhow::Result<Member> {
     let origin = Origin { member: identity.member, boot: random()? };
     let layout = LayoutConfig { segment_bytes: limits::SEGMENT_BYTES, secret: random()? };
     let wal = WalSeed { dir: config.wal_dir.clone(), layout, log, sync: config.sync };
-    Ok(Member { identity, origin, machine: Machine::new(store, origin, config.quota_bytes), node, wal, lock })
+    let machine_config = MachineConfig {
+        own: origin,
+        quota_bytes: config.quota_bytes,
+        lease_extension: u64::try_from(config.election_timeout().as_millis())?,
+    };
+    let machine =
+        Machine::new(store, machine_config).with_context(|| format!("reading {}", tree.display()))?;
+    Ok(Member { identity, origin, machine, node, wal, lock })
 }
 
 fn check_may_be_made(config: &Config, tree: &Path, has_log: bool) -> anyhow::Result<()> {

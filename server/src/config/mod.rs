@@ -66,6 +66,22 @@ pub struct Config {
     pub warnings: Vec<String>,
 }
 
+impl Config {
+    /// Time without a leader before an election.
+    #[must_use]
+    pub fn election_timeout(&self) -> Duration {
+        self.heartbeat * u32::try_from(self.election_ticks).unwrap_or(u32::MAX)
+    }
+
+    /// Seconds of the shortest lease: one and a half election timeouts, as in etcd, so that a lease outlives the change of a
+    /// leader.
+    #[must_use]
+    pub fn lease_ttl_min(&self) -> i64 {
+        let milliseconds = self.heartbeat.as_millis() * (3 * self.election_ticks as u128 / 2);
+        i64::try_from(milliseconds.div_ceil(1000)).unwrap_or(i64::MAX)
+    }
+}
+
 /// What compacting by itself keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retention {
@@ -361,7 +377,7 @@ mod tests {
         assert_eq!(config.client_addresses, ["127.0.0.1:2379".parse().unwrap()]);
         assert_eq!(config.peer_urls, ["http://localhost:2380"]);
         assert_eq!((config.txn_ops_max, config.request_bytes_max), (128, 1_572_864));
-        assert_eq!(config.election_ticks, 10);
+        assert_eq!((config.election_ticks, config.lease_ttl_min()), (10, 2));
     }
 
     #[test]

@@ -36,7 +36,13 @@ pub struct EdgeSeed {
     pub stop: Latch,
     /// How often watchers hear how far they are.
     pub progress_interval: Duration,
-    /// What compacting by itself keeps; only one edge does it.
+    /// The chores of the member, which one edge has.
+    pub chores: Option<Chores>,
+}
+
+/// What one edge does for the whole member.
+pub struct Chores {
+    /// What compacting by itself keeps.
     pub retention: Retention,
 }
 
@@ -57,12 +63,19 @@ pub async fn run(
     let hearing = glommio::spawn_local(hear(Rc::clone(&api), Rc::clone(&proposals), seed.from_state));
     prepare(&api).await;
     seed.ready.wait().await;
-    let compacting = glommio::spawn_local(auto_compact(Rc::clone(&api), AutoCompact::new(seed.retention)));
+    let mut chores = Vec::new();
+    if let Some(Chores { retention }) = seed.chores {
+        chores.push(glommio::spawn_local(auto_compact(Rc::clone(&api), AutoCompact::new(retention))));
+        chores.push(glommio::spawn_local(revoke_due(Rc::clone(&api))));
+        chores.push(glommio::spawn_local(note_leases(Rc::clone(&api))));
+    }
     let telling = glommio::spawn_local(tell_progress(Rc::clone(&api), seed.progress_interval));
     let served = crate::net::serve(api, seed.listen, seed.stop, listening).await;
     proposals.close();
     sweeping.cancel().await;
-    compacting.cancel().await;
+    for chore in chores {
+        chore.cancel().await;
+    }
     telling.cancel().await;
     carrying.await; // closes the mailbox to the log core ...
     hearing.await; // ... which closes the way back once everything is applied
@@ -126,6 +139,29 @@ async fn auto_compact(api: Rc<Api>, mut duty: AutoCompact) {
             }
         }
         glommio::timer::sleep(interval).await;
+    }
+}
+
+/// Leases that are due are revoked, all at once; those that could not be are still due the next time.
+async fn revoke_due(api: Rc<Api>) {
+    loop {
+        match api.revoke_due().await {
+            Ok(count) if count == limits::LEASES_PER_REVOKE => {} // there may be more
+            Ok(_) => glommio::timer::sleep(limits::LEASE_CHECK_INTERVAL).await,
+            Err(error) => {
+                log::warn("leases that are due could not be revoked", json!({"error": error.to_string()}));
+                glommio::timer::sleep(limits::LEASE_CHECK_INTERVAL).await;
+            }
+        }
+    }
+}
+
+async fn note_leases(api: Rc<Api>) {
+    loop {
+        glommio::timer::sleep(limits::LEASE_NOTE_INTERVAL).await;
+        if let Err(error) = api.note_leases().await {
+            log::warn("what leases have left could not be noted", json!({"error": error.to_string()}));
+        }
     }
 }
 

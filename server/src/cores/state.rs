@@ -6,12 +6,15 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use revd_engine::mvcc::{CheckpointKind, Written};
+use serde_json::json;
 
-use crate::apply::command::CommandId;
+use crate::apply::command::{CommandId, Kind};
 use crate::apply::outcome::{Effect, Outcome};
 use crate::apply::{FatalError, Machine, Work};
+use crate::clock::Ticker;
 use crate::cores::{News, NewsItem};
 use crate::limits;
+use crate::observe::log;
 use crate::raft::status::NodeStatus;
 use crate::read::view_slot::ViewSlot;
 use crate::xcore::inbox::Inbox;
@@ -31,6 +34,8 @@ pub struct StateSeed {
     pub views: Arc<ViewSlot>,
     /// Where the applied index is published.
     pub status: Arc<NodeStatus>,
+    /// This member's id.
+    pub member: u64,
 }
 
 /// Why the state core cannot go on; the process must end.
@@ -61,6 +66,8 @@ struct StateCore {
     durable: Sender<u64>,
     views: Arc<ViewSlot>,
     status: Arc<NodeStatus>,
+    member: u64,
+    clock: Ticker,
     /// Work that waits, while too much is unsaved, for the checkpoint.
     backlog: VecDeque<Work>,
     effects: Vec<Effect>,
@@ -106,6 +113,8 @@ pub async fn run(seed: StateSeed) -> Result<(), Fatal> {
         durable: seed.to_log.open().await,
         views: seed.views,
         status: seed.status,
+        member: seed.member,
+        clock: Ticker::new(),
         backlog: VecDeque::new(),
         effects: Vec::new(),
         compacting: Vec::new(),
@@ -166,14 +175,25 @@ impl StateCore {
     }
 
     fn apply(&mut self) -> Result<(), FatalError> {
+        let now = self.clock.milliseconds();
+        let leads = self.status.leader.load() == self.member;
+        let is_new = self.machine.set_leadership(leads.then(|| self.status.term.load()), now);
+        let leases = self.machine.leases().len();
+        if is_new && leases > 0 {
+            log::info("leases have their time again", json!({"leads": leads, "leases": leases}));
+        }
         while self.machine.store().unsaved_bytes() < limits::UNSAVED_BYTES_MAX
             && let Some(work) = self.backlog.pop_front()
         {
             match work {
-                Work::Entry(entry) => self.machine.apply(&entry, &mut self.effects)?,
-                Work::Local(command) => self.defragment_next.push(command.id),
+                Work::Entry(entry) => self.machine.apply(&entry, now, &mut self.effects)?,
+                Work::Local(command) if command.kind == Kind::Defragment => {
+                    self.defragment_next.push(command.id)
+                }
+                Work::Local(command) => self.machine.order(&command, now, &mut self.effects),
             }
         }
+        self.status.leases.store(self.machine.leases().len() as u64);
         Ok(())
     }
 

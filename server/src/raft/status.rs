@@ -16,6 +16,8 @@ pub struct NodeStatus {
     pub committed: Gauge,
     /// Index of the last applied entry.
     pub applied: Gauge,
+    /// How many leases there are.
+    pub leases: Gauge,
 }
 
 /// One number.

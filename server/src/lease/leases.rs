@@ -1,0 +1,189 @@
+//! Which leases there are, and what is attached to them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use revd_engine::mvcc::{KeyRange, SmallTable, Store};
+
+use crate::error::Error;
+use crate::lease::TTL_MAX;
+
+/// State core view: all leases.
+#[derive(Debug, Default)]
+pub struct Leases {
+    leases: BTreeMap<i64, Lease>,
+    /// Which lease a key is attached to.
+    keys: BTreeMap<Arc<[u8]>, i64>,
+    /// The number of the next attachment; rows of a lease are stored under it, since a key may be longer than a row's.
+    next_attachment: u64,
+}
+
+/// One lease.
+#[derive(Debug)]
+struct Lease {
+    /// Seconds it was granted for.
+    ttl: i64,
+    /// Seconds it had left when that was last noted in the log; 0 if a keepalive came since, or it never was.
+    remaining: i64,
+    /// Attached keys, and the number of each attachment.
+    keys: BTreeMap<Arc<[u8]>, u64>,
+}
+
+/// A key that was written, and the lease it was written with; 0 for none, or if it was deleted.
+pub type Touched = (Vec<u8>, i64);
+
+impl Leases {
+    /// Loads what a store holds.
+    ///
+    /// # Errors
+    /// When it is damaged.
+    pub fn load(store: &Store) -> revd_engine::Result<Self> {
+        let damaged = || revd_engine::Error::Corrupt("a lease's row cannot be read".to_owned());
+        let mut leases = Self::default();
+        for (key, row) in store.saved_rows(SmallTable::Leases)? {
+            let id = i64::from_be_bytes(key.try_into().map_err(|_| damaged())?);
+            let (ttl, remaining) = row.split_at_checked(8).ok_or_else(damaged)?;
+            let long = |bytes: &[u8]| bytes.try_into().map(i64::from_le_bytes).map_err(|_| damaged());
+            let lease = Lease { ttl: long(ttl)?, remaining: long(remaining)?, keys: BTreeMap::new() };
+            leases.leases.insert(id, lease);
+        }
+        for (row_key, key) in store.saved_rows(SmallTable::LeaseKeys)? {
+            let (id, number) = row_key.split_first_chunk().ok_or_else(damaged)?;
+            let id = i64::from_be_bytes(*id);
+            let number = u64::from_be_bytes(number.try_into().map_err(|_| damaged())?);
+            let key: Arc<[u8]> = key.into();
+            let lease = leases.leases.get_mut(&id).ok_or_else(damaged)?;
+            lease.keys.insert(Arc::clone(&key), number);
+            leases.keys.insert(key, id);
+            leases.next_attachment = leases.next_attachment.max(number + 1);
+        }
+        Ok(leases)
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.leases.len()
+    }
+
+    /// There are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.leases.is_empty()
+    }
+
+    /// Every lease: its id, what it was granted for and what it had left when that was noted, in seconds.
+    pub fn iter(&self) -> impl Iterator<Item = (i64, i64, i64)> {
+        self.leases.iter().map(|(id, lease)| (*id, lease.ttl, lease.remaining))
+    }
+
+    /// Seconds a lease was granted for, and what it had left when that was noted.
+    #[must_use]
+    pub fn get(&self, id: i64) -> Option<(i64, i64)> {
+        self.leases.get(&id).map(|lease| (lease.ttl, lease.remaining))
+    }
+
+    /// The keys attached to a lease, in order.
+    pub fn keys(&self, id: i64) -> impl Iterator<Item = &[u8]> {
+        self.leases.get(&id).into_iter().flat_map(|lease| lease.keys.keys().map(|key| &**key))
+    }
+
+    /// Whether a key is attached to any lease.
+    #[must_use]
+    pub fn is_attached(&self, key: &[u8]) -> bool {
+        !self.keys.is_empty() && self.keys.contains_key(key)
+    }
+
+    /// A put may name this lease; 0 is none.
+    ///
+    /// # Errors
+    /// [`Error::LeaseNotFound`]
+    pub fn check(&self, id: i64) -> Result<(), Error> {
+        if id == 0 || self.leases.contains_key(&id) { Ok(()) } else { Err(Error::LeaseNotFound) }
+    }
+
+    /// A new lease.
+    ///
+    /// # Errors
+    /// [`Error::LeaseNotFound`] for id 0, [`Error::LeaseTtlTooLarge`], [`Error::LeaseExists`].
+    pub fn grant(&mut self, store: &mut Store, id: i64, ttl: i64) -> Result<(), Error> {
+        if id == 0 {
+            return Err(Error::LeaseNotFound);
+        }
+        if ttl > TTL_MAX {
+            return Err(Error::LeaseTtlTooLarge);
+        }
+        if self.leases.contains_key(&id) {
+            return Err(Error::LeaseExists);
+        }
+        self.leases.insert(id, Lease { ttl, remaining: 0, keys: BTreeMap::new() });
+        self.save(store, id);
+        Ok(())
+    }
+
+    /// Ends a lease and deletes its keys, in order, in one revision.
+    ///
+    /// # Errors
+    /// [`Error::LeaseNotFound`]
+    pub fn revoke(&mut self, store: &mut Store, id: i64) -> Result<(), Error> {
+        let lease = self.leases.remove(&id).ok_or(Error::LeaseNotFound)?;
+        let mut txn = store.begin();
+        for key in lease.keys.keys() {
+            let _ = txn.delete_range(KeyRange::One(key));
+        }
+        txn.commit();
+        for (key, number) in lease.keys {
+            self.keys.remove(&key);
+            store.table_remove(SmallTable::LeaseKeys, &attachment_row(id, number));
+        }
+        store.table_remove(SmallTable::Leases, &id.to_be_bytes());
+        Ok(())
+    }
+
+    /// Notes what a lease has left; nothing if it is gone.
+    pub fn note_remaining(&mut self, store: &mut Store, id: i64, remaining: i64) {
+        if let Some(lease) = self.leases.get_mut(&id) {
+            lease.remaining = remaining;
+            self.save(store, id);
+        }
+    }
+
+    /// Keys were written: attaches them to their new leases.
+    pub fn attach(&mut self, store: &mut Store, touched: Vec<Touched>) {
+        for (key, id) in touched {
+            let old = self.keys.get(&*key).copied().unwrap_or(0);
+            if old == id {
+                continue;
+            }
+            if old != 0
+                && let Some(lease) = self.leases.get_mut(&old)
+                && let Some(number) = lease.keys.remove(&*key)
+            {
+                self.keys.remove(&*key);
+                store.table_remove(SmallTable::LeaseKeys, &attachment_row(old, number));
+            }
+            if let Some(lease) = self.leases.get_mut(&id) {
+                let number = self.next_attachment;
+                self.next_attachment += 1;
+                store.table_put(SmallTable::LeaseKeys, &attachment_row(id, number), &key);
+                let key: Arc<[u8]> = key.into();
+                lease.keys.insert(Arc::clone(&key), number);
+                self.keys.insert(key, id);
+            }
+        }
+    }
+
+    fn save(&self, store: &mut Store, id: i64) {
+        let lease = &self.leases[&id];
+        let row = [lease.ttl.to_le_bytes(), lease.remaining.to_le_bytes()].concat();
+        store.table_put(SmallTable::Leases, &id.to_be_bytes(), &row);
+    }
+}
+
+/// Lease id and number of the attachment, both big-endian.
+fn attachment_row(id: i64, number: u64) -> [u8; 16] {
+    let mut row = [0; 16];
+    row[..8].copy_from_slice(&id.to_be_bytes());
+    row[8..].copy_from_slice(&number.to_be_bytes());
+    row
+}

@@ -1,0 +1,15 @@
+//! Leases: keys that live only as long as somebody says so.
+//!
+//! [`Leases`] is the replicated part: which leases there are, how long they were granted for, which keys are attached.
+//! It changes by commands from the log only, the same on every member. [`Deadlines`] is the leader's own part: when each
+//! lease is due, by a clock that is handed in. A keepalive moves a deadline and touches no log; a lease that is due is
+//! revoked by a command, which names the term it was due in, so that a leader of the past revokes nothing.
+
+mod deadlines;
+mod leases;
+
+pub use deadlines::{Deadlines, Renewal};
+pub use leases::{Leases, Touched};
+
+/// The longest a lease can be granted for, in seconds.
+pub const TTL_MAX: i64 = 9_000_000_000;
