@@ -40,6 +40,18 @@ pub enum Unary {
     HashKv,
     /// `Maintenance.Defragment`
     Defragment,
+    /// `Lock.Lock`
+    Lock,
+    /// `Lock.Unlock`
+    Unlock,
+    /// `Election.Campaign`
+    Campaign,
+    /// `Election.Proclaim`
+    Proclaim,
+    /// `Election.Resign`
+    Resign,
+    /// `Election.Leader`
+    Leader,
     /// `Health.Check`
     HealthCheck,
 }
@@ -53,6 +65,8 @@ pub enum Streaming {
     HealthWatch,
     /// `Watch.Watch`
     Watch,
+    /// `Election.Observe`
+    Observe,
     /// `Lease.LeaseKeepAlive`
     LeaseKeepAlive,
     /// `ServerReflection.ServerReflectionInfo`
@@ -96,6 +110,13 @@ pub fn find(path: &str) -> Result<Method, Status> {
         "/etcdserverpb.Maintenance/Hash" => U(Unary::Hash),
         "/etcdserverpb.Maintenance/HashKV" => U(Unary::HashKv),
         "/etcdserverpb.Maintenance/Defragment" => U(Unary::Defragment),
+        "/v3lockpb.Lock/Lock" => U(Unary::Lock),
+        "/v3lockpb.Lock/Unlock" => U(Unary::Unlock),
+        "/v3electionpb.Election/Campaign" => U(Unary::Campaign),
+        "/v3electionpb.Election/Proclaim" => U(Unary::Proclaim),
+        "/v3electionpb.Election/Resign" => U(Unary::Resign),
+        "/v3electionpb.Election/Leader" => U(Unary::Leader),
+        "/v3electionpb.Election/Observe" => S(Streaming::Observe),
         "/grpc.health.v1.Health/Check" => U(Unary::HealthCheck),
         "/grpc.health.v1.Health/Watch" => S(Streaming::HealthWatch),
         "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"

@@ -5,12 +5,15 @@
 
 pub mod call;
 mod cluster;
+mod election;
 pub mod header;
 mod health;
 mod kv;
 mod lease;
+mod lock;
 mod maintenance;
 pub mod method;
+mod queue;
 mod quota;
 mod reflection;
 pub mod validate;
@@ -118,7 +121,12 @@ impl Api {
     ///
     /// # Errors
     /// What the client gets.
-    pub async fn unary(&self, method: Unary, metadata: Metadata, message: Bytes) -> Result<Message, Status> {
+    pub async fn unary(
+        self: Rc<Self>,
+        method: Unary,
+        metadata: Metadata,
+        message: Bytes,
+    ) -> Result<Message, Status> {
         self.check_leader(metadata)?;
         Ok(match method {
             Unary::Range => self.range(message).await?,
@@ -136,6 +144,12 @@ impl Api {
             Unary::Hash => self.hash(message).await?,
             Unary::HashKv => self.hash_kv(message).await?,
             Unary::Defragment => self.defragment(message).await?,
+            Unary::Lock => Box::pin(self.until_stopped(self.lock(message))).await?,
+            Unary::Unlock => self.unlock(message).await?,
+            Unary::Campaign => Box::pin(self.until_stopped(self.campaign(message))).await?,
+            Unary::Proclaim => self.proclaim(message).await?,
+            Unary::Resign => self.resign(message).await?,
+            Unary::Leader => self.leader(message).await?,
             Unary::HealthCheck => health::check(message)?,
         })
     }
@@ -157,6 +171,10 @@ impl Api {
             Streaming::Watch => self.until_stopped(self.watch(requests, &replies)).await,
             Streaming::LeaseKeepAlive => self.until_stopped(self.lease_keep_alive(requests, &replies)).await,
             Streaming::RangeStream => Ok(self.range_stream(only(requests).await?, &replies).await?),
+            Streaming::Observe => {
+                let message = only(requests).await?;
+                self.until_stopped(self.observe(message, &replies)).await
+            }
             Streaming::HealthWatch => {
                 let message = only(requests).await?;
                 self.until_stopped(health::watch(message, &replies)).await

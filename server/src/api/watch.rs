@@ -7,8 +7,9 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use prost::Message as _;
 use revd_engine::mvcc::View;
-use revd_proto::etcdserverpb::WatchRequest;
 use revd_proto::etcdserverpb::watch_request::RequestUnion;
+use revd_proto::etcdserverpb::{WatchCreateRequest, WatchRequest, WatchResponse};
+use revd_proto::mvccpb::Event;
 use tonic::Status;
 
 use crate::api::call::{Message, Replies, Requests};
@@ -132,6 +133,29 @@ impl Drop for OpenStream {
     }
 }
 
+/// A watcher of our own.
+pub(super) struct Following(OpenStream);
+
+impl Following {
+    /// What happened next, and the revision up to which that is everything.
+    ///
+    /// # Errors
+    /// [`Error::Compacted`] when a compaction took it.
+    pub(super) async fn next(&self) -> Result<(i64, Vec<Event>), Error> {
+        loop {
+            std::future::poll_fn(|context| self.0.poll_work(context)).await;
+            match self.0.take() {
+                Some(Reply { revision, content: Content::Events { events, .. }, .. }) => {
+                    return Ok((revision, decoded(WatchResponse::decode(events))?.events));
+                }
+                Some(Reply { content: Content::Compacted(_), .. }) => return Err(Error::Compacted),
+                Some(_) => {}
+                None => self.0.catch_up()?,
+            }
+        }
+    }
+}
+
 /// What a stream waits for.
 enum Turn {
     Work,
@@ -139,6 +163,13 @@ enum Turn {
 }
 
 impl Api {
+    /// Watches on this member's own account.
+    pub(super) fn follow(&self, request: WatchCreateRequest) -> Result<Following, Error> {
+        let stream = self.watches.open();
+        stream.request(RequestUnion::CreateRequest(request))?;
+        Ok(Following(stream))
+    }
+
     /// Serves one watch stream until the client ends it.
     pub(super) async fn watch(
         &self,

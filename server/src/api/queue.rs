@@ -1,0 +1,230 @@
+//! What Lock and Election are made of: callers leave a key under a name, `<name>/<lease in hex>`, and stand in line by the
+//! key's create revision; the oldest key owns the name. The layout is that of etcd's client recipes, so that both can be
+//! used on the same name.
+
+use std::rc::Rc;
+
+use bytes::Bytes;
+use prost::Message as _;
+use revd_engine::mvcc::{Direction, KeyRange, Reader};
+use revd_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
+use revd_proto::etcdserverpb::request_op::Request;
+use revd_proto::etcdserverpb::watch_create_request::FilterType;
+use revd_proto::etcdserverpb::{
+    Compare, DeleteRangeRequest, LeaseGrantRequest, LeaseGrantResponse, PutRequest, RangeRequest, RequestOp,
+    ResponseHeader, TxnRequest, TxnResponse, WatchCreateRequest,
+};
+use revd_proto::mvccpb::KeyValue;
+use tonic::Status;
+
+use crate::api::{Api, decoded};
+use crate::apply::command::Kind;
+use crate::error::Error;
+use crate::read::range::stored;
+
+/// Seconds of a lease that is granted to a caller who names none; it is not kept alive here.
+const SESSION_TTL: i64 = 60;
+
+/// Errors of these two services reach clients without their own code: etcd's come through a client of its own.
+pub(super) fn unknown(error: &Error) -> Status {
+    Status::unknown(error.to_string())
+}
+
+/// A key in the line of a name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Place {
+    /// `<name>/`
+    pub(super) prefix: Bytes,
+    /// `<name>/<lease>`
+    pub(super) key: Bytes,
+    pub(super) lease: i64,
+    /// Its create revision.
+    pub(super) revision: i64,
+}
+
+/// Gives a place up, unless its caller is done with waiting.
+pub(super) struct Waiting {
+    api: Rc<Api>,
+    place: Option<Place>,
+}
+
+impl Waiting {
+    pub(super) fn new(api: &Rc<Api>, place: &Place) -> Self {
+        Self { api: Rc::clone(api), place: Some(place.clone()) }
+    }
+
+    /// The place is kept.
+    pub(super) fn done(mut self) {
+        self.place = None;
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        let Some(place) = self.place.take() else { return };
+        let resign = resignation(place.key, place.revision).encode_to_vec().into();
+        // Nobody waits for the outcome. If it is not accepted the lease's end removes the key.
+        drop(self.api.proposals.submit(Kind::Txn, resign, false));
+    }
+}
+
+/// The key exists since this revision; 0: it does not exist.
+pub(super) fn created_at(key: &Bytes, revision: i64) -> Compare {
+    Compare {
+        key: key.clone(),
+        target: CompareTarget::Create as i32,
+        result: CompareResult::Equal as i32,
+        target_union: Some(TargetUnion::CreateRevision(revision)),
+        range_end: Bytes::new(),
+    }
+}
+
+/// One operation of a transaction.
+pub(super) fn op(request: Request) -> RequestOp {
+    RequestOp { request: Some(request) }
+}
+
+/// Deletes a key if it is still the one of this revision.
+pub(super) fn resignation(key: Bytes, revision: i64) -> TxnRequest {
+    let delete = DeleteRangeRequest { key: key.clone(), ..DeleteRangeRequest::default() };
+    TxnRequest {
+        compare: vec![created_at(&key, revision)],
+        success: vec![op(Request::RequestDeleteRange(delete))],
+        failure: Vec::new(),
+    }
+}
+
+/// The prefix under which a name's keys are.
+pub(super) fn prefix(name: &Bytes) -> Bytes {
+    [name, &b"/"[..]].concat().into()
+}
+
+/// Where a prefix ends.
+pub(super) fn prefix_end(prefix: &[u8]) -> Vec<u8> {
+    let mut end = prefix.to_vec();
+    while let Some(last) = end.last_mut() {
+        if *last < u8::MAX {
+            *last += 1;
+            return end;
+        }
+        end.pop();
+    }
+    vec![0] // to the end of all keys
+}
+
+/// The oldest key of a line.
+pub(super) fn oldest(reader: &Reader<'_>, prefix: &[u8]) -> Result<Option<KeyValue>, Error> {
+    let end = prefix_end(prefix);
+    let keys = reader.scan(KeyRange::from_wire(prefix, &end), i64::MAX, Direction::Forward);
+    let Some((key, meta)) = keys.min_by_key(|(_, meta)| meta.create_revision) else { return Ok(None) };
+    let stored = stored(reader, meta)?;
+    Ok(Some(KeyValue {
+        key: Bytes::copy_from_slice(key),
+        create_revision: meta.create_revision,
+        mod_revision: meta.modified.main,
+        version: meta.version,
+        value: Bytes::copy_from_slice(stored.value),
+        lease: stored.stamp.lease,
+    }))
+}
+
+impl Api {
+    /// The header of a reply that is not from the log.
+    pub(super) fn header(&self, revision: i64) -> ResponseHeader {
+        ResponseHeader {
+            cluster_id: self.identity.cluster,
+            member_id: self.identity.member,
+            revision,
+            raft_term: self.status.term.load(),
+        }
+    }
+
+    /// Carries out a transaction of our own.
+    pub(super) async fn run_txn(&self, txn: &TxnRequest) -> Result<TxnResponse, Error> {
+        let reply = self.txn(txn.encode_to_vec().into()).await?.concat();
+        decoded(TxnResponse::decode(&reply[..]))
+    }
+
+    /// Takes a place in the line of a name, or finds the one the lease has; with the transaction's reply.
+    pub(super) async fn stand_in_line(
+        &self,
+        name: &Bytes,
+        lease: i64,
+        value: &Bytes,
+    ) -> Result<(Place, TxnResponse), Error> {
+        let lease = self.session(lease).await?;
+        let prefix = prefix(name);
+        let sign = if lease < 0 { "-" } else { "" };
+        let key: Bytes =
+            [&prefix[..], format!("{sign}{:x}", lease.unsigned_abs()).as_bytes()].concat().into();
+        let put = PutRequest { key: key.clone(), value: value.clone(), lease, ..PutRequest::default() };
+        let get = RangeRequest { key: key.clone(), ..RangeRequest::default() };
+        let txn = TxnRequest {
+            compare: vec![created_at(&key, 0)],
+            success: vec![op(Request::RequestPut(put))],
+            failure: vec![op(Request::RequestRange(get))],
+        };
+        let reply = self.run_txn(&txn).await?;
+        let revision = match found(&reply) {
+            Some(kv) => kv.create_revision,
+            None => reply.header.as_ref().map_or(0, |header| header.revision),
+        };
+        Ok((Place { prefix, key, lease, revision }, reply))
+    }
+
+    /// The lease a caller names, or a new one.
+    pub(super) async fn session(&self, lease: i64) -> Result<i64, Error> {
+        if lease != 0 {
+            return Ok(lease);
+        }
+        let request = LeaseGrantRequest { ttl: SESSION_TTL, id: 0 };
+        let reply = self.lease_grant(request.encode_to_vec().into()).await?.concat();
+        Ok(decoded(LeaseGrantResponse::decode(&reply[..]))?.id)
+    }
+
+    /// Waits until nobody stands before a place. Costs nothing while waiting: the one before is watched.
+    pub(super) async fn wait_for_turn(&self, place: &Place) -> Result<(), Error> {
+        let end = prefix_end(&place.prefix);
+        loop {
+            let before = {
+                let view = self.view_for_reading(false)?;
+                let reader = view.reader();
+                let line = KeyRange::from_wire(&place.prefix, &end);
+                let keys = reader.scan(line, i64::MAX, Direction::Forward);
+                keys.filter(|(_, meta)| meta.create_revision < place.revision)
+                    .max_by_key(|(_, meta)| meta.create_revision)
+                    .map(|(key, _)| (Bytes::copy_from_slice(key), view.revision()))
+            };
+            let Some((key, seen)) = before else { return Ok(()) };
+            let request = WatchCreateRequest {
+                key,
+                start_revision: seen + 1,
+                filters: vec![FilterType::Noput as i32],
+                ..WatchCreateRequest::default()
+            };
+            let watching = self.follow(request)?;
+            watching.next().await?;
+        }
+    }
+}
+
+/// The key a transaction found instead of making it.
+pub(super) fn found(reply: &TxnResponse) -> Option<&KeyValue> {
+    use revd_proto::etcdserverpb::response_op::Response;
+    match reply.responses.first()?.response.as_ref()? {
+        Response::ResponseRange(range) => range.kvs.first(),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_prefix_ends_where_the_next_one_begins() {
+        assert_eq!(prefix_end(b"a/"), b"a0");
+        assert_eq!(prefix_end(b"a\xff\xff"), b"b");
+        assert_eq!(prefix_end(b"\xff"), b"\0");
+    }
+}
