@@ -184,7 +184,11 @@ impl Hub {
         revision: i64,
     ) -> Result<()> {
         let matched = std::mem::take(&mut self.groups[group].matched);
-        let Some(first) = matched.first().map(|at| changes[*at].revision) else { return Ok(()) };
+        let revision_of = |at: &usize| changes[*at].revision;
+        let (Some(first), Some(last)) = (matched.first().map(revision_of), matched.last().map(revision_of))
+        else {
+            return Ok(());
+        };
         let encode = |selection, from: i64| {
             let wanted = matched.iter().map(|at| &changes[*at]).filter(|change| change.revision >= from);
             encode_all(wanted, selection, reader, limits::WATCH_RESPONSE_BYTES)
@@ -194,6 +198,10 @@ impl Hub {
         while let Some(slot) = self.groups[group].live.get(position).copied() {
             let watcher = &mut self.watchers[slot];
             let stream = &mut self.streams[watcher.stream];
+            if watcher.next > last {
+                position += 1; // it begins later
+                continue;
+            }
             if !stream.has_room() {
                 watcher.next = watcher.next.max(first);
                 self.take_out(slot);

@@ -189,8 +189,10 @@ impl Hub {
     pub fn request_progress(&mut self, id: StreamId, view: &View) -> Result<()> {
         self.advance(view)?;
         let stream = &mut self.streams[id.0];
-        let up_to_date = |slot: &usize| self.watchers[*slot].is_up_to_date(self.revision);
-        let mut slots = stream.ids.values().flatten().peekable();
+        // As in etcd, one that a compaction has ended counts as behind until the client cancels it.
+        let up_to_date =
+            |slot: &Option<usize>| slot.is_some_and(|slot| self.watchers[slot].is_up_to_date(self.revision));
+        let mut slots = stream.ids.values().peekable();
         if slots.peek().is_some() && slots.all(up_to_date) {
             stream.push(Reply { watch_id: NO_WATCHER, revision: self.revision, content: Content::Progress });
         }

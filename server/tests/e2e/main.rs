@@ -18,3 +18,4 @@ mod quota;
 mod reads;
 mod standard_services;
 mod start_and_stop;
+mod watch_differential;

@@ -3,7 +3,11 @@
 use bytes::Bytes;
 use revd_proto::etcdserverpb::cluster_client::ClusterClient;
 use revd_proto::etcdserverpb::kv_client::KvClient;
+use revd_proto::etcdserverpb::lease_client::LeaseClient;
 use revd_proto::etcdserverpb::maintenance_client::MaintenanceClient;
+use revd_proto::etcdserverpb::watch_client::WatchClient;
+use revd_proto::etcdserverpb::watch_request::RequestUnion;
+use revd_proto::etcdserverpb::{WatchRequest, WatchResponse};
 use revd_proto::raw::RawCodec;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status};
@@ -15,6 +19,31 @@ pub struct Client {
     pub kv: KvClient<Channel>,
     pub maintenance: MaintenanceClient<Channel>,
     pub cluster: ClusterClient<Channel>,
+    pub watch: WatchClient<Channel>,
+    pub lease: LeaseClient<Channel>,
+}
+
+/// One watch call: requests go in, responses come out in the background.
+pub struct WatchStream {
+    requests: tokio::sync::mpsc::UnboundedSender<WatchRequest>,
+    responses: tokio::sync::mpsc::UnboundedReceiver<Result<WatchResponse, Status>>,
+}
+
+impl WatchStream {
+    pub fn ask(&self, request: RequestUnion) {
+        self.requests.send(WatchRequest { request_union: Some(request) }).unwrap();
+    }
+
+    /// The next response; none if nothing comes for so long.
+    pub async fn next_within(&mut self, wait: std::time::Duration) -> Option<Result<WatchResponse, Status>> {
+        tokio::time::timeout(wait, self.responses.recv()).await.ok().flatten()
+    }
+
+    /// The next response, which must come.
+    pub async fn next(&mut self) -> WatchResponse {
+        let wait = std::time::Duration::from_secs(30);
+        self.next_within(wait).await.expect("a response").expect("a good response")
+    }
 }
 
 /// Connects; there must be a server.
@@ -24,11 +53,35 @@ pub async fn connect(endpoint: &str) -> Client {
         kv: KvClient::new(channel.clone()).max_decoding_message_size(usize::MAX),
         maintenance: MaintenanceClient::new(channel.clone()),
         cluster: ClusterClient::new(channel.clone()),
+        watch: WatchClient::new(channel.clone()).max_decoding_message_size(usize::MAX),
+        lease: LeaseClient::new(channel.clone()),
         channel,
     }
 }
 
 impl Client {
+    /// Opens a watch call. There is no response before there is a request.
+    pub fn open_watch(&self) -> WatchStream {
+        let (requests, receiver) = tokio::sync::mpsc::unbounded_channel();
+        let (sender, responses) = tokio::sync::mpsc::unbounded_channel();
+        let mut watch = self.watch.clone();
+        tokio::spawn(async move {
+            let requests = tokio_stream::wrappers::UnboundedReceiverStream::new(receiver);
+            let mut stream = match watch.watch(requests).await {
+                Ok(response) => response.into_inner(),
+                Err(status) => return drop(sender.send(Err(status))),
+            };
+            loop {
+                match stream.message().await {
+                    Ok(Some(response)) => drop(sender.send(Ok(response))),
+                    Ok(None) => return,
+                    Err(status) => return drop(sender.send(Err(status))),
+                }
+            }
+        });
+        WatchStream { requests, responses }
+    }
+
     /// Calls any method with any bytes.
     pub async fn raw(
         &self,

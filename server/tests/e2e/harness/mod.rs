@@ -4,7 +4,7 @@ mod clients;
 mod peers;
 mod process;
 
-pub use clients::{Client, connect};
+pub use clients::{Client, WatchStream, connect};
 pub use peers::{Peers, peers};
 pub use process::{Server, TempDir, free_address};
 pub use revd_engine::random::Random;

@@ -1,0 +1,297 @@
+//! The hub of watches against a model, in one thread: every kind of watcher, stalled streams, checkpoints, compactions.
+//! And the checker itself against spoiled transcripts.
+
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
+
+mod checker;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+use checker::{History, Transcript, mutants};
+use prost::Message as _;
+use revd::watch::{Content, Hub, HubLimits, Reply, StreamId};
+use revd_engine::db::DbOptions;
+use revd_engine::disk::SimDisk;
+use revd_engine::mvcc::{Applied, CheckpointKind, KeyRange, Store};
+use revd_engine::random::Random;
+use revd_proto::etcdserverpb::{ResponseHeader, WatchCreateRequest, WatchResponse};
+use revd_proto::mvccpb::event::EventType;
+use revd_proto::mvccpb::{Event, KeyValue};
+
+const KEYS: u64 = 12;
+
+/// A stream and its watchers' transcripts, by id.
+struct Client {
+    stream: StreamId,
+    watching: BTreeMap<i64, Transcript>,
+    /// Requests whose answer has not been taken yet.
+    asked: Vec<WatchCreateRequest>,
+}
+
+struct Sim {
+    random: Random,
+    store: Store,
+    hub: Hub,
+    history: History,
+    clients: Vec<Client>,
+    /// Watchers that are over.
+    over: Vec<Transcript>,
+    tick: u64,
+}
+
+fn key(number: u64) -> Vec<u8> {
+    vec![b'a' + u8::try_from(number / 4).unwrap(), b'0' + u8::try_from(number % 4).unwrap()]
+}
+
+impl Sim {
+    fn new(seed: u64) -> Self {
+        let store = Store::open(Arc::new(SimDisk::new()), DbOptions { page_bytes_if_new: 512 }).unwrap();
+        Self {
+            random: Random::new(seed),
+            store,
+            hub: Hub::new(HubLimits { fragment_bytes: 300_000 }),
+            history: History::default(),
+            clients: Vec::new(),
+            over: Vec::new(),
+            tick: 0,
+        }
+    }
+
+    /// A transaction of a few changes.
+    fn write(&mut self) {
+        let index = self.store.applied().index + 1;
+        let mut txn = self.store.begin();
+        let main = txn.revision() + 1;
+        let mut events = Vec::new();
+        for _ in 0..=self.random.below(3) {
+            let key = key(self.random.below(KEYS));
+            if self.random.one_in(4) {
+                let deleted = txn.delete_range(KeyRange::One(&key));
+                events.extend(deleted.into_iter().map(|(key, _)| Event {
+                    r#type: EventType::Delete as i32,
+                    kv: Some(KeyValue { key: key.into(), mod_revision: main, ..KeyValue::default() }),
+                    prev_kv: None,
+                }));
+                continue;
+            }
+            let len = if self.random.one_in(3) { 150_000 } else { self.random.below(40) };
+            let value = vec![self.random.byte(); usize::try_from(len).unwrap()];
+            let meta = txn.put(&key, &value, 0).meta;
+            let kv = KeyValue {
+                key: key.into(),
+                create_revision: meta.create_revision,
+                mod_revision: main,
+                version: meta.version,
+                value: value.into(),
+                lease: 0,
+            };
+            events.push(Event { r#type: EventType::Put as i32, kv: Some(kv), prev_kv: None });
+        }
+        txn.commit();
+        self.store.set_applied(Applied { index, term: 1 });
+        events.into_iter().for_each(|event| self.history.push(event));
+    }
+
+    fn request(&mut self) -> WatchCreateRequest {
+        let start = key(self.random.below(KEYS));
+        let end = key(self.random.below(KEYS));
+        let now = self.store.revision();
+        let some =
+            |random: &mut Random, below: i64| i64::try_from(random.below(below.unsigned_abs())).unwrap();
+        WatchCreateRequest {
+            range_end: match self.random.below(4) {
+                0 => Vec::new(),
+                1 => vec![0],
+                2 => vec![start[0] + 1],
+                _ => end,
+            }
+            .into(),
+            key: start.into(),
+            start_revision: match self.random.below(5) {
+                0 | 1 => 0,
+                2 => now + 1 + some(&mut self.random, 20),
+                3 => self.history.compacted + some(&mut self.random, 3) - 1,
+                _ => 1 + some(&mut self.random, now),
+            },
+            filters: (0..2).filter(|_| self.random.one_in(5)).collect(),
+            prev_kv: self.random.one_in(2),
+            fragment: self.random.one_in(3),
+            progress_notify: self.random.one_in(3),
+            watch_id: if self.random.one_in(4) { some(&mut self.random, 20) } else { 0 },
+        }
+    }
+
+    fn step(&mut self) {
+        if self.clients.len() < 6 || self.random.one_in(400) {
+            let stream = self.hub.open();
+            self.clients.push(Client { stream, watching: BTreeMap::new(), asked: Vec::new() });
+        }
+        let client = usize::try_from(self.random.below(self.clients.len() as u64)).unwrap();
+        let stream = self.clients[client].stream;
+        match self.random.below(20) {
+            0..=6 => self.write(),
+            7 | 8 => self.hub.advance(&self.store.view()).unwrap(),
+            9 => {
+                let request = self.request();
+                self.clients[client].asked.push(request.clone());
+                self.hub.create(stream, &request, &self.store.view()).unwrap();
+            }
+            10 if !self.clients[client].watching.is_empty() => {
+                let ids: Vec<i64> = self.clients[client].watching.keys().copied().collect();
+                let id = self.random.pick(&ids);
+                self.hub.cancel(stream, id, &self.store.view()).unwrap();
+            }
+            11 => self.hub.request_progress(stream, &self.store.view()).unwrap(),
+            12 => {
+                self.tick += 1;
+                self.hub.tick(self.tick, &self.store.view()).unwrap();
+            }
+            13..=15 => self.read(client),
+            16 | 17 => self.hub.catch_up(stream, &self.store.view()).unwrap(),
+            18 if self.random.one_in(3) => {
+                let checkpoint = self.store.checkpoint(CheckpointKind::Auto);
+                if let Some(checkpoint) = checkpoint {
+                    let written = checkpoint.write().unwrap();
+                    self.store.finish_checkpoint(written);
+                }
+            }
+            19 if self.random.one_in(15) => {
+                let span = (self.store.revision() - self.history.compacted).unsigned_abs();
+                let revision = self.history.compacted + i64::try_from(self.random.below(span + 1)).unwrap();
+                if self.store.compact(revision).is_ok() {
+                    self.history.compacted = revision;
+                }
+            }
+            _ if self.random.one_in(100) => {
+                let client = self.clients.swap_remove(client);
+                self.over.extend(client.watching.into_values());
+                self.hub.close(client.stream);
+            }
+            _ => {}
+        }
+    }
+
+    /// Takes what waits for a client.
+    fn read(&mut self, client: usize) {
+        let client = &mut self.clients[client];
+        while let Some(reply) = self.hub.take(client.stream) {
+            let (watch_id, response) = decoded(&reply);
+            if response.created {
+                let mut transcript = Transcript::new(client.asked.remove(0));
+                transcript.responses.push(response);
+                if matches!(reply.content, Content::Refused(_)) {
+                    self.over.push(transcript);
+                } else {
+                    client.watching.insert(watch_id, transcript);
+                }
+            } else if watch_id == -1 {
+                client.watching.values_mut().for_each(|watcher| watcher.responses.push(response.clone()));
+            } else if let Some(watcher) = client.watching.get_mut(&watch_id) {
+                let ends = response.canceled;
+                watcher.responses.push(response);
+                if ends {
+                    self.over.extend(client.watching.remove(&watch_id));
+                }
+            }
+        }
+    }
+
+    /// Lets everybody read to the end; all transcripts.
+    fn finish(mut self) -> (History, Vec<Transcript>) {
+        self.hub.advance(&self.store.view()).unwrap();
+        for client in 0..self.clients.len() {
+            let stream = self.clients[client].stream;
+            for round in 0.. {
+                assert!(round < 100_000, "a watcher does not get anywhere");
+                self.read(client);
+                if !self.hub.has_work(stream, &std::task::Context::from_waker(std::task::Waker::noop())) {
+                    break;
+                }
+                self.hub.catch_up(stream, &self.store.view()).unwrap();
+            }
+        }
+        assert_eq!(self.hub.counts().lagging, 0);
+        let end = self.store.revision();
+        for client in self.clients {
+            self.over.extend(client.watching.into_values().map(|mut watcher| {
+                watcher.complete_to = Some(end);
+                watcher
+            }));
+            self.hub.close(client.stream);
+        }
+        assert_eq!((self.hub.counts().watchers, self.hub.counts().streams), (0, 0), "nothing is left behind");
+        (self.history, self.over)
+    }
+}
+
+fn decoded(reply: &Reply) -> (i64, WatchResponse) {
+    let mut response = WatchResponse::default();
+    match &reply.content {
+        Content::Created => response.created = true,
+        Content::Refused(reason) => {
+            (response.created, response.canceled) = (true, true);
+            response.cancel_reason = (*reason).to_owned();
+        }
+        Content::Canceled => response.canceled = true,
+        Content::Compacted(revision) => {
+            (response.canceled, response.compact_revision) = (true, *revision);
+        }
+        Content::Progress => {}
+        Content::Events { events, fragment } => {
+            response = WatchResponse::decode(Bytes::clone(events)).unwrap();
+            response.fragment = *fragment;
+        }
+    }
+    response.watch_id = reply.watch_id;
+    response.header = Some(ResponseHeader { revision: reply.revision, ..ResponseHeader::default() });
+    (reply.watch_id, response)
+}
+
+#[test]
+fn watchers_are_told_of_everything_once_and_in_order() {
+    let seeds = std::env::var("REVD_WATCH_SEEDS").map_or(12, |text| text.parse().unwrap());
+    let (mut told, mut ends) = (0, BTreeMap::<&str, usize>::new());
+    for seed in 0..seeds {
+        let mut sim = Sim::new(seed);
+        for _ in 0..6_000 {
+            sim.step();
+        }
+        let (history, transcripts) = sim.finish();
+        for transcript in &transcripts {
+            told += transcript.check(&history).unwrap_or_else(|problem| {
+                panic!("seed {seed}, {:?}: {problem:.2000}", transcript.request);
+            });
+            let last = transcript.responses.last();
+            *ends
+                .entry(match last {
+                    Some(last) if last.created && last.canceled => "refused",
+                    Some(last) if last.compact_revision != 0 => "compacted",
+                    Some(last) if last.canceled => "canceled",
+                    _ => "alive",
+                })
+                .or_default() += 1;
+        }
+    }
+    println!("{seeds} seeds, {told} events told, watchers by their end: {ends:?}");
+    assert!(told > 1_000 && ends.len() == 4, "too little happened");
+}
+
+#[test]
+fn the_checker_finds_what_is_wrong() {
+    let mut sim = Sim::new(77);
+    for _ in 0..6_000 {
+        sim.step();
+    }
+    let (history, transcripts) = sim.finish();
+    let mut found = BTreeMap::<&str, usize>::new();
+    for transcript in transcripts.iter().filter(|transcript| transcript.complete_to.is_some()) {
+        for (name, mutant) in mutants(transcript, history.revision()) {
+            assert!(mutant.check(&history).is_err(), "{name}: not found in {:?}", transcript.request);
+            *found.entry(name).or_default() += 1;
+        }
+    }
+    println!("spoiled and found: {found:?}");
+    assert_eq!(found.len(), 6, "every kind of mutant: {found:?}");
+}
