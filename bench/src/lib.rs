@@ -1,6 +1,12 @@
-//! What benchmarks share: keys and values of a fixed shape.
+//! What benchmarks share: both servers, a light client, tables, keys and values of a fixed shape.
 //!
-//! `src/side_by_side` compares whole servers, `benches` measures single paths.
+//! `src/side_by_side` compares whole servers, `src/watches` watches and leases of both, `benches` measures single paths.
+
+#![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+
+pub mod h2load;
+pub mod servers;
+pub mod table;
 
 use bytes::Bytes;
 

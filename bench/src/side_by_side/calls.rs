@@ -1,6 +1,6 @@
 //! Large calls, and loading the keys for them.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use anyhow::Context as _;
 use bytes::Bytes;
@@ -13,8 +13,8 @@ use revd_proto::etcdserverpb::{PutRequest, RangeRequest, RequestOp, TxnRequest};
 use revd_proto::raw::RawCodec;
 use tonic::transport::{Channel, Endpoint};
 
-use crate::servers::Server;
-use crate::table::Measured;
+use revd_bench::servers::Server;
+use revd_bench::table::Measured;
 
 /// Puts in a transaction, and transactions at a time, while keys are loaded.
 const LOAD_BATCH: usize = 100;
@@ -106,16 +106,4 @@ pub async fn read(server: &Server, read: Read, times: u32) -> anyhow::Result<Mea
     let cpu_per_call = (server.cpu() - before) / times;
     latencies.sort_unstable();
     Ok(Measured { cpu_per_call, latency: latencies[latencies.len() / 2] })
-}
-
-/// A duration in the unit that suits it.
-pub fn shown(duration: Duration) -> String {
-    let micros = duration.as_secs_f64() * 1e6;
-    if micros < 100.0 {
-        format!("{micros:.1} us")
-    } else if micros < 10_000.0 {
-        format!("{micros:.0} us")
-    } else {
-        format!("{:.1} ms", micros / 1e3)
-    }
 }

@@ -4,7 +4,7 @@ use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
 use crate::calls;
-use crate::servers::Server;
+use revd_bench::servers::Server;
 
 /// How long both are left alone before memory is looked at.
 const SETTLE: Duration = Duration::from_secs(5);

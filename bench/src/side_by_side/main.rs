@@ -13,13 +13,11 @@
 
 mod calls;
 mod footprint;
-mod h2load;
-mod servers;
-mod table;
 
 use anyhow::Context as _;
-use servers::Server;
-use table::{Measured, Table};
+use revd_bench::servers::Server;
+use revd_bench::table::{Measured, Table, machine};
+use revd_bench::{h2load, servers};
 
 /// What is to be done.
 struct Options {
@@ -62,9 +60,9 @@ async fn main() -> anyhow::Result<()> {
 fn small_calls(options: &Options, both: [&Server; 2], table: &mut Table) -> anyhow::Result<()> {
     let messages = h2load::Messages::write()?;
     for (work, message, method) in [
-        ("put 256 B", h2load::Message::Put, "Put"),
-        ("get, linearizable", h2load::Message::Get, "Range"),
-        ("get, serializable", h2load::Message::SerializableGet, "Range"),
+        ("put 256 B", h2load::Message::Put, "KV/Put"),
+        ("get, linearizable", h2load::Message::Get, "KV/Range"),
+        ("get, serializable", h2load::Message::SerializableGet, "KV/Range"),
     ] {
         for (callers, connections, streams, share) in [(1, 1, 1, 10), (100, 10, 10, 1), (1000, 50, 20, 1)] {
             let label = format!("{work}, {callers} caller{}", if callers == 1 { "" } else { "s" });
@@ -85,7 +83,7 @@ fn small_calls(options: &Options, both: [&Server; 2], table: &mut Table) -> anyh
         let callers = if calls == options.calls { 10 } else { 1 };
         for _ in 0..options.rounds {
             for server in both {
-                let load = h2load::Load { method: "Txn", connections: 10, streams: callers, calls };
+                let load = h2load::Load { method: "KV/Txn", connections: 10, streams: callers, calls };
                 table.add(label, server.name, h2load::run(server, &messages, message, load)?);
             }
         }
@@ -117,12 +115,4 @@ async fn ranges(options: &Options, both: [&Server; 2], table: &mut Table) -> any
         table.progress(&label);
     }
     Ok(())
-}
-
-fn machine() -> String {
-    let cpus = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
-    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let model = info.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("");
-    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    format!("{cpus} x {}, Linux {}", model.trim_start_matches([' ', '\t', ':']), kernel.trim())
 }

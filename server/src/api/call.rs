@@ -27,6 +27,22 @@ pub trait Requests {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Status>>>;
 }
 
+/// The message of a call with one request, once the client has said that there is no more. Answering before that would
+/// leave the client's last words to a call that is gone: HTTP/2 counts that as an error, and ends the connection of a client
+/// that makes many.
+///
+/// # Errors
+/// What the client gets.
+pub async fn only(requests: &mut dyn Requests) -> Result<Bytes, Status> {
+    let first = std::future::poll_fn(|context| requests.poll_next(context)).await;
+    let message = first.unwrap_or_else(|| Err(Status::internal("the call has no request message")))?;
+    match std::future::poll_fn(|context| requests.poll_next(context)).await {
+        None => Ok(message),
+        Some(Err(status)) => Err(status),
+        Some(Ok(_)) => Err(Status::internal("the call has more than one request message")),
+    }
+}
+
 /// Where a call with a stream of replies puts them. Bounded: a slow client makes the call wait.
 #[derive(Debug, Clone)]
 pub struct Replies(Rc<RefCell<Queue>>);

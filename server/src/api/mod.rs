@@ -27,7 +27,7 @@ use bytes::Bytes;
 use revd_engine::mvcc::View;
 use tonic::Status;
 
-use crate::api::call::{Message, Metadata, Replies, Requests};
+use crate::api::call::{Message, Metadata, Replies, Requests, only};
 use crate::api::header::{Identity, with_header};
 use crate::api::lease::LeaseIds;
 use crate::api::method::{Streaming, Unary};
@@ -162,7 +162,7 @@ impl Api {
         self: Rc<Self>,
         method: Streaming,
         metadata: Metadata,
-        requests: Box<dyn Requests>,
+        mut requests: Box<dyn Requests>,
         replies: Replies,
     ) -> Result<(), Status> {
         self.check_leader(metadata)?;
@@ -170,13 +170,13 @@ impl Api {
             Streaming::Reflection => reflection::serve(requests, &replies).await,
             Streaming::Watch => self.until_stopped(self.watch(requests, &replies)).await,
             Streaming::LeaseKeepAlive => self.until_stopped(self.lease_keep_alive(requests, &replies)).await,
-            Streaming::RangeStream => Ok(self.range_stream(only(requests).await?, &replies).await?),
+            Streaming::RangeStream => Ok(self.range_stream(only(&mut *requests).await?, &replies).await?),
             Streaming::Observe => {
-                let message = only(requests).await?;
+                let message = only(&mut *requests).await?;
                 self.until_stopped(self.observe(message, &replies)).await
             }
             Streaming::HealthWatch => {
-                let message = only(requests).await?;
+                let message = only(&mut *requests).await?;
                 self.until_stopped(health::watch(message, &replies)).await
             }
         }
@@ -249,12 +249,6 @@ impl Api {
     fn reply(&self, revision: i64, body: Vec<Bytes>) -> Message {
         with_header(self.identity, revision, self.status.term.load(), body)
     }
-}
-
-/// The message of a call with one request.
-async fn only(mut requests: Box<dyn Requests>) -> Result<Bytes, Status> {
-    let first = std::future::poll_fn(|context| requests.poll_next(context)).await;
-    first.unwrap_or_else(|| Err(Status::internal("the call has no request message")))
 }
 
 fn decoded<T>(result: Result<T, prost::DecodeError>) -> Result<T, Error> {

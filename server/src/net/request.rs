@@ -10,7 +10,7 @@ use http_body::Body as _;
 use hyper::body::Incoming;
 use tonic::Status;
 
-use crate::api::call::Requests;
+use crate::api::call::{self, Requests};
 use crate::limits;
 
 const PREFIX_BYTES: usize = 5;
@@ -48,10 +48,7 @@ impl Messages {
     /// # Errors
     /// What the client gets.
     pub(super) async fn only(mut self) -> Result<Bytes, Status> {
-        match std::future::poll_fn(|context| self.poll_message(context)).await {
-            Some(message) => message,
-            None => Err(Status::internal("the call has no request message")),
-        }
+        call::only(&mut self).await
     }
 
     fn poll_message(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {

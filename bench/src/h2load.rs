@@ -3,13 +3,13 @@
 use std::process::Command;
 use std::time::Duration;
 
+use crate::{key, value};
 use anyhow::{Context as _, bail};
 use bytes::{BufMut as _, Bytes};
 use prost::Message as _;
-use revd_bench::{key, value};
 use revd_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use revd_proto::etcdserverpb::request_op::Request as Op;
-use revd_proto::etcdserverpb::{Compare, PutRequest, RangeRequest, RequestOp, TxnRequest};
+use revd_proto::etcdserverpb::{Compare, LeaseGrantRequest, PutRequest, RangeRequest, RequestOp, TxnRequest};
 
 use crate::servers::Server;
 use crate::table::Measured;
@@ -24,6 +24,8 @@ pub enum Message {
     Swap,
     /// A hundred puts in a transaction.
     Bulk,
+    /// A new lease.
+    Grant,
 }
 
 /// The requests as files, as h2load wants them.
@@ -32,6 +34,7 @@ pub struct Messages(tempfile::TempDir);
 /// How they are sent.
 #[derive(Clone, Copy)]
 pub struct Load {
+    /// Service and method.
     pub method: &'static str,
     pub connections: u32,
     pub streams: u32,
@@ -54,6 +57,7 @@ impl Message {
             Self::SerializableGet => "serializable-get",
             Self::Swap => "swap",
             Self::Bulk => "bulk",
+            Self::Grant => "grant",
         }
     }
 }
@@ -70,6 +74,7 @@ impl Messages {
             (Message::SerializableGet, serializable.encode_to_vec()),
             (Message::Swap, swap().encode_to_vec()),
             (Message::Bulk, bulk().encode_to_vec()),
+            (Message::Grant, LeaseGrantRequest { ttl: 3600, id: 0 }.encode_to_vec()),
         ] {
             std::fs::write(dir.path().join(message.file()), framed(&bytes))?;
         }
@@ -114,7 +119,7 @@ pub fn run(server: &Server, messages: &Messages, message: Message, load: Load) -
         .args(["-m", &load.streams.to_string(), "-t", "1"])
         .args(["-H", "content-type: application/grpc", "-H", "te: trailers", "-d"])
         .arg(messages.0.path().join(message.file()))
-        .arg(format!("{}/etcdserverpb.KV/{}", server.endpoint(), load.method))
+        .arg(format!("{}/etcdserverpb.{}", server.endpoint(), load.method))
         .output()?;
     let cpu = server.cpu() - before;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -3,8 +3,6 @@
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use crate::calls::shown;
-
 /// One round of one kind of work on one server.
 #[derive(Debug, Clone, Copy)]
 pub struct Measured {
@@ -83,4 +81,25 @@ impl Table {
         }
         out
     }
+}
+
+/// A duration in the unit that suits it.
+pub fn shown(duration: Duration) -> String {
+    let micros = duration.as_secs_f64() * 1e6;
+    if micros < 100.0 {
+        format!("{micros:.1} us")
+    } else if micros < 10_000.0 {
+        format!("{micros:.0} us")
+    } else {
+        format!("{:.1} ms", micros / 1e3)
+    }
+}
+
+/// The machine, in words.
+pub fn machine() -> String {
+    let cpus = std::thread::available_parallelism().map_or(0, std::num::NonZero::get);
+    let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = info.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("");
+    let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    format!("{cpus} x {}, Linux {}", model.trim_start_matches([' ', '\t', ':']), kernel.trim())
 }

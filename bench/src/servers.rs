@@ -84,7 +84,7 @@ fn free_address() -> anyhow::Result<SocketAddr> {
 
 fn spawn(name: &'static str, mut command: Command, address: SocketAddr) -> anyhow::Result<Server> {
     let data = tempfile::Builder::new().prefix("revd-bench-").tempdir_in(root().join("target"))?;
-    command.arg("--data-dir").arg(data.path().join(name)).stdout(Stdio::null()).stderr(Stdio::null());
+    command.arg("--data-dir").arg(data.path().join(name)).stdout(Stdio::null());
     let child = command.spawn().with_context(|| format!("starting {command:?}"))?;
     let server = Server { name, address, command, child, data };
     let start = Instant::now();
@@ -111,7 +111,7 @@ pub fn start(revd_flags: &[String]) -> anyhow::Result<(Server, Server)> {
     };
     let address = free_address()?;
     let mut command = Command::new(root().join("target/release/revd"));
-    command.args(urls(address)).args(revd_flags);
+    command.args(urls(address)).args(["--log-level", "error"]).args(revd_flags);
     let revd = spawn("revd", command, address)?;
     let (address, peer) = (free_address()?, format!("http://{}", free_address()?));
     let mut command = Command::new(Path::new(peers).join("etcd"));
