@@ -1,7 +1,7 @@
 //! Watches and leases of revd and etcd 3.7.1 side by side: fan-out, catching up, memory of idle watchers, keepalives.
 //!
 //! ```text
-//! cargo run --release -p revd-bench --bin watches [-- --rounds 5 --revd-flags "..."]
+//! cargo run --release -p revd-bench --bin watches [-- --rounds 5 --only memory --revd-flags "..."]
 //! ```
 //!
 //! Prints Markdown tables: medians over the rounds, the ratio of revd to etcd and its spread. The client runs on the same
@@ -27,6 +27,7 @@ use revd_proto::etcdserverpb::{PutRequest, WatchCreateRequest};
 struct Options {
     rounds: usize,
     revd_flags: Vec<String>,
+    /// `memory` for the table of idle watchers alone.
     only: String,
 }
 
@@ -39,7 +40,7 @@ fn options() -> anyhow::Result<Options> {
             "--rounds" => options.rounds = value.parse()?,
             "--only" => options.only = value,
             "--revd-flags" => options.revd_flags = value.split_whitespace().map(str::to_owned).collect(),
-            _ => anyhow::bail!("unknown option {arg}: --rounds, --revd-flags"),
+            _ => anyhow::bail!("unknown option {arg}: --rounds, --only, --revd-flags"),
         }
     }
     Ok(options)

@@ -40,9 +40,6 @@ pub async fn table(revd: &Server, etcd: &Server) -> anyhow::Result<String> {
 }
 
 async fn measure(server: &Server) -> anyhow::Result<Figures> {
-    if std::env::var("LOADONLY").is_ok() {
-        load(server).await.context("load only")?;
-    }
     let watcher_bytes = idle(server, 10, 10, 1000).await.context("idle watchers")?;
     let stream_bytes = idle(server, 100, 50, 1).await.context("idle streams")?;
     load(server).await.context("making a long past")?;

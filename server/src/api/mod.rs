@@ -166,18 +166,24 @@ impl Api {
         replies: Replies,
     ) -> Result<(), Status> {
         self.check_leader(metadata)?;
+        // Each in a box of its own: thousands of watch streams should not be as large as the largest of these.
         match method {
-            Streaming::Reflection => reflection::serve(requests, &replies).await,
-            Streaming::Watch => self.until_stopped(self.watch(requests, &replies)).await,
-            Streaming::LeaseKeepAlive => self.until_stopped(self.lease_keep_alive(requests, &replies)).await,
-            Streaming::RangeStream => Ok(self.range_stream(only(&mut *requests).await?, &replies).await?),
+            Streaming::Reflection => Box::pin(reflection::serve(requests, &replies)).await,
+            Streaming::Watch => Box::pin(self.until_stopped(self.watch(requests, &replies))).await,
+            Streaming::LeaseKeepAlive => {
+                Box::pin(self.until_stopped(self.lease_keep_alive(requests, &replies))).await
+            }
+            Streaming::RangeStream => {
+                let message = only(&mut *requests).await?;
+                Ok(Box::pin(self.range_stream(message, &replies)).await?)
+            }
             Streaming::Observe => {
                 let message = only(&mut *requests).await?;
-                self.until_stopped(self.observe(message, &replies)).await
+                Box::pin(self.until_stopped(self.observe(message, &replies))).await
             }
             Streaming::HealthWatch => {
                 let message = only(&mut *requests).await?;
-                self.until_stopped(health::watch(message, &replies)).await
+                Box::pin(self.until_stopped(health::watch(message, &replies))).await
             }
         }
     }

@@ -50,7 +50,8 @@ async fn call(
     match method {
         Method::Unary(method) => {
             let message = messages.only().await?;
-            Ok(ReplyBody::unary(api.unary(method, metadata, message).await?))
+            // In a box, so that the task of a stream is not as large as the largest of these.
+            Ok(ReplyBody::unary(Box::pin(api.unary(method, metadata, message)).await?))
         }
         Method::Streaming(method) => {
             let (replies, queue) = Replies::new();

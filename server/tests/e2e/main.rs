@@ -8,6 +8,8 @@
 
 mod bad_input;
 mod changed_twice;
+#[path = "../checker/mod.rs"]
+mod checker;
 mod differential;
 mod etcd_client;
 mod etcdctl;
@@ -19,3 +21,4 @@ mod reads;
 mod standard_services;
 mod start_and_stop;
 mod watch_differential;
+mod watch_storm;

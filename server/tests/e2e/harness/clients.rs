@@ -26,12 +26,19 @@ pub struct Client {
 /// One watch call: requests go in, responses come out in the background.
 pub struct WatchStream {
     requests: tokio::sync::mpsc::UnboundedSender<WatchRequest>,
-    responses: tokio::sync::mpsc::UnboundedReceiver<Result<WatchResponse, Status>>,
+    responses: tokio::sync::mpsc::Receiver<Result<WatchResponse, Status>>,
+    paused: std::sync::Arc<std::sync::atomic::AtomicBool>,
 }
 
 impl WatchStream {
+    /// Sends a request; into the void if the call is over.
     pub fn ask(&self, request: RequestUnion) {
-        self.requests.send(WatchRequest { request_union: Some(request) }).unwrap();
+        let _ = self.requests.send(WatchRequest { request_union: Some(request) });
+    }
+
+    /// Stops reading from the connection, or goes on.
+    pub fn pause(&self, paused: bool) {
+        self.paused.store(paused, std::sync::atomic::Ordering::Relaxed);
     }
 
     /// The next response; none if nothing comes for so long.
@@ -63,23 +70,32 @@ impl Client {
     /// Opens a watch call. There is no response before there is a request.
     pub fn open_watch(&self) -> WatchStream {
         let (requests, receiver) = tokio::sync::mpsc::unbounded_channel();
-        let (sender, responses) = tokio::sync::mpsc::unbounded_channel();
+        let (sender, responses) = tokio::sync::mpsc::channel(64);
+        let paused = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
+        let pausing = std::sync::Arc::clone(&paused);
         let mut watch = self.watch.clone();
         tokio::spawn(async move {
             let requests = tokio_stream::wrappers::UnboundedReceiverStream::new(receiver);
             let mut stream = match watch.watch(requests).await {
                 Ok(response) => response.into_inner(),
-                Err(status) => return drop(sender.send(Err(status))),
+                Err(status) => return drop(sender.send(Err(status)).await),
             };
             loop {
-                match stream.message().await {
-                    Ok(Some(response)) => drop(sender.send(Ok(response))),
+                while pausing.load(std::sync::atomic::Ordering::Relaxed) {
+                    tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+                }
+                let (message, is_over) = match stream.message().await {
+                    Ok(Some(response)) => (Ok(response), false),
                     Ok(None) => return,
-                    Err(status) => return drop(sender.send(Err(status))),
+                    Err(status) => (Err(status), true),
+                };
+                // Also over when nobody listens any more.
+                if sender.send(message).await.is_err() || is_over {
+                    return;
                 }
             }
         });
-        WatchStream { requests, responses }
+        WatchStream { requests, responses, paused }
     }
 
     /// Calls any method with any bytes.
