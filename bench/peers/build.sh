@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Builds the programs revd is compared with into target/peers: etcd, etcdctl, etcdutl, benchmark.
+# Builds the programs revd is compared with into target/peers: etcd, etcdctl, etcdutl, benchmark; and a program that drives
+# a server with etcd's Go client, interop.
 #
 #   bench/peers/build.sh [--print]     prints "<directory> <etcd version>" on success
 #
@@ -14,7 +15,7 @@ out=$(cd "$out" && pwd)
 exec 9>"$out/.lock"
 flock 9
 
-stamp=$(cat "$here/go.mod" "$here/go.sum" "$here/build.sh" | sha256sum | cut -d' ' -f1)
+stamp=$(cat "$here/go.mod" "$here/go.sum" "$here/build.sh" "$here/interop/main.go" | sha256sum | cut -d' ' -f1)
 report() { echo "$out $("$out/etcd" --version | sed -n 's/^etcd Version: //p')"; }
 if [ "$(cat "$out/.stamp" 2>/dev/null)" = "$stamp" ] && [ -x "$out/etcd" ] && [ -x "$out/etcdctl" ]; then
     report
@@ -30,7 +31,8 @@ from_go() {
     build etcd go.etcd.io/etcd/server/v3 &&
         build etcdctl go.etcd.io/etcd/etcdctl/v3 &&
         build etcdutl go.etcd.io/etcd/etcdutl/v3 &&
-        build benchmark go.etcd.io/etcd/v3/tools/benchmark
+        build benchmark go.etcd.io/etcd/v3/tools/benchmark &&
+        build interop ./interop
 }
 
 from_pypi() {

@@ -38,9 +38,11 @@ struct Storm {
     compacted: Cell<i64>,
     over: Cell<bool>,
     transcripts: RefCell<Vec<Transcript>>,
-    /// Acknowledged writes: revision, key, and the value unless it was a deletion.
-    acknowledged: RefCell<Vec<(i64, Vec<u8>, Option<Vec<u8>>)>>,
+    acknowledged: RefCell<Vec<Written>>,
 }
+
+/// A write that was acknowledged: its revision, key and value; no value for a deletion.
+type Written = (i64, Vec<u8>, Option<Vec<u8>>);
 
 fn key(random: &mut Random) -> Vec<u8> {
     format!("storm/{:03}", random.below(KEYS)).into_bytes()

@@ -1,7 +1,8 @@
 //! Drives a server with the crate etcd-client and checks what comes back.
 
 use etcd_client::{
-    Client, Compare, CompareOp, DeleteOptions, Error, GetOptions, PutOptions, SortOrder, SortTarget, Txn, TxnOp,
+    Client, Compare, CompareOp, DeleteOptions, Error, EventType, GetOptions, PutOptions, SortOrder, SortTarget, Txn,
+    TxnOp, WatchOptions,
 };
 
 #[tokio::main(flavor = "current_thread")]
@@ -34,6 +35,29 @@ async fn main() -> Result<(), Error> {
     client.compact(at, None).await?;
     let gone = client.get("key/1", Some(GetOptions::new().with_revision(at - 1))).await.unwrap_err();
     assert!(gone.to_string().contains("required revision has been compacted"), "{gone}");
+
+    let mut watching = client.watch("key/", Some(WatchOptions::new().with_prefix().with_prev_key())).await?;
+    let lease = client.lease_grant(60, None).await?.id();
+    client.put("key/4", "four", Some(PutOptions::new().with_lease(lease))).await?;
+    let (mut keeper, mut kept) = client.lease_keep_alive(lease).await?;
+    keeper.keep_alive().await?;
+    assert_eq!(kept.message().await?.expect("an answer").ttl(), 60);
+    client.lease_revoke(lease).await?;
+    let mut told = Vec::new();
+    while told.len() < 2 {
+        let response = watching.message().await?.expect("the watch goes on");
+        told.extend(response.events().iter().map(|event| (event.event_type(), event.prev_kv().is_some())));
+    }
+    assert_eq!(told, [(EventType::Put, false), (EventType::Delete, true)]);
+
+    let lock = client.lock("lock", None).await?;
+    assert!(lock.key().starts_with(b"lock/"));
+    client.unlock(lock.key()).await?;
+    let lease = client.lease_grant(60, None).await?.id();
+    let elected = client.campaign("election", "me", lease).await?;
+    assert_eq!(client.leader("election").await?.kv().expect("a leader").value(), b"me");
+    let leader = elected.leader().expect("our key").clone();
+    client.resign(Some(etcd_client::ResignOptions::new().with_leader(leader))).await?;
 
     let deleted = client.delete("key/", Some(DeleteOptions::new().with_prefix())).await?;
     assert_eq!(deleted.deleted(), 3);

@@ -45,12 +45,6 @@ impl WatchStream {
     pub async fn next_within(&mut self, wait: std::time::Duration) -> Option<Result<WatchResponse, Status>> {
         tokio::time::timeout(wait, self.responses.recv()).await.ok().flatten()
     }
-
-    /// The next response, which must come.
-    pub async fn next(&mut self) -> WatchResponse {
-        let wait = std::time::Duration::from_secs(30);
-        self.next_within(wait).await.expect("a response").expect("a good response")
-    }
 }
 
 /// Connects; there must be a server.

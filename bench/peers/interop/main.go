@@ -1,0 +1,246 @@
+// Drives a server with etcd's own Go client: watches, leases, and the recipes made of them. Run against both servers, it
+// has to pass for both.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"time"
+
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.etcd.io/etcd/client/v3/concurrency"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3election/v3electionpb"
+	"go.etcd.io/etcd/server/v3/etcdserver/api/v3lock/v3lockpb"
+	"go.uber.org/zap"
+)
+
+// ctx ends when something hangs.
+var ctx context.Context
+
+func must[T any](value T, err error) T {
+	check(err == nil, "unexpected error: %v", err)
+	return value
+}
+
+func check(holds bool, format string, args ...any) {
+	if !holds {
+		panic(fmt.Sprintf(format, args...))
+	}
+}
+
+func connect(endpoint string) *clientv3.Client {
+	return must(clientv3.New(clientv3.Config{
+		Endpoints: []string{endpoint}, DialTimeout: 5 * time.Second, Logger: zap.NewNop(),
+	}))
+}
+
+func main() {
+	check(len(os.Args) == 2, "usage: interop <endpoint>")
+	var cancel context.CancelFunc
+	ctx, cancel = context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	client, other := connect(os.Args[1]), connect(os.Args[1])
+	for name, part := range map[string]func(client, other *clientv3.Client){
+		"watch": watch, "past and compaction": past, "lease": lease, "mutex": mutex, "election": election,
+		"stm": stm, "lock service": lockService, "election service": electionService,
+	} {
+		part(client, other)
+		fmt.Println(name + " works")
+	}
+	fmt.Println("all checks passed")
+}
+
+// next is the next response of a watch with events.
+func next(watching clientv3.WatchChan) []*clientv3.Event {
+	for response := range watching {
+		check(response.Err() == nil, "the watch has ended: %v", response.Err())
+		if len(response.Events) > 0 {
+			return response.Events
+		}
+	}
+	panic("the watch has ended")
+}
+
+func watch(client, other *clientv3.Client) {
+	created := client.Watch(ctx, "w/", clientv3.WithPrefix(), clientv3.WithPrevKV(), clientv3.WithCreatedNotify())
+	check((<-created).Created, "no word of the creation")
+	deletions := client.Watch(ctx, "w/", clientv3.WithPrefix(), clientv3.WithFilterPut(), clientv3.WithFragment())
+	one := client.Watch(ctx, "w/1")
+	check(len(must(client.Get(ctx, "w/", clientv3.WithPrefix())).Kvs) == 0, "not empty")
+	// The other two watchers have no word of their creation: a progress request waits for them.
+	check(client.RequestProgress(ctx) == nil, "no progress")
+	must(other.Put(ctx, "w/1", "a"))
+	event := next(created)[0]
+	check(event.IsCreate() && string(event.Kv.Value) == "a" && event.PrevKv == nil, "%v", event)
+	must(other.Put(ctx, "w/1", "b"))
+	event = next(created)[0]
+	check(event.IsModify() && string(event.PrevKv.Value) == "a", "%v", event)
+	must(other.Delete(ctx, "w/", clientv3.WithPrefix()))
+	event = next(created)[0]
+	check(event.Type == clientv3.EventTypeDelete && string(event.PrevKv.Value) == "b", "%v", event)
+	check(next(deletions)[0].Type == clientv3.EventTypeDelete, "a put came through the filter")
+	for _, value := range []string{"a", "b", ""} {
+		check(string(next(one)[0].Kv.Value) == value, "another value than %q", value)
+	}
+}
+
+func past(client, other *clientv3.Client) {
+	first := must(client.Put(ctx, "p/0", "0")).Header.Revision
+	var last int64
+	for number := 1; number <= 1000; number++ {
+		last = must(client.Put(ctx, fmt.Sprintf("p/%d", number%10), fmt.Sprint(number))).Header.Revision
+	}
+	watching := other.Watch(ctx, "p/", clientv3.WithPrefix(), clientv3.WithRev(first))
+	for number := 0; number <= 1000; {
+		for _, event := range next(watching) {
+			check(string(event.Kv.Value) == fmt.Sprint(number), "%v is not change %d", event.Kv, number)
+			number++
+		}
+	}
+	must(client.Compact(ctx, last-100))
+	response := <-client.Watch(ctx, "p/", clientv3.WithPrefix(), clientv3.WithRev(first))
+	check(errors.Is(response.Err(), rpctypes.ErrCompacted), "%v", response.Err())
+	check(response.CompactRevision == last-100, "compacted at %d", response.CompactRevision)
+}
+
+func lease(client, other *clientv3.Client) {
+	granted := must(client.Grant(ctx, 60))
+	must(client.Put(ctx, "l/1", "", clientv3.WithLease(granted.ID)))
+	must(client.Put(ctx, "l/2", "", clientv3.WithLease(granted.ID)))
+	left := must(other.TimeToLive(ctx, granted.ID, clientv3.WithAttachedKeys()))
+	check(left.GrantedTTL == 60 && left.TTL > 50 && len(left.Keys) == 2, "%v", left)
+	check(must(other.KeepAliveOnce(ctx, granted.ID)).TTL == 60, "not kept alive")
+	check((<-must(other.KeepAlive(ctx, granted.ID))).ID == granted.ID, "not kept alive")
+	check(len(must(client.Leases(ctx)).Leases) > 0, "no leases")
+	must(other.Revoke(ctx, granted.ID))
+	check(must(client.Get(ctx, "l/", clientv3.WithPrefix())).Count == 0, "keys are left")
+	_, err := client.KeepAliveOnce(ctx, granted.ID)
+	check(errors.Is(err, rpctypes.ErrLeaseNotFound), "%v", err)
+	short := must(client.Grant(ctx, 2))
+	must(client.Put(ctx, "l/3", "", clientv3.WithLease(short.ID)))
+	check(next(client.Watch(ctx, "l/3", clientv3.WithFilterPut()))[0].Type == clientv3.EventTypeDelete, "no end")
+}
+
+func session(client *clientv3.Client) *concurrency.Session {
+	return must(concurrency.NewSession(client, concurrency.WithTTL(30)))
+}
+
+func mutex(client, other *clientv3.Client) {
+	mine, theirs := session(client), session(other)
+	held, waiting := concurrency.NewMutex(mine, "m"), concurrency.NewMutex(theirs, "m")
+	check(held.Lock(ctx) == nil, "not locked")
+	check(errors.Is(waiting.TryLock(ctx), concurrency.ErrLocked), "locked twice")
+	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+	check(waiting.Lock(short) != nil, "locked twice")
+	cancel()
+	locked := make(chan error)
+	go func() { locked <- waiting.Lock(ctx) }()
+	check(held.Unlock(ctx) == nil, "not unlocked")
+	check(<-locked == nil, "nobody is next")
+	// Whoever holds a lock loses it with the session.
+	go func() { locked <- held.Lock(ctx) }()
+	check(theirs.Close() == nil, "the session does not end")
+	check(<-locked == nil, "the lock outlived its session")
+	check(mine.Close() == nil, "the session does not end")
+}
+
+func election(client, other *clientv3.Client) {
+	mine, theirs := session(client), session(other)
+	leads, waits := concurrency.NewElection(mine, "e"), concurrency.NewElection(theirs, "e")
+	_, err := leads.Leader(ctx)
+	check(errors.Is(err, concurrency.ErrElectionNoLeader), "%v", err)
+	observed := concurrency.NewElection(theirs, "e").Observe(ctx)
+	check(leads.Campaign(ctx, "one") == nil, "not elected")
+	elected := make(chan error)
+	go func() { elected <- waits.Campaign(ctx, "two") }()
+	said := func(value string) {
+		for response := range observed {
+			if string(response.Kvs[0].Value) == value {
+				return
+			}
+		}
+		panic("nobody said " + value)
+	}
+	said("one")
+	check(leads.Proclaim(ctx, "more") == nil, "nothing proclaimed")
+	said("more")
+	check(leads.Resign(ctx) == nil, "not resigned")
+	check(<-elected == nil, "nobody is next")
+	said("two")
+	check(theirs.Close() == nil && mine.Close() == nil, "a session does not end")
+}
+
+func stm(client, other *clientv3.Client) {
+	must(client.Put(ctx, "stm", ""))
+	done := make(chan error)
+	for _, who := range []*clientv3.Client{client, other} {
+		go func() {
+			for range 20 {
+				if _, err := concurrency.NewSTM(who, func(stm concurrency.STM) error {
+					stm.Put("stm", stm.Get("stm")+"x")
+					return nil
+				}); err != nil {
+					done <- err
+					return
+				}
+			}
+			done <- nil
+		}()
+	}
+	check(<-done == nil && <-done == nil, "a transaction failed")
+	check(string(must(client.Get(ctx, "stm")).Kvs[0].Value) == strings.Repeat("x", 40), "an update was lost")
+}
+
+// lockService uses the server's own locks, beside the client's on the same name.
+func lockService(client, other *clientv3.Client) {
+	locks := v3lockpb.NewLockClient(client.ActiveConnection())
+	lease := must(client.Grant(ctx, 30))
+	held := must(locks.Lock(ctx, &v3lockpb.LockRequest{Name: []byte("s"), Lease: int64(lease.ID)}))
+	check(string(held.Key) == fmt.Sprintf("s/%x", lease.ID), "%s", held.Key)
+	theirs := session(other)
+	locked := make(chan error)
+	go func() { locked <- concurrency.NewMutex(theirs, "s").Lock(ctx) }()
+	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
+	_, err := locks.Lock(short, &v3lockpb.LockRequest{Name: []byte("s")})
+	check(err != nil, "locked twice")
+	cancel()
+	must(locks.Unlock(ctx, &v3lockpb.UnlockRequest{Key: held.Key}))
+	check(<-locked == nil, "nobody is next")
+	_, err = locks.Lock(ctx, &v3lockpb.LockRequest{Name: []byte("s"), Lease: 4711})
+	check(err != nil && strings.Contains(err.Error(), "requested lease not found"), "%v", err)
+	// The call that was given up has left nothing behind.
+	for must(client.Get(ctx, "s/", clientv3.WithPrefix())).Count > 1 {
+		time.Sleep(10 * time.Millisecond)
+	}
+	check(theirs.Close() == nil, "the session does not end")
+	again := must(locks.Lock(ctx, &v3lockpb.LockRequest{Name: []byte("s")}))
+	must(locks.Unlock(ctx, &v3lockpb.UnlockRequest{Key: again.Key}))
+}
+
+func electionService(client, other *clientv3.Client) {
+	elections := v3electionpb.NewElectionClient(client.ActiveConnection())
+	_, err := elections.Leader(ctx, &v3electionpb.LeaderRequest{Name: []byte("v")})
+	check(err != nil && strings.Contains(err.Error(), "election: no leader"), "%v", err)
+	observing := must(elections.Observe(ctx, &v3electionpb.LeaderRequest{Name: []byte("v")}))
+	won := must(elections.Campaign(ctx, &v3electionpb.CampaignRequest{Name: []byte("v"), Value: []byte("one")}))
+	check(string(must(observing.Recv()).Kv.Value) == "one", "another leader")
+	theirs := session(other)
+	elected := make(chan error)
+	go func() { elected <- concurrency.NewElection(theirs, "v").Campaign(ctx, "two") }()
+	must(elections.Proclaim(ctx, &v3electionpb.ProclaimRequest{Leader: won.Leader, Value: []byte("more")}))
+	check(string(must(observing.Recv()).Kv.Value) == "more", "another value")
+	must(elections.Resign(ctx, &v3electionpb.ResignRequest{Leader: won.Leader}))
+	check(<-elected == nil, "nobody is next")
+	check(string(must(observing.Recv()).Kv.Value) == "two", "another leader")
+	_, err = elections.Proclaim(ctx, &v3electionpb.ProclaimRequest{Leader: won.Leader})
+	check(err != nil && strings.Contains(err.Error(), "election: not leader"), "%v", err)
+	_, err = elections.Resign(ctx, &v3electionpb.ResignRequest{})
+	check(err != nil && strings.Contains(err.Error(), `"leader" field must be provided`), "%v", err)
+	leader := must(elections.Leader(ctx, &v3electionpb.LeaderRequest{Name: []byte("v")}))
+	check(string(leader.Kv.Value) == "two", "%v", leader)
+	check(theirs.Close() == nil, "the session does not end")
+}

@@ -1,0 +1,375 @@
+//! Leases: the same replies as etcd's, keys that live as long as they must and no longer, and bugs that others had.
+
+use std::collections::BTreeMap;
+use std::time::{Duration, Instant};
+
+use revd_proto::etcdserverpb::watch_request::RequestUnion;
+use revd_proto::etcdserverpb::{
+    DeleteRangeRequest, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseLeasesRequest,
+    LeaseRevokeRequest, LeaseTimeToLiveRequest, PutRequest, RangeRequest, WatchCreateRequest,
+};
+use revd_proto::mvccpb::event::EventType;
+use tokio::sync::mpsc;
+use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::Status;
+
+use crate::harness::{Client, Random, Server, TempDir, connect, from_env, peers, run};
+
+/// Seconds after a lease's end in which its keys are gone, as docs/COMPAT.md says.
+const SLACK: Duration = Duration::from_secs(1);
+/// What a busy machine may add to that.
+const BUSY: Duration = Duration::from_secs(20);
+
+#[expect(clippy::disallowed_methods, reason = "leases are about time")]
+fn now() -> Instant {
+    Instant::now()
+}
+
+async fn grant(client: &Client, id: i64, ttl: i64) -> Result<i64, Status> {
+    let mut lease = client.lease.clone();
+    lease.lease_grant(LeaseGrantRequest { ttl, id }).await.map(|reply| reply.into_inner().id)
+}
+
+async fn put(client: &Client, key: &str, lease: i64) -> Result<(), Status> {
+    let put = PutRequest { key: key.to_owned().into(), lease, ..PutRequest::default() };
+    client.kv.clone().put(put).await.map(drop)
+}
+
+async fn exists(client: &Client, key: &str) -> bool {
+    let range = RangeRequest { key: key.to_owned().into(), ..RangeRequest::default() };
+    client.kv.clone().range(range).await.unwrap().into_inner().count > 0
+}
+
+async fn keep_alive(client: &Client, id: i64) -> Result<LeaseKeepAliveResponse, Status> {
+    let requests = tokio_stream::iter([LeaseKeepAliveRequest { id }]);
+    let mut replies = client.lease.clone().lease_keep_alive(requests).await?.into_inner();
+    replies.message().await.map(|reply| reply.expect("an answer to the only keepalive"))
+}
+
+/// A random call about leases, its reply or error as text; times are left out.
+async fn call(client: &Client, random: &mut Random) -> String {
+    let id = random.pick(&[i64::MIN, -1, 0, 1, 2, 3, 4, 5, 6, i64::MAX]);
+    let key = format!("k{}", random.below(6));
+    let kind = random.below(9);
+    let error = |status: Status| format!("{id}: {:?} {}", status.code(), status.message());
+    let mut lease = client.lease.clone();
+    let text = match kind {
+        0 | 1 if id != 0 => {
+            let ttl = random.pick(&[-5, 0, 1, 2, 60, 100, 9_000_000_000, 9_000_000_001, i64::MAX]);
+            lease.lease_grant(LeaseGrantRequest { ttl, id }).await.map(|reply| {
+                let reply = reply.into_inner();
+                format!("{} {} {} {}", reply.header.unwrap().revision, reply.id, reply.ttl, reply.error)
+            })
+        }
+        2 => lease
+            .lease_revoke(LeaseRevokeRequest { id })
+            .await
+            .map(|reply| reply.into_inner().header.unwrap().revision.to_string()),
+        3 => keep_alive(client, id).await.map(|reply| format!("{} {}", reply.id, reply.ttl)),
+        4 => lease.lease_time_to_live(LeaseTimeToLiveRequest { id, keys: random.one_in(2) }).await.map(
+            |reply| {
+                let mut reply = reply.into_inner();
+                reply.keys.sort();
+                let lives = reply.ttl.signum();
+                format!("{} {} {lives} {:?}", reply.header.unwrap().revision, reply.granted_ttl, reply.keys)
+            },
+        ),
+        5 => lease.lease_leases(LeaseLeasesRequest {}).await.map(|reply| {
+            let mut ids: Vec<i64> = reply.into_inner().leases.iter().map(|lease| lease.id).collect();
+            ids.sort_unstable();
+            format!("{ids:?}")
+        }),
+        6 => {
+            let delete = DeleteRangeRequest { key: key.into(), ..DeleteRangeRequest::default() };
+            client
+                .kv
+                .clone()
+                .delete_range(delete)
+                .await
+                .map(|reply| format!("{:?}", reply.into_inner().deleted))
+        }
+        _ => {
+            let ignore_lease = random.one_in(4);
+            let put = PutRequest {
+                key: key.into(),
+                lease: if ignore_lease { 0 } else { id },
+                ignore_lease,
+                prev_kv: true,
+                ..PutRequest::default()
+            };
+            client.kv.clone().put(put).await.map(|reply| format!("{:?}", reply.into_inner().prev_kv))
+        }
+    };
+    format!("{kind} {}", text.unwrap_or_else(error))
+}
+
+#[test]
+fn replies_are_those_of_etcd() {
+    let Some(peers) = peers() else { return };
+    run(async {
+        let dir = TempDir::new();
+        let revd = Server::revd(&dir.path().join("revd"), &[]);
+        let etcd = Server::etcd(&peers.path("etcd"), &dir.path().join("etcd"), &[]);
+        let (ours, theirs) = (connect(&revd.endpoint()).await, connect(&etcd.endpoint()).await);
+        let calls = from_env("REVD_LEASE_CALLS", 2_000);
+        let (mut random, mut same) = (Random::new(5), Random::new(5));
+        let mut seen = BTreeMap::new();
+        for number in 0..calls {
+            let (left, right) = (call(&ours, &mut random).await, call(&theirs, &mut same).await);
+            assert_eq!(left, right, "call {number}");
+            *seen.entry(left.contains("etcdserver: ")).or_insert(0) += 1;
+        }
+        println!("{calls} calls equal; with an error: {seen:?}");
+        assert_eq!(seen.len(), 2);
+    });
+}
+
+/// Bugs 77 (ids below zero were not loaded) and 79 (a key outlived its lease).
+#[test]
+fn leases_and_their_keys_survive_a_restart() {
+    run(async {
+        let dir = TempDir::new();
+        let mut server = Server::revd(&dir.path().join("data"), &[]);
+        let client = connect(&server.endpoint()).await;
+        let ids = [i64::MIN, -1, 1, 77, i64::MAX];
+        for id in ids {
+            grant(&client, id, 1000).await.unwrap();
+            put(&client, &format!("key of {id}"), id).await.unwrap();
+            put(&client, "moves on", id).await.unwrap();
+        }
+        let long = "long".repeat(50_000);
+        put(&client, &long, 77).await.unwrap();
+        put(&client, "key of 1", 0).await.unwrap();
+        for way in ["kill", "stop"] {
+            if way == "kill" {
+                server.kill();
+            } else {
+                server.stop();
+            }
+            server = Server::revd_at(server.address, &dir.path().join("data"), &[]);
+            let client = connect(&server.endpoint()).await;
+            let mut lease = client.lease.clone();
+            let found = lease.lease_leases(LeaseLeasesRequest {}).await.unwrap().into_inner().leases;
+            assert_eq!(found.len(), ids.len());
+            for id in ids {
+                let request = LeaseTimeToLiveRequest { id, keys: true };
+                let reply = lease.lease_time_to_live(request).await.unwrap().into_inner();
+                let mut keys = vec![format!("key of {id}")];
+                match id {
+                    1 => keys.clear(),
+                    77 => keys.push(long.clone()),
+                    i64::MAX => keys.push("moves on".to_owned()),
+                    _ => {}
+                }
+                assert_eq!((reply.granted_ttl, reply.keys.len()), (1000, keys.len()), "{id} after a {way}");
+                assert!(keys.iter().all(|key| reply.keys.iter().any(|found| found == key.as_bytes())));
+            }
+        }
+        let client = connect(&server.endpoint()).await;
+        let revoke = |id| {
+            let mut lease = client.lease.clone();
+            async move { lease.lease_revoke(LeaseRevokeRequest { id }).await.unwrap().into_inner() }
+        };
+        let before = revoke(1).await.header.unwrap().revision;
+        let after = revoke(77).await.header.unwrap().revision;
+        assert_eq!(after, before + 1, "all keys of a lease go in one revision, none in none");
+        assert!(!exists(&client, "key of 77").await && !exists(&client, &long).await);
+        assert!(exists(&client, "key of 1").await && exists(&client, "moves on").await);
+        revoke(i64::MAX).await;
+        assert!(!exists(&client, "moves on").await);
+    });
+}
+
+/// Bugs 74 (a keepalive right after its grant found nothing) and 75 (a keepalive of a revoked lease was fine).
+#[test]
+fn keepalives_and_revokes_take_their_turns() {
+    run(async {
+        let dir = TempDir::new();
+        let server = Server::revd(&dir.path().join("data"), &["--cores", "2"]);
+        let mut clients = Vec::new();
+        for _ in 0..4 {
+            clients.push(connect(&server.endpoint()).await);
+        }
+        for round in 0..from_env("REVD_LEASE_ROUNDS", 1_000) {
+            let one = &clients[usize::try_from(round % 4).unwrap()];
+            let other = &clients[usize::try_from((round + 1) % 4).unwrap()];
+            let id = grant(one, 0, 60).await.unwrap();
+            assert_eq!(keep_alive(other, id).await.unwrap().ttl, 60);
+            let mut lease = one.lease.clone();
+            let (during, revoked) =
+                tokio::join!(keep_alive(other, id), lease.lease_revoke(LeaseRevokeRequest { id }));
+            let revoked = revoked.unwrap().into_inner().header.unwrap().revision;
+            let during = during.unwrap();
+            assert!(during.ttl == 60 || during.ttl == 0);
+            assert!(during.header.unwrap().revision <= revoked);
+            assert_eq!(keep_alive(other, id).await.unwrap().ttl, 0, "it is revoked");
+        }
+    });
+}
+
+/// One lease of the checker: a key that is kept alive for a while.
+struct Kept {
+    key: String,
+    ttl: Duration,
+    /// When the last keepalive was sent that was answered, and when its answer came.
+    sent: Instant,
+    answered: Instant,
+}
+
+/// Grants a lease and keeps it alive at random times for a while.
+async fn keep(client: Client, number: u64) -> Kept {
+    let mut random = Random::new(number);
+    let ttl = 2 + i64::try_from(random.below(3)).unwrap();
+    let sent = now();
+    let id = grant(&client, 0, ttl).await.unwrap();
+    let key = format!("kept/{number}");
+    put(&client, &key, id).await.unwrap();
+    let mut kept = Kept { key, ttl: Duration::from_secs(ttl.unsigned_abs()), sent, answered: now() };
+    for _ in 0..random.below(12) {
+        tokio::time::sleep(kept.ttl.mul_f64(0.2 + random.below(4) as f64 / 10.0)).await;
+        let sent = now();
+        // It fails while the server is away, and finds nothing if that took too long.
+        if keep_alive(&client, id).await.is_ok_and(|reply| reply.ttl > 0) {
+            (kept.sent, kept.answered) = (sent, now());
+        }
+    }
+    kept
+}
+
+#[test]
+fn no_key_goes_early_and_none_stays() {
+    run(async {
+        let dir = TempDir::new();
+        let mut server = Server::revd(&dir.path().join("data"), &[]);
+        let client = connect(&server.endpoint()).await;
+        let start = now();
+        let watcher = tokio::spawn(deletions(client.clone(), from_env("REVD_LEASES", 100)));
+        let keeping: Vec<_> = (0..from_env("REVD_LEASES", 100))
+            .map(|number| tokio::spawn(keep(client.clone(), number)))
+            .collect();
+        // A pause of the process, then a restart: both in the middle of it.
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        server.signal("STOP");
+        tokio::time::sleep(Duration::from_millis(1_500)).await;
+        server.signal("CONT");
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        server.kill();
+        server = Server::revd_at(server.address, &dir.path().join("data"), &[]);
+        let back = now();
+        let mut kept = Vec::new();
+        for task in keeping {
+            kept.push(task.await.unwrap());
+        }
+        let gone = watcher.await.unwrap();
+        let mut latest = Duration::ZERO;
+        for Kept { key, ttl, sent, answered } in kept {
+            let at = gone[&key];
+            assert!(at >= sent + ttl, "{key} went {:?} too early", sent + ttl - at);
+            // A new leader gives every lease its whole time again, and a second more.
+            let due = (answered + ttl).max(back + ttl + Duration::from_secs(1));
+            let due = if at < back { answered + ttl } else { due };
+            latest = latest.max(at.saturating_duration_since(due));
+            assert!(at < due + SLACK + BUSY, "{key} stayed {:?} too long", at - due);
+        }
+        println!(
+            "{} leases in {:?}, the latest key {latest:?} after its lease's end",
+            gone.len(),
+            now() - start
+        );
+        drop(server);
+    });
+}
+
+/// When each of so many keys was deleted.
+async fn deletions(client: Client, count: u64) -> BTreeMap<String, Instant> {
+    let mut gone = BTreeMap::new();
+    let mut revision = 1;
+    while (gone.len() as u64) < count {
+        let mut stream = client.open_watch();
+        stream.ask(RequestUnion::CreateRequest(WatchCreateRequest {
+            key: "kept/".into(),
+            range_end: "kept0".into(),
+            start_revision: revision + 1,
+            ..WatchCreateRequest::default()
+        }));
+        while let Some(Ok(response)) = stream.next_within(Duration::from_secs(1)).await {
+            for event in response.events {
+                let kv = event.kv.unwrap();
+                revision = kv.mod_revision;
+                if event.r#type == EventType::Delete as i32 {
+                    gone.insert(String::from_utf8(kv.key.to_vec()).unwrap(), now());
+                }
+            }
+        }
+    }
+    gone
+}
+
+/// Many leases that end at once, while puts go on; and a keepalive that waits for the end of one that is due.
+#[test]
+fn many_leases_end_at_once() {
+    run(async {
+        let dir = TempDir::new();
+        let server = Server::revd(&dir.path().join("data"), &[]);
+        let client = connect(&server.endpoint()).await;
+        let count = from_env("REVD_LEASES_AT_ONCE", 3_000);
+        let mut calls = tokio::task::JoinSet::new();
+        for number in 0..count {
+            let client = client.clone();
+            calls.spawn(async move {
+                let id = grant(&client, 0, 3).await.unwrap();
+                put(&client, &format!("many/{number}"), id).await
+            });
+            if calls.len() > 200 {
+                calls.join_next().await.unwrap().unwrap().unwrap();
+            }
+        }
+        while let Some(call) = calls.join_next().await {
+            call.unwrap().unwrap();
+        }
+        let left = || async {
+            let range = RangeRequest {
+                key: "many/".into(),
+                range_end: "many0".into(),
+                count_only: true,
+                ..RangeRequest::default()
+            };
+            client.kv.clone().range(range).await.unwrap().into_inner().count
+        };
+        let start = now();
+        let mut puts = 0;
+        while left().await > 0 {
+            put(&client, "goes on", 0).await.unwrap();
+            puts += 1;
+            assert!(start.elapsed() < Duration::from_secs(3) + SLACK + BUSY, "{} are left", left().await);
+        }
+        println!("{count} leases gone, {puts} puts meanwhile");
+        let mut lease = client.lease.clone();
+        assert!(lease.lease_leases(LeaseLeasesRequest {}).await.unwrap().into_inner().leases.is_empty());
+    });
+}
+
+/// A keepalive stream answers in order, one reply per request, also for leases that are not there.
+#[test]
+fn a_keepalive_stream_answers_in_order() {
+    run(async {
+        let dir = TempDir::new();
+        let server = Server::revd(&dir.path().join("data"), &[]);
+        let client = connect(&server.endpoint()).await;
+        for id in 1..=50 {
+            grant(&client, id, 60 + id).await.unwrap();
+        }
+        let (requests, receiver) = mpsc::unbounded_channel();
+        let mut lease = client.lease.clone();
+        let order: Vec<i64> = (0..2_000).map(|number| number * 7 % 100).collect();
+        order.iter().for_each(|id| requests.send(LeaseKeepAliveRequest { id: *id }).unwrap());
+        let mut replies =
+            lease.lease_keep_alive(UnboundedReceiverStream::new(receiver)).await.unwrap().into_inner();
+        for id in order {
+            let reply = replies.message().await.unwrap().unwrap();
+            assert_eq!((reply.id, reply.ttl), (id, if (1..=50).contains(&id) { 60 + id } else { 0 }));
+        }
+        drop(requests);
+        assert_eq!(replies.message().await.unwrap(), None, "no more requests, no more replies");
+    });
+}
