@@ -37,6 +37,7 @@ use crate::apply::alarm::Raised;
 use crate::apply::command::Kind;
 use crate::error::Error;
 use crate::limits as bounds;
+use crate::observe::counters::Counters;
 use crate::raft::propose::Proposals;
 use crate::raft::status::NodeStatus;
 use crate::read::budget::ReplyBudget;
@@ -62,6 +63,8 @@ pub struct ApiSeed {
     pub views: Arc<ViewSlot>,
     /// Where consensus stands.
     pub status: Arc<NodeStatus>,
+    /// Where watches are counted.
+    pub counters: Arc<Counters>,
 }
 
 /// Edge view: the services of one edge core.
@@ -96,11 +99,13 @@ impl Api {
     /// The services of an edge that proposes through `proposals`.
     #[must_use]
     pub fn new(seed: ApiSeed, proposals: Rc<Proposals>) -> Rc<Self> {
-        let ApiSeed { identity, limits, quota_bytes, lease_ttl_min, lease_seed, views, status } = seed;
+        let ApiSeed { identity, limits, quota_bytes, lease_ttl_min, lease_seed, views, status, counters } =
+            seed;
         let lease_ids = LeaseIds::new(lease_seed.wrapping_add(u64::from(proposals.edge()) << 48));
         let reply_budget = ReplyBudget::new(bounds::REPLY_BYTES_PER_CORE_MAX);
         let fragment_bytes = limits.request_bytes_max.saturating_add(bounds::GRPC_OVERHEAD_BYTES);
-        let watches = Watches::new(proposals.edge(), Arc::clone(&views), HubLimits { fragment_bytes });
+        let watches =
+            Watches::new(proposals.edge(), Arc::clone(&views), counters, HubLimits { fragment_bytes });
         let endless = Gate::default();
         Rc::new(Self {
             identity,

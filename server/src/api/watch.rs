@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -16,6 +17,7 @@ use crate::api::call::{Message, Replies, Requests};
 use crate::api::header::put_header;
 use crate::api::{Api, decoded};
 use crate::error::Error;
+use crate::observe::counters::Counters;
 use crate::read::view_slot::ViewSlot;
 use crate::watch::{Content, Hub, HubCounts, HubLimits, Reply, StreamId};
 use crate::wire::{put_field, put_number};
@@ -32,7 +34,8 @@ const TAG_FRAGMENT: u8 = 0x38;
 #[derive(Debug)]
 pub struct Watches {
     hub: RefCell<Hub>,
-    views: std::sync::Arc<ViewSlot>,
+    views: Arc<ViewSlot>,
+    counters: Arc<Counters>,
     edge: u16,
 }
 
@@ -45,8 +48,13 @@ pub(super) struct OpenStream {
 impl Watches {
     /// Nobody watches yet.
     #[must_use]
-    pub(super) fn new(edge: u16, views: std::sync::Arc<ViewSlot>, limits: HubLimits) -> Rc<Self> {
-        Rc::new(Self { hub: RefCell::new(Hub::new(limits)), views, edge })
+    pub(super) fn new(
+        edge: u16,
+        views: Arc<ViewSlot>,
+        counters: Arc<Counters>,
+        limits: HubLimits,
+    ) -> Rc<Self> {
+        Rc::new(Self { hub: RefCell::new(Hub::new(limits)), views, counters, edge })
     }
 
     /// There may be a newer View.
@@ -57,8 +65,18 @@ impl Watches {
         let mut hub = self.hub.borrow_mut();
         if hub.is_watching() {
             hub.advance(&self.views.load())?;
+            self.count(&hub);
         }
         Ok(())
+    }
+
+    fn count(&self, hub: &Hub) {
+        let HubCounts { streams, watchers, lagging, events } = hub.counts();
+        let counters = self.counters.watches(self.edge);
+        counters.streams.set(streams as u64);
+        counters.watchers.set(watchers as u64);
+        counters.lagging.set(lagging as u64);
+        counters.events.set(events);
     }
 
     /// A step of the progress clock.
@@ -67,12 +85,6 @@ impl Watches {
     /// When the store is damaged.
     pub fn tick(&self, tick: u64) -> Result<(), Error> {
         Ok(self.hub.borrow_mut().tick(tick, &self.views.load())?)
-    }
-
-    /// How much there is of everything.
-    #[must_use]
-    pub fn counts(&self) -> HubCounts {
-        self.hub.borrow().counts()
     }
 
     /// A new stream.
@@ -87,6 +99,7 @@ impl Watches {
         self.views.follow(self.edge, true);
         let mut hub = self.hub.borrow_mut();
         let result = change(&mut hub, &self.views.load());
+        self.count(&hub);
         if !hub.is_watching() {
             self.views.follow(self.edge, false);
         }
@@ -118,7 +131,10 @@ impl OpenStream {
     /// # Errors
     /// When the store is damaged.
     pub(super) fn catch_up(&self) -> Result<(), Error> {
-        Ok(self.watches.hub.borrow_mut().catch_up(self.id, &self.watches.views.load())?)
+        let mut hub = self.watches.hub.borrow_mut();
+        hub.catch_up(self.id, &self.watches.views.load())?;
+        self.watches.count(&hub);
+        Ok(())
     }
 
     /// Ready when there is a reply, or something to read on.

@@ -27,6 +27,20 @@ pub(super) struct Lessor {
     deadlines: Deadlines,
     /// Keepalives that wait until their lease, which is due, is revoked.
     waiting: BTreeMap<i64, Vec<CommandId>>,
+    counts: LeaseCounts,
+}
+
+/// What has happened to leases since the start of the process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LeaseCounts {
+    /// Leases granted.
+    pub granted: u64,
+    /// Keepalives of leases that live.
+    pub renewed: u64,
+    /// Leases revoked, for whatever reason.
+    pub revoked: u64,
+    /// Leases revoked because they were due.
+    pub expired: u64,
 }
 
 /// Leases that are due, and the term they were due in: body of an outcome, and then payload of a command.
@@ -81,10 +95,16 @@ impl Lessor {
         true
     }
 
+    /// What has happened so far.
+    pub(super) fn counts(&self) -> LeaseCounts {
+        self.counts
+    }
+
     pub(super) fn grant(&mut self, state: &mut State, payload: Bytes, now: u64) -> Result<Bytes, Error> {
         let request = decoded(LeaseGrantRequest::decode(payload))?;
         state.leases.grant(&mut state.store, request.id, request.ttl)?;
         self.deadlines.granted(request.id, request.ttl, now);
+        self.counts.granted += 1;
         let response =
             LeaseGrantResponse { id: request.id, ttl: request.ttl, ..LeaseGrantResponse::default() };
         Ok(response.encode_to_vec().into())
@@ -112,7 +132,8 @@ impl Lessor {
         let due = Due::decode(payload)?;
         for id in due.leases.into_iter().filter(|_| due.term == term) {
             // One that a client has revoked meanwhile is gone already.
-            let _ = self.revoke_one(state, id, effects);
+            let is_revoked = self.revoke_one(state, id, effects).is_ok();
+            self.counts.expired += u64::from(is_revoked);
         }
         Ok(Bytes::new())
     }
@@ -120,6 +141,7 @@ impl Lessor {
     fn revoke_one(&mut self, state: &mut State, id: i64, effects: &mut Vec<Effect>) -> Result<(), Error> {
         state.leases.revoke(&mut state.store, id)?;
         self.deadlines.revoked(id);
+        self.counts.revoked += 1;
         for waiting in self.waiting.remove(&id).into_iter().flatten() {
             effects.push(Effect::Reply(waiting, keepalive(state, 0)));
         }
@@ -168,7 +190,10 @@ impl Lessor {
                 return Some(Outcome { revision: state.store.revision(), result: Ok(NOTE_FIRST) });
             }
             Some(_) => match self.deadlines.renew(id, now) {
-                Renewal::Renewed(seconds) => seconds,
+                Renewal::Renewed(seconds) => {
+                    self.counts.renewed += 1;
+                    seconds
+                }
                 Renewal::Due => {
                     self.waiting.entry(id).or_default().push(command.id);
                     return None;
@@ -217,4 +242,99 @@ impl Lessor {
 fn keepalive(state: &State, seconds: i64) -> Outcome {
     let body = Bytes::copy_from_slice(&seconds.to_le_bytes());
     Outcome { revision: state.store.revision(), result: Ok(body) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::Leases;
+    use revd_engine::db::DbOptions;
+    use revd_engine::disk::SimDisk;
+    use revd_engine::mvcc::Store;
+    use std::sync::Arc;
+
+    const EXTENSION: u64 = 1000;
+
+    fn state() -> State {
+        let store = Store::open(Arc::new(SimDisk::new()), DbOptions { page_bytes_if_new: 512 }).unwrap();
+        State { store, leases: Leases::default() }
+    }
+
+    fn request(message: &impl prost::Message) -> Bytes {
+        message.encode_to_vec().into()
+    }
+
+    fn order(lessor: &mut Lessor, state: &State, kind: Kind, payload: Bytes, now: u64) -> Option<Bytes> {
+        let command = Command { id: CommandId::new(0, 1, 0), kind, payload };
+        lessor.order(state, &command, now).map(|outcome| outcome.result.unwrap())
+    }
+
+    fn keep_alive(lessor: &mut Lessor, state: &State, id: i64, now: u64) -> Option<Bytes> {
+        order(lessor, state, Kind::LeaseKeepAlive, Bytes::copy_from_slice(&id.to_le_bytes()), now)
+    }
+
+    fn seconds(seconds: i64) -> Option<Bytes> {
+        Some(Bytes::copy_from_slice(&seconds.to_le_bytes()))
+    }
+
+    /// Row 73 (etcd #15247, #12528): a leader that was paused revoked leases that lived on under the next one.
+    #[test]
+    fn bug_073_a_leader_of_the_past_revokes_nothing() {
+        let (mut lessor, mut state, mut effects) = (Lessor::default(), state(), Vec::new());
+        lessor.set_term(Some(2), &state, 0, EXTENSION);
+        lessor.grant(&mut state, request(&LeaseGrantRequest { id: 7, ttl: 5 }), 0).unwrap();
+        let due = order(&mut lessor, &state, Kind::LeaseDue, Bytes::new(), 5_000).unwrap();
+        assert_eq!(Due::decode(due.clone()).unwrap(), Due { term: 2, leases: vec![7] });
+        lessor.expire(&mut state, due.clone(), 3, &mut effects).unwrap();
+        assert!(state.leases.get(7).is_some(), "the entry is of a later term");
+        lessor.set_term(Some(3), &state, 6_000, EXTENSION);
+        assert_eq!(keep_alive(&mut lessor, &state, 7, 11_999), seconds(5));
+        lessor.set_term(Some(2), &state, 0, EXTENSION);
+        lessor.expire(&mut state, due, 2, &mut effects).unwrap();
+        assert!(state.leases.get(7).is_none());
+    }
+
+    #[test]
+    fn a_keepalive_that_comes_too_late_waits_for_the_end() {
+        let (mut lessor, mut state, mut effects) = (Lessor::default(), state(), Vec::new());
+        assert_eq!(keep_alive_error(&mut lessor, &state), Error::NoLeader);
+        lessor.set_term(Some(2), &state, 0, EXTENSION);
+        lessor.grant(&mut state, request(&LeaseGrantRequest { id: 7, ttl: 5 }), 0).unwrap();
+        assert_eq!(keep_alive(&mut lessor, &state, 7, 4_999), seconds(5));
+        assert_eq!(keep_alive(&mut lessor, &state, 7, 9_999), None, "it is due");
+        let due = order(&mut lessor, &state, Kind::LeaseDue, Bytes::new(), 9_999).unwrap();
+        lessor.expire(&mut state, due, 2, &mut effects).unwrap();
+        let [Effect::Reply(_, outcome)] = &effects[..] else { panic!("{effects:?}") };
+        assert_eq!(outcome.result, Ok(seconds(0).unwrap()));
+        assert_eq!(lessor.counts(), LeaseCounts { granted: 1, renewed: 1, revoked: 1, expired: 1 });
+    }
+
+    fn keep_alive_error(lessor: &mut Lessor, state: &State) -> Error {
+        let payload = Bytes::copy_from_slice(&7_i64.to_le_bytes());
+        let command = Command { id: CommandId::new(0, 1, 0), kind: Kind::LeaseKeepAlive, payload };
+        lessor.order(state, &command, 0).unwrap().result.unwrap_err()
+    }
+
+    /// What was noted must not shorten the life of a lease that is kept alive after it.
+    #[test]
+    fn a_keepalive_takes_back_what_was_noted() {
+        let (mut lessor, mut state) = (Lessor::default(), state());
+        lessor.set_term(Some(2), &state, 0, EXTENSION);
+        lessor.grant(&mut state, request(&LeaseGrantRequest { id: 7, ttl: 1000 }), 0).unwrap();
+        let left = order(&mut lessor, &state, Kind::LeaseLeft, Bytes::new(), 400_000).unwrap();
+        let noted = LeaseCheckpointRequest::decode(left.clone()).unwrap();
+        assert_eq!(noted.checkpoints, [LeaseCheckpoint { id: 7, remaining_ttl: 600 }]);
+        lessor.note(&mut state, left).unwrap();
+        assert_eq!(keep_alive(&mut lessor, &state, 7, 400_000), Some(NOTE_FIRST));
+        let taken_back =
+            LeaseCheckpointRequest { checkpoints: vec![LeaseCheckpoint { id: 7, remaining_ttl: 0 }] };
+        lessor.note(&mut state, request(&taken_back)).unwrap();
+        assert_eq!(keep_alive(&mut lessor, &state, 7, 400_000), seconds(1000));
+        // A new leader, with and without a note.
+        lessor.set_term(Some(3), &state, 500_000, EXTENSION);
+        assert_eq!(lessor.deadlines.remaining(7, 500_000), Some(1001));
+        lessor.note(&mut state, request(&noted)).unwrap();
+        lessor.set_term(Some(4), &state, 600_000, EXTENSION);
+        assert_eq!(lessor.deadlines.remaining(7, 600_000), Some(601));
+    }
 }

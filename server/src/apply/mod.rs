@@ -21,7 +21,7 @@ use revd_proto::etcdserverpb::{AlarmRequest, CompactionRequest, DeleteRangeReque
 use crate::apply::alarm::Raised;
 use crate::apply::command::{Command, Kind, Origin};
 use crate::apply::gates::Gates;
-use crate::apply::lessor::Lessor;
+use crate::apply::lessor::{LeaseCounts, Lessor};
 use crate::apply::outcome::{Effect, Outcome};
 use crate::apply::state::State;
 use crate::error::Error;
@@ -123,6 +123,12 @@ impl Machine {
     #[must_use]
     pub fn leases(&self) -> &Leases {
         &self.state.leases
+    }
+
+    /// What has happened to leases since the start.
+    #[must_use]
+    pub fn lease_counts(&self) -> LeaseCounts {
+        self.lessor.counts()
     }
 
     /// This member leads in this term, or does not lead; true if that is new.

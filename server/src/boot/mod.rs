@@ -32,6 +32,7 @@ use crate::cores::{Roles, assign};
 use crate::limits;
 use crate::net::ListenConfig;
 use crate::net::listen::wait_until_free;
+use crate::observe::counters::Counters;
 use crate::observe::log;
 use crate::raft::status::NodeStatus;
 use crate::read::view_slot::ViewSlot;
@@ -121,6 +122,7 @@ fn wire(config: &Config, member: Member, roles: &[Roles], latches: &Latches) -> 
     let Member { identity, origin, mut machine, node, wal, lock: _ } = member;
     let status = Arc::new(NodeStatus::default());
     let edges = roles.iter().filter(|roles| roles.edge.is_some()).count();
+    let counters = Arc::new(Counters::new(edges));
     let views = Arc::new(ViewSlot::new(machine.store_mut().view(), edges));
     let api = ApiSeed {
         identity,
@@ -133,6 +135,7 @@ fn wire(config: &Config, member: Member, roles: &[Roles], latches: &Latches) -> 
         lease_seed: origin.boot,
         views: Arc::clone(&views),
         status: Arc::clone(&status),
+        counters: Arc::clone(&counters),
     };
     let listen = ListenConfig {
         addresses: config.client_addresses.clone(),
@@ -165,7 +168,8 @@ fn wire(config: &Config, member: Member, roles: &[Roles], latches: &Latches) -> 
         origin,
         tick: config.heartbeat,
     };
-    let state = StateSeed { machine, from_log, to_log, to_edges, views, status, member: identity.member };
+    let state =
+        StateSeed { machine, from_log, to_log, to_edges, views, status, counters, member: identity.member };
     let place = |role: fn(&Roles) -> bool| roles.iter().position(role).expect("every role is assigned");
     seeds[place(|roles| roles.log)].log = Some(log);
     seeds[place(|roles| roles.state)].state = Some(state);

@@ -9,11 +9,13 @@ use revd_engine::mvcc::{CheckpointKind, Written};
 use serde_json::json;
 
 use crate::apply::command::{CommandId, Kind};
+use crate::apply::lessor::LeaseCounts;
 use crate::apply::outcome::{Effect, Outcome};
 use crate::apply::{FatalError, Machine, Work};
 use crate::clock::Ticker;
 use crate::cores::{News, NewsItem};
 use crate::limits;
+use crate::observe::counters::Counters;
 use crate::observe::log;
 use crate::raft::status::NodeStatus;
 use crate::read::view_slot::ViewSlot;
@@ -34,6 +36,8 @@ pub struct StateSeed {
     pub views: Arc<ViewSlot>,
     /// Where the applied index is published.
     pub status: Arc<NodeStatus>,
+    /// Where it counts.
+    pub counters: Arc<Counters>,
     /// This member's id.
     pub member: u64,
 }
@@ -66,6 +70,7 @@ struct StateCore {
     durable: Sender<u64>,
     views: Arc<ViewSlot>,
     status: Arc<NodeStatus>,
+    counters: Arc<Counters>,
     member: u64,
     clock: Ticker,
     /// Work that waits, while too much is unsaved, for the checkpoint.
@@ -113,6 +118,7 @@ pub async fn run(seed: StateSeed) -> Result<(), Fatal> {
         durable: seed.to_log.open().await,
         views: seed.views,
         status: seed.status,
+        counters: seed.counters,
         member: seed.member,
         clock: Ticker::new(),
         backlog: VecDeque::new(),
@@ -194,7 +200,17 @@ impl StateCore {
             }
         }
         self.status.leases.store(self.machine.leases().len() as u64);
+        self.count_leases();
         Ok(())
+    }
+
+    fn count_leases(&self) {
+        let LeaseCounts { granted, renewed, revoked, expired } = self.machine.lease_counts();
+        let counters = &self.counters.leases;
+        counters.granted.set(granted);
+        counters.renewed.set(renewed);
+        counters.revoked.set(revoked);
+        counters.expired.set(expired);
     }
 
     /// Makes what was applied visible, then answers: a reply never overtakes the View that holds its write.

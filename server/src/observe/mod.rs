@@ -1,3 +1,4 @@
 //! What operators see.
 
+pub mod counters;
 pub mod log;

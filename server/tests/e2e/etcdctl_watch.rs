@@ -110,7 +110,7 @@ fn watches_print_the_same() {
             (9, &["w/1", "--rev", "1"]),
             (15, &["w/1", "w/3", "--rev", "2"]),
         ] {
-            let watching = ctl.start("past", &[&["watch"][..], &flags].concat(), "");
+            let watching = ctl.start("past", &[&["watch"][..], flags].concat(), "");
             shown += &watching.lines(lines);
         }
         let watching = ctl.start("json", &["watch", "w/", "--prefix", "--rev", "2", "-w", "json"], "");

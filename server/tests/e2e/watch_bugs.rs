@@ -9,7 +9,9 @@ use revd_proto::etcdserverpb::{
     WatchProgressRequest, WatchResponse,
 };
 use revd_proto::mvccpb::event::EventType;
+use revd_proto::mvccpb::{Event, KeyValue};
 
+use crate::checker::{History, Transcript};
 use crate::harness::{Client, Server, TempDir, WatchStream, connect, from_env, run};
 
 async fn put(client: &Client, key: &str, value: &str) -> i64 {
@@ -55,6 +57,65 @@ fn bug_065_a_deletion_at_the_compacted_revision() {
         assert_eq!((told.events.len(), told.events[0].r#type), (1, EventType::Delete as i32));
         assert_eq!(told.events[0].kv.as_ref().unwrap().mod_revision, deleted);
     }));
+}
+
+/// The same through the watch checker, which has to find the bug in an etcd 3.5.1, and nothing in revd.
+#[test]
+fn bug_065_is_found_in_an_old_etcd() {
+    if from_env("REVD_LONG", 0) == 0 {
+        eprintln!("skipped: fetches an etcd 3.5.1, REVD_LONG=1 runs it");
+        return;
+    }
+    let script = concat!(env!("CARGO_MANIFEST_DIR"), "/../bench/peers/build.sh");
+    let built = std::process::Command::new(script).arg("--old").output().unwrap();
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    let printed = String::from_utf8(built.stdout).unwrap();
+    let (peers, version) = printed.trim().rsplit_once(' ').unwrap();
+    assert_eq!(version, "3.5.1");
+    run(async {
+        let dir = TempDir::new();
+        let old = Server::etcd(&std::path::Path::new(peers).join("etcd"), &dir.path().join("old"), &[]);
+        let revd = Server::revd(&dir.path().join("revd"), &[]);
+        let problem = deletion_at_the_compacted_revision(&connect(&old.endpoint()).await).await.unwrap_err();
+        println!("etcd 3.5.1: {problem:.200}");
+        assert!(problem.contains("told Event") || problem.contains("never told"), "{problem}");
+        deletion_at_the_compacted_revision(&connect(&revd.endpoint()).await).await.unwrap();
+    });
+}
+
+/// Puts and deletes a key, compacts at the deletion, watches from there; what the checker says.
+async fn deletion_at_the_compacted_revision(client: &Client) -> Result<usize, String> {
+    let mut history = History::default();
+    let event = |kind: EventType, kv: KeyValue| Event { r#type: kind as i32, kv: Some(kv), prev_kv: None };
+    let put_event = |revision, version, created| {
+        let key = "k".into();
+        let (create_revision, value) = (created, "v".into());
+        event(
+            EventType::Put,
+            KeyValue { key, create_revision, mod_revision: revision, version, value, lease: 0 },
+        )
+    };
+    let first = put(client, "k", "v").await;
+    history.push(put_event(first, 1, first));
+    let mut kv = client.kv.clone();
+    let delete = DeleteRangeRequest { key: "k".into(), ..DeleteRangeRequest::default() };
+    let deleted = kv.delete_range(delete).await.unwrap().into_inner().header.unwrap().revision;
+    let gone = KeyValue { key: "k".into(), mod_revision: deleted, ..KeyValue::default() };
+    history.push(event(EventType::Delete, gone));
+    kv.compact(CompactionRequest { revision: deleted, physical: true }).await.unwrap();
+    history.compacted = deleted;
+    let last = put(client, "k", "v").await;
+    history.push(put_event(last, 1, last));
+    let request =
+        WatchCreateRequest { key: "k".into(), start_revision: deleted, ..WatchCreateRequest::default() };
+    let mut stream = client.open_watch();
+    stream.ask(RequestUnion::CreateRequest(request.clone()));
+    let mut transcript = Transcript::new(request);
+    while let Some(response) = stream.next_within(Duration::from_secs(1)).await {
+        transcript.responses.push(response.unwrap());
+    }
+    transcript.complete_to = Some(last);
+    transcript.check(&history)
 }
 
 /// Row 66 (etcd #20221, #9775): a watch of the future was told of the present.

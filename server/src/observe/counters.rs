@@ -1,0 +1,103 @@
+//! Numbers about this member under etcd's metric names, for anyone in the process to read.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Node view. Each number is written by one core and read by anyone, without a lock.
+#[derive(Debug)]
+pub struct Counters {
+    /// One per edge.
+    watches: Vec<WatchCounters>,
+    /// Written by the state core.
+    pub leases: LeaseCounters,
+}
+
+/// Edge view.
+#[derive(Debug, Default)]
+pub struct WatchCounters {
+    /// Open watch calls.
+    pub streams: Count,
+    /// Watchers on them.
+    pub watchers: Count,
+    /// Those that are behind.
+    pub lagging: Count,
+    /// Events left for watchers.
+    pub events: Count,
+}
+
+/// State core view.
+#[derive(Debug, Default)]
+pub struct LeaseCounters {
+    /// Leases granted.
+    pub granted: Count,
+    /// Keepalives of leases that live.
+    pub renewed: Count,
+    /// Leases revoked, for whatever reason.
+    pub revoked: Count,
+    /// Leases revoked because they were due.
+    pub expired: Count,
+}
+
+/// One number.
+#[derive(Debug, Default)]
+pub struct Count(AtomicU64);
+
+impl Count {
+    /// The current value.
+    #[must_use]
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+
+    /// Replaces the value; for its only writer.
+    pub fn set(&self, value: u64) {
+        self.0.store(value, Ordering::Relaxed);
+    }
+}
+
+impl Counters {
+    /// Zeros, for so many edges.
+    #[must_use]
+    pub fn new(edges: usize) -> Self {
+        let watches = (0..edges).map(|_| WatchCounters::default()).collect();
+        Self { watches, leases: LeaseCounters::default() }
+    }
+
+    /// Those of an edge.
+    #[must_use]
+    pub fn watches(&self, edge: u16) -> &WatchCounters {
+        &self.watches[usize::from(edge)]
+    }
+
+    /// Every number by its name.
+    #[must_use]
+    pub fn samples(&self) -> Vec<(&'static str, u64)> {
+        let sum =
+            |count: fn(&WatchCounters) -> &Count| self.watches.iter().map(|edge| count(edge).get()).sum();
+        vec![
+            ("etcd_debugging_mvcc_watch_stream_total", sum(|edge| &edge.streams)),
+            ("etcd_debugging_mvcc_watcher_total", sum(|edge| &edge.watchers)),
+            ("etcd_debugging_mvcc_slow_watcher_total", sum(|edge| &edge.lagging)),
+            ("etcd_debugging_mvcc_events_total", sum(|edge| &edge.events)),
+            ("etcd_debugging_lease_granted_total", self.leases.granted.get()),
+            ("etcd_debugging_lease_renewed_total", self.leases.renewed.get()),
+            ("etcd_debugging_lease_revoked_total", self.leases.revoked.get()),
+            ("etcd_debugging_server_lease_expired_total", self.leases.expired.get()),
+        ]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn edges_are_added_up() {
+        let counters = Counters::new(2);
+        counters.watches(0).watchers.set(3);
+        counters.watches(1).watchers.set(4);
+        counters.leases.granted.set(5);
+        let samples = counters.samples();
+        assert!(samples.contains(&("etcd_debugging_mvcc_watcher_total", 7)));
+        assert!(samples.contains(&("etcd_debugging_lease_granted_total", 5)));
+    }
+}
