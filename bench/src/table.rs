@@ -51,10 +51,11 @@ impl Table {
     }
 
     pub fn add(&mut self, label: &str, server: &str, measured: Measured) {
-        if self.rows.last().is_none_or(|row| row.label != label) {
+        let at = self.rows.iter().position(|row| row.label == label).unwrap_or(self.rows.len());
+        if at == self.rows.len() {
             self.rows.push(Row { label: label.to_owned(), revd: Vec::new(), etcd: Vec::new() });
         }
-        let row = self.rows.last_mut().expect("pushed above");
+        let row = &mut self.rows[at];
         if server == "revd" { &mut row.revd } else { &mut row.etcd }.push(measured);
     }
 

@@ -21,7 +21,7 @@ const CONNECTIONS: usize = 10;
 const KEEPALIVES: usize = 100;
 /// Leases that end at once, and their seconds.
 const ENDING: i64 = 100_000;
-const ENDING_TTL: i64 = 30;
+const ENDING_TTL: i64 = 90;
 
 /// Grants and keepalives.
 pub async fn calls(rounds: usize, both: [&Server; 2], table: &mut Table) -> anyhow::Result<()> {
@@ -115,12 +115,13 @@ async fn end_many(server: &Server) -> anyhow::Result<(f64, f64)> {
     let ids = leases.lease_leases(LeaseLeasesRequest {}).await?.into_inner().leases;
     let (requests, receiver) = mpsc::unbounded_channel();
     let mut renewed = leases.lease_keep_alive(UnboundedReceiverStream::new(receiver)).await?.into_inner();
-    for lease in &ids {
-        requests.send(LeaseKeepAliveRequest { id: lease.id })?;
+    for some in ids.chunks(500) {
+        some.iter().try_for_each(|lease| requests.send(LeaseKeepAliveRequest { id: lease.id }))?;
+        for _ in some {
+            anyhow::ensure!(renewed.message().await?.is_some(), "the keepalive stream has ended");
+        }
     }
-    for _ in &ids {
-        renewed.message().await?;
-    }
+    eprintln!("{}: {} leases end in {ENDING_TTL} s", server.name, ids.len());
     let due = Instant::now() + Duration::from_secs(ENDING_TTL.unsigned_abs());
     tokio::time::sleep_until((due - Duration::from_secs(1)).into()).await;
     let mut slowest = Duration::ZERO;

@@ -27,7 +27,7 @@ use revd_proto::etcdserverpb::{PutRequest, WatchCreateRequest};
 struct Options {
     rounds: usize,
     revd_flags: Vec<String>,
-    /// `memory` for the table of idle watchers alone.
+    /// One of `fan-out`, `puts`, `leases`, `memory`, `expiry`; empty for all.
     only: String,
 }
 
@@ -63,10 +63,27 @@ async fn main() -> anyhow::Result<()> {
     h2load::check()?;
     let (revd, etcd) = servers::start(&options.revd_flags)?;
     let mut table = Table::new(options.rounds);
-    if options.only == "memory" {
-        println!("{}", memory::table(&revd, &etcd).await?);
-        return Ok(());
+    let wants = |part: &str| options.only.is_empty() || options.only == part;
+    if wants("fan-out") {
+        fan_outs(&options, [&revd, &etcd], &mut table).await?;
     }
+    if wants("puts") {
+        puts_with_watchers(&options, [&revd, &etcd], &mut table).await?;
+    }
+    if wants("leases") {
+        leases::calls(options.rounds, [&revd, &etcd], &mut table).await?;
+    }
+    println!("{}", table.markdown(&machine()));
+    if wants("memory") {
+        println!("{}", memory::table(&revd, &etcd).await?);
+    }
+    if wants("expiry") {
+        println!("{}", leases::expiry(&revd, &etcd).await?);
+    }
+    Ok(())
+}
+
+async fn fan_outs(options: &Options, both: [&Server; 2], table: &mut Table) -> anyhow::Result<()> {
     let small = FanOut {
         connections: 20,
         watchers_each: 50,
@@ -86,17 +103,12 @@ async fn main() -> anyhow::Result<()> {
         ("an event to each of 10,000 watchers, 100 connections; p99 delay", large),
     ] {
         for _ in 0..options.rounds {
-            for server in [&revd, &etcd] {
+            for server in both {
                 table.add(label, server.name, fan_out(server, work).await?);
             }
         }
         table.progress(label);
     }
-    puts_with_watchers(&options, [&revd, &etcd], &mut table).await?;
-    leases::calls(options.rounds, [&revd, &etcd], &mut table).await?;
-    println!("{}", table.markdown(&machine()));
-    println!("{}", memory::table(&revd, &etcd).await?);
-    println!("{}", leases::expiry(&revd, &etcd).await?);
     Ok(())
 }
 
@@ -130,36 +142,32 @@ async fn fan_out(server: &Server, work: FanOut) -> anyhow::Result<Measured> {
     Ok(Measured { cpu_per_call: cpu.div_f64(events as f64), latency: delays[at.min(delays.len() - 1)] })
 }
 
-/// What a put costs while 10,000 watchers wait for other keys.
+/// What a put costs while 10,000 watchers wait for other keys, and without them.
 async fn puts_with_watchers(options: &Options, both: [&Server; 2], table: &mut Table) -> anyhow::Result<()> {
     let messages = h2load::Messages::write()?;
     let load = h2load::Load { method: "KV/Put", connections: 10, streams: 10, calls: 20_000 };
-    for watched in [false, true] {
-        let label =
-            if watched { "put, 100 callers, 10,000 watchers of other keys" } else { "put, 100 callers" };
-        for _ in 0..options.rounds {
-            for server in both {
-                let tally = Tally::new(0);
-                let mut streams = Vec::new();
-                for stream in 0..if watched { 100 } else { 0 } {
-                    let channel = client::channel(server).await?;
-                    for half in 0..50 {
-                        let request = WatchCreateRequest {
-                            key: format!("other/{stream}/{half}").into(),
-                            ..WatchCreateRequest::default()
-                        };
-                        streams.push(client::open(&channel, 2, &request, &tally));
-                    }
-                }
-                tally.wait(&tally.created, 2 * streams.len() as u64).await?;
-                table.add(label, server.name, h2load::run(server, &messages, h2load::Message::Put, load)?);
-                for stream in streams {
-                    stream.end().await;
+    let labels = ["put, 100 callers", "put, 100 callers, 10,000 watchers of other keys"];
+    for _ in 0..options.rounds {
+        for server in both {
+            table.add(labels[0], server.name, h2load::run(server, &messages, h2load::Message::Put, load)?);
+            let tally = Tally::new(0);
+            let mut streams = Vec::new();
+            for stream in 0..100 {
+                let channel = client::channel(server).await?;
+                for half in 0..50 {
+                    let key = format!("other/{stream}/{half}").into();
+                    let request = WatchCreateRequest { key, ..WatchCreateRequest::default() };
+                    streams.push(client::open(&channel, 2, &request, &tally));
                 }
             }
+            tally.wait(&tally.created, 2 * streams.len() as u64).await?;
+            table.add(labels[1], server.name, h2load::run(server, &messages, h2load::Message::Put, load)?);
+            for stream in streams {
+                stream.end().await;
+            }
         }
-        table.progress(label);
     }
+    labels.iter().for_each(|label| table.progress(label));
     Ok(())
 }
 

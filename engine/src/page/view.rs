@@ -47,7 +47,10 @@ pub struct BranchCell<'m> {
 
 impl<'m> PageView<'m> {
     /// Interprets a page that should be a leaf or a branch numbered `id`; says what is wrong if it is not.
-    pub(crate) fn parse(bytes: &'m [u8], id: PageId) -> Result<Self, String> {
+    ///
+    /// # Errors
+    /// What is wrong, for people.
+    pub fn parse(bytes: &'m [u8], id: PageId) -> std::result::Result<Self, String> {
         let kind = bytes.first().and_then(|byte| PageKind::from_byte(*byte));
         let kind = kind.filter(|kind| matches!(kind, PageKind::Leaf | PageKind::Branch));
         let (Some(kind), Some(own), Some(len)) = (kind, read_le!(bytes, 8, u64), read_le!(bytes, 2, u16))

@@ -51,6 +51,9 @@ pub struct Replies(Rc<RefCell<Queue>>);
 #[derive(Debug)]
 pub struct ReplyQueue(Rc<RefCell<Queue>>);
 
+/// Places for messages that an idle call keeps.
+const MESSAGES_KEPT: usize = 8;
+
 #[derive(Debug, Default)]
 struct Queue {
     messages: VecDeque<Message>,
@@ -121,7 +124,11 @@ impl ReplyQueue {
         if let Some(call) = queue.call.take() {
             call.wake();
         }
-        queue.messages.pop_front()
+        let message = queue.messages.pop_front();
+        if queue.messages.is_empty() {
+            queue.messages.shrink_to(MESSAGES_KEPT);
+        }
+        message
     }
 }
 

@@ -24,6 +24,9 @@ const DUPLICATE_ID: &str = "mvcc: duplicate watch ID provided on the WatchStream
 const TOO_MANY: &str =
     "etcdserver: too many watchers on this member: cancel some, or connect to another member";
 
+/// Places for replies that an idle stream keeps.
+const OUTBOX_KEPT: usize = 8;
+
 /// One call of a client.
 #[derive(Debug, Default)]
 pub(super) struct Stream {
@@ -244,6 +247,9 @@ impl Hub {
         let stream = &mut self.streams[id.0];
         let reply = stream.outbox.pop_front()?;
         stream.held_bytes -= reply.held_bytes();
+        if stream.outbox.is_empty() {
+            stream.outbox.shrink_to(OUTBOX_KEPT);
+        }
         Some(reply)
     }
 
