@@ -83,24 +83,38 @@ impl Api {
         Ok(run.take_body().finish())
     }
 
-    /// Streams a range in chunks; all of them from one View.
+    /// Streams a range in chunks, all of them at one revision. No state is held while a chunk waits for the client: a slow
+    /// one keeps nothing alive, and is told when a compaction has taken the rest.
     pub(super) async fn range_stream(self: Rc<Self>, message: Bytes, replies: &Replies) -> Result<(), Error> {
         let request = decoded(RangeRequest::decode(message))?;
         validate::range(&request)?;
         check_streamable(&request)?;
-        let view = self.view_for_reading(request.serializable)?;
-        let mut run = RangeRun::new(&request, view.reader(), &self.reply_budget)?;
+        let mut view = self.view_for_reading(request.serializable)?;
+        let revision = view.revision();
+        let mut place = None;
         let mut keys_max = limits::STREAM_KEYS_FIRST;
         loop {
-            let finished = run.turn(keys_max)?;
-            let body = run.take_body().finish();
+            let (finished, body) = {
+                let mut run = match &place {
+                    None => RangeRun::new(&request, view.reader(), &self.reply_budget)?,
+                    Some(place) => RangeRun::resume(&request, view.reader(), &self.reply_budget, place)?,
+                };
+                let finished = run.turn(keys_max)?;
+                let next = run.place();
+                let body = run.take_body().finish();
+                drop(run);
+                place = next.or(place);
+                (finished, body)
+            };
+            drop(view);
             let chunk_bytes: usize = body.iter().map(Bytes::len).sum();
-            let chunk = if finished { self.reply(view.revision(), body) } else { body.into() };
+            let chunk = if finished { self.reply(revision, body) } else { body.into() };
             if !replies.send(stream_response(chunk)).await || finished {
                 return Ok(());
             }
             keys_max = next_chunk_keys(keys_max, chunk_bytes, self.limits.request_bytes_max);
             futures_lite::future::yield_now().await;
+            view = self.views.load();
         }
     }
 }

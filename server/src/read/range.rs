@@ -63,7 +63,19 @@ pub struct RangeRun<'a> {
     phase: Phase<'a>,
     /// Keys answered so far.
     taken: u64,
+    /// The last of them, if keys come in order.
+    last_key: Option<&'a [u8]>,
     body: Body,
+}
+
+/// How far a range in key order was answered: enough to go on in another state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    /// The revision it reads.
+    at: i64,
+    taken: u64,
+    /// Where the next key is, or behind.
+    next_key: Vec<u8>,
 }
 
 /// What the next turn does. Without filters and with keys in order: `Walk`, then done. Else: `Gather` all keys, sort them,
@@ -117,7 +129,35 @@ impl<'a> RangeRun<'a> {
         } else {
             Phase::Walk(scan(Direction::Forward))
         };
-        Ok(Self { request, reader, at, phase, taken: 0, body: Body::new(budget) })
+        Ok(Self { request, reader, at, phase, taken: 0, last_key: None, body: Body::new(budget) })
+    }
+
+    /// Goes on in a newer state with a range in key order, at the revision it was begun at.
+    ///
+    /// # Errors
+    /// [`Error::Compacted`], when that revision is gone.
+    pub fn resume(
+        request: &'a RangeRequest,
+        reader: Reader<'a>,
+        budget: &ReplyBudget,
+        place: &'a Place,
+    ) -> Result<Self, Error> {
+        let at = reader.resolve(place.at)?;
+        let rest = match range_of(request) {
+            KeyRange::One(key) => KeyRange::Span { start: key, end: key }, // answered
+            KeyRange::Span { end, .. } => KeyRange::Span { start: &place.next_key, end },
+            KeyRange::From(_) => KeyRange::From(&place.next_key),
+        };
+        let phase = Phase::Walk(reader.scan(rest, at, Direction::Forward));
+        let body = Body::new(budget);
+        Ok(Self { request, reader, at, phase, taken: place.taken, last_key: None, body })
+    }
+
+    /// How far it is, if it has answered any key.
+    #[must_use]
+    pub fn place(&self) -> Option<Place> {
+        let next_key = [self.last_key?, &[0]].concat();
+        Some(Place { at: self.at, taken: self.taken, next_key })
     }
 
     /// Answers a bounded part; true when all is done.
@@ -171,6 +211,7 @@ impl<'a> RangeRun<'a> {
                 return Ok(Some(true));
             }
             self.taken += 1;
+            self.last_key = Some(key);
             push_kv(&mut self.body, &self.reader, key, meta, self.request.keys_only)?;
         }
         Ok(None)

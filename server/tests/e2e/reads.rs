@@ -2,7 +2,7 @@
 
 use revd_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use revd_proto::etcdserverpb::request_op::Request;
-use revd_proto::etcdserverpb::{PutRequest, RangeRequest, RequestOp, TxnRequest};
+use revd_proto::etcdserverpb::{CompactionRequest, PutRequest, RangeRequest, RequestOp, TxnRequest};
 use revd_proto::mvccpb::KeyValue;
 
 use crate::harness::{Client, Server, TempDir, connect, run};
@@ -110,5 +110,51 @@ fn cancelled_calls_leave_others_alone() {
         }
         let whole = client.kv.clone().range(all()).await.unwrap().into_inner();
         assert_eq!(whole.kvs.len(), KEYS);
+    });
+}
+
+/// A client that does not read its stream keeps no old state alive: others' changes and deletions of everything it
+/// has yet to read do not make the file grow, and when a compaction has taken the rest it is told so.
+#[test]
+fn a_stream_that_is_not_read_holds_nothing() {
+    run(async {
+        let dir = TempDir::new();
+        let server = Server::revd(&dir.path().join("data"), &[]);
+        let client = connect(&server.endpoint()).await;
+        fill(&client).await;
+        let mut stream = client.kv.clone().range_stream(all()).await.unwrap().into_inner();
+        let first = stream.message().await.unwrap().unwrap().range_response.unwrap();
+        assert!(!first.kvs.is_empty() && first.header.is_none());
+        // Another stream, at its own pace, is not disturbed by writes: all of it is of one revision.
+        let mut undisturbed = client.kv.clone().range_stream(all()).await.unwrap().into_inner();
+        let mut kvs = Vec::new();
+        while let Some(chunk) = undisturbed.message().await.unwrap() {
+            kvs.extend(chunk.range_response.unwrap().kvs);
+            let number = kvs.len() % KEYS;
+            let put = PutRequest { key: key(number), value: "changed".into(), ..PutRequest::default() };
+            client.kv.clone().put(put).await.unwrap();
+        }
+        check(&kvs);
+        let size = async || {
+            let request = revd_proto::etcdserverpb::StatusRequest {};
+            client.maintenance.clone().status(request).await.unwrap().into_inner().db_size
+        };
+        let mut sizes = Vec::new();
+        for _ in 0..6 {
+            fill(&client).await;
+            let now = client.kv.clone().range(RangeRequest { count_only: true, ..all() }).await.unwrap();
+            let revision = now.into_inner().header.unwrap().revision;
+            let compact = CompactionRequest { revision, physical: true };
+            client.kv.clone().compact(compact).await.unwrap();
+            sizes.push(size().await);
+        }
+        assert!(sizes[5] <= sizes[1] + sizes[1] / 4, "the file grows: {sizes:?}");
+        let status = loop {
+            match stream.message().await {
+                Ok(chunk) => assert!(chunk.is_some(), "it ends well although a part of it is gone"),
+                Err(status) => break status,
+            }
+        };
+        assert_eq!(status.message(), "etcdserver: mvcc: required revision has been compacted");
     });
 }
