@@ -8,10 +8,13 @@ use revd_bench::h2load::{self, Load, Messages};
 use revd_bench::servers::Server;
 use revd_bench::table::{Measured, Table};
 use revd_proto::etcdserverpb::lease_client::LeaseClient;
-use revd_proto::etcdserverpb::{LeaseGrantRequest, LeaseKeepAliveRequest, LeaseLeasesRequest, PutRequest};
+use revd_proto::etcdserverpb::{
+    LeaseGrantRequest, LeaseKeepAliveRequest, LeaseLeasesRequest, LeaseStatus, PutRequest,
+};
 use revd_proto::raw::RawCodec;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
+use tonic::transport::Channel;
 
 use crate::{client, row, seconds_since};
 
@@ -21,7 +24,7 @@ const CONNECTIONS: usize = 10;
 const KEEPALIVES: usize = 100;
 /// Leases that end at once, and their seconds.
 const ENDING: i64 = 100_000;
-const ENDING_TTL: i64 = 90;
+const ENDING_TTL: i64 = 60;
 
 /// Grants and keepalives.
 pub async fn calls(rounds: usize, both: [&Server; 2], table: &mut Table) -> anyhow::Result<()> {
@@ -65,7 +68,7 @@ async fn keepalives(server: &Server) -> anyhow::Result<Measured> {
     Ok(Measured { cpu_per_call: cpu / sent, latency: passed / u32::try_from(KEEPALIVES)? })
 }
 
-async fn keep_alive(channel: tonic::transport::Channel, id: i64) -> anyhow::Result<()> {
+async fn keep_alive(channel: Channel, id: i64) -> anyhow::Result<()> {
     let (requests, receiver) = mpsc::unbounded_channel();
     let message = Bytes::from(LeaseKeepAliveRequest { id }.encode_to_vec());
     requests.send(message.clone())?;
@@ -113,14 +116,7 @@ async fn end_many(server: &Server) -> anyhow::Result<(f64, f64)> {
     }
     // Keeps all of them alive at once, so that they end together.
     let ids = leases.lease_leases(LeaseLeasesRequest {}).await?.into_inner().leases;
-    let (requests, receiver) = mpsc::unbounded_channel();
-    let mut renewed = leases.lease_keep_alive(UnboundedReceiverStream::new(receiver)).await?.into_inner();
-    for some in ids.chunks(500) {
-        some.iter().try_for_each(|lease| requests.send(LeaseKeepAliveRequest { id: lease.id }))?;
-        for _ in some {
-            anyhow::ensure!(renewed.message().await?.is_some(), "the keepalive stream has ended");
-        }
-    }
+    keep_all_alive(&mut leases, &ids).await?;
     eprintln!("{}: {} leases end in {ENDING_TTL} s", server.name, ids.len());
     let due = Instant::now() + Duration::from_secs(ENDING_TTL.unsigned_abs());
     tokio::time::sleep_until((due - Duration::from_secs(1)).into()).await;
@@ -136,4 +132,16 @@ async fn end_many(server: &Server) -> anyhow::Result<(f64, f64)> {
         anyhow::ensure!(due.elapsed() < Duration::from_secs(300), "{left} leases are left");
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
+}
+
+/// One keepalive for each, a few hundred at a time.
+async fn keep_all_alive(leases: &mut LeaseClient<Channel>, ids: &[LeaseStatus]) -> anyhow::Result<()> {
+    for some in ids.chunks(500) {
+        let requests: Vec<_> = some.iter().map(|lease| LeaseKeepAliveRequest { id: lease.id }).collect();
+        let mut renewed = leases.lease_keep_alive(tokio_stream::iter(requests)).await?.into_inner();
+        for _ in some {
+            anyhow::ensure!(renewed.message().await?.is_some(), "the keepalive stream has ended");
+        }
+    }
+    Ok(())
 }
