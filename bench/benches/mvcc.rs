@@ -1,4 +1,4 @@
-//! Paths of the store: put, get, count, range, checkpoint, publishing a View. Fixed keys, in memory.
+//! Paths of the store: put, get, count, range, checkpoint, restart, publishing a View. Fixed keys, in memory.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark that meets the unexpected should stop there")]
 
@@ -63,6 +63,16 @@ fn paths(criterion: &mut Criterion) {
     });
     criterion.bench_function("scan 1,000 keys", |bencher| {
         bencher.iter(|| reader.scan(all, i64::MAX, Direction::Forward).take(1_000).count());
+    });
+    criterion.bench_function("restart with 100,000 keys", |bencher| {
+        let disk = SimDisk::new();
+        let mut store = Store::open(Arc::new(disk.clone()), DbOptions::default()).unwrap();
+        (0..KEYS).for_each(|number| put(&mut store, number));
+        let written = store.checkpoint(CheckpointKind::WithIndex).unwrap().write().unwrap();
+        store.finish_checkpoint(written);
+        let bytes = disk.bytes();
+        let open = |bytes| Store::open(Arc::new(SimDisk::from_bytes(bytes)), DbOptions::default()).unwrap();
+        bencher.iter_batched(|| bytes.clone(), open, BatchSize::LargeInput);
     });
     criterion.bench_function("checkpoint of 1,000 puts", |bencher| {
         let prepare = || {
