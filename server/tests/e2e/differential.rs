@@ -7,8 +7,8 @@
 use bytes::{Buf as _, Bytes};
 use prost::Message as _;
 use revd_proto::etcdserverpb::{
-    CompactionRequest, DeleteRangeRequest, HashKvRequest, PutRequest, RangeRequest, ResponseHeader,
-    TxnRequest, TxnResponse,
+    CompactionRequest, DeleteRangeRequest, HashKvRequest, LeaseGrantRequest, LeaseRevokeRequest,
+    LeaseTimeToLiveRequest, PutRequest, RangeRequest, ResponseHeader, TxnRequest, TxnResponse,
 };
 use tonic::{Code, Status};
 
@@ -119,6 +119,12 @@ async fn compare(seed: u64, requests: u64) {
     let revd = Server::revd(&dir.path().join("revd"), &["--unsafe-no-fsync"]);
     let etcd = Server::etcd(&peers.path("etcd"), &reference_dir.path().join("etcd"), &["--unsafe-no-fsync"]);
     let (revd_client, etcd_client) = (connect(&revd.endpoint()).await, connect(&etcd.endpoint()).await);
+    // Two of the leases that puts name; the others do not exist.
+    for id in [-1, 2] {
+        for client in [&revd_client, &etcd_client] {
+            client.lease.clone().lease_grant(LeaseGrantRequest { id, ttl: 100_000 }).await.unwrap();
+        }
+    }
     let mut generator = Generator::new(Random::new(seed));
     let (mut replies, mut refusals) = (0, std::collections::BTreeMap::new());
     for number in 0..requests {
@@ -137,6 +143,19 @@ async fn compare(seed: u64, requests: u64) {
             Answer::Refused(_, text) => *refusals.entry(text).or_insert(0) += 1,
         }
     }
+    let mut attached = Vec::new();
+    for client in [&revd_client, &etcd_client] {
+        let mut lease = client.lease.clone();
+        let request = LeaseTimeToLiveRequest { id: 2, keys: true };
+        let mut keys = lease.lease_time_to_live(request).await.unwrap().into_inner().keys;
+        keys.sort();
+        attached.push((
+            keys,
+            lease.lease_revoke(LeaseRevokeRequest { id: 2 }).await.unwrap().into_inner().header,
+        ));
+    }
+    let revisions = attached.iter().map(|(_, header)| header.as_ref().unwrap().revision);
+    assert!(revisions.clone().min() == revisions.max() && attached[0].0 == attached[1].0, "{attached:?}");
     println!("seed {seed}: {replies} equal replies, equal refusals {refusals:?}");
     if requests >= 5_000 {
         assert!(refusals.len() >= 10, "the generator does not reach enough kinds of errors: {refusals:?}");
