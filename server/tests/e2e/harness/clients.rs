@@ -28,6 +28,14 @@ pub struct WatchStream {
     requests: tokio::sync::mpsc::UnboundedSender<WatchRequest>,
     responses: tokio::sync::mpsc::Receiver<Result<WatchResponse, Status>>,
     paused: std::sync::Arc<std::sync::atomic::AtomicBool>,
+    reading: tokio::task::JoinHandle<()>,
+}
+
+/// The call is given up, as when a client goes away.
+impl Drop for WatchStream {
+    fn drop(&mut self) {
+        self.reading.abort();
+    }
 }
 
 impl WatchStream {
@@ -68,7 +76,7 @@ impl Client {
         let paused = std::sync::Arc::new(std::sync::atomic::AtomicBool::new(false));
         let pausing = std::sync::Arc::clone(&paused);
         let mut watch = self.watch.clone();
-        tokio::spawn(async move {
+        let reading = tokio::spawn(async move {
             let requests = tokio_stream::wrappers::UnboundedReceiverStream::new(receiver);
             let mut stream = match watch.watch(requests).await {
                 Ok(response) => response.into_inner(),
@@ -83,13 +91,12 @@ impl Client {
                     Ok(None) => return,
                     Err(status) => (Err(status), true),
                 };
-                // Also over when nobody listens any more.
                 if sender.send(message).await.is_err() || is_over {
                     return;
                 }
             }
         });
-        WatchStream { requests, responses, paused }
+        WatchStream { requests, responses, paused, reading }
     }
 
     /// Calls any method with any bytes.
