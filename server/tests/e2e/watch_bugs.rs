@@ -264,7 +264,7 @@ fn bug_072_canceled_watches_leave_nothing_behind() {
             let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
             line.trim().trim_end_matches(" kB").parse::<u64>().unwrap()
         };
-        let rounds = from_env("REVD_WATCHES_CANCELED", 40_000) / 2_000;
+        let rounds = from_env("REVD_WATCHES_CANCELED", 800_000) / 2_000;
         let mut grown = Vec::new();
         for round in 0..rounds {
             let mut stream = client.open_watch();
@@ -287,8 +287,12 @@ fn bug_072_canceled_watches_leave_nothing_behind() {
             grown.push(memory());
         }
         let half = grown[grown.len() / 2];
-        println!("memory in kB over {rounds} rounds of 1,000 watchers: {grown:?}");
-        assert!(grown.last().unwrap() - half.min(*grown.last().unwrap()) < 4_000, "it grows: {grown:?}");
+        println!(
+            "{rounds} rounds of 1,000 watchers: {half} kB after half of them, {} kB at the end",
+            grown[grown.len() - 1]
+        );
+        // The allocator takes steps of 4 MB; 60 bytes left behind by each watcher would be 12.
+        assert!(grown[grown.len() - 1] < half + 12_000, "it grows: {grown:?}");
     }));
 }
 
