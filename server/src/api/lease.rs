@@ -12,6 +12,7 @@ use revd_proto::etcdserverpb::{
     LeaseCheckpoint, LeaseCheckpointRequest, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseLeasesRequest,
     LeaseRevokeRequest, LeaseTimeToLiveRequest,
 };
+use smallvec::smallvec;
 use tonic::Status;
 
 use crate::api::call::{Message, Replies, Requests};
@@ -29,8 +30,8 @@ use crate::wire::put_number;
 const TAG_KEEPALIVE_ID: u8 = 0x10;
 const TAG_KEEPALIVE_TTL: u8 = 0x18;
 
-/// Ids for leases whose client leaves the choice to us: a walk through all numbers in an order that nobody can guess
-/// from outside (`SplitMix64`, Steele et al. 2014).
+/// Ids for leases whose client leaves the choice to us: a walk through all numbers that begins at random, so that edges
+/// and restarts do not meet (`SplitMix64`, Steele et al. 2014). They are names, not secrets.
 #[derive(Debug)]
 pub(super) struct LeaseIds(Cell<u64>);
 
@@ -142,9 +143,7 @@ impl Api {
         put_header(&mut response, self.identity, revision, self.status.term.load());
         put_number(&mut response, TAG_KEEPALIVE_ID, id);
         put_number(&mut response, TAG_KEEPALIVE_TTL, outcome.try_get_i64_le().unwrap_or_default());
-        let mut message = Message::new();
-        message.push(response.into());
-        message
+        smallvec![response.into()]
     }
 
     /// Revokes leases that are due; how many. For one edge of the leader, at a steady pace.

@@ -126,6 +126,11 @@ impl OpenStream {
         self.watches.hub.borrow_mut().take(self.id)
     }
 
+    /// Whether any watcher is behind.
+    fn is_behind(&self) -> bool {
+        self.watches.hub.borrow().is_behind(self.id)
+    }
+
     /// Lets watchers that are behind read on; cheap if there are none.
     ///
     /// # Errors
@@ -220,7 +225,7 @@ impl Api {
                             return Ok(());
                         }
                     }
-                    if stream.poll_work(&Context::from_waker(std::task::Waker::noop())).is_ready() {
+                    if stream.is_behind() {
                         stream.catch_up()?;
                         futures_lite::future::yield_now().await;
                     }

@@ -253,6 +253,12 @@ impl Hub {
         Some(reply)
     }
 
+    /// Whether any watcher of a stream is behind.
+    #[must_use]
+    pub fn is_behind(&self, id: StreamId) -> bool {
+        !self.streams[id.0].lagging.is_empty()
+    }
+
     /// Whether there is something to send, or to read up on; if not, the call of `context` is woken when there is.
     #[must_use]
     pub fn has_work(&mut self, id: StreamId, context: &Context<'_>) -> bool {
