@@ -2,9 +2,9 @@
 //!
 //! | role  | owns | loop |
 //! |-------|------|------|
-//! | edge  | its connections, open proposals, reads, (later) watchers | `edge.rs` |
+//! | edge  | its connections, open proposals, reads, watchers | `edge.rs` |
 //! | log   | raft, the write-ahead log | `log.rs` |
-//! | state | the engine's store: apply, checkpoints, publication of Views | `state.rs` |
+//! | state | the engine's store and the leases: apply, checkpoints, publication of Views | `state.rs` |
 //!
 //! A core is one glommio executor pinned to one CPU and may play several roles. One core plays all of them; with
 //! two to four, core 0 plays log and state beside an edge and every other core is an edge; with more, log and
