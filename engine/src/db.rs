@@ -3,6 +3,9 @@
 //! The durability protocol (`commit`): write every new page to places that no state anyone can still see uses;
 //! sync; write the other meta slot; sync. A crash before the slot is whole leaves the state before, after it the
 //! state after. Nothing has to be repaired when a file is opened.
+//!
+//! A full disk shows before anything is written: room for all pages is made first, and if there is none the
+//! transaction is undone and may be tried again. Any other failure is final.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -11,7 +14,7 @@ use crate::btree::Node;
 use crate::disk::Disk;
 use crate::limits::{GROW_BYTES_MAX, GROW_BYTES_MIN, PAGE_BYTES_DEFAULT};
 use crate::meta::{Meta, SLOT_BYTES, SLOT_OFFSETS, TableRoot, first_page};
-use crate::page::{PageId, PageKind, PageRef, Pages, Verified, encode_run, run_pages};
+use crate::page::{PageId, PageKind, PageRef, PageWriter, Pages, Verified, encode_run, run_pages};
 use crate::space::{Run, Space};
 use crate::txn::{Snapshot, WriteTxn};
 use crate::{Error, Result};
@@ -47,6 +50,8 @@ pub struct Db {
     live: VecDeque<(u64, Weak<crate::txn::SnapshotInner>)>,
     file_len: u64,
     poisoned: bool,
+    /// Pages on their way to the file; kept because new memory costs more than what is done with it.
+    buffer: Vec<u8>,
 }
 
 impl std::fmt::Debug for Db {
@@ -84,8 +89,15 @@ impl Db {
         let pages = Pages { map, page_bytes: meta.page_bytes, verified };
         let space = read_space(&pages, &meta)?;
         let current = Snapshot::new(pages, meta);
-        let mut db =
-            Self { disk, space, current: current.clone(), live: VecDeque::new(), file_len, poisoned: false };
+        let mut db = Self {
+            disk,
+            space,
+            current: current.clone(),
+            live: VecDeque::new(),
+            file_len,
+            poisoned: false,
+            buffer: Vec::new(),
+        };
         db.watch(&current);
         Ok(db)
     }
@@ -128,7 +140,8 @@ impl Db {
         self.space.no_reader_before(oldest);
     }
 
-    /// Makes room for pages up to the space's end, in steps so large that commits seldom change the length.
+    /// Makes room for pages up to the space's end, in steps so large that commits seldom change the length; if the disk
+    /// has no room for a step, just as much as is needed.
     fn grow(&mut self, page_bytes: u32) -> Result<()> {
         let needed = self.space.end() * u64::from(page_bytes);
         if needed <= self.file_len {
@@ -136,8 +149,14 @@ impl Db {
         }
         let step = (self.file_len / 8).clamp(GROW_BYTES_MIN, GROW_BYTES_MAX);
         let step = step.next_multiple_of(u64::from(page_bytes));
-        let len = needed.max(self.file_len + step);
-        self.disk.set_len(len)?;
+        let mut len = needed.max(self.file_len + step);
+        if let Err(error) = self.disk.set_len(len) {
+            if !error.is_no_space() || len == needed {
+                return Err(error);
+            }
+            len = needed;
+            self.disk.set_len(len)?;
+        }
         self.file_len = len;
         Ok(())
     }
@@ -167,53 +186,36 @@ fn read_space(pages: &Pages, meta: &Meta) -> Result<Space> {
     Ok(space)
 }
 
+/// A transaction with a place for everything: nothing is written yet.
+struct Placed {
+    nodes: Vec<PageId>,
+    free: PageRef,
+    free_bytes: Vec<u8>,
+    freed: Vec<Run>,
+}
+
 /// Writes a transaction; see the module's text.
 pub(crate) fn commit(txn: &mut WriteTxn<'_>) -> Result<Snapshot> {
-    let meta = txn.base.inner().meta.clone();
-    let page_bytes = meta.page_bytes;
-    let mut writes = std::mem::take(&mut txn.values);
-    let mut freed = std::mem::take(&mut txn.freed);
-    let nodes = txn.trees.iter().filter_map(|tree| tree.root.as_deref()).map(Node::count).sum();
-    let space = &mut txn.db.space;
-    let ids = if txn.shrinking { space.allocate_lowest(nodes) } else { space.allocate_pages(nodes) };
-    let mut ids = ids.into_iter();
-    let mut tables = meta.tables;
-    for (table, tree) in tables.iter_mut().zip(&mut txn.trees) {
-        if tree.dirty {
-            let root = tree.root.take().map(|mut root| root.encode(page_bytes, &mut ids, &mut writes));
-            *table = TableRoot { root, ..tree.stored };
-        }
+    let page_bytes = txn.base.inner().meta.page_bytes;
+    let before = txn.db.space.clone();
+    let placed = place(txn, page_bytes);
+    if let Err(error) = txn.db.grow(page_bytes) {
+        txn.db.space = before;
+        txn.db.poisoned = !error.is_no_space();
+        return Err(error);
     }
+    txn.db.poisoned = true; // until everything below has succeeded
+    let (verified, meta) = write(txn, &placed)?;
     let db = &mut *txn.db;
-    freed.extend(db.space.take_list());
-    let free = write_free_list(&mut db.space, &freed, page_bytes, txn.shrinking, &mut writes);
-    let next = Meta {
-        page_bytes,
-        txn: meta.txn + 1,
-        pages: db.space.end(),
-        free: Some(free),
-        tables,
-        user: txn.user,
-    };
-    db.poisoned = true; // until everything below has succeeded
-    db.grow(page_bytes)?;
-    let old = &txn.base.inner().pages.verified;
-    let verified =
-        if old.capacity() >= next.pages { Arc::clone(old) } else { Arc::new(old.resized(next.pages * 2)) };
-    for (start, bytes) in &writes {
-        let count = bytes.len() as u64 / u64::from(page_bytes);
-        (start.0..start.0 + count).for_each(|page| verified.remove(PageId(page)));
-        db.disk.write_at(start.0 * u64::from(page_bytes), bytes)?;
-    }
     db.disk.sync()?;
-    db.disk.write_at(SLOT_OFFSETS[usize::from(next.txn % 2 == 1)], &next.encode())?;
+    db.disk.write_at(SLOT_OFFSETS[usize::from(meta.txn % 2 == 1)], &meta.encode())?;
     db.disk.sync()?;
     if txn.shrinking {
         db.cut(page_bytes)?;
     }
     db.poisoned = false;
-    db.space.freed_by(next.txn, freed);
-    let snapshot = Snapshot::new(Pages { map: db.disk.map()?, page_bytes, verified }, next);
+    db.space.freed_by(meta.txn, placed.freed);
+    let snapshot = Snapshot::new(Pages { map: db.disk.map()?, page_bytes, verified }, meta);
     db.watch(&snapshot);
     db.current = snapshot.clone();
     txn.base = snapshot.clone(); // the old state must not look read because of this transaction
@@ -221,14 +223,46 @@ pub(crate) fn commit(txn: &mut WriteTxn<'_>) -> Result<Snapshot> {
     Ok(snapshot)
 }
 
+fn place(txn: &mut WriteTxn<'_>, page_bytes: u32) -> Placed {
+    let nodes = txn.trees.iter().filter_map(|tree| tree.root.as_deref()).map(Node::count).sum();
+    let space = &mut txn.db.space;
+    let nodes = if txn.shrinking { space.allocate_lowest(nodes) } else { space.allocate_pages(nodes) };
+    let mut freed = std::mem::take(&mut txn.freed);
+    freed.extend(space.take_list());
+    let (free, free_bytes) = place_free_list(space, &freed, page_bytes, txn.shrinking);
+    Placed { nodes, free, free_bytes, freed }
+}
+
+/// Writes every page, and says what the meta slot has to say.
+fn write(txn: &mut WriteTxn<'_>, placed: &Placed) -> Result<(Arc<Verified>, Meta)> {
+    let base = txn.base.inner();
+    let mut tables = base.meta.tables;
+    let (page_bytes, pages) = (base.meta.page_bytes, txn.db.space.end());
+    let old = &base.pages.verified;
+    let verified = if old.capacity() >= pages { Arc::clone(old) } else { Arc::new(old.resized(pages * 2)) };
+    let mut out = PageWriter::new(&*txn.db.disk, &verified, page_bytes, &mut txn.db.buffer);
+    for (start, bytes) in std::mem::take(&mut txn.values) {
+        out.write_run(start, &bytes)?;
+    }
+    let mut ids = placed.nodes.iter().copied();
+    for (table, tree) in tables.iter_mut().zip(&mut txn.trees) {
+        if tree.dirty {
+            let root = match tree.root.take() {
+                Some(mut root) => Some(root.write(&mut ids, &mut out)?),
+                None => None,
+            };
+            *table = TableRoot { root, ..tree.stored };
+        }
+    }
+    out.flush()?;
+    out.write_run(placed.free.id, &placed.free_bytes)?;
+    let meta =
+        Meta { page_bytes, txn: base.meta.txn + 1, pages, free: Some(placed.free), tables, user: txn.user };
+    Ok((verified, meta))
+}
+
 /// Places and lays out the list of everything that is free after this commit.
-fn write_free_list(
-    space: &mut Space,
-    freed: &[Run],
-    page_bytes: u32,
-    shrinking: bool,
-    writes: &mut Vec<(PageId, Vec<u8>)>,
-) -> PageRef {
+fn place_free_list(space: &mut Space, freed: &[Run], page_bytes: u32, shrinking: bool) -> (PageRef, Vec<u8>) {
     // Taking pages shortens a free run or uses one up: the list only gets shorter than what was asked for.
     let pages = run_pages(space.encoded_len(freed.len()), page_bytes);
     let id = space.allocate(pages);
@@ -237,6 +271,5 @@ fn write_free_list(
     }
     let (bytes, crc) = encode_run(PageKind::FreeList, id, &space.encode(freed), pages, page_bytes);
     space.set_list(Run { start: id, pages });
-    writes.push((id, bytes));
-    PageRef { id, crc }
+    (PageRef { id, crc }, bytes)
 }

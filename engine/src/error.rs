@@ -17,6 +17,13 @@ pub enum Error {
         /// What the system said.
         source: Arc<io::Error>,
     },
+    /// The disk has no room for it. Nothing was changed; it may be tried again.
+    NoSpace {
+        /// What was being done, with the file's name where known.
+        what: String,
+        /// What the system said.
+        source: Arc<io::Error>,
+    },
     /// The file is not what was written: bit rot, a misdirected write, a foreign file.
     Corrupt(String),
     /// The revision asked for is below the compaction.
@@ -39,6 +46,22 @@ impl Error {
         Self::Io { what: what.into(), source: Arc::new(source) }
     }
 
+    /// Room that could not be made, for whatever reason.
+    pub(crate) fn growing(what: impl Into<String>, source: io::Error) -> Self {
+        match source.kind() {
+            io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+                Self::NoSpace { what: what.into(), source: Arc::new(source) }
+            }
+            _ => Self::io(what, source),
+        }
+    }
+
+    /// The disk is full, and nothing else is wrong.
+    #[must_use]
+    pub fn is_no_space(&self) -> bool {
+        matches!(self, Self::NoSpace { .. })
+    }
+
     /// Damage, with where it is and what to do about it.
     pub(crate) fn corrupt(what: impl std::fmt::Display) -> Self {
         Self::Corrupt(format!(
@@ -57,7 +80,7 @@ impl Error {
 impl std::fmt::Display for Error {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Self::Io { what, source } => write!(out, "{what}: {source}"),
+            Self::Io { what, source } | Self::NoSpace { what, source } => write!(out, "{what}: {source}"),
             Self::Corrupt(what) => out.write_str(what),
             Self::Compacted { compact_revision } => {
                 write!(out, "the revision is below the compaction at {compact_revision}")

@@ -17,11 +17,14 @@ pub const DEPTH_MAX: usize = 64;
 /// Largest value: the length has one bit for "stored elsewhere".
 pub const VALUE_BYTES_MAX: usize = (1 << 31) - 1;
 
+/// Neighbouring pages are written together, up to about this many bytes.
+pub const WRITE_BYTES_MAX: usize = 256 * 1024;
+
 /// The file grows by at least this much at a time, so that commits rarely change its length.
 pub const GROW_BYTES_MIN: u64 = 1024 * 1024;
 
 /// ... and by at most this much.
-pub const GROW_BYTES_MAX: u64 = 64 * 1024 * 1024;
+pub const GROW_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// Leaves a defragmentation looks at in one checkpoint.
 pub const DEFRAGMENT_LEAVES_PER_STEP: usize = 1_000;
@@ -31,10 +34,11 @@ pub const DEFRAGMENT_CUTS_MAX: u32 = 8;
 /// Records a compaction looks at in one checkpoint: bounds the work and the memory of a step.
 pub const COMPACT_RECORDS_PER_STEP: usize = 20_000;
 
-/// The index is saved when this many keys changed since the last time ...
-pub const INDEX_CHECKPOINT_KEYS_MIN: usize = 64 * 1024;
-/// ... or one in this many of all keys, whichever is more.
-pub const INDEX_CHECKPOINT_KEYS_PART: usize = 8;
+/// The index is saved when this many records were added since the last time ...
+pub const INDEX_CHECKPOINT_RECORDS_MIN: usize = 64 * 1024;
+/// ... or one in this many of all keys and kept revisions, whichever is more: saving a key writes its whole history, and
+/// so what is written for the index stays in proportion to the records.
+pub const INDEX_CHECKPOINT_PART: usize = 8;
 
 /// A tail chunk of this many bytes is not merged with others any more.
 pub const TAIL_CHUNK_BYTES: usize = 1024 * 1024;

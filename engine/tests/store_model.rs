@@ -486,3 +486,43 @@ fn a_failed_write_is_final_at_every_place() {
         assert_view(&again.view(), &twins[applied], &mut random);
     }
 }
+
+/// A full disk changes nothing: checkpoints that find no room are tried again, reads and writes go on, and when there is
+/// room everything that was written is there.
+#[test]
+fn a_full_disk_is_waited_for() {
+    let mut refused = 0;
+    for seed in 0..30 {
+        let disk = SimDisk::new();
+        let mut store = open(&disk);
+        let mut twin = Twin::new();
+        let mut random = Random::new(seed);
+        for index in 1..120 {
+            if random.below(8) == 0 {
+                let now = disk.bytes().len() as u64;
+                disk.limit((random.below(2) == 0).then_some(now));
+            }
+            let entry = entry(&mut random, twin.revision());
+            twin.apply(&entry);
+            apply(&mut store, &entry, index);
+            if random.below(20) == 0 {
+                store.defragment().unwrap();
+            }
+            let Some(checkpoint) = store.checkpoint(CheckpointKind::Auto) else { continue };
+            let durable = store.finish_checkpoint(checkpoint.write().unwrap());
+            refused += usize::from(durable.no_space.is_some());
+            assert_eq!(durable.no_space.is_none(), durable.applied.index == index);
+            assert_view(&store.view(), &twin, &mut random);
+        }
+        disk.limit(None);
+        while let Some(checkpoint) = store.checkpoint(CheckpointKind::WithIndex) {
+            assert!(store.finish_checkpoint(checkpoint.write().unwrap()).no_space.is_none());
+        }
+        check(store.db().unwrap()).unwrap();
+        let mut again = open(&SimDisk::from_bytes(disk.bytes()));
+        assert_view(&again.view(), &twin, &mut random);
+        verify(&again).unwrap();
+    }
+    println!("{refused} checkpoints found no room");
+    assert!(refused > 50, "only {refused} checkpoints found no room");
+}

@@ -1,7 +1,7 @@
 //! revd and etcd 3.7.1 side by side: the same work in turn, in the same run, with the same durability.
 //!
 //! ```text
-//! cargo run --release -p revd-bench -- [--rounds 5] [--calls 20000] [--keys 1000000] [--revd-flags "..."]
+//! cargo run --release -p revd-bench -- [--rounds 5] [--calls 20000] [--keys 1000000] [--revd-flags "..."] [--only calls|bulk|ranges|footprint]
 //! ```
 //!
 //! Prints a Markdown table: medians over the rounds, with the ratio of revd to etcd in CPU time per call and in
@@ -25,10 +25,19 @@ struct Options {
     calls: u64,
     keys: u64,
     revd_flags: Vec<String>,
+    /// A part of the table; empty for all of it.
+    only: String,
+}
+
+impl Options {
+    fn wants(&self, part: &str) -> bool {
+        self.only.is_empty() || self.only == part
+    }
 }
 
 fn options() -> anyhow::Result<Options> {
-    let mut options = Options { rounds: 5, calls: 20_000, keys: 1_000_000, revd_flags: Vec::new() };
+    let mut options =
+        Options { rounds: 5, calls: 20_000, keys: 1_000_000, revd_flags: Vec::new(), only: String::new() };
     let mut args = std::env::args().skip(1);
     while let Some(arg) = args.next() {
         let value = args.next().with_context(|| format!("{arg} needs a value"))?;
@@ -37,7 +46,10 @@ fn options() -> anyhow::Result<Options> {
             "--calls" => options.calls = value.parse()?,
             "--keys" => options.keys = value.parse()?,
             "--revd-flags" => options.revd_flags = value.split_whitespace().map(str::to_owned).collect(),
-            _ => anyhow::bail!("unknown option {arg}: --rounds, --calls, --keys, --revd-flags"),
+            "--only" if ["calls", "bulk", "ranges", "footprint"].contains(&value.as_str()) => {
+                options.only = value;
+            }
+            _ => anyhow::bail!("no such option: {arg} {value}; the top of this program's source lists them"),
         }
     }
     Ok(options)
@@ -49,16 +61,30 @@ async fn main() -> anyhow::Result<()> {
     h2load::check()?;
     let (mut revd, mut etcd) = servers::start(&options.revd_flags)?;
     let mut table = Table::new(options.rounds);
-    small_calls(&options, [&revd, &etcd], &mut table)?;
-    ranges(&options, [&revd, &etcd], &mut table).await?;
+    let messages = h2load::Messages::write()?;
+    if options.wants("calls") {
+        small_calls(&options, &messages, [&revd, &etcd], &mut table)?;
+    }
+    if options.wants("bulk") {
+        transactions(&options, &messages, [&revd, &etcd], &mut table)?;
+    }
+    if options.wants("ranges") {
+        ranges(&options, [&revd, &etcd], &mut table).await?;
+    }
     println!("{}", table.markdown(&machine()));
-    println!("{}", footprint::table(&mut revd, &mut etcd, options.keys).await?);
+    if options.wants("footprint") {
+        println!("{}", footprint::table(&mut revd, &mut etcd, options.keys).await?);
+    }
     Ok(())
 }
 
 /// Puts and gets of one key: 1, 100 and 1000 callers.
-fn small_calls(options: &Options, both: [&Server; 2], table: &mut Table) -> anyhow::Result<()> {
-    let messages = h2load::Messages::write()?;
+fn small_calls(
+    options: &Options,
+    messages: &h2load::Messages,
+    both: [&Server; 2],
+    table: &mut Table,
+) -> anyhow::Result<()> {
     for (work, message, method) in [
         ("put 256 B", h2load::Message::Put, "KV/Put"),
         ("get, linearizable", h2load::Message::Get, "KV/Range"),
@@ -69,13 +95,22 @@ fn small_calls(options: &Options, both: [&Server; 2], table: &mut Table) -> anyh
             for _ in 0..options.rounds {
                 for server in both {
                     let load = h2load::Load { method, connections, streams, calls: options.calls / share };
-                    let measured = h2load::run(server, &messages, message, load)?;
+                    let measured = h2load::run(server, messages, message, load)?;
                     table.add(&label, server.name, measured);
                 }
             }
             table.progress(&label);
         }
     }
+    Ok(())
+}
+
+fn transactions(
+    options: &Options,
+    messages: &h2load::Messages,
+    both: [&Server; 2],
+    table: &mut Table,
+) -> anyhow::Result<()> {
     for (label, message, calls) in [
         ("compare and swap, 100 callers", h2load::Message::Swap, options.calls),
         ("transaction of 100 puts, 10 callers", h2load::Message::Bulk, options.calls / 20),
@@ -84,7 +119,7 @@ fn small_calls(options: &Options, both: [&Server; 2], table: &mut Table) -> anyh
         for _ in 0..options.rounds {
             for server in both {
                 let load = h2load::Load { method: "KV/Txn", connections: 10, streams: callers, calls };
-                table.add(label, server.name, h2load::run(server, &messages, message, load)?);
+                table.add(label, server.name, h2load::run(server, messages, message, load)?);
             }
         }
         table.progress(label);

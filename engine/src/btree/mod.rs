@@ -15,8 +15,8 @@ use crate::Result;
 use crate::meta::TableRoot;
 use crate::page::run_pages;
 use crate::page::{
-    Cells, PageId, PageKind, PageRef, Pages, StoredValue, branch_cell, parse_branch_cell, parse_leaf_cell,
-    search,
+    Cells, PageId, PageKind, PageRef, PageWriter, Pages, StoredValue, branch_cell, parse_branch_cell,
+    parse_leaf_cell, search,
 };
 use crate::space::Run;
 
@@ -157,32 +157,23 @@ impl Node {
         1 + self.children.iter().flatten().map(|child| child.count()).sum::<u64>()
     }
 
-    /// Lays out this node and the decoded ones below, children first, on pages taken from `ids`.
-    pub fn encode(
+    /// Writes this node and the decoded ones below, children first, to pages taken from `ids`.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn write(
         &mut self,
-        page_bytes: u32,
         ids: &mut impl Iterator<Item = PageId>,
-        out: &mut Vec<(PageId, Vec<u8>)>,
-    ) -> PageRef {
+        out: &mut PageWriter<'_>,
+    ) -> Result<PageRef> {
         for at in 0..self.children.len() {
             if let Some(mut child) = self.children[at].take() {
-                let child = child.encode(page_bytes, ids, out);
+                let child = child.write(ids, out)?;
                 let key = self.key(at).expect("a cell of our own").to_vec();
                 self.cells.replace(at, &branch_cell(&key, child));
             }
         }
         let id = ids.next().expect("a page was allocated for each node");
-        match out.last_mut() {
-            // Pages in a row become one write.
-            Some((first, bytes)) if first.0 + bytes.len() as u64 / u64::from(page_bytes) == id.0 => {
-                self.cells.encode(self.kind, id, page_bytes, bytes)
-            }
-            _ => {
-                let mut bytes = Vec::with_capacity(page_bytes as usize);
-                let page = self.cells.encode(self.kind, id, page_bytes, &mut bytes);
-                out.push((id, bytes));
-                page
-            }
-        }
+        out.write_page(id, |page_bytes, buffer| self.cells.encode(self.kind, id, page_bytes, buffer))
     }
 }

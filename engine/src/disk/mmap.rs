@@ -44,6 +44,26 @@ impl MmapDisk {
         })
     }
 
+    /// Reserves the blocks too, so that a full disk shows here and not in the middle of a commit.
+    fn grow(&self, old: u64, len: u64) -> Result<()> {
+        let flags = rustix::fs::FallocateFlags::empty();
+        match rustix::fs::fallocate(&self.file, flags, old, len - old) {
+            Ok(()) => Ok(()),
+            // Some file systems cannot reserve: a full disk ends the process there.
+            Err(rustix::io::Errno::OPNOTSUPP) => self.checked("resizing", self.file.set_len(len)),
+            Err(errno) => {
+                // What was reserved in part goes back.
+                self.checked("resizing", self.file.set_len(old))?;
+                let error = Error::growing(
+                    format!("making room in {}", self.path.display()),
+                    std::io::Error::from(errno),
+                );
+                self.failed.fetch_or(!error.is_no_space(), Ordering::SeqCst);
+                Err(error)
+            }
+        }
+    }
+
     fn usable(&self) -> Result<()> {
         if self.failed.load(Ordering::SeqCst) { Err(Error::Poisoned) } else { Ok(()) }
     }
@@ -56,6 +76,10 @@ impl Disk for MmapDisk {
 
     fn set_len(&self, len: u64) -> Result<()> {
         self.usable()?;
+        let old = self.file_len()?;
+        if len > old {
+            return self.grow(old, len);
+        }
         self.checked("resizing", self.file.set_len(len))
     }
 

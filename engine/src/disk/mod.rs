@@ -17,7 +17,8 @@ use crate::Result;
 /// Contract:
 /// - Writes may become durable in any order and in part until `sync` returns; after it, all of them are.
 /// - A failed `write_at`, `set_len` or `sync` is final: every later call fails too. Retrying a sync could report
-///   success for data the kernel has already dropped.
+///   success for data the kernel has already dropped. The exception is `set_len` without room: it changes nothing.
+/// - Bytes that `set_len` has added have their place on the disk: writing them does not fail for want of space.
 /// - A map shows writes made after it was taken, within its length; the engine never writes to a page that a
 ///   reader of that map can reach.
 pub trait Disk: Send + Sync {
@@ -30,7 +31,7 @@ pub trait Disk: Send + Sync {
     /// Grows or shrinks; new bytes are zero. Durable after `sync`.
     ///
     /// # Errors
-    /// When there is no space.
+    /// [`Error::NoSpace`](crate::Error::NoSpace) when there is no room to grow.
     fn set_len(&self, len: u64) -> Result<()>;
 
     /// Writes all of `bytes`.

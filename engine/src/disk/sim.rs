@@ -34,6 +34,8 @@ struct State {
     /// Calls that still succeed, when a failure is planned.
     calls_left: Option<u64>,
     failed: bool,
+    /// The disk's size, if it has one.
+    bytes_max: Option<u64>,
 }
 
 impl SimDisk {
@@ -73,6 +75,11 @@ impl SimDisk {
     /// Lets `calls` more writes, resizes and syncs succeed and fails all after them.
     pub fn fail_after(&self, calls: u64) {
         self.state().calls_left = Some(calls);
+    }
+
+    /// Limits the disk's size: growing beyond it finds no space.
+    pub fn limit(&self, bytes: Option<u64>) {
+        self.state().bytes_max = bytes;
     }
 
     /// The content after a list of calls, of which `keep` says for each unsynced write which of its 512-byte
@@ -127,6 +134,13 @@ impl Disk for SimDisk {
 
     fn set_len(&self, len: u64) -> Result<()> {
         let size = usize::try_from(len).expect("a test disk fits memory");
+        let full = {
+            let state = self.state();
+            state.bytes_max.is_some_and(|max| len > max && size > state.bytes.len())
+        };
+        if full {
+            return Err(Error::growing("simulated", std::io::ErrorKind::StorageFull.into()));
+        }
         self.record(Recorded::SetLen(len), |bytes| bytes.resize(size, 0))
     }
 

@@ -13,7 +13,7 @@ use std::collections::BTreeSet;
 
 use crate::db::Db;
 use crate::limits::{
-    COMPACT_RECORDS_PER_STEP, INDEX_CHECKPOINT_KEYS_MIN, INDEX_CHECKPOINT_KEYS_PART, PAGE_BYTES_MAX,
+    COMPACT_RECORDS_PER_STEP, INDEX_CHECKPOINT_PART, INDEX_CHECKPOINT_RECORDS_MIN, PAGE_BYTES_MAX,
     key_bytes_max,
 };
 use crate::mvcc::defragment::Defragmentation;
@@ -51,10 +51,16 @@ pub struct Checkpoint {
     records_since_index: usize,
 }
 
-/// A checkpoint that is durable.
+/// A checkpoint that was written, or found no room.
 #[derive(Debug)]
 pub struct Written {
     db: Db,
+    result: std::result::Result<Saved, Unsaved>,
+}
+
+/// What is durable now.
+#[derive(Debug)]
+struct Saved {
     tree: Snapshot,
     standing: Standing,
     saved_index: bool,
@@ -65,8 +71,15 @@ pub struct Written {
     records_since_index: usize,
 }
 
+/// What goes back into the store because the disk is full.
+#[derive(Debug)]
+struct Unsaved {
+    tables: Changes,
+    error: Error,
+}
+
 /// What is durable after a checkpoint.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub struct Durable {
     /// The log may forget everything up to here.
     pub applied: Applied,
@@ -74,14 +87,18 @@ pub struct Durable {
     pub compaction_pending: bool,
     /// There is more for the next checkpoint to move.
     pub defragmenting: bool,
+    /// Why nothing of this checkpoint is durable: the disk is full. Everything is still there for the next one.
+    pub no_space: Option<Error>,
 }
 
 impl Store {
     /// Prepares a checkpoint of everything applied so far; none if there is nothing to do, or one is being written.
     pub fn checkpoint(&mut self, kind: CheckpointKind) -> Option<Checkpoint> {
         let index_is_old = self.standing.revision > self.saved.index_revision;
-        let much = INDEX_CHECKPOINT_KEYS_MIN
-            .max(usize::try_from(self.index.root().len()).unwrap_or(usize::MAX) / INDEX_CHECKPOINT_KEYS_PART);
+        let kept = self.standing.revision - self.standing.compact_revision;
+        let all = self.index.root().len().max(kept.cast_unsigned());
+        let much = INDEX_CHECKPOINT_RECORDS_MIN
+            .max(usize::try_from(all).unwrap_or(usize::MAX) / INDEX_CHECKPOINT_PART);
         let for_compaction =
             self.compaction_pending() && self.saved.index_revision < self.standing.compact_revision;
         let save_index = index_is_old
@@ -104,30 +121,47 @@ impl Store {
         })
     }
 
-    /// Takes a written checkpoint in: the records it holds leave memory.
+    /// Takes a written checkpoint in: the records it holds leave memory. One that found no room leaves everything as it
+    /// was.
     pub fn finish_checkpoint(&mut self, written: Written) -> Durable {
         self.sizes = written.db.sizes();
-        self.defragmentation = written.defragmentation;
         self.db = Some(written.db);
-        self.tree = written.tree;
-        self.saved = written.standing;
+        let no_space = match written.result {
+            Ok(saved) => {
+                self.take_in(saved);
+                None
+            }
+            Err(Unsaved { tables, error }) => {
+                for (key, row) in tables {
+                    self.table_changes.entry(key).or_insert(row); // what came later is newer
+                }
+                Some(error)
+            }
+        };
+        Durable {
+            applied: self.saved.applied,
+            compaction_pending: self.compaction_pending(),
+            defragmenting: self.is_defragmenting(),
+            no_space,
+        }
+    }
+
+    fn take_in(&mut self, saved: Saved) {
+        self.defragmentation = saved.defragmentation;
+        self.tree = saved.tree;
+        self.saved = saved.standing;
         self.tail.drop_through(self.saved.revision);
-        self.unsaved_bytes -= written.unsaved_bytes;
-        if written.saved_index {
-            self.records_since_index -= written.records_since_index;
+        self.unsaved_bytes -= saved.unsaved_bytes;
+        if saved.saved_index {
+            self.records_since_index -= saved.records_since_index;
         }
         let at = self.saved.compact_revision;
-        for key in &written.compacted_keys {
+        for key in &saved.compacted_keys {
             self.index.compact_key(key, at);
         }
         if self.standing.compact_revision == at {
             self.standing.compacted = self.saved.compacted;
             self.standing.compact_cursor = self.saved.compact_cursor;
-        }
-        Durable {
-            applied: self.saved.applied,
-            compaction_pending: self.compaction_pending(),
-            defragmenting: self.is_defragmenting(),
         }
     }
 }
@@ -169,17 +203,20 @@ impl Checkpoint {
             }
         }
         txn.set_user(&to.encode());
-        let tree = txn.commit()?;
-        Ok(Written {
-            db,
-            tree,
-            standing: to,
-            saved_index: save_index,
-            compacted_keys,
-            defragmentation,
-            unsaved_bytes: self.unsaved_bytes,
-            records_since_index: self.records_since_index,
-        })
+        let result = match txn.commit() {
+            Ok(tree) => Ok(Saved {
+                tree,
+                standing: to,
+                saved_index: save_index,
+                compacted_keys,
+                defragmentation,
+                unsaved_bytes: self.unsaved_bytes,
+                records_since_index: self.records_since_index,
+            }),
+            Err(error) if error.is_no_space() => Err(Unsaved { tables, error }),
+            Err(error) => return Err(error),
+        };
+        Ok(Written { db, result })
     }
 }
 

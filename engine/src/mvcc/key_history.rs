@@ -165,14 +165,34 @@ impl History {
     /// All changes, oldest first.
     #[must_use]
     pub fn changes(&self) -> Vec<Change> {
+        let mut all = Vec::new();
+        self.for_each_change(|change| all.push(*change));
+        all
+    }
+
+    /// Walks all changes, oldest first.
+    fn for_each_change(&self, mut each: impl FnMut(&Change)) {
         let mut chunks = Vec::new();
         let mut chunk = self.older.as_deref();
         while let Some(older) = chunk {
             chunks.push(older);
             chunk = older.before.as_deref();
         }
-        let older = chunks.into_iter().rev().flat_map(|older| older.changes.iter().copied());
-        older.chain([self.newest]).collect()
+        for older in chunks.into_iter().rev() {
+            older.changes.iter().for_each(&mut each);
+        }
+        each(&self.newest);
+    }
+
+    /// How many changes there are.
+    fn len(&self) -> usize {
+        let mut len = 1;
+        let mut chunk = self.older.as_deref();
+        while let Some(older) = chunk {
+            len += older.changes.len();
+            chunk = older.before.as_deref();
+        }
+        len
     }
 
     /// The oldest change that is kept.
@@ -190,6 +210,9 @@ impl History {
     /// What is left after a compaction at `at`; none if nothing is.
     #[must_use]
     pub fn compacted(&self, at: i64) -> Option<Self> {
+        if self.oldest().revision.main > at {
+            return Some(self.clone());
+        }
         let kept = self.change_at(at).filter(|change| change.live().is_some());
         let from = kept.map_or(Revision { main: at, sub: i64::MAX }, |change| change.revision);
         let after = |change: &Change| {
@@ -201,17 +224,16 @@ impl History {
     /// The durable form: the number of changes, then each as four integers, all as varints, revisions relative to
     /// the change before.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        let changes = self.changes();
-        varint::put(out, changes.len() as u64);
+        varint::put(out, self.len() as u64);
         let mut before = 0;
-        for change in changes {
+        self.for_each_change(|change| {
             varint::put(out, (change.revision.main - before).cast_unsigned());
             varint::put(out, change.revision.sub.cast_unsigned());
             // Relative to the change itself: one byte for the common case, a key put once.
             varint::put(out, (change.revision.main - change.create_revision).cast_unsigned());
             varint::put(out, change.version.cast_unsigned());
             before = change.revision.main;
-        }
+        });
     }
 
     /// Reads the durable form; none if it is not one.

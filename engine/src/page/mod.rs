@@ -36,12 +36,14 @@
 mod cells;
 mod pages;
 mod view;
+mod writer;
 
 pub use cells::Cells;
 pub(crate) use cells::{branch_cell, leaf_cell, leaf_cell_elsewhere};
 pub use pages::{Pages, Verified};
 pub use view::{BranchCell, LeafCell, PageView, StoredValue, run_content};
 pub(crate) use view::{parse_branch_cell, parse_leaf_cell, search};
+pub use writer::PageWriter;
 
 /// A page's position in the file, in pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

@@ -21,7 +21,7 @@ pub struct Run {
 pub const RUN_BYTES: usize = 16;
 
 /// Owned by the one writer.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub struct Space {
     /// Free runs by first page; neighbours are joined.
     free: BTreeMap<u64, u64>,

@@ -1,0 +1,77 @@
+//! Pages on their way to the file: neighbours leave in one write, from a buffer that is used again.
+
+use crate::Result;
+use crate::disk::Disk;
+use crate::limits::WRITE_BYTES_MAX;
+use crate::page::{PageId, PageRef, Verified};
+
+/// Writes pages. Nothing is durable before the disk is synced.
+pub struct PageWriter<'d> {
+    disk: &'d dyn Disk,
+    verified: &'d Verified,
+    page_bytes: u32,
+    buffer: &'d mut Vec<u8>,
+    /// Where the buffer's first page goes.
+    first: PageId,
+}
+
+impl std::fmt::Debug for PageWriter<'_> {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "PageWriter({} bytes from page {})", self.buffer.len(), self.first.0)
+    }
+}
+
+impl<'d> PageWriter<'d> {
+    /// Writes to `disk`; pages that are written are not verified any more.
+    pub(crate) fn new(
+        disk: &'d dyn Disk,
+        verified: &'d Verified,
+        page_bytes: u32,
+        buffer: &'d mut Vec<u8>,
+    ) -> Self {
+        buffer.clear();
+        Self { disk, verified, page_bytes, buffer, first: PageId(0) }
+    }
+
+    /// Writes one page that `encode` lays out behind what is in the buffer.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn write_page(
+        &mut self,
+        id: PageId,
+        encode: impl FnOnce(u32, &mut Vec<u8>) -> PageRef,
+    ) -> Result<PageRef> {
+        let follows = self.first.0 + self.buffer.len() as u64 / u64::from(self.page_bytes) == id.0;
+        if !follows || self.buffer.len() >= WRITE_BYTES_MAX {
+            self.flush()?;
+        }
+        if self.buffer.is_empty() {
+            self.first = id;
+        }
+        self.verified.remove(id);
+        Ok(encode(self.page_bytes, self.buffer))
+    }
+
+    /// Writes pages in a row.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn write_run(&mut self, start: PageId, bytes: &[u8]) -> Result<()> {
+        let pages = bytes.len() as u64 / u64::from(self.page_bytes);
+        (start.0..start.0 + pages).for_each(|page| self.verified.remove(PageId(page)));
+        self.disk.write_at(start.0 * u64::from(self.page_bytes), bytes)
+    }
+
+    /// Writes what is still in the buffer.
+    ///
+    /// # Errors
+    /// When the disk refuses.
+    pub fn flush(&mut self) -> Result<()> {
+        if !self.buffer.is_empty() {
+            self.disk.write_at(self.first.0 * u64::from(self.page_bytes), self.buffer)?;
+            self.buffer.clear();
+        }
+        Ok(())
+    }
+}
