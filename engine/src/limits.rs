@@ -55,8 +55,8 @@ pub const fn key_bytes_max(page_bytes: u32) -> usize {
     (page_bytes / 8) as usize
 }
 
-/// Longest value kept inside a leaf; longer ones get pages of their own.
+/// Longest cell of a leaf: two fit any page. Values that would make a longer one get pages of their own.
 #[must_use]
-pub const fn inline_value_bytes_max(page_bytes: u32) -> usize {
-    (page_bytes / 8) as usize
+pub const fn leaf_cell_bytes_max(page_bytes: u32) -> usize {
+    (page_bytes as usize - crate::page::HEADER) / 2 - crate::page::SLOT
 }

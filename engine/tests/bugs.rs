@@ -53,7 +53,7 @@ fn bug_033_values_of_every_awkward_size() {
     let mut random = Random::new(33);
     let page = PAGE as usize;
     // Around what fits a leaf, around one and two pages with and without their headers, and beyond etcd's limit.
-    let borders = [0, page / 8, page - 24, page, 2 * page - 24, 2 * page, 1_572_864];
+    let borders = [0, page / 2 - 20, page - 24, page, 2 * page - 24, 2 * page, 1_572_864];
     let sizes: Vec<usize> = borders.iter().flat_map(|at| at.saturating_sub(2)..=at + 2).collect();
     let values: Vec<Vec<u8>> = sizes.iter().map(|len| value(&mut random, *len)).collect();
     for (number, value) in values.iter().enumerate() {

@@ -102,12 +102,24 @@ impl Cells {
         self.ends.extend(other.ends.iter().map(|end| end + start));
     }
 
-    /// The first cell of the second half when the bytes are divided evenly; at least one cell on each side.
+    /// Where to divide: the cell that begins the second part, so that the larger part is as small as can be. As no cell
+    /// takes more than half a page, both parts of a page with one cell too many fit a page.
     #[must_use]
     pub fn middle(&self) -> usize {
-        let half = self.data.len() / 2;
-        let at = self.ends.partition_point(|end| (*end as usize) <= half);
-        at.clamp(1, self.len() - 1)
+        let before = |at: usize| if at == 0 { 0 } else { self.ends[at - 1] as usize + at * SLOT };
+        let all = before(self.len());
+        let (mut low, mut high) = (1, self.len() - 1);
+        while low < high {
+            let middle = low.midpoint(high);
+            if before(middle) * 2 < all {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        // The cell that crosses the middle goes to the side that it makes less full.
+        let larger = |at: usize| before(at).max(all - before(at));
+        if low > 1 && larger(low - 1) < larger(low) { low - 1 } else { low }
     }
 
     /// Lays the page out behind what `out` holds and returns its checksum.
@@ -137,9 +149,14 @@ fn position(at: usize) -> u32 {
     u32::try_from(at).expect("a node is smaller than 4 GiB")
 }
 
+/// Length of a leaf cell with its value inside.
+pub(crate) fn leaf_cell_bytes(key: &[u8], value: &[u8]) -> usize {
+    6 + key.len() + value.len()
+}
+
 /// A leaf cell with its value inside.
 pub(crate) fn leaf_cell(key: &[u8], value: &[u8]) -> Vec<u8> {
-    let mut cell = Vec::with_capacity(6 + key.len() + value.len());
+    let mut cell = Vec::with_capacity(leaf_cell_bytes(key, value));
     push_leaf_head(&mut cell, key, u32::try_from(value.len()).expect("a checked length"));
     cell.extend_from_slice(value);
     cell
@@ -193,6 +210,24 @@ mod tests {
         assert_eq!((text(&cells), text(&rest)), (vec!["a".into()], vec!["BBB".into(), "cc".into()]));
         cells.extend(&rest);
         assert_eq!(text(&cells), ["a", "BBB", "cc"]);
-        assert_eq!(cells.middle(), 1);
+        assert_eq!(cells.middle(), 2);
+    }
+
+    #[test]
+    fn dividing_a_page_with_one_cell_too_many_leaves_two_that_fit() {
+        let page_bytes = 256;
+        let longest = crate::limits::leaf_cell_bytes_max(page_bytes);
+        let mut random = crate::random::Random::new(5);
+        for _ in 0..20_000 {
+            let mut cells = Cells::default();
+            while cells.page_bytes() <= page_bytes as usize {
+                let len = usize::try_from(random.below(longest as u64 + 1)).unwrap();
+                let at = usize::try_from(random.below(cells.len() as u64 + 1)).unwrap();
+                cells.insert(at, &vec![0; if random.below(3) == 0 { longest } else { len }]);
+            }
+            let right = cells.split_off(cells.middle());
+            assert!(!cells.is_empty() && !right.is_empty());
+            assert!(cells.page_bytes().max(right.page_bytes()) <= page_bytes as usize);
+        }
     }
 }

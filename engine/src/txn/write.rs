@@ -2,8 +2,10 @@
 
 use crate::btree::{self, Edit, Tree};
 use crate::db::Db;
-use crate::limits::{TABLES_MAX, USER_BYTES, VALUE_BYTES_MAX, inline_value_bytes_max, key_bytes_max};
-use crate::page::{PageId, PageKind, PageRef, encode_run, leaf_cell, leaf_cell_elsewhere, run_pages};
+use crate::limits::{TABLES_MAX, USER_BYTES, VALUE_BYTES_MAX, key_bytes_max, leaf_cell_bytes_max};
+use crate::page::{
+    PageId, PageKind, PageRef, encode_run, leaf_cell, leaf_cell_bytes, leaf_cell_elsewhere, run_pages,
+};
 use crate::space::Run;
 use crate::txn::{Snapshot, Table};
 use crate::{Error, Result};
@@ -43,7 +45,7 @@ impl<'d> WriteTxn<'d> {
         let page_bytes = self.base.inner().meta.page_bytes;
         assert!(key.len() <= key_bytes_max(page_bytes), "a key of {} bytes does not fit a page", key.len());
         assert!(value.len() <= VALUE_BYTES_MAX, "a value of {} bytes is too long", value.len());
-        let cell = if value.len() <= inline_value_bytes_max(page_bytes) {
+        let cell = if leaf_cell_bytes(key, value) <= leaf_cell_bytes_max(page_bytes) {
             leaf_cell(key, value)
         } else {
             let pages = run_pages(value.len(), page_bytes);

@@ -37,7 +37,9 @@ impl Body {
 
     fn close_chunk_if_full(&mut self) -> Result<(), Error> {
         if self.open.len() >= limits::REPLY_CHUNK_BYTES {
-            let chunk = std::mem::take(&mut self.open);
+            // Another one of this size is likely: let it not grow there step by step.
+            let next = Vec::with_capacity(limits::REPLY_CHUNK_BYTES + limits::REPLY_CHUNK_BYTES / 8);
+            let chunk = std::mem::replace(&mut self.open, next);
             self.chunks.push(self.budget.chunk(chunk)?);
         }
         Ok(())
