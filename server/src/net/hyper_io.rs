@@ -22,13 +22,21 @@ const READ_BYTES: usize = 64 * 1024;
 /// An emptied send buffer larger than this is given back.
 const KEPT_BUFFER_BYTES: usize = 64 * 1024;
 
-/// Where a core's sockets read to before hyper takes the bytes: idle connections own no buffer.
-pub(super) type Scratch = Rc<RefCell<Box<[u8]>>>;
+/// What a core's sockets share: idle connections own no buffer.
+pub(super) struct Buffers {
+    /// Where sockets read to before hyper takes the bytes.
+    read: Box<[u8]>,
+    /// A large send buffer that is not in use: making one anew costs more than filling it.
+    send: Vec<u8>,
+}
 
-/// A core's scratch buffer.
+/// A core's buffers.
+pub(super) type Scratch = Rc<RefCell<Buffers>>;
+
+/// A core's buffers.
 #[must_use]
 pub(super) fn new_scratch() -> Scratch {
-    Rc::new(RefCell::new(vec![0; READ_BYTES].into()))
+    Rc::new(RefCell::new(Buffers { read: vec![0; READ_BYTES].into(), send: Vec::new() }))
 }
 
 /// A client's socket; clones share it.
@@ -73,9 +81,22 @@ impl Inner {
         self.sent = 0;
         self.out.clear();
         if self.out.capacity() > KEPT_BUFFER_BYTES {
-            self.out = Vec::new();
+            let large = std::mem::take(&mut self.out);
+            let spare = &mut self.scratch.borrow_mut().send;
+            if large.capacity() > spare.capacity() && large.capacity() <= 2 * limits::SEND_BUFFER_BYTES {
+                *spare = large;
+            }
         }
         Poll::Ready(Ok(()))
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        if self.out.len() + bytes.len() > KEPT_BUFFER_BYTES && self.out.capacity() <= KEPT_BUFFER_BYTES {
+            let mut large = std::mem::take(&mut self.scratch.borrow_mut().send);
+            large.extend_from_slice(&self.out);
+            self.out = large;
+        }
+        self.out.extend_from_slice(bytes);
     }
 
     fn poll_read(&mut self, context: &mut Context<'_>, into: &mut ReadBufCursor<'_>) -> Poll<io::Result<()>> {
@@ -85,10 +106,10 @@ impl Inner {
             self.first.advance(len);
             return Poll::Ready(Ok(()));
         }
-        let mut scratch = self.scratch.borrow_mut();
-        let len = scratch.len().min(into.remaining());
-        let read = ready!(Pin::new(&mut self.stream).poll_read(context, &mut scratch[..len]))?;
-        into.put_slice(&scratch[..read]);
+        let buffer = &mut self.scratch.borrow_mut().read;
+        let len = buffer.len().min(into.remaining());
+        let read = ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer[..len]))?;
+        into.put_slice(&buffer[..read]);
         Poll::Ready(Ok(()))
     }
 }
@@ -106,10 +127,10 @@ impl hyper::rt::Read for Socket {
 impl hyper::rt::Write for Socket {
     fn poll_write(self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let inner = &mut *self.0.borrow_mut();
-        if inner.out.len() - inner.sent >= limits::SEND_BUFFER_BYTES {
+        if inner.out.len() >= limits::SEND_BUFFER_BYTES {
             ready!(inner.poll_send(context))?;
         }
-        inner.out.extend_from_slice(bytes);
+        inner.write(bytes);
         Poll::Ready(Ok(bytes.len()))
     }
 
@@ -119,10 +140,10 @@ impl hyper::rt::Write for Socket {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let inner = &mut *self.0.borrow_mut();
-        if inner.out.len() - inner.sent >= limits::SEND_BUFFER_BYTES {
+        if inner.out.len() >= limits::SEND_BUFFER_BYTES {
             ready!(inner.poll_send(context))?;
         }
-        slices.iter().for_each(|slice| inner.out.extend_from_slice(slice));
+        slices.iter().for_each(|slice| inner.write(slice));
         Poll::Ready(Ok(slices.iter().map(|slice| slice.len()).sum()))
     }
 
