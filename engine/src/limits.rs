@@ -54,9 +54,3 @@ const _: () = {
 pub const fn key_bytes_max(page_bytes: u32) -> usize {
     (page_bytes / 8) as usize
 }
-
-/// Longest cell of a leaf: two fit any page. Values that would make a longer one get pages of their own.
-#[must_use]
-pub const fn leaf_cell_bytes_max(page_bytes: u32) -> usize {
-    (page_bytes as usize - crate::page::HEADER) / 2 - crate::page::SLOT
-}

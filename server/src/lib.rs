@@ -39,5 +39,6 @@ pub mod config;
 pub mod error;
 pub mod limits;
 pub mod observe;
+pub mod reserve;
 pub mod version;
 pub mod wire;

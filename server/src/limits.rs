@@ -38,6 +38,13 @@ pub const UNSAVED_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// Bytes of a log segment.
 pub const SEGMENT_BYTES: u64 = 16 * 1024 * 1024;
 
+/// Bytes of the reserve: a segment, and a checkpoint of `CHECKPOINT_BYTES_MAX`.
+pub const RESERVE_BYTES: u64 = 32 * 1024 * 1024;
+/// On a full disk, how often a write or a checkpoint is tried again ...
+pub const NO_SPACE_INTERVAL: Duration = Duration::from_millis(250);
+/// ... and how often whether there is room for the reserve again.
+pub const RESERVE_INTERVAL: Duration = Duration::from_secs(5);
+
 /// gRPC accepts this much more than `--max-request-bytes`, so that the proper error can be sent.
 pub const GRPC_OVERHEAD_BYTES: usize = 512 * 1024;
 /// Nested transactions: more is refused before it is decoded. No valid request is deeper than `--max-txn-ops`.

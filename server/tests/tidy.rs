@@ -33,7 +33,8 @@ const SERVER_LAYERS: &[&str] = &[
     "cli", "boot", "cores", "net", "api", "duties", "watch", "raft", "wal", "apply", "lease", "read",
     "cluster", "schema", "xcore",
 ];
-const SERVER_LEAVES: &[&str] = &["clock", "config", "error", "limits", "observe", "version", "wire"];
+const SERVER_LEAVES: &[&str] =
+    &["clock", "config", "error", "limits", "observe", "reserve", "version", "wire"];
 const ENGINE_LAYERS: &[&str] = &["mvcc", "check", "db", "txn", "btree", "space", "meta", "page", "disk"];
 const ENGINE_LEAVES: &[&str] = &["error", "limits", "Error", "Result", "random", "varint"];
 

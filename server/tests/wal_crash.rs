@@ -7,10 +7,13 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use glommio::{LocalExecutorBuilder, Placement};
 use revd::boot::recover::empty_log;
+use revd::reserve::Reserve;
+use revd::wal::disk::DirDisk;
 use revd::wal::layout::LayoutConfig;
 use revd::wal::reader::{self, Recovered};
 use revd::wal::writer::{WalSeed, WalWriter};
@@ -31,9 +34,10 @@ fn files(dir: &Path) -> Files {
     segments.filter_map(|path| Some((segment(&path)?, std::fs::read(&path).unwrap()))).collect()
 }
 
-fn seed(dir: PathBuf) -> WalSeed {
+fn seed(dir: PathBuf) -> WalSeed<DirDisk> {
     let layout = LayoutConfig { segment_bytes: SEGMENT_BYTES, secret: 0x5EED };
-    WalSeed { dir, layout, log: empty_log(OWNER), sync: true }
+    let reserve = Arc::new(Reserve::new(dir.join("reserve"), 0));
+    WalSeed { disk: DirDisk::new(dir, true, reserve), layout, log: empty_log(OWNER) }
 }
 
 /// What was acknowledged.

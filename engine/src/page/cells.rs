@@ -149,6 +149,12 @@ fn position(at: usize) -> u32 {
     u32::try_from(at).expect("a node is smaller than 4 GiB")
 }
 
+/// Longest cell of a leaf: two fit any page. Values that would make a longer one get pages of their own.
+#[must_use]
+pub(crate) const fn leaf_cell_bytes_max(page_bytes: u32) -> usize {
+    (page_bytes as usize - HEADER) / 2 - SLOT
+}
+
 /// Length of a leaf cell with its value inside.
 pub(crate) fn leaf_cell_bytes(key: &[u8], value: &[u8]) -> usize {
     6 + key.len() + value.len()
@@ -216,7 +222,7 @@ mod tests {
     #[test]
     fn dividing_a_page_with_one_cell_too_many_leaves_two_that_fit() {
         let page_bytes = 256;
-        let longest = crate::limits::leaf_cell_bytes_max(page_bytes);
+        let longest = leaf_cell_bytes_max(page_bytes);
         let mut random = crate::random::Random::new(5);
         for _ in 0..20_000 {
             let mut cells = Cells::default();

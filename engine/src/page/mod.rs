@@ -39,7 +39,7 @@ mod view;
 mod writer;
 
 pub use cells::Cells;
-pub(crate) use cells::{branch_cell, leaf_cell, leaf_cell_bytes, leaf_cell_elsewhere};
+pub(crate) use cells::{branch_cell, leaf_cell, leaf_cell_bytes, leaf_cell_bytes_max, leaf_cell_elsewhere};
 pub use pages::{Pages, Verified};
 pub use view::{BranchCell, LeafCell, PageView, StoredValue, run_content};
 pub(crate) use view::{parse_branch_cell, parse_leaf_cell, search};

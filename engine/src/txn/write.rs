@@ -2,9 +2,10 @@
 
 use crate::btree::{self, Edit, Tree};
 use crate::db::Db;
-use crate::limits::{TABLES_MAX, USER_BYTES, VALUE_BYTES_MAX, key_bytes_max, leaf_cell_bytes_max};
+use crate::limits::{TABLES_MAX, USER_BYTES, VALUE_BYTES_MAX, key_bytes_max};
 use crate::page::{
-    PageId, PageKind, PageRef, encode_run, leaf_cell, leaf_cell_bytes, leaf_cell_elsewhere, run_pages,
+    PageId, PageKind, PageRef, encode_run, leaf_cell, leaf_cell_bytes, leaf_cell_bytes_max,
+    leaf_cell_elsewhere, run_pages,
 };
 use crate::space::Run;
 use crate::txn::{Snapshot, Table};

@@ -42,6 +42,7 @@ use crate::raft::propose::Proposals;
 use crate::raft::status::NodeStatus;
 use crate::read::budget::ReplyBudget;
 use crate::read::view_slot::ViewSlot;
+use crate::reserve::Reserve;
 use crate::schema;
 use crate::watch::HubLimits;
 use crate::xcore::gate::Gate;
@@ -65,6 +66,8 @@ pub struct ApiSeed {
     pub status: Arc<NodeStatus>,
     /// Where watches are counted.
     pub counters: Arc<Counters>,
+    /// Whether the disk is full.
+    pub reserve: Arc<Reserve>,
 }
 
 /// Edge view: the services of one edge core.
@@ -77,6 +80,7 @@ pub struct Api {
     lease_ids: LeaseIds,
     views: Arc<ViewSlot>,
     status: Arc<NodeStatus>,
+    reserve: Arc<Reserve>,
     proposals: Rc<Proposals>,
     reply_budget: ReplyBudget,
     watches: Rc<Watches>,
@@ -99,8 +103,17 @@ impl Api {
     /// The services of an edge that proposes through `proposals`.
     #[must_use]
     pub fn new(seed: ApiSeed, proposals: Rc<Proposals>) -> Rc<Self> {
-        let ApiSeed { identity, limits, quota_bytes, lease_ttl_min, lease_seed, views, status, counters } =
-            seed;
+        let ApiSeed {
+            identity,
+            limits,
+            quota_bytes,
+            lease_ttl_min,
+            lease_seed,
+            views,
+            status,
+            counters,
+            reserve,
+        } = seed;
         let lease_ids = LeaseIds::new(lease_seed.wrapping_add(u64::from(proposals.edge()) << 48));
         let reply_budget = ReplyBudget::new(bounds::REPLY_BYTES_PER_CORE_MAX);
         let fragment_bytes = limits.request_bytes_max.saturating_add(bounds::GRPC_OVERHEAD_BYTES);
@@ -115,6 +128,7 @@ impl Api {
             lease_ids,
             views,
             status,
+            reserve,
             proposals,
             reply_budget,
             watches,

@@ -1,5 +1,7 @@
 //! Room for what a request would store, looked at before anything else, as etcd does.
 
+use std::sync::Arc;
+
 use prost::Message as _;
 use revd_proto::etcdserverpb::alarm_request::AlarmAction;
 use revd_proto::etcdserverpb::{AlarmRequest, AlarmType};
@@ -17,11 +19,22 @@ impl Api {
     /// [`Error::NoSpace`]
     pub(super) async fn check_quota(&self, cost: i64) -> Result<(), Error> {
         let view = self.views.load();
-        if fits(self.quota_bytes, view.sizes().file, cost) {
+        let is_full = self.reserve.is_full() && cost > 0;
+        if !is_full && fits(self.quota_bytes, view.sizes().file, cost) {
             return Ok(());
         }
         self.raise_no_space().await;
         Err(Error::NoSpace)
+    }
+
+    /// On a full disk, raises the alarm and sees whether there is room again.
+    pub async fn look_at_disk(&self) {
+        if self.reserve.is_full() {
+            self.raise_no_space().await;
+            let reserve = Arc::clone(&self.reserve);
+            // No room yet: it is looked at again.
+            let _ = glommio::executor().spawn_blocking(move || reserve.fill()).await;
+        }
     }
 
     /// Raises the alarm of this member, unless it is raised already. If that fails, the next one who finds no space

@@ -37,6 +37,7 @@ use crate::observe::log;
 use crate::raft::status::NodeStatus;
 use crate::read::view_slot::ViewSlot;
 use crate::version;
+use crate::wal::disk::DirDisk;
 use crate::xcore::latch::Latch;
 use crate::xcore::mailbox::pair;
 
@@ -47,7 +48,7 @@ const BLOCKING_THREADS: usize = 2;
 #[derive(Default)]
 struct CoreSeeds {
     edge: Option<EdgeSeed>,
-    log: Option<LogSeed>,
+    log: Option<LogSeed<DirDisk>>,
     state: Option<StateSeed>,
 }
 
@@ -119,7 +120,7 @@ fn announce(config: &Config, roles: &[Roles]) {
 /// Connects the cores with mailboxes; a core's seeds stand at its place in `roles`.
 fn wire(config: &Config, member: Member, roles: &[Roles], latches: &Latches) -> Vec<CoreSeeds> {
     let mut seeds: Vec<CoreSeeds> = roles.iter().map(|_| CoreSeeds::default()).collect();
-    let Member { identity, origin, mut machine, node, wal, lock: _ } = member;
+    let Member { identity, origin, mut machine, node, wal, reserve, lock: _ } = member;
     let status = Arc::new(NodeStatus::default());
     let edges = roles.iter().filter(|roles| roles.edge.is_some()).count();
     let counters = Arc::new(Counters::new(edges));
@@ -136,6 +137,7 @@ fn wire(config: &Config, member: Member, roles: &[Roles], latches: &Latches) -> 
         views: Arc::clone(&views),
         status: Arc::clone(&status),
         counters: Arc::clone(&counters),
+        reserve: Arc::clone(&reserve),
     };
     let listen = ListenConfig {
         addresses: config.client_addresses.clone(),
@@ -168,8 +170,17 @@ fn wire(config: &Config, member: Member, roles: &[Roles], latches: &Latches) -> 
         origin,
         tick: config.heartbeat,
     };
-    let state =
-        StateSeed { machine, from_log, to_log, to_edges, views, status, counters, member: identity.member };
+    let state = StateSeed {
+        machine,
+        from_log,
+        to_log,
+        to_edges,
+        views,
+        status,
+        counters,
+        reserve,
+        member: identity.member,
+    };
     let place = |role: fn(&Roles) -> bool| roles.iter().position(role).expect("every role is assigned");
     seeds[place(|roles| roles.log)].log = Some(log);
     seeds[place(|roles| roles.state)].state = Some(state);

@@ -4,6 +4,7 @@
 //! <data-dir>            0700
 //!   lock                held while a process uses the directory
 //!   member/tree.revd    the store's tree file
+//!   member/reserve      room for what must not fail, given up when the disk is full
 //!   member/wal/         the log (or --wal-dir)
 //! ```
 //!
@@ -30,7 +31,9 @@ use crate::config::Config;
 use crate::limits;
 use crate::observe::log;
 use crate::raft::node::{Node, NodeConfig};
+use crate::reserve::Reserve;
 use crate::schema;
+use crate::wal::disk::DirDisk;
 use crate::wal::layout::LayoutConfig;
 use crate::wal::reader::{self, LogEnd, Recovered};
 use crate::wal::writer::WalSeed;
@@ -50,7 +53,9 @@ pub struct Member {
     /// Raft, about to start.
     pub node: Node,
     /// Its log.
-    pub wal: WalSeed,
+    pub wal: WalSeed<DirDisk>,
+    /// Room for what must not fail.
+    pub reserve: Arc<Reserve>,
     /// Held until the process ends.
     pub lock: File,
 }
@@ -102,7 +107,12 @@ pub fn open(config: &Config) -> anyhow::Result<Member> {
     );
     let origin = Origin { member: identity.member, boot: random()? };
     let layout = LayoutConfig { segment_bytes: limits::SEGMENT_BYTES, secret: random()? };
-    let wal = WalSeed { dir: config.wal_dir.clone(), layout, log, sync: config.sync };
+    let reserve = Arc::new(Reserve::new(member_dir.join("reserve"), limits::RESERVE_BYTES));
+    if let Err(error) = reserve.fill() {
+        log::warn("no room for the reserve", serde_json::json!({"error": error.to_string()}));
+    }
+    let disk = DirDisk::new(config.wal_dir.clone(), config.sync, Arc::clone(&reserve));
+    let wal = WalSeed { disk, layout, log };
     let machine_config = MachineConfig {
         own: origin,
         quota_bytes: config.quota_bytes,
@@ -110,7 +120,7 @@ pub fn open(config: &Config) -> anyhow::Result<Member> {
     };
     let machine =
         Machine::new(store, machine_config).with_context(|| format!("reading {}", tree.display()))?;
-    Ok(Member { identity, origin, machine, node, wal, lock })
+    Ok(Member { identity, origin, machine, node, wal, reserve, lock })
 }
 
 fn check_may_be_made(config: &Config, tree: &Path, has_log: bool) -> anyhow::Result<()> {

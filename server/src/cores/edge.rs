@@ -68,6 +68,7 @@ pub async fn run(
         chores.push(glommio::spawn_local(auto_compact(Rc::clone(&api), AutoCompact::new(retention))));
         chores.push(glommio::spawn_local(revoke_due(Rc::clone(&api))));
         chores.push(glommio::spawn_local(note_leases(Rc::clone(&api))));
+        chores.push(glommio::spawn_local(look_at_disk(Rc::clone(&api))));
     }
     let telling = glommio::spawn_local(tell_progress(Rc::clone(&api), seed.progress_interval));
     let served = crate::net::serve(api, seed.listen, seed.stop, listening).await;
@@ -162,6 +163,13 @@ async fn note_leases(api: Rc<Api>) {
         if let Err(error) = api.note_leases().await {
             log::warn("what leases have left could not be noted", json!({"error": error.to_string()}));
         }
+    }
+}
+
+async fn look_at_disk(api: Rc<Api>) {
+    loop {
+        glommio::timer::sleep(limits::RESERVE_INTERVAL).await;
+        api.look_at_disk().await;
     }
 }
 

@@ -3,6 +3,7 @@
 //! Group commit clocks itself: while one frame is being written and synced, commands gather; when it is durable
 //! they all go into the next one. There is no timer and no batch size to tune.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,17 +15,18 @@ use crate::cores::Commands;
 use crate::limits;
 use crate::raft::node::{Effects, Node, NodeError};
 use crate::raft::status::NodeStatus;
+use crate::wal::disk::LogDisk;
 use crate::wal::writer::{WalSeed, WalWriter};
 use crate::wal::{FrameContent, WalError};
 use crate::xcore::inbox::Inbox;
 use crate::xcore::mailbox::{ReceiverSeed, SenderSeed};
 
 /// What the log core starts with.
-pub struct LogSeed {
+pub struct LogSeed<D> {
     /// Raft, recovered.
     pub node: Node,
     /// The write-ahead log, recovered.
-    pub wal: WalSeed,
+    pub wal: WalSeed<D>,
     /// One mailbox per edge.
     pub from_edges: Vec<ReceiverSeed<Commands>>,
     /// Committed entries, in log order, and orders to this member alone.
@@ -54,7 +56,7 @@ pub enum Fatal {
 enum Event {
     Commands(Commands),
     Written(Result<(), WalError>),
-    Released(Result<(), WalError>),
+    Failed(WalError),
     Tick,
     Durable(u64),
     EdgeClosed,
@@ -77,16 +79,19 @@ struct LogCore {
     /// Commands that wait for the write in flight.
     queue: VecDeque<Command>,
     edges_open: usize,
+    /// Nobody waits for outcomes any more.
+    stopping: Rc<Cell<bool>>,
 }
 
 /// Runs until every edge is done and everything they submitted is durable and committed.
 ///
 /// # Errors
 /// [`Fatal`]
-pub async fn run(seed: LogSeed) -> Result<(), Fatal> {
+pub async fn run<D: LogDisk>(seed: LogSeed<D>) -> Result<(), Fatal> {
     let inbox = Inbox::new();
     let work = Inbox::new();
     let jobs = Inbox::new();
+    let stopping = Rc::new(Cell::new(false));
     let wal = WalWriter::open(seed.wal).await?;
     let edges_open = seed.from_edges.len();
     let receiving = seed
@@ -95,7 +100,12 @@ pub async fn run(seed: LogSeed) -> Result<(), Fatal> {
         .map(|from_edge| glommio::spawn_local(receive_commands(from_edge, Rc::clone(&inbox))));
     let mut tasks: Vec<_> = receiving.collect();
     tasks.push(glommio::spawn_local(send_work(Rc::clone(&work), seed.to_state)));
-    tasks.push(glommio::spawn_local(write_frames(wal, Rc::clone(&jobs), Rc::clone(&inbox))));
+    tasks.push(glommio::spawn_local(write_frames(
+        wal,
+        Rc::clone(&jobs),
+        Rc::clone(&inbox),
+        Rc::clone(&stopping),
+    )));
     let background = [
         glommio::spawn_local(tick(seed.tick, Rc::clone(&inbox))),
         glommio::spawn_local(receive_durable(seed.from_state, Rc::clone(&inbox))),
@@ -109,6 +119,7 @@ pub async fn run(seed: LogSeed) -> Result<(), Fatal> {
         origin: seed.origin,
         queue: VecDeque::new(),
         edges_open,
+        stopping,
     };
     core.run().await?;
     core.work.close();
@@ -146,15 +157,54 @@ async fn send_work(work: Rc<Inbox<Work>>, to_state: SenderSeed<Vec<Work>>) {
     }
 }
 
-async fn write_frames(mut wal: WalWriter, jobs: Rc<Inbox<WalJob>>, inbox: Rc<Inbox<Event>>) {
+async fn write_frames<D: LogDisk>(
+    mut wal: WalWriter<D>,
+    jobs: Rc<Inbox<WalJob>>,
+    inbox: Rc<Inbox<Event>>,
+    stopping: Rc<Cell<bool>>,
+) {
+    let mut waiting = VecDeque::new();
     while let Some(batch) = jobs.take().await {
-        for job in batch {
-            inbox.push(match job {
-                WalJob::Append(frame) => Event::Written(wal.append(&frame).await),
-                WalJob::Release(index) => Event::Released(wal.release(index)),
-            });
+        waiting.extend(batch);
+        while let Some(job) = waiting.pop_front() {
+            let mut result = match job {
+                WalJob::Append(frame) => wal.append(&frame).await,
+                WalJob::Release(index) => {
+                    if release(&mut wal, index, &inbox) {
+                        continue;
+                    }
+                    return;
+                }
+            };
+            // On a full disk writes wait: a checkpoint lets go of old segments, or somebody makes room.
+            while matches!(result, Err(WalError::NoSpace { .. })) && !stopping.get() {
+                glommio::timer::sleep(limits::NO_SPACE_INTERVAL).await;
+                for job in jobs.take_now() {
+                    match job {
+                        WalJob::Release(index) if release(&mut wal, index, &inbox) => {}
+                        WalJob::Release(_) => return,
+                        append @ WalJob::Append(_) => waiting.push_back(append),
+                    }
+                }
+                result = wal.resume().await;
+            }
+            let has_failed = result.is_err();
+            inbox.push(Event::Written(result));
+            if has_failed {
+                return; // nothing may follow a write of which nobody knows whether it happened
+            }
         }
     }
+}
+
+/// False if it failed: the log does nothing more then.
+fn release<D: LogDisk>(wal: &mut WalWriter<D>, index: u64, inbox: &Inbox<Event>) -> bool {
+    let result = wal.release(index);
+    let is_ok = result.is_ok();
+    if let Err(error) = result {
+        inbox.push(Event::Failed(error));
+    }
+    is_ok
 }
 
 async fn tick(every: Duration, inbox: Rc<Inbox<Event>>) {
@@ -193,13 +243,16 @@ impl LogCore {
                 result?;
                 self.node.written();
             }
-            Event::Released(result) => result?,
+            Event::Failed(error) => return Err(error.into()),
             Event::Tick => self.node.tick(),
             Event::Durable(index) => {
                 self.node.release(index);
                 self.jobs.push(WalJob::Release(index));
             }
-            Event::EdgeClosed => self.edges_open -= 1,
+            Event::EdgeClosed => {
+                self.edges_open -= 1;
+                self.stopping.set(self.edges_open == 0);
+            }
         }
         Ok(())
     }

@@ -19,6 +19,7 @@ use crate::observe::counters::Counters;
 use crate::observe::log;
 use crate::raft::status::NodeStatus;
 use crate::read::view_slot::ViewSlot;
+use crate::reserve::Reserve;
 use crate::xcore::inbox::Inbox;
 use crate::xcore::mailbox::{ReceiverSeed, Sender, SenderSeed};
 
@@ -38,6 +39,8 @@ pub struct StateSeed {
     pub status: Arc<NodeStatus>,
     /// Where it counts.
     pub counters: Arc<Counters>,
+    /// Given up when a checkpoint finds no room.
+    pub reserve: Arc<Reserve>,
     /// This member's id.
     pub member: u64,
 }
@@ -71,6 +74,7 @@ struct StateCore {
     views: Arc<ViewSlot>,
     status: Arc<NodeStatus>,
     counters: Arc<Counters>,
+    reserve: Arc<Reserve>,
     member: u64,
     clock: Ticker,
     /// Work that waits, while too much is unsaved, for the checkpoint.
@@ -82,6 +86,8 @@ struct StateCore {
     defragment_next: Vec<CommandId>,
     defragmenting: Vec<CommandId>,
     phase: Phase,
+    /// The last checkpoint found no room: the next one waits a while.
+    has_no_room: bool,
     stopping: bool,
 }
 
@@ -119,6 +125,7 @@ pub async fn run(seed: StateSeed) -> Result<(), Fatal> {
         views: seed.views,
         status: seed.status,
         counters: seed.counters,
+        reserve: seed.reserve,
         member: seed.member,
         clock: Ticker::new(),
         backlog: VecDeque::new(),
@@ -127,6 +134,7 @@ pub async fn run(seed: StateSeed) -> Result<(), Fatal> {
         defragment_next: Vec::new(),
         defragmenting: Vec::new(),
         phase: Phase::Idle,
+        has_no_room: false,
         stopping: false,
     };
     core.run().await?;
@@ -174,6 +182,10 @@ impl StateCore {
                 self.phase = Phase::Idle;
             }
             self.schedule_checkpoint(due);
+            if self.stopping && self.has_no_room {
+                log::warn("stopping without a last checkpoint: the disk is full", json!({}));
+                return Ok(()); // the log has everything
+            }
             if self.stopping && self.backlog.is_empty() && self.phase == Phase::Idle {
                 return Ok(());
             }
@@ -246,11 +258,16 @@ impl StateCore {
         let store = self.machine.store();
         let compacting = store.compaction_pending() || store.is_defragmenting();
         let work = store.has_unsaved() || compacting;
-        if self.stopping || store.unsaved_bytes() >= limits::CHECKPOINT_BYTES_MAX || (due && work) {
+        let much = self.stopping || store.unsaved_bytes() >= limits::CHECKPOINT_BYTES_MAX;
+        if (due && work) || (much && !self.has_no_room) {
             self.start_checkpoint();
         } else if work && self.phase == Phase::Idle {
             self.phase = Phase::Waiting;
-            let wait = if compacting { limits::COMPACT_INTERVAL } else { limits::CHECKPOINT_INTERVAL };
+            let wait = match (self.has_no_room, compacting) {
+                (true, _) => limits::NO_SPACE_INTERVAL,
+                (false, true) => limits::COMPACT_INTERVAL,
+                (false, false) => limits::CHECKPOINT_INTERVAL,
+            };
             let inbox = Rc::clone(&self.inbox);
             glommio::spawn_local(async move {
                 glommio::timer::sleep(wait).await;
@@ -289,6 +306,7 @@ impl StateCore {
     fn checkpoint_written(&mut self, written: Written) {
         let durable = self.machine.store_mut().finish_checkpoint(written);
         self.phase = Phase::Idle;
+        self.has_no_room = durable.no_space.is_some() && !self.reserve.give_up("a checkpoint");
         // Views made from now on read the new tree, so that the memory of the old tail can go.
         self.views.store(self.machine.store_mut().view());
         self.status.applied.store(self.machine.store().applied().index);

@@ -12,6 +12,7 @@
 //!
 //! Format: `frame.rs`, drawn byte by byte.
 
+pub mod disk;
 pub mod frame;
 pub mod layout;
 pub mod reader;
@@ -75,6 +76,14 @@ pub enum WalError {
         /// What was being done.
         what: &'static str,
         /// To which file.
+        path: PathBuf,
+        /// What the system said.
+        source: std::io::Error,
+    },
+    /// The disk has no room for another segment. Nothing was changed; it may be tried again.
+    #[error("making {}: {source}: free some space on its disk", path.display())]
+    NoSpace {
+        /// Which file.
         path: PathBuf,
         /// What the system said.
         source: std::io::Error,

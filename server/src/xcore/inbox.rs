@@ -51,6 +51,11 @@ impl<E> Inbox<E> {
         }
     }
 
+    /// Takes what is there, without waiting.
+    pub fn take_now(&self) -> VecDeque<E> {
+        std::mem::take(&mut self.state.borrow_mut().events)
+    }
+
     /// Waits for at least one event and takes all there are; none once closed and empty.
     pub async fn take(&self) -> Option<VecDeque<E>> {
         std::future::poll_fn(|context| {

@@ -1,0 +1,234 @@
+//! The log core on a disk that fails: whichever write, creation or removal fails first, it is the last thing the log does,
+//! the process is told to end, and what was committed before is in the log. On a disk that is full it waits.
+
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
+
+use std::cell::Cell;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use glommio::{LocalExecutorBuilder, Placement};
+use revd::apply::Work;
+use revd::apply::command::{Command, CommandId, Kind, Origin};
+use revd::boot::recover::empty_log;
+use revd::cores::log::{Fatal, LogSeed};
+use revd::observe::log::for_raft;
+use revd::raft::node::{Node, NodeConfig};
+use revd::reserve::Reserve;
+use revd::wal::disk::{DirDisk, LogDisk};
+use revd::wal::layout::LayoutConfig;
+use revd::wal::writer::WalSeed;
+use revd::wal::{BLOCK, Owner, WalError, reader};
+use revd::xcore::mailbox::pair;
+
+const OWNER: Owner = Owner { cluster: 11, member: 22 };
+const SEGMENT_BYTES: u64 = 8 * BLOCK as u64;
+const BATCHES: u64 = 60;
+
+/// What goes wrong.
+#[derive(Debug, Clone, Copy)]
+enum Fault {
+    /// This call, counted from 0, fails.
+    Call(u64),
+    /// There is room for so many segments.
+    RoomFor(u64),
+}
+
+/// What was seen.
+#[derive(Debug, Default)]
+struct Seen {
+    calls: Cell<u64>,
+    failed: Cell<bool>,
+    calls_after_failure: Cell<u64>,
+    refused: Cell<u64>,
+    created: Cell<u64>,
+    removed: Cell<u64>,
+}
+
+struct FaultyDisk {
+    disk: DirDisk,
+    fault: Fault,
+    seen: Rc<Seen>,
+}
+
+impl FaultyDisk {
+    /// Counts a call, and fails it if it is the one.
+    fn call(&self) -> Result<(), WalError> {
+        let seen = &self.seen;
+        if seen.failed.get() {
+            seen.calls_after_failure.set(seen.calls_after_failure.get() + 1);
+        }
+        let number = seen.calls.replace(seen.calls.get() + 1);
+        if matches!(self.fault, Fault::Call(at) if at == number) {
+            seen.failed.set(true);
+            let source = std::io::Error::other("planned");
+            return Err(WalError::Io { what: "testing", path: PathBuf::new(), source });
+        }
+        Ok(())
+    }
+}
+
+impl LogDisk for FaultyDisk {
+    type File = <DirDisk as LogDisk>::File;
+
+    async fn open(&self, segment: u64) -> Result<(Self::File, u64), WalError> {
+        self.disk.open(segment).await
+    }
+
+    async fn create(&self, segment: u64, bytes: u64) -> Result<Self::File, WalError> {
+        self.call()?;
+        let segments = self.seen.created.get() - self.seen.removed.get();
+        if matches!(self.fault, Fault::RoomFor(room) if segments >= room) {
+            self.seen.refused.set(self.seen.refused.get() + 1);
+            let source = std::io::ErrorKind::StorageFull.into();
+            return Err(WalError::NoSpace { path: PathBuf::new(), source });
+        }
+        self.seen.created.set(self.seen.created.get() + 1);
+        self.disk.create(segment, bytes).await
+    }
+
+    async fn write(&self, file: &Self::File, offset: u64, bytes: &[u8]) -> Result<(), WalError> {
+        self.call()?;
+        self.disk.write(file, offset, bytes).await
+    }
+
+    fn prepare(&self, _bytes: u64) {}
+
+    fn remove(&self, segment: u64, reusable_bytes: u64) -> Result<(), WalError> {
+        self.call()?;
+        self.seen.removed.set(self.seen.removed.get() + 1);
+        self.disk.remove(segment, reusable_bytes)
+    }
+}
+
+/// How it ended.
+struct Ended {
+    result: Result<(), Fatal>,
+    seen: Rc<Seen>,
+    /// The last entry that was given to the state core.
+    committed: u64,
+}
+
+/// Sends batches of commands, each after the one before was committed; now and then entries are durable elsewhere.
+async fn serve(dir: &Path, fault: Fault) -> Ended {
+    let log = empty_log(OWNER);
+    let config = NodeConfig {
+        id: OWNER.member,
+        voters: vec![OWNER.member],
+        heartbeat_ticks: 1,
+        election_ticks: 10,
+        applied: 1,
+    };
+    let node = Node::start(&config, &log, &for_raft()).unwrap();
+    let seen = Rc::new(Seen::default());
+    let reserve = Arc::new(Reserve::new(dir.join("reserve"), 0));
+    let disk =
+        FaultyDisk { disk: DirDisk::new(dir.to_owned(), true, reserve), fault, seen: Rc::clone(&seen) };
+    let layout = LayoutConfig { segment_bytes: SEGMENT_BYTES, secret: 0x5EED };
+    let (to_log, from_edge) = pair(8);
+    let (to_state, from_log) = pair(8);
+    let (durable, from_state) = pair(8);
+    let origin = Origin { member: OWNER.member, boot: 1 };
+    let seed = LogSeed {
+        node,
+        wal: WalSeed { disk, layout, log },
+        from_edges: vec![from_edge],
+        to_state,
+        from_state,
+        status: Arc::default(),
+        origin,
+        tick: Duration::from_millis(20),
+    };
+    let committed = Rc::new(Cell::new(0));
+    let feeding = glommio::spawn_local({
+        let committed = Rc::clone(&committed);
+        async move {
+            let to_log = to_log.open().await;
+            let from_log = from_log.open().await;
+            let durable = Rc::new(durable.open().await);
+            // The log may let go of more even while it does not get on.
+            let _releasing = glommio::spawn_local({
+                let (durable, committed) = (Rc::clone(&durable), Rc::clone(&committed));
+                async move {
+                    while matches!(fault, Fault::RoomFor(_)) {
+                        glommio::timer::sleep(Duration::from_millis(50)).await;
+                        let _ = durable.try_send(committed.get());
+                    }
+                }
+            });
+            for batch in 0..BATCHES {
+                let payload = Bytes::from(vec![7; 3_000]);
+                let command = Command { id: CommandId(batch), kind: Kind::Put, payload };
+                if !to_log.send(vec![command]).await {
+                    return;
+                }
+                let mut is_committed = false;
+                while !is_committed {
+                    let Some(work) = from_log.receive().await else { return };
+                    for work in work {
+                        let Work::Entry(entry) = work else { continue };
+                        is_committed |= !entry.data.is_empty();
+                        committed.set(entry.index);
+                    }
+                }
+                if batch % 5 == 4 && matches!(fault, Fault::Call(_)) {
+                    let _ = durable.try_send(committed.get() - 1);
+                }
+            }
+        }
+    });
+    let result = revd::cores::log::run(seed).await;
+    drop(feeding.cancel().await);
+    Ended { result, seen, committed: committed.get() }
+}
+
+fn run(fault: Fault, check: impl FnOnce(Ended, &Path) + Send + 'static) {
+    let core = LocalExecutorBuilder::new(Placement::Unbound).spawn(move || async move {
+        let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+        let ended = serve(dir.path(), fault).await;
+        check(ended, dir.path());
+    });
+    core.unwrap().join().unwrap();
+}
+
+fn last_in_log(dir: &Path) -> u64 {
+    match reader::read(dir).unwrap() {
+        Some(log) => log.entries.back().map_or(log.base.0, |entry| entry.index),
+        None => 0,
+    }
+}
+
+#[test]
+fn the_first_failure_is_the_last_call() {
+    let calls = Arc::new(std::sync::atomic::AtomicU64::new(0));
+    let counted = Arc::clone(&calls);
+    run(Fault::Call(u64::MAX), move |ended, dir| {
+        ended.result.unwrap();
+        assert!(last_in_log(dir) >= ended.committed && ended.committed > BATCHES);
+        assert!(ended.seen.removed.get() > 3, "segments are removed too");
+        counted.store(ended.seen.calls.get(), std::sync::atomic::Ordering::SeqCst);
+    });
+    let calls = calls.load(std::sync::atomic::Ordering::SeqCst);
+    println!("{calls} calls, each of which fails once");
+    assert!(calls > 80, "only {calls} calls");
+    for at in 0..calls - 3 {
+        run(Fault::Call(at), move |ended, dir| {
+            assert!(matches!(ended.result, Err(Fatal::Wal(WalError::Io { .. }))), "call {at} failed unseen");
+            assert_eq!(ended.seen.calls_after_failure.get(), 0, "call {at}: the log went on");
+            let last = last_in_log(dir);
+            assert!(last >= ended.committed, "call {at}: {} was committed, {last} is there", ended.committed);
+        });
+    }
+}
+
+#[test]
+fn a_full_disk_is_waited_for() {
+    run(Fault::RoomFor(2), |ended, dir| {
+        ended.result.unwrap();
+        assert!(ended.seen.refused.get() > 0, "the disk was never full");
+        assert!(last_in_log(dir) >= ended.committed && ended.committed > BATCHES);
+    });
+}
