@@ -45,6 +45,9 @@ pub const NO_SPACE_INTERVAL: Duration = Duration::from_millis(250);
 /// ... and how often whether there is room for the reserve again.
 pub const RESERVE_INTERVAL: Duration = Duration::from_secs(5);
 
+/// What takes long says this often how far it is.
+pub const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
+
 /// gRPC accepts this much more than `--max-request-bytes`, so that the proper error can be sent.
 pub const GRPC_OVERHEAD_BYTES: usize = 512 * 1024;
 /// Nested transactions: more is refused before it is decoded. No valid request is deeper than `--max-txn-ops`.

@@ -14,6 +14,7 @@ use glommio::{LocalExecutorBuilder, Placement};
 use revd::apply::Work;
 use revd::apply::command::{Command, CommandId, Kind, Origin};
 use revd::boot::recover::empty_log;
+use revd::cores::Commands;
 use revd::cores::log::{Fatal, LogSeed};
 use revd::observe::log::for_raft;
 use revd::raft::node::{Node, NodeConfig};
@@ -22,7 +23,7 @@ use revd::wal::disk::{DirDisk, LogDisk};
 use revd::wal::layout::LayoutConfig;
 use revd::wal::writer::WalSeed;
 use revd::wal::{BLOCK, Owner, WalError, reader};
-use revd::xcore::mailbox::pair;
+use revd::xcore::mailbox::{ReceiverSeed, SenderSeed, pair};
 
 const OWNER: Owner = Owner { cluster: 11, member: 22 };
 const SEGMENT_BYTES: u64 = 8 * BLOCK as u64;
@@ -113,6 +114,48 @@ struct Ended {
 }
 
 /// Sends batches of commands, each after the one before was committed; now and then entries are durable elsewhere.
+async fn feed(
+    fault: Fault,
+    to_log: SenderSeed<Commands>,
+    from_log: ReceiverSeed<Vec<Work>>,
+    durable: SenderSeed<u64>,
+    committed: Rc<Cell<u64>>,
+) {
+    let to_log = to_log.open().await;
+    let from_log = from_log.open().await;
+    let durable = Rc::new(durable.open().await);
+    // The log may let go of more even while it does not get on.
+    let _releasing = matches!(fault, Fault::RoomFor(_)).then(|| {
+        let (durable, committed) = (Rc::clone(&durable), Rc::clone(&committed));
+        glommio::spawn_local(async move {
+            loop {
+                glommio::timer::sleep(Duration::from_millis(50)).await;
+                let _ = durable.try_send(committed.get());
+            }
+        })
+    });
+    for batch in 0..BATCHES {
+        let payload = Bytes::from(vec![7; 3_000]);
+        let command = Command { id: CommandId(batch), kind: Kind::Put, payload };
+        if !to_log.send(vec![command]).await {
+            return;
+        }
+        let mut is_committed = false;
+        while !is_committed {
+            let Some(work) = from_log.receive().await else { return };
+            for work in work {
+                let Work::Entry(entry) = work else { continue };
+                is_committed |= !entry.data.is_empty();
+                committed.set(entry.index);
+            }
+        }
+        if batch % 5 == 4 && matches!(fault, Fault::Call(_)) {
+            let _ = durable.try_send(committed.get() - 1);
+        }
+    }
+}
+
+/// Runs the log core until it fails or is out of work.
 async fn serve(dir: &Path, fault: Fault) -> Ended {
     let log = empty_log(OWNER);
     let config = NodeConfig {
@@ -143,45 +186,9 @@ async fn serve(dir: &Path, fault: Fault) -> Ended {
         tick: Duration::from_millis(20),
     };
     let committed = Rc::new(Cell::new(0));
-    let feeding = glommio::spawn_local({
-        let committed = Rc::clone(&committed);
-        async move {
-            let to_log = to_log.open().await;
-            let from_log = from_log.open().await;
-            let durable = Rc::new(durable.open().await);
-            // The log may let go of more even while it does not get on.
-            let _releasing = glommio::spawn_local({
-                let (durable, committed) = (Rc::clone(&durable), Rc::clone(&committed));
-                async move {
-                    while matches!(fault, Fault::RoomFor(_)) {
-                        glommio::timer::sleep(Duration::from_millis(50)).await;
-                        let _ = durable.try_send(committed.get());
-                    }
-                }
-            });
-            for batch in 0..BATCHES {
-                let payload = Bytes::from(vec![7; 3_000]);
-                let command = Command { id: CommandId(batch), kind: Kind::Put, payload };
-                if !to_log.send(vec![command]).await {
-                    return;
-                }
-                let mut is_committed = false;
-                while !is_committed {
-                    let Some(work) = from_log.receive().await else { return };
-                    for work in work {
-                        let Work::Entry(entry) = work else { continue };
-                        is_committed |= !entry.data.is_empty();
-                        committed.set(entry.index);
-                    }
-                }
-                if batch % 5 == 4 && matches!(fault, Fault::Call(_)) {
-                    let _ = durable.try_send(committed.get() - 1);
-                }
-            }
-        }
-    });
+    let feeding = glommio::spawn_local(feed(fault, to_log, from_log, durable, Rc::clone(&committed)));
     let result = revd::cores::log::run(seed).await;
-    drop(feeding.cancel().await);
+    feeding.cancel().await;
     Ended { result, seen, committed: committed.get() }
 }
 

@@ -18,6 +18,8 @@ pub struct MmapDisk {
     /// The newest map; taken anew only when the file has outgrown it.
     map: Mutex<Option<Map>>,
     failed: AtomicBool,
+    /// The length was changed since the last sync.
+    has_new_len: AtomicBool,
 }
 
 impl MmapDisk {
@@ -34,7 +36,13 @@ impl MmapDisk {
             .mode(0o600)
             .open(path)
             .map_err(|error| Error::io(format!("opening {}", path.display()), error))?;
-        Ok(Self { path: path.to_owned(), file, map: Mutex::new(None), failed: AtomicBool::new(false) })
+        Ok(Self {
+            path: path.to_owned(),
+            file,
+            map: Mutex::new(None),
+            failed: AtomicBool::new(false),
+            has_new_len: AtomicBool::new(false),
+        })
     }
 
     fn checked<T>(&self, what: &str, result: std::io::Result<T>) -> Result<T> {
@@ -76,6 +84,7 @@ impl Disk for MmapDisk {
 
     fn set_len(&self, len: u64) -> Result<()> {
         self.usable()?;
+        self.has_new_len.store(true, Ordering::SeqCst);
         let old = self.file_len()?;
         if len > old {
             return self.grow(old, len);
@@ -90,7 +99,9 @@ impl Disk for MmapDisk {
 
     fn sync(&self) -> Result<()> {
         self.usable()?;
-        self.checked("syncing", self.file.sync_data())
+        // Some kernels' ext4 with fast_commit forgot a new length in a data sync (before 5.10.94 and 5.15.27).
+        let has_new_len = self.has_new_len.swap(false, Ordering::SeqCst);
+        self.checked("syncing", if has_new_len { self.file.sync_all() } else { self.file.sync_data() })
     }
 
     fn map(&self) -> Result<Map> {

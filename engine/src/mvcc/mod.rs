@@ -35,6 +35,7 @@ pub use key_range::KeyRange;
 pub use layout::Applied;
 pub use reader::Reader;
 pub use record::StoredRecord;
+pub use restore::Opening;
 pub use revision::Revision;
 pub use store::Store;
 pub use tables::{SmallTable, Tables};

@@ -15,17 +15,46 @@ use crate::mvcc::tail::Tail;
 use crate::txn::Snapshot;
 use crate::{Error, Result};
 
+/// How far opening a store has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Opening {
+    /// So many keys of the saved index are loaded.
+    Keys {
+        /// Loaded.
+        loaded: u64,
+        /// There are so many.
+        of: u64,
+    },
+    /// So many records that the saved index does not know are read.
+    Records(u64),
+}
+
+/// Keys or records between two words about it.
+const TELL_EVERY: u64 = 16 * 1024;
+
 impl Store {
     /// Opens a store; an empty disk becomes a new one, at revision 1 with nothing applied.
     ///
     /// # Errors
     /// When the disk holds something else or is damaged.
     pub fn open(disk: Arc<dyn Disk>, options: DbOptions) -> Result<Self> {
+        Self::open_telling(disk, options, &mut |_| {})
+    }
+
+    /// As [`Store::open`], and says now and then how far it has come.
+    ///
+    /// # Errors
+    /// When the disk holds something else or is damaged.
+    pub fn open_telling(
+        disk: Arc<dyn Disk>,
+        options: DbOptions,
+        tell: &mut dyn FnMut(Opening),
+    ) -> Result<Self> {
         let db = Db::open(disk, options)?;
         let tree = db.snapshot();
         let standing = if tree.txn() == 0 { Standing::default() } else { Standing::decode(tree.user()) };
-        let mut index = load_index(&tree, standing.compact_revision)?;
-        let records_since_index = replay_records(&tree, &mut index, standing)?;
+        let mut index = load_index(&tree, standing.compact_revision, tell)?;
+        let records_since_index = replay_records(&tree, &mut index, standing, tell)?;
         let mut tables = Tables::default();
         let mut cursor = tree.cursor(SMALL);
         cursor.seek(&[])?;
@@ -52,9 +81,10 @@ impl Store {
 }
 
 /// The saved index, compacted: steps of a compaction that happened after it was saved are not in it.
-fn load_index(tree: &Snapshot, compact: i64) -> Result<KeyIndex> {
+fn load_index(tree: &Snapshot, compact: i64, tell: &mut dyn FnMut(Opening)) -> Result<KeyIndex> {
     let malformed = || Error::corrupt("a key's saved history cannot be read");
     let mut failure = None;
+    let (mut loaded, of) = (0, tree.len(INDEX));
     let mut cursor = tree.cursor(INDEX);
     cursor.seek(&[])?;
     let keys = std::iter::from_fn(|| {
@@ -66,6 +96,10 @@ fn load_index(tree: &Snapshot, compact: i64) -> Result<KeyIndex> {
                     return None;
                 }
             };
+            loaded += 1;
+            if loaded % TELL_EVERY == 0 {
+                tell(Opening::Keys { loaded, of });
+            }
             let Some(history) = History::decode(encoded) else {
                 failure = Some(malformed());
                 return None;
@@ -100,7 +134,12 @@ fn take_part<'r>(row: &mut &'r [u8]) -> Option<&'r [u8]> {
     Some(part)
 }
 
-fn replay_records(tree: &Snapshot, index: &mut KeyIndex, standing: Standing) -> Result<usize> {
+fn replay_records(
+    tree: &Snapshot,
+    index: &mut KeyIndex,
+    standing: Standing,
+    tell: &mut dyn FnMut(Opening),
+) -> Result<usize> {
     let mut cursor = tree.cursor(RECORDS);
     let after = Revision { main: standing.index_revision, sub: i64::MAX };
     cursor.seek(&RecordKey { revision: after, kind: RecordKind::Tombstone }.encode())?;
@@ -109,6 +148,9 @@ fn replay_records(tree: &Snapshot, index: &mut KeyIndex, standing: Standing) -> 
         let key = RecordKey::decode(key).ok_or_else(|| Error::corrupt("a record's key cannot be read"))?;
         let record = StoredRecord::parse(record).ok_or_else(|| Error::corrupt("a record cannot be read"))?;
         records += 1;
+        if records as u64 % TELL_EVERY == 0 {
+            tell(Opening::Records(records as u64));
+        }
         // A step of compaction saves the keys it has touched as they are then: ahead of the rest of the index.
         let known = index.root().change_at(record.key, i64::MAX);
         if known.is_some_and(|known| known.revision >= key.revision) {

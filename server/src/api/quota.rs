@@ -11,6 +11,7 @@ use crate::apply::alarm::Raised;
 use crate::apply::command::Kind;
 use crate::apply::gates::fits;
 use crate::error::Error;
+use crate::reserve::Reserve;
 
 impl Api {
     /// Refuses what does not fit any more, and has the whole cluster know.
@@ -27,14 +28,13 @@ impl Api {
         Err(Error::NoSpace)
     }
 
-    /// On a full disk, raises the alarm and sees whether there is room again.
-    pub async fn look_at_disk(&self) {
-        if self.reserve.is_full() {
-            self.raise_no_space().await;
-            let reserve = Arc::clone(&self.reserve);
-            // No room yet: it is looked at again.
-            let _ = glommio::executor().spawn_blocking(move || reserve.fill()).await;
+    /// On a full disk, has the whole cluster know, and returns what has to be filled again.
+    pub async fn look_at_disk(&self) -> Option<Arc<Reserve>> {
+        if !self.reserve.is_full() {
+            return None;
         }
+        self.raise_no_space().await;
+        Some(Arc::clone(&self.reserve))
     }
 
     /// Raises the alarm of this member, unless it is raised already. If that fails, the next one who finds no space

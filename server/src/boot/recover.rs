@@ -20,7 +20,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use revd_engine::db::DbOptions;
 use revd_engine::disk::MmapDisk;
-use revd_engine::mvcc::{Applied, CheckpointKind, Store};
+use revd_engine::mvcc::{Applied, CheckpointKind, Opening, Store};
 use revd_proto::etcdserverpb::Member as MemberRow;
 
 use crate::api::header::Identity;
@@ -198,7 +198,21 @@ fn sync_dir(path: &Path) -> anyhow::Result<()> {
 fn open_store(tree: &Path) -> anyhow::Result<Store> {
     let context = || format!("opening {}", tree.display());
     let disk = MmapDisk::open(tree).with_context(context)?;
-    Store::open(Arc::new(disk), DbOptions::default()).with_context(context)
+    let mut told = crate::clock::now();
+    let mut tell = |opening: Opening| {
+        if crate::clock::since(told) < limits::PROGRESS_INTERVAL {
+            return;
+        }
+        told = crate::clock::now();
+        log::info(
+            "opening the store",
+            match opening {
+                Opening::Keys { loaded, of } => serde_json::json!({"keys": loaded, "of": of}),
+                Opening::Records(read) => serde_json::json!({"records-above-the-saved-index": read}),
+            },
+        );
+    };
+    Store::open_telling(Arc::new(disk), DbOptions::default(), &mut tell).with_context(context)
 }
 
 fn make(store: &mut Store, config: &Config) -> anyhow::Result<()> {

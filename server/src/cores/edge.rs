@@ -169,7 +169,10 @@ async fn note_leases(api: Rc<Api>) {
 async fn look_at_disk(api: Rc<Api>) {
     loop {
         glommio::timer::sleep(limits::RESERVE_INTERVAL).await;
-        api.look_at_disk().await;
+        if let Some(reserve) = api.look_at_disk().await {
+            // No room yet: it is looked at again.
+            let _ = glommio::executor().spawn_blocking(move || reserve.fill()).await;
+        }
     }
 }
 

@@ -14,6 +14,8 @@ mod differential;
 mod etcd_client;
 mod etcdctl;
 mod etcdctl_watch;
+mod format;
+mod full_disk;
 mod go_client;
 mod harness;
 mod kill;

@@ -6,7 +6,7 @@ mod process;
 
 pub use clients::{Client, WatchStream, connect};
 pub use peers::{Peers, peers};
-pub use process::{Server, TempDir, free_address, wait_until};
+pub use process::{Server, SmallDisk, TempDir, free_address, wait_until};
 pub use revd_engine::random::Random;
 
 /// Runs a test's future.

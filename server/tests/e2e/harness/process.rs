@@ -20,6 +20,53 @@ impl TempDir {
     }
 }
 
+/// A small file system in memory that only the processes on it see, and which is gone with the test.
+pub struct SmallDisk {
+    holder: Child,
+}
+
+impl SmallDisk {
+    /// Mounts one there; none where the system does not let us.
+    pub fn mount(at: &Path, bytes: u64) -> Option<Self> {
+        let script =
+            format!("mount -t tmpfs -o size={bytes} none '{}' && echo mounted && exec cat", at.display());
+        let mut command = Command::new("unshare");
+        command.args(["--user", "--map-root-user", "--mount", "sh", "-c", &script]);
+        let mut holder = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().ok()?;
+        let mut said = [0; 8];
+        let heard = std::io::Read::read_exact(holder.stdout.as_mut()?, &mut said);
+        let disk = Self { holder };
+        heard.is_ok().then_some(disk)
+    }
+
+    /// revd as a process that sees the file system.
+    fn command(&self) -> Command {
+        let mut command = Command::new("nsenter");
+        command.args([
+            "--target",
+            &self.holder.id().to_string(),
+            "--user",
+            "--mount",
+            "--preserve-credentials",
+        ]);
+        command.arg("--wd=/").arg(env!("CARGO_BIN_EXE_revd"));
+        command
+    }
+
+    /// A file on it, as others see it.
+    pub fn path(&self, inside: &Path) -> PathBuf {
+        let inside = inside.strip_prefix("/").unwrap();
+        Path::new("/proc").join(self.holder.id().to_string()).join("root").join(inside)
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+    }
+}
+
 /// A running server.
 pub struct Server {
     child: Child,
@@ -46,9 +93,19 @@ impl Server {
         server
     }
 
+    /// revd on a disk of its own.
+    pub fn revd_on(disk: &SmallDisk, data_dir: &Path, flags: &[&str]) -> Self {
+        let mut server = Self::spawn_as(disk.command(), free_address(), data_dir, flags);
+        server.wait_until_ready();
+        server
+    }
+
     /// revd, not waited for.
     pub fn spawn_revd(address: SocketAddr, data_dir: &Path, flags: &[&str]) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_revd"));
+        Self::spawn_as(Command::new(env!("CARGO_BIN_EXE_revd")), address, data_dir, flags)
+    }
+
+    fn spawn_as(mut command: Command, address: SocketAddr, data_dir: &Path, flags: &[&str]) -> Self {
         command.args(["--listen-client-urls", &format!("http://{address}")]);
         command.args(["--advertise-client-urls", &format!("http://{address}")]).args(flags);
         Self::spawn(command, address, data_dir)
