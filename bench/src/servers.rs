@@ -8,6 +8,9 @@ use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
 
+/// More than any benchmark stores.
+const QUOTA: [&str; 2] = ["--quota-backend-bytes", "68719476736"];
+
 /// A running server.
 pub struct Server {
     pub name: &'static str,
@@ -44,6 +47,13 @@ impl Server {
             own + inside.map(|entry| blocks(&entry.path())).sum::<u64>()
         }
         blocks(self.data.path()) * 512
+    }
+
+    /// Bytes it has had written to disks since it was started.
+    pub fn written_bytes(&self) -> u64 {
+        let io = std::fs::read_to_string(format!("/proc/{}/io", self.child.id())).unwrap_or_default();
+        let line = io.lines().find_map(|line| line.strip_prefix("write_bytes: "));
+        line.and_then(|bytes| bytes.trim().parse().ok()).unwrap_or(0)
     }
 
     /// Asks it to stop, waits until it has, and starts it again.
@@ -111,13 +121,13 @@ pub fn start(revd_flags: &[String]) -> anyhow::Result<(Server, Server)> {
     };
     let address = free_address()?;
     let mut command = Command::new(root().join("target/release/revd"));
-    command.args(urls(address)).args(["--log-level", "error"]).args(revd_flags);
+    command.args(urls(address)).args(["--log-level", "error"]).args(QUOTA).args(revd_flags);
     let revd = spawn("revd", command, address)?;
     let (address, peer) = (free_address()?, format!("http://{}", free_address()?));
     let mut command = Command::new(Path::new(peers).join("etcd"));
     command.args(urls(address)).args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer]);
     command.args(["--initial-cluster", &format!("default={peer}"), "--log-level", "error"]);
-    command.args(["--quota-backend-bytes", "8589934592"]);
+    command.args(QUOTA);
     let etcd = spawn("etcd", command, address)?;
     Ok((revd, etcd))
 }

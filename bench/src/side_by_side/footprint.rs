@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::{Duration, Instant};
 
-use crate::calls;
+use revd_bench::calls;
 use revd_bench::servers::Server;
 
 /// How long both are left alone before memory is looked at.

@@ -1,7 +1,7 @@
 //! revd and etcd 3.7.1 side by side: the same work in turn, in the same run, with the same durability.
 //!
 //! ```text
-//! cargo run --release -p revd-bench -- [--rounds 5] [--calls 20000] [--keys 1000000] [--revd-flags "..."] [--only calls|bulk|ranges|footprint]
+//! cargo run --release -p revd-bench -- [--rounds 5] [--calls 20000] [--keys 1000000] [--revd-flags "..."] [--only calls|bulk|ranges|bytes|footprint]
 //! ```
 //!
 //! Prints a Markdown table: medians over the rounds, with the ratio of revd to etcd in CPU time per call and in
@@ -11,13 +11,12 @@
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 #![allow(unreachable_pub, reason = "a program exports nothing")]
 
-mod calls;
 mod footprint;
 
 use anyhow::Context as _;
 use revd_bench::servers::Server;
 use revd_bench::table::{Measured, Table, machine};
-use revd_bench::{h2load, servers};
+use revd_bench::{calls, h2load, servers};
 
 /// What is to be done.
 struct Options {
@@ -46,7 +45,7 @@ fn options() -> anyhow::Result<Options> {
             "--calls" => options.calls = value.parse()?,
             "--keys" => options.keys = value.parse()?,
             "--revd-flags" => options.revd_flags = value.split_whitespace().map(str::to_owned).collect(),
-            "--only" if ["calls", "bulk", "ranges", "footprint"].contains(&value.as_str()) => {
+            "--only" if ["calls", "bulk", "ranges", "bytes", "footprint"].contains(&value.as_str()) => {
                 options.only = value;
             }
             _ => anyhow::bail!("no such option: {arg} {value}; the top of this program's source lists them"),
@@ -72,6 +71,9 @@ async fn main() -> anyhow::Result<()> {
         ranges(&options, [&revd, &etcd], &mut table).await?;
     }
     println!("{}", table.markdown(&machine()));
+    if options.wants("bytes") {
+        println!("{}", written(&options, &messages, [&revd, &etcd])?);
+    }
     if options.wants("footprint") {
         println!("{}", footprint::table(&mut revd, &mut etcd, options.keys).await?);
     }
@@ -105,6 +107,25 @@ fn small_calls(
     Ok(())
 }
 
+/// Bytes that durable puts of 1000 callers have written, log and store together, as a Markdown table.
+fn written(options: &Options, messages: &h2load::Messages, both: [&Server; 2]) -> anyhow::Result<String> {
+    let calls = options.calls * 5;
+    let load = h2load::Load { method: "KV/Put", connections: 50, streams: 20, calls };
+    let mut per_put = Vec::new();
+    for server in both {
+        let before = server.written_bytes();
+        h2load::run(server, messages, h2load::Message::Put, load)?;
+        std::thread::sleep(std::time::Duration::from_secs(2)); // what is written behind the replies
+        per_put.push((server.written_bytes() - before) as f64 / calls as f64);
+    }
+    let (revd, etcd) = (per_put[0], per_put[1]);
+    Ok(format!(
+        "| {calls} puts of 256 B, 1000 callers | revd | etcd | ratio |\n|---|---|---|---|\n\
+         | bytes written per put | {revd:.0} | {etcd:.0} | **{:.2}** |\n",
+        revd / etcd
+    ))
+}
+
 fn transactions(
     options: &Options,
     messages: &h2load::Messages,
@@ -131,7 +152,7 @@ fn transactions(
 async fn ranges(options: &Options, both: [&Server; 2], table: &mut Table) -> anyhow::Result<()> {
     for server in both {
         let start = std::time::Instant::now();
-        calls::load_keys(server, options.keys, 256).await?;
+        calls::load_keys(server, 0..options.keys, options.keys, 256).await?;
         eprintln!("{}: {} keys loaded in {:.1?}", server.name, options.keys, start.elapsed());
         calls::load_large(server, 10_000, 1024).await?;
     }

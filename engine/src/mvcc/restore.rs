@@ -84,7 +84,7 @@ impl Store {
 fn load_index(tree: &Snapshot, compact: i64, tell: &mut dyn FnMut(Opening)) -> Result<KeyIndex> {
     let malformed = || Error::corrupt("a key's saved history cannot be read");
     let mut failure = None;
-    let (mut loaded, of) = (0, tree.len(INDEX));
+    let (mut loaded, of) = (0_u64, tree.len(INDEX));
     let mut cursor = tree.cursor(INDEX);
     cursor.seek(&[])?;
     let keys = std::iter::from_fn(|| {
@@ -97,7 +97,7 @@ fn load_index(tree: &Snapshot, compact: i64, tell: &mut dyn FnMut(Opening)) -> R
                 }
             };
             loaded += 1;
-            if loaded % TELL_EVERY == 0 {
+            if loaded.is_multiple_of(TELL_EVERY) {
                 tell(Opening::Keys { loaded, of });
             }
             let Some(history) = History::decode(encoded) else {
@@ -148,7 +148,7 @@ fn replay_records(
         let key = RecordKey::decode(key).ok_or_else(|| Error::corrupt("a record's key cannot be read"))?;
         let record = StoredRecord::parse(record).ok_or_else(|| Error::corrupt("a record cannot be read"))?;
         records += 1;
-        if records as u64 % TELL_EVERY == 0 {
+        if (records as u64).is_multiple_of(TELL_EVERY) {
             tell(Opening::Records(records as u64));
         }
         // A step of compaction saves the keys it has touched as they are then: ahead of the rest of the index.

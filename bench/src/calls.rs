@@ -2,19 +2,19 @@
 
 use std::time::Instant;
 
+use crate::{all_keys, key, value};
 use anyhow::Context as _;
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _};
 use prost::Message as _;
-use revd_bench::{all_keys, key, value};
 use revd_proto::etcdserverpb::kv_client::KvClient;
 use revd_proto::etcdserverpb::request_op::Request as Op;
 use revd_proto::etcdserverpb::{PutRequest, RangeRequest, RequestOp, TxnRequest};
 use revd_proto::raw::RawCodec;
 use tonic::transport::{Channel, Endpoint};
 
-use revd_bench::servers::Server;
-use revd_bench::table::Measured;
+use crate::servers::Server;
+use crate::table::Measured;
 
 /// Puts in a transaction, and transactions at a time, while keys are loaded.
 const LOAD_BATCH: usize = 100;
@@ -29,9 +29,9 @@ pub enum Read {
     One,
 }
 
-async fn channel(server: &Server) -> anyhow::Result<Channel> {
+/// A connection whose windows do not limit a large reply.
+pub async fn channel(server: &Server) -> anyhow::Result<Channel> {
     let endpoint = Endpoint::from_shared(server.endpoint())?;
-    // Windows that do not limit a large reply.
     Ok(endpoint.initial_stream_window_size(1 << 26).initial_connection_window_size(1 << 26).connect().await?)
 }
 
@@ -56,12 +56,20 @@ async fn load(server: &Server, puts: impl Iterator<Item = PutRequest>) -> anyhow
         .context("loading keys")
 }
 
-/// Loads small values under [`all_keys`].
-pub async fn load_keys(server: &Server, keys: u64, value_bytes: usize) -> anyhow::Result<()> {
-    let put =
-        |number| PutRequest { key: key(number), value: value(value_bytes, number), ..PutRequest::default() };
-    for start in (0..keys).step_by(100_000) {
-        load(server, (start..keys.min(start + 100_000)).map(put)).await?;
+/// Loads small values under [`all_keys`], each put of `numbers` to key number `put % of`.
+pub async fn load_keys(
+    server: &Server,
+    numbers: std::ops::Range<u64>,
+    of: u64,
+    value_bytes: usize,
+) -> anyhow::Result<()> {
+    let put = |number| PutRequest {
+        key: key(number % of),
+        value: value(value_bytes, number),
+        ..PutRequest::default()
+    };
+    for start in numbers.clone().step_by(100_000) {
+        load(server, (start..numbers.end.min(start + 100_000)).map(put)).await?;
     }
     Ok(())
 }
@@ -84,7 +92,7 @@ fn request(read: Read) -> RangeRequest {
             RangeRequest { key: "/large/".into(), range_end: "/large0".into(), ..RangeRequest::default() }
         }
         Read::Count => RangeRequest { key, range_end, count_only: true, ..RangeRequest::default() },
-        Read::One => RangeRequest { key: revd_bench::key(0), ..RangeRequest::default() },
+        Read::One => RangeRequest { key: crate::key(0), ..RangeRequest::default() },
         Read::Page => RangeRequest { key, range_end, limit: 500, ..RangeRequest::default() },
     }
 }
