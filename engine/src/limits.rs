@@ -32,7 +32,11 @@ pub const DEFRAGMENT_LEAVES_PER_STEP: usize = 1_000;
 pub const DEFRAGMENT_CUTS_MAX: u32 = 8;
 
 /// Records a compaction looks at in one checkpoint: bounds the work and the memory of a step.
-pub const COMPACT_RECORDS_PER_STEP: usize = 20_000;
+pub const COMPACT_RECORDS_PER_STEP: usize = 10_000;
+/// Keys of the saved index that are looked at in one checkpoint after a compaction ...
+pub const SWEEP_KEYS_PER_STEP: usize = 20_000;
+/// ... and how many of them are written again.
+pub const SWEEP_WRITES_PER_STEP: usize = 5_000;
 
 /// The index is saved when this many records were added since the last time ...
 pub const INDEX_CHECKPOINT_RECORDS_MIN: usize = 64 * 1024;

@@ -275,6 +275,7 @@ fn the_store_equals_its_twin() {
                     }
                 }
                 6 => held.push((store.view(), twin.clone())),
+                10 => drop(store.forget_compacted(usize::try_from(random.below(4)).unwrap())),
                 7 if held.len() > 3 => held.clear(),
                 9 if in_flight.is_none() => store.defragment().unwrap(),
                 8 if in_flight.is_none() && random.below(3) == 0 => {
@@ -398,6 +399,56 @@ fn compaction_leaves_one_record_per_live_key() {
     }
     assert!(store.sizes().in_use * 4 < full, "{full} bytes became {}", store.sizes().in_use);
     check(store.db().unwrap()).unwrap();
+}
+
+/// After a compaction the saved index shrinks too, in steps, and a sweep that was interrupted is taken up again.
+#[test]
+fn the_saved_index_forgets_what_was_compacted() {
+    let disk = SimDisk::new();
+    let mut store = open(&disk);
+    let mut index = 0;
+    for round in 0..6_u64 {
+        let mut txn = store.begin();
+        for key in 0..12_000_u64 {
+            if round < 3 || key % 2 == 0 {
+                txn.put(format!("key{key:05}").as_bytes(), b"v", 0);
+            }
+        }
+        if round == 3 {
+            txn.delete_range(KeyRange::from_wire(b"key00100", b"key00200"));
+            txn.put(&[b'k'; 100], b"a key too long for a page of 512 bytes", 0);
+        }
+        txn.commit();
+        index += 1;
+        store.set_applied(Applied { index, term: 1 });
+    }
+    checkpoint(&mut store, CheckpointKind::WithIndex);
+    let full = store.sizes().in_use;
+    store.compact(store.revision()).unwrap();
+    let mut sweeps = 0;
+    while sweeps < 1 {
+        index += 1;
+        store.set_applied(Applied { index, term: 1 });
+        checkpoint(&mut store, CheckpointKind::Auto);
+        sweeps += u32::from(store.is_sweeping());
+        assert!(store.compaction_pending() || store.is_sweeping(), "swept in one step");
+    }
+    store = open(&SimDisk::from_bytes(disk.bytes()));
+    assert!(store.is_sweeping(), "it begins again");
+    while store.compaction_pending() || store.is_sweeping() {
+        index += 1;
+        store.set_applied(Applied { index, term: 1 });
+        checkpoint(&mut store, CheckpointKind::Auto);
+    }
+    while store.forget_compacted(100) {}
+    verify(&store).unwrap();
+    check(store.db().unwrap()).unwrap();
+    for _ in 0..4 {
+        index += 1;
+        store.set_applied(Applied { index, term: 1 });
+        checkpoint(&mut store, CheckpointKind::Auto);
+    }
+    assert!(store.sizes().in_use * 2 < full, "{full} bytes became {}", store.sizes().in_use);
 }
 
 /// Every prefix of the write stream, with random sectors of what was not synced: what reopens equals the log up to

@@ -29,7 +29,9 @@ pub const FRAME_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// A checkpoint starts this long after state changed ...
 pub const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(100);
 /// ... this long while a compaction has more to free ...
-pub const COMPACT_INTERVAL: Duration = Duration::from_millis(10);
+pub const COMPACT_INTERVAL: Duration = Duration::from_millis(50);
+/// Keys that forget compacted revisions before others get their turn.
+pub const FORGET_KEYS_PER_TURN: usize = 250;
 /// ... or sooner, when this many bytes of records wait.
 pub const CHECKPOINT_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// With this many bytes of records waiting, applying waits for the checkpoint: the disk sets the pace.

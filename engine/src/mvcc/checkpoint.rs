@@ -5,17 +5,15 @@
 //! a step of compaction, and the `Standing` that says up to which log entry all this is true. Preparing it is a
 //! few reference counts; everything else happens in [`Checkpoint::write`], on any thread, while the store goes on.
 //!
-//! Compaction at R may remove a record only if the saved index does not need it any more: the index must be saved
+//! What the steps of a compaction do is in `compaction.rs`. It may remove a record at R only if the saved index does not need it any more: the index must be saved
 //! at a revision of R or above, in an earlier commit or the same one. (After a restart the index is rebuilt from
 //! what was saved plus the records above; a removed tombstone that it does not know would revive its key.)
 
 use std::collections::BTreeSet;
 
 use crate::db::Db;
-use crate::limits::{
-    COMPACT_RECORDS_PER_STEP, INDEX_CHECKPOINT_PART, INDEX_CHECKPOINT_RECORDS_MIN, PAGE_BYTES_MAX,
-    key_bytes_max,
-};
+use crate::limits::{INDEX_CHECKPOINT_PART, INDEX_CHECKPOINT_RECORDS_MIN, PAGE_BYTES_MAX, key_bytes_max};
+use crate::mvcc::compaction::{IndexSweep, compact_step};
 use crate::mvcc::defragment::Defragmentation;
 use crate::mvcc::key_index::IndexRoot;
 use crate::mvcc::layout::{Applied, INDEX, INDEX_LONG, RECORDS, SMALL, Standing};
@@ -47,6 +45,7 @@ pub struct Checkpoint {
     index: IndexRoot,
     save_index: bool,
     defragmentation: Option<Defragmentation>,
+    sweep: Option<IndexSweep>,
     unsaved_bytes: usize,
     records_since_index: usize,
 }
@@ -66,6 +65,7 @@ struct Saved {
     saved_index: bool,
     /// Keys of which the compaction has dropped records.
     compacted_keys: BTreeSet<Vec<u8>>,
+    sweep: Option<IndexSweep>,
     defragmentation: Option<Defragmentation>,
     unsaved_bytes: usize,
     records_since_index: usize,
@@ -103,7 +103,8 @@ impl Store {
             self.compaction_pending() && self.saved.index_revision < self.standing.compact_revision;
         let save_index = index_is_old
             && (kind == CheckpointKind::WithIndex || self.records_since_index >= much || for_compaction);
-        if !self.has_unsaved() && !self.compaction_pending() && !self.is_defragmenting() && !save_index {
+        let has_chores = self.compaction_pending() || self.is_sweeping() || self.is_defragmenting();
+        if !self.has_unsaved() && !has_chores && !save_index {
             return None;
         }
         let db = self.db.take()?;
@@ -116,6 +117,7 @@ impl Store {
             index: self.index.root().clone(),
             save_index,
             defragmentation: self.defragmentation.clone(),
+            sweep: self.sweep.clone(),
             unsaved_bytes: self.unsaved_bytes,
             records_since_index: self.records_since_index,
         })
@@ -155,11 +157,13 @@ impl Store {
         if saved.saved_index {
             self.records_since_index -= saved.records_since_index;
         }
-        let at = self.saved.compact_revision;
-        for key in &saved.compacted_keys {
-            self.index.compact_key(key, at);
+        self.to_compact.extend(saved.compacted_keys);
+        self.sweep = saved.sweep;
+        if self.sweep.is_none() && self.saved.swept < self.saved.compacted {
+            self.sweep = Some(IndexSweep::new(self.saved.compacted));
         }
-        if self.standing.compact_revision == at {
+        self.standing.swept = self.saved.swept;
+        if self.standing.compact_revision == self.saved.compact_revision {
             self.standing.compacted = self.saved.compacted;
             self.standing.compact_cursor = self.saved.compact_cursor;
         }
@@ -198,10 +202,11 @@ impl Checkpoint {
         let mut compacted_keys = BTreeSet::new();
         if to.compacted < to.compact_revision && to.index_revision >= to.compact_revision {
             compacted_keys = compact_step(&mut txn, &base, &index, from.revision, &mut to)?;
-            if !compacted_keys.is_empty() {
-                save_keys(&mut txn, &base, &index, compacted_keys.clone(), to.compact_revision)?;
-            }
         }
+        let sweep = match self.sweep {
+            Some(sweep) => sweep.step(&mut txn, &base, &index, &mut to)?,
+            None => None,
+        };
         txn.set_user(&to.encode());
         let result = match txn.commit() {
             Ok(tree) => Ok(Saved {
@@ -209,6 +214,7 @@ impl Checkpoint {
                 standing: to,
                 saved_index: save_index,
                 compacted_keys,
+                sweep,
                 defragmentation,
                 unsaved_bytes: self.unsaved_bytes,
                 records_since_index: self.records_since_index,
@@ -220,7 +226,7 @@ impl Checkpoint {
     }
 }
 
-fn key_of(record: &[u8]) -> Result<&[u8]> {
+pub(crate) fn key_of(record: &[u8]) -> Result<&[u8]> {
     let record = StoredRecord::parse(record).ok_or_else(|| Error::corrupt("a record cannot be read"))?;
     Ok(record.key)
 }
@@ -241,7 +247,7 @@ fn changed_keys(base: &Snapshot, tail: &TailView, after: i64) -> Result<BTreeSet
 }
 
 /// Writes the histories of these keys into the index tables, as they are after the compaction at `compact`.
-fn save_keys(
+pub(crate) fn save_keys(
     txn: &mut WriteTxn<'_>,
     base: &Snapshot,
     index: &IndexRoot,
@@ -274,7 +280,7 @@ fn save_keys(
 }
 
 /// Keys too long for a page are rare: each of their buckets is written anew from the index.
-fn save_long_keys(
+pub(crate) fn save_long_keys(
     txn: &mut WriteTxn<'_>,
     index: &IndexRoot,
     key_max: usize,
@@ -306,57 +312,6 @@ fn save_long_keys(
         }
     }
     Ok(())
-}
-
-/// Removes a bounded number of records that the compaction drops. Only looks at records that were in the tree
-/// before this checkpoint; `tree_revision` says up to where those go.
-fn compact_step(
-    txn: &mut WriteTxn<'_>,
-    base: &Snapshot,
-    index: &IndexRoot,
-    tree_revision: i64,
-    to: &mut Standing,
-) -> Result<BTreeSet<Vec<u8>>> {
-    let at = to.compact_revision;
-    let mut dropped_keys = BTreeSet::new();
-    let mut cursor = base.cursor(RECORDS);
-    cursor.seek(&RecordKey { revision: to.compact_cursor, kind: RecordKind::Put }.encode())?;
-    for _ in 0..COMPACT_RECORDS_PER_STEP {
-        let next = cursor.next()?;
-        let key = match next {
-            Some((key, _)) => {
-                RecordKey::decode(key).ok_or_else(|| Error::corrupt("a record's key cannot be read"))?
-            }
-            None => RecordKey { revision: Revision { main: i64::MAX, sub: 0 }, kind: RecordKind::Put },
-        };
-        if key.revision.main > at {
-            // Everything up to `at` has been looked at, provided all of it was in the tree.
-            if tree_revision >= at {
-                to.compacted = at;
-                to.compact_cursor = Revision::default();
-            }
-            return Ok(dropped_keys);
-        }
-        let user_key = key_of(next.expect("a record was found").1)?;
-        if !kept(index, user_key, key, at) {
-            txn.remove(RECORDS, &key.encode())?;
-            dropped_keys.insert(user_key.to_vec());
-        }
-        to.compact_cursor = Revision { main: key.revision.main, sub: key.revision.sub + 1 };
-    }
-    Ok(dropped_keys)
-}
-
-/// Whether a record at or below `at` stays: it is its key's newest change up to there, and a put or a tombstone of
-/// exactly that revision (a watch that starts at `at` must still see it).
-fn kept(index: &IndexRoot, user_key: &[u8], record: RecordKey, at: i64) -> bool {
-    let newest = index.change_at(user_key, at).map(|change| change.revision);
-    match record.kind {
-        RecordKind::Put => newest == Some(record.revision),
-        RecordKind::Tombstone => {
-            record.revision.main == at && newest.is_none_or(|newest| newest <= record.revision)
-        }
-    }
 }
 
 const _: () = assert!(key_bytes_max(PAGE_BYTES_MAX) <= u16::MAX as usize);

@@ -29,7 +29,8 @@ pub struct Applied {
 ///  8  u64  applied term             40  i64  compaction finished up to this revision
 /// 16  i64  revision                 48  i64  compaction under way: last record looked at, main
 /// 24  i64  compact revision         56  i64  ... and sub
-/// 64  zeros; all integers little-endian
+/// 64  i64  the saved index has forgotten what compactions up to this revision dropped
+/// 72  zeros; all integers little-endian
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Standing {
@@ -45,6 +46,8 @@ pub(crate) struct Standing {
     pub compacted: i64,
     /// The compaction under way has looked at every record up to this one.
     pub compact_cursor: Revision,
+    /// The saved index has forgotten what compactions up to this revision dropped.
+    pub swept: i64,
 }
 
 impl Default for Standing {
@@ -56,6 +59,7 @@ impl Default for Standing {
             index_revision: 1,
             compacted: -1,
             compact_cursor: Revision::default(),
+            swept: -1,
         }
     }
 }
@@ -74,6 +78,7 @@ impl Standing {
             self.compacted.cast_unsigned(),
             self.compact_cursor.main.cast_unsigned(),
             self.compact_cursor.sub.cast_unsigned(),
+            self.swept.cast_unsigned(),
         ];
         for (word, part) in words.iter().zip(out.chunks_exact_mut(8)) {
             part.copy_from_slice(&word.to_le_bytes());
@@ -93,6 +98,7 @@ impl Standing {
             index_revision: long(4),
             compacted: long(5),
             compact_cursor: Revision { main: long(6), sub: long(7) },
+            swept: long(8),
         }
     }
 }
@@ -110,6 +116,7 @@ mod tests {
             index_revision: 5,
             compacted: 6,
             compact_cursor: Revision { main: 7, sub: 8 },
+            swept: 9,
         };
         assert_eq!(Standing::decode(&standing.encode()), standing);
     }

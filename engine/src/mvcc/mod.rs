@@ -10,6 +10,7 @@
 //! holds is exactly what was applied up to the index it reports: whoever feeds it goes on from there.
 
 pub mod checkpoint;
+mod compaction;
 mod defragment;
 pub mod hash;
 pub mod key_history;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::db::{Db, DbOptions};
 use crate::disk::Disk;
+use crate::mvcc::compaction::IndexSweep;
 use crate::mvcc::key_history::History;
 use crate::mvcc::key_index::{Key, KeyIndex};
 use crate::mvcc::layout::{INDEX, INDEX_LONG, RECORDS, SMALL, Standing};
@@ -73,6 +74,8 @@ impl Store {
             tree,
             sizes: db.sizes(),
             defragmentation: None,
+            sweep: (standing.swept < standing.compacted).then(|| IndexSweep::new(standing.compacted)),
+            to_compact: std::collections::VecDeque::new(),
             db: Some(db),
             records_since_index,
             unsaved_bytes: 0,

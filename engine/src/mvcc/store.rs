@@ -1,6 +1,9 @@
 //! The store: the state being changed.
 
+use std::collections::VecDeque;
+
 use crate::db::{Db, Sizes};
+use crate::mvcc::compaction::IndexSweep;
 use crate::mvcc::defragment::Defragmentation;
 use crate::mvcc::key_index::KeyIndex;
 use crate::mvcc::layout::{Applied, SMALL, Standing};
@@ -27,6 +30,10 @@ pub struct Store {
     pub(crate) db: Option<Db>,
     pub(crate) sizes: Sizes,
     pub(crate) defragmentation: Option<Defragmentation>,
+    /// The saved index is being made smaller after a compaction.
+    pub(crate) sweep: Option<IndexSweep>,
+    /// Keys of which a compaction has dropped records: the index has yet to forget them.
+    pub(crate) to_compact: VecDeque<Vec<u8>>,
     /// Records that the saved index does not know.
     pub(crate) records_since_index: usize,
     /// Bytes of records that no finished checkpoint holds.
@@ -79,12 +86,6 @@ impl Store {
         self.standing.compact_revision = revision;
         self.standing.compact_cursor = crate::mvcc::Revision::default();
         Ok(())
-    }
-
-    /// Space that a compaction frees is not all free yet.
-    #[must_use]
-    pub fn compaction_pending(&self) -> bool {
-        self.saved.compacted < self.standing.compact_revision
     }
 
     /// Sets a row of a small table.

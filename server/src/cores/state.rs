@@ -62,6 +62,8 @@ enum Event {
     /// Some time has passed since state last changed.
     CheckpointDue,
     Written(revd_engine::Result<Box<Written>>),
+    /// There are more keys to forget revisions of.
+    Forget,
     /// The log core is done: nothing more will be committed.
     LogClosed,
 }
@@ -173,11 +175,15 @@ impl StateCore {
                     Event::Work(work) => self.backlog.extend(work),
                     Event::CheckpointDue => due = true,
                     Event::Written(result) => self.checkpoint_written(*result?),
+                    Event::Forget => {}
                     Event::LogClosed => self.stopping = true,
                 }
             }
             self.apply()?;
             self.publish();
+            if self.machine.store_mut().forget_compacted(limits::FORGET_KEYS_PER_TURN) {
+                self.inbox.push(Event::Forget);
+            }
             if due && self.phase == Phase::Waiting {
                 self.phase = Phase::Idle;
             }
@@ -256,7 +262,7 @@ impl StateCore {
         }
         self.begin_defragmentation();
         let store = self.machine.store();
-        let compacting = store.compaction_pending() || store.is_defragmenting();
+        let compacting = store.compaction_pending() || store.is_sweeping() || store.is_defragmenting();
         let work = store.has_unsaved() || compacting;
         let much = self.stopping || store.unsaved_bytes() >= limits::CHECKPOINT_BYTES_MAX;
         if (due && work) || (much && !self.has_no_room) {
