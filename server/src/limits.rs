@@ -101,10 +101,10 @@ pub const HEADER_LIST_BYTES_MAX: u32 = 16 * 1024;
 pub const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 /// See above.
 pub const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
-/// Streams a client may reset before they were taken up.
-pub const PENDING_RESETS_MAX: usize = 100;
-/// Streams we reset because of a client's errors.
-pub const ERROR_RESETS_MAX: usize = 1024;
+/// Streams a client may reset in a second ...
+pub const RESETS_PER_SECOND: u32 = 5_000;
+/// ... and frames without content it may send in that time: settings, pings, priorities, empty data.
+pub const IDLE_FRAMES_PER_SECOND: u32 = 10_000;
 /// Bytes waiting to be sent on one connection before its calls wait.
 pub const SEND_BUFFER_BYTES: usize = 1024 * 1024;
 /// Bytes of requests that came in part, on one core.

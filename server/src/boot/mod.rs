@@ -143,6 +143,7 @@ fn wire(config: &Config, member: Member, roles: &[Roles], latches: &Latches) -> 
         addresses: config.client_addresses.clone(),
         message_bytes_max: config.request_bytes_max.saturating_add(limits::GRPC_OVERHEAD_BYTES),
         streams_max: config.streams_max.min(limits::STREAMS_PER_CONNECTION_MAX),
+        keepalive: config.keepalive,
     };
     let (mut from_edges, mut to_edges) = (Vec::new(), Vec::new());
     for (roles, seeds) in roles.iter().zip(&mut seeds) {

@@ -21,6 +21,17 @@ const PROGRESS_INTERVAL_MIN: Duration = Duration::from_millis(100);
 /// More cores than this make no sense for one process.
 const CORES_MAX: usize = 1024;
 
+/// `--grpc-keepalive-*`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Keepalive {
+    /// A client with open calls may ping this often.
+    pub min_time: Duration,
+    /// After this much silence the server asks; zero never.
+    pub interval: Duration,
+    /// ... and waits so long for anything to come.
+    pub timeout: Duration,
+}
+
 /// How a member is to run.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Config {
@@ -56,6 +67,8 @@ pub struct Config {
     pub retention: Retention,
     /// How often watchers hear how far they are.
     pub progress_interval: Duration,
+    /// How pings are dealt with.
+    pub keepalive: Keepalive,
     /// From which level on lines are logged.
     pub log_level: Level,
     /// Off only for those who can lose everything.
@@ -239,6 +252,11 @@ pub fn resolve(gathered: Gathered) -> Result<Config, ConfigError> {
         quota_bytes: if quota == 0 { QUOTA_BYTES_DEFAULT } else { quota },
         retention: retention(&settings)?,
         progress_interval: progress_interval(&settings, &mut warnings)?,
+        keepalive: Keepalive {
+            min_time: duration(&settings, "grpc-keepalive-min-time")?,
+            interval: duration(&settings, "grpc-keepalive-interval")?,
+            timeout: duration(&settings, "grpc-keepalive-timeout")?,
+        },
         log_level,
         sync,
         cores: (cores > 0).then_some(cores),
@@ -289,12 +307,20 @@ fn retention(settings: &Settings) -> Result<Retention, ConfigError> {
     }
 }
 
+fn duration(settings: &Settings, flag: &'static str) -> Result<Duration, ConfigError> {
+    let value = text(settings, flag);
+    if value == "0" {
+        return Ok(Duration::ZERO);
+    }
+    humantime::parse_duration(&value)
+        .map_err(|error| bad(settings, flag, format!("must be a duration like 10m or 500ms: {error}")))
+}
+
 /// etcd's shortest interval is used for shorter ones.
 fn progress_interval(settings: &Settings, warnings: &mut Vec<String>) -> Result<Duration, ConfigError> {
     let flag = "watch-progress-notify-interval";
     let value = text(settings, flag);
-    let interval = humantime::parse_duration(&value)
-        .map_err(|error| bad(settings, flag, format!("must be a duration like 10m or 500ms: {error}")))?;
+    let interval = duration(settings, flag)?;
     if interval < PROGRESS_INTERVAL_MIN {
         warnings.push(format!("--{flag} {value}: {PROGRESS_INTERVAL_MIN:?} is used, the shortest interval"));
     }

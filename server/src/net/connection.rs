@@ -1,43 +1,62 @@
 //! One client connection: what it speaks, and its life until it ends or the core does.
 
-use std::convert::Infallible;
-use std::future::Future;
+use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
-use std::task::Poll;
 
-use bytes::Bytes;
 use futures_lite::AsyncReadExt as _;
 use glommio::net::TcpStream;
-use http::{Request, Response};
-use hyper::body::Incoming;
-use hyper::server::conn::{http1, http2};
-use hyper::service::service_fn;
+use revd_proto::http2::{self, PREFACE};
 
 use crate::api::Api;
+use crate::clock::Ticker;
+use crate::config::Keepalive;
 use crate::limits;
-use crate::net::body::ReplyBody;
-use crate::net::hyper_io::{Scratch, Socket, Spawner};
-use crate::net::request::RequestBytes;
-use crate::net::{grpc, http as plain};
+use crate::net::http1;
+use crate::net::http2::Http2;
+use crate::net::messages::MessageLimits;
 use crate::xcore::gate::Pass;
 
-/// How an HTTP/2 client begins (RFC 9113, section 3.4).
-const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+/// Bytes read at a time.
+pub(super) const READ_BYTES: usize = 64 * 1024;
+/// Send buffers kept for the next connection that has something to say, and how large they may be.
+const SPARES: usize = 32;
+const SPARE_BYTES_MAX: usize = 256 * 1024;
 
 /// What the connections of a core have in common.
 #[derive(Clone)]
 pub(super) struct Shared {
     /// The services.
     pub api: Rc<Api>,
-    /// Where sockets read to.
-    pub scratch: Scratch,
-    /// Bytes of unfinished requests.
-    pub request_bytes: RequestBytes,
-    /// A larger message is refused.
-    pub message_bytes_max: usize,
-    /// Streams a client may have open.
-    pub streams_max: u32,
+    /// Where sockets are read to.
+    pub read: Rc<RefCell<Box<[u8]>>>,
+    pub scratch: Rc<RefCell<Scratch>>,
+    pub messages: MessageLimits,
+    pub http2: http2::Config,
+    pub keepalive: Keepalive,
+    pub clock: Ticker,
+}
+
+/// Memory that no connection owns: idle ones have no buffers.
+#[derive(Debug, Default)]
+pub(super) struct Scratch {
+    /// Calls of the connection whose turn it is.
+    pub slots: Vec<usize>,
+    spares: Vec<Vec<u8>>,
+}
+
+impl Scratch {
+    /// An empty buffer, if there is one.
+    pub(super) fn take(&mut self) -> Option<Vec<u8>> {
+        self.spares.pop()
+    }
+
+    /// For another connection.
+    pub(super) fn give_back(&mut self, buffer: Vec<u8>) {
+        if self.spares.len() < SPARES && buffer.capacity() <= SPARE_BYTES_MAX {
+            self.spares.push(buffer);
+        }
+    }
 }
 
 /// Serves a connection until the client is done, or the core is.
@@ -54,11 +73,11 @@ pub(super) async fn serve(stream: TcpStream, shared: Shared, pass: Pass) {
     let first = futures_lite::future::or(reading, futures_lite::future::or(late, told)).await;
     // Whoever says nothing in time, or goes away again, has nothing to be told.
     let Ok((stream, first)) = first else { return };
-    let socket = Socket::new(stream, Rc::clone(&shared.scratch), Bytes::copy_from_slice(&first));
     if first == PREFACE {
-        serve_http2(socket, shared, &pass).await;
+        // In a box: the task that waits for the first bytes of a silent client need not be as large.
+        Box::pin(Http2::new(stream, shared).serve(&pass)).await;
     } else {
-        serve_http1(socket, shared).await;
+        Box::pin(http1::serve(stream, first, shared)).await;
     }
 }
 
@@ -74,68 +93,4 @@ async fn first_bytes(mut stream: TcpStream) -> io::Result<(TcpStream, Vec<u8>)> 
         first.extend_from_slice(&buffer[..read]);
     }
     Ok((stream, first))
-}
-
-async fn answer(shared: Shared, request: Request<Incoming>) -> Result<Response<ReplyBody>, Infallible> {
-    let Shared { api, request_bytes, message_bytes_max, .. } = shared;
-    Ok(if grpc::is_call(request.headers()) {
-        grpc::answer(api, request, message_bytes_max, &request_bytes).await
-    } else {
-        plain::answer(&api, request.method(), request.uri().path())
-    })
-}
-
-async fn serve_http2(socket: Socket, shared: Shared, pass: &Pass) {
-    let mut builder = http2::Builder::new(Spawner);
-    builder
-        .max_concurrent_streams(shared.streams_max)
-        .initial_stream_window_size(limits::STREAM_WINDOW_BYTES)
-        .initial_connection_window_size(limits::CONNECTION_WINDOW_BYTES)
-        .max_header_list_size(limits::HEADER_LIST_BYTES_MAX)
-        .max_pending_accept_reset_streams(limits::PENDING_RESETS_MAX)
-        .max_local_error_reset_streams(limits::ERROR_RESETS_MAX)
-        .max_send_buf_size(limits::SEND_BUFFER_BYTES)
-        .auto_date_header(false);
-    let service = service_fn(move |request| answer(shared.clone(), request));
-    let mut connection = Box::pin(builder.serve_connection(socket.clone(), service));
-    let mut told = false;
-    std::future::poll_fn(|context| {
-        if !told && pass.poll_closed(context).is_ready() {
-            told = true;
-            connection.as_mut().graceful_shutdown();
-        }
-        let ended = connection.as_mut().poll(context).is_ready();
-        // Everything this turn has written leaves now; what does not fit wakes this task again.
-        match socket.poll_send(context) {
-            Poll::Ready(Err(_)) => Poll::Ready(()),
-            Poll::Ready(Ok(())) if ended => Poll::Ready(()),
-            Poll::Pending if ended => Poll::Ready(()),
-            _ => Poll::Pending,
-        }
-    })
-    .await;
-}
-
-/// One request and its reply; then the connection closes.
-async fn serve_http1(socket: Socket, shared: Shared) {
-    let service = service_fn(move |request| answer_http1(shared.clone(), request));
-    let mut connection = Box::pin(
-        http1::Builder::new()
-            .keep_alive(false)
-            .max_buf_size(limits::HEADER_LIST_BYTES_MAX as usize)
-            .serve_connection(socket.clone(), service),
-    );
-    let serving = std::future::poll_fn(|context| {
-        let ended = connection.as_mut().poll(context).is_ready();
-        match socket.poll_send(context) {
-            Poll::Ready(_) if ended => Poll::Ready(()),
-            Poll::Ready(Err(_)) => Poll::Ready(()),
-            _ => Poll::Pending,
-        }
-    });
-    futures_lite::future::or(serving, glommio::timer::sleep(limits::HTTP1_DEADLINE)).await;
-}
-
-async fn answer_http1(shared: Shared, request: Request<Incoming>) -> Result<Response<ReplyBody>, Infallible> {
-    Ok(plain::answer(&shared.api, request.method(), request.uri().path()))
 }

@@ -1,18 +1,36 @@
 //! Plain HTTP on the client port: `/version` and `/health`.
 
-use bytes::Bytes;
-use http::{HeaderValue, Method, Response, StatusCode, header};
+use ::http::StatusCode;
 
 use crate::api::{Api, NodeReport};
-use crate::net::body::ReplyBody;
 use crate::version;
+
+/// A whole reply.
+#[derive(Debug)]
+pub(super) struct PlainReply {
+    pub status: StatusCode,
+    pub kind: &'static str,
+    pub text: String,
+}
+
+impl PlainReply {
+    /// Its headers.
+    pub(super) fn headers(&self) -> Vec<(&'static str, String)> {
+        let mut headers =
+            vec![("content-type", self.kind.to_owned()), ("content-length", self.text.len().to_string())];
+        if self.status == StatusCode::METHOD_NOT_ALLOWED {
+            headers.push(("allow", "GET".to_owned()));
+        }
+        headers
+    }
+}
 
 /// Answers a request that is no gRPC call.
 #[must_use]
-pub(super) fn answer(api: &Api, method: &Method, path: &str) -> Response<ReplyBody> {
+pub(super) fn answer(api: &Api, method: &str, path: &str) -> PlainReply {
     let report = api.report();
     let (status, kind, text) = match path {
-        "/version" | "/health" if method != Method::GET => {
+        "/version" | "/health" if method != "GET" => {
             (StatusCode::METHOD_NOT_ALLOWED, "text/plain; charset=utf-8", "Method Not Allowed\n".to_owned())
         }
         "/version" => {
@@ -33,13 +51,7 @@ pub(super) fn answer(api: &Api, method: &Method, path: &str) -> Response<ReplyBo
         },
         _ => (StatusCode::NOT_FOUND, "text/plain; charset=utf-8", "404 page not found\n".to_owned()),
     };
-    let mut response = Response::new(ReplyBody::Plain(Some(Bytes::from(text))));
-    *response.status_mut() = status;
-    response.headers_mut().insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
-    if status == StatusCode::METHOD_NOT_ALLOWED {
-        response.headers_mut().insert(header::ALLOW, HeaderValue::from_static("GET"));
-    }
-    response
+    PlainReply { status, kind, text }
 }
 
 /// Why this member is not healthy, in etcd's order.

@@ -1,24 +1,35 @@
-//! From a socket to a service and back. This first transport is hyper; services (`api`) know nothing of it.
+//! From a socket to a service and back; services (`api`) know nothing of it.
 //!
-//! `listen` accepts, `connection` finds out what is spoken, `grpc` turns a request into a call, `request` cuts its
-//! messages out of the body, `body` frames the replies, and `hyper_io` sends all of a turn at once.
+//! `listen` accepts, `connection` finds out what is spoken. For gRPC `http2` drives a connection: `head` understands
+//! requests, `messages` cuts their bodies, `calls` and `wakers` keep what is under way, `reply` words the answers,
+//! `keepalive` and `deadline` watch the time. The protocol itself is in `revd_proto::http2`. Everything else is a plain
+//! request, answered by `http`; HTTP/1.1 comes through `http1`.
 
-mod body;
+mod calls;
 mod connection;
-mod grpc;
+mod deadline;
+mod head;
 mod http;
-mod hyper_io;
+mod http1;
+mod http2;
+mod keepalive;
 pub mod listen;
-mod request;
+mod messages;
+mod reply;
+mod socket;
+mod wakers;
 
+use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 
 use crate::api::Api;
+use crate::clock::Ticker;
+use crate::config::Keepalive;
 use crate::limits;
-use crate::net::connection::Shared;
-use crate::net::request::RequestBytes;
+use crate::net::connection::{READ_BYTES, Shared};
+use crate::net::messages::{MessageLimits, RequestBytes};
 use crate::xcore::gate::Gate;
 use crate::xcore::latch::Latch;
 
@@ -31,6 +42,8 @@ pub struct ListenConfig {
     pub message_bytes_max: usize,
     /// Streams a client may have open on a connection.
     pub streams_max: u32,
+    /// How pings are dealt with.
+    pub keepalive: Keepalive,
 }
 
 /// Serves this core's share of the clients until asked to stop; then open calls have a little time to finish. Calls
@@ -46,10 +59,20 @@ pub async fn serve(
 ) -> io::Result<()> {
     let shared = Shared {
         api: Rc::clone(&api),
-        scratch: hyper_io::new_scratch(),
-        request_bytes: RequestBytes::default(),
-        message_bytes_max: config.message_bytes_max,
-        streams_max: config.streams_max,
+        read: Rc::new(RefCell::new(vec![0; READ_BYTES].into())),
+        scratch: Rc::default(),
+        messages: MessageLimits { bytes_max: config.message_bytes_max, core: RequestBytes::default() },
+        http2: revd_proto::http2::Config {
+            streams_max: config.streams_max,
+            stream_window: limits::STREAM_WINDOW_BYTES,
+            connection_window: limits::CONNECTION_WINDOW_BYTES,
+            header_bytes_max: limits::HEADER_LIST_BYTES_MAX,
+            resets_max: limits::RESETS_PER_SECOND,
+            idle_frames_max: limits::IDLE_FRAMES_PER_SECOND,
+            out_bytes_max: limits::SEND_BUFFER_BYTES,
+        },
+        keepalive: config.keepalive,
+        clock: Ticker::new(),
     };
     let gate = Gate::default();
     let mut accepting = Vec::new();

@@ -1,0 +1,176 @@
+//! Sending: header blocks at once, data as the windows allow.
+
+use bytes::{Buf as _, Bytes};
+
+use crate::http2::Connection;
+use crate::http2::connection::End;
+use crate::http2::frame::{self, flag, kind};
+use crate::http2::{ErrorCode, Role, hpack};
+
+/// From this length on a piece of a chunk is shared instead of copied.
+const SHARED_BYTES_MIN: usize = 2048;
+
+impl<T> Connection<T> {
+    /// Sends a header block; with `end`, nothing follows. Must come before data of the stream.
+    pub fn send_head(&mut self, id: u32, block: &[u8], end: bool) {
+        if !self.streams.contains_key(&id) {
+            return; // reset in the meantime
+        }
+        self.put_block(id, block, end);
+        if end {
+            self.end_sending(id);
+        }
+    }
+
+    fn put_block(&mut self, id: u32, block: &[u8], end: bool) {
+        let announcement = self.table_announcement.take().map(|bytes| {
+            let mut announced = Vec::new();
+            hpack::resized(&mut announced, bytes);
+            announced.extend_from_slice(block);
+            announced
+        });
+        let block = announcement.as_deref().unwrap_or(block);
+        let mut parts = block.chunks(self.peer.frame_bytes).peekable();
+        let mut next = (kind::HEADERS, if end { flag::END_STREAM } else { 0 });
+        loop {
+            let part = parts.next().unwrap_or_default();
+            let is_last = parts.peek().is_none();
+            let flags = next.1 | if is_last { flag::END_HEADERS } else { 0 };
+            self.out.put(&frame::head(part.len(), next.0, flags, id));
+            self.out.put(part);
+            if is_last {
+                return;
+            }
+            next = (kind::CONTINUATION, 0);
+        }
+    }
+
+    /// Sends data: what the windows allow goes out, the rest waits.
+    pub fn send_data(&mut self, id: u32, chunks: impl IntoIterator<Item = Bytes>) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        for chunk in chunks {
+            stream.outgoing.bytes += chunk.len();
+            stream.outgoing.chunks.push_back(chunk);
+        }
+        self.make_sendable(id);
+        self.pump();
+    }
+
+    /// Ends a stream behind its data, with trailers if there are any.
+    pub fn send_end(&mut self, id: u32, trailers: Option<&[u8]>) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        if stream.outgoing.bytes == 0
+            && let Some(trailers) = trailers
+        {
+            self.put_block(id, trailers, true);
+            return self.end_sending(id);
+        }
+        stream.outgoing.end = Some(trailers.map_or(End::Data, |block| End::Trailers(block.to_vec())));
+        self.make_sendable(id);
+        self.pump();
+    }
+
+    /// A whole short reply: head, one data frame, trailers. False if the windows do not allow it at once, or it is not
+    /// short; nothing is sent then.
+    pub fn send_short(&mut self, id: u32, head: &[u8], data: &[&[u8]], trailers: &[u8]) -> bool {
+        let bytes: usize = data.iter().map(|part| part.len()).sum();
+        let Some(stream) = self.streams.get_mut(&id) else { return true };
+        let room = stream.send_window.min(self.send_window).max(0).cast_unsigned();
+        if bytes > self.peer.frame_bytes || bytes as u64 > room || self.out.len() > self.config.out_bytes_max
+        {
+            return false;
+        }
+        stream.send_window -= bytes as i64;
+        self.send_window -= bytes as i64;
+        self.put_block(id, head, false);
+        self.out.put(&frame::head(bytes, kind::DATA, 0, id));
+        data.iter().for_each(|part| self.out.put(part));
+        self.put_block(id, trailers, true);
+        self.end_sending(id);
+        true
+    }
+
+    /// Nothing more will be sent on the stream.
+    fn end_sending(&mut self, id: u32) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        stream.is_sending = false;
+        if !stream.is_receiving {
+            self.streams.remove(&id);
+        } else if self.role == Role::Server {
+            // The answer did not wait for the rest of the question (RFC 9113, section 8.1).
+            self.reset(id, ErrorCode::NoError);
+        }
+    }
+
+    pub(crate) fn make_sendable(&mut self, id: u32) {
+        if let Some(stream) = self.streams.get_mut(&id)
+            && !stream.outgoing.is_queued
+            && (stream.outgoing.end.is_some() || stream.outgoing.bytes > 0)
+            && (stream.outgoing.bytes == 0 || stream.send_window > 0)
+        {
+            stream.outgoing.is_queued = true;
+            self.sendable.push_back(id);
+        }
+    }
+
+    /// Sends what waits, a frame of each stream in turn, until the connection's window or the room in `out` is used up.
+    /// To be called when `out` has become shorter.
+    pub fn pump(&mut self) {
+        while self.out.len() < self.config.out_bytes_max
+            && let Some(id) = self.sendable.pop_front()
+        {
+            let Some(stream) = self.streams.get_mut(&id) else { continue };
+            stream.outgoing.is_queued = false;
+            if stream.outgoing.bytes > 0 && self.send_window <= 0 {
+                stream.outgoing.is_queued = true;
+                self.sendable.push_front(id);
+                return;
+            }
+            self.send_frame(id);
+            self.make_sendable(id);
+        }
+    }
+
+    /// One frame of data, or the end, of a stream that may send.
+    fn send_frame(&mut self, id: u32) {
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let room = stream.send_window.min(self.send_window).max(0).cast_unsigned();
+        let frame_bytes = self.peer.frame_bytes.min(usize::try_from(room).unwrap_or(usize::MAX));
+        let bytes = stream.outgoing.bytes.min(frame_bytes);
+        let is_last = bytes == stream.outgoing.bytes;
+        let ends = is_last && matches!(stream.outgoing.end, Some(End::Data));
+        if bytes > 0 || ends {
+            self.out.put(&frame::head(bytes, kind::DATA, if ends { flag::END_STREAM } else { 0 }, id));
+            stream.send_window -= bytes as i64;
+            self.send_window -= bytes as i64;
+            stream.outgoing.bytes -= bytes;
+            let mut left = bytes;
+            while left > 0 {
+                let chunk = stream.outgoing.chunks.front_mut().expect("the chunks hold so many bytes");
+                let part = left.min(chunk.len());
+                if part >= SHARED_BYTES_MIN {
+                    self.out.put_shared(chunk.split_to(part));
+                } else {
+                    self.out.put(&chunk[..part]);
+                    chunk.advance(part);
+                }
+                if chunk.is_empty() {
+                    stream.outgoing.chunks.pop_front();
+                }
+                left -= part;
+            }
+        }
+        if !is_last {
+            return;
+        }
+        stream.outgoing.chunks = std::collections::VecDeque::new();
+        match stream.outgoing.end.take() {
+            Some(End::Trailers(block)) => {
+                self.put_block(id, &block, true);
+                self.end_sending(id);
+            }
+            Some(End::Data) => self.end_sending(id),
+            None => self.drained.push(id),
+        }
+    }
+}

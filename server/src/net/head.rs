@@ -1,0 +1,300 @@
+//! Request heads: from header fields to what a call needs (RFC 9113, section 8.3, and the gRPC protocol over it).
+
+use revd_proto::http2::hpack::{Decoder, Malformed};
+use tonic::Status;
+
+use crate::api::call::Metadata;
+use crate::api::method::{self, Method};
+use crate::error::Error;
+
+/// What a field counts beside its name and value (RFC 9113, section 10.5.1).
+const FIELD_OVERHEAD: usize = 32;
+/// Heads that are remembered.
+const SEEN_MAX: usize = 4;
+/// A head longer than this is not remembered.
+const SEEN_BYTES_MAX: usize = 256;
+
+/// What a call's head says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct CallHead {
+    pub method: Method,
+    pub metadata: Metadata,
+    /// Milliseconds from its arrival.
+    pub timeout: Option<u64>,
+    /// Messages may be compressed.
+    pub gzip: bool,
+}
+
+/// What a request asks for.
+#[derive(Debug)]
+pub(super) enum Head {
+    /// A gRPC call.
+    Call(CallHead),
+    /// A gRPC call that is refused.
+    Refused(Status),
+    /// Something else: method and path.
+    Plain(String, String),
+    /// Not a request; its stream must be reset.
+    Malformed,
+    /// More than we read.
+    TooLarge,
+}
+
+/// Decodes heads, and recognises those it has seen.
+#[derive(Debug)]
+pub(super) struct Heads {
+    decoder: Decoder,
+    bytes_max: usize,
+    seen: Vec<Seen>,
+    /// Which of them is forgotten next.
+    next: usize,
+}
+
+/// A block that meant a call when the table was as it is.
+#[derive(Debug)]
+struct Seen {
+    block: Box<[u8]>,
+    generation: u64,
+    head: CallHead,
+}
+
+impl Heads {
+    #[must_use]
+    pub(super) fn new(bytes_max: usize) -> Self {
+        Self { decoder: Decoder::default(), bytes_max, seen: Vec::new(), next: 0 }
+    }
+
+    /// Reads a block; every block has to be, or the next one means something else.
+    ///
+    /// # Errors
+    /// The connection must end.
+    pub(super) fn read(&mut self, block: &[u8]) -> Result<Head, Malformed> {
+        let generation = self.decoder.generation();
+        let is_known = |seen: &&Seen| seen.generation == generation && *seen.block == *block;
+        if let Some(seen) = self.seen.iter().find(is_known) {
+            return Ok(Head::Call(seen.head));
+        }
+        let mut fields = Fields { bytes_left: self.bytes_max, ..Fields::default() };
+        self.decoder.decode(block, |name, value| fields.add(name, value))?;
+        let head = fields.head();
+        if let Head::Call(head) = head
+            && self.decoder.generation() == generation
+            && block.len() <= SEEN_BYTES_MAX
+        {
+            let seen = Seen { block: block.into(), generation, head };
+            if self.seen.len() < SEEN_MAX {
+                self.seen.push(seen);
+            } else {
+                self.seen[self.next] = seen;
+                self.next = (self.next + 1) % SEEN_MAX;
+            }
+        }
+        Ok(head)
+    }
+
+    /// Reads a block that matters to nobody.
+    ///
+    /// # Errors
+    /// The connection must end.
+    pub(super) fn skip(&mut self, block: &[u8]) -> Result<(), Malformed> {
+        self.decoder.decode(block, |_, _| {})
+    }
+}
+
+/// The fields of one request.
+#[derive(Debug, Default)]
+struct Fields {
+    bytes_left: usize,
+    is_too_large: bool,
+    is_malformed: bool,
+    has_regular: bool,
+    method: Option<Vec<u8>>,
+    path: Option<Vec<u8>>,
+    has_scheme: bool,
+    is_grpc: bool,
+    bad_version: bool,
+    bad_timeout: bool,
+    requires_leader: bool,
+    timeout: Option<u64>,
+    encoding: Option<String>,
+}
+
+impl Fields {
+    fn add(&mut self, name: &[u8], value: &[u8]) {
+        match self.bytes_left.checked_sub(name.len() + value.len() + FIELD_OVERHEAD) {
+            Some(left) => self.bytes_left = left,
+            None => return self.is_too_large = true,
+        }
+        if let Some(pseudo) = name.strip_prefix(b":") {
+            self.is_malformed |= self.has_regular || !self.add_pseudo(pseudo, value);
+            return;
+        }
+        self.has_regular = true;
+        let is_bad = |byte: &u8| byte.is_ascii_uppercase() || *byte <= b' ' || *byte >= 0x7f;
+        self.is_malformed |= name.is_empty() || name.iter().any(is_bad);
+        self.is_malformed |= value.iter().any(|byte| matches!(byte, 0 | b'\r' | b'\n'));
+        match name {
+            b"content-type" => self.is_grpc = is_grpc(value),
+            b"te" => self.is_malformed |= value != b"trailers",
+            b"connection" | b"proxy-connection" | b"keep-alive" | b"transfer-encoding" | b"upgrade" => {
+                self.is_malformed = true;
+            }
+            b"grpc-timeout" => {
+                self.timeout = timeout(value);
+                self.bad_timeout = self.timeout.is_none();
+            }
+            b"grpc-encoding" => self.encoding = Some(String::from_utf8_lossy(value).into_owned()),
+            b"hasleader" => self.requires_leader = value == b"true",
+            b"client-api-version" => self.bad_version = std::str::from_utf8(value).is_err(),
+            _ => {}
+        }
+    }
+
+    /// False for one that there is not, or that is there twice.
+    fn add_pseudo(&mut self, name: &[u8], value: &[u8]) -> bool {
+        match name {
+            b"method" => self.method.replace(value.to_vec()).is_none(),
+            b"path" => !value.is_empty() && self.path.replace(value.to_vec()).is_none(),
+            b"scheme" => !std::mem::replace(&mut self.has_scheme, true),
+            b"authority" => true,
+            _ => false,
+        }
+    }
+
+    fn head(self) -> Head {
+        if self.is_too_large {
+            return Head::TooLarge;
+        }
+        let (Some(method), Some(path)) = (self.method, self.path) else { return Head::Malformed };
+        if self.is_malformed || !self.has_scheme {
+            return Head::Malformed;
+        }
+        let path = String::from_utf8_lossy(&path).into_owned();
+        if !self.is_grpc {
+            return Head::Plain(String::from_utf8_lossy(&method).into_owned(), path);
+        }
+        if method != b"POST" || self.bad_timeout {
+            return Head::Malformed;
+        }
+        if self.bad_version {
+            return Head::Refused(Error::InvalidClientApiVersion.into());
+        }
+        let gzip = match self.encoding.as_deref() {
+            None | Some("identity") => false,
+            Some("gzip") => true,
+            Some(other) => {
+                let text = format!("grpc: Decompressor is not installed for grpc-encoding \"{other}\"");
+                return Head::Refused(Status::unimplemented(text));
+            }
+        };
+        let metadata = Metadata { requires_leader: self.requires_leader };
+        match method::find(&path) {
+            Ok(method) => Head::Call(CallHead { method, metadata, timeout: self.timeout, gzip }),
+            Err(status) => Head::Refused(status),
+        }
+    }
+}
+
+fn is_grpc(content_type: &[u8]) -> bool {
+    content_type
+        .strip_prefix(b"application/grpc")
+        .is_some_and(|rest| rest.is_empty() || matches!(rest[0], b'+' | b';'))
+}
+
+/// `grpc-timeout`: at most eight digits and a unit. In milliseconds, rounded up.
+fn timeout(value: &[u8]) -> Option<u64> {
+    let (unit, digits) = value.split_last()?;
+    if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
+        return None;
+    }
+    let number: u64 = std::str::from_utf8(digits).ok()?.parse().ok()?;
+    Some(match unit {
+        b'H' => number * 3_600_000,
+        b'M' => number * 60_000,
+        b'S' => number * 1_000,
+        b'm' => number,
+        b'u' => number.div_ceil(1_000),
+        b'n' => number.div_ceil(1_000_000),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::api::method::Unary;
+    use revd_proto::http2::hpack::{indexed, literal};
+
+    fn block(fields: &[(&str, &str)]) -> Vec<u8> {
+        let mut block = Vec::new();
+        for (name, value) in fields {
+            literal(&mut block, name.as_bytes(), value.as_bytes(), false);
+        }
+        block
+    }
+
+    const PUT: [(&str, &str); 5] = [
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":path", "/etcdserverpb.KV/Put"),
+        ("content-type", "application/grpc+proto"),
+        ("te", "trailers"),
+    ];
+
+    fn read(fields: &[(&str, &str)]) -> Head {
+        Heads::new(4_000).read(&block(fields)).unwrap()
+    }
+
+    fn with(name: &'static str, value: &'static str) -> Vec<(&'static str, &'static str)> {
+        PUT.iter().copied().chain([(name, value)]).collect()
+    }
+
+    #[test]
+    fn a_call_is_understood_and_recognised() {
+        let mut heads = Heads::new(4_000);
+        let mut bytes = block(&with("grpc-timeout", "5S"));
+        for _ in 0..3 {
+            let Head::Call(head) = heads.read(&bytes).unwrap() else { panic!("no call") };
+            assert_eq!((head.method, head.timeout), (Method::Unary(Unary::Put), Some(5_000)));
+        }
+        assert_eq!(heads.seen.len(), 1);
+        // A block that changes the table is not remembered: the next time it means something else.
+        literal(&mut bytes, b"x", b"y", true);
+        heads.read(&bytes).unwrap();
+        assert_eq!(heads.seen.len(), 1);
+        let mut twice = block(&PUT);
+        indexed(&mut twice, revd_proto::http2::hpack::DYNAMIC);
+        assert!(matches!(heads.read(&twice).unwrap(), Head::Call(_)));
+    }
+
+    #[test]
+    fn what_is_no_request_is_told_apart() {
+        assert!(matches!(read(&PUT[..2]), Head::Malformed), "no path");
+        for (name, value) in [
+            (":path", "/x"),
+            (":new", "x"),
+            ("Upper", "x"),
+            ("te", "gzip"),
+            ("connection", "close"),
+            ("a", "b\r\n"),
+        ] {
+            assert!(matches!(read(&with(name, value)), Head::Malformed), "{name}: {value}");
+        }
+        let long = "v".repeat(4_000);
+        let fields: Vec<_> = PUT.iter().copied().chain([("x", long.as_str())]).collect();
+        assert!(matches!(read(&fields), Head::TooLarge));
+        assert!(matches!(read(&with("grpc-encoding", "snappy")), Head::Refused(_)));
+        assert!(matches!(read(&PUT[..3]), Head::Plain(..)));
+    }
+
+    #[test]
+    fn timeouts_have_a_number_and_a_unit() {
+        let read = |text: &str| timeout(text.as_bytes());
+        assert_eq!(
+            [read("1H"), read("2M"), read("3S"), read("4m")],
+            [3_600_000, 120_000, 3_000, 4].map(Some)
+        );
+        assert_eq!([read("1500u"), read("1n"), read("99999999n")], [2, 1, 100].map(Some));
+        assert_eq!([read(""), read("S"), read("123456789S"), read("-1S"), read("1x")], [None; 5]);
+    }
+}

@@ -1,0 +1,112 @@
+//! HTTP/1.1 on the client port, by hyper: one request and its reply, then the connection closes.
+
+use std::convert::Infallible;
+use std::io;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, ready};
+
+use ::http::{HeaderName, HeaderValue, Request, Response};
+use bytes::{Buf as _, Bytes};
+use futures_lite::{AsyncRead as _, AsyncWrite as _};
+use glommio::net::TcpStream;
+use http_body::{Body, Frame};
+use hyper::body::Incoming;
+use hyper::rt::ReadBufCursor;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+
+use crate::api::Api;
+use crate::limits;
+use crate::net::connection::Shared;
+use crate::net::http as plain;
+
+/// Bytes read at a time.
+const READ_BYTES: usize = 4096;
+
+/// Answers one request.
+pub(super) async fn serve(stream: TcpStream, first: Vec<u8>, shared: Shared) {
+    let socket = Socket { stream, first: first.into() };
+    let api = shared.api;
+    let service = service_fn(move |request| answer(Rc::clone(&api), request));
+    let serving = http1::Builder::new()
+        .keep_alive(false)
+        .max_buf_size(limits::HEADER_LIST_BYTES_MAX as usize)
+        .serve_connection(socket, service);
+    // A client that breaks off has nothing to be told.
+    let serving = async { drop(serving.await) };
+    futures_lite::future::or(serving, glommio::timer::sleep(limits::HTTP1_DEADLINE)).await;
+}
+
+async fn answer(api: Rc<Api>, request: Request<Incoming>) -> Result<Response<WholeBody>, Infallible> {
+    let reply = plain::answer(&api, request.method().as_str(), request.uri().path());
+    let mut response = Response::new(WholeBody(None));
+    *response.status_mut() = reply.status;
+    for (name, value) in reply.headers() {
+        if let Ok(value) = HeaderValue::try_from(value) {
+            response.headers_mut().insert(HeaderName::from_static(name), value);
+        }
+    }
+    *response.body_mut() = WholeBody(Some(reply.text.into()));
+    Ok(response)
+}
+
+/// A body that is there.
+struct WholeBody(Option<Bytes>);
+
+impl Body for WholeBody {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        _context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.0.take().map(|bytes| Ok(Frame::data(bytes))))
+    }
+}
+
+/// A glommio socket for hyper.
+struct Socket {
+    stream: TcpStream,
+    /// Bytes that were read to find out what the client speaks.
+    first: Bytes,
+}
+
+impl hyper::rt::Read for Socket {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        mut into: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        if !self.first.is_empty() {
+            let len = self.first.len().min(into.remaining());
+            into.put_slice(&self.first[..len]);
+            self.first.advance(len);
+            return Poll::Ready(Ok(()));
+        }
+        let mut buffer = [0; READ_BYTES];
+        let len = buffer.len().min(into.remaining());
+        let read = ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer[..len]))?;
+        into.put_slice(&buffer[..read]);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl hyper::rt::Write for Socket {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_flush(context)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_close(context)
+    }
+}

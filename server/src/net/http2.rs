@@ -1,0 +1,485 @@
+//! One HTTP/2 connection on its core: bytes in, calls, bytes out. Everything that a turn produces leaves in one send.
+
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use bytes::Bytes;
+use revd_proto::http2::{Connection, ErrorCode, Event, Fault, HeadersKind, Role};
+use tonic::Status;
+
+use crate::api::call::{Message, Replies as ReplySink};
+use crate::api::method::Method;
+use crate::limits;
+use crate::net::calls::{Asking, Call, CallKind, Calls, StreamState, Streaming, frame, prefix};
+use crate::net::connection::Shared;
+use crate::net::head::{CallHead, Head, Heads};
+use crate::net::keepalive::{Check, Keepalive};
+use crate::net::messages::{Assembly, Incoming, RequestQueue};
+use crate::net::reply::{self, Blocks};
+use crate::net::socket::Transport;
+use crate::net::wakers::Woken;
+use crate::net::{deadline, http};
+use crate::xcore::gate::Pass;
+
+/// Reads of one turn, before others of the core get theirs.
+const READS_PER_TURN: u32 = 4;
+/// Milliseconds after which a client's allowances are full again.
+const REFILL_INTERVAL: u64 = 1_000;
+/// Parts of a reply that is sent as one frame.
+const PARTS: usize = 8;
+/// Why a connection ends whose header blocks cannot be decoded.
+const BAD_BLOCK: Fault = Fault { code: ErrorCode::Compression, reason: "a header block cannot be decoded" };
+/// What grpc-go says to a client that pings too often.
+const TOO_MANY_PINGS: Fault = Fault { code: ErrorCode::EnhanceYourCalm, reason: "too_many_pings" };
+
+/// A connection and its calls.
+pub(super) struct Http2<T> {
+    socket: T,
+    shared: Shared,
+    connection: Connection<StreamState>,
+    heads: Heads,
+    blocks: Blocks,
+    calls: Calls,
+    woken: Woken,
+    /// A frame that has come in part.
+    partial: Vec<u8>,
+    keepalive: Keepalive,
+    timer: deadline::Timer,
+    refilled: u64,
+    was_told: bool,
+    has_failed: bool,
+}
+
+/// How a turn ended.
+enum Turn {
+    Waiting,
+    Over,
+}
+
+impl<T: Transport> Http2<T> {
+    /// A connection whose preface was read.
+    #[must_use]
+    pub(super) fn new(socket: T, shared: Shared) -> Self {
+        let now = shared.clock.milliseconds();
+        let config = shared.http2;
+        Self {
+            connection: Connection::new(Role::Server, config),
+            heads: Heads::new(config.header_bytes_max as usize),
+            blocks: Blocks::default(),
+            calls: Calls::default(),
+            woken: Woken::default(),
+            partial: Vec::new(),
+            keepalive: Keepalive::new(shared.keepalive, now),
+            timer: deadline::Timer::default(),
+            refilled: now,
+            was_told: false,
+            has_failed: false,
+            socket,
+            shared,
+        }
+    }
+
+    /// Serves until the client is gone, has done wrong, or the core ends and the calls are done.
+    pub(super) async fn serve(mut self, pass: &Pass) {
+        std::future::poll_fn(|context| match self.turn(context, pass) {
+            Ok(Turn::Waiting) => Poll::Pending,
+            Ok(Turn::Over) | Err(_) => Poll::Ready(()),
+        })
+        .await;
+    }
+
+    fn turn(&mut self, context: &mut Context<'_>, pass: &Pass) -> io::Result<Turn> {
+        self.woken.register(context);
+        if !self.was_told && pass.poll_closed(context).is_ready() {
+            self.was_told = true;
+            self.connection.go_away();
+        }
+        let now = self.shared.clock.milliseconds();
+        if now >= self.refilled + REFILL_INTERVAL {
+            self.refilled = now;
+            self.connection.refill();
+        }
+        for read in 0.. {
+            self.run_woken();
+            self.look_at_time(context, now);
+            let is_blocked = self.send(context)?.is_pending();
+            let is_done = self.has_failed || (self.was_told && self.connection.open_streams() == 0);
+            if is_done && !is_blocked {
+                let _ = self.socket.poll_close(context);
+                return Ok(Turn::Over);
+            }
+            // Whoever does not read what is sent is not read either.
+            if is_blocked && (self.has_failed || self.connection.out().len() >= limits::SEND_BUFFER_BYTES) {
+                break;
+            }
+            if read == READS_PER_TURN {
+                context.waker().wake_by_ref();
+                break;
+            }
+            let buffer = Rc::clone(&self.shared.read);
+            let mut buffer = buffer.borrow_mut();
+            match self.socket.poll_read(context, &mut buffer)? {
+                Poll::Pending => break,
+                Poll::Ready(0) => return Ok(Turn::Over),
+                Poll::Ready(bytes) => self.received(&buffer[..bytes], now),
+            }
+        }
+        Ok(Turn::Waiting)
+    }
+
+    /// Sends until everything is sent, or the system takes no more.
+    fn send(&mut self, context: &mut Context<'_>) -> io::Result<Poll<()>> {
+        loop {
+            self.connection.pump();
+            for stream in self.connection.take_drained() {
+                self.refill_stream(stream);
+            }
+            let out = self.connection.out();
+            if out.is_empty() {
+                if let Some(buffer) = out.take_buffer() {
+                    self.shared.scratch.borrow_mut().give_back(buffer);
+                }
+                return Ok(Poll::Ready(()));
+            }
+            if self.socket.poll_write(context, out)?.is_pending() {
+                return Ok(Poll::Pending);
+            }
+        }
+    }
+
+    /// A stream has sent all it had: its call may have more.
+    fn refill_stream(&mut self, stream: u32) {
+        if let Some(StreamState::Running(running)) = self.connection.stream(stream) {
+            let slot = running.slot;
+            if let Some(Call { kind: CallKind::Streaming(streaming), .. }) = self.calls.get(slot)
+                && streaming.is_full
+            {
+                self.run(slot);
+            }
+        }
+    }
+
+    fn received(&mut self, bytes: &[u8], now: u64) {
+        self.keepalive.heard(now);
+        self.connection.out().give_buffer(|| self.shared.scratch.borrow_mut().take());
+        if self.partial.is_empty() {
+            let mut rest = bytes;
+            self.events(&mut rest, now);
+            self.partial.extend_from_slice(rest);
+        } else {
+            let mut whole = std::mem::take(&mut self.partial);
+            whole.extend_from_slice(bytes);
+            let mut rest = &whole[..];
+            self.events(&mut rest, now);
+            let used = whole.len() - rest.len();
+            whole.drain(..used);
+            if !whole.is_empty() {
+                self.partial = whole;
+            }
+        }
+    }
+
+    fn events(&mut self, input: &mut &[u8], now: u64) {
+        while !self.has_failed {
+            let result = match self.connection.receive(input) {
+                Ok(Some(event)) => self.event(event, now),
+                Ok(None) => return,
+                Err(fault) => Err(fault),
+            };
+            self.calls.reap();
+            if let Err(fault) = result {
+                self.fail(fault);
+            }
+        }
+        *input = &[];
+    }
+
+    fn fail(&mut self, fault: Fault) {
+        self.connection.fail(fault);
+        self.calls.reap();
+        self.has_failed = true;
+    }
+
+    fn event(&mut self, event: Event<'_>, now: u64) -> Result<(), Fault> {
+        match event {
+            Event::Headers { stream, block, kind, end } => {
+                if kind != HeadersKind::Head {
+                    self.heads.skip(&block).map_err(|_| BAD_BLOCK)?;
+                    if kind == HeadersKind::Trailers {
+                        self.data(stream, &[], true, now);
+                    }
+                    return Ok(());
+                }
+                let head = self.heads.read(&block).map_err(|_| BAD_BLOCK)?;
+                self.head(stream, head, end, now);
+            }
+            Event::Data { stream, data, end } => self.data(stream, data, end, now),
+            Event::Ping => {
+                let has_calls = self.connection.open_streams() > 0;
+                if !self.keepalive.ping(now, has_calls) {
+                    return Err(TOO_MANY_PINGS);
+                }
+            }
+            Event::Window => self.blocks.table(self.connection.peer_table_bytes()),
+            Event::Reset { .. } | Event::Pong(_) | Event::GoAway { .. } => {}
+        }
+        Ok(())
+    }
+
+    fn head(&mut self, stream: u32, head: Head, end: bool, now: u64) {
+        match head {
+            Head::Call(head) => self.begin(stream, head, end, now),
+            Head::Refused(status) => self.refuse(stream, &status),
+            Head::Malformed => self.connection.reset(stream, ErrorCode::Protocol),
+            Head::TooLarge => {
+                self.connection.send_head(stream, &reply::too_large(), true);
+            }
+            Head::Plain(method, path) => {
+                let answer = http::answer(&self.shared.api, &method, &path);
+                self.connection.send_head(stream, &reply::plain(&answer), answer.text.is_empty());
+                if !answer.text.is_empty() {
+                    self.connection.send_data(stream, [Bytes::from(answer.text)]);
+                    self.connection.send_end(stream, None);
+                }
+            }
+        }
+        self.keepalive.replied();
+    }
+
+    fn begin(&mut self, stream: u32, head: CallHead, end: bool, now: u64) {
+        match head.method {
+            Method::Unary(_) => {
+                let asking = Asking { head, assembly: Assembly::default(), message: None };
+                if let Some(state) = self.connection.stream(stream) {
+                    *state = StreamState::Asking(Box::new(asking));
+                }
+            }
+            Method::Streaming(method) => {
+                let (sink, replies) = ReplySink::new();
+                let requests = Rc::<RequestQueue>::default();
+                let incoming = Box::new(Incoming(Rc::clone(&requests)));
+                let call = Rc::clone(&self.shared.api).streaming(method, head.metadata, incoming, sink);
+                let streaming = Streaming {
+                    call: Some(Box::pin(call)),
+                    replies,
+                    requests,
+                    assembly: Assembly::default(),
+                    gzip: head.gzip,
+                    has_head: false,
+                    is_full: false,
+                    result: None,
+                };
+                let kind = CallKind::Streaming(Box::new(streaming));
+                let slot = self.insert(stream, head, kind, now);
+                if !end {
+                    self.run(slot);
+                }
+            }
+        }
+        if end {
+            self.data(stream, &[], true, now);
+        }
+    }
+
+    fn insert(&mut self, stream: u32, head: CallHead, kind: CallKind, now: u64) -> usize {
+        let deadline = head.timeout.map_or(u64::MAX, |timeout| now.saturating_add(timeout));
+        self.timer.add(deadline);
+        let running = self.calls.insert(Call { stream, deadline, kind });
+        let slot = running.slot;
+        if let Some(state) = self.connection.stream(stream) {
+            *state = StreamState::Running(running);
+        }
+        slot
+    }
+
+    /// Data of a call; `end` when the client has said everything.
+    fn data(&mut self, stream: u32, data: &[u8], end: bool, now: u64) {
+        match self.connection.stream(stream) {
+            Some(StreamState::Asking(asking)) => {
+                let Asking { head, assembly, message } = &mut **asking;
+                let mut is_second = false;
+                let cut = |bytes| is_second |= message.replace(bytes).is_some();
+                let mut result = assembly.add(data, head.gzip, &self.shared.messages, cut);
+                if is_second {
+                    result = Err(Status::internal("the call has more than one request message"));
+                }
+                let (head, unfinished) = (*head, !assembly.is_empty());
+                let message = if end { message.take() } else { None };
+                match (result, message) {
+                    (Err(status), _) => self.refuse(stream, &status),
+                    (Ok(()), Some(message)) if !unfinished => self.ask(stream, head, message, now),
+                    (Ok(()), _) if end => {
+                        let text =
+                            if unfinished { "unexpected EOF" } else { "the call has no request message" };
+                        self.refuse(stream, &Status::internal(text));
+                    }
+                    // All of a message is taken in, however long: its bounds are others.
+                    (Ok(()), _) => self.connection.credit(stream, data.len()),
+                }
+            }
+            Some(StreamState::Running(running)) => {
+                let slot = running.slot;
+                if let Some(Call { kind: CallKind::Streaming(streaming), .. }) = self.calls.get(slot) {
+                    let credit = streaming.add(data, end, &self.shared.messages);
+                    self.connection.credit(stream, credit);
+                    self.run(slot);
+                }
+            }
+            _ => self.connection.credit(stream, data.len()),
+        }
+    }
+
+    /// Carries out a call with one reply: at once if it can be, else when it is woken.
+    fn ask(&mut self, stream: u32, head: CallHead, message: Bytes, now: u64) {
+        let Method::Unary(method) = head.method else { return };
+        let api = Rc::clone(&self.shared.api);
+        let mut call: crate::net::calls::UnaryCall = Box::pin(api.unary(method, head.metadata, message));
+        let waker = self.woken.waker(self.calls.next_slot());
+        match call.as_mut().poll(&mut Context::from_waker(&waker)) {
+            Poll::Ready(result) => self.reply(stream, result),
+            Poll::Pending => {
+                self.insert(stream, head, CallKind::Unary(call), now);
+            }
+        }
+    }
+
+    /// Whatever a stream carried is done with; its answer may still be on its way.
+    fn finish(&mut self, stream: u32) {
+        if let Some(state) = self.connection.stream(stream) {
+            *state = StreamState::Answered;
+        }
+    }
+
+    fn reply(&mut self, stream: u32, result: Result<Message, Status>) {
+        let message = match result {
+            Ok(message) => message,
+            Err(status) => return self.refuse(stream, &status),
+        };
+        self.keepalive.replied();
+        let prefix = prefix(message.iter().map(Bytes::len).sum());
+        if message.len() < PARTS {
+            let mut parts: [&[u8]; PARTS] = [&[]; PARTS];
+            parts[0] = &prefix;
+            parts[1..].iter_mut().zip(&message).for_each(|(part, bytes)| *part = bytes);
+            let (head, trailers, after) = self.blocks.short();
+            if self.connection.send_short(stream, &head, &parts[..=message.len()], &trailers) {
+                self.blocks = after;
+                return;
+            }
+        }
+        let mut chunks = Vec::new();
+        frame(message, &mut chunks);
+        let head = self.blocks.head();
+        self.connection.send_head(stream, &head, false);
+        self.connection.send_data(stream, chunks);
+        self.connection.send_end(stream, Some(&reply::trailers(&Ok(()))));
+        self.finish(stream);
+    }
+
+    /// Ends a call before it has replied anything.
+    fn refuse(&mut self, stream: u32, status: &Status) {
+        self.keepalive.replied();
+        self.finish(stream);
+        let block = self.blocks.refusal(status);
+        self.connection.send_head(stream, &block, true);
+    }
+
+    fn run_woken(&mut self) {
+        let mut slots = std::mem::take(&mut self.shared.scratch.borrow_mut().slots);
+        self.woken.take(&mut slots);
+        if !slots.is_empty() {
+            self.connection.out().give_buffer(|| self.shared.scratch.borrow_mut().take());
+        }
+        for slot in slots.drain(..) {
+            self.run(slot);
+            self.calls.reap();
+        }
+        self.shared.scratch.borrow_mut().slots = slots;
+    }
+
+    /// Lets a call go on.
+    fn run(&mut self, slot: usize) {
+        let waker = self.woken.waker(slot);
+        let mut context = Context::from_waker(&waker);
+        let Some(Call { stream, kind, .. }) = self.calls.get(slot) else { return };
+        let stream = *stream;
+        match kind {
+            CallKind::Unary(call) => {
+                if let Poll::Ready(result) = call.as_mut().poll(&mut context) {
+                    self.reply(stream, result);
+                }
+            }
+            CallKind::Streaming(streaming) => {
+                let room = limits::STREAM_BYTES_MAX.saturating_sub(self.connection.queued(stream));
+                let replies = streaming.poll(&mut context, room);
+                let credit = streaming.requests.credit(0);
+                let has_head = streaming.has_head;
+                streaming.has_head |= !replies.chunks.is_empty();
+                let result = if replies.is_over { streaming.result.take() } else { None };
+                self.connection.credit(stream, credit);
+                if !replies.chunks.is_empty() {
+                    self.keepalive.replied();
+                    if !has_head {
+                        let head = self.blocks.head();
+                        self.connection.send_head(stream, &head, false);
+                    }
+                    self.connection.send_data(stream, replies.chunks);
+                }
+                if let Some(result) = result {
+                    self.end(stream, &result);
+                }
+            }
+        }
+    }
+
+    /// Ends a streaming call.
+    fn end(&mut self, stream: u32, result: &Result<(), Status>) {
+        let Some(StreamState::Running(running)) = self.connection.stream(stream) else { return };
+        let slot = running.slot;
+        let Some(Call { kind: CallKind::Streaming(streaming), .. }) = self.calls.get(slot) else { return };
+        match result {
+            Err(status) if !streaming.has_head => self.refuse(stream, status),
+            _ => {
+                if !streaming.has_head {
+                    streaming.has_head = true;
+                    let head = self.blocks.head();
+                    self.connection.send_head(stream, &head, false);
+                }
+                self.connection.send_end(stream, Some(&reply::trailers(result)));
+            }
+        }
+    }
+
+    /// Ends calls whose time is over, and looks after silent clients.
+    fn look_at_time(&mut self, context: &mut Context<'_>, now: u64) {
+        if self.timer.is_due(now) {
+            let due = |(slot, call): (usize, &Call)| (call.deadline <= now).then_some(slot);
+            let slots: Vec<usize> = self.calls.iter().filter_map(due).collect();
+            for slot in slots {
+                let status = Status::deadline_exceeded("context deadline exceeded");
+                let Some(Call { stream, kind, .. }) = self.calls.get(slot) else { continue };
+                let stream = *stream;
+                match kind {
+                    CallKind::Unary(_) => self.refuse(stream, &status),
+                    CallKind::Streaming(_) => self.end(stream, &Err(status)),
+                }
+                self.connection.reset(stream, ErrorCode::Cancel);
+                self.calls.reap();
+            }
+            self.timer.set(self.calls.iter().map(|(_, call)| call.deadline).min());
+        }
+        match self.keepalive.check(now) {
+            Some(Check::At(then)) => self.timer.add(then),
+            Some(Check::Ask) => {
+                self.connection.ping(*b"revdping");
+                if let Some(Check::At(then)) = self.keepalive.check(now) {
+                    self.timer.add(then);
+                }
+            }
+            Some(Check::Gone) => self.has_failed = true,
+            None => {}
+        }
+        self.timer.poll(context, now);
+    }
+}

@@ -1,0 +1,100 @@
+//! Who of a connection's calls has something to do: one task polls them all, and only those that were woken.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::task::{Context, Wake, Waker};
+
+/// The connection's end. Everything stays on one core, the lock is never waited for; it is there because wakers may be
+/// sent to other threads.
+#[derive(Debug, Default)]
+pub(super) struct Woken {
+    shared: Arc<Mutex<Shared>>,
+    /// By slot; kept when a call is over, for the next one.
+    slots: Vec<(Arc<Slot>, Waker)>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    /// Slots that were woken.
+    slots: Vec<usize>,
+    connection: Option<Waker>,
+}
+
+#[derive(Debug)]
+struct Slot {
+    number: usize,
+    is_woken: AtomicBool,
+    shared: Arc<Mutex<Shared>>,
+}
+
+fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Wake for Slot {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if !self.is_woken.swap(true, Ordering::AcqRel) {
+            let mut shared = lock(&self.shared);
+            shared.slots.push(self.number);
+            let first = if shared.slots.len() == 1 { shared.connection.clone() } else { None };
+            drop(shared);
+            if let Some(connection) = first {
+                connection.wake();
+            }
+        }
+    }
+}
+
+impl Woken {
+    /// The task to wake when a call is woken.
+    pub(super) fn register(&self, context: &Context<'_>) {
+        let mut shared = lock(&self.shared);
+        if !shared.connection.as_ref().is_some_and(|known| known.will_wake(context.waker())) {
+            shared.connection = Some(context.waker().clone());
+        }
+    }
+
+    /// The waker of a call's slot.
+    pub(super) fn waker(&mut self, slot: usize) -> Waker {
+        while self.slots.len() <= slot {
+            let shared = Arc::clone(&self.shared);
+            let state = Arc::new(Slot { number: self.slots.len(), is_woken: AtomicBool::new(false), shared });
+            self.slots.push((Arc::clone(&state), Waker::from(state)));
+        }
+        self.slots[slot].1.clone()
+    }
+
+    /// Appends the slots that were woken since the last time; they may be woken again from now on.
+    pub(super) fn take(&self, into: &mut Vec<usize>) {
+        let mut shared = lock(&self.shared);
+        for slot in shared.slots.drain(..) {
+            self.slots[slot].0.is_woken.store(false, Ordering::Release);
+            into.push(slot);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_slot_that_is_woken_twice_is_taken_once() {
+        let mut woken = Woken::default();
+        let wakers: Vec<Waker> = (0..3).map(|slot| woken.waker(slot)).collect();
+        woken.register(&Context::from_waker(Waker::noop()));
+        for slot in [2, 0, 2] {
+            wakers[slot].wake_by_ref();
+        }
+        let mut taken = Vec::new();
+        woken.take(&mut taken);
+        assert_eq!(taken, [2, 0]);
+        wakers[2].wake_by_ref();
+        woken.take(&mut taken);
+        assert_eq!(taken, [2, 0, 2]);
+    }
+}
