@@ -139,6 +139,9 @@ impl LogDisk for DirDisk {
     fn prepare(&self, bytes: u64) {
         let (dir, reserve) = (self.dir.clone(), Arc::clone(&self.reserve));
         let prepare_now = move || {
+            if std::fs::metadata(dir.join(SPARE)).is_ok_and(|data| data.len() == bytes) {
+                return Ok(()); // a segment that was let go of
+            }
             let first = prepare(&dir, bytes);
             if first.as_ref().is_err_and(is_no_space) && reserve.give_up("the log's next segment") {
                 return prepare(&dir, bytes);

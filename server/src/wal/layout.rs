@@ -67,10 +67,10 @@ impl Layout {
         }
     }
 
-    /// More than half of the last segment is used: the next one may be prepared.
+    /// Three quarters of the last segment are used: the next one is to be prepared, unless one was let go of by now.
     #[must_use]
-    pub fn is_half_full(&self) -> bool {
-        self.end.offset >= self.file_bytes / 2
+    pub fn is_nearly_full(&self) -> bool {
+        self.end.offset >= self.file_bytes / 4 * 3
     }
 
     /// The steps that make a frame durable.

@@ -76,7 +76,7 @@ impl<D: LogDisk> WalWriter<D> {
             self.steps.pop_front();
         }
         // Ready before it is needed.
-        if !self.is_next_prepared && self.layout.is_half_full() {
+        if !self.is_next_prepared && self.layout.is_nearly_full() {
             self.is_next_prepared = true;
             self.disk.prepare(self.segment_bytes);
         }

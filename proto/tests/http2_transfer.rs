@@ -1,0 +1,151 @@
+//! Two ends of our own talk to each other over a wire that cuts bytes anywhere: everything arrives, in order, and no window
+//! is overrun.
+
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
+
+use std::collections::BTreeMap;
+
+use bytes::Bytes;
+use revd_proto::http2::hpack::{Decoder, indexed, literal};
+use revd_proto::http2::{Config, Connection, ErrorCode, Event, HeadersKind, Role};
+
+/// A small generator of our own: this crate depends on no engine.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (self.0 >> 33) % end
+    }
+
+    fn size(&mut self, end: u64) -> usize {
+        usize::try_from(self.below(end)).unwrap()
+    }
+}
+
+#[derive(Default)]
+struct Side {
+    received: BTreeMap<u32, Vec<u8>>,
+    ended: BTreeMap<u32, bool>,
+    fields: BTreeMap<u32, Vec<String>>,
+    wire: Vec<u8>,
+    decoder: Decoder,
+}
+
+/// Moves some bytes from one end to the other.
+fn move_bytes(from: &mut Connection<()>, to: &mut Connection<()>, side: &mut Side, random: &mut Random) {
+    let out = from.out();
+    let mut slices = [std::io::IoSlice::new(&[]); 3];
+    let filled = out.fill(&mut slices);
+    let bytes: Vec<u8> = slices[..filled].iter().flat_map(|slice| slice.iter().copied()).collect();
+    let part = bytes.len().min(1 + random.size(40_000));
+    side.wire.extend_from_slice(&bytes[..part]);
+    out.advance(part);
+    from.pump();
+    let wire = std::mem::take(&mut side.wire);
+    let mut rest = &wire[..];
+    while let Some(event) = to.receive(&mut rest).unwrap() {
+        let mut credit = None;
+        match event {
+            Event::Headers { stream, block, kind, end } => {
+                let fields = side.fields.entry(stream).or_default();
+                let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+                let add = |name: &[u8], value: &[u8]| fields.push(format!("{}={}", text(name), text(value)));
+                side.decoder.decode(&block, add).unwrap();
+                assert!(kind != HeadersKind::Ignored);
+                side.ended.insert(stream, end);
+            }
+            Event::Data { stream, data, end } => {
+                side.received.entry(stream).or_default().extend_from_slice(data);
+                side.ended.insert(stream, end);
+                credit = Some((stream, data.len()));
+            }
+            Event::Reset { stream, code } => {
+                assert_eq!(code, ErrorCode::NoError as u32, "stream {stream}");
+            }
+            _ => {}
+        }
+        if let Some((stream, bytes)) = credit {
+            to.credit(stream, bytes);
+        }
+    }
+    side.wire = rest.to_vec();
+}
+
+fn body(stream: u32, len: usize) -> Vec<u8> {
+    (0..len).map(|at| u8::try_from((at + stream as usize * 31) % 251).unwrap()).collect()
+}
+
+#[test]
+fn everything_arrives_whatever_the_windows() {
+    for seed in 0..60 {
+        let mut random = Random(seed);
+        let window = |random: &mut Random| 1 + u32::try_from(random.below(100_000)).unwrap();
+        let config = |random: &mut Random| Config {
+            stream_window: window(random),
+            connection_window: 65_535 + window(random),
+            out_bytes_max: 1 + random.size(50_000),
+            ..Config::default()
+        };
+        let mut client: Connection<()> = Connection::new(Role::Client, config(&mut random));
+        let mut server: Connection<()> = Connection::new(Role::Server, config(&mut random));
+        let (mut at_client, mut at_server) = (Side::default(), Side::default());
+        let mut asked = BTreeMap::new();
+        let mut answered = BTreeMap::new();
+        let mut quiet = 0;
+        while answered.len() < 12 || server.open_streams() > 0 || quiet < 10 {
+            quiet = if client.out().is_empty() && server.out().is_empty() { quiet + 1 } else { 0 };
+            assert!(
+                quiet < 1_000,
+                "seed {seed} got stuck: {} asked, {} answered",
+                asked.len(),
+                answered.len()
+            );
+            if asked.len() < 12 && random.below(20) == 0 {
+                let id = client.open(()).unwrap();
+                let mut block = vec![0x83];
+                literal(&mut block, b"x-number", id.to_string().as_bytes(), random.below(2) == 0);
+                let len = random.size(150_000);
+                client.send_head(id, &block, false);
+                let whole = Bytes::from(body(id, len));
+                let cut = random.size(len as u64 + 1);
+                client.send_data(id, [whole.slice(..cut), whole.slice(cut..)]);
+                client.send_end(id, None);
+                asked.insert(id, len);
+            }
+            move_bytes(&mut client, &mut server, &mut at_server, &mut random);
+            let done = |id: &&u32| at_server.ended.get(*id) == Some(&true);
+            for id in asked.keys().filter(done) {
+                if answered.contains_key(id) {
+                    continue;
+                }
+                let len = random.size(3) * random.size(100_000);
+                let mut head = Vec::new();
+                indexed(&mut head, 8);
+                let mut trailers = Vec::new();
+                literal(&mut trailers, b"grpc-status", b"0", false);
+                let reply = body(*id + 1, len);
+                if !server.send_short(*id, &head, &[&reply], &trailers) {
+                    server.send_head(*id, &head, false);
+                    server.send_data(*id, [Bytes::from(reply)]);
+                    server.send_end(*id, Some(&trailers));
+                }
+                answered.insert(*id, len);
+            }
+            move_bytes(&mut server, &mut client, &mut at_client, &mut random);
+        }
+        for (id, len) in &asked {
+            assert!(
+                at_server.received.get(id).cloned().unwrap_or_default() == body(*id, *len),
+                "seed {seed}"
+            );
+            assert_eq!(at_server.fields[id], [":method=POST".to_owned(), format!("x-number={id}")]);
+            let reply = at_client.received.get(id).cloned().unwrap_or_default();
+            assert_eq!(reply.len(), answered[id], "seed {seed}: the answer to {id}");
+            assert!(reply == body(*id + 1, answered[id]), "seed {seed}: the answer to {id}");
+            assert_eq!(at_client.fields[id], [":status=200", "grpc-status=0"]);
+            assert!(at_client.ended[id]);
+        }
+        assert_eq!(server.open_streams(), 0);
+    }
+}
