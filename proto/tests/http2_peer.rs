@@ -25,7 +25,7 @@ async fn echo(mut wire: DuplexStream) {
             literal(&mut answer, b":status", b"200", stream % 4 == 1);
             let field = |name: &[u8], value: &[u8]| {
                 if !name.starts_with(b":") {
-                    literal(&mut answer, name, value, (name.len() + value.len()) % 2 == 0);
+                    literal(&mut answer, name, value, (name.len() + value.len()).is_multiple_of(2));
                 }
             };
             decoder.decode(&block, field).unwrap();

@@ -12,7 +12,7 @@ use tonic::Status;
 
 use crate::api::call::{Message, ReplyQueue, length};
 use crate::limits;
-use crate::net::head::CallHead;
+use crate::net::head::{CallHead, PlainHead};
 use crate::net::messages::{Assembly, MessageLimits, RequestQueue};
 
 /// In front of each message: a compression flag, never set, and its length.
@@ -31,6 +31,8 @@ pub(super) enum StreamState {
     /// A request that is answered without its body.
     #[default]
     Answered,
+    /// A request that is no call, and whose body is still on its way.
+    Plain(Box<PlainHead>),
     /// A call whose only message is still on its way.
     Asking(Box<Asking>),
     /// A call that is under way.

@@ -25,6 +25,15 @@ pub(super) struct CallHead {
     pub gzip: bool,
 }
 
+/// What a request's head says that is no call.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct PlainHead {
+    pub method: String,
+    pub path: String,
+    /// Bytes of its body, if it says so.
+    pub content_length: Option<u64>,
+}
+
 /// What a request asks for.
 #[derive(Debug)]
 pub(super) enum Head {
@@ -32,8 +41,8 @@ pub(super) enum Head {
     Call(CallHead),
     /// A gRPC call that is refused.
     Refused(Status),
-    /// Something else: method and path.
-    Plain(String, String),
+    /// Something else.
+    Plain(PlainHead),
     /// Not a request; its stream must be reset.
     Malformed,
     /// More than we read.
@@ -92,12 +101,14 @@ impl Heads {
         Ok(head)
     }
 
-    /// Reads a block that matters to nobody.
+    /// Reads a block whose fields matter to nobody, such as trailers; true if they may be there (section 8.1).
     ///
     /// # Errors
     /// The connection must end.
-    pub(super) fn skip(&mut self, block: &[u8]) -> Result<(), Malformed> {
-        self.decoder.decode(block, |_, _| {})
+    pub(super) fn skip(&mut self, block: &[u8]) -> Result<bool, Malformed> {
+        let mut may_be = true;
+        self.decoder.decode(block, |name, _| may_be &= !name.starts_with(b":"))?;
+        Ok(may_be)
     }
 }
 
@@ -116,6 +127,7 @@ struct Fields {
     bad_timeout: bool,
     requires_leader: bool,
     timeout: Option<u64>,
+    content_length: Option<u64>,
     encoding: Option<String>,
 }
 
@@ -138,6 +150,10 @@ impl Fields {
             b"te" => self.is_malformed |= value != b"trailers",
             b"connection" | b"proxy-connection" | b"keep-alive" | b"transfer-encoding" | b"upgrade" => {
                 self.is_malformed = true;
+            }
+            b"content-length" => {
+                self.content_length = std::str::from_utf8(value).ok().and_then(|text| text.parse().ok());
+                self.is_malformed |= self.content_length.is_none();
             }
             b"grpc-timeout" => {
                 self.timeout = timeout(value);
@@ -171,7 +187,8 @@ impl Fields {
         }
         let path = String::from_utf8_lossy(&path).into_owned();
         if !self.is_grpc {
-            return Head::Plain(String::from_utf8_lossy(&method).into_owned(), path);
+            let method = String::from_utf8_lossy(&method).into_owned();
+            return Head::Plain(PlainHead { method, path, content_length: self.content_length });
         }
         if method != b"POST" || self.bad_timeout {
             return Head::Malformed;

@@ -205,9 +205,11 @@ impl<T: Transport> Http2<T> {
         match event {
             Event::Headers { stream, block, kind, end } => {
                 if kind != HeadersKind::Head {
-                    self.heads.skip(&block).map_err(|_| BAD_BLOCK)?;
-                    if kind == HeadersKind::Trailers {
-                        self.data(stream, &[], true, now);
+                    let may_be = self.heads.skip(&block).map_err(|_| BAD_BLOCK)?;
+                    match kind {
+                        HeadersKind::Trailers if may_be => self.data(stream, &[], true, now),
+                        HeadersKind::Trailers => self.connection.reset(stream, ErrorCode::Protocol),
+                        _ => {}
                     }
                     return Ok(());
                 }
@@ -235,16 +237,37 @@ impl<T: Transport> Http2<T> {
             Head::TooLarge => {
                 self.connection.send_head(stream, &reply::too_large(), true);
             }
-            Head::Plain(method, path) => {
-                let answer = http::answer(&self.shared.api, &method, &path);
-                self.connection.send_head(stream, &reply::plain(&answer), answer.text.is_empty());
-                if !answer.text.is_empty() {
-                    self.connection.send_data(stream, [Bytes::from(answer.text)]);
-                    self.connection.send_end(stream, None);
+            Head::Plain(head) => {
+                if let Some(state) = self.connection.stream(stream) {
+                    *state = StreamState::Plain(Box::new(head));
+                }
+                if end {
+                    self.data(stream, &[], true, now);
                 }
             }
         }
         self.keepalive.replied();
+    }
+
+    /// The body of a request that is no call: nobody reads it, but it must be as long as was said (section 8.1.1).
+    fn plain_data(&mut self, stream: u32, bytes: usize, end: bool) {
+        let Some(StreamState::Plain(head)) = self.connection.stream(stream) else { return };
+        if let Some(left) = &mut head.content_length {
+            match left.checked_sub(bytes as u64) {
+                Some(less) if less == 0 || !end => *left = less,
+                _ => return self.connection.reset(stream, ErrorCode::Protocol),
+            }
+        }
+        if !end {
+            return self.connection.credit(stream, bytes);
+        }
+        let answer = http::answer(&self.shared.api, &head.method, &head.path);
+        self.finish(stream);
+        self.connection.send_head(stream, &reply::plain(&answer), answer.text.is_empty());
+        if !answer.text.is_empty() {
+            self.connection.send_data(stream, [Bytes::from(answer.text)]);
+            self.connection.send_end(stream, None);
+        }
     }
 
     fn begin(&mut self, stream: u32, head: CallHead, end: bool, now: u64) {
@@ -326,6 +349,7 @@ impl<T: Transport> Http2<T> {
                     self.run(slot);
                 }
             }
+            Some(StreamState::Plain(_)) => self.plain_data(stream, data.len(), end),
             _ => self.connection.credit(stream, data.len()),
         }
     }
