@@ -107,6 +107,12 @@ pub const RESETS_PER_SECOND: u32 = 5_000;
 pub const IDLE_FRAMES_PER_SECOND: u32 = 10_000;
 /// Bytes waiting to be sent on one connection before its calls wait.
 pub const SEND_BUFFER_BYTES: usize = 1024 * 1024;
+/// With this many bytes of replies to be sent on a connection, its next calls wait ...
+pub const REPLY_BYTES_PER_CONNECTION: usize = 16 * 1024 * 1024;
+/// ... up to this many bytes of them ...
+pub const WAITING_CALL_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// ... and a client that takes none of a large reply for this long is gone.
+pub const STALL_DEADLINE: Duration = Duration::from_secs(30);
 /// Bytes of requests that came in part, on one core.
 pub const REQUEST_BYTES_PER_CORE_MAX: usize = 256 * 1024 * 1024;
 /// A plain HTTP/1 request must be over within this time.

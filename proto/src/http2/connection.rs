@@ -118,6 +118,8 @@ pub struct Connection<T> {
     pub(crate) streams: BTreeMap<u32, Stream<T>>,
     /// The highest stream the other side has opened, or for a client the last of its own.
     pub(crate) last_stream: u32,
+    /// Bytes that streams have yet to send.
+    pub(crate) queued: usize,
     /// Streams with something to send that nothing but `out` keeps from being sent.
     pub(crate) sendable: VecDeque<u32>,
     /// Streams whose queue has run empty since they were asked for.
@@ -154,6 +156,7 @@ impl<T> Connection<T> {
             out: Out::default(),
             streams: BTreeMap::new(),
             last_stream: 0,
+            queued: 0,
             sendable: VecDeque::new(),
             drained: Vec::new(),
             fragments: None,
@@ -226,6 +229,19 @@ impl<T> Connection<T> {
         self.streams.get(&id).map_or(0, |stream| stream.outgoing.bytes)
     }
 
+    /// Bytes that all streams have yet to send, and those that wait for the socket.
+    #[must_use]
+    pub fn backlog(&self) -> usize {
+        self.queued + self.out.len()
+    }
+
+    /// Lets go of a stream; whether it was there.
+    pub(crate) fn forget(&mut self, id: u32) -> bool {
+        let stream = self.streams.remove(&id);
+        self.queued -= stream.as_ref().map_or(0, |stream| stream.outgoing.bytes);
+        stream.is_some()
+    }
+
     /// Streams that have sent everything they had since the last call; they may have ended by now.
     pub fn take_drained(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.drained)
@@ -280,7 +296,7 @@ impl<T> Connection<T> {
     pub fn reset(&mut self, id: u32, code: ErrorCode) {
         /// More of them are forgotten.
         const REMEMBERED: usize = 64;
-        if self.streams.remove(&id).is_some() {
+        if self.forget(id) {
             self.put_reset(id, code);
             self.reset_lately.push_back(id);
             if self.reset_lately.len() > REMEMBERED {
@@ -312,6 +328,7 @@ impl<T> Connection<T> {
     pub fn fail(&mut self, fault: Fault) {
         self.is_going_away = true;
         self.streams.clear();
+        self.queued = 0;
         self.put_go_away(fault.code, fault.reason);
     }
 

@@ -186,14 +186,14 @@ impl<T: Default> Connection<T> {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         stream.is_receiving = false;
         if !stream.is_sending && self.role == Role::Server {
-            self.streams.remove(&id);
+            self.forget(id);
         }
     }
 
     /// A client is done with a stream that was answered in full, and has read the answer.
     pub fn close(&mut self, id: u32) {
         if self.streams.get(&id).is_some_and(|stream| !stream.is_receiving && !stream.is_sending) {
-            self.streams.remove(&id);
+            self.forget(id);
         }
     }
 
@@ -303,7 +303,7 @@ impl<T: Default> Connection<T> {
             .resets_left
             .checked_sub(1)
             .ok_or(Fault::new(ErrorCode::EnhanceYourCalm, "too many streams are reset"))?;
-        let is_open = self.streams.remove(&frame.stream).is_some();
+        let is_open = self.forget(frame.stream);
         Ok(if is_open { Step::Event(Event::Reset { stream: frame.stream, code }) } else { Nothing })
     }
 

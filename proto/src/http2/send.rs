@@ -50,6 +50,7 @@ impl<T> Connection<T> {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         for chunk in chunks {
             stream.outgoing.bytes += chunk.len();
+            self.queued += chunk.len();
             stream.outgoing.chunks.push_back(chunk);
         }
         self.make_sendable(id);
@@ -95,7 +96,7 @@ impl<T> Connection<T> {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         stream.is_sending = false;
         if !stream.is_receiving {
-            self.streams.remove(&id);
+            self.forget(id);
         } else if self.role == Role::Server {
             // The answer did not wait for the rest of the question (RFC 9113, section 8.1).
             self.reset(id, ErrorCode::NoError);
@@ -144,6 +145,7 @@ impl<T> Connection<T> {
             stream.send_window -= bytes as i64;
             self.send_window -= bytes as i64;
             stream.outgoing.bytes -= bytes;
+            self.queued -= bytes;
             let mut left = bytes;
             while left > 0 {
                 let chunk = stream.outgoing.chunks.front_mut().expect("the chunks hold so many bytes");

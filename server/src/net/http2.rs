@@ -1,5 +1,6 @@
 //! One HTTP/2 connection on its core: bytes in, calls, bytes out. Everything that a turn produces leaves in one send.
 
+use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -44,11 +45,20 @@ pub(super) struct Http2<T> {
     woken: Woken,
     /// A frame that has come in part.
     partial: Vec<u8>,
+    /// Calls that wait until the client has taken replies, and the bytes of their messages.
+    waiting: VecDeque<u32>,
+    waiting_bytes: usize,
+    /// When the client last took something.
+    taken: u64,
     keepalive: Keepalive,
     timer: deadline::Timer,
     refilled: u64,
     was_told: bool,
     has_failed: bool,
+}
+
+fn stall_milliseconds() -> u64 {
+    u64::try_from(limits::STALL_DEADLINE.as_millis()).unwrap_or(u64::MAX / 4)
 }
 
 /// How a turn ended.
@@ -70,6 +80,9 @@ impl<T: Transport> Http2<T> {
             calls: Calls::default(),
             woken: Woken::default(),
             partial: Vec::new(),
+            waiting: VecDeque::new(),
+            waiting_bytes: 0,
+            taken: now,
             keepalive: Keepalive::new(shared.keepalive, now),
             timer: deadline::Timer::default(),
             refilled: now,
@@ -103,9 +116,11 @@ impl<T: Transport> Http2<T> {
         for read in 0.. {
             self.run_woken();
             self.look_at_time(context, now);
-            let is_blocked = self.send(context)?.is_pending();
+            let is_blocked = self.send(context, now)?.is_pending();
+            self.begin_waiting(now);
             let is_done = self.has_failed || (self.was_told && self.connection.open_streams() == 0);
-            if is_done && !is_blocked {
+            let is_stalled = self.has_failed && now >= self.taken + stall_milliseconds();
+            if (is_done && !is_blocked) || is_stalled {
                 let _ = self.socket.poll_close(context);
                 return Ok(Turn::Over);
             }
@@ -129,7 +144,7 @@ impl<T: Transport> Http2<T> {
     }
 
     /// Sends until everything is sent, or the system takes no more.
-    fn send(&mut self, context: &mut Context<'_>) -> io::Result<Poll<()>> {
+    fn send(&mut self, context: &mut Context<'_>, now: u64) -> io::Result<Poll<()>> {
         loop {
             self.connection.pump();
             for stream in self.connection.take_drained() {
@@ -145,6 +160,46 @@ impl<T: Transport> Http2<T> {
             if self.socket.poll_write(context, out)?.is_pending() {
                 return Ok(Poll::Pending);
             }
+            self.taken = now;
+        }
+    }
+
+    /// Replies that the client does not take are bounded: more calls have to wait, frames of the protocol do not.
+    fn is_congested(&self) -> bool {
+        self.connection.backlog() > limits::REPLY_BYTES_PER_CONNECTION
+    }
+
+    /// Begins calls that had to wait.
+    fn begin_waiting(&mut self, now: u64) {
+        while !self.is_congested()
+            && let Some(stream) = self.waiting.pop_front()
+        {
+            if let Some(StreamState::Asking(asking)) = self.connection.stream(stream)
+                && let Some(message) = asking.message.take()
+            {
+                let head = asking.head;
+                self.waiting_bytes -= message.len();
+                self.ask(stream, head, message, now);
+            }
+        }
+        if self.waiting.is_empty() {
+            self.waiting_bytes = 0; // also those of calls that were given up
+        }
+    }
+
+    /// A whole call: now, or when the client has taken replies.
+    fn ask_in_turn(&mut self, stream: u32, head: CallHead, message: Bytes, now: u64) {
+        if !self.is_congested() {
+            return self.ask(stream, head, message, now);
+        }
+        if self.waiting_bytes + message.len() > limits::WAITING_CALL_BYTES_MAX {
+            let text = "this connection does not take its replies: no more calls are accepted on it";
+            return self.refuse(stream, &Status::resource_exhausted(text));
+        }
+        self.waiting_bytes += message.len();
+        self.waiting.push_back(stream);
+        if let Some(StreamState::Asking(asking)) = self.connection.stream(stream) {
+            asking.message = Some(message);
         }
     }
 
@@ -331,7 +386,7 @@ impl<T: Transport> Http2<T> {
                 let message = if end { message.take() } else { None };
                 match (result, message) {
                     (Err(status), _) => self.refuse(stream, &status),
-                    (Ok(()), Some(message)) if !unfinished => self.ask(stream, head, message, now),
+                    (Ok(()), Some(message)) if !unfinished => self.ask_in_turn(stream, head, message, now),
                     (Ok(()), _) if end => {
                         let text =
                             if unfinished { "unexpected EOF" } else { "the call has no request message" };
@@ -492,6 +547,13 @@ impl<T: Transport> Http2<T> {
                 self.calls.reap();
             }
             self.timer.set(self.calls.iter().map(|(_, call)| call.deadline).min());
+        }
+        if self.has_failed || self.connection.backlog() >= limits::SEND_BUFFER_BYTES {
+            let until = self.taken + stall_milliseconds();
+            self.has_failed |= now >= until;
+            self.timer.add(until);
+        } else {
+            self.taken = now; // little waits: nothing is stalled
         }
         match self.keepalive.check(now) {
             Some(Check::At(then)) => self.timer.add(then),

@@ -146,7 +146,7 @@ mod tests {
         const HEAD: &str = ":status=200 content-type=application/grpc";
         for start in [Blocks::New, Blocks::Never] {
             let (mut blocks, mut decoder) = (start, Decoder::default());
-            let status = Status::not_found("5 % of ä");
+            let status = Status::not_found("5 % of \u{e4}");
             let refusal = blocks.refusal(&status);
             assert_eq!(
                 decoded(&mut decoder, &refusal),
@@ -163,7 +163,7 @@ mod tests {
                 bytes.push(head.len() + trailers.len());
                 assert_eq!(decoded(&mut decoder, &blocks.head()), HEAD);
             }
-            assert_eq!(bytes[2], if start == Blocks::New { 3 } else { 34 });
+            assert_eq!(bytes[2], if start == Blocks::New { 3 } else { 35 });
         }
     }
 }

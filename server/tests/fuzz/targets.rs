@@ -26,6 +26,8 @@ use revd_proto::etcdserverpb::{
     AlarmRequest, CompactionRequest, DeleteRangeRequest, LeaseGrantRequest, PutRequest, RangeRequest,
     RequestOp, TxnRequest, WatchCreateRequest, WatchRequest, request_op,
 };
+use revd_proto::http2::hpack::{Decoder, literal};
+use revd_proto::http2::{Config, Connection, Event, Role};
 
 /// A target: its name, what it does with bytes, and bytes to begin with.
 pub struct Target {
@@ -48,6 +50,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "ranges", run: ranges, seeds: range_seeds },
     Target { name: "watch", run: watch, seeds: watch_seeds },
     Target { name: "crash_reopen", run: crash_reopen, seeds: edits },
+    Target { name: "http2", run: http2, seeds: http2_seeds },
+    Target { name: "hpack", run: hpack, seeds: hpack_seeds },
 ];
 
 const PAGES: DbOptions = DbOptions { page_bytes_if_new: 512 };
@@ -409,4 +413,106 @@ fn watch_seeds() -> Vec<Vec<u8>> {
     let framed = [create(all), create(past), create(future)]
         .map(|message| [&u16::try_from(message.len()).unwrap().to_le_bytes()[..], &message].concat());
     vec![framed.concat(), framed[1].clone()]
+}
+
+/// A connection as a server drives it: every event is answered. Nothing it sends may be more than the client allows, and
+/// bytes cut elsewhere must mean the same.
+fn http2(bytes: &[u8]) {
+    let whole = http2_answers(bytes, usize::MAX);
+    let cut = http2_answers(bytes, 1 + bytes.first().map_or(0, |byte| usize::from(*byte)));
+    assert_eq!(whole, cut, "the same bytes in other pieces are answered otherwise");
+}
+
+fn http2_answers(bytes: &[u8], piece: usize) -> Vec<u8> {
+    let mut connection: Connection<u32> = Connection::new(Role::Server, Config::default());
+    let mut decoder = Decoder::default();
+    let mut waiting = Vec::new();
+    for piece in bytes.chunks(piece) {
+        waiting.extend_from_slice(piece);
+        let mut rest = &waiting[..];
+        loop {
+            match connection.receive(&mut rest) {
+                Ok(Some(Event::Headers { stream, block, end, .. })) => {
+                    if decoder.decode(&block, |_, _| {}).is_err() {
+                        return Vec::new();
+                    }
+                    if end && !connection.send_short(stream, &[0x88], &[b"short"], &[0xbe]) {
+                        connection.send_head(stream, &[0x88], false);
+                        connection.send_data(stream, [Bytes::from(vec![1; 3_000])]);
+                        connection.send_end(stream, Some(&[0x88]));
+                    }
+                }
+                Ok(Some(Event::Data { stream, data, .. })) => connection.credit(stream, data.len()),
+                Ok(Some(_)) => {}
+                Ok(None) => break,
+                Err(fault) => {
+                    connection.fail(fault);
+                    return sent(&mut connection);
+                }
+            }
+        }
+        let used = waiting.len() - rest.len();
+        waiting.drain(..used);
+    }
+    sent(&mut connection)
+}
+
+fn sent(connection: &mut Connection<u32>) -> Vec<u8> {
+    let mut all = Vec::new();
+    while !connection.out().is_empty() {
+        let mut slices = [std::io::IoSlice::new(&[])];
+        connection.out().fill(&mut slices);
+        all.extend_from_slice(&slices[0]);
+        let len = slices[0].len();
+        connection.out().advance(len);
+        connection.pump();
+    }
+    all
+}
+
+fn http2_seeds() -> Vec<Vec<u8>> {
+    let settings = [0, 0, 0, 4, 0, 0, 0, 0, 0];
+    let frame = |kind: u8, flags: u8, stream: u8, payload: &[u8]| {
+        let length = u8::try_from(payload.len()).expect("a short payload");
+        [&[0, 0, length, kind, flags, 0, 0, 0, stream], payload].concat()
+    };
+    let call = frame(1, 4, 1, &[0x83, 0x86, 0x84]);
+    let with = |frames: &[Vec<u8>]| [&settings[..], &frames.concat()].concat();
+    vec![
+        with(&[call.clone(), frame(0, 1, 1, b"abc")]),
+        with(&[frame(1, 5, 1, &[0x83, 0x86, 0x84]), frame(1, 5, 3, &[0x83])]),
+        with(&[frame(1, 0, 1, &[0x83]), frame(9, 4, 1, &[0x86])]),
+        with(&[call.clone(), frame(3, 0, 1, &[0, 0, 0, 8]), frame(8, 0, 0, &[0, 1, 0, 0])]),
+        with(&[frame(4, 0, 0, &[0, 4, 0, 0, 0, 9]), frame(1, 5, 1, &[0x83]), frame(8, 0, 1, &[0, 0, 9, 9])]),
+        with(&[frame(6, 0, 0, &[1; 8]), frame(7, 0, 0, &[0; 8]), frame(2, 0, 1, &[0, 0, 0, 3, 1])]),
+    ]
+}
+
+/// Blocks one after the other, each with its length in front.
+fn hpack(mut bytes: &[u8]) {
+    let mut decoder = Decoder::default();
+    while let Some((length, rest)) = bytes.split_first() {
+        let (block, behind) = rest.split_at(usize::from(*length).min(rest.len()));
+        let (before, mut fields) = (decoder.generation(), 0);
+        if decoder.decode(block, |_, _| fields += 1).is_err() {
+            return;
+        }
+        assert!(fields <= block.len());
+        if decoder.generation() == before {
+            let mut again = 0;
+            decoder.decode(block, |_, _| again += 1).expect("it was understood before");
+            assert_eq!(fields, again, "a block that changes nothing means the same again");
+        }
+        bytes = behind;
+    }
+}
+
+fn hpack_seeds() -> Vec<Vec<u8>> {
+    let mut block = Vec::new();
+    literal(&mut block, b"content-type", b"application/grpc", true);
+    literal(&mut block, b"x-own", b"value", false);
+    let first = [&[u8::try_from(block.len()).expect("a short block")], &block[..], &[2, 0x88, 0xbe]].concat();
+    let huffman =
+        [&[13, 0x41, 0x8c][..], &[0xf1, 0xe3, 0xc2, 0xe5, 0xf2, 0x3a, 0x6b, 0xa0, 0xab, 0x90, 0xf4]].concat();
+    vec![first, huffman, vec![3, 0x3f, 0x01, 0x88]]
 }

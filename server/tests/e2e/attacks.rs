@@ -1,0 +1,181 @@
+//! Clients that mean harm, on real sockets: each is told why and sent away, or is not waited for, while others are served.
+//! What exactly counts as too much is tested in `proto/tests/http2_rules.rs`.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use revd_proto::etcdserverpb::{PutRequest, RangeRequest};
+use revd_proto::http2::PREFACE;
+use revd_proto::http2::hpack::literal;
+
+use crate::harness::{Client, Server, TempDir, connect, run, wait_until};
+
+const CALM: u32 = 11;
+const FLOW_CONTROL: u32 = 3;
+const COMPRESSION: u32 = 9;
+const FRAME_SIZE: u32 = 6;
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let [_, length @ ..] = u32::try_from(payload.len()).unwrap().to_be_bytes();
+    [&length[..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+fn call(path: &str) -> Vec<u8> {
+    let mut block = vec![0x83, 0x86];
+    literal(&mut block, b":path", path.as_bytes(), false);
+    literal(&mut block, b"content-type", b"application/grpc", false);
+    block
+}
+
+/// A connection that has sent its settings; nothing it is sent is read yet.
+fn attacker(server: &Server) -> TcpStream {
+    let mut stream = TcpStream::connect(server.address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.write_all(&[PREFACE, &frame(4, 0, 0, &[])].concat()).unwrap();
+    stream
+}
+
+/// What the server says at last, if it says goodbye.
+fn goodbye(stream: &mut TcpStream) -> Option<u32> {
+    let mut said = Vec::new();
+    // It may close while there is something left that we have sent: then the end of this is an error.
+    let _ = stream.read_to_end(&mut said);
+    let (mut rest, mut code) = (&said[..], None);
+    while let Some((head, behind)) = rest.split_first_chunk::<9>() {
+        let length = usize::from(head[1]) << 8 | usize::from(head[2]);
+        let Some((payload, behind)) = behind.split_at_checked(length) else { break };
+        if head[3] == 7 {
+            code = Some(u32::from_be_bytes(payload[4..8].try_into().unwrap()));
+        }
+        rest = behind;
+    }
+    code
+}
+
+fn resident(server: &Server) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
+    line.trim().split(' ').next().unwrap().parse::<u64>().unwrap() * 1024
+}
+
+async fn is_served(client: &Client) {
+    let request = RangeRequest { key: "k".into(), ..RangeRequest::default() };
+    client.kv.clone().range(request).await.unwrap();
+}
+
+async fn with_server(test: impl AsyncFnOnce(&Server, &Client)) {
+    let dir = TempDir::new();
+    let server = Server::revd(&dir.path().join("data"), &[]);
+    let client = connect(&server.endpoint()).await;
+    test(&server, &client).await;
+}
+
+#[test]
+fn floods_end_with_the_right_words() {
+    run(with_server(async |server, client| {
+        let whole = frame(1, 4, 1, &call("/etcdserverpb.Watch/Watch"));
+        let resets: Vec<u8> = (0..40_000_u32)
+            .flat_map(|at| {
+                let stream = 1 + 2 * at;
+                let opened = frame(1, 4, stream, &call("/etcdserverpb.Watch/Watch"));
+                [opened, frame(3, 0, stream, &[0, 0, 0, 8])].concat()
+            })
+            .collect();
+        let begun = frame(1, 0, 1, &call("/x"));
+        for (name, bytes, code) in [
+            ("rapid reset", resets, CALM),
+            ("continuations", [begun, frame(9, 0, 1, &[]).repeat(50_000)].concat(), CALM),
+            ("settings", frame(4, 0, 0, &[0, 4, 0, 1, 0, 0]).repeat(100_000), CALM),
+            ("empty data", [whole.clone(), frame(0, 0, 1, &[]).repeat(100_000)].concat(), CALM),
+            ("pings", frame(6, 0, 0, &[7; 8]).repeat(100_000), CALM),
+            ("priorities", frame(2, 0, 1, &[0, 0, 0, 3, 1]).repeat(100_000), CALM),
+            ("a window of 2^31", frame(8, 0, 0, &[0x7f, 0xff, 0xff, 0xff]), FLOW_CONTROL),
+            ("a bad header block", frame(1, 5, 1, &[0xff; 40]), COMPRESSION),
+            ("a frame too long", frame(0, 0, 1, &vec![0; 20_000]), FRAME_SIZE),
+        ] {
+            let mut stream = attacker(server);
+            // The server may have closed before it is all out.
+            let _ = stream.write_all(&bytes);
+            assert_eq!(goodbye(&mut stream), Some(code), "{name}");
+            is_served(client).await;
+        }
+    }));
+}
+
+/// Replies of a client that never takes them stay bounded: it is not read any more.
+#[test]
+fn a_client_that_reads_nothing_is_not_answered_for_ever() {
+    run(with_server(async |server, client| {
+        let value = vec![7; 1_000_000];
+        let request = PutRequest { key: "large".into(), value: value.into(), ..PutRequest::default() };
+        client.kv.clone().put(request).await.unwrap();
+        let before = resident(server);
+        let message = [&[0, 0, 0, 0, 7][..], &[0x0a, 5], b"large"].concat();
+        let mut attackers = Vec::new();
+        for _ in 0..20 {
+            let mut stream = attacker(server);
+            stream.set_nonblocking(true).unwrap();
+            for at in 0..2_000_u32 {
+                let head = frame(1, 4, 1 + 2 * at, &call("/etcdserverpb.KV/Range"));
+                let bytes = [head, frame(0, 1, 1 + 2 * at, &message)].concat();
+                if stream.write_all(&bytes).is_err() {
+                    break;
+                }
+            }
+            attackers.push(stream);
+        }
+        for _ in 0..50 {
+            is_served(client).await;
+        }
+        // 20 x 2,000 replies of a megabyte would be 40 GB.
+        let grown = resident(server).saturating_sub(before);
+        println!("{} MB for replies that nobody takes", grown / 1_000_000);
+        assert!(grown < 1_200_000_000, "{grown} bytes");
+        drop(attackers);
+    }));
+}
+
+/// Thousands of connections that say nothing more cost little.
+#[test]
+fn idle_connections_are_small() {
+    run(with_server(async |server, client| {
+        is_served(client).await;
+        let before = resident(server);
+        let connections: Vec<TcpStream> = (0..2_000).map(|_| attacker(server)).collect();
+        for stream in &connections {
+            let mut settings = [0; 9];
+            (&mut &*stream).read_exact(&mut settings).unwrap();
+        }
+        is_served(client).await;
+        let each = resident(server).saturating_sub(before) / 2_000;
+        println!("{each} bytes for an idle connection");
+        assert!(each < 16 * 1024, "{each} bytes for an idle connection");
+    }));
+}
+
+/// A call that is not done in its time is told so, and so is a compressed one what it is.
+#[test]
+fn timeouts_and_compression_of_the_protocol() {
+    run(with_server(async |server, _client| {
+        let mut stream = attacker(server);
+        let mut block = call("/v3lockpb.Lock/Lock");
+        literal(&mut block, b"grpc-timeout", b"300m", false);
+        // The first takes the lock, the second waits for it for ever.
+        let message = [&[0, 0, 0, 0, 3][..], &[0x0a, 1, b'l']].concat();
+        let mut bytes = [frame(1, 4, 1, &call("/v3lockpb.Lock/Lock")), frame(0, 1, 1, &message)].concat();
+        bytes.extend([frame(1, 4, 3, &block), frame(0, 1, 3, &message)].concat());
+        stream.write_all(&bytes).unwrap();
+        let mut said = Vec::new();
+        let mut buffer = [0; 4096];
+        wait_until(
+            Duration::from_secs(20),
+            || {
+                let read = stream.read(&mut buffer).unwrap();
+                said.extend_from_slice(&buffer[..read]);
+                String::from_utf8_lossy(&said).contains("context deadline exceeded")
+            },
+            || "the call's time does not end".to_owned(),
+        );
+    }));
+}
