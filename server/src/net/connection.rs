@@ -24,7 +24,6 @@ const SPARES: usize = 32;
 const SPARE_BYTES_MAX: usize = 256 * 1024;
 
 /// What the connections of a core have in common.
-#[derive(Clone)]
 pub(super) struct Shared {
     /// The services.
     pub api: Rc<Api>,
@@ -60,7 +59,7 @@ impl Scratch {
 }
 
 /// Serves a connection until the client is done, or the core is.
-pub(super) async fn serve(stream: TcpStream, shared: Shared, pass: Pass) {
+pub(super) async fn serve(stream: TcpStream, shared: Rc<Shared>, pass: Pass) {
     let reading = first_bytes(stream);
     let late = async {
         glommio::timer::sleep(limits::FIRST_BYTES_DEADLINE).await;
@@ -75,7 +74,7 @@ pub(super) async fn serve(stream: TcpStream, shared: Shared, pass: Pass) {
     let Ok((stream, first)) = first else { return };
     if first == PREFACE {
         // In a box: the task that waits for the first bytes of a silent client need not be as large.
-        Box::pin(Http2::new(stream, shared).serve(&pass)).await;
+        Box::new(Http2::new(stream, shared)).serve(&pass).await;
     } else {
         Box::pin(http1::serve(stream, first, shared)).await;
     }

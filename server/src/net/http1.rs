@@ -25,9 +25,9 @@ use crate::net::http as plain;
 const READ_BYTES: usize = 4096;
 
 /// Answers one request.
-pub(super) async fn serve(stream: TcpStream, first: Vec<u8>, shared: Shared) {
+pub(super) async fn serve(stream: TcpStream, first: Vec<u8>, shared: Rc<Shared>) {
     let socket = Socket { stream, first: first.into() };
-    let api = shared.api;
+    let api = Rc::clone(&shared.api);
     let service = service_fn(move |request| answer(Rc::clone(&api), request));
     let serving = http1::Builder::new()
         .keep_alive(false)

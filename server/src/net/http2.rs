@@ -37,7 +37,7 @@ const TOO_MANY_PINGS: Fault = Fault { code: ErrorCode::EnhanceYourCalm, reason: 
 /// A connection and its calls.
 pub(super) struct Http2<T> {
     socket: T,
-    shared: Shared,
+    shared: Rc<Shared>,
     connection: Connection<StreamState>,
     heads: Heads,
     blocks: Blocks,
@@ -70,7 +70,7 @@ enum Turn {
 impl<T: Transport> Http2<T> {
     /// A connection whose preface was read.
     #[must_use]
-    pub(super) fn new(socket: T, shared: Shared) -> Self {
+    pub(super) fn new(socket: T, shared: Rc<Shared>) -> Self {
         let now = shared.clock.milliseconds();
         let config = shared.http2;
         Self {
@@ -94,7 +94,7 @@ impl<T: Transport> Http2<T> {
     }
 
     /// Serves until the client is gone, has done wrong, or the core ends and the calls are done.
-    pub(super) async fn serve(mut self, pass: &Pass) {
+    pub(super) async fn serve(mut self: Box<Self>, pass: &Pass) {
         std::future::poll_fn(|context| match self.turn(context, pass) {
             Ok(Turn::Waiting) => Poll::Pending,
             Ok(Turn::Over) | Err(_) => Poll::Ready(()),

@@ -3,6 +3,7 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{FromRawFd as _, IntoRawFd as _, OwnedFd};
+use std::rc::Rc;
 use std::time::Duration;
 
 use glommio::net::TcpListener;
@@ -68,7 +69,7 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Accepts connections for as long as it is not dropped.
-pub(super) async fn accept(listener: TcpListener, shared: Shared, gate: Gate) {
+pub(super) async fn accept(listener: TcpListener, shared: Rc<Shared>, gate: Gate) {
     loop {
         let Ok(stream) = listener.accept().await else {
             glommio::timer::sleep(RETRY).await;
@@ -76,6 +77,6 @@ pub(super) async fn accept(listener: TcpListener, shared: Shared, gate: Gate) {
         };
         // A core that has too many connections closes new ones at once: clients try another member.
         let Some(pass) = gate.enter(limits::CONNECTIONS_PER_CORE_MAX) else { continue };
-        glommio::spawn_local(connection::serve(stream, shared.clone(), pass)).detach();
+        glommio::spawn_local(connection::serve(stream, Rc::clone(&shared), pass)).detach();
     }
 }

@@ -57,7 +57,7 @@ pub async fn serve(
     stop: Latch,
     listening: impl FnOnce(),
 ) -> io::Result<()> {
-    let shared = Shared {
+    let shared = Rc::new(Shared {
         api: Rc::clone(&api),
         read: Rc::new(RefCell::new(vec![0; READ_BYTES].into())),
         scratch: Rc::default(),
@@ -73,12 +73,12 @@ pub async fn serve(
         },
         keepalive: config.keepalive,
         clock: Ticker::new(),
-    };
+    });
     let gate = Gate::default();
     let mut accepting = Vec::new();
     for address in config.addresses {
         let listener = listen::bind(address)?;
-        accepting.push(glommio::spawn_local(listen::accept(listener, shared.clone(), gate.clone())));
+        accepting.push(glommio::spawn_local(listen::accept(listener, Rc::clone(&shared), gate.clone())));
     }
     listening();
     stop.wait().await;
