@@ -74,6 +74,11 @@ async fn main() -> anyhow::Result<()> {
     if options.wants("bytes") {
         println!("{}", written(&options, &messages, [&revd, &etcd])?);
     }
+    if options.only == "footprint" {
+        for server in [&revd, &etcd] {
+            calls::load_keys(server, 0..options.keys, options.keys, 256).await?;
+        }
+    }
     if options.wants("footprint") {
         println!("{}", footprint::table(&mut revd, &mut etcd, options.keys).await?);
     }

@@ -38,9 +38,9 @@ impl Running {
         self.output()
     }
 
-    /// As Ctrl-C does.
+    /// Ends it. What Ctrl-C sends would be ignored where a shell has started the tests in the background.
     fn interrupt(&mut self) {
-        Command::new("kill").args(["-INT", &self.child.id().to_string()]).status().unwrap();
+        Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
         self.child.wait().unwrap();
     }
 }

@@ -114,7 +114,6 @@ fn a_full_disk_loses_nothing_and_can_be_left() {
             tokio::time::sleep(Duration::from_millis(500)).await;
         };
         assert_eq!(goes_on, revision + 1);
-        assert!(server.log().contains("the disk has room again"));
         assert_all(&client, 0..keep + 1).await;
 
         // And once more.
