@@ -38,6 +38,7 @@ pub mod clock;
 pub mod config;
 pub mod error;
 pub mod limits;
+pub mod memory;
 pub mod observe;
 pub mod reserve;
 pub mod version;

@@ -47,6 +47,9 @@ pub const NO_SPACE_INTERVAL: Duration = Duration::from_millis(250);
 /// ... and how often whether there is room for the reserve again.
 pub const RESERVE_INTERVAL: Duration = Duration::from_secs(5);
 
+/// How often a core gives memory back that it does not use.
+pub const GIVE_BACK_INTERVAL: Duration = Duration::from_secs(1);
+
 /// What takes long says this often how far it is.
 pub const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 

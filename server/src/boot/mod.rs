@@ -30,6 +30,7 @@ use crate::cores::log::{self as log_core, LogSeed};
 use crate::cores::state::{self, StateSeed};
 use crate::cores::{Roles, assign};
 use crate::limits;
+use crate::memory;
 use crate::net::ListenConfig;
 use crate::net::listen::wait_until_free;
 use crate::observe::counters::Counters;
@@ -232,6 +233,12 @@ fn start_core(
         .name(&format!("core-{}", roles.cpu))
         .blocking_thread_pool_placement(PoolPlacement::Unbound(BLOCKING_THREADS))
         .spawn(move || async move {
+            let giving_back = glommio::spawn_local(async {
+                loop {
+                    glommio::timer::sleep(limits::GIVE_BACK_INTERVAL).await;
+                    memory::give_back();
+                }
+            });
             let log = seeds.log.map(|seed| {
                 glommio::spawn_local(async { end_on_error("writing the log", log_core::run(seed).await) })
             });
@@ -253,6 +260,7 @@ fn start_core(
             for role in [log, state].into_iter().flatten() {
                 role.await;
             }
+            giving_back.cancel().await;
         })
         .map_err(|error| anyhow::anyhow!("{error}"))
         .with_context(|| format!("starting a core on CPU {}", roles.cpu))

@@ -15,6 +15,7 @@ use crate::apply::{FatalError, Machine, Work};
 use crate::clock::Ticker;
 use crate::cores::{News, NewsItem};
 use crate::limits;
+use crate::memory;
 use crate::observe::counters::Counters;
 use crate::observe::log;
 use crate::raft::status::NodeStatus;
@@ -300,10 +301,18 @@ impl StateCore {
             return;
         };
         self.phase = Phase::Writing;
+        let is_light = self.machine.store().unsaved_bytes() < limits::CHECKPOINT_BYTES_MAX / 8;
         let inbox = Rc::clone(&self.inbox);
         glommio::spawn_local(async move {
             // Plain blocking writes and syncs on a helper thread: this core goes on applying meanwhile.
-            let written = glommio::executor().spawn_blocking(move || checkpoint.write()).await;
+            let write_now = move || {
+                let written = checkpoint.write();
+                if is_light {
+                    memory::give_back(); // under load the next checkpoint needs it again
+                }
+                written
+            };
+            let written = glommio::executor().spawn_blocking(write_now).await;
             inbox.push(Event::Written(written.map(Box::new)));
         })
         .detach();
