@@ -68,6 +68,7 @@ fn move_bytes(from: &mut Connection<()>, to: &mut Connection<()>, side: &mut Sid
         if let Some((stream, bytes)) = credit {
             to.credit(stream, bytes);
         }
+        side.ended.iter().filter(|(_, ended)| **ended).for_each(|(stream, _)| to.close(*stream));
     }
     side.wire = rest.to_vec();
 }
@@ -146,6 +147,6 @@ fn everything_arrives_whatever_the_windows() {
             assert_eq!(at_client.fields[id], [":status=200", "grpc-status=0"]);
             assert!(at_client.ended[id]);
         }
-        assert_eq!(server.open_streams(), 0);
+        assert_eq!((server.open_streams(), client.open_streams()), (0, 0));
     }
 }

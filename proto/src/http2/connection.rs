@@ -218,11 +218,6 @@ impl<T> Connection<T> {
         self.peer.table_bytes
     }
 
-    /// Everything of every stream.
-    pub fn streams(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
-        self.streams.iter_mut().map(|(id, stream)| (*id, &mut stream.data))
-    }
-
     /// Bytes a stream has yet to send.
     #[must_use]
     pub fn queued(&self, id: u32) -> usize {
