@@ -295,8 +295,8 @@ impl StateCore {
     }
 
     fn start_checkpoint(&mut self) {
-        let kind = if self.stopping { CheckpointKind::WithIndex } else { CheckpointKind::Auto };
-        let Some(checkpoint) = self.machine.store_mut().checkpoint(kind) else {
+        // Also the last one: reading the records that the saved index does not know is faster than saving it once more.
+        let Some(checkpoint) = self.machine.store_mut().checkpoint(CheckpointKind::Auto) else {
             self.phase = Phase::Idle;
             return;
         };
