@@ -289,20 +289,21 @@ impl<T> Connection<T> {
 
     /// Gives a stream up. Nothing more of it is sent, and what comes for it is ignored.
     pub fn reset(&mut self, id: u32, code: ErrorCode) {
-        /// More of them are forgotten.
-        const REMEMBERED: usize = 64;
         if self.forget(id) {
             self.put_reset(id, code);
-            self.reset_lately.push_back(id);
-            if self.reset_lately.len() > REMEMBERED {
-                self.reset_lately.pop_front();
-            }
         }
     }
 
+    /// Tells the other side that a stream is given up, and remembers that for a while.
     pub(crate) fn put_reset(&mut self, id: u32, code: ErrorCode) {
+        /// More of them are forgotten.
+        const REMEMBERED: usize = 64;
         self.out.put(&frame::head(4, kind::RST_STREAM, 0, id));
         self.out.put(&(code as u32).to_be_bytes());
+        self.reset_lately.push_back(id);
+        if self.reset_lately.len() > REMEMBERED {
+            self.reset_lately.pop_front();
+        }
     }
 
     /// Some time has passed: what the other side may do in such a time it may do again.

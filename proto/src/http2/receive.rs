@@ -263,7 +263,6 @@ impl<T: Default> Connection<T> {
         if self.streams.len() >= self.config.streams_max as usize {
             self.idle_frame()?;
             self.put_reset(id, ErrorCode::RefusedStream);
-            self.reset_lately.push_back(id);
             return Ok(HeadersKind::Ignored);
         }
         self.insert(id, T::default(), !end);

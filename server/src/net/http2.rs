@@ -12,7 +12,7 @@ use tonic::Status;
 use crate::api::call::{Message, Replies as ReplySink};
 use crate::api::method::Method;
 use crate::limits;
-use crate::net::calls::{Asking, Call, CallKind, Calls, StreamState, Streaming, frame, prefix};
+use crate::net::calls::{Asking, Call, CallKind, Calls, StreamState, Streaming, UnaryCall, frame, prefix};
 use crate::net::connection::Shared;
 use crate::net::head::{CallHead, Head, Heads};
 use crate::net::keepalive::{Check, Keepalive};
@@ -116,8 +116,11 @@ impl<T: Transport> Http2<T> {
         for read in 0.. {
             self.run_woken();
             self.look_at_time(context, now);
-            let is_blocked = self.send(context, now)?.is_pending();
-            self.begin_waiting(now);
+            let mut is_blocked = self.send(context, now)?.is_pending();
+            // What was sent made room; what begins now must not wait for the next turn, which may never come.
+            while self.begin_waiting(now) && !is_blocked {
+                is_blocked = self.send(context, now)?.is_pending();
+            }
             let is_done = self.has_failed || (self.was_told && self.connection.open_streams() == 0);
             let is_stalled = self.has_failed && now >= self.taken + stall_milliseconds();
             if (is_done && !is_blocked) || is_stalled {
@@ -169,8 +172,9 @@ impl<T: Transport> Http2<T> {
         self.connection.backlog() > limits::REPLY_BYTES_PER_CONNECTION
     }
 
-    /// Begins calls that had to wait.
-    fn begin_waiting(&mut self, now: u64) {
+    /// Begins calls that had to wait; true if there were any.
+    fn begin_waiting(&mut self, now: u64) -> bool {
+        let before = self.waiting.len();
         while !self.is_congested()
             && let Some(stream) = self.waiting.pop_front()
         {
@@ -185,6 +189,7 @@ impl<T: Transport> Http2<T> {
         if self.waiting.is_empty() {
             self.waiting_bytes = 0; // also those of calls that were given up
         }
+        self.waiting.len() < before
     }
 
     /// A whole call: now, or when the client has taken replies.
@@ -192,7 +197,9 @@ impl<T: Transport> Http2<T> {
         if !self.is_congested() {
             return self.ask(stream, head, message, now);
         }
-        if self.waiting_bytes + message.len() > limits::WAITING_CALL_BYTES_MAX {
+        // Calls that were given up count too, until it is their turn: what waits here is bounded whatever the client does.
+        let are_many = self.waiting.len() >= self.shared.http2.streams_max as usize;
+        if are_many || self.waiting_bytes + message.len() > limits::WAITING_CALL_BYTES_MAX {
             let text = "this connection does not take its replies: no more calls are accepted on it";
             return self.refuse(stream, &Status::resource_exhausted(text));
         }
@@ -290,6 +297,7 @@ impl<T: Transport> Http2<T> {
             Head::Refused(status) => self.refuse(stream, &status),
             Head::Malformed => self.connection.reset(stream, ErrorCode::Protocol),
             Head::TooLarge => {
+                self.keepalive.replied();
                 self.connection.send_head(stream, &reply::too_large(), true);
             }
             Head::Plain(head) => {
@@ -301,7 +309,6 @@ impl<T: Transport> Http2<T> {
                 }
             }
         }
-        self.keepalive.replied();
     }
 
     /// The body of a request that is no call: nobody reads it, but it must be as long as was said (section 8.1.1).
@@ -318,6 +325,7 @@ impl<T: Transport> Http2<T> {
         }
         let answer = http::answer(&self.shared.api, &head.method, &head.path);
         self.finish(stream);
+        self.keepalive.replied();
         self.connection.send_head(stream, &reply::plain(&answer), answer.text.is_empty());
         if !answer.text.is_empty() {
             self.connection.send_data(stream, [Bytes::from(answer.text)]);
@@ -413,7 +421,7 @@ impl<T: Transport> Http2<T> {
     fn ask(&mut self, stream: u32, head: CallHead, message: Bytes, now: u64) {
         let Method::Unary(method) = head.method else { return };
         let api = Rc::clone(&self.shared.api);
-        let mut call: crate::net::calls::UnaryCall = Box::pin(api.unary(method, head.metadata, message));
+        let mut call: UnaryCall = Box::pin(api.unary(method, head.metadata, message));
         let waker = self.woken.waker(self.calls.next_slot());
         match call.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(result) => self.reply(stream, result),

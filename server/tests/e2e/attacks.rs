@@ -9,7 +9,7 @@ use revd_proto::etcdserverpb::{PutRequest, RangeRequest};
 use revd_proto::http2::PREFACE;
 use revd_proto::http2::hpack::literal;
 
-use crate::harness::{Client, Server, TempDir, connect, run, wait_until};
+use crate::harness::{Client, Server, run, wait_until, with_server};
 
 const CALM: u32 = 11;
 const FLOW_CONTROL: u32 = 3;
@@ -62,13 +62,6 @@ fn resident(server: &Server) -> u64 {
 async fn is_served(client: &Client) {
     let request = RangeRequest { key: "k".into(), ..RangeRequest::default() };
     client.kv.clone().range(request).await.unwrap();
-}
-
-async fn with_server(test: impl AsyncFnOnce(&Server, &Client)) {
-    let dir = TempDir::new();
-    let server = Server::revd(&dir.path().join("data"), &[]);
-    let client = connect(&server.endpoint()).await;
-    test(&server, &client).await;
 }
 
 #[test]
@@ -133,6 +126,33 @@ fn a_client_that_reads_nothing_is_not_answered_for_ever() {
         println!("{} MB for replies that nobody takes", grown / 1_000_000);
         assert!(grown < 1_200_000_000, "{grown} bytes");
         drop(attackers);
+    }));
+}
+
+/// A client that asks for far more than may wait on a connection, and takes all of it, gets all of it.
+#[test]
+fn calls_that_had_to_wait_are_answered() {
+    run(with_server(async |server, client| {
+        const CALLS: u32 = 200;
+        let value = vec![7; 1_000_000];
+        let request = PutRequest { key: "large".into(), value: value.into(), ..PutRequest::default() };
+        client.kv.clone().put(request).await.unwrap();
+        let message = [&[0, 0, 0, 0, 7][..], &[0x0a, 5], b"large"].concat();
+        let mut stream = attacker(server);
+        // Windows that never have to be opened again.
+        let mut bytes = frame(4, 0, 0, &[&[0, 4][..], &0x7fff_ffff_u32.to_be_bytes()].concat());
+        bytes.extend(frame(8, 0, 0, &0x7fff_0000_u32.to_be_bytes()));
+        for at in 0..CALLS {
+            bytes.extend(frame(1, 4, 1 + 2 * at, &call("/etcdserverpb.KV/Range")));
+            bytes.extend(frame(0, 1, 1 + 2 * at, &message));
+        }
+        stream.write_all(&bytes).unwrap();
+        let (mut received, mut buffer) = (0_u64, vec![0; 1 << 20]);
+        while received < u64::from(CALLS) * 1_000_000 {
+            let read = stream.read(&mut buffer).expect("replies stay away");
+            assert!(read > 0, "closed after {received} bytes");
+            received += read as u64;
+        }
     }));
 }
 

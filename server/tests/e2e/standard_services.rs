@@ -14,14 +14,7 @@ use revd_proto::grpc::reflection::server_reflection_response::MessageResponse;
 use revd_proto::grpc::reflection::{ServerReflectionRequest, ServerReflectionResponse};
 use tonic::Code;
 
-use crate::harness::{Client, Server, TempDir, connect, run};
-
-async fn with_server(test: impl AsyncFnOnce(&Server, &Client)) {
-    let dir = TempDir::new();
-    let server = Server::revd(&dir.path().join("data"), &[]);
-    let client = connect(&server.endpoint()).await;
-    test(&server, &client).await;
-}
+use crate::harness::{Client, Server, TempDir, connect, run, with_server};
 
 #[test]
 fn health_is_serving() {

@@ -14,6 +14,14 @@ pub fn run<T>(test: impl Future<Output = T>) -> T {
     tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(test)
 }
 
+/// Runs a test beside a fresh member and a client of it.
+pub async fn with_server(test: impl AsyncFnOnce(&Server, &Client)) {
+    let dir = TempDir::new();
+    let server = Server::revd(&dir.path().join("data"), &[]);
+    let client = connect(&server.endpoint()).await;
+    test(&server, &client).await;
+}
+
 /// A number from the environment, to make a test longer.
 pub fn from_env(name: &str, default: u64) -> u64 {
     std::env::var(name)
