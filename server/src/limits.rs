@@ -118,7 +118,7 @@ pub const WAITING_CALL_BYTES_MAX: usize = 16 * 1024 * 1024;
 pub const STALL_DEADLINE: Duration = Duration::from_secs(30);
 /// Bytes of requests that came in part, on one core.
 pub const REQUEST_BYTES_PER_CORE_MAX: usize = 256 * 1024 * 1024;
-/// A plain HTTP/1 request must be over within this time.
+/// An HTTP/1 connection without a new request for this long is closed, also in the middle of one.
 pub const HTTP1_DEADLINE: Duration = Duration::from_secs(30);
 /// A silent connection is probed after this time ...
 pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);

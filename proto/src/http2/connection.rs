@@ -207,6 +207,11 @@ impl<T> Connection<T> {
         self.streams.get_mut(&id).map(|stream| &mut stream.data)
     }
 
+    /// Every stream, and what the layer above keeps for it.
+    pub fn streams(&self) -> impl Iterator<Item = (u32, &T)> {
+        self.streams.iter().map(|(id, stream)| (*id, &stream.data))
+    }
+
     /// Streams that are open.
     pub fn open_streams(&self) -> usize {
         self.streams.len()

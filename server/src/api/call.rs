@@ -2,6 +2,7 @@
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
@@ -13,6 +14,9 @@ use crate::limits;
 
 /// One encoded message, in as many pieces as it was made of.
 pub type Message = SmallVec<[Bytes; 2]>;
+
+/// A call with a stream of replies, under way.
+pub type StreamingCall = Pin<Box<dyn Future<Output = Result<(), Status>>>>;
 
 /// What a client sent along with its request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -80,8 +84,17 @@ impl Replies {
 
     /// Sends a message, waiting while too many wait already; false when the client is gone.
     pub async fn send(&self, message: Message) -> bool {
-        let mut message = Some(message);
-        std::future::poll_fn(move |context| {
+        let is_ready = self.ready().await;
+        if is_ready {
+            self.put(message);
+        }
+        is_ready
+    }
+
+    /// Waits until there is room for a message; false when the client is gone. What is made only after this takes no
+    /// memory while the call waits.
+    pub async fn ready(&self) -> bool {
+        std::future::poll_fn(|context| {
             let mut queue = self.0.borrow_mut();
             if queue.closed {
                 return Poll::Ready(false);
@@ -91,15 +104,22 @@ impl Replies {
                 queue.call = Some(context.waker().clone());
                 return Poll::Pending;
             }
-            let message = message.take().expect("polled after it was ready");
-            queue.bytes += length(&message);
-            queue.messages.push_back(message);
-            if let Some(transport) = queue.transport.take() {
-                transport.wake();
-            }
             Poll::Ready(true)
         })
         .await
+    }
+
+    /// Sends a message for which there is room.
+    pub fn put(&self, message: Message) {
+        let mut queue = self.0.borrow_mut();
+        queue.bytes += length(&message);
+        if queue.messages.capacity() == 0 {
+            queue.messages.reserve_exact(1); // most streams never have more
+        }
+        queue.messages.push_back(message);
+        if let Some(transport) = queue.transport.take() {
+            transport.wake();
+        }
     }
 }
 

@@ -20,14 +20,16 @@ pub mod validate;
 mod watch;
 
 use std::future::Future;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::task::Poll;
 
 use bytes::Bytes;
 use revd_engine::mvcc::View;
 use tonic::Status;
 
-use crate::api::call::{Message, Metadata, Replies, Requests, only};
+use crate::api::call::{Message, Metadata, Replies, Requests, StreamingCall, only};
 use crate::api::header::{Identity, with_header};
 use crate::api::lease::LeaseIds;
 use crate::api::method::{Streaming, Unary};
@@ -163,9 +165,9 @@ impl Api {
             Unary::Hash => self.hash(message).await?,
             Unary::HashKv => self.hash_kv(message).await?,
             Unary::Defragment => self.defragment(message).await?,
-            Unary::Lock => Box::pin(self.until_stopped(self.lock(message))).await?,
+            Unary::Lock => Box::pin(self.until_stopped(pin!(self.lock(message)))).await?,
             Unary::Unlock => self.unlock(message).await?,
-            Unary::Campaign => Box::pin(self.until_stopped(self.campaign(message))).await?,
+            Unary::Campaign => Box::pin(self.until_stopped(pin!(self.campaign(message)))).await?,
             Unary::Proclaim => self.proclaim(message).await?,
             Unary::Resign => self.resign(message).await?,
             Unary::Leader => self.leader(message).await?,
@@ -173,48 +175,56 @@ impl Api {
         })
     }
 
-    /// Answers a call with a stream of replies; returns when the call is over.
-    ///
-    /// # Errors
-    /// What the client gets, perhaps after some replies.
-    pub async fn streaming(
+    /// Answers a call with a stream of replies; ready when the call is over. What it fails with is what the client gets,
+    /// perhaps after some replies.
+    #[must_use]
+    pub fn streaming(
         self: Rc<Self>,
         method: Streaming,
         metadata: Metadata,
         mut requests: Box<dyn Requests>,
         replies: Replies,
-    ) -> Result<(), Status> {
-        self.check_leader(metadata)?;
+    ) -> StreamingCall {
+        if let Err(error) = self.check_leader(metadata) {
+            return Box::pin(std::future::ready(Err(error.into())));
+        }
         // Each in a box of its own: thousands of watch streams should not be as large as the largest of these.
         match method {
-            Streaming::Reflection => Box::pin(reflection::serve(requests, &replies)).await,
-            Streaming::Watch => Box::pin(self.until_stopped(self.watch(requests, &replies))).await,
+            Streaming::Watch => {
+                Box::pin(async move { self.until_stopped(pin!(self.watch(requests, &replies))).await })
+            }
             Streaming::LeaseKeepAlive => {
-                Box::pin(self.until_stopped(self.lease_keep_alive(requests, &replies))).await
+                Box::pin(
+                    async move { self.until_stopped(pin!(self.lease_keep_alive(requests, &replies))).await },
+                )
             }
-            Streaming::RangeStream => {
+            Streaming::RangeStream => Box::pin(async move {
                 let message = only(&mut *requests).await?;
-                Ok(Box::pin(self.range_stream(message, &replies)).await?)
-            }
-            Streaming::Observe => {
+                Ok(self.range_stream(message, &replies).await?)
+            }),
+            Streaming::Observe => Box::pin(async move {
                 let message = only(&mut *requests).await?;
-                Box::pin(self.until_stopped(self.observe(message, &replies))).await
-            }
-            Streaming::HealthWatch => {
+                self.until_stopped(pin!(self.observe(message, &replies))).await
+            }),
+            Streaming::HealthWatch => Box::pin(async move {
                 let message = only(&mut *requests).await?;
-                Box::pin(self.until_stopped(health::watch(message, &replies))).await
-            }
+                self.until_stopped(pin!(health::watch(message, &replies))).await
+            }),
+            Streaming::Reflection => Box::pin(async move { reflection::serve(requests, &replies).await }),
         }
     }
 
-    /// Lets a call go on until the member stops.
-    async fn until_stopped<T>(&self, call: impl Future<Output = Result<T, Status>>) -> Result<T, Status> {
+    /// Lets a call go on until the member stops. The call stays where it is: moving it here would take its size twice.
+    async fn until_stopped<T>(
+        &self,
+        mut call: Pin<&mut impl Future<Output = Result<T, Status>>>,
+    ) -> Result<T, Status> {
         let Some(pass) = self.endless.enter(usize::MAX) else { return Err(Error::Stopped.into()) };
-        let stopped = async {
-            std::future::poll_fn(|context| pass.poll_closed(context)).await;
-            Err(Error::Stopped.into())
-        };
-        futures_lite::future::or(call, stopped).await
+        std::future::poll_fn(|context| match call.as_mut().poll(context) {
+            Poll::Pending => pass.poll_closed(context).map(|()| Err(Error::Stopped.into())),
+            ready => ready,
+        })
+        .await
     }
 
     /// Ends calls that would go on for ever.

@@ -220,10 +220,12 @@ impl Api {
                 // The client has nothing more to ask, but still listens.
                 Turn::Request(None) => more_requests = false,
                 Turn::Work => {
-                    while let Some(reply) = stream.take() {
-                        if !replies.send(self.encoded(reply, &mut scratch)).await {
+                    loop {
+                        if !replies.ready().await {
                             return Ok(());
                         }
+                        let Some(reply) = stream.take() else { break };
+                        replies.put(self.encoded(reply, &mut scratch));
                     }
                     if stream.is_behind() {
                         stream.catch_up()?;

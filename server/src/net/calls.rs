@@ -10,7 +10,7 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use slab::Slab;
 use tonic::Status;
 
-use crate::api::call::{Message, ReplyQueue, length};
+use crate::api::call::{Message, ReplyQueue, StreamingCall, length};
 use crate::limits;
 use crate::net::head::{CallHead, PlainHead};
 use crate::net::messages::{Assembly, MessageLimits, RequestQueue};
@@ -22,8 +22,6 @@ const COPY_BYTES_MAX: usize = 4096;
 
 /// A call with one reply, under way.
 pub(super) type UnaryCall = Pin<Box<dyn Future<Output = Result<Message, Status>>>>;
-/// A call with a stream of replies, under way.
-pub(super) type StreamingCall = Pin<Box<dyn Future<Output = Result<(), Status>>>>;
 
 /// What a stream of the connection carries.
 #[derive(Default)]
@@ -42,6 +40,8 @@ pub(super) enum StreamState {
 /// A call whose only message is still on its way.
 pub(super) struct Asking {
     pub head: CallHead,
+    /// By the core's clock in milliseconds; `u64::MAX` for none.
+    pub deadline: u64,
     pub assembly: Assembly,
     pub message: Option<Bytes>,
 }

@@ -76,7 +76,7 @@ pub(super) async fn serve(stream: TcpStream, shared: Rc<Shared>, pass: Pass) {
         // In a box: the task that waits for the first bytes of a silent client need not be as large.
         Box::new(Http2::new(stream, shared)).serve(&pass).await;
     } else {
-        Box::pin(http1::serve(stream, first, shared)).await;
+        Box::pin(http1::serve(stream, first, shared, &pass)).await;
     }
 }
 

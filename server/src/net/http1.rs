@@ -1,8 +1,10 @@
-//! HTTP/1.1 on the client port, by hyper: one request and its reply, then the connection closes.
+//! HTTP/1.1 on the client port, by hyper: requests and replies in turn, until the client is done or silent for long.
 
+use std::cell::Cell;
 use std::convert::Infallible;
+use std::future::Future as _;
 use std::io;
-use std::pin::Pin;
+use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
@@ -19,23 +21,52 @@ use hyper::service::service_fn;
 use crate::api::Api;
 use crate::limits;
 use crate::net::connection::Shared;
-use crate::net::http as plain;
+use crate::net::{deadline, http as plain};
+use crate::xcore::gate::Pass;
 
 /// Bytes read at a time.
 const READ_BYTES: usize = 4096;
 
-/// Answers one request.
-pub(super) async fn serve(stream: TcpStream, first: Vec<u8>, shared: Rc<Shared>) {
+/// Answers requests until the client is gone, says nothing for a while, or the core ends.
+pub(super) async fn serve(stream: TcpStream, first: Vec<u8>, shared: Rc<Shared>, pass: &Pass) {
     let socket = Socket { stream, first: first.into() };
     let api = Rc::clone(&shared.api);
-    let service = service_fn(move |request| answer(Rc::clone(&api), request));
+    let requests = Rc::new(Cell::new(0_u64));
+    let counted = Rc::clone(&requests);
+    let service = service_fn(move |request| {
+        counted.set(counted.get() + 1);
+        answer(Rc::clone(&api), request)
+    });
     let serving = http1::Builder::new()
-        .keep_alive(false)
         .max_buf_size(limits::HEADER_LIST_BYTES_MAX as usize)
         .serve_connection(socket, service);
-    // A client that breaks off has nothing to be told.
-    let serving = async { drop(serving.await) };
-    futures_lite::future::or(serving, glommio::timer::sleep(limits::HTTP1_DEADLINE)).await;
+    let mut serving = pin!(serving);
+    let mut timer = deadline::Timer::default();
+    let (mut seen, mut until) = (0, shared.clock.milliseconds() + silence_milliseconds());
+    let mut is_told = false;
+    std::future::poll_fn(|context| {
+        if !is_told && pass.poll_closed(context).is_ready() {
+            is_told = true;
+            serving.as_mut().graceful_shutdown();
+        }
+        // A client that breaks off has nothing to be told.
+        if serving.as_mut().poll(context).is_ready() {
+            return Poll::Ready(());
+        }
+        let now = shared.clock.milliseconds();
+        if requests.get() != seen {
+            seen = requests.get();
+            until = now + silence_milliseconds();
+        }
+        timer.set(Some(until));
+        timer.poll(context, now);
+        if now >= until { Poll::Ready(()) } else { Poll::Pending }
+    })
+    .await;
+}
+
+fn silence_milliseconds() -> u64 {
+    u64::try_from(limits::HTTP1_DEADLINE.as_millis()).unwrap_or(u64::MAX / 4)
 }
 
 async fn answer(api: Rc<Api>, request: Request<Incoming>) -> Result<Response<WholeBody>, Infallible> {

@@ -118,7 +118,7 @@ impl<T: Transport> Http2<T> {
             self.look_at_time(context, now);
             let mut is_blocked = self.send(context, now)?.is_pending();
             // What was sent made room; what begins now must not wait for the next turn, which may never come.
-            while self.begin_waiting(now) && !is_blocked {
+            while self.begin_waiting() && !is_blocked {
                 is_blocked = self.send(context, now)?.is_pending();
             }
             let is_done = self.has_failed || (self.was_told && self.connection.open_streams() == 0);
@@ -173,7 +173,7 @@ impl<T: Transport> Http2<T> {
     }
 
     /// Begins calls that had to wait; true if there were any.
-    fn begin_waiting(&mut self, now: u64) -> bool {
+    fn begin_waiting(&mut self) -> bool {
         let before = self.waiting.len();
         while !self.is_congested()
             && let Some(stream) = self.waiting.pop_front()
@@ -181,9 +181,9 @@ impl<T: Transport> Http2<T> {
             if let Some(StreamState::Asking(asking)) = self.connection.stream(stream)
                 && let Some(message) = asking.message.take()
             {
-                let head = asking.head;
+                let (head, deadline) = (asking.head, asking.deadline);
                 self.waiting_bytes -= message.len();
-                self.ask(stream, head, message, now);
+                self.ask(stream, head, message, deadline);
             }
         }
         if self.waiting.is_empty() {
@@ -193,9 +193,9 @@ impl<T: Transport> Http2<T> {
     }
 
     /// A whole call: now, or when the client has taken replies.
-    fn ask_in_turn(&mut self, stream: u32, head: CallHead, message: Bytes, now: u64) {
+    fn ask_in_turn(&mut self, stream: u32, head: CallHead, message: Bytes, deadline: u64) {
         if !self.is_congested() {
-            return self.ask(stream, head, message, now);
+            return self.ask(stream, head, message, deadline);
         }
         // Calls that were given up count too, until it is their turn: what waits here is bounded whatever the client does.
         let are_many = self.waiting.len() >= self.shared.http2.streams_max as usize;
@@ -269,7 +269,7 @@ impl<T: Transport> Http2<T> {
                 if kind != HeadersKind::Head {
                     let may_be = self.heads.skip(&block).map_err(|_| BAD_BLOCK)?;
                     match kind {
-                        HeadersKind::Trailers if may_be => self.data(stream, &[], true, now),
+                        HeadersKind::Trailers if may_be => self.data(stream, &[], true),
                         HeadersKind::Trailers => self.connection.reset(stream, ErrorCode::Protocol),
                         _ => {}
                     }
@@ -278,7 +278,7 @@ impl<T: Transport> Http2<T> {
                 let head = self.heads.read(&block).map_err(|_| BAD_BLOCK)?;
                 self.head(stream, head, end, now);
             }
-            Event::Data { stream, data, end } => self.data(stream, data, end, now),
+            Event::Data { stream, data, end } => self.data(stream, data, end),
             Event::Ping => {
                 let has_calls = self.connection.open_streams() > 0;
                 if !self.keepalive.ping(now, has_calls) {
@@ -305,7 +305,7 @@ impl<T: Transport> Http2<T> {
                     *state = StreamState::Plain(Box::new(head));
                 }
                 if end {
-                    self.data(stream, &[], true, now);
+                    self.data(stream, &[], true);
                 }
             }
         }
@@ -334,9 +334,11 @@ impl<T: Transport> Http2<T> {
     }
 
     fn begin(&mut self, stream: u32, head: CallHead, end: bool, now: u64) {
+        let deadline = head.timeout.map_or(u64::MAX, |timeout| now.saturating_add(timeout));
+        self.timer.add(deadline);
         match head.method {
             Method::Unary(_) => {
-                let asking = Asking { head, assembly: Assembly::default(), message: None };
+                let asking = Asking { head, deadline, assembly: Assembly::default(), message: None };
                 if let Some(state) = self.connection.stream(stream) {
                     *state = StreamState::Asking(Box::new(asking));
                 }
@@ -347,7 +349,7 @@ impl<T: Transport> Http2<T> {
                 let incoming = Box::new(Incoming(Rc::clone(&requests)));
                 let call = Rc::clone(&self.shared.api).streaming(method, head.metadata, incoming, sink);
                 let streaming = Streaming {
-                    call: Some(Box::pin(call)),
+                    call: Some(call),
                     replies,
                     requests,
                     assembly: Assembly::default(),
@@ -357,20 +359,18 @@ impl<T: Transport> Http2<T> {
                     result: None,
                 };
                 let kind = CallKind::Streaming(Box::new(streaming));
-                let slot = self.insert(stream, head, kind, now);
+                let slot = self.insert(stream, deadline, kind);
                 if !end {
                     self.run(slot);
                 }
             }
         }
         if end {
-            self.data(stream, &[], true, now);
+            self.data(stream, &[], true);
         }
     }
 
-    fn insert(&mut self, stream: u32, head: CallHead, kind: CallKind, now: u64) -> usize {
-        let deadline = head.timeout.map_or(u64::MAX, |timeout| now.saturating_add(timeout));
-        self.timer.add(deadline);
+    fn insert(&mut self, stream: u32, deadline: u64, kind: CallKind) -> usize {
         let running = self.calls.insert(Call { stream, deadline, kind });
         let slot = running.slot;
         if let Some(state) = self.connection.stream(stream) {
@@ -380,21 +380,23 @@ impl<T: Transport> Http2<T> {
     }
 
     /// Data of a call; `end` when the client has said everything.
-    fn data(&mut self, stream: u32, data: &[u8], end: bool, now: u64) {
+    fn data(&mut self, stream: u32, data: &[u8], end: bool) {
         match self.connection.stream(stream) {
             Some(StreamState::Asking(asking)) => {
-                let Asking { head, assembly, message } = &mut **asking;
+                let Asking { head, deadline, assembly, message } = &mut **asking;
                 let mut is_second = false;
                 let cut = |bytes| is_second |= message.replace(bytes).is_some();
                 let mut result = assembly.add(data, head.gzip, &self.shared.messages, cut);
                 if is_second {
                     result = Err(Status::internal("the call has more than one request message"));
                 }
-                let (head, unfinished) = (*head, !assembly.is_empty());
+                let (head, deadline, unfinished) = (*head, *deadline, !assembly.is_empty());
                 let message = if end { message.take() } else { None };
                 match (result, message) {
                     (Err(status), _) => self.refuse(stream, &status),
-                    (Ok(()), Some(message)) if !unfinished => self.ask_in_turn(stream, head, message, now),
+                    (Ok(()), Some(message)) if !unfinished => {
+                        self.ask_in_turn(stream, head, message, deadline)
+                    }
                     (Ok(()), _) if end => {
                         let text =
                             if unfinished { "unexpected EOF" } else { "the call has no request message" };
@@ -418,7 +420,7 @@ impl<T: Transport> Http2<T> {
     }
 
     /// Carries out a call with one reply: at once if it can be, else when it is woken.
-    fn ask(&mut self, stream: u32, head: CallHead, message: Bytes, now: u64) {
+    fn ask(&mut self, stream: u32, head: CallHead, message: Bytes, deadline: u64) {
         let Method::Unary(method) = head.method else { return };
         let api = Rc::clone(&self.shared.api);
         let mut call: UnaryCall = Box::pin(api.unary(method, head.metadata, message));
@@ -426,7 +428,7 @@ impl<T: Transport> Http2<T> {
         match call.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(result) => self.reply(stream, result),
             Poll::Pending => {
-                self.insert(stream, head, CallKind::Unary(call), now);
+                self.insert(stream, deadline, CallKind::Unary(call));
             }
         }
     }
@@ -538,23 +540,41 @@ impl<T: Transport> Http2<T> {
         }
     }
 
+    /// Ends calls whose time is over, those too whose message is still on its way or waits for its turn.
+    fn end_overdue(&mut self, now: u64) {
+        let due = |(slot, call): (usize, &Call)| (call.deadline <= now).then_some(slot);
+        let slots: Vec<usize> = self.calls.iter().filter_map(due).collect();
+        let status = || Status::deadline_exceeded("context deadline exceeded");
+        for slot in slots {
+            let Some(Call { stream, kind, .. }) = self.calls.get(slot) else { continue };
+            let stream = *stream;
+            match kind {
+                CallKind::Unary(_) => self.refuse(stream, &status()),
+                CallKind::Streaming(_) => self.end(stream, &Err(status())),
+            }
+            self.connection.reset(stream, ErrorCode::Cancel);
+            self.calls.reap();
+        }
+        let mut next = self.calls.iter().map(|(_, call)| call.deadline).min().unwrap_or(u64::MAX);
+        let mut overdue = Vec::new();
+        for (stream, state) in self.connection.streams() {
+            match state {
+                StreamState::Asking(asking) if asking.deadline <= now => overdue.push(stream),
+                StreamState::Asking(asking) => next = next.min(asking.deadline),
+                _ => {}
+            }
+        }
+        for stream in overdue {
+            self.refuse(stream, &status());
+            self.connection.reset(stream, ErrorCode::Cancel);
+        }
+        self.timer.set(Some(next));
+    }
+
     /// Ends calls whose time is over, and looks after silent clients.
     fn look_at_time(&mut self, context: &mut Context<'_>, now: u64) {
         if self.timer.is_due(now) {
-            let due = |(slot, call): (usize, &Call)| (call.deadline <= now).then_some(slot);
-            let slots: Vec<usize> = self.calls.iter().filter_map(due).collect();
-            for slot in slots {
-                let status = Status::deadline_exceeded("context deadline exceeded");
-                let Some(Call { stream, kind, .. }) = self.calls.get(slot) else { continue };
-                let stream = *stream;
-                match kind {
-                    CallKind::Unary(_) => self.refuse(stream, &status),
-                    CallKind::Streaming(_) => self.end(stream, &Err(status)),
-                }
-                self.connection.reset(stream, ErrorCode::Cancel);
-                self.calls.reap();
-            }
-            self.timer.set(self.calls.iter().map(|(_, call)| call.deadline).min());
+            self.end_overdue(now);
         }
         if self.has_failed || self.connection.backlog() >= limits::SEND_BUFFER_BYTES {
             let until = self.taken + stall_milliseconds();

@@ -55,6 +55,9 @@ impl Stream {
     /// Leaves a reply and wakes the call.
     pub(super) fn push(&mut self, reply: Reply) {
         self.held_bytes += reply.held_bytes();
+        if self.outbox.capacity() == 0 {
+            self.outbox.reserve_exact(1); // most streams never have more
+        }
         self.outbox.push_back(reply);
         self.wake();
     }

@@ -199,3 +199,26 @@ fn timeouts_and_compression_of_the_protocol() {
         );
     }));
 }
+
+/// The time of a call counts from its head, also when its message never comes.
+#[test]
+fn a_call_whose_message_stays_away_ends_in_its_time() {
+    run(with_server(async |server, client| {
+        let mut stream = attacker(server);
+        let mut block = call("/etcdserverpb.KV/Range");
+        literal(&mut block, b"grpc-timeout", b"300m", false);
+        stream.write_all(&[frame(1, 4, 1, &block), frame(0, 0, 1, &[0, 0])].concat()).unwrap();
+        let mut said = Vec::new();
+        let mut buffer = [0; 4096];
+        wait_until(
+            Duration::from_secs(20),
+            || {
+                let read = stream.read(&mut buffer).unwrap();
+                said.extend_from_slice(&buffer[..read]);
+                String::from_utf8_lossy(&said).contains("context deadline exceeded")
+            },
+            || "the call's time does not end".to_owned(),
+        );
+        is_served(client).await;
+    }));
+}

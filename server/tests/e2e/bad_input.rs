@@ -183,7 +183,7 @@ fn a_request_that_trickles_in_and_one_that_never_ends() {
         let mut slow = TcpStream::connect(server.address).unwrap();
         let mut unfinished = TcpStream::connect(server.address).unwrap();
         unfinished.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\xff\xff\x01").unwrap();
-        for byte in b"GET /version HTTP/1.1\r\nHost: x\r\n\r\n" {
+        for byte in b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n" {
             slow.write_all(&[*byte]).unwrap();
             let request = RangeRequest { key: "k".into(), ..RangeRequest::default() };
             client.kv.clone().range(request).await.unwrap();

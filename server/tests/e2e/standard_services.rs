@@ -79,7 +79,7 @@ fn reflection_lists_and_describes_everything() {
 
 fn get(server: &Server, request: &str) -> String {
     let mut stream = TcpStream::connect(server.address).unwrap();
-    write!(stream, "{request} HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    write!(stream, "{request} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
     let mut reply = String::new();
     stream.read_to_string(&mut reply).unwrap();
     reply
@@ -123,4 +123,26 @@ fn plain_http_has_version_and_health() {
         );
         assert!(get(server, "GET /nothing").starts_with("HTTP/1.1 404"));
     }));
+}
+
+/// An HTTP/1.1 connection serves one request after the other, and does not keep the server from stopping.
+#[test]
+fn plain_http_connections_stay_open() {
+    run(async {
+        let dir = TempDir::new();
+        let mut server = Server::revd(&dir.path().join("data"), &[]);
+        let mut stream = TcpStream::connect(server.address).unwrap();
+        let mut buffer = [0; 4096];
+        for _ in 0..3 {
+            write!(stream, "GET /health HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+            let mut reply = String::new();
+            while !reply.ends_with(r#"{"health":"true","reason":""}"#) {
+                let read = stream.read(&mut buffer).unwrap();
+                assert!(read > 0, "closed after {reply}");
+                reply.push_str(std::str::from_utf8(&buffer[..read]).unwrap());
+            }
+        }
+        server.stop();
+        assert_eq!(stream.read(&mut buffer).unwrap(), 0, "the connection is left open");
+    });
 }
