@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Third-party clients against revd: Go (etcd's own client), Rust (crate etcd-client), Python (PyPI etcd3), Node (npm etcd3).
+# Third-party clients against revd: Go (etcd's own client), Rust (crate etcd-client), Python (PyPI etcd3), Node (npm etcd3),
+# Java (jetcd over grpc-java).
 #
 #   bench/peers/interop/run.sh [endpoint]     without an endpoint a revd is started on a fresh directory
 #
@@ -51,8 +52,13 @@ node_client() {
     node "$here/check.mjs" "$endpoint"
 }
 
+java_client() {
+    mvn -q -B -f "$here/jetcd/pom.xml" -Dbuild.dir="$work/jetcd" compile exec:java -Dexec.args="$endpoint"
+}
+
 client go go go_client
 client rust cargo rust_client
 client python python3 python_client
 client node node node_client
+client java mvn java_client
 exit $failed
