@@ -1,0 +1,152 @@
+//! From a plan to a result: rounds, progress, where and when.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::clock;
+use crate::plan::Plan;
+use crate::result::{Run, SCHEMA};
+use crate::run::{self, Progress, Surroundings};
+
+/// Around all runs of a program.
+#[derive(Debug, Clone)]
+pub struct Session {
+    /// Says nothing while it works.
+    pub is_quiet: bool,
+    /// Set by Ctrl-C: what was measured until then is kept.
+    pub interrupted: Arc<AtomicBool>,
+}
+
+impl Session {
+    /// Listens for Ctrl-C and the request to end.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn new(is_quiet: bool) -> anyhow::Result<Self> {
+        let interrupted = Arc::new(AtomicBool::new(false));
+        for signal in [signal_hook::consts::SIGINT, signal_hook::consts::SIGTERM] {
+            // The second time the program ends at once.
+            signal_hook::flag::register_conditional_shutdown(signal, 130, Arc::clone(&interrupted))?;
+            signal_hook::flag::register(signal, Arc::clone(&interrupted))?;
+        }
+        Ok(Self { is_quiet, interrupted })
+    }
+
+    /// Whether somebody wants it to end.
+    #[must_use]
+    pub fn is_interrupted(&self) -> bool {
+        self.interrupted.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
+    /// An empty result for a plan.
+    ///
+    /// # Errors
+    /// When the plan makes no sense, or the server does not answer.
+    pub fn begin(&self, plan: &Plan) -> anyhow::Result<Run> {
+        plan.check()?;
+        let version = run::greet(plan)?;
+        let started = humantime::format_rfc3339_seconds(clock::wall()).to_string();
+        Ok(Run {
+            schema: SCHEMA,
+            plan: plan.clone(),
+            server: version,
+            machine: machine(),
+            started,
+            stopped: None,
+            warnings: Vec::new(),
+            violations: Vec::new(),
+            rounds: Vec::new(),
+        })
+    }
+
+    /// One more round of a run; `is_first` prepares the store.
+    ///
+    /// # Errors
+    /// When it cannot begin.
+    pub fn round(&self, run: &mut Run, pids: &[u32]) -> anyhow::Result<()> {
+        let bar = self.bar();
+        let mut last = String::new();
+        let mut show = |what: &str, progress: Progress| {
+            if last != what {
+                what.clone_into(&mut last);
+            }
+            bar.set_position((progress.share * 1000.0).round() as u64);
+            let rate = progress.done as f64 / progress.seconds.max(1e-3);
+            let failed =
+                if progress.failed > 0 { format!(", {} failed", progress.failed) } else { String::new() };
+            let events =
+                if progress.events > 0 { format!(", {} events", progress.events) } else { String::new() };
+            bar.set_message(format!("{what}: {} done, {rate:.0}/s{failed}{events}", progress.done));
+        };
+        let mut around = Surroundings {
+            pids: pids.to_vec(),
+            interrupted: Arc::clone(&self.interrupted),
+            progress: &mut show,
+        };
+        // Watchers that catch up need their history again each time; for others one preparation is enough.
+        let catches_up = run.plan.watch.as_ref().is_some_and(|watch| watch.from_start);
+        let mut plan = run.plan.clone();
+        if !run.rounds.is_empty() && !catches_up {
+            plan.preload = false;
+        }
+        let revision = run::preload(&plan, &mut around).context("preparing the store")?;
+        let outcome = run::round(&run.plan, revision, &mut around)?;
+        bar.finish_and_clear();
+        run.rounds.push(outcome.round);
+        for warning in outcome.warnings {
+            if !run.warnings.contains(&warning) {
+                run.warnings.push(warning);
+            }
+        }
+        run.violations.extend(outcome.violations);
+        run.stopped = run.stopped.take().or(outcome.stopped);
+        Ok(())
+    }
+
+    /// All rounds of a plan.
+    ///
+    /// # Errors
+    /// When it cannot begin.
+    pub fn run(&self, plan: &Plan, rounds: usize, pids: &[u32]) -> anyhow::Result<Run> {
+        let mut run = self.begin(plan)?;
+        for _ in 0..rounds.max(1) {
+            if run.stopped.is_none() && !self.is_interrupted() {
+                self.round(&mut run, pids)?;
+            }
+        }
+        Ok(run)
+    }
+
+    fn bar(&self) -> ProgressBar {
+        if self.is_quiet {
+            return ProgressBar::hidden();
+        }
+        let bar = ProgressBar::new(1000);
+        let style = ProgressStyle::with_template("{spinner} [{bar:30}] {msg}");
+        bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "));
+        bar.enable_steady_tick(Duration::from_millis(200));
+        bar
+    }
+}
+
+/// Processor, cores, memory and kernel, in words.
+#[must_use]
+pub fn machine() -> String {
+    let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
+    let value = |text: &str, word: &str| {
+        let line = text.lines().find_map(|line| line.strip_prefix(word))?.to_owned();
+        Some(line.trim_start_matches([':', ' ', '\t']).trim().to_owned())
+    };
+    let processor =
+        value(&read("/proc/cpuinfo"), "model name").unwrap_or_else(|| "processor unknown".to_owned());
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let memory = value(&read("/proc/meminfo"), "MemTotal")
+        .and_then(|text| text.split(' ').next()?.parse::<f64>().ok())
+        .unwrap_or(0.0);
+    let kernel = read("/proc/sys/kernel/osrelease");
+    format!("{processor}, {cores} cores, {:.0} GiB, Linux {}", memory / 1048576.0, kernel.trim())
+}

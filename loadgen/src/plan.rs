@@ -1,0 +1,320 @@
+//! What a run does: the same description from the command line, from a suite's TOML, and in every result.
+
+use serde::{Deserialize, Serialize};
+
+use crate::arrivals::Shape;
+use crate::keys::{Keys, Size};
+
+/// One run against one server or cluster.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct Plan {
+    /// What it is called in tables.
+    pub name: String,
+    /// Where the servers are.
+    pub endpoints: Vec<String>,
+    /// Connections.
+    pub conns: usize,
+    /// Callers, each with one call at a time. In an open loop: calls under way at most.
+    pub clients: usize,
+    /// Threads of the generator.
+    pub threads: usize,
+    /// What callers do, by weight.
+    pub ops: Vec<Op>,
+    /// Which keys.
+    pub keys: Keys,
+    /// How long values are, in bytes.
+    pub val_size: Size,
+    /// Write every key once before.
+    pub preload: bool,
+    /// Calls a second, by the clock; none: each caller calls again when it has its answer.
+    pub rate: Option<f64>,
+    /// How the rate goes.
+    pub arrivals: Shape,
+    /// Calls in all; none: as long as the run lasts.
+    pub total: Option<u64>,
+    /// Seconds that count.
+    pub duration: f64,
+    /// Seconds before that, which do not.
+    pub warmup: f64,
+    /// Who watches meanwhile.
+    pub watch: Option<WatchPlan>,
+    /// Seconds after which a call is given up.
+    pub timeout: f64,
+    /// Same keys, values and arrivals for the same seed.
+    pub seed: u64,
+}
+
+impl Default for Plan {
+    fn default() -> Self {
+        Self {
+            name: String::new(),
+            endpoints: vec!["127.0.0.1:2379".to_owned()],
+            conns: 1,
+            clients: 1,
+            threads: 1,
+            ops: Vec::new(),
+            keys: Keys::default(),
+            val_size: Size { min: 256, max: 256 },
+            preload: false,
+            rate: None,
+            arrivals: Shape::Constant,
+            total: None,
+            duration: 10.0,
+            warmup: 1.0,
+            watch: None,
+            timeout: 30.0,
+            seed: 1,
+        }
+    }
+}
+
+/// Something that callers do.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub struct Op {
+    /// What.
+    #[serde(flatten)]
+    pub kind: OpKind,
+    /// How often, compared with the others.
+    #[serde(default = "one")]
+    pub weight: u32,
+    /// Other keys than those of the plan.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keys: Option<Keys>,
+    /// Other values.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub val_size: Option<Size>,
+    /// What it is called in tables, if not by its kind.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub name: Option<String>,
+}
+
+fn one() -> u32 {
+    1
+}
+
+impl Op {
+    /// Once as often as others.
+    #[must_use]
+    pub fn new(kind: OpKind) -> Self {
+        Self { kind, weight: 1, keys: None, val_size: None, name: None }
+    }
+
+    /// What it is called.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.name.as_deref().unwrap_or_else(|| self.kind.name())
+    }
+}
+
+/// The things that callers can do.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "kebab-case", rename_all_fields = "kebab-case")]
+pub enum OpKind {
+    /// Writes a key.
+    Put {
+        /// Asks for what was there before.
+        #[serde(default)]
+        prev_kv: bool,
+    },
+    /// Reads a key.
+    Get {
+        /// From what the member has, without asking the others.
+        #[serde(default)]
+        serializable: bool,
+    },
+    /// Reads many keys.
+    Range(RangeOp),
+    /// Writes a key if it is still as the caller knows it, and reads it otherwise: what Kubernetes does for each update.
+    Cas,
+    /// Writes several keys in one transaction.
+    Txn {
+        /// How many.
+        puts: usize,
+    },
+    /// Removes a key.
+    Delete,
+    /// A new lease.
+    LeaseGrant {
+        /// Its seconds.
+        ttl: i64,
+    },
+    /// Keeps a lease of the caller's own alive, on a stream of its own.
+    LeaseKeepAlive {
+        /// Its seconds.
+        ttl: i64,
+    },
+    /// Leases with a key each that nobody keeps alive: from when each is due to the event that says that its key is gone.
+    LeaseExpiry {
+        /// Their seconds.
+        ttl: i64,
+    },
+    /// Takes a lock and gives it back.
+    Lock {
+        /// How many locks there are.
+        locks: u64,
+    },
+}
+
+/// A read of many keys.
+#[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default, rename_all = "kebab-case")]
+pub struct RangeOp {
+    /// Keys at most; 0 for all under the prefix.
+    pub limit: i64,
+    /// Leaves values out.
+    pub keys_only: bool,
+    /// Only asks how many there are.
+    pub count_only: bool,
+    /// From what the member has, without asking the others.
+    pub serializable: bool,
+    /// All keys of the prefix, page by page at one revision: one list.
+    pub paginate: bool,
+    /// By the streaming call.
+    pub stream: bool,
+    /// From this key to before that one (only this one if that is empty), instead of the plan's keys.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub between: Option<(String, String)>,
+}
+
+impl OpKind {
+    /// What it is called.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Put { .. } => "put",
+            Self::Get { .. } => "get",
+            Self::Range(_) => "range",
+            Self::Cas => "cas",
+            Self::Txn { .. } => "txn",
+            Self::Delete => "delete",
+            Self::LeaseGrant { .. } => "lease-grant",
+            Self::LeaseKeepAlive { .. } => "lease-keepalive",
+            Self::LeaseExpiry { .. } => "lease-expiry",
+            Self::Lock { .. } => "lock",
+        }
+    }
+
+    /// Whether it finds nothing to do without keys.
+    #[must_use]
+    pub fn reads(&self) -> bool {
+        matches!(self, Self::Get { .. } | Self::Range(_) | Self::Delete)
+    }
+}
+
+/// Watchers, and what is measured of them.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
+pub struct WatchPlan {
+    /// Watchers in all.
+    pub watchers: usize,
+    /// Streams they are on.
+    pub streams: usize,
+    /// Connections those are on.
+    pub conns: usize,
+    /// Keys that are watched, each by as many; 0: every watcher watches the whole prefix.
+    pub keys: u64,
+    /// Asks for what was there before.
+    pub prev_kv: bool,
+    /// From before the preload on: how long it takes to catch up.
+    pub from_start: bool,
+    /// Milliseconds that each stream waits before it reads again: slow watchers.
+    pub slow: u64,
+}
+
+impl Default for WatchPlan {
+    fn default() -> Self {
+        Self { watchers: 1, streams: 1, conns: 1, keys: 0, prev_kv: false, from_start: false, slow: 0 }
+    }
+}
+
+impl Plan {
+    /// Finds what makes no sense.
+    ///
+    /// # Errors
+    /// What, with which value, and what to do.
+    pub fn check(&self) -> anyhow::Result<()> {
+        use anyhow::ensure;
+        let name = &self.name;
+        ensure!(!self.endpoints.is_empty(), "{name}: no endpoint; give one with --endpoints");
+        ensure!(self.conns > 0 && self.clients > 0, "{name}: --conns and --clients must be at least 1");
+        ensure!(self.threads > 0 && self.threads <= 256, "{name}: --threads must be 1 to 256");
+        ensure!(
+            self.clients <= 1 << 24,
+            "{name}: --clients {} is too many (at most {})",
+            self.clients,
+            1 << 24
+        );
+        if let Some(rate) = self.rate {
+            ensure!(
+                rate.is_finite() && rate > 0.0 && rate <= 1e8,
+                "{name}: --rate {rate} is no rate: calls a second, above 0 and at most 100,000,000"
+            );
+        }
+        let times = [("duration", self.duration), ("warmup", self.warmup), ("timeout", self.timeout)];
+        for (what, seconds) in times {
+            ensure!(
+                seconds.is_finite() && (0.0..=1e6).contains(&seconds),
+                "{name}: --{what} of {seconds} s makes no sense"
+            );
+        }
+        ensure!(
+            self.total.is_some() || self.duration > 0.0,
+            "{name}: neither --total nor --duration says when it ends"
+        );
+        ensure!(self.keys.count > 0, "{name}: there must be at least one key");
+        let watches = self.watch.is_some();
+        ensure!(!self.ops.is_empty() || watches, "{name}: there is nothing to do: no op and no watch");
+        ensure!(self.ops.is_empty() || self.ops.iter().any(|op| op.weight > 0), "{name}: all weights are 0");
+        if let Some(watch) = &self.watch {
+            ensure!(
+                watch.watchers >= watch.streams && watch.streams >= watch.conns && watch.conns > 0,
+                "{name}: {} watchers on {} streams over {} connections: each needs at least one of the former",
+                watch.watchers,
+                watch.streams,
+                watch.conns
+            );
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn plans_go_through_toml_unchanged() {
+        let plan = Plan {
+            name: "mixed".to_owned(),
+            ops: vec![
+                Op { weight: 3, ..Op::new(OpKind::Range(RangeOp { limit: 10, ..RangeOp::default() })) },
+                Op::new(OpKind::Cas),
+            ],
+            watch: Some(WatchPlan::default()),
+            rate: Some(1000.0),
+            ..Plan::default()
+        };
+        let text = toml::to_string(&plan).unwrap();
+        assert_eq!(toml::from_str::<Plan>(&text).unwrap(), plan, "{text}");
+        plan.check().unwrap();
+    }
+
+    #[test]
+    fn what_makes_no_sense_is_named() {
+        let good = Plan { ops: vec![Op::new(OpKind::Cas)], ..Plan::default() };
+        good.check().unwrap();
+        for (bad, word) in [
+            (Plan { rate: Some(-5.0), ..good.clone() }, "--rate -5"),
+            (Plan { rate: Some(f64::NAN), ..good.clone() }, "--rate NaN"),
+            (Plan { clients: 0, ..good.clone() }, "--clients"),
+            (Plan { ops: Vec::new(), ..good.clone() }, "nothing to do"),
+            (Plan { duration: 0.0, ..good.clone() }, "when it ends"),
+            (Plan { watch: Some(WatchPlan { conns: 5, ..WatchPlan::default() }), ..good }, "connections"),
+        ] {
+            let error = bad.check().unwrap_err().to_string();
+            assert!(error.contains(word), "{error}");
+        }
+    }
+}

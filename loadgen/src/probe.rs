@@ -1,0 +1,95 @@
+//! Single questions to a server, waiting for the answer: its version, its revision, a checksum.
+
+use std::time::Duration;
+
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use crate::clock;
+use crate::record::SECOND;
+use crate::wire::fields::{bytes, number, revision};
+use crate::wire::head::Failure;
+use crate::wire::{Client, Method, Sink};
+
+/// How long a server has for an answer.
+const PATIENCE: u64 = 10 * SECOND;
+
+/// What a server says of itself.
+#[derive(Debug, Clone)]
+pub struct Status {
+    /// Of etcd, or of what it stands in for.
+    pub version: String,
+    /// The newest revision.
+    pub revision: i64,
+}
+
+/// An answer that is waited for.
+#[derive(Debug, Default)]
+struct Answer {
+    body: Vec<u8>,
+    outcome: Option<Result<(), Failure>>,
+}
+
+impl Sink for Answer {
+    fn message(&mut self, _token: u32, body: &[u8]) {
+        self.body = body.to_vec();
+    }
+
+    fn end(&mut self, _token: u32, outcome: Result<(), Failure>) {
+        self.outcome = Some(outcome);
+    }
+
+    fn reset(&mut self, _stream: u32, code: u32) {
+        self.outcome.get_or_insert(Err(Failure(format!("the server reset the stream (code {code})"))));
+    }
+}
+
+/// Asks one thing.
+///
+/// # Errors
+/// When the server cannot be reached, does not answer, or answers with an error.
+pub fn ask(endpoint: &str, method: Method, body: &[u8]) -> anyhow::Result<Vec<u8>> {
+    let mut client = Client::connect(endpoint, Duration::from_secs(5))?;
+    anyhow::ensure!(client.call(method, 0, body).is_some(), "{endpoint} allows no calls");
+    let (mut answer, mut buffer) = (Answer::default(), vec![0; 64 * 1024]);
+    let until = clock::nanos() + PATIENCE;
+    loop {
+        let is_sent = client.flush()?;
+        while client.read(&mut buffer, &mut answer)? {}
+        if let Some(outcome) = answer.outcome {
+            return outcome
+                .map(|()| answer.body)
+                .map_err(|Failure(what)| anyhow::anyhow!("{endpoint}: {what}"));
+        }
+        let now = clock::nanos();
+        anyhow::ensure!(
+            now < until,
+            "{endpoint} did not answer {} in {} s",
+            method.path(),
+            PATIENCE / SECOND
+        );
+        let mut flags = PollFlags::IN;
+        flags.set(PollFlags::OUT, !is_sent);
+        let timeout = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
+        match poll(&mut [PollFd::new(&client, flags)], Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(error.into()),
+        }
+    }
+}
+
+/// Version and revision of a server.
+///
+/// # Errors
+/// As [`ask`].
+pub fn status(endpoint: &str) -> anyhow::Result<Status> {
+    let body = ask(endpoint, Method::Status, &[])?;
+    Ok(Status { version: String::from_utf8_lossy(bytes(&body, 2)).into_owned(), revision: revision(&body) })
+}
+
+/// The checksum of all keys at the newest revision.
+///
+/// # Errors
+/// As [`ask`].
+pub fn hash_kv(endpoint: &str) -> anyhow::Result<i64> {
+    Ok(number(&ask(endpoint, Method::HashKv, &[])?, 2))
+}

@@ -1,0 +1,288 @@
+//! The report: one page that holds everything it shows, opens without a network, and takes the reader's light or dark.
+
+use std::fmt::Write as _;
+
+use crate::report::svg::{Axis, Chart, Scale, Series, escaped};
+use crate::report::{amount, bytes, time};
+use crate::result::{OpResult, Run, median};
+use crate::run::WATCH_NAME;
+use crate::versus::Comparison;
+
+/// How it looks.
+const STYLE: &str = include_str!("page.css");
+/// Percentiles that are drawn, as shares.
+const STEPS_PER_NINE: i32 = 12;
+
+/// A run, and what it is called where several are shown.
+#[derive(Clone, Copy)]
+pub struct Labelled<'r> {
+    /// The server's name.
+    pub label: &'r str,
+    /// What was measured.
+    pub run: &'r Run,
+}
+
+const TIME: Axis = Axis { label: "time", scale: Scale::Log, show: time };
+const PERCENTILE: Axis = Axis { label: "percentile", scale: Scale::Percentile, show: percentile };
+const SECONDS: Axis = Axis { label: "seconds into the run", scale: Scale::Linear, show: seconds };
+const RATE: Axis = Axis { label: "a second", scale: Scale::Linear, show: amount };
+const CORES: Axis = Axis { label: "cores", scale: Scale::Linear, show: cores };
+const MEMORY: Axis = Axis { label: "bytes", scale: Scale::Linear, show: bytes };
+
+fn percentile(share: f64) -> String {
+    let text = format!("{:.5}", share * 100.0);
+    format!("p{}", text.trim_end_matches('0').trim_end_matches('.'))
+}
+
+fn seconds(figure: f64) -> String {
+    format!("{figure:.0} s")
+}
+
+fn cores(figure: f64) -> String {
+    format!("{figure:.1}")
+}
+
+/// The whole page.
+#[must_use]
+pub fn page(title: &str, runs: &[Labelled<'_>], comparisons: &[Comparison]) -> String {
+    let mut out = format!(
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{0}</title>\n\
+         <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<style>\n{STYLE}</style></head><body>\n<h1>{0}</h1>\n",
+        escaped(title)
+    );
+    if let Some(first) = runs.first() {
+        let _ = writeln!(out, "<p>{} · {}</p>", escaped(&first.run.machine), escaped(&first.run.started));
+    }
+    if !comparisons.is_empty() {
+        out += &compared(comparisons);
+    }
+    let mut names: Vec<&str> = Vec::new();
+    for labelled in runs {
+        let name = labelled.run.plan.name.as_str();
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    for name in names {
+        let group: Vec<_> = runs.iter().filter(|labelled| labelled.run.plan.name == name).copied().collect();
+        out += &scenario(name, &group);
+    }
+    out += "</body></html>\n";
+    out
+}
+
+/// The table of ratios.
+fn compared(comparisons: &[Comparison]) -> String {
+    let mut out = "<div class=\"wide\"><table><tr><th></th><th></th>".to_owned();
+    let labels = &comparisons[0].labels;
+    let _ = write!(
+        out,
+        "<th>{}</th><th>{}</th><th>ratio</th><th>spread</th></tr>",
+        escaped(&labels.0),
+        escaped(&labels.1)
+    );
+    for row in comparisons {
+        let class = if row.is_better() {
+            "good"
+        } else if row.is_worse() {
+            "bad"
+        } else {
+            ""
+        };
+        let _ = write!(
+            out,
+            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"{class}\">{:.3}</td><td>{:.3} to {:.3}</td></tr>",
+            escaped(&row.what),
+            escaped(row.figure.name()),
+            row.figure.show(row.a),
+            row.figure.show(row.b),
+            row.ratio,
+            row.least,
+            row.most
+        );
+    }
+    out += "</table></div>\n";
+    out
+}
+
+fn scenario(name: &str, group: &[Labelled<'_>]) -> String {
+    let mut out = format!("<h2>{}</h2>\n", escaped(name));
+    let plan = &group[0].run.plan;
+    let load = match (plan.rate, plan.total) {
+        (Some(rate), _) => {
+            format!("open loop, {} a second ({:?})", amount(rate), plan.arrivals).to_lowercase()
+        }
+        (None, Some(total)) => format!("closed loop, {} calls", amount(total as f64)),
+        (None, None) => format!("closed loop, {} s", plan.duration),
+    };
+    let _ = writeln!(
+        out,
+        "<p>{load} · {} callers on {} connections · values of {} bytes · {} keys, {}</p>",
+        plan.clients,
+        plan.conns,
+        plan.val_size,
+        amount(plan.keys.count as f64),
+        escaped(&String::from(plan.keys.order))
+    );
+    for labelled in group {
+        let run = labelled.run;
+        for text in run.violations.iter().chain(&run.stopped) {
+            let _ = writeln!(out, "<p class=\"wrong\">{}: {}</p>", escaped(labelled.label), escaped(text));
+        }
+        for text in &run.warnings {
+            let _ = writeln!(out, "<p>{}: {}</p>", escaped(labelled.label), escaped(text));
+        }
+    }
+    out += &table(group);
+    out += "<div class=\"charts\">\n";
+    charts(group).iter().for_each(|chart| out += &chart.draw());
+    out += "</div>\n";
+    let text = toml::to_string(plan).unwrap_or_default();
+    let _ = writeln!(out, "<details><summary>the plan</summary><pre>{}</pre></details>", escaped(&text));
+    out
+}
+
+fn table(group: &[Labelled<'_>]) -> String {
+    let head = [
+        "",
+        "server",
+        "count",
+        "a second",
+        "p50",
+        "p90",
+        "p99",
+        "p99.9",
+        "p99.99",
+        "max",
+        "failed",
+        "server CPU",
+    ];
+    let mut out = "<div class=\"wide\"><table><tr>".to_owned();
+    head.iter().for_each(|word| out += &format!("<th>{word}</th>"));
+    out += "</tr>\n";
+    for labelled in group {
+        let run = labelled.run;
+        let costs: Vec<f64> =
+            run.rounds.iter().filter_map(|round| Some(round.cost.as_ref()?.cpu_us_per_op)).collect();
+        for name in run.op_names() {
+            let middle = |of: fn(&OpResult) -> f64| median(run.op(name).map(of));
+            let failed: u64 = run.op(name).flat_map(|op| op.errors.values()).sum();
+            let cost = if costs.is_empty() { "-".to_owned() } else { time(median(costs.iter().copied())) };
+            let figures = [
+                amount(run.op(name).map(|op| op.count).sum::<u64>() as f64),
+                amount(middle(|op| op.rate)),
+                time(middle(|op| op.latency.p50)),
+                time(middle(|op| op.latency.p90)),
+                time(middle(|op| op.latency.p99)),
+                time(middle(|op| op.latency.p999)),
+                time(middle(|op| op.latency.p9999)),
+                time(middle(|op| op.latency.max)),
+                failed.to_string(),
+                cost,
+            ];
+            let server = format!("{} ({})", labelled.label, run.server);
+            let _ = write!(out, "<tr><td>{}</td><td>{}</td>", escaped(name), escaped(&server));
+            figures.iter().for_each(|figure| out += &format!("<td>{figure}</td>"));
+            out += "</tr>\n";
+        }
+    }
+    out += "</table></div>\n";
+    out
+}
+
+/// The charts of a scenario: several servers are told apart by colour, several operations have charts of their own then.
+fn charts(group: &[Labelled<'_>]) -> Vec<Chart> {
+    let names = group[0].run.op_names();
+    let mut charts = Vec::new();
+    let together = group.len() == 1;
+    let sets: Vec<Vec<&str>> =
+        if together { vec![names.clone()] } else { names.iter().map(|name| vec![*name]).collect() };
+    for set in &sets {
+        let title = if together { String::new() } else { format!("{}: ", set[0]) };
+        let draw = |what: &str, x: Axis, y: Axis, of: &dyn Fn(&OpResult) -> Vec<(f64, f64)>| {
+            let mut series = Vec::new();
+            for (number, labelled) in group.iter().enumerate() {
+                for (op_number, name) in set.iter().enumerate() {
+                    let Some(op) = labelled.run.op(name).last() else { continue };
+                    let colour = if together { op_number } else { number };
+                    let name = if together { (*name).to_owned() } else { labelled.label.to_owned() };
+                    series.push(Series { name, colour, is_dashed: colour >= 6, points: of(op) });
+                }
+            }
+            Chart { title: format!("{title}{what}"), x, y, series, are_bars: false }
+        };
+        charts.push(draw("latency by percentile", PERCENTILE, TIME, &percentiles));
+        charts.push(draw("p99 over time", SECONDS, TIME, &|op| by_second(op, |second| second.p99)));
+        charts.push(draw("how many a second", SECONDS, RATE, &|op| {
+            by_second(op, |second| second.count as f64)
+        }));
+        if set.contains(&WATCH_NAME) {
+            charts.push(delays(group));
+        }
+    }
+    let server = |what: &str, y: Axis, of: fn(&(f64, u64)) -> f64| {
+        let series = group.iter().enumerate().filter_map(|(number, labelled)| {
+            let seconds = &labelled.run.rounds.last()?.server_seconds;
+            let points: Vec<_> =
+                seconds.iter().enumerate().map(|(at, second)| (at as f64 + 1.0, of(second))).collect();
+            let name = labelled.label.to_owned();
+            (points.len() > 1).then_some(Series { name, colour: number, is_dashed: false, points })
+        });
+        Chart { title: what.to_owned(), x: SECONDS, y, series: series.collect(), are_bars: false }
+    };
+    for chart in [
+        server("CPU of the server", CORES, |second| second.0),
+        server("memory of the server", MEMORY, |second| second.1 as f64),
+    ] {
+        if !chart.series.is_empty() {
+            charts.push(chart);
+        }
+    }
+    charts
+}
+
+fn percentiles(op: &OpResult) -> Vec<(f64, f64)> {
+    let Ok(samples) = op.latency.samples() else { return Vec::new() };
+    if samples.is_empty() {
+        return Vec::new();
+    }
+    let nines = (samples.len() as f64).log10().min(6.0);
+    let steps =
+        (0..).map(|step| f64::from(step) / f64::from(STEPS_PER_NINE)).take_while(|nine| *nine <= nines);
+    let shares = steps.map(|nine| 1.0 - 10_f64.powf(-nine));
+    shares.map(|share| (share, samples.value_at_quantile(share) as f64 / 1e3)).collect()
+}
+
+fn by_second(op: &OpResult, of: fn(&crate::result::Second) -> f64) -> Vec<(f64, f64)> {
+    // The last second is not whole.
+    let whole = op.seconds.len().saturating_sub(1).max(1);
+    op.seconds.iter().take(whole).enumerate().map(|(at, second)| (at as f64 + 1.0, of(second))).collect()
+}
+
+/// How delays of watchers are spread.
+fn delays(group: &[Labelled<'_>]) -> Chart {
+    let mut series = Vec::new();
+    for (number, labelled) in group.iter().enumerate() {
+        let Some(samples) = labelled.run.op(WATCH_NAME).last().and_then(|op| op.latency.samples().ok())
+        else {
+            continue;
+        };
+        let all = samples.len().max(1) as f64;
+        let first = samples.min().max(1_000) as f64;
+        let mut points = Vec::new();
+        let (mut last, mut at) = (0, first);
+        // Ten bars for each power of ten.
+        while last < samples.len() && points.len() < 200 {
+            let next = at * 10_f64.powf(0.1);
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "a positive time")]
+            let upto = samples.count_between(0, next as u64);
+            points.push((at / 1e3, upto.saturating_sub(last) as f64 / all * 100.0));
+            (last, at) = (upto.max(last), next);
+        }
+        points.push((at / 1e3, 0.0));
+        series.push(Series { name: labelled.label.to_owned(), colour: number, is_dashed: false, points });
+    }
+    let share = Axis { label: "% of events", scale: Scale::Linear, show: |share| format!("{share:.0} %") };
+    let delay = Axis { label: "from the write to the event", scale: Scale::Log, show: time };
+    Chart { title: "delay of events".to_owned(), x: delay, y: share, series, are_bars: true }
+}

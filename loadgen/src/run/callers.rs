@@ -1,0 +1,256 @@
+//! Callers of one thread, and what answers do to them. No socket is touched here.
+
+use crate::plan::Plan;
+use crate::record::{Record, histogram};
+use crate::run::watchers::Watchers;
+use crate::scenario::{Source, Verdict};
+use crate::wire::fields;
+use crate::wire::head::Failure;
+use crate::wire::{Method, Sink};
+use hdrhistogram::Histogram;
+
+/// Tokens of watch streams have this bit.
+pub(super) const WATCH: u32 = 1 << 31;
+
+/// Somebody who calls and waits.
+#[derive(Debug, Default)]
+pub(super) struct Caller {
+    pub(super) client: usize,
+    pub(super) op: usize,
+    pub(super) is_busy: bool,
+    /// When its operation was meant to begin, and when it did.
+    pub(super) intended: u64,
+    pub(super) begun: u64,
+    /// When the call under way was sent.
+    pub(super) asked: u64,
+    /// The stream of the call under way; 0 for none.
+    pub(super) stream: u32,
+    /// A stream that it keeps.
+    pub(super) held: u32,
+    is_on_held: bool,
+    /// What the messages so far meant.
+    verdict: Option<Verdict>,
+    /// The newest revision it has seen.
+    revision: i64,
+}
+
+impl Caller {
+    /// On this connection, and with nothing to do.
+    pub(super) fn new(client: usize) -> Self {
+        Self { client, ..Self::default() }
+    }
+
+    /// It has asked something.
+    pub(super) fn asks(&mut self, method: Method, stream: u32, now: u64) {
+        self.is_on_held = method.is_held();
+        if self.is_on_held {
+            self.held = stream
+        } else {
+            self.stream = stream
+        }
+        self.asked = now;
+        self.verdict = None;
+    }
+}
+
+/// Everything of a thread but its sockets.
+pub(super) struct Callers {
+    pub(super) callers: Vec<Caller>,
+    /// Those who have nothing to do.
+    pub(super) idle: Vec<u32>,
+    /// Those whose operation needs another call.
+    pub(super) again: Vec<u32>,
+    pub(super) busy: usize,
+    pub(super) source: Source,
+    pub(super) watchers: Watchers,
+    /// One for each operation, and the last for watchers.
+    pub(super) records: Vec<Record>,
+    /// How late calls were sent that could have been sent in time.
+    pub(super) late: Histogram<u64>,
+    /// What counts was meant to begin from here on, and before there.
+    pub(super) counts_from: u64,
+    pub(super) counts_until: u64,
+    /// Events that watchers should get for what was confirmed.
+    pub(super) expected: u64,
+    /// Calls whose outcome is not known, and may have changed something.
+    pub(super) unknown: u64,
+    pub(super) violations: Vec<String>,
+    pub(super) done: u64,
+    pub(super) failed: u64,
+    pub(super) last_error: String,
+    /// The time of this turn.
+    pub(super) now: u64,
+    /// The connection whose turn it is.
+    pub(super) client: usize,
+}
+
+/// More of them say nothing new.
+const VIOLATIONS_MAX: usize = 10;
+
+impl Callers {
+    pub(super) fn new(plan: &Plan, source: Source, watch_name: &str) -> Self {
+        let names = plan.ops.iter().map(|op| op.name()).chain([watch_name]);
+        Self {
+            callers: Vec::new(),
+            idle: Vec::new(),
+            again: Vec::new(),
+            busy: 0,
+            source,
+            watchers: Watchers::new(plan),
+            records: names.map(Record::new).collect(),
+            late: histogram(),
+            counts_from: u64::MAX,
+            counts_until: u64::MAX,
+            expected: 0,
+            unknown: 0,
+            violations: Vec::new(),
+            done: 0,
+            failed: 0,
+            last_error: String::new(),
+            now: 0,
+            client: 0,
+        }
+    }
+
+    fn counts(&self, intended: u64) -> bool {
+        (self.counts_from..self.counts_until).contains(&intended)
+    }
+
+    fn measured(&mut self, caller: usize) {
+        let Caller { op, intended, begun, .. } = self.callers[caller];
+        self.done += 1;
+        if self.counts(intended) {
+            let (latency, service) = (self.now.saturating_sub(intended), self.now.saturating_sub(begun));
+            self.records[op].add(latency, service, self.now.saturating_sub(self.counts_from));
+        }
+    }
+
+    /// What the caller was doing has failed.
+    pub(super) fn fail(&mut self, caller: usize, what: &str) {
+        let Caller { op, intended, .. } = self.callers[caller];
+        if !self.callers[caller].is_busy {
+            return;
+        }
+        self.failed += 1;
+        self.unknown += 1;
+        what.clone_into(&mut self.last_error);
+        self.source.op(op).failed(u32::try_from(caller).unwrap_or(u32::MAX));
+        if self.counts(intended) {
+            self.records[op].fail(what, self.now.saturating_sub(self.counts_from));
+        }
+        self.rest(caller);
+    }
+
+    fn rest(&mut self, caller: usize) {
+        self.callers[caller].is_busy = false;
+        self.callers[caller].stream = 0;
+        self.busy -= 1;
+        self.idle.push(u32::try_from(caller).unwrap_or(u32::MAX));
+    }
+
+    /// A call was answered.
+    fn answered(&mut self, caller: usize, verdict: Verdict) {
+        let op = self.callers[caller].op;
+        self.callers[caller].stream = 0;
+        self.expected += self.source.op(op).confirmed();
+        let token = u32::try_from(caller).unwrap_or(u32::MAX);
+        match verdict {
+            Verdict::Done => {
+                self.measured(caller);
+                self.rest(caller);
+            }
+            Verdict::DoneMore => {
+                self.measured(caller);
+                self.again.push(token);
+            }
+            Verdict::Silent => self.rest(caller),
+            Verdict::More => self.again.push(token),
+            Verdict::Conflict => {
+                if self.counts(self.callers[caller].intended) {
+                    self.records[op].conflicts += 1;
+                }
+                self.again.push(token);
+            }
+            Verdict::Prepared => {
+                (self.callers[caller].intended, self.callers[caller].begun) = (self.now, self.now);
+                self.again.push(token);
+            }
+            Verdict::Failed(what) => {
+                self.note(format!("{}: {what}", self.records[op].name));
+                self.fail(caller, what);
+            }
+        }
+    }
+
+    /// Something that must not be.
+    fn note(&mut self, what: String) {
+        if self.violations.len() < VIOLATIONS_MAX {
+            self.violations.push(what);
+        }
+    }
+
+    /// A caller never sees the store go back: each reply's revision is at least that of the one before.
+    fn check_revision(&mut self, caller: usize, body: &[u8]) {
+        let (revision, seen) = (fields::revision(body), self.callers[caller].revision);
+        if revision < seen {
+            self.note(format!("a reply of revision {revision} came behind one of {seen}"));
+        }
+        self.callers[caller].revision = revision.max(seen);
+    }
+}
+
+impl Sink for Callers {
+    fn message(&mut self, token: u32, body: &[u8]) {
+        if token & WATCH != 0 {
+            let stream = (token & !WATCH) as usize;
+            let Self { watchers, source, records, now, counts_from, .. } = self;
+            let last = records.len() - 1;
+            return watchers.message(stream, body, *now, source, |(op, delay)| {
+                // By when the write was meant to begin.
+                if now.saturating_sub(delay) >= *counts_from || op.is_some() {
+                    let at = now.saturating_sub(*counts_from);
+                    records[op.unwrap_or(last)].add(delay, delay, at);
+                }
+            });
+        }
+        let caller = token as usize;
+        self.check_revision(caller, body);
+        let op = self.callers[caller].op;
+        self.source.op(op).replied_at(self.now);
+        let verdict = self.source.op(op).reply(token, body);
+        if self.callers[caller].is_on_held {
+            self.answered(caller, verdict);
+        } else {
+            self.callers[caller].verdict = Some(verdict);
+        }
+    }
+
+    fn end(&mut self, token: u32, outcome: Result<(), Failure>) {
+        if token & WATCH != 0 {
+            let why = outcome.err().map_or_else(|| "it ended".to_owned(), |failure| failure.0);
+            self.watchers.broken.get_or_insert(format!("a watch stream is gone: {why}"));
+            return;
+        }
+        let caller = token as usize;
+        if self.callers[caller].is_on_held {
+            self.callers[caller].held = 0;
+        }
+        match (outcome, self.callers[caller].verdict.take()) {
+            (Ok(()), Some(verdict)) => self.answered(caller, verdict),
+            (Ok(()), None) => self.fail(caller, "the call ended without a reply"),
+            (Err(Failure(what)), _) => self.fail(caller, &what),
+        }
+    }
+
+    fn reset(&mut self, stream: u32, code: u32) {
+        let client = self.client;
+        let of =
+            |caller: &Caller| caller.client == client && (caller.stream == stream || caller.held == stream);
+        if let Some(caller) = self.callers.iter().position(of) {
+            if self.callers[caller].held == stream {
+                self.callers[caller].held = 0;
+            }
+            self.fail(caller, &format!("the server reset the stream (code {code})"));
+        }
+    }
+}

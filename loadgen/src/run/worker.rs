@@ -1,0 +1,565 @@
+//! One thread of a run: its connections, its clock, its callers. A turn sends what is due, reads what has come, and waits
+//! for the next of either.
+
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use hdrhistogram::Histogram;
+use rustix::event::Timespec;
+use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
+
+use crate::arrivals::Arrivals;
+use crate::clock;
+use crate::plan::{OpKind, Plan};
+use crate::record::{Record, SECOND};
+use crate::run::Shared;
+use crate::run::callers::{Caller, Callers, WATCH};
+use crate::run::watchers::{create, create_for_leases};
+use crate::scenario::{Ask, Source};
+use crate::wire::{Client, Method};
+
+/// Bytes read at a time.
+const READ_BYTES: usize = 256 * 1024;
+/// Nobody waits longer for anything, to look at what others have decided.
+const TURN_MAX: u64 = 50_000_000;
+/// A connection that was lost is tried again this often, so long.
+const RECONNECT_INTERVAL: u64 = 200_000_000;
+const RECONNECT_PATIENCE: u64 = 5 * SECOND;
+/// After the last call, what is on its way has this long.
+const DRAIN: u64 = 10 * SECOND;
+
+/// A connection, or none when it was lost.
+struct Link {
+    endpoint: String,
+    client: Option<Client>,
+    /// Waits for the socket to take more.
+    is_blocked: bool,
+    is_dirty: bool,
+    lost_at: u64,
+    try_at: u64,
+    /// Slow watchers read again then.
+    rests_until: u64,
+    is_watch: bool,
+}
+
+/// What a thread brings back.
+pub(super) struct Report {
+    pub(super) records: Vec<Record>,
+    pub(super) late: Histogram<u64>,
+    pub(super) violations: Vec<String>,
+    /// The share of its time in which the thread had work.
+    pub(super) busy: f64,
+    /// CPU nanoseconds of what counts.
+    pub(super) cpu: u64,
+    pub(super) expected: u64,
+    pub(super) unknown: u64,
+    pub(super) delivered: u64,
+    /// Watchers behind, or leases that did not end, when time was up.
+    pub(super) missing: u64,
+    /// When the last answer of what counts came.
+    pub(super) ended: u64,
+}
+
+/// A thread.
+pub(super) struct Worker {
+    plan: Plan,
+    thread: usize,
+    shared: Arc<Shared>,
+    epoll: OwnedFd,
+    links: Vec<Link>,
+    callers: Callers,
+    arrivals: Option<Arrivals>,
+    /// Calls this thread may still begin.
+    left: u64,
+    /// Arrivals had to wait for a caller in the last turn.
+    was_full: bool,
+    /// Calls that a connection had no stream for.
+    blocked: Vec<(u32, Method, Vec<u8>)>,
+    body: Vec<u8>,
+    swept: u64,
+    reported: (u64, u64, u64),
+    start_revision: i64,
+    /// CPU time and time when what counts began.
+    meter: (u64, u64),
+    is_metered: bool,
+}
+
+/// This thread's share of something.
+fn share(all: u64, thread: usize, threads: usize) -> u64 {
+    all / threads as u64 + u64::from((thread as u64) < all % threads as u64)
+}
+
+fn share_of(all: usize, thread: usize, threads: usize) -> usize {
+    usize::try_from(share(all as u64, thread, threads)).unwrap_or(0)
+}
+
+impl Worker {
+    /// Connects.
+    ///
+    /// # Errors
+    /// When an endpoint cannot be reached.
+    pub(super) fn new(
+        plan: &Plan,
+        thread: usize,
+        shared: &Arc<Shared>,
+        start_revision: i64,
+    ) -> anyhow::Result<Self> {
+        let source = Source::new(plan, thread);
+        let mut worker = Self {
+            epoll: epoll::create(CreateFlags::CLOEXEC).context("making an epoll instance")?,
+            links: Vec::new(),
+            callers: Callers::new(plan, source, super::WATCH_NAME),
+            arrivals: None,
+            left: plan.total.map_or(u64::MAX, |total| share(total, thread, plan.threads)),
+            was_full: false,
+            blocked: Vec::new(),
+            body: Vec::new(),
+            swept: 0,
+            reported: (0, 0, 0),
+            plan: plan.clone(),
+            thread,
+            shared: Arc::clone(shared),
+            start_revision,
+            meter: (0, 0),
+            is_metered: false,
+        };
+        let conns = share_of(plan.conns.max(plan.threads), thread, plan.threads);
+        for number in 0..conns {
+            worker.connect(number * plan.threads + thread, false)?;
+        }
+        if !plan.ops.is_empty() {
+            for number in 0..share_of(plan.clients, thread, plan.threads).max(1) {
+                worker.callers.callers.push(Caller::new(number % conns));
+                worker.callers.idle.push(u32::try_from(number).context("too many callers")?);
+            }
+        }
+        Ok(worker)
+    }
+
+    fn connect(&mut self, number: usize, is_watch: bool) -> anyhow::Result<()> {
+        let endpoint = &self.plan.endpoints[number % self.plan.endpoints.len()];
+        let client = Client::connect(endpoint, Duration::from_secs(5))?;
+        let data = EventData::new_u64(self.links.len() as u64);
+        epoll::add(&self.epoll, &client, data, EventFlags::IN)?;
+        self.links.push(Link {
+            endpoint: endpoint.clone(),
+            client: Some(client),
+            is_blocked: false,
+            is_dirty: true,
+            lost_at: 0,
+            try_at: 0,
+            rests_until: 0,
+            is_watch,
+        });
+        Ok(())
+    }
+
+    /// Everything from opening watchers to the last answer.
+    pub(super) fn run(mut self) -> anyhow::Result<Report> {
+        let catches_up = self.plan.watch.as_ref().is_some_and(|watch| watch.from_start);
+        if !catches_up {
+            self.open_watchers()?;
+            while !self.callers.watchers.are_ready() && !self.is_stopped() {
+                self.turn(TURN_MAX)?;
+            }
+        }
+        self.shared.ready.fetch_add(1, Relaxed);
+        while self.shared.start.load(Relaxed) == 0 && !self.is_stopped() {
+            self.turn(1_000_000)?;
+        }
+        let start = self.shared.start.load(Relaxed);
+        let warmup = nanos(self.plan.warmup);
+        let length = warmup + nanos(self.plan.duration);
+        let until = if self.plan.total.is_some() { u64::MAX } else { start.saturating_add(length) };
+        self.callers.counts_from = start.saturating_add(warmup);
+        self.callers.counts_until = until;
+        if let Some(rate) = self.plan.rate {
+            let rate = rate / self.plan.threads as f64;
+            let offset = self.thread as f64 / self.plan.threads as f64;
+            let seed = self.plan.seed ^ (self.thread as u64) << 32;
+            self.arrivals = Some(Arrivals::new(self.plan.arrivals, rate, start, length, offset, seed));
+        }
+        if catches_up {
+            self.open_watchers()?;
+        }
+        self.meter = (clock::thread_cpu(), clock::nanos());
+        self.traffic(until)?;
+        let (cpu, time) = (clock::thread_cpu() - self.meter.0, clock::nanos() - self.meter.1);
+        self.drain()?;
+        Ok(self.report(cpu, cpu as f64 / time.max(1) as f64))
+    }
+
+    fn is_stopped(&self) -> bool {
+        self.shared.is_stopped() || self.callers.watchers.broken.is_some()
+    }
+
+    fn open_watchers(&mut self) -> anyhow::Result<()> {
+        let (thread, threads) = (self.thread, self.plan.threads);
+        let now = clock::nanos();
+        if let Some(watch) = self.plan.watch.clone() {
+            let first = self.links.len();
+            let conns = share_of(watch.conns, thread, threads);
+            let streams = share_of(watch.streams, thread, threads);
+            for number in 0..conns.max(usize::from(streams > 0)) {
+                self.connect(number * threads + thread, true)?;
+            }
+            let conns = self.links.len() - first;
+            for number in 0..streams {
+                let global = number * threads + thread;
+                let requests = (global..watch.watchers)
+                    .step_by(watch.streams)
+                    .map(|watcher| create(&self.plan, &watch, watcher, self.start_revision));
+                let token = WATCH | u32::try_from(number).context("too many streams")?;
+                let link = &mut self.links[first + number % conns];
+                let client = link.client.as_mut().context("the connection is lost")?;
+                self.callers.watchers.open(client, token, now, requests)?;
+                link.is_dirty = true;
+            }
+        }
+        if self.plan.ops.iter().any(|op| matches!(op.kind, OpKind::LeaseExpiry { .. })) {
+            let request = create_for_leases(&self.plan, thread);
+            let token = WATCH | u32::try_from(self.callers.watchers.streams()).context("too many streams")?;
+            let client = self.links[0].client.as_mut().context("the connection is lost")?;
+            self.callers.watchers.open(client, token, now, std::iter::once(request))?;
+            self.links[0].is_dirty = true;
+        }
+        Ok(())
+    }
+
+    fn traffic(&mut self, until: u64) -> anyhow::Result<()> {
+        loop {
+            let now = clock::nanos();
+            self.callers.now = now;
+            if now >= self.callers.counts_from && !self.is_metered {
+                self.is_metered = true;
+                self.meter = (clock::thread_cpu(), now);
+            }
+            let is_over = now >= until || (self.left == 0 && self.callers.busy == 0);
+            let has_caught_up = self.plan.ops.is_empty()
+                && self.plan.watch.as_ref().is_some_and(|watch| watch.from_start)
+                && self.callers.watchers.behind() == 0;
+            if is_over || has_caught_up || self.is_stopped() {
+                return Ok(());
+            }
+            self.issue(now, until);
+            let next = match &self.arrivals {
+                Some(arrivals) if !self.was_full && self.left > 0 => {
+                    arrivals.next().saturating_sub(clock::nanos())
+                }
+                _ => TURN_MAX,
+            };
+            self.turn(next.min(TURN_MAX).min(until.saturating_sub(now)))?;
+        }
+    }
+
+    /// Begins what is due.
+    fn issue(&mut self, now: u64, until: u64) {
+        let Some(arrivals) = &mut self.arrivals else {
+            // Closed loop: whoever has nothing to do does something.
+            let idle = std::mem::take(&mut self.callers.idle);
+            for caller in idle {
+                if self.left > 0 && self.can_call(caller) {
+                    self.begin(caller, now, now);
+                } else {
+                    self.callers.idle.push(caller);
+                }
+            }
+            return;
+        };
+        let mut next = arrivals.next();
+        let was_full = std::mem::take(&mut self.was_full);
+        while next <= now && next < until && self.left > 0 {
+            let Some(caller) = self.take_idle() else {
+                self.was_full = true;
+                return;
+            };
+            if !was_full {
+                self.callers.late += now.saturating_sub(next).max(1);
+            }
+            self.begin(caller, next, now);
+            let Some(arrivals) = &mut self.arrivals else { return };
+            arrivals.advance();
+            next = arrivals.next();
+        }
+    }
+
+    fn take_idle(&mut self) -> Option<u32> {
+        let at = (0..self.callers.idle.len()).rev().find(|at| self.can_call(self.callers.idle[*at]))?;
+        Some(self.callers.idle.swap_remove(at))
+    }
+
+    fn can_call(&self, caller: u32) -> bool {
+        self.links[self.callers.callers[caller as usize].client].client.is_some()
+    }
+
+    fn begin(&mut self, caller: u32, intended: u64, now: u64) {
+        self.left -= 1;
+        self.callers.busy += 1;
+        let op = self.callers.source.choose();
+        let state = &mut self.callers.callers[caller as usize];
+        (state.op, state.is_busy, state.intended, state.begun) = (op, true, intended, now);
+        self.ask(caller, now);
+    }
+
+    /// Makes the next call of a caller's operation.
+    fn ask(&mut self, caller: u32, now: u64) {
+        let state = &self.callers.callers[caller as usize];
+        let mut body = std::mem::take(&mut self.body);
+        body.clear();
+        let ask = Ask { caller, intended: state.intended, body: &mut body };
+        let method = self.callers.source.op(state.op).request(ask);
+        if !self.send(caller, method, &body, now) {
+            self.blocked.push((caller, method, body.clone()));
+        }
+        self.body = body;
+    }
+
+    /// Sends a call; false when the connection has no stream for it.
+    fn send(&mut self, caller: u32, method: Method, body: &[u8], now: u64) -> bool {
+        let state = &mut self.callers.callers[caller as usize];
+        let link = &mut self.links[state.client];
+        let Some(client) = &mut link.client else {
+            self.callers.fail(caller as usize, "the connection is lost");
+            return true;
+        };
+        let stream = if !method.is_held() {
+            client.call(method, caller, body)
+        } else if state.held != 0 {
+            client.say(state.held, body);
+            Some(state.held)
+        } else {
+            let opened = client.open(method, caller);
+            opened.inspect(|stream| client.say(*stream, body))
+        };
+        let Some(stream) = stream else { return false };
+        link.is_dirty = true;
+        state.asks(method, stream, now);
+        true
+    }
+
+    /// Sends, waits for at most `patience` nanoseconds, reads.
+    fn turn(&mut self, patience: u64) -> anyhow::Result<()> {
+        self.flush();
+        let mut events = [Event { flags: EventFlags::empty(), data: EventData::new_u64(0) }; 256];
+        let nanos = i64::try_from(patience % SECOND).unwrap_or(0);
+        let timeout = Timespec { tv_sec: i64::try_from(patience / SECOND).unwrap_or(0), tv_nsec: nanos };
+        let ready = match epoll::wait(&self.epoll, &mut events[..], Some(&timeout)) {
+            Ok(ready) => ready,
+            Err(rustix::io::Errno::INTR) => 0,
+            Err(error) => return Err(error).context("waiting for connections"),
+        };
+        self.callers.now = clock::nanos();
+        for event in &events[..ready] {
+            let (flags, data) = (event.flags, event.data);
+            let link = usize::try_from(data.u64()).unwrap_or(usize::MAX);
+            if flags.contains(EventFlags::OUT) {
+                self.links[link].is_dirty = true;
+            }
+            if flags.intersects(EventFlags::IN | EventFlags::HUP | EventFlags::ERR) {
+                self.read(link);
+            }
+        }
+        let now = self.callers.now;
+        while !self.callers.again.is_empty() {
+            for caller in std::mem::take(&mut self.callers.again) {
+                self.ask(caller, now);
+            }
+        }
+        for (caller, method, body) in std::mem::take(&mut self.blocked) {
+            if !self.send(caller, method, &body, now) {
+                self.blocked.push((caller, method, body));
+            }
+        }
+        if now >= self.swept + SECOND / 10 {
+            self.swept = now;
+            self.sweep(now);
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, number: usize) {
+        thread_local! {
+            static BUFFER: std::cell::RefCell<Vec<u8>> = std::cell::RefCell::new(vec![0; READ_BYTES]);
+        }
+        let link = &mut self.links[number];
+        let Some(client) = &mut link.client else { return };
+        self.callers.client = number;
+        let result = BUFFER.with_borrow_mut(|buffer| client.read(buffer, &mut self.callers));
+        link.is_dirty = true; // credit for what was read
+        if let Err(error) = result {
+            return self.lose(number, &error);
+        }
+        let slow = self.plan.watch.as_ref().map_or(0, |watch| watch.slow);
+        if slow > 0 && link.is_watch {
+            link.rests_until = self.callers.now + slow * 1_000_000;
+            self.listen(number);
+        }
+    }
+
+    /// Tells the system what this connection waits for.
+    fn listen(&mut self, number: usize) {
+        let link = &self.links[number];
+        let Some(client) = &link.client else { return };
+        let mut flags = if link.rests_until == 0 { EventFlags::IN } else { EventFlags::empty() };
+        flags.set(EventFlags::OUT, link.is_blocked);
+        let _ = epoll::modify(&self.epoll, client, EventData::new_u64(number as u64), flags);
+    }
+
+    fn flush(&mut self) {
+        for number in 0..self.links.len() {
+            let link = &mut self.links[number];
+            if !std::mem::take(&mut link.is_dirty) {
+                continue;
+            }
+            let Some(client) = &mut link.client else { continue };
+            match client.flush() {
+                Ok(is_done) if is_done == link.is_blocked => {
+                    link.is_blocked = !is_done;
+                    self.listen(number);
+                }
+                Ok(_) => {}
+                Err(error) => self.lose(number, &error),
+            }
+        }
+    }
+
+    /// A connection is gone: everything on it fails, and is not tried again.
+    fn lose(&mut self, number: usize, error: &io::Error) {
+        let link = &mut self.links[number];
+        let Some(client) = link.client.take() else { return };
+        let _ = epoll::delete(&self.epoll, &client);
+        (link.lost_at, link.try_at) = (self.callers.now, self.callers.now);
+        link.is_blocked = false;
+        let what = format!("connection lost: {error}");
+        if link.is_watch {
+            self.callers.watchers.broken.get_or_insert(format!("watchers: {what}"));
+        }
+        for caller in 0..self.callers.callers.len() {
+            if self.callers.callers[caller].client == number {
+                self.callers.callers[caller].held = 0;
+                self.callers.fail(caller, &what);
+            }
+        }
+        let callers = &self.callers.callers;
+        self.blocked.retain(|(caller, ..)| callers[*caller as usize].client != number);
+        self.callers.again.retain(|caller| callers[*caller as usize].client != number);
+    }
+
+    /// Now and then: calls that take too long, connections that are lost, slow watchers, news for the progress line.
+    fn sweep(&mut self, now: u64) {
+        let timeout = nanos(self.plan.timeout);
+        for caller in 0..self.callers.callers.len() {
+            let Caller { is_busy, asked, client, stream, held, .. } = self.callers.callers[caller];
+            if is_busy && asked.saturating_add(timeout) < now {
+                if let Some(client) = &mut self.links[client].client {
+                    client.cancel(if stream != 0 { stream } else { held });
+                }
+                self.callers.callers[caller].held = 0;
+                self.callers.fail(caller, "no answer in time");
+                self.blocked.retain(|(blocked, ..)| *blocked as usize != caller);
+            }
+        }
+        for number in 0..self.links.len() {
+            self.try_again(number, now);
+            if self.links[number].rests_until != 0 && self.links[number].rests_until <= now {
+                self.links[number].rests_until = 0;
+                self.listen(number);
+            }
+        }
+        let counts = (self.callers.done, self.callers.failed, self.callers.watchers.delivered);
+        self.shared.done.fetch_add(counts.0 - self.reported.0, Relaxed);
+        self.shared.failed.fetch_add(counts.1 - self.reported.1, Relaxed);
+        self.shared.events.fetch_add(counts.2 - self.reported.2, Relaxed);
+        self.reported = counts;
+    }
+
+    fn try_again(&mut self, number: usize, now: u64) {
+        let link = &mut self.links[number];
+        if link.client.is_some() || link.is_watch || now < link.try_at {
+            return;
+        }
+        link.try_at = now + RECONNECT_INTERVAL;
+        match Client::connect(&link.endpoint, Duration::from_millis(100)) {
+            Ok(client) => {
+                let data = EventData::new_u64(number as u64);
+                if epoll::add(&self.epoll, &client, data, EventFlags::IN).is_ok() {
+                    link.client = Some(client);
+                    link.is_dirty = true;
+                }
+            }
+            Err(error) if now > link.lost_at + RECONNECT_PATIENCE => self.shared.stop(&format!("{error:#}")),
+            Err(_) => {}
+        }
+    }
+
+    /// Waits for what is on its way.
+    fn drain(&mut self) -> anyhow::Result<()> {
+        let mut give_up = clock::nanos() + DRAIN;
+        let longest = self.plan.ops.iter().map(|op| match op.kind {
+            OpKind::LeaseExpiry { ttl } => u64::try_from(ttl).unwrap_or(0) * SECOND,
+            _ => 0,
+        });
+        give_up += longest.max().unwrap_or(0);
+        let mut delivered = self.callers.watchers.delivered;
+        self.shared.confirm(self.callers.expected, self.callers.unknown);
+        self.shared.confirmed.fetch_add(1, Relaxed);
+        while clock::nanos() < give_up && !self.is_stopped() {
+            let waits = self.callers.busy > 0
+                || self.callers.source.waiting() > 0
+                || self.callers.watchers.behind() > 0
+                || (self.plan.watch.is_some() && !self.shared.is_all_delivered());
+            if !waits {
+                break;
+            }
+            let confirmed = (self.callers.expected, self.callers.unknown);
+            self.turn(TURN_MAX / 10)?;
+            self.shared.confirm(self.callers.expected - confirmed.0, self.callers.unknown - confirmed.1);
+            self.callers.now = clock::nanos();
+            self.sweep(self.callers.now);
+            if self.callers.watchers.delivered > delivered {
+                delivered = self.callers.watchers.delivered;
+                give_up = give_up.max(clock::nanos() + DRAIN); // they come, if slowly
+            }
+        }
+        self.sweep(clock::nanos());
+        Ok(())
+    }
+
+    fn report(mut self, cpu: u64, busy: f64) -> Report {
+        let missing = self.callers.source.waiting() + self.callers.watchers.behind() as u64;
+        if let Some(broken) = self.callers.watchers.broken.take() {
+            self.shared.stop(&broken);
+        }
+        for caller in 0..self.callers.callers.len() {
+            self.callers.fail(caller, "no answer before the run ended");
+        }
+        let mut violations = std::mem::take(&mut self.callers.violations);
+        violations.append(&mut self.callers.watchers.violations);
+        Report {
+            late: self.callers.late,
+            violations,
+            busy,
+            cpu,
+            expected: self.callers.expected,
+            unknown: self.callers.unknown,
+            delivered: self.callers.watchers.delivered,
+            missing,
+            ended: self.callers.now,
+            records: self.callers.records,
+        }
+    }
+}
+
+/// Seconds in nanoseconds.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "checked with the plan: short, not negative"
+)]
+pub(super) fn nanos(seconds: f64) -> u64 {
+    (seconds * 1e9) as u64
+}

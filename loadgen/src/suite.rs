@@ -1,0 +1,135 @@
+//! Suites: scenarios in a TOML file, each a preset with changes.
+
+use std::path::Path;
+
+use anyhow::Context as _;
+use serde::Deserialize;
+use toml::{Table, Value};
+
+use crate::plan::Plan;
+use crate::presets;
+
+/// A file.
+#[derive(Debug, Clone, Deserialize)]
+#[serde(deny_unknown_fields, rename_all = "kebab-case")]
+pub struct Suite {
+    /// What it is called.
+    #[serde(default)]
+    pub name: String,
+    /// Rounds of each scenario.
+    #[serde(default)]
+    pub rounds: Option<usize>,
+    /// When a comparison with an earlier result fails.
+    #[serde(default)]
+    pub fail_if: Vec<String>,
+    /// Fields of all plans.
+    #[serde(default)]
+    defaults: Table,
+    /// One after the other.
+    #[serde(default, rename = "scenario")]
+    scenarios: Vec<Table>,
+}
+
+impl Suite {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// With its name, and what is wrong in it.
+    pub fn read(path: &Path) -> anyhow::Result<Self> {
+        let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
+        let suite: Self = toml::from_str(&text).with_context(|| format!("{} is no suite", path.display()))?;
+        anyhow::ensure!(!suite.scenarios.is_empty(), "{} has no [[scenario]]", path.display());
+        Ok(suite)
+    }
+
+    /// The plans of its scenarios.
+    ///
+    /// # Errors
+    /// With the scenario, and what is wrong with it.
+    pub fn plans(&self) -> anyhow::Result<Vec<Plan>> {
+        let mut plans: Vec<Plan> = Vec::new();
+        for (at, scenario) in self.scenarios.iter().enumerate() {
+            let plan = self.plan(scenario).with_context(|| format!("scenario {}", at + 1))?;
+            anyhow::ensure!(
+                plans.iter().all(|known| known.name != plan.name),
+                "two scenarios are called `{}`: give one another name",
+                plan.name
+            );
+            plans.push(plan);
+        }
+        Ok(plans)
+    }
+
+    fn plan(&self, scenario: &Table) -> anyhow::Result<Plan> {
+        let mut own = scenario.clone();
+        let base = match own.remove("preset") {
+            Some(Value::String(name)) => presets::preset(&name)?,
+            None => Plan { name: "unnamed".to_owned(), ..Plan::default() },
+            Some(other) => anyhow::bail!("preset = {other} is no name of a scenario"),
+        };
+        let mut table = Table::try_from(&base).context("writing the preset")?;
+        merge(&mut table, &self.defaults);
+        merge(&mut table, &own);
+        let plan: Plan = table.try_into()?;
+        plan.check()?;
+        Ok(plan)
+    }
+}
+
+/// Puts the values of one table over those of another; tables inside are merged too.
+fn merge(into: &mut Table, from: &Table) {
+    for (name, value) in from {
+        match (into.get_mut(name), value) {
+            (Some(Value::Table(into)), Value::Table(from)) => merge(into, from),
+            _ => {
+                into.insert(name.clone(), value.clone());
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn plans(text: &str) -> anyhow::Result<Vec<Plan>> {
+        toml::from_str::<Suite>(text)?.plans()
+    }
+
+    #[test]
+    fn presets_defaults_and_own_values_come_in_this_order() {
+        let plans = plans(
+            r#"
+            [defaults]
+            duration = 3.0
+            keys = { count = 77 }
+            [[scenario]]
+            preset = "watch-fanout"
+            watch = { watchers = 500 }
+            [[scenario]]
+            name = "own"
+            clients = 7
+            ops = [{ op = "get", serializable = true, weight = 3 }, { op = "txn", puts = 5 }]
+            "#,
+        )
+        .unwrap();
+        let watch = plans[0].watch.as_ref().unwrap();
+        assert_eq!((watch.watchers, watch.streams, plans[0].duration), (500, 100, 3.0));
+        assert_eq!((plans[1].clients, plans[1].keys.count, plans[1].ops.len()), (7, 77, 2));
+        assert_eq!(plans[1].ops[0].weight, 3);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named() {
+        for (text, word) in [
+            ("[[scenario]]\npreset = \"putt\"", "putt"),
+            ("[[scenario]]\npreset = \"put\"\nclientz = 3", "clientz"),
+            ("[[scenario]]\npreset = \"put\"\nclients = 0", "--clients"),
+            ("[[scenario]]\npreset = \"put\"\n[[scenario]]\npreset = \"put\"", "two scenarios"),
+            ("[[scenario]]\nname = \"a\"\nops = [{ op = \"fly\" }]", "fly"),
+        ] {
+            let error = format!("{:#}", plans(text).unwrap_err());
+            assert!(error.contains(word), "{error}");
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! Two servers side by side: started alike, measured in turns, compared round by round.
+
+use crate::compare::Figure;
+use crate::measure::Session;
+use crate::plan::Plan;
+use crate::result::{Run, median};
+use crate::servers::{Servers, Spec};
+
+/// A figure of both.
+#[derive(Debug, Clone)]
+pub struct Comparison {
+    /// Scenario and operation.
+    pub what: String,
+    /// Which figure.
+    pub figure: Figure,
+    /// What the two are called.
+    pub labels: (String, String),
+    /// The middle of the first's rounds.
+    pub a: f64,
+    /// The middle of the second's.
+    pub b: f64,
+    /// First by second: the middle of the rounds.
+    pub ratio: f64,
+    /// The least of all rounds.
+    pub least: f64,
+    /// The most.
+    pub most: f64,
+}
+
+impl Comparison {
+    /// The first is better in every round.
+    #[must_use]
+    pub fn is_better(&self) -> bool {
+        if self.figure.is_better_large() { self.least > 1.0 } else { self.most < 1.0 }
+    }
+
+    /// The first is worse in every round.
+    #[must_use]
+    pub fn is_worse(&self) -> bool {
+        if self.figure.is_better_large() { self.most < 1.0 } else { self.least > 1.0 }
+    }
+}
+
+/// Both results of each plan, first and second.
+pub type Pairs = Vec<(Run, Run)>;
+
+/// Runs plans against two servers in turns: in even rounds the first begins, in odd ones the second. What was measured
+/// until something went wrong is kept, and why it did.
+///
+/// # Errors
+/// When a server does not start.
+pub fn run(
+    session: &Session,
+    specs: (&Spec, &Spec),
+    plans: &[Plan],
+    rounds: usize,
+    mut after: impl FnMut(&Run, &Run),
+) -> anyhow::Result<(Pairs, Option<anyhow::Error>)> {
+    let (a, b) = (Servers::start(specs.0)?, Servers::start(specs.1)?);
+    let mut pairs = Vec::new();
+    for plan in plans {
+        match pair(session, plan, (&a, &b), rounds) {
+            Ok((first, second)) => {
+                after(&first, &second);
+                pairs.push((first, second));
+            }
+            Err(error) => return Ok((pairs, Some(error.context(format!("scenario {}", plan.name))))),
+        }
+        if session.is_interrupted() {
+            return Ok((pairs, Some(anyhow::anyhow!("interrupted"))));
+        }
+    }
+    Ok((pairs, None))
+}
+
+fn pair(
+    session: &Session,
+    plan: &Plan,
+    servers: (&Servers, &Servers),
+    rounds: usize,
+) -> anyhow::Result<(Run, Run)> {
+    let to = |servers: &Servers| Plan { endpoints: servers.endpoints.clone(), ..plan.clone() };
+    let mut runs = [session.begin(&to(servers.0))?, session.begin(&to(servers.1))?];
+    let pids = [servers.0.pids(), servers.1.pids()];
+    for round in 0..rounds.max(1) {
+        for turn in 0..2 {
+            let which = (round + turn) % 2;
+            session.round(&mut runs[which], &pids[which])?;
+            if runs[which].stopped.is_some() {
+                let [first, second] = runs;
+                return Ok((first, second));
+            }
+        }
+    }
+    let [first, second] = runs;
+    Ok((first, second))
+}
+
+/// Figures of two results of a plan.
+#[must_use]
+pub fn compare(labels: (&str, &str), a: &Run, b: &Run) -> Vec<Comparison> {
+    let figures = ["rate", "p50", "p99", "cpu", "memory", "written"];
+    let mut rows = Vec::new();
+    for op in a.op_names() {
+        for name in figures {
+            let Ok(figure) = name.parse::<Figure>() else { continue };
+            // What the server uses cannot be told apart by operation, and the rate of an open loop is given.
+            let is_servers = matches!(figure, Figure::Cpu | Figure::Memory | Figure::Written);
+            let is_first = a.op_names().first() == Some(&op);
+            if (is_servers && !is_first) || (figure == Figure::Rate && a.plan.rate.is_some()) {
+                continue;
+            }
+            let pairs: Vec<(f64, f64)> = a
+                .rounds
+                .iter()
+                .zip(&b.rounds)
+                .filter_map(|(a, b)| Some((figure.of(a, op)?, figure.of(b, op)?)))
+                .filter(|(_, b)| *b > 0.0)
+                .collect();
+            if pairs.is_empty() {
+                continue;
+            }
+            let ratios = || pairs.iter().map(|(a, b)| a / b);
+            let scenario = &a.plan.name;
+            rows.push(Comparison {
+                what: if scenario == op || is_servers {
+                    scenario.clone()
+                } else {
+                    format!("{scenario}/{op}")
+                },
+                labels: (labels.0.to_owned(), labels.1.to_owned()),
+                a: median(pairs.iter().map(|pair| pair.0)),
+                b: median(pairs.iter().map(|pair| pair.1)),
+                ratio: median(ratios()),
+                least: ratios().fold(f64::MAX, f64::min),
+                most: ratios().fold(0.0, f64::max),
+                figure,
+            });
+        }
+    }
+    rows
+}
+
+/// As Markdown.
+#[must_use]
+pub fn table(rows: &[Comparison]) -> String {
+    let Some(first) = rows.first() else { return "nothing was measured on both\n".to_owned() };
+    let head = ["", "figure", &first.labels.0, &first.labels.1, "ratio", "spread"];
+    let lines = rows.iter().map(|row| {
+        vec![
+            row.what.clone(),
+            row.figure.name().to_owned(),
+            row.figure.show(row.a),
+            row.figure.show(row.b),
+            format!("{:.3}", row.ratio),
+            format!("{:.3} to {:.3}", row.least, row.most),
+        ]
+    });
+    crate::report::table::plain(&head, lines.collect())
+}

@@ -1,0 +1,308 @@
+//! One connection to a server: calls out, messages in. Never waits: what cannot be sent now is sent when the socket says so.
+
+use std::io::{self, IoSlice, Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use bytes::Bytes;
+use revd_proto::http2::{Config, Connection, ErrorCode, Event, HeadersKind, PREFACE, Role};
+
+use crate::wire::Method;
+use crate::wire::head::{CallHeads, Failure, ReplyHeads};
+
+/// In front of each message: a compression flag, and its length.
+const PREFIX_BYTES: usize = 5;
+/// A reply that is longer than this is refused: nobody asks for so much.
+const MESSAGE_BYTES_MAX: usize = 1 << 30;
+/// Pieces of one send.
+const PIECES: usize = 16;
+
+/// What arrives.
+pub trait Sink {
+    /// A message of the call that was made with this token.
+    fn message(&mut self, token: u32, body: &[u8]);
+    /// The call is over.
+    fn end(&mut self, token: u32, outcome: Result<(), Failure>);
+    /// The server gave this stream up.
+    fn reset(&mut self, stream: u32, code: u32);
+}
+
+/// What a stream carries.
+#[derive(Debug, Default)]
+struct Stream {
+    token: u32,
+    /// A message that has come in part.
+    partial: Vec<u8>,
+}
+
+/// A connection.
+#[derive(Debug)]
+pub struct Client {
+    socket: TcpStream,
+    http2: Connection<Stream>,
+    call_heads: CallHeads,
+    reply_heads: ReplyHeads,
+    /// A frame that has come in part.
+    partial: Vec<u8>,
+    block: Vec<u8>,
+    framed: Vec<u8>,
+}
+
+/// A server's address without a scheme.
+///
+/// # Errors
+/// When it is no `host:port`, or asks for TLS.
+pub fn host(endpoint: &str) -> anyhow::Result<&str> {
+    anyhow::ensure!(
+        !endpoint.starts_with("https://"),
+        "{endpoint}: TLS is not spoken yet; use an http:// endpoint"
+    );
+    let host = endpoint.strip_prefix("http://").unwrap_or(endpoint).trim_end_matches('/');
+    anyhow::ensure!(
+        host.contains(':'),
+        "{endpoint} is no endpoint: it should be host:port or http://host:port"
+    );
+    Ok(host)
+}
+
+/// The addresses of an endpoint.
+///
+/// # Errors
+/// When its name is not known.
+pub fn addresses(endpoint: &str) -> anyhow::Result<Vec<SocketAddr>> {
+    use std::net::ToSocketAddrs as _;
+    let host = host(endpoint)?;
+    let found: Vec<_> = host.to_socket_addrs().with_context(|| format!("looking up {host}"))?.collect();
+    anyhow::ensure!(!found.is_empty(), "{host} has no address");
+    Ok(found)
+}
+
+impl Client {
+    /// Connects, waiting at most so long.
+    ///
+    /// # Errors
+    /// With the endpoint in it.
+    pub fn connect(endpoint: &str, patience: Duration) -> anyhow::Result<Self> {
+        let mut last = None;
+        for address in addresses(endpoint)? {
+            match TcpStream::connect_timeout(&address, patience) {
+                Ok(socket) => return Self::new(socket, host(endpoint)?),
+                Err(error) => last = Some(error),
+            }
+        }
+        let error = last.map_or_else(|| io::ErrorKind::NotFound.into(), |error| error);
+        Err(error).with_context(|| format!("connecting to {endpoint}"))
+    }
+
+    fn new(socket: TcpStream, authority: &str) -> anyhow::Result<Self> {
+        socket.set_nodelay(true)?;
+        socket.set_nonblocking(true)?;
+        let config = Config {
+            stream_window: 16 << 20,
+            connection_window: 64 << 20,
+            resets_max: u32::MAX,
+            idle_frames_max: u32::MAX,
+            out_bytes_max: 4 << 20,
+            ..Config::default()
+        };
+        let mut http2 = Connection::new(Role::Client, config);
+        // The settings are in there already; the preface must come before them.
+        let mut settings = Vec::new();
+        let mut pieces = [IoSlice::new(&[]); PIECES];
+        let filled = http2.out().fill(&mut pieces);
+        pieces[..filled].iter().for_each(|piece| settings.extend_from_slice(piece));
+        http2.out().advance(settings.len());
+        http2.out().put(PREFACE);
+        http2.out().put(&settings);
+        Ok(Self {
+            socket,
+            http2,
+            call_heads: CallHeads::new(authority),
+            reply_heads: ReplyHeads::default(),
+            partial: Vec::new(),
+            block: Vec::new(),
+            framed: Vec::new(),
+        })
+    }
+
+    /// Makes a call with one message: the stream it is on; none while the server allows no more of them.
+    pub fn call(&mut self, method: Method, token: u32, body: &[u8]) -> Option<u32> {
+        let stream = self.open(method, token)?;
+        self.say(stream, body);
+        self.http2.send_end(stream, None);
+        Some(stream)
+    }
+
+    /// Begins a call that says more than one thing.
+    pub fn open(&mut self, method: Method, token: u32) -> Option<u32> {
+        let stream = self.http2.open(Stream { token, partial: Vec::new() })?;
+        self.block.clear();
+        self.call_heads.put(method, &mut self.block);
+        self.http2.send_head(stream, &self.block, false);
+        Some(stream)
+    }
+
+    /// Says something on an open call.
+    pub fn say(&mut self, stream: u32, body: &[u8]) {
+        self.framed.clear();
+        self.framed.push(0);
+        self.framed.extend_from_slice(&u32::try_from(body.len()).unwrap_or(u32::MAX).to_be_bytes());
+        self.framed.extend_from_slice(body);
+        self.http2.send_data(stream, [Bytes::copy_from_slice(&self.framed)]);
+    }
+
+    /// Gives a call up.
+    pub fn cancel(&mut self, stream: u32) {
+        self.http2.reset(stream, ErrorCode::Cancel);
+    }
+
+    /// Something waits to be sent.
+    pub fn has_output(&mut self) -> bool {
+        !self.http2.out().is_empty()
+    }
+
+    /// Sends what the system takes; true when nothing is left.
+    ///
+    /// # Errors
+    /// When the connection is lost.
+    pub fn flush(&mut self) -> io::Result<bool> {
+        loop {
+            self.http2.pump();
+            let out = self.http2.out();
+            if out.is_empty() {
+                return Ok(true);
+            }
+            let mut pieces = [IoSlice::new(&[]); PIECES];
+            let filled = out.fill(&mut pieces);
+            match self.socket.write_vectored(&pieces[..filled]) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(sent) => self.http2.out().advance(sent),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Reads once and hands over what has come; whether there may be more.
+    ///
+    /// # Errors
+    /// When the connection is lost, or the server broke the protocol.
+    pub fn read(&mut self, buffer: &mut [u8], sink: &mut impl Sink) -> io::Result<bool> {
+        let read = match self.socket.read(buffer) {
+            Ok(0) => {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection"));
+            }
+            Ok(read) => read,
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(false),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => return Ok(true),
+            Err(error) => return Err(error),
+        };
+        if self.partial.is_empty() {
+            let mut rest = &buffer[..read];
+            self.events(&mut rest, sink)?;
+            self.partial.extend_from_slice(rest);
+        } else {
+            let mut whole = std::mem::take(&mut self.partial);
+            whole.extend_from_slice(&buffer[..read]);
+            let mut rest = &whole[..];
+            self.events(&mut rest, sink)?;
+            let used = whole.len() - rest.len();
+            whole.drain(..used);
+            self.partial = whole;
+        }
+        Ok(read == buffer.len())
+    }
+
+    fn events(&mut self, input: &mut &[u8], sink: &mut impl Sink) -> io::Result<()> {
+        let broken = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
+        loop {
+            let event = match self.http2.receive(input) {
+                Ok(Some(event)) => event,
+                Ok(None) => return Ok(()),
+                Err(fault) => return Err(broken(format!("the server broke the protocol: {fault}"))),
+            };
+            match event {
+                Event::Data { stream, data, end } => {
+                    self.data(stream, data, sink).map_err(|what| broken(what.to_owned()))?;
+                    self.http2.credit(stream, data.len());
+                    if end {
+                        self.end(stream, Err(Failure("the reply ends without a status".to_owned())), sink);
+                    }
+                }
+                Event::Headers { stream, block, kind, end } => {
+                    let outcome = self.reply_heads.read(&block, end);
+                    let outcome = outcome.ok_or_else(|| broken("a head cannot be decoded".to_owned()))?;
+                    if kind != HeadersKind::Ignored && (end || outcome.is_err()) {
+                        self.end(stream, outcome, sink);
+                    }
+                }
+                Event::Reset { stream, code } => sink.reset(stream, code),
+                Event::GoAway { code, .. } => {
+                    return Err(io::Error::other(format!("the server is going away (code {code})")));
+                }
+                Event::Ping | Event::Pong(_) | Event::Window => {}
+            }
+        }
+    }
+
+    fn data(&mut self, stream: u32, mut data: &[u8], sink: &mut impl Sink) -> Result<(), &'static str> {
+        let Some(state) = self.http2.stream(stream) else { return Ok(()) };
+        loop {
+            let known = if state.partial.is_empty() { data } else { &state.partial[..] };
+            let Some(len) = length(known)? else { break };
+            if state.partial.is_empty() {
+                let Some((message, rest)) = data.split_at_checked(PREFIX_BYTES + len) else { break };
+                sink.message(state.token, &message[PREFIX_BYTES..]);
+                data = rest;
+                continue;
+            }
+            let missing = (PREFIX_BYTES + len).saturating_sub(state.partial.len());
+            let (part, rest) = data.split_at(missing.min(data.len()));
+            state.partial.extend_from_slice(part);
+            data = rest;
+            if state.partial.len() < PREFIX_BYTES + len {
+                return Ok(());
+            }
+            sink.message(state.token, &state.partial[PREFIX_BYTES..]);
+            state.partial.clear();
+        }
+        // Less than a message is left, or so little that its length is not known.
+        let missing = PREFIX_BYTES.saturating_sub(state.partial.len());
+        if state.partial.is_empty() || data.len() < missing {
+            state.partial.extend_from_slice(data);
+            return Ok(());
+        }
+        let (part, rest) = data.split_at(missing);
+        state.partial.extend_from_slice(part);
+        self.data(stream, rest, sink)
+    }
+
+    fn end(&mut self, stream: u32, outcome: Result<(), Failure>, sink: &mut impl Sink) {
+        let Some(state) = self.http2.stream(stream) else { return };
+        let token = state.token;
+        self.http2.close(stream);
+        if self.http2.stream(stream).is_some() {
+            self.http2.reset(stream, ErrorCode::Cancel); // one side is still open
+        }
+        sink.end(token, outcome);
+    }
+}
+
+/// The length of the message that begins here; none if too little of it is there to know.
+fn length(known: &[u8]) -> Result<Option<usize>, &'static str> {
+    let Some(prefix) = known.first_chunk::<PREFIX_BYTES>() else { return Ok(None) };
+    if prefix[0] != 0 {
+        return Err("a reply is compressed, though nobody asked for that");
+    }
+    let len = u32::from_be_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]) as usize;
+    if len > MESSAGE_BYTES_MAX { Err("a reply is longer than 1 GiB") } else { Ok(Some(len)) }
+}
+
+impl AsFd for Client {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

@@ -1,0 +1,9 @@
+//! Talking to a server: gRPC over our own HTTP/2, messages taken apart without copying.
+
+pub mod client;
+pub mod fields;
+pub mod head;
+pub mod method;
+
+pub use client::{Client, Sink};
+pub use method::Method;
