@@ -9,6 +9,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::clock;
 use crate::plan::Plan;
+use crate::probe;
 use crate::result::{Run, SCHEMA};
 use crate::run::{self, Progress, Surroundings};
 
@@ -118,6 +119,9 @@ impl Session {
                 self.round(&mut run, pids)?;
             }
         }
+        if run.stopped.is_none() {
+            run.violations.extend(differing_members(&plan.endpoints));
+        }
         Ok(run)
     }
 
@@ -131,6 +135,19 @@ impl Session {
         bar.enable_steady_tick(Duration::from_millis(200));
         bar
     }
+}
+
+/// Members must hold the same keys in the end; some may need a moment to get there.
+fn differing_members(endpoints: &[String]) -> Option<String> {
+    let mut hashes = Vec::new();
+    for _ in 0..if endpoints.len() > 1 { 50 } else { 0 } {
+        hashes = endpoints.iter().map(|endpoint| probe::hash_kv(endpoint).ok()).collect();
+        if hashes.iter().all(|hash| hash.is_some() && *hash == hashes[0]) {
+            return None;
+        }
+        clock::rest(Duration::from_millis(100));
+    }
+    (!hashes.is_empty()).then(|| format!("members hold different keys: HashKV of {endpoints:?} is {hashes:?}"))
 }
 
 /// Processor, cores, memory and kernel, in words.

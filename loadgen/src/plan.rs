@@ -196,6 +196,17 @@ impl OpKind {
         }
     }
 
+    /// Whether its answers show everything that was confirmed before it was asked.
+    #[must_use]
+    pub fn is_linearizable(&self) -> bool {
+        match self {
+            Self::Get { serializable } => !serializable,
+            Self::Range(range) => !range.serializable,
+            Self::Put { .. } | Self::Cas | Self::Txn { .. } | Self::Delete => true,
+            Self::LeaseGrant { .. } | Self::LeaseKeepAlive { .. } | Self::LeaseExpiry { .. } | Self::Lock { .. } => false,
+        }
+    }
+
     /// Whether it finds nothing to do without keys.
     #[must_use]
     pub fn reads(&self) -> bool {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 /// Outer size, and what axes take of it.
 const WIDTH: f64 = 640.0;
 const HEIGHT: f64 = 320.0;
-const LEFT: f64 = 76.0;
+const LEFT: f64 = 84.0;
 const RIGHT: f64 = 16.0;
 const TOP: f64 = 16.0;
 const BOTTOM: f64 = 44.0;
@@ -122,7 +122,7 @@ impl Ruler {
             }
             Scale::Log => powers().map(|power| 10_f64.powi(power)).collect(),
             Scale::Percentile => {
-                let nines = powers().map(|power| 1.0 - 10_f64.powi(-power));
+                let nines = powers().filter(|power| *power > 0).map(|power| 1.0 - 10_f64.powi(-power));
                 std::iter::once(0.5).chain(nines).collect()
             }
             Scale::Linear => {

@@ -30,8 +30,9 @@ pub(super) struct Caller {
     is_on_held: bool,
     /// What the messages so far meant.
     verdict: Option<Verdict>,
-    /// The newest revision it has seen.
+    /// The newest revision it has seen, and the least that its answer must show.
     revision: i64,
+    least: i64,
 }
 
 impl Caller {
@@ -40,8 +41,8 @@ impl Caller {
         Self { client, ..Self::default() }
     }
 
-    /// It has asked something.
-    pub(super) fn asks(&mut self, method: Method, stream: u32, now: u64) {
+    /// It has asked something, when `newest` was confirmed to somebody.
+    pub(super) fn asks(&mut self, method: Method, stream: u32, now: u64, newest: i64) {
         self.is_on_held = method.is_held();
         if self.is_on_held {
             self.held = stream
@@ -50,6 +51,7 @@ impl Caller {
         }
         self.asked = now;
         self.verdict = None;
+        self.least = newest;
     }
 }
 
@@ -75,6 +77,10 @@ pub(super) struct Callers {
     /// Calls whose outcome is not known, and may have changed something.
     pub(super) unknown: u64,
     pub(super) violations: Vec<String>,
+    /// By operation: whether it sees everything that was confirmed before.
+    are_linearizable: Vec<bool>,
+    /// The newest revision that was confirmed to any caller of the thread.
+    newest: i64,
     pub(super) done: u64,
     pub(super) failed: u64,
     pub(super) last_error: String,
@@ -104,6 +110,8 @@ impl Callers {
             expected: 0,
             unknown: 0,
             violations: Vec::new(),
+            are_linearizable: plan.ops.iter().map(|op| op.kind.is_linearizable()).collect(),
+            newest: 0,
             done: 0,
             failed: 0,
             last_error: String::new(),
@@ -189,13 +197,23 @@ impl Callers {
         }
     }
 
-    /// A caller never sees the store go back: each reply's revision is at least that of the one before.
+    /// The revision that an answer to a question asked now must show at least.
+    pub(super) fn least(&self, op: usize) -> i64 {
+        if self.are_linearizable[op] { self.newest } else { 0 }
+    }
+
+    /// A caller never sees the store go back, and a linearizable answer shows what anybody was told before the question.
     fn check_revision(&mut self, caller: usize, body: &[u8]) {
         let (revision, seen) = (fields::revision(body), self.callers[caller].revision);
         if revision < seen {
-            self.note(format!("a reply of revision {revision} came behind one of {seen}"));
+            self.note(format!("a reply of revision {revision} came behind one of {seen} to the same caller"));
+        }
+        let least = self.callers[caller].least;
+        if revision < least {
+            self.note(format!("a linearizable reply shows revision {revision}, when {least} was confirmed before"));
         }
         self.callers[caller].revision = revision.max(seen);
+        self.newest = self.newest.max(revision);
     }
 }
 

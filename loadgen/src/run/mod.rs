@@ -145,8 +145,9 @@ pub fn preload(plan: &Plan, around: &mut Surroundings<'_>) -> anyhow::Result<i64
         if let Some(why) = outcome.stopped {
             anyhow::bail!("{}: {why}", filling.name);
         }
-        let errors = &outcome.round.ops[0].errors;
-        anyhow::ensure!(errors.is_empty(), "{}: {errors:?}", filling.name);
+        for op in outcome.round.ops {
+            anyhow::ensure!(op.errors.is_empty(), "{}: {:?}", filling.name, op.errors);
+        }
     }
     Ok(revision)
 }
@@ -164,7 +165,9 @@ fn execute(plan: &Plan, revision: i64, what: &str, around: &mut Surroundings<'_>
     let shared = Arc::new(Shared { threads: plan.threads, ..Shared::default() });
     let mut threads = Vec::new();
     for thread in 0..plan.threads {
-        let worker = Worker::new(plan, thread, &shared, revision + 1)?;
+        // 0 is from now on.
+        let catches_up = plan.watch.as_ref().is_some_and(|watch| watch.from_start);
+        let worker = Worker::new(plan, thread, &shared, if catches_up { revision + 1 } else { 0 })?;
         let shared = Arc::clone(&shared);
         let body = move || {
             let report = worker.run();

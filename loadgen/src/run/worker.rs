@@ -2,6 +2,7 @@
 //! for the next of either.
 
 use std::io;
+use std::num::NonZeroU64;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
@@ -160,6 +161,8 @@ impl Worker {
 
     /// Everything from opening watchers to the last answer.
     pub(super) fn run(mut self) -> anyhow::Result<Report> {
+        // The system may wake a thread 50 us late otherwise, to save power.
+        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let catches_up = self.plan.watch.as_ref().is_some_and(|watch| watch.from_start);
         if !catches_up {
             self.open_watchers()?;
@@ -172,6 +175,9 @@ impl Worker {
             self.turn(1_000_000)?;
         }
         let start = self.shared.start.load(Relaxed);
+        while clock::nanos() < start && !self.is_stopped() {
+            self.turn(start.saturating_sub(clock::nanos()).min(TURN_MAX))?;
+        }
         let warmup = nanos(self.plan.warmup);
         let length = warmup + nanos(self.plan.duration);
         let until = if self.plan.total.is_some() { u64::MAX } else { start.saturating_add(length) };
@@ -337,7 +343,9 @@ impl Worker {
         };
         let Some(stream) = stream else { return false };
         link.is_dirty = true;
-        state.asks(method, stream, now);
+        let op = state.op;
+        let least = self.callers.least(op);
+        self.callers.callers[caller as usize].asks(method, stream, now, least);
         true
     }
 

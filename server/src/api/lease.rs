@@ -30,24 +30,28 @@ use crate::wire::put_number;
 const TAG_KEEPALIVE_ID: u8 = 0x10;
 const TAG_KEEPALIVE_TTL: u8 = 0x18;
 
-/// Ids for leases whose client leaves the choice to us: a walk through all numbers that begins at random, so that edges
-/// and restarts do not meet (`SplitMix64`, Steele et al. 2014). They are names, not secrets.
+/// Ids for leases whose client leaves the choice to us: one after the other, so that many new leases lie side by side in
+/// the store, from a start at random (`SplitMix64`, Steele et al. 2014), so that edges, members and restarts do not meet.
+/// They are names, not secrets.
 #[derive(Debug)]
 pub(super) struct LeaseIds(Cell<u64>);
 
+/// Bits that count; those above them are drawn once.
+const COUNTING_BITS: u32 = 36;
+
 impl LeaseIds {
     pub(super) fn new(seed: u64) -> Self {
-        Self(Cell::new(seed))
+        let state = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        Self(Cell::new((mixed ^ (mixed >> 31)) >> COUNTING_BITS << COUNTING_BITS))
     }
 
     /// A positive one.
     fn next(&self) -> i64 {
         loop {
-            let state = self.0.get().wrapping_add(0x9e37_79b9_7f4a_7c15);
-            self.0.set(state);
-            let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-            let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-            let id = (mixed ^ (mixed >> 31)).cast_signed() & i64::MAX;
+            self.0.set(self.0.get().wrapping_add(1));
+            let id = self.0.get().cast_signed() & i64::MAX;
             if id != 0 {
                 return id;
             }
@@ -200,8 +204,10 @@ mod tests {
 
     #[test]
     fn ids_are_positive_and_do_not_repeat() {
-        let ids = LeaseIds::new(7);
-        let mut drawn: Vec<i64> = (0..10_000).map(|_| ids.next()).collect();
+        let mut drawn: Vec<i64> = (0..100_u64)
+            .map(LeaseIds::new)
+            .flat_map(|ids| (0..100).map(|_| ids.next()).collect::<Vec<_>>())
+            .collect();
         assert!(drawn.iter().all(|id| *id > 0));
         drawn.sort_unstable();
         drawn.dedup();
