@@ -75,6 +75,7 @@ impl Session {
             if last != what {
                 what.clone_into(&mut last);
             }
+            #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 1000")]
             bar.set_position((progress.share * 1000.0).round() as u64);
             let rate = progress.done as f64 / progress.seconds.max(1e-3);
             let failed =
@@ -147,7 +148,8 @@ fn differing_members(endpoints: &[String]) -> Option<String> {
         }
         clock::rest(Duration::from_millis(100));
     }
-    (!hashes.is_empty()).then(|| format!("members hold different keys: HashKV of {endpoints:?} is {hashes:?}"))
+    (!hashes.is_empty())
+        .then(|| format!("members hold different keys: HashKV of {endpoints:?} is {hashes:?}"))
 }
 
 /// Processor, cores, memory and kernel, in words.

@@ -203,7 +203,10 @@ impl OpKind {
             Self::Get { serializable } => !serializable,
             Self::Range(range) => !range.serializable,
             Self::Put { .. } | Self::Cas | Self::Txn { .. } | Self::Delete => true,
-            Self::LeaseGrant { .. } | Self::LeaseKeepAlive { .. } | Self::LeaseExpiry { .. } | Self::Lock { .. } => false,
+            Self::LeaseGrant { .. }
+            | Self::LeaseKeepAlive { .. }
+            | Self::LeaseExpiry { .. }
+            | Self::Lock { .. } => false,
         }
     }
 

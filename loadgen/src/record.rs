@@ -128,6 +128,7 @@ mod tests {
 
     /// Percentiles are those of the sorted samples, to three digits, however they were spread over threads.
     #[test]
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "times and ranks")]
     fn percentiles_are_those_of_a_sorted_list() {
         let mut random = SmallRng::seed_from_u64(5);
         let mut samples = Vec::new();

@@ -79,6 +79,9 @@ pub struct Generator {
     pub busy: f64,
     /// How late calls of an open loop were sent, 99 of 100.
     pub late_p99: f64,
+    /// Calls of an open loop that were meant to begin and never did: all callers were waiting.
+    #[serde(default)]
+    pub unsent: u64,
 }
 
 /// One kind of operation.

@@ -247,49 +247,10 @@ fn read(reads: &Reads, range: RangeOp) -> anyhow::Result<Op> {
 }
 
 impl Args {
-    #[expect(clippy::too_many_lines, reason = "a list of programs")]
-    fn plan(&self) -> anyhow::Result<Plan> {
-        let base = Plan {
-            endpoints: self.endpoints.clone(),
-            conns: self.conns,
-            clients: self.clients,
-            warmup: 0.0,
-            keys: one_key("bench"),
-            name: "benchmark".to_owned(),
-            ..Plan::default()
-        };
-        let put = OpKind::Put { prev_kv: false };
+    /// The plan of a command about watchers; none for others.
+    fn watch_plan(&self, base: Plan) -> Option<Plan> {
         let conns = |streams: usize| self.conns.min(streams).max(1);
-        Ok(match &self.command {
-            Command::Put { writes: args } => writes(args, put, base),
-            Command::TxnPut { writes: args, txn_ops } => writes(args, OpKind::Txn { puts: *txn_ops }, base),
-            Command::Range { reads, rate, total, count_only, keys_only, paginate, prefix, stream } => {
-                let mut reads = reads.clone();
-                if *prefix {
-                    reads.end = Some(String::from_utf8(Keys::end(&reads.key))?);
-                }
-                reads.limit = if *paginate && reads.limit == 0 { 10_000 } else { reads.limit };
-                let (keys_only, count_only, paginate, stream) = (*keys_only, *count_only, *paginate, *stream);
-                let op =
-                    read(&reads, RangeOp { keys_only, count_only, paginate, stream, ..RangeOp::default() })?;
-                let rate = Some(*rate).filter(|rate| *rate > 0.0);
-                Plan { ops: vec![op], total: Some(*total), rate, ..base }
-            }
-            Command::TxnMixed { reads, writes: args, rw_ratio, end_key } => {
-                let mut reads = reads.clone();
-                reads.end = end_key.clone().or(reads.end);
-                reads.limit = if reads.limit == 0 { 1_000 } else { reads.limit };
-                anyhow::ensure!(
-                    (0.0..=1e6).contains(rw_ratio),
-                    "--rw-ratio {rw_ratio}: reads for each write"
-                );
-                #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked")]
-                let weight = (rw_ratio * 1000.0) as u32;
-                let mut plan = writes(args, put, base);
-                plan.ops[0].weight = 1000;
-                plan.ops.push(Op { weight, ..read(&reads, RangeOp::default())? });
-                plan
-            }
+        Some(match &self.command {
             Command::Watch {
                 streams,
                 watch_per_stream,
@@ -349,6 +310,54 @@ impl Args {
                 let keys = Keys { count: *events, ..one_key("watch-get/") };
                 Plan { watch: Some(watch), preload: true, keys, duration: 600.0, ..base }
             }
+            _ => return None,
+        })
+    }
+
+    fn plan(&self) -> anyhow::Result<Plan> {
+        let base = Plan {
+            endpoints: self.endpoints.clone(),
+            conns: self.conns,
+            clients: self.clients,
+            warmup: 0.0,
+            keys: one_key("bench"),
+            name: "benchmark".to_owned(),
+            ..Plan::default()
+        };
+        let put = OpKind::Put { prev_kv: false };
+        if let Some(plan) = self.watch_plan(base.clone()) {
+            return Ok(plan);
+        }
+        Ok(match &self.command {
+            Command::Put { writes: args } => writes(args, put, base),
+            Command::TxnPut { writes: args, txn_ops } => writes(args, OpKind::Txn { puts: *txn_ops }, base),
+            Command::Range { reads, rate, total, count_only, keys_only, paginate, prefix, stream } => {
+                let mut reads = reads.clone();
+                if *prefix {
+                    reads.end = Some(String::from_utf8(Keys::end(&reads.key))?);
+                }
+                reads.limit = if *paginate && reads.limit == 0 { 10_000 } else { reads.limit };
+                let (keys_only, count_only, paginate, stream) = (*keys_only, *count_only, *paginate, *stream);
+                let op =
+                    read(&reads, RangeOp { keys_only, count_only, paginate, stream, ..RangeOp::default() })?;
+                let rate = Some(*rate).filter(|rate| *rate > 0.0);
+                Plan { ops: vec![op], total: Some(*total), rate, ..base }
+            }
+            Command::TxnMixed { reads, writes: args, rw_ratio, end_key } => {
+                let mut reads = reads.clone();
+                reads.end = end_key.clone().or(reads.end);
+                reads.limit = if reads.limit == 0 { 1_000 } else { reads.limit };
+                anyhow::ensure!(
+                    (0.0..=1e6).contains(rw_ratio),
+                    "--rw-ratio {rw_ratio}: reads for each write"
+                );
+                #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "checked")]
+                let weight = (rw_ratio * 1000.0) as u32;
+                let mut plan = writes(args, put, base);
+                plan.ops[0].weight = 1000;
+                plan.ops.push(Op { weight, ..read(&reads, RangeOp::default())? });
+                plan
+            }
             Command::LeaseKeepalive { total } => {
                 let ops = vec![Op::new(OpKind::LeaseKeepAlive { ttl: 100 })];
                 Plan { ops, total: Some(*total), ..base }
@@ -358,6 +367,9 @@ impl Args {
                 let keys = Keys { count: *keys, order: Order::Uniform, ..one_key("stm/") };
                 let ops = vec![Op::new(OpKind::Cas)];
                 Plan { ops, total: Some(*total), rate, keys, val_size: *val_size, ..base }
+            }
+            Command::Watch { .. } | Command::WatchLatency { .. } | Command::WatchGet { .. } => {
+                unreachable!("made above")
             }
         })
     }

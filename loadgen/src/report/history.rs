@@ -4,7 +4,9 @@ use crate::compare::Figure;
 use crate::report::table::plain;
 use crate::result::{Run, median};
 
-const BARS: [char; 8] = ['▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
+/// From an eighth of a block to a whole one.
+const BARS: [char; 8] =
+    ['\u{2581}', '\u{2582}', '\u{2583}', '\u{2584}', '\u{2585}', '\u{2586}', '\u{2587}', '\u{2588}'];
 
 /// Figures as bars, the largest the highest.
 fn sparkline(figures: &[Option<f64>]) -> String {
@@ -55,6 +57,6 @@ mod tests {
 
     #[test]
     fn bars_follow_figures() {
-        assert_eq!(sparkline(&[Some(0.0), Some(4.0), None, Some(8.0)]), "▁▅ █");
+        assert_eq!(sparkline(&[Some(0.0), Some(4.0), None, Some(8.0)]), "\u{2581}\u{2585} \u{2588}");
     }
 }

@@ -46,12 +46,14 @@ fn cores(figure: f64) -> String {
 #[must_use]
 pub fn page(title: &str, runs: &[Labelled<'_>], comparisons: &[Comparison]) -> String {
     let mut out = format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><title>{0}</title>\n\
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
+         <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\"><title>{0}</title>\n\
          <meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n<style>\n{STYLE}</style></head><body>\n<h1>{0}</h1>\n",
         escaped(title)
     );
     if let Some(first) = runs.first() {
-        let _ = writeln!(out, "<p>{} · {}</p>", escaped(&first.run.machine), escaped(&first.run.started));
+        let _ =
+            writeln!(out, "<p>{} &middot; {}</p>", escaped(&first.run.machine), escaped(&first.run.started));
     }
     if !comparisons.is_empty() {
         out += &compared(comparisons);
@@ -117,7 +119,7 @@ fn scenario(name: &str, group: &[Labelled<'_>]) -> String {
     };
     let _ = writeln!(
         out,
-        "<p>{load} · {} callers on {} connections · values of {} bytes · {} keys, {}</p>",
+        "<p>{load} &middot; {} callers on {} connections &middot; values of {} bytes &middot; {} keys, {}</p>",
         plan.clients,
         plan.conns,
         plan.val_size,

@@ -64,7 +64,7 @@ mod tests {
         assert_eq!(time(12.34), "12.3 us");
         assert_eq!(time(1_234.0), "1.23 ms");
         assert_eq!(time(12_345_678.0), "12.3 s");
-        assert_eq!(amount(1_234_5.0), "12,345");
+        assert_eq!(amount(12_345.0), "12,345");
         assert_eq!(amount(0.5), "0.50");
         assert_eq!(bytes(1_500.0), "1.5 kB");
     }

@@ -7,6 +7,8 @@ use crate::result::OpResult;
 /// Bars of the histogram, and how long the longest is.
 const BARS: usize = 10;
 const BAR_LEN: u64 = 40;
+/// What bars are made of: an "end of proof".
+const BLOCK: &str = "\u{220e}";
 
 /// A summary with four decimals, or with as many as there are.
 #[must_use]
@@ -37,7 +39,7 @@ pub fn of(op: &OpResult, seconds: f64, is_precise: bool) -> String {
         }
         let most = counts.iter().copied().max().unwrap_or(0).max(1);
         for (bound, count) in bounds.iter().zip(&counts) {
-            let bar = "∎".repeat(usize::try_from(count * BAR_LEN / most).unwrap_or(0));
+            let bar = BLOCK.repeat(usize::try_from(count * BAR_LEN / most).unwrap_or(0));
             let _ = writeln!(out, "  {:.4} [{count}]\t|{bar}", bound / 1e6);
         }
         out += "\nLatency distribution:\n";

@@ -183,6 +183,7 @@ impl Callers {
                 (self.callers[caller].intended, self.callers[caller].begun) = (self.now, self.now);
                 self.again.push(token);
             }
+            Verdict::GaveUp(what) => self.fail(caller, what),
             Verdict::Failed(what) => {
                 self.note(format!("{}: {what}", self.records[op].name));
                 self.fail(caller, what);
@@ -210,7 +211,9 @@ impl Callers {
         }
         let least = self.callers[caller].least;
         if revision < least {
-            self.note(format!("a linearizable reply shows revision {revision}, when {least} was confirmed before"));
+            self.note(format!(
+                "a linearizable reply shows revision {revision}, when {least} was confirmed before"
+            ));
         }
         self.callers[caller].revision = revision.max(seen);
         self.newest = self.newest.max(revision);

@@ -162,11 +162,13 @@ pub fn round(plan: &Plan, revision: i64, around: &mut Surroundings<'_>) -> anyho
 
 fn execute(plan: &Plan, revision: i64, what: &str, around: &mut Surroundings<'_>) -> anyhow::Result<Outcome> {
     plan.check()?;
+    let catches_up = plan.watch.as_ref().is_some_and(|watch| watch.from_start);
+    // Watchers that catch up are what is measured, from the first moment on.
+    let plan = &Plan { warmup: if catches_up { 0.0 } else { plan.warmup }, ..plan.clone() };
     let shared = Arc::new(Shared { threads: plan.threads, ..Shared::default() });
     let mut threads = Vec::new();
     for thread in 0..plan.threads {
         // 0 is from now on.
-        let catches_up = plan.watch.as_ref().is_some_and(|watch| watch.from_start);
         let worker = Worker::new(plan, thread, &shared, if catches_up { revision + 1 } else { 0 })?;
         let shared = Arc::clone(&shared);
         let body = move || {
@@ -264,7 +266,7 @@ fn outcome(plan: &Plan, shared: &Shared, reports: Vec<Report>, watched: &Watched
     let mut records: Vec<Record> = names.map(Record::new).collect();
     let mut late = histogram();
     let mut violations = Vec::new();
-    let (mut busy, mut cpu, mut ended, mut missing) = (0.0_f64, 0, 0, 0);
+    let (mut busy, mut cpu, mut ended, mut missing, mut unsent) = (0.0_f64, 0, 0, 0, 0);
     let mut events = Events { delivered: 0, expected: 0, uncertain: 0 };
     for report in reports {
         records.iter_mut().zip(&report.records).for_each(|(all, own)| all.merge(own));
@@ -274,6 +276,7 @@ fn outcome(plan: &Plan, shared: &Shared, reports: Vec<Report>, watched: &Watched
         cpu += report.cpu;
         ended = ended.max(report.ended);
         missing += report.missing;
+        unsent += report.unsent;
         events.delivered += report.delivered;
         events.expected += report.expected;
         events.uncertain += report.unknown;
@@ -290,6 +293,7 @@ fn outcome(plan: &Plan, shared: &Shared, reports: Vec<Report>, watched: &Watched
     let generator = Generator {
         cpu_seconds: cpu as f64 / 1e9,
         busy,
+        unsent,
         late_p99: late.value_at_percentile(99.0) as f64 / 1e3,
     };
     let mut warnings = generator_warnings(&generator);
@@ -322,6 +326,13 @@ fn outcome(plan: &Plan, shared: &Shared, reports: Vec<Report>, watched: &Watched
 
 fn generator_warnings(generator: &Generator) -> Vec<String> {
     let mut warnings = Vec::new();
+    if generator.unsent > 0 {
+        warnings.push(format!(
+            "{} calls were meant to begin and never did, for all callers were waiting: the rate was not kept, and latencies \
+             are worse than shown",
+            generator.unsent
+        ));
+    }
     if generator.busy > BUSY_MAX {
         warnings.push(format!(
             "a generator thread was busy {:.0} % of the time: the generator may be the limit, not the server \

@@ -61,6 +61,8 @@ pub(super) struct Report {
     pub(super) delivered: u64,
     /// Watchers behind, or leases that did not end, when time was up.
     pub(super) missing: u64,
+    /// Calls of an open loop that nobody was free to make.
+    pub(super) unsent: u64,
     /// When the last answer of what counts came.
     pub(super) ended: u64,
 }
@@ -87,6 +89,7 @@ pub(super) struct Worker {
     /// CPU time and time when what counts began.
     meter: (u64, u64),
     is_metered: bool,
+    traffic_ended: u64,
 }
 
 /// This thread's share of something.
@@ -127,6 +130,7 @@ impl Worker {
             start_revision,
             meter: (0, 0),
             is_metered: false,
+            traffic_ended: 0,
         };
         let conns = share_of(plan.conns.max(plan.threads), thread, plan.threads);
         for number in 0..conns {
@@ -195,6 +199,7 @@ impl Worker {
         self.meter = (clock::thread_cpu(), clock::nanos());
         self.traffic(until)?;
         let (cpu, time) = (clock::thread_cpu() - self.meter.0, clock::nanos() - self.meter.1);
+        self.traffic_ended = clock::nanos();
         self.drain()?;
         Ok(self.report(cpu, cpu as f64 / time.max(1) as f64))
     }
@@ -545,6 +550,15 @@ impl Worker {
         for caller in 0..self.callers.callers.len() {
             self.callers.fail(caller, "no answer before the run ended");
         }
+        let end = self.callers.counts_until.min(self.traffic_ended);
+        let mut unsent = 0;
+        while let Some(arrivals) =
+            self.arrivals.as_mut().filter(|arrivals| self.left > 0 && arrivals.next() < end)
+        {
+            arrivals.advance();
+            self.left -= 1;
+            unsent += 1;
+        }
         let mut violations = std::mem::take(&mut self.callers.violations);
         violations.append(&mut self.callers.watchers.violations);
         Report {
@@ -556,6 +570,7 @@ impl Worker {
             unknown: self.callers.unknown,
             delivered: self.callers.watchers.delivered,
             missing,
+            unsent,
             ended: self.callers.now,
             records: self.callers.records,
         }

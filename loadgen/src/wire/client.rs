@@ -92,7 +92,7 @@ impl Client {
                 Err(error) => last = Some(error),
             }
         }
-        let error = last.map_or_else(|| io::ErrorKind::NotFound.into(), |error| error);
+        let error = last.unwrap_or_else(|| io::ErrorKind::NotFound.into());
         Err(error).with_context(|| format!("connecting to {endpoint}"))
     }
 

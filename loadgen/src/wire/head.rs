@@ -83,11 +83,15 @@ impl Said {
     }
 }
 
+/// A block, what it said, and the state of the table that it says that with.
+type Known = (u64, Box<[u8]>, Said);
+
 /// Reads blocks of replies, and knows the one that says that all is well when it comes again.
 #[derive(Debug, Default)]
 pub struct ReplyHeads {
     decoder: Decoder,
-    known: [Option<(u64, Box<[u8]>, Said)>; 2],
+    /// Of heads and of trailers.
+    known: [Option<Known>; 2],
 }
 
 impl ReplyHeads {

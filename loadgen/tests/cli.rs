@@ -1,0 +1,213 @@
+//! The program as people use it, against a real revd.
+
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
+
+mod fake;
+mod programs;
+
+use std::path::Path;
+
+use fake::{Fake, Faults};
+use programs::{good, loadgen, revd, texts};
+use revd_loadgen::presets;
+use revd_loadgen::result::Run;
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Every scenario runs, is right by its own checks, and measures something.
+#[test]
+fn all_scenarios_run_against_revd() {
+    let folder = tempfile::tempdir().unwrap();
+    let (suite, json) = (folder.path().join("all.toml"), folder.path().join("all.json"));
+    let mut toml = "[defaults]\nduration = 0.5\nwarmup = 0.1\nkeys = { count = 500 }\n".to_owned();
+    for (name, _) in presets::NAMES {
+        toml += &format!("[[scenario]]\npreset = \"{name}\"\n");
+        toml += match name {
+            "lease-expiry" => "total = 50\nops = [{ op = \"lease-expiry\", ttl = 1 }]\n",
+            "watch-fanout" | "watch-latency" => {
+                "rate = 50.0\nwatch = { watchers = 100, streams = 10, conns = 5 }\n"
+            }
+            _ => "",
+        };
+    }
+    std::fs::write(&suite, toml).unwrap();
+    let revd = revd();
+    good(&["suite", text(&suite), "--server", text(&revd), "--json", text(&json), "--quiet"]);
+    let runs = Run::read(&json).unwrap();
+    assert_eq!(runs.len(), presets::NAMES.len());
+    for run in &runs {
+        let name = &run.plan.name;
+        assert!(run.is_good(), "{name}: {:?} {:?}", run.violations, run.stopped);
+        let round = &run.rounds[0];
+        assert!(!round.ops.is_empty() && round.ops.iter().all(|op| op.count > 0), "{name} measured nothing");
+        assert!(round.ops.iter().all(|op| op.errors.is_empty()), "{name}: {:?}", round.ops[0].errors);
+        assert!(round.cost.as_ref().is_some_and(|cost| cost.cpu_seconds > 0.0), "{name} cost nothing");
+        if let Some(events) = round.events.filter(|_| !run.plan.ops.is_empty()) {
+            assert!(events.expected > 0 && events.delivered == events.expected, "{name}: {events:?}");
+        }
+    }
+}
+
+#[test]
+fn results_are_kept_compared_and_judged() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = |name: &str| folder.path().join(name);
+    let revd = revd();
+    let run = |json: &str| {
+        let words = [
+            "put",
+            "--server",
+            text(&revd),
+            "--duration",
+            "300ms",
+            "--warmup",
+            "100ms",
+            "--rounds",
+            "3",
+            "-q",
+        ];
+        let (json, csv, hlog, html) = (path(json), path("a.csv"), path("a.hlog"), path("a.html"));
+        let files =
+            ["--json", text(&json), "--csv", text(&csv), "--hlog", text(&hlog), "--html", text(&html)];
+        good(&[&words[..], &files].concat())
+    };
+    let out = run("base.json");
+    assert!(out.contains("| put") && out.contains("server:") && out.contains("middle of 3 rounds"), "{out}");
+    run("new.json");
+    assert!(std::fs::read_to_string(path("a.csv")).unwrap().lines().count() == 4);
+    assert!(std::fs::read_to_string(path("a.hlog")).unwrap().contains("Tag=put/put"));
+    assert!(std::fs::read_to_string(path("a.html")).unwrap().contains("latency by percentile"));
+
+    let (base, new, xml) = (path("base.json"), path("new.json"), path("gate.xml"));
+    let compare =
+        |rule: &str| loadgen(&["compare", text(&base), text(&new), "--fail-if", rule, "--junit", text(&xml)]);
+    assert_eq!(compare("put.p50 > 1000x").status.code(), Some(0));
+    assert!(std::fs::read_to_string(&xml).unwrap().contains("failures=\"0\""));
+    let closed = compare("put.p50 > 0.001x");
+    assert_eq!(closed.status.code(), Some(3), "{}", texts(&closed).0);
+    assert!(std::fs::read_to_string(&xml).unwrap().contains("failures=\"1\""));
+    assert!(good(&["history", text(&base), text(&new)]).contains("put/put"));
+    good(&["report", text(&base), "-o", text(&path("again.html"))]);
+}
+
+#[test]
+fn habits_of_etcds_benchmark_are_understood() {
+    let fake = Fake::start(Faults::default());
+    let endpoint = ["--endpoints", fake.endpoint.as_str()];
+    for words in [
+        &[
+            "put",
+            "--conns=2",
+            "--clients=4",
+            "--total=200",
+            "--sequential-keys",
+            "--key-size=8",
+            "--val-size=256",
+        ][..],
+        &["range", "foo", "--total", "100", "--consistency=s", "--limit=10"],
+        &["txn-put", "--total=100", "--txn-ops=4", "--key-space-size=50"],
+        &["watch-latency", "--streams=2", "--watchers-per-stream=3", "--put-total=20", "--put-rate=200"],
+        &["watch", "--streams=2", "--watch-per-stream=3", "--put-total=20"],
+        &["txn-mixed", "foo", "--total=100", "--rw-ratio=2"],
+    ] {
+        let out = good(&[&["benchmark"], words, &endpoint].concat());
+        assert!(
+            out.contains("Summary:\n  Total:\t") && out.contains("Latency distribution:"),
+            "{words:?}: {out}"
+        );
+        assert!(out.contains("Requests/sec:\t"), "{out}");
+    }
+}
+
+#[test]
+fn bad_input_is_named_and_fails() {
+    let folder = tempfile::tempdir().unwrap();
+    let partial = folder.path().join("partial.json");
+    let dying = Fake::start(Faults { dies_after: Some(200), ..Faults::default() });
+    let cases: [(&[&str], &str); 9] = [
+        (&["put", "--endpoints", "127.0.0.1:1"], "127.0.0.1:1 does not answer"),
+        (&["put", "--endpoints", "no.such.host.invalid:1"], "no.such.host.invalid:1"),
+        (&["put", "--endpoints", "https://127.0.0.1:1"], "TLS is not spoken yet"),
+        (&["put", "--endpoints", "nonsense"], "nonsense is no endpoint"),
+        (&["run", "putt"], "there is no scenario `putt`"),
+        (&["put", "--rate=-3"], "--rate -3"),
+        (&["put", "--key-order", "fast"], "`fast` is no order"),
+        (&["versus", "--a", "no-such-server"], "there is no program `no-such-server`"),
+        (
+            &[
+                "put",
+                "--rate=500",
+                "--warmup=0s",
+                "--endpoints",
+                &dying.endpoint,
+                "--json",
+                text(&partial),
+                "-q",
+            ],
+            "INCOMPLETE",
+        ),
+    ];
+    for (words, expected) in cases {
+        let output = loadgen(words);
+        let (out, err) = texts(&output);
+        assert!(!output.status.success(), "{words:?} went well");
+        assert!(out.contains(expected) || err.contains(expected), "{words:?}: {out}\n{err}");
+    }
+    let kept = Run::read(&partial).unwrap();
+    assert!(kept[0].stopped.is_some() && kept[0].op("put").next().unwrap().count > 50);
+}
+
+#[test]
+fn help_names_examples_and_shells_are_completed() {
+    assert!(good(&["--help"]).contains("loadgen versus --a revd --b etcd"));
+    assert!(good(&["scenarios"]).contains("watch-fanout"));
+    for shell in ["bash", "zsh", "fish"] {
+        assert!(good(&["completions", shell]).contains("watch-fanout"));
+    }
+}
+
+/// Two servers in turns; the same program twice here, so that no other has to be there.
+#[test]
+fn two_servers_are_compared_in_turns() {
+    let folder = tempfile::tempdir().unwrap();
+    let (html, json) = (folder.path().join("v.html"), folder.path().join("v.json"));
+    let (a, b) = (format!("one={}", text(&revd())), format!("two={}", text(&revd())));
+    let words = [
+        "versus",
+        "--a",
+        &a,
+        "--b",
+        &b,
+        "--scenario",
+        "put,watch-latency",
+        "--rounds",
+        "2",
+        "--duration",
+        "300ms",
+    ];
+    let out = good(&[&words[..], &["-q", "--html", text(&html), "--json", text(&json)]].concat());
+    assert!(out.contains("one") && out.contains("server CPU") && out.contains("ratio"), "{out}");
+    let runs = Run::read(&json).unwrap();
+    assert_eq!(runs.iter().map(|run| run.rounds.len()).collect::<Vec<_>>(), [2, 2, 2, 2]);
+    assert!(std::fs::read_to_string(&html).unwrap().contains("one beside two"));
+}
+
+#[test]
+fn a_sweep_finds_where_a_server_does_not_keep_up() {
+    let fake = Fake::start(Faults::default());
+    let words = [
+        "put",
+        "--sweep",
+        "100..400:3",
+        "--duration",
+        "300ms",
+        "--warmup",
+        "0s",
+        "--endpoints",
+        &fake.endpoint,
+    ];
+    let out = good(&words);
+    assert!(out.contains("| 100") && (out.contains("knee") || out.contains("keep up")), "{out}");
+}

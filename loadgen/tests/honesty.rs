@@ -1,0 +1,129 @@
+//! Whether loadgen shows what is there: a server with known faults, and what a run says of it.
+
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
+
+mod fake;
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use fake::{Fake, Faults};
+use revd_loadgen::measure::Session;
+use revd_loadgen::plan::{Op, OpKind, Plan, WatchPlan};
+use revd_loadgen::result::Run;
+
+fn run(faults: Faults, plan: Plan) -> Run {
+    let fake = Fake::start(faults);
+    let plan = Plan { name: "test".to_owned(), endpoints: vec![fake.endpoint.clone()], ..plan };
+    let session = Session { is_quiet: true, interrupted: Arc::new(AtomicBool::new(false)) };
+    session.run(&plan, 1, &[]).unwrap()
+}
+
+fn puts() -> Plan {
+    Plan {
+        ops: vec![Op::new(OpKind::Put { prev_kv: false })],
+        conns: 2,
+        clients: 10,
+        warmup: 0.0,
+        ..Plan::default()
+    }
+}
+
+/// Calls that took at least so many milliseconds.
+fn slow(run: &Run, milliseconds: u64) -> u64 {
+    let samples = run.op("put").next().unwrap().latency.samples().unwrap();
+    samples.count_between(milliseconds * 1_000_000, u64::MAX)
+}
+
+/// A server that stands still for 400 ms under 1,000 calls a second keeps 400 of them waiting, half of them for more than
+/// 200 ms: each that was meant to begin meanwhile counts from then. Slower machines can only add to that.
+#[test]
+fn a_stall_is_seen_by_every_call_that_was_meant_to_begin_in_it() {
+    let stall = Some((Duration::from_millis(700), Duration::from_millis(400)));
+    for clients in [1, 10, 1_000] {
+        let plan = Plan { rate: Some(1_000.0), duration: 2.0, clients, ..puts() };
+        let run = run(Faults { stall, ..Faults::default() }, plan);
+        let op = run.op("put").next().unwrap();
+        assert_eq!(op.count + op.errors.values().sum::<u64>(), 2_000, "{:?}", op.errors);
+        let halves = (slow(&run, 1), slow(&run, 200));
+        assert!(halves.0 >= 380 && halves.1 >= 190, "{halves:?} waited 1 and 200 ms with {clients} callers");
+        assert!(op.latency.max >= 390_000.0, "the longest wait was {} us", op.latency.max);
+        // The one caller that was served last began so late that the server cannot be blamed for its own wait: only what
+        // it was meant to do shows that. Both series are kept.
+        let service = op.service.as_ref().unwrap().samples().unwrap();
+        if clients == 1 {
+            let waited = service.count_between(200_000_000, u64::MAX);
+            assert!(waited < halves.1 / 2, "{waited} calls waited by the closed loop's measure");
+        }
+        let worst = op.seconds.iter().map(|second| second.max).fold(0.0, f64::max);
+        assert!(worst >= 380_000.0, "no second shows the stall: {:?}", op.seconds);
+    }
+}
+
+/// In a closed loop the same stall is seen once by each caller, and that is all: why the open loop is there.
+#[test]
+fn a_closed_loop_sees_a_stall_once_for_each_caller() {
+    let stall = Some((Duration::from_millis(500), Duration::from_millis(400)));
+    let run = run(Faults { stall, ..Faults::default() }, Plan { duration: 1.5, clients: 4, ..puts() });
+    let seen = slow(&run, 300);
+    assert!((1..=8).contains(&seen), "{seen} calls saw the stall");
+}
+
+fn watched() -> Plan {
+    let watch = WatchPlan { watchers: 20, streams: 5, conns: 2, ..WatchPlan::default() };
+    Plan { watch: Some(watch), total: Some(200), rate: Some(500.0), ..puts() }
+}
+
+#[test]
+fn events_are_counted_and_missing_ones_are_named() {
+    let good = run(Faults::default(), watched());
+    let events = good.rounds[0].events.unwrap();
+    assert_eq!((events.delivered, events.expected), (200 * 20, 200 * 20));
+    assert!(good.is_good(), "{:?}", good.violations);
+    assert_eq!(good.op("watch").next().unwrap().count, 200 * 20);
+
+    let bad = run(Faults { forgets_event: Some(1_000), ..Faults::default() }, watched());
+    let events = bad.rounds[0].events.unwrap();
+    assert_eq!((events.delivered, events.expected), (200 * 20 - 4, 200 * 20));
+    assert!(!bad.is_good() && bad.violations[0].contains("3996 events came"), "{:?}", bad.violations);
+}
+
+#[test]
+fn a_server_that_goes_back_is_named() {
+    let run =
+        run(Faults { goes_back_after: Some(100), ..Faults::default() }, Plan { total: Some(300), ..puts() });
+    assert!(run.violations.iter().any(|what| what.contains("revision 1")), "{:?}", run.violations);
+}
+
+#[test]
+fn errors_are_counted_by_kind_and_are_no_latencies() {
+    let run = run(Faults { refuses: Some(10), ..Faults::default() }, Plan { total: Some(1_000), ..puts() });
+    let op = run.op("put").next().unwrap();
+    assert_eq!(op.count, 900);
+    let expected = [("RESOURCE_EXHAUSTED: etcdserver: mvcc: database space exceeded".to_owned(), 100)];
+    assert_eq!(op.errors, expected.into_iter().collect());
+}
+
+/// What was measured until then is kept, and marked.
+#[test]
+fn a_server_that_dies_leaves_a_partial_result() {
+    let plan = Plan { duration: 30.0, rate: Some(1_000.0), ..puts() };
+    let run = run(Faults { dies_after: Some(500), ..Faults::default() }, plan);
+    let op = run.op("put").next().unwrap();
+    assert!(op.count > 100, "{}", op.count);
+    assert!(run.rounds[0].generator.unsent > 1_000, "{:?}", run.rounds[0].generator);
+    assert!(run.warnings.iter().any(|what| what.contains("never did")), "{:?}", run.warnings);
+    assert!(run.stopped.as_ref().unwrap().contains("refused"), "{:?}", run.stopped);
+    assert!(!run.is_good() && run.rounds[0].seconds < 20.0, "{}", run.rounds[0].seconds);
+}
+
+#[test]
+fn an_open_loop_keeps_its_rate_and_total() {
+    let run = run(Faults::default(), Plan { rate: Some(2_000.0), duration: 1.0, ..puts() });
+    let op = run.op("put").next().unwrap();
+    assert!(op.count.abs_diff(2_000) <= 1, "{}", op.count);
+    let again = self::run(Faults::default(), Plan { total: Some(777), ..puts() });
+    assert_eq!(again.op("put").next().unwrap().count, 777);
+    assert_eq!(again.rounds[0].ops.len(), 1);
+}

@@ -1,0 +1,36 @@
+//! The real programs: loadgen, and the revd it is run against.
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::Once;
+
+/// revd, built if it is not.
+pub(crate) fn revd() -> PathBuf {
+    static BUILT: Once = Once::new();
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
+    BUILT.call_once(|| {
+        let status =
+            Command::new(env!("CARGO")).args(["build", "-p", "revd"]).current_dir(root).status().unwrap();
+        assert!(status.success(), "revd cannot be built");
+    });
+    Path::new(env!("CARGO_BIN_EXE_loadgen")).parent().unwrap().join("revd")
+}
+
+/// Runs loadgen with these words.
+pub(crate) fn loadgen(words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_loadgen")).args(words).output().unwrap()
+}
+
+/// What it printed, and that it went well.
+pub(crate) fn good(words: &[&str]) -> String {
+    let output = loadgen(words);
+    let (out, err) = texts(&output);
+    assert!(output.status.success(), "{words:?}: {}\n{out}\n{err}", output.status);
+    out
+}
+
+/// What it printed, to both.
+pub(crate) fn texts(output: &Output) -> (String, String) {
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (text(&output.stdout), text(&output.stderr))
+}
