@@ -255,6 +255,12 @@ impl Plan {
         ensure!(self.conns > 0 && self.clients > 0, "{name}: --conns and --clients must be at least 1");
         ensure!(self.threads > 0 && self.threads <= 256, "{name}: --threads must be 1 to 256");
         ensure!(
+            self.ops.is_empty() || self.clients >= self.threads,
+            "{name}: --clients {} is fewer than --threads {}: a thread would have nobody to call",
+            self.clients,
+            self.threads
+        );
+        ensure!(
             self.clients <= 1 << 24,
             "{name}: --clients {} is too many (at most {})",
             self.clients,

@@ -141,6 +141,28 @@ pub fn compare(labels: (&str, &str), a: &Run, b: &Run) -> Vec<Comparison> {
     rows
 }
 
+/// One line for each operation, ratios only, as Markdown.
+#[must_use]
+pub fn summary(rows: &[Comparison]) -> String {
+    let names = ["rate", "p50", "p99", "cpu", "memory", "written"];
+    let figures: Vec<Figure> = names.iter().filter_map(|name| name.parse().ok()).collect();
+    let mut lines: Vec<Vec<String>> = Vec::new();
+    for row in rows {
+        let at = lines.iter().position(|line| line[0] == row.what).unwrap_or_else(|| {
+            lines.push(
+                std::iter::once(row.what.clone()).chain(figures.iter().map(|_| String::new())).collect(),
+            );
+            lines.len() - 1
+        });
+        if let Some(column) = figures.iter().position(|figure| *figure == row.figure) {
+            let mark = if row.is_worse() { " (!)" } else { "" };
+            lines[at][column + 1] = format!("{:.3}{mark}", row.ratio);
+        }
+    }
+    let head: Vec<&str> = std::iter::once("").chain(figures.iter().map(Figure::name)).collect();
+    crate::report::table::plain(&head, lines)
+}
+
 /// As Markdown.
 #[must_use]
 pub fn table(rows: &[Comparison]) -> String {

@@ -159,6 +159,27 @@ fn bad_input_is_named_and_fails() {
     assert!(kept[0].stopped.is_some() && kept[0].op("put").next().unwrap().count > 50);
 }
 
+/// Whoever ends a run early keeps what it has measured, and it says so.
+#[test]
+fn a_run_that_is_interrupted_keeps_its_results() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept = folder.path().join("kept.json");
+    let fake = Fake::start(Faults::default());
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_loadgen"))
+        .args(["put", "--rate=500", "--duration=300s", "--warmup=0s", "-q", "--endpoints", &fake.endpoint])
+        .args(["--json", text(&kept)])
+        .stdout(std::process::Stdio::null())
+        .spawn()
+        .unwrap();
+    revd_loadgen::clock::rest(std::time::Duration::from_millis(1_500));
+    let told = std::process::Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
+    assert!(told.success());
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    let runs = Run::read(&kept).unwrap();
+    assert_eq!(runs[0].stopped.as_deref(), Some("interrupted"));
+    assert!(runs[0].op("put").next().unwrap().count > 100);
+}
+
 #[test]
 fn help_names_examples_and_shells_are_completed() {
     assert!(good(&["--help"]).contains("loadgen versus --a revd --b etcd"));
@@ -191,6 +212,9 @@ fn two_servers_are_compared_in_turns() {
     assert!(out.contains("one") && out.contains("server CPU") && out.contains("ratio"), "{out}");
     let runs = Run::read(&json).unwrap();
     assert_eq!(runs.iter().map(|run| run.rounds.len()).collect::<Vec<_>>(), [2, 2, 2, 2]);
+    assert!(std::fs::read_to_string(&html).unwrap().contains("one beside two"));
+    let again = good(&["report", text(&json), "--pairs", "one,two", "-o", text(&html)]);
+    assert!(again.contains("| put"), "{again}");
     assert!(std::fs::read_to_string(&html).unwrap().contains("one beside two"));
 }
 

@@ -89,6 +89,21 @@ fn events_are_counted_and_missing_ones_are_named() {
     assert!(!bad.is_good() && bad.violations[0].contains("3996 events came"), "{:?}", bad.violations);
 }
 
+/// However many threads share the work, everything is counted once.
+#[test]
+fn threads_share_callers_rates_and_watchers() {
+    for threads in [2, 3] {
+        let plan = Plan { threads, ..watched() };
+        let run = run(Faults::default(), plan);
+        let events = run.rounds[0].events.unwrap();
+        assert_eq!((events.delivered, events.expected), (200 * 20, 200 * 20), "{threads} threads");
+        assert!(run.is_good(), "{:?}", run.violations);
+        assert_eq!(run.op("put").next().unwrap().count, 200);
+    }
+    let run = run(Faults::default(), Plan { threads: 3, rate: Some(3_000.0), duration: 1.0, ..puts() });
+    assert!(run.op("put").next().unwrap().count.abs_diff(3_000) <= 3);
+}
+
 #[test]
 fn a_server_that_goes_back_is_named() {
     let run =

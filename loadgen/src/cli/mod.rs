@@ -278,6 +278,9 @@ struct ReportArgs {
     /// The page
     #[arg(long, short, value_name = "FILE", default_value = "report.html")]
     output: PathBuf,
+    /// The results are those of `versus`: what the two are called, as revd,etcd
+    #[arg(long, value_name = "A,B")]
+    pairs: Option<String>,
 }
 
 #[derive(Args)]
@@ -424,6 +427,7 @@ fn compare_servers(args: &VersusArgs) -> anyhow::Result<ExitCode> {
         .flat_map(|(first, second)| versus::compare((labels[0], labels[1]), first, second))
         .collect();
     let runs: Vec<Run> = pairs.into_iter().flat_map(|(first, second)| [first, second]).collect();
+    print!("{}", versus::summary(&rows));
     let title = format!("{} beside {}", labels[0], labels[1]);
     args.outputs.write(&title, &labels, &runs, &rows)?;
     failure.map_or_else(|| Ok(status(&runs)), Err)
@@ -435,8 +439,20 @@ fn report(args: &ReportArgs) -> anyhow::Result<ExitCode> {
         let (label, path) = text.split_once('=').unwrap_or((text.as_str(), text.as_str()));
         runs.extend(Run::read(path.as_ref())?.into_iter().map(|run| (label.to_owned(), run)));
     }
+    let mut rows = Vec::new();
+    let mut title = "loadgen".to_owned();
+    if let Some(pairs) = &args.pairs {
+        let (a, b) =
+            pairs.split_once(',').with_context(|| format!("--pairs {pairs}: two names, as revd,etcd"))?;
+        for pair in runs.chunks_exact_mut(2) {
+            (pair[0].0, pair[1].0) = (a.to_owned(), b.to_owned());
+            rows.extend(versus::compare((a, b), &pair[0].1, &pair[1].1));
+        }
+        title = format!("{a} beside {b}");
+        print!("{}", versus::summary(&rows));
+    }
     let labelled: Vec<_> = runs.iter().map(|(label, run)| Labelled { label, run }).collect();
-    let page = html::page("loadgen", &labelled, &[]);
+    let page = html::page(&title, &labelled, &rows);
     std::fs::write(&args.output, page).with_context(|| format!("writing {}", args.output.display()))?;
     println!("{}", args.output.display());
     Ok(ExitCode::SUCCESS)

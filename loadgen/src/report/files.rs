@@ -23,8 +23,8 @@ fn write(path: &Path, text: &[u8]) -> anyhow::Result<()> {
 /// With the file's name.
 pub fn json(path: &Path, runs: &[Run]) -> anyhow::Result<()> {
     let mut text = match runs {
-        [run] => serde_json::to_vec_pretty(run),
-        runs => serde_json::to_vec_pretty(runs),
+        [run] => serde_json::to_vec(run),
+        runs => serde_json::to_vec(runs),
     }?;
     text.push(b'\n');
     write(path, &text)

@@ -73,32 +73,50 @@ pub fn page(title: &str, runs: &[Labelled<'_>], comparisons: &[Comparison]) -> S
     out
 }
 
-/// The table of ratios.
+/// Half of the room for a bar of a ratio, and the ratio that fills it.
+const HALF: f64 = 90.0;
+const FULL: f64 = 100.0;
+
+/// A ratio as a bar: to the left less, to the right more, by its logarithm.
+fn bar(ratio: f64, class: &str) -> String {
+    let length = (ratio.max(1e-9).log10() / FULL.log10()).clamp(-1.0, 1.0) * HALF;
+    let (left, width) = if length < 0.0 { (HALF + length, -length) } else { (HALF, length) };
+    let (all, middle) = (2.0 * HALF, HALF);
+    format!(
+        "<svg class=\"ratio\" viewBox=\"0 0 {all} 12\" width=\"{all}\" height=\"12\" aria-hidden=\"true\">\
+         <rect class=\"{class}\" x=\"{left:.1}\" y=\"1\" width=\"{width:.1}\" height=\"10\" rx=\"2\"/>\
+         <line class=\"axis\" x1=\"{middle}\" y1=\"0\" x2=\"{middle}\" y2=\"12\"/></svg>"
+    )
+}
+
+/// The table of ratios, a block for each scenario.
 fn compared(comparisons: &[Comparison]) -> String {
-    let mut out = "<div class=\"wide\"><table><tr><th></th><th></th>".to_owned();
     let labels = &comparisons[0].labels;
-    let _ = write!(
-        out,
-        "<th>{}</th><th>{}</th><th>ratio</th><th>spread</th></tr>",
-        escaped(&labels.0),
-        escaped(&labels.1)
+    let (a, b) = (escaped(&labels.0), escaped(&labels.1));
+    let mut out = format!(
+        "<p>Ratio: {a} by {b}, the middle of all rounds. Coloured where every round says the same: \
+         <b class=\"good\">{a} is better</b>, <b class=\"bad\">{b} is better</b>.</p>\n<div class=\"wide\"><table>\
+         <tr><th></th><th></th><th>{a}</th><th>{b}</th><th>ratio</th><th>less &#9474; more</th><th>spread</th></tr>"
     );
+    let mut last = "";
     for row in comparisons {
-        let class = if row.is_better() {
-            "good"
-        } else if row.is_worse() {
-            "bad"
-        } else {
-            ""
+        let class = match (row.is_better(), row.is_worse()) {
+            (true, _) => "good",
+            (_, true) => "bad",
+            _ => "same",
         };
+        let what = if row.what == last { String::new() } else { escaped(&row.what) };
+        let group = if what.is_empty() { "" } else { " class=\"group\"" };
+        last = &row.what;
         let _ = write!(
             out,
-            "<tr><td>{}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"{class}\">{:.3}</td><td>{:.3} to {:.3}</td></tr>",
-            escaped(&row.what),
+            "<tr{group}><td>{what}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"{class}\">{:.3}</td><td>{}</td>\
+             <td>{:.3} to {:.3}</td></tr>\n",
             escaped(row.figure.name()),
             row.figure.show(row.a),
             row.figure.show(row.b),
             row.ratio,
+            bar(row.ratio, class),
             row.least,
             row.most
         );

@@ -1,0 +1,177 @@
+//! What others notice while somebody attacks the server: p50 and p99 of 2,000 gets a second (open loop), in peace and under
+//! each attack, in turn.
+//!
+//! cargo run --release -p revd-bench --bin attacks [-- --rounds 3]
+//!
+//! Attackers have the lowest priority: their own CPU time is somebody else's machine. They come back as soon as they are
+//! sent away.
+
+#![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+
+use std::io::Write as _;
+use std::net::TcpStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use revd_loadgen::measure::Session;
+use revd_loadgen::plan::Plan;
+use revd_loadgen::presets::preset;
+use revd_loadgen::report::{bytes, table, time};
+use revd_loadgen::result::{Run, median};
+use revd_loadgen::servers::{Servers, Spec};
+use revd_proto::http2::PREFACE;
+use revd_proto::http2::hpack::literal;
+
+const RATE: f64 = 2_000.0;
+const SECONDS: f64 = 4.0;
+/// Connections of attacks that only wait.
+const SILENT: usize = 2_000;
+
+/// What an attack does on a fresh connection, again and again.
+type Attack = fn(&mut TcpStream) -> std::io::Result<()>;
+
+const ATTACKS: [(&str, Attack); 8] = [
+    ("rapid reset", rapid_reset),
+    ("continuations", continuations),
+    ("settings", |stream| stream.write_all(&frame(4, 0, 0, &[0, 4, 0, 1, 0, 0]).repeat(20_000))),
+    ("pings", |stream| stream.write_all(&frame(6, 0, 0, &[7; 8]).repeat(20_000))),
+    ("empty data", empty_data),
+    ("broken header blocks", |stream| stream.write_all(&frame(1, 5, 1, &[0xff; 40]))),
+    ("ranges nobody takes", unread),
+    ("half-open connections", half_open),
+];
+
+fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
+    let [_, length @ ..] = u32::try_from(payload.len()).unwrap_or(u32::MAX).to_be_bytes();
+    [&length[..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
+}
+
+fn call(path: &str) -> Vec<u8> {
+    let mut block = vec![0x83, 0x86];
+    literal(&mut block, b":path", path.as_bytes(), false);
+    literal(&mut block, b"content-type", b"application/grpc", false);
+    block
+}
+
+fn rapid_reset(stream: &mut TcpStream) -> std::io::Result<()> {
+    let head = call("/etcdserverpb.KV/Range");
+    let pair = |at: u32| [frame(1, 4, 1 + 2 * at, &head), frame(3, 0, 1 + 2 * at, &[0, 0, 0, 8])].concat();
+    stream.write_all(&(0..20_000).flat_map(pair).collect::<Vec<u8>>())
+}
+
+fn continuations(stream: &mut TcpStream) -> std::io::Result<()> {
+    stream.write_all(&[frame(1, 0, 1, &call("/x")), frame(9, 0, 1, &[]).repeat(20_000)].concat())
+}
+
+fn empty_data(stream: &mut TcpStream) -> std::io::Result<()> {
+    let begun = frame(1, 4, 1, &call("/etcdserverpb.Watch/Watch"));
+    stream.write_all(&[begun, frame(0, 0, 1, &[]).repeat(20_000)].concat())
+}
+
+/// Everything, a thousand times, and nothing of it is read.
+fn unread(stream: &mut TcpStream) -> std::io::Result<()> {
+    let message = [&[0, 0, 0, 0, 6][..], &[0x0a, 1, 0, 0x12, 1, 0]].concat();
+    let ask = |at: u32| {
+        [frame(1, 4, 1 + 2 * at, &call("/etcdserverpb.KV/Range")), frame(0, 1, 1 + 2 * at, &message)].concat()
+    };
+    stream.write_all(&(0..1_000).flat_map(ask).collect::<Vec<u8>>())?;
+    std::thread::park_timeout(Duration::from_millis(200));
+    Ok(())
+}
+
+fn half_open(stream: &mut TcpStream) -> std::io::Result<()> {
+    stream.write_all(&frame(1, 0, 1, &call("/etcdserverpb.KV/Put")))?;
+    let address = stream.peer_addr()?;
+    let held: Vec<_> = (0..SILENT).map_while(|_| TcpStream::connect(address).ok()).collect();
+    std::thread::park_timeout(Duration::from_secs(1));
+    drop(held);
+    Ok(())
+}
+
+/// Attacks until told to end; how often it came back.
+fn attack(address: &str, attack: Attack, is_over: &AtomicBool, times: &AtomicU64) {
+    let _ = rustix::process::setpriority_process(None, 19);
+    while !is_over.load(Ordering::Relaxed) {
+        let Ok(mut stream) = TcpStream::connect(address) else { continue };
+        let _ = stream.set_write_timeout(Some(Duration::from_millis(500)));
+        let begun = stream.write_all(&[PREFACE, &frame(4, 0, 0, &[])].concat());
+        // Being sent away in the middle is what should happen.
+        let _ = begun.and_then(|()| attack(&mut stream));
+        times.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+fn measure(
+    session: &Session,
+    plan: &Plan,
+    server: &Servers,
+    with: Option<Attack>,
+) -> anyhow::Result<(Run, u64)> {
+    let (is_over, times) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicU64::new(0)));
+    let address = server.endpoints[0].trim_start_matches("http://").to_owned();
+    let attacker = with.map(|with| {
+        let (is_over, times) = (Arc::clone(&is_over), Arc::clone(&times));
+        std::thread::spawn(move || attack(&address, with, &is_over, &times))
+    });
+    let run = session.run(plan, 1, &server.pids());
+    is_over.store(true, Ordering::Relaxed);
+    if let Some(attacker) = attacker {
+        attacker.join().map_err(|_| anyhow::anyhow!("the attacker has panicked"))?;
+    }
+    Ok((run?, times.load(Ordering::Relaxed)))
+}
+
+fn main() -> anyhow::Result<()> {
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let rounds = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => 3,
+        ["--rounds", rounds] => rounds.parse().context("--rounds needs a number")?,
+        _ => anyhow::bail!("unknown options {args:?}: --rounds"),
+    };
+    let own = std::env::current_exe()?;
+    let program: PathBuf = own.with_file_name("revd");
+    anyhow::ensure!(program.is_file(), "build the server first: cargo build --release -p revd");
+    let server = Servers::start(&Spec { name: "revd".to_owned(), program, members: 1, ..Spec::default() })?;
+    let session = Session::new(false)?;
+    let base = preset("get")?;
+    let plan = Plan { endpoints: server.endpoints.clone(), rate: Some(RATE), duration: SECONDS, ..base };
+    let calm = Plan { preload: false, ..plan.clone() };
+    measure(&session, &plan, &server, None)?; // fills the store
+    let mut rows = Vec::new();
+    for (name, with) in ATTACKS {
+        let mut figures = Vec::new();
+        let (mut came, mut memory, mut failed) = (0, 0, 0);
+        for _ in 0..rounds {
+            let (quiet, _) = measure(&session, &calm, &server, None)?;
+            let (attacked, times) = measure(&session, &calm, &server, Some(with))?;
+            let of = |run: &Run| {
+                let latency = &run.rounds[0].ops[0].latency;
+                (latency.p50, latency.p99)
+            };
+            figures.push((of(&quiet), of(&attacked)));
+            came += times;
+            let seconds = attacked.rounds[0].server_seconds.iter();
+            memory = seconds.map(|second| second.1).max().unwrap_or(0).max(memory);
+            failed += attacked.rounds[0].ops[0].errors.values().sum::<u64>();
+        }
+        let middle = |of: fn(&((f64, f64), (f64, f64))) -> f64| median(figures.iter().map(of));
+        rows.push(vec![
+            name.to_owned(),
+            came.to_string(),
+            time(middle(|it| it.0.0)),
+            time(middle(|it| it.1.0)),
+            time(middle(|it| it.0.1)),
+            time(middle(|it| it.1.1)),
+            format!("{:.2}", middle(|it| it.1.1 / it.0.1)),
+            bytes(memory as f64),
+            failed.to_string(),
+        ]);
+    }
+    let head =
+        ["attack", "times", "p50 in peace", "p50", "p99 in peace", "p99", "ratio", "memory", "failed gets"];
+    print!("{}", table::plain(&head, rows));
+    Ok(())
+}
