@@ -1,7 +1,7 @@
 //! What others notice while somebody attacks the server: p50 and p99 of 2,000 gets a second (open loop), in peace and under
 //! each attack, in turn.
 //!
-//! cargo run --release -p revd-bench --bin attacks [-- --rounds 3]
+//! cargo run --release -p revd-bench --bin attacks [-- --rounds 3 [--only "rapid reset"]]
 //!
 //! Attackers have the lowest priority: their own CPU time is somebody else's machine. They come back as soon as they are
 //! sent away.
@@ -24,6 +24,7 @@ use revd_loadgen::result::{Run, median};
 use revd_loadgen::servers::{Servers, Spec};
 use revd_proto::http2::PREFACE;
 use revd_proto::http2::hpack::literal;
+use rustix::process::{Resource, Rlimit};
 
 const RATE: f64 = 2_000.0;
 const SECONDS: f64 = 4.0;
@@ -126,11 +127,15 @@ fn measure(
 
 fn main() -> anyhow::Result<()> {
     let args: Vec<String> = std::env::args().skip(1).collect();
-    let rounds = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
-        [] => 3,
-        ["--rounds", rounds] => rounds.parse().context("--rounds needs a number")?,
-        _ => anyhow::bail!("unknown options {args:?}: --rounds"),
+    let (rounds, only) = match args.iter().map(String::as_str).collect::<Vec<_>>()[..] {
+        [] => (3, ""),
+        ["--rounds", rounds] => (rounds.parse().context("--rounds needs a number")?, ""),
+        ["--rounds", rounds, "--only", only] => (rounds.parse().context("--rounds needs a number")?, only),
+        _ => anyhow::bail!("unknown options {args:?}: --rounds N [--only NAME]"),
     };
+    // Attackers hold many connections.
+    let limit = rustix::process::getrlimit(Resource::Nofile);
+    let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     let own = std::env::current_exe()?;
     let program: PathBuf = own.with_file_name("revd");
     anyhow::ensure!(program.is_file(), "build the server first: cargo build --release -p revd");
@@ -141,23 +146,28 @@ fn main() -> anyhow::Result<()> {
     let calm = Plan { preload: false, ..plan.clone() };
     measure(&session, &plan, &server, None)?; // fills the store
     let mut rows = Vec::new();
-    for (name, with) in ATTACKS {
+    for (name, with) in ATTACKS.into_iter().filter(|(name, _)| name.starts_with(only)) {
         let mut figures = Vec::new();
         let (mut came, mut memory, mut failed) = (0, 0, 0);
         for _ in 0..rounds {
             let (quiet, _) = measure(&session, &calm, &server, None)?;
             let (attacked, times) = measure(&session, &calm, &server, Some(with))?;
+            // Nobody was served at all: as slow as can be.
             let of = |run: &Run| {
-                let latency = &run.rounds[0].ops[0].latency;
-                (latency.p50, latency.p99)
+                let op = run.rounds[0].ops.first();
+                op.map_or((f64::INFINITY, f64::INFINITY), |op| (op.latency.p50, op.latency.p99))
             };
+            if let Some(why) = &attacked.stopped {
+                eprintln!("{name}: {why}");
+            }
             figures.push((of(&quiet), of(&attacked)));
             came += times;
             let seconds = attacked.rounds[0].server_seconds.iter();
             memory = seconds.map(|second| second.1).max().unwrap_or(0).max(memory);
-            failed += attacked.rounds[0].ops[0].errors.values().sum::<u64>();
+            failed += attacked.rounds[0].ops.iter().flat_map(|op| op.errors.values()).sum::<u64>();
         }
         let middle = |of: fn(&((f64, f64), (f64, f64))) -> f64| median(figures.iter().map(of));
+        eprintln!("{name}: done");
         rows.push(vec![
             name.to_owned(),
             came.to_string(),

@@ -35,7 +35,7 @@ async fn echo(mut wire: DuplexStream) {
         waiting.drain(..used);
         for (stream, answer) in answers {
             connection.send_head(stream, &answer, false);
-            connection.send_data(stream, [Bytes::from_static(b"body")]);
+            connection.send_data(stream, &[Bytes::from_static(b"body")]);
             connection.send_end(stream, None);
         }
         let out = connection.out();

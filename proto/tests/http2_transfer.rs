@@ -110,7 +110,7 @@ fn everything_arrives_whatever_the_windows() {
                 client.send_head(id, &block, false);
                 let whole = Bytes::from(body(id, len));
                 let cut = random.size(len as u64 + 1);
-                client.send_data(id, [whole.slice(..cut), whole.slice(cut..)]);
+                client.send_data(id, &[whole.slice(..cut), whole.slice(cut..)]);
                 client.send_end(id, None);
                 asked.insert(id, len);
             }
@@ -128,7 +128,7 @@ fn everything_arrives_whatever_the_windows() {
                 let reply = body(*id + 1, len);
                 if !server.send_short(*id, &head, &[&reply], &trailers) {
                     server.send_head(*id, &head, false);
-                    server.send_data(*id, [Bytes::from(reply)]);
+                    server.send_data(*id, &[Bytes::from(reply)]);
                     server.send_end(*id, Some(&trailers));
                 }
                 answered.insert(*id, len);

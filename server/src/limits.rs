@@ -25,6 +25,10 @@ pub const MAILBOX_MESSAGES_MAX: usize = 128;
 pub const ENTRY_BYTES_MAX: usize = 1024 * 1024;
 /// Entries proposed before the frame that holds them is written.
 pub const FRAME_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Memory that the kernel keeps at hand for the log's writes; a frame that finds no room there is written from other memory.
+pub const LOG_IO_BYTES: usize = 4 * 1024 * 1024;
+/// The same of cores that write no log.
+pub const IO_BYTES: usize = 64 * 1024;
 
 /// A checkpoint starts this long after state changed ...
 pub const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(100);
@@ -112,6 +116,11 @@ pub const IDLE_FRAMES_PER_SECOND: u32 = 10_000;
 pub const SEND_BUFFER_BYTES: usize = 1024 * 1024;
 /// With this many bytes of replies to be sent on a connection, its next calls wait ...
 pub const REPLY_BYTES_PER_CONNECTION: usize = 16 * 1024 * 1024;
+/// Ranges of many keys that are made at a time for one connection: each holds what it has made so far, and all take turns on
+/// the core. More have to wait, which costs nothing: the core does not become faster.
+pub const LONG_CALLS_PER_CONNECTION: usize = 8;
+/// Milliseconds after which a connection does no more of them, until others of the core had their turn.
+pub const TURN_MILLISECONDS: u64 = 1;
 /// ... up to this many bytes of them ...
 pub const WAITING_CALL_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// ... and a client that takes none of a large reply for this long is gone.

@@ -6,7 +6,6 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use anyhow::Context as _;
-use bytes::Bytes;
 use revd_proto::http2::{Config, Connection, ErrorCode, Event, HeadersKind, PREFACE, Role};
 
 use crate::wire::Method;
@@ -47,7 +46,6 @@ pub struct Client {
     /// A frame that has come in part.
     partial: Vec<u8>,
     block: Vec<u8>,
-    framed: Vec<u8>,
 }
 
 /// A server's address without a scheme.
@@ -123,15 +121,13 @@ impl Client {
             reply_heads: ReplyHeads::default(),
             partial: Vec::new(),
             block: Vec::new(),
-            framed: Vec::new(),
         })
     }
 
     /// Makes a call with one message: the stream it is on; none while the server allows no more of them.
     pub fn call(&mut self, method: Method, token: u32, body: &[u8]) -> Option<u32> {
         let stream = self.open(method, token)?;
-        self.say(stream, body);
-        self.http2.send_end(stream, None);
+        self.http2.send_last(stream, &[&prefix(body), body]);
         Some(stream)
     }
 
@@ -146,11 +142,7 @@ impl Client {
 
     /// Says something on an open call.
     pub fn say(&mut self, stream: u32, body: &[u8]) {
-        self.framed.clear();
-        self.framed.push(0);
-        self.framed.extend_from_slice(&u32::try_from(body.len()).unwrap_or(u32::MAX).to_be_bytes());
-        self.framed.extend_from_slice(body);
-        self.http2.send_data(stream, [Bytes::copy_from_slice(&self.framed)]);
+        self.http2.send_data(stream, &[[&prefix(body), body].concat().into()]);
     }
 
     /// Gives a call up.
@@ -289,6 +281,12 @@ impl Client {
         }
         sink.end(token, outcome);
     }
+}
+
+/// What stands before a message: it is not compressed, and so long.
+fn prefix(body: &[u8]) -> [u8; PREFIX_BYTES] {
+    let [a, b, c, d] = u32::try_from(body.len()).unwrap_or(u32::MAX).to_be_bytes();
+    [0, a, b, c, d]
 }
 
 /// The length of the message that begins here; none if too little of it is there to know.

@@ -257,7 +257,7 @@ impl Peer {
                     false,
                 );
             }
-            self.http2.send_data(stream, [framed(&reply)]);
+            self.http2.send_data(stream, &[framed(&reply)]);
         }
         if !end {
             return;
@@ -270,7 +270,7 @@ impl Peer {
                     &block(&[(":status", "200"), ("content-type", "application/grpc")]),
                     false,
                 );
-                self.http2.send_data(stream, [framed(&reply)]);
+                self.http2.send_data(stream, &[framed(&reply)]);
                 self.http2.send_end(stream, Some(&block(&[("grpc-status", "0")])));
             }
             Err(message) => {
@@ -296,7 +296,7 @@ impl Peer {
                 header(&mut reply, revision.unwrap_or(0));
                 put_number(&mut reply, 2, watcher);
                 put_bytes(&mut reply, 11, event);
-                self.http2.send_data(*stream, [framed(&reply)]);
+                self.http2.send_data(*stream, &[framed(&reply)]);
             }
         }
     }

@@ -69,8 +69,6 @@ pub(crate) struct Outgoing {
     pub(crate) chunks: VecDeque<Bytes>,
     pub(crate) bytes: usize,
     pub(crate) end: Option<End>,
-    /// In `Connection::sendable`.
-    pub(crate) is_queued: bool,
 }
 
 /// How a stream ends.
@@ -96,7 +94,17 @@ pub(crate) struct Stream<T> {
     pub(crate) uncredited: u32,
     /// Bytes we may still send.
     pub(crate) send_window: i64,
-    pub(crate) outgoing: Outgoing,
+    /// In `Connection::sendable`.
+    pub(crate) is_queued: bool,
+    /// There only while something waits.
+    pub(crate) outgoing: Option<Box<Outgoing>>,
+}
+
+impl<T> Stream<T> {
+    /// Bytes that wait.
+    pub(crate) fn queued(&self) -> usize {
+        self.outgoing.as_ref().map_or(0, |outgoing| outgoing.bytes)
+    }
 }
 
 /// A header block that comes in several frames.
@@ -226,7 +234,7 @@ impl<T> Connection<T> {
     /// Bytes a stream has yet to send.
     #[must_use]
     pub fn queued(&self, id: u32) -> usize {
-        self.streams.get(&id).map_or(0, |stream| stream.outgoing.bytes)
+        self.streams.get(&id).map_or(0, Stream::queued)
     }
 
     /// Bytes that all streams have yet to send, and those that wait for the socket.
@@ -238,7 +246,7 @@ impl<T> Connection<T> {
     /// Lets go of a stream; whether it was there.
     pub(crate) fn forget(&mut self, id: u32) -> bool {
         let stream = self.streams.remove(&id);
-        self.queued -= stream.as_ref().map_or(0, |stream| stream.outgoing.bytes);
+        self.queued -= stream.as_ref().map_or(0, Stream::queued);
         stream.is_some()
     }
 
@@ -270,7 +278,8 @@ impl<T> Connection<T> {
             receive_window: self.config.stream_window.into(),
             uncredited: 0,
             send_window: self.peer.stream_window,
-            outgoing: Outgoing::default(),
+            is_queued: false,
+            outgoing: None,
         };
         self.streams.insert(id, stream);
     }

@@ -1,10 +1,12 @@
 //! Sending: header blocks at once, data as the windows allow.
 
+use std::collections::VecDeque;
+
 use bytes::{Buf as _, Bytes};
 
-use crate::http2::Connection;
 use crate::http2::connection::End;
 use crate::http2::frame::{self, flag, kind};
+use crate::http2::{Connection, Out};
 use crate::http2::{ErrorCode, Role, hpack};
 
 /// From this length on a piece of a chunk is shared instead of copied.
@@ -46,27 +48,66 @@ impl<T> Connection<T> {
     }
 
     /// Sends data: what the windows allow goes out, the rest waits.
-    pub fn send_data(&mut self, id: u32, chunks: impl IntoIterator<Item = Bytes>) {
-        let Some(stream) = self.streams.get_mut(&id) else { return };
-        for chunk in chunks {
-            stream.outgoing.bytes += chunk.len();
-            self.queued += chunk.len();
-            stream.outgoing.chunks.push_back(chunk);
+    pub fn send_data(&mut self, id: u32, chunks: &[Bytes]) {
+        let bytes = chunks.iter().map(Bytes::len).sum();
+        if bytes == 0 {
+            return;
         }
+        let put = |out: &mut Out| chunks.iter().for_each(|chunk| out.put_shared(chunk.clone()));
+        if self.put_at_once(id, bytes, false, put) {
+            return self.drained.push(id);
+        }
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let outgoing = stream.outgoing.get_or_insert_default();
+        outgoing.bytes += bytes;
+        outgoing.chunks.extend(chunks.iter().cloned());
+        self.queued += bytes;
         self.make_sendable(id);
         self.pump();
+    }
+
+    /// Sends the last data of a stream, as a copy.
+    pub fn send_last(&mut self, id: u32, data: &[&[u8]]) {
+        let bytes = data.iter().map(|part| part.len()).sum();
+        if !self.put_at_once(id, bytes, true, |out| data.iter().for_each(|part| out.put(part))) {
+            self.send_data(id, &[data.concat().into()]);
+            self.send_end(id, None);
+        }
+    }
+
+    /// Sends a whole frame of data; false if something is in its way, and it has to wait.
+    fn put_at_once(&mut self, id: u32, bytes: usize, end: bool, put: impl FnOnce(&mut Out)) -> bool {
+        let Some(stream) = self.streams.get_mut(&id) else { return true };
+        let room = stream.send_window.min(self.send_window).max(0).cast_unsigned();
+        let must_wait = stream.outgoing.is_some() || !self.sendable.is_empty();
+        let is_much = bytes > self.peer.frame_bytes || bytes as u64 > room;
+        if must_wait || is_much || self.out.len() > self.config.out_bytes_max {
+            return false;
+        }
+        stream.send_window -= bytes as i64;
+        self.send_window -= bytes as i64;
+        self.out.put(&frame::head(bytes, kind::DATA, if end { flag::END_STREAM } else { 0 }, id));
+        put(&mut self.out);
+        if end {
+            self.end_sending(id);
+        }
+        true
     }
 
     /// Ends a stream behind its data, with trailers if there are any.
     pub fn send_end(&mut self, id: u32, trailers: Option<&[u8]>) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
-        if stream.outgoing.bytes == 0
-            && let Some(trailers) = trailers
-        {
-            self.put_block(id, trailers, true);
-            return self.end_sending(id);
+        match trailers {
+            Some(trailers) if stream.queued() == 0 => {
+                self.put_block(id, trailers, true);
+                return self.end_sending(id);
+            }
+            None if self.put_at_once(id, 0, true, |_| {}) => return,
+            _ => {}
         }
-        stream.outgoing.end = Some(trailers.map_or(End::Data, |block| End::Trailers(block.to_vec())));
+        let Some(stream) = self.streams.get_mut(&id) else { return };
+        let end = trailers.map_or(End::Data, |block| End::Trailers(block.to_vec()));
+        stream.outgoing.get_or_insert_default().end = Some(end);
         self.make_sendable(id);
         self.pump();
     }
@@ -105,11 +146,11 @@ impl<T> Connection<T> {
 
     pub(crate) fn make_sendable(&mut self, id: u32) {
         if let Some(stream) = self.streams.get_mut(&id)
-            && !stream.outgoing.is_queued
-            && (stream.outgoing.end.is_some() || stream.outgoing.bytes > 0)
-            && (stream.outgoing.bytes == 0 || stream.send_window > 0)
+            && !stream.is_queued
+            && let Some(outgoing) = &stream.outgoing
+            && (outgoing.bytes == 0 || stream.send_window > 0)
         {
-            stream.outgoing.is_queued = true;
+            stream.is_queued = true;
             self.sendable.push_back(id);
         }
     }
@@ -121,9 +162,9 @@ impl<T> Connection<T> {
             && let Some(id) = self.sendable.pop_front()
         {
             let Some(stream) = self.streams.get_mut(&id) else { continue };
-            stream.outgoing.is_queued = false;
-            if stream.outgoing.bytes > 0 && self.send_window <= 0 {
-                stream.outgoing.is_queued = true;
+            stream.is_queued = false;
+            if stream.queued() > 0 && self.send_window <= 0 {
+                stream.is_queued = true;
                 self.sendable.push_front(id);
                 return;
             }
@@ -135,38 +176,25 @@ impl<T> Connection<T> {
     /// One frame of data, or the end, of a stream that may send.
     fn send_frame(&mut self, id: u32) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
+        let Some(outgoing) = &mut stream.outgoing else { return };
         let room = stream.send_window.min(self.send_window).max(0).cast_unsigned();
         let frame_bytes = self.peer.frame_bytes.min(usize::try_from(room).unwrap_or(usize::MAX));
-        let bytes = stream.outgoing.bytes.min(frame_bytes);
-        let is_last = bytes == stream.outgoing.bytes;
-        let ends = is_last && matches!(stream.outgoing.end, Some(End::Data));
+        let bytes = outgoing.bytes.min(frame_bytes);
+        let is_last = bytes == outgoing.bytes;
+        let ends = is_last && matches!(outgoing.end, Some(End::Data));
         if bytes > 0 || ends {
             self.out.put(&frame::head(bytes, kind::DATA, if ends { flag::END_STREAM } else { 0 }, id));
             stream.send_window -= bytes as i64;
             self.send_window -= bytes as i64;
-            stream.outgoing.bytes -= bytes;
+            outgoing.bytes -= bytes;
             self.queued -= bytes;
-            let mut left = bytes;
-            while left > 0 {
-                let chunk = stream.outgoing.chunks.front_mut().expect("the chunks hold so many bytes");
-                let part = left.min(chunk.len());
-                if part >= SHARED_BYTES_MIN {
-                    self.out.put_shared(chunk.split_to(part));
-                } else {
-                    self.out.put(&chunk[..part]);
-                    chunk.advance(part);
-                }
-                if chunk.is_empty() {
-                    stream.outgoing.chunks.pop_front();
-                }
-                left -= part;
-            }
+            put_front(&mut outgoing.chunks, bytes, &mut self.out);
         }
         if !is_last {
             return;
         }
-        stream.outgoing.chunks = std::collections::VecDeque::new();
-        match stream.outgoing.end.take() {
+        let end = stream.outgoing.take().and_then(|outgoing| outgoing.end);
+        match end {
             Some(End::Trailers(block)) => {
                 self.put_block(id, &block, true);
                 self.end_sending(id);
@@ -174,5 +202,24 @@ impl<T> Connection<T> {
             Some(End::Data) => self.end_sending(id),
             None => self.drained.push(id),
         }
+    }
+}
+
+/// Moves so many bytes from the front of a queue.
+fn put_front(chunks: &mut VecDeque<Bytes>, bytes: usize, out: &mut Out) {
+    let mut left = bytes;
+    while left > 0 {
+        let chunk = chunks.front_mut().expect("the chunks hold so many bytes");
+        let part = left.min(chunk.len());
+        if part >= SHARED_BYTES_MIN {
+            out.put_shared(chunk.split_to(part));
+        } else {
+            out.put(&chunk[..part]);
+            chunk.advance(part);
+        }
+        if chunk.is_empty() {
+            chunks.pop_front();
+        }
+        left -= part;
     }
 }

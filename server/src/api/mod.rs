@@ -26,13 +26,14 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::Bytes;
+use prost::encoding::{DecodeContext, decode_key, skip_field};
 use revd_engine::mvcc::View;
 use tonic::Status;
 
 use crate::api::call::{Message, Metadata, Replies, Requests, StreamingCall, only};
 use crate::api::header::{Identity, with_header};
 use crate::api::lease::LeaseIds;
-use crate::api::method::{Streaming, Unary};
+use crate::api::method::{Method, Streaming, Unary};
 use crate::api::validate::RequestLimits;
 pub use crate::api::watch::Watches;
 use crate::apply::alarm::Raised;
@@ -284,6 +285,26 @@ impl Api {
     fn reply(&self, revision: i64, body: Vec<Bytes>) -> Message {
         with_header(self.identity, revision, self.status.term.load(), body)
     }
+}
+
+/// Whether a call may take many turns: a range of more than one key. A look at its bytes only.
+#[must_use]
+pub fn may_be_long(method: Method, message: &Bytes) -> bool {
+    /// `range_end` of a `RangeRequest`.
+    const RANGE_END: u32 = 2;
+    if method != Method::Unary(Unary::Range) {
+        return false;
+    }
+    let mut rest = &message[..];
+    while let Ok((field, wire_type)) = decode_key(&mut rest) {
+        if field == RANGE_END {
+            return true;
+        }
+        if skip_field(wire_type, field, &mut rest, DecodeContext::default()).is_err() {
+            break;
+        }
+    }
+    false
 }
 
 fn decoded<T>(result: Result<T, prost::DecodeError>) -> Result<T, Error> {

@@ -231,6 +231,7 @@ fn start_core(
     let ready = latches.ready.clone();
     LocalExecutorBuilder::new(Placement::Fixed(roles.cpu))
         .name(&format!("core-{}", roles.cpu))
+        .io_memory(if roles.log { limits::LOG_IO_BYTES } else { limits::IO_BYTES })
         .blocking_thread_pool_placement(PoolPlacement::Unbound(BLOCKING_THREADS))
         .spawn(move || async move {
             let giving_back = glommio::spawn_local(async {

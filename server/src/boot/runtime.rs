@@ -4,6 +4,8 @@ use anyhow::Context as _;
 use glommio::{LocalExecutorBuilder, Placement};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
+use crate::limits;
+
 /// glommio wants to be allowed to lock this much memory.
 const LOCKED_BYTES_MIN: u64 = 512 * 1024;
 
@@ -14,6 +16,7 @@ const LOCKED_BYTES_MIN: u64 = 512 * 1024;
 pub fn check() -> anyhow::Result<()> {
     raise_memory_lock_limit()?;
     LocalExecutorBuilder::new(Placement::Unbound)
+        .io_memory(limits::IO_BYTES)
         .spawn(|| async {})
         .map_err(|error| anyhow::anyhow!("{error}"))
         .and_then(|executor| executor.join().map_err(|error| anyhow::anyhow!("{error}")))

@@ -44,6 +44,8 @@ pub(super) struct Asking {
     pub deadline: u64,
     pub assembly: Assembly,
     pub message: Option<Bytes>,
+    /// It may take many turns.
+    pub is_long: bool,
 }
 
 /// A call's place; dropped with its stream, whatever ends that.
@@ -63,6 +65,8 @@ pub(super) struct Call {
     pub stream: u32,
     /// By the core's clock in milliseconds; `u64::MAX` for none.
     pub deadline: u64,
+    /// It may take many turns.
+    pub is_long: bool,
     pub kind: CallKind,
 }
 
@@ -90,6 +94,7 @@ pub(super) struct Streaming {
 #[derive(Default)]
 pub(super) struct Calls {
     slots: Slab<Call>,
+    long: usize,
     over: Rc<RefCell<Vec<usize>>>,
 }
 
@@ -101,7 +106,13 @@ impl Calls {
 
     /// Takes a call in, and what its stream has to carry.
     pub(super) fn insert(&mut self, call: Call) -> Running {
+        self.long += usize::from(call.is_long);
         Running { slot: self.slots.insert(call), over: Rc::clone(&self.over) }
+    }
+
+    /// Those under way that may take many turns.
+    pub(super) fn long(&self) -> usize {
+        self.long
     }
 
     /// A call, unless it is over.
@@ -114,7 +125,8 @@ impl Calls {
         // A call that is dropped may end other things, but no streams.
         let over = std::mem::take(&mut *self.over.borrow_mut());
         for slot in &over {
-            drop(self.slots.try_remove(*slot));
+            let call = self.slots.try_remove(*slot);
+            self.long -= usize::from(call.is_some_and(|call| call.is_long));
         }
         if over.capacity() > 0 {
             let mut empty = over;

@@ -1,5 +1,7 @@
 //! One HTTP/2 connection on its core: bytes in, calls, bytes out. Everything that a turn produces leaves in one send.
 
+mod waiting;
+
 use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
@@ -55,6 +57,9 @@ pub(super) struct Http2<T> {
     refilled: u64,
     was_told: bool,
     has_failed: bool,
+    /// When this turn began, and whether the next follows at once.
+    began: u64,
+    comes_back: bool,
 }
 
 fn stall_milliseconds() -> u64 {
@@ -88,6 +93,8 @@ impl<T: Transport> Http2<T> {
             refilled: now,
             was_told: false,
             has_failed: false,
+            began: now,
+            comes_back: false,
             socket,
             shared,
         }
@@ -109,6 +116,7 @@ impl<T: Transport> Http2<T> {
             self.connection.go_away();
         }
         let now = self.shared.clock.milliseconds();
+        self.began = now;
         if now >= self.refilled + REFILL_INTERVAL {
             self.refilled = now;
             self.connection.refill();
@@ -143,6 +151,9 @@ impl<T: Transport> Http2<T> {
                 Poll::Ready(bytes) => self.received(&buffer[..bytes], now),
             }
         }
+        if std::mem::take(&mut self.comes_back) {
+            context.waker().wake_by_ref();
+        }
         Ok(Turn::Waiting)
     }
 
@@ -164,49 +175,6 @@ impl<T: Transport> Http2<T> {
                 return Ok(Poll::Pending);
             }
             self.taken = now;
-        }
-    }
-
-    /// Replies that the client does not take are bounded: more calls have to wait, frames of the protocol do not.
-    fn is_congested(&self) -> bool {
-        self.connection.backlog() > limits::REPLY_BYTES_PER_CONNECTION
-    }
-
-    /// Begins calls that had to wait; true if there were any.
-    fn begin_waiting(&mut self) -> bool {
-        let before = self.waiting.len();
-        while !self.is_congested()
-            && let Some(stream) = self.waiting.pop_front()
-        {
-            if let Some(StreamState::Asking(asking)) = self.connection.stream(stream)
-                && let Some(message) = asking.message.take()
-            {
-                let (head, deadline) = (asking.head, asking.deadline);
-                self.waiting_bytes -= message.len();
-                self.ask(stream, head, message, deadline);
-            }
-        }
-        if self.waiting.is_empty() {
-            self.waiting_bytes = 0; // also those of calls that were given up
-        }
-        self.waiting.len() < before
-    }
-
-    /// A whole call: now, or when the client has taken replies.
-    fn ask_in_turn(&mut self, stream: u32, head: CallHead, message: Bytes, deadline: u64) {
-        if !self.is_congested() {
-            return self.ask(stream, head, message, deadline);
-        }
-        // Calls that were given up count too, until it is their turn: what waits here is bounded whatever the client does.
-        let are_many = self.waiting.len() >= self.shared.http2.streams_max as usize;
-        if are_many || self.waiting_bytes + message.len() > limits::WAITING_CALL_BYTES_MAX {
-            let text = "this connection does not take its replies: no more calls are accepted on it";
-            return self.refuse(stream, &Status::resource_exhausted(text));
-        }
-        self.waiting_bytes += message.len();
-        self.waiting.push_back(stream);
-        if let Some(StreamState::Asking(asking)) = self.connection.stream(stream) {
-            asking.message = Some(message);
         }
     }
 
@@ -328,7 +296,7 @@ impl<T: Transport> Http2<T> {
         self.keepalive.replied();
         self.connection.send_head(stream, &reply::plain(&answer), answer.text.is_empty());
         if !answer.text.is_empty() {
-            self.connection.send_data(stream, [Bytes::from(answer.text)]);
+            self.connection.send_data(stream, &[Bytes::from(answer.text)]);
             self.connection.send_end(stream, None);
         }
     }
@@ -338,7 +306,8 @@ impl<T: Transport> Http2<T> {
         self.timer.add(deadline);
         match head.method {
             Method::Unary(_) => {
-                let asking = Asking { head, deadline, assembly: Assembly::default(), message: None };
+                let asking =
+                    Asking { head, deadline, assembly: Assembly::default(), message: None, is_long: false };
                 if let Some(state) = self.connection.stream(stream) {
                     *state = StreamState::Asking(Box::new(asking));
                 }
@@ -359,7 +328,7 @@ impl<T: Transport> Http2<T> {
                     result: None,
                 };
                 let kind = CallKind::Streaming(Box::new(streaming));
-                let slot = self.insert(stream, deadline, kind);
+                let slot = self.insert(Call { stream, deadline, is_long: false, kind });
                 if !end {
                     self.run(slot);
                 }
@@ -370,8 +339,9 @@ impl<T: Transport> Http2<T> {
         }
     }
 
-    fn insert(&mut self, stream: u32, deadline: u64, kind: CallKind) -> usize {
-        let running = self.calls.insert(Call { stream, deadline, kind });
+    fn insert(&mut self, call: Call) -> usize {
+        let stream = call.stream;
+        let running = self.calls.insert(call);
         let slot = running.slot;
         if let Some(state) = self.connection.stream(stream) {
             *state = StreamState::Running(running);
@@ -383,7 +353,7 @@ impl<T: Transport> Http2<T> {
     fn data(&mut self, stream: u32, data: &[u8], end: bool) {
         match self.connection.stream(stream) {
             Some(StreamState::Asking(asking)) => {
-                let Asking { head, deadline, assembly, message } = &mut **asking;
+                let Asking { head, deadline, assembly, message, .. } = &mut **asking;
                 let mut is_second = false;
                 let cut = |bytes| is_second |= message.replace(bytes).is_some();
                 let mut result = assembly.add(data, head.gzip, &self.shared.messages, cut);
@@ -420,7 +390,7 @@ impl<T: Transport> Http2<T> {
     }
 
     /// Carries out a call with one reply: at once if it can be, else when it is woken.
-    fn ask(&mut self, stream: u32, head: CallHead, message: Bytes, deadline: u64) {
+    fn ask(&mut self, stream: u32, head: CallHead, message: Bytes, deadline: u64, is_long: bool) {
         let Method::Unary(method) = head.method else { return };
         let api = Rc::clone(&self.shared.api);
         let mut call: UnaryCall = Box::pin(api.unary(method, head.metadata, message));
@@ -428,7 +398,7 @@ impl<T: Transport> Http2<T> {
         match call.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(result) => self.reply(stream, result),
             Poll::Pending => {
-                self.insert(stream, deadline, CallKind::Unary(call));
+                self.insert(Call { stream, deadline, is_long, kind: CallKind::Unary(call) });
             }
         }
     }
@@ -461,7 +431,7 @@ impl<T: Transport> Http2<T> {
         frame(message, &mut chunks);
         let head = self.blocks.head();
         self.connection.send_head(stream, &head, false);
-        self.connection.send_data(stream, chunks);
+        self.connection.send_data(stream, &chunks);
         self.connection.send_end(stream, Some(&reply::trailers(&Ok(()))));
         self.finish(stream);
     }
@@ -481,6 +451,10 @@ impl<T: Transport> Http2<T> {
             self.connection.out().give_buffer(|| self.shared.scratch.borrow_mut().take());
         }
         for slot in slots.drain(..) {
+            if self.calls.get(slot).is_some_and(|call| call.is_long) && self.is_late() {
+                self.woken.waker(slot).wake_by_ref();
+                continue;
+            }
             self.run(slot);
             self.calls.reap();
         }
@@ -513,7 +487,7 @@ impl<T: Transport> Http2<T> {
                         let head = self.blocks.head();
                         self.connection.send_head(stream, &head, false);
                     }
-                    self.connection.send_data(stream, replies.chunks);
+                    self.connection.send_data(stream, &replies.chunks);
                 }
                 if let Some(result) = result {
                     self.end(stream, &result);

@@ -129,6 +129,43 @@ fn a_client_that_reads_nothing_is_not_answered_for_ever() {
     }));
 }
 
+/// The same with ranges of many keys, which are made in turns: few are made at a time, whatever is asked.
+#[test]
+fn ranges_that_nobody_takes_do_not_pile_up() {
+    run(with_server(async |server, client| {
+        const CONNECTIONS: usize = 10;
+        let mut put = client.kv.clone();
+        for number in 0..3_000 {
+            let (key, value) = (format!("k{number}").into(), vec![7; 1_000].into());
+            put.put(PutRequest { key, value, ..PutRequest::default() }).await.unwrap();
+        }
+        let before = resident(server);
+        let message = [&[0, 0, 0, 0, 6][..], &[0x0a, 1, 0, 0x12, 1, 0]].concat();
+        let calls: Vec<u8> = (0..1_000_u32)
+            .flat_map(|at| {
+                let head = frame(1, 4, 1 + 2 * at, &call("/etcdserverpb.KV/Range"));
+                [head, frame(0, 1, 1 + 2 * at, &message)].concat()
+            })
+            .collect();
+        let mut attackers = Vec::new();
+        for _ in 0..CONNECTIONS {
+            let mut stream = attacker(server);
+            stream.set_nonblocking(true).unwrap();
+            let _ = stream.write_all(&calls);
+            attackers.push(stream);
+        }
+        let mut most = 0;
+        for _ in 0..300 {
+            is_served(client).await;
+            most = most.max(resident(server).saturating_sub(before));
+        }
+        // 1,000 replies of 3 MB on each connection would be 30 GB; made all at once they took all that a core may.
+        println!("{} MB for ranges that nobody takes", most / 1_000_000);
+        assert!(most / CONNECTIONS as u64 <= 70_000_000, "{most} bytes");
+        drop(attackers);
+    }));
+}
+
 /// A client that asks for far more than may wait on a connection, and takes all of it, gets all of it.
 #[test]
 fn calls_that_had_to_wait_are_answered() {

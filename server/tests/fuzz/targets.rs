@@ -438,7 +438,7 @@ fn http2_answers(bytes: &[u8], piece: usize) -> Vec<u8> {
                     }
                     if end && !connection.send_short(stream, &[0x88], &[b"short"], &[0xbe]) {
                         connection.send_head(stream, &[0x88], false);
-                        connection.send_data(stream, [Bytes::from(vec![1; 3_000])]);
+                        connection.send_data(stream, &[Bytes::from(vec![1; 3_000])]);
                         connection.send_end(stream, Some(&[0x88]));
                     }
                 }

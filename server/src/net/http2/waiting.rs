@@ -1,0 +1,78 @@
+//! Calls that have to wait: until the client has taken replies, or until ranges of many keys are done.
+
+use bytes::Bytes;
+use tonic::Status;
+
+use crate::api;
+use crate::limits;
+use crate::net::calls::StreamState;
+use crate::net::head::CallHead;
+use crate::net::http2::Http2;
+use crate::net::socket::Transport;
+
+impl<T: Transport> Http2<T> {
+    /// Replies that the client does not take are bounded: more calls have to wait, frames of the protocol do not.
+    pub(super) fn is_congested(&self) -> bool {
+        self.connection.backlog() > limits::REPLY_BYTES_PER_CONNECTION
+    }
+
+    /// A long call cannot go on in this turn: enough of them are under way, or have had their time.
+    fn must_wait(&mut self) -> bool {
+        if self.calls.long() >= limits::LONG_CALLS_PER_CONNECTION {
+            return true; // one of them comes back by itself
+        }
+        self.is_late()
+    }
+
+    /// The turn has lasted long enough for long calls; if so, there will be another one.
+    pub(super) fn is_late(&mut self) -> bool {
+        let is_late = self.shared.clock.milliseconds() > self.began + limits::TURN_MILLISECONDS;
+        self.comes_back |= is_late;
+        is_late
+    }
+
+    /// Begins calls that had to wait; true if there were any.
+    pub(super) fn begin_waiting(&mut self) -> bool {
+        let before = self.waiting.len();
+        while !self.is_congested()
+            && let Some(stream) = self.waiting.front().copied()
+        {
+            let state = self.connection.stream(stream);
+            if matches!(state, Some(StreamState::Asking(asking)) if asking.is_long) && self.must_wait() {
+                break;
+            }
+            self.waiting.pop_front();
+            let Some(StreamState::Asking(asking)) = self.connection.stream(stream) else { continue };
+            let Some(message) = asking.message.take() else { continue };
+            let (head, deadline, is_long) = (asking.head, asking.deadline, asking.is_long);
+            self.waiting_bytes -= message.len();
+            self.ask(stream, head, message, deadline, is_long);
+            self.calls.reap();
+        }
+        if self.waiting.is_empty() {
+            self.waiting_bytes = 0; // also those of calls that were given up
+        }
+        self.waiting.len() < before
+    }
+
+    /// A whole call: now, or when the client has taken replies.
+    pub(super) fn ask_in_turn(&mut self, stream: u32, head: CallHead, message: Bytes, deadline: u64) {
+        let is_long = api::may_be_long(head.method, &message);
+        let must_wait = is_long && (!self.waiting.is_empty() || self.must_wait());
+        if !must_wait && !self.is_congested() {
+            return self.ask(stream, head, message, deadline, is_long);
+        }
+        // Calls that were given up count too, until it is their turn: what waits here is bounded whatever the client does.
+        let are_many = self.waiting.len() >= self.shared.http2.streams_max as usize;
+        if are_many || self.waiting_bytes + message.len() > limits::WAITING_CALL_BYTES_MAX {
+            let text = "too many calls wait on this connection, for replies that are not taken or ranges that are not done";
+            return self.refuse(stream, &Status::resource_exhausted(text));
+        }
+        self.waiting_bytes += message.len();
+        self.waiting.push_back(stream);
+        if let Some(StreamState::Asking(asking)) = self.connection.stream(stream) {
+            asking.message = Some(message);
+            asking.is_long = is_long;
+        }
+    }
+}
