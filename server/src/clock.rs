@@ -33,6 +33,12 @@ impl Ticker {
         Self(now())
     }
 
+    /// Microseconds since then.
+    #[must_use]
+    pub fn microseconds(self) -> u64 {
+        u64::try_from(since(self.0).as_micros()).unwrap_or(u64::MAX)
+    }
+
     /// Since then.
     #[must_use]
     pub fn milliseconds(self) -> u64 {

@@ -119,8 +119,8 @@ pub const REPLY_BYTES_PER_CONNECTION: usize = 16 * 1024 * 1024;
 /// Ranges of many keys that are made at a time for one connection: each holds what it has made so far, and all take turns on
 /// the core. More have to wait, which costs nothing: the core does not become faster.
 pub const LONG_CALLS_PER_CONNECTION: usize = 8;
-/// Milliseconds after which a connection does no more of them, until others of the core had their turn.
-pub const TURN_MILLISECONDS: u64 = 1;
+/// Microseconds after which a connection does no more of them and sends no more, until others of the core had their turn.
+pub const TURN_MICROSECONDS: u64 = 500;
 /// ... up to this many bytes of them ...
 pub const WAITING_CALL_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// ... and a client that takes none of a large reply for this long is gone.

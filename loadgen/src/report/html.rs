@@ -108,10 +108,10 @@ fn compared(comparisons: &[Comparison]) -> String {
         let what = if row.what == last { String::new() } else { escaped(&row.what) };
         let group = if what.is_empty() { "" } else { " class=\"group\"" };
         last = &row.what;
-        let _ = write!(
+        let _ = writeln!(
             out,
             "<tr{group}><td>{what}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"{class}\">{:.3}</td><td>{}</td>\
-             <td>{:.3} to {:.3}</td></tr>\n",
+             <td>{:.3} to {:.3}</td></tr>",
             escaped(row.figure.name()),
             row.figure.show(row.a),
             row.figure.show(row.b),

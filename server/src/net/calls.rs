@@ -153,17 +153,23 @@ pub(super) struct Replies {
 }
 
 impl Streaming {
-    /// Data from the client; `end` when it has said everything. For how many bytes it may send others.
-    pub(super) fn add(&mut self, data: &[u8], end: bool, limits: &MessageLimits) -> usize {
+    /// Data from the client; `end` when it has said everything. For how many bytes it may send others, and whether there
+    /// is something new for the call: a message, or an end.
+    pub(super) fn add(&mut self, data: &[u8], end: bool, limits: &MessageLimits) -> (usize, bool) {
         let requests = &self.requests;
-        let added = self.assembly.add(data, self.gzip, limits, |message| requests.push(message));
+        let mut is_news = end;
+        let added = self.assembly.add(data, self.gzip, limits, |message| {
+            is_news = true;
+            requests.push(message);
+        });
         if added.is_err() {
+            is_news = true;
             requests.end(added);
         } else if end {
             let is_whole = self.assembly.is_empty();
             requests.end(is_whole.then_some(()).ok_or_else(|| Status::internal("unexpected EOF")));
         }
-        requests.credit(data.len())
+        (requests.credit(data.len()), is_news)
     }
 
     /// Lets the call go on, and takes replies while fewer than `room` bytes are taken.

@@ -18,7 +18,7 @@ use crate::net::messages::MessageLimits;
 use crate::xcore::gate::Pass;
 
 /// Bytes read at a time.
-pub(super) const READ_BYTES: usize = 64 * 1024;
+pub(super) const READ_BYTES: usize = 32 * 1024;
 /// Send buffers kept for the next connection that has something to say, and how large they may be.
 const SPARES: usize = 32;
 const SPARE_BYTES_MAX: usize = 256 * 1024;

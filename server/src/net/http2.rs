@@ -25,8 +25,6 @@ use crate::net::wakers::Woken;
 use crate::net::{deadline, http};
 use crate::xcore::gate::Pass;
 
-/// Reads of one turn, before others of the core get theirs.
-const READS_PER_TURN: u32 = 4;
 /// Milliseconds after which a client's allowances are full again.
 const REFILL_INTERVAL: u64 = 1_000;
 /// Parts of a reply that is sent as one frame.
@@ -57,7 +55,7 @@ pub(super) struct Http2<T> {
     refilled: u64,
     was_told: bool,
     has_failed: bool,
-    /// When this turn began, and whether the next follows at once.
+    /// When this turn began, in microseconds, and whether the next follows at once.
     began: u64,
     comes_back: bool,
 }
@@ -93,7 +91,7 @@ impl<T: Transport> Http2<T> {
             refilled: now,
             was_told: false,
             has_failed: false,
-            began: now,
+            began: 0,
             comes_back: false,
             socket,
             shared,
@@ -115,13 +113,13 @@ impl<T: Transport> Http2<T> {
             self.was_told = true;
             self.connection.go_away();
         }
-        let now = self.shared.clock.milliseconds();
-        self.began = now;
+        self.began = self.shared.clock.microseconds();
+        let now = self.began / 1_000;
         if now >= self.refilled + REFILL_INTERVAL {
             self.refilled = now;
             self.connection.refill();
         }
-        for read in 0.. {
+        loop {
             self.run_woken();
             self.look_at_time(context, now);
             let mut is_blocked = self.send(context, now)?.is_pending();
@@ -139,16 +137,19 @@ impl<T: Transport> Http2<T> {
             if is_blocked && (self.has_failed || self.connection.out().len() >= limits::SEND_BUFFER_BYTES) {
                 break;
             }
-            if read == READS_PER_TURN {
-                context.waker().wake_by_ref();
-                break;
-            }
             let buffer = Rc::clone(&self.shared.read);
             let mut buffer = buffer.borrow_mut();
             match self.socket.poll_read(context, &mut buffer)? {
                 Poll::Pending => break,
                 Poll::Ready(0) => return Ok(Turn::Over),
-                Poll::Ready(bytes) => self.received(&buffer[..bytes], now),
+                Poll::Ready(bytes) => {
+                    self.received(&buffer[..bytes], now);
+                    // There is more, of somebody who sends much: others of the core come first.
+                    if bytes == buffer.len() || self.is_late() {
+                        context.waker().wake_by_ref();
+                        break;
+                    }
+                }
             }
         }
         if std::mem::take(&mut self.comes_back) {
@@ -175,6 +176,10 @@ impl<T: Transport> Http2<T> {
                 return Ok(Poll::Pending);
             }
             self.taken = now;
+            // Much is sent in several turns: copying megabytes takes milliseconds.
+            if !self.connection.out().is_empty() && self.is_late() {
+                return Ok(Poll::Pending);
+            }
         }
     }
 
@@ -379,9 +384,11 @@ impl<T: Transport> Http2<T> {
             Some(StreamState::Running(running)) => {
                 let slot = running.slot;
                 if let Some(Call { kind: CallKind::Streaming(streaming), .. }) = self.calls.get(slot) {
-                    let credit = streaming.add(data, end, &self.shared.messages);
+                    let (credit, is_news) = streaming.add(data, end, &self.shared.messages);
                     self.connection.credit(stream, credit);
-                    self.run(slot);
+                    if is_news {
+                        self.run(slot);
+                    }
                 }
             }
             Some(StreamState::Plain(_)) => self.plain_data(stream, data.len(), end),
