@@ -63,13 +63,6 @@ impl Usage {
         sum
     }
 
-    /// The same with the syncs that the servers at these endpoints have counted.
-    #[must_use]
-    pub fn with_syncs(mut self, endpoints: &[String]) -> Self {
-        self.syncs = endpoints.iter().map(|endpoint| syncs(endpoint)).sum::<Option<u64>>();
-        self
-    }
-
     /// The difference to `before`, spread over so many operations.
     #[must_use]
     pub fn since(&self, before: &Self, ops: u64) -> Cost {
@@ -103,8 +96,14 @@ pub fn check(pid: u32) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// The syncs that the servers at these endpoints have counted; none if one does not count them.
+#[must_use]
+pub fn syncs(endpoints: &[String]) -> Option<u64> {
+    endpoints.iter().map(|endpoint| syncs_of(endpoint)).sum()
+}
+
 /// How many syncs a server has counted in its metrics.
-fn syncs(endpoint: &str) -> Option<u64> {
+fn syncs_of(endpoint: &str) -> Option<u64> {
     const COUNTS: [&str; 2] =
         ["etcd_disk_wal_fsync_duration_seconds_count", "etcd_disk_backend_commit_duration_seconds_count"];
     /// Metrics are no longer than this.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 
 use crate::clock;
-use crate::cost::Usage;
+use crate::cost::{self, Usage};
 use crate::keys::Order;
 use crate::plan::{Op, OpKind, Plan};
 use crate::probe;
@@ -221,21 +221,26 @@ fn follow(
     shared.start.store(start, Relaxed);
     let (from, length) = (start + nanos(plan.warmup), nanos(plan.warmup) + nanos(plan.duration));
     let usage = |pids: &[u32]| Usage::of(pids);
-    let counted =
-        |pids: &[u32]| if pids.is_empty() { usage(pids) } else { usage(pids).with_syncs(&plan.endpoints) };
+    let syncs = |pids: &[u32]| if pids.is_empty() { None } else { cost::syncs(&plan.endpoints) };
+    // Making metrics costs a server something, which is not what is measured: they are asked for outside of it.
+    let before = |pids: &[u32]| Usage { syncs: syncs(pids), ..usage(pids) };
+    let after = |pids: &[u32]| {
+        let used = usage(pids);
+        Usage { syncs: syncs(pids), ..used }
+    };
     let mut watched =
-        Watched { start, seconds: Vec::new(), before: counted(&around.pids), after: Usage::default() };
+        Watched { start, seconds: Vec::new(), before: before(&around.pids), after: Usage::default() };
     let (mut second, mut last, mut counts) = (from, usage(&around.pids), plan.warmup == 0.0);
     let mut ended = None;
     while !are_done() {
         let now = clock::nanos();
         if !counts && now >= from {
             counts = true;
-            watched.before = counted(&around.pids);
+            watched.before = before(&around.pids);
             (second, last) = (now, watched.before);
         }
         if plan.total.is_none() && ended.is_none() && now >= start + length {
-            ended = Some(counted(&around.pids));
+            ended = Some(after(&around.pids));
         }
         if counts && now >= second + SECOND {
             let usage = usage(&around.pids);
@@ -257,7 +262,7 @@ fn follow(
         (around.progress)(what, Progress { share: share.min(1.0), done, failed, events, seconds });
         clock::rest(Duration::from_millis(if counts { 50 } else { 5 }));
     }
-    watched.after = ended.unwrap_or_else(|| counted(&around.pids));
+    watched.after = ended.unwrap_or_else(|| after(&around.pids));
     watched
 }
 
