@@ -65,6 +65,7 @@ fn answer(frames: &[Vec<u8>], piece: usize) -> Answer {
         stream_window: 70_000,
         connection_window: 100_000,
         resets_max: 5,
+        resets_first: 5,
         idle_frames_max: 10,
         ..Config::default()
     };

@@ -110,6 +110,8 @@ pub const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 pub const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 /// Streams a client may reset in a second ...
 pub const RESETS_PER_SECOND: u32 = 5_000;
+/// ... in the first second of a connection so many ...
+pub const RESETS_IN_FIRST_SECOND: u32 = 500;
 /// ... and frames without content it may send in that time: settings, pings, priorities, empty data.
 pub const IDLE_FRAMES_PER_SECOND: u32 = 10_000;
 /// Bytes waiting to be sent on one connection before its calls wait.

@@ -101,6 +101,7 @@ impl Client {
             stream_window: 16 << 20,
             connection_window: 64 << 20,
             resets_max: u32::MAX,
+            resets_first: u32::MAX,
             idle_frames_max: u32::MAX,
             out_bytes_max: 4 << 20,
             ..Config::default()

@@ -34,6 +34,8 @@ pub struct Config {
     pub header_bytes_max: u32,
     /// Streams the other side may reset between two calls of [`Connection::refill`].
     pub resets_max: u32,
+    /// The same before the first such call: whoever comes back as soon as it is sent away gets no further.
+    pub resets_first: u32,
     /// Frames that carry nothing, in the same time.
     pub idle_frames_max: u32,
     /// Bytes waiting to be sent before streams keep the rest for themselves.
@@ -48,6 +50,7 @@ impl Default for Config {
             connection_window: 4 << 20,
             header_bytes_max: 16 * 1024,
             resets_max: 5_000,
+            resets_first: 5_000,
             idle_frames_max: 10_000,
             out_bytes_max: 1 << 20,
         }
@@ -172,7 +175,7 @@ impl<T> Connection<T> {
             uncredited: 0,
             send_window: WINDOW_BYTES_DEFAULT.into(),
             reset_lately: VecDeque::new(),
-            resets_left: config.resets_max,
+            resets_left: config.resets_first,
             idle_frames_left: config.idle_frames_max,
             has_settings: false,
             is_going_away: false,

@@ -68,6 +68,7 @@ pub async fn serve(
             connection_window: limits::CONNECTION_WINDOW_BYTES,
             header_bytes_max: limits::HEADER_LIST_BYTES_MAX,
             resets_max: limits::RESETS_PER_SECOND,
+            resets_first: limits::RESETS_IN_FIRST_SECOND,
             idle_frames_max: limits::IDLE_FRAMES_PER_SECOND,
             out_bytes_max: limits::SEND_BUFFER_BYTES,
         },
