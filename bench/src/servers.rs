@@ -7,6 +7,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
+use revd_loadgen::cost::Usage;
 
 /// More than any benchmark stores.
 const QUOTA: [&str; 2] = ["--quota-backend-bytes", "68719476736"];
@@ -21,22 +22,18 @@ pub struct Server {
 }
 
 impl Server {
+    fn usage(&self) -> Usage {
+        Usage::of(&[self.child.id()])
+    }
+
     /// CPU time of all its threads so far.
     pub fn cpu(&self) -> Duration {
-        let tasks =
-            std::fs::read_dir(format!("/proc/{}/task", self.child.id())).into_iter().flatten().flatten();
-        let nanoseconds = tasks.filter_map(|task| {
-            let text = std::fs::read_to_string(task.path().join("schedstat")).ok()?;
-            text.split(' ').next()?.parse::<u64>().ok()
-        });
-        Duration::from_nanos(nanoseconds.sum())
+        Duration::from_nanos(self.usage().cpu)
     }
 
     /// Bytes of memory that no file backs.
     pub fn anonymous_memory(&self) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap_or_default();
-        let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"));
-        line.and_then(|line| line.trim().split(' ').next()?.parse::<u64>().ok()).unwrap_or(0) * 1024
+        self.usage().memory
     }
 
     /// Bytes that the data directory takes on disk.
@@ -51,9 +48,7 @@ impl Server {
 
     /// Bytes it has had written to disks since it was started.
     pub fn written_bytes(&self) -> u64 {
-        let io = std::fs::read_to_string(format!("/proc/{}/io", self.child.id())).unwrap_or_default();
-        let line = io.lines().find_map(|line| line.strip_prefix("write_bytes: "));
-        line.and_then(|bytes| bytes.trim().parse().ok()).unwrap_or(0)
+        self.usage().written
     }
 
     /// Asks it to stop, waits until it has, and starts it again.

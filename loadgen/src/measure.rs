@@ -64,17 +64,13 @@ impl Session {
         })
     }
 
-    /// One more round of a run; `is_first` prepares the store.
+    /// One more round of a run; the first prepares the store.
     ///
     /// # Errors
     /// When it cannot begin.
     pub fn round(&self, run: &mut Run, pids: &[u32]) -> anyhow::Result<()> {
         let bar = self.bar();
-        let mut last = String::new();
         let mut show = |what: &str, progress: Progress| {
-            if last != what {
-                what.clone_into(&mut last);
-            }
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 1000")]
             bar.set_position((progress.share * 1000.0).round() as u64);
             let rate = progress.done as f64 / progress.seconds.max(1e-3);
@@ -90,9 +86,8 @@ impl Session {
             progress: &mut show,
         };
         // Watchers that catch up need their history again each time; for others one preparation is enough.
-        let catches_up = run.plan.watch.as_ref().is_some_and(|watch| watch.from_start);
         let mut plan = run.plan.clone();
-        if !run.rounds.is_empty() && !catches_up {
+        if !run.rounds.is_empty() && !run.plan.catches_up() {
             plan.preload = false;
         }
         let revision = run::preload(&plan, &mut around).context("preparing the store")?;

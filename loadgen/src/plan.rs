@@ -244,6 +244,12 @@ impl Default for WatchPlan {
 }
 
 impl Plan {
+    /// Watchers read what was there before them; that is what is measured.
+    #[must_use]
+    pub fn catches_up(&self) -> bool {
+        self.watch.as_ref().is_some_and(|watch| watch.from_start)
+    }
+
     /// Finds what makes no sense.
     ///
     /// # Errors

@@ -1,7 +1,7 @@
 //! Servers that a run starts itself: anything that takes etcd's flags, on a fresh directory, ended with the run.
 
 use std::net::{SocketAddr, TcpListener};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
@@ -184,12 +184,6 @@ impl Servers {
     pub fn pids(&self) -> Vec<u32> {
         self.children.iter().map(Child::id).collect()
     }
-
-    /// Where the data is.
-    #[must_use]
-    pub fn folder(&self) -> &Path {
-        self.data.path()
-    }
 }
 
 /// revd alone has no port for peers yet, and takes no flag for one.
@@ -209,6 +203,7 @@ impl Drop for Servers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::path::Path;
 
     #[test]
     fn lists_of_cpus_are_read() {

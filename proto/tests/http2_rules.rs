@@ -4,6 +4,7 @@
 
 use revd_proto::http2::hpack::literal;
 use revd_proto::http2::{Config, Connection, Event, Role};
+use revd_proto::raw::frame;
 
 /// How it answers.
 #[derive(Debug, PartialEq, Eq)]
@@ -24,11 +25,6 @@ const STREAM_CLOSED: u32 = 5;
 const FRAME_SIZE: u32 = 6;
 const REFUSED: u32 = 7;
 const CALM: u32 = 11;
-
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let [_, length @ ..] = u32::try_from(payload.len()).unwrap().to_be_bytes();
-    [&length[..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
-}
 
 fn block() -> Vec<u8> {
     let mut block = vec![0x83, 0x86]; // POST, http

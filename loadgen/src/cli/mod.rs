@@ -403,11 +403,7 @@ fn compare_servers(args: &VersusArgs) -> anyhow::Result<ExitCode> {
         }
     };
     for plan in plans.iter_mut().filter(|_| args.suite.is_none()) {
-        plan.duration = if plan.watch.as_ref().is_some_and(|watch| watch.from_start) {
-            plan.duration
-        } else {
-            args.duration
-        };
+        plan.duration = if plan.catches_up() { plan.duration } else { args.duration };
     }
     let a = args.server.spec(&args.a, &args.a_flags, args.members)?;
     let b = args.server.spec(&args.b, &args.b_flags, args.members)?;

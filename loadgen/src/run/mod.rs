@@ -44,7 +44,6 @@ struct Shared {
     events: AtomicU64,
     /// Events that must come by what all threads have confirmed, and how many threads have.
     expected: AtomicU64,
-    unknown: AtomicU64,
     threads: usize,
     confirmed: AtomicUsize,
 }
@@ -63,9 +62,8 @@ impl Shared {
         self.why.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    fn confirm(&self, expected: u64, unknown: u64) {
+    fn confirm(&self, expected: u64) {
         self.expected.fetch_add(expected, Relaxed);
-        self.unknown.fetch_add(unknown, Relaxed);
     }
 
     fn is_all_delivered(&self) -> bool {
@@ -162,7 +160,7 @@ pub fn round(plan: &Plan, revision: i64, around: &mut Surroundings<'_>) -> anyho
 
 fn execute(plan: &Plan, revision: i64, what: &str, around: &mut Surroundings<'_>) -> anyhow::Result<Outcome> {
     plan.check()?;
-    let catches_up = plan.watch.as_ref().is_some_and(|watch| watch.from_start);
+    let catches_up = plan.catches_up();
     // Watchers that catch up are what is measured, from the first moment on.
     let plan = &Plan { warmup: if catches_up { 0.0 } else { plan.warmup }, ..plan.clone() };
     let shared = Arc::new(Shared { threads: plan.threads, ..Shared::default() });

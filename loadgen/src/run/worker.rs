@@ -167,7 +167,7 @@ impl Worker {
     pub(super) fn run(mut self) -> anyhow::Result<Report> {
         // The system may wake a thread 50 us late otherwise, to save power.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-        let catches_up = self.plan.watch.as_ref().is_some_and(|watch| watch.from_start);
+        let catches_up = self.plan.catches_up();
         if !catches_up {
             self.open_watchers()?;
             while !self.callers.watchers.are_ready() && !self.is_stopped() {
@@ -250,9 +250,8 @@ impl Worker {
                 self.meter = (clock::thread_cpu(), now);
             }
             let is_over = now >= until || (self.left == 0 && self.callers.busy == 0);
-            let has_caught_up = self.plan.ops.is_empty()
-                && self.plan.watch.as_ref().is_some_and(|watch| watch.from_start)
-                && self.callers.watchers.behind() == 0;
+            let has_caught_up =
+                self.plan.ops.is_empty() && self.plan.catches_up() && self.callers.watchers.behind() == 0;
             if is_over || has_caught_up || self.is_stopped() {
                 return Ok(());
             }
@@ -518,7 +517,7 @@ impl Worker {
         });
         give_up += longest.max().unwrap_or(0);
         let mut delivered = self.callers.watchers.delivered;
-        self.shared.confirm(self.callers.expected, self.callers.unknown);
+        self.shared.confirm(self.callers.expected);
         self.shared.confirmed.fetch_add(1, Relaxed);
         while clock::nanos() < give_up && !self.is_stopped() {
             let waits = self.callers.busy > 0
@@ -528,9 +527,9 @@ impl Worker {
             if !waits {
                 break;
             }
-            let confirmed = (self.callers.expected, self.callers.unknown);
+            let confirmed = self.callers.expected;
             self.turn(TURN_MAX / 10)?;
-            self.shared.confirm(self.callers.expected - confirmed.0, self.callers.unknown - confirmed.1);
+            self.shared.confirm(self.callers.expected - confirmed);
             self.callers.now = clock::nanos();
             self.sweep(self.callers.now);
             if self.callers.watchers.delivered > delivered {

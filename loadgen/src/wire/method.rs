@@ -13,14 +13,10 @@ pub enum Method {
     DeleteRange,
     /// A transaction.
     Txn,
-    /// Everything before a revision goes.
-    Compact,
     /// Watchers.
     Watch,
     /// A new lease.
     LeaseGrant,
-    /// A lease that goes.
-    LeaseRevoke,
     /// Leases that stay.
     LeaseKeepAlive,
     /// A lock.
@@ -43,10 +39,8 @@ impl Method {
             Self::Put => "/etcdserverpb.KV/Put",
             Self::DeleteRange => "/etcdserverpb.KV/DeleteRange",
             Self::Txn => "/etcdserverpb.KV/Txn",
-            Self::Compact => "/etcdserverpb.KV/Compact",
             Self::Watch => "/etcdserverpb.Watch/Watch",
             Self::LeaseGrant => "/etcdserverpb.Lease/LeaseGrant",
-            Self::LeaseRevoke => "/etcdserverpb.Lease/LeaseRevoke",
             Self::LeaseKeepAlive => "/etcdserverpb.Lease/LeaseKeepAlive",
             Self::Lock => "/v3lockpb.Lock/Lock",
             Self::Unlock => "/v3lockpb.Lock/Unlock",

@@ -78,19 +78,28 @@ impl<T> Connection<T> {
     /// Sends a whole frame of data; false if something is in its way, and it has to wait.
     fn put_at_once(&mut self, id: u32, bytes: usize, end: bool, put: impl FnOnce(&mut Out)) -> bool {
         let Some(stream) = self.streams.get_mut(&id) else { return true };
-        let room = stream.send_window.min(self.send_window).max(0).cast_unsigned();
         let must_wait = stream.outgoing.is_some() || !self.sendable.is_empty();
-        let is_much = bytes > self.peer.frame_bytes || bytes as u64 > room;
-        if must_wait || is_much || self.out.len() > self.config.out_bytes_max {
+        if must_wait || !self.take_room(id, bytes) {
             return false;
         }
-        stream.send_window -= bytes as i64;
-        self.send_window -= bytes as i64;
         self.out.put(&frame::head(bytes, kind::DATA, if end { flag::END_STREAM } else { 0 }, id));
         put(&mut self.out);
         if end {
             self.end_sending(id);
         }
+        true
+    }
+
+    /// Takes the room of one frame from the windows; false if it must wait for that.
+    fn take_room(&mut self, id: u32, bytes: usize) -> bool {
+        let Some(stream) = self.streams.get_mut(&id) else { return false };
+        let room = stream.send_window.min(self.send_window).max(0).cast_unsigned();
+        if bytes > self.peer.frame_bytes || bytes as u64 > room || self.out.len() > self.config.out_bytes_max
+        {
+            return false;
+        }
+        stream.send_window -= bytes as i64;
+        self.send_window -= bytes as i64;
         true
     }
 
@@ -116,14 +125,12 @@ impl<T> Connection<T> {
     /// short; nothing is sent then.
     pub fn send_short(&mut self, id: u32, head: &[u8], data: &[&[u8]], trailers: &[u8]) -> bool {
         let bytes: usize = data.iter().map(|part| part.len()).sum();
-        let Some(stream) = self.streams.get_mut(&id) else { return true };
-        let room = stream.send_window.min(self.send_window).max(0).cast_unsigned();
-        if bytes > self.peer.frame_bytes || bytes as u64 > room || self.out.len() > self.config.out_bytes_max
-        {
+        if !self.streams.contains_key(&id) {
+            return true;
+        }
+        if !self.take_room(id, bytes) {
             return false;
         }
-        stream.send_window -= bytes as i64;
-        self.send_window -= bytes as i64;
         self.put_block(id, head, false);
         self.out.put(&frame::head(bytes, kind::DATA, 0, id));
         data.iter().for_each(|part| self.out.put(part));

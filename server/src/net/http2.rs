@@ -146,7 +146,7 @@ impl<T: Transport> Http2<T> {
                     self.received(&buffer[..bytes], now);
                     // There is more, of somebody who sends much: others of the core come first.
                     if bytes == buffer.len() || self.is_late() {
-                        context.waker().wake_by_ref();
+                        self.comes_back = true;
                         break;
                     }
                 }

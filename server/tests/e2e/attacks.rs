@@ -8,6 +8,7 @@ use std::time::Duration;
 use revd_proto::etcdserverpb::{PutRequest, RangeRequest};
 use revd_proto::http2::PREFACE;
 use revd_proto::http2::hpack::literal;
+use revd_proto::raw::{call_block, frame};
 
 use crate::harness::{Client, Server, run, wait_until, with_server};
 
@@ -15,18 +16,6 @@ const CALM: u32 = 11;
 const FLOW_CONTROL: u32 = 3;
 const COMPRESSION: u32 = 9;
 const FRAME_SIZE: u32 = 6;
-
-fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
-    let [_, length @ ..] = u32::try_from(payload.len()).unwrap().to_be_bytes();
-    [&length[..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
-}
-
-fn call(path: &str) -> Vec<u8> {
-    let mut block = vec![0x83, 0x86];
-    literal(&mut block, b":path", path.as_bytes(), false);
-    literal(&mut block, b"content-type", b"application/grpc", false);
-    block
-}
 
 /// A connection that has sent its settings; nothing it is sent is read yet.
 fn attacker(server: &Server) -> TcpStream {
@@ -53,6 +42,20 @@ fn goodbye(stream: &mut TcpStream) -> Option<u32> {
     code
 }
 
+/// Waits until a call is told that its time is over.
+fn wait_for_the_end_of_time(stream: &mut TcpStream) {
+    let (mut said, mut buffer) = (Vec::new(), [0; 4096]);
+    wait_until(
+        Duration::from_secs(20),
+        || {
+            let read = stream.read(&mut buffer).unwrap();
+            said.extend_from_slice(&buffer[..read]);
+            String::from_utf8_lossy(&said).contains("context deadline exceeded")
+        },
+        || "the call's time does not end".to_owned(),
+    );
+}
+
 fn resident(server: &Server) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
@@ -67,15 +70,15 @@ async fn is_served(client: &Client) {
 #[test]
 fn floods_end_with_the_right_words() {
     run(with_server(async |server, client| {
-        let whole = frame(1, 4, 1, &call("/etcdserverpb.Watch/Watch"));
+        let whole = frame(1, 4, 1, &call_block("/etcdserverpb.Watch/Watch"));
         let resets: Vec<u8> = (0..40_000_u32)
             .flat_map(|at| {
                 let stream = 1 + 2 * at;
-                let opened = frame(1, 4, stream, &call("/etcdserverpb.Watch/Watch"));
+                let opened = frame(1, 4, stream, &call_block("/etcdserverpb.Watch/Watch"));
                 [opened, frame(3, 0, stream, &[0, 0, 0, 8])].concat()
             })
             .collect();
-        let begun = frame(1, 0, 1, &call("/x"));
+        let begun = frame(1, 0, 1, &call_block("/x"));
         for (name, bytes, code) in [
             ("rapid reset", resets, CALM),
             ("continuations", [begun, frame(9, 0, 1, &[]).repeat(50_000)].concat(), CALM),
@@ -110,7 +113,7 @@ fn a_client_that_reads_nothing_is_not_answered_for_ever() {
             let mut stream = attacker(server);
             stream.set_nonblocking(true).unwrap();
             for at in 0..2_000_u32 {
-                let head = frame(1, 4, 1 + 2 * at, &call("/etcdserverpb.KV/Range"));
+                let head = frame(1, 4, 1 + 2 * at, &call_block("/etcdserverpb.KV/Range"));
                 let bytes = [head, frame(0, 1, 1 + 2 * at, &message)].concat();
                 if stream.write_all(&bytes).is_err() {
                     break;
@@ -143,7 +146,7 @@ fn ranges_that_nobody_takes_do_not_pile_up() {
         let message = [&[0, 0, 0, 0, 6][..], &[0x0a, 1, 0, 0x12, 1, 0]].concat();
         let calls: Vec<u8> = (0..1_000_u32)
             .flat_map(|at| {
-                let head = frame(1, 4, 1 + 2 * at, &call("/etcdserverpb.KV/Range"));
+                let head = frame(1, 4, 1 + 2 * at, &call_block("/etcdserverpb.KV/Range"));
                 [head, frame(0, 1, 1 + 2 * at, &message)].concat()
             })
             .collect();
@@ -180,7 +183,7 @@ fn calls_that_had_to_wait_are_answered() {
         let mut bytes = frame(4, 0, 0, &[&[0, 4][..], &0x7fff_ffff_u32.to_be_bytes()].concat());
         bytes.extend(frame(8, 0, 0, &0x7fff_0000_u32.to_be_bytes()));
         for at in 0..CALLS {
-            bytes.extend(frame(1, 4, 1 + 2 * at, &call("/etcdserverpb.KV/Range")));
+            bytes.extend(frame(1, 4, 1 + 2 * at, &call_block("/etcdserverpb.KV/Range")));
             bytes.extend(frame(0, 1, 1 + 2 * at, &message));
         }
         stream.write_all(&bytes).unwrap();
@@ -216,24 +219,15 @@ fn idle_connections_are_small() {
 fn timeouts_and_compression_of_the_protocol() {
     run(with_server(async |server, _client| {
         let mut stream = attacker(server);
-        let mut block = call("/v3lockpb.Lock/Lock");
+        let mut block = call_block("/v3lockpb.Lock/Lock");
         literal(&mut block, b"grpc-timeout", b"300m", false);
         // The first takes the lock, the second waits for it for ever.
         let message = [&[0, 0, 0, 0, 3][..], &[0x0a, 1, b'l']].concat();
-        let mut bytes = [frame(1, 4, 1, &call("/v3lockpb.Lock/Lock")), frame(0, 1, 1, &message)].concat();
+        let mut bytes =
+            [frame(1, 4, 1, &call_block("/v3lockpb.Lock/Lock")), frame(0, 1, 1, &message)].concat();
         bytes.extend([frame(1, 4, 3, &block), frame(0, 1, 3, &message)].concat());
         stream.write_all(&bytes).unwrap();
-        let mut said = Vec::new();
-        let mut buffer = [0; 4096];
-        wait_until(
-            Duration::from_secs(20),
-            || {
-                let read = stream.read(&mut buffer).unwrap();
-                said.extend_from_slice(&buffer[..read]);
-                String::from_utf8_lossy(&said).contains("context deadline exceeded")
-            },
-            || "the call's time does not end".to_owned(),
-        );
+        wait_for_the_end_of_time(&mut stream);
     }));
 }
 
@@ -242,20 +236,10 @@ fn timeouts_and_compression_of_the_protocol() {
 fn a_call_whose_message_stays_away_ends_in_its_time() {
     run(with_server(async |server, client| {
         let mut stream = attacker(server);
-        let mut block = call("/etcdserverpb.KV/Range");
+        let mut block = call_block("/etcdserverpb.KV/Range");
         literal(&mut block, b"grpc-timeout", b"300m", false);
         stream.write_all(&[frame(1, 4, 1, &block), frame(0, 0, 1, &[0, 0])].concat()).unwrap();
-        let mut said = Vec::new();
-        let mut buffer = [0; 4096];
-        wait_until(
-            Duration::from_secs(20),
-            || {
-                let read = stream.read(&mut buffer).unwrap();
-                said.extend_from_slice(&buffer[..read]);
-                String::from_utf8_lossy(&said).contains("context deadline exceeded")
-            },
-            || "the call's time does not end".to_owned(),
-        );
+        wait_for_the_end_of_time(&mut stream);
         is_served(client).await;
     }));
 }
