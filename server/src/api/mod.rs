@@ -40,6 +40,7 @@ use crate::apply::alarm::Raised;
 use crate::apply::command::Kind;
 use crate::error::Error;
 use crate::limits as bounds;
+use crate::observe::bounds::Bound;
 use crate::observe::counters::Counters;
 use crate::raft::propose::Proposals;
 use crate::raft::status::NodeStatus;
@@ -84,6 +85,7 @@ pub struct Api {
     views: Arc<ViewSlot>,
     status: Arc<NodeStatus>,
     reserve: Arc<Reserve>,
+    counters: Arc<Counters>,
     proposals: Rc<Proposals>,
     reply_budget: ReplyBudget,
     watches: Rc<Watches>,
@@ -120,8 +122,8 @@ impl Api {
         let lease_ids = LeaseIds::new(lease_seed.wrapping_add(u64::from(proposals.edge()) << 48));
         let reply_budget = ReplyBudget::new(bounds::REPLY_BYTES_PER_CORE_MAX);
         let fragment_bytes = limits.request_bytes_max.saturating_add(bounds::GRPC_OVERHEAD_BYTES);
-        let watches =
-            Watches::new(proposals.edge(), Arc::clone(&views), counters, HubLimits { fragment_bytes });
+        let hub_limits = HubLimits { fragment_bytes };
+        let watches = Watches::new(proposals.edge(), Arc::clone(&views), Arc::clone(&counters), hub_limits);
         let endless = Gate::default();
         Rc::new(Self {
             identity,
@@ -132,6 +134,7 @@ impl Api {
             views,
             status,
             reserve,
+            counters,
             proposals,
             reply_budget,
             watches,
@@ -266,7 +269,11 @@ impl Api {
 
     async fn submit(&self, kind: Kind, message: Bytes, patient: bool) -> Result<Message, Error> {
         validate::proposal_size(message.len(), self.limits)?;
-        let outcome = self.proposals.submit(kind, message, patient)?.await?;
+        let submitted = self.proposals.submit(kind, message, patient);
+        if submitted.as_ref().is_err_and(|error| *error == Error::TooManyRequests) {
+            self.counters.bounds.reached(Bound::Proposals);
+        }
+        let outcome = submitted?.await?;
         Ok(self.reply(outcome.revision, vec![outcome.result?]))
     }
 

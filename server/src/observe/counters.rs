@@ -2,13 +2,17 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Node view. Each number is written by one core and read by anyone, without a lock.
+use crate::observe::bounds::{Bound, BoundCounters};
+
+/// Node view. But for the bounds, each number is written by one core and read by anyone, without a lock.
 #[derive(Debug)]
 pub struct Counters {
     /// One per edge.
     watches: Vec<WatchCounters>,
     /// Written by the state core.
     pub leases: LeaseCounters,
+    /// Written by every core: how often bounds were reached.
+    pub bounds: BoundCounters,
 }
 
 /// Edge view.
@@ -59,7 +63,7 @@ impl Counters {
     #[must_use]
     pub fn new(edges: usize) -> Self {
         let watches = (0..edges).map(|_| WatchCounters::default()).collect();
-        Self { watches, leases: LeaseCounters::default() }
+        Self { watches, leases: LeaseCounters::default(), bounds: BoundCounters::default() }
     }
 
     /// Those of an edge.
@@ -73,7 +77,7 @@ impl Counters {
     pub fn samples(&self) -> Vec<(&'static str, u64)> {
         let sum =
             |count: fn(&WatchCounters) -> &Count| self.watches.iter().map(|edge| count(edge).get()).sum();
-        vec![
+        let mut samples = vec![
             ("etcd_debugging_mvcc_watch_stream_total", sum(|edge| &edge.streams)),
             ("etcd_debugging_mvcc_watcher_total", sum(|edge| &edge.watchers)),
             ("etcd_debugging_mvcc_slow_watcher_total", sum(|edge| &edge.lagging)),
@@ -82,7 +86,9 @@ impl Counters {
             ("etcd_debugging_lease_renewed_total", self.leases.renewed.get()),
             ("etcd_debugging_lease_revoked_total", self.leases.revoked.get()),
             ("etcd_debugging_server_lease_expired_total", self.leases.expired.get()),
-        ]
+        ];
+        samples.extend(Bound::ALL.map(|bound| (bound.metric(), self.bounds.get(bound))));
+        samples
     }
 }
 

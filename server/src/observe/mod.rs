@@ -1,4 +1,5 @@
 //! What operators see.
 
+pub mod bounds;
 pub mod counters;
 pub mod log;

@@ -1,0 +1,62 @@
+//! How often each bound of `limits.rs` was reached: who runs into one is told so in the error, the operator sees it here.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A bound that can be reached while serving.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Bound {
+    /// `PROPOSALS`: commands of an edge on their way through the log.
+    Proposals,
+}
+
+impl Bound {
+    /// Every bound, in the order of their declaration.
+    pub const ALL: [Self; 1] = [Self::Proposals];
+
+    /// The name of its metric, with its label.
+    #[must_use]
+    pub fn metric(self) -> &'static str {
+        match self {
+            Self::Proposals => "revd_limit_reached_total{limit=\"proposals\"}",
+        }
+    }
+}
+
+/// Node view. Any core adds to it, without a lock; nothing on the way of a call that is served does.
+#[derive(Debug)]
+pub struct BoundCounters([AtomicU64; Bound::ALL.len()]);
+
+impl Default for BoundCounters {
+    fn default() -> Self {
+        Self([const { AtomicU64::new(0) }; Bound::ALL.len()])
+    }
+}
+
+impl BoundCounters {
+    /// The bound was reached.
+    pub fn reached(&self, bound: Bound) {
+        self.0[bound as usize].fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// How often it was reached.
+    #[must_use]
+    pub fn get(&self, bound: Bound) -> u64 {
+        self.0[bound as usize].load(Ordering::Relaxed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_bound_has_a_place_and_a_name_of_its_own() {
+        let counters = BoundCounters::default();
+        for (at, bound) in Bound::ALL.into_iter().enumerate() {
+            assert_eq!(bound as usize, at);
+            counters.reached(bound);
+            assert_eq!(counters.get(bound), 1);
+            assert_eq!(Bound::ALL.iter().filter(|other| other.metric() == bound.metric()).count(), 1);
+        }
+    }
+}
