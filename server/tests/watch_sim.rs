@@ -32,6 +32,9 @@ struct Client {
 
 struct Sim {
     random: Random,
+    /// Whether the hub's core stands still now and then, while the store goes on, and for how many more steps it does.
+    stalls: bool,
+    stalled: u64,
     store: Store,
     hub: Hub,
     history: History,
@@ -50,6 +53,8 @@ impl Sim {
         let store = Store::open(Arc::new(SimDisk::new()), DbOptions { page_bytes_if_new: 512 }).unwrap();
         Self {
             random: Random::new(seed),
+            stalls: false,
+            stalled: 0,
             store,
             hub: Hub::new(HubLimits { fragment_bytes: 300_000 }),
             history: History::default(),
@@ -94,6 +99,13 @@ impl Sim {
         events.into_iter().for_each(|event| self.history.push(event));
     }
 
+    /// A change that the history does not hear of.
+    fn put(&mut self, key: &[u8]) {
+        let mut txn = self.store.begin();
+        txn.put(key, b"", 0);
+        txn.commit();
+    }
+
     fn request(&mut self) -> WatchCreateRequest {
         let start = key(self.random.below(KEYS));
         let end = key(self.random.below(KEYS));
@@ -123,7 +135,36 @@ impl Sim {
         }
     }
 
+    fn checkpoint(&mut self) {
+        if let Some(checkpoint) = self.store.checkpoint(CheckpointKind::Auto) {
+            let written = checkpoint.write().unwrap();
+            self.store.finish_checkpoint(written);
+        }
+    }
+
+    fn compact(&mut self, revision: i64) {
+        if self.store.compact(revision).is_ok() {
+            self.history.compacted = revision;
+        }
+    }
+
+    /// What the store does while the hub's core stands still.
+    fn step_of_others(&mut self) {
+        match self.random.below(8) {
+            0 | 1 => self.checkpoint(),
+            2 if self.random.one_in(2) => self.compact(self.store.revision()),
+            _ => self.write(),
+        }
+    }
+
     fn step(&mut self) {
+        if self.stalls && self.stalled == 0 && self.random.one_in(60) {
+            self.stalled = 1 + self.random.below(20);
+        }
+        if self.stalled > 0 {
+            self.stalled -= 1;
+            return self.step_of_others();
+        }
         if self.clients.len() < 6 || self.random.one_in(400) {
             let stream = self.hub.open();
             self.clients.push(Client { stream, watching: BTreeMap::new(), asked: Vec::new() });
@@ -150,19 +191,11 @@ impl Sim {
             }
             13..=15 => self.read(client),
             16 | 17 => self.hub.catch_up(stream, &self.store.view()).unwrap(),
-            18 if self.random.one_in(3) => {
-                let checkpoint = self.store.checkpoint(CheckpointKind::Auto);
-                if let Some(checkpoint) = checkpoint {
-                    let written = checkpoint.write().unwrap();
-                    self.store.finish_checkpoint(written);
-                }
-            }
+            18 if self.random.one_in(3) => self.checkpoint(),
             19 if self.random.one_in(15) => {
                 let span = (self.store.revision() - self.history.compacted).unsigned_abs();
                 let revision = self.history.compacted + i64::try_from(self.random.below(span + 1)).unwrap();
-                if self.store.compact(revision).is_ok() {
-                    self.history.compacted = revision;
-                }
+                self.compact(revision);
             }
             _ if self.random.one_in(100) => {
                 let client = self.clients.swap_remove(client);
@@ -251,10 +284,21 @@ fn decoded(reply: &Reply) -> (i64, WatchResponse) {
 
 #[test]
 fn watchers_are_told_of_everything_once_and_in_order() {
-    let seeds = std::env::var("REVD_WATCH_SEEDS").map_or(12, |text| text.parse().unwrap());
+    run_seeds(12, false);
+}
+
+/// The core of a hub stands still: the hub does not see Views for a while, and compactions pass it.
+#[test]
+fn watchers_of_a_hub_that_stalls_are_told_of_everything_or_ended() {
+    run_seeds(6, true);
+}
+
+fn run_seeds(seeds: u64, stalls: bool) {
+    let seeds = std::env::var("REVD_WATCH_SEEDS").map_or(seeds, |text| text.parse().unwrap());
     let (mut told, mut ends) = (0, BTreeMap::<&str, usize>::new());
     for seed in 0..seeds {
         let mut sim = Sim::new(seed);
+        sim.stalls = stalls;
         for _ in 0..6_000 {
             sim.step();
         }
@@ -276,6 +320,62 @@ fn watchers_are_told_of_everything_once_and_in_order() {
     }
     println!("{seeds} seeds, {told} events told, watchers by their end: {ends:?}");
     assert!(told > 1_000 && ends.len() == 4, "too little happened");
+}
+
+/// A hub with live watchers of `k`: one of now, one of the future behind what comes, and one that begins before it; and a store
+/// in which, while the hub stands still, k comes and goes and j comes.
+fn stalled_hub() -> (Sim, StreamId) {
+    let mut sim = Sim::new(1);
+    sim.write();
+    let stream = sim.hub.open();
+    let now = sim.store.revision();
+    for start_revision in [0, now + 4, now + 2] {
+        let (key, range_end) = (Bytes::from_static(b"k"), Bytes::from_static(b"l"));
+        let request = WatchCreateRequest { key, range_end, start_revision, ..WatchCreateRequest::default() };
+        sim.hub.create(stream, &request, &sim.store.view()).unwrap();
+        assert_eq!(sim.hub.take(stream).unwrap().content, Content::Created);
+    }
+    sim.put(b"k");
+    sim.checkpoint();
+    let mut txn = sim.store.begin();
+    txn.delete_range(KeyRange::One(b"k"));
+    txn.commit();
+    sim.put(b"j");
+    (sim, stream)
+}
+
+/// All that waits on a stream: watcher, and what it is.
+fn told(sim: &mut Sim, stream: StreamId) -> Vec<(i64, Content)> {
+    std::iter::from_fn(|| sim.hub.take(stream)).map(|reply| (reply.watch_id, reply.content)).collect()
+}
+
+#[test]
+fn a_watcher_is_ended_when_a_compaction_took_what_its_stalled_hub_did_not_see() {
+    let (mut sim, stream) = stalled_hub();
+    let head = sim.store.revision();
+    sim.compact(head);
+    sim.checkpoint();
+    sim.checkpoint();
+    sim.hub.advance(&sim.store.view()).unwrap();
+    let mut ended = told(&mut sim, stream);
+    ended.sort_by_key(|(watcher, _)| *watcher);
+    assert_eq!(ended, [(0, Content::Compacted(head)), (2, Content::Compacted(head))]);
+    sim.put(b"k");
+    sim.hub.advance(&sim.store.view()).unwrap();
+    let rest = told(&mut sim, stream);
+    assert!(matches!(&rest[..], [(1, Content::Events { .. })]), "the one of the future goes on: {rest:?}");
+}
+
+#[test]
+fn a_compaction_that_has_removed_nothing_yet_ends_no_live_watcher() {
+    let (mut sim, stream) = stalled_hub();
+    sim.compact(sim.store.revision());
+    sim.hub.advance(&sim.store.view()).unwrap();
+    let told = told(&mut sim, stream);
+    assert!(
+        matches!(&told[..], [(0, Content::Events { .. }), (2, Content::Events { .. })]),
+        "as if it had come a moment later: {told:?}"
+    );
 }
 
 #[test]

@@ -152,6 +152,8 @@ impl Store {
         self.defragmentation = saved.defragmentation;
         self.tree = saved.tree;
         self.saved = saved.standing;
+        let looked_at = self.saved.compact_cursor.main.min(self.saved.compact_revision);
+        self.trimmed = self.trimmed.max(self.saved.compacted).max(looked_at);
         self.tail.drop_through(self.saved.revision);
         self.unsaved_bytes -= saved.unsaved_bytes;
         if saved.saved_index {

@@ -32,6 +32,8 @@ pub struct Reader<'r> {
     pub(crate) tree_revision: i64,
     pub(crate) revision: i64,
     pub(crate) compact_revision: i64,
+    /// Compactions have removed records up to here, or may have.
+    pub(crate) trimmed: i64,
 }
 
 impl<'r> Reader<'r> {
@@ -45,6 +47,13 @@ impl<'r> Reader<'r> {
     #[must_use]
     pub fn compact_revision(&self) -> i64 {
         self.compact_revision
+    }
+
+    /// Whether every record above `after` is still there. A compaction removes records some time after the revision from
+    /// which on everything is readable has moved; what is there at that revision itself stays.
+    #[must_use]
+    pub fn is_whole_after(&self, after: i64) -> bool {
+        after + 1 >= self.compact_revision || after >= self.trimmed
     }
 
     /// The revision a request means: 0 or less is the newest.

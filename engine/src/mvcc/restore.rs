@@ -72,6 +72,7 @@ impl Store {
             standing,
             saved: standing,
             tree,
+            trimmed: standing.compact_revision,
             sizes: db.sizes(),
             defragmentation: None,
             sweep: (standing.swept < standing.compacted).then(|| IndexSweep::new(standing.compacted)),

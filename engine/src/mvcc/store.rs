@@ -26,6 +26,8 @@ pub struct Store {
     /// Where it was at the newest finished checkpoint: what `tree` holds.
     pub(crate) saved: Standing,
     pub(crate) tree: Snapshot,
+    /// Compactions have removed records up to here from `tree`, or may have.
+    pub(crate) trimmed: i64,
     /// The file; away while a checkpoint is being written.
     pub(crate) db: Option<Db>,
     pub(crate) sizes: Sizes,
@@ -69,6 +71,7 @@ impl Store {
             tree_revision: self.saved.revision,
             revision: self.standing.revision,
             compact_revision: self.standing.compact_revision,
+            trimmed: self.trimmed,
         }
     }
 
@@ -138,6 +141,7 @@ impl Store {
             tree: self.tree.clone(),
             tree_revision: self.saved.revision,
             standing: self.standing,
+            trimmed: self.trimmed,
             tables: self.tables.clone(),
             sizes: self.sizes,
         })

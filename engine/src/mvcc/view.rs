@@ -22,6 +22,7 @@ pub(crate) struct Inner {
     pub(crate) tree: Snapshot,
     pub(crate) tree_revision: i64,
     pub(crate) standing: Standing,
+    pub(crate) trimmed: i64,
     pub(crate) tables: Tables,
     pub(crate) sizes: Sizes,
 }
@@ -41,6 +42,7 @@ impl View {
             tree_revision: self.0.tree_revision,
             revision: self.0.standing.revision,
             compact_revision: self.0.standing.compact_revision,
+            trimmed: self.0.trimmed,
         }
     }
 

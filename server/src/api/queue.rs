@@ -203,7 +203,10 @@ impl Api {
                 ..WatchCreateRequest::default()
             };
             let watching = self.follow(request)?;
-            watching.next().await?;
+            match watching.next().await {
+                Ok(_) | Err(Error::Compacted) => {} // look again
+                Err(error) => return Err(error),
+            }
         }
     }
 }

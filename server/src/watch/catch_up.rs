@@ -6,7 +6,7 @@ use revd_engine::mvcc::{Revision, View};
 
 use crate::limits;
 use crate::watch::changes::{Change, Selection};
-use crate::watch::hub::{Hub, StreamId};
+use crate::watch::hub::{Hub, StreamId, Watcher};
 use crate::watch::range::WatchRange;
 use crate::watch::reply::{Content, Reply};
 
@@ -44,16 +44,20 @@ impl Hub {
     fn cancel_compacted(&mut self, id: StreamId, compact_revision: i64) {
         let lagging = self.streams[id.0].lagging.clone();
         for slot in lagging {
-            if self.watchers[slot].next >= compact_revision {
-                continue;
+            if self.watchers[slot].next < compact_revision {
+                self.end_compacted(slot, compact_revision);
             }
-            let watch_id = self.watchers[slot].id;
-            self.remove(slot);
-            let stream = &mut self.streams[id.0];
-            stream.ids.insert(watch_id, None);
-            // As etcd: the header of this reply has no revision.
-            stream.push(Reply { watch_id, revision: 0, content: Content::Compacted(compact_revision) });
         }
+    }
+
+    /// Ends a watcher: a compaction has taken what it should have been told.
+    pub(super) fn end_compacted(&mut self, slot: usize, compact_revision: i64) {
+        let Watcher { id: watch_id, stream, .. } = self.watchers[slot];
+        self.remove(slot);
+        let stream = &mut self.streams[stream];
+        stream.ids.insert(watch_id, None);
+        // As etcd: the header of this reply has no revision.
+        stream.push(Reply { watch_id, revision: 0, content: Content::Compacted(compact_revision) });
     }
 
     /// Reads a bounded number of records behind the earliest cursor; the revision up to which everything was read, and

@@ -151,6 +151,9 @@ impl Hub {
         }
         if self.watchers.len() > self.lagging {
             let reader = view.reader();
+            if !reader.is_whole_after(self.revision) {
+                self.end_those_behind(&reader);
+            }
             let changes = changes::after(&reader, self.revision)?;
             for group in self.matched_groups(&changes) {
                 self.deliver(group, &changes, &reader, revision)?;
@@ -158,6 +161,19 @@ impl Hub {
         }
         self.revision = revision;
         Ok(())
+    }
+
+    /// This edge has stood still while a compaction passed it: whoever should have been told what is gone is ended. Those
+    /// that begin behind it miss nothing.
+    fn end_those_behind(&mut self, reader: &Reader<'_>) {
+        let told = self.revision;
+        let is_behind = |(_, watcher): &(usize, &Watcher)| {
+            watcher.is_live && !reader.is_whole_after(told.max(watcher.next - 1))
+        };
+        let behind: Vec<usize> = self.watchers.iter().filter(is_behind).map(|(slot, _)| slot).collect();
+        for slot in behind {
+            self.end_compacted(slot, reader.compact_revision());
+        }
     }
 
     /// Notes for each group which changes are its own; the groups that have any.
