@@ -56,6 +56,9 @@ pub enum Error {
     /// RangeStream refuses what it cannot stream.
     #[error("RangeStream does not support revision filters")]
     StreamFiltered,
+    /// An alarm request that asks for nothing we know. etcd 3.7.1 ends here.
+    #[error("alarm action {0} is none of GET (0), ACTIVATE (1) and DEACTIVATE (2)")]
+    UnknownAlarmAction(i32),
     /// Replies take too much memory.
     #[error(
         "replies of this core may take {bytes_max} bytes in all: ask for less at a time (limit, or RangeStream), or try \
@@ -83,7 +86,8 @@ impl Error {
             | Self::DuplicateKey
             | Self::InvalidSortOption
             | Self::InvalidClientApiVersion
-            | Self::RequestTooLarge => Code::InvalidArgument,
+            | Self::RequestTooLarge
+            | Self::UnknownAlarmAction(_) => Code::InvalidArgument,
             Self::Compacted | Self::FutureRevision | Self::LeaseTtlTooLarge => Code::OutOfRange,
             Self::LeaseNotFound => Code::NotFound,
             Self::LeaseExists => Code::FailedPrecondition,

@@ -81,15 +81,17 @@ impl Api {
     /// Lists, raises or clears alarms.
     pub(super) async fn alarm(&self, message: Bytes) -> Result<Message, Error> {
         let request = decoded(AlarmRequest::decode(message.clone()))?;
-        if request.action != AlarmAction::Get as i32 {
-            return self.propose(Kind::Alarm, message).await;
+        match AlarmAction::try_from(request.action) {
+            Ok(AlarmAction::Get) => {}
+            Ok(AlarmAction::Activate | AlarmAction::Deactivate) => {
+                return self.propose(Kind::Alarm, message).await;
+            }
+            Err(_) => return Err(Error::UnknownAlarmAction(request.action)),
         }
         let view = self.view_for_reading(false)?;
-        let wanted = |alarm: &revd_proto::etcdserverpb::AlarmMember| {
-            (request.member_id == 0 || alarm.member_id == request.member_id)
-                && (request.alarm == 0 || alarm.alarm == request.alarm)
-        };
-        let alarms = schema::alarms(view.tables()).filter(wanted).collect();
+        // As in etcd, of any member.
+        let is_wanted = |alarm: &AlarmMember| request.alarm == 0 || alarm.alarm == request.alarm;
+        let alarms = schema::alarms(view.tables()).filter(is_wanted).collect();
         let response = AlarmResponse { header: None, alarms };
         Ok(self.reply(view.revision(), vec![response.encode_to_vec().into()]))
     }
@@ -106,8 +108,12 @@ async fn hashed(view: &View, revision: i64) -> Result<Hashed, Error> {
     }
 }
 
-/// An alarm as etcd words it.
+/// An alarm as etcd words it: by its name, if it has one. Between the two parts Go's library puts one space or two, as each
+/// build of etcd has it.
 fn shown(alarm: &AlarmMember) -> String {
-    let name = AlarmType::try_from(alarm.alarm).map_or("UNKNOWN", |kind| kind.as_str_name());
-    format!("memberID:{} alarm:{name} ", alarm.member_id)
+    let kind = match AlarmType::try_from(alarm.alarm) {
+        Ok(kind) => format!("alarm:{}", kind.as_str_name()),
+        Err(_) => format!("alarm:{}", alarm.alarm),
+    };
+    if alarm.member_id == 0 { kind } else { format!("memberID:{} {kind}", alarm.member_id) }
 }

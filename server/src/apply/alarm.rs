@@ -36,10 +36,12 @@ pub(super) fn set(store: &mut Store, request: &AlarmRequest) -> Bytes {
     let is_raised = schema::alarms(store.tables()).any(|raised| raised == alarm);
     let mut alarms = Vec::new();
     if request.action == AlarmAction::Activate as i32 {
-        if !is_raised {
-            schema::put_alarm(store, &alarm);
+        if request.alarm != AlarmType::None as i32 {
+            if !is_raised {
+                schema::put_alarm(store, &alarm);
+            }
+            alarms.push(alarm);
         }
-        alarms.push(alarm);
     } else if request.action == AlarmAction::Deactivate as i32 && is_raised {
         schema::remove_alarm(store, &alarm);
         alarms.push(alarm);

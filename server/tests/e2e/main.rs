@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 #![allow(unreachable_pub, reason = "a test binary exports nothing")]
 
+mod alarms;
 mod attacks;
 mod bad_input;
 mod changed_twice;
