@@ -218,7 +218,8 @@ fn is_grpc(content_type: &[u8]) -> bool {
         .is_some_and(|rest| rest.is_empty() || matches!(rest[0], b'+' | b';'))
 }
 
-/// `grpc-timeout`: at most eight digits and a unit. In milliseconds, rounded up.
+/// `grpc-timeout`: at most eight digits and a unit. In milliseconds, rounded down: what is left of a call that has less than
+/// one is over before its request is here.
 fn timeout(value: &[u8]) -> Option<u64> {
     let (unit, digits) = value.split_last()?;
     if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
@@ -230,8 +231,8 @@ fn timeout(value: &[u8]) -> Option<u64> {
         b'M' => number * 60_000,
         b'S' => number * 1_000,
         b'm' => number,
-        b'u' => number.div_ceil(1_000),
-        b'n' => number.div_ceil(1_000_000),
+        b'u' => number / 1_000,
+        b'n' => number / 1_000_000,
         _ => return None,
     })
 }
@@ -311,7 +312,7 @@ mod tests {
             [read("1H"), read("2M"), read("3S"), read("4m")],
             [3_600_000, 120_000, 3_000, 4].map(Some)
         );
-        assert_eq!([read("1500u"), read("1n"), read("99999999n")], [2, 1, 100].map(Some));
+        assert_eq!([read("1500u"), read("0n"), read("1n"), read("99999999n")], [1, 0, 0, 99].map(Some));
         assert_eq!([read(""), read("S"), read("123456789S"), read("-1S"), read("1x")], [None; 5]);
     }
 }

@@ -64,6 +64,10 @@ fn stall_milliseconds() -> u64 {
     u64::try_from(limits::STALL_DEADLINE.as_millis()).unwrap_or(u64::MAX / 4)
 }
 
+fn overdue() -> Status {
+    Status::deadline_exceeded("context deadline exceeded")
+}
+
 /// How a turn ended.
 enum Turn {
     Waiting,
@@ -399,6 +403,10 @@ impl<T: Transport> Http2<T> {
     /// Carries out a call with one reply: at once if it can be, else when it is woken.
     fn ask(&mut self, stream: u32, head: CallHead, message: Bytes, deadline: u64, is_long: bool) {
         let Method::Unary(method) = head.method else { return };
+        // Also one that had to wait, or came late in a long turn: what its caller has given up must not change anything.
+        if deadline != u64::MAX && deadline <= self.shared.clock.milliseconds() {
+            return self.refuse(stream, &overdue());
+        }
         let api = Rc::clone(&self.shared.api);
         let mut call: UnaryCall = Box::pin(api.unary(method, head.metadata, message));
         let waker = self.woken.waker(self.calls.next_slot());
@@ -525,28 +533,27 @@ impl<T: Transport> Http2<T> {
     fn end_overdue(&mut self, now: u64) {
         let due = |(slot, call): (usize, &Call)| (call.deadline <= now).then_some(slot);
         let slots: Vec<usize> = self.calls.iter().filter_map(due).collect();
-        let status = || Status::deadline_exceeded("context deadline exceeded");
         for slot in slots {
             let Some(Call { stream, kind, .. }) = self.calls.get(slot) else { continue };
             let stream = *stream;
             match kind {
-                CallKind::Unary(_) => self.refuse(stream, &status()),
-                CallKind::Streaming(_) => self.end(stream, &Err(status())),
+                CallKind::Unary(_) => self.refuse(stream, &overdue()),
+                CallKind::Streaming(_) => self.end(stream, &Err(overdue())),
             }
             self.connection.reset(stream, ErrorCode::Cancel);
             self.calls.reap();
         }
         let mut next = self.calls.iter().map(|(_, call)| call.deadline).min().unwrap_or(u64::MAX);
-        let mut overdue = Vec::new();
+        let mut late = Vec::new();
         for (stream, state) in self.connection.streams() {
             match state {
-                StreamState::Asking(asking) if asking.deadline <= now => overdue.push(stream),
+                StreamState::Asking(asking) if asking.deadline <= now => late.push(stream),
                 StreamState::Asking(asking) => next = next.min(asking.deadline),
                 _ => {}
             }
         }
-        for stream in overdue {
-            self.refuse(stream, &status());
+        for stream in late {
+            self.refuse(stream, &overdue());
             self.connection.reset(stream, ErrorCode::Cancel);
         }
         self.timer.set(Some(next));

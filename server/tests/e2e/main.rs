@@ -23,6 +23,7 @@ mod harness;
 mod kill;
 mod leases;
 mod offline;
+mod overdue;
 mod quota;
 mod reads;
 mod standard_services;

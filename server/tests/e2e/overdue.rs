@@ -1,0 +1,112 @@
+//! Calls whose time is over before they begin: they are told so, and nothing of what they ask for is done, as in etcd.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::time::Duration;
+
+use prost::Message as _;
+use revd_proto::etcdserverpb::{
+    DeleteRangeRequest, LeaseGrantRequest, LeaseLeasesRequest, PutRequest, RangeRequest, RequestOp,
+    TxnRequest, request_op::Request,
+};
+use revd_proto::http2::PREFACE;
+use revd_proto::http2::hpack::literal;
+use revd_proto::raw::{call_block, frame};
+
+use crate::harness::{Client, Server, TempDir, connect, peers, run, wait_until};
+
+fn writes() -> [(&'static str, Vec<u8>); 4] {
+    let put = PutRequest { key: "new".into(), ..PutRequest::default() };
+    let delete = DeleteRangeRequest { key: "old".into(), ..DeleteRangeRequest::default() };
+    let txn = TxnRequest {
+        success: vec![RequestOp { request: Some(Request::RequestPut(put.clone())) }],
+        ..TxnRequest::default()
+    };
+    let grant = LeaseGrantRequest { ttl: 60, id: 0 };
+    [
+        ("/etcdserverpb.KV/Put", put.encode_to_vec()),
+        ("/etcdserverpb.KV/DeleteRange", delete.encode_to_vec()),
+        ("/etcdserverpb.KV/Txn", txn.encode_to_vec()),
+        ("/etcdserverpb.Lease/LeaseGrant", grant.encode_to_vec()),
+    ]
+}
+
+/// Sends each write with each of these timeouts, one stream after the other, and then a call with time enough.
+fn send_all(server: &Server, timeouts: &[&str]) -> TcpStream {
+    let mut stream = TcpStream::connect(server.address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let mut bytes = [PREFACE, &frame(4, 0, 0, &[]), &frame(4, 1, 0, &[])].concat();
+    let mut number = 1;
+    for timeout in timeouts {
+        for (path, message) in writes() {
+            let mut block = call_block(path);
+            literal(&mut block, b"te", b"trailers", false);
+            literal(&mut block, b"grpc-timeout", timeout.as_bytes(), false);
+            let length = u8::try_from(message.len()).unwrap();
+            let data = [&[0, 0, 0, 0, length][..], &message].concat();
+            bytes.extend([frame(1, 4, number, &block), frame(0, 1, number, &data)].concat());
+            number += 2;
+        }
+    }
+    stream.write_all(&bytes).unwrap();
+    stream
+}
+
+/// Waits until so many streams have ended.
+fn wait_for_ends(stream: &mut TcpStream, count: usize) -> String {
+    let (mut said, mut buffer) = (Vec::new(), [0; 4096]);
+    let ends = |said: &[u8]| {
+        let (mut rest, mut ends) = (said, 0);
+        while let Some((head, behind)) = rest.split_first_chunk::<9>() {
+            let length = usize::from(head[1]) << 8 | usize::from(head[2]);
+            let Some((_, behind)) = behind.split_at_checked(length) else { break };
+            // A reset, or the end of the stream on its headers.
+            ends += usize::from(head[3] == 3 || (head[3] == 1 && head[4] & 1 == 1));
+            rest = behind;
+        }
+        ends
+    };
+    wait_until(
+        Duration::from_secs(20),
+        || {
+            let read = stream.read(&mut buffer).unwrap();
+            said.extend_from_slice(&buffer[..read]);
+            ends(&said) >= count
+        },
+        || "not every call has ended".to_owned(),
+    );
+    String::from_utf8_lossy(&said).into_owned()
+}
+
+/// Revision, keys and leases.
+async fn standing(client: &Client) -> (i64, i64, usize) {
+    let all = RangeRequest { key: vec![0].into(), range_end: vec![0].into(), ..RangeRequest::default() };
+    let reply = client.kv.clone().range(all).await.unwrap().into_inner();
+    let leases = client.lease.clone().lease_leases(LeaseLeasesRequest {}).await.unwrap().into_inner();
+    (reply.header.unwrap().revision, reply.count, leases.leases.len())
+}
+
+async fn nothing_changes(server: &Server, timeouts: &[&str]) -> String {
+    let client = connect(&server.endpoint()).await;
+    let old = PutRequest { key: "old".into(), ..PutRequest::default() };
+    client.kv.clone().put(old).await.unwrap();
+    let mut stream = send_all(server, timeouts);
+    let said = wait_for_ends(&mut stream, timeouts.len() * writes().len());
+    assert_eq!(standing(&client).await, (2, 1, 0), "a write was carried out whose time was over");
+    said
+}
+
+#[test]
+fn a_write_whose_deadline_has_passed_changes_nothing() {
+    run(async {
+        let dir = TempDir::new();
+        let server = Server::revd(&dir.path().join("revd"), &[]);
+        let timeouts = ["0n", "1n", "99n", "0m", "0H"];
+        let said = nothing_changes(&server, &timeouts).await;
+        let told = said.matches("context deadline exceeded").count();
+        assert_eq!(told, timeouts.len() * writes().len());
+        let Some(peers) = peers() else { return };
+        let etcd = Server::etcd(&peers.path("etcd"), &dir.path().join("etcd"), &[]);
+        nothing_changes(&etcd, &["0n", "1n"]).await;
+    });
+}
