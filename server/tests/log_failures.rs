@@ -47,28 +47,35 @@ struct Seen {
     refused: Cell<u64>,
     created: Cell<u64>,
     removed: Cell<u64>,
+    /// Something failed in the background, and nobody has heard of it.
+    fails_next: Cell<bool>,
 }
 
 struct FaultyDisk {
-    disk: DirDisk,
+    disk: Rc<DirDisk>,
     fault: Fault,
     seen: Rc<Seen>,
 }
 
 impl FaultyDisk {
-    /// Counts a call, and fails it if it is the one.
-    fn call(&self) -> Result<(), WalError> {
+    /// Counts a call; whether it is the one that fails.
+    fn is_the_one(&self) -> bool {
         let seen = &self.seen;
         if seen.failed.get() {
             seen.calls_after_failure.set(seen.calls_after_failure.get() + 1);
         }
         let number = seen.calls.replace(seen.calls.get() + 1);
-        if matches!(self.fault, Fault::Call(at) if at == number) {
-            seen.failed.set(true);
-            let source = std::io::Error::other("planned");
-            return Err(WalError::Io { what: "testing", path: PathBuf::new(), source });
-        }
-        Ok(())
+        matches!(self.fault, Fault::Call(at) if at == number)
+    }
+
+    fn failure(&self) -> WalError {
+        self.seen.failed.set(true);
+        let source = std::io::Error::other("planned");
+        WalError::Io { what: "testing", path: PathBuf::new(), source }
+    }
+
+    fn call(&self) -> Result<(), WalError> {
+        if self.is_the_one() { Err(self.failure()) } else { Ok(()) }
     }
 }
 
@@ -81,6 +88,9 @@ impl LogDisk for FaultyDisk {
 
     async fn create(&self, segment: u64, bytes: u64) -> Result<Self::File, WalError> {
         self.call()?;
+        if self.seen.fails_next.get() {
+            return Err(self.failure());
+        }
         let segments = self.seen.created.get() - self.seen.removed.get();
         if matches!(self.fault, Fault::RoomFor(room) if segments >= room) {
             self.seen.refused.set(self.seen.refused.get() + 1);
@@ -98,10 +108,21 @@ impl LogDisk for FaultyDisk {
 
     fn prepare(&self, _bytes: u64) {}
 
-    fn remove(&self, segment: u64, reusable_bytes: u64) -> Result<(), WalError> {
-        self.call()?;
+    /// In the background: that it failed shows later.
+    fn remove(&self, segment: u64, reusable_bytes: u64) {
+        if self.is_the_one() {
+            self.seen.fails_next.set(true);
+            return;
+        }
         self.seen.removed.set(self.seen.removed.get() + 1);
-        self.disk.remove(segment, reusable_bytes)
+        self.disk.remove(segment, reusable_bytes);
+    }
+
+    async fn settle(&self) -> Result<(), WalError> {
+        if self.seen.fails_next.get() {
+            return Err(self.failure());
+        }
+        self.disk.settle().await
     }
 }
 
@@ -168,8 +189,8 @@ async fn serve(dir: &Path, fault: Fault) -> Ended {
     let node = Node::start(&config, &log, &for_raft()).unwrap();
     let seen = Rc::new(Seen::default());
     let reserve = Arc::new(Reserve::new(dir.join("reserve"), 0));
-    let disk =
-        FaultyDisk { disk: DirDisk::new(dir.to_owned(), true, reserve), fault, seen: Rc::clone(&seen) };
+    let files = Rc::new(DirDisk::new(dir.to_owned(), true, reserve));
+    let disk = FaultyDisk { disk: Rc::clone(&files), fault, seen: Rc::clone(&seen) };
     let layout = LayoutConfig { segment_bytes: SEGMENT_BYTES, secret: 0x5EED };
     let (to_log, from_edge) = pair(8);
     let (to_state, from_log) = pair(8);
@@ -189,6 +210,7 @@ async fn serve(dir: &Path, fault: Fault) -> Ended {
     let feeding = glommio::spawn_local(feed(fault, to_log, from_log, durable, Rc::clone(&committed)));
     let result = revd::cores::log::run(seed).await;
     feeding.cancel().await;
+    files.settle().await.unwrap(); // a dead process removes nothing more: the test must not look in between
     Ended { result, seen, committed: committed.get() }
 }
 

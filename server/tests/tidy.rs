@@ -25,6 +25,7 @@ const MAY_USE_GLOMMIO: &[&str] = &[
     "server/src/wal/disk.rs",
     "server/src/xcore/mailbox.rs",
     "server/tests/log_failures.rs",
+    "server/tests/log_segments.rs",
     "server/tests/wal_crash.rs",
 ];
 

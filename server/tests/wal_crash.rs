@@ -186,7 +186,8 @@ async fn crash_everywhere(frames: u64) -> usize {
         if random.below(6) == 0 {
             let last = 1 + expected.entries.len() as u64;
             released = released.max(last.saturating_sub(random.below(6)));
-            writer.release(released).unwrap();
+            writer.release(released);
+            writer.settle().await.unwrap();
         }
     }
     count

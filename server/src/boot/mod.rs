@@ -42,8 +42,9 @@ use crate::wal::disk::DirDisk;
 use crate::xcore::latch::Latch;
 use crate::xcore::mailbox::pair;
 
-/// Helper threads of a core, for what blocks: a checkpoint and the preparation of a log segment at the same time.
-const BLOCKING_THREADS: usize = 2;
+/// Helper threads of a core, for what blocks: a checkpoint, the preparation of a log segment, and a change of the log's
+/// directory that waits for it.
+const BLOCKING_THREADS: usize = 3;
 
 /// What runs on one core.
 #[derive(Default)]

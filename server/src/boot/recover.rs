@@ -33,7 +33,7 @@ use crate::observe::log;
 use crate::raft::node::{Node, NodeConfig};
 use crate::reserve::Reserve;
 use crate::schema;
-use crate::wal::disk::DirDisk;
+use crate::wal::disk::{self, DirDisk};
 use crate::wal::layout::LayoutConfig;
 use crate::wal::reader::{self, LogEnd, Recovered};
 use crate::wal::writer::WalSeed;
@@ -78,6 +78,8 @@ pub fn open(config: &Config) -> anyhow::Result<Member> {
     let started = crate::clock::now();
     let tree = member_dir.join("tree.revd");
     let mut store = open_store(&tree)?;
+    disk::remove_leftovers(&config.wal_dir)
+        .with_context(|| format!("removing leftovers in {}", config.wal_dir.display()))?;
     let found = reader::read(&config.wal_dir)?;
     let is_new = store.applied().index == 0;
     if is_new {
@@ -111,8 +113,8 @@ pub fn open(config: &Config) -> anyhow::Result<Member> {
     if let Err(error) = reserve.fill() {
         log::warn("no room for the reserve", serde_json::json!({"error": error.to_string()}));
     }
-    let disk = DirDisk::new(config.wal_dir.clone(), config.sync, Arc::clone(&reserve));
-    let wal = WalSeed { disk, layout, log };
+    let files = DirDisk::new(config.wal_dir.clone(), config.sync, Arc::clone(&reserve));
+    let wal = WalSeed { disk: files, layout, log };
     let machine_config = MachineConfig {
         own: origin,
         quota_bytes: config.quota_bytes,

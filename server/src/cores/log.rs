@@ -56,7 +56,6 @@ pub enum Fatal {
 enum Event {
     Commands(Commands),
     Written(Result<(), WalError>),
-    Failed(WalError),
     Tick,
     Durable(u64),
     EdgeClosed,
@@ -100,12 +99,8 @@ pub async fn run<D: LogDisk>(seed: LogSeed<D>) -> Result<(), Fatal> {
         .map(|from_edge| glommio::spawn_local(receive_commands(from_edge, Rc::clone(&inbox))));
     let mut tasks: Vec<_> = receiving.collect();
     tasks.push(glommio::spawn_local(send_work(Rc::clone(&work), seed.to_state)));
-    tasks.push(glommio::spawn_local(write_frames(
-        wal,
-        Rc::clone(&jobs),
-        Rc::clone(&inbox),
-        Rc::clone(&stopping),
-    )));
+    let writing =
+        glommio::spawn_local(write_frames(wal, Rc::clone(&jobs), Rc::clone(&inbox), Rc::clone(&stopping)));
     let background = [
         glommio::spawn_local(tick(seed.tick, Rc::clone(&inbox))),
         glommio::spawn_local(receive_durable(seed.from_state, Rc::clone(&inbox))),
@@ -130,7 +125,7 @@ pub async fn run<D: LogDisk>(seed: LogSeed<D>) -> Result<(), Fatal> {
     for task in background {
         task.cancel().await;
     }
-    Ok(())
+    Ok(writing.await?)
 }
 
 async fn receive_commands(from_edge: ReceiverSeed<Commands>, inbox: Rc<Inbox<Event>>) {
@@ -162,7 +157,7 @@ async fn write_frames<D: LogDisk>(
     jobs: Rc<Inbox<WalJob>>,
     inbox: Rc<Inbox<Event>>,
     stopping: Rc<Cell<bool>>,
-) {
+) -> Result<(), WalError> {
     let mut waiting = VecDeque::new();
     while let Some(batch) = jobs.take().await {
         waiting.extend(batch);
@@ -170,10 +165,8 @@ async fn write_frames<D: LogDisk>(
             let mut result = match job {
                 WalJob::Append(frame) => wal.append(&frame).await,
                 WalJob::Release(index) => {
-                    if release(&mut wal, index, &inbox) {
-                        continue;
-                    }
-                    return;
+                    wal.release(index);
+                    continue;
                 }
             };
             // On a full disk writes wait: a checkpoint lets go of old segments, or somebody makes room.
@@ -181,8 +174,7 @@ async fn write_frames<D: LogDisk>(
                 glommio::timer::sleep(limits::NO_SPACE_INTERVAL).await;
                 for job in jobs.take_now() {
                     match job {
-                        WalJob::Release(index) if release(&mut wal, index, &inbox) => {}
-                        WalJob::Release(_) => return,
+                        WalJob::Release(index) => wal.release(index),
                         append @ WalJob::Append(_) => waiting.push_back(append),
                     }
                 }
@@ -191,20 +183,11 @@ async fn write_frames<D: LogDisk>(
             let has_failed = result.is_err();
             inbox.push(Event::Written(result));
             if has_failed {
-                return; // nothing may follow a write of which nobody knows whether it happened
+                return Ok(()); // nothing may follow a write of which nobody knows whether it happened
             }
         }
     }
-}
-
-/// False if it failed: the log does nothing more then.
-fn release<D: LogDisk>(wal: &mut WalWriter<D>, index: u64, inbox: &Inbox<Event>) -> bool {
-    let result = wal.release(index);
-    let is_ok = result.is_ok();
-    if let Err(error) = result {
-        inbox.push(Event::Failed(error));
-    }
-    is_ok
+    wal.settle().await
 }
 
 async fn tick(every: Duration, inbox: Rc<Inbox<Event>>) {
@@ -243,7 +226,6 @@ impl LogCore {
                 result?;
                 self.node.written();
             }
-            Event::Failed(error) => return Err(error.into()),
             Event::Tick => self.node.tick(),
             Event::Durable(index) => {
                 self.node.release(index);

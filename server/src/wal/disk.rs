@@ -2,8 +2,10 @@
 //! makes a write durable before it completes: one request to the kernel where a write and a sync would be two
 //! (docs/decisions/0004-log-writes.md has the figures).
 
+use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use glommio::io::DmaFile;
 
@@ -13,8 +15,8 @@ use crate::wal::reader::segment_name;
 
 /// A prepared file that waits to become a segment.
 const SPARE: &str = "spare.tmp";
-/// A file that is being prepared.
-const PREPARING: &str = "preparing.tmp";
+/// How the names of files begin that are being prepared.
+const PREPARING: &str = "preparing";
 /// Bytes written at a time while a file is prepared.
 const ZEROS: usize = 1 << 20;
 
@@ -30,10 +32,11 @@ pub trait LogDisk: 'static {
     /// When the system refuses.
     fn open(&self, segment: u64) -> impl Future<Output = Result<(Self::File, u64), WalError>>;
 
-    /// Makes a segment of so many bytes, zeros or those of an earlier use, under its name.
+    /// Makes a segment of so many bytes, zeros or those of an earlier use, under its name. Everything that was begun
+    /// before is done first.
     ///
     /// # Errors
-    /// [`WalError::NoSpace`], with nothing changed; else when the system refuses.
+    /// [`WalError::NoSpace`], with nothing changed; else when the system refuses, also what was begun before.
     fn create(&self, segment: u64, bytes: u64) -> impl Future<Output = Result<Self::File, WalError>>;
 
     /// Writes whole blocks; they are durable when this returns.
@@ -47,31 +50,35 @@ pub trait LogDisk: 'static {
         bytes: &[u8],
     ) -> impl Future<Output = Result<(), WalError>>;
 
-    /// Begins to make the file for the segment after this one, in the background.
+    /// Begins to make the file for the segment after this one. If it cannot be made now, it is made when it is needed.
     fn prepare(&self, bytes: u64);
 
-    /// Takes a segment away that nobody needs any more; its file, if it has so many bytes, may become another segment.
+    /// Begins to take a segment away that nobody needs any more; its file, if it has so many bytes, may become another
+    /// segment. That it could not be done shows in the next [`LogDisk::create`] or [`LogDisk::settle`].
+    fn remove(&self, segment: u64, reusable_bytes: u64);
+
+    /// Waits until everything that was begun is done.
     ///
     /// # Errors
-    /// When the system refuses.
-    fn remove(&self, segment: u64, reusable_bytes: u64) -> Result<(), WalError>;
+    /// When the system refused some of it.
+    fn settle(&self) -> impl Future<Output = Result<(), WalError>>;
 }
 
 /// A directory of the file system.
-#[derive(Debug)]
 pub struct DirDisk {
     dir: PathBuf,
     /// Writes are durable when they complete; only `--unsafe-no-fsync` turns it off.
     sync: bool,
     /// Given up when there is no room to prepare a segment.
     reserve: Arc<Reserve>,
+    changes: Arc<Changes>,
 }
 
 impl DirDisk {
     /// Segments in this directory.
     #[must_use]
     pub fn new(dir: PathBuf, sync: bool, reserve: Arc<Reserve>) -> Self {
-        Self { dir, sync, reserve }
+        Self { dir, sync, reserve, changes: Arc::default() }
     }
 
     fn path(&self, segment: u64) -> PathBuf {
@@ -99,26 +106,20 @@ impl LogDisk for DirDisk {
     }
 
     async fn create(&self, segment: u64, bytes: u64) -> Result<DmaFile, WalError> {
-        let (dir, path) = (self.dir.clone(), self.path(segment));
+        let path = self.path(segment);
         let make_now = {
-            let path = path.clone();
+            let (dir, path, reserve) = (self.dir.clone(), path.clone(), Arc::clone(&self.reserve));
             move || {
-                let spare = dir.join(SPARE);
-                if std::fs::metadata(&spare).map_or(0, |data| data.len()) != bytes {
-                    prepare(&dir, bytes)?;
-                }
-                std::fs::rename(&spare, &path)?;
-                std::fs::File::open(&dir)?.sync_all()
+                make(&dir, &path, bytes).map_err(|source| {
+                    if is_no_space(&source) {
+                        reserve.give_up("a segment of the log");
+                        return WalError::NoSpace { path, source };
+                    }
+                    WalError::Io { what: "making", path, source }
+                })
             }
         };
-        let made = glommio::executor().spawn_blocking(make_now).await;
-        made.map_err(|source| {
-            if is_no_space(&source) {
-                self.reserve.give_up("a segment of the log");
-                return WalError::NoSpace { path: path.clone(), source };
-            }
-            WalError::Io { what: "making", path: path.clone(), source }
-        })?;
+        self.changes.in_turn(make_now).await?;
         self.open_file(&path).await
     }
 
@@ -138,40 +139,130 @@ impl LogDisk for DirDisk {
 
     fn prepare(&self, bytes: u64) {
         let (dir, reserve) = (self.dir.clone(), Arc::clone(&self.reserve));
-        let prepare_now = move || {
-            if std::fs::metadata(dir.join(SPARE)).is_ok_and(|data| data.len() == bytes) {
+        self.changes.begin(move || {
+            if len_of(&dir.join(SPARE)) == bytes {
                 return Ok(()); // a segment that was let go of
             }
             let first = prepare(&dir, bytes);
             if first.as_ref().is_err_and(is_no_space) && reserve.give_up("the log's next segment") {
-                return prepare(&dir, bytes);
+                let _ = prepare(&dir, bytes);
             }
-            first
+            Ok(()) // the error shows when the file is needed
+        });
+    }
+
+    fn remove(&self, segment: u64, reusable_bytes: u64) {
+        let (path, spare) = (self.path(segment), self.dir.join(SPARE));
+        self.changes.begin(move || {
+            let result = if !spare.exists() && len_of(&path) == reusable_bytes {
+                std::fs::rename(&path, &spare)
+            } else {
+                std::fs::remove_file(&path)
+            };
+            result.map_err(|source| WalError::Io { what: "releasing", path, source })
+        });
+    }
+
+    async fn settle(&self) -> Result<(), WalError> {
+        self.changes.in_turn(|| Ok(())).await
+    }
+}
+
+/// Something to be done to the directory.
+type Change = Box<dyn FnOnce() -> Result<(), WalError> + Send>;
+
+/// What changes the directory: done on helper threads, one thing at a time and in the order in which it was begun, for two
+/// that are under way at once would meet on the spare. After something has failed nothing more is done.
+#[derive(Default)]
+struct Changes {
+    begun: Mutex<Begun>,
+    /// Held by the thread that changes the directory: what failed in the background, until somebody hears of it.
+    turn: Mutex<Option<WalError>>,
+}
+
+/// What is to be done in the background.
+#[derive(Default)]
+struct Begun {
+    waiting: VecDeque<Change>,
+    /// A thread has been asked to do it.
+    has_thread: bool,
+}
+
+impl Changes {
+    /// Does this when everything that was begun before is done.
+    async fn in_turn(
+        self: &Arc<Self>,
+        change: impl FnOnce() -> Result<(), WalError> + Send + 'static,
+    ) -> Result<(), WalError> {
+        let changes = Arc::clone(self);
+        let change_now = move || {
+            let mut turn = changes.take_turn();
+            changes.do_begun(&mut turn);
+            turn.take().map_or_else(change, Err)
         };
+        glommio::executor().spawn_blocking(change_now).await
+    }
+
+    /// Begins to do this in the background.
+    fn begin(self: &Arc<Self>, change: impl FnOnce() -> Result<(), WalError> + Send + 'static) {
+        let mut begun = self.begun();
+        begun.waiting.push_back(Box::new(change));
+        if std::mem::replace(&mut begun.has_thread, true) {
+            return;
+        }
+        let changes = Arc::clone(self);
         glommio::spawn_local(async move {
-            // A file that cannot be prepared now is made when it is needed; the error shows then.
-            let _ = glommio::executor().spawn_blocking(prepare_now).await;
+            let do_now = move || {
+                let mut turn = changes.take_turn();
+                changes.begun().has_thread = false;
+                changes.do_begun(&mut turn);
+            };
+            glommio::executor().spawn_blocking(do_now).await;
         })
         .detach();
     }
 
-    fn remove(&self, segment: u64, reusable_bytes: u64) -> Result<(), WalError> {
-        let (path, spare) = (self.path(segment), self.dir.join(SPARE));
-        let bytes = std::fs::metadata(&path).map_or(0, |data| data.len());
-        let result = if !spare.exists() && bytes == reusable_bytes {
-            std::fs::rename(&path, &spare)
-        } else {
-            std::fs::remove_file(&path)
-        };
-        result.map_err(|source| WalError::Io { what: "releasing", path, source })
+    fn do_begun(&self, failed: &mut Option<WalError>) {
+        while failed.is_none()
+            && let Some(change) = self.next()
+        {
+            *failed = change().err();
+        }
     }
+
+    fn next(&self) -> Option<Change> {
+        self.begun().waiting.pop_front()
+    }
+
+    fn begun(&self) -> MutexGuard<'_, Begun> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take_turn(&self) -> MutexGuard<'_, Option<WalError>> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn len_of(path: &Path) -> u64 {
+    std::fs::metadata(path).map_or(0, |data| data.len())
+}
+
+/// Makes a segment of the spare, or of a file that is prepared now. Blocks.
+fn make(dir: &Path, path: &Path, bytes: u64) -> std::io::Result<()> {
+    let spare = dir.join(SPARE);
+    if len_of(&spare) != bytes {
+        prepare(dir, bytes)?;
+    }
+    std::fs::rename(&spare, path)?;
+    std::fs::File::open(dir)?.sync_all()
 }
 
 /// Writes a file full of zeros, so that later syncs have no metadata to write, and calls it the spare. Blocks.
 fn prepare(dir: &Path, bytes: u64) -> std::io::Result<()> {
     use std::io::Write as _;
     use std::os::unix::fs::OpenOptionsExt as _;
-    let path = dir.join(PREPARING);
+    static NAMES: AtomicU64 = AtomicU64::new(0);
+    let path = dir.join(format!("{PREPARING}-{}.tmp", NAMES.fetch_add(1, Ordering::Relaxed)));
     let mut file =
         std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
     let zeros = vec![0; ZEROS];
@@ -187,11 +278,26 @@ fn prepare(dir: &Path, bytes: u64) -> std::io::Result<()> {
         left -= part as u64;
     };
     if let Err(error) = filled {
-        // What was written of it must not take the last room. If it cannot go, the next attempt starts it anew.
+        // What was written of it must not take the last room. If it cannot go, the next start removes it.
         let _ = std::fs::remove_file(&path);
         return Err(error);
     }
     std::fs::rename(&path, dir.join(SPARE))
+}
+
+/// Removes files that a process which is dead by now was preparing. Blocks.
+///
+/// # Errors
+/// When the system refuses.
+pub fn remove_leftovers(dir: &Path) -> std::io::Result<()> {
+    for file in std::fs::read_dir(dir)? {
+        let file = file?;
+        let name = file.file_name();
+        if name.to_str().is_some_and(|name| name.starts_with(PREPARING) && name.ends_with(".tmp")) {
+            std::fs::remove_file(file.path())?;
+        }
+    }
+    Ok(())
 }
 
 fn glommio_io(what: &'static str, path: &Path, error: glommio::GlommioError<()>) -> WalError {

@@ -83,14 +83,19 @@ impl<D: LogDisk> WalWriter<D> {
         Ok(())
     }
 
-    /// Everything up to this index is durable elsewhere: segments that hold nothing above may be used again.
+    /// Everything up to this index is durable elsewhere: segments that hold nothing above may be used again. They go in the
+    /// background.
+    pub fn release(&mut self, index: u64) {
+        for segment in self.layout.release(index) {
+            self.disk.remove(segment, self.segment_bytes);
+        }
+    }
+
+    /// Waits until nothing is done in the background any more.
     ///
     /// # Errors
-    /// When a file cannot be renamed or removed.
-    pub fn release(&mut self, index: u64) -> Result<(), WalError> {
-        for segment in self.layout.release(index) {
-            self.disk.remove(segment, self.segment_bytes)?;
-        }
-        Ok(())
+    /// When a file could not be renamed or removed.
+    pub async fn settle(&self) -> Result<(), WalError> {
+        self.disk.settle().await
     }
 }

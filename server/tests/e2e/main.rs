@@ -21,6 +21,7 @@ mod full_disk;
 mod go_client;
 mod harness;
 mod kill;
+mod large_values;
 mod leases;
 mod offline;
 mod overdue;

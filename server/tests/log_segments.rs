@@ -1,0 +1,103 @@
+//! Segments of the log are made, prepared and taken away at the same time, as under large values: whatever meets whatever,
+//! each segment is there under its name and holds what was written to it.
+
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use glommio::{LocalExecutorBuilder, Placement, PoolPlacement};
+use revd::reserve::Reserve;
+use revd::wal::disk::{DirDisk, LogDisk as _, remove_leftovers};
+use revd::wal::reader::segment_name;
+use revd::wal::{BLOCK, WalError};
+use revd_engine::random::Random;
+
+const SEGMENT_BYTES: u64 = 1 << 20;
+
+fn on_a_core<F: Future<Output = ()> + 'static>(test: impl FnOnce(PathBuf) -> F + Send + 'static) {
+    let core = LocalExecutorBuilder::new(Placement::Unbound)
+        .blocking_thread_pool_placement(PoolPlacement::Unbound(4))
+        .spawn(|| async move {
+            let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+            test(dir.path().to_owned()).await;
+        });
+    core.unwrap().join().unwrap();
+}
+
+fn disk(dir: &Path) -> DirDisk {
+    DirDisk::new(dir.to_owned(), true, Arc::new(Reserve::new(dir.join("reserve"), 0)))
+}
+
+fn mark(segment: u64) -> Vec<u8> {
+    vec![u8::try_from(segment % 250 + 1).unwrap(); BLOCK]
+}
+
+fn names(dir: &Path) -> Vec<String> {
+    let files = std::fs::read_dir(dir).unwrap();
+    let mut names: Vec<_> = files.map(|file| file.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+/// A roll comes while the next segment is being prepared, and segments are let go of in between.
+async fn roll_in_any_order(dir: PathBuf, seed: u64) {
+    let disk = disk(&dir);
+    let mut random = Random::new(seed);
+    let mut live = VecDeque::new();
+    for segment in 1..=60 {
+        let larger = SEGMENT_BYTES + u64::from(random.below(4) == 0) * BLOCK as u64;
+        let file = disk.create(segment, larger).await.unwrap();
+        disk.write(&file, 0, &mark(segment)).await.unwrap();
+        live.push_back(segment);
+        if random.below(3) > 0 {
+            disk.prepare(SEGMENT_BYTES);
+        }
+        while live.len() > 1 && random.below(2) == 0 {
+            disk.remove(live.pop_front().unwrap(), SEGMENT_BYTES);
+        }
+        disk.write(&file, BLOCK as u64, &mark(segment)).await.unwrap();
+    }
+    disk.settle().await.unwrap();
+    for segment in &live {
+        let bytes = std::fs::read(dir.join(segment_name(*segment))).unwrap();
+        let marks = [mark(*segment), mark(*segment)].concat();
+        assert!(bytes.starts_with(&marks), "segment {segment} holds something else");
+    }
+    let segments: Vec<_> = live.into_iter().map(segment_name).collect();
+    let others: Vec<_> = names(&dir).into_iter().filter(|name| !segments.contains(name)).collect();
+    assert!(others.is_empty() || others == ["spare.tmp"], "{others:?}");
+}
+
+#[test]
+fn a_roll_during_a_preparation_waits_for_it() {
+    for seed in 1..=6 {
+        on_a_core(move |dir| roll_in_any_order(dir, seed));
+    }
+}
+
+#[test]
+fn what_fails_in_the_background_is_told_and_nothing_follows_it() {
+    on_a_core(|dir| async move {
+        let disk = disk(&dir);
+        disk.create(1, SEGMENT_BYTES).await.unwrap();
+        disk.create(2, SEGMENT_BYTES).await.unwrap();
+        std::fs::remove_file(dir.join(segment_name(1))).unwrap();
+        disk.remove(1, SEGMENT_BYTES);
+        disk.remove(2, SEGMENT_BYTES);
+        let failed = disk.create(3, SEGMENT_BYTES).await;
+        assert!(matches!(failed, Err(WalError::Io { what: "releasing", .. })));
+        assert_eq!(names(&dir), [segment_name(2)], "the log would have a gap");
+    });
+}
+
+#[test]
+fn what_a_dead_process_was_preparing_is_removed() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    for name in ["preparing.tmp", "preparing-7.tmp", "spare.tmp", "0000000000000001.wal"] {
+        std::fs::write(dir.path().join(name), name).unwrap();
+    }
+    remove_leftovers(dir.path()).unwrap();
+    assert_eq!(names(dir.path()), ["0000000000000001.wal", "spare.tmp"]);
+}
