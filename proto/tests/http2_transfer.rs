@@ -32,16 +32,21 @@ struct Side {
     decoder: Decoder,
 }
 
-/// Moves some bytes from one end to the other.
-fn move_bytes(from: &mut Connection<()>, to: &mut Connection<()>, side: &mut Side, random: &mut Random) {
+/// Some of the bytes an end sends.
+fn sent(from: &mut Connection<()>, bytes_max: usize) -> Vec<u8> {
     let out = from.out();
     let mut slices = [std::io::IoSlice::new(&[]); 3];
     let filled = out.fill(&mut slices);
-    let bytes: Vec<u8> = slices[..filled].iter().flat_map(|slice| slice.iter().copied()).collect();
-    let part = bytes.len().min(1 + random.size(40_000));
-    side.wire.extend_from_slice(&bytes[..part]);
-    out.advance(part);
+    let mut bytes: Vec<u8> = slices[..filled].iter().flat_map(|slice| slice.iter().copied()).collect();
+    bytes.truncate(bytes_max);
+    out.advance(bytes.len());
     from.pump();
+    bytes
+}
+
+/// Moves some bytes from one end to the other.
+fn move_bytes(from: &mut Connection<()>, to: &mut Connection<()>, side: &mut Side, random: &mut Random) {
+    side.wire.extend(sent(from, 1 + random.size(40_000)));
     let wire = std::mem::take(&mut side.wire);
     let mut rest = &wire[..];
     while let Some(event) = to.receive(&mut rest).unwrap() {
@@ -148,5 +153,59 @@ fn everything_arrives_whatever_the_windows() {
             assert!(at_client.ended[id]);
         }
         assert_eq!((server.open_streams(), client.open_streams()), (0, 0));
+    }
+}
+
+/// A client that measures pings whenever data comes and its last ping was answered: something was sent between any two
+/// of them, however the windows cut a reply into pieces.
+#[test]
+fn data_is_sent_between_the_pings_of_a_client_that_measures() {
+    for (window, out_bytes_max) in [(65_535, 1 << 20), (65_535, 20_000), (10_000_000, 1 << 20), (16_384, 1)] {
+        let config =
+            Config { stream_window: window, connection_window: window.max(65_535), ..Config::default() };
+        let mut client: Connection<()> = Connection::new(Role::Client, config);
+        let server_config = Config { out_bytes_max, ..Config::default() };
+        let mut server: Connection<()> = Connection::new(Role::Server, server_config);
+        let stream = client.open(()).unwrap();
+        client.send_head(stream, &[0x83], true);
+        let (mut received, mut pings, mut is_asked, mut waiting) = (0, 0, false, Vec::new());
+        const BYTES: usize = 5_000_000;
+        while received < BYTES {
+            let wire = sent(&mut client, usize::MAX);
+            let mut rest = &wire[..];
+            while let Some(event) = server.receive(&mut rest).unwrap() {
+                match event {
+                    Event::Headers { stream, .. } => {
+                        server.send_head(stream, &[0x88], false);
+                        server.send_data(stream, &[Bytes::from(vec![7; BYTES])]);
+                        server.send_end(stream, Some(&[]));
+                    }
+                    Event::Ping => {
+                        pings += 1;
+                        assert!(server.take_has_sent(), "ping {pings} of a client with a window of {window}");
+                    }
+                    _ => {}
+                }
+            }
+            waiting.extend(sent(&mut server, 10_000));
+            let mut rest = &waiting[..];
+            let mut credits = Vec::new();
+            while let Some(event) = client.receive(&mut rest).unwrap() {
+                match event {
+                    Event::Data { data, .. } => credits.push(data.len()),
+                    Event::Pong(_) => is_asked = false,
+                    _ => {}
+                }
+            }
+            waiting = rest.to_vec();
+            for bytes in credits {
+                received += bytes;
+                client.credit(stream, bytes);
+                if !std::mem::replace(&mut is_asked, true) {
+                    client.ping([0; 8]);
+                }
+            }
+        }
+        assert!(pings > 2, "{pings} pings");
     }
 }

@@ -39,10 +39,18 @@ func connect(endpoint string) *clientv3.Client {
 }
 
 func main() {
-	check(len(os.Args) == 2, "usage: interop <endpoint>")
+	check(len(os.Args) == 2 || len(os.Args) == 5, "usage: interop <endpoint> [pings <rounds> <rounds through a proxy>]")
+	limit := 2 * time.Minute
+	if len(os.Args) == 5 {
+		limit = time.Hour
+	}
 	var cancel context.CancelFunc
-	ctx, cancel = context.WithTimeout(context.Background(), 2*time.Minute)
+	ctx, cancel = context.WithTimeout(context.Background(), limit)
 	defer cancel()
+	if len(os.Args) == 5 {
+		pings(os.Args[1], number(os.Args[3]), number(os.Args[4]))
+		return
+	}
 	client, other := connect(os.Args[1]), connect(os.Args[1])
 	for name, part := range map[string]func(client, other *clientv3.Client){
 		"watch": watch, "past and compaction": past, "lease": lease, "mutex": mutex, "election": election,

@@ -146,6 +146,8 @@ pub struct Connection<T> {
     pub(crate) idle_frames_left: u32,
     pub(crate) has_settings: bool,
     pub(crate) is_going_away: bool,
+    /// HEADERS or DATA went to `out` since somebody asked.
+    pub(crate) has_sent: bool,
     /// The table size to announce in the next block.
     pub(crate) table_announcement: Option<usize>,
 }
@@ -179,6 +181,7 @@ impl<T> Connection<T> {
             idle_frames_left: config.idle_frames_max,
             has_settings: false,
             is_going_away: false,
+            has_sent: false,
             table_announcement: None,
         };
         connection.put_settings();
@@ -256,6 +259,11 @@ impl<T> Connection<T> {
     /// Streams that have sent everything they had since the last call; they may have ended by now.
     pub fn take_drained(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.drained)
+    }
+
+    /// Whether HEADERS or DATA of any stream were sent since the last call: a client that pings meanwhile measures.
+    pub fn take_has_sent(&mut self) -> bool {
+        std::mem::take(&mut self.has_sent)
     }
 
     /// Opens a stream; none while the other side allows no more.

@@ -31,6 +31,7 @@ impl<T> Connection<T> {
             announced.extend_from_slice(block);
             announced
         });
+        self.has_sent = true;
         let block = announcement.as_deref().unwrap_or(block);
         let mut parts = block.chunks(self.peer.frame_bytes).peekable();
         let mut next = (kind::HEADERS, if end { flag::END_STREAM } else { 0 });
@@ -100,6 +101,7 @@ impl<T> Connection<T> {
         }
         stream.send_window -= bytes as i64;
         self.send_window -= bytes as i64;
+        self.has_sent = true;
         true
     }
 
@@ -190,6 +192,7 @@ impl<T> Connection<T> {
         let is_last = bytes == outgoing.bytes;
         let ends = is_last && matches!(outgoing.end, Some(End::Data));
         if bytes > 0 || ends {
+            self.has_sent = true;
             self.out.put(&frame::head(bytes, kind::DATA, if ends { flag::END_STREAM } else { 0 }, id));
             stream.send_window -= bytes as i64;
             self.send_window -= bytes as i64;

@@ -258,7 +258,7 @@ impl<T: Transport> Http2<T> {
             Event::Data { stream, data, end } => self.data(stream, data, end),
             Event::Ping => {
                 let has_calls = self.connection.open_streams() > 0;
-                if !self.keepalive.ping(now, has_calls) {
+                if !self.keepalive.ping(now, has_calls, self.connection.take_has_sent()) {
                     return Err(TOO_MANY_PINGS);
                 }
             }
@@ -274,7 +274,6 @@ impl<T: Transport> Http2<T> {
             Head::Refused(status) => self.refuse(stream, &status),
             Head::Malformed => self.connection.reset(stream, ErrorCode::Protocol),
             Head::TooLarge => {
-                self.keepalive.replied();
                 self.connection.send_head(stream, &reply::too_large(), true);
             }
             Head::Plain(head) => {
@@ -302,7 +301,6 @@ impl<T: Transport> Http2<T> {
         }
         let answer = http::answer(&self.shared.api, &head.method, &head.path);
         self.finish(stream);
-        self.keepalive.replied();
         self.connection.send_head(stream, &reply::plain(&answer), answer.text.is_empty());
         if !answer.text.is_empty() {
             self.connection.send_data(stream, &[Bytes::from(answer.text)]);
@@ -430,7 +428,6 @@ impl<T: Transport> Http2<T> {
             Ok(message) => message,
             Err(status) => return self.refuse(stream, &status),
         };
-        self.keepalive.replied();
         let prefix = prefix(message.iter().map(Bytes::len).sum());
         if message.len() < PARTS {
             let mut parts: [&[u8]; PARTS] = [&[]; PARTS];
@@ -453,7 +450,6 @@ impl<T: Transport> Http2<T> {
 
     /// Ends a call before it has replied anything.
     fn refuse(&mut self, stream: u32, status: &Status) {
-        self.keepalive.replied();
         self.finish(stream);
         let block = self.blocks.refusal(status);
         self.connection.send_head(stream, &block, true);
@@ -497,7 +493,6 @@ impl<T: Transport> Http2<T> {
                 let result = if replies.is_over { streaming.result.take() } else { None };
                 self.connection.credit(stream, credit);
                 if !replies.chunks.is_empty() {
-                    self.keepalive.replied();
                     if !has_head {
                         let head = self.blocks.head();
                         self.connection.send_head(stream, &head, false);

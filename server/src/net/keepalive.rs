@@ -39,19 +39,13 @@ impl Keepalive {
         Self { config, last_ping: None, strikes: 0, heard: now, asked: None }
     }
 
-    /// The client pings; false if that is once too often.
-    pub(super) fn ping(&mut self, now: u64, has_calls: bool) -> bool {
+    /// The client pings; false if that is once too often. `has_sent`: HEADERS or DATA went to it since its last ping. Such a
+    /// ping is forgiven, and all before it: a client that is sent much pings as often as the answers come back, to measure.
+    pub(super) fn ping(&mut self, now: u64, has_calls: bool, has_sent: bool) -> bool {
         let min_time = if has_calls { milliseconds(self.config.min_time) } else { IDLE_MIN_TIME };
-        let is_early = self.last_ping.is_some_and(|last| now < last + min_time);
-        self.last_ping = Some(now);
-        self.strikes += u32::from(is_early);
+        let is_early = self.last_ping.replace(now).is_some_and(|last| now < last + min_time);
+        self.strikes = if has_sent { 0 } else { self.strikes + u32::from(is_early) };
         self.strikes <= STRIKES_MAX
-    }
-
-    /// A reply was sent: the client may ping again.
-    pub(super) fn replied(&mut self) {
-        self.strikes = 0;
-        self.last_ping = None;
     }
 
     /// Something came from the client.
@@ -95,17 +89,17 @@ mod tests {
     #[test]
     fn a_client_that_pings_too_often_is_told() {
         let mut pings = keepalive();
-        assert!([0, 5_000, 10_000, 15_000, 20_000].into_iter().all(|now| pings.ping(now, true)));
-        assert!(pings.ping(21_000, true) && pings.ping(22_000, true));
-        assert!(!pings.ping(23_000, true), "the third that comes too early");
+        assert!([0, 5_000, 10_000, 15_000, 20_000].into_iter().all(|now| pings.ping(now, true, false)));
+        assert!(pings.ping(21_000, true, false) && pings.ping(22_000, true, false));
+        assert!(!pings.ping(23_000, true, false), "the third that comes too early");
         let mut busy = keepalive();
-        for now in 0..100 {
-            assert!(busy.ping(now, true));
-            busy.replied();
-        }
+        assert!((0..100).all(|now| busy.ping(now, true, true)), "each measures what was sent");
+        assert!(busy.ping(100, true, false) && busy.ping(101, true, false));
+        assert!(!busy.ping(102, true, false), "nothing was sent");
         let mut idle = keepalive();
-        assert!(idle.ping(0, false) && idle.ping(10_000, false) && idle.ping(20_000, false));
-        assert!(!idle.ping(30_000, false), "no calls are open");
+        let mut ping = |now| idle.ping(now, false, false);
+        assert!(ping(0) && ping(10_000) && ping(20_000));
+        assert!(!ping(30_000), "no calls are open");
     }
 
     #[test]

@@ -3,15 +3,26 @@
 
 use std::process::Command;
 
-use crate::harness::{Server, TempDir, peers};
+use crate::harness::{Server, TempDir, from_env, peers};
 
-#[test]
-fn the_go_client_works() {
+fn check(args: &[&str], flags: &[&str]) {
     let Some(peers) = peers() else { return };
     let dir = TempDir::new();
-    let server = Server::revd(&dir.path().join("data"), &[]);
-    let output = Command::new(peers.path("interop")).arg(server.endpoint()).output().unwrap();
+    let server = Server::revd(&dir.path().join("data"), flags);
+    let output = Command::new(peers.path("interop")).arg(server.endpoint()).args(args).output().unwrap();
     let text =
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success() && text.contains("all checks passed"), "{text}");
+}
+
+#[test]
+fn the_go_client_works() {
+    check(&[], &[]);
+}
+
+/// It pings whenever data comes and the last ping was answered, to measure the bandwidth.
+#[test]
+fn clients_that_measure_while_much_is_sent_are_not_sent_away() {
+    let rounds = from_env("REVD_PING_ROUNDS", 3).to_string();
+    check(&["pings", &rounds, &rounds], &[]);
 }
