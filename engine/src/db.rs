@@ -35,7 +35,7 @@ impl Default for DbOptions {
 /// Bytes of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sizes {
-    /// Its length.
+    /// All that were ever used. Its length may be more: it grows ahead of what is written.
     pub file: u64,
     /// Of these, the ones that hold data of the newest state.
     pub in_use: u64,
@@ -123,8 +123,9 @@ impl Db {
     /// Bytes of the file and in it.
     #[must_use]
     pub fn sizes(&self) -> Sizes {
-        let used = self.space.end() - self.space.unused_pages();
-        Sizes { file: self.file_len, in_use: used * u64::from(self.current.inner().meta.page_bytes) }
+        let page_bytes = u64::from(self.current.inner().meta.page_bytes);
+        let end = self.space.end();
+        Sizes { file: end * page_bytes, in_use: (end - self.space.unused_pages()) * page_bytes }
     }
 
     fn watch(&mut self, snapshot: &Snapshot) {

@@ -21,7 +21,7 @@ impl Api {
     pub(super) async fn check_quota(&self, cost: i64) -> Result<(), Error> {
         let view = self.views.load();
         let is_full = self.reserve.is_full() && cost > 0;
-        if !is_full && fits(self.quota_bytes, view.sizes().file, cost) {
+        if !is_full && fits(self.quota_bytes, view.sizes().in_use, cost) {
             return Ok(());
         }
         self.raise_no_space().await;

@@ -27,15 +27,16 @@ pub fn put_cost(put: &PutRequest) -> i64 {
     PUT_OVERHEAD_BYTES.saturating_add_unsigned((put.key.len() + put.value.len()) as u64)
 }
 
-/// Bytes a transaction may add: its costlier branch. As in etcd, nested transactions do not count.
+/// Bytes a transaction may add: its costlier branch, and so with those nested in it.
 #[must_use]
 pub fn txn_cost(txn: &TxnRequest) -> i64 {
     let cost = |ops: &[RequestOp]| -> i64 {
-        let puts = ops.iter().filter_map(|op| match &op.request {
-            Some(Request::RequestPut(put)) => Some(put_cost(put)),
-            _ => None,
+        let costs = ops.iter().map(|op| match &op.request {
+            Some(Request::RequestPut(put)) => put_cost(put),
+            Some(Request::RequestTxn(nested)) => txn_cost(nested),
+            _ => 0,
         });
-        puts.sum()
+        costs.sum()
     };
     cost(&txn.success).max(cost(&txn.failure))
 }
@@ -61,8 +62,8 @@ impl Gates {
         if self.raised.no_space && cost > 0 {
             return Err(Error::NoSpace);
         }
-        let fits =
-            fits(self.quota_bytes, state.store.sizes().file + state.store.unsaved_bytes() as u64, cost);
+        let bytes = state.store.sizes().in_use + state.store.unsaved_bytes() as u64;
+        let fits = fits(self.quota_bytes, bytes, cost);
         let body = run(state)?;
         if fits { Ok(body) } else { Err(Error::NoSpace) }
     }

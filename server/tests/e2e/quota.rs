@@ -111,6 +111,111 @@ fn a_full_store_behaves_like_etcds() {
     });
 }
 
+/// 13 pages of 4 KiB, the quota of etcd's own tests.
+const TINY_QUOTA_BYTES: usize = 13 * 4096;
+
+async fn deactivate(client: &Client) {
+    alarms(client, AlarmAction::Deactivate, AlarmType::Nospace).await;
+}
+
+/// An empty store is small: what counts is what holds data.
+async fn tiny_scenario(server: &Server) -> Vec<String> {
+    let client = connect(&server.endpoint()).await;
+    let mut kv = client.kv.clone();
+    let status = client.maintenance.clone().status(StatusRequest {}).await.unwrap().into_inner();
+    println!("an empty store: {} bytes, {} in use", status.db_size, status.db_size_in_use);
+    let is_small = (8 * 1024..=128 * 1024).contains(&status.db_size);
+    let mut said = vec![
+        format!("small: {is_small}, quota: {}", status.db_size_quota),
+        format!("in use at most all: {}", status.db_size_in_use <= status.db_size),
+    ];
+    said.push(ended("small put", kv.put(put(0, 1024)).await));
+    said.push(ended("small put again", kv.put(put(0, 1024)).await));
+    said.push(ended("large put", kv.put(put(1, TINY_QUOTA_BYTES)).await));
+    said.push(format!("{:?}", alarms(&client, AlarmAction::Get, AlarmType::None).await));
+    said.push(ended("small put", kv.put(put(0, 1)).await));
+    said
+}
+
+fn txn_of(success: Vec<RequestOp>, failure: Vec<RequestOp>) -> TxnRequest {
+    TxnRequest { success, failure, ..TxnRequest::default() }
+}
+
+/// Puts in nested transactions, which do not fit in all, or do.
+async fn nested_scenario(server: &Server) -> Vec<String> {
+    let client = connect(&server.endpoint()).await;
+    let mut kv = client.kv.clone();
+    let put_of = |number, len| RequestOp { request: Some(Request::RequestPut(put(number, len))) };
+    let nested = |txn| RequestOp { request: Some(Request::RequestTxn(txn)) };
+    let (large, half) = (900_000, 500_000);
+    let too_much = [
+        ("nested", txn_of(vec![nested(txn_of(vec![put_of(0, large)], vec![]))], vec![])),
+        ("nested, not taken", txn_of(vec![nested(txn_of(vec![], vec![put_of(0, large)]))], vec![])),
+        ("in the branch not taken", txn_of(vec![], vec![nested(txn_of(vec![put_of(0, large)], vec![]))])),
+        (
+            "two levels down",
+            txn_of(
+                vec![nested(txn_of(vec![nested(txn_of(vec![put_of(0, large)], vec![]))], vec![]))],
+                vec![],
+            ),
+        ),
+        (
+            "with one beside",
+            txn_of(vec![put_of(0, half), nested(txn_of(vec![put_of(1, half)], vec![]))], vec![]),
+        ),
+        (
+            "two side by side",
+            txn_of(
+                vec![
+                    nested(txn_of(vec![put_of(0, half)], vec![])),
+                    nested(txn_of(vec![], vec![put_of(1, half)])),
+                ],
+                vec![],
+            ),
+        ),
+    ];
+    let mut said = Vec::new();
+    for (what, txn) in too_much {
+        said.push(ended(what, kv.txn(txn).await));
+        said.push(format!("{:?}", alarms(&client, AlarmAction::Get, AlarmType::None).await));
+        let small = txn_of(vec![nested(txn_of(vec![put_of(9, 1)], vec![]))], vec![]);
+        said.push(ended("a small nested one meanwhile", kv.txn(small).await));
+        deactivate(&client).await;
+    }
+    // Either branch fits: only one of them is taken.
+    let fits =
+        txn_of(vec![nested(txn_of(vec![put_of(0, half)], vec![put_of(1, half)]))], vec![put_of(2, half)]);
+    said.push(ended("fits", kv.txn(fits).await));
+    said.push(format!("{:?}", alarms(&client, AlarmAction::Get, AlarmType::None).await));
+    said
+}
+
+#[test]
+fn a_tiny_quota_takes_what_etcds_takes() {
+    run(async {
+        let dir = TempDir::new();
+        let flags = ["--quota-backend-bytes", &TINY_QUOTA_BYTES.to_string()];
+        let ours = tiny_scenario(&Server::revd(&dir.path().join("revd"), &flags)).await;
+        println!("{ours:#?}");
+        let Some(peers) = peers() else { return };
+        let etcd = Server::etcd(&peers.path("etcd"), &dir.path().join("etcd"), &flags);
+        assert_eq!(ours, tiny_scenario(&etcd).await);
+    });
+}
+
+#[test]
+fn nested_puts_count_for_the_quota_as_in_etcd() {
+    run(async {
+        let dir = TempDir::new();
+        let flags = ["--quota-backend-bytes", "800000"];
+        let ours = nested_scenario(&Server::revd(&dir.path().join("revd"), &flags)).await;
+        println!("{ours:#?}");
+        let Some(peers) = peers() else { return };
+        let etcd = Server::etcd(&peers.path("etcd"), &dir.path().join("etcd"), &flags);
+        assert_eq!(ours, nested_scenario(&etcd).await);
+    });
+}
+
 /// Reads and writes go on while space is given back, and everything is still there afterwards.
 #[test]
 fn defragmenting_while_serving() {
