@@ -90,6 +90,9 @@ impl Api {
         validate::range(&request)?;
         check_streamable(&request)?;
         let mut view = self.view_for_reading(request.serializable)?;
+        if request.sort_target != SortTarget::Key as i32 {
+            return self.sorted_stream(&request, &view, replies).await;
+        }
         let revision = view.revision();
         let mut place = None;
         let mut keys_max = limits::STREAM_KEYS_FIRST;
@@ -115,6 +118,28 @@ impl Api {
             keys_max = next_chunk_keys(keys_max, chunk_bytes, self.limits.request_bytes_max);
             futures_lite::future::yield_now().await;
             view = self.views.load();
+        }
+    }
+
+    /// Streams a range whose order is known only when all its keys have been seen.
+    async fn sorted_stream(
+        &self,
+        request: &RangeRequest,
+        view: &View,
+        replies: &Replies,
+    ) -> Result<(), Error> {
+        let mut run = RangeRun::new(request, view.reader(), &self.reply_budget)?;
+        loop {
+            let finished = run.turn(limits::RANGE_KEYS_PER_TURN)?;
+            let body = run.take_body().finish();
+            if finished {
+                replies.send(stream_response(self.reply(view.revision(), body))).await;
+                return Ok(());
+            }
+            if !body.is_empty() && !replies.send(stream_response(body.into())).await {
+                return Ok(());
+            }
+            futures_lite::future::yield_now().await;
         }
     }
 }
