@@ -6,6 +6,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use anyhow::Context as _;
+use bytes::Bytes;
 use revd_proto::http2::{Config, Connection, ErrorCode, Event, HeadersKind, PREFACE, Role};
 
 use crate::wire::Method;
@@ -144,6 +145,21 @@ impl Client {
     /// Says something on an open call.
     pub fn say(&mut self, stream: u32, body: &[u8]) {
         self.http2.send_data(stream, &[[&prefix(body), body].concat().into()]);
+    }
+
+    /// Sends bytes on an open call as they are, whatever message they are part of.
+    pub fn send(&mut self, stream: u32, bytes: impl Into<Bytes>) {
+        self.http2.send_data(stream, &[bytes.into()]);
+    }
+
+    /// Says that nothing follows on an open call.
+    pub fn finish(&mut self, stream: u32) {
+        self.http2.send_end(stream, None);
+    }
+
+    /// Sends frames as they are, whatever the rules say.
+    pub fn inject(&mut self, frames: &[u8]) {
+        self.http2.out().put(frames);
     }
 
     /// Gives a call up.

@@ -27,6 +27,8 @@ pub enum Method {
     Status,
     /// A checksum of all keys.
     HashKv,
+    /// Any other, by its path.
+    Other(&'static str),
 }
 
 impl Method {
@@ -46,6 +48,7 @@ impl Method {
             Self::Unlock => "/v3lockpb.Lock/Unlock",
             Self::Status => "/etcdserverpb.Maintenance/Status",
             Self::HashKv => "/etcdserverpb.Maintenance/HashKV",
+            Self::Other(path) => path,
         }
     }
 
