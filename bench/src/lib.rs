@@ -5,6 +5,7 @@
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
+pub mod attacks;
 pub mod calls;
 pub mod h2load;
 pub mod servers;
