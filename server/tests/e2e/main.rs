@@ -19,6 +19,7 @@ mod etcdctl_watch;
 mod format;
 mod full_disk;
 mod go_client;
+mod grammar;
 mod harness;
 mod kill;
 mod large_values;
