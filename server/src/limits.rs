@@ -54,6 +54,11 @@ pub const RESERVE_INTERVAL: Duration = Duration::from_secs(5);
 /// How often a core gives memory back that it does not use.
 pub const GIVE_BACK_INTERVAL: Duration = Duration::from_secs(1);
 
+/// A turn of a loop that takes this long is complained of in the log ...
+pub const TURN_FAR_TOO_LONG_MICROSECONDS: u64 = 100_000;
+/// ... at most this often.
+pub const TURN_WARNING_MILLISECONDS: u64 = 10_000;
+
 /// What takes long says this often how far it is.
 pub const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 

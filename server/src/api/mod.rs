@@ -42,6 +42,7 @@ use crate::error::Error;
 use crate::limits as bounds;
 use crate::observe::bounds::Bound;
 use crate::observe::counters::Counters;
+use crate::observe::turns::Turns;
 use crate::raft::propose::Proposals;
 use crate::raft::status::NodeStatus;
 use crate::read::budget::ReplyBudget;
@@ -257,6 +258,12 @@ impl Api {
             has_leader: self.status.leader.load() != 0,
             raised: Raised::of(view.tables()),
         }
+    }
+
+    /// How long this edge's turns take.
+    #[must_use]
+    pub fn turns(&self) -> &Turns {
+        self.counters.turns(self.proposals.edge())
     }
 
     /// Proposes a command and waits until it is durable and applied.

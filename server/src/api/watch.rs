@@ -11,6 +11,7 @@ use revd_engine::mvcc::View;
 use revd_proto::etcdserverpb::watch_request::RequestUnion;
 use revd_proto::etcdserverpb::{WatchCreateRequest, WatchRequest, WatchResponse};
 use revd_proto::mvccpb::Event;
+use serde_json::json;
 use tonic::Status;
 
 use crate::api::call::{Message, Replies, Requests};
@@ -18,6 +19,7 @@ use crate::api::header::put_header;
 use crate::api::{Api, decoded};
 use crate::error::Error;
 use crate::observe::counters::Counters;
+use crate::observe::turns::Loop;
 use crate::read::view_slot::ViewSlot;
 use crate::watch::{Content, Hub, HubCounts, HubLimits, Reply, StreamId};
 use crate::wire::{put_field, put_number};
@@ -228,7 +230,7 @@ impl Api {
                         replies.put(self.encoded(reply, &mut scratch));
                     }
                     if stream.is_behind() {
-                        stream.catch_up()?;
+                        self.turns().timed(Loop::CatchUp, || json!({}), || stream.catch_up())?;
                         futures_lite::future::yield_now().await;
                     }
                 }

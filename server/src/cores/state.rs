@@ -18,6 +18,7 @@ use crate::limits;
 use crate::memory;
 use crate::observe::counters::Counters;
 use crate::observe::log;
+use crate::observe::turns::Loop;
 use crate::raft::status::NodeStatus;
 use crate::read::view_slot::ViewSlot;
 use crate::reserve::Reserve;
@@ -170,6 +171,7 @@ impl StateCore {
     async fn run(&mut self) -> Result<(), Fatal> {
         loop {
             let events = self.inbox.take().await.expect("nobody closes the state core's own inbox");
+            let began = self.clock.microseconds();
             let mut due = false;
             for event in events {
                 match event {
@@ -189,6 +191,8 @@ impl StateCore {
                 self.phase = Phase::Idle;
             }
             self.schedule_checkpoint(due);
+            let took = self.clock.microseconds() - began;
+            self.counters.state_turns.record(Loop::State, took, || json!({"backlog": self.backlog.len()}));
             if self.stopping && self.has_no_room {
                 log::warn("stopping without a last checkpoint: the disk is full", json!({}));
                 return Ok(()); // the log has everything

@@ -9,6 +9,7 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use revd_proto::http2::{Connection, ErrorCode, Event, Fault, HeadersKind, Role};
+use serde_json::json;
 use tonic::Status;
 
 use crate::api::call::{Message, Replies as ReplySink};
@@ -23,6 +24,7 @@ use crate::net::reply::{self, Blocks};
 use crate::net::socket::Transport;
 use crate::net::wakers::Woken;
 use crate::net::{deadline, http};
+use crate::observe::turns::Loop;
 use crate::xcore::gate::Pass;
 
 /// Milliseconds after which a client's allowances are full again.
@@ -104,9 +106,15 @@ impl<T: Transport> Http2<T> {
 
     /// Serves until the client is gone, has done wrong, or the core ends and the calls are done.
     pub(super) async fn serve(mut self: Box<Self>, pass: &Pass) {
-        std::future::poll_fn(|context| match self.turn(context, pass) {
-            Ok(Turn::Waiting) => Poll::Pending,
-            Ok(Turn::Over) | Err(_) => Poll::Ready(()),
+        std::future::poll_fn(|context| {
+            let ended = self.turn(context, pass);
+            let took = self.shared.clock.microseconds() - self.began;
+            let doing = || json!({"open-streams": self.connection.open_streams()});
+            self.shared.api.turns().record(Loop::Connection, took, doing);
+            match ended {
+                Ok(Turn::Waiting) => Poll::Pending,
+                Ok(Turn::Over) | Err(_) => Poll::Ready(()),
+            }
         })
         .await;
     }

@@ -3,12 +3,17 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::observe::bounds::{Bound, BoundCounters};
+use crate::observe::turns::{self, Turns};
 
 /// Node view. But for the bounds, each number is written by one core and read by anyone, without a lock.
 #[derive(Debug)]
 pub struct Counters {
     /// One per edge.
     watches: Vec<WatchCounters>,
+    /// One per edge.
+    turns: Vec<Turns>,
+    /// Those of the state core.
+    pub state_turns: Turns,
     /// Written by the state core.
     pub leases: LeaseCounters,
     /// Written by every core: how often bounds were reached.
@@ -63,13 +68,27 @@ impl Counters {
     #[must_use]
     pub fn new(edges: usize) -> Self {
         let watches = (0..edges).map(|_| WatchCounters::default()).collect();
-        Self { watches, leases: LeaseCounters::default(), bounds: BoundCounters::default() }
+        let turns = (0..edges).map(|_| Turns::default()).collect();
+        let state_turns = Turns::default();
+        Self {
+            watches,
+            turns,
+            state_turns,
+            leases: LeaseCounters::default(),
+            bounds: BoundCounters::default(),
+        }
     }
 
     /// Those of an edge.
     #[must_use]
     pub fn watches(&self, edge: u16) -> &WatchCounters {
         &self.watches[usize::from(edge)]
+    }
+
+    /// The turns of an edge's loops.
+    #[must_use]
+    pub fn turns(&self, edge: u16) -> &Turns {
+        &self.turns[usize::from(edge)]
     }
 
     /// Every number by its name.
@@ -87,6 +106,7 @@ impl Counters {
             ("etcd_debugging_lease_revoked_total", self.leases.revoked.get()),
             ("etcd_debugging_server_lease_expired_total", self.leases.expired.get()),
         ];
+        samples.extend(turns::samples(self.turns.iter().chain([&self.state_turns])));
         samples.extend(Bound::ALL.map(|bound| (bound.metric(), self.bounds.get(bound))));
         samples
     }

@@ -3,3 +3,4 @@
 pub mod bounds;
 pub mod counters;
 pub mod log;
+pub mod turns;
