@@ -131,6 +131,7 @@ struct Round {
     told: Vec<(String, u64)>,
     times: u64,
     lives: bool,
+    memory_after: u64,
 }
 
 fn round(attack: Attack, name: &str, options: &Options) -> anyhow::Result<Round> {
@@ -151,8 +152,8 @@ fn round(attack: Attack, name: &str, options: &Options) -> anyhow::Result<Round>
     let (attacked, peak) = watched(&endpoint, pid, move || strike(attack, striking, &counting))?;
     clock::rest(Duration::from_millis(200));
     let lives = probe::status(&endpoint).is_ok();
-    let times = times.load(Ordering::Relaxed);
-    Ok(Round { peace, attacked, memory: (calm, peak), told: target.tally.all(), times, lives })
+    let (times, memory_after) = (times.load(Ordering::Relaxed), Usage::of(&[pid]).memory);
+    Ok(Round { peace, attacked, memory: (calm, peak), told: target.tally.all(), times, lives, memory_after })
 }
 
 /// Attacks for its time on a thread of its own.
@@ -186,7 +187,7 @@ fn faults(attack: Attack, round: &Round) -> Vec<String> {
     let mut faults = Vec::new();
     let (peace, attacked) = (&round.peace, &round.attacked);
     if !round.lives {
-        faults.push("dead".to_owned());
+        faults.push(if round.memory_after == 0 { "dead" } else { "does not answer" }.to_owned());
     }
     let slowest = Noticed::slowest(&attacked.gets);
     if slowest > SLOWEST_MAX {
@@ -263,7 +264,7 @@ fn in_json(attack: Attack, name: &str, round: &Round) -> Value {
     json!({
         "attack": attack.name, "finding": attack.finding, "server": name, "struck": round.times,
         "peace": times(&round.peace), "attacked": times(&round.attacked), "memory-in-peace": round.memory.0,
-        "memory-peak": round.memory.1, "lives": round.lives, "faults": faults(attack, round),
+        "memory-peak": round.memory.1, "lives": round.lives, "memory-after": round.memory_after, "faults": faults(attack, round),
         "told": round.told.iter().take(5).collect::<Vec<_>>(),
     })
 }

@@ -16,19 +16,19 @@ const RANGES: usize = 127;
 
 pub(super) const ATTACKS: &[Attack] = &[
     Attack::new("txn: a put, 127 ranges of 50 MB", 4, |target| one(target, &with_put(target))).after(large),
-    Attack::new("txn: the same, nested", 4, |target| one(target, &nested(target))).after(large),
+    Attack::new("txn: 127 ranges, nested", 4, |target| one(target, &nested(target))).after(large),
     Attack::new("txn: 127 ranges, read only", 5, |target| one(target, &ranges(ranges_of(target))))
         .after(large),
-    Attack::new("the same, on 20 connections", 5, many).after(large),
+    Attack::new("txn: read only, on 4 connections", 5, many).after(large),
 ];
 
 fn large(target: &Target) -> anyhow::Result<()> {
     fill(target, STORE_BYTES / VALUE_BYTES, VALUE_BYTES, 0)
 }
 
-/// The whole attack takes 7 GB where it is not refused: fewer by default, and still too many.
+/// The whole attack takes 7 GB where it is not refused: fewer by default, and still a gigabyte.
 fn ranges_of(target: &Target) -> usize {
-    target.size(40, RANGES)
+    target.size(20, RANGES)
 }
 
 fn op(request: Request) -> RequestOp {
@@ -71,7 +71,7 @@ fn one(target: &Target, txn: &TxnRequest) -> anyhow::Result<()> {
 fn many(target: &Target) -> anyhow::Result<()> {
     let body = ranges(ranges_of(target)).encode_to_vec();
     let mut callers = Vec::new();
-    for _ in 0..20 {
+    for _ in 0..4 {
         let mut caller = target.caller()?.forgetful();
         caller.begin(TXN, &body);
         caller.begin(RANGE, &store::everything().encode_to_vec());

@@ -34,6 +34,11 @@ impl History {
         self.events.push(event);
     }
 
+    /// All of them.
+    pub fn events(&self) -> &[Event] {
+        &self.events
+    }
+
     /// The revision of the newest change.
     pub fn revision(&self) -> i64 {
         self.events.last().map_or(1, mod_revision)

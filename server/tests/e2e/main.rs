@@ -28,6 +28,7 @@ mod offline;
 mod overdue;
 mod quota;
 mod reads;
+mod soak;
 mod standard_services;
 mod start_and_stop;
 mod watch_bugs;

@@ -217,14 +217,19 @@ fn every_call_in_every_manner() {
             if std::env::var("REVD_GRAMMAR_SAY").is_ok() {
                 println!("{what}");
             }
-            let before = fingerprint(&client).await;
-            let is_refused = case.strike(&server.endpoint());
-            assert!(server.is_running(), "dead after {what}");
-            if is_refused && !case.may_leave_keys() {
-                refused += 1;
+            let mut is_refused = false;
+            // A lease of a lock or of an election ends on its own, a minute after its call: not three times in a row.
+            for again in 0..3 {
+                let before = fingerprint(&client).await;
+                is_refused = case.strike(&server.endpoint()) && !case.may_leave_keys();
+                assert!(server.is_running(), "dead after {what}");
                 let after = fingerprint(&client).await;
-                assert_eq!(before, after, "hash and revision changed, though all was refused: {what}");
+                if !is_refused || before == after {
+                    break;
+                }
+                assert!(again < 2, "{before:?} is {after:?} now, though all was refused: {what}");
             }
+            refused += u64::from(is_refused);
             others_are_served(&client).await;
             most = most.max(resident(&server));
             if number % MEMORY_EVERY == MEMORY_EVERY - 1 {
