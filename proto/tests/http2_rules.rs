@@ -2,8 +2,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
-use revd_proto::http2::hpack::literal;
-use revd_proto::http2::{Config, Connection, Event, Role};
+use revd_proto::http2::hpack::{Decoder, literal};
+use revd_proto::http2::{Config, Connection, Event, HeadersKind, Role};
 use revd_proto::raw::frame;
 
 /// How it answers.
@@ -63,6 +63,8 @@ fn answer(frames: &[Vec<u8>], piece: usize) -> Answer {
         resets_max: 5,
         resets_first: 5,
         idle_frames_max: 10,
+        settings_max: 10,
+        header_block_bytes_max: 20_000,
         ..Config::default()
     };
     let mut connection: Connection<()> = Connection::new(Role::Server, config);
@@ -172,11 +174,9 @@ fn header_blocks() {
     let flood: Vec<Vec<u8>> =
         std::iter::once(begun.clone()).chain(std::iter::repeat_n(frame(9, 0, 1, &[]), 100)).collect();
     check("10.5: continued without end", &flood, &Ends(CALM));
-    check(
-        "10.5: a block of 64 KiB",
-        &[begun, frame(9, 0, 1, &[0; 16_000]), frame(9, 0, 1, &[0; 16_000])],
-        &Ends(CALM),
-    );
+    let part = frame(9, 0, 1, &[0; 16_000]);
+    check("10.5: a long block", &[begun.clone(), part.clone(), frame(9, 4, 1, &[])], &GoesOn);
+    check("10.5: a block that is too long", &[begun, part.clone(), part], &Ends(CALM));
     let padded = |padding: u8| frame(1, 0xc, 1, &[&[padding][..], &block(), &[0; 3]].concat());
     check("6.2: padding", &[padded(3)], &GoesOn);
     check("6.2: more padding than bytes", &[padded(200)], &Ends(PROTOCOL));
@@ -216,9 +216,152 @@ fn floods() {
         check(&format!("10.5: {name}"), &opened(vec![bytes.clone(); 10]), &GoesOn);
         check(&format!("10.5: too many {name}"), &opened(vec![bytes; 11]), &Ends(CALM));
     }
+    let sizes: Vec<u8> =
+        (0..2_730_u32).flat_map(|at| [&[0, 4][..], &(at % 2).to_be_bytes()].concat()).collect();
+    check("6.5: thousands of sizes at a time", &opened(vec![frame(4, 0, 0, &sizes)]), &GoesOn);
     let resets = |count: u32| {
         (0..count).flat_map(|at| [headers(1 + 2 * at), frame(3, 0, 1 + 2 * at, &[0; 4])]).collect::<Vec<_>>()
     };
     check("10.5: resets", &resets(5), &GoesOn);
     check("10.5: too many resets", &resets(6), &Ends(CALM));
+}
+
+/// A server that gives streams up or takes none any more: what was on its way for them is no fault, however much it is.
+#[test]
+fn frames_for_streams_that_were_given_up_are_ignored() {
+    for is_leaving in [false, true] {
+        let config = Config { resets_max: 5, resets_first: 5, ..Config::default() };
+        let mut connection: Connection<()> = Connection::new(Role::Server, config);
+        let receive = |connection: &mut Connection<()>, wire: &[u8]| {
+            let mut rest = wire;
+            let mut streams = Vec::new();
+            while let Some(event) = connection.receive(&mut rest).unwrap() {
+                match event {
+                    Event::Headers { stream, kind: HeadersKind::Head, .. } => streams.push(stream),
+                    Event::Headers { kind: HeadersKind::Ignored, .. } | Event::Window => {}
+                    event => panic!("{event:?}"),
+                }
+            }
+            streams
+        };
+        receive(&mut connection, &[frame(4, 0, 0, &[]), headers(1)].concat());
+        if is_leaving {
+            connection.go_away();
+        }
+        let ids: Vec<u32> = (0..1_000).map(|at| 3 + 2 * at).collect();
+        let opened: Vec<u8> = ids.iter().flat_map(|id| headers(*id)).collect();
+        let taken = receive(&mut connection, &opened);
+        assert_eq!(taken, if is_leaving { vec![] } else { ids.clone() });
+        for id in taken {
+            connection.reset(id, revd_proto::http2::ErrorCode::NoError);
+        }
+        sent(&mut connection);
+        let mut credited = 0;
+        for id in &ids {
+            let trailers = frame(1, 5, *id, &[]);
+            let behind = [data(*id, 0, 9_000), window(*id, 7), trailers, frame(3, 0, *id, &[0; 4])].concat();
+            receive(&mut connection, &behind);
+            credited += grown(&sent(&mut connection));
+        }
+        // The connection's window must not shrink for it.
+        assert!(credited + 2 * 1024 * 1024 >= 1_000 * 9_000, "{credited}");
+        assert_eq!(connection.open_streams(), 1);
+    }
+}
+
+/// By how much window updates of the connection open its window.
+fn grown(mut wire: &[u8]) -> u32 {
+    let mut grown = 0;
+    while let Some((head, behind)) = wire.split_first_chunk::<9>() {
+        let length = usize::from(head[1]) << 8 | usize::from(head[2]);
+        if head[3] == 8 && head[5..] == [0; 4] {
+            grown += u32::from_be_bytes(behind[..4].try_into().unwrap());
+        }
+        wire = &behind[length..];
+    }
+    grown
+}
+
+/// 6.8: streams that are under way when the server wants to end are taken up, and only then is the last one named.
+#[test]
+fn a_last_call_comes_before_the_end() {
+    let mut connection: Connection<()> = Connection::new(Role::Server, Config::default());
+    let receive = |connection: &mut Connection<()>, wire: &[u8]| {
+        let mut rest = wire;
+        let mut heads = Vec::new();
+        while let Some(event) = connection.receive(&mut rest).unwrap() {
+            if let Event::Headers { stream, kind: HeadersKind::Head, .. } = event {
+                heads.push(stream);
+            }
+        }
+        heads
+    };
+    receive(&mut connection, &[frame(4, 0, 0, &[]), headers(1)].concat());
+    sent(&mut connection);
+    connection.last_call();
+    connection.last_call();
+    let said = sent(&mut connection);
+    let ping = &said[17..];
+    assert_eq!(said[..17], frame(7, 0, 0, &[0x7f, 0xff, 0xff, 0xff, 0, 0, 0, 0]));
+    assert_eq!(receive(&mut connection, &headers(3)), [3]);
+    assert!(!connection.is_going_away());
+    receive(&mut connection, &frame(6, 1, 0, &ping[9..]));
+    assert!(connection.is_going_away());
+    assert_eq!(sent(&mut connection), frame(7, 0, 0, &[0, 0, 0, 3, 0, 0, 0, 0]));
+    assert_eq!(receive(&mut connection, &headers(5)), [0; 0]);
+    connection.go_away();
+    assert_eq!((sent(&mut connection).len(), connection.open_streams()), (0, 2));
+}
+
+/// 6.5.3 and RFC 7541, 4.2: sizes of the table that came and went between two blocks are announced, and what the table
+/// may have lost is not leaned upon.
+#[test]
+fn each_size_of_the_header_table_is_announced() {
+    let mut connection: Connection<()> = Connection::new(Role::Server, Config::default());
+    let mut decoder = Decoder::default();
+    let mut kept = Vec::new();
+    literal(&mut kept, b"a", b"b", true);
+    decoder.decode(&kept, |_, _| {}).unwrap();
+    let table = |size: u32| [&[0, 1][..], &size.to_be_bytes()].concat();
+    let wire = [frame(4, 0, 0, &[]), headers(1), frame(4, 0, 0, &[table(0), table(4096)].concat())].concat();
+    let mut rest = &wire[..];
+    while connection.receive(&mut rest).unwrap().is_some() {}
+    assert_eq!(connection.peer_table_bytes(), 0);
+    sent(&mut connection);
+    connection.send_head(1, &[0x88], true);
+    let said = sent(&mut connection);
+    assert_eq!(said[9..14], [0x20, 0x3f, 0xe1, 0x1f, 0x88], "size 0, size 4096, status 200");
+    decoder.decode(&said[9..14], |_, _| {}).unwrap();
+    assert!(decoder.decode(&[0xbe], |_, _| {}).is_err(), "the table is empty");
+}
+
+/// 6.9.2: streams that wait for their windows go on when the last of many settings has made them larger.
+#[test]
+fn windows_grow_once_for_many_settings() {
+    let mut connection: Connection<()> = Connection::new(Role::Server, Config::default());
+    let receive = |connection: &mut Connection<()>, wire: &[u8]| {
+        let mut rest = wire;
+        while connection.receive(&mut rest).unwrap().is_some() {}
+    };
+    let opened: Vec<u8> = (0..100).flat_map(|at| headers(1 + 2 * at)).collect();
+    receive(&mut connection, &[setting(4, 0), opened].concat());
+    for at in 0..100 {
+        connection.send_head(1 + 2 * at, &[0x88], false);
+        connection.send_data(1 + 2 * at, &[vec![7; 30].into()]);
+    }
+    sent(&mut connection);
+    let sizes: Vec<u8> = [50, 0, 10].map(|size| setting(4, size)).concat();
+    receive(&mut connection, &sizes);
+    let said = sent(&mut connection);
+    assert_eq!(said.len(), 3 * 9 + 100 * (9 + 10), "ten bytes of each");
+    receive(&mut connection, &setting(4, 5));
+    assert_eq!(sent(&mut connection).len(), 9);
+    receive(&mut connection, &[window(1, 6), setting(4, 10)].concat());
+    assert_eq!(
+        sent(&mut connection).len(),
+        (9 + 1) + 9 + (9 + 5),
+        "one stream has more, the others what they had"
+    );
+    receive(&mut connection, &setting(4, 1_000));
+    assert_eq!(sent(&mut connection).len(), 9 + 99 * (9 + 20) + 9 + 14);
 }

@@ -107,8 +107,10 @@ pub const PROGRESS_TICKS: u64 = 10;
 pub const CONNECTIONS_PER_CORE_MAX: usize = 20_000;
 /// HTTP/2 streams a connection may have open, unless `--max-concurrent-streams` says less.
 pub const STREAMS_PER_CONNECTION_MAX: u32 = 10_000;
-/// Bytes of a request's headers.
+/// Bytes of a request's headers: one that has more is refused ...
 pub const HEADER_LIST_BYTES_MAX: u32 = 16 * 1024;
+/// ... unless they take more than this on the wire: nothing behind them could be understood, so the connection ends.
+pub const HEADER_BLOCK_BYTES_MAX: u32 = 128 * 1024;
 /// Bytes a client may send on one stream, and on one connection, before it must wait.
 pub const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 /// See above.
@@ -117,8 +119,10 @@ pub const CONNECTION_WINDOW_BYTES: u32 = 4 * 1024 * 1024;
 pub const RESETS_PER_SECOND: u32 = 5_000;
 /// ... in the first second of a connection so many ...
 pub const RESETS_IN_FIRST_SECOND: u32 = 500;
-/// ... and frames without content it may send in that time: settings, pings, priorities, empty data.
+/// ... and frames without content it may send in that time: pings, priorities, empty data ...
 pub const IDLE_FRAMES_PER_SECOND: u32 = 10_000;
+/// ... and settings: each may let all streams send. A client that measures sends one each time that it doubles its windows.
+pub const SETTINGS_PER_SECOND: u32 = 100;
 /// Bytes waiting to be sent on one connection before its calls wait.
 pub const SEND_BUFFER_BYTES: usize = 1024 * 1024;
 /// With this many bytes of replies to be sent on a connection, its next calls wait ...
@@ -144,8 +148,12 @@ pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 pub const KEEPALIVE_PROBES: u32 = 6;
 /// A connection must say what it is within this time.
 pub const FIRST_BYTES_DEADLINE: Duration = Duration::from_secs(10);
-/// After a request to stop, open calls have this long.
-pub const DRAIN_DEADLINE: Duration = Duration::from_millis(500);
+/// After a request to stop, clients have this long to hear of it; what they begin until then is taken.
+pub const LAST_CALL_DEADLINE: Duration = Duration::from_secs(1);
+/// Open calls have this long: as in etcd, and no write takes longer. Calls without an end are ended at once.
+pub const DRAIN_DEADLINE: Duration = Duration::from_secs(7);
+/// A client that was told everything has this long to close its side.
+pub const LINGER_DEADLINE: Duration = Duration::from_secs(1);
 /// Messages in flight between a streaming call and the transport ...
 pub const STREAM_MESSAGES_MAX: usize = 256;
 /// ... and their bytes, with which one more is let in.

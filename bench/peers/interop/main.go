@@ -55,6 +55,7 @@ func main() {
 	for name, part := range map[string]func(client, other *clientv3.Client){
 		"watch": watch, "past and compaction": past, "lease": lease, "mutex": mutex, "election": election,
 		"stm": stm, "lock service": lockService, "election service": electionService,
+		"refusals": refusals,
 	} {
 		part(client, other)
 		fmt.Println(name + " works")
@@ -94,6 +95,29 @@ func watch(client, other *clientv3.Client) {
 	for _, value := range []string{"a", "b", ""} {
 		check(string(next(one)[0].Kv.Value) == value, "another value than %q", value)
 	}
+}
+
+// refusals are of puts that are too large, many at a time: a watch on the same connection does not hear of them.
+func refusals(_, other *clientv3.Client) {
+	client := must(clientv3.New(clientv3.Config{
+		Endpoints: other.Endpoints(), DialTimeout: 5 * time.Second, Logger: zap.NewNop(), MaxCallSendMsgSize: 1 << 30,
+	}))
+	one := client.Watch(ctx, "r/1", clientv3.WithCreatedNotify())
+	check((<-one).Created, "no word of the creation")
+	value := strings.Repeat("v", 3<<20)
+	refused := make(chan error)
+	for range 200 {
+		go func() {
+			_, err := client.Put(ctx, "r/2", value)
+			refused <- err
+		}()
+	}
+	for range 200 {
+		err := <-refused
+		check(err != nil && strings.Contains(err.Error(), "larger than max"), "%v", err)
+	}
+	must(other.Put(ctx, "r/1", "a"))
+	check(len(next(one)) == 1, "no event")
 }
 
 func past(client, other *clientv3.Client) {

@@ -12,6 +12,11 @@ pub(crate) const WINDOW_BYTES_DEFAULT: u32 = 65_535;
 /// The largest window there is.
 pub(crate) const WINDOW_BYTES_MAX: i64 = (1 << 31) - 1;
 
+/// What the ping asks behind a last call.
+pub(crate) const LAST_CALL: [u8; 8] = *b"lastcall";
+/// Streams that wait for their windows beyond twice those that are open: then those that have ended are forgotten.
+const BLOCKED_SPARE: usize = 64;
+
 /// Which end this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
@@ -30,7 +35,7 @@ pub struct Config {
     pub stream_window: u32,
     /// Bytes on the whole connection before it must wait for credit.
     pub connection_window: u32,
-    /// Bytes of a request's headers, decoded; also of a header block.
+    /// Bytes of a request's headers, decoded.
     pub header_bytes_max: u32,
     /// Streams the other side may reset between two calls of [`Connection::refill`].
     pub resets_max: u32,
@@ -38,6 +43,11 @@ pub struct Config {
     pub resets_first: u32,
     /// Frames that carry nothing, in the same time.
     pub idle_frames_max: u32,
+    /// Frames of settings, in the same time: each may let all streams send.
+    pub settings_max: u32,
+    /// Bytes of a header block as it comes. One that is longer than `header_bytes_max` is refused with its stream, one longer
+    /// than this ends the connection.
+    pub header_block_bytes_max: u32,
     /// Bytes waiting to be sent before streams keep the rest for themselves.
     pub out_bytes_max: usize,
 }
@@ -52,6 +62,8 @@ impl Default for Config {
             resets_max: 5_000,
             resets_first: 5_000,
             idle_frames_max: 10_000,
+            settings_max: 100,
+            header_block_bytes_max: 128 * 1024,
             out_bytes_max: 1 << 20,
         }
     }
@@ -64,6 +76,8 @@ pub(crate) struct Peer {
     pub(crate) frame_bytes: usize,
     pub(crate) streams_max: u32,
     pub(crate) table_bytes: usize,
+    /// The smallest it ever was.
+    pub(crate) table_bytes_lowest: usize,
 }
 
 /// What a stream has yet to send.
@@ -95,10 +109,12 @@ pub(crate) struct Stream<T> {
     pub(crate) receive_window: i64,
     /// Bytes it has sent, and was not given credit for again.
     pub(crate) uncredited: u32,
-    /// Bytes we may still send.
-    pub(crate) send_window: i64,
+    /// Bytes we may still send beyond the window that streams begin with: a new setting need not look at every stream.
+    pub(crate) send_credit: i64,
     /// In `Connection::sendable`.
     pub(crate) is_queued: bool,
+    /// In `Connection::blocked`.
+    pub(crate) is_blocked: bool,
     /// There only while something waits.
     pub(crate) outgoing: Option<Box<Outgoing>>,
 }
@@ -107,6 +123,11 @@ impl<T> Stream<T> {
     /// Bytes that wait.
     pub(crate) fn queued(&self) -> usize {
         self.outgoing.as_ref().map_or(0, |outgoing| outgoing.bytes)
+    }
+
+    /// Bytes we may still send.
+    pub(crate) fn send_window(&self, peer: &Peer) -> i64 {
+        peer.stream_window + self.send_credit
     }
 }
 
@@ -133,23 +154,32 @@ pub struct Connection<T> {
     pub(crate) queued: usize,
     /// Streams with something to send that nothing but `out` keeps from being sent.
     pub(crate) sendable: VecDeque<u32>,
+    /// Streams that waited for their own window; some may have ended since.
+    pub(crate) blocked: Vec<u32>,
+    /// The window that streams begin with has grown, and they were not looked at yet.
+    pub(crate) has_larger_windows: bool,
+    /// No stream has more `send_credit`.
+    pub(crate) send_credit_max: i64,
     /// Streams whose queue has run empty since they were asked for.
     pub(crate) drained: Vec<u32>,
     pub(crate) fragments: Option<Fragments>,
     pub(crate) receive_window: i64,
     pub(crate) uncredited: u32,
     pub(crate) send_window: i64,
-    /// Streams that were reset from here not long ago: frames for them may still come.
-    pub(crate) reset_lately: VecDeque<u32>,
-    /// Resets left, and frames without content.
+    /// The lowest and the highest stream that were reset or not taken up from here. Frames for them may still come, who knows
+    /// for how long; so what comes for any stream between them that is gone is ignored (section 5.1).
+    pub(crate) given_up: Option<(u32, u32)>,
+    /// Resets left, frames without content, and settings.
     pub(crate) resets_left: u32,
     pub(crate) idle_frames_left: u32,
+    pub(crate) settings_left: u32,
     pub(crate) has_settings: bool,
+    pub(crate) has_last_call: bool,
     pub(crate) is_going_away: bool,
     /// HEADERS or DATA went to `out` since somebody asked.
     pub(crate) has_sent: bool,
-    /// The table size to announce in the next block.
-    pub(crate) table_announcement: Option<usize>,
+    /// The smallest size the table had since the last block, and the size it has now: to be announced in the next.
+    pub(crate) table_announcement: Option<(usize, usize)>,
 }
 
 impl<T> Connection<T> {
@@ -165,21 +195,27 @@ impl<T> Connection<T> {
                 frame_bytes: FRAME_BYTES_MAX,
                 streams_max: u32::MAX,
                 table_bytes: crate::http2::hpack::TABLE_BYTES,
+                table_bytes_lowest: crate::http2::hpack::TABLE_BYTES,
             },
             out: Out::default(),
             streams: BTreeMap::new(),
             last_stream: 0,
             queued: 0,
             sendable: VecDeque::new(),
+            blocked: Vec::new(),
+            has_larger_windows: false,
+            send_credit_max: 0,
             drained: Vec::new(),
             fragments: None,
             receive_window: WINDOW_BYTES_DEFAULT.into(),
             uncredited: 0,
             send_window: WINDOW_BYTES_DEFAULT.into(),
-            reset_lately: VecDeque::new(),
+            given_up: None,
             resets_left: config.resets_first,
             idle_frames_left: config.idle_frames_max,
+            settings_left: config.settings_max,
             has_settings: false,
+            has_last_call: false,
             is_going_away: false,
             has_sent: false,
             table_announcement: None,
@@ -231,10 +267,11 @@ impl<T> Connection<T> {
         self.streams.len()
     }
 
-    /// Bytes of the table in which the other side keeps what we have sent in headers.
+    /// The least bytes that the table ever had in which the other side keeps what we have sent in headers: it may have lost
+    /// what was there before.
     #[must_use]
     pub fn peer_table_bytes(&self) -> usize {
-        self.peer.table_bytes
+        self.peer.table_bytes_lowest
     }
 
     /// Bytes a stream has yet to send.
@@ -288,8 +325,9 @@ impl<T> Connection<T> {
             is_sending: true,
             receive_window: self.config.stream_window.into(),
             uncredited: 0,
-            send_window: self.peer.stream_window,
+            send_credit: 0,
             is_queued: false,
+            is_blocked: false,
             outgoing: None,
         };
         self.streams.insert(id, stream);
@@ -307,6 +345,31 @@ impl<T> Connection<T> {
         }
     }
 
+    /// A stream that waits for its own window, if it does not wait already.
+    pub(crate) fn note_blocked(&mut self, id: u32) {
+        if let Some(stream) = self.streams.get_mut(&id)
+            && !std::mem::replace(&mut stream.is_blocked, true)
+        {
+            self.blocked.push(id);
+            if self.blocked.len() > BLOCKED_SPARE + 2 * self.streams.len() {
+                self.blocked.retain(|id| self.streams.contains_key(id));
+            }
+        }
+    }
+
+    /// After settings: streams that waited for their windows may send, if those have grown.
+    pub(crate) fn unblock(&mut self) {
+        if std::mem::take(&mut self.has_larger_windows) {
+            for id in std::mem::take(&mut self.blocked) {
+                if let Some(stream) = self.streams.get_mut(&id) {
+                    stream.is_blocked = false;
+                    self.make_sendable(id);
+                }
+            }
+            self.pump();
+        }
+    }
+
     pub(crate) fn put_window_update(&mut self, stream: u32, bytes: u32) {
         self.out.put(&frame::head(4, kind::WINDOW_UPDATE, 0, stream));
         self.out.put(&bytes.to_be_bytes());
@@ -319,30 +382,52 @@ impl<T> Connection<T> {
         }
     }
 
-    /// Tells the other side that a stream is given up, and remembers that for a while.
+    /// Tells the other side that a stream is given up.
     pub(crate) fn put_reset(&mut self, id: u32, code: ErrorCode) {
-        /// More of them are forgotten.
-        const REMEMBERED: usize = 64;
         self.out.put(&frame::head(4, kind::RST_STREAM, 0, id));
         self.out.put(&(code as u32).to_be_bytes());
-        self.reset_lately.push_back(id);
-        if self.reset_lately.len() > REMEMBERED {
-            self.reset_lately.pop_front();
-        }
+        self.note_given_up(id);
+    }
+
+    pub(crate) fn note_given_up(&mut self, id: u32) {
+        let (lowest, highest) = self.given_up.unwrap_or((id, id));
+        self.given_up = Some((lowest.min(id), highest.max(id)));
+    }
+
+    /// Whether frames for a stream that is gone may still be under way.
+    pub(crate) fn was_given_up(&self, id: u32) -> bool {
+        self.given_up.is_some_and(|(lowest, highest)| (lowest..=highest).contains(&id))
     }
 
     /// Some time has passed: what the other side may do in such a time it may do again.
     pub fn refill(&mut self) {
         self.resets_left = self.config.resets_max;
         self.idle_frames_left = self.config.idle_frames_max;
+        self.settings_left = self.config.settings_max;
+    }
+
+    /// Says that the end is near, without refusing anything yet: streams may be under way. Once the other side has heard of
+    /// it, whatever it opened before has arrived, and the connection goes away by itself.
+    pub fn last_call(&mut self) {
+        if !self.has_last_call && !self.is_going_away {
+            self.has_last_call = true;
+            self.put_go_away(WINDOW_BYTES_MAX.try_into().expect("31 bits"), ErrorCode::NoError, "");
+            self.ping(LAST_CALL);
+        }
     }
 
     /// Takes up no more streams; those that are open go on.
     pub fn go_away(&mut self) {
         if !self.is_going_away {
             self.is_going_away = true;
-            self.put_go_away(ErrorCode::NoError, "");
+            self.put_go_away(self.last_taken(), ErrorCode::NoError, "");
         }
+    }
+
+    /// No more streams are taken up.
+    #[must_use]
+    pub fn is_going_away(&self) -> bool {
+        self.is_going_away
     }
 
     /// Ends the connection: what waits is sent, then the socket is to be closed.
@@ -350,11 +435,15 @@ impl<T> Connection<T> {
         self.is_going_away = true;
         self.streams.clear();
         self.queued = 0;
-        self.put_go_away(fault.code, fault.reason);
+        self.put_go_away(self.last_taken(), fault.code, fault.reason);
     }
 
-    fn put_go_away(&mut self, code: ErrorCode, reason: &str) {
-        let last = if self.role == Role::Server { self.last_stream } else { 0 };
+    /// The last stream of the other side that was taken up.
+    fn last_taken(&self) -> u32 {
+        if self.role == Role::Server { self.last_stream } else { 0 }
+    }
+
+    fn put_go_away(&mut self, last: u32, code: ErrorCode, reason: &str) {
         self.out.put(&frame::head(8 + reason.len(), kind::GOAWAY, 0, 0));
         self.out.put(&last.to_be_bytes());
         self.out.put(&(code as u32).to_be_bytes());

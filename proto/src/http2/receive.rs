@@ -3,7 +3,7 @@
 use std::borrow::Cow;
 
 use crate::http2::Connection;
-use crate::http2::connection::{Fragments, WINDOW_BYTES_MAX};
+use crate::http2::connection::{Fragments, LAST_CALL, WINDOW_BYTES_MAX};
 use crate::http2::frame::{self, FRAME_BYTES_MAX, Frame, flag, kind, setting, unpadded};
 use crate::http2::{ErrorCode, Fault, Role};
 
@@ -94,6 +94,7 @@ impl<T: Default> Connection<T> {
                 return Ok(Some(event));
             }
         }
+        self.unblock();
         Ok(None)
     }
 
@@ -149,7 +150,7 @@ impl<T: Default> Connection<T> {
             self.idle_frame()?;
         }
         let Some(stream) = self.streams.get_mut(&id) else {
-            if self.reset_lately.contains(&id) {
+            if self.was_given_up(id) {
                 return Ok(Nothing);
             }
             return Err(Fault::new(ErrorCode::StreamClosed, "data for a stream that has ended"));
@@ -229,7 +230,7 @@ impl<T: Default> Connection<T> {
         };
         fragments.block.extend_from_slice(frame.payload);
         fragments.frames += 1;
-        let bytes_max = self.config.header_bytes_max as usize;
+        let bytes_max = self.config.header_block_bytes_max as usize;
         if fragments.block.len() > bytes_max || fragments.frames > FRAGMENTS_MAX {
             return Err(Fault::new(ErrorCode::EnhanceYourCalm, "a header block is too long"));
         }
@@ -258,6 +259,7 @@ impl<T: Default> Connection<T> {
         }
         self.last_stream = id;
         if self.is_going_away {
+            self.note_given_up(id);
             return Ok(HeadersKind::Ignored);
         }
         if self.streams.len() >= self.config.streams_max as usize {
@@ -275,7 +277,7 @@ impl<T: Default> Connection<T> {
             return Err(Fault::protocol("headers for a stream that is not open"));
         }
         let Some(stream) = self.streams.get_mut(&id) else {
-            if self.reset_lately.contains(&id) {
+            if self.was_given_up(id) {
                 return Ok(HeadersKind::Ignored);
             }
             return Err(Fault::new(ErrorCode::StreamClosed, "headers for a stream that has ended"));
@@ -297,6 +299,9 @@ impl<T: Default> Connection<T> {
         let code = number(&frame)?;
         if frame.stream == 0 || self.is_idle(frame.stream) {
             return Err(Fault::protocol("a reset of a stream that is not open"));
+        }
+        if !self.streams.contains_key(&frame.stream) && self.was_given_up(frame.stream) {
+            return self.idle_frame().map(|()| Nothing); // both sides have given it up
         }
         self.resets_left = self
             .resets_left
@@ -336,7 +341,10 @@ impl<T: Default> Connection<T> {
             return Err(Fault::new(ErrorCode::FrameSize, "settings have six bytes each"));
         }
         if self.has_settings {
-            self.idle_frame()?;
+            self.settings_left = self
+                .settings_left
+                .checked_sub(1)
+                .ok_or(Fault::new(ErrorCode::EnhanceYourCalm, "too many settings"))?;
         }
         self.has_settings = true;
         for setting in frame.payload.chunks_exact(6) {
@@ -345,7 +353,6 @@ impl<T: Default> Connection<T> {
             self.setting(u16::from_be_bytes([*high, *low]), value)?;
         }
         self.out.put(&frame::head(0, kind::SETTINGS, flag::ACK, 0));
-        self.pump();
         Ok(Step::Event(Event::Window))
     }
 
@@ -353,10 +360,13 @@ impl<T: Default> Connection<T> {
         match id {
             setting::HEADER_TABLE_SIZE => {
                 let bytes = (value as usize).min(crate::http2::hpack::TABLE_BYTES);
-                if bytes < self.peer.table_bytes {
-                    self.table_announcement = Some(bytes);
+                if bytes != self.peer.table_bytes {
+                    // Each size in between counts, not only the last (RFC 7541, section 4.2).
+                    let lowest = self.table_announcement.map_or(self.peer.table_bytes, |(lowest, _)| lowest);
+                    self.table_announcement = Some((lowest.min(bytes), bytes));
                 }
                 self.peer.table_bytes = bytes;
+                self.peer.table_bytes_lowest = self.peer.table_bytes_lowest.min(bytes);
             }
             setting::ENABLE_PUSH if value > 1 => {
                 return Err(Fault::protocol("ENABLE_PUSH is neither 0 nor 1"));
@@ -381,19 +391,18 @@ impl<T: Default> Connection<T> {
         Ok(())
     }
 
+    /// Streams are not looked at, however many sizes come: those that wait are when the last of them is known.
     fn resize_windows(&mut self, window: i64) -> Result<(), Fault> {
-        let more = window - self.peer.stream_window;
-        self.peer.stream_window = window;
-        for stream in self.streams.values_mut() {
-            stream.send_window += more;
-            if stream.send_window > WINDOW_BYTES_MAX {
+        if window + self.send_credit_max > WINDOW_BYTES_MAX {
+            // Perhaps the stream that had so much is gone.
+            self.send_credit_max =
+                self.streams.values().map(|stream| stream.send_credit).max().unwrap_or(0).max(0);
+            if window + self.send_credit_max > WINDOW_BYTES_MAX {
                 return Err(Fault::new(ErrorCode::FlowControl, "a window of 2^31 bytes or more"));
             }
         }
-        if more > 0 {
-            let ids: Vec<u32> = self.streams.keys().copied().collect();
-            ids.into_iter().for_each(|id| self.make_sendable(id));
-        }
+        self.has_larger_windows |= window > self.peer.stream_window;
+        self.peer.stream_window = window;
         Ok(())
     }
 
@@ -407,6 +416,9 @@ impl<T: Default> Connection<T> {
             .map_err(|_| Fault::new(ErrorCode::FrameSize, "a ping has eight bytes"))?;
         self.idle_frame()?;
         if frame.has(flag::ACK) {
+            if self.has_last_call && payload == LAST_CALL {
+                self.go_away();
+            }
             return Ok(Step::Event(Event::Pong(payload)));
         }
         self.out.put(&frame::head(8, kind::PING, flag::ACK, 0));
@@ -432,8 +444,9 @@ impl<T: Default> Connection<T> {
             let Some(stream) = self.streams.get_mut(&id) else {
                 return self.idle_frame().map(|()| Nothing); // it has ended meanwhile
             };
-            stream.send_window += more;
-            let is_overflow = stream.send_window > WINDOW_BYTES_MAX;
+            stream.send_credit += more;
+            self.send_credit_max = self.send_credit_max.max(stream.send_credit);
+            let is_overflow = stream.send_window(&self.peer) > WINDOW_BYTES_MAX;
             if more == 0 || is_overflow {
                 let code = if is_overflow { ErrorCode::FlowControl } else { ErrorCode::Protocol };
                 return self.stream_error(id, code);

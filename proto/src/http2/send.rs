@@ -25,9 +25,12 @@ impl<T> Connection<T> {
     }
 
     fn put_block(&mut self, id: u32, block: &[u8], end: bool) {
-        let announcement = self.table_announcement.take().map(|bytes| {
+        let announcement = self.table_announcement.take().map(|(lowest, now)| {
             let mut announced = Vec::new();
-            hpack::resized(&mut announced, bytes);
+            hpack::resized(&mut announced, lowest);
+            if now > lowest {
+                hpack::resized(&mut announced, now);
+            }
             announced.extend_from_slice(block);
             announced
         });
@@ -94,12 +97,12 @@ impl<T> Connection<T> {
     /// Takes the room of one frame from the windows; false if it must wait for that.
     fn take_room(&mut self, id: u32, bytes: usize) -> bool {
         let Some(stream) = self.streams.get_mut(&id) else { return false };
-        let room = stream.send_window.min(self.send_window).max(0).cast_unsigned();
+        let room = stream.send_window(&self.peer).min(self.send_window).max(0).cast_unsigned();
         if bytes > self.peer.frame_bytes || bytes as u64 > room || self.out.len() > self.config.out_bytes_max
         {
             return false;
         }
-        stream.send_window -= bytes as i64;
+        stream.send_credit -= bytes as i64;
         self.send_window -= bytes as i64;
         self.has_sent = true;
         true
@@ -157,8 +160,10 @@ impl<T> Connection<T> {
         if let Some(stream) = self.streams.get_mut(&id)
             && !stream.is_queued
             && let Some(outgoing) = &stream.outgoing
-            && (outgoing.bytes == 0 || stream.send_window > 0)
         {
+            if outgoing.bytes > 0 && stream.send_window(&self.peer) <= 0 {
+                return self.note_blocked(id);
+            }
             stream.is_queued = true;
             self.sendable.push_back(id);
         }
@@ -185,8 +190,8 @@ impl<T> Connection<T> {
     /// One frame of data, or the end, of a stream that may send.
     fn send_frame(&mut self, id: u32) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
+        let room = stream.send_window(&self.peer).min(self.send_window).max(0).cast_unsigned();
         let Some(outgoing) = &mut stream.outgoing else { return };
-        let room = stream.send_window.min(self.send_window).max(0).cast_unsigned();
         let frame_bytes = self.peer.frame_bytes.min(usize::try_from(room).unwrap_or(usize::MAX));
         let bytes = outgoing.bytes.min(frame_bytes);
         let is_last = bytes == outgoing.bytes;
@@ -194,7 +199,7 @@ impl<T> Connection<T> {
         if bytes > 0 || ends {
             self.has_sent = true;
             self.out.put(&frame::head(bytes, kind::DATA, if ends { flag::END_STREAM } else { 0 }, id));
-            stream.send_window -= bytes as i64;
+            stream.send_credit -= bytes as i64;
             self.send_window -= bytes as i64;
             outgoing.bytes -= bytes;
             self.queued -= bytes;

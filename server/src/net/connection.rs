@@ -74,10 +74,18 @@ pub(super) async fn serve(stream: TcpStream, shared: Rc<Shared>, pass: Pass) {
     let Ok((stream, first)) = first else { return };
     if first == PREFACE {
         // In a box: the task that waits for the first bytes of a silent client need not be as large.
-        Box::new(Http2::new(stream, shared)).serve(&pass).await;
+        if let Some(stream) = Box::new(Http2::new(stream, shared)).serve(&pass).await {
+            futures_lite::future::or(hear_out(stream), glommio::timer::sleep(limits::LINGER_DEADLINE)).await;
+        }
     } else {
         Box::pin(http1::serve(stream, first, shared, &pass)).await;
     }
+}
+
+/// Reads what the client may still say until it closes: closing before would take back what it has not yet read.
+async fn hear_out(mut stream: TcpStream) {
+    let mut nowhere = [0; 1024];
+    while stream.read(&mut nowhere).await.is_ok_and(|bytes| bytes > 0) {}
 }
 
 /// Reads until it is clear whether this is HTTP/2.

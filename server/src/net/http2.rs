@@ -1,5 +1,6 @@
 //! One HTTP/2 connection on its core: bytes in, calls, bytes out. Everything that a turn produces leaves in one send.
 
+mod time;
 mod waiting;
 
 use std::collections::VecDeque;
@@ -18,7 +19,8 @@ use crate::limits;
 use crate::net::calls::{Asking, Call, CallKind, Calls, StreamState, Streaming, UnaryCall, frame, prefix};
 use crate::net::connection::Shared;
 use crate::net::head::{CallHead, Head, Heads};
-use crate::net::keepalive::{Check, Keepalive};
+use crate::net::http2::time::{milliseconds, overdue};
+use crate::net::keepalive::Keepalive;
 use crate::net::messages::{Assembly, Incoming, RequestQueue};
 use crate::net::reply::{self, Blocks};
 use crate::net::socket::Transport;
@@ -55,19 +57,12 @@ pub(super) struct Http2<T> {
     keepalive: Keepalive,
     timer: deadline::Timer,
     refilled: u64,
-    was_told: bool,
+    /// When the client was told that the member stops.
+    told: Option<u64>,
     has_failed: bool,
     /// When this turn began, in microseconds, and whether the next follows at once.
     began: u64,
     comes_back: bool,
-}
-
-fn stall_milliseconds() -> u64 {
-    u64::try_from(limits::STALL_DEADLINE.as_millis()).unwrap_or(u64::MAX / 4)
-}
-
-fn overdue() -> Status {
-    Status::deadline_exceeded("context deadline exceeded")
 }
 
 /// How a turn ended.
@@ -95,7 +90,7 @@ impl<T: Transport> Http2<T> {
             keepalive: Keepalive::new(shared.keepalive, now),
             timer: deadline::Timer::default(),
             refilled: now,
-            was_told: false,
+            told: None,
             has_failed: false,
             began: 0,
             comes_back: false,
@@ -104,8 +99,9 @@ impl<T: Transport> Http2<T> {
         }
     }
 
-    /// Serves until the client is gone, has done wrong, or the core ends and the calls are done.
-    pub(super) async fn serve(mut self: Box<Self>, pass: &Pass) {
+    /// Serves until the client is gone, has done wrong, or the core ends and the calls are done: then the socket is given
+    /// back, for what the client may still say.
+    pub(super) async fn serve(mut self: Box<Self>, pass: &Pass) -> Option<T> {
         std::future::poll_fn(|context| {
             let ended = self.turn(context, pass);
             let took = self.shared.clock.microseconds() - self.began;
@@ -117,13 +113,19 @@ impl<T: Transport> Http2<T> {
             }
         })
         .await;
+        (self.has_left() && !self.has_failed).then_some(self.socket)
+    }
+
+    /// The last streams are answered, and no more are taken up.
+    fn has_left(&self) -> bool {
+        self.connection.is_going_away() && self.connection.open_streams() == 0
     }
 
     fn turn(&mut self, context: &mut Context<'_>, pass: &Pass) -> io::Result<Turn> {
         self.woken.register(context);
-        if !self.was_told && pass.poll_closed(context).is_ready() {
-            self.was_told = true;
-            self.connection.go_away();
+        if self.told.is_none() && pass.poll_closed(context).is_ready() {
+            self.told = Some(self.shared.clock.milliseconds());
+            self.connection.last_call();
         }
         self.began = self.shared.clock.microseconds();
         let now = self.began / 1_000;
@@ -139,8 +141,8 @@ impl<T: Transport> Http2<T> {
             while self.begin_waiting() && !is_blocked {
                 is_blocked = self.send(context, now)?.is_pending();
             }
-            let is_done = self.has_failed || (self.was_told && self.connection.open_streams() == 0);
-            let is_stalled = self.has_failed && now >= self.taken + stall_milliseconds();
+            let is_done = self.has_failed || self.has_left();
+            let is_stalled = self.has_failed && now >= self.taken + milliseconds(limits::STALL_DEADLINE);
             if (is_done && !is_blocked) || is_stalled {
                 let _ = self.socket.poll_close(context);
                 return Ok(Turn::Over);
@@ -530,61 +532,5 @@ impl<T: Transport> Http2<T> {
                 self.connection.send_end(stream, Some(&reply::trailers(result)));
             }
         }
-    }
-
-    /// Ends calls whose time is over, those too whose message is still on its way or waits for its turn.
-    fn end_overdue(&mut self, now: u64) {
-        let due = |(slot, call): (usize, &Call)| (call.deadline <= now).then_some(slot);
-        let slots: Vec<usize> = self.calls.iter().filter_map(due).collect();
-        for slot in slots {
-            let Some(Call { stream, kind, .. }) = self.calls.get(slot) else { continue };
-            let stream = *stream;
-            match kind {
-                CallKind::Unary(_) => self.refuse(stream, &overdue()),
-                CallKind::Streaming(_) => self.end(stream, &Err(overdue())),
-            }
-            self.connection.reset(stream, ErrorCode::Cancel);
-            self.calls.reap();
-        }
-        let mut next = self.calls.iter().map(|(_, call)| call.deadline).min().unwrap_or(u64::MAX);
-        let mut late = Vec::new();
-        for (stream, state) in self.connection.streams() {
-            match state {
-                StreamState::Asking(asking) if asking.deadline <= now => late.push(stream),
-                StreamState::Asking(asking) => next = next.min(asking.deadline),
-                _ => {}
-            }
-        }
-        for stream in late {
-            self.refuse(stream, &overdue());
-            self.connection.reset(stream, ErrorCode::Cancel);
-        }
-        self.timer.set(Some(next));
-    }
-
-    /// Ends calls whose time is over, and looks after silent clients.
-    fn look_at_time(&mut self, context: &mut Context<'_>, now: u64) {
-        if self.timer.is_due(now) {
-            self.end_overdue(now);
-        }
-        if self.has_failed || self.connection.backlog() >= limits::SEND_BUFFER_BYTES {
-            let until = self.taken + stall_milliseconds();
-            self.has_failed |= now >= until;
-            self.timer.add(until);
-        } else {
-            self.taken = now; // little waits: nothing is stalled
-        }
-        match self.keepalive.check(now) {
-            Some(Check::At(then)) => self.timer.add(then),
-            Some(Check::Ask) => {
-                self.connection.ping(*b"revdping");
-                if let Some(Check::At(then)) = self.keepalive.check(now) {
-                    self.timer.add(then);
-                }
-            }
-            Some(Check::Gone) => self.has_failed = true,
-            None => {}
-        }
-        self.timer.poll(context, now);
     }
 }

@@ -70,6 +70,8 @@ pub async fn serve(
             resets_max: limits::RESETS_PER_SECOND,
             resets_first: limits::RESETS_IN_FIRST_SECOND,
             idle_frames_max: limits::IDLE_FRAMES_PER_SECOND,
+            settings_max: limits::SETTINGS_PER_SECOND,
+            header_block_bytes_max: limits::HEADER_BLOCK_BYTES_MAX,
             out_bytes_max: limits::SEND_BUFFER_BYTES,
         },
         keepalive: config.keepalive,

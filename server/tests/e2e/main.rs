@@ -13,6 +13,7 @@ mod changed_twice;
 #[path = "../checker/mod.rs"]
 mod checker;
 mod differential;
+mod draining;
 mod etcd_client;
 mod etcdctl;
 mod etcdctl_watch;
