@@ -2,7 +2,8 @@
 //!
 //! The durability protocol (`commit`): write every new page to places that no state anyone can still see uses;
 //! sync; write the other meta slot; sync. A crash before the slot is whole leaves the state before, after it the
-//! state after. Nothing has to be repaired when a file is opened.
+//! state after. Nothing has to be repaired when a file is opened; the first commit after that makes sure that the state
+//! it was opened with is durable.
 //!
 //! A full disk shows before anything is written: room for all pages is made first, and if there is none the
 //! transaction is undone and may be tried again. Any other failure is final.
@@ -49,6 +50,8 @@ pub struct Db {
     /// Snapshots that may still be read, oldest first.
     live: VecDeque<(u64, Weak<crate::txn::SnapshotInner>)>,
     file_len: u64,
+    /// The newest state is durable: this process has committed it.
+    is_settled: bool,
     poisoned: bool,
     /// Pages on their way to the file; kept because new memory costs more than what is done with it.
     buffer: Vec<u8>,
@@ -95,6 +98,7 @@ impl Db {
             current: current.clone(),
             live: VecDeque::new(),
             file_len,
+            is_settled: current.txn() == 0,
             poisoned: false,
             buffer: Vec::new(),
         };
@@ -162,6 +166,20 @@ impl Db {
         Ok(())
     }
 
+    /// The state the file was opened with may be in the kernel's cache only: its slot was written by a process that ended
+    /// before the sync, or because of it (and after a failed sync the kernel takes what it holds for clean). Its pages were
+    /// synced before the slot was written. But the next commit writes to pages of the state before it, which would then
+    /// still be the one on the disk. So the slot is written and synced again first.
+    fn settle(&mut self) -> Result<()> {
+        if !self.is_settled {
+            let meta = &self.current.inner().meta;
+            self.disk.write_at(slot_offset(meta), &meta.encode())?;
+            self.disk.sync()?;
+            self.is_settled = true;
+        }
+        Ok(())
+    }
+
     /// Cuts off what lies behind the last page in use. Nobody reads there any more: those pages were free, not
     /// just freed, and the state that no longer names them is durable.
     fn cut(&mut self, page_bytes: u32) -> Result<()> {
@@ -187,6 +205,10 @@ fn read_space(pages: &Pages, meta: &Meta) -> Result<Space> {
     Ok(space)
 }
 
+fn slot_offset(meta: &Meta) -> u64 {
+    SLOT_OFFSETS[usize::from(meta.txn % 2 == 1)]
+}
+
 /// A transaction with a place for everything: nothing is written yet.
 struct Placed {
     nodes: Vec<PageId>,
@@ -206,10 +228,11 @@ pub(crate) fn commit(txn: &mut WriteTxn<'_>) -> Result<Snapshot> {
         return Err(error);
     }
     txn.db.poisoned = true; // until everything below has succeeded
+    txn.db.settle()?;
     let (verified, meta) = write(txn, &placed)?;
     let db = &mut *txn.db;
     db.disk.sync()?;
-    db.disk.write_at(SLOT_OFFSETS[usize::from(meta.txn % 2 == 1)], &meta.encode())?;
+    db.disk.write_at(slot_offset(&meta), &meta.encode())?;
     db.disk.sync()?;
     if txn.shrinking {
         db.cut(page_bytes)?;

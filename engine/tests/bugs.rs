@@ -166,3 +166,104 @@ fn bug_040_a_commit_after_a_great_deletion_is_small() {
         assert!(written < 64 * PAGE as usize, "a commit of one key wrote {written} bytes");
     }
 }
+
+/// The content after some of a file's calls, on top of what was durable before: of those after the last sync, `keep` says
+/// which sectors have reached the disk.
+fn disk_after(
+    mut bytes: Vec<u8>,
+    calls: &[Recorded],
+    synced: usize,
+    keep: &mut dyn FnMut() -> bool,
+) -> Vec<u8> {
+    for (at, call) in calls.iter().enumerate() {
+        match call {
+            Recorded::SetLen(len) => bytes.resize(usize::try_from(*len).unwrap(), 0),
+            Recorded::Write { offset, bytes: new } => {
+                let start = usize::try_from(*offset).unwrap();
+                bytes.resize(bytes.len().max(start + new.len()), 0);
+                for (sector, part) in new.chunks(512).enumerate() {
+                    if at < synced || keep() {
+                        bytes[start + sector * 512..][..part.len()].copy_from_slice(part);
+                    }
+                }
+            }
+            Recorded::Sync => {}
+        }
+    }
+    bytes
+}
+
+fn last_sync(calls: &[Recorded]) -> usize {
+    calls.iter().rposition(|call| *call == Recorded::Sync).map_or(0, |at| at + 1)
+}
+
+fn content(db: &Db) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let snapshot = db.snapshot();
+    let mut cursor = snapshot.cursor(TABLE);
+    cursor.seek(b"").unwrap();
+    let mut all = Vec::new();
+    while let Some((key, value)) = cursor.next().unwrap() {
+        all.push((key.to_vec(), value.to_vec()));
+    }
+    all
+}
+
+fn change(db: &mut Db, random: &mut Random) {
+    let mut txn = db.begin().unwrap();
+    for _ in 0..6 {
+        let key = format!("key{}", random.below(40));
+        let len = usize::try_from(random.below(700)).unwrap();
+        txn.put(TABLE, key.as_bytes(), &value(random, len)).unwrap();
+    }
+    txn.commit().unwrap();
+}
+
+/// fsyncgate: after a failed sync the kernel takes pages for clean that are not on the disk. A process that finds them in
+/// the cache works on, and then the power goes.
+#[test]
+fn bug_025_what_the_cache_holds_after_a_failed_sync_is_made_durable_before_it_is_built_upon() {
+    let mut random = Random::new(25);
+    let first = SimDisk::new();
+    let mut db = open(&first);
+    let mut contents = vec![content(&db)];
+    for _ in 0..12 {
+        change(&mut db, &mut random);
+        contents.push(content(&db));
+    }
+    let calls = first.recorded();
+    let mut images = 0;
+    for died in calls.len() - 20..=calls.len() {
+        let calls = &calls[..died];
+        // The last sync failed, or was never begun: all is in the cache, some of it on the disk, and nothing is dirty.
+        let synced = last_sync(&calls[..died - usize::from(calls.last() == Some(&Recorded::Sync))]);
+        let cache = disk_after(Vec::new(), calls, died, &mut || true);
+        for on_disk in 0..3 {
+            let durable = disk_after(Vec::new(), calls, synced, &mut || match on_disk {
+                0 => false,
+                1 => true,
+                _ => random.below(2) == 0,
+            });
+            let second = SimDisk::from_bytes(cache.clone());
+            let mut db = open(&second);
+            let mut contents = contents[..=usize::try_from(db.snapshot().txn()).unwrap()].to_vec();
+            for _ in 0..3 {
+                change(&mut db, &mut random);
+                contents.push(content(&db));
+            }
+            let calls = second.recorded();
+            for crashed in 0..=calls.len() {
+                let calls = &calls[..crashed];
+                for kept in 0..3 {
+                    let mut keep = || kept == 1 || kept == 2 && random.below(2) == 0;
+                    let bytes = disk_after(durable.clone(), calls, last_sync(calls), &mut keep);
+                    let db = open(&SimDisk::from_bytes(bytes));
+                    check(&db).unwrap_or_else(|error| panic!("died at {died}, crash at {crashed}: {error}"));
+                    let txn = usize::try_from(db.snapshot().txn()).unwrap();
+                    assert_eq!(content(&db), contents[txn], "died at {died}, crash at {crashed}");
+                    images += 1;
+                }
+            }
+        }
+    }
+    println!("{images} images");
+}

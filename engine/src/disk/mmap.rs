@@ -41,7 +41,8 @@ impl MmapDisk {
             file,
             map: Mutex::new(None),
             failed: AtomicBool::new(false),
-            has_new_len: AtomicBool::new(false),
+            // The process before may have changed it, and not have lived to sync.
+            has_new_len: AtomicBool::new(true),
         })
     }
 
