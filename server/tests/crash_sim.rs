@@ -24,7 +24,7 @@ use revd::apply::{Machine, MachineConfig};
 use revd::boot::recover::empty_log;
 use revd::raft::node::{Node, NodeConfig};
 use revd::schema;
-use revd::wal::layout::{Layout, LayoutConfig, Step};
+use revd::wal::layout::{Layout, LayoutConfig, Released, Step};
 use revd::wal::reader::{self, Recovered};
 use revd::wal::{BLOCK, Owner};
 use revd_engine::check::check;
@@ -50,7 +50,7 @@ const FRAMES: usize = 40;
 #[derive(Debug, Clone)]
 enum WalOp {
     Step(Step),
-    Remove(u64),
+    Remove(Released),
 }
 
 /// The log's files; a removed one is used again.
@@ -63,7 +63,12 @@ struct WalFiles {
 impl WalFiles {
     fn apply(&mut self, op: &WalOp, keep_sector: &mut dyn FnMut(usize) -> bool) {
         match op {
-            WalOp::Remove(segment) => self.spare = self.segments.remove(segment),
+            WalOp::Remove(Released { segment, is_reusable }) => {
+                let file = self.segments.remove(segment);
+                if *is_reusable {
+                    self.spare = file;
+                }
+            }
             WalOp::Step(Step::Create { segment, bytes }) => {
                 let bytes = usize::try_from(*bytes).unwrap();
                 let spare = self.spare.take().filter(|spare| spare.len() == bytes);
@@ -120,7 +125,7 @@ fn birth(disk: &SimDisk) -> Store {
 }
 
 impl Sim {
-    fn start(disk: SimDisk, store: Store, log: &Recovered, file_bytes: u64) -> Self {
+    fn start(disk: SimDisk, store: Store, log: &Recovered) -> Self {
         let applied = store.applied().index;
         let config = NodeConfig {
             id: OWNER.member,
@@ -136,7 +141,7 @@ impl Sim {
             node,
             machine: Machine::new(store, MachineConfig { own: ORIGIN, quota_bytes: 0, lease_extension: 0 })
                 .unwrap(),
-            layout: Layout::new(LAYOUT, log, file_bytes),
+            layout: Layout::new(LAYOUT, log),
             disk,
             wal: Vec::new(),
             tree_calls: Vec::new(),
@@ -208,7 +213,7 @@ fn run(seed: u64) -> Run {
     let mut random = Random::new(seed);
     let disk = SimDisk::new();
     let store = birth(&disk);
-    let mut sim = Sim::start(disk, store, &empty_log(OWNER), 0);
+    let mut sim = Sim::start(disk, store, &empty_log(OWNER));
     let mut truth = vec![(0, 0); 2];
     truth[1] = (sim.machine.store().revision(), hash(sim.machine.store_mut()));
     let mut acknowledged: Vec<u64> = Vec::new();
@@ -239,8 +244,8 @@ fn run(seed: u64) -> Run {
                 let durable = sim.machine.store_mut().finish_checkpoint(written);
                 sim.calls_over = sim.disk.recorded().len();
                 sim.node.release(durable.applied.index);
-                for segment in sim.layout.release(durable.applied.index) {
-                    sim.record(WalOp::Remove(segment));
+                for released in sim.layout.release(durable.applied.index) {
+                    sim.record(WalOp::Remove(released));
                 }
             }
             None if random.below(2) == 0 => {
@@ -274,9 +279,7 @@ fn recover(wal: &WalFiles, tree: Vec<u8>, truth: &[(i64, u32)], acknowledged: u6
     let log = wal.read().unwrap_or_else(|| empty_log(OWNER));
     let last = log.entries.back().map_or(log.base.0, |entry| entry.index);
     assert!(last >= acknowledged, "entry {acknowledged} was acknowledged, the log ends with {last}");
-    let file_bytes = wal.segments.last_key_value().map_or(0, |(_, bytes)| bytes.len() as u64);
-    let file_bytes = if log.segments.is_empty() { 0 } else { file_bytes };
-    let mut sim = Sim::start(disk, store, &log, file_bytes);
+    let mut sim = Sim::start(disk, store, &log);
     sim.settle(|store, index, _| {
         let expected = truth[usize::try_from(index.min(last)).unwrap()];
         assert_eq!((store.revision(), hash(store)), expected, "entry {index} of {last}");
@@ -351,7 +354,9 @@ fn crash_everywhere(seed: u64) -> u64 {
                 logs.push(log);
             }
         }
-        for log in logs {
+        for (at, log) in logs.into_iter().enumerate() {
+            // The write that was cut short lands after all, later.
+            let late = if at >= 2 { run.wal.get(done) } else { None };
             for variant in 0..3 {
                 let calls =
                     calls_min + usize::try_from(random.below((calls_max - calls_min + 1) as u64)).unwrap();
@@ -363,7 +368,7 @@ fn crash_everywhere(seed: u64) -> u64 {
                 let (again, last) = recover(&log, bytes.clone(), &run.truth, run.acknowledged[done]);
                 images += 1;
                 if random.below(16) == 0 {
-                    images += crash_again(&log, &bytes, &again, &run.truth, last, &mut random);
+                    images += crash_again(&log, &bytes, &again, late, &run.truth, last, &mut random);
                 }
             }
         }
@@ -378,11 +383,13 @@ fn crash_everywhere(seed: u64) -> u64 {
     images
 }
 
-/// A second crash, in what recovering from the first one writes to the log.
+/// A second crash, in what recovering from the first one writes to the log; the write in which the first one happened may
+/// land at any time in between.
 fn crash_again(
     log: &WalFiles,
     tree: &[u8],
     wal: &[WalOp],
+    late: Option<&WalOp>,
     truth: &[(i64, u32)],
     last: u64,
     random: &mut Random,
@@ -390,15 +397,30 @@ fn crash_again(
     let mut images = 0;
     let mut log = log.clone();
     // What the new leader's entry stands for is the state that was there before it.
-    let mut truth = truth[..=usize::try_from(last).unwrap()].to_vec();
-    truth.resize(truth.len() + 2, *truth.last().unwrap());
+    let mut own_truth = truth[..=usize::try_from(last).unwrap()].to_vec();
+    own_truth.resize(own_truth.len() + 2, *own_truth.last().unwrap());
+    let mut writes = 0;
     for op in wal {
         let mut torn = log.clone();
         torn.apply(op, &mut |_| random.below(2) == 0);
-        recover(&torn, tree.to_vec(), &truth, last);
+        recover(&torn, tree.to_vec(), &own_truth, last);
         log.apply(op, &mut |_| true);
-        recover(&log, tree.to_vec(), &truth, last);
+        writes += u64::from(matches!(op, WalOp::Step(Step::Write { .. })));
+        recover(&log, tree.to_vec(), &own_truth, last + writes.saturating_sub(1));
         images += 2;
+        let Some(WalOp::Step(Step::Write { segment, .. })) = late else { continue };
+        // A segment that was made again under the same name is another file.
+        let is_other =
+            |op: &WalOp| matches!(op, WalOp::Step(Step::Create { segment: made, .. }) if made == segment);
+        if wal.iter().any(is_other) {
+            continue;
+        }
+        let mut landed = log.clone();
+        landed.apply(late.unwrap(), &mut |_| true);
+        // Before the new segment's header is durable, the log may as well go on with what landed.
+        let truth = if writes == 0 { truth } else { &own_truth };
+        recover(&landed, tree.to_vec(), truth, last + writes.saturating_sub(1));
+        images += 1;
     }
     images
 }

@@ -82,10 +82,6 @@ impl FaultyDisk {
 impl LogDisk for FaultyDisk {
     type File = <DirDisk as LogDisk>::File;
 
-    async fn open(&self, segment: u64) -> Result<(Self::File, u64), WalError> {
-        self.disk.open(segment).await
-    }
-
     async fn create(&self, segment: u64, bytes: u64) -> Result<Self::File, WalError> {
         self.call()?;
         if self.seen.fails_next.get() {
@@ -109,13 +105,13 @@ impl LogDisk for FaultyDisk {
     fn prepare(&self, _bytes: u64) {}
 
     /// In the background: that it failed shows later.
-    fn remove(&self, segment: u64, reusable_bytes: u64) {
+    fn remove(&self, segment: u64, spare_bytes: Option<u64>) {
         if self.is_the_one() {
             self.seen.fails_next.set(true);
             return;
         }
         self.seen.removed.set(self.seen.removed.get() + 1);
-        self.disk.remove(segment, reusable_bytes);
+        self.disk.remove(segment, spare_bytes);
     }
 
     async fn settle(&self) -> Result<(), WalError> {

@@ -55,7 +55,7 @@ async fn roll_in_any_order(dir: PathBuf, seed: u64) {
             disk.prepare(SEGMENT_BYTES);
         }
         while live.len() > 1 && random.below(2) == 0 {
-            disk.remove(live.pop_front().unwrap(), SEGMENT_BYTES);
+            disk.remove(live.pop_front().unwrap(), (random.below(4) > 0).then_some(SEGMENT_BYTES));
         }
         disk.write(&file, BLOCK as u64, &mark(segment)).await.unwrap();
     }
@@ -84,8 +84,8 @@ fn what_fails_in_the_background_is_told_and_nothing_follows_it() {
         disk.create(1, SEGMENT_BYTES).await.unwrap();
         disk.create(2, SEGMENT_BYTES).await.unwrap();
         std::fs::remove_file(dir.join(segment_name(1))).unwrap();
-        disk.remove(1, SEGMENT_BYTES);
-        disk.remove(2, SEGMENT_BYTES);
+        disk.remove(1, None);
+        disk.remove(2, None);
         let failed = disk.create(3, SEGMENT_BYTES).await;
         assert!(matches!(failed, Err(WalError::Io { what: "releasing", .. })));
         assert_eq!(names(&dir), [segment_name(2)], "the log would have a gap");

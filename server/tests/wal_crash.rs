@@ -6,6 +6,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
 use std::collections::BTreeMap;
+use std::os::unix::fs::FileExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -14,6 +15,7 @@ use glommio::{LocalExecutorBuilder, Placement};
 use revd::boot::recover::empty_log;
 use revd::reserve::Reserve;
 use revd::wal::disk::DirDisk;
+use revd::wal::frame::{self, FrameId, SegmentHeader};
 use revd::wal::layout::LayoutConfig;
 use revd::wal::reader::{self, Recovered};
 use revd::wal::writer::{WalSeed, WalWriter};
@@ -128,20 +130,34 @@ fn images(before: &Files, after: &Files, random: &mut Random) -> Vec<Files> {
     images
 }
 
+/// The write in which a crash happened lands after all.
+fn land(dir: &Path, found: &Recovered, before: &Files, after: &Files) {
+    for (number, sector) in changed_sectors(before, after) {
+        // A segment whose header was not there is made again, under the same name: another file.
+        if number > found.end.segment {
+            continue;
+        }
+        let file = std::fs::File::options().write(true).open(dir.join(reader::segment_name(number))).unwrap();
+        let at = sector * SECTOR;
+        file.write_all_at(&after[&number][at..at + SECTOR], at as u64).unwrap();
+    }
+}
+
 /// What a crash left is opened again by the real writer, which goes on as if nothing had happened.
-async fn go_on(image: &Files, found: &Recovered, random: &mut Random) {
+async fn go_on(image: &Files, found: &Recovered, before: &Files, after: &Files, random: &mut Random) {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     for (number, bytes) in image {
         std::fs::write(dir.path().join(reader::segment_name(*number)), bytes).unwrap();
     }
     let seed = WalSeed { log: found.clone(), ..seed(dir.path().to_owned()) };
-    let mut writer = WalWriter::open(seed).await.unwrap();
+    let mut writer = WalWriter::new(seed);
     let mut expected = Expected { hard_state: found.hard_state, entries: Vec::new() };
     // As if all released entries had been one entry each of no interest.
     let blank = |index| LogEntry { index, term: 0, kind: 0, data: Bytes::new() };
     expected.entries.extend((2..=found.base.0).map(blank));
     expected.entries.extend(found.entries.iter().cloned());
-    for _ in 0..3 {
+    let lands_after = random.below(4);
+    for written in 0..3 {
         let next = 2 + expected.entries.len() as u64;
         let data = Bytes::from(vec![b'x'; usize::try_from(random.below(5_000)).unwrap()]);
         let frame = FrameContent {
@@ -150,6 +166,9 @@ async fn go_on(image: &Files, found: &Recovered, random: &mut Random) {
         };
         writer.append(&frame).await.unwrap();
         expected.add(&frame);
+        if written == lands_after {
+            land(dir.path(), found, before, after);
+        }
         let again = reader::read(dir.path()).unwrap().unwrap();
         assert!(expected.is(&again), "after a crash and {next} entries");
     }
@@ -158,7 +177,7 @@ async fn go_on(image: &Files, found: &Recovered, random: &mut Random) {
 async fn crash_everywhere(frames: u64) -> usize {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     let mut random = Random::new(1);
-    let mut writer = WalWriter::open(seed(dir.path().to_owned())).await.unwrap();
+    let mut writer = WalWriter::new(seed(dir.path().to_owned()));
     let mut expected =
         Expected { hard_state: HardState { term: 1, vote: 0, commit: 1 }, entries: Vec::new() };
     let (mut count, mut released) = (0, 1);
@@ -179,7 +198,7 @@ async fn crash_everywhere(frames: u64) -> usize {
             };
             assert!(acknowledged.is(&found) || expected.is(&found), "image {position} holds something else");
             if random.below(60) == 0 {
-                go_on(&image, &found, &mut random).await;
+                go_on(&image, &found, &before, &after, &mut random).await;
             }
         }
         assert!(expected.is(&read(dir.path(), &after).unwrap().unwrap()), "an acknowledged frame is lost");
@@ -207,7 +226,7 @@ fn whole_log(dir: &Path) -> Files {
     let core = LocalExecutorBuilder::new(Placement::Unbound)
         .spawn(move || async move {
             let mut random = Random::new(77);
-            let mut writer = WalWriter::open(seed(path)).await.unwrap();
+            let mut writer = WalWriter::new(seed(path));
             let mut expected = Expected { hard_state: HardState::default(), entries: Vec::new() };
             for _ in 0..40 {
                 let frame = frame(&mut random, &expected, 1);
@@ -263,4 +282,33 @@ fn damage_before_the_end_is_named_and_never_taken_for_the_end() {
     }
     println!("{refused} damages refused");
     assert!(refused > 30);
+}
+
+/// A segment of these frames, and the number of the first entry it would hold next.
+fn segment(number: u64, frames: std::ops::Range<u64>, first_index: u64) -> (u64, Bytes) {
+    let id = |frame| FrameId { life: number * 7, segment: number, frame };
+    let (hard_state, last_index) = (HardState::default(), first_index - 1);
+    let header = SegmentHeader { owner: OWNER, hard_state, last_index, last_term: u64::from(last_index > 1) };
+    let mut bytes = frame::encode_header(id(frames.start), &header);
+    for (position, number) in frames.skip(1).enumerate() {
+        let entry = LogEntry { index: first_index + position as u64, term: 1, kind: 0, data: Bytes::new() };
+        bytes.extend(frame::encode(id(number), &FrameContent { hard_state: None, entries: vec![entry] }));
+    }
+    bytes.resize(8 * BLOCK, 0);
+    (number, bytes.into())
+}
+
+#[test]
+fn one_late_frame_counts_for_nothing_and_two_or_a_missing_one_are_damage() {
+    let dir = Path::new("log");
+    let read = |second: (u64, Bytes)| reader::assemble(dir, &[segment(1, 1..5, 2), second]);
+    // Frames 2 to 4 hold entries 2 to 4.
+    let entries = |log: Recovered| log.entries.iter().map(|entry| entry.index).collect::<Vec<_>>();
+    assert_eq!(entries(read(segment(2, 5..7, 5)).unwrap().unwrap()), [2, 3, 4, 5]);
+    let late = read(segment(2, 4..6, 4)).unwrap().unwrap();
+    assert_eq!((entries(late.clone()), late.end.frame), (vec![2, 3, 4], 6));
+    for (next, index) in [(3, 3), (2, 2), (1, 2), (6, 6), (4, 5), (5, 4)] {
+        let refused = read(segment(2, next..next + 2, index));
+        assert!(matches!(refused, Err(WalError::Damaged { .. })), "frame {next}, entry {index}");
+    }
 }

@@ -91,7 +91,7 @@ pub async fn run<D: LogDisk>(seed: LogSeed<D>) -> Result<(), Fatal> {
     let work = Inbox::new();
     let jobs = Inbox::new();
     let stopping = Rc::new(Cell::new(false));
-    let wal = WalWriter::open(seed.wal).await?;
+    let wal = WalWriter::new(seed.wal);
     let edges_open = seed.from_edges.len();
     let receiving = seed
         .from_edges

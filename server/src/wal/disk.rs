@@ -26,12 +26,6 @@ pub trait LogDisk: 'static {
     /// A segment open for writing.
     type File;
 
-    /// Opens a segment; also its length in bytes.
-    ///
-    /// # Errors
-    /// When the system refuses.
-    fn open(&self, segment: u64) -> impl Future<Output = Result<(Self::File, u64), WalError>>;
-
     /// Makes a segment of so many bytes, zeros or those of an earlier use, under its name. Everything that was begun
     /// before is done first.
     ///
@@ -53,9 +47,9 @@ pub trait LogDisk: 'static {
     /// Begins to make the file for the segment after this one. If it cannot be made now, it is made when it is needed.
     fn prepare(&self, bytes: u64);
 
-    /// Begins to take a segment away that nobody needs any more; its file, if it has so many bytes, may become another
-    /// segment. That it could not be done shows in the next [`LogDisk::create`] or [`LogDisk::settle`].
-    fn remove(&self, segment: u64, reusable_bytes: u64);
+    /// Begins to take a segment away that nobody needs any more; its file becomes another segment if it has `spare_bytes`.
+    /// That it could not be done shows in the next [`LogDisk::create`] or [`LogDisk::settle`].
+    fn remove(&self, segment: u64, spare_bytes: Option<u64>);
 
     /// Waits until everything that was begun is done.
     ///
@@ -97,13 +91,6 @@ impl DirDisk {
 
 impl LogDisk for DirDisk {
     type File = DmaFile;
-
-    async fn open(&self, segment: u64) -> Result<(DmaFile, u64), WalError> {
-        let path = self.path(segment);
-        let file = self.open_file(&path).await?;
-        let bytes = file.file_size().await.map_err(|error| glommio_io("asking the size of", &path, error))?;
-        Ok((file, bytes))
-    }
 
     async fn create(&self, segment: u64, bytes: u64) -> Result<DmaFile, WalError> {
         let path = self.path(segment);
@@ -151,10 +138,10 @@ impl LogDisk for DirDisk {
         });
     }
 
-    fn remove(&self, segment: u64, reusable_bytes: u64) {
+    fn remove(&self, segment: u64, spare_bytes: Option<u64>) {
         let (path, spare) = (self.path(segment), self.dir.join(SPARE));
         self.changes.begin(move || {
-            let result = if !spare.exists() && len_of(&path) == reusable_bytes {
+            let result = if spare_bytes == Some(len_of(&path)) && !spare.exists() {
                 std::fs::rename(&path, &spare)
             } else {
                 std::fs::remove_file(&path)

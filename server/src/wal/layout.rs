@@ -28,6 +28,16 @@ pub enum Step {
     },
 }
 
+/// A segment that nobody needs any more.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Released {
+    /// Its number.
+    pub segment: u64,
+    /// Its file may become another segment. That of an earlier process may not: a write of that process can still be under
+    /// way, and would land in the new segment.
+    pub is_reusable: bool,
+}
+
 /// What a layout starts with.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LayoutConfig {
@@ -38,9 +48,15 @@ pub struct LayoutConfig {
 }
 
 /// Log core view: the open end of the log.
+///
+/// A process never writes to a segment of an earlier one: the earlier one's last write may still be under way, although
+/// nobody waits for it, and land after the log was read. So the first frame goes to a new segment, and its header says
+/// where the log ended when it was read.
 #[derive(Debug, Clone)]
 pub struct Layout {
     config: LayoutConfig,
+    /// Segments up to here are those of earlier processes.
+    inherited: u64,
     owner: Owner,
     hard_state: HardState,
     /// Index and term of the last entry.
@@ -48,29 +64,30 @@ pub struct Layout {
     /// Oldest first.
     segments: VecDeque<SegmentInfo>,
     end: LogEnd,
-    /// Bytes of the last segment's file; 0 while there is none.
+    /// Bytes of the last segment's file; 0 while it is not ours.
     file_bytes: u64,
 }
 
 impl Layout {
-    /// Goes on behind a log that was read, whose last segment has `file_bytes`; a new one has no segments and 0 bytes.
+    /// Goes on behind a log that was read; a new one has no segments.
     #[must_use]
-    pub fn new(config: LayoutConfig, log: &Recovered, file_bytes: u64) -> Self {
+    pub fn new(config: LayoutConfig, log: &Recovered) -> Self {
         Self {
             config,
+            inherited: log.end.segment,
             owner: log.owner,
             hard_state: log.hard_state,
             last: log.entries.back().map_or(log.base, |entry| (entry.index, entry.term)),
             segments: log.segments.clone(),
             end: log.end,
-            file_bytes,
+            file_bytes: 0,
         }
     }
 
     /// Three quarters of the last segment are used: the next one is to be prepared, unless one was let go of by now.
     #[must_use]
     pub fn is_nearly_full(&self) -> bool {
-        self.end.offset >= self.file_bytes / 4 * 3
+        self.file_bytes > 0 && self.end.offset >= self.file_bytes / 4 * 3
     }
 
     /// The steps that make a frame durable.
@@ -118,10 +135,13 @@ impl Layout {
 
     /// Everything up to this index is durable elsewhere: the segments that hold nothing above, which nobody needs any
     /// more.
-    pub fn release(&mut self, index: u64) -> Vec<u64> {
+    pub fn release(&mut self, index: u64) -> Vec<Released> {
         let mut released = Vec::new();
         while self.segments.len() > 1 && self.segments[0].last_index <= index {
-            released.extend(self.segments.pop_front().map(|segment| segment.number));
+            released.extend(self.segments.pop_front().map(|segment| Released {
+                segment: segment.number,
+                is_reusable: segment.number > self.inherited,
+            }));
         }
         released
     }

@@ -65,12 +65,25 @@ pub fn read(dir: &Path) -> Result<Option<Recovered>, WalError> {
         let name = file.file_name();
         let number = name.to_str().and_then(|name| name.strip_suffix(".wal"));
         if let Some(number) = number.and_then(|number| u64::from_str_radix(number, 16).ok()) {
-            let bytes = std::fs::read(file.path()).map_err(|source| io("reading", &file.path(), source))?;
+            let bytes = read_file(&file.path()).map_err(|source| io("reading", &file.path(), source))?;
             files.push((number, Bytes::from(bytes)));
         }
     }
     files.sort_by_key(|(number, _)| *number);
     assemble(dir, &files)
+}
+
+/// Reads a segment as the disk has it. What the process before was writing when it ended may stand in a cache only, its
+/// own or the disk's: it counts as part of the log from now on, so it must be durable.
+fn read_file(path: &Path) -> std::io::Result<Vec<u8>> {
+    use std::io::Read as _;
+    let mut file = std::fs::File::open(path)?;
+    file.sync_all()?;
+    // Only advice: where it is not taken, the pages are read as they are.
+    let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
 }
 
 fn io(what: &'static str, path: &Path, source: std::io::Error) -> WalError {
@@ -87,20 +100,26 @@ pub fn assemble(dir: &Path, files: &[(u64, Bytes)]) -> Result<Option<Recovered>,
             return Err(WalError::Gap { dir: dir.to_owned(), missing: pair[0].0 + 1, next: pair[1].0 });
         }
     }
-    let mut log: Option<Recovered> = None;
-    for (position, (number, bytes)) in files.iter().enumerate() {
+    let mut segments = Vec::with_capacity(files.len());
+    for (number, bytes) in files {
         let path = dir.join(segment_name(*number));
         let frames = frames_of(&path, *number, bytes)?;
-        let Some(header) = frames.first().map(|frame| frame.header) else {
-            // Its header was never synced. Only the last segment can be like that.
-            if position + 1 < files.len() {
-                return Err(damaged(&path, 0, "its header cannot be read"));
-            }
-            break;
-        };
-        let header = header.ok_or_else(|| damaged(&path, 0, "it does not begin with a header"))?;
+        segments.push((*number, path, frames));
+    }
+    // A last segment without a header: its making was cut short.
+    if segments.last().is_some_and(|(_, _, frames)| frames.is_empty()) {
+        segments.pop();
+    }
+    let mut log: Option<Recovered> = None;
+    let mut segments = segments.into_iter().peekable();
+    while let Some((number, path, mut frames)) = segments.next() {
+        let Some(first) = frames.first() else { return Err(damaged(&path, 0, "its header cannot be read")) };
+        let header = first.header.ok_or_else(|| damaged(&path, 0, "it does not begin with a header"))?;
+        if let Some(next) = segments.peek().and_then(|(_, _, frames)| frames.first()) {
+            end_before(&path, &mut frames, next.id.frame)?;
+        }
         match &mut log {
-            None => log = Some(first_segment(*number, &frames[0], header)),
+            None => log = Some(first_segment(number, &frames[0], header)),
             Some(log) => next_segment(log, &path, &frames[0], header)?,
         }
         let log = log.as_mut().expect("set above");
@@ -108,9 +127,22 @@ pub fn assemble(dir: &Path, files: &[(u64, Bytes)]) -> Result<Option<Recovered>,
             add(log, &path, frame)?;
         }
         let last_index = log.entries.back().map_or(log.base.0, |entry| entry.index);
-        log.segments.push_back(SegmentInfo { number: *number, last_index });
+        log.segments.push_back(SegmentInfo { number, last_index });
     }
     Ok(log)
+}
+
+/// The next segment begins with this frame: one of the same number here was under way when its process died, and became
+/// whole after the log was read by the process that made the next segment. It was never acknowledged. There cannot be two:
+/// a frame is written when the one before is durable.
+fn end_before(path: &Path, frames: &mut Vec<Frame>, next: u64) -> Result<(), WalError> {
+    let behind = frames.iter().filter(|frame| frame.id.frame >= next).count();
+    if behind > 1 || behind == frames.len() {
+        let offset = frames.iter().take(frames.len() - behind).map(|frame| frame.len as u64).sum();
+        return Err(damaged(path, offset, format!("frame {next} is here and in the next segment")));
+    }
+    frames.truncate(frames.len() - behind);
+    Ok(())
 }
 
 /// The frames at the start of a segment; damage if a whole frame of the same life follows behind their end.

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use crate::wal::disk::LogDisk;
-use crate::wal::layout::{Layout, LayoutConfig, Step};
+use crate::wal::layout::{Layout, LayoutConfig, Released, Step};
 use crate::wal::reader::Recovered;
 use crate::wal::{FrameContent, WalError};
 
@@ -23,7 +23,7 @@ pub struct WalWriter<D: LogDisk> {
     disk: D,
     segment_bytes: u64,
     layout: Layout,
-    /// The last segment; none in a log that was never written.
+    /// The last segment; none before the first frame.
     file: Option<D::File>,
     /// Steps of the frame that is being appended.
     steps: VecDeque<Step>,
@@ -31,19 +31,13 @@ pub struct WalWriter<D: LogDisk> {
 }
 
 impl<D: LogDisk> WalWriter<D> {
-    /// Opens the end of the log.
-    ///
-    /// # Errors
-    /// When a file cannot be opened.
-    pub async fn open(seed: WalSeed<D>) -> Result<Self, WalError> {
-        let WalSeed { disk, layout, log } = seed;
-        let (file, file_bytes) = match log.segments.back() {
-            Some(last) => disk.open(last.number).await.map(|(file, bytes)| (Some(file), bytes))?,
-            None => (None, 0),
-        };
-        let segment_bytes = layout.segment_bytes;
-        let layout = Layout::new(layout, &log, file_bytes);
-        Ok(Self { disk, segment_bytes, layout, file, steps: VecDeque::new(), is_next_prepared: false })
+    /// Goes on behind the log so far, in a segment of its own.
+    #[must_use]
+    pub fn new(seed: WalSeed<D>) -> Self {
+        let WalSeed { disk, layout: config, log } = seed;
+        let layout = Layout::new(config, &log);
+        let (segment_bytes, steps) = (config.segment_bytes, VecDeque::new());
+        Self { disk, segment_bytes, layout, file: None, steps, is_next_prepared: false }
     }
 
     /// Makes a frame durable. After [`WalError::NoSpace`] nothing of it is written, and [`WalWriter::resume`] tries
@@ -86,8 +80,8 @@ impl<D: LogDisk> WalWriter<D> {
     /// Everything up to this index is durable elsewhere: segments that hold nothing above may be used again. They go in the
     /// background.
     pub fn release(&mut self, index: u64) {
-        for segment in self.layout.release(index) {
-            self.disk.remove(segment, self.segment_bytes);
+        for Released { segment, is_reusable } in self.layout.release(index) {
+            self.disk.remove(segment, is_reusable.then_some(self.segment_bytes));
         }
     }
 
