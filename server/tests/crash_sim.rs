@@ -20,7 +20,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use bytes::Bytes;
 use prost::Message as _;
 use revd::apply::command::{self, Command, CommandId, Kind, Origin};
-use revd::apply::{Machine, MachineConfig};
+use revd::apply::{DurableIndex, Machine, MachineConfig};
 use revd::boot::recover::empty_log;
 use revd::raft::node::{Node, NodeConfig};
 use revd::schema;
@@ -243,8 +243,9 @@ fn run(seed: u64) -> Run {
             Some(written) => {
                 let durable = sim.machine.store_mut().finish_checkpoint(written);
                 sim.calls_over = sim.disk.recorded().len();
-                sim.node.release(durable.applied.index);
-                for released in sim.layout.release(durable.applied.index) {
+                let index = DurableIndex::of(&durable).get();
+                sim.node.release(index);
+                for released in sim.layout.release(index) {
                     sim.record(WalOp::Remove(released));
                 }
             }

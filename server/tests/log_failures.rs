@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use glommio::{LocalExecutorBuilder, Placement};
-use revd::apply::Work;
 use revd::apply::command::{Command, CommandId, Kind, Origin};
+use revd::apply::{DurableIndex, Work};
 use revd::boot::recover::empty_log;
 use revd::cores::Commands;
 use revd::cores::log::{Fatal, LogSeed};
@@ -24,6 +24,7 @@ use revd::wal::layout::LayoutConfig;
 use revd::wal::writer::WalSeed;
 use revd::wal::{BLOCK, Owner, WalError, reader};
 use revd::xcore::mailbox::{ReceiverSeed, SenderSeed, pair};
+use revd_engine::mvcc::{Applied, Durable};
 
 const OWNER: Owner = Owner { cluster: 11, member: 22 };
 const SEGMENT_BYTES: u64 = 8 * BLOCK as u64;
@@ -130,12 +131,18 @@ struct Ended {
     committed: u64,
 }
 
+/// As of a checkpoint that holds everything up to here.
+fn index(index: u64) -> DurableIndex {
+    let applied = Applied { index, term: 1 };
+    DurableIndex::of(&Durable { applied, compaction_pending: false, defragmenting: false, no_space: None })
+}
+
 /// Sends batches of commands, each after the one before was committed; now and then entries are durable elsewhere.
 async fn feed(
     fault: Fault,
     to_log: SenderSeed<Commands>,
     from_log: ReceiverSeed<Vec<Work>>,
-    durable: SenderSeed<u64>,
+    durable: SenderSeed<DurableIndex>,
     committed: Rc<Cell<u64>>,
 ) {
     let to_log = to_log.open().await;
@@ -147,7 +154,7 @@ async fn feed(
         glommio::spawn_local(async move {
             loop {
                 glommio::timer::sleep(Duration::from_millis(50)).await;
-                let _ = durable.try_send(committed.get());
+                let _ = durable.try_send(index(committed.get()));
             }
         })
     });
@@ -167,7 +174,7 @@ async fn feed(
             }
         }
         if batch % 5 == 4 && matches!(fault, Fault::Call(_)) {
-            let _ = durable.try_send(committed.get() - 1);
+            let _ = durable.try_send(index(committed.get() - 1));
         }
     }
 }

@@ -15,7 +15,7 @@ pub mod txn;
 
 use bytes::Bytes;
 use prost::Message as _;
-use revd_engine::mvcc::{Applied, Store};
+use revd_engine::mvcc::{Applied, Durable, Store};
 use revd_proto::etcdserverpb::{AlarmRequest, CompactionRequest, DeleteRangeRequest, PutRequest};
 
 use crate::apply::alarm::Raised;
@@ -85,6 +85,25 @@ pub struct MachineConfig {
     pub quota_bytes: i64,
     /// Milliseconds a new leader adds to every lease: an election's time.
     pub lease_extension: u64,
+}
+
+/// The last log entry whose effects a checkpoint has made durable: the log may let go of everything up to it. What was only
+/// applied would be lost in a crash, so this is made of a finished checkpoint and of nothing else.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct DurableIndex(u64);
+
+impl DurableIndex {
+    /// As of this checkpoint.
+    #[must_use]
+    pub fn of(checkpoint: &Durable) -> Self {
+        Self(checkpoint.applied.index)
+    }
+
+    /// The entry's index.
+    #[must_use]
+    pub fn get(self) -> u64 {
+        self.0
+    }
 }
 
 /// State core view: the state, and what the leader knows besides. `now` is in milliseconds of a clock that never goes

@@ -9,8 +9,8 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::apply::Work;
 use crate::apply::command::{self, Command, Origin};
+use crate::apply::{DurableIndex, Work};
 use crate::cores::Commands;
 use crate::limits;
 use crate::raft::node::{Effects, Node, NodeError};
@@ -32,7 +32,7 @@ pub struct LogSeed<D> {
     /// Committed entries, in log order, and orders to this member alone.
     pub to_state: SenderSeed<Vec<Work>>,
     /// The index up to which state is durable elsewhere, so that the log may let go of it.
-    pub from_state: ReceiverSeed<u64>,
+    pub from_state: ReceiverSeed<DurableIndex>,
     /// Where term, leader and indexes are published.
     pub status: Arc<NodeStatus>,
     /// Stamped on every entry.
@@ -57,7 +57,7 @@ enum Event {
     Commands(Commands),
     Written(Result<(), WalError>),
     Tick,
-    Durable(u64),
+    Durable(DurableIndex),
     EdgeClosed,
 }
 
@@ -136,7 +136,7 @@ async fn receive_commands(from_edge: ReceiverSeed<Commands>, inbox: Rc<Inbox<Eve
     inbox.push(Event::EdgeClosed);
 }
 
-async fn receive_durable(from_state: ReceiverSeed<u64>, inbox: Rc<Inbox<Event>>) {
+async fn receive_durable(from_state: ReceiverSeed<DurableIndex>, inbox: Rc<Inbox<Event>>) {
     let from_state = from_state.open().await;
     while let Some(index) = from_state.receive().await {
         inbox.push(Event::Durable(index));
@@ -228,8 +228,8 @@ impl LogCore {
             }
             Event::Tick => self.node.tick(),
             Event::Durable(index) => {
-                self.node.release(index);
-                self.jobs.push(WalJob::Release(index));
+                self.node.release(index.get());
+                self.jobs.push(WalJob::Release(index.get()));
             }
             Event::EdgeClosed => {
                 self.edges_open -= 1;

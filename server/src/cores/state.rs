@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::apply::command::{CommandId, Kind};
 use crate::apply::lessor::LeaseCounts;
 use crate::apply::outcome::{Effect, Outcome};
-use crate::apply::{FatalError, Machine, Work};
+use crate::apply::{DurableIndex, FatalError, Machine, Work};
 use crate::clock::Ticker;
 use crate::cores::{News, NewsItem};
 use crate::limits;
@@ -32,7 +32,7 @@ pub struct StateSeed {
     /// Committed entries, in log order, and orders to this member alone.
     pub from_log: ReceiverSeed<Vec<Work>>,
     /// The index up to which state is durable.
-    pub to_log: SenderSeed<u64>,
+    pub to_log: SenderSeed<DurableIndex>,
     /// One mailbox per edge, by edge number.
     pub to_edges: Vec<SenderSeed<News>>,
     /// Where each new View is published.
@@ -74,7 +74,7 @@ struct StateCore {
     machine: Machine,
     inbox: Rc<Inbox<Event>>,
     edges: Vec<Rc<Inbox<NewsItem>>>,
-    durable: Sender<u64>,
+    durable: Sender<DurableIndex>,
     views: Arc<ViewSlot>,
     status: Arc<NodeStatus>,
     counters: Arc<Counters>,
@@ -341,7 +341,7 @@ impl StateCore {
             }
         }
         // Never wait for the log core: a report that finds no room is made good by the next one.
-        let _ = self.durable.try_send(durable.applied.index);
+        let _ = self.durable.try_send(DurableIndex::of(&durable));
     }
 }
 

@@ -1,0 +1,74 @@
+//! Checkpoints that find no room while the store goes on: what changed meanwhile is newer than what they bring back.
+
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use revd_engine::check::check;
+use revd_engine::db::DbOptions;
+use revd_engine::disk::SimDisk;
+use revd_engine::mvcc::verify::verify;
+use revd_engine::mvcc::{Applied, CheckpointKind, SmallTable, Store};
+use revd_engine::random::Random;
+
+const TABLE: SmallTable = SmallTable::Leases;
+
+fn open(disk: &SimDisk) -> Store {
+    Store::open(Arc::new(disk.clone()), DbOptions { page_bytes_if_new: 512 }).unwrap()
+}
+
+/// Changes a few rows, and a key.
+fn change(store: &mut Store, rows: &mut BTreeMap<Vec<u8>, Vec<u8>>, index: u64, random: &mut Random) {
+    for _ in 0..=random.below(4) {
+        let key = vec![u8::try_from(random.below(12)).unwrap()];
+        if random.below(3) == 0 {
+            store.table_remove(TABLE, &key);
+            rows.remove(&key);
+        } else {
+            let row = format!("{index}, {}", random.below(1_000)).into_bytes();
+            store.table_put(TABLE, &key, &row);
+            rows.insert(key, row);
+        }
+    }
+    let mut txn = store.begin();
+    txn.put(b"key", &vec![b'v'; usize::try_from(random.below(900)).unwrap()], 0);
+    txn.commit();
+    store.set_applied(Applied { index, term: 1 });
+}
+
+#[test]
+fn rows_that_changed_while_a_checkpoint_found_no_room_stay_as_they_are() {
+    let mut refused = 0;
+    for seed in 0..100 {
+        let mut random = Random::new(seed);
+        let disk = SimDisk::new();
+        let mut store = open(&disk);
+        let mut rows = BTreeMap::new();
+        let mut index = 0;
+        for _ in 0..60 {
+            index += 1;
+            change(&mut store, &mut rows, index, &mut random);
+            let Some(checkpoint) = store.checkpoint(CheckpointKind::Auto) else { continue };
+            let now = disk.bytes().len() as u64;
+            disk.limit((random.below(2) == 0).then_some(now));
+            let written = checkpoint.write().unwrap();
+            // The store has gone on meanwhile.
+            for _ in 0..random.below(3) {
+                index += 1;
+                change(&mut store, &mut rows, index, &mut random);
+            }
+            refused += u32::from(store.finish_checkpoint(written).no_space.is_some());
+        }
+        disk.limit(None);
+        while let Some(checkpoint) = store.checkpoint(CheckpointKind::Auto) {
+            assert!(store.finish_checkpoint(checkpoint.write().unwrap()).no_space.is_none());
+        }
+        let again = open(&SimDisk::from_bytes(disk.bytes()));
+        check(again.db().unwrap()).unwrap();
+        verify(&again).unwrap();
+        assert_eq!(again.applied().index, index);
+        assert!(again.saved_rows(TABLE).unwrap().into_iter().eq(rows), "seed {seed}");
+    }
+    assert!(refused > 50, "only {refused} checkpoints found no room");
+}
