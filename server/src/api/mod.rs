@@ -274,6 +274,14 @@ impl Api {
         self.submit(kind, message, false).await
     }
 
+    /// The same, however long that takes: for what the member itself cannot go on without.
+    ///
+    /// # Errors
+    /// When the member stops.
+    pub async fn propose_patiently(&self, kind: Kind, message: Bytes) -> Result<Message, Error> {
+        self.submit(kind, message, true).await
+    }
+
     async fn submit(&self, kind: Kind, message: Bytes, patient: bool) -> Result<Message, Error> {
         validate::proposal_size(message.len(), self.limits)?;
         let submitted = self.proposals.submit(kind, message, patient);

@@ -12,7 +12,7 @@ pub mod recover;
 pub mod runtime;
 
 use std::sync::Arc;
-use std::sync::mpsc::{self, Sender};
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 
 use anyhow::Context as _;
 use glommio::{ExecutorJoinHandle, LocalExecutorBuilder, Placement, PoolPlacement};
@@ -85,7 +85,9 @@ pub fn run(config: &Config) -> anyhow::Result<i32> {
     let roles = assign(cores, &cpus);
     let latches = Latches::default();
     let published = Published::of(config, &member);
-    let seeds = wire(config, member, &roles, &latches);
+    let applied = member.machine.store().applied().index;
+    let status = Arc::new(NodeStatus::default());
+    let seeds = wire(config, member, &roles, &latches, &status);
     let (listening, listeners) = mpsc::channel();
     let running: Vec<_> = roles
         .iter()
@@ -94,7 +96,7 @@ pub fn run(config: &Config) -> anyhow::Result<i32> {
         .collect::<anyhow::Result<_>>()?;
     drop(listening);
     let edges = roles.iter().filter(|roles| roles.edge.is_some()).count();
-    if listeners.iter().take(edges).count() == edges {
+    if wait_until_listening(&listeners, edges, &status, applied) {
         announce(config, &roles);
     }
     let signal = signals.forever().next().unwrap_or(SIGTERM);
@@ -105,6 +107,27 @@ pub fn run(config: &Config) -> anyhow::Result<i32> {
     }
     log::info("stopped", json!({}));
     Ok(signal)
+}
+
+/// Waits until clients can connect to every edge, however long the log takes, and says how far it is; false if a core has
+/// ended instead.
+fn wait_until_listening(listeners: &Receiver<()>, edges: usize, status: &NodeStatus, applied: u64) -> bool {
+    let mut listening = 0;
+    while listening < edges {
+        match listeners.recv_timeout(limits::PROGRESS_INTERVAL) {
+            Ok(()) => listening += 1,
+            Err(RecvTimeoutError::Timeout) => {
+                let applied = status.applied.load().max(applied);
+                let of = status.last_index.load().max(applied);
+                log::info(
+                    "applying the log before clients are served",
+                    json!({"applied": applied, "of": of}),
+                );
+            }
+            Err(RecvTimeoutError::Disconnected) => return false,
+        }
+    }
+    true
 }
 
 fn announce(config: &Config, roles: &[Roles]) {
@@ -120,10 +143,15 @@ fn announce(config: &Config, roles: &[Roles]) {
 }
 
 /// Connects the cores with mailboxes; a core's seeds stand at its place in `roles`.
-fn wire(config: &Config, member: Member, roles: &[Roles], latches: &Latches) -> Vec<CoreSeeds> {
+fn wire(
+    config: &Config,
+    member: Member,
+    roles: &[Roles],
+    latches: &Latches,
+    status: &Arc<NodeStatus>,
+) -> Vec<CoreSeeds> {
     let mut seeds: Vec<CoreSeeds> = roles.iter().map(|_| CoreSeeds::default()).collect();
     let Member { identity, origin, mut machine, node, wal, reserve, lock: _ } = member;
-    let status = Arc::new(NodeStatus::default());
     let edges = roles.iter().filter(|roles| roles.edge.is_some()).count();
     let counters = Arc::new(Counters::new(edges));
     let views = Arc::new(ViewSlot::new(machine.store_mut().view(), edges));
@@ -137,7 +165,7 @@ fn wire(config: &Config, member: Member, roles: &[Roles], latches: &Latches) -> 
         lease_ttl_min: config.lease_ttl_min(),
         lease_seed: origin.boot,
         views: Arc::clone(&views),
-        status: Arc::clone(&status),
+        status: Arc::clone(status),
         counters: Arc::clone(&counters),
         reserve: Arc::clone(&reserve),
     };
@@ -169,7 +197,7 @@ fn wire(config: &Config, member: Member, roles: &[Roles], latches: &Latches) -> 
         from_edges,
         to_state,
         from_state,
-        status: Arc::clone(&status),
+        status: Arc::clone(status),
         origin,
         tick: config.heartbeat,
     };
@@ -179,7 +207,7 @@ fn wire(config: &Config, member: Member, roles: &[Roles], latches: &Latches) -> 
         to_log,
         to_edges,
         views,
-        status,
+        status: Arc::clone(status),
         counters,
         reserve,
         member: identity.member,
@@ -208,12 +236,13 @@ impl Published {
         }
     }
 
-    /// Through the log: when this is applied, everything that was in the log before is applied too.
+    /// Through the log: when this is applied, everything that was in the log before is applied too. That takes as long as it
+    /// takes.
     async fn publish(self, api: &Api) {
         let attributes = self.member.encode_to_vec().into();
-        let published = api.propose(Kind::MemberAttributes, attributes).await;
+        let published = api.propose_patiently(Kind::MemberAttributes, attributes).await;
         let agreed = match published {
-            Ok(_) => api.propose(Kind::ClusterVersion, version::CLUSTER.into()).await,
+            Ok(_) => api.propose_patiently(Kind::ClusterVersion, version::CLUSTER.into()).await,
             Err(error) => Err(error),
         };
         if let Err(error) = agreed {

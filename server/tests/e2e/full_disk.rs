@@ -154,3 +154,35 @@ fn writes_wait_for_a_disk_that_others_have_filled() {
         assert_all(&client, 0..count + 1).await;
     });
 }
+
+/// A start takes as long as it takes, here until there is room for the log, and says how far it is.
+#[test]
+fn a_start_waits_for_longer_than_any_call() {
+    run(async {
+        let dir = TempDir::new();
+        let Some(disk) = SmallDisk::mount(dir.path(), DISK_BYTES) else { return };
+        let data = dir.path().join("data");
+        let mut server = Server::revd_on(&disk, &data, &[]);
+        put(&connect(&server.endpoint()).await, 0).await.unwrap();
+        server.kill();
+        for room in ["reserve", "wal/spare.tmp"] {
+            let _ = std::fs::remove_file(disk.path(&data.join("member").join(room)));
+        }
+        let filler = disk.path(&dir.path().join("filler"));
+        let mut file = std::fs::File::create(&filler).unwrap();
+        while std::io::Write::write_all(&mut file, &[1; 64 * 1024]).is_ok() {}
+        let emptying = std::thread::spawn(move || {
+            #[expect(
+                clippy::disallowed_methods,
+                reason = "longer than a call may take, whatever the machine does"
+            )]
+            std::thread::sleep(Duration::from_secs(10));
+            drop(file);
+            std::fs::remove_file(&filler).unwrap();
+        });
+        let server = Server::revd_on(&disk, &data, &[]);
+        emptying.join().unwrap();
+        assert_all(&connect(&server.endpoint()).await, 0..1).await;
+        assert!(server.log().contains("applying the log before clients are served"), "{}", server.log());
+    });
+}
