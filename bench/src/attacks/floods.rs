@@ -2,11 +2,16 @@
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::str::FromStr as _;
 use std::time::Duration;
 
+use prost::Message as _;
+use revd_proto::etcdserverpb::PutRequest;
 use revd_proto::raw::{call_block, frame};
 
+use super::store::{PUT, call_all};
 use super::{Attack, Target};
+use crate::value;
 
 /// Connections of attacks that only wait.
 const SILENT: usize = 2_000;
@@ -35,7 +40,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         }
         Ok(())
     }),
-    Attack { descriptors: Some(256), ..Attack::new("all descriptors taken", 7, half_open) },
+    Attack { descriptors: Some(256), ..Attack::new("all descriptors taken, then writes", 7, descriptors) },
     Attack::new("settings of 2,730 windows", 18, windows),
 ];
 
@@ -83,6 +88,24 @@ fn half_open(target: &Target) -> anyhow::Result<()> {
     let held: Vec<_> =
         (0..SILENT).map_while(|_| TcpStream::connect_timeout(&address, timeout).ok()).collect();
     target.linger(Duration::from_secs(1));
+    drop(held);
+    Ok(())
+}
+
+/// Idle clients take every descriptor, and then the log needs new files.
+fn descriptors(target: &Target) -> anyhow::Result<()> {
+    let mut writer = target.caller()?;
+    let address = std::net::SocketAddr::from_str(target.address())?;
+    let timeout = Duration::from_millis(20);
+    let held: Vec<_> = (0..300).map_while(|_| TcpStream::connect_timeout(&address, timeout).ok()).collect();
+    let put = PutRequest { key: "attacker".into(), value: value(100_000, 1), ..PutRequest::default() };
+    for _ in 0..8 {
+        call_all(&mut writer, PUT, std::iter::repeat_n(put.encode_to_vec(), 100))?;
+        target.tally.told_times("ok", 100);
+        if target.is_over() {
+            break;
+        }
+    }
     drop(held);
     Ok(())
 }

@@ -70,7 +70,7 @@ fn again(target: &Target, path: &'static str, request: &impl prost::Message) -> 
 
 /// A queue for a lock that nobody gives back; then they all go at once.
 fn locks(target: &Target) -> anyhow::Result<()> {
-    let waiters = target.size(2_000, 5_000);
+    let waiters = 5_000;
     let mut caller = target.caller()?;
     let lock = LockRequest { name: "attacker".into(), ..LockRequest::default() }.encode_to_vec();
     for _ in 0..waiters {

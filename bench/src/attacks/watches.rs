@@ -11,7 +11,7 @@ use revd_proto::etcdserverpb::{
 };
 
 use super::caller::{Caller, PATIENCE, framed};
-use super::store::{PUT, everything, fill, revisions};
+use super::store::{PUT, call_all, everything, fill, revisions};
 use super::{Attack, Target};
 use crate::value;
 
@@ -24,7 +24,7 @@ pub(super) const ATTACKS: &[Attack] = &[
     Attack::new("100,000 watchers from revision 1", 16, from_one)
         .after(|target| revisions(target, 5_000, 100)),
     Attack::new("a cancel behind all history", 17, cancel)
-        .after(|target| fill(target, target.size(100_000, 500_000), 100, 0))
+        .after(|target| fill(target, target.size(300_000, 500_000), 100, 0))
         .told("in time")
         .never("late"),
     Attack::new("51 creates from revision 2 over 6 MB", 17, creates)
@@ -72,8 +72,10 @@ fn repeat(caller: &mut Caller, stream: u32, request: RequestUnion, times: usize)
 fn progress(target: &Target) -> anyhow::Result<()> {
     let watchers = target.size(100_000, 100_000);
     let mut caller = target.caller()?.forgetful();
-    let (stream, _) = watch(&mut caller, "attacker", 1 << 40)?;
+    let (stream, _) = watch(&mut caller, "attacker", 0)?;
     repeat(&mut caller, stream, create("attacker", 0), watchers);
+    // Whoever looks at one watcher after the other to see whether all are up to date finds this one last.
+    caller.client.say(stream, &say(create("attacker", 1 << 40)));
     let created = |heard: &mut super::caller::Heard| heard.count > watchers as u64 || target.is_over();
     anyhow::ensure!(caller.until(PATIENCE, created)?, "watchers are not created");
     repeat(&mut caller, stream, RequestUnion::ProgressRequest(WatchProgressRequest {}), 5_000);
@@ -138,7 +140,7 @@ fn creates(target: &Target) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Streams with one watcher each on one connection that is never read, and large events for all.
+/// Streams with one watcher each on one connection that is never read, and thousands of events for all.
 fn unread(target: &Target) -> anyhow::Result<()> {
     let mut watching = target.caller()?;
     for _ in 0..1_000 {
@@ -146,15 +148,13 @@ fn unread(target: &Target) -> anyhow::Result<()> {
     }
     watching.send_all(Duration::from_secs(2))?;
     let mut writing = target.caller()?;
-    let put = PutRequest { key: "attacker".into(), value: value(100_000, 1), ..PutRequest::default() };
-    let put = put.encode_to_vec();
-    for _ in 0..50 {
-        let token = writing.begin(PUT, &put).context("no more streams")?;
-        writing.until(PATIENCE, |heard| heard.ended.contains_key(&token))?;
+    let put = PutRequest { key: "attacker".into(), value: value(1_000, 1), ..PutRequest::default() };
+    for _ in 0..30 {
+        call_all(&mut writing, PUT, std::iter::repeat_n(put.encode_to_vec(), 100))?;
+        target.tally.told_times("ok", 100);
         if target.is_over() {
             break;
         }
     }
-    target.tally.ends(writing.heard.ended.values());
     Ok(())
 }
