@@ -76,7 +76,7 @@ fn hub(
             let key = range(stream * watchers + watcher);
             let range_end = [&key[..], b"~"].concat().into();
             let request = WatchCreateRequest { key, range_end, ..WatchCreateRequest::default() };
-            hub.create(id, &request, &store.view()).unwrap();
+            hub.create(id, &request, &store.view());
         }
         ids.push(id);
     }
@@ -122,9 +122,9 @@ fn watch(criterion: &mut Criterion) {
             let (key, range_end) = (Bytes::from_static(b"\0"), Bytes::from_static(b"\0"));
             let request =
                 WatchCreateRequest { key, range_end, start_revision: 2, ..WatchCreateRequest::default() };
-            hub.create(id, &request, &view).unwrap();
+            hub.create(id, &request, &view);
             while hub.counts().lagging > 0 {
-                hub.catch_up(id, &view).unwrap();
+                hub.step(&view).unwrap();
                 while hub.take(id).is_some() {}
             }
         });

@@ -94,12 +94,20 @@ pub const KEEPALIVES_PER_STREAM: usize = 64;
 pub const WATCHERS_PER_CORE_MAX: usize = 10_000_000;
 /// Replies waiting on one watch stream before its watchers fall behind.
 pub const WATCH_STREAM_BYTES: usize = 1024 * 1024;
-/// A watch response is closed, at the end of a revision, when it is this long.
-pub const WATCH_RESPONSE_BYTES: usize = 512 * 1024;
-/// Records that watchers who are behind read before they let others go on ...
-pub const WATCH_STEP_RECORDS: usize = 4_000;
-/// ... and bytes of events they make of them.
+/// Records, matches, deliveries and the like of one step of a hub, about a third of a microsecond each ...
+pub const WATCH_STEP_WORK: usize = 3_000;
+/// ... and bytes of replies it makes, before others of the core go on.
 pub const WATCH_STEP_BYTES: usize = 256 * 1024;
+/// The pause between two steps, in which the core looks at its sockets.
+pub const WATCH_STEP_PAUSE: Duration = Duration::from_micros(20);
+/// Watchers no more revisions behind than this are told of them apart from those who have all history before them.
+pub const WATCH_NEAR_REVISIONS: i64 = 10_000;
+/// Watchers of a stream that try again when it has room, unless more were told of something the last time.
+pub const WATCH_ADMITTED_MIN: usize = 16;
+/// Requests and replies of a watch stream handled before others of the connection go on.
+pub const WATCH_TURNS: u64 = 512;
+/// Replies without events that wait on one watch stream before its next request is read.
+pub const WATCH_ANSWERS_MAX: usize = 1_000;
 /// Steps of the clock for progress replies in one interval.
 pub const PROGRESS_TICKS: u64 = 10;
 

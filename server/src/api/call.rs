@@ -94,19 +94,20 @@ impl Replies {
     /// Waits until there is room for a message; false when the client is gone. What is made only after this takes no
     /// memory while the call waits.
     pub async fn ready(&self) -> bool {
-        std::future::poll_fn(|context| {
-            let mut queue = self.0.borrow_mut();
-            if queue.closed {
-                return Poll::Ready(false);
-            }
-            if queue.messages.len() >= limits::STREAM_MESSAGES_MAX || queue.bytes >= limits::STREAM_BYTES_MAX
-            {
-                queue.call = Some(context.waker().clone());
-                return Poll::Pending;
-            }
-            Poll::Ready(true)
-        })
-        .await
+        std::future::poll_fn(|context| self.poll_ready(context)).await
+    }
+
+    /// See [`Replies::ready`].
+    pub fn poll_ready(&self, context: &Context<'_>) -> Poll<bool> {
+        let mut queue = self.0.borrow_mut();
+        if queue.closed {
+            return Poll::Ready(false);
+        }
+        if queue.messages.len() >= limits::STREAM_MESSAGES_MAX || queue.bytes >= limits::STREAM_BYTES_MAX {
+            queue.call = Some(context.waker().clone());
+            return Poll::Pending;
+        }
+        Poll::Ready(true)
     }
 
     /// Sends a message for which there is room.

@@ -127,7 +127,7 @@ impl Api {
             start_revision: seen + 1,
             ..WatchCreateRequest::default()
         };
-        self.follow(request)?.next().await.map(drop)
+        self.follow(request).next().await.map(drop)
     }
 
     /// Shows what one leader says until its key is gone; false when the client is gone.
@@ -137,7 +137,7 @@ impl Api {
             start_revision: seen + 1,
             ..WatchCreateRequest::default()
         };
-        let watching = self.follow(request)?;
+        let watching = self.follow(request);
         if !replies.send(self.proclaimed(seen, leader)).await {
             return Ok(false);
         }

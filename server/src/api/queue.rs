@@ -202,7 +202,7 @@ impl Api {
                 filters: vec![FilterType::Noput as i32],
                 ..WatchCreateRequest::default()
             };
-            let watching = self.follow(request)?;
+            let watching = self.follow(request);
             match watching.next().await {
                 Ok(_) | Err(Error::Compacted) => {} // look again
                 Err(error) => return Err(error),

@@ -18,6 +18,7 @@ use crate::api::call::{Message, Replies, Requests};
 use crate::api::header::put_header;
 use crate::api::{Api, decoded};
 use crate::error::Error;
+use crate::limits;
 use crate::observe::counters::Counters;
 use crate::observe::turns::Loop;
 use crate::read::view_slot::ViewSlot;
@@ -59,16 +60,37 @@ impl Watches {
         Rc::new(Self { hub: RefCell::new(Hub::new(limits)), views, counters, edge })
     }
 
-    /// There may be a newer View.
+    /// There may be a newer View: takes a step towards it. What is left is for [`Watches::step_on`].
     ///
     /// # Errors
     /// When the store is damaged.
-    pub fn advance(&self) -> Result<(), Error> {
+    pub fn step(&self) -> Result<(), Error> {
         let mut hub = self.hub.borrow_mut();
         if hub.is_watching() {
-            hub.advance(&self.views.load())?;
-            self.count(&hub);
+            self.take_step(&mut hub)?;
+            hub.call_stepper();
         }
+        Ok(())
+    }
+
+    /// Waits until there is a step to take that no news will bring, and takes it.
+    ///
+    /// # Errors
+    /// When the store is damaged.
+    pub async fn step_on(&self) -> Result<(), Error> {
+        std::future::poll_fn(|context| self.hub.borrow_mut().poll_steps(context)).await;
+        let mut hub = self.hub.borrow_mut();
+        self.take_step(&mut hub)?;
+        if !hub.is_watching() {
+            self.views.follow(self.edge, false);
+        }
+        Ok(())
+    }
+
+    fn take_step(&self, hub: &mut Hub) -> Result<(), Error> {
+        let turns = self.counters.turns(self.edge);
+        turns.timed(Loop::Watches, || json!({}), || hub.step(&self.views.load()))?;
+        self.count(hub);
         Ok(())
     }
 
@@ -82,11 +104,8 @@ impl Watches {
     }
 
     /// A step of the progress clock.
-    ///
-    /// # Errors
-    /// When the store is damaged.
-    pub fn tick(&self, tick: u64) -> Result<(), Error> {
-        Ok(self.hub.borrow_mut().tick(tick, &self.views.load())?)
+    pub fn tick(&self, tick: u64) {
+        self.hub.borrow_mut().tick(tick, &self.views.load());
     }
 
     /// A new stream.
@@ -101,6 +120,7 @@ impl Watches {
         self.views.follow(self.edge, true);
         let mut hub = self.hub.borrow_mut();
         let result = change(&mut hub, &self.views.load());
+        hub.call_stepper();
         self.count(&hub);
         if !hub.is_watching() {
             self.views.follow(self.edge, false);
@@ -111,16 +131,12 @@ impl Watches {
 
 impl OpenStream {
     /// Carries out a request.
-    ///
-    /// # Errors
-    /// When the store is damaged.
-    pub(super) fn request(&self, request: RequestUnion) -> Result<(), Error> {
+    pub(super) fn request(&self, request: RequestUnion) {
         self.watches.with_hub(|hub, view| match request {
             RequestUnion::CreateRequest(create) => hub.create(self.id, &create, view),
             RequestUnion::CancelRequest(cancel) => hub.cancel(self.id, cancel.watch_id, view),
             RequestUnion::ProgressRequest(_) => hub.request_progress(self.id, view),
-        })?;
-        Ok(())
+        });
     }
 
     /// The next reply.
@@ -128,25 +144,18 @@ impl OpenStream {
         self.watches.hub.borrow_mut().take(self.id)
     }
 
-    /// Whether any watcher is behind.
-    fn is_behind(&self) -> bool {
-        self.watches.hub.borrow().is_behind(self.id)
+    /// Ready when there is a reply.
+    pub(super) fn poll_replies(&self, context: &Context<'_>) -> Poll<()> {
+        if self.watches.hub.borrow_mut().has_replies(self.id, context) {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
     }
 
-    /// Lets watchers that are behind read on; cheap if there are none.
-    ///
-    /// # Errors
-    /// When the store is damaged.
-    pub(super) fn catch_up(&self) -> Result<(), Error> {
-        let mut hub = self.watches.hub.borrow_mut();
-        hub.catch_up(self.id, &self.watches.views.load())?;
-        self.watches.count(&hub);
-        Ok(())
-    }
-
-    /// Ready when there is a reply, or something to read on.
-    pub(super) fn poll_work(&self, context: &Context<'_>) -> Poll<()> {
-        if self.watches.hub.borrow_mut().has_work(self.id, context) { Poll::Ready(()) } else { Poll::Pending }
+    /// Whether the next request may be read.
+    fn takes_requests(&self) -> bool {
+        self.watches.hub.borrow().takes_requests(self.id)
     }
 }
 
@@ -160,40 +169,41 @@ impl Drop for OpenStream {
 pub(super) struct Following(OpenStream);
 
 impl Following {
-    /// What happened next, and the revision up to which that is everything.
+    /// What happened next, and the revision of then.
     ///
     /// # Errors
     /// [`Error::Compacted`] when a compaction took it.
     pub(super) async fn next(&self) -> Result<(i64, Vec<Event>), Error> {
         loop {
-            std::future::poll_fn(|context| self.0.poll_work(context)).await;
+            std::future::poll_fn(|context| self.0.poll_replies(context)).await;
             match self.0.take() {
                 Some(Reply { revision, content: Content::Events { events, .. }, .. }) => {
                     return Ok((revision, decoded(WatchResponse::decode(events))?.events));
                 }
                 Some(Reply { content: Content::Compacted(_), .. }) => return Err(Error::Compacted),
-                Some(_) => {}
-                None => self.0.catch_up()?,
+                _ => {}
             }
         }
     }
 }
 
-/// What a stream waits for.
+/// What a stream can do next.
 enum Turn {
-    Work,
+    Reply,
     Request(Option<Result<Bytes, Status>>),
+    /// The client is gone.
+    Gone,
 }
 
 impl Api {
     /// Watches on this member's own account.
-    pub(super) fn follow(&self, request: WatchCreateRequest) -> Result<Following, Error> {
+    pub(super) fn follow(&self, request: WatchCreateRequest) -> Following {
         let stream = self.watches.open();
-        stream.request(RequestUnion::CreateRequest(request))?;
-        Ok(Following(stream))
+        stream.request(RequestUnion::CreateRequest(request));
+        Following(stream)
     }
 
-    /// Serves one watch stream until the client ends it.
+    /// Serves one watch stream until the client ends it. Requests and replies take turns: neither waits for the other.
     pub(super) async fn watch(
         &self,
         mut requests: Box<dyn Requests>,
@@ -202,13 +212,18 @@ impl Api {
         let stream = self.watches.open();
         let mut scratch = Vec::new();
         let mut more_requests = true;
+        let mut done = 0;
         loop {
             let turn = std::future::poll_fn(|context| {
-                if stream.poll_work(context).is_ready() {
-                    return Poll::Ready(Turn::Work);
-                }
-                if more_requests && let Poll::Ready(request) = requests.poll_next(context) {
-                    return Poll::Ready(Turn::Request(request));
+                let takes = more_requests && stream.takes_requests();
+                for is_request in [done % 2 == 0, done % 2 != 0] {
+                    if !is_request {
+                        if let Some(turn) = poll_reply(&stream, replies, context) {
+                            return Poll::Ready(turn);
+                        }
+                    } else if takes && let Poll::Ready(request) = requests.poll_next(context) {
+                        return Poll::Ready(Turn::Request(request));
+                    }
                 }
                 Poll::Pending
             });
@@ -216,24 +231,21 @@ impl Api {
                 Turn::Request(Some(message)) => {
                     let request = decoded(WatchRequest::decode(message?))?;
                     if let Some(request) = request.request_union {
-                        stream.request(request)?;
+                        stream.request(request);
                     }
                 }
                 // The client has nothing more to ask, but still listens.
                 Turn::Request(None) => more_requests = false,
-                Turn::Work => {
-                    loop {
-                        if !replies.ready().await {
-                            return Ok(());
-                        }
-                        let Some(reply) = stream.take() else { break };
+                Turn::Reply => {
+                    if let Some(reply) = stream.take() {
                         replies.put(self.encoded(reply, &mut scratch));
                     }
-                    if stream.is_behind() {
-                        self.turns().timed(Loop::CatchUp, || json!({}), || stream.catch_up())?;
-                        futures_lite::future::yield_now().await;
-                    }
                 }
+                Turn::Gone => return Ok(()),
+            }
+            done += 1;
+            if done % limits::WATCH_TURNS == 0 {
+                futures_lite::future::yield_now().await;
             }
         }
     }
@@ -265,5 +277,14 @@ impl Api {
         }
         message.push(Bytes::copy_from_slice(scratch));
         message
+    }
+}
+
+/// A reply to send, or word that there is nobody to send it to.
+fn poll_reply(stream: &OpenStream, replies: &Replies, context: &mut Context<'_>) -> Option<Turn> {
+    match replies.poll_ready(context) {
+        Poll::Ready(false) => Some(Turn::Gone),
+        Poll::Ready(true) => stream.poll_replies(context).is_ready().then_some(Turn::Reply),
+        Poll::Pending => None,
     }
 }

@@ -70,6 +70,7 @@ pub async fn run(
         chores.push(glommio::spawn_local(note_leases(Rc::clone(&api))));
         chores.push(glommio::spawn_local(look_at_disk(Rc::clone(&api))));
     }
+    let stepping = glommio::spawn_local(step_watchers(Rc::clone(&api)));
     let telling = glommio::spawn_local(tell_progress(Rc::clone(&api), seed.progress_interval));
     let served = crate::net::serve(api, seed.listen, seed.stop, listening).await;
     proposals.close();
@@ -78,6 +79,7 @@ pub async fn run(
         chore.cancel().await;
     }
     telling.cancel().await;
+    stepping.cancel().await;
     carrying.await; // closes the mailbox to the log core ...
     hearing.await; // ... which closes the way back once everything is applied
     served
@@ -105,7 +107,7 @@ async fn hear(api: Rc<Api>, proposals: Rc<Proposals>, from_state: ReceiverSeed<N
                 proposals.resolve(id, outcome);
             }
         }
-        end_if_damaged(api.watches().advance());
+        end_if_damaged(api.watches().step());
     }
     proposals.close();
 }
@@ -114,7 +116,16 @@ async fn tell_progress(api: Rc<Api>, interval: Duration) {
     let step = interval / u32::try_from(limits::PROGRESS_TICKS).expect("a small number");
     for tick in 1.. {
         glommio::timer::sleep(step).await;
-        end_if_damaged(api.watches().tick(tick));
+        api.watches().tick(tick);
+    }
+}
+
+/// Takes the steps of watchers that no news brings: what is left of a large batch, and the past for those who lag.
+async fn step_watchers(api: Rc<Api>) {
+    loop {
+        end_if_damaged(api.watches().step_on().await);
+        // Not a mere yield: sockets are looked at only when nobody is ready to run.
+        glommio::timer::sleep(limits::WATCH_STEP_PAUSE).await;
     }
 }
 

@@ -14,8 +14,8 @@ use crate::observe::log;
 pub enum Loop {
     /// Of an HTTP/2 connection: what came, its calls, what goes.
     Connection,
-    /// A step of watchers that are behind; part of a connection's turn.
-    CatchUp,
+    /// A step of the hub of watches: what is new, and the past for those who lag.
+    Watches,
     /// Of the state core: apply, publish, begin a checkpoint.
     State,
 }
@@ -38,12 +38,12 @@ pub struct Turns {
 
 impl Loop {
     /// Every loop, in the order of their declaration.
-    pub const ALL: [Self; 3] = [Self::Connection, Self::CatchUp, Self::State];
+    pub const ALL: [Self; 3] = [Self::Connection, Self::Watches, Self::State];
 
     fn name(self) -> &'static str {
         match self {
             Self::Connection => "connection",
-            Self::CatchUp => "catch_up",
+            Self::Watches => "watches",
             Self::State => "state",
         }
     }
@@ -59,8 +59,8 @@ impl Loop {
             Self::Connection => {
                 names!("connection": "0.000256" "0.001024" "0.004096" "0.016384" "0.065536" "0.262144" "1.048576" "+Inf")
             }
-            Self::CatchUp => {
-                names!("catch_up": "0.000256" "0.001024" "0.004096" "0.016384" "0.065536" "0.262144" "1.048576" "+Inf")
+            Self::Watches => {
+                names!("watches": "0.000256" "0.001024" "0.004096" "0.016384" "0.065536" "0.262144" "1.048576" "+Inf")
             }
             Self::State => {
                 names!("state": "0.000256" "0.001024" "0.004096" "0.016384" "0.065536" "0.262144" "1.048576" "+Inf")

@@ -1,115 +1,165 @@
 //! Lagging watchers: told of the past, step by step, until they know everything.
+//!
+//! A watcher that lags is *parked* with its stream while that has no room, or else *waits* for a pass that comes by. One
+//! pass begins with whoever is furthest behind and takes everybody along whose revision it comes to, so that the records
+//! are read once for all of them. Another one does the same for those who are nearly there, so that they need not wait
+//! for history they know.
 
-use bytes::Bytes;
 use revd_engine::Result;
-use revd_engine::mvcc::{Revision, View};
+use revd_engine::mvcc::View;
 
 use crate::limits;
-use crate::watch::changes::{Change, Selection};
-use crate::watch::hub::{Hub, StreamId, Watcher};
-use crate::watch::range::WatchRange;
-use crate::watch::reply::{Content, Reply};
+use crate::watch::hub::{Hub, Place, Watcher};
+use crate::watch::pass::{Budget, number};
 
-/// A lagging watcher during one step.
-struct Reading<'h> {
-    slot: usize,
-    range: &'h WatchRange,
-    next: i64,
-    selection: Selection,
-    events: Vec<u8>,
-}
+const FAR: usize = 0;
+const NEAR: usize = 1;
 
 impl Hub {
-    /// Takes a step with a stream's lagging watchers, if there is room for what it finds; all of them read together.
-    /// Call it again while [`Hub::has_work`], letting others go on in between.
-    ///
-    /// # Errors
-    /// When records cannot be read.
-    pub fn catch_up(&mut self, id: StreamId, view: &View) -> Result<()> {
-        self.advance(view)?;
-        if self.streams[id.0].lagging.is_empty() || !self.streams[id.0].has_room() {
-            return Ok(());
-        }
-        self.cancel_compacted(id, view.compact_revision());
-        // What the hub has told live watchers and what is read here must meet: both come from this View.
-        debug_assert_eq!(view.revision(), self.revision, "views only move forward");
-        let (reached, found) = self.read_step(id, view)?;
-        for (slot, events) in found {
-            self.caught_up_to(slot, reached, events);
+    /// A step for those that are behind.
+    pub(super) fn catch_up(&mut self, view: &View, budget: &mut Budget) -> Result<()> {
+        self.near_first = !self.near_first;
+        let order = if self.near_first { [NEAR, FAR] } else { [FAR, NEAR] };
+        self.end_waiting(view.compact_revision(), budget);
+        for role in order {
+            while !budget.is_spent() && self.sweep(role, view, budget)? {}
         }
         Ok(())
     }
 
-    /// Ends watchers that should have been told what is gone.
-    fn cancel_compacted(&mut self, id: StreamId, compact_revision: i64) {
-        let lagging = self.streams[id.0].lagging.clone();
-        for slot in lagging {
-            if self.watchers[slot].next < compact_revision {
+    /// Ends those that should have been told what is gone.
+    fn end_waiting(&mut self, compact_revision: i64, budget: &mut Budget) {
+        while !budget.is_spent()
+            && let Some((next, slot)) = self.waiting.first().copied()
+            && next < compact_revision
+        {
+            let slot = slot as usize;
+            if self.streams[self.watchers[slot].stream as usize].has_room() {
                 self.end_compacted(slot, compact_revision);
+            } else {
+                self.park(slot, next);
             }
+            budget.spend(3);
         }
     }
 
-    /// Ends a watcher: a compaction has taken what it should have been told.
-    pub(super) fn end_compacted(&mut self, slot: usize, compact_revision: i64) {
-        let Watcher { id: watch_id, stream, .. } = self.watchers[slot];
-        self.remove(slot);
-        let stream = &mut self.streams[stream];
-        stream.ids.insert(watch_id, None);
-        // As etcd: the header of this reply has no revision.
-        stream.push(Reply { watch_id, revision: 0, content: Content::Compacted(compact_revision) });
+    /// Takes one of the two passes on; true while it can go on.
+    fn sweep(&mut self, role: usize, view: &View, budget: &mut Budget) -> Result<bool> {
+        let pass = self.behind[role];
+        let told = self.told();
+        let current = &mut self.passes[pass];
+        if current.members == 0 && current.is_idle() {
+            let near = told - limits::WATCH_NEAR_REVISIONS;
+            let first = if role == FAR {
+                self.waiting.first().filter(|(next, _)| *next <= near)
+            } else {
+                self.waiting.range((near + 1, 0)..).next()
+            };
+            let Some((next, _)) = first.filter(|(next, _)| *next <= told) else { return Ok(false) };
+            current.told = next - 1;
+        }
+        if current.told + 1 < view.compact_revision() {
+            self.behind[role] = self.lose(pass, view.compact_revision(), told);
+            return Ok(true);
+        }
+        if !self.run(pass, view, told, budget)? {
+            return Ok(true);
+        }
+        Ok(self.go_live(pass, budget))
     }
 
-    /// Reads a bounded number of records behind the earliest cursor; the revision up to which everything was read, and
-    /// what it means for each watcher that wants to know of revisions up to there.
-    fn read_step(&self, id: StreamId, view: &View) -> Result<(i64, Vec<(usize, Bytes)>)> {
-        let reading = |slot: &usize| {
-            let watcher = &self.watchers[*slot];
-            let range = &*self.groups[watcher.group].range;
-            let (next, selection) = (watcher.next, watcher.selection);
-            Reading { slot: *slot, range, next, selection, events: Vec::new() }
-        };
-        let mut watchers: Vec<Reading<'_>> = self.streams[id.0].lagging.iter().map(reading).collect();
-        let Some(first) = watchers.iter().map(|watcher| watcher.next).min() else {
-            return Ok((self.revision, Vec::new()));
-        };
-        let reader = view.reader();
-        let (mut reached, mut last) = (self.revision, first - 1);
-        let (mut records, mut bytes) = (0, 0);
-        reader.each_record_after(Revision { main: last, sub: i64::MAX }, |key, record| {
-            let full = records >= limits::WATCH_STEP_RECORDS || bytes >= limits::WATCH_STEP_BYTES;
-            if full && key.revision.main > last {
-                reached = last; // whole revisions only
-                return Ok(false);
-            }
-            last = key.revision.main;
-            records += 1;
-            let change = Change::read(key, record)?;
-            for watcher in &mut watchers {
-                if watcher.next <= change.revision && watcher.range.contains(change.key) {
-                    let before = watcher.events.len();
-                    change.encode(watcher.selection, &reader, &mut watcher.events)?;
-                    bytes += watcher.events.len() - before;
-                }
-            }
-            Ok(true)
-        })?;
-        let told = watchers.into_iter().filter(|watcher| watcher.next <= reached);
-        Ok((reached, told.map(|watcher| (watcher.slot, watcher.events.into())).collect()))
+    /// Those who know all that live watchers know become live; true if all have.
+    fn go_live(&mut self, pass: usize, budget: &mut Budget) -> bool {
+        if !self.passes[self.live].is_idle() || self.passes[pass].told != self.told() {
+            return false; // a moment later
+        }
+        while !budget.is_spent()
+            && let Some(slot) = self.passes[pass].any()
+        {
+            let slot = slot as usize;
+            self.leave(slot);
+            self.join(self.live, slot);
+            self.admit_if_idle(self.watchers[slot].stream as usize);
+            budget.spend(4);
+        }
+        self.passes[pass].members == 0
     }
 
-    fn caught_up_to(&mut self, slot: usize, reached: i64, events: Bytes) {
+    /// Takes a watcher out of where it stands.
+    pub(super) fn leave(&mut self, slot: usize) {
+        let Watcher { place, next, stream, seat, .. } = self.watchers[slot];
+        let entry = (next, number(slot));
+        let stream = &mut self.streams[stream as usize];
+        let (is_behind, is_admitted) = match place {
+            Place::Pass(pass) => {
+                let (pass, watchers) = (&mut self.passes[usize::from(pass)], &mut self.watchers);
+                pass.leave(seat, |other, position| watchers[other as usize].seat.position = position);
+                (pass.is_behind, pass.is_behind)
+            }
+            Place::Future => {
+                self.future.remove(&entry);
+                (false, false)
+            }
+            Place::Waiting => {
+                self.waiting.remove(&entry);
+                (true, true)
+            }
+            Place::Parked => {
+                stream.parked.remove(&entry);
+                (true, false)
+            }
+        };
+        self.lagging -= usize::from(is_behind);
+        stream.lagging -= usize::from(is_behind);
+        stream.admitted -= usize::from(is_admitted);
+    }
+
+    /// A watcher's stream has no room for what happened at `next`: it lags.
+    pub(super) fn park(&mut self, slot: usize, next: i64) {
+        self.leave(slot);
         let watcher = &mut self.watchers[slot];
-        watcher.next = reached + 1;
-        if !events.is_empty() {
-            watcher.is_quiet = false;
-            let fragment_bytes = watcher.fragment.then_some(self.limits.fragment_bytes);
-            self.streams[watcher.stream].push_events(watcher.id, self.revision, events, fragment_bytes);
+        (watcher.next, watcher.place) = (next, Place::Parked);
+        watcher.begins_later = false;
+        let stream = &mut self.streams[watcher.stream as usize];
+        stream.parked.insert((next, number(slot)));
+        stream.lagging += 1;
+        self.lagging += 1;
+    }
+
+    /// A new watcher that begins in the past.
+    pub(super) fn make_lagging(&mut self, slot: usize) {
+        let watcher = &mut self.watchers[slot];
+        let stream = &mut self.streams[watcher.stream as usize];
+        stream.lagging += 1;
+        self.lagging += 1;
+        let entry = (watcher.next, number(slot));
+        if stream.has_room() {
+            stream.admitted += 1;
+            watcher.place = Place::Waiting;
+            self.waiting.insert(entry);
+        } else {
+            watcher.place = Place::Parked;
+            stream.parked.insert(entry);
         }
-        if reached == self.revision {
-            self.watchers[slot].next = 0; // whatever comes
-            self.take_out(slot);
-            self.make_live(slot);
+    }
+
+    /// Lets parked watchers of a stream try again once none of those that did before are still at it.
+    pub(super) fn admit_if_idle(&mut self, stream: usize) {
+        let idle = &self.streams[stream];
+        if idle.admitted == 0 && !idle.parked.is_empty() && idle.has_room() && !idle.is_closed {
+            self.admit(stream);
+        }
+    }
+
+    /// The stream has room: so many of its parked watchers try again as may find some, those furthest behind first.
+    pub(super) fn admit(&mut self, stream: usize) {
+        let stream = &mut self.streams[stream];
+        let served = std::mem::take(&mut stream.served) as usize;
+        for _ in 0..limits::WATCH_ADMITTED_MIN.max(2 * served) {
+            let Some(entry) = stream.parked.pop_first() else { return };
+            self.watchers[entry.1 as usize].place = Place::Waiting;
+            self.waiting.insert(entry);
+            stream.admitted += 1;
         }
     }
 }

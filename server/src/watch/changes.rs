@@ -5,7 +5,7 @@
 
 use bytes::Bytes;
 use revd_engine::mvcc::revision::{RecordKey, RecordKind};
-use revd_engine::mvcc::{Reader, Revision, StoredRecord};
+use revd_engine::mvcc::{Reader, StoredRecord};
 use revd_engine::{Error, Result, varint};
 
 use crate::wire::{put_field, put_number, put_varint};
@@ -26,11 +26,13 @@ pub(super) struct Selection {
 }
 
 impl Selection {
-    /// How many there are.
-    pub(super) const COUNT: usize = 8;
-
     pub(super) fn index(self) -> usize {
         usize::from(self.prev_kv) | usize::from(self.no_put) << 1 | usize::from(self.no_delete) << 2
+    }
+
+    /// The one that has this index.
+    pub(super) fn of_index(index: u8) -> Self {
+        Self { prev_kv: index & 1 != 0, no_put: index & 2 != 0, no_delete: index & 4 != 0 }
     }
 
     fn passes(self, kind: RecordKind) -> bool {
@@ -105,39 +107,6 @@ impl<'v> Change<'v> {
         }
         Ok(())
     }
-}
-
-/// Everything that changed after `revision`, up to the reader's own.
-pub(super) fn after<'v>(reader: &Reader<'v>, revision: i64) -> Result<Vec<Change<'v>>> {
-    let mut changes = Vec::new();
-    reader.each_record_after(Revision { main: revision, sub: i64::MAX }, |key, record| {
-        changes.push(Change::read(key, record)?);
-        Ok(true)
-    })?;
-    Ok(changes)
-}
-
-/// Events of whole revisions, encoded, in pieces of about `piece_bytes`.
-pub(super) fn encode_all<'c, 'v: 'c>(
-    changes: impl Iterator<Item = &'c Change<'v>>,
-    wanted: Selection,
-    reader: &Reader<'v>,
-    piece_bytes: usize,
-) -> Result<Vec<Bytes>> {
-    let mut pieces = Vec::new();
-    let mut open = Vec::new();
-    let mut revision = 0;
-    for change in changes {
-        if open.len() >= piece_bytes && change.revision != revision {
-            pieces.push(std::mem::take(&mut open).into());
-        }
-        revision = change.revision;
-        change.encode(wanted, reader, &mut open)?;
-    }
-    if !open.is_empty() {
-        pieces.push(open.into());
-    }
-    Ok(pieces)
 }
 
 /// Cuts encoded events so that each part is shorter than `bytes_max`, but has one event at least.

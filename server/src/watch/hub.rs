@@ -1,16 +1,18 @@
 //! The watchers of one edge, and how a new View reaches them.
 
+use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
 
-use bytes::Bytes;
 use revd_engine::Result;
-use revd_engine::mvcc::{Reader, View};
+use revd_engine::mvcc::View;
 use slab::Slab;
 
 use crate::limits;
-use crate::watch::changes::{self, Change, Selection, encode_all};
+use crate::watch::changes::Selection;
+use crate::watch::pass::{Budget, Pass, Reached, Seat, number};
 use crate::watch::range::WatchRange;
-use crate::watch::range_map::RangeMap;
+use crate::watch::reply::{Content, Reply};
 use crate::watch::stream::Stream;
 
 /// Bounds an operator sets.
@@ -40,58 +42,65 @@ pub struct HubCounts {
 /// Edge view: everybody who watches here.
 #[derive(Debug)]
 pub struct Hub {
-    /// Every live watcher has been told of everything up to here.
-    pub(super) revision: i64,
-    pub(super) groups: Slab<Group>,
-    pub(super) ranges: RangeMap,
+    /// The live one, those of who is behind, and lost ones whose members have yet to be ended.
+    pub(super) passes: Vec<Pass>,
+    pub(super) live: usize,
+    /// Who is far behind, and who is not.
+    pub(super) behind: [usize; 2],
+    /// Which of them goes first in the next step.
+    pub(super) near_first: bool,
+    /// Up-to-date watchers that begin later, by the revision they begin at.
+    pub(super) future: BTreeSet<(i64, u32)>,
+    /// Lagging watchers that the next pass is to take along, by the revision they go on from.
+    pub(super) waiting: BTreeSet<(i64, u32)>,
     pub(super) watchers: Slab<Watcher>,
     pub(super) streams: Slab<Stream>,
     pub(super) limits: HubLimits,
     pub(super) lagging: usize,
     pub(super) events: u64,
+    /// The newest revision seen in a View.
+    pub(super) seen: i64,
+    /// Streams that are over, but not all of their watchers.
+    pub(super) closing: VecDeque<usize>,
+    /// Streams that have asked for progress while live watchers had not been told of everything.
+    pub(super) asked: VecDeque<usize>,
+    /// Streams whose watchers are to hear of progress, and the watcher's id from which on.
+    pub(super) progress_due: VecDeque<(usize, i64)>,
+    /// Who takes the steps.
+    stepper: Option<Waker>,
 }
 
-/// Everybody who watches the same keys.
-#[derive(Debug)]
-pub(super) struct Group {
-    pub(super) range: Rc<WatchRange>,
-    /// Watchers, live or not.
-    pub(super) watchers: usize,
-    /// The live ones.
-    live: Vec<usize>,
-    /// Changes of the batch at hand that are in the range.
-    matched: Vec<usize>,
+/// Where a watcher stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Place {
+    /// In `Hub::passes`.
+    Pass(u8),
+    /// In `Hub::future`.
+    Future,
+    /// In `Hub::waiting`.
+    Waiting,
+    /// In `Stream::parked`.
+    Parked,
 }
 
 /// One watcher.
 #[derive(Debug)]
 pub(super) struct Watcher {
     pub(super) id: i64,
-    pub(super) stream: usize,
-    pub(super) group: usize,
-    /// Its place among the group's live or the stream's lagging watchers.
-    pub(super) position: usize,
-    pub(super) is_live: bool,
-    /// It wants nothing from before this revision; if it lags, it has been told of everything before.
+    pub(super) range: Rc<WatchRange>,
+    /// It wants nothing from before this revision; where it waits or is parked, it was told of everything before.
     pub(super) next: i64,
+    pub(super) stream: u32,
+    /// In a pass.
+    pub(super) seat: Seat,
+    pub(super) place: Place,
     pub(super) selection: Selection,
     pub(super) fragment: bool,
     pub(super) progress_notify: bool,
     /// No event since it was last considered for a progress reply.
     pub(super) is_quiet: bool,
-}
-
-impl Group {
-    pub(super) fn new(range: &Rc<WatchRange>) -> Self {
-        Self { range: Rc::clone(range), watchers: 0, live: Vec::new(), matched: Vec::new() }
-    }
-}
-
-impl Watcher {
-    /// It knows everything up to `revision`, and has begun by then.
-    pub(super) fn is_up_to_date(&self, revision: i64) -> bool {
-        self.is_live && self.next <= revision
-    }
+    /// It asked for a revision that had not been there.
+    pub(super) begins_later: bool,
 }
 
 impl Hub {
@@ -99,14 +108,22 @@ impl Hub {
     #[must_use]
     pub fn new(limits: HubLimits) -> Self {
         Self {
-            revision: 0,
-            groups: Slab::new(),
-            ranges: RangeMap::default(),
+            passes: vec![Pass::new(0, false), Pass::new(0, true), Pass::new(0, true)],
+            live: 0,
+            behind: [1, 2],
+            near_first: false,
+            future: BTreeSet::new(),
+            waiting: BTreeSet::new(),
             watchers: Slab::new(),
             streams: Slab::new(),
             limits,
             lagging: 0,
             events: 0,
+            seen: 0,
+            closing: VecDeque::new(),
+            asked: VecDeque::new(),
+            progress_due: VecDeque::new(),
+            stepper: None,
         }
     }
 
@@ -132,160 +149,294 @@ impl Hub {
         StreamId(self.streams.insert(Stream::default()))
     }
 
-    /// A stream is over, and all of its watchers.
+    /// A stream is over, and all of its watchers; many take some steps.
     pub fn close(&mut self, id: StreamId) {
-        for slot in std::mem::take(&mut self.streams[id.0].ids).into_values().flatten() {
-            self.remove(slot);
-        }
-        self.streams.remove(id.0);
+        self.streams[id.0].close();
+        self.closing.push_back(id.0);
+        let mut budget = Budget::new(limits::WATCH_STEP_WORK);
+        self.end_closed(&mut budget);
+        self.call_stepper();
     }
 
-    /// Tells live watchers of everything up to `view`.
+    fn end_closed(&mut self, budget: &mut Budget) {
+        while let Some(stream) = self.closing.front().copied() {
+            while let Some((_, slot)) = self.streams[stream].ids.pop_first() {
+                if let Some(slot) = slot {
+                    self.remove(slot);
+                }
+                if !budget.spend(3) {
+                    return;
+                }
+            }
+            self.streams.remove(stream);
+            self.closing.pop_front();
+            self.asked.retain(|asked| *asked != stream);
+            self.progress_due.retain(|(due, _)| *due != stream);
+        }
+    }
+
+    /// Live watchers were told of everything up to here.
+    pub(super) fn told(&self) -> i64 {
+        self.passes[self.live].told
+    }
+
+    /// Whether live watchers have been told of all that is in a View.
+    pub(super) fn is_at(&self, view: &View) -> bool {
+        let live = &self.passes[self.live];
+        live.is_idle() && live.told >= view.revision() && !self.is_losing()
+    }
+
+    /// Watchers that were live are yet to hear that a compaction has passed them.
+    fn is_losing(&self) -> bool {
+        self.passes.iter().any(|pass| pass.lost.is_some() && !pass.is_behind && pass.members > 0)
+    }
+
+    /// Tells of what is new in `view`: first live watchers, then those that are behind; bounded. True if there is more to
+    /// do: let others go on and call it again, with the newest View.
+    ///
+    /// # Errors
+    /// When records cannot be read.
+    pub fn step(&mut self, view: &View) -> Result<bool> {
+        self.seen = self.seen.max(view.revision());
+        let mut budget = Budget::new(limits::WATCH_STEP_WORK);
+        self.run_live(view, &mut budget)?;
+        if self.has_chores() {
+            let mut budget = Budget::new(limits::WATCH_STEP_WORK);
+            self.end_lost(&mut budget);
+            self.end_closed(&mut budget);
+            self.answer_asked(view, &mut budget);
+            self.tell_progress(&mut budget);
+            self.catch_up(view, &mut budget)?;
+        }
+        Ok(self.has_steps())
+    }
+
+    /// Tells live watchers of all that is new in `view`.
     ///
     /// # Errors
     /// When records cannot be read.
     pub fn advance(&mut self, view: &View) -> Result<()> {
-        let revision = view.revision();
-        if revision <= self.revision {
-            return Ok(());
+        self.seen = self.seen.max(view.revision());
+        while !self.is_at(view) {
+            let mut budget = Budget::new(limits::WATCH_STEP_WORK);
+            self.run_live(view, &mut budget)?;
+            self.end_lost(&mut budget);
         }
-        if self.watchers.len() > self.lagging {
-            let reader = view.reader();
-            if !reader.is_whole_after(self.revision) {
-                self.end_those_behind(&reader);
-            }
-            let changes = changes::after(&reader, self.revision)?;
-            for group in self.matched_groups(&changes) {
-                self.deliver(group, &changes, &reader, revision)?;
-            }
-        }
-        self.revision = revision;
         Ok(())
     }
 
-    /// This edge has stood still while a compaction passed it: whoever should have been told what is gone is ended. Those
-    /// that begin behind it miss nothing.
-    fn end_those_behind(&mut self, reader: &Reader<'_>) {
-        let told = self.revision;
-        let is_behind = |(_, watcher): &(usize, &Watcher)| {
-            watcher.is_live && !reader.is_whole_after(told.max(watcher.next - 1))
-        };
-        let behind: Vec<usize> = self.watchers.iter().filter(is_behind).map(|(slot, _)| slot).collect();
-        for slot in behind {
-            self.end_compacted(slot, reader.compact_revision());
+    /// Whether [`Hub::step`] has something to do.
+    #[must_use]
+    pub fn has_steps(&self) -> bool {
+        let live = &self.passes[self.live];
+        !live.is_idle() || live.told < self.seen || self.has_chores()
+    }
+
+    fn has_chores(&self) -> bool {
+        let lists = [self.waiting.is_empty(), self.closing.is_empty(), self.asked.is_empty()];
+        lists.contains(&false)
+            || !self.progress_due.is_empty()
+            || self.passes.iter().any(|pass| (pass.is_behind || pass.lost.is_some()) && pass.members > 0)
+    }
+
+    /// Ready when there is a step to take; for the one who takes them.
+    pub fn poll_steps(&mut self, context: &Context<'_>) -> Poll<()> {
+        if self.has_steps() {
+            return Poll::Ready(());
+        }
+        self.stepper = Some(context.waker().clone());
+        Poll::Pending
+    }
+
+    /// Wakes who takes the steps, if there are any.
+    pub fn call_stepper(&mut self) {
+        if self.stepper.is_some()
+            && self.has_steps()
+            && let Some(stepper) = self.stepper.take()
+        {
+            stepper.wake();
         }
     }
 
-    /// Notes for each group which changes are its own; the groups that have any.
-    fn matched_groups(&mut self, changes: &[Change<'_>]) -> Vec<usize> {
-        let mut matched = Vec::new();
-        for (at, change) in changes.iter().enumerate() {
-            self.ranges.each_group(change.key, |group| {
-                let changes = &mut self.groups[group].matched;
-                if changes.is_empty() {
-                    matched.push(group);
+    fn run_live(&mut self, view: &View, budget: &mut Budget) -> Result<()> {
+        self.lose_future(view, budget);
+        while !budget.is_spent() {
+            let told = self.told();
+            if self.passes[self.live].is_idle() && told < view.revision() {
+                let reader = view.reader();
+                if self.passes[self.live].members > 0 && !reader.is_whole_after(told) {
+                    // This edge has stood still while a compaction passed it.
+                    let next = self.future.first().map_or(i64::MAX, |(begin, _)| *begin);
+                    let whole_after = reader.compact_revision().min(next) - 1;
+                    self.live = self.lose(self.live, reader.compact_revision(), whole_after.max(told));
                 }
-                changes.push(at);
-            });
+            }
+            if self.run(self.live, view, view.revision(), budget)? {
+                break;
+            }
         }
-        matched
+        Ok(())
     }
 
-    /// Leaves a group's changes with the stream of each of its live watchers. What is the same for many is encoded once.
-    fn deliver(
-        &mut self,
-        group: usize,
-        changes: &[Change<'_>],
-        reader: &Reader<'_>,
-        revision: i64,
-    ) -> Result<()> {
-        let matched = std::mem::take(&mut self.groups[group].matched);
-        let revision_of = |at: &usize| changes[*at].revision;
-        let (Some(first), Some(last)) = (matched.first().map(revision_of), matched.last().map(revision_of))
-        else {
-            return Ok(());
-        };
-        let encode = |selection, from: i64| {
-            let wanted = matched.iter().map(|at| &changes[*at]).filter(|change| change.revision >= from);
-            encode_all(wanted, selection, reader, limits::WATCH_RESPONSE_BYTES)
-        };
-        let mut shared: [Option<Vec<Bytes>>; Selection::COUNT] = Default::default();
-        let mut position = 0;
-        while let Some(slot) = self.groups[group].live.get(position).copied() {
-            let watcher = &mut self.watchers[slot];
-            let stream = &mut self.streams[watcher.stream];
-            if watcher.next > last {
-                position += 1; // it begins later
-                continue;
+    /// Ends those that would begin with what a compaction took before it was seen here.
+    fn lose_future(&mut self, view: &View, budget: &mut Budget) {
+        let (reader, told) = (view.reader(), self.passes[self.live].reach());
+        while !budget.is_spent()
+            && let Some((begin, slot)) = self.future.first().copied()
+        {
+            let missed = begin > told && begin <= view.revision() && !reader.is_whole_after(begin - 1);
+            if !missed {
+                return;
             }
-            if !stream.has_room() {
-                watcher.next = watcher.next.max(first);
-                self.take_out(slot);
-                self.make_lagging(slot);
-                continue; // another one has taken its position
+            self.end_compacted(slot as usize, reader.compact_revision());
+            budget.spend(3);
+        }
+    }
+
+    /// A pass cannot go on: its members will be ended. The pass that takes its place.
+    pub(super) fn lose(&mut self, pass: usize, compact_revision: i64, told: i64) -> usize {
+        let lost = &mut self.passes[pass];
+        let is_behind = lost.is_behind;
+        lost.drop_batch();
+        lost.lost = Some(compact_revision);
+        let new = Pass::new(told, is_behind);
+        let is_free = |(at, pass): &(usize, &Pass)| {
+            pass.lost.is_some() && pass.members == 0 && *at != self.live && !self.behind.contains(at)
+        };
+        let free = self.passes.iter().enumerate().find(is_free).map(|(at, _)| at);
+        match free {
+            Some(at) => {
+                self.passes[at] = new;
+                at
             }
-            position += 1;
-            let own;
-            let events = if watcher.next > first {
-                own = encode(watcher.selection, watcher.next)?;
-                &own
-            } else {
-                let shared = &mut shared[watcher.selection.index()];
-                if shared.is_none() {
-                    *shared = Some(encode(watcher.selection, 0)?);
-                }
-                shared.as_ref().expect("filled a moment ago")
+            None => {
+                self.passes.push(new);
+                self.passes.len() - 1
+            }
+        }
+    }
+
+    /// Ends members of lost passes.
+    fn end_lost(&mut self, budget: &mut Budget) {
+        for pass in 0..self.passes.len() {
+            let Some(compact_revision) = self.passes[pass].lost else { continue };
+            while !budget.is_spent()
+                && let Some(slot) = self.passes[pass].any()
+            {
+                self.end_compacted(slot as usize, compact_revision);
+                budget.spend(3);
+            }
+        }
+    }
+
+    /// Takes a pass on towards `to`; true when it is there, false when the budget is spent or there is more to do.
+    pub(super) fn run(&mut self, pass: usize, view: &View, to: i64, budget: &mut Budget) -> Result<bool> {
+        if self.passes[pass].is_idle() {
+            let Some(joining) = self.join_waiting(pass, budget) else { return Ok(false) };
+            let current = &mut self.passes[pass];
+            if current.told >= to {
+                return Ok(true);
+            }
+            let limit = to.min(joining);
+            if current.members == 0 {
+                current.told = limit; // nobody is to be told
+                return Ok(false);
+            }
+            current.begin(view, limit);
+        }
+        if self.passes[pass].read(budget)? == Reached::Whole && self.deliver(pass, budget) {
+            self.passes[pass].end();
+        }
+        Ok(false)
+    }
+
+    /// Lets those join who go on from where an idle pass is; the revision up to which it can go before the next do, or
+    /// none if the budget is spent.
+    fn join_waiting(&mut self, pass: usize, budget: &mut Budget) -> Option<i64> {
+        loop {
+            let Pass { told, is_behind, .. } = self.passes[pass];
+            let outside = if is_behind { &mut self.waiting } else { &mut self.future };
+            let Some((next, slot)) = outside.range((told + 1, 0)..).next().copied() else {
+                return Some(i64::MAX);
             };
-            watcher.is_quiet &= events.is_empty();
-            let fragment_bytes = watcher.fragment.then_some(self.limits.fragment_bytes);
-            for piece in events {
-                stream.push_events(watcher.id, revision, piece.clone(), fragment_bytes);
+            if next > told + 1 {
+                return Some(next - 1);
             }
-            self.events += matched.len() as u64;
+            if budget.is_spent() {
+                return None;
+            }
+            outside.remove(&(next, slot));
+            self.join(pass, slot as usize);
+            budget.spend(3);
         }
-        let group = &mut self.groups[group];
-        group.matched = matched;
-        group.matched.clear();
-        Ok(())
+    }
+
+    /// A watcher that stands nowhere joins a pass.
+    pub(super) fn join(&mut self, pass: usize, slot: usize) {
+        let watcher = &mut self.watchers[slot];
+        watcher.seat = self.passes[pass].join(number(slot), &mut watcher.range, watcher.selection);
+        watcher.place = Place::Pass(u8::try_from(pass).expect("a handful of passes"));
+    }
+
+    /// Leaves what was found with the streams of members; false when the budget is spent before.
+    fn deliver(&mut self, pass: usize, budget: &mut Budget) -> bool {
+        let is_behind = self.passes[pass].is_behind;
+        let revision = self.passes[pass].header_revision();
+        loop {
+            let mut full = None;
+            let Some((found, members)) = self.passes[pass].next_found() else { return true };
+            while !budget.is_spent()
+                && let Some(slot) = found.next(members)
+            {
+                budget.spend(1);
+                let watcher = &mut self.watchers[slot as usize];
+                let stream = &mut self.streams[watcher.stream as usize];
+                if !stream.has_room() {
+                    full = Some((slot, found.first));
+                    break;
+                }
+                self.events += found.changes;
+                stream.served += u32::from(is_behind);
+                let events = found.events(watcher.selection);
+                if !events.is_empty() {
+                    watcher.is_quiet = false;
+                    let fragment_bytes = watcher.fragment.then_some(self.limits.fragment_bytes);
+                    stream.push_events(watcher.id, revision, events.clone(), fragment_bytes);
+                }
+            }
+            if let Some((slot, first)) = full {
+                self.park(slot as usize, first);
+            } else if budget.is_spent() {
+                return self.passes[pass].next_found().is_none();
+            }
+        }
     }
 
     /// Ends a watcher; its id is the caller's matter.
     pub(super) fn remove(&mut self, slot: usize) {
-        self.take_out(slot);
+        self.leave(slot);
         let watcher = self.watchers.remove(slot);
-        self.streams[watcher.stream].progress_watchers -= usize::from(watcher.progress_notify);
-        let group = &mut self.groups[watcher.group];
-        group.watchers -= 1;
-        if group.watchers == 0 {
-            let group = self.groups.remove(watcher.group);
-            self.ranges.remove(&group.range);
+        let told = self.told();
+        let stream = &mut self.streams[watcher.stream as usize];
+        stream.progress_watchers -= usize::from(watcher.progress_notify);
+        if watcher.begins_later && watcher.next > told {
+            stream.does_not_begin(watcher.next);
         }
+        self.admit_if_idle(watcher.stream as usize);
     }
 
-    /// Takes a watcher out of the list it is in.
-    pub(super) fn take_out(&mut self, slot: usize) {
-        let Watcher { is_live, group, stream, position, .. } = self.watchers[slot];
-        let list = if is_live { &mut self.groups[group].live } else { &mut self.streams[stream].lagging };
-        list.swap_remove(position);
-        if let Some(moved) = list.get(position) {
-            self.watchers[*moved].position = position;
+    /// Ends a watcher: a compaction has taken what it should have been told.
+    pub(super) fn end_compacted(&mut self, slot: usize, compact_revision: i64) {
+        let Watcher { id: watch_id, stream, .. } = self.watchers[slot];
+        self.remove(slot);
+        let stream = &mut self.streams[stream as usize];
+        if stream.is_closed {
+            stream.ids.remove(&watch_id);
+            return;
         }
-        self.lagging -= usize::from(!is_live);
-    }
-
-    pub(super) fn make_live(&mut self, slot: usize) {
-        let watcher = &mut self.watchers[slot];
-        let live = &mut self.groups[watcher.group].live;
-        (watcher.is_live, watcher.position) = (true, live.len());
-        live.push(slot);
-    }
-
-    pub(super) fn make_lagging(&mut self, slot: usize) {
-        let watcher = &mut self.watchers[slot];
-        let stream = &mut self.streams[watcher.stream];
-        (watcher.is_live, watcher.position) = (false, stream.lagging.len());
-        stream.lagging.push(slot);
-        stream.wake();
-        self.lagging += 1;
+        stream.ids.insert(watch_id, None);
+        stream.ended += 1;
+        // As etcd: the header of this reply has no revision.
+        stream.push(Reply { watch_id, revision: 0, content: Content::Compacted(compact_revision) });
     }
 }

@@ -1,113 +1,232 @@
 //! From a key to the groups that watch it.
 //!
-//! Single keys are in one ordered map, ranges in another, and for lookups in an array in the same order that is
-//! read as a balanced tree: the middle is the root, and each place knows which range of its subtree ends last, so that
-//! subtrees which end too early are left out. The array is made anew when it is first needed after a change.
+//! Single keys are in one ordered map. Ranges are in a balanced tree (AVL) in the order of their starts, in which each node
+//! knows which range of its subtree ends last, so that subtrees which end too early are left out. Adding, removing and
+//! finding one take logarithmic time, whatever happens in between.
 
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use slab::Slab;
+
 use crate::watch::range::WatchRange;
 
+/// No node.
+const NONE: u32 = u32::MAX;
+
 /// Groups by what they watch.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct RangeMap {
-    keys: BTreeMap<Box<[u8]>, usize>,
-    ranges: BTreeMap<Rc<WatchRange>, usize>,
-    /// None after a change.
-    tree: Option<Vec<Node>>,
+    keys: BTreeMap<Box<[u8]>, u32>,
+    nodes: Slab<Node>,
+    root: u32,
 }
 
 #[derive(Debug)]
 struct Node {
     range: Rc<WatchRange>,
-    group: usize,
-    /// The range of this subtree that ends last.
-    last: Rc<WatchRange>,
+    group: u32,
+    before: u32,
+    behind: u32,
+    /// The node of this subtree whose range ends last.
+    last: u32,
+    height: u8,
+}
+
+impl Default for RangeMap {
+    fn default() -> Self {
+        Self { keys: BTreeMap::new(), nodes: Slab::new(), root: NONE }
+    }
 }
 
 impl RangeMap {
     /// The group that watches exactly this.
-    pub(super) fn get(&self, range: &WatchRange) -> Option<usize> {
-        match range.only_key() {
-            Some(key) => self.keys.get(key).copied(),
-            None => self.ranges.get(range).copied(),
+    pub(super) fn get(&self, range: &WatchRange) -> Option<u32> {
+        if let Some(key) = range.only_key() {
+            return self.keys.get(key).copied();
         }
+        let mut at = self.root;
+        while at != NONE {
+            let node = self.node(at);
+            at = match range.cmp(&node.range) {
+                Ordering::Less => node.before,
+                Ordering::Greater => node.behind,
+                Ordering::Equal => return Some(node.group),
+            };
+        }
+        None
     }
 
     /// Adds a group for what nobody has watched so far.
-    pub(super) fn insert(&mut self, range: &Rc<WatchRange>, group: usize) {
+    pub(super) fn insert(&mut self, range: &Rc<WatchRange>, group: u32) {
         if let Some(key) = range.only_key() {
             self.keys.insert(key.into(), group);
-        } else {
-            self.ranges.insert(Rc::clone(range), group);
-            self.tree = None;
+            return;
         }
+        let node = Node { range: Rc::clone(range), group, before: NONE, behind: NONE, last: NONE, height: 1 };
+        let new = u32::try_from(self.nodes.insert(node)).expect("fewer watchers than that");
+        self.node_mut(new).last = new;
+        self.root = self.insert_below(self.root, new);
     }
 
     /// Removes a group.
     pub(super) fn remove(&mut self, range: &WatchRange) {
-        if let Some(key) = range.only_key() {
-            self.keys.remove(key);
-        } else {
-            self.ranges.remove(range);
-            self.tree = None;
+        match range.only_key() {
+            Some(key) => drop(self.keys.remove(key)),
+            None => self.root = self.remove_below(self.root, range),
         }
+    }
+
+    /// Any group.
+    pub(super) fn any(&self) -> Option<u32> {
+        let key = self.keys.values().next().copied();
+        key.or_else(|| (self.root != NONE).then(|| self.node(self.root).group))
     }
 
     /// Calls `found` with every group that watches `key`.
-    pub(super) fn each_group(&mut self, key: &[u8], mut found: impl FnMut(usize)) {
+    pub(super) fn each_group(&self, key: &[u8], mut found: impl FnMut(u32)) {
         if let Some(group) = self.keys.get(key) {
             found(*group);
         }
-        if !self.ranges.is_empty() {
-            let tree = self.tree.get_or_insert_with(|| build(&self.ranges));
-            search(tree, key, &mut found);
+        self.search(self.root, key, &mut found);
+    }
+
+    fn search(&self, mut at: u32, key: &[u8], found: &mut impl FnMut(u32)) {
+        while at != NONE {
+            let node = self.node(at);
+            if !self.node(node.last).range.ends_after(key) {
+                return;
+            }
+            self.search(node.before, key, found);
+            if node.range.start() > key {
+                return;
+            }
+            if node.range.ends_after(key) {
+                found(node.group);
+            }
+            at = node.behind;
         }
     }
-}
 
-fn build(ranges: &BTreeMap<Rc<WatchRange>, usize>) -> Vec<Node> {
-    let node = |(range, group): (&Rc<WatchRange>, &usize)| Node {
-        range: Rc::clone(range),
-        group: *group,
-        last: Rc::clone(range),
-    };
-    let mut tree: Vec<Node> = ranges.iter().map(node).collect();
-    set_last(&mut tree);
-    tree
-}
-
-/// Fills in `last` of every place of a subtree.
-fn set_last(tree: &mut [Node]) {
-    if tree.is_empty() {
-        return;
+    fn node(&self, at: u32) -> &Node {
+        &self.nodes[at as usize]
     }
-    let middle = tree.len() / 2;
-    let (before, rest) = tree.split_at_mut(middle);
-    let Some((root, behind)) = rest.split_first_mut() else { return };
-    for side in [before, behind] {
-        set_last(side);
-        if let Some(top) = side.get(side.len() / 2)
-            && top.last.ends_behind(&root.last)
-        {
-            root.last = Rc::clone(&top.last);
+
+    fn node_mut(&mut self, at: u32) -> &mut Node {
+        &mut self.nodes[at as usize]
+    }
+
+    fn height(&self, at: u32) -> u8 {
+        if at == NONE { 0 } else { self.node(at).height }
+    }
+
+    /// Adds a node to a subtree; its new root.
+    fn insert_below(&mut self, at: u32, new: u32) -> u32 {
+        if at == NONE {
+            return new;
         }
-    }
-}
-
-fn search(tree: &[Node], key: &[u8], found: &mut impl FnMut(usize)) {
-    let middle = tree.len() / 2;
-    let Some(root) = tree.get(middle) else { return };
-    if !root.last.ends_after(key) {
-        return;
-    }
-    search(&tree[..middle], key, found);
-    if root.range.start() <= key {
-        if root.range.ends_after(key) {
-            found(root.group);
+        if self.node(new).range < self.node(at).range {
+            let before = self.insert_below(self.node(at).before, new);
+            self.node_mut(at).before = before;
+        } else {
+            let behind = self.insert_below(self.node(at).behind, new);
+            self.node_mut(at).behind = behind;
         }
-        search(&tree[middle + 1..], key, found);
+        self.balanced(at)
+    }
+
+    /// Removes a range from a subtree; its new root.
+    fn remove_below(&mut self, at: u32, range: &WatchRange) -> u32 {
+        if at == NONE {
+            return NONE;
+        }
+        let Node { before, behind, .. } = *self.node(at);
+        match range.cmp(&self.node(at).range) {
+            Ordering::Less => self.node_mut(at).before = self.remove_below(before, range),
+            Ordering::Greater => self.node_mut(at).behind = self.remove_below(behind, range),
+            Ordering::Equal => {
+                self.nodes.remove(at as usize);
+                if behind == NONE {
+                    return before;
+                }
+                let (first, rest) = self.without_first(behind);
+                let node = self.node_mut(first);
+                (node.before, node.behind) = (before, rest);
+                return self.balanced(first);
+            }
+        }
+        self.balanced(at)
+    }
+
+    /// Takes the first node out of a subtree; it, and the new root.
+    fn without_first(&mut self, at: u32) -> (u32, u32) {
+        let Node { before, behind, .. } = *self.node(at);
+        if before == NONE {
+            return (at, behind);
+        }
+        let (first, rest) = self.without_first(before);
+        self.node_mut(at).before = rest;
+        (first, self.balanced(at))
+    }
+
+    /// Makes a subtree whose sides have changed by one node at most balanced again; its new root.
+    fn balanced(&mut self, at: u32) -> u32 {
+        let Node { before, behind, .. } = *self.node(at);
+        let (left, right) = (self.height(before), self.height(behind));
+        if left > right + 1 {
+            let Node { before: outer, behind: inner, .. } = *self.node(before);
+            if self.height(inner) > self.height(outer) {
+                let turned = self.turned_left(before);
+                self.node_mut(at).before = turned;
+            }
+            return self.turned_right(at);
+        }
+        if right > left + 1 {
+            let Node { before: inner, behind: outer, .. } = *self.node(behind);
+            if self.height(inner) > self.height(outer) {
+                let turned = self.turned_right(behind);
+                self.node_mut(at).behind = turned;
+            }
+            return self.turned_left(at);
+        }
+        self.refresh(at);
+        at
+    }
+
+    fn turned_right(&mut self, at: u32) -> u32 {
+        let top = self.node(at).before;
+        self.node_mut(at).before = self.node(top).behind;
+        self.refresh(at);
+        self.node_mut(top).behind = at;
+        self.refresh(top);
+        top
+    }
+
+    fn turned_left(&mut self, at: u32) -> u32 {
+        let top = self.node(at).behind;
+        self.node_mut(at).behind = self.node(top).before;
+        self.refresh(at);
+        self.node_mut(top).before = at;
+        self.refresh(top);
+        top
+    }
+
+    /// Sets what a node knows of its subtree.
+    fn refresh(&mut self, at: u32) {
+        let Node { before, behind, .. } = *self.node(at);
+        let mut last = at;
+        for side in [before, behind] {
+            if side != NONE {
+                let theirs = self.node(side).last;
+                if self.node(theirs).range.ends_behind(&self.node(last).range) {
+                    last = theirs;
+                }
+            }
+        }
+        let height = 1 + self.height(before).max(self.height(behind));
+        let node = self.node_mut(at);
+        (node.last, node.height) = (last, height);
     }
 }
 
@@ -121,11 +240,45 @@ mod tests {
         (0..random.below(4)).map(|_| b'a' + u8::try_from(random.below(3)).unwrap()).collect()
     }
 
+    /// Heights and ends are right everywhere, and no side is more than one higher; the height.
+    fn check(map: &RangeMap, at: u32) -> u8 {
+        if at == NONE {
+            return 0;
+        }
+        let node = map.node(at);
+        let heights = [node.before, node.behind].map(|side| check(map, side));
+        assert!(heights[0].abs_diff(heights[1]) <= 1, "{heights:?}");
+        assert_eq!(node.height, 1 + heights[0].max(heights[1]));
+        for side in [at, node.before, node.behind] {
+            let ends = |at: u32| &map.node(at).range;
+            assert!(side == NONE || !ends(map.node(side).last).ends_behind(ends(node.last)) || side == at);
+        }
+        node.height
+    }
+
+    #[test]
+    fn a_range_added_between_lookups_costs_the_same_however_many_there_are() {
+        let mut map = RangeMap::default();
+        let range = |number: u32| {
+            let key = number.to_be_bytes();
+            Rc::new(WatchRange::from_wire(&key, &[&key[..], b"~"].concat()).unwrap())
+        };
+        for number in 0..100_000 {
+            map.insert(&range(number), number);
+            let mut found = Vec::new();
+            map.each_group(&number.to_be_bytes(), |group| found.push(group));
+            assert_eq!(found, [number]);
+        }
+        assert!(check(&map, map.root) <= 20, "sorted input does not make it deep");
+        (0..100_000).for_each(|number| map.remove(&range(number)));
+        assert_eq!((map.root, map.nodes.len()), (NONE, 0));
+    }
+
     #[test]
     fn finds_what_a_walk_over_all_ranges_finds() {
         let mut random = Random::new(5);
         let mut map = RangeMap::default();
-        let mut model: Vec<(Rc<WatchRange>, usize)> = Vec::new();
+        let mut model: Vec<(Rc<WatchRange>, u32)> = Vec::new();
         for group in 0..3000 {
             if random.below(3) == 0 && !model.is_empty() {
                 let (range, _) =
@@ -143,6 +296,7 @@ mod tests {
                     model.push((range, group));
                 }
             }
+            check(&map, map.root);
             for _ in 0..4 {
                 let key = key(&mut random);
                 let mut found = Vec::new();

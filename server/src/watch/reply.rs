@@ -39,6 +39,11 @@ pub enum Content {
 }
 
 impl Reply {
+    /// It tells of events.
+    pub(super) fn has_events(&self) -> bool {
+        matches!(self.content, Content::Events { .. })
+    }
+
     /// Bytes it counts against what a stream may hold.
     pub(super) fn held_bytes(&self) -> usize {
         let events = if let Content::Events { events, .. } = &self.content { events.len() } else { 0 };

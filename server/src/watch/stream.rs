@@ -1,18 +1,18 @@
 //! The streams of a hub: their requests, and what waits to be sent on each.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::rc::Rc;
 use std::task::{Context, Waker};
 
 use bytes::Bytes;
-use revd_engine::Result;
 use revd_engine::mvcc::View;
 use revd_proto::etcdserverpb::WatchCreateRequest;
 use revd_proto::etcdserverpb::watch_create_request::FilterType;
 
 use crate::limits;
 use crate::watch::changes::{Selection, fragments};
-use crate::watch::hub::{Group, Hub, StreamId, Watcher};
+use crate::watch::hub::{Hub, Place, StreamId, Watcher};
+use crate::watch::pass::{Seat, number};
 use crate::watch::range::WatchRange;
 use crate::watch::reply::{Content, NO_WATCHER, Reply};
 
@@ -35,26 +35,65 @@ pub(super) struct Stream {
     next_id: i64,
     /// Replies that were not taken yet ...
     outbox: VecDeque<Reply>,
-    /// ... and how much memory they hold.
+    /// ... how much memory they hold ...
     held_bytes: usize,
-    /// Watchers that have not been told of everything.
-    pub(super) lagging: Vec<usize>,
+    /// ... and how many of them have no events.
+    answers: usize,
+    /// It held as much as it may, and holds more than half of it still.
+    is_full: bool,
+    /// The call is over; its watchers are being removed.
+    pub(super) is_closed: bool,
+    /// Watchers that have not been told of everything ...
+    pub(super) lagging: usize,
+    /// ... those of them that are read for, or wait to be ...
+    pub(super) admitted: usize,
+    /// ... and those that are not, by the revision they go on from.
+    pub(super) parked: BTreeSet<(i64, u32)>,
+    /// How often lagging ones were told of something since the last were admitted.
+    pub(super) served: u32,
+    /// Watchers that a compaction has ended.
+    pub(super) ended: usize,
+    /// How many begin at which revision, for those that asked for the future.
+    pub(super) begins: BTreeMap<i64, u32>,
+    /// A request for progress waits for live watchers to be told of everything.
+    pub(super) has_asked: bool,
     /// Watchers that want to hear of progress.
     pub(super) progress_watchers: usize,
     /// When they are told next, in ticks.
-    progress_due: u64,
+    pub(super) progress_due: u64,
     call: Option<Waker>,
 }
 
 impl Stream {
-    /// Whether more may wait here.
+    /// Whether more events may wait here.
     pub(super) fn has_room(&self) -> bool {
-        self.held_bytes < limits::WATCH_STREAM_BYTES
+        !self.is_full
+    }
+
+    /// The call is over: nothing waits here any more.
+    pub(super) fn close(&mut self) {
+        self.is_closed = true;
+        self.outbox = VecDeque::new();
+    }
+
+    /// A watcher that was to begin at a revision of the future does not.
+    pub(super) fn does_not_begin(&mut self, begin: i64) {
+        if let Some(count) = self.begins.get_mut(&begin) {
+            *count -= 1;
+            if *count == 0 {
+                self.begins.remove(&begin);
+            }
+        }
     }
 
     /// Leaves a reply and wakes the call.
     pub(super) fn push(&mut self, reply: Reply) {
+        if self.is_closed {
+            return;
+        }
         self.held_bytes += reply.held_bytes();
+        self.is_full |= self.held_bytes >= limits::WATCH_STREAM_BYTES;
+        self.answers += usize::from(!reply.has_events());
         if self.outbox.capacity() == 0 {
             self.outbox.reserve_exact(1); // most streams never have more
         }
@@ -86,7 +125,7 @@ impl Stream {
         }
     }
 
-    pub(super) fn wake(&mut self) {
+    fn wake(&mut self) {
         if let Some(call) = self.call.take() {
             call.wake();
         }
@@ -103,24 +142,20 @@ impl Stream {
 
 impl Hub {
     /// A request for a new watcher.
-    ///
-    /// # Errors
-    /// When records cannot be read.
-    pub fn create(&mut self, id: StreamId, request: &WatchCreateRequest, view: &View) -> Result<()> {
-        self.advance(view)?;
-        let (watch_id, content) = match self.try_create(id, request) {
+    pub fn create(&mut self, id: StreamId, request: &WatchCreateRequest, view: &View) {
+        self.seen = self.seen.max(view.revision());
+        let (watch_id, content) = match self.try_create(id, request, view.revision()) {
             Ok(watch_id) => (watch_id, Content::Created),
             Err(reason) => (NO_WATCHER, Content::Refused(reason)),
         };
-        let revision = self.revision;
-        self.streams[id.0].push(Reply { watch_id, revision, content });
-        Ok(())
+        self.streams[id.0].push(Reply { watch_id, revision: view.revision(), content });
     }
 
     fn try_create(
         &mut self,
         id: StreamId,
         request: &WatchCreateRequest,
+        now: i64,
     ) -> std::result::Result<i64, &'static str> {
         if request.start_revision < 0 {
             return Err(COMPACTED);
@@ -135,25 +170,16 @@ impl Hub {
         if self.watchers.len() >= limits::WATCHERS_PER_CORE_MAX {
             return Err(TOO_MANY);
         }
-        let group = match self.ranges.get(&range) {
-            Some(group) => group,
-            None => {
-                let range = Rc::new(range);
-                let group = self.groups.insert(Group::new(&range));
-                self.ranges.insert(&range, group);
-                group
-            }
-        };
-        self.groups[group].watchers += 1;
-        let is_live = request.start_revision == 0 || request.start_revision > self.revision;
+        let shared = self.passes[self.live].shared(&range).cloned();
         let filters = |filter: FilterType| request.filters.contains(&(filter as i32));
+        let begins_later = request.start_revision > now;
         let slot = self.watchers.insert(Watcher {
             id: watch_id,
-            stream: id.0,
-            group,
-            position: 0,
-            is_live: false,
-            next: request.start_revision,
+            range: shared.unwrap_or_else(|| Rc::new(range)),
+            next: if request.start_revision == 0 { now + 1 } else { request.start_revision },
+            stream: number(id.0),
+            seat: Seat::default(),
+            place: Place::Future,
             selection: Selection {
                 prev_kv: request.prev_kv,
                 no_put: filters(FilterType::Noput),
@@ -162,87 +188,43 @@ impl Hub {
             fragment: request.fragment,
             progress_notify: request.progress_notify,
             is_quiet: true,
+            begins_later,
         });
         stream.ids.insert(watch_id, Some(slot));
         stream.progress_watchers += usize::from(request.progress_notify);
-        if is_live {
-            self.make_live(slot)
-        } else {
-            self.make_lagging(slot)
+        if begins_later {
+            *stream.begins.entry(request.start_revision).or_default() += 1;
         }
+        self.place(slot, now);
         Ok(watch_id)
     }
 
+    /// Finds a place for a new watcher.
+    fn place(&mut self, slot: usize, now: i64) {
+        let next = self.watchers[slot].next;
+        let live = &mut self.passes[self.live];
+        if live.members == 0 && live.is_idle() && self.future.is_empty() {
+            live.told = live.told.max(now); // nobody is to be told of what was before
+        }
+        if next <= now {
+            self.make_lagging(slot);
+        } else if live.is_idle() && next == live.told + 1 {
+            self.join(self.live, slot);
+        } else {
+            self.future.insert((next, number(slot)));
+        }
+    }
+
     /// A request to end a watcher; one that does not exist is not answered.
-    ///
-    /// # Errors
-    /// When records cannot be read.
-    pub fn cancel(&mut self, id: StreamId, watch_id: i64, view: &View) -> Result<()> {
-        self.advance(view)?;
-        let Some(slot) = self.streams[id.0].ids.remove(&watch_id) else { return Ok(()) };
-        if let Some(slot) = slot {
-            self.remove(slot);
-        }
-        let revision = self.revision;
-        self.streams[id.0].push(Reply { watch_id, revision, content: Content::Canceled });
-        Ok(())
-    }
-
-    /// A request to say how far all of a stream's watchers are; not answered while any is behind.
-    ///
-    /// # Errors
-    /// When records cannot be read.
-    pub fn request_progress(&mut self, id: StreamId, view: &View) -> Result<()> {
-        self.advance(view)?;
+    pub fn cancel(&mut self, id: StreamId, watch_id: i64, view: &View) {
         let stream = &mut self.streams[id.0];
-        // As in etcd, one that a compaction has ended counts as behind until the client cancels it.
-        let up_to_date =
-            |slot: &Option<usize>| slot.is_some_and(|slot| self.watchers[slot].is_up_to_date(self.revision));
-        let mut slots = stream.ids.values().peekable();
-        if slots.peek().is_some() && slots.all(up_to_date) {
-            stream.push(Reply { watch_id: NO_WATCHER, revision: self.revision, content: Content::Progress });
+        match stream.ids.remove(&watch_id) {
+            None => return,
+            Some(None) => stream.ended -= 1,
+            Some(Some(slot)) => self.remove(slot),
         }
-        Ok(())
-    }
-
-    /// A step of the clock that [`limits::PROGRESS_TICKS`] of make a progress interval: whoever wants to know, was told
-    /// nothing for an interval and is up to date hears how far that is.
-    ///
-    /// # Errors
-    /// When records cannot be read.
-    pub fn tick(&mut self, tick: u64, view: &View) -> Result<()> {
-        self.advance(view)?;
-        let Self { streams, watchers, revision, .. } = self;
-        for (slot, stream) in &mut *streams {
-            if stream.progress_watchers == 0 {
-                stream.progress_due = 0;
-                continue;
-            }
-            // Not all at once: up to a tenth later.
-            let next = tick + limits::PROGRESS_TICKS + (slot as u64 & 1);
-            let due = std::mem::replace(&mut stream.progress_due, next);
-            if due == 0 || tick < due {
-                stream.progress_due = if due == 0 { next } else { due };
-                continue;
-            }
-            let slots: Vec<usize> = stream.ids.values().flatten().copied().collect();
-            for watcher in slots {
-                let watcher = &mut watchers[watcher];
-                let was_quiet = std::mem::replace(&mut watcher.is_quiet, true);
-                if watcher.progress_notify
-                    && was_quiet
-                    && watcher.is_up_to_date(*revision)
-                    && stream.has_room()
-                {
-                    stream.push(Reply {
-                        watch_id: watcher.id,
-                        revision: *revision,
-                        content: Content::Progress,
-                    });
-                }
-            }
-        }
-        Ok(())
+        let revision = view.revision();
+        self.streams[id.0].push(Reply { watch_id, revision, content: Content::Canceled });
     }
 
     /// The next reply to send.
@@ -250,23 +232,29 @@ impl Hub {
         let stream = &mut self.streams[id.0];
         let reply = stream.outbox.pop_front()?;
         stream.held_bytes -= reply.held_bytes();
+        stream.answers -= usize::from(!reply.has_events());
         if stream.outbox.is_empty() {
             stream.outbox.shrink_to(OUTBOX_KEPT);
+        }
+        if stream.is_full && stream.held_bytes < limits::WATCH_STREAM_BYTES / 2 {
+            stream.is_full = false;
+            self.admit(id.0);
+            self.call_stepper();
         }
         Some(reply)
     }
 
-    /// Whether any watcher of a stream is behind.
+    /// Whether the stream's next request may be read: not while too many answers wait.
     #[must_use]
-    pub fn is_behind(&self, id: StreamId) -> bool {
-        !self.streams[id.0].lagging.is_empty()
+    pub fn takes_requests(&self, id: StreamId) -> bool {
+        self.streams[id.0].answers < limits::WATCH_ANSWERS_MAX
     }
 
-    /// Whether there is something to send, or to read up on; if not, the call of `context` is woken when there is.
+    /// Whether there is something to send; if not, the call of `context` is woken when there is.
     #[must_use]
-    pub fn has_work(&mut self, id: StreamId, context: &Context<'_>) -> bool {
+    pub fn has_replies(&mut self, id: StreamId, context: &Context<'_>) -> bool {
         let stream = &mut self.streams[id.0];
-        if !stream.outbox.is_empty() || !stream.lagging.is_empty() {
+        if !stream.outbox.is_empty() {
             return true;
         }
         if !stream.call.as_ref().is_some_and(|call| call.will_wake(context.waker())) {

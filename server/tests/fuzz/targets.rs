@@ -389,15 +389,15 @@ fn watch(bytes: &[u8]) {
         };
         let view = store.view();
         match request {
-            RequestUnion::CreateRequest(create) => hub.create(stream, &create, &view).unwrap(),
-            RequestUnion::CancelRequest(cancel) => hub.cancel(stream, cancel.watch_id, &view).unwrap(),
-            RequestUnion::ProgressRequest(_) => hub.request_progress(stream, &view).unwrap(),
+            RequestUnion::CreateRequest(create) => hub.create(stream, &create, &view),
+            RequestUnion::CancelRequest(cancel) => hub.cancel(stream, cancel.watch_id, &view),
+            RequestUnion::ProgressRequest(_) => hub.request_progress(stream, &view),
         }
         let mut txn = store.begin();
         txn.put(b"k1", message, 0);
         txn.commit();
         hub.advance(&store.view()).unwrap();
-        hub.catch_up(stream, &store.view()).unwrap();
+        while hub.step(&store.view()).unwrap() {}
         while hub.take(stream).is_some() {}
     }
     hub.close(stream);

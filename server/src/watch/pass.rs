@@ -1,0 +1,380 @@
+//! A pass over the records: its members have all been told of everything up to one revision, and go on together.
+//!
+//! ```text
+//! idle --begin--> reading --at the end of a revision--> delivering --all are told--> idle
+//! ```
+//!
+//! Each arrow may take many steps: reading stops anywhere, what it has made of the records waits with the cohorts;
+//! delivering stops between two members. A batch reads one View from begin to end, and nobody joins while it is under
+//! way.
+
+use std::rc::Rc;
+
+use bytes::Bytes;
+use revd_engine::Result;
+use revd_engine::mvcc::{Reader, Revision, View};
+use slab::Slab;
+use smallvec::SmallVec;
+
+use crate::limits;
+use crate::watch::changes::{Change, Selection};
+use crate::watch::range::WatchRange;
+use crate::watch::range_map::RangeMap;
+
+/// Nothing was found for a cohort yet.
+const NOTHING: u32 = u32::MAX;
+
+/// What one step may do: records, matches and deliveries, a third of a microsecond each.
+#[derive(Debug)]
+pub(super) struct Budget(usize);
+
+/// Everybody who reads together.
+#[derive(Debug)]
+pub(super) struct Pass {
+    /// Every member has been told of everything up to here, and wants what comes next.
+    pub(super) told: i64,
+    pub(super) members: usize,
+    /// Its members count as lagging.
+    pub(super) is_behind: bool,
+    /// A compaction at this revision has taken what comes next; nobody joins any more.
+    pub(super) lost: Option<i64>,
+    ranges: RangeMap,
+    cohorts: Slab<Cohort>,
+    batch: Option<Batch>,
+    /// What the batch has for each cohort.
+    found: Vec<Found>,
+}
+
+/// The members that watch the same keys.
+#[derive(Debug)]
+struct Cohort {
+    range: Rc<WatchRange>,
+    members: Vec<u32>,
+    /// A bit for each [`Selection`] that a member has, or has had.
+    selections: u8,
+    /// Its place in `Pass::found`.
+    found: u32,
+}
+
+#[derive(Debug)]
+struct Batch {
+    view: View,
+    /// It ends here at the latest.
+    limit: i64,
+    /// Read up to here.
+    at: Revision,
+    /// Bytes of events times those who will get them.
+    bytes: usize,
+    /// Read to the end: everything up to this revision is delivered.
+    to: Option<i64>,
+}
+
+/// Events for a cohort.
+#[derive(Debug)]
+pub(super) struct Found {
+    cohort: u32,
+    /// The revision of the first change.
+    pub(super) first: i64,
+    pub(super) changes: u64,
+    events: SmallVec<[(u8, Events); 1]>,
+    /// Members before this place have not been told yet; nobody has before delivering begins.
+    left: usize,
+}
+
+#[derive(Debug)]
+enum Events {
+    Open(Vec<u8>),
+    Sealed(Bytes),
+}
+
+/// Where a pass stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Reached {
+    /// The end of the batch: it is to be delivered.
+    Whole,
+    /// The end of the step.
+    Part,
+}
+
+/// A member's place in a pass.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(super) struct Seat {
+    pub(super) cohort: u32,
+    pub(super) position: u32,
+}
+
+impl Budget {
+    pub(super) fn new(work: usize) -> Self {
+        Self(work)
+    }
+
+    /// Something was done; whether more may be.
+    pub(super) fn spend(&mut self, work: usize) -> bool {
+        self.0 = self.0.saturating_sub(work);
+        self.0 > 0
+    }
+
+    pub(super) fn is_spent(&self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl Found {
+    /// The encoded events a member wants; empty if none of them.
+    pub(super) fn events(&self, selection: Selection) -> &Bytes {
+        static NONE: Bytes = Bytes::new();
+        let wanted = selection.index();
+        let mut events = self.events.iter();
+        match events.find(|(selection, _)| usize::from(*selection) == wanted) {
+            Some((_, Events::Sealed(events))) => events,
+            _ => &NONE,
+        }
+    }
+
+    fn open(&mut self, selection: u8) -> &mut Vec<u8> {
+        let at = self.events.iter().position(|(known, _)| *known == selection).unwrap_or_else(|| {
+            self.events.push((selection, Events::Open(Vec::new())));
+            self.events.len() - 1
+        });
+        match &mut self.events[at].1 {
+            Events::Open(events) => events,
+            Events::Sealed(_) => unreachable!("events are sealed when reading is over"),
+        }
+    }
+
+    fn seal(&mut self) {
+        for (_, events) in &mut self.events {
+            if let Events::Open(open) = events {
+                *events = Events::Sealed(std::mem::take(open).into());
+            }
+        }
+    }
+}
+
+impl Pass {
+    pub(super) fn new(told: i64, is_behind: bool) -> Self {
+        Self {
+            told,
+            members: 0,
+            is_behind,
+            lost: None,
+            ranges: RangeMap::default(),
+            cohorts: Slab::new(),
+            batch: None,
+            found: Vec::new(),
+        }
+    }
+
+    /// Nothing is under way.
+    pub(super) fn is_idle(&self) -> bool {
+        self.batch.is_none()
+    }
+
+    /// The revision from which on it can tell a newcomer everything.
+    pub(super) fn reach(&self) -> i64 {
+        self.batch.as_ref().map_or(self.told, |batch| batch.limit)
+    }
+
+    /// The range of those who watch the same, if there are any.
+    pub(super) fn shared(&self, range: &WatchRange) -> Option<&Rc<WatchRange>> {
+        let cohort = self.ranges.get(range)?;
+        Some(&self.cohorts[cohort as usize].range)
+    }
+
+    /// A new member.
+    pub(super) fn join(&mut self, slot: u32, range: &mut Rc<WatchRange>, selection: Selection) -> Seat {
+        debug_assert!(self.is_idle() && self.lost.is_none(), "nobody joins a batch");
+        let number = match self.ranges.get(range) {
+            Some(known) => known,
+            None => {
+                let cohort =
+                    Cohort { range: Rc::clone(range), members: Vec::new(), selections: 0, found: NOTHING };
+                let new = number(self.cohorts.insert(cohort));
+                self.ranges.insert(range, new);
+                new
+            }
+        };
+        let cohort = &mut self.cohorts[number as usize];
+        if !Rc::ptr_eq(range, &cohort.range) {
+            *range = Rc::clone(&cohort.range); // one copy is enough
+        }
+        cohort.selections |= 1 << selection.index();
+        if cohort.members.capacity() == 0 {
+            cohort.members.reserve_exact(1); // most ranges are watched once
+        }
+        cohort.members.push(slot);
+        self.members += 1;
+        Seat { cohort: number, position: self::number(cohort.members.len() - 1) }
+    }
+
+    /// A member leaves; `moved` is told which others have another position now.
+    pub(super) fn leave(&mut self, seat: Seat, mut moved: impl FnMut(u32, u32)) {
+        let cohort = &mut self.cohorts[seat.cohort as usize];
+        let mut place = seat.position as usize;
+        // Those who have not been told yet stay before those who have.
+        if let Some(found) = self.found.get_mut(cohort.found as usize)
+            && place < found.left
+        {
+            found.left -= 1;
+            cohort.members.swap(place, found.left);
+            moved(cohort.members[place], number(place));
+            place = found.left;
+        }
+        cohort.members.swap_remove(place);
+        if let Some(other) = cohort.members.get(place) {
+            moved(*other, number(place));
+        }
+        self.members -= 1;
+        if cohort.members.is_empty() {
+            let cohort = self.cohorts.remove(seat.cohort as usize);
+            self.ranges.remove(&cohort.range);
+        }
+    }
+
+    /// Any member.
+    pub(super) fn any(&self) -> Option<u32> {
+        self.cohorts[self.ranges.any()? as usize].members.last().copied()
+    }
+
+    /// Begins to read what comes after `told`, up to `limit`.
+    pub(super) fn begin(&mut self, view: &View, limit: i64) {
+        let at = Revision { main: self.told, sub: i64::MAX };
+        self.batch = Some(Batch { view: view.clone(), limit, at, bytes: 0, to: None });
+    }
+
+    /// Reads on, until the batch has enough at the end of a revision, or the budget is spent.
+    pub(super) fn read(&mut self, budget: &mut Budget) -> Result<Reached> {
+        let Self { batch: Some(batch), ranges, cohorts, found, .. } = self else {
+            return Ok(Reached::Whole);
+        };
+        if batch.to.is_some() {
+            return Ok(Reached::Whole);
+        }
+        let view = batch.view.clone();
+        let reader = view.reader();
+        let mut to = Some(batch.limit);
+        reader.each_record_after(batch.at, |key, record| {
+            let main = key.revision.main;
+            if main > batch.limit {
+                return Ok(false);
+            }
+            let is_new = main > batch.at.main;
+            if is_new && (budget.is_spent() || batch.bytes >= limits::WATCH_STEP_BYTES) {
+                to = Some(main - 1); // whole revisions only
+                return Ok(false);
+            }
+            if budget.is_spent() {
+                to = None;
+                return Ok(false);
+            }
+            batch.at = key.revision;
+            let change = Change::read(key, record)?;
+            let mut matches = Matches { cohorts, found, change, reader: &reader, work: 1, bytes: 0 };
+            let mut result = Ok(());
+            ranges.each_group(change.key, |cohort| {
+                if result.is_ok() {
+                    result = matches.add(cohort);
+                }
+            });
+            batch.bytes += matches.bytes;
+            budget.spend(matches.work);
+            result.map(|()| true)
+        })?;
+        batch.to = to;
+        if to.is_none() {
+            return Ok(Reached::Part);
+        }
+        for found in found {
+            found.seal();
+            found.left = cohorts.get(found.cohort as usize).map_or(0, |cohort| cohort.members.len());
+        }
+        Ok(Reached::Whole)
+    }
+
+    /// The members that are next to be told of something, and of what. Whoever is told is to be taken off with
+    /// [`Pass::told_to`]; none when the batch is delivered.
+    pub(super) fn next_found(&mut self) -> Option<(&mut Found, &[u32])> {
+        while let Some(found) = self.found.last() {
+            if found.left > 0 {
+                break;
+            }
+            if let Some(cohort) = self.cohorts.get_mut(found.cohort as usize) {
+                cohort.found = NOTHING;
+            }
+            self.found.pop();
+        }
+        let found = self.found.last_mut()?;
+        let members = &self.cohorts[found.cohort as usize].members;
+        Some((found, members))
+    }
+
+    /// The revision that the header of a reply names.
+    pub(super) fn header_revision(&self) -> i64 {
+        self.batch.as_ref().map_or(self.told, |batch| batch.view.revision())
+    }
+
+    /// Everybody has been told of the batch.
+    pub(super) fn end(&mut self) {
+        debug_assert!(self.found.is_empty(), "all were told");
+        if let Some(to) = self.batch.take().and_then(|batch| batch.to) {
+            self.told = to;
+        }
+        self.found.shrink_to(limits::WATCH_STEP_WORK);
+    }
+
+    /// Lets go of a batch that nobody is to be told of.
+    pub(super) fn drop_batch(&mut self) {
+        self.batch = None;
+        for found in self.found.drain(..) {
+            if let Some(cohort) = self.cohorts.get_mut(found.cohort as usize) {
+                cohort.found = NOTHING;
+            }
+        }
+    }
+}
+
+impl Found {
+    /// The next member to tell.
+    pub(super) fn next(&mut self, members: &[u32]) -> Option<u32> {
+        self.left = self.left.checked_sub(1)?;
+        Some(members[self.left])
+    }
+}
+
+/// A change on its way to the cohorts that watch its key.
+struct Matches<'m, 'v> {
+    cohorts: &'m mut Slab<Cohort>,
+    found: &'m mut Vec<Found>,
+    change: Change<'v>,
+    reader: &'m Reader<'v>,
+    work: usize,
+    bytes: usize,
+}
+
+impl Matches<'_, '_> {
+    fn add(&mut self, number: u32) -> Result<()> {
+        let cohort = &mut self.cohorts[number as usize];
+        if cohort.found == NOTHING {
+            cohort.found = self::number(self.found.len());
+            let first = self.change.revision;
+            self.found.push(Found { cohort: number, first, changes: 0, events: SmallVec::new(), left: 0 });
+        }
+        let found = &mut self.found[cohort.found as usize];
+        found.changes += 1;
+        let mut longest = 0;
+        for selection in (0..8).filter(|selection| cohort.selections & (1 << selection) != 0) {
+            let events = found.open(selection);
+            let before = events.len();
+            self.change.encode(Selection::of_index(selection), self.reader, events)?;
+            longest = longest.max(events.len() - before);
+            self.work += 1 + (events.len() - before) / 1024;
+        }
+        self.bytes += longest * cohort.members.len();
+        Ok(())
+    }
+}
+
+/// Slots and places are fewer than `u32` has; see [`limits::WATCHERS_PER_CORE_MAX`].
+pub(super) fn number(at: usize) -> u32 {
+    u32::try_from(at).expect("fewer watchers than that")
+}

@@ -1,0 +1,228 @@
+//! How much work the hub of watches does: counted in its steps, each of which is bounded, or held against a smaller hub.
+
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
+
+use std::sync::Arc;
+use std::task::{Context, Waker};
+
+use revd::limits::{WATCH_ANSWERS_MAX, WATCH_STEP_WORK, WATCH_STREAM_BYTES};
+use revd::watch::{Content, Hub, HubLimits, StreamId};
+use revd_engine::db::DbOptions;
+use revd_engine::disk::SimDisk;
+use revd_engine::mvcc::Store;
+use revd_proto::etcdserverpb::WatchCreateRequest;
+
+struct Edge {
+    store: Store,
+    hub: Hub,
+}
+
+fn name(number: usize) -> Vec<u8> {
+    format!("/registry/{number:08}").into_bytes()
+}
+
+impl Edge {
+    fn new() -> Self {
+        let store = Store::open(Arc::new(SimDisk::new()), DbOptions::default()).unwrap();
+        Self { store, hub: Hub::new(HubLimits { fragment_bytes: 1 << 20 }) }
+    }
+
+    fn put(&mut self, key: &[u8], value: &[u8]) -> i64 {
+        let mut txn = self.store.begin();
+        txn.put(key, value, 0);
+        txn.commit();
+        self.store.revision()
+    }
+
+    fn create(&mut self, stream: StreamId, key: &[u8], end: &[u8], start_revision: i64) {
+        let (key, range_end) = (key.to_vec().into(), end.to_vec().into());
+        let request = WatchCreateRequest { key, range_end, start_revision, ..WatchCreateRequest::default() };
+        self.hub.create(stream, &request, &self.store.view());
+        if start_revision == 0 {
+            self.hub.take(stream).unwrap();
+        }
+    }
+
+    fn step(&mut self) -> bool {
+        self.hub.step(&self.store.view()).unwrap()
+    }
+
+    /// Steps until nothing is left to do, taking what there is; how many, and the events' replies.
+    fn settle(&mut self, streams: &[StreamId]) -> (usize, usize) {
+        let (mut steps, mut replies, mut quiet) = (0, 0, 0);
+        while quiet < 2 {
+            let more = self.step();
+            steps += 1;
+            let taken: Vec<Content> = streams
+                .iter()
+                .flat_map(|stream| std::iter::from_fn(|| self.hub.take(*stream)).collect::<Vec<_>>())
+                .map(|reply| reply.content)
+                .collect();
+            quiet = if more || !taken.is_empty() { 0 } else { quiet + 1 };
+            replies += taken.iter().filter(|content| matches!(content, Content::Events { .. })).count();
+        }
+        (steps, replies)
+    }
+}
+
+/// Issue 14, number 16: records were tested against every watcher of the stream.
+#[test]
+fn one_pass_reads_history_for_all_watchers_of_an_edge() {
+    const WATCHERS: usize = 20_000;
+    const RECORDS: usize = 5_000;
+    let mut edge = Edge::new();
+    for number in 0..RECORDS {
+        edge.put(&name(number), b"v");
+    }
+    let streams: Vec<StreamId> = (0..2).map(|_| edge.hub.open()).collect();
+    for number in 0..WATCHERS {
+        // Half of them watch one key, half a range of their own around it.
+        let (key, stream) = (name(number % RECORDS), streams[number % 2]);
+        let end =
+            if number % 4 < 2 { Vec::new() } else { [&key[..], &(number as u64).to_be_bytes()].concat() };
+        edge.create(stream, &key, &end, 1);
+    }
+    let (steps, told) = edge.settle(&streams);
+    assert_eq!(edge.hub.counts().lagging, 0);
+    assert_eq!(told, WATCHERS, "each was told of its key");
+    let work = 12 * (WATCHERS + RECORDS);
+    println!("{steps} steps of {WATCH_STEP_WORK} for {WATCHERS} watchers and {RECORDS} records");
+    assert!(steps < 10 + work / WATCH_STEP_WORK, "{steps} steps");
+}
+
+/// A stream without room waits alone.
+#[test]
+fn a_stream_that_is_not_read_holds_no_other_back() {
+    let mut edge = Edge::new();
+    for _ in 0..600 {
+        edge.put(b"/k", &[0; 10_000]);
+    }
+    let (stuck, read) = (edge.hub.open(), edge.hub.open());
+    for _ in 0..50 {
+        edge.create(stuck, b"/", b"0", 1);
+    }
+    edge.create(read, b"/", b"0", 1);
+    let (steps, _) = edge.settle(&[read]);
+    assert_eq!(edge.hub.counts().lagging, 50, "only those of the other");
+    assert!(steps < 3_000, "{steps} steps");
+    let held: usize = std::iter::from_fn(|| edge.hub.take(stuck))
+        .map(|reply| if let Content::Events { events, .. } = reply.content { events.len() } else { 0 })
+        .sum();
+    assert!(held < 2 * WATCH_STREAM_BYTES, "{held} bytes waited");
+    let (_, told) = edge.settle(&[read, stuck]);
+    assert_eq!((edge.hub.counts().lagging, told > 50), (0, true));
+}
+
+/// One event for very many live watchers takes steps, nobody hears of it twice, and progress comes behind it.
+#[test]
+fn an_event_for_many_watchers_takes_bounded_steps() {
+    const WATCHERS: usize = 40_000;
+    let mut edge = Edge::new();
+    let streams: Vec<StreamId> = (0..100).map(|_| edge.hub.open()).collect();
+    for number in 0..WATCHERS {
+        edge.create(streams[number % 100], b"/", b"0", 0);
+    }
+    let at = edge.put(b"/k", b"v");
+    assert!(edge.step(), "there is more to do");
+    let events = edge.hub.counts().events;
+    assert!(events > 0 && events <= WATCH_STEP_WORK as u64, "{events} in one step");
+    let view = edge.store.view();
+    edge.hub.request_progress(streams[0], &view);
+    // Some leave, and some come, in the middle.
+    for watch_id in 0..100 {
+        edge.hub.cancel(streams[1], watch_id * 4, &view);
+    }
+    edge.create(streams[2], b"/", b"0", at + 1);
+    let mut replies = Vec::new();
+    while edge.step() {}
+    while let Some(reply) = edge.hub.take(streams[0]) {
+        replies.push(reply);
+    }
+    let progress = replies.pop().unwrap();
+    assert_eq!((progress.watch_id, progress.revision, progress.content), (-1, at, Content::Progress));
+    let mut told: Vec<i64> = replies.iter().map(|reply| reply.watch_id).collect();
+    told.sort_unstable();
+    assert_eq!(told, (0..400).collect::<Vec<_>>());
+    let total = edge.hub.counts().events;
+    assert!((39_900..=40_000).contains(&total), "{total}: once each, but for those that were canceled first");
+    let next = edge.put(b"/k", b"v");
+    edge.settle(&streams);
+    assert_eq!(edge.hub.counts().events, total + 39_901, "at {next}");
+}
+
+/// Issue 14, number 17: a cancel waited for all history.
+#[test]
+fn a_watcher_is_canceled_while_it_reads_history() {
+    let mut edge = Edge::new();
+    for _ in 0..20_000 {
+        edge.put(b"/k", &[0; 1_000]);
+    }
+    let stream = edge.hub.open();
+    edge.create(stream, b"/k", b"", 1);
+    edge.step();
+    assert_eq!(edge.hub.counts().lagging, 1, "20 MB take more than a step, and more room");
+    let view = edge.store.view();
+    edge.hub.cancel(stream, 0, &view);
+    let replies: Vec<_> = std::iter::from_fn(|| edge.hub.take(stream)).collect();
+    assert_eq!(replies.last().unwrap().content, Content::Canceled);
+    assert_eq!(edge.settle(&[stream]).1, 0, "nothing comes behind it");
+}
+
+/// Issue 14, number 15: each request for progress looked at every watcher of its stream.
+#[test]
+fn a_request_for_progress_costs_the_same_however_many_watch() {
+    let time = |watchers: usize| {
+        let mut edge = Edge::new();
+        let stream = edge.hub.open();
+        for number in 0..watchers {
+            edge.create(stream, &name(number), b"", if number == 7 { 1_000_000 } else { 0 });
+        }
+        while edge.hub.take(stream).is_some() {}
+        let view = edge.store.view();
+        let times = (0..5).map(|_| {
+            #[expect(clippy::disallowed_methods, reason = "held against a smaller hub")]
+            let start = std::time::Instant::now();
+            (0..4_000).for_each(|_| edge.hub.request_progress(stream, &view));
+            start.elapsed()
+        });
+        let fastest = times.min().unwrap();
+        assert!(edge.hub.take(stream).is_none(), "one watcher has not begun");
+        fastest
+    };
+    let (few, many) = (time(50), time(50_000));
+    println!("4,000 requests: {few:?} with 50 watchers, {many:?} with 50,000");
+    assert!(many < few * 100, "{few:?}, then {many:?}");
+}
+
+/// Answers are bounded too: with many that wait, no request is read.
+#[test]
+fn requests_are_not_read_while_their_answers_wait() {
+    let mut edge = Edge::new();
+    let stream = edge.hub.open();
+    let view = edge.store.view();
+    edge.create(stream, b"/", b"0", 0);
+    for _ in 0..WATCH_ANSWERS_MAX {
+        assert!(edge.hub.takes_requests(stream));
+        edge.hub.request_progress(stream, &view);
+    }
+    assert!(!edge.hub.takes_requests(stream));
+    assert!(edge.hub.has_replies(stream, &Context::from_waker(Waker::noop())));
+    edge.hub.take(stream).unwrap();
+    assert!(edge.hub.takes_requests(stream));
+}
+
+/// The end of a call with many watchers takes steps.
+#[test]
+fn a_stream_of_many_watchers_is_closed_in_steps() {
+    let mut edge = Edge::new();
+    let (stream, other) = (edge.hub.open(), edge.hub.open());
+    for number in 0..20_000 {
+        edge.create(stream, &name(number), b"", if number % 2 == 0 { 0 } else { 1 });
+    }
+    edge.create(other, b"/", b"0", 0);
+    edge.hub.close(stream);
+    assert!(edge.hub.counts().watchers > 10_000, "a part of them is gone");
+    edge.put(&name(19_998), b"v");
+    assert_eq!(edge.settle(&[other]).1, 1);
+    assert_eq!((edge.hub.counts().watchers, edge.hub.counts().streams), (1, 1));
+}
