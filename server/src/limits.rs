@@ -113,6 +113,12 @@ pub const PROGRESS_TICKS: u64 = 10;
 
 /// Connections of one core.
 pub const CONNECTIONS_PER_CORE_MAX: usize = 20_000;
+/// Open files kept from clients for the member itself: the log's segments and its directory, the tree, the reserve ...
+pub const FILES_RESERVED: u64 = 32;
+/// ... and for each core: its rings, what wakes it, and connections that are accepted to be closed.
+pub const FILES_PER_CORE: u64 = 8;
+/// How often it is said that connections are refused.
+pub const REFUSED_INTERVAL: Duration = Duration::from_secs(10);
 /// HTTP/2 streams a connection may have open, unless `--max-concurrent-streams` says less.
 pub const STREAMS_PER_CONNECTION_MAX: u32 = 10_000;
 /// Bytes of a request's headers: one that has more is refused ...

@@ -243,6 +243,11 @@ impl Api {
         &self.watches
     }
 
+    /// A bound was reached by somebody who is not served for it.
+    pub fn count_bound(&self, bound: Bound) {
+        self.counters.bounds.reached(bound);
+    }
+
     /// The newest revision this member has applied.
     #[must_use]
     pub fn revision(&self) -> i64 {

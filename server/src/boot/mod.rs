@@ -33,6 +33,7 @@ use crate::limits;
 use crate::memory;
 use crate::net::ListenConfig;
 use crate::net::listen::wait_until_free;
+use crate::net::places::Places;
 use crate::observe::counters::Counters;
 use crate::observe::log;
 use crate::raft::status::NodeStatus;
@@ -61,6 +62,12 @@ struct Latches {
     stop: Latch,
 }
 
+/// What all cores see.
+struct Shared<'r> {
+    status: &'r Arc<NodeStatus>,
+    places: Arc<Places>,
+}
+
 /// Runs a member until it is asked to stop; returns the signal that asked.
 ///
 /// # Errors
@@ -70,7 +77,7 @@ pub fn run(config: &Config) -> anyhow::Result<i32> {
     let cpus = runtime::allowed_cpus()?;
     let cores = config.cores.unwrap_or(cpus.len());
     runtime::check()?;
-    runtime::raise_file_limit();
+    let places = Places::new(runtime::connections_max(cores, cores * config.client_addresses.len())?);
     for address in &config.client_addresses {
         wait_until_free(*address).with_context(|| {
             format!(
@@ -87,7 +94,7 @@ pub fn run(config: &Config) -> anyhow::Result<i32> {
     let published = Published::of(config, &member);
     let applied = member.machine.store().applied().index;
     let status = Arc::new(NodeStatus::default());
-    let seeds = wire(config, member, &roles, &latches, &status);
+    let seeds = wire(config, member, &roles, &latches, Shared { status: &status, places });
     let (listening, listeners) = mpsc::channel();
     let running: Vec<_> = roles
         .iter()
@@ -148,7 +155,7 @@ fn wire(
     member: Member,
     roles: &[Roles],
     latches: &Latches,
-    status: &Arc<NodeStatus>,
+    Shared { status, places }: Shared<'_>,
 ) -> Vec<CoreSeeds> {
     let mut seeds: Vec<CoreSeeds> = roles.iter().map(|_| CoreSeeds::default()).collect();
     let Member { identity, origin, mut machine, node, wal, reserve, lock: _ } = member;
@@ -174,6 +181,7 @@ fn wire(
         message_bytes_max: config.request_bytes_max.saturating_add(limits::GRPC_OVERHEAD_BYTES),
         streams_max: config.streams_max.min(limits::STREAMS_PER_CONNECTION_MAX),
         keepalive: config.keepalive,
+        places,
     };
     let (mut from_edges, mut to_edges) = (Vec::new(), Vec::new());
     for (roles, seeds) in roles.iter().zip(&mut seeds) {

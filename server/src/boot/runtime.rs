@@ -1,6 +1,6 @@
 //! Whether this machine lets us run at all, and what to do if not.
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use glommio::{LocalExecutorBuilder, Placement};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
@@ -44,11 +44,27 @@ fn raise_memory_lock_limit() -> anyhow::Result<()> {
     })
 }
 
-/// Lets this process open as many files as it may: each connection is one.
-pub fn raise_file_limit() {
+/// Lets this process open as many files as it may: each connection is one. How many connections that leaves room for, beside
+/// what `cores` cores and `listeners` sockets need, and what is kept for the log and the tree.
+///
+/// # Errors
+/// When there is no room for a client.
+pub fn connections_max(cores: usize, listeners: usize) -> anyhow::Result<usize> {
     let limit = getrlimit(Resource::Nofile);
     // If this fails, fewer connections are accepted; nothing else depends on it.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
+    let Some(files_max) = getrlimit(Resource::Nofile).current else { return Ok(usize::MAX) };
+    let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count) as u64;
+    let of_cores = limits::FILES_PER_CORE * cores as u64 + listeners as u64;
+    let left = files_max.saturating_sub(open + limits::FILES_RESERVED + of_cores);
+    if left == 0 {
+        bail!(
+            "this process may open {files_max} files, the member itself needs {}, which leaves none for clients: allow more \
+             (`ulimit -n`, LimitNOFILE= in systemd, --ulimit nofile= in docker)",
+            open + limits::FILES_RESERVED + of_cores
+        );
+    }
+    Ok(usize::try_from(left).unwrap_or(usize::MAX))
 }
 
 /// The CPUs this process may run on.

@@ -4,13 +4,18 @@ use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{FromRawFd as _, IntoRawFd as _, OwnedFd};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 
 use glommio::net::TcpListener;
 use rustix::net::{AddressFamily, SocketType, sockopt};
+use serde_json::json;
 
 use crate::limits;
 use crate::net::connection::{self, Shared};
+use crate::net::places::Places;
+use crate::observe::bounds::Bound;
+use crate::observe::log;
 use crate::xcore::gate::Gate;
 
 /// Connections the kernel holds until they are accepted.
@@ -69,14 +74,39 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 }
 
 /// Accepts connections for as long as it is not dropped.
-pub(super) async fn accept(listener: TcpListener, shared: Rc<Shared>, gate: Gate) {
+pub(super) async fn accept(listener: TcpListener, shared: Rc<Shared>, gate: Gate, places: Arc<Places>) {
+    let mut told = None;
     loop {
         let Ok(stream) = listener.accept().await else {
             glommio::timer::sleep(RETRY).await;
             continue;
         };
-        // A core that has too many connections closes new ones at once: clients try another member.
-        let Some(pass) = gate.enter(limits::CONNECTIONS_PER_CORE_MAX) else { continue };
-        glommio::spawn_local(connection::serve(stream, Rc::clone(&shared), pass)).detach();
+        // A member that has too many connections closes new ones at once: clients try another member.
+        let (pass, place) = (gate.enter(limits::CONNECTIONS_PER_CORE_MAX), places.take());
+        let (Some(pass), Some(place)) = (pass, place) else {
+            drop(stream);
+            shared.api.count_bound(Bound::Connections);
+            tell_refused(&mut told, shared.clock.milliseconds(), &places);
+            continue;
+        };
+        let serving = connection::serve(stream, Rc::clone(&shared), pass);
+        glommio::spawn_local(async move {
+            serving.await;
+            drop(place);
+        })
+        .detach();
     }
+}
+
+/// Now and then.
+fn tell_refused(told: &mut Option<u64>, now: u64, places: &Places) {
+    let interval = u64::try_from(limits::REFUSED_INTERVAL.as_millis()).unwrap_or(u64::MAX);
+    if told.is_some_and(|told| now.saturating_sub(told) < interval) {
+        return;
+    }
+    *told = Some(now);
+    log::warn(
+        "new connections are closed: there are as many as there may be",
+        json!({"connections-max": places.max(), "connections-per-core-max": limits::CONNECTIONS_PER_CORE_MAX}),
+    );
 }

@@ -15,6 +15,7 @@ mod http2;
 mod keepalive;
 pub mod listen;
 mod messages;
+pub mod places;
 mod reply;
 mod socket;
 mod wakers;
@@ -23,6 +24,7 @@ use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use crate::api::Api;
 use crate::clock::Ticker;
@@ -30,6 +32,7 @@ use crate::config::Keepalive;
 use crate::limits;
 use crate::net::connection::{READ_BYTES, Shared};
 use crate::net::messages::{MessageLimits, RequestBytes};
+use crate::net::places::Places;
 use crate::xcore::gate::Gate;
 use crate::xcore::latch::Latch;
 
@@ -44,6 +47,8 @@ pub struct ListenConfig {
     pub streams_max: u32,
     /// How pings are dealt with.
     pub keepalive: Keepalive,
+    /// How many may be connected, to all cores.
+    pub places: Arc<Places>,
 }
 
 /// Serves this core's share of the clients until asked to stop; then open calls have a little time to finish. Calls
@@ -81,7 +86,13 @@ pub async fn serve(
     let mut accepting = Vec::new();
     for address in config.addresses {
         let listener = listen::bind(address)?;
-        accepting.push(glommio::spawn_local(listen::accept(listener, Rc::clone(&shared), gate.clone())));
+        let places = Arc::clone(&config.places);
+        accepting.push(glommio::spawn_local(listen::accept(
+            listener,
+            Rc::clone(&shared),
+            gate.clone(),
+            places,
+        )));
     }
     listening();
     stop.wait().await;

@@ -7,17 +7,20 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub enum Bound {
     /// `PROPOSALS`: commands of an edge on their way through the log.
     Proposals,
+    /// `CONNECTIONS_PER_CORE_MAX`, or the process's limit of open files less `FILES_RESERVED` and `FILES_PER_CORE`.
+    Connections,
 }
 
 impl Bound {
     /// Every bound, in the order of their declaration.
-    pub const ALL: [Self; 1] = [Self::Proposals];
+    pub const ALL: [Self; 2] = [Self::Proposals, Self::Connections];
 
     /// The name of its metric, with its label.
     #[must_use]
     pub fn metric(self) -> &'static str {
         match self {
             Self::Proposals => "revd_limit_reached_total{limit=\"proposals\"}",
+            Self::Connections => "revd_limit_reached_total{limit=\"connections\"}",
         }
     }
 }

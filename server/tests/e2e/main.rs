@@ -17,6 +17,7 @@ mod draining;
 mod etcd_client;
 mod etcdctl;
 mod etcdctl_watch;
+mod few_files;
 mod format;
 mod full_disk;
 mod go_client;

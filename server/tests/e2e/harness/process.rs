@@ -100,6 +100,15 @@ impl Server {
         server
     }
 
+    /// revd that may open so many files.
+    pub fn revd_with_files(files: u32, data_dir: &Path, flags: &[&str]) -> Self {
+        let mut command = Command::new("prlimit");
+        command.arg(format!("--nofile={files}:{files}")).arg(env!("CARGO_BIN_EXE_revd"));
+        let mut server = Self::spawn_as(command, free_address(), data_dir, flags);
+        server.wait_until_ready();
+        server
+    }
+
     /// revd, not waited for.
     pub fn spawn_revd(address: SocketAddr, data_dir: &Path, flags: &[&str]) -> Self {
         Self::spawn_as(Command::new(env!("CARGO_BIN_EXE_revd")), address, data_dir, flags)
