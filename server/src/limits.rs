@@ -9,11 +9,22 @@ pub struct ProposalLimits {
     pub inflight_max: usize,
     /// Payload bytes of those commands.
     pub inflight_bytes_max: usize,
+    /// Keepalives without an outcome, beside those; a stream that has another one waits.
+    pub keepalives_max: usize,
+    /// Alarms being raised or cleared, beside those.
+    pub alarms_max: usize,
+    /// What the member has to do by itself, beside those.
+    pub chores_max: usize,
 }
 
 /// What one edge may have on its way through the log. etcd refuses at 5000 unapplied entries.
-pub const PROPOSALS: ProposalLimits =
-    ProposalLimits { inflight_max: 20_000, inflight_bytes_max: 256 * 1024 * 1024 };
+pub const PROPOSALS: ProposalLimits = ProposalLimits {
+    inflight_max: 20_000,
+    inflight_bytes_max: 256 * 1024 * 1024,
+    keepalives_max: 100_000,
+    alarms_max: 100,
+    chores_max: 100,
+};
 /// How often an edge looks for calls that have waited too long ...
 pub const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
 /// ... and after how many looks a call is given up: 7 s, as etcd (5 s and two election timeouts).
@@ -66,6 +77,15 @@ pub const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 pub const GRPC_OVERHEAD_BYTES: usize = 512 * 1024;
 /// Nested transactions: more is refused before it is decoded. No valid request is deeper than `--max-txn-ops`.
 pub const TXN_DEPTH_MAX: usize = 512;
+/// A command that visits more keys than this is carried out beside the state core, which goes on meanwhile with what does
+/// not need the keys.
+pub const KEYS_PER_COMMAND: u64 = 500;
+/// A core that is never done looks for new input at least this often.
+pub const POLL_INTERVAL: Duration = Duration::from_millis(1);
+/// Microseconds after which the state core lets others of its core go on.
+pub const APPLY_MICROSECONDS: u64 = 1_000;
+/// Orders about leases that the state core carries out before it looks at the log again.
+pub const ORDERS_PER_TURN: usize = 1_000;
 /// Keys a range handles before it lets other requests of its core go on.
 pub const RANGE_KEYS_PER_TURN: usize = 2_000;
 /// Bytes of a reply's chunk.
@@ -79,8 +99,16 @@ pub const STREAM_KEYS_FIRST: usize = 10;
 /// Keys in any chunk of a range stream: one is walked without letting others of the core go on.
 pub const STREAM_KEYS_MAX: usize = 10_000;
 
-/// Leases revoked by one command.
-pub const LEASES_PER_REVOKE: usize = 10_000;
+/// Leases revoked by one command ...
+pub const LEASES_PER_REVOKE: usize = 1_000;
+/// ... and their keys, unless the first lease has more.
+pub const KEYS_PER_REVOKE: usize = 1_000;
+/// Leases looked at, to find those that are due or have to be noted, before others get their turn.
+pub const LEASES_PER_LOOK: usize = 2_000;
+/// Before an edge says that it has passed keepalives on, it waits this long, twice, for what lies in its sockets ...
+pub const HEARING_INTERVAL: Duration = Duration::from_millis(1);
+/// ... and so often again for streams with more of them than they may have under way; then it waits no more.
+pub const HEARING_WAITS_MAX: usize = 500;
 /// How often the leader looks for leases that are due.
 pub const LEASE_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// How often it is noted in the log what leases of a longer time have left; etcd's interval.
@@ -88,7 +116,7 @@ pub const LEASE_NOTE_INTERVAL: Duration = Duration::from_secs(300);
 /// Notes in one command, as in etcd.
 pub const LEASE_NOTES_MAX: usize = 1000;
 /// Keepalives of one stream that are on their way at a time.
-pub const KEEPALIVES_PER_STREAM: usize = 64;
+pub const KEEPALIVES_PER_STREAM: usize = 1_000;
 
 /// Watchers of one core.
 pub const WATCHERS_PER_CORE_MAX: usize = 10_000_000;

@@ -20,10 +20,11 @@ use crate::api::header::put_header;
 use crate::api::{Api, decoded};
 use crate::apply::command::Kind;
 use crate::apply::gates;
-use crate::apply::lessor::{Due, NOTE_FIRST};
+use crate::apply::lease_reports::{Due, Left};
+use crate::apply::lessor::{LOOK_AGAIN, NOTE_FIRST};
 use crate::error::Error;
 use crate::limits;
-use crate::raft::propose::Proposal;
+use crate::raft::propose::{KeepaliveStream, Proposal};
 use crate::wire::put_number;
 
 /// Protobuf tags of `LeaseKeepAliveResponse`.
@@ -59,8 +60,25 @@ impl LeaseIds {
     }
 }
 
-/// A keepalive on its way: the lease, the revision when it came, and its outcome.
-type Renewal = (i64, i64, Proposal);
+/// A keepalive on its way.
+struct Renewal {
+    lease: i64,
+    /// The revision when it came.
+    revision: i64,
+    /// What is proposed for it: the keepalive itself, or the note that has to be taken back first.
+    kind: Kind,
+    /// None before there is room for it.
+    proposal: Option<Proposal>,
+}
+
+/// Whether something is left to do at once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum More {
+    /// No.
+    No,
+    /// Whoever did this should look again.
+    Perhaps,
+}
 
 impl Api {
     /// A new lease; the id is chosen here if the client does not, and the time is not below the shortest.
@@ -93,53 +111,85 @@ impl Api {
         self.propose(Kind::LeaseLeases, Bytes::new()).await
     }
 
-    /// Keeps leases alive, in the order they are named; several may be on their way.
+    /// Keeps leases alive, in the order they are named; several may be on their way. Whatever has no room waits for it: a
+    /// client does not hear of it.
     pub(super) async fn lease_keep_alive(
         &self,
         mut requests: Box<dyn Requests>,
         replies: &Replies,
     ) -> Result<(), Status> {
+        let mut stream = KeepaliveStream::new(&self.proposals);
         let mut renewals: VecDeque<Renewal> = VecDeque::new();
         let mut more_requests = true;
         while more_requests || !renewals.is_empty() {
             let turn = std::future::poll_fn(|context| {
+                // The first may have to be noted; the last may have come when there was no room.
+                let [first, last] = [renewals.front(), renewals.back()]
+                    .map(|renewal| renewal.is_some_and(|renewal| renewal.proposal.is_none()));
+                let is_full = first || last || renewals.len() >= limits::KEEPALIVES_PER_STREAM;
+                stream.hold_back(is_full);
+                if (first || last) && stream.poll_slot(context).is_ready() {
+                    return Poll::Ready(Turn::Room { first });
+                }
                 if more_requests
-                    && renewals.len() < limits::KEEPALIVES_PER_STREAM
+                    && !is_full
                     && let Poll::Ready(request) = requests.poll_next(context)
                 {
                     return Poll::Ready(Turn::Request(request));
                 }
-                match renewals.front_mut().map(|(.., proposal)| Pin::new(proposal).poll(context)) {
-                    Some(Poll::Ready(outcome)) => {
-                        Poll::Ready(Turn::Renewed(outcome.and_then(|it| it.result)))
-                    }
-                    _ => Poll::Pending,
+                match renewals.front_mut().and_then(|renewal| renewal.proposal.as_mut()) {
+                    Some(proposal) => Pin::new(proposal)
+                        .poll(context)
+                        .map(|outcome| Turn::Outcome(outcome.and_then(|it| it.result))),
+                    None => Poll::Pending,
                 }
             });
             match turn.await {
                 Turn::Request(None) => more_requests = false,
                 Turn::Request(Some(message)) => {
-                    let id = decoded(LeaseKeepAliveRequest::decode(message?))?.id;
+                    let lease = decoded(LeaseKeepAliveRequest::decode(message?))?.id;
                     // The header says what was before: a lease that is found gone was not alive at a later revision.
-                    renewals.push_back((id, self.revision(), self.keep_alive(id)?));
+                    let revision = self.revision();
+                    let mut renewal = Renewal { lease, revision, kind: Kind::LeaseKeepAlive, proposal: None };
+                    self.begin_renewal(&mut renewal)?;
+                    renewals.push_back(renewal);
                 }
-                Turn::Renewed(outcome) => {
-                    let Some((id, revision, _)) = renewals.pop_front() else { continue };
+                Turn::Room { first } => {
+                    let waiting = if first { renewals.front_mut() } else { renewals.back_mut() };
+                    waiting.map_or(Ok(()), |renewal| self.begin_renewal(renewal))?;
+                }
+                Turn::Outcome(outcome) => {
+                    let Some(renewal) = renewals.front_mut() else { continue };
                     let outcome = outcome?;
-                    if outcome == NOTE_FIRST {
-                        self.note_left(&[LeaseCheckpoint { id, remaining_ttl: 0 }]).await?;
-                        renewals.push_front((id, revision, self.keep_alive(id)?));
-                    } else if !replies.send(self.kept_alive(id, revision, outcome)).await {
-                        return Ok(());
+                    if renewal.kind == Kind::LeaseKeepAlive && outcome != NOTE_FIRST {
+                        let reply = self.kept_alive(renewal.lease, renewal.revision, outcome);
+                        renewals.pop_front();
+                        if !replies.send(reply).await {
+                            return Ok(());
+                        }
+                        continue;
                     }
+                    let is_noted = renewal.kind == Kind::LeaseNote;
+                    renewal.kind = if is_noted { Kind::LeaseKeepAlive } else { Kind::LeaseNote };
+                    self.begin_renewal(renewal)?;
                 }
             }
         }
         Ok(())
     }
 
-    fn keep_alive(&self, id: i64) -> Result<Proposal, Error> {
-        self.proposals.submit(Kind::LeaseKeepAlive, Bytes::copy_from_slice(&id.to_le_bytes()), false)
+    /// Proposes what a renewal needs next, if there is room for it now. However long the answer takes, it is waited for: the
+    /// end of a lease is one too.
+    fn begin_renewal(&self, renewal: &mut Renewal) -> Result<(), Error> {
+        let payload = match renewal.kind {
+            Kind::LeaseNote => note(&[LeaseCheckpoint { id: renewal.lease, remaining_ttl: 0 }]),
+            _ => Bytes::copy_from_slice(&renewal.lease.to_le_bytes()),
+        };
+        renewal.proposal = match self.begin(renewal.kind, payload, true) {
+            Err(Error::TooManyRequests) => None,
+            begun => Some(begun?),
+        };
+        Ok(())
     }
 
     fn kept_alive(&self, id: i64, revision: i64, mut outcome: Bytes) -> Message {
@@ -150,20 +200,31 @@ impl Api {
         smallvec![response.into()]
     }
 
-    /// Revokes leases that are due; how many. For one edge of the leader, at a steady pace.
+    /// Revokes leases that are due. For one edge of the leader, at a steady pace.
     ///
     /// # Errors
     /// As the call of a client.
-    pub async fn revoke_due(&self) -> Result<usize, Error> {
+    pub async fn revoke_due(&self) -> Result<More, Error> {
         if self.status.leases.load() == 0 {
-            return Ok(0);
+            return Ok(More::No);
         }
-        let due = self.order(Kind::LeaseDue).await?;
-        let count = Due::decode(due.clone())?.leases.len();
-        if count > 0 {
-            self.propose(Kind::LeaseExpire, due).await?;
+        let due = self.order(Kind::LeaseDue, Bytes::new()).await?;
+        if due == LOOK_AGAIN {
+            return Ok(More::Perhaps);
         }
-        Ok(count)
+        if Due::decode(due.clone())?.leases.is_empty() {
+            return Ok(More::No);
+        }
+        self.submit(Kind::LeaseExpire, due, true).await?;
+        Ok(More::Perhaps)
+    }
+
+    /// Says that this edge has passed on the keepalives that had come when it was asked.
+    pub fn heard(&self, question: u64) {
+        if let Ok(said) = self.begin(Kind::LeaseHeard, Bytes::copy_from_slice(&question.to_le_bytes()), true)
+        {
+            said.detach();
+        }
     }
 
     /// Notes in the log what long leases have left, so that a restart does not begin their time anew.
@@ -174,28 +235,38 @@ impl Api {
         if self.status.leases.load() == 0 {
             return Ok(());
         }
-        let left = decoded(LeaseCheckpointRequest::decode(self.order(Kind::LeaseLeft).await?))?;
-        for notes in left.checkpoints.chunks(limits::LEASE_NOTES_MAX) {
-            self.note_left(notes).await?;
+        let mut from = i64::MIN;
+        loop {
+            let from_bytes = Bytes::copy_from_slice(&from.to_le_bytes());
+            let Left { notes, next } = Left::decode(self.order(Kind::LeaseLeft, from_bytes).await?)?;
+            if !notes.checkpoints.is_empty() {
+                self.submit(Kind::LeaseNote, note(&notes.checkpoints), true).await?;
+            }
+            let Some(next) = next else { return Ok(()) };
+            from = next;
         }
-        Ok(())
     }
 
-    async fn note_left(&self, notes: &[LeaseCheckpoint]) -> Result<(), Error> {
-        let request = LeaseCheckpointRequest { checkpoints: notes.to_vec() };
-        self.propose(Kind::LeaseNote, request.encode_to_vec().into()).await.map(drop)
+    /// An order to this member alone; the outcome's body.
+    async fn order(&self, kind: Kind, payload: Bytes) -> Result<Bytes, Error> {
+        self.begin(kind, payload, true)?.await?.result
     }
+}
 
-    /// An order to this member alone that needs no more words; the outcome's body.
-    async fn order(&self, kind: Kind) -> Result<Bytes, Error> {
-        self.proposals.submit(kind, Bytes::new(), false)?.await?.result
-    }
+/// A note of what leases have left, for the log.
+fn note(checkpoints: &[LeaseCheckpoint]) -> Bytes {
+    LeaseCheckpointRequest { checkpoints: checkpoints.to_vec() }.encode_to_vec().into()
 }
 
 /// What a keepalive stream waits for.
 enum Turn {
+    /// There is room for the first renewal, or the last.
+    Room {
+        first: bool,
+    },
     Request(Option<Result<Bytes, Status>>),
-    Renewed(Result<Bytes, Error>),
+    /// Of the first renewal.
+    Outcome(Result<Bytes, Error>),
 }
 
 #[cfg(test)]

@@ -33,6 +33,7 @@ use tonic::Status;
 use crate::api::call::{Message, Metadata, Replies, Requests, StreamingCall, only};
 use crate::api::header::{Identity, with_header};
 use crate::api::lease::LeaseIds;
+pub use crate::api::lease::More;
 use crate::api::method::{Method, Streaming, Unary};
 use crate::api::validate::RequestLimits;
 pub use crate::api::watch::Watches;
@@ -43,7 +44,7 @@ use crate::limits as bounds;
 use crate::observe::bounds::Bound;
 use crate::observe::counters::Counters;
 use crate::observe::turns::Turns;
-use crate::raft::propose::Proposals;
+use crate::raft::propose::{Proposal, Proposals};
 use crate::raft::status::NodeStatus;
 use crate::read::budget::ReplyBudget;
 use crate::read::view_slot::ViewSlot;
@@ -289,12 +290,20 @@ impl Api {
 
     async fn submit(&self, kind: Kind, message: Bytes, patient: bool) -> Result<Message, Error> {
         validate::proposal_size(message.len(), self.limits)?;
+        let outcome = self.begin(kind, message, patient)?.await?;
+        Ok(self.reply(outcome.revision, vec![outcome.result?]))
+    }
+
+    /// Hands a command on, if there is room.
+    fn begin(&self, kind: Kind, message: Bytes, patient: bool) -> Result<Proposal, Error> {
         let submitted = self.proposals.submit(kind, message, patient);
         if submitted.as_ref().is_err_and(|error| *error == Error::TooManyRequests) {
-            self.counters.bounds.reached(Bound::Proposals);
+            self.counters.bounds.reached(match kind {
+                Kind::LeaseKeepAlive | Kind::LeaseNote => Bound::Keepalives,
+                _ => Bound::Proposals,
+            });
         }
-        let outcome = submitted?.await?;
-        Ok(self.reply(outcome.revision, vec![outcome.result?]))
+        submitted
     }
 
     fn check_leader(&self, metadata: Metadata) -> Result<(), Error> {

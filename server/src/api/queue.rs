@@ -64,7 +64,9 @@ impl Drop for Waiting {
         let Some(place) = self.place.take() else { return };
         let resign = resignation(place.key, place.revision).encode_to_vec().into();
         // Nobody waits for the outcome. If it is not accepted the lease's end removes the key.
-        drop(self.api.proposals.submit(Kind::Txn, resign, false));
+        if let Ok(proposal) = self.api.begin(Kind::Txn, resign, false) {
+            proposal.detach();
+        }
     }
 }
 

@@ -37,7 +37,7 @@ pub enum Kind {
     LeaseGrant = 6,
     /// `etcdserverpb.LeaseRevokeRequest`
     LeaseRevoke = 7,
-    /// Leases that are due; see `lessor::Due`.
+    /// Leases that are due; see `lease_reports::Due`.
     LeaseExpire = 8,
     /// `etcdserverpb.LeaseCheckpointRequest`: what leases have left.
     LeaseNote = 9,
@@ -57,6 +57,8 @@ pub enum Kind {
     LeaseDue = 132,
     /// What have leases left?
     LeaseLeft = 133,
+    /// An edge has passed on every keepalive that had come when it was asked; the number of the question, u64 little-endian.
+    LeaseHeard = 134,
 }
 
 impl Kind {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use bytes::{Buf as _, BufMut as _, Bytes};
+use bytes::{Buf as _, Bytes};
 use prost::Message as _;
 use revd_proto::etcdserverpb::{
     LeaseCheckpoint, LeaseCheckpointRequest, LeaseGrantRequest, LeaseGrantResponse, LeaseLeasesResponse,
@@ -11,23 +11,45 @@ use revd_proto::etcdserverpb::{
 
 use crate::apply::command::{Command, CommandId, Kind};
 use crate::apply::decoded;
+use crate::apply::lease_reports::{Due, Left};
 use crate::apply::outcome::{Effect, Outcome};
 use crate::apply::state::State;
 use crate::error::Error;
-use crate::lease::{Deadlines, Renewal};
+use crate::lease::{Deadlines, Look, Renewal};
 use crate::limits;
 
 /// The body of a keepalive's outcome: the seconds the lease has now; nothing if it has to be noted first that a keepalive
 /// came.
 pub const NOTE_FIRST: Bytes = Bytes::new();
+/// The body of the outcome of a look for leases that are due, if there is more to look at.
+pub const LOOK_AGAIN: Bytes = Bytes::new();
 
-/// Leader's view.
+/// Leader's view. Who is asked about keepalives that may be on their way are the edges.
 #[derive(Debug, Default)]
-pub(super) struct Lessor {
+pub struct Lessor {
     deadlines: Deadlines,
-    /// Keepalives that wait until their lease, which is due, is revoked.
+    /// Keepalives that wait until their lease, which is over, is revoked.
     waiting: BTreeMap<i64, Vec<CommandId>>,
     counts: LeaseCounts,
+    /// Edges that pass keepalives on.
+    edges: usize,
+    /// Questions to the edges so far.
+    questions: u64,
+    hearing: Option<Hearing>,
+    /// Leases that were revoked while this stood in for another; see [`Lessor::stand_in`].
+    ended: Option<Vec<i64>>,
+}
+
+/// The time of some leases has passed. Before it is decided that they are over, every edge passes on the keepalives it has:
+/// those that came in time are among them, whatever they waited for.
+#[derive(Debug)]
+struct Hearing {
+    question: u64,
+    began: u64,
+    /// Edges that have not answered.
+    missing: usize,
+    /// Who wants to know which leases are over.
+    asker: CommandId,
 }
 
 /// What has happened to leases since the start of the process.
@@ -43,54 +65,59 @@ pub struct LeaseCounts {
     pub expired: u64,
 }
 
-/// Leases that are due, and the term they were due in: body of an outcome, and then payload of a command.
-///
-/// ```text
-///  0  u64  term
-///  8  i64  lease, as often as there are any; all little-endian
-/// ```
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Due {
-    /// The leader's term.
-    pub term: u64,
-    /// Lease ids.
-    pub leases: Vec<i64>,
-}
-
-impl Due {
-    fn encode(&self) -> Bytes {
-        let mut out = Vec::with_capacity(8 + 8 * self.leases.len());
-        out.put_u64_le(self.term);
-        self.leases.iter().for_each(|id| out.put_i64_le(*id));
-        out.into()
-    }
-
-    /// Reads what `encode` wrote.
-    ///
-    /// # Errors
-    /// When it is cut short.
-    pub fn decode(mut bytes: Bytes) -> Result<Self, Error> {
-        if !bytes.len().is_multiple_of(8) || bytes.is_empty() {
-            return Err(Error::Malformed(format!("{} bytes of due leases", bytes.len())));
-        }
-        let term = bytes.get_u64_le();
-        let mut leases = Vec::with_capacity(bytes.len() / 8);
-        while bytes.has_remaining() {
-            leases.push(bytes.get_i64_le());
-        }
-        Ok(Self { term, leases })
-    }
-}
-
 impl Lessor {
-    /// This member leads in `term`, or does not lead. A new leader gives every lease `extension` more.
-    pub(super) fn set_term(&mut self, term: Option<u64>, state: &State, now: u64, extension: u64) -> bool {
+    /// Keepalives come by way of so many edges.
+    pub(super) fn serve(&mut self, edges: usize) {
+        self.edges = edges;
+    }
+
+    /// What stands in while leases are changed where keepalives cannot be answered: notes which ones end.
+    pub(super) fn stand_in() -> Self {
+        Self { ended: Some(Vec::new()), ..Self::default() }
+    }
+
+    /// Learns what happened to leases in the meantime.
+    pub(super) fn catch_up(&mut self, stand_in: &Self, revision: i64, effects: &mut Vec<Effect>) {
+        for id in stand_in.ended.iter().flatten() {
+            self.end(*id, revision, effects);
+        }
+        self.counts.revoked += stand_in.counts.revoked;
+        self.counts.expired += stand_in.counts.expired;
+        // What edges said meanwhile, when streams may have waited for the machine, does not count.
+        if let Some(hearing) = &mut self.hearing {
+            self.questions += 1;
+            (hearing.question, hearing.missing) = (self.questions, self.edges);
+            effects.push(Effect::Hear(self.questions));
+        }
+    }
+
+    /// The term this member leads in.
+    #[must_use]
+    pub fn term(&self) -> Option<u64> {
+        self.deadlines.term()
+    }
+
+    /// This member leads in `term`, or does not lead. A new leader gives every lease `extension` more; whoever waits for what
+    /// the leader of the past decided asks again.
+    pub(super) fn set_term(
+        &mut self,
+        term: Option<u64>,
+        state: &State,
+        now: u64,
+        extension: u64,
+        effects: &mut Vec<Effect>,
+    ) -> bool {
         if term == self.deadlines.term() {
             return false;
         }
         match term {
             Some(term) => self.deadlines.lead(term, state.leases.iter(), now, extension),
             None => self.deadlines.follow(),
+        }
+        let waiting = std::mem::take(&mut self.waiting).into_values().flatten();
+        for id in waiting.chain(self.hearing.take().map(|hearing| hearing.asker)) {
+            let outcome = Outcome { revision: state.store.revision(), result: Err(Error::NoLeader) };
+            effects.push(Effect::Reply(id, outcome));
         }
         true
     }
@@ -140,69 +167,155 @@ impl Lessor {
 
     fn revoke_one(&mut self, state: &mut State, id: i64, effects: &mut Vec<Effect>) -> Result<(), Error> {
         state.leases.revoke(&mut state.store, id)?;
-        self.deadlines.revoked(id);
         self.counts.revoked += 1;
-        for waiting in self.waiting.remove(&id).into_iter().flatten() {
-            effects.push(Effect::Reply(waiting, keepalive(state, 0)));
+        match &mut self.ended {
+            Some(ended) => ended.push(id),
+            None => self.end(id, state.store.revision(), effects),
         }
         Ok(())
+    }
+
+    fn end(&mut self, id: i64, revision: i64, effects: &mut Vec<Effect>) {
+        self.deadlines.revoked(id);
+        for waiting in self.waiting.remove(&id).into_iter().flatten() {
+            effects.push(Effect::Reply(waiting, kept_for(0, revision)));
+        }
     }
 
     /// Notes what leases have left.
     pub(super) fn note(&mut self, state: &mut State, payload: Bytes) -> Result<Bytes, Error> {
         for note in decoded(LeaseCheckpointRequest::decode(payload))?.checkpoints {
             state.leases.note_remaining(&mut state.store, note.id, note.remaining_ttl);
+            self.deadlines.noted(note.id, note.remaining_ttl);
         }
         Ok(Bytes::new())
     }
 
-    /// An order to this member alone; none if its answer has to wait.
-    pub(super) fn order(&mut self, state: &State, command: &Command, now: u64) -> Option<Outcome> {
-        let reply = |body: Bytes| Some(Outcome { revision: state.store.revision(), result: Ok(body) });
-        if self.deadlines.term().is_none() {
-            return Some(Outcome { revision: state.store.revision(), result: Err(Error::NoLeader) });
-        }
-        match command.kind {
-            Kind::LeaseKeepAlive => self.keep_alive(state, command, now),
-            Kind::LeaseTimeToLive => match self.time_to_live(state, &command.payload, now) {
-                Ok(response) => reply(response.encode_to_vec().into()),
-                Err(error) => Some(Outcome { revision: state.store.revision(), result: Err(error) }),
+    /// An order to this member alone that is about deadlines only.
+    ///
+    /// # Panics
+    /// If it is another one; see [`Lessor::answers`].
+    pub fn order(&mut self, command: &Command, revision: i64, now: u64, effects: &mut Vec<Effect>) {
+        let result = match command.kind {
+            _ if self.deadlines.term().is_none() => Err(Error::NoLeader),
+            Kind::LeaseKeepAlive => match self.keep_alive(command, now) {
+                Some(body) => Ok(body),
+                None => return,
             },
             Kind::LeaseLeases => {
                 let leases = self.deadlines.by_deadline().into_iter().map(|id| LeaseStatus { id }).collect();
-                reply(LeaseLeasesResponse { header: None, leases }.encode_to_vec().into())
+                Ok(LeaseLeasesResponse { header: None, leases }.encode_to_vec().into())
             }
-            Kind::LeaseDue => {
-                let term = self.deadlines.term().unwrap_or_default();
-                let leases = self.deadlines.due(now, limits::LEASES_PER_REVOKE);
-                reply(Due { term, leases }.encode())
+            Kind::LeaseLeft => Ok(self.left(&command.payload, now).encode()),
+            other => unreachable!("{other:?} is no order about deadlines only"),
+        };
+        effects.push(Effect::Reply(command.id, Outcome { revision, result }));
+    }
+
+    /// Whether [`Lessor::order`] answers this.
+    #[must_use]
+    pub fn answers(kind: Kind) -> bool {
+        matches!(kind, Kind::LeaseKeepAlive | Kind::LeaseLeases | Kind::LeaseLeft)
+    }
+
+    /// An order to this member alone that needs to know more.
+    pub(super) fn order_with(
+        &mut self,
+        state: &State,
+        command: &Command,
+        now: u64,
+        effects: &mut Vec<Effect>,
+    ) {
+        let revision = state.store.revision();
+        let result = match command.kind {
+            kind if Self::answers(kind) => return self.order(command, revision, now, effects),
+            _ if self.deadlines.term().is_none() => Err(Error::NoLeader),
+            Kind::LeaseTimeToLive => self
+                .time_to_live(state, &command.payload, now)
+                .map(|response| response.encode_to_vec().into()),
+            Kind::LeaseDue => match self.look(state, command.id, now, effects) {
+                Some(over) => Ok(over),
+                None => return,
+            },
+            Kind::LeaseHeard => {
+                self.heard(state, command.payload.clone(), effects);
+                Ok(Bytes::new())
             }
-            Kind::LeaseLeft => reply(self.left(state, now).encode_to_vec().into()),
             other => unreachable!("{other:?} is no order about leases"),
+        };
+        effects.push(Effect::Reply(command.id, Outcome { revision, result }));
+    }
+
+    /// Nothing if the answer has to wait.
+    fn keep_alive(&mut self, command: &Command, now: u64) -> Option<Bytes> {
+        let id = command.payload.clone().try_get_i64_le().unwrap_or_default();
+        let seconds = match self.deadlines.renew(id, now) {
+            Renewal::Renewed(seconds) => {
+                self.counts.renewed += 1;
+                seconds
+            }
+            // A restart would go by that note; it has to say first that somebody keeps the lease alive.
+            Renewal::NoteFirst => return Some(NOTE_FIRST),
+            Renewal::Over => {
+                self.waiting.entry(id).or_default().push(command.id);
+                return None;
+            }
+            Renewal::Gone => 0,
+        };
+        Some(Bytes::copy_from_slice(&seconds.to_le_bytes()))
+    }
+
+    /// Which leases are over; none if the edges have to be heard first.
+    fn look(
+        &mut self,
+        state: &State,
+        asker: CommandId,
+        now: u64,
+        effects: &mut Vec<Effect>,
+    ) -> Option<Bytes> {
+        match self.deadlines.look(now, limits::LEASES_PER_LOOK) {
+            Look::Some if self.hearing.is_none() => {}
+            Look::Some | Look::None => return Some(self.due(Vec::new())),
+            Look::Unfinished => return Some(LOOK_AGAIN),
+        }
+        if self.edges == 0 {
+            return Some(self.decide(state, now));
+        }
+        self.questions += 1;
+        self.hearing = Some(Hearing { question: self.questions, began: now, missing: self.edges, asker });
+        effects.push(Effect::Hear(self.questions));
+        None
+    }
+
+    /// An edge has passed on what it had.
+    fn heard(&mut self, state: &State, mut question: Bytes, effects: &mut Vec<Effect>) {
+        let question = question.try_get_u64_le().unwrap_or_default();
+        let Some(hearing) = self.hearing.as_mut().filter(|hearing| hearing.question == question) else {
+            return;
+        };
+        hearing.missing -= 1;
+        if hearing.missing == 0
+            && let Some(Hearing { began, asker, .. }) = self.hearing.take()
+        {
+            let outcome = Outcome { revision: state.store.revision(), result: Ok(self.decide(state, began)) };
+            effects.push(Effect::Reply(asker, outcome));
         }
     }
 
-    fn keep_alive(&mut self, state: &State, command: &Command, now: u64) -> Option<Outcome> {
-        let id = command.payload.clone().try_get_i64_le().unwrap_or_default();
-        let seconds = match state.leases.get(id) {
-            // A restart would go by that note; it has to say first that somebody keeps the lease alive.
-            Some((_, remaining)) if remaining > 0 => {
-                return Some(Outcome { revision: state.store.revision(), result: Ok(NOTE_FIRST) });
-            }
-            Some(_) => match self.deadlines.renew(id, now) {
-                Renewal::Renewed(seconds) => {
-                    self.counts.renewed += 1;
-                    seconds
-                }
-                Renewal::Due => {
-                    self.waiting.entry(id).or_default().push(command.id);
-                    return None;
-                }
-                Renewal::Gone => 0,
-            },
-            None => 0,
+    /// Decides which leases are over: as many as one command may revoke.
+    fn decide(&mut self, state: &State, then: u64) -> Bytes {
+        let (mut leases, mut keys) = (0, 0);
+        let takes = |id| {
+            leases += 1;
+            keys += state.leases.key_count(id);
+            leases == 1 || (leases <= limits::LEASES_PER_REVOKE && keys <= limits::KEYS_PER_REVOKE)
         };
-        Some(keepalive(state, seconds))
+        let over = self.deadlines.end(then, limits::LEASES_PER_LOOK, takes);
+        self.due(over)
+    }
+
+    fn due(&self, leases: Vec<i64>) -> Bytes {
+        Due { term: self.deadlines.term().unwrap_or_default(), leases }.encode()
     }
 
     fn time_to_live(
@@ -214,7 +327,7 @@ impl Lessor {
         let request = decoded(LeaseTimeToLiveRequest::decode(payload.clone()))?;
         let mut response =
             LeaseTimeToLiveResponse { id: request.id, ttl: -1, ..LeaseTimeToLiveResponse::default() };
-        if let Some((granted, _)) = state.leases.get(request.id) {
+        if let Some(granted) = self.deadlines.granted_ttl(request.id) {
             response.granted_ttl = granted;
             response.ttl = self.deadlines.remaining(request.id, now).unwrap_or_default();
             if request.keys {
@@ -224,24 +337,28 @@ impl Lessor {
         Ok(response)
     }
 
-    /// What is left of leases that live so long that a restart should not begin their time anew.
-    fn left(&self, state: &State, now: u64) -> LeaseCheckpointRequest {
-        let long = state
-            .leases
-            .iter()
-            .filter(|(_, ttl, _)| *ttl > limits::LEASE_NOTE_INTERVAL.as_secs().cast_signed());
-        let noted = long.filter_map(|(id, ttl, noted)| {
-            let remaining_ttl = self.deadlines.remaining(id, now)?;
-            let differs = remaining_ttl > 0 && remaining_ttl < ttl && remaining_ttl != noted;
-            differs.then_some(LeaseCheckpoint { id, remaining_ttl })
-        });
-        LeaseCheckpointRequest { checkpoints: noted.collect() }
+    /// What is left of leases that live so long that a restart should not begin their time anew: of some leases, from an id
+    /// on.
+    fn left(&self, from: &Bytes, now: u64) -> Left {
+        let from = from.clone().try_get_i64_le().unwrap_or(i64::MIN);
+        let mut left = Left::default();
+        for (looked, (id, ttl, noted)) in self.deadlines.iter_from(from).enumerate() {
+            if looked == limits::LEASES_PER_LOOK || left.notes.checkpoints.len() == limits::LEASE_NOTES_MAX {
+                left.next = Some(id);
+                break;
+            }
+            let remaining_ttl = self.deadlines.remaining(id, now).unwrap_or_default();
+            let is_long = ttl > limits::LEASE_NOTE_INTERVAL.as_secs().cast_signed();
+            if is_long && remaining_ttl > 0 && remaining_ttl < ttl && remaining_ttl != noted {
+                left.notes.checkpoints.push(LeaseCheckpoint { id, remaining_ttl });
+            }
+        }
+        left
     }
 }
 
-fn keepalive(state: &State, seconds: i64) -> Outcome {
-    let body = Bytes::copy_from_slice(&seconds.to_le_bytes());
-    Outcome { revision: state.store.revision(), result: Ok(body) }
+fn kept_for(seconds: i64, revision: i64) -> Outcome {
+    Outcome { revision, result: Ok(Bytes::copy_from_slice(&seconds.to_le_bytes())) }
 }
 
 #[cfg(test)]
@@ -266,7 +383,16 @@ mod tests {
 
     fn order(lessor: &mut Lessor, state: &State, kind: Kind, payload: Bytes, now: u64) -> Option<Bytes> {
         let command = Command { id: CommandId::new(0, 1, 0), kind, payload };
-        lessor.order(state, &command, now).map(|outcome| outcome.result.unwrap())
+        let mut effects = Vec::new();
+        lessor.order_with(state, &command, now, &mut effects);
+        effects.into_iter().find_map(|effect| match effect {
+            Effect::Reply(_, outcome) => Some(outcome.result.unwrap()),
+            _ => None,
+        })
+    }
+
+    fn lead(lessor: &mut Lessor, state: &State, term: u64, now: u64) {
+        lessor.set_term(Some(term), state, now, EXTENSION, &mut Vec::new());
     }
 
     fn keep_alive(lessor: &mut Lessor, state: &State, id: i64, now: u64) -> Option<Bytes> {
@@ -281,28 +407,28 @@ mod tests {
     #[test]
     fn bug_073_a_leader_of_the_past_revokes_nothing() {
         let (mut lessor, mut state, mut effects) = (Lessor::default(), state(), Vec::new());
-        lessor.set_term(Some(2), &state, 0, EXTENSION);
+        lead(&mut lessor, &state, 2, 0);
         lessor.grant(&mut state, request(&LeaseGrantRequest { id: 7, ttl: 5 }), 0).unwrap();
         let due = order(&mut lessor, &state, Kind::LeaseDue, Bytes::new(), 5_000).unwrap();
         assert_eq!(Due::decode(due.clone()).unwrap(), Due { term: 2, leases: vec![7] });
         lessor.expire(&mut state, due.clone(), 3, &mut effects).unwrap();
         assert!(state.leases.get(7).is_some(), "the entry is of a later term");
-        lessor.set_term(Some(3), &state, 6_000, EXTENSION);
+        lead(&mut lessor, &state, 3, 6_000);
         assert_eq!(keep_alive(&mut lessor, &state, 7, 11_999), seconds(5));
-        lessor.set_term(Some(2), &state, 0, EXTENSION);
+        lead(&mut lessor, &state, 2, 0);
         lessor.expire(&mut state, due, 2, &mut effects).unwrap();
         assert!(state.leases.get(7).is_none());
     }
 
     #[test]
-    fn a_keepalive_that_comes_too_late_waits_for_the_end() {
+    fn a_keepalive_that_comes_after_the_end_was_decided_waits_for_it() {
         let (mut lessor, mut state, mut effects) = (Lessor::default(), state(), Vec::new());
         assert_eq!(keep_alive_error(&mut lessor, &state), Error::NoLeader);
-        lessor.set_term(Some(2), &state, 0, EXTENSION);
+        lead(&mut lessor, &state, 2, 0);
         lessor.grant(&mut state, request(&LeaseGrantRequest { id: 7, ttl: 5 }), 0).unwrap();
         assert_eq!(keep_alive(&mut lessor, &state, 7, 4_999), seconds(5));
-        assert_eq!(keep_alive(&mut lessor, &state, 7, 9_999), None, "it is due");
         let due = order(&mut lessor, &state, Kind::LeaseDue, Bytes::new(), 9_999).unwrap();
+        assert_eq!(keep_alive(&mut lessor, &state, 7, 9_999), None, "it is over");
         lessor.expire(&mut state, due, 2, &mut effects).unwrap();
         let [Effect::Reply(_, outcome)] = &effects[..] else { panic!("{effects:?}") };
         assert_eq!(outcome.result, Ok(seconds(0).unwrap()));
@@ -312,29 +438,134 @@ mod tests {
     fn keep_alive_error(lessor: &mut Lessor, state: &State) -> Error {
         let payload = Bytes::copy_from_slice(&7_i64.to_le_bytes());
         let command = Command { id: CommandId::new(0, 1, 0), kind: Kind::LeaseKeepAlive, payload };
-        lessor.order(state, &command, 0).unwrap().result.unwrap_err()
+        let mut effects = Vec::new();
+        lessor.order_with(state, &command, 0, &mut effects);
+        let [Effect::Reply(_, outcome)] = &effects[..] else { panic!("{effects:?}") };
+        outcome.result.clone().unwrap_err()
     }
 
     /// What was noted must not shorten the life of a lease that is kept alive after it.
     #[test]
     fn a_keepalive_takes_back_what_was_noted() {
         let (mut lessor, mut state) = (Lessor::default(), state());
-        lessor.set_term(Some(2), &state, 0, EXTENSION);
+        lead(&mut lessor, &state, 2, 0);
         lessor.grant(&mut state, request(&LeaseGrantRequest { id: 7, ttl: 1000 }), 0).unwrap();
         let left = order(&mut lessor, &state, Kind::LeaseLeft, Bytes::new(), 400_000).unwrap();
-        let noted = LeaseCheckpointRequest::decode(left.clone()).unwrap();
+        let Left { notes: noted, next: None } = Left::decode(left).unwrap() else {
+            panic!("there is one lease")
+        };
         assert_eq!(noted.checkpoints, [LeaseCheckpoint { id: 7, remaining_ttl: 600 }]);
-        lessor.note(&mut state, left).unwrap();
+        lessor.note(&mut state, request(&noted)).unwrap();
         assert_eq!(keep_alive(&mut lessor, &state, 7, 400_000), Some(NOTE_FIRST));
         let taken_back =
             LeaseCheckpointRequest { checkpoints: vec![LeaseCheckpoint { id: 7, remaining_ttl: 0 }] };
         lessor.note(&mut state, request(&taken_back)).unwrap();
         assert_eq!(keep_alive(&mut lessor, &state, 7, 400_000), seconds(1000));
         // A new leader, with and without a note.
-        lessor.set_term(Some(3), &state, 500_000, EXTENSION);
+        lead(&mut lessor, &state, 3, 500_000);
         assert_eq!(lessor.deadlines.remaining(7, 500_000), Some(1001));
         lessor.note(&mut state, request(&noted)).unwrap();
-        lessor.set_term(Some(4), &state, 600_000, EXTENSION);
+        lead(&mut lessor, &state, 4, 600_000);
         assert_eq!(lessor.deadlines.remaining(7, 600_000), Some(601));
+    }
+
+    fn grant(lessor: &mut Lessor, state: &mut State, id: i64, ttl: i64) {
+        lessor.grant(state, request(&LeaseGrantRequest { id, ttl }), 0).unwrap();
+    }
+
+    fn heard(lessor: &mut Lessor, state: &State, question: u64) -> Vec<Effect> {
+        let payload = Bytes::copy_from_slice(&question.to_le_bytes());
+        let command = Command { id: CommandId::new(0, 9, 0), kind: Kind::LeaseHeard, payload };
+        let mut effects = Vec::new();
+        lessor.order_with(state, &command, 0, &mut effects);
+        effects.retain(|effect| !matches!(effect, Effect::Reply(id, _) if *id == command.id));
+        effects
+    }
+
+    fn look(lessor: &mut Lessor, state: &State, now: u64) -> Vec<Effect> {
+        let command = Command { id: CommandId::new(0, 1, 0), kind: Kind::LeaseDue, payload: Bytes::new() };
+        let mut effects = Vec::new();
+        lessor.order_with(state, &command, now, &mut effects);
+        effects
+    }
+
+    fn over(effects: &[Effect]) -> Vec<i64> {
+        let [Effect::Reply(_, outcome)] = effects else { panic!("{effects:?}") };
+        Due::decode(outcome.result.clone().unwrap()).unwrap().leases
+    }
+
+    /// A keepalive that came in time and waited behind something else is not lost: before a lease ends every edge has passed
+    /// on what it had, and what comes with that counts.
+    #[test]
+    fn no_lease_ends_before_every_edge_was_heard() {
+        let (mut lessor, mut state) = (Lessor::default(), state());
+        lessor.serve(2);
+        lead(&mut lessor, &state, 2, 0);
+        grant(&mut lessor, &mut state, 7, 5);
+        grant(&mut lessor, &mut state, 8, 5);
+        assert!(over(&look(&mut lessor, &state, 4_999)).is_empty());
+        assert_eq!(look(&mut lessor, &state, 5_000), [Effect::Hear(1)]);
+        assert_eq!(heard(&mut lessor, &state, 1), []);
+        // The other edge stood still for a minute with a keepalive in its sockets.
+        assert_eq!(keep_alive(&mut lessor, &state, 7, 65_000), seconds(5));
+        assert_eq!(heard(&mut lessor, &state, 77), [], "an answer to another question");
+        assert_eq!(over(&heard(&mut lessor, &state, 1)), [8]);
+        assert_eq!(keep_alive(&mut lessor, &state, 8, 65_000), None);
+    }
+
+    #[test]
+    fn what_was_said_while_the_machine_was_away_is_asked_again() {
+        let (mut lessor, mut state, mut effects) = (Lessor::default(), state(), Vec::new());
+        lessor.serve(1);
+        lead(&mut lessor, &state, 2, 0);
+        grant(&mut lessor, &mut state, 7, 5);
+        grant(&mut lessor, &mut state, 8, 5);
+        assert_eq!(look(&mut lessor, &state, 5_000), [Effect::Hear(1)]);
+        let mut stand_in = Lessor::stand_in();
+        stand_in.revoke(&mut state, request(&LeaseRevokeRequest { id: 8 }), &mut effects).unwrap();
+        lessor.catch_up(&stand_in, 1, &mut effects);
+        assert_eq!(effects, [Effect::Hear(2)]);
+        assert_eq!(heard(&mut lessor, &state, 1), []);
+        assert_eq!(over(&heard(&mut lessor, &state, 2)), [7], "the other one is gone");
+        assert_eq!(lessor.counts().revoked, 1);
+    }
+
+    /// A million leases that are due at once do not become one command.
+    #[test]
+    fn what_one_command_revokes_is_bounded_in_leases_and_keys() {
+        let (mut lessor, mut state) = (Lessor::default(), state());
+        lead(&mut lessor, &state, 2, 0);
+        for id in 1..=2_500 {
+            grant(&mut lessor, &mut state, id, 5);
+        }
+        for (lease, keys) in [(1, 5_000), (2, 600), (3, 600)] {
+            let touched = (0..keys).map(|key| (format!("{lease} {key}").into_bytes(), lease)).collect();
+            state.leases.attach(&mut state.store, touched);
+        }
+        let mut effects = Vec::new();
+        let mut sizes = Vec::new();
+        loop {
+            let due = order(&mut lessor, &state, Kind::LeaseDue, Bytes::new(), 5_000).unwrap();
+            let leases = Due::decode(due.clone()).unwrap().leases.len();
+            if leases == 0 {
+                break;
+            }
+            sizes.push(leases);
+            lessor.expire(&mut state, due, 2, &mut effects).unwrap();
+        }
+        assert_eq!(sizes, [1, 1, 1_000, 1_000, 498]);
+    }
+
+    /// Whoever waits for the end of a lease is told when this member does not lead any more.
+    #[test]
+    fn who_waits_hears_of_a_new_leader() {
+        let (mut lessor, mut state, mut effects) = (Lessor::default(), state(), Vec::new());
+        lead(&mut lessor, &state, 2, 0);
+        grant(&mut lessor, &mut state, 7, 5);
+        order(&mut lessor, &state, Kind::LeaseDue, Bytes::new(), 5_000).unwrap();
+        assert_eq!(keep_alive(&mut lessor, &state, 7, 5_000), None);
+        assert!(lessor.set_term(None, &state, 5_000, EXTENSION, &mut effects));
+        let [Effect::Reply(_, outcome)] = &effects[..] else { panic!("{effects:?}") };
+        assert_eq!(outcome.result, Err(Error::NoLeader));
     }
 }

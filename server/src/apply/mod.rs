@@ -7,11 +7,13 @@ pub mod alarm;
 pub mod command;
 pub mod gates;
 mod kv;
+pub mod lease_reports;
 pub mod lessor;
 mod members;
 pub mod outcome;
 mod state;
 pub mod txn;
+mod weight;
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -38,7 +40,7 @@ pub struct CommittedEntry {
     pub data: Bytes,
 }
 
-/// What the state core gets to do, in this order.
+/// What the state core gets to do: entries in this order; orders about leases overtake entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Work {
     /// Apply this.
@@ -114,6 +116,29 @@ pub struct Machine {
     config: MachineConfig,
     lessor: Lessor,
     raised: Raised,
+    /// The entry that is applied in part.
+    current: Option<Applying>,
+}
+
+/// An entry and those of its commands that are to come.
+#[derive(Debug)]
+struct Applying {
+    index: u64,
+    term: u64,
+    /// This process proposed it, so that somebody may wait for the outcomes.
+    is_own: bool,
+    commands: std::vec::IntoIter<Command>,
+}
+
+/// What comes next in the entry that is being applied.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// A command.
+    Command,
+    /// A command that visits so many keys that it takes long.
+    LongCommand,
+    /// Nothing: the entry is applied.
+    Nothing,
 }
 
 impl Machine {
@@ -124,7 +149,7 @@ impl Machine {
     pub fn new(store: Store, config: MachineConfig) -> revd_engine::Result<Self> {
         let raised = Raised::of(store.tables());
         let leases = Leases::load(&store)?;
-        Ok(Self { state: State { store, leases }, config, lessor: Lessor::default(), raised })
+        Ok(Self { state: State { store, leases }, config, lessor: Lessor::default(), raised, current: None })
     }
 
     /// The state.
@@ -150,19 +175,33 @@ impl Machine {
         self.lessor.counts()
     }
 
+    /// Keepalives come by way of so many edges, which are asked before it is decided that a lease is over.
+    pub fn serve(&mut self, edges: usize) {
+        self.lessor.serve(edges);
+    }
+
     /// This member leads in this term, or does not lead; true if that is new.
-    pub fn set_leadership(&mut self, term: Option<u64>, now: u64) -> bool {
-        self.lessor.set_term(term, &self.state, now, self.config.lease_extension)
+    pub fn set_leadership(&mut self, term: Option<u64>, now: u64, effects: &mut Vec<Effect>) -> bool {
+        self.lessor.set_term(term, &self.state, now, self.config.lease_extension, effects)
     }
 
     /// Carries out an order to this member alone, about leases.
     pub fn order(&mut self, command: &Command, now: u64, effects: &mut Vec<Effect>) {
-        if let Some(outcome) = self.lessor.order(&self.state, command, now) {
-            effects.push(Effect::Reply(command.id, outcome));
-        }
+        self.lessor.order_with(&self.state, command, now, effects);
     }
 
-    /// Applies the next entry.
+    /// Hands out what answers keepalives, for as long as the machine is where it cannot.
+    pub fn lend_lessor(&mut self) -> Lessor {
+        std::mem::replace(&mut self.lessor, Lessor::stand_in())
+    }
+
+    /// Takes it back.
+    pub fn return_lessor(&mut self, lessor: Lessor, effects: &mut Vec<Effect>) {
+        let stand_in = std::mem::replace(&mut self.lessor, lessor);
+        self.lessor.catch_up(&stand_in, self.state.store.revision(), effects);
+    }
+
+    /// Applies the next entry, all of it.
     ///
     /// # Errors
     /// [`FatalError`]; the member must stop.
@@ -172,29 +211,81 @@ impl Machine {
         now: u64,
         effects: &mut Vec<Effect>,
     ) -> Result<(), FatalError> {
+        self.begin(entry)?;
+        while self.current.is_some() {
+            self.step(now, effects)?;
+        }
+        Ok(())
+    }
+
+    /// Begins with the next entry; its commands are carried out by [`Machine::step`], until there are no more.
+    ///
+    /// # Errors
+    /// [`FatalError`]; the member must stop.
+    pub fn begin(&mut self, entry: &CommittedEntry) -> Result<(), FatalError> {
         let applied = self.state.store.applied().index;
-        if entry.index != applied + 1 {
+        if entry.index != applied + 1 || self.current.is_some() {
             return Err(FatalError::Order { index: entry.index, applied });
         }
-        if !entry.data.is_empty() {
+        let (is_own, commands) = if entry.data.is_empty() {
+            (false, Vec::new())
+        } else {
             let batch = command::decode(entry.data.clone())
                 .map_err(|source| FatalError::Entry { index: entry.index, source })?;
-            for command in &batch.commands {
-                let effect = self.run(command, Moment { term: entry.term, now }, effects);
-                let damaged = !self.raised.corrupt
-                    && matches!(&effect, Effect::Reply(_, outcome) if outcome.result == Err(Error::Corrupt));
-                if damaged {
-                    let source =
-                        revd_engine::Error::Corrupt("a record could not be read while applying".to_owned());
-                    return Err(FatalError::Engine { index: entry.index, source });
-                }
-                if batch.origin == self.config.own {
-                    effects.push(effect);
-                }
-            }
-        }
-        self.state.store.set_applied(Applied { index: entry.index, term: entry.term });
+            (batch.origin == self.config.own, batch.commands)
+        };
+        let commands = commands.into_iter();
+        self.current = Some(Applying { index: entry.index, term: entry.term, is_own, commands });
+        self.end_if_done();
         Ok(())
+    }
+
+    /// An entry is applied in part: nothing may be saved now.
+    #[must_use]
+    pub fn is_within_entry(&self) -> bool {
+        self.current.is_some()
+    }
+
+    /// What comes next.
+    #[must_use]
+    pub fn next(&self) -> Next {
+        match self.current.as_ref().map(|current| current.commands.as_slice()) {
+            None | Some([]) => Next::Nothing,
+            Some([command, ..]) if weight::is_long(command, &self.state) => Next::LongCommand,
+            Some(_) => Next::Command,
+        }
+    }
+
+    /// Carries out the next command of the entry.
+    ///
+    /// # Errors
+    /// [`FatalError`]; the member must stop.
+    pub fn step(&mut self, now: u64, effects: &mut Vec<Effect>) -> Result<(), FatalError> {
+        let Some(current) = &mut self.current else { return Ok(()) };
+        let (index, term, is_own) = (current.index, current.term, current.is_own);
+        let Some(command) = current.commands.next() else { return Ok(()) };
+        let effect = self.run(&command, Moment { term, now }, effects);
+        let damaged = !self.raised.corrupt
+            && matches!(&effect, Effect::Reply(_, outcome) if outcome.result == Err(Error::Corrupt));
+        if damaged {
+            let source = revd_engine::Error::Corrupt("a record could not be read while applying".to_owned());
+            return Err(FatalError::Engine { index, source });
+        }
+        if is_own {
+            effects.push(effect);
+        }
+        self.end_if_done();
+        Ok(())
+    }
+
+    /// With its last command an entry counts as applied.
+    fn end_if_done(&mut self) {
+        if let Some(Applying { index, term, commands, .. }) = &self.current
+            && commands.as_slice().is_empty()
+        {
+            self.state.store.set_applied(Applied { index: *index, term: *term });
+            self.current = None;
+        }
     }
 
     fn run(&mut self, command: &Command, moment: Moment, effects: &mut Vec<Effect>) -> Effect {

@@ -23,4 +23,6 @@ pub enum Effect {
     Reply(CommandId, Outcome),
     /// Answer when the compaction that was just scheduled has freed its space.
     ReplyWhenCompacted(CommandId, Outcome),
+    /// Ask every edge to pass on the keepalives it has, and then to say so by this number.
+    Hear(u64),
 }

@@ -68,7 +68,7 @@ fn malformed(error: impl std::fmt::Display) -> Error {
 }
 
 /// The next length-delimited field; fields of other types are unknown here and skipped.
-fn next_field(bytes: &mut Bytes) -> Result<Option<(u32, Bytes)>, Error> {
+pub(super) fn next_field(bytes: &mut Bytes) -> Result<Option<(u32, Bytes)>, Error> {
     while bytes.has_remaining() {
         let (field, wire) = prost::encoding::decode_key(bytes).map_err(malformed)?;
         if wire == prost::encoding::WireType::LengthDelimited {

@@ -43,9 +43,9 @@ use crate::wal::disk::DirDisk;
 use crate::xcore::latch::Latch;
 use crate::xcore::mailbox::pair;
 
-/// Helper threads of a core, for what blocks: a checkpoint, the preparation of a log segment, and a change of the log's
-/// directory that waits for it.
-const BLOCKING_THREADS: usize = 3;
+/// Helper threads of a core, for what takes long: a checkpoint, the preparation of a log segment, a change of the log's
+/// directory that waits for it, and a command that visits very many keys.
+const BLOCKING_THREADS: usize = 4;
 
 /// What runs on one core.
 #[derive(Default)]
@@ -271,6 +271,7 @@ fn start_core(
         .name(&format!("core-{}", roles.cpu))
         .io_memory(if roles.log { limits::LOG_IO_BYTES } else { limits::IO_BYTES })
         .blocking_thread_pool_placement(PoolPlacement::Unbound(BLOCKING_THREADS))
+        .preempt_timer(limits::POLL_INTERVAL)
         .spawn(move || async move {
             let giving_back = glommio::spawn_local(async {
                 loop {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde_json::json;
 
-use crate::api::{Api, ApiSeed};
+use crate::api::{Api, ApiSeed, More};
 use crate::config::Retention;
 use crate::cores::{Commands, News, NewsItem};
 use crate::duties::auto_compact::AutoCompact;
@@ -103,13 +103,37 @@ async fn hear(api: Rc<Api>, proposals: Rc<Proposals>, from_state: ReceiverSeed<N
     let from_state = from_state.open().await;
     while let Some(news) = from_state.receive().await {
         for item in news {
-            if let NewsItem::Outcome(id, outcome) = item {
-                proposals.resolve(id, outcome);
+            match item {
+                NewsItem::Outcome(id, outcome) => proposals.resolve(id, outcome),
+                NewsItem::Hear(question) => {
+                    glommio::spawn_local(pass_keepalives_on(
+                        Rc::clone(&api),
+                        Rc::clone(&proposals),
+                        question,
+                    ))
+                    .detach();
+                }
+                NewsItem::View => {}
             }
         }
         end_if_damaged(api.watches().step());
     }
     proposals.close();
+}
+
+/// Before a lease ends: what has come so far is read and under way to the state core when the answer follows it there.
+async fn pass_keepalives_on(api: Rc<Api>, proposals: Rc<Proposals>, question: u64) {
+    // The first sleep ends after sockets were asked what has come, the second after that was read.
+    for _ in 0..2 {
+        glommio::timer::sleep(limits::HEARING_INTERVAL).await;
+    }
+    for _ in 0..limits::HEARING_WAITS_MAX {
+        if !proposals.holds_keepalives_back() {
+            break;
+        }
+        glommio::timer::sleep(limits::HEARING_INTERVAL).await;
+    }
+    api.heard(question);
 }
 
 async fn tell_progress(api: Rc<Api>, interval: Duration) {
@@ -154,12 +178,12 @@ async fn auto_compact(api: Rc<Api>, mut duty: AutoCompact) {
     }
 }
 
-/// Leases that are due are revoked, all at once; those that could not be are still due the next time.
+/// Leases that are due are revoked, many at once; those that could not be are still due the next time.
 async fn revoke_due(api: Rc<Api>) {
     loop {
         match api.revoke_due().await {
-            Ok(count) if count == limits::LEASES_PER_REVOKE => {} // there may be more
-            Ok(_) => glommio::timer::sleep(limits::LEASE_CHECK_INTERVAL).await,
+            Ok(More::Perhaps) => futures_lite::future::yield_now().await,
+            Ok(More::No) => glommio::timer::sleep(limits::LEASE_CHECK_INTERVAL).await,
             Err(error) => {
                 log::warn("leases that are due could not be revoked", json!({"error": error.to_string()}));
                 glommio::timer::sleep(limits::LEASE_CHECK_INTERVAL).await;

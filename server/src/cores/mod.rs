@@ -31,6 +31,8 @@ pub enum NewsItem {
     Outcome(CommandId, Outcome),
     /// There is a new View, of which the edge wants to be told.
     View,
+    /// Pass on the keepalives that have come so far, then say so by this number.
+    Hear(u64),
 }
 
 /// What one core does.

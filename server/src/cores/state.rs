@@ -1,4 +1,10 @@
 //! The state core's loop: apply, publish, checkpoint. The only writer of the engine.
+//!
+//! What is applied waits in the backlog and is taken from it for a millisecond at a time; after that others of this core have
+//! their turn. A command that visits very many keys is carried out on a helper thread, which the whole machine is handed to:
+//! what comes after it in the log has to wait, but keepalives are answered meanwhile by the [`Lessor`], which stays here.
+//! Orders about leases never wait for the backlog: an answer that somebody has seen came from what was applied before, so
+//! that an order that comes after it sees it too.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -8,10 +14,10 @@ use bytes::Bytes;
 use revd_engine::mvcc::{CheckpointKind, Written};
 use serde_json::json;
 
-use crate::apply::command::{CommandId, Kind};
-use crate::apply::lessor::LeaseCounts;
+use crate::apply::command::{Command, CommandId, Kind};
+use crate::apply::lessor::{LeaseCounts, Lessor};
 use crate::apply::outcome::{Effect, Outcome};
-use crate::apply::{DurableIndex, FatalError, Machine, Work};
+use crate::apply::{CommittedEntry, DurableIndex, FatalError, Machine, Next, Work};
 use crate::clock::Ticker;
 use crate::cores::{News, NewsItem};
 use crate::limits;
@@ -64,14 +70,23 @@ enum Event {
     /// Some time has passed since state last changed.
     CheckpointDue,
     Written(revd_engine::Result<Box<Written>>),
-    /// There are more keys to forget revisions of.
-    Forget,
+    /// A long command is done.
+    Back(Back),
     /// The log core is done: nothing more will be committed.
     LogClosed,
 }
 
+/// The machine, with what a long command did.
+struct Back {
+    machine: Box<Machine>,
+    effects: Vec<Effect>,
+    result: Result<(), FatalError>,
+}
+
 struct StateCore {
-    machine: Machine,
+    /// None while a long command is carried out elsewhere; then the lessor is here.
+    machine: Option<Box<Machine>>,
+    lessor: Option<Lessor>,
     inbox: Rc<Inbox<Event>>,
     edges: Vec<Rc<Inbox<NewsItem>>>,
     durable: Sender<DurableIndex>,
@@ -81,9 +96,21 @@ struct StateCore {
     reserve: Arc<Reserve>,
     member: u64,
     clock: Ticker,
-    /// Work that waits, while too much is unsaved, for the checkpoint.
-    backlog: VecDeque<Work>,
+    /// Entries that wait for their turn and, while too much is unsaved, for the checkpoint.
+    backlog: VecDeque<CommittedEntry>,
+    /// Orders about leases, and those of them that wait for the machine to come back.
+    orders: VecDeque<Command>,
+    deferred: VecDeque<Command>,
     effects: Vec<Effect>,
+    /// Something was applied that is not published.
+    has_news: bool,
+    /// The revision that is published.
+    revision: i64,
+    /// There are more keys to forget revisions of.
+    is_forgetting: bool,
+    /// A checkpoint that was written while the machine was away, and whether the next one is due.
+    written: Option<Box<Written>>,
+    is_due: bool,
     /// Answers that wait for the space a compaction frees.
     compacting: Vec<(CommandId, Outcome)>,
     /// Who waits for a defragmentation that has not begun yet, and for the one under way.
@@ -111,7 +138,7 @@ enum Phase {
 ///
 /// # Errors
 /// [`Fatal`]
-pub async fn run(seed: StateSeed) -> Result<(), Fatal> {
+pub async fn run(mut seed: StateSeed) -> Result<(), Fatal> {
     let inbox = Inbox::new();
     let receiving = glommio::spawn_local(receive_work(seed.from_log, Rc::clone(&inbox)));
     let mut edges = Vec::new();
@@ -121,8 +148,11 @@ pub async fn run(seed: StateSeed) -> Result<(), Fatal> {
         edges.push(Rc::clone(&outbox));
         sending.push(glommio::spawn_local(send_news(outbox, to_edge)));
     }
+    seed.machine.serve(edges.len());
     let mut core = StateCore {
-        machine: seed.machine,
+        revision: seed.machine.store().revision(),
+        machine: Some(Box::new(seed.machine)),
+        lessor: None,
         inbox,
         edges,
         durable: seed.to_log.open().await,
@@ -133,7 +163,13 @@ pub async fn run(seed: StateSeed) -> Result<(), Fatal> {
         member: seed.member,
         clock: Ticker::new(),
         backlog: VecDeque::new(),
+        orders: VecDeque::new(),
+        deferred: VecDeque::new(),
         effects: Vec::new(),
+        has_news: false,
+        is_forgetting: false,
+        written: None,
+        is_due: false,
         compacting: Vec::new(),
         defragment_next: Vec::new(),
         defragmenting: Vec::new(),
@@ -170,65 +206,192 @@ async fn send_news(outbox: Rc<Inbox<NewsItem>>, to_edge: SenderSeed<News>) {
 impl StateCore {
     async fn run(&mut self) -> Result<(), Fatal> {
         loop {
-            let events = self.inbox.take().await.expect("nobody closes the state core's own inbox");
+            let events = if self.can_go_on() {
+                futures_lite::future::yield_now().await;
+                self.inbox.take_now()
+            } else {
+                self.inbox.take().await.expect("nobody closes the state core's own inbox")
+            };
             let began = self.clock.microseconds();
-            let mut due = false;
             for event in events {
-                match event {
-                    Event::Work(work) => self.backlog.extend(work),
-                    Event::CheckpointDue => due = true,
-                    Event::Written(result) => self.checkpoint_written(*result?),
-                    Event::Forget => {}
-                    Event::LogClosed => self.stopping = true,
+                self.receive(event)?;
+            }
+            let now = began / 1_000;
+            if let Some(mut machine) = self.machine.take() {
+                match self.turn(&mut machine, now)? {
+                    Next::LongCommand => self.send_away(machine, now),
+                    Next::Command | Next::Nothing => self.machine = Some(machine),
                 }
+            } else {
+                self.answer_without_machine(now);
             }
-            self.apply()?;
-            self.publish();
-            if self.machine.store_mut().forget_compacted(limits::FORGET_KEYS_PER_TURN) {
-                self.inbox.push(Event::Forget);
-            }
-            if due && self.phase == Phase::Waiting {
-                self.phase = Phase::Idle;
-            }
-            self.schedule_checkpoint(due);
             let took = self.clock.microseconds() - began;
             self.counters.state_turns.record(Loop::State, took, || json!({"backlog": self.backlog.len()}));
-            if self.stopping && self.has_no_room {
-                log::warn("stopping without a last checkpoint: the disk is full", json!({}));
-                return Ok(()); // the log has everything
-            }
-            if self.stopping && self.backlog.is_empty() && self.phase == Phase::Idle {
+            if self.is_over() {
                 return Ok(());
             }
         }
     }
 
-    fn apply(&mut self) -> Result<(), FatalError> {
-        let now = self.clock.milliseconds();
-        let leads = self.status.leader.load() == self.member;
-        let is_new = self.machine.set_leadership(leads.then(|| self.status.term.load()), now);
-        let leases = self.machine.leases().len();
-        if is_new && leases > 0 {
-            log::info("leases have their time again", json!({"leads": leads, "leases": leases}));
-        }
-        while self.machine.store().unsaved_bytes() < limits::UNSAVED_BYTES_MAX
-            && let Some(work) = self.backlog.pop_front()
-        {
-            match work {
-                Work::Entry(entry) => self.machine.apply(&entry, now, &mut self.effects)?,
-                Work::Local(command) if command.kind == Kind::Defragment => {
-                    self.defragment_next.push(command.id)
+    /// There is something to do whatever comes.
+    fn can_go_on(&self) -> bool {
+        let Some(machine) = &self.machine else { return false };
+        !self.orders.is_empty()
+            || self.is_forgetting
+            || machine.is_within_entry()
+            || (!self.backlog.is_empty() && has_room(machine))
+    }
+
+    fn receive(&mut self, event: Event) -> Result<(), Fatal> {
+        match event {
+            Event::Work(work) => {
+                for work in work {
+                    match work {
+                        Work::Entry(entry) => self.backlog.push_back(entry),
+                        Work::Local(command) if command.kind == Kind::Defragment => {
+                            self.defragment_next.push(command.id);
+                        }
+                        Work::Local(command) => self.orders.push_back(command),
+                    }
                 }
-                Work::Local(command) => self.machine.order(&command, now, &mut self.effects),
             }
+            Event::CheckpointDue => self.is_due = true,
+            Event::Written(result) => self.written = Some(result?),
+            Event::Back(Back { mut machine, effects, result }) => {
+                result?;
+                self.effects.extend(effects);
+                if let Some(lessor) = self.lessor.take() {
+                    machine.return_lessor(lessor, &mut self.effects);
+                }
+                self.deferred.append(&mut self.orders);
+                std::mem::swap(&mut self.deferred, &mut self.orders);
+                self.has_news = true;
+                self.machine = Some(machine);
+            }
+            Event::LogClosed => self.stopping = true,
         }
-        self.status.leases.store(self.machine.leases().len() as u64);
-        self.count_leases();
         Ok(())
     }
 
-    fn count_leases(&self) {
-        let LeaseCounts { granted, renewed, revoked, expired } = self.machine.lease_counts();
+    /// What this core does before others of it go on; what comes next in the log.
+    fn turn(&mut self, machine: &mut Machine, now: u64) -> Result<Next, Fatal> {
+        if let Some(written) = self.written.take() {
+            self.checkpoint_written(machine, *written);
+        }
+        self.lead(machine, now);
+        self.carry_out_orders(machine, now);
+        let next = self.apply(machine, now)?;
+        self.status.leases.store(machine.leases().len() as u64);
+        self.count_leases(machine);
+        self.publish(machine);
+        self.is_forgetting = machine.store_mut().forget_compacted(limits::FORGET_KEYS_PER_TURN);
+        // The applied index that is saved is that of a whole entry, and so must be what is saved with it.
+        let may_save = !machine.is_within_entry();
+        let due = may_save && std::mem::take(&mut self.is_due);
+        if due && self.phase == Phase::Waiting {
+            self.phase = Phase::Idle;
+        }
+        if may_save {
+            self.schedule_checkpoint(machine, due);
+        }
+        Ok(next)
+    }
+
+    fn is_over(&self) -> bool {
+        if self.machine.is_none() {
+            return false;
+        }
+        if self.stopping && self.has_no_room {
+            log::warn("stopping without a last checkpoint: the disk is full", json!({}));
+            return true; // the log has everything
+        }
+        let is_done = self.machine.as_ref().is_some_and(|machine| !machine.is_within_entry());
+        self.stopping && is_done && self.backlog.is_empty() && self.phase == Phase::Idle
+    }
+
+    /// The term in which this member leads.
+    fn leads_in(&self) -> Option<u64> {
+        (self.status.leader.load() == self.member).then(|| self.status.term.load())
+    }
+
+    fn lead(&mut self, machine: &mut Machine, now: u64) {
+        let term = self.leads_in();
+        let is_new = machine.set_leadership(term, now, &mut self.effects);
+        let leases = machine.leases().len();
+        if is_new && leases > 0 {
+            log::info("leases have their time again", json!({"leads": term.is_some(), "leases": leases}));
+        }
+    }
+
+    /// Orders about leases, in their order; those that are left come next.
+    fn carry_out_orders(&mut self, machine: &mut Machine, now: u64) {
+        for _ in 0..limits::ORDERS_PER_TURN {
+            let Some(command) = self.orders.pop_front() else { return };
+            machine.order(&command, now, &mut self.effects);
+        }
+    }
+
+    /// While the machine is away, those orders are carried out that only need to know deadlines.
+    fn answer_without_machine(&mut self, now: u64) {
+        let term = self.leads_in();
+        let Some(lessor) = self.lessor.as_mut() else { return };
+        let mut effects = Vec::new();
+        for command in self.orders.drain(..) {
+            if Lessor::answers(command.kind) && lessor.term() == term {
+                lessor.order(&command, self.revision, now, &mut effects);
+            } else {
+                self.deferred.push_back(command);
+            }
+        }
+        self.carry_out(effects);
+    }
+
+    /// Applies for a while.
+    fn apply(&mut self, machine: &mut Machine, now: u64) -> Result<Next, FatalError> {
+        let began = self.clock.microseconds();
+        for step in 1_u32.. {
+            match machine.next() {
+                Next::LongCommand => return Ok(Next::LongCommand),
+                Next::Command => machine.step(now, &mut self.effects)?,
+                Next::Nothing => {
+                    if !has_room(machine) || self.has_to_save(machine) {
+                        break;
+                    }
+                    let Some(entry) = self.backlog.pop_front() else { break };
+                    machine.begin(&entry)?;
+                }
+            }
+            self.has_news = true;
+            if step.is_multiple_of(4) && self.clock.microseconds() >= began + limits::APPLY_MICROSECONDS {
+                break;
+            }
+        }
+        Ok(Next::Nothing)
+    }
+
+    /// A checkpoint waits for the end of an entry.
+    fn has_to_save(&self, machine: &Machine) -> bool {
+        let much = !self.has_no_room && machine.store().unsaved_bytes() >= limits::CHECKPOINT_BYTES_MAX;
+        (self.is_due && self.phase == Phase::Waiting) || (much && self.phase != Phase::Writing)
+    }
+
+    /// Hands the machine to a helper thread, for one command.
+    fn send_away(&mut self, mut machine: Box<Machine>, now: u64) {
+        self.lessor = Some(machine.lend_lessor());
+        let inbox = Rc::clone(&self.inbox);
+        glommio::spawn_local(async move {
+            let step = move || {
+                let mut effects = Vec::new();
+                let result = machine.step(now, &mut effects);
+                Back { machine, effects, result }
+            };
+            inbox.push(Event::Back(glommio::executor().spawn_blocking(step).await));
+        })
+        .detach();
+    }
+
+    fn count_leases(&self, machine: &Machine) {
+        let LeaseCounts { granted, renewed, revoked, expired } = machine.lease_counts();
         let counters = &self.counters.leases;
         counters.granted.set(granted);
         counters.renewed.set(renewed);
@@ -237,19 +400,14 @@ impl StateCore {
     }
 
     /// Makes what was applied visible, then answers: a reply never overtakes the View that holds its write.
-    fn publish(&mut self) {
-        let applied = self.machine.store().applied().index;
-        let is_new = applied != self.status.applied.load();
+    fn publish(&mut self, machine: &mut Machine) {
+        let is_new = std::mem::take(&mut self.has_news);
         if is_new {
-            self.views.store(self.machine.store_mut().view());
-            self.status.applied.store(applied);
+            self.show(machine);
         }
-        for effect in self.effects.drain(..) {
-            match effect {
-                Effect::Reply(id, outcome) => answer(&self.edges, id, outcome),
-                Effect::ReplyWhenCompacted(id, outcome) => self.compacting.push((id, outcome)),
-            }
-        }
+        let mut effects = std::mem::take(&mut self.effects);
+        self.carry_out(effects.drain(..));
+        self.effects = effects;
         if is_new {
             for (edge, outbox) in self.edges.iter().enumerate() {
                 // Whoever has any news looks at the View too.
@@ -260,18 +418,36 @@ impl StateCore {
         }
     }
 
+    fn show(&mut self, machine: &mut Machine) {
+        self.revision = machine.store().revision();
+        self.views.store(machine.store_mut().view());
+        self.status.applied.store(machine.store().applied().index);
+    }
+
+    fn carry_out(&mut self, effects: impl IntoIterator<Item = Effect>) {
+        for effect in effects {
+            match effect {
+                Effect::Reply(id, outcome) => answer(&self.edges, id, outcome),
+                Effect::ReplyWhenCompacted(id, outcome) => self.compacting.push((id, outcome)),
+                Effect::Hear(question) => {
+                    self.edges.iter().for_each(|edge| edge.push(NewsItem::Hear(question)));
+                }
+            }
+        }
+    }
+
     /// Decides whether a checkpoint starts now, later, or not at all.
-    fn schedule_checkpoint(&mut self, due: bool) {
+    fn schedule_checkpoint(&mut self, machine: &mut Machine, due: bool) {
         if self.phase == Phase::Writing {
             return; // its end comes back here
         }
-        self.begin_defragmentation();
-        let store = self.machine.store();
+        self.begin_defragmentation(machine);
+        let store = machine.store();
         let compacting = store.compaction_pending() || store.is_sweeping() || store.is_defragmenting();
         let work = store.has_unsaved() || compacting;
         let much = self.stopping || store.unsaved_bytes() >= limits::CHECKPOINT_BYTES_MAX;
         if (due && work) || (much && !self.has_no_room) {
-            self.start_checkpoint();
+            self.start_checkpoint(machine);
         } else if work && self.phase == Phase::Idle {
             self.phase = Phase::Waiting;
             let wait = match (self.has_no_room, compacting) {
@@ -289,23 +465,23 @@ impl StateCore {
     }
 
     /// Begins the next one; everybody who waits by now is served by it.
-    fn begin_defragmentation(&mut self) {
+    fn begin_defragmentation(&mut self, machine: &mut Machine) {
         if !self.defragment_next.is_empty()
             && self.defragmenting.is_empty()
-            && self.machine.store_mut().defragment().is_ok()
+            && machine.store_mut().defragment().is_ok()
         {
             self.defragmenting.append(&mut self.defragment_next);
         }
     }
 
-    fn start_checkpoint(&mut self) {
+    fn start_checkpoint(&mut self, machine: &mut Machine) {
         // Also the last one: reading the records that the saved index does not know is faster than saving it once more.
-        let Some(checkpoint) = self.machine.store_mut().checkpoint(CheckpointKind::Auto) else {
+        let Some(checkpoint) = machine.store_mut().checkpoint(CheckpointKind::Auto) else {
             self.phase = Phase::Idle;
             return;
         };
         self.phase = Phase::Writing;
-        let is_light = self.machine.store().unsaved_bytes() < limits::CHECKPOINT_BYTES_MAX / 8;
+        let is_light = machine.store().unsaved_bytes() < limits::CHECKPOINT_BYTES_MAX / 8;
         let inbox = Rc::clone(&self.inbox);
         glommio::spawn_local(async move {
             // Plain blocking writes and syncs on a helper thread: this core goes on applying meanwhile.
@@ -322,20 +498,19 @@ impl StateCore {
         .detach();
     }
 
-    fn checkpoint_written(&mut self, written: Written) {
-        let durable = self.machine.store_mut().finish_checkpoint(written);
+    fn checkpoint_written(&mut self, machine: &mut Machine, written: Written) {
+        let durable = machine.store_mut().finish_checkpoint(written);
         self.phase = Phase::Idle;
         self.has_no_room = durable.no_space.is_some() && !self.reserve.give_up("a checkpoint");
         // Views made from now on read the new tree, so that the memory of the old tail can go.
-        self.views.store(self.machine.store_mut().view());
-        self.status.applied.store(self.machine.store().applied().index);
+        self.show(machine);
         if !durable.compaction_pending {
             for (id, outcome) in self.compacting.drain(..) {
                 answer(&self.edges, id, outcome);
             }
         }
         if !durable.defragmenting {
-            let revision = self.machine.store().revision();
+            let revision = self.revision;
             for id in self.defragmenting.drain(..) {
                 answer(&self.edges, id, Outcome { revision, result: Ok(Bytes::new()) });
             }
@@ -343,6 +518,11 @@ impl StateCore {
         // Never wait for the log core: a report that finds no room is made good by the next one.
         let _ = self.durable.try_send(DurableIndex::of(&durable));
     }
+}
+
+/// The disk sets the pace of what is applied.
+fn has_room(machine: &Machine) -> bool {
+    machine.store().unsaved_bytes() < limits::UNSAVED_BYTES_MAX
 }
 
 fn answer(edges: &[Rc<Inbox<NewsItem>>], id: CommandId, outcome: Outcome) {

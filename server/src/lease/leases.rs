@@ -88,6 +88,12 @@ impl Leases {
         self.leases.get(&id).into_iter().flat_map(|lease| lease.keys.keys().map(|key| &**key))
     }
 
+    /// How many keys are attached to a lease.
+    #[must_use]
+    pub fn key_count(&self, id: i64) -> usize {
+        self.leases.get(&id).map_or(0, |lease| lease.keys.len())
+    }
+
     /// Whether a key is attached to any lease.
     #[must_use]
     pub fn is_attached(&self, key: &[u8]) -> bool {

@@ -8,7 +8,7 @@
 mod deadlines;
 mod leases;
 
-pub use deadlines::{Deadlines, Renewal};
+pub use deadlines::{Deadlines, Look, Renewal};
 pub use leases::{Leases, Touched};
 
 /// The longest a lease can be granted for, in seconds.

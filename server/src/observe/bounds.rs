@@ -9,11 +9,13 @@ pub enum Bound {
     Proposals,
     /// `CONNECTIONS_PER_CORE_MAX`, or the process's limit of open files less `FILES_RESERVED` and `FILES_PER_CORE`.
     Connections,
+    /// `PROPOSALS`: keepalives of an edge on their way; the stream waits.
+    Keepalives,
 }
 
 impl Bound {
     /// Every bound, in the order of their declaration.
-    pub const ALL: [Self; 2] = [Self::Proposals, Self::Connections];
+    pub const ALL: [Self; 3] = [Self::Proposals, Self::Connections, Self::Keepalives];
 
     /// The name of its metric, with its label.
     #[must_use]
@@ -21,6 +23,7 @@ impl Bound {
         match self {
             Self::Proposals => "revd_limit_reached_total{limit=\"proposals\"}",
             Self::Connections => "revd_limit_reached_total{limit=\"connections\"}",
+            Self::Keepalives => "revd_limit_reached_total{limit=\"keepalives\"}",
         }
     }
 }

@@ -3,9 +3,12 @@
 //! Owned by one edge core. Requests of one loop turn gather in a batch that the edge's loop hands to the log
 //! core as one message; outcomes come back as one message and wake their callers. A caller that goes away
 //! (cancelled call) leaves its slot until the outcome arrives, so that a slot is never reused for a command that
-//! is still in the log.
+//! is still in the log; a command that has not left the edge by then never does.
+//!
+//! Commands take up slots of the [`Room`] of their kind, so that writes never take those of what must not wait.
 
 use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -18,6 +21,47 @@ use crate::apply::command::{Command, CommandId, Kind};
 use crate::apply::outcome::Outcome;
 use crate::error::Error;
 use crate::limits::ProposalLimits;
+
+/// Whose slots a command takes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Room {
+    /// What clients ask for, in slots and bytes.
+    Calls,
+    /// Keepalives, and the notes that some of them need first. Who finds no room here waits for it.
+    Keepalives,
+    Alarms,
+    /// What a member does by itself, a few at a time: nothing a client does gets here.
+    Chores,
+}
+
+impl Room {
+    const COUNT: usize = 4;
+
+    fn of(kind: Kind) -> Self {
+        match kind {
+            Kind::LeaseKeepAlive | Kind::LeaseNote => Self::Keepalives,
+            Kind::Alarm => Self::Alarms,
+            Kind::LeaseExpire
+            | Kind::LeaseDue
+            | Kind::LeaseHeard
+            | Kind::LeaseLeft
+            | Kind::MemberAttributes
+            | Kind::ClusterVersion => Self::Chores,
+            _ => Self::Calls,
+        }
+    }
+}
+
+impl ProposalLimits {
+    fn slots(self, room: Room) -> usize {
+        match room {
+            Room::Calls => self.inflight_max,
+            Room::Keepalives => self.keepalives_max,
+            Room::Alarms => self.alarms_max,
+            Room::Chores => self.chores_max,
+        }
+    }
+}
 
 /// Edge view: the proposals of one edge core.
 #[derive(Debug)]
@@ -32,7 +76,19 @@ struct State {
     waiters: Slab<Waiter>,
     generation: u32,
     batch: Vec<Command>,
+    /// Submissions since the start, and how many of them have left with a batch.
+    submitted: u64,
+    carried: u64,
+    /// Commands of the batch whose callers are gone.
+    withdrawn: usize,
+    /// Slots taken in each room.
+    taken: [usize; Room::COUNT],
     inflight_bytes: usize,
+    /// Keepalive streams that wait for a slot, in the order in which they came.
+    queue: BTreeMap<u64, Waker>,
+    queued: u64,
+    /// Keepalive streams that may hold back requests: they wait for a slot, or for the answers of earlier requests.
+    held_back: usize,
     /// The loop that carries batches to the log core, while it has nothing to do.
     carrier: Option<Waker>,
     /// Sweeps since the start; see [`Proposals::sweep`].
@@ -43,7 +99,10 @@ struct State {
 #[derive(Debug)]
 struct Waiter {
     id: CommandId,
+    room: Room,
     bytes: usize,
+    /// The value of `State::submitted` after it.
+    number: u64,
     /// The log core is through with this command: nothing more will come for the slot.
     settled: bool,
     /// The value of `State::sweeps` at submission; none for a patient caller.
@@ -57,6 +116,8 @@ enum Phase {
     Done(Result<Outcome, Error>),
     /// The caller is gone; the slot waits for the outcome.
     Abandoned,
+    /// The caller is gone and the command still in the batch, which it leaves.
+    Withdrawn,
 }
 
 impl Proposals {
@@ -81,8 +142,10 @@ impl Proposals {
         if state.closed {
             return Err(Error::Stopped);
         }
-        let bytes = payload.len();
-        if state.waiters.len() >= self.limits.inflight_max
+        let room = Room::of(kind);
+        // Of what is not a call there is so little that only its slots count.
+        let bytes = if room == Room::Calls { payload.len() } else { 0 };
+        if state.taken[room as usize] >= self.limits.slots(room)
             || state.inflight_bytes.saturating_add(bytes) > self.limits.inflight_bytes_max
         {
             return Err(Error::TooManyRequests);
@@ -90,14 +153,18 @@ impl Proposals {
         state.generation = state.generation.wrapping_add(1);
         let id = CommandId::new(self.edge, state.waiters.vacant_key(), state.generation);
         let since = (!patient).then_some(state.sweeps);
-        state.waiters.insert(Waiter { id, bytes, settled: false, since, phase: Phase::Waiting(None) });
+        state.submitted += 1;
+        let number = state.submitted;
+        let phase = Phase::Waiting(None);
+        state.waiters.insert(Waiter { id, room, bytes, number, settled: false, since, phase });
+        state.taken[room as usize] += 1;
         state.inflight_bytes += bytes;
         state.batch.push(Command { id, kind, payload });
         if let Some(carrier) = state.carrier.take() {
             carrier.wake();
         }
         drop(state);
-        Ok(Proposal { proposals: Rc::clone(self), id })
+        Ok(Proposal { proposals: Rc::clone(self), id, is_wanted: false })
     }
 
     /// Waits until the batch holds something; false once closed. For the one loop that carries batches.
@@ -119,7 +186,45 @@ impl Proposals {
     /// Everything submitted since the last call, in order.
     #[must_use]
     pub fn take_batch(&self) -> Vec<Command> {
-        std::mem::take(&mut self.state.borrow_mut().batch)
+        let state = &mut *self.state.borrow_mut();
+        let mut batch = std::mem::take(&mut state.batch);
+        state.carried = state.submitted;
+        if std::mem::take(&mut state.withdrawn) > 0 {
+            batch.retain(|command| {
+                let slot = command.id.slot();
+                let Some(waiter) = state.waiters.get(slot) else { return true };
+                let is_withdrawn = matches!(waiter.phase, Phase::Withdrawn);
+                if is_withdrawn {
+                    state.inflight_bytes -= waiter.bytes;
+                    state.remove(slot);
+                }
+                !is_withdrawn
+            });
+        }
+        batch
+    }
+
+    /// Ready when a keepalive that is submitted now finds a slot.
+    fn poll_keepalive_slot(&self, place: &mut Option<u64>, context: &mut Context<'_>) -> Poll<()> {
+        let state = &mut *self.state.borrow_mut();
+        if state.closed || state.taken[Room::Keepalives as usize] < self.limits.keepalives_max {
+            if let Some(place) = place.take() {
+                state.queue.remove(&place);
+            }
+            return Poll::Ready(());
+        }
+        let place = *place.get_or_insert_with(|| {
+            state.queued += 1;
+            state.queued
+        });
+        state.queue.insert(place, context.waker().clone());
+        Poll::Pending
+    }
+
+    /// Whether some keepalive that has arrived here may not have been submitted.
+    #[must_use]
+    pub fn holds_keepalives_back(&self) -> bool {
+        self.state.borrow().held_back > 0
     }
 
     /// Hands an outcome to its caller, if that one still waits.
@@ -144,9 +249,7 @@ impl Proposals {
                     waker.wake();
                 }
             }
-            Phase::Abandoned => {
-                state.waiters.remove(id.slot());
-            }
+            Phase::Abandoned | Phase::Withdrawn => state.remove(id.slot()),
             Phase::Done(_) => {} // timed out before: the caller has its answer
         }
     }
@@ -193,15 +296,82 @@ impl Proposals {
         if let Some(carrier) = state.carrier.take() {
             carrier.wake();
         }
+        std::mem::take(&mut state.queue).into_values().for_each(Waker::wake);
     }
 }
 
-/// A submitted command; resolves to its outcome. Dropping it forgets the outcome, not the command.
+impl State {
+    /// Frees a slot, for the stream that has waited longest for one of its room.
+    fn remove(&mut self, slot: usize) {
+        let waiter = self.waiters.remove(slot);
+        self.taken[waiter.room as usize] -= 1;
+        if waiter.room == Room::Keepalives
+            && let Some((_, stream)) = self.queue.pop_first()
+        {
+            stream.wake();
+        }
+    }
+}
+
+/// A keepalive stream's place in the queue for slots, and whether it holds requests back.
+#[derive(Debug)]
+pub struct KeepaliveStream {
+    proposals: Rc<Proposals>,
+    place: Option<u64>,
+    holds_back: bool,
+}
+
+impl KeepaliveStream {
+    /// A stream that waits for nothing.
+    #[must_use]
+    pub fn new(proposals: &Rc<Proposals>) -> Self {
+        Self { proposals: Rc::clone(proposals), place: None, holds_back: false }
+    }
+
+    /// Ready when a keepalive that is submitted now finds a slot.
+    pub fn poll_slot(&mut self, context: &mut Context<'_>) -> Poll<()> {
+        self.proposals.poll_keepalive_slot(&mut self.place, context)
+    }
+
+    /// The stream does, or does not, leave requests where they are for now.
+    pub fn hold_back(&mut self, holds_back: bool) {
+        if self.holds_back != holds_back {
+            self.holds_back = holds_back;
+            let held_back = &mut self.proposals.state.borrow_mut().held_back;
+            *held_back = if holds_back { *held_back + 1 } else { *held_back - 1 };
+        }
+    }
+}
+
+impl Drop for KeepaliveStream {
+    fn drop(&mut self) {
+        self.hold_back(false);
+        let state = &mut *self.proposals.state.borrow_mut();
+        // If its turn had come, it is the next one's.
+        if let Some(place) = self.place
+            && state.queue.remove(&place).is_none()
+            && let Some((_, stream)) = state.queue.pop_first()
+        {
+            stream.wake();
+        }
+    }
+}
+
+/// A submitted command; resolves to its outcome. Dropping it forgets the outcome, and the command if that is still here.
 #[derive(Debug)]
 #[must_use = "a proposal does nothing unless awaited"]
 pub struct Proposal {
     proposals: Rc<Proposals>,
     id: CommandId,
+    /// The command is carried out whoever waits.
+    is_wanted: bool,
+}
+
+impl Proposal {
+    /// Lets the command be carried out, and nobody wait for it.
+    pub fn detach(mut self) {
+        self.is_wanted = true;
+    }
 }
 
 impl Future for Proposal {
@@ -217,7 +387,7 @@ impl Future for Proposal {
                 Poll::Pending
             }
             Phase::Done(result) => Poll::Ready(result.clone()),
-            Phase::Abandoned => unreachable!("only a dropped proposal is abandoned"),
+            Phase::Abandoned | Phase::Withdrawn => unreachable!("only a dropped proposal is abandoned"),
         }
     }
 }
@@ -228,7 +398,10 @@ impl Drop for Proposal {
         let slot = self.id.slot();
         let waiter = &mut state.waiters[slot];
         if waiter.settled || state.closed {
-            state.waiters.remove(slot);
+            state.remove(slot);
+        } else if waiter.number > state.carried && !self.is_wanted {
+            waiter.phase = Phase::Withdrawn;
+            state.withdrawn += 1;
         } else {
             waiter.phase = Phase::Abandoned;
         }
@@ -240,7 +413,13 @@ mod tests {
     use super::*;
     use futures_lite::future::{block_on, poll_once};
 
-    const LIMITS: ProposalLimits = ProposalLimits { inflight_max: 2, inflight_bytes_max: 100 };
+    const LIMITS: ProposalLimits = ProposalLimits {
+        inflight_max: 2,
+        inflight_bytes_max: 100,
+        keepalives_max: 2,
+        alarms_max: 1,
+        chores_max: 1,
+    };
 
     fn outcome(revision: i64) -> Outcome {
         Outcome { revision, result: Ok(Bytes::new()) }
@@ -279,13 +458,78 @@ mod tests {
     #[test]
     fn an_abandoned_slot_is_not_reused_before_its_outcome() {
         let proposals = Proposals::new(0, LIMITS);
-        drop(put(&proposals, 1).unwrap());
+        let first = put(&proposals, 1).unwrap();
         let second = put(&proposals, 1).unwrap();
-        assert!(put(&proposals, 1).is_err(), "the abandoned command still counts");
         let batch = proposals.take_batch();
+        drop(first);
+        assert!(put(&proposals, 1).is_err(), "the abandoned command still counts");
         proposals.resolve(batch[0].id, outcome(1));
         assert_eq!(block_on(poll_once(second)), None);
         assert!(put(&proposals, 1).is_ok());
+    }
+
+    /// A call that has ended, because its time was over or its client gave it up, changes nothing if it can be helped.
+    #[test]
+    fn a_command_whose_caller_is_gone_does_not_leave_the_edge() {
+        let proposals = Proposals::new(0, LIMITS);
+        drop(put(&proposals, 60).unwrap());
+        put(&proposals, 1).unwrap().detach();
+        let batch = proposals.take_batch();
+        assert_eq!(batch.iter().map(|command| command.payload.len()).collect::<Vec<_>>(), [1]);
+        assert_eq!(proposals.inflight(), 1);
+        let third = put(&proposals, 99).unwrap();
+        proposals.close();
+        drop(third);
+        assert_eq!(proposals.take_batch().len(), 1, "after the end nobody is told apart");
+    }
+
+    #[test]
+    fn writes_take_no_slot_of_what_must_not_wait() {
+        let proposals = Proposals::new(0, LIMITS);
+        let submit = |kind| proposals.submit(kind, Bytes::from_static(b"payload"), false);
+        let writes = [submit(Kind::Put).unwrap(), submit(Kind::LeaseGrant).unwrap()];
+        for kind in [Kind::Put, Kind::Txn, Kind::LeaseRevoke, Kind::LeaseLeases, Kind::LeaseTimeToLive] {
+            assert_eq!(submit(kind).unwrap_err(), Error::TooManyRequests, "{kind:?}");
+        }
+        let keepalives = [submit(Kind::LeaseKeepAlive).unwrap(), submit(Kind::LeaseKeepAlive).unwrap()];
+        assert_eq!(submit(Kind::LeaseKeepAlive).unwrap_err(), Error::TooManyRequests);
+        let others = [submit(Kind::Alarm).unwrap(), submit(Kind::LeaseDue).unwrap()];
+        assert_eq!(submit(Kind::Alarm).unwrap_err(), Error::TooManyRequests);
+        for command in proposals.take_batch() {
+            proposals.resolve(command.id, outcome(1));
+        }
+        drop((writes, keepalives, others));
+        assert!(submit(Kind::LeaseExpire).is_ok());
+    }
+
+    #[test]
+    fn keepalive_streams_wait_for_slots_in_their_order() {
+        let proposals = Proposals::new(0, LIMITS);
+        let keep_alive = || proposals.submit(Kind::LeaseKeepAlive, Bytes::new(), true);
+        let mut under_way = vec![keep_alive().unwrap(), keep_alive().unwrap()];
+        let mut streams: Vec<_> = (0..3).map(|_| KeepaliveStream::new(&proposals)).collect();
+        let poll = |stream: &mut KeepaliveStream| {
+            block_on(poll_once(std::future::poll_fn(|context| stream.poll_slot(context)))).is_some()
+        };
+        assert!(streams.iter_mut().all(|stream| !poll(stream)));
+        streams[0].hold_back(true);
+        streams[0].hold_back(true);
+        assert!(proposals.holds_keepalives_back());
+        let batch = proposals.take_batch();
+        proposals.resolve(batch[0].id, outcome(1));
+        drop(under_way.remove(0));
+        let waiting =
+            |proposals: &Proposals| proposals.state.borrow().queue.keys().copied().collect::<Vec<_>>();
+        assert_eq!(waiting(&proposals), [2, 3], "the first was woken");
+        // It goes away without taking the slot: the next one is woken.
+        streams.remove(0);
+        assert!(!proposals.holds_keepalives_back());
+        assert_eq!(waiting(&proposals), [3]);
+        assert!(poll(&mut streams[0]));
+        under_way.push(keep_alive().unwrap());
+        assert!(!poll(&mut streams[1]));
+        proposals.close();
+        assert!(poll(&mut streams[1]), "nobody waits after the end");
     }
 
     #[test]

@@ -246,7 +246,7 @@ fn requests(bytes: &[u8]) {
     let disk = SimDisk::new();
     let config = MachineConfig { own: OWN, quota_bytes: 0, lease_extension: 0 };
     let mut machine = Machine::new(sample_store(&disk), config).unwrap();
-    machine.set_leadership(Some(1), 0);
+    machine.set_leadership(Some(1), 0, &mut Vec::new());
     let mut rest = bytes;
     while let [kind, low, high, tail @ ..] = rest {
         let (message, tail) = tail.split_at(usize::from(u16::from_le_bytes([*low, *high])).min(tail.len()));
@@ -276,7 +276,9 @@ fn requests(bytes: &[u8]) {
         let after = machine.store().revision();
         assert!(after == before || after == before + 1 || kind == Kind::LeaseExpire);
         for effect in &effects {
-            let (Effect::Reply(_, outcome) | Effect::ReplyWhenCompacted(_, outcome)) = effect;
+            let (Effect::Reply(_, outcome) | Effect::ReplyWhenCompacted(_, outcome)) = effect else {
+                continue;
+            };
             assert!(outcome.revision == after, "the outcome names the revision");
             if outcome.result.is_err() {
                 assert_eq!(after, before, "a refused command changes nothing");

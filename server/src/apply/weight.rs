@@ -1,0 +1,182 @@
+//! Which commands visit so many keys that others should not wait for them. Only an estimate: what they do does not depend on
+//! it, nor on whether anybody asks.
+
+use bytes::Bytes;
+use prost::Message as _;
+use revd_engine::mvcc::KeyRange;
+use revd_proto::etcdserverpb::{Compare, DeleteRangeRequest, LeaseRevokeRequest, RangeRequest};
+
+use crate::apply::command::{Command, Kind};
+use crate::apply::lease_reports::Due;
+use crate::apply::state::State;
+use crate::apply::txn;
+use crate::limits;
+
+/// Whether a command visits many keys.
+pub(super) fn is_long(command: &Command, state: &State) -> bool {
+    let keys = match command.kind {
+        Kind::DeleteRange => {
+            let request = DeleteRangeRequest::decode(command.payload.clone()).unwrap_or_default();
+            keys_of(state, &request.key, &request.range_end)
+        }
+        Kind::Txn => keys_of_txn(state, command.payload.clone(), 0),
+        Kind::LeaseRevoke => {
+            let request = LeaseRevokeRequest::decode(command.payload.clone()).unwrap_or_default();
+            state.leases.key_count(request.id) as u64
+        }
+        Kind::LeaseExpire => Due::decode(command.payload.clone())
+            .map_or(0, |due| due.leases.iter().map(|id| 1 + state.leases.key_count(*id) as u64).sum()),
+        _ => 0,
+    };
+    keys > limits::KEYS_PER_COMMAND
+}
+
+fn keys_of(state: &State, key: &Bytes, range_end: &Bytes) -> u64 {
+    if range_end.is_empty() {
+        return 1;
+    }
+    state.store.reader().count(KeyRange::from_wire(key, range_end), i64::MAX).unwrap_or(0)
+}
+
+/// Both branches and all nested ones: which are taken shows only later.
+fn keys_of_txn(state: &State, mut bytes: Bytes, depth: usize) -> u64 {
+    let mut keys = 0;
+    while let Some((field, mut part)) = txn::next_field(&mut bytes).ok().flatten() {
+        keys += match field {
+            1 => Compare::decode(part).map_or(0, |compare| keys_of(state, &compare.key, &compare.range_end)),
+            2 | 3 => {
+                let op = txn::next_field(&mut part).ok().flatten();
+                op.map_or(0, |(field, part)| keys_of_op(state, field, part, depth))
+            }
+            _ => 0,
+        };
+        if keys > limits::KEYS_PER_COMMAND {
+            break; // it is long, however much is to come
+        }
+    }
+    keys
+}
+
+fn keys_of_op(state: &State, field: u32, part: Bytes, depth: usize) -> u64 {
+    match field {
+        1 => RangeRequest::decode(part).map_or(0, |range| {
+            let all = keys_of(state, &range.key, &range.range_end);
+            if range.limit > 0 && range.sort_order == 0 { all.min(range.limit.cast_unsigned()) } else { all }
+        }),
+        3 => DeleteRangeRequest::decode(part)
+            .map_or(0, |delete| keys_of(state, &delete.key, &delete.range_end)),
+        4 if depth < limits::TXN_DEPTH_MAX => keys_of_txn(state, part, depth + 1),
+        _ => 1,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apply::command::{CommandId, Origin, encode};
+    use crate::apply::outcome::Effect;
+    use crate::apply::{CommittedEntry, Machine, MachineConfig, Next};
+    use revd_engine::db::DbOptions;
+    use revd_engine::disk::SimDisk;
+    use revd_engine::mvcc::Store;
+    use revd_proto::etcdserverpb::request_op::Request;
+    use revd_proto::etcdserverpb::{LeaseGrantRequest, PutRequest, RequestOp, TxnRequest};
+    use std::sync::Arc;
+
+    const OWN: Origin = Origin { member: 1, boot: 1 };
+
+    fn command(kind: Kind, message: &impl prost::Message) -> Command {
+        Command { id: CommandId::new(0, 1, 2), kind, payload: message.encode_to_vec().into() }
+    }
+
+    fn entry(machine: &Machine, commands: &[Command]) -> CommittedEntry {
+        let index = machine.store().applied().index + 1;
+        CommittedEntry { index, term: 1, data: encode(OWN, commands).into() }
+    }
+
+    /// 501 keys under `a`, attached to a lease, and one more.
+    fn machine() -> Machine {
+        let store = Store::open(Arc::new(SimDisk::new()), DbOptions { page_bytes_if_new: 512 }).unwrap();
+        let config = MachineConfig { own: OWN, quota_bytes: 0, lease_extension: 0 };
+        let mut machine = Machine::new(store, config).unwrap();
+        let mut commands = vec![command(Kind::LeaseGrant, &LeaseGrantRequest { id: 7, ttl: 60 })];
+        for key in 0..=limits::KEYS_PER_COMMAND {
+            let put = PutRequest { key: format!("a{key}").into(), lease: 7, ..PutRequest::default() };
+            commands.push(command(Kind::Put, &put));
+        }
+        commands.push(command(Kind::Put, &PutRequest { key: "b".into(), ..PutRequest::default() }));
+        let all = entry(&machine, &commands);
+        machine.apply(&all, 0, &mut Vec::new()).unwrap();
+        machine
+    }
+
+    fn delete(key: &'static str, range_end: &'static str) -> DeleteRangeRequest {
+        DeleteRangeRequest { key: key.into(), range_end: range_end.into(), ..DeleteRangeRequest::default() }
+    }
+
+    fn txn(request: Request) -> TxnRequest {
+        let op = RequestOp { request: Some(request) };
+        TxnRequest { failure: vec![RequestOp::default(), op], ..TxnRequest::default() }
+    }
+
+    #[test]
+    fn commands_that_visit_many_keys_are_long() {
+        let mut machine = machine();
+        let all = delete("a", "b");
+        let nested = txn(Request::RequestTxn(txn(Request::RequestDeleteRange(all.clone()))));
+        let range =
+            |limit| RangeRequest { key: "a".into(), range_end: "b".into(), limit, ..RangeRequest::default() };
+        let compare = Compare { key: "a".into(), range_end: "b".into(), ..Compare::default() };
+        let due = [1_u64.to_le_bytes(), 7_u64.to_le_bytes()].concat();
+        let expire = Command { id: CommandId::new(0, 1, 2), kind: Kind::LeaseExpire, payload: due.into() };
+        for (is_long, command) in [
+            (true, command(Kind::DeleteRange, &all)),
+            (false, command(Kind::DeleteRange, &delete("a1", ""))),
+            (false, command(Kind::DeleteRange, &delete("b", "c"))),
+            (true, command(Kind::Txn, &nested)),
+            (true, command(Kind::Txn, &txn(Request::RequestRange(range(0))))),
+            (false, command(Kind::Txn, &txn(Request::RequestRange(range(10))))),
+            (true, command(Kind::Txn, &TxnRequest { compare: vec![compare], ..TxnRequest::default() })),
+            (true, command(Kind::LeaseRevoke, &LeaseRevokeRequest { id: 7 })),
+            (false, command(Kind::LeaseRevoke, &LeaseRevokeRequest { id: 8 })),
+            (true, expire),
+        ] {
+            let next = entry(&machine, std::slice::from_ref(&command));
+            machine.begin(&next).unwrap();
+            let expected = if is_long { Next::LongCommand } else { Next::Command };
+            assert_eq!(machine.next(), expected, "{command:?}");
+            machine.current = None; // not carried out: the next one meets the same state
+        }
+    }
+
+    /// In steps or at once, here or elsewhere: the same state and the same outcomes. Only a whole entry counts as applied.
+    #[test]
+    fn steps_come_to_what_applying_at_once_does() {
+        let (mut at_once, mut in_steps) = (machine(), machine());
+        let commands = [
+            command(Kind::DeleteRange, &delete("a", "a3")),
+            command(Kind::LeaseRevoke, &LeaseRevokeRequest { id: 7 }),
+            command(Kind::Put, &PutRequest { key: "c".into(), ..PutRequest::default() }),
+        ];
+        let next = entry(&at_once, &commands);
+        let (mut expected, mut effects) = (Vec::new(), Vec::<Effect>::new());
+        at_once.apply(&next, 0, &mut expected).unwrap();
+        in_steps.begin(&next).unwrap();
+        while in_steps.next() != Next::Nothing {
+            assert!(in_steps.is_within_entry());
+            assert_eq!(in_steps.store().applied().index, next.index - 1);
+            let lessor = in_steps.lend_lessor();
+            let elsewhere = std::thread::spawn(move || {
+                in_steps.step(0, &mut effects).unwrap();
+                (in_steps, effects)
+            });
+            (in_steps, effects) = elsewhere.join().unwrap();
+            in_steps.return_lessor(lessor, &mut effects);
+        }
+        assert!(!in_steps.is_within_entry());
+        assert_eq!(effects, expected);
+        assert_eq!(in_steps.store().applied(), at_once.store().applied());
+        assert_eq!(in_steps.store().revision(), at_once.store().revision());
+        assert_eq!((in_steps.leases().len(), in_steps.lease_counts()), (0, at_once.lease_counts()));
+    }
+}
