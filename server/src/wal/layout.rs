@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 
+use crate::limits;
 use crate::wal::frame::{self, FrameId, SegmentHeader};
 use crate::wal::reader::{LogEnd, Recovered, SegmentInfo};
 use crate::wal::{BLOCK, FrameContent, HardState, Owner};
@@ -131,6 +132,12 @@ impl Layout {
         self.end = LogEnd { segment, life, offset: BLOCK as u64, frame: self.end.frame + 1 };
         self.file_bytes = bytes;
         self.segments.push_back(SegmentInfo { number: segment, last_index: self.last.0 });
+    }
+
+    /// The last segment, which is not made yet, is to be no larger than it must be; its bytes.
+    pub fn shrink(&mut self) -> u64 {
+        self.file_bytes = self.file_bytes.min(self.end.offset.max(limits::SEGMENT_BYTES_MIN));
+        self.file_bytes
     }
 
     /// Everything up to this index is durable elsewhere: the segments that hold nothing above, which nobody needs any

@@ -56,10 +56,16 @@ impl<D: LogDisk> WalWriter<D> {
     /// # Errors
     /// As [`WalWriter::append`].
     pub async fn resume(&mut self) -> Result<(), WalError> {
-        while let Some(step) = self.steps.front() {
+        while let Some(step) = self.steps.front_mut() {
             match step {
                 Step::Create { segment, bytes } => {
-                    self.file = Some(self.disk.create(*segment, *bytes).await?);
+                    let mut made = self.disk.create(*segment, *bytes).await;
+                    // A checkpoint makes room, but what it would save is applied only when the first frame is written.
+                    if self.file.is_none() && matches!(made, Err(WalError::NoSpace { .. })) {
+                        *bytes = self.layout.shrink();
+                        made = self.disk.create(*segment, *bytes).await;
+                    }
+                    self.file = Some(made?);
                     self.is_next_prepared = false;
                 }
                 Step::Write { offset, bytes, .. } => {

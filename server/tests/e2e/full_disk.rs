@@ -1,6 +1,7 @@
 //! A disk that is really full: what needs space is refused with etcd's error, everything else goes on, nothing that was
 //! acknowledged is lost, and there is a way out of it.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use revd_proto::etcdserverpb::alarm_request::AlarmAction;
@@ -155,22 +156,28 @@ fn writes_wait_for_a_disk_that_others_have_filled() {
     });
 }
 
+/// A member that was killed, and a disk on which others have left no room, the reserve's included; the filler too.
+async fn start_without_room(dir: &TempDir, disk: &SmallDisk) -> (PathBuf, PathBuf, std::fs::File) {
+    let data = dir.path().join("data");
+    let mut server = Server::revd_on(disk, &data, &[]);
+    put(&connect(&server.endpoint()).await, 0).await.unwrap();
+    server.kill();
+    for room in ["reserve", "wal/spare.tmp"] {
+        let _ = std::fs::remove_file(disk.path(&data.join("member").join(room)));
+    }
+    let filler = disk.path(&dir.path().join("filler"));
+    let mut file = std::fs::File::create(&filler).unwrap();
+    while std::io::Write::write_all(&mut file, &[1; 64 * 1024]).is_ok() {}
+    (data, filler, file)
+}
+
 /// A start takes as long as it takes, here until there is room for the log, and says how far it is.
 #[test]
 fn a_start_waits_for_longer_than_any_call() {
     run(async {
         let dir = TempDir::new();
         let Some(disk) = SmallDisk::mount(dir.path(), DISK_BYTES) else { return };
-        let data = dir.path().join("data");
-        let mut server = Server::revd_on(&disk, &data, &[]);
-        put(&connect(&server.endpoint()).await, 0).await.unwrap();
-        server.kill();
-        for room in ["reserve", "wal/spare.tmp"] {
-            let _ = std::fs::remove_file(disk.path(&data.join("member").join(room)));
-        }
-        let filler = disk.path(&dir.path().join("filler"));
-        let mut file = std::fs::File::create(&filler).unwrap();
-        while std::io::Write::write_all(&mut file, &[1; 64 * 1024]).is_ok() {}
+        let (data, filler, file) = start_without_room(&dir, &disk).await;
         let emptying = std::thread::spawn(move || {
             #[expect(
                 clippy::disallowed_methods,
@@ -184,5 +191,33 @@ fn a_start_waits_for_longer_than_any_call() {
         emptying.join().unwrap();
         assert_all(&connect(&server.endpoint()).await, 0..1).await;
         assert!(server.log().contains("applying the log before clients are served"), "{}", server.log());
+    });
+}
+
+/// A start needs no room for a whole segment: killed again and again it still comes up, and the way out is open.
+#[test]
+fn a_start_on_a_full_disk_takes_little_of_it() {
+    run(async {
+        let dir = TempDir::new();
+        let Some(disk) = SmallDisk::mount(dir.path(), DISK_BYTES) else { return };
+        let (data, filler, file) = start_without_room(&dir, &disk).await;
+        file.set_len(file.metadata().unwrap().len() - (3 << 20)).unwrap();
+        for _ in 0..3 {
+            let mut server = Server::revd_on(&disk, &data, &[]);
+            assert_all(&connect(&server.endpoint()).await, 0..1).await;
+            server.kill();
+        }
+        drop(file);
+        std::fs::remove_file(&filler).unwrap();
+        let server = Server::revd_on(&disk, &data, &[]);
+        let client = connect(&server.endpoint()).await;
+        let mut tries = 0;
+        while put(&client, 1).await.is_err() {
+            alarm(&client, AlarmAction::Deactivate).await;
+            tries += 1;
+            assert!(tries < 60, "there is room but puts are refused: {}", server.log());
+            tokio::time::sleep(Duration::from_millis(500)).await;
+        }
+        assert_all(&client, 0..2).await;
     });
 }
