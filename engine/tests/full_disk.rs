@@ -62,6 +62,8 @@ fn rows_that_changed_while_a_checkpoint_found_no_room_stay_as_they_are() {
             let is_refused = store.finish_checkpoint(written).no_space.is_some();
             if was_refused && !is_refused {
                 let again = open(&SimDisk::from_bytes(disk.bytes()));
+                check(again.db().unwrap()).unwrap();
+                verify(&again).unwrap();
                 assert!(again.saved_rows(TABLE).unwrap().into_iter().eq(saved), "seed {seed}, entry {index}");
                 compared += 1;
             }

@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use revd_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use revd_proto::etcdserverpb::request_op::Request;
-use revd_proto::etcdserverpb::{Compare, PutRequest, RangeRequest, RequestOp, TxnRequest};
+use revd_proto::etcdserverpb::{
+    Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
+};
 
 use crate::harness::{Client, Random, Server, TempDir, connect, free_address, from_env, run};
 
@@ -145,4 +147,47 @@ async fn kill_loop(kills: u64) {
 #[test]
 fn nothing_acknowledged_is_lost_when_the_process_is_killed() {
     run(kill_loop(from_env("REVD_KILLS", 30)));
+}
+
+/// Puts so many keys, a hundred at a time.
+async fn fill(client: &Client, keys: u64) {
+    for first in (0..keys).step_by(100) {
+        let put = |number| PutRequest { key: format!("key/{number:09}").into(), ..PutRequest::default() };
+        let success =
+            (first..first + 100).map(|number| RequestOp { request: Some(Request::RequestPut(put(number))) });
+        let txn = TxnRequest { success: success.collect(), ..TxnRequest::default() };
+        client.kv.clone().txn(txn).await.unwrap();
+    }
+}
+
+/// Killed in the middle of one command that takes long, which the start has to apply from its beginning.
+#[test]
+fn a_start_may_take_longer_than_a_call() {
+    run(async {
+        let keys = from_env("REVD_REPLAY_KEYS", 30_000);
+        let dir = TempDir::new();
+        let data = dir.path().join("data");
+        let mut server = Server::revd(&data, &[]);
+        let client = connect(&server.endpoint()).await;
+        fill(&client, keys).await;
+        let all = || (bytes::Bytes::from("key/"), bytes::Bytes::from("key0"));
+        let (key, range_end) = all();
+        let deleting = client.clone();
+        let deleting = tokio::spawn(async move {
+            deleting.kv.clone().delete_range(DeleteRangeRequest { key, range_end, prev_kv: false }).await
+        });
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        server.kill();
+        let acknowledged = deleting.await.unwrap().is_ok();
+        let server = Server::revd(&data, &[]);
+        let (key, range_end) = all();
+        let request = RangeRequest { key, range_end, count_only: true, ..RangeRequest::default() };
+        let client = connect(&server.endpoint()).await;
+        let left = client.kv.clone().range(request).await.unwrap().into_inner().count;
+        assert!(
+            left == 0 || (!acknowledged && left == i64::try_from(keys).unwrap()),
+            "{left} of {keys} left"
+        );
+        println!("{left} of {keys} left, acknowledged: {acknowledged}");
+    });
 }
