@@ -16,9 +16,7 @@ use smallvec::smallvec;
 use tonic::Status;
 
 use crate::api::call::{Message, Replies};
-use crate::api::queue::{
-    Place, Waiting, created_at, found, oldest, op, prefix, prefix_end, resignation, unknown,
-};
+use crate::api::queue::{Place, created_at, found, oldest, op, prefix, prefix_end, resignation, unknown};
 use crate::api::{Api, decoded};
 use crate::error::Error;
 
@@ -34,11 +32,10 @@ impl Api {
     /// Answers when the caller leads; a call that goes away before gives its place up.
     pub(super) async fn campaign(self: &Rc<Self>, message: Bytes) -> Result<Message, Status> {
         let request = decoded(CampaignRequest::decode(message))?;
-        let (place, reply) = self
+        let (place, reply, waiting) = self
             .stand_in_line(&request.name, request.lease, &request.value)
             .await
             .map_err(|error| unknown(&error))?;
-        let waiting = Waiting::new(self, &place);
         if found(&reply).is_some_and(|kv| kv.value != request.value) {
             let Place { key, revision, lease, .. } = place.clone();
             self.set_value(key, revision, lease, request.value).await?;
@@ -89,7 +86,7 @@ impl Api {
     pub(super) async fn leader(&self, message: Bytes) -> Result<Message, Status> {
         let request = decoded(LeaderRequest::decode(message))?;
         let view = self.view_for_reading(false).map_err(|error| unknown(&error))?;
-        let leader = oldest(&view.reader(), &prefix(&request.name)).map_err(|error| unknown(&error))?;
+        let leader = oldest(&view, &prefix(&request.name)).await.map_err(|error| unknown(&error))?;
         let Some(leader) = leader else { return Err(Status::unknown("election: no leader")) };
         Ok(self.proclaimed(view.revision(), leader))
     }
@@ -105,7 +102,7 @@ impl Api {
         loop {
             let (revision, leader) = {
                 let view = self.view_for_reading(false)?;
-                (view.revision(), oldest(&view.reader(), &prefix)?)
+                (view.revision(), oldest(&view, &prefix).await?)
             };
             let ended = match leader {
                 Some(leader) => self.observe_leader(revision, leader, replies).await,

@@ -11,7 +11,7 @@ use smallvec::smallvec;
 use tonic::Status;
 
 use crate::api::call::Message;
-use crate::api::queue::{Waiting, oldest, unknown};
+use crate::api::queue::{oldest, unknown};
 use crate::api::{Api, decoded};
 use crate::error::Error;
 
@@ -19,23 +19,22 @@ impl Api {
     /// Answers when the caller holds the lock; a call that goes away before gives its place up.
     pub(super) async fn lock(self: &Rc<Self>, message: Bytes) -> Result<Message, Status> {
         let request = decoded(LockRequest::decode(message))?;
-        let (place, reply) = self
+        let (place, reply, waiting) = self
             .stand_in_line(&request.name, request.lease, &Bytes::new())
             .await
             .map_err(|error| unknown(&error))?;
         let view: View = self.views.load();
-        let owner = oldest(&view.reader(), &place.prefix).map_err(|error| unknown(&error))?;
+        let owner = oldest(&view, &place.prefix).await.map_err(|error| unknown(&error))?;
         let mut header = reply.header;
         if owner.is_some_and(|owner| owner.key != place.key) {
-            let waiting = Waiting::new(self, &place);
             self.wait_for_turn(&place).await.map_err(|error| unknown(&error))?;
             let view: View = self.view_for_reading(false).map_err(|error| unknown(&error))?;
             if view.reader().get(&place.key, i64::MAX).is_none() {
                 return Err(Status::unknown("mutex: session is expired"));
             }
             header = Some(self.header(view.revision()));
-            waiting.done();
         }
+        waiting.done();
         Ok(smallvec![LockResponse { header, key: place.key }.encode_to_vec().into()])
     }
 

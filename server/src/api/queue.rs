@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use prost::Message as _;
-use revd_engine::mvcc::{Direction, KeyRange, Reader};
+use revd_engine::mvcc::{Direction, KeyMeta, KeyRange, View};
 use revd_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use revd_proto::etcdserverpb::request_op::Request;
 use revd_proto::etcdserverpb::watch_create_request::FilterType;
@@ -20,6 +20,7 @@ use tonic::Status;
 use crate::api::{Api, decoded};
 use crate::apply::command::Kind;
 use crate::error::Error;
+use crate::limits;
 use crate::read::range::stored;
 
 /// Seconds of a lease that is granted to a caller who names none; it is not kept alive here.
@@ -42,27 +43,37 @@ pub(super) struct Place {
     pub(super) revision: i64,
 }
 
-/// Gives a place up, unless its caller is done with waiting.
+/// Gives a place up, unless its caller has got what it waits for. It is there before the key is: a caller that goes away
+/// while its key is on the way through the log leaves nothing behind either, since what is given up comes later in the log.
 pub(super) struct Waiting {
     api: Rc<Api>,
-    place: Option<Place>,
+    key: Bytes,
+    /// Which key is ours; none when there is nothing to give up.
+    ours: Option<Compare>,
 }
 
 impl Waiting {
-    pub(super) fn new(api: &Rc<Api>, place: &Place) -> Self {
-        Self { api: Rc::clone(api), place: Some(place.clone()) }
+    /// A key that is not put yet.
+    fn new(api: &Rc<Api>, key: &Bytes) -> Self {
+        let later = created(key, CompareResult::Greater, api.revision());
+        Self { api: Rc::clone(api), key: key.clone(), ours: Some(later) }
     }
 
-    /// The place is kept.
+    /// The key has been put, or found.
+    fn stands_at(&mut self, revision: i64) {
+        self.ours = Some(created_at(&self.key, revision));
+    }
+
+    /// The place is kept, or there is none.
     pub(super) fn done(mut self) {
-        self.place = None;
+        self.ours = None;
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let Some(place) = self.place.take() else { return };
-        let resign = resignation(place.key, place.revision).encode_to_vec().into();
+        let Some(ours) = self.ours.take() else { return };
+        let resign = deletion(self.key.clone(), ours).encode_to_vec().into();
         // Nobody waits for the outcome. If it is not accepted the lease's end removes the key.
         if let Ok(proposal) = self.api.begin(Kind::Txn, resign, false) {
             proposal.detach();
@@ -72,10 +83,14 @@ impl Drop for Waiting {
 
 /// The key exists since this revision; 0: it does not exist.
 pub(super) fn created_at(key: &Bytes, revision: i64) -> Compare {
+    created(key, CompareResult::Equal, revision)
+}
+
+fn created(key: &Bytes, result: CompareResult, revision: i64) -> Compare {
     Compare {
         key: key.clone(),
         target: CompareTarget::Create as i32,
-        result: CompareResult::Equal as i32,
+        result: result as i32,
         target_union: Some(TargetUnion::CreateRevision(revision)),
         range_end: Bytes::new(),
     }
@@ -88,9 +103,14 @@ pub(super) fn op(request: Request) -> RequestOp {
 
 /// Deletes a key if it is still the one of this revision.
 pub(super) fn resignation(key: Bytes, revision: i64) -> TxnRequest {
-    let delete = DeleteRangeRequest { key: key.clone(), ..DeleteRangeRequest::default() };
+    let ours = created_at(&key, revision);
+    deletion(key, ours)
+}
+
+fn deletion(key: Bytes, condition: Compare) -> TxnRequest {
+    let delete = DeleteRangeRequest { key, ..DeleteRangeRequest::default() };
     TxnRequest {
-        compare: vec![created_at(&key, revision)],
+        compare: vec![condition],
         success: vec![op(Request::RequestDeleteRange(delete))],
         failure: Vec::new(),
     }
@@ -115,19 +135,53 @@ pub(super) fn prefix_end(prefix: &[u8]) -> Vec<u8> {
 }
 
 /// The oldest key of a line.
-pub(super) fn oldest(reader: &Reader<'_>, prefix: &[u8]) -> Result<Option<KeyValue>, Error> {
-    let end = prefix_end(prefix);
-    let keys = reader.scan(KeyRange::from_wire(prefix, &end), i64::MAX, Direction::Forward);
-    let Some((key, meta)) = keys.min_by_key(|(_, meta)| meta.create_revision) else { return Ok(None) };
-    let stored = stored(reader, meta)?;
+pub(super) async fn oldest(view: &View, prefix: &Bytes) -> Result<Option<KeyValue>, Error> {
+    let found = first_by(view, prefix, |meta| Some(meta.create_revision)).await;
+    let Some((key, meta)) = found else { return Ok(None) };
+    let reader = view.reader();
+    let stored = stored(&reader, meta)?;
     Ok(Some(KeyValue {
-        key: Bytes::copy_from_slice(key),
+        key,
         create_revision: meta.create_revision,
         mod_revision: meta.modified.main,
         version: meta.version,
         value: Bytes::copy_from_slice(stored.value),
         lease: stored.stamp.lease,
     }))
+}
+
+/// The key of a line with the lowest rank; those without one do not count. A long line is walked in turns.
+async fn first_by(
+    view: &View,
+    prefix: &Bytes,
+    rank: impl Fn(&KeyMeta) -> Option<i64>,
+) -> Option<(Bytes, KeyMeta)> {
+    let end = prefix_end(prefix);
+    let mut from = prefix.clone();
+    let mut first: Option<(i64, Bytes, KeyMeta)> = None;
+    loop {
+        let mut last = None;
+        let mut seen = 0;
+        {
+            let reader = view.reader();
+            let line = KeyRange::from_wire(&from, &end);
+            for (key, meta) in reader.scan(line, i64::MAX, Direction::Forward) {
+                seen += 1;
+                if let Some(rank) = rank(&meta)
+                    && first.as_ref().is_none_or(|(lowest, ..)| rank < *lowest)
+                {
+                    first = Some((rank, Bytes::copy_from_slice(key), meta));
+                }
+                if seen == limits::RANGE_KEYS_PER_TURN {
+                    last = Some([key, &[0]].concat().into());
+                    break;
+                }
+            }
+        }
+        let Some(next) = last else { return first.map(|(_, key, meta)| (key, meta)) };
+        from = next;
+        futures_lite::future::yield_now().await;
+    }
 }
 
 impl Api {
@@ -149,11 +203,11 @@ impl Api {
 
     /// Takes a place in the line of a name, or finds the one the lease has; with the transaction's reply.
     pub(super) async fn stand_in_line(
-        &self,
+        self: &Rc<Self>,
         name: &Bytes,
         lease: i64,
         value: &Bytes,
-    ) -> Result<(Place, TxnResponse), Error> {
+    ) -> Result<(Place, TxnResponse, Waiting), Error> {
         let lease = self.session(lease).await?;
         let prefix = prefix(name);
         let sign = if lease < 0 { "-" } else { "" };
@@ -166,12 +220,22 @@ impl Api {
             success: vec![op(Request::RequestPut(put))],
             failure: vec![op(Request::RequestRange(get))],
         };
-        let reply = self.run_txn(&txn).await?;
+        let mut waiting = Waiting::new(self, &key);
+        let reply = match self.run_txn(&txn).await {
+            Ok(reply) => reply,
+            Err(error) => {
+                if error != Error::Timeout {
+                    waiting.done(); // nothing was put; after a timeout nobody knows
+                }
+                return Err(error);
+            }
+        };
         let revision = match found(&reply) {
             Some(kv) => kv.create_revision,
             None => reply.header.as_ref().map_or(0, |header| header.revision),
         };
-        Ok((Place { prefix, key, lease, revision }, reply))
+        waiting.stands_at(revision);
+        Ok((Place { prefix, key, lease, revision }, reply, waiting))
     }
 
     /// The lease a caller names, or a new one.
@@ -186,16 +250,13 @@ impl Api {
 
     /// Waits until nobody stands before a place. Costs nothing while waiting: the one before is watched.
     pub(super) async fn wait_for_turn(&self, place: &Place) -> Result<(), Error> {
-        let end = prefix_end(&place.prefix);
         loop {
             let before = {
                 let view = self.view_for_reading(false)?;
-                let reader = view.reader();
-                let line = KeyRange::from_wire(&place.prefix, &end);
-                let keys = reader.scan(line, i64::MAX, Direction::Forward);
-                keys.filter(|(_, meta)| meta.create_revision < place.revision)
-                    .max_by_key(|(_, meta)| meta.create_revision)
-                    .map(|(key, _)| (Bytes::copy_from_slice(key), view.revision()))
+                let older =
+                    |meta: &KeyMeta| (meta.create_revision < place.revision).then_some(-meta.create_revision);
+                let newest = first_by(&view, &place.prefix, older).await;
+                newest.map(|(key, _)| (key, view.revision()))
             };
             let Some((key, seen)) = before else { return Ok(()) };
             let request = WatchCreateRequest {

@@ -27,6 +27,7 @@ mod harness;
 mod kill;
 mod large_values;
 mod leases;
+mod lock_bugs;
 mod offline;
 mod overdue;
 mod quota;

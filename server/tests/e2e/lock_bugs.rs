@@ -1,0 +1,62 @@
+//! Locks that nobody holds: what a caller that goes away leaves behind.
+
+use std::io::Write as _;
+use std::net::TcpStream;
+
+use prost::Message as _;
+use revd_proto::etcdserverpb::{LeaseGrantRequest, PutRequest, RangeRequest};
+use revd_proto::http2::PREFACE;
+use revd_proto::raw::{call_block, frame};
+use revd_proto::v3electionpb::CampaignRequest;
+use revd_proto::v3lockpb::LockRequest;
+
+use crate::harness::{Client, run, with_server};
+
+async fn keys(client: &Client, prefix: &str) -> i64 {
+    let mut kv = client.kv.clone();
+    // What was asked for before is through when this is.
+    let put = PutRequest { key: "behind".into(), ..PutRequest::default() };
+    kv.put(put).await.unwrap();
+    let (key, range_end) = (format!("{prefix}/").into(), format!("{prefix}0").into());
+    let range = RangeRequest { key, range_end, count_only: true, ..RangeRequest::default() };
+    kv.range(range).await.unwrap().into_inner().count
+}
+
+/// Issue 14, number 26: the key of a caller that went away while its first transaction was under way stayed.
+#[test]
+fn a_caller_that_goes_away_at_once_leaves_no_key() {
+    run(with_server(async |server, client| {
+        let grant = LeaseGrantRequest { ttl: 1_000, id: 0 };
+        let lease = client.lease.clone().lease_grant(grant).await.unwrap().into_inner().id;
+        let mut stream = TcpStream::connect(server.address).unwrap();
+        stream.write_all(&[PREFACE, &frame(4, 0, 0, &[])].concat()).unwrap();
+        let lock = LockRequest { name: "l".into(), lease }.encode_to_vec();
+        let campaign = CampaignRequest { name: "e".into(), lease, value: "v".into() }.encode_to_vec();
+        let mut bytes = Vec::new();
+        for (at, (path, request)) in
+            [("/v3lockpb.Lock/Lock", lock), ("/v3electionpb.Election/Campaign", campaign)]
+                .into_iter()
+                .cycle()
+                .take(40)
+                .enumerate()
+        {
+            let id = 1 + 2 * u32::try_from(at).unwrap();
+            let length = u32::try_from(request.len()).unwrap().to_be_bytes();
+            let message = [&[0][..], &length, &request].concat();
+            bytes.extend([frame(1, 4, id, &call_block(path)), frame(0, 1, id, &message)].concat());
+            bytes.extend(frame(3, 0, id, &8_u32.to_be_bytes())); // RST_STREAM, CANCEL
+        }
+        stream.write_all(&bytes).unwrap();
+        // They are another connection's: all are through when nothing changes any more.
+        let mut left = (keys(client, "l").await, keys(client, "e").await);
+        for _ in 0..200 {
+            if left == (0, 0) {
+                tokio::time::sleep(std::time::Duration::from_millis(2)).await;
+            } else {
+                tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+            }
+            left = (keys(client, "l").await, keys(client, "e").await);
+        }
+        assert_eq!(left, (0, 0), "keys under the lock's and the election's name");
+    }));
+}
