@@ -49,7 +49,7 @@ pub enum Error {
     Stopped,
     /// The message is not what its method takes.
     #[error("grpc: error unmarshalling request: {0}")]
-    Malformed(String),
+    Malformed(&'static str),
     /// RangeStream refuses what it cannot stream.
     #[error("RangeStream does not support custom sort orders")]
     StreamSorted,
@@ -71,6 +71,18 @@ pub enum Error {
     /// The engine found damage; the member is about to stop.
     #[error("etcdserver: corrupt cluster")]
     Corrupt,
+}
+
+impl From<prost::DecodeError> for Error {
+    /// In the words of Go's decoder, which tells little.
+    fn from(error: prost::DecodeError) -> Self {
+        let is_bad_text = error.to_string().contains("UTF-8");
+        Self::Malformed(if is_bad_text {
+            "string field contains invalid UTF-8"
+        } else {
+            "proto: cannot parse invalid wire-format data"
+        })
+    }
 }
 
 impl Error {

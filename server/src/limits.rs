@@ -149,6 +149,8 @@ pub const FILES_RESERVED: u64 = 32;
 pub const FILES_PER_CORE: u64 = 8;
 /// How often it is said that connections are refused.
 pub const REFUSED_INTERVAL: Duration = Duration::from_secs(10);
+/// Connections accepted before others of the core have their turn.
+pub const ACCEPTS_PER_TURN: usize = 16;
 /// HTTP/2 streams a connection may have open, unless `--max-concurrent-streams` says less.
 pub const STREAMS_PER_CONNECTION_MAX: u32 = 10_000;
 /// Bytes of a request's headers: one that has more is refused ...

@@ -3,14 +3,17 @@
 use bytes::Bytes;
 use prost::Message as _;
 use revd_proto::grpc::health::health_check_response::ServingStatus;
-use revd_proto::grpc::health::{HealthCheckRequest, HealthCheckResponse};
+use revd_proto::grpc::health::{
+    HealthCheckRequest, HealthCheckResponse, HealthListRequest, HealthListResponse,
+};
 use smallvec::smallvec;
 use tonic::Status;
 
 use crate::api::call::{Message, Replies};
+use crate::error::Error;
 
 fn is_served(message: Bytes) -> Result<bool, Status> {
-    let request = HealthCheckRequest::decode(message).map_err(|error| Status::internal(error.to_string()))?;
+    let request = HealthCheckRequest::decode(message).map_err(Error::from)?;
     Ok(request.service.is_empty())
 }
 
@@ -25,6 +28,14 @@ pub(super) fn check(message: Bytes) -> Result<Message, Status> {
     } else {
         Err(Status::not_found("unknown service"))
     }
+}
+
+/// `List`: there is only the whole.
+pub(super) fn list(message: Bytes) -> Result<Message, Status> {
+    HealthListRequest::decode(message).map_err(Error::from)?;
+    let serving = HealthCheckResponse { status: ServingStatus::Serving as i32 };
+    let statuses = [(String::new(), serving)].into();
+    Ok(smallvec![HealthListResponse { statuses }.encode_to_vec().into()])
 }
 
 /// `Watch`: the state now, then nothing, since it does not change while there is a connection to tell it on.

@@ -54,6 +54,8 @@ pub enum Unary {
     Leader,
     /// `Health.Check`
     HealthCheck,
+    /// `Health.List`
+    HealthList,
 }
 
 /// A method with a stream of replies.
@@ -118,6 +120,7 @@ pub fn find(path: &str) -> Result<Method, Status> {
         "/v3electionpb.Election/Leader" => U(Unary::Leader),
         "/v3electionpb.Election/Observe" => S(Streaming::Observe),
         "/grpc.health.v1.Health/Check" => U(Unary::HealthCheck),
+        "/grpc.health.v1.Health/List" => U(Unary::HealthList),
         "/grpc.health.v1.Health/Watch" => S(Streaming::HealthWatch),
         "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
         | "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo" => S(Streaming::Reflection),

@@ -178,6 +178,7 @@ impl Api {
             Unary::Resign => self.resign(message).await?,
             Unary::Leader => self.leader(message).await?,
             Unary::HealthCheck => health::check(message)?,
+            Unary::HealthList => health::list(message)?,
         })
     }
 
@@ -344,5 +345,5 @@ pub fn may_be_long(method: Method, message: &Bytes) -> bool {
 }
 
 fn decoded<T>(result: Result<T, prost::DecodeError>) -> Result<T, Error> {
-    result.map_err(|error| Error::Malformed(error.to_string()))
+    result.map_err(Error::from)
 }

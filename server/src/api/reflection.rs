@@ -15,6 +15,7 @@ use tonic::{Code, Status};
 
 use crate::api::call::{Replies, Requests};
 use crate::api::method::{descriptors, services};
+use crate::error::Error;
 
 /// Encoded descriptor files by name, and which of them defines a symbol.
 struct Index {
@@ -30,8 +31,7 @@ struct File {
 /// `ServerReflectionInfo`: answers one question after the other.
 pub(super) async fn serve(mut requests: Box<dyn Requests>, replies: &Replies) -> Result<(), Status> {
     while let Some(message) = std::future::poll_fn(|context| requests.poll_next(context)).await {
-        let request = ServerReflectionRequest::decode(message?)
-            .map_err(|error| Status::internal(format!("grpc: error unmarshalling request: {error}")))?;
+        let request = ServerReflectionRequest::decode(message?).map_err(Error::from)?;
         let answer = answer(request.message_request.as_ref());
         let response = ServerReflectionResponse {
             valid_host: request.host.clone(),

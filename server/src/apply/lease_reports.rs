@@ -35,7 +35,7 @@ impl Due {
     /// When it is cut short.
     pub fn decode(mut bytes: Bytes) -> Result<Self, Error> {
         if !bytes.len().is_multiple_of(8) || bytes.is_empty() {
-            return Err(Error::Malformed(format!("{} bytes of due leases", bytes.len())));
+            return Err(Error::Malformed("due leases of a wrong length"));
         }
         let term = bytes.get_u64_le();
         let mut leases = Vec::with_capacity(bytes.len() / 8);
@@ -75,7 +75,7 @@ impl Left {
     /// When it is cut short.
     pub fn decode(mut bytes: Bytes) -> Result<Self, Error> {
         let (Ok(has_next), Ok(next)) = (bytes.try_get_u8(), bytes.try_get_i64_le()) else {
-            return Err(Error::Malformed("cut short".to_owned()));
+            return Err(Error::Malformed("cut short"));
         };
         Ok(Self {
             notes: decoded(LeaseCheckpointRequest::decode(bytes))?,

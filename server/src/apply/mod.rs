@@ -346,5 +346,5 @@ struct Moment {
 
 /// Every member decodes the same bytes with the same result, so a malformed request is an answer, not a failure.
 fn decoded<T>(result: Result<T, prost::DecodeError>) -> Result<T, Error> {
-    result.map_err(|error| Error::Malformed(error.to_string()))
+    result.map_err(Error::from)
 }

@@ -37,7 +37,7 @@ fn decode_nested(mut bytes: Bytes, depth: usize) -> Result<TxnRequest, Error> {
     let mut txn = TxnRequest::default();
     while let Some((field, mut part)) = next_field(&mut bytes)? {
         match field {
-            1 => txn.compare.push(Compare::decode(part).map_err(malformed)?),
+            1 => txn.compare.push(Compare::decode(part).map_err(Error::from)?),
             2 | 3 => {
                 let mut op = RequestOp::default();
                 while let Some((field, part)) = next_field(&mut part)? {
@@ -56,29 +56,25 @@ fn decode_nested(mut bytes: Bytes, depth: usize) -> Result<TxnRequest, Error> {
 
 fn leaf_op(field: u32, part: Bytes) -> Result<Option<Request>, Error> {
     Ok(match field {
-        1 => Some(Request::RequestRange(prost::Message::decode(part).map_err(malformed)?)),
-        2 => Some(Request::RequestPut(prost::Message::decode(part).map_err(malformed)?)),
-        3 => Some(Request::RequestDeleteRange(prost::Message::decode(part).map_err(malformed)?)),
+        1 => Some(Request::RequestRange(prost::Message::decode(part).map_err(Error::from)?)),
+        2 => Some(Request::RequestPut(prost::Message::decode(part).map_err(Error::from)?)),
+        3 => Some(Request::RequestDeleteRange(prost::Message::decode(part).map_err(Error::from)?)),
         _ => None,
     })
-}
-
-fn malformed(error: impl std::fmt::Display) -> Error {
-    Error::Malformed(error.to_string())
 }
 
 /// The next length-delimited field; fields of other types are unknown here and skipped.
 pub(super) fn next_field(bytes: &mut Bytes) -> Result<Option<(u32, Bytes)>, Error> {
     while bytes.has_remaining() {
-        let (field, wire) = prost::encoding::decode_key(bytes).map_err(malformed)?;
+        let (field, wire) = prost::encoding::decode_key(bytes).map_err(Error::from)?;
         if wire == prost::encoding::WireType::LengthDelimited {
-            let len = prost::encoding::decode_varint(bytes).map_err(malformed)?;
+            let len = prost::encoding::decode_varint(bytes).map_err(Error::from)?;
             let len = usize::try_from(len).ok().filter(|len| *len <= bytes.len());
-            let len = len.ok_or_else(|| malformed("buffer underflow"))?;
+            let len = len.ok_or(Error::Malformed("proto: cannot parse invalid wire-format data"))?;
             return Ok(Some((field, bytes.split_to(len))));
         }
         prost::encoding::skip_field(wire, field, bytes, prost::encoding::DecodeContext::default())
-            .map_err(malformed)?;
+            .map_err(Error::from)?;
     }
     Ok(None)
 }

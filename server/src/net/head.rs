@@ -6,6 +6,7 @@ use tonic::Status;
 use crate::api::call::Metadata;
 use crate::api::method::{self, Method};
 use crate::error::Error;
+use crate::net::http;
 
 /// What a field counts beside its name and value (RFC 9113, section 10.5.1).
 const FIELD_OVERHEAD: usize = 32;
@@ -41,6 +42,8 @@ pub(super) enum Head {
     Call(CallHead),
     /// A gRPC call that is refused.
     Refused(Status),
+    /// A call with a wrong head: HTTP's status, and gRPC's.
+    Rejected(&'static str, Status),
     /// Something else.
     Plain(PlainHead),
     /// Not a request; its stream must be reset.
@@ -123,8 +126,11 @@ struct Fields {
     path: Option<Vec<u8>>,
     has_scheme: bool,
     is_grpc: bool,
+    /// One that is not gRPC's.
+    content_type: Vec<u8>,
     bad_version: bool,
-    bad_timeout: bool,
+    /// The last field that a call cannot have.
+    bad_field: Option<String>,
     requires_leader: bool,
     timeout: Option<u64>,
     content_length: Option<u64>,
@@ -146,7 +152,10 @@ impl Fields {
         self.is_malformed |= name.is_empty() || name.iter().any(is_bad);
         self.is_malformed |= value.iter().any(|byte| matches!(byte, 0 | b'\r' | b'\n'));
         match name {
-            b"content-type" => self.is_grpc = is_grpc(value),
+            b"content-type" => {
+                self.is_grpc = is_grpc(value);
+                self.content_type = if self.is_grpc { Vec::new() } else { value.to_vec() };
+            }
             b"te" => self.is_malformed |= value != b"trailers",
             b"connection" | b"proxy-connection" | b"keep-alive" | b"transfer-encoding" | b"upgrade" => {
                 self.is_malformed = true;
@@ -157,11 +166,20 @@ impl Fields {
             }
             b"grpc-timeout" => {
                 self.timeout = timeout(value);
-                self.bad_timeout = self.timeout.is_none();
+                if self.timeout.is_none() {
+                    self.bad_field = Some(format!("malformed grpc-timeout: {}", bad_timeout(value)));
+                }
             }
             b"grpc-encoding" => self.encoding = Some(String::from_utf8_lossy(value).into_owned()),
             b"hasleader" => self.requires_leader = value == b"true",
             b"client-api-version" => self.bad_version = std::str::from_utf8(value).is_err(),
+            _ if name.ends_with(b"-bin") => {
+                if let Some(at) = bad_base64(value) {
+                    let (name, value) = (String::from_utf8_lossy(name), String::from_utf8_lossy(value));
+                    let text = format!("malformed binary metadata {value:?} in header {name:?}");
+                    self.bad_field = Some(format!("{text}: illegal base64 data at input byte {at}"));
+                }
+            }
             _ => {}
         }
     }
@@ -188,10 +206,20 @@ impl Fields {
         let path = String::from_utf8_lossy(&path).into_owned();
         if !self.is_grpc {
             let method = String::from_utf8_lossy(&method).into_owned();
-            return Head::Plain(PlainHead { method, path, content_length: self.content_length });
+            if http::is_served(&path) {
+                return Head::Plain(PlainHead { method, path, content_length: self.content_length });
+            }
+            let content_type = String::from_utf8_lossy(&self.content_type);
+            let text = format!("invalid gRPC request content-type {content_type:?}");
+            return Head::Rejected("415", Status::invalid_argument(text));
         }
-        if method != b"POST" || self.bad_timeout {
-            return Head::Malformed;
+        if let Some(text) = self.bad_field {
+            return Head::Rejected("400", Status::internal(text));
+        }
+        if method != b"POST" {
+            let method = String::from_utf8_lossy(&method);
+            let text = format!("Received a HEADERS frame with :method {method:?} which should be POST");
+            return Head::Rejected("405", Status::internal(text));
         }
         if self.bad_version {
             return Head::Refused(Error::InvalidClientApiVersion.into());
@@ -235,6 +263,38 @@ fn timeout(value: &[u8]) -> Option<u64> {
         b'n' => number / 1_000_000,
         _ => return None,
     })
+}
+
+/// What is wrong with it, as grpc-go says it.
+#[cold]
+fn bad_timeout(value: &[u8]) -> String {
+    let text = String::from_utf8_lossy(value);
+    match value {
+        [] | [_] => format!("transport: timeout string is too short: {text:?}"),
+        [_, _, _, _, _, _, _, _, _, _, ..] => format!("transport: timeout string is too long: {text:?}"),
+        [.., b'H' | b'M' | b'S' | b'm' | b'u' | b'n'] => {
+            let digits = String::from_utf8_lossy(&value[..value.len() - 1]);
+            format!("strconv.ParseUint: parsing {digits:?}: invalid syntax")
+        }
+        _ => format!("transport: timeout unit is not recognized: {text:?}"),
+    }
+}
+
+/// Where a value is no base64, as Go's decoder counts it: padded if it is so long, or without padding.
+fn bad_base64(value: &[u8]) -> Option<usize> {
+    let is_padded = value.len().is_multiple_of(4);
+    let is_digit = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
+    let digits = value.iter().position(|byte| !is_digit(byte)).unwrap_or(value.len());
+    let rest = &value[digits..];
+    match (is_padded, digits % 4) {
+        (_, 0) | (true, 2 | 3) | (false, 2 | 3) if rest.is_empty() => None,
+        (true, 2) if rest == b"==" => None,
+        (true, 3) if rest == b"=" => None,
+        (true, 2) if rest.starts_with(b"=") => Some(digits + 1),
+        (true, 3) if rest.starts_with(b"=") => Some(digits + 1),
+        (_, part) if rest.is_empty() => Some(digits - part),
+        _ => Some(digits),
+    }
 }
 
 #[cfg(test)]
@@ -302,7 +362,9 @@ mod tests {
         let fields: Vec<_> = PUT.iter().copied().chain([("x", long.as_str())]).collect();
         assert!(matches!(read(&fields), Head::TooLarge));
         assert!(matches!(read(&with("grpc-encoding", "snappy")), Head::Refused(_)));
-        assert!(matches!(read(&PUT[..3]), Head::Plain(..)));
+        assert!(matches!(read(&PUT[..3]), Head::Rejected("415", _)));
+        let plain = [(":method", "GET"), (":scheme", "http"), (":path", "/health?serializable=true")];
+        assert!(matches!(read(&plain), Head::Plain(..)));
     }
 
     #[test]

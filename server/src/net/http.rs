@@ -25,13 +25,22 @@ impl PlainReply {
     }
 }
 
+const TEXT: &str = "text/plain; charset=utf-8";
+
+/// Whether there is something at this path.
+#[must_use]
+pub(super) fn is_served(target: &str) -> bool {
+    matches!(target.split('?').next(), Some("/version" | "/health"))
+}
+
 /// Answers a request that is no gRPC call.
 #[must_use]
-pub(super) fn answer(api: &Api, method: &str, path: &str) -> PlainReply {
+pub(super) fn answer(api: &Api, method: &str, target: &str) -> PlainReply {
     let report = api.report();
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let (status, kind, text) = match path {
         "/version" | "/health" if method != "GET" => {
-            (StatusCode::METHOD_NOT_ALLOWED, "text/plain; charset=utf-8", "Method Not Allowed\n".to_owned())
+            (StatusCode::METHOD_NOT_ALLOWED, TEXT, "Method Not Allowed\n".to_owned())
         }
         "/version" => {
             let cluster = report.cluster_version.as_deref().unwrap_or("not_decided");
@@ -41,28 +50,90 @@ pub(super) fn answer(api: &Api, method: &str, path: &str) -> PlainReply {
             );
             (StatusCode::OK, "application/json", text)
         }
-        "/health" => match unhealthy(&report) {
-            None => (StatusCode::OK, "application/json", r#"{"health":"true","reason":""}"#.to_owned()),
+        "/health" => match unhealthy(&report, query) {
+            None => (StatusCode::OK, TEXT, r#"{"health":"true","reason":""}"#.to_owned()),
             Some(reason) => (
                 StatusCode::SERVICE_UNAVAILABLE,
-                "application/json",
-                format!(r#"{{"health":"false","reason":"{reason}"}}"#),
+                TEXT,
+                format!("{{\"health\":\"false\",\"reason\":\"{reason}\"}}\n"),
             ),
         },
-        _ => (StatusCode::NOT_FOUND, "text/plain; charset=utf-8", "404 page not found\n".to_owned()),
+        _ => (StatusCode::NOT_FOUND, TEXT, "404 page not found\n".to_owned()),
     };
     PlainReply { status, kind, text }
 }
 
-/// Why this member is not healthy, in etcd's order.
-fn unhealthy(report: &NodeReport) -> Option<&'static str> {
-    if report.raised.no_space {
+/// Why this member is not healthy, in etcd's order. `exclude` names alarms that do not matter; with `serializable` it needs no
+/// leader.
+fn unhealthy(report: &NodeReport, query: &str) -> Option<&'static str> {
+    let fields = parameters(query);
+    let is_excluded =
+        |alarm: &str| fields.iter().any(|(name, value)| name == b"exclude" && value == alarm.as_bytes());
+    let serializable = fields.iter().find(|(name, _)| name == b"serializable");
+    if report.raised.no_space && !is_excluded("NOSPACE") {
         Some("ALARM NOSPACE")
-    } else if report.raised.corrupt {
+    } else if report.raised.corrupt && !is_excluded("CORRUPT") {
         Some("ALARM CORRUPT")
-    } else if !report.has_leader {
+    } else if !report.has_leader && serializable.is_none_or(|(_, value)| value != b"true") {
         Some("RAFT NO LEADER")
     } else {
         None
+    }
+}
+
+/// The parameters of a query, as Go reads them: what cannot be decoded is left out.
+fn parameters(query: &str) -> Vec<(Vec<u8>, Vec<u8>)> {
+    let parts = query.split('&').filter(|part| !part.is_empty() && !part.contains(';'));
+    let decoded = parts.filter_map(|part| {
+        let (name, value) = part.split_once('=').unwrap_or((part, ""));
+        Some((unescaped(name)?, unescaped(value)?))
+    });
+    decoded.collect()
+}
+
+fn unescaped(text: &str) -> Option<Vec<u8>> {
+    let mut bytes = text.bytes();
+    let mut out = Vec::with_capacity(text.len());
+    while let Some(byte) = bytes.next() {
+        out.push(match byte {
+            b'+' => b' ',
+            b'%' => {
+                let mut digit = || u8::try_from(char::from(bytes.next()?).to_digit(16)?).ok();
+                digit()? << 4 | digit()?
+            }
+            byte => byte,
+        });
+    }
+    Some(out)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apply::alarm::Raised;
+
+    #[test]
+    fn health_excludes_what_the_query_says() {
+        let raised = Raised { no_space: true, ..Raised::default() };
+        let report = |raised, has_leader| NodeReport { cluster_version: None, has_leader, raised };
+        let alarmed = |query| unhealthy(&report(raised, true), query);
+        for query in [
+            "",
+            "exclude=CORRUPT",
+            "exclude=nospace",
+            "exclude=NOSPACE,CORRUPT",
+            "a;exclude=NOSPACE",
+            "exclude",
+        ] {
+            assert_eq!(alarmed(query), Some("ALARM NOSPACE"), "{query}");
+        }
+        for query in ["exclude=NOSPACE", "exclude=CORRUPT&exclude=%4eOSPACE", "x;y&%zz=1&exclude=NOSPACE"] {
+            assert_eq!(alarmed(query), None, "{query}");
+        }
+        let leaderless = |query| unhealthy(&report(Raised::default(), false), query);
+        assert_eq!(leaderless("serializable=true"), None);
+        for query in ["", "serializable", "serializable=1", "serializable=x&serializable=true"] {
+            assert_eq!(leaderless(query), Some("RAFT NO LEADER"), "{query}");
+        }
     }
 }

@@ -70,7 +70,9 @@ fn silence_milliseconds() -> u64 {
 }
 
 async fn answer(api: Rc<Api>, request: Request<Incoming>) -> Result<Response<WholeBody>, Infallible> {
-    let reply = plain::answer(&api, request.method().as_str(), request.uri().path());
+    let uri = request.uri();
+    let target = uri.path_and_query().map_or(uri.path(), |target| target.as_str());
+    let reply = plain::answer(&api, request.method().as_str(), target);
     let mut response = Response::new(WholeBody(None));
     *response.status_mut() = reply.status;
     for (name, value) in reply.headers() {

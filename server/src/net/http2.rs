@@ -282,6 +282,9 @@ impl<T: Transport> Http2<T> {
         match head {
             Head::Call(head) => self.begin(stream, head, end, now),
             Head::Refused(status) => self.refuse(stream, &status),
+            Head::Rejected(http, status) => {
+                self.connection.send_head(stream, &reply::rejection(http, &status), true);
+            }
             Head::Malformed => self.connection.reset(stream, ErrorCode::Protocol),
             Head::TooLarge => {
                 self.connection.send_head(stream, &reply::too_large(), true);
@@ -371,23 +374,24 @@ impl<T: Transport> Http2<T> {
         match self.connection.stream(stream) {
             Some(StreamState::Asking(asking)) => {
                 let Asking { head, deadline, assembly, message, .. } = &mut **asking;
-                let mut is_second = false;
-                let cut = |bytes| is_second |= message.replace(bytes).is_some();
-                let mut result = assembly.add(data, head.gzip, &self.shared.messages, cut);
-                if is_second {
-                    result = Err(Status::internal("the call has more than one request message"));
+                let mut result = Ok(());
+                if message.is_none() {
+                    let cut = |bytes| {
+                        message.get_or_insert(bytes);
+                    };
+                    result = assembly.add(data, head.gzip, &self.shared.messages, cut);
+                }
+                if message.is_some() {
+                    (result, *assembly) = (Ok(()), Assembly::default()); // the first message counts
                 }
                 let (head, deadline, unfinished) = (*head, *deadline, !assembly.is_empty());
                 let message = if end { message.take() } else { None };
                 match (result, message) {
                     (Err(status), _) => self.refuse(stream, &status),
-                    (Ok(()), Some(message)) if !unfinished => {
-                        self.ask_in_turn(stream, head, message, deadline)
-                    }
+                    (Ok(()), Some(message)) => self.ask_in_turn(stream, head, message, deadline),
                     (Ok(()), _) if end => {
-                        let text =
-                            if unfinished { "unexpected EOF" } else { "the call has no request message" };
-                        self.refuse(stream, &Status::internal(text));
+                        let text = if unfinished { "unexpected EOF" } else { "EOF" };
+                        self.refuse(stream, &Status::unknown(text));
                     }
                     // All of a message is taken in, however long: its bounds are others.
                     (Ok(()), _) => self.connection.credit(stream, data.len()),
@@ -472,7 +476,8 @@ impl<T: Transport> Http2<T> {
             self.connection.out().give_buffer(|| self.shared.scratch.borrow_mut().take());
         }
         for slot in slots.drain(..) {
-            if self.calls.get(slot).is_some_and(|call| call.is_long) && self.is_late() {
+            // Those that find no time are the first of the next turn.
+            if self.is_late() {
                 self.woken.waker(slot).wake_by_ref();
                 continue;
             }

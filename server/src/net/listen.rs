@@ -11,6 +11,7 @@ use glommio::net::TcpListener;
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use serde_json::json;
 
+use crate::config::Keepalive;
 use crate::limits;
 use crate::net::connection::{self, Shared};
 use crate::net::places::Places;
@@ -57,7 +58,13 @@ fn new_socket(address: SocketAddr) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// When the address cannot be listened on.
-pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+pub fn bind(address: SocketAddr, keepalive: &Keepalive) -> io::Result<TcpListener> {
+    let socket = listening(address, keepalive)?;
+    // SAFETY: the descriptor is a listening socket that nobody else owns.
+    Ok(unsafe { TcpListener::from_raw_fd(socket.into_raw_fd()) })
+}
+
+fn listening(address: SocketAddr, keepalive: &Keepalive) -> io::Result<OwnedFd> {
     let socket = new_socket(address)?;
     sockopt::set_socket_reuseport(&socket, true)?;
     sockopt::set_tcp_nodelay(&socket, true)?;
@@ -65,22 +72,31 @@ pub fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     sockopt::set_tcp_keepidle(&socket, limits::KEEPALIVE_IDLE)?;
     sockopt::set_tcp_keepintvl(&socket, limits::KEEPALIVE_INTERVAL)?;
     sockopt::set_tcp_keepcnt(&socket, limits::KEEPALIVE_PROBES)?;
+    if !keepalive.interval.is_zero() {
+        // As grpc-go: what is sent must be acknowledged within the time that a ping's answer has.
+        let timeout = u32::try_from(keepalive.timeout.as_millis()).unwrap_or(u32::MAX);
+        sockopt::set_tcp_user_timeout(&socket, timeout)?;
+    }
     let listening = rustix::net::bind(&socket, &address).and_then(|()| rustix::net::listen(&socket, BACKLOG));
     listening.map_err(|error| {
         io::Error::new(io::Error::from(error).kind(), format!("listening on {address}: {error}"))
     })?;
-    // SAFETY: the descriptor is a listening socket that nobody else owns.
-    Ok(unsafe { TcpListener::from_raw_fd(socket.into_raw_fd()) })
+    Ok(socket)
 }
 
 /// Accepts connections for as long as it is not dropped.
 pub(super) async fn accept(listener: TcpListener, shared: Rc<Shared>, gate: Gate, places: Arc<Places>) {
     let mut told = None;
+    let mut accepted = 0_usize;
     loop {
         let Ok(stream) = listener.accept().await else {
             glommio::timer::sleep(RETRY).await;
             continue;
         };
+        accepted += 1;
+        if accepted.is_multiple_of(limits::ACCEPTS_PER_TURN) {
+            futures_lite::future::yield_now().await; // the next may be there already
+        }
         // A member that has too many connections closes new ones at once: clients try another member.
         let (pass, place) = (gate.enter(limits::CONNECTIONS_PER_CORE_MAX), places.take());
         let (Some(pass), Some(place)) = (pass, place) else {
@@ -109,4 +125,22 @@ fn tell_refused(told: &mut Option<u64>, now: u64, places: &Places) {
         "new connections are closed: there are as many as there may be",
         json!({"connections-max": places.max(), "connections-per-core-max": limits::CONNECTIONS_PER_CORE_MAX}),
     );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_connection_inherits_how_long_its_client_may_be_gone() {
+        let seconds = Duration::from_secs;
+        let keepalive = Keepalive { min_time: seconds(5), interval: seconds(7200), timeout: seconds(20) };
+        let listener = listening("127.0.0.1:0".parse().unwrap(), &keepalive).unwrap();
+        let listener = std::net::TcpListener::from(listener);
+        let _client = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        listener.set_nonblocking(false).unwrap();
+        let (connection, _) = listener.accept().unwrap();
+        assert_eq!(sockopt::tcp_user_timeout(&connection).unwrap(), 20_000);
+        assert_eq!(sockopt::tcp_keepidle(&connection).unwrap(), limits::KEEPALIVE_IDLE);
+    }
 }

@@ -141,11 +141,24 @@ fn unpacked(flag: u8, body: Bytes, gzip: bool, limits: &MessageLimits) -> Result
     let mut out = Vec::new();
     // One byte more than allowed tells what is too long from what just fits.
     let mut unpacking = flate2::read::GzDecoder::new(&body[..]).take(limits.bytes_max as u64 + 1);
-    unpacking.read_to_end(&mut out).map_err(|error| {
-        Status::internal(format!("grpc: failed to decompress the received message: {error}"))
-    })?;
+    unpacking.read_to_end(&mut out).map_err(|error| bad_gzip(&body, &error))?;
     too_large(out.len(), limits)?;
     Ok(out.into())
+}
+
+/// In the words of Go's library.
+fn bad_gzip(body: &[u8], error: &std::io::Error) -> Status {
+    const HEAD_BYTES: usize = 10;
+    let is_short = error.kind() == std::io::ErrorKind::UnexpectedEof;
+    Status::internal(match body {
+        [] => "grpc: failed to decompress the message: EOF".to_owned(),
+        _ if body.len() < HEAD_BYTES => "grpc: failed to decompress the message: unexpected EOF".to_owned(),
+        [0x1f, 0x8b, 8, ..] if is_short => {
+            "grpc: failed to read decompressed data: unexpected EOF".to_owned()
+        }
+        [0x1f, 0x8b, 8, ..] => format!("grpc: failed to read decompressed data: {error}"),
+        _ => "grpc: failed to decompress the message: gzip: invalid header".to_owned(),
+    })
 }
 
 /// The requests of a streaming call, between the connection and the call.

@@ -85,7 +85,7 @@ pub async fn serve(
     let gate = Gate::default();
     let mut accepting = Vec::new();
     for address in config.addresses {
-        let listener = listen::bind(address)?;
+        let listener = listen::bind(address, &config.keepalive)?;
         let places = Arc::clone(&config.places);
         accepting.push(glommio::spawn_local(listen::accept(
             listener,

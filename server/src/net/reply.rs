@@ -78,6 +78,16 @@ impl Blocks {
     }
 }
 
+/// The answer to a call whose head is wrong: not with HTTP's status 200.
+#[must_use]
+pub(super) fn rejection(http: &str, status: &Status) -> Vec<u8> {
+    let mut block = Vec::new();
+    literal(&mut block, b":status", http.as_bytes(), false);
+    literal(&mut block, b"content-type", b"application/grpc", false);
+    put_status(&mut block, status);
+    block
+}
+
 /// Trailers that may be sent at any later time: they do not lean on the table.
 #[must_use]
 pub(super) fn trailers(result: &Result<(), Status>) -> Vec<u8> {

@@ -31,6 +31,7 @@ mod lock_bugs;
 mod offline;
 mod overdue;
 mod quota;
+mod raw_requests;
 mod reads;
 mod soak;
 mod standard_services;

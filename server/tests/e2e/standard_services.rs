@@ -5,9 +5,9 @@ use std::net::TcpStream;
 
 use prost::Message as _;
 use revd_proto::etcdserverpb::{HashRequest, PutRequest};
-use revd_proto::grpc::health::HealthCheckRequest;
 use revd_proto::grpc::health::health_check_response::ServingStatus;
 use revd_proto::grpc::health::health_client::HealthClient;
+use revd_proto::grpc::health::{HealthCheckRequest, HealthListRequest};
 use revd_proto::grpc::reflection::server_reflection_client::ServerReflectionClient;
 use revd_proto::grpc::reflection::server_reflection_request::MessageRequest;
 use revd_proto::grpc::reflection::server_reflection_response::MessageResponse;
@@ -26,6 +26,9 @@ fn health_is_serving() {
         let unknown = HealthCheckRequest { service: "nothing".to_owned() };
         let refused = health.check(unknown).await.unwrap_err();
         assert_eq!((refused.code(), refused.message()), (Code::NotFound, "unknown service"));
+        let list = health.list(HealthListRequest {}).await.unwrap().into_inner();
+        let statuses: Vec<_> = list.statuses.iter().map(|(name, of)| (name.as_str(), of.status)).collect();
+        assert_eq!(statuses, [("", ServingStatus::Serving as i32)]);
         let mut watching = health.watch(whole).await.unwrap().into_inner();
         assert_eq!(watching.message().await.unwrap().unwrap().status, ServingStatus::Serving as i32);
     }));
@@ -116,6 +119,10 @@ fn plain_http_has_version_and_health() {
             "{version}"
         );
         assert!(get(server, "GET /health").ends_with(r#"{"health":"true","reason":""}"#));
+        for query in ["exclude=NOSPACE&serializable=true", "", "x"] {
+            let answer = get(server, &format!("GET /health?{query}"));
+            assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+        }
         let refused = get(server, "POST /health");
         assert!(
             refused.starts_with("HTTP/1.1 405") && refused.to_lowercase().contains("allow: get"),
