@@ -92,6 +92,13 @@ fn restarted(shared: &Shared, mut server: Server, data: &Path) -> Server {
     server
 }
 
+/// What the server said since its start, if something was found after it.
+fn show_log(shared: &Shared, known: usize, server: &Server) {
+    if shared.findings.borrow().len() > known {
+        eprintln!("log since the last start:\n{}", server.log());
+    }
+}
+
 async fn soak(seconds: u64) {
     let dir = TempDir::new();
     let data = dir.path().join("data");
@@ -134,12 +141,14 @@ async fn soak(seconds: u64) {
         if when == 2 && server.is_running() {
             watching::check(&shared, &watched).await;
         }
+        let known = shared.findings.borrow().len();
         server = restarted(&shared, server, &data);
         shared.attack.replace(format!("peace after {}", attack.name));
         let client = connect(&shared.endpoint).await;
         honest::check(&shared, &client, &written).await;
         tokio::time::sleep(PEACE).await;
         watching::check(&shared, &watched).await;
+        show_log(&shared, known, &server);
     }
     shared.over.set(true);
     for task in tasks {
