@@ -59,7 +59,11 @@ fn paths(criterion: &mut Criterion) {
     let (first, end) = all_keys();
     let all = KeyRange::from_wire(&first, &end);
     criterion.bench_function("count 100,000 keys", |bencher| {
-        bencher.iter(|| black_box(reader.count(all, reader.revision()).unwrap()));
+        bencher.iter(|| black_box(reader.count(all, reader.revision())));
+    });
+    let old = reader.revision() - 1_000;
+    criterion.bench_function("count 100,000 keys 1,000 changes ago", |bencher| {
+        bencher.iter(|| black_box(reader.count(all, old)));
     });
     criterion.bench_function("scan 1,000 keys", |bencher| {
         bencher.iter(|| reader.scan(all, i64::MAX, Direction::Forward).take(1_000).count());

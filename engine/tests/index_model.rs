@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use revd_engine::mvcc::key_index::{IndexRoot, KeyIndex};
-use revd_engine::mvcc::{Direction, KeyMeta, KeyRange, Revision};
+use revd_engine::mvcc::{Direction, KeyMeta, KeyRange, Revision, Sought};
 use revd_engine::random::Random;
 
 /// All states there were, by revision.
@@ -46,11 +46,101 @@ fn check(root: &IndexRoot, states: &States, at: i64, random: &mut Random, keys: 
         let mut reverse: Vec<_> = root.scan(range, at, Direction::Reverse).collect();
         reverse.reverse();
         assert_eq!(reverse, found, "{range:?} at {at} backwards");
+        assert_eq!(
+            in_steps(root, range, at, random),
+            (found, expected.len() as u64),
+            "{range:?} at {at} in steps"
+        );
         if at + 1 == i64::try_from(states.len()).unwrap() {
             assert_eq!(root.live_count(range), expected.len() as u64, "count of {range:?}");
         }
     }
     assert_eq!(root.get(&start, at), state.get(&start).copied());
+}
+
+/// A scan and a count, few steps at a time.
+fn in_steps<'i>(
+    root: &'i IndexRoot,
+    range: KeyRange<'i>,
+    at: i64,
+    random: &mut Random,
+) -> (Vec<(&'i [u8], KeyMeta)>, u64) {
+    let mut few = || usize::try_from(1 + random.below(40)).unwrap();
+    let (mut found, mut scan, mut steps) = (Vec::new(), root.scan(range, at, Direction::Forward), few());
+    loop {
+        match scan.next_within(&mut steps) {
+            Sought::Key(key, meta) => found.push((key, meta)),
+            Sought::Later => {
+                assert_eq!(steps, 0);
+                steps = few();
+            }
+            Sought::End => break,
+        }
+    }
+    let mut counting = root.counting(range, at);
+    loop {
+        if let Some(count) = counting.step(&mut few()) {
+            return (found, count);
+        }
+    }
+}
+
+/// Steps that a scan takes to its end, and a count.
+fn steps_taken(root: &IndexRoot, range: KeyRange<'_>, at: i64, direction: Direction) -> (usize, usize) {
+    let (mut scanning, mut counting) = (usize::MAX, usize::MAX);
+    let mut scan = root.scan(range, at, direction);
+    while scan.next_within(&mut scanning) != Sought::End {}
+    assert!(root.counting(range, at).step(&mut counting).is_some());
+    (usize::MAX - scanning, usize::MAX - counting)
+}
+
+#[test]
+fn dead_keys_and_old_revisions_cost_what_has_changed_not_what_is_there() {
+    let mut index = KeyIndex::new();
+    let key = |number: i64| format!("key/{number:06}").into_bytes();
+    for number in 0..50_000 {
+        index.put(&key(number), Revision { main: number + 2, sub: 0 });
+    }
+    let before = index.root().clone();
+    let filled = 50_001;
+    for number in 1..49_999 {
+        index.tombstone(&key(number), Revision { main: filled + 1, sub: number });
+    }
+    for (direction, range) in [
+        (Direction::Forward, KeyRange::ALL),
+        (Direction::Reverse, KeyRange::ALL),
+        (Direction::Forward, KeyRange::Span { start: b"key/000500", end: b"key/040000" }),
+        (Direction::Reverse, KeyRange::Span { start: b"key/000500", end: b"key/040000" }),
+    ] {
+        // Two keys live, the others are dead but not yet compacted.
+        let (scan, count) = steps_taken(index.root(), range, filled + 1, direction);
+        assert!(scan < 1_000 && count < 1_000, "{scan} and {count} steps for {range:?} {direction:?}");
+        // At a revision since which all has changed, each is looked at.
+        let (scan, count) = steps_taken(index.root(), range, filled, direction);
+        assert!(scan > 30_000 && count > 30_000, "{scan} and {count} steps for {range:?} {direction:?}");
+    }
+    // Ten changes later a count of the state before looks at the leaves with those, wherever a page begins.
+    let mut index = KeyIndex::new();
+    index.revert_to(before);
+    for number in 0..10 {
+        index.put(&key(number * 4_999), Revision { main: filled + 1 + number, sub: 0 });
+    }
+    for page in [0, 10_000, 25_000, 49_000] {
+        let start = key(page);
+        let range = KeyRange::From(&start);
+        let (_, count) = steps_taken(index.root(), range, filled, Direction::Forward);
+        assert!(count < 3_000, "{count} steps");
+        assert_eq!(
+            root_count(index.root(), range, filled),
+            u64::try_from(50_000 - page).unwrap(),
+            "from {page} on"
+        );
+    }
+}
+
+fn root_count(root: &IndexRoot, range: KeyRange<'_>, at: i64) -> u64 {
+    let mut steps = usize::MAX;
+    root.counting(range, at).step(&mut steps).unwrap()
 }
 
 #[test]

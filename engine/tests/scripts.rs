@@ -189,7 +189,7 @@ fn read(reader: Reader<'_>, args: &[&str]) -> Output {
             meta.version
         )?;
     }
-    write!(out, "{} keys of revision {at}", reader.count(KeyRange::ALL, at)?)?;
+    write!(out, "{} keys of revision {at}", reader.count(KeyRange::ALL, at))?;
     Ok(out)
 }
 

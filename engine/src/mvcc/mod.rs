@@ -31,7 +31,7 @@ mod write;
 pub use checkpoint::{Checkpoint, CheckpointKind, Durable, Written};
 pub use hash::{HashKv, Hashed};
 pub use key_history::KeyMeta;
-pub use key_index::{Direction, Scan};
+pub use key_index::{Counting, Direction, Scan, Sought};
 pub use key_range::KeyRange;
 pub use layout::Applied;
 pub use reader::Reader;

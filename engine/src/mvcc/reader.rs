@@ -1,19 +1,13 @@
 //! Reading the key space at one moment: shared by Views and by transactions that see their own writes.
 
-use std::collections::BTreeSet;
-
 use crate::mvcc::key_history::KeyMeta;
-use crate::mvcc::key_index::{Direction, IndexRoot, Scan};
+use crate::mvcc::key_index::{Counting, Direction, IndexRoot, Scan};
 use crate::mvcc::key_range::KeyRange;
 use crate::mvcc::layout::RECORDS;
-use crate::mvcc::record::StoredRecord;
 use crate::mvcc::revision::{RecordKey, RecordKind, Revision};
 use crate::mvcc::tail::{Record, Tail, TailView};
 use crate::txn::Snapshot;
 use crate::{Error, Result};
-
-/// Counting at an old revision corrects today's count by what changed since, if that is at most this many revisions.
-const CORRECTION_REVISIONS_MAX: i64 = 4096;
 
 /// The records that are not in the tree file yet.
 #[derive(Debug, Clone, Copy)]
@@ -85,38 +79,23 @@ impl<'r> Reader<'r> {
         self.index.scan(range, at, direction)
     }
 
-    /// How many keys of a range exist at a revision: from subtree counts now, corrected by the changes since for a
-    /// recent one, by walking the range for an old one.
-    ///
-    /// # Errors
-    /// When the tree file is damaged.
-    pub fn count(&self, range: KeyRange<'r>, at: i64) -> Result<u64> {
-        if let KeyRange::One(key) = range {
-            return Ok(u64::from(self.get(key, at).is_some()));
-        }
-        let now = self.index.live_count(range);
-        if at >= self.revision {
-            return Ok(now);
-        }
-        let few = CORRECTION_REVISIONS_MAX.min(i64::try_from(now / 4).unwrap_or(i64::MAX));
-        if self.revision - at > few {
-            return Ok(self.scan(range, at, Direction::Forward).count() as u64);
-        }
-        let mut changed = BTreeSet::new();
-        self.each_record_after(Revision { main: at, sub: i64::MAX }, |_, bytes| {
-            let record =
-                StoredRecord::parse(bytes).ok_or_else(|| Error::corrupt("a record cannot be read"))?;
-            if range.contains(record.key) {
-                changed.insert(record.key);
+    /// How many keys of a range exist at a revision, to be found out step by step: at once where nothing in it has changed
+    /// since.
+    #[must_use]
+    pub fn counting(&self, range: KeyRange<'r>, at: i64) -> Counting<'r> {
+        self.index.counting(range, at)
+    }
+
+    /// How many keys of a range exist at a revision; for those who may take as long as that takes.
+    #[must_use]
+    pub fn count(&self, range: KeyRange<'r>, at: i64) -> u64 {
+        let mut counting = self.counting(range, at);
+        loop {
+            let mut steps = usize::MAX;
+            if let Some(count) = counting.step(&mut steps) {
+                return count;
             }
-            Ok(true)
-        })?;
-        let mut count = now;
-        for key in changed {
-            count += u64::from(self.get(key, at).is_some());
-            count -= u64::from(self.get(key, i64::MAX).is_some());
         }
-        Ok(count)
     }
 
     /// The encoded `mvccpb.KeyValue` of a put at this revision.

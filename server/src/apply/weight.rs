@@ -35,7 +35,7 @@ fn keys_of(state: &State, key: &Bytes, range_end: &Bytes) -> u64 {
     if range_end.is_empty() {
         return 1;
     }
-    state.store.reader().count(KeyRange::from_wire(key, range_end), i64::MAX).unwrap_or(0)
+    state.store.reader().count(KeyRange::from_wire(key, range_end), i64::MAX)
 }
 
 /// Both branches and all nested ones: which are taken shows only later.

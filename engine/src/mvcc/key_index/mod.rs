@@ -2,13 +2,15 @@
 //!
 //! A copy-on-write B+tree. The state core owns the [`KeyIndex`] and changes it; [`KeyIndex::root`] hands out an
 //! immutable [`IndexRoot`] at the cost of one reference count, and a later change copies only the nodes on its path
-//! (those a root still holds). Each branch keeps how many keys below each child are live, so counting a range
-//! takes two walks down the tree.
+//! (those a root still holds). Each branch keeps how many keys below each child are live and when the last of them
+//! changed, so counting a range takes two walks down the tree, and at an old revision one walk of what has changed since.
 
+mod count;
 mod node;
 mod scan;
 
-pub use scan::Scan;
+pub use count::Counting;
+pub use scan::{Scan, Sought};
 
 use std::sync::Arc;
 
@@ -181,6 +183,18 @@ impl IndexRoot {
             }
             KeyRange::Span { .. } => 0,
         }
+    }
+
+    /// Counts the keys of the range that exist at revision `at`.
+    #[must_use]
+    pub fn counting<'i>(&'i self, range: KeyRange<'i>, at: i64) -> Counting<'i> {
+        if at >= self.node.totals().newest || matches!(range, KeyRange::One(_)) {
+            return Counting::known(match range {
+                KeyRange::One(key) => u64::from(self.get(key, at).is_some()),
+                range => self.live_count(range),
+            });
+        }
+        Counting::new(&self.node, range, at)
     }
 
     /// Keys of the range that exist at revision `at`.

@@ -31,10 +31,18 @@ pub(super) struct Child {
     /// No key below is smaller; the first child's is not looked at.
     pub(super) first: Key,
     pub(super) node: Arc<Node>,
-    /// Live keys below.
-    live: u64,
-    /// Keys below.
-    len: u64,
+    totals: Totals,
+}
+
+/// What a node's keys have in common.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Totals {
+    /// Live keys.
+    pub(super) live: u64,
+    /// Keys, dead ones included.
+    pub(super) len: u64,
+    /// Revision of the last change.
+    pub(super) newest: i64,
 }
 
 impl Default for Node {
@@ -45,11 +53,21 @@ impl Default for Node {
 
 impl Child {
     fn of(node: Node) -> Self {
-        Self { first: node.first_key(), live: node.live(), len: node.len(), node: Arc::new(node) }
+        Self { first: node.first_key(), totals: node.totals(), node: Arc::new(node) }
     }
 
     fn recount(&mut self) {
-        (self.live, self.len) = (self.node.live(), self.node.len());
+        self.totals = self.node.totals();
+    }
+
+    /// How many of its keys exist at a revision, if that can be said without a look at them.
+    pub(super) fn count_at(&self, at: i64) -> Option<u64> {
+        (self.totals.newest <= at).then_some(self.totals.live)
+    }
+
+    /// None of its keys exists at a revision, as far as can be said without a look at them.
+    pub(super) fn has_nothing_at(&self, at: i64) -> bool {
+        self.totals.live == 0 && self.totals.newest <= at
     }
 }
 
@@ -61,7 +79,7 @@ impl Entry {
 
 impl Node {
     pub(super) fn above(left: Arc<Self>, right: Child) -> Self {
-        let left = Child { first: left.first_key(), live: left.live(), len: left.len(), node: left };
+        let left = Child { first: left.first_key(), totals: left.totals(), node: left };
         Self::Branch(vec![left, right])
     }
 
@@ -93,17 +111,32 @@ impl Node {
     }
 
     pub(super) fn live(&self) -> u64 {
-        match self {
-            Self::Leaf(entries) => entries.iter().map(|entry| u64::from(entry.is_live())).sum(),
-            Self::Branch(children) => children.iter().map(|child| child.live).sum(),
-        }
+        self.totals().live
     }
 
     pub(super) fn len(&self) -> u64 {
+        self.totals().len
+    }
+
+    pub(super) fn totals(&self) -> Totals {
+        let mut all = Totals::default();
         match self {
-            Self::Leaf(entries) => entries.len() as u64,
-            Self::Branch(children) => children.iter().map(|child| child.len).sum(),
+            Self::Leaf(entries) => {
+                for entry in entries {
+                    all.live += u64::from(entry.is_live());
+                    all.newest = all.newest.max(entry.history.newest().revision.main);
+                }
+                all.len = entries.len() as u64;
+            }
+            Self::Branch(children) => {
+                for Child { totals, .. } in children {
+                    all.live += totals.live;
+                    all.len += totals.len;
+                    all.newest = all.newest.max(totals.newest);
+                }
+            }
         }
+        all
     }
 
     /// Live keys below `key`.
@@ -114,7 +147,7 @@ impl Node {
             match node {
                 Self::Branch(children) => {
                     let at = Self::covering(children, key);
-                    before += children[..at].iter().map(|child| child.live).sum::<u64>();
+                    before += children[..at].iter().map(|child| child.totals.live).sum::<u64>();
                     node = &children[at].node;
                 }
                 Self::Leaf(entries) => {

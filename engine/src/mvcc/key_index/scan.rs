@@ -1,4 +1,8 @@
 //! Walking the index in key order, either way.
+//!
+//! Keys that do not exist at the revision of the walk are passed by whole subtrees, where no key below exists now and
+//! none has changed since that revision. Elsewhere each is looked at, and so a walk can be told how many steps it may
+//! take: a range of dead keys is as much work as one of living keys.
 
 use crate::mvcc::key_history::KeyMeta;
 use crate::mvcc::key_index::Direction;
@@ -11,12 +15,23 @@ pub struct Scan<'i> {
     range: KeyRange<'i>,
     at: i64,
     direction: Direction,
-    /// Branches from the root down, each with the part the walk is in.
-    path: Vec<(&'i [Child], usize)>,
+    /// Branches from the root down, each with its parts that are still to come: `[low, high)`.
+    path: Vec<(&'i [Child], usize, usize)>,
     entries: &'i [Entry],
     /// Entries of the leaf still to come: `[low, high)`.
     low: usize,
     high: usize,
+}
+
+/// What a walk of some steps comes to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Sought<'i> {
+    /// A key.
+    Key(&'i [u8], KeyMeta),
+    /// Nothing within these steps; there may be more.
+    Later,
+    /// There is no more.
+    End,
 }
 
 impl<'i> Scan<'i> {
@@ -25,80 +40,87 @@ impl<'i> Scan<'i> {
         if range.is_empty() {
             return scan;
         }
-        match (direction, range) {
-            (Direction::Forward, _) => {
-                scan.descend_to(root, range.start());
+        let from = match (direction, range) {
+            (Direction::Forward, _) => Some(range.start()),
+            (Direction::Reverse, KeyRange::One(end) | KeyRange::Span { end, .. }) => Some(end),
+            (Direction::Reverse, KeyRange::From(_)) => None,
+        };
+        scan.descend_to(root, from);
+        match direction {
+            Direction::Forward => {
                 scan.low = scan.entries.partition_point(|entry| &*entry.key < range.start());
             }
-            (Direction::Reverse, KeyRange::From(_)) => scan.descend(root),
-            (Direction::Reverse, KeyRange::One(end) | KeyRange::Span { end, .. }) => {
-                scan.descend_to(root, end);
+            Direction::Reverse => {
                 scan.high = scan.entries.partition_point(|entry| range.ends_after(&entry.key));
             }
         }
         scan
     }
 
-    /// Down to the leaf that covers `key`.
-    fn descend_to(&mut self, mut node: &'i Node, key: &[u8]) {
+    /// Down to the leaf that covers `key`, or to the last one.
+    fn descend_to(&mut self, mut node: &'i Node, key: Option<&[u8]>) {
         loop {
             match node {
                 Node::Branch(children) => {
-                    let at = Node::covering(children, key);
-                    self.path.push((children, at));
+                    let at = key.map_or(children.len() - 1, |key| Node::covering(children, key));
+                    self.path.push(match self.direction {
+                        Direction::Forward => (children, at + 1, children.len()),
+                        Direction::Reverse => (children, 0, at),
+                    });
                     node = &children[at].node;
                 }
-                Node::Leaf(entries) => return self.enter(entries),
-            }
-        }
-    }
-
-    /// Down along the near side.
-    fn descend(&mut self, mut node: &'i Node) {
-        loop {
-            match node {
-                Node::Branch(children) => {
-                    let at = if self.direction == Direction::Forward { 0 } else { children.len() - 1 };
-                    self.path.push((children, at));
-                    node = &children[at].node;
+                Node::Leaf(entries) => {
+                    (self.entries, self.low, self.high) = (entries, 0, entries.len());
+                    return;
                 }
-                Node::Leaf(entries) => return self.enter(entries),
             }
         }
     }
 
-    fn enter(&mut self, entries: &'i [Entry]) {
-        (self.entries, self.low, self.high) = (entries, 0, entries.len());
-    }
-
-    /// To the next leaf; false at the end.
-    fn next_leaf(&mut self) -> bool {
-        while let Some((children, at)) = self.path.pop() {
-            let next = match self.direction {
-                Direction::Forward => Some(at + 1).filter(|next| *next < children.len()),
-                Direction::Reverse => at.checked_sub(1),
-            };
-            if let Some(next) = next {
-                self.path.push((children, next));
-                self.descend(&children[next].node);
-                return true;
+    /// To the next leaf that may have a key for us; none at the end, false when the steps are used up.
+    fn next_leaf(&mut self, steps: &mut usize) -> Option<bool> {
+        while let Some((children, low, high)) = self.path.last_mut() {
+            if *steps == 0 {
+                return Some(false);
             }
-        }
-        false
-    }
-}
-
-impl<'i> Iterator for Scan<'i> {
-    type Item = (&'i [u8], KeyMeta);
-
-    fn next(&mut self) -> Option<Self::Item> {
-        loop {
-            if self.low >= self.high {
-                if !self.next_leaf() {
-                    return None;
-                }
+            *steps -= 1;
+            if low == high {
+                self.path.pop();
                 continue;
             }
+            let child = if self.direction == Direction::Forward {
+                *low += 1;
+                &children[*low - 1]
+            } else {
+                *high -= 1;
+                &children[*high]
+            };
+            match &*child.node {
+                _ if child.has_nothing_at(self.at) => {}
+                Node::Branch(children) => self.path.push((children, 0, children.len())),
+                Node::Leaf(entries) => {
+                    (self.entries, self.low, self.high) = (entries, 0, entries.len());
+                    return Some(true);
+                }
+            }
+        }
+        None
+    }
+
+    /// The next key, if there is one within so many steps; takes off those it has used.
+    pub fn next_within(&mut self, steps: &mut usize) -> Sought<'i> {
+        loop {
+            if self.low >= self.high {
+                match self.next_leaf(steps) {
+                    None => return Sought::End,
+                    Some(false) => return Sought::Later,
+                    Some(true) => continue,
+                }
+            }
+            if *steps == 0 {
+                return Sought::Later;
+            }
+            *steps -= 1;
             let entry = if self.direction == Direction::Forward {
                 self.low += 1;
                 &self.entries[self.low - 1]
@@ -113,10 +135,25 @@ impl<'i> Iterator for Scan<'i> {
             if !inside {
                 self.path.clear();
                 self.high = self.low;
-                return None;
+                return Sought::End;
             }
             if let Some(meta) = entry.history.at(self.at) {
-                return Some((&entry.key, meta));
+                return Sought::Key(&entry.key, meta);
+            }
+        }
+    }
+}
+
+impl<'i> Iterator for Scan<'i> {
+    type Item = (&'i [u8], KeyMeta);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        loop {
+            let mut steps = usize::MAX;
+            match self.next_within(&mut steps) {
+                Sought::Key(key, meta) => return Some((key, meta)),
+                Sought::Later => {}
+                Sought::End => return None,
             }
         }
     }
