@@ -68,6 +68,12 @@ pub enum Error {
         /// The bound.
         bytes_max: usize,
     },
+    /// A range has more keys to sort than there is memory for.
+    #[error("a range may sort keys of {bytes_max} bytes: use a limit, or read in the order of keys")]
+    SortTooLarge {
+        /// The bound.
+        bytes_max: usize,
+    },
     /// The engine found damage; the member is about to stop.
     #[error("etcdserver: corrupt cluster")]
     Corrupt,
@@ -107,7 +113,7 @@ impl Error {
             Self::NoLeader | Self::Timeout | Self::Stopped => Code::Unavailable,
             Self::Malformed(_) => Code::Internal,
             Self::StreamSorted | Self::StreamFiltered => Code::Unimplemented,
-            Self::NoSpace | Self::ReplyTooLarge { .. } => Code::ResourceExhausted,
+            Self::NoSpace | Self::ReplyTooLarge { .. } | Self::SortTooLarge { .. } => Code::ResourceExhausted,
             Self::Corrupt => Code::DataLoss,
         }
     }

@@ -90,6 +90,20 @@ pub const APPLY_MICROSECONDS: u64 = 1_000;
 pub const ORDERS_PER_TURN: usize = 1_000;
 /// Keys a range handles before it lets other requests of its core go on.
 pub const RANGE_KEYS_PER_TURN: usize = 2_000;
+/// Steps of that work that a key answered stands for: one is a look at a key of the index, living or dead ...
+pub const STEPS_PER_KEY: usize = 16;
+/// ... or as many bytes copied or compared ...
+pub const BYTES_PER_STEP: usize = 256;
+/// ... and of these, a turn has at least so many: enough to get past dead keys that are passed in one go.
+pub const STEPS_PER_TURN_MIN: usize = 4_000;
+/// Steps that sorting a key costs.
+pub const SORT_STEPS_PER_KEY: usize = 8;
+/// Keys that are sorted in one go, to be merged with others later ...
+pub const SORT_RUN_KEYS: usize = 1_024;
+/// ... or fewer, when they have so many bytes of values to sort by.
+pub const SORT_RUN_BYTES: usize = 256 * 1024;
+/// Bytes of the keys that one range sorts.
+pub const SORT_BYTES_MAX: usize = 512 * 1024 * 1024;
 /// Bytes of a reply's chunk.
 pub const REPLY_CHUNK_BYTES: usize = 256 * 1024;
 /// Bytes of replies that one core is making or sending.
@@ -99,7 +113,7 @@ pub const HASH_RECORDS_PER_TURN: usize = 2_000;
 /// Keys in the first chunk of a range stream.
 pub const STREAM_KEYS_FIRST: usize = 10;
 /// Keys in any chunk of a range stream: one is walked without letting others of the core go on.
-pub const STREAM_KEYS_MAX: usize = 10_000;
+pub const STREAM_KEYS_MAX: usize = RANGE_KEYS_PER_TURN;
 
 /// Leases revoked by one command ...
 pub const LEASES_PER_REVOKE: usize = 1_000;

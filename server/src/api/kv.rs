@@ -14,6 +14,7 @@ use crate::apply::command::Kind;
 use crate::apply::{gates, txn};
 use crate::error::Error;
 use crate::limits;
+use crate::observe::bounds::Bound;
 use crate::read::range::RangeRun;
 use crate::wire::put_varint;
 
@@ -77,10 +78,21 @@ impl Api {
     /// Answers a range in turns, letting others of this core go on in between.
     async fn answer_range(&self, request: &RangeRequest, view: &View) -> Result<Vec<Bytes>, Error> {
         let mut run = RangeRun::new(request, view.reader(), &self.reply_budget)?;
-        while !run.turn(limits::RANGE_KEYS_PER_TURN)? {
-            futures_lite::future::yield_now().await;
+        loop {
+            match run.turn(limits::RANGE_KEYS_PER_TURN) {
+                Ok(true) => return Ok(run.take_body().finish()),
+                Ok(false) => futures_lite::future::yield_now().await,
+                Err(error) => return Err(self.refused(error)),
+            }
         }
-        Ok(run.take_body().finish())
+    }
+
+    /// Counts an error that is a bound.
+    fn refused(&self, error: Error) -> Error {
+        if matches!(error, Error::SortTooLarge { .. }) {
+            self.counters.bounds.reached(Bound::SortBytes);
+        }
+        error
     }
 
     /// Streams a range in chunks, all of them at one revision. No state is held while a chunk waits for the client: a slow
@@ -102,7 +114,11 @@ impl Api {
                     None => RangeRun::new(&request, view.reader(), &self.reply_budget)?,
                     Some(place) => RangeRun::resume(&request, view.reader(), &self.reply_budget, place)?,
                 };
-                let finished = run.turn(keys_max)?;
+                let mut finished = run.turn(keys_max)?;
+                while !finished && run.is_counting() {
+                    futures_lite::future::yield_now().await;
+                    finished = run.turn(keys_max)?;
+                }
                 let next = run.place();
                 let body = run.take_body().finish();
                 drop(run);
@@ -112,7 +128,9 @@ impl Api {
             drop(view);
             let chunk_bytes: usize = body.iter().map(Bytes::len).sum();
             let chunk = if finished { self.reply(revision, body) } else { body.into() };
-            if !replies.send(stream_response(chunk)).await || finished {
+            // Where there are only dead keys, there may be nothing to send yet.
+            let has_some = finished || chunk_bytes > 0;
+            if (has_some && !replies.send(stream_response(chunk)).await) || finished {
                 return Ok(());
             }
             keys_max = next_chunk_keys(keys_max, chunk_bytes, self.limits.request_bytes_max);
@@ -130,7 +148,7 @@ impl Api {
     ) -> Result<(), Error> {
         let mut run = RangeRun::new(request, view.reader(), &self.reply_budget)?;
         loop {
-            let finished = run.turn(limits::RANGE_KEYS_PER_TURN)?;
+            let finished = run.turn(limits::RANGE_KEYS_PER_TURN).map_err(|error| self.refused(error))?;
             let body = run.take_body().finish();
             if finished {
                 replies.send(stream_response(self.reply(view.revision(), body))).await;

@@ -11,11 +11,13 @@ pub enum Bound {
     Connections,
     /// `PROPOSALS`: keepalives of an edge on their way; the stream waits.
     Keepalives,
+    /// `SORT_BYTES_MAX`: keys that one range sorts.
+    SortBytes,
 }
 
 impl Bound {
     /// Every bound, in the order of their declaration.
-    pub const ALL: [Self; 3] = [Self::Proposals, Self::Connections, Self::Keepalives];
+    pub const ALL: [Self; 4] = [Self::Proposals, Self::Connections, Self::Keepalives, Self::SortBytes];
 
     /// The name of its metric, with its label.
     #[must_use]
@@ -24,6 +26,7 @@ impl Bound {
             Self::Proposals => "revd_limit_reached_total{limit=\"proposals\"}",
             Self::Connections => "revd_limit_reached_total{limit=\"connections\"}",
             Self::Keepalives => "revd_limit_reached_total{limit=\"keepalives\"}",
+            Self::SortBytes => "revd_limit_reached_total{limit=\"sort_bytes\"}",
         }
     }
 }

@@ -6,4 +6,5 @@
 
 pub mod budget;
 pub mod range;
+mod sort;
 pub mod view_slot;

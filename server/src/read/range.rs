@@ -3,17 +3,18 @@
 //! Stored records are encoded `mvccpb.KeyValue`s: a reply is built by copying them. Everything that needs no
 //! value (count, limits, filters, sorting by revisions) comes from the key index.
 
-use std::cmp::Ordering;
+use std::cmp::Reverse;
 
 use bytes::Bytes;
 use revd_engine::mvcc::record::{Stamp, encode_put};
-use revd_engine::mvcc::{Direction, KeyMeta, KeyRange, Reader, Scan, StoredRecord};
+use revd_engine::mvcc::{Counting, Direction, KeyMeta, KeyRange, Reader, Scan, Sought, StoredRecord};
 use revd_proto::etcdserverpb::RangeRequest;
 use revd_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 
 use crate::error::Error;
 use crate::limits;
 use crate::read::budget::ReplyBudget;
+use crate::read::sort::{Entry, Rank, Sorted, Sorter};
 use crate::wire::{put_field, put_number, put_varint};
 
 /// Protobuf tags of `RangeResponse`.
@@ -65,7 +66,7 @@ pub struct RangeRun<'a> {
     phase: Phase<'a>,
     /// Keys answered so far.
     taken: u64,
-    /// The last of them, if keys come in order.
+    /// The last one that was passed, dead or alive, if keys come in order.
     last_key: Option<&'a [u8]>,
     body: Body,
 }
@@ -80,18 +81,16 @@ pub struct Place {
     next_key: Vec<u8>,
 }
 
-/// What the next turn does. Without filters and with keys in order: `Walk`, then done. Else: `Gather` all keys, sort them,
-/// `Emit`.
+/// What the next turn does. With keys in order: `Walk`, then `Count`. Else: `Gather` all keys, `Emit` them sorted, `Count`.
 #[derive(Debug)]
 enum Phase<'a> {
     Walk(Scan<'a>),
-    Gather(Scan<'a>, Vec<Found<'a>>),
-    Emit(std::vec::IntoIter<Found<'a>>, bool),
-    Count,
+    Gather(Scan<'a>, Sorter<'a>),
+    /// And whether the limit has cut keys off.
+    Emit(Sorted<'a>, bool),
+    /// And whether there are more keys than were answered.
+    Count(Counting<'a>, bool),
 }
-
-/// A key that exists at the revision.
-type Found<'a> = (&'a [u8], KeyMeta);
 
 fn range_of(request: &RangeRequest) -> KeyRange<'_> {
     KeyRange::from_wire(&request.key, &request.range_end)
@@ -123,9 +122,9 @@ impl<'a> RangeRun<'a> {
         let (target, order) = sorting(request);
         let scan = |direction| reader.scan(range_of(request), at, direction);
         let phase = if request.count_only {
-            Phase::Count
-        } else if has_filter(request) || target != SortTarget::Key {
-            Phase::Gather(scan(Direction::Forward), Vec::new())
+            Phase::Count(reader.counting(range_of(request), at), false)
+        } else if target != SortTarget::Key {
+            Phase::Gather(scan(Direction::Forward), Sorter::new(limit(request)))
         } else if order == SortOrder::Descend {
             Phase::Walk(scan(Direction::Reverse))
         } else {
@@ -155,45 +154,48 @@ impl<'a> RangeRun<'a> {
         Ok(Self { request, reader, at, phase, taken: place.taken, last_key: None, body })
     }
 
-    /// How far it is, if it has answered any key.
+    /// How far it is, if it has passed any key.
     #[must_use]
     pub fn place(&self) -> Option<Place> {
         let next_key = [self.last_key?, &[0]].concat();
         Some(Place { at: self.at, taken: self.taken, next_key })
     }
 
-    /// Answers a bounded part; true when all is done.
+    /// Does a bounded part of the work: answers at most so many keys, fewer where dead keys have to be passed, where
+    /// values are large, or where many of the keys it visits are not wanted. True when all is done.
     ///
     /// # Errors
-    /// When a record cannot be read, [`Error::ReplyTooLarge`].
+    /// When a record cannot be read, [`Error::ReplyTooLarge`], [`Error::SortTooLarge`].
     pub fn turn(&mut self, keys_max: usize) -> Result<bool, Error> {
-        let more = match &mut self.phase {
-            Phase::Walk(_) => self.walk(keys_max)?,
-            Phase::Gather(scan, keys) => {
-                let wanted = fetched(self.request).saturating_sub(self.taken);
-                let part = usize::try_from(wanted).unwrap_or(usize::MAX).min(keys_max);
-                let before = self.taken;
-                for found in scan.by_ref().take(part) {
-                    self.taken += 1;
-                    if passes(self.request, &found.1) {
-                        keys.push(found);
-                    }
+        let mut steps = keys_max.saturating_mul(limits::STEPS_PER_KEY).max(limits::STEPS_PER_TURN_MIN);
+        loop {
+            match &mut self.phase {
+                Phase::Walk(_) => self.walk(keys_max, &mut steps)?,
+                Phase::Gather(..) => self.gather(&mut steps)?,
+                Phase::Emit(..) => self.emit(keys_max, &mut steps)?,
+                Phase::Count(counting, more) => {
+                    let Some(count) = counting.step(&mut steps) else { return Ok(false) };
+                    put_number(&mut self.body.open, TAG_MORE, i64::from(*more));
+                    put_number(&mut self.body.open, TAG_COUNT, count.cast_signed());
+                    return Ok(true);
                 }
-                let at_end = self.taken - before < part as u64 || part == 0;
-                if at_end || self.taken == fetched(self.request) {
-                    let keys = std::mem::take(keys);
-                    self.phase = sorted(self.request, &self.reader, keys)?;
-                }
+            }
+            // Only the count at the end may follow in the same turn: it is mostly known at once.
+            if !matches!(self.phase, Phase::Count(..)) {
                 return Ok(false);
             }
-            Phase::Emit(..) => self.emit(keys_max)?,
-            Phase::Count => Some(false),
-        };
-        let Some(more) = more else { return Ok(false) };
-        let count = self.reader.count(range_of(self.request), self.at)?;
-        put_number(&mut self.body.open, TAG_MORE, i64::from(more));
-        put_number(&mut self.body.open, TAG_COUNT, count.cast_signed());
-        Ok(true)
+        }
+    }
+
+    /// Every key is answered; what is left is to count those there are.
+    #[must_use]
+    pub fn is_counting(&self) -> bool {
+        matches!(self.phase, Phase::Count(..))
+    }
+
+    /// Every key is answered that is to be.
+    fn end(&mut self, more: bool) {
+        self.phase = Phase::Count(self.reader.counting(range_of(self.request), self.at), more);
     }
 
     /// What has been answered so far and was not taken yet.
@@ -203,36 +205,90 @@ impl<'a> RangeRun<'a> {
         std::mem::replace(&mut self.body, next)
     }
 
-    /// Answers keys as they come; at the end, whether the limit has cut any off.
-    fn walk(&mut self, keys_max: usize) -> Result<Option<bool>, Error> {
-        let Phase::Walk(scan) = &mut self.phase else { return Ok(None) };
+    /// Answers keys as they come.
+    fn walk(&mut self, keys_max: usize, steps: &mut usize) -> Result<(), Error> {
+        let Phase::Walk(scan) = &mut self.phase else { return Ok(()) };
         let limit = limit(self.request).unwrap_or(u64::MAX);
-        for _ in 0..keys_max {
-            let Some((key, meta)) = scan.next() else { return Ok(Some(false)) };
+        let filtered = has_filter(self.request);
+        let mut answered = 0;
+        let ended = loop {
+            if answered >= keys_max {
+                break None;
+            }
+            let (key, meta) = match scan.next_within(steps) {
+                Sought::Key(key, meta) => (key, meta),
+                Sought::Later => break None,
+                Sought::End => break Some(false),
+            };
+            if filtered && !passes(self.request, &meta) {
+                continue;
+            }
             if self.taken == limit {
-                return Ok(Some(true));
+                break Some(true);
             }
             self.taken += 1;
-            self.last_key = Some(key);
-            push_kv(&mut self.body, &self.reader, key, meta, self.request.keys_only)?;
+            answered += 1;
+            let bytes = push_kv(&mut self.body, &self.reader, key, meta, self.request.keys_only)?;
+            *steps = steps.saturating_sub(limits::STEPS_PER_KEY + bytes / limits::BYTES_PER_STEP);
+        };
+        self.last_key = scan.passed().or(self.last_key);
+        if let Some(more) = ended {
+            self.end(more);
         }
-        Ok(None)
+        Ok(())
+    }
+
+    /// Visits keys that have to be sorted.
+    fn gather(&mut self, steps: &mut usize) -> Result<(), Error> {
+        let Phase::Gather(scan, sorter) = &mut self.phase else { return Ok(()) };
+        let fetched = fetched(self.request);
+        loop {
+            let (key, meta) = match scan.next_within(steps) {
+                Sought::Key(key, meta) if self.taken < fetched => (key, meta),
+                Sought::Later => return Ok(()),
+                Sought::Key(..) | Sought::End => break,
+            };
+            self.taken += 1;
+            if !passes(self.request, &meta) {
+                continue;
+            }
+            let (rank, cost) = rank(self.request, &self.reader, meta)?;
+            let sorting = sorter.add(Entry { rank, key, meta });
+            *steps = steps.saturating_sub(cost + sorting);
+            if sorter.bytes() > limits::SORT_BYTES_MAX {
+                return Err(Error::SortTooLarge { bytes_max: limits::SORT_BYTES_MAX });
+            }
+        }
+        let gathered = std::mem::replace(sorter, Sorter::new(None));
+        let (sorted, cut) = gathered.sorted();
+        self.phase = Phase::Emit(sorted, cut);
+        Ok(())
     }
 
     /// Answers keys that are sorted and cut already.
-    fn emit(&mut self, keys_max: usize) -> Result<Option<bool>, Error> {
-        let Phase::Emit(keys, cut) = &mut self.phase else { return Ok(None) };
+    fn emit(&mut self, keys_max: usize, steps: &mut usize) -> Result<(), Error> {
+        let Phase::Emit(keys, cut) = &mut self.phase else { return Ok(()) };
         // Sorted by value, the values are at hand, and so is the lease.
         let by_value = self.request.sort_target == SortTarget::Value as i32;
-        for (key, meta) in keys.by_ref().take(keys_max) {
-            if self.request.keys_only && by_value {
+        let mut answered = 0;
+        while answered < keys_max
+            && *steps > 0
+            && let Some(Entry { key, meta, .. }) = keys.next_within(steps)
+        {
+            answered += 1;
+            let bytes = if self.request.keys_only && by_value {
                 let lease = stored(&self.reader, meta)?.stamp.lease;
-                push_encoded(&mut self.body, key, meta, lease)?;
+                push_encoded(&mut self.body, key, meta, lease)?
             } else {
-                push_kv(&mut self.body, &self.reader, key, meta, self.request.keys_only)?;
-            }
+                push_kv(&mut self.body, &self.reader, key, meta, self.request.keys_only)?
+            };
+            *steps = steps.saturating_sub(limits::STEPS_PER_KEY + bytes / limits::BYTES_PER_STEP);
         }
-        Ok((keys.len() == 0).then_some(*cut))
+        if keys.is_empty() {
+            let more = *cut;
+            self.end(more);
+        }
+        Ok(())
     }
 }
 
@@ -247,31 +303,22 @@ fn fetched(request: &RangeRequest) -> u64 {
     limit(request).filter(|_| !all).map_or(u64::MAX, |limit| limit.saturating_add(1))
 }
 
-/// Sorts and cuts.
-fn sorted<'a>(
-    request: &RangeRequest,
-    reader: &Reader<'a>,
-    mut keys: Vec<Found<'a>>,
-) -> Result<Phase<'a>, Error> {
+/// What a key is sorted by, and the steps it took to find that out.
+fn rank<'a>(request: &RangeRequest, reader: &Reader<'a>, meta: KeyMeta) -> Result<(Rank<'a>, usize), Error> {
     let (target, order) = sorting(request);
-    match target {
-        SortTarget::Key if order == SortOrder::Descend => keys.reverse(),
-        SortTarget::Key => {}
-        SortTarget::Version => {
-            keys.sort_by(|left, right| directed(order, left.1.version.cmp(&right.1.version)))
+    let descends = order == SortOrder::Descend;
+    let number = |number: i64| (Rank::Number(if descends { -number } else { number }), 0);
+    Ok(match target {
+        SortTarget::Key => number(0),
+        SortTarget::Version => number(meta.version),
+        SortTarget::Create => number(meta.create_revision),
+        SortTarget::Mod => number(meta.modified.main),
+        SortTarget::Value => {
+            let value = stored(reader, meta)?.value;
+            let rank = if descends { Rank::ValueFromLast(Reverse(value)) } else { Rank::Value(value) };
+            (rank, limits::STEPS_PER_KEY)
         }
-        SortTarget::Create => {
-            keys.sort_by(|left, right| directed(order, left.1.create_revision.cmp(&right.1.create_revision)));
-        }
-        SortTarget::Mod => {
-            keys.sort_by(|left, right| directed(order, left.1.modified.main.cmp(&right.1.modified.main)));
-        }
-        SortTarget::Value => sort_by_value(reader, &mut keys, order)?,
-    }
-    let limit = limit(request).and_then(|limit| usize::try_from(limit).ok()).unwrap_or(usize::MAX);
-    let cut = keys.len() > limit;
-    keys.truncate(limit);
-    Ok(Phase::Emit(keys.into_iter(), cut))
+    })
 }
 
 fn passes(request: &RangeRequest, meta: &KeyMeta) -> bool {
@@ -283,24 +330,6 @@ fn passes(request: &RangeRequest, meta: &KeyMeta) -> bool {
         && below(request.max_create_revision, meta.create_revision)
 }
 
-fn directed(order: SortOrder, ordering: Ordering) -> Ordering {
-    if order == SortOrder::Descend { ordering.reverse() } else { ordering }
-}
-
-fn sort_by_value(
-    reader: &Reader<'_>,
-    keys: &mut Vec<(&[u8], KeyMeta)>,
-    order: SortOrder,
-) -> Result<(), Error> {
-    let mut with_values = Vec::with_capacity(keys.len());
-    for (key, meta) in keys.drain(..) {
-        with_values.push((stored(reader, meta)?.value, key, meta));
-    }
-    with_values.sort_by(|left, right| directed(order, left.0.cmp(right.0)));
-    keys.extend(with_values.into_iter().map(|(_, key, meta)| (key, meta)));
-    Ok(())
-}
-
 /// The stored record of a key.
 ///
 /// # Errors
@@ -309,21 +338,24 @@ pub fn stored<'r>(reader: &Reader<'r>, meta: KeyMeta) -> Result<StoredRecord<'r>
     StoredRecord::parse(reader.record(meta.modified)?).ok_or(Error::Corrupt)
 }
 
+/// Answers a key; how many bytes that are.
 fn push_kv(
     body: &mut Body,
     reader: &Reader<'_>,
     key: &[u8],
     meta: KeyMeta,
     keys_only: bool,
-) -> Result<(), Error> {
+) -> Result<usize, Error> {
     if keys_only {
         return push_encoded(body, key, meta, 0);
     }
-    put_field(&mut body.open, TAG_KV, reader.record(meta.modified)?);
-    body.close_chunk_if_full()
+    let record = reader.record(meta.modified)?;
+    put_field(&mut body.open, TAG_KV, record);
+    body.close_chunk_if_full()?;
+    Ok(record.len())
 }
 
-fn push_encoded(body: &mut Body, key: &[u8], meta: KeyMeta, lease: i64) -> Result<(), Error> {
+fn push_encoded(body: &mut Body, key: &[u8], meta: KeyMeta, lease: i64) -> Result<usize, Error> {
     let stamp = Stamp {
         create_revision: meta.create_revision,
         mod_revision: meta.modified.main,
@@ -335,7 +367,8 @@ fn push_encoded(body: &mut Body, key: &[u8], meta: KeyMeta, lease: i64) -> Resul
         put_varint(&mut body.open, parts.iter().map(|part| part.len() as u64).sum());
         parts.iter().for_each(|part| body.open.extend_from_slice(part));
     });
-    body.close_chunk_if_full()
+    body.close_chunk_if_full()?;
+    Ok(key.len())
 }
 
 /// Answers in one go; for transactions, whose every part is bounded by the request's limits.

@@ -21,6 +21,7 @@ pub struct Scan<'i> {
     /// Entries of the leaf still to come: `[low, high)`.
     low: usize,
     high: usize,
+    passed: Option<&'i [u8]>,
 }
 
 /// What a walk of some steps comes to.
@@ -36,7 +37,8 @@ pub enum Sought<'i> {
 
 impl<'i> Scan<'i> {
     pub(super) fn new(root: &'i Node, range: KeyRange<'i>, at: i64, direction: Direction) -> Self {
-        let mut scan = Self { range, at, direction, path: Vec::new(), entries: &[], low: 0, high: 0 };
+        let path = Vec::new();
+        let mut scan = Self { range, at, direction, path, entries: &[], low: 0, high: 0, passed: None };
         if range.is_empty() {
             return scan;
         }
@@ -107,6 +109,12 @@ impl<'i> Scan<'i> {
         None
     }
 
+    /// The last key that was looked at, dead or alive, inside of the range.
+    #[must_use]
+    pub fn passed(&self) -> Option<&'i [u8]> {
+        self.passed
+    }
+
     /// The next key, if there is one within so many steps; takes off those it has used.
     pub fn next_within(&mut self, steps: &mut usize) -> Sought<'i> {
         loop {
@@ -137,6 +145,7 @@ impl<'i> Scan<'i> {
                 self.high = self.low;
                 return Sought::End;
             }
+            self.passed = Some(&entry.key);
             if let Some(meta) = entry.history.at(self.at) {
                 return Sought::Key(&entry.key, meta);
             }
