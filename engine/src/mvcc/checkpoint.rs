@@ -15,6 +15,7 @@ use crate::db::Db;
 use crate::limits::{INDEX_CHECKPOINT_PART, INDEX_CHECKPOINT_RECORDS_MIN, PAGE_BYTES_MAX, key_bytes_max};
 use crate::mvcc::compaction::{IndexSweep, compact_step};
 use crate::mvcc::defragment::Defragmentation;
+use crate::mvcc::hash::CompactionHash;
 use crate::mvcc::key_index::IndexRoot;
 use crate::mvcc::layout::{Applied, INDEX, INDEX_LONG, RECORDS, SMALL, Standing};
 use crate::mvcc::record::StoredRecord;
@@ -46,6 +47,7 @@ pub struct Checkpoint {
     save_index: bool,
     defragmentation: Option<Defragmentation>,
     sweep: Option<IndexSweep>,
+    hashing: Option<CompactionHash>,
     unsaved_bytes: usize,
     records_since_index: usize,
 }
@@ -66,6 +68,7 @@ struct Saved {
     /// Keys of which the compaction has dropped records.
     compacted_keys: BTreeSet<Vec<u8>>,
     sweep: Option<IndexSweep>,
+    hashing: Option<CompactionHash>,
     defragmentation: Option<Defragmentation>,
     unsaved_bytes: usize,
     records_since_index: usize,
@@ -118,6 +121,7 @@ impl Store {
             save_index,
             defragmentation: self.defragmentation.clone(),
             sweep: self.sweep.clone(),
+            hashing: self.hashing,
             unsaved_bytes: self.unsaved_bytes,
             records_since_index: self.records_since_index,
         })
@@ -159,6 +163,7 @@ impl Store {
         if saved.saved_index {
             self.records_since_index -= saved.records_since_index;
         }
+        self.take_hash(saved.hashing);
         self.to_compact.extend(saved.compacted_keys);
         self.sweep = saved.sweep;
         if self.sweep.is_none() && self.saved.swept < self.saved.compacted {
@@ -168,6 +173,20 @@ impl Store {
         if self.standing.compact_revision == self.saved.compact_revision {
             self.standing.compacted = self.saved.compacted;
             self.standing.compact_cursor = self.saved.compact_cursor;
+        }
+    }
+}
+
+impl Store {
+    /// Keeps the hash of a compaction that is done, or goes on with it; another may have begun since.
+    fn take_hash(&mut self, saved: Option<CompactionHash>) {
+        let Some(hash) = saved else { return };
+        let is_done = self.saved.compacted == hash.revision();
+        if self.hashing.is_some_and(|hashing| hashing.revision() == hash.revision()) {
+            self.hashing = Some(hash).filter(|_| !is_done);
+        }
+        if let Some(hashed) = hash.finish().filter(|_| is_done) {
+            self.hashes.add(hashed);
         }
     }
 }
@@ -201,9 +220,9 @@ impl Checkpoint {
         } else {
             to.index_revision = from.index_revision;
         }
-        let mut compacted_keys = BTreeSet::new();
+        let (mut compacted_keys, mut hashing) = (BTreeSet::new(), self.hashing);
         if to.compacted < to.compact_revision && to.index_revision >= to.compact_revision {
-            compacted_keys = compact_step(&mut txn, &base, &index, from.revision, &mut to)?;
+            compacted_keys = compact_step(&mut txn, &base, &index, from.revision, &mut to, &mut hashing)?;
         }
         let sweep = match self.sweep {
             Some(sweep) => sweep.step(&mut txn, &base, &index, &mut to)?,
@@ -217,6 +236,7 @@ impl Checkpoint {
                 saved_index: save_index,
                 compacted_keys,
                 sweep,
+                hashing,
                 defragmentation,
                 unsaved_bytes: self.unsaved_bytes,
                 records_since_index: self.records_since_index,

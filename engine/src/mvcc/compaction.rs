@@ -9,6 +9,7 @@ use std::collections::BTreeSet;
 
 use crate::limits::{COMPACT_RECORDS_PER_STEP, SWEEP_KEYS_PER_STEP, SWEEP_WRITES_PER_STEP, key_bytes_max};
 use crate::mvcc::checkpoint::{key_of, save_keys, save_long_keys};
+use crate::mvcc::hash::CompactionHash;
 use crate::mvcc::key_index::IndexRoot;
 use crate::mvcc::layout::{INDEX, INDEX_LONG, RECORDS, Standing};
 use crate::mvcc::revision::{RecordKey, RecordKind, Revision};
@@ -49,7 +50,7 @@ impl Store {
     }
 }
 
-/// Removes a bounded number of records that the compaction drops. Only looks at records that were in the tree
+/// Removes a bounded number of records that the compaction drops, and adds all it looks at to the hash. Only looks at records that were in the tree
 /// before this checkpoint; `tree_revision` says up to where those go.
 pub(crate) fn compact_step(
     txn: &mut WriteTxn<'_>,
@@ -57,8 +58,12 @@ pub(crate) fn compact_step(
     index: &IndexRoot,
     tree_revision: i64,
     to: &mut Standing,
+    hashing: &mut Option<CompactionHash>,
 ) -> Result<BTreeSet<Vec<u8>>> {
     let at = to.compact_revision;
+    if let Some(hash) = hashing {
+        hash.begin(index);
+    }
     let mut dropped_keys = BTreeSet::new();
     let mut cursor = base.cursor(RECORDS);
     cursor.seek(&RecordKey { revision: to.compact_cursor, kind: RecordKind::Put }.encode())?;
@@ -78,7 +83,11 @@ pub(crate) fn compact_step(
             }
             return Ok(dropped_keys);
         }
-        let user_key = key_of(next.expect("a record was found").1)?;
+        let record = next.expect("a record was found").1;
+        let user_key = key_of(record)?;
+        if let Some(hash) = hashing {
+            hash.add(index, user_key, key, record);
+        }
         if !kept(index, user_key, key, at) {
             txn.remove(RECORDS, &key.encode())?;
             dropped_keys.insert(user_key.to_vec());

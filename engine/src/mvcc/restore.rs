@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::db::{Db, DbOptions};
 use crate::disk::Disk;
 use crate::mvcc::compaction::IndexSweep;
+use crate::mvcc::hash::CompactionHashes;
 use crate::mvcc::key_history::History;
 use crate::mvcc::key_index::{Key, KeyIndex};
 use crate::mvcc::layout::{INDEX, INDEX_LONG, RECORDS, SMALL, Standing};
@@ -78,6 +79,8 @@ impl Store {
             sweep: (standing.swept < standing.compacted).then(|| IndexSweep::new(standing.compacted)),
             to_compact: std::collections::VecDeque::new(),
             db: Some(db),
+            hashing: None, // not from the middle: as in etcd, a compaction that was interrupted leaves no hash
+            hashes: CompactionHashes::default(),
             records_since_index,
             unsaved_bytes: 0,
         })

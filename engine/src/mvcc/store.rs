@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use crate::db::{Db, Sizes};
 use crate::mvcc::compaction::IndexSweep;
 use crate::mvcc::defragment::Defragmentation;
+use crate::mvcc::hash::{CompactionHash, CompactionHashes};
 use crate::mvcc::key_index::KeyIndex;
 use crate::mvcc::layout::{Applied, SMALL, Standing};
 use crate::mvcc::reader::{Reader, TailRef};
@@ -36,6 +37,10 @@ pub struct Store {
     pub(crate) sweep: Option<IndexSweep>,
     /// Keys of which a compaction has dropped records: the index has yet to forget them.
     pub(crate) to_compact: VecDeque<Vec<u8>>,
+    /// The hash that the compaction under way computes, if it can.
+    pub(crate) hashing: Option<CompactionHash>,
+    /// Those of compactions that are done.
+    pub(crate) hashes: CompactionHashes,
     /// Records that the saved index does not know.
     pub(crate) records_since_index: usize,
     /// Bytes of records that no finished checkpoint holds.
@@ -78,7 +83,7 @@ impl Store {
     /// Makes everything below `revision` unreadable; its space is freed by later checkpoints.
     ///
     /// # Errors
-    /// [`Error::Compacted`] when that has happened already, [`Error::FutureRevision`].
+    /// [`Error::Compacted`] when that has happened already, [`Error::FutureRevision`]; when the tree file is damaged.
     pub fn compact(&mut self, revision: i64) -> Result<()> {
         if revision <= self.standing.compact_revision {
             return Err(Error::Compacted { compact_revision: self.standing.compact_revision });
@@ -86,6 +91,8 @@ impl Store {
         if revision > self.standing.revision {
             return Err(Error::FutureRevision { current: self.standing.revision });
         }
+        let is_clean = self.standing.compacted == self.standing.compact_revision;
+        self.hashing = Some(CompactionHash::new(&self.reader(), revision, is_clean)?);
         self.standing.compact_revision = revision;
         self.standing.compact_cursor = crate::mvcc::Revision::default();
         Ok(())
@@ -144,6 +151,7 @@ impl Store {
             trimmed: self.trimmed,
             tables: self.tables.clone(),
             sizes: self.sizes,
+            hashes: self.hashes.clone(),
         })
     }
 

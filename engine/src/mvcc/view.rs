@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::db::Sizes;
+use crate::mvcc::hash::{CompactionHashes, Hashed};
 use crate::mvcc::key_index::IndexRoot;
 use crate::mvcc::layout::{Applied, Standing};
 use crate::mvcc::reader::{Reader, TailRef};
@@ -25,6 +26,7 @@ pub(crate) struct Inner {
     pub(crate) trimmed: i64,
     pub(crate) tables: Tables,
     pub(crate) sizes: Sizes,
+    pub(crate) hashes: CompactionHashes,
 }
 
 impl View {
@@ -68,6 +70,11 @@ impl View {
     #[must_use]
     pub fn tables(&self) -> &Tables {
         &self.0.tables
+    }
+
+    /// What HashKV of a revision was before the compaction at it, if that is known.
+    pub(crate) fn compaction_hash(&self, revision: i64) -> Option<Hashed> {
+        self.0.hashes.get(revision)
     }
 
     /// Bytes of the tree file, as of the newest checkpoint.

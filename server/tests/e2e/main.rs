@@ -24,6 +24,7 @@ mod full_disk;
 mod go_client;
 mod grammar;
 mod harness;
+mod hash_kv;
 mod kill;
 mod large_values;
 mod leases;

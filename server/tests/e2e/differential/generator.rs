@@ -48,8 +48,10 @@ impl Generator {
     pub fn next(&mut self, number: u64) -> Request {
         if number % HASH_EVERY == HASH_EVERY - 1 {
             let revision = if self.random.one_in(2) { 0 } else { self.old_revision() };
-            // For these etcd repeats a hash from the time of the compaction, with the compact revision before it.
-            let revision = if self.compactions.contains(&revision) { 0 } else { revision };
+            // For these there is a hash from the time of the compaction, with the compact revision before it.
+            let age = usize::try_from(self.random.below(14)).unwrap();
+            let compaction = self.compactions.iter().rev().nth(age);
+            let revision = compaction.copied().filter(|_| number.is_multiple_of(3)).unwrap_or(revision);
             return Request::HashKv(HashKvRequest { revision });
         }
         if self.random.one_in(COMPACT_EVERY) {
@@ -173,7 +175,8 @@ impl Generator {
 
     fn compaction(&mut self) -> CompactionRequest {
         let revision = if self.random.one_in(3) { self.old_revision() } else { self.revision - 20 };
-        CompactionRequest { revision, physical: self.random.one_in(2) }
+        // Physical, so that both are done, and have its hash, when the next request comes.
+        CompactionRequest { revision, physical: true }
     }
 
     /// Around etcd's two limits for sizes.

@@ -1,0 +1,117 @@
+//! HashKV of revisions that were compacted.
+
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
+
+use std::sync::Arc;
+
+use revd_engine::db::DbOptions;
+use revd_engine::disk::SimDisk;
+use revd_engine::mvcc::{Applied, CheckpointKind, HashKv, KeyRange, Store};
+
+enum Do {
+    Put(Vec<u8>, Vec<u8>),
+    Delete(Vec<u8>),
+    Compact(i64),
+}
+
+fn open(disk: &SimDisk) -> Store {
+    Store::open(Arc::new(disk.clone()), DbOptions { page_bytes_if_new: 512 }).unwrap()
+}
+
+fn apply(store: &mut Store, what: Do, index: u64) {
+    match what {
+        Do::Compact(at) => store.compact(at).unwrap(),
+        Do::Put(key, value) => {
+            let mut txn = store.begin();
+            txn.put(&key, &value, 0);
+            txn.commit();
+        }
+        Do::Delete(key) => {
+            let mut txn = store.begin();
+            txn.delete_range(KeyRange::One(&key));
+            txn.commit();
+        }
+    }
+    store.set_applied(Applied { index, term: 1 });
+}
+
+fn checkpoint(store: &mut Store) {
+    if let Some(checkpoint) = store.checkpoint(CheckpointKind::Auto) {
+        let written = checkpoint.write().unwrap();
+        store.finish_checkpoint(written);
+    }
+}
+
+fn hash(store: &mut Store, at: i64) -> revd_engine::Result<revd_engine::mvcc::Hashed> {
+    let mut hash = HashKv::new(store.view(), at)?;
+    loop {
+        if let Some(hashed) = hash.step(100)? {
+            return Ok(hashed);
+        }
+    }
+}
+
+/// Also one of many steps, with writes in between, and where the compaction leaves nothing but a tombstone of its revision.
+#[test]
+fn hash_kv_of_a_compaction_is_what_it_was_before() {
+    let mut store = open(&SimDisk::new());
+    let mut index = 0;
+    let mut write = |store: &mut Store, what: Do| {
+        index += 1;
+        apply(store, what, index);
+    };
+    let key = |number: i64| format!("key/{number:04}").into_bytes();
+    let mut before = Vec::new();
+    for round in 0..13_i64 {
+        // More than a step of a compaction in one round, and few in the others.
+        let writes = if round == 2 { 25_000 } else { 40 };
+        for number in 0..writes {
+            write(&mut store, Do::Put(key(number % 3_000), round.to_be_bytes().to_vec()));
+        }
+        write(&mut store, Do::Delete(key(5)));
+        let at = store.revision();
+        before.push(hash(&mut store, at).unwrap());
+        write(&mut store, Do::Compact(at));
+        let mut steps = 0;
+        while store.compaction_pending() {
+            write(&mut store, Do::Put(key(7), vec![1]));
+            checkpoint(&mut store);
+            while store.forget_compacted(100) {}
+            steps += 1;
+        }
+        assert!(round != 2 || steps > 2, "{steps} steps");
+        let anew = hash(&mut store, 0).unwrap();
+        assert_eq!((anew.revision, anew.compact_revision), (store.revision(), at));
+    }
+    // The ten newest are kept, those of older compactions are gone.
+    for (round, before) in before.iter().enumerate() {
+        match hash(&mut store, before.revision) {
+            Ok(hashed) => assert!(round >= 3 && hashed == *before, "{round}: {hashed:?}, not {before:?}"),
+            Err(error) => assert!(round < 3, "{round}: {error}"),
+        }
+    }
+    assert!(matches!(hash(&mut store, before[12].revision - 1), Err(revd_engine::Error::Compacted { .. })));
+}
+
+#[test]
+fn a_compaction_that_a_restart_interrupts_leaves_no_hash() {
+    let disk = SimDisk::new();
+    let mut store = open(&disk);
+    for index in 1..=25_000 {
+        apply(&mut store, Do::Put(format!("{}", index % 100).into_bytes(), vec![]), index);
+    }
+    let at = store.revision();
+    let before = hash(&mut store, at).unwrap();
+    apply(&mut store, Do::Compact(at), 25_001);
+    for _ in 0..2 {
+        checkpoint(&mut store);
+    }
+    assert!(store.compaction_pending());
+    let mut store = open(&disk);
+    while store.compaction_pending() {
+        checkpoint(&mut store);
+    }
+    let after = hash(&mut store, at).unwrap();
+    assert_eq!((before.compact_revision, after.compact_revision), (-1, at));
+    assert_ne!(before.hash, after.hash);
+}
