@@ -2,10 +2,11 @@
 
 use bytes::{Buf as _, BufMut as _, Bytes};
 use prost::Message as _;
-use revd_proto::etcdserverpb::LeaseCheckpointRequest;
+use revd_proto::etcdserverpb::{LeaseCheckpointRequest, LeaseLeasesResponse, LeaseStatus};
 
 use crate::apply::decoded;
 use crate::error::Error;
+use crate::limits;
 
 /// Leases that are due, and the term they were due in: body of an outcome, and then payload of a command.
 ///
@@ -81,5 +82,38 @@ impl Left {
             notes: decoded(LeaseCheckpointRequest::decode(bytes))?,
             next: (has_next == 1).then_some(next),
         })
+    }
+}
+
+/// Every lease and its deadline, as they were found. What takes long with a million of them is putting them into order, for
+/// which the leader is not needed.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaseList(pub(super) Vec<(u64, i64)>);
+
+impl LeaseList {
+    /// There are so many that they should be put into order elsewhere.
+    #[must_use]
+    pub fn is_long(&self) -> bool {
+        self.0.len() > limits::LEASES_PER_LOOK
+    }
+
+    /// The body of `LeaseLeasesResponse`: earliest deadline first, as in etcd.
+    #[must_use]
+    pub fn encode(mut self) -> Bytes {
+        self.0.sort_unstable();
+        let leases = self.0.into_iter().map(|(_, id)| LeaseStatus { id }).collect();
+        LeaseLeasesResponse { header: None, leases }.encode_to_vec().into()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leases_are_listed_by_their_deadlines() {
+        let listed = LeaseList(vec![(9, 1), (3, 2), (3, -5)]).encode();
+        let listed = LeaseLeasesResponse::decode(listed).unwrap();
+        assert_eq!(listed.leases.iter().map(|lease| lease.id).collect::<Vec<_>>(), [-5, 2, 1]);
     }
 }

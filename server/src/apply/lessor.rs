@@ -5,13 +5,13 @@ use std::collections::BTreeMap;
 use bytes::{Buf as _, Bytes};
 use prost::Message as _;
 use revd_proto::etcdserverpb::{
-    LeaseCheckpoint, LeaseCheckpointRequest, LeaseGrantRequest, LeaseGrantResponse, LeaseLeasesResponse,
-    LeaseRevokeRequest, LeaseStatus, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
+    LeaseCheckpoint, LeaseCheckpointRequest, LeaseGrantRequest, LeaseGrantResponse, LeaseRevokeRequest,
+    LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
 };
 
 use crate::apply::command::{Command, CommandId, Kind};
 use crate::apply::decoded;
-use crate::apply::lease_reports::{Due, Left};
+use crate::apply::lease_reports::{Due, LeaseList, Left};
 use crate::apply::outcome::{Effect, Outcome};
 use crate::apply::state::State;
 use crate::error::Error;
@@ -202,20 +202,28 @@ impl Lessor {
                 Some(body) => Ok(body),
                 None => return,
             },
-            Kind::LeaseLeases => {
-                let leases = self.deadlines.by_deadline().into_iter().map(|id| LeaseStatus { id }).collect();
-                Ok(LeaseLeasesResponse { header: None, leases }.encode_to_vec().into())
-            }
             Kind::LeaseLeft => Ok(self.left(&command.payload, now).encode()),
             other => unreachable!("{other:?} is no order about deadlines only"),
         };
         effects.push(Effect::Reply(command.id, Outcome { revision, result }));
     }
 
+    /// Every lease.
+    ///
+    /// # Errors
+    /// [`Error::NoLeader`]
+    pub fn list(&self) -> Result<LeaseList, Error> {
+        if self.deadlines.term().is_some() {
+            Ok(LeaseList(self.deadlines.all()))
+        } else {
+            Err(Error::NoLeader)
+        }
+    }
+
     /// Whether [`Lessor::order`] answers this.
     #[must_use]
     pub fn answers(kind: Kind) -> bool {
-        matches!(kind, Kind::LeaseKeepAlive | Kind::LeaseLeases | Kind::LeaseLeft)
+        matches!(kind, Kind::LeaseKeepAlive | Kind::LeaseLeft)
     }
 
     /// An order to this member alone that needs to know more.

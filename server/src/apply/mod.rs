@@ -190,6 +190,12 @@ impl Machine {
         self.lessor.order_with(&self.state, command, now, effects);
     }
 
+    /// What answers keepalives.
+    #[must_use]
+    pub fn lessor(&self) -> &Lessor {
+        &self.lessor
+    }
+
     /// Hands out what answers keepalives, for as long as the machine is where it cannot.
     pub fn lend_lessor(&mut self) -> Lessor {
         std::mem::replace(&mut self.lessor, Lessor::stand_in())

@@ -15,6 +15,7 @@ use revd_engine::mvcc::{CheckpointKind, Written};
 use serde_json::json;
 
 use crate::apply::command::{Command, CommandId, Kind};
+use crate::apply::lease_reports::LeaseList;
 use crate::apply::lessor::{LeaseCounts, Lessor};
 use crate::apply::outcome::{Effect, Outcome};
 use crate::apply::{CommittedEntry, DurableIndex, FatalError, Machine, Next, Work};
@@ -72,6 +73,8 @@ enum Event {
     Written(revd_engine::Result<Box<Written>>),
     /// A long command is done.
     Back(Back),
+    /// All leases, in their order.
+    Listed(Outcome),
     /// The log core is done: nothing more will be committed.
     LogClosed,
 }
@@ -101,6 +104,9 @@ struct StateCore {
     /// Orders about leases, and those of them that wait for the machine to come back.
     orders: VecDeque<Command>,
     deferred: VecDeque<Command>,
+    /// Who wants a list of all leases, and who will get the one that is being made: one for all that have come by then.
+    list_next: Vec<CommandId>,
+    listing: Vec<CommandId>,
     effects: Vec<Effect>,
     /// Something was applied that is not published.
     has_news: bool,
@@ -165,6 +171,8 @@ pub async fn run(mut seed: StateSeed) -> Result<(), Fatal> {
         backlog: VecDeque::new(),
         orders: VecDeque::new(),
         deferred: VecDeque::new(),
+        list_next: Vec::new(),
+        listing: Vec::new(),
         effects: Vec::new(),
         has_news: false,
         is_forgetting: false,
@@ -225,6 +233,7 @@ impl StateCore {
             } else {
                 self.answer_without_machine(now);
             }
+            self.list_leases();
             let took = self.clock.microseconds() - began;
             self.counters.state_turns.record(Loop::State, took, || json!({"backlog": self.backlog.len()}));
             if self.is_over() {
@@ -251,6 +260,9 @@ impl StateCore {
                         Work::Local(command) if command.kind == Kind::Defragment => {
                             self.defragment_next.push(command.id);
                         }
+                        Work::Local(command) if command.kind == Kind::LeaseLeases => {
+                            self.list_next.push(command.id);
+                        }
                         Work::Local(command) => self.orders.push_back(command),
                     }
                 }
@@ -268,9 +280,38 @@ impl StateCore {
                 self.has_news = true;
                 self.machine = Some(machine);
             }
+            Event::Listed(outcome) => self.listed(&outcome),
             Event::LogClosed => self.stopping = true,
         }
         Ok(())
+    }
+
+    /// Begins the next list of all leases, if somebody wants one; a long one is put into order on a helper thread.
+    fn list_leases(&mut self) {
+        if self.list_next.is_empty() || !self.listing.is_empty() {
+            return;
+        }
+        let here = self.machine.as_ref().map(|machine| machine.lessor());
+        let Some(lessor) = here.or(self.lessor.as_ref()) else { return };
+        let (list, revision) = (lessor.list(), self.revision);
+        self.listing.append(&mut self.list_next);
+        match list {
+            Ok(list) if list.is_long() => {
+                let inbox = Rc::clone(&self.inbox);
+                glommio::spawn_local(async move {
+                    let body = glommio::executor().spawn_blocking(move || list.encode()).await;
+                    inbox.push(Event::Listed(Outcome { revision, result: Ok(body) }));
+                })
+                .detach();
+            }
+            list => self.listed(&Outcome { revision, result: list.map(LeaseList::encode) }),
+        }
+    }
+
+    fn listed(&mut self, outcome: &Outcome) {
+        for id in self.listing.drain(..) {
+            answer(&self.edges, id, outcome.clone());
+        }
     }
 
     /// What this core does before others of it go on; what comes next in the log.

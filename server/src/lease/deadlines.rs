@@ -169,13 +169,10 @@ impl Deadlines {
         over
     }
 
-    /// All leases, earliest deadline first.
+    /// All leases with their deadlines, by id.
     #[must_use]
-    pub fn by_deadline(&self) -> Vec<i64> {
-        let mut leases: Vec<(u64, i64)> =
-            self.leases.iter().map(|(id, deadline)| (deadline.at, *id)).collect();
-        leases.sort_unstable();
-        leases.into_iter().map(|(_, id)| id).collect()
+    pub fn all(&self) -> Vec<(u64, i64)> {
+        self.leases.iter().map(|(id, deadline)| (deadline.at, *id)).collect()
     }
 
     fn set(&mut self, id: i64, ttl: i64, at: u64) {
@@ -267,7 +264,7 @@ mod tests {
         assert!(due(&mut deadlines, 6_499).is_empty());
         assert_eq!(due(&mut deadlines, 6_500), [1]);
         assert_eq!(deadlines.end(60_000, 1, |_| true), [1], "until it is revoked, and at most so many");
-        assert_eq!(deadlines.by_deadline(), [1, 2]);
+        assert_eq!(deadlines.all(), [(6_500, 1), (31_500, 2)]);
     }
 
     /// A keepalive may be looked at late because others were in its way: it counts until the end is decided.
