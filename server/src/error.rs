@@ -59,6 +59,30 @@ pub enum Error {
     /// An alarm request that asks for nothing we know. etcd 3.7.1 ends here.
     #[error("alarm action {0} is none of GET (0), ACTIVATE (1) and DEACTIVATE (2)")]
     UnknownAlarmAction(i32),
+    /// A transaction whose comparisons look at very many keys.
+    #[error("a transaction that is not read-only may compare {keys_max} keys: nothing was changed")]
+    TxnCompares {
+        /// The bound.
+        keys_max: usize,
+    },
+    /// A transaction with very many operations that read.
+    #[error("a transaction that is not read-only may read {reads_max} times: nothing was changed")]
+    TxnReads {
+        /// The bound.
+        reads_max: usize,
+    },
+    /// What a write would have to answer is too much.
+    #[error(
+        "what this request has to read may be {bytes_max} bytes, together with a write: nothing was changed; read less at \
+         a time (limit, or a range of its own)"
+    )]
+    WriteReplyTooLarge {
+        /// The bound.
+        bytes_max: usize,
+    },
+    /// A write whose reply could not be made.
+    #[error("the write was carried out, but cannot be answered: {0}")]
+    Unanswered(Box<Self>),
     /// Replies take too much memory.
     #[error(
         "replies of this core may take {bytes_max} bytes in all: ask for less at a time (limit, or RangeStream), or try \
@@ -113,7 +137,13 @@ impl Error {
             Self::NoLeader | Self::Timeout | Self::Stopped => Code::Unavailable,
             Self::Malformed(_) => Code::Internal,
             Self::StreamSorted | Self::StreamFiltered => Code::Unimplemented,
-            Self::NoSpace | Self::ReplyTooLarge { .. } | Self::SortTooLarge { .. } => Code::ResourceExhausted,
+            Self::NoSpace
+            | Self::ReplyTooLarge { .. }
+            | Self::SortTooLarge { .. }
+            | Self::TxnCompares { .. }
+            | Self::TxnReads { .. }
+            | Self::WriteReplyTooLarge { .. } => Code::ResourceExhausted,
+            Self::Unanswered(why) => why.code(),
             Self::Corrupt => Code::DataLoss,
         }
     }

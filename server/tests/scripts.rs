@@ -21,6 +21,7 @@ use revd::apply::command::{self, CommandId, Kind, Origin};
 use revd::apply::outcome::{Effect, Outcome};
 use revd::apply::{CommittedEntry, Machine, MachineConfig};
 use revd::read::budget::ReplyBudget;
+use revd::read::parts::Assembly;
 use revd::read::range::answer;
 use revd_engine::db::DbOptions;
 use revd_engine::disk::SimDisk;
@@ -194,8 +195,15 @@ impl MachineRunner {
         let Some(Effect::Reply(_, outcome) | Effect::ReplyWhenCompacted(_, outcome)) = effects.pop() else {
             return Err("no outcome".into());
         };
-        let Outcome { revision, result } = outcome;
-        Ok((revision, result?))
+        let Outcome { revision, result, rest } = outcome;
+        let mut body = vec![result?];
+        let mut assembly = Assembly::new(rest.parts(), &ReplyBudget::new(usize::MAX));
+        body.extend(loop {
+            if let Some(read) = assembly.turn()? {
+                break read;
+            }
+        });
+        Ok((revision, body.concat().into()))
     }
 }
 

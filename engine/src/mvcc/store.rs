@@ -142,12 +142,17 @@ impl Store {
     /// Shares the current state.
     #[must_use]
     pub fn view(&mut self) -> View {
+        self.view_at(self.standing.revision)
+    }
+
+    /// Shares the current state, in which changes up to `revision` were made.
+    pub(crate) fn view_at(&mut self, revision: i64) -> View {
         View::new(crate::mvcc::view::Inner {
             index: self.index.root().clone(),
             tail: self.tail.publish().clone(),
             tree: self.tree.clone(),
             tree_revision: self.saved.revision,
-            standing: self.standing,
+            standing: Standing { revision, ..self.standing },
             trimmed: self.trimmed,
             tables: self.tables.clone(),
             sizes: self.sizes,

@@ -26,6 +26,12 @@ impl Chunk {
         self.records.push((key, self.data.len()));
     }
 
+    fn truncate_after(&mut self, revision: Revision) {
+        let keep = self.records.partition_point(|(key, _)| key.revision <= revision);
+        self.records.truncate(keep);
+        self.data.truncate(self.records.last().map_or(0, |(_, end)| *end));
+    }
+
     fn at(&self, at: usize) -> Record<'_> {
         let start = if at == 0 { 0 } else { self.records[at - 1].1 };
         let (key, end) = self.records[at];
@@ -82,11 +88,17 @@ impl Tail {
         self.open.push(key, parts);
     }
 
-    /// Takes back every record above `revision`; only records added since the last [`Tail::publish`] may be.
+    /// Takes back every record above `revision`. Whoever shares them keeps them.
     pub fn truncate_after(&mut self, revision: Revision) {
-        let keep = self.open.records.partition_point(|(key, _)| key.revision <= revision);
-        self.open.records.truncate(keep);
-        self.open.data.truncate(self.open.records.last().map_or(0, |(_, end)| *end));
+        self.open.truncate_after(revision);
+        let chunks = &mut self.published.chunks;
+        while let Some(chunk) = chunks.pop_if(|chunk| chunk.last() > revision) {
+            if chunk.first() <= revision {
+                let mut chunk = Arc::unwrap_or_clone(chunk);
+                chunk.truncate_after(revision);
+                chunks.push(Arc::new(chunk));
+            }
+        }
     }
 
     /// Shares everything added so far.
@@ -187,8 +199,11 @@ mod tests {
         let mut tail = Tail::default();
         tail.push(key(1), &[b"a"]);
         tail.push(key(2), &[b"bb"]);
+        let shared = tail.publish().clone();
+        tail.push(key(3), &[b"d"]);
         tail.truncate_after(key(1).revision);
-        assert!(tail.get(key(2).revision).is_none());
+        assert!(tail.get(key(2).revision).is_none() && tail.get(key(3).revision).is_none());
+        assert_eq!(shared.get(key(2).revision).unwrap().1, b"bb");
         tail.push(key(2), &[b"c"]);
         assert_eq!(tail.get(key(2).revision).unwrap().1, b"c");
         assert_eq!(tail.get(key(1).revision).unwrap().1, b"a");

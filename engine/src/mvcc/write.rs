@@ -7,6 +7,7 @@ use crate::mvcc::reader::Reader;
 use crate::mvcc::record::{Stamp, encode_put, encode_tombstone};
 use crate::mvcc::revision::{RecordKey, RecordKind, Revision};
 use crate::mvcc::store::Store;
+use crate::mvcc::view::View;
 
 /// Changes that become one revision, if there are any.
 #[derive(Debug)]
@@ -52,6 +53,12 @@ impl Txn<'_> {
     #[must_use]
     pub fn reader(&self) -> Reader<'_> {
         Reader { revision: self.revision(), ..self.store.reader() }
+    }
+
+    /// Shares the state with this transaction's changes so far.
+    #[must_use]
+    pub fn view(&mut self) -> View {
+        self.store.view_at(self.revision())
     }
 
     /// Its own revision if it has changed anything, else the newest before it.

@@ -6,12 +6,12 @@ use bytes::Bytes;
 use prost::Message as _;
 use revd_engine::mvcc::View;
 use revd_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
-use revd_proto::etcdserverpb::{CompactionRequest, DeleteRangeRequest, PutRequest, RangeRequest};
+use revd_proto::etcdserverpb::{CompactionRequest, PutRequest, RangeRequest};
 
 use crate::api::call::{Message, Replies};
 use crate::api::{Api, decoded, validate};
 use crate::apply::command::Kind;
-use crate::apply::{gates, txn};
+use crate::apply::gates;
 use crate::error::Error;
 use crate::limits;
 use crate::observe::bounds::Bound;
@@ -32,23 +32,6 @@ impl Api {
         self.check_quota(gates::put_cost(&request)).await?;
         validate::put(&request)?;
         self.propose_growth(Kind::Put, message).await
-    }
-
-    pub(super) async fn delete_range(&self, message: Bytes) -> Result<Message, Error> {
-        validate::delete_range(&decoded(DeleteRangeRequest::decode(message.clone()))?)?;
-        self.propose(Kind::DeleteRange, message).await
-    }
-
-    pub(super) async fn txn(&self, message: Bytes) -> Result<Message, Error> {
-        let request = txn::decode(&message)?;
-        self.check_quota(gates::txn_cost(&request)).await?;
-        validate::txn(&request, self.limits)?;
-        if txn::is_read_only(&request) {
-            let view = self.view_for_reading(txn::is_serializable(&request))?;
-            let body = txn::answer_read_only(view.reader(), &request, &self.reply_budget)?;
-            return Ok(self.reply(view.revision(), vec![body]));
-        }
-        self.propose_growth(Kind::Txn, message).await
     }
 
     pub(super) async fn compact(&self, message: Bytes) -> Result<Message, Error> {

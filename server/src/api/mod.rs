@@ -16,6 +16,7 @@ pub mod method;
 mod queue;
 mod quota;
 mod reflection;
+mod txn;
 pub mod validate;
 mod watch;
 
@@ -26,7 +27,7 @@ use std::sync::Arc;
 use std::task::Poll;
 
 use bytes::Bytes;
-use prost::encoding::{DecodeContext, decode_key, skip_field};
+use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 use revd_engine::mvcc::View;
 use tonic::Status;
 
@@ -292,7 +293,24 @@ impl Api {
     async fn submit(&self, kind: Kind, message: Bytes, patient: bool) -> Result<Message, Error> {
         validate::proposal_size(message.len(), self.limits)?;
         let outcome = self.begin(kind, message, patient)?.await?;
-        Ok(self.reply(outcome.revision, vec![outcome.result?]))
+        let mut body = vec![outcome.result.map_err(|error| self.counted(error))?];
+        if !outcome.rest.parts().is_empty() {
+            let rest = Box::pin(self.assemble(outcome.rest.parts())).await;
+            body.extend(rest.map_err(|error| Error::Unanswered(Box::new(error)))?);
+        }
+        Ok(self.reply(outcome.revision, body))
+    }
+
+    /// Counts an error that says that a bound was reached.
+    fn counted(&self, error: Error) -> Error {
+        let bound = match &error {
+            Error::TxnCompares { .. } => Bound::TxnCompares,
+            Error::TxnReads { .. } => Bound::TxnReads,
+            Error::WriteReplyTooLarge { .. } => Bound::WriteReply,
+            _ => return error,
+        };
+        self.counters.bounds.reached(bound);
+        error
     }
 
     /// Hands a command on, if there is room.
@@ -324,21 +342,60 @@ impl Api {
     }
 }
 
-/// Whether a call may take many turns: a range of more than one key. A look at its bytes only.
+/// Whether a call may take many turns: it reads more than one key. A look at its bytes only.
 #[must_use]
 pub fn may_be_long(method: Method, message: &Bytes) -> bool {
-    /// `range_end` of a `RangeRequest`.
-    const RANGE_END: u32 = 2;
-    if method != Method::Unary(Unary::Range) {
-        return false;
+    match method {
+        Method::Unary(Unary::Range) => has_field(message, RANGE_END),
+        Method::Unary(Unary::DeleteRange) => has_field(message, RANGE_END) && has_field(message, PREV_KV),
+        Method::Unary(Unary::Txn) => is_long_txn(message),
+        _ => false,
     }
-    let mut rest = &message[..];
+}
+
+/// `range_end` of `RangeRequest` and `DeleteRangeRequest`, and `prev_kv` of the latter.
+const RANGE_END: u32 = 2;
+const PREV_KV: u32 = 3;
+
+fn is_long_txn(message: &Bytes) -> bool {
+    /// `range_end` of a `Compare`.
+    const COMPARED_END: u32 = 64;
+    /// Fields of a `RequestOp`.
+    const REQUEST_RANGE: u32 = 1;
+    const REQUEST_DELETE: u32 = 3;
+    const REQUEST_TXN: u32 = 4;
+    any_field(message, |field, part| match field {
+        1 => has_field(part, COMPARED_END),
+        2 | 3 => any_field(part, |field, request| match field {
+            REQUEST_RANGE => has_field(request, RANGE_END),
+            REQUEST_DELETE => has_field(request, RANGE_END) && has_field(request, PREV_KV),
+            REQUEST_TXN => true, // whatever is in it
+            _ => false,
+        }),
+        _ => false,
+    })
+}
+
+fn has_field(message: &[u8], wanted: u32) -> bool {
+    any_field(message, |field, _| field == wanted)
+}
+
+/// Whether any field is as wanted, given its number and, if it has a length, its content.
+fn any_field(mut rest: &[u8], is_wanted: impl Fn(u32, &[u8]) -> bool) -> bool {
     while let Ok((field, wire_type)) = decode_key(&mut rest) {
-        if field == RANGE_END {
-            return true;
+        let mut content: &[u8] = &[];
+        if wire_type == WireType::LengthDelimited {
+            let Ok(len) = decode_varint(&mut rest) else { return false };
+            let Some((inside, behind)) = usize::try_from(len).ok().and_then(|len| rest.split_at_checked(len))
+            else {
+                return false;
+            };
+            (content, rest) = (inside, behind);
+        } else if skip_field(wire_type, field, &mut rest, DecodeContext::default()).is_err() {
+            return false;
         }
-        if skip_field(wire_type, field, &mut rest, DecodeContext::default()).is_err() {
-            break;
+        if is_wanted(field, content) {
+            return true;
         }
     }
     false

@@ -1,6 +1,5 @@
 //! What stands between a command and the store: raised alarms, and the quota.
 
-use bytes::Bytes;
 use revd_proto::etcdserverpb::request_op::Request;
 use revd_proto::etcdserverpb::{PutRequest, RequestOp, TxnRequest};
 
@@ -50,12 +49,12 @@ pub fn fits(quota_bytes: i64, bytes: u64, cost: i64) -> bool {
 impl Gates {
     /// Carries a command out unless an alarm forbids it. A put that goes beyond the quota is carried out, since other
     /// members may have room for it, but its caller is told that there is no space, as etcd does.
-    pub(super) fn pass(
+    pub(super) fn pass<T>(
         &self,
         state: &mut State,
         cost: i64,
-        run: impl FnOnce(&mut State) -> Result<Bytes, Error>,
-    ) -> Result<Bytes, Error> {
+        run: impl FnOnce(&mut State) -> Result<T, Error>,
+    ) -> Result<T, Error> {
         if self.raised.corrupt {
             return Err(Error::Corrupt);
         }
@@ -64,7 +63,7 @@ impl Gates {
         }
         let bytes = state.store.sizes().in_use + state.store.unsaved_bytes() as u64;
         let fits = fits(self.quota_bytes, bytes, cost);
-        let body = run(state)?;
-        if fits { Ok(body) } else { Err(Error::NoSpace) }
+        let reply = run(state)?;
+        if fits { Ok(reply) } else { Err(Error::NoSpace) }
     }
 }

@@ -1,11 +1,13 @@
 //! Put, DeleteRange and Compact against the store.
 
 use bytes::Bytes;
-use revd_engine::mvcc::{KeyRange, Reader, Store};
+use revd_engine::mvcc::{KeyRange, Store};
 use revd_proto::etcdserverpb::{CompactionRequest, DeleteRangeRequest, PutRequest};
 
+use crate::apply::reply::Reply;
 use crate::apply::state::{State, Writing};
 use crate::error::Error;
+use crate::read::parts::{Read, What};
 use crate::read::range::stored;
 use crate::wire::{put_field, put_number};
 
@@ -15,38 +17,41 @@ const TAG_DELETED: u8 = 0x10;
 const TAG_PREV_KVS: u8 = 0x1a;
 
 /// A put of its own.
-pub(super) fn put(state: &mut State, request: &PutRequest) -> Result<Bytes, Error> {
+pub(super) fn put(state: &mut State, request: &PutRequest, mut reply: Reply) -> Result<Reply, Error> {
     state.leases.check(request.lease)?;
     state.write(false, |writing| {
-        let mut body = Vec::new();
-        put_in(writing, request, &mut body)?;
-        Ok(body.into())
+        put_in(writing, request, Long::Later, &mut reply)?;
+        Ok(reply)
     })
 }
 
+/// When what a reply says of keys as they were is read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Long {
+    /// One key at once, more by the edge.
+    Later,
+    /// Everything by the edge.
+    AllLater,
+}
+
 /// A put inside a transaction; fails before it changes anything.
-pub(super) fn put_in(txn: &mut Writing<'_>, request: &PutRequest, body: &mut Vec<u8>) -> Result<(), Error> {
+pub(super) fn put_in(
+    txn: &mut Writing<'_>,
+    request: &PutRequest,
+    long: Long,
+    reply: &mut Reply,
+) -> Result<(), Error> {
     let ignores = request.ignore_value || request.ignore_lease;
-    if !ignores && !request.prev_kv {
-        txn.put(&request.key, &request.value, request.lease);
-        return Ok(());
-    }
-    let reader = txn.reader();
-    let Some(previous) = reader.get(&request.key, i64::MAX) else {
-        if ignores {
-            return Err(Error::KeyNotFound);
-        }
-        txn.put(&request.key, &request.value, request.lease);
-        return Ok(());
-    };
     if request.prev_kv {
-        put_field(body, TAG_PUT_PREV_KV, reader.record(previous.modified)?);
+        previous(txn, &request.key, &Bytes::new(), TAG_PUT_PREV_KV, long, reply)?;
     }
     if !ignores {
         txn.put(&request.key, &request.value, request.lease);
         return Ok(());
     }
-    let old = stored(&reader, previous)?;
+    let reader = txn.reader();
+    let before = reader.get(&request.key, i64::MAX).ok_or(Error::KeyNotFound)?;
+    let old = stored(&reader, before)?;
     let lease = if request.ignore_lease { old.stamp.lease } else { request.lease };
     let value = if request.ignore_value { Bytes::copy_from_slice(old.value) } else { request.value.clone() };
     txn.put(&request.key, &value, lease);
@@ -54,11 +59,14 @@ pub(super) fn put_in(txn: &mut Writing<'_>, request: &PutRequest, body: &mut Vec
 }
 
 /// A delete of its own.
-pub(super) fn delete_range(state: &mut State, request: &DeleteRangeRequest) -> Result<Bytes, Error> {
+pub(super) fn delete_range(
+    state: &mut State,
+    request: &DeleteRangeRequest,
+    mut reply: Reply,
+) -> Result<Reply, Error> {
     state.write(false, |writing| {
-        let mut body = Vec::new();
-        delete_in(writing, request, &mut body)?;
-        Ok(body.into())
+        delete_in(writing, request, Long::Later, &mut reply)?;
+        Ok(reply)
     })
 }
 
@@ -66,22 +74,50 @@ pub(super) fn delete_range(state: &mut State, request: &DeleteRangeRequest) -> R
 pub(super) fn delete_in(
     txn: &mut Writing<'_>,
     request: &DeleteRangeRequest,
-    body: &mut Vec<u8>,
+    long: Long,
+    reply: &mut Reply,
 ) -> Result<(), Error> {
     let range = KeyRange::from_wire(&request.key, &request.range_end);
-    let mut previous = Vec::new();
+    let mut before = reply.inner();
     if request.prev_kv {
-        previous_kvs(&txn.reader(), range, &mut previous)?;
+        previous(txn, &request.key, &request.range_end, TAG_PREV_KVS, long, &mut before)?;
     }
     let deleted = txn.delete_range(range).len();
-    put_number(body, TAG_DELETED, i64::try_from(deleted).expect("keys fit memory"));
-    body.extend_from_slice(&previous);
+    if let Some(body) = reply.open() {
+        put_number(body, TAG_DELETED, i64::try_from(deleted).expect("keys fit memory"));
+    }
+    reply.append(before);
     Ok(())
 }
 
-fn previous_kvs(reader: &Reader<'_>, range: KeyRange<'_>, body: &mut Vec<u8>) -> Result<(), Error> {
-    for (_, meta) in reader.scan(range, i64::MAX, revd_engine::mvcc::Direction::Forward) {
-        put_field(body, TAG_PREV_KVS, reader.record(meta.modified)?);
+/// What a delete says of keys as they were, if that may be long.
+#[must_use]
+pub fn long_read(request: &DeleteRangeRequest) -> Option<What> {
+    let (key, range_end) = (request.key.clone(), request.range_end.clone());
+    let is_long = request.prev_kv && !range_end.is_empty();
+    is_long.then_some(What::Previous { key, range_end, tag: TAG_PREV_KVS })
+}
+
+/// Keys as they are before they are changed.
+fn previous(
+    txn: &mut Writing<'_>,
+    key: &Bytes,
+    range_end: &Bytes,
+    tag: u8,
+    long: Long,
+    reply: &mut Reply,
+) -> Result<(), Error> {
+    if !reply.is_wanted() {
+        return Ok(());
+    }
+    if long == Long::AllLater || !range_end.is_empty() {
+        let what = What::Previous { key: key.clone(), range_end: range_end.clone(), tag };
+        reply.read_later(Read { view: txn.view(), what });
+        return Ok(());
+    }
+    let reader = txn.reader();
+    if let (Some(meta), Some(body)) = (reader.get(key, i64::MAX), reply.open()) {
+        put_field(body, tag, reader.record(meta.modified)?);
     }
     Ok(())
 }

@@ -12,7 +12,7 @@ use revd_proto::etcdserverpb::{
 use crate::apply::command::{Command, CommandId, Kind};
 use crate::apply::decoded;
 use crate::apply::lease_reports::{Due, LeaseList, Left};
-use crate::apply::outcome::{Effect, Outcome};
+use crate::apply::outcome::{Effect, Outcome, Rest};
 use crate::apply::state::State;
 use crate::error::Error;
 use crate::lease::{Deadlines, Look, Renewal};
@@ -116,7 +116,8 @@ impl Lessor {
         }
         let waiting = std::mem::take(&mut self.waiting).into_values().flatten();
         for id in waiting.chain(self.hearing.take().map(|hearing| hearing.asker)) {
-            let outcome = Outcome { revision: state.store.revision(), result: Err(Error::NoLeader) };
+            let outcome =
+                Outcome { revision: state.store.revision(), result: Err(Error::NoLeader), rest: Rest::NONE };
             effects.push(Effect::Reply(id, outcome));
         }
         true
@@ -205,7 +206,7 @@ impl Lessor {
             Kind::LeaseLeft => Ok(self.left(&command.payload, now).encode()),
             other => unreachable!("{other:?} is no order about deadlines only"),
         };
-        effects.push(Effect::Reply(command.id, Outcome { revision, result }));
+        effects.push(Effect::Reply(command.id, Outcome { revision, result, rest: Rest::NONE }));
     }
 
     /// Every lease.
@@ -251,7 +252,7 @@ impl Lessor {
             }
             other => unreachable!("{other:?} is no order about leases"),
         };
-        effects.push(Effect::Reply(command.id, Outcome { revision, result }));
+        effects.push(Effect::Reply(command.id, Outcome { revision, result, rest: Rest::NONE }));
     }
 
     /// Nothing if the answer has to wait.
@@ -305,7 +306,11 @@ impl Lessor {
         if hearing.missing == 0
             && let Some(Hearing { began, asker, .. }) = self.hearing.take()
         {
-            let outcome = Outcome { revision: state.store.revision(), result: Ok(self.decide(state, began)) };
+            let outcome = Outcome {
+                revision: state.store.revision(),
+                result: Ok(self.decide(state, began)),
+                rest: Rest::NONE,
+            };
             effects.push(Effect::Reply(asker, outcome));
         }
     }
@@ -366,7 +371,7 @@ impl Lessor {
 }
 
 fn kept_for(seconds: i64, revision: i64) -> Outcome {
-    Outcome { revision, result: Ok(Bytes::copy_from_slice(&seconds.to_le_bytes())) }
+    Outcome { revision, result: Ok(Bytes::copy_from_slice(&seconds.to_le_bytes())), rest: Rest::NONE }
 }
 
 #[cfg(test)]

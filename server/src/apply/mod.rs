@@ -5,12 +5,14 @@
 
 pub mod alarm;
 pub mod command;
+pub mod compare;
 pub mod gates;
-mod kv;
+pub mod kv;
 pub mod lease_reports;
 pub mod lessor;
 mod members;
 pub mod outcome;
+mod reply;
 mod state;
 pub mod txn;
 mod weight;
@@ -24,7 +26,8 @@ use crate::apply::alarm::Raised;
 use crate::apply::command::{Command, Kind, Origin};
 use crate::apply::gates::Gates;
 use crate::apply::lessor::{LeaseCounts, Lessor};
-use crate::apply::outcome::{Effect, Outcome};
+use crate::apply::outcome::{Effect, Outcome, Rest};
+use crate::apply::reply::Reply;
 use crate::apply::state::State;
 use crate::error::Error;
 use crate::lease::Leases;
@@ -270,7 +273,7 @@ impl Machine {
         let Some(current) = &mut self.current else { return Ok(()) };
         let (index, term, is_own) = (current.index, current.term, current.is_own);
         let Some(command) = current.commands.next() else { return Ok(()) };
-        let effect = self.run(&command, Moment { term, now }, effects);
+        let effect = self.run(&command, Moment { term, now, is_own }, effects);
         let damaged = !self.raised.corrupt
             && matches!(&effect, Effect::Reply(_, outcome) if outcome.result == Err(Error::Corrupt));
         if damaged {
@@ -299,13 +302,7 @@ impl Machine {
         let gates = Gates { raised: self.raised, quota_bytes: self.config.quota_bytes };
         let Self { state, lessor, .. } = self;
         let result = match command.kind {
-            Kind::Put => decoded(PutRequest::decode(payload))
-                .and_then(|put| gates.pass(state, gates::put_cost(&put), |state| kv::put(state, &put))),
-            Kind::DeleteRange => decoded(DeleteRangeRequest::decode(payload))
-                .and_then(|delete| gates.pass(state, 0, |state| kv::delete_range(state, &delete))),
-            Kind::Txn => txn::decode(&payload).and_then(|request| {
-                gates.pass(state, gates::txn_cost(&request), |state| txn::apply(state, &request))
-            }),
+            Kind::Put | Kind::DeleteRange | Kind::Txn => return self.change(command, gates, moment.is_own),
             Kind::Alarm => {
                 let result = decoded(AlarmRequest::decode(payload))
                     .map(|request| alarm::set(&mut state.store, &request));
@@ -325,7 +322,28 @@ impl Machine {
             Kind::ClusterVersion => members::set_cluster_version(&mut state.store, &payload),
             local => unreachable!("{local:?} is an order to one member and never in the log"),
         };
-        Effect::Reply(command.id, Outcome { revision: self.state.store.revision(), result })
+        Effect::Reply(command.id, Outcome { revision: self.state.store.revision(), result, rest: Rest::NONE })
+    }
+
+    /// What changes keys.
+    fn change(&mut self, command: &Command, gates: Gates, is_wanted: bool) -> Effect {
+        let payload = command.payload.clone();
+        let (state, reply) = (&mut self.state, Reply::new(is_wanted));
+        let reply = match command.kind {
+            Kind::Put => decoded(PutRequest::decode(payload)).and_then(|put| {
+                gates.pass(state, gates::put_cost(&put), |state| kv::put(state, &put, reply))
+            }),
+            Kind::DeleteRange => decoded(DeleteRangeRequest::decode(payload))
+                .and_then(|delete| gates.pass(state, 0, |state| kv::delete_range(state, &delete, reply))),
+            _ => txn::decode(&payload).and_then(|request| {
+                gates.pass(state, gates::txn_cost(&request), |state| txn::apply(state, &request, reply))
+            }),
+        };
+        let (result, rest) = match reply.map(Reply::finish) {
+            Ok((body, rest)) => (Ok(body), rest.into()),
+            Err(error) => (Err(error), Rest::NONE),
+        };
+        Effect::Reply(command.id, Outcome { revision: self.state.store.revision(), result, rest })
     }
 
     fn compact(&mut self, command: &Command, gates: Gates) -> Effect {
@@ -334,7 +352,7 @@ impl Machine {
             gates.pass(&mut self.state, 0, |state| kv::compact(&mut state.store, request))
         });
         let waits = result.is_ok() && request.is_ok_and(|request| request.physical);
-        let outcome = Outcome { revision: self.state.store.revision(), result };
+        let outcome = Outcome { revision: self.state.store.revision(), result, rest: Rest::NONE };
         if waits {
             Effect::ReplyWhenCompacted(command.id, outcome)
         } else {
@@ -348,6 +366,8 @@ impl Machine {
 struct Moment {
     term: u64,
     now: u64,
+    /// This run of the process has proposed it: somebody may wait for its reply.
+    is_own: bool,
 }
 
 /// Every member decodes the same bytes with the same result, so a malformed request is an answer, not a failure.

@@ -1,9 +1,12 @@
 //! What applying a command yields for its caller.
 
+use std::sync::Arc;
+
 use bytes::Bytes;
 
 use crate::apply::command::CommandId;
 use crate::error::Error;
+use crate::read::parts::Part;
 
 /// The answer to one command, before the edge adds the response header.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,7 +16,41 @@ pub struct Outcome {
     /// The encoded response message without its header (field 1 comes first in every response, so that the
     /// edge can put it in front), or why the request was refused.
     pub result: Result<Bytes, Error>,
+    /// What the edge has yet to put together, behind the result's bytes.
+    pub rest: Rest,
 }
+
+/// Parts of a reply that are read by the edge. Two of them are equal if they are the same.
+#[derive(Debug, Clone, Default)]
+pub struct Rest(Option<Arc<[Part]>>);
+
+impl From<Vec<Part>> for Rest {
+    fn from(parts: Vec<Part>) -> Self {
+        Self((!parts.is_empty()).then(|| parts.into()))
+    }
+}
+
+impl Rest {
+    /// There is none: the outcome is whole.
+    pub const NONE: Self = Self(None);
+
+    /// The parts.
+    #[must_use]
+    pub fn parts(&self) -> &[Part] {
+        self.0.as_deref().unwrap_or_default()
+    }
+}
+
+impl PartialEq for Rest {
+    fn eq(&self, other: &Self) -> bool {
+        match (&self.0, &other.0) {
+            (Some(own), Some(other)) => Arc::ptr_eq(own, other),
+            (own, other) => own.is_none() && other.is_none(),
+        }
+    }
+}
+
+impl Eq for Rest {}
 
 /// What the state core has to do after applying a command.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -1,6 +1,6 @@
 //! What commands change: the key space and the leases.
 
-use revd_engine::mvcc::{KeyMeta, KeyRange, Reader, Store, Txn};
+use revd_engine::mvcc::{KeyMeta, KeyRange, Reader, Store, Txn, View};
 
 use crate::error::Error;
 use crate::lease::{Leases, Touched};
@@ -18,6 +18,8 @@ pub(super) struct Writing<'s> {
     leases: &'s Leases,
     /// Keys that may have to change their lease.
     touched: Vec<Touched>,
+    /// The state as it is now, if somebody has asked for it since the last change.
+    view: Option<View>,
 }
 
 impl State {
@@ -30,7 +32,7 @@ impl State {
     ) -> Result<T, Error> {
         let Self { store, leases } = self;
         let txn = if revertible { store.begin_revertible() } else { store.begin() };
-        let mut writing = Writing { txn, leases, touched: Vec::new() };
+        let mut writing = Writing { txn, leases, touched: Vec::new(), view: None };
         match run(&mut writing) {
             Ok(result) => {
                 let Writing { txn, touched, .. } = writing;
@@ -52,6 +54,11 @@ impl Writing<'_> {
         self.txn.reader()
     }
 
+    /// Shares the state with what was written so far.
+    pub(super) fn view(&mut self) -> View {
+        self.view.get_or_insert_with(|| self.txn.view()).clone()
+    }
+
     /// Its own revision if it has changed anything, else the newest before it.
     pub(super) fn revision(&self) -> i64 {
         self.txn.revision()
@@ -59,12 +66,14 @@ impl Writing<'_> {
 
     /// Sets a key.
     pub(super) fn put(&mut self, key: &[u8], value: &[u8], lease: i64) {
+        self.view = None;
         self.txn.put(key, value, lease);
         self.touch(key, lease);
     }
 
     /// Deletes keys; as they were, in key order.
     pub(super) fn delete_range(&mut self, range: KeyRange<'_>) -> Vec<(Vec<u8>, KeyMeta)> {
+        self.view = None;
         let deleted = self.txn.delete_range(range);
         deleted.iter().for_each(|(key, _)| self.touch(key, 0));
         deleted

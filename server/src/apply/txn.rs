@@ -6,19 +6,21 @@
 
 use bytes::{Buf as _, Bytes};
 use prost::Message as _;
-use revd_engine::mvcc::{Direction, KeyRange, Reader, StoredRecord};
-use revd_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
+use revd_engine::mvcc::{Reader, View};
 use revd_proto::etcdserverpb::request_op::Request;
 use revd_proto::etcdserverpb::{Compare, PutRequest, RangeRequest, RequestOp, TxnRequest};
 
-use crate::apply::kv;
+use crate::apply::compare::{Comparing, Path};
+use crate::apply::kv::{self, Long};
+use crate::apply::reply::Reply;
 use crate::apply::state::{State, Writing};
 use crate::error::Error;
 use crate::lease::Leases;
 use crate::limits;
 use crate::read::budget::ReplyBudget;
+use crate::read::parts::{Op, Part, Read, What};
 use crate::read::range;
-use crate::wire::{put_field, put_number};
+use crate::wire::put_number;
 
 /// Decodes a transaction, however deep, without recursing deeper than the limit.
 ///
@@ -95,140 +97,115 @@ pub fn is_serializable(request: &TxnRequest) -> bool {
     request.success.iter().chain(&request.failure).all(is_serializable)
 }
 
-/// Which branch each transaction takes, the nested ones of the taken branches in order behind their parent.
-type Path = Vec<bool>;
-
-/// Carries out a transaction on the store; nothing changes if it fails.
+/// Carries out a transaction on the store; nothing changes if it fails. How much it reads and compares is bounded whether
+/// anybody wants its reply or not, so that all members have the same answer, also when they start again.
 ///
 /// # Errors
 /// What the client gets.
-pub(super) fn apply(state: &mut State, request: &TxnRequest) -> Result<Bytes, Error> {
-    let path = evaluate(&state.store.reader(), request)?;
-    let may_fail = check_path(&state.store.reader(), Some(&state.leases), request, &path)?;
+pub(super) fn apply(state: &mut State, request: &TxnRequest, mut reply: Reply) -> Result<Reply, Error> {
+    let path = evaluate(state.store.reader(), request)?;
+    let found = check_path(&state.store.reader(), Some(&state.leases), request, &path)?;
+    if found.reads > limits::TXN_READS_MAX {
+        return Err(Error::TxnReads { reads_max: limits::TXN_READS_MAX });
+    }
+    let long = if found.reads > limits::TXN_READS_AT_ONCE { Long::AllLater } else { Long::Later };
     // A put that needs its key can only fail now if something before it in the same transaction deletes the key.
-    state.write(may_fail, |writing| {
-        let mut body = Vec::new();
-        carry_out(writing, request, &mut path.iter(), &mut body)?;
-        Ok(body.into())
+    state.write(found.deletes && found.needs_key, |writing| {
+        carry_out(writing, request, long, &mut path.iter(), &mut reply)?;
+        Ok(reply)
     })
 }
 
-/// Answers a read-only transaction from a state.
+fn evaluate(reader: Reader<'_>, request: &TxnRequest) -> Result<Path, Error> {
+    let mut comparing = Comparing::new(reader, request);
+    if !comparing.turn(limits::TXN_COMPARED_KEYS_MAX)? {
+        return Err(Error::TxnCompares { keys_max: limits::TXN_COMPARED_KEYS_MAX });
+    }
+    Ok(comparing.path())
+}
+
+/// The reply to a read-only transaction in parts, and before it what would keep it from being answered.
 ///
 /// # Errors
 /// What the client gets.
-pub fn answer_read_only(
-    reader: Reader<'_>,
-    request: &TxnRequest,
-    budget: &ReplyBudget,
-) -> Result<Bytes, Error> {
-    let path = evaluate(&reader, request)?;
-    check_path(&reader, None, request, &path)?;
+pub fn read_only_parts(view: &View, request: &TxnRequest, path: &Path) -> Result<Vec<Part>, Error> {
+    check_path(&view.reader(), None, request, path)?;
     let mut body = Vec::new();
     put_number(&mut body, TAG_SUCCEEDED, i64::from(path[0]));
+    let mut parts = vec![Part::Bytes(body.into())];
     for op in branch(request, path[0]) {
         if let Some(Request::RequestRange(range)) = &op.request {
-            let answer = range::answer(range, reader, budget)?.concat();
-            respond(&mut body, TAG_RANGE, Some(reader.revision()), &answer);
+            let op = Op { tag: TAG_RANGE, revision: Some(view.revision()) };
+            let what = What::Range(range.clone());
+            parts.push(Part::Op(op, vec![Part::Read(Box::new(Read { view: view.clone(), what }))]));
         }
     }
-    Ok(body.into())
+    Ok(parts)
 }
 
-fn branch(request: &TxnRequest, succeeded: bool) -> &[RequestOp] {
+/// What the taken path reads that may be long: ranges of more than one key, before or after they change.
+#[must_use]
+pub fn long_reads(request: &TxnRequest, path: &Path) -> Vec<What> {
+    let mut found = Vec::new();
+    add_long_reads(request, &mut path.iter(), &mut found);
+    found
+}
+
+fn add_long_reads(request: &TxnRequest, path: &mut dyn Iterator<Item = &bool>, found: &mut Vec<What>) {
+    let succeeded = *path.next().expect("a step for each transaction");
+    for op in branch(request, succeeded) {
+        match &op.request {
+            Some(Request::RequestRange(range)) if !range.range_end.is_empty() => {
+                found.push(What::Range(range.clone()));
+            }
+            Some(Request::RequestDeleteRange(delete)) => found.extend(kv::long_read(delete)),
+            Some(Request::RequestTxn(txn)) => add_long_reads(txn, path, found),
+            _ => {}
+        }
+    }
+}
+
+/// Whether any branch has something to read that may be long.
+#[must_use]
+pub fn has_long_reads(request: &TxnRequest) -> bool {
+    request.success.iter().chain(&request.failure).any(|op| match &op.request {
+        Some(Request::RequestRange(range)) => !range.range_end.is_empty(),
+        Some(Request::RequestDeleteRange(delete)) => kv::long_read(delete).is_some(),
+        Some(Request::RequestTxn(txn)) => has_long_reads(txn),
+        _ => false,
+    })
+}
+
+pub(super) fn branch(request: &TxnRequest, succeeded: bool) -> &[RequestOp] {
     if succeeded { &request.success } else { &request.failure }
 }
 
-fn nested(ops: &[RequestOp]) -> impl Iterator<Item = &TxnRequest> {
+pub(super) fn nested(ops: &[RequestOp]) -> impl DoubleEndedIterator<Item = &TxnRequest> {
     ops.iter().filter_map(|op| match &op.request {
         Some(Request::RequestTxn(txn)) => Some(txn),
         _ => None,
     })
 }
 
-fn evaluate(reader: &Reader<'_>, request: &TxnRequest) -> Result<Path, Error> {
-    let mut succeeded = true;
-    for compare in &request.compare {
-        if !holds(reader, compare)? {
-            succeeded = false;
-            break;
-        }
-    }
-    let mut path = vec![succeeded];
-    for txn in nested(branch(request, succeeded)) {
-        path.extend(evaluate(reader, txn)?);
-    }
-    Ok(path)
-}
-
-/// Whether every key of the comparison's range satisfies it; a missing key counts as all zeros, except that no
-/// comparison of its value holds.
-fn holds(reader: &Reader<'_>, compare: &Compare) -> Result<bool, Error> {
-    let range = KeyRange::from_wire(&compare.key, &compare.range_end);
-    let mut found = false;
-    for (_, meta) in reader.scan(range, i64::MAX, Direction::Forward) {
-        found = true;
-        let record =
-            if needs_record(compare) { range::stored(reader, meta)? } else { StoredRecord::default() };
-        let numbers = [meta.version, meta.create_revision, meta.modified.main, record.stamp.lease];
-        if !satisfies(compare, numbers, record.value) {
-            return Ok(false);
-        }
-    }
-    Ok(found || (compare.target != CompareTarget::Value as i32 && satisfies(compare, [0; 4], &[])))
-}
-
-fn needs_record(compare: &Compare) -> bool {
-    compare.target == CompareTarget::Value as i32 || compare.target == CompareTarget::Lease as i32
-}
-
-/// One key, given as version, create revision, mod revision, lease, and value. An operand of another kind than the
-/// target counts as zero; an unknown target as equal; an unknown operator as satisfied.
-fn satisfies(compare: &Compare, [version, create, modified, lease]: [i64; 4], value: &[u8]) -> bool {
-    use std::cmp::Ordering;
-    let operand = compare.target_union.as_ref();
-    let ordering = match CompareTarget::try_from(compare.target) {
-        Ok(CompareTarget::Version) => version
-            .cmp(&operand.map_or(0, |operand| if let TargetUnion::Version(it) = operand { *it } else { 0 })),
-        Ok(CompareTarget::Create) => create.cmp(
-            &operand.map_or(0, |operand| if let TargetUnion::CreateRevision(it) = operand { *it } else { 0 }),
-        ),
-        Ok(CompareTarget::Mod) => modified.cmp(
-            &operand.map_or(0, |operand| if let TargetUnion::ModRevision(it) = operand { *it } else { 0 }),
-        ),
-        Ok(CompareTarget::Lease) => lease
-            .cmp(&operand.map_or(0, |operand| if let TargetUnion::Lease(it) = operand { *it } else { 0 })),
-        Ok(CompareTarget::Value) => value.cmp(
-            operand.map_or(&[], |operand| if let TargetUnion::Value(it) = operand { it } else { &[][..] }),
-        ),
-        Err(_) => Ordering::Equal,
-    };
-    match CompareResult::try_from(compare.result) {
-        Ok(CompareResult::Equal) => ordering.is_eq(),
-        Ok(CompareResult::NotEqual) => ordering.is_ne(),
-        Ok(CompareResult::Greater) => ordering.is_gt(),
-        Ok(CompareResult::Less) => ordering.is_lt(),
-        Err(_) => true,
-    }
-}
-
-/// Checks the taken path, in order, against the state before it. True if a put that needs its key could still fail
-/// because the same transaction deletes something.
+/// Checks the taken path, in order, against the state before it.
 fn check_path(
     reader: &Reader<'_>,
     leases: Option<&Leases>,
     request: &TxnRequest,
     path: &Path,
-) -> Result<bool, Error> {
+) -> Result<Found, Error> {
     let mut found = Found::default();
     check_ops(reader, leases, request, &mut path.iter(), &mut found)?;
-    Ok(found.deletes && found.needs_key)
+    Ok(found)
 }
 
+/// What is on a path.
 #[derive(Default)]
 struct Found {
     deletes: bool,
     needs_key: bool,
+    /// Ranges, and changes that say what was before them.
+    reads: usize,
 }
 
 fn check_ops(
@@ -241,12 +218,19 @@ fn check_ops(
     let succeeded = *path.next().expect("a step for each transaction");
     for op in branch(request, succeeded) {
         match &op.request {
-            Some(Request::RequestRange(range)) => check_range(reader, range)?,
+            Some(Request::RequestRange(range)) => {
+                check_range(reader, range)?;
+                found.reads += 1;
+            }
             Some(Request::RequestPut(put)) => {
                 check_put(reader, leases, put)?;
                 found.needs_key |= put.ignore_value || put.ignore_lease;
+                found.reads += usize::from(put.prev_kv);
             }
-            Some(Request::RequestDeleteRange(_)) => found.deletes = true,
+            Some(Request::RequestDeleteRange(delete)) => {
+                found.deletes = true;
+                found.reads += usize::from(delete.prev_kv);
+            }
             Some(Request::RequestTxn(txn)) => check_ops(reader, leases, txn, path, found)?,
             None => {}
         }
@@ -275,59 +259,65 @@ fn check_put(reader: &Reader<'_>, leases: Option<&Leases>, put: &PutRequest) -> 
 
 /// Protobuf tags of `TxnResponse` and `ResponseOp`.
 const TAG_SUCCEEDED: u8 = 0x10;
-const TAG_RESPONSES: u8 = 0x1a;
 const TAG_RANGE: u8 = 0x0a;
 const TAG_PUT: u8 = 0x12;
 const TAG_DELETE: u8 = 0x1a;
 const TAG_TXN: u8 = 0x22;
-/// Field 1 of every response, and the revision in a header.
-const TAG_HEADER: u8 = 0x0a;
-const TAG_HEADER_REVISION: u8 = 0x18;
-
-/// Appends one operation's response. Inner headers hold the revision only, that of a nested transaction nothing.
-fn respond(body: &mut Vec<u8>, tag: u8, revision: Option<i64>, response: &[u8]) {
-    let mut header = Vec::new();
-    put_number(&mut header, TAG_HEADER_REVISION, revision.unwrap_or(0));
-    let mut message = Vec::with_capacity(header.len() + response.len() + 2);
-    put_field(&mut message, TAG_HEADER, &header);
-    message.extend_from_slice(response);
-    let mut op = Vec::with_capacity(message.len() + 6);
-    put_field(&mut op, tag, &message);
-    put_field(body, TAG_RESPONSES, &op);
-}
 
 fn carry_out(
     txn: &mut Writing<'_>,
     request: &TxnRequest,
+    long: Long,
     path: &mut dyn Iterator<Item = &bool>,
-    body: &mut Vec<u8>,
+    reply: &mut Reply,
 ) -> Result<(), Error> {
     let succeeded = *path.next().expect("a step for each transaction");
-    put_number(body, TAG_SUCCEEDED, i64::from(succeeded));
+    if let Some(body) = reply.open() {
+        put_number(body, TAG_SUCCEEDED, i64::from(succeeded));
+    }
     for op in branch(request, succeeded) {
-        let mut response = Vec::new();
+        let mut response = reply.inner();
         let tag = match &op.request {
             Some(Request::RequestRange(range)) => {
-                // Applying has the same result on every member: no bound that depends on this one's memory.
-                response = range::answer(range, txn.reader(), &ReplyBudget::new(usize::MAX))?.concat();
+                read_in(txn, range, long, &mut response)?;
                 TAG_RANGE
             }
             Some(Request::RequestPut(put)) => {
-                kv::put_in(txn, put, &mut response)?;
+                kv::put_in(txn, put, long, &mut response)?;
                 TAG_PUT
             }
             Some(Request::RequestDeleteRange(delete)) => {
-                kv::delete_in(txn, delete, &mut response)?;
+                kv::delete_in(txn, delete, long, &mut response)?;
                 TAG_DELETE
             }
             Some(Request::RequestTxn(inner)) => {
-                carry_out(txn, inner, path, &mut response)?;
-                respond(body, TAG_TXN, None, &response);
+                carry_out(txn, inner, long, path, &mut response)?;
+                reply.respond(Op { tag: TAG_TXN, revision: None }, response);
                 continue;
             }
             None => continue, // refused by the checks of the API
         };
-        respond(body, tag, Some(txn.revision()), &response);
+        reply.respond(Op { tag, revision: Some(txn.revision()) }, response);
+    }
+    Ok(())
+}
+
+fn read_in(
+    txn: &mut Writing<'_>,
+    request: &RangeRequest,
+    long: Long,
+    reply: &mut Reply,
+) -> Result<(), Error> {
+    if long == Long::AllLater || !request.range_end.is_empty() {
+        if reply.is_wanted() {
+            reply.read_later(Read { view: txn.view(), what: What::Range(request.clone()) });
+        }
+        return Ok(());
+    }
+    if let Some(body) = reply.open() {
+        // One key: no bound that depends on this member's memory.
+        let answer = range::answer(request, txn.reader(), &ReplyBudget::new(usize::MAX))?;
+        answer.iter().for_each(|chunk| body.extend_from_slice(chunk));
     }
     Ok(())
 }

@@ -17,7 +17,7 @@ use serde_json::json;
 use crate::apply::command::{Command, CommandId, Kind};
 use crate::apply::lease_reports::LeaseList;
 use crate::apply::lessor::{LeaseCounts, Lessor};
-use crate::apply::outcome::{Effect, Outcome};
+use crate::apply::outcome::{Effect, Outcome, Rest};
 use crate::apply::{CommittedEntry, DurableIndex, FatalError, Machine, Next, Work};
 use crate::clock::Ticker;
 use crate::cores::{News, NewsItem};
@@ -300,11 +300,11 @@ impl StateCore {
                 let inbox = Rc::clone(&self.inbox);
                 glommio::spawn_local(async move {
                     let body = glommio::executor().spawn_blocking(move || list.encode()).await;
-                    inbox.push(Event::Listed(Outcome { revision, result: Ok(body) }));
+                    inbox.push(Event::Listed(Outcome { revision, result: Ok(body), rest: Rest::NONE }));
                 })
                 .detach();
             }
-            list => self.listed(&Outcome { revision, result: list.map(LeaseList::encode) }),
+            list => self.listed(&Outcome { revision, result: list.map(LeaseList::encode), rest: Rest::NONE }),
         }
     }
 
@@ -553,7 +553,7 @@ impl StateCore {
         if !durable.defragmenting {
             let revision = self.revision;
             for id in self.defragmenting.drain(..) {
-                answer(&self.edges, id, Outcome { revision, result: Ok(Bytes::new()) });
+                answer(&self.edges, id, Outcome { revision, result: Ok(Bytes::new()), rest: Rest::NONE });
             }
         }
         // Never wait for the log core: a report that finds no room is made good by the next one.

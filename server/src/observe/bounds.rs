@@ -13,11 +13,25 @@ pub enum Bound {
     Keepalives,
     /// `SORT_BYTES_MAX`: keys that one range sorts.
     SortBytes,
+    /// `TXN_COMPARED_KEYS_MAX`
+    TxnCompares,
+    /// `TXN_READS_MAX`
+    TxnReads,
+    /// `WRITE_REPLY_BYTES_MAX`
+    WriteReply,
 }
 
 impl Bound {
     /// Every bound, in the order of their declaration.
-    pub const ALL: [Self; 4] = [Self::Proposals, Self::Connections, Self::Keepalives, Self::SortBytes];
+    pub const ALL: [Self; 7] = [
+        Self::Proposals,
+        Self::Connections,
+        Self::Keepalives,
+        Self::SortBytes,
+        Self::TxnCompares,
+        Self::TxnReads,
+        Self::WriteReply,
+    ];
 
     /// The name of its metric, with its label.
     #[must_use]
@@ -27,6 +41,9 @@ impl Bound {
             Self::Connections => "revd_limit_reached_total{limit=\"connections\"}",
             Self::Keepalives => "revd_limit_reached_total{limit=\"keepalives\"}",
             Self::SortBytes => "revd_limit_reached_total{limit=\"sort_bytes\"}",
+            Self::TxnCompares => "revd_limit_reached_total{limit=\"txn-compared-keys\"}",
+            Self::TxnReads => "revd_limit_reached_total{limit=\"txn-reads\"}",
+            Self::WriteReply => "revd_limit_reached_total{limit=\"write-reply-bytes\"}",
         }
     }
 }

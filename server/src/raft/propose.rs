@@ -411,6 +411,7 @@ impl Drop for Proposal {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::apply::outcome::Rest;
     use futures_lite::future::{block_on, poll_once};
 
     const LIMITS: ProposalLimits = ProposalLimits {
@@ -422,7 +423,7 @@ mod tests {
     };
 
     fn outcome(revision: i64) -> Outcome {
-        Outcome { revision, result: Ok(Bytes::new()) }
+        Outcome { revision, result: Ok(Bytes::new()), rest: Rest::NONE }
     }
 
     fn put(proposals: &Rc<Proposals>, bytes: usize) -> Result<Proposal, Error> {

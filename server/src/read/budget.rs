@@ -28,6 +28,12 @@ impl ReplyBudget {
         Self { held: Arc::default(), bytes_max }
     }
 
+    /// What there may be in all.
+    #[must_use]
+    pub fn bytes_max(&self) -> usize {
+        self.bytes_max
+    }
+
     /// Counts a chunk.
     ///
     /// # Errors

@@ -5,6 +5,7 @@
 //! arrived, so it holds whatever was acknowledged, or read by anyone, before the request began.
 
 pub mod budget;
+pub mod parts;
 pub mod range;
 mod sort;
 pub mod view_slot;

@@ -32,7 +32,9 @@ pub struct Body {
 }
 
 impl Body {
-    fn new(budget: &ReplyBudget) -> Self {
+    /// Nothing yet.
+    #[must_use]
+    pub fn new(budget: &ReplyBudget) -> Self {
         Self { chunks: Vec::new(), open: Vec::new(), budget: budget.clone() }
     }
 
@@ -44,6 +46,22 @@ impl Body {
             self.chunks.push(self.budget.chunk(chunk)?);
         }
         Ok(())
+    }
+
+    /// Appends a length-delimited field.
+    ///
+    /// # Errors
+    /// [`Error::ReplyTooLarge`]
+    pub fn push_field(&mut self, tag: u8, bytes: &[u8]) -> Result<(), Error> {
+        put_field(&mut self.open, tag, bytes);
+        self.close_chunk_if_full()
+    }
+
+    /// What it holds; the next one begins empty.
+    #[must_use]
+    pub fn take(&mut self) -> Self {
+        let next = Self::new(&self.budget);
+        std::mem::replace(self, next)
     }
 
     /// All chunks.
@@ -201,8 +219,7 @@ impl<'a> RangeRun<'a> {
     /// What has been answered so far and was not taken yet.
     #[must_use]
     pub fn take_body(&mut self) -> Body {
-        let next = Body::new(&self.body.budget);
-        std::mem::replace(&mut self.body, next)
+        self.body.take()
     }
 
     /// Answers keys as they come.
@@ -350,8 +367,7 @@ fn push_kv(
         return push_encoded(body, key, meta, 0);
     }
     let record = reader.record(meta.modified)?;
-    put_field(&mut body.open, TAG_KV, record);
-    body.close_chunk_if_full()?;
+    body.push_field(TAG_KV, record)?;
     Ok(record.len())
 }
 
@@ -371,7 +387,7 @@ fn push_encoded(body: &mut Body, key: &[u8], meta: KeyMeta, lease: i64) -> Resul
     Ok(key.len())
 }
 
-/// Answers in one go; for transactions, whose every part is bounded by the request's limits.
+/// Answers in one go; for what reads few keys.
 ///
 /// # Errors
 /// As [`RangeRun::new`] and [`RangeRun::turn`].

@@ -26,6 +26,7 @@ mod grammar;
 mod harness;
 mod hash_kv;
 mod kill;
+mod large_txns;
 mod large_values;
 mod leases;
 mod lock_bugs;

@@ -1,0 +1,122 @@
+//! Transactions, and what writes have to read: all of it is read here, in turns, so that neither others of this core nor
+//! whatever waits to be applied stand still meanwhile.
+//!
+//! A write that reads much is looked at before it is proposed: one that would read too much is refused, and nothing is changed.
+//! What it then says is read from Views of the moments at which it was applied; see [`crate::read::parts`]. The store may
+//! have grown in between: a reply for which there is no room then is an error that says that the write was carried out.
+
+use bytes::Bytes;
+use prost::Message as _;
+use revd_engine::mvcc::{KeyRange, View};
+use revd_proto::etcdserverpb::{DeleteRangeRequest, TxnRequest};
+
+use crate::api::call::Message;
+use crate::api::{Api, decoded, validate};
+use crate::apply::command::Kind;
+use crate::apply::compare::{Comparing, Path};
+use crate::apply::{gates, kv, txn};
+use crate::error::Error;
+use crate::limits;
+use crate::read::parts::{Assembly, Part, Reading, What};
+
+impl Api {
+    pub(super) async fn delete_range(&self, message: Bytes) -> Result<Message, Error> {
+        let request = decoded(DeleteRangeRequest::decode(message.clone()))?;
+        validate::delete_range(&request)?;
+        if let Some(what) = kv::long_read(&request) {
+            self.check_reads(&self.views.load(), &[what]).await?;
+        }
+        self.propose(Kind::DeleteRange, message).await
+    }
+
+    pub(super) async fn txn(&self, message: Bytes) -> Result<Message, Error> {
+        let request = txn::decode(&message)?;
+        self.check_quota(gates::txn_cost(&request)).await?;
+        validate::txn(&request, self.limits)?;
+        if txn::is_read_only(&request) {
+            return Box::pin(self.read_only_txn(&request)).await;
+        }
+        if txn::has_long_reads(&request) {
+            Box::pin(self.check_txn_reads(&request)).await?;
+        }
+        self.propose_growth(Kind::Txn, message).await
+    }
+
+    async fn read_only_txn(&self, request: &TxnRequest) -> Result<Message, Error> {
+        let view = self.view_for_reading(txn::is_serializable(request))?;
+        let path = compared(&view, request).await?;
+        let parts = txn::read_only_parts(&view, request, &path)?;
+        let body = self.assemble(&parts).await?;
+        Ok(self.reply(view.revision(), body))
+    }
+
+    /// Puts a reply together.
+    pub(super) async fn assemble(&self, parts: &[Part]) -> Result<Vec<Bytes>, Error> {
+        let mut assembly = Assembly::new(parts, &self.reply_budget);
+        loop {
+            if let Some(body) = assembly.turn()? {
+                return Ok(body);
+            }
+            futures_lite::future::yield_now().await;
+        }
+    }
+
+    async fn check_txn_reads(&self, request: &TxnRequest) -> Result<(), Error> {
+        let view = self.views.load();
+        let path = compared(&view, request).await?;
+        self.check_reads(&view, &txn::long_reads(request, &path)).await
+    }
+
+    /// Refuses a write that would have to read too much.
+    async fn check_reads(&self, view: &View, reads: &[What]) -> Result<(), Error> {
+        let keys = reads.iter().map(|what| keys_of(view, what));
+        if keys.fold(0_u64, u64::saturating_add) <= limits::WRITE_READS_UNCHECKED {
+            return Ok(());
+        }
+        let bytes_max = limits::WRITE_REPLY_BYTES_MAX.min(self.reply_budget.bytes_max());
+        let mut bytes = 0;
+        for what in reads {
+            // What cannot be read is an error, or none, when the write is applied.
+            let Ok(mut reading) = Reading::new(view, what, &self.reply_budget) else { continue };
+            loop {
+                let is_done = reading.turn(limits::RANGE_KEYS_PER_TURN)?;
+                bytes += reading.take().iter().map(Bytes::len).sum::<usize>();
+                if bytes > bytes_max {
+                    return Err(self.counted(Error::WriteReplyTooLarge { bytes_max }));
+                }
+                futures_lite::future::yield_now().await;
+                if is_done {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+/// At most so many keys are read.
+fn keys_of(view: &View, what: &What) -> u64 {
+    let count = |key, range_end| {
+        let range = KeyRange::from_wire(key, range_end);
+        view.reader().count(range, i64::MAX)
+    };
+    match what {
+        What::Range(request) if request.count_only => 0,
+        // An older revision may have had more.
+        What::Range(request) if request.revision > 0 && request.limit <= 0 => u64::MAX,
+        What::Range(request) => {
+            let limit = u64::try_from(request.limit).ok().filter(|limit| *limit > 0).unwrap_or(u64::MAX);
+            if request.revision > 0 { limit } else { count(&request.key, &request.range_end).min(limit) }
+        }
+        What::Previous { key, range_end, .. } => count(key, range_end),
+    }
+}
+
+/// Which branches are taken.
+async fn compared(view: &View, request: &TxnRequest) -> Result<Path, Error> {
+    let mut comparing = Comparing::new(view.reader(), request);
+    while !comparing.turn(limits::RANGE_KEYS_PER_TURN)? {
+        futures_lite::future::yield_now().await;
+    }
+    Ok(comparing.path())
+}

@@ -1,0 +1,89 @@
+//! The reply to a command, while it is being carried out.
+//!
+//! A reply nobody waits for (the command of another process, or of this one before it was started again) is not made at all:
+//! what applying does to state never depends on it. What is long to read is left to the edge; see [`crate::read::parts`].
+
+use bytes::Bytes;
+
+use crate::read::parts::{Op, Part, Read};
+
+/// The body of a reply.
+#[derive(Debug)]
+pub(super) struct Reply {
+    is_wanted: bool,
+    /// Before what is open.
+    parts: Vec<Part>,
+    open: Vec<u8>,
+}
+
+impl Reply {
+    /// Nothing yet; nothing ever if nobody wants it.
+    pub(super) fn new(is_wanted: bool) -> Self {
+        Self { is_wanted, parts: Vec::new(), open: Vec::new() }
+    }
+
+    /// One that is part of this one.
+    pub(super) fn inner(&self) -> Self {
+        Self::new(self.is_wanted)
+    }
+
+    /// Where to put what is at hand, if somebody wants it.
+    pub(super) fn open(&mut self) -> Option<&mut Vec<u8>> {
+        self.is_wanted.then_some(&mut self.open)
+    }
+
+    /// Somebody wants it.
+    pub(super) fn is_wanted(&self) -> bool {
+        self.is_wanted
+    }
+
+    /// Leaves a place for what the edge reads.
+    pub(super) fn read_later(&mut self, read: Read) {
+        self.close();
+        self.parts.push(Part::Read(Box::new(read)));
+    }
+
+    /// Appends another one.
+    pub(super) fn append(&mut self, other: Self) {
+        if other.parts.is_empty() {
+            self.open.extend_from_slice(&other.open);
+            return;
+        }
+        self.close();
+        self.parts.extend(other.finish_parts());
+    }
+
+    /// Appends the response to an operation.
+    pub(super) fn respond(&mut self, op: Op, response: Self) {
+        if !self.is_wanted {
+            return;
+        }
+        if response.parts.is_empty() {
+            self.open.extend_from_slice(&op.prefix(response.open.len()));
+            self.open.extend_from_slice(&response.open);
+            return;
+        }
+        self.close();
+        self.parts.push(Part::Op(op, response.finish_parts()));
+    }
+
+    fn close(&mut self) {
+        if !self.open.is_empty() {
+            self.parts.push(Part::Bytes(std::mem::take(&mut self.open).into()));
+        }
+    }
+
+    fn finish_parts(mut self) -> Vec<Part> {
+        self.close();
+        self.parts
+    }
+
+    /// What is at hand, and the parts behind it.
+    pub(super) fn finish(self) -> (Bytes, Vec<Part>) {
+        if self.parts.is_empty() {
+            (self.open.into(), Vec::new())
+        } else {
+            (Bytes::new(), self.finish_parts())
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! A reply in parts: what is at hand, and what an edge has yet to read.
+//!
+//! What a transaction reads is not read where it is applied, by the one core that applies everything, but by the edge of
+//! its caller, from a View of the moment at which it was the read's turn. The parts of a transaction inside a transaction are
+//! inside of its part:
+//!
+//! ```text
+//! Bytes("succeeded, the response to a put") Op(TxnResponse: Bytes("succeeded") Op(RangeResponse: Read(..))) Bytes(..)
+//! ```
+
+use bytes::Bytes;
+use revd_engine::mvcc::{Direction, KeyRange, Scan, View};
+use revd_proto::etcdserverpb::RangeRequest;
+
+use crate::error::Error;
+use crate::limits;
+use crate::read::budget::ReplyBudget;
+use crate::read::range::{Body, RangeRun};
+use crate::wire::{put_field, put_number, put_varint};
+
+/// Field 3 of a `TxnResponse`: the response to an operation.
+const TAG_RESPONSES: u8 = 0x1a;
+/// Field 1 of every response, and the revision in a header.
+const TAG_HEADER: u8 = 0x0a;
+const TAG_HEADER_REVISION: u8 = 0x18;
+
+/// A part of a reply's body.
+#[derive(Debug, Clone)]
+pub enum Part {
+    /// As it is.
+    Bytes(Bytes),
+    /// To be read.
+    Read(Box<Read>),
+    /// The response to an operation of a transaction.
+    Op(Op, Vec<Part>),
+}
+
+/// Which operation a response is to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Op {
+    /// The field of `ResponseOp`.
+    pub tag: u8,
+    /// What the response's header says; that of a nested transaction says nothing.
+    pub revision: Option<i64>,
+}
+
+/// Something to be read, at one moment.
+#[derive(Debug, Clone)]
+pub struct Read {
+    /// When.
+    pub view: View,
+    /// What.
+    pub what: What,
+}
+
+/// Something to be read.
+#[derive(Debug, Clone, PartialEq)]
+pub enum What {
+    /// Everything of a `RangeResponse` but its header.
+    Range(RangeRequest),
+    /// Keys as they were before they are changed, each as a field with this tag.
+    Previous { key: Bytes, range_end: Bytes, tag: u8 },
+}
+
+impl Op {
+    /// What comes before a response of so many bytes.
+    #[must_use]
+    pub fn prefix(self, response_bytes: usize) -> Vec<u8> {
+        let mut header = Vec::new();
+        put_number(&mut header, TAG_HEADER_REVISION, self.revision.unwrap_or(0));
+        let mut message = Vec::new();
+        put_field(&mut message, TAG_HEADER, &header);
+        let message_bytes = message.len() + response_bytes;
+        let mut op = vec![self.tag];
+        put_varint(&mut op, message_bytes as u64);
+        let mut prefix = vec![TAG_RESPONSES];
+        put_varint(&mut prefix, (op.len() + message_bytes) as u64);
+        prefix.extend_from_slice(&op);
+        prefix.extend_from_slice(&message);
+        prefix
+    }
+}
+
+/// Reading in turns.
+#[derive(Debug)]
+pub enum Reading<'p> {
+    /// A range.
+    Range(RangeRun<'p>),
+    /// Keys as they were.
+    Previous(PreviousRun<'p>),
+}
+
+/// Keys as they were before they are changed.
+#[derive(Debug)]
+pub struct PreviousRun<'p> {
+    view: &'p View,
+    keys: Scan<'p>,
+    tag: u8,
+    body: Body,
+}
+
+impl<'p> Reading<'p> {
+    /// Starts.
+    ///
+    /// # Errors
+    /// What the client gets.
+    pub fn new(view: &'p View, what: &'p What, budget: &ReplyBudget) -> Result<Self, Error> {
+        Ok(match what {
+            What::Range(request) => Self::Range(RangeRun::new(request, view.reader(), budget)?),
+            What::Previous { key, range_end, tag } => {
+                let range = KeyRange::from_wire(key, range_end);
+                let keys = view.reader().scan(range, i64::MAX, Direction::Forward);
+                Self::Previous(PreviousRun { view, keys, tag: *tag, body: Body::new(budget) })
+            }
+        })
+    }
+
+    /// Reads a bounded part; true when all is done.
+    ///
+    /// # Errors
+    /// When a record cannot be read, [`Error::ReplyTooLarge`].
+    pub fn turn(&mut self, keys_max: usize) -> Result<bool, Error> {
+        let run = match self {
+            Self::Range(run) => return run.turn(keys_max),
+            Self::Previous(run) => run,
+        };
+        for _ in 0..keys_max {
+            let Some((_, meta)) = run.keys.next() else { return Ok(true) };
+            run.body.push_field(run.tag, run.view.reader().record(meta.modified)?)?;
+        }
+        Ok(false)
+    }
+
+    /// What was read so far and not taken yet.
+    #[must_use]
+    pub fn take(&mut self) -> Vec<Bytes> {
+        match self {
+            Self::Range(run) => run.take_body().finish(),
+            Self::Previous(run) => run.body.take().finish(),
+        }
+    }
+}
+
+/// A reply being put together, in turns.
+#[derive(Debug)]
+pub struct Assembly<'p> {
+    /// The whole, and in it the operations whose parts are being put together.
+    open: Vec<Open<'p>>,
+    reading: Option<Reading<'p>>,
+    budget: ReplyBudget,
+}
+
+#[derive(Debug)]
+struct Open<'p> {
+    op: Option<Op>,
+    parts: std::slice::Iter<'p, Part>,
+    chunks: Vec<Bytes>,
+    bytes: usize,
+}
+
+impl Open<'_> {
+    fn push(&mut self, chunk: Bytes) {
+        self.bytes += chunk.len();
+        self.chunks.push(chunk);
+    }
+}
+
+impl<'p> Assembly<'p> {
+    /// Of these parts.
+    #[must_use]
+    pub fn new(parts: &'p [Part], budget: &ReplyBudget) -> Self {
+        let all = Open { op: None, parts: parts.iter(), chunks: Vec::new(), bytes: 0 };
+        Self { open: vec![all], reading: None, budget: budget.clone() }
+    }
+
+    /// Puts a bounded part together; the whole when that is done.
+    ///
+    /// # Errors
+    /// When a record cannot be read, [`Error::ReplyTooLarge`].
+    pub fn turn(&mut self) -> Result<Option<Vec<Bytes>>, Error> {
+        for _ in 0..limits::REPLY_PARTS_PER_TURN {
+            let last = self.open.last_mut().expect("the whole is open until it is done");
+            if let Some(reading) = &mut self.reading {
+                let is_done = reading.turn(limits::RANGE_KEYS_PER_TURN)?;
+                if is_done {
+                    reading.take().into_iter().for_each(|chunk| last.push(chunk));
+                    self.reading = None;
+                }
+                return Ok(None);
+            }
+            match last.parts.next() {
+                Some(Part::Bytes(bytes)) => last.push(bytes.clone()),
+                Some(Part::Read(read)) => {
+                    self.reading = Some(Reading::new(&read.view, &read.what, &self.budget)?);
+                }
+                Some(Part::Op(op, parts)) => {
+                    let op = Some(*op);
+                    self.open.push(Open { op, parts: parts.iter(), chunks: Vec::new(), bytes: 0 });
+                }
+                None => {
+                    let done = self.open.pop().expect("it is the last one");
+                    let (Some(op), Some(outer)) = (done.op, self.open.last_mut()) else {
+                        return Ok(Some(done.chunks));
+                    };
+                    outer.push(op.prefix(done.bytes).into());
+                    outer.bytes += done.bytes;
+                    outer.chunks.extend(done.chunks);
+                }
+            }
+        }
+        Ok(None)
+    }
+}
