@@ -93,7 +93,10 @@ pub enum Error {
         bytes_max: usize,
     },
     /// A range has more keys to sort than there is memory for.
-    #[error("a range may sort keys of {bytes_max} bytes: use a limit, or read in the order of keys")]
+    #[error(
+        "a range may take {bytes_max} bytes to sort its keys: use a limit of at most {limit_max}, or read in the order of keys",
+        limit_max = crate::limits::SORT_HEAP_KEYS_MAX
+    )]
     SortTooLarge {
         /// The bound.
         bytes_max: usize,

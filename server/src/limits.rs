@@ -115,7 +115,9 @@ pub const SORT_STEPS_PER_KEY: usize = 8;
 pub const SORT_RUN_KEYS: usize = 1_024;
 /// ... or fewer, when they have so many bytes of values to sort by.
 pub const SORT_RUN_BYTES: usize = 256 * 1024;
-/// Bytes of the keys that one range sorts.
+/// With a limit up to this, only as many keys are kept while a range is sorted; else all of them are.
+pub const SORT_HEAP_KEYS_MAX: usize = 10_000;
+/// Bytes that one range takes to sort its keys.
 pub const SORT_BYTES_MAX: usize = 512 * 1024 * 1024;
 /// Bytes of a reply's chunk.
 pub const REPLY_CHUNK_BYTES: usize = 256 * 1024;

@@ -270,11 +270,8 @@ impl<'a> RangeRun<'a> {
                 continue;
             }
             let (rank, cost) = rank(self.request, &self.reader, meta)?;
-            let sorting = sorter.add(Entry { rank, key, meta });
+            let sorting = sorter.add(Entry { rank, key, meta })?;
             *steps = steps.saturating_sub(cost + sorting);
-            if sorter.bytes() > limits::SORT_BYTES_MAX {
-                return Err(Error::SortTooLarge { bytes_max: limits::SORT_BYTES_MAX });
-            }
         }
         let gathered = std::mem::replace(sorter, Sorter::new(None));
         let (sorted, cut) = gathered.sorted();
