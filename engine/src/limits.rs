@@ -33,6 +33,8 @@ pub const DEFRAGMENT_CUTS_MAX: u32 = 8;
 
 /// Records a compaction looks at in one checkpoint: bounds the work and the memory of a step.
 pub const COMPACT_RECORDS_PER_STEP: usize = 10_000;
+/// Bytes of records it hashes in one, where it computes a hash: they are read whole then.
+pub const COMPACT_BYTES_PER_STEP: usize = 32 * 1024 * 1024;
 /// Keys of the saved index that are looked at in one checkpoint after a compaction ...
 pub const SWEEP_KEYS_PER_STEP: usize = 20_000;
 /// ... and how many of them are written again.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use revd_engine::db::DbOptions;
 use revd_engine::disk::SimDisk;
+use revd_engine::limits::COMPACT_BYTES_PER_STEP;
 use revd_engine::mvcc::{Applied, CheckpointKind, HashKv, KeyRange, Store};
 
 enum Do {
@@ -114,4 +115,26 @@ fn a_compaction_that_a_restart_interrupts_leaves_no_hash() {
     let after = hash(&mut store, at).unwrap();
     assert_eq!((before.compact_revision, after.compact_revision), (-1, at));
     assert_ne!(before.hash, after.hash);
+}
+
+/// The hash needs whole records, also large ones of which nothing is dropped: a step is bounded by their bytes.
+#[test]
+fn a_step_of_a_compaction_hashes_bounded_bytes() {
+    let mut store = open(&SimDisk::new());
+    let value = vec![7; 256 * 1024];
+    let count = u64::try_from(2 * COMPACT_BYTES_PER_STEP / value.len()).unwrap() + 1;
+    for number in 0..count {
+        apply(&mut store, Do::Put(number.to_be_bytes().to_vec(), value.clone()), 1 + number);
+    }
+    checkpoint(&mut store);
+    let at = store.revision();
+    let before = hash(&mut store, at).unwrap();
+    apply(&mut store, Do::Compact(at), count + 1);
+    let mut steps = 0;
+    while store.compaction_pending() {
+        checkpoint(&mut store);
+        steps += 1;
+    }
+    assert!(steps >= 3, "{steps} steps");
+    assert_eq!(hash(&mut store, at).unwrap().hash, before.hash);
 }

@@ -7,7 +7,10 @@
 
 use std::collections::BTreeSet;
 
-use crate::limits::{COMPACT_RECORDS_PER_STEP, SWEEP_KEYS_PER_STEP, SWEEP_WRITES_PER_STEP, key_bytes_max};
+use crate::limits::{
+    COMPACT_BYTES_PER_STEP, COMPACT_RECORDS_PER_STEP, SWEEP_KEYS_PER_STEP, SWEEP_WRITES_PER_STEP,
+    key_bytes_max,
+};
 use crate::mvcc::checkpoint::{key_of, save_keys, save_long_keys};
 use crate::mvcc::hash::CompactionHash;
 use crate::mvcc::key_index::IndexRoot;
@@ -50,8 +53,8 @@ impl Store {
     }
 }
 
-/// Removes a bounded number of records that the compaction drops, and adds all it looks at to the hash. Only looks at records that were in the tree
-/// before this checkpoint; `tree_revision` says up to where those go.
+/// Removes a bounded number of records that the compaction drops, and adds all it looks at to the hash. Only looks at
+/// records that were in the tree before this checkpoint; `tree_revision` says up to where those go.
 pub(crate) fn compact_step(
     txn: &mut WriteTxn<'_>,
     base: &Snapshot,
@@ -64,7 +67,7 @@ pub(crate) fn compact_step(
     if let Some(hash) = hashing {
         hash.begin(index);
     }
-    let mut dropped_keys = BTreeSet::new();
+    let (mut dropped_keys, mut hashed_bytes) = (BTreeSet::new(), 0);
     let mut cursor = base.cursor(RECORDS);
     cursor.seek(&RecordKey { revision: to.compact_cursor, kind: RecordKind::Put }.encode())?;
     for _ in 0..COMPACT_RECORDS_PER_STEP {
@@ -87,12 +90,16 @@ pub(crate) fn compact_step(
         let user_key = key_of(record)?;
         if let Some(hash) = hashing {
             hash.add(index, user_key, key, record);
+            hashed_bytes += record.len();
         }
         if !kept(index, user_key, key, at) {
             txn.remove(RECORDS, &key.encode())?;
             dropped_keys.insert(user_key.to_vec());
         }
         to.compact_cursor = Revision { main: key.revision.main, sub: key.revision.sub + 1 };
+        if hashed_bytes >= COMPACT_BYTES_PER_STEP {
+            break;
+        }
     }
     Ok(dropped_keys)
 }

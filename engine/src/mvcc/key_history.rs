@@ -62,25 +62,60 @@ pub struct History {
     older: Option<Arc<Older>>,
 }
 
-/// A chunk of changes and the chunks before it: a key changed a million times costs no more to change again.
+/// A chunk of changes and the chunks before it: a key changed a million times costs no more to change again, and little more
+/// to look back at.
 #[derive(Debug)]
 struct Older {
     /// Oldest first; never empty.
     changes: Vec<Change>,
     before: Option<Arc<Older>>,
+    /// A chunk further back, for looking: two chunks with jumps of one length are followed by one that jumps over both, so any
+    /// chunk is found in logarithmic time.
+    jump: Option<Arc<Older>>,
+    /// Chunks before it.
+    depth: u64,
+}
+
+impl Older {
+    fn new(change: Change, before: Option<Arc<Self>>) -> Self {
+        let jump = before.as_ref().map(|before| {
+            let first = before.jump.as_ref();
+            let second = first.and_then(|first| first.jump.as_ref());
+            match (first, second) {
+                (Some(first), Some(second)) if before.depth - first.depth == first.depth - second.depth => {
+                    second
+                }
+                _ => before,
+            }
+        });
+        let (jump, depth) = (jump.cloned(), before.as_ref().map_or(0, |before| before.depth + 1));
+        Self { changes: vec![change], before, jump, depth }
+    }
+
+    fn begins_by(&self, at: i64) -> bool {
+        self.changes[0].revision.main <= at
+    }
+
+    /// The next one to look at for what was there at a revision before this one begins.
+    fn towards(&self, at: i64) -> Option<&Self> {
+        let jump = self.jump.as_deref().filter(|jump| !jump.begins_by(at));
+        jump.or(self.before.as_deref())
+    }
 }
 
 impl Clone for Older {
     fn clone(&self) -> Self {
         let mut changes = Vec::with_capacity(self.changes.len() + 1);
         changes.extend_from_slice(&self.changes);
-        Self { changes, before: self.before.clone() }
+        Self { changes, before: self.before.clone(), jump: self.jump.clone(), depth: self.depth }
     }
 }
 
 impl Drop for Older {
     fn drop(&mut self) {
-        // One by one: dropping a long chain by recursion would overflow the stack.
+        // One by one: dropping a long chain by recursion would overflow the stack. A jump is never the last way to its chunk
+        // while the chain is there.
+        self.jump = None;
         let mut next = self.before.take();
         while let Some(mut older) = next.and_then(|older| Arc::try_unwrap(older).ok()) {
             next = older.before.take();
@@ -115,7 +150,7 @@ impl History {
         let previous = std::mem::replace(&mut self.newest, change);
         match &mut self.older {
             Some(older) if older.changes.len() < CHUNK => Arc::make_mut(older).changes.push(previous),
-            older => *older = Some(Arc::new(Older { changes: vec![previous], before: older.take() })),
+            older => *older = Some(Arc::new(Older::new(previous, older.take()))),
         }
     }
 
@@ -146,14 +181,12 @@ impl History {
             return Some(self.newest);
         }
         let mut chunk = self.older.as_deref();
-        while let Some(older) = chunk {
-            if older.changes[0].revision.main <= at {
-                let behind = older.changes.partition_point(|change| change.revision.main <= at);
-                return Some(older.changes[behind - 1]);
-            }
-            chunk = older.before.as_deref();
+        while let Some(older) = chunk.filter(|older| !older.begins_by(at)) {
+            chunk = older.towards(at);
         }
-        None
+        let changes = &chunk?.changes;
+        let behind = changes.partition_point(|change| change.revision.main <= at);
+        Some(changes[behind - 1])
     }
 
     /// The key as of revision `at`.
@@ -202,7 +235,7 @@ impl History {
         let mut chunk = self.older.as_deref();
         while let Some(older) = chunk {
             oldest = older.changes[0];
-            chunk = older.before.as_deref();
+            chunk = older.towards(i64::MIN);
         }
         oldest
     }
@@ -334,7 +367,28 @@ mod tests {
         history.put(revision(1_000_000, 0));
         assert_eq!(shared.newest().version, 999_999);
         assert_eq!(history.at(500).unwrap().version, 500);
+        assert_eq!(history.oldest(), history.change_at(1).unwrap());
         drop(shared);
+        assert_eq!(history.at(999_999).unwrap().version, 999_999);
         drop(history);
+    }
+
+    /// However long the history is, and wherever in it one looks.
+    #[test]
+    fn looking_back_takes_logarithmic_time() {
+        let mut history = History::created(revision(1, 0));
+        for main in 2..1_000_000 {
+            history.put(revision(main, 0));
+        }
+        let mut most = 0;
+        for at in (1..1_000_000 - 2 * i64::try_from(CHUNK).unwrap()).step_by(997) {
+            assert_eq!(history.change_at(at).unwrap().revision.main, at);
+            let (mut chunk, mut steps) = (history.older.as_deref(), 0);
+            while let Some(older) = chunk.filter(|older| !older.begins_by(at)) {
+                (chunk, steps) = (older.towards(at), steps + 1);
+            }
+            most = most.max(steps);
+        }
+        assert!(most <= 60, "{most} of 31,250 chunks were looked at"); // twice or so the logarithm
     }
 }
