@@ -54,7 +54,7 @@ pub const UNSAVED_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 /// Bytes of a log segment.
 pub const SEGMENT_BYTES: u64 = 16 * 1024 * 1024;
-/// Bytes of the first segment of a process that starts on a full disk.
+/// Bytes of a segment that is made on a full disk.
 pub const SEGMENT_BYTES_MIN: u64 = 512 * 1024;
 
 /// Bytes of the reserve: a segment, and a checkpoint of `CHECKPOINT_BYTES_MAX`.

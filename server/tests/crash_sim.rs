@@ -245,7 +245,7 @@ fn run(seed: u64) -> Run {
                 sim.calls_over = sim.disk.recorded().len();
                 let index = DurableIndex::of(&durable).get();
                 sim.node.release(index);
-                for released in sim.layout.release(index) {
+                for released in sim.layout.release(index, false) {
                     sim.record(WalOp::Remove(released));
                 }
             }

@@ -48,12 +48,15 @@ struct Seen {
     refused: Cell<u64>,
     created: Cell<u64>,
     removed: Cell<u64>,
+    /// Segments that were made while there was no other.
+    had_no_log: Cell<u64>,
     /// Something failed in the background, and nobody has heard of it.
     fails_next: Cell<bool>,
 }
 
 struct FaultyDisk {
     disk: Rc<DirDisk>,
+    dir: PathBuf,
     fault: Fault,
     seen: Rc<Seen>,
 }
@@ -94,6 +97,10 @@ impl LogDisk for FaultyDisk {
             let source = std::io::ErrorKind::StorageFull.into();
             return Err(WalError::NoSpace { path: PathBuf::new(), source });
         }
+        // Killed here the member must find a log: with the last promises, and where it ends.
+        self.disk.settle().await?;
+        let has_log = reader::read(&self.dir)?.is_some();
+        self.seen.had_no_log.set(self.seen.had_no_log.get() + u64::from(!has_log));
         self.seen.created.set(self.seen.created.get() + 1);
         self.disk.create(segment, bytes).await
     }
@@ -193,7 +200,7 @@ async fn serve(dir: &Path, fault: Fault) -> Ended {
     let seen = Rc::new(Seen::default());
     let reserve = Arc::new(Reserve::new(dir.join("reserve"), 0));
     let files = Rc::new(DirDisk::new(dir.to_owned(), true, reserve));
-    let disk = FaultyDisk { disk: Rc::clone(&files), fault, seen: Rc::clone(&seen) };
+    let disk = FaultyDisk { disk: Rc::clone(&files), dir: dir.to_owned(), fault, seen: Rc::clone(&seen) };
     let layout = LayoutConfig { segment_bytes: SEGMENT_BYTES, secret: 0x5EED };
     let (to_log, from_edge) = pair(8);
     let (to_state, from_log) = pair(8);
@@ -261,6 +268,7 @@ fn a_full_disk_is_waited_for() {
     run(Fault::RoomFor(2), |ended, dir| {
         ended.result.unwrap();
         assert!(ended.seen.refused.get() > 0, "the disk was never full");
+        assert_eq!(ended.seen.had_no_log.get(), 1, "the log's end was let go of before there was another");
         assert!(last_in_log(dir) >= ended.committed && ended.committed > BATCHES);
     });
 }

@@ -141,10 +141,12 @@ impl Layout {
     }
 
     /// Everything up to this index is durable elsewhere: the segments that hold nothing above, which nobody needs any
-    /// more.
-    pub fn release(&mut self, index: u64) -> Vec<Released> {
+    /// more. The last segment that is there always stays, for it says where the log ends: while the one behind it waits to
+    /// be made (`is_waiting`), two are kept.
+    pub fn release(&mut self, index: u64, is_waiting: bool) -> Vec<Released> {
+        let kept = 1 + usize::from(is_waiting);
         let mut released = Vec::new();
-        while self.segments.len() > 1 && self.segments[0].last_index <= index {
+        while self.segments.len() > kept && self.segments[0].last_index <= index {
             released.extend(self.segments.pop_front().map(|segment| Released {
                 segment: segment.number,
                 is_reusable: segment.number > self.inherited,

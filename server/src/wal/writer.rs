@@ -60,8 +60,9 @@ impl<D: LogDisk> WalWriter<D> {
             match step {
                 Step::Create { segment, bytes } => {
                     let mut made = self.disk.create(*segment, *bytes).await;
-                    // A checkpoint makes room, but what it would save is applied only when the first frame is written.
-                    if self.file.is_none() && matches!(made, Err(WalError::NoSpace { .. })) {
+                    // A checkpoint makes room, but the segment before this one stays, and what a checkpoint would save may be
+                    // applied only when this frame is written.
+                    if matches!(made, Err(WalError::NoSpace { .. })) {
                         *bytes = self.layout.shrink();
                         made = self.disk.create(*segment, *bytes).await;
                     }
@@ -84,9 +85,9 @@ impl<D: LogDisk> WalWriter<D> {
     }
 
     /// Everything up to this index is durable elsewhere: segments that hold nothing above may be used again. They go in the
-    /// background.
+    /// background; the one before a segment that found no room yet stays.
     pub fn release(&mut self, index: u64) {
-        for Released { segment, is_reusable } in self.layout.release(index) {
+        for Released { segment, is_reusable } in self.layout.release(index, !self.steps.is_empty()) {
             self.disk.remove(segment, is_reusable.then_some(self.segment_bytes));
         }
     }
