@@ -170,7 +170,7 @@ impl Db {
     /// before the sync, or because of it (and after a failed sync the kernel takes what it holds for clean). Its pages were
     /// synced before the slot was written. But the next commit writes to pages of the state before it, which would then
     /// still be the one on the disk. So the slot is written and synced again first.
-    fn settle(&mut self) -> Result<()> {
+    pub(crate) fn settle(&mut self) -> Result<()> {
         if !self.is_settled {
             let meta = &self.current.inner().meta;
             self.disk.write_at(slot_offset(meta), &meta.encode())?;
@@ -220,6 +220,9 @@ struct Placed {
 /// Writes a transaction; see the module's text.
 pub(crate) fn commit(txn: &mut WriteTxn<'_>) -> Result<Snapshot> {
     let page_bytes = txn.base.inner().meta.page_bytes;
+    txn.db.poisoned = true; // until everything below has succeeded
+    // Also if there is no room: whoever hears of it takes the state before for durable.
+    txn.db.settle()?;
     let before = txn.db.space.clone();
     let placed = place(txn, page_bytes);
     if let Err(error) = txn.db.grow(page_bytes) {
@@ -227,8 +230,6 @@ pub(crate) fn commit(txn: &mut WriteTxn<'_>) -> Result<Snapshot> {
         txn.db.poisoned = !error.is_no_space();
         return Err(error);
     }
-    txn.db.poisoned = true; // until everything below has succeeded
-    txn.db.settle()?;
     let (verified, meta) = write(txn, &placed)?;
     let db = &mut *txn.db;
     db.disk.sync()?;

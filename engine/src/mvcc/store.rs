@@ -178,6 +178,14 @@ impl Store {
         self.sizes
     }
 
+    /// Makes the state that the file was opened with durable, if it is in the kernel's cache only.
+    ///
+    /// # Errors
+    /// When the system refuses; the store must not go on then.
+    pub fn make_durable(&mut self) -> Result<()> {
+        self.db.as_mut().map_or(Ok(()), Db::settle)
+    }
+
     /// The file, for checks; none while a checkpoint is being written.
     #[must_use]
     pub fn db(&self) -> Option<&Db> {

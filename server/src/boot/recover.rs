@@ -85,6 +85,10 @@ pub fn open(config: &Config) -> anyhow::Result<Member> {
     if is_new {
         check_may_be_made(config, &tree, found.is_some())?;
         make(&mut store, config)?;
+    }
+    if found.is_none() {
+        // The log begins on what is in the tree file: a process that died while it made it may have synced nothing.
+        store.make_durable().with_context(|| format!("syncing {}", tree.display()))?;
         sync_dir(&member_dir)?;
     }
     let log = open_log(config, &tree, &store, found)?;
