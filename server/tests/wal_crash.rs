@@ -14,7 +14,7 @@ use bytes::Bytes;
 use glommio::{LocalExecutorBuilder, Placement};
 use revd::boot::recover::empty_log;
 use revd::reserve::Reserve;
-use revd::wal::disk::DirDisk;
+use revd::wal::disk::{DirDisk, LogDisk as _, give_back_unused};
 use revd::wal::frame::{self, FrameId, SegmentHeader};
 use revd::wal::layout::LayoutConfig;
 use revd::wal::reader::{self, Recovered};
@@ -149,6 +149,7 @@ async fn go_on(image: &Files, found: &Recovered, before: &Files, after: &Files, 
     for (number, bytes) in image {
         std::fs::write(dir.path().join(reader::segment_name(*number)), bytes).unwrap();
     }
+    give_back_unused(dir.path(), &found.end).unwrap();
     let seed = WalSeed { log: found.clone(), ..seed(dir.path().to_owned()) };
     let mut writer = WalWriter::new(seed);
     let mut expected = Expected { hard_state: found.hard_state, entries: Vec::new() };
@@ -218,6 +219,38 @@ fn a_crash_loses_nothing_acknowledged_and_keeps_nothing_torn() {
     let count = core.join().unwrap();
     println!("{count} crash images");
     assert!(count > 3_000, "only {count} images");
+}
+
+/// A process that is killed as soon as it has written its first frame, or has made a segment for it, again and again.
+async fn start_in_vain(dir: PathBuf) {
+    const SEGMENT_BYTES: u64 = 256 * BLOCK as u64;
+    const STARTS: u64 = 100;
+    for start in 0..STARTS {
+        let log = reader::read(&dir).unwrap().unwrap_or_else(|| empty_log(OWNER));
+        let next = log.entries.back().map_or(log.base.0, |entry| entry.index) + 1;
+        assert_eq!(next, start - start.div_ceil(3) + 2, "an entry is lost");
+        give_back_unused(&dir, &log.end).unwrap();
+        let WalSeed { disk, layout, .. } = seed(dir.clone());
+        let segment = log.end.segment + 1;
+        if start.is_multiple_of(3) {
+            disk.create(segment, SEGMENT_BYTES).await.unwrap();
+            continue;
+        }
+        let layout = LayoutConfig { segment_bytes: SEGMENT_BYTES, ..layout };
+        let mut writer = WalWriter::new(WalSeed { disk, layout, log });
+        let entries = vec![LogEntry { index: next, term: 9, kind: 0, data: Bytes::new() }];
+        writer.append(&FrameContent { hard_state: None, entries }).await.unwrap();
+    }
+    let bytes: usize = files(&dir).values().map(Vec::len).sum();
+    let bytes_max = SEGMENT_BYTES + STARTS * 2 * BLOCK as u64;
+    assert!(bytes as u64 <= bytes_max, "{bytes} bytes after {STARTS} starts");
+}
+
+#[test]
+fn starts_that_come_to_nothing_leave_little() {
+    let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
+    let path = dir.path().to_owned();
+    LocalExecutorBuilder::new(Placement::Unbound).spawn(|| start_in_vain(path)).unwrap().join().unwrap();
 }
 
 /// A whole log of several segments.

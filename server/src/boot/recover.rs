@@ -111,6 +111,9 @@ pub fn open(config: &Config) -> anyhow::Result<Member> {
             "took": format!("{:?}", crate::clock::since(started)),
         }),
     );
+    // Not before log and tree are known to belong together: nothing is changed in a directory that is refused.
+    disk::give_back_unused(&config.wal_dir, &log.end)
+        .with_context(|| format!("giving back room in {}", config.wal_dir.display()))?;
     let origin = Origin { member: identity.member, boot: random()? };
     let layout = LayoutConfig { segment_bytes: limits::SEGMENT_BYTES, secret: random()? };
     let reserve = Arc::new(Reserve::new(member_dir.join("reserve"), limits::RESERVE_BYTES));

@@ -11,7 +11,7 @@ use glommio::io::DmaFile;
 
 use crate::reserve::{Reserve, is_no_space};
 use crate::wal::WalError;
-use crate::wal::reader::segment_name;
+use crate::wal::reader::{LogEnd, segment_name};
 
 /// A prepared file that waits to become a segment.
 const SPARE: &str = "spare.tmp";
@@ -283,6 +283,24 @@ pub fn remove_leftovers(dir: &Path) -> std::io::Result<()> {
         if name.to_str().is_some_and(|name| name.starts_with(PREPARING) && name.ends_with(".tmp")) {
             std::fs::remove_file(file.path())?;
         }
+    }
+    Ok(())
+}
+
+/// Gives back the room that a dead process has taken and not used: the rest of the last segment, which nobody writes to any
+/// more, and the segment behind it if its making was cut short. So a member that is killed at every start, before it comes
+/// to a checkpoint, does not fill its disk. Blocks.
+///
+/// # Errors
+/// When the system refuses.
+pub fn give_back_unused(dir: &Path, end: &LogEnd) -> std::io::Result<()> {
+    let unmade = dir.join(segment_name(end.segment + 1));
+    if unmade.exists() {
+        std::fs::remove_file(unmade)?;
+    }
+    let last = dir.join(segment_name(end.segment));
+    if len_of(&last) > end.offset {
+        std::fs::OpenOptions::new().write(true).open(last)?.set_len(end.offset)?;
     }
     Ok(())
 }

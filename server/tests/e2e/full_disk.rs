@@ -4,6 +4,8 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use revd::wal::disk::give_back_unused;
+use revd::wal::reader;
 use revd_proto::etcdserverpb::alarm_request::AlarmAction;
 use revd_proto::etcdserverpb::{
     AlarmRequest, AlarmType, CompactionRequest, DefragmentRequest, DeleteRangeRequest, PutRequest,
@@ -165,6 +167,9 @@ async fn start_without_room(dir: &TempDir, disk: &SmallDisk) -> (PathBuf, PathBu
     for room in ["reserve", "wal/spare.tmp"] {
         let _ = std::fs::remove_file(disk.path(&data.join("member").join(room)));
     }
+    // What the start would give back is gone too.
+    let wal = disk.path(&data.join("member/wal"));
+    give_back_unused(&wal, &reader::read(&wal).unwrap().unwrap().end).unwrap();
     let filler = disk.path(&dir.path().join("filler"));
     let mut file = std::fs::File::create(&filler).unwrap();
     while std::io::Write::write_all(&mut file, &[1; 64 * 1024]).is_ok() {}
