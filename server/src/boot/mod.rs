@@ -19,6 +19,7 @@ use glommio::{ExecutorJoinHandle, LocalExecutorBuilder, Placement, PoolPlacement
 use prost::Message as _;
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 use crate::api::validate::RequestLimits;
 use crate::api::{Api, ApiSeed};
@@ -85,10 +86,10 @@ pub fn run(config: &Config) -> anyhow::Result<i32> {
             )
         })?;
     }
-    // From here on a signal means: stop in good order.
-    let mut signals = signal_hook::iterator::Signals::new([SIGINT, SIGTERM]).context("asking for signals")?;
     let member = recover::open(config)?;
-    let _lock = member.lock.try_clone().context("keeping the data directory's lock")?;
+    // From here on a signal means: stop in good order. Before, it ends the process as ever: nothing was promised to anybody.
+    let mut signals = Signals::new([SIGINT, SIGTERM]).context("asking for signals")?;
+    let lock = member.lock.try_clone().context("keeping the data directory's lock")?;
     let roles = assign(cores, &cpus);
     let latches = Latches::default();
     let published = Published::of(config, &member);
@@ -103,8 +104,14 @@ pub fn run(config: &Config) -> anyhow::Result<i32> {
         .collect::<anyhow::Result<_>>()?;
     drop(listening);
     let edges = roles.iter().filter(|roles| roles.edge.is_some()).count();
-    if wait_until_listening(&listeners, edges, &status, applied) {
-        announce(config, &roles);
+    match wait_until_listening(&listeners, edges, (&status, applied), &mut signals) {
+        Start::Listening => announce(config, &roles),
+        Start::Failed => {}
+        Start::GivenUp(signal) => {
+            log::info("stopping before the log is applied", json!({"signal": signal}));
+            std::mem::forget(lock); // the cores are not done: it is held until the process has ended
+            return Ok(signal);
+        }
     }
     let signal = signals.forever().next().unwrap_or(SIGTERM);
     log::info("stopping", json!({"signal": signal}));
@@ -112,18 +119,36 @@ pub fn run(config: &Config) -> anyhow::Result<i32> {
     for core in running {
         core.join().map_err(|error| anyhow::anyhow!("a core ended badly: {error}"))?;
     }
+    drop(lock);
     log::info("stopped", json!({}));
     Ok(signal)
 }
 
-/// Waits until clients can connect to every edge, however long the log takes, and says how far it is; false if a core has
-/// ended instead.
-fn wait_until_listening(listeners: &Receiver<()>, edges: usize, status: &NodeStatus, applied: u64) -> bool {
+/// How a start went.
+enum Start {
+    /// Clients can connect to every edge.
+    Listening,
+    /// A core has ended.
+    Failed,
+    /// This signal came first.
+    GivenUp(i32),
+}
+
+/// Waits for the log, however long it takes, unless the member is asked to stop, and says how far it is.
+fn wait_until_listening(
+    listeners: &Receiver<()>,
+    edges: usize,
+    (status, applied): (&NodeStatus, u64),
+    signals: &mut Signals,
+) -> Start {
     let mut listening = 0;
     while listening < edges {
         match listeners.recv_timeout(limits::PROGRESS_INTERVAL) {
             Ok(()) => listening += 1,
             Err(RecvTimeoutError::Timeout) => {
+                if let Some(signal) = signals.pending().next() {
+                    return Start::GivenUp(signal);
+                }
                 let applied = status.applied.load().max(applied);
                 let of = status.last_index.load().max(applied);
                 log::info(
@@ -131,10 +156,10 @@ fn wait_until_listening(listeners: &Receiver<()>, edges: usize, status: &NodeSta
                     json!({"applied": applied, "of": of}),
                 );
             }
-            Err(RecvTimeoutError::Disconnected) => return false,
+            Err(RecvTimeoutError::Disconnected) => return Start::Failed,
         }
     }
-    true
+    Start::Listening
 }
 
 fn announce(config: &Config, roles: &[Roles]) {

@@ -199,6 +199,25 @@ fn a_start_waits_for_longer_than_any_call() {
     });
 }
 
+/// A start that takes long can be given up in good order at any time.
+#[test]
+fn a_start_that_waits_ends_when_it_is_asked_to() {
+    run(async {
+        let dir = TempDir::new();
+        let Some(disk) = SmallDisk::mount(dir.path(), DISK_BYTES) else { return };
+        let (data, filler, file) = start_without_room(&dir, &disk).await;
+        let mut server = Server::spawn_revd_on(&disk, &data, &[]);
+        let waits = || server.log().contains("applying the log before clients are served");
+        wait_until(Duration::from_secs(30), waits, || server.log());
+        server.stop();
+        assert!(server.log().contains("stopping before the log is applied"), "{}", server.log());
+        drop(file);
+        std::fs::remove_file(&filler).unwrap();
+        let server = Server::revd_on(&disk, &data, &[]);
+        assert_all(&connect(&server.endpoint()).await, 0..1).await;
+    });
+}
+
 /// A start needs no room for a whole segment: killed again and again it still comes up, and the way out is open.
 #[test]
 fn a_start_on_a_full_disk_takes_little_of_it() {

@@ -95,9 +95,14 @@ impl Server {
 
     /// revd on a disk of its own.
     pub fn revd_on(disk: &SmallDisk, data_dir: &Path, flags: &[&str]) -> Self {
-        let mut server = Self::spawn_as(disk.command(), free_address(), data_dir, flags);
+        let mut server = Self::spawn_revd_on(disk, data_dir, flags);
         server.wait_until_ready();
         server
+    }
+
+    /// The same, not waited for.
+    pub fn spawn_revd_on(disk: &SmallDisk, data_dir: &Path, flags: &[&str]) -> Self {
+        Self::spawn_as(disk.command(), free_address(), data_dir, flags)
     }
 
     /// revd that may open so many files.
