@@ -91,6 +91,8 @@ pub const ORDERS_PER_TURN: usize = 1_000;
 /// Keys, and comparisons, that a logged transaction may look at to decide what to do: it is done where everything is applied.
 /// The same on every member, like the next one: whether a command is carried out depends on it.
 pub const TXN_COMPARED_KEYS_MAX: usize = 200_000;
+/// ... where so many bytes of values count as one more.
+pub const COMPARED_BYTES_PER_KEY: usize = STEPS_PER_KEY * BYTES_PER_STEP;
 /// Ranges, and changes that say what was before, of a logged transaction.
 pub const TXN_READS_MAX: usize = 10_000;
 /// With so many of them, those of one key are read where the transaction is applied; the rest is left to the edge.
@@ -98,7 +100,7 @@ pub const TXN_READS_AT_ONCE: usize = 16;
 /// Bytes that a write may have to read for its reply; more is refused before it is proposed.
 pub const WRITE_REPLY_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// ... unless it reads no more keys than this.
-pub const WRITE_READS_UNCHECKED: u64 = 64;
+pub const WRITE_READS_UNCHECKED: usize = 64;
 /// Parts of a reply that are put together before others have their turn.
 pub const REPLY_PARTS_PER_TURN: usize = 256;
 /// Keys a range handles before it lets other requests of its core go on.

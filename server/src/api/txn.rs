@@ -23,7 +23,7 @@ impl Api {
     pub(super) async fn delete_range(&self, message: Bytes) -> Result<Message, Error> {
         let request = decoded(DeleteRangeRequest::decode(message.clone()))?;
         validate::delete_range(&request)?;
-        if let Some(what) = kv::long_read(&request) {
+        if let Some(what) = kv::delete_read(&request).filter(|_| !request.range_end.is_empty()) {
             self.check_reads(&self.views.load(), &[what]).await?;
         }
         self.propose(Kind::DeleteRange, message).await
@@ -36,7 +36,7 @@ impl Api {
         if txn::is_read_only(&request) {
             return Box::pin(self.read_only_txn(&request)).await;
         }
-        if txn::has_long_reads(&request) {
+        if txn::may_read_much(&request) {
             Box::pin(self.check_txn_reads(&request)).await?;
         }
         self.propose_growth(Kind::Txn, message).await
@@ -64,13 +64,20 @@ impl Api {
     async fn check_txn_reads(&self, request: &TxnRequest) -> Result<(), Error> {
         let view = self.views.load();
         let path = compared(&view, request).await?;
-        self.check_reads(&view, &txn::long_reads(request, &path)).await
+        self.check_reads(&view, &txn::reads(request, &path)).await
     }
 
     /// Refuses a write that would have to read too much.
     async fn check_reads(&self, view: &View, reads: &[What]) -> Result<(), Error> {
-        let keys = reads.iter().map(|what| keys_of(view, what));
-        if keys.fold(0_u64, u64::saturating_add) <= limits::WRITE_READS_UNCHECKED {
+        if reads.len() > limits::TXN_READS_MAX {
+            return Err(self.counted(Error::TxnReads { reads_max: limits::TXN_READS_MAX }));
+        }
+        let mut keys = 0_u64;
+        for some in reads.chunks(limits::REPLY_PARTS_PER_TURN) {
+            keys = some.iter().map(|what| keys_of(view, what)).fold(keys, u64::saturating_add);
+            futures_lite::future::yield_now().await;
+        }
+        if keys <= limits::WRITE_READS_UNCHECKED as u64 {
             return Ok(());
         }
         let bytes_max = limits::WRITE_REPLY_BYTES_MAX.min(self.reply_budget.bytes_max());

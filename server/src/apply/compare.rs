@@ -9,6 +9,7 @@ use revd_proto::etcdserverpb::{Compare, TxnRequest};
 
 use crate::apply::txn::{branch, nested};
 use crate::error::Error;
+use crate::limits;
 use crate::read::range;
 
 /// Which branch each transaction takes, the nested ones of the taken branches in order behind their parent.
@@ -42,7 +43,7 @@ impl<'a> Comparing<'a> {
         Self { reader, waiting: Vec::new(), current, comparison: None, path: Vec::new() }
     }
 
-    /// Looks at a bounded number of comparisons and keys; true when all is decided.
+    /// Looks at a bounded number of comparisons and keys, fewer if values are long; true when all is decided.
     ///
     /// # Errors
     /// When a record cannot be read.
@@ -102,6 +103,8 @@ impl<'a> Comparison<'a> {
             let record =
                 if needs_record(compare) { range::stored(reader, meta)? } else { StoredRecord::default() };
             let numbers = [meta.version, meta.create_revision, meta.modified.main, record.stamp.lease];
+            let most = compare.target_union.as_ref().map_or(0, operand_bytes).min(record.value.len());
+            *keys_left = keys_left.saturating_sub(most / limits::COMPARED_BYTES_PER_KEY);
             if !satisfies(compare, numbers, record.value) {
                 return Ok(Some(false));
             }
@@ -113,6 +116,15 @@ impl<'a> Comparison<'a> {
 
 fn needs_record(compare: &Compare) -> bool {
     compare.target == CompareTarget::Value as i32 || compare.target == CompareTarget::Lease as i32
+}
+
+fn operand_bytes(operand: &TargetUnion) -> usize {
+    if let TargetUnion::Value(value) = operand { value.len() } else { 0 }
+}
+
+/// So much is looked at to compare a key.
+pub(super) fn keys_per_comparison(compare: &Compare) -> u64 {
+    1 + compare.target_union.as_ref().map_or(0, operand_bytes) as u64 / limits::COMPARED_BYTES_PER_KEY as u64
 }
 
 /// One key, given as version, create revision, mod revision, lease, and value. An operand of another kind than the
@@ -142,5 +154,40 @@ fn satisfies(compare: &Compare, [version, create, modified, lease]: [i64; 4], va
         Ok(CompareResult::Greater) => ordering.is_gt(),
         Ok(CompareResult::Less) => ordering.is_lt(),
         Err(_) => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use revd_engine::db::DbOptions;
+    use revd_engine::disk::SimDisk;
+    use revd_engine::mvcc::Store;
+    use std::sync::Arc;
+
+    /// A turn is bounded in bytes, and so is what a logged transaction compares.
+    #[test]
+    fn long_values_count_as_many_keys() {
+        let mut store = Store::open(Arc::new(SimDisk::new()), DbOptions { page_bytes_if_new: 512 }).unwrap();
+        let value = vec![7; 1 << 20];
+        let mut txn = store.begin();
+        for key in 0..20 {
+            txn.put(format!("k{key:02}").as_bytes(), &value, 0);
+        }
+        txn.commit();
+        let compare = Compare {
+            key: "k".into(),
+            range_end: "l".into(),
+            target: CompareTarget::Value as i32,
+            result: CompareResult::Equal as i32,
+            target_union: Some(TargetUnion::Value(value.into())),
+        };
+        let request = TxnRequest { compare: vec![compare], ..TxnRequest::default() };
+        let mut comparing = Comparing::new(store.reader(), &request);
+        let mut turns = 1;
+        while !comparing.turn(limits::RANGE_KEYS_PER_TURN).unwrap() {
+            turns += 1;
+        }
+        assert_eq!((turns, comparing.path()), (3, vec![true]));
     }
 }

@@ -42,9 +42,7 @@ pub(super) fn put_in(
     reply: &mut Reply,
 ) -> Result<(), Error> {
     let ignores = request.ignore_value || request.ignore_lease;
-    if request.prev_kv {
-        previous(txn, &request.key, &Bytes::new(), TAG_PUT_PREV_KV, long, reply)?;
-    }
+    previous(txn, put_read(request), long, reply);
     if !ignores {
         txn.put(&request.key, &request.value, request.lease);
         return Ok(());
@@ -65,61 +63,51 @@ pub(super) fn delete_range(
     mut reply: Reply,
 ) -> Result<Reply, Error> {
     state.write(false, |writing| {
-        delete_in(writing, request, Long::Later, &mut reply)?;
+        delete_in(writing, request, Long::Later, &mut reply);
         Ok(reply)
     })
 }
 
-/// A delete inside a transaction; fails before it changes anything.
-pub(super) fn delete_in(
-    txn: &mut Writing<'_>,
-    request: &DeleteRangeRequest,
-    long: Long,
-    reply: &mut Reply,
-) -> Result<(), Error> {
+/// A delete inside a transaction.
+pub(super) fn delete_in(txn: &mut Writing<'_>, request: &DeleteRangeRequest, long: Long, reply: &mut Reply) {
     let range = KeyRange::from_wire(&request.key, &request.range_end);
     let mut before = reply.inner();
-    if request.prev_kv {
-        previous(txn, &request.key, &request.range_end, TAG_PREV_KVS, long, &mut before)?;
-    }
+    previous(txn, delete_read(request), long, &mut before);
     let deleted = txn.delete_range(range).len();
     if let Some(body) = reply.open() {
         put_number(body, TAG_DELETED, i64::try_from(deleted).expect("keys fit memory"));
     }
     reply.append(before);
-    Ok(())
 }
 
-/// What a delete says of keys as they were, if that may be long.
+/// What a put says of its key as it was.
 #[must_use]
-pub fn long_read(request: &DeleteRangeRequest) -> Option<What> {
-    let (key, range_end) = (request.key.clone(), request.range_end.clone());
-    let is_long = request.prev_kv && !range_end.is_empty();
-    is_long.then_some(What::Previous { key, range_end, tag: TAG_PREV_KVS })
+pub fn put_read(request: &PutRequest) -> Option<What> {
+    let what = || What::Previous { key: request.key.clone(), range_end: Bytes::new(), tag: TAG_PUT_PREV_KV };
+    request.prev_kv.then(what)
 }
 
-/// Keys as they are before they are changed.
-fn previous(
-    txn: &mut Writing<'_>,
-    key: &Bytes,
-    range_end: &Bytes,
-    tag: u8,
-    long: Long,
-    reply: &mut Reply,
-) -> Result<(), Error> {
-    if !reply.is_wanted() {
-        return Ok(());
+/// What a delete says of keys as they were.
+#[must_use]
+pub fn delete_read(request: &DeleteRangeRequest) -> Option<What> {
+    let (key, range_end) = (&request.key, &request.range_end);
+    let what = || What::Previous { key: key.clone(), range_end: range_end.clone(), tag: TAG_PREV_KVS };
+    request.prev_kv.then(what)
+}
+
+/// Keys as they are before they are changed. What cannot be read must not decide what is written: it is left to the edge,
+/// whose caller is told.
+fn previous(txn: &mut Writing<'_>, what: Option<What>, long: Long, reply: &mut Reply) {
+    let Some(What::Previous { key, range_end, tag }) = what.filter(|_| reply.is_wanted()) else { return };
+    if long == Long::Later && range_end.is_empty() {
+        let reader = txn.reader();
+        let record = reader.get(&key, i64::MAX).map(|meta| reader.record(meta.modified)).transpose();
+        if let (Ok(record), Some(body)) = (record, reply.open()) {
+            record.into_iter().for_each(|record| put_field(body, tag, record));
+            return;
+        }
     }
-    if long == Long::AllLater || !range_end.is_empty() {
-        let what = What::Previous { key: key.clone(), range_end: range_end.clone(), tag };
-        reply.read_later(Read { view: txn.view(), what });
-        return Ok(());
-    }
-    let reader = txn.reader();
-    if let (Some(meta), Some(body)) = (reader.get(key, i64::MAX), reply.open()) {
-        put_field(body, tag, reader.record(meta.modified)?);
-    }
-    Ok(())
+    reply.read_later(Read { view: txn.view(), what: What::Previous { key, range_end, tag } });
 }
 
 /// A compaction: everything below the revision becomes unreadable now, its space is freed later.

@@ -109,8 +109,9 @@ pub(super) fn apply(state: &mut State, request: &TxnRequest, mut reply: Reply) -
         return Err(Error::TxnReads { reads_max: limits::TXN_READS_MAX });
     }
     let long = if found.reads > limits::TXN_READS_AT_ONCE { Long::AllLater } else { Long::Later };
-    // A put that needs its key can only fail now if something before it in the same transaction deletes the key.
-    state.write(found.deletes && found.needs_key, |writing| {
+    // A put that needs its key can fail now: if something before it in the same transaction deletes the key, or if what is
+    // there cannot be read.
+    state.write(found.needs_key, |writing| {
         carry_out(writing, request, long, &mut path.iter(), &mut reply)?;
         Ok(reply)
     })
@@ -143,37 +144,44 @@ pub fn read_only_parts(view: &View, request: &TxnRequest, path: &Path) -> Result
     Ok(parts)
 }
 
-/// What the taken path reads that may be long: ranges of more than one key, before or after they change.
+/// What the taken path reads: ranges, and keys before they change.
 #[must_use]
-pub fn long_reads(request: &TxnRequest, path: &Path) -> Vec<What> {
+pub fn reads(request: &TxnRequest, path: &Path) -> Vec<What> {
     let mut found = Vec::new();
-    add_long_reads(request, &mut path.iter(), &mut found);
+    add_reads(request, &mut path.iter(), &mut found);
     found
 }
 
-fn add_long_reads(request: &TxnRequest, path: &mut dyn Iterator<Item = &bool>, found: &mut Vec<What>) {
+fn add_reads(request: &TxnRequest, path: &mut dyn Iterator<Item = &bool>, found: &mut Vec<What>) {
     let succeeded = *path.next().expect("a step for each transaction");
     for op in branch(request, succeeded) {
         match &op.request {
-            Some(Request::RequestRange(range)) if !range.range_end.is_empty() => {
-                found.push(What::Range(range.clone()));
-            }
-            Some(Request::RequestDeleteRange(delete)) => found.extend(kv::long_read(delete)),
-            Some(Request::RequestTxn(txn)) => add_long_reads(txn, path, found),
-            _ => {}
+            Some(Request::RequestRange(range)) => found.push(What::Range(range.clone())),
+            Some(Request::RequestPut(put)) => found.extend(kv::put_read(put)),
+            Some(Request::RequestDeleteRange(delete)) => found.extend(kv::delete_read(delete)),
+            Some(Request::RequestTxn(txn)) => add_reads(txn, path, found),
+            None => {}
         }
     }
 }
 
-/// Whether any branch has something to read that may be long.
+/// Whether it may read many keys: there is a read of a range in any branch, or there are many of one key.
 #[must_use]
-pub fn has_long_reads(request: &TxnRequest) -> bool {
-    request.success.iter().chain(&request.failure).any(|op| match &op.request {
-        Some(Request::RequestRange(range)) => !range.range_end.is_empty(),
-        Some(Request::RequestDeleteRange(delete)) => kv::long_read(delete).is_some(),
-        Some(Request::RequestTxn(txn)) => has_long_reads(txn),
-        _ => false,
-    })
+pub fn may_read_much(request: &TxnRequest) -> bool {
+    keys_read(request) > limits::WRITE_READS_UNCHECKED
+}
+
+/// At most so many keys are read, as far as the request shows.
+fn keys_read(request: &TxnRequest) -> usize {
+    let keys = |range_end: &Bytes| if range_end.is_empty() { 1 } else { usize::MAX };
+    let of_op = |op: &RequestOp| match &op.request {
+        Some(Request::RequestRange(range)) => keys(&range.range_end),
+        Some(Request::RequestPut(put)) => usize::from(put.prev_kv),
+        Some(Request::RequestDeleteRange(delete)) if delete.prev_kv => keys(&delete.range_end),
+        Some(Request::RequestTxn(txn)) => keys_read(txn),
+        Some(Request::RequestDeleteRange(_)) | None => 0,
+    };
+    request.success.iter().chain(&request.failure).map(of_op).fold(0, usize::saturating_add)
 }
 
 pub(super) fn branch(request: &TxnRequest, succeeded: bool) -> &[RequestOp] {
@@ -279,7 +287,7 @@ fn carry_out(
         let mut response = reply.inner();
         let tag = match &op.request {
             Some(Request::RequestRange(range)) => {
-                read_in(txn, range, long, &mut response)?;
+                read_in(txn, range, long, &mut response);
                 TAG_RANGE
             }
             Some(Request::RequestPut(put)) => {
@@ -287,7 +295,7 @@ fn carry_out(
                 TAG_PUT
             }
             Some(Request::RequestDeleteRange(delete)) => {
-                kv::delete_in(txn, delete, long, &mut response)?;
+                kv::delete_in(txn, delete, long, &mut response);
                 TAG_DELETE
             }
             Some(Request::RequestTxn(inner)) => {
@@ -302,22 +310,95 @@ fn carry_out(
     Ok(())
 }
 
-fn read_in(
-    txn: &mut Writing<'_>,
-    request: &RangeRequest,
-    long: Long,
-    reply: &mut Reply,
-) -> Result<(), Error> {
-    if long == Long::AllLater || !request.range_end.is_empty() {
-        if reply.is_wanted() {
-            reply.read_later(Read { view: txn.view(), what: What::Range(request.clone()) });
-        }
-        return Ok(());
+fn read_in(txn: &mut Writing<'_>, request: &RangeRequest, long: Long, reply: &mut Reply) {
+    if !reply.is_wanted() {
+        return;
     }
-    if let Some(body) = reply.open() {
+    if long == Long::Later && request.range_end.is_empty() {
         // One key: no bound that depends on this member's memory.
-        let answer = range::answer(request, txn.reader(), &ReplyBudget::new(usize::MAX))?;
-        answer.iter().for_each(|chunk| body.extend_from_slice(chunk));
+        let answer = range::answer(request, txn.reader(), &ReplyBudget::new(usize::MAX));
+        if let (Ok(answer), Some(body)) = (answer, reply.open()) {
+            answer.iter().for_each(|chunk| body.extend_from_slice(chunk));
+            return;
+        }
     }
-    Ok(())
+    // Also what cannot be read: it must not decide what is written.
+    reply.read_later(Read { view: txn.view(), what: What::Range(request.clone()) });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apply::command::{Command, CommandId, Kind, Origin, encode};
+    use crate::apply::{CommittedEntry, FatalError, Machine, MachineConfig};
+    use revd_engine::db::DbOptions;
+    use revd_engine::disk::SimDisk;
+    use revd_engine::mvcc::{Applied, CheckpointKind, Store};
+    use std::sync::Arc;
+
+    const OWN: Origin = Origin { member: 1, boot: 1 };
+
+    /// A machine in whose tree file the value of `old` cannot be read.
+    fn machine() -> Machine {
+        let disk = SimDisk::new();
+        let open = || Store::open(Arc::new(disk.clone()), DbOptions { page_bytes_if_new: 512 }).unwrap();
+        let mut store = open();
+        let mut txn = store.begin();
+        txn.put(b"old", &[0xa5; 4000], 0);
+        txn.commit();
+        store.set_applied(Applied { index: 1, term: 1 });
+        let written = store.checkpoint(CheckpointKind::WithIndex).unwrap().write().unwrap();
+        store.finish_checkpoint(written);
+        disk.damage(|bytes| {
+            let at = bytes.windows(64).position(|window| window == [0xa5; 64]).unwrap();
+            bytes[at + 32] ^= 1;
+        });
+        let config = MachineConfig { own: OWN, quota_bytes: 0, lease_extension: 0 };
+        Machine::new(open(), config).unwrap()
+    }
+
+    fn apply_one(machine: &mut Machine, origin: Origin, txn: &TxnRequest) -> Result<(), FatalError> {
+        let payload = prost::Message::encode_to_vec(txn).into();
+        let command = Command { id: CommandId::new(0, 1, 2), kind: Kind::Txn, payload };
+        let data = encode(origin, &[command]).into();
+        let index = machine.store().applied().index + 1;
+        machine.apply(&CommittedEntry { index, term: 1, data }, 0, &mut Vec::new())
+    }
+
+    fn txn_of(requests: impl IntoIterator<Item = Request>) -> TxnRequest {
+        let success = requests.into_iter().map(|request| RequestOp { request: Some(request) });
+        TxnRequest { success: success.collect(), ..TxnRequest::default() }
+    }
+
+    fn put(key: &'static str) -> PutRequest {
+        PutRequest { key: key.into(), ..PutRequest::default() }
+    }
+
+    /// A value that is needed and cannot be read ends the member with an error, also in the middle of a transaction, and
+    /// nothing is changed.
+    #[test]
+    fn a_damaged_value_that_is_needed_changes_nothing() {
+        let mut machine = machine();
+        let needing = PutRequest { ignore_value: true, ..put("old") };
+        let txn = txn_of([Request::RequestPut(put("new")), Request::RequestPut(needing)]);
+        let before = machine.store().revision();
+        assert!(apply_one(&mut machine, OWN, &txn).is_err());
+        assert_eq!(machine.store().revision(), before);
+        assert!(machine.store().reader().get(b"new", i64::MAX).is_none());
+    }
+
+    /// What only the reply says does not decide what is written: the same whether somebody waits for it or not.
+    #[test]
+    fn a_damaged_value_in_a_reply_does_not_decide_what_is_written() {
+        let get = RangeRequest { key: "old".into(), ..RangeRequest::default() };
+        let replaced = PutRequest { prev_kv: true, ..put("old") };
+        let ops =
+            [Request::RequestPut(put("new")), Request::RequestRange(get), Request::RequestPut(replaced)];
+        for origin in [OWN, Origin { member: 2, boot: 1 }] {
+            let mut machine = machine();
+            let before = machine.store().revision();
+            apply_one(&mut machine, origin, &txn_of(ops.clone())).unwrap();
+            assert_eq!(machine.store().revision(), before + 1);
+        }
+    }
 }

@@ -4,9 +4,10 @@
 use bytes::Bytes;
 use prost::Message as _;
 use revd_engine::mvcc::KeyRange;
-use revd_proto::etcdserverpb::{Compare, DeleteRangeRequest, LeaseRevokeRequest, RangeRequest};
+use revd_proto::etcdserverpb::{Compare, DeleteRangeRequest, LeaseRevokeRequest};
 
 use crate::apply::command::{Command, Kind};
+use crate::apply::compare::keys_per_comparison;
 use crate::apply::lease_reports::Due;
 use crate::apply::state::State;
 use crate::apply::txn;
@@ -42,14 +43,16 @@ fn keys_of(state: &State, key: &Bytes, range_end: &Bytes) -> u64 {
 fn keys_of_txn(state: &State, mut bytes: Bytes, depth: usize) -> u64 {
     let mut keys = 0;
     while let Some((field, mut part)) = txn::next_field(&mut bytes).ok().flatten() {
-        keys += match field {
-            1 => Compare::decode(part).map_or(0, |compare| keys_of(state, &compare.key, &compare.range_end)),
-            2 | 3 => {
-                let op = txn::next_field(&mut part).ok().flatten();
-                op.map_or(0, |(field, part)| keys_of_op(state, field, part, depth))
-            }
+        let visited = match field {
+            1 => Compare::decode(part).map_or(0, |compare| {
+                keys_of(state, &compare.key, &compare.range_end).saturating_mul(keys_per_comparison(&compare))
+            }),
+            // Of several fields one counts.
+            2 | 3 => std::iter::from_fn(|| txn::next_field(&mut part).ok().flatten())
+                .fold(1, |keys, (field, part)| keys.max(keys_of_op(state, field, part, depth))),
             _ => 0,
         };
+        keys = u64::saturating_add(keys, visited);
         if keys > limits::KEYS_PER_COMMAND {
             break; // it is long, however much is to come
         }
@@ -59,14 +62,10 @@ fn keys_of_txn(state: &State, mut bytes: Bytes, depth: usize) -> u64 {
 
 fn keys_of_op(state: &State, field: u32, part: Bytes, depth: usize) -> u64 {
     match field {
-        1 => RangeRequest::decode(part).map_or(0, |range| {
-            let all = keys_of(state, &range.key, &range.range_end);
-            if range.limit > 0 && range.sort_order == 0 { all.min(range.limit.cast_unsigned()) } else { all }
-        }),
         3 => DeleteRangeRequest::decode(part)
             .map_or(0, |delete| keys_of(state, &delete.key, &delete.range_end)),
-        4 if depth < limits::TXN_DEPTH_MAX => keys_of_txn(state, part, depth + 1),
-        _ => 1,
+        4 if depth < limits::TXN_DEPTH_MAX => 1 + keys_of_txn(state, part, depth + 1),
+        _ => 1, // a range too: it is read by the edge
     }
 }
 
@@ -79,8 +78,9 @@ mod tests {
     use revd_engine::db::DbOptions;
     use revd_engine::disk::SimDisk;
     use revd_engine::mvcc::Store;
+    use revd_proto::etcdserverpb::compare::TargetUnion;
     use revd_proto::etcdserverpb::request_op::Request;
-    use revd_proto::etcdserverpb::{LeaseGrantRequest, PutRequest, RequestOp, TxnRequest};
+    use revd_proto::etcdserverpb::{LeaseGrantRequest, PutRequest, RangeRequest, RequestOp, TxnRequest};
     use std::sync::Arc;
 
     const OWN: Origin = Origin { member: 1, boot: 1 };
@@ -124,8 +124,21 @@ mod tests {
         let mut machine = machine();
         let all = delete("a", "b");
         let nested = txn(Request::RequestTxn(txn(Request::RequestDeleteRange(all.clone()))));
-        let range =
-            |limit| RangeRequest { key: "a".into(), range_end: "b".into(), limit, ..RangeRequest::default() };
+        let range = RangeRequest { key: "a".into(), range_end: "b".into(), ..RangeRequest::default() };
+        let empty = RequestOp { request: Some(Request::RequestTxn(TxnRequest::default())) };
+        let empty = TxnRequest { success: vec![empty; 501], ..TxnRequest::default() };
+        let other = RequestOp { request: Some(Request::RequestDeleteRange(all.clone())) }.encode_to_vec();
+        let put = RequestOp { request: Some(Request::RequestPut(PutRequest::default())) }.encode_to_vec();
+        let twice = [vec![0x12, u8::try_from(2 * put.len() + other.len()).unwrap()], put.clone(), other, put]
+            .concat();
+        let twice = Command { id: CommandId::new(0, 1, 2), kind: Kind::Txn, payload: twice.into() };
+        let value = TargetUnion::Value(vec![1; 300 * limits::COMPARED_BYTES_PER_KEY].into());
+        let long_value = Compare {
+            key: "a1".into(),
+            range_end: "a101".into(),
+            target_union: Some(value),
+            ..Compare::default()
+        };
         let compare = Compare { key: "a".into(), range_end: "b".into(), ..Compare::default() };
         let due = [1_u64.to_le_bytes(), 7_u64.to_le_bytes()].concat();
         let expire = Command { id: CommandId::new(0, 1, 2), kind: Kind::LeaseExpire, payload: due.into() };
@@ -134,8 +147,10 @@ mod tests {
             (false, command(Kind::DeleteRange, &delete("a1", ""))),
             (false, command(Kind::DeleteRange, &delete("b", "c"))),
             (true, command(Kind::Txn, &nested)),
-            (true, command(Kind::Txn, &txn(Request::RequestRange(range(0))))),
-            (false, command(Kind::Txn, &txn(Request::RequestRange(range(10))))),
+            (false, command(Kind::Txn, &txn(Request::RequestRange(range)))),
+            (true, command(Kind::Txn, &empty)),
+            (true, twice),
+            (true, command(Kind::Txn, &TxnRequest { compare: vec![long_value], ..TxnRequest::default() })),
             (true, command(Kind::Txn, &TxnRequest { compare: vec![compare], ..TxnRequest::default() })),
             (true, command(Kind::LeaseRevoke, &LeaseRevokeRequest { id: 7 })),
             (false, command(Kind::LeaseRevoke, &LeaseRevokeRequest { id: 8 })),

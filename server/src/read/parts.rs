@@ -9,7 +9,7 @@
 //! ```
 
 use bytes::Bytes;
-use revd_engine::mvcc::{Direction, KeyRange, Scan, View};
+use revd_engine::mvcc::{Direction, KeyRange, Scan, Sought, View};
 use revd_proto::etcdserverpb::RangeRequest;
 
 use crate::error::Error;
@@ -115,7 +115,7 @@ impl<'p> Reading<'p> {
         })
     }
 
-    /// Reads a bounded part; true when all is done.
+    /// Reads a bounded part, in keys and in bytes; true when all is done.
     ///
     /// # Errors
     /// When a record cannot be read, [`Error::ReplyTooLarge`].
@@ -124,11 +124,17 @@ impl<'p> Reading<'p> {
             Self::Range(run) => return run.turn(keys_max),
             Self::Previous(run) => run,
         };
-        for _ in 0..keys_max {
-            let Some((_, meta)) = run.keys.next() else { return Ok(true) };
-            run.body.push_field(run.tag, run.view.reader().record(meta.modified)?)?;
+        let mut steps = keys_max.saturating_mul(limits::STEPS_PER_KEY).max(limits::STEPS_PER_TURN_MIN);
+        loop {
+            let meta = match run.keys.next_within(&mut steps) {
+                Sought::Key(_, meta) => meta,
+                Sought::Later => return Ok(false),
+                Sought::End => return Ok(true),
+            };
+            let record = run.view.reader().record(meta.modified)?;
+            run.body.push_field(run.tag, record)?;
+            steps = steps.saturating_sub(limits::STEPS_PER_KEY + record.len() / limits::BYTES_PER_STEP);
         }
-        Ok(false)
     }
 
     /// What was read so far and not taken yet.
@@ -209,5 +215,34 @@ impl<'p> Assembly<'p> {
             }
         }
         Ok(None)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use revd_engine::db::DbOptions;
+    use revd_engine::disk::SimDisk;
+    use revd_engine::mvcc::Store;
+    use std::sync::Arc;
+
+    #[test]
+    fn keys_as_they_were_are_read_in_turns_of_some_bytes() {
+        let mut store = Store::open(Arc::new(SimDisk::new()), DbOptions { page_bytes_if_new: 512 }).unwrap();
+        let mut txn = store.begin();
+        for key in 0..40 {
+            txn.put(format!("k{key:02}").as_bytes(), &vec![7; 1 << 20], 0);
+        }
+        txn.commit();
+        let what = What::Previous { key: "k".into(), range_end: "l".into(), tag: 0x1a };
+        let view = store.view();
+        let mut reading = Reading::new(&view, &what, &ReplyBudget::new(usize::MAX)).unwrap();
+        let (mut bytes, mut longest, mut is_done) = (0, 0, false);
+        while !is_done {
+            is_done = reading.turn(limits::RANGE_KEYS_PER_TURN).unwrap();
+            let turn = reading.take().iter().map(Bytes::len).sum::<usize>();
+            (bytes, longest) = (bytes + turn, longest.max(turn));
+        }
+        assert!(bytes > 40 << 20 && longest < 16 << 20, "{longest} of {bytes} bytes in one turn");
     }
 }
