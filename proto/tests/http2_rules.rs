@@ -311,6 +311,12 @@ fn a_last_call_comes_before_the_end() {
     assert_eq!(receive(&mut connection, &headers(5)), [0; 0]);
     connection.go_away();
     assert_eq!((sent(&mut connection).len(), connection.open_streams()), (0, 2));
+    // What was not taken is never said to be, also when the end is a bad one.
+    let mut fault = &data(0, 0, 1)[..];
+    let fault = connection.receive(&mut fault).unwrap_err();
+    connection.fail(fault);
+    let said = sent(&mut connection);
+    assert_eq!((said[3], &said[9..17]), (7, &[0, 0, 0, 3, 0, 0, 0, 1][..]));
 }
 
 /// 6.5.3 and RFC 7541, 4.2: sizes of the table that came and went between two blocks are announced, and what the table

@@ -14,8 +14,8 @@ pub(crate) const WINDOW_BYTES_MAX: i64 = (1 << 31) - 1;
 
 /// What the ping asks behind a last call.
 pub(crate) const LAST_CALL: [u8; 8] = *b"lastcall";
-/// Streams that wait for their windows beyond twice those that are open: then those that have ended are forgotten.
-const BLOCKED_SPARE: usize = 64;
+/// Streams that wait to send, or for their windows, beyond twice those that are open: then those that have ended are forgotten.
+pub(crate) const WAITING_SPARE: usize = 64;
 
 /// Which end this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -150,6 +150,8 @@ pub struct Connection<T> {
     pub(crate) streams: BTreeMap<u32, Stream<T>>,
     /// The highest stream the other side has opened, or for a client the last of its own.
     pub(crate) last_stream: u32,
+    /// The highest stream of the other side that was opened before this side went away.
+    pub(crate) last_taken: u32,
     /// Bytes that streams have yet to send.
     pub(crate) queued: usize,
     /// Streams with something to send that nothing but `out` keeps from being sent.
@@ -200,6 +202,7 @@ impl<T> Connection<T> {
             out: Out::default(),
             streams: BTreeMap::new(),
             last_stream: 0,
+            last_taken: 0,
             queued: 0,
             sendable: VecDeque::new(),
             blocked: Vec::new(),
@@ -351,7 +354,7 @@ impl<T> Connection<T> {
             && !std::mem::replace(&mut stream.is_blocked, true)
         {
             self.blocked.push(id);
-            if self.blocked.len() > BLOCKED_SPARE + 2 * self.streams.len() {
+            if self.blocked.len() > WAITING_SPARE + 2 * self.streams.len() {
                 self.blocked.retain(|id| self.streams.contains_key(id));
             }
         }
@@ -420,7 +423,7 @@ impl<T> Connection<T> {
     pub fn go_away(&mut self) {
         if !self.is_going_away {
             self.is_going_away = true;
-            self.put_go_away(self.last_taken(), ErrorCode::NoError, "");
+            self.put_go_away(self.last_taken, ErrorCode::NoError, "");
         }
     }
 
@@ -435,12 +438,7 @@ impl<T> Connection<T> {
         self.is_going_away = true;
         self.streams.clear();
         self.queued = 0;
-        self.put_go_away(self.last_taken(), fault.code, fault.reason);
-    }
-
-    /// The last stream of the other side that was taken up.
-    fn last_taken(&self) -> u32 {
-        if self.role == Role::Server { self.last_stream } else { 0 }
+        self.put_go_away(self.last_taken, fault.code, fault.reason);
     }
 
     fn put_go_away(&mut self, last: u32, code: ErrorCode, reason: &str) {

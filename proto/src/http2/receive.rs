@@ -262,6 +262,7 @@ impl<T: Default> Connection<T> {
             self.note_given_up(id);
             return Ok(HeadersKind::Ignored);
         }
+        self.last_taken = id;
         if self.streams.len() >= self.config.streams_max as usize {
             self.idle_frame()?;
             self.put_reset(id, ErrorCode::RefusedStream);

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use bytes::{Buf as _, Bytes};
 
-use crate::http2::connection::End;
+use crate::http2::connection::{End, WAITING_SPARE};
 use crate::http2::frame::{self, flag, kind};
 use crate::http2::{Connection, Out};
 use crate::http2::{ErrorCode, Role, hpack};
@@ -166,6 +166,9 @@ impl<T> Connection<T> {
             }
             stream.is_queued = true;
             self.sendable.push_back(id);
+            if self.sendable.len() > WAITING_SPARE + 2 * self.streams.len() {
+                self.sendable.retain(|id| self.streams.contains_key(id));
+            }
         }
     }
 
@@ -236,5 +239,26 @@ fn put_front(chunks: &mut VecDeque<Bytes>, bytes: usize, out: &mut Out) {
             chunks.pop_front();
         }
         left -= part;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::http2::Config;
+
+    /// A client that opens no window, and lets calls end that wait for one, without an end.
+    #[test]
+    fn streams_that_end_while_they_wait_to_send_are_not_kept() {
+        let mut connection: Connection<()> = Connection::new(Role::Server, Config::default());
+        for id in (1..20_001).step_by(2) {
+            connection.insert(id, (), false);
+            connection.send_data(id, &[vec![7; 40_000].into()]);
+            if id > 3 {
+                connection.reset(id, ErrorCode::Cancel);
+            }
+        }
+        assert_eq!((connection.open_streams(), connection.send_window), (2, 0));
+        assert!(connection.sendable.len() <= 100, "{} wait", connection.sendable.len());
     }
 }

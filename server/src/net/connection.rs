@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
 
-use futures_lite::AsyncReadExt as _;
+use futures_lite::{AsyncRead, AsyncReadExt as _};
 use glommio::net::TcpStream;
 use revd_proto::http2::{self, PREFACE};
 
@@ -83,9 +83,12 @@ pub(super) async fn serve(stream: TcpStream, shared: Rc<Shared>, pass: Pass) {
 }
 
 /// Reads what the client may still say until it closes: closing before would take back what it has not yet read.
-async fn hear_out(mut stream: TcpStream) {
+async fn hear_out(mut stream: impl AsyncRead + Unpin) {
     let mut nowhere = [0; 1024];
-    while stream.read(&mut nowhere).await.is_ok_and(|bytes| bytes > 0) {}
+    while stream.read(&mut nowhere).await.is_ok_and(|bytes| bytes > 0) {
+        // A client that sends without a pause must not keep the core from its other tasks, nor from the end of its patience.
+        futures_lite::future::yield_now().await;
+    }
 }
 
 /// Reads until it is clear whether this is HTTP/2.
@@ -100,4 +103,36 @@ async fn first_bytes(mut stream: TcpStream) -> io::Result<(TcpStream, Vec<u8>)> 
         first.extend_from_slice(&buffer[..read]);
     }
     Ok((stream, first))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::Future as _;
+    use std::pin::{Pin, pin};
+    use std::task::{Context, Poll, Waker};
+
+    use super::*;
+
+    /// A client that sends faster than it is read, for a while that no core can wait for.
+    struct Flood(u32);
+
+    impl AsyncRead for Flood {
+        fn poll_read(
+            mut self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            into: &mut [u8],
+        ) -> Poll<io::Result<usize>> {
+            self.0 -= 1;
+            Poll::Ready(Ok(if self.0 == 0 { 0 } else { into.len() }))
+        }
+    }
+
+    #[test]
+    fn a_client_that_never_stops_sending_is_heard_out_in_turns() {
+        let mut hearing = pin!(hear_out(Flood(1_000)));
+        let mut context = Context::from_waker(Waker::noop());
+        let turns = std::iter::repeat_with(|| hearing.as_mut().poll(&mut context));
+        let turns = turns.take_while(Poll::is_pending).count();
+        assert!(turns >= 100, "others had their turn {turns} times");
+    }
 }
