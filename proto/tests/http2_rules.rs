@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
 use revd_proto::http2::hpack::{Decoder, literal};
-use revd_proto::http2::{Config, Connection, Event, HeadersKind, Role};
+use revd_proto::http2::{Config, Connection, Event, HeadersKind, Limit, Role};
 use revd_proto::raw::frame;
 
 /// How it answers.
@@ -224,6 +224,33 @@ fn floods() {
     };
     check("10.5: resets", &resets(5), &GoesOn);
     check("10.5: too many resets", &resets(6), &Ends(CALM));
+}
+
+/// Whoever counts how often bounds are reached is told which one it was.
+#[test]
+fn a_fault_names_the_bound_that_was_reached() {
+    let config = Config {
+        resets_first: 0,
+        idle_frames_max: 0,
+        settings_max: 0,
+        header_block_bytes_max: 1,
+        ..Config::default()
+    };
+    let long = [frame(1, 0, 1, &block()), frame(9, 4, 1, &[0x88])].concat();
+    let reset = [headers(1), frame(3, 0, 1, &[0; 4])].concat();
+    for (wire, limit) in [
+        (reset, Some(Limit::Resets)),
+        (frame(6, 0, 0, &[0; 8]), Some(Limit::IdleFrames)),
+        (setting(4, 70_000), Some(Limit::Settings)),
+        (long, Some(Limit::HeaderBlock)),
+        (data(1, 0, 0), None),
+    ] {
+        let mut connection: Connection<()> = Connection::new(Role::Server, config);
+        let wire = [frame(4, 0, 0, &[]), wire].concat();
+        let mut rest = &wire[..];
+        let fault = std::iter::repeat_with(|| connection.receive(&mut rest)).find_map(Result::err).unwrap();
+        assert_eq!(fault.limit, limit, "{fault}");
+    }
 }
 
 /// A server that gives streams up or takes none any more: what was on its way for them is no fault, however much it is.

@@ -61,11 +61,38 @@ pub struct Fault {
     pub code: ErrorCode,
     /// In words, for the other side's log.
     pub reason: &'static str,
+    /// Which bound was reached.
+    pub limit: Option<Limit>,
+}
+
+/// What the other side may do only so much of.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limit {
+    /// `Config::resets_max`, `Config::resets_first`
+    Resets,
+    /// `Config::idle_frames_max`
+    IdleFrames,
+    /// `Config::settings_max`
+    Settings,
+    /// `Config::header_block_bytes_max`
+    HeaderBlock,
 }
 
 impl Fault {
-    pub(crate) const fn new(code: ErrorCode, reason: &'static str) -> Self {
-        Self { code, reason }
+    /// One that no bound of ours has caused.
+    #[must_use]
+    pub const fn new(code: ErrorCode, reason: &'static str) -> Self {
+        Self { code, reason, limit: None }
+    }
+
+    pub(crate) const fn too_much(limit: Limit) -> Self {
+        let reason = match limit {
+            Limit::Resets => "too many streams are reset",
+            Limit::IdleFrames => "too many frames without content",
+            Limit::Settings => "too many settings",
+            Limit::HeaderBlock => "a header block is too long",
+        };
+        Self { code: ErrorCode::EnhanceYourCalm, reason, limit: Some(limit) }
     }
 
     pub(crate) const fn protocol(reason: &'static str) -> Self {

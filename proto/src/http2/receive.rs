@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use crate::http2::Connection;
 use crate::http2::connection::{Fragments, LAST_CALL, WINDOW_BYTES_MAX};
 use crate::http2::frame::{self, FRAME_BYTES_MAX, Frame, flag, kind, setting, unpadded};
-use crate::http2::{ErrorCode, Fault, Role};
+use crate::http2::{ErrorCode, Fault, Limit, Role};
 
 /// Frames that one header block may come in.
 const FRAGMENTS_MAX: u32 = 16;
@@ -116,10 +116,8 @@ impl<T: Default> Connection<T> {
 
     /// Counts a frame that carries nothing: too many of them are an attack.
     fn idle_frame(&mut self) -> Result<(), Fault> {
-        self.idle_frames_left = self
-            .idle_frames_left
-            .checked_sub(1)
-            .ok_or(Fault::new(ErrorCode::EnhanceYourCalm, "too many frames without content"))?;
+        self.idle_frames_left =
+            self.idle_frames_left.checked_sub(1).ok_or(Fault::too_much(Limit::IdleFrames))?;
         Ok(())
     }
 
@@ -232,7 +230,7 @@ impl<T: Default> Connection<T> {
         fragments.frames += 1;
         let bytes_max = self.config.header_block_bytes_max as usize;
         if fragments.block.len() > bytes_max || fragments.frames > FRAGMENTS_MAX {
-            return Err(Fault::new(ErrorCode::EnhanceYourCalm, "a header block is too long"));
+            return Err(Fault::too_much(Limit::HeaderBlock));
         }
         if frame.has(flag::END_HEADERS) {
             return self.header_block(fragments.stream, fragments.flags, Cow::Owned(fragments.block));
@@ -304,10 +302,7 @@ impl<T: Default> Connection<T> {
         if !self.streams.contains_key(&frame.stream) && self.was_given_up(frame.stream) {
             return self.idle_frame().map(|()| Nothing); // both sides have given it up
         }
-        self.resets_left = self
-            .resets_left
-            .checked_sub(1)
-            .ok_or(Fault::new(ErrorCode::EnhanceYourCalm, "too many streams are reset"))?;
+        self.resets_left = self.resets_left.checked_sub(1).ok_or(Fault::too_much(Limit::Resets))?;
         let is_open = self.forget(frame.stream);
         Ok(if is_open { Step::Event(Event::Reset { stream: frame.stream, code }) } else { Nothing })
     }
@@ -342,10 +337,7 @@ impl<T: Default> Connection<T> {
             return Err(Fault::new(ErrorCode::FrameSize, "settings have six bytes each"));
         }
         if self.has_settings {
-            self.settings_left = self
-                .settings_left
-                .checked_sub(1)
-                .ok_or(Fault::new(ErrorCode::EnhanceYourCalm, "too many settings"))?;
+            self.settings_left = self.settings_left.checked_sub(1).ok_or(Fault::too_much(Limit::Settings))?;
         }
         self.has_settings = true;
         for setting in frame.payload.chunks_exact(6) {

@@ -34,9 +34,9 @@ const REFILL_INTERVAL: u64 = 1_000;
 /// Parts of a reply that is sent as one frame.
 const PARTS: usize = 8;
 /// Why a connection ends whose header blocks cannot be decoded.
-const BAD_BLOCK: Fault = Fault { code: ErrorCode::Compression, reason: "a header block cannot be decoded" };
+const BAD_BLOCK: Fault = Fault::new(ErrorCode::Compression, "a header block cannot be decoded");
 /// What grpc-go says to a client that pings too often.
-const TOO_MANY_PINGS: Fault = Fault { code: ErrorCode::EnhanceYourCalm, reason: "too_many_pings" };
+const TOO_MANY_PINGS: Fault = Fault::new(ErrorCode::EnhanceYourCalm, "too_many_pings");
 
 /// A connection and its calls.
 pub(super) struct Http2<T> {
@@ -245,6 +245,9 @@ impl<T: Transport> Http2<T> {
     }
 
     fn fail(&mut self, fault: Fault) {
+        if let Some(limit) = fault.limit {
+            self.shared.api.count_bound(limit.into());
+        }
         self.connection.fail(fault);
         self.calls.reap();
         self.has_failed = true;

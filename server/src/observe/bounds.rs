@@ -2,6 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use revd_proto::http2::Limit;
+
 /// A bound that can be reached while serving.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bound {
@@ -19,11 +21,30 @@ pub enum Bound {
     TxnReads,
     /// `WRITE_REPLY_BYTES_MAX`
     WriteReply,
+    /// `RESETS_PER_SECOND`, `RESETS_IN_FIRST_SECOND`: the connection ends, as with the next three.
+    Resets,
+    /// `IDLE_FRAMES_PER_SECOND`
+    IdleFrames,
+    /// `SETTINGS_PER_SECOND`
+    Settings,
+    /// `HEADER_BLOCK_BYTES_MAX`
+    HeaderBlock,
+}
+
+impl From<Limit> for Bound {
+    fn from(limit: Limit) -> Self {
+        match limit {
+            Limit::Resets => Self::Resets,
+            Limit::IdleFrames => Self::IdleFrames,
+            Limit::Settings => Self::Settings,
+            Limit::HeaderBlock => Self::HeaderBlock,
+        }
+    }
 }
 
 impl Bound {
     /// Every bound, in the order of their declaration.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 11] = [
         Self::Proposals,
         Self::Connections,
         Self::Keepalives,
@@ -31,6 +52,10 @@ impl Bound {
         Self::TxnCompares,
         Self::TxnReads,
         Self::WriteReply,
+        Self::Resets,
+        Self::IdleFrames,
+        Self::Settings,
+        Self::HeaderBlock,
     ];
 
     /// The name of its metric, with its label.
@@ -44,6 +69,10 @@ impl Bound {
             Self::TxnCompares => "revd_limit_reached_total{limit=\"txn-compared-keys\"}",
             Self::TxnReads => "revd_limit_reached_total{limit=\"txn-reads\"}",
             Self::WriteReply => "revd_limit_reached_total{limit=\"write-reply-bytes\"}",
+            Self::Resets => "revd_limit_reached_total{limit=\"resets\"}",
+            Self::IdleFrames => "revd_limit_reached_total{limit=\"idle-frames\"}",
+            Self::Settings => "revd_limit_reached_total{limit=\"settings\"}",
+            Self::HeaderBlock => "revd_limit_reached_total{limit=\"header-block-bytes\"}",
         }
     }
 }
