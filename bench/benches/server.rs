@@ -68,7 +68,7 @@ fn hub(
     store: &mut Store,
     range: impl Fn(usize) -> Bytes,
 ) -> (Hub, Vec<StreamId>) {
-    let mut hub = Hub::new(HubLimits { fragment_bytes: 1 << 20 });
+    let mut hub = Hub::new(HubLimits { fragment_bytes: 1 << 20, step_work: revd::limits::WATCH_STEP_WORK });
     let mut ids = Vec::new();
     for stream in 0..streams {
         let id = hub.open();
@@ -117,7 +117,8 @@ fn watch(criterion: &mut Criterion) {
     let view = store.view();
     criterion.bench_function("watch: catch up over 10,000 revisions", |bencher| {
         bencher.iter(|| {
-            let mut hub = Hub::new(HubLimits { fragment_bytes: 1 << 20 });
+            let mut hub =
+                Hub::new(HubLimits { fragment_bytes: 1 << 20, step_work: revd::limits::WATCH_STEP_WORK });
             let id = hub.open();
             let (key, range_end) = (Bytes::from_static(b"\0"), Bytes::from_static(b"\0"));
             let request =

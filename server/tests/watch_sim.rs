@@ -11,6 +11,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use checker::{History, Transcript, mutants};
 use prost::Message as _;
+use revd::limits::WATCH_STEP_WORK;
 use revd::watch::{Content, Hub, HubLimits, Reply, StreamId};
 use revd_engine::db::DbOptions;
 use revd_engine::disk::SimDisk;
@@ -35,6 +36,8 @@ struct Sim {
     /// Whether the hub's core stands still now and then, while the store goes on, and for how many more steps it does.
     stalls: bool,
     stalled: u64,
+    /// What a step of the hub may do.
+    step_work: usize,
     store: Store,
     hub: Hub,
     history: History,
@@ -49,14 +52,15 @@ fn key(number: u64) -> Vec<u8> {
 }
 
 impl Sim {
-    fn new(seed: u64) -> Self {
+    fn new(seed: u64, step_work: usize) -> Self {
         let store = Store::open(Arc::new(SimDisk::new()), DbOptions { page_bytes_if_new: 512 }).unwrap();
         Self {
             random: Random::new(seed),
             stalls: false,
+            step_work,
             stalled: 0,
             store,
-            hub: Hub::new(HubLimits { fragment_bytes: 300_000 }),
+            hub: Hub::new(HubLimits { fragment_bytes: 300_000, step_work }),
             history: History::default(),
             clients: Vec::new(),
             over: Vec::new(),
@@ -173,7 +177,7 @@ impl Sim {
         let stream = self.clients[client].stream;
         match self.random.below(20) {
             0..=6 => self.write(),
-            7 | 8 => self.hub.advance(&self.store.view()).unwrap(),
+            7 | 8 if self.step_work == WATCH_STEP_WORK => self.hub.advance(&self.store.view()).unwrap(),
             9 => {
                 let request = self.request();
                 self.clients[client].asked.push(request.clone());
@@ -190,7 +194,7 @@ impl Sim {
                 self.hub.tick(self.tick, &self.store.view());
             }
             13..=15 => drop(self.read(client)),
-            16 | 17 => {
+            7 | 8 | 16 | 17 => {
                 self.hub.step(&self.store.view()).unwrap();
             }
             18 if self.random.one_in(3) => self.checkpoint(),
@@ -240,7 +244,7 @@ impl Sim {
     fn finish(mut self) -> (History, Vec<Transcript>) {
         let mut quiet = 0;
         for round in 0.. {
-            assert!(round < 100_000, "a watcher does not get anywhere");
+            assert!(round < 1_000_000, "a watcher does not get anywhere");
             let taken: usize = (0..self.clients.len()).map(|client| self.read(client)).sum();
             let has_more = self.hub.step(&self.store.view()).unwrap();
             quiet = if taken > 0 || has_more { 0 } else { quiet + 1 };
@@ -257,6 +261,7 @@ impl Sim {
             }));
             self.hub.close(client.stream);
         }
+        while self.hub.step(&self.store.view()).unwrap() {}
         assert_eq!((self.hub.counts().watchers, self.hub.counts().streams), (0, 0), "nothing is left behind");
         (self.history, self.over)
     }
@@ -287,20 +292,26 @@ fn decoded(reply: &Reply) -> (i64, WatchResponse) {
 
 #[test]
 fn watchers_are_told_of_everything_once_and_in_order() {
-    run_seeds(12, false);
+    run_seeds(12, |_| WATCH_STEP_WORK, false);
 }
 
 /// The core of a hub stands still: the hub does not see Views for a while, and compactions pass it.
 #[test]
 fn watchers_of_a_hub_that_stalls_are_told_of_everything_or_ended() {
-    run_seeds(6, true);
+    run_seeds(6, |_| WATCH_STEP_WORK, true);
 }
 
-fn run_seeds(seeds: u64, stalls: bool) {
+/// Steps so small that they stop anywhere: between the records of a revision, and between the watchers of a record.
+#[test]
+fn watchers_of_a_hub_that_stops_anywhere_are_told_of_everything_or_ended() {
+    run_seeds(6, |seed| 1 + 3 * seed, true);
+}
+
+fn run_seeds(seeds: u64, step_work: impl Fn(usize) -> usize, stalls: bool) {
     let seeds = std::env::var("REVD_WATCH_SEEDS").map_or(seeds, |text| text.parse().unwrap());
     let (mut told, mut ends) = (0, BTreeMap::<&str, usize>::new());
     for seed in 0..seeds {
-        let mut sim = Sim::new(seed);
+        let mut sim = Sim::new(seed, step_work(usize::try_from(seed).unwrap()));
         sim.stalls = stalls;
         for _ in 0..6_000 {
             sim.step();
@@ -328,7 +339,7 @@ fn run_seeds(seeds: u64, stalls: bool) {
 /// A hub with live watchers of `k`: one of now, one of the future behind what comes, and one that begins before it; and a store
 /// in which, while the hub stands still, k comes and goes and j comes.
 fn stalled_hub() -> (Sim, StreamId) {
-    let mut sim = Sim::new(1);
+    let mut sim = Sim::new(1, WATCH_STEP_WORK);
     sim.write();
     let stream = sim.hub.open();
     let now = sim.store.revision();
@@ -382,7 +393,7 @@ fn a_compaction_that_has_removed_nothing_yet_ends_no_live_watcher() {
 
 #[test]
 fn the_checker_finds_what_is_wrong() {
-    let mut sim = Sim::new(77);
+    let mut sim = Sim::new(77, WATCH_STEP_WORK);
     for _ in 0..6_000 {
         sim.step();
     }

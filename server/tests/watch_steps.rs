@@ -24,7 +24,8 @@ fn name(number: usize) -> Vec<u8> {
 impl Edge {
     fn new() -> Self {
         let store = Store::open(Arc::new(SimDisk::new()), DbOptions::default()).unwrap();
-        Self { store, hub: Hub::new(HubLimits { fragment_bytes: 1 << 20 }) }
+        let limits = HubLimits { fragment_bytes: 1 << 20, step_work: WATCH_STEP_WORK };
+        Self { store, hub: Hub::new(limits) }
     }
 
     fn put(&mut self, key: &[u8], value: &[u8]) -> i64 {
@@ -225,4 +226,87 @@ fn a_stream_of_many_watchers_is_closed_in_steps() {
     edge.put(&name(19_998), b"v");
     assert_eq!(edge.settle(&[other]).1, 1);
     assert_eq!((edge.hub.counts().watchers, edge.hub.counts().streams), (1, 1));
+}
+
+/// Who asked for progress is answered although events never cease to come, and not before those it knew of were told.
+#[test]
+fn progress_is_told_while_events_never_cease() {
+    let mut edge = Edge::new();
+    let (busy, stream) = (edge.hub.open(), edge.hub.open());
+    for _ in 0..20_000 {
+        edge.create(busy, b"/", b"0", 0);
+    }
+    edge.create(stream, b"/", b"0", 0);
+    let mut asked = 0;
+    for round in 0..200 {
+        let at = edge.put(b"/k", b"v");
+        edge.step();
+        if round == 3 {
+            asked = at;
+            let view = edge.store.view();
+            edge.hub.request_progress(stream, &view);
+        }
+        while edge.hub.take(busy).is_some() {}
+        let mut events = 0;
+        while let Some(reply) = edge.hub.take(stream) {
+            if reply.content == Content::Progress {
+                assert!(reply.revision >= asked && asked > 0, "{} for {asked}", reply.revision);
+                return;
+            }
+            events += 1;
+        }
+        assert!(events < 2, "one at a time");
+    }
+    panic!("not answered");
+}
+
+/// Watchers that wait for their stream to have room are taken along by more and more when it has.
+#[test]
+fn a_stream_that_has_room_again_has_all_its_watchers_soon() {
+    const RECORDS: usize = 10_000;
+    let mut edge = Edge::new();
+    for number in 0..RECORDS {
+        edge.put(&name(number), if number < 20 { &[0; 100_000] } else { b"v" });
+    }
+    let stream = edge.hub.open();
+    edge.create(stream, b"/", b"0", 1);
+    edge.step();
+    edge.step();
+    for number in 0..900 {
+        edge.create(stream, &[b"none", &name(number)[..]].concat(), b"", 1);
+    }
+    let (steps, _) = edge.settle(&[stream]);
+    assert_eq!(edge.hub.counts().lagging, 0);
+    println!("{steps} steps");
+    assert!(steps < 80, "{steps} steps: history was read too often");
+}
+
+fn peak_bytes() -> usize {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmHWM")).unwrap();
+    line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
+}
+
+/// A large event in very many ranges, each of which is watched, is in memory once; many ranges take steps.
+#[test]
+fn an_event_in_many_ranges_is_there_once() {
+    const RANGES: usize = 20_000;
+    let mut edge = Edge::new();
+    let streams: Vec<StreamId> = (0..100).map(|_| edge.hub.open()).collect();
+    for number in 0..RANGES {
+        edge.create(streams[number % 100], &name(number), b"0", 0);
+    }
+    let before = peak_bytes();
+    edge.put(b"/z", &[1; 50_000]);
+    assert!(edge.step());
+    assert_eq!(edge.hub.counts().events, 0, "not all ranges were looked at in one step");
+    // One of those that were, and one of those that were not, leaves; nobody is told twice.
+    let view = edge.store.view();
+    edge.hub.cancel(streams[0], 0, &view);
+    edge.hub.cancel(streams[99], 199, &view);
+    let (_, told) = edge.settle(&streams);
+    assert_eq!(told, RANGES - 2);
+    let grown = peak_bytes() - before;
+    println!("{grown} bytes");
+    assert!(grown < 300 << 20, "{grown} bytes");
 }

@@ -125,7 +125,7 @@ impl Api {
         let lease_ids = LeaseIds::new(lease_seed.wrapping_add(u64::from(proposals.edge()) << 48));
         let reply_budget = ReplyBudget::new(bounds::REPLY_BYTES_PER_CORE_MAX);
         let fragment_bytes = limits.request_bytes_max.saturating_add(bounds::GRPC_OVERHEAD_BYTES);
-        let hub_limits = HubLimits { fragment_bytes };
+        let hub_limits = HubLimits { fragment_bytes, step_work: crate::limits::WATCH_STEP_WORK };
         let watches = Watches::new(proposals.edge(), Arc::clone(&views), Arc::clone(&counters), hub_limits);
         let endless = Gate::default();
         Rc::new(Self {

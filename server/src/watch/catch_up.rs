@@ -147,15 +147,18 @@ impl Hub {
     pub(super) fn admit_if_idle(&mut self, stream: usize) {
         let idle = &self.streams[stream];
         if idle.admitted == 0 && !idle.parked.is_empty() && idle.has_room() && !idle.is_closed {
-            self.admit(stream);
+            let last = idle.admitted_last; // all of them were told everything, and there is room left
+            self.admit(stream, last);
         }
     }
 
-    /// The stream has room: so many of its parked watchers try again as may find some, those furthest behind first.
-    pub(super) fn admit(&mut self, stream: usize) {
+    /// The stream has room: twice as many of its parked watchers try again as were served the last time, those furthest
+    /// behind first.
+    pub(super) fn admit(&mut self, stream: usize, served: usize) {
         let stream = &mut self.streams[stream];
-        let served = std::mem::take(&mut stream.served) as usize;
-        for _ in 0..limits::WATCH_ADMITTED_MIN.max(2 * served) {
+        let count = limits::WATCH_ADMITTED_MIN.max(2 * served);
+        stream.admitted_last = count;
+        for _ in 0..count {
             let Some(entry) = stream.parked.pop_first() else { return };
             self.watchers[entry.1 as usize].place = Place::Waiting;
             self.waiting.insert(entry);

@@ -26,8 +26,8 @@ pub(super) struct Selection {
 }
 
 impl Selection {
-    pub(super) fn index(self) -> usize {
-        usize::from(self.prev_kv) | usize::from(self.no_put) << 1 | usize::from(self.no_delete) << 2
+    pub(super) fn index(self) -> u8 {
+        u8::from(self.prev_kv) | u8::from(self.no_put) << 1 | u8::from(self.no_delete) << 2
     }
 
     /// The one that has this index.

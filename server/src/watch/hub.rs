@@ -8,18 +8,19 @@ use revd_engine::Result;
 use revd_engine::mvcc::View;
 use slab::Slab;
 
-use crate::limits;
 use crate::watch::changes::Selection;
 use crate::watch::pass::{Budget, Pass, Reached, Seat, number};
 use crate::watch::range::WatchRange;
 use crate::watch::reply::{Content, Reply};
 use crate::watch::stream::Stream;
 
-/// Bounds an operator sets.
+/// Bounds of a hub.
 #[derive(Debug, Clone, Copy)]
 pub struct HubLimits {
     /// A watcher that accepts fragments gets responses no longer than this.
     pub fragment_bytes: usize,
+    /// What one step may do: [`crate::limits::WATCH_STEP_WORK`], or less to see what stops in the middle.
+    pub step_work: usize,
 }
 
 /// Names a stream of a hub.
@@ -62,8 +63,8 @@ pub struct Hub {
     pub(super) seen: i64,
     /// Streams that are over, but not all of their watchers.
     pub(super) closing: VecDeque<usize>,
-    /// Streams that have asked for progress while live watchers had not been told of everything.
-    pub(super) asked: VecDeque<usize>,
+    /// Streams that have asked for progress while live watchers had not been told of everything, and up to where that was.
+    pub(super) asked: VecDeque<(usize, i64)>,
     /// Streams whose watchers are to hear of progress, and the watcher's id from which on.
     pub(super) progress_due: VecDeque<(usize, i64)>,
     /// Who takes the steps.
@@ -153,7 +154,7 @@ impl Hub {
     pub fn close(&mut self, id: StreamId) {
         self.streams[id.0].close();
         self.closing.push_back(id.0);
-        let mut budget = Budget::new(limits::WATCH_STEP_WORK);
+        let mut budget = Budget::new(self.limits.step_work);
         self.end_closed(&mut budget);
         self.call_stepper();
     }
@@ -170,7 +171,7 @@ impl Hub {
             }
             self.streams.remove(stream);
             self.closing.pop_front();
-            self.asked.retain(|asked| *asked != stream);
+            self.asked.retain(|(asked, _)| *asked != stream);
             self.progress_due.retain(|(due, _)| *due != stream);
         }
     }
@@ -187,7 +188,7 @@ impl Hub {
     }
 
     /// Watchers that were live are yet to hear that a compaction has passed them.
-    fn is_losing(&self) -> bool {
+    pub(super) fn is_losing(&self) -> bool {
         self.passes.iter().any(|pass| pass.lost.is_some() && !pass.is_behind && pass.members > 0)
     }
 
@@ -198,14 +199,12 @@ impl Hub {
     /// When records cannot be read.
     pub fn step(&mut self, view: &View) -> Result<bool> {
         self.seen = self.seen.max(view.revision());
-        let mut budget = Budget::new(limits::WATCH_STEP_WORK);
+        let mut budget = Budget::new(self.limits.step_work);
         self.run_live(view, &mut budget)?;
         if self.has_chores() {
-            let mut budget = Budget::new(limits::WATCH_STEP_WORK);
+            let mut budget = Budget::new(self.limits.step_work);
             self.end_lost(&mut budget);
             self.end_closed(&mut budget);
-            self.answer_asked(view, &mut budget);
-            self.tell_progress(&mut budget);
             self.catch_up(view, &mut budget)?;
         }
         Ok(self.has_steps())
@@ -218,7 +217,7 @@ impl Hub {
     pub fn advance(&mut self, view: &View) -> Result<()> {
         self.seen = self.seen.max(view.revision());
         while !self.is_at(view) {
-            let mut budget = Budget::new(limits::WATCH_STEP_WORK);
+            let mut budget = Budget::new(self.limits.step_work);
             self.run_live(view, &mut budget)?;
             self.end_lost(&mut budget);
         }
@@ -271,11 +270,24 @@ impl Hub {
                     self.live = self.lose(self.live, reader.compact_revision(), whole_after.max(told));
                 }
             }
+            if self.passes[self.live].is_idle() {
+                self.answer_asked(budget);
+                self.tell_progress(budget);
+            }
             if self.run(self.live, view, view.revision(), budget)? {
                 break;
             }
+            if self.passes[self.live].is_idle() && self.is_followed(told) {
+                break; // they can join only now, and the next batch may be under way until there is one more
+            }
         }
         Ok(())
+    }
+
+    /// Whether those who were behind have been told of everything up to `told`, which live watchers were before.
+    fn is_followed(&self, told: i64) -> bool {
+        let mut behind = self.behind.iter().map(|pass| &self.passes[*pass]);
+        self.told() > told && behind.any(|pass| pass.members > 0 && pass.told >= told)
     }
 
     /// Ends those that would begin with what a compaction took before it was seen here.
@@ -384,7 +396,7 @@ impl Hub {
         let revision = self.passes[pass].header_revision();
         loop {
             let mut full = None;
-            let Some((found, members)) = self.passes[pass].next_found() else { return true };
+            let Some((found, encoded, members)) = self.passes[pass].next_found() else { return true };
             while !budget.is_spent()
                 && let Some(slot) = found.next(members)
             {
@@ -395,13 +407,13 @@ impl Hub {
                     full = Some((slot, found.first));
                     break;
                 }
-                self.events += found.changes;
+                self.events += found.count();
                 stream.served += u32::from(is_behind);
-                let events = found.events(watcher.selection);
+                let events = found.events(watcher.selection, encoded);
                 if !events.is_empty() {
                     watcher.is_quiet = false;
                     let fragment_bytes = watcher.fragment.then_some(self.limits.fragment_bytes);
-                    stream.push_events(watcher.id, revision, events.clone(), fragment_bytes);
+                    stream.push_events(watcher.id, revision, events, fragment_bytes);
                 }
             }
             if let Some((slot, first)) = full {
@@ -438,5 +450,53 @@ impl Hub {
         stream.ended += 1;
         // As etcd: the header of this reply has no revision.
         stream.push(Reply { watch_id, revision: 0, content: Content::Compacted(compact_revision) });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use revd_engine::db::DbOptions;
+    use revd_engine::disk::SimDisk;
+    use revd_engine::mvcc::Store;
+    use revd_proto::etcdserverpb::WatchCreateRequest;
+
+    use super::*;
+
+    /// A View keeps all the memory and pages of its time.
+    #[test]
+    fn a_pass_that_everybody_has_left_keeps_no_view() {
+        let mut store = Store::open(Arc::new(SimDisk::new()), DbOptions::default()).unwrap();
+        let mut txn = store.begin();
+        for number in 0..100_u8 {
+            txn.put(&[number], b"", 0);
+        }
+        txn.commit();
+        for start_revision in [0, 1] {
+            let mut hub = Hub::new(HubLimits { fragment_bytes: 1 << 20, step_work: 10 });
+            let (stream, other) = (hub.open(), hub.open());
+            let (key, range_end) = (b"\0".as_ref().into(), b"\0".as_ref().into());
+            let request =
+                WatchCreateRequest { key, range_end, start_revision, ..WatchCreateRequest::default() };
+            let idle = WatchCreateRequest { key: b"idle".as_ref().into(), ..WatchCreateRequest::default() };
+            hub.create(stream, &request, &store.view());
+            if start_revision > 0 {
+                hub.create(other, &idle, &store.view());
+            } else {
+                let mut txn = store.begin();
+                for number in 0..100_u8 {
+                    txn.put(&[number], b"", 0);
+                }
+                txn.commit();
+            }
+            hub.step(&store.view()).unwrap();
+            hub.step(&store.view()).unwrap();
+            assert!(hub.passes.iter().any(|pass| !pass.is_idle()), "a batch is under way");
+            hub.cancel(stream, 0, &store.view());
+            while hub.step(&store.view()).unwrap() {}
+            assert!(hub.passes.iter().all(Pass::is_idle), "begins at {start_revision}: a View is kept");
+            assert_eq!(hub.told(), store.revision());
+        }
     }
 }

@@ -9,13 +9,14 @@
 //! A *pass* reads records in revision order and tells its members, all of whom have been told of everything up to one
 //! revision. The live pass reads what each new View brings. Two others read the past for those who lag, from whatever holds
 //! it (tail or tree), until they meet the live pass and their members become live. A pass finds who watches a key through
-//! its *cohorts* (everybody who watches the same keys), encodes a cohort's events once, and leaves a reply that shares them
-//! with each stream. All of it goes in bounded steps on one thread, so nothing can slip in between.
+//! its *cohorts* (everybody who watches the same keys), encodes each event once, and leaves replies that share them
+//! with the streams. All of it goes in bounded steps on one thread, so nothing can slip in between.
 //!
 //! What a compaction took from a watcher cancels it; nothing is ever skipped silently.
 
 mod catch_up;
 mod changes;
+mod found;
 mod hub;
 mod pass;
 mod progress;

@@ -10,14 +10,13 @@
 
 use std::rc::Rc;
 
-use bytes::Bytes;
 use revd_engine::Result;
 use revd_engine::mvcc::{Reader, Revision, View};
 use slab::Slab;
-use smallvec::SmallVec;
 
 use crate::limits;
 use crate::watch::changes::{Change, Selection};
+use crate::watch::found::{Encoded, Found};
 use crate::watch::range::WatchRange;
 use crate::watch::range_map::RangeMap;
 
@@ -63,28 +62,13 @@ struct Batch {
     limit: i64,
     /// Read up to here.
     at: Revision,
+    /// The last range that was told of what is there, if there may be more.
+    looked: Option<Rc<WatchRange>>,
+    encoded: Encoded,
     /// Bytes of events times those who will get them.
     bytes: usize,
     /// Read to the end: everything up to this revision is delivered.
     to: Option<i64>,
-}
-
-/// Events for a cohort.
-#[derive(Debug)]
-pub(super) struct Found {
-    cohort: u32,
-    /// The revision of the first change.
-    pub(super) first: i64,
-    pub(super) changes: u64,
-    events: SmallVec<[(u8, Events); 1]>,
-    /// Members before this place have not been told yet; nobody has before delivering begins.
-    left: usize,
-}
-
-#[derive(Debug)]
-enum Events {
-    Open(Vec<u8>),
-    Sealed(Bytes),
 }
 
 /// Where a pass stands.
@@ -117,37 +101,9 @@ impl Budget {
     pub(super) fn is_spent(&self) -> bool {
         self.0 == 0
     }
-}
 
-impl Found {
-    /// The encoded events a member wants; empty if none of them.
-    pub(super) fn events(&self, selection: Selection) -> &Bytes {
-        static NONE: Bytes = Bytes::new();
-        let wanted = selection.index();
-        let mut events = self.events.iter();
-        match events.find(|(selection, _)| usize::from(*selection) == wanted) {
-            Some((_, Events::Sealed(events))) => events,
-            _ => &NONE,
-        }
-    }
-
-    fn open(&mut self, selection: u8) -> &mut Vec<u8> {
-        let at = self.events.iter().position(|(known, _)| *known == selection).unwrap_or_else(|| {
-            self.events.push((selection, Events::Open(Vec::new())));
-            self.events.len() - 1
-        });
-        match &mut self.events[at].1 {
-            Events::Open(events) => events,
-            Events::Sealed(_) => unreachable!("events are sealed when reading is over"),
-        }
-    }
-
-    fn seal(&mut self) {
-        for (_, events) in &mut self.events {
-            if let Events::Open(open) = events {
-                *events = Events::Sealed(std::mem::take(open).into());
-            }
-        }
+    fn left(&self) -> usize {
+        self.0
     }
 }
 
@@ -229,6 +185,9 @@ impl Pass {
             let cohort = self.cohorts.remove(seat.cohort as usize);
             self.ranges.remove(&cohort.range);
         }
+        if self.members == 0 {
+            self.drop_batch(); // and with it the View: nobody may come by for long
+        }
     }
 
     /// Any member.
@@ -239,7 +198,8 @@ impl Pass {
     /// Begins to read what comes after `told`, up to `limit`.
     pub(super) fn begin(&mut self, view: &View, limit: i64) {
         let at = Revision { main: self.told, sub: i64::MAX };
-        self.batch = Some(Batch { view: view.clone(), limit, at, bytes: 0, to: None });
+        let encoded = Encoded::default();
+        self.batch = Some(Batch { view: view.clone(), limit, at, looked: None, encoded, bytes: 0, to: None });
     }
 
     /// Reads on, until the batch has enough at the end of a revision, or the budget is spent.
@@ -253,7 +213,9 @@ impl Pass {
         let view = batch.view.clone();
         let reader = view.reader();
         let mut to = Some(batch.limit);
-        reader.each_record_after(batch.at, |key, record| {
+        let mut after = batch.at;
+        after.sub -= i64::from(batch.looked.is_some()); // that one again
+        reader.each_record_after(after, |key, record| {
             let main = key.revision.main;
             if main > batch.limit {
                 return Ok(false);
@@ -269,31 +231,29 @@ impl Pass {
             }
             batch.at = key.revision;
             let change = Change::read(key, record)?;
-            let mut matches = Matches { cohorts, found, change, reader: &reader, work: 1, bytes: 0 };
-            let mut result = Ok(());
-            ranges.each_group(change.key, |cohort| {
-                if result.is_ok() {
-                    result = matches.add(cohort);
-                }
-            });
+            let (encoded, work_max) = (&mut batch.encoded, budget.left());
+            let mut matches = Matches { cohorts, found, encoded, change, reader: &reader, work: 1, bytes: 0 };
+            let last = matches.add_all(ranges, batch.looked.take().as_deref(), work_max)?;
             batch.bytes += matches.bytes;
             budget.spend(matches.work);
-            result.map(|()| true)
+            if last.is_some() {
+                (batch.looked, to) = (last, None);
+            }
+            Ok(to.is_some())
         })?;
         batch.to = to;
         if to.is_none() {
             return Ok(Reached::Part);
         }
+        batch.encoded.seal();
         for found in found {
-            found.seal();
             found.left = cohorts.get(found.cohort as usize).map_or(0, |cohort| cohort.members.len());
         }
         Ok(Reached::Whole)
     }
 
-    /// The members that are next to be told of something, and of what. Whoever is told is to be taken off with
-    /// [`Pass::told_to`]; none when the batch is delivered.
-    pub(super) fn next_found(&mut self) -> Option<(&mut Found, &[u32])> {
+    /// The members that are next to be told of something, and of what; none when the batch is delivered.
+    pub(super) fn next_found(&mut self) -> Option<(&mut Found, &mut Encoded, &[u32])> {
         while let Some(found) = self.found.last() {
             if found.left > 0 {
                 break;
@@ -305,7 +265,7 @@ impl Pass {
         }
         let found = self.found.last_mut()?;
         let members = &self.cohorts[found.cohort as usize].members;
-        Some((found, members))
+        Some((found, &mut self.batch.as_mut()?.encoded, members))
     }
 
     /// The revision that the header of a reply names.
@@ -333,18 +293,11 @@ impl Pass {
     }
 }
 
-impl Found {
-    /// The next member to tell.
-    pub(super) fn next(&mut self, members: &[u32]) -> Option<u32> {
-        self.left = self.left.checked_sub(1)?;
-        Some(members[self.left])
-    }
-}
-
 /// A change on its way to the cohorts that watch its key.
 struct Matches<'m, 'v> {
     cohorts: &'m mut Slab<Cohort>,
     found: &'m mut Vec<Found>,
+    encoded: &'m mut Encoded,
     change: Change<'v>,
     reader: &'m Reader<'v>,
     work: usize,
@@ -352,22 +305,36 @@ struct Matches<'m, 'v> {
 }
 
 impl Matches<'_, '_> {
+    /// Adds it for those whose range is behind `looked`; the last range if this came to `work_max` before the end.
+    fn add_all(
+        &mut self,
+        ranges: &RangeMap,
+        looked: Option<&WatchRange>,
+        work_max: usize,
+    ) -> Result<Option<Rc<WatchRange>>> {
+        if looked.is_none() {
+            self.encoded.begin_change();
+        }
+        let mut result = Ok(());
+        let last = ranges.each_group(self.change.key, looked, |cohort| {
+            result = self.add(cohort);
+            result.is_ok() && self.work < work_max
+        });
+        result.map(|()| last)
+    }
+
     fn add(&mut self, number: u32) -> Result<()> {
         let cohort = &mut self.cohorts[number as usize];
         if cohort.found == NOTHING {
             cohort.found = self::number(self.found.len());
-            let first = self.change.revision;
-            self.found.push(Found { cohort: number, first, changes: 0, events: SmallVec::new(), left: 0 });
+            self.found.push(Found::new(number, self.change.revision));
         }
-        let found = &mut self.found[cohort.found as usize];
-        found.changes += 1;
+        self.found[cohort.found as usize].push(self.encoded);
         let mut longest = 0;
         for selection in (0..8).filter(|selection| cohort.selections & (1 << selection) != 0) {
-            let events = found.open(selection);
-            let before = events.len();
-            self.change.encode(Selection::of_index(selection), self.reader, events)?;
-            longest = longest.max(events.len() - before);
-            self.work += 1 + (events.len() - before) / 1024;
+            let (len, new) = self.encoded.add(selection, &self.change, self.reader)?;
+            longest = longest.max(len);
+            self.work += 1 + new / 1024;
         }
         self.bytes += longest * cohort.members.len();
         Ok(())

@@ -25,8 +25,8 @@ impl Hub {
         self.seen = self.seen.max(view.revision());
         if self.is_at(view) {
             self.answer_progress(id.0);
-        } else if !std::mem::replace(&mut self.streams[id.0].has_asked, true) {
-            self.asked.push_back(id.0);
+        } else if std::mem::replace(&mut self.streams[id.0].asked, self.seen) == 0 {
+            self.asked.push_back((id.0, self.seen));
         }
     }
 
@@ -38,14 +38,23 @@ impl Hub {
         }
     }
 
-    /// Answers those who asked before live watchers had been told of everything.
-    pub(super) fn answer_asked(&mut self, view: &View, budget: &mut Budget) {
+    /// Answers those who asked before live watchers had been told of everything that was there then. There need not be a
+    /// moment at which they have been told of everything.
+    pub(super) fn answer_asked(&mut self, budget: &mut Budget) {
+        let told = self.told();
         while !budget.is_spent()
-            && self.is_at(view)
-            && let Some(stream) = self.asked.pop_front()
+            && let Some((stream, revision)) = self.asked.front().copied()
+            && revision <= told
+            && !self.is_losing()
         {
-            self.streams[stream].has_asked = false;
+            self.asked.pop_front();
             self.answer_progress(stream);
+            let last = &mut self.streams[stream].asked;
+            if *last > told {
+                self.asked.push_back((stream, *last)); // it has asked again meanwhile
+            } else {
+                *last = 0;
+            }
             budget.spend(1);
         }
     }
@@ -71,13 +80,11 @@ impl Hub {
         self.call_stepper();
     }
 
-    /// Tells watchers of streams that are due, in steps.
+    /// Tells watchers of streams that are due, in steps; while the live pass is idle.
     pub(super) fn tell_progress(&mut self, budget: &mut Budget) {
         let revision = self.told();
         let live = Place::Pass(u8::try_from(self.live).expect("a handful of passes"));
-        let is_between = !self.passes[self.live].is_idle();
-        while !is_between
-            && !budget.is_spent()
+        while !budget.is_spent()
             && let Some((slot, from)) = self.progress_due.pop_front()
         {
             let stream = &mut self.streams[slot];

@@ -84,29 +84,48 @@ impl RangeMap {
         key.or_else(|| (self.root != NONE).then(|| self.node(self.root).group))
     }
 
-    /// Calls `found` with every group that watches `key`.
-    pub(super) fn each_group(&self, key: &[u8], mut found: impl FnMut(u32)) {
-        if let Some(group) = self.keys.get(key) {
-            found(*group);
+    /// Calls `found` with every group that watches `key`, in an order, until it says false. Then that group's range: from
+    /// behind it one can go on, whatever was removed meanwhile.
+    pub(super) fn each_group(
+        &self,
+        key: &[u8],
+        behind: Option<&WatchRange>,
+        mut found: impl FnMut(u32) -> bool,
+    ) -> Option<Rc<WatchRange>> {
+        if behind.is_none()
+            && let Some(group) = self.keys.get(key)
+        {
+            found(*group); // one more may come: it has no place among the ranges
         }
-        self.search(self.root, key, &mut found);
+        let last = self.search(self.root, key, behind, &mut found)?;
+        Some(Rc::clone(&self.node(last).range))
     }
 
-    fn search(&self, mut at: u32, key: &[u8], found: &mut impl FnMut(u32)) {
+    /// The node at which it was to stop.
+    fn search(
+        &self,
+        mut at: u32,
+        key: &[u8],
+        behind: Option<&WatchRange>,
+        found: &mut impl FnMut(u32) -> bool,
+    ) -> Option<u32> {
         while at != NONE {
             let node = self.node(at);
             if !self.node(node.last).range.ends_after(key) {
-                return;
+                return None;
             }
-            self.search(node.before, key, found);
-            if node.range.start() > key {
-                return;
-            }
-            if node.range.ends_after(key) {
-                found(node.group);
+            if behind.is_none_or(|behind| *node.range > *behind) {
+                let last = self.search(node.before, key, behind, found);
+                if last.is_some() || node.range.start() > key {
+                    return last;
+                }
+                if node.range.ends_after(key) && !found(node.group) {
+                    return Some(at);
+                }
             }
             at = node.behind;
         }
+        None
     }
 
     fn node(&self, at: u32) -> &Node {
@@ -266,7 +285,10 @@ mod tests {
         for number in 0..100_000 {
             map.insert(&range(number), number);
             let mut found = Vec::new();
-            map.each_group(&number.to_be_bytes(), |group| found.push(group));
+            map.each_group(&number.to_be_bytes(), None, |group| {
+                found.push(group);
+                true
+            });
             assert_eq!(found, [number]);
         }
         assert!(check(&map, map.root) <= 20, "sorted input does not make it deep");
@@ -300,7 +322,17 @@ mod tests {
             for _ in 0..4 {
                 let key = key(&mut random);
                 let mut found = Vec::new();
-                map.each_group(&key, |group| found.push(group));
+                let mut behind = None;
+                loop {
+                    let pause = random.one_in(2);
+                    behind = map.each_group(&key, behind.as_deref(), |group| {
+                        found.push(group);
+                        !pause
+                    });
+                    if behind.is_none() {
+                        break;
+                    }
+                }
                 found.sort_unstable();
                 let mut expected: Vec<_> =
                     model.iter().filter(|(range, _)| range.contains(&key)).map(|(_, group)| *group).collect();

@@ -49,14 +49,16 @@ pub(super) struct Stream {
     pub(super) admitted: usize,
     /// ... and those that are not, by the revision they go on from.
     pub(super) parked: BTreeSet<(i64, u32)>,
-    /// How often lagging ones were told of something since the last were admitted.
+    /// How often lagging ones were told of something since the last were admitted ...
     pub(super) served: u32,
+    /// ... and how many those were.
+    pub(super) admitted_last: usize,
     /// Watchers that a compaction has ended.
     pub(super) ended: usize,
     /// How many begin at which revision, for those that asked for the future.
     pub(super) begins: BTreeMap<i64, u32>,
-    /// A request for progress waits for live watchers to be told of everything.
-    pub(super) has_asked: bool,
+    /// A request for progress waits for live watchers to be told of everything up to here; 0: none does.
+    pub(super) asked: i64,
     /// Watchers that want to hear of progress.
     pub(super) progress_watchers: usize,
     /// When they are told next, in ticks.
@@ -238,7 +240,8 @@ impl Hub {
         }
         if stream.is_full && stream.held_bytes < limits::WATCH_STREAM_BYTES / 2 {
             stream.is_full = false;
-            self.admit(id.0);
+            let served = std::mem::take(&mut stream.served) as usize;
+            self.admit(id.0, served);
             self.call_stepper();
         }
         Some(reply)

@@ -380,7 +380,7 @@ fn range_seeds() -> Vec<Vec<u8>> {
 /// Requests of one watch call, each with two bytes for its length; in between what there is to send is taken.
 fn watch(bytes: &[u8]) {
     let mut store = sample_store(&SimDisk::new());
-    let mut hub = Hub::new(HubLimits { fragment_bytes: 500 });
+    let mut hub = Hub::new(HubLimits { fragment_bytes: 500, step_work: 7 });
     let stream = hub.open();
     let mut rest = bytes;
     while let [low, high, tail @ ..] = rest {
