@@ -26,6 +26,7 @@ const MAY_USE_GLOMMIO: &[&str] = &[
     "server/src/xcore/mailbox.rs",
     "server/tests/log_failures.rs",
     "server/tests/log_segments.rs",
+    "server/tests/state_core.rs",
     "server/tests/wal_crash.rs",
 ];
 

@@ -118,6 +118,8 @@ pub struct Machine {
     state: State,
     config: MachineConfig,
     lessor: Lessor,
+    /// Clients can come.
+    serves: bool,
     raised: Raised,
     /// The entry that is applied in part.
     current: Option<Applying>,
@@ -152,7 +154,8 @@ impl Machine {
     pub fn new(store: Store, config: MachineConfig) -> revd_engine::Result<Self> {
         let raised = Raised::of(store.tables());
         let leases = Leases::load(&store)?;
-        Ok(Self { state: State { store, leases }, config, lessor: Lessor::default(), raised, current: None })
+        let (state, lessor) = (State { store, leases }, Lessor::default());
+        Ok(Self { state, config, lessor, serves: false, raised, current: None })
     }
 
     /// The state.
@@ -178,13 +181,17 @@ impl Machine {
         self.lessor.counts()
     }
 
-    /// Keepalives come by way of so many edges, which are asked before it is decided that a lease is over.
+    /// Clients can come from now on: keepalives by way of so many edges, which are asked before it is decided that a lease is
+    /// over.
     pub fn serve(&mut self, edges: usize) {
+        self.serves = true;
         self.lessor.serve(edges);
     }
 
-    /// This member leads in this term, or does not lead; true if that is new.
+    /// This member leads in this term, or does not lead; true if that is new. Before [`Machine::serve`] it does not, as far
+    /// as leases go: while a start applies the log, which may take longer than they live, nobody can keep them alive.
     pub fn set_leadership(&mut self, term: Option<u64>, now: u64, effects: &mut Vec<Effect>) -> bool {
+        let term = term.filter(|_| self.serves);
         self.lessor.set_term(term, &self.state, now, self.config.lease_extension, effects)
     }
 
@@ -373,4 +380,44 @@ struct Moment {
 /// Every member decodes the same bytes with the same result, so a malformed request is an answer, not a failure.
 fn decoded<T>(result: Result<T, prost::DecodeError>) -> Result<T, Error> {
     result.map_err(Error::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apply::command::{CommandId, encode};
+    use crate::apply::lease_reports::Due;
+    use revd_engine::db::DbOptions;
+    use revd_engine::disk::SimDisk;
+    use revd_proto::etcdserverpb::LeaseGrantRequest;
+    use std::sync::Arc;
+
+    const OWN: Origin = Origin { member: 1, boot: 1 };
+
+    /// A start may take longer than leases live: their time begins when they can be kept alive.
+    #[test]
+    fn leases_have_their_time_when_clients_can_come() {
+        let store = Store::open(Arc::new(SimDisk::new()), DbOptions { page_bytes_if_new: 512 }).unwrap();
+        let config = MachineConfig { own: OWN, quota_bytes: 0, lease_extension: 1_000 };
+        let (mut machine, mut effects) = (Machine::new(store, config).unwrap(), Vec::new());
+        assert!(!machine.set_leadership(Some(2), 0, &mut effects));
+        let grant = LeaseGrantRequest { id: 7, ttl: 5 }.encode_to_vec().into();
+        let id = CommandId::new(0, 1, 0);
+        let data = encode(OWN, &[Command { id, kind: Kind::LeaseGrant, payload: grant }]).into();
+        machine.apply(&CommittedEntry { index: 1, term: 2, data }, 0, &mut effects).unwrap();
+        machine.serve(1);
+        assert!(machine.set_leadership(Some(2), 60_000, &mut effects));
+        let mut look = |now| {
+            let mut effects = Vec::new();
+            let look = Command { id, kind: Kind::LeaseDue, payload: Bytes::new() };
+            machine.order(&look, now, &mut effects);
+            effects
+        };
+        let [Effect::Reply(_, outcome)] = &look(65_999)[..] else { panic!("it is asked too early") };
+        assert_eq!(
+            Due::decode(outcome.result.clone().unwrap()).unwrap(),
+            Due { term: 2, leases: Vec::new() }
+        );
+        assert_eq!(look(66_000), [Effect::Hear(1)]);
+    }
 }

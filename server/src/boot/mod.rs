@@ -244,6 +244,7 @@ fn wire(
         counters,
         reserve,
         member: identity.member,
+        ready: latches.ready.clone(),
     };
     let place = |role: fn(&Roles) -> bool| roles.iter().position(role).expect("every role is assigned");
     seeds[place(|roles| roles.log)].log = Some(log);

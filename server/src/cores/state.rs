@@ -30,6 +30,7 @@ use crate::raft::status::NodeStatus;
 use crate::read::view_slot::ViewSlot;
 use crate::reserve::Reserve;
 use crate::xcore::inbox::Inbox;
+use crate::xcore::latch::Latch;
 use crate::xcore::mailbox::{ReceiverSeed, Sender, SenderSeed};
 
 /// What the state core starts with.
@@ -52,6 +53,8 @@ pub struct StateSeed {
     pub reserve: Arc<Reserve>,
     /// This member's id.
     pub member: u64,
+    /// Set once clients may come.
+    pub ready: Latch,
 }
 
 /// Why the state core cannot go on; the process must end.
@@ -98,6 +101,7 @@ struct StateCore {
     counters: Arc<Counters>,
     reserve: Arc<Reserve>,
     member: u64,
+    ready: Latch,
     clock: Ticker,
     /// Entries that wait for their turn and, while too much is unsaved, for the checkpoint.
     backlog: VecDeque<CommittedEntry>,
@@ -144,7 +148,7 @@ enum Phase {
 ///
 /// # Errors
 /// [`Fatal`]
-pub async fn run(mut seed: StateSeed) -> Result<(), Fatal> {
+pub async fn run(seed: StateSeed) -> Result<(), Fatal> {
     let inbox = Inbox::new();
     let receiving = glommio::spawn_local(receive_work(seed.from_log, Rc::clone(&inbox)));
     let mut edges = Vec::new();
@@ -154,7 +158,6 @@ pub async fn run(mut seed: StateSeed) -> Result<(), Fatal> {
         edges.push(Rc::clone(&outbox));
         sending.push(glommio::spawn_local(send_news(outbox, to_edge)));
     }
-    seed.machine.serve(edges.len());
     let mut core = StateCore {
         revision: seed.machine.store().revision(),
         machine: Some(Box::new(seed.machine)),
@@ -167,6 +170,7 @@ pub async fn run(mut seed: StateSeed) -> Result<(), Fatal> {
         counters: seed.counters,
         reserve: seed.reserve,
         member: seed.member,
+        ready: seed.ready,
         clock: Ticker::new(),
         backlog: VecDeque::new(),
         orders: VecDeque::new(),
@@ -356,6 +360,9 @@ impl StateCore {
     }
 
     fn lead(&mut self, machine: &mut Machine, now: u64) {
+        if self.ready.is_set() {
+            machine.serve(self.edges.len());
+        }
         let term = self.leads_in();
         let is_new = machine.set_leadership(term, now, &mut self.effects);
         let leases = machine.leases().len();

@@ -246,6 +246,7 @@ fn requests(bytes: &[u8]) {
     let disk = SimDisk::new();
     let config = MachineConfig { own: OWN, quota_bytes: 0, lease_extension: 0 };
     let mut machine = Machine::new(sample_store(&disk), config).unwrap();
+    machine.serve(0);
     machine.set_leadership(Some(1), 0, &mut Vec::new());
     let mut rest = bytes;
     while let [kind, low, high, tail @ ..] = rest {
