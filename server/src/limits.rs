@@ -142,6 +142,8 @@ pub const LEASES_PER_LOOK: usize = 2_000;
 pub const HEARING_INTERVAL: Duration = Duration::from_millis(1);
 /// ... and so often again for streams with more of them than they may have under way; then it waits no more.
 pub const HEARING_WAITS_MAX: usize = 500;
+/// How often all edges are asked at most while long commands keep such streams waiting.
+pub const HEARINGS_MAX: usize = 10;
 /// How often the leader looks for leases that are due.
 pub const LEASE_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// How often it is noted in the log what leases of a longer time have left; etcd's interval.

@@ -20,8 +20,7 @@ use crate::api::header::put_header;
 use crate::api::{Api, decoded};
 use crate::apply::command::Kind;
 use crate::apply::gates;
-use crate::apply::lease_reports::{Due, Left};
-use crate::apply::lessor::{LOOK_AGAIN, NOTE_FIRST};
+use crate::apply::lease_reports::{Due, Heard, LOOK_AGAIN, Left, NOTE_FIRST};
 use crate::error::Error;
 use crate::limits;
 use crate::raft::propose::{KeepaliveStream, Proposal};
@@ -219,10 +218,9 @@ impl Api {
         Ok(More::Perhaps)
     }
 
-    /// Says that this edge has passed on the keepalives that had come when it was asked.
-    pub fn heard(&self, question: u64) {
-        if let Ok(said) = self.begin(Kind::LeaseHeard, Bytes::copy_from_slice(&question.to_le_bytes()), true)
-        {
+    /// Says that this edge has passed on the keepalives that had come when it was asked, or what it could of them.
+    pub fn heard(&self, heard: Heard) {
+        if let Ok(said) = self.begin(Kind::LeaseHeard, heard.encode(), true) {
             said.detach();
         }
     }

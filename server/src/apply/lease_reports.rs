@@ -1,4 +1,4 @@
-//! What the leader's part says of leases, as bytes between cores and in the log.
+//! What is said about leases: as bytes between cores and in the log, and as numbers.
 
 use bytes::{Buf as _, BufMut as _, Bytes};
 use prost::Message as _;
@@ -7,6 +7,12 @@ use revd_proto::etcdserverpb::{LeaseCheckpointRequest, LeaseLeasesResponse, Leas
 use crate::apply::decoded;
 use crate::error::Error;
 use crate::limits;
+
+/// The body of a keepalive's outcome: the seconds the lease has now; nothing if it has to be noted first that a keepalive
+/// came.
+pub const NOTE_FIRST: Bytes = Bytes::new();
+/// The body of the outcome of a look for leases that are due, if there is more to look at.
+pub const LOOK_AGAIN: Bytes = Bytes::new();
 
 /// Leases that are due, and the term they were due in: body of an outcome, and then payload of a command.
 ///
@@ -44,6 +50,38 @@ impl Due {
             leases.push(bytes.get_i64_le());
         }
         Ok(Self { term, leases })
+    }
+}
+
+/// What an edge says that was asked to pass on its keepalives.
+///
+/// ```text
+///  0  u64  number of the question, little-endian
+///  8  u8   1 if it has passed on all
+/// ```
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heard {
+    /// What is answered.
+    pub question: u64,
+    /// No stream held any back.
+    pub is_all: bool,
+}
+
+impl Heard {
+    /// As bytes.
+    #[must_use]
+    pub fn encode(self) -> Bytes {
+        let mut out = Vec::with_capacity(9);
+        out.put_u64_le(self.question);
+        out.put_u8(u8::from(self.is_all));
+        out.into()
+    }
+
+    pub(super) fn decode(mut bytes: Bytes) -> Result<Self, Error> {
+        let (Ok(question), Ok(is_all)) = (bytes.try_get_u64_le(), bytes.try_get_u8()) else {
+            return Err(Error::Malformed("cut short"));
+        };
+        Ok(Self { question, is_all: is_all == 1 })
     }
 }
 
@@ -104,6 +142,19 @@ impl LeaseList {
         let leases = self.0.into_iter().map(|(_, id)| LeaseStatus { id }).collect();
         LeaseLeasesResponse { header: None, leases }.encode_to_vec().into()
     }
+}
+
+/// What has happened to leases since the start of the process.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct LeaseCounts {
+    /// Leases granted.
+    pub granted: u64,
+    /// Keepalives of leases that live.
+    pub renewed: u64,
+    /// Leases revoked, for whatever reason.
+    pub revoked: u64,
+    /// Leases revoked because they were due.
+    pub expired: u64,
 }
 
 #[cfg(test)]

@@ -11,18 +11,12 @@ use revd_proto::etcdserverpb::{
 
 use crate::apply::command::{Command, CommandId, Kind};
 use crate::apply::decoded;
-use crate::apply::lease_reports::{Due, LeaseList, Left};
+use crate::apply::lease_reports::{Due, Heard, LOOK_AGAIN, LeaseCounts, LeaseList, Left, NOTE_FIRST};
 use crate::apply::outcome::{Effect, Outcome, Rest};
 use crate::apply::state::State;
 use crate::error::Error;
 use crate::lease::{Deadlines, Look, Renewal};
 use crate::limits;
-
-/// The body of a keepalive's outcome: the seconds the lease has now; nothing if it has to be noted first that a keepalive
-/// came.
-pub const NOTE_FIRST: Bytes = Bytes::new();
-/// The body of the outcome of a look for leases that are due, if there is more to look at.
-pub const LOOK_AGAIN: Bytes = Bytes::new();
 
 /// Leader's view. Who is asked about keepalives that may be on their way are the edges.
 #[derive(Debug, Default)]
@@ -48,21 +42,12 @@ struct Hearing {
     began: u64,
     /// Edges that have not answered.
     missing: usize,
+    /// How often they were asked.
+    asked: usize,
+    /// Meanwhile the machine was away.
+    was_away: bool,
     /// Who wants to know which leases are over.
     asker: CommandId,
-}
-
-/// What has happened to leases since the start of the process.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct LeaseCounts {
-    /// Leases granted.
-    pub granted: u64,
-    /// Keepalives of leases that live.
-    pub renewed: u64,
-    /// Leases revoked, for whatever reason.
-    pub revoked: u64,
-    /// Leases revoked because they were due.
-    pub expired: u64,
 }
 
 impl Lessor {
@@ -83,11 +68,8 @@ impl Lessor {
         }
         self.counts.revoked += stand_in.counts.revoked;
         self.counts.expired += stand_in.counts.expired;
-        // What edges said meanwhile, when streams may have waited for the machine, does not count.
         if let Some(hearing) = &mut self.hearing {
-            self.questions += 1;
-            (hearing.question, hearing.missing) = (self.questions, self.edges);
-            effects.push(Effect::Hear(self.questions));
+            hearing.was_away = true;
         }
     }
 
@@ -291,17 +273,26 @@ impl Lessor {
             return Some(self.decide(state, now));
         }
         self.questions += 1;
-        self.hearing = Some(Hearing { question: self.questions, began: now, missing: self.edges, asker });
+        let (question, missing) = (self.questions, self.edges);
+        self.hearing = Some(Hearing { question, began: now, missing, asked: 1, was_away: false, asker });
         effects.push(Effect::Hear(self.questions));
         None
     }
 
-    /// An edge has passed on what it had.
-    fn heard(&mut self, state: &State, mut question: Bytes, effects: &mut Vec<Effect>) {
-        let question = question.try_get_u64_le().unwrap_or_default();
+    /// An edge has passed on what it had. If not all of it, because of streams that may have waited for the machine, every edge
+    /// is asked again.
+    fn heard(&mut self, state: &State, payload: Bytes, effects: &mut Vec<Effect>) {
+        let Ok(Heard { question, is_all }) = Heard::decode(payload) else { return };
         let Some(hearing) = self.hearing.as_mut().filter(|hearing| hearing.question == question) else {
             return;
         };
+        if !is_all && hearing.was_away && hearing.asked < limits::HEARINGS_MAX {
+            self.questions += 1;
+            (hearing.question, hearing.missing) = (self.questions, self.edges);
+            (hearing.asked, hearing.was_away) = (hearing.asked + 1, false);
+            effects.push(Effect::Hear(self.questions));
+            return;
+        }
         hearing.missing -= 1;
         if hearing.missing == 0
             && let Some(Hearing { began, asker, .. }) = self.hearing.take()
@@ -487,7 +478,11 @@ mod tests {
     }
 
     fn heard(lessor: &mut Lessor, state: &State, question: u64) -> Vec<Effect> {
-        let payload = Bytes::copy_from_slice(&question.to_le_bytes());
+        say(lessor, state, Heard { question, is_all: true })
+    }
+
+    fn say(lessor: &mut Lessor, state: &State, said: Heard) -> Vec<Effect> {
+        let payload = said.encode();
         let command = Command { id: CommandId::new(0, 9, 0), kind: Kind::LeaseHeard, payload };
         let mut effects = Vec::new();
         lessor.order_with(state, &command, 0, &mut effects);
@@ -526,8 +521,22 @@ mod tests {
         assert_eq!(keep_alive(&mut lessor, &state, 8, 65_000), None);
     }
 
+    /// Long commands without a pause do not keep leases from ending: an edge that has passed on everything was heard, wherever
+    /// the machine was.
     #[test]
-    fn what_was_said_while_the_machine_was_away_is_asked_again() {
+    fn what_was_passed_on_while_the_machine_was_away_counts() {
+        let (mut lessor, mut state, mut effects) = (Lessor::default(), state(), Vec::new());
+        lessor.serve(1);
+        lead(&mut lessor, &state, 2, 0);
+        grant(&mut lessor, &mut state, 7, 5);
+        assert_eq!(look(&mut lessor, &state, 5_000), [Effect::Hear(1)]);
+        lessor.catch_up(&Lessor::stand_in(), 1, &mut effects);
+        assert_eq!(over(&heard(&mut lessor, &state, 1)), [7]);
+    }
+
+    /// Streams may wait for what the log brings, and so for the machine; their edge does not wait for ever.
+    #[test]
+    fn who_could_not_pass_on_all_while_the_machine_was_away_is_asked_again() {
         let (mut lessor, mut state, mut effects) = (Lessor::default(), state(), Vec::new());
         lessor.serve(1);
         lead(&mut lessor, &state, 2, 0);
@@ -537,9 +546,15 @@ mod tests {
         let mut stand_in = Lessor::stand_in();
         stand_in.revoke(&mut state, request(&LeaseRevokeRequest { id: 8 }), &mut effects).unwrap();
         lessor.catch_up(&stand_in, 1, &mut effects);
-        assert_eq!(effects, [Effect::Hear(2)]);
-        assert_eq!(heard(&mut lessor, &state, 1), []);
-        assert_eq!(over(&heard(&mut lessor, &state, 2)), [7], "the other one is gone");
+        assert_eq!(effects, []);
+        let not_all = |question| Heard { question, is_all: false };
+        for question in 1..limits::HEARINGS_MAX as u64 {
+            assert_eq!(say(&mut lessor, &state, not_all(question)), [Effect::Hear(question + 1)]);
+            assert_eq!(heard(&mut lessor, &state, question), []);
+            lessor.catch_up(&Lessor::stand_in(), 1, &mut effects);
+        }
+        let last = not_all(limits::HEARINGS_MAX as u64);
+        assert_eq!(over(&say(&mut lessor, &state, last)), [7], "the other one is gone");
         assert_eq!(lessor.counts().revoked, 1);
     }
 

@@ -25,7 +25,8 @@ use revd_proto::etcdserverpb::{AlarmRequest, CompactionRequest, DeleteRangeReque
 use crate::apply::alarm::Raised;
 use crate::apply::command::{Command, Kind, Origin};
 use crate::apply::gates::Gates;
-use crate::apply::lessor::{LeaseCounts, Lessor};
+use crate::apply::lease_reports::LeaseCounts;
+use crate::apply::lessor::Lessor;
 use crate::apply::outcome::{Effect, Outcome, Rest};
 use crate::apply::reply::Reply;
 use crate::apply::state::State;

@@ -7,6 +7,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use crate::api::{Api, ApiSeed, More};
+use crate::apply::lease_reports::Heard;
 use crate::config::Retention;
 use crate::cores::{Commands, News, NewsItem};
 use crate::duties::auto_compact::AutoCompact;
@@ -133,7 +134,7 @@ async fn pass_keepalives_on(api: Rc<Api>, proposals: Rc<Proposals>, question: u6
         }
         glommio::timer::sleep(limits::HEARING_INTERVAL).await;
     }
-    api.heard(question);
+    api.heard(Heard { question, is_all: !proposals.holds_keepalives_back() });
 }
 
 async fn tell_progress(api: Rc<Api>, interval: Duration) {

@@ -15,8 +15,8 @@ use revd_engine::mvcc::{CheckpointKind, Written};
 use serde_json::json;
 
 use crate::apply::command::{Command, CommandId, Kind};
-use crate::apply::lease_reports::LeaseList;
-use crate::apply::lessor::{LeaseCounts, Lessor};
+use crate::apply::lease_reports::{LeaseCounts, LeaseList};
+use crate::apply::lessor::Lessor;
 use crate::apply::outcome::{Effect, Outcome, Rest};
 use crate::apply::{CommittedEntry, DurableIndex, FatalError, Machine, Next, Work};
 use crate::clock::Ticker;
