@@ -134,16 +134,24 @@ fn put_hard_state(out: &mut Vec<u8>, state: HardState) {
     out.put_u64_le(state.commit);
 }
 
+/// Which frame the bytes begin with if they are one: a look at the front only.
+#[must_use]
+pub fn peek(bytes: &[u8]) -> Option<FrameId> {
+    let mut head = bytes.get(..FRAME_HEADER)?;
+    if head.get_u32_le() != MAGIC {
+        return None;
+    }
+    head.advance(4);
+    Some(FrameId { life: head.get_u64_le(), segment: head.get_u64_le(), frame: head.get_u64_le() })
+}
+
 /// Reads the frame at the start of `bytes`; none if there is none that is whole.
 #[must_use]
 pub fn decode(bytes: &Bytes) -> Option<Frame> {
-    let mut head = bytes.get(..FRAME_HEADER)?;
-    let (magic, crc) = (head.get_u32_le(), head.get_u32_le());
-    let id = FrameId { life: head.get_u64_le(), segment: head.get_u64_le(), frame: head.get_u64_le() };
-    let (payload, records) = (head.get_u32_le() as usize, head.get_u32_le());
-    if magic != MAGIC {
-        return None;
-    }
+    let id = peek(bytes)?;
+    let crc = bytes.slice(4..).get_u32_le();
+    let mut sizes = bytes.slice(32..);
+    let (payload, records) = (sizes.get_u32_le() as usize, sizes.get_u32_le());
     let end = FRAME_HEADER.checked_add(payload)?;
     if crc32fast::hash(bytes.get(8..end)?) != crc {
         return None;
