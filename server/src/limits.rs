@@ -95,8 +95,12 @@ pub const TXN_COMPARED_KEYS_MAX: usize = 200_000;
 pub const COMPARED_BYTES_PER_KEY: usize = STEPS_PER_KEY * BYTES_PER_STEP;
 /// Ranges, and changes that say what was before, of a logged transaction.
 pub const TXN_READS_MAX: usize = 10_000;
-/// With so many of them, those of one key are read where the transaction is applied; the rest is left to the edge.
+/// ... where a range behind a change counts as so many: it shares a state of its own, which keeps what changes next in two forms.
+pub const READS_PER_STATE: usize = 10;
+/// With so many of them, those of one key are read where the transaction is applied; the rest is left to the edge ...
 pub const TXN_READS_AT_ONCE: usize = 16;
+/// ... but for records of so many bytes: to share the state for them costs more than to copy them.
+pub const READ_AT_ONCE_BYTES: usize = 4 * 1024;
 /// Bytes that a write may have to read for its reply; more is refused before it is proposed.
 pub const WRITE_REPLY_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// ... unless it reads no more keys than this.

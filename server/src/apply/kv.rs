@@ -1,12 +1,13 @@
 //! Put, DeleteRange and Compact against the store.
 
 use bytes::Bytes;
-use revd_engine::mvcc::{KeyRange, Store};
+use revd_engine::mvcc::{KeyRange, Reader, Store};
 use revd_proto::etcdserverpb::{CompactionRequest, DeleteRangeRequest, PutRequest};
 
 use crate::apply::reply::Reply;
 use crate::apply::state::{State, Writing};
 use crate::error::Error;
+use crate::limits;
 use crate::read::parts::{Read, What};
 use crate::read::range::stored;
 use crate::wire::{put_field, put_number};
@@ -30,7 +31,7 @@ pub(super) fn put(state: &mut State, request: &PutRequest, mut reply: Reply) -> 
 pub(super) enum Long {
     /// One key at once, more by the edge.
     Later,
-    /// Everything by the edge.
+    /// All but small values by the edge.
     AllLater,
 }
 
@@ -99,15 +100,21 @@ pub fn delete_read(request: &DeleteRangeRequest) -> Option<What> {
 /// whose caller is told.
 fn previous(txn: &mut Writing<'_>, what: Option<What>, long: Long, reply: &mut Reply) {
     let Some(What::Previous { key, range_end, tag }) = what.filter(|_| reply.is_wanted()) else { return };
-    if long == Long::Later && range_end.is_empty() {
-        let reader = txn.reader();
-        let record = reader.get(&key, i64::MAX).map(|meta| reader.record(meta.modified)).transpose();
-        if let (Ok(record), Some(body)) = (record, reply.open()) {
-            record.into_iter().for_each(|record| put_field(body, tag, record));
-            return;
-        }
+    if range_end.is_empty()
+        && let Some(record) = at_once(&txn.reader(), &key, long)
+        && let Some(body) = reply.open()
+    {
+        record.into_iter().for_each(|record| put_field(body, tag, record));
+        return;
     }
     reply.read_later(Read { view: txn.view(), what: What::Previous { key, range_end, tag } });
+}
+
+/// What there is of a key, if it can be read, and should be where a transaction is applied.
+pub(super) fn at_once<'r>(reader: &Reader<'r>, key: &[u8], long: Long) -> Option<Option<&'r [u8]>> {
+    let record = reader.get(key, i64::MAX).map(|meta| reader.record(meta.modified)).transpose().ok()?;
+    let is_small = record.is_none_or(|record| record.len() <= limits::READ_AT_ONCE_BYTES);
+    (is_small || long == Long::Later).then_some(record)
 }
 
 /// A compaction: everything below the revision becomes unreadable now, its space is freed later.

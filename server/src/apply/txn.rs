@@ -214,6 +214,15 @@ struct Found {
     needs_key: bool,
     /// Ranges, and changes that say what was before them.
     reads: usize,
+    /// There was a change since the last range.
+    is_changed: bool,
+}
+
+impl Found {
+    fn read(&mut self, range_end: &Bytes) {
+        let shares = !range_end.is_empty() && std::mem::take(&mut self.is_changed);
+        self.reads += if shares { limits::READS_PER_STATE } else { 1 };
+    }
 }
 
 fn check_ops(
@@ -228,16 +237,20 @@ fn check_ops(
         match &op.request {
             Some(Request::RequestRange(range)) => {
                 check_range(reader, range)?;
-                found.reads += 1;
+                found.read(&range.range_end);
             }
             Some(Request::RequestPut(put)) => {
                 check_put(reader, leases, put)?;
                 found.needs_key |= put.ignore_value || put.ignore_lease;
                 found.reads += usize::from(put.prev_kv);
+                found.is_changed = true;
             }
             Some(Request::RequestDeleteRange(delete)) => {
                 found.deletes = true;
-                found.reads += usize::from(delete.prev_kv);
+                if delete.prev_kv {
+                    found.read(&delete.range_end);
+                }
+                found.is_changed = true;
             }
             Some(Request::RequestTxn(txn)) => check_ops(reader, leases, txn, path, found)?,
             None => {}
@@ -314,7 +327,8 @@ fn read_in(txn: &mut Writing<'_>, request: &RangeRequest, long: Long, reply: &mu
     if !reply.is_wanted() {
         return;
     }
-    if long == Long::Later && request.range_end.is_empty() {
+    let is_small = || request.revision == 0 && kv::at_once(&txn.reader(), &request.key, long).is_some();
+    if request.range_end.is_empty() && (long == Long::Later || is_small()) {
         // One key: no bound that depends on this member's memory.
         let answer = range::answer(request, txn.reader(), &ReplyBudget::new(usize::MAX));
         if let (Ok(answer), Some(body)) = (answer, reply.open()) {
@@ -330,6 +344,7 @@ fn read_in(txn: &mut Writing<'_>, request: &RangeRequest, long: Long, reply: &mu
 mod tests {
     use super::*;
     use crate::apply::command::{Command, CommandId, Kind, Origin, encode};
+    use crate::apply::outcome::{Effect, Outcome};
     use crate::apply::{CommittedEntry, FatalError, Machine, MachineConfig};
     use revd_engine::db::DbOptions;
     use revd_engine::disk::SimDisk;
@@ -358,16 +373,66 @@ mod tests {
     }
 
     fn apply_one(machine: &mut Machine, origin: Origin, txn: &TxnRequest) -> Result<(), FatalError> {
+        apply_all(machine, origin, txn, &mut Vec::new())
+    }
+
+    fn apply_all(
+        machine: &mut Machine,
+        origin: Origin,
+        txn: &TxnRequest,
+        effects: &mut Vec<Effect>,
+    ) -> Result<(), FatalError> {
         let payload = prost::Message::encode_to_vec(txn).into();
         let command = Command { id: CommandId::new(0, 1, 2), kind: Kind::Txn, payload };
         let data = encode(origin, &[command]).into();
         let index = machine.store().applied().index + 1;
-        machine.apply(&CommittedEntry { index, term: 1, data }, 0, &mut Vec::new())
+        machine.apply(&CommittedEntry { index, term: 1, data }, 0, effects)
     }
 
     fn txn_of(requests: impl IntoIterator<Item = Request>) -> TxnRequest {
         let success = requests.into_iter().map(|request| RequestOp { request: Some(request) });
         TxnRequest { success: success.collect(), ..TxnRequest::default() }
+    }
+
+    fn outcome(machine: &mut Machine, txn: &TxnRequest) -> Outcome {
+        let mut effects = Vec::new();
+        apply_all(machine, OWN, txn, &mut effects).unwrap();
+        match effects.pop() {
+            Some(Effect::Reply(_, outcome)) => outcome,
+            other => panic!("{other:?} is no reply"),
+        }
+    }
+
+    /// A state that is shared in the middle of a transaction keeps parts of the index, which no budget counts: there are few
+    /// of them, and none for what is shorter.
+    #[test]
+    fn states_shared_in_the_middle_of_a_transaction_are_few() {
+        let mut machine = machine();
+        let put = |_| Request::RequestPut(PutRequest { prev_kv: true, ..put("small") });
+        let small = outcome(&mut machine, &txn_of((0..5_000).map(put)));
+        assert!(small.result.is_ok() && small.rest.parts().is_empty());
+        let large = PutRequest {
+            key: "small".into(),
+            value: vec![1; 2 * limits::READ_AT_ONCE_BYTES].into(),
+            ..PutRequest::default()
+        };
+        let revision = outcome(&mut machine, &txn_of([Request::RequestPut(large)])).revision;
+        assert!(outcome(&mut machine, &txn_of([put(0)])).result.is_ok());
+        let get = RangeRequest { key: "small".into(), revision, ..RangeRequest::default() };
+        let old = outcome(
+            &mut machine,
+            &txn_of((0..20).map(|_| Request::RequestRange(get.clone())).chain([put(0)])),
+        );
+        assert!(!old.rest.parts().is_empty(), "what was longer at an older revision is left to the edge");
+        let all = RangeRequest { key: "a".into(), range_end: "b".into(), ..RangeRequest::default() };
+        let pairs = |count| (0..count).flat_map(|at| [put(at), Request::RequestRange(all.clone())]);
+        assert!(outcome(&mut machine, &txn_of(pairs(900))).result.is_ok());
+        let ranges = (0..9_000).map(|_| Request::RequestRange(all.clone()));
+        assert!(outcome(&mut machine, &txn_of(ranges)).result.is_ok(), "of one state");
+        let before = machine.store().revision();
+        let refused = outcome(&mut machine, &txn_of(pairs(1_000)));
+        assert_eq!(refused.result, Err(Error::TxnReads { reads_max: limits::TXN_READS_MAX }));
+        assert_eq!(machine.store().revision(), before);
     }
 
     fn put(key: &'static str) -> PutRequest {
