@@ -325,6 +325,9 @@ impl<T: Transport> Http2<T> {
     }
 
     fn begin(&mut self, stream: u32, head: CallHead, end: bool, now: u64) {
+        if head.timeout == Some(0) {
+            return self.refuse(stream, &overdue()); // also calls with many replies, which would begin at once
+        }
         let deadline = head.timeout.map_or(u64::MAX, |timeout| now.saturating_add(timeout));
         self.timer.add(deadline);
         match head.method {

@@ -13,6 +13,8 @@ use crate::harness::{Server, TempDir, peers, run, with_server};
 
 const PUT: &str = "/etcdserverpb.KV/Put";
 const RANGE: &str = "/etcdserverpb.KV/Range";
+const WATCH: &str = "/etcdserverpb.Watch/Watch";
+const KEEPALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
 
 /// A request: fields of its head, and its body.
 struct Case {
@@ -122,6 +124,9 @@ fn heads() -> Vec<Case> {
         of("binary metadata", &[("x-bin", "AAEC"), ("y-bin", "AA=="), ("z-bin", "AA")]),
         of("another compression", &[("grpc-encoding", "snappy")]),
         of("a connection header", &[("connection", "close")]),
+        of("no time", &[("grpc-timeout", "0n")]),
+        case("no time for a watch", WATCH, &[("grpc-timeout", "0n")], &message(0, &[0x0a, 3, 0x0a, 1, b'k'])),
+        case("no time for a keepalive", KEEPALIVE, &[("grpc-timeout", "0m")], &message(0, &[8, 77])),
         case("an unknown service", "/no.Such/Thing", &[], &put),
         case("an unknown method", "/etcdserverpb.KV/Get", &[], &put),
         case("a path without a slash", "nothing", &[], &put),
