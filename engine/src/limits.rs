@@ -31,6 +31,9 @@ pub const DEFRAGMENT_LEAVES_PER_STEP: usize = 1_000;
 /// Commits a defragmentation makes at its end so that freed pages can be cut off; readers may hold some longer.
 pub const DEFRAGMENT_CUTS_MAX: u32 = 8;
 
+/// Steps that a key counts for which has changed since the revision that is read: what it was lies elsewhere in memory.
+pub const LOOK_BACK_STEPS: usize = 4;
+
 /// Records a compaction looks at in one checkpoint: bounds the work and the memory of a step.
 pub const COMPACT_RECORDS_PER_STEP: usize = 10_000;
 /// Bytes of records it hashes in one, where it computes a hash: they are read whole then.

@@ -189,3 +189,22 @@ fn the_index_equals_its_twin() {
         }
     }
 }
+
+/// What a key was before it changed lies elsewhere in memory: a walk that has to look there is given fewer keys.
+#[test]
+fn looking_back_costs_more_than_a_look() {
+    let mut index = KeyIndex::new();
+    for main in 1..=2_000_i64 {
+        index.put(&(main % 1_000).to_be_bytes(), Revision { main, sub: 0 });
+    }
+    let used = |at| {
+        let (mut steps, mut scanned, mut scan) =
+            (usize::MAX, usize::MAX, index.root().scan(KeyRange::ALL, at, Direction::Forward));
+        assert_eq!(index.root().counting(KeyRange::ALL, at).step(&mut steps), Some(1_000));
+        while scan.next_within(&mut scanned) != Sought::End {}
+        (usize::MAX - steps, usize::MAX - scanned)
+    };
+    let ((count, scan), (count_now, scan_now)) = (used(1_000), used(2_000));
+    assert!(count > 4_000 && scan > 4_000, "{count}, {scan}");
+    assert!(count_now == 0 && scan_now < 1_500, "{count_now}, {scan_now}");
+}

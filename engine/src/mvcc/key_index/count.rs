@@ -46,9 +46,10 @@ impl<'i> Counting<'i> {
                     let from =
                         entries.partition_point(|entry| part.begins && &*entry.key < self.range.start());
                     let inside = entries[from..].iter().take_while(|entry| self.range.ends_after(&entry.key));
-                    let live = inside.filter(|entry| entry.history.at(self.at).is_some());
-                    self.count += live.count() as u64;
-                    entries.len()
+                    inside.fold(0, |steps, entry| {
+                        self.count += u64::from(entry.history.at(self.at).is_some());
+                        steps + entry.steps_at(self.at)
+                    })
                 }
                 Node::Branch(_) => self.enter(part),
             };

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::limits::LOOK_BACK_STEPS;
 use crate::mvcc::key_history::History;
 use crate::mvcc::key_index::Key;
 
@@ -74,6 +75,11 @@ impl Child {
 impl Entry {
     fn is_live(&self) -> bool {
         self.history.newest().live().is_some()
+    }
+
+    /// Steps that it costs to say what it was at a revision.
+    pub(super) fn steps_at(&self, at: i64) -> usize {
+        if self.history.newest().revision.main <= at { 1 } else { LOOK_BACK_STEPS }
     }
 }
 

@@ -128,7 +128,6 @@ impl<'i> Scan<'i> {
             if *steps == 0 {
                 return Sought::Later;
             }
-            *steps -= 1;
             let entry = if self.direction == Direction::Forward {
                 self.low += 1;
                 &self.entries[self.low - 1]
@@ -145,6 +144,7 @@ impl<'i> Scan<'i> {
                 self.high = self.low;
                 return Sought::End;
             }
+            *steps = steps.saturating_sub(entry.steps_at(self.at));
             self.passed = Some(&entry.key);
             if let Some(meta) = entry.history.at(self.at) {
                 return Sought::Key(&entry.key, meta);
