@@ -83,10 +83,9 @@ pub enum Error {
     /// A write whose reply could not be made.
     #[error("the write was carried out, but cannot be answered: {0}")]
     Unanswered(Box<Self>),
-    /// Replies take too much memory.
+    /// A reply takes too much memory, whatever others do.
     #[error(
-        "replies of this core may take {bytes_max} bytes in all: ask for less at a time (limit, or RangeStream), or try \
-         again later"
+        "a reply may take {bytes_max} bytes of this member's memory: ask for less at a time (limit, or RangeStream)"
     )]
     ReplyTooLarge {
         /// The bound.
@@ -100,6 +99,15 @@ pub enum Error {
     SortTooLarge {
         /// The bound.
         bytes_max: usize,
+    },
+    /// Replies take too much memory at the moment.
+    #[error(
+        "replies that others make or do not take leave no room for one of {bytes} bytes: try again later, ask for less at a \
+         time (limit, or RangeStream), or take replies faster"
+    )]
+    NoReplyRoom {
+        /// What it had by then.
+        bytes: usize,
     },
     /// The engine found damage; the member is about to stop.
     #[error("etcdserver: corrupt cluster")]
@@ -145,7 +153,8 @@ impl Error {
             | Self::SortTooLarge { .. }
             | Self::TxnCompares { .. }
             | Self::TxnReads { .. }
-            | Self::WriteReplyTooLarge { .. } => Code::ResourceExhausted,
+            | Self::WriteReplyTooLarge { .. }
+            | Self::NoReplyRoom { .. } => Code::ResourceExhausted,
             Self::Unanswered(why) => why.code(),
             Self::Corrupt => Code::DataLoss,
         }

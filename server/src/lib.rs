@@ -34,6 +34,7 @@ pub mod schema;
 pub mod xcore;
 
 // Leaves: anyone may use them.
+pub mod budget;
 pub mod clock;
 pub mod config;
 pub mod error;

@@ -30,6 +30,30 @@ pub const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
 /// ... and after how many looks a call is given up: 7 s, as etcd (5 s and two election timeouts).
 pub const REQUEST_SWEEPS_MAX: u64 = 14;
 
+/// Bytes that the connections of one core may hold; `budget` says how they share them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryLimits {
+    /// Requests, unpacked, from their first byte until they are handled.
+    pub requests: usize,
+    /// Replies that are made or were not taken yet.
+    pub replies: usize,
+    /// What watch streams have yet to take.
+    pub watches: usize,
+}
+
+impl MemoryLimits {
+    /// The parts of one of `edges` cores on a machine with so much memory: half of it is for the store.
+    #[must_use]
+    pub fn new(memory_bytes: u64, edges: usize) -> Self {
+        let eighth = usize::try_from(memory_bytes / 8).unwrap_or(usize::MAX / 8) / edges.max(1);
+        Self {
+            requests: eighth.min(REQUEST_BYTES_PER_CORE_MAX),
+            replies: (2 * eighth).min(REPLY_BYTES_PER_CORE_MAX),
+            watches: eighth.min(WATCH_BYTES_PER_CORE_MAX),
+        }
+    }
+}
+
 /// Messages in a mailbox between two cores.
 pub const MAILBOX_MESSAGES_MAX: usize = 128;
 /// Command bytes in one raft entry; a command that is larger has an entry of its own.
@@ -127,8 +151,10 @@ pub const SORT_HEAP_KEYS_MAX: usize = 10_000;
 pub const SORT_BYTES_MAX: usize = 512 * 1024 * 1024;
 /// Bytes of a reply's chunk.
 pub const REPLY_CHUNK_BYTES: usize = 256 * 1024;
-/// Bytes of replies that one core is making or sending.
-pub const REPLY_BYTES_PER_CORE_MAX: usize = 1024 * 1024 * 1024;
+/// Bytes of replies that one core is making or sending, however much memory there is; see [`MemoryLimits`].
+pub const REPLY_BYTES_PER_CORE_MAX: usize = 2 * 1024 * 1024 * 1024;
+/// How often a range whose reply found no room is begun again, each time when there is room for twice as much.
+pub const REPLY_ATTEMPTS_MAX: u32 = 16;
 /// Records HashKV looks at before it lets others go on.
 pub const HASH_RECORDS_PER_TURN: usize = 2_000;
 /// Keys in the first chunk of a range stream.
@@ -219,8 +245,27 @@ pub const TURN_MICROSECONDS: u64 = 500;
 pub const WAITING_CALL_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// ... and a client that takes none of a large reply for this long is gone.
 pub const STALL_DEADLINE: Duration = Duration::from_secs(30);
-/// Bytes of requests that came in part, on one core.
-pub const REQUEST_BYTES_PER_CORE_MAX: usize = 256 * 1024 * 1024;
+/// Milliseconds after which it is looked at whether those who hold much of a core's memory get on with it ...
+pub const PACE_INTERVAL: u64 = 2_000;
+/// ... who have at least so many bytes of replies to take. While others need that memory, they have to take in that time ...
+pub const PACE_BYTES_MIN: usize = 256 * 1024;
+/// ... this part of it ...
+pub const TAKEN_PART: usize = 16;
+/// ... at least so many bytes (64 KiB a second) ...
+pub const TAKEN_BYTES_MIN: usize = 128 * 1024;
+/// ... but never more than so many (a megabyte a second).
+pub const TAKEN_BYTES_ENOUGH: usize = 2 * 1024 * 1024;
+/// After so many looks at which they did not, their connections are ended.
+pub const SLOW_LOOKS: u32 = 2;
+/// The same for requests that were begun and are not ended: while others need their memory, they are refused.
+pub const UNFINISHED_LOOKS: u32 = 3;
+/// Bytes of messages that are unpacked in one turn, with which one more is.
+pub const UNPACKED_BYTES_PER_TURN: usize = 256 * 1024;
+/// Bytes of requests on one core from their first byte until they are handled, however much memory there is; see
+/// [`MemoryLimits`].
+pub const REQUEST_BYTES_PER_CORE_MAX: usize = 512 * 1024 * 1024;
+/// The same of what watch streams have yet to take.
+pub const WATCH_BYTES_PER_CORE_MAX: usize = 512 * 1024 * 1024;
 /// An HTTP/1 connection without a new request for this long is closed, also in the middle of one.
 pub const HTTP1_DEADLINE: Duration = Duration::from_secs(30);
 /// A silent connection is probed after this time ...

@@ -1,8 +1,75 @@
-//! Memory that is free goes back to the system. The allocator gives free pages back when it is used again; a core that has
+//! How much memory there is, and that memory that is free goes back to the system. The allocator gives free pages back when it is used again; a core that has
 //! become idle would keep what a load has left.
 
 /// Gives back what this thread's heap does not use.
 pub fn give_back() {
     // SAFETY: no arguments, no preconditions; it only looks after the calling thread's heap.
     unsafe { libmimalloc_sys::mi_collect(false) }
+}
+
+/// Bytes that this process may use: what the machine has, or what the cgroup it runs in allows.
+#[must_use]
+pub fn available_bytes() -> u64 {
+    let read = |path: &str| std::fs::read_to_string(path).ok();
+    let machine = read("/proc/meminfo").as_deref().and_then(total_bytes).unwrap_or(ASSUMED_BYTES);
+    let groups = read("/proc/self/cgroup").unwrap_or_default();
+    cgroup_limit_files(&groups)
+        .iter()
+        .filter_map(|path| read(path)?.trim().parse().ok())
+        .fold(machine, u64::min)
+}
+
+/// Where nothing says how much there is.
+const ASSUMED_BYTES: u64 = 1 << 30;
+
+/// `MemTotal` of `/proc/meminfo`.
+fn total_bytes(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kilobytes: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    Some(kilobytes * 1024)
+}
+
+/// Files that may hold a limit, by `/proc/self/cgroup`: of the group and those around it, in both versions; in a container
+/// its own group is the root.
+fn cgroup_limit_files(groups: &str) -> Vec<String> {
+    let mut files = Vec::new();
+    for line in groups.lines() {
+        let (root, name) = match line.splitn(3, ':').collect::<Vec<_>>()[..] {
+            ["0", "", _] => ("/sys/fs/cgroup", "memory.max"),
+            [_, controllers, _] if controllers.split(',').any(|name| name == "memory") => {
+                ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")
+            }
+            _ => continue,
+        };
+        let mut path = line.splitn(3, ':').nth(2).unwrap_or_default();
+        loop {
+            files.push(format!("{root}{}/{name}", path.trim_end_matches('/')));
+            let Some((around, _)) = path.rsplit_once('/').filter(|_| path != "/") else { break };
+            path = around;
+        }
+    }
+    files
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_looked_for_in_both_versions_and_in_the_groups_around() {
+        assert_eq!(total_bytes("MemFree: 1 kB\nMemTotal:       16 kB\n"), Some(16 * 1024));
+        assert_eq!(total_bytes("nothing"), None);
+        assert_eq!(
+            cgroup_limit_files("5:cpu:/x\n4:hugetlb,memory:/a/b\n0::/c\n"),
+            [
+                "/sys/fs/cgroup/memory/a/b/memory.limit_in_bytes",
+                "/sys/fs/cgroup/memory/a/memory.limit_in_bytes",
+                "/sys/fs/cgroup/memory/memory.limit_in_bytes",
+                "/sys/fs/cgroup/c/memory.max",
+                "/sys/fs/cgroup/memory.max",
+            ]
+        );
+        assert_eq!(cgroup_limit_files("0::/\n"), ["/sys/fs/cgroup/memory.max"]);
+        assert!(available_bytes() > 0);
+    }
 }

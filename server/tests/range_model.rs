@@ -6,7 +6,7 @@ use std::cmp::Ordering;
 use std::sync::Arc;
 
 use prost::Message as _;
-use revd::read::budget::ReplyBudget;
+use revd::budget::Share;
 use revd::read::range::RangeRun;
 use revd_engine::db::DbOptions;
 use revd_engine::disk::SimDisk;
@@ -34,7 +34,7 @@ fn key(number: u64) -> Vec<u8> {
 
 /// The answer, the turns it took, and the most bytes one of them made.
 fn answer(request: &RangeRequest, reader: Reader<'_>, keys_max: usize) -> (RangeResponse, usize, usize) {
-    let budget = ReplyBudget::new(usize::MAX);
+    let budget = Share::new(usize::MAX);
     let mut run = RangeRun::new(request, reader, &budget).unwrap();
     let (mut bytes, mut turns, mut most) = (Vec::new(), 0, 0);
     loop {

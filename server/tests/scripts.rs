@@ -20,7 +20,7 @@ use prost::Message as _;
 use revd::apply::command::{self, CommandId, Kind, Origin};
 use revd::apply::outcome::{Effect, Outcome};
 use revd::apply::{CommittedEntry, Machine, MachineConfig};
-use revd::read::budget::ReplyBudget;
+use revd::budget::Share;
 use revd::read::parts::Assembly;
 use revd::read::range::answer;
 use revd_engine::db::DbOptions;
@@ -197,7 +197,7 @@ impl MachineRunner {
         };
         let Outcome { revision, result, rest } = outcome;
         let mut body = vec![result?];
-        let mut assembly = Assembly::new(rest.parts(), &ReplyBudget::new(usize::MAX));
+        let mut assembly = Assembly::new(rest.parts(), &Share::new(usize::MAX));
         body.extend(loop {
             if let Some(read) = assembly.turn()? {
                 break read;
@@ -241,7 +241,7 @@ impl Runner for MachineRunner {
             }
             "get" => {
                 let view = self.machine.store_mut().view();
-                let budget = ReplyBudget::new(usize::MAX);
+                let budget = Share::new(usize::MAX);
                 let body = answer(&range(&args), view.reader(), &budget)?.concat();
                 show_range(&mut out, 0, &RangeResponse::decode(body.as_slice())?);
                 view.revision()

@@ -40,7 +40,7 @@ const SERVER_LAYERS: &[&str] = &[
     "cluster", "schema", "xcore",
 ];
 const SERVER_LEAVES: &[&str] =
-    &["clock", "config", "error", "limits", "memory", "observe", "reserve", "version", "wire"];
+    &["budget", "clock", "config", "error", "limits", "memory", "observe", "reserve", "version", "wire"];
 const ENGINE_LAYERS: &[&str] = &["mvcc", "check", "db", "txn", "btree", "space", "meta", "page", "disk"];
 const ENGINE_LEAVES: &[&str] = &["error", "limits", "Error", "Result", "random", "varint"];
 

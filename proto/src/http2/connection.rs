@@ -85,6 +85,8 @@ pub(crate) struct Peer {
 pub(crate) struct Outgoing {
     pub(crate) chunks: VecDeque<Bytes>,
     pub(crate) bytes: usize,
+    /// Bytes of the first chunk that are sent already: the memory of a chunk is there until all of it is sent.
+    pub(crate) front_sent: usize,
     pub(crate) end: Option<End>,
 }
 
@@ -129,6 +131,11 @@ impl<T> Stream<T> {
     pub(crate) fn send_window(&self, peer: &Peer) -> i64 {
         peer.stream_window + self.send_credit
     }
+
+    /// Bytes of chunks that wait, with those that are sent of chunks that are not sent in full.
+    pub(crate) fn held(&self) -> usize {
+        self.outgoing.as_ref().map_or(0, |outgoing| outgoing.bytes + outgoing.front_sent)
+    }
 }
 
 /// A header block that comes in several frames.
@@ -152,8 +159,8 @@ pub struct Connection<T> {
     pub(crate) last_stream: u32,
     /// The highest stream of the other side that was opened before this side went away.
     pub(crate) last_taken: u32,
-    /// Bytes that streams have yet to send.
-    pub(crate) queued: usize,
+    /// Bytes of chunks that streams have yet to send; of one that is sent in part, all.
+    pub(crate) held: usize,
     /// Streams with something to send that nothing but `out` keeps from being sent.
     pub(crate) sendable: VecDeque<u32>,
     /// Streams that waited for their own window; some may have ended since.
@@ -203,7 +210,7 @@ impl<T> Connection<T> {
             streams: BTreeMap::new(),
             last_stream: 0,
             last_taken: 0,
-            queued: 0,
+            held: 0,
             sendable: VecDeque::new(),
             blocked: Vec::new(),
             has_larger_windows: false,
@@ -265,6 +272,11 @@ impl<T> Connection<T> {
         self.streams.iter().map(|(id, stream)| (*id, &stream.data))
     }
 
+    /// The same, to change it.
+    pub fn streams_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
+        self.streams.iter_mut().map(|(id, stream)| (*id, &mut stream.data))
+    }
+
     /// Streams that are open.
     pub fn open_streams(&self) -> usize {
         self.streams.len()
@@ -283,16 +295,17 @@ impl<T> Connection<T> {
         self.streams.get(&id).map_or(0, Stream::queued)
     }
 
-    /// Bytes that all streams have yet to send, and those that wait for the socket.
+    /// Bytes that all streams have yet to send, and those that wait for the socket, with what is sent of chunks that are not
+    /// sent in full: their memory is still held.
     #[must_use]
     pub fn backlog(&self) -> usize {
-        self.queued + self.out.len()
+        self.held + self.out.len()
     }
 
     /// Lets go of a stream; whether it was there.
     pub(crate) fn forget(&mut self, id: u32) -> bool {
         let stream = self.streams.remove(&id);
-        self.queued -= stream.as_ref().map_or(0, Stream::queued);
+        self.held -= stream.as_ref().map_or(0, Stream::held);
         stream.is_some()
     }
 
@@ -437,7 +450,7 @@ impl<T> Connection<T> {
     pub fn fail(&mut self, fault: Fault) {
         self.is_going_away = true;
         self.streams.clear();
-        self.queued = 0;
+        self.held = 0;
         self.put_go_away(self.last_taken, fault.code, fault.reason);
     }
 

@@ -8,14 +8,19 @@ use bytes::{Buf as _, Bytes};
 /// From this length on bytes are shared instead of copied.
 const SHARED_BYTES_MIN: usize = 2048;
 
+/// With so many bytes of the copies sent, and as many as are not, what is sent is let go of.
+const SENT_BYTES_KEPT: usize = 16 * 1024;
+
 /// A queue of bytes.
 #[derive(Debug, Default)]
 pub struct Out {
     flat: Vec<u8>,
     /// Bytes of `flat` that are sent.
     sent: usize,
-    /// Each goes behind so many bytes of `flat`.
+    /// Each goes behind so many bytes of `flat`, counted with those that `flat` has let go of.
     shared: VecDeque<(usize, Bytes)>,
+    /// How many those are.
+    gone: usize,
     len: usize,
 }
 
@@ -44,13 +49,13 @@ impl Out {
             return self.put(&bytes);
         }
         self.len += bytes.len();
-        self.shared.push_back((self.flat.len(), bytes));
+        self.shared.push_back((self.gone + self.flat.len(), bytes));
     }
 
     /// What is to be sent next, in so many pieces as there is room for; how many are filled.
     pub fn fill<'o>(&'o self, slices: &mut [IoSlice<'o>]) -> usize {
         let (mut filled, mut at) = (0, self.sent);
-        let shared = self.shared.iter().map(|(behind, bytes)| (*behind, &bytes[..]));
+        let shared = self.shared.iter().map(|(behind, bytes)| (*behind - self.gone, &bytes[..]));
         for (behind, bytes) in shared.chain([(self.flat.len(), &[][..])]) {
             for piece in [&self.flat[at..behind], bytes] {
                 if filled == slices.len() {
@@ -74,20 +79,31 @@ impl Out {
         assert!(bytes <= self.len, "{bytes} bytes of {} were sent", self.len);
         self.len -= bytes;
         while let Some((behind, shared)) = self.shared.front_mut() {
-            let flat = bytes.min(*behind - self.sent);
+            let behind = *behind - self.gone;
+            let flat = bytes.min(behind - self.sent);
             self.sent += flat;
             bytes -= flat;
             let part = bytes.min(shared.len());
             shared.advance(part);
             bytes -= part;
-            if self.sent < *behind || !shared.is_empty() {
-                return;
+            if self.sent < behind || !shared.is_empty() {
+                return self.let_go();
             }
             self.shared.pop_front();
         }
         self.sent += bytes;
+        self.let_go();
+    }
+
+    /// Lets go of copies that are sent: all, or once they are many. A client that is always a little too slow never takes
+    /// all, and must not make them grow.
+    fn let_go(&mut self) {
         if self.len == 0 {
             self.flat.clear();
+            (self.sent, self.gone) = (0, 0);
+        } else if self.sent >= SENT_BYTES_KEPT && self.sent >= self.flat.len() - self.sent {
+            self.flat.drain(..self.sent);
+            self.gone += self.sent;
             self.sent = 0;
         }
     }
@@ -133,5 +149,27 @@ mod tests {
             assert!(sent == expected, "{step} bytes at a time");
             assert!(out.take_buffer().is_some());
         }
+    }
+
+    #[test]
+    fn a_reader_that_is_always_a_little_too_slow_makes_nothing_grow() {
+        let mut out = Out::default();
+        let (mut expected, mut sent) = (Vec::new(), Vec::new());
+        for number in 0..=255_u8 {
+            let bytes = vec![number; 5_000];
+            expected.extend_from_slice(&bytes);
+            out.put(&bytes[..2_000]);
+            out.put_shared(Bytes::from(bytes).slice(2_000..));
+            while out.len() > 3_000 {
+                let mut slices = [IoSlice::new(&[]); 2];
+                let filled = out.fill(&mut slices);
+                let all: Vec<u8> = slices[..filled].iter().flat_map(|slice| slice.iter().copied()).collect();
+                let part = all.len().min(700);
+                sent.extend_from_slice(&all[..part]);
+                out.advance(part);
+            }
+            assert!(out.flat.capacity() <= 4 * SENT_BYTES_KEPT, "{} bytes", out.flat.capacity());
+        }
+        assert!(expected.starts_with(&sent) && sent.len() + out.len() == expected.len());
     }
 }

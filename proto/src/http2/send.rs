@@ -1,10 +1,8 @@
 //! Sending: header blocks at once, data as the windows allow.
 
-use std::collections::VecDeque;
-
 use bytes::{Buf as _, Bytes};
 
-use crate::http2::connection::{End, WAITING_SPARE};
+use crate::http2::connection::{End, Outgoing, WAITING_SPARE};
 use crate::http2::frame::{self, flag, kind};
 use crate::http2::{Connection, Out};
 use crate::http2::{ErrorCode, Role, hpack};
@@ -65,7 +63,7 @@ impl<T> Connection<T> {
         let outgoing = stream.outgoing.get_or_insert_default();
         outgoing.bytes += bytes;
         outgoing.chunks.extend(chunks.iter().cloned());
-        self.queued += bytes;
+        self.held += bytes;
         self.make_sendable(id);
         self.pump();
     }
@@ -205,8 +203,9 @@ impl<T> Connection<T> {
             stream.send_credit -= bytes as i64;
             self.send_window -= bytes as i64;
             outgoing.bytes -= bytes;
-            self.queued -= bytes;
-            put_front(&mut outgoing.chunks, bytes, &mut self.out);
+            let before = outgoing.bytes + bytes + outgoing.front_sent;
+            put_front(outgoing, bytes, &mut self.out);
+            self.held -= before - (outgoing.bytes + outgoing.front_sent);
         }
         if !is_last {
             return;
@@ -224,7 +223,8 @@ impl<T> Connection<T> {
 }
 
 /// Moves so many bytes from the front of a queue.
-fn put_front(chunks: &mut VecDeque<Bytes>, bytes: usize, out: &mut Out) {
+fn put_front(outgoing: &mut Outgoing, bytes: usize, out: &mut Out) {
+    let Outgoing { chunks, front_sent, .. } = outgoing;
     let mut left = bytes;
     while left > 0 {
         let chunk = chunks.front_mut().expect("the chunks hold so many bytes");
@@ -235,8 +235,10 @@ fn put_front(chunks: &mut VecDeque<Bytes>, bytes: usize, out: &mut Out) {
             out.put(&chunk[..part]);
             chunk.advance(part);
         }
+        *front_sent += part;
         if chunk.is_empty() {
             chunks.pop_front();
+            *front_sent = 0;
         }
         left -= part;
     }
@@ -260,5 +262,31 @@ mod tests {
         }
         assert_eq!((connection.open_streams(), connection.send_window), (2, 0));
         assert!(connection.sendable.len() <= 100, "{} wait", connection.sendable.len());
+    }
+
+    /// A chunk is in memory until all of it is sent: a thousand streams whose last byte nobody takes hold a thousand chunks.
+    #[test]
+    fn a_chunk_counts_until_all_of_it_is_sent() {
+        let mut connection: Connection<()> = Connection::new(Role::Server, Config::default());
+        connection.insert(1, (), true);
+        let sent = connection.out.len();
+        connection.out.advance(sent);
+        let window = usize::try_from(connection.send_window).unwrap();
+        let chunk = Bytes::from(vec![7; window]);
+        connection.send_data(1, &[chunk.clone(), chunk.slice(..1)]);
+        while !connection.out.is_empty() {
+            let waiting = connection.out.len();
+            connection.out.advance(waiting);
+            connection.pump();
+        }
+        assert_eq!((connection.queued(1), connection.backlog()), (1, 1));
+        let mut connection: Connection<()> = Connection::new(Role::Server, Config::default());
+        connection.insert(1, (), true);
+        connection.send_data(1, &[Bytes::from(vec![7; window + 1])]);
+        let waiting = connection.out.len();
+        connection.out.advance(waiting);
+        assert_eq!((connection.queued(1), connection.backlog()), (1, window + 1));
+        connection.reset(1, ErrorCode::Cancel);
+        assert_eq!(connection.backlog(), connection.out.len());
     }
 }

@@ -10,6 +10,7 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 use tonic::Status;
 
+use crate::budget::{Hold, Share};
 use crate::limits;
 
 /// One encoded message, in as many pieces as it was made of.
@@ -49,7 +50,10 @@ pub async fn only(requests: &mut dyn Requests) -> Result<Bytes, Status> {
 
 /// Where a call with a stream of replies puts them. Bounded: a slow client makes the call wait.
 #[derive(Debug, Clone)]
-pub struct Replies(Rc<RefCell<Queue>>);
+pub struct Replies {
+    queue: Rc<RefCell<Queue>>,
+    share: Share,
+}
 
 /// The transport's end of [`Replies`].
 #[derive(Debug)]
@@ -58,10 +62,10 @@ pub struct ReplyQueue(Rc<RefCell<Queue>>);
 /// Places for messages that an idle call keeps.
 const MESSAGES_KEPT: usize = 8;
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Queue {
     messages: VecDeque<Message>,
-    bytes: usize,
+    hold: Hold,
     /// The client is gone, or the call is over.
     closed: bool,
     call: Option<Waker>,
@@ -75,11 +79,19 @@ pub fn length(message: &Message) -> usize {
 }
 
 impl Replies {
-    /// Both ends.
+    /// Both ends; what waits between them is counted in `share`.
     #[must_use]
-    pub fn new() -> (Self, ReplyQueue) {
-        let queue = Rc::default();
-        (Self(Rc::clone(&queue)), ReplyQueue(queue))
+    pub fn new(share: &Share) -> (Self, ReplyQueue) {
+        let (hold, messages) = (share.hold(), VecDeque::new());
+        let queue =
+            Rc::new(RefCell::new(Queue { messages, hold, closed: false, call: None, transport: None }));
+        (Self { queue: Rc::clone(&queue), share: share.clone() }, ReplyQueue(queue))
+    }
+
+    /// Where its bytes are counted.
+    #[must_use]
+    pub fn share(&self) -> &Share {
+        &self.share
     }
 
     /// Sends a message, waiting while too many wait already; false when the client is gone.
@@ -99,11 +111,13 @@ impl Replies {
 
     /// See [`Replies::ready`].
     pub fn poll_ready(&self, context: &Context<'_>) -> Poll<bool> {
-        let mut queue = self.0.borrow_mut();
+        let mut queue = self.queue.borrow_mut();
         if queue.closed {
             return Poll::Ready(false);
         }
-        if queue.messages.len() >= limits::STREAM_MESSAGES_MAX || queue.bytes >= limits::STREAM_BYTES_MAX {
+        if queue.messages.len() >= limits::STREAM_MESSAGES_MAX
+            || queue.hold.bytes() >= limits::STREAM_BYTES_MAX
+        {
             queue.call = Some(context.waker().clone());
             return Poll::Pending;
         }
@@ -112,8 +126,8 @@ impl Replies {
 
     /// Sends a message for which there is room.
     pub fn put(&self, message: Message) {
-        let mut queue = self.0.borrow_mut();
-        queue.bytes += length(&message);
+        let mut queue = self.queue.borrow_mut();
+        queue.hold.add(length(&message));
         if queue.messages.capacity() == 0 {
             queue.messages.reserve_exact(1); // most streams never have more
         }
@@ -141,7 +155,7 @@ impl ReplyQueue {
         if bytes > bytes_max {
             return None;
         }
-        queue.bytes -= bytes;
+        queue.hold.release(bytes);
         if let Some(call) = queue.call.take() {
             call.wake();
         }
@@ -170,7 +184,7 @@ mod tests {
 
     #[test]
     fn a_slow_client_makes_the_call_wait_and_a_gone_one_ends_it() {
-        let (replies, queue) = Replies::new();
+        let (replies, queue) = Replies::new(&Share::new(usize::MAX));
         for _ in 0..limits::STREAM_MESSAGES_MAX {
             assert!(block_on(replies.send(Message::new())));
         }

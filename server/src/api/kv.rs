@@ -12,26 +12,28 @@ use crate::api::call::{Message, Replies};
 use crate::api::{Api, decoded, validate};
 use crate::apply::command::Kind;
 use crate::apply::gates;
+use crate::budget::Share;
 use crate::error::Error;
 use crate::limits;
 use crate::observe::bounds::Bound;
-use crate::read::range::RangeRun;
+use crate::read::range::{Place, RangeRun};
 use crate::wire::put_varint;
 
 impl Api {
-    pub(super) async fn range(&self, message: Bytes) -> Result<Message, Error> {
+    pub(super) async fn range(&self, message: Bytes, replies: &Share) -> Result<Message, Error> {
         let request = decoded(RangeRequest::decode(message))?;
         validate::range(&request)?;
         let view = self.view_for_reading(request.serializable)?;
-        let body = self.answer_range(&request, &view).await?;
+        let answer = async || answer_in_turns(&request, &view, replies).await;
+        let body = self.with_room(replies, answer).await?;
         Ok(self.reply(view.revision(), body))
     }
 
-    pub(super) async fn put(&self, message: Bytes) -> Result<Message, Error> {
+    pub(super) async fn put(&self, message: Bytes, replies: &Share) -> Result<Message, Error> {
         let request = decoded(PutRequest::decode(message.clone()))?;
         self.check_quota(gates::put_cost(&request)).await?;
         validate::put(&request)?;
-        self.propose_growth(Kind::Put, message).await
+        self.propose_growth(Kind::Put, message, replies).await
     }
 
     pub(super) async fn compact(&self, message: Bytes) -> Result<Message, Error> {
@@ -50,76 +52,62 @@ impl Api {
     }
 
     /// Proposes what may make the store larger. If it went beyond the quota, the cluster has to know.
-    pub(super) async fn propose_growth(&self, kind: Kind, message: Bytes) -> Result<Message, Error> {
-        let result = self.propose(kind, message).await;
+    pub(super) async fn propose_growth(
+        &self,
+        kind: Kind,
+        message: Bytes,
+        replies: &Share,
+    ) -> Result<Message, Error> {
+        let result = self.propose_and_read(kind, message, replies).await;
         if result == Err(Error::NoSpace) {
             self.raise_no_space().await;
         }
         result
     }
 
-    /// Answers a range in turns, letting others of this core go on in between.
-    async fn answer_range(&self, request: &RangeRequest, view: &View) -> Result<Vec<Bytes>, Error> {
-        let mut run = RangeRun::new(request, view.reader(), &self.reply_budget)?;
-        loop {
-            match run.turn(limits::RANGE_KEYS_PER_TURN) {
-                Ok(true) => return Ok(run.take_body().finish()),
-                Ok(false) => futures_lite::future::yield_now().await,
-                Err(error) => return Err(self.refused(error)),
-            }
-        }
-    }
-
-    /// Counts an error that is a bound.
-    fn refused(&self, error: Error) -> Error {
-        if matches!(error, Error::SortTooLarge { .. }) {
-            self.counters.bounds.reached(Bound::SortBytes);
-        }
-        error
-    }
-
     /// Streams a range in chunks, all of them at one revision. No state is held while a chunk waits for the client: a slow
     /// one keeps nothing alive, and is told when a compaction has taken the rest.
     pub(super) async fn range_stream(self: Rc<Self>, message: Bytes, replies: &Replies) -> Result<(), Error> {
-        let request = decoded(RangeRequest::decode(message))?;
+        let mut request = decoded(RangeRequest::decode(message))?;
         validate::range(&request)?;
         check_streamable(&request)?;
-        let mut view = self.view_for_reading(request.serializable)?;
+        let view = self.view_for_reading(request.serializable)?;
         if request.sort_target != SortTarget::Key as i32 {
             return self.sorted_stream(&request, &view, replies).await;
         }
         let revision = view.revision();
+        let mut view = Some(view);
         let mut place = None;
-        let mut keys_max = limits::STREAM_KEYS_FIRST;
-        loop {
-            let (finished, body) = {
-                let mut run = match &place {
-                    None => RangeRun::new(&request, view.reader(), &self.reply_budget)?,
-                    Some(place) => RangeRun::resume(&request, view.reader(), &self.reply_budget, place)?,
-                };
-                let mut finished = run.turn(keys_max)?;
-                while !finished && run.is_counting() {
-                    futures_lite::future::yield_now().await;
-                    finished = run.turn(keys_max)?;
+        let (mut keys_max, mut wanted) = (limits::STREAM_KEYS_FIRST, 0);
+        let share = replies.share();
+        while self.room_for_chunk(wanted, replies, &mut view).await {
+            let now = view.take().unwrap_or_else(|| self.views.load());
+            let (is_finished, next, body) = match chunk(&request, &now, share, place.as_ref(), keys_max).await
+            {
+                Err(Error::NoReplyRoom { bytes }) => {
+                    // Later, at the same revision.
+                    request.revision = revision;
+                    (keys_max, wanted) = ((keys_max / 2).max(1), 2 * bytes);
+                    continue;
                 }
-                let next = run.place();
-                let body = run.take_body().finish();
-                drop(run);
-                place = next.or(place);
-                (finished, body)
+                result => result.map_err(|error| self.counted(error))?,
             };
-            drop(view);
+            drop(now);
+            place = next.or(place);
             let chunk_bytes: usize = body.iter().map(Bytes::len).sum();
-            let chunk = if finished { self.reply(revision, body) } else { body.into() };
+            let body = if is_finished { self.reply(revision, body) } else { body.into() };
             // Where there are only dead keys, there may be nothing to send yet.
-            let has_some = finished || chunk_bytes > 0;
-            if (has_some && !replies.send(stream_response(chunk)).await) || finished {
+            if is_finished || chunk_bytes > 0 {
+                replies.put(stream_response(body));
+            }
+            if is_finished {
                 return Ok(());
             }
+            wanted = chunk_bytes;
             keys_max = next_chunk_keys(keys_max, chunk_bytes, self.limits.request_bytes_max);
             futures_lite::future::yield_now().await;
-            view = self.views.load();
         }
+        Ok(())
     }
 
     /// Streams a range whose order is known only when all its keys have been seen.
@@ -129,20 +117,78 @@ impl Api {
         view: &View,
         replies: &Replies,
     ) -> Result<(), Error> {
-        let mut run = RangeRun::new(request, view.reader(), &self.reply_budget)?;
+        let share = replies.share();
+        let mut run = RangeRun::new(request, view.reader(), share)?;
+        let (mut keys_max, mut wanted) = (limits::STREAM_KEYS_FIRST, 0);
         loop {
-            let finished = run.turn(limits::RANGE_KEYS_PER_TURN).map_err(|error| self.refused(error))?;
+            if run.is_gathering() {
+                run.turn(limits::RANGE_KEYS_PER_TURN).map_err(|error| self.counted(error))?;
+                futures_lite::future::yield_now().await;
+                continue;
+            }
+            // It holds the keys meanwhile: two that never gave up could wait for each other.
+            let room = share.room(wanted, false).await;
+            room.map_err(|_| self.counted(Error::NoReplyRoom { bytes: wanted }))?;
+            if !replies.ready().await {
+                return Ok(());
+            }
+            let is_finished = run.turn(keys_max).map_err(|error| self.counted(error))?;
             let body = run.take_body().finish();
-            if finished {
-                replies.send(stream_response(self.reply(view.revision(), body))).await;
+            wanted = body.iter().map(Bytes::len).sum();
+            let body = if is_finished { self.reply(view.revision(), body) } else { body.into() };
+            if is_finished || wanted > 0 {
+                replies.put(stream_response(body));
+            }
+            if is_finished {
                 return Ok(());
             }
-            if !body.is_empty() && !replies.send(stream_response(body.into())).await {
-                return Ok(());
-            }
+            keys_max = next_chunk_keys(keys_max, wanted, self.limits.request_bytes_max);
             futures_lite::future::yield_now().await;
         }
     }
+
+    /// Waits until the client has taken others and there is room for such a chunk: one that is not made yet takes no memory, and
+    /// keeps no View. False when the client is gone.
+    async fn room_for_chunk(&self, bytes: usize, replies: &Replies, view: &mut Option<View>) -> bool {
+        let share = replies.share();
+        if !share.fits(bytes) {
+            *view = None;
+            self.reached(Bound::ReplyBytes);
+            // It never gives up: the client decides how long.
+            let _ = share.room(bytes.min(share.bytes_max()), true).await;
+        }
+        replies.ready().await
+    }
+}
+
+/// A part of a streamed range: whether it is the last, where the next begins, and the part.
+async fn chunk(
+    request: &RangeRequest,
+    view: &View,
+    share: &Share,
+    place: Option<&Place>,
+    keys_max: usize,
+) -> Result<(bool, Option<Place>, Vec<Bytes>), Error> {
+    let mut run = match place {
+        None => RangeRun::new(request, view.reader(), share)?,
+        Some(place) => RangeRun::resume(request, view.reader(), share, place)?,
+    };
+    let mut is_finished = run.turn(keys_max)?;
+    while !is_finished && run.is_counting() {
+        // Begun again, counting would start over.
+        futures_lite::future::yield_now().await;
+        is_finished = run.turn(keys_max)?;
+    }
+    Ok((is_finished, run.place(), run.take_body().finish()))
+}
+
+/// Answers a range in turns, letting others of this core go on in between.
+async fn answer_in_turns(request: &RangeRequest, view: &View, replies: &Share) -> Result<Vec<Bytes>, Error> {
+    let mut run = RangeRun::new(request, view.reader(), replies)?;
+    while !run.turn(limits::RANGE_KEYS_PER_TURN)? {
+        futures_lite::future::yield_now().await;
+    }
+    Ok(run.take_body().finish())
 }
 
 /// A stream's chunks are cut while keys are walked, so nothing can be sorted or filtered.

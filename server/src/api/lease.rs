@@ -88,7 +88,7 @@ impl Api {
         loop {
             let id = if request.id == 0 { self.lease_ids.next() } else { request.id };
             let granted = LeaseGrantRequest { ttl, id }.encode_to_vec().into();
-            match self.propose_growth(Kind::LeaseGrant, granted).await {
+            match self.propose_growth(Kind::LeaseGrant, granted, &self.budgets.replies.share()).await {
                 Err(Error::LeaseExists) if request.id == 0 => {}
                 result => return result,
             }

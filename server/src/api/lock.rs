@@ -43,7 +43,10 @@ impl Api {
         let request = decoded(UnlockRequest::decode(message))?;
         let delete = DeleteRangeRequest { key: request.key, ..DeleteRangeRequest::default() };
         let header = async {
-            let reply = self.delete_range(delete.encode_to_vec().into()).await?.concat();
+            let reply = self
+                .delete_range(delete.encode_to_vec().into(), &self.budgets.replies.share())
+                .await?
+                .concat();
             Ok::<_, Error>(decoded(DeleteRangeResponse::decode(&reply[..]))?.header)
         };
         let header = header.await.map_err(|error| unknown(&error))?;

@@ -40,14 +40,14 @@ use crate::api::validate::RequestLimits;
 pub use crate::api::watch::Watches;
 use crate::apply::alarm::Raised;
 use crate::apply::command::Kind;
+use crate::budget::{Budget, Share};
 use crate::error::Error;
-use crate::limits as bounds;
+use crate::limits::{self as bounds, MemoryLimits};
 use crate::observe::bounds::Bound;
 use crate::observe::counters::Counters;
 use crate::observe::turns::Turns;
 use crate::raft::propose::{Proposal, Proposals};
 use crate::raft::status::NodeStatus;
-use crate::read::budget::ReplyBudget;
 use crate::read::view_slot::ViewSlot;
 use crate::reserve::Reserve;
 use crate::schema;
@@ -75,6 +75,8 @@ pub struct ApiSeed {
     pub counters: Arc<Counters>,
     /// Whether the disk is full.
     pub reserve: Arc<Reserve>,
+    /// What connections may hold.
+    pub memory: MemoryLimits,
 }
 
 /// Edge view: the services of one edge core.
@@ -90,10 +92,31 @@ pub struct Api {
     reserve: Arc<Reserve>,
     counters: Arc<Counters>,
     proposals: Rc<Proposals>,
-    reply_budget: ReplyBudget,
+    budgets: Budgets,
     watches: Rc<Watches>,
     /// Calls that only end when the client or the member does.
     endless: Gate,
+}
+
+/// Edge view: the memory of its connections.
+#[derive(Debug)]
+pub struct Budgets {
+    /// Requests, from their first byte until they are handled.
+    pub requests: Budget,
+    /// Replies that are made or were not taken yet.
+    pub replies: Budget,
+    /// What watch streams have yet to take.
+    pub watches: Budget,
+}
+
+impl Budgets {
+    fn new(limits: MemoryLimits) -> Self {
+        Self {
+            requests: Budget::new(limits.requests),
+            replies: Budget::new(limits.replies),
+            watches: Budget::new(limits.watches),
+        }
+    }
 }
 
 /// Versions and health, for the plain HTTP end points.
@@ -121,9 +144,10 @@ impl Api {
             status,
             counters,
             reserve,
+            memory,
         } = seed;
         let lease_ids = LeaseIds::new(lease_seed.wrapping_add(u64::from(proposals.edge()) << 48));
-        let reply_budget = ReplyBudget::new(bounds::REPLY_BYTES_PER_CORE_MAX);
+        let budgets = Budgets::new(memory);
         let fragment_bytes = limits.request_bytes_max.saturating_add(bounds::GRPC_OVERHEAD_BYTES);
         let hub_limits = HubLimits { fragment_bytes, step_work: crate::limits::WATCH_STEP_WORK };
         let watches = Watches::new(proposals.edge(), Arc::clone(&views), Arc::clone(&counters), hub_limits);
@@ -139,7 +163,7 @@ impl Api {
             reserve,
             counters,
             proposals,
-            reply_budget,
+            budgets,
             watches,
             endless,
         })
@@ -154,13 +178,14 @@ impl Api {
         method: Unary,
         metadata: Metadata,
         message: Bytes,
+        replies: Share,
     ) -> Result<Message, Status> {
         self.check_leader(metadata)?;
         Ok(match method {
-            Unary::Range => self.range(message).await?,
-            Unary::Put => self.put(message).await?,
-            Unary::DeleteRange => self.delete_range(message).await?,
-            Unary::Txn => self.txn(message).await?,
+            Unary::Range => self.range(message, &replies).await?,
+            Unary::Put => self.put(message, &replies).await?,
+            Unary::DeleteRange => self.delete_range(message, &replies).await?,
+            Unary::Txn => self.txn(message, &replies).await?,
             Unary::Compact => self.compact(message).await?,
             Unary::LeaseGrant => self.lease_grant(message).await?,
             Unary::LeaseRevoke => self.lease_revoke(message).await?,
@@ -240,6 +265,26 @@ impl Api {
         self.endless.close();
     }
 
+    /// The memory of this core's connections.
+    #[must_use]
+    pub fn budgets(&self) -> &Budgets {
+        &self.budgets
+    }
+
+    /// Called at a steady pace: nobody waits for room for ever, and who was refused is counted.
+    pub fn look_at_budgets(&self) {
+        self.budgets.replies.tick();
+        self.budgets.watches.tick();
+        for _ in 0..self.budgets.requests.take_refused() {
+            self.reached(Bound::RequestBytes);
+        }
+    }
+
+    /// A bound was reached.
+    pub fn reached(&self, bound: Bound) {
+        self.counters.bounds.reached(bound);
+    }
+
     /// Who watches here.
     #[must_use]
     pub fn watches(&self) -> &Watches {
@@ -293,12 +338,40 @@ impl Api {
     async fn submit(&self, kind: Kind, message: Bytes, patient: bool) -> Result<Message, Error> {
         validate::proposal_size(message.len(), self.limits)?;
         let outcome = self.begin(kind, message, patient)?.await?;
+        let result = outcome.result.map_err(|error| self.counted(error))?;
+        Ok(self.reply(outcome.revision, vec![result]))
+    }
+
+    /// Proposes a command, and reads what is to be answered beside its result.
+    async fn propose_and_read(&self, kind: Kind, message: Bytes, replies: &Share) -> Result<Message, Error> {
+        validate::proposal_size(message.len(), self.limits)?;
+        let outcome = self.begin(kind, message, false)?.await?;
         let mut body = vec![outcome.result.map_err(|error| self.counted(error))?];
-        if !outcome.rest.parts().is_empty() {
-            let rest = Box::pin(self.assemble(outcome.rest.parts())).await;
+        let parts = outcome.rest.parts();
+        if !parts.is_empty() {
+            let rest = Box::pin(self.with_room(replies, async || txn::assemble(parts, replies).await)).await;
             body.extend(rest.map_err(|error| Error::Unanswered(Box::new(error)))?);
         }
         Ok(self.reply(outcome.revision, body))
+    }
+
+    /// Makes a reply. If it finds no room, it lets go of what is made, waits for twice as much, and begins again: nobody
+    /// waits while holding what others wait for.
+    async fn with_room<T>(
+        &self,
+        replies: &Share,
+        make: impl AsyncFn() -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        for _ in 0..bounds::REPLY_ATTEMPTS_MAX {
+            let result = make().await;
+            let Err(Error::NoReplyRoom { bytes }) = result else {
+                return result.map_err(|error| self.counted(error));
+            };
+            self.reached(Bound::ReplyBytes);
+            let wanted = (2 * bytes).min(replies.bytes_max());
+            replies.room(wanted, false).await.map_err(|_| Error::NoReplyRoom { bytes })?;
+        }
+        Err(Error::NoReplyRoom { bytes: replies.bytes_max() })
     }
 
     /// Counts an error that says that a bound was reached.
@@ -307,6 +380,8 @@ impl Api {
             Error::TxnCompares { .. } => Bound::TxnCompares,
             Error::TxnReads { .. } => Bound::TxnReads,
             Error::WriteReplyTooLarge { .. } => Bound::WriteReply,
+            Error::SortTooLarge { .. } => Bound::SortBytes,
+            Error::ReplyTooLarge { .. } | Error::NoReplyRoom { .. } => Bound::ReplyBytes,
             _ => return error,
         };
         self.counters.bounds.reached(bound);

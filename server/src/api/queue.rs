@@ -197,7 +197,7 @@ impl Api {
 
     /// Carries out a transaction of our own.
     pub(super) async fn run_txn(&self, txn: &TxnRequest) -> Result<TxnResponse, Error> {
-        let reply = self.txn(txn.encode_to_vec().into()).await?.concat();
+        let reply = self.txn(txn.encode_to_vec().into(), &self.budgets.replies.share()).await?.concat();
         decoded(TxnResponse::decode(&reply[..]))
     }
 

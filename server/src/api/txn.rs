@@ -15,60 +15,50 @@ use crate::api::{Api, decoded, validate};
 use crate::apply::command::Kind;
 use crate::apply::compare::{Comparing, Path};
 use crate::apply::{gates, kv, txn};
+use crate::budget::Share;
 use crate::error::Error;
 use crate::limits;
 use crate::read::parts::{Assembly, Part, Reading, What};
 
 impl Api {
-    pub(super) async fn delete_range(&self, message: Bytes) -> Result<Message, Error> {
+    pub(super) async fn delete_range(&self, message: Bytes, replies: &Share) -> Result<Message, Error> {
         let request = decoded(DeleteRangeRequest::decode(message.clone()))?;
         validate::delete_range(&request)?;
         if let Some(what) = kv::delete_read(&request).filter(|_| !request.range_end.is_empty()) {
-            self.check_reads(&self.views.load(), &[what]).await?;
+            self.check_reads(&self.views.load(), &[what], replies).await?;
         }
-        self.propose(Kind::DeleteRange, message).await
+        self.propose_and_read(Kind::DeleteRange, message, replies).await
     }
 
-    pub(super) async fn txn(&self, message: Bytes) -> Result<Message, Error> {
+    pub(super) async fn txn(&self, message: Bytes, replies: &Share) -> Result<Message, Error> {
         let request = txn::decode(&message)?;
         self.check_quota(gates::txn_cost(&request)).await?;
         validate::txn(&request, self.limits)?;
         if txn::is_read_only(&request) {
-            return Box::pin(self.read_only_txn(&request)).await;
+            return Box::pin(self.read_only_txn(&request, replies)).await;
         }
         if txn::may_read_much(&request) {
-            Box::pin(self.check_txn_reads(&request)).await?;
+            Box::pin(self.check_txn_reads(&request, replies)).await?;
         }
-        self.propose_growth(Kind::Txn, message).await
+        self.propose_growth(Kind::Txn, message, replies).await
     }
 
-    async fn read_only_txn(&self, request: &TxnRequest) -> Result<Message, Error> {
+    async fn read_only_txn(&self, request: &TxnRequest, replies: &Share) -> Result<Message, Error> {
         let view = self.view_for_reading(txn::is_serializable(request))?;
         let path = compared(&view, request).await?;
         let parts = txn::read_only_parts(&view, request, &path)?;
-        let body = self.assemble(&parts).await?;
+        let body = self.with_room(replies, async || assemble(&parts, replies).await).await?;
         Ok(self.reply(view.revision(), body))
     }
 
-    /// Puts a reply together.
-    pub(super) async fn assemble(&self, parts: &[Part]) -> Result<Vec<Bytes>, Error> {
-        let mut assembly = Assembly::new(parts, &self.reply_budget);
-        loop {
-            if let Some(body) = assembly.turn()? {
-                return Ok(body);
-            }
-            futures_lite::future::yield_now().await;
-        }
-    }
-
-    async fn check_txn_reads(&self, request: &TxnRequest) -> Result<(), Error> {
+    async fn check_txn_reads(&self, request: &TxnRequest, replies: &Share) -> Result<(), Error> {
         let view = self.views.load();
         let path = compared(&view, request).await?;
-        self.check_reads(&view, &txn::reads(request, &path)).await
+        self.check_reads(&view, &txn::reads(request, &path), replies).await
     }
 
     /// Refuses a write that would have to read too much.
-    async fn check_reads(&self, view: &View, reads: &[What]) -> Result<(), Error> {
+    async fn check_reads(&self, view: &View, reads: &[What], replies: &Share) -> Result<(), Error> {
         if reads.len() > limits::TXN_READS_MAX {
             return Err(self.counted(Error::TxnReads { reads_max: limits::TXN_READS_MAX }));
         }
@@ -80,25 +70,41 @@ impl Api {
         if keys <= limits::WRITE_READS_UNCHECKED as u64 {
             return Ok(());
         }
-        let bytes_max = limits::WRITE_REPLY_BYTES_MAX.min(self.reply_budget.bytes_max());
-        let mut bytes = 0;
-        for what in reads {
-            // What cannot be read is an error, or none, when the write is applied.
-            let Ok(mut reading) = Reading::new(view, what, &self.reply_budget) else { continue };
-            loop {
-                let is_done = reading.turn(limits::RANGE_KEYS_PER_TURN)?;
-                bytes += reading.take().iter().map(Bytes::len).sum::<usize>();
-                if bytes > bytes_max {
-                    return Err(self.counted(Error::WriteReplyTooLarge { bytes_max }));
-                }
-                futures_lite::future::yield_now().await;
-                if is_done {
-                    break;
-                }
+        self.with_room(replies, async || look_at(view, reads, replies).await).await
+    }
+}
+
+/// Puts a reply together.
+pub(super) async fn assemble(parts: &[Part], replies: &Share) -> Result<Vec<Bytes>, Error> {
+    let mut assembly = Assembly::new(parts, replies);
+    loop {
+        if let Some(body) = assembly.turn()? {
+            return Ok(body);
+        }
+        futures_lite::future::yield_now().await;
+    }
+}
+
+/// Reads what a write would read, as far as that may be.
+async fn look_at(view: &View, reads: &[What], replies: &Share) -> Result<(), Error> {
+    let bytes_max = limits::WRITE_REPLY_BYTES_MAX.min(replies.bytes_max());
+    let mut bytes = 0;
+    for what in reads {
+        // What cannot be read is an error, or none, when the write is applied.
+        let Ok(mut reading) = Reading::new(view, what, replies) else { continue };
+        loop {
+            let is_done = reading.turn(limits::RANGE_KEYS_PER_TURN)?;
+            bytes += reading.take().iter().map(Bytes::len).sum::<usize>();
+            if bytes > bytes_max {
+                return Err(Error::WriteReplyTooLarge { bytes_max });
+            }
+            futures_lite::future::yield_now().await;
+            if is_done {
+                break;
             }
         }
-        Ok(())
     }
+    Ok(())
 }
 
 /// At most so many keys are read.

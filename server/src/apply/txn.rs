@@ -14,10 +14,10 @@ use crate::apply::compare::{Comparing, Path};
 use crate::apply::kv::{self, Long};
 use crate::apply::reply::Reply;
 use crate::apply::state::{State, Writing};
+use crate::budget::Share;
 use crate::error::Error;
 use crate::lease::Leases;
 use crate::limits;
-use crate::read::budget::ReplyBudget;
 use crate::read::parts::{Op, Part, Read, What};
 use crate::read::range;
 use crate::wire::put_number;
@@ -330,7 +330,7 @@ fn read_in(txn: &mut Writing<'_>, request: &RangeRequest, long: Long, reply: &mu
     let is_small = || request.revision == 0 && kv::at_once(&txn.reader(), &request.key, long).is_some();
     if request.range_end.is_empty() && (long == Long::Later || is_small()) {
         // One key: no bound that depends on this member's memory.
-        let answer = range::answer(request, txn.reader(), &ReplyBudget::new(usize::MAX));
+        let answer = range::answer(request, txn.reader(), &Share::new(usize::MAX));
         if let (Ok(answer), Some(body)) = (answer, reply.open()) {
             answer.iter().for_each(|chunk| body.extend_from_slice(chunk));
             return;

@@ -30,7 +30,7 @@ use crate::cores::edge::{self, Chores, EdgeSeed};
 use crate::cores::log::{self as log_core, LogSeed};
 use crate::cores::state::{self, StateSeed};
 use crate::cores::{Roles, assign};
-use crate::limits;
+use crate::limits::{self, MemoryLimits};
 use crate::memory;
 use crate::net::ListenConfig;
 use crate::net::listen::wait_until_free;
@@ -200,6 +200,7 @@ fn wire(
         status: Arc::clone(status),
         counters: Arc::clone(&counters),
         reserve: Arc::clone(&reserve),
+        memory: MemoryLimits::new(config.memory_bytes.unwrap_or_else(memory::available_bytes), edges),
     };
     let listen = ListenConfig {
         addresses: config.client_addresses.clone(),

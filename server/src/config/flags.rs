@@ -109,6 +109,12 @@ pub const USED: &[UsedFlag] = &[
         "Configuration file (YAML); replaces all flags and environment variables.",
     ),
     ("cores", Kind::Text, "0", "Cores to use; 0 is all this process may use. revd only."),
+    (
+        "memory-bytes",
+        Kind::Text,
+        "0",
+        "Memory that requests and replies are sized by; 0 is what the machine or the cgroup has. revd only.",
+    ),
     ("version", Kind::Switch, "false", "Print the version and exit."),
     ("help", Kind::Switch, "false", "Print this text and exit."),
 ];

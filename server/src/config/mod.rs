@@ -75,6 +75,8 @@ pub struct Config {
     pub sync: bool,
     /// How many cores; none for all.
     pub cores: Option<usize>,
+    /// Memory that requests and replies are sized by; none for what there is.
+    pub memory_bytes: Option<u64>,
     /// For the log, once there is one.
     pub warnings: Vec<String>,
 }
@@ -223,6 +225,7 @@ pub fn resolve(gathered: Gathered) -> Result<Config, ConfigError> {
     if cores > CORES_MAX {
         return Err(bad(&settings, "cores", format!("at most {CORES_MAX}")));
     }
+    let memory_bytes: u64 = number(&settings, "memory-bytes")?;
     let sync = !switch(&settings, "unsafe-no-fsync")?;
     if !sync {
         warnings.push("--unsafe-no-fsync: a crash of this machine loses acknowledged writes".to_owned());
@@ -260,6 +263,7 @@ pub fn resolve(gathered: Gathered) -> Result<Config, ConfigError> {
         log_level,
         sync,
         cores: (cores > 0).then_some(cores),
+        memory_bytes: (memory_bytes > 0).then_some(memory_bytes),
         warnings,
     })
 }

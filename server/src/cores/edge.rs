@@ -59,8 +59,8 @@ pub async fn run(
 ) -> io::Result<()> {
     let proposals = Proposals::new(seed.edge, limits::PROPOSALS);
     let carrying = glommio::spawn_local(carry(Rc::clone(&proposals), seed.to_log));
-    let sweeping = glommio::spawn_local(sweep(Rc::clone(&proposals)));
     let api = Api::new(seed.api, Rc::clone(&proposals));
+    let sweeping = glommio::spawn_local(sweep(Rc::clone(&api), Rc::clone(&proposals)));
     let hearing = glommio::spawn_local(hear(Rc::clone(&api), Rc::clone(&proposals), seed.from_state));
     prepare(&api).await;
     seed.ready.wait().await;
@@ -212,9 +212,10 @@ async fn look_at_disk(api: Rc<Api>) {
     }
 }
 
-async fn sweep(proposals: Rc<Proposals>) {
+async fn sweep(api: Rc<Api>, proposals: Rc<Proposals>) {
     loop {
         glommio::timer::sleep(limits::SWEEP_INTERVAL).await;
         proposals.sweep(limits::REQUEST_SWEEPS_MAX);
+        api.look_at_budgets();
     }
 }

@@ -1,5 +1,6 @@
 //! One HTTP/2 connection on its core: bytes in, calls, bytes out. Everything that a turn produces leaves in one send.
 
+mod memory;
 mod time;
 mod waiting;
 
@@ -14,14 +15,15 @@ use serde_json::json;
 use tonic::Status;
 
 use crate::api::call::{Message, Replies as ReplySink};
-use crate::api::method::Method;
+use crate::api::method::{Method, Streaming as StreamingMethod};
 use crate::limits;
-use crate::net::calls::{Asking, Call, CallKind, Calls, StreamState, Streaming, UnaryCall, frame, prefix};
+use crate::net::calls::{Asking, Call, CallKind, Calls, StreamState, Streaming, UnaryCall, prefix};
 use crate::net::connection::Shared;
 use crate::net::head::{CallHead, Head, Heads};
+use crate::net::http2::memory::{Memory, is_brief};
 use crate::net::http2::time::{milliseconds, overdue};
 use crate::net::keepalive::Keepalive;
-use crate::net::messages::{Assembly, Incoming, RequestQueue};
+use crate::net::messages::{Assembly, Incoming, RequestQueue, held};
 use crate::net::reply::{self, Blocks};
 use crate::net::socket::Transport;
 use crate::net::wakers::Woken;
@@ -49,6 +51,9 @@ pub(super) struct Http2<T> {
     woken: Woken,
     /// A frame that has come in part.
     partial: Vec<u8>,
+    memory: Memory,
+    /// There is more in `partial` than was looked at.
+    is_behind: bool,
     /// Calls that wait until the client has taken replies, and the bytes of their messages.
     waiting: VecDeque<u32>,
     waiting_bytes: usize,
@@ -84,6 +89,8 @@ impl<T: Transport> Http2<T> {
             calls: Calls::default(),
             woken: Woken::default(),
             partial: Vec::new(),
+            memory: Memory::new(shared.api.budgets()),
+            is_behind: false,
             waiting: VecDeque::new(),
             waiting_bytes: 0,
             taken: now,
@@ -127,6 +134,7 @@ impl<T: Transport> Http2<T> {
             self.told = Some(self.shared.clock.milliseconds());
             self.connection.last_call();
         }
+        self.shared.messages.unpacked.set(0);
         self.began = self.shared.clock.microseconds();
         let now = self.began / 1_000;
         if now >= self.refilled + REFILL_INTERVAL {
@@ -148,8 +156,15 @@ impl<T: Transport> Http2<T> {
                 return Ok(Turn::Over);
             }
             // Whoever does not read what is sent is not read either.
-            if is_blocked && (self.has_failed || self.connection.out().len() >= limits::SEND_BUFFER_BYTES) {
+            let is_unread = self.has_failed || self.connection.out().len() >= limits::SEND_BUFFER_BYTES;
+            if (is_blocked && is_unread) || self.is_full_of_requests() {
                 break;
+            }
+            if std::mem::take(&mut self.is_behind) {
+                self.received(&[], now);
+                if self.is_behind {
+                    break;
+                }
             }
             let buffer = Rc::clone(&self.shared.read);
             let mut buffer = buffer.borrow_mut();
@@ -159,13 +174,14 @@ impl<T: Transport> Http2<T> {
                 Poll::Ready(bytes) => {
                     self.received(&buffer[..bytes], now);
                     // There is more, of somebody who sends much: others of the core come first.
-                    if bytes == buffer.len() || self.is_late() {
+                    if bytes == buffer.len() || self.is_behind || self.is_late() {
                         self.comes_back = true;
                         break;
                     }
                 }
             }
         }
+        self.count();
         if std::mem::take(&mut self.comes_back) {
             context.waker().wake_by_ref();
         }
@@ -186,9 +202,11 @@ impl<T: Transport> Http2<T> {
                 }
                 return Ok(Poll::Ready(()));
             }
+            let before = out.len();
             if self.socket.poll_write(context, out)?.is_pending() {
                 return Ok(Poll::Pending);
             }
+            self.memory.pace.took(before - out.len());
             self.taken = now;
             // Much is sent in several turns: copying megabytes takes milliseconds.
             if !self.connection.out().is_empty() && self.is_late() {
@@ -239,6 +257,9 @@ impl<T: Transport> Http2<T> {
             self.calls.reap();
             if let Err(fault) = result {
                 self.fail(fault);
+            } else if self.has_unpacked() {
+                self.is_behind = true;
+                return;
             }
         }
         *input = &[];
@@ -332,15 +353,16 @@ impl<T: Transport> Http2<T> {
         self.timer.add(deadline);
         match head.method {
             Method::Unary(_) => {
-                let asking =
-                    Asking { head, deadline, assembly: Assembly::default(), message: None, is_long: false };
+                let asking = Asking::new(head, deadline);
                 if let Some(state) = self.connection.stream(stream) {
                     *state = StreamState::Asking(Box::new(asking));
                 }
             }
             Method::Streaming(method) => {
-                let (sink, replies) = ReplySink::new();
-                let requests = Rc::<RequestQueue>::default();
+                let Memory { requests, replies, watches, .. } = &self.memory;
+                let is_watch = method == StreamingMethod::Watch;
+                let (sink, replies) = ReplySink::new(if is_watch { watches } else { replies });
+                let requests = Rc::new(RequestQueue::new(requests));
                 let incoming = Box::new(Incoming(Rc::clone(&requests)));
                 let call = Rc::clone(&self.shared.api).streaming(method, head.metadata, incoming, sink);
                 let streaming = Streaming {
@@ -349,12 +371,15 @@ impl<T: Transport> Http2<T> {
                     requests,
                     assembly: Assembly::default(),
                     gzip: head.gzip,
+                    looks: 0,
                     has_head: false,
                     is_full: false,
                     result: None,
                 };
                 let kind = CallKind::Streaming(Box::new(streaming));
-                let slot = self.insert(Call { stream, deadline, is_long: false, kind });
+                let hold = self.memory.requests.hold();
+                let slot =
+                    self.insert(Call { stream, deadline, is_long: false, is_brief: false, hold, kind });
                 if !end {
                     self.run(slot);
                 }
@@ -379,17 +404,21 @@ impl<T: Transport> Http2<T> {
     fn data(&mut self, stream: u32, data: &[u8], end: bool) {
         match self.connection.stream(stream) {
             Some(StreamState::Asking(asking)) => {
-                let Asking { head, deadline, assembly, message, .. } = &mut **asking;
-                let mut result = Ok(());
+                let Asking { head, assembly, message, .. } = &mut **asking;
+                let (mut result, share) = (Ok(()), &self.memory.requests);
                 if message.is_none() {
                     let cut = |bytes| {
                         message.get_or_insert(bytes);
                     };
-                    result = assembly.add(data, head.gzip, &self.shared.messages, cut);
+                    result = assembly.add(data, head.gzip, &self.shared.messages, share, cut);
                 }
                 if message.is_some() {
                     (result, *assembly) = (Ok(()), Assembly::default()); // the first message counts
                 }
+                if !end && result.is_ok() {
+                    result = asking.hold_message(share);
+                }
+                let Asking { head, deadline, assembly, message, .. } = &mut **asking;
                 let (head, deadline, unfinished) = (*head, *deadline, !assembly.is_empty());
                 let message = if end { message.take() } else { None };
                 match (result, message) {
@@ -406,7 +435,8 @@ impl<T: Transport> Http2<T> {
             Some(StreamState::Running(running)) => {
                 let slot = running.slot;
                 if let Some(Call { kind: CallKind::Streaming(streaming), .. }) = self.calls.get(slot) {
-                    let (credit, is_news) = streaming.add(data, end, &self.shared.messages);
+                    let (credit, is_news) =
+                        streaming.add(data, end, &self.shared.messages, &self.memory.requests);
                     self.connection.credit(stream, credit);
                     if is_news {
                         self.run(slot);
@@ -426,12 +456,15 @@ impl<T: Transport> Http2<T> {
             return self.refuse(stream, &overdue());
         }
         let api = Rc::clone(&self.shared.api);
-        let mut call: UnaryCall = Box::pin(api.unary(method, head.metadata, message));
+        let hold = held(&self.memory.requests, &message);
+        let replies = self.memory.replies.clone();
+        let mut call: UnaryCall = Box::pin(api.unary(method, head.metadata, message, replies));
         let waker = self.woken.waker(self.calls.next_slot());
         match call.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(result) => self.reply(stream, result),
             Poll::Pending => {
-                self.insert(Call { stream, deadline, is_long, kind: CallKind::Unary(call) });
+                let is_brief = is_brief(head.method, is_long);
+                self.insert(Call { stream, deadline, is_long, is_brief, hold, kind: CallKind::Unary(call) });
             }
         }
     }
@@ -448,7 +481,10 @@ impl<T: Transport> Http2<T> {
             Ok(message) => message,
             Err(status) => return self.refuse(stream, &status),
         };
-        let prefix = prefix(message.iter().map(Bytes::len).sum());
+        let prefix = match prefix(message.iter().map(Bytes::len).sum()) {
+            Ok(prefix) => prefix,
+            Err(status) => return self.refuse(stream, &status),
+        };
         if message.len() < PARTS {
             let mut parts: [&[u8]; PARTS] = [&[]; PARTS];
             parts[0] = &prefix;
@@ -459,12 +495,13 @@ impl<T: Transport> Http2<T> {
                 return;
             }
         }
-        let mut chunks = Vec::new();
-        frame(message, &mut chunks);
+        let mut chunks = vec![Bytes::copy_from_slice(&prefix)];
+        chunks.extend(message);
         let head = self.blocks.head();
         self.connection.send_head(stream, &head, false);
         self.connection.send_data(stream, &chunks);
         self.connection.send_end(stream, Some(&reply::trailers(&Ok(()))));
+        self.count_backlog();
         self.finish(stream);
     }
 
@@ -519,6 +556,7 @@ impl<T: Transport> Http2<T> {
                         self.connection.send_head(stream, &head, false);
                     }
                     self.connection.send_data(stream, &replies.chunks);
+                    self.count_backlog();
                 }
                 if let Some(result) = result {
                     self.end(stream, &result);

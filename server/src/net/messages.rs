@@ -10,28 +10,26 @@ use bytes::Bytes;
 use tonic::Status;
 
 use crate::api::call::Requests;
+use crate::budget::{Hold, Share};
 use crate::limits;
 
 const PREFIX_BYTES: usize = 5;
 
-/// Bytes of unfinished requests that a core holds; clones share the count.
-#[derive(Debug, Clone, Default)]
-pub(super) struct RequestBytes(Rc<Cell<usize>>);
-
-/// What bounds the messages of a call.
-#[derive(Debug, Clone)]
+/// What bounds the messages of a core's calls.
+#[derive(Debug)]
 pub(super) struct MessageLimits {
     /// A longer one is refused.
     pub bytes_max: usize,
-    pub core: RequestBytes,
+    /// Bytes that were unpacked since somebody set this to zero.
+    pub unpacked: Cell<usize>,
 }
 
 /// A message that has come in part.
 #[derive(Debug, Default)]
 pub(super) struct Assembly {
     part: Vec<u8>,
-    /// The core that holds it: its bytes are counted there.
-    core: Option<RequestBytes>,
+    /// It is counted while it is there.
+    hold: Option<Hold>,
 }
 
 impl Assembly {
@@ -50,13 +48,14 @@ impl Assembly {
         mut data: &[u8],
         gzip: bool,
         limits: &MessageLimits,
+        share: &Share,
         mut message: impl FnMut(Bytes),
     ) -> Result<(), Status> {
         if !self.part.is_empty() {
-            let Some(wanted) = self.wanted(data, limits)? else { return self.keep(data, limits) };
+            let Some(wanted) = self.wanted(data, limits)? else { return self.keep(data, share) };
             let (rest, behind) = data.split_at(wanted - self.part.len());
             data = behind;
-            self.release(self.part.len());
+            self.hold = None;
             self.part.extend_from_slice(rest);
             let whole = std::mem::take(&mut self.part);
             let flag = whole[0];
@@ -67,7 +66,7 @@ impl Assembly {
             data = &data[PREFIX_BYTES + length..];
             message(unpacked(flag, Bytes::copy_from_slice(body), gzip, limits)?);
         }
-        if data.is_empty() { Ok(()) } else { self.keep(data, limits) }
+        if data.is_empty() { Ok(()) } else { self.keep(data, share) }
     }
 
     /// How long prefix and message are, if they are whole with `data`.
@@ -83,31 +82,31 @@ impl Assembly {
         Ok((have >= length).then_some(length))
     }
 
-    fn keep(&mut self, data: &[u8], limits: &MessageLimits) -> Result<(), Status> {
-        let held = limits.core.0.get();
-        if held + data.len() > limits::REQUEST_BYTES_PER_CORE_MAX {
-            return Err(Status::resource_exhausted(format!(
-                "unfinished requests hold {held} bytes on this core, no more is accepted: try again later"
-            )));
-        }
+    fn keep(&mut self, data: &[u8], share: &Share) -> Result<(), Status> {
+        let hold = self.hold.get_or_insert_with(|| share.hold());
+        hold.grow(data.len()).map_err(|_| no_room(share))?;
         self.part.extend_from_slice(data);
-        limits.core.0.set(held + data.len());
-        self.core = Some(limits.core.clone());
         Ok(())
-    }
-
-    /// The part is no part any more.
-    fn release(&mut self, bytes: usize) {
-        if let Some(core) = self.core.take() {
-            core.0.set(core.0.get() - bytes);
-        }
     }
 }
 
-impl Drop for Assembly {
-    fn drop(&mut self) {
-        self.release(self.part.len());
-    }
+/// Counts a message that is there.
+pub(super) fn held(share: &Share, message: &Bytes) -> Hold {
+    let mut hold = share.hold();
+    hold.add(message.len());
+    hold
+}
+
+/// What a client is told whose request is more than this core can hold at the moment.
+pub(super) fn no_room(share: &Share) -> Status {
+    share.refuse();
+    Status::resource_exhausted(format!(
+        "requests hold {} bytes on this connection and {} of {} on its core, which leaves no room for another: end those that \
+         are begun, or try again later",
+        share.held(),
+        share.budget().used(),
+        share.budget().bytes_max()
+    ))
 }
 
 /// Flag and length of the message at the front, if its prefix is there.
@@ -142,6 +141,7 @@ fn unpacked(flag: u8, body: Bytes, gzip: bool, limits: &MessageLimits) -> Result
     // One byte more than allowed tells what is too long from what just fits.
     let mut unpacking = flate2::read::GzDecoder::new(&body[..]).take(limits.bytes_max as u64 + 1);
     unpacking.read_to_end(&mut out).map_err(|error| bad_gzip(&body, &error))?;
+    limits.unpacked.set(limits.unpacked.get() + out.len());
     too_large(out.len(), limits)?;
     Ok(out.into())
 }
@@ -162,41 +162,61 @@ fn bad_gzip(body: &[u8], error: &std::io::Error) -> Status {
 }
 
 /// The requests of a streaming call, between the connection and the call.
-#[derive(Debug, Default)]
-pub(super) struct RequestQueue(RefCell<Queue>);
+#[derive(Debug)]
+pub(super) struct RequestQueue {
+    queue: RefCell<Queue>,
+    share: Share,
+}
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Queue {
     messages: VecDeque<Bytes>,
-    /// Their bytes.
-    waiting: usize,
+    /// Their bytes, and those of their places.
+    waiting: Hold,
     end: Option<Result<(), Status>>,
     call: Option<Waker>,
     /// Bytes that came while many waited: the client gets no credit for them before the call has taken some.
     owed: usize,
 }
 
+/// What a message holds while it waits, however short it is.
+fn held_bytes(message: &Bytes) -> usize {
+    size_of::<Bytes>() + message.len()
+}
+
 impl RequestQueue {
-    /// A message for the call.
+    /// Nothing waits yet; what will is counted in `share`.
+    pub(super) fn new(share: &Share) -> Self {
+        let (waiting, messages) = (share.hold(), VecDeque::new());
+        let queue = RefCell::new(Queue { messages, waiting, end: None, call: None, owed: 0 });
+        Self { queue, share: share.clone() }
+    }
+
+    /// A message for the call; or the end of it, if there is no room.
     pub(super) fn push(&self, message: Bytes) {
-        let mut queue = self.0.borrow_mut();
-        queue.waiting += message.len();
-        queue.messages.push_back(message);
+        let mut queue = self.queue.borrow_mut();
+        if queue.waiting.grow(held_bytes(&message)).is_ok() {
+            queue.messages.push_back(message);
+        } else if queue.end.is_none() {
+            queue.end = Some(Err(no_room(&self.share)));
+        }
         queue.wake();
     }
 
     /// No more will come, or not in good order.
     pub(super) fn end(&self, result: Result<(), Status>) {
-        let mut queue = self.0.borrow_mut();
-        queue.end = Some(result);
+        let mut queue = self.queue.borrow_mut();
+        if !matches!(queue.end, Some(Err(_))) {
+            queue.end = Some(result);
+        }
         queue.wake();
     }
 
     /// So many bytes came: for how many the client may send others.
     pub(super) fn credit(&self, bytes: usize) -> usize {
-        let mut queue = self.0.borrow_mut();
+        let mut queue = self.queue.borrow_mut();
         queue.owed += bytes;
-        if queue.waiting < limits::STREAM_BYTES_MAX { std::mem::take(&mut queue.owed) } else { 0 }
+        if queue.waiting.bytes() < limits::STREAM_BYTES_MAX { std::mem::take(&mut queue.owed) } else { 0 }
     }
 }
 
@@ -213,9 +233,9 @@ pub(super) struct Incoming(pub Rc<RequestQueue>);
 
 impl Requests for Incoming {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Status>>> {
-        let mut queue = self.0.0.borrow_mut();
+        let mut queue = self.0.queue.borrow_mut();
         if let Some(message) = queue.messages.pop_front() {
-            queue.waiting -= message.len();
+            queue.waiting.release(held_bytes(&message));
             if queue.messages.is_empty() {
                 queue.messages.shrink_to(0);
             }
@@ -238,7 +258,7 @@ mod tests {
     use std::io::Write as _;
 
     fn bounds(bytes_max: usize) -> MessageLimits {
-        MessageLimits { bytes_max, core: RequestBytes::default() }
+        MessageLimits { bytes_max, unpacked: Cell::new(0) }
     }
 
     fn framed(flag: u8, body: &[u8]) -> Vec<u8> {
@@ -248,28 +268,29 @@ mod tests {
     #[test]
     fn messages_are_cut_at_any_split_of_the_frames() {
         let wire = [framed(0, b"abc"), framed(0, b""), framed(0, b"de")].concat();
-        let bounds = bounds(100);
+        let (bounds, share) = (bounds(100), Share::new(1_000));
         for first in 0..wire.len() {
             for second in first..wire.len() {
                 let mut assembly = Assembly::default();
                 let mut messages = Vec::new();
                 for part in [&wire[..first], &wire[first..second], &wire[second..]] {
-                    assembly.add(part, false, &bounds, |message| messages.push(message)).unwrap();
+                    assembly.add(part, false, &bounds, &share, |message| messages.push(message)).unwrap();
                 }
                 assert_eq!(messages, [&b"abc"[..], b"", b"de"]);
                 assert!(assembly.is_empty());
                 drop(assembly);
-                assert_eq!(bounds.core.0.get(), 0);
+                assert_eq!(share.held(), 0);
             }
         }
     }
 
     #[test]
     fn what_is_too_long_or_packed_wrongly_is_refused() {
-        let bounds = bounds(10);
+        let share = Share::new(10_000);
         let add = |wire: &[u8], gzip| {
             let mut messages = Vec::new();
-            let result = Assembly::default().add(wire, gzip, &bounds, |message| messages.push(message));
+            let result =
+                Assembly::default().add(wire, gzip, &bounds(10), &share, |message| messages.push(message));
             result.map(|()| messages).map_err(|status| status.message().to_owned())
         };
         assert_eq!(
@@ -283,13 +304,59 @@ mod tests {
             encoder.write_all(text).unwrap();
             encoder.finish().unwrap()
         };
-        let bounds = MessageLimits { bytes_max: 1_000, core: RequestBytes::default() };
+        let bounds = bounds(1_000);
         let mut messages = Vec::new();
-        let mut add =
-            |wire: Vec<u8>| Assembly::default().add(&wire, true, &bounds, |message| messages.push(message));
+        let mut add = |wire: Vec<u8>| {
+            Assembly::default().add(&wire, true, &bounds, &share, |message| messages.push(message))
+        };
         add(framed(1, &packed(&[7; 1_000]))).unwrap();
         assert!(add(framed(1, &packed(&[7; 1_001]))).unwrap_err().message().contains("larger than max"));
         assert!(add(framed(1, b"no gzip")).is_err());
         assert_eq!(messages, [vec![7; 1_000]]);
+    }
+
+    #[test]
+    fn what_has_come_is_counted_until_it_is_handled() {
+        let (bounds, share) = (bounds(1_000), Share::new(2_000));
+        let wire = framed(0, &[1; 600]);
+        let mut first = Assembly::default();
+        first.add(&wire[..500], false, &bounds, &share, |_| panic!("not whole")).unwrap();
+        assert_eq!(share.held(), 500);
+        let mut second = Assembly::default();
+        second.add(&wire[..400], false, &bounds, &share, |_| panic!("not whole")).unwrap();
+        let refused = second.add(&wire[400..600], false, &bounds, &share, |_| panic!("not whole"));
+        assert!(refused.unwrap_err().message().contains("requests hold 900 bytes on this connection"));
+        drop(second);
+        let mut whole = 0;
+        first.add(&wire[500..], false, &bounds, &share, |message| whole += message.len()).unwrap();
+        assert_eq!((whole, share.held()), (600, 0));
+    }
+
+    #[test]
+    fn messages_that_a_call_does_not_take_are_bounded_also_if_they_are_empty() {
+        let share = Share::new(2 * limits::STREAM_BYTES_MAX);
+        let queue = Rc::new(RequestQueue::new(&share));
+        let (mut pushed, mut credit) = (0, 0);
+        while credit >= pushed {
+            queue.push(Bytes::new());
+            pushed += 5;
+            credit += queue.credit(5);
+        }
+        assert!(share.held() <= limits::STREAM_BYTES_MAX, "no credit: the client has to wait");
+        while share.fits(1_000) {
+            queue.push(Bytes::from_static(&[0; 900]));
+        }
+        queue.push(vec![0; 100_000].into());
+        queue.end(Ok(()));
+        let mut incoming = Incoming(queue);
+        let mut context = Context::from_waker(Waker::noop());
+        let end = loop {
+            let Poll::Ready(Some(next)) = incoming.poll_next(&mut context) else { panic!("there is more") };
+            if let Err(status) = next {
+                break status;
+            }
+        };
+        assert!(end.message().contains("leaves no room"));
+        assert_eq!(share.held(), 0);
     }
 }

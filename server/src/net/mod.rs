@@ -2,7 +2,7 @@
 //!
 //! `listen` accepts, `connection` finds out what is spoken. For gRPC `http2` drives a connection: `head` understands
 //! requests, `messages` cuts their bodies, `calls` and `wakers` keep what is under way, `reply` words the answers,
-//! `keepalive` and `deadline` watch the time. The protocol itself is in `revd_proto::http2`. Everything else is a plain
+//! `keepalive`, `deadline` and `pace` watch the time. The protocol itself is in `revd_proto::http2`. Everything else is a plain
 //! request, answered by `http`; HTTP/1.1 comes through `http1`.
 
 mod calls;
@@ -15,12 +15,13 @@ mod http2;
 mod keepalive;
 pub mod listen;
 mod messages;
+mod pace;
 pub mod places;
 mod reply;
 mod socket;
 mod wakers;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
@@ -31,7 +32,7 @@ use crate::clock::Ticker;
 use crate::config::Keepalive;
 use crate::limits;
 use crate::net::connection::{READ_BYTES, Shared};
-use crate::net::messages::{MessageLimits, RequestBytes};
+use crate::net::messages::MessageLimits;
 use crate::net::places::Places;
 use crate::xcore::gate::Gate;
 use crate::xcore::latch::Latch;
@@ -66,7 +67,7 @@ pub async fn serve(
         api: Rc::clone(&api),
         read: Rc::new(RefCell::new(vec![0; READ_BYTES].into())),
         scratch: Rc::default(),
-        messages: MessageLimits { bytes_max: config.message_bytes_max, core: RequestBytes::default() },
+        messages: MessageLimits { bytes_max: config.message_bytes_max, unpacked: Cell::new(0) },
         http2: revd_proto::http2::Config {
             streams_max: config.streams_max,
             stream_window: limits::STREAM_WINDOW_BYTES,

@@ -29,6 +29,16 @@ pub enum Bound {
     Settings,
     /// `HEADER_BLOCK_BYTES_MAX`
     HeaderBlock,
+    /// `MemoryLimits::replies`: a reply found no room, and waits or is refused.
+    ReplyBytes,
+    /// `MemoryLimits::requests`: a request found no room and is refused.
+    RequestBytes,
+    /// `UNFINISHED_LOOKS`: a request that was not ended while others had no room.
+    UnfinishedRequests,
+    /// `TAKEN_BYTES_MIN`: a client that took its replies slowly while others had no room.
+    SlowReaders,
+    /// `WAITING_CALL_BYTES_MAX` and `--max-concurrent-streams`: calls that wait on a connection.
+    WaitingCalls,
 }
 
 impl From<Limit> for Bound {
@@ -44,7 +54,7 @@ impl From<Limit> for Bound {
 
 impl Bound {
     /// Every bound, in the order of their declaration.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 16] = [
         Self::Proposals,
         Self::Connections,
         Self::Keepalives,
@@ -56,6 +66,11 @@ impl Bound {
         Self::IdleFrames,
         Self::Settings,
         Self::HeaderBlock,
+        Self::ReplyBytes,
+        Self::RequestBytes,
+        Self::UnfinishedRequests,
+        Self::SlowReaders,
+        Self::WaitingCalls,
     ];
 
     /// The name of its metric, with its label.
@@ -73,6 +88,11 @@ impl Bound {
             Self::IdleFrames => "revd_limit_reached_total{limit=\"idle-frames\"}",
             Self::Settings => "revd_limit_reached_total{limit=\"settings\"}",
             Self::HeaderBlock => "revd_limit_reached_total{limit=\"header-block-bytes\"}",
+            Self::ReplyBytes => "revd_limit_reached_total{limit=\"reply_bytes\"}",
+            Self::RequestBytes => "revd_limit_reached_total{limit=\"request_bytes\"}",
+            Self::UnfinishedRequests => "revd_limit_reached_total{limit=\"unfinished_requests\"}",
+            Self::SlowReaders => "revd_limit_reached_total{limit=\"slow_readers\"}",
+            Self::WaitingCalls => "revd_limit_reached_total{limit=\"waiting_calls\"}",
         }
     }
 }

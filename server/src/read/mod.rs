@@ -4,7 +4,6 @@
 //! state core publishes each View before anything in it is acknowledged, and the View is taken after the request
 //! arrived, so it holds whatever was acknowledged, or read by anyone, before the request began.
 
-pub mod budget;
 pub mod parts;
 pub mod range;
 mod sort;

@@ -12,10 +12,10 @@ use bytes::Bytes;
 use revd_engine::mvcc::{Direction, KeyRange, Scan, Sought, View};
 use revd_proto::etcdserverpb::RangeRequest;
 
+use crate::budget::{Hold, Share};
 use crate::error::Error;
 use crate::limits;
-use crate::read::budget::ReplyBudget;
-use crate::read::range::{Body, RangeRun};
+use crate::read::range::{Body, RangeRun, count};
 use crate::wire::{put_field, put_number, put_varint};
 
 /// Field 3 of a `TxnResponse`: the response to an operation.
@@ -85,7 +85,7 @@ impl Op {
 #[derive(Debug)]
 pub enum Reading<'p> {
     /// A range.
-    Range(RangeRun<'p>),
+    Range(Box<RangeRun<'p>>),
     /// Keys as they were.
     Previous(PreviousRun<'p>),
 }
@@ -104,13 +104,13 @@ impl<'p> Reading<'p> {
     ///
     /// # Errors
     /// What the client gets.
-    pub fn new(view: &'p View, what: &'p What, budget: &ReplyBudget) -> Result<Self, Error> {
+    pub fn new(view: &'p View, what: &'p What, replies: &Share) -> Result<Self, Error> {
         Ok(match what {
-            What::Range(request) => Self::Range(RangeRun::new(request, view.reader(), budget)?),
+            What::Range(request) => Self::Range(Box::new(RangeRun::new(request, view.reader(), replies)?)),
             What::Previous { key, range_end, tag } => {
                 let range = KeyRange::from_wire(key, range_end);
                 let keys = view.reader().scan(range, i64::MAX, Direction::Forward);
-                Self::Previous(PreviousRun { view, keys, tag: *tag, body: Body::new(budget) })
+                Self::Previous(PreviousRun { view, keys, tag: *tag, body: Body::new(replies) })
             }
         })
     }
@@ -118,7 +118,7 @@ impl<'p> Reading<'p> {
     /// Reads a bounded part, in keys and in bytes; true when all is done.
     ///
     /// # Errors
-    /// When a record cannot be read, [`Error::ReplyTooLarge`].
+    /// When a record cannot be read, [`Error::ReplyTooLarge`], [`Error::NoReplyRoom`].
     pub fn turn(&mut self, keys_max: usize) -> Result<bool, Error> {
         let run = match self {
             Self::Range(run) => return run.turn(keys_max),
@@ -153,7 +153,9 @@ pub struct Assembly<'p> {
     /// The whole, and in it the operations whose parts are being put together.
     open: Vec<Open<'p>>,
     reading: Option<Reading<'p>>,
-    budget: ReplyBudget,
+    /// What was read so far.
+    hold: Hold,
+    replies: Share,
 }
 
 #[derive(Debug)]
@@ -174,30 +176,33 @@ impl Open<'_> {
 impl<'p> Assembly<'p> {
     /// Of these parts.
     #[must_use]
-    pub fn new(parts: &'p [Part], budget: &ReplyBudget) -> Self {
+    pub fn new(parts: &'p [Part], replies: &Share) -> Self {
         let all = Open { op: None, parts: parts.iter(), chunks: Vec::new(), bytes: 0 };
-        Self { open: vec![all], reading: None, budget: budget.clone() }
+        Self { open: vec![all], reading: None, hold: replies.hold(), replies: replies.clone() }
     }
 
     /// Puts a bounded part together; the whole when that is done.
     ///
     /// # Errors
-    /// When a record cannot be read, [`Error::ReplyTooLarge`].
+    /// When a record cannot be read, [`Error::ReplyTooLarge`], [`Error::NoReplyRoom`].
     pub fn turn(&mut self) -> Result<Option<Vec<Bytes>>, Error> {
         for _ in 0..limits::REPLY_PARTS_PER_TURN {
             let last = self.open.last_mut().expect("the whole is open until it is done");
             if let Some(reading) = &mut self.reading {
                 let is_done = reading.turn(limits::RANGE_KEYS_PER_TURN)?;
                 if is_done {
+                    let before = last.bytes;
                     reading.take().into_iter().for_each(|chunk| last.push(chunk));
                     self.reading = None;
+                    let held = self.hold.bytes() + last.bytes - before;
+                    count(&mut self.hold, held, &self.replies)?;
                 }
                 return Ok(None);
             }
             match last.parts.next() {
                 Some(Part::Bytes(bytes)) => last.push(bytes.clone()),
                 Some(Part::Read(read)) => {
-                    self.reading = Some(Reading::new(&read.view, &read.what, &self.budget)?);
+                    self.reading = Some(Reading::new(&read.view, &read.what, &self.replies)?);
                 }
                 Some(Part::Op(op, parts)) => {
                     let op = Some(*op);
@@ -236,7 +241,7 @@ mod tests {
         txn.commit();
         let what = What::Previous { key: "k".into(), range_end: "l".into(), tag: 0x1a };
         let view = store.view();
-        let mut reading = Reading::new(&view, &what, &ReplyBudget::new(usize::MAX)).unwrap();
+        let mut reading = Reading::new(&view, &what, &Share::new(usize::MAX)).unwrap();
         let (mut bytes, mut longest, mut is_done) = (0, 0, false);
         while !is_done {
             is_done = reading.turn(limits::RANGE_KEYS_PER_TURN).unwrap();

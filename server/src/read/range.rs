@@ -11,9 +11,9 @@ use revd_engine::mvcc::{Counting, Direction, KeyMeta, KeyRange, Reader, Scan, So
 use revd_proto::etcdserverpb::RangeRequest;
 use revd_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 
+use crate::budget::{Hold, Share};
 use crate::error::Error;
 use crate::limits;
-use crate::read::budget::ReplyBudget;
 use crate::read::sort::{Entry, Rank, Sorted, Sorter};
 use crate::wire::{put_field, put_number, put_varint};
 
@@ -28,14 +28,23 @@ pub struct Body {
     chunks: Vec<Bytes>,
     /// The last chunk, still open.
     open: Vec<u8>,
-    budget: ReplyBudget,
+    /// Bytes of the others.
+    closed: usize,
+    hold: Hold,
+    replies: Share,
 }
 
 impl Body {
     /// Nothing yet.
     #[must_use]
-    pub fn new(budget: &ReplyBudget) -> Self {
-        Self { chunks: Vec::new(), open: Vec::new(), budget: budget.clone() }
+    pub fn new(replies: &Share) -> Self {
+        let hold = replies.hold();
+        Self { chunks: Vec::new(), open: Vec::new(), closed: 0, hold, replies: replies.clone() }
+    }
+
+    /// Counts what it holds by now.
+    fn count(&mut self) -> Result<(), Error> {
+        count(&mut self.hold, self.closed + self.open.capacity(), &self.replies)
     }
 
     fn close_chunk_if_full(&mut self) -> Result<(), Error> {
@@ -43,7 +52,9 @@ impl Body {
             // Another one of this size is likely: let it not grow there step by step.
             let next = Vec::with_capacity(limits::REPLY_CHUNK_BYTES + limits::REPLY_CHUNK_BYTES / 8);
             let chunk = std::mem::replace(&mut self.open, next);
-            self.chunks.push(self.budget.chunk(chunk)?);
+            self.closed += chunk.capacity();
+            self.chunks.push(chunk.into());
+            return self.count();
         }
         Ok(())
     }
@@ -51,7 +62,7 @@ impl Body {
     /// Appends a length-delimited field.
     ///
     /// # Errors
-    /// [`Error::ReplyTooLarge`]
+    /// [`Error::ReplyTooLarge`], [`Error::NoReplyRoom`].
     pub fn push_field(&mut self, tag: u8, bytes: &[u8]) -> Result<(), Error> {
         put_field(&mut self.open, tag, bytes);
         self.close_chunk_if_full()
@@ -60,7 +71,7 @@ impl Body {
     /// What it holds; the next one begins empty.
     #[must_use]
     pub fn take(&mut self) -> Self {
-        let next = Self::new(&self.budget);
+        let next = Self::new(&self.replies);
         std::mem::replace(self, next)
     }
 
@@ -72,6 +83,19 @@ impl Body {
         }
         self.chunks
     }
+}
+
+/// Counts so many bytes from now on.
+pub(super) fn count(hold: &mut Hold, bytes: usize, replies: &Share) -> Result<(), Error> {
+    let before = hold.bytes();
+    if bytes <= before {
+        hold.release(before - bytes);
+        return Ok(());
+    }
+    hold.grow(bytes - before).map_err(|_| {
+        let bytes_max = replies.bytes_max();
+        if bytes > bytes_max { Error::ReplyTooLarge { bytes_max } } else { Error::NoReplyRoom { bytes } }
+    })
 }
 
 /// A range request being answered, in turns.
@@ -87,6 +111,8 @@ pub struct RangeRun<'a> {
     /// The last one that was passed, dead or alive, if keys come in order.
     last_key: Option<&'a [u8]>,
     body: Body,
+    /// Keys that are gathered to be sorted.
+    gathered: Hold,
 }
 
 /// How far a range in key order was answered: enough to go on in another state.
@@ -135,7 +161,7 @@ impl<'a> RangeRun<'a> {
     ///
     /// # Errors
     /// [`Error::Compacted`] and [`Error::FutureRevision`].
-    pub fn new(request: &'a RangeRequest, reader: Reader<'a>, budget: &ReplyBudget) -> Result<Self, Error> {
+    pub fn new(request: &'a RangeRequest, reader: Reader<'a>, replies: &Share) -> Result<Self, Error> {
         let at = reader.resolve(request.revision)?;
         let (target, order) = sorting(request);
         let scan = |direction| reader.scan(range_of(request), at, direction);
@@ -148,7 +174,8 @@ impl<'a> RangeRun<'a> {
         } else {
             Phase::Walk(scan(Direction::Forward))
         };
-        Ok(Self { request, reader, at, phase, taken: 0, last_key: None, body: Body::new(budget) })
+        let (body, gathered) = (Body::new(replies), replies.hold());
+        Ok(Self { request, reader, at, phase, taken: 0, last_key: None, body, gathered })
     }
 
     /// Goes on in a newer state with a range in key order, at the revision it was begun at.
@@ -158,7 +185,7 @@ impl<'a> RangeRun<'a> {
     pub fn resume(
         request: &'a RangeRequest,
         reader: Reader<'a>,
-        budget: &ReplyBudget,
+        replies: &Share,
         place: &'a Place,
     ) -> Result<Self, Error> {
         let at = reader.resolve(place.at)?;
@@ -168,8 +195,14 @@ impl<'a> RangeRun<'a> {
             KeyRange::From(_) => KeyRange::From(&place.next_key),
         };
         let phase = Phase::Walk(reader.scan(rest, at, Direction::Forward));
-        let body = Body::new(budget);
-        Ok(Self { request, reader, at, phase, taken: place.taken, last_key: None, body })
+        let (body, gathered) = (Body::new(replies), replies.hold());
+        Ok(Self { request, reader, at, phase, taken: place.taken, last_key: None, body, gathered })
+    }
+
+    /// It still looks for the keys it has to sort: nothing is answered yet.
+    #[must_use]
+    pub fn is_gathering(&self) -> bool {
+        matches!(self.phase, Phase::Gather(..))
     }
 
     /// How far it is, if it has passed any key.
@@ -180,11 +213,26 @@ impl<'a> RangeRun<'a> {
     }
 
     /// Does a bounded part of the work: answers at most so many keys, fewer where dead keys have to be passed, where
-    /// values are large, or where many of the keys it visits are not wanted. True when all is done.
+    /// values are large, or where many of the keys it visits are not wanted. True when all is done. What it has made by then
+    /// is counted in the share; the whole answer is its caller's to count.
     ///
     /// # Errors
-    /// When a record cannot be read, [`Error::ReplyTooLarge`], [`Error::SortTooLarge`].
+    /// When a record cannot be read, [`Error::ReplyTooLarge`], [`Error::NoReplyRoom`], [`Error::SortTooLarge`].
     pub fn turn(&mut self, keys_max: usize) -> Result<bool, Error> {
+        let is_done = self.advance(keys_max)?;
+        if !is_done {
+            self.body.count()?;
+            let gathered = match &self.phase {
+                Phase::Gather(_, sorter) => sorter.bytes(),
+                Phase::Emit(..) => self.gathered.bytes(),
+                Phase::Walk(_) | Phase::Count(..) => 0,
+            };
+            count(&mut self.gathered, gathered, &self.body.replies)?;
+        }
+        Ok(is_done)
+    }
+
+    fn advance(&mut self, keys_max: usize) -> Result<bool, Error> {
         let mut steps = keys_max.saturating_mul(limits::STEPS_PER_KEY).max(limits::STEPS_PER_TURN_MIN);
         loop {
             match &mut self.phase {
@@ -388,8 +436,8 @@ fn push_encoded(body: &mut Body, key: &[u8], meta: KeyMeta, lease: i64) -> Resul
 ///
 /// # Errors
 /// As [`RangeRun::new`] and [`RangeRun::turn`].
-pub fn answer(request: &RangeRequest, reader: Reader<'_>, budget: &ReplyBudget) -> Result<Vec<Bytes>, Error> {
-    let mut run = RangeRun::new(request, reader, budget)?;
+pub fn answer(request: &RangeRequest, reader: Reader<'_>, replies: &Share) -> Result<Vec<Bytes>, Error> {
+    let mut run = RangeRun::new(request, reader, replies)?;
     while !run.turn(usize::MAX)? {}
     Ok(run.take_body().finish())
 }

@@ -30,6 +30,7 @@ mod large_txns;
 mod large_values;
 mod leases;
 mod lock_bugs;
+mod memory;
 mod offline;
 mod overdue;
 mod quota;

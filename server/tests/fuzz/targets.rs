@@ -11,7 +11,7 @@ use revd::api::validate::{self, RequestLimits};
 use revd::apply::command::{self, Command, CommandId, Kind, Origin};
 use revd::apply::outcome::Effect;
 use revd::apply::{CommittedEntry, Machine, MachineConfig, txn};
-use revd::read::budget::ReplyBudget;
+use revd::budget::Share;
 use revd::read::range;
 use revd::wal::{frame, reader};
 use revd::watch::{Hub, HubLimits};
@@ -358,7 +358,7 @@ fn ranges(bytes: &[u8]) {
     }
     let mut store = sample_store(&SimDisk::new());
     let view = store.view();
-    if let Ok(body) = range::answer(&request, view.reader(), &ReplyBudget::new(usize::MAX)) {
+    if let Ok(body) = range::answer(&request, view.reader(), &Share::new(usize::MAX)) {
         let body = body.concat();
         let reply = revd_proto::etcdserverpb::RangeResponse::decode(&body[..]).expect("a reply");
         assert!(request.limit <= 0 || reply.kvs.len() as i64 <= request.limit);

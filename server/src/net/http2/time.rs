@@ -82,6 +82,7 @@ impl<T: Transport> Http2<T> {
             Some(Check::Gone) => self.has_failed = true,
             None => {}
         }
+        self.look_at_memory(now);
         self.timer.poll(context, now);
     }
 }

@@ -8,12 +8,16 @@ use crate::limits;
 use crate::net::calls::StreamState;
 use crate::net::head::CallHead;
 use crate::net::http2::Http2;
+use crate::net::messages::held;
 use crate::net::socket::Transport;
+use crate::observe::bounds::Bound;
 
 impl<T: Transport> Http2<T> {
     /// Replies that the client does not take are bounded: more calls have to wait, frames of the protocol do not.
     pub(super) fn is_congested(&self) -> bool {
-        self.connection.backlog() > limits::REPLY_BYTES_PER_CONNECTION
+        let backlog = self.connection.backlog();
+        backlog > limits::REPLY_BYTES_PER_CONNECTION
+            || (backlog > limits::PACE_BYTES_MIN && !self.memory.replies.fits(0))
     }
 
     /// A long call cannot go on in this turn: enough of them are under way, or have had their time.
@@ -66,11 +70,14 @@ impl<T: Transport> Http2<T> {
         let are_many = self.waiting.len() >= self.shared.http2.streams_max as usize;
         if are_many || self.waiting_bytes + message.len() > limits::WAITING_CALL_BYTES_MAX {
             let text = "too many calls wait on this connection, for replies that are not taken or ranges that are not done";
+            self.shared.api.reached(Bound::WaitingCalls);
             return self.refuse(stream, &Status::resource_exhausted(text));
         }
         self.waiting_bytes += message.len();
         self.waiting.push_back(stream);
         if let Some(StreamState::Asking(asking)) = self.connection.stream(stream) {
+            asking.hold = Some(held(&self.memory.requests, &message));
+            asking.waits = true;
             asking.message = Some(message);
             asking.is_long = is_long;
         }

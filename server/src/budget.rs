@@ -1,0 +1,393 @@
+//! Memory that many want: what each one holds is counted, and nobody can take all of it.
+//!
+//! A share may hold as much as it leaves free (the dynamic threshold of packet switches): one alone gets a half, eight that take
+//! what they can get a ninth each, and the last ninth is there for the next one that comes. However many they are, a little is left.
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll, Waker};
+
+/// Ticks that somebody waits for room before giving up.
+pub const PATIENCE_TICKS: u32 = 14;
+
+/// Edge view: the bytes that the connections of a core may hold of one kind. Clones are the same budget.
+#[derive(Debug, Clone)]
+pub struct Budget(Rc<Pool>);
+
+#[derive(Debug)]
+struct Pool {
+    bytes_max: usize,
+    used: Cell<usize>,
+    /// Who was refused since somebody asked.
+    refused: Cell<u64>,
+    waiting: RefCell<Waiting>,
+}
+
+/// Who waits for room, in the order they came.
+#[derive(Debug, Default)]
+struct Waiting {
+    rooms: BTreeMap<u64, Waiter>,
+    next: u64,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    share: Share,
+    bytes: usize,
+    waker: Waker,
+    /// Ticks until it gives up, if it does; full again whenever its own share has let go of something.
+    left: Option<u32>,
+}
+
+/// A connection's part of a budget. Clones are the same share.
+#[derive(Debug, Clone)]
+pub struct Share(Rc<Part>);
+
+#[derive(Debug)]
+struct Part {
+    budget: Budget,
+    held: Cell<usize>,
+    /// It has let go of something since the last tick.
+    has_released: Cell<bool>,
+}
+
+/// Bytes that are counted for as long as this lives.
+#[derive(Debug)]
+pub struct Hold {
+    share: Share,
+    bytes: usize,
+}
+
+/// There is no room for so much now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct NoRoom;
+
+impl Budget {
+    /// So many bytes for all.
+    #[must_use]
+    pub fn new(bytes_max: usize) -> Self {
+        Self(Rc::new(Pool {
+            bytes_max,
+            used: Cell::new(0),
+            refused: Cell::new(0),
+            waiting: RefCell::default(),
+        }))
+    }
+
+    /// Another part of it, for a connection.
+    #[must_use]
+    pub fn share(&self) -> Share {
+        Share(Rc::new(Part { budget: self.clone(), held: Cell::new(0), has_released: Cell::new(false) }))
+    }
+
+    /// What all may hold.
+    #[must_use]
+    pub fn bytes_max(&self) -> usize {
+        self.0.bytes_max
+    }
+
+    /// What all hold.
+    #[must_use]
+    pub fn used(&self) -> usize {
+        self.0.used.get()
+    }
+
+    /// How many were refused since the last call.
+    #[must_use]
+    pub fn take_refused(&self) -> u64 {
+        self.0.refused.take()
+    }
+
+    /// Called at a steady pace: whoever waits is a step nearer to giving up.
+    pub fn tick(&self) {
+        let mut waiting = self.0.waiting.borrow_mut();
+        for Waiter { share, waker, left, .. } in waiting.rooms.values_mut() {
+            if let Some(left) = left {
+                *left = if share.0.has_released.get() { PATIENCE_TICKS } else { left.saturating_sub(1) };
+                if *left == 0 {
+                    waker.wake_by_ref();
+                }
+            }
+        }
+        for waiter in waiting.rooms.values() {
+            waiter.share.0.has_released.set(false);
+        }
+    }
+
+    fn take(&self, bytes: usize) {
+        self.0.used.set(self.used() + bytes);
+    }
+
+    fn give(&self, bytes: usize) {
+        self.0.used.set(self.used() - bytes);
+        let mut promised = 0;
+        for waiter in self.0.waiting.borrow().rooms.values() {
+            if waiter.share.fits(waiter.bytes.saturating_add(promised)) {
+                promised += waiter.bytes;
+                waiter.waker.wake_by_ref();
+            }
+        }
+    }
+}
+
+impl Share {
+    /// All of a budget of its own.
+    #[must_use]
+    pub fn new(bytes_max: usize) -> Self {
+        Budget::new(bytes_max).share()
+    }
+
+    /// The budget it is part of.
+    #[must_use]
+    pub fn budget(&self) -> &Budget {
+        &self.0.budget
+    }
+
+    /// What it holds.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.0.held.get()
+    }
+
+    /// Whether it may hold so many bytes more now.
+    #[must_use]
+    pub fn fits(&self, bytes: usize) -> bool {
+        let used = self.budget().used().saturating_add(bytes);
+        self.held().saturating_add(bytes) <= self.budget().bytes_max().saturating_sub(used)
+    }
+
+    /// Whether others need what it holds: little is left, or somebody waits who need not if this share held nothing.
+    #[must_use]
+    pub fn is_in_the_way(&self) -> bool {
+        let (bytes_max, used) = (self.budget().bytes_max(), self.budget().used());
+        let without = bytes_max.saturating_sub(used - self.held());
+        let waits_for_us = |Waiter { share, bytes, .. }: &Waiter| {
+            let wanted = share.held().saturating_add(*bytes).saturating_add(*bytes);
+            !Rc::ptr_eq(&share.0, &self.0) && wanted <= without
+        };
+        used > bytes_max / 4 * 3 || self.budget().0.waiting.borrow().rooms.values().any(waits_for_us)
+    }
+
+    /// What it could hold if nobody else held anything: more will never fit.
+    #[must_use]
+    pub fn bytes_max(&self) -> usize {
+        self.budget().bytes_max() / 2
+    }
+
+    /// Holds nothing yet.
+    #[must_use]
+    pub fn hold(&self) -> Hold {
+        Hold { share: self.clone(), bytes: 0 }
+    }
+
+    /// Somebody is refused for want of room, to be counted.
+    pub fn refuse(&self) {
+        let refused = &self.budget().0.refused;
+        refused.set(refused.get() + 1);
+    }
+
+    /// Waits until so many bytes fit; gives up after [`PATIENCE_TICKS`], unless `is_patient`. What is waited for is not held:
+    /// who comes first gets it. Whoever waits should hold nothing meanwhile, so that nobody waits for ever.
+    pub fn room(&self, bytes: usize, is_patient: bool) -> Room {
+        Room { share: self.clone(), bytes, is_patient, ticket: None }
+    }
+}
+
+impl Hold {
+    /// How many.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Holds more, if they fit.
+    ///
+    /// # Errors
+    /// When they do not; nothing is changed then.
+    pub fn grow(&mut self, bytes: usize) -> Result<(), NoRoom> {
+        if !self.share.fits(bytes) {
+            return Err(NoRoom);
+        }
+        self.add(bytes);
+        Ok(())
+    }
+
+    /// Holds more, whether they fit or not: they are there already.
+    pub fn add(&mut self, bytes: usize) {
+        self.bytes += bytes;
+        self.share.0.held.set(self.share.held() + bytes);
+        self.share.budget().take(bytes);
+    }
+
+    /// Holds so many from now on, whether they fit or not.
+    pub fn set(&mut self, bytes: usize) {
+        if bytes > self.bytes {
+            self.add(bytes - self.bytes);
+        } else if bytes < self.bytes {
+            self.release(self.bytes - bytes);
+        }
+    }
+
+    /// Lets go of so many.
+    ///
+    /// # Panics
+    /// If it does not hold them.
+    pub fn release(&mut self, bytes: usize) {
+        assert!(bytes <= self.bytes, "{bytes} bytes of {} are let go of", self.bytes);
+        if bytes > 0 {
+            self.bytes -= bytes;
+            self.share.0.held.set(self.share.held() - bytes);
+            self.share.0.has_released.set(true);
+            self.share.budget().give(bytes);
+        }
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        self.release(self.bytes);
+    }
+}
+
+/// Ready when there is room.
+#[derive(Debug)]
+#[must_use = "waits only when polled"]
+pub struct Room {
+    share: Share,
+    bytes: usize,
+    is_patient: bool,
+    /// Its place among those who wait.
+    ticket: Option<u64>,
+}
+
+impl Room {
+    fn leave(&mut self) {
+        if let Some(ticket) = self.ticket.take() {
+            self.share.budget().0.waiting.borrow_mut().rooms.remove(&ticket);
+        }
+    }
+}
+
+impl Future for Room {
+    type Output = Result<(), NoRoom>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.share.fits(self.bytes) {
+            self.leave();
+            return Poll::Ready(Ok(()));
+        }
+        let budget = self.share.budget().clone();
+        let mut waiting = budget.0.waiting.borrow_mut();
+        if let Some(waiter) = self.ticket.and_then(|ticket| waiting.rooms.get_mut(&ticket)) {
+            if waiter.left == Some(0) {
+                drop(waiting);
+                self.leave();
+                return Poll::Ready(Err(NoRoom));
+            }
+            waiter.waker.clone_from(context.waker());
+            return Poll::Pending;
+        }
+        let ticket = waiting.next;
+        waiting.next += 1;
+        let left = (!self.is_patient).then_some(PATIENCE_TICKS);
+        let (share, waker) = (self.share.clone(), context.waker().clone());
+        waiting.rooms.insert(ticket, Waiter { share, bytes: self.bytes, waker, left });
+        self.ticket = Some(ticket);
+        Poll::Pending
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.leave();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_lite::future::{block_on, poll_once};
+
+    const KIB: usize = 1024;
+
+    /// What a share takes that takes all it can get, in steps of `step`.
+    fn greedy(share: &Share, step: usize) -> Hold {
+        let mut hold = share.hold();
+        while hold.grow(step).is_ok() {}
+        hold
+    }
+
+    #[test]
+    fn greedy_shares_leave_as_much_as_each_of_them_has() {
+        for connections in [1, 2, 8, 50] {
+            let budget = Budget::new(1024 * KIB);
+            let shares: Vec<Share> = (0..connections).map(|_| budget.share()).collect();
+            let mut holds: Vec<Hold> = shares.iter().map(Share::hold).collect();
+            for _ in 0..1024 {
+                for hold in &mut holds {
+                    let _ = hold.grow(KIB);
+                }
+            }
+            let fair = budget.bytes_max() / (connections + 1);
+            assert!(holds.iter().all(|hold| hold.bytes() <= fair + KIB), "{connections} shares");
+            // The next one that comes finds room.
+            assert!(budget.share().fits(fair / 2 - KIB), "{connections} shares");
+            drop(holds);
+            assert_eq!((budget.used(), shares[0].held()), (0, 0));
+        }
+    }
+
+    #[test]
+    fn what_is_held_counts_until_it_is_let_go() {
+        let budget = Budget::new(1000);
+        let share = budget.share();
+        let mut hold = share.hold();
+        hold.add(300);
+        hold.set(450);
+        assert_eq!(hold.grow(100), Err(NoRoom), "more than is left");
+        assert_eq!((hold.bytes(), share.held(), budget.used()), (450, 450, 450));
+        hold.release(400);
+        assert_eq!(hold.grow(100), Ok(()));
+        drop(hold);
+        assert_eq!((share.held(), budget.used()), (0, 0));
+    }
+
+    #[test]
+    fn room_is_waited_for_and_comes_when_others_let_go() {
+        let budget = Budget::new(1024 * KIB);
+        let (slow, other) = (budget.share(), budget.share());
+        let mut held = greedy(&slow, KIB);
+        let mut room = Box::pin(other.room(300 * KIB, false));
+        assert_eq!(block_on(poll_once(&mut room)), None);
+        assert!(slow.is_in_the_way() && !other.is_in_the_way());
+        held.release(50 * KIB);
+        assert_eq!(block_on(poll_once(&mut room)), None);
+        held.release(50 * KIB);
+        assert_eq!(block_on(poll_once(&mut room)), Some(Ok(())));
+        assert!(!slow.is_in_the_way(), "nobody waits any more");
+    }
+
+    #[test]
+    fn who_waits_gives_up_unless_its_own_client_takes_something() {
+        let budget = Budget::new(1024 * KIB);
+        let (slow, other) = (budget.share(), budget.share());
+        let _held = greedy(&slow, KIB);
+        let mut own = other.hold();
+        own.add(100 * KIB);
+        let mut room = Box::pin(other.room(300 * KIB, false));
+        let mut patient = Box::pin(other.room(300 * KIB, true));
+        let mut poll = |ticks: u32| {
+            (0..ticks).for_each(|_| budget.tick());
+            (block_on(poll_once(&mut room)), block_on(poll_once(&mut patient)))
+        };
+        assert_eq!(poll(PATIENCE_TICKS - 1), (None, None));
+        own.release(1);
+        assert_eq!(poll(PATIENCE_TICKS - 1), (None, None), "it takes its replies");
+        assert_eq!(poll(2), (Some(Err(NoRoom)), None));
+        drop((room, patient));
+        assert!(budget.0.waiting.borrow().rooms.is_empty());
+    }
+}

@@ -1,0 +1,141 @@
+//! What a connection holds of its core's memory: counted once a turn, and given back when others need it more.
+
+use revd_proto::http2::{ErrorCode, Fault};
+use tonic::Status;
+
+use crate::api::Budgets;
+use crate::api::method::{Method, Unary};
+use crate::budget::{Hold, Share};
+use crate::limits;
+use crate::net::calls::{Call, CallKind, StreamState};
+use crate::net::connection::READ_BYTES;
+use crate::net::http2::Http2;
+use crate::net::http2::time::milliseconds;
+use crate::net::pace::{Look, Pace};
+use crate::net::socket::Transport;
+use crate::observe::bounds::Bound;
+
+/// Why a connection ends whose client keeps others waiting.
+const SLOW_READER: Fault = Fault {
+    code: ErrorCode::EnhanceYourCalm,
+    limit: None,
+    reason: "replies are taken too slowly while others wait for their memory",
+};
+/// After that, milliseconds in which the client may take what is sent already.
+const FAREWELL: u64 = 1_000;
+
+/// A connection's parts of the core's memory.
+pub(super) struct Memory {
+    /// Requests, from their first byte until they are handled.
+    pub requests: Share,
+    /// Replies that are made or were not taken yet.
+    pub replies: Share,
+    /// What watch streams have yet to take.
+    pub watches: Share,
+    /// Replies that wait to be sent, as of the last turn.
+    backlog: Hold,
+    /// A frame that has come in part, likewise.
+    partial: Hold,
+    pub pace: Pace,
+}
+
+impl Memory {
+    /// Nothing is held.
+    pub(super) fn new(budgets: &Budgets) -> Self {
+        let (requests, replies) = (budgets.requests.share(), budgets.replies.share());
+        let (backlog, partial) = (replies.hold(), requests.hold());
+        Self { requests, replies, watches: budgets.watches.share(), backlog, partial, pace: Pace::default() }
+    }
+}
+
+/// Whether a call ends soon by itself, so that its client may be kept waiting for it.
+pub(super) fn is_brief(method: Method, is_long: bool) -> bool {
+    !is_long && !matches!(method, Method::Unary(Unary::Lock | Unary::Campaign))
+}
+
+impl<T: Transport> Http2<T> {
+    /// Counts what waits to be sent: at once when a reply that is not short joins it, so that the next one knows of it.
+    pub(super) fn count_backlog(&mut self) {
+        self.memory.backlog.set(self.connection.backlog());
+    }
+
+    /// Counts what waits at the end of a turn.
+    pub(super) fn count(&mut self) {
+        self.count_backlog();
+        self.memory.partial.set(self.partial.capacity());
+    }
+
+    /// Requests hold what they may, and some will be done without anything more from the client: it waits for those.
+    /// Otherwise more has to be read, or those that are begun would never end.
+    pub(super) fn is_full_of_requests(&self) -> bool {
+        self.calls.brief_bytes() > 0 && !self.memory.requests.fits(2 * READ_BYTES)
+    }
+
+    /// As much was unpacked as in one turn may be.
+    pub(super) fn has_unpacked(&mut self) -> bool {
+        let is_much = self.shared.messages.unpacked.get() >= limits::UNPACKED_BYTES_PER_TURN;
+        self.comes_back |= is_much;
+        is_much
+    }
+
+    /// Looks whether the client gets on with what it holds.
+    pub(super) fn look_at_memory(&mut self, now: u64) {
+        let Memory { requests, replies, watches, pace, .. } = &mut self.memory;
+        let held = replies.held() + watches.held();
+        if requests.held() == 0 && held < limits::PACE_BYTES_MIN {
+            return pace.rest();
+        }
+        match pace.look(now, held) {
+            Look::At(then) => return self.timer.add(then),
+            Look::Over { is_slow } => {
+                if is_slow && !self.has_failed && (replies.is_in_the_way() || watches.is_in_the_way()) {
+                    self.shared.api.reached(Bound::SlowReaders);
+                    self.fail(SLOW_READER);
+                    self.taken = (now + FAREWELL).saturating_sub(milliseconds(limits::STALL_DEADLINE));
+                } else {
+                    self.end_unfinished();
+                }
+            }
+        }
+        self.timer.add(now + limits::PACE_INTERVAL);
+    }
+
+    /// Refuses requests that were begun long ago and are not ended, the oldest first, for as long as others need what they
+    /// hold.
+    fn end_unfinished(&mut self) {
+        let mut found = Vec::new();
+        for (stream, state) in self.connection.streams_mut() {
+            let looks = match state {
+                StreamState::Asking(asking) if !asking.waits => &mut asking.looks,
+                StreamState::Running(running) => match self.calls.get(running.slot) {
+                    Some(Call { kind: CallKind::Streaming(streaming), .. })
+                        if !streaming.assembly.is_empty() =>
+                    {
+                        &mut streaming.looks
+                    }
+                    _ => continue,
+                },
+                _ => continue,
+            };
+            *looks += 1;
+            if *looks >= limits::UNFINISHED_LOOKS {
+                found.push(stream);
+            }
+        }
+        for stream in found {
+            if !self.memory.requests.is_in_the_way() {
+                return;
+            }
+            self.shared.api.reached(Bound::UnfinishedRequests);
+            let status = Status::resource_exhausted(
+                "the request was begun and is not ended, and other requests need its memory: send it again, and whole",
+            );
+            match self.connection.stream(stream) {
+                Some(StreamState::Running(_)) => self.end(stream, &Err(status)),
+                _ => self.refuse(stream, &status),
+            }
+            self.connection.reset(stream, ErrorCode::Cancel);
+            self.calls.reap();
+        }
+    }
+}
