@@ -10,8 +10,9 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
-/// Ticks that somebody waits for room before giving up.
-pub const PATIENCE_TICKS: u32 = 14;
+/// Ticks (half seconds) that somebody waits for room before giving up: more than twice as long as those who keep others waiting
+/// have before they are ended.
+pub const PATIENCE_TICKS: u32 = 30;
 
 /// Edge view: the bytes that the connections of a core may hold of one kind. Clones are the same budget.
 #[derive(Debug, Clone)]
