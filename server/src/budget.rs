@@ -160,14 +160,15 @@ impl Share {
         self.held().saturating_add(bytes) <= self.budget().bytes_max().saturating_sub(used)
     }
 
-    /// Whether others need what it holds: little is left, or somebody waits who need not if this share held nothing.
+    /// Whether others need what it holds: little is left, or somebody waits who need not if this share held nothing, or who
+    /// holds no more than this one. Of many who hold some each, none alone would have to be in the way.
     #[must_use]
     pub fn is_in_the_way(&self) -> bool {
         let (bytes_max, used) = (self.budget().bytes_max(), self.budget().used());
         let without = bytes_max.saturating_sub(used - self.held());
         let waits_for_us = |Waiter { share, bytes, .. }: &Waiter| {
             let wanted = share.held().saturating_add(*bytes).saturating_add(*bytes);
-            !Rc::ptr_eq(&share.0, &self.0) && wanted <= without
+            !Rc::ptr_eq(&share.0, &self.0) && (wanted <= without || share.held() <= self.held())
         };
         used > bytes_max / 4 * 3 || self.budget().0.waiting.borrow().rooms.values().any(waits_for_us)
     }
@@ -369,6 +370,20 @@ mod tests {
         held.release(50 * KIB);
         assert_eq!(block_on(poll_once(&mut room)), Some(Ok(())));
         assert!(!slow.is_in_the_way(), "nobody waits any more");
+    }
+
+    #[test]
+    fn many_who_hold_some_each_are_in_the_way_of_one_who_holds_nothing() {
+        let budget = Budget::new(1024 * KIB);
+        let (shares, other): (Vec<Share>, Share) = ((0..8).map(|_| budget.share()).collect(), budget.share());
+        let mut holds: Vec<Hold> = shares.iter().map(Share::hold).collect();
+        holds.iter_mut().for_each(|hold| hold.add(64 * KIB));
+        let mut room = Box::pin(other.room(300 * KIB, false));
+        assert_eq!(block_on(poll_once(&mut room)), None);
+        assert!(shares.iter().all(Share::is_in_the_way), "half is free, and no end of one alone would do");
+        holds.truncate(6);
+        assert_eq!(block_on(poll_once(&mut room)), Some(Ok(())));
+        assert!(!shares.iter().any(Share::is_in_the_way));
     }
 
     #[test]
