@@ -87,7 +87,7 @@ pub enum Reading<'p> {
     /// A range.
     Range(Box<RangeRun<'p>>),
     /// Keys as they were.
-    Previous(PreviousRun<'p>),
+    Previous(Box<PreviousRun<'p>>),
 }
 
 /// Keys as they were before they are changed.
@@ -110,7 +110,8 @@ impl<'p> Reading<'p> {
             What::Previous { key, range_end, tag } => {
                 let range = KeyRange::from_wire(key, range_end);
                 let keys = view.reader().scan(range, i64::MAX, Direction::Forward);
-                Self::Previous(PreviousRun { view, keys, tag: *tag, body: Body::new(replies) })
+                let body = Body::new(replies);
+                Self::Previous(Box::new(PreviousRun { view, keys, tag: *tag, body }))
             }
         })
     }
