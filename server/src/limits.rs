@@ -106,8 +106,6 @@ pub const TXN_DEPTH_MAX: usize = 512;
 /// A command that visits more keys than this is carried out beside the state core, which goes on meanwhile with what does
 /// not need the keys.
 pub const KEYS_PER_COMMAND: u64 = 500;
-/// A core that is never done looks for new input at least this often.
-pub const POLL_INTERVAL: Duration = Duration::from_millis(1);
 /// Microseconds after which the state core lets others of its core go on.
 pub const APPLY_MICROSECONDS: u64 = 1_000;
 /// Orders about leases that the state core carries out before it looks at the log again.
@@ -191,8 +189,6 @@ pub const WATCH_STREAM_BYTES: usize = 1024 * 1024;
 pub const WATCH_STEP_WORK: usize = 3_000;
 /// ... and bytes of replies it makes, before others of the core go on.
 pub const WATCH_STEP_BYTES: usize = 256 * 1024;
-/// The pause between two steps, in which the core looks at its sockets.
-pub const WATCH_STEP_PAUSE: Duration = Duration::from_micros(20);
 /// Watchers no more revisions behind than this are told of them apart from those who have all history before them.
 pub const WATCH_NEAR_REVISIONS: i64 = 10_000;
 /// Watchers of a stream that try again when it has room, unless more were told of something the last time.

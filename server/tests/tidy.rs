@@ -24,6 +24,7 @@ const MAY_USE_GLOMMIO: &[&str] = &[
     "server/src/net/socket.rs",
     "server/src/wal/disk.rs",
     "server/src/xcore/mailbox.rs",
+    "server/src/xcore/turn.rs",
     "server/tests/log_failures.rs",
     "server/tests/log_segments.rs",
     "server/tests/state_core.rs",

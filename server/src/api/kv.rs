@@ -18,6 +18,7 @@ use crate::limits;
 use crate::observe::bounds::Bound;
 use crate::read::range::{Place, RangeRun};
 use crate::wire::put_varint;
+use crate::xcore::turn::give_way;
 
 impl Api {
     pub(super) async fn range(&self, message: Bytes, replies: &Share) -> Result<Message, Error> {
@@ -105,7 +106,7 @@ impl Api {
             }
             wanted = chunk_bytes;
             keys_max = next_chunk_keys(keys_max, chunk_bytes, self.limits.request_bytes_max);
-            futures_lite::future::yield_now().await;
+            give_way().await;
         }
         Ok(())
     }
@@ -123,7 +124,7 @@ impl Api {
         loop {
             if run.is_gathering() {
                 run.turn(limits::RANGE_KEYS_PER_TURN).map_err(|error| self.counted(error))?;
-                futures_lite::future::yield_now().await;
+                give_way().await;
                 continue;
             }
             // It holds the keys meanwhile: two that never gave up could wait for each other.
@@ -143,7 +144,7 @@ impl Api {
                 return Ok(());
             }
             keys_max = next_chunk_keys(keys_max, wanted, self.limits.request_bytes_max);
-            futures_lite::future::yield_now().await;
+            give_way().await;
         }
     }
 
@@ -176,7 +177,7 @@ async fn chunk(
     let mut is_finished = run.turn(keys_max)?;
     while !is_finished && run.is_counting() {
         // Begun again, counting would start over.
-        futures_lite::future::yield_now().await;
+        give_way().await;
         is_finished = run.turn(keys_max)?;
     }
     Ok((is_finished, run.place(), run.take_body().finish()))
@@ -186,7 +187,7 @@ async fn chunk(
 async fn answer_in_turns(request: &RangeRequest, view: &View, replies: &Share) -> Result<Vec<Bytes>, Error> {
     let mut run = RangeRun::new(request, view.reader(), replies)?;
     while !run.turn(limits::RANGE_KEYS_PER_TURN)? {
-        futures_lite::future::yield_now().await;
+        give_way().await;
     }
     Ok(run.take_body().finish())
 }

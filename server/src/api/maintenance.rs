@@ -16,6 +16,7 @@ use crate::error::Error;
 use crate::limits;
 use crate::schema;
 use crate::version;
+use crate::xcore::turn::give_way;
 
 impl Api {
     /// What this member knows of itself; works without a leader.
@@ -104,7 +105,7 @@ async fn hashed(view: &View, revision: i64) -> Result<Hashed, Error> {
         if let Some(hashed) = run.step(limits::HASH_RECORDS_PER_TURN)? {
             return Ok(hashed);
         }
-        futures_lite::future::yield_now().await;
+        give_way().await;
     }
 }
 

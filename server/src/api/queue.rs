@@ -22,6 +22,7 @@ use crate::apply::command::Kind;
 use crate::error::Error;
 use crate::limits;
 use crate::read::range::stored;
+use crate::xcore::turn::give_way;
 
 /// Seconds of a lease that is granted to a caller who names none; it is not kept alive here.
 const SESSION_TTL: i64 = 60;
@@ -180,7 +181,7 @@ async fn first_by(
         }
         let Some(next) = last else { return first.map(|(_, key, meta)| (key, meta)) };
         from = next;
-        futures_lite::future::yield_now().await;
+        give_way().await;
     }
 }
 

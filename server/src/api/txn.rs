@@ -19,6 +19,7 @@ use crate::budget::Share;
 use crate::error::Error;
 use crate::limits;
 use crate::read::parts::{Assembly, Part, Reading, What};
+use crate::xcore::turn::give_way;
 
 impl Api {
     pub(super) async fn delete_range(&self, message: Bytes, replies: &Share) -> Result<Message, Error> {
@@ -65,7 +66,7 @@ impl Api {
         let mut keys = 0_u64;
         for some in reads.chunks(limits::REPLY_PARTS_PER_TURN) {
             keys = some.iter().map(|what| keys_of(view, what)).fold(keys, u64::saturating_add);
-            futures_lite::future::yield_now().await;
+            give_way().await;
         }
         if keys <= limits::WRITE_READS_UNCHECKED as u64 {
             return Ok(());
@@ -81,7 +82,7 @@ pub(super) async fn assemble(parts: &[Part], replies: &Share) -> Result<Vec<Byte
         if let Some(body) = assembly.turn()? {
             return Ok(body);
         }
-        futures_lite::future::yield_now().await;
+        give_way().await;
     }
 }
 
@@ -98,7 +99,7 @@ async fn look_at(view: &View, reads: &[What], replies: &Share) -> Result<(), Err
             if bytes > bytes_max {
                 return Err(Error::WriteReplyTooLarge { bytes_max });
             }
-            futures_lite::future::yield_now().await;
+            give_way().await;
             if is_done {
                 break;
             }
@@ -129,7 +130,7 @@ fn keys_of(view: &View, what: &What) -> u64 {
 async fn compared(view: &View, request: &TxnRequest) -> Result<Path, Error> {
     let mut comparing = Comparing::new(view.reader(), request);
     while !comparing.turn(limits::RANGE_KEYS_PER_TURN)? {
-        futures_lite::future::yield_now().await;
+        give_way().await;
     }
     Ok(comparing.path())
 }

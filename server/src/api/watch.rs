@@ -24,6 +24,7 @@ use crate::observe::turns::Loop;
 use crate::read::view_slot::ViewSlot;
 use crate::watch::{Content, Hub, HubCounts, HubLimits, Reply, StreamId};
 use crate::wire::{put_field, put_number};
+use crate::xcore::turn::give_way;
 
 /// Protobuf tags of `WatchResponse`.
 const TAG_WATCH_ID: u8 = 0x10;
@@ -245,7 +246,7 @@ impl Api {
             }
             done += 1;
             if done % limits::WATCH_TURNS == 0 {
-                futures_lite::future::yield_now().await;
+                give_way().await;
             }
         }
     }

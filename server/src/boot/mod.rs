@@ -298,7 +298,6 @@ fn start_core(
         .name(&format!("core-{}", roles.cpu))
         .io_memory(if roles.log { limits::LOG_IO_BYTES } else { limits::IO_BYTES })
         .blocking_thread_pool_placement(PoolPlacement::Unbound(BLOCKING_THREADS))
-        .preempt_timer(limits::POLL_INTERVAL)
         .spawn(move || async move {
             let giving_back = glommio::spawn_local(async {
                 loop {

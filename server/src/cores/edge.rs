@@ -18,6 +18,7 @@ use crate::observe::log;
 use crate::raft::propose::Proposals;
 use crate::xcore::latch::Latch;
 use crate::xcore::mailbox::{ReceiverSeed, SenderSeed};
+use crate::xcore::turn::give_way;
 
 /// What an edge core starts with.
 pub struct EdgeSeed {
@@ -150,7 +151,7 @@ async fn step_watchers(api: Rc<Api>) {
     loop {
         end_if_damaged(api.watches().step_on().await);
         // Not a mere yield: sockets are looked at only when nobody is ready to run.
-        glommio::timer::sleep(limits::WATCH_STEP_PAUSE).await;
+        give_way().await;
     }
 }
 
@@ -183,7 +184,7 @@ async fn auto_compact(api: Rc<Api>, mut duty: AutoCompact) {
 async fn revoke_due(api: Rc<Api>) {
     loop {
         match api.revoke_due().await {
-            Ok(More::Perhaps) => futures_lite::future::yield_now().await,
+            Ok(More::Perhaps) => give_way().await,
             Ok(More::No) => glommio::timer::sleep(limits::LEASE_CHECK_INTERVAL).await,
             Err(error) => {
                 log::warn("leases that are due could not be revoked", json!({"error": error.to_string()}));

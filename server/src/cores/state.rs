@@ -32,6 +32,7 @@ use crate::reserve::Reserve;
 use crate::xcore::inbox::Inbox;
 use crate::xcore::latch::Latch;
 use crate::xcore::mailbox::{ReceiverSeed, Sender, SenderSeed};
+use crate::xcore::turn::give_way;
 
 /// What the state core starts with.
 pub struct StateSeed {
@@ -219,7 +220,7 @@ impl StateCore {
     async fn run(&mut self) -> Result<(), Fatal> {
         loop {
             let events = if self.can_go_on() {
-                futures_lite::future::yield_now().await;
+                give_way().await;
                 self.inbox.take_now()
             } else {
                 self.inbox.take().await.expect("nobody closes the state core's own inbox")

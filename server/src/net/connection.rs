@@ -16,6 +16,7 @@ use crate::net::http1;
 use crate::net::http2::Http2;
 use crate::net::messages::MessageLimits;
 use crate::xcore::gate::Pass;
+use crate::xcore::turn::give_way;
 
 /// Bytes read at a time.
 pub(super) const READ_BYTES: usize = 32 * 1024;
@@ -87,7 +88,7 @@ async fn hear_out(mut stream: impl AsyncRead + Unpin) {
     let mut nowhere = [0; 1024];
     while stream.read(&mut nowhere).await.is_ok_and(|bytes| bytes > 0) {
         // A client that sends without a pause must not keep the core from its other tasks, nor from the end of its patience.
-        futures_lite::future::yield_now().await;
+        give_way().await;
     }
 }
 

@@ -30,6 +30,7 @@ use crate::net::wakers::Woken;
 use crate::net::{deadline, http};
 use crate::observe::turns::Loop;
 use crate::xcore::gate::Pass;
+use crate::xcore::turn::NextTurn;
 
 /// Milliseconds after which a client's allowances are full again.
 const REFILL_INTERVAL: u64 = 1_000;
@@ -68,6 +69,7 @@ pub(super) struct Http2<T> {
     /// When this turn began, in microseconds, and whether the next follows at once.
     began: u64,
     comes_back: bool,
+    next_turn: NextTurn,
 }
 
 /// How a turn ended.
@@ -101,6 +103,7 @@ impl<T: Transport> Http2<T> {
             has_failed: false,
             began: 0,
             comes_back: false,
+            next_turn: NextTurn::default(),
             socket,
             shared,
         }
@@ -183,7 +186,7 @@ impl<T: Transport> Http2<T> {
         }
         self.count();
         if std::mem::take(&mut self.comes_back) {
-            context.waker().wake_by_ref();
+            self.next_turn.ask(context);
         }
         Ok(Turn::Waiting)
     }

@@ -18,6 +18,7 @@ use crate::net::places::Places;
 use crate::observe::bounds::Bound;
 use crate::observe::log;
 use crate::xcore::gate::Gate;
+use crate::xcore::turn::give_way;
 
 /// Connections the kernel holds until they are accepted.
 const BACKLOG: i32 = 4096;
@@ -95,7 +96,7 @@ pub(super) async fn accept(listener: TcpListener, shared: Rc<Shared>, gate: Gate
         };
         accepted += 1;
         if accepted.is_multiple_of(limits::ACCEPTS_PER_TURN) {
-            futures_lite::future::yield_now().await; // the next may be there already
+            give_way().await; // the next may be there already
         }
         // A member that has too many connections closes new ones at once: clients try another member.
         let (pass, place) = (gate.enter(limits::CONNECTIONS_PER_CORE_MAX), places.take());

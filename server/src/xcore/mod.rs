@@ -13,3 +13,4 @@ pub mod gate;
 pub mod inbox;
 pub mod latch;
 pub mod mailbox;
+pub mod turn;
