@@ -345,7 +345,12 @@ impl Api {
     /// Proposes a command, and reads what is to be answered beside its result.
     async fn propose_and_read(&self, kind: Kind, message: Bytes, replies: &Share) -> Result<Message, Error> {
         validate::proposal_size(message.len(), self.limits)?;
-        let outcome = self.begin(kind, message, false)?.await?;
+        self.answer(self.begin(kind, message, false)?, replies).await
+    }
+
+    /// What a command's caller is told: its result, and what is read beside it.
+    async fn answer(&self, proposal: Proposal, replies: &Share) -> Result<Message, Error> {
+        let outcome = proposal.await?;
         let mut body = vec![outcome.result.map_err(|error| self.counted(error))?];
         let parts = outcome.rest.parts();
         if !parts.is_empty() {

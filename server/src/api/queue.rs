@@ -17,8 +17,9 @@ use revd_proto::etcdserverpb::{
 use revd_proto::mvccpb::KeyValue;
 use tonic::Status;
 
-use crate::api::{Api, decoded};
+use crate::api::{Api, decoded, validate};
 use crate::apply::command::Kind;
+use crate::apply::gates;
 use crate::error::Error;
 use crate::limits;
 use crate::read::range::stored;
@@ -49,31 +50,34 @@ pub(super) struct Place {
 pub(super) struct Waiting {
     api: Rc<Api>,
     key: Bytes,
-    /// Which key is ours; none when there is nothing to give up.
-    ours: Option<Compare>,
+    /// Which key is ours; empty when there is nothing to give up.
+    ours: Vec<Compare>,
 }
 
 impl Waiting {
-    /// A key that is not put yet.
-    fn new(api: &Rc<Api>, key: &Bytes) -> Self {
-        let later = created(key, CompareResult::Greater, api.revision());
-        Self { api: Rc::clone(api), key: key.clone(), ours: Some(later) }
+    /// A key that is not put yet, `seen` revisions being there. One that another call has found meanwhile is not given up.
+    fn new(api: &Rc<Api>, key: &Bytes, seen: i64) -> Self {
+        let later = created(key, CompareResult::Greater, seen);
+        Self { api: Rc::clone(api), key: key.clone(), ours: vec![later, put_once(key)] }
     }
 
     /// The key has been put, or found.
     fn stands_at(&mut self, revision: i64) {
-        self.ours = Some(created_at(&self.key, revision));
+        self.ours = vec![created_at(&self.key, revision)];
     }
 
     /// The place is kept, or there is none.
     pub(super) fn done(mut self) {
-        self.ours = None;
+        self.ours.clear();
     }
 }
 
 impl Drop for Waiting {
     fn drop(&mut self) {
-        let Some(ours) = self.ours.take() else { return };
+        let ours = std::mem::take(&mut self.ours);
+        if ours.is_empty() {
+            return;
+        }
         let resign = deletion(self.key.clone(), ours).encode_to_vec().into();
         // Nobody waits for the outcome. If it is not accepted the lease's end removes the key.
         if let Ok(proposal) = self.api.begin(Kind::Txn, resign, false) {
@@ -97,6 +101,30 @@ fn created(key: &Bytes, result: CompareResult, revision: i64) -> Compare {
     }
 }
 
+/// The key has been put, and not a second time.
+fn put_once(key: &Bytes) -> Compare {
+    Compare {
+        key: key.clone(),
+        target: CompareTarget::Version as i32,
+        result: CompareResult::Equal as i32,
+        target_union: Some(TargetUnion::Version(1)),
+        range_end: Bytes::new(),
+    }
+}
+
+/// Finds a key that is there already. One that was put since `seen` may be another call's with the same lease, whose caller
+/// may be gone, and which would give it up now: it is put once more, and by that kept.
+fn find(key: &Bytes, seen: i64) -> TxnRequest {
+    let get = RangeRequest { key: key.clone(), ..RangeRequest::default() };
+    let keep =
+        PutRequest { key: key.clone(), ignore_value: true, ignore_lease: true, ..PutRequest::default() };
+    TxnRequest {
+        compare: vec![created(key, CompareResult::Greater, seen)],
+        success: vec![op(Request::RequestRange(get.clone())), op(Request::RequestPut(keep))],
+        failure: vec![op(Request::RequestRange(get))],
+    }
+}
+
 /// One operation of a transaction.
 pub(super) fn op(request: Request) -> RequestOp {
     RequestOp { request: Some(request) }
@@ -104,17 +132,13 @@ pub(super) fn op(request: Request) -> RequestOp {
 
 /// Deletes a key if it is still the one of this revision.
 pub(super) fn resignation(key: Bytes, revision: i64) -> TxnRequest {
-    let ours = created_at(&key, revision);
+    let ours = vec![created_at(&key, revision)];
     deletion(key, ours)
 }
 
-fn deletion(key: Bytes, condition: Compare) -> TxnRequest {
+fn deletion(key: Bytes, compare: Vec<Compare>) -> TxnRequest {
     let delete = DeleteRangeRequest { key, ..DeleteRangeRequest::default() };
-    TxnRequest {
-        compare: vec![condition],
-        success: vec![op(Request::RequestDeleteRange(delete))],
-        failure: Vec::new(),
-    }
+    TxnRequest { compare, success: vec![op(Request::RequestDeleteRange(delete))], failure: Vec::new() }
 }
 
 /// The prefix under which a name's keys are.
@@ -215,18 +239,31 @@ impl Api {
         let key: Bytes =
             [&prefix[..], format!("{sign}{:x}", lease.unsigned_abs()).as_bytes()].concat().into();
         let put = PutRequest { key: key.clone(), value: value.clone(), lease, ..PutRequest::default() };
-        let get = RangeRequest { key: key.clone(), ..RangeRequest::default() };
+        let seen = self.revision();
         let txn = TxnRequest {
             compare: vec![created_at(&key, 0)],
             success: vec![op(Request::RequestPut(put))],
-            failure: vec![op(Request::RequestRange(get))],
+            failure: vec![op(Request::RequestTxn(find(&key, seen)))],
         };
-        let mut waiting = Waiting::new(self, &key);
-        let reply = match self.run_txn(&txn).await {
+        self.check_quota(gates::txn_cost(&txn)).await?;
+        validate::txn(&txn, self.limits)?;
+        let message: Bytes = txn.encode_to_vec().into();
+        validate::proposal_size(message.len(), self.limits)?;
+        // What gives the key up is behind this in the log: were it withdrawn, the key there would be another call's.
+        let proposal = self.begin(Kind::Txn, message, false)?.kept();
+        let mut waiting = Waiting::new(self, &key, seen);
+        let reply = match self
+            .answer(proposal, &self.budgets.replies.share())
+            .await
+            .and_then(|reply| decoded(TxnResponse::decode(&reply.concat()[..])))
+        {
             Ok(reply) => reply,
             Err(error) => {
                 if error != Error::Timeout {
                     waiting.done(); // nothing was put; after a timeout nobody knows
+                }
+                if error == Error::NoSpace {
+                    self.raise_no_space().await;
                 }
                 return Err(error);
             }
@@ -280,6 +317,7 @@ pub(super) fn found(reply: &TxnResponse) -> Option<&KeyValue> {
     use revd_proto::etcdserverpb::response_op::Response;
     match reply.responses.first()?.response.as_ref()? {
         Response::ResponseRange(range) => range.kvs.first(),
+        Response::ResponseTxn(nested) => found(nested),
         _ => None,
     }
 }

@@ -369,8 +369,14 @@ pub struct Proposal {
 
 impl Proposal {
     /// Lets the command be carried out, and nobody wait for it.
-    pub fn detach(mut self) {
+    pub fn detach(self) {
+        drop(self.kept());
+    }
+
+    /// Has the command carried out also if nobody waits for it any more.
+    pub fn kept(mut self) -> Self {
         self.is_wanted = true;
+        self
     }
 }
 

@@ -60,3 +60,33 @@ fn a_caller_that_goes_away_at_once_leaves_no_key() {
         assert_eq!(left, (0, 0), "keys under the lock's and the election's name");
     }));
 }
+
+/// What a caller that goes away gives up is not the key that another one with the same lease has found meanwhile.
+#[test]
+fn a_caller_that_goes_away_takes_nobody_elses_lock() {
+    const NAMES: u32 = 40;
+    run(with_server(async |server, client| {
+        let grant = LeaseGrantRequest { ttl: 1_000, id: 0 };
+        let lease = client.lease.clone().lease_grant(grant).await.unwrap().into_inner().id;
+        let mut stream = TcpStream::connect(server.address).unwrap();
+        let mut bytes = [PREFACE, &frame(4, 0, 0, &[])].concat();
+        for number in 0..NAMES {
+            let request = LockRequest { name: format!("m/{number}").into(), lease }.encode_to_vec();
+            let length = u32::try_from(request.len()).unwrap().to_be_bytes();
+            let message = [&[0][..], &length, &request].concat();
+            for id in [1 + 4 * number, 3 + 4 * number] {
+                bytes.extend(frame(1, 4, id, &call_block("/v3lockpb.Lock/Lock")));
+                bytes.extend(frame(0, 1, id, &message));
+            }
+            bytes.extend(frame(3, 0, 1 + 4 * number, &8_u32.to_be_bytes())); // RST_STREAM, CANCEL
+        }
+        stream.write_all(&bytes).unwrap();
+        let mut held = Vec::new();
+        while held.len() < 100 || held.last() != held.get(held.len() - 50) {
+            tokio::time::sleep(std::time::Duration::from_millis(10)).await;
+            held.push(keys(client, "m").await);
+        }
+        let held = held.last().copied().unwrap();
+        assert_eq!(held, i64::from(NAMES), "the other call of each name holds its lock");
+    }));
+}
