@@ -1,5 +1,5 @@
-//! How much memory there is, and that memory that is free goes back to the system. The allocator gives free pages back when it is used again; a core that has
-//! become idle would keep what a load has left.
+//! How much memory there is, and giving back what is free: the allocator gives free pages back when it is used again, so a
+//! core that has become idle would keep what a load has left.
 
 /// Gives back what this thread's heap does not use.
 pub fn give_back() {
@@ -16,6 +16,7 @@ pub fn available_bytes() -> u64 {
     cgroup_limit_files(&groups)
         .iter()
         .filter_map(|path| read(path)?.trim().parse().ok())
+        .filter(|limit| *limit > 0) // no process runs within nothing: the file does not mean it
         .fold(machine, u64::min)
 }
 

@@ -136,6 +136,19 @@ fn only_loops_know_the_runtime() {
     }
 }
 
+/// A task that is ready again at once keeps its core from looking at sockets: see `xcore/turn.rs`.
+#[test]
+fn turns_end_by_giving_way() {
+    let mut problems = Vec::new();
+    for (name, text) in sources() {
+        let is_allowed = !name.starts_with("server/src") || name == "server/src/cores/edge.rs";
+        if !is_allowed && text.contains(concat!("yield", "_now")) {
+            problems.push(name);
+        }
+    }
+    assert_none(&problems, "turns of a core end with `xcore::turn::give_way`");
+}
+
 #[test]
 fn unsafe_code_is_where_it_is_expected() {
     let word = concat!("uns", "afe");
