@@ -5,7 +5,7 @@
 //! (cancelled call) leaves its slot until the outcome arrives, so that a slot is never reused for a command that
 //! is still in the log; a command that has not left the edge by then never does.
 //!
-//! Commands take up slots of the [`Room`] of their kind, so that writes never take those of what must not wait.
+//! Commands take up slots of the `Room` of their kind, so that writes never take those of what must not wait.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
