@@ -7,7 +7,7 @@
 //! revision.
 //!
 //! A compaction at R reads every record up to R, and computes on the way what HashKV of R was before it: a
-//! [`CompactionHash`]. HashKV of R answers with that from then on, until the tenth newer one or the next start, as etcd
+//! `CompactionHash`. HashKV of R answers with that from then on, until the tenth newer one or the next start, as etcd
 //! does. There is no other way to it: what the compaction drops is a part of that hash.
 
 use std::collections::VecDeque;
