@@ -291,11 +291,6 @@ impl Api {
         &self.watches
     }
 
-    /// A bound was reached by somebody who is not served for it.
-    pub fn count_bound(&self, bound: Bound) {
-        self.counters.bounds.reached(bound);
-    }
-
     /// The newest revision this member has applied.
     #[must_use]
     pub fn revision(&self) -> i64 {
@@ -389,7 +384,7 @@ impl Api {
             Error::ReplyTooLarge { .. } | Error::NoReplyRoom { .. } => Bound::ReplyBytes,
             _ => return error,
         };
-        self.counters.bounds.reached(bound);
+        self.reached(bound);
         error
     }
 
@@ -397,7 +392,7 @@ impl Api {
     fn begin(&self, kind: Kind, message: Bytes, patient: bool) -> Result<Proposal, Error> {
         let submitted = self.proposals.submit(kind, message, patient);
         if submitted.as_ref().is_err_and(|error| *error == Error::TooManyRequests) {
-            self.counters.bounds.reached(match kind {
+            self.reached(match kind {
                 Kind::LeaseKeepAlive | Kind::LeaseNote => Bound::Keepalives,
                 _ => Bound::Proposals,
             });

@@ -270,7 +270,7 @@ impl<T: Transport> Http2<T> {
 
     fn fail(&mut self, fault: Fault) {
         if let Some(limit) = fault.limit {
-            self.shared.api.count_bound(limit.into());
+            self.shared.api.reached(limit.into());
         }
         self.connection.fail(fault);
         self.calls.reap();

@@ -102,7 +102,7 @@ pub(super) async fn accept(listener: TcpListener, shared: Rc<Shared>, gate: Gate
         let (pass, place) = (gate.enter(limits::CONNECTIONS_PER_CORE_MAX), places.take());
         let (Some(pass), Some(place)) = (pass, place) else {
             drop(stream);
-            shared.api.count_bound(Bound::Connections);
+            shared.api.reached(Bound::Connections);
             tell_refused(&mut told, shared.clock.milliseconds(), &places);
             continue;
         };

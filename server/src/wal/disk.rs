@@ -163,8 +163,19 @@ type Change = Box<dyn FnOnce() -> Result<(), WalError> + Send>;
 #[derive(Default)]
 struct Changes {
     begun: Mutex<Begun>,
-    /// Held by the thread that changes the directory: what failed in the background, until somebody hears of it.
-    turn: Mutex<Option<WalError>>,
+    /// Held by the thread that changes the directory.
+    turn: Mutex<Outcome>,
+}
+
+/// How the changes went so far.
+#[derive(Default)]
+enum Outcome {
+    #[default]
+    Well,
+    /// A change in the background failed; the next caller is told.
+    Failed(WalError),
+    /// A caller was told of a failure.
+    Told,
 }
 
 /// What is to be done in the background.
@@ -183,9 +194,12 @@ impl Changes {
     ) -> Result<(), WalError> {
         let changes = Arc::clone(self);
         let change_now = move || {
-            let mut turn = changes.take_turn();
-            changes.do_begun(&mut turn);
-            turn.take().map_or_else(change, Err)
+            let mut outcome = changes.take_turn();
+            changes.do_begun(&mut outcome);
+            match &*outcome {
+                Outcome::Well => change(),
+                Outcome::Failed(_) | Outcome::Told => Err(outcome.tell()),
+            }
         };
         glommio::executor().spawn_blocking(change_now).await
     }
@@ -200,20 +214,22 @@ impl Changes {
         let changes = Arc::clone(self);
         glommio::spawn_local(async move {
             let do_now = move || {
-                let mut turn = changes.take_turn();
+                let mut outcome = changes.take_turn();
                 changes.begun().has_thread = false;
-                changes.do_begun(&mut turn);
+                changes.do_begun(&mut outcome);
             };
             glommio::executor().spawn_blocking(do_now).await;
         })
         .detach();
     }
 
-    fn do_begun(&self, failed: &mut Option<WalError>) {
-        while failed.is_none()
+    fn do_begun(&self, outcome: &mut Outcome) {
+        while matches!(outcome, Outcome::Well)
             && let Some(change) = self.next()
         {
-            *failed = change().err();
+            if let Err(error) = change() {
+                *outcome = Outcome::Failed(error);
+            }
         }
     }
 
@@ -225,8 +241,20 @@ impl Changes {
         self.begun.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take_turn(&self) -> MutexGuard<'_, Option<WalError>> {
+    fn take_turn(&self) -> MutexGuard<'_, Outcome> {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Outcome {
+    fn tell(&mut self) -> WalError {
+        match std::mem::replace(self, Self::Told) {
+            Self::Failed(error) => error,
+            Self::Well | Self::Told => {
+                let source = std::io::Error::other("an earlier change of the log's directory failed");
+                WalError::Io { what: "changing", path: PathBuf::new(), source }
+            }
+        }
     }
 }
 
