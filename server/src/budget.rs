@@ -14,6 +14,10 @@ use std::task::{Context, Poll, Waker};
 /// have before they are ended.
 pub const PATIENCE_TICKS: u32 = 30;
 
+/// Waiters that a release looks at from the front, and so many again from where the last one stopped: the next releases look at
+/// the others, and a tick looks at all.
+const LOOKS_PER_RELEASE: usize = 16;
+
 /// Edge view: the bytes that the connections of a core may hold of one kind. Clones are the same budget.
 #[derive(Debug, Clone)]
 pub struct Budget(Rc<Pool>);
@@ -32,6 +36,56 @@ struct Pool {
 struct Waiting {
     rooms: BTreeMap<u64, Waiter>,
     next: u64,
+    /// Bytes that those want who were woken and have not looked yet.
+    promised: usize,
+    /// The last one, beyond those at the front, that a release looked at.
+    seen: u64,
+    /// How many were looked at.
+    #[cfg(test)]
+    looks: u64,
+}
+
+impl Waiting {
+    /// Some bytes were let go of, and so many are free: wakes those for whom there is room beside what is promised, of some at the
+    /// front and of some behind those that were looked at the last time.
+    fn offer(&mut self, free: usize) {
+        let last = self.offer_from(0, free);
+        let behind = last.map(|last| self.seen.max(last));
+        self.seen = behind.and_then(|behind| self.offer_from(behind + 1, free)).unwrap_or(0);
+    }
+
+    /// To some from this ticket on; the last of them, unless nobody is left or all is promised.
+    fn offer_from(&mut self, ticket: u64, free: usize) -> Option<u64> {
+        let mut left = LOOKS_PER_RELEASE;
+        for (ticket, waiter) in self.rooms.range_mut(ticket..) {
+            if free <= self.promised.saturating_mul(2) {
+                return None;
+            }
+            #[cfg(test)]
+            {
+                self.looks += 1;
+            }
+            if !waiter.is_woken && waiter.share.fits(waiter.bytes.saturating_add(self.promised)) {
+                waiter.is_woken = true;
+                self.promised += waiter.bytes;
+                waiter.waker.wake_by_ref();
+            }
+            left -= 1;
+            if left == 0 {
+                return Some(*ticket);
+            }
+        }
+        None
+    }
+
+    /// Forgets what was promised to one that looks, or goes; whether it still waits.
+    fn takes_up(&mut self, ticket: u64) -> Option<&mut Waiter> {
+        let waiter = self.rooms.get_mut(&ticket)?;
+        if std::mem::take(&mut waiter.is_woken) {
+            self.promised -= waiter.bytes;
+        }
+        Some(waiter)
+    }
 }
 
 #[derive(Debug)]
@@ -39,6 +93,8 @@ struct Waiter {
     share: Share,
     bytes: usize,
     waker: Waker,
+    /// There was room for it, and it has not looked yet.
+    is_woken: bool,
     /// Ticks until it gives up, if it does; full again whenever its own share has let go of something.
     left: Option<u32>,
 }
@@ -113,9 +169,19 @@ impl Budget {
                 }
             }
         }
-        for waiter in waiting.rooms.values() {
+        for waiter in waiting.rooms.values_mut() {
             waiter.share.0.has_released.set(false);
+            waiter.is_woken = false;
         }
+        waiting.promised = 0;
+        let mut next = Some(0);
+        while let Some(from) = next {
+            next = waiting.offer_from(from, self.free()).map(|last| last + 1);
+        }
+    }
+
+    fn free(&self) -> usize {
+        self.0.bytes_max.saturating_sub(self.used())
     }
 
     fn take(&self, bytes: usize) {
@@ -124,12 +190,13 @@ impl Budget {
 
     fn give(&self, bytes: usize) {
         self.0.used.set(self.used() - bytes);
-        let mut promised = 0;
-        for waiter in self.0.waiting.borrow().rooms.values() {
-            if waiter.share.fits(waiter.bytes.saturating_add(promised)) {
-                promised += waiter.bytes;
-                waiter.waker.wake_by_ref();
-            }
+        self.offer();
+    }
+
+    fn offer(&self) {
+        let mut waiting = self.0.waiting.borrow_mut();
+        if !waiting.rooms.is_empty() {
+            waiting.offer(self.free());
         }
     }
 }
@@ -266,10 +333,14 @@ pub struct Room {
 }
 
 impl Room {
-    fn leave(&mut self) {
-        if let Some(ticket) = self.ticket.take() {
-            self.share.budget().0.waiting.borrow_mut().rooms.remove(&ticket);
-        }
+    /// No longer waits; true if there was room for it that others may have now.
+    fn leave(&mut self) -> bool {
+        let Some(ticket) = self.ticket.take() else { return false };
+        let mut waiting = self.share.budget().0.waiting.borrow_mut();
+        let promised = waiting.promised;
+        waiting.takes_up(ticket);
+        waiting.rooms.remove(&ticket);
+        waiting.promised < promised
     }
 }
 
@@ -283,20 +354,25 @@ impl Future for Room {
         }
         let budget = self.share.budget().clone();
         let mut waiting = budget.0.waiting.borrow_mut();
-        if let Some(waiter) = self.ticket.and_then(|ticket| waiting.rooms.get_mut(&ticket)) {
-            if waiter.left == Some(0) {
-                drop(waiting);
+        let promised = waiting.promised;
+        if let Some(waiter) = self.ticket.and_then(|ticket| waiting.takes_up(ticket)) {
+            let gives_up = waiter.left == Some(0);
+            waiter.waker.clone_from(context.waker());
+            if waiting.promised < promised {
+                waiting.offer(budget.free()); // somebody else took what was there, and there may be less for others
+            }
+            drop(waiting);
+            if gives_up {
                 self.leave();
                 return Poll::Ready(Err(NoRoom));
             }
-            waiter.waker.clone_from(context.waker());
             return Poll::Pending;
         }
         let ticket = waiting.next;
         waiting.next += 1;
         let left = (!self.is_patient).then_some(PATIENCE_TICKS);
         let (share, waker) = (self.share.clone(), context.waker().clone());
-        waiting.rooms.insert(ticket, Waiter { share, bytes: self.bytes, waker, left });
+        waiting.rooms.insert(ticket, Waiter { share, bytes: self.bytes, waker, is_woken: false, left });
         self.ticket = Some(ticket);
         Poll::Pending
     }
@@ -304,7 +380,9 @@ impl Future for Room {
 
 impl Drop for Room {
     fn drop(&mut self) {
-        self.leave();
+        if self.leave() {
+            self.share.budget().offer();
+        }
     }
 }
 
@@ -405,5 +483,93 @@ mod tests {
         assert_eq!(poll(2), (Some(Err(NoRoom)), None));
         drop((room, patient));
         assert!(budget.0.waiting.borrow().rooms.is_empty());
+    }
+
+    /// Counts how often it is woken.
+    #[derive(Default)]
+    struct Alarm(std::sync::atomic::AtomicUsize);
+
+    impl std::task::Wake for Alarm {
+        fn wake(self: std::sync::Arc<Self>) {
+            self.0.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+
+    /// Rooms that wait, and how often each was woken.
+    struct Line(Vec<(Pin<Box<Room>>, std::sync::Arc<Alarm>)>);
+
+    impl Line {
+        fn new(budget: &Budget, count: usize, bytes: usize) -> Self {
+            let wait = |_| (Box::pin(budget.share().room(bytes, false)), std::sync::Arc::default());
+            let mut line = Self((0..count).map(wait).collect());
+            assert!((0..count).all(|at| !line.is_ready(at)));
+            line
+        }
+
+        fn is_ready(&mut self, at: usize) -> bool {
+            let (room, alarm) = &mut self.0[at];
+            let waker = Waker::from(std::sync::Arc::clone(alarm));
+            room.as_mut().poll(&mut Context::from_waker(&waker)).is_ready()
+        }
+
+        fn woken(&self) -> Vec<usize> {
+            let is_woken = |at: &usize| self.0[*at].1.0.load(std::sync::atomic::Ordering::Relaxed) > 0;
+            (0..self.0.len()).filter(is_woken).collect()
+        }
+    }
+
+    #[test]
+    fn a_release_looks_at_few_of_those_who_wait_however_many_they_are() {
+        for count in [100, 10_000] {
+            let budget = Budget::new(1024 * KIB);
+            let mut held = greedy(&budget.share(), KIB);
+            let _line = Line::new(&budget, count, 400 * KIB);
+            let releases = 100;
+            (0..releases).for_each(|_| held.release(1));
+            let looks = budget.0.waiting.borrow().looks;
+            assert!(looks <= 2 * releases * LOOKS_PER_RELEASE as u64, "{looks} looks with {count} who wait");
+        }
+    }
+
+    #[test]
+    fn what_is_free_is_promised_in_order_and_once() {
+        let budget = Budget::new(1024 * KIB);
+        let mut held = greedy(&budget.share(), KIB);
+        let mut line = Line::new(&budget, 10_000, 300 * KIB);
+        held.release(200 * KIB);
+        assert_eq!(line.woken(), [0], "712 KiB are free");
+        let looks = budget.0.waiting.borrow().looks;
+        (0..1_000).for_each(|_| held.release(1));
+        let more = budget.0.waiting.borrow().looks - looks;
+        assert!(line.woken() == [0] && more <= 1_000 * 2 * LOOKS_PER_RELEASE as u64, "{more} looks");
+        // The first goes away without taking it: it is the second's.
+        drop(line.0.remove(0));
+        assert_eq!(line.woken(), [0]);
+        assert!(line.is_ready(0));
+        // Small ones far behind are found, at the latest with the tick.
+        let mut small = Line::new(&budget, 0, KIB);
+        held.add(212 * KIB);
+        small.0.push((Box::pin(budget.share().room(270 * KIB, false)), std::sync::Arc::default()));
+        assert!(!small.is_ready(0));
+        held.release(60 * KIB);
+        assert_eq!((line.woken().len(), small.woken()), (1, vec![]));
+        budget.tick();
+        assert_eq!((line.woken().len(), small.woken()), (1, vec![0]));
+        assert!(small.is_ready(0));
+    }
+
+    #[test]
+    fn everyone_who_fits_is_woken_by_releases_alone() {
+        let budget = Budget::new(1024 * KIB);
+        let mut held = greedy(&budget.share(), KIB);
+        let _large = Line::new(&budget, 100, 1024 * KIB);
+        let mut small = Line::new(&budget, 1_000, 257 * KIB);
+        held.release(3 * KIB);
+        for _ in 0..1_100 / LOOKS_PER_RELEASE {
+            held.release(1);
+        }
+        let first = small.woken();
+        assert_eq!(first.len(), 1, "there is room for one at a time");
+        assert!(small.is_ready(first[0]));
     }
 }
