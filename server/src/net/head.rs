@@ -246,8 +246,11 @@ fn is_grpc(content_type: &[u8]) -> bool {
         .is_some_and(|rest| rest.is_empty() || matches!(rest[0], b'+' | b';'))
 }
 
-/// `grpc-timeout`: at most eight digits and a unit. In milliseconds, rounded down: what is left of a call that has less than
-/// one is over before its request is here.
+/// A timeout of less is over before etcd looks at it.
+const NANOSECONDS_MIN: u64 = 50_000;
+
+/// `grpc-timeout`: at most eight digits and a unit. In milliseconds, rounded up: in a part of one a read is answered. Not one of
+/// less than that is, and there is none.
 fn timeout(value: &[u8]) -> Option<u64> {
     let (unit, digits) = value.split_last()?;
     if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
@@ -259,10 +262,14 @@ fn timeout(value: &[u8]) -> Option<u64> {
         b'M' => number * 60_000,
         b'S' => number * 1_000,
         b'm' => number,
-        b'u' => number / 1_000,
-        b'n' => number / 1_000_000,
+        b'u' => whole_milliseconds(number * 1_000),
+        b'n' => whole_milliseconds(number),
         _ => return None,
     })
+}
+
+fn whole_milliseconds(nanoseconds: u64) -> u64 {
+    if nanoseconds < NANOSECONDS_MIN { 0 } else { nanoseconds.div_ceil(1_000_000) }
 }
 
 /// What is wrong with it, as grpc-go says it.
@@ -374,7 +381,8 @@ mod tests {
             [read("1H"), read("2M"), read("3S"), read("4m")],
             [3_600_000, 120_000, 3_000, 4].map(Some)
         );
-        assert_eq!([read("1500u"), read("0n"), read("1n"), read("99999999n")], [1, 0, 0, 99].map(Some));
+        assert_eq!([read("1500u"), read("0n"), read("1n"), read("99999999n")], [2, 0, 0, 100].map(Some));
+        assert_eq!([read("49u"), read("50u"), read("49999n"), read("1000u")], [0, 1, 0, 1].map(Some));
         assert_eq!([read(""), read("S"), read("123456789S"), read("-1S"), read("1x")], [None; 5]);
     }
 }

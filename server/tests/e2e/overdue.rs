@@ -101,12 +101,50 @@ fn a_write_whose_deadline_has_passed_changes_nothing() {
     run(async {
         let dir = TempDir::new();
         let server = Server::revd(&dir.path().join("revd"), &[]);
-        let timeouts = ["0n", "1n", "99n", "0m", "0H"];
+        let timeouts = ["0n", "1n", "99n", "49u", "0m", "0H"];
         let said = nothing_changes(&server, &timeouts).await;
         let told = said.matches("context deadline exceeded").count();
         assert_eq!(told, timeouts.len() * writes().len());
         let Some(peers) = peers() else { return };
         let etcd = Server::etcd(&peers.path("etcd"), &dir.path().join("etcd"), &[]);
         nothing_changes(&etcd, &["0n", "1n"]).await;
+    });
+}
+
+/// Whether one of many gets is answered that have so much time.
+fn is_read(server: &Server, timeout: &str) -> bool {
+    let mut stream = TcpStream::connect(server.address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream.write_all(&[PREFACE, &frame(4, 0, 0, &[]), &frame(4, 1, 0, &[])].concat()).unwrap();
+    let mut block = call_block("/etcdserverpb.KV/Range");
+    literal(&mut block, b"te", b"trailers", false);
+    literal(&mut block, b"grpc-timeout", timeout.as_bytes(), false);
+    let message =
+        RangeRequest { key: "old".into(), serializable: true, ..RangeRequest::default() }.encode_to_vec();
+    let data = [&[0, 0, 0, 0, u8::try_from(message.len()).unwrap()][..], &message].concat();
+    (0..500).any(|at| {
+        let number = 1 + 2 * at;
+        stream.write_all(&[frame(1, 4, number, &block), frame(0, 1, number, &data)].concat()).unwrap();
+        wait_for_ends(&mut stream, 1).contains("old")
+    })
+}
+
+/// A part of a millisecond is enough for a read, as in etcd.
+#[test]
+fn a_read_with_less_than_a_millisecond_is_answered() {
+    run(async {
+        let dir = TempDir::new();
+        let revd = Server::revd(&dir.path().join("revd"), &[]);
+        let mut servers = vec![("revd", revd)];
+        if let Some(peers) = peers() {
+            servers.push(("etcd", Server::etcd(&peers.path("etcd"), &dir.path().join("etcd"), &[])));
+        }
+        for (name, server) in &servers {
+            let old = PutRequest { key: "old".into(), ..PutRequest::default() };
+            connect(&server.endpoint()).await.kv.put(old).await.unwrap();
+            assert!(is_read(server, "900u"), "{name}");
+            assert!(!is_read(server, "1n"), "{name}");
+        }
     });
 }
