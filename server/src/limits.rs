@@ -228,6 +228,10 @@ pub const RESETS_IN_FIRST_SECOND: u32 = 500;
 pub const IDLE_FRAMES_PER_SECOND: u32 = 10_000;
 /// ... and settings: each may let all streams send. A client that measures sends one each time that it doubles its windows.
 pub const SETTINGS_PER_SECOND: u32 = 100;
+/// Microseconds after which a connection leaves the rest of what it has read, and short calls that had to wait, to its next turn ...
+pub const BATCH_MICROSECONDS: u64 = 1_000;
+/// ... and how many frames or calls it deals with before it looks at the clock.
+pub const BATCH_STEPS: u32 = 16;
 /// Bytes waiting to be sent on one connection before its calls wait.
 pub const SEND_BUFFER_BYTES: usize = 1024 * 1024;
 /// With this many bytes of replies to be sent on a connection, its next calls wait ...
@@ -270,8 +274,10 @@ pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// ... and closed after so many probes without an answer.
 pub const KEEPALIVE_PROBES: u32 = 6;
-/// A connection must say what it is within this time.
+/// A connection must say what it is within this time ...
 pub const FIRST_BYTES_DEADLINE: Duration = Duration::from_secs(10);
+/// ... in HTTP/2 its settings in this time, and all of a header block, which nothing may interrupt; see `UNFINISHED_LOOKS` too.
+pub const HTTP2_DEADLINE: Duration = Duration::from_secs(30);
 /// After a request to stop, clients have this long to hear of it; what they begin until then is taken.
 pub const LAST_CALL_DEADLINE: Duration = Duration::from_secs(1);
 /// Open calls have this long: as in etcd, and no write takes longer. Calls without an end are ended at once.

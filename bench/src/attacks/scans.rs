@@ -5,11 +5,14 @@ use std::time::Duration;
 use anyhow::Context as _;
 use prost::Message as _;
 use revd_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
-use revd_proto::etcdserverpb::{CompactionRequest, HashKvRequest, PutRequest, PutResponse, RangeRequest};
+use revd_proto::etcdserverpb::request_op::Request;
+use revd_proto::etcdserverpb::{
+    CompactionRequest, HashKvRequest, PutRequest, PutResponse, RangeRequest, RequestOp, TxnRequest,
+};
 use revd_proto::v3lockpb::LockRequest;
 
 use super::caller::PATIENCE;
-use super::store::{RANGE, clear, everything, fill};
+use super::store::{RANGE, TXN, clear, everything, fill, key};
 use super::{Attack, Target};
 
 pub(super) const ATTACKS: &[Attack] = &[
@@ -38,6 +41,15 @@ pub(super) const ATTACKS: &[Attack] = &[
         again(target, "/etcdserverpb.Maintenance/HashKV", &HashKvRequest::default())
     })
     .after(many),
+    Attack::new("600 ranges of 1,000 keys in one read", 21, |target| {
+        let range = RangeRequest { limit: 1_000, ..everything() };
+        in_one_read(target, RANGE, &range, 600)
+    })
+    .after(|target| fill(target, 2_000, 20, 0)),
+    Attack::new("100 gets in each of 25 transactions in one read", 21, |target| {
+        in_one_read(target, TXN, &gets(100), 25)
+    })
+    .after(|target| fill(target, 2_000, 5_000, 0)),
     Attack::new("5,000 wait for one lock", 21, locks),
     Attack::new("compactions of 300,000 revisions", 22, compact).after(many),
 ];
@@ -66,6 +78,34 @@ fn again(target: &Target, path: &'static str, request: &impl prost::Message) -> 
         }
     }
     Ok(())
+}
+
+/// Asks so often at a time that one read of the server's holds all of it, again and again.
+fn in_one_read(
+    target: &Target,
+    path: &'static str,
+    request: &impl prost::Message,
+    calls: usize,
+) -> anyhow::Result<()> {
+    let body = request.encode_to_vec();
+    let mut caller = target.caller()?.forgetful();
+    while !target.is_over() {
+        for _ in 0..calls {
+            caller.begin(path, &body).context("no more streams")?;
+        }
+        anyhow::ensure!(caller.until(PATIENCE, |heard| heard.ended.len() >= calls)?, "no answer");
+        target.tally.ends(std::mem::take(&mut caller.heard.ended).values());
+    }
+    Ok(())
+}
+
+/// A transaction that only reads, one key at a time.
+fn gets(count: u64) -> TxnRequest {
+    let get = |number| {
+        let range = RangeRequest { key: key(number), ..RangeRequest::default() };
+        RequestOp { request: Some(Request::RequestRange(range)) }
+    };
+    TxnRequest { success: (0..count).map(get).collect(), ..TxnRequest::default() }
 }
 
 /// A queue for a lock that nobody gives back; then they all go at once.

@@ -267,14 +267,27 @@ impl<T> Connection<T> {
         self.streams.get_mut(&id).map(|stream| &mut stream.data)
     }
 
-    /// Every stream, and what the layer above keeps for it.
-    pub fn streams(&self) -> impl Iterator<Item = (u32, &T)> {
-        self.streams.iter().map(|(id, stream)| (*id, &stream.data))
+    /// The same, to look at it.
+    #[must_use]
+    pub fn peek(&self, id: u32) -> Option<&T> {
+        self.streams.get(&id).map(|stream| &stream.data)
     }
 
-    /// The same, to change it.
+    /// Every stream, and what the layer above keeps for it.
     pub fn streams_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
         self.streams.iter_mut().map(|(id, stream)| (*id, &mut stream.data))
+    }
+
+    /// The other side has said its settings, with which it must begin.
+    #[must_use]
+    pub fn has_settings(&self) -> bool {
+        self.has_settings
+    }
+
+    /// A header block that has come in part: its stream, and the memory it takes.
+    #[must_use]
+    pub fn unfinished_block(&self) -> Option<(u32, usize)> {
+        self.fragments.as_ref().map(|fragments| (fragments.stream, fragments.block.capacity()))
     }
 
     /// Streams that are open.

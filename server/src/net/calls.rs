@@ -93,8 +93,6 @@ impl Drop for Running {
 /// A call under way.
 pub(super) struct Call {
     pub stream: u32,
-    /// By the core's clock in milliseconds; `u64::MAX` for none.
-    pub deadline: u64,
     /// It may take many turns.
     pub is_long: bool,
     /// It ends soon by itself, whatever its client does.
@@ -188,11 +186,6 @@ impl Calls {
         if self.slots.is_empty() && self.slots.capacity() > 64 {
             self.slots.shrink_to_fit();
         }
-    }
-
-    /// Every call.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (usize, &Call)> {
-        self.slots.iter()
     }
 }
 

@@ -15,6 +15,7 @@ use crate::limits;
 use crate::net::http1;
 use crate::net::http2::Http2;
 use crate::net::messages::MessageLimits;
+use crate::observe::bounds::Bound;
 use crate::xcore::gate::Pass;
 use crate::xcore::turn::give_way;
 
@@ -62,8 +63,10 @@ impl Scratch {
 /// Serves a connection until the client is done, or the core is.
 pub(super) async fn serve(stream: TcpStream, shared: Rc<Shared>, pass: Pass) {
     let reading = first_bytes(stream);
-    let late = async {
+    let api = Rc::clone(&shared.api);
+    let late = async move {
         glommio::timer::sleep(limits::FIRST_BYTES_DEADLINE).await;
+        api.reached(Bound::FirstBytes);
         Err(io::ErrorKind::TimedOut.into())
     };
     let told = async {

@@ -1,5 +1,7 @@
-//! The next moment at which a connection has something to do by itself.
+//! The next moment at which a connection has something to do by itself, and the calls that must end by then.
 
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 use std::pin::Pin;
 use std::task::Context;
 use std::time::Duration;
@@ -43,5 +45,97 @@ impl Timer {
         let mut timer = Box::pin(glommio::timer::Timer::new(Duration::from_millis(runs_until - now)));
         let _ = timer.as_mut().poll(context);
         self.running = Some((runs_until, timer));
+    }
+}
+
+/// Streams kept here that have ended before their time, beyond twice those that are open: then they are forgotten.
+const ENDED_SPARE: usize = 64;
+
+/// The streams of calls that have a deadline, the soonest first. Whoever ends before it stays until it has come, or until those
+/// are many: a call costs the logarithm of how many there are, and one without a deadline nothing.
+#[derive(Debug, Default)]
+pub(super) struct Deadlines(BinaryHeap<Reverse<(u64, u32)>>);
+
+impl Deadlines {
+    /// A call on `stream`, one of so many that are open, must end by then; `u64::MAX` for one that need not.
+    pub(super) fn add(&mut self, deadline: u64, stream: u32, open: usize, is_open: impl Fn(u32) -> bool) {
+        if deadline == u64::MAX {
+            return;
+        }
+        if self.0.len() > ENDED_SPARE + 2 * open {
+            self.0.retain(|Reverse((_, stream))| is_open(*stream));
+        }
+        self.0.push(Reverse((deadline, stream)));
+    }
+
+    /// A stream whose time is over; it may have ended before.
+    pub(super) fn pop_due(&mut self, now: u64) -> Option<u32> {
+        let Reverse((deadline, stream)) = *self.0.peek()?;
+        (deadline <= now).then(|| {
+            self.0.pop();
+            stream
+        })
+    }
+
+    /// When the next stream must end that is open.
+    pub(super) fn next(&mut self, is_open: impl Fn(u32) -> bool) -> Option<u64> {
+        while let Some(Reverse((deadline, stream))) = self.0.peek() {
+            if is_open(*stream) {
+                return Some(*deadline);
+            }
+            self.0.pop();
+        }
+        self.0.shrink_to(ENDED_SPARE);
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    #[test]
+    fn deadlines_of_ten_thousand_streams_cost_a_look_each() {
+        const STREAMS: u32 = 10_000;
+        let looks = Cell::new(0);
+        let look = |is_open: bool| {
+            looks.set(looks.get() + 1);
+            is_open
+        };
+        let mut deadlines = Deadlines::default();
+        for at in 0..STREAMS {
+            // The last comes first.
+            deadlines.add(u64::from(STREAMS - at), 1 + 2 * at, at as usize, |_| look(true));
+        }
+        for now in 0..=u64::from(STREAMS) {
+            let due = deadlines.pop_due(now);
+            assert_eq!(due, (now > 0).then(|| 1 + 2 * (STREAMS - u32::try_from(now).unwrap())));
+            assert_eq!(deadlines.pop_due(now), None, "each has a time of its own");
+            let next = deadlines.next(|_| look(true));
+            assert_eq!(next, (now < u64::from(STREAMS)).then_some(now + 1));
+        }
+        assert!(looks.get() <= STREAMS + 1, "{} looks", looks.get());
+    }
+
+    #[test]
+    fn calls_that_end_before_their_time_do_not_pile_up() {
+        let looks = Cell::new(0_u64);
+        let mut deadlines = Deadlines::default();
+        deadlines.add(u64::MAX, 1, 0, |_| true);
+        assert!(deadlines.0.is_empty(), "a call without a deadline costs nothing");
+        for at in 0..100_000 {
+            // The last ten are open.
+            let is_open = |stream: u32| {
+                looks.set(looks.get() + 1);
+                stream > 2 * (at - 10_u32.min(at))
+            };
+            deadlines.add(5_000 + u64::from(at), 1 + 2 * at, 10, is_open);
+            assert!(deadlines.0.len() <= ENDED_SPARE + 21, "{} are kept", deadlines.0.len());
+        }
+        assert!(looks.get() < 2 * 100_000, "{} looks", looks.get());
+        assert_eq!(deadlines.next(|stream| stream == 199_999), Some(104_999));
+        assert_eq!((deadlines.next(|_| false), deadlines.0.len()), (None, 0));
     }
 }

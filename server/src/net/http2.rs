@@ -1,6 +1,8 @@
 //! One HTTP/2 connection on its core: bytes in, calls, bytes out. Everything that a turn produces leaves in one send.
 
+mod begun;
 mod memory;
+mod reading;
 mod time;
 mod waiting;
 
@@ -20,7 +22,9 @@ use crate::limits;
 use crate::net::calls::{Asking, Call, CallKind, Calls, StreamState, Streaming, UnaryCall, prefix};
 use crate::net::connection::Shared;
 use crate::net::head::{CallHead, Head, Heads};
+use crate::net::http2::begun::Begun;
 use crate::net::http2::memory::{Memory, is_brief};
+use crate::net::http2::reading::Batch;
 use crate::net::http2::time::{milliseconds, overdue};
 use crate::net::keepalive::Keepalive;
 use crate::net::messages::{Assembly, Incoming, RequestQueue, held};
@@ -53,6 +57,7 @@ pub(super) struct Http2<T> {
     /// A frame that has come in part.
     partial: Vec<u8>,
     memory: Memory,
+    begun: Begun,
     /// There is more in `partial` than was looked at.
     is_behind: bool,
     /// Calls that wait until the client has taken replies, and the bytes of their messages.
@@ -62,6 +67,7 @@ pub(super) struct Http2<T> {
     taken: u64,
     keepalive: Keepalive,
     timer: deadline::Timer,
+    deadlines: deadline::Deadlines,
     refilled: u64,
     /// When the client was told that the member stops.
     told: Option<u64>,
@@ -69,6 +75,7 @@ pub(super) struct Http2<T> {
     /// When this turn began, in microseconds, and whether the next follows at once.
     began: u64,
     comes_back: bool,
+    batch: Batch,
     next_turn: NextTurn,
 }
 
@@ -92,17 +99,20 @@ impl<T: Transport> Http2<T> {
             woken: Woken::default(),
             partial: Vec::new(),
             memory: Memory::new(shared.api.budgets()),
+            begun: Begun::new(now),
             is_behind: false,
             waiting: VecDeque::new(),
             waiting_bytes: 0,
             taken: now,
             keepalive: Keepalive::new(shared.keepalive, now),
             timer: deadline::Timer::default(),
+            deadlines: deadline::Deadlines::default(),
             refilled: now,
             told: None,
             has_failed: false,
             began: 0,
             comes_back: false,
+            batch: Batch::default(),
             next_turn: NextTurn::default(),
             socket,
             shared,
@@ -139,6 +149,7 @@ impl<T: Transport> Http2<T> {
         }
         self.shared.messages.unpacked.set(0);
         self.began = self.shared.clock.microseconds();
+        self.batch = Batch::default();
         let now = self.began / 1_000;
         if now >= self.refilled + REFILL_INTERVAL {
             self.refilled = now;
@@ -184,7 +195,7 @@ impl<T: Transport> Http2<T> {
                 }
             }
         }
-        self.count();
+        self.count(now);
         if std::mem::take(&mut self.comes_back) {
             self.next_turn.ask(context);
         }
@@ -228,53 +239,6 @@ impl<T: Transport> Http2<T> {
                 self.run(slot);
             }
         }
-    }
-
-    fn received(&mut self, bytes: &[u8], now: u64) {
-        self.keepalive.heard(now);
-        self.connection.out().give_buffer(|| self.shared.scratch.borrow_mut().take());
-        if self.partial.is_empty() {
-            let mut rest = bytes;
-            self.events(&mut rest, now);
-            self.partial.extend_from_slice(rest);
-        } else {
-            let mut whole = std::mem::take(&mut self.partial);
-            whole.extend_from_slice(bytes);
-            let mut rest = &whole[..];
-            self.events(&mut rest, now);
-            let used = whole.len() - rest.len();
-            whole.drain(..used);
-            if !whole.is_empty() {
-                self.partial = whole;
-            }
-        }
-    }
-
-    fn events(&mut self, input: &mut &[u8], now: u64) {
-        while !self.has_failed {
-            let result = match self.connection.receive(input) {
-                Ok(Some(event)) => self.event(event, now),
-                Ok(None) => return,
-                Err(fault) => Err(fault),
-            };
-            self.calls.reap();
-            if let Err(fault) = result {
-                self.fail(fault);
-            } else if self.has_unpacked() {
-                self.is_behind = true;
-                return;
-            }
-        }
-        *input = &[];
-    }
-
-    fn fail(&mut self, fault: Fault) {
-        if let Some(limit) = fault.limit {
-            self.shared.api.reached(limit.into());
-        }
-        self.connection.fail(fault);
-        self.calls.reap();
-        self.has_failed = true;
     }
 
     fn event(&mut self, event: Event<'_>, now: u64) -> Result<(), Fault> {
@@ -353,7 +317,7 @@ impl<T: Transport> Http2<T> {
             return self.refuse(stream, &overdue()); // also calls with many replies, which would begin at once
         }
         let deadline = head.timeout.map_or(u64::MAX, |timeout| now.saturating_add(timeout));
-        self.timer.add(deadline);
+        self.end_by(stream, deadline);
         match head.method {
             Method::Unary(_) => {
                 let asking = Asking::new(head, deadline);
@@ -381,8 +345,7 @@ impl<T: Transport> Http2<T> {
                 };
                 let kind = CallKind::Streaming(Box::new(streaming));
                 let hold = self.memory.requests.hold();
-                let slot =
-                    self.insert(Call { stream, deadline, is_long: false, is_brief: false, hold, kind });
+                let slot = self.insert(Call { stream, is_long: false, is_brief: false, hold, kind });
                 if !end {
                     self.run(slot);
                 }
@@ -467,7 +430,7 @@ impl<T: Transport> Http2<T> {
             Poll::Ready(result) => self.reply(stream, result),
             Poll::Pending => {
                 let is_brief = is_brief(head.method, is_long);
-                self.insert(Call { stream, deadline, is_long, is_brief, hold, kind: CallKind::Unary(call) });
+                self.insert(Call { stream, is_long, is_brief, hold, kind: CallKind::Unary(call) });
             }
         }
     }

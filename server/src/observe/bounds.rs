@@ -39,6 +39,10 @@ pub enum Bound {
     SlowReaders,
     /// `WAITING_CALL_BYTES_MAX` and `--max-concurrent-streams`: calls that wait on a connection.
     WaitingCalls,
+    /// `FIRST_BYTES_DEADLINE`, `HTTP2_DEADLINE`: a connection that did not say what it is, or no settings.
+    FirstBytes,
+    /// `HTTP2_DEADLINE`: a header block that did not end.
+    HeaderBlockTime,
 }
 
 impl From<Limit> for Bound {
@@ -54,7 +58,7 @@ impl From<Limit> for Bound {
 
 impl Bound {
     /// Every bound, in the order of their declaration.
-    pub const ALL: [Self; 16] = [
+    pub const ALL: [Self; 18] = [
         Self::Proposals,
         Self::Connections,
         Self::Keepalives,
@@ -71,6 +75,8 @@ impl Bound {
         Self::UnfinishedRequests,
         Self::SlowReaders,
         Self::WaitingCalls,
+        Self::FirstBytes,
+        Self::HeaderBlockTime,
     ];
 
     /// The name of its metric, with its label.
@@ -93,6 +99,8 @@ impl Bound {
             Self::UnfinishedRequests => "revd_limit_reached_total{limit=\"unfinished_requests\"}",
             Self::SlowReaders => "revd_limit_reached_total{limit=\"slow_readers\"}",
             Self::WaitingCalls => "revd_limit_reached_total{limit=\"waiting_calls\"}",
+            Self::FirstBytes => "revd_limit_reached_total{limit=\"first_bytes\"}",
+            Self::HeaderBlockTime => "revd_limit_reached_total{limit=\"header_block_time\"}",
         }
     }
 }

@@ -6,7 +6,8 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use revd::limits::{
-    FIRST_BYTES_DEADLINE, HTTP1_DEADLINE, REQUEST_BYTES_PER_CORE_MAX, STREAMS_PER_CONNECTION_MAX,
+    FIRST_BYTES_DEADLINE, HTTP1_DEADLINE, HTTP2_DEADLINE, REQUEST_BYTES_PER_CORE_MAX,
+    STREAMS_PER_CONNECTION_MAX,
 };
 use revd_bench::attacks::caller::{Caller, framed};
 use revd_proto::etcdserverpb::RangeRequest;
@@ -91,26 +92,40 @@ fn one_stream_too_many_is_refused_alone() {
     }));
 }
 
-/// `FIRST_BYTES_DEADLINE`, `HTTP1_DEADLINE`: who does not say what it is, or says half a request, is gone after that time.
+/// `FIRST_BYTES_DEADLINE`, `HTTP2_DEADLINE`, `HTTP1_DEADLINE`: who does not say what it is, or says half of something,
+/// is gone after that time.
 #[test]
 fn who_says_nothing_is_gone() {
     run(with_server(async |server, client| {
-        let patience = FIRST_BYTES_DEADLINE.max(HTTP1_DEADLINE) + Duration::from_secs(60);
+        is_served(client).await; // its connection is past all this
+        let longest = FIRST_BYTES_DEADLINE.max(HTTP1_DEADLINE).max(HTTP2_DEADLINE);
+        let patience = longest + Duration::from_secs(60);
         let open = |bytes: &[u8]| {
             let mut stream = TcpStream::connect(server.address).unwrap();
             stream.set_read_timeout(Some(patience)).unwrap();
             stream.write_all(bytes).unwrap();
             stream
         };
-        let silent = open(b"");
-        let half = open(&PREFACE[..10]);
-        let http1 = open(b"GET /version HTTP/1.1\r\nHo");
-        for (mut stream, who) in [(silent, "silent"), (half, "half a preface"), (http1, "half a request")] {
+        let settings = [PREFACE, &frame(4, 0, 0, &[])].concat();
+        let block = frame(1, 0, 1, &call_block(PUT));
+        let more = frame(9, 0, 1, &[]);
+        let cases: [(&str, Vec<u8>, &str); 6] = [
+            ("silent", Vec::new(), ""),
+            ("half a preface", PREFACE[..10].to_vec(), ""),
+            ("half a request", b"GET /version HTTP/1.1\r\nHo".to_vec(), ""),
+            ("no settings", PREFACE.to_vec(), "none came in time"),
+            ("half of the settings", [PREFACE, &frame(4, 0, 0, &[0; 6])[..12]].concat(), "none came in time"),
+            ("half a header block", [settings, block, more].concat(), "begun and not ended in time"),
+        ];
+        let opened = cases.map(|(who, bytes, why)| (open(&bytes), who, why));
+        for (mut stream, who, why) in opened {
             let mut said = Vec::new();
             // Closed with or without a word, but closed.
             let end = stream.read_to_end(&mut said);
             let waits = end.as_ref().is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock);
             assert!(!waits, "{who}: still open after {patience:?}");
+            let said = String::from_utf8_lossy(&said);
+            assert!(said.contains(why), "{who}: {said}");
             is_served(client).await;
         }
     }));

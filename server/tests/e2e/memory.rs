@@ -19,8 +19,12 @@ const SLACK: u64 = 160_000_000;
 
 /// Runs a test beside a member with a gigabyte and one core.
 async fn with_small_server(test: impl AsyncFnOnce(&Server, &Client)) {
+    with_server_of(MEMORY_BYTES, test).await;
+}
+
+async fn with_server_of(memory_bytes: u64, test: impl AsyncFnOnce(&Server, &Client)) {
     let dir = TempDir::new();
-    let memory = MEMORY_BYTES.to_string();
+    let memory = memory_bytes.to_string();
     let server = Server::revd(&dir.path().join("data"), &["--memory-bytes", &memory, "--cores", "1"]);
     let client = connect(&server.endpoint()).await;
     test(&server, &client).await;
@@ -231,5 +235,48 @@ fn pipelined_puts_beyond_the_share_are_all_carried_out() {
         for put in puts.collect::<Vec<_>>() {
             put.await.unwrap().unwrap();
         }
+    }));
+}
+
+/// Header blocks and frames that never end are counted as requests are, and are not kept while others need their memory.
+#[test]
+fn header_blocks_and_frames_without_an_end_hold_no_more_than_their_share() {
+    const CONNECTIONS: usize = 400;
+    run(with_server_of(64 << 20, async |server, client| {
+        let begun = [frame(1, 0, 1, &[7; 16_000]), frame(9, 0, 1, &[7; 16_000]).repeat(7)].concat();
+        // A frame of which the last byte does not come.
+        let mut half =
+            [frame(1, 4, 1, &call_block("/etcdserverpb.KV/Put")), frame(0, 0, 1, &[0; 16_384])].concat();
+        half.pop();
+        let before = resident(server);
+        for (bytes, why) in [(begun, "no room for a header block"), (half, "was begun and is not ended")] {
+            let mut attackers: Vec<TcpStream> = (0..CONNECTIONS)
+                .map(|_| {
+                    let mut stream = attacker(server, 1 << 20);
+                    // It may be sent away in the middle.
+                    let _ = stream.write_all(&bytes);
+                    stream
+                })
+                .collect();
+            // Somebody is told why, soon ...
+            let mut said = vec![Vec::new(); CONNECTIONS];
+            attackers.iter().for_each(|stream| stream.set_nonblocking(true).unwrap());
+            let mut is_told = || {
+                for (stream, said) in attackers.iter_mut().zip(&mut said) {
+                    let _ = stream.read_to_end(said);
+                }
+                said.iter().any(|said| String::from_utf8_lossy(said).contains(why))
+            };
+            wait_until(Duration::from_secs(60), &mut is_told, || format!("nobody is told: {why}"));
+            // ... and others have room.
+            let (began, mut last) = (now(), put(client, "large".to_owned(), vec![1; 500_000]).await);
+            while last.is_err() && began.elapsed() < Duration::from_secs(60) {
+                tokio::time::sleep(Duration::from_millis(100)).await;
+                last = put(client, "large".to_owned(), vec![1; 500_000]).await;
+            }
+            last.unwrap();
+        }
+        let most = resident(server).saturating_sub(before);
+        assert!(most < (8 << 20) + SLACK, "{most} bytes");
     }));
 }

@@ -21,6 +21,18 @@ const SLOW_READER: Fault = Fault {
     limit: None,
     reason: "replies are taken too slowly while others wait for their memory",
 };
+/// The same of one that has begun a header block for which there is no room.
+const NO_BLOCK_ROOM: Fault = Fault {
+    code: ErrorCode::EnhanceYourCalm,
+    limit: None,
+    reason: "requests hold what they may of this core's memory: no room for a header block in several frames",
+};
+/// The same of one whose frame or header block does not go on.
+const UNFINISHED: Fault = Fault {
+    code: ErrorCode::EnhanceYourCalm,
+    limit: None,
+    reason: "a frame or a header block was begun and is not ended, and other requests need its memory",
+};
 /// After that, milliseconds in which the client may take what is sent already.
 const FAREWELL: u64 = 1_000;
 
@@ -36,6 +48,8 @@ pub(super) struct Memory {
     backlog: Hold,
     /// A frame that has come in part, likewise.
     partial: Hold,
+    /// A header block that has come in part.
+    block: Hold,
     pub pace: Pace,
 }
 
@@ -43,8 +57,9 @@ impl Memory {
     /// Nothing is held.
     pub(super) fn new(budgets: &Budgets) -> Self {
         let (requests, replies) = (budgets.requests.share(), budgets.replies.share());
-        let (backlog, partial) = (replies.hold(), requests.hold());
-        Self { requests, replies, watches: budgets.watches.share(), backlog, partial, pace: Pace::default() }
+        let (backlog, partial, block) = (replies.hold(), requests.hold(), requests.hold());
+        let watches = budgets.watches.share();
+        Self { requests, replies, watches, backlog, partial, block, pace: Pace::default() }
     }
 }
 
@@ -60,9 +75,22 @@ impl<T: Transport> Http2<T> {
     }
 
     /// Counts what waits at the end of a turn.
-    pub(super) fn count(&mut self) {
+    pub(super) fn count(&mut self, now: u64) {
         self.count_backlog();
         self.memory.partial.set(self.partial.capacity());
+        let block = self.connection.unfinished_block();
+        // A turn follows in which the timer is set.
+        self.comes_back |=
+            self.begun.note(now, self.connection.has_settings(), block.map(|(stream, _)| stream));
+        let bytes = block.map_or(0, |(_, bytes)| bytes);
+        let more = bytes.saturating_sub(self.memory.block.bytes());
+        if more == 0 {
+            self.memory.block.set(bytes);
+        } else if self.memory.block.grow(more).is_err() && !self.has_failed {
+            self.memory.requests.refuse();
+            self.fail(NO_BLOCK_ROOM);
+            self.comes_back = true; // to say so
+        }
     }
 
     /// Requests hold what they may, and some will be done without anything more from the client: it waits for those.
@@ -93,11 +121,27 @@ impl<T: Transport> Http2<T> {
                     self.fail(SLOW_READER);
                     self.taken = (now + FAREWELL).saturating_sub(milliseconds(limits::STALL_DEADLINE));
                 } else {
+                    self.end_unfinished_block();
                     self.end_unfinished();
                 }
             }
         }
         self.timer.add(now + limits::PACE_INTERVAL);
+    }
+
+    /// Ends the connection when a frame or a header block does not go on, though it is read, and others need what it holds.
+    fn end_unfinished_block(&mut self) {
+        let waits_for_us = self.is_behind || self.is_full_of_requests();
+        let is_begun = self.connection.unfinished_block().is_some() || !self.partial.is_empty();
+        if is_begun
+            && !waits_for_us
+            && !self.has_failed
+            && self.begun.look()
+            && self.memory.requests.is_in_the_way()
+        {
+            self.shared.api.reached(Bound::UnfinishedRequests);
+            self.fail(UNFINISHED);
+        }
     }
 
     /// Refuses requests that were begun long ago and are not ended, the oldest first, for as long as others need what they

@@ -3,7 +3,7 @@
 use std::task::Context;
 use std::time::Duration;
 
-use revd_proto::http2::ErrorCode;
+use revd_proto::http2::{Connection, ErrorCode};
 use tonic::Status;
 
 use crate::limits;
@@ -20,35 +20,35 @@ pub(super) fn overdue() -> Status {
     Status::deadline_exceeded("context deadline exceeded")
 }
 
+/// Whether a call on the stream is not answered yet.
+fn is_under_way(connection: &Connection<StreamState>, stream: u32) -> bool {
+    matches!(connection.peek(stream), Some(StreamState::Asking(_) | StreamState::Running(_)))
+}
+
 impl<T: Transport> Http2<T> {
+    /// Has a call ended when its time is over.
+    pub(super) fn end_by(&mut self, stream: u32, deadline: u64) {
+        let Self { deadlines, connection, timer, .. } = self;
+        timer.add(deadline);
+        deadlines.add(deadline, stream, connection.open_streams(), |stream| is_under_way(connection, stream));
+    }
+
     /// Ends calls whose time is over, those too whose message is still on its way or waits for its turn.
     fn end_overdue(&mut self, now: u64) {
-        let due = |(slot, call): (usize, &Call)| (call.deadline <= now).then_some(slot);
-        let slots: Vec<usize> = self.calls.iter().filter_map(due).collect();
-        for slot in slots {
-            let Some(Call { stream, kind, .. }) = self.calls.get(slot) else { continue };
-            let stream = *stream;
-            match kind {
-                CallKind::Unary(_) => self.refuse(stream, &overdue()),
-                CallKind::Streaming(_) => self.end(stream, &Err(overdue())),
+        while let Some(stream) = self.deadlines.pop_due(now) {
+            match self.connection.stream(stream) {
+                Some(StreamState::Asking(_)) => self.refuse(stream, &overdue()),
+                Some(StreamState::Running(running)) => match self.calls.get(running.slot) {
+                    Some(Call { kind: CallKind::Streaming(_), .. }) => self.end(stream, &Err(overdue())),
+                    _ => self.refuse(stream, &overdue()),
+                },
+                _ => continue,
             }
             self.connection.reset(stream, ErrorCode::Cancel);
             self.calls.reap();
         }
-        let mut next = self.calls.iter().map(|(_, call)| call.deadline).min().unwrap_or(u64::MAX);
-        let mut late = Vec::new();
-        for (stream, state) in self.connection.streams() {
-            match state {
-                StreamState::Asking(asking) if asking.deadline <= now => late.push(stream),
-                StreamState::Asking(asking) => next = next.min(asking.deadline),
-                _ => {}
-            }
-        }
-        for stream in late {
-            self.refuse(stream, &overdue());
-            self.connection.reset(stream, ErrorCode::Cancel);
-        }
-        self.timer.set(Some(next));
+        let Self { deadlines, connection, timer, .. } = self;
+        timer.set(deadlines.next(|stream| is_under_way(connection, stream)));
     }
 
     /// Ends calls whose time is over, and looks after silent clients.
@@ -69,6 +69,13 @@ impl<T: Transport> Http2<T> {
                 self.connection.go_away();
             } else {
                 self.timer.add(until);
+            }
+        }
+        if let Some(due) = self.begun.due().filter(|_| !self.has_failed) {
+            self.timer.add(due);
+            if let Some((fault, bound)) = self.begun.late(now) {
+                self.shared.api.reached(bound);
+                self.fail(fault);
             }
         }
         match self.keepalive.check(now) {

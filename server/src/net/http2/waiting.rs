@@ -45,6 +45,9 @@ impl<T: Transport> Http2<T> {
             if matches!(state, Some(StreamState::Asking(asking)) if asking.is_long) && self.must_wait() {
                 break;
             }
+            if self.has_worked() {
+                break;
+            }
             self.waiting.pop_front();
             let Some(StreamState::Asking(asking)) = self.connection.stream(stream) else { continue };
             let Some(message) = asking.message.take() else { continue };

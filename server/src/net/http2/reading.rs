@@ -1,0 +1,121 @@
+//! Reading: what has come is taken apart and dealt with, and what is left of it waits for the next turn.
+
+use revd_proto::http2::Fault;
+
+use crate::limits;
+use crate::net::http2::Http2;
+use crate::net::socket::Transport;
+
+/// What a turn does of what was read: as much as it has time for. Much of that time would go into asking for it, if it was
+/// asked for behind each frame.
+#[derive(Debug, Default)]
+pub(super) struct Batch {
+    steps: u32,
+    is_over: bool,
+}
+
+impl Batch {
+    /// A frame was dealt with, or a call begun; whether that is enough for this turn, which has lasted for so many microseconds.
+    fn step(&mut self, lasted: impl FnOnce() -> u64) -> bool {
+        self.steps += 1;
+        if self.steps.is_multiple_of(limits::BATCH_STEPS) {
+            self.is_over |= lasted() >= limits::BATCH_MICROSECONDS;
+        }
+        self.is_over
+    }
+}
+
+impl<T: Transport> Http2<T> {
+    pub(super) fn received(&mut self, bytes: &[u8], now: u64) {
+        self.keepalive.heard(now);
+        self.connection.out().give_buffer(|| self.shared.scratch.borrow_mut().take());
+        if self.partial.is_empty() {
+            let mut rest = bytes;
+            self.events(&mut rest, now);
+            self.begun.went_on(rest.len() < bytes.len());
+            self.partial.extend_from_slice(rest);
+        } else {
+            let mut whole = std::mem::take(&mut self.partial);
+            whole.extend_from_slice(bytes);
+            let mut rest = &whole[..];
+            self.events(&mut rest, now);
+            let used = whole.len() - rest.len();
+            self.begun.went_on(used > 0);
+            whole.drain(..used);
+            if !whole.is_empty() {
+                self.partial = whole;
+            }
+        }
+    }
+
+    fn events(&mut self, input: &mut &[u8], now: u64) {
+        while !self.has_failed {
+            let result = match self.connection.receive(input) {
+                Ok(Some(event)) => self.event(event, now),
+                Ok(None) => return,
+                Err(fault) => Err(fault),
+            };
+            self.calls.reap();
+            if let Err(fault) = result {
+                self.fail(fault);
+            } else if self.has_unpacked() || self.has_worked() {
+                self.is_behind = true;
+                return;
+            }
+        }
+        *input = &[];
+    }
+
+    /// The turn has done enough, and there will be another one.
+    pub(super) fn has_worked(&mut self) -> bool {
+        let (clock, began) = (self.shared.clock, self.began);
+        let is_over = self.batch.step(|| clock.microseconds().saturating_sub(began));
+        self.comes_back |= is_over;
+        is_over
+    }
+
+    pub(super) fn fail(&mut self, fault: Fault) {
+        if let Some(limit) = fault.limit {
+            self.shared.api.reached(limit.into());
+        }
+        self.connection.fail(fault);
+        self.calls.reap();
+        self.has_failed = true;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Frames that one turn deals with, of so many that take so many microseconds each, and the time that this takes.
+    fn turn(frames: u64, microseconds: u64) -> (u64, u64) {
+        let (mut batch, mut done) = (Batch::default(), 0);
+        while done < frames {
+            done += 1;
+            if batch.step(|| done * microseconds) {
+                assert!(batch.step(|| 0), "it stays over");
+                break;
+            }
+        }
+        (done, done * microseconds)
+    }
+
+    #[test]
+    fn a_turn_is_over_when_it_has_lasted_long_enough_whatever_is_left_to_do() {
+        let look = u64::from(limits::BATCH_STEPS);
+        assert_eq!(
+            turn(limits::BATCH_MICROSECONDS - 1, 1).0,
+            limits::BATCH_MICROSECONDS - 1,
+            "cheap calls stay together"
+        );
+        for microseconds in [1, 20, 100, 500] {
+            let (_, lasted) = turn(1_000_000, microseconds);
+            assert!(lasted >= limits::BATCH_MICROSECONDS);
+            assert!(
+                lasted <= limits::BATCH_MICROSECONDS + look * microseconds,
+                "{lasted} of {microseconds} each"
+            );
+        }
+    }
+}
