@@ -10,6 +10,7 @@ use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use prost::Message as _;
 use revd::apply::command::{self, Command, CommandId, Kind, Origin};
 use revd::apply::{CommittedEntry, Machine, MachineConfig};
+use revd::budget::Share;
 use revd::wal::frame::{self, FrameId};
 use revd::wal::{FrameContent, LogEntry};
 use revd::watch::{Hub, HubLimits, StreamId};
@@ -71,7 +72,7 @@ fn hub(
     let mut hub = Hub::new(HubLimits { fragment_bytes: 1 << 20, step_work: revd::limits::WATCH_STEP_WORK });
     let mut ids = Vec::new();
     for stream in 0..streams {
-        let id = hub.open();
+        let id = hub.open(&Share::new(usize::MAX));
         for watcher in 0..watchers {
             let key = range(stream * watchers + watcher);
             let range_end = [&key[..], b"~"].concat().into();
@@ -119,7 +120,7 @@ fn watch(criterion: &mut Criterion) {
         bencher.iter(|| {
             let mut hub =
                 Hub::new(HubLimits { fragment_bytes: 1 << 20, step_work: revd::limits::WATCH_STEP_WORK });
-            let id = hub.open();
+            let id = hub.open(&Share::new(usize::MAX));
             let (key, range_end) = (Bytes::from_static(b"\0"), Bytes::from_static(b"\0"));
             let request =
                 WatchCreateRequest { key, range_end, start_revision: 2, ..WatchCreateRequest::default() };

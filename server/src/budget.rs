@@ -3,12 +3,14 @@
 //! A share may hold as much as it leaves free (the dynamic threshold of packet switches): one alone gets a half, eight that take
 //! what they can get a ninth each, and the last ninth is there for the next one that comes. However many they are, a little is left.
 
+mod room;
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::future::Future;
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker};
+use std::task::Waker;
+
+pub use room::Room;
 
 /// Ticks (half seconds) that somebody waits for room before giving up: more than twice as long as those who keep others waiting
 /// have before they are ended.
@@ -28,6 +30,9 @@ struct Pool {
     used: Cell<usize>,
     /// Who was refused since somebody asked.
     refused: Cell<u64>,
+    /// How often something was let go of, and who wants to know when it is again.
+    releases: Cell<u64>,
+    listener: RefCell<Option<Waker>>,
     waiting: RefCell<Waiting>,
 }
 
@@ -130,6 +135,8 @@ impl Budget {
             bytes_max,
             used: Cell::new(0),
             refused: Cell::new(0),
+            releases: Cell::new(0),
+            listener: RefCell::default(),
             waiting: RefCell::default(),
         }))
     }
@@ -150,6 +157,23 @@ impl Budget {
     #[must_use]
     pub fn used(&self) -> usize {
         self.0.used.get()
+    }
+
+    /// Little is left: who holds something is in the way of others.
+    #[must_use]
+    pub fn is_short(&self) -> bool {
+        self.used() > self.bytes_max() / 4 * 3
+    }
+
+    /// How often something was let go of; whoever found no room may find some when this has changed.
+    #[must_use]
+    pub fn releases(&self) -> u64 {
+        self.0.releases.get()
+    }
+
+    /// Who is woken when something is let go of the next time: one at a time, who looks after all who found no room.
+    pub fn listen(&self, waker: &Waker) {
+        *self.0.listener.borrow_mut() = Some(waker.clone());
     }
 
     /// How many were refused since the last call.
@@ -190,6 +214,10 @@ impl Budget {
 
     fn give(&self, bytes: usize) {
         self.0.used.set(self.used() - bytes);
+        self.0.releases.set(self.releases() + 1);
+        if let Some(listener) = self.0.listener.take() {
+            listener.wake();
+        }
         self.offer();
     }
 
@@ -237,7 +265,7 @@ impl Share {
             let wanted = share.held().saturating_add(*bytes).saturating_add(*bytes);
             !Rc::ptr_eq(&share.0, &self.0) && (wanted <= without || share.held() <= self.held())
         };
-        used > bytes_max / 4 * 3 || self.budget().0.waiting.borrow().rooms.values().any(waits_for_us)
+        self.budget().is_short() || self.budget().0.waiting.borrow().rooms.values().any(waits_for_us)
     }
 
     /// What it could hold if nobody else held anything: more will never fit.
@@ -261,7 +289,7 @@ impl Share {
     /// Waits until so many bytes fit; gives up after [`PATIENCE_TICKS`], unless `is_patient`. What is waited for is not held:
     /// who comes first gets it. Whoever waits should hold nothing meanwhile, so that nobody waits for ever.
     pub fn room(&self, bytes: usize, is_patient: bool) -> Room {
-        Room { share: self.clone(), bytes, is_patient, ticket: None }
+        Room::new(self.clone(), bytes, is_patient)
     }
 }
 
@@ -270,6 +298,12 @@ impl Hold {
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Where they count.
+    #[must_use]
+    pub fn share(&self) -> &Share {
+        &self.share
     }
 
     /// Holds more, if they fit.
@@ -321,74 +355,12 @@ impl Drop for Hold {
     }
 }
 
-/// Ready when there is room.
-#[derive(Debug)]
-#[must_use = "waits only when polled"]
-pub struct Room {
-    share: Share,
-    bytes: usize,
-    is_patient: bool,
-    /// Its place among those who wait.
-    ticket: Option<u64>,
-}
-
-impl Room {
-    /// No longer waits; true if there was room for it that others may have now.
-    fn leave(&mut self) -> bool {
-        let Some(ticket) = self.ticket.take() else { return false };
-        let mut waiting = self.share.budget().0.waiting.borrow_mut();
-        let promised = waiting.promised;
-        waiting.takes_up(ticket);
-        waiting.rooms.remove(&ticket);
-        waiting.promised < promised
-    }
-}
-
-impl Future for Room {
-    type Output = Result<(), NoRoom>;
-
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
-        if self.share.fits(self.bytes) {
-            self.leave();
-            return Poll::Ready(Ok(()));
-        }
-        let budget = self.share.budget().clone();
-        let mut waiting = budget.0.waiting.borrow_mut();
-        let promised = waiting.promised;
-        if let Some(waiter) = self.ticket.and_then(|ticket| waiting.takes_up(ticket)) {
-            let gives_up = waiter.left == Some(0);
-            waiter.waker.clone_from(context.waker());
-            if waiting.promised < promised {
-                waiting.offer(budget.free()); // somebody else took what was there, and there may be less for others
-            }
-            drop(waiting);
-            if gives_up {
-                self.leave();
-                return Poll::Ready(Err(NoRoom));
-            }
-            return Poll::Pending;
-        }
-        let ticket = waiting.next;
-        waiting.next += 1;
-        let left = (!self.is_patient).then_some(PATIENCE_TICKS);
-        let (share, waker) = (self.share.clone(), context.waker().clone());
-        waiting.rooms.insert(ticket, Waiter { share, bytes: self.bytes, waker, is_woken: false, left });
-        self.ticket = Some(ticket);
-        Poll::Pending
-    }
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        if self.leave() {
-            self.share.budget().offer();
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::pin::Pin;
+    use std::task::Context;
+
     use futures_lite::future::{block_on, poll_once};
 
     const KIB: usize = 1024;

@@ -183,7 +183,8 @@ pub const KEEPALIVES_PER_STREAM: usize = 1_000;
 
 /// Watchers of one core.
 pub const WATCHERS_PER_CORE_MAX: usize = 10_000_000;
-/// Replies waiting on one watch stream before its watchers fall behind.
+/// Replies waiting on one watch stream before its watchers fall behind, unless there is no room for them in the share of its
+/// connection; see [`MemoryLimits`].
 pub const WATCH_STREAM_BYTES: usize = 1024 * 1024;
 /// Records, matches, deliveries and the like of one step of a hub, about a third of a microsecond each ...
 pub const WATCH_STEP_WORK: usize = 3_000;
@@ -195,7 +196,9 @@ pub const WATCH_NEAR_REVISIONS: i64 = 10_000;
 pub const WATCH_ADMITTED_MIN: usize = 16;
 /// Requests and replies of a watch stream handled before others of the connection go on.
 pub const WATCH_TURNS: u64 = 512;
-/// Replies without events that wait on one watch stream before its next request is read.
+/// Replies without events that wait on one watch stream before its next request is read, while its connection's share is full ...
+pub const WATCH_ANSWERS_MIN: usize = 16;
+/// ... and while it is not.
 pub const WATCH_ANSWERS_MAX: usize = 1_000;
 /// Steps of the clock for progress replies in one interval.
 pub const PROGRESS_TICKS: u64 = 10;

@@ -7,10 +7,13 @@ mod checker;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Wake, Waker};
 
 use bytes::Bytes;
 use checker::{History, Transcript, mutants};
 use prost::Message as _;
+use revd::budget::{Budget, Hold, Share};
 use revd::limits::WATCH_STEP_WORK;
 use revd::watch::{Content, Hub, HubLimits, Reply, StreamId};
 use revd_engine::db::DbOptions;
@@ -29,6 +32,17 @@ struct Client {
     watching: BTreeMap<i64, Transcript>,
     /// Requests whose answer has not been taken yet.
     asked: Vec<WatchCreateRequest>,
+    /// What was taken and has not left the member yet.
+    way: Hold,
+}
+
+/// Whoever takes the hub's steps was woken.
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 struct Sim {
@@ -38,6 +52,11 @@ struct Sim {
     stalled: u64,
     /// What a step of the hub may do.
     step_work: usize,
+    /// Memory of connections: each has some of the clients.
+    budget: Budget,
+    shares: Vec<Share>,
+    /// Most streams that were starved at a time.
+    starved: usize,
     store: Store,
     hub: Hub,
     history: History,
@@ -52,13 +71,17 @@ fn key(number: u64) -> Vec<u8> {
 }
 
 impl Sim {
-    fn new(seed: u64, step_work: usize) -> Self {
+    fn new(seed: u64, step_work: usize, memory: usize) -> Self {
+        let budget = Budget::new(memory);
         let store = Store::open(Arc::new(SimDisk::new()), DbOptions { page_bytes_if_new: 512 }).unwrap();
         Self {
             random: Random::new(seed),
             stalls: false,
             step_work,
             stalled: 0,
+            shares: (0..3).map(|_| budget.share()).collect(),
+            budget,
+            starved: 0,
             store,
             hub: Hub::new(HubLimits { fragment_bytes: 300_000, step_work }),
             history: History::default(),
@@ -162,6 +185,7 @@ impl Sim {
     }
 
     fn step(&mut self) {
+        self.starved = self.starved.max(self.hub.counts().starved);
         if self.stalls && self.stalled == 0 && self.random.one_in(60) {
             self.stalled = 1 + self.random.below(20);
         }
@@ -170,8 +194,9 @@ impl Sim {
             return self.step_of_others();
         }
         if self.clients.len() < 6 || self.random.one_in(400) {
-            let stream = self.hub.open();
-            self.clients.push(Client { stream, watching: BTreeMap::new(), asked: Vec::new() });
+            let share = &self.shares[usize::try_from(self.random.below(3)).unwrap()];
+            let (stream, way) = (self.hub.open(share), share.hold());
+            self.clients.push(Client { stream, watching: BTreeMap::new(), asked: Vec::new(), way });
         }
         let client = usize::try_from(self.random.below(self.clients.len() as u64)).unwrap();
         let stream = self.clients[client].stream;
@@ -193,7 +218,10 @@ impl Sim {
                 self.tick += 1;
                 self.hub.tick(self.tick, &self.store.view());
             }
-            13..=15 => drop(self.read(client)),
+            13..=15 => {
+                self.clients[client].way.set(0);
+                self.read(client);
+            }
             7 | 8 | 16 | 17 => {
                 self.hub.step(&self.store.view()).unwrap();
             }
@@ -218,6 +246,7 @@ impl Sim {
         let client = &mut self.clients[client];
         while let Some(reply) = self.hub.take(client.stream) {
             let (watch_id, response) = decoded(&reply);
+            client.way.add(response.encoded_len());
             taken += 1;
             if response.created {
                 let mut transcript = Transcript::new(client.asked.remove(0));
@@ -241,20 +270,29 @@ impl Sim {
     }
 
     /// Lets everybody read to the end; all transcripts.
-    fn finish(mut self) -> (History, Vec<Transcript>) {
+    fn finish(&mut self) -> (History, Vec<Transcript>) {
+        let woken = Arc::new(Woken(AtomicBool::new(true)));
+        let waker = Waker::from(Arc::clone(&woken));
+        self.hub.step(&self.store.view()).unwrap();
         let mut quiet = 0;
         for round in 0.. {
             assert!(round < 1_000_000, "a watcher does not get anywhere");
+            self.clients.iter_mut().for_each(|client| client.way.set(0));
             let taken: usize = (0..self.clients.len()).map(|client| self.read(client)).sum();
-            let has_more = self.hub.step(&self.store.view()).unwrap();
-            quiet = if taken > 0 || has_more { 0 } else { quiet + 1 };
+            // Nobody takes a step unless the hub asks for it.
+            let is_woken = woken.0.swap(false, Ordering::Relaxed);
+            if is_woken && self.hub.poll_steps(&Context::from_waker(&waker)).is_ready() {
+                self.hub.step(&self.store.view()).unwrap();
+                woken.0.store(true, Ordering::Relaxed);
+            }
+            quiet = if taken > 0 || is_woken { 0 } else { quiet + 1 };
             if quiet > 1 {
                 break; // nothing to do, also after all was read
             }
         }
         assert_eq!(self.hub.counts().lagging, 0);
         let end = self.store.revision();
-        for client in self.clients {
+        for client in std::mem::take(&mut self.clients) {
             self.over.extend(client.watching.into_values().map(|mut watcher| {
                 watcher.complete_to = Some(end);
                 watcher
@@ -263,7 +301,8 @@ impl Sim {
         }
         while self.hub.step(&self.store.view()).unwrap() {}
         assert_eq!((self.hub.counts().watchers, self.hub.counts().streams), (0, 0), "nothing is left behind");
-        (self.history, self.over)
+        assert_eq!((self.hub.counts().starved, self.budget.used()), (0, 0));
+        (std::mem::take(&mut self.history), std::mem::take(&mut self.over))
     }
 }
 
@@ -292,31 +331,38 @@ fn decoded(reply: &Reply) -> (i64, WatchResponse) {
 
 #[test]
 fn watchers_are_told_of_everything_once_and_in_order() {
-    run_seeds(12, |_| WATCH_STEP_WORK, false);
+    run_seeds(12, |_| WATCH_STEP_WORK, false, usize::MAX);
 }
 
 /// The core of a hub stands still: the hub does not see Views for a while, and compactions pass it.
 #[test]
 fn watchers_of_a_hub_that_stalls_are_told_of_everything_or_ended() {
-    run_seeds(6, |_| WATCH_STEP_WORK, true);
+    run_seeds(6, |_| WATCH_STEP_WORK, true, usize::MAX);
 }
 
 /// Steps so small that they stop anywhere: between the records of a revision, and between the watchers of a record.
 #[test]
 fn watchers_of_a_hub_that_stops_anywhere_are_told_of_everything_or_ended() {
-    run_seeds(6, |seed| 1 + 3 * seed, true);
+    run_seeds(6, |seed| 1 + 3 * seed, true, usize::MAX);
 }
 
-fn run_seeds(seeds: u64, step_work: impl Fn(usize) -> usize, stalls: bool) {
+/// Memory so short that streams wait for what others hold.
+#[test]
+fn watchers_without_memory_are_told_of_everything_once_there_is_some() {
+    run_seeds(8, |seed| if seed % 2 == 0 { WATCH_STEP_WORK } else { 20 * seed }, true, 1_000_000);
+}
+
+fn run_seeds(seeds: u64, step_work: impl Fn(usize) -> usize, stalls: bool, memory: usize) {
     let seeds = std::env::var("REVD_WATCH_SEEDS").map_or(seeds, |text| text.parse().unwrap());
-    let (mut told, mut ends) = (0, BTreeMap::<&str, usize>::new());
+    let (mut told, mut ends, mut starved) = (0, BTreeMap::<&str, usize>::new(), 0);
     for seed in 0..seeds {
-        let mut sim = Sim::new(seed, step_work(usize::try_from(seed).unwrap()));
+        let mut sim = Sim::new(seed, step_work(usize::try_from(seed).unwrap()), memory);
         sim.stalls = stalls;
         for _ in 0..6_000 {
             sim.step();
         }
         let (history, transcripts) = sim.finish();
+        starved = starved.max(sim.starved);
         for transcript in &transcripts {
             told += transcript.check(&history).unwrap_or_else(|problem| {
                 panic!("seed {seed}, {:?}: {problem:.2000}", transcript.request);
@@ -332,16 +378,17 @@ fn run_seeds(seeds: u64, step_work: impl Fn(usize) -> usize, stalls: bool) {
                 .or_default() += 1;
         }
     }
-    println!("{seeds} seeds, {told} events told, watchers by their end: {ends:?}");
+    println!("{seeds} seeds, {told} events told, {starved} starved at most, watchers by their end: {ends:?}");
+    assert_eq!(starved > 0, memory < usize::MAX, "{starved} streams starved");
     assert!(told > 1_000 && ends.len() == 4, "too little happened");
 }
 
 /// A hub with live watchers of `k`: one of now, one of the future behind what comes, and one that begins before it; and a store
 /// in which, while the hub stands still, k comes and goes and j comes.
 fn stalled_hub() -> (Sim, StreamId) {
-    let mut sim = Sim::new(1, WATCH_STEP_WORK);
+    let mut sim = Sim::new(1, WATCH_STEP_WORK, usize::MAX);
     sim.write();
-    let stream = sim.hub.open();
+    let stream = sim.hub.open(&sim.shares[0]);
     let now = sim.store.revision();
     for start_revision in [0, now + 4, now + 2] {
         let (key, range_end) = (Bytes::from_static(b"k"), Bytes::from_static(b"l"));
@@ -393,7 +440,7 @@ fn a_compaction_that_has_removed_nothing_yet_ends_no_live_watcher() {
 
 #[test]
 fn the_checker_finds_what_is_wrong() {
-    let mut sim = Sim::new(77, WATCH_STEP_WORK);
+    let mut sim = Sim::new(77, WATCH_STEP_WORK, usize::MAX);
     for _ in 0..6_000 {
         sim.step();
     }

@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
 use std::sync::Arc;
-use std::task::{Context, Waker};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Wake, Waker};
 
-use revd::limits::{WATCH_ANSWERS_MAX, WATCH_STEP_WORK, WATCH_STREAM_BYTES};
+use revd::budget::{Budget, Share};
+use revd::limits::{WATCH_ANSWERS_MAX, WATCH_ANSWERS_MIN, WATCH_STEP_WORK, WATCH_STREAM_BYTES};
 use revd::watch::{Content, Hub, HubLimits, StreamId};
 use revd_engine::db::DbOptions;
 use revd_engine::disk::SimDisk;
@@ -26,6 +28,11 @@ impl Edge {
         let store = Store::open(Arc::new(SimDisk::new()), DbOptions::default()).unwrap();
         let limits = HubLimits { fragment_bytes: 1 << 20, step_work: WATCH_STEP_WORK };
         Self { store, hub: Hub::new(limits) }
+    }
+
+    /// A stream on a connection of its own, with all the memory there is.
+    fn open(&mut self) -> StreamId {
+        self.hub.open(&Share::new(usize::MAX))
     }
 
     fn put(&mut self, key: &[u8], value: &[u8]) -> i64 {
@@ -75,7 +82,7 @@ fn one_pass_reads_history_for_all_watchers_of_an_edge() {
     for number in 0..RECORDS {
         edge.put(&name(number), b"v");
     }
-    let streams: Vec<StreamId> = (0..2).map(|_| edge.hub.open()).collect();
+    let streams: Vec<StreamId> = (0..2).map(|_| edge.open()).collect();
     for number in 0..WATCHERS {
         // Half of them watch one key, half a range of their own around it.
         let (key, stream) = (name(number % RECORDS), streams[number % 2]);
@@ -98,7 +105,7 @@ fn a_stream_that_is_not_read_holds_no_other_back() {
     for _ in 0..600 {
         edge.put(b"/k", &[0; 10_000]);
     }
-    let (stuck, read) = (edge.hub.open(), edge.hub.open());
+    let (stuck, read) = (edge.open(), edge.open());
     for _ in 0..50 {
         edge.create(stuck, b"/", b"0", 1);
     }
@@ -119,7 +126,7 @@ fn a_stream_that_is_not_read_holds_no_other_back() {
 fn an_event_for_many_watchers_takes_bounded_steps() {
     const WATCHERS: usize = 40_000;
     let mut edge = Edge::new();
-    let streams: Vec<StreamId> = (0..100).map(|_| edge.hub.open()).collect();
+    let streams: Vec<StreamId> = (0..100).map(|_| edge.open()).collect();
     for number in 0..WATCHERS {
         edge.create(streams[number % 100], b"/", b"0", 0);
     }
@@ -158,7 +165,7 @@ fn a_watcher_is_canceled_while_it_reads_history() {
     for _ in 0..20_000 {
         edge.put(b"/k", &[0; 1_000]);
     }
-    let stream = edge.hub.open();
+    let stream = edge.open();
     edge.create(stream, b"/k", b"", 1);
     edge.step();
     assert_eq!(edge.hub.counts().lagging, 1, "20 MB take more than a step, and more room");
@@ -174,7 +181,7 @@ fn a_watcher_is_canceled_while_it_reads_history() {
 fn a_request_for_progress_costs_the_same_however_many_watch() {
     let time = |watchers: usize| {
         let mut edge = Edge::new();
-        let stream = edge.hub.open();
+        let stream = edge.open();
         for number in 0..watchers {
             edge.create(stream, &name(number), b"", if number == 7 { 1_000_000 } else { 0 });
         }
@@ -199,7 +206,7 @@ fn a_request_for_progress_costs_the_same_however_many_watch() {
 #[test]
 fn requests_are_not_read_while_their_answers_wait() {
     let mut edge = Edge::new();
-    let stream = edge.hub.open();
+    let stream = edge.open();
     let view = edge.store.view();
     edge.create(stream, b"/", b"0", 0);
     for _ in 0..WATCH_ANSWERS_MAX {
@@ -216,7 +223,7 @@ fn requests_are_not_read_while_their_answers_wait() {
 #[test]
 fn a_stream_of_many_watchers_is_closed_in_steps() {
     let mut edge = Edge::new();
-    let (stream, other) = (edge.hub.open(), edge.hub.open());
+    let (stream, other) = (edge.open(), edge.open());
     for number in 0..20_000 {
         edge.create(stream, &name(number), b"", if number % 2 == 0 { 0 } else { 1 });
     }
@@ -232,7 +239,7 @@ fn a_stream_of_many_watchers_is_closed_in_steps() {
 #[test]
 fn progress_is_told_while_events_never_cease() {
     let mut edge = Edge::new();
-    let (busy, stream) = (edge.hub.open(), edge.hub.open());
+    let (busy, stream) = (edge.open(), edge.open());
     for _ in 0..20_000 {
         edge.create(busy, b"/", b"0", 0);
     }
@@ -268,7 +275,7 @@ fn a_stream_that_has_room_again_has_all_its_watchers_soon() {
     for number in 0..RECORDS {
         edge.put(&name(number), if number < 20 { &[0; 100_000] } else { b"v" });
     }
-    let stream = edge.hub.open();
+    let stream = edge.open();
     edge.create(stream, b"/", b"0", 1);
     edge.step();
     edge.step();
@@ -292,7 +299,7 @@ fn peak_bytes() -> usize {
 fn an_event_in_many_ranges_is_there_once() {
     const RANGES: usize = 20_000;
     let mut edge = Edge::new();
-    let streams: Vec<StreamId> = (0..100).map(|_| edge.hub.open()).collect();
+    let streams: Vec<StreamId> = (0..100).map(|_| edge.open()).collect();
     for number in 0..RANGES {
         edge.create(streams[number % 100], &name(number), b"0", 0);
     }
@@ -309,4 +316,104 @@ fn an_event_in_many_ranges_is_there_once() {
     let grown = peak_bytes() - before;
     println!("{grown} bytes");
     assert!(grown < 300 << 20, "{grown} bytes");
+}
+
+/// Whoever takes the hub's steps was woken.
+struct Woken(AtomicBool);
+
+impl Wake for Woken {
+    fn wake(self: Arc<Self>) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
+/// Two connections with 3 MB between them: five streams of one and the first of the other take nothing and hold that, so that
+/// the last has nothing to send and finds no room.
+struct Starved {
+    edge: Edge,
+    others: Vec<StreamId>,
+    first: StreamId,
+    last: StreamId,
+    woken: Arc<Woken>,
+}
+
+fn starved() -> Starved {
+    let (mut edge, budget) = (Edge::new(), Budget::new(3_000_000));
+    let (share, own) = (budget.share(), budget.share());
+    let mut open = |share: &Share, puts: usize| {
+        let stream = edge.hub.open(share);
+        edge.create(stream, b"/", b"0", 0);
+        for number in 0..puts {
+            edge.put(&name(number), &[0; 550_000]);
+        }
+        while edge.step() {}
+        stream
+    };
+    let first = open(&own, 2);
+    let others = [0, 0, 0, 0, 1].map(|puts| open(&share, puts)).to_vec();
+    let last = open(&own, 1);
+    assert!(budget.used() <= 3_000_000 && budget.take_refused() > 0, "{budget:?}");
+    assert!(edge.hub.take(last).is_none(), "there is no room for it");
+    let woken = Arc::new(Woken(AtomicBool::new(false)));
+    let waker = Waker::from(Arc::clone(&woken));
+    assert!(edge.hub.poll_steps(&Context::from_waker(&waker)).is_pending());
+    assert!(!woken.0.load(Ordering::Relaxed), "nothing was let go of");
+    Starved { edge, others, first, last, woken }
+}
+
+#[test]
+fn a_stream_without_memory_goes_on_when_another_is_read() {
+    let Starved { mut edge, mut others, first, last, woken } = starved();
+    let before = edge.hub.counts();
+    while edge.hub.take(first).is_some() {}
+    assert!(woken.0.load(Ordering::Relaxed), "somebody can go on");
+    while edge.step() {}
+    assert!(edge.hub.counts().events > before.events);
+    others.extend([first, last]);
+    edge.settle(&others);
+    assert_eq!((edge.hub.counts().lagging, edge.hub.counts().starved), (0, 0));
+    assert_eq!(edge.hub.counts().events, 4 + 5 * 2 + 1, "each was told of everything once");
+}
+
+#[test]
+fn a_stream_without_memory_goes_on_when_the_connection_of_others_ends() {
+    let Starved { mut edge, others, last, woken, .. } = starved();
+    others.into_iter().for_each(|stream| edge.hub.close(stream));
+    assert!(woken.0.load(Ordering::Relaxed), "somebody can go on");
+    while edge.step() {}
+    assert!(matches!(edge.hub.take(last).unwrap().content, Content::Events { .. }));
+    assert_eq!(edge.hub.counts().starved, 0);
+}
+
+#[test]
+fn few_answers_wait_while_the_share_is_full() {
+    let Starved { mut edge, last, .. } = starved();
+    for _ in 0..WATCH_ANSWERS_MIN {
+        assert!(edge.hub.takes_requests(last));
+        edge.create(last, b"/", b"0", -1);
+    }
+    assert!(!edge.hub.takes_requests(last));
+    assert!(edge.hub.take(last).is_some() && edge.hub.takes_requests(last));
+}
+
+/// Nobody is starved by streams of its own connection while a quarter of the memory is free, nor by others while any is.
+#[test]
+fn a_stream_that_is_read_goes_on_beside_those_that_are_not() {
+    let (mut edge, budget) = (Edge::new(), Budget::new(10_000_000));
+    let (share, other) = (budget.share(), budget.share());
+    let open = |edge: &mut Edge, share: &Share| {
+        let stream = edge.hub.open(share);
+        edge.create(stream, b"/", b"0", 0);
+        stream
+    };
+    for _ in 0..6 {
+        open(&mut edge, &share);
+    }
+    let (near, far) = (open(&mut edge, &share), open(&mut edge, &other));
+    for number in 0..100 {
+        edge.put(&name(number), &[0; 100_000]);
+        edge.settle(&[near, far]);
+    }
+    assert_eq!(edge.hub.counts().lagging, 6, "only those that are not read");
+    assert!(budget.used() > 4_500_000 && budget.used() < 7_500_000, "{budget:?}");
 }

@@ -1,5 +1,6 @@
 //! Watchers by the hundred thousand, progress, history, and events that nobody reads.
 
+use std::io::Write as _;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -9,6 +10,7 @@ use revd_proto::etcdserverpb::watch_request::RequestUnion;
 use revd_proto::etcdserverpb::{
     PutRequest, WatchCancelRequest, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse,
 };
+use revd_proto::raw::{call_block, frame};
 
 use super::caller::{Caller, PATIENCE, framed};
 use super::store::{PUT, call_all, everything, fill, revisions};
@@ -32,6 +34,8 @@ pub(super) const ATTACKS: &[Attack] = &[
         .told("in time")
         .never("late"),
     Attack::new("1,000 watch streams that nobody reads", 20, unread),
+    Attack::new("600 watch streams of history that nobody takes", 20, untaken)
+        .after(|target| fill(target, 20, 100_000, 0)),
 ];
 
 fn say(request: RequestUnion) -> Vec<u8> {
@@ -156,5 +160,29 @@ fn unread(target: &Target) -> anyhow::Result<()> {
             break;
         }
     }
+    Ok(())
+}
+
+/// Streams that may be sent nothing, each of which begins to read history alone, so that it shares no events with others.
+fn untaken(target: &Target) -> anyhow::Result<()> {
+    let mut connections = Vec::new();
+    for at in 0..600 {
+        if at % 150 == 0 {
+            let mut stream = target.raw()?;
+            stream.write_all(&frame(4, 0, 0, &[0, 4, 0, 0, 0, 0]))?;
+            connections.push(stream);
+        }
+        let id = 1 + 2 * (at % 150);
+        let call = [frame(1, 4, id, &call_block(WATCH)), frame(0, 0, id, &framed(0, &say(create_all(1))))];
+        // A connection that was ended is what should happen.
+        if let Some(stream) = connections.last_mut() {
+            let _ = stream.write_all(&call.concat());
+        }
+        target.linger(Duration::from_millis(10));
+        if target.is_over() {
+            break;
+        }
+    }
+    target.linger(Duration::from_secs(2));
     Ok(())
 }

@@ -117,6 +117,8 @@ pub(crate) struct Stream<T> {
     pub(crate) is_queued: bool,
     /// In `Connection::blocked`.
     pub(crate) is_blocked: bool,
+    /// What it has yet to send counts apart.
+    pub(crate) is_apart: bool,
     /// There only while something waits.
     pub(crate) outgoing: Option<Box<Outgoing>>,
 }
@@ -161,6 +163,8 @@ pub struct Connection<T> {
     pub(crate) last_taken: u32,
     /// Bytes of chunks that streams have yet to send; of one that is sent in part, all.
     pub(crate) held: usize,
+    /// Those of them that count apart.
+    pub(crate) held_apart: usize,
     /// Streams with something to send that nothing but `out` keeps from being sent.
     pub(crate) sendable: VecDeque<u32>,
     /// Streams that waited for their own window; some may have ended since.
@@ -211,6 +215,7 @@ impl<T> Connection<T> {
             last_stream: 0,
             last_taken: 0,
             held: 0,
+            held_apart: 0,
             sendable: VecDeque::new(),
             blocked: Vec::new(),
             has_larger_windows: false,
@@ -315,10 +320,35 @@ impl<T> Connection<T> {
         self.held + self.out.len()
     }
 
+    /// What a stream has yet to send counts apart from what others have.
+    pub fn count_apart(&mut self, id: u32) {
+        if let Some(stream) = self.streams.get_mut(&id)
+            && !std::mem::replace(&mut stream.is_apart, true)
+        {
+            self.held_apart += stream.held();
+        }
+    }
+
+    /// The part of [`Connection::backlog`] that streams hold that count apart.
+    #[must_use]
+    pub fn backlog_apart(&self) -> usize {
+        self.held_apart
+    }
+
+    /// So many bytes of a stream are not held any more.
+    pub(crate) fn let_go(&mut self, bytes: usize, is_apart: bool) {
+        self.held -= bytes;
+        if is_apart {
+            self.held_apart -= bytes;
+        }
+    }
+
     /// Lets go of a stream; whether it was there.
     pub(crate) fn forget(&mut self, id: u32) -> bool {
         let stream = self.streams.remove(&id);
-        self.held -= stream.as_ref().map_or(0, Stream::held);
+        if let Some(stream) = &stream {
+            self.let_go(stream.held(), stream.is_apart);
+        }
         stream.is_some()
     }
 
@@ -357,6 +387,7 @@ impl<T> Connection<T> {
             send_credit: 0,
             is_queued: false,
             is_blocked: false,
+            is_apart: false,
             outgoing: None,
         };
         self.streams.insert(id, stream);
@@ -463,7 +494,7 @@ impl<T> Connection<T> {
     pub fn fail(&mut self, fault: Fault) {
         self.is_going_away = true;
         self.streams.clear();
-        self.held = 0;
+        (self.held, self.held_apart) = (0, 0);
         self.put_go_away(self.last_taken, fault.code, fault.reason);
     }
 

@@ -64,6 +64,7 @@ impl<T> Connection<T> {
         outgoing.bytes += bytes;
         outgoing.chunks.extend(chunks.iter().cloned());
         self.held += bytes;
+        self.held_apart += if stream.is_apart { bytes } else { 0 };
         self.make_sendable(id);
         self.pump();
     }
@@ -205,12 +206,14 @@ impl<T> Connection<T> {
             outgoing.bytes -= bytes;
             let before = outgoing.bytes + bytes + outgoing.front_sent;
             put_front(outgoing, bytes, &mut self.out);
-            self.held -= before - (outgoing.bytes + outgoing.front_sent);
+            let (sent, is_apart) = (before - (outgoing.bytes + outgoing.front_sent), stream.is_apart);
+            self.let_go(sent, is_apart);
         }
         if !is_last {
             return;
         }
-        let end = stream.outgoing.take().and_then(|outgoing| outgoing.end);
+        let outgoing = self.streams.get_mut(&id).and_then(|stream| stream.outgoing.take());
+        let end = outgoing.and_then(|outgoing| outgoing.end);
         match end {
             Some(End::Trailers(block)) => {
                 self.put_block(id, &block, true);
@@ -288,5 +291,34 @@ mod tests {
         assert_eq!((connection.queued(1), connection.backlog()), (1, window + 1));
         connection.reset(1, ErrorCode::Cancel);
         assert_eq!(connection.backlog(), connection.out.len());
+    }
+
+    #[test]
+    fn what_counts_apart_is_part_of_the_backlog_until_it_is_sent_or_its_stream_ends() {
+        let mut connection: Connection<()> = Connection::new(Role::Server, Config::default());
+        let window = usize::try_from(connection.send_window).unwrap();
+        for id in [1, 3, 5] {
+            connection.insert(id, (), true);
+            connection.send_data(id, &[Bytes::from(vec![7; window + 1])]);
+            assert_eq!(connection.backlog_apart(), 0);
+        }
+        connection.count_apart(3);
+        connection.count_apart(5);
+        connection.count_apart(5);
+        assert_eq!(connection.backlog_apart(), 2 * (window + 1), "what is there already too");
+        connection.send_data(5, &[Bytes::from_static(b"more")]);
+        assert_eq!(connection.backlog_apart(), 2 * (window + 1) + 4);
+        assert!(connection.backlog() > 3 * (window + 1));
+        connection.reset(3, ErrorCode::Cancel);
+        assert_eq!(connection.backlog_apart(), window + 1 + 4);
+        connection.send_window += 10 * window as i64;
+        connection.streams.get_mut(&5).unwrap().send_credit += 10 * window as i64;
+        while connection.queued(5) > 0 {
+            let waiting = connection.out.len();
+            connection.out.advance(waiting);
+            connection.make_sendable(5);
+            connection.pump();
+        }
+        assert_eq!(connection.backlog_apart(), 0);
     }
 }

@@ -278,6 +278,9 @@ impl Api {
         for _ in 0..self.budgets.requests.take_refused() {
             self.reached(Bound::RequestBytes);
         }
+        for _ in 0..self.budgets.watches.take_refused() {
+            self.reached(Bound::WatchBytes);
+        }
     }
 
     /// A bound was reached.

@@ -17,6 +17,7 @@ use tonic::Status;
 use crate::api::call::{Message, Replies, Requests};
 use crate::api::header::put_header;
 use crate::api::{Api, decoded};
+use crate::budget::Share;
 use crate::error::Error;
 use crate::limits;
 use crate::observe::counters::Counters;
@@ -96,7 +97,7 @@ impl Watches {
     }
 
     fn count(&self, hub: &Hub) {
-        let HubCounts { streams, watchers, lagging, events } = hub.counts();
+        let HubCounts { streams, watchers, lagging, events, .. } = hub.counts();
         let counters = self.counters.watches(self.edge);
         counters.streams.set(streams as u64);
         counters.watchers.set(watchers as u64);
@@ -109,10 +110,10 @@ impl Watches {
         self.hub.borrow_mut().tick(tick, &self.views.load());
     }
 
-    /// A new stream.
+    /// A new stream; what waits on it is counted in `share`.
     #[must_use]
-    pub(super) fn open(self: &Rc<Self>) -> OpenStream {
-        OpenStream { watches: Rc::clone(self), id: self.hub.borrow_mut().open() }
+    pub(super) fn open(self: &Rc<Self>, share: &Share) -> OpenStream {
+        OpenStream { watches: Rc::clone(self), id: self.hub.borrow_mut().open(share) }
     }
 
     /// Does something with the hub and the newest View. The state core is asked for news before the View is taken, so
@@ -199,7 +200,7 @@ enum Turn {
 impl Api {
     /// Watches on this member's own account.
     pub(super) fn follow(&self, request: WatchCreateRequest) -> Following {
-        let stream = self.watches.open();
+        let stream = self.watches.open(&self.budgets.watches.share());
         stream.request(RequestUnion::CreateRequest(request));
         Following(stream)
     }
@@ -210,7 +211,7 @@ impl Api {
         mut requests: Box<dyn Requests>,
         replies: &Replies,
     ) -> Result<(), Status> {
-        let stream = self.watches.open();
+        let stream = self.watches.open(replies.share());
         let mut scratch = Vec::new();
         let mut more_requests = true;
         let mut done = 0;

@@ -328,6 +328,9 @@ impl<T: Transport> Http2<T> {
             Method::Streaming(method) => {
                 let Memory { requests, replies, watches, .. } = &self.memory;
                 let is_watch = method == StreamingMethod::Watch;
+                if is_watch {
+                    self.connection.count_apart(stream);
+                }
                 let (sink, replies) = ReplySink::new(if is_watch { watches } else { replies });
                 let requests = Rc::new(RequestQueue::new(requests));
                 let incoming = Box::new(Incoming(Rc::clone(&requests)));

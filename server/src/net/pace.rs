@@ -36,8 +36,9 @@ impl Pace {
         *self = Self::default();
     }
 
-    /// Looks at a client that has so many bytes of replies yet to take.
-    pub(super) fn look(&mut self, now: u64, held: usize) -> Look {
+    /// Looks at a client that has so many bytes of replies yet to take, `watched` of them on watch streams. Those were put there
+    /// by others, a little on each of very many connections perhaps, so that they count however few they are.
+    pub(super) fn look(&mut self, now: u64, held: usize, watched: usize) -> Look {
         let since = *self.since.get_or_insert_with(|| {
             self.taken = 0;
             now
@@ -47,7 +48,11 @@ impl Pace {
             return Look::At(due);
         }
         let wanted = (held / limits::TAKEN_PART).clamp(limits::TAKEN_BYTES_MIN, limits::TAKEN_BYTES_ENOUGH);
-        let is_slow = held >= limits::PACE_BYTES_MIN && self.taken < wanted;
+        let is_slow = if held >= limits::PACE_BYTES_MIN {
+            self.taken < wanted
+        } else {
+            self.taken < watched.div_ceil(limits::TAKEN_PART)
+        };
         self.slow = if is_slow { self.slow + 1 } else { 0 };
         (self.since, self.taken) = (Some(now), 0);
         Look::Over { is_slow: self.slow >= limits::SLOW_LOOKS }
@@ -63,11 +68,11 @@ mod tests {
     /// Takes `bytes` in each interval; whether that is found slow at last.
     fn is_slow(held: usize, bytes: usize) -> bool {
         let mut pace = Pace::default();
-        assert_eq!(pace.look(0, held), Look::At(limits::PACE_INTERVAL));
+        assert_eq!(pace.look(0, held, 0), Look::At(limits::PACE_INTERVAL));
         let mut found = false;
         for look in 1..=u64::from(limits::SLOW_LOOKS) {
             pace.took(bytes);
-            let Look::Over { is_slow } = pace.look(look * limits::PACE_INTERVAL, held) else {
+            let Look::Over { is_slow } = pace.look(look * limits::PACE_INTERVAL, held, 0) else {
                 panic!("the interval is over")
             };
             found = is_slow;
@@ -88,12 +93,26 @@ mod tests {
     #[test]
     fn one_slow_interval_is_forgiven() {
         let mut pace = Pace::default();
-        let _ = pace.look(0, HELD);
+        let _ = pace.look(0, HELD, 0);
         for look in 1..100 {
             pace.took(if look % 2 == 0 { HELD } else { 0 });
-            assert_eq!(pace.look(look * limits::PACE_INTERVAL, HELD), Look::Over { is_slow: false });
+            assert_eq!(pace.look(look * limits::PACE_INTERVAL, HELD, 0), Look::Over { is_slow: false });
         }
         pace.rest();
-        assert_eq!(pace.look(1_000_000, HELD), Look::At(1_000_000 + limits::PACE_INTERVAL));
+        assert_eq!(pace.look(1_000_000, HELD, 0), Look::At(1_000_000 + limits::PACE_INTERVAL));
+    }
+
+    #[test]
+    fn events_count_however_few_they_are() {
+        for (taken, is_slow) in [(0, true), (99, true), (100, false)] {
+            let mut pace = Pace::default();
+            let _ = pace.look(0, 1_600, 1_600);
+            for look in 1..=u64::from(limits::SLOW_LOOKS) {
+                pace.took(taken);
+                let found = pace.look(look * limits::PACE_INTERVAL, 1_600, 1_600);
+                let is_slow = is_slow && look == u64::from(limits::SLOW_LOOKS);
+                assert_eq!(found, Look::Over { is_slow }, "{taken} bytes, look {look}");
+            }
+        }
     }
 }

@@ -33,6 +33,8 @@ pub enum Bound {
     ReplyBytes,
     /// `MemoryLimits::requests`: a request found no room and is refused.
     RequestBytes,
+    /// `MemoryLimits::watches`: a watch stream found no room; its watchers fall behind until there is.
+    WatchBytes,
     /// `UNFINISHED_LOOKS`: a request that was not ended while others had no room.
     UnfinishedRequests,
     /// `TAKEN_BYTES_MIN`: a client that took its replies slowly while others had no room.
@@ -58,7 +60,7 @@ impl From<Limit> for Bound {
 
 impl Bound {
     /// Every bound, in the order of their declaration.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Proposals,
         Self::Connections,
         Self::Keepalives,
@@ -72,6 +74,7 @@ impl Bound {
         Self::HeaderBlock,
         Self::ReplyBytes,
         Self::RequestBytes,
+        Self::WatchBytes,
         Self::UnfinishedRequests,
         Self::SlowReaders,
         Self::WaitingCalls,
@@ -96,6 +99,7 @@ impl Bound {
             Self::HeaderBlock => "revd_limit_reached_total{limit=\"header-block-bytes\"}",
             Self::ReplyBytes => "revd_limit_reached_total{limit=\"reply_bytes\"}",
             Self::RequestBytes => "revd_limit_reached_total{limit=\"request_bytes\"}",
+            Self::WatchBytes => "revd_limit_reached_total{limit=\"watch_bytes\"}",
             Self::UnfinishedRequests => "revd_limit_reached_total{limit=\"unfinished_requests\"}",
             Self::SlowReaders => "revd_limit_reached_total{limit=\"slow_readers\"}",
             Self::WaitingCalls => "revd_limit_reached_total{limit=\"waiting_calls\"}",

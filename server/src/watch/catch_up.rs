@@ -120,10 +120,12 @@ impl Hub {
         let watcher = &mut self.watchers[slot];
         (watcher.next, watcher.place) = (next, Place::Parked);
         watcher.begins_later = false;
-        let stream = &mut self.streams[watcher.stream as usize];
+        let number_of_stream = watcher.stream as usize;
+        let stream = &mut self.streams[number_of_stream];
         stream.parked.insert((next, number(slot)));
         stream.lagging += 1;
         self.lagging += 1;
+        self.wait_for_room(number_of_stream);
     }
 
     /// A new watcher that begins in the past.
@@ -140,16 +142,30 @@ impl Hub {
         } else {
             watcher.place = Place::Parked;
             stream.parked.insert(entry);
+            let stream = watcher.stream as usize;
+            self.wait_for_room(stream);
         }
     }
 
     /// Lets parked watchers of a stream try again once none of those that did before are still at it.
     pub(super) fn admit_if_idle(&mut self, stream: usize) {
         let idle = &self.streams[stream];
-        if idle.admitted == 0 && !idle.parked.is_empty() && idle.has_room() && !idle.is_closed {
+        if idle.admitted > 0 || idle.parked.is_empty() || idle.is_closed {
+            return;
+        }
+        if idle.has_room() {
             let last = idle.admitted_last; // all of them were told everything, and there is room left
             self.admit(stream, last);
+        } else {
+            self.wait_for_room(stream);
         }
+    }
+
+    /// The stream has room again.
+    pub(super) fn readmit(&mut self, stream: usize) {
+        let served = std::mem::take(&mut self.streams[stream].served) as usize;
+        self.admit(stream, served);
+        self.call_stepper();
     }
 
     /// The stream has room: twice as many of its parked watchers try again as were served the last time, those furthest

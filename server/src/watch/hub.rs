@@ -8,10 +8,12 @@ use revd_engine::Result;
 use revd_engine::mvcc::View;
 use slab::Slab;
 
+use crate::budget::Share;
 use crate::watch::changes::Selection;
 use crate::watch::pass::{Budget, Pass, Reached, Seat, number};
 use crate::watch::range::WatchRange;
 use crate::watch::reply::{Content, Reply};
+use crate::watch::starved::Starved;
 use crate::watch::stream::Stream;
 
 /// Bounds of a hub.
@@ -38,6 +40,8 @@ pub struct HubCounts {
     pub lagging: usize,
     /// Events left for streams since the start.
     pub events: u64,
+    /// Streams that have nothing to send and wait for memory that others hold.
+    pub starved: usize,
 }
 
 /// Edge view: everybody who watches here.
@@ -67,6 +71,8 @@ pub struct Hub {
     pub(super) asked: VecDeque<(usize, i64)>,
     /// Streams whose watchers are to hear of progress, and the watcher's id from which on.
     pub(super) progress_due: VecDeque<(usize, i64)>,
+    /// Streams that wait for others to let go of memory.
+    pub(super) starved: Starved,
     /// Who takes the steps.
     stepper: Option<Waker>,
 }
@@ -124,6 +130,7 @@ impl Hub {
             closing: VecDeque::new(),
             asked: VecDeque::new(),
             progress_due: VecDeque::new(),
+            starved: Starved::default(),
             stepper: None,
         }
     }
@@ -142,16 +149,18 @@ impl Hub {
             watchers: self.watchers.len(),
             lagging: self.lagging,
             events: self.events,
+            starved: self.starved.len(),
         }
     }
 
-    /// A new stream.
-    pub fn open(&mut self) -> StreamId {
-        StreamId(self.streams.insert(Stream::default()))
+    /// A new stream. What waits on it is counted in `share`, its connection's; all are of one budget.
+    pub fn open(&mut self, share: &Share) -> StreamId {
+        StreamId(self.streams.insert(Stream::new(share)))
     }
 
     /// A stream is over, and all of its watchers; many take some steps.
     pub fn close(&mut self, id: StreamId) {
+        self.forget_starved(id.0);
         self.streams[id.0].close();
         self.closing.push_back(id.0);
         let mut budget = Budget::new(self.limits.step_work);
@@ -205,6 +214,7 @@ impl Hub {
             let mut budget = Budget::new(self.limits.step_work);
             self.end_lost(&mut budget);
             self.end_closed(&mut budget);
+            self.feed(&mut budget);
             self.catch_up(view, &mut budget)?;
         }
         Ok(self.has_steps())
@@ -235,6 +245,7 @@ impl Hub {
         let lists = [self.waiting.is_empty(), self.closing.is_empty(), self.asked.is_empty()];
         lists.contains(&false)
             || !self.progress_due.is_empty()
+            || self.may_feed()
             || self.passes.iter().any(|pass| (pass.is_behind || pass.lost.is_some()) && pass.members > 0)
     }
 
@@ -243,6 +254,7 @@ impl Hub {
         if self.has_steps() {
             return Poll::Ready(());
         }
+        self.listen(context);
         self.stepper = Some(context.waker().clone());
         Poll::Pending
     }
@@ -475,7 +487,7 @@ mod tests {
         txn.commit();
         for start_revision in [0, 1] {
             let mut hub = Hub::new(HubLimits { fragment_bytes: 1 << 20, step_work: 10 });
-            let (stream, other) = (hub.open(), hub.open());
+            let (stream, other) = (hub.open(&Share::new(usize::MAX)), hub.open(&Share::new(usize::MAX)));
             let (key, range_end) = (b"\0".as_ref().into(), b"\0".as_ref().into());
             let request =
                 WatchCreateRequest { key, range_end, start_revision, ..WatchCreateRequest::default() };

@@ -23,6 +23,7 @@ mod progress;
 mod range;
 mod range_map;
 mod reply;
+mod starved;
 mod stream;
 
 pub use hub::{Hub, HubCounts, HubLimits, StreamId};

@@ -9,6 +9,7 @@ use revd_engine::mvcc::View;
 use revd_proto::etcdserverpb::WatchCreateRequest;
 use revd_proto::etcdserverpb::watch_create_request::FilterType;
 
+use crate::budget::{Hold, Share};
 use crate::limits;
 use crate::watch::changes::{Selection, fragments};
 use crate::watch::hub::{Hub, Place, StreamId, Watcher};
@@ -28,19 +29,22 @@ const TOO_MANY: &str =
 const OUTBOX_KEPT: usize = 8;
 
 /// One call of a client.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Stream {
     /// Watchers by id; none for one that a compaction has ended: its id stays taken until the client cancels it.
     pub(super) ids: BTreeMap<i64, Option<usize>>,
     next_id: i64,
     /// Replies that were not taken yet ...
     outbox: VecDeque<Reply>,
-    /// ... how much memory they hold ...
-    held_bytes: usize,
+    /// ... how much memory they hold, in the share of its connection: [`Reply::held_bytes`] of each ...
+    hold: Hold,
     /// ... and how many of them have no events.
     answers: usize,
-    /// It held as much as it may, and holds more than half of it still.
+    /// It held as much as it may and holds more than half of it still, or its share had no room for it when it was last
+    /// looked at.
     is_full: bool,
+    /// Its place in `Hub::starved`.
+    pub(super) starved: Option<u64>,
     /// The call is over; its watchers are being removed.
     pub(super) is_closed: bool,
     /// Watchers that have not been told of everything ...
@@ -67,15 +71,69 @@ pub(super) struct Stream {
 }
 
 impl Stream {
+    /// Nothing waits, and nobody watches; what will wait is counted in `share`.
+    pub(super) fn new(share: &Share) -> Self {
+        Self {
+            ids: BTreeMap::new(),
+            next_id: 0,
+            outbox: VecDeque::new(),
+            hold: share.hold(),
+            answers: 0,
+            is_full: false,
+            starved: None,
+            is_closed: false,
+            lagging: 0,
+            admitted: 0,
+            parked: BTreeSet::new(),
+            served: 0,
+            admitted_last: 0,
+            ended: 0,
+            begins: BTreeMap::new(),
+            asked: 0,
+            progress_watchers: 0,
+            progress_due: 0,
+            call: None,
+        }
+    }
+
     /// Whether more events may wait here.
     pub(super) fn has_room(&self) -> bool {
-        !self.is_full
+        !self.is_full && self.has_share()
+    }
+
+    /// Whether others leave room. Where nothing waits, something may while a quarter of the core's memory is free: a client
+    /// that reads one of its streams goes on, whatever waits on the others.
+    fn has_share(&self) -> bool {
+        let share = self.share();
+        share.fits(0) || (self.outbox.is_empty() && !share.budget().is_short())
+    }
+
+    /// Where what waits here is counted.
+    pub(super) fn share(&self) -> &Share {
+        self.hold.share()
+    }
+
+    /// Nothing more may wait here for now; whether taking what does wait will change that.
+    pub(super) fn fill(&mut self) -> bool {
+        if !self.is_full {
+            self.share().refuse(); // its own bound is told of by push
+        }
+        self.is_full = true;
+        !self.outbox.is_empty()
+    }
+
+    /// Others have let go of something: whether more may wait here again.
+    pub(super) fn has_room_again(&mut self) -> bool {
+        let has_room = self.hold.bytes() < limits::WATCH_STREAM_BYTES / 2 && self.has_share();
+        self.is_full &= !has_room;
+        has_room
     }
 
     /// The call is over: nothing waits here any more.
     pub(super) fn close(&mut self) {
         self.is_closed = true;
         self.outbox = VecDeque::new();
+        self.hold.set(0);
     }
 
     /// A watcher that was to begin at a revision of the future does not.
@@ -93,8 +151,8 @@ impl Stream {
         if self.is_closed {
             return;
         }
-        self.held_bytes += reply.held_bytes();
-        self.is_full |= self.held_bytes >= limits::WATCH_STREAM_BYTES;
+        self.hold.add(reply.held_bytes());
+        self.is_full |= self.hold.bytes() >= limits::WATCH_STREAM_BYTES;
         self.answers += usize::from(!reply.has_events());
         if self.outbox.capacity() == 0 {
             self.outbox.reserve_exact(1); // most streams never have more
@@ -233,24 +291,31 @@ impl Hub {
     pub fn take(&mut self, id: StreamId) -> Option<Reply> {
         let stream = &mut self.streams[id.0];
         let reply = stream.outbox.pop_front()?;
-        stream.held_bytes -= reply.held_bytes();
         stream.answers -= usize::from(!reply.has_events());
         if stream.outbox.is_empty() {
             stream.outbox.shrink_to(OUTBOX_KEPT);
         }
-        if stream.is_full && stream.held_bytes < limits::WATCH_STREAM_BYTES / 2 {
+        // The reply still counts here, as it will where it goes.
+        let left = stream.hold.bytes() - reply.held_bytes();
+        let has_room = left < limits::WATCH_STREAM_BYTES / 2 && stream.has_share();
+        stream.hold.release(reply.held_bytes());
+        if stream.is_full && has_room {
             stream.is_full = false;
-            let served = std::mem::take(&mut stream.served) as usize;
-            self.admit(id.0, served);
+            self.readmit(id.0);
+        } else if stream.is_full && stream.outbox.is_empty() {
+            self.starve(id.0);
             self.call_stepper();
         }
         Some(reply)
     }
 
-    /// Whether the stream's next request may be read: not while too many answers wait.
+    /// Whether the stream's next request may be read: not while too many answers wait, for this stream or for its
+    /// share.
     #[must_use]
     pub fn takes_requests(&self, id: StreamId) -> bool {
-        self.streams[id.0].answers < limits::WATCH_ANSWERS_MAX
+        let stream = &self.streams[id.0];
+        let is_short = !stream.share().fits(0);
+        stream.answers < if is_short { limits::WATCH_ANSWERS_MIN } else { limits::WATCH_ANSWERS_MAX }
     }
 
     /// Whether there is something to send; if not, the call of `context` is woken when there is.

@@ -1,18 +1,21 @@
 //! Clients that want a member's memory for themselves, on real sockets: what it holds stays within what it was given, and others
 //! are served.
 
+use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
-use revd_proto::etcdserverpb::{PutRequest, RangeRequest};
+use prost::Message as _;
+use revd_proto::etcdserverpb::watch_request::RequestUnion;
+use revd_proto::etcdserverpb::{PutRequest, RangeRequest, WatchCreateRequest, WatchRequest, WatchResponse};
 use revd_proto::http2::PREFACE;
 use revd_proto::http2::hpack::literal;
 use revd_proto::raw::{call_block, frame};
 
 use crate::harness::{Client, Server, TempDir, connect, run, wait_until};
 
-/// What the member thinks the machine has: an eighth of it for requests, a quarter for replies.
+/// What the member thinks the machine has: an eighth of it for requests, a quarter for replies, an eighth for watches.
 const MEMORY_BYTES: u64 = 1 << 30;
 /// What a member may hold beyond what it counts: buffers, the allocator's slack, the store.
 const SLACK: u64 = 160_000_000;
@@ -34,10 +37,18 @@ async fn with_server_of(memory_bytes: u64, test: impl AsyncFnOnce(&Server, &Clie
 fn attacker(server: &Server, window: u32) -> TcpStream {
     let mut stream = TcpStream::connect(server.address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
-    let settings = frame(4, 0, 0, &[&[0, 4][..], &window.to_be_bytes()].concat());
-    let more = frame(8, 0, 0, &(window - 65_535).to_be_bytes());
-    stream.write_all(&[PREFACE, &settings, &more].concat()).unwrap();
+    stream.write_all(PREFACE).unwrap();
+    open_windows(&mut stream, window);
     stream
+}
+
+/// Streams of a connection may be sent so much each, and the connection at least what it begins with.
+fn open_windows(stream: &mut TcpStream, window: u32) {
+    let mut frames = frame(4, 0, 0, &[&[0, 4][..], &window.to_be_bytes()].concat());
+    if let Some(more @ 1..) = window.checked_sub(65_535) {
+        frames.extend(frame(8, 0, 0, &more.to_be_bytes()));
+    }
+    stream.write_all(&frames).unwrap();
 }
 
 /// Memory of its own that the process has.
@@ -278,5 +289,114 @@ fn header_blocks_and_frames_without_an_end_hold_no_more_than_their_share() {
         }
         let most = resident(server).saturating_sub(before);
         assert!(most < (8 << 20) + SLACK, "{most} bytes");
+    }));
+}
+
+/// A watcher of every key, from the first revision on.
+fn watch_all() -> RequestUnion {
+    let (key, range_end) = (everything().key, everything().range_end);
+    RequestUnion::CreateRequest(WatchCreateRequest {
+        key,
+        range_end,
+        start_revision: 2,
+        ..WatchCreateRequest::default()
+    })
+}
+
+/// A call that watches every key, as the `at`th of its connection.
+fn watch_call(at: u32) -> Vec<u8> {
+    let message = WatchRequest { request_union: Some(watch_all()) }.encode_to_vec();
+    let length = u32::try_from(message.len()).unwrap().to_be_bytes();
+    let head = frame(1, 4, 1 + 2 * at, &call_block("/etcdserverpb.Watch/Watch"));
+    [head, frame(0, 0, 1 + 2 * at, &[&[0][..], &length, &message].concat())].concat()
+}
+
+#[test]
+fn watch_streams_that_nobody_takes_hold_no_more_than_their_share() {
+    const STREAMS: u32 = 600;
+    run(with_small_server(async |server, client| {
+        fill(client, 20, 100_000).await;
+        let mut honest = connect(&server.endpoint()).await.open_watch();
+        honest.ask(watch_all());
+        let before = resident(server);
+        let (mut attackers, mut most, mut puts) = (Vec::new(), 0, 20);
+        for number in 0..STREAMS {
+            if number % 150 == 0 {
+                attackers.push(attacker(server, 0));
+            }
+            // Each alone, so that they share no events. One whose connection has ended was served as it should be.
+            let _ = attackers.last_mut().unwrap().write_all(&watch_call(number % 150));
+            if number % 10 == 0 {
+                put(client, "k".to_owned(), vec![8; 100_000]).await.unwrap();
+                puts += 1;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+            most = most.max(resident(server).saturating_sub(before));
+        }
+        let mut told = 0;
+        while told < puts {
+            let response =
+                honest.next_within(Duration::from_secs(60)).await.expect("others are told").unwrap();
+            for event in &response.events {
+                told += 1;
+                assert_eq!(event.kv.as_ref().unwrap().mod_revision, 1 + told, "everything, and in order");
+            }
+        }
+        println!("{} MB for {STREAMS} watch streams that nobody takes", most / 1_000_000);
+        // All of them would hold a megabyte and a half each.
+        assert!(most < MEMORY_BYTES / 8 + SLACK, "{most} bytes");
+        drop(attackers);
+        let status = || format!("{} bytes are still held", resident(server).saturating_sub(before));
+        wait_until(Duration::from_secs(20), || resident(server) < before + SLACK / 2, status);
+    }));
+}
+
+/// What the streams of a connection were told of: the revisions of events, by stream.
+fn told(stream: &mut TcpStream, streams: usize, events: usize) -> BTreeMap<u32, Vec<i64>> {
+    let (mut input, mut buffer) = (Vec::new(), vec![0; 1 << 20]);
+    let (mut bodies, mut told) = (BTreeMap::<u32, Vec<u8>>::new(), BTreeMap::<u32, Vec<i64>>::new());
+    while told.values().filter(|told| told.len() >= events).count() < streams {
+        let read = stream.read(&mut buffer).expect("more is told");
+        assert!(read > 0, "the connection has ended: {:?}", told.values().map(Vec::len).collect::<Vec<_>>());
+        input.extend_from_slice(&buffer[..read]);
+        let mut rest = &input[..];
+        while let Some((head, tail)) = rest.split_first_chunk::<9>() {
+            let length = u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize;
+            let Some((payload, tail)) = tail.split_at_checked(length) else { break };
+            let id = u32::from_be_bytes([head[5], head[6], head[7], head[8]]);
+            if head[3] == 0 {
+                bodies.entry(id).or_default().extend_from_slice(payload);
+            }
+            rest = tail;
+        }
+        input = rest.to_vec();
+        for (id, body) in &mut bodies {
+            while let Some((head, tail)) = body.split_first_chunk::<5>() {
+                let length = u32::from_be_bytes([head[1], head[2], head[3], head[4]]) as usize;
+                let Some((message, tail)) = tail.split_at_checked(length) else { break };
+                let events = WatchResponse::decode(message).unwrap().events;
+                let revisions = events.iter().map(|event| event.kv.as_ref().unwrap().mod_revision);
+                told.entry(*id).or_default().extend(revisions);
+                *body = tail.to_vec();
+            }
+        }
+    }
+    told
+}
+
+/// Streams that together want more than their share, and are read late: they wait for each other.
+#[test]
+fn watch_streams_beyond_the_share_are_told_of_everything() {
+    run(with_small_server(async |server, client| {
+        fill(client, 20, 100_000).await;
+        let mut stream = attacker(server, 0);
+        stream.write_all(&(0..80).flat_map(watch_call).collect::<Vec<u8>>()).unwrap();
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        open_windows(&mut stream, 0x7fff_0000);
+        let told = told(&mut stream, 80, 20);
+        let all: Vec<i64> = (2..22).collect();
+        for (id, told) in told {
+            assert_eq!(told, all, "stream {id}");
+        }
     }));
 }

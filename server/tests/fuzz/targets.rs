@@ -382,7 +382,7 @@ fn range_seeds() -> Vec<Vec<u8>> {
 fn watch(bytes: &[u8]) {
     let mut store = sample_store(&SimDisk::new());
     let mut hub = Hub::new(HubLimits { fragment_bytes: 500, step_work: 7 });
-    let stream = hub.open();
+    let stream = hub.open(&Share::new(usize::MAX));
     let mut rest = bytes;
     while let [low, high, tail @ ..] = rest {
         let (message, tail) = tail.split_at(usize::from(u16::from_le_bytes([*low, *high])).min(tail.len()));

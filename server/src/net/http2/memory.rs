@@ -44,8 +44,10 @@ pub(super) struct Memory {
     pub replies: Share,
     /// What watch streams have yet to take.
     pub watches: Share,
-    /// Replies that wait to be sent, as of the last turn.
+    /// Replies that wait to be sent, as of the last turn ...
     backlog: Hold,
+    /// ... but those of watch streams, which are here.
+    events: Hold,
     /// A frame that has come in part, likewise.
     partial: Hold,
     /// A header block that has come in part.
@@ -59,7 +61,8 @@ impl Memory {
         let (requests, replies) = (budgets.requests.share(), budgets.replies.share());
         let (backlog, partial, block) = (replies.hold(), requests.hold(), requests.hold());
         let watches = budgets.watches.share();
-        Self { requests, replies, watches, backlog, partial, block, pace: Pace::default() }
+        let events = watches.hold();
+        Self { requests, replies, watches, backlog, events, partial, block, pace: Pace::default() }
     }
 }
 
@@ -71,7 +74,9 @@ pub(super) fn is_brief(method: Method, is_long: bool) -> bool {
 impl<T: Transport> Http2<T> {
     /// Counts what waits to be sent: at once when a reply that is not short joins it, so that the next one knows of it.
     pub(super) fn count_backlog(&mut self) {
-        self.memory.backlog.set(self.connection.backlog());
+        let events = self.connection.backlog_apart();
+        self.memory.events.set(events);
+        self.memory.backlog.set(self.connection.backlog() - events);
     }
 
     /// Counts what waits at the end of a turn.
@@ -109,11 +114,11 @@ impl<T: Transport> Http2<T> {
     /// Looks whether the client gets on with what it holds.
     pub(super) fn look_at_memory(&mut self, now: u64) {
         let Memory { requests, replies, watches, pace, .. } = &mut self.memory;
-        let held = replies.held() + watches.held();
-        if requests.held() == 0 && held < limits::PACE_BYTES_MIN {
+        let (watched, held) = (watches.held(), replies.held() + watches.held());
+        if requests.held() == 0 && watched == 0 && held < limits::PACE_BYTES_MIN {
             return pace.rest();
         }
-        match pace.look(now, held) {
+        match pace.look(now, held, watched) {
             Look::At(then) => return self.timer.add(then),
             Look::Over { is_slow } => {
                 if is_slow && !self.has_failed && (replies.is_in_the_way() || watches.is_in_the_way()) {

@@ -15,7 +15,7 @@ use crate::observe::bounds::Bound;
 impl<T: Transport> Http2<T> {
     /// Replies that the client does not take are bounded: more calls have to wait, frames of the protocol do not.
     pub(super) fn is_congested(&self) -> bool {
-        let backlog = self.connection.backlog();
+        let backlog = self.connection.backlog() - self.connection.backlog_apart();
         backlog > limits::REPLY_BYTES_PER_CONNECTION
             || (backlog > limits::PACE_BYTES_MIN && !self.memory.replies.fits(0))
     }
