@@ -168,7 +168,8 @@ pub const KEYS_PER_REVOKE: usize = 1_000;
 pub const LEASES_PER_LOOK: usize = 2_000;
 /// Before an edge says that it has passed keepalives on, it waits this long, twice, for what lies in its sockets ...
 pub const HEARING_INTERVAL: Duration = Duration::from_millis(1);
-/// ... and so often again for streams with more of them than they may have under way; then it waits no more.
+/// ... and so often again for connections that have read more than they have dealt with, and for streams with more of them
+/// than they may have under way; then it waits no more.
 pub const HEARING_WAITS_MAX: usize = 500;
 /// How often all edges are asked at most while long commands keep such streams waiting.
 pub const HEARINGS_MAX: usize = 10;

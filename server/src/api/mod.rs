@@ -52,6 +52,7 @@ use crate::read::view_slot::ViewSlot;
 use crate::reserve::Reserve;
 use crate::schema;
 use crate::watch::HubLimits;
+use crate::xcore::behind::Behind;
 use crate::xcore::gate::Gate;
 
 /// What the API of every edge is made from.
@@ -93,6 +94,7 @@ pub struct Api {
     counters: Arc<Counters>,
     proposals: Rc<Proposals>,
     budgets: Budgets,
+    behind: Rc<Behind>,
     watches: Rc<Watches>,
     /// Calls that only end when the client or the member does.
     endless: Gate,
@@ -164,6 +166,7 @@ impl Api {
             counters,
             proposals,
             budgets,
+            behind: Rc::default(),
             watches,
             endless,
         })
@@ -263,6 +266,11 @@ impl Api {
     /// Ends calls that would go on for ever.
     pub fn stop(&self) {
         self.endless.close();
+    }
+
+    /// Its connections that are behind with what they have read.
+    pub fn behind(&self) -> &Rc<Behind> {
+        &self.behind
     }
 
     /// The memory of this core's connections.

@@ -129,13 +129,16 @@ async fn pass_keepalives_on(api: Rc<Api>, proposals: Rc<Proposals>, question: u6
     for _ in 0..2 {
         glommio::timer::sleep(limits::HEARING_INTERVAL).await;
     }
+    // Though not all of it may be dealt with.
+    let read = api.behind().ask();
+    let has_more = || api.behind().is_any(read) || proposals.holds_keepalives_back();
     for _ in 0..limits::HEARING_WAITS_MAX {
-        if !proposals.holds_keepalives_back() {
+        if !has_more() {
             break;
         }
         glommio::timer::sleep(limits::HEARING_INTERVAL).await;
     }
-    api.heard(Heard { question, is_all: !proposals.holds_keepalives_back() });
+    api.heard(Heard { question, is_all: !has_more() });
 }
 
 async fn tell_progress(api: Rc<Api>, interval: Duration) {

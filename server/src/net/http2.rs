@@ -33,6 +33,7 @@ use crate::net::socket::Transport;
 use crate::net::wakers::Woken;
 use crate::net::{deadline, http};
 use crate::observe::turns::Loop;
+use crate::xcore::behind::Late;
 use crate::xcore::gate::Pass;
 use crate::xcore::turn::NextTurn;
 
@@ -60,6 +61,8 @@ pub(super) struct Http2<T> {
     begun: Begun,
     /// There is more in `partial` than was looked at.
     is_behind: bool,
+    /// The same at the end of a turn, for whoever asks.
+    late: Option<Late>,
     /// Calls that wait until the client has taken replies, and the bytes of their messages.
     waiting: VecDeque<u32>,
     waiting_bytes: usize,
@@ -101,6 +104,7 @@ impl<T: Transport> Http2<T> {
             memory: Memory::new(shared.api.budgets()),
             begun: Begun::new(now),
             is_behind: false,
+            late: None,
             waiting: VecDeque::new(),
             waiting_bytes: 0,
             taken: now,
@@ -180,6 +184,7 @@ impl<T: Transport> Http2<T> {
                     break;
                 }
             }
+            self.late = None; // what comes now is new
             let buffer = Rc::clone(&self.shared.read);
             let mut buffer = buffer.borrow_mut();
             match self.socket.poll_read(context, &mut buffer)? {
@@ -196,6 +201,11 @@ impl<T: Transport> Http2<T> {
             }
         }
         self.count(now);
+        if !(self.is_behind && self.comes_back) {
+            self.late = None; // its client keeps it waiting
+        } else if self.late.is_none() {
+            self.late = Some(self.shared.api.behind().late());
+        }
         if std::mem::take(&mut self.comes_back) {
             self.next_turn.ask(context);
         }
