@@ -168,9 +168,13 @@ pub const KEYS_PER_REVOKE: usize = 1_000;
 pub const LEASES_PER_LOOK: usize = 2_000;
 /// Before an edge says that it has passed keepalives on, it waits this long, twice, for what lies in its sockets ...
 pub const HEARING_INTERVAL: Duration = Duration::from_millis(1);
-/// ... and so often again for connections that have read more than they have dealt with, and for streams with more of them
-/// than they may have under way; then it waits no more.
+/// ... and so often again for streams with more of them than they may have under way, no more ...
 pub const HEARING_WAITS_MAX: usize = 500;
+/// ... and so often for connections with more to read than a turn reads ...
+pub const HEARING_READS_MAX: usize = 5_000;
+/// ... or until a connection has read so many bytes since: more than flow control lets a client have on its way, with what
+/// stands around them.
+pub const HEARING_BYTES_MAX: usize = 2 * CONNECTION_WINDOW_BYTES as usize;
 /// How often all edges are asked at most while long commands keep such streams waiting.
 pub const HEARINGS_MAX: usize = 10;
 /// How often the leader looks for leases that are due.
@@ -299,4 +303,5 @@ const _: () = {
     assert!(ENTRY_BYTES_MAX <= FRAME_BYTES_MAX);
     assert!(CHECKPOINT_BYTES_MAX < UNSAVED_BYTES_MAX);
     assert!(STREAM_WINDOW_BYTES <= CONNECTION_WINDOW_BYTES);
+    assert!(HEARING_WAITS_MAX <= HEARING_READS_MAX);
 };

@@ -52,7 +52,6 @@ use crate::read::view_slot::ViewSlot;
 use crate::reserve::Reserve;
 use crate::schema;
 use crate::watch::HubLimits;
-use crate::xcore::behind::Behind;
 use crate::xcore::gate::Gate;
 
 /// What the API of every edge is made from.
@@ -94,7 +93,6 @@ pub struct Api {
     counters: Arc<Counters>,
     proposals: Rc<Proposals>,
     budgets: Budgets,
-    behind: Rc<Behind>,
     watches: Rc<Watches>,
     /// Calls that only end when the client or the member does.
     endless: Gate,
@@ -166,7 +164,6 @@ impl Api {
             counters,
             proposals,
             budgets,
-            behind: Rc::default(),
             watches,
             endless,
         })
@@ -266,11 +263,6 @@ impl Api {
     /// Ends calls that would go on for ever.
     pub fn stop(&self) {
         self.endless.close();
-    }
-
-    /// Its connections that are behind with what they have read.
-    pub fn behind(&self) -> &Rc<Behind> {
-        &self.behind
     }
 
     /// The memory of this core's connections.

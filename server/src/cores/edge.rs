@@ -14,6 +14,8 @@ use crate::duties::auto_compact::AutoCompact;
 use crate::error::Error;
 use crate::limits;
 use crate::net::ListenConfig;
+use crate::net::unread::Unread;
+use crate::observe::bounds::Bound;
 use crate::observe::log;
 use crate::raft::propose::Proposals;
 use crate::xcore::latch::Latch;
@@ -62,7 +64,9 @@ pub async fn run(
     let carrying = glommio::spawn_local(carry(Rc::clone(&proposals), seed.to_log));
     let api = Api::new(seed.api, Rc::clone(&proposals));
     let sweeping = glommio::spawn_local(sweep(Rc::clone(&api), Rc::clone(&proposals)));
-    let hearing = glommio::spawn_local(hear(Rc::clone(&api), Rc::clone(&proposals), seed.from_state));
+    let unread = Rc::<Unread>::default();
+    let news = hear(Rc::clone(&api), Rc::clone(&proposals), Rc::clone(&unread), seed.from_state);
+    let hearing = glommio::spawn_local(news);
     prepare(&api).await;
     seed.ready.wait().await;
     let mut chores = Vec::new();
@@ -74,7 +78,7 @@ pub async fn run(
     }
     let stepping = glommio::spawn_local(step_watchers(Rc::clone(&api)));
     let telling = glommio::spawn_local(tell_progress(Rc::clone(&api), seed.progress_interval));
-    let served = crate::net::serve(api, seed.listen, seed.stop, listening).await;
+    let served = crate::net::serve(api, unread, seed.listen, seed.stop, listening).await;
     proposals.close();
     sweeping.cancel().await;
     for chore in chores {
@@ -101,19 +105,16 @@ async fn carry(proposals: Rc<Proposals>, to_log: SenderSeed<Commands>) {
 }
 
 /// Answers callers, then tells watchers.
-async fn hear(api: Rc<Api>, proposals: Rc<Proposals>, from_state: ReceiverSeed<News>) {
+async fn hear(api: Rc<Api>, proposals: Rc<Proposals>, unread: Rc<Unread>, from_state: ReceiverSeed<News>) {
     let from_state = from_state.open().await;
     while let Some(news) = from_state.receive().await {
         for item in news {
             match item {
                 NewsItem::Outcome(id, outcome) => proposals.resolve(id, outcome),
                 NewsItem::Hear(question) => {
-                    glommio::spawn_local(pass_keepalives_on(
-                        Rc::clone(&api),
-                        Rc::clone(&proposals),
-                        question,
-                    ))
-                    .detach();
+                    let (api, proposals) = (Rc::clone(&api), Rc::clone(&proposals));
+                    let passing = pass_keepalives_on(api, proposals, Rc::clone(&unread), question);
+                    glommio::spawn_local(passing).detach();
                 }
                 NewsItem::View => {}
             }
@@ -124,21 +125,24 @@ async fn hear(api: Rc<Api>, proposals: Rc<Proposals>, from_state: ReceiverSeed<N
 }
 
 /// Before a lease ends: what has come so far is read and under way to the state core when the answer follows it there.
-async fn pass_keepalives_on(api: Rc<Api>, proposals: Rc<Proposals>, question: u64) {
-    // The first sleep ends after sockets were asked what has come, the second after that was read.
+async fn pass_keepalives_on(api: Rc<Api>, proposals: Rc<Proposals>, unread: Rc<Unread>, question: u64) {
+    // The first sleep ends after sockets were asked what has come, the second after some of that was read: whoever has more
+    // is known by then.
     for _ in 0..2 {
         glommio::timer::sleep(limits::HEARING_INTERVAL).await;
     }
-    // Though not all of it may be dealt with.
-    let read = api.behind().ask();
-    let has_more = || api.behind().is_any(read) || proposals.holds_keepalives_back();
-    for _ in 0..limits::HEARING_WAITS_MAX {
-        if !has_more() {
+    let mark = unread.mark();
+    for wait in 0..limits::HEARING_READS_MAX {
+        let is_held_back = proposals.holds_keepalives_back() && wait < limits::HEARING_WAITS_MAX;
+        if !is_held_back && unread.is_read_up_to(mark) {
             break;
         }
         glommio::timer::sleep(limits::HEARING_INTERVAL).await;
     }
-    api.heard(Heard { question, is_all: !has_more() });
+    if !unread.is_read_up_to(mark) {
+        api.reached(Bound::Unread);
+    }
+    api.heard(Heard { question, is_all: !proposals.holds_keepalives_back() });
 }
 
 async fn tell_progress(api: Rc<Api>, interval: Duration) {

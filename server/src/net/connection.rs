@@ -15,6 +15,7 @@ use crate::limits;
 use crate::net::http1;
 use crate::net::http2::Http2;
 use crate::net::messages::MessageLimits;
+use crate::net::unread::Unread;
 use crate::observe::bounds::Bound;
 use crate::xcore::gate::Pass;
 use crate::xcore::turn::give_way;
@@ -32,6 +33,8 @@ pub(super) struct Shared {
     /// Where sockets are read to.
     pub read: Rc<RefCell<Box<[u8]>>>,
     pub scratch: Rc<RefCell<Scratch>>,
+    /// Who has more to read.
+    pub unread: Rc<Unread>,
     pub messages: MessageLimits,
     pub http2: http2::Config,
     pub keepalive: Keepalive,

@@ -24,16 +24,16 @@ use crate::net::connection::Shared;
 use crate::net::head::{CallHead, Head, Heads};
 use crate::net::http2::begun::Begun;
 use crate::net::http2::memory::{Memory, is_brief};
-use crate::net::http2::reading::Batch;
+use crate::net::http2::reading::{Batch, Read};
 use crate::net::http2::time::{milliseconds, overdue};
 use crate::net::keepalive::Keepalive;
 use crate::net::messages::{Assembly, Incoming, RequestQueue, held};
 use crate::net::reply::{self, Blocks};
 use crate::net::socket::Transport;
+use crate::net::unread::Reading;
 use crate::net::wakers::Woken;
 use crate::net::{deadline, http};
 use crate::observe::turns::Loop;
-use crate::xcore::behind::Late;
 use crate::xcore::gate::Pass;
 use crate::xcore::turn::NextTurn;
 
@@ -61,8 +61,7 @@ pub(super) struct Http2<T> {
     begun: Begun,
     /// There is more in `partial` than was looked at.
     is_behind: bool,
-    /// The same at the end of a turn, for whoever asks.
-    late: Option<Late>,
+    reading: Reading,
     /// Calls that wait until the client has taken replies, and the bytes of their messages.
     waiting: VecDeque<u32>,
     waiting_bytes: usize,
@@ -104,7 +103,7 @@ impl<T: Transport> Http2<T> {
             memory: Memory::new(shared.api.budgets()),
             begun: Begun::new(now),
             is_behind: false,
-            late: None,
+            reading: Reading::new(&shared.unread),
             waiting: VecDeque::new(),
             waiting_bytes: 0,
             taken: now,
@@ -175,37 +174,21 @@ impl<T: Transport> Http2<T> {
             }
             // Whoever does not read what is sent is not read either.
             let is_unread = self.has_failed || self.connection.out().len() >= limits::SEND_BUFFER_BYTES;
-            if (is_blocked && is_unread) || self.is_full_of_requests() {
+            if is_blocked && is_unread {
+                self.reading.all(); // nobody should wait for that client
                 break;
             }
-            if std::mem::take(&mut self.is_behind) {
-                self.received(&[], now);
-                if self.is_behind {
-                    break;
-                }
+            if self.is_full_of_requests() {
+                self.reading.more(0); // it is read when some of them are done
+                break;
             }
-            self.late = None; // what comes now is new
-            let buffer = Rc::clone(&self.shared.read);
-            let mut buffer = buffer.borrow_mut();
-            match self.socket.poll_read(context, &mut buffer)? {
-                Poll::Pending => break,
-                Poll::Ready(0) => return Ok(Turn::Over),
-                Poll::Ready(bytes) => {
-                    self.received(&buffer[..bytes], now);
-                    // There is more, of somebody who sends much: others of the core come first.
-                    if bytes == buffer.len() || self.is_behind || self.is_late() {
-                        self.comes_back = true;
-                        break;
-                    }
-                }
+            match self.read(context, now)? {
+                Read::Some => {}
+                Read::Enough => break,
+                Read::End => return Ok(Turn::Over),
             }
         }
         self.count(now);
-        if !(self.is_behind && self.comes_back) {
-            self.late = None; // its client keeps it waiting
-        } else if self.late.is_none() {
-            self.late = Some(self.shared.api.behind().late());
-        }
         if std::mem::take(&mut self.comes_back) {
             self.next_turn.ask(context);
         }

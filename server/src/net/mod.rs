@@ -2,7 +2,7 @@
 //!
 //! `listen` accepts, `connection` finds out what is spoken. For gRPC `http2` drives a connection: `head` understands
 //! requests, `messages` cuts their bodies, `calls` and `wakers` keep what is under way, `reply` words the answers,
-//! `keepalive`, `deadline` and `pace` watch the time. The protocol itself is in `revd_proto::http2`. Everything else is a plain
+//! `keepalive`, `deadline` and `pace` watch the time, `unread` knows who has more to read. The protocol itself is in `revd_proto::http2`. Everything else is a plain
 //! request, answered by `http`; HTTP/1.1 comes through `http1`.
 
 mod calls;
@@ -19,6 +19,7 @@ mod pace;
 pub mod places;
 mod reply;
 mod socket;
+pub mod unread;
 mod wakers;
 
 use std::cell::{Cell, RefCell};
@@ -34,6 +35,7 @@ use crate::limits;
 use crate::net::connection::{READ_BYTES, Shared};
 use crate::net::messages::MessageLimits;
 use crate::net::places::Places;
+use crate::net::unread::Unread;
 use crate::xcore::gate::Gate;
 use crate::xcore::latch::Latch;
 
@@ -59,6 +61,7 @@ pub struct ListenConfig {
 /// When an address cannot be listened on.
 pub async fn serve(
     api: Rc<Api>,
+    unread: Rc<Unread>,
     config: ListenConfig,
     stop: Latch,
     listening: impl FnOnce(),
@@ -67,6 +70,7 @@ pub async fn serve(
         api: Rc::clone(&api),
         read: Rc::new(RefCell::new(vec![0; READ_BYTES].into())),
         scratch: Rc::default(),
+        unread,
         messages: MessageLimits { bytes_max: config.message_bytes_max, unpacked: Cell::new(0) },
         http2: revd_proto::http2::Config {
             streams_max: config.streams_max,

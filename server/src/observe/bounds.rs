@@ -45,6 +45,8 @@ pub enum Bound {
     FirstBytes,
     /// `HTTP2_DEADLINE`: a header block that did not end.
     HeaderBlockTime,
+    /// `HEARING_READS_MAX`: a lease ended while something that had come was not read.
+    Unread,
 }
 
 impl From<Limit> for Bound {
@@ -60,7 +62,7 @@ impl From<Limit> for Bound {
 
 impl Bound {
     /// Every bound, in the order of their declaration.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 20] = [
         Self::Proposals,
         Self::Connections,
         Self::Keepalives,
@@ -80,6 +82,7 @@ impl Bound {
         Self::WaitingCalls,
         Self::FirstBytes,
         Self::HeaderBlockTime,
+        Self::Unread,
     ];
 
     /// The name of its metric, with its label.
@@ -105,6 +108,7 @@ impl Bound {
             Self::WaitingCalls => "revd_limit_reached_total{limit=\"waiting_calls\"}",
             Self::FirstBytes => "revd_limit_reached_total{limit=\"first_bytes\"}",
             Self::HeaderBlockTime => "revd_limit_reached_total{limit=\"header_block_time\"}",
+            Self::Unread => "revd_limit_reached_total{limit=\"unread\"}",
         }
     }
 }

@@ -9,7 +9,6 @@
 //! - What an edge may have in flight is bounded by `raft::propose`, so every queue behind it is bounded too.
 //! - A core stops when its inputs are closed and drained, and closes its outputs then: edges first, state last.
 
-pub mod behind;
 pub mod gate;
 pub mod inbox;
 pub mod latch;

@@ -9,6 +9,7 @@
 mod alarms;
 mod attacks;
 mod bad_input;
+mod behind_puts;
 mod bounds;
 mod changed_twice;
 #[path = "../checker/mod.rs"]

@@ -1,5 +1,9 @@
 //! Reading: what has come is taken apart and dealt with, and what is left of it waits for the next turn.
 
+use std::io;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
 use revd_proto::http2::Fault;
 
 use crate::limits;
@@ -25,8 +29,47 @@ impl Batch {
     }
 }
 
+/// What reading has come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Read {
+    /// There may be more.
+    Some,
+    /// There is nothing more, or it is for the next turn.
+    Enough,
+    /// The client has closed its side.
+    End,
+}
+
 impl<T: Transport> Http2<T> {
-    pub(super) fn received(&mut self, bytes: &[u8], now: u64) {
+    /// Reads once, and does what was read.
+    pub(super) fn read(&mut self, context: &mut Context<'_>, now: u64) -> io::Result<Read> {
+        if std::mem::take(&mut self.is_behind) {
+            self.received(&[], now);
+            if self.is_behind {
+                self.reading.more(0);
+                return Ok(Read::Enough);
+            }
+        }
+        let buffer = Rc::clone(&self.shared.read);
+        let mut buffer = buffer.borrow_mut();
+        let Poll::Ready(bytes) = self.socket.poll_read(context, &mut buffer)? else {
+            self.reading.all();
+            return Ok(Read::Enough);
+        };
+        if bytes == 0 {
+            return Ok(Read::End);
+        }
+        self.received(&buffer[..bytes], now);
+        // There is more, of somebody who sends much: others of the core come first.
+        if bytes == buffer.len() || self.is_behind || self.is_late() {
+            self.comes_back = true;
+            self.reading.more(bytes);
+            return Ok(Read::Enough);
+        }
+        Ok(Read::Some)
+    }
+
+    fn received(&mut self, bytes: &[u8], now: u64) {
         self.keepalive.heard(now);
         self.connection.out().give_buffer(|| self.shared.scratch.borrow_mut().take());
         if self.partial.is_empty() {
