@@ -13,7 +13,7 @@ use revd_proto::etcdserverpb::{
     WatchCreateRequest,
 };
 use revd_proto::mvccpb::event::EventType;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::Status;
 
@@ -407,31 +407,52 @@ async fn keep_alive_until(
     }
 }
 
-/// Leases that are kept alive live on while `work` is done; what it returns.
-async fn leases_live_through<T>(client: &Client, count: i64, ttl: i64, work: impl Future<Output = T>) -> T {
-    let mut all = Vec::new();
-    let stop = Arc::new(AtomicBool::new(false));
+/// Leases that are kept alive live on while `work` is done; what it returns. Keepalives have a thread and a connection of
+/// their own: what keeps the client of `work` busy is not the server's doing.
+async fn leases_live_through<T>(server: &Server, count: i64, ttl: i64, work: impl Future<Output = T>) -> T {
+    let (stop, endpoint) = (Arc::new(AtomicBool::new(false)), server.endpoint());
+    let (begun, all_begun) = oneshot::channel();
+    let told = Arc::clone(&stop);
+    let keeping = std::thread::spawn(move || run(keep_alive_all(endpoint, count, ttl, begun, told)));
+    all_begun.await.unwrap();
+    let done = work.await;
+    stop.store(true, Ordering::Relaxed);
+    let (answers, slowest) = keeping.join().unwrap();
+    println!("{answers} keepalives answered, each within {slowest:?}");
+    let client = connect(&server.endpoint()).await;
+    let left = client.lease.clone().lease_leases(LeaseLeasesRequest {}).await.unwrap().into_inner();
+    assert_eq!(left.leases.len(), usize::try_from(count).unwrap());
     for id in 1..=count {
-        grant(client, id, ttl).await.unwrap();
-        put(client, &format!("held by {id}"), id).await.unwrap();
+        assert!(exists(&client, &format!("held by {id}")).await);
+    }
+    done
+}
+
+/// Grants leases that hold a key each and keeps them alive until told to stop; how many answers came, and the longest that
+/// one of them took.
+async fn keep_alive_all(
+    endpoint: String,
+    count: i64,
+    ttl: i64,
+    begun: oneshot::Sender<()>,
+    stop: Arc<AtomicBool>,
+) -> (usize, Duration) {
+    let client = connect(&endpoint).await;
+    let mut all = Vec::new();
+    for id in 1..=count {
+        grant(&client, id, ttl).await.unwrap();
+        put(&client, &format!("held by {id}"), id).await.unwrap();
         let ttl = Duration::from_secs(ttl.unsigned_abs());
         all.push(tokio::spawn(keep_alive_until(client.clone(), id, ttl, Arc::clone(&stop))));
     }
-    let done = work.await;
-    stop.store(true, Ordering::Relaxed);
+    begun.send(()).unwrap();
     let (mut answers, mut slowest) = (0, Duration::ZERO);
     for keeping in all {
         let (more, longest) = keeping.await.unwrap();
         answers += more;
         slowest = slowest.max(longest);
     }
-    println!("{answers} keepalives answered, each within {slowest:?}");
-    let left = client.lease.clone().lease_leases(LeaseLeasesRequest {}).await.unwrap().into_inner();
-    assert_eq!(left.leases.len(), usize::try_from(count).unwrap());
-    for id in 1..=count {
-        assert!(exists(client, &format!("held by {id}")).await);
-    }
-    done
+    (answers, slowest)
 }
 
 /// Puts keys under a prefix, 128 in a transaction.
@@ -461,7 +482,7 @@ fn leases_that_are_kept_alive_outlive_a_delete_of_very_many_keys() {
         let client = connect(&server.endpoint()).await;
         let keys = from_env("REVD_LEASE_KEYS", 60_000);
         fill(&client, "many/", keys).await;
-        let (reply, took) = leases_live_through(&client, 50, 5, async {
+        let (reply, took) = leases_live_through(&server, 50, 5, async {
             let begun = now();
             let delete = DeleteRangeRequest {
                 key: "many/".into(),
@@ -484,9 +505,8 @@ fn keepalive_streams_go_on_under_floods_of_puts() {
     run(async {
         let dir = TempDir::new();
         let server = Server::revd(&dir.path().join("data"), &["--cores=1"]);
-        let client = connect(&server.endpoint()).await;
         let puts = from_env("REVD_LEASE_PUTS", 25_000);
-        let refused = leases_live_through(&client, 20, 5, async {
+        let refused = leases_live_through(&server, 20, 5, async {
             let mut refused = 0;
             for _ in 0..2 {
                 let mut putting = tokio::task::JoinSet::new();
