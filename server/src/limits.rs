@@ -166,6 +166,10 @@ pub const LEASES_PER_REVOKE: usize = 1_000;
 pub const KEYS_PER_REVOKE: usize = 1_000;
 /// Leases looked at, to find those that are due or have to be noted, before others get their turn.
 pub const LEASES_PER_LOOK: usize = 2_000;
+/// Keys of a lease that are listed before others get their turn ...
+pub const LEASE_KEYS_PER_TURN: usize = 2_000;
+/// ... or fewer, with so many bytes.
+pub const LEASE_KEY_BYTES_PER_TURN: usize = 256 * 1024;
 /// Before an edge says that it has passed keepalives on, it waits this long, twice, for what lies in its sockets ...
 pub const HEARING_INTERVAL: Duration = Duration::from_millis(1);
 /// ... and so often again for streams with more of them than they may have under way, no more ...

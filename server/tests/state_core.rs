@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use glommio::{LocalExecutorBuilder, Placement};
-use revd::apply::command::{Command, CommandId, Kind, Origin};
-use revd::apply::{DurableIndex, Machine, MachineConfig, Work};
+use prost::Message as _;
+use revd::apply::command::{Command, CommandId, Kind, Origin, encode};
+use revd::apply::{CommittedEntry, DurableIndex, Machine, MachineConfig, Work};
 use revd::cores::state::{self, StateSeed};
 use revd::cores::{News, NewsItem};
 use revd::error::Error;
@@ -20,6 +21,9 @@ use revd::xcore::mailbox::{Receiver, ReceiverSeed, Sender, SenderSeed, pair};
 use revd_engine::db::DbOptions;
 use revd_engine::disk::SimDisk;
 use revd_engine::mvcc::Store;
+use revd_proto::etcdserverpb::{
+    LeaseGrantRequest, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, PutRequest,
+};
 
 const MEMBER: u64 = 1;
 
@@ -57,6 +61,67 @@ fn seeds() -> (StateSeed, Around) {
         ready: ready.clone(),
     };
     (seed, Around { to_state, to_log: from_state, to_edge: from_core, ready })
+}
+
+/// An entry that grants lease 7 and attaches so many keys to it; its last command has their number.
+fn lease_with_keys(keys: usize) -> Work {
+    let command = |slot, kind, payload: Vec<u8>| Command {
+        id: CommandId::new(0, slot, 0),
+        kind,
+        payload: payload.into(),
+    };
+    let grant = LeaseGrantRequest { id: 7, ttl: 600 }.encode_to_vec();
+    let mut commands = vec![command(0, Kind::LeaseGrant, grant)];
+    for number in 1..=keys {
+        let put = PutRequest { key: format!("key {number:06}").into(), lease: 7, ..PutRequest::default() };
+        commands.push(command(number, Kind::Put, put.encode_to_vec()));
+    }
+    let data = encode(Origin { member: MEMBER, boot: 1 }, &commands).into();
+    Work::Entry(CommittedEntry { index: 1, term: 2, data })
+}
+
+/// Issue 14, number 22: all keys of a lease were copied in one turn, and everybody waited for it.
+#[test]
+fn others_are_served_while_the_keys_of_a_lease_are_listed() {
+    const KEYS: usize = 20_000;
+    let (seed, around) = seeds();
+    let core = LocalExecutorBuilder::new(Placement::Unbound).spawn(move || async move {
+        let running = glommio::spawn_local(state::run(seed));
+        let to_state = around.to_state.open().await;
+        let from_state = glommio::spawn_local(around.to_log.open());
+        let from_core = around.to_edge.open().await;
+        around.ready.set();
+        assert!(to_state.send(vec![lease_with_keys(KEYS)]).await);
+        let mut applied = 0;
+        while applied < KEYS {
+            for item in from_core.receive().await.unwrap() {
+                if let NewsItem::Outcome(id, _) = item {
+                    applied = id.slot();
+                }
+            }
+        }
+        let local = |slot, kind, payload: Vec<u8>| {
+            Work::Local(Command { id: CommandId::new(0, slot, 0), kind, payload: payload.into() })
+        };
+        let ask = LeaseTimeToLiveRequest { id: 7, keys: true }.encode_to_vec();
+        let keepalive = 7_i64.to_le_bytes().to_vec();
+        let both = vec![local(1, Kind::LeaseTimeToLive, ask), local(2, Kind::LeaseKeepAlive, keepalive)];
+        assert!(to_state.send(both).await);
+        let mut outcomes = Vec::new();
+        while outcomes.len() < 2 {
+            for item in from_core.receive().await.unwrap() {
+                if let NewsItem::Outcome(id, outcome) = item {
+                    outcomes.push((id.slot(), outcome.result.unwrap()));
+                }
+            }
+        }
+        let [(2, _), (1, listed)] = &outcomes[..] else { panic!("the keepalive waited for the list") };
+        assert_eq!(LeaseTimeToLiveResponse::decode(listed.clone()).unwrap().keys.len(), KEYS);
+        drop(to_state);
+        running.await.unwrap();
+        drop(from_state.await);
+    });
+    core.unwrap().join().unwrap();
 }
 
 /// The outcome of an order.

@@ -221,9 +221,8 @@ impl Lessor {
         let result = match command.kind {
             kind if Self::answers(kind) => return self.order(command, revision, now, effects),
             _ if self.deadlines.term().is_none() => Err(Error::NoLeader),
-            Kind::LeaseTimeToLive => self
-                .time_to_live(state, &command.payload, now)
-                .map(|response| response.encode_to_vec().into()),
+            Kind::LeaseTimeToLive => decoded(LeaseTimeToLiveRequest::decode(command.payload.clone()))
+                .map(|request| self.time_to_live(state, &request, now).encode_to_vec().into()),
             Kind::LeaseDue => match self.look(state, command.id, now, effects) {
                 Some(over) => Ok(over),
                 None => return,
@@ -322,13 +321,12 @@ impl Lessor {
         Due { term: self.deadlines.term().unwrap_or_default(), leases }.encode()
     }
 
-    fn time_to_live(
+    pub(super) fn time_to_live(
         &self,
         state: &State,
-        payload: &Bytes,
+        request: &LeaseTimeToLiveRequest,
         now: u64,
-    ) -> Result<LeaseTimeToLiveResponse, Error> {
-        let request = decoded(LeaseTimeToLiveRequest::decode(payload.clone()))?;
+    ) -> LeaseTimeToLiveResponse {
         let mut response =
             LeaseTimeToLiveResponse { id: request.id, ttl: -1, ..LeaseTimeToLiveResponse::default() };
         if let Some(granted) = self.deadlines.granted_ttl(request.id) {
@@ -338,7 +336,7 @@ impl Lessor {
                 response.keys = state.leases.keys(request.id).map(Bytes::copy_from_slice).collect();
             }
         }
-        Ok(response)
+        response
     }
 
     /// What is left of leases that live so long that a restart should not begin their time anew: of some leases, from an id

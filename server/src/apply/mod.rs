@@ -8,6 +8,7 @@ pub mod command;
 pub mod compare;
 pub mod gates;
 pub mod kv;
+mod lease_keys;
 pub mod lease_reports;
 pub mod lessor;
 mod members;
@@ -20,11 +21,14 @@ mod weight;
 use bytes::Bytes;
 use prost::Message as _;
 use revd_engine::mvcc::{Applied, Durable, Store};
-use revd_proto::etcdserverpb::{AlarmRequest, CompactionRequest, DeleteRangeRequest, PutRequest};
+use revd_proto::etcdserverpb::{
+    AlarmRequest, CompactionRequest, DeleteRangeRequest, LeaseTimeToLiveRequest, PutRequest,
+};
 
 use crate::apply::alarm::Raised;
 use crate::apply::command::{Command, Kind, Origin};
 use crate::apply::gates::Gates;
+use crate::apply::lease_keys::KeyLists;
 use crate::apply::lease_reports::LeaseCounts;
 use crate::apply::lessor::Lessor;
 use crate::apply::outcome::{Effect, Outcome, Rest};
@@ -119,6 +123,7 @@ pub struct Machine {
     state: State,
     config: MachineConfig,
     lessor: Lessor,
+    key_lists: KeyLists,
     /// Clients can come.
     serves: bool,
     raised: Raised,
@@ -156,7 +161,8 @@ impl Machine {
         let raised = Raised::of(store.tables());
         let leases = Leases::load(&store)?;
         let (state, lessor) = (State { store, leases }, Lessor::default());
-        Ok(Self { state, config, lessor, serves: false, raised, current: None })
+        let key_lists = KeyLists::default();
+        Ok(Self { state, config, lessor, key_lists, serves: false, raised, current: None })
     }
 
     /// The state.
@@ -198,7 +204,29 @@ impl Machine {
 
     /// Carries out an order to this member alone, about leases.
     pub fn order(&mut self, command: &Command, now: u64, effects: &mut Vec<Effect>) {
+        if command.kind == Kind::LeaseTimeToLive
+            && let Ok(LeaseTimeToLiveRequest { id, keys: true }) =
+                LeaseTimeToLiveRequest::decode(command.payload.clone())
+            && self.state.leases.has_many_keys(id)
+        {
+            return self.key_lists.ask(command.id, id);
+        }
         self.lessor.order_with(&self.state, command, now, effects);
+    }
+
+    /// Somebody waits for the keys of a lease that has many.
+    #[must_use]
+    pub fn is_listing_keys(&self) -> bool {
+        !self.key_lists.is_empty()
+    }
+
+    /// Goes on with the list of such keys.
+    pub fn list_keys(&mut self, now: u64, effects: &mut Vec<Effect>) {
+        let lessor = &self.lessor;
+        self.key_lists.go_on(&mut self.state, effects, |state, id| match lessor.term() {
+            Some(_) => Ok(lessor.time_to_live(state, &LeaseTimeToLiveRequest { id, keys: false }, now)),
+            None => Err(Error::NoLeader),
+        });
     }
 
     /// What answers keepalives.

@@ -253,6 +253,7 @@ impl StateCore {
         !self.orders.is_empty()
             || self.is_forgetting
             || machine.is_within_entry()
+            || machine.is_listing_keys()
             || (!self.backlog.is_empty() && has_room(machine))
     }
 
@@ -326,6 +327,7 @@ impl StateCore {
         }
         self.lead(machine, now);
         self.carry_out_orders(machine, now);
+        machine.list_keys(now, &mut self.effects);
         let next = self.apply(machine, now)?;
         self.status.leases.store(machine.leases().len() as u64);
         self.count_leases(machine);

@@ -6,7 +6,8 @@ use std::sync::Arc;
 use revd_engine::mvcc::{KeyRange, SmallTable, Store};
 
 use crate::error::Error;
-use crate::lease::TTL_MAX;
+use crate::lease::{TTL_MAX, Walk};
+use crate::limits;
 
 /// State core view: all leases.
 #[derive(Debug, Default)]
@@ -16,7 +17,12 @@ pub struct Leases {
     keys: BTreeMap<Arc<[u8]>, i64>,
     /// The number of the next attachment; rows of a lease are stored under it, since a key may be longer than a row's.
     next_attachment: u64,
+    /// The lease whose keys are being read, and how far.
+    reading: Option<Reading>,
 }
+
+/// A lease, and how far its keys are read.
+type Reading = (i64, Walk<Arc<[u8]>, u64>);
 
 /// One lease.
 #[derive(Debug)]
@@ -27,6 +33,14 @@ struct Lease {
     remaining: i64,
     /// Attached keys, and the number of each attachment.
     keys: BTreeMap<Arc<[u8]>, u64>,
+    /// The bytes of all of them.
+    key_bytes: usize,
+}
+
+impl Lease {
+    fn new(ttl: i64, remaining: i64) -> Self {
+        Self { ttl, remaining, keys: BTreeMap::new(), key_bytes: 0 }
+    }
 }
 
 /// A key that was written, and the lease it was written with; 0 for none, or if it was deleted.
@@ -44,8 +58,7 @@ impl Leases {
             let id = i64::from_be_bytes(key.try_into().map_err(|_| damaged())?);
             let (ttl, remaining) = row.split_at_checked(8).ok_or_else(damaged)?;
             let long = |bytes: &[u8]| bytes.try_into().map(i64::from_le_bytes).map_err(|_| damaged());
-            let lease = Lease { ttl: long(ttl)?, remaining: long(remaining)?, keys: BTreeMap::new() };
-            leases.leases.insert(id, lease);
+            leases.leases.insert(id, Lease::new(long(ttl)?, long(remaining)?));
         }
         for (row_key, key) in store.saved_rows(SmallTable::LeaseKeys)? {
             let (id, number) = row_key.split_first_chunk().ok_or_else(damaged)?;
@@ -53,6 +66,7 @@ impl Leases {
             let number = u64::from_be_bytes(number.try_into().map_err(|_| damaged())?);
             let key: Arc<[u8]> = key.into();
             let lease = leases.leases.get_mut(&id).ok_or_else(damaged)?;
+            lease.key_bytes += key.len();
             lease.keys.insert(Arc::clone(&key), number);
             leases.keys.insert(key, id);
             leases.next_attachment = leases.next_attachment.max(number + 1);
@@ -83,7 +97,7 @@ impl Leases {
         self.leases.get(&id).map(|lease| (lease.ttl, lease.remaining))
     }
 
-    /// The keys attached to a lease, in order.
+    /// The keys attached to a lease, in order; all of them in one go.
     pub fn keys(&self, id: i64) -> impl Iterator<Item = &[u8]> {
         self.leases.get(&id).into_iter().flat_map(|lease| lease.keys.keys().map(|key| &**key))
     }
@@ -92,6 +106,45 @@ impl Leases {
     #[must_use]
     pub fn key_count(&self, id: i64) -> usize {
         self.leases.get(&id).map_or(0, |lease| lease.keys.len())
+    }
+
+    /// The bytes of those keys.
+    #[must_use]
+    pub fn key_bytes(&self, id: i64) -> usize {
+        self.leases.get(&id).map_or(0, |lease| lease.key_bytes)
+    }
+
+    /// A lease has so many keys that they are read a part at a time.
+    #[must_use]
+    pub fn has_many_keys(&self, id: i64) -> bool {
+        self.key_count(id) > limits::LEASE_KEYS_PER_TURN
+            || self.key_bytes(id) > limits::LEASE_KEY_BYTES_PER_TURN
+    }
+
+    /// From now on [`Leases::read_on`] reads the keys that this lease has now.
+    pub fn begin_reading(&mut self, id: i64) {
+        self.reading = Some((id, Walk::default()));
+    }
+
+    /// Reads so many keys, or until `visit` has had enough; false when those were all.
+    pub fn read_on(&mut self, keys: usize, mut visit: impl FnMut(&[u8]) -> bool) -> bool {
+        let Some((id, walk)) = &mut self.reading else { return false };
+        let none = BTreeMap::new();
+        let now = self.leases.get(id).map_or(&none, |lease| &lease.keys);
+        let more = walk.go_on(now, keys, |key, _| visit(key));
+        if !more {
+            self.reading = None;
+        }
+        more
+    }
+
+    /// Tells who reads the keys of a lease that one is about to come or go.
+    fn will_change(&mut self, id: i64, key: &Arc<[u8]>, number: Option<u64>) {
+        if let Some((reading, walk)) = &mut self.reading
+            && *reading == id
+        {
+            walk.will_change(key, number);
+        }
     }
 
     /// Whether a key is attached to any lease.
@@ -122,7 +175,7 @@ impl Leases {
         if self.leases.contains_key(&id) {
             return Err(Error::LeaseExists);
         }
-        self.leases.insert(id, Lease { ttl, remaining: 0, keys: BTreeMap::new() });
+        self.leases.insert(id, Lease::new(ttl, 0));
         self.save(store, id);
         Ok(())
     }
@@ -139,6 +192,7 @@ impl Leases {
         }
         txn.commit();
         for (key, number) in lease.keys {
+            self.will_change(id, &key, Some(number));
             self.keys.remove(&key);
             store.table_remove(SmallTable::LeaseKeys, &attachment_row(id, number));
         }
@@ -163,9 +217,11 @@ impl Leases {
             }
             if old != 0
                 && let Some(lease) = self.leases.get_mut(&old)
-                && let Some(number) = lease.keys.remove(&*key)
+                && let Some((key, number)) = lease.keys.remove_entry(&*key)
             {
-                self.keys.remove(&*key);
+                lease.key_bytes -= key.len();
+                self.will_change(old, &key, Some(number));
+                self.keys.remove(&key);
                 store.table_remove(SmallTable::LeaseKeys, &attachment_row(old, number));
             }
             if let Some(lease) = self.leases.get_mut(&id) {
@@ -173,7 +229,9 @@ impl Leases {
                 self.next_attachment += 1;
                 store.table_put(SmallTable::LeaseKeys, &attachment_row(id, number), &key);
                 let key: Arc<[u8]> = key.into();
+                lease.key_bytes += key.len();
                 lease.keys.insert(Arc::clone(&key), number);
+                self.will_change(id, &key, None);
                 self.keys.insert(key, id);
             }
         }

@@ -7,9 +7,11 @@
 
 mod deadlines;
 mod leases;
+mod walk;
 
 pub use deadlines::{Deadlines, Look, Renewal};
 pub use leases::{Leases, Touched};
+pub use walk::Walk;
 
 /// The longest a lease can be granted for, in seconds.
 pub const TTL_MAX: i64 = 9_000_000_000;

@@ -1,0 +1,190 @@
+//! The keys of leases that have very many: their answers are made a part at a time, so that others are served meanwhile. Each
+//! describes the moment in which it was begun.
+
+use std::collections::VecDeque;
+
+use bytes::Bytes;
+use prost::Message as _;
+use revd_proto::etcdserverpb::LeaseTimeToLiveResponse;
+
+use crate::apply::command::CommandId;
+use crate::apply::outcome::{Effect, Outcome, Rest};
+use crate::apply::state::State;
+use crate::error::Error;
+use crate::limits;
+use crate::wire::put_field;
+
+/// Protobuf tag of `LeaseTimeToLiveResponse.keys`.
+const TAG_KEYS: u8 = 0x2a;
+
+/// State core view: who wants to know the keys of which lease, and the answer that is being made: one for all who had asked
+/// for that lease by then.
+#[derive(Debug, Default)]
+pub(super) struct KeyLists {
+    next: VecDeque<(CommandId, i64)>,
+    current: Option<List>,
+}
+
+#[derive(Debug)]
+struct List {
+    askers: Vec<CommandId>,
+    revision: i64,
+    /// The answer so far.
+    body: Vec<u8>,
+}
+
+impl KeyLists {
+    /// Nobody wants to know anything.
+    pub(super) fn is_empty(&self) -> bool {
+        self.next.is_empty() && self.current.is_none()
+    }
+
+    /// Somebody wants to know the keys of a lease that has many.
+    pub(super) fn ask(&mut self, asker: CommandId, lease: i64) {
+        self.next.push_back((asker, lease));
+    }
+
+    /// Goes on with the answer that is being made, or begins the next one with what else there is to say about a lease.
+    pub(super) fn go_on(
+        &mut self,
+        state: &mut State,
+        effects: &mut Vec<Effect>,
+        begin: impl FnOnce(&State, i64) -> Result<LeaseTimeToLiveResponse, Error>,
+    ) {
+        if self.current.is_none()
+            && let Some((_, lease)) = self.next.front().copied()
+        {
+            let revision = state.store.revision();
+            let askers: Vec<CommandId> =
+                self.next.iter().filter(|(_, other)| *other == lease).map(|(asker, _)| *asker).collect();
+            self.next.retain(|(_, other)| *other != lease);
+            match begin(state, lease) {
+                Ok(response) => {
+                    let mut body = Vec::with_capacity(64 + 4 * state.leases.key_count(lease));
+                    body.reserve(state.leases.key_bytes(lease));
+                    body.extend(response.encode_to_vec());
+                    state.leases.begin_reading(lease);
+                    self.current = Some(List { askers, revision, body });
+                }
+                Err(error) => reply(&askers, revision, &Err(error), effects),
+            }
+        }
+        let Some(List { body, .. }) = &mut self.current else { return };
+        let enough = body.len() + limits::LEASE_KEY_BYTES_PER_TURN;
+        let more = state.leases.read_on(limits::LEASE_KEYS_PER_TURN, |key| {
+            put_field(body, TAG_KEYS, key);
+            body.len() < enough
+        });
+        if !more && let Some(List { askers, revision, body }) = self.current.take() {
+            reply(&askers, revision, &Ok(body.into()), effects);
+        }
+    }
+}
+
+fn reply(askers: &[CommandId], revision: i64, result: &Result<Bytes, Error>, effects: &mut Vec<Effect>) {
+    for asker in askers {
+        let outcome = Outcome { revision, result: result.clone(), rest: Rest::NONE };
+        effects.push(Effect::Reply(*asker, outcome));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lease::Leases;
+    use revd_engine::db::DbOptions;
+    use revd_engine::disk::SimDisk;
+    use revd_engine::mvcc::Store;
+    use std::sync::Arc;
+
+    const KEYS: usize = 10 * limits::LEASE_KEYS_PER_TURN;
+
+    fn state() -> State {
+        let store = Store::open(Arc::new(SimDisk::new()), DbOptions { page_bytes_if_new: 512 }).unwrap();
+        let mut state = State { store, leases: Leases::default() };
+        for lease in [7, 8] {
+            state.leases.grant(&mut state.store, lease, 60).unwrap();
+        }
+        let touched = (0..KEYS).map(|number| (key(number), 7)).collect();
+        state.leases.attach(&mut state.store, touched);
+        state
+    }
+
+    fn key(number: usize) -> Vec<u8> {
+        format!("key {number:09}").into_bytes()
+    }
+
+    /// Makes answers until there are none left to make; `between` happens after each part. The parts, and the replies.
+    fn answer(
+        lists: &mut KeyLists,
+        state: &mut State,
+        mut between: impl FnMut(usize, &mut State),
+    ) -> (usize, Vec<(CommandId, LeaseTimeToLiveResponse)>) {
+        let (mut parts, mut effects) = (0, Vec::new());
+        while !lists.is_empty() {
+            lists.go_on(state, &mut effects, |_, id| {
+                Ok(LeaseTimeToLiveResponse { id, ttl: 5, ..LeaseTimeToLiveResponse::default() })
+            });
+            parts += 1;
+            between(parts, state);
+        }
+        let replies = effects.into_iter().map(|effect| match effect {
+            Effect::Reply(id, outcome) => {
+                (id, LeaseTimeToLiveResponse::decode(outcome.result.unwrap()).unwrap())
+            }
+            other => panic!("{other:?}"),
+        });
+        (parts, replies.collect())
+    }
+
+    /// Issue 14, number 22: all keys of a lease were copied in one turn.
+    #[test]
+    fn an_answer_is_made_in_parts_and_describes_one_moment() {
+        let (mut state, mut lists) = (state(), KeyLists::default());
+        let askers = [1, 2].map(|slot| CommandId::new(0, slot, 0));
+        askers.iter().for_each(|asker| lists.ask(*asker, 7));
+        let (parts, replies) = answer(&mut lists, &mut state, |part, state| {
+            // Some go to another lease, in front of what was read and behind it, some come, and some go and come again.
+            let touched = vec![
+                (key(part), 8),
+                (key(KEYS - part), 8),
+                (format!("key {:09} too", KEYS - 2 * part).into_bytes(), 7),
+                (key(KEYS - 100 - part), 0),
+                (key(KEYS - 100 - part), 7),
+            ];
+            state.leases.attach(&mut state.store, touched);
+        });
+        assert!((10..=12).contains(&parts), "{parts} parts");
+        assert_eq!(replies.iter().map(|(id, _)| *id).collect::<Vec<_>>(), askers);
+        for (_, reply) in replies {
+            assert_eq!((reply.id, reply.ttl), (7, 5));
+            assert!(reply.keys.iter().map(|key| key.to_vec()).eq((0..KEYS).map(key)));
+        }
+    }
+
+    #[test]
+    fn the_keys_of_a_lease_that_ends_meanwhile_are_all_told() {
+        let (mut state, mut lists) = (state(), KeyLists::default());
+        lists.ask(CommandId::new(0, 1, 0), 7);
+        let (parts, replies) = answer(&mut lists, &mut state, |part, state| {
+            if part == 3 {
+                state.leases.revoke(&mut state.store, 7).unwrap();
+                state.leases.grant(&mut state.store, 7, 60).unwrap();
+                state.leases.attach(&mut state.store, vec![(b"new".to_vec(), 7), (key(KEYS - 1), 7)]);
+            }
+        });
+        assert!(parts >= 10, "{parts} parts");
+        assert!(replies[0].1.keys.iter().map(|key| key.to_vec()).eq((0..KEYS).map(key)));
+    }
+
+    #[test]
+    fn long_keys_make_shorter_parts() {
+        let (mut state, mut lists) = (state(), KeyLists::default());
+        let long = |number: usize| format!("{number} {}", "k".repeat(100_000)).into_bytes();
+        state.leases.attach(&mut state.store, (0..20).map(|number| (long(number), 8)).collect());
+        lists.ask(CommandId::new(0, 1, 0), 8);
+        let (parts, replies) = answer(&mut lists, &mut state, |_, _| {});
+        assert!((7..=9).contains(&parts), "{parts} parts");
+        assert_eq!(replies[0].1.keys.len(), 20);
+    }
+}
