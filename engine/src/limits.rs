@@ -28,8 +28,9 @@ pub const GROW_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// Leaves a defragmentation looks at in one checkpoint.
 pub const DEFRAGMENT_LEAVES_PER_STEP: usize = 1_000;
-/// Commits a defragmentation makes at its end so that freed pages can be cut off; readers may hold some longer.
-pub const DEFRAGMENT_CUTS_MAX: u32 = 8;
+/// Commits a defragmentation waits for readers of old pages: before it moves anything, for what lies low is theirs, and at
+/// its end, before it cuts. Some seconds; a reader may hold them longer.
+pub const DEFRAGMENT_WAITS_MAX: u32 = 100;
 
 /// Steps that a key counts for which has changed since the revision that is read: what it was lies elsewhere in memory.
 pub const LOOK_BACK_STEPS: usize = 4;

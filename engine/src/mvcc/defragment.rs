@@ -2,9 +2,11 @@
 //!
 //! Each checkpoint of a defragmentation has a part of the tables written again: whatever lies behind the place where the
 //! file could end moves to free pages before it. When all tables are through, a few commits cut off what has become free
-//! at the end. Writers and readers go on all the time; a step costs what an ordinary checkpoint of that size costs.
+//! at the end. Pages that readers of older states still hold are waited for, before and after, for a while: a reader whose
+//! core stands still must not make it come to nothing. Writers and readers go on all the time; a step costs what an ordinary
+//! checkpoint of that size costs.
 
-use crate::limits::{DEFRAGMENT_CUTS_MAX, DEFRAGMENT_LEAVES_PER_STEP, TABLES_MAX};
+use crate::limits::{DEFRAGMENT_LEAVES_PER_STEP, DEFRAGMENT_WAITS_MAX, TABLES_MAX};
 use crate::mvcc::store::Store;
 use crate::page::PageId;
 use crate::txn::{Table, WriteTxn};
@@ -13,10 +15,13 @@ use crate::{Error, Result};
 /// How far it has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Defragmentation {
+    /// This many commits have waited for readers of pages that transaction `freed_by` or an earlier one has freed: what lies
+    /// behind `limit` would find no room before it.
+    Waiting { limit: PageId, freed_by: u64, times: u32 },
     /// Moving what lies at or behind `limit`; this table is next, from this key on.
     Moving { limit: PageId, table: u8, from: Vec<u8> },
-    /// Everything has moved; this many commits have cut.
-    Cutting(u32),
+    /// Everything has moved, in transactions up to `freed_by`; this many commits have cut.
+    Cutting { freed_by: u64, times: u32 },
 }
 
 impl Store {
@@ -30,7 +35,8 @@ impl Store {
         // Some room to move in.
         let limit = PageId(in_use + in_use / 16 + 64);
         if self.defragmentation.is_none() {
-            self.defragmentation = Some(Defragmentation::Moving { limit, table: 0, from: Vec::new() });
+            let freed_by = self.tree.txn();
+            self.defragmentation = Some(Defragmentation::Waiting { limit, freed_by, times: 0 });
         }
         Ok(())
     }
@@ -47,26 +53,32 @@ impl Defragmentation {
     pub(crate) fn step(self, txn: &mut WriteTxn<'_>) -> Result<Option<Self>> {
         txn.shrink();
         match self {
-            Self::Moving { limit, mut table, mut from } => {
-                let mut leaves_left = DEFRAGMENT_LEAVES_PER_STEP;
-                while usize::from(table) < TABLES_MAX {
-                    match txn.move_down(Table(table), &from, limit, leaves_left)? {
-                        Some(next) => {
-                            return Ok(Some(Self::Moving { limit, table, from: next }));
-                        }
-                        None => {
-                            table += 1;
-                            from.clear();
-                            leaves_left = leaves_left.div_ceil(2);
-                        }
-                    }
+            Self::Waiting { limit, freed_by, times } => {
+                if times < DEFRAGMENT_WAITS_MAX && txn.waits_for_readers(freed_by) {
+                    return Ok(Some(Self::Waiting { limit, freed_by, times: times + 1 }));
                 }
-                Ok(Some(Self::Cutting(0)))
+                Self::moved(txn, limit, 0, &[])
             }
-            Self::Cutting(times) if times >= DEFRAGMENT_CUTS_MAX || (times > 1 && !txn.has_pending()) => {
-                Ok(None)
+            Self::Moving { limit, table, from } => Self::moved(txn, limit, table, &from),
+            Self::Cutting { freed_by, times } => {
+                let is_over = times > 1 && !txn.waits_for_readers(freed_by);
+                let next = Self::Cutting { freed_by, times: times + 1 };
+                Ok((times < DEFRAGMENT_WAITS_MAX && !is_over).then_some(next))
             }
-            Self::Cutting(times) => Ok(Some(Self::Cutting(times + 1))),
         }
+    }
+
+    /// Moves a part.
+    fn moved(txn: &mut WriteTxn<'_>, limit: PageId, mut table: u8, from: &[u8]) -> Result<Option<Self>> {
+        let (mut from, mut leaves_left) = (from, DEFRAGMENT_LEAVES_PER_STEP);
+        while usize::from(table) < TABLES_MAX {
+            if let Some(next) = txn.move_down(Table(table), from, limit, leaves_left)? {
+                return Ok(Some(Self::Moving { limit, table, from: next }));
+            }
+            table += 1;
+            from = &[];
+            leaves_left = leaves_left.div_ceil(2);
+        }
+        Ok(Some(Self::Cutting { freed_by: txn.base_txn() + 1, times: 0 }))
     }
 }

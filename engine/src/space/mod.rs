@@ -131,10 +131,10 @@ impl Space {
         }
     }
 
-    /// Some freed pages still wait for readers.
+    /// Some pages that transaction `txn` or an earlier one has freed still wait for readers.
     #[must_use]
-    pub fn has_pending(&self) -> bool {
-        self.pending_pages > 0
+    pub fn waits_for_readers(&self, txn: u64) -> bool {
+        self.pending.front().is_some_and(|(freed_by, _)| *freed_by <= txn)
     }
 
     /// The list was written here.

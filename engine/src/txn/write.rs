@@ -120,10 +120,16 @@ impl<'d> WriteTxn<'d> {
         self.shrinking = true;
     }
 
-    /// Pages freed by earlier transactions still wait for readers.
+    /// Pages that transaction `txn` or an earlier one has freed still wait for readers.
     #[must_use]
-    pub fn has_pending(&self) -> bool {
-        self.db.space.has_pending()
+    pub fn waits_for_readers(&self, txn: u64) -> bool {
+        self.db.space.waits_for_readers(txn)
+    }
+
+    /// The transaction this one changes the state of; its own number is the next one.
+    #[must_use]
+    pub fn base_txn(&self) -> u64 {
+        self.base.txn()
     }
 
     /// The owner's bytes in the meta slot.
