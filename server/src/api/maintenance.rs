@@ -58,7 +58,7 @@ impl Api {
         decoded(HashRequest::decode(message))?;
         let view = self.views.load();
         let mut crc = crc32fast::Hasher::new();
-        crc.update(&hashed(&view, 0).await?.hash.to_le_bytes());
+        crc.update(&hashed(&view, view.revision()).await?.hash.to_le_bytes());
         schema::members(view.tables()).for_each(|member| crc.update(&member.encode_to_vec()));
         schema::alarms(view.tables()).for_each(|alarm| crc.update(&alarm.encode_to_vec()));
         let response = HashResponse { header: None, hash: crc.finalize() };

@@ -2,7 +2,8 @@
 //! restart.
 
 use revd_proto::etcdserverpb::{
-    CompactionRequest, DefragmentRequest, DeleteRangeRequest, HashKvRequest, HashKvResponse, PutRequest,
+    CompactionRequest, DefragmentRequest, DeleteRangeRequest, HashKvRequest, HashKvResponse, HashRequest,
+    PutRequest,
 };
 
 use crate::harness::{Client, Server, TempDir, connect, peers, run};
@@ -87,5 +88,29 @@ fn hashes_of_compactions_are_kept_as_in_etcd() {
         let client = connect(&revd.endpoint()).await;
         let anew = hash(&client, newest + 12).await.unwrap();
         assert_eq!(anew.compact_revision, newest + 12, "the start forgets them, as in etcd");
+    });
+}
+
+/// Revision 0 stands for the newest one until somebody compacts at it: then it is answered with the hash of that compaction.
+#[test]
+fn a_compaction_of_revision_0_hides_the_newest_hash_as_in_etcd() {
+    let Some(peers) = peers() else { return };
+    run(async {
+        let dir = TempDir::new();
+        let revd = Server::revd(&dir.path().join("revd"), &[]);
+        let etcd = Server::etcd(&peers.path("etcd"), &dir.path().join("etcd"), &[]);
+        let clients = [connect(&revd.endpoint()).await, connect(&etcd.endpoint()).await];
+        put(&clients, 1).await;
+        assert_equal(&clients, 2, "before a compaction of revision 0").await;
+        compact(&clients, 0).await;
+        for newest in 2..4 {
+            assert_equal(&clients, newest, "after a compaction of revision 0").await;
+            put(&clients, 9).await;
+        }
+        // Hash is not told by a revision.
+        let mut maintenance = clients[0].maintenance.clone();
+        let before = maintenance.hash(HashRequest {}).await.unwrap().into_inner().hash;
+        put(&clients, 10).await;
+        assert_ne!(maintenance.hash(HashRequest {}).await.unwrap().into_inner().hash, before);
     });
 }
