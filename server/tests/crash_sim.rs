@@ -12,15 +12,18 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
+#[path = "crash_sim/member.rs"]
+mod member;
+
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
-use prost::Message as _;
-use revd::apply::command::{self, Command, CommandId, Kind, Origin};
-use revd::apply::{DurableIndex, Machine, MachineConfig};
+use member::Member;
+use revd::apply::command::Origin;
+use revd::apply::{Machine, MachineConfig};
 use revd::boot::recover::empty_log;
 use revd::raft::node::{Node, NodeConfig};
 use revd::schema;
@@ -31,12 +34,9 @@ use revd_engine::check::check;
 use revd_engine::db::DbOptions;
 use revd_engine::disk::{Recorded, SimDisk};
 use revd_engine::mvcc::verify::verify;
-use revd_engine::mvcc::{Applied, CheckpointKind, HashKv, Store};
+use revd_engine::mvcc::{Applied, CheckpointKind, HashKv, Store, View};
 use revd_engine::random::Random;
-use revd_proto::etcdserverpb::request_op::Request;
-use revd_proto::etcdserverpb::{
-    CompactionRequest, DeleteRangeRequest, Member, PutRequest, RequestOp, TxnRequest,
-};
+use revd_proto::etcdserverpb::Member as MemberRow;
 
 const OWNER: Owner = Owner { cluster: 11, member: 22 };
 const ORIGIN: Origin = Origin { member: 22, boot: 1 };
@@ -105,8 +105,8 @@ struct Sim {
     calls_over: usize,
 }
 
-fn hash(store: &mut Store) -> u32 {
-    let mut run = HashKv::new(store.view(), 0).unwrap();
+fn hash_of(view: View) -> u32 {
+    let mut run = HashKv::new(view, 0).unwrap();
     loop {
         if let Some(hashed) = run.step(usize::MAX).unwrap() {
             return hashed.hash;
@@ -117,7 +117,7 @@ fn hash(store: &mut Store) -> u32 {
 /// A new member's tree file.
 fn birth(disk: &SimDisk) -> Store {
     let mut store = Store::open(Arc::new(disk.clone()), PAGES).unwrap();
-    schema::put_member(&mut store, &Member { id: OWNER.member, ..Member::default() });
+    schema::put_member(&mut store, &MemberRow { id: OWNER.member, ..MemberRow::default() });
     store.set_applied(Applied { index: 1, term: 1 });
     let written = store.checkpoint(CheckpointKind::WithIndex).unwrap().write().unwrap();
     store.finish_checkpoint(written);
@@ -155,13 +155,12 @@ impl Sim {
     }
 
     /// Writes and applies until there is nothing more; `applied` hears of each entry.
-    fn settle(&mut self, mut applied: impl FnMut(&mut Store, u64, usize)) {
+    fn settle(&mut self, mut applied: impl FnMut(&mut Store, u64)) {
         loop {
             let effects = self.node.effects();
             for entry in &effects.committed {
                 self.machine.apply(entry, 0, &mut Vec::new()).unwrap();
-                let writes = self.wal.len();
-                applied(self.machine.store_mut(), entry.index, writes);
+                applied(self.machine.store_mut(), entry.index);
             }
             let Some(frame) = effects.append else { return };
             for step in self.layout.append(&frame) {
@@ -179,111 +178,72 @@ struct Run {
     calls: Vec<Recorded>,
     /// By log index: revision and hash of the state after it.
     truth: Vec<(i64, u32)>,
-    /// By log operations done: the index up to which clients were answered.
-    acknowledged: Vec<u64>,
+    /// By log operations done: what clients were told.
+    acknowledged: Vec<Acknowledged>,
 }
 
-fn random_command(random: &mut Random, revision: i64) -> (Kind, Bytes) {
-    let key = |random: &mut Random| Bytes::from(format!("key/{}", random.below(30)));
-    let put = |random: &mut Random| PutRequest {
-        key: key(random),
-        value: vec![random.byte(); usize::try_from(random.below(900)).unwrap()].into(),
-        ..PutRequest::default()
-    };
-    match random.below(12) {
-        0 => {
-            let request = DeleteRangeRequest { key: key(random), range_end: key(random), prev_kv: false };
-            (Kind::DeleteRange, request.encode_to_vec().into())
-        }
-        1 => {
-            let success =
-                (0..4).map(|_| RequestOp { request: Some(Request::RequestPut(put(random))) }).collect();
-            (Kind::Txn, TxnRequest { success, ..TxnRequest::default() }.encode_to_vec().into())
-        }
-        2 => {
-            let revision = revision - i64::try_from(random.below(10)).unwrap();
-            (Kind::Compact, CompactionRequest { revision, physical: false }.encode_to_vec().into())
-        }
-        _ => (Kind::Put, put(random).encode_to_vec().into()),
+/// What must not be taken back.
+#[derive(Debug, Clone, Copy)]
+struct Acknowledged {
+    /// Entries up to here.
+    index: u64,
+    /// A compaction of this revision, or a later one, is done: the space is free.
+    compacted: i64,
+}
+
+impl Default for Acknowledged {
+    /// The member's birth.
+    fn default() -> Self {
+        Self { index: 1, compacted: 0 }
+    }
+}
+
+impl Acknowledged {
+    fn index(index: u64) -> Self {
+        Self { index, compacted: 0 }
+    }
+
+    fn add(&mut self, more: Self) {
+        self.index = self.index.max(more.index);
+        self.compacted = self.compacted.max(more.compacted);
     }
 }
 
 /// Runs a member for a while.
 fn run(seed: u64) -> Run {
-    let mut random = Random::new(seed);
     let disk = SimDisk::new();
     let store = birth(&disk);
-    let mut sim = Sim::start(disk, store, &empty_log(OWNER));
-    let mut truth = vec![(0, 0); 2];
-    truth[1] = (sim.machine.store().revision(), hash(sim.machine.store_mut()));
-    let mut acknowledged: Vec<u64> = Vec::new();
-    let mut in_flight = None;
-    for _ in 0..FRAMES {
-        for _ in 0..=random.below(3) {
-            let commands: Vec<Command> = (0..=random.below(4))
-                .map(|_| {
-                    let (kind, payload) = random_command(&mut random, sim.machine.store().revision());
-                    Command { id: CommandId::new(0, 0, 0), kind, payload }
-                })
-                .collect();
-            if sim.node.standing().is_leader {
-                sim.node.propose(command::encode(ORIGIN, &commands)).unwrap();
-            }
-        }
-        sim.settle(|store, index, writes| {
-            truth.push((store.revision(), hash(store)));
-            assert_eq!(truth.len() as u64 - 1, index);
-            // Whoever waited for this entry is answered now, before anything else is written.
-            acknowledged.resize(writes + 1, acknowledged.last().copied().unwrap_or(1));
-            acknowledged[writes] = index;
-        });
-        // A checkpoint takes its time: the log goes on while its calls happen.
-        match in_flight.take() {
-            Some(written) if random.below(4) > 0 => in_flight = Some(written),
-            Some(written) => {
-                let durable = sim.machine.store_mut().finish_checkpoint(written);
-                sim.calls_over = sim.disk.recorded().len();
-                let index = DurableIndex::of(&durable).get();
-                sim.node.release(index);
-                for released in sim.layout.release(index, false) {
-                    sim.record(WalOp::Remove(released));
-                }
-            }
-            None if random.below(2) == 0 => {
-                if random.below(5) == 0 {
-                    sim.machine.store_mut().defragment().unwrap();
-                }
-                let kind =
-                    if random.below(4) == 0 { CheckpointKind::WithIndex } else { CheckpointKind::Auto };
-                in_flight = sim.machine.store_mut().checkpoint(kind).map(|it| it.write().unwrap());
-            }
-            None => {}
-        }
-    }
-    let last = acknowledged.last().copied().unwrap_or(1);
-    acknowledged.resize(sim.wal.len() + 1, last);
-    // Answers given before an operation began hold after it too.
-    for at in 1..acknowledged.len() {
-        acknowledged[at] = acknowledged[at].max(acknowledged[at - 1]);
-    }
-    Run { wal: sim.wal, tree_calls: sim.tree_calls, calls: sim.disk.recorded(), truth, acknowledged }
+    Member::new(Sim::start(disk, store, &empty_log(OWNER)), seed).run()
 }
 
 /// Starts a member from what a crash has left and lets it go on; its log's writes are returned.
-fn recover(wal: &WalFiles, tree: Vec<u8>, truth: &[(i64, u32)], acknowledged: u64) -> (Vec<WalOp>, u64) {
+fn recover(
+    wal: &WalFiles,
+    tree: Vec<u8>,
+    truth: &[(i64, u32)],
+    acknowledged: Acknowledged,
+) -> (Vec<WalOp>, u64) {
     let disk = SimDisk::from_bytes(tree);
     let mut store = Store::open(Arc::new(disk.clone()), PAGES).unwrap();
     check(store.db().unwrap()).unwrap();
     verify(&store).unwrap();
     let applied = usize::try_from(store.applied().index).unwrap();
-    assert_eq!(truth[applied], (store.revision(), hash(&mut store)), "the tree file alone");
+    assert_eq!(truth[applied], (store.revision(), hash_of(store.view())), "the tree file alone");
+    let Acknowledged { index: acknowledged, compacted } = acknowledged;
+    if compacted > 0 {
+        let asked = store.view().compact_revision();
+        assert!(
+            asked > compacted || (asked == compacted && !store.compaction_pending()),
+            "compacted {asked}"
+        );
+    }
     let log = wal.read().unwrap_or_else(|| empty_log(OWNER));
     let last = log.entries.back().map_or(log.base.0, |entry| entry.index);
     assert!(last >= acknowledged, "entry {acknowledged} was acknowledged, the log ends with {last}");
     let mut sim = Sim::start(disk, store, &log);
-    sim.settle(|store, index, _| {
+    sim.settle(|store, index| {
         let expected = truth[usize::try_from(index.min(last)).unwrap()];
-        assert_eq!((store.revision(), hash(store)), expected, "entry {index} of {last}");
+        assert_eq!((store.revision(), hash_of(store.view())), expected, "entry {index} of {last}");
     });
     assert!(sim.machine.store().applied().index > last, "the new leader's own entry");
     (sim.wal, last)
@@ -358,7 +318,9 @@ fn crash_everywhere(seed: u64) -> u64 {
         for (at, log) in logs.into_iter().enumerate() {
             // The write that was cut short lands after all, later.
             let late = if at >= 2 { run.wal.get(done) } else { None };
-            for variant in 0..3 {
+            // Torn writes are many: each is held against one image of the tree.
+            let variants = if late.is_some() { random.below(3)..=2 } else { 0..=2 };
+            for variant in variants.take(if late.is_some() { 1 } else { 3 }) {
                 let calls =
                     calls_min + usize::try_from(random.below((calls_max - calls_min + 1) as u64)).unwrap();
                 let bytes = tree.after(calls, &mut |_| match variant {
@@ -404,10 +366,10 @@ fn crash_again(
     for op in wal {
         let mut torn = log.clone();
         torn.apply(op, &mut |_| random.below(2) == 0);
-        recover(&torn, tree.to_vec(), &own_truth, last);
+        recover(&torn, tree.to_vec(), &own_truth, Acknowledged::index(last));
         log.apply(op, &mut |_| true);
         writes += u64::from(matches!(op, WalOp::Step(Step::Write { .. })));
-        recover(&log, tree.to_vec(), &own_truth, last + writes.saturating_sub(1));
+        recover(&log, tree.to_vec(), &own_truth, Acknowledged::index(last + writes.saturating_sub(1)));
         images += 2;
         let Some(WalOp::Step(Step::Write { segment, .. })) = late else { continue };
         // A segment that was made again under the same name is another file.
@@ -420,7 +382,7 @@ fn crash_again(
         landed.apply(late.unwrap(), &mut |_| true);
         // Before the new segment's header is durable, the log may as well go on with what landed.
         let truth = if writes == 0 { truth } else { &own_truth };
-        recover(&landed, tree.to_vec(), truth, last + writes.saturating_sub(1));
+        recover(&landed, tree.to_vec(), truth, Acknowledged::index(last + writes.saturating_sub(1)));
         images += 1;
     }
     images
