@@ -100,6 +100,9 @@ pub enum Error {
         /// The bound.
         bytes_max: usize,
     },
+    /// A watcher that the member itself needs for a call was refused, and why.
+    #[error("{0}")]
+    NoWatcher(&'static str),
     /// Replies take too much memory at the moment.
     #[error(
         "replies that others make or do not take leave no room for one of {bytes} bytes: try again later, ask for less at a \
@@ -154,6 +157,7 @@ impl Error {
             | Self::TxnCompares { .. }
             | Self::TxnReads { .. }
             | Self::WriteReplyTooLarge { .. }
+            | Self::NoWatcher(_)
             | Self::NoReplyRoom { .. } => Code::ResourceExhausted,
             Self::Unanswered(why) => why.code(),
             Self::Corrupt => Code::DataLoss,

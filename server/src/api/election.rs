@@ -134,7 +134,7 @@ impl Api {
             start_revision: seen + 1,
             ..WatchCreateRequest::default()
         };
-        let watching = self.follow(request);
+        let watching = self.follow_for(request, replies.share());
         if !replies.send(self.proclaimed(seen, leader)).await {
             return Ok(false);
         }

@@ -171,10 +171,16 @@ impl Drop for OpenStream {
 pub(super) struct Following(OpenStream);
 
 impl Following {
+    fn new(watches: &Rc<Watches>, request: WatchCreateRequest, share: &Share) -> Self {
+        let stream = watches.open(share);
+        stream.request(RequestUnion::CreateRequest(request));
+        Self(stream)
+    }
+
     /// What happened next, and the revision of then.
     ///
     /// # Errors
-    /// [`Error::Compacted`] when a compaction took it.
+    /// [`Error::Compacted`] when a compaction took it; [`Error::NoWatcher`] when there is no such watcher.
     pub(super) async fn next(&self) -> Result<(i64, Vec<Event>), Error> {
         loop {
             std::future::poll_fn(|context| self.0.poll_replies(context)).await;
@@ -183,6 +189,9 @@ impl Following {
                     return Ok((revision, decoded(WatchResponse::decode(events))?.events));
                 }
                 Some(Reply { content: Content::Compacted(_), .. }) => return Err(Error::Compacted),
+                Some(Reply { content: Content::Refused(reason), .. }) => {
+                    return Err(Error::NoWatcher(reason));
+                }
                 _ => {}
             }
         }
@@ -198,11 +207,14 @@ enum Turn {
 }
 
 impl Api {
-    /// Watches on this member's own account.
+    /// Watches on behalf of a call that takes what happens as soon as it does, whatever its client does.
     pub(super) fn follow(&self, request: WatchCreateRequest) -> Following {
-        let stream = self.watches.open(&self.budgets.watches.share());
-        stream.request(RequestUnion::CreateRequest(request));
-        Following(stream)
+        self.follow_for(request, &self.budgets.watches.share())
+    }
+
+    /// Watches on behalf of a call whose client may keep it waiting: what is left then is in the share of its connection.
+    pub(super) fn follow_for(&self, request: WatchCreateRequest, share: &Share) -> Following {
+        Following::new(&self.watches, request, share)
     }
 
     /// Serves one watch stream until the client ends it. Requests and replies take turns: neither waits for the other.
@@ -288,5 +300,30 @@ fn poll_reply(stream: &OpenStream, replies: &Replies, context: &mut Context<'_>)
         Poll::Ready(false) => Some(Turn::Gone),
         Poll::Ready(true) => stream.poll_replies(context).is_ready().then_some(Turn::Reply),
         Poll::Pending => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_lite::future::{block_on, poll_once};
+    use revd_engine::db::DbOptions;
+    use revd_engine::disk::SimDisk;
+    use revd_engine::mvcc::Store;
+
+    #[test]
+    fn a_call_that_needs_a_watcher_is_told_that_there_is_none() {
+        let mut store = Store::open(Arc::new(SimDisk::new()), DbOptions::default()).unwrap();
+        let (views, counters) = (Arc::new(ViewSlot::new(store.view(), 1)), Arc::new(Counters::new(1)));
+        let limits = HubLimits { fragment_bytes: 1 << 20, step_work: limits::WATCH_STEP_WORK };
+        let watches = Watches::new(0, views, counters, limits);
+        let follow = |key: &'static str, range_end: &'static str| {
+            let (key, range_end) = (key.into(), range_end.into());
+            let request = WatchCreateRequest { key, range_end, ..WatchCreateRequest::default() };
+            Following::new(&watches, request, &Share::new(usize::MAX))
+        };
+        assert_eq!(block_on(poll_once(follow("a", "b").next())), None, "it waits for something to happen");
+        let refused = block_on(poll_once(follow("b", "a").next())).expect("it does not wait");
+        assert_eq!(refused, Err(Error::NoWatcher("mvcc: watcher range is empty")));
     }
 }

@@ -320,7 +320,7 @@ impl<T: Transport> Http2<T> {
             }
             Method::Streaming(method) => {
                 let Memory { requests, replies, watches, .. } = &self.memory;
-                let is_watch = method == StreamingMethod::Watch;
+                let is_watch = matches!(method, StreamingMethod::Watch | StreamingMethod::Observe);
                 if is_watch {
                     self.connection.count_apart(stream);
                 }
