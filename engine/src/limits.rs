@@ -35,6 +35,10 @@ pub const DEFRAGMENT_WAITS_MAX: u32 = 100;
 /// Steps that a key counts for which has changed since the revision that is read: what it was lies elsewhere in memory.
 pub const LOOK_BACK_STEPS: usize = 4;
 
+/// Changes made since a View, up to which its last holder frees by itself what they have replaced: a microsecond each, and
+/// two where they lie far apart.
+pub const FREED_AT_ONCE_CHANGES: u64 = 500;
+
 /// Records a compaction looks at in one checkpoint: bounds the work and the memory of a step.
 pub const COMPACT_RECORDS_PER_STEP: usize = 10_000;
 /// Bytes of records it hashes in one, where it computes a hash: they are read whole then.

@@ -91,6 +91,9 @@ pub const RESERVE_INTERVAL: Duration = Duration::from_secs(5);
 /// How often a core gives memory back that it does not use.
 pub const GIVE_BACK_INTERVAL: Duration = Duration::from_secs(1);
 
+/// What so many Views have left behind waits to be freed by the thread that is there for it; whoever leaves more frees it.
+pub const GARBAGE_MAX: usize = 4_096;
+
 /// A turn of a loop that takes this long is complained of in the log ...
 pub const TURN_FAR_TOO_LONG_MICROSECONDS: u64 = 100_000;
 /// ... at most this often.

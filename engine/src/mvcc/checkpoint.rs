@@ -154,6 +154,10 @@ impl Store {
 
     fn take_in(&mut self, saved: Saved) {
         self.defragmentation = saved.defragmentation;
+        self.replaced.count(saved.unsaved_bytes);
+        if !saved.tree.has_map_of(&self.tree) {
+            self.replaced.count_much();
+        }
         self.tree = saved.tree;
         self.saved = saved.standing;
         let looked_at = self.saved.compact_cursor.main.min(self.saved.compact_revision);

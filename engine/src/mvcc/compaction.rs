@@ -47,7 +47,8 @@ impl Store {
         let at = self.saved.compact_revision;
         for _ in 0..keys_max {
             let Some(key) = self.to_compact.pop_front() else { return false };
-            self.index.compact_key(&key, at);
+            let forgotten = self.index.compact_key(&key, at);
+            self.replaced.count_many(forgotten);
         }
         !self.to_compact.is_empty()
     }

@@ -228,6 +228,12 @@ impl History {
         len
     }
 
+    /// Pieces of memory that it lies in.
+    #[must_use]
+    pub fn pieces(&self) -> u64 {
+        self.older.as_ref().map_or(1, |older| older.depth + 2)
+    }
+
     /// The oldest change that is kept.
     #[must_use]
     pub fn oldest(&self) -> Change {

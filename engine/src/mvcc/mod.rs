@@ -12,6 +12,7 @@
 pub mod checkpoint;
 mod compaction;
 mod defragment;
+mod garbage;
 pub mod hash;
 pub mod key_history;
 pub mod key_index;
@@ -29,6 +30,7 @@ mod view;
 mod write;
 
 pub use checkpoint::{Checkpoint, CheckpointKind, Durable, Written};
+pub use garbage::Garbage;
 pub use hash::{HashKv, Hashed};
 pub use key_history::KeyMeta;
 pub use key_index::{Counting, Direction, Scan, Sought};

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::db::{Db, DbOptions};
 use crate::disk::Disk;
 use crate::mvcc::compaction::IndexSweep;
+use crate::mvcc::garbage::Replaced;
 use crate::mvcc::hash::CompactionHashes;
 use crate::mvcc::key_history::History;
 use crate::mvcc::key_index::{Key, KeyIndex};
@@ -83,6 +84,8 @@ impl Store {
             hashes: CompactionHashes::default(),
             records_since_index,
             unsaved_bytes: 0,
+            replaced: Replaced::default(),
+            collector: Arc::default(),
         })
     }
 }

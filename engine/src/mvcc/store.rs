@@ -1,10 +1,12 @@
 //! The store: the state being changed.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 
 use crate::db::{Db, Sizes};
 use crate::mvcc::compaction::IndexSweep;
 use crate::mvcc::defragment::Defragmentation;
+use crate::mvcc::garbage::{Collector, Garbage, Replaced};
 use crate::mvcc::hash::{CompactionHash, CompactionHashes};
 use crate::mvcc::key_index::KeyIndex;
 use crate::mvcc::layout::{Applied, SMALL, Standing};
@@ -45,6 +47,8 @@ pub struct Store {
     pub(crate) records_since_index: usize,
     /// Bytes of records that no finished checkpoint holds.
     pub(crate) unsaved_bytes: usize,
+    pub(crate) replaced: Replaced,
+    pub(crate) collector: Arc<Collector>,
 }
 
 impl Store {
@@ -147,6 +151,7 @@ impl Store {
 
     /// Shares the current state, in which changes up to `revision` were made.
     pub(crate) fn view_at(&mut self, revision: i64) -> View {
+        self.collector.made(self.replaced);
         View::new(crate::mvcc::view::Inner {
             index: self.index.root().clone(),
             tail: self.tail.publish().clone(),
@@ -157,7 +162,15 @@ impl Store {
             tables: self.tables.clone(),
             sizes: self.sizes,
             hashes: self.hashes.clone(),
+            replaced: self.replaced,
+            collector: Arc::clone(&self.collector),
         })
+    }
+
+    /// From now on `collect` is given what a View leaves behind of which very much was replaced, to drop it where nobody has to
+    /// wait for that. It is called by whoever drops the View. The first collector stays.
+    pub fn collect_garbage(&self, collect: impl Fn(Garbage) + Send + Sync + 'static) {
+        self.collector.set(collect);
     }
 
     /// Something was applied that no finished checkpoint holds.

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use crate::db::Sizes;
+use crate::mvcc::garbage::{Collector, Garbage, Replaced};
 use crate::mvcc::hash::{CompactionHashes, Hashed};
 use crate::mvcc::key_index::IndexRoot;
 use crate::mvcc::layout::{Applied, Standing};
@@ -12,7 +13,8 @@ use crate::mvcc::tail::TailView;
 use crate::txn::Snapshot;
 
 /// An immutable state of the whole store; clones share it and may go to any thread. It keeps the pages, records and
-/// index nodes it refers to, so hold one for a request, not for an hour.
+/// index nodes it refers to, so hold one for a request, not for an hour. Whoever drops the last of the clones frees what is left
+/// of it, if that is little; see [`Store::collect_garbage`](crate::mvcc::Store::collect_garbage).
 #[derive(Debug, Clone)]
 pub struct View(Arc<Inner>);
 
@@ -27,6 +29,18 @@ pub(crate) struct Inner {
     pub(crate) tables: Tables,
     pub(crate) sizes: Sizes,
     pub(crate) hashes: CompactionHashes,
+    /// Before it was made.
+    pub(crate) replaced: Replaced,
+    pub(crate) collector: Arc<Collector>,
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(collect) = self.collector.wanted(self.replaced) {
+            let (index, tail) = (std::mem::take(&mut self.index), std::mem::take(&mut self.tail));
+            collect(Garbage::new(index, tail, self.tree.clone()));
+        }
+    }
 }
 
 impl View {
@@ -81,5 +95,11 @@ impl View {
     #[must_use]
     pub fn sizes(&self) -> Sizes {
         self.0.sizes
+    }
+
+    /// Tells whether its index is still there.
+    #[cfg(test)]
+    pub(crate) fn index_probe(&self) -> std::sync::Weak<impl Sized + use<>> {
+        self.0.index.probe()
     }
 }

@@ -76,6 +76,7 @@ impl Txn<'_> {
     fn count(&mut self, bytes: usize) {
         self.store.unsaved_bytes += bytes;
         self.store.records_since_index += 1;
+        self.store.replaced.count(bytes);
     }
 
     /// Sets a key; returns it as it is now and as it was.

@@ -32,6 +32,12 @@ impl Snapshot {
         &self.inner
     }
 
+    /// Both are read through the same map of the file.
+    pub(crate) fn has_map_of(&self, other: &Self) -> bool {
+        let start = |snapshot: &Self| snapshot.inner.pages.map.bytes().as_ptr();
+        start(self) == start(other)
+    }
+
     /// A key's value.
     ///
     /// # Errors

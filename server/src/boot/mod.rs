@@ -7,6 +7,7 @@
 //!        takes a last checkpoint -> exit
 //! ```
 
+mod cleaner;
 mod notify;
 pub mod recover;
 pub mod runtime;
@@ -67,6 +68,7 @@ struct Latches {
 struct Shared<'r> {
     status: &'r Arc<NodeStatus>,
     places: Arc<Places>,
+    counters: Arc<Counters>,
 }
 
 /// Runs a member until it is asked to stop; returns the signal that asked.
@@ -95,7 +97,12 @@ pub fn run(config: &Config) -> anyhow::Result<i32> {
     let published = Published::of(config, &member);
     let applied = member.machine.store().applied().index;
     let status = Arc::new(NodeStatus::default());
-    let seeds = wire(config, member, &roles, &latches, Shared { status: &status, places });
+    let edges = roles.iter().filter(|roles| roles.edge.is_some()).count();
+    let counters = Arc::new(Counters::new(edges));
+    let collect = cleaner::start(Arc::clone(&counters)).context("starting the thread that frees memory")?;
+    member.machine.store().collect_garbage(collect);
+    let shared = Shared { status: &status, places, counters };
+    let seeds = wire(config, member, &roles, &latches, shared);
     let (listening, listeners) = mpsc::channel();
     let running: Vec<_> = roles
         .iter()
@@ -103,7 +110,6 @@ pub fn run(config: &Config) -> anyhow::Result<i32> {
         .map(|(roles, seeds)| start_core(*roles, seeds, &latches, published.clone(), listening.clone()))
         .collect::<anyhow::Result<_>>()?;
     drop(listening);
-    let edges = roles.iter().filter(|roles| roles.edge.is_some()).count();
     match wait_until_listening(&listeners, edges, (&status, applied), &mut signals) {
         Start::Listening => announce(config, &roles),
         Start::Failed => {}
@@ -180,12 +186,11 @@ fn wire(
     member: Member,
     roles: &[Roles],
     latches: &Latches,
-    Shared { status, places }: Shared<'_>,
+    Shared { status, places, counters }: Shared<'_>,
 ) -> Vec<CoreSeeds> {
     let mut seeds: Vec<CoreSeeds> = roles.iter().map(|_| CoreSeeds::default()).collect();
     let Member { identity, origin, mut machine, node, wal, reserve, lock: _ } = member;
     let edges = roles.iter().filter(|roles| roles.edge.is_some()).count();
-    let counters = Arc::new(Counters::new(edges));
     let views = Arc::new(ViewSlot::new(machine.store_mut().view(), edges));
     let api = ApiSeed {
         identity,

@@ -47,6 +47,8 @@ pub enum Bound {
     HeaderBlockTime,
     /// `HEARING_READS_MAX`: a lease ended while something that had come was not read.
     Unread,
+    /// `GARBAGE_MAX`: what old Views leave behind is freed by whoever drops them.
+    Garbage,
 }
 
 impl From<Limit> for Bound {
@@ -62,7 +64,7 @@ impl From<Limit> for Bound {
 
 impl Bound {
     /// Every bound, in the order of their declaration.
-    pub const ALL: [Self; 20] = [
+    pub const ALL: [Self; 21] = [
         Self::Proposals,
         Self::Connections,
         Self::Keepalives,
@@ -83,6 +85,7 @@ impl Bound {
         Self::FirstBytes,
         Self::HeaderBlockTime,
         Self::Unread,
+        Self::Garbage,
     ];
 
     /// The name of its metric, with its label.
@@ -109,6 +112,7 @@ impl Bound {
             Self::FirstBytes => "revd_limit_reached_total{limit=\"first_bytes\"}",
             Self::HeaderBlockTime => "revd_limit_reached_total{limit=\"header_block_time\"}",
             Self::Unread => "revd_limit_reached_total{limit=\"unread\"}",
+            Self::Garbage => "revd_limit_reached_total{limit=\"garbage\"}",
         }
     }
 }

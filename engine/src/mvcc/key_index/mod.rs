@@ -111,20 +111,21 @@ impl KeyIndex {
         Some(previous)
     }
 
-    /// Drops what a compaction at `at` makes unreadable from one key's history; true if anything was dropped.
-    pub fn compact_key(&mut self, key: &[u8], at: i64) -> bool {
-        let Some(history) = self.root.history(key) else { return false };
+    /// Drops what a compaction at `at` makes unreadable from one key's history; in how many pieces it lay.
+    pub fn compact_key(&mut self, key: &[u8], at: i64) -> u64 {
+        let Some(history) = self.root.history(key) else { return 0 };
         if history.oldest().revision.main > at
             || history.change_at(at) == Some(history.oldest()) && history.at(at).is_some()
         {
-            return false; // the oldest change is the one to keep
+            return 0; // the oldest change is the one to keep
         }
+        let pieces = history.pieces();
         match history.compacted(at) {
             Some(compacted) => self.set(key, compacted),
             None => node::remove(Arc::make_mut(&mut self.root.node), key),
         }
         self.shrink();
-        true
+        pieces
     }
 
     /// Sets a key's whole history, as when the index is loaded.
@@ -154,6 +155,12 @@ impl KeyIndex {
 }
 
 impl IndexRoot {
+    /// Tells whether it is still there.
+    #[cfg(test)]
+    pub(crate) fn probe(&self) -> std::sync::Weak<impl Sized + use<>> {
+        Arc::downgrade(&self.node)
+    }
+
     /// A key's history.
     #[must_use]
     pub fn history(&self, key: &[u8]) -> Option<&History> {

@@ -1,0 +1,183 @@
+//! Memory that nobody reads any more.
+//!
+//! Views share what they are made of: index nodes, chunks of the tail, the map of the tree file. What the store has replaced
+//! since a View was made is freed with the View, by whoever holds it last. After a few changes that is little. After millions,
+//! or when a checkpoint has emptied the tail, it takes so long that nobody who serves others should do it: then it is handed
+//! to a collector, if the store has one.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::limits::FREED_AT_ONCE_CHANGES;
+use crate::mvcc::key_index::IndexRoot;
+use crate::mvcc::tail::TailView;
+use crate::txn::Snapshot;
+
+/// Bytes that take as long to free as what one change replaces.
+const BYTES_PER_CHANGE: usize = 4 * 1024;
+
+/// What a View leaves behind: dropping it frees it, however long that takes.
+#[derive(Debug)]
+pub struct Garbage {
+    /// All of it is only held.
+    _parts: (IndexRoot, TailView, Snapshot),
+}
+
+type Collect = dyn Fn(Garbage) + Send + Sync;
+
+/// Node view: shared by the store and its Views.
+#[derive(Default)]
+pub(crate) struct Collector {
+    /// How much was replaced before the newest View was made.
+    newest: AtomicU64,
+    collect: OnceLock<Box<Collect>>,
+}
+
+/// How much the store has replaced since it was opened, counted in changes of one key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) struct Replaced(u64);
+
+impl Replaced {
+    /// One more, of so many bytes.
+    pub(crate) fn count(&mut self, bytes: usize) {
+        self.0 += 1 + (bytes / BYTES_PER_CHANGE) as u64;
+    }
+
+    /// So many more.
+    pub(crate) fn count_many(&mut self, changes: u64) {
+        self.0 += changes;
+    }
+
+    /// Something was replaced at once that takes long to free.
+    pub(crate) fn count_much(&mut self) {
+        self.0 += FREED_AT_ONCE_CHANGES + 1;
+    }
+}
+
+impl Collector {
+    /// A View was made after so much was replaced.
+    pub(crate) fn made(&self, at: Replaced) {
+        self.newest.store(at.0, Ordering::Relaxed);
+    }
+
+    /// Who takes what a View of this moment leaves behind, if that is much.
+    pub(crate) fn wanted(&self, at: Replaced) -> Option<&Collect> {
+        let since = self.newest.load(Ordering::Relaxed).saturating_sub(at.0);
+        self.collect.get().filter(|_| since > FREED_AT_ONCE_CHANGES).map(|collect| &**collect)
+    }
+
+    /// From now on there is one; a second one is not taken.
+    pub(crate) fn set(&self, collect: impl Fn(Garbage) + Send + Sync + 'static) {
+        let _ = self.collect.set(Box::new(collect));
+    }
+}
+
+impl Garbage {
+    pub(crate) fn new(index: IndexRoot, tail: TailView, tree: Snapshot) -> Self {
+        Self { _parts: (index, tail, tree) }
+    }
+}
+
+impl std::fmt::Debug for Collector {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "Collector({})", if self.collect.get().is_some() { "set" } else { "none" })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::{Arc, Mutex};
+
+    use super::*;
+    use crate::db::DbOptions;
+    use crate::disk::SimDisk;
+    use crate::mvcc::{CheckpointKind, Store, View};
+
+    type Collected = Arc<Mutex<Vec<Garbage>>>;
+
+    fn store() -> (Store, Collected) {
+        let store = Store::open(Arc::new(SimDisk::new()), DbOptions { page_bytes_if_new: 512 }).unwrap();
+        let collected = Collected::default();
+        let pile = Arc::clone(&collected);
+        store.collect_garbage(move |garbage| pile.lock().unwrap().push(garbage));
+        (store, collected)
+    }
+
+    fn put(store: &mut Store, keys: impl Iterator<Item = u64>, value: &[u8]) {
+        for key in keys {
+            let mut txn = store.begin();
+            txn.put(format!("k{key:06}").as_bytes(), value, 0);
+            txn.commit();
+        }
+    }
+
+    fn save(store: &mut Store) {
+        let written = store.checkpoint(CheckpointKind::WithIndex).unwrap().write().unwrap();
+        store.finish_checkpoint(written);
+    }
+
+    /// Drops a View as its last holder; whether that freed what was its own, and not the collector.
+    fn frees_at_once(view: View, collected: &Collected) -> bool {
+        let (root, before) = (view.index_probe(), collected.lock().unwrap().len());
+        drop(view);
+        // All below a root lives as long as the root.
+        let is_freed = root.strong_count() == 0;
+        let pile = std::mem::take(&mut *collected.lock().unwrap());
+        assert_eq!(pile.len() - before, usize::from(!is_freed));
+        drop(pile);
+        assert_eq!(root.strong_count(), 0, "nobody holds it any more");
+        is_freed
+    }
+
+    #[test]
+    fn what_many_changes_have_replaced_is_left_to_the_collector() {
+        let (mut store, collected) = store();
+        put(&mut store, 0..20_000, b"1");
+        for (changes, at_once) in [(1, true), (FREED_AT_ONCE_CHANGES, true), (20_000, false)] {
+            let (view, clone) = (store.view(), store.view());
+            put(&mut store, 0..changes, b"2");
+            drop(clone); // not the last one of this moment, and nothing newer is published
+            assert!(collected.lock().unwrap().is_empty());
+            let newest = store.view();
+            assert_eq!(frees_at_once(view, &collected), at_once, "{changes} changes");
+            assert_eq!(newest.reader().count(crate::mvcc::KeyRange::From(b""), i64::MAX), 20_000);
+        }
+    }
+
+    #[test]
+    fn what_a_checkpoint_takes_from_memory_is_left_to_the_collector() {
+        let (mut store, collected) = store();
+        put(&mut store, 0..20, &[7; 1 << 20]);
+        let view = store.view();
+        save(&mut store);
+        put(&mut store, std::iter::once(2), b"1");
+        let _newest = store.view();
+        assert!(!frees_at_once(view, &collected));
+    }
+
+    #[test]
+    fn the_past_of_a_hot_key_is_left_to_the_collector() {
+        let (mut store, collected) = store();
+        put(&mut store, std::iter::repeat_n(1, 50_000), b"1");
+        save(&mut store);
+        store.compact(store.revision()).unwrap();
+        while store.compaction_pending() {
+            save(&mut store);
+        }
+        let view = store.view();
+        while store.forget_compacted(1) {}
+        put(&mut store, std::iter::once(2), b"1");
+        let _newest = store.view();
+        assert!(!frees_at_once(view, &collected));
+    }
+
+    #[test]
+    fn without_a_collector_everything_is_freed_at_once() {
+        let mut store = Store::open(Arc::new(SimDisk::new()), DbOptions { page_bytes_if_new: 512 }).unwrap();
+        put(&mut store, 0..2_000, b"1");
+        let view = store.view();
+        put(&mut store, 0..2_000, b"2");
+        let _newest = store.view();
+        assert!(frees_at_once(view, &Collected::default()));
+    }
+}

@@ -1,0 +1,66 @@
+//! A thread that frees what nobody reads any more, so that no core has to.
+
+use std::sync::Arc;
+use std::sync::mpsc::{TrySendError, sync_channel};
+
+use crate::limits;
+use crate::observe::bounds::Bound;
+use crate::observe::counters::Counters;
+
+/// Starts it, on any CPU. It ends when nobody is left who could call what this returns; nobody waits for that, a process that
+/// ends frees everything at once.
+///
+/// # Errors
+/// When the system has no thread.
+pub(super) fn start<T: Send + 'static>(
+    counters: Arc<Counters>,
+) -> std::io::Result<impl Fn(T) + Send + Sync + 'static> {
+    let (to_cleaner, garbage) = sync_channel::<T>(limits::GARBAGE_MAX);
+    let clean = move || garbage.into_iter().for_each(drop);
+    std::thread::Builder::new().name("cleaner".to_owned()).spawn(clean)?;
+    Ok(move |garbage| {
+        // What does not get through is dropped here.
+        if let Err(TrySendError::Full(_)) = to_cleaner.try_send(garbage) {
+            counters.bounds.reached(Bound::Garbage);
+        }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::mpsc::{Receiver, Sender, channel};
+    use std::thread::{self, ThreadId};
+
+    /// Tells who drops it, and takes its time if it has to wait.
+    struct Waste(Sender<ThreadId>, Option<Receiver<()>>);
+
+    impl Drop for Waste {
+        fn drop(&mut self) {
+            self.0.send(thread::current().id()).unwrap();
+            if let Some(gate) = self.1.take() {
+                let _ = gate.recv();
+            }
+        }
+    }
+
+    #[test]
+    fn garbage_is_freed_elsewhere_until_too_much_of_it_waits() {
+        let counters = Arc::new(Counters::new(1));
+        let collect = start(Arc::clone(&counters)).unwrap();
+        let (dropped, drops) = channel();
+        let (open, gate) = channel();
+        collect(Waste(dropped.clone(), Some(gate)));
+        let cleaner = drops.recv().unwrap();
+        assert_ne!(cleaner, thread::current().id());
+        for _ in 0..limits::GARBAGE_MAX {
+            collect(Waste(dropped.clone(), None));
+        }
+        assert_eq!((drops.try_iter().count(), counters.bounds.get(Bound::Garbage)), (0, 0));
+        collect(Waste(dropped.clone(), None));
+        assert_eq!(drops.recv().unwrap(), thread::current().id());
+        assert_eq!(counters.bounds.get(Bound::Garbage), 1);
+        drop((open, collect, dropped));
+        assert_eq!(drops.iter().filter(|by| *by == cleaner).count(), limits::GARBAGE_MAX);
+    }
+}
