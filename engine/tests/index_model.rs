@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 use revd_engine::mvcc::key_index::{IndexRoot, KeyIndex};
-use revd_engine::mvcc::{Direction, KeyMeta, KeyRange, Revision, Sought};
+use revd_engine::mvcc::{Created, Direction, KeyMeta, KeyRange, Revision, Sought};
 use revd_engine::random::Random;
 
 /// All states there were, by revision.
@@ -53,9 +53,72 @@ fn check(root: &IndexRoot, states: &States, at: i64, random: &mut Random, keys: 
         );
         if at + 1 == i64::try_from(states.len()).unwrap() {
             assert_eq!(root.live_count(range), expected.len() as u64, "count of {range:?}");
+            check_created(root, range, &expected, random);
         }
     }
     assert_eq!(root.get(&start, at), state.get(&start).copied());
+}
+
+/// The first of a range that was created, and the last before some revision.
+fn check_created(root: &IndexRoot, range: KeyRange<'_>, keys: &[(&Vec<u8>, &KeyMeta)], random: &mut Random) {
+    let first = keys.iter().min_by_key(|(key, meta)| (meta.create_revision, *key));
+    let first = first.map(|(key, meta)| (&key[..], **meta));
+    assert_eq!(created(root, range, Created::First).0, first, "{range:?}");
+    let before = i64::try_from(random.below(3_100)).unwrap();
+    let older = keys.iter().map(|(_, meta)| meta.create_revision).filter(|created| *created < before);
+    let found = created(root, range, Created::LastBefore(before)).0;
+    assert_eq!(found.map(|(_, meta)| meta.create_revision), older.max(), "{range:?} before {before}");
+    assert!(found.is_none_or(|(key, meta)| keys.contains(&(&key.to_vec(), &meta))));
+}
+
+/// A key by when it was created, and the steps that took.
+fn created<'i>(
+    root: &'i IndexRoot,
+    range: KeyRange<'i>,
+    wanted: Created,
+) -> (Option<(&'i [u8], KeyMeta)>, usize) {
+    let (mut search, mut taken) = (root.created(range, wanted), 0);
+    loop {
+        let mut steps = 7;
+        let found = search.step(&mut steps);
+        taken += 7 - steps;
+        if let Some(found) = found {
+            return (found, taken);
+        }
+        assert_eq!(steps, 0);
+    }
+}
+
+/// Whoever comes to a line, or has become its first, finds that out without a walk of it, however long it is.
+#[test]
+fn the_ends_of_a_line_cost_a_few_steps() {
+    const WAITERS: i64 = 10_000;
+    let mut index = KeyIndex::new();
+    // In no order, as the ids of leases are.
+    let key =
+        |waiter: i64| format!("line/{:08x}", waiter.wrapping_mul(0x9e37_79b9) & 0xffff_ffff).into_bytes();
+    let line = KeyRange::Span { start: b"line/", end: b"line0" };
+    for before in 0..1_000_i64 {
+        index.put(format!("a/{before}").as_bytes(), Revision { main: 2 + before, sub: 0 });
+    }
+    let (first, mut most) = (2_000, 0);
+    let mut look = |index: &KeyIndex, wanted, waiter: Option<i64>| {
+        let (found, steps) = created(index.root(), line, wanted);
+        assert_eq!(found.map(|(key, _)| key.to_vec()), waiter.map(key), "{wanted:?}");
+        most = most.max(steps);
+    };
+    for waiter in 0..WAITERS {
+        let own = first + waiter;
+        index.put(&key(waiter), Revision { main: own, sub: 0 });
+        look(&index, Created::LastBefore(own), (waiter > 0).then(|| waiter - 1));
+        look(&index, Created::First, Some(0));
+    }
+    for waiter in 0..WAITERS - 1 {
+        index.tombstone(&key(waiter), Revision { main: first + WAITERS + waiter, sub: 0 });
+        look(&index, Created::LastBefore(first + waiter + 1), None);
+        look(&index, Created::First, Some(waiter + 1));
+    }
+    assert!(most < 400, "{most} steps for one of {WAITERS}");
 }
 
 /// A scan and a count, few steps at a time.

@@ -33,7 +33,7 @@ pub use checkpoint::{Checkpoint, CheckpointKind, Durable, Written};
 pub use garbage::Garbage;
 pub use hash::{HashKv, Hashed};
 pub use key_history::KeyMeta;
-pub use key_index::{Counting, Direction, Scan, Sought};
+pub use key_index::{Counting, Created, CreatedSearch, Direction, Scan, Sought};
 pub use key_range::KeyRange;
 pub use layout::Applied;
 pub use reader::Reader;

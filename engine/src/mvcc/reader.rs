@@ -1,7 +1,7 @@
 //! Reading the key space at one moment: shared by Views and by transactions that see their own writes.
 
 use crate::mvcc::key_history::KeyMeta;
-use crate::mvcc::key_index::{Counting, Direction, IndexRoot, Scan};
+use crate::mvcc::key_index::{Counting, Created, CreatedSearch, Direction, IndexRoot, Scan};
 use crate::mvcc::key_range::KeyRange;
 use crate::mvcc::layout::RECORDS;
 use crate::mvcc::revision::{RecordKey, RecordKind, Revision};
@@ -77,6 +77,12 @@ impl<'r> Reader<'r> {
     #[must_use]
     pub fn scan(&self, range: KeyRange<'r>, at: i64, direction: Direction) -> Scan<'r> {
         self.index.scan(range, at, direction)
+    }
+
+    /// Searches a range for a key by when it was created, step by step.
+    #[must_use]
+    pub fn created(&self, range: KeyRange<'r>, wanted: Created) -> CreatedSearch<'r> {
+        self.index.created(range, wanted)
     }
 
     /// How many keys of a range exist at a revision, to be found out step by step: at once where nothing in it has changed

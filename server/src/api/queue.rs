@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use prost::Message as _;
-use revd_engine::mvcc::{Direction, KeyMeta, KeyRange, View};
+use revd_engine::mvcc::{Created, KeyMeta, KeyRange, View};
 use revd_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use revd_proto::etcdserverpb::request_op::Request;
 use revd_proto::etcdserverpb::watch_create_request::FilterType;
@@ -161,7 +161,7 @@ pub(super) fn prefix_end(prefix: &[u8]) -> Vec<u8> {
 
 /// The oldest key of a line.
 pub(super) async fn oldest(view: &View, prefix: &Bytes) -> Result<Option<KeyValue>, Error> {
-    let found = first_by(view, prefix, |meta| Some(meta.create_revision)).await;
+    let found = find_created(view, prefix, Created::First).await;
     let Some((key, meta)) = found else { return Ok(None) };
     let reader = view.reader();
     let stored = stored(&reader, meta)?;
@@ -175,36 +175,15 @@ pub(super) async fn oldest(view: &View, prefix: &Bytes) -> Result<Option<KeyValu
     }))
 }
 
-/// The key of a line with the lowest rank; those without one do not count. A long line is walked in turns.
-async fn first_by(
-    view: &View,
-    prefix: &Bytes,
-    rank: impl Fn(&KeyMeta) -> Option<i64>,
-) -> Option<(Bytes, KeyMeta)> {
+/// A key of a line; a search of many keys goes on in turns.
+async fn find_created(view: &View, prefix: &Bytes, wanted: Created) -> Option<(Bytes, KeyMeta)> {
     let end = prefix_end(prefix);
-    let mut from = prefix.clone();
-    let mut first: Option<(i64, Bytes, KeyMeta)> = None;
+    let mut search = view.reader().created(KeyRange::from_wire(prefix, &end), wanted);
     loop {
-        let mut last = None;
-        let mut seen = 0;
-        {
-            let reader = view.reader();
-            let line = KeyRange::from_wire(&from, &end);
-            for (key, meta) in reader.scan(line, i64::MAX, Direction::Forward) {
-                seen += 1;
-                if let Some(rank) = rank(&meta)
-                    && first.as_ref().is_none_or(|(lowest, ..)| rank < *lowest)
-                {
-                    first = Some((rank, Bytes::copy_from_slice(key), meta));
-                }
-                if seen == limits::RANGE_KEYS_PER_TURN {
-                    last = Some([key, &[0]].concat().into());
-                    break;
-                }
-            }
+        let mut steps = limits::STEPS_PER_TURN_MIN;
+        if let Some(found) = search.step(&mut steps) {
+            return found.map(|(key, meta)| (Bytes::copy_from_slice(key), meta));
         }
-        let Some(next) = last else { return first.map(|(_, key, meta)| (key, meta)) };
-        from = next;
         give_way().await;
     }
 }
@@ -291,9 +270,7 @@ impl Api {
         loop {
             let before = {
                 let view = self.view_for_reading(false)?;
-                let older =
-                    |meta: &KeyMeta| (meta.create_revision < place.revision).then_some(-meta.create_revision);
-                let newest = first_by(&view, &place.prefix, older).await;
+                let newest = find_created(&view, &place.prefix, Created::LastBefore(place.revision)).await;
                 newest.map(|(key, _)| (key, view.revision()))
             };
             let Some((key, seen)) = before else { return Ok(()) };

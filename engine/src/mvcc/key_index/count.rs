@@ -1,6 +1,6 @@
 //! Counting the keys of a range at a revision.
 
-use crate::mvcc::key_index::node::Node;
+use crate::mvcc::key_index::node::{Node, Part};
 use crate::mvcc::key_range::KeyRange;
 
 /// A count under way: subtrees that have not changed since the revision are counted whole, the others are walked, as many
@@ -14,19 +14,9 @@ pub struct Counting<'i> {
     count: u64,
 }
 
-/// A subtree.
-#[derive(Debug, Clone, Copy)]
-struct Part<'i> {
-    node: &'i Node,
-    /// The range may begin inside of it, and may end inside of it.
-    begins: bool,
-    ends: bool,
-}
-
 impl<'i> Counting<'i> {
     pub(super) fn new(root: &'i Node, range: KeyRange<'i>, at: i64) -> Self {
-        let ends = !matches!(range, KeyRange::From(_));
-        let parts = if range.is_empty() { vec![] } else { vec![Part { node: root, begins: true, ends }] };
+        let parts = if range.is_empty() { vec![] } else { vec![Part::root(root, range)] };
         Self { range, at, parts, count: 0 }
     }
 
@@ -42,15 +32,10 @@ impl<'i> Counting<'i> {
                 return None;
             }
             let looked_at = match part.node {
-                Node::Leaf(entries) => {
-                    let from =
-                        entries.partition_point(|entry| part.begins && &*entry.key < self.range.start());
-                    let inside = entries[from..].iter().take_while(|entry| self.range.ends_after(&entry.key));
-                    inside.fold(0, |steps, entry| {
-                        self.count += u64::from(entry.history.at(self.at).is_some());
-                        steps + entry.steps_at(self.at)
-                    })
-                }
+                Node::Leaf(entries) => part.entries(entries, self.range).fold(0, |steps, entry| {
+                    self.count += u64::from(entry.history.at(self.at).is_some());
+                    steps + entry.steps_at(self.at)
+                }),
                 Node::Branch(_) => self.enter(part),
             };
             *steps = steps.saturating_sub(looked_at + 1);
@@ -60,19 +45,14 @@ impl<'i> Counting<'i> {
 
     /// Counts the unchanged parts of a branch and notes the others; how many there are.
     fn enter(&mut self, part: Part<'i>) -> usize {
-        let Node::Branch(children) = part.node else { return 0 };
-        let first = if part.begins { Node::covering(children, self.range.start()) } else { 0 };
-        let last = match self.range {
-            KeyRange::One(end) | KeyRange::Span { end, .. } if part.ends => Node::covering(children, end),
-            _ => children.len() - 1,
-        };
-        for (at, child) in children.iter().enumerate().take(last + 1).skip(first) {
-            let (begins, ends) = (part.begins && at == first, part.ends && at == last);
-            match child.count_at(self.at).filter(|_| !begins && !ends) {
+        let mut looked_at = 0;
+        for (child, part) in part.children(self.range) {
+            looked_at += 1;
+            match child.count_at(self.at).filter(|_| part.is_whole()) {
                 Some(live) => self.count += live,
-                None => self.parts.push(Part { node: &child.node, begins, ends }),
+                None => self.parts.push(part),
             }
         }
-        last + 1 - first
+        looked_at
     }
 }

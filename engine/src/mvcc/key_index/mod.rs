@@ -6,10 +6,12 @@
 //! changed, so counting a range takes two walks down the tree, and at an old revision one walk of what has changed since.
 
 mod count;
+mod created;
 mod node;
 mod scan;
 
 pub use count::Counting;
+pub use created::{Created, CreatedSearch};
 pub use scan::{Scan, Sought};
 
 use std::sync::Arc;
@@ -202,6 +204,12 @@ impl IndexRoot {
             });
         }
         Counting::new(&self.node, range, at)
+    }
+
+    /// Searches the range for a key by when it was created.
+    #[must_use]
+    pub fn created<'i>(&'i self, range: KeyRange<'i>, wanted: Created) -> CreatedSearch<'i> {
+        CreatedSearch::new(&self.node, range, wanted)
     }
 
     /// Keys of the range that exist at revision `at`.

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::limits::LOOK_BACK_STEPS;
 use crate::mvcc::key_history::History;
 use crate::mvcc::key_index::Key;
+use crate::mvcc::key_range::KeyRange;
 
 /// Entries of a full leaf and children of a full branch. Copying a node copies this many references: small enough
 /// that a change after each publication costs about a microsecond.
@@ -36,7 +37,7 @@ pub(super) struct Child {
 }
 
 /// What a node's keys have in common.
-#[derive(Debug, Clone, Copy, Default)]
+#[derive(Debug, Clone, Copy)]
 pub(super) struct Totals {
     /// Live keys.
     pub(super) live: u64,
@@ -44,6 +45,23 @@ pub(super) struct Totals {
     pub(super) len: u64,
     /// Revision of the last change.
     pub(super) newest: i64,
+    /// When the first of its live keys was created.
+    oldest: i64,
+}
+
+impl Default for Totals {
+    fn default() -> Self {
+        Self { live: 0, len: 0, newest: 0, oldest: i64::MAX }
+    }
+}
+
+/// A subtree, of which a range may cover all.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Part<'i> {
+    pub(super) node: &'i Node,
+    /// The range may begin inside of it, and may end inside of it.
+    begins: bool,
+    ends: bool,
 }
 
 impl Default for Node {
@@ -66,9 +84,57 @@ impl Child {
         (self.totals.newest <= at).then_some(self.totals.live)
     }
 
+    /// When the first of its live keys was created, if there are any.
+    pub(super) fn oldest(&self) -> Option<i64> {
+        (self.totals.live > 0).then_some(self.totals.oldest)
+    }
+
+    /// When any of its keys changed last.
+    pub(super) fn newest(&self) -> i64 {
+        self.totals.newest
+    }
+
     /// None of its keys exists at a revision, as far as can be said without a look at them.
     pub(super) fn has_nothing_at(&self, at: i64) -> bool {
         self.totals.live == 0 && self.totals.newest <= at
+    }
+}
+
+impl<'i> Part<'i> {
+    pub(super) fn root(node: &'i Node, range: KeyRange<'_>) -> Self {
+        Self { node, begins: true, ends: !matches!(range, KeyRange::From(_)) }
+    }
+
+    pub(super) fn is_whole(&self) -> bool {
+        !self.begins && !self.ends
+    }
+
+    /// Entries of its leaf that are in the range.
+    pub(super) fn entries(
+        self,
+        entries: &'i [Entry],
+        range: KeyRange<'i>,
+    ) -> impl Iterator<Item = &'i Entry> + use<'i> {
+        let from = entries.partition_point(|entry| self.begins && &*entry.key < range.start());
+        entries[from..].iter().take_while(move |entry| range.ends_after(&entry.key))
+    }
+
+    /// The parts of a branch of which something may be in the range.
+    pub(super) fn children(
+        self,
+        range: KeyRange<'_>,
+    ) -> impl Iterator<Item = (&'i Child, Part<'i>)> + use<'i> {
+        let children: &[Child] = if let Node::Branch(children) = self.node { children } else { &[] };
+        let covering = |key| if children.is_empty() { 0 } else { Node::covering(children, key) };
+        let first = if self.begins { covering(range.start()) } else { 0 };
+        let last = match range {
+            KeyRange::One(end) | KeyRange::Span { end, .. } if self.ends => covering(end),
+            _ => children.len().saturating_sub(1),
+        };
+        children.iter().enumerate().take(last + 1).skip(first).map(move |(at, child)| {
+            let (begins, ends) = (self.begins && at == first, self.ends && at == last);
+            (child, Part { node: &child.node, begins, ends })
+        })
     }
 }
 
@@ -129,8 +195,12 @@ impl Node {
         match self {
             Self::Leaf(entries) => {
                 for entry in entries {
-                    all.live += u64::from(entry.is_live());
-                    all.newest = all.newest.max(entry.history.newest().revision.main);
+                    let newest = entry.history.newest();
+                    if let Some(meta) = newest.live() {
+                        all.live += 1;
+                        all.oldest = all.oldest.min(meta.create_revision);
+                    }
+                    all.newest = all.newest.max(newest.revision.main);
                 }
                 all.len = entries.len() as u64;
             }
@@ -139,6 +209,7 @@ impl Node {
                     all.live += totals.live;
                     all.len += totals.len;
                     all.newest = all.newest.max(totals.newest);
+                    all.oldest = all.oldest.min(totals.oldest);
                 }
             }
         }

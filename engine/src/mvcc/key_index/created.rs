@@ -1,0 +1,105 @@
+//! The key of a range that was created first, or last before a revision.
+//!
+//! Keys lie in the order of their bytes, so these could be anywhere. But a branch knows of each child when the oldest of its
+//! living keys was created and when any of its keys changed last: no key in it was created before the one or after the other.
+//! The child that may hold the best key is looked into first, and when no other may hold a better one than was found, the
+//! rest is left alone. Who looks for the last of all, or for one of which there is none, looks at a few nodes.
+
+use std::collections::BinaryHeap;
+
+use crate::mvcc::key_history::KeyMeta;
+use crate::mvcc::key_index::node::{Child, Node, Part};
+use crate::mvcc::key_range::KeyRange;
+
+/// Which of the keys that exist now.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Created {
+    /// The one created first; of several, the smallest.
+    First,
+    /// Of those created before this revision, the one created last; of several, any.
+    LastBefore(i64),
+}
+
+/// A search under way, as many steps at a time as its owner likes.
+#[derive(Debug)]
+pub struct CreatedSearch<'i> {
+    range: KeyRange<'i>,
+    wanted: Created,
+    parts: Vec<Part<'i>>,
+    /// Those that are to be looked into, by the best rank that a key in them may have.
+    open: BinaryHeap<(i64, usize)>,
+    best: Option<(i64, &'i [u8], KeyMeta)>,
+}
+
+impl Created {
+    /// Of two keys the one with the higher rank is wanted; one without a rank is not.
+    fn rank(self, created: i64) -> Option<i64> {
+        match self {
+            Self::First => Some(-created),
+            Self::LastBefore(revision) => (created < revision).then_some(created),
+        }
+    }
+
+    /// No key below a child has a higher rank than this; none may have one at all.
+    fn rank_below(self, child: &Child) -> Option<i64> {
+        let oldest = child.oldest()?;
+        match self {
+            Self::First => Some(-oldest),
+            Self::LastBefore(revision) => (oldest < revision).then_some(child.newest().min(revision - 1)),
+        }
+    }
+}
+
+impl<'i> CreatedSearch<'i> {
+    pub(super) fn new(root: &'i Node, range: KeyRange<'i>, wanted: Created) -> Self {
+        let mut search = Self { range, wanted, parts: Vec::new(), open: BinaryHeap::new(), best: None };
+        if !range.is_empty() {
+            search.open(i64::MAX, Part::root(root, range));
+        }
+        search
+    }
+
+    fn open(&mut self, rank: i64, part: Part<'i>) {
+        self.open.push((rank, self.parts.len()));
+        self.parts.push(part);
+    }
+
+    /// Goes on for about so many steps, which are taken off; the key when it is found, or that there is none.
+    pub fn step(&mut self, steps: &mut usize) -> Option<Option<(&'i [u8], KeyMeta)>> {
+        while let Some((rank, at)) = self.open.peek().copied() {
+            let has_ties = self.wanted == Created::First;
+            if self.best.is_some_and(|(best, ..)| rank < best || (rank == best && !has_ties)) {
+                break;
+            }
+            if *steps == 0 {
+                return None;
+            }
+            self.open.pop();
+            *steps = steps.saturating_sub(self.look_into(self.parts[at]) + 1);
+        }
+        Some(self.best.map(|(_, key, meta)| (key, meta)))
+    }
+
+    /// How many keys or children that were.
+    fn look_into(&mut self, part: Part<'i>) -> usize {
+        let Node::Leaf(entries) = part.node else {
+            let mut children = 0;
+            for (child, part) in part.children(self.range) {
+                children += 1;
+                if let Some(rank) = self.wanted.rank_below(child) {
+                    self.open(rank, part);
+                }
+            }
+            return children;
+        };
+        for entry in part.entries(entries, self.range) {
+            let Some(meta) = entry.history.newest().live() else { continue };
+            if let Some(rank) = self.wanted.rank(meta.create_revision)
+                && self.best.is_none_or(|(best, key, _)| rank > best || (rank == best && *entry.key < *key))
+            {
+                self.best = Some((rank, &entry.key, meta));
+            }
+        }
+        entries.len()
+    }
+}
