@@ -33,6 +33,10 @@ impl Default for DbOptions {
     }
 }
 
+/// Pages that are checked after each commit, on average.
+#[cfg(feature = "verify")]
+const VERIFIED_PAGES: u64 = 256;
+
 /// Bytes of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sizes {
@@ -132,6 +136,17 @@ impl Db {
         Sizes { file: end * page_bytes, in_use: (end - self.space.unused_pages()) * page_bytes }
     }
 
+    /// Checks everything; of a large file so seldom that it costs as much as if the file was small.
+    #[cfg(feature = "verify")]
+    fn verify(&self) {
+        let every = (self.space.end() / VERIFIED_PAGES).max(1);
+        if self.current.txn().is_multiple_of(every)
+            && let Err(error) = crate::check::check(self)
+        {
+            panic!("transaction {} has left a damaged file: {error}", self.current.txn());
+        }
+    }
+
     fn watch(&mut self, snapshot: &Snapshot) {
         self.live.push_back((snapshot.txn(), Arc::downgrade(snapshot.inner())));
     }
@@ -225,6 +240,7 @@ pub(crate) fn commit(txn: &mut WriteTxn<'_>) -> Result<Snapshot> {
     txn.db.settle()?;
     let before = txn.db.space.clone();
     let placed = place(txn, page_bytes);
+    assert_placed(txn, &placed);
     if let Err(error) = txn.db.grow(page_bytes) {
         txn.db.space = before;
         txn.db.poisoned = !error.is_no_space();
@@ -232,6 +248,7 @@ pub(crate) fn commit(txn: &mut WriteTxn<'_>) -> Result<Snapshot> {
     }
     let (verified, meta) = write(txn, &placed)?;
     let db = &mut *txn.db;
+    assert_eq!(meta.txn, db.current.txn() + 1, "commits come one after the other");
     db.disk.sync()?;
     db.disk.write_at(slot_offset(&meta), &meta.encode())?;
     db.disk.sync()?;
@@ -245,7 +262,34 @@ pub(crate) fn commit(txn: &mut WriteTxn<'_>) -> Result<Snapshot> {
     db.current = snapshot.clone();
     txn.base = snapshot.clone(); // the old state must not look read because of this transaction
     db.release_unread();
+    #[cfg(feature = "verify")]
+    db.verify();
     Ok(snapshot)
+}
+
+/// Nothing is written over a page that anybody can still see, and nothing is freed that is free: both would be found long
+/// after they have become durable.
+fn assert_placed(txn: &WriteTxn<'_>, placed: &Placed) {
+    let (space, first) = (&txn.db.space, first_page(txn.base.inner().meta.page_bytes));
+    let single = placed.nodes.iter().map(|page| Run { start: *page, pages: 1 });
+    let page_bytes = u64::from(txn.base.inner().meta.page_bytes);
+    let run = |start: PageId, bytes: &[u8]| Run { start, pages: bytes.len() as u64 / page_bytes };
+    let values = txn.values.iter().map(|(start, bytes)| run(*start, bytes));
+    let mut taken: Vec<Run> = single.chain(values).collect();
+    taken.push(run(placed.free.id, &placed.free_bytes));
+    taken.extend(&placed.freed);
+    taken.sort_unstable_by_key(|run| run.start.0);
+    let mut reached = first;
+    for Run { start, pages } in taken {
+        assert!(start.0 >= reached, "page {} is used or freed twice by one commit", start.0);
+        reached = start.0 + pages;
+        assert!(
+            space.is_taken(Run { start, pages }),
+            "page {} is used or freed although it is free",
+            start.0
+        );
+    }
+    assert!(reached <= space.end(), "page {reached} lies behind the end of the file");
 }
 
 fn place(txn: &mut WriteTxn<'_>, page_bytes: u32) -> Placed {
@@ -279,6 +323,7 @@ fn write(txn: &mut WriteTxn<'_>, placed: &Placed) -> Result<(Arc<Verified>, Meta
             *table = TableRoot { root, ..tree.stored };
         }
     }
+    assert!(ids.next().is_none(), "a page was allocated for no node");
     out.flush()?;
     out.write_run(placed.free.id, &placed.free_bytes)?;
     let meta =

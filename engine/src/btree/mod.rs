@@ -157,6 +157,20 @@ impl Node {
         1 + self.children.iter().flatten().map(|child| child.count()).sum::<u64>()
     }
 
+    /// A page that is written wrongly would be found by nobody before it is read: its checksum is right.
+    fn assert_whole(&self) {
+        let is_branch = self.kind == PageKind::Branch;
+        assert!(!self.cells.is_empty(), "no page is empty");
+        assert_eq!(self.children.len(), if is_branch { self.cells.len() } else { 0 }, "children of a node");
+        // The first key of a branch is never looked at.
+        let mut before = None;
+        for at in usize::from(is_branch)..self.cells.len() {
+            let key = self.key(at).expect("a cell of our own");
+            assert!(before.is_none_or(|before| before < key), "the keys of a page are in order");
+            before = Some(key);
+        }
+    }
+
     /// Writes this node and the decoded ones below, children first, to pages taken from `ids`.
     ///
     /// # Errors
@@ -166,6 +180,7 @@ impl Node {
         ids: &mut impl Iterator<Item = PageId>,
         out: &mut PageWriter<'_>,
     ) -> Result<PageRef> {
+        self.assert_whole();
         for at in 0..self.children.len() {
             if let Some(mut child) = self.children[at].take() {
                 let child = child.write(ids, out)?;

@@ -146,7 +146,7 @@ impl History {
     }
 
     fn push(&mut self, change: Change) {
-        debug_assert!(change.revision > self.newest.revision, "changes come in order");
+        assert!(change.revision > self.newest.revision, "a key's changes come in revision order");
         let previous = std::mem::replace(&mut self.newest, change);
         match &mut self.older {
             Some(older) if older.changes.len() < CHUNK => Arc::make_mut(older).changes.push(previous),

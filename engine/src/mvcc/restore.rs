@@ -56,7 +56,7 @@ impl Store {
         let db = Db::open(disk, options)?;
         let tree = db.snapshot();
         let standing = if tree.txn() == 0 { Standing::default() } else { Standing::decode(tree.user()) };
-        let mut index = load_index(&tree, standing.compact_revision, tell)?;
+        let mut index = load_index(&tree, standing, tell)?;
         let records_since_index = replay_records(&tree, &mut index, standing, tell)?;
         let mut tables = Tables::default();
         let mut cursor = tree.cursor(SMALL);
@@ -91,8 +91,12 @@ impl Store {
 }
 
 /// The saved index, compacted: steps of a compaction that happened after it was saved are not in it.
-fn load_index(tree: &Snapshot, compact: i64, tell: &mut dyn FnMut(Opening)) -> Result<KeyIndex> {
+fn load_index(tree: &Snapshot, standing: Standing, tell: &mut dyn FnMut(Opening)) -> Result<KeyIndex> {
     let malformed = || Error::corrupt("a key's saved history cannot be read");
+    let compact = standing.compact_revision;
+    let decode = |encoded: &[u8]| {
+        History::decode(encoded).filter(|history| history.newest().revision.main <= standing.revision)
+    };
     let mut failure = None;
     let (mut loaded, of) = (0_u64, tree.len(INDEX));
     let mut cursor = tree.cursor(INDEX);
@@ -110,7 +114,7 @@ fn load_index(tree: &Snapshot, compact: i64, tell: &mut dyn FnMut(Opening)) -> R
             if loaded.is_multiple_of(TELL_EVERY) {
                 tell(Opening::Keys { loaded, of });
             }
-            let Some(history) = History::decode(encoded) else {
+            let Some(history) = decode(encoded) else {
                 failure = Some(malformed());
                 return None;
             };
@@ -128,7 +132,7 @@ fn load_index(tree: &Snapshot, compact: i64, tell: &mut dyn FnMut(Opening)) -> R
     while let Some((_, mut row)) = cursor.next()? {
         while !row.is_empty() {
             let key = take_part(&mut row).ok_or_else(malformed)?;
-            let history = take_part(&mut row).and_then(History::decode).ok_or_else(malformed)?;
+            let history = take_part(&mut row).and_then(decode).ok_or_else(malformed)?;
             if let Some(history) = history.compacted(compact) {
                 index.set(key, history);
             }
@@ -157,6 +161,12 @@ fn replay_records(
     while let Some((key, record)) = cursor.next()? {
         let key = RecordKey::decode(key).ok_or_else(|| Error::corrupt("a record's key cannot be read"))?;
         let record = StoredRecord::parse(record).ok_or_else(|| Error::corrupt("a record cannot be read"))?;
+        if key.revision.main > standing.revision {
+            return Err(Error::corrupt(format!(
+                "there is a record of revision {}, but the store is at {}",
+                key.revision.main, standing.revision
+            )));
+        }
         records += 1;
         if (records as u64).is_multiple_of(TELL_EVERY) {
             tell(Opening::Records(records as u64));
@@ -182,4 +192,32 @@ fn replay_records(
         }
     }
     Ok(records)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::SimDisk;
+
+    /// What only a damaged or forged file can hold would break the order of changes that the index relies on.
+    #[test]
+    fn what_is_newer_than_the_store_is_damage() {
+        let newer = Revision { main: 9, sub: 0 };
+        let mut history = Vec::new();
+        History::created(newer).encode(&mut history);
+        let record = RecordKey { revision: newer, kind: RecordKind::Tombstone }.encode();
+        let rows = [(INDEX, b"k".as_slice(), history.as_slice()), (RECORDS, &record, b"\x0a\x01k")];
+        for (table, key, value) in rows {
+            let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
+            let mut store = Store::open(Arc::clone(&disk), DbOptions::default()).unwrap();
+            let mut db = store.db.take().unwrap();
+            let mut txn = db.begin().unwrap();
+            txn.put(table, key, value).unwrap();
+            txn.set_user(&Standing { revision: 5, ..Standing::default() }.encode());
+            txn.commit().unwrap();
+            drop((db, store));
+            let opened = Store::open(Arc::clone(&disk), DbOptions::default());
+            assert!(matches!(opened, Err(Error::Corrupt { .. })), "table {table:?}: {opened:?}");
+        }
+    }
 }

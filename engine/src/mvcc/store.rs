@@ -60,7 +60,8 @@ impl Store {
 
     /// An entry has been applied; must follow its changes before anything is published or saved.
     pub fn set_applied(&mut self, applied: Applied) {
-        debug_assert!(applied.index >= self.standing.applied.index, "entries are applied in order");
+        let before = self.standing.applied;
+        assert!(applied.index >= before.index, "entry {} is applied after {}", applied.index, before.index);
         self.standing.applied = applied;
     }
 

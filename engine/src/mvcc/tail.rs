@@ -22,6 +22,8 @@ pub type Record<'t> = (RecordKey, &'t [u8]);
 
 impl Chunk {
     fn push(&mut self, key: RecordKey, parts: &[&[u8]]) {
+        let last = self.records.last().map(|(last, _)| last.revision);
+        assert!(last.is_none_or(|last| last < key.revision), "records come in revision order");
         parts.iter().for_each(|part| self.data.extend_from_slice(part));
         self.records.push((key, self.data.len()));
     }
@@ -47,6 +49,7 @@ impl Chunk {
     }
 
     fn joined(&self, later: &Self) -> Self {
+        assert!(self.last() < later.first(), "chunks are joined in revision order");
         let mut data = Vec::with_capacity(self.data.len() + later.data.len());
         data.extend_from_slice(&self.data);
         data.extend_from_slice(&later.data);

@@ -114,7 +114,7 @@ impl Txn<'_> {
         for (key, _) in &doomed {
             let revision = self.next_revision();
             let deleted = self.store.index.tombstone(key, revision);
-            debug_assert!(deleted.is_some(), "the key was found a moment ago");
+            assert!(deleted.is_some(), "the key was found a moment ago");
             let record = RecordKey { revision, kind: RecordKind::Tombstone };
             encode_tombstone(key, |parts| self.store.tail.push(record, parts));
             self.count(key.len());

@@ -50,7 +50,11 @@ impl<'d> PageWriter<'d> {
             self.first = id;
         }
         self.verified.remove(id);
-        Ok(encode(self.page_bytes, self.buffer))
+        let start = self.buffer.len();
+        let at = encode(self.page_bytes, self.buffer);
+        assert_eq!(self.buffer.len() - start, self.page_bytes as usize, "page {} has another length", id.0);
+        assert_eq!(at.id, id, "a page is referred to where it lies");
+        Ok(at)
     }
 
     /// Writes pages in a row.
@@ -59,6 +63,7 @@ impl<'d> PageWriter<'d> {
     /// When the disk refuses.
     pub fn write_run(&mut self, start: PageId, bytes: &[u8]) -> Result<()> {
         let pages = bytes.len() as u64 / u64::from(self.page_bytes);
+        assert!(bytes.len().is_multiple_of(self.page_bytes as usize) && pages > 0, "a run is whole pages");
         (start.0..start.0 + pages).for_each(|page| self.verified.remove(PageId(page)));
         self.disk.write_at(start.0 * u64::from(self.page_bytes), bytes)
     }

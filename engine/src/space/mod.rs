@@ -174,8 +174,18 @@ impl Space {
         self.free.insert(start, pages);
     }
 
+    /// None of these pages is free.
+    #[must_use]
+    pub fn is_taken(&self, run: Run) -> bool {
+        let stop = run.start.0 + run.pages;
+        let before = self.free.range(..stop).next_back();
+        stop <= self.end && before.is_none_or(|(start, pages)| start + pages <= run.start.0)
+    }
+
     /// Transaction `txn` is durable and has freed these.
     pub fn freed_by(&mut self, txn: u64, runs: Vec<Run>) {
+        let last = self.pending.back().map(|(last, _)| *last);
+        assert!(last.is_none_or(|last| last < txn), "transaction {txn} frees pages after a later one");
         self.pending_pages += runs.iter().map(|run| run.pages).sum::<u64>();
         self.pending.push_back((txn, runs));
     }

@@ -107,7 +107,7 @@ impl KeyIndex {
         let previous = self.root.get(key, i64::MAX)?; // no copying for a key that is not there
         node::update(Arc::make_mut(&mut self.root.node), key, &mut |history| {
             let deleted = history.expect("the key was found").delete(revision);
-            debug_assert!(deleted, "a live key can be deleted");
+            assert!(deleted, "a live key can be deleted");
             None
         });
         Some(previous)

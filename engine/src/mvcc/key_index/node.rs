@@ -282,7 +282,7 @@ pub(super) fn update(
         Node::Leaf(entries) => match entries.binary_search_by(|entry| (*entry.key).cmp(key)) {
             Ok(at) => {
                 let added = change(Some(&mut entries[at].history));
-                debug_assert!(added.is_none(), "a key has one history");
+                assert!(added.is_none(), "a key has one history");
                 None
             }
             Err(at) => {
