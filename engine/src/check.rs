@@ -21,6 +21,25 @@ pub struct Report {
     pub keys: u64,
 }
 
+/// Pages that are checked after each commit, on average.
+#[cfg(feature = "verify")]
+const VERIFIED_PAGES: u64 = 256;
+
+/// Checks what a commit has left; a large file so seldom that it costs as much as if it was small.
+///
+/// # Panics
+/// If the file is damaged.
+#[cfg(feature = "verify")]
+pub fn verify_commit(db: &Db) {
+    let every = (db.space.end() / VERIFIED_PAGES).max(1);
+    let txn = db.snapshot().txn();
+    if txn.is_multiple_of(every)
+        && let Err(error) = check(db)
+    {
+        panic!("transaction {txn} has left a damaged file: {error}");
+    }
+}
+
 struct Walk<'p> {
     pages: Pages,
     original: &'p Pages,

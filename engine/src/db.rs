@@ -33,10 +33,6 @@ impl Default for DbOptions {
     }
 }
 
-/// Pages that are checked after each commit, on average.
-#[cfg(feature = "verify")]
-const VERIFIED_PAGES: u64 = 256;
-
 /// Bytes of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sizes {
@@ -134,17 +130,6 @@ impl Db {
         let page_bytes = u64::from(self.current.inner().meta.page_bytes);
         let end = self.space.end();
         Sizes { file: end * page_bytes, in_use: (end - self.space.unused_pages()) * page_bytes }
-    }
-
-    /// Checks everything; of a large file so seldom that it costs as much as if the file was small.
-    #[cfg(feature = "verify")]
-    fn verify(&self) {
-        let every = (self.space.end() / VERIFIED_PAGES).max(1);
-        if self.current.txn().is_multiple_of(every)
-            && let Err(error) = crate::check::check(self)
-        {
-            panic!("transaction {} has left a damaged file: {error}", self.current.txn());
-        }
     }
 
     fn watch(&mut self, snapshot: &Snapshot) {
@@ -262,8 +247,6 @@ pub(crate) fn commit(txn: &mut WriteTxn<'_>) -> Result<Snapshot> {
     db.current = snapshot.clone();
     txn.base = snapshot.clone(); // the old state must not look read because of this transaction
     db.release_unread();
-    #[cfg(feature = "verify")]
-    db.verify();
     Ok(snapshot)
 }
 

@@ -233,7 +233,12 @@ impl Checkpoint {
             None => None,
         };
         txn.set_user(&to.encode());
-        let result = match txn.commit() {
+        let committed = txn.commit();
+        #[cfg(feature = "verify")]
+        if committed.is_ok() {
+            crate::check::verify_commit(&db);
+        }
+        let result = match committed {
             Ok(tree) => Ok(Saved {
                 tree,
                 standing: to,
