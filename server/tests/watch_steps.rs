@@ -417,3 +417,26 @@ fn a_stream_that_is_read_goes_on_beside_those_that_are_not() {
     assert_eq!(edge.hub.counts().lagging, 6, "only those that are not read");
     assert!(budget.used() > 4_500_000 && budget.used() < 7_500_000, "{budget:?}");
 }
+
+/// Each connection that holds nothing yet is one more: what the core has is for all of them.
+#[test]
+fn many_connections_hold_no_more_than_there_is() {
+    let (mut edge, budget) = (Edge::new(), Budget::new(3_000_000));
+    let streams: Vec<StreamId> = (0..100)
+        .map(|number| {
+            let stream = edge.hub.open(&budget.share());
+            edge.create(stream, &name(number), b"", 0);
+            stream
+        })
+        .collect();
+    for number in 0..100 {
+        edge.put(&name(number), &[0; 200_000]);
+        while edge.step() {}
+    }
+    assert!(budget.used() < 3_000_000 + 250_000, "{budget:?}");
+    assert!(edge.hub.counts().starved > 0);
+    // Whoever is read makes room for another one.
+    edge.settle(&streams);
+    assert_eq!((edge.hub.counts().lagging, edge.hub.counts().starved), (0, 0));
+    assert_eq!(edge.hub.counts().events, 100);
+}

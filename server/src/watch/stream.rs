@@ -105,7 +105,8 @@ impl Stream {
     /// that reads one of its streams goes on, whatever waits on the others.
     fn has_share(&self) -> bool {
         let share = self.share();
-        share.fits(0) || (self.outbox.is_empty() && !share.budget().is_short())
+        // Not `fits(0)`: that is also true of whoever holds nothing while nothing is left.
+        share.fits(1) || (self.outbox.is_empty() && !share.budget().is_short())
     }
 
     /// Where what waits here is counted.
@@ -314,7 +315,7 @@ impl Hub {
     #[must_use]
     pub fn takes_requests(&self, id: StreamId) -> bool {
         let stream = &self.streams[id.0];
-        let is_short = !stream.share().fits(0);
+        let is_short = !stream.share().fits(1);
         stream.answers < if is_short { limits::WATCH_ANSWERS_MIN } else { limits::WATCH_ANSWERS_MAX }
     }
 
