@@ -124,6 +124,61 @@ fn others_are_served_while_the_keys_of_a_lease_are_listed() {
     core.unwrap().join().unwrap();
 }
 
+/// Issue 14, number 22, of leases with fewer keys: each list is short, a thousand of them are not.
+#[test]
+fn what_is_in_the_log_does_not_wait_for_a_thousand_lists_of_keys() {
+    const KEYS: usize = 2_000; // as many as are still listed at once
+    const LISTS: usize = 1_000;
+    let (seed, around) = seeds();
+    let core = LocalExecutorBuilder::new(Placement::Unbound).spawn(move || async move {
+        let running = glommio::spawn_local(state::run(seed));
+        let to_state = around.to_state.open().await;
+        let from_state = glommio::spawn_local(around.to_log.open());
+        let from_core = around.to_edge.open().await;
+        around.ready.set();
+        assert!(to_state.send(vec![lease_with_keys(KEYS)]).await);
+        let mut applied = 0;
+        while applied < KEYS {
+            for item in from_core.receive().await.unwrap() {
+                if let NewsItem::Outcome(id, _) = item {
+                    applied = id.slot();
+                }
+            }
+        }
+        let command = |slot, kind, payload: Vec<u8>| Command {
+            id: CommandId::new(0, slot, 0),
+            kind,
+            payload: payload.into(),
+        };
+        let ask = LeaseTimeToLiveRequest { id: 7, keys: true }.encode_to_vec();
+        let mut work: Vec<Work> =
+            (1..=LISTS).map(|slot| Work::Local(command(slot, Kind::LeaseTimeToLive, ask.clone()))).collect();
+        let put = PutRequest { key: Bytes::from_static(b"other"), ..PutRequest::default() }.encode_to_vec();
+        let data = encode(Origin { member: MEMBER, boot: 1 }, &[command(0, Kind::Put, put)]).into();
+        work.push(Work::Entry(CommittedEntry { index: 2, term: 2, data }));
+        assert!(to_state.send(work).await);
+        let (mut listed, mut before) = (0, None);
+        while listed < LISTS || before.is_none() {
+            for item in from_core.receive().await.unwrap() {
+                match item {
+                    NewsItem::Outcome(id, _) if id.slot() == 0 => before = Some(listed),
+                    NewsItem::Outcome(_, outcome) => {
+                        let body = outcome.result.unwrap();
+                        assert_eq!(LeaseTimeToLiveResponse::decode(body).unwrap().keys.len(), KEYS);
+                        listed += 1;
+                    }
+                    _ => {}
+                }
+            }
+        }
+        assert!(before < Some(LISTS / 2), "the put waited for {before:?} lists");
+        drop(to_state);
+        running.await.unwrap();
+        drop(from_state.await);
+    });
+    core.unwrap().join().unwrap();
+}
+
 /// The outcome of an order.
 async fn order(
     to_state: &Sender<Vec<Work>>,

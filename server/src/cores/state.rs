@@ -374,11 +374,15 @@ impl StateCore {
         }
     }
 
-    /// Orders about leases, in their order; those that are left come next.
+    /// Orders about leases, in their order, for a while: some list thousands of keys. Those that are left come next.
     fn carry_out_orders(&mut self, machine: &mut Machine, now: u64) {
-        for _ in 0..limits::ORDERS_PER_TURN {
+        let began = self.clock.microseconds();
+        for step in 1..=limits::ORDERS_PER_TURN {
             let Some(command) = self.orders.pop_front() else { return };
             machine.order(&command, now, &mut self.effects);
+            if step.is_multiple_of(4) && self.clock.microseconds() >= began + limits::APPLY_MICROSECONDS {
+                return;
+            }
         }
     }
 
