@@ -64,6 +64,14 @@ impl Memory {
         let events = watches.hold();
         Self { requests, replies, watches, backlog, events, partial, block, pace: Pace::default() }
     }
+
+    /// Others need what it holds of what they need: replies, of which a little does not count, or events of watches.
+    fn is_in_the_way(&self) -> bool {
+        let Self { replies, watches, .. } = self;
+        let much = replies.held() + watches.held() >= limits::PACE_BYTES_MIN;
+        (much && replies.held() > 0 && replies.is_in_the_way())
+            || (watches.held() > 0 && watches.is_in_the_way())
+    }
 }
 
 /// Whether a call ends soon by itself, so that its client may be kept waiting for it.
@@ -121,7 +129,7 @@ impl<T: Transport> Http2<T> {
         match pace.look(now, held, watched) {
             Look::At(then) => return self.timer.add(then),
             Look::Over { is_slow } => {
-                if is_slow && !self.has_failed && (replies.is_in_the_way() || watches.is_in_the_way()) {
+                if is_slow && !self.has_failed && self.memory.is_in_the_way() {
                     self.shared.api.reached(Bound::SlowReaders);
                     self.fail(SLOW_READER);
                     self.taken = (now + FAREWELL).saturating_sub(milliseconds(limits::STALL_DEADLINE));
@@ -186,5 +194,34 @@ impl<T: Transport> Http2<T> {
             self.connection.reset(stream, ErrorCode::Cancel);
             self.calls.reap();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budget::Budget;
+
+    #[test]
+    fn a_few_events_are_in_the_way_of_watches_and_not_of_replies() {
+        let [requests, replies, watches] = [(); 3].map(|()| Budget::new(10 * limits::PACE_BYTES_MIN));
+        let budgets = Budgets { requests, replies, watches };
+        let memory = Memory::new(&budgets);
+        let [mut events, mut replies] = [memory.watches.hold(), memory.replies.hold()];
+        let [mut others_events, mut others_replies] =
+            [budgets.watches.share(), budgets.replies.share()].map(|share| share.hold());
+        events.add(100);
+        others_replies.add(9 * limits::PACE_BYTES_MIN);
+        assert!(!memory.is_in_the_way(), "it holds nothing of what is short");
+        replies.add(100);
+        assert!(!memory.is_in_the_way(), "next to nothing");
+        replies.add(limits::PACE_BYTES_MIN);
+        assert!(memory.is_in_the_way());
+        (replies.set(0), others_replies.set(0));
+        others_events.add(9 * limits::PACE_BYTES_MIN);
+        assert!(memory.is_in_the_way(), "events count however few they are");
+        events.set(0);
+        replies.add(limits::PACE_BYTES_MIN);
+        assert!(!memory.is_in_the_way(), "it holds no events");
     }
 }
