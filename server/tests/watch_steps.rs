@@ -440,3 +440,37 @@ fn many_connections_hold_no_more_than_there_is() {
     assert_eq!((edge.hub.counts().lagging, edge.hub.counts().starved), (0, 0));
     assert_eq!(edge.hub.counts().events, 100);
 }
+
+/// Looking at streams that wait for memory does not take the time of those that read history.
+#[test]
+fn many_streams_without_memory_hold_nobody_back() {
+    let steps = |starved: usize| {
+        let (mut edge, budget) = (Edge::new(), Budget::new(10_000_000));
+        for number in 0..30_000 {
+            edge.put(&name(number), b"v");
+        }
+        let (share, own) = (budget.share(), budget.share());
+        let mut others = [share.hold(), budget.share().hold()];
+        others.iter_mut().for_each(|hold| hold.add(4_500_000));
+        for _ in 0..starved {
+            let stream = edge.hub.open(&share);
+            edge.create(stream, b"/", b"0", 1);
+            edge.hub.take(stream).unwrap();
+        }
+        assert_eq!(edge.hub.counts().starved, starved);
+        while edge.step() {}
+        let honest = edge.hub.open(&own);
+        edge.create(honest, b"none", b"", 1);
+        for step in 1.. {
+            others[1].release(1); // somebody takes something all the time
+            edge.step();
+            while edge.hub.take(honest).is_some() {}
+            if edge.hub.counts().lagging == starved {
+                return step;
+            }
+        }
+        unreachable!()
+    };
+    let (alone, beside) = (steps(0), steps(30_000));
+    assert!(beside <= 3 * alone, "{beside} steps, {alone} without them");
+}

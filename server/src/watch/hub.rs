@@ -214,7 +214,8 @@ impl Hub {
             let mut budget = Budget::new(self.limits.step_work);
             self.end_lost(&mut budget);
             self.end_closed(&mut budget);
-            self.feed(&mut budget);
+            // While somebody takes something all the time, there is always one more to look at.
+            self.feed(&mut Budget::new(self.limits.step_work));
             self.catch_up(view, &mut budget)?;
         }
         Ok(self.has_steps())
