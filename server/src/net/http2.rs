@@ -175,7 +175,11 @@ impl<T: Transport> Http2<T> {
             // Whoever does not read what is sent is not read either.
             let is_unread = self.has_failed || self.connection.out().len() >= limits::SEND_BUFFER_BYTES;
             if is_blocked && is_unread {
-                self.reading.all(); // nobody should wait for that client
+                if self.comes_back {
+                    self.reading.more(0); // this turn has done enough: the client may take its replies well
+                } else {
+                    self.reading.all(); // nobody should wait for that client
+                }
                 break;
             }
             if self.is_full_of_requests() {

@@ -148,3 +148,38 @@ fn a_read_with_less_than_a_millisecond_is_answered() {
         }
     });
 }
+
+/// Calls that came in one read and take several turns are all answered, whether or not the client says anything more, and at once.
+#[test]
+fn calls_that_are_left_to_a_later_turn_are_answered_in_it() {
+    run(async {
+        let dir = TempDir::new();
+        let server = Server::revd(&dir.path().join("revd"), &["--cores", "1"]);
+        let old = PutRequest { key: "old".into(), ..PutRequest::default() };
+        connect(&server.endpoint()).await.kv.put(old).await.unwrap();
+        let mut stream = TcpStream::connect(server.address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        stream.set_nodelay(true).unwrap();
+        let window = frame(8, 0, 0, &(1_u32 << 30).to_be_bytes());
+        stream.write_all(&[PREFACE, &frame(4, 0, 0, &[]), &frame(4, 1, 0, &[]), &window].concat()).unwrap();
+        let mut block = call_block("/etcdserverpb.KV/Range");
+        literal(&mut block, b"te", b"trailers", false);
+        let message =
+            RangeRequest { key: "old".into(), serializable: true, ..RangeRequest::default() }.encode_to_vec();
+        let data = [&[0, 0, 0, 0, u8::try_from(message.len()).unwrap()][..], &message].concat();
+        let mut number = 1;
+        for count in 100..130 {
+            let mut calls = Vec::new();
+            for _ in 0..count {
+                calls.extend([frame(1, 4, number, &block), frame(0, 1, number, &data)].concat());
+                number += 2;
+            }
+            assert!(calls.len() < 32 * 1024, "one read holds all of it");
+            stream.write_all(&calls).unwrap();
+            let began = std::time::Instant::now();
+            wait_for_ends(&mut stream, count);
+            // They wait for nobody: not for a timer of something else either.
+            assert!(began.elapsed() < Duration::from_secs(1), "{count} calls took {:?}", began.elapsed());
+        }
+    });
+}

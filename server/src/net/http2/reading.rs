@@ -49,6 +49,8 @@ impl<T: Transport> Http2<T> {
                 self.reading.more(0);
                 return Ok(Read::Enough);
             }
+            // What was answered is sent before the socket is asked for more: there may be none, ever.
+            return Ok(Read::Some);
         }
         let buffer = Rc::clone(&self.shared.read);
         let mut buffer = buffer.borrow_mut();
