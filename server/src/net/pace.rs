@@ -36,6 +36,11 @@ impl Pace {
         *self = Self::default();
     }
 
+    /// A look is under way.
+    pub(super) fn is_looking(&self) -> bool {
+        self.since.is_some()
+    }
+
     /// Looks at a client that has so many bytes of replies yet to take, `watched` of them on watch streams. Those were put there
     /// by others, a little on each of very many connections perhaps, so that they count however few they are.
     pub(super) fn look(&mut self, now: u64, held: usize, watched: usize) -> Look {

@@ -7,6 +7,7 @@ use std::net::TcpStream;
 use std::time::{Duration, Instant};
 
 use prost::Message as _;
+use revd::limits::HTTP2_DEADLINE;
 use revd_proto::etcdserverpb::watch_request::RequestUnion;
 use revd_proto::etcdserverpb::{PutRequest, RangeRequest, WatchCreateRequest, WatchRequest, WatchResponse};
 use revd_proto::http2::PREFACE;
@@ -398,5 +399,24 @@ fn watch_streams_beyond_the_share_are_told_of_everything() {
         for (id, told) in told {
             assert_eq!(told, all, "stream {id}");
         }
+    }));
+}
+
+/// A frame that came in part, in one piece, on connections on which nothing else is looked at for hours: it is looked at.
+#[test]
+fn frames_without_an_end_are_found_on_connections_where_nothing_else_comes() {
+    const CONNECTIONS: usize = 600;
+    run(with_server_of(64 << 20, async |server, client| {
+        let mut half =
+            [frame(1, 4, 1, &call_block("/etcdserverpb.KV/Put")), frame(0, 0, 1, &[0; 16_384])].concat();
+        half.pop();
+        let mut attackers: Vec<TcpStream> = (0..CONNECTIONS).map(|_| attacker(server, 1 << 20)).collect();
+        // The times that a new connection has are over: nobody looks at it any more.
+        tokio::time::sleep(HTTP2_DEADLINE + Duration::from_secs(2)).await;
+        for stream in &mut attackers {
+            let _ = stream.write_all(&half); // it may be sent away in the middle
+        }
+        tokio::time::sleep(Duration::from_secs(15)).await;
+        put(client, "large".to_owned(), vec![1; 500_000]).await.expect("there is room");
     }));
 }

@@ -72,6 +72,18 @@ impl Memory {
         (much && replies.held() > 0 && replies.is_in_the_way())
             || (watches.held() > 0 && watches.is_in_the_way())
     }
+
+    /// Something is left at the end of a turn that was not looked at in it. Calls under way do not count: they end by themselves.
+    fn has_rest(&self) -> bool {
+        let unfinished = self.partial.bytes() + self.block.bytes();
+        unfinished > 0 || self.watches.held() > 0 || self.replies.held() >= limits::PACE_BYTES_MIN
+    }
+
+    /// Too little to look whether the client gets on with it.
+    fn holds_little(&self) -> bool {
+        let (requests, replies, watches) = (self.requests.held(), self.replies.held(), self.watches.held());
+        requests == 0 && watches == 0 && replies < limits::PACE_BYTES_MIN
+    }
 }
 
 /// Whether a call ends soon by itself, so that its client may be kept waiting for it.
@@ -104,6 +116,8 @@ impl<T: Transport> Http2<T> {
             self.fail(NO_BLOCK_ROOM);
             self.comes_back = true; // to say so
         }
+        // What was counted only now is looked at from now on, also if nothing else comes on this connection, ever.
+        self.comes_back |= !self.memory.pace.is_looking() && self.memory.has_rest();
     }
 
     /// Requests hold what they may, and some will be done without anything more from the client: it waits for those.
@@ -121,11 +135,11 @@ impl<T: Transport> Http2<T> {
 
     /// Looks whether the client gets on with what it holds.
     pub(super) fn look_at_memory(&mut self, now: u64) {
-        let Memory { requests, replies, watches, pace, .. } = &mut self.memory;
-        let (watched, held) = (watches.held(), replies.held() + watches.held());
-        if requests.held() == 0 && watched == 0 && held < limits::PACE_BYTES_MIN {
-            return pace.rest();
+        if self.memory.holds_little() {
+            return self.memory.pace.rest();
         }
+        let Memory { replies, watches, pace, .. } = &mut self.memory;
+        let (watched, held) = (watches.held(), replies.held() + watches.held());
         match pace.look(now, held, watched) {
             Look::At(then) => return self.timer.add(then),
             Look::Over { is_slow } => {
