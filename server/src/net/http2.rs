@@ -485,9 +485,10 @@ impl<T: Transport> Http2<T> {
             self.connection.out().give_buffer(|| self.shared.scratch.borrow_mut().take());
         }
         for slot in slots.drain(..) {
-            // Those that find no time are the first of the next turn.
+            // Those that find no time are the first of the next turn. They do not wake their own task, which would be ready at
+            // once (see `give_way`).
             if self.is_late() {
-                self.woken.waker(slot).wake_by_ref();
+                self.woken.put_back(slot);
                 continue;
             }
             self.run(slot);

@@ -68,6 +68,14 @@ impl Woken {
         self.slots[slot].1.clone()
     }
 
+    /// A slot that was taken, and found no time: it is taken again the next time. Nobody is woken for it, so that whoever calls
+    /// this sees to a next time.
+    pub(super) fn put_back(&self, slot: usize) {
+        if !self.slots[slot].0.is_woken.swap(true, Ordering::AcqRel) {
+            lock(&self.shared).slots.push(slot);
+        }
+    }
+
     /// Appends the slots that were woken since the last time; they may be woken again from now on.
     pub(super) fn take(&self, into: &mut Vec<usize>) {
         let mut shared = lock(&self.shared);
@@ -96,5 +104,28 @@ mod tests {
         wakers[2].wake_by_ref();
         woken.take(&mut taken);
         assert_eq!(taken, [2, 0, 2]);
+    }
+
+    #[test]
+    fn a_slot_that_is_put_back_is_taken_again_and_wakes_nobody() {
+        struct Alarm(AtomicBool);
+        impl Wake for Alarm {
+            fn wake(self: Arc<Self>) {
+                self.0.store(true, Ordering::Relaxed);
+            }
+        }
+        let alarm = Arc::new(Alarm(AtomicBool::new(false)));
+        let mut woken = Woken::default();
+        woken.register(&Context::from_waker(&Waker::from(Arc::clone(&alarm))));
+        let waker = woken.waker(0);
+        waker.wake_by_ref();
+        assert!(alarm.0.swap(false, Ordering::Relaxed));
+        let mut taken = Vec::new();
+        woken.take(&mut taken);
+        woken.put_back(0);
+        waker.wake_by_ref();
+        assert!(!alarm.0.load(Ordering::Relaxed), "its connection has a turn before it anyway");
+        woken.take(&mut taken);
+        assert_eq!(taken, [0, 0]);
     }
 }
