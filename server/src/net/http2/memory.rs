@@ -231,7 +231,8 @@ mod tests {
         assert!(!memory.is_in_the_way(), "next to nothing");
         replies.add(limits::PACE_BYTES_MIN);
         assert!(memory.is_in_the_way());
-        (replies.set(0), others_replies.set(0));
+        replies.set(0);
+        others_replies.set(0);
         others_events.add(9 * limits::PACE_BYTES_MIN);
         assert!(memory.is_in_the_way(), "events count however few they are");
         events.set(0);
