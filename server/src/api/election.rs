@@ -16,9 +16,12 @@ use smallvec::smallvec;
 use tonic::Status;
 
 use crate::api::call::{Message, Replies};
-use crate::api::queue::{Place, created_at, found, oldest, op, prefix, prefix_end, resignation, unknown};
+use crate::api::queue::{
+    Place, created_at, found, key_value, oldest, op, prefix, prefix_end, resignation, unknown, value_bytes,
+};
 use crate::api::{Api, decoded};
 use crate::error::Error;
+use crate::observe::bounds::Bound;
 
 fn no_leader_field() -> Status {
     Status::unknown("\"leader\" field must be provided")
@@ -86,8 +89,9 @@ impl Api {
     pub(super) async fn leader(&self, message: Bytes) -> Result<Message, Status> {
         let request = decoded(LeaderRequest::decode(message))?;
         let view = self.view_for_reading(false).map_err(|error| unknown(&error))?;
-        let leader = oldest(&view, &prefix(&request.name)).await.map_err(|error| unknown(&error))?;
-        let Some(leader) = leader else { return Err(Status::unknown("election: no leader")) };
+        let leader = oldest(&view, &prefix(&request.name)).await;
+        let Some((key, meta)) = leader else { return Err(Status::unknown("election: no leader")) };
+        let leader = key_value(&view, key, meta).map_err(|error| unknown(&error))?;
         Ok(self.proclaimed(view.revision(), leader))
     }
 
@@ -99,21 +103,17 @@ impl Api {
     /// Everything the leaders proclaim, one leader after the other, also through times without one.
     pub(super) async fn observe(&self, message: Bytes, replies: &Replies) -> Result<(), Status> {
         let prefix = prefix(&decoded(LeaderRequest::decode(message))?.name);
-        loop {
-            let (revision, leader) = {
-                let view = self.view_for_reading(false)?;
-                (view.revision(), oldest(&view, &prefix).await?)
-            };
+        while let Some((seen, leader)) = self.show_leader(&prefix, replies).await? {
             let ended = match leader {
-                Some(leader) => self.observe_leader(revision, leader, replies).await,
-                None => self.wait_for_leader(&prefix, revision).await.map(|()| true),
+                Some(key) => self.observe_leader(seen, key, replies).await,
+                None => self.wait_for_leader(&prefix, seen).await,
             };
             match ended {
-                Ok(true) | Err(Error::Compacted) => {} // look again
-                Ok(false) => return Ok(()),
+                Ok(()) | Err(Error::Compacted) => {} // look again
                 Err(error) => return Err(error.into()),
             }
         }
+        Ok(())
     }
 
     async fn wait_for_leader(&self, prefix: &Bytes, seen: i64) -> Result<(), Error> {
@@ -127,27 +127,45 @@ impl Api {
         self.follow(request).next().await.map(drop)
     }
 
-    /// Shows what one leader says until its key is gone; false when the client is gone.
-    async fn observe_leader(&self, seen: i64, leader: KeyValue, replies: &Replies) -> Result<bool, Error> {
-        let request = WatchCreateRequest {
-            key: leader.key.clone(),
-            start_revision: seen + 1,
-            ..WatchCreateRequest::default()
-        };
-        let watching = self.follow_for(request, replies.share());
-        if !replies.send(self.proclaimed(seen, leader)).await {
-            return Ok(false);
+    /// Shows what the leader of now says, if there is one: it is read when there is room for it, and nothing of it is held before.
+    /// The revision of then and the leader's key; none when the client is gone.
+    async fn show_leader(
+        &self,
+        prefix: &Bytes,
+        replies: &Replies,
+    ) -> Result<Option<(i64, Option<Bytes>)>, Error> {
+        let share = replies.share();
+        while replies.ready().await {
+            let view = self.view_for_reading(false)?;
+            let revision = view.revision();
+            let Some((key, meta)) = oldest(&view, prefix).await else { return Ok(Some((revision, None))) };
+            let bytes = value_bytes(&view, meta)?.clamp(1, share.bytes_max());
+            if share.fits(bytes) {
+                replies.put(self.proclaimed(revision, key_value(&view, key.clone(), meta)?));
+                return Ok(Some((revision, Some(key))));
+            }
+            drop(view);
+            self.reached(Bound::WatchBytes);
+            // It never gives up: the client decides how long.
+            let _ = share.room(bytes, true).await;
         }
-        loop {
+        Ok(None)
+    }
+
+    /// Shows what one leader says until its key is gone. What comes waits with the watcher, where it is counted, until the client
+    /// has taken what was shown before.
+    async fn observe_leader(&self, seen: i64, key: Bytes, replies: &Replies) -> Result<(), Error> {
+        let request = WatchCreateRequest { key, start_revision: seen + 1, ..WatchCreateRequest::default() };
+        let watching = self.follow_for(request, replies.share());
+        while replies.ready().await {
             let (revision, events) = watching.next().await?;
             for event in events {
                 let Some(kv) = event.kv.filter(|_| event.r#type == EventType::Put as i32) else {
-                    return Ok(true);
+                    return Ok(());
                 };
-                if !replies.send(self.proclaimed(revision, kv)).await {
-                    return Ok(false);
-                }
+                replies.put(self.proclaimed(revision, kv));
             }
         }
+        Ok(()) // the client is gone
     }
 }

@@ -24,9 +24,9 @@ impl Api {
             .await
             .map_err(|error| unknown(&error))?;
         let view: View = self.views.load();
-        let owner = oldest(&view, &place.prefix).await.map_err(|error| unknown(&error))?;
+        let owner = oldest(&view, &place.prefix).await;
         let mut header = reply.header;
-        if owner.is_some_and(|owner| owner.key != place.key) {
+        if owner.is_some_and(|(key, _)| key != place.key) {
             self.wait_for_turn(&place).await.map_err(|error| unknown(&error))?;
             let view: View = self.view_for_reading(false).map_err(|error| unknown(&error))?;
             if view.reader().get(&place.key, i64::MAX).is_none() {

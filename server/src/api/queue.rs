@@ -160,19 +160,27 @@ pub(super) fn prefix_end(prefix: &[u8]) -> Vec<u8> {
 }
 
 /// The oldest key of a line.
-pub(super) async fn oldest(view: &View, prefix: &Bytes) -> Result<Option<KeyValue>, Error> {
-    let found = find_created(view, prefix, Created::First).await;
-    let Some((key, meta)) = found else { return Ok(None) };
+pub(super) async fn oldest(view: &View, prefix: &Bytes) -> Option<(Bytes, KeyMeta)> {
+    find_created(view, prefix, Created::First).await
+}
+
+/// Bytes of a key's value.
+pub(super) fn value_bytes(view: &View, meta: KeyMeta) -> Result<usize, Error> {
+    Ok(stored(&view.reader(), meta)?.value.len())
+}
+
+/// All there is of a key.
+pub(super) fn key_value(view: &View, key: Bytes, meta: KeyMeta) -> Result<KeyValue, Error> {
     let reader = view.reader();
     let stored = stored(&reader, meta)?;
-    Ok(Some(KeyValue {
+    Ok(KeyValue {
         key,
         create_revision: meta.create_revision,
         mod_revision: meta.modified.main,
         version: meta.version,
         value: Bytes::copy_from_slice(stored.value),
         lease: stored.stamp.lease,
-    }))
+    })
 }
 
 /// A key of a line; a search of many keys goes on in turns.

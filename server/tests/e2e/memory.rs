@@ -420,3 +420,30 @@ fn frames_without_an_end_are_found_on_connections_where_nothing_else_comes() {
         put(client, "large".to_owned(), vec![1; 500_000]).await.expect("there is room");
     }));
 }
+
+/// Each that begins to observe is told at once who leads, however many there are.
+#[test]
+fn observers_that_nobody_reads_hold_no_more_than_their_share() {
+    run(with_small_server(async |server, client| {
+        put(client, "e/1".to_owned(), vec![8; 1_000_000]).await.unwrap();
+        let before = resident(server);
+        let message = [&[0x0a, 1][..], b"e"].concat();
+        let length = u32::try_from(message.len()).unwrap().to_be_bytes();
+        let call = |at: u32| {
+            let head = frame(1, 4, 1 + 2 * at, &call_block("/v3electionpb.Election/Observe"));
+            [head, frame(0, 1, 1 + 2 * at, &[&[0][..], &length, &message].concat())].concat()
+        };
+        let (mut attackers, mut most) = (Vec::new(), 0);
+        for _ in 0..4 {
+            let mut stream = attacker(server, 0);
+            let _ = stream.write_all(&(0..150).flat_map(call).collect::<Vec<u8>>());
+            attackers.push(stream);
+        }
+        for _ in 0..15 {
+            tokio::time::sleep(Duration::from_millis(200)).await;
+            most = most.max(resident(server).saturating_sub(before));
+        }
+        println!("{} MB for 600 observers that nobody reads", most / 1_000_000);
+        assert!(most < MEMORY_BYTES / 8 + SLACK, "{most} bytes");
+    }));
+}
