@@ -494,6 +494,7 @@ impl<T> Connection<T> {
     pub fn fail(&mut self, fault: Fault) {
         self.is_going_away = true;
         self.streams.clear();
+        self.fragments = None;
         (self.held, self.held_apart) = (0, 0);
         self.put_go_away(self.last_taken, fault.code, fault.reason);
     }

@@ -44,13 +44,30 @@ impl KeyLists {
         self.next.push_back((asker, lease));
     }
 
-    /// Goes on with the answer that is being made, or begins the next one with what else there is to say about a lease.
+    /// Goes on with the answer that is being made, then with others, for a turn; `begin` is what else there is to say about a
+    /// lease.
     pub(super) fn go_on(
         &mut self,
         state: &mut State,
         effects: &mut Vec<Effect>,
-        begin: impl FnOnce(&State, i64) -> Result<LeaseTimeToLiveResponse, Error>,
+        begin: impl Fn(&State, i64) -> Result<LeaseTimeToLiveResponse, Error>,
     ) {
+        let mut bytes = 0;
+        for _ in 0..limits::LEASE_PARTS_PER_TURN {
+            bytes += self.make_part(state, effects, &begin);
+            if bytes >= limits::LEASE_KEY_BYTES_PER_TURN {
+                return; // a part has a key at least, and keys may be long
+            }
+        }
+    }
+
+    /// Makes a part of an answer; how many bytes it has.
+    fn make_part(
+        &mut self,
+        state: &mut State,
+        effects: &mut Vec<Effect>,
+        begin: impl Fn(&State, i64) -> Result<LeaseTimeToLiveResponse, Error>,
+    ) -> usize {
         if self.current.is_none()
             && let Some((_, lease)) = self.next.front().copied()
         {
@@ -69,15 +86,19 @@ impl KeyLists {
                 Err(error) => reply(&askers, revision, &Err(error), effects),
             }
         }
-        let Some(List { body, .. }) = &mut self.current else { return };
-        let enough = body.len() + limits::LEASE_KEY_BYTES_PER_TURN;
-        let more = state.leases.read_on(limits::LEASE_KEYS_PER_TURN, |key| {
+        let Some(List { body, .. }) = &mut self.current else { return 0 };
+        let before = body.len();
+        let enough = body.len() + limits::LEASE_KEY_BYTES_PER_TURN / limits::LEASE_PARTS_PER_TURN;
+        let keys = limits::LEASE_KEYS_PER_TURN / limits::LEASE_PARTS_PER_TURN;
+        let more = state.leases.read_on(keys, |key| {
             put_field(body, TAG_KEYS, key);
             body.len() < enough
         });
+        let bytes = body.len() - before;
         if !more && let Some(List { askers, revision, body }) = self.current.take() {
             reply(&askers, revision, &Ok(body.into()), effects);
         }
+        bytes
     }
 }
 

@@ -117,8 +117,8 @@ impl Leases {
     /// A lease has so many keys that they are read a part at a time.
     #[must_use]
     pub fn has_many_keys(&self, id: i64) -> bool {
-        self.key_count(id) > limits::LEASE_KEYS_PER_TURN
-            || self.key_bytes(id) > limits::LEASE_KEY_BYTES_PER_TURN
+        self.key_count(id) > limits::LEASE_KEYS_PER_TURN / limits::LEASE_PARTS_PER_TURN
+            || self.key_bytes(id) > limits::LEASE_KEY_BYTES_PER_TURN / limits::LEASE_PARTS_PER_TURN
     }
 
     /// From now on [`Leases::read_on`] reads the keys that this lease has now.

@@ -101,12 +101,16 @@ impl<T: Transport> Http2<T> {
 
     /// Counts what waits at the end of a turn.
     pub(super) fn count(&mut self, now: u64) {
+        let has_read_all = !self.comes_back && !self.is_behind && !self.is_full_of_requests();
         self.count_backlog();
         self.memory.partial.set(self.partial.capacity());
         let block = self.connection.unfinished_block();
         // A turn follows in which the timer is set.
         self.comes_back |=
             self.begun.note(now, self.connection.has_settings(), block.map(|(stream, _)| stream));
+        if has_read_all {
+            self.end_late(now);
+        }
         let bytes = block.map_or(0, |(_, bytes)| bytes);
         let more = bytes.saturating_sub(self.memory.block.bytes());
         if more == 0 {
@@ -118,6 +122,16 @@ impl<T: Transport> Http2<T> {
         }
         // What was counted only now is looked at from now on, also if nothing else comes on this connection, ever.
         self.comes_back |= !self.memory.pace.is_looking() && self.memory.has_rest();
+    }
+
+    /// Ends a connection whose settings or header block have not come whole in time. Only when all is read that has come: what
+    /// lies in the socket of a core that stood still is in time.
+    fn end_late(&mut self, now: u64) {
+        if let Some((fault, bound)) = self.begun.late(now).filter(|_| !self.has_failed) {
+            self.shared.api.reached(bound);
+            self.fail(fault);
+            self.comes_back = true; // to say so
+        }
     }
 
     /// Requests hold what they may, and some will be done without anything more from the client: it waits for those.

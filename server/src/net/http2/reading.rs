@@ -125,6 +125,7 @@ impl<T: Transport> Http2<T> {
         }
         self.connection.fail(fault);
         self.calls.reap();
+        self.partial = Vec::new();
         self.has_failed = true;
     }
 }

@@ -71,12 +71,8 @@ impl<T: Transport> Http2<T> {
                 self.timer.add(until);
             }
         }
-        if let Some(due) = self.begun.due().filter(|_| !self.has_failed) {
+        if let Some(due) = self.begun.due().filter(|due| *due > now) {
             self.timer.add(due);
-            if let Some((fault, bound)) = self.begun.late(now) {
-                self.shared.api.reached(bound);
-                self.fail(fault);
-            }
         }
         match self.keepalive.check(now) {
             Some(Check::At(then)) => self.timer.add(then),
