@@ -169,6 +169,9 @@ pub const LEASES_PER_REVOKE: usize = 1_000;
 pub const KEYS_PER_REVOKE: usize = 1_000;
 /// Leases looked at, to find those that are due or have to be noted, before others get their turn.
 pub const LEASES_PER_LOOK: usize = 2_000;
+/// Leases that a new leader gives their time, that are listed, or that a leader of the past forgets, before others get their
+/// turn.
+pub const LEASES_PER_TURN: usize = 1_000;
 /// Keys of a lease that are listed before others get their turn ...
 pub const LEASE_KEYS_PER_TURN: usize = 2_000;
 /// ... or fewer, with so many bytes ...

@@ -2,10 +2,11 @@
 
 use bytes::{Buf as _, BufMut as _, Bytes};
 use prost::Message as _;
-use revd_proto::etcdserverpb::{LeaseCheckpointRequest, LeaseLeasesResponse, LeaseStatus};
+use revd_proto::etcdserverpb::{LeaseCheckpoint, LeaseCheckpointRequest, LeaseLeasesResponse, LeaseStatus};
 
 use crate::apply::decoded;
 use crate::error::Error;
+use crate::lease::Deadlines;
 use crate::limits;
 
 /// The body of a keepalive's outcome: the seconds the lease has now; nothing if it has to be noted first that a keepalive
@@ -101,6 +102,25 @@ pub struct Left {
 }
 
 impl Left {
+    /// What is left of leases that live so long that a restart should not begin their time anew: of some leases, from an id
+    /// on.
+    pub(super) fn of(deadlines: &Deadlines, from: &Bytes, now: u64) -> Self {
+        let from = from.clone().try_get_i64_le().unwrap_or(i64::MIN);
+        let mut left = Self::default();
+        for (looked, (id, ttl, noted)) in deadlines.iter_from(from).enumerate() {
+            if looked == limits::LEASES_PER_LOOK || left.notes.checkpoints.len() == limits::LEASE_NOTES_MAX {
+                left.next = Some(id);
+                break;
+            }
+            let remaining_ttl = deadlines.remaining(id, now).unwrap_or_default();
+            let is_long = ttl > limits::LEASE_NOTE_INTERVAL.as_secs().cast_signed();
+            if is_long && remaining_ttl > 0 && remaining_ttl < ttl && remaining_ttl != noted {
+                left.notes.checkpoints.push(LeaseCheckpoint { id, remaining_ttl });
+            }
+        }
+        left
+    }
+
     pub(super) fn encode(&self) -> Bytes {
         let mut out = vec![u8::from(self.next.is_some())];
         out.put_i64_le(self.next.unwrap_or_default());

@@ -5,13 +5,14 @@ use std::collections::BTreeMap;
 use bytes::{Buf as _, Bytes};
 use prost::Message as _;
 use revd_proto::etcdserverpb::{
-    LeaseCheckpoint, LeaseCheckpointRequest, LeaseGrantRequest, LeaseGrantResponse, LeaseRevokeRequest,
+    LeaseCheckpointRequest, LeaseGrantRequest, LeaseGrantResponse, LeaseRevokeRequest,
     LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
 };
 
 use crate::apply::command::{Command, CommandId, Kind};
 use crate::apply::decoded;
-use crate::apply::lease_reports::{Due, Heard, LOOK_AGAIN, LeaseCounts, LeaseList, Left, NOTE_FIRST};
+use crate::apply::lease_lists::{LeaseLists, Listed};
+use crate::apply::lease_reports::{Due, Heard, LOOK_AGAIN, LeaseCounts, Left, NOTE_FIRST};
 use crate::apply::outcome::{Effect, Outcome, Rest};
 use crate::apply::state::State;
 use crate::error::Error;
@@ -30,6 +31,7 @@ pub struct Lessor {
     /// Questions to the edges so far.
     questions: u64,
     hearing: Option<Hearing>,
+    lists: LeaseLists,
     /// Leases that were revoked while this stood in for another; see [`Lessor::stand_in`].
     ended: Option<Vec<i64>>,
 }
@@ -79,8 +81,21 @@ impl Lessor {
         self.deadlines.term()
     }
 
-    /// This member leads in `term`, or does not lead. A new leader gives every lease `extension` more; whoever waits for what
-    /// the leader of the past decided asks again.
+    /// It has yet to come to know some leases before it leads: orders have to wait.
+    #[must_use]
+    pub fn is_loading(&self) -> bool {
+        self.deadlines.is_loading()
+    }
+
+    /// A change of leaders is under way: [`Lessor::set_term`] has more to do.
+    #[must_use]
+    pub fn is_changing(&self) -> bool {
+        self.deadlines.is_loading() || self.deadlines.is_freeing()
+    }
+
+    /// This member leads in `term`, or does not lead; true when it has begun or ceased to. A new leader gives every lease
+    /// `extension` more, to some with each call; it leads when all have it. Whoever waits for what the leader of the past
+    /// decided asks again.
     pub(super) fn set_term(
         &mut self,
         term: Option<u64>,
@@ -89,20 +104,23 @@ impl Lessor {
         extension: u64,
         effects: &mut Vec<Effect>,
     ) -> bool {
-        if term == self.deadlines.term() {
-            return false;
+        let is_new = term != self.deadlines.coming_term();
+        if is_new {
+            match term {
+                Some(term) => self.deadlines.lead(term, extension),
+                None => self.deadlines.follow(),
+            }
+            self.lists.begin_again();
+            let waiting = std::mem::take(&mut self.waiting).into_values().flatten();
+            for id in waiting.chain(self.hearing.take().map(|hearing| hearing.asker)) {
+                let revision = state.store.revision();
+                let outcome = Outcome { revision, result: Err(Error::NoLeader), rest: Rest::NONE };
+                effects.push(Effect::Reply(id, outcome));
+            }
         }
-        match term {
-            Some(term) => self.deadlines.lead(term, state.leases.iter(), now, extension),
-            None => self.deadlines.follow(),
-        }
-        let waiting = std::mem::take(&mut self.waiting).into_values().flatten();
-        for id in waiting.chain(self.hearing.take().map(|hearing| hearing.asker)) {
-            let outcome =
-                Outcome { revision: state.store.revision(), result: Err(Error::NoLeader), rest: Rest::NONE };
-            effects.push(Effect::Reply(id, outcome));
-        }
-        true
+        self.deadlines.free(limits::LEASES_PER_TURN);
+        let known = |after| state.leases.iter_after(after);
+        self.deadlines.load(known, limits::LEASES_PER_TURN, now) || (is_new && term.is_none())
     }
 
     /// What has happened so far.
@@ -185,28 +203,28 @@ impl Lessor {
                 Some(body) => Ok(body),
                 None => return,
             },
-            Kind::LeaseLeft => Ok(self.left(&command.payload, now).encode()),
+            Kind::LeaseLeft => Ok(Left::of(&self.deadlines, &command.payload, now).encode()),
+            Kind::LeaseLeases => return self.lists.ask(command.id),
             other => unreachable!("{other:?} is no order about deadlines only"),
         };
         effects.push(Effect::Reply(command.id, Outcome { revision, result, rest: Rest::NONE }));
     }
 
-    /// Every lease.
-    ///
-    /// # Errors
-    /// [`Error::NoLeader`]
-    pub fn list(&self) -> Result<LeaseList, Error> {
-        if self.deadlines.term().is_some() {
-            Ok(LeaseList(self.deadlines.all()))
-        } else {
-            Err(Error::NoLeader)
-        }
+    /// Somebody waits for a list of all leases, with which [`Lessor::list`] can go on.
+    #[must_use]
+    pub fn is_listing(&self) -> bool {
+        !self.lists.is_empty() && !self.is_loading()
+    }
+
+    /// Goes on with such a list, if somebody wants one; the list when it is made.
+    pub fn list(&mut self, revision: i64) -> Option<Listed> {
+        self.lists.go_on(&mut self.deadlines, revision)
     }
 
     /// Whether [`Lessor::order`] answers this.
     #[must_use]
     pub fn answers(kind: Kind) -> bool {
-        matches!(kind, Kind::LeaseKeepAlive | Kind::LeaseLeft)
+        matches!(kind, Kind::LeaseKeepAlive | Kind::LeaseLeft | Kind::LeaseLeases)
     }
 
     /// An order to this member alone that needs to know more.
@@ -338,25 +356,6 @@ impl Lessor {
         }
         response
     }
-
-    /// What is left of leases that live so long that a restart should not begin their time anew: of some leases, from an id
-    /// on.
-    fn left(&self, from: &Bytes, now: u64) -> Left {
-        let from = from.clone().try_get_i64_le().unwrap_or(i64::MIN);
-        let mut left = Left::default();
-        for (looked, (id, ttl, noted)) in self.deadlines.iter_from(from).enumerate() {
-            if looked == limits::LEASES_PER_LOOK || left.notes.checkpoints.len() == limits::LEASE_NOTES_MAX {
-                left.next = Some(id);
-                break;
-            }
-            let remaining_ttl = self.deadlines.remaining(id, now).unwrap_or_default();
-            let is_long = ttl > limits::LEASE_NOTE_INTERVAL.as_secs().cast_signed();
-            if is_long && remaining_ttl > 0 && remaining_ttl < ttl && remaining_ttl != noted {
-                left.notes.checkpoints.push(LeaseCheckpoint { id, remaining_ttl });
-            }
-        }
-        left
-    }
 }
 
 fn kept_for(seconds: i64, revision: i64) -> Outcome {
@@ -370,6 +369,7 @@ mod tests {
     use revd_engine::db::DbOptions;
     use revd_engine::disk::SimDisk;
     use revd_engine::mvcc::Store;
+    use revd_proto::etcdserverpb::LeaseCheckpoint;
     use std::sync::Arc;
 
     const EXTENSION: u64 = 1000;

@@ -9,6 +9,7 @@ pub mod compare;
 pub mod gates;
 pub mod kv;
 mod lease_keys;
+pub mod lease_lists;
 pub mod lease_reports;
 pub mod lessor;
 mod members;
@@ -195,14 +196,15 @@ impl Machine {
         self.lessor.serve(edges);
     }
 
-    /// This member leads in this term, or does not lead; true if that is new. Before [`Machine::serve`] it does not, as far
-    /// as leases go: while a start applies the log, which may take longer than they live, nobody can keep them alive.
+    /// This member leads in this term, or does not lead; true when it has begun or ceased to, which may take many calls if
+    /// there are many leases. Before [`Machine::serve`] it does not, as far as leases go: while a start applies the log, which
+    /// may take longer than they live, nobody can keep them alive.
     pub fn set_leadership(&mut self, term: Option<u64>, now: u64, effects: &mut Vec<Effect>) -> bool {
         let term = term.filter(|_| self.serves);
         self.lessor.set_term(term, &self.state, now, self.config.lease_extension, effects)
     }
 
-    /// Carries out an order to this member alone, about leases.
+    /// Carries out an order to this member alone, about leases; not while the lessor is loading.
     pub fn order(&mut self, command: &Command, now: u64, effects: &mut Vec<Effect>) {
         if command.kind == Kind::LeaseTimeToLive
             && let Ok(LeaseTimeToLiveRequest { id, keys: true }) =
@@ -220,9 +222,12 @@ impl Machine {
         !self.key_lists.is_empty()
     }
 
-    /// Goes on with the list of such keys.
+    /// Goes on with the list of such keys; not while the lessor is loading.
     pub fn list_keys(&mut self, now: u64, effects: &mut Vec<Effect>) {
         let lessor = &self.lessor;
+        if lessor.is_loading() {
+            return;
+        }
         self.key_lists.go_on(&mut self.state, effects, |state, id| match lessor.term() {
             Some(_) => Ok(lessor.time_to_live(state, &LeaseTimeToLiveRequest { id, keys: false }, now)),
             None => Err(Error::NoLeader),
@@ -233,6 +238,11 @@ impl Machine {
     #[must_use]
     pub fn lessor(&self) -> &Lessor {
         &self.lessor
+    }
+
+    /// What answers keepalives, to go on with lists.
+    pub fn lessor_mut(&mut self) -> &mut Lessor {
+        &mut self.lessor
     }
 
     /// Hands out what answers keepalives, for as long as the machine is where it cannot.
@@ -416,6 +426,7 @@ mod tests {
     use super::*;
     use crate::apply::command::{CommandId, encode};
     use crate::apply::lease_reports::Due;
+    use crate::limits;
     use revd_engine::db::DbOptions;
     use revd_engine::disk::SimDisk;
     use revd_proto::etcdserverpb::LeaseGrantRequest;
@@ -448,5 +459,40 @@ mod tests {
             Due { term: 2, leases: Vec::new() }
         );
         assert_eq!(look(66_000), [Effect::Hear(1)]);
+    }
+    /// Issue 14, number 22: a new leader looked at all leases in one turn.
+    #[test]
+    fn a_new_leader_leads_when_it_knows_all_leases() {
+        let store = Store::open(Arc::new(SimDisk::new()), DbOptions { page_bytes_if_new: 512 }).unwrap();
+        let config = MachineConfig { own: OWN, quota_bytes: 0, lease_extension: 1_000 };
+        let (mut machine, mut effects) = (Machine::new(store, config).unwrap(), Vec::new());
+        let leases = 5 * limits::LEASES_PER_TURN + 1;
+        for id in 1..=leases as i64 {
+            machine.state.leases.grant(&mut machine.state.store, id, 5).unwrap();
+        }
+        machine.serve(0);
+        let mut calls = 1;
+        while !machine.set_leadership(Some(2), 1_000 * calls, &mut effects) {
+            assert!(machine.lessor().is_loading() && machine.lessor().is_changing());
+            assert_eq!(machine.lessor().term(), None);
+            calls += 1;
+        }
+        assert_eq!((calls, machine.lessor().term()), (6, Some(2)));
+        // Those that were brought first have their time from now on too.
+        let id = CommandId::new(0, 1, 0);
+        let look = Command { id, kind: Kind::LeaseDue, payload: Bytes::new() };
+        for (now, over) in [(11_999, 0), (12_000, limits::LEASES_PER_REVOKE)] {
+            effects.clear();
+            machine.order(&look, now, &mut effects);
+            let [Effect::Reply(_, outcome)] = &effects[..] else { panic!("{effects:?}") };
+            assert_eq!(Due::decode(outcome.result.clone().unwrap()).unwrap().leases.len(), over);
+        }
+        assert!(machine.set_leadership(None, 12_000, &mut effects));
+        let calls = (1..).take_while(|_| {
+            let is_changing = machine.lessor().is_changing();
+            assert!(!machine.set_leadership(None, 12_000, &mut effects));
+            is_changing
+        });
+        assert_eq!(calls.count(), 5, "what it knew is forgotten in parts");
     }
 }

@@ -15,6 +15,7 @@ use revd_engine::mvcc::{CheckpointKind, Written};
 use serde_json::json;
 
 use crate::apply::command::{Command, CommandId, Kind};
+use crate::apply::lease_lists::Listed;
 use crate::apply::lease_reports::{LeaseCounts, LeaseList};
 use crate::apply::lessor::Lessor;
 use crate::apply::outcome::{Effect, Outcome, Rest};
@@ -109,8 +110,7 @@ struct StateCore {
     /// Orders about leases, and those of them that wait for the machine to come back.
     orders: VecDeque<Command>,
     deferred: VecDeque<Command>,
-    /// Who wants a list of all leases, and who will get the one that is being made: one for all that have come by then.
-    list_next: Vec<CommandId>,
+    /// Who will get the list of all leases that is being put into order.
     listing: Vec<CommandId>,
     effects: Vec<Effect>,
     /// Something was applied that is not published.
@@ -176,7 +176,6 @@ pub async fn run(seed: StateSeed) -> Result<(), Fatal> {
         backlog: VecDeque::new(),
         orders: VecDeque::new(),
         deferred: VecDeque::new(),
-        list_next: Vec::new(),
         listing: Vec::new(),
         effects: Vec::new(),
         has_news: false,
@@ -232,8 +231,9 @@ impl StateCore {
             let now = began / 1_000;
             if let Some(mut machine) = self.machine.take() {
                 match self.turn(&mut machine, now)? {
-                    Next::LongCommand => self.send_away(machine, now),
-                    Next::Command | Next::Nothing => self.machine = Some(machine),
+                    // A new leader comes to know its leases first: orders about them would wait for the command as well.
+                    Next::LongCommand if !machine.lessor().is_loading() => self.send_away(machine, now),
+                    Next::LongCommand | Next::Command | Next::Nothing => self.machine = Some(machine),
                 }
             } else {
                 self.answer_without_machine(now);
@@ -249,8 +249,11 @@ impl StateCore {
 
     /// There is something to do whatever comes.
     fn can_go_on(&self) -> bool {
-        let Some(machine) = &self.machine else { return false };
-        !self.orders.is_empty()
+        let is_listing = |lessor: &Lessor| self.listing.is_empty() && lessor.is_listing();
+        let Some(machine) = &self.machine else { return self.lessor.as_ref().is_some_and(is_listing) };
+        is_listing(machine.lessor())
+            || machine.lessor().is_changing()
+            || !self.orders.is_empty()
             || self.is_forgetting
             || machine.is_within_entry()
             || machine.is_listing_keys()
@@ -265,9 +268,6 @@ impl StateCore {
                         Work::Entry(entry) => self.backlog.push_back(entry),
                         Work::Local(command) if command.kind == Kind::Defragment => {
                             self.defragment_next.push(command.id);
-                        }
-                        Work::Local(command) if command.kind == Kind::LeaseLeases => {
-                            self.list_next.push(command.id);
                         }
                         Work::Local(command) => self.orders.push_back(command),
                     }
@@ -292,16 +292,16 @@ impl StateCore {
         Ok(())
     }
 
-    /// Begins the next list of all leases, if somebody wants one; a long one is put into order on a helper thread.
+    /// Goes on with the list of all leases, if somebody wants one; a long one is put into order on a helper thread.
     fn list_leases(&mut self) {
-        if self.list_next.is_empty() || !self.listing.is_empty() {
+        if !self.listing.is_empty() {
             return;
         }
-        let here = self.machine.as_ref().map(|machine| machine.lessor());
-        let Some(lessor) = here.or(self.lessor.as_ref()) else { return };
-        let (list, revision) = (lessor.list(), self.revision);
-        self.listing.append(&mut self.list_next);
-        match list {
+        let here = self.machine.as_mut().map(|machine| machine.lessor_mut());
+        let Some(lessor) = here.or(self.lessor.as_mut()) else { return };
+        let Some(Listed { askers, revision, result }) = lessor.list(self.revision) else { return };
+        self.listing = askers;
+        match result {
             Ok(list) if list.is_long() => {
                 let inbox = Rc::clone(&self.inbox);
                 glommio::spawn_local(async move {
@@ -374,8 +374,12 @@ impl StateCore {
         }
     }
 
-    /// Orders about leases, in their order, for a while: some list thousands of keys. Those that are left come next.
+    /// Orders about leases, in their order, for a while: some list keys. Those that are left come next. They wait for a new leader
+    /// to know all leases.
     fn carry_out_orders(&mut self, machine: &mut Machine, now: u64) {
+        if machine.lessor().is_loading() {
+            return;
+        }
         let began = self.clock.microseconds();
         for step in 1..=limits::ORDERS_PER_TURN {
             let Some(command) = self.orders.pop_front() else { return };

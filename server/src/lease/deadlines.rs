@@ -4,19 +4,48 @@
 //! that time comes, it is queued again at its true deadline. So a lease that is kept alive costs a queue operation per
 //! TTL, not one per keepalive.
 //!
+//! A new leader comes to know the leases some at a time, and leads when it knows all: [`Deadlines::lead`]. A leader of the
+//! past forgets them some at a time: [`Deadlines::free`].
+//!
 //! Nobody but [`Deadlines::end`] decides that a lease is over. Until then a keepalive renews it, also one that was looked at
 //! late: who decides has to know that none is on its way that came in time.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, btree_map, btree_set};
+
+use crate::lease::Walk;
 
 /// Leader's view: the deadline of every lease; empty on others.
 #[derive(Debug, Default)]
 pub struct Deadlines {
-    /// The term this member leads in; none while it does not lead.
+    /// The term this member leads in; none while it does not lead, or does not know every lease.
     term: Option<u64>,
+    /// When it began to lead in it: deadlines are in milliseconds since.
+    origin: u64,
+    loading: Option<Loading>,
     leases: BTreeMap<i64, Deadline>,
     /// When to look at which lease.
     queue: BTreeSet<(u64, i64)>,
+    /// How far somebody is who reads them all.
+    reading: Option<Walk<i64, Deadline>>,
+    /// What was known in earlier terms.
+    past: Vec<Past>,
+}
+
+/// How far a new leader is that does not know every lease.
+#[derive(Debug)]
+struct Loading {
+    term: u64,
+    extension: u64,
+    /// Leases up to this id are known.
+    after: Option<i64>,
+}
+
+/// What is left to free of what a leader of the past knew.
+#[derive(Debug)]
+struct Past {
+    leases: btree_map::IntoIter<i64, Deadline>,
+    queue: btree_set::IntoIter<(u64, i64)>,
+    kept: btree_map::IntoIter<i64, Option<Deadline>>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -62,32 +91,85 @@ impl Deadlines {
         self.term
     }
 
-    /// This member leads now: every lease, given as id, granted and noted remaining seconds, gets what it had left when that
-    /// was noted, else its full time, and `extension` more for the time without a leader.
-    pub fn lead(
-        &mut self,
-        term: u64,
-        leases: impl Iterator<Item = (i64, i64, i64)>,
-        now: u64,
-        extension: u64,
-    ) {
-        *self = Self { term: Some(term), ..Self::default() };
-        for (id, ttl, remaining) in leases {
-            let left = if remaining > 0 { remaining } else { ttl };
-            self.set(id, ttl, now + extension + milliseconds(left));
-            self.noted(id, remaining);
-        }
+    /// The term this member leads in, or will lead in.
+    #[must_use]
+    pub fn coming_term(&self) -> Option<u64> {
+        self.loading.as_ref().map(|loading| loading.term).or(self.term)
+    }
+
+    /// It has yet to come to know some leases.
+    #[must_use]
+    pub fn is_loading(&self) -> bool {
+        self.loading.is_some()
+    }
+
+    /// This member leads in this term, as soon as [`Deadlines::load`] has brought every lease.
+    pub fn lead(&mut self, term: u64, extension: u64) {
+        self.follow();
+        self.loading = Some(Loading { term, extension, after: None });
     }
 
     /// This member does not lead any more.
     pub fn follow(&mut self) {
-        *self = Self::default();
+        let Self { leases, queue, reading, mut past, .. } = std::mem::take(self);
+        let kept = reading.map(Walk::into_kept).unwrap_or_default();
+        if !leases.is_empty() || !kept.is_empty() {
+            let (leases, queue) = (leases.into_iter(), queue.into_iter());
+            past.push(Past { leases, queue, kept: kept.into_iter() });
+        }
+        self.past = past;
+    }
+
+    /// A new leader comes to know so many more leases, given from beyond an id on as id, granted and noted remaining seconds.
+    /// True when those were the last: from this moment on it leads, and every lease has what it had left when that was noted,
+    /// else its full time, and the extension for the time without a leader.
+    pub fn load<I: Iterator<Item = (i64, i64, i64)>>(
+        &mut self,
+        leases: impl FnOnce(Option<i64>) -> I,
+        count: usize,
+        now: u64,
+    ) -> bool {
+        let Some(Loading { term, extension, after }) = self.loading.take() else { return false };
+        let (mut loaded, mut last) = (0, after);
+        for (id, ttl, noted) in leases(after).take(count) {
+            self.set(id, ttl, extension + milliseconds(left(ttl, noted)), noted);
+            (loaded, last) = (loaded + 1, Some(id));
+        }
+        if loaded == count {
+            self.loading = Some(Loading { term, extension, after: last });
+            return false;
+        }
+        (self.term, self.origin) = (Some(term), now);
+        true
+    }
+
+    /// There is something to free.
+    #[must_use]
+    pub fn is_freeing(&self) -> bool {
+        !self.past.is_empty()
+    }
+
+    /// Frees what is left of so many leases known in the past.
+    pub fn free(&mut self, count: usize) {
+        let Some(Past { leases, queue, kept }) = self.past.last_mut() else { return };
+        let parts = [
+            leases.by_ref().take(count).count(),
+            queue.by_ref().take(count).count(),
+            kept.by_ref().take(count).count(),
+        ];
+        if parts.iter().all(|freed| *freed < count) {
+            self.past.pop();
+        }
     }
 
     /// A lease was granted.
     pub fn granted(&mut self, id: i64, ttl: i64, now: u64) {
-        if self.term.is_some() {
-            self.set(id, ttl, now + milliseconds(ttl));
+        match &self.loading {
+            Some(loading) if loading.has(id) => {
+                self.set(id, ttl, loading.extension + milliseconds(ttl), 0);
+            }
+            None if self.term.is_some() => self.set(id, ttl, self.since(now) + milliseconds(ttl), 0),
+            _ => {}
         }
     }
 
@@ -95,21 +177,30 @@ impl Deadlines {
     pub fn revoked(&mut self, id: i64) {
         if let Some(deadline) = self.leases.remove(&id) {
             self.queue.remove(&(deadline.queued, id));
+            self.keep(id, Some(deadline));
         }
     }
 
     /// What a lease had left was noted in the log.
     pub fn noted(&mut self, id: i64, seconds: i64) {
-        if let Some(deadline) = self.leases.get_mut(&id) {
-            deadline.noted = seconds;
+        let Some(deadline) = self.leases.get_mut(&id) else { return };
+        deadline.noted = seconds;
+        // Who does not lead yet goes by the last note.
+        if let Some(loading) = &self.loading {
+            deadline.at = loading.extension + milliseconds(left(deadline.ttl, seconds));
+            self.queue_again(id);
         }
     }
 
     /// Somebody says that a lease shall live on.
     pub fn renew(&mut self, id: i64, now: u64) -> Renewal {
+        let now = self.since(now);
         let Some(deadline) = self.leases.get_mut(&id) else { return Renewal::Gone };
         if deadline.is_over {
             return Renewal::Over;
+        }
+        if let Some(walk) = &mut self.reading {
+            walk.will_change(&id, Some(*deadline));
         }
         deadline.at = now + milliseconds(deadline.ttl);
         if deadline.noted > 0 { Renewal::NoteFirst } else { Renewal::Renewed(deadline.ttl) }
@@ -129,12 +220,13 @@ impl Deadlines {
     /// Whole seconds a lease has left, 0 when it is due.
     #[must_use]
     pub fn remaining(&self, id: i64, now: u64) -> Option<i64> {
-        let left = self.leases.get(&id)?.at.saturating_sub(now);
+        let left = self.leases.get(&id)?.at.saturating_sub(self.since(now));
         Some(i64::try_from(left / 1000).unwrap_or(i64::MAX))
     }
 
     /// Whether the time of any lease has passed; looks at so many.
     pub fn look(&mut self, now: u64, looks: usize) -> Look {
+        let now = self.since(now);
         for _ in 0..looks {
             let Some((queued, id)) = self.queue.first().copied() else { return Look::None };
             if queued > now {
@@ -151,6 +243,7 @@ impl Deadlines {
     /// Decides that leases whose time had passed by `then` are over, earliest first, for as long as `takes` takes them. They
     /// stay so until they are revoked. Looks at so many.
     pub fn end(&mut self, then: u64, looks: usize, mut takes: impl FnMut(i64) -> bool) -> Vec<i64> {
+        let then = self.since(then);
         let looked_at: Vec<i64> =
             self.queue.range(..=(then, i64::MAX)).take(looks).map(|(_, id)| *id).collect();
         let mut over = Vec::new();
@@ -169,14 +262,51 @@ impl Deadlines {
         over
     }
 
-    /// All leases with their deadlines, by id.
+    /// How many leases there are.
     #[must_use]
-    pub fn all(&self) -> Vec<(u64, i64)> {
-        self.leases.iter().map(|(id, deadline)| (deadline.at, *id)).collect()
+    pub fn len(&self) -> usize {
+        self.leases.len()
     }
 
-    fn set(&mut self, id: i64, ttl: i64, at: u64) {
-        self.leases.insert(id, Deadline { at, queued: at, ttl, noted: 0, is_over: false });
+    /// There are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.leases.is_empty()
+    }
+
+    /// From now on [`Deadlines::read_on`] reads the leases there are now.
+    pub fn begin_reading(&mut self) {
+        self.reading = Some(Walk::default());
+    }
+
+    /// Reads so many leases, by id: what orders them by their deadlines, and the id. False when those were all.
+    pub fn read_on(&mut self, count: usize, mut visit: impl FnMut(u64, i64)) -> bool {
+        let Some(walk) = &mut self.reading else { return false };
+        let more = walk.go_on(&self.leases, count, |id, deadline| {
+            visit(deadline.at, *id);
+            true
+        });
+        if !more {
+            self.reading = None;
+        }
+        more
+    }
+
+    /// A lease is about to come, to change or to go: this is what is known of it so far.
+    fn keep(&mut self, id: i64, deadline: Option<Deadline>) {
+        if let Some(walk) = &mut self.reading {
+            walk.will_change(&id, deadline);
+        }
+    }
+
+    /// A time, as deadlines are given.
+    fn since(&self, now: u64) -> u64 {
+        now.saturating_sub(self.origin)
+    }
+
+    fn set(&mut self, id: i64, ttl: i64, at: u64, noted: i64) {
+        self.keep(id, None);
+        self.leases.insert(id, Deadline { at, queued: at, ttl, noted, is_over: false });
         self.queue.insert((at, id));
     }
 
@@ -188,6 +318,18 @@ impl Deadlines {
     }
 }
 
+impl Loading {
+    /// This lease would be known by now.
+    fn has(&self, id: i64) -> bool {
+        self.after.is_some_and(|after| id <= after)
+    }
+}
+
+/// What a new leader gives a lease, in seconds.
+fn left(ttl: i64, noted: i64) -> i64 {
+    if noted > 0 { noted } else { ttl }
+}
+
 fn milliseconds(seconds: i64) -> u64 {
     u64::try_from(seconds).unwrap_or(0).saturating_mul(1000)
 }
@@ -196,6 +338,13 @@ fn milliseconds(seconds: i64) -> u64 {
 mod tests {
     use super::*;
     use revd_engine::random::Random;
+    use std::cell::Cell;
+
+    /// Leads these leases from this moment on.
+    fn lead(deadlines: &mut Deadlines, term: u64, leases: &[(i64, i64, i64)], now: u64, extension: u64) {
+        deadlines.lead(term, extension);
+        assert!(deadlines.load(|_| leases.iter().copied(), leases.len() + 1, now));
+    }
 
     fn due(deadlines: &mut Deadlines, now: u64) -> Vec<i64> {
         let look = deadlines.look(now, 100);
@@ -208,7 +357,7 @@ mod tests {
     fn a_lease_is_due_when_nobody_has_kept_it_alive_for_its_time() {
         let mut random = Random::new(3);
         let mut deadlines = Deadlines::default();
-        deadlines.lead(1, std::iter::empty(), 0, 0);
+        lead(&mut deadlines, 1, &[], 0, 0);
         let mut model: BTreeMap<i64, (i64, u64)> = BTreeMap::new();
         let mut now = 0;
         let mut expired = 0;
@@ -259,19 +408,22 @@ mod tests {
         let mut deadlines = Deadlines::default();
         deadlines.granted(1, 5, 0);
         assert_eq!(deadlines.renew(1, 0), Renewal::Gone, "others have no deadlines");
-        deadlines.lead(7, [(1, 5, 0), (2, 100, 30)].into_iter(), 1000, 500);
+        lead(&mut deadlines, 7, &[(1, 5, 0), (2, 100, 30)], 1000, 500);
         assert_eq!((deadlines.remaining(1, 1000), deadlines.remaining(2, 1000)), (Some(5), Some(30)));
         assert!(due(&mut deadlines, 6_499).is_empty());
         assert_eq!(due(&mut deadlines, 6_500), [1]);
         assert_eq!(deadlines.end(60_000, 1, |_| true), [1], "until it is revoked, and at most so many");
-        assert_eq!(deadlines.all(), [(6_500, 1), (31_500, 2)]);
+        deadlines.begin_reading();
+        let mut read = Vec::new();
+        while deadlines.read_on(1, |at, id| read.push((at, id))) {}
+        assert_eq!(read, [(5_500, 1), (30_500, 2)]);
     }
 
     /// A keepalive may be looked at late because others were in its way: it counts until the end is decided.
     #[test]
     fn a_lease_is_renewed_until_its_end_is_decided() {
         let mut deadlines = Deadlines::default();
-        deadlines.lead(7, [(1, 5, 0), (2, 5, 0), (3, 100, 30)].into_iter(), 0, 0);
+        lead(&mut deadlines, 7, &[(1, 5, 0), (2, 5, 0), (3, 100, 30)], 0, 0);
         assert_eq!(deadlines.look(5_000, 9), Look::Some);
         assert_eq!(deadlines.renew(1, 5_003), Renewal::Renewed(5));
         assert_eq!(deadlines.end(5_000, 9, |_| true), [2]);
@@ -288,11 +440,92 @@ mod tests {
     #[test]
     fn looking_has_a_bound_and_goes_on_where_it_was() {
         let mut deadlines = Deadlines::default();
-        deadlines.lead(7, (0..100).map(|id| (id, 5, 0)), 0, 0);
+        lead(&mut deadlines, 7, &(0..100).map(|id| (id, 5, 0)).collect::<Vec<_>>(), 0, 0);
         (0..100).for_each(|id| assert_eq!(deadlines.renew(id, 4_000), Renewal::Renewed(5)));
         assert_eq!(deadlines.look(5_000, 60), Look::Unfinished);
         assert_eq!(deadlines.look(5_000, 60), Look::None);
         assert_eq!(deadlines.look(9_000, 60), Look::Some);
         assert_eq!(deadlines.end(9_000, 60, |id| id < 10).len(), 10);
+    }
+    type Known = BTreeMap<i64, (i64, i64)>;
+
+    /// Brings so many of these leases; never looks at more of them. True when those were the last.
+    fn load_some(deadlines: &mut Deadlines, known: &Known, count: usize, now: u64) -> bool {
+        let looked = Cell::new(0);
+        let beyond = |after: Option<i64>| {
+            let rest = known.iter().filter(move |(id, _)| after.is_none_or(|after| **id > after));
+            rest.map(|(id, (ttl, noted))| (*id, *ttl, *noted)).inspect(|_| looked.update(|looked| looked + 1))
+        };
+        let is_through = deadlines.load(beyond, count, now);
+        assert!(looked.get() <= count);
+        is_through
+    }
+
+    /// Issue 14, number 22: a new leader looked at all leases in one turn.
+    #[test]
+    fn what_is_brought_in_parts_is_what_is_brought_at_once() {
+        let (mut random, mut parts) = (Random::new(5), 0);
+        for term in 1..300 {
+            let extension = random.below(3_000);
+            let ttl = |random: &mut Random| 1 + i64::try_from(random.below(20)).unwrap();
+            let lease = |random: &mut Random| i64::try_from(random.below(100)).unwrap() - 50;
+            let mut known = Known::new();
+            for _ in 0..random.below(60) {
+                known.insert(lease(&mut random), (ttl(&mut random), 0));
+            }
+            let (mut deadlines, mut now) = (Deadlines::default(), random.below(10_000));
+            deadlines.lead(term, extension);
+            while !load_some(&mut deadlines, &known, 1 + usize::try_from(random.below(8)).unwrap(), now) {
+                parts += 1;
+                for _ in 0..random.below(12) {
+                    now += random.below(3_000);
+                    let id = lease(&mut random);
+                    if let Some((_, noted)) = known.get_mut(&id).filter(|_| random.one_in(2)) {
+                        *noted = i64::try_from(random.below(5)).unwrap();
+                        deadlines.noted(id, *noted);
+                    } else if known.remove(&id).is_some() {
+                        deadlines.revoked(id);
+                    } else {
+                        known.insert(id, (ttl(&mut random), 0));
+                        deadlines.granted(id, known[&id].0, now);
+                    }
+                    assert_eq!((deadlines.term(), deadlines.coming_term()), (None, Some(term)));
+                }
+            }
+            assert_eq!(deadlines.term(), Some(term));
+            let mut at_once = Deadlines::default();
+            let all: Vec<_> = known.iter().map(|(id, (ttl, noted))| (*id, *ttl, *noted)).collect();
+            lead(&mut at_once, term, &all, now, extension);
+            assert_eq!(format!("{deadlines:?}"), format!("{at_once:?}"));
+            assert_eq!(
+                deadlines.look(now + extension, 99),
+                Look::None,
+                "nothing was over before all were there"
+            );
+        }
+        assert!(parts > 1_000, "{parts} parts");
+    }
+
+    #[test]
+    fn what_a_leader_of_the_past_knew_is_freed_in_parts() {
+        let leases: Vec<_> = (0..1_000).map(|id| (id, 5, 0)).collect();
+        let mut deadlines = Deadlines::default();
+        lead(&mut deadlines, 1, &leases, 0, 0);
+        deadlines.begin_reading();
+        (0..1_000).for_each(|id| assert_eq!(deadlines.renew(id, 1_000), Renewal::Renewed(5)));
+        lead(&mut deadlines, 2, &leases, 0, 0);
+        deadlines.follow();
+        for parts_left in (1..=20_usize).rev() {
+            assert!(deadlines.is_freeing());
+            let left = |deadlines: &Deadlines| -> usize {
+                deadlines.past.iter().map(|past| past.leases.len() + past.queue.len() + past.kept.len()).sum()
+            };
+            let before = left(&deadlines);
+            deadlines.free(101);
+            let freed = before - left(&deadlines);
+            assert!((1..=303).contains(&freed), "{freed} with {parts_left} parts left");
+        }
+        assert!(!deadlines.is_freeing());
+        assert_eq!((deadlines.len(), deadlines.term()), (0, None));
     }
 }

@@ -1,6 +1,7 @@
 //! Which leases there are, and what is attached to them.
 
 use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use revd_engine::mvcc::{KeyRange, SmallTable, Store};
@@ -86,9 +87,12 @@ impl Leases {
         self.leases.is_empty()
     }
 
-    /// Every lease: its id, what it was granted for and what it had left when that was noted, in seconds.
-    pub fn iter(&self) -> impl Iterator<Item = (i64, i64, i64)> {
-        self.leases.iter().map(|(id, lease)| (*id, lease.ttl, lease.remaining))
+    /// Leases beyond an id, or all: their id, what they were granted for and what they had left when that was noted, in
+    /// seconds.
+    pub fn iter_after(&self, id: Option<i64>) -> impl Iterator<Item = (i64, i64, i64)> {
+        let from = id.map_or(Bound::Unbounded, Bound::Excluded);
+        let leases = self.leases.range((from, Bound::Unbounded));
+        leases.map(|(id, lease)| (*id, lease.ttl, lease.remaining))
     }
 
     /// Seconds a lease was granted for, and what it had left when that was noted.

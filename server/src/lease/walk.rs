@@ -28,6 +28,11 @@ impl<K: Ord + Clone, V> Walk<K, V> {
         }
     }
 
+    /// What it has kept, for whoever gives it up: there may be much to free.
+    pub fn into_kept(self) -> BTreeMap<K, Option<V>> {
+        self.before
+    }
+
     /// Visits what comes next, in order: so many keys, or fewer if `visit` has had enough. False when that was all.
     pub fn go_on(
         &mut self,
