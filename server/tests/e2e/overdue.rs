@@ -158,7 +158,9 @@ fn calls_that_are_left_to_a_later_turn_are_answered_in_it() {
         let old = PutRequest { key: "old".into(), ..PutRequest::default() };
         connect(&server.endpoint()).await.kv.put(old).await.unwrap();
         let mut stream = TcpStream::connect(server.address).unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+        // They wait for nobody: not for a timer of something else either.
+        let soon = Duration::from_millis(revd::limits::PACE_INTERVAL - 100);
+        stream.set_read_timeout(Some(soon)).unwrap();
         stream.set_nodelay(true).unwrap();
         let window = frame(8, 0, 0, &(1_u32 << 30).to_be_bytes());
         stream.write_all(&[PREFACE, &frame(4, 0, 0, &[]), &frame(4, 1, 0, &[]), &window].concat()).unwrap();
@@ -176,10 +178,7 @@ fn calls_that_are_left_to_a_later_turn_are_answered_in_it() {
             }
             assert!(calls.len() < 32 * 1024, "one read holds all of it");
             stream.write_all(&calls).unwrap();
-            let began = std::time::Instant::now();
             wait_for_ends(&mut stream, count);
-            // They wait for nobody: not for a timer of something else either.
-            assert!(began.elapsed() < Duration::from_secs(1), "{count} calls took {:?}", began.elapsed());
         }
     });
 }
