@@ -250,8 +250,10 @@ pub const IDLE_FRAMES_PER_SECOND: u32 = 10_000;
 pub const SETTINGS_PER_SECOND: u32 = 100;
 /// Microseconds after which a connection leaves the rest of what it has read, and short calls that had to wait, to its next turn ...
 pub const BATCH_MICROSECONDS: u64 = 1_000;
-/// ... and how many frames or calls it deals with before it looks at the clock.
+/// ... and how many frames or calls it deals with before it looks at the clock ...
 pub const BATCH_STEPS: u32 = 16;
+/// ... or fewer, when more bytes of replies have come of them.
+pub const BATCH_BYTES: usize = 64 * 1024;
 /// Bytes waiting to be sent on one connection before its calls wait.
 pub const SEND_BUFFER_BYTES: usize = 1024 * 1024;
 /// With this many bytes of replies to be sent on a connection, its next calls wait ...

@@ -15,14 +15,18 @@ use crate::net::socket::Transport;
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     steps: u32,
+    /// Bytes of replies that waited to be sent when the clock was last asked.
+    backlog: usize,
     is_over: bool,
 }
 
 impl Batch {
-    /// A frame was dealt with, or a call begun; whether that is enough for this turn, which has lasted for so many microseconds.
-    fn step(&mut self, lasted: impl FnOnce() -> u64) -> bool {
+    /// A frame was dealt with, or a call begun, and so many bytes of replies wait now; whether that is enough for this turn, which
+    /// has lasted for so many microseconds. Large replies take as long as many small ones.
+    fn step(&mut self, backlog: usize, lasted: impl FnOnce() -> u64) -> bool {
         self.steps += 1;
-        if self.steps.is_multiple_of(limits::BATCH_STEPS) {
+        if self.steps.is_multiple_of(limits::BATCH_STEPS) || backlog > self.backlog + limits::BATCH_BYTES {
+            self.backlog = backlog;
             self.is_over |= lasted() >= limits::BATCH_MICROSECONDS;
         }
         self.is_over
@@ -114,7 +118,8 @@ impl<T: Transport> Http2<T> {
     /// The turn has done enough, and there will be another one.
     pub(super) fn has_worked(&mut self) -> bool {
         let (clock, began) = (self.shared.clock, self.began);
-        let is_over = self.batch.step(|| clock.microseconds().saturating_sub(began));
+        let is_over =
+            self.batch.step(self.connection.backlog(), || clock.microseconds().saturating_sub(began));
         self.comes_back |= is_over;
         is_over
     }
@@ -135,12 +140,13 @@ mod tests {
     use super::*;
 
     /// Frames that one turn deals with, of so many that take so many microseconds each, and the time that this takes.
-    fn turn(frames: u64, microseconds: u64) -> (u64, u64) {
-        let (mut batch, mut done) = (Batch::default(), 0);
+    fn turn(frames: u64, microseconds: u64, bytes: usize) -> (u64, u64) {
+        let (mut batch, mut done, mut backlog) = (Batch::default(), 0, 0);
         while done < frames {
             done += 1;
-            if batch.step(|| done * microseconds) {
-                assert!(batch.step(|| 0), "it stays over");
+            backlog += bytes;
+            if batch.step(backlog, || done * microseconds) {
+                assert!(batch.step(backlog, || 0), "it stays over");
                 break;
             }
         }
@@ -151,17 +157,19 @@ mod tests {
     fn a_turn_is_over_when_it_has_lasted_long_enough_whatever_is_left_to_do() {
         let look = u64::from(limits::BATCH_STEPS);
         assert_eq!(
-            turn(limits::BATCH_MICROSECONDS - 1, 1).0,
+            turn(limits::BATCH_MICROSECONDS - 1, 1, 100).0,
             limits::BATCH_MICROSECONDS - 1,
             "cheap calls stay together"
         );
         for microseconds in [1, 20, 100, 500] {
-            let (_, lasted) = turn(1_000_000, microseconds);
+            let (_, lasted) = turn(1_000_000, microseconds, 100);
             assert!(lasted >= limits::BATCH_MICROSECONDS);
             assert!(
                 lasted <= limits::BATCH_MICROSECONDS + look * microseconds,
                 "{lasted} of {microseconds} each"
             );
+            let (_, lasted) = turn(1_000_000, microseconds, limits::BATCH_BYTES + 1);
+            assert!(lasted < limits::BATCH_MICROSECONDS + microseconds, "{lasted} of large replies");
         }
     }
 }
