@@ -20,6 +20,13 @@ const ENTRIES: usize = 2_730;
 const WATCH: &str = "/etcdserverpb.Watch/Watch";
 
 pub(super) const ATTACKS: &[Attack] = &[
+    // What a program that leaves the server alone does to others, by using a core.
+    Attack::new("none: a core that is kept busy", 0, |target| {
+        while !target.is_over() {
+            std::hint::black_box(call_block("/x"));
+        }
+        Ok(())
+    }),
     Attack::new("rapid reset", 0, |target| flood(target, &rapid_reset())).told("GOAWAY 11"),
     Attack::new("continuations", 0, |target| {
         let begun = frame(1, 0, 1, &call_block("/x"));

@@ -39,6 +39,8 @@ const SLOWEST_MAX: f64 = 100e6;
 const RATIO_MAX: f64 = 2.0;
 /// Memory beyond that in peace.
 const MEMORY_MAX: u64 = 1 << 30;
+/// Memory that revd is told it may use: that of a small machine, so that its budgets are reached.
+const MACHINE_BYTES: u64 = 4 << 30;
 
 struct Options {
     rounds: usize,
@@ -137,6 +139,9 @@ struct Round {
 fn round(attack: Attack, name: &str, options: &Options) -> anyhow::Result<Round> {
     let (name, program) = find(name)?;
     let mut spec = Spec { name, program, members: 1, below: options.below.clone(), ..Spec::default() };
+    if spec.program.file_name().is_some_and(|program| program == "revd") {
+        spec.flags = vec!["--memory-bytes".to_owned(), MACHINE_BYTES.to_string()]; // etcd has no such flag
+    }
     let held = attack.descriptors.map(|most| limited(&spec.program, most)).transpose()?;
     if let Some((_, script)) = &held {
         spec.program.clone_from(script);
