@@ -87,7 +87,7 @@ impl Lessor {
         self.deadlines.is_loading()
     }
 
-    /// A change of leaders is under way: [`Lessor::set_term`] has more to do.
+    /// A change of leaders is under way: `Lessor::set_term` has more to do.
     #[must_use]
     pub fn is_changing(&self) -> bool {
         self.deadlines.is_loading() || self.deadlines.is_freeing()
