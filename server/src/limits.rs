@@ -248,6 +248,10 @@ pub const RESETS_IN_FIRST_SECOND: u32 = 500;
 pub const IDLE_FRAMES_PER_SECOND: u32 = 10_000;
 /// ... and settings: each may let all streams send. A client that measures sends one each time that it doubles its windows.
 pub const SETTINGS_PER_SECOND: u32 = 100;
+/// Connections that have more to do share this many microseconds: their turns are as much shorter ...
+pub const ROUND_MICROSECONDS: u64 = 10_000;
+/// ... but not shorter than this.
+pub const TURN_MICROSECONDS_MIN: u64 = 100;
 /// Microseconds after which a connection leaves the rest of what it has read, and short calls that had to wait, to its next turn ...
 pub const BATCH_MICROSECONDS: u64 = 1_000;
 /// ... and how many frames or calls it deals with before it looks at the clock ...

@@ -12,6 +12,7 @@ use crate::api::Api;
 use crate::clock::Ticker;
 use crate::config::Keepalive;
 use crate::limits;
+use crate::net::busy::Busy;
 use crate::net::http1;
 use crate::net::http2::Http2;
 use crate::net::messages::MessageLimits;
@@ -35,6 +36,8 @@ pub(super) struct Shared {
     pub scratch: Rc<RefCell<Scratch>>,
     /// Who has more to read.
     pub unread: Rc<Unread>,
+    /// Who has more to do.
+    pub busy: Rc<Busy>,
     pub messages: MessageLimits,
     pub http2: http2::Config,
     pub keepalive: Keepalive,

@@ -19,6 +19,7 @@ use tonic::Status;
 use crate::api::call::{Message, Replies as ReplySink};
 use crate::api::method::{Method, Streaming as StreamingMethod};
 use crate::limits;
+use crate::net::busy::Turns;
 use crate::net::calls::{Asking, Call, CallKind, Calls, StreamState, Streaming, UnaryCall, prefix};
 use crate::net::connection::Shared;
 use crate::net::head::{CallHead, Head, Heads};
@@ -77,6 +78,7 @@ pub(super) struct Http2<T> {
     /// When this turn began, in microseconds, and whether the next follows at once.
     began: u64,
     comes_back: bool,
+    turns: Turns,
     batch: Batch,
     next_turn: NextTurn,
 }
@@ -115,6 +117,7 @@ impl<T: Transport> Http2<T> {
             has_failed: false,
             began: 0,
             comes_back: false,
+            turns: Turns::new(&shared.busy),
             batch: Batch::default(),
             next_turn: NextTurn::default(),
             socket,
@@ -152,6 +155,7 @@ impl<T: Transport> Http2<T> {
         }
         self.shared.messages.unpacked.set(0);
         self.began = self.shared.clock.microseconds();
+        self.turns.begin();
         self.batch = Batch::default();
         let now = self.began / 1_000;
         if now >= self.refilled + REFILL_INTERVAL {
@@ -194,6 +198,7 @@ impl<T: Transport> Http2<T> {
         }
         self.count(now);
         if std::mem::take(&mut self.comes_back) {
+            self.turns.ask();
             self.next_turn.ask(context);
         }
         Ok(Turn::Waiting)

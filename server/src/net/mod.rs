@@ -5,6 +5,7 @@
 //! `keepalive`, `deadline` and `pace` watch the time, `unread` knows who has more to read. The protocol itself is in `revd_proto::http2`. Everything else is a plain
 //! request, answered by `http`; HTTP/1.1 comes through `http1`.
 
+mod busy;
 mod calls;
 mod connection;
 mod deadline;
@@ -71,6 +72,7 @@ pub async fn serve(
         read: Rc::new(RefCell::new(vec![0; READ_BYTES].into())),
         scratch: Rc::default(),
         unread,
+        busy: Rc::default(),
         messages: MessageLimits { bytes_max: config.message_bytes_max, unpacked: Cell::new(0) },
         http2: revd_proto::http2::Config {
             streams_max: config.streams_max,

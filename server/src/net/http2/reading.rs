@@ -22,12 +22,12 @@ pub(super) struct Batch {
 
 impl Batch {
     /// A frame was dealt with, or a call begun, and so many bytes of replies wait now; whether that is enough for this turn, which
-    /// has lasted for so many microseconds. Large replies take as long as many small ones.
-    fn step(&mut self, backlog: usize, lasted: impl FnOnce() -> u64) -> bool {
+    /// has lasted for so many microseconds of `most`. Large replies take as long as many small ones.
+    fn step(&mut self, backlog: usize, most: u64, lasted: impl FnOnce() -> u64) -> bool {
         self.steps += 1;
         if self.steps.is_multiple_of(limits::BATCH_STEPS) || backlog > self.backlog + limits::BATCH_BYTES {
             self.backlog = backlog;
-            self.is_over |= lasted() >= limits::BATCH_MICROSECONDS;
+            self.is_over |= lasted() >= most;
         }
         self.is_over
     }
@@ -118,8 +118,9 @@ impl<T: Transport> Http2<T> {
     /// The turn has done enough, and there will be another one.
     pub(super) fn has_worked(&mut self) -> bool {
         let (clock, began) = (self.shared.clock, self.began);
-        let is_over =
-            self.batch.step(self.connection.backlog(), || clock.microseconds().saturating_sub(began));
+        let most = self.turns.microseconds(limits::BATCH_MICROSECONDS);
+        let lasted = || clock.microseconds().saturating_sub(began);
+        let is_over = self.batch.step(self.connection.backlog(), most, lasted);
         self.comes_back |= is_over;
         is_over
     }
@@ -145,8 +146,8 @@ mod tests {
         while done < frames {
             done += 1;
             backlog += bytes;
-            if batch.step(backlog, || done * microseconds) {
-                assert!(batch.step(backlog, || 0), "it stays over");
+            if batch.step(backlog, limits::BATCH_MICROSECONDS, || done * microseconds) {
+                assert!(batch.step(backlog, limits::BATCH_MICROSECONDS, || 0), "it stays over");
                 break;
             }
         }

@@ -30,7 +30,8 @@ impl<T: Transport> Http2<T> {
 
     /// The turn has lasted long enough for long calls; if so, there will be another one.
     pub(super) fn is_late(&mut self) -> bool {
-        let is_late = self.shared.clock.microseconds() > self.began + limits::TURN_MICROSECONDS;
+        let most = self.turns.microseconds(limits::TURN_MICROSECONDS);
+        let is_late = self.shared.clock.microseconds() > self.began + most;
         self.comes_back |= is_late;
         is_late
     }
