@@ -8,7 +8,7 @@ use crate::limits;
 
 /// Edge view: how many connections have asked for another turn.
 #[derive(Debug, Default)]
-pub struct Busy(Cell<u64>);
+pub(super) struct Busy(Cell<u64>);
 
 /// One connection's place among them.
 #[derive(Debug)]
