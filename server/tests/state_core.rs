@@ -65,6 +65,33 @@ fn seeds() -> (StateSeed, Around) {
     (seed, Around { to_state, to_log: from_state, to_edge: from_core, ready })
 }
 
+/// A running state core, as the other cores see it.
+struct Core {
+    to_state: Sender<Vec<Work>>,
+    from_core: Receiver<News>,
+    ready: Latch,
+    counters: Arc<Counters>,
+}
+
+/// Runs a test beside a state core, which ends after it.
+fn with_core(test: impl AsyncFnOnce(&Core) + Send + 'static) {
+    let (seed, around) = seeds();
+    let running = LocalExecutorBuilder::new(Placement::Unbound).spawn(move || async move {
+        let counters = Arc::clone(&seed.counters);
+        let running = glommio::spawn_local(state::run(seed));
+        let to_state = around.to_state.open().await;
+        let to_log = glommio::spawn_local(around.to_log.open());
+        let from_core = around.to_edge.open().await;
+        let core = Core { to_state, from_core, ready: around.ready, counters };
+        test(&core).await;
+        let Core { to_state, from_core, .. } = core;
+        drop(to_state);
+        running.await.unwrap();
+        drop((to_log.await, from_core));
+    });
+    running.unwrap().join().unwrap();
+}
+
 fn command(slot: usize, kind: Kind, payload: Vec<u8>) -> Command {
     Command { id: CommandId::new(0, slot, 0), kind, payload: payload.into() }
 }
@@ -108,28 +135,19 @@ async fn outcomes(from_core: &Receiver<News>, until: usize) -> Vec<(usize, Bytes
 #[test]
 fn others_are_served_while_the_keys_of_a_lease_are_listed() {
     const KEYS: usize = 20_000;
-    let (seed, around) = seeds();
-    let core = LocalExecutorBuilder::new(Placement::Unbound).spawn(move || async move {
-        let running = glommio::spawn_local(state::run(seed));
-        let to_state = around.to_state.open().await;
-        let from_state = glommio::spawn_local(around.to_log.open());
-        let from_core = around.to_edge.open().await;
-        around.ready.set();
+    with_core(async |Core { to_state, from_core, ready, .. }| {
+        ready.set();
         let commands: Vec<Command> =
             std::iter::once(grant(0, 7)).chain((1..=KEYS).map(|key| put(key, 7))).collect();
         assert!(to_state.send(vec![entry(1, &commands)]).await);
-        outcomes(&from_core, KEYS).await;
+        outcomes(from_core, KEYS).await;
         let ask = LeaseTimeToLiveRequest { id: 7, keys: true }.encode_to_vec();
         let ask = Work::Local(command(1, Kind::LeaseTimeToLive, ask));
         assert!(to_state.send(vec![ask, keepalive(2, 7)]).await);
-        let outcomes = outcomes(&from_core, 1).await;
+        let outcomes = outcomes(from_core, 1).await;
         let [(2, _), (1, listed)] = &outcomes[..] else { panic!("the keepalive waited for the list") };
         assert_eq!(LeaseTimeToLiveResponse::decode(listed.clone()).unwrap().keys.len(), KEYS);
-        drop(to_state);
-        running.await.unwrap();
-        drop(from_state.await);
     });
-    core.unwrap().join().unwrap();
 }
 
 /// Issue 14, number 22, of leases with few keys: each list is short, a thousand of them are not.
@@ -137,33 +155,24 @@ fn others_are_served_while_the_keys_of_a_lease_are_listed() {
 fn what_is_in_the_log_does_not_wait_for_a_thousand_lists_of_keys() {
     const KEYS: usize = 125; // as many as are listed at once
     const LISTS: usize = 1_000;
-    let (seed, around) = seeds();
-    let core = LocalExecutorBuilder::new(Placement::Unbound).spawn(move || async move {
-        let running = glommio::spawn_local(state::run(seed));
-        let to_state = around.to_state.open().await;
-        let from_state = glommio::spawn_local(around.to_log.open());
-        let from_core = around.to_edge.open().await;
-        around.ready.set();
+    with_core(async |Core { to_state, from_core, ready, .. }| {
+        ready.set();
         let commands: Vec<Command> =
             std::iter::once(grant(0, 7)).chain((1..=KEYS).map(|key| put(key, 7))).collect();
         assert!(to_state.send(vec![entry(1, &commands)]).await);
-        outcomes(&from_core, KEYS).await;
+        outcomes(from_core, KEYS).await;
         let ask = LeaseTimeToLiveRequest { id: 7, keys: true }.encode_to_vec();
         let list = |slot| Work::Local(command(slot, Kind::LeaseTimeToLive, ask.clone()));
         let mut work: Vec<Work> = (1..=LISTS).map(list).collect();
         work.push(entry(2, &[put(0, 0)]));
         assert!(to_state.send(work).await);
-        let answered = outcomes(&from_core, LISTS).await;
+        let answered = outcomes(from_core, LISTS).await;
         let before = answered.iter().position(|(slot, _)| *slot == 0);
         assert!(before.is_some_and(|lists| lists < LISTS / 2), "the put waited for {before:?} lists");
         for (_, listed) in answered.iter().filter(|(slot, _)| *slot > 0) {
             assert_eq!(LeaseTimeToLiveResponse::decode(listed.clone()).unwrap().keys.len(), KEYS);
         }
-        drop(to_state);
-        running.await.unwrap();
-        drop(from_state.await);
     });
-    core.unwrap().join().unwrap();
 }
 
 /// Issue 14, number 22: a new leader gave all leases their time in one turn, and all were copied in one for a list.
@@ -171,41 +180,31 @@ fn what_is_in_the_log_does_not_wait_for_a_thousand_lists_of_keys() {
 fn others_are_served_while_a_leader_comes_to_know_its_leases_and_lists_them() {
     const LEASES: usize = 20_000;
     const KEYS: usize = 1_000;
-    let (seed, around) = seeds();
-    let turns = Arc::clone(&seed.counters);
-    let turns = move || turns.state_turns.total(Loop::State);
-    let core = LocalExecutorBuilder::new(Placement::Unbound).spawn(move || async move {
-        let running = glommio::spawn_local(state::run(seed));
-        let to_state = around.to_state.open().await;
-        let from_state = glommio::spawn_local(around.to_log.open());
-        let from_core = around.to_edge.open().await;
+    with_core(async |Core { to_state, from_core, ready, counters }| {
         let grants: Vec<Command> = (1..=LEASES).map(|id| grant(id, i64::try_from(id).unwrap())).collect();
         let puts: Vec<Command> = (1..=KEYS).map(|key| put(key, 0)).collect();
         assert!(to_state.send(vec![entry(1, &puts), entry(2, &grants)]).await);
-        outcomes(&from_core, LEASES).await;
-        around.ready.set();
+        outcomes(from_core, LEASES).await;
+        ready.set();
         assert!(to_state.send(vec![keepalive(1, 7), entry(3, &[put(2, 0)])]).await);
-        let loaded = outcomes(&from_core, 1).await;
+        let loaded = outcomes(from_core, 1).await;
         let [(2, _), (1, seconds)] = &loaded[..] else { panic!("the put waited for the leader") };
         assert_eq!(**seconds, 600_i64.to_le_bytes());
         // Goes on while a long command is carried out elsewhere.
+        let turns = || counters.state_turns.total(Loop::State);
         let before = turns();
         let all = DeleteRangeRequest { key: "key".into(), range_end: "kez".into(), ..Default::default() };
         let long = entry(4, &[command(3, Kind::DeleteRange, all.encode_to_vec())]);
         let ask = Work::Local(command(1, Kind::LeaseLeases, Vec::new()));
         assert!(to_state.send(vec![long, ask, keepalive(2, 7)]).await);
-        let answered = outcomes(&from_core, 1).await;
+        let answered = outcomes(from_core, 1).await;
         assert_eq!(answered[0].0, 2, "the keepalive waited");
         let (_, listed) = answered.iter().find(|(slot, _)| *slot == 1).unwrap();
         let listed = LeaseLeasesResponse::decode(listed.clone()).unwrap();
         assert_eq!(listed.leases.len(), LEASES);
         let turns = turns() - before;
         assert!(turns >= 20, "{turns} turns");
-        drop(to_state);
-        running.await.unwrap();
-        drop(from_state.await);
     });
-    core.unwrap().join().unwrap();
 }
 
 /// The outcome of an order.
@@ -228,18 +227,9 @@ async fn order(
 /// Whatever the log says of leadership, no lease has a deadline before clients can come.
 #[test]
 fn leases_have_no_time_before_the_member_is_ready() {
-    let (seed, around) = seeds();
-    let core = LocalExecutorBuilder::new(Placement::Unbound).spawn(move || async move {
-        let running = glommio::spawn_local(state::run(seed));
-        let to_state = around.to_state.open().await;
-        let from_state = glommio::spawn_local(around.to_log.open());
-        let from_core = around.to_edge.open().await;
-        assert_eq!(order(&to_state, &from_core, Kind::LeaseLeft).await, Err(Error::NoLeader));
-        around.ready.set();
-        assert!(order(&to_state, &from_core, Kind::LeaseLeft).await.is_ok());
-        drop(to_state);
-        running.await.unwrap();
-        drop(from_state.await);
+    with_core(async |Core { to_state, from_core, ready, .. }| {
+        assert_eq!(order(to_state, from_core, Kind::LeaseLeft).await, Err(Error::NoLeader));
+        ready.set();
+        assert!(order(to_state, from_core, Kind::LeaseLeft).await.is_ok());
     });
-    core.unwrap().join().unwrap();
 }
