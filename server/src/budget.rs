@@ -34,6 +34,8 @@ struct Pool {
     releases: Cell<u64>,
     listener: RefCell<Option<Waker>>,
     waiting: RefCell<Waiting>,
+    /// There may be a listener, or somebody who waits for room: a release has to look.
+    is_awaited: Cell<bool>,
 }
 
 /// Who waits for room, in the order they came.
@@ -138,6 +140,7 @@ impl Budget {
             releases: Cell::new(0),
             listener: RefCell::default(),
             waiting: RefCell::default(),
+            is_awaited: Cell::new(false),
         }))
     }
 
@@ -174,6 +177,7 @@ impl Budget {
     /// Who is woken when something is let go of the next time: one at a time, who looks after all who found no room.
     pub fn listen(&self, waker: &Waker) {
         *self.0.listener.borrow_mut() = Some(waker.clone());
+        self.0.is_awaited.set(true);
     }
 
     /// How many were refused since the last call.
@@ -215,6 +219,15 @@ impl Budget {
     fn give(&self, bytes: usize) {
         self.0.used.set(self.used() - bytes);
         self.0.releases.set(self.releases() + 1);
+        if self.0.is_awaited.get() {
+            self.tell();
+        }
+    }
+
+    /// Tells those who wait for a release. Hardly any release finds one who does.
+    #[cold]
+    fn tell(&self) {
+        self.0.is_awaited.set(!self.0.waiting.borrow().rooms.is_empty());
         if let Some(listener) = self.0.listener.take() {
             listener.wake();
         }
@@ -222,10 +235,7 @@ impl Budget {
     }
 
     fn offer(&self) {
-        let mut waiting = self.0.waiting.borrow_mut();
-        if !waiting.rooms.is_empty() {
-            waiting.offer(self.free());
-        }
+        self.0.waiting.borrow_mut().offer(self.free());
     }
 }
 

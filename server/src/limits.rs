@@ -314,6 +314,8 @@ pub const LINGER_DEADLINE: Duration = Duration::from_secs(1);
 pub const STREAM_MESSAGES_MAX: usize = 256;
 /// ... and their bytes, with which one more is let in.
 pub const STREAM_BYTES_MAX: usize = 256 * 1024;
+/// A message of at most so many bytes is copied behind its prefix and its header, so that it leaves as one piece.
+pub const COPY_BYTES_MAX: usize = 4096;
 /// Small messages of a stream are sent together, up to this many bytes.
 pub const STREAM_CHUNK_BYTES: usize = 64 * 1024;
 

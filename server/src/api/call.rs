@@ -144,7 +144,9 @@ impl ReplyQueue {
         if let Some(message) = self.take_within(usize::MAX) {
             return Poll::Ready(message);
         }
-        self.0.borrow_mut().transport = Some(context.waker().clone());
+        let mut queue = self.0.borrow_mut();
+        queue.transport = Some(context.waker().clone());
+        queue.messages.shrink_to(MESSAGES_KEPT);
         Poll::Pending
     }
 
@@ -159,11 +161,8 @@ impl ReplyQueue {
         if let Some(call) = queue.call.take() {
             call.wake();
         }
-        let message = queue.messages.pop_front();
-        if queue.messages.is_empty() {
-            queue.messages.shrink_to(MESSAGES_KEPT);
-        }
-        message
+        // The last thing done: what is popped and then kept while something else is done is copied once more.
+        queue.messages.pop_front()
     }
 }
 

@@ -3,6 +3,7 @@
 use bytes::{BufMut as _, Bytes, BytesMut};
 
 use crate::api::call::Message;
+use crate::limits;
 use crate::wire::put_varint;
 
 /// Protobuf tags of the header's place in a response and of its fields.
@@ -11,9 +12,6 @@ const TAG_CLUSTER_ID: u8 = 0x08;
 const TAG_MEMBER_ID: u8 = 0x10;
 const TAG_REVISION: u8 = 0x18;
 const TAG_RAFT_TERM: u8 = 0x20;
-
-/// A reply whose body is at most this long is copied behind its header, so that it leaves as one piece.
-const COPY_BYTES_MAX: usize = 4096;
 
 /// Who answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,13 +44,13 @@ pub fn put_header(out: &mut Vec<u8>, identity: Identity, revision: i64, term: u6
 #[must_use]
 pub fn with_header(identity: Identity, revision: i64, term: u64, body: Vec<Bytes>) -> Message {
     let body_len: usize = body.iter().map(Bytes::len).sum();
-    let copied = if body_len <= COPY_BYTES_MAX { body_len } else { 0 };
+    let copied = if body_len <= limits::COPY_BYTES_MAX { body_len } else { 0 };
     let mut header = Vec::with_capacity(48 + copied);
     put_header(&mut header, identity, revision, term);
     let mut first = BytesMut::with_capacity(header.len() + copied);
     first.put_slice(&header);
     let mut message = Message::new();
-    if body_len <= COPY_BYTES_MAX {
+    if body_len <= limits::COPY_BYTES_MAX {
         body.iter().for_each(|part| first.put_slice(part));
         message.push(first.freeze());
     } else {
@@ -77,7 +75,7 @@ mod tests {
         assert_eq!(header.revision, i64::MAX);
 
         let body = RangeResponse { count: 3, ..RangeResponse::default() }.encode_to_vec();
-        let long = Bytes::from(vec![0; COPY_BYTES_MAX]);
+        let long = Bytes::from(vec![0; limits::COPY_BYTES_MAX]);
         let message = with_header(identity, 1, 1, vec![body.into(), long.clone()]);
         assert_eq!(message[2].as_ptr(), long.as_ptr());
     }

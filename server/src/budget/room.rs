@@ -62,6 +62,7 @@ impl Future for Room {
         let left = (!self.is_patient).then_some(PATIENCE_TICKS);
         let (share, waker) = (self.share.clone(), context.waker().clone());
         waiting.rooms.insert(ticket, Waiter { share, bytes: self.bytes, waker, is_woken: false, left });
+        budget.0.is_awaited.set(true);
         self.ticket = Some(ticket);
         Poll::Pending
     }

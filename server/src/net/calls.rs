@@ -18,8 +18,6 @@ use crate::net::messages::{Assembly, MessageLimits, RequestQueue, no_room};
 
 /// In front of each message: a compression flag, never set, and its length.
 pub(super) const PREFIX_BYTES: usize = 5;
-/// Up to this length a message is copied behind its prefix.
-const COPY_BYTES_MAX: usize = 4096;
 
 /// A call with one reply, under way.
 pub(super) type UnaryCall = Pin<Box<dyn Future<Output = Result<Message, Status>>>>;
@@ -271,7 +269,7 @@ pub(super) fn prefix(len: usize) -> Result<[u8; PREFIX_BYTES], Status> {
 pub(super) fn frame(message: Message, chunks: &mut Vec<Bytes>) -> Result<(), Status> {
     let len = length(&message);
     let prefix = prefix(len)?;
-    if len > COPY_BYTES_MAX {
+    if len > limits::COPY_BYTES_MAX {
         chunks.push(Bytes::copy_from_slice(&prefix));
         chunks.extend(message);
         return Ok(());
@@ -285,11 +283,11 @@ pub(super) fn frame(message: Message, chunks: &mut Vec<Bytes>) -> Result<(), Sta
 
 /// Appends a message, and those behind it that are small, as one chunk.
 fn frame_all(first: Message, queue: &ReplyQueue, chunks: &mut Vec<Bytes>) -> Result<(), Status> {
-    if length(&first) > COPY_BYTES_MAX {
+    if length(&first) > limits::COPY_BYTES_MAX {
         return frame(first, chunks);
     }
-    let Some(second) = queue.take_within(COPY_BYTES_MAX) else { return frame(first, chunks) };
-    let mut chunk = BytesMut::with_capacity(4 * COPY_BYTES_MAX);
+    let Some(second) = queue.take_within(limits::COPY_BYTES_MAX) else { return frame(first, chunks) };
+    let mut chunk = BytesMut::with_capacity(4 * limits::COPY_BYTES_MAX);
     let mut put = |message: Message| -> Result<usize, Status> {
         chunk.put_slice(&prefix(length(&message))?);
         message.iter().for_each(|part| chunk.put_slice(part));
@@ -299,7 +297,7 @@ fn frame_all(first: Message, queue: &ReplyQueue, chunks: &mut Vec<Bytes>) -> Res
     let mut next = Some(second);
     while let Some(message) = next {
         let full = put(message)? >= limits::STREAM_CHUNK_BYTES;
-        next = if full { None } else { queue.take_within(COPY_BYTES_MAX) };
+        next = if full { None } else { queue.take_within(limits::COPY_BYTES_MAX) };
     }
     chunks.push(chunk.freeze());
     Ok(())
