@@ -1,4 +1,4 @@
-//! Generates messages and client stubs from our .proto files, without protoc.
+//! Generates messages from our .proto files, without protoc.
 
 use prost::Message as _;
 
@@ -9,10 +9,6 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let descriptors = protox::compile(&files, ["proto"])?;
     let out = std::path::PathBuf::from(std::env::var("OUT_DIR")?);
     std::fs::write(out.join("descriptors.bin"), descriptors.encode_to_vec())?;
-    tonic_prost_build::configure()
-        .build_server(false) // the server answers on its own transport, see server/src/net
-        .build_transport(false)
-        .bytes(".")
-        .compile_fds(descriptors)?;
+    prost_build::Config::new().bytes(["."]).compile_fds(descriptors)?;
     Ok(())
 }

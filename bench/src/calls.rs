@@ -7,10 +7,10 @@ use anyhow::Context as _;
 use bytes::Bytes;
 use futures::{StreamExt as _, TryStreamExt as _};
 use prost::Message as _;
-use revd_proto::etcdserverpb::kv_client::KvClient;
+use revd_clients::KvClient;
+use revd_clients::raw::RawCodec;
 use revd_proto::etcdserverpb::request_op::Request as Op;
 use revd_proto::etcdserverpb::{PutRequest, RangeRequest, RequestOp, TxnRequest};
-use revd_proto::raw::RawCodec;
 use tonic::transport::{Channel, Endpoint};
 
 use crate::servers::Server;

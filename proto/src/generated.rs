@@ -1,4 +1,4 @@
-//! What prost and tonic make of the .proto files.
+//! What prost makes of the .proto files.
 
 #![allow(
     clippy::all,
@@ -11,37 +11,37 @@
 
 /// Stored key-values and events.
 pub mod mvccpb {
-    tonic::include_proto!("mvccpb");
+    include!(concat!(env!("OUT_DIR"), "/mvccpb.rs"));
 }
 
 /// Users, roles and permissions.
 pub mod authpb {
-    tonic::include_proto!("authpb");
+    include!(concat!(env!("OUT_DIR"), "/authpb.rs"));
 }
 
 /// KV, Watch, Lease, Cluster, Maintenance and Auth.
 pub mod etcdserverpb {
-    tonic::include_proto!("etcdserverpb");
+    include!(concat!(env!("OUT_DIR"), "/etcdserverpb.rs"));
 }
 
 /// The Lock service.
 pub mod v3lockpb {
-    tonic::include_proto!("v3lockpb");
+    include!(concat!(env!("OUT_DIR"), "/v3lockpb.rs"));
 }
 
 /// The Election service.
 pub mod v3electionpb {
-    tonic::include_proto!("v3electionpb");
+    include!(concat!(env!("OUT_DIR"), "/v3electionpb.rs"));
 }
 
 /// Standard gRPC protocols.
 pub mod grpc {
     /// Health checking.
     pub mod health {
-        tonic::include_proto!("grpc.health.v1");
+        include!(concat!(env!("OUT_DIR"), "/grpc.health.v1.rs"));
     }
     /// Server reflection.
     pub mod reflection {
-        tonic::include_proto!("grpc.reflection.v1");
+        include!(concat!(env!("OUT_DIR"), "/grpc.reflection.v1.rs"));
     }
 }

@@ -1,15 +1,12 @@
-//! The etcd v3 wire contract, one module per protobuf package, and the HTTP/2 it travels on.
+//! The etcd v3 wire contract: messages, one module per protobuf package.
 //!
 //! The .proto files in `proto/proto` are our own words for etcd's services, messages, field numbers and
 //! types (etcd 3.7). Every `bytes` field is a [`bytes::Bytes`]: decoding a request from `Bytes` borrows keys
 //! and values from the received buffer instead of copying them.
 //!
-//! Messages derive prost's `Message`; client stubs (`etcdserverpb::kv_client::KvClient` and so on) are
-//! generic over any tonic channel. There are no server stubs: revd serves on its own transport.
+//! Messages derive prost's `Message`. Typed clients are a crate of their own (`revd-clients`), HTTP/2 another (`revd-http2`).
 
 mod generated;
-pub mod http2;
-pub mod raw;
 
 pub use generated::{authpb, etcdserverpb, grpc, mvccpb, v3electionpb, v3lockpb};
 

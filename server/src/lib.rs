@@ -15,32 +15,16 @@ pub mod api;
 
 pub mod duties;
 
-pub mod watch;
+pub mod edge;
 
-pub mod raft;
-
-pub mod wal;
-
-pub mod apply;
-
-pub mod lease;
-
-pub mod read;
-
-pub mod cluster;
-
-pub mod schema;
+pub mod disk;
 
 pub mod xcore;
 
 // Leaves: anyone may use them.
-pub mod budget;
 pub mod clock;
 pub mod config;
-pub mod error;
 pub mod limits;
 pub mod memory;
 pub mod observe;
-pub mod reserve;
 pub mod version;
-pub mod wire;

@@ -11,20 +11,21 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use glommio::{LocalExecutorBuilder, Placement};
-use revd::apply::command::{Command, CommandId, Kind, Origin};
-use revd::apply::{DurableIndex, Work};
-use revd::boot::recover::empty_log;
 use revd::cores::Commands;
 use revd::cores::log::{Fatal, LogSeed};
+use revd::disk::reserve::Reserve;
+use revd::disk::segments::{self, DirDisk};
 use revd::observe::log::for_raft;
-use revd::raft::node::{Node, NodeConfig};
-use revd::reserve::Reserve;
-use revd::wal::disk::{DirDisk, LogDisk};
-use revd::wal::layout::LayoutConfig;
-use revd::wal::writer::WalSeed;
-use revd::wal::{BLOCK, Owner, WalError, reader};
 use revd::xcore::mailbox::{ReceiverSeed, SenderSeed, pair};
 use revd_engine::mvcc::{Applied, Durable};
+use revd_member::apply::command::{Command, CommandId, Kind, Origin};
+use revd_member::apply::{DurableIndex, Work};
+use revd_member::raft::node::{Node, NodeConfig};
+use revd_member::wal::birth::empty_log;
+use revd_member::wal::disk::LogDisk;
+use revd_member::wal::layout::LayoutConfig;
+use revd_member::wal::writer::WalSeed;
+use revd_member::wal::{BLOCK, Owner, WalError};
 
 const OWNER: Owner = Owner { cluster: 11, member: 22 };
 const SEGMENT_BYTES: u64 = 8 * BLOCK as u64;
@@ -99,7 +100,7 @@ impl LogDisk for FaultyDisk {
         }
         // Killed here the member must find a log: with the last promises, and where it ends.
         self.disk.settle().await?;
-        let has_log = reader::read(&self.dir)?.is_some();
+        let has_log = segments::read(&self.dir)?.is_some();
         self.seen.had_no_log.set(self.seen.had_no_log.get() + u64::from(!has_log));
         self.seen.created.set(self.seen.created.get() + 1);
         self.disk.create(segment, bytes).await
@@ -234,7 +235,7 @@ fn run(fault: Fault, check: impl FnOnce(Ended, &Path) + Send + 'static) {
 }
 
 fn last_in_log(dir: &Path) -> u64 {
-    match reader::read(dir).unwrap() {
+    match segments::read(dir).unwrap() {
         Some(log) => log.entries.back().map_or(log.base.0, |entry| entry.index),
         None => 0,
     }

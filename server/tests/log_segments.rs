@@ -9,11 +9,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use glommio::{LocalExecutorBuilder, Placement, PoolPlacement};
-use revd::reserve::Reserve;
-use revd::wal::disk::{DirDisk, LogDisk as _, remove_leftovers};
-use revd::wal::reader::segment_name;
-use revd::wal::{BLOCK, WalError};
+use revd::disk::reserve::Reserve;
+use revd::disk::segments::{DirDisk, remove_leftovers};
 use revd_engine::random::Random;
+use revd_member::wal::disk::LogDisk as _;
+use revd_member::wal::reader::segment_name;
+use revd_member::wal::{BLOCK, WalError};
 
 const SEGMENT_BYTES: u64 = 1 << 20;
 

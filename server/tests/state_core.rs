@@ -7,21 +7,21 @@ use std::sync::Arc;
 use bytes::Bytes;
 use glommio::{LocalExecutorBuilder, Placement};
 use prost::Message as _;
-use revd::apply::command::{Command, CommandId, Kind, Origin, encode};
-use revd::apply::{CommittedEntry, DurableIndex, Machine, MachineConfig, Work};
 use revd::cores::state::{self, StateSeed};
 use revd::cores::{News, NewsItem};
-use revd::error::Error;
+use revd::disk::reserve::Reserve;
 use revd::observe::counters::Counters;
 use revd::observe::turns::Loop;
-use revd::raft::status::NodeStatus;
-use revd::read::view_slot::ViewSlot;
-use revd::reserve::Reserve;
 use revd::xcore::latch::Latch;
 use revd::xcore::mailbox::{Receiver, ReceiverSeed, Sender, SenderSeed, pair};
 use revd_engine::db::DbOptions;
 use revd_engine::disk::SimDisk;
 use revd_engine::mvcc::Store;
+use revd_member::apply::command::{Command, CommandId, Kind, Origin, encode};
+use revd_member::apply::{CommittedEntry, DurableIndex, Machine, MachineConfig, Work};
+use revd_member::error::Error;
+use revd_member::raft::status::NodeStatus;
+use revd_member::read::view_slot::ViewSlot;
 use revd_proto::etcdserverpb::{
     DeleteRangeRequest, LeaseGrantRequest, LeaseLeasesResponse, LeaseTimeToLiveRequest,
     LeaseTimeToLiveResponse, PutRequest,

@@ -16,13 +16,13 @@ const MAY_USE_GLOMMIO: &[&str] = &[
     "server/src/cores/edge.rs",
     "server/src/cores/log.rs",
     "server/src/cores/state.rs",
+    "server/src/disk/segments.rs",
     "server/src/net/connection.rs",
     "server/src/net/deadline.rs",
     "server/src/net/http1.rs",
     "server/src/net/listen.rs",
     "server/src/net/mod.rs",
     "server/src/net/socket.rs",
-    "server/src/wal/disk.rs",
     "server/src/xcore/mailbox.rs",
     "server/src/xcore/turn.rs",
     "server/tests/log_failures.rs",
@@ -35,13 +35,11 @@ const MAY_USE_GLOMMIO: &[&str] = &[
 const MAY_USE_UNSAFE: &[&str] =
     &["engine/src/disk/mmap.rs", "server/src/memory.rs", "server/src/net/listen.rs"];
 
-/// Modules of the server and of the engine, highest first: each may use those behind it.
-const SERVER_LAYERS: &[&str] = &[
-    "cli", "boot", "cores", "net", "api", "duties", "watch", "raft", "wal", "apply", "lease", "read",
-    "cluster", "schema", "xcore",
-];
-const SERVER_LEAVES: &[&str] =
-    &["budget", "clock", "config", "error", "limits", "memory", "observe", "reserve", "version", "wire"];
+/// Modules of the server, of the member and of the engine, highest first: each may use those behind it.
+const SERVER_LAYERS: &[&str] = &["cli", "boot", "cores", "net", "api", "duties", "edge", "disk", "xcore"];
+const SERVER_LEAVES: &[&str] = &["clock", "config", "limits", "memory", "observe", "version"];
+const MEMBER_LAYERS: &[&str] = &["watch", "raft", "wal", "apply", "lease", "read", "cluster", "schema"];
+const MEMBER_LEAVES: &[&str] = &["budget", "error", "limits", "wire"];
 const ENGINE_LAYERS: &[&str] = &["mvcc", "check", "db", "txn", "btree", "space", "meta", "page", "disk"];
 const ENGINE_LEAVES: &[&str] = &["error", "limits", "Error", "Result", "random", "varint"];
 
@@ -204,14 +202,42 @@ fn check_layers(source: &str, layers: &[&str], leaves: &[&str]) {
     assert_none(&problems, "a module uses only those below it");
 }
 
+/// lib.rs lists modules in the same order, for readers.
+fn check_list(lib: &str, layers: &[&str], leaves: &[&str]) {
+    let lib = std::fs::read_to_string(root().join(lib)).unwrap();
+    let listed = lib.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'));
+    let expected = layers.iter().chain(leaves).copied();
+    assert!(listed.eq(expected), "lib.rs lists other modules, or in another order");
+}
+
 #[test]
 fn layers_of_the_server() {
     check_layers("server/src/", SERVER_LAYERS, SERVER_LEAVES);
-    // lib.rs lists them in the same order, for those who read it.
-    let lib = std::fs::read_to_string(root().join("server/src/lib.rs")).unwrap();
-    let listed = lib.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'));
-    let expected = SERVER_LAYERS.iter().chain(SERVER_LEAVES).copied();
-    assert!(listed.eq(expected), "lib.rs lists other modules, or in another order");
+    check_list("server/src/lib.rs", SERVER_LAYERS, SERVER_LEAVES);
+}
+
+#[test]
+fn layers_of_the_member() {
+    check_layers("server/member/src/", MEMBER_LAYERS, MEMBER_LEAVES);
+    check_list("server/member/src/lib.rs", MEMBER_LAYERS, MEMBER_LEAVES);
+}
+
+/// What decides can be simulated only as long as nothing in it waits, asks for the time or talks to a socket.
+#[test]
+fn the_member_links_no_runtime_and_no_transport() {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let mut tree = std::process::Command::new(cargo);
+    tree.args(["tree", "-p", "revd-member", "--edges", "normal,build", "--prefix", "none", "--offline"]);
+    let output = tree.current_dir(root()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let text = String::from_utf8(output.stdout).unwrap();
+    let crates: Vec<&str> = text.lines().filter_map(|line| line.split(' ').next()).collect();
+    assert!(crates.contains(&"raft"), "{crates:?}");
+    let is_forbidden = |name: &&&str| {
+        let words = ["glommio", "tonic", "tokio", "hyper", "h2", "revd-http2", "http", "rustls"];
+        words.iter().any(|word| **name == *word || name.starts_with(&format!("{word}-")))
+    };
+    assert_eq!(crates.iter().find(is_forbidden), None);
 }
 
 #[test]
@@ -230,7 +256,9 @@ fn the_engine_stays_small_inside() {
 #[test]
 fn every_dependency_says_why_it_is_there() {
     let mut problems = Vec::new();
-    for folder in ["engine", "server", "proto", "bench", "loadgen"] {
+    for folder in
+        ["engine", "server", "server/member", "proto", "proto/http2", "proto/clients", "bench", "loadgen"]
+    {
         let path = root().join(folder).join("Cargo.toml");
         let manifest = std::fs::read_to_string(&path).unwrap();
         let mut inside = false;

@@ -12,16 +12,17 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use glommio::{LocalExecutorBuilder, Placement};
-use revd::boot::recover::empty_log;
 use revd::clock;
-use revd::reserve::Reserve;
-use revd::wal::disk::{DirDisk, LogDisk as _, give_back_unused};
-use revd::wal::frame::{self, FRAME_HEADER, FrameId, SegmentHeader};
-use revd::wal::layout::LayoutConfig;
-use revd::wal::reader::{self, Recovered};
-use revd::wal::writer::{WalSeed, WalWriter};
-use revd::wal::{BLOCK, FrameContent, HardState, LogEntry, Owner, WalError};
+use revd::disk::reserve::Reserve;
+use revd::disk::segments::{self, DirDisk, give_back_unused};
 use revd_engine::random::Random;
+use revd_member::wal::birth::empty_log;
+use revd_member::wal::disk::LogDisk as _;
+use revd_member::wal::frame::{self, FRAME_HEADER, FrameId, SegmentHeader};
+use revd_member::wal::layout::LayoutConfig;
+use revd_member::wal::reader::{self, Recovered};
+use revd_member::wal::writer::{WalSeed, WalWriter};
+use revd_member::wal::{BLOCK, FrameContent, HardState, LogEntry, Owner, WalError};
 
 const OWNER: Owner = Owner { cluster: 11, member: 22 };
 const SEGMENT_BYTES: u64 = 16 * BLOCK as u64;
@@ -171,7 +172,7 @@ async fn go_on(image: &Files, found: &Recovered, before: &Files, after: &Files, 
         if written == lands_after {
             land(dir.path(), found, before, after);
         }
-        let again = reader::read(dir.path()).unwrap().unwrap();
+        let again = segments::read(dir.path()).unwrap().unwrap();
         assert!(expected.is(&again), "after a crash and {next} entries");
     }
 }
@@ -227,7 +228,7 @@ async fn start_in_vain(dir: PathBuf) {
     const SEGMENT_BYTES: u64 = 256 * BLOCK as u64;
     const STARTS: u64 = 100;
     for start in 0..STARTS {
-        let log = reader::read(&dir).unwrap().unwrap_or_else(|| empty_log(OWNER));
+        let log = segments::read(&dir).unwrap().unwrap_or_else(|| empty_log(OWNER));
         let next = log.entries.back().map_or(log.base.0, |entry| entry.index) + 1;
         assert_eq!(next, start - start.div_ceil(3) + 2, "an entry is lost");
         give_back_unused(&dir, &log.end).unwrap();

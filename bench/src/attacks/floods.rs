@@ -6,8 +6,8 @@ use std::str::FromStr as _;
 use std::time::Duration;
 
 use prost::Message as _;
+use revd_http2::raw::{call_block, frame};
 use revd_proto::etcdserverpb::PutRequest;
-use revd_proto::raw::{call_block, frame};
 
 use super::store::{PUT, call_all};
 use super::{Attack, Target};

@@ -23,9 +23,9 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use revd_http2::PREFACE;
+use revd_http2::raw::frame;
 use revd_loadgen::clock;
-use revd_proto::http2::PREFACE;
-use revd_proto::raw::frame;
 
 use caller::Caller;
 

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use prost::Message as _;
-use revd_proto::raw::{call_block, frame};
+use revd_http2::raw::{call_block, frame};
 
 use super::caller::{Caller, framed};
 use super::store::{RANGE, everything, fill, key};

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use flate2::Compression;
 use flate2::write::GzEncoder;
-use revd_proto::http2::hpack::literal;
-use revd_proto::raw::{call_block, frame};
+use revd_http2::hpack::literal;
+use revd_http2::raw::{call_block, frame};
 
 use super::caller::framed;
 use super::store::PUT;

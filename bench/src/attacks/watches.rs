@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use prost::Message as _;
+use revd_http2::raw::{call_block, frame};
 use revd_loadgen::clock;
 use revd_proto::etcdserverpb::watch_request::RequestUnion;
 use revd_proto::etcdserverpb::{
     PutRequest, WatchCancelRequest, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse,
 };
-use revd_proto::raw::{call_block, frame};
 
 use super::caller::{Caller, PATIENCE, framed};
 use super::store::{PUT, call_all, everything, fill, revisions};

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use revd_bench::servers::Server;
 use revd_bench::{calls, key, value};
-use revd_proto::etcdserverpb::kv_client::KvClient;
+use revd_clients::KvClient;
 use revd_proto::etcdserverpb::{PutRequest, RangeRequest};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;

@@ -21,7 +21,7 @@ use load::{Load, Work};
 use revd_bench::servers::Server;
 use revd_bench::table::{machine, shown};
 use revd_bench::{calls, servers};
-use revd_proto::etcdserverpb::maintenance_client::MaintenanceClient;
+use revd_clients::MaintenanceClient;
 use revd_proto::etcdserverpb::{CompactionRequest, DefragmentRequest, PutRequest};
 
 /// How long a load is watched.
@@ -156,7 +156,7 @@ fn during(server: &Server, what: &str, took: Duration, load: &load::Latencies) -
 
 /// Everything but the newest revision of each key; returns when the space is free.
 async fn compact(server: &Server) -> anyhow::Result<()> {
-    let mut client = revd_proto::etcdserverpb::kv_client::KvClient::new(calls::channel(server).await?);
+    let mut client = revd_clients::KvClient::new(calls::channel(server).await?);
     let put = PutRequest { key: "last".into(), value: "one".into(), ..PutRequest::default() };
     let header = client.put(put).await?.into_inner().header.context("a reply has a header")?;
     client.compact(CompactionRequest { revision: header.revision, physical: true }).await?;

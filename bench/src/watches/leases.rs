@@ -7,11 +7,11 @@ use prost::Message as _;
 use revd_bench::h2load::{self, Load, Messages};
 use revd_bench::servers::Server;
 use revd_bench::table::{Measured, Table};
-use revd_proto::etcdserverpb::lease_client::LeaseClient;
+use revd_clients::LeaseClient;
+use revd_clients::raw::RawCodec;
 use revd_proto::etcdserverpb::{
     LeaseGrantRequest, LeaseKeepAliveRequest, LeaseLeasesRequest, LeaseStatus, PutRequest,
 };
-use revd_proto::raw::RawCodec;
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::transport::Channel;

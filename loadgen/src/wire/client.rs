@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use bytes::Bytes;
-use revd_proto::http2::{Config, Connection, ErrorCode, Event, HeadersKind, PREFACE, Role};
+use revd_http2::{Config, Connection, ErrorCode, Event, HeadersKind, PREFACE, Role};
 
 use crate::wire::Method;
 use crate::wire::head::{CallHeads, Failure, ReplyHeads};

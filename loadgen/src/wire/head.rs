@@ -1,6 +1,6 @@
 //! Heads of calls, and what the heads and trailers of replies say.
 
-use revd_proto::http2::hpack::{Decoder, indexed, literal};
+use revd_http2::hpack::{Decoder, indexed, literal};
 
 use crate::wire::Method;
 

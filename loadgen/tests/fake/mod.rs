@@ -10,10 +10,10 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use bytes::Bytes;
+use revd_http2::hpack::{Decoder, literal};
+use revd_http2::{Config, Connection, Event, PREFACE, Role};
 use revd_loadgen::clock;
 use revd_loadgen::wire::fields::{Fields, Value, bytes, put_bytes, put_number, put_part};
-use revd_proto::http2::hpack::{Decoder, literal};
-use revd_proto::http2::{Config, Connection, Event, PREFACE, Role};
 
 /// What is wrong with it.
 #[derive(Debug, Clone, Copy, Default)]

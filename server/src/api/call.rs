@@ -7,10 +7,10 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
+use revd_member::budget::{Hold, Share};
+use revd_member::error::Status;
 use smallvec::SmallVec;
-use tonic::Status;
 
-use crate::budget::{Hold, Share};
 use crate::limits;
 
 /// One encoded message, in as many pieces as it was made of.

@@ -2,12 +2,12 @@
 
 use bytes::Bytes;
 use prost::Message as _;
+use revd_member::error::Error;
+use revd_member::schema;
 use revd_proto::etcdserverpb::{MemberListRequest, MemberListResponse};
 
 use crate::api::call::Message;
 use crate::api::{Api, decoded};
-use crate::error::Error;
-use crate::schema;
 
 impl Api {
     /// Who is in the cluster. As with etcd, headers of this service carry no revision.

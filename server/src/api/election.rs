@@ -4,6 +4,8 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use prost::Message as _;
+use revd_member::error::Error;
+use revd_member::error::Status;
 use revd_proto::etcdserverpb::request_op::Request;
 use revd_proto::etcdserverpb::{PutRequest, ResponseHeader, TxnRequest, WatchCreateRequest};
 use revd_proto::mvccpb::KeyValue;
@@ -13,14 +15,12 @@ use revd_proto::v3electionpb::{
     ProclaimResponse, ResignRequest, ResignResponse,
 };
 use smallvec::smallvec;
-use tonic::Status;
 
 use crate::api::call::{Message, Replies};
 use crate::api::queue::{
     Place, created_at, found, key_value, oldest, op, prefix, prefix_end, resignation, unknown, value_bytes,
 };
 use crate::api::{Api, decoded};
-use crate::error::Error;
 use crate::observe::bounds::Bound;
 
 fn no_leader_field() -> Status {

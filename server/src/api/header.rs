@@ -1,10 +1,10 @@
 //! `ResponseHeader`: field 1 of every response.
 
 use bytes::{BufMut as _, Bytes, BytesMut};
+use revd_member::wire::put_varint;
 
 use crate::api::call::Message;
 use crate::limits;
-use crate::wire::put_varint;
 
 /// Protobuf tags of the header's place in a response and of its fields.
 const TAG_HEADER: u8 = 0x0a;

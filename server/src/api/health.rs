@@ -2,15 +2,15 @@
 
 use bytes::Bytes;
 use prost::Message as _;
+use revd_member::error::Error;
+use revd_member::error::Status;
 use revd_proto::grpc::health::health_check_response::ServingStatus;
 use revd_proto::grpc::health::{
     HealthCheckRequest, HealthCheckResponse, HealthListRequest, HealthListResponse,
 };
 use smallvec::smallvec;
-use tonic::Status;
 
 use crate::api::call::{Message, Replies};
-use crate::error::Error;
 
 fn is_served(message: Bytes) -> Result<bool, Status> {
     let request = HealthCheckRequest::decode(message).map_err(Error::from)?;

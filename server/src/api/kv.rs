@@ -5,19 +5,19 @@ use std::rc::Rc;
 use bytes::Bytes;
 use prost::Message as _;
 use revd_engine::mvcc::View;
+use revd_member::apply::command::Kind;
+use revd_member::apply::gates;
+use revd_member::budget::Share;
+use revd_member::error::Error;
+use revd_member::read::range::{Place, RangeRun};
+use revd_member::wire::put_varint;
 use revd_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use revd_proto::etcdserverpb::{CompactionRequest, PutRequest, RangeRequest};
 
 use crate::api::call::{Message, Replies};
 use crate::api::{Api, decoded, validate};
-use crate::apply::command::Kind;
-use crate::apply::gates;
-use crate::budget::Share;
-use crate::error::Error;
 use crate::limits;
 use crate::observe::bounds::Bound;
-use crate::read::range::{Place, RangeRun};
-use crate::wire::put_varint;
 use crate::xcore::turn::give_way;
 
 impl Api {

@@ -8,23 +8,23 @@ use std::task::Poll;
 
 use bytes::{Buf as _, Bytes};
 use prost::Message as _;
+use revd_member::apply::command::Kind;
+use revd_member::apply::gates;
+use revd_member::apply::lease_reports::{Due, Heard, LOOK_AGAIN, Left, NOTE_FIRST};
+use revd_member::error::Error;
+use revd_member::error::Status;
+use revd_member::wire::put_number;
 use revd_proto::etcdserverpb::{
     LeaseCheckpoint, LeaseCheckpointRequest, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseLeasesRequest,
     LeaseRevokeRequest, LeaseTimeToLiveRequest,
 };
 use smallvec::smallvec;
-use tonic::Status;
 
 use crate::api::call::{Message, Replies, Requests};
 use crate::api::header::put_header;
 use crate::api::{Api, decoded};
-use crate::apply::command::Kind;
-use crate::apply::gates;
-use crate::apply::lease_reports::{Due, Heard, LOOK_AGAIN, Left, NOTE_FIRST};
-use crate::error::Error;
+use crate::edge::pending::{KeepaliveStream, Proposal};
 use crate::limits;
-use crate::raft::propose::{KeepaliveStream, Proposal};
-use crate::wire::put_number;
 
 /// Protobuf tags of `LeaseKeepAliveResponse`.
 const TAG_KEEPALIVE_ID: u8 = 0x10;

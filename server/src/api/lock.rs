@@ -5,15 +5,15 @@ use std::rc::Rc;
 use bytes::Bytes;
 use prost::Message as _;
 use revd_engine::mvcc::View;
+use revd_member::error::Error;
+use revd_member::error::Status;
 use revd_proto::etcdserverpb::{DeleteRangeRequest, DeleteRangeResponse};
 use revd_proto::v3lockpb::{LockRequest, LockResponse, UnlockRequest, UnlockResponse};
 use smallvec::smallvec;
-use tonic::Status;
 
 use crate::api::call::Message;
 use crate::api::queue::{oldest, unknown};
 use crate::api::{Api, decoded};
-use crate::error::Error;
 
 impl Api {
     /// Answers when the caller holds the lock; a call that goes away before gives its place up.

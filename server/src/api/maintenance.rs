@@ -3,6 +3,9 @@
 use bytes::Bytes;
 use prost::Message as _;
 use revd_engine::mvcc::{HashKv, Hashed, View};
+use revd_member::apply::command::Kind;
+use revd_member::error::Error;
+use revd_member::schema;
 use revd_proto::etcdserverpb::alarm_request::AlarmAction;
 use revd_proto::etcdserverpb::{
     AlarmMember, AlarmRequest, AlarmResponse, AlarmType, DefragmentRequest, DowngradeInfo, HashKvRequest,
@@ -11,10 +14,7 @@ use revd_proto::etcdserverpb::{
 
 use crate::api::call::Message;
 use crate::api::{Api, decoded};
-use crate::apply::command::Kind;
-use crate::error::Error;
 use crate::limits;
-use crate::schema;
 use crate::version;
 use crate::xcore::turn::give_way;
 

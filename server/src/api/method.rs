@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 
 use prost::Message as _;
 use prost_types::FileDescriptorSet;
-use tonic::Status;
+use revd_member::error::Status;
 
 /// A method with one request and one reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -29,7 +29,7 @@ use std::task::Poll;
 use bytes::Bytes;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 use revd_engine::mvcc::View;
-use tonic::Status;
+use revd_member::error::Status;
 
 use crate::api::call::{Message, Metadata, Replies, Requests, StreamingCall, only};
 use crate::api::header::{Identity, with_header};
@@ -38,21 +38,21 @@ pub use crate::api::lease::More;
 use crate::api::method::{Method, Streaming, Unary};
 use crate::api::validate::RequestLimits;
 pub use crate::api::watch::Watches;
-use crate::apply::alarm::Raised;
-use crate::apply::command::Kind;
-use crate::budget::{Budget, Share};
-use crate::error::Error;
+use crate::disk::reserve::Reserve;
+use crate::edge::pending::{Proposal, Proposals};
 use crate::limits::{self as bounds, MemoryLimits};
 use crate::observe::bounds::Bound;
 use crate::observe::counters::Counters;
 use crate::observe::turns::Turns;
-use crate::raft::propose::{Proposal, Proposals};
-use crate::raft::status::NodeStatus;
-use crate::read::view_slot::ViewSlot;
-use crate::reserve::Reserve;
-use crate::schema;
-use crate::watch::HubLimits;
 use crate::xcore::gate::Gate;
+use revd_member::apply::alarm::Raised;
+use revd_member::apply::command::Kind;
+use revd_member::budget::{Budget, Share};
+use revd_member::error::Error;
+use revd_member::raft::status::NodeStatus;
+use revd_member::read::view_slot::ViewSlot;
+use revd_member::schema;
+use revd_member::watch::HubLimits;
 
 /// What the API of every edge is made from.
 #[derive(Debug, Clone)]

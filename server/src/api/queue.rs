@@ -7,6 +7,11 @@ use std::rc::Rc;
 use bytes::Bytes;
 use prost::Message as _;
 use revd_engine::mvcc::{Created, KeyMeta, KeyRange, View};
+use revd_member::apply::command::Kind;
+use revd_member::apply::gates;
+use revd_member::error::Error;
+use revd_member::error::Status;
+use revd_member::read::range::stored;
 use revd_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use revd_proto::etcdserverpb::request_op::Request;
 use revd_proto::etcdserverpb::watch_create_request::FilterType;
@@ -15,14 +20,9 @@ use revd_proto::etcdserverpb::{
     ResponseHeader, TxnRequest, TxnResponse, WatchCreateRequest,
 };
 use revd_proto::mvccpb::KeyValue;
-use tonic::Status;
 
 use crate::api::{Api, decoded, validate};
-use crate::apply::command::Kind;
-use crate::apply::gates;
-use crate::error::Error;
 use crate::limits;
-use crate::read::range::stored;
 use crate::xcore::turn::give_way;
 
 /// Seconds of a lease that is granted to a caller who names none; it is not kept alive here.

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use prost::Message as _;
+use revd_member::apply::alarm::Raised;
+use revd_member::apply::command::Kind;
+use revd_member::apply::gates::fits;
+use revd_member::error::Error;
 use revd_proto::etcdserverpb::alarm_request::AlarmAction;
 use revd_proto::etcdserverpb::{AlarmRequest, AlarmType};
 
 use crate::api::Api;
-use crate::apply::alarm::Raised;
-use crate::apply::command::Kind;
-use crate::apply::gates::fits;
-use crate::error::Error;
-use crate::reserve::Reserve;
+use crate::disk::reserve::Reserve;
 
 impl Api {
     /// Refuses what does not fit any more, and has the whole cluster know.

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 
 use prost::Message as _;
+use revd_member::error::Error;
+use revd_member::error::{Code, Status};
 use revd_proto::grpc::reflection::server_reflection_request::MessageRequest;
 use revd_proto::grpc::reflection::server_reflection_response::MessageResponse;
 use revd_proto::grpc::reflection::{
@@ -11,11 +13,9 @@ use revd_proto::grpc::reflection::{
     ServerReflectionRequest, ServerReflectionResponse, ServiceResponse,
 };
 use smallvec::smallvec;
-use tonic::{Code, Status};
 
 use crate::api::call::{Replies, Requests};
 use crate::api::method::{descriptors, services};
-use crate::error::Error;
 
 /// Encoded descriptor files by name, and which of them defines a symbol.
 struct Index {

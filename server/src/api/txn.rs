@@ -2,23 +2,23 @@
 //! whatever waits to be applied stand still meanwhile.
 //!
 //! A write that reads much is looked at before it is proposed: one that would read too much is refused, and nothing is changed.
-//! What it then says is read from Views of the moments at which it was applied; see [`crate::read::parts`]. The store may
+//! What it then says is read from Views of the moments at which it was applied; see [`revd_member::read::parts`]. The store may
 //! have grown in between: a reply for which there is no room then is an error that says that the write was carried out.
 
 use bytes::Bytes;
 use prost::Message as _;
 use revd_engine::mvcc::{KeyRange, View};
+use revd_member::apply::command::Kind;
+use revd_member::apply::compare::{Comparing, Path};
+use revd_member::apply::{gates, kv, txn};
+use revd_member::budget::Share;
+use revd_member::error::Error;
+use revd_member::read::parts::{Assembly, Part, Reading, What};
 use revd_proto::etcdserverpb::{DeleteRangeRequest, TxnRequest};
 
 use crate::api::call::Message;
 use crate::api::{Api, decoded, validate};
-use crate::apply::command::Kind;
-use crate::apply::compare::{Comparing, Path};
-use crate::apply::{gates, kv, txn};
-use crate::budget::Share;
-use crate::error::Error;
 use crate::limits;
-use crate::read::parts::{Assembly, Part, Reading, What};
 use crate::xcore::turn::give_way;
 
 impl Api {

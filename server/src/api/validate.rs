@@ -2,12 +2,11 @@
 
 use std::collections::BTreeSet;
 
+use revd_member::error::Error;
 use revd_proto::etcdserverpb::request_op::Request;
 use revd_proto::etcdserverpb::{
     DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest, range_request,
 };
-
-use crate::error::Error;
 
 /// etcd wraps a proposal in an envelope before it compares its size with `--max-request-bytes`.
 const ENVELOPE_BYTES: usize = 16;

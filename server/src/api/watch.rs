@@ -8,23 +8,23 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use prost::Message as _;
 use revd_engine::mvcc::View;
+use revd_member::budget::Share;
+use revd_member::error::Error;
+use revd_member::error::Status;
+use revd_member::read::view_slot::ViewSlot;
+use revd_member::watch::{Content, Hub, HubCounts, HubLimits, Reply, StreamId};
+use revd_member::wire::{put_field, put_number};
 use revd_proto::etcdserverpb::watch_request::RequestUnion;
 use revd_proto::etcdserverpb::{WatchCreateRequest, WatchRequest, WatchResponse};
 use revd_proto::mvccpb::Event;
 use serde_json::json;
-use tonic::Status;
 
 use crate::api::call::{Message, Replies, Requests};
 use crate::api::header::put_header;
 use crate::api::{Api, decoded};
-use crate::budget::Share;
-use crate::error::Error;
 use crate::limits;
 use crate::observe::counters::Counters;
 use crate::observe::turns::Loop;
-use crate::read::view_slot::ViewSlot;
-use crate::watch::{Content, Hub, HubCounts, HubLimits, Reply, StreamId};
-use crate::wire::{put_field, put_number};
 use crate::xcore::turn::give_way;
 
 /// Protobuf tags of `WatchResponse`.

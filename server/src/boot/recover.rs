@@ -12,7 +12,6 @@
 //! the log, which begins behind entry 1. A crash in between leaves a tree file without a log at applied index 1,
 //! which is finished at the next start.
 
-use std::collections::VecDeque;
 use std::fs::File;
 use std::path::Path;
 use std::sync::Arc;
@@ -20,27 +19,25 @@ use std::sync::Arc;
 use anyhow::{Context as _, bail};
 use revd_engine::db::DbOptions;
 use revd_engine::disk::MmapDisk;
-use revd_engine::mvcc::{Applied, CheckpointKind, Opening, Store};
+use revd_engine::mvcc::{CheckpointKind, Opening, Store};
+use revd_member::apply::command::Origin;
+use revd_member::apply::{Machine, MachineConfig};
+use revd_member::cluster;
+use revd_member::raft::node::{Node, NodeConfig};
+use revd_member::schema;
+use revd_member::wal::Owner;
+use revd_member::wal::birth::{BIRTH, empty_log};
+use revd_member::wal::layout::LayoutConfig;
+use revd_member::wal::reader::Recovered;
+use revd_member::wal::writer::WalSeed;
 use revd_proto::etcdserverpb::Member as MemberRow;
 
 use crate::api::header::Identity;
-use crate::apply::command::Origin;
-use crate::apply::{Machine, MachineConfig};
-use crate::cluster;
 use crate::config::Config;
+use crate::disk::reserve::Reserve;
+use crate::disk::segments::{self, DirDisk};
 use crate::limits;
 use crate::observe::log;
-use crate::raft::node::{Node, NodeConfig};
-use crate::reserve::Reserve;
-use crate::schema;
-use crate::wal::disk::{self, DirDisk};
-use crate::wal::layout::LayoutConfig;
-use crate::wal::reader::{self, LogEnd, Recovered};
-use crate::wal::writer::WalSeed;
-use crate::wal::{HardState, Owner};
-
-/// The first entry of every log: that the member exists. It is in the tree file before there is a log.
-const BIRTH: Applied = Applied { index: 1, term: 1 };
 
 /// A member as it was found or made.
 pub struct Member {
@@ -78,9 +75,9 @@ pub fn open(config: &Config) -> anyhow::Result<Member> {
     let started = crate::clock::now();
     let tree = member_dir.join("tree.revd");
     let mut store = open_store(&tree)?;
-    disk::remove_leftovers(&config.wal_dir)
+    segments::remove_leftovers(&config.wal_dir)
         .with_context(|| format!("removing leftovers in {}", config.wal_dir.display()))?;
-    let found = reader::read(&config.wal_dir)?;
+    let found = segments::read(&config.wal_dir)?;
     let is_new = store.applied().index == 0;
     if is_new {
         check_may_be_made(config, &tree, found.is_some())?;
@@ -112,7 +109,7 @@ pub fn open(config: &Config) -> anyhow::Result<Member> {
         }),
     );
     // Not before log and tree are known to belong together: nothing is changed in a directory that is refused.
-    disk::give_back_unused(&config.wal_dir, &log.end)
+    segments::give_back_unused(&config.wal_dir, &log.end)
         .with_context(|| format!("giving back room in {}", config.wal_dir.display()))?;
     let origin = Origin { member: identity.member, boot: random()? };
     let layout = LayoutConfig { segment_bytes: limits::SEGMENT_BYTES, secret: random()? };
@@ -239,20 +236,6 @@ fn owner_of(store: &Store) -> anyhow::Result<Owner> {
     let ids: Vec<u64> = schema::members(store.tables()).map(|member| member.id).collect();
     let [member] = ids[..] else { bail!("a new store must know one member, it knows {}", ids.len()) };
     Ok(Owner { cluster: cluster::cluster_id(&ids), member })
-}
-
-/// The log of a new member: entry 1 is its birth, which is in the tree file.
-#[must_use]
-pub fn empty_log(owner: Owner) -> Recovered {
-    Recovered {
-        owner,
-        hard_state: HardState { term: BIRTH.term, vote: 0, commit: BIRTH.index },
-        base: (BIRTH.index, BIRTH.term),
-        entries: VecDeque::new(),
-        segments: VecDeque::new(),
-        // Frame numbers go on across segments; the first segment begins with frame 1.
-        end: LogEnd { segment: 0, life: 0, offset: 0, frame: 1 },
-    }
 }
 
 fn random() -> anyhow::Result<u64> {

@@ -6,9 +6,9 @@ use std::io::Write;
 use anyhow::{Context as _, bail};
 use revd_engine::check::check;
 use revd_engine::mvcc::verify::verify;
+use revd_member::schema;
 
 use crate::cli::Place;
-use crate::schema;
 
 pub(super) fn run(place: &Place, out: &mut impl Write) -> anyhow::Result<()> {
     let store = place.open_store()?;

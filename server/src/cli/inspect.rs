@@ -4,13 +4,13 @@ use std::io::Write;
 
 use revd_engine::mvcc::revision::RecordKind;
 use revd_engine::mvcc::{Revision, Store, StoredRecord};
+use revd_member::apply::command;
+use revd_member::schema;
+use revd_member::wal::LogEntry;
+use revd_member::wal::reader::Recovered;
 use serde_json::{Value, json};
 
-use crate::apply::command;
 use crate::cli::{Place, Shown};
-use crate::schema;
-use crate::wal::LogEntry;
-use crate::wal::reader::Recovered;
 
 pub(super) fn run(place: &Place, shown: Shown, out: &mut impl Write) -> anyhow::Result<()> {
     let mut show = |line: Value| {

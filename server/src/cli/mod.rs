@@ -9,8 +9,9 @@ use anyhow::{Context as _, bail};
 use revd_engine::db::DbOptions;
 use revd_engine::disk::MmapDisk;
 use revd_engine::mvcc::Store;
+use revd_member::wal::reader::Recovered;
 
-use crate::wal::reader::{self, Recovered};
+use crate::disk::segments;
 
 /// What `--help` says of the subcommands.
 pub const HELP: &str = "\
@@ -110,7 +111,7 @@ impl Place {
     }
 
     fn read_log(&self) -> anyhow::Result<Recovered> {
-        let log = reader::read(&self.wal_dir)?;
+        let log = segments::read(&self.wal_dir)?;
         log.with_context(|| format!("{} holds no log", self.wal_dir.display()))
     }
 }

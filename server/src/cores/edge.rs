@@ -4,20 +4,20 @@ use std::io;
 use std::rc::Rc;
 use std::time::Duration;
 
+use revd_member::apply::lease_reports::Heard;
+use revd_member::error::Error;
 use serde_json::json;
 
 use crate::api::{Api, ApiSeed, More};
-use crate::apply::lease_reports::Heard;
 use crate::config::Retention;
 use crate::cores::{Commands, News, NewsItem};
 use crate::duties::auto_compact::AutoCompact;
-use crate::error::Error;
+use crate::edge::pending::Proposals;
 use crate::limits;
 use crate::net::ListenConfig;
 use crate::net::unread::Unread;
 use crate::observe::bounds::Bound;
 use crate::observe::log;
-use crate::raft::propose::Proposals;
 use crate::xcore::latch::Latch;
 use crate::xcore::mailbox::{ReceiverSeed, SenderSeed};
 use crate::xcore::turn::give_way;

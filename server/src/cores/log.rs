@@ -9,15 +9,16 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::apply::command::{self, Command, Origin};
-use crate::apply::{DurableIndex, Work};
+use revd_member::apply::command::{self, Command, Origin};
+use revd_member::apply::{DurableIndex, Work};
+use revd_member::raft::node::{Effects, Node, NodeError};
+use revd_member::raft::status::NodeStatus;
+use revd_member::wal::disk::LogDisk;
+use revd_member::wal::writer::{WalSeed, WalWriter};
+use revd_member::wal::{FrameContent, WalError};
+
 use crate::cores::Commands;
 use crate::limits;
-use crate::raft::node::{Effects, Node, NodeError};
-use crate::raft::status::NodeStatus;
-use crate::wal::disk::LogDisk;
-use crate::wal::writer::{WalSeed, WalWriter};
-use crate::wal::{FrameContent, WalError};
 use crate::xcore::inbox::Inbox;
 use crate::xcore::mailbox::{ReceiverSeed, SenderSeed};
 

@@ -16,8 +16,8 @@ pub mod state;
 
 use std::fmt;
 
-use crate::apply::command::{Command, CommandId};
-use crate::apply::outcome::Outcome;
+use revd_member::apply::command::{Command, CommandId};
+use revd_member::apply::outcome::Outcome;
 
 /// From an edge to the log core: the commands of one turn.
 pub type Commands = Vec<Command>;

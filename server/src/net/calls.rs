@@ -7,11 +7,11 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::{BufMut as _, Bytes, BytesMut};
+use revd_member::budget::{Hold, Share};
+use revd_member::error::Status;
 use slab::Slab;
-use tonic::Status;
 
 use crate::api::call::{Message, ReplyQueue, StreamingCall, length};
-use crate::budget::{Hold, Share};
 use crate::limits;
 use crate::net::head::{CallHead, PlainHead};
 use crate::net::messages::{Assembly, MessageLimits, RequestQueue, no_room};
@@ -311,7 +311,7 @@ mod tests {
     fn a_message_longer_than_a_prefix_can_say_is_an_error() {
         assert_eq!(prefix(u32::MAX as usize).unwrap(), [0, 255, 255, 255, 255]);
         let refused = prefix(u32::MAX as usize + 1).unwrap_err();
-        assert_eq!(refused.code(), tonic::Code::ResourceExhausted);
+        assert_eq!(refused.code(), revd_member::error::Code::ResourceExhausted);
         assert_eq!(refused.message(), "grpc: message too large (4294967296 bytes)");
         let large = Bytes::from(vec![0; 1 << 20]);
         let mut chunks = Vec::new();

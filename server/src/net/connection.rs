@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use futures_lite::{AsyncRead, AsyncReadExt as _};
 use glommio::net::TcpStream;
-use revd_proto::http2::{self, PREFACE};
+use revd_http2::PREFACE;
 
 use crate::api::Api;
 use crate::clock::Ticker;
@@ -39,7 +39,7 @@ pub(super) struct Shared {
     /// Who has more to do.
     pub busy: Rc<Busy>,
     pub messages: MessageLimits,
-    pub http2: http2::Config,
+    pub http2: revd_http2::Config,
     pub keepalive: Keepalive,
     pub clock: Ticker,
 }

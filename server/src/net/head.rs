@@ -1,11 +1,11 @@
 //! Request heads: from header fields to what a call needs (RFC 9113, section 8.3, and the gRPC protocol over it).
 
-use revd_proto::http2::hpack::{Decoder, Malformed};
-use tonic::Status;
+use revd_http2::hpack::{Decoder, Malformed};
+use revd_member::error::Error;
+use revd_member::error::Status;
 
 use crate::api::call::Metadata;
 use crate::api::method::{self, Method};
-use crate::error::Error;
 use crate::net::http;
 
 /// What a field counts beside its name and value (RFC 9113, section 10.5.1).
@@ -308,7 +308,7 @@ fn bad_base64(value: &[u8]) -> Option<usize> {
 mod tests {
     use super::*;
     use crate::api::method::Unary;
-    use revd_proto::http2::hpack::{indexed, literal};
+    use revd_http2::hpack::{indexed, literal};
 
     fn block(fields: &[(&str, &str)]) -> Vec<u8> {
         let mut block = Vec::new();
@@ -348,7 +348,7 @@ mod tests {
         heads.read(&bytes).unwrap();
         assert_eq!(heads.seen.len(), 1);
         let mut twice = block(&PUT);
-        indexed(&mut twice, revd_proto::http2::hpack::DYNAMIC);
+        indexed(&mut twice, revd_http2::hpack::DYNAMIC);
         assert!(matches!(heads.read(&twice).unwrap(), Head::Call(_)));
     }
 

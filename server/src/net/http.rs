@@ -110,7 +110,7 @@ fn unescaped(text: &str) -> Option<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::apply::alarm::Raised;
+    use revd_member::apply::alarm::Raised;
 
     #[test]
     fn health_excludes_what_the_query_says() {

@@ -12,9 +12,9 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
-use revd_proto::http2::{Connection, ErrorCode, Event, Fault, HeadersKind, Role};
+use revd_http2::{Connection, ErrorCode, Event, Fault, HeadersKind, Role};
+use revd_member::error::Status;
 use serde_json::json;
-use tonic::Status;
 
 use crate::api::call::{Message, Replies as ReplySink};
 use crate::api::method::{Method, Streaming as StreamingMethod};

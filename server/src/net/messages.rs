@@ -7,10 +7,10 @@ use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
-use tonic::Status;
+use revd_member::budget::{Hold, Share};
+use revd_member::error::Status;
 
 use crate::api::call::Requests;
-use crate::budget::{Hold, Share};
 use crate::limits;
 
 const PREFIX_BYTES: usize = 5;

@@ -2,7 +2,7 @@
 //!
 //! `listen` accepts, `connection` finds out what is spoken. For gRPC `http2` drives a connection: `head` understands
 //! requests, `messages` cuts their bodies, `calls` and `wakers` keep what is under way, `reply` words the answers,
-//! `keepalive`, `deadline` and `pace` watch the time, `unread` knows who has more to read. The protocol itself is in `revd_proto::http2`. Everything else is a plain
+//! `keepalive`, `deadline` and `pace` watch the time, `unread` knows who has more to read. The protocol itself is in `revd_http2`. Everything else is a plain
 //! request, answered by `http`; HTTP/1.1 comes through `http1`.
 
 mod busy;
@@ -74,7 +74,7 @@ pub async fn serve(
         unread,
         busy: Rc::default(),
         messages: MessageLimits { bytes_max: config.message_bytes_max, unpacked: Cell::new(0) },
-        http2: revd_proto::http2::Config {
+        http2: revd_http2::Config {
             streams_max: config.streams_max,
             stream_window: limits::STREAM_WINDOW_BYTES,
             connection_window: limits::CONNECTION_WINDOW_BYTES,

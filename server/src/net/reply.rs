@@ -1,7 +1,7 @@
 //! Heads and trailers of replies, as header blocks.
 
-use revd_proto::http2::hpack::{self, DYNAMIC, indexed, literal};
-use tonic::Status;
+use revd_http2::hpack::{self, DYNAMIC, indexed, literal};
+use revd_member::error::Status;
 
 use crate::net::http::PlainReply;
 
@@ -142,7 +142,7 @@ pub(super) fn plain(reply: &PlainReply) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use revd_proto::http2::hpack::Decoder;
+    use revd_http2::hpack::Decoder;
 
     fn decoded(decoder: &mut Decoder, block: &[u8]) -> String {
         let mut text = Vec::new();

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, ready};
 
 use futures_lite::{AsyncRead as _, AsyncWrite as _};
 use glommio::net::TcpStream;
-use revd_proto::http2::Out;
+use revd_http2::Out;
 
 /// Pieces handed to the kernel at a time.
 const SLICES: usize = 64;

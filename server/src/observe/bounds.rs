@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use revd_proto::http2::Limit;
+use revd_http2::Limit;
 
 /// A bound that can be reached while serving.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

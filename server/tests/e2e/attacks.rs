@@ -5,10 +5,10 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
+use revd_http2::PREFACE;
+use revd_http2::hpack::literal;
+use revd_http2::raw::{call_block, frame};
 use revd_proto::etcdserverpb::{PutRequest, RangeRequest};
-use revd_proto::http2::PREFACE;
-use revd_proto::http2::hpack::literal;
-use revd_proto::raw::{call_block, frame};
 
 use crate::harness::{Client, Server, run, wait_until, with_server};
 

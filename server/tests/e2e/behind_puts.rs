@@ -10,12 +10,12 @@ use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use prost::Message as _;
+use revd_http2::PREFACE;
+use revd_http2::hpack::literal;
+use revd_http2::raw::{call_block, frame};
 use revd_proto::etcdserverpb::{
     LeaseGrantRequest, LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseTimeToLiveRequest, PutRequest,
 };
-use revd_proto::http2::PREFACE;
-use revd_proto::http2::hpack::literal;
-use revd_proto::raw::{call_block, frame};
 
 use crate::harness::{Client, Server, TempDir, connect, from_env, run, wait_until};
 

@@ -10,9 +10,9 @@ use revd::limits::{
     STREAMS_PER_CONNECTION_MAX,
 };
 use revd_bench::attacks::caller::{Caller, framed};
+use revd_http2::PREFACE;
+use revd_http2::raw::{call_block, frame};
 use revd_proto::etcdserverpb::RangeRequest;
-use revd_proto::http2::PREFACE;
-use revd_proto::raw::{call_block, frame};
 
 use crate::harness::{Client, run, wait_until, with_server};
 

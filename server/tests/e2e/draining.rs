@@ -7,10 +7,10 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use prost::Message as _;
+use revd_http2::raw::{call_block, frame};
+use revd_http2::{Config, Connection, Event, PREFACE, Role};
 use revd_proto::etcdserverpb::watch_request::RequestUnion;
 use revd_proto::etcdserverpb::{PutRequest, RangeRequest, WatchCreateRequest, WatchRequest};
-use revd_proto::http2::{Config, Connection, Event, PREFACE, Role};
-use revd_proto::raw::{call_block, frame};
 
 use crate::harness::{Server, TempDir, connect, run, with_server};
 

@@ -4,8 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use revd::wal::disk::give_back_unused;
-use revd::wal::reader;
+use revd::disk::segments::{self, give_back_unused};
 use revd_proto::etcdserverpb::alarm_request::AlarmAction;
 use revd_proto::etcdserverpb::{
     AlarmRequest, AlarmType, CompactionRequest, DefragmentRequest, DeleteRangeRequest, PutRequest,
@@ -169,7 +168,7 @@ async fn start_without_room(dir: &TempDir, disk: &SmallDisk) -> (PathBuf, PathBu
     }
     // What the start would give back is gone too.
     let wal = disk.path(&data.join("member/wal"));
-    give_back_unused(&wal, &reader::read(&wal).unwrap().unwrap().end).unwrap();
+    give_back_unused(&wal, &segments::read(&wal).unwrap().unwrap().end).unwrap();
     let filler = disk.path(&dir.path().join("filler"));
     let mut file = std::fs::File::create(&filler).unwrap();
     while std::io::Write::write_all(&mut file, &[1; 64 * 1024]).is_ok() {}

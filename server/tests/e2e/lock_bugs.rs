@@ -4,9 +4,9 @@ use std::io::Write as _;
 use std::net::TcpStream;
 
 use prost::Message as _;
+use revd_http2::PREFACE;
+use revd_http2::raw::{call_block, frame};
 use revd_proto::etcdserverpb::{LeaseGrantRequest, PutRequest, RangeRequest};
-use revd_proto::http2::PREFACE;
-use revd_proto::raw::{call_block, frame};
 use revd_proto::v3electionpb::CampaignRequest;
 use revd_proto::v3lockpb::LockRequest;
 

@@ -8,11 +8,11 @@ use std::time::{Duration, Instant};
 
 use prost::Message as _;
 use revd::limits::HTTP2_DEADLINE;
+use revd_http2::PREFACE;
+use revd_http2::hpack::literal;
+use revd_http2::raw::{call_block, frame};
 use revd_proto::etcdserverpb::watch_request::RequestUnion;
 use revd_proto::etcdserverpb::{PutRequest, RangeRequest, WatchCreateRequest, WatchRequest, WatchResponse};
-use revd_proto::http2::PREFACE;
-use revd_proto::http2::hpack::literal;
-use revd_proto::raw::{call_block, frame};
 
 use crate::harness::{Client, Server, TempDir, connect, run, wait_until};
 

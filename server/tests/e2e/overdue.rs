@@ -5,13 +5,13 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use prost::Message as _;
+use revd_http2::PREFACE;
+use revd_http2::hpack::literal;
+use revd_http2::raw::{call_block, frame};
 use revd_proto::etcdserverpb::{
     DeleteRangeRequest, LeaseGrantRequest, LeaseLeasesRequest, PutRequest, RangeRequest, RequestOp,
     TxnRequest, request_op::Request,
 };
-use revd_proto::http2::PREFACE;
-use revd_proto::http2::hpack::literal;
-use revd_proto::raw::{call_block, frame};
 
 use crate::harness::{Client, Server, TempDir, connect, peers, run, wait_until};
 

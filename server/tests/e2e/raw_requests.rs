@@ -5,9 +5,9 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::time::Duration;
 
-use revd_proto::http2::PREFACE;
-use revd_proto::http2::hpack::{Decoder, literal};
-use revd_proto::raw::frame;
+use revd_http2::PREFACE;
+use revd_http2::hpack::{Decoder, literal};
+use revd_http2::raw::frame;
 
 use crate::harness::{Server, TempDir, peers, run, with_server};
 

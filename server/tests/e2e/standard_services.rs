@@ -4,11 +4,11 @@ use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 
 use prost::Message as _;
+use revd_clients::HealthClient;
+use revd_clients::ServerReflectionClient;
 use revd_proto::etcdserverpb::{HashRequest, PutRequest};
 use revd_proto::grpc::health::health_check_response::ServingStatus;
-use revd_proto::grpc::health::health_client::HealthClient;
 use revd_proto::grpc::health::{HealthCheckRequest, HealthListRequest};
-use revd_proto::grpc::reflection::server_reflection_client::ServerReflectionClient;
 use revd_proto::grpc::reflection::server_reflection_request::MessageRequest;
 use revd_proto::grpc::reflection::server_reflection_response::MessageResponse;
 use revd_proto::grpc::reflection::{ServerReflectionRequest, ServerReflectionResponse};

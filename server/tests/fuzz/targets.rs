@@ -8,26 +8,26 @@ use std::sync::Arc;
 use bytes::Bytes;
 use prost::Message as _;
 use revd::api::validate::{self, RequestLimits};
-use revd::apply::command::{self, Command, CommandId, Kind, Origin};
-use revd::apply::outcome::Effect;
-use revd::apply::{CommittedEntry, Machine, MachineConfig, txn};
-use revd::budget::Share;
-use revd::read::range;
-use revd::wal::{frame, reader};
-use revd::watch::{Hub, HubLimits};
 use revd_engine::db::DbOptions;
 use revd_engine::disk::SimDisk;
 use revd_engine::meta::Meta;
 use revd_engine::mvcc::key_history::History;
 use revd_engine::mvcc::{Applied, CheckpointKind, Direction, KeyRange, Revision, Store, StoredRecord};
 use revd_engine::page::{PageId, PageView};
+use revd_http2::hpack::{Decoder, literal};
+use revd_http2::{Config, Connection, Event, Role};
+use revd_member::apply::command::{self, Command, CommandId, Kind, Origin};
+use revd_member::apply::outcome::Effect;
+use revd_member::apply::{CommittedEntry, Machine, MachineConfig, txn};
+use revd_member::budget::Share;
+use revd_member::read::range;
+use revd_member::wal::{frame, reader};
+use revd_member::watch::{Hub, HubLimits};
 use revd_proto::etcdserverpb::watch_request::RequestUnion;
 use revd_proto::etcdserverpb::{
     AlarmRequest, CompactionRequest, DeleteRangeRequest, LeaseGrantRequest, PutRequest, RangeRequest,
     RequestOp, TxnRequest, WatchCreateRequest, WatchRequest, request_op,
 };
-use revd_proto::http2::hpack::{Decoder, literal};
-use revd_proto::http2::{Config, Connection, Event, Role};
 
 /// A target: its name, what it does with bytes, and bytes to begin with.
 pub struct Target {
@@ -214,8 +214,8 @@ fn wal_segment(bytes: &[u8]) {
 }
 
 fn frame_seeds() -> Vec<Vec<u8>> {
-    use revd::wal::frame::{FrameId, SegmentHeader};
-    use revd::wal::{FrameContent, HardState, LogEntry, Owner};
+    use revd_member::wal::frame::{FrameId, SegmentHeader};
+    use revd_member::wal::{FrameContent, HardState, LogEntry, Owner};
     let hard_state = HardState { term: 2, vote: 7, commit: 3 };
     let header =
         SegmentHeader { owner: Owner { cluster: 1, member: 7 }, hard_state, last_index: 1, last_term: 1 };

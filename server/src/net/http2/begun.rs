@@ -1,7 +1,7 @@
 //! What a client has begun and must end: its settings, a header block. Nothing else can come on the connection before, so that
 //! no honest client takes long.
 
-use revd_proto::http2::{ErrorCode, Fault};
+use revd_http2::{ErrorCode, Fault};
 
 use crate::limits;
 use crate::net::http2::time::milliseconds;

@@ -1,11 +1,11 @@
 //! What a connection holds of its core's memory: counted once a turn, and given back when others need it more.
 
-use revd_proto::http2::{ErrorCode, Fault};
-use tonic::Status;
+use revd_http2::{ErrorCode, Fault};
+use revd_member::budget::{Hold, Share};
+use revd_member::error::Status;
 
 use crate::api::Budgets;
 use crate::api::method::{Method, Unary};
-use crate::budget::{Hold, Share};
 use crate::limits;
 use crate::net::calls::{Call, CallKind, StreamState};
 use crate::net::connection::READ_BYTES;
@@ -228,7 +228,7 @@ impl<T: Transport> Http2<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::budget::Budget;
+    use revd_member::budget::Budget;
 
     #[test]
     fn a_few_events_are_in_the_way_of_watches_and_not_of_replies() {

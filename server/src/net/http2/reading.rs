@@ -4,7 +4,7 @@ use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use revd_proto::http2::Fault;
+use revd_http2::Fault;
 
 use crate::limits;
 use crate::net::http2::Http2;

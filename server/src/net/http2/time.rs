@@ -3,8 +3,8 @@
 use std::task::Context;
 use std::time::Duration;
 
-use revd_proto::http2::{Connection, ErrorCode};
-use tonic::Status;
+use revd_http2::{Connection, ErrorCode};
+use revd_member::error::Status;
 
 use crate::limits;
 use crate::net::calls::{Call, CallKind, StreamState};

@@ -1,7 +1,7 @@
 //! Calls that have to wait: until the client has taken replies, or until ranges of many keys are done.
 
 use bytes::Bytes;
-use tonic::Status;
+use revd_member::error::Status;
 
 use crate::api;
 use crate::limits;

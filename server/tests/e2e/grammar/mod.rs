@@ -9,8 +9,8 @@ mod messages;
 use std::time::Duration;
 
 use revd_bench::attacks::caller::{Caller, framed};
+use revd_http2::raw::frame;
 use revd_proto::etcdserverpb::{AlarmRequest, HashKvRequest, PutRequest, RangeRequest, StatusRequest};
-use revd_proto::raw::frame;
 
 use crate::harness::{Client, Random, Server, TempDir, connect, from_env, run};
 use messages::{Grammar, Method};

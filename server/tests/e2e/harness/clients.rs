@@ -1,14 +1,14 @@
 //! gRPC clients made from the wire contract, and one that sends and receives bytes as they are.
 
 use bytes::Bytes;
-use revd_proto::etcdserverpb::cluster_client::ClusterClient;
-use revd_proto::etcdserverpb::kv_client::KvClient;
-use revd_proto::etcdserverpb::lease_client::LeaseClient;
-use revd_proto::etcdserverpb::maintenance_client::MaintenanceClient;
-use revd_proto::etcdserverpb::watch_client::WatchClient;
+use revd_clients::ClusterClient;
+use revd_clients::KvClient;
+use revd_clients::LeaseClient;
+use revd_clients::MaintenanceClient;
+use revd_clients::WatchClient;
+use revd_clients::raw::RawCodec;
 use revd_proto::etcdserverpb::watch_request::RequestUnion;
 use revd_proto::etcdserverpb::{WatchRequest, WatchResponse};
-use revd_proto::raw::RawCodec;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Request, Response, Status};
 

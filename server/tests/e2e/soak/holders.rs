@@ -4,8 +4,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
+use revd_clients::LockClient;
 use revd_proto::etcdserverpb::{LeaseGrantRequest, LeaseKeepAliveRequest, LeaseRevokeRequest};
-use revd_proto::v3lockpb::lock_client::LockClient;
 use revd_proto::v3lockpb::{LockRequest, UnlockRequest};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;

@@ -1,0 +1,184 @@
+//! The errors of requests: one place for gRPC codes and etcd's exact texts. Clients compare the texts, so they are part of the
+//! contract.
+
+mod status;
+
+pub use status::{Code, Status};
+
+/// An error a client sees.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Error {
+    #[error("etcdserver: key is not provided")]
+    EmptyKey,
+    #[error("etcdserver: key not found")]
+    KeyNotFound,
+    #[error("etcdserver: value is provided")]
+    ValueProvided,
+    #[error("etcdserver: lease is provided")]
+    LeaseProvided,
+    #[error("etcdserver: too many operations in txn request")]
+    TooManyOperations,
+    #[error("etcdserver: duplicate key given in txn request")]
+    DuplicateKey,
+    #[error("etcdserver: invalid sort option")]
+    InvalidSortOption,
+    #[error("etcdserver: invalid client api version")]
+    InvalidClientApiVersion,
+    #[error("etcdserver: request is too large")]
+    RequestTooLarge,
+    #[error("etcdserver: mvcc: required revision has been compacted")]
+    Compacted,
+    #[error("etcdserver: mvcc: required revision is a future revision")]
+    FutureRevision,
+    #[error("etcdserver: requested lease not found")]
+    LeaseNotFound,
+    #[error("etcdserver: lease already exists")]
+    LeaseExists,
+    #[error("etcdserver: too large lease TTL")]
+    LeaseTtlTooLarge,
+    #[error("etcdserver: mvcc: database space exceeded")]
+    NoSpace,
+    /// More requests wait than the member accepts. etcd sends this with the code Unknown.
+    #[error("etcdserver: too many requests")]
+    TooManyRequests,
+    #[error("etcdserver: no leader")]
+    NoLeader,
+    /// The request was not answered in time; a write may still happen.
+    #[error("etcdserver: request timed out")]
+    Timeout,
+    /// The member is shutting down.
+    #[error("etcdserver: server stopped")]
+    Stopped,
+    /// The message is not what its method takes.
+    #[error("grpc: error unmarshalling request: {0}")]
+    Malformed(&'static str),
+    /// RangeStream refuses what it cannot stream.
+    #[error("RangeStream does not support custom sort orders")]
+    StreamSorted,
+    /// RangeStream refuses what it cannot stream.
+    #[error("RangeStream does not support revision filters")]
+    StreamFiltered,
+    /// An alarm request that asks for nothing we know. etcd 3.7.1 ends here.
+    #[error("alarm action {0} is none of GET (0), ACTIVATE (1) and DEACTIVATE (2)")]
+    UnknownAlarmAction(i32),
+    /// A transaction whose comparisons look at very many keys.
+    #[error("a transaction that is not read-only may compare {keys_max} keys: nothing was changed")]
+    TxnCompares {
+        /// The bound.
+        keys_max: usize,
+    },
+    /// A transaction with very many operations that read.
+    #[error("a transaction that is not read-only may read {reads_max} times: nothing was changed")]
+    TxnReads {
+        /// The bound.
+        reads_max: usize,
+    },
+    /// What a write would have to answer is too much.
+    #[error(
+        "what this request has to read may be {bytes_max} bytes, together with a write: nothing was changed; read less at \
+         a time (limit, or a range of its own)"
+    )]
+    WriteReplyTooLarge {
+        /// The bound.
+        bytes_max: usize,
+    },
+    /// A write whose reply could not be made.
+    #[error("the write was carried out, but cannot be answered: {0}")]
+    Unanswered(Box<Self>),
+    /// A reply takes too much memory, whatever others do.
+    #[error(
+        "a reply may take {bytes_max} bytes of this member's memory: ask for less at a time (limit, or RangeStream)"
+    )]
+    ReplyTooLarge {
+        /// The bound.
+        bytes_max: usize,
+    },
+    /// A range has more keys to sort than there is memory for.
+    #[error(
+        "a range may take {bytes_max} bytes to sort its keys: use a limit of at most {limit_max}, or read in the order of keys",
+        limit_max = crate::limits::SORT_HEAP_KEYS_MAX
+    )]
+    SortTooLarge {
+        /// The bound.
+        bytes_max: usize,
+    },
+    /// A watcher that the member itself needs for a call was refused, and why.
+    #[error("{0}")]
+    NoWatcher(&'static str),
+    /// Replies take too much memory at the moment.
+    #[error(
+        "replies that others make or do not take leave no room for one of {bytes} bytes: try again later, ask for less at a \
+         time (limit, or RangeStream), or take replies faster"
+    )]
+    NoReplyRoom {
+        /// What it had by then.
+        bytes: usize,
+    },
+    /// The engine found damage; the member is about to stop.
+    #[error("etcdserver: corrupt cluster")]
+    Corrupt,
+}
+
+impl From<prost::DecodeError> for Error {
+    /// In the words of Go's decoder, which tells little.
+    fn from(error: prost::DecodeError) -> Self {
+        let is_bad_text = error.to_string().contains("UTF-8");
+        Self::Malformed(if is_bad_text {
+            "string field contains invalid UTF-8"
+        } else {
+            "proto: cannot parse invalid wire-format data"
+        })
+    }
+}
+
+impl Error {
+    /// The gRPC code it travels with.
+    #[must_use]
+    pub fn code(&self) -> Code {
+        match self {
+            Self::EmptyKey
+            | Self::KeyNotFound
+            | Self::ValueProvided
+            | Self::LeaseProvided
+            | Self::TooManyOperations
+            | Self::DuplicateKey
+            | Self::InvalidSortOption
+            | Self::InvalidClientApiVersion
+            | Self::RequestTooLarge
+            | Self::UnknownAlarmAction(_) => Code::InvalidArgument,
+            Self::Compacted | Self::FutureRevision | Self::LeaseTtlTooLarge => Code::OutOfRange,
+            Self::LeaseNotFound => Code::NotFound,
+            Self::LeaseExists => Code::FailedPrecondition,
+            Self::TooManyRequests => Code::Unknown,
+            Self::NoLeader | Self::Timeout | Self::Stopped => Code::Unavailable,
+            Self::Malformed(_) => Code::Internal,
+            Self::StreamSorted | Self::StreamFiltered => Code::Unimplemented,
+            Self::NoSpace
+            | Self::ReplyTooLarge { .. }
+            | Self::SortTooLarge { .. }
+            | Self::TxnCompares { .. }
+            | Self::TxnReads { .. }
+            | Self::WriteReplyTooLarge { .. }
+            | Self::NoWatcher(_)
+            | Self::NoReplyRoom { .. } => Code::ResourceExhausted,
+            Self::Unanswered(why) => why.code(),
+            Self::Corrupt => Code::DataLoss,
+        }
+    }
+}
+
+impl From<Error> for Status {
+    fn from(error: Error) -> Self {
+        Self::new(error.code(), error.to_string())
+    }
+}
+
+impl From<revd_engine::Error> for Error {
+    fn from(error: revd_engine::Error) -> Self {
+        match error {
+            revd_engine::Error::Compacted { .. } => Self::Compacted,
+            revd_engine::Error::FutureRevision { .. } => Self::FutureRevision,
+            _ => Self::Corrupt,
+        }
+    }
+}

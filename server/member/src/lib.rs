@@ -1,0 +1,27 @@
+//! What a member of a cluster decides: consensus, the format of its log, apply, reads, leases, watches.
+//!
+//! Nothing here does I/O, reads a clock or knows a runtime, a socket or HTTP: events and time come in, effects and bytes go
+//! out. The server (`revd`) carries them out; a simulator may link this crate alone. A module uses only those below it
+//! (`server/tests/tidy.rs` holds that).
+
+pub mod watch;
+
+pub mod raft;
+
+pub mod wal;
+
+pub mod apply;
+
+pub mod lease;
+
+pub mod read;
+
+pub mod cluster;
+
+pub mod schema;
+
+// Leaves: every module may use them.
+pub mod budget;
+pub mod error;
+pub mod limits;
+pub mod wire;

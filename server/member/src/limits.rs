@@ -1,0 +1,151 @@
+//! Every bound of what decides. Reaching one gives etcd's error for it and affects no other client.
+//!
+//! Bounds of sockets, connections and queues are in the server's own `limits.rs`, those of the engine in the engine's.
+
+use std::time::Duration;
+
+// The log.
+
+/// Command bytes in one raft entry; a larger command has an entry of its own.
+pub const ENTRY_BYTES_MAX: usize = 1024 * 1024;
+/// Bytes of entries proposed before the frame that holds them is written.
+pub const FRAME_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Bytes of a log segment.
+pub const SEGMENT_BYTES: u64 = 16 * 1024 * 1024;
+/// Bytes of a log segment that is made on a full disk.
+pub const SEGMENT_BYTES_MIN: u64 = 512 * 1024;
+
+// Checkpoints.
+
+/// Time from a change of the state to the checkpoint that saves it.
+pub const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(100);
+/// Time between checkpoints while a compaction has more to free.
+pub const COMPACT_INTERVAL: Duration = Duration::from_millis(50);
+/// Bytes of unsaved records that start a checkpoint before its time.
+pub const CHECKPOINT_BYTES_MAX: usize = 16 * 1024 * 1024;
+/// Bytes of unsaved records at which applying waits for the checkpoint: the disk sets the pace.
+pub const UNSAVED_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// Keys that forget compacted revisions in one turn of the state core.
+pub const FORGET_KEYS_PER_TURN: usize = 250;
+
+// Apply.
+
+/// Microseconds of one turn of the state core.
+pub const APPLY_MICROSECONDS: u64 = 1_000;
+/// Keys above which a command is carried out on a helper thread, while the state core serves requests that need no keys.
+pub const KEYS_PER_COMMAND: u64 = 500;
+/// Lease requests that the state core carries out before it looks at the log again.
+pub const ORDERS_PER_TURN: usize = 1_000;
+/// Nesting of transactions; a deeper request is refused before it is decoded. `--max-txn-ops` allows no valid request that
+/// is deeper.
+pub const TXN_DEPTH_MAX: usize = 512;
+/// Keys and comparisons that a logged transaction may look at to choose its branch. Whether a command is carried out depends
+/// on it, so it is the same on every member.
+pub const TXN_COMPARED_KEYS_MAX: usize = 200_000;
+/// Bytes of compared values that count as one key of `TXN_COMPARED_KEYS_MAX`. The same on every member.
+pub const COMPARED_BYTES_PER_KEY: usize = STEPS_PER_KEY * BYTES_PER_STEP;
+/// Ranges, and changes with `prev_kv`, in a logged transaction. The same on every member.
+pub const TXN_READS_MAX: usize = 10_000;
+/// Reads of `TXN_READS_MAX` that a range behind a change counts as: it shares a state of its own, so that the next change
+/// is kept in two forms.
+pub const READS_PER_STATE: usize = 10;
+/// Reads of a logged transaction up to which those of one key are done at once where it is applied; the edge does the others.
+pub const TXN_READS_AT_ONCE: usize = 16;
+/// Bytes of a record above which it is left to the edge nevertheless: sharing the state costs less than the copy.
+pub const READ_AT_ONCE_BYTES: usize = 4 * 1024;
+/// Keys read by a write whose reply is not measured before it is proposed.
+pub const WRITE_READS_UNCHECKED: usize = 64;
+/// Bytes that a write may have to read for its reply; a larger one is refused before it is proposed.
+pub const WRITE_REPLY_BYTES_MAX: usize = 256 * 1024 * 1024;
+
+// Reads.
+
+/// Keys that a range answers in one turn.
+pub const RANGE_KEYS_PER_TURN: usize = 2_000;
+/// Steps of work that answering one key stands for. A step is a look at one key of the index, living or dead.
+pub const STEPS_PER_KEY: usize = 16;
+/// Bytes copied or compared that count as one step.
+pub const BYTES_PER_STEP: usize = 256;
+/// Steps that every turn has: enough to pass a run of dead keys.
+pub const STEPS_PER_TURN_MIN: usize = 4_000;
+/// Steps that sorting a key costs.
+pub const SORT_STEPS_PER_KEY: usize = 8;
+/// Keys that are sorted in one run; runs are merged while the keys are answered.
+pub const SORT_RUN_KEYS: usize = 1_024;
+/// Bytes of values to sort by that end a run before it has `SORT_RUN_KEYS`.
+pub const SORT_RUN_BYTES: usize = 256 * 1024;
+/// Largest limit of a sorted range for which only as many keys are kept as it asks for; above it all keys are kept.
+pub const SORT_HEAP_KEYS_MAX: usize = 10_000;
+/// Bytes that one range takes to sort its keys.
+pub const SORT_BYTES_MAX: usize = 512 * 1024 * 1024;
+/// Bytes of one chunk of a reply.
+pub const REPLY_CHUNK_BYTES: usize = 256 * 1024;
+/// Parts of a reply that are put together in one turn.
+pub const REPLY_PARTS_PER_TURN: usize = 256;
+/// Records that HashKV looks at in one turn.
+pub const HASH_RECORDS_PER_TURN: usize = 2_000;
+
+// Leases.
+
+/// Leases revoked by one command of the leader.
+pub const LEASES_PER_REVOKE: usize = 1_000;
+/// Keys of those leases, unless the first lease alone has more.
+pub const KEYS_PER_REVOKE: usize = 1_000;
+/// Leases looked at in one turn to find those that have expired or need a lease checkpoint.
+pub const LEASES_PER_LOOK: usize = 2_000;
+/// Leases that are loaded by a new leader, listed, or forgotten by a former leader, in one turn.
+pub const LEASES_PER_TURN: usize = 1_000;
+/// Keys of leases that are listed in one turn.
+pub const LEASE_KEYS_PER_TURN: usize = 2_000;
+/// Bytes of keys of leases that are listed in one turn.
+pub const LEASE_KEY_BYTES_PER_TURN: usize = 256 * 1024;
+/// Parts of such lists, of one lease or of several, in one turn. Callers that ask for the same lease share one list if it has
+/// more than one part.
+pub const LEASE_PARTS_PER_TURN: usize = 16;
+/// Rounds in which all edges pass on their keepalives before leases expire, while long commands keep keepalive streams
+/// waiting.
+pub const HEARINGS_MAX: usize = 10;
+/// Time between lease checkpoints of a lease with a longer TTL; etcd's interval.
+pub const LEASE_NOTE_INTERVAL: Duration = Duration::from_secs(300);
+/// Lease checkpoints in one command, as in etcd.
+pub const LEASE_NOTES_MAX: usize = 1000;
+
+// Watches.
+
+/// Watchers of one core.
+pub const WATCHERS_PER_CORE_MAX: usize = 10_000_000;
+/// Bytes of replies that wait on one watch stream before its watchers become unsynced.
+pub const WATCH_STREAM_BYTES: usize = 1024 * 1024;
+/// Records, matches and deliveries of one step of a hub: a third of a microsecond each.
+pub const WATCH_STEP_WORK: usize = 3_000;
+/// Bytes of replies that one step of a hub encodes.
+pub const WATCH_STEP_BYTES: usize = 256 * 1024;
+/// Revisions up to which an unsynced watcher counts as near; those near are read for apart from those with all history before
+/// them.
+pub const WATCH_NEAR_REVISIONS: i64 = 10_000;
+/// Watchers of a stream that are admitted again when it has room, unless more of them were served the last time.
+pub const WATCH_ADMITTED_MIN: usize = 16;
+/// Replies without events that wait on a watch stream before its requests are left unread, while its connection's share is
+/// full.
+pub const WATCH_ANSWERS_MIN: usize = 16;
+/// The same while its connection's share is not full.
+pub const WATCH_ANSWERS_MAX: usize = 1_000;
+/// Steps of the clock for progress replies in one interval.
+pub const PROGRESS_TICKS: u64 = 10;
+
+const _: () = {
+    assert!(ENTRY_BYTES_MAX <= FRAME_BYTES_MAX, "an entry fits into a frame");
+    assert!(SEGMENT_BYTES_MIN <= SEGMENT_BYTES);
+    assert!(FRAME_BYTES_MAX as u64 <= SEGMENT_BYTES, "a segment holds the frames that gather");
+    assert!(
+        CHECKPOINT_BYTES_MAX < UNSAVED_BYTES_MAX,
+        "a checkpoint begins before applying has to wait for it"
+    );
+    assert!(COMPACT_INTERVAL.as_millis() <= CHECKPOINT_INTERVAL.as_millis());
+    assert!(READS_PER_STATE <= TXN_READS_AT_ONCE && TXN_READS_AT_ONCE <= TXN_READS_MAX);
+    assert!(BYTES_PER_STEP <= REPLY_CHUNK_BYTES);
+    assert!(SORT_RUN_KEYS <= SORT_HEAP_KEYS_MAX && SORT_RUN_BYTES < SORT_BYTES_MAX);
+    assert!(LEASE_KEY_BYTES_PER_TURN <= WRITE_REPLY_BYTES_MAX);
+    assert!(WATCH_STEP_BYTES <= WATCH_STREAM_BYTES, "what one step encodes fits into an empty stream");
+    assert!(WATCH_ANSWERS_MIN <= WATCH_ANSWERS_MAX);
+};

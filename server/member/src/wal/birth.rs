@@ -1,0 +1,25 @@
+//! How the log of a new member begins.
+
+use std::collections::VecDeque;
+
+use revd_engine::mvcc::Applied;
+
+use crate::wal::reader::{LogEnd, Recovered};
+use crate::wal::{HardState, Owner};
+
+/// The first entry of every log: the member exists. It is in the tree file before there is a log.
+pub const BIRTH: Applied = Applied { index: 1, term: 1 };
+
+/// The log of a new member, behind [`BIRTH`].
+#[must_use]
+pub fn empty_log(owner: Owner) -> Recovered {
+    Recovered {
+        owner,
+        hard_state: HardState { term: BIRTH.term, vote: 0, commit: BIRTH.index },
+        base: (BIRTH.index, BIRTH.term),
+        entries: VecDeque::new(),
+        segments: VecDeque::new(),
+        // Frame numbers go on across segments; the first segment begins with frame 1.
+        end: LogEnd { segment: 0, life: 0, offset: 0, frame: 1 },
+    }
+}

@@ -1,0 +1,211 @@
+//! Reading the log back: what is durable, where the next frame goes, and what is damage.
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+
+use bytes::Bytes;
+
+use crate::wal::frame::{self, Frame, SegmentHeader};
+use crate::wal::{BLOCK, HardState, LogEntry, Owner, WalError};
+
+/// A log as it is found on disk.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Recovered {
+    /// Whose log it is.
+    pub owner: Owner,
+    /// Raft's promises.
+    pub hard_state: HardState,
+    /// Index and term of the entry before the first one here.
+    pub base: (u64, u64),
+    /// All entries, ascending, none missing.
+    pub entries: VecDeque<LogEntry>,
+    /// The segments, oldest first.
+    pub segments: VecDeque<SegmentInfo>,
+    /// Where the next frame goes.
+    pub end: LogEnd,
+}
+
+/// A segment that still holds entries.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct SegmentInfo {
+    /// Its number.
+    pub number: u64,
+    /// The highest index in it or in those before.
+    pub last_index: u64,
+}
+
+/// Behind the last frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogEnd {
+    /// The last segment.
+    pub segment: u64,
+    /// Its life.
+    pub life: u64,
+    /// Offset in it.
+    pub offset: u64,
+    /// Number of the next frame.
+    pub frame: u64,
+}
+
+/// File name of a segment.
+#[must_use]
+pub fn segment_name(number: u64) -> String {
+    format!("{number:016x}.wal")
+}
+
+/// What a log with these segments, ascending by number, holds; none if there is no log yet.
+///
+/// # Errors
+/// [`WalError::Damaged`] and [`WalError::Gap`] for what was durable and is not there any more.
+pub fn assemble(dir: &Path, files: &[(u64, Bytes)]) -> Result<Option<Recovered>, WalError> {
+    for pair in files.windows(2) {
+        if pair[1].0 != pair[0].0 + 1 {
+            return Err(WalError::Gap { dir: dir.to_owned(), missing: pair[0].0 + 1, next: pair[1].0 });
+        }
+    }
+    let mut segments = Vec::with_capacity(files.len());
+    for (number, bytes) in files {
+        let path = dir.join(segment_name(*number));
+        let frames = frames_of(&path, *number, bytes)?;
+        segments.push((*number, path, frames));
+    }
+    // A last segment without a header: its making was cut short.
+    if segments.last().is_some_and(|(_, _, frames)| frames.is_empty()) {
+        segments.pop();
+    }
+    let mut log: Option<Recovered> = None;
+    let mut segments = segments.into_iter().peekable();
+    while let Some((number, path, mut frames)) = segments.next() {
+        let Some(first) = frames.first() else { return Err(damaged(&path, 0, "its header cannot be read")) };
+        let header = first.header.ok_or_else(|| damaged(&path, 0, "it does not begin with a header"))?;
+        if let Some(next) = segments.peek().and_then(|(_, _, frames)| frames.first()) {
+            end_before(&path, &mut frames, next.id.frame)?;
+        }
+        match &mut log {
+            None => log = Some(first_segment(number, &frames[0], header)),
+            Some(log) => next_segment(log, &path, &frames[0], header)?,
+        }
+        let log = log.as_mut().expect("set above");
+        for frame in frames.into_iter().skip(1) {
+            add(log, &path, frame)?;
+        }
+        let last_index = log.entries.back().map_or(log.base.0, |entry| entry.index);
+        log.segments.push_back(SegmentInfo { number, last_index });
+    }
+    Ok(log)
+}
+
+/// The next segment begins with this frame: one of the same number here was under way when its process died, and became
+/// whole after the log was read by the process that made the next segment. It was never acknowledged. There cannot be two:
+/// a frame is written when the one before is durable.
+fn end_before(path: &Path, frames: &mut Vec<Frame>, next: u64) -> Result<(), WalError> {
+    let behind = frames.iter().filter(|frame| frame.id.frame >= next).count();
+    if behind > 1 || behind == frames.len() {
+        let offset = frames.iter().take(frames.len() - behind).map(|frame| frame.len as u64).sum();
+        return Err(damaged(path, offset, format!("frame {next} is here and in the next segment")));
+    }
+    frames.truncate(frames.len() - behind);
+    Ok(())
+}
+
+/// The frames at the start of a segment; damage if a whole frame of the same life follows behind their end.
+fn frames_of(path: &Path, number: u64, bytes: &Bytes) -> Result<Vec<Frame>, WalError> {
+    let mut frames: Vec<Frame> = Vec::new();
+    let mut offset = 0;
+    while let Some(frame) = frame::decode(&bytes.slice(offset.min(bytes.len())..)) {
+        let expected = frames.last().map(|last| (last.id.life, last.id.frame + 1));
+        let fits =
+            frame.id.segment == number && expected.is_none_or(|next| next == (frame.id.life, frame.id.frame));
+        if !fits {
+            break;
+        }
+        offset += frame.len;
+        frames.push(frame);
+    }
+    let last = frames.last().map(|frame| frame.id);
+    for behind in (offset..bytes.len()).step_by(BLOCK) {
+        // A cheap look first: only a frame of this very segment and life can make what is before it damage.
+        let Some(id) = frame::peek(&bytes[behind..]) else { continue };
+        let same_life = last.is_none_or(|last| id.life == last.life && id.frame > last.frame);
+        if id.segment == number && same_life && frame::decode(&bytes.slice(behind..)).is_some() {
+            let what = format!("frame {} is whole although the one here is not", id.frame);
+            return Err(damaged(path, offset as u64, what));
+        }
+    }
+    Ok(frames)
+}
+
+fn damaged(path: &Path, offset: u64, what: impl Into<String>) -> WalError {
+    WalError::Damaged { path: PathBuf::from(path), offset, what: what.into() }
+}
+
+fn first_segment(number: u64, frame: &Frame, header: SegmentHeader) -> Recovered {
+    Recovered {
+        owner: header.owner,
+        hard_state: header.hard_state,
+        base: (header.last_index, header.last_term),
+        entries: VecDeque::new(),
+        segments: VecDeque::new(),
+        end: LogEnd {
+            segment: number,
+            life: frame.id.life,
+            offset: frame.len as u64,
+            frame: frame.id.frame + 1,
+        },
+    }
+}
+
+fn next_segment(
+    log: &mut Recovered,
+    path: &Path,
+    frame: &Frame,
+    header: SegmentHeader,
+) -> Result<(), WalError> {
+    let last = log.entries.back().map_or(log.base, |entry| (entry.index, entry.term));
+    if frame.id.frame != log.end.frame || (header.last_index, header.last_term) != last {
+        let what = format!(
+            "it follows frame {} and entry {}, but the segment before ends with frame {} and entry {}",
+            frame.id.frame.saturating_sub(1),
+            header.last_index,
+            log.end.frame - 1,
+            last.0
+        );
+        return Err(damaged(path, 0, what));
+    }
+    if header.owner != log.owner {
+        return Err(damaged(path, 0, format!("it belongs to member {:x}", header.owner.member)));
+    }
+    log.hard_state = header.hard_state;
+    log.end = LogEnd {
+        segment: frame.id.segment,
+        life: frame.id.life,
+        offset: frame.len as u64,
+        frame: frame.id.frame + 1,
+    };
+    Ok(())
+}
+
+fn add(log: &mut Recovered, path: &Path, frame: Frame) -> Result<(), WalError> {
+    if let Some(state) = frame.content.hard_state {
+        log.hard_state = state;
+    }
+    for entry in frame.content.entries {
+        let next = log.base.0 + log.entries.len() as u64 + 1;
+        if entry.index > next {
+            let what = format!("entry {} follows entry {}", entry.index, next - 1);
+            return Err(damaged(path, log.end.offset, what));
+        }
+        if entry.index <= log.base.0 {
+            // The segment before, released since, ended with entries that this one replaces.
+            log.entries.clear();
+            log.base = (entry.index, entry.term);
+            continue;
+        }
+        let keep = usize::try_from(entry.index - log.base.0 - 1).expect("below the number of entries");
+        log.entries.truncate(keep);
+        log.entries.push_back(entry);
+    }
+    log.end.offset += frame.len as u64;
+    log.end.frame = frame.id.frame + 1;
+    Ok(())
+}

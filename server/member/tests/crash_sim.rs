@@ -1,0 +1,411 @@
+//! A whole member without clock, network or disk: raft, log layout, state machine and store run on one thread against
+//! recorded files. The recorded run is then crashed everywhere:
+//!
+//! - after every write of the log, and inside it: each prefix of its sectors, random subsets of them;
+//! - at every call of the tree file that may have happened by then, with none, all, or random sectors of what was not
+//!   synced;
+//! - with the last removals of log segments undone;
+//! - and a second time, in the writes that recovering from the first crash makes.
+//!
+//! What recovers must be the effect of a prefix of the log that holds everything acknowledged, with every page and every
+//! record in its place. `REVD_CRASH_IMAGES` asks for more images.
+
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
+
+#[path = "crash_sim/member.rs"]
+mod member;
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use bytes::Bytes;
+use member::Member;
+use revd_engine::check::check;
+use revd_engine::db::DbOptions;
+use revd_engine::disk::{Recorded, SimDisk};
+use revd_engine::mvcc::verify::verify;
+use revd_engine::mvcc::{Applied, CheckpointKind, HashKv, Store, View};
+use revd_engine::random::Random;
+use revd_member::apply::command::Origin;
+use revd_member::apply::{Machine, MachineConfig};
+use revd_member::raft::node::{Node, NodeConfig};
+use revd_member::schema;
+use revd_member::wal::birth::empty_log;
+use revd_member::wal::layout::{Layout, LayoutConfig, Released, Step};
+use revd_member::wal::reader::{self, Recovered};
+use revd_member::wal::{BLOCK, Owner};
+use revd_proto::etcdserverpb::Member as MemberRow;
+
+const OWNER: Owner = Owner { cluster: 11, member: 22 };
+const ORIGIN: Origin = Origin { member: 22, boot: 1 };
+const LAYOUT: LayoutConfig = LayoutConfig { segment_bytes: 6 * BLOCK as u64, secret: 0x5EED };
+const PAGES: DbOptions = DbOptions { page_bytes_if_new: 512 };
+const SECTOR: usize = 512;
+/// Log writes of one run.
+const FRAMES: usize = 40;
+
+/// What happens to the log's files.
+#[derive(Debug, Clone)]
+enum WalOp {
+    Step(Step),
+    Remove(Released),
+}
+
+/// The log's files; a removed one is used again.
+#[derive(Debug, Clone, Default)]
+struct WalFiles {
+    segments: BTreeMap<u64, Vec<u8>>,
+    spare: Option<Vec<u8>>,
+}
+
+impl WalFiles {
+    fn apply(&mut self, op: &WalOp, keep_sector: &mut dyn FnMut(usize) -> bool) {
+        match op {
+            WalOp::Remove(Released { segment, is_reusable }) => {
+                let file = self.segments.remove(segment);
+                if *is_reusable {
+                    self.spare = file;
+                }
+            }
+            WalOp::Step(Step::Create { segment, bytes }) => {
+                let bytes = usize::try_from(*bytes).unwrap();
+                let spare = self.spare.take().filter(|spare| spare.len() == bytes);
+                self.segments.insert(*segment, spare.unwrap_or_else(|| vec![0; bytes]));
+            }
+            WalOp::Step(Step::Write { segment, offset, bytes }) => {
+                let file = self.segments.get_mut(segment).unwrap();
+                for (sector, part) in bytes.chunks(SECTOR).enumerate() {
+                    if keep_sector(sector) {
+                        let start = usize::try_from(*offset).unwrap() + sector * SECTOR;
+                        file[start..start + part.len()].copy_from_slice(part);
+                    }
+                }
+            }
+        }
+    }
+
+    fn read(&self) -> Option<Recovered> {
+        let files = self.segments.iter().map(|(number, bytes)| (*number, Bytes::from(bytes.clone())));
+        let files: Vec<_> = files.collect();
+        reader::assemble(Path::new("wal"), &files).unwrap_or_else(|error| panic!("{error}"))
+    }
+}
+
+/// A member that runs.
+struct Sim {
+    node: Node,
+    machine: Machine,
+    layout: Layout,
+    disk: SimDisk,
+    wal: Vec<WalOp>,
+    /// Where a log operation stands among the tree's calls: those that are over by then, and those that may be.
+    tree_calls: Vec<(usize, usize)>,
+    calls_over: usize,
+}
+
+fn hash_of(view: View) -> u32 {
+    let mut run = HashKv::new(view, 0).unwrap();
+    loop {
+        if let Some(hashed) = run.step(usize::MAX).unwrap() {
+            return hashed.hash;
+        }
+    }
+}
+
+/// A new member's tree file.
+fn birth(disk: &SimDisk) -> Store {
+    let mut store = Store::open(Arc::new(disk.clone()), PAGES).unwrap();
+    schema::put_member(&mut store, &MemberRow { id: OWNER.member, ..MemberRow::default() });
+    store.set_applied(Applied { index: 1, term: 1 });
+    let written = store.checkpoint(CheckpointKind::WithIndex).unwrap().write().unwrap();
+    store.finish_checkpoint(written);
+    store
+}
+
+impl Sim {
+    fn start(disk: SimDisk, store: Store, log: &Recovered) -> Self {
+        let applied = store.applied().index;
+        let config = NodeConfig {
+            id: OWNER.member,
+            voters: vec![OWNER.member],
+            heartbeat_ticks: 1,
+            election_ticks: 10,
+            applied,
+        };
+        let mut node = Node::start(&config, log, &slog::Logger::root(slog::Discard, slog::o!())).unwrap();
+        node.campaign().unwrap();
+        let calls_over = disk.recorded().len();
+        Self {
+            node,
+            machine: Machine::new(store, MachineConfig { own: ORIGIN, quota_bytes: 0, lease_extension: 0 })
+                .unwrap(),
+            layout: Layout::new(LAYOUT, log),
+            disk,
+            wal: Vec::new(),
+            tree_calls: Vec::new(),
+            calls_over,
+        }
+    }
+
+    fn record(&mut self, op: WalOp) {
+        self.wal.push(op);
+        self.tree_calls.push((self.calls_over, self.disk.recorded().len()));
+    }
+
+    /// Writes and applies until there is nothing more; `applied` hears of each entry.
+    fn settle(&mut self, mut applied: impl FnMut(&mut Store, u64)) {
+        loop {
+            let effects = self.node.effects();
+            for entry in &effects.committed {
+                self.machine.apply(entry, 0, &mut Vec::new()).unwrap();
+                applied(self.machine.store_mut(), entry.index);
+            }
+            let Some(frame) = effects.append else { return };
+            for step in self.layout.append(&frame) {
+                self.record(WalOp::Step(step));
+            }
+            self.node.written();
+        }
+    }
+}
+
+/// A recorded run.
+struct Run {
+    wal: Vec<WalOp>,
+    tree_calls: Vec<(usize, usize)>,
+    calls: Vec<Recorded>,
+    /// By log index: revision and hash of the state after it.
+    truth: Vec<(i64, u32)>,
+    /// By log operations done: what clients were told.
+    acknowledged: Vec<Acknowledged>,
+}
+
+/// What must not be taken back.
+#[derive(Debug, Clone, Copy)]
+struct Acknowledged {
+    /// Entries up to here.
+    index: u64,
+    /// A compaction of this revision, or a later one, is done: the space is free.
+    compacted: i64,
+}
+
+impl Default for Acknowledged {
+    /// The member's birth.
+    fn default() -> Self {
+        Self { index: 1, compacted: 0 }
+    }
+}
+
+impl Acknowledged {
+    fn index(index: u64) -> Self {
+        Self { index, compacted: 0 }
+    }
+
+    fn add(&mut self, more: Self) {
+        self.index = self.index.max(more.index);
+        self.compacted = self.compacted.max(more.compacted);
+    }
+}
+
+/// Runs a member for a while.
+fn run(seed: u64) -> Run {
+    let disk = SimDisk::new();
+    let store = birth(&disk);
+    Member::new(Sim::start(disk, store, &empty_log(OWNER)), seed).run()
+}
+
+/// Starts a member from what a crash has left and lets it go on; its log's writes are returned.
+fn recover(
+    wal: &WalFiles,
+    tree: Vec<u8>,
+    truth: &[(i64, u32)],
+    acknowledged: Acknowledged,
+) -> (Vec<WalOp>, u64) {
+    let disk = SimDisk::from_bytes(tree);
+    let mut store = Store::open(Arc::new(disk.clone()), PAGES).unwrap();
+    check(store.db().unwrap()).unwrap();
+    verify(&store).unwrap();
+    let applied = usize::try_from(store.applied().index).unwrap();
+    assert_eq!(truth[applied], (store.revision(), hash_of(store.view())), "the tree file alone");
+    let Acknowledged { index: acknowledged, compacted } = acknowledged;
+    if compacted > 0 {
+        let asked = store.view().compact_revision();
+        assert!(
+            asked > compacted || (asked == compacted && !store.compaction_pending()),
+            "compacted {asked}"
+        );
+    }
+    let log = wal.read().unwrap_or_else(|| empty_log(OWNER));
+    let last = log.entries.back().map_or(log.base.0, |entry| entry.index);
+    assert!(last >= acknowledged, "entry {acknowledged} was acknowledged, the log ends with {last}");
+    let mut sim = Sim::start(disk, store, &log);
+    sim.settle(|store, index| {
+        let expected = truth[usize::try_from(index.min(last)).unwrap()];
+        assert_eq!((store.revision(), hash_of(store.view())), expected, "entry {index} of {last}");
+    });
+    assert!(sim.machine.store().applied().index > last, "the new leader's own entry");
+    (sim.wal, last)
+}
+
+/// The tree file's bytes after some of its calls.
+struct TreeImages<'r> {
+    calls: &'r [Recorded],
+    /// Bytes at each sync: (calls until then, bytes).
+    synced: Vec<(usize, Vec<u8>)>,
+}
+
+impl<'r> TreeImages<'r> {
+    fn new(calls: &'r [Recorded]) -> Self {
+        let mut synced = vec![(0, Vec::new())];
+        for (at, call) in calls.iter().enumerate() {
+            if *call == Recorded::Sync {
+                let (from, bytes) = synced.last().unwrap();
+                let bytes = replay(bytes.clone(), &calls[*from..at], &mut |_| true);
+                synced.push((at + 1, bytes));
+            }
+        }
+        Self { calls, synced }
+    }
+
+    fn after(&self, calls: usize, keep_sector: &mut dyn FnMut(usize) -> bool) -> Vec<u8> {
+        let (from, bytes) = self.synced.iter().rfind(|(from, _)| *from <= calls).unwrap();
+        replay(bytes.clone(), &self.calls[*from..calls], keep_sector)
+    }
+}
+
+fn replay(mut bytes: Vec<u8>, calls: &[Recorded], keep_sector: &mut dyn FnMut(usize) -> bool) -> Vec<u8> {
+    for call in calls {
+        match call {
+            Recorded::SetLen(len) => bytes.resize(usize::try_from(*len).unwrap(), 0),
+            Recorded::Write { offset, bytes: new } => {
+                let start = usize::try_from(*offset).unwrap();
+                bytes.resize(bytes.len().max(start + new.len()), 0);
+                for (sector, part) in new.chunks(SECTOR).enumerate() {
+                    if keep_sector(sector) {
+                        let at = start + sector * SECTOR;
+                        bytes[at..at + part.len()].copy_from_slice(part);
+                    }
+                }
+            }
+            Recorded::Sync => {}
+        }
+    }
+    bytes
+}
+
+/// Crashes one run everywhere; how many images were recovered.
+fn crash_everywhere(seed: u64) -> u64 {
+    let run = run(seed);
+    let tree = TreeImages::new(&run.calls);
+    let mut random = Random::new(seed ^ 0xC4A5);
+    let mut files = WalFiles::default();
+    let mut before_removals = files.clone();
+    let mut images = 0;
+    for done in 0..=run.wal.len() {
+        let (calls_min, calls_max) =
+            run.tree_calls.get(done).copied().unwrap_or((run.calls.len(), run.calls.len()));
+        let mut logs = vec![files.clone(), before_removals.clone()];
+        if let Some(op @ WalOp::Step(Step::Write { bytes, .. })) = run.wal.get(done) {
+            for torn in 0..bytes.len() / SECTOR + 4 {
+                let mut log = files.clone();
+                let whole = bytes.len() / SECTOR;
+                log.apply(op, &mut |sector| if torn <= whole { sector < torn } else { random.below(2) == 0 });
+                logs.push(log);
+            }
+        }
+        for (at, log) in logs.into_iter().enumerate() {
+            // The write that was cut short lands after all, later.
+            let late = if at >= 2 { run.wal.get(done) } else { None };
+            // Torn writes are many: each is held against one image of the tree.
+            let variants = if late.is_some() { random.below(3)..=2 } else { 0..=2 };
+            for variant in variants.take(if late.is_some() { 1 } else { 3 }) {
+                let calls =
+                    calls_min + usize::try_from(random.below((calls_max - calls_min + 1) as u64)).unwrap();
+                let bytes = tree.after(calls, &mut |_| match variant {
+                    0 => true,
+                    1 => false,
+                    _ => random.below(2) == 0,
+                });
+                let (again, last) = recover(&log, bytes.clone(), &run.truth, run.acknowledged[done]);
+                images += 1;
+                if random.below(16) == 0 {
+                    images += crash_again(&log, &bytes, &again, late, &run.truth, last, &mut random);
+                }
+            }
+        }
+        let Some(op) = run.wal.get(done) else { break };
+        if !matches!(op, WalOp::Remove(_)) {
+            files.apply(op, &mut |_| true);
+            before_removals = files.clone();
+        } else {
+            files.apply(op, &mut |_| true);
+        }
+    }
+    images
+}
+
+/// A second crash, in what recovering from the first one writes to the log; the write in which the first one happened may
+/// land at any time in between.
+fn crash_again(
+    log: &WalFiles,
+    tree: &[u8],
+    wal: &[WalOp],
+    late: Option<&WalOp>,
+    truth: &[(i64, u32)],
+    last: u64,
+    random: &mut Random,
+) -> u64 {
+    let mut images = 0;
+    let mut log = log.clone();
+    // What the new leader's entry stands for is the state that was there before it.
+    let mut own_truth = truth[..=usize::try_from(last).unwrap()].to_vec();
+    own_truth.resize(own_truth.len() + 2, *own_truth.last().unwrap());
+    let mut writes = 0;
+    for op in wal {
+        let mut torn = log.clone();
+        torn.apply(op, &mut |_| random.below(2) == 0);
+        recover(&torn, tree.to_vec(), &own_truth, Acknowledged::index(last));
+        log.apply(op, &mut |_| true);
+        writes += u64::from(matches!(op, WalOp::Step(Step::Write { .. })));
+        recover(&log, tree.to_vec(), &own_truth, Acknowledged::index(last + writes.saturating_sub(1)));
+        images += 2;
+        let Some(WalOp::Step(Step::Write { segment, .. })) = late else { continue };
+        // A segment that was made again under the same name is another file.
+        let is_other =
+            |op: &WalOp| matches!(op, WalOp::Step(Step::Create { segment: made, .. }) if made == segment);
+        if wal.iter().any(is_other) {
+            continue;
+        }
+        let mut landed = log.clone();
+        landed.apply(late.unwrap(), &mut |_| true);
+        // Before the new segment's header is durable, the log may as well go on with what landed.
+        let truth = if writes == 0 { truth } else { &own_truth };
+        recover(&landed, tree.to_vec(), truth, Acknowledged::index(last + writes.saturating_sub(1)));
+        images += 1;
+    }
+    images
+}
+
+#[test]
+fn a_member_survives_a_crash_anywhere() {
+    let wanted: u64 = std::env::var("REVD_CRASH_IMAGES").map_or(50_000, |text| text.parse().unwrap());
+    let (seeds, images) = (AtomicU64::new(0), AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while images.load(Ordering::Relaxed) < wanted {
+                    let seed = seeds.fetch_add(1, Ordering::Relaxed) + 1;
+                    let made = std::panic::catch_unwind(|| crash_everywhere(seed));
+                    images.fetch_add(made.unwrap_or_else(|_| panic!("seed {seed}")), Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    println!(
+        "{} crash images of {} runs recovered",
+        images.load(Ordering::Relaxed),
+        seeds.load(Ordering::Relaxed)
+    );
+}

@@ -1,0 +1,345 @@
+//! The files of the log: one direct, synchronous write per frame into a prepared segment. Opened with O_DSYNC, a file
+//! makes a write durable before it completes: one request to the kernel where a write and a sync would be two
+//! (docs/decisions/0004-log-writes.md has the figures).
+
+use std::collections::VecDeque;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+use glommio::io::DmaFile;
+use revd_member::wal::WalError;
+use revd_member::wal::disk::LogDisk;
+use revd_member::wal::reader::{LogEnd, Recovered, assemble, segment_name};
+
+use crate::disk::reserve::{Reserve, is_no_space};
+
+/// A prepared file that waits to become a segment.
+const SPARE: &str = "spare.tmp";
+/// How the names of files begin that are being prepared.
+const PREPARING: &str = "preparing";
+/// Bytes written at a time while a file is prepared.
+const ZEROS: usize = 1 << 20;
+
+/// A directory of the file system.
+pub struct DirDisk {
+    dir: PathBuf,
+    /// Writes are durable when they complete; only `--unsafe-no-fsync` turns it off.
+    sync: bool,
+    /// Given up when there is no room to prepare a segment.
+    reserve: Arc<Reserve>,
+    changes: Arc<Changes>,
+}
+
+impl DirDisk {
+    /// Segments in this directory.
+    #[must_use]
+    pub fn new(dir: PathBuf, sync: bool, reserve: Arc<Reserve>) -> Self {
+        Self { dir, sync, reserve, changes: Arc::default() }
+    }
+
+    fn path(&self, segment: u64) -> PathBuf {
+        self.dir.join(segment_name(segment))
+    }
+
+    async fn open_file(&self, path: &Path) -> Result<DmaFile, WalError> {
+        let mut options = glommio::io::OpenOptions::new();
+        options.read(true).write(true);
+        if self.sync {
+            options.custom_flags(rustix::fs::OFlags::DSYNC.bits().cast_signed());
+        }
+        options.dma_open(path).await.map_err(|error| glommio_io("opening", path, error))
+    }
+}
+
+impl LogDisk for DirDisk {
+    type File = DmaFile;
+
+    async fn create(&self, segment: u64, bytes: u64) -> Result<DmaFile, WalError> {
+        let path = self.path(segment);
+        let make_now = {
+            let (dir, path, reserve) = (self.dir.clone(), path.clone(), Arc::clone(&self.reserve));
+            move || {
+                make(&dir, &path, bytes).map_err(|source| {
+                    if is_no_space(&source) {
+                        reserve.give_up("a segment of the log");
+                        return WalError::NoSpace { path, source };
+                    }
+                    WalError::Io { what: "making", path, source }
+                })
+            }
+        };
+        self.changes.in_turn(make_now).await?;
+        self.open_file(&path).await
+    }
+
+    async fn write(&self, file: &DmaFile, offset: u64, bytes: &[u8]) -> Result<(), WalError> {
+        let mut buffer = file.alloc_dma_buffer(bytes.len());
+        buffer.as_bytes_mut().copy_from_slice(bytes);
+        let path = || file.path().map_or_else(PathBuf::new, |path| path.to_owned());
+        let written =
+            file.write_at(buffer, offset).await.map_err(|error| glommio_io("writing", &path(), error))?;
+        if written == bytes.len() {
+            return Ok(());
+        }
+        let what = format!("{written} of {} bytes were written", bytes.len());
+        let source = std::io::Error::new(std::io::ErrorKind::WriteZero, what);
+        Err(WalError::Io { what: "writing", path: path(), source })
+    }
+
+    fn prepare(&self, bytes: u64) {
+        let (dir, reserve) = (self.dir.clone(), Arc::clone(&self.reserve));
+        self.changes.begin(move || {
+            if len_of(&dir.join(SPARE)) == bytes {
+                return Ok(()); // a segment that was let go of
+            }
+            let first = prepare(&dir, bytes);
+            if first.as_ref().is_err_and(is_no_space) && reserve.give_up("the log's next segment") {
+                let _ = prepare(&dir, bytes);
+            }
+            Ok(()) // the error shows when the file is needed
+        });
+    }
+
+    fn remove(&self, segment: u64, spare_bytes: Option<u64>) {
+        let (path, spare) = (self.path(segment), self.dir.join(SPARE));
+        self.changes.begin(move || {
+            let result = if spare_bytes == Some(len_of(&path)) && !spare.exists() {
+                std::fs::rename(&path, &spare)
+            } else {
+                std::fs::remove_file(&path)
+            };
+            result.map_err(|source| WalError::Io { what: "releasing", path, source })
+        });
+    }
+
+    async fn settle(&self) -> Result<(), WalError> {
+        self.changes.in_turn(|| Ok(())).await
+    }
+}
+
+/// Something to be done to the directory.
+type Change = Box<dyn FnOnce() -> Result<(), WalError> + Send>;
+
+/// What changes the directory: done on helper threads, one thing at a time and in the order in which it was begun, for two
+/// that are under way at once would meet on the spare. After something has failed nothing more is done.
+#[derive(Default)]
+struct Changes {
+    begun: Mutex<Begun>,
+    /// Held by the thread that changes the directory.
+    turn: Mutex<Outcome>,
+}
+
+/// How the changes went so far.
+#[derive(Default)]
+enum Outcome {
+    #[default]
+    Well,
+    /// A change in the background failed; the next caller is told.
+    Failed(WalError),
+    /// A caller was told of a failure.
+    Told,
+}
+
+/// What is to be done in the background.
+#[derive(Default)]
+struct Begun {
+    waiting: VecDeque<Change>,
+    /// A thread has been asked to do it.
+    has_thread: bool,
+}
+
+impl Changes {
+    /// Does this when everything that was begun before is done.
+    async fn in_turn(
+        self: &Arc<Self>,
+        change: impl FnOnce() -> Result<(), WalError> + Send + 'static,
+    ) -> Result<(), WalError> {
+        let changes = Arc::clone(self);
+        let change_now = move || {
+            let mut outcome = changes.take_turn();
+            changes.do_begun(&mut outcome);
+            match &*outcome {
+                Outcome::Well => change(),
+                Outcome::Failed(_) | Outcome::Told => Err(outcome.tell()),
+            }
+        };
+        glommio::executor().spawn_blocking(change_now).await
+    }
+
+    /// Begins to do this in the background.
+    fn begin(self: &Arc<Self>, change: impl FnOnce() -> Result<(), WalError> + Send + 'static) {
+        let mut begun = self.begun();
+        begun.waiting.push_back(Box::new(change));
+        if std::mem::replace(&mut begun.has_thread, true) {
+            return;
+        }
+        let changes = Arc::clone(self);
+        glommio::spawn_local(async move {
+            let do_now = move || {
+                let mut outcome = changes.take_turn();
+                changes.begun().has_thread = false;
+                changes.do_begun(&mut outcome);
+            };
+            glommio::executor().spawn_blocking(do_now).await;
+        })
+        .detach();
+    }
+
+    fn do_begun(&self, outcome: &mut Outcome) {
+        while matches!(outcome, Outcome::Well)
+            && let Some(change) = self.next()
+        {
+            if let Err(error) = change() {
+                *outcome = Outcome::Failed(error);
+            }
+        }
+    }
+
+    fn next(&self) -> Option<Change> {
+        self.begun().waiting.pop_front()
+    }
+
+    fn begun(&self) -> MutexGuard<'_, Begun> {
+        self.begun.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn take_turn(&self) -> MutexGuard<'_, Outcome> {
+        self.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Outcome {
+    fn tell(&mut self) -> WalError {
+        match std::mem::replace(self, Self::Told) {
+            Self::Failed(error) => error,
+            Self::Well | Self::Told => {
+                let source = std::io::Error::other("an earlier change of the log's directory failed");
+                WalError::Io { what: "changing", path: PathBuf::new(), source }
+            }
+        }
+    }
+}
+
+/// Reads the log in `dir`; none if there is no log yet.
+///
+/// # Errors
+/// [`WalError::Io`] when the system refuses; else as [`assemble`].
+pub fn read(dir: &Path) -> Result<Option<Recovered>, WalError> {
+    let mut files = Vec::new();
+    let listing = std::fs::read_dir(dir).map_err(|source| io("listing", dir, source))?;
+    for file in listing {
+        let file = file.map_err(|source| io("listing", dir, source))?;
+        let name = file.file_name();
+        let number = name.to_str().and_then(|name| name.strip_suffix(".wal"));
+        if let Some(number) = number.and_then(|number| u64::from_str_radix(number, 16).ok()) {
+            let bytes = read_file(&file.path()).map_err(|source| io("reading", &file.path(), source))?;
+            files.push((number, Bytes::from(bytes)));
+        }
+    }
+    files.sort_by_key(|(number, _)| *number);
+    assemble(dir, &files)
+}
+
+/// Reads a segment as the disk has it. What the process before was writing when it ended may stand in a cache only, its
+/// own or the disk's: it counts as part of the log from now on, so it must be durable.
+fn read_file(path: &Path) -> std::io::Result<Vec<u8>> {
+    use std::io::Read as _;
+    let mut file = std::fs::File::open(path)?;
+    file.sync_all()?;
+    // Only advice: where it is not taken, the pages are read as they are.
+    let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+fn io(what: &'static str, path: &Path, source: std::io::Error) -> WalError {
+    WalError::Io { what, path: path.to_owned(), source }
+}
+
+fn len_of(path: &Path) -> u64 {
+    std::fs::metadata(path).map_or(0, |data| data.len())
+}
+
+/// Makes a segment of the spare, or of a file that is prepared now. Blocks.
+fn make(dir: &Path, path: &Path, bytes: u64) -> std::io::Result<()> {
+    let spare = dir.join(SPARE);
+    if len_of(&spare) != bytes {
+        prepare(dir, bytes)?;
+    }
+    std::fs::rename(&spare, path)?;
+    std::fs::File::open(dir)?.sync_all()
+}
+
+/// Writes a file full of zeros, so that later syncs have no metadata to write, and calls it the spare. Blocks.
+fn prepare(dir: &Path, bytes: u64) -> std::io::Result<()> {
+    use std::io::Write as _;
+    use std::os::unix::fs::OpenOptionsExt as _;
+    static NAMES: AtomicU64 = AtomicU64::new(0);
+    let path = dir.join(format!("{PREPARING}-{}.tmp", NAMES.fetch_add(1, Ordering::Relaxed)));
+    let mut file =
+        std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
+    let zeros = vec![0; ZEROS];
+    let mut left = bytes;
+    let filled = loop {
+        let part = usize::try_from(left).unwrap_or(ZEROS).min(ZEROS);
+        if part == 0 {
+            break file.sync_all();
+        }
+        if let Err(error) = file.write_all(&zeros[..part]) {
+            break Err(error);
+        }
+        left -= part as u64;
+    };
+    if let Err(error) = filled {
+        // What was written of it must not take the last room. If it cannot go, the next start removes it.
+        let _ = std::fs::remove_file(&path);
+        return Err(error);
+    }
+    std::fs::rename(&path, dir.join(SPARE))
+}
+
+/// Removes files that a process which is dead by now was preparing. Blocks.
+///
+/// # Errors
+/// When the system refuses.
+pub fn remove_leftovers(dir: &Path) -> std::io::Result<()> {
+    for file in std::fs::read_dir(dir)? {
+        let file = file?;
+        let name = file.file_name();
+        if name.to_str().is_some_and(|name| name.starts_with(PREPARING) && name.ends_with(".tmp")) {
+            std::fs::remove_file(file.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Gives back the room that a dead process has taken and not used: the rest of the last segment, which nobody writes to any
+/// more, and the segment behind it if its making was cut short. So a member that is killed at every start, before it comes
+/// to a checkpoint, does not fill its disk. Blocks.
+///
+/// # Errors
+/// When the system refuses.
+pub fn give_back_unused(dir: &Path, end: &LogEnd) -> std::io::Result<()> {
+    let unmade = dir.join(segment_name(end.segment + 1));
+    if unmade.exists() {
+        std::fs::remove_file(unmade)?;
+    }
+    let last = dir.join(segment_name(end.segment));
+    if len_of(&last) > end.offset {
+        std::fs::OpenOptions::new().write(true).open(last)?.set_len(end.offset)?;
+    }
+    Ok(())
+}
+
+fn glommio_io(what: &'static str, path: &Path, error: glommio::GlommioError<()>) -> WalError {
+    let source = match error {
+        glommio::GlommioError::IoError(source) | glommio::GlommioError::EnhancedIoError { source, .. } => {
+            source
+        }
+        other => std::io::Error::other(other.to_string()),
+    };
+    WalError::Io { what, path: path.to_owned(), source }
+}

@@ -1,0 +1,3 @@
+//! What an edge keeps beside its connections.
+
+pub mod pending;
