@@ -247,6 +247,6 @@ const _: () = {
     assert!(SEND_BUFFER_BYTES <= REPLY_BYTES_PER_CONNECTION);
     assert!(TAKEN_BYTES_MIN <= TAKEN_BYTES_ENOUGH);
     assert!(STREAM_KEYS_FIRST <= STREAM_KEYS_MAX);
-    assert!(REQUEST_SWEEPS_MAX * SWEEP_INTERVAL.as_millis() as u64 == DRAIN_DEADLINE.as_millis() as u64);
+    assert!(REQUEST_SWEEPS_MAX as u128 * SWEEP_INTERVAL.as_millis() == DRAIN_DEADLINE.as_millis());
     assert!(GRPC_OVERHEAD_BYTES < STREAM_WINDOW_BYTES as usize);
 };

@@ -6,7 +6,7 @@
 //! - Messages flow edge -> log -> state -> edge. Only the report of what is durable goes backwards, state -> log,
 //!   and its sender never waits (an unsent report is replaced by the next one).
 //! - The receiving end of a mailbox only moves messages into its core's [`inbox`]; it never sends.
-//! - What an edge may have in flight is bounded by `raft::propose`, so every queue behind it is bounded too.
+//! - What an edge may have in flight is bounded by `edge::pending`, so every queue behind it is bounded too.
 //! - A core stops when its inputs are closed and drained, and closes its outputs then: edges first, state last.
 
 pub mod gate;
