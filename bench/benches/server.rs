@@ -69,7 +69,8 @@ fn hub(
     store: &mut Store,
     range: impl Fn(usize) -> Bytes,
 ) -> (Hub, Vec<StreamId>) {
-    let mut hub = Hub::new(HubLimits { fragment_bytes: 1 << 20, step_work: revd::limits::WATCH_STEP_WORK });
+    let mut hub =
+        Hub::new(HubLimits { fragment_bytes: 1 << 20, step_work: revd_member::limits::WATCH_STEP_WORK });
     let mut ids = Vec::new();
     for stream in 0..streams {
         let id = hub.open(&Share::new(usize::MAX));
@@ -118,8 +119,10 @@ fn watch(criterion: &mut Criterion) {
     let view = store.view();
     criterion.bench_function("watch: catch up over 10,000 revisions", |bencher| {
         bencher.iter(|| {
-            let mut hub =
-                Hub::new(HubLimits { fragment_bytes: 1 << 20, step_work: revd::limits::WATCH_STEP_WORK });
+            let mut hub = Hub::new(HubLimits {
+                fragment_bytes: 1 << 20,
+                step_work: revd_member::limits::WATCH_STEP_WORK,
+            });
             let id = hub.open(&Share::new(usize::MAX));
             let (key, range_end) = (Bytes::from_static(b"\0"), Bytes::from_static(b"\0"));
             let request =

@@ -38,11 +38,21 @@ pub const LOOK_BACK_STEPS: usize = 4;
 /// Changes made since a View, up to which its last holder frees by itself what they have replaced: a microsecond each, and
 /// two where they lie far apart.
 pub const FREED_AT_ONCE_CHANGES: u64 = 500;
+/// Bytes that take as long to free as what one change replaces.
+pub const FREED_BYTES_PER_CHANGE: usize = 4 * 1024;
 
 /// Records a compaction looks at in one checkpoint: bounds the work and the memory of a step.
 pub const COMPACT_RECORDS_PER_STEP: usize = 10_000;
 /// Bytes of records it hashes in one, where it computes a hash: they are read whole then.
 pub const COMPACT_BYTES_PER_STEP: usize = 32 * 1024 * 1024;
+/// Hashes of compactions that are kept, as many as in etcd.
+pub const COMPACTION_HASHES_MAX: usize = 10;
+/// Steps that looking for a key to hash has at least: enough to pass a run of dead keys.
+pub const HASH_LOOK_STEPS_MIN: usize = 4_000;
+/// Steps of the index that count as much work of a hash as one record.
+pub const HASH_STEPS_PER_RECORD: usize = 16;
+/// Bytes of records that count as much work of a hash as one record.
+pub const HASH_BYTES_PER_RECORD: usize = 4 * 1024;
 /// Keys of the saved index that are looked at in one checkpoint after a compaction ...
 pub const SWEEP_KEYS_PER_STEP: usize = 20_000;
 /// ... and how many of them are written again.
@@ -53,6 +63,8 @@ pub const INDEX_CHECKPOINT_RECORDS_MIN: usize = 64 * 1024;
 /// ... or one in this many of all keys and kept revisions, whichever is more: saving a key writes its whole history, and
 /// so what is written for the index stays in proportion to the records.
 pub const INDEX_CHECKPOINT_PART: usize = 8;
+/// Keys or records restored between two reports of progress.
+pub const RESTORED_PER_REPORT: u64 = 16 * 1024;
 
 /// A tail chunk of this many bytes is not merged with others any more.
 pub const TAIL_CHUNK_BYTES: usize = 1024 * 1024;

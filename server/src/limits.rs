@@ -74,19 +74,24 @@ pub const WATCH_BYTES_PER_CORE_MAX: usize = 512 * 1024 * 1024;
 pub const REPLY_ATTEMPTS_MAX: u32 = 16;
 /// Time between returns of unused memory to the system.
 pub const GIVE_BACK_INTERVAL: Duration = Duration::from_secs(1);
+/// Memory of a machine that does not say how much it has.
+pub const MEMORY_ASSUMED_BYTES: u64 = 1 << 30;
 /// Remains of dropped Views that wait for the thread that frees them; a core that leaves more frees it itself.
 pub const GARBAGE_MAX: usize = 4_096;
 /// Memory that the kernel keeps at hand for the log's writes; a frame that finds no room there is written from other memory.
 pub const LOG_IO_BYTES: usize = 4 * 1024 * 1024;
 /// The same memory of a core that writes no log.
 pub const IO_BYTES: usize = 64 * 1024;
+/// Helper threads of a core for what takes long: a checkpoint, the preparation of a log segment, a change of the log's
+/// directory that waits for it, a command that visits very many keys.
+pub const HELPER_THREADS_PER_CORE: usize = 4;
 
 // The disk.
 
 /// Bytes of the reserve: a segment, and a checkpoint of `CHECKPOINT_BYTES_MAX`.
 pub const RESERVE_BYTES: u64 = 32 * 1024 * 1024;
-/// Time between attempts at a write or a checkpoint on a full disk.
-pub const NO_SPACE_INTERVAL: Duration = Duration::from_millis(250);
+/// Bytes written at a time while a segment is prepared.
+pub const PREPARED_BYTES_PER_WRITE: usize = 1 << 20;
 /// Time between attempts to make the reserve again after the disk was full.
 pub const RESERVE_INTERVAL: Duration = Duration::from_secs(5);
 
@@ -100,6 +105,8 @@ pub const TURN_WARNING_MILLISECONDS: u64 = 10_000;
 pub const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
 /// Time between two lines about refused connections.
 pub const REFUSED_INTERVAL: Duration = Duration::from_secs(10);
+/// Log lines that may wait to be written; more are dropped and counted.
+pub const LOG_LINES_MAX: usize = 4096;
 
 // Calls.
 
@@ -113,9 +120,13 @@ pub const STREAM_KEYS_MAX: usize = RANGE_KEYS_PER_TURN;
 pub const STREAM_MESSAGES_MAX: usize = 256;
 /// Bytes of those messages; one more message is let in when they are below it.
 pub const STREAM_BYTES_MAX: usize = 256 * 1024;
-/// Bytes up to which a message is copied behind its prefix and its header, so that it leaves as one piece.
+/// Places for messages that an idle streaming call keeps.
+pub const STREAM_PLACES_KEPT: usize = 8;
+/// Bytes up to which a body is copied behind its header, and a message behind its prefix: small ones leave as one piece.
 pub const COPY_BYTES_MAX: usize = 4096;
-/// Bytes up to which small messages of a stream are sent together.
+/// Parts of a reply that are sent as one frame.
+pub const FRAME_PARTS_MAX: usize = 8;
+/// Bytes of small messages of a stream that are sent together; the last message may exceed it.
 pub const STREAM_CHUNK_BYTES: usize = 64 * 1024;
 /// Requests and replies of a watch stream handled in one turn.
 pub const WATCH_TURNS: u64 = 512;
@@ -140,18 +151,28 @@ pub const HEARING_BYTES_MAX: usize = 2 * CONNECTION_WINDOW_BYTES as usize;
 
 /// Connections of one core.
 pub const CONNECTIONS_PER_CORE_MAX: usize = 20_000;
+/// Connections that the kernel holds until they are accepted.
+pub const LISTEN_BACKLOG: i32 = 4096;
 /// Open files kept from clients for the member itself: segments and directory of the log, the tree, the reserve.
 pub const FILES_RESERVED: u64 = 32;
 /// Open files kept from clients for each core: its rings, its wakers, and connections that are accepted to be closed.
 pub const FILES_PER_CORE: u64 = 8;
 /// Connections accepted in one turn.
 pub const ACCEPTS_PER_TURN: usize = 16;
+/// Time after a failed accept (most likely too many open files) until the next one.
+pub const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(50);
+/// Tries at an address that is in use before it counts as taken.
+pub const BIND_TRIES: u32 = 300;
+/// Time between those tries.
+pub const BIND_INTERVAL: Duration = Duration::from_millis(10);
 /// Time in which a connection must say which protocol it speaks.
 pub const FIRST_BYTES_DEADLINE: Duration = Duration::from_secs(10);
 /// Time in which an HTTP/2 connection must send its settings, and a header block must end: nothing may interrupt one.
 pub const HTTP2_DEADLINE: Duration = Duration::from_secs(30);
 /// Time without a new request, also in the middle of one, after which an HTTP/1 connection is closed.
 pub const HTTP1_DEADLINE: Duration = Duration::from_secs(30);
+/// Bytes read at a time from an HTTP/1 connection.
+pub const HTTP1_READ_BYTES: usize = 4096;
 /// Silence after which a connection is probed.
 pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 /// Time between probes.
@@ -173,6 +194,12 @@ pub const STREAMS_PER_CONNECTION_MAX: u32 = 10_000;
 pub const HEADER_LIST_BYTES_MAX: u32 = 16 * 1024;
 /// Bytes of a header block on the wire; a longer one ends the connection, since nothing behind it could be decoded.
 pub const HEADER_BLOCK_BYTES_MAX: u32 = 128 * 1024;
+/// Request heads that a connection remembers, to decode them once.
+pub const HEADS_REMEMBERED: usize = 4;
+/// Bytes of the longest head that is remembered.
+pub const HEAD_REMEMBERED_BYTES_MAX: usize = 256;
+/// Streams ended before their deadline that a connection keeps in its heap, beyond twice those that are open.
+pub const DEADLINES_ENDED_MAX: usize = 64;
 /// Bytes that a client may send on one stream before it must wait.
 pub const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
 /// Bytes that a client may send on one connection before it must wait.
@@ -186,6 +213,12 @@ pub const IDLE_FRAMES_PER_SECOND: u32 = 10_000;
 /// Settings frames that a client may send in a second: each may let all streams send. A client that estimates its bandwidth
 /// sends one each time it doubles its windows.
 pub const SETTINGS_PER_SECOND: u32 = 100;
+/// Milliseconds after which a client has all of its resets, idle frames and settings again.
+pub const ALLOWANCE_MILLISECONDS: u64 = 1_000;
+/// Pings too early that are forgiven, as in grpc-go.
+pub const PING_STRIKES_MAX: u32 = 2;
+/// Milliseconds between pings that a client without open calls may send, as in grpc-go.
+pub const PING_IDLE_MILLISECONDS: u64 = 2 * 3600 * 1000;
 
 // Turns of connections.
 
@@ -205,6 +238,12 @@ pub const TURN_MICROSECONDS: u64 = 500;
 pub const UNPACKED_BYTES_PER_TURN: usize = 256 * 1024;
 /// Bytes that wait to be sent on one connection before its calls wait.
 pub const SEND_BUFFER_BYTES: usize = 1024 * 1024;
+/// Pieces handed to the kernel in one send.
+pub const SEND_SLICES: usize = 64;
+/// Send buffers that a core keeps for the next connection that has something to send.
+pub const SPARE_BUFFERS: usize = 32;
+/// Bytes of the largest of those buffers.
+pub const SPARE_BUFFER_BYTES_MAX: usize = 256 * 1024;
 /// Bytes of unsent replies on one connection before its next calls wait.
 pub const REPLY_BYTES_PER_CONNECTION: usize = 16 * 1024 * 1024;
 /// Ranges of many keys that are made at a time for one connection. Each holds what it has made so far, and all share the
@@ -219,7 +258,7 @@ pub const WAITING_CALL_BYTES_MAX: usize = 16 * 1024 * 1024;
 pub const STALL_DEADLINE: Duration = Duration::from_secs(30);
 /// Milliseconds between looks at connections that hold much of a core's memory.
 pub const PACE_INTERVAL: u64 = 2_000;
-/// Bytes of replies above which a connection is looked at.
+/// Bytes of replies with which a connection is looked at; one that holds watch replies always is.
 pub const PACE_BYTES_MIN: usize = 256 * 1024;
 /// Part of its replies that such a client has to take between two looks, while others need the memory: one in so many.
 pub const TAKEN_PART: usize = 16;
@@ -227,10 +266,12 @@ pub const TAKEN_PART: usize = 16;
 pub const TAKEN_BYTES_MIN: usize = 128 * 1024;
 /// Bytes between two looks that are always enough (a megabyte a second).
 pub const TAKEN_BYTES_ENOUGH: usize = 2 * 1024 * 1024;
-/// Looks at which a client took too little, after which its connection is ended.
+/// Looks in a row at which a client took too little, after which its connection is ended.
 pub const SLOW_LOOKS: u32 = 2;
 /// Looks at which a request was begun and not ended, after which it is refused if others need its memory.
 pub const UNFINISHED_LOOKS: u32 = 3;
+/// Milliseconds in which a client that is sent away may take what is sent already.
+pub const FAREWELL_MILLISECONDS: u64 = 1_000;
 
 const _: () = {
     assert!(

@@ -1,6 +1,8 @@
 //! How much memory there is, and giving back what is free: the allocator gives free pages back when it is used again, so a
 //! core that has become idle would keep what a load has left.
 
+use crate::limits;
+
 /// Gives back what this thread's heap does not use.
 pub fn give_back() {
     // SAFETY: no arguments, no preconditions; it only looks after the calling thread's heap.
@@ -11,7 +13,8 @@ pub fn give_back() {
 #[must_use]
 pub fn available_bytes() -> u64 {
     let read = |path: &str| std::fs::read_to_string(path).ok();
-    let machine = read("/proc/meminfo").as_deref().and_then(total_bytes).unwrap_or(ASSUMED_BYTES);
+    let machine =
+        read("/proc/meminfo").as_deref().and_then(total_bytes).unwrap_or(limits::MEMORY_ASSUMED_BYTES);
     let groups = read("/proc/self/cgroup").unwrap_or_default();
     cgroup_limit_files(&groups)
         .iter()
@@ -19,9 +22,6 @@ pub fn available_bytes() -> u64 {
         .filter(|limit| *limit > 0) // no process runs within nothing: the file does not mean it
         .fold(machine, u64::min)
 }
-
-/// Where nothing says how much there is.
-const ASSUMED_BYTES: u64 = 1 << 30;
 
 /// `MemTotal` of `/proc/meminfo`.
 fn total_bytes(meminfo: &str) -> Option<u64> {

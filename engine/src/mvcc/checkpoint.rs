@@ -59,6 +59,14 @@ pub struct Written {
     result: std::result::Result<Saved, Unsaved>,
 }
 
+impl Written {
+    /// The disk is full: nothing of it is durable.
+    #[must_use]
+    pub fn has_no_room(&self) -> bool {
+        self.result.is_err()
+    }
+}
+
 /// What is durable now.
 #[derive(Debug)]
 struct Saved {

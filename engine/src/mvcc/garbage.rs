@@ -8,13 +8,11 @@
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use crate::limits;
 use crate::limits::FREED_AT_ONCE_CHANGES;
 use crate::mvcc::key_index::IndexRoot;
 use crate::mvcc::tail::TailView;
 use crate::txn::Snapshot;
-
-/// Bytes that take as long to free as what one change replaces.
-const BYTES_PER_CHANGE: usize = 4 * 1024;
 
 /// What a View leaves behind: dropping it frees it, however long that takes.
 #[derive(Debug)]
@@ -40,7 +38,7 @@ pub(crate) struct Replaced(u64);
 impl Replaced {
     /// One more, of so many bytes.
     pub(crate) fn count(&mut self, bytes: usize) {
-        self.0 += 1 + (bytes / BYTES_PER_CHANGE) as u64;
+        self.0 += 1 + (bytes / limits::FREED_BYTES_PER_CHANGE) as u64;
     }
 
     /// So many more.

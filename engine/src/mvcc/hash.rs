@@ -13,6 +13,7 @@
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use crate::limits;
 use crate::mvcc::key_index::{Direction, IndexRoot, Sought};
 use crate::mvcc::key_range::KeyRange;
 use crate::mvcc::reader::Reader;
@@ -20,14 +21,6 @@ use crate::mvcc::record::StoredRecord;
 use crate::mvcc::revision::{RecordKey, RecordKind, Revision};
 use crate::mvcc::view::View;
 use crate::{Error, Result};
-
-/// Hashes of compactions that are kept, as many as in etcd.
-const COMPACTION_HASHES_MAX: usize = 10;
-/// Steps that looking for a key has at least: enough to get past dead keys that are passed in one go.
-const LOOK_STEPS_MIN: usize = 4_000;
-/// Steps of the index, and bytes of records, that count as much work as a record.
-const INDEX_STEPS_PER_RECORD: usize = 16;
-const BYTES_PER_RECORD: usize = 4 * 1024;
 
 /// A hash being computed, step by step.
 #[derive(Debug)]
@@ -101,7 +94,7 @@ impl CompactionHashes {
     pub(crate) fn add(&mut self, hashed: Hashed) {
         let hashes = Arc::make_mut(&mut self.0);
         hashes.push_back(hashed);
-        if hashes.len() > COMPACTION_HASHES_MAX {
+        if hashes.len() > limits::COMPACTION_HASHES_MAX {
             hashes.pop_front();
         }
     }
@@ -197,7 +190,8 @@ impl HashKv {
 
     /// Looks for any key that exists at the revision.
     fn look(&mut self, from: &[u8], records: usize) {
-        let mut steps = records.saturating_mul(INDEX_STEPS_PER_RECORD).max(LOOK_STEPS_MIN);
+        let mut steps =
+            records.saturating_mul(limits::HASH_STEPS_PER_RECORD).max(limits::HASH_LOOK_STEPS_MIN);
         let reader = self.view.reader();
         let mut scan = reader.scan(KeyRange::From(from), self.revision, Direction::Forward);
         self.phase = match scan.next_within(&mut steps) {
@@ -218,7 +212,7 @@ impl HashKv {
             if key.revision.main > self.revision || left == 0 {
                 return Ok(false);
             }
-            left = (left - 1).saturating_sub(bytes.len() / BYTES_PER_RECORD);
+            left = (left - 1).saturating_sub(bytes.len() / limits::HASH_BYTES_PER_RECORD);
             last = key.revision;
             if key.revision.main <= compact {
                 let record =

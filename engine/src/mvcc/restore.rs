@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::db::{Db, DbOptions};
 use crate::disk::Disk;
+use crate::limits;
 use crate::mvcc::compaction::IndexSweep;
 use crate::mvcc::garbage::Replaced;
 use crate::mvcc::hash::CompactionHashes;
@@ -31,9 +32,6 @@ pub enum Opening {
     /// So many records that the saved index does not know are read.
     Records(u64),
 }
-
-/// Keys or records between two words about it.
-const TELL_EVERY: u64 = 16 * 1024;
 
 impl Store {
     /// Opens a store; an empty disk becomes a new one, at revision 1 with nothing applied.
@@ -111,7 +109,7 @@ fn load_index(tree: &Snapshot, standing: Standing, tell: &mut dyn FnMut(Opening)
                 }
             };
             loaded += 1;
-            if loaded.is_multiple_of(TELL_EVERY) {
+            if loaded.is_multiple_of(limits::RESTORED_PER_REPORT) {
                 tell(Opening::Keys { loaded, of });
             }
             let Some(history) = decode(encoded) else {
@@ -168,7 +166,7 @@ fn replay_records(
             )));
         }
         records += 1;
-        if (records as u64).is_multiple_of(TELL_EVERY) {
+        if (records as u64).is_multiple_of(limits::RESTORED_PER_REPORT) {
             tell(Opening::Records(records as u64));
         }
         // A step of compaction saves the keys it has touched as they are then: ahead of the rest of the index.

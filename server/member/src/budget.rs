@@ -10,15 +10,9 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::task::Waker;
 
+use crate::limits;
+
 pub use room::Room;
-
-/// Ticks (half seconds) that somebody waits for room before giving up: more than twice as long as those who keep others waiting
-/// have before they are ended.
-pub const PATIENCE_TICKS: u32 = 30;
-
-/// Waiters that a release looks at from the front, and so many again from where the last one stopped: the next releases look at
-/// the others, and a tick looks at all.
-const LOOKS_PER_RELEASE: usize = 16;
 
 /// Edge view: the bytes that the connections of a core may hold of one kind. Clones are the same budget.
 #[derive(Debug, Clone)]
@@ -63,7 +57,7 @@ impl Waiting {
 
     /// To some from this ticket on; the last of them, unless nobody is left or all is promised.
     fn offer_from(&mut self, ticket: u64, free: usize) -> Option<u64> {
-        let mut left = LOOKS_PER_RELEASE;
+        let mut left = limits::LOOKS_PER_RELEASE;
         for (ticket, waiter) in self.rooms.range_mut(ticket..) {
             if free <= self.promised.saturating_mul(2) {
                 return None;
@@ -191,7 +185,8 @@ impl Budget {
         let mut waiting = self.0.waiting.borrow_mut();
         for Waiter { share, waker, left, .. } in waiting.rooms.values_mut() {
             if let Some(left) = left {
-                *left = if share.0.has_released.get() { PATIENCE_TICKS } else { left.saturating_sub(1) };
+                *left =
+                    if share.0.has_released.get() { limits::PATIENCE_TICKS } else { left.saturating_sub(1) };
                 if *left == 0 {
                     waker.wake_by_ref();
                 }
@@ -296,7 +291,7 @@ impl Share {
         refused.set(refused.get() + 1);
     }
 
-    /// Waits until so many bytes fit; gives up after [`PATIENCE_TICKS`], unless `is_patient`. What is waited for is not held:
+    /// Waits until so many bytes fit; gives up after [`limits::PATIENCE_TICKS`], unless `is_patient`. What is waited for is not held:
     /// who comes first gets it. Whoever waits should hold nothing meanwhile, so that nobody waits for ever.
     pub fn room(&self, bytes: usize, is_patient: bool) -> Room {
         Room::new(self.clone(), bytes, is_patient)
@@ -459,9 +454,9 @@ mod tests {
             (0..ticks).for_each(|_| budget.tick());
             (block_on(poll_once(&mut room)), block_on(poll_once(&mut patient)))
         };
-        assert_eq!(poll(PATIENCE_TICKS - 1), (None, None));
+        assert_eq!(poll(limits::PATIENCE_TICKS - 1), (None, None));
         own.release(1);
-        assert_eq!(poll(PATIENCE_TICKS - 1), (None, None), "it takes its replies");
+        assert_eq!(poll(limits::PATIENCE_TICKS - 1), (None, None), "it takes its replies");
         assert_eq!(poll(2), (Some(Err(NoRoom)), None));
         drop((room, patient));
         assert!(budget.0.waiting.borrow().rooms.is_empty());
@@ -509,7 +504,10 @@ mod tests {
             let releases = 100;
             (0..releases).for_each(|_| held.release(1));
             let looks = budget.0.waiting.borrow().looks;
-            assert!(looks <= 2 * releases * LOOKS_PER_RELEASE as u64, "{looks} looks with {count} who wait");
+            assert!(
+                looks <= 2 * releases * limits::LOOKS_PER_RELEASE as u64,
+                "{looks} looks with {count} who wait"
+            );
         }
     }
 
@@ -523,7 +521,7 @@ mod tests {
         let looks = budget.0.waiting.borrow().looks;
         (0..1_000).for_each(|_| held.release(1));
         let more = budget.0.waiting.borrow().looks - looks;
-        assert!(line.woken() == [0] && more <= 1_000 * 2 * LOOKS_PER_RELEASE as u64, "{more} looks");
+        assert!(line.woken() == [0] && more <= 1_000 * 2 * limits::LOOKS_PER_RELEASE as u64, "{more} looks");
         // The first goes away without taking it: it is the second's.
         drop(line.0.remove(0));
         assert_eq!(line.woken(), [0]);
@@ -547,7 +545,7 @@ mod tests {
         let _large = Line::new(&budget, 100, 1024 * KIB);
         let mut small = Line::new(&budget, 1_000, 257 * KIB);
         held.release(3 * KIB);
-        for _ in 0..1_100 / LOOKS_PER_RELEASE {
+        for _ in 0..1_100 / limits::LOOKS_PER_RELEASE {
             held.release(1);
         }
         let first = small.woken();

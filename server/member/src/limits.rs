@@ -14,6 +14,10 @@ pub const FRAME_BYTES_MAX: usize = 8 * 1024 * 1024;
 pub const SEGMENT_BYTES: u64 = 16 * 1024 * 1024;
 /// Bytes of a log segment that is made on a full disk.
 pub const SEGMENT_BYTES_MIN: u64 = 512 * 1024;
+/// Bytes of entries in one raft message, as in etcd.
+pub const RAFT_MESSAGE_BYTES_MAX: u64 = 1024 * 1024;
+/// Raft messages with entries on their way to one member, as in etcd.
+pub const RAFT_MESSAGES_INFLIGHT_MAX: usize = 512;
 
 // Checkpoints.
 
@@ -21,6 +25,8 @@ pub const SEGMENT_BYTES_MIN: u64 = 512 * 1024;
 pub const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(100);
 /// Time between checkpoints while a compaction has more to free.
 pub const COMPACT_INTERVAL: Duration = Duration::from_millis(50);
+/// Time between attempts at a write or a checkpoint on a full disk.
+pub const NO_SPACE_INTERVAL: Duration = Duration::from_millis(250);
 /// Bytes of unsaved records that start a checkpoint before its time.
 pub const CHECKPOINT_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Bytes of unsaved records at which applying waits for the checkpoint: the disk sets the pace.
@@ -36,8 +42,8 @@ pub const APPLY_MICROSECONDS: u64 = 1_000;
 pub const KEYS_PER_COMMAND: u64 = 500;
 /// Lease requests that the state core carries out before it looks at the log again.
 pub const ORDERS_PER_TURN: usize = 1_000;
-/// Nesting of transactions; a deeper request is refused before it is decoded. `--max-txn-ops` allows no valid request that
-/// is deeper.
+/// Nesting of transactions; a deeper request is refused before it is decoded. A `--max-txn-ops` of at most this (128 if it is
+/// not set) allows no valid request that is deeper; with more, this bound comes first.
 pub const TXN_DEPTH_MAX: usize = 512;
 /// Keys and comparisons that a logged transaction may look at to choose its branch. Whether a command is carried out depends
 /// on it, so it is the same on every member.
@@ -49,9 +55,10 @@ pub const TXN_READS_MAX: usize = 10_000;
 /// Reads of `TXN_READS_MAX` that a range behind a change counts as: it shares a state of its own, so that the next change
 /// is kept in two forms.
 pub const READS_PER_STATE: usize = 10;
-/// Reads of a logged transaction up to which those of one key are done at once where it is applied; the edge does the others.
+/// Reads of a logged transaction up to which those of one key are done at once where it is applied. With more reads, a record
+/// of at most `READ_AT_ONCE_BYTES` is; the edge does the others.
 pub const TXN_READS_AT_ONCE: usize = 16;
-/// Bytes of a record above which it is left to the edge nevertheless: sharing the state costs less than the copy.
+/// Bytes of a record up to which it is always read at once: to share the state for it would cost more than the copy.
 pub const READ_AT_ONCE_BYTES: usize = 4 * 1024;
 /// Keys read by a write whose reply is not measured before it is proposed.
 pub const WRITE_READS_UNCHECKED: usize = 64;
@@ -84,6 +91,12 @@ pub const REPLY_CHUNK_BYTES: usize = 256 * 1024;
 pub const REPLY_PARTS_PER_TURN: usize = 256;
 /// Records that HashKV looks at in one turn.
 pub const HASH_RECORDS_PER_TURN: usize = 2_000;
+/// Ticks (half seconds) that a caller waits for room in a budget before it gives up: more than twice as long as slow
+/// clients have before their connections are ended.
+pub const PATIENCE_TICKS: u32 = 30;
+/// Waiters that a release of a budget looks at from the front, and again from where the last one stopped; a tick looks
+/// at all.
+pub const LOOKS_PER_RELEASE: usize = 16;
 
 // Leases.
 
@@ -116,14 +129,18 @@ pub const LEASE_NOTES_MAX: usize = 1000;
 pub const WATCHERS_PER_CORE_MAX: usize = 10_000_000;
 /// Bytes of replies that wait on one watch stream before its watchers become unsynced.
 pub const WATCH_STREAM_BYTES: usize = 1024 * 1024;
+/// Bytes that an event may keep alive beside its own by sharing the batch it is a part of; beyond that it is copied.
+pub const EVENT_SHARED_BYTES: usize = 4096;
+/// Places for replies that an idle watch stream keeps.
+pub const WATCH_PLACES_KEPT: usize = 8;
 /// Records, matches and deliveries of one step of a hub: a third of a microsecond each.
 pub const WATCH_STEP_WORK: usize = 3_000;
-/// Bytes of replies that one step of a hub encodes.
+/// Bytes of replies that one step of a hub encodes; a step ends between revisions, so that the last one may exceed it.
 pub const WATCH_STEP_BYTES: usize = 256 * 1024;
 /// Revisions up to which an unsynced watcher counts as near; those near are read for apart from those with all history before
 /// them.
 pub const WATCH_NEAR_REVISIONS: i64 = 10_000;
-/// Watchers of a stream that are admitted again when it has room, unless more of them were served the last time.
+/// Watchers of a stream that are admitted again when it has room, unless twice as many as were served the last time are more.
 pub const WATCH_ADMITTED_MIN: usize = 16;
 /// Replies without events that wait on a watch stream before its requests are left unread, while its connection's share is
 /// full.
@@ -146,6 +163,6 @@ const _: () = {
     assert!(BYTES_PER_STEP <= REPLY_CHUNK_BYTES);
     assert!(SORT_RUN_KEYS <= SORT_HEAP_KEYS_MAX && SORT_RUN_BYTES < SORT_BYTES_MAX);
     assert!(LEASE_KEY_BYTES_PER_TURN <= WRITE_REPLY_BYTES_MAX);
-    assert!(WATCH_STEP_BYTES <= WATCH_STREAM_BYTES, "what one step encodes fits into an empty stream");
+    assert!(WATCH_STEP_BYTES <= WATCH_STREAM_BYTES, "a step of small revisions fits into an empty stream");
     assert!(WATCH_ANSWERS_MIN <= WATCH_ANSWERS_MAX);
 };

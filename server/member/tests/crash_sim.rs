@@ -93,16 +93,28 @@ impl WalFiles {
     }
 }
 
-/// A member that runs.
+/// A member that starts.
 struct Sim {
     node: Node,
     machine: Machine,
+    files: Files,
+}
+
+/// Its files, and what happens to them.
+struct Files {
     layout: Layout,
     disk: SimDisk,
     wal: Vec<WalOp>,
     /// Where a log operation stands among the tree's calls: those that are over by then, and those that may be.
     tree_calls: Vec<(usize, usize)>,
     calls_over: usize,
+}
+
+impl Files {
+    fn record(&mut self, op: WalOp) {
+        self.wal.push(op);
+        self.tree_calls.push((self.calls_over, self.disk.recorded().len()));
+    }
 }
 
 fn hash_of(view: View) -> u32 {
@@ -134,28 +146,17 @@ impl Sim {
             election_ticks: 10,
             applied,
         };
-        let mut node = Node::start(&config, log, &slog::Logger::root(slog::Discard, slog::o!())).unwrap();
-        node.campaign().unwrap();
-        let calls_over = disk.recorded().len();
-        Self {
-            node,
-            machine: Machine::new(store, MachineConfig { own: ORIGIN, quota_bytes: 0, lease_extension: 0 })
-                .unwrap(),
-            layout: Layout::new(LAYOUT, log),
-            disk,
-            wal: Vec::new(),
-            tree_calls: Vec::new(),
-            calls_over,
-        }
-    }
-
-    fn record(&mut self, op: WalOp) {
-        self.wal.push(op);
-        self.tree_calls.push((self.calls_over, self.disk.recorded().len()));
+        let node = Node::start(&config, log, &slog::Logger::root(slog::Discard, slog::o!())).unwrap();
+        let config = MachineConfig { own: ORIGIN, quota_bytes: 0, lease_extension: 0 };
+        let machine = Machine::new(store, config).unwrap();
+        let (layout, calls_over) = (Layout::new(LAYOUT, log), disk.recorded().len());
+        let files = Files { layout, disk, wal: Vec::new(), tree_calls: Vec::new(), calls_over };
+        Self { node, machine, files }
     }
 
     /// Writes and applies until there is nothing more; `applied` hears of each entry.
     fn settle(&mut self, mut applied: impl FnMut(&mut Store, u64)) {
+        self.node.campaign().unwrap();
         loop {
             let effects = self.node.effects();
             for entry in &effects.committed {
@@ -163,8 +164,8 @@ impl Sim {
                 applied(self.machine.store_mut(), entry.index);
             }
             let Some(frame) = effects.append else { return };
-            for step in self.layout.append(&frame) {
-                self.record(WalOp::Step(step));
+            for step in self.files.layout.append(&frame) {
+                self.files.record(WalOp::Step(step));
             }
             self.node.written();
         }
@@ -246,7 +247,7 @@ fn recover(
         assert_eq!((store.revision(), hash_of(store.view())), expected, "entry {index} of {last}");
     });
     assert!(sim.machine.store().applied().index > last, "the new leader's own entry");
-    (sim.wal, last)
+    (sim.files.wal, last)
 }
 
 /// The tree file's bytes after some of its calls.

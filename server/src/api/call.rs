@@ -59,9 +59,6 @@ pub struct Replies {
 #[derive(Debug)]
 pub struct ReplyQueue(Rc<RefCell<Queue>>);
 
-/// Places for messages that an idle call keeps.
-const MESSAGES_KEPT: usize = 8;
-
 #[derive(Debug)]
 struct Queue {
     messages: VecDeque<Message>,
@@ -146,7 +143,7 @@ impl ReplyQueue {
         }
         let mut queue = self.0.borrow_mut();
         queue.transport = Some(context.waker().clone());
-        queue.messages.shrink_to(MESSAGES_KEPT);
+        queue.messages.shrink_to(limits::STREAM_PLACES_KEPT);
         Poll::Pending
     }
 

@@ -29,7 +29,15 @@ use std::task::Poll;
 use bytes::Bytes;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 use revd_engine::mvcc::View;
+use revd_member::apply::alarm::Raised;
+use revd_member::apply::command::Kind;
+use revd_member::budget::{Budget, Share};
+use revd_member::error::Error;
 use revd_member::error::Status;
+use revd_member::raft::status::NodeStatus;
+use revd_member::read::view_slot::ViewSlot;
+use revd_member::schema;
+use revd_member::watch::HubLimits;
 
 use crate::api::call::{Message, Metadata, Replies, Requests, StreamingCall, only};
 use crate::api::header::{Identity, with_header};
@@ -45,14 +53,6 @@ use crate::observe::bounds::Bound;
 use crate::observe::counters::Counters;
 use crate::observe::turns::Turns;
 use crate::xcore::gate::Gate;
-use revd_member::apply::alarm::Raised;
-use revd_member::apply::command::Kind;
-use revd_member::budget::{Budget, Share};
-use revd_member::error::Error;
-use revd_member::raft::status::NodeStatus;
-use revd_member::read::view_slot::ViewSlot;
-use revd_member::schema;
-use revd_member::watch::HubLimits;
 
 /// What the API of every edge is made from.
 #[derive(Debug, Clone)]

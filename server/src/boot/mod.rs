@@ -45,10 +45,6 @@ use crate::version;
 use crate::xcore::latch::Latch;
 use crate::xcore::mailbox::pair;
 
-/// Helper threads of a core, for what takes long: a checkpoint, the preparation of a log segment, a change of the log's
-/// directory that waits for it, and a command that visits very many keys.
-const BLOCKING_THREADS: usize = 4;
-
 /// What runs on one core.
 #[derive(Default)]
 struct CoreSeeds {
@@ -302,7 +298,7 @@ fn start_core(
     LocalExecutorBuilder::new(Placement::Fixed(roles.cpu))
         .name(&format!("core-{}", roles.cpu))
         .io_memory(if roles.log { limits::LOG_IO_BYTES } else { limits::IO_BYTES })
-        .blocking_thread_pool_placement(PoolPlacement::Unbound(BLOCKING_THREADS))
+        .blocking_thread_pool_placement(PoolPlacement::Unbound(limits::HELPER_THREADS_PER_CORE))
         .spawn(move || async move {
             let giving_back = glommio::spawn_local(async {
                 loop {

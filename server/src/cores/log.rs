@@ -1,7 +1,4 @@
-//! The log core's loop: raft and the write-ahead log.
-//!
-//! Group commit clocks itself: while one frame is being written and synced, commands gather; when it is durable
-//! they all go into the next one. There is no timer and no batch size to tune.
+//! The log core's loop: carries out what `revd_member::cores::log` decides, on the files of the log and on mailboxes.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -9,9 +6,10 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use revd_member::apply::command::{self, Command, Origin};
+use revd_member::apply::command::Origin;
 use revd_member::apply::{DurableIndex, Work};
-use revd_member::raft::node::{Effects, Node, NodeError};
+use revd_member::cores::log::{LogCore, LogEffects, LogEvent};
+use revd_member::raft::node::{Node, NodeError};
 use revd_member::raft::status::NodeStatus;
 use revd_member::wal::disk::LogDisk;
 use revd_member::wal::writer::{WalSeed, WalWriter};
@@ -53,13 +51,10 @@ pub enum Fatal {
     Raft(#[from] NodeError),
 }
 
-/// Everything this core reacts to.
+/// What comes to this core.
 enum Event {
-    Commands(Commands),
-    Written(Result<(), WalError>),
-    Tick,
-    Durable(DurableIndex),
-    EdgeClosed,
+    Core(LogEvent),
+    WriteFailed(WalError),
 }
 
 /// For the task that owns the log file.
@@ -69,18 +64,24 @@ enum WalJob {
     Release(u64),
 }
 
-struct LogCore {
-    node: Node,
-    inbox: Rc<Inbox<Event>>,
+/// Carries out what the core decides: each effect goes to the task it is for.
+struct Outside {
     jobs: Rc<Inbox<WalJob>>,
     work: Rc<Inbox<Work>>,
-    status: Arc<NodeStatus>,
-    origin: Origin,
-    /// Commands that wait for the write in flight.
-    queue: VecDeque<Command>,
-    edges_open: usize,
-    /// Nobody waits for outcomes any more.
-    stopping: Rc<Cell<bool>>,
+}
+
+impl LogEffects for Outside {
+    fn append(&mut self, frame: FrameContent) {
+        self.jobs.push(WalJob::Append(frame));
+    }
+
+    fn release(&mut self, index: u64) {
+        self.jobs.push(WalJob::Release(index));
+    }
+
+    fn work(&mut self, work: Work) {
+        self.work.push(work);
+    }
 }
 
 /// Runs until every edge is done and everything they submitted is durable and committed.
@@ -89,37 +90,37 @@ struct LogCore {
 /// [`Fatal`]
 pub async fn run<D: LogDisk>(seed: LogSeed<D>) -> Result<(), Fatal> {
     let inbox = Inbox::new();
-    let work = Inbox::new();
-    let jobs = Inbox::new();
+    let mut outside = Outside { jobs: Inbox::new(), work: Inbox::new() };
     let stopping = Rc::new(Cell::new(false));
     let wal = WalWriter::new(seed.wal);
-    let edges_open = seed.from_edges.len();
+    let mut core = LogCore::new(seed.node, seed.origin, seed.from_edges.len());
     let receiving = seed
         .from_edges
         .into_iter()
         .map(|from_edge| glommio::spawn_local(receive_commands(from_edge, Rc::clone(&inbox))));
     let mut tasks: Vec<_> = receiving.collect();
-    tasks.push(glommio::spawn_local(send_work(Rc::clone(&work), seed.to_state)));
-    let writing =
-        glommio::spawn_local(write_frames(wal, Rc::clone(&jobs), Rc::clone(&inbox), Rc::clone(&stopping)));
+    tasks.push(glommio::spawn_local(send_work(Rc::clone(&outside.work), seed.to_state)));
+    let jobs = Rc::clone(&outside.jobs);
+    let writing = glommio::spawn_local(write_frames(wal, jobs, Rc::clone(&inbox), Rc::clone(&stopping)));
     let background = [
         glommio::spawn_local(tick(seed.tick, Rc::clone(&inbox))),
         glommio::spawn_local(receive_durable(seed.from_state, Rc::clone(&inbox))),
     ];
-    let mut core = LogCore {
-        node: seed.node,
-        inbox,
-        jobs,
-        work,
-        status: seed.status,
-        origin: seed.origin,
-        queue: VecDeque::new(),
-        edges_open,
-        stopping,
-    };
-    core.run().await?;
-    core.work.close();
-    core.jobs.close();
+    core.start(&mut outside)?;
+    publish(&core, &seed.status);
+    while !core.is_over() {
+        for event in inbox.take().await.expect("nobody closes the log core's own inbox") {
+            match event {
+                Event::Core(event) => core.receive(event, &mut outside),
+                Event::WriteFailed(error) => return Err(error.into()),
+            }
+        }
+        core.advance(&mut outside)?;
+        publish(&core, &seed.status);
+        stopping.set(core.is_stopping());
+    }
+    outside.work.close();
+    outside.jobs.close();
     for task in tasks {
         task.await;
     }
@@ -129,18 +130,26 @@ pub async fn run<D: LogDisk>(seed: LogSeed<D>) -> Result<(), Fatal> {
     Ok(writing.await?)
 }
 
+fn publish(core: &LogCore, status: &NodeStatus) {
+    let standing = core.standing();
+    status.term.store(standing.term);
+    status.leader.store(standing.leader);
+    status.last_index.store(standing.last_index);
+    status.committed.store(standing.committed);
+}
+
 async fn receive_commands(from_edge: ReceiverSeed<Commands>, inbox: Rc<Inbox<Event>>) {
     let from_edge = from_edge.open().await;
     while let Some(commands) = from_edge.receive().await {
-        inbox.push(Event::Commands(commands));
+        inbox.push(Event::Core(LogEvent::Commands(commands)));
     }
-    inbox.push(Event::EdgeClosed);
+    inbox.push(Event::Core(LogEvent::EdgeClosed));
 }
 
 async fn receive_durable(from_state: ReceiverSeed<DurableIndex>, inbox: Rc<Inbox<Event>>) {
     let from_state = from_state.open().await;
     while let Some(index) = from_state.receive().await {
-        inbox.push(Event::Durable(index));
+        inbox.push(Event::Core(LogEvent::Durable(index)));
     }
 }
 
@@ -181,11 +190,11 @@ async fn write_frames<D: LogDisk>(
                 }
                 result = wal.resume().await;
             }
-            let has_failed = result.is_err();
-            inbox.push(Event::Written(result));
-            if has_failed {
+            if let Err(error) = result {
+                inbox.push(Event::WriteFailed(error));
                 return Ok(()); // nothing may follow a write of which nobody knows whether it happened
             }
+            inbox.push(Event::Core(LogEvent::Written));
         }
     }
     wal.settle().await
@@ -194,89 +203,6 @@ async fn write_frames<D: LogDisk>(
 async fn tick(every: Duration, inbox: Rc<Inbox<Event>>) {
     loop {
         glommio::timer::sleep(every).await;
-        inbox.push(Event::Tick);
-    }
-}
-
-impl LogCore {
-    async fn run(&mut self) -> Result<(), Fatal> {
-        self.node.campaign()?;
-        self.advance()?;
-        while self.edges_open > 0 || self.node.is_writing() || !self.queue.is_empty() {
-            let events = self.inbox.take().await.expect("nobody closes the log core's own inbox");
-            for event in events {
-                self.handle(event)?;
-            }
-            self.advance()?;
-        }
-        Ok(())
-    }
-
-    fn handle(&mut self, event: Event) -> Result<(), Fatal> {
-        match event {
-            Event::Commands(commands) => {
-                for command in commands {
-                    if command.kind.is_local() {
-                        self.work.push(Work::Local(command));
-                    } else {
-                        self.queue.push_back(command);
-                    }
-                }
-            }
-            Event::Written(result) => {
-                result?;
-                self.node.written();
-            }
-            Event::Tick => self.node.tick(),
-            Event::Durable(index) => {
-                self.node.release(index.get());
-                self.jobs.push(WalJob::Release(index.get()));
-            }
-            Event::EdgeClosed => {
-                self.edges_open -= 1;
-                self.stopping.set(self.edges_open == 0);
-            }
-        }
-        Ok(())
-    }
-
-    /// Proposes what has gathered, unless a write is in flight, and does what raft asks for.
-    fn advance(&mut self) -> Result<(), Fatal> {
-        if !self.node.is_writing() && self.node.standing().is_leader {
-            let mut frame_bytes = 0;
-            while frame_bytes < limits::FRAME_BYTES_MAX
-                && let Some(data) = self.next_entry()
-            {
-                frame_bytes += data.len();
-                self.node.propose(data)?;
-            }
-        }
-        let Effects { append, committed } = self.node.effects();
-        if let Some(frame) = append {
-            self.jobs.push(WalJob::Append(frame));
-        }
-        committed.into_iter().for_each(|entry| self.work.push(Work::Entry(entry)));
-        let standing = self.node.standing();
-        self.status.term.store(standing.term);
-        self.status.leader.store(standing.leader);
-        self.status.last_index.store(standing.last_index);
-        self.status.committed.store(standing.committed);
-        Ok(())
-    }
-
-    /// Encodes queued commands as one entry, bounded in bytes.
-    fn next_entry(&mut self) -> Option<Vec<u8>> {
-        let mut bytes = 0;
-        let fits = |command: &&Command| {
-            let first = bytes == 0;
-            bytes += command.encoded_len();
-            first || bytes <= limits::ENTRY_BYTES_MAX
-        };
-        let count = self.queue.iter().take_while(fits).count();
-        if count == 0 {
-            return None;
-        }
-        let commands: Vec<Command> = self.queue.drain(..count).collect();
-        Some(command::encode(self.origin, &commands))
+        inbox.push(Event::Core(LogEvent::Tick));
     }
 }

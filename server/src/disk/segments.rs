@@ -14,13 +14,12 @@ use revd_member::wal::disk::LogDisk;
 use revd_member::wal::reader::{LogEnd, Recovered, assemble, segment_name};
 
 use crate::disk::reserve::{Reserve, is_no_space};
+use crate::limits;
 
 /// A prepared file that waits to become a segment.
 const SPARE: &str = "spare.tmp";
 /// How the names of files begin that are being prepared.
 const PREPARING: &str = "preparing";
-/// Bytes written at a time while a file is prepared.
-const ZEROS: usize = 1 << 20;
 
 /// A directory of the file system.
 pub struct DirDisk {
@@ -281,10 +280,12 @@ fn prepare(dir: &Path, bytes: u64) -> std::io::Result<()> {
     let path = dir.join(format!("{PREPARING}-{}.tmp", NAMES.fetch_add(1, Ordering::Relaxed)));
     let mut file =
         std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
-    let zeros = vec![0; ZEROS];
+    let zeros = vec![0; limits::PREPARED_BYTES_PER_WRITE];
     let mut left = bytes;
     let filled = loop {
-        let part = usize::try_from(left).unwrap_or(ZEROS).min(ZEROS);
+        let part = usize::try_from(left)
+            .unwrap_or(limits::PREPARED_BYTES_PER_WRITE)
+            .min(limits::PREPARED_BYTES_PER_WRITE);
         if part == 0 {
             break file.sync_all();
         }

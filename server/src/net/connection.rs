@@ -23,9 +23,6 @@ use crate::xcore::turn::give_way;
 
 /// Bytes read at a time.
 pub(super) const READ_BYTES: usize = 32 * 1024;
-/// Send buffers kept for the next connection that has something to say, and how large they may be.
-const SPARES: usize = 32;
-const SPARE_BYTES_MAX: usize = 256 * 1024;
 
 /// What the connections of a core have in common.
 pub(super) struct Shared {
@@ -60,7 +57,7 @@ impl Scratch {
 
     /// For another connection.
     pub(super) fn give_back(&mut self, buffer: Vec<u8>) {
-        if self.spares.len() < SPARES && buffer.capacity() <= SPARE_BYTES_MAX {
+        if self.spares.len() < limits::SPARE_BUFFERS && buffer.capacity() <= limits::SPARE_BUFFER_BYTES_MAX {
             self.spares.push(buffer);
         }
     }

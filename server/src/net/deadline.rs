@@ -6,6 +6,8 @@ use std::pin::Pin;
 use std::task::Context;
 use std::time::Duration;
 
+use crate::limits;
+
 /// Wakes its connection's task. Times are milliseconds of the core's clock.
 #[derive(Default)]
 pub(super) struct Timer {
@@ -48,9 +50,6 @@ impl Timer {
     }
 }
 
-/// Streams kept here that have ended before their time, beyond twice those that are open: then they are forgotten.
-const ENDED_SPARE: usize = 64;
-
 /// The streams of calls that have a deadline, the soonest first. Whoever ends before it stays until it has come, or until those
 /// are many: a call costs the logarithm of how many there are, and one without a deadline nothing.
 #[derive(Debug, Default)]
@@ -62,7 +61,7 @@ impl Deadlines {
         if deadline == u64::MAX {
             return;
         }
-        if self.0.len() > ENDED_SPARE + 2 * open {
+        if self.0.len() > limits::DEADLINES_ENDED_MAX + 2 * open {
             self.0.retain(|Reverse((_, stream))| is_open(*stream));
         }
         self.0.push(Reverse((deadline, stream)));
@@ -85,7 +84,7 @@ impl Deadlines {
             }
             self.0.pop();
         }
-        self.0.shrink_to(ENDED_SPARE);
+        self.0.shrink_to(limits::DEADLINES_ENDED_MAX);
         None
     }
 }
@@ -132,7 +131,7 @@ mod tests {
                 stream > 2 * (at - 10_u32.min(at))
             };
             deadlines.add(5_000 + u64::from(at), 1 + 2 * at, 10, is_open);
-            assert!(deadlines.0.len() <= ENDED_SPARE + 21, "{} are kept", deadlines.0.len());
+            assert!(deadlines.0.len() <= limits::DEADLINES_ENDED_MAX + 21, "{} are kept", deadlines.0.len());
         }
         assert!(looks.get() < 2 * 100_000, "{} looks", looks.get());
         assert_eq!(deadlines.next(|stream| stream == 199_999), Some(104_999));

@@ -6,14 +6,11 @@ use revd_member::error::Status;
 
 use crate::api::call::Metadata;
 use crate::api::method::{self, Method};
+use crate::limits;
 use crate::net::http;
 
 /// What a field counts beside its name and value (RFC 9113, section 10.5.1).
 const FIELD_OVERHEAD: usize = 32;
-/// Heads that are remembered.
-const SEEN_MAX: usize = 4;
-/// A head longer than this is not remembered.
-const SEEN_BYTES_MAX: usize = 256;
 
 /// What a call's head says.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,14 +88,14 @@ impl Heads {
         let head = fields.head();
         if let Head::Call(head) = head
             && self.decoder.generation() == generation
-            && block.len() <= SEEN_BYTES_MAX
+            && block.len() <= limits::HEAD_REMEMBERED_BYTES_MAX
         {
             let seen = Seen { block: block.into(), generation, head };
-            if self.seen.len() < SEEN_MAX {
+            if self.seen.len() < limits::HEADS_REMEMBERED {
                 self.seen.push(seen);
             } else {
                 self.seen[self.next] = seen;
-                self.next = (self.next + 1) % SEEN_MAX;
+                self.next = (self.next + 1) % limits::HEADS_REMEMBERED;
             }
         }
         Ok(head)

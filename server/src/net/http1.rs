@@ -24,9 +24,6 @@ use crate::net::connection::Shared;
 use crate::net::{deadline, http as plain};
 use crate::xcore::gate::Pass;
 
-/// Bytes read at a time.
-const READ_BYTES: usize = 4096;
-
 /// Answers requests until the client is gone, says nothing for a while, or the core ends.
 pub(super) async fn serve(stream: TcpStream, first: Vec<u8>, shared: Rc<Shared>, pass: &Pass) {
     let socket = Socket { stream, first: first.into() };
@@ -118,7 +115,7 @@ impl hyper::rt::Read for Socket {
             self.first.advance(len);
             return Poll::Ready(Ok(()));
         }
-        let mut buffer = [0; READ_BYTES];
+        let mut buffer = [0; limits::HTTP1_READ_BYTES];
         let len = buffer.len().min(into.remaining());
         let read = ready!(Pin::new(&mut self.stream).poll_read(context, &mut buffer[..len]))?;
         into.put_slice(&buffer[..read]);

@@ -38,10 +38,6 @@ use crate::observe::turns::Loop;
 use crate::xcore::gate::Pass;
 use crate::xcore::turn::NextTurn;
 
-/// Milliseconds after which a client's allowances are full again.
-const REFILL_INTERVAL: u64 = 1_000;
-/// Parts of a reply that is sent as one frame.
-const PARTS: usize = 8;
 /// Why a connection ends whose header blocks cannot be decoded.
 const BAD_BLOCK: Fault = Fault::new(ErrorCode::Compression, "a header block cannot be decoded");
 /// What grpc-go says to a client that pings too often.
@@ -158,7 +154,7 @@ impl<T: Transport> Http2<T> {
         self.turns.begin();
         self.batch = Batch::default();
         let now = self.began / 1_000;
-        if now >= self.refilled + REFILL_INTERVAL {
+        if now >= self.refilled + limits::ALLOWANCE_MILLISECONDS {
             self.refilled = now;
             self.connection.refill();
         }
@@ -456,8 +452,8 @@ impl<T: Transport> Http2<T> {
             Ok(prefix) => prefix,
             Err(status) => return self.refuse(stream, &status),
         };
-        if message.len() < PARTS {
-            let mut parts: [&[u8]; PARTS] = [&[]; PARTS];
+        if message.len() < limits::FRAME_PARTS_MAX {
+            let mut parts: [&[u8]; limits::FRAME_PARTS_MAX] = [&[]; limits::FRAME_PARTS_MAX];
             parts[0] = &prefix;
             parts[1..].iter_mut().zip(&message).for_each(|(part, bytes)| *part = bytes);
             let (head, trailers, after) = self.blocks.short();

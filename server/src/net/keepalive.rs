@@ -4,11 +4,7 @@
 use std::time::Duration;
 
 use crate::config::Keepalive as KeepaliveConfig;
-
-/// Pings too early that are forgiven.
-const STRIKES_MAX: u32 = 2;
-/// Without open calls a client may ping this often.
-const IDLE_MIN_TIME: u64 = 2 * 3600 * 1000;
+use crate::limits;
 
 /// One connection's pings. Times are milliseconds of the core's clock.
 #[derive(Debug)]
@@ -42,10 +38,11 @@ impl Keepalive {
     /// The client pings; false if that is once too often. `has_sent`: HEADERS or DATA went to it since its last ping. Such a
     /// ping is forgiven, and all before it: a client that is sent much pings as often as the answers come back, to measure.
     pub(super) fn ping(&mut self, now: u64, has_calls: bool, has_sent: bool) -> bool {
-        let min_time = if has_calls { milliseconds(self.config.min_time) } else { IDLE_MIN_TIME };
+        let min_time =
+            if has_calls { milliseconds(self.config.min_time) } else { limits::PING_IDLE_MILLISECONDS };
         let is_early = self.last_ping.replace(now).is_some_and(|last| now < last + min_time);
         self.strikes = if has_sent { 0 } else { self.strikes + u32::from(is_early) };
-        self.strikes <= STRIKES_MAX
+        self.strikes <= limits::PING_STRIKES_MAX
     }
 
     /// Something came from the client.

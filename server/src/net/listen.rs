@@ -5,7 +5,6 @@ use std::net::SocketAddr;
 use std::os::fd::{FromRawFd as _, IntoRawFd as _, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use glommio::net::TcpListener;
 use rustix::net::{AddressFamily, SocketType, sockopt};
@@ -20,14 +19,6 @@ use crate::observe::log;
 use crate::xcore::gate::Gate;
 use crate::xcore::turn::give_way;
 
-/// Connections the kernel holds until they are accepted.
-const BACKLOG: i32 = 4096;
-/// After a failed accept (most likely too many open files) the next try waits this long.
-const RETRY: Duration = Duration::from_millis(50);
-/// How often a taken address is tried again before it counts as taken, and how long apart: three seconds.
-const FREE_TRIES: u32 = 300;
-const FREE_WAIT: Duration = Duration::from_millis(10);
-
 /// Waits until nobody else listens on the address. Our own sockets share the port, so they cannot tell; and after a
 /// crash the kernel closes the sockets of an io_uring a moment later than the process ends.
 ///
@@ -36,9 +27,11 @@ const FREE_WAIT: Duration = Duration::from_millis(10);
 pub fn wait_until_free(address: SocketAddr) -> io::Result<()> {
     // Bound but not listening: no client can meet this socket.
     let try_bind = || rustix::net::bind(new_socket(address)?, &address).map_err(io::Error::from);
-    for _ in 0..FREE_TRIES {
+    for _ in 0..limits::BIND_TRIES {
         match try_bind() {
-            Err(error) if error.kind() == io::ErrorKind::AddrInUse => std::thread::park_timeout(FREE_WAIT),
+            Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
+                std::thread::park_timeout(limits::BIND_INTERVAL)
+            }
             result => return result,
         }
     }
@@ -78,7 +71,8 @@ fn listening(address: SocketAddr, keepalive: &Keepalive) -> io::Result<OwnedFd> 
         let timeout = u32::try_from(keepalive.timeout.as_millis()).unwrap_or(u32::MAX);
         sockopt::set_tcp_user_timeout(&socket, timeout)?;
     }
-    let listening = rustix::net::bind(&socket, &address).and_then(|()| rustix::net::listen(&socket, BACKLOG));
+    let listening = rustix::net::bind(&socket, &address)
+        .and_then(|()| rustix::net::listen(&socket, limits::LISTEN_BACKLOG));
     listening.map_err(|error| {
         io::Error::new(io::Error::from(error).kind(), format!("listening on {address}: {error}"))
     })?;
@@ -91,7 +85,7 @@ pub(super) async fn accept(listener: TcpListener, shared: Rc<Shared>, gate: Gate
     let mut accepted = 0_usize;
     loop {
         let Ok(stream) = listener.accept().await else {
-            glommio::timer::sleep(RETRY).await;
+            glommio::timer::sleep(limits::ACCEPT_RETRY_INTERVAL).await;
             continue;
         };
         accepted += 1;
@@ -134,7 +128,7 @@ mod tests {
 
     #[test]
     fn a_connection_inherits_how_long_its_client_may_be_gone() {
-        let seconds = Duration::from_secs;
+        let seconds = std::time::Duration::from_secs;
         let keepalive = Keepalive { min_time: seconds(5), interval: seconds(7200), timeout: seconds(20) };
         let listener = listening("127.0.0.1:0".parse().unwrap(), &keepalive).unwrap();
         let listener = std::net::TcpListener::from(listener);

@@ -8,8 +8,7 @@ use futures_lite::{AsyncRead as _, AsyncWrite as _};
 use glommio::net::TcpStream;
 use revd_http2::Out;
 
-/// Pieces handed to the kernel at a time.
-const SLICES: usize = 64;
+use crate::limits;
 
 /// Reads and writes of a connection.
 pub(super) trait Transport {
@@ -29,7 +28,7 @@ impl Transport for TcpStream {
     }
 
     fn poll_write(&mut self, context: &mut Context<'_>, out: &mut Out) -> Poll<io::Result<()>> {
-        let mut slices = [IoSlice::new(&[]); SLICES];
+        let mut slices = [IoSlice::new(&[]); limits::SEND_SLICES];
         let filled = out.fill(&mut slices);
         let sent = if let [one] = slices[..filled] {
             ready!(Pin::new(self).poll_write(context, &one))?

@@ -10,8 +10,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 
 use serde_json::{Map, Value};
 
-/// Lines that may wait to be written.
-const LINES_MAX: usize = 4096;
+use crate::limits;
 
 /// How much a line matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -71,7 +70,7 @@ static LOGGER: OnceLock<Logger> = OnceLock::new();
 
 /// Starts the log; before that, and for a second time, nothing happens.
 pub fn start(level: Level) {
-    let (jobs, queue) = sync_channel(LINES_MAX);
+    let (jobs, queue) = sync_channel(limits::LOG_LINES_MAX);
     if LOGGER.set(Logger { level, jobs, dropped: AtomicU64::new(0) }).is_ok() {
         // Without the thread there is no log, and nothing else suffers.
         let _ = std::thread::Builder::new().name("log".to_owned()).spawn(move || write_lines(&queue));

@@ -4,7 +4,8 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use crate::budget::{NoRoom, PATIENCE_TICKS, Share, Waiter};
+use crate::budget::{NoRoom, Share, Waiter};
+use crate::limits;
 
 /// Ready when there is room.
 #[derive(Debug)]
@@ -59,7 +60,7 @@ impl Future for Room {
         }
         let ticket = waiting.next;
         waiting.next += 1;
-        let left = (!self.is_patient).then_some(PATIENCE_TICKS);
+        let left = (!self.is_patient).then_some(limits::PATIENCE_TICKS);
         let (share, waker) = (self.share.clone(), context.waker().clone());
         waiting.rooms.insert(ticket, Waiter { share, bytes: self.bytes, waker, is_woken: false, left });
         budget.0.is_awaited.set(true);

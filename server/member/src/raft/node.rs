@@ -4,13 +4,10 @@ use raft::eraftpb::{ConfState, Entry, EntryType};
 use raft::{Config, RawNode, StateRole};
 
 use crate::apply::CommittedEntry;
+use crate::limits;
 use crate::raft::storage::Entries;
 use crate::wal::reader::Recovered;
 use crate::wal::{FrameContent, HardState, LogEntry};
-
-/// raft's own bounds, as etcd sets them.
-const MESSAGE_BYTES_MAX: u64 = 1024 * 1024;
-const INFLIGHT_MESSAGES_MAX: usize = 512;
 
 /// What a member starts raft with.
 #[derive(Debug)]
@@ -121,8 +118,8 @@ impl Node {
             election_tick: config.election_ticks,
             heartbeat_tick: config.heartbeat_ticks,
             applied: config.applied,
-            max_size_per_msg: MESSAGE_BYTES_MAX,
-            max_inflight_msgs: INFLIGHT_MESSAGES_MAX,
+            max_size_per_msg: limits::RAFT_MESSAGE_BYTES_MAX,
+            max_inflight_msgs: limits::RAFT_MESSAGES_INFLIGHT_MAX,
             check_quorum: true,
             pre_vote: true,
             ..Config::default()

@@ -5,10 +5,8 @@ use revd_engine::Result;
 use revd_engine::mvcc::Reader;
 use smallvec::SmallVec;
 
+use crate::limits;
 use crate::watch::changes::{Change, Selection};
-
-/// Events are shared with the batch they are a part of, unless that keeps much more memory than this.
-const SHARED_BYTES: usize = 4096;
 
 /// The changes of a batch that anybody watches, by number.
 #[derive(Debug, Default)]
@@ -125,7 +123,7 @@ impl Way {
             };
         }
         let Some((start, end)) = all else { return Some(Bytes::new()) };
-        let is_enough = 4 * (end - start) + SHARED_BYTES >= self.sealed.len();
+        let is_enough = 4 * (end - start) + limits::EVENT_SHARED_BYTES >= self.sealed.len();
         is_enough.then(|| self.sealed.slice(start..end))
     }
 }

@@ -25,9 +25,6 @@ const DUPLICATE_ID: &str = "mvcc: duplicate watch ID provided on the WatchStream
 const TOO_MANY: &str =
     "etcdserver: too many watchers on this member: cancel some, or connect to another member";
 
-/// Places for replies that an idle stream keeps.
-const OUTBOX_KEPT: usize = 8;
-
 /// One call of a client.
 #[derive(Debug)]
 pub(super) struct Stream {
@@ -294,7 +291,7 @@ impl Hub {
         let reply = stream.outbox.pop_front()?;
         stream.answers -= usize::from(!reply.has_events());
         if stream.outbox.is_empty() {
-            stream.outbox.shrink_to(OUTBOX_KEPT);
+            stream.outbox.shrink_to(limits::WATCH_PLACES_KEPT);
         }
         // The reply still counts here, as it will where it goes.
         let left = stream.hold.bytes() - reply.held_bytes();

@@ -1,24 +1,28 @@
-//! A member that runs in parts: clients, the log core, what writes the log and what removes its segments, the state core,
-//! the helper thread of its checkpoints, and readers. Each part goes on by itself, in small steps; between any two of them
-//! it may stand still, as a core or a thread does from which the system has taken the time, while the others go on. The
-//! loops of `cores/log.rs` and `cores/state.rs` are drawn here in their order; what they carry out is the real thing.
+//! A member that runs in parts: clients, the log core, the writer of the log and what removes its segments, the state core, the
+//! helper thread of its checkpoints, a clock, and readers. Each part goes on by itself, in small steps; between any two of them
+//! it may stand still, as a core or a thread does from which the system has taken the time, while the others go on. The log core
+//! and the state core are the shipped ones (`revd_member::cores`); their effects are carried out one at a time.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message as _;
-use revd_engine::mvcc::{CheckpointKind, Durable, View, Written};
+use revd_engine::mvcc::{Checkpoint, View, Written};
 use revd_engine::random::Random;
 use revd_member::apply::command::{self, Command, CommandId, Kind};
-use revd_member::apply::outcome::{Effect, Outcome};
-use revd_member::apply::{CommittedEntry, DurableIndex, Next};
-use revd_member::raft::node::Effects;
+use revd_member::apply::outcome::Outcome;
+use revd_member::apply::{DurableIndex, Machine, Work};
+use revd_member::cores::log::{LogCore, LogEffects, LogEvent};
+use revd_member::cores::state::{
+    LongCommand, LongList, Note, Standpoint, StateCore, StateEffects, StateEvent,
+};
 use revd_member::wal::FrameContent;
 use revd_member::wal::layout::{Released, Step};
 use revd_proto::etcdserverpb::request_op::Request;
 use revd_proto::etcdserverpb::{CompactionRequest, DeleteRangeRequest, PutRequest, RequestOp, TxnRequest};
 
-use crate::{Acknowledged, FRAMES, ORIGIN, Run, Sim, WalFiles, WalOp, hash_of};
+use crate::{Acknowledged, FRAMES, Files, ORIGIN, OWNER, Run, Sim, WalFiles, WalOp, hash_of};
 
 /// Commands of clients that wait for their answers.
 const OUTSTANDING_MAX: usize = 24;
@@ -34,18 +38,21 @@ enum Part {
     Remover,
     State,
     Checkpoint,
+    Clock,
     Reader,
 }
 
 impl Part {
-    const ALL: [Self; 7] =
-        [Self::Clients, Self::Log, Self::Writer, Self::Remover, Self::State, Self::Checkpoint, Self::Reader];
-}
-
-/// What the log core hears of.
-enum LogEvent {
-    Written,
-    Durable(DurableIndex),
+    const ALL: [Self; 8] = [
+        Self::Clients,
+        Self::Log,
+        Self::Writer,
+        Self::Remover,
+        Self::State,
+        Self::Checkpoint,
+        Self::Clock,
+        Self::Reader,
+    ];
 }
 
 /// What the log's writer is given to do.
@@ -54,14 +61,25 @@ enum WalJob {
     Release(u64),
 }
 
-/// What comes next in the state core's turn.
-enum Turn {
-    TakeIn,
-    Tell(Durable),
-    Apply,
-    Publish,
-    Answer,
-    Save,
+/// Effects of the log core, on their way.
+#[derive(Default)]
+struct FromLog {
+    jobs: VecDeque<WalJob>,
+    work: VecDeque<Work>,
+}
+
+impl LogEffects for FromLog {
+    fn append(&mut self, frame: FrameContent) {
+        self.jobs.push_back(WalJob::Append(frame));
+    }
+
+    fn release(&mut self, index: u64) {
+        self.jobs.push_back(WalJob::Release(index));
+    }
+
+    fn work(&mut self, work: Work) {
+        self.work.push_back(work);
+    }
 }
 
 /// A View, and its hash when it was published.
@@ -71,73 +89,156 @@ struct Shown {
     hash: u32,
 }
 
+/// An effect of the state core that is not carried out yet.
+enum Effect {
+    Publish(View),
+    Answer(CommandId, Outcome),
+    Write(Box<Checkpoint>),
+    Remind,
+    Durable(DurableIndex),
+    Run(LongCommand),
+}
+
+/// Effects of the state core, on their way.
+struct FromState {
+    effects: VecDeque<Effect>,
+    /// What time it is costs time: how much, is random, so that turns end anywhere.
+    random: std::cell::RefCell<Random>,
+    microseconds: std::cell::Cell<u64>,
+    /// By log index: revision and hash of the state after it.
+    truth: Vec<(i64, u32)>,
+}
+
+impl StateEffects for FromState {
+    fn microseconds(&self) -> u64 {
+        self.microseconds.set(self.microseconds.get() + self.random.borrow_mut().below(700));
+        self.microseconds.get()
+    }
+
+    fn publish(&mut self, view: View, _applied: u64, _leases: usize) {
+        self.effects.push_back(Effect::Publish(view));
+    }
+
+    fn answer(&mut self, id: CommandId, outcome: Outcome) {
+        self.effects.push_back(Effect::Answer(id, outcome));
+    }
+
+    fn hear(&mut self, _question: u64) {
+        unreachable!("there are no leases");
+    }
+
+    fn tell_of_view(&mut self) {}
+
+    fn write(&mut self, checkpoint: Checkpoint, _is_light: bool) {
+        self.effects.push_back(Effect::Write(Box::new(checkpoint)));
+    }
+
+    fn remind(&mut self, _after: Duration) {
+        self.effects.push_back(Effect::Remind);
+    }
+
+    fn durable(&mut self, index: DurableIndex) {
+        self.effects.push_back(Effect::Durable(index));
+    }
+
+    fn run(&mut self, command: LongCommand) {
+        self.effects.push_back(Effect::Run(command));
+    }
+
+    fn encode(&mut self, _list: LongList) {
+        unreachable!("there are no leases");
+    }
+
+    fn note(&mut self, note: Note) {
+        panic!("{note:?}, but there are no leases and the disk is large");
+    }
+
+    fn applied(&mut self, machine: &mut Machine) {
+        let view = machine.store_mut().view();
+        self.truth.push((view.revision(), hash_of(view)));
+        assert_eq!(self.truth.len() as u64 - 1, machine.store().applied().index);
+    }
+}
+
+/// What a client waits for.
+struct Call {
+    kind: Kind,
+    /// It is told when the space is free.
+    is_patient: bool,
+    /// The entry that holds its command, once that is committed.
+    index: u64,
+}
+
 pub(crate) struct Member {
-    sim: Sim,
+    files: Files,
+    log: LogCore,
+    state: StateCore,
     random: Random,
     /// A part stands still after one in so many of its steps, and for how many of its turns each still does.
     stalls_one_in: u64,
     still: [u64; Part::ALL.len()],
     has_clients: bool,
-    queue: VecDeque<Command>,
-    outstanding: usize,
+    calls: BTreeMap<usize, Call>,
+    next_slot: usize,
     to_log: VecDeque<LogEvent>,
-    jobs: VecDeque<WalJob>,
+    from_log: FromLog,
     /// What is left to do of the frame that is being written.
     steps: VecDeque<Step>,
     frames: usize,
     removals: VecDeque<Released>,
-    work: VecDeque<CommittedEntry>,
-    turn: Turn,
-    /// The entry that is being applied, or was last.
-    index: u64,
-    /// What is to be answered, with its entry; and what waits for a compaction.
-    effects: Vec<(u64, Effect)>,
-    compacting: Vec<(u64, Outcome)>,
-    /// The checkpoint that is being written, and the one that was.
-    writing: Option<Written>,
-    written: Option<Written>,
+    to_state: VecDeque<StateEvent>,
+    from_state: FromState,
+    /// The checkpoint that is being written.
+    writing: Option<Box<Written>>,
+    reminders: usize,
     shown: Shown,
     held: Vec<Shown>,
     /// The newest revision that a client knows of.
     answered: i64,
-    truth: Vec<(i64, u32)>,
     acknowledged: Vec<Acknowledged>,
 }
 
 impl Member {
-    pub(crate) fn new(mut sim: Sim, seed: u64) -> Self {
-        let view = sim.machine.store_mut().view();
+    pub(crate) fn new(sim: Sim, seed: u64) -> Self {
+        let Sim { node, mut machine, files } = sim;
+        let view = machine.store_mut().view();
         let hash = hash_of(view.clone());
-        let birth = (view.revision(), hash);
+        let from_state = FromState {
+            effects: VecDeque::new(),
+            random: std::cell::RefCell::new(Random::new(seed ^ 0x71E5)),
+            microseconds: std::cell::Cell::new(0),
+            truth: vec![(0, 0), (view.revision(), hash)],
+        };
+        let mut from_log = FromLog::default();
+        let mut log = LogCore::new(node, ORIGIN, 1);
+        log.start(&mut from_log).unwrap();
         Self {
+            files,
+            log,
+            state: StateCore::new(machine, 1),
             random: Random::new(seed),
             stalls_one_in: [u64::MAX, 40, 12, 12][usize::try_from(seed % 4).unwrap()],
             still: [0; Part::ALL.len()],
             has_clients: true,
-            queue: VecDeque::new(),
-            outstanding: 0,
+            calls: BTreeMap::new(),
+            next_slot: 0,
             to_log: VecDeque::new(),
-            jobs: VecDeque::new(),
+            from_log,
             steps: VecDeque::new(),
             frames: 0,
             removals: VecDeque::new(),
-            work: VecDeque::new(),
-            turn: Turn::TakeIn,
-            index: sim.machine.store().applied().index,
-            effects: Vec::new(),
-            compacting: Vec::new(),
+            to_state: VecDeque::new(),
+            from_state,
             writing: None,
-            written: None,
+            reminders: 0,
             shown: Shown { view, hash },
             held: Vec::new(),
             answered: 0,
-            truth: vec![(0, 0), birth],
             acknowledged: Vec::new(),
-            sim,
         }
     }
 
-    /// Lets it run for a while, and then come to rest.
+    /// Lets it run for a while, come to rest, and stop.
     pub(crate) fn run(mut self) -> Run {
         while self.frames < FRAMES {
             let part = self.random.pick(&Part::ALL);
@@ -145,20 +246,28 @@ impl Member {
         }
         self.has_clients = false;
         self.stalls_one_in = u64::MAX;
+        self.go_on_until(Self::is_at_rest);
+        assert_eq!(self.calls.len(), 0, "a client is never answered");
+        self.to_log.push_back(LogEvent::EdgeClosed);
+        self.go_on_until(|member| member.log.is_over());
+        self.to_state.push_back(StateEvent::LogClosed);
+        self.go_on_until(|member| member.state.is_over(&mut member.from_state));
+        let mut files = WalFiles::default();
+        self.files.wal.iter().for_each(|op| files.apply(op, &mut |_| true));
+        assert!(files.segments.len() <= 2, "the log keeps {} segments", files.segments.len());
+        let Self { files: Files { disk, wal, tree_calls, .. }, from_state, mut acknowledged, .. } = self;
+        acknowledged.resize(wal.len() + 1, acknowledged.last().copied().unwrap_or_default());
+        Run { calls: disk.recorded(), wal, tree_calls, truth: from_state.truth, acknowledged }
+    }
+
+    fn go_on_until(&mut self, is_there: impl Fn(&mut Self) -> bool) {
         for step in 0.. {
             assert!(step < REST_STEPS_MAX, "the member does not come to rest");
             self.go_on(Part::ALL[step % Part::ALL.len()]);
-            if step % Part::ALL.len() == 0 && self.is_at_rest() {
-                break;
+            if step % Part::ALL.len() == 0 && is_there(self) {
+                return;
             }
         }
-        assert_eq!((self.outstanding, self.compacting.len()), (0, 0), "somebody is never answered");
-        let mut files = WalFiles::default();
-        self.sim.wal.iter().for_each(|op| files.apply(op, &mut |_| true));
-        assert!(files.segments.len() <= 2, "the log keeps {} segments", files.segments.len());
-        let Self { sim, truth, mut acknowledged, .. } = self;
-        acknowledged.resize(sim.wal.len() + 1, acknowledged.last().copied().unwrap_or_default());
-        Run { calls: sim.disk.recorded(), wal: sim.wal, tree_calls: sim.tree_calls, truth, acknowledged }
     }
 
     /// The next step of a part, unless it stands still.
@@ -174,14 +283,22 @@ impl Member {
             Part::Writer => self.write_log(),
             Part::Remover => {
                 if let Some(released) = self.removals.pop_front() {
-                    self.sim.record(WalOp::Remove(released));
+                    self.files.record(WalOp::Remove(released));
                 }
             }
-            Part::State => self.take_turn(),
+            Part::State => self.drive_state(),
             Part::Checkpoint => {
                 if let Some(written) = self.writing.take() {
-                    self.sim.calls_over = self.sim.disk.recorded().len();
-                    self.written = Some(written);
+                    self.files.calls_over = self.files.disk.recorded().len();
+                    self.to_state.push_back(StateEvent::Written { written, made_room: false });
+                }
+            }
+            Part::Clock => {
+                if self.reminders > 0 {
+                    self.reminders -= 1;
+                    self.to_state.push_back(StateEvent::CheckpointDue);
+                } else if self.random.one_in(8) && self.to_log.is_empty() {
+                    self.to_log.push_back(LogEvent::Tick);
                 }
             }
             Part::Reader => self.read(),
@@ -191,177 +308,132 @@ impl Member {
         }
     }
 
-    fn is_at_rest(&self) -> bool {
-        let store = self.sim.machine.store();
-        let log = self.queue.is_empty() && self.to_log.is_empty() && self.jobs.is_empty();
-        let files = self.steps.is_empty() && self.removals.is_empty() && !self.sim.node.is_writing();
-        let applied = self.work.is_empty() && self.effects.is_empty() && !self.sim.machine.is_within_entry();
+    fn is_at_rest(&mut self) -> bool {
+        let Some(machine) = self.state.machine() else { return false };
+        let store = machine.store();
+        let log = self.log.is_at_rest() && self.to_log.is_empty() && self.from_log.jobs.is_empty();
+        let files = self.steps.is_empty() && self.removals.is_empty();
+        let work = self.from_log.work.is_empty() && self.to_state.is_empty();
+        let state = self.from_state.effects.is_empty() && !self.state.can_go_on();
         let has_chores = store.compaction_pending() || store.is_sweeping() || store.is_defragmenting();
-        let saved = self.writing.is_none() && self.written.is_none() && !store.has_unsaved() && !has_chores;
-        log && files && applied && saved && matches!(self.turn, Turn::TakeIn)
+        let saved = self.writing.is_none() && self.reminders == 0 && !store.has_unsaved() && !has_chores;
+        log && files && work && state && saved
     }
 
     fn ask(&mut self) {
-        if !self.has_clients || self.outstanding >= OUTSTANDING_MAX {
+        if !self.has_clients || self.calls.len() >= OUTSTANDING_MAX {
             return;
         }
+        let mut commands = Vec::new();
         for _ in 0..=self.random.below(4) {
             let (kind, payload) = random_command(&mut self.random, self.shown.view.revision());
-            self.queue.push_back(Command { id: CommandId::new(0, 0, 0), kind, payload });
-            self.outstanding += 1;
+            let is_patient =
+                kind == Kind::Compact && CompactionRequest::decode(payload.clone()).unwrap().physical;
+            self.calls.insert(self.next_slot, Call { kind, is_patient, index: 0 });
+            commands.push(Command { id: CommandId::new(0, self.next_slot, 0), kind, payload });
+            self.next_slot += 1;
         }
+        self.to_log.push_back(LogEvent::Commands(commands));
     }
 
-    /// One event of the log core, and what raft wants done then.
+    /// Some events of the log core, and what raft wants done then; what was committed before reaches the state core.
     fn drive_raft(&mut self) {
-        match self.to_log.pop_front() {
-            Some(LogEvent::Written) => self.sim.node.written(),
-            Some(LogEvent::Durable(index)) => {
-                self.sim.node.release(index.get());
-                self.jobs.push_back(WalJob::Release(index.get()));
+        if let Some(work) = self.from_log.work.pop_front() {
+            if let Work::Entry(entry) = &work
+                && !entry.data.is_empty()
+            {
+                for command in command::decode(entry.data.clone()).unwrap().commands {
+                    self.calls.get_mut(&command.id.slot()).unwrap().index = entry.index;
+                }
             }
-            None => {}
+            return self.to_state.push_back(StateEvent::Work(vec![work]));
         }
-        if !self.sim.node.is_writing() && self.sim.node.standing().is_leader {
-            while !self.queue.is_empty() {
-                let count = self.queue.len().min(1 + usize::try_from(self.random.below(5)).unwrap());
-                let commands: Vec<Command> = self.queue.drain(..count).collect();
-                self.sim.node.propose(command::encode(ORIGIN, &commands)).unwrap();
+        let count = self.to_log.len().min(1 + usize::try_from(self.random.below(3)).unwrap());
+        if count > 0 {
+            for event in self.to_log.drain(..count) {
+                self.log.receive(event, &mut self.from_log);
             }
+            self.log.advance(&mut self.from_log).unwrap();
         }
-        let Effects { append, committed } = self.sim.node.effects();
-        self.jobs.extend(append.map(WalJob::Append));
-        self.work.extend(committed);
     }
 
     /// One step of the frame under way is durable, or the next job begins.
     fn write_log(&mut self) {
         if let Some(step) = self.steps.pop_front() {
-            self.sim.record(WalOp::Step(step));
+            self.files.record(WalOp::Step(step));
             if self.steps.is_empty() {
                 self.frames += 1;
                 self.to_log.push_back(LogEvent::Written);
             }
             return;
         }
-        match self.jobs.pop_front() {
-            Some(WalJob::Append(frame)) => self.steps.extend(self.sim.layout.append(&frame)),
-            Some(WalJob::Release(index)) => self.removals.extend(self.sim.layout.release(index, false)),
+        match self.from_log.jobs.pop_front() {
+            Some(WalJob::Append(frame)) => self.steps.extend(self.files.layout.append(&frame)),
+            Some(WalJob::Release(index)) => {
+                self.removals.extend(self.files.layout.release(index, false));
+            }
             None => {}
         }
     }
 
-    /// One step of the state core's turn.
-    fn take_turn(&mut self) {
-        self.turn = match std::mem::replace(&mut self.turn, Turn::TakeIn) {
-            Turn::TakeIn => match self.written.take() {
-                Some(written) => {
-                    let durable = self.sim.machine.store_mut().finish_checkpoint(written);
-                    self.show();
-                    if !durable.compaction_pending {
-                        for (index, outcome) in std::mem::take(&mut self.compacting) {
-                            self.answer(index, &outcome);
-                            let compacted = self.shown.view.compact_revision();
-                            self.acknowledge(Acknowledged { index, compacted });
-                        }
-                    }
-                    Turn::Tell(durable)
-                }
-                None => Turn::Apply,
-            },
-            Turn::Tell(durable) => {
-                self.to_log.push_back(LogEvent::Durable(DurableIndex::of(&durable)));
-                Turn::Apply
-            }
-            Turn::Apply => {
-                if self.apply() {
-                    Turn::Publish
-                } else {
-                    Turn::Save
-                }
-            }
-            Turn::Publish => {
-                self.show();
-                Turn::Answer
-            }
-            Turn::Answer => {
-                for (index, effect) in std::mem::take(&mut self.effects) {
-                    match effect {
-                        Effect::Reply(_, outcome) => self.answer(index, &outcome),
-                        Effect::ReplyWhenCompacted(_, outcome) => self.compacting.push((index, outcome)),
-                        Effect::Hear(_) => unreachable!("there are no leases"),
-                    }
-                }
-                Turn::Save
-            }
-            Turn::Save => {
-                self.save();
-                Turn::TakeIn
-            }
-        };
-    }
-
-    /// A few commands; a turn may end within an entry.
-    fn apply(&mut self) -> bool {
-        let mut has_news = false;
-        for _ in 0..=self.random.below(6) {
-            let machine = &mut self.sim.machine;
-            let mut effects = Vec::new();
-            if machine.next() == Next::Nothing {
-                let Some(entry) = self.work.pop_front() else { break };
-                self.index = entry.index;
-                machine.begin(&entry).unwrap();
-            } else {
-                machine.step(0, &mut effects).unwrap();
-            }
-            has_news = true;
-            self.effects.extend(effects.into_iter().map(|effect| (self.index, effect)));
-            if !machine.is_within_entry() {
-                let view = machine.store_mut().view();
-                self.truth.push((view.revision(), hash_of(view)));
-                assert_eq!(self.truth.len() as u64 - 1, self.index);
-            }
+    /// The next effect of the state core's turn, or its next turn.
+    fn drive_state(&mut self) {
+        if let Some(effect) = self.from_state.effects.pop_front() {
+            return self.carry_out(effect);
         }
-        has_news
+        let count = self.to_state.len().min(usize::try_from(self.random.below(4)).unwrap());
+        if count == 0 && !self.state.can_go_on() && (self.has_clients || self.to_state.is_empty()) {
+            return;
+        }
+        let count = if self.has_clients { count } else { self.to_state.len() };
+        for event in self.to_state.drain(..count) {
+            self.state.receive(event, &mut self.from_state).unwrap();
+        }
+        let standing = self.log.standing();
+        let leads_in = (standing.leader == OWNER.member).then_some(standing.term);
+        self.state.turn(Standpoint { leads_in, is_ready: true }, &mut self.from_state).unwrap();
     }
 
-    fn show(&mut self) {
-        let view = self.sim.machine.store_mut().view();
-        assert!(view.revision() >= self.shown.view.revision(), "Views go on");
-        let hash = hash_of(view.clone());
-        self.shown = Shown { view, hash };
+    fn carry_out(&mut self, effect: Effect) {
+        match effect {
+            Effect::Publish(view) => {
+                assert!(view.revision() >= self.shown.view.revision(), "Views go on");
+                let hash = hash_of(view.clone());
+                self.shown = Shown { view, hash };
+            }
+            Effect::Answer(id, outcome) => self.answer(id, &outcome),
+            Effect::Write(checkpoint) => {
+                assert!(self.writing.is_none(), "one checkpoint at a time");
+                // Its calls happen from now on until the helper is done.
+                self.writing = Some(Box::new(checkpoint.write().unwrap()));
+            }
+            Effect::Remind => self.reminders += 1,
+            Effect::Durable(index) => self.to_log.push_back(LogEvent::Durable(index)),
+            Effect::Run(command) => self.to_state.push_back(StateEvent::Back(command.run())),
+        }
     }
 
     /// A client has its answer, and reads what it has written.
-    fn answer(&mut self, index: u64, outcome: &Outcome) {
-        let shown = self.shown.view.revision();
-        assert!(outcome.revision <= shown, "an answer of revision {} overtakes {shown}", outcome.revision);
+    fn answer(&mut self, id: CommandId, outcome: &Outcome) {
+        let shown = &self.shown.view;
+        let revision = shown.revision();
+        assert!(
+            outcome.revision <= revision,
+            "an answer of revision {} overtakes {revision}",
+            outcome.revision
+        );
         self.answered = self.answered.max(outcome.revision);
-        self.outstanding -= 1;
-        self.acknowledge(Acknowledged { index, compacted: 0 });
+        let Call { kind, is_patient, index } = self.calls.remove(&id.slot()).expect("one answer a call");
+        assert!(index > 0 || kind.is_local(), "an answer overtakes its entry");
+        let compacted = if is_patient && outcome.result.is_ok() { shown.compact_revision() } else { 0 };
+        self.acknowledge(Acknowledged { index, compacted });
     }
 
     /// Also a crash in what is under way now must not take it back.
     fn acknowledge(&mut self, what: Acknowledged) {
         let last = self.acknowledged.last().copied().unwrap_or_default();
-        self.acknowledged.resize(self.sim.wal.len() + 1, last);
+        self.acknowledged.resize(self.files.wal.len() + 1, last);
         self.acknowledged.last_mut().unwrap().add(what);
-    }
-
-    fn save(&mut self) {
-        let store = self.sim.machine.store_mut();
-        store.forget_compacted(1 + usize::try_from(self.random.below(8)).unwrap());
-        let is_away = self.writing.is_some() || self.written.is_some();
-        if is_away || self.sim.machine.is_within_entry() || (self.has_clients && self.random.below(3) > 0) {
-            return;
-        }
-        let store = self.sim.machine.store_mut();
-        if self.has_clients && self.random.one_in(10) {
-            store.defragment().unwrap();
-        }
-        let kind = if self.random.one_in(4) { CheckpointKind::WithIndex } else { CheckpointKind::Auto };
-        // Its calls happen from now on until the helper is done.
-        self.writing = store.checkpoint(kind).map(|checkpoint| checkpoint.write().unwrap());
     }
 
     /// A reader takes the newest View, or is done with an old one, which has not changed.
@@ -378,6 +450,9 @@ impl Member {
 }
 
 fn random_command(random: &mut Random, revision: i64) -> (Kind, Bytes) {
+    if random.one_in(60) {
+        return (Kind::Defragment, Bytes::new());
+    }
     let key = |random: &mut Random| Bytes::from(format!("key/{}", random.below(30)));
     let put = |random: &mut Random| PutRequest {
         key: key(random),

@@ -33,8 +33,6 @@ const UNFINISHED: Fault = Fault {
     limit: None,
     reason: "a frame or a header block was begun and is not ended, and other requests need its memory",
 };
-/// After that, milliseconds in which the client may take what is sent already.
-const FAREWELL: u64 = 1_000;
 
 /// A connection's parts of the core's memory.
 pub(super) struct Memory {
@@ -160,7 +158,8 @@ impl<T: Transport> Http2<T> {
                 if is_slow && !self.has_failed && self.memory.is_in_the_way() {
                     self.shared.api.reached(Bound::SlowReaders);
                     self.fail(SLOW_READER);
-                    self.taken = (now + FAREWELL).saturating_sub(milliseconds(limits::STALL_DEADLINE));
+                    self.taken = (now + limits::FAREWELL_MILLISECONDS)
+                        .saturating_sub(milliseconds(limits::STALL_DEADLINE));
                 } else {
                     self.end_unfinished_block();
                     self.end_unfinished();

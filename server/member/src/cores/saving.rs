@@ -1,0 +1,150 @@
+//! When the state core saves: checkpoints, and the answers that wait for one.
+//!
+//! ```text
+//! Idle --change--> Waiting --100 ms, or enough bytes, or stop--> Writing --done--> Idle
+//! ```
+
+use bytes::Bytes;
+use revd_engine::mvcc::{CheckpointKind, Written};
+
+use crate::apply::command::CommandId;
+use crate::apply::outcome::{Outcome, Rest};
+use crate::apply::{DurableIndex, Machine};
+use crate::cores::state::StateEffects;
+use crate::limits;
+
+/// Where the checkpoint stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+enum Phase {
+    #[default]
+    Idle,
+    Waiting,
+    Writing,
+}
+
+/// State core view: the checkpoint that comes or is under way.
+#[derive(Debug, Default)]
+pub(super) struct Saving {
+    phase: Phase,
+    /// The time to wait since the last change is over.
+    is_due: bool,
+    /// The last checkpoint found no room: the next one waits a while.
+    has_no_room: bool,
+    /// Answers that wait for the space a compaction frees.
+    compacting: Vec<(CommandId, Outcome)>,
+    /// Callers that wait for a defragmentation that has not begun yet.
+    defragment_next: Vec<CommandId>,
+    /// Callers that wait for the defragmentation under way.
+    defragmenting: Vec<CommandId>,
+}
+
+impl Saving {
+    /// Some time has passed since state last changed.
+    pub(super) fn due(&mut self) {
+        self.is_due = true;
+    }
+
+    /// A caller waits for a defragmentation.
+    pub(super) fn defragment(&mut self, id: CommandId) {
+        self.defragment_next.push(id);
+    }
+
+    /// An answer waits for the space that a compaction frees.
+    pub(super) fn when_compacted(&mut self, id: CommandId, outcome: Outcome) {
+        self.compacting.push((id, outcome));
+    }
+
+    /// The last checkpoint found no room, and none was made for it.
+    pub(super) fn has_no_room(&self) -> bool {
+        self.has_no_room
+    }
+
+    /// No checkpoint waits or is being written.
+    pub(super) fn is_idle(&self) -> bool {
+        self.phase == Phase::Idle
+    }
+
+    /// A checkpoint waits for the end of an entry.
+    pub(super) fn has_to_save(&self, machine: &Machine) -> bool {
+        let much = !self.has_no_room && machine.store().unsaved_bytes() >= limits::CHECKPOINT_BYTES_MAX;
+        (self.is_due && self.phase == Phase::Waiting) || (much && self.phase != Phase::Writing)
+    }
+
+    /// Decides whether a checkpoint starts now, later, or not at all; not within an entry: the applied index that is saved is
+    /// that of a whole entry, and so must be the state that is saved with it.
+    pub(super) fn schedule(
+        &mut self,
+        machine: &mut Machine,
+        is_stopping: bool,
+        effects: &mut impl StateEffects,
+    ) {
+        let due = std::mem::take(&mut self.is_due);
+        if due && self.phase == Phase::Waiting {
+            self.phase = Phase::Idle;
+        }
+        if self.phase == Phase::Writing {
+            return; // its end comes back here
+        }
+        self.begin_defragmentation(machine);
+        let store = machine.store();
+        let compacting = store.compaction_pending() || store.is_sweeping() || store.is_defragmenting();
+        let work = store.has_unsaved() || compacting;
+        let much = is_stopping || store.unsaved_bytes() >= limits::CHECKPOINT_BYTES_MAX;
+        if (due && work) || (much && !self.has_no_room) {
+            self.start(machine, effects);
+        } else if work && self.phase == Phase::Idle {
+            self.phase = Phase::Waiting;
+            effects.remind(match (self.has_no_room, compacting) {
+                (true, _) => limits::NO_SPACE_INTERVAL,
+                (false, true) => limits::COMPACT_INTERVAL,
+                (false, false) => limits::CHECKPOINT_INTERVAL,
+            });
+        }
+    }
+
+    /// Begins the next one; all callers that wait by now are served by it.
+    fn begin_defragmentation(&mut self, machine: &mut Machine) {
+        if !self.defragment_next.is_empty()
+            && self.defragmenting.is_empty()
+            && machine.store_mut().defragment().is_ok()
+        {
+            self.defragmenting.append(&mut self.defragment_next);
+        }
+    }
+
+    fn start(&mut self, machine: &mut Machine, effects: &mut impl StateEffects) {
+        // Also the last one: reading the records that the saved index does not know is faster than saving it once more.
+        let Some(checkpoint) = machine.store_mut().checkpoint(CheckpointKind::Auto) else {
+            self.phase = Phase::Idle;
+            return;
+        };
+        self.phase = Phase::Writing;
+        let is_light = machine.store().unsaved_bytes() < limits::CHECKPOINT_BYTES_MAX / 8;
+        effects.write(checkpoint, is_light);
+    }
+
+    /// A checkpoint is over; what is durable by it. `made_room`: it found none, and there may be some now.
+    pub(super) fn written(&mut self, machine: &mut Machine, written: Written, made_room: bool) -> Saved {
+        let durable = machine.store_mut().finish_checkpoint(written);
+        self.phase = Phase::Idle;
+        self.has_no_room = durable.no_space.is_some() && !made_room;
+        let revision = machine.store().revision();
+        let mut answers = Vec::new();
+        if !durable.compaction_pending {
+            answers.append(&mut self.compacting);
+        }
+        if !durable.defragmenting {
+            let outcome = Outcome { revision, result: Ok(Bytes::new()), rest: Rest::NONE };
+            answers.extend(self.defragmenting.drain(..).map(|id| (id, outcome.clone())));
+        }
+        Saved { index: DurableIndex::of(&durable), answers }
+    }
+}
+
+/// What the end of a checkpoint brings.
+pub(super) struct Saved {
+    /// The log may let go of everything up to here.
+    pub(super) index: DurableIndex,
+    /// Callers that waited for it.
+    pub(super) answers: Vec<(CommandId, Outcome)>,
+}

@@ -1,0 +1,464 @@
+//! The state core: apply, publish, answer, save. The only writer of the engine.
+//!
+//! Committed entries wait in the backlog and are applied for a millisecond at a time; after that others of this core have their
+//! turn. A command that visits very many keys is carried out on a helper thread, which the whole machine is handed to: later
+//! entries wait, but keepalives are answered meanwhile by the [`Lessor`], which stays here. Lease requests never wait for the
+//! backlog: an answer that a client has seen came from what was applied before, so a request that comes after it sees it too.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use revd_engine::mvcc::{Checkpoint, View, Written};
+
+use crate::apply::command::{Command, CommandId, Kind};
+use crate::apply::lease_lists::Listed;
+use crate::apply::lease_reports::LeaseList;
+use crate::apply::lessor::Lessor;
+use crate::apply::outcome::{Effect, Outcome, Rest};
+use crate::apply::{CommittedEntry, DurableIndex, FatalError, Machine, Next, Work};
+use crate::cores::saving::Saving;
+use crate::limits;
+
+/// What the state core reacts to.
+#[derive(Debug)]
+pub enum StateEvent {
+    /// Committed entries, in log order, and requests to this member alone.
+    Work(Vec<Work>),
+    /// The time of [`StateEffects::remind`] is over.
+    CheckpointDue,
+    /// A checkpoint was written.
+    Written {
+        /// What [`Checkpoint::write`] returned.
+        written: Box<Written>,
+        /// It found no room, but there may be some now.
+        made_room: bool,
+    },
+    /// A long command is done.
+    Back(Back),
+    /// A list of all leases is encoded.
+    Listed(Outcome),
+    /// Nothing more will be committed.
+    LogClosed,
+}
+
+/// What a turn has to know besides events.
+#[derive(Debug, Clone, Copy)]
+pub struct Standpoint {
+    /// The term in which this member leads, if it does.
+    pub leads_in: Option<u64>,
+    /// Clients may come.
+    pub is_ready: bool,
+}
+
+/// What the state core wants done, in this order. Each call only begins what takes time.
+pub trait StateEffects {
+    /// Microseconds of a clock that never goes back.
+    fn microseconds(&self) -> u64;
+    /// This View is the newest one that edges may read. It holds what was applied up to this index, with so many leases.
+    fn publish(&mut self, view: View, applied: u64, leases: usize);
+    /// Answer a command of one of our edges.
+    fn answer(&mut self, id: CommandId, outcome: Outcome);
+    /// Ask every edge to pass on the keepalives it has, and then to say so by this number.
+    fn hear(&mut self, question: u64);
+    /// Edges that follow Views and got no answer are to be told of the one published last.
+    fn tell_of_view(&mut self);
+    /// Call [`Checkpoint::write`] elsewhere; [`StateEvent::Written`] follows. `is_light`: it comes of little load.
+    fn write(&mut self, checkpoint: Checkpoint, is_light: bool);
+    /// [`StateEvent::CheckpointDue`] follows after this time.
+    fn remind(&mut self, after: Duration);
+    /// The log may let go of everything up to here. A report that is lost is made good by the next one.
+    fn durable(&mut self, index: DurableIndex);
+    /// Run this elsewhere; [`StateEvent::Back`] follows.
+    fn run(&mut self, command: LongCommand);
+    /// Encode this elsewhere; [`StateEvent::Listed`] follows.
+    fn encode(&mut self, list: LongList);
+    /// An operator wants to know.
+    fn note(&mut self, note: Note);
+    /// An entry is applied, all of it; for simulators that look at the state after each.
+    fn applied(&mut self, _machine: &mut Machine) {}
+}
+
+/// What an operator wants to know.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Note {
+    /// This member has begun or ceased to lead, and TTLs begin anew.
+    LeasesReset {
+        /// It has begun to lead.
+        leads: bool,
+        /// How many leases there are.
+        leases: usize,
+    },
+    /// The last checkpoint found no room; the log has everything.
+    StoppedUnsaved,
+}
+
+/// The machine, on its way to carry out one command that takes long.
+#[derive(Debug)]
+pub struct LongCommand {
+    machine: Box<Machine>,
+    now: u64,
+}
+
+/// The machine, and the effects of a long command.
+#[derive(Debug)]
+pub struct Back {
+    machine: Box<Machine>,
+    effects: Vec<Effect>,
+    result: Result<(), FatalError>,
+}
+
+impl LongCommand {
+    /// Carries it out.
+    #[must_use]
+    pub fn run(self) -> Back {
+        let Self { mut machine, now } = self;
+        let mut effects = Vec::new();
+        let result = machine.step(now, &mut effects);
+        Back { machine, effects, result }
+    }
+}
+
+/// A list of all leases that takes long to encode.
+#[derive(Debug)]
+pub struct LongList {
+    list: LeaseList,
+    revision: i64,
+}
+
+impl LongList {
+    /// Encodes it.
+    #[must_use]
+    pub fn encode(self) -> Outcome {
+        Outcome { revision: self.revision, result: Ok(self.list.encode()), rest: Rest::NONE }
+    }
+}
+
+/// State core view.
+pub struct StateCore {
+    /// None while a long command is carried out elsewhere; then the lessor is here.
+    machine: Option<Box<Machine>>,
+    lessor: Option<Lessor>,
+    edges: usize,
+    standpoint: Standpoint,
+    /// Entries that wait for their turn and, while too much is unsaved, for the checkpoint.
+    backlog: VecDeque<CommittedEntry>,
+    /// Lease requests.
+    orders: VecDeque<Command>,
+    /// Lease requests that wait for the machine to come back.
+    deferred: VecDeque<Command>,
+    /// Callers that will get the list of all leases that is being encoded.
+    listing: Vec<CommandId>,
+    effects: Vec<Effect>,
+    /// Something was applied that is not published.
+    has_news: bool,
+    /// The revision that is published.
+    revision: i64,
+    /// There are more keys to forget revisions of.
+    is_forgetting: bool,
+    /// A checkpoint that was written, until the machine is here.
+    written: Option<(Box<Written>, bool)>,
+    saving: Saving,
+    is_stopping: bool,
+}
+
+impl StateCore {
+    /// Goes on with a recovered machine, whose View is published, for so many edges.
+    #[must_use]
+    pub fn new(machine: Machine, edges: usize) -> Self {
+        Self {
+            revision: machine.store().revision(),
+            machine: Some(Box::new(machine)),
+            lessor: None,
+            edges,
+            standpoint: Standpoint { leads_in: None, is_ready: false },
+            backlog: VecDeque::new(),
+            orders: VecDeque::new(),
+            deferred: VecDeque::new(),
+            listing: Vec::new(),
+            effects: Vec::new(),
+            has_news: false,
+            is_forgetting: false,
+            written: None,
+            saving: Saving::default(),
+            is_stopping: false,
+        }
+    }
+
+    /// The machine, unless a long command has it.
+    #[must_use]
+    pub fn machine(&self) -> Option<&Machine> {
+        self.machine.as_deref()
+    }
+
+    /// Entries that wait to be applied.
+    #[must_use]
+    pub fn backlog(&self) -> usize {
+        self.backlog.len()
+    }
+
+    /// There is something to do in another turn, also without an event.
+    #[must_use]
+    pub fn can_go_on(&self) -> bool {
+        let is_listing = |lessor: &Lessor| self.listing.is_empty() && lessor.is_listing();
+        let Some(machine) = &self.machine else { return self.lessor.as_ref().is_some_and(is_listing) };
+        is_listing(machine.lessor())
+            || machine.lessor().is_changing()
+            || !self.orders.is_empty()
+            || self.is_forgetting
+            || machine.is_within_entry()
+            || machine.is_listing_keys()
+            || (!self.backlog.is_empty() && has_room(machine))
+    }
+
+    /// Everything is applied and saved, and nothing more will come.
+    #[must_use]
+    pub fn is_over(&self, effects: &mut impl StateEffects) -> bool {
+        let Some(machine) = &self.machine else { return false };
+        if self.is_stopping && self.saving.has_no_room() {
+            effects.note(Note::StoppedUnsaved);
+            return true; // the log has everything
+        }
+        self.is_stopping && !machine.is_within_entry() && self.backlog.is_empty() && self.saving.is_idle()
+    }
+
+    /// Takes an event in; [`StateCore::turn`] follows the last one.
+    ///
+    /// # Errors
+    /// [`FatalError`]; the member must stop.
+    pub fn receive(&mut self, event: StateEvent, effects: &mut impl StateEffects) -> Result<(), FatalError> {
+        match event {
+            StateEvent::Work(work) => {
+                for work in work {
+                    match work {
+                        Work::Entry(entry) => self.backlog.push_back(entry),
+                        Work::Local(command) if command.kind == Kind::Defragment => {
+                            self.saving.defragment(command.id);
+                        }
+                        Work::Local(command) => self.orders.push_back(command),
+                    }
+                }
+            }
+            StateEvent::CheckpointDue => self.saving.due(),
+            StateEvent::Written { written, made_room } => self.written = Some((written, made_room)),
+            StateEvent::Back(back) => self.back(back, effects)?,
+            StateEvent::Listed(outcome) => self.listed(&outcome, effects),
+            StateEvent::LogClosed => self.is_stopping = true,
+        }
+        Ok(())
+    }
+
+    fn back(&mut self, back: Back, effects: &mut impl StateEffects) -> Result<(), FatalError> {
+        let Back { mut machine, effects: done, result } = back;
+        result?;
+        self.effects.extend(done);
+        if let Some(lessor) = self.lessor.take() {
+            machine.return_lessor(lessor, &mut self.effects);
+        }
+        self.deferred.append(&mut self.orders);
+        std::mem::swap(&mut self.deferred, &mut self.orders);
+        self.has_news = true;
+        if !machine.is_within_entry() {
+            effects.applied(&mut machine);
+        }
+        self.machine = Some(machine);
+        Ok(())
+    }
+
+    /// What this core does before others of its thread go on.
+    ///
+    /// # Errors
+    /// [`FatalError`]; the member must stop.
+    pub fn turn(
+        &mut self,
+        standpoint: Standpoint,
+        effects: &mut impl StateEffects,
+    ) -> Result<(), FatalError> {
+        self.standpoint = standpoint;
+        let now = effects.microseconds() / 1_000;
+        if let Some(mut machine) = self.machine.take() {
+            match self.turn_of(&mut machine, now, effects)? {
+                // A new leader comes to know its leases first: lease requests would wait for the command as well.
+                Next::LongCommand if !machine.lessor().is_loading() => {
+                    self.lessor = Some(machine.lend_lessor());
+                    effects.run(LongCommand { machine, now });
+                }
+                Next::LongCommand | Next::Command | Next::Nothing => self.machine = Some(machine),
+            }
+        } else {
+            self.answer_without_machine(now, effects);
+        }
+        self.list_leases(effects);
+        Ok(())
+    }
+
+    /// A turn with the machine here; what comes next in the log.
+    fn turn_of(
+        &mut self,
+        machine: &mut Machine,
+        now: u64,
+        effects: &mut impl StateEffects,
+    ) -> Result<Next, FatalError> {
+        if let Some((written, made_room)) = self.written.take() {
+            self.checkpoint_written(machine, *written, made_room, effects);
+        }
+        self.lead(machine, now, effects);
+        self.carry_out_orders(machine, now, effects);
+        machine.list_keys(now, &mut self.effects);
+        let next = self.apply(machine, now, effects)?;
+        self.publish(machine, effects);
+        self.is_forgetting = machine.store_mut().forget_compacted(limits::FORGET_KEYS_PER_TURN);
+        if !machine.is_within_entry() {
+            self.saving.schedule(machine, self.is_stopping, effects);
+        }
+        Ok(next)
+    }
+
+    fn lead(&mut self, machine: &mut Machine, now: u64, effects: &mut impl StateEffects) {
+        if self.standpoint.is_ready {
+            machine.serve(self.edges);
+        }
+        let term = self.standpoint.leads_in;
+        let is_new = machine.set_leadership(term, now, &mut self.effects);
+        let leases = machine.leases().len();
+        if is_new && leases > 0 {
+            effects.note(Note::LeasesReset { leads: term.is_some(), leases });
+        }
+    }
+
+    /// Lease requests, in their order, for a while: some list keys. The rest comes in the next turn. They wait for a new leader
+    /// to know all leases.
+    fn carry_out_orders(&mut self, machine: &mut Machine, now: u64, effects: &impl StateEffects) {
+        if machine.lessor().is_loading() {
+            return;
+        }
+        let began = effects.microseconds();
+        for step in 1..=limits::ORDERS_PER_TURN {
+            let Some(command) = self.orders.pop_front() else { return };
+            machine.order(&command, now, &mut self.effects);
+            if step.is_multiple_of(4) && effects.microseconds() >= began + limits::APPLY_MICROSECONDS {
+                return;
+            }
+        }
+    }
+
+    /// While the machine is away, those lease requests are carried out that only need to know deadlines.
+    fn answer_without_machine(&mut self, now: u64, effects: &mut impl StateEffects) {
+        let term = self.standpoint.leads_in;
+        let Some(lessor) = self.lessor.as_mut() else { return };
+        for command in self.orders.drain(..) {
+            if Lessor::answers(command.kind) && lessor.term() == term {
+                lessor.order(&command, self.revision, now, &mut self.effects);
+            } else {
+                self.deferred.push_back(command);
+            }
+        }
+        self.carry_out(effects);
+    }
+
+    /// Applies for a while.
+    fn apply(
+        &mut self,
+        machine: &mut Machine,
+        now: u64,
+        effects: &mut impl StateEffects,
+    ) -> Result<Next, FatalError> {
+        let began = effects.microseconds();
+        for step in 1_u32.. {
+            match machine.next() {
+                Next::LongCommand => return Ok(Next::LongCommand),
+                Next::Command => {
+                    machine.step(now, &mut self.effects)?;
+                }
+                Next::Nothing => {
+                    if !has_room(machine) || self.saving.has_to_save(machine) {
+                        break;
+                    }
+                    let Some(entry) = self.backlog.pop_front() else { break };
+                    machine.begin(&entry)?;
+                }
+            }
+            if !machine.is_within_entry() {
+                effects.applied(machine);
+            }
+            self.has_news = true;
+            if step.is_multiple_of(4) && effects.microseconds() >= began + limits::APPLY_MICROSECONDS {
+                break;
+            }
+        }
+        Ok(Next::Nothing)
+    }
+
+    /// Makes what was applied visible, then answers: a reply never overtakes the View that holds its write.
+    fn publish(&mut self, machine: &mut Machine, effects: &mut impl StateEffects) {
+        let is_new = std::mem::take(&mut self.has_news);
+        if is_new {
+            self.show(machine, effects);
+        }
+        self.carry_out(effects);
+        if is_new {
+            effects.tell_of_view();
+        }
+    }
+
+    fn show(&mut self, machine: &mut Machine, effects: &mut impl StateEffects) {
+        self.revision = machine.store().revision();
+        let applied = machine.store().applied().index;
+        let leases = machine.leases().len();
+        effects.publish(machine.store_mut().view(), applied, leases);
+    }
+
+    fn carry_out(&mut self, effects: &mut impl StateEffects) {
+        for effect in self.effects.drain(..) {
+            match effect {
+                Effect::Reply(id, outcome) => effects.answer(id, outcome),
+                Effect::ReplyWhenCompacted(id, outcome) => self.saving.when_compacted(id, outcome),
+                Effect::Hear(question) => effects.hear(question),
+            }
+        }
+    }
+
+    fn checkpoint_written(
+        &mut self,
+        machine: &mut Machine,
+        written: Written,
+        made_room: bool,
+        effects: &mut impl StateEffects,
+    ) {
+        let saved = self.saving.written(machine, written, made_room);
+        // Views made from now on read the new tree, so that the memory of the old tail can go.
+        self.show(machine, effects);
+        for (id, outcome) in saved.answers {
+            effects.answer(id, outcome);
+        }
+        effects.durable(saved.index);
+    }
+
+    /// Goes on with the list of all leases, if a caller wants one; a long one is encoded elsewhere.
+    fn list_leases(&mut self, effects: &mut impl StateEffects) {
+        if !self.listing.is_empty() {
+            return;
+        }
+        let here = self.machine.as_mut().map(|machine| machine.lessor_mut());
+        let Some(lessor) = here.or(self.lessor.as_mut()) else { return };
+        let Some(Listed { askers, revision, result }) = lessor.list(self.revision) else { return };
+        self.listing = askers;
+        match result {
+            Ok(list) if list.is_long() => effects.encode(LongList { list, revision }),
+            list => {
+                let result = list.map(LeaseList::encode);
+                self.listed(&Outcome { revision, result, rest: Rest::NONE }, effects);
+            }
+        }
+    }
+
+    fn listed(&mut self, outcome: &Outcome, effects: &mut impl StateEffects) {
+        for id in self.listing.drain(..) {
+            effects.answer(id, outcome.clone());
+        }
+    }
+}
+
+/// The disk sets the pace of what is applied.
+fn has_room(machine: &Machine) -> bool {
+    machine.store().unsaved_bytes() < limits::UNSAVED_BYTES_MAX
+}

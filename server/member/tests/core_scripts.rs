@@ -1,0 +1,293 @@
+//! Runs the scripts in `tests/scripts/log_core` and `state_core`: events in, the effects the cores want in their order.
+//! `UPDATE_GOLDENFILES=1 cargo test -p revd-member --test core_scripts` writes what they want now; read the difference.
+//!
+//! ```text
+//! log core:    start    propose put put keepalive    written    durable INDEX    tick    close
+//! state core:  entry put put    local defragment    due    written    follow    close    turn
+//! ```
+
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use goldenscript::{Argument, Command as Line, Context, Runner};
+use prost::Message as _;
+use revd_engine::db::DbOptions;
+use revd_engine::disk::SimDisk;
+use revd_engine::mvcc::{Applied, Checkpoint, CheckpointKind, Store, View, Written};
+use revd_member::apply::command::{self, Command, CommandId, Kind, Origin};
+use revd_member::apply::outcome::Outcome;
+use revd_member::apply::{CommittedEntry, DurableIndex, Machine, MachineConfig, Work};
+use revd_member::cores::log::{LogCore, LogEffects, LogEvent};
+use revd_member::cores::state::{
+    LongCommand, LongList, Note, Standpoint, StateCore, StateEffects, StateEvent,
+};
+use revd_member::raft::node::{Node, NodeConfig};
+use revd_member::wal::birth::empty_log;
+use revd_member::wal::{FrameContent, Owner};
+use revd_proto::etcdserverpb::{CompactionRequest, PutRequest};
+
+const OWNER: Owner = Owner { cluster: 1, member: 2 };
+const ORIGIN: Origin = Origin { member: 2, boot: 1 };
+
+fn command(slot: usize, name: &str) -> Command {
+    let (kind, payload) = match name {
+        "put" => (Kind::Put, PutRequest { key: "k".into(), ..PutRequest::default() }.encode_to_vec()),
+        "compact" => (Kind::Compact, CompactionRequest { revision: 1, physical: true }.encode_to_vec()),
+        "keepalive" => (Kind::LeaseKeepAlive, 7_i64.to_le_bytes().to_vec()),
+        "defragment" => (Kind::Defragment, Vec::new()),
+        _ => panic!("no command is called {name}"),
+    };
+    Command { id: CommandId::new(0, slot, 0), kind, payload: payload.into() }
+}
+
+fn words_of(line: &Line) -> Vec<&str> {
+    let words = line.args.iter().map(|argument| match argument {
+        Argument::Positional(word) => word.as_str(),
+        other => panic!("{other} is not a plain argument"),
+    });
+    words.collect()
+}
+
+fn store() -> Store {
+    let mut store = Store::open(Arc::new(SimDisk::new()), DbOptions::default()).unwrap();
+    store.set_applied(Applied { index: 1, term: 1 });
+    let written = store.checkpoint(CheckpointKind::Auto).unwrap().write().unwrap();
+    store.finish_checkpoint(written);
+    store
+}
+
+/// Effects of the log core, in words.
+#[derive(Default)]
+struct LogWords(String);
+
+impl LogEffects for LogWords {
+    fn append(&mut self, frame: FrameContent) {
+        let FrameContent { hard_state, entries } = frame;
+        let state = hard_state.map(|state| format!(", term {} commit {}", state.term, state.commit));
+        let entries = entries.iter().map(|entry| match command::decode(entry.data.clone()) {
+            Ok(batch) => format!("entry {} of {} commands", entry.index, batch.commands.len()),
+            Err(_) => format!("entry {} of a new leader", entry.index),
+        });
+        let entries: Vec<String> = entries.collect();
+        writeln!(self.0, "append {}{}", entries.join(", "), state.unwrap_or_default()).unwrap();
+    }
+
+    fn release(&mut self, index: u64) {
+        writeln!(self.0, "release up to {index}").unwrap();
+    }
+
+    fn work(&mut self, work: Work) {
+        match work {
+            Work::Entry(entry) => writeln!(self.0, "apply entry {}", entry.index).unwrap(),
+            Work::Local(command) => writeln!(self.0, "local {:?}", command.kind).unwrap(),
+        }
+    }
+}
+
+struct LogRunner {
+    core: LogCore,
+    slot: usize,
+}
+
+impl LogRunner {
+    fn new() -> Self {
+        let config = NodeConfig {
+            id: OWNER.member,
+            voters: vec![OWNER.member],
+            heartbeat_ticks: 1,
+            election_ticks: 10,
+            applied: 1,
+        };
+        let logger = slog::Logger::root(slog::Discard, slog::o!());
+        let node = Node::start(&config, &empty_log(OWNER), &logger).unwrap();
+        Self { core: LogCore::new(node, ORIGIN, 1), slot: 0 }
+    }
+}
+
+impl Runner for LogRunner {
+    type Command = Line;
+
+    fn run(&mut self, line: &Line, _: &Context) -> Result<String, Box<dyn Error>> {
+        let mut words = LogWords::default();
+        let event = match line.name.as_str() {
+            "start" => {
+                self.core.start(&mut words)?;
+                None
+            }
+            "propose" => {
+                let commands = words_of(line).into_iter().map(|name| {
+                    self.slot += 1;
+                    command(self.slot, name)
+                });
+                Some(LogEvent::Commands(commands.collect()))
+            }
+            "written" => Some(LogEvent::Written),
+            "durable" => {
+                // Only a finished checkpoint makes such an index.
+                let mut store = store();
+                store.set_applied(Applied { index: words_of(line)[0].parse()?, term: 1 });
+                let written = store.checkpoint(CheckpointKind::Auto).unwrap().write()?;
+                Some(LogEvent::Durable(DurableIndex::of(&store.finish_checkpoint(written))))
+            }
+            "tick" => Some(LogEvent::Tick),
+            "close" => Some(LogEvent::EdgeClosed),
+            name => return Err(format!("no event is called {name}").into()),
+        };
+        if let Some(event) = event {
+            self.core.receive(event, &mut words);
+            self.core.advance(&mut words)?;
+        }
+        if self.core.is_over() {
+            words.0 += "over\n";
+        }
+        Ok(words.0)
+    }
+}
+
+/// Effects of the state core, in words; what comes back later waits here.
+#[derive(Default)]
+struct StateWords {
+    text: String,
+    checkpoint: Option<Written>,
+    back: Option<LongCommand>,
+}
+
+impl StateEffects for StateWords {
+    fn microseconds(&self) -> u64 {
+        0
+    }
+
+    fn publish(&mut self, view: View, applied: u64, leases: usize) {
+        let revision = view.revision();
+        writeln!(self.text, "publish revision {revision}, entry {applied}, {leases} leases").unwrap();
+    }
+
+    fn answer(&mut self, id: CommandId, outcome: Outcome) {
+        let result = outcome.result.map_or_else(|error| error.to_string(), |_| "ok".to_owned());
+        writeln!(self.text, "answer {} at revision {}: {result}", id.slot(), outcome.revision).unwrap();
+    }
+
+    fn hear(&mut self, question: u64) {
+        writeln!(self.text, "hear {question}").unwrap();
+    }
+
+    fn tell_of_view(&mut self) {
+        self.text += "tell of the View\n";
+    }
+
+    fn write(&mut self, checkpoint: Checkpoint, _is_light: bool) {
+        self.checkpoint = Some(checkpoint.write().unwrap());
+        self.text += "write a checkpoint\n";
+    }
+
+    fn remind(&mut self, after: Duration) {
+        writeln!(self.text, "remind in {after:?}").unwrap();
+    }
+
+    fn durable(&mut self, index: DurableIndex) {
+        writeln!(self.text, "the log may let go of entry {}", index.get()).unwrap();
+    }
+
+    fn run(&mut self, command: LongCommand) {
+        self.back = Some(command);
+        self.text += "run a long command\n";
+    }
+
+    fn encode(&mut self, _list: LongList) {
+        self.text += "encode a list\n";
+    }
+
+    fn note(&mut self, note: Note) {
+        writeln!(self.text, "note {note:?}").unwrap();
+    }
+}
+
+struct StateRunner {
+    core: StateCore,
+    words: StateWords,
+    index: u64,
+    slot: usize,
+    leads_in: Option<u64>,
+}
+
+impl StateRunner {
+    fn new() -> Self {
+        let config = MachineConfig { own: ORIGIN, quota_bytes: 0, lease_extension: 0 };
+        let machine = Machine::new(store(), config).unwrap();
+        let (core, words) = (StateCore::new(machine, 1), StateWords::default());
+        Self { core, words, index: 1, slot: 0, leads_in: Some(1) }
+    }
+
+    fn entry(&mut self, names: &[&str]) -> Work {
+        let commands = names.iter().map(|name| {
+            self.slot += 1;
+            command(self.slot, name)
+        });
+        let commands: Vec<Command> = commands.collect();
+        self.index += 1;
+        let data = if commands.is_empty() { Bytes::new() } else { command::encode(ORIGIN, &commands).into() };
+        Work::Entry(CommittedEntry { index: self.index, term: 1, data })
+    }
+}
+
+impl Runner for StateRunner {
+    type Command = Line;
+
+    fn run(&mut self, line: &Line, _: &Context) -> Result<String, Box<dyn Error>> {
+        let names = words_of(line);
+        let event = match line.name.as_str() {
+            "entry" => Some(StateEvent::Work(vec![self.entry(&names)])),
+            "local" => {
+                self.slot += 1;
+                Some(StateEvent::Work(vec![Work::Local(command(self.slot, names[0]))]))
+            }
+            "due" => Some(StateEvent::CheckpointDue),
+            "written" => {
+                let written = self.words.checkpoint.take().ok_or("no checkpoint is being written")?;
+                Some(StateEvent::Written { written: Box::new(written), made_room: false })
+            }
+            "close" => Some(StateEvent::LogClosed),
+            "follow" => {
+                self.leads_in = None;
+                None
+            }
+            "turn" => None,
+            name => return Err(format!("no event is called {name}").into()),
+        };
+        if let Some(event) = event {
+            self.core.receive(event, &mut self.words)?;
+        }
+        let standpoint = Standpoint { leads_in: self.leads_in, is_ready: true };
+        self.core.turn(standpoint, &mut self.words)?;
+        if self.core.is_over(&mut self.words) {
+            self.words.text += "over\n";
+        }
+        Ok(std::mem::take(&mut self.words.text))
+    }
+}
+
+fn run_all<R: Runner>(folder: &str, runner: impl Fn() -> R) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scripts").join(folder);
+    let mut count = 0;
+    for script in std::fs::read_dir(folder).unwrap() {
+        goldenscript::run(&mut runner(), script.unwrap().path()).unwrap();
+        count += 1;
+    }
+    assert!(count > 0, "no scripts");
+}
+
+#[test]
+fn log_core() {
+    run_all("log_core", LogRunner::new);
+}
+
+#[test]
+fn state_core() {
+    run_all("state_core", StateRunner::new);
+}
