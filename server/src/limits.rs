@@ -52,13 +52,14 @@ pub struct MemoryLimits {
 }
 
 impl MemoryLimits {
-    /// The parts of one of `edges` cores on a machine with so much memory: half of it is for the store.
+    /// The parts of one of `edges` cores on a machine with so much memory: half of it is for the store. What lies beside replies
+    /// that wait (calls, frames, the allocator's rest) is about a quarter more, so that they get three sixteenths.
     #[must_use]
     pub fn new(memory_bytes: u64, edges: usize) -> Self {
         let eighth = usize::try_from(memory_bytes / 8).unwrap_or(usize::MAX / 8) / edges.max(1);
         Self {
             requests: eighth.min(REQUEST_BYTES_PER_CORE_MAX),
-            replies: (2 * eighth).min(REPLY_BYTES_PER_CORE_MAX),
+            replies: (eighth + eighth / 2).min(REPLY_BYTES_PER_CORE_MAX),
             watches: eighth.min(WATCH_BYTES_PER_CORE_MAX),
         }
     }
