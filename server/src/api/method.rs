@@ -1,79 +1,19 @@
-//! Which method a path names.
+//! Every method this version has, one row each: name, path, and the call of its service. A row whose call waits for something that
+//! may never happen says so by `until_stopped`.
 
 use std::collections::BTreeMap;
+use std::pin::pin;
+use std::rc::Rc;
 use std::sync::OnceLock;
 
+use bytes::Bytes;
 use prost::Message as _;
 use prost_types::FileDescriptorSet;
+use revd_member::budget::Share;
 use revd_member::error::Status;
 
-/// A method with one request and one reply.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Unary {
-    /// `KV.Range`
-    Range,
-    /// `KV.Put`
-    Put,
-    /// `KV.DeleteRange`
-    DeleteRange,
-    /// `KV.Txn`
-    Txn,
-    /// `KV.Compact`
-    Compact,
-    /// `Lease.LeaseGrant`
-    LeaseGrant,
-    /// `Lease.LeaseRevoke`
-    LeaseRevoke,
-    /// `Lease.LeaseTimeToLive`
-    LeaseTimeToLive,
-    /// `Lease.LeaseLeases`
-    LeaseLeases,
-    /// `Cluster.MemberList`
-    MemberList,
-    /// `Maintenance.Alarm`
-    Alarm,
-    /// `Maintenance.Status`
-    Status,
-    /// `Maintenance.Hash`
-    Hash,
-    /// `Maintenance.HashKV`
-    HashKv,
-    /// `Maintenance.Defragment`
-    Defragment,
-    /// `Lock.Lock`
-    Lock,
-    /// `Lock.Unlock`
-    Unlock,
-    /// `Election.Campaign`
-    Campaign,
-    /// `Election.Proclaim`
-    Proclaim,
-    /// `Election.Resign`
-    Resign,
-    /// `Election.Leader`
-    Leader,
-    /// `Health.Check`
-    HealthCheck,
-    /// `Health.List`
-    HealthList,
-}
-
-/// A method with a stream of replies.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Streaming {
-    /// `KV.RangeStream`
-    RangeStream,
-    /// `Health.Watch`
-    HealthWatch,
-    /// `Watch.Watch`
-    Watch,
-    /// `Election.Observe`
-    Observe,
-    /// `Lease.LeaseKeepAlive`
-    LeaseKeepAlive,
-    /// `ServerReflection.ServerReflectionInfo`
-    Reflection,
-}
+use crate::api::call::{Message, Metadata, Replies, Requests, StreamingCall, only};
+use crate::api::{Api, health, reflection};
 
 /// A method this version has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -84,6 +24,139 @@ pub enum Method {
     Streaming(Streaming),
 }
 
+/// Makes [`Unary`] and its calls of the rows.
+macro_rules! unary {
+    (|$api:ident, $message:ident, $replies:ident| $($name:ident = $path:literal => $call:expr,)*) => {
+        /// A method with one request and one reply.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Unary {
+            $(#[doc = $path] $name,)*
+        }
+
+        impl Unary {
+            fn find(path: &str) -> Option<Self> {
+                match path {
+                    $($path => Some(Self::$name),)*
+                    _ => None,
+                }
+            }
+        }
+
+        impl Api {
+            /// Answers a call with one request and one reply.
+            ///
+            /// # Errors
+            /// What the client gets.
+            pub async fn unary(
+                self: Rc<Self>,
+                method: Unary,
+                metadata: Metadata,
+                $message: Bytes,
+                $replies: Share,
+            ) -> Result<Message, Status> {
+                self.check_leader(metadata)?;
+                let $api = self;
+                Ok(match method {
+                    $(Unary::$name => $call?,)*
+                })
+            }
+        }
+    };
+}
+
+/// Makes [`Streaming`] and its calls of the rows.
+macro_rules! streaming {
+    (|$api:ident, $requests:ident, $replies:ident| $($name:ident = $($path:literal)|+ => $call:expr,)*) => {
+        /// A method with a stream of replies.
+        #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+        pub enum Streaming {
+            $($(#[doc = $path])+ $name,)*
+        }
+
+        impl Streaming {
+            fn find(path: &str) -> Option<Self> {
+                match path {
+                    $($($path)|+ => Some(Self::$name),)*
+                    _ => None,
+                }
+            }
+        }
+
+        impl Api {
+            /// Answers a call with a stream of replies; ready when the call is over. What it fails with is what the client
+            /// gets, perhaps after some replies.
+            #[must_use]
+            pub fn streaming(
+                self: Rc<Self>,
+                method: Streaming,
+                metadata: Metadata,
+                mut $requests: Box<dyn Requests>,
+                $replies: Replies,
+            ) -> StreamingCall {
+                if let Err(error) = self.check_leader(metadata) {
+                    return Box::pin(std::future::ready(Err(error.into())));
+                }
+                let $api = self;
+                // Each in a box of its own: thousands of watch streams should not be as large as the largest of these.
+                match method {
+                    $(Streaming::$name => Box::pin(async move { Ok($call?) }),)*
+                }
+            }
+        }
+    };
+}
+
+unary! {
+    |api, message, replies|
+    Range = "/etcdserverpb.KV/Range" => api.range(message, &replies).await,
+    Put = "/etcdserverpb.KV/Put" => api.put(message, &replies).await,
+    DeleteRange = "/etcdserverpb.KV/DeleteRange" => api.delete_range(message, &replies).await,
+    Txn = "/etcdserverpb.KV/Txn" => api.txn(message, &replies).await,
+    Compact = "/etcdserverpb.KV/Compact" => api.compact(message).await,
+    LeaseGrant = "/etcdserverpb.Lease/LeaseGrant" => api.lease_grant(message).await,
+    LeaseRevoke = "/etcdserverpb.Lease/LeaseRevoke" => api.lease_revoke(message).await,
+    LeaseTimeToLive = "/etcdserverpb.Lease/LeaseTimeToLive" => api.lease_time_to_live(message).await,
+    LeaseLeases = "/etcdserverpb.Lease/LeaseLeases" => api.lease_leases(message).await,
+    MemberList = "/etcdserverpb.Cluster/MemberList" => api.member_list(message),
+    Alarm = "/etcdserverpb.Maintenance/Alarm" => api.alarm(message).await,
+    Status = "/etcdserverpb.Maintenance/Status" => api.member_status(message),
+    Hash = "/etcdserverpb.Maintenance/Hash" => api.hash(message).await,
+    HashKv = "/etcdserverpb.Maintenance/HashKV" => api.hash_kv(message).await,
+    Defragment = "/etcdserverpb.Maintenance/Defragment" => api.defragment(message).await,
+    Lock = "/v3lockpb.Lock/Lock" => Box::pin(api.until_stopped(pin!(api.lock(message)))).await,
+    Unlock = "/v3lockpb.Lock/Unlock" => api.unlock(message).await,
+    Campaign = "/v3electionpb.Election/Campaign" =>
+        Box::pin(api.until_stopped(pin!(api.campaign(message)))).await,
+    Proclaim = "/v3electionpb.Election/Proclaim" => api.proclaim(message).await,
+    Resign = "/v3electionpb.Election/Resign" => api.resign(message).await,
+    Leader = "/v3electionpb.Election/Leader" => api.leader(message).await,
+    HealthCheck = "/grpc.health.v1.Health/Check" => health::check(message),
+    HealthList = "/grpc.health.v1.Health/List" => health::list(message),
+}
+
+streaming! {
+    |api, requests, replies|
+    RangeStream = "/etcdserverpb.KV/RangeStream" => {
+        let message = only(&mut *requests).await?;
+        api.range_stream(message, &replies).await
+    },
+    LeaseKeepAlive = "/etcdserverpb.Lease/LeaseKeepAlive" =>
+        api.until_stopped(pin!(api.lease_keep_alive(requests, &replies))).await,
+    Watch = "/etcdserverpb.Watch/Watch" => api.until_stopped(pin!(api.watch(requests, &replies))).await,
+    Observe = "/v3electionpb.Election/Observe" => {
+        let message = only(&mut *requests).await?;
+        api.until_stopped(pin!(api.observe(message, &replies))).await
+    },
+    HealthWatch = "/grpc.health.v1.Health/Watch" => {
+        let message = only(&mut *requests).await?;
+        api.until_stopped(pin!(health::watch(message, &replies))).await
+    },
+    Reflection =
+        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
+        | "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo" =>
+        reflection::serve(requests, &replies).await,
+}
+
 /// The older name of the reflection protocol, the same on the wire.
 pub const REFLECTION_ALPHA: &str = "grpc.reflection.v1alpha.ServerReflection";
 
@@ -92,40 +165,8 @@ pub const REFLECTION_ALPHA: &str = "grpc.reflection.v1alpha.ServerReflection";
 /// # Errors
 /// `Unimplemented`, worded as grpc-go words it for what does not exist.
 pub fn find(path: &str) -> Result<Method, Status> {
-    use Method::{Streaming as S, Unary as U};
-    Ok(match path {
-        "/etcdserverpb.KV/Range" => U(Unary::Range),
-        "/etcdserverpb.KV/Put" => U(Unary::Put),
-        "/etcdserverpb.KV/DeleteRange" => U(Unary::DeleteRange),
-        "/etcdserverpb.KV/Txn" => U(Unary::Txn),
-        "/etcdserverpb.KV/Compact" => U(Unary::Compact),
-        "/etcdserverpb.KV/RangeStream" => S(Streaming::RangeStream),
-        "/etcdserverpb.Lease/LeaseGrant" => U(Unary::LeaseGrant),
-        "/etcdserverpb.Lease/LeaseRevoke" => U(Unary::LeaseRevoke),
-        "/etcdserverpb.Lease/LeaseTimeToLive" => U(Unary::LeaseTimeToLive),
-        "/etcdserverpb.Lease/LeaseLeases" => U(Unary::LeaseLeases),
-        "/etcdserverpb.Lease/LeaseKeepAlive" => S(Streaming::LeaseKeepAlive),
-        "/etcdserverpb.Watch/Watch" => S(Streaming::Watch),
-        "/etcdserverpb.Cluster/MemberList" => U(Unary::MemberList),
-        "/etcdserverpb.Maintenance/Alarm" => U(Unary::Alarm),
-        "/etcdserverpb.Maintenance/Status" => U(Unary::Status),
-        "/etcdserverpb.Maintenance/Hash" => U(Unary::Hash),
-        "/etcdserverpb.Maintenance/HashKV" => U(Unary::HashKv),
-        "/etcdserverpb.Maintenance/Defragment" => U(Unary::Defragment),
-        "/v3lockpb.Lock/Lock" => U(Unary::Lock),
-        "/v3lockpb.Lock/Unlock" => U(Unary::Unlock),
-        "/v3electionpb.Election/Campaign" => U(Unary::Campaign),
-        "/v3electionpb.Election/Proclaim" => U(Unary::Proclaim),
-        "/v3electionpb.Election/Resign" => U(Unary::Resign),
-        "/v3electionpb.Election/Leader" => U(Unary::Leader),
-        "/v3electionpb.Election/Observe" => S(Streaming::Observe),
-        "/grpc.health.v1.Health/Check" => U(Unary::HealthCheck),
-        "/grpc.health.v1.Health/List" => U(Unary::HealthList),
-        "/grpc.health.v1.Health/Watch" => S(Streaming::HealthWatch),
-        "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
-        | "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo" => S(Streaming::Reflection),
-        _ => return Err(unknown(path)),
-    })
+    let unary = Unary::find(path).map(Method::Unary);
+    unary.or_else(|| Streaming::find(path).map(Method::Streaming)).ok_or_else(|| unknown(path))
 }
 
 #[cold]

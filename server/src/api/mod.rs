@@ -21,7 +21,7 @@ pub mod validate;
 mod watch;
 
 use std::future::Future;
-use std::pin::{Pin, pin};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
@@ -32,18 +32,17 @@ use revd_engine::mvcc::View;
 use revd_member::apply::alarm::Raised;
 use revd_member::apply::command::Kind;
 use revd_member::budget::{Budget, Share};
-use revd_member::error::Error;
-use revd_member::error::Status;
+use revd_member::error::{Error, Status};
 use revd_member::raft::status::NodeStatus;
 use revd_member::read::view_slot::ViewSlot;
 use revd_member::schema;
 use revd_member::watch::HubLimits;
 
-use crate::api::call::{Message, Metadata, Replies, Requests, StreamingCall, only};
+use crate::api::call::{Message, Metadata};
 use crate::api::header::{Identity, with_header};
 use crate::api::lease::LeaseIds;
 pub use crate::api::lease::More;
-use crate::api::method::{Method, Streaming, Unary};
+use crate::api::method::{Method, Unary};
 use crate::api::validate::RequestLimits;
 pub use crate::api::watch::Watches;
 use crate::disk::reserve::Reserve;
@@ -167,84 +166,6 @@ impl Api {
             watches,
             endless,
         })
-    }
-
-    /// Answers a call with one request and one reply.
-    ///
-    /// # Errors
-    /// What the client gets.
-    pub async fn unary(
-        self: Rc<Self>,
-        method: Unary,
-        metadata: Metadata,
-        message: Bytes,
-        replies: Share,
-    ) -> Result<Message, Status> {
-        self.check_leader(metadata)?;
-        Ok(match method {
-            Unary::Range => self.range(message, &replies).await?,
-            Unary::Put => self.put(message, &replies).await?,
-            Unary::DeleteRange => self.delete_range(message, &replies).await?,
-            Unary::Txn => self.txn(message, &replies).await?,
-            Unary::Compact => self.compact(message).await?,
-            Unary::LeaseGrant => self.lease_grant(message).await?,
-            Unary::LeaseRevoke => self.lease_revoke(message).await?,
-            Unary::LeaseTimeToLive => self.lease_time_to_live(message).await?,
-            Unary::LeaseLeases => self.lease_leases(message).await?,
-            Unary::MemberList => self.member_list(message)?,
-            Unary::Alarm => self.alarm(message).await?,
-            Unary::Status => self.member_status(message)?,
-            Unary::Hash => self.hash(message).await?,
-            Unary::HashKv => self.hash_kv(message).await?,
-            Unary::Defragment => self.defragment(message).await?,
-            Unary::Lock => Box::pin(self.until_stopped(pin!(self.lock(message)))).await?,
-            Unary::Unlock => self.unlock(message).await?,
-            Unary::Campaign => Box::pin(self.until_stopped(pin!(self.campaign(message)))).await?,
-            Unary::Proclaim => self.proclaim(message).await?,
-            Unary::Resign => self.resign(message).await?,
-            Unary::Leader => self.leader(message).await?,
-            Unary::HealthCheck => health::check(message)?,
-            Unary::HealthList => health::list(message)?,
-        })
-    }
-
-    /// Answers a call with a stream of replies; ready when the call is over. What it fails with is what the client gets,
-    /// perhaps after some replies.
-    #[must_use]
-    pub fn streaming(
-        self: Rc<Self>,
-        method: Streaming,
-        metadata: Metadata,
-        mut requests: Box<dyn Requests>,
-        replies: Replies,
-    ) -> StreamingCall {
-        if let Err(error) = self.check_leader(metadata) {
-            return Box::pin(std::future::ready(Err(error.into())));
-        }
-        // Each in a box of its own: thousands of watch streams should not be as large as the largest of these.
-        match method {
-            Streaming::Watch => {
-                Box::pin(async move { self.until_stopped(pin!(self.watch(requests, &replies))).await })
-            }
-            Streaming::LeaseKeepAlive => {
-                Box::pin(
-                    async move { self.until_stopped(pin!(self.lease_keep_alive(requests, &replies))).await },
-                )
-            }
-            Streaming::RangeStream => Box::pin(async move {
-                let message = only(&mut *requests).await?;
-                Ok(self.range_stream(message, &replies).await?)
-            }),
-            Streaming::Observe => Box::pin(async move {
-                let message = only(&mut *requests).await?;
-                self.until_stopped(pin!(self.observe(message, &replies))).await
-            }),
-            Streaming::HealthWatch => Box::pin(async move {
-                let message = only(&mut *requests).await?;
-                self.until_stopped(pin!(health::watch(message, &replies))).await
-            }),
-            Streaming::Reflection => Box::pin(async move { reflection::serve(requests, &replies).await }),
-        }
     }
 
     /// Lets a call go on until the member stops. The call stays where it is: moving it here would take its size twice.
