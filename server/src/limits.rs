@@ -125,7 +125,7 @@ pub const STREAM_BYTES_MAX: usize = 256 * 1024;
 pub const STREAM_PLACES_KEPT: usize = 8;
 /// Bytes up to which a body is copied behind its header, and a message behind its prefix: small ones leave as one piece.
 pub const COPY_BYTES_MAX: usize = 4096;
-/// Parts of a reply that are sent as one frame.
+/// Parts of a reply, with its prefix, that are sent as one frame.
 pub const FRAME_PARTS_MAX: usize = 8;
 /// Bytes of small messages of a stream that are sent together; the last message may exceed it.
 pub const STREAM_CHUNK_BYTES: usize = 64 * 1024;
@@ -259,7 +259,7 @@ pub const WAITING_CALL_BYTES_MAX: usize = 16 * 1024 * 1024;
 pub const STALL_DEADLINE: Duration = Duration::from_secs(30);
 /// Milliseconds between looks at connections that hold much of a core's memory.
 pub const PACE_INTERVAL: u64 = 2_000;
-/// Bytes of replies with which a connection is looked at; one that holds watch replies always is.
+/// Bytes of replies with which a connection is looked at; one that holds watch replies or requests always is.
 pub const PACE_BYTES_MIN: usize = 256 * 1024;
 /// Part of its replies that such a client has to take between two looks, while others need the memory: one in so many.
 pub const TAKEN_PART: usize = 16;
@@ -271,7 +271,7 @@ pub const TAKEN_BYTES_ENOUGH: usize = 2 * 1024 * 1024;
 pub const SLOW_LOOKS: u32 = 2;
 /// Looks at which a request was begun and not ended, after which it is refused if others need its memory.
 pub const UNFINISHED_LOOKS: u32 = 3;
-/// Milliseconds in which a client that is sent away may take what is sent already.
+/// Milliseconds without taking anything that a client has which is ended as too slow, to take what is sent already.
 pub const FAREWELL_MILLISECONDS: u64 = 1_000;
 
 const _: () = {

@@ -129,7 +129,8 @@ pub const LEASE_NOTES_MAX: usize = 1000;
 pub const WATCHERS_PER_CORE_MAX: usize = 10_000_000;
 /// Bytes of replies that wait on one watch stream before its watchers become unsynced.
 pub const WATCH_STREAM_BYTES: usize = 1024 * 1024;
-/// Bytes that an event may keep alive beside its own by sharing the batch it is a part of; beyond that it is copied.
+/// Bytes, beside three times their own, that events of one delivery may keep alive by sharing the batch they are a part of;
+/// beyond that they are copied.
 pub const EVENT_SHARED_BYTES: usize = 4096;
 /// Places for replies that an idle watch stream keeps.
 pub const WATCH_PLACES_KEPT: usize = 8;

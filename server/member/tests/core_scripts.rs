@@ -21,6 +21,7 @@ use revd_engine::db::DbOptions;
 use revd_engine::disk::SimDisk;
 use revd_engine::mvcc::{Applied, Checkpoint, CheckpointKind, Store, View, Written};
 use revd_member::apply::command::{self, Command, CommandId, Kind, Origin};
+use revd_member::apply::lease_reports::LeaseCounts;
 use revd_member::apply::outcome::Outcome;
 use revd_member::apply::{CommittedEntry, DurableIndex, Machine, MachineConfig, Work};
 use revd_member::cores::log::{LogCore, LogEffects, LogEvent};
@@ -162,6 +163,8 @@ impl StateEffects for StateWords {
     fn microseconds(&self) -> u64 {
         0
     }
+
+    fn counted(&mut self, _counts: LeaseCounts) {}
 
     fn publish(&mut self, view: View, applied: u64, leases: usize) {
         let revision = view.revision();

@@ -1,5 +1,5 @@
-//! Every method this version has, one row each: name, path, and the call of its service. A row whose call waits for something that
-//! may never happen says so by `until_stopped`.
+//! Every method this version has, one row each: name, path, and the call of its service. A row whose call waits for something else
+//! than its client says so by `until_stopped`.
 
 use std::collections::BTreeMap;
 use std::pin::pin;

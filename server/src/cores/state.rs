@@ -77,6 +77,7 @@ struct Outside {
     durable: Sender<DurableIndex>,
     views: Arc<ViewSlot>,
     status: Arc<NodeStatus>,
+    counters: Arc<Counters>,
     clock: Ticker,
 }
 
@@ -101,6 +102,7 @@ pub async fn run(seed: StateSeed) -> Result<(), Fatal> {
         durable: seed.to_log.open().await,
         views: seed.views,
         status: seed.status,
+        counters: seed.counters,
         clock: Ticker::new(),
     };
     while !core.is_over(&mut outside) {
@@ -120,9 +122,8 @@ pub async fn run(seed: StateSeed) -> Result<(), Fatal> {
         }
         let leads_in = (outside.status.leader.load() == seed.member).then(|| outside.status.term.load());
         core.turn(Standpoint { leads_in, is_ready: seed.ready.is_set() }, &mut outside)?;
-        core.machine().into_iter().for_each(|machine| count(machine, &seed.counters));
         let took = outside.clock.microseconds() - began;
-        seed.counters.state_turns.record(Loop::State, took, || json!({"backlog": core.backlog()}));
+        outside.counters.state_turns.record(Loop::State, took, || json!({"backlog": core.backlog()}));
     }
     receiving.await;
     outside.edges.iter().for_each(|edge| edge.close());
@@ -136,15 +137,6 @@ pub async fn run(seed: StateSeed) -> Result<(), Fatal> {
 fn made_durable(written: Box<Written>, reserve: &Reserve) -> StateEvent {
     let made_room = written.has_no_room() && reserve.give_up("a checkpoint");
     StateEvent::Written { written, made_room }
-}
-
-fn count(machine: &Machine, counters: &Counters) {
-    let LeaseCounts { granted, renewed, revoked, expired } = machine.lease_counts();
-    let counters = &counters.leases;
-    counters.granted.set(granted);
-    counters.renewed.set(renewed);
-    counters.revoked.set(revoked);
-    counters.expired.set(expired);
 }
 
 async fn receive_work(from_log: ReceiverSeed<Vec<Work>>, inbox: Rc<Inbox<Event>>) {
@@ -183,6 +175,15 @@ impl Outside {
 impl StateEffects for Outside {
     fn microseconds(&self) -> u64 {
         self.clock.microseconds()
+    }
+
+    fn counted(&mut self, counts: LeaseCounts) {
+        let LeaseCounts { granted, renewed, revoked, expired } = counts;
+        let counters = &self.counters.leases;
+        counters.granted.set(granted);
+        counters.renewed.set(renewed);
+        counters.revoked.set(revoked);
+        counters.expired.set(expired);
     }
 
     fn publish(&mut self, view: View, applied: u64, leases: usize) {

@@ -12,7 +12,7 @@ use revd_engine::mvcc::{Checkpoint, View, Written};
 
 use crate::apply::command::{Command, CommandId, Kind};
 use crate::apply::lease_lists::Listed;
-use crate::apply::lease_reports::LeaseList;
+use crate::apply::lease_reports::{LeaseCounts, LeaseList};
 use crate::apply::lessor::Lessor;
 use crate::apply::outcome::{Effect, Outcome, Rest};
 use crate::apply::{CommittedEntry, DurableIndex, FatalError, Machine, Next, Work};
@@ -54,7 +54,10 @@ pub struct Standpoint {
 pub trait StateEffects {
     /// Microseconds of a clock that never goes back.
     fn microseconds(&self) -> u64;
-    /// This View is the newest one that edges may read. It holds what was applied up to this index, with so many leases.
+    /// What has happened to leases since the start; in every turn.
+    fn counted(&mut self, counts: LeaseCounts);
+    /// This View is the newest one that edges may read. It holds everything up to this index, with so many leases, and perhaps
+    /// a part of the next entry.
     fn publish(&mut self, view: View, applied: u64, leases: usize);
     /// Answer a command of one of our edges.
     fn answer(&mut self, id: CommandId, outcome: Outcome);
@@ -184,7 +187,7 @@ impl StateCore {
         }
     }
 
-    /// The machine, unless a long command has it.
+    /// The machine, unless a long command has it; for simulators.
     #[must_use]
     pub fn machine(&self) -> Option<&Machine> {
         self.machine.as_deref()
@@ -305,6 +308,7 @@ impl StateCore {
         self.carry_out_orders(machine, now, effects);
         machine.list_keys(now, &mut self.effects);
         let next = self.apply(machine, now, effects)?;
+        effects.counted(machine.lease_counts());
         self.publish(machine, effects);
         self.is_forgetting = machine.store_mut().forget_compacted(limits::FORGET_KEYS_PER_TURN);
         if !machine.is_within_entry() {

@@ -11,6 +11,7 @@ use prost::Message as _;
 use revd_engine::mvcc::{Checkpoint, View, Written};
 use revd_engine::random::Random;
 use revd_member::apply::command::{self, Command, CommandId, Kind};
+use revd_member::apply::lease_reports::LeaseCounts;
 use revd_member::apply::outcome::Outcome;
 use revd_member::apply::{DurableIndex, Machine, Work};
 use revd_member::cores::log::{LogCore, LogEffects, LogEvent};
@@ -114,6 +115,8 @@ impl StateEffects for FromState {
         self.microseconds.set(self.microseconds.get() + self.random.borrow_mut().below(700));
         self.microseconds.get()
     }
+
+    fn counted(&mut self, _counts: LeaseCounts) {}
 
     fn publish(&mut self, view: View, _applied: u64, _leases: usize) {
         self.effects.push_back(Effect::Publish(view));
