@@ -190,13 +190,7 @@ async fn feed(
 /// Runs the log core until it fails or is out of work.
 async fn serve(dir: &Path, fault: Fault) -> Ended {
     let log = empty_log(OWNER);
-    let config = NodeConfig {
-        id: OWNER.member,
-        voters: vec![OWNER.member],
-        heartbeat_ticks: 1,
-        election_ticks: 10,
-        applied: 1,
-    };
+    let config = NodeConfig::alone(OWNER.member, 1);
     let node = Node::start(&config, &log, &for_raft()).unwrap();
     let seen = Rc::new(Seen::default());
     let reserve = Arc::new(Reserve::new(dir.join("reserve"), 0));

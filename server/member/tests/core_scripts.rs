@@ -98,13 +98,7 @@ struct LogRunner {
 
 impl LogRunner {
     fn new() -> Self {
-        let config = NodeConfig {
-            id: OWNER.member,
-            voters: vec![OWNER.member],
-            heartbeat_ticks: 1,
-            election_ticks: 10,
-            applied: 1,
-        };
+        let config = NodeConfig::alone(OWNER.member, 1);
         let logger = slog::Logger::root(slog::Discard, slog::o!());
         let node = Node::start(&config, &empty_log(OWNER), &logger).unwrap();
         Self { core: LogCore::new(node, ORIGIN, 1), slot: 0 }

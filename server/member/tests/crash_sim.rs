@@ -139,13 +139,7 @@ fn birth(disk: &SimDisk) -> Store {
 impl Sim {
     fn start(disk: SimDisk, store: Store, log: &Recovered) -> Self {
         let applied = store.applied().index;
-        let config = NodeConfig {
-            id: OWNER.member,
-            voters: vec![OWNER.member],
-            heartbeat_ticks: 1,
-            election_ticks: 10,
-            applied,
-        };
+        let config = NodeConfig::alone(OWNER.member, applied);
         let node = Node::start(&config, log, &slog::Logger::root(slog::Discard, slog::o!())).unwrap();
         let config = MachineConfig { own: ORIGIN, quota_bytes: 0, lease_extension: 0 };
         let machine = Machine::new(store, config).unwrap();

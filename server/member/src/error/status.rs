@@ -65,7 +65,6 @@ macro_rules! constructors {
 }
 
 constructors!(
-    cancelled => Cancelled, unknown => Unknown, invalid_argument => InvalidArgument, deadline_exceeded => DeadlineExceeded,
-    not_found => NotFound, resource_exhausted => ResourceExhausted, unimplemented => Unimplemented, internal => Internal,
-    unavailable => Unavailable
+    unknown => Unknown, invalid_argument => InvalidArgument, deadline_exceeded => DeadlineExceeded,
+    not_found => NotFound, resource_exhausted => ResourceExhausted, unimplemented => Unimplemented, internal => Internal
 );

@@ -24,6 +24,14 @@ pub struct NodeConfig {
     pub applied: u64,
 }
 
+impl NodeConfig {
+    /// The only voter of its cluster, with etcd's ticks.
+    #[must_use]
+    pub fn alone(id: u64, applied: u64) -> Self {
+        Self { id, voters: vec![id], heartbeat_ticks: 1, election_ticks: 10, applied }
+    }
+}
+
 /// What has to be done. Entries are committed *and* durable here when they are handed out.
 #[derive(Debug, Default)]
 #[must_use]
@@ -274,8 +282,7 @@ mod tests {
     }
 
     fn node(log: &Recovered, applied: u64) -> Result<Node, NodeError> {
-        let config = NodeConfig { id: 7, voters: vec![7], heartbeat_ticks: 1, election_ticks: 10, applied };
-        Node::start(&config, log, &slog::Logger::root(slog::Discard, slog::o!()))
+        Node::start(&NodeConfig::alone(7, applied), log, &slog::Logger::root(slog::Discard, slog::o!()))
     }
 
     fn committed(effects: &Effects) -> Vec<(u64, &[u8])> {
