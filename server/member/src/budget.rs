@@ -12,7 +12,7 @@ use std::task::Waker;
 
 use crate::limits;
 
-pub use room::Room;
+pub use room::{Patience, Room};
 
 /// Edge view: the bytes that the connections of a core may hold of one kind. Clones are the same budget.
 #[derive(Debug, Clone)]
@@ -96,6 +96,7 @@ struct Waiter {
     waker: Waker,
     /// There was room for it, and it has not looked yet.
     is_woken: bool,
+    patience: Patience,
     /// Ticks until it gives up, if it does; full again whenever its own share has let go of something.
     left: Option<u32>,
 }
@@ -183,13 +184,11 @@ impl Budget {
     /// Called at a steady pace: whoever waits is a step nearer to giving up.
     pub fn tick(&self) {
         let mut waiting = self.0.waiting.borrow_mut();
-        for Waiter { share, waker, left, .. } in waiting.rooms.values_mut() {
-            if let Some(left) = left {
-                *left =
-                    if share.0.has_released.get() { limits::PATIENCE_TICKS } else { left.saturating_sub(1) };
-                if *left == 0 {
-                    waker.wake_by_ref();
-                }
+        for Waiter { share, waker, patience, left, .. } in waiting.rooms.values_mut() {
+            let one_less = left.map(|left| left.saturating_sub(1));
+            *left = if share.0.has_released.get() { patience.ticks() } else { one_less };
+            if *left == Some(0) {
+                waker.wake_by_ref();
             }
         }
         for waiter in waiting.rooms.values_mut() {
@@ -291,10 +290,9 @@ impl Share {
         refused.set(refused.get() + 1);
     }
 
-    /// Waits until so many bytes fit; gives up after [`limits::PATIENCE_TICKS`], unless `is_patient`. What is waited for is not held:
-    /// who comes first gets it. Whoever waits should hold nothing meanwhile, so that nobody waits for ever.
-    pub fn room(&self, bytes: usize, is_patient: bool) -> Room {
-        Room::new(self.clone(), bytes, is_patient)
+    /// Waits until so many bytes fit, as long as `patience` says. The room is not held for the caller: the first that asks gets it.
+    pub fn room(&self, bytes: usize, patience: Patience) -> Room {
+        Room::new(self.clone(), bytes, patience)
     }
 }
 
@@ -417,7 +415,7 @@ mod tests {
         let budget = Budget::new(1024 * KIB);
         let (slow, other) = (budget.share(), budget.share());
         let mut held = greedy(&slow, KIB);
-        let mut room = Box::pin(other.room(300 * KIB, false));
+        let mut room = Box::pin(other.room(300 * KIB, Patience::Long));
         assert_eq!(block_on(poll_once(&mut room)), None);
         assert!(slow.is_in_the_way() && !other.is_in_the_way());
         held.release(50 * KIB);
@@ -433,7 +431,7 @@ mod tests {
         let (shares, other): (Vec<Share>, Share) = ((0..8).map(|_| budget.share()).collect(), budget.share());
         let mut holds: Vec<Hold> = shares.iter().map(Share::hold).collect();
         holds.iter_mut().for_each(|hold| hold.add(64 * KIB));
-        let mut room = Box::pin(other.room(300 * KIB, false));
+        let mut room = Box::pin(other.room(300 * KIB, Patience::Long));
         assert_eq!(block_on(poll_once(&mut room)), None);
         assert!(shares.iter().all(Share::is_in_the_way), "half is free, and no end of one alone would do");
         holds.truncate(6);
@@ -448,17 +446,19 @@ mod tests {
         let _held = greedy(&slow, KIB);
         let mut own = other.hold();
         own.add(100 * KIB);
-        let mut room = Box::pin(other.room(300 * KIB, false));
-        let mut patient = Box::pin(other.room(300 * KIB, true));
-        let mut poll = |ticks: u32| {
-            (0..ticks).for_each(|_| budget.tick());
-            (block_on(poll_once(&mut room)), block_on(poll_once(&mut patient)))
-        };
-        assert_eq!(poll(limits::PATIENCE_TICKS - 1), (None, None));
-        own.release(1);
-        assert_eq!(poll(limits::PATIENCE_TICKS - 1), (None, None), "it takes its replies");
-        assert_eq!(poll(2), (Some(Err(NoRoom)), None));
-        drop((room, patient));
+        for patience in [Patience::Holding, Patience::Long, Patience::Endless] {
+            let mut room = Box::pin(other.room(300 * KIB, patience));
+            let mut poll = |ticks: u32| {
+                (0..ticks).for_each(|_| budget.tick());
+                block_on(poll_once(&mut room))
+            };
+            let ticks = patience.ticks().unwrap_or(1_000);
+            assert_eq!(poll(ticks - 1), None, "{patience:?}");
+            own.release(1);
+            assert_eq!(poll(ticks - 1), None, "{patience:?}: its client takes replies");
+            let end = (patience != Patience::Endless).then_some(Err(NoRoom));
+            assert_eq!(poll(2), end, "{patience:?}");
+        }
         assert!(budget.0.waiting.borrow().rooms.is_empty());
     }
 
@@ -477,7 +477,7 @@ mod tests {
 
     impl Line {
         fn new(budget: &Budget, count: usize, bytes: usize) -> Self {
-            let wait = |_| (Box::pin(budget.share().room(bytes, false)), std::sync::Arc::default());
+            let wait = |_| (Box::pin(budget.share().room(bytes, Patience::Long)), std::sync::Arc::default());
             let mut line = Self((0..count).map(wait).collect());
             assert!((0..count).all(|at| !line.is_ready(at)));
             line
@@ -529,7 +529,7 @@ mod tests {
         // Small ones far behind are found, at the latest with the tick.
         let mut small = Line::new(&budget, 0, KIB);
         held.add(212 * KIB);
-        small.0.push((Box::pin(budget.share().room(270 * KIB, false)), std::sync::Arc::default()));
+        small.0.push((Box::pin(budget.share().room(270 * KIB, Patience::Long)), std::sync::Arc::default()));
         assert!(!small.is_ready(0));
         held.release(60 * KIB);
         assert_eq!((line.woken().len(), small.woken()), (1, vec![]));

@@ -91,9 +91,11 @@ pub const REPLY_CHUNK_BYTES: usize = 256 * 1024;
 pub const REPLY_PARTS_PER_TURN: usize = 256;
 /// Records that HashKV looks at in one turn.
 pub const HASH_RECORDS_PER_TURN: usize = 2_000;
-/// Ticks (half seconds) that a caller waits for room in a budget before it gives up: more than twice as long as slow
-/// clients have before their connections are ended.
-pub const PATIENCE_TICKS: u32 = 30;
+/// Ticks (half seconds) that a caller that holds nothing waits for room in a budget before it is refused. Slow clients in line
+/// before it are ended after some 4 s each, a few at a time, so that a dozen of them do not use it up.
+pub const PATIENCE_TICKS: u32 = 120;
+/// Ticks that a caller waits that holds some of the budget meanwhile: others may wait for what it holds.
+pub const HOLDING_PATIENCE_TICKS: u32 = 30;
 /// Waiters that a release of a budget looks at from the front, and again from where the last one stopped; a tick looks
 /// at all.
 pub const LOOKS_PER_RELEASE: usize = 16;

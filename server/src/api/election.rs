@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use prost::Message as _;
+use revd_member::budget::Patience;
 use revd_member::error::Error;
 use revd_member::error::Status;
 use revd_proto::etcdserverpb::request_op::Request;
@@ -147,7 +148,7 @@ impl Api {
             drop(view);
             self.reached(Bound::WatchBytes);
             // It never gives up: the client decides how long.
-            let _ = share.room(bytes, true).await;
+            let _ = share.room(bytes, Patience::Endless).await;
         }
         Ok(None)
     }

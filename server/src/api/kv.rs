@@ -7,7 +7,7 @@ use prost::Message as _;
 use revd_engine::mvcc::View;
 use revd_member::apply::command::Kind;
 use revd_member::apply::gates;
-use revd_member::budget::Share;
+use revd_member::budget::{Patience, Share};
 use revd_member::error::Error;
 use revd_member::read::range::{Place, RangeRun};
 use revd_member::wire::put_varint;
@@ -128,7 +128,7 @@ impl Api {
                 continue;
             }
             // It holds the keys meanwhile: two that never gave up could wait for each other.
-            let room = share.room(wanted, false).await;
+            let room = share.room(wanted, Patience::Holding).await;
             room.map_err(|_| self.counted(Error::NoReplyRoom { bytes: wanted }))?;
             if !replies.ready().await {
                 return Ok(());
@@ -156,7 +156,7 @@ impl Api {
             *view = None;
             self.reached(Bound::ReplyBytes);
             // It never gives up: the client decides how long.
-            let _ = share.room(bytes.min(share.bytes_max()), true).await;
+            let _ = share.room(bytes.min(share.bytes_max()), Patience::Endless).await;
         }
         replies.ready().await
     }

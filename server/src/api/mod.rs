@@ -31,7 +31,7 @@ use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_f
 use revd_engine::mvcc::View;
 use revd_member::apply::alarm::Raised;
 use revd_member::apply::command::Kind;
-use revd_member::budget::{Budget, Share};
+use revd_member::budget::{Budget, Patience, Share};
 use revd_member::error::{Error, Status};
 use revd_member::raft::status::NodeStatus;
 use revd_member::read::view_slot::ViewSlot;
@@ -293,7 +293,7 @@ impl Api {
             };
             self.reached(Bound::ReplyBytes);
             let wanted = (2 * bytes).min(replies.bytes_max());
-            replies.room(wanted, false).await.map_err(|_| Error::NoReplyRoom { bytes })?;
+            replies.room(wanted, Patience::Long).await.map_err(|_| Error::NoReplyRoom { bytes })?;
         }
         Err(Error::NoReplyRoom { bytes: replies.bytes_max() })
     }

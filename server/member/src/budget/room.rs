@@ -7,20 +7,42 @@ use std::task::{Context, Poll};
 use crate::budget::{NoRoom, Share, Waiter};
 use crate::limits;
 
+/// How long a caller waits for room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Patience {
+    /// For [`limits::PATIENCE_TICKS`]: it holds nothing meanwhile.
+    Long,
+    /// For [`limits::HOLDING_PATIENCE_TICKS`]: it holds some of the budget, and two such callers could wait for each other.
+    Holding,
+    /// Until its client goes: nothing is held meanwhile.
+    Endless,
+}
+
+impl Patience {
+    /// Ticks until the caller gives up, if it does.
+    pub(super) fn ticks(self) -> Option<u32> {
+        match self {
+            Self::Long => Some(limits::PATIENCE_TICKS),
+            Self::Holding => Some(limits::HOLDING_PATIENCE_TICKS),
+            Self::Endless => None,
+        }
+    }
+}
+
 /// Ready when there is room.
 #[derive(Debug)]
 #[must_use = "waits only when polled"]
 pub struct Room {
     share: Share,
     bytes: usize,
-    is_patient: bool,
+    patience: Patience,
     /// Its place among those who wait.
     ticket: Option<u64>,
 }
 
 impl Room {
-    pub(super) fn new(share: Share, bytes: usize, is_patient: bool) -> Self {
-        Self { share, bytes, is_patient, ticket: None }
+    pub(super) fn new(share: Share, bytes: usize, patience: Patience) -> Self {
+        Self { share, bytes, patience, ticket: None }
     }
 
     /// No longer waits; true if there was room for it that others may have now.
@@ -60,9 +82,10 @@ impl Future for Room {
         }
         let ticket = waiting.next;
         waiting.next += 1;
-        let left = (!self.is_patient).then_some(limits::PATIENCE_TICKS);
+        let (patience, left) = (self.patience, self.patience.ticks());
         let (share, waker) = (self.share.clone(), context.waker().clone());
-        waiting.rooms.insert(ticket, Waiter { share, bytes: self.bytes, waker, is_woken: false, left });
+        let waiter = Waiter { share, bytes: self.bytes, waker, is_woken: false, patience, left };
+        waiting.rooms.insert(ticket, waiter);
         budget.0.is_awaited.set(true);
         self.ticket = Some(ticket);
         Poll::Pending
