@@ -4,7 +4,7 @@ use std::process::ExitCode;
 
 use revd::config::{self, Invocation};
 use revd::observe::log;
-use revd::{boot, cli, version};
+use revd::{boot, cli, memory, version};
 use serde_json::json;
 
 #[global_allocator]
@@ -38,6 +38,7 @@ fn main() -> ExitCode {
         }
     };
     log::start(config.log_level);
+    memory::without_huge_pages();
     std::panic::set_hook(Box::new(end_on_panic));
     match boot::run(&config) {
         Ok(signal) => {

@@ -3,6 +3,13 @@
 
 use crate::limits;
 
+/// From now on the heap is made of pages of 4 KiB. The allocator asks for huge ones, of which the first touch takes the kernel
+/// milliseconds in the middle of a turn, and which keep 2 MiB for what little is left in them (decision 0022). A kernel that
+/// does not know the request goes on as before.
+pub fn without_huge_pages() {
+    let _ = rustix::thread::disable_transparent_huge_pages(true);
+}
+
 /// Gives back what this thread's heap does not use.
 pub fn give_back() {
     // SAFETY: no arguments, no preconditions; it only looks after the calling thread's heap.

@@ -95,6 +95,16 @@ fn a_missing_log_is_refused() {
     assert!(text.contains("holds no log"), "{text}");
 }
 
+/// The first touch of a huge page would take milliseconds of a turn (decision 0022).
+#[test]
+fn the_heap_has_no_huge_pages() {
+    let dir = TempDir::new();
+    let server = Server::revd(&dir.path().join("data"), &[]);
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("THP_enabled:")).expect("Linux 5.0 or newer");
+    assert_eq!(line.trim(), "0");
+}
+
 #[test]
 fn versions_help_and_slips() {
     let (code, text) = revd(&["--version"]);
