@@ -24,10 +24,10 @@ use revd_member::apply::command::{self, Command, CommandId, Kind, Origin};
 use revd_member::apply::lease_reports::LeaseCounts;
 use revd_member::apply::outcome::Outcome;
 use revd_member::apply::{CommittedEntry, DurableIndex, Machine, MachineConfig, Work};
+use revd_member::cores::effects::{Note, Standpoint, StateEffects, StateEvent};
 use revd_member::cores::log::{LogCore, LogEffects, LogEvent};
-use revd_member::cores::state::{
-    LongCommand, LongList, Note, Standpoint, StateCore, StateEffects, StateEvent,
-};
+use revd_member::cores::long::{LongCommand, LongList};
+use revd_member::cores::state::StateCore;
 use revd_member::raft::node::{Node, NodeConfig};
 use revd_member::wal::birth::empty_log;
 use revd_member::wal::{FrameContent, Owner};

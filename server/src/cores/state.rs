@@ -10,9 +10,9 @@ use revd_member::apply::command::CommandId;
 use revd_member::apply::lease_reports::LeaseCounts;
 use revd_member::apply::outcome::Outcome;
 use revd_member::apply::{DurableIndex, FatalError, Machine, Work};
-use revd_member::cores::state::{
-    LongCommand, LongList, Note, Standpoint, StateCore, StateEffects, StateEvent,
-};
+use revd_member::cores::effects::{Note, Standpoint, StateEffects, StateEvent};
+use revd_member::cores::long::{LongCommand, LongList};
+use revd_member::cores::state::StateCore;
 use revd_member::raft::status::NodeStatus;
 use revd_member::read::view_slot::ViewSlot;
 use serde_json::json;
@@ -240,7 +240,7 @@ impl StateEffects for Outside {
     }
 
     fn run(&mut self, command: LongCommand) {
-        self.spawn(move || command.run(), |back| Event::Core(StateEvent::Back(back)));
+        self.spawn(move || command.run(), |done| Event::Core(StateEvent::Finished(done)));
     }
 
     fn encode(&mut self, list: LongList) {

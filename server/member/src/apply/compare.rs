@@ -5,9 +5,9 @@
 
 use revd_engine::mvcc::{Direction, KeyRange, Reader, Scan, StoredRecord};
 use revd_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
-use revd_proto::etcdserverpb::{Compare, TxnRequest};
+use revd_proto::etcdserverpb::request_op::Request;
+use revd_proto::etcdserverpb::{Compare, RequestOp, TxnRequest};
 
-use crate::apply::txn::{branch, nested};
 use crate::error::Error;
 use crate::limits;
 use crate::read::range;
@@ -155,6 +155,19 @@ fn satisfies(compare: &Compare, [version, create, modified, lease]: [i64; 4], va
         Ok(CompareResult::Less) => ordering.is_lt(),
         Err(_) => true,
     }
+}
+
+/// The operations that are carried out.
+pub(super) fn branch(request: &TxnRequest, succeeded: bool) -> &[RequestOp] {
+    if succeeded { &request.success } else { &request.failure }
+}
+
+/// The transactions among some operations.
+fn nested(ops: &[RequestOp]) -> impl DoubleEndedIterator<Item = &TxnRequest> {
+    ops.iter().filter_map(|op| match &op.request {
+        Some(Request::RequestTxn(txn)) => Some(txn),
+        _ => None,
+    })
 }
 
 #[cfg(test)]

@@ -4,7 +4,6 @@ use bytes::{Buf as _, BufMut as _, Bytes};
 use prost::Message as _;
 use revd_proto::etcdserverpb::{LeaseCheckpoint, LeaseCheckpointRequest, LeaseLeasesResponse, LeaseStatus};
 
-use crate::apply::decoded;
 use crate::error::Error;
 use crate::lease::Deadlines;
 use crate::limits;
@@ -136,10 +135,7 @@ impl Left {
         let (Ok(has_next), Ok(next)) = (bytes.try_get_u8(), bytes.try_get_i64_le()) else {
             return Err(Error::Malformed("cut short"));
         };
-        Ok(Self {
-            notes: decoded(LeaseCheckpointRequest::decode(bytes))?,
-            next: (has_next == 1).then_some(next),
-        })
+        Ok(Self { notes: LeaseCheckpointRequest::decode(bytes)?, next: (has_next == 1).then_some(next) })
     }
 }
 

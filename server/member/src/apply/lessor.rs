@@ -10,7 +10,6 @@ use revd_proto::etcdserverpb::{
 };
 
 use crate::apply::command::{Command, CommandId, Kind};
-use crate::apply::decoded;
 use crate::apply::lease_lists::{LeaseLists, Listed};
 use crate::apply::lease_reports::{Due, Heard, LOOK_AGAIN, LeaseCounts, Left, NOTE_FIRST};
 use crate::apply::outcome::{Effect, Outcome, Rest};
@@ -129,7 +128,7 @@ impl Lessor {
     }
 
     pub(super) fn grant(&mut self, state: &mut State, payload: Bytes, now: u64) -> Result<Bytes, Error> {
-        let request = decoded(LeaseGrantRequest::decode(payload))?;
+        let request = LeaseGrantRequest::decode(payload)?;
         state.leases.grant(&mut state.store, request.id, request.ttl)?;
         self.deadlines.granted(request.id, request.ttl, now);
         self.counts.granted += 1;
@@ -144,7 +143,7 @@ impl Lessor {
         payload: Bytes,
         effects: &mut Vec<Effect>,
     ) -> Result<Bytes, Error> {
-        let request = decoded(LeaseRevokeRequest::decode(payload))?;
+        let request = LeaseRevokeRequest::decode(payload)?;
         self.revoke_one(state, request.id, effects)?;
         Ok(Bytes::new())
     }
@@ -185,7 +184,7 @@ impl Lessor {
 
     /// Notes what leases have left.
     pub(super) fn note(&mut self, state: &mut State, payload: Bytes) -> Result<Bytes, Error> {
-        for note in decoded(LeaseCheckpointRequest::decode(payload))?.checkpoints {
+        for note in LeaseCheckpointRequest::decode(payload)?.checkpoints {
             state.leases.note_remaining(&mut state.store, note.id, note.remaining_ttl);
             self.deadlines.noted(note.id, note.remaining_ttl);
         }
@@ -239,7 +238,8 @@ impl Lessor {
         let result = match command.kind {
             kind if Self::answers(kind) => return self.order(command, revision, now, effects),
             _ if self.deadlines.term().is_none() => Err(Error::NoLeader),
-            Kind::LeaseTimeToLive => decoded(LeaseTimeToLiveRequest::decode(command.payload.clone()))
+            Kind::LeaseTimeToLive => LeaseTimeToLiveRequest::decode(command.payload.clone())
+                .map_err(Error::from)
                 .map(|request| self.time_to_live(state, &request, now).encode_to_vec().into()),
             Kind::LeaseDue => match self.look(state, command.id, now, effects) {
                 Some(over) => Ok(over),

@@ -10,7 +10,7 @@ use crate::schema;
 
 /// A member's name and client URLs; the rest of its row stays.
 pub(super) fn set_attributes(store: &mut Store, payload: &Bytes) -> Result<Bytes, Error> {
-    let published = super::decoded(Member::decode(payload.clone()))?;
+    let published = Member::decode(payload.clone())?;
     if let Some(mut member) = schema::member(store.tables(), published.id) {
         member.name = published.name;
         member.client_ur_ls = published.client_ur_ls;

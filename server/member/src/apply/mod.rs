@@ -350,7 +350,8 @@ impl Machine {
         let result = match command.kind {
             Kind::Put | Kind::DeleteRange | Kind::Txn => return self.change(command, gates, moment.is_own),
             Kind::Alarm => {
-                let result = decoded(AlarmRequest::decode(payload))
+                let result = AlarmRequest::decode(payload)
+                    .map_err(Error::from)
                     .map(|request| alarm::set(&mut state.store, &request));
                 self.raised = Raised::of(state.store.tables());
                 result
@@ -376,10 +377,11 @@ impl Machine {
         let payload = command.payload.clone();
         let (state, reply) = (&mut self.state, Reply::new(is_wanted));
         let reply = match command.kind {
-            Kind::Put => decoded(PutRequest::decode(payload)).and_then(|put| {
+            Kind::Put => PutRequest::decode(payload).map_err(Error::from).and_then(|put| {
                 gates.pass(state, gates::put_cost(&put), |state| kv::put(state, &put, reply))
             }),
-            Kind::DeleteRange => decoded(DeleteRangeRequest::decode(payload))
+            Kind::DeleteRange => DeleteRangeRequest::decode(payload)
+                .map_err(Error::from)
                 .and_then(|delete| gates.pass(state, 0, |state| kv::delete_range(state, &delete, reply))),
             _ => txn::decode(&payload).and_then(|request| {
                 gates.pass(state, gates::txn_cost(&request), |state| txn::apply(state, &request, reply))
@@ -393,7 +395,7 @@ impl Machine {
     }
 
     fn compact(&mut self, command: &Command, gates: Gates) -> Effect {
-        let request = decoded(CompactionRequest::decode(command.payload.clone()));
+        let request = CompactionRequest::decode(command.payload.clone()).map_err(Error::from);
         let result = request.as_ref().map_err(Clone::clone).and_then(|request| {
             gates.pass(&mut self.state, 0, |state| kv::compact(&mut state.store, request))
         });
@@ -414,11 +416,6 @@ struct Moment {
     now: u64,
     /// This run of the process has proposed it: somebody may wait for its reply.
     is_own: bool,
-}
-
-/// Every member decodes the same bytes with the same result, so a malformed request is an answer, not a failure.
-fn decoded<T>(result: Result<T, prost::DecodeError>) -> Result<T, Error> {
-    result.map_err(Error::from)
 }
 
 #[cfg(test)]

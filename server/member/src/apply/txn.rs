@@ -10,7 +10,7 @@ use revd_engine::mvcc::{Reader, View};
 use revd_proto::etcdserverpb::request_op::Request;
 use revd_proto::etcdserverpb::{Compare, PutRequest, RangeRequest, RequestOp, TxnRequest};
 
-use crate::apply::compare::{Comparing, Path};
+use crate::apply::compare::{Comparing, Path, branch};
 use crate::apply::kv::{self, Long};
 use crate::apply::reply::Reply;
 use crate::apply::state::{State, Writing};
@@ -182,17 +182,6 @@ fn keys_read(request: &TxnRequest) -> usize {
         Some(Request::RequestDeleteRange(_)) | None => 0,
     };
     request.success.iter().chain(&request.failure).map(of_op).fold(0, usize::saturating_add)
-}
-
-pub(super) fn branch(request: &TxnRequest, succeeded: bool) -> &[RequestOp] {
-    if succeeded { &request.success } else { &request.failure }
-}
-
-pub(super) fn nested(ops: &[RequestOp]) -> impl DoubleEndedIterator<Item = &TxnRequest> {
-    ops.iter().filter_map(|op| match &op.request {
-        Some(Request::RequestTxn(txn)) => Some(txn),
-        _ => None,
-    })
 }
 
 /// Checks the taken path, in order, against the state before it.

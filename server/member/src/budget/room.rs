@@ -4,30 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use crate::budget::{NoRoom, Share, Waiter};
-use crate::limits;
-
-/// How long a caller waits for room.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Patience {
-    /// For [`limits::PATIENCE_TICKS`]: it holds nothing meanwhile.
-    Long,
-    /// For [`limits::HOLDING_PATIENCE_TICKS`]: it holds some of the budget, and two such callers could wait for each other.
-    Holding,
-    /// Until its client goes: nothing is held meanwhile.
-    Endless,
-}
-
-impl Patience {
-    /// Ticks until the caller gives up, if it does.
-    pub(super) fn ticks(self) -> Option<u32> {
-        match self {
-            Self::Long => Some(limits::PATIENCE_TICKS),
-            Self::Holding => Some(limits::HOLDING_PATIENCE_TICKS),
-            Self::Endless => None,
-        }
-    }
-}
+use crate::budget::share::{NoRoom, Patience, Share, Waiter};
 
 /// Ready when there is room.
 #[derive(Debug)]
@@ -40,11 +17,15 @@ pub struct Room {
     ticket: Option<u64>,
 }
 
-impl Room {
-    pub(super) fn new(share: Share, bytes: usize, patience: Patience) -> Self {
-        Self { share, bytes, patience, ticket: None }
+impl Share {
+    /// Waits until so many bytes fit, as long as `patience` says. The room is not held for the caller: the first that
+    /// asks gets it.
+    pub fn room(&self, bytes: usize, patience: Patience) -> Room {
+        Room { share: self.clone(), bytes, patience, ticket: None }
     }
+}
 
+impl Room {
     /// No longer waits; true if there was room for it that others may have now.
     fn leave(&mut self) -> bool {
         let Some(ticket) = self.ticket.take() else { return false };

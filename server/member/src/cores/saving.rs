@@ -10,7 +10,7 @@ use revd_engine::mvcc::{CheckpointKind, Written};
 use crate::apply::command::CommandId;
 use crate::apply::outcome::{Outcome, Rest};
 use crate::apply::{DurableIndex, Machine};
-use crate::cores::state::StateEffects;
+use crate::cores::effects::StateEffects;
 use crate::limits;
 
 /// Where the checkpoint stands.

@@ -6,135 +6,19 @@
 //! backlog: an answer that a client has seen came from what was applied before, so a request that comes after it sees it too.
 
 use std::collections::VecDeque;
-use std::time::Duration;
 
-use revd_engine::mvcc::{Checkpoint, View, Written};
+use revd_engine::mvcc::Written;
 
 use crate::apply::command::{Command, CommandId, Kind};
 use crate::apply::lease_lists::Listed;
-use crate::apply::lease_reports::{LeaseCounts, LeaseList};
+use crate::apply::lease_reports::LeaseList;
 use crate::apply::lessor::Lessor;
 use crate::apply::outcome::{Effect, Outcome, Rest};
-use crate::apply::{CommittedEntry, DurableIndex, FatalError, Machine, Next, Work};
+use crate::apply::{CommittedEntry, FatalError, Machine, Next, Work};
+use crate::cores::effects::{Note, Standpoint, StateEffects, StateEvent};
+use crate::cores::long::{FinishedCommand, LongCommand, LongList};
 use crate::cores::saving::Saving;
 use crate::limits;
-
-/// What the state core reacts to.
-#[derive(Debug)]
-pub enum StateEvent {
-    /// Committed entries, in log order, and requests to this member alone.
-    Work(Vec<Work>),
-    /// The time of [`StateEffects::remind`] is over.
-    CheckpointDue,
-    /// A checkpoint was written.
-    Written {
-        /// What [`Checkpoint::write`] returned.
-        written: Box<Written>,
-        /// It found no room, but there may be some now.
-        made_room: bool,
-    },
-    /// A long command is done.
-    Back(Back),
-    /// A list of all leases is encoded.
-    Listed(Outcome),
-    /// Nothing more will be committed.
-    LogClosed,
-}
-
-/// What a turn has to know besides events.
-#[derive(Debug, Clone, Copy)]
-pub struct Standpoint {
-    /// The term in which this member leads, if it does.
-    pub leads_in: Option<u64>,
-    /// Clients may come.
-    pub is_ready: bool,
-}
-
-/// What the state core wants done, in this order. Each call only begins what takes time.
-pub trait StateEffects {
-    /// Microseconds of a clock that never goes back.
-    fn microseconds(&self) -> u64;
-    /// What has happened to leases since the start; in every turn.
-    fn counted(&mut self, counts: LeaseCounts);
-    /// This View is the newest one that edges may read. It holds everything up to this index, with so many leases, and perhaps
-    /// a part of the next entry.
-    fn publish(&mut self, view: View, applied: u64, leases: usize);
-    /// Answer a command of one of our edges.
-    fn answer(&mut self, id: CommandId, outcome: Outcome);
-    /// Ask every edge to pass on the keepalives it has, and then to say so by this number.
-    fn hear(&mut self, question: u64);
-    /// Edges that follow Views and got no answer are to be told of the one published last.
-    fn tell_of_view(&mut self);
-    /// Call [`Checkpoint::write`] elsewhere; [`StateEvent::Written`] follows. `is_light`: it comes of little load.
-    fn write(&mut self, checkpoint: Checkpoint, is_light: bool);
-    /// [`StateEvent::CheckpointDue`] follows after this time.
-    fn remind(&mut self, after: Duration);
-    /// The log may let go of everything up to here. A report that is lost is made good by the next one.
-    fn durable(&mut self, index: DurableIndex);
-    /// Run this elsewhere; [`StateEvent::Back`] follows.
-    fn run(&mut self, command: LongCommand);
-    /// Encode this elsewhere; [`StateEvent::Listed`] follows.
-    fn encode(&mut self, list: LongList);
-    /// An operator wants to know.
-    fn note(&mut self, note: Note);
-    /// An entry is applied, all of it; for simulators that look at the state after each.
-    fn applied(&mut self, _machine: &mut Machine) {}
-}
-
-/// What an operator wants to know.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Note {
-    /// This member has begun or ceased to lead, and TTLs begin anew.
-    LeasesReset {
-        /// It has begun to lead.
-        leads: bool,
-        /// How many leases there are.
-        leases: usize,
-    },
-    /// The last checkpoint found no room; the log has everything.
-    StoppedUnsaved,
-}
-
-/// The machine, on its way to carry out one command that takes long.
-#[derive(Debug)]
-pub struct LongCommand {
-    machine: Box<Machine>,
-    now: u64,
-}
-
-/// The machine, and the effects of a long command.
-#[derive(Debug)]
-pub struct Back {
-    machine: Box<Machine>,
-    effects: Vec<Effect>,
-    result: Result<(), FatalError>,
-}
-
-impl LongCommand {
-    /// Carries it out.
-    #[must_use]
-    pub fn run(self) -> Back {
-        let Self { mut machine, now } = self;
-        let mut effects = Vec::new();
-        let result = machine.step(now, &mut effects);
-        Back { machine, effects, result }
-    }
-}
-
-/// A list of all leases that takes long to encode.
-#[derive(Debug)]
-pub struct LongList {
-    list: LeaseList,
-    revision: i64,
-}
-
-impl LongList {
-    /// Encodes it.
-    #[must_use]
-    pub fn encode(self) -> Outcome {
-        Outcome { revision: self.revision, result: Ok(self.list.encode()), rest: Rest::NONE }
-    }
-}
 
 /// State core view.
 pub struct StateCore {
@@ -243,15 +127,19 @@ impl StateCore {
             }
             StateEvent::CheckpointDue => self.saving.due(),
             StateEvent::Written { written, made_room } => self.written = Some((written, made_room)),
-            StateEvent::Back(back) => self.back(back, effects)?,
+            StateEvent::Finished(command) => self.finished(command, effects)?,
             StateEvent::Listed(outcome) => self.listed(&outcome, effects),
             StateEvent::LogClosed => self.is_stopping = true,
         }
         Ok(())
     }
 
-    fn back(&mut self, back: Back, effects: &mut impl StateEffects) -> Result<(), FatalError> {
-        let Back { mut machine, effects: done, result } = back;
+    fn finished(
+        &mut self,
+        command: FinishedCommand,
+        effects: &mut impl StateEffects,
+    ) -> Result<(), FatalError> {
+        let FinishedCommand { mut machine, effects: done, result } = command;
         result?;
         self.effects.extend(done);
         if let Some(lessor) = self.lessor.take() {

@@ -12,7 +12,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, btree_map, btree_set};
 
-use crate::lease::Walk;
+use crate::lease::walk::Walk;
 
 /// Leader's view: the deadline of every lease; empty on others.
 #[derive(Debug, Default)]

@@ -7,8 +7,11 @@ use std::sync::Arc;
 use revd_engine::mvcc::{KeyRange, SmallTable, Store};
 
 use crate::error::Error;
-use crate::lease::{TTL_MAX, Walk};
+use crate::lease::walk::Walk;
 use crate::limits;
+
+/// The longest a lease can be granted for, in seconds.
+pub const TTL_MAX: i64 = 9_000_000_000;
 
 /// State core view: all leases.
 #[derive(Debug, Default)]

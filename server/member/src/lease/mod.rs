@@ -10,8 +10,5 @@ mod leases;
 mod walk;
 
 pub use deadlines::{Deadlines, Look, Renewal};
-pub use leases::{Leases, Touched};
+pub use leases::{Leases, TTL_MAX, Touched};
 pub use walk::Walk;
-
-/// The longest a lease can be granted for, in seconds.
-pub const TTL_MAX: i64 = 9_000_000_000;

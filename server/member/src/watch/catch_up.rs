@@ -9,8 +9,9 @@ use revd_engine::Result;
 use revd_engine::mvcc::View;
 
 use crate::limits;
-use crate::watch::hub::{Hub, Place, Watcher};
+use crate::watch::hub::Hub;
 use crate::watch::pass::{Budget, number};
+use crate::watch::watcher::{Place, Watcher};
 
 const FAR: usize = 0;
 const NEAR: usize = 1;
@@ -112,73 +113,5 @@ impl Hub {
         self.lagging -= usize::from(is_behind);
         stream.lagging -= usize::from(is_behind);
         stream.admitted -= usize::from(is_admitted);
-    }
-
-    /// A watcher's stream has no room for what happened at `next`: it lags.
-    pub(super) fn park(&mut self, slot: usize, next: i64) {
-        self.leave(slot);
-        let watcher = &mut self.watchers[slot];
-        (watcher.next, watcher.place) = (next, Place::Parked);
-        watcher.begins_later = false;
-        let number_of_stream = watcher.stream as usize;
-        let stream = &mut self.streams[number_of_stream];
-        stream.parked.insert((next, number(slot)));
-        stream.lagging += 1;
-        self.lagging += 1;
-        self.wait_for_room(number_of_stream);
-    }
-
-    /// A new watcher that begins in the past.
-    pub(super) fn make_lagging(&mut self, slot: usize) {
-        let watcher = &mut self.watchers[slot];
-        let stream = &mut self.streams[watcher.stream as usize];
-        stream.lagging += 1;
-        self.lagging += 1;
-        let entry = (watcher.next, number(slot));
-        if stream.has_room() {
-            stream.admitted += 1;
-            watcher.place = Place::Waiting;
-            self.waiting.insert(entry);
-        } else {
-            watcher.place = Place::Parked;
-            stream.parked.insert(entry);
-            let stream = watcher.stream as usize;
-            self.wait_for_room(stream);
-        }
-    }
-
-    /// Lets parked watchers of a stream try again once none of those that did before are still at it.
-    pub(super) fn admit_if_idle(&mut self, stream: usize) {
-        let idle = &self.streams[stream];
-        if idle.admitted > 0 || idle.parked.is_empty() || idle.is_closed {
-            return;
-        }
-        if idle.has_room() {
-            let last = idle.admitted_last; // all of them were told everything, and there is room left
-            self.admit(stream, last);
-        } else {
-            self.wait_for_room(stream);
-        }
-    }
-
-    /// The stream has room again.
-    pub(super) fn readmit(&mut self, stream: usize) {
-        let served = std::mem::take(&mut self.streams[stream].served) as usize;
-        self.admit(stream, served);
-        self.call_stepper();
-    }
-
-    /// The stream has room: twice as many of its parked watchers try again as were served the last time, those furthest
-    /// behind first.
-    pub(super) fn admit(&mut self, stream: usize, served: usize) {
-        let stream = &mut self.streams[stream];
-        let count = limits::WATCH_ADMITTED_MIN.max(2 * served);
-        stream.admitted_last = count;
-        for _ in 0..count {
-            let Some(entry) = stream.parked.pop_first() else { return };
-            self.watchers[entry.1 as usize].place = Place::Waiting;
-            self.waiting.insert(entry);
-            stream.admitted += 1;
-        }
     }
 }

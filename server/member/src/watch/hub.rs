@@ -1,7 +1,6 @@
 //! The watchers of one edge, and how a new View reaches them.
 
 use std::collections::{BTreeSet, VecDeque};
-use std::rc::Rc;
 use std::task::{Context, Poll, Waker};
 
 use revd_engine::Result;
@@ -9,12 +8,11 @@ use revd_engine::mvcc::View;
 use slab::Slab;
 
 use crate::budget::Share;
-use crate::watch::changes::Selection;
-use crate::watch::pass::{Budget, Pass, Reached, Seat, number};
-use crate::watch::range::WatchRange;
+use crate::watch::pass::{Budget, Pass, Reached, number};
 use crate::watch::reply::{Content, Reply};
 use crate::watch::starved::Starved;
-use crate::watch::stream::Stream;
+use crate::watch::stream::{Stream, StreamId};
+use crate::watch::watcher::{Place, Watcher};
 
 /// Bounds of a hub.
 #[derive(Debug, Clone, Copy)]
@@ -24,10 +22,6 @@ pub struct HubLimits {
     /// What one step may do: [`crate::limits::WATCH_STEP_WORK`], or less to see what stops in the middle.
     pub step_work: usize,
 }
-
-/// Names a stream of a hub.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct StreamId(pub(super) usize);
 
 /// How much there is of everything.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -75,39 +69,6 @@ pub struct Hub {
     pub(super) starved: Starved,
     /// Who takes the steps.
     stepper: Option<Waker>,
-}
-
-/// Where a watcher stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
-    /// In `Hub::passes`.
-    Pass(u8),
-    /// In `Hub::future`.
-    Future,
-    /// In `Hub::waiting`.
-    Waiting,
-    /// In `Stream::parked`.
-    Parked,
-}
-
-/// One watcher.
-#[derive(Debug)]
-pub(super) struct Watcher {
-    pub(super) id: i64,
-    pub(super) range: Rc<WatchRange>,
-    /// It wants nothing from before this revision; where it waits or is parked, it was told of everything before.
-    pub(super) next: i64,
-    pub(super) stream: u32,
-    /// In a pass.
-    pub(super) seat: Seat,
-    pub(super) place: Place,
-    pub(super) selection: Selection,
-    pub(super) fragment: bool,
-    pub(super) progress_notify: bool,
-    /// No event since it was last considered for a progress reply.
-    pub(super) is_quiet: bool,
-    /// It asked for a revision that had not been there.
-    pub(super) begins_later: bool,
 }
 
 impl Hub {

@@ -14,6 +14,7 @@
 //!
 //! What a compaction took from a watcher cancels it; nothing is ever skipped silently.
 
+mod admission;
 mod catch_up;
 mod changes;
 mod found;
@@ -23,9 +24,12 @@ mod progress;
 mod range;
 mod range_map;
 mod reply;
+mod requests;
 mod starved;
 mod stream;
+mod watcher;
 
-pub use hub::{Hub, HubCounts, HubLimits, StreamId};
+pub use hub::{Hub, HubCounts, HubLimits};
 pub use range::WatchRange;
 pub use reply::{Content, Reply};
+pub use stream::StreamId;

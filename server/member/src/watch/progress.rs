@@ -3,10 +3,11 @@
 use revd_engine::mvcc::View;
 
 use crate::limits;
-use crate::watch::hub::{Hub, Place, StreamId};
+use crate::watch::hub::Hub;
 use crate::watch::pass::Budget;
 use crate::watch::reply::{Content, NO_WATCHER, Reply};
-use crate::watch::stream::Stream;
+use crate::watch::stream::{Stream, StreamId};
+use crate::watch::watcher::Place;
 
 impl Stream {
     /// Every watcher has begun and knows everything up to `told`. As in etcd, one that a compaction has ended counts as

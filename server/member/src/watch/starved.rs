@@ -6,24 +6,20 @@
 //!                         nothing waits, no share --> starved --others let go
 //! ```
 //!
-//! A stream on which something waits is looked at again when its client takes that. One on which nothing waits has nobody
-//! who would: whoever lets go of something wakes the hub, and it looks at all of these, those first that have waited longest.
+//! A stream on which something waits is looked at again when its client takes that. A starved stream has no client that
+//! would: any release of memory wakes the hub, which looks at all starved streams, the longest waiting first.
 
 use std::collections::BTreeMap;
-use std::task::Context;
 
-use crate::watch::hub::Hub;
-use crate::watch::pass::Budget;
-
-/// Who they are.
+/// The starved streams of a hub, in the order in which they starved.
 #[derive(Debug, Default)]
 pub(super) struct Starved {
-    /// In the order they came.
+    /// Streams by their tickets, which ascend.
     streams: BTreeMap<u64, usize>,
-    next: u64,
+    next_ticket: u64,
     /// What [`crate::budget::Budget::releases`] was when the last look at them began.
     looked_at: u64,
-    /// Who is next in a look that is under way.
+    /// The ticket from which on a look that is under way has yet to come by.
     look: Option<u64>,
 }
 
@@ -32,72 +28,43 @@ impl Starved {
     pub(super) fn len(&self) -> usize {
         self.streams.len()
     }
-}
 
-impl Hub {
-    /// A watcher of the stream was not told of something for want of room: it will be looked at again.
-    pub(super) fn wait_for_room(&mut self, stream: usize) {
-        if !self.streams[stream].fill() {
-            self.starve(stream);
+    /// The stream that has waited longest.
+    pub(super) fn first(&self) -> Option<usize> {
+        self.streams.first_key_value().map(|(_, stream)| *stream)
+    }
+
+    /// One more stream is starved; its ticket.
+    pub(super) fn add(&mut self, stream: usize) -> u64 {
+        let ticket = self.next_ticket;
+        self.next_ticket += 1;
+        self.streams.insert(ticket, stream);
+        // A release of memory before the first stream starved woke no task: look at it once in any case.
+        self.look.get_or_insert(ticket);
+        ticket
+    }
+
+    /// The stream with this ticket is not starved any more.
+    pub(super) fn remove(&mut self, ticket: u64) {
+        self.streams.remove(&ticket);
+    }
+
+    /// A look is under way, or due because memory was released since the last one began.
+    pub(super) fn is_looking(&self, releases: u64) -> bool {
+        self.look.is_some() || self.looked_at != releases
+    }
+
+    /// Begins a look at all of them if memory was released since the last one, and none is under way.
+    pub(super) fn look(&mut self, releases: u64) {
+        if self.look.is_none() && self.looked_at != releases {
+            (self.looked_at, self.look) = (releases, Some(0));
         }
     }
 
-    /// There is no room for a stream on which nothing waits.
-    pub(super) fn starve(&mut self, stream: usize) {
-        let waiting = &mut self.streams[stream];
-        if waiting.starved.is_none() && !waiting.is_closed {
-            let ticket = self.starved.next;
-            waiting.starved = Some(ticket);
-            self.starved.streams.insert(ticket, stream);
-            self.starved.next += 1;
-            // At least once: nobody may have listened before there was anybody.
-            self.starved.look.get_or_insert(ticket);
-        }
-    }
-
-    /// A stream does not wait for others any more.
-    pub(super) fn forget_starved(&mut self, stream: usize) {
-        if let Some(ticket) = self.streams[stream].starved.take() {
-            self.starved.streams.remove(&ticket);
-        }
-    }
-
-    /// Something was let go of since they were looked at, or not all of them were.
-    pub(super) fn may_feed(&self) -> bool {
-        let Some((_, first)) = self.starved.streams.first_key_value() else { return false };
-        let releases = self.streams[*first].share().budget().releases();
-        self.starved.look.is_some() || self.starved.looked_at != releases
-    }
-
-    /// The task of `context` is woken when others let go of something, if anybody waits for that.
-    pub(super) fn listen(&self, context: &Context<'_>) {
-        if let Some((_, first)) = self.starved.streams.first_key_value() {
-            self.streams[*first].share().budget().listen(context.waker());
-        }
-    }
-
-    /// Lets those go on for whom there is room again.
-    pub(super) fn feed(&mut self, budget: &mut Budget) {
-        let Some((_, first)) = self.starved.streams.first_key_value() else { return };
-        let releases = self.streams[*first].share().budget().releases();
-        if self.starved.look.is_none() && self.starved.looked_at != releases {
-            (self.starved.looked_at, self.starved.look) = (releases, Some(0));
-        }
-        while let Some(from) = self.starved.look
-            && !budget.is_spent()
-        {
-            let Some((ticket, stream)) = self.starved.streams.range(from..).next() else {
-                self.starved.look = None;
-                return;
-            };
-            let stream = *stream;
-            self.starved.look = Some(ticket + 1);
-            budget.spend(1);
-            if self.streams[stream].has_room_again() {
-                self.forget_starved(stream);
-                self.readmit(stream);
-                budget.spend(self.streams[stream].admitted_last);
-            }
-        }
+    /// The next stream of the look that is under way, until it has come by all of them.
+    pub(super) fn next(&mut self) -> Option<usize> {
+        let next = self.streams.range(self.look?..).next();
+        self.look = next.map(|(ticket, _)| ticket + 1);
+        next.map(|(_, stream)| *stream)
     }
 }

@@ -1,29 +1,18 @@
-//! The streams of a hub: their requests, and what waits to be sent on each.
+//! One watch stream: its watchers' ids, and the replies that wait to be sent on it.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::rc::Rc;
 use std::task::{Context, Waker};
 
 use bytes::Bytes;
-use revd_engine::mvcc::View;
-use revd_proto::etcdserverpb::WatchCreateRequest;
-use revd_proto::etcdserverpb::watch_create_request::FilterType;
 
 use crate::budget::{Hold, Share};
 use crate::limits;
-use crate::watch::changes::{Selection, fragments};
-use crate::watch::hub::{Hub, Place, StreamId, Watcher};
-use crate::watch::pass::{Seat, number};
-use crate::watch::range::WatchRange;
-use crate::watch::reply::{Content, NO_WATCHER, Reply};
+use crate::watch::changes::fragments;
+use crate::watch::reply::{Content, Reply};
 
-/// Why a watcher is refused, as etcd words it.
-const COMPACTED: &str = "etcdserver: mvcc: required revision has been compacted";
-const EMPTY_RANGE: &str = "mvcc: watcher range is empty";
-const DUPLICATE_ID: &str = "mvcc: duplicate watch ID provided on the WatchStream";
-/// The same by our own bound.
-const TOO_MANY: &str =
-    "etcdserver: too many watchers on this member: cancel some, or connect to another member";
+/// Names a stream of a hub.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct StreamId(pub(super) usize);
 
 /// One call of a client.
 #[derive(Debug)]
@@ -65,6 +54,17 @@ pub(super) struct Stream {
     /// When they are told next, in ticks.
     pub(super) progress_due: u64,
     call: Option<Waker>,
+}
+
+/// What became of a stream when a reply was taken from it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum AfterTake {
+    /// Nothing changed for its watchers.
+    Unchanged,
+    /// It was full and has room again.
+    HasRoom,
+    /// It is full although nothing waits on it: other streams hold the memory.
+    Starved,
 }
 
 impl Stream {
@@ -183,149 +183,55 @@ impl Stream {
         }
     }
 
+    /// The next reply to send.
+    pub(super) fn take(&mut self) -> Option<(Reply, AfterTake)> {
+        let reply = self.outbox.pop_front()?;
+        self.answers -= usize::from(!reply.has_events());
+        if self.outbox.is_empty() {
+            self.outbox.shrink_to(limits::WATCH_PLACES_KEPT);
+        }
+        // The reply still counts here, as it will where it goes.
+        let left = self.hold.bytes() - reply.held_bytes();
+        let has_room = left < limits::WATCH_STREAM_BYTES / 2 && self.has_share();
+        self.hold.release(reply.held_bytes());
+        let after = match self.is_full {
+            true if has_room => AfterTake::HasRoom,
+            true if self.outbox.is_empty() => AfterTake::Starved,
+            _ => AfterTake::Unchanged,
+        };
+        self.is_full &= after != AfterTake::HasRoom;
+        Some((reply, after))
+    }
+
+    /// Whether the next request may be read: not while too many replies without events wait.
+    pub(super) fn takes_requests(&self) -> bool {
+        let is_short = !self.share().fits(1);
+        self.answers < if is_short { limits::WATCH_ANSWERS_MIN } else { limits::WATCH_ANSWERS_MAX }
+    }
+
+    /// Whether there is something to send; if not, the call of `context` is woken when there is.
+    pub(super) fn has_replies(&mut self, context: &Context<'_>) -> bool {
+        if !self.outbox.is_empty() {
+            return true;
+        }
+        if !self.call.as_ref().is_some_and(|call| call.will_wake(context.waker())) {
+            self.call = Some(context.waker().clone());
+        }
+        false
+    }
+
     fn wake(&mut self) {
         if let Some(call) = self.call.take() {
             call.wake();
         }
     }
 
-    fn free_id(&mut self) -> i64 {
+    /// The smallest id from the last one on that no watcher of this stream has.
+    pub(super) fn free_id(&mut self) -> i64 {
         while self.ids.contains_key(&self.next_id) {
             self.next_id += 1;
         }
         self.next_id += 1;
         self.next_id - 1
-    }
-}
-
-impl Hub {
-    /// A request for a new watcher.
-    pub fn create(&mut self, id: StreamId, request: &WatchCreateRequest, view: &View) {
-        self.seen = self.seen.max(view.revision());
-        let (watch_id, content) = match self.try_create(id, request, view.revision()) {
-            Ok(watch_id) => (watch_id, Content::Created),
-            Err(reason) => (NO_WATCHER, Content::Refused(reason)),
-        };
-        self.streams[id.0].push(Reply { watch_id, revision: view.revision(), content });
-    }
-
-    fn try_create(
-        &mut self,
-        id: StreamId,
-        request: &WatchCreateRequest,
-        now: i64,
-    ) -> std::result::Result<i64, &'static str> {
-        if request.start_revision < 0 {
-            return Err(COMPACTED);
-        }
-        let range = WatchRange::from_wire(&request.key, &request.range_end).ok_or(EMPTY_RANGE)?;
-        let stream = &mut self.streams[id.0];
-        let watch_id = match request.watch_id {
-            0 => stream.free_id(),
-            taken if stream.ids.contains_key(&taken) => return Err(DUPLICATE_ID),
-            chosen => chosen,
-        };
-        if self.watchers.len() >= limits::WATCHERS_PER_CORE_MAX {
-            return Err(TOO_MANY);
-        }
-        let shared = self.passes[self.live].shared(&range).cloned();
-        let filters = |filter: FilterType| request.filters.contains(&(filter as i32));
-        let begins_later = request.start_revision > now;
-        let slot = self.watchers.insert(Watcher {
-            id: watch_id,
-            range: shared.unwrap_or_else(|| Rc::new(range)),
-            next: if request.start_revision == 0 { now + 1 } else { request.start_revision },
-            stream: number(id.0),
-            seat: Seat::default(),
-            place: Place::Future,
-            selection: Selection {
-                prev_kv: request.prev_kv,
-                no_put: filters(FilterType::Noput),
-                no_delete: filters(FilterType::Nodelete),
-            },
-            fragment: request.fragment,
-            progress_notify: request.progress_notify,
-            is_quiet: true,
-            begins_later,
-        });
-        stream.ids.insert(watch_id, Some(slot));
-        stream.progress_watchers += usize::from(request.progress_notify);
-        if begins_later {
-            *stream.begins.entry(request.start_revision).or_default() += 1;
-        }
-        self.place(slot, now);
-        Ok(watch_id)
-    }
-
-    /// Finds a place for a new watcher.
-    fn place(&mut self, slot: usize, now: i64) {
-        let next = self.watchers[slot].next;
-        let live = &mut self.passes[self.live];
-        if live.members == 0 && live.is_idle() && self.future.is_empty() {
-            live.told = live.told.max(now); // nobody is to be told of what was before
-        }
-        if next <= now {
-            self.make_lagging(slot);
-        } else if live.is_idle() && next == live.told + 1 {
-            self.join(self.live, slot);
-        } else {
-            self.future.insert((next, number(slot)));
-        }
-    }
-
-    /// A request to end a watcher; one that does not exist is not answered.
-    pub fn cancel(&mut self, id: StreamId, watch_id: i64, view: &View) {
-        let stream = &mut self.streams[id.0];
-        match stream.ids.remove(&watch_id) {
-            None => return,
-            Some(None) => stream.ended -= 1,
-            Some(Some(slot)) => self.remove(slot),
-        }
-        let revision = view.revision();
-        self.streams[id.0].push(Reply { watch_id, revision, content: Content::Canceled });
-    }
-
-    /// The next reply to send.
-    pub fn take(&mut self, id: StreamId) -> Option<Reply> {
-        let stream = &mut self.streams[id.0];
-        let reply = stream.outbox.pop_front()?;
-        stream.answers -= usize::from(!reply.has_events());
-        if stream.outbox.is_empty() {
-            stream.outbox.shrink_to(limits::WATCH_PLACES_KEPT);
-        }
-        // The reply still counts here, as it will where it goes.
-        let left = stream.hold.bytes() - reply.held_bytes();
-        let has_room = left < limits::WATCH_STREAM_BYTES / 2 && stream.has_share();
-        stream.hold.release(reply.held_bytes());
-        if stream.is_full && has_room {
-            stream.is_full = false;
-            self.readmit(id.0);
-        } else if stream.is_full && stream.outbox.is_empty() {
-            self.starve(id.0);
-            self.call_stepper();
-        }
-        Some(reply)
-    }
-
-    /// Whether the stream's next request may be read: not while too many answers wait, for this stream or for its
-    /// share.
-    #[must_use]
-    pub fn takes_requests(&self, id: StreamId) -> bool {
-        let stream = &self.streams[id.0];
-        let is_short = !stream.share().fits(1);
-        stream.answers < if is_short { limits::WATCH_ANSWERS_MIN } else { limits::WATCH_ANSWERS_MAX }
-    }
-
-    /// Whether there is something to send; if not, the call of `context` is woken when there is.
-    #[must_use]
-    pub fn has_replies(&mut self, id: StreamId, context: &Context<'_>) -> bool {
-        let stream = &mut self.streams[id.0];
-        if !stream.outbox.is_empty() {
-            return true;
-        }
-        if !stream.call.as_ref().is_some_and(|call| call.will_wake(context.waker())) {
-            stream.call = Some(context.waker().clone());
-        }
-        false
     }
 }

@@ -14,10 +14,10 @@ use revd_member::apply::command::{self, Command, CommandId, Kind};
 use revd_member::apply::lease_reports::LeaseCounts;
 use revd_member::apply::outcome::Outcome;
 use revd_member::apply::{DurableIndex, Machine, Work};
+use revd_member::cores::effects::{Note, Standpoint, StateEffects, StateEvent};
 use revd_member::cores::log::{LogCore, LogEffects, LogEvent};
-use revd_member::cores::state::{
-    LongCommand, LongList, Note, Standpoint, StateCore, StateEffects, StateEvent,
-};
+use revd_member::cores::long::{LongCommand, LongList};
+use revd_member::cores::state::StateCore;
 use revd_member::wal::FrameContent;
 use revd_member::wal::layout::{Released, Step};
 use revd_proto::etcdserverpb::request_op::Request;
@@ -412,7 +412,7 @@ impl Member {
             }
             Effect::Remind => self.reminders += 1,
             Effect::Durable(index) => self.to_log.push_back(LogEvent::Durable(index)),
-            Effect::Run(command) => self.to_state.push_back(StateEvent::Back(command.run())),
+            Effect::Run(command) => self.to_state.push_back(StateEvent::Finished(command.run())),
         }
     }
 

@@ -1,9 +1,4 @@
-//! Memory that many want: what each one holds is counted, and nobody can take all of it.
-//!
-//! A share may hold as much as it leaves free (the dynamic threshold of packet switches): one alone gets a half, eight that take
-//! what they can get a ninth each, and the last ninth is there for the next one that comes. However many they are, a little is left.
-
-mod room;
+//! A budget, its shares, and what they hold.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -12,14 +7,12 @@ use std::task::Waker;
 
 use crate::limits;
 
-pub use room::{Patience, Room};
-
 /// Edge view: the bytes that the connections of a core may hold of one kind. Clones are the same budget.
 #[derive(Debug, Clone)]
-pub struct Budget(Rc<Pool>);
+pub struct Budget(pub(super) Rc<Pool>);
 
 #[derive(Debug)]
-struct Pool {
+pub(super) struct Pool {
     bytes_max: usize,
     used: Cell<usize>,
     /// Who was refused since somebody asked.
@@ -27,18 +20,18 @@ struct Pool {
     /// How often something was let go of, and who wants to know when it is again.
     releases: Cell<u64>,
     listener: RefCell<Option<Waker>>,
-    waiting: RefCell<Waiting>,
+    pub(super) waiting: RefCell<Waiting>,
     /// There may be a listener, or somebody who waits for room: a release has to look.
-    is_awaited: Cell<bool>,
+    pub(super) is_awaited: Cell<bool>,
 }
 
 /// Who waits for room, in the order they came.
 #[derive(Debug, Default)]
-struct Waiting {
-    rooms: BTreeMap<u64, Waiter>,
-    next: u64,
+pub(super) struct Waiting {
+    pub(super) rooms: BTreeMap<u64, Waiter>,
+    pub(super) next: u64,
     /// Bytes that those want who were woken and have not looked yet.
-    promised: usize,
+    pub(super) promised: usize,
     /// The last one, beyond those at the front, that a release looked at.
     seen: u64,
     /// How many were looked at.
@@ -49,7 +42,7 @@ struct Waiting {
 impl Waiting {
     /// Some bytes were let go of, and so many are free: wakes those for whom there is room beside what is promised, of some at the
     /// front and of some behind those that were looked at the last time.
-    fn offer(&mut self, free: usize) {
+    pub(super) fn offer(&mut self, free: usize) {
         let last = self.offer_from(0, free);
         let behind = last.map(|last| self.seen.max(last));
         self.seen = behind.and_then(|behind| self.offer_from(behind + 1, free)).unwrap_or(0);
@@ -80,7 +73,7 @@ impl Waiting {
     }
 
     /// Forgets what was promised to one that looks, or goes; whether it still waits.
-    fn takes_up(&mut self, ticket: u64) -> Option<&mut Waiter> {
+    pub(super) fn takes_up(&mut self, ticket: u64) -> Option<&mut Waiter> {
         let waiter = self.rooms.get_mut(&ticket)?;
         if std::mem::take(&mut waiter.is_woken) {
             self.promised -= waiter.bytes;
@@ -89,24 +82,46 @@ impl Waiting {
     }
 }
 
+/// How long a caller waits for room.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Patience {
+    /// For [`limits::PATIENCE_TICKS`]: it holds nothing meanwhile.
+    Long,
+    /// For [`limits::HOLDING_PATIENCE_TICKS`]: it holds some of the budget, and two such callers could wait for each other.
+    Holding,
+    /// Until its client goes: nothing is held meanwhile.
+    Endless,
+}
+
+impl Patience {
+    /// Ticks until the caller gives up, if it does.
+    pub(super) fn ticks(self) -> Option<u32> {
+        match self {
+            Self::Long => Some(limits::PATIENCE_TICKS),
+            Self::Holding => Some(limits::HOLDING_PATIENCE_TICKS),
+            Self::Endless => None,
+        }
+    }
+}
+
 #[derive(Debug)]
-struct Waiter {
-    share: Share,
-    bytes: usize,
-    waker: Waker,
+pub(super) struct Waiter {
+    pub(super) share: Share,
+    pub(super) bytes: usize,
+    pub(super) waker: Waker,
     /// There was room for it, and it has not looked yet.
-    is_woken: bool,
-    patience: Patience,
+    pub(super) is_woken: bool,
+    pub(super) patience: Patience,
     /// Ticks until it gives up, if it does; full again whenever its own share has let go of something.
-    left: Option<u32>,
+    pub(super) left: Option<u32>,
 }
 
 /// A connection's part of a budget. Clones are the same share.
 #[derive(Debug, Clone)]
-pub struct Share(Rc<Part>);
+pub struct Share(Rc<ShareCounts>);
 
 #[derive(Debug)]
-struct Part {
+struct ShareCounts {
     budget: Budget,
     held: Cell<usize>,
     /// It has let go of something since the last tick.
@@ -142,7 +157,11 @@ impl Budget {
     /// Another part of it, for a connection.
     #[must_use]
     pub fn share(&self) -> Share {
-        Share(Rc::new(Part { budget: self.clone(), held: Cell::new(0), has_released: Cell::new(false) }))
+        Share(Rc::new(ShareCounts {
+            budget: self.clone(),
+            held: Cell::new(0),
+            has_released: Cell::new(false),
+        }))
     }
 
     /// What all may hold.
@@ -202,7 +221,7 @@ impl Budget {
         }
     }
 
-    fn free(&self) -> usize {
+    pub(super) fn free(&self) -> usize {
         self.0.bytes_max.saturating_sub(self.used())
     }
 
@@ -228,7 +247,7 @@ impl Budget {
         self.offer();
     }
 
-    fn offer(&self) {
+    pub(super) fn offer(&self) {
         self.0.waiting.borrow_mut().offer(self.free());
     }
 }
@@ -288,11 +307,6 @@ impl Share {
     pub fn refuse(&self) {
         let refused = &self.budget().0.refused;
         refused.set(refused.get() + 1);
-    }
-
-    /// Waits until so many bytes fit, as long as `patience` says. The room is not held for the caller: the first that asks gets it.
-    pub fn room(&self, bytes: usize, patience: Patience) -> Room {
-        Room::new(self.clone(), bytes, patience)
     }
 }
 
@@ -361,6 +375,7 @@ impl Drop for Hold {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::budget::Room;
     use std::pin::Pin;
     use std::task::Context;
 

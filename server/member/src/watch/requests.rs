@@ -1,0 +1,140 @@
+//! What a watch call asks of the hub: to create and to cancel watchers, and to hand over replies.
+
+use std::rc::Rc;
+use std::task::Context;
+
+use revd_engine::mvcc::View;
+use revd_proto::etcdserverpb::WatchCreateRequest;
+use revd_proto::etcdserverpb::watch_create_request::FilterType;
+
+use crate::limits;
+use crate::watch::changes::Selection;
+use crate::watch::hub::Hub;
+use crate::watch::pass::{Seat, number};
+use crate::watch::range::WatchRange;
+use crate::watch::reply::{Content, NO_WATCHER, Reply};
+use crate::watch::stream::{AfterTake, StreamId};
+use crate::watch::watcher::{Place, Watcher};
+
+/// Why a watcher is refused, as etcd words it.
+const COMPACTED: &str = "etcdserver: mvcc: required revision has been compacted";
+const EMPTY_RANGE: &str = "mvcc: watcher range is empty";
+const DUPLICATE_ID: &str = "mvcc: duplicate watch ID provided on the WatchStream";
+/// The same by our own bound.
+const TOO_MANY: &str =
+    "etcdserver: too many watchers on this member: cancel some, or connect to another member";
+
+impl Hub {
+    /// A request for a new watcher.
+    pub fn create(&mut self, id: StreamId, request: &WatchCreateRequest, view: &View) {
+        self.seen = self.seen.max(view.revision());
+        let (watch_id, content) = match self.try_create(id, request, view.revision()) {
+            Ok(watch_id) => (watch_id, Content::Created),
+            Err(reason) => (NO_WATCHER, Content::Refused(reason)),
+        };
+        self.streams[id.0].push(Reply { watch_id, revision: view.revision(), content });
+    }
+
+    fn try_create(
+        &mut self,
+        id: StreamId,
+        request: &WatchCreateRequest,
+        now: i64,
+    ) -> std::result::Result<i64, &'static str> {
+        if request.start_revision < 0 {
+            return Err(COMPACTED);
+        }
+        let range = WatchRange::from_wire(&request.key, &request.range_end).ok_or(EMPTY_RANGE)?;
+        let stream = &mut self.streams[id.0];
+        let watch_id = match request.watch_id {
+            0 => stream.free_id(),
+            taken if stream.ids.contains_key(&taken) => return Err(DUPLICATE_ID),
+            chosen => chosen,
+        };
+        if self.watchers.len() >= limits::WATCHERS_PER_CORE_MAX {
+            return Err(TOO_MANY);
+        }
+        let shared = self.passes[self.live].shared(&range).cloned();
+        let filters = |filter: FilterType| request.filters.contains(&(filter as i32));
+        let begins_later = request.start_revision > now;
+        let slot = self.watchers.insert(Watcher {
+            id: watch_id,
+            range: shared.unwrap_or_else(|| Rc::new(range)),
+            next: if request.start_revision == 0 { now + 1 } else { request.start_revision },
+            stream: number(id.0),
+            seat: Seat::default(),
+            place: Place::Future,
+            selection: Selection {
+                prev_kv: request.prev_kv,
+                no_put: filters(FilterType::Noput),
+                no_delete: filters(FilterType::Nodelete),
+            },
+            fragment: request.fragment,
+            progress_notify: request.progress_notify,
+            is_quiet: true,
+            begins_later,
+        });
+        stream.ids.insert(watch_id, Some(slot));
+        stream.progress_watchers += usize::from(request.progress_notify);
+        if begins_later {
+            *stream.begins.entry(request.start_revision).or_default() += 1;
+        }
+        self.place(slot, now);
+        Ok(watch_id)
+    }
+
+    /// Finds a place for a new watcher.
+    fn place(&mut self, slot: usize, now: i64) {
+        let next = self.watchers[slot].next;
+        let live = &mut self.passes[self.live];
+        if live.members == 0 && live.is_idle() && self.future.is_empty() {
+            live.told = live.told.max(now); // nobody is to be told of what was before
+        }
+        if next <= now {
+            self.make_lagging(slot);
+        } else if live.is_idle() && next == live.told + 1 {
+            self.join(self.live, slot);
+        } else {
+            self.future.insert((next, number(slot)));
+        }
+    }
+
+    /// A request to end a watcher; one that does not exist is not answered.
+    pub fn cancel(&mut self, id: StreamId, watch_id: i64, view: &View) {
+        let stream = &mut self.streams[id.0];
+        match stream.ids.remove(&watch_id) {
+            None => return,
+            Some(None) => stream.ended -= 1,
+            Some(Some(slot)) => self.remove(slot),
+        }
+        let revision = view.revision();
+        self.streams[id.0].push(Reply { watch_id, revision, content: Content::Canceled });
+    }
+
+    /// The next reply to send.
+    pub fn take(&mut self, id: StreamId) -> Option<Reply> {
+        let (reply, after) = self.streams[id.0].take()?;
+        match after {
+            AfterTake::Unchanged => {}
+            AfterTake::HasRoom => self.readmit(id.0),
+            AfterTake::Starved => {
+                self.starve(id.0);
+                self.call_stepper();
+            }
+        }
+        Some(reply)
+    }
+
+    /// Whether the stream's next request may be read: not while too many answers wait, for this stream or for its
+    /// share.
+    #[must_use]
+    pub fn takes_requests(&self, id: StreamId) -> bool {
+        self.streams[id.0].takes_requests()
+    }
+
+    /// Whether there is something to send; if not, the call of `context` is woken when there is.
+    #[must_use]
+    pub fn has_replies(&mut self, id: StreamId, context: &Context<'_>) -> bool {
+        self.streams[id.0].has_replies(context)
+    }
+}
