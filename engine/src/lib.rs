@@ -28,7 +28,6 @@ pub mod disk;
 // Leaves.
 pub mod error;
 pub mod limits;
-#[cfg(feature = "sim")]
 pub mod random;
 pub mod varint;
 

@@ -20,7 +20,7 @@ use revd::xcore::mailbox::{ReceiverSeed, SenderSeed, pair};
 use revd_engine::mvcc::{Applied, Durable};
 use revd_member::apply::command::{Command, CommandId, Kind, Origin};
 use revd_member::apply::{DurableIndex, Work};
-use revd_member::raft::node::{Node, NodeConfig};
+use revd_member::raft::node::{RaftConfig, RaftNode};
 use revd_member::wal::birth::empty_log;
 use revd_member::wal::disk::LogDisk;
 use revd_member::wal::layout::LayoutConfig;
@@ -190,8 +190,8 @@ async fn feed(
 /// Runs the log core until it fails or is out of work.
 async fn serve(dir: &Path, fault: Fault) -> Ended {
     let log = empty_log(OWNER);
-    let config = NodeConfig::alone(OWNER.member, 1);
-    let node = Node::start(&config, &log, &for_raft()).unwrap();
+    let config = RaftConfig::alone(OWNER.member, 1);
+    let node = RaftNode::start(&config, &log, &for_raft()).unwrap();
     let seen = Rc::new(Seen::default());
     let reserve = Arc::new(Reserve::new(dir.join("reserve"), 0));
     let files = Rc::new(DirDisk::new(dir.to_owned(), true, reserve));

@@ -20,7 +20,7 @@ use revd_engine::mvcc::Store;
 use revd_member::apply::command::{Command, CommandId, Kind, Origin, encode};
 use revd_member::apply::{CommittedEntry, DurableIndex, Machine, MachineConfig, Work};
 use revd_member::error::Error;
-use revd_member::raft::status::NodeStatus;
+use revd_member::raft::status::MemberStatus;
 use revd_member::read::view_slot::ViewSlot;
 use revd_proto::etcdserverpb::{
     DeleteRangeRequest, LeaseGrantRequest, LeaseLeasesResponse, LeaseTimeToLiveRequest,
@@ -43,7 +43,7 @@ fn seeds() -> (StateSeed, Around) {
     let own = Origin { member: MEMBER, boot: 1 };
     let config = MachineConfig { own, quota_bytes: 0, lease_extension: 0 };
     let mut machine = Machine::new(store, config).unwrap();
-    let status = Arc::new(NodeStatus::default());
+    let status = Arc::new(MemberStatus::default());
     status.term.store(2);
     status.leader.store(MEMBER);
     let (to_state, from_log) = pair(8);

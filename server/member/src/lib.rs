@@ -1,9 +1,8 @@
 //! What a member of a cluster decides: consensus, the format of its log, apply, reads, leases, watches.
 //!
-//! Nothing here does I/O, reads a clock or knows a runtime, a socket or HTTP: events and time come in, effects and bytes go
-//! out. The server (`revd`) carries them out; a simulator may link this crate alone. One random number is left: raft-rs draws
-//! its election timeouts by itself, which shows as soon as a cluster has two voters. A module uses only those below it
-//! (`server/tests/tidy.rs` holds that).
+//! Nothing here does I/O, reads a clock, draws a random number or knows a runtime, a socket or HTTP: events, time and a seed
+//! come in, effects and bytes go out. The server (`revd`) carries them out; a simulator may link this crate alone. A module
+//! uses only those below it (`server/tests/tidy.rs` holds that).
 
 pub mod cores;
 

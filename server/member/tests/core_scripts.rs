@@ -28,7 +28,7 @@ use revd_member::cores::effects::{Note, Standpoint, StateEffects, StateEvent};
 use revd_member::cores::log::{LogCore, LogEffects, LogEvent};
 use revd_member::cores::long::{LongCommand, LongList};
 use revd_member::cores::state::StateCore;
-use revd_member::raft::node::{Node, NodeConfig};
+use revd_member::raft::node::{RaftConfig, RaftNode};
 use revd_member::wal::birth::empty_log;
 use revd_member::wal::{FrameContent, Owner};
 use revd_proto::etcdserverpb::{CompactionRequest, PutRequest};
@@ -98,9 +98,9 @@ struct LogRunner {
 
 impl LogRunner {
     fn new() -> Self {
-        let config = NodeConfig::alone(OWNER.member, 1);
+        let config = RaftConfig::alone(OWNER.member, 1);
         let logger = slog::Logger::root(slog::Discard, slog::o!());
-        let node = Node::start(&config, &empty_log(OWNER), &logger).unwrap();
+        let node = RaftNode::start(&config, &empty_log(OWNER), &logger).unwrap();
         Self { core: LogCore::new(node, ORIGIN, 1), slot: 0 }
     }
 }

@@ -30,7 +30,7 @@ use revd_engine::mvcc::{Applied, CheckpointKind, HashKv, Store, View};
 use revd_engine::random::Random;
 use revd_member::apply::command::Origin;
 use revd_member::apply::{Machine, MachineConfig};
-use revd_member::raft::node::{Node, NodeConfig};
+use revd_member::raft::node::{RaftConfig, RaftNode};
 use revd_member::schema;
 use revd_member::wal::birth::empty_log;
 use revd_member::wal::layout::{Layout, LayoutConfig, Released, Step};
@@ -95,7 +95,7 @@ impl WalFiles {
 
 /// A member that starts.
 struct Sim {
-    node: Node,
+    node: RaftNode,
     machine: Machine,
     files: Files,
 }
@@ -139,8 +139,8 @@ fn birth(disk: &SimDisk) -> Store {
 impl Sim {
     fn start(disk: SimDisk, store: Store, log: &Recovered) -> Self {
         let applied = store.applied().index;
-        let config = NodeConfig::alone(OWNER.member, applied);
-        let node = Node::start(&config, log, &slog::Logger::root(slog::Discard, slog::o!())).unwrap();
+        let config = RaftConfig::alone(OWNER.member, applied);
+        let node = RaftNode::start(&config, log, &slog::Logger::root(slog::Discard, slog::o!())).unwrap();
         let config = MachineConfig { own: ORIGIN, quota_bytes: 0, lease_extension: 0 };
         let machine = Machine::new(store, config).unwrap();
         let (layout, calls_over) = (Layout::new(LAYOUT, log), disk.recorded().len());

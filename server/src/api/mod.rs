@@ -33,7 +33,7 @@ use revd_member::apply::alarm::Raised;
 use revd_member::apply::command::Kind;
 use revd_member::budget::{Budget, Patience, Share};
 use revd_member::error::{Error, Status};
-use revd_member::raft::status::NodeStatus;
+use revd_member::raft::status::MemberStatus;
 use revd_member::read::view_slot::ViewSlot;
 use revd_member::schema;
 use revd_member::watch::HubLimits;
@@ -69,7 +69,7 @@ pub struct ApiSeed {
     /// Where the newest View is.
     pub views: Arc<ViewSlot>,
     /// Where consensus stands.
-    pub status: Arc<NodeStatus>,
+    pub status: Arc<MemberStatus>,
     /// Where watches are counted.
     pub counters: Arc<Counters>,
     /// Whether the disk is full.
@@ -87,7 +87,7 @@ pub struct Api {
     lease_ttl_min: i64,
     lease_ids: LeaseIds,
     views: Arc<ViewSlot>,
-    status: Arc<NodeStatus>,
+    status: Arc<MemberStatus>,
     reserve: Arc<Reserve>,
     counters: Arc<Counters>,
     proposals: Rc<Proposals>,

@@ -19,7 +19,7 @@ use anyhow::Context as _;
 use glommio::{ExecutorJoinHandle, LocalExecutorBuilder, Placement, PoolPlacement};
 use prost::Message as _;
 use revd_member::apply::command::Kind;
-use revd_member::raft::status::NodeStatus;
+use revd_member::raft::status::MemberStatus;
 use revd_member::read::view_slot::ViewSlot;
 use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
@@ -62,7 +62,7 @@ struct Latches {
 
 /// What all cores see.
 struct Shared<'r> {
-    status: &'r Arc<NodeStatus>,
+    status: &'r Arc<MemberStatus>,
     places: Arc<Places>,
     counters: Arc<Counters>,
 }
@@ -92,7 +92,7 @@ pub fn run(config: &Config) -> anyhow::Result<i32> {
     let latches = Latches::default();
     let published = Published::of(config, &member);
     let applied = member.machine.store().applied().index;
-    let status = Arc::new(NodeStatus::default());
+    let status = Arc::new(MemberStatus::default());
     let edges = roles.iter().filter(|roles| roles.edge.is_some()).count();
     let counters = Arc::new(Counters::new(edges));
     let collect = cleaner::start(Arc::clone(&counters)).context("starting the thread that frees memory")?;
@@ -140,7 +140,7 @@ enum Start {
 fn wait_until_listening(
     listeners: &Receiver<()>,
     edges: usize,
-    (status, applied): (&NodeStatus, u64),
+    (status, applied): (&MemberStatus, u64),
     signals: &mut Signals,
 ) -> Start {
     let mut listening = 0;

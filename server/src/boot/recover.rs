@@ -23,7 +23,7 @@ use revd_engine::mvcc::{CheckpointKind, Opening, Store};
 use revd_member::apply::command::Origin;
 use revd_member::apply::{Machine, MachineConfig};
 use revd_member::cluster;
-use revd_member::raft::node::{Node, NodeConfig};
+use revd_member::raft::node::{RaftConfig, RaftNode};
 use revd_member::schema;
 use revd_member::wal::Owner;
 use revd_member::wal::birth::{BIRTH, empty_log};
@@ -48,7 +48,7 @@ pub struct Member {
     /// Its state.
     pub machine: Machine,
     /// Raft, about to start.
-    pub node: Node,
+    pub node: RaftNode,
     /// Its log.
     pub wal: WalSeed<DirDisk>,
     /// Room for what must not fail.
@@ -91,14 +91,15 @@ pub fn open(config: &Config) -> anyhow::Result<Member> {
     let log = open_log(config, &tree, &store, found)?;
     let identity = Identity { cluster: log.owner.cluster, member: log.owner.member };
     let applied = store.applied().index;
-    let node_config = NodeConfig {
+    let node_config = RaftConfig {
         id: identity.member,
         voters: schema::members(store.tables()).map(|member| member.id).collect(),
         heartbeat_ticks: 1,
         election_ticks: config.election_ticks,
         applied,
+        seed: random()?,
     };
-    let node = Node::start(&node_config, &log, &log::for_raft())?;
+    let node = RaftNode::start(&node_config, &log, &log::for_raft())?;
     log::info(
         if is_new { "made a new member" } else { "recovered a member" },
         serde_json::json!({

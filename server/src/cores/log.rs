@@ -9,8 +9,8 @@ use std::time::Duration;
 use revd_member::apply::command::Origin;
 use revd_member::apply::{DurableIndex, Work};
 use revd_member::cores::log::{LogCore, LogEffects, LogEvent};
-use revd_member::raft::node::{Node, NodeError};
-use revd_member::raft::status::NodeStatus;
+use revd_member::raft::node::{RaftError, RaftNode};
+use revd_member::raft::status::MemberStatus;
 use revd_member::wal::disk::LogDisk;
 use revd_member::wal::writer::{WalSeed, WalWriter};
 use revd_member::wal::{FrameContent, WalError};
@@ -23,7 +23,7 @@ use crate::xcore::mailbox::{ReceiverSeed, SenderSeed};
 /// What the log core starts with.
 pub struct LogSeed<D> {
     /// Raft, recovered.
-    pub node: Node,
+    pub node: RaftNode,
     /// The write-ahead log, recovered.
     pub wal: WalSeed<D>,
     /// One mailbox per edge.
@@ -33,7 +33,7 @@ pub struct LogSeed<D> {
     /// The index up to which state is durable elsewhere, so that the log may let go of it.
     pub from_state: ReceiverSeed<DurableIndex>,
     /// Where term, leader and indexes are published.
-    pub status: Arc<NodeStatus>,
+    pub status: Arc<MemberStatus>,
     /// Stamped on every entry.
     pub origin: Origin,
     /// Raft's clock step.
@@ -48,7 +48,7 @@ pub enum Fatal {
     Wal(#[from] WalError),
     /// raft refused what it must accept.
     #[error(transparent)]
-    Raft(#[from] NodeError),
+    Raft(#[from] RaftError),
 }
 
 /// What comes to this core.
@@ -130,12 +130,12 @@ pub async fn run<D: LogDisk>(seed: LogSeed<D>) -> Result<(), Fatal> {
     Ok(writing.await?)
 }
 
-fn publish(core: &LogCore, status: &NodeStatus) {
-    let standing = core.standing();
-    status.term.store(standing.term);
-    status.leader.store(standing.leader);
-    status.last_index.store(standing.last_index);
-    status.committed.store(standing.committed);
+fn publish(core: &LogCore, status: &MemberStatus) {
+    let now = core.status();
+    status.term.store(now.term);
+    status.leader.store(now.leader);
+    status.last_index.store(now.last_index);
+    status.committed.store(now.committed);
 }
 
 async fn receive_commands(from_edge: ReceiverSeed<Commands>, inbox: Rc<Inbox<Event>>) {

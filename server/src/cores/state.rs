@@ -13,7 +13,7 @@ use revd_member::apply::{DurableIndex, FatalError, Machine, Work};
 use revd_member::cores::effects::{Note, Standpoint, StateEffects, StateEvent};
 use revd_member::cores::long::{LongCommand, LongList};
 use revd_member::cores::state::StateCore;
-use revd_member::raft::status::NodeStatus;
+use revd_member::raft::status::MemberStatus;
 use revd_member::read::view_slot::ViewSlot;
 use serde_json::json;
 
@@ -42,7 +42,7 @@ pub struct StateSeed {
     /// Where each new View is published.
     pub views: Arc<ViewSlot>,
     /// Where the applied index is published.
-    pub status: Arc<NodeStatus>,
+    pub status: Arc<MemberStatus>,
     /// Where it counts.
     pub counters: Arc<Counters>,
     /// Given up when a checkpoint finds no room.
@@ -76,7 +76,7 @@ struct Outside {
     edges: Vec<Rc<Inbox<NewsItem>>>,
     durable: Sender<DurableIndex>,
     views: Arc<ViewSlot>,
-    status: Arc<NodeStatus>,
+    status: Arc<MemberStatus>,
     counters: Arc<Counters>,
     clock: Ticker,
 }

@@ -8,7 +8,8 @@ use std::collections::VecDeque;
 use crate::apply::command::{self, Command, Origin};
 use crate::apply::{DurableIndex, Work};
 use crate::limits;
-use crate::raft::node::{Effects, Node, NodeError, Standing};
+use crate::raft::node::{RaftEffects, RaftError, RaftNode};
+use crate::raft::status::RaftStatus;
 use crate::wal::FrameContent;
 
 /// What the log core reacts to.
@@ -38,7 +39,7 @@ pub trait LogEffects {
 
 /// Log core view: raft, and the commands that wait for the frame in flight.
 pub struct LogCore {
-    node: Node,
+    node: RaftNode,
     origin: Origin,
     queue: VecDeque<Command>,
     edges_open: usize,
@@ -47,7 +48,7 @@ pub struct LogCore {
 impl LogCore {
     /// Goes on with a recovered raft, for so many edges; `origin` is stamped on every entry.
     #[must_use]
-    pub fn new(node: Node, origin: Origin, edges: usize) -> Self {
+    pub fn new(node: RaftNode, origin: Origin, edges: usize) -> Self {
         Self { node, origin, queue: VecDeque::new(), edges_open: edges }
     }
 
@@ -55,7 +56,7 @@ impl LogCore {
     ///
     /// # Errors
     /// When raft refuses; the member must stop.
-    pub fn start(&mut self, effects: &mut impl LogEffects) -> Result<(), NodeError> {
+    pub fn start(&mut self, effects: &mut impl LogEffects) -> Result<(), RaftError> {
         self.node.campaign()?;
         self.advance(effects)
     }
@@ -86,8 +87,8 @@ impl LogCore {
     ///
     /// # Errors
     /// When raft refuses; the member must stop.
-    pub fn advance(&mut self, effects: &mut impl LogEffects) -> Result<(), NodeError> {
-        if !self.node.is_writing() && self.node.standing().is_leader {
+    pub fn advance(&mut self, effects: &mut impl LogEffects) -> Result<(), RaftError> {
+        if !self.node.is_writing() && self.node.status().is_leader {
             let mut frame_bytes = 0;
             while frame_bytes < limits::FRAME_BYTES_MAX
                 && let Some(data) = self.next_entry()
@@ -96,7 +97,7 @@ impl LogCore {
                 self.node.propose(data)?;
             }
         }
-        let Effects { append, committed } = self.node.effects();
+        let RaftEffects { append, committed } = self.node.effects();
         if let Some(frame) = append {
             effects.append(frame);
         }
@@ -106,8 +107,8 @@ impl LogCore {
 
     /// Where raft stands.
     #[must_use]
-    pub fn standing(&self) -> Standing {
-        self.node.standing()
+    pub fn status(&self) -> RaftStatus {
+        self.node.status()
     }
 
     /// Nobody waits for outcomes any more: a write that finds no room need not be tried again.

@@ -1,6 +1,6 @@
 //! Consensus: how commands become committed entries.
 //!
-//! raft-rs decides; we carry out. What its documentation asks of whoever drives it, and who does it here:
+//! raft-rs decides; we carry out. Its documentation's duties of the program that drives it, and where they are done:
 //!
 //! 1. Entries and hard state of a `Ready` are durable before anything relies on them: `node.rs` puts them into the
 //!    next frame, the log core writes and syncs it, and only then tells raft (`on_persist_ready`), in order.
@@ -10,8 +10,10 @@
 //! 5. The storage answers from what was handed over, durable or not: `storage.rs` holds it in memory until the
 //!    state core has made it durable elsewhere.
 //!
-//! raft-rs's own message types stay inside this folder.
+//! raft-rs's own message types stay inside this folder. Its only randomness, election timeouts, comes from a seed that the
+//! caller gives (`timeouts.rs`): the same seed and the same events make the same run, whatever the number of voters.
 
 pub mod node;
 pub mod status;
 mod storage;
+mod timeouts;

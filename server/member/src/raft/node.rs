@@ -1,17 +1,19 @@
 //! One member's raft, as a state machine: events in, effects out.
 
 use raft::eraftpb::{ConfState, Entry, EntryType};
-use raft::{Config, RawNode, StateRole};
+use raft::{RawNode, StateRole};
 
 use crate::apply::CommittedEntry;
 use crate::limits;
-use crate::raft::storage::Entries;
+use crate::raft::status::RaftStatus;
+use crate::raft::storage::RaftEntries;
+use crate::raft::timeouts::ElectionTimeouts;
 use crate::wal::reader::Recovered;
 use crate::wal::{FrameContent, HardState, LogEntry};
 
 /// What a member starts raft with.
 #[derive(Debug)]
-pub struct NodeConfig {
+pub struct RaftConfig {
     /// Own member id.
     pub id: u64,
     /// Members with a vote.
@@ -22,44 +24,31 @@ pub struct NodeConfig {
     pub election_ticks: usize,
     /// Everything up to here is in the state already.
     pub applied: u64,
+    /// Of the election timeouts: members of a cluster need different ones, or they stand at the same time for ever.
+    pub seed: u64,
 }
 
-impl NodeConfig {
-    /// The only voter of its cluster, with etcd's ticks.
+impl RaftConfig {
+    /// The only voter of its cluster, with etcd's ticks; whatever the seed, it wins every election.
     #[must_use]
     pub fn alone(id: u64, applied: u64) -> Self {
-        Self { id, voters: vec![id], heartbeat_ticks: 1, election_ticks: 10, applied }
+        Self { id, voters: vec![id], heartbeat_ticks: 1, election_ticks: 10, applied, seed: 0 }
     }
 }
 
-/// What has to be done. Entries are committed *and* durable here when they are handed out.
+/// What has to be done. RaftEntries are committed *and* durable here when they are handed out.
 #[derive(Debug, Default)]
 #[must_use]
-pub struct Effects {
-    /// Write and sync this, then call [`Node::written`]. Never more than one at a time.
+pub struct RaftEffects {
+    /// Write and sync this, then call [`RaftNode::written`]. Never more than one at a time.
     pub append: Option<FrameContent>,
     /// Apply these, in order.
     pub committed: Vec<CommittedEntry>,
 }
 
-/// Where raft stands.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Standing {
-    /// Current term.
-    pub term: u64,
-    /// The leader's id, 0 while there is none.
-    pub leader: u64,
-    /// Index of the last entry.
-    pub last_index: u64,
-    /// Index of the last committed entry.
-    pub committed: u64,
-    /// Whether this member leads.
-    pub is_leader: bool,
-}
-
 /// Why raft cannot start or go on.
 #[derive(Debug, thiserror::Error)]
-pub enum NodeError {
+pub enum RaftError {
     /// The log begins too late.
     #[error(
         "the log begins behind entry {base} but the tree file holds only what was applied up to entry {applied}: one of \
@@ -88,8 +77,9 @@ pub enum NodeError {
 }
 
 /// Log core view: raft and what is on its way to disk.
-pub struct Node {
-    raw: RawNode<Entries>,
+pub struct RaftNode {
+    raw: RawNode<RaftEntries>,
+    timeouts: ElectionTimeouts,
     /// What the next frame will hold.
     gathered: FrameContent,
     /// The last `Ready` in `gathered`, if any; raft is told its number once it is durable.
@@ -99,18 +89,18 @@ pub struct Node {
     hard_state: HardState,
 }
 
-impl Node {
+impl RaftNode {
     /// Starts from what was durable.
     ///
     /// # Errors
-    /// [`NodeError`], when log and applied index do not meet.
-    pub fn start(config: &NodeConfig, log: &Recovered, logger: &slog::Logger) -> Result<Self, NodeError> {
+    /// [`RaftError`], when log and applied index do not meet.
+    pub fn start(config: &RaftConfig, log: &Recovered, logger: &slog::Logger) -> Result<Self, RaftError> {
         let last = log.entries.back().map_or(log.base.0, |entry| entry.index);
         if config.applied < log.base.0 {
-            return Err(NodeError::MissingEntries { base: log.base.0, applied: config.applied });
+            return Err(RaftError::MissingEntries { base: log.base.0, applied: config.applied });
         }
         if last < config.applied {
-            return Err(NodeError::ShortLog { last, applied: config.applied });
+            return Err(RaftError::ShortLog { last, applied: config.applied });
         }
         let mut hard_state = raft::eraftpb::HardState::default();
         hard_state.term = log.hard_state.term;
@@ -120,8 +110,8 @@ impl Node {
         let mut conf_state = ConfState::default();
         conf_state.voters.clone_from(&config.voters);
         let entries = log.entries.iter().map(to_raft).collect();
-        let storage = Entries { base: log.base, entries, hard_state, conf_state };
-        let raft_config = Config {
+        let storage = RaftEntries { base: log.base, entries, hard_state, conf_state };
+        let raft_config = raft::Config {
             id: config.id,
             election_tick: config.election_ticks,
             heartbeat_tick: config.heartbeat_ticks,
@@ -130,23 +120,30 @@ impl Node {
             max_inflight_msgs: limits::RAFT_MESSAGES_INFLIGHT_MAX,
             check_quorum: true,
             pre_vote: true,
-            ..Config::default()
+            ..raft::Config::default()
         };
         let raw = RawNode::new(&raft_config, storage, logger)?;
-        let hard_state = log.hard_state;
-        Ok(Self { raw, gathered: FrameContent::default(), gathered_ready: None, writing: None, hard_state })
+        Ok(Self {
+            raw,
+            timeouts: ElectionTimeouts::new(config.seed),
+            gathered: FrameContent::default(),
+            gathered_ready: None,
+            writing: None,
+            hard_state: log.hard_state,
+        })
     }
 
     /// Stands for election at once; a single voter wins it by itself.
     ///
     /// # Errors
     /// When raft refuses.
-    pub fn campaign(&mut self) -> Result<(), NodeError> {
+    pub fn campaign(&mut self) -> Result<(), RaftError> {
         Ok(self.raw.campaign()?)
     }
 
     /// A step of raft's clock.
     pub fn tick(&mut self) {
+        self.timeouts.before_tick(&mut self.raw.raft);
         self.raw.tick();
     }
 
@@ -154,11 +151,11 @@ impl Node {
     ///
     /// # Errors
     /// When this member does not lead.
-    pub fn propose(&mut self, data: Vec<u8>) -> Result<(), NodeError> {
+    pub fn propose(&mut self, data: Vec<u8>) -> Result<(), RaftError> {
         Ok(self.raw.propose(Vec::new(), data)?)
     }
 
-    /// A frame is being written; its end is [`Node::written`].
+    /// A frame is being written; its end is [`RaftNode::written`].
     #[must_use]
     pub fn is_writing(&self) -> bool {
         self.writing.is_some()
@@ -174,8 +171,8 @@ impl Node {
     }
 
     /// Everything raft wants done now.
-    pub fn effects(&mut self) -> Effects {
-        let mut effects = Effects::default();
+    pub fn effects(&mut self) -> RaftEffects {
+        let mut effects = RaftEffects::default();
         while self.raw.has_ready() {
             self.take_ready(&mut effects);
         }
@@ -190,7 +187,7 @@ impl Node {
         effects
     }
 
-    fn take_ready(&mut self, effects: &mut Effects) {
+    fn take_ready(&mut self, effects: &mut RaftEffects) {
         let mut ready = self.raw.ready();
         let entries = ready.take_entries();
         self.raw.mut_store().append(&entries);
@@ -232,11 +229,11 @@ impl Node {
         self.raw.mut_store().release(index);
     }
 
-    /// Where raft stands.
+    /// Term, leader and indexes now.
     #[must_use]
-    pub fn standing(&self) -> Standing {
+    pub fn status(&self) -> RaftStatus {
         let raft = &self.raw.raft;
-        Standing {
+        RaftStatus {
             term: raft.term,
             leader: raft.leader_id,
             last_index: raft.raft_log.last_index(),
@@ -281,16 +278,16 @@ mod tests {
         }
     }
 
-    fn node(log: &Recovered, applied: u64) -> Result<Node, NodeError> {
-        Node::start(&NodeConfig::alone(7, applied), log, &slog::Logger::root(slog::Discard, slog::o!()))
+    fn node(log: &Recovered, applied: u64) -> Result<RaftNode, RaftError> {
+        RaftNode::start(&RaftConfig::alone(7, applied), log, &slog::Logger::root(slog::Discard, slog::o!()))
     }
 
-    fn committed(effects: &Effects) -> Vec<(u64, &[u8])> {
+    fn committed(effects: &RaftEffects) -> Vec<(u64, &[u8])> {
         effects.committed.iter().map(|entry| (entry.index, &entry.data[..])).collect()
     }
 
     /// Writes what is to be written until there is nothing more; returns what was committed.
-    fn settle(node: &mut Node, log: &mut Recovered) -> Vec<u64> {
+    fn settle(node: &mut RaftNode, log: &mut Recovered) -> Vec<u64> {
         let mut indexes = Vec::new();
         loop {
             let effects = node.effects();
@@ -310,8 +307,8 @@ mod tests {
         let mut node = node(&log, 1).unwrap();
         node.campaign().unwrap();
         assert_eq!(settle(&mut node, &mut log), [2]);
-        assert!(node.standing().is_leader);
-        assert_eq!(node.standing().term, 2);
+        assert!(node.status().is_leader);
+        assert_eq!(node.status().term, 2);
         node.propose(b"a".to_vec()).unwrap();
         node.propose(b"b".to_vec()).unwrap();
         let effects = node.effects();
@@ -341,14 +338,14 @@ mod tests {
         let mut again = node(&log, 3).unwrap();
         again.campaign().unwrap();
         assert_eq!(settle(&mut again, &mut log), [4, 5, 6]);
-        assert_eq!(again.standing().term, 3);
+        assert_eq!(again.status().term, 3);
     }
 
     #[test]
     fn a_log_that_does_not_meet_the_state_is_refused() {
         let mut log = empty_log();
-        assert!(matches!(node(&log, 0), Err(NodeError::MissingEntries { base: 1, applied: 0 })));
-        assert!(matches!(node(&log, 9), Err(NodeError::ShortLog { last: 1, applied: 9 })));
+        assert!(matches!(node(&log, 0), Err(RaftError::MissingEntries { base: 1, applied: 0 })));
+        assert!(matches!(node(&log, 9), Err(RaftError::ShortLog { last: 1, applied: 9 })));
         log.base = (9, 1);
         log.hard_state.commit = 9;
         assert!(node(&log, 9).is_ok());

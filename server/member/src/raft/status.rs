@@ -1,11 +1,26 @@
-//! Where consensus stands, for anyone on this node to read.
+//! Raft status: where consensus stands.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Node view, written by the log and state cores, read by every edge without a lock. Each number is current
-/// for itself; no two of them are promised to be of the same moment.
+/// Term, leader and indexes of one moment.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RaftStatus {
+    /// Current term.
+    pub term: u64,
+    /// The leader's id, 0 while there is none.
+    pub leader: u64,
+    /// Index of the last entry.
+    pub last_index: u64,
+    /// Index of the last committed entry.
+    pub committed: u64,
+    /// Whether this member leads.
+    pub is_leader: bool,
+}
+
+/// Node view: raft status, and how many leases there are, written by the log and state cores and read by every edge
+/// without a lock. Each number is current for itself; no two of them are promised to be of the same moment.
 #[derive(Debug, Default)]
-pub struct NodeStatus {
+pub struct MemberStatus {
     /// Current raft term.
     pub term: Gauge,
     /// Member id of the leader, 0 while there is none.

@@ -5,9 +5,9 @@ use std::collections::VecDeque;
 use raft::eraftpb::{ConfState, Entry, HardState, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 
-/// The end of the log, in memory. Entries leave at the front once the state core has made their effects durable.
+/// The end of the log, in memory. RaftEntries leave at the front once the state core has made their effects durable.
 #[derive(Debug)]
-pub(super) struct Entries {
+pub(super) struct RaftEntries {
     /// Index and term of the entry before the first one here.
     pub(super) base: (u64, u64),
     pub(super) entries: VecDeque<Entry>,
@@ -15,7 +15,7 @@ pub(super) struct Entries {
     pub(super) conf_state: ConfState,
 }
 
-impl Entries {
+impl RaftEntries {
     fn last(&self) -> u64 {
         self.base.0 + self.entries.len() as u64
     }
@@ -42,7 +42,7 @@ impl Entries {
     }
 }
 
-impl Storage for Entries {
+impl Storage for RaftEntries {
     fn initial_state(&self) -> raft::Result<RaftState> {
         Ok(RaftState::new(self.hard_state.clone(), self.conf_state.clone()))
     }

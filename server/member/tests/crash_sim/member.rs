@@ -392,8 +392,8 @@ impl Member {
         for event in self.to_state.drain(..count) {
             self.state.receive(event, &mut self.from_state).unwrap();
         }
-        let standing = self.log.standing();
-        let leads_in = (standing.leader == OWNER.member).then_some(standing.term);
+        let status = self.log.status();
+        let leads_in = (status.leader == OWNER.member).then_some(status.term);
         self.state.turn(Standpoint { leads_in, is_ready: true }, &mut self.from_state).unwrap();
     }
 
