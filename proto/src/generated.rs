@@ -1,47 +1,46 @@
-//! What prost makes of the .proto files.
+//! The modules that `build.rs` generates from the .proto files.
 
-#![allow(
-    clippy::all,
-    clippy::pedantic,
-    clippy::allow_attributes_without_reason,
-    clippy::wildcard_imports,
-    unreachable_pub,
-    reason = "generated code"
-)]
-
-/// Stored key-values and events.
-pub mod mvccpb {
-    include!(concat!(env!("OUT_DIR"), "/mvccpb.rs"));
+/// Declares modules of code that a build script has written; our lints do not apply to it.
+#[macro_export]
+macro_rules! generated_modules {
+    ($($(#[$doc:meta])* $name:ident = $file:literal;)+) => {$(
+        $(#[$doc])*
+        #[allow(
+            clippy::all,
+            clippy::pedantic,
+            clippy::allow_attributes_without_reason,
+            clippy::wildcard_imports,
+            unreachable_pub,
+            reason = "generated code"
+        )]
+        pub mod $name {
+            include!(concat!(env!("OUT_DIR"), "/", $file));
+        }
+    )+};
 }
 
-/// Users, roles and permissions.
-pub mod authpb {
-    include!(concat!(env!("OUT_DIR"), "/authpb.rs"));
-}
-
-/// KV, Watch, Lease, Cluster, Maintenance and Auth.
-pub mod etcdserverpb {
-    include!(concat!(env!("OUT_DIR"), "/etcdserverpb.rs"));
-}
-
-/// The Lock service.
-pub mod v3lockpb {
-    include!(concat!(env!("OUT_DIR"), "/v3lockpb.rs"));
-}
-
-/// The Election service.
-pub mod v3electionpb {
-    include!(concat!(env!("OUT_DIR"), "/v3electionpb.rs"));
+generated_modules! {
+    /// Stored key-values and events.
+    mvccpb = "mvccpb.rs";
+    /// Users, roles and permissions.
+    authpb = "authpb.rs";
+    /// KV, Watch, Lease, Cluster, Maintenance and Auth.
+    etcdserverpb = "etcdserverpb.rs";
+    /// The Lock service.
+    v3lockpb = "v3lockpb.rs";
+    /// The Election service.
+    v3electionpb = "v3electionpb.rs";
+    /// Protobuf tags (field number and wire type) of the fields of etcd's messages, a module for
+    /// each message, for replies that are put together from stored bytes.
+    tags = "tags.rs";
 }
 
 /// Standard gRPC protocols.
 pub mod grpc {
-    /// Health checking.
-    pub mod health {
-        include!(concat!(env!("OUT_DIR"), "/grpc.health.v1.rs"));
-    }
-    /// Server reflection.
-    pub mod reflection {
-        include!(concat!(env!("OUT_DIR"), "/grpc.reflection.v1.rs"));
+    generated_modules! {
+        /// Health checking.
+        health = "grpc.health.v1.rs";
+        /// Server reflection.
+        reflection = "grpc.reflection.v1.rs";
     }
 }

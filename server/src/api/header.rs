@@ -2,16 +2,11 @@
 
 use bytes::{BufMut as _, Bytes, BytesMut};
 use revd_member::wire::put_varint;
+use revd_proto::RESPONSE_HEADER_TAG;
+use revd_proto::tags::response_header;
 
 use crate::api::call::Message;
 use crate::limits;
-
-/// Protobuf tags of the header's place in a response and of its fields.
-const TAG_HEADER: u8 = 0x0a;
-const TAG_CLUSTER_ID: u8 = 0x08;
-const TAG_MEMBER_ID: u8 = 0x10;
-const TAG_REVISION: u8 = 0x18;
-const TAG_RAFT_TERM: u8 = 0x20;
 
 /// Who answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -25,12 +20,12 @@ pub struct Identity {
 /// Appends the header to a response that is begun.
 pub fn put_header(out: &mut Vec<u8>, identity: Identity, revision: i64, term: u64) {
     let start = out.len();
-    out.extend_from_slice(&[TAG_HEADER, 0]);
+    out.extend_from_slice(&[RESPONSE_HEADER_TAG, 0]);
     for (tag, value) in [
-        (TAG_CLUSTER_ID, identity.cluster),
-        (TAG_MEMBER_ID, identity.member),
-        (TAG_REVISION, revision.cast_unsigned()),
-        (TAG_RAFT_TERM, term),
+        (response_header::CLUSTER_ID, identity.cluster),
+        (response_header::MEMBER_ID, identity.member),
+        (response_header::REVISION, revision.cast_unsigned()),
+        (response_header::RAFT_TERM, term),
     ] {
         if value != 0 {
             out.push(tag);

@@ -13,6 +13,7 @@ use revd_member::read::range::{Place, RangeRun};
 use revd_member::wire::put_varint;
 use revd_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use revd_proto::etcdserverpb::{CompactionRequest, PutRequest, RangeRequest};
+use revd_proto::tags::range_stream_response;
 
 use crate::api::call::{Message, Replies};
 use crate::api::{Api, decoded, validate};
@@ -225,8 +226,7 @@ fn next_chunk_keys(keys: usize, bytes: usize, bytes_aim: usize) -> usize {
 
 /// `RangeStreamResponse`, whose only field is the chunk.
 fn stream_response(chunk: Message) -> Message {
-    const TAG_RANGE_RESPONSE: u8 = 0x0a;
-    let mut prefix = vec![TAG_RANGE_RESPONSE];
+    let mut prefix = vec![range_stream_response::RANGE_RESPONSE];
     put_varint(&mut prefix, chunk.iter().map(|part| part.len() as u64).sum());
     let mut message = Message::new();
     message.push(prefix.into());

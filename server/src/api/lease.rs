@@ -18,6 +18,7 @@ use revd_proto::etcdserverpb::{
     LeaseCheckpoint, LeaseCheckpointRequest, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseLeasesRequest,
     LeaseRevokeRequest, LeaseTimeToLiveRequest,
 };
+use revd_proto::tags::lease_keep_alive_response;
 use smallvec::smallvec;
 
 use crate::api::call::{Message, Replies, Requests};
@@ -25,10 +26,6 @@ use crate::api::header::put_header;
 use crate::api::{Api, decoded};
 use crate::edge::pending::{KeepaliveStream, Proposal};
 use crate::limits;
-
-/// Protobuf tags of `LeaseKeepAliveResponse`.
-const TAG_KEEPALIVE_ID: u8 = 0x10;
-const TAG_KEEPALIVE_TTL: u8 = 0x18;
 
 /// Ids for leases whose client leaves the choice to us: one after the other, so that many new leases lie side by side in
 /// the store, from a start at random (`SplitMix64`, Steele et al. 2014), so that edges, members and restarts do not meet.
@@ -194,8 +191,12 @@ impl Api {
     fn kept_alive(&self, id: i64, revision: i64, mut outcome: Bytes) -> Message {
         let mut response = Vec::with_capacity(64);
         put_header(&mut response, self.identity, revision, self.status.term.load());
-        put_number(&mut response, TAG_KEEPALIVE_ID, id);
-        put_number(&mut response, TAG_KEEPALIVE_TTL, outcome.try_get_i64_le().unwrap_or_default());
+        put_number(&mut response, lease_keep_alive_response::ID, id);
+        put_number(
+            &mut response,
+            lease_keep_alive_response::TTL,
+            outcome.try_get_i64_le().unwrap_or_default(),
+        );
         smallvec![response.into()]
     }
 

@@ -17,6 +17,7 @@ use revd_member::wire::{put_field, put_number};
 use revd_proto::etcdserverpb::watch_request::RequestUnion;
 use revd_proto::etcdserverpb::{WatchCreateRequest, WatchRequest, WatchResponse};
 use revd_proto::mvccpb::Event;
+use revd_proto::tags::watch_response;
 use serde_json::json;
 
 use crate::api::call::{Message, Replies, Requests};
@@ -26,14 +27,6 @@ use crate::limits;
 use crate::observe::counters::Counters;
 use crate::observe::turns::Loop;
 use crate::xcore::turn::give_way;
-
-/// Protobuf tags of `WatchResponse`.
-const TAG_WATCH_ID: u8 = 0x10;
-const TAG_CREATED: u8 = 0x18;
-const TAG_CANCELED: u8 = 0x20;
-const TAG_COMPACT_REVISION: u8 = 0x28;
-const TAG_CANCEL_REASON: u8 = 0x32;
-const TAG_FRAGMENT: u8 = 0x38;
 
 /// Edge view: the hub, and the state core's promise to tell this edge of each new View while anybody watches.
 #[derive(Debug)]
@@ -267,23 +260,23 @@ impl Api {
     fn encoded(&self, reply: Reply, scratch: &mut Vec<u8>) -> Message {
         scratch.clear();
         put_header(scratch, self.identity, reply.revision, self.status.term.load());
-        put_number(scratch, TAG_WATCH_ID, reply.watch_id);
+        put_number(scratch, watch_response::WATCH_ID, reply.watch_id);
         let mut message = Message::new();
         match reply.content {
-            Content::Created => put_number(scratch, TAG_CREATED, 1),
+            Content::Created => put_number(scratch, watch_response::CREATED, 1),
             Content::Refused(reason) => {
-                put_number(scratch, TAG_CREATED, 1);
-                put_number(scratch, TAG_CANCELED, 1);
-                put_field(scratch, TAG_CANCEL_REASON, reason.as_bytes());
+                put_number(scratch, watch_response::CREATED, 1);
+                put_number(scratch, watch_response::CANCELED, 1);
+                put_field(scratch, watch_response::CANCEL_REASON, reason.as_bytes());
             }
-            Content::Canceled => put_number(scratch, TAG_CANCELED, 1),
+            Content::Canceled => put_number(scratch, watch_response::CANCELED, 1),
             Content::Compacted(revision) => {
-                put_number(scratch, TAG_CANCELED, 1);
-                put_number(scratch, TAG_COMPACT_REVISION, revision);
+                put_number(scratch, watch_response::CANCELED, 1);
+                put_number(scratch, watch_response::COMPACT_REVISION, revision);
             }
             Content::Progress => {}
             Content::Events { events, fragment } => {
-                put_number(scratch, TAG_FRAGMENT, i64::from(fragment));
+                put_number(scratch, watch_response::FRAGMENT, i64::from(fragment));
                 message.push(Bytes::copy_from_slice(scratch));
                 message.push(events);
                 return message;

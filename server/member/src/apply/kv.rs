@@ -3,6 +3,7 @@
 use bytes::Bytes;
 use revd_engine::mvcc::{KeyRange, Reader, Store};
 use revd_proto::etcdserverpb::{CompactionRequest, DeleteRangeRequest, PutRequest};
+use revd_proto::tags::{delete_range_response, put_response};
 
 use crate::apply::reply::Reply;
 use crate::apply::state::{State, Writing};
@@ -11,11 +12,6 @@ use crate::limits;
 use crate::read::parts::{Read, What};
 use crate::read::range::stored;
 use crate::wire::{put_field, put_number};
-
-/// Protobuf tags of `PutResponse` and `DeleteRangeResponse`.
-const TAG_PUT_PREV_KV: u8 = 0x12;
-const TAG_DELETED: u8 = 0x10;
-const TAG_PREV_KVS: u8 = 0x1a;
 
 /// A put of its own.
 pub(super) fn put(state: &mut State, request: &PutRequest, mut reply: Reply) -> Result<Reply, Error> {
@@ -76,7 +72,7 @@ pub(super) fn delete_in(txn: &mut Writing<'_>, request: &DeleteRangeRequest, lon
     previous(txn, delete_read(request), long, &mut before);
     let deleted = txn.delete_range(range).len();
     if let Some(body) = reply.open() {
-        put_number(body, TAG_DELETED, i64::try_from(deleted).expect("keys fit memory"));
+        put_number(body, delete_range_response::DELETED, i64::try_from(deleted).expect("keys fit memory"));
     }
     reply.append(before);
 }
@@ -84,7 +80,8 @@ pub(super) fn delete_in(txn: &mut Writing<'_>, request: &DeleteRangeRequest, lon
 /// What a put says of its key as it was.
 #[must_use]
 pub fn put_read(request: &PutRequest) -> Option<What> {
-    let what = || What::Previous { key: request.key.clone(), range_end: Bytes::new(), tag: TAG_PUT_PREV_KV };
+    let what =
+        || What::Previous { key: request.key.clone(), range_end: Bytes::new(), tag: put_response::PREV_KV };
     request.prev_kv.then(what)
 }
 
@@ -92,7 +89,11 @@ pub fn put_read(request: &PutRequest) -> Option<What> {
 #[must_use]
 pub fn delete_read(request: &DeleteRangeRequest) -> Option<What> {
     let (key, range_end) = (&request.key, &request.range_end);
-    let what = || What::Previous { key: key.clone(), range_end: range_end.clone(), tag: TAG_PREV_KVS };
+    let what = || What::Previous {
+        key: key.clone(),
+        range_end: range_end.clone(),
+        tag: delete_range_response::PREV_KVS,
+    };
     request.prev_kv.then(what)
 }
 

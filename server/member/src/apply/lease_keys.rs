@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use bytes::Bytes;
 use prost::Message as _;
 use revd_proto::etcdserverpb::LeaseTimeToLiveResponse;
+use revd_proto::tags::lease_time_to_live_response;
 
 use crate::apply::command::CommandId;
 use crate::apply::outcome::{Effect, Outcome, Rest};
@@ -13,9 +14,6 @@ use crate::apply::state::State;
 use crate::error::Error;
 use crate::limits;
 use crate::wire::put_field;
-
-/// Protobuf tag of `LeaseTimeToLiveResponse.keys`.
-const TAG_KEYS: u8 = 0x2a;
 
 /// State core view: who wants to know the keys of which lease, and the answer that is being made: one for all who had asked
 /// for that lease by then.
@@ -91,7 +89,7 @@ impl KeyLists {
         let enough = body.len() + limits::LEASE_KEY_BYTES_PER_TURN / limits::LEASE_PARTS_PER_TURN;
         let keys = limits::LEASE_KEYS_PER_TURN / limits::LEASE_PARTS_PER_TURN;
         let more = state.leases.read_on(keys, |key| {
-            put_field(body, TAG_KEYS, key);
+            put_field(body, lease_time_to_live_response::KEYS, key);
             body.len() < enough
         });
         let bytes = body.len() - before;

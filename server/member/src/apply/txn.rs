@@ -9,6 +9,7 @@ use prost::Message as _;
 use revd_engine::mvcc::{Reader, View};
 use revd_proto::etcdserverpb::request_op::Request;
 use revd_proto::etcdserverpb::{Compare, PutRequest, RangeRequest, RequestOp, TxnRequest};
+use revd_proto::tags::{response_op, txn_response};
 
 use crate::apply::compare::{Comparing, Path, branch};
 use crate::apply::kv::{self, Long};
@@ -132,11 +133,11 @@ fn evaluate(reader: Reader<'_>, request: &TxnRequest) -> Result<Path, Error> {
 pub fn read_only_parts(view: &View, request: &TxnRequest, path: &Path) -> Result<Vec<Part>, Error> {
     check_path(&view.reader(), None, request, path)?;
     let mut body = Vec::new();
-    put_number(&mut body, TAG_SUCCEEDED, i64::from(path[0]));
+    put_number(&mut body, txn_response::SUCCEEDED, i64::from(path[0]));
     let mut parts = vec![Part::Bytes(body.into())];
     for op in branch(request, path[0]) {
         if let Some(Request::RequestRange(range)) = &op.request {
-            let op = Op { tag: TAG_RANGE, revision: Some(view.revision()) };
+            let op = Op { tag: response_op::RESPONSE_RANGE, revision: Some(view.revision()) };
             let what = What::Range(range.clone());
             parts.push(Part::Op(op, vec![Part::Read(Box::new(Read { view: view.clone(), what }))]));
         }
@@ -267,13 +268,6 @@ fn check_put(reader: &Reader<'_>, leases: Option<&Leases>, put: &PutRequest) -> 
     Ok(())
 }
 
-/// Protobuf tags of `TxnResponse` and `ResponseOp`.
-const TAG_SUCCEEDED: u8 = 0x10;
-const TAG_RANGE: u8 = 0x0a;
-const TAG_PUT: u8 = 0x12;
-const TAG_DELETE: u8 = 0x1a;
-const TAG_TXN: u8 = 0x22;
-
 fn carry_out(
     txn: &mut Writing<'_>,
     request: &TxnRequest,
@@ -283,26 +277,26 @@ fn carry_out(
 ) -> Result<(), Error> {
     let succeeded = *path.next().expect("a step for each transaction");
     if let Some(body) = reply.open() {
-        put_number(body, TAG_SUCCEEDED, i64::from(succeeded));
+        put_number(body, txn_response::SUCCEEDED, i64::from(succeeded));
     }
     for op in branch(request, succeeded) {
         let mut response = reply.inner();
         let tag = match &op.request {
             Some(Request::RequestRange(range)) => {
                 read_in(txn, range, long, &mut response);
-                TAG_RANGE
+                response_op::RESPONSE_RANGE
             }
             Some(Request::RequestPut(put)) => {
                 kv::put_in(txn, put, long, &mut response)?;
-                TAG_PUT
+                response_op::RESPONSE_PUT
             }
             Some(Request::RequestDeleteRange(delete)) => {
                 kv::delete_in(txn, delete, long, &mut response);
-                TAG_DELETE
+                response_op::RESPONSE_DELETE_RANGE
             }
             Some(Request::RequestTxn(inner)) => {
                 carry_out(txn, inner, long, path, &mut response)?;
-                reply.respond(Op { tag: TAG_TXN, revision: None }, response);
+                reply.respond(Op { tag: response_op::RESPONSE_TXN, revision: None }, response);
                 continue;
             }
             None => continue, // refused by the checks of the API

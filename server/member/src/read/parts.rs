@@ -10,19 +10,15 @@
 
 use bytes::Bytes;
 use revd_engine::mvcc::{Direction, KeyRange, Scan, Sought, View};
+use revd_proto::RESPONSE_HEADER_TAG;
 use revd_proto::etcdserverpb::RangeRequest;
+use revd_proto::tags::{response_header, txn_response};
 
 use crate::budget::{Hold, Share};
 use crate::error::Error;
 use crate::limits;
 use crate::read::range::{Body, RangeRun, count};
 use crate::wire::{put_field, put_number, put_varint};
-
-/// Field 3 of a `TxnResponse`: the response to an operation.
-const TAG_RESPONSES: u8 = 0x1a;
-/// Field 1 of every response, and the revision in a header.
-const TAG_HEADER: u8 = 0x0a;
-const TAG_HEADER_REVISION: u8 = 0x18;
 
 /// A part of a reply's body.
 #[derive(Debug, Clone)]
@@ -67,13 +63,13 @@ impl Op {
     #[must_use]
     pub fn prefix(self, response_bytes: usize) -> Vec<u8> {
         let mut header = Vec::new();
-        put_number(&mut header, TAG_HEADER_REVISION, self.revision.unwrap_or(0));
+        put_number(&mut header, response_header::REVISION, self.revision.unwrap_or(0));
         let mut message = Vec::new();
-        put_field(&mut message, TAG_HEADER, &header);
+        put_field(&mut message, RESPONSE_HEADER_TAG, &header);
         let message_bytes = message.len() + response_bytes;
         let mut op = vec![self.tag];
         put_varint(&mut op, message_bytes as u64);
-        let mut prefix = vec![TAG_RESPONSES];
+        let mut prefix = vec![txn_response::RESPONSES];
         put_varint(&mut prefix, (op.len() + message_bytes) as u64);
         prefix.extend_from_slice(&op);
         prefix.extend_from_slice(&message);
@@ -240,7 +236,11 @@ mod tests {
             txn.put(format!("k{key:02}").as_bytes(), &vec![7; 1 << 20], 0);
         }
         txn.commit();
-        let what = What::Previous { key: "k".into(), range_end: "l".into(), tag: 0x1a };
+        let what = What::Previous {
+            key: "k".into(),
+            range_end: "l".into(),
+            tag: revd_proto::tags::delete_range_response::PREV_KVS,
+        };
         let view = store.view();
         let mut reading = Reading::new(&view, &what, &Share::new(usize::MAX)).unwrap();
         let (mut bytes, mut longest, mut is_done) = (0, 0, false);

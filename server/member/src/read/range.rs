@@ -10,17 +10,13 @@ use revd_engine::mvcc::record::{Stamp, encode_put};
 use revd_engine::mvcc::{Counting, Direction, KeyMeta, KeyRange, Reader, Scan, Sought, StoredRecord};
 use revd_proto::etcdserverpb::RangeRequest;
 use revd_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
+use revd_proto::tags::range_response;
 
 use crate::budget::{Hold, Share};
 use crate::error::Error;
 use crate::limits;
 use crate::read::sort::{Entry, Rank, Sorted, Sorter};
 use crate::wire::{put_field, put_number, put_varint};
-
-/// Protobuf tags of `RangeResponse`.
-const TAG_KV: u8 = 0x12;
-const TAG_MORE: u8 = 0x18;
-const TAG_COUNT: u8 = 0x20;
 
 /// The body of a `RangeResponse` (everything but its header), in chunks.
 #[derive(Debug)]
@@ -241,8 +237,8 @@ impl<'a> RangeRun<'a> {
                 Phase::Emit(..) => self.emit(keys_max, &mut steps)?,
                 Phase::Count(counting, more) => {
                     let Some(count) = counting.step(&mut steps) else { return Ok(false) };
-                    put_number(&mut self.body.open, TAG_MORE, i64::from(*more));
-                    put_number(&mut self.body.open, TAG_COUNT, count.cast_signed());
+                    put_number(&mut self.body.open, range_response::MORE, i64::from(*more));
+                    put_number(&mut self.body.open, range_response::COUNT, count.cast_signed());
                     return Ok(true);
                 }
             }
@@ -412,7 +408,7 @@ fn push_kv(
         return push_encoded(body, key, meta, 0);
     }
     let record = reader.record(meta.modified)?;
-    body.push_field(TAG_KV, record)?;
+    body.push_field(range_response::KVS, record)?;
     Ok(record.len())
 }
 
@@ -424,7 +420,7 @@ fn push_encoded(body: &mut Body, key: &[u8], meta: KeyMeta, lease: i64) -> Resul
         lease,
     };
     encode_put(key, &[], stamp, |parts| {
-        body.open.push(TAG_KV);
+        body.open.push(range_response::KVS);
         put_varint(&mut body.open, parts.iter().map(|part| part.len() as u64).sum());
         parts.iter().for_each(|part| body.open.extend_from_slice(part));
     });

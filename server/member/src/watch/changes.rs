@@ -1,20 +1,15 @@
 //! From stored records to encoded events.
 //!
-//! Protobuf: `WatchResponse.events` is field 11, `mvccpb.Event` has 1 type, 2 kv, 3 prev_kv. A stored record is an
-//! encoded `mvccpb.KeyValue` already; a tombstone holds the key only and gets its revision here.
+//! A stored record is an encoded `mvccpb.KeyValue` already; a tombstone holds the key only and gets its revision here.
 
 use bytes::Bytes;
 use revd_engine::mvcc::revision::{RecordKey, RecordKind};
 use revd_engine::mvcc::{Reader, StoredRecord};
 use revd_engine::{Error, Result, varint};
+use revd_proto::tags::{event, key_value, watch_response};
 
 use crate::wire::{put_field, put_number, put_varint};
 
-const TAG_EVENTS: u8 = 0x5a;
-const TAG_EVENT_TYPE: u8 = 0x08;
-const TAG_EVENT_KV: u8 = 0x12;
-const TAG_EVENT_PREV_KV: u8 = 0x1a;
-const TAG_KV_MOD_REVISION: u8 = 0x18;
 const DELETE: i64 = 1;
 
 /// Which events a watcher wants, and how.
@@ -91,19 +86,19 @@ impl<'v> Change<'v> {
             + field_len(kv_len)
             + previous.map_or(0, |previous| field_len(previous.len()));
         out.reserve(field_len(event_len));
-        out.push(TAG_EVENTS);
+        out.push(watch_response::EVENTS);
         put_varint(out, event_len as u64);
         if is_delete {
-            put_number(out, TAG_EVENT_TYPE, DELETE);
+            put_number(out, event::TYPE, DELETE);
         }
-        out.push(TAG_EVENT_KV);
+        out.push(event::KV);
         put_varint(out, kv_len as u64);
         out.extend_from_slice(self.record);
         if is_delete {
-            put_number(out, TAG_KV_MOD_REVISION, self.revision);
+            put_number(out, key_value::MOD_REVISION, self.revision);
         }
         if let Some(previous) = previous {
-            put_field(out, TAG_EVENT_PREV_KV, previous);
+            put_field(out, event::PREV_KV, previous);
         }
         Ok(())
     }
@@ -141,7 +136,7 @@ mod tests {
     fn fragments_hold_whole_events_in_order() {
         let mut events = Vec::new();
         for len in [10_usize, 200, 1, 0, 500, 3] {
-            events.push(TAG_EVENTS);
+            events.push(watch_response::EVENTS);
             put_varint(&mut events, len as u64);
             events.extend(std::iter::repeat_n(7, len));
         }
