@@ -9,17 +9,16 @@ pub mod cli;
 
 pub mod boot;
 pub mod cores;
+pub mod duties;
 pub mod net;
 
 pub mod api;
-
-pub mod duties;
 
 pub mod edge;
 
 pub mod disk;
 
-pub mod xcore;
+pub mod queues;
 
 // Leaves: anyone may use them.
 pub mod clock;

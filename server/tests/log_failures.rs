@@ -16,7 +16,7 @@ use revd::cores::log::{Fatal, LogSeed};
 use revd::disk::reserve::Reserve;
 use revd::disk::segments::{self, DirDisk};
 use revd::observe::log::for_raft;
-use revd::xcore::mailbox::{ReceiverSeed, SenderSeed, pair};
+use revd::queues::mailbox::{ReceiverSeed, SenderSeed, pair};
 use revd_engine::mvcc::{Applied, Durable};
 use revd_member::apply::command::{Command, CommandId, Kind, Origin};
 use revd_member::apply::{DurableIndex, Work};

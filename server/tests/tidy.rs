@@ -17,14 +17,16 @@ const MAY_USE_GLOMMIO: &[&str] = &[
     "server/src/cores/log.rs",
     "server/src/cores/state.rs",
     "server/src/disk/segments.rs",
+    "server/src/duties/pace.rs",
+    "server/src/duties/reserve.rs",
     "server/src/net/connection.rs",
     "server/src/net/deadline.rs",
     "server/src/net/http1.rs",
     "server/src/net/listen.rs",
     "server/src/net/mod.rs",
     "server/src/net/socket.rs",
-    "server/src/xcore/mailbox.rs",
-    "server/src/xcore/turn.rs",
+    "server/src/queues/mailbox.rs",
+    "server/src/queues/turn.rs",
     "server/tests/log_failures.rs",
     "server/tests/log_segments.rs",
     "server/tests/state_core.rs",
@@ -36,7 +38,7 @@ const MAY_USE_UNSAFE: &[&str] =
     &["engine/src/disk/mmap.rs", "server/src/memory.rs", "server/src/net/listen.rs"];
 
 /// Modules of the server, of the member and of the engine, highest first: each may use those behind it.
-const SERVER_LAYERS: &[&str] = &["cli", "boot", "cores", "net", "api", "duties", "edge", "disk", "xcore"];
+const SERVER_LAYERS: &[&str] = &["cli", "boot", "cores", "duties", "net", "api", "edge", "disk", "queues"];
 const SERVER_LEAVES: &[&str] = &["clock", "config", "limits", "memory", "observe", "version"];
 const MEMBER_LAYERS: &[&str] =
     &["cores", "watch", "raft", "wal", "apply", "lease", "read", "cluster", "schema"];
@@ -135,7 +137,7 @@ fn only_loops_know_the_runtime() {
     }
 }
 
-/// A task that is ready again at once keeps its core from looking at sockets: see `xcore/turn.rs`.
+/// A task that is ready again at once keeps its core from looking at sockets: see `queues/turn.rs`.
 #[test]
 fn turns_end_by_giving_way() {
     let mut problems = Vec::new();
@@ -146,7 +148,7 @@ fn turns_end_by_giving_way() {
             problems.push(name);
         }
     }
-    assert_none(&problems, "turns of a core end with `xcore::turn::give_way`");
+    assert_none(&problems, "turns of a core end with `queues::turn::give_way`");
 }
 
 #[test]
@@ -277,7 +279,7 @@ fn leaves_know_nothing_of_the_member() {
     for (name, text) in sources() {
         let Some(inside) = name.strip_prefix("server/src/") else { continue };
         let module = inside.split(['/', '.']).next().unwrap();
-        let is_leaf = SERVER_LEAVES.contains(&module) || module == "xcore";
+        let is_leaf = SERVER_LEAVES.contains(&module) || module == "queues";
         let uses = text.lines().filter(|line| line.contains("revd_member::"));
         let uses = uses.filter(|line| !line.contains("revd_member::limits"));
         if is_leaf {

@@ -19,7 +19,7 @@ use crate::api::call::{Message, Replies};
 use crate::api::{Api, decoded, validate};
 use crate::limits;
 use crate::observe::bounds::Bound;
-use crate::xcore::turn::give_way;
+use crate::queues::turn::give_way;
 
 impl Api {
     pub(super) async fn range(&self, message: Bytes, replies: &Share) -> Result<Message, Error> {

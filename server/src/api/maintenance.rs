@@ -15,8 +15,8 @@ use revd_proto::etcdserverpb::{
 use crate::api::call::Message;
 use crate::api::{Api, decoded};
 use crate::limits;
+use crate::queues::turn::give_way;
 use crate::version;
-use crate::xcore::turn::give_way;
 
 impl Api {
     /// What this member knows of itself; works without a leader.

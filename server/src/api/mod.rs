@@ -51,7 +51,7 @@ use crate::limits::{self as bounds, MemoryLimits};
 use crate::observe::bounds::Bound;
 use crate::observe::counters::Counters;
 use crate::observe::turns::Turns;
-use crate::xcore::gate::Gate;
+use crate::queues::gate::Gate;
 
 /// What the API of every edge is made from.
 #[derive(Debug, Clone)]

@@ -23,7 +23,7 @@ use revd_proto::mvccpb::KeyValue;
 
 use crate::api::{Api, decoded, validate};
 use crate::limits;
-use crate::xcore::turn::give_way;
+use crate::queues::turn::give_way;
 
 /// Seconds of a lease that is granted to a caller who names none; it is not kept alive here.
 const SESSION_TTL: i64 = 60;

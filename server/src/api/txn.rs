@@ -19,7 +19,7 @@ use revd_proto::etcdserverpb::{DeleteRangeRequest, TxnRequest};
 use crate::api::call::Message;
 use crate::api::{Api, decoded, validate};
 use crate::limits;
-use crate::xcore::turn::give_way;
+use crate::queues::turn::give_way;
 
 impl Api {
     pub(super) async fn delete_range(&self, message: Bytes, replies: &Share) -> Result<Message, Error> {

@@ -26,7 +26,7 @@ use crate::api::{Api, decoded};
 use crate::limits;
 use crate::observe::counters::Counters;
 use crate::observe::turns::Loop;
-use crate::xcore::turn::give_way;
+use crate::queues::turn::give_way;
 
 /// Edge view: the hub, and the state core's promise to tell this edge of each new View while anybody watches.
 #[derive(Debug)]

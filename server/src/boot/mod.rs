@@ -7,7 +7,6 @@
 //!        takes a last checkpoint -> exit
 //! ```
 
-mod cleaner;
 mod notify;
 pub mod recover;
 pub mod runtime;
@@ -29,11 +28,12 @@ use crate::api::validate::RequestLimits;
 use crate::api::{Api, ApiSeed};
 use crate::boot::recover::Member;
 use crate::config::Config;
-use crate::cores::edge::{self, Chores, EdgeSeed};
+use crate::cores::edge::{self, EdgeSeed};
 use crate::cores::log::{self as log_core, LogSeed};
 use crate::cores::state::{self, StateSeed};
 use crate::cores::{Roles, assign};
 use crate::disk::segments::DirDisk;
+use crate::duties;
 use crate::limits::{self, MemoryLimits};
 use crate::memory;
 use crate::net::ListenConfig;
@@ -41,9 +41,9 @@ use crate::net::listen::wait_until_free;
 use crate::net::places::Places;
 use crate::observe::counters::Counters;
 use crate::observe::log;
+use crate::queues::latch::Latch;
+use crate::queues::mailbox::pair;
 use crate::version;
-use crate::xcore::latch::Latch;
-use crate::xcore::mailbox::pair;
 
 /// What runs on one core.
 #[derive(Default)]
@@ -95,7 +95,8 @@ pub fn run(config: &Config) -> anyhow::Result<i32> {
     let status = Arc::new(MemberStatus::default());
     let edges = roles.iter().filter(|roles| roles.edge.is_some()).count();
     let counters = Arc::new(Counters::new(edges));
-    let collect = cleaner::start(Arc::clone(&counters)).context("starting the thread that frees memory")?;
+    let collect =
+        duties::cleaner::start(Arc::clone(&counters)).context("starting the thread that frees memory")?;
     member.machine.store().collect_garbage(collect);
     let shared = Shared { status: &status, places, counters };
     let seeds = wire(config, member, &roles, &latches, shared);
@@ -188,12 +189,12 @@ fn wire(
     let Member { identity, origin, mut machine, node, wal, reserve, lock: _ } = member;
     let edges = roles.iter().filter(|roles| roles.edge.is_some()).count();
     let views = Arc::new(ViewSlot::new(machine.store_mut().view(), edges));
+    let limits =
+        RequestLimits { request_bytes_max: config.request_bytes_max, txn_ops_max: config.txn_ops_max };
+    let memory_bytes = config.memory_bytes.unwrap_or_else(memory::available_bytes);
     let api = ApiSeed {
         identity,
-        limits: RequestLimits {
-            request_bytes_max: config.request_bytes_max,
-            txn_ops_max: config.txn_ops_max,
-        },
+        limits,
         quota_bytes: config.quota_bytes,
         lease_ttl_min: config.lease_ttl_min(),
         lease_seed: origin.boot,
@@ -201,15 +202,9 @@ fn wire(
         status: Arc::clone(status),
         counters: Arc::clone(&counters),
         reserve: Arc::clone(&reserve),
-        memory: MemoryLimits::new(config.memory_bytes.unwrap_or_else(memory::available_bytes), edges),
+        memory: MemoryLimits::new(memory_bytes, edges),
     };
-    let listen = ListenConfig {
-        addresses: config.client_addresses.clone(),
-        message_bytes_max: config.request_bytes_max.saturating_add(limits::GRPC_OVERHEAD_BYTES),
-        streams_max: config.streams_max.min(limits::STREAMS_PER_CONNECTION_MAX),
-        keepalive: config.keepalive,
-        places,
-    };
+    let listen = listen_config(config, places);
     let (mut from_edges, mut to_edges) = (Vec::new(), Vec::new());
     for (roles, seeds) in roles.iter().zip(&mut seeds) {
         let Some(edge) = roles.edge else { continue };
@@ -217,12 +212,18 @@ fn wire(
         let (to_edge, from_state) = pair(limits::MAILBOX_MESSAGES_MAX);
         from_edges.push(from_edge);
         to_edges.push(to_edge);
-        let (api, listen) = (api.clone(), listen.clone());
         let Latches { ready, stop } = latches.clone();
-        let chores = (edge == 0).then_some(Chores { retention: config.retention });
-        let progress_interval = config.progress_interval;
-        seeds.edge =
-            Some(EdgeSeed { edge, to_log, from_state, api, listen, ready, stop, progress_interval, chores });
+        seeds.edge = Some(EdgeSeed {
+            edge,
+            to_log,
+            from_state,
+            api: api.clone(),
+            listen: listen.clone(),
+            ready,
+            stop,
+            progress_interval: config.progress_interval,
+            member_duties: (edge == 0).then_some(config.retention),
+        });
     }
     let (to_state, from_log) = pair(limits::MAILBOX_MESSAGES_MAX);
     let (to_log, from_state) = pair(limits::MAILBOX_MESSAGES_MAX);
@@ -252,6 +253,16 @@ fn wire(
     seeds[place(|roles| roles.log)].log = Some(log);
     seeds[place(|roles| roles.state)].state = Some(state);
     seeds
+}
+
+fn listen_config(config: &Config, places: Arc<Places>) -> ListenConfig {
+    ListenConfig {
+        addresses: config.client_addresses.clone(),
+        message_bytes_max: config.request_bytes_max.saturating_add(limits::GRPC_OVERHEAD_BYTES),
+        streams_max: config.streams_max.min(limits::STREAMS_PER_CONNECTION_MAX),
+        keepalive: config.keepalive,
+        places,
+    }
 }
 
 /// What a member tells the cluster about itself before it serves.
@@ -300,12 +311,7 @@ fn start_core(
         .io_memory(if roles.log { limits::LOG_IO_BYTES } else { limits::IO_BYTES })
         .blocking_thread_pool_placement(PoolPlacement::Unbound(limits::HELPER_THREADS_PER_CORE))
         .spawn(move || async move {
-            let giving_back = glommio::spawn_local(async {
-                loop {
-                    glommio::timer::sleep(limits::GIVE_BACK_INTERVAL).await;
-                    memory::give_back();
-                }
-            });
+            let giving_back = glommio::spawn_local(duties::memory::run());
             let log = seeds.log.map(|seed| {
                 glommio::spawn_local(async { end_on_error("writing the log", log_core::run(seed).await) })
             });

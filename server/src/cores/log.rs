@@ -16,9 +16,10 @@ use revd_member::wal::writer::{WalSeed, WalWriter};
 use revd_member::wal::{FrameContent, WalError};
 
 use crate::cores::Commands;
+use crate::duties::pace::every;
 use crate::limits;
-use crate::xcore::inbox::Inbox;
-use crate::xcore::mailbox::{ReceiverSeed, SenderSeed};
+use crate::queues::mailbox::{ReceiverSeed, SenderSeed};
+use crate::queues::queue::Queue;
 
 /// What the log core starts with.
 pub struct LogSeed<D> {
@@ -66,8 +67,8 @@ enum WalJob {
 
 /// Carries out what the core decides: each effect goes to the task it is for.
 struct Outside {
-    jobs: Rc<Inbox<WalJob>>,
-    work: Rc<Inbox<Work>>,
+    jobs: Rc<Queue<WalJob>>,
+    work: Rc<Queue<Work>>,
 }
 
 impl LogEffects for Outside {
@@ -89,27 +90,30 @@ impl LogEffects for Outside {
 /// # Errors
 /// [`Fatal`]
 pub async fn run<D: LogDisk>(seed: LogSeed<D>) -> Result<(), Fatal> {
-    let inbox = Inbox::new();
-    let mut outside = Outside { jobs: Inbox::new(), work: Inbox::new() };
+    let events = Queue::new();
+    let mut outside = Outside { jobs: Queue::new(), work: Queue::new() };
     let stopping = Rc::new(Cell::new(false));
     let wal = WalWriter::new(seed.wal);
     let mut core = LogCore::new(seed.node, seed.origin, seed.from_edges.len());
     let receiving = seed
         .from_edges
         .into_iter()
-        .map(|from_edge| glommio::spawn_local(receive_commands(from_edge, Rc::clone(&inbox))));
+        .map(|from_edge| glommio::spawn_local(receive_commands(from_edge, Rc::clone(&events))));
     let mut tasks: Vec<_> = receiving.collect();
     tasks.push(glommio::spawn_local(send_work(Rc::clone(&outside.work), seed.to_state)));
     let jobs = Rc::clone(&outside.jobs);
-    let writing = glommio::spawn_local(write_frames(wal, jobs, Rc::clone(&inbox), Rc::clone(&stopping)));
+    let writing = glommio::spawn_local(write_frames(wal, jobs, Rc::clone(&events), Rc::clone(&stopping)));
     let background = [
-        glommio::spawn_local(tick(seed.tick, Rc::clone(&inbox))),
-        glommio::spawn_local(receive_durable(seed.from_state, Rc::clone(&inbox))),
+        glommio::spawn_local(every(seed.tick, {
+            let events = Rc::clone(&events);
+            move || events.push(Event::Core(LogEvent::Tick))
+        })),
+        glommio::spawn_local(receive_durable(seed.from_state, Rc::clone(&events))),
     ];
     core.start(&mut outside)?;
     publish(&core, &seed.status);
     while !core.is_over() {
-        for event in inbox.take().await.expect("nobody closes the log core's own inbox") {
+        for event in events.take().await.expect("the log core does not close its own queue") {
             match event {
                 Event::Core(event) => core.receive(event, &mut outside),
                 Event::WriteFailed(error) => return Err(error.into()),
@@ -138,22 +142,22 @@ fn publish(core: &LogCore, status: &MemberStatus) {
     status.committed.store(now.committed);
 }
 
-async fn receive_commands(from_edge: ReceiverSeed<Commands>, inbox: Rc<Inbox<Event>>) {
+async fn receive_commands(from_edge: ReceiverSeed<Commands>, events: Rc<Queue<Event>>) {
     let from_edge = from_edge.open().await;
     while let Some(commands) = from_edge.receive().await {
-        inbox.push(Event::Core(LogEvent::Commands(commands)));
+        events.push(Event::Core(LogEvent::Commands(commands)));
     }
-    inbox.push(Event::Core(LogEvent::EdgeClosed));
+    events.push(Event::Core(LogEvent::EdgeClosed));
 }
 
-async fn receive_durable(from_state: ReceiverSeed<DurableIndex>, inbox: Rc<Inbox<Event>>) {
+async fn receive_durable(from_state: ReceiverSeed<DurableIndex>, events: Rc<Queue<Event>>) {
     let from_state = from_state.open().await;
     while let Some(index) = from_state.receive().await {
-        inbox.push(Event::Core(LogEvent::Durable(index)));
+        events.push(Event::Core(LogEvent::Durable(index)));
     }
 }
 
-async fn send_work(work: Rc<Inbox<Work>>, to_state: SenderSeed<Vec<Work>>) {
+async fn send_work(work: Rc<Queue<Work>>, to_state: SenderSeed<Vec<Work>>) {
     let to_state = to_state.open().await;
     while let Some(work) = work.take().await {
         if !to_state.send(Vec::from(work)).await {
@@ -164,8 +168,8 @@ async fn send_work(work: Rc<Inbox<Work>>, to_state: SenderSeed<Vec<Work>>) {
 
 async fn write_frames<D: LogDisk>(
     mut wal: WalWriter<D>,
-    jobs: Rc<Inbox<WalJob>>,
-    inbox: Rc<Inbox<Event>>,
+    jobs: Rc<Queue<WalJob>>,
+    events: Rc<Queue<Event>>,
     stopping: Rc<Cell<bool>>,
 ) -> Result<(), WalError> {
     let mut waiting = VecDeque::new();
@@ -191,18 +195,11 @@ async fn write_frames<D: LogDisk>(
                 result = wal.resume().await;
             }
             if let Err(error) = result {
-                inbox.push(Event::WriteFailed(error));
+                events.push(Event::WriteFailed(error));
                 return Ok(()); // nothing may follow a write of which nobody knows whether it happened
             }
-            inbox.push(Event::Core(LogEvent::Written));
+            events.push(Event::Core(LogEvent::Written));
         }
     }
     wal.settle().await
-}
-
-async fn tick(every: Duration, inbox: Rc<Inbox<Event>>) {
-    loop {
-        glommio::timer::sleep(every).await;
-        inbox.push(Event::Core(LogEvent::Tick));
-    }
 }

@@ -24,10 +24,10 @@ use crate::memory;
 use crate::observe::counters::Counters;
 use crate::observe::log;
 use crate::observe::turns::Loop;
-use crate::xcore::inbox::Inbox;
-use crate::xcore::latch::Latch;
-use crate::xcore::mailbox::{ReceiverSeed, Sender, SenderSeed};
-use crate::xcore::turn::give_way;
+use crate::queues::latch::Latch;
+use crate::queues::mailbox::{ReceiverSeed, Sender, SenderSeed};
+use crate::queues::queue::Queue;
+use crate::queues::turn::give_way;
 
 /// What the state core starts with.
 pub struct StateSeed {
@@ -72,8 +72,8 @@ enum Event {
 
 /// Carries out what the core decides.
 struct Outside {
-    inbox: Rc<Inbox<Event>>,
-    edges: Vec<Rc<Inbox<NewsItem>>>,
+    events: Rc<Queue<Event>>,
+    edges: Vec<Rc<Queue<NewsItem>>>,
     durable: Sender<DurableIndex>,
     views: Arc<ViewSlot>,
     status: Arc<MemberStatus>,
@@ -86,18 +86,18 @@ struct Outside {
 /// # Errors
 /// [`Fatal`]
 pub async fn run(seed: StateSeed) -> Result<(), Fatal> {
-    let inbox = Inbox::new();
-    let receiving = glommio::spawn_local(receive_work(seed.from_log, Rc::clone(&inbox)));
+    let events = Queue::new();
+    let receiving = glommio::spawn_local(receive_work(seed.from_log, Rc::clone(&events)));
     let mut edges = Vec::new();
     let mut sending = Vec::new();
     for to_edge in seed.to_edges {
-        let outbox = Inbox::new();
+        let outbox = Queue::new();
         edges.push(Rc::clone(&outbox));
         sending.push(glommio::spawn_local(send_news(outbox, to_edge)));
     }
     let mut core = StateCore::new(seed.machine, edges.len());
     let mut outside = Outside {
-        inbox,
+        events,
         edges,
         durable: seed.to_log.open().await,
         views: seed.views,
@@ -108,9 +108,9 @@ pub async fn run(seed: StateSeed) -> Result<(), Fatal> {
     while !core.is_over(&mut outside) {
         let events = if core.can_go_on() {
             give_way().await;
-            outside.inbox.take_now()
+            outside.events.take_now()
         } else {
-            outside.inbox.take().await.expect("nobody closes the state core's own inbox")
+            outside.events.take().await.expect("the state core does not close its own queue")
         };
         let began = outside.clock.microseconds();
         for event in events {
@@ -139,15 +139,15 @@ fn made_durable(written: Box<Written>, reserve: &Reserve) -> StateEvent {
     StateEvent::Written { written, made_room }
 }
 
-async fn receive_work(from_log: ReceiverSeed<Vec<Work>>, inbox: Rc<Inbox<Event>>) {
+async fn receive_work(from_log: ReceiverSeed<Vec<Work>>, events: Rc<Queue<Event>>) {
     let from_log = from_log.open().await;
     while let Some(work) = from_log.receive().await {
-        inbox.push(Event::Core(StateEvent::Work(work)));
+        events.push(Event::Core(StateEvent::Work(work)));
     }
-    inbox.push(Event::Core(StateEvent::LogClosed));
+    events.push(Event::Core(StateEvent::LogClosed));
 }
 
-async fn send_news(outbox: Rc<Inbox<NewsItem>>, to_edge: SenderSeed<News>) {
+async fn send_news(outbox: Rc<Queue<NewsItem>>, to_edge: SenderSeed<News>) {
     let to_edge = to_edge.open().await;
     while let Some(news) = outbox.take().await {
         if !to_edge.send(Vec::from(news)).await {
@@ -163,10 +163,10 @@ impl Outside {
         work: impl FnOnce() -> T + Send + 'static,
         event: impl FnOnce(T) -> Event + 'static,
     ) {
-        let inbox = Rc::clone(&self.inbox);
+        let events = Rc::clone(&self.events);
         glommio::spawn_local(async move {
             let result = glommio::executor().spawn_blocking(work).await;
-            inbox.push(event(result));
+            events.push(event(result));
         })
         .detach();
     }
@@ -226,10 +226,10 @@ impl StateEffects for Outside {
     }
 
     fn remind(&mut self, after: Duration) {
-        let inbox = Rc::clone(&self.inbox);
+        let events = Rc::clone(&self.events);
         glommio::spawn_local(async move {
             glommio::timer::sleep(after).await;
-            inbox.push(Event::Core(StateEvent::CheckpointDue));
+            events.push(Event::Core(StateEvent::CheckpointDue));
         })
         .detach();
     }

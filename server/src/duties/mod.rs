@@ -1,4 +1,26 @@
-//! Chores of a member: each decides, when asked at a steady pace, which command to propose. The loops that ask are in
-//! `cores`.
+//! Duties: work that nobody asks for, done at a steady pace or as soon as there is some. One file a duty.
+//!
+//! | duty | of | pace |
+//! |------|----|------|
+//! | [`auto_compaction`] | the member | a tenth of the period, or five minutes |
+//! | [`lease_expiry`] | the member | `LEASE_CHECK_INTERVAL` |
+//! | [`lease_checkpoints`] | the member | `LEASE_NOTE_INTERVAL` |
+//! | [`reserve`] | the member | `RESERVE_INTERVAL` |
+//! | [`sweep`] | each edge | `SWEEP_INTERVAL` |
+//! | [`watch_steps`] | each edge | whenever a watcher is behind |
+//! | [`watch_progress`] | each edge | a tenth of `--watch-progress-notify-interval` |
+//! | [`memory`] | each core | `GIVE_BACK_INTERVAL` |
+//! | [`cleaner`] | the process | whenever something was dropped |
+//!
+//! What a member does is done by one of its edges. Raft's clock is [`pace::every`] in `cores/log.rs`.
 
-pub mod auto_compact;
+pub mod auto_compaction;
+pub mod cleaner;
+pub mod lease_checkpoints;
+pub mod lease_expiry;
+pub mod memory;
+pub mod pace;
+pub mod reserve;
+pub mod sweep;
+pub mod watch_progress;
+pub mod watch_steps;

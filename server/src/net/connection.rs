@@ -18,8 +18,8 @@ use crate::net::http2::Http2;
 use crate::net::messages::MessageLimits;
 use crate::net::unread::Unread;
 use crate::observe::bounds::Bound;
-use crate::xcore::gate::Pass;
-use crate::xcore::turn::give_way;
+use crate::queues::gate::Pass;
+use crate::queues::turn::give_way;
 
 /// Bytes read at a time.
 pub(super) const READ_BYTES: usize = 32 * 1024;

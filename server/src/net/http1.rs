@@ -22,7 +22,7 @@ use crate::api::Api;
 use crate::limits;
 use crate::net::connection::Shared;
 use crate::net::{deadline, http as plain};
-use crate::xcore::gate::Pass;
+use crate::queues::gate::Pass;
 
 /// Answers requests until the client is gone, says nothing for a while, or the core ends.
 pub(super) async fn serve(stream: TcpStream, first: Vec<u8>, shared: Rc<Shared>, pass: &Pass) {

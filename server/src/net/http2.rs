@@ -35,8 +35,8 @@ use crate::net::unread::Reading;
 use crate::net::wakers::Woken;
 use crate::net::{deadline, http};
 use crate::observe::turns::Loop;
-use crate::xcore::gate::Pass;
-use crate::xcore::turn::NextTurn;
+use crate::queues::gate::Pass;
+use crate::queues::turn::NextTurn;
 
 /// Why a connection ends whose header blocks cannot be decoded.
 const BAD_BLOCK: Fault = Fault::new(ErrorCode::Compression, "a header block cannot be decoded");

@@ -16,8 +16,8 @@ use crate::net::connection::{self, Shared};
 use crate::net::places::Places;
 use crate::observe::bounds::Bound;
 use crate::observe::log;
-use crate::xcore::gate::Gate;
-use crate::xcore::turn::give_way;
+use crate::queues::gate::Gate;
+use crate::queues::turn::give_way;
 
 /// Waits until nobody else listens on the address. Our own sockets share the port, so they cannot tell; and after a
 /// crash the kernel closes the sockets of an io_uring a moment later than the process ends.

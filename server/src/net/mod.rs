@@ -37,8 +37,8 @@ use crate::net::connection::{READ_BYTES, Shared};
 use crate::net::messages::MessageLimits;
 use crate::net::places::Places;
 use crate::net::unread::Unread;
-use crate::xcore::gate::Gate;
-use crate::xcore::latch::Latch;
+use crate::queues::gate::Gate;
+use crate::queues::latch::Latch;
 
 /// What an edge listens on, and what it accepts there.
 #[derive(Debug, Clone)]

@@ -1,4 +1,4 @@
-//! A thread that frees what nobody reads any more, so that no core has to.
+//! The cleaner: a thread that frees what dropped Views leave behind, so that no core has to.
 
 use std::sync::Arc;
 use std::sync::mpsc::{TrySendError, sync_channel};
@@ -7,19 +7,19 @@ use crate::limits;
 use crate::observe::bounds::Bound;
 use crate::observe::counters::Counters;
 
-/// Starts it, on any CPU. It ends when nobody is left who could call what this returns; nobody waits for that, a process that
-/// ends frees everything at once.
+/// Starts the thread, on any CPU. It ends when the last clone of the returned function is dropped; the end of the process
+/// does not wait for it, since that frees everything at once.
 ///
 /// # Errors
 /// When the system has no thread.
-pub(super) fn start<T: Send + 'static>(
+pub fn start<T: Send + 'static>(
     counters: Arc<Counters>,
 ) -> std::io::Result<impl Fn(T) + Send + Sync + 'static> {
     let (to_cleaner, garbage) = sync_channel::<T>(limits::GARBAGE_MAX);
     let clean = move || garbage.into_iter().for_each(drop);
     std::thread::Builder::new().name("cleaner".to_owned()).spawn(clean)?;
     Ok(move |garbage| {
-        // What does not get through is dropped here.
+        // Garbage that does not get through is dropped here.
         if let Err(TrySendError::Full(_)) = to_cleaner.try_send(garbage) {
             counters.bounds.reached(Bound::Garbage);
         }

@@ -1,4 +1,4 @@
-//! Counting what is in flight on one core, telling it to end, and waiting until it has.
+//! Counts calls and connections of one core, tells them to end, and waits until they have.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -6,18 +6,18 @@ use std::task::{Context, Poll, Waker};
 
 use slab::Slab;
 
-/// Core view: everything that is to end before the core may.
+/// Core view: what has to end before the core may.
 #[derive(Debug, Clone, Default)]
-pub struct Gate(Rc<RefCell<State>>);
+pub struct Gate(Rc<RefCell<Inside>>);
 
 #[derive(Debug, Default)]
-struct State {
-    inside: Slab<Option<Waker>>,
+struct Inside {
+    passes: Slab<Option<Waker>>,
     closed: bool,
     drained: Option<Waker>,
 }
 
-/// Something in flight; leaving is dropping it.
+/// One call or connection inside; it leaves by being dropped.
 #[derive(Debug)]
 pub struct Pass {
     gate: Gate,
@@ -25,22 +25,22 @@ pub struct Pass {
 }
 
 impl Gate {
-    /// Lets something in, if fewer than `inside_max` are in and the gate is open.
+    /// Lets one in, if fewer than `inside_max` are in and the gate is open.
     #[must_use]
     pub fn enter(&self, inside_max: usize) -> Option<Pass> {
-        let mut state = self.0.borrow_mut();
-        if state.closed || state.inside.len() >= inside_max {
+        let mut inside = self.0.borrow_mut();
+        if inside.closed || inside.passes.len() >= inside_max {
             return None;
         }
-        let slot = state.inside.insert(None);
+        let slot = inside.passes.insert(None);
         Some(Pass { gate: self.clone(), slot })
     }
 
-    /// Lets nothing more in and tells everything inside to end.
+    /// Lets nothing more in, and tells everything inside to end.
     pub fn close(&self) {
-        let mut state = self.0.borrow_mut();
-        state.closed = true;
-        for (_, waker) in &mut state.inside {
+        let mut inside = self.0.borrow_mut();
+        inside.closed = true;
+        for (_, waker) in &mut inside.passes {
             if let Some(waker) = waker.take() {
                 waker.wake();
             }
@@ -50,17 +50,17 @@ impl Gate {
     /// How much is inside.
     #[must_use]
     pub fn inside(&self) -> usize {
-        self.0.borrow().inside.len()
+        self.0.borrow().passes.len()
     }
 
     /// Waits until nothing is inside.
     pub async fn drained(&self) {
         std::future::poll_fn(|context| {
-            let mut state = self.0.borrow_mut();
-            if state.inside.is_empty() {
+            let mut inside = self.0.borrow_mut();
+            if inside.passes.is_empty() {
                 return Poll::Ready(());
             }
-            state.drained = Some(context.waker().clone());
+            inside.drained = Some(context.waker().clone());
             Poll::Pending
         })
         .await;
@@ -70,11 +70,11 @@ impl Gate {
 impl Pass {
     /// Ready once the gate is closed; until then the task of `context` is woken when that happens.
     pub fn poll_closed(&self, context: &mut Context<'_>) -> Poll<()> {
-        let mut state = self.gate.0.borrow_mut();
-        if state.closed {
+        let mut inside = self.gate.0.borrow_mut();
+        if inside.closed {
             return Poll::Ready(());
         }
-        let waker = &mut state.inside[self.slot];
+        let waker = &mut inside.passes[self.slot];
         if !waker.as_ref().is_some_and(|waker| waker.will_wake(context.waker())) {
             *waker = Some(context.waker().clone());
         }
@@ -84,10 +84,10 @@ impl Pass {
 
 impl Drop for Pass {
     fn drop(&mut self) {
-        let mut state = self.gate.0.borrow_mut();
-        state.inside.remove(self.slot);
-        if state.inside.is_empty()
-            && let Some(waker) = state.drained.take()
+        let mut inside = self.gate.0.borrow_mut();
+        inside.passes.remove(self.slot);
+        if inside.passes.is_empty()
+            && let Some(waker) = inside.drained.take()
         {
             waker.wake();
         }

@@ -1,13 +1,20 @@
-//! Compacting by itself, by etcd's two rules.
+//! Auto compaction, by etcd's two rules.
 //!
 //! *Periodic*: keep what is younger than a period. Revisions are noted at every tenth of the period (of an hour, for a
 //! longer one); after the first period, and then every period (or hour), the store is compacted at the revision of one
 //! period ago. *Revision*: every five minutes, keep that many newest revisions.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::time::Duration;
 
+use revd_member::error::Error;
+use serde_json::json;
+
+use crate::api::Api;
 use crate::config::Retention;
+use crate::duties::pace::rest;
+use crate::observe::log;
 
 /// The longest time between two periodic compactions.
 const PERIODIC_INTERVAL_MAX: Duration = Duration::from_secs(3600);
@@ -16,9 +23,29 @@ const NOTES_PER_INTERVAL: u32 = 10;
 /// How often the revision rule looks.
 const REVISION_INTERVAL: Duration = Duration::from_secs(300);
 
+/// Runs until it is cancelled.
+pub async fn run(api: Rc<Api>, retention: Retention) {
+    let mut duty = AutoCompaction::new(retention);
+    let Some(interval) = duty.interval() else { return };
+    loop {
+        if let Some(revision) = duty.look(api.revision()) {
+            let fields = |outcome: &str| json!({"revision": revision, "outcome": outcome});
+            match api.compact_at(revision).await {
+                // A client was faster: the revisions are gone all the same.
+                Ok(()) | Err(Error::Compacted) => {
+                    duty.compacted(revision);
+                    log::info("auto compaction", fields("compacted"));
+                }
+                Err(error) => log::warn("auto compaction", fields(&format!("{error}; will be tried again"))),
+            }
+        }
+        rest(interval).await;
+    }
+}
+
 /// Decides when to compact at which revision.
 #[derive(Debug)]
-pub struct AutoCompact {
+pub struct AutoCompaction {
     retention: Retention,
     /// Revisions noted, oldest first.
     notes: VecDeque<i64>,
@@ -29,7 +56,7 @@ pub struct AutoCompact {
     last: i64,
 }
 
-impl AutoCompact {
+impl AutoCompaction {
     /// Nothing noted yet.
     #[must_use]
     pub fn new(retention: Retention) -> Self {
@@ -40,7 +67,7 @@ impl AutoCompact {
         new
     }
 
-    /// How often [`AutoCompact::look`] wants to be asked; none if never.
+    /// How often [`AutoCompaction::look`] wants to be asked; none if never.
     #[must_use]
     pub fn interval(&self) -> Option<Duration> {
         match self.retention {
@@ -95,7 +122,7 @@ mod tests {
 
     /// Looks with ten new revisions each; which looks compact at what.
     fn compactions(retention: Retention, looks: i64) -> Vec<(i64, i64)> {
-        let mut duty = AutoCompact::new(retention);
+        let mut duty = AutoCompaction::new(retention);
         let mut compactions = Vec::new();
         for look in 0..looks {
             if let Some(revision) = duty.look((look + 1) * 10) {
@@ -109,7 +136,7 @@ mod tests {
     #[test]
     fn an_hour_is_kept_and_compacted_hourly() {
         let hour = Retention::Period(Duration::from_secs(3600));
-        assert_eq!(AutoCompact::new(hour).interval(), Some(Duration::from_secs(360)));
+        assert_eq!(AutoCompaction::new(hour).interval(), Some(Duration::from_secs(360)));
         // Look 0 is at the start; at look 10 an hour has passed.
         assert_eq!(compactions(hour, 32), [(10, 10), (20, 100), (30, 200)]);
     }
@@ -127,7 +154,7 @@ mod tests {
 
     #[test]
     fn nothing_new_is_not_compacted_again_and_a_failure_is_tried_again() {
-        let mut duty = AutoCompact::new(Retention::Revisions(1));
+        let mut duty = AutoCompaction::new(Retention::Revisions(1));
         assert_eq!(duty.look(5), Some(4));
         assert_eq!(duty.look(5), Some(4), "nobody said that it worked");
         duty.compacted(4);
@@ -136,6 +163,6 @@ mod tests {
 
     #[test]
     fn everything_is_kept_by_default() {
-        assert_eq!(AutoCompact::new(Retention::All).interval(), None);
+        assert_eq!(AutoCompaction::new(Retention::All).interval(), None);
     }
 }

@@ -1,4 +1,4 @@
-//! Something that happens once and that every core sees: a request to stop, being ready to serve.
+//! A flag that is set once and that every core sees: a request to stop, being ready to serve.
 
 use std::future::Future;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -8,33 +8,33 @@ use std::task::{Poll, Waker};
 /// Node view: set once, by any thread.
 #[derive(Debug, Clone, Default)]
 pub struct Latch {
-    shared: Arc<Shared>,
+    state: Arc<LatchState>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct LatchState {
     set: AtomicBool,
     /// Waiters; a lock is fine here, nothing on a request's path touches it.
     wakers: Mutex<Vec<Waker>>,
 }
 
 impl Latch {
-    /// It has happened. Later calls change nothing.
+    /// Sets it; later calls change nothing.
     pub fn set(&self) {
-        self.shared.set.store(true, Ordering::Release);
-        let wakers = std::mem::take(&mut *self.shared.wakers.lock().unwrap_or_else(PoisonError::into_inner));
+        self.state.set.store(true, Ordering::Release);
+        let wakers = std::mem::take(&mut *self.state.wakers.lock().unwrap_or_else(PoisonError::into_inner));
         for waker in wakers {
             waker.wake();
         }
     }
 
-    /// Whether it has happened.
+    /// Whether it is set.
     #[must_use]
     pub fn is_set(&self) -> bool {
-        self.shared.set.load(Ordering::Acquire)
+        self.state.set.load(Ordering::Acquire)
     }
 
-    /// Resolves when it has happened.
+    /// Resolves when it is set.
     pub fn wait(&self) -> impl Future<Output = ()> + use<> {
         let latch = self.clone();
         let mut registered = false;
@@ -44,7 +44,7 @@ impl Latch {
             }
             if !registered {
                 registered = true;
-                let mut wakers = latch.shared.wakers.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut wakers = latch.state.wakers.lock().unwrap_or_else(PoisonError::into_inner);
                 wakers.push(context.waker().clone());
             }
             // Set between the check and the registration: the list may have been taken already.

@@ -1,0 +1,26 @@
+//! Lease expiry: expired leases are revoked, many in one command. A lease whose revocation fails is still expired at the
+//! next look.
+
+use std::rc::Rc;
+
+use serde_json::json;
+
+use crate::api::{Api, More};
+use crate::duties::pace::rest;
+use crate::limits;
+use crate::observe::log;
+use crate::queues::turn::give_way;
+
+/// Runs until it is cancelled.
+pub async fn run(api: Rc<Api>) {
+    loop {
+        match api.revoke_due().await {
+            Ok(More::Perhaps) => give_way().await,
+            Ok(More::No) => rest(limits::LEASE_CHECK_INTERVAL).await,
+            Err(error) => {
+                log::warn("expired leases could not be revoked", json!({"error": error.to_string()}));
+                rest(limits::LEASE_CHECK_INTERVAL).await;
+            }
+        }
+    }
+}
