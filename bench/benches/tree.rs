@@ -9,9 +9,9 @@ use criterion::{BatchSize, Criterion, criterion_group, criterion_main};
 use revd_bench::{all_keys, key, value};
 use revd_engine::db::{Db, DbOptions};
 use revd_engine::disk::SimDisk;
+use revd_engine::meta::Table;
 use revd_engine::mvcc::key_index::KeyIndex;
 use revd_engine::mvcc::{Direction, KeyRange, Revision};
-use revd_engine::txn::Table;
 
 const KEYS: u64 = 100_000;
 const TABLE: Table = Table(0);

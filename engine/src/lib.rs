@@ -7,13 +7,22 @@
 //! Everything here is synchronous and decides nothing by clock, thread or chance. What is handed to readers is
 //! immutable and may cross threads; there is one writer.
 //!
-//! Layers, each using only those below it: `mvcc`, `check`, `db`, `txn`, `btree`, `space`, `meta`, `page`, `disk`.
+//! A transaction knows the open file, and a commit knows both; the file knows neither: what a commit must hold is in
+//! one place, and opening a file needs no code that changes one.
+//!
+//! Layers, each using only those below it: `mvcc`, `check`, `commit`, `txn`, `db`,
+//! `snapshot`, `btree`, `space`, `meta`, `page`, `disk`.
 
 pub mod mvcc;
 
 pub mod check;
-pub mod db;
+mod commit;
+
 pub mod txn;
+
+pub mod db;
+
+pub mod snapshot;
 
 pub mod btree;
 

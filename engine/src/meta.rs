@@ -36,6 +36,16 @@ const CRC_AT: usize = SLOT_BYTES - 4;
 
 const _: () = assert!(USER_AT + USER_BYTES <= CRC_AT);
 
+/// A table of the file, by number below `limits::TABLES_MAX`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Table(pub u8);
+
+impl Table {
+    pub(crate) fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
 /// Where a table begins.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct TableRoot {

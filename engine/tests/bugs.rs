@@ -7,8 +7,8 @@ use std::sync::Arc;
 use revd_engine::check::check;
 use revd_engine::db::{Db, DbOptions};
 use revd_engine::disk::{Recorded, SimDisk};
+use revd_engine::meta::Table;
 use revd_engine::random::Random;
-use revd_engine::txn::Table;
 
 const PAGE: u32 = 512;
 const TABLE: Table = Table(0);

@@ -11,10 +11,10 @@ use goldenscript::{Argument, Command, Context, Runner};
 use revd_engine::check::check;
 use revd_engine::db::{Db, DbOptions};
 use revd_engine::disk::SimDisk;
+use revd_engine::meta::Table;
 use revd_engine::mvcc::{
     Applied, CheckpointKind, Direction, HashKv, KeyRange, Reader, Revision, Store, StoredRecord,
 };
-use revd_engine::txn::Table;
 
 type Output = Result<String, Box<dyn Error>>;
 

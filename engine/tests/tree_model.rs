@@ -8,8 +8,9 @@ use std::sync::Arc;
 use revd_engine::check::check;
 use revd_engine::db::{Db, DbOptions};
 use revd_engine::disk::SimDisk;
+use revd_engine::meta::Table;
 use revd_engine::random::Random;
-use revd_engine::txn::{Snapshot, Table};
+use revd_engine::snapshot::Snapshot;
 
 type Twin = [BTreeMap<Vec<u8>, Vec<u8>>; 2];
 

@@ -12,18 +12,18 @@
 use std::collections::BTreeSet;
 
 use crate::db::Db;
-use crate::limits::{INDEX_CHECKPOINT_PART, INDEX_CHECKPOINT_RECORDS_MIN, PAGE_BYTES_MAX, key_bytes_max};
-use crate::mvcc::compaction::{IndexSweep, compact_step};
+use crate::limits::{INDEX_CHECKPOINT_PART, INDEX_CHECKPOINT_RECORDS_MIN};
+use crate::mvcc::compaction::compact_step;
+use crate::mvcc::compaction_hash::CompactionHash;
 use crate::mvcc::defragment::Defragmentation;
-use crate::mvcc::hash::CompactionHash;
 use crate::mvcc::key_index::IndexRoot;
-use crate::mvcc::layout::{Applied, INDEX, INDEX_LONG, RECORDS, SMALL, Standing};
-use crate::mvcc::record::StoredRecord;
-use crate::mvcc::revision::{RecordKey, RecordKind, Revision};
+use crate::mvcc::layout::{Applied, RECORDS, SMALL, Standing};
+use crate::mvcc::revision::Revision;
+use crate::mvcc::saved_index::{IndexSweep, changed_keys, save_keys};
 use crate::mvcc::store::Store;
 use crate::mvcc::tables::Changes;
 use crate::mvcc::tail::TailView;
-use crate::txn::{Snapshot, WriteTxn};
+use crate::snapshot::Snapshot;
 use crate::{Error, Result};
 
 /// Whether a checkpoint saves the key index too.
@@ -264,93 +264,3 @@ impl Checkpoint {
         Ok(Written { db, result })
     }
 }
-
-pub(crate) fn key_of(record: &[u8]) -> Result<&[u8]> {
-    let record = StoredRecord::parse(record).ok_or_else(|| Error::corrupt("a record cannot be read"))?;
-    Ok(record.key)
-}
-
-/// Keys with records above revision `after`.
-fn changed_keys(base: &Snapshot, tail: &TailView, after: i64) -> Result<BTreeSet<Vec<u8>>> {
-    let after = Revision { main: after, sub: i64::MAX };
-    let mut keys = BTreeSet::new();
-    let mut cursor = base.cursor(RECORDS);
-    cursor.seek(&RecordKey { revision: after, kind: RecordKind::Tombstone }.encode())?;
-    while let Some((_, record)) = cursor.next()? {
-        keys.insert(key_of(record)?.to_vec());
-    }
-    for (_, record) in tail.after(after) {
-        keys.insert(key_of(record)?.to_vec());
-    }
-    Ok(keys)
-}
-
-/// Writes the histories of these keys into the index tables, as they are after the compaction at `compact`.
-pub(crate) fn save_keys(
-    txn: &mut WriteTxn<'_>,
-    base: &Snapshot,
-    index: &IndexRoot,
-    keys: BTreeSet<Vec<u8>>,
-    compact: i64,
-) -> Result<()> {
-    let key_max = key_bytes_max(base.page_bytes());
-    let mut history = Vec::new();
-    let mut buckets = BTreeSet::new();
-    for key in keys {
-        if key.len() > key_max {
-            buckets.insert(crc32c::crc32c(&key));
-            continue;
-        }
-        history.clear();
-        match index.history(&key).and_then(|history| history.compacted(compact)) {
-            Some(kept) => {
-                kept.encode(&mut history);
-                txn.put(INDEX, &key, &history)?;
-            }
-            None => {
-                txn.remove(INDEX, &key)?;
-            }
-        }
-    }
-    if !buckets.is_empty() {
-        save_long_keys(txn, index, key_max, &buckets, compact)?;
-    }
-    Ok(())
-}
-
-/// Keys too long for a page are rare: each of their buckets is written anew from the index.
-pub(crate) fn save_long_keys(
-    txn: &mut WriteTxn<'_>,
-    index: &IndexRoot,
-    key_max: usize,
-    buckets: &BTreeSet<u32>,
-    compact: i64,
-) -> Result<()> {
-    let mut rows: std::collections::BTreeMap<u32, Vec<u8>> =
-        buckets.iter().map(|bucket| (*bucket, Vec::new())).collect();
-    for (key, history) in index.entries() {
-        if key.len() <= key_max {
-            continue;
-        }
-        let Some(row) = rows.get_mut(&crc32c::crc32c(key)) else { continue };
-        let Some(history) = history.compacted(compact) else { continue };
-        let mut encoded = Vec::new();
-        history.encode(&mut encoded);
-        for part in [key, &encoded] {
-            row.extend_from_slice(
-                &u32::try_from(part.len()).expect("keys and histories are bounded").to_le_bytes(),
-            );
-            row.extend_from_slice(part);
-        }
-    }
-    for (bucket, row) in rows {
-        if row.is_empty() {
-            txn.remove(INDEX_LONG, &bucket.to_be_bytes())?;
-        } else {
-            txn.put(INDEX_LONG, &bucket.to_be_bytes(), &row)?;
-        }
-    }
-    Ok(())
-}
-
-const _: () = assert!(key_bytes_max(PAGE_BYTES_MAX) <= u16::MAX as usize);

@@ -6,11 +6,12 @@
 //! core stands still must not make it come to nothing. Writers and readers go on all the time; a step costs what an ordinary
 //! checkpoint of that size costs.
 
+use crate::Result;
+use crate::db::Db;
 use crate::limits::{DEFRAGMENT_LEAVES_PER_STEP, DEFRAGMENT_WAITS_MAX, TABLES_MAX};
-use crate::mvcc::store::Store;
+use crate::meta::Table;
 use crate::page::PageId;
-use crate::txn::{Table, WriteTxn};
-use crate::{Error, Result};
+use crate::txn::WriteTxn;
 
 /// How far it has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,31 +25,14 @@ pub(crate) enum Defragmentation {
     Cutting { freed_by: u64, times: u32 },
 }
 
-impl Store {
-    /// Begins a defragmentation, unless one is under way.
-    ///
-    /// # Errors
-    /// [`Error::Poisoned`] while a checkpoint is being written: ask again after it.
-    pub fn defragment(&mut self) -> Result<()> {
-        let db = self.db.as_ref().ok_or(Error::Poisoned)?;
-        let in_use = db.space.end() - db.space.unused_pages();
-        // Some room to move in.
-        let limit = PageId(in_use + in_use / 16 + 64);
-        if self.defragmentation.is_none() {
-            let freed_by = self.tree.txn();
-            self.defragmentation = Some(Defragmentation::Waiting { limit, freed_by, times: 0 });
-        }
-        Ok(())
-    }
-
-    /// A defragmentation is under way.
-    #[must_use]
-    pub fn is_defragmenting(&self) -> bool {
-        self.defragmentation.is_some()
-    }
-}
-
 impl Defragmentation {
+    /// Of the file as it is now, with some room to move in.
+    pub(crate) fn new(db: &Db) -> Self {
+        let in_use = db.space.end() - db.space.unused_pages();
+        let limit = PageId(in_use + in_use / 16 + 64);
+        Self::Waiting { limit, freed_by: db.snapshot().txn(), times: 0 }
+    }
+
     /// Does a part; must come before other changes of the transaction.
     pub(crate) fn step(self, txn: &mut WriteTxn<'_>) -> Result<Option<Self>> {
         txn.shrink();

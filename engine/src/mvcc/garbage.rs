@@ -12,7 +12,7 @@ use crate::limits;
 use crate::limits::FREED_AT_ONCE_CHANGES;
 use crate::mvcc::key_index::IndexRoot;
 use crate::mvcc::tail::TailView;
-use crate::txn::Snapshot;
+use crate::snapshot::Snapshot;
 
 /// What a View leaves behind: dropping it frees it, however long that takes.
 #[derive(Debug)]

@@ -1,8 +1,8 @@
 //! Which table of the tree file holds what, and the owner's bytes in its meta slot.
 
 use crate::limits::USER_BYTES;
+use crate::meta::Table;
 use crate::mvcc::revision::Revision;
-use crate::txn::Table;
 
 /// [`crate::mvcc::revision::RecordKey`] -> encoded `mvccpb.KeyValue`.
 pub(crate) const RECORDS: Table = Table(0);

@@ -11,6 +11,7 @@
 
 pub mod checkpoint;
 mod compaction;
+mod compaction_hash;
 mod defragment;
 mod garbage;
 pub mod hash;
@@ -22,6 +23,7 @@ mod reader;
 pub mod record;
 mod restore;
 pub mod revision;
+mod saved_index;
 mod store;
 mod tables;
 pub mod tail;
@@ -30,16 +32,17 @@ mod view;
 mod write;
 
 pub use checkpoint::{Checkpoint, CheckpointKind, Durable, Written};
+pub use compaction_hash::Hashed;
 pub use garbage::Garbage;
-pub use hash::{HashKv, Hashed};
+pub use hash::HashKv;
 pub use key_history::KeyMeta;
 pub use key_index::{Counting, Created, CreatedSearch, Direction, Scan, Sought};
 pub use key_range::KeyRange;
 pub use layout::Applied;
 pub use reader::Reader;
 pub use record::StoredRecord;
-pub use restore::Opening;
 pub use revision::Revision;
+pub use saved_index::Opening;
 pub use store::Store;
 pub use tables::{SmallTable, Tables};
 pub use view::View;

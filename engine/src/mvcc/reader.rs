@@ -6,7 +6,7 @@ use crate::mvcc::key_range::KeyRange;
 use crate::mvcc::layout::RECORDS;
 use crate::mvcc::revision::{RecordKey, RecordKind, Revision};
 use crate::mvcc::tail::{Record, Tail, TailView};
-use crate::txn::Snapshot;
+use crate::snapshot::Snapshot;
 use crate::{Error, Result};
 
 /// The records that are not in the tree file yet.

@@ -3,7 +3,7 @@
 //! Fields in order of their numbers, zero values left out: 1 key, 2 create revision, 3 mod revision, 4 version,
 //! 5 value, 6 lease. A tombstone holds only the key.
 
-use crate::varint;
+use crate::{Error, Result, varint};
 
 /// Bytes of head and foot around key and value at most.
 const FRAME_MAX: usize = 64;
@@ -119,6 +119,15 @@ impl<'r> StoredRecord<'r> {
         }
         Some(record)
     }
+}
+
+/// The user key of a record as it is stored.
+///
+/// # Errors
+/// When the record cannot be read.
+pub(crate) fn key_of(record: &[u8]) -> Result<&[u8]> {
+    let record = StoredRecord::parse(record).ok_or_else(|| Error::corrupt("a record cannot be read"))?;
+    Ok(record.key)
 }
 
 #[cfg(test)]

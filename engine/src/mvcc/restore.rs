@@ -5,33 +5,18 @@ use std::sync::Arc;
 use crate::db::{Db, DbOptions};
 use crate::disk::Disk;
 use crate::limits;
-use crate::mvcc::compaction::IndexSweep;
+use crate::mvcc::compaction_hash::CompactionHashes;
 use crate::mvcc::garbage::Replaced;
-use crate::mvcc::hash::CompactionHashes;
-use crate::mvcc::key_history::History;
-use crate::mvcc::key_index::{Key, KeyIndex};
-use crate::mvcc::layout::{INDEX, INDEX_LONG, RECORDS, SMALL, Standing};
+use crate::mvcc::key_index::KeyIndex;
+use crate::mvcc::layout::{RECORDS, SMALL, Standing};
 use crate::mvcc::record::StoredRecord;
 use crate::mvcc::revision::{RecordKey, RecordKind, Revision};
+use crate::mvcc::saved_index::{self, IndexSweep, Opening};
 use crate::mvcc::store::Store;
 use crate::mvcc::tables::{SmallTable, Tables};
 use crate::mvcc::tail::Tail;
-use crate::txn::Snapshot;
+use crate::snapshot::Snapshot;
 use crate::{Error, Result};
-
-/// How far opening a store has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Opening {
-    /// So many keys of the saved index are loaded.
-    Keys {
-        /// Loaded.
-        loaded: u64,
-        /// There are so many.
-        of: u64,
-    },
-    /// So many records that the saved index does not know are read.
-    Records(u64),
-}
 
 impl Store {
     /// Opens a store; an empty disk becomes a new one, at revision 1 with nothing applied.
@@ -54,7 +39,7 @@ impl Store {
         let db = Db::open(disk, options)?;
         let tree = db.snapshot();
         let standing = if tree.txn() == 0 { Standing::default() } else { Standing::decode(tree.user()) };
-        let mut index = load_index(&tree, standing, tell)?;
+        let mut index = saved_index::load(&tree, standing, tell)?;
         let records_since_index = replay_records(&tree, &mut index, standing, tell)?;
         let mut tables = Tables::default();
         let mut cursor = tree.cursor(SMALL);
@@ -86,64 +71,6 @@ impl Store {
             collector: Arc::default(),
         })
     }
-}
-
-/// The saved index, compacted: steps of a compaction that happened after it was saved are not in it.
-fn load_index(tree: &Snapshot, standing: Standing, tell: &mut dyn FnMut(Opening)) -> Result<KeyIndex> {
-    let malformed = || Error::corrupt("a key's saved history cannot be read");
-    let compact = standing.compact_revision;
-    let decode = |encoded: &[u8]| {
-        History::decode(encoded).filter(|history| history.newest().revision.main <= standing.revision)
-    };
-    let mut failure = None;
-    let (mut loaded, of) = (0_u64, tree.len(INDEX));
-    let mut cursor = tree.cursor(INDEX);
-    cursor.seek(&[])?;
-    let keys = std::iter::from_fn(|| {
-        loop {
-            let (key, encoded) = match cursor.next() {
-                Ok(next) => next?,
-                Err(error) => {
-                    failure = Some(error);
-                    return None;
-                }
-            };
-            loaded += 1;
-            if loaded.is_multiple_of(limits::RESTORED_PER_REPORT) {
-                tell(Opening::Keys { loaded, of });
-            }
-            let Some(history) = decode(encoded) else {
-                failure = Some(malformed());
-                return None;
-            };
-            if let Some(history) = history.compacted(compact) {
-                return Some((Key::from(key), history));
-            }
-        }
-    });
-    let mut index = KeyIndex::from_sorted(keys);
-    if let Some(error) = failure {
-        return Err(error);
-    }
-    let mut cursor = tree.cursor(INDEX_LONG);
-    cursor.seek(&[])?;
-    while let Some((_, mut row)) = cursor.next()? {
-        while !row.is_empty() {
-            let key = take_part(&mut row).ok_or_else(malformed)?;
-            let history = take_part(&mut row).and_then(decode).ok_or_else(malformed)?;
-            if let Some(history) = history.compacted(compact) {
-                index.set(key, history);
-            }
-        }
-    }
-    Ok(index)
-}
-
-fn take_part<'r>(row: &mut &'r [u8]) -> Option<&'r [u8]> {
-    let (len, rest) = row.split_first_chunk::<4>()?;
-    let (part, rest) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
-    *row = rest;
-    Some(part)
 }
 
 fn replay_records(
@@ -196,6 +123,8 @@ fn replay_records(
 mod tests {
     use super::*;
     use crate::disk::SimDisk;
+    use crate::mvcc::key_history::History;
+    use crate::mvcc::layout::INDEX;
 
     /// What only a damaged or forged file can hold would break the order of changes that the index relies on.
     #[test]

@@ -4,17 +4,17 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::db::{Db, Sizes};
-use crate::mvcc::compaction::IndexSweep;
+use crate::mvcc::compaction_hash::{CompactionHash, CompactionHashes};
 use crate::mvcc::defragment::Defragmentation;
 use crate::mvcc::garbage::{Collector, Garbage, Replaced};
-use crate::mvcc::hash::{CompactionHash, CompactionHashes};
 use crate::mvcc::key_index::KeyIndex;
 use crate::mvcc::layout::{Applied, SMALL, Standing};
 use crate::mvcc::reader::{Reader, TailRef};
+use crate::mvcc::saved_index::IndexSweep;
 use crate::mvcc::tables::{Changes, SmallTable, Tables, row_key};
 use crate::mvcc::tail::Tail;
 use crate::mvcc::view::View;
-use crate::txn::Snapshot;
+use crate::snapshot::Snapshot;
 use crate::{Error, Result};
 
 /// State core view: the only writer.
@@ -101,6 +101,47 @@ impl Store {
         self.standing.compact_revision = revision;
         self.standing.compact_cursor = crate::mvcc::Revision::default();
         Ok(())
+    }
+
+    /// Space that a compaction frees is not all free yet.
+    #[must_use]
+    pub fn compaction_pending(&self) -> bool {
+        self.saved.compacted < self.standing.compact_revision
+    }
+
+    /// The saved index still has to be made smaller.
+    #[must_use]
+    pub fn is_sweeping(&self) -> bool {
+        self.sweep.is_some()
+    }
+
+    /// Has at most `keys_max` keys forget revisions that are gone; true if there are more of them.
+    pub fn forget_compacted(&mut self, keys_max: usize) -> bool {
+        let at = self.saved.compact_revision;
+        for _ in 0..keys_max {
+            let Some(key) = self.to_compact.pop_front() else { return false };
+            let forgotten = self.index.compact_key(&key, at);
+            self.replaced.count_many(forgotten);
+        }
+        !self.to_compact.is_empty()
+    }
+
+    /// Begins a defragmentation, unless one is under way.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`] while a checkpoint is being written: ask again after it.
+    pub fn defragment(&mut self) -> Result<()> {
+        let db = self.db.as_ref().ok_or(Error::Poisoned)?;
+        if self.defragmentation.is_none() {
+            self.defragmentation = Some(Defragmentation::new(db));
+        }
+        Ok(())
+    }
+
+    /// A defragmentation is under way.
+    #[must_use]
+    pub fn is_defragmenting(&self) -> bool {
+        self.defragmentation.is_some()
     }
 
     /// Sets a row of a small table.

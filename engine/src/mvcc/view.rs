@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use crate::db::Sizes;
+use crate::mvcc::compaction_hash::{CompactionHashes, Hashed};
 use crate::mvcc::garbage::{Collector, Garbage, Replaced};
-use crate::mvcc::hash::{CompactionHashes, Hashed};
 use crate::mvcc::key_index::IndexRoot;
 use crate::mvcc::layout::{Applied, Standing};
 use crate::mvcc::reader::{Reader, TailRef};
 use crate::mvcc::tables::Tables;
 use crate::mvcc::tail::TailView;
-use crate::txn::Snapshot;
+use crate::snapshot::Snapshot;
 
 /// An immutable state of the whole store; clones share it and may go to any thread. It keeps the pages, records and
 /// index nodes it refers to, so hold one for a request, not for an hour. Whoever drops the last of the clones frees what is left

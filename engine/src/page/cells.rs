@@ -9,9 +9,6 @@ pub struct Cells {
     ends: Vec<u32>,
 }
 
-/// Top bit of a leaf cell's value length: the value is stored elsewhere.
-pub(crate) const ELSEWHERE: u32 = 1 << 31;
-
 impl Cells {
     /// Copies the cells of a page.
     pub(crate) fn from_page(page: &PageView<'_>) -> Option<Self> {
@@ -149,53 +146,10 @@ fn position(at: usize) -> u32 {
     u32::try_from(at).expect("a node is smaller than 4 GiB")
 }
 
-/// Longest cell of a leaf: two fit any page. Values that would make a longer one get pages of their own.
-#[must_use]
-pub(crate) const fn leaf_cell_bytes_max(page_bytes: u32) -> usize {
-    (page_bytes as usize - HEADER) / 2 - SLOT
-}
-
-/// Length of a leaf cell with its value inside.
-pub(crate) fn leaf_cell_bytes(key: &[u8], value: &[u8]) -> usize {
-    6 + key.len() + value.len()
-}
-
-/// A leaf cell with its value inside.
-pub(crate) fn leaf_cell(key: &[u8], value: &[u8]) -> Vec<u8> {
-    let mut cell = Vec::with_capacity(leaf_cell_bytes(key, value));
-    push_leaf_head(&mut cell, key, u32::try_from(value.len()).expect("a checked length"));
-    cell.extend_from_slice(value);
-    cell
-}
-
-/// A leaf cell whose value of `len` bytes is the run at `at`.
-pub(crate) fn leaf_cell_elsewhere(key: &[u8], len: usize, at: PageRef) -> Vec<u8> {
-    let mut cell = Vec::with_capacity(18 + key.len());
-    push_leaf_head(&mut cell, key, u32::try_from(len).expect("a checked length") | ELSEWHERE);
-    cell.extend_from_slice(&at.id.0.to_le_bytes());
-    cell.extend_from_slice(&at.crc.to_le_bytes());
-    cell
-}
-
-fn push_leaf_head(cell: &mut Vec<u8>, key: &[u8], value_len: u32) {
-    cell.extend_from_slice(&u16::try_from(key.len()).expect("a checked length").to_le_bytes());
-    cell.extend_from_slice(&value_len.to_le_bytes());
-    cell.extend_from_slice(key);
-}
-
-/// A branch cell.
-pub(crate) fn branch_cell(key: &[u8], child: PageRef) -> Vec<u8> {
-    let mut cell = Vec::with_capacity(14 + key.len());
-    cell.extend_from_slice(&u16::try_from(key.len()).expect("a checked length").to_le_bytes());
-    cell.extend_from_slice(&child.id.0.to_le_bytes());
-    cell.extend_from_slice(&child.crc.to_le_bytes());
-    cell.extend_from_slice(key);
-    cell
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::page::cell::leaf_cell_bytes_max;
 
     fn text(cells: &Cells) -> Vec<String> {
         (0..cells.len()).map(|at| String::from_utf8(cells.cell(at).to_vec()).unwrap()).collect()

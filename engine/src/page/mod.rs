@@ -33,16 +33,21 @@
 //! to the page: a branch cell, a leaf cell, or the meta slot. So a page that is intact but not the one that was
 //! meant is found too.
 
+mod cell;
 mod cells;
 mod pages;
 mod view;
 mod writer;
 
+pub use cell::{BranchCell, LeafCell, StoredValue};
+pub(crate) use cell::{
+    branch_cell, leaf_cell, leaf_cell_bytes, leaf_cell_bytes_max, leaf_cell_elsewhere, parse_branch_cell,
+    parse_leaf_cell,
+};
 pub use cells::Cells;
-pub(crate) use cells::{branch_cell, leaf_cell, leaf_cell_bytes, leaf_cell_bytes_max, leaf_cell_elsewhere};
 pub use pages::{Pages, Verified};
-pub use view::{BranchCell, LeafCell, PageView, StoredValue, run_content};
-pub(crate) use view::{parse_branch_cell, parse_leaf_cell, search};
+pub(crate) use view::search;
+pub use view::{PageView, run_content};
 pub use writer::PageWriter;
 
 /// A page's position in the file, in pages.

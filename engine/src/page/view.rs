@@ -1,7 +1,7 @@
 //! Reading a page. The bytes come from a file: nothing about them is taken for granted.
 
-use crate::page::cells::ELSEWHERE;
-use crate::page::{HEADER, PageId, PageKind, PageRef, RUN_HEADER, SLOT, read_le};
+use crate::page::cell::{BranchCell, LeafCell, cell_key, parse_branch_cell, parse_leaf_cell};
+use crate::page::{HEADER, PageId, PageKind, RUN_HEADER, SLOT, read_le};
 
 /// A tree page.
 #[derive(Debug, Clone, Copy)]
@@ -11,38 +11,6 @@ pub struct PageView<'m> {
     len: usize,
     slots: &'m [u8],
     cells: &'m [u8],
-}
-
-/// A cell of a leaf.
-#[derive(Debug, Clone, Copy)]
-pub struct LeafCell<'m> {
-    /// The key.
-    pub key: &'m [u8],
-    /// Its value, or where that is.
-    pub value: StoredValue<'m>,
-}
-
-/// A value as a leaf holds it.
-#[derive(Debug, Clone, Copy)]
-pub enum StoredValue<'m> {
-    /// In the leaf.
-    Inline(&'m [u8]),
-    /// In a run of its own.
-    Run {
-        /// The run.
-        at: PageRef,
-        /// Bytes of the value.
-        len: usize,
-    },
-}
-
-/// A cell of a branch.
-#[derive(Debug, Clone, Copy)]
-pub struct BranchCell<'m> {
-    /// Smallest key below the child.
-    pub key: &'m [u8],
-    /// The child.
-    pub child: PageRef,
 }
 
 impl<'m> PageView<'m> {
@@ -145,32 +113,6 @@ pub(crate) fn search<'k>(
         }
     }
     if kind == PageKind::Branch { Some((low - 1, false)) } else { Some((low, false)) }
-}
-
-pub(crate) fn cell_key(kind: PageKind, cell: &[u8]) -> Option<&[u8]> {
-    let len = usize::from(read_le!(cell, 0, u16)?);
-    let start = if kind == PageKind::Leaf { 6 } else { 14 };
-    cell.get(start..start + len)
-}
-
-pub(crate) fn parse_leaf_cell(cell: &[u8]) -> Option<LeafCell<'_>> {
-    let key = cell_key(PageKind::Leaf, cell)?;
-    let word = read_le!(cell, 2, u32)?;
-    let rest = cell.get(6 + key.len()..)?;
-    let len = (word & !ELSEWHERE) as usize;
-    let value = if word & ELSEWHERE == 0 {
-        StoredValue::Inline(rest.get(..len)?)
-    } else {
-        let at = PageRef { id: PageId(read_le!(rest, 0, u64)?), crc: read_le!(rest, 8, u32)? };
-        StoredValue::Run { at, len }
-    };
-    Some(LeafCell { key, value })
-}
-
-pub(crate) fn parse_branch_cell(cell: &[u8]) -> Option<BranchCell<'_>> {
-    let key = cell_key(PageKind::Branch, cell)?;
-    let child = PageRef { id: PageId(read_le!(cell, 2, u64)?), crc: read_le!(cell, 10, u32)? };
-    Some(BranchCell { key, child })
 }
 
 /// The content of a run of the given kind that starts at page `id`, with its checksum still to be compared:

@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use crate::limits::LOOK_BACK_STEPS;
 use crate::mvcc::key_history::History;
-use crate::mvcc::key_index::Key;
 use crate::mvcc::key_range::KeyRange;
 
 /// Entries of a full leaf and children of a full branch. Copying a node copies this many references: small enough
@@ -12,6 +11,9 @@ use crate::mvcc::key_range::KeyRange;
 const FANOUT: usize = 32;
 /// Below this a node is joined with a neighbour.
 const THIN: usize = FANOUT / 4;
+
+/// A key, shared between the copies of the nodes that hold it.
+pub type Key = Arc<[u8]>;
 
 /// A leaf or a branch.
 #[derive(Debug, Clone)]

@@ -5,9 +5,17 @@
 //! take: a range of dead keys is as much work as one of living keys.
 
 use crate::mvcc::key_history::KeyMeta;
-use crate::mvcc::key_index::Direction;
 use crate::mvcc::key_index::node::{Child, Entry, Node};
 use crate::mvcc::key_range::KeyRange;
+
+/// Which way a scan goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Direction {
+    /// Ascending keys.
+    Forward,
+    /// Descending keys.
+    Reverse,
+}
 
 /// The keys of a range that exist at one revision.
 #[derive(Debug)]

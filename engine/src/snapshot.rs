@@ -5,30 +5,29 @@ use std::sync::Arc;
 use crate::Result;
 use crate::btree::cursor::{self, Cursor};
 use crate::limits::USER_BYTES;
-use crate::meta::Meta;
+use crate::meta::{Meta, Table};
 use crate::page::Pages;
-use crate::txn::Table;
 
 /// An immutable state of the file. Clones share it; as long as one lives, none of its pages are used again, so a
 /// snapshot held for long makes the file grow by what is written meanwhile.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
-    inner: Arc<Inner>,
+    inner: Arc<SnapshotInner>,
 }
 
 /// What keeps a snapshot's pages from being reused.
 #[derive(Debug)]
-pub(crate) struct Inner {
+pub(crate) struct SnapshotInner {
     pub(crate) pages: Pages,
     pub(crate) meta: Meta,
 }
 
 impl Snapshot {
     pub(crate) fn new(pages: Pages, meta: Meta) -> Self {
-        Self { inner: Arc::new(Inner { pages, meta }) }
+        Self { inner: Arc::new(SnapshotInner { pages, meta }) }
     }
 
-    pub(crate) fn inner(&self) -> &Arc<Inner> {
+    pub(crate) fn inner(&self) -> &Arc<SnapshotInner> {
         &self.inner
     }
 

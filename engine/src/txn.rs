@@ -1,14 +1,21 @@
 //! The one write transaction.
+//!
+//! ```text
+//! Db::begin -> WriteTxn: put, remove -> commit: pages, sync, meta slot, sync -> Snapshot
+//!                             '-- dropped: nothing has happened
+//! ```
 
 use crate::btree::{self, Edit, Tree};
 use crate::db::Db;
 use crate::limits::{TABLES_MAX, USER_BYTES, VALUE_BYTES_MAX, key_bytes_max};
+use crate::meta::Table;
 use crate::page::{
     PageId, PageKind, PageRef, encode_run, leaf_cell, leaf_cell_bytes, leaf_cell_bytes_max,
     leaf_cell_elsewhere, run_pages,
 };
+use crate::snapshot::Snapshot;
 use crate::space::Run;
-use crate::txn::{Snapshot, Table};
+
 use crate::{Error, Result};
 
 /// Changes that become one commit, or nothing.
@@ -24,7 +31,21 @@ pub struct WriteTxn<'d> {
     /// Free pages are to leave the file.
     pub(crate) shrinking: bool,
     /// A page could not be read: the nodes are incomplete.
-    failed: bool,
+    pub(crate) failed: bool,
+}
+
+impl Db {
+    /// Starts a transaction.
+    ///
+    /// # Errors
+    /// [`Error::Poisoned`] after a failed commit.
+    pub fn begin(&mut self) -> Result<WriteTxn<'_>> {
+        if self.poisoned {
+            return Err(Error::Poisoned);
+        }
+        let base = self.current.clone();
+        Ok(WriteTxn::new(self, base))
+    }
 }
 
 impl<'d> WriteTxn<'d> {
@@ -135,17 +156,6 @@ impl<'d> WriteTxn<'d> {
     /// The owner's bytes in the meta slot.
     pub fn set_user(&mut self, user: &[u8; USER_BYTES]) {
         self.user = *user;
-    }
-
-    /// Makes all changes durable, or none. Blocks for the disk.
-    ///
-    /// # Errors
-    /// After a failed write or sync the file is poisoned: only opening it again tells what is in it.
-    pub fn commit(mut self) -> Result<Snapshot> {
-        if self.failed {
-            return Err(Error::Poisoned);
-        }
-        crate::db::commit(&mut self)
     }
 }
 

@@ -1,0 +1,212 @@
+//! The index as a whole: what the writer changes, and the roots that readers hold.
+
+use std::sync::Arc;
+
+use crate::mvcc::key_history::{Change, History, KeyMeta};
+use crate::mvcc::key_index::node::{self, Key, Node};
+use crate::mvcc::key_index::{Counting, Created, CreatedSearch, Direction, Scan};
+use crate::mvcc::key_range::KeyRange;
+use crate::mvcc::revision::Revision;
+
+/// What a put did.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Put {
+    /// The key now.
+    pub meta: KeyMeta,
+    /// The key before, if it existed.
+    pub previous: Option<KeyMeta>,
+}
+
+/// State core view: the index being changed.
+#[derive(Debug, Default)]
+pub struct KeyIndex {
+    root: IndexRoot,
+}
+
+/// The index at one moment. Clones share it.
+#[derive(Debug, Clone, Default)]
+pub struct IndexRoot {
+    node: Arc<Node>,
+}
+
+impl KeyIndex {
+    /// No keys.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// An index from its keys in ascending order.
+    #[must_use]
+    pub fn from_sorted(keys: impl Iterator<Item = (Key, History)>) -> Self {
+        let root = node::build(keys.map(|(key, history)| node::Entry { key, history }));
+        Self { root: IndexRoot { node: Arc::new(root) } }
+    }
+
+    /// The index as it is now.
+    #[must_use]
+    pub fn root(&self) -> &IndexRoot {
+        &self.root
+    }
+
+    /// Goes back to an earlier root.
+    pub fn revert_to(&mut self, root: IndexRoot) {
+        self.root = root;
+    }
+
+    /// A put of `key` at `revision`, which must be above all others of that key.
+    pub fn put(&mut self, key: &[u8], revision: Revision) -> Put {
+        let mut previous = None;
+        let mut current = None;
+        let split =
+            node::update(Arc::make_mut(&mut self.root.node), key, &mut |history: Option<&mut History>| {
+                let history = match history {
+                    Some(history) => {
+                        previous = history.newest().live();
+                        history.put(revision);
+                        current = history.newest().live();
+                        return None;
+                    }
+                    None => History::created(revision),
+                };
+                current = history.newest().live();
+                Some(history)
+            });
+        self.grow(split);
+        let meta = current.expect("a put key is live");
+        Put { meta, previous }
+    }
+
+    /// A delete of `key` at `revision`; the key before, or none if it did not exist and nothing happened.
+    pub fn tombstone(&mut self, key: &[u8], revision: Revision) -> Option<KeyMeta> {
+        let previous = self.root.get(key, i64::MAX)?; // no copying for a key that is not there
+        node::update(Arc::make_mut(&mut self.root.node), key, &mut |history| {
+            let deleted = history.expect("the key was found").delete(revision);
+            assert!(deleted, "a live key can be deleted");
+            None
+        });
+        Some(previous)
+    }
+
+    /// Drops what a compaction at `at` makes unreadable from one key's history; in how many pieces it lay.
+    pub fn compact_key(&mut self, key: &[u8], at: i64) -> u64 {
+        let Some(history) = self.root.history(key) else { return 0 };
+        if history.oldest().revision.main > at
+            || history.change_at(at) == Some(history.oldest()) && history.at(at).is_some()
+        {
+            return 0; // the oldest change is the one to keep
+        }
+        let pieces = history.pieces();
+        match history.compacted(at) {
+            Some(compacted) => self.set(key, compacted),
+            None => node::remove(Arc::make_mut(&mut self.root.node), key),
+        }
+        self.shrink();
+        pieces
+    }
+
+    /// Sets a key's whole history, as when the index is loaded.
+    pub fn set(&mut self, key: &[u8], history: History) {
+        let split = node::update(Arc::make_mut(&mut self.root.node), key, &mut |old| match old {
+            Some(old) => {
+                *old = history.clone();
+                None
+            }
+            None => Some(history.clone()),
+        });
+        self.grow(split);
+    }
+
+    fn grow(&mut self, split: Option<node::Child>) {
+        if let Some(right) = split {
+            let left = std::mem::take(&mut self.root.node);
+            self.root.node = Arc::new(Node::above(left, right));
+        }
+    }
+
+    fn shrink(&mut self) {
+        while let Some(only) = self.root.node.only_child() {
+            self.root.node = only;
+        }
+    }
+}
+
+impl IndexRoot {
+    /// Tells whether it is still there.
+    #[cfg(test)]
+    pub(crate) fn probe(&self) -> std::sync::Weak<impl Sized + use<>> {
+        Arc::downgrade(&self.node)
+    }
+
+    /// A key's history.
+    #[must_use]
+    pub fn history(&self, key: &[u8]) -> Option<&History> {
+        self.node.find(key)
+    }
+
+    /// The key as of revision `at`; `i64::MAX` means now.
+    #[must_use]
+    pub fn get(&self, key: &[u8], at: i64) -> Option<KeyMeta> {
+        self.history(key)?.at(at)
+    }
+
+    /// The newest change of `key` at or before `at`, tombstones included.
+    #[must_use]
+    pub fn change_at(&self, key: &[u8], at: i64) -> Option<Change> {
+        self.history(key)?.change_at(at)
+    }
+
+    /// Keys of the range that exist now.
+    #[must_use]
+    pub fn live_count(&self, range: KeyRange<'_>) -> u64 {
+        match range {
+            KeyRange::One(key) => u64::from(self.get(key, i64::MAX).is_some()),
+            KeyRange::From(start) => self.node.live() - self.node.live_before(start),
+            KeyRange::Span { start, end } if start < end => {
+                self.node.live_before(end) - self.node.live_before(start)
+            }
+            KeyRange::Span { .. } => 0,
+        }
+    }
+
+    /// Counts the keys of the range that exist at revision `at`.
+    #[must_use]
+    pub fn counting<'i>(&'i self, range: KeyRange<'i>, at: i64) -> Counting<'i> {
+        if at >= self.node.totals().newest || matches!(range, KeyRange::One(_)) {
+            return Counting::known(match range {
+                KeyRange::One(key) => u64::from(self.get(key, at).is_some()),
+                range => self.live_count(range),
+            });
+        }
+        Counting::new(&self.node, range, at)
+    }
+
+    /// Searches the range for a key by when it was created.
+    #[must_use]
+    pub fn created<'i>(&'i self, range: KeyRange<'i>, wanted: Created) -> CreatedSearch<'i> {
+        CreatedSearch::new(&self.node, range, wanted)
+    }
+
+    /// Keys of the range that exist at revision `at`.
+    #[must_use]
+    pub fn scan<'i>(&'i self, range: KeyRange<'i>, at: i64, direction: Direction) -> Scan<'i> {
+        Scan::new(&self.node, range, at, direction)
+    }
+
+    /// All keys with their histories, dead ones included, in order.
+    pub fn entries(&self) -> impl Iterator<Item = (&[u8], &History)> {
+        node::Entries::new(&self.node).map(|entry| (&*entry.key, &entry.history))
+    }
+
+    /// Keys, dead ones included.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.node.len()
+    }
+
+    /// No keys, not even dead ones.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}

@@ -1,0 +1,111 @@
+//! One cell of a leaf or branch: how a key and what belongs to it are laid out, and read back.
+//!
+//! The layout is drawn in the text of [`crate::page`]. The bytes that are read come from a file: nothing
+//! about them is taken for granted.
+
+use crate::page::{HEADER, PageId, PageKind, PageRef, SLOT, read_le};
+
+/// Top bit of a leaf cell's value length: the value is stored elsewhere.
+pub(crate) const ELSEWHERE: u32 = 1 << 31;
+
+/// A cell of a leaf.
+#[derive(Debug, Clone, Copy)]
+pub struct LeafCell<'m> {
+    /// The key.
+    pub key: &'m [u8],
+    /// Its value, or where that is.
+    pub value: StoredValue<'m>,
+}
+
+/// A value as a leaf holds it.
+#[derive(Debug, Clone, Copy)]
+pub enum StoredValue<'m> {
+    /// In the leaf.
+    Inline(&'m [u8]),
+    /// In a run of its own.
+    Run {
+        /// The run.
+        at: PageRef,
+        /// Bytes of the value.
+        len: usize,
+    },
+}
+
+/// A cell of a branch.
+#[derive(Debug, Clone, Copy)]
+pub struct BranchCell<'m> {
+    /// Smallest key below the child.
+    pub key: &'m [u8],
+    /// The child.
+    pub child: PageRef,
+}
+
+/// Longest cell of a leaf: two fit any page. Values that would make a longer one get pages of their own.
+#[must_use]
+pub(crate) const fn leaf_cell_bytes_max(page_bytes: u32) -> usize {
+    (page_bytes as usize - HEADER) / 2 - SLOT
+}
+
+/// Length of a leaf cell with its value inside.
+pub(crate) fn leaf_cell_bytes(key: &[u8], value: &[u8]) -> usize {
+    6 + key.len() + value.len()
+}
+
+/// A leaf cell with its value inside.
+pub(crate) fn leaf_cell(key: &[u8], value: &[u8]) -> Vec<u8> {
+    let mut cell = Vec::with_capacity(leaf_cell_bytes(key, value));
+    push_leaf_head(&mut cell, key, u32::try_from(value.len()).expect("a checked length"));
+    cell.extend_from_slice(value);
+    cell
+}
+
+/// A leaf cell whose value of `len` bytes is the run at `at`.
+pub(crate) fn leaf_cell_elsewhere(key: &[u8], len: usize, at: PageRef) -> Vec<u8> {
+    let mut cell = Vec::with_capacity(18 + key.len());
+    push_leaf_head(&mut cell, key, u32::try_from(len).expect("a checked length") | ELSEWHERE);
+    cell.extend_from_slice(&at.id.0.to_le_bytes());
+    cell.extend_from_slice(&at.crc.to_le_bytes());
+    cell
+}
+
+fn push_leaf_head(cell: &mut Vec<u8>, key: &[u8], value_len: u32) {
+    cell.extend_from_slice(&u16::try_from(key.len()).expect("a checked length").to_le_bytes());
+    cell.extend_from_slice(&value_len.to_le_bytes());
+    cell.extend_from_slice(key);
+}
+
+/// A branch cell.
+pub(crate) fn branch_cell(key: &[u8], child: PageRef) -> Vec<u8> {
+    let mut cell = Vec::with_capacity(14 + key.len());
+    cell.extend_from_slice(&u16::try_from(key.len()).expect("a checked length").to_le_bytes());
+    cell.extend_from_slice(&child.id.0.to_le_bytes());
+    cell.extend_from_slice(&child.crc.to_le_bytes());
+    cell.extend_from_slice(key);
+    cell
+}
+
+pub(crate) fn cell_key(kind: PageKind, cell: &[u8]) -> Option<&[u8]> {
+    let len = usize::from(read_le!(cell, 0, u16)?);
+    let start = if kind == PageKind::Leaf { 6 } else { 14 };
+    cell.get(start..start + len)
+}
+
+pub(crate) fn parse_leaf_cell(cell: &[u8]) -> Option<LeafCell<'_>> {
+    let key = cell_key(PageKind::Leaf, cell)?;
+    let word = read_le!(cell, 2, u32)?;
+    let rest = cell.get(6 + key.len()..)?;
+    let len = (word & !ELSEWHERE) as usize;
+    let value = if word & ELSEWHERE == 0 {
+        StoredValue::Inline(rest.get(..len)?)
+    } else {
+        let at = PageRef { id: PageId(read_le!(rest, 0, u64)?), crc: read_le!(rest, 8, u32)? };
+        StoredValue::Run { at, len }
+    };
+    Some(LeafCell { key, value })
+}
+
+pub(crate) fn parse_branch_cell(cell: &[u8]) -> Option<BranchCell<'_>> {
+    let key = cell_key(PageKind::Branch, cell)?;
+    let child = PageRef { id: PageId(read_le!(cell, 2, u64)?), crc: read_le!(cell, 10, u32)? };
+    Some(BranchCell { key, child })
+}
