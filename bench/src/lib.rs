@@ -1,15 +1,4 @@
-//! What benchmarks share: both servers, a light client, tables, keys and values of a fixed shape.
-//!
-//! `src/side_by_side` compares whole servers, `src/watches` watches and leases of both, `src/curves` both as they grow;
-//! `benches` measures single paths.
-
-#![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
-
-pub mod attacks;
-pub mod calls;
-pub mod h2load;
-pub mod servers;
-pub mod table;
+//! What micro-benchmarks share: keys and values of a fixed shape. Whole servers are measured by `loadgen`.
 
 use bytes::Bytes;
 

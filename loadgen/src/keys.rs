@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use bytes::Bytes;
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 use rand_distr::{Distribution as _, Zipf};
@@ -256,6 +257,14 @@ impl Picker {
     pub fn random(&mut self) -> &mut SmallRng {
         &mut self.random
     }
+}
+
+/// A value of `len` random bytes; the same for the same seed.
+#[must_use]
+pub fn value(len: usize, seed: u64) -> Bytes {
+    let mut value = vec![0; len];
+    SmallRng::seed_from_u64(seed).fill(&mut value[..]);
+    value.into()
 }
 
 /// Values: random bytes that do not compress, cut out of one block.

@@ -9,10 +9,14 @@
 #![allow(clippy::cast_precision_loss, reason = "figures are shown with few digits")]
 
 pub mod arrivals;
+pub mod attacks;
+pub mod caller;
 pub mod cli;
 pub mod clock;
 pub mod compare;
 pub mod cost;
+pub mod disk;
+pub mod figures;
 pub mod keys;
 pub mod measure;
 pub mod plan;

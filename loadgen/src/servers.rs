@@ -1,27 +1,44 @@
-//! Servers that a run starts itself: anything that takes etcd's flags, on a fresh directory, ended with the run.
+//! Servers that a run starts itself: any program that takes etcd's flags, on a fresh directory, ended with the run.
 
 use std::net::{SocketAddr, TcpListener};
-use std::path::PathBuf;
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
+use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::clock;
+use crate::cost::Usage;
 use crate::probe;
 use crate::record::SECOND;
 
 /// How long a server has to come up.
 const PATIENCE: u64 = 60 * SECOND;
 
+/// More than any measurement stores, in bytes.
+const QUOTA: &str = "68719476736";
+
+/// A server program that is there.
+#[derive(Debug, Clone, Default)]
+pub struct Program {
+    /// Its label in tables.
+    pub name: String,
+    /// Its file.
+    pub path: PathBuf,
+    /// What it answers to `--version`, in short.
+    pub version: String,
+    /// revd, by what it says of itself: alone it takes no flag for peers yet, and etcd takes none for memory.
+    pub is_revd: bool,
+}
+
 /// What to start.
 #[derive(Debug, Clone, Default)]
 pub struct Spec {
-    /// What it is called in tables.
-    pub name: String,
-    /// Its program.
-    pub program: PathBuf,
+    /// The server.
+    pub program: Program,
     /// Flags of its own.
     pub flags: Vec<String>,
     /// Members of the cluster.
@@ -35,11 +52,12 @@ pub struct Spec {
 /// A running server, or a cluster of them.
 #[derive(Debug)]
 pub struct Servers {
-    /// As in [`Spec`].
+    /// As in [`Program`].
     pub name: String,
     /// Where clients go.
     pub endpoints: Vec<String>,
-    children: Vec<Child>,
+    /// Command and process of each member.
+    members: Vec<(Command, Child)>,
     /// Removed with it.
     data: tempfile::TempDir,
 }
@@ -48,7 +66,7 @@ pub struct Servers {
 ///
 /// # Errors
 /// When there is no such program.
-pub fn find(text: &str) -> anyhow::Result<(String, PathBuf)> {
+pub fn find(text: &str) -> anyhow::Result<Program> {
     let (name, program) = match text.split_once('=') {
         Some((name, program)) => (Some(name), program),
         None => (None, text),
@@ -68,7 +86,26 @@ pub fn find(text: &str) -> anyhow::Result<(String, PathBuf)> {
         format!("there is no program `{program}`, neither beside loadgen nor on the PATH")
     })?;
     let own_name = found.file_name().map(|name| name.to_string_lossy().into_owned());
-    Ok((name.map_or_else(|| own_name.unwrap_or_default(), str::to_owned), found))
+    let name = name.map_or_else(|| own_name.unwrap_or_default(), str::to_owned);
+    let said = Command::new(&found).arg("--version").stdin(Stdio::null()).stderr(Stdio::null()).output();
+    let said = said.with_context(|| format!("running {} --version", found.display()))?.stdout;
+    let said = String::from_utf8_lossy(&said).into_owned();
+    let line = |start: &str| said.lines().find_map(|line| line.strip_prefix(start));
+    let (revd, etcd) = (line("revd Version: "), line("etcd Version: "));
+    let version = match (revd, etcd) {
+        (Some(version), _) => format!("revd {version}"),
+        (None, Some(version)) => format!("etcd {version}"),
+        (None, None) => "of an unknown version".to_owned(),
+    };
+    Ok(Program { name, path: found, version, is_revd: revd.is_some() })
+}
+
+/// Two programs of one name, as two builds of one server are, get labels that tell them apart.
+pub fn tell_apart(a: &mut Program, b: &mut Program) {
+    if a.name == b.name {
+        a.name += " (a)";
+        b.name += " (b)";
+    }
 }
 
 /// Reads a list of CPUs: `0`, `0-3`, `0,2`.
@@ -109,6 +146,14 @@ fn free_address() -> anyhow::Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
 
+impl Spec {
+    /// Where its data goes.
+    #[must_use]
+    pub fn data_folder(&self) -> PathBuf {
+        self.below.clone().unwrap_or_else(std::env::temp_dir)
+    }
+}
+
 impl Servers {
     /// Starts all members and waits until each answers.
     ///
@@ -117,12 +162,9 @@ impl Servers {
     pub fn start(spec: &Spec) -> anyhow::Result<Self> {
         let mut builder = tempfile::Builder::new();
         builder.prefix("loadgen-");
-        let data = match &spec.below {
-            Some(folder) => {
-                builder.tempdir_in(folder).with_context(|| format!("making a folder in {}", folder.display()))
-            }
-            None => builder.tempdir().context("making a folder for data"),
-        }?;
+        let folder = spec.data_folder();
+        let data = builder.tempdir_in(&folder);
+        let data = data.with_context(|| format!("making a folder in {}", folder.display()))?;
         let members = spec.members.max(1);
         let mut peers = Vec::new();
         let mut clients = Vec::new();
@@ -132,26 +174,30 @@ impl Servers {
         }
         let cluster: Vec<_> = peers.iter().enumerate().map(|(at, peer)| format!("m{at}={peer}")).collect();
         let mut servers =
-            Self { name: spec.name.clone(), endpoints: clients.clone(), children: Vec::new(), data };
+            Self { name: spec.program.name.clone(), endpoints: clients.clone(), members: Vec::new(), data };
         let before = pin(&spec.cpus)?;
         for (at, (peer, client)) in peers.iter().zip(&clients).enumerate() {
             let folder = servers.data.path().join(format!("m{at}"));
-            let log = std::fs::File::create(servers.log(at))?;
-            let mut command = Command::new(&spec.program);
+            let mut command = Command::new(&spec.program.path);
             command.args(["--name", &format!("m{at}"), "--data-dir"]).arg(&folder);
             command.args(["--listen-client-urls", client, "--advertise-client-urls", client]);
             command.args(["--initial-advertise-peer-urls", peer, "--initial-cluster", &cluster.join(",")]);
-            if !is_alone(spec, members) {
+            if members > 1 || !spec.program.is_revd {
                 command.args(["--listen-peer-urls", peer]);
             }
-            command.args(["--log-level", "error", "--quota-backend-bytes", "17179869184"]).args(&spec.flags);
-            command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-            let child = command.spawn().with_context(|| format!("starting {}", spec.program.display()))?;
-            servers.children.push(child);
+            command.args(["--log-level", "error", "--quota-backend-bytes", QUOTA]).args(&spec.flags);
+            let child = servers.spawn(&mut command, at)?;
+            servers.members.push((command, child));
         }
         sched_setaffinity(None, &before)?;
         servers.wait()?;
         Ok(servers)
+    }
+
+    fn spawn(&self, command: &mut Command, member: usize) -> anyhow::Result<Child> {
+        let log = std::fs::File::options().create(true).append(true).open(self.log(member))?;
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        command.spawn().with_context(|| format!("starting {}", command.get_program().display()))
     }
 
     fn log(&self, member: usize) -> PathBuf {
@@ -160,9 +206,9 @@ impl Servers {
 
     fn wait(&mut self) -> anyhow::Result<()> {
         let until = clock::nanos() + PATIENCE;
-        for at in 0..self.children.len() {
+        for at in 0..self.members.len() {
             while probe::status(&self.endpoints[at]).is_err() {
-                let ended = self.children[at].try_wait()?;
+                let ended = self.members[at].1.try_wait()?;
                 if ended.is_some() || clock::nanos() > until {
                     let said = std::fs::read_to_string(self.log(at)).unwrap_or_default();
                     let last: Vec<_> = said.lines().rev().take(5).collect();
@@ -173,7 +219,7 @@ impl Servers {
                     );
                     bail!("{} {what}; it said:\n{}", self.name, last.join("\n"));
                 }
-                clock::rest(Duration::from_millis(20));
+                clock::rest(Duration::from_millis(2));
             }
         }
         Ok(())
@@ -182,18 +228,61 @@ impl Servers {
     /// The processes.
     #[must_use]
     pub fn pids(&self) -> Vec<u32> {
-        self.children.iter().map(Child::id).collect()
+        self.members.iter().map(|(_, child)| child.id()).collect()
     }
-}
 
-/// revd alone has no port for peers yet, and takes no flag for one.
-fn is_alone(spec: &Spec, members: usize) -> bool {
-    members == 1 && spec.program.file_name().is_some_and(|name| name == "revd")
+    /// The first member's address.
+    #[must_use]
+    pub fn endpoint(&self) -> &str {
+        &self.endpoints[0]
+    }
+
+    /// What all members have used so far.
+    #[must_use]
+    pub fn usage(&self) -> Usage {
+        Usage::of(&self.pids())
+    }
+
+    /// CPU time of all members so far.
+    #[must_use]
+    pub fn cpu(&self) -> Duration {
+        Duration::from_nanos(self.usage().cpu)
+    }
+
+    /// Bytes that the data directories take on disk.
+    #[must_use]
+    pub fn disk_bytes(&self) -> u64 {
+        fn blocks(path: &Path) -> u64 {
+            let own = std::fs::metadata(path).map_or(0, |data| data.blocks());
+            let inside = std::fs::read_dir(path).into_iter().flatten().flatten();
+            own + inside.map(|entry| blocks(&entry.path())).sum::<u64>()
+        }
+        blocks(self.data.path()) * 512
+    }
+
+    /// Asks all members to stop, waits until they have, and starts them again; returns when each answers.
+    ///
+    /// # Errors
+    /// With what a member said last, when it does not come up again.
+    pub fn restart(&mut self) -> anyhow::Result<()> {
+        for (_, child) in &mut self.members {
+            if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+                kill_process(pid, Signal::TERM).context("asking a server to stop")?;
+            }
+            child.wait()?;
+        }
+        for at in 0..self.members.len() {
+            let mut command = std::mem::replace(&mut self.members[at].0, Command::new(""));
+            self.members[at].1 = self.spawn(&mut command, at)?;
+            self.members[at].0 = command;
+        }
+        self.wait()
+    }
 }
 
 impl Drop for Servers {
     fn drop(&mut self) {
-        for child in &mut self.children {
+        for (_, child) in &mut self.members {
             let _ = child.kill();
             let _ = child.wait();
         }
@@ -203,7 +292,6 @@ impl Drop for Servers {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::path::Path;
 
     #[test]
     fn lists_of_cpus_are_read() {
@@ -215,7 +303,19 @@ mod tests {
     fn a_program_that_is_not_there_is_named() {
         let error = find("no-such-server").unwrap_err().to_string();
         assert!(error.contains("no-such-server"), "{error}");
-        let (name, program) = find("shell=/bin/sh").unwrap();
-        assert_eq!((name.as_str(), program.as_path()), ("shell", Path::new("/bin/sh")));
+        let found = find("shell=/bin/sh").unwrap();
+        assert_eq!((found.name.as_str(), found.path.as_path()), ("shell", Path::new("/bin/sh")));
+        assert!(!found.is_revd);
+    }
+
+    #[test]
+    fn two_builds_of_one_server_have_two_labels() {
+        let named = |name: &str| Program { name: name.to_owned(), ..Program::default() };
+        let (mut a, mut b) = (named("revd"), named("revd"));
+        tell_apart(&mut a, &mut b);
+        assert_eq!((a.name.as_str(), b.name.as_str()), ("revd (a)", "revd (b)"));
+        let mut c = named("etcd");
+        tell_apart(&mut a, &mut c);
+        assert_eq!((a.name.as_str(), c.name.as_str()), ("revd (a)", "etcd"));
     }
 }

@@ -1,4 +1,4 @@
-//! Two servers side by side: started alike, measured in turns, compared round by round.
+//! Scenarios on two servers: started alike, measured in turns, compared round by round.
 
 use crate::compare::Figure;
 use crate::measure::Session;

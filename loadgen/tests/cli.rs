@@ -218,6 +218,18 @@ fn two_servers_are_compared_in_turns() {
     assert!(std::fs::read_to_string(&html).unwrap().contains("one beside two"));
 }
 
+/// A pair of two builds of one server, each with its label.
+#[test]
+fn figures_of_two_builds_have_a_column_each() {
+    let (a, b) = (format!("old={}", text(&revd())), format!("new={}", text(&revd())));
+    let out = good(&["figures", "ranges", "--a", &a, "--b", &b, "--rounds", "1", "--keys", "100"]);
+    for part in
+        ["loadgen figures ranges", "CPU per call or event: old", " new |", "page of 500 out of 100 keys"]
+    {
+        assert!(out.contains(part), "{part} is not in {out}");
+    }
+}
+
 #[test]
 fn a_sweep_finds_where_a_server_does_not_keep_up() {
     let fake = Fake::start(Faults::default());

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Args as ClapArgs, Subcommand};
 
-use crate::cli::status;
+use crate::cli::outputs::status;
 use crate::keys::{Keys, Order, Size};
 use crate::measure::Session;
 use crate::plan::{Op, OpKind, Plan, RangeOp, WatchPlan};

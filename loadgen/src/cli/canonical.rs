@@ -2,7 +2,8 @@
 
 use std::process::ExitCode;
 
-use crate::cli::{ServerArgs, status};
+use crate::cli::outputs::status;
+use crate::cli::servers::ServerArgs;
 use crate::measure::Session;
 use crate::plan::Plan;
 use crate::presets::preset;
@@ -17,7 +18,7 @@ const SECONDS: f64 = 3.0;
 /// Runs it on revd, or on etcd where there is no revd.
 pub(super) fn run() -> anyhow::Result<ExitCode> {
     let args = ServerArgs::default();
-    let spec = args.spec("revd", "", 1).or_else(|_| args.spec("etcd", "", 1));
+    let spec = args.spec("revd").or_else(|_| args.spec("etcd"));
     let spec = spec.map_err(|_| {
         anyhow::anyhow!(
             "there is neither revd nor etcd beside loadgen or on the PATH to run against: build one (cargo build --release -p \

@@ -5,22 +5,14 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 
 use crate::arrivals::Shape;
-use crate::cli::{Outputs, ServerArgs, run_plan, status};
+use crate::cli::outputs::{Outputs, status};
+use crate::cli::servers::ServerArgs;
+use crate::cli::values::seconds;
 use crate::keys::{Order, Size};
 use crate::plan::{Op, OpKind, Plan, RangeOp};
 use crate::presets::preset;
+use crate::report::table;
 use crate::sweep::{self, Rates};
-
-/// Seconds as people write them: 10s, 1m30s, 0.5.
-///
-/// # Errors
-/// When it is no duration.
-pub(super) fn seconds(text: &str) -> Result<f64, String> {
-    if let Ok(number) = text.parse::<f64>() {
-        return if number.is_finite() && number >= 0.0 { Ok(number) } else { Err("no duration".to_owned()) };
-    }
-    humantime::parse_duration(text).map(|duration| duration.as_secs_f64()).map_err(|error| error.to_string())
-}
 
 /// What all scenarios have.
 #[derive(Args, Clone)]
@@ -386,4 +378,21 @@ pub(super) fn run(scenario: Scenario) -> anyhow::Result<ExitCode> {
     let label = started.as_ref().map_or("server", |servers| &servers.name);
     common.outputs.write(&plan.name, &[label], &runs, &[])?;
     Ok(status(&runs))
+}
+
+/// Runs a plan as it stands, and shows what came of it.
+fn run_plan(plan: &Plan, rounds: usize, server: &ServerArgs, outputs: &Outputs) -> anyhow::Result<ExitCode> {
+    plan.check()?;
+    let started = server.start()?;
+    server.pin()?;
+    let pids = server.pids(started.as_ref())?;
+    let mut plan = plan.clone();
+    if let Some(servers) = &started {
+        plan.endpoints.clone_from(&servers.endpoints);
+    }
+    let run = outputs.session()?.run(&plan, rounds, &pids)?;
+    print!("{}", table::of(&run));
+    let label = started.as_ref().map_or("server", |servers| &servers.name);
+    outputs.write(&plan.name, &[label], std::slice::from_ref(&run), &[])?;
+    Ok(status(&[run]))
 }

@@ -9,9 +9,9 @@ use revd::limits::{
     FIRST_BYTES_DEADLINE, HTTP1_DEADLINE, HTTP2_DEADLINE, REQUEST_BYTES_PER_CORE_MAX,
     STREAMS_PER_CONNECTION_MAX,
 };
-use revd_bench::attacks::caller::{Caller, framed};
 use revd_http2::PREFACE;
 use revd_http2::raw::{call_block, frame};
+use revd_loadgen::caller::{Caller, framed};
 use revd_proto::etcdserverpb::RangeRequest;
 
 use crate::harness::{Client, run, wait_until, with_server};

@@ -8,8 +8,8 @@ mod messages;
 
 use std::time::Duration;
 
-use revd_bench::attacks::caller::{Caller, framed};
 use revd_http2::raw::frame;
+use revd_loadgen::caller::{Caller, framed};
 use revd_proto::etcdserverpb::{AlarmRequest, HashKvRequest, PutRequest, RangeRequest, StatusRequest};
 
 use crate::harness::{Client, Random, Server, TempDir, connect, from_env, run};

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use revd_bench::attacks::{self, Attack, Target};
+use revd_loadgen::attacks::{self, Attack, Target};
 use revd_proto::etcdserverpb::DeleteRangeRequest;
 use tokio::task::{LocalSet, spawn_local};
 

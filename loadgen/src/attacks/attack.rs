@@ -1,0 +1,181 @@
+//! What an attack is, whom it strikes, and what the attacker was told.
+
+use std::collections::BTreeMap;
+use std::io::Write as _;
+use std::net::TcpStream;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use revd_http2::PREFACE;
+use revd_http2::raw::frame;
+
+use crate::caller::Caller;
+use crate::clock;
+
+/// Until an attacker comes back.
+const PAUSE: Duration = Duration::from_millis(5);
+
+/// What the attacker was told, and how often.
+#[derive(Debug, Default)]
+pub struct Tally(Mutex<BTreeMap<String, u64>>);
+
+impl Tally {
+    /// It was told something.
+    pub fn told(&self, what: &str) {
+        self.told_times(what, 1);
+    }
+
+    /// The same, several times.
+    pub fn told_times(&self, what: &str, times: u64) {
+        let mut tally = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // What names numbers would fill the table with one line each.
+        let short: String = what.chars().take(100).collect();
+        if tally.len() < 50 || tally.contains_key(&short) {
+            *tally.entry(short).or_insert(0) += times;
+        }
+    }
+
+    /// How the calls of a connection ended.
+    pub fn ends<'e>(&self, ends: impl IntoIterator<Item = &'e Result<(), String>>) {
+        ends.into_iter().for_each(|end| self.told(end.as_ref().map_or_else(String::as_str, |()| "ok")));
+    }
+
+    /// All of it, most frequent first.
+    #[must_use]
+    pub fn all(&self) -> Vec<(String, u64)> {
+        let tally = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all: Vec<_> = tally.iter().map(|(what, times)| (what.clone(), *times)).collect();
+        all.sort_by_key(|(_, times)| std::cmp::Reverse(*times));
+        all
+    }
+}
+
+/// Whom an attack strikes.
+#[derive(Debug)]
+pub struct Target {
+    /// With `http://`.
+    pub endpoint: String,
+    pub tally: Tally,
+    /// Enough is enough.
+    pub is_over: AtomicBool,
+    /// The sizes of the issue, or a fraction that takes seconds.
+    pub is_full: bool,
+}
+
+impl Target {
+    /// A server, at the sizes that take seconds.
+    #[must_use]
+    pub fn new(endpoint: &str) -> Self {
+        Self {
+            endpoint: endpoint.to_owned(),
+            tally: Tally::default(),
+            is_over: AtomicBool::new(false),
+            is_full: false,
+        }
+    }
+
+    /// Whether the attacker should go.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
+    }
+
+    /// One size or the other.
+    pub(super) const fn size(&self, short: usize, full: usize) -> usize {
+        if self.is_full { full } else { short }
+    }
+
+    pub(super) fn address(&self) -> &str {
+        self.endpoint.trim_start_matches("http://")
+    }
+
+    /// A connection.
+    pub(super) fn caller(&self) -> anyhow::Result<Caller> {
+        Caller::connect(&self.endpoint)
+    }
+
+    /// A connection that has said hello, for bytes that are no calls.
+    pub(super) fn raw(&self) -> anyhow::Result<TcpStream> {
+        let mut stream = TcpStream::connect(self.address())?;
+        stream.set_write_timeout(Some(Duration::from_millis(500)))?;
+        stream.set_read_timeout(Some(Duration::from_millis(500)))?;
+        stream.write_all(&[PREFACE, &frame(4, 0, 0, &[])].concat())?;
+        Ok(stream)
+    }
+
+    /// Rests until it is over, at most so long.
+    pub(super) fn linger(&self, time: Duration) {
+        let until = clock::nanos() + clock::in_nanos(time);
+        while !self.is_over() && clock::nanos() < until {
+            clock::rest(Duration::from_millis(10));
+        }
+    }
+}
+
+/// One kind of attack.
+#[derive(Debug, Clone, Copy)]
+pub struct Attack {
+    pub name: &'static str,
+    /// The finding it shows, as in docs/PERFORMANCE.md; 0: those that were there before.
+    pub finding: u8,
+    /// Fills the store.
+    pub before: fn(&Target) -> anyhow::Result<()>,
+    /// Once. An error is what the attacker was told when its connection ended.
+    pub strike: fn(&Target) -> anyhow::Result<()>,
+    /// What it must have been told at least once; empty: nothing in particular.
+    pub right: &'static str,
+    /// What it must never have been told.
+    pub wrong: &'static str,
+    /// Descriptors that the server may have; none: as many as there are.
+    pub descriptors: Option<u32>,
+}
+
+impl Attack {
+    pub(super) const fn new(
+        name: &'static str,
+        finding: u8,
+        strike: fn(&Target) -> anyhow::Result<()>,
+    ) -> Self {
+        Self { name, finding, before: |_| Ok(()), strike, right: "", wrong: "", descriptors: None }
+    }
+
+    pub(super) const fn after(mut self, before: fn(&Target) -> anyhow::Result<()>) -> Self {
+        self.before = before;
+        self
+    }
+
+    pub(super) const fn told(mut self, right: &'static str) -> Self {
+        self.right = right;
+        self
+    }
+
+    pub(super) const fn never(mut self, wrong: &'static str) -> Self {
+        self.wrong = wrong;
+        self
+    }
+
+    /// Strikes until it is over, and counts how often.
+    pub fn go_on(&self, target: &Target, times: &AtomicU64) {
+        let _ = rustix::process::setpriority_process(None, 19);
+        while !target.is_over() {
+            if let Err(error) = (self.strike)(target) {
+                target.tally.told(&format!("{error:#}"));
+            }
+            times.fetch_add(1, Ordering::Relaxed);
+            clock::rest(PAUSE);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_tally_counts_what_was_told_most_frequent_first() {
+        let tally = Tally::default();
+        tally.ends(&[Ok(()), Err("no".to_owned()), Ok(())]);
+        assert_eq!(tally.all(), [("ok".to_owned(), 2), ("no".to_owned(), 1)]);
+    }
+}

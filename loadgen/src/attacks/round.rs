@@ -1,0 +1,194 @@
+//! What others notice in peace and under an attack, on a fresh server.
+//!
+//! Attackers have the lowest priority: their own CPU time is somebody else's machine. They come back some milliseconds after
+//! they are sent away, as over a network; without that pause two cores are full, and the system's scheduler is measured.
+
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use anyhow::Context as _;
+
+use super::attack::{Attack, Target};
+use super::honest::{self, Noticed};
+use crate::clock;
+use crate::cost::Usage;
+use crate::probe;
+use crate::report::{bytes, time};
+use crate::servers::{Servers, Spec};
+
+/// Peace before each attack.
+const PEACE: Duration = Duration::from_secs(3);
+/// An attack lasts this long, and until it has struck once ...
+const ATTACK_MIN: Duration = Duration::from_secs(6);
+/// ... but no longer than this.
+const ATTACK_MAX: Duration = Duration::from_secs(40);
+/// The slowest get of others, in nanoseconds, and the slowest put beyond the slowest in peace, which waits for the disk.
+const SLOWEST_MAX: f64 = 100e6;
+/// Their p99 during the attack, by that in peace.
+const RATIO_MAX: f64 = 2.0;
+/// Memory beyond that in peace.
+const MEMORY_MAX: u64 = 1 << 30;
+/// Memory that revd is told it may use: that of a small machine, so that its budgets are reached.
+const MACHINE_BYTES: u64 = 4 << 30;
+
+/// A server with fewer descriptors than others: a program of the same name that lowers the limit first.
+fn limited(program: &Path, descriptors: u32) -> anyhow::Result<(tempfile::TempDir, PathBuf)> {
+    let folder = tempfile::tempdir()?;
+    let script = folder.path().join(program.file_name().context("a program")?);
+    let text = format!("#!/bin/sh\nulimit -n {descriptors}\nexec '{}' \"$@\"\n", program.display());
+    std::fs::write(&script, text)?;
+    std::fs::set_permissions(&script, std::fs::Permissions::from_mode(0o755))?;
+    Ok((folder, script))
+}
+
+/// Looks at the server's memory until it is over: the most there was.
+fn memory_peak(pid: u32, is_over: &AtomicBool) -> u64 {
+    let mut peak = 0;
+    while !is_over.load(Ordering::Relaxed) {
+        peak = peak.max(Usage::of(&[pid]).memory);
+        clock::rest(Duration::from_millis(50));
+    }
+    peak
+}
+
+/// What others noticed, and how much memory the server had at most.
+fn watched(
+    endpoint: &str,
+    pid: u32,
+    during: impl FnOnce() + Send + 'static,
+) -> anyhow::Result<(Noticed, u64)> {
+    let [has_begun, is_over, is_done] = [(); 3].map(|()| Arc::new(AtomicBool::new(false)));
+    let (beginning, ending, looking) = (Arc::clone(&has_begun), Arc::clone(&is_over), Arc::clone(&is_done));
+    let memory = std::thread::spawn(move || memory_peak(pid, &looking));
+    let driver = std::thread::spawn(move || {
+        while !beginning.load(Ordering::Relaxed) {
+            clock::rest(Duration::from_millis(1));
+        }
+        during();
+        ending.store(true, Ordering::Relaxed);
+    });
+    let noticed = honest::call(endpoint, &has_begun, &is_over);
+    has_begun.store(true, Ordering::Relaxed); // or it could not
+    let driven = driver.join();
+    is_done.store(true, Ordering::Relaxed);
+    let peak = memory.join().map_err(|_| anyhow::anyhow!("the memory was not watched"))?;
+    driven.map_err(|_| anyhow::anyhow!("the attack has panicked"))?;
+    Ok((noticed?, peak))
+}
+
+/// One round of one attack.
+#[derive(Debug)]
+pub struct Round {
+    /// What others noticed before the attack, and during it.
+    pub peace: Noticed,
+    pub attacked: Noticed,
+    /// Memory at most, in bytes: before and during.
+    pub memory: (u64, u64),
+    /// What the attacker was told, most frequent first.
+    pub told: Vec<(String, u64)>,
+    /// How often it struck.
+    pub times: u64,
+    /// The server answers afterwards.
+    pub lives: bool,
+    pub memory_after: u64,
+}
+
+/// Measures an attack on a fresh server: peace first, then the attack.
+///
+/// # Errors
+/// When the server does not start, or honest callers cannot begin.
+pub fn round(attack: Attack, spec: &Spec, is_full: bool) -> anyhow::Result<Round> {
+    let mut spec = spec.clone();
+    if spec.program.is_revd {
+        // etcd has no such flag.
+        spec.flags.extend(["--memory-bytes".to_owned(), MACHINE_BYTES.to_string()]);
+    }
+    let held = attack.descriptors.map(|most| limited(&spec.program.path, most)).transpose()?;
+    if let Some((_, script)) = &held {
+        spec.program.path.clone_from(script);
+    }
+    let server = Servers::start(&spec)?;
+    let (endpoint, pid) = (server.endpoints[0].clone(), server.pids()[0]);
+    let target = Arc::new(Target { is_full, ..Target::new(&endpoint) });
+    (attack.before)(&target).context("filling the store")?;
+    clock::rest(Duration::from_secs(1));
+    let (peace, calm) = watched(&endpoint, pid, || clock::rest(PEACE))?;
+    let times = Arc::new(AtomicU64::new(0));
+    let (striking, counting) = (Arc::clone(&target), Arc::clone(&times));
+    let (attacked, peak) = watched(&endpoint, pid, move || strike(attack, striking, &counting))?;
+    clock::rest(Duration::from_millis(200));
+    let lives = probe::status(&endpoint).is_ok();
+    let (times, memory_after) = (times.load(Ordering::Relaxed), Usage::of(&[pid]).memory);
+    Ok(Round { peace, attacked, memory: (calm, peak), told: target.tally.all(), times, lives, memory_after })
+}
+
+/// Attacks for its time on a thread of its own.
+fn strike(attack: Attack, target: Arc<Target>, times: &Arc<AtomicU64>) {
+    let (striking, counting) = (Arc::clone(&target), Arc::clone(times));
+    let is_done = Arc::new(AtomicBool::new(false));
+    let done = Arc::clone(&is_done);
+    let start = clock::nanos();
+    let attacker = std::thread::spawn(move || {
+        attack.go_on(&striking, &counting);
+        done.store(true, Ordering::Relaxed);
+    });
+    loop {
+        clock::rest(Duration::from_millis(20));
+        let passed = Duration::from_nanos(clock::nanos() - start);
+        let has_struck = times.load(Ordering::Relaxed) > 0;
+        if passed > ATTACK_MAX || (passed > ATTACK_MIN && has_struck) || is_done.load(Ordering::Relaxed) {
+            break;
+        }
+        // Some go on until they are told that it is over.
+        if passed > ATTACK_MIN * 3 {
+            target.is_over.store(true, Ordering::Relaxed);
+        }
+    }
+    target.is_over.store(true, Ordering::Relaxed);
+    let _ = attacker.join();
+}
+
+/// What is wrong with it; empty if nothing is.
+#[must_use]
+pub fn faults(attack: Attack, round: &Round) -> Vec<String> {
+    let mut faults = Vec::new();
+    let (peace, attacked) = (&round.peace, &round.attacked);
+    if !round.lives {
+        faults.push(if round.memory_after == 0 { "dead" } else { "does not answer" }.to_owned());
+    }
+    let slowest = Noticed::slowest(&attacked.gets);
+    if slowest > SLOWEST_MAX {
+        faults.push(format!("slowest get {}", time(slowest / 1e3)));
+    }
+    let slowest = Noticed::slowest(&attacked.puts);
+    if slowest > SLOWEST_MAX + Noticed::slowest(&peace.puts) {
+        faults.push(format!("slowest put {}", time(slowest / 1e3)));
+    }
+    let p99 = |noticed: &Noticed| Noticed::quantile(&noticed.gets, 0.99);
+    let ratio = p99(attacked) / p99(peace);
+    if ratio > RATIO_MAX {
+        faults.push(format!("p99 x{ratio:.1}"));
+    }
+    let grown = round.memory.1.saturating_sub(round.memory.0);
+    if grown > MEMORY_MAX {
+        faults.push(format!("memory +{}", bytes(grown as f64)));
+    }
+    let failed: u64 = attacked.errors.values().sum();
+    if let Some((what, _)) = attacked.errors.iter().max_by_key(|(_, times)| **times) {
+        faults.push(format!("{failed} failed ({what:.60})"));
+    }
+    if let Some(what) = attacked.lost.first() {
+        faults.push(format!("{} lost ({what:.60})", attacked.lost.len()));
+    }
+    let told = |what: &str| round.told.iter().any(|(told, _)| told.contains(what));
+    if !attack.right.is_empty() && !told(attack.right) {
+        faults.push(format!("the attacker was not told {:?}", attack.right));
+    }
+    if !attack.wrong.is_empty() && told(attack.wrong) {
+        faults.push(format!("the attacker was told {:?}", attack.wrong));
+    }
+    faults
+}

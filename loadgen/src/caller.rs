@@ -1,0 +1,247 @@
+//! A client that waits for what it asked, and says whatever it is told to, sense or not.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use crate::clock;
+use crate::wire::head::Failure;
+use crate::wire::{Client, Method, Sink};
+use anyhow::Context as _;
+use prost::Message;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+/// How long one call has, if nobody says otherwise: longer than anything that is still alive.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Calls of [`call_all`] on their way, and their bytes.
+const AT_ONCE: usize = 500;
+const BYTES_AT_ONCE: usize = 400_000;
+
+/// What a connection was told.
+#[derive(Debug, Default)]
+pub struct Heard {
+    /// Messages, with the token of their call; none of them if they are not kept.
+    pub messages: Vec<(u32, Vec<u8>)>,
+    /// Messages and bytes of them, kept or not.
+    pub count: u64,
+    pub bytes: u64,
+    /// Calls that are over, and how.
+    pub ended: BTreeMap<u32, Result<(), String>>,
+    keeps: bool,
+    /// Tokens of streams.
+    tokens: BTreeMap<u32, u32>,
+}
+
+impl Sink for Heard {
+    fn message(&mut self, token: u32, body: &[u8]) {
+        self.count += 1;
+        self.bytes += body.len() as u64;
+        if self.keeps {
+            self.messages.push((token, body.to_vec()));
+        }
+    }
+
+    fn end(&mut self, token: u32, outcome: Result<(), Failure>) {
+        self.ended.entry(token).or_insert_with(|| outcome.map_err(|Failure(what)| what));
+    }
+
+    fn reset(&mut self, stream: u32, code: u32) {
+        if let Some(token) = self.tokens.get(&stream) {
+            self.ended.entry(*token).or_insert_with(|| Err(format!("RST_STREAM {code}")));
+        }
+    }
+}
+
+/// A connection.
+#[derive(Debug)]
+pub struct Caller {
+    pub client: Client,
+    pub heard: Heard,
+    buffer: Vec<u8>,
+    next: u32,
+}
+
+/// A message on the wire, as gRPC frames it.
+#[must_use]
+pub fn framed(flag: u8, body: &[u8]) -> Vec<u8> {
+    let length = u32::try_from(body.len()).unwrap_or(u32::MAX);
+    [&[flag][..], &length.to_be_bytes(), body].concat()
+}
+
+impl Caller {
+    /// Connects.
+    ///
+    /// # Errors
+    /// When nobody is there.
+    pub fn connect(endpoint: &str) -> anyhow::Result<Self> {
+        let client = Client::connect(endpoint, Duration::from_secs(5))?;
+        let heard = Heard { keeps: true, ..Heard::default() };
+        let mut caller = Self { client, heard, buffer: vec![0; 256 * 1024], next: 0 };
+        // The server's settings say how many streams it allows.
+        caller.client.flush()?;
+        caller.turn(Duration::from_millis(200))?;
+        Ok(caller)
+    }
+
+    /// Counts messages, and keeps none.
+    #[must_use]
+    pub fn forgetful(mut self) -> Self {
+        self.heard.keeps = false;
+        self
+    }
+
+    /// Begins a call: its stream, which is its token too; none while the server allows no more of them.
+    pub fn open(&mut self, path: &'static str) -> Option<(u32, u32)> {
+        let token = self.next;
+        let stream = self.client.open(Method::Other(path), token)?;
+        self.next += 1;
+        self.heard.tokens.insert(stream, token);
+        Some((stream, token))
+    }
+
+    /// A call with one message; its token.
+    pub fn begin(&mut self, path: &'static str, body: &[u8]) -> Option<u32> {
+        let token = self.next;
+        let stream = self.client.call(Method::Other(path), token, body)?;
+        self.next += 1;
+        self.heard.tokens.insert(stream, token);
+        Some(token)
+    }
+
+    /// Sends and reads what can be, and waits at most so long where nothing can.
+    ///
+    /// # Errors
+    /// When the connection is over.
+    pub fn turn(&mut self, wait: Duration) -> anyhow::Result<()> {
+        let is_sent = self.client.flush().context("sending")?;
+        let before = self.heard.bytes;
+        let mut has_more = true;
+        while has_more && self.heard.bytes < before + (1 << 22) {
+            has_more = self.client.read(&mut self.buffer, &mut self.heard).context("receiving")?;
+        }
+        if has_more || self.heard.bytes > before {
+            self.client.flush().context("sending")?;
+            return Ok(());
+        }
+        let mut flags = PollFlags::IN;
+        flags.set(PollFlags::OUT, !is_sent);
+        let timeout = Timespec {
+            tv_sec: i64::try_from(wait.as_secs()).unwrap_or(0),
+            tv_nsec: wait.subsec_nanos().into(),
+        };
+        match poll(&mut [PollFd::new(&self.client, flags)], Some(&timeout)) {
+            Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Goes on until something is true; whether it became so in time.
+    ///
+    /// # Errors
+    /// When the connection is over.
+    pub fn until(
+        &mut self,
+        patience: Duration,
+        mut is_done: impl FnMut(&mut Heard) -> bool,
+    ) -> anyhow::Result<bool> {
+        let until = clock::nanos() + clock::in_nanos(patience);
+        while !is_done(&mut self.heard) {
+            if clock::nanos() > until {
+                return Ok(false);
+            }
+            self.turn(Duration::from_millis(20))?;
+        }
+        Ok(true)
+    }
+
+    /// Sends all that is to be sent, reading nothing; false if the other side stopped taking it.
+    ///
+    /// # Errors
+    /// When the connection is over.
+    pub fn send_all(&mut self, patience: Duration) -> anyhow::Result<bool> {
+        let until = clock::nanos() + clock::in_nanos(patience);
+        while !self.client.flush()? {
+            if clock::nanos() > until {
+                return Ok(false);
+            }
+            clock::rest(Duration::from_millis(1));
+        }
+        Ok(true)
+    }
+
+    /// Reads for so long, whatever comes.
+    ///
+    /// # Errors
+    /// When the connection is over.
+    pub fn listen(&mut self, time: Duration) -> anyhow::Result<()> {
+        self.until(time, |_| false).map(drop)
+    }
+
+    /// Makes a call and waits for its answer.
+    ///
+    /// # Errors
+    /// What it was told, or that it was told nothing.
+    pub fn ask<R: Message + Default>(
+        &mut self,
+        path: &'static str,
+        request: &impl Message,
+    ) -> anyhow::Result<R> {
+        self.ask_patiently(path, request, PATIENCE)
+    }
+
+    /// The same, waiting longer.
+    ///
+    /// # Errors
+    /// As [`Caller::ask`].
+    pub fn ask_patiently<R: Message + Default>(
+        &mut self,
+        path: &'static str,
+        request: &impl Message,
+        patience: Duration,
+    ) -> anyhow::Result<R> {
+        Ok(R::decode(&self.ask_bytes(path, &request.encode_to_vec(), patience)?[..])?)
+    }
+
+    /// The same, of messages that are encoded already and stay so.
+    ///
+    /// # Errors
+    /// As [`Caller::ask`].
+    pub fn ask_encoded(&mut self, path: &'static str, body: &[u8]) -> anyhow::Result<Vec<u8>> {
+        self.ask_bytes(path, body, PATIENCE)
+    }
+
+    fn ask_bytes(&mut self, path: &'static str, body: &[u8], patience: Duration) -> anyhow::Result<Vec<u8>> {
+        let token = self.begin(path, body).context("no more streams")?;
+        let is_over = self.until(patience, |heard| heard.ended.contains_key(&token))?;
+        anyhow::ensure!(is_over, "no answer to {path}");
+        let outcome = self.heard.ended.remove(&token);
+        outcome.context("a call without an end")?.map_err(|what| anyhow::anyhow!("{path}: {what}"))?;
+        let at = self.heard.messages.iter().position(|(of, _)| *of == token).context("an empty answer")?;
+        Ok(self.heard.messages.swap_remove(at).1)
+    }
+}
+
+/// Makes these calls, many at a time; all must end well.
+///
+/// # Errors
+/// With what the first call that failed was told, or when one is not answered.
+pub fn call_all(
+    caller: &mut Caller,
+    path: &'static str,
+    bodies: impl IntoIterator<Item = Vec<u8>>,
+) -> anyhow::Result<()> {
+    let (mut asked, mut at_once) = (0, AT_ONCE);
+    for body in bodies {
+        let ended = |heard: &mut crate::caller::Heard| heard.ended.len() + at_once > asked;
+        anyhow::ensure!(caller.until(PATIENCE, ended)?, "{path} is not answered");
+        at_once = (BYTES_AT_ONCE / body.len().max(1)).clamp(1, AT_ONCE);
+        caller.begin(path, &body).context("no more streams")?;
+        asked += 1;
+    }
+    anyhow::ensure!(caller.until(PATIENCE, |heard| heard.ended.len() >= asked)?, "{path} is not answered");
+    caller.heard.messages.clear();
+    match std::mem::take(&mut caller.heard.ended).into_values().find_map(Result::err) {
+        Some(what) => anyhow::bail!("{path}: {what}"),
+        None => Ok(()),
+    }
+}

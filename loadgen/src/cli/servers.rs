@@ -1,0 +1,158 @@
+//! Servers that loadgen starts itself: one, or two that are measured in turn.
+
+use std::path::PathBuf;
+
+use clap::Args;
+
+use crate::cli::values::words;
+use crate::servers::{self, Program, Servers, Spec};
+use crate::{clock, measure};
+
+/// A server that loadgen starts itself.
+#[derive(Args, Clone, Default)]
+pub(super) struct ServerArgs {
+    /// Start this server on a fresh directory: revd, etcd, a path, or name=path
+    #[arg(long, value_name = "PROGRAM", help_heading = "Server")]
+    server: Option<String>,
+    /// Flags for it, in one word
+    #[arg(
+        long,
+        value_name = "FLAGS",
+        allow_hyphen_values = true,
+        default_value = "",
+        help_heading = "Server"
+    )]
+    server_flags: String,
+    /// A server that runs already: what does it cost? (may be given for each member)
+    #[arg(long, value_name = "PID", help_heading = "Server")]
+    server_pid: Vec<u32>,
+    /// CPUs of the server, as 0-3
+    #[arg(long, value_name = "LIST", help_heading = "Server")]
+    server_cpus: Option<String>,
+    /// CPUs of loadgen
+    #[arg(long, value_name = "LIST", help_heading = "Server")]
+    cpu_list: Option<String>,
+    /// Where data goes: a folder on the disk to be measured
+    #[arg(long, value_name = "DIR", help_heading = "Server")]
+    data_below: Option<PathBuf>,
+}
+
+impl ServerArgs {
+    pub(super) fn spec(&self, program: &str) -> anyhow::Result<Spec> {
+        let place = Place { cpus: self.server_cpus.as_deref(), below: self.data_below.as_ref() };
+        place.spec(servers::find(program)?, &self.server_flags, 1)
+    }
+
+    pub(super) fn start(&self) -> anyhow::Result<Option<Servers>> {
+        let Some(program) = &self.server else { return Ok(None) };
+        Ok(Some(Servers::start(&self.spec(program)?)?))
+    }
+
+    /// Keeps loadgen to its CPUs, after servers were started.
+    pub(super) fn pin(&self) -> anyhow::Result<()> {
+        if let Some(list) = &self.cpu_list {
+            servers::pin(&servers::cpus(list)?)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn pids(&self, started: Option<&Servers>) -> anyhow::Result<Vec<u32>> {
+        self.server_pid.iter().try_for_each(|pid| crate::cost::check(*pid))?;
+        Ok(started.map_or_else(|| self.server_pid.clone(), Servers::pids))
+    }
+}
+
+/// Two servers that loadgen starts itself.
+#[derive(Args, Clone)]
+pub(super) struct PairArgs {
+    /// The first server: revd, etcd, a path, or name=path (two builds: --a old=PATH --b new=PATH)
+    #[arg(long, value_name = "PROGRAM", default_value = "revd", help_heading = "Servers")]
+    a: String,
+    /// The second
+    #[arg(long, value_name = "PROGRAM", default_value = "etcd", help_heading = "Servers")]
+    b: String,
+    /// Flags of the first, in one word
+    #[arg(
+        long,
+        value_name = "FLAGS",
+        allow_hyphen_values = true,
+        default_value = "",
+        help_heading = "Servers"
+    )]
+    a_flags: String,
+    /// Flags of the second
+    #[arg(
+        long,
+        value_name = "FLAGS",
+        allow_hyphen_values = true,
+        default_value = "",
+        help_heading = "Servers"
+    )]
+    b_flags: String,
+    /// CPUs of the servers, as 0-3
+    #[arg(long, value_name = "LIST", help_heading = "Servers")]
+    server_cpus: Option<String>,
+    /// CPUs of loadgen
+    #[arg(long, value_name = "LIST", help_heading = "Servers")]
+    cpu_list: Option<String>,
+    /// Where data goes: a folder on the disk to be measured
+    #[arg(long, value_name = "DIR", help_heading = "Servers")]
+    data_below: Option<PathBuf>,
+}
+
+impl PairArgs {
+    fn place(&self) -> Place<'_> {
+        Place { cpus: self.server_cpus.as_deref(), below: self.data_below.as_ref() }
+    }
+
+    /// The first alone.
+    pub(super) fn first(&self) -> anyhow::Result<Spec> {
+        self.place().spec(servers::find(&self.a)?, &self.a_flags, 1)
+    }
+
+    /// Both, of so many members each, with labels that tell them apart.
+    pub(super) fn both(&self, members: usize) -> anyhow::Result<[Spec; 2]> {
+        let (mut a, mut b) = (servers::find(&self.a)?, servers::find(&self.b)?);
+        servers::tell_apart(&mut a, &mut b);
+        let place = self.place();
+        Ok([place.spec(a, &self.a_flags, members)?, place.spec(b, &self.b_flags, members)?])
+    }
+
+    /// Keeps loadgen to its CPUs.
+    pub(super) fn pin(&self) -> anyhow::Result<()> {
+        if let Some(list) = &self.cpu_list {
+            servers::pin(&servers::cpus(list)?)?;
+        }
+        Ok(())
+    }
+}
+
+/// What stands above figures that are kept: the command, the machine, the day, and the versions.
+pub(super) fn heading(specs: &[Spec]) -> String {
+    let command: Vec<String> = std::env::args().skip(1).collect();
+    let now = humantime::format_rfc3339_seconds(clock::wall()).to_string();
+    let day = now.split('T').next().unwrap_or_default();
+    let named = |Program { name, version, .. }: &Program| {
+        if version.starts_with(name) { version.clone() } else { format!("{name} ({version})") }
+    };
+    let named: Vec<_> = specs.iter().map(|spec| named(&spec.program)).collect();
+    format!("`loadgen {}` on {}, {day}: {}\n", command.join(" "), measure::machine(), named.join(", "))
+}
+
+/// Where servers run.
+struct Place<'a> {
+    cpus: Option<&'a str>,
+    below: Option<&'a PathBuf>,
+}
+
+impl Place<'_> {
+    fn spec(&self, program: Program, flags: &str, members: usize) -> anyhow::Result<Spec> {
+        Ok(Spec {
+            program,
+            flags: words(flags),
+            members,
+            cpus: self.cpus.map(servers::cpus).transpose()?.unwrap_or_default(),
+            below: self.below.cloned(),
+        })
+    }
+}

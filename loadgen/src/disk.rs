@@ -1,0 +1,67 @@
+//! Waiting for the disk: what one measurement has removed must not slow the next one down.
+//!
+//! Removing gigabytes makes the file system discard blocks, and a write that must be durable waits behind that for seconds.
+
+use std::os::unix::fs::FileExt as _;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::clock;
+
+/// A durable write of a block that takes no longer shows a disk that is at rest.
+const QUICK: Duration = Duration::from_millis(20);
+/// So many in a row do, with rests between them.
+const QUICK_WRITES: usize = 10;
+const REST: Duration = Duration::from_millis(50);
+/// Then it is measured all the same.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// What became of waiting.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Settled {
+    /// How long it took.
+    pub waited: Duration,
+    /// The disk was quick in the end.
+    pub is_quick: bool,
+}
+
+/// Writes everything back, then waits until small durable writes below `folder` are quick again, or for two minutes.
+///
+/// # Errors
+/// When nothing can be written there.
+pub fn settle(folder: &Path) -> anyhow::Result<Settled> {
+    settle_within(folder, PATIENCE)
+}
+
+fn settle_within(folder: &Path, patience: Duration) -> anyhow::Result<Settled> {
+    let start = clock::nanos();
+    rustix::fs::sync();
+    let probe = tempfile::Builder::new().prefix("loadgen-probe-").tempfile_in(folder)?;
+    let mut quick = 0;
+    loop {
+        let begun = clock::nanos();
+        probe.as_file().write_all_at(&[0; 4096], 0)?;
+        probe.as_file().sync_data()?;
+        let took = Duration::from_nanos(clock::nanos() - begun);
+        quick = if took <= QUICK { quick + 1 } else { 0 };
+        let waited = Duration::from_nanos(clock::nanos() - start);
+        if quick == QUICK_WRITES || waited > patience {
+            return Ok(Settled { waited, is_quick: quick == QUICK_WRITES });
+        }
+        clock::rest(REST);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_probe_is_removed_and_a_folder_that_is_not_there_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let settled = settle_within(folder.path(), Duration::ZERO).unwrap();
+        assert!(!settled.is_quick, "one write does not show a disk at rest");
+        assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 0);
+        assert!(settle(Path::new("/nowhere")).is_err());
+    }
+}

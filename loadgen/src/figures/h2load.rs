@@ -1,0 +1,145 @@
+//! Small calls sent by h2load (Debian package nghttp2-client): a client of others, and one that costs the machine little.
+
+use std::process::Command;
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use prost::Message as _;
+use revd_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
+use revd_proto::etcdserverpb::request_op::Request as Op;
+use revd_proto::etcdserverpb::{Compare, RangeRequest, RequestOp, TxnRequest};
+
+use crate::caller::framed;
+use crate::figures::store::{key, put};
+use crate::figures::table::Measured;
+use crate::servers::Servers;
+use crate::wire::Method;
+
+/// Which request is sent.
+#[derive(Clone, Copy)]
+pub(super) enum Message {
+    Put,
+    Get,
+    SerializableGet,
+    /// Compare and swap, as Kubernetes updates an object; here the comparison always holds.
+    Swap,
+    /// A hundred puts in a transaction.
+    Bulk,
+}
+
+/// The requests as files, as h2load wants them.
+pub(super) struct Messages(tempfile::TempDir);
+
+/// How they are sent.
+#[derive(Clone, Copy)]
+pub(super) struct Load {
+    pub(super) connections: u32,
+    pub(super) streams: u32,
+    pub(super) calls: u64,
+}
+
+/// Whether h2load is there.
+///
+/// # Errors
+/// With advice when it is not.
+pub(super) fn check() -> anyhow::Result<()> {
+    Command::new("h2load").arg("--version").output().context(
+        "h2load sends the small calls: install it (Debian and Ubuntu: apt-get install nghttp2-client)",
+    )?;
+    Ok(())
+}
+
+impl Message {
+    fn method(self) -> Method {
+        match self {
+            Self::Put => Method::Put,
+            Self::Get | Self::SerializableGet => Method::Range,
+            Self::Swap | Self::Bulk => Method::Txn,
+        }
+    }
+
+    fn file(self) -> &'static str {
+        match self {
+            Self::Put => "put",
+            Self::Get => "get",
+            Self::SerializableGet => "serializable-get",
+            Self::Swap => "swap",
+            Self::Bulk => "bulk",
+        }
+    }
+}
+
+impl Messages {
+    pub(super) fn write() -> anyhow::Result<Self> {
+        let dir = tempfile::tempdir()?;
+        let get = RangeRequest { key: key(0), ..RangeRequest::default() };
+        let serializable = RangeRequest { serializable: true, ..get.clone() };
+        for (message, bytes) in [
+            (Message::Put, put(0, 1).encode_to_vec()),
+            (Message::Get, get.encode_to_vec()),
+            (Message::SerializableGet, serializable.encode_to_vec()),
+            (Message::Swap, swap().encode_to_vec()),
+            (Message::Bulk, bulk().encode_to_vec()),
+        ] {
+            std::fs::write(dir.path().join(message.file()), framed(0, &bytes))?;
+        }
+        Ok(Self(dir))
+    }
+}
+
+fn put_op(number: u64) -> RequestOp {
+    RequestOp { request: Some(Op::RequestPut(put(number, number))) }
+}
+
+fn swap() -> TxnRequest {
+    let compare = Compare {
+        key: key(0),
+        target: CompareTarget::Mod as i32,
+        result: CompareResult::Greater as i32,
+        target_union: Some(TargetUnion::ModRevision(-1)),
+        ..Compare::default()
+    };
+    let read = RangeRequest { key: key(0), ..RangeRequest::default() };
+    let failure = vec![RequestOp { request: Some(Op::RequestRange(read)) }];
+    TxnRequest { compare: vec![compare], success: vec![put_op(0)], failure }
+}
+
+fn bulk() -> TxnRequest {
+    TxnRequest { success: (0..100).map(put_op).collect(), ..TxnRequest::default() }
+}
+
+/// Sends calls and measures what they cost.
+pub(super) fn run(
+    server: &Servers,
+    messages: &Messages,
+    message: Message,
+    load: Load,
+) -> anyhow::Result<Measured> {
+    let before = server.cpu();
+    let output = Command::new("h2load")
+        .args(["-n", &load.calls.to_string(), "-c", &load.connections.to_string()])
+        .args(["-m", &load.streams.to_string(), "-t", "1"])
+        .args(["-H", "content-type: application/grpc", "-H", "te: trailers", "-d"])
+        .arg(messages.0.path().join(message.file()))
+        .arg(format!("{}{}", server.endpoint(), message.method().path()))
+        .output()?;
+    let cpu = server.cpu() - before;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let line = |start: &str| text.lines().find(|line| line.starts_with(start));
+    // finished in 1.23s, 45678.90 req/s, 12.34MB/s
+    let rate =
+        line("finished in").and_then(|line| line.split(", ").nth(1)?.split(' ').next()?.parse::<f64>().ok());
+    // requests: 20000 total, 20000 started, 20000 done, 20000 succeeded, 0 failed, 0 errored, 0 timeout
+    let succeeded =
+        line("requests:").and_then(|line| line.split(", ").nth(3)?.split(' ').next()?.parse::<u64>().ok());
+    let (Some(rate), Some(succeeded)) = (rate, succeeded) else { bail!("h2load said: {text}") };
+    if succeeded != load.calls {
+        bail!("{} answered {succeeded} of {} calls", server.name, load.calls);
+    }
+    let callers = f64::from(load.connections * load.streams);
+    Ok(Measured {
+        cpu_per_call: cpu.div_f64(load.calls as f64),
+        // With a fixed number of callers this is the mean latency (Little's law).
+        latency: Duration::from_secs_f64(callers / rate),
+    })
+}

@@ -1,0 +1,21 @@
+//! The figures of README.md and docs/results: two servers, started alike on fresh directories, measured in turn.
+//!
+//! A part ([`Part`]) is one question, and has servers of its own: what ran before does not count. Scenarios of callers that
+//! any endpoint can be asked are [`crate::versus`]; here stands what needs to restart a server, to look at its memory and
+//! disk, or sends by h2load.
+
+mod background;
+mod calls;
+mod expiry;
+mod fan_out;
+mod footprint;
+mod growth;
+mod h2load;
+mod part;
+mod ranges;
+mod store;
+mod table;
+mod watch_memory;
+mod watchers;
+
+pub use part::{Part, Sizes, run};

@@ -1,0 +1,118 @@
+//! Which figures there are, and one after the other.
+
+use std::fmt::Write as _;
+
+use clap::ValueEnum;
+
+use crate::disk;
+use crate::figures::table::{Labels, Table};
+use crate::figures::{calls, expiry, fan_out, footprint, growth, h2load, ranges, watch_memory};
+use crate::servers::{Servers, Spec};
+
+/// One question to two servers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
+pub enum Part {
+    /// Puts and gets of one key: 1, 100 and 1,000 callers (sent by h2load)
+    Calls,
+    /// Compare and swap, transactions of 100 puts (sent by h2load)
+    Transactions,
+    /// A range of 10,000 keys, a count and a page out of --keys
+    Ranges,
+    /// Bytes written to disk for each put (sent by h2load)
+    Written,
+    /// Memory, disk and restart with --keys
+    Footprint,
+    /// An event to each of 1,000 and of 10,000 watchers
+    FanOut,
+    /// Puts while 10,000 watchers wait for other keys (sent by h2load)
+    PutsBesideWatchers,
+    /// Memory of idle watchers and streams; catching up over 200,000 revisions
+    WatchMemory,
+    /// --leases with a key each, all due at once
+    Expiry,
+    /// Latency, memory, disk and restart on the way to --keys
+    Growth,
+    /// --revisions, compacted and defragmented under load
+    Compaction,
+}
+
+/// How large they are.
+#[derive(Debug, Clone, Copy)]
+pub struct Sizes {
+    /// Rounds of each row.
+    pub rounds: usize,
+    /// Calls of h2load for each round.
+    pub calls: u64,
+    /// Keys; none: a million, for growth ten.
+    pub keys: Option<u64>,
+    /// Revisions to compact.
+    pub revisions: u64,
+    /// Leases that are due at once.
+    pub leases: usize,
+}
+
+impl Sizes {
+    fn keys(&self, usual: u64) -> u64 {
+        self.keys.unwrap_or(usual).max(1)
+    }
+}
+
+impl Part {
+    fn needs_h2load(self) -> bool {
+        matches!(self, Self::Calls | Self::Transactions | Self::Written | Self::PutsBesideWatchers)
+    }
+}
+
+/// Measures parts, each on fresh servers; tables as Markdown. Parts that give rows of the same table share one.
+///
+/// # Errors
+/// When a server does not start or fails; what was measured until then is printed.
+pub fn run(parts: &[Part], specs: (&Spec, &Spec), sizes: &Sizes) -> anyhow::Result<String> {
+    if parts.iter().any(|part| part.needs_h2load()) {
+        h2load::check()?;
+    }
+    let labels = Labels::of(specs);
+    let mut rows = Table::new(labels.clone());
+    let mut out = String::new();
+    for part in parts {
+        if *part != parts[0] {
+            disk::settle(&specs.0.data_folder())?;
+        }
+        let mut both = [Servers::start(specs.0)?, Servers::start(specs.1)?];
+        let done = measure(*part, &mut both, &labels, sizes, &mut rows);
+        drop(both);
+        match done {
+            Ok(text) if text.is_empty() => {}
+            Ok(text) => writeln!(out, "{text}").expect("writing to a string"),
+            Err(error) => {
+                print!("{}{out}", rows.markdown());
+                return Err(error.context(format!("figures of {part:?}")));
+            }
+        }
+    }
+    Ok(format!("{}{out}", rows.markdown()))
+}
+
+/// One part: rows for the common table, or a table of its own.
+fn measure(
+    part: Part,
+    both: &mut [Servers; 2],
+    labels: &Labels,
+    sizes: &Sizes,
+    rows: &mut Table,
+) -> anyhow::Result<String> {
+    match part {
+        Part::Calls => calls::single_keys(sizes, both, rows)?,
+        Part::Transactions => calls::transactions(sizes, both, rows)?,
+        Part::Ranges => ranges::measure(sizes.rounds, sizes.keys(1_000_000), both, rows)?,
+        Part::FanOut => fan_out::events(sizes.rounds, both, rows)?,
+        Part::PutsBesideWatchers => fan_out::puts_beside_watchers(sizes, both, rows)?,
+        Part::Written => return calls::written(sizes, both, labels),
+        Part::Footprint => return footprint::table(both, labels, sizes.keys(1_000_000)),
+        Part::WatchMemory => return watch_memory::table(both, labels),
+        Part::Expiry => return expiry::table(both, labels, sizes.leases),
+        Part::Growth => return growth::by_keys(both, sizes.keys(10_000_000)),
+        Part::Compaction => return growth::by_revisions(both, sizes.revisions),
+    }
+    Ok(String::new())
+}
