@@ -8,7 +8,7 @@ use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
 use revd_member::budget::{Hold, Share};
-use revd_member::error::Status;
+use revd_member::error::{Error, Status};
 use smallvec::SmallVec;
 
 use crate::limits;
@@ -67,6 +67,10 @@ struct Queue {
     closed: bool,
     call: Option<Waker>,
     transport: Option<Waker>,
+}
+
+pub(super) fn decoded<T>(result: Result<T, prost::DecodeError>) -> Result<T, Error> {
+    result.map_err(Error::from)
 }
 
 /// Bytes of a message.

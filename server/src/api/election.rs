@@ -1,7 +1,5 @@
 //! The Election service: the oldest key under a name leads, its value is what the leader proclaims.
 
-use std::rc::Rc;
-
 use bytes::Bytes;
 use prost::Message as _;
 use revd_member::budget::Patience;
@@ -17,11 +15,11 @@ use revd_proto::v3electionpb::{
 };
 use smallvec::smallvec;
 
-use crate::api::call::{Message, Replies};
-use crate::api::queue::{
-    Place, created_at, found, key_value, oldest, op, prefix, prefix_end, resignation, unknown, value_bytes,
+use crate::api::call::{Message, Replies, decoded};
+use crate::api::key_queue::{
+    KeyQueue, QueuedKey, created_at, found, key_value, oldest, op, prefix, prefix_end, resignation, unknown,
+    value_bytes,
 };
-use crate::api::{Api, decoded};
 use crate::observe::bounds::Bound;
 
 fn no_leader_field() -> Status {
@@ -32,21 +30,30 @@ fn not_leader() -> Status {
     Status::unknown("election: not leader")
 }
 
-impl Api {
-    /// Answers when the caller leads; a call that goes away before gives its place up.
-    pub(super) async fn campaign(self: &Rc<Self>, message: Bytes) -> Result<Message, Status> {
+/// Edge view.
+#[derive(Debug)]
+pub(super) struct Election(KeyQueue);
+
+impl Election {
+    pub(super) fn new(queue: KeyQueue) -> Self {
+        Self(queue)
+    }
+
+    /// Answers when the caller leads; a call that goes away before leaves the queue.
+    pub(super) async fn campaign(&self, message: Bytes) -> Result<Message, Status> {
         let request = decoded(CampaignRequest::decode(message))?;
-        let (place, reply, waiting) = self
-            .stand_in_line(&request.name, request.lease, &request.value)
+        let (own, reply, guard) = self
+            .0
+            .join(&request.name, request.lease, &request.value)
             .await
             .map_err(|error| unknown(&error))?;
         if found(&reply).is_some_and(|kv| kv.value != request.value) {
-            let Place { key, revision, lease, .. } = place.clone();
+            let QueuedKey { key, revision, lease, .. } = own.clone();
             self.set_value(key, revision, lease, request.value).await?;
         }
-        self.wait_for_turn(&place).await.map_err(|error| unknown(&error))?;
-        waiting.done();
-        let Place { key, lease, revision: rev, .. } = place;
+        self.0.wait_until_oldest(&own).await.map_err(|error| unknown(&error))?;
+        guard.keep();
+        let QueuedKey { key, lease, revision: rev, .. } = own;
         let leader = Some(LeaderKey { name: request.name, key, rev, lease });
         Ok(smallvec![CampaignResponse { header: reply.header, leader }.encode_to_vec().into()])
     }
@@ -55,7 +62,7 @@ impl Api {
     pub(super) async fn proclaim(&self, message: Bytes) -> Result<Message, Status> {
         let request = decoded(ProclaimRequest::decode(message))?;
         let leader = request.leader.ok_or_else(no_leader_field)?;
-        let lease = self.session(leader.lease).await.map_err(|error| unknown(&error))?;
+        let lease = self.0.session(leader.lease).await.map_err(|error| unknown(&error))?;
         let header = self.set_value(leader.key, leader.rev, lease, request.value).await?;
         Ok(smallvec![ProclaimResponse { header }.encode_to_vec().into()])
     }
@@ -73,7 +80,7 @@ impl Api {
             success: vec![op(Request::RequestPut(put))],
             failure: Vec::new(),
         };
-        let reply = self.run_txn(&txn).await.map_err(|error| unknown(&error))?;
+        let reply = self.0.run_txn(&txn).await.map_err(|error| unknown(&error))?;
         if reply.succeeded { Ok(reply.header) } else { Err(not_leader()) }
     }
 
@@ -82,14 +89,14 @@ impl Api {
         let request = decoded(ResignRequest::decode(message))?;
         let leader = request.leader.ok_or_else(no_leader_field)?;
         let reply =
-            self.run_txn(&resignation(leader.key, leader.rev)).await.map_err(|error| unknown(&error))?;
+            self.0.run_txn(&resignation(leader.key, leader.rev)).await.map_err(|error| unknown(&error))?;
         Ok(smallvec![ResignResponse { header: reply.header }.encode_to_vec().into()])
     }
 
-    /// Who leads, and what it says.
+    /// The leader, and its value.
     pub(super) async fn leader(&self, message: Bytes) -> Result<Message, Status> {
         let request = decoded(LeaderRequest::decode(message))?;
-        let view = self.view_for_reading(false).map_err(|error| unknown(&error))?;
+        let view = self.0.context.view_for_reading(false).map_err(|error| unknown(&error))?;
         let leader = oldest(&view, &prefix(&request.name)).await;
         let Some((key, meta)) = leader else { return Err(Status::unknown("election: no leader")) };
         let leader = key_value(&view, key, meta).map_err(|error| unknown(&error))?;
@@ -97,7 +104,7 @@ impl Api {
     }
 
     fn proclaimed(&self, revision: i64, kv: KeyValue) -> Message {
-        let header = Some(self.header(revision));
+        let header = Some(self.0.context.header(revision));
         smallvec![LeaderResponse { header, kv: Some(kv) }.encode_to_vec().into()]
     }
 
@@ -125,7 +132,7 @@ impl Api {
             start_revision: seen + 1,
             ..WatchCreateRequest::default()
         };
-        self.follow(request).next().await.map(drop)
+        self.0.watch(request).next().await.map(drop)
     }
 
     /// Shows what the leader of now says, if there is one: it is read when there is room for it, and nothing of it is held before.
@@ -137,7 +144,7 @@ impl Api {
     ) -> Result<Option<(i64, Option<Bytes>)>, Error> {
         let share = replies.share();
         while replies.ready().await {
-            let view = self.view_for_reading(false)?;
+            let view = self.0.context.view_for_reading(false)?;
             let revision = view.revision();
             let Some((key, meta)) = oldest(&view, prefix).await else { return Ok(Some((revision, None))) };
             let bytes = value_bytes(&view, meta)?.clamp(1, share.bytes_max());
@@ -146,7 +153,7 @@ impl Api {
                 return Ok(Some((revision, Some(key))));
             }
             drop(view);
-            self.reached(Bound::WatchBytes);
+            self.0.context.reached(Bound::WatchBytes);
             // It never gives up: the client decides how long.
             let _ = share.room(bytes, Patience::Endless).await;
         }
@@ -157,7 +164,7 @@ impl Api {
     /// has taken what was shown before.
     async fn observe_leader(&self, seen: i64, key: Bytes, replies: &Replies) -> Result<(), Error> {
         let request = WatchCreateRequest { key, start_revision: seen + 1, ..WatchCreateRequest::default() };
-        let watching = self.follow_for(request, replies.share());
+        let watching = self.0.watch_for(request, replies.share());
         while replies.ready().await {
             let (revision, events) = watching.next().await?;
             for event in events {

@@ -21,28 +21,34 @@ fn reply(status: ServingStatus) -> Message {
     smallvec![HealthCheckResponse { status: status as i32 }.encode_to_vec().into()]
 }
 
-/// `Check`
-pub(super) fn check(message: Bytes) -> Result<Message, Status> {
-    if is_served(message)? {
-        Ok(reply(ServingStatus::Serving))
-    } else {
-        Err(Status::not_found("unknown service"))
-    }
-}
+/// The same on every core: it has no state.
+#[derive(Debug)]
+pub(super) struct Health;
 
-/// `List`: there is only the whole.
-pub(super) fn list(message: Bytes) -> Result<Message, Status> {
-    HealthListRequest::decode(message).map_err(Error::from)?;
-    let serving = HealthCheckResponse { status: ServingStatus::Serving as i32 };
-    let statuses = [(String::new(), serving)].into();
-    Ok(smallvec![HealthListResponse { statuses }.encode_to_vec().into()])
-}
-
-/// `Watch`: the state now, then nothing, since it does not change while there is a connection to tell it on.
-pub(super) async fn watch(message: Bytes, replies: &Replies) -> Result<(), Status> {
-    let status = if is_served(message)? { ServingStatus::Serving } else { ServingStatus::ServiceUnknown };
-    if replies.send(reply(status)).await {
-        std::future::pending::<()>().await;
+impl Health {
+    /// `Check`
+    pub(super) fn check(message: Bytes) -> Result<Message, Status> {
+        if is_served(message)? {
+            Ok(reply(ServingStatus::Serving))
+        } else {
+            Err(Status::not_found("unknown service"))
+        }
     }
-    Ok(())
+
+    /// `List`: there is only the whole.
+    pub(super) fn list(message: Bytes) -> Result<Message, Status> {
+        HealthListRequest::decode(message).map_err(Error::from)?;
+        let serving = HealthCheckResponse { status: ServingStatus::Serving as i32 };
+        let statuses = [(String::new(), serving)].into();
+        Ok(smallvec![HealthListResponse { statuses }.encode_to_vec().into()])
+    }
+
+    /// `Watch`: the state now, then nothing, since it does not change while there is a connection to tell it on.
+    pub(super) async fn watch(message: Bytes, replies: &Replies) -> Result<(), Status> {
+        let status = if is_served(message)? { ServingStatus::Serving } else { ServingStatus::ServiceUnknown };
+        if replies.send(reply(status)).await {
+            std::future::pending::<()>().await;
+        }
+        Ok(())
+    }
 }

@@ -15,33 +15,44 @@ use revd_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use revd_proto::etcdserverpb::{CompactionRequest, PutRequest, RangeRequest};
 use revd_proto::tags::range_stream_response;
 
-use crate::api::call::{Message, Replies};
-use crate::api::{Api, decoded, validate};
+use crate::api::call::{Message, Replies, decoded};
+use crate::api::context::ServiceContext;
+use crate::api::validate;
 use crate::limits;
 use crate::observe::bounds::Bound;
 use crate::queues::turn::give_way;
 
-impl Api {
+/// Edge view. Transactions and deletions are in `txn.rs`.
+#[derive(Debug, Clone)]
+pub struct Kv {
+    pub(super) context: Rc<ServiceContext>,
+}
+
+impl Kv {
+    pub(super) fn new(context: &Rc<ServiceContext>) -> Self {
+        Self { context: Rc::clone(context) }
+    }
+
     pub(super) async fn range(&self, message: Bytes, replies: &Share) -> Result<Message, Error> {
         let request = decoded(RangeRequest::decode(message))?;
         validate::range(&request)?;
-        let view = self.view_for_reading(request.serializable)?;
+        let view = self.context.view_for_reading(request.serializable)?;
         let answer = async || answer_in_turns(&request, &view, replies).await;
-        let body = self.with_room(replies, answer).await?;
-        Ok(self.reply(view.revision(), body))
+        let body = self.context.with_room(replies, answer).await?;
+        Ok(self.context.reply(view.revision(), body))
     }
 
     pub(super) async fn put(&self, message: Bytes, replies: &Share) -> Result<Message, Error> {
         let request = decoded(PutRequest::decode(message.clone()))?;
-        self.check_quota(gates::put_cost(&request)).await?;
+        self.context.check_quota(gates::put_cost(&request)).await?;
         validate::put(&request)?;
-        self.propose_growth(Kind::Put, message, replies).await
+        self.context.propose_growth(Kind::Put, message, replies).await
     }
 
     pub(super) async fn compact(&self, message: Bytes) -> Result<Message, Error> {
         // Who asked for the space to be free waits as long as that takes.
         let patient = decoded(CompactionRequest::decode(message.clone()))?.physical;
-        self.submit(Kind::Compact, message, patient).await
+        self.context.submit(Kind::Compact, message, patient).await
     }
 
     /// Compacts on this member's own account.
@@ -50,30 +61,16 @@ impl Api {
     /// As the call of a client.
     pub async fn compact_at(&self, revision: i64) -> Result<(), Error> {
         let request = CompactionRequest { revision, physical: false };
-        self.propose(Kind::Compact, request.encode_to_vec().into()).await.map(drop)
-    }
-
-    /// Proposes what may make the store larger. If it went beyond the quota, the cluster has to know.
-    pub(super) async fn propose_growth(
-        &self,
-        kind: Kind,
-        message: Bytes,
-        replies: &Share,
-    ) -> Result<Message, Error> {
-        let result = self.propose_and_read(kind, message, replies).await;
-        if result == Err(Error::NoSpace) {
-            self.raise_no_space().await;
-        }
-        result
+        self.context.propose(Kind::Compact, request.encode_to_vec().into()).await.map(drop)
     }
 
     /// Streams a range in chunks, all of them at one revision. No state is held while a chunk waits for the client: a slow
     /// one keeps nothing alive, and is told when a compaction has taken the rest.
-    pub(super) async fn range_stream(self: Rc<Self>, message: Bytes, replies: &Replies) -> Result<(), Error> {
+    pub(super) async fn range_stream(&self, message: Bytes, replies: &Replies) -> Result<(), Error> {
         let mut request = decoded(RangeRequest::decode(message))?;
         validate::range(&request)?;
         check_streamable(&request)?;
-        let view = self.view_for_reading(request.serializable)?;
+        let view = self.context.view_for_reading(request.serializable)?;
         if request.sort_target != SortTarget::Key as i32 {
             return self.sorted_stream(&request, &view, replies).await;
         }
@@ -83,7 +80,7 @@ impl Api {
         let (mut keys_max, mut wanted) = (limits::STREAM_KEYS_FIRST, 0);
         let share = replies.share();
         while self.room_for_chunk(wanted, replies, &mut view).await {
-            let now = view.take().unwrap_or_else(|| self.views.load());
+            let now = view.take().unwrap_or_else(|| self.context.views.load());
             let (is_finished, next, body) = match chunk(&request, &now, share, place.as_ref(), keys_max).await
             {
                 Err(Error::NoReplyRoom { bytes }) => {
@@ -92,12 +89,12 @@ impl Api {
                     (keys_max, wanted) = ((keys_max / 2).max(1), 2 * bytes);
                     continue;
                 }
-                result => result.map_err(|error| self.counted(error))?,
+                result => result.map_err(|error| self.context.counted(error))?,
             };
             drop(now);
             place = next.or(place);
             let chunk_bytes: usize = body.iter().map(Bytes::len).sum();
-            let body = if is_finished { self.reply(revision, body) } else { body.into() };
+            let body = if is_finished { self.context.reply(revision, body) } else { body.into() };
             // Where there are only dead keys, there may be nothing to send yet.
             if is_finished || chunk_bytes > 0 {
                 replies.put(stream_response(body));
@@ -106,7 +103,7 @@ impl Api {
                 return Ok(());
             }
             wanted = chunk_bytes;
-            keys_max = next_chunk_keys(keys_max, chunk_bytes, self.limits.request_bytes_max);
+            keys_max = next_chunk_keys(keys_max, chunk_bytes, self.context.limits.request_bytes_max);
             give_way().await;
         }
         Ok(())
@@ -124,27 +121,27 @@ impl Api {
         let (mut keys_max, mut wanted) = (limits::STREAM_KEYS_FIRST, 0);
         loop {
             if run.is_gathering() {
-                run.turn(limits::RANGE_KEYS_PER_TURN).map_err(|error| self.counted(error))?;
+                run.turn(limits::RANGE_KEYS_PER_TURN).map_err(|error| self.context.counted(error))?;
                 give_way().await;
                 continue;
             }
             // It holds the keys meanwhile: two that never gave up could wait for each other.
             let room = share.room(wanted, Patience::Holding).await;
-            room.map_err(|_| self.counted(Error::NoReplyRoom { bytes: wanted }))?;
+            room.map_err(|_| self.context.counted(Error::NoReplyRoom { bytes: wanted }))?;
             if !replies.ready().await {
                 return Ok(());
             }
-            let is_finished = run.turn(keys_max).map_err(|error| self.counted(error))?;
+            let is_finished = run.turn(keys_max).map_err(|error| self.context.counted(error))?;
             let body = run.take_body().finish();
             wanted = body.iter().map(Bytes::len).sum();
-            let body = if is_finished { self.reply(view.revision(), body) } else { body.into() };
+            let body = if is_finished { self.context.reply(view.revision(), body) } else { body.into() };
             if is_finished || wanted > 0 {
                 replies.put(stream_response(body));
             }
             if is_finished {
                 return Ok(());
             }
-            keys_max = next_chunk_keys(keys_max, wanted, self.limits.request_bytes_max);
+            keys_max = next_chunk_keys(keys_max, wanted, self.context.limits.request_bytes_max);
             give_way().await;
         }
     }
@@ -155,7 +152,7 @@ impl Api {
         let share = replies.share();
         if !share.fits(bytes) {
             *view = None;
-            self.reached(Bound::ReplyBytes);
+            self.context.reached(Bound::ReplyBytes);
             // It never gives up: the client decides how long.
             let _ = share.room(bytes.min(share.bytes_max()), Patience::Endless).await;
         }

@@ -4,6 +4,7 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::future::Future as _;
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::Poll;
 
 use bytes::{Buf as _, Bytes};
@@ -21,9 +22,9 @@ use revd_proto::etcdserverpb::{
 use revd_proto::tags::lease_keep_alive_response;
 use smallvec::smallvec;
 
-use crate::api::call::{Message, Replies, Requests};
+use crate::api::call::{Message, Replies, Requests, decoded};
+use crate::api::context::ServiceContext;
 use crate::api::header::put_header;
-use crate::api::{Api, decoded};
 use crate::edge::pending::{KeepaliveStream, Proposal};
 use crate::limits;
 
@@ -31,13 +32,13 @@ use crate::limits;
 /// the store, from a start at random (`SplitMix64`, Steele et al. 2014), so that edges, members and restarts do not meet.
 /// They are names, not secrets.
 #[derive(Debug)]
-pub(super) struct LeaseIds(Cell<u64>);
+struct LeaseIds(Cell<u64>);
 
 /// Bits that count; those above them are drawn once.
 const COUNTING_BITS: u32 = 36;
 
 impl LeaseIds {
-    pub(super) fn new(seed: u64) -> Self {
+    fn new(seed: u64) -> Self {
         let state = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (state ^ (state >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
@@ -76,45 +77,63 @@ pub enum More {
     Perhaps,
 }
 
-impl Api {
+/// Edge view.
+#[derive(Debug, Clone)]
+pub struct Lease {
+    context: Rc<ServiceContext>,
+    ids: Rc<LeaseIds>,
+    ttl_min: i64,
+}
+
+impl Lease {
+    /// Leases have at least `ttl_min` seconds.
+    pub(super) fn new(context: &Rc<ServiceContext>, id_seed: u64, ttl_min: i64) -> Self {
+        let seed = id_seed.wrapping_add(u64::from(context.proposals.edge()) << 48);
+        Self { context: Rc::clone(context), ids: Rc::new(LeaseIds::new(seed)), ttl_min }
+    }
+
     /// A new lease; the id is chosen here if the client does not, and the time is not below the shortest.
-    pub(super) async fn lease_grant(&self, message: Bytes) -> Result<Message, Error> {
+    pub(super) async fn grant(&self, message: Bytes) -> Result<Message, Error> {
         let request = decoded(LeaseGrantRequest::decode(message))?;
-        self.check_quota(gates::LEASE_COST).await?;
-        let ttl = request.ttl.max(self.lease_ttl_min);
+        self.context.check_quota(gates::LEASE_COST).await?;
+        let ttl = request.ttl.max(self.ttl_min);
         loop {
-            let id = if request.id == 0 { self.lease_ids.next() } else { request.id };
+            let id = if request.id == 0 { self.ids.next() } else { request.id };
             let granted = LeaseGrantRequest { ttl, id }.encode_to_vec().into();
-            match self.propose_growth(Kind::LeaseGrant, granted, &self.budgets.replies.share()).await {
+            match self
+                .context
+                .propose_growth(Kind::LeaseGrant, granted, &self.context.budgets.replies.share())
+                .await
+            {
                 Err(Error::LeaseExists) if request.id == 0 => {}
                 result => return result,
             }
         }
     }
 
-    pub(super) async fn lease_revoke(&self, message: Bytes) -> Result<Message, Error> {
+    pub(super) async fn revoke(&self, message: Bytes) -> Result<Message, Error> {
         decoded(LeaseRevokeRequest::decode(message.clone()))?;
-        self.propose(Kind::LeaseRevoke, message).await
+        self.context.propose(Kind::LeaseRevoke, message).await
     }
 
-    pub(super) async fn lease_time_to_live(&self, message: Bytes) -> Result<Message, Error> {
+    pub(super) async fn time_to_live(&self, message: Bytes) -> Result<Message, Error> {
         decoded(LeaseTimeToLiveRequest::decode(message.clone()))?;
-        self.propose(Kind::LeaseTimeToLive, message).await
+        self.context.propose(Kind::LeaseTimeToLive, message).await
     }
 
-    pub(super) async fn lease_leases(&self, message: Bytes) -> Result<Message, Error> {
+    pub(super) async fn leases(&self, message: Bytes) -> Result<Message, Error> {
         decoded(LeaseLeasesRequest::decode(message))?;
-        self.propose(Kind::LeaseLeases, Bytes::new()).await
+        self.context.propose(Kind::LeaseLeases, Bytes::new()).await
     }
 
     /// Keeps leases alive, in the order they are named; several may be on their way. Whatever has no room waits for it: a
     /// client does not hear of it.
-    pub(super) async fn lease_keep_alive(
+    pub(super) async fn keep_alive(
         &self,
         mut requests: Box<dyn Requests>,
         replies: &Replies,
     ) -> Result<(), Status> {
-        let mut stream = KeepaliveStream::new(&self.proposals);
+        let mut stream = KeepaliveStream::new(&self.context.proposals);
         let mut renewals: VecDeque<Renewal> = VecDeque::new();
         let mut more_requests = true;
         while more_requests || !renewals.is_empty() {
@@ -145,7 +164,7 @@ impl Api {
                 Turn::Request(Some(message)) => {
                     let lease = decoded(LeaseKeepAliveRequest::decode(message?))?.id;
                     // The header says what was before: a lease that is found gone was not alive at a later revision.
-                    let revision = self.revision();
+                    let revision = self.context.revision();
                     let mut renewal = Renewal { lease, revision, kind: Kind::LeaseKeepAlive, proposal: None };
                     self.begin_renewal(&mut renewal)?;
                     renewals.push_back(renewal);
@@ -181,7 +200,7 @@ impl Api {
             Kind::LeaseNote => note(&[LeaseCheckpoint { id: renewal.lease, remaining_ttl: 0 }]),
             _ => Bytes::copy_from_slice(&renewal.lease.to_le_bytes()),
         };
-        renewal.proposal = match self.begin(renewal.kind, payload, true) {
+        renewal.proposal = match self.context.begin(renewal.kind, payload, true) {
             Err(Error::TooManyRequests) => None,
             begun => Some(begun?),
         };
@@ -190,7 +209,7 @@ impl Api {
 
     fn kept_alive(&self, id: i64, revision: i64, mut outcome: Bytes) -> Message {
         let mut response = Vec::with_capacity(64);
-        put_header(&mut response, self.identity, revision, self.status.term.load());
+        put_header(&mut response, self.context.identity, revision, self.context.status.term.load());
         put_number(&mut response, lease_keep_alive_response::ID, id);
         put_number(
             &mut response,
@@ -205,7 +224,7 @@ impl Api {
     /// # Errors
     /// As the call of a client.
     pub async fn revoke_due(&self) -> Result<More, Error> {
-        if self.status.leases.load() == 0 {
+        if self.context.status.leases.load() == 0 {
             return Ok(More::No);
         }
         let due = self.order(Kind::LeaseDue, Bytes::new()).await?;
@@ -215,13 +234,13 @@ impl Api {
         if Due::decode(due.clone())?.leases.is_empty() {
             return Ok(More::No);
         }
-        self.submit(Kind::LeaseExpire, due, true).await?;
+        self.context.submit(Kind::LeaseExpire, due, true).await?;
         Ok(More::Perhaps)
     }
 
     /// Says that this edge has passed on the keepalives that had come when it was asked, or what it could of them.
     pub fn heard(&self, heard: Heard) {
-        if let Ok(said) = self.begin(Kind::LeaseHeard, heard.encode(), true) {
+        if let Ok(said) = self.context.begin(Kind::LeaseHeard, heard.encode(), true) {
             said.detach();
         }
     }
@@ -231,7 +250,7 @@ impl Api {
     /// # Errors
     /// As the call of a client.
     pub async fn note_leases(&self) -> Result<(), Error> {
-        if self.status.leases.load() == 0 {
+        if self.context.status.leases.load() == 0 {
             return Ok(());
         }
         let mut from = i64::MIN;
@@ -239,7 +258,7 @@ impl Api {
             let from_bytes = Bytes::copy_from_slice(&from.to_le_bytes());
             let Left { notes, next } = Left::decode(self.order(Kind::LeaseLeft, from_bytes).await?)?;
             if !notes.checkpoints.is_empty() {
-                self.submit(Kind::LeaseNote, note(&notes.checkpoints), true).await?;
+                self.context.submit(Kind::LeaseNote, note(&notes.checkpoints), true).await?;
             }
             let Some(next) = next else { return Ok(()) };
             from = next;
@@ -248,7 +267,7 @@ impl Api {
 
     /// An order to this member alone; the outcome's body.
     async fn order(&self, kind: Kind, payload: Bytes) -> Result<Bytes, Error> {
-        self.begin(kind, payload, true)?.await?.result
+        self.context.begin(kind, payload, true)?.await?.result
     }
 }
 

@@ -1,5 +1,7 @@
 //! The Maintenance service.
 
+use std::rc::Rc;
+
 use bytes::Bytes;
 use prost::Message as _;
 use revd_engine::mvcc::{HashKv, Hashed, View};
@@ -12,43 +14,53 @@ use revd_proto::etcdserverpb::{
     HashKvResponse, HashRequest, HashResponse, StatusRequest, StatusResponse,
 };
 
-use crate::api::call::Message;
-use crate::api::{Api, decoded};
+use crate::api::call::{Message, decoded};
+use crate::api::context::ServiceContext;
 use crate::limits;
 use crate::queues::turn::give_way;
 use crate::version;
 
-impl Api {
+/// Edge view.
+#[derive(Debug)]
+pub(super) struct Maintenance {
+    context: Rc<ServiceContext>,
+}
+
+impl Maintenance {
+    pub(super) fn new(context: &Rc<ServiceContext>) -> Self {
+        Self { context: Rc::clone(context) }
+    }
+
     /// What this member knows of itself; works without a leader.
-    pub(super) fn member_status(&self, message: Bytes) -> Result<Message, Error> {
+    pub(super) fn status(&self, message: Bytes) -> Result<Message, Error> {
         decoded(StatusRequest::decode(message))?;
-        let view = self.views.load();
+        let view = self.context.views.load();
         let sizes = view.sizes();
-        let leader = self.status.leader.load();
+        let leader = self.context.status.leader.load();
         let no_leader = (leader == 0).then(|| Error::NoLeader.to_string()).into_iter();
         let response = StatusResponse {
             header: None,
             version: version::ETCD.to_owned(),
             db_size: sizes.file.cast_signed(),
             leader,
-            raft_index: self.status.committed.load(),
-            raft_term: self.status.term.load(),
+            raft_index: self.context.status.committed.load(),
+            raft_term: self.context.status.term.load(),
             raft_applied_index: view.applied().index,
             errors: no_leader.chain(schema::alarms(view.tables()).map(|alarm| shown(&alarm))).collect(),
             db_size_in_use: sizes.in_use.cast_signed(),
             is_learner: false,
             storage_version: schema::cluster_version(view.tables()).unwrap_or_default().to_owned(),
-            db_size_quota: self.quota_bytes,
+            db_size_quota: self.context.quota_bytes,
             downgrade_info: Some(DowngradeInfo::default()),
         };
-        Ok(self.reply(view.revision(), vec![response.encode_to_vec().into()]))
+        Ok(self.context.reply(view.revision(), vec![response.encode_to_vec().into()]))
     }
 
     /// Gives space back to the file system, while serving; answers when that is done. As with etcd, the reply has no
     /// header.
     pub(super) async fn defragment(&self, message: Bytes) -> Result<Message, Error> {
         decoded(DefragmentRequest::decode(message))?;
-        self.submit(Kind::Defragment, Bytes::new(), true).await?;
+        self.context.submit(Kind::Defragment, Bytes::new(), true).await?;
         Ok(Message::new())
     }
 
@@ -56,19 +68,19 @@ impl Api {
     /// is not etcd's, since etcd hashes its own file's layout.
     pub(super) async fn hash(&self, message: Bytes) -> Result<Message, Error> {
         decoded(HashRequest::decode(message))?;
-        let view = self.views.load();
+        let view = self.context.views.load();
         let mut crc = crc32fast::Hasher::new();
         crc.update(&hashed(&view, view.revision()).await?.hash.to_le_bytes());
         schema::members(view.tables()).for_each(|member| crc.update(&member.encode_to_vec()));
         schema::alarms(view.tables()).for_each(|alarm| crc.update(&alarm.encode_to_vec()));
         let response = HashResponse { header: None, hash: crc.finalize() };
-        Ok(self.reply(view.revision(), vec![response.encode_to_vec().into()]))
+        Ok(self.context.reply(view.revision(), vec![response.encode_to_vec().into()]))
     }
 
     /// One number for the whole key space up to a revision.
     pub(super) async fn hash_kv(&self, message: Bytes) -> Result<Message, Error> {
         let request = decoded(HashKvRequest::decode(message))?;
-        let view = self.views.load();
+        let view = self.context.views.load();
         let hashed = hashed(&view, request.revision).await?;
         let response = HashKvResponse {
             header: None,
@@ -76,7 +88,7 @@ impl Api {
             compact_revision: hashed.compact_revision,
             hash_revision: hashed.revision,
         };
-        Ok(self.reply(view.revision(), vec![response.encode_to_vec().into()]))
+        Ok(self.context.reply(view.revision(), vec![response.encode_to_vec().into()]))
     }
 
     /// Lists, raises or clears alarms.
@@ -85,16 +97,16 @@ impl Api {
         match AlarmAction::try_from(request.action) {
             Ok(AlarmAction::Get) => {}
             Ok(AlarmAction::Activate | AlarmAction::Deactivate) => {
-                return self.propose(Kind::Alarm, message).await;
+                return self.context.propose(Kind::Alarm, message).await;
             }
             Err(_) => return Err(Error::UnknownAlarmAction(request.action)),
         }
-        let view = self.view_for_reading(false)?;
+        let view = self.context.view_for_reading(false)?;
         // As in etcd, of any member.
         let is_wanted = |alarm: &AlarmMember| request.alarm == 0 || alarm.alarm == request.alarm;
         let alarms = schema::alarms(view.tables()).filter(is_wanted).collect();
         let response = AlarmResponse { header: None, alarms };
-        Ok(self.reply(view.revision(), vec![response.encode_to_vec().into()]))
+        Ok(self.context.reply(view.revision(), vec![response.encode_to_vec().into()]))
     }
 }
 

@@ -1,5 +1,11 @@
-//! Every method this version has, one row each: name, path, and the call of its service. A row whose call waits for something else
-//! than its client says so by `until_stopped`.
+//! Every method this version has, one row each: name, path, how long it may wait, and the call of its service.
+//!
+//! - `at_once`: it waits for nothing.
+//! - `briefly`: it waits for the log, for memory, or for its own client.
+//! - `endlessly`: it waits for other clients, as long as they like; it ends when the member stops.
+//!
+//! A row of a streaming method also says whether its replies are those of a `watch`, for which there is memory of its own,
+//! or `reply` to what is asked, and whether there is `one` request message or `many`.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -12,8 +18,10 @@ use prost_types::FileDescriptorSet;
 use revd_member::budget::Share;
 use revd_member::error::Status;
 
+use crate::api::Api;
 use crate::api::call::{Message, Metadata, Replies, Requests, StreamingCall, only};
-use crate::api::{Api, health, reflection};
+use crate::api::health::Health;
+use crate::api::reflection::Reflection;
 
 /// A method this version has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -24,9 +32,59 @@ pub enum Method {
     Streaming(Streaming),
 }
 
+/// Carries out the call of a row, by the word before its arrow.
+macro_rules! carry_out {
+    (at_once, $api:ident, $call:expr) => {
+        $call
+    };
+    (briefly, $api:ident, $call:expr) => {
+        $call.await
+    };
+    (endlessly, $api:ident, $call:expr) => {
+        $api.context.until_stopped(pin!($call)).await
+    };
+    (boxed endlessly, $api:ident, $call:expr) => {
+        Box::pin(async { carry_out!(endlessly, $api, $call) }).await
+    };
+    (boxed $waits:ident, $api:ident, $call:expr) => {
+        carry_out!($waits, $api, $call)
+    };
+}
+
+macro_rules! is_endless {
+    (endlessly) => {
+        true
+    };
+    ($other:ident) => {
+        false
+    };
+}
+
+/// Takes the request message, if there is only one.
+macro_rules! take_request {
+    (one, $requests:ident) => {
+        only(&mut *$requests).await?
+    };
+    (many, $requests:ident) => {
+        $requests
+    };
+}
+
+macro_rules! is_watch {
+    (watch) => {
+        true
+    };
+    (reply) => {
+        false
+    };
+}
+
 /// Makes [`Unary`] and its calls of the rows.
 macro_rules! unary {
-    (|$api:ident, $message:ident, $replies:ident| $($name:ident = $path:literal => $call:expr,)*) => {
+    (
+        |$api:ident, $message:ident, $replies:ident|
+        $($name:ident = $path:literal, $waits:ident => $call:expr,)*
+    ) => {
         /// A method with one request and one reply.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Unary {
@@ -38,6 +96,14 @@ macro_rules! unary {
                 match path {
                     $($path => Some(Self::$name),)*
                     _ => None,
+                }
+            }
+
+            /// It may wait for other clients as long as they like.
+            #[must_use]
+            pub fn is_endless(self) -> bool {
+                match self {
+                    $(Self::$name => is_endless!($waits),)*
                 }
             }
         }
@@ -54,10 +120,11 @@ macro_rules! unary {
                 $message: Bytes,
                 $replies: Share,
             ) -> Result<Message, Status> {
-                self.check_leader(metadata)?;
+                self.context.admit(metadata)?;
                 let $api = self;
+                // Endless calls are boxed: they are larger than all others, which share the memory of this one.
                 Ok(match method {
-                    $(Unary::$name => $call?,)*
+                    $(Unary::$name => carry_out!(boxed $waits, $api, $call)?,)*
                 })
             }
         }
@@ -66,7 +133,10 @@ macro_rules! unary {
 
 /// Makes [`Streaming`] and its calls of the rows.
 macro_rules! streaming {
-    (|$api:ident, $requests:ident, $replies:ident| $($name:ident = $($path:literal)|+ => $call:expr,)*) => {
+    (
+        |$api:ident, $requests:ident, $replies:ident|
+        $($name:ident = $($path:literal)|+, $kind:ident, $number:ident, $waits:ident => $call:expr,)*
+    ) => {
         /// A method with a stream of replies.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
         pub enum Streaming {
@@ -80,11 +150,19 @@ macro_rules! streaming {
                     _ => None,
                 }
             }
+
+            /// Its replies are what a client watches: they come without being asked for, and have memory of their own.
+            #[must_use]
+            pub fn is_watch(self) -> bool {
+                match self {
+                    $(Self::$name => is_watch!($kind),)*
+                }
+            }
         }
 
         impl Api {
-            /// Answers a call with a stream of replies; ready when the call is over. What it fails with is what the client
-            /// gets, perhaps after some replies.
+            /// Answers a call with a stream of replies; ready when the call is over. An error is what the client gets,
+            /// perhaps after some replies.
             #[must_use]
             pub fn streaming(
                 self: Rc<Self>,
@@ -93,13 +171,16 @@ macro_rules! streaming {
                 mut $requests: Box<dyn Requests>,
                 $replies: Replies,
             ) -> StreamingCall {
-                if let Err(error) = self.check_leader(metadata) {
+                if let Err(error) = self.context.admit(metadata) {
                     return Box::pin(std::future::ready(Err(error.into())));
                 }
                 let $api = self;
                 // Each in a box of its own: thousands of watch streams should not be as large as the largest of these.
                 match method {
-                    $(Streaming::$name => Box::pin(async move { Ok($call?) }),)*
+                    $(Streaming::$name => Box::pin(async move {
+                        let $requests = take_request!($number, $requests);
+                        Ok(carry_out!($waits, $api, $call)?)
+                    }),)*
                 }
             }
         }
@@ -108,53 +189,45 @@ macro_rules! streaming {
 
 unary! {
     |api, message, replies|
-    Range = "/etcdserverpb.KV/Range" => api.range(message, &replies).await,
-    Put = "/etcdserverpb.KV/Put" => api.put(message, &replies).await,
-    DeleteRange = "/etcdserverpb.KV/DeleteRange" => api.delete_range(message, &replies).await,
-    Txn = "/etcdserverpb.KV/Txn" => api.txn(message, &replies).await,
-    Compact = "/etcdserverpb.KV/Compact" => api.compact(message).await,
-    LeaseGrant = "/etcdserverpb.Lease/LeaseGrant" => api.lease_grant(message).await,
-    LeaseRevoke = "/etcdserverpb.Lease/LeaseRevoke" => api.lease_revoke(message).await,
-    LeaseTimeToLive = "/etcdserverpb.Lease/LeaseTimeToLive" => api.lease_time_to_live(message).await,
-    LeaseLeases = "/etcdserverpb.Lease/LeaseLeases" => api.lease_leases(message).await,
-    MemberList = "/etcdserverpb.Cluster/MemberList" => api.member_list(message),
-    Alarm = "/etcdserverpb.Maintenance/Alarm" => api.alarm(message).await,
-    Status = "/etcdserverpb.Maintenance/Status" => api.member_status(message),
-    Hash = "/etcdserverpb.Maintenance/Hash" => api.hash(message).await,
-    HashKv = "/etcdserverpb.Maintenance/HashKV" => api.hash_kv(message).await,
-    Defragment = "/etcdserverpb.Maintenance/Defragment" => api.defragment(message).await,
-    Lock = "/v3lockpb.Lock/Lock" => Box::pin(api.until_stopped(pin!(api.lock(message)))).await,
-    Unlock = "/v3lockpb.Lock/Unlock" => api.unlock(message).await,
-    Campaign = "/v3electionpb.Election/Campaign" =>
-        Box::pin(api.until_stopped(pin!(api.campaign(message)))).await,
-    Proclaim = "/v3electionpb.Election/Proclaim" => api.proclaim(message).await,
-    Resign = "/v3electionpb.Election/Resign" => api.resign(message).await,
-    Leader = "/v3electionpb.Election/Leader" => api.leader(message).await,
-    HealthCheck = "/grpc.health.v1.Health/Check" => health::check(message),
-    HealthList = "/grpc.health.v1.Health/List" => health::list(message),
+    Range = "/etcdserverpb.KV/Range", briefly => api.kv.range(message, &replies),
+    Put = "/etcdserverpb.KV/Put", briefly => api.kv.put(message, &replies),
+    DeleteRange = "/etcdserverpb.KV/DeleteRange", briefly => api.kv.delete_range(message, &replies),
+    Txn = "/etcdserverpb.KV/Txn", briefly => api.kv.txn(message, &replies),
+    Compact = "/etcdserverpb.KV/Compact", briefly => api.kv.compact(message),
+    LeaseGrant = "/etcdserverpb.Lease/LeaseGrant", briefly => api.lease.grant(message),
+    LeaseRevoke = "/etcdserverpb.Lease/LeaseRevoke", briefly => api.lease.revoke(message),
+    LeaseTimeToLive = "/etcdserverpb.Lease/LeaseTimeToLive", briefly => api.lease.time_to_live(message),
+    LeaseLeases = "/etcdserverpb.Lease/LeaseLeases", briefly => api.lease.leases(message),
+    MemberList = "/etcdserverpb.Cluster/MemberList", at_once => api.cluster.member_list(message),
+    Alarm = "/etcdserverpb.Maintenance/Alarm", briefly => api.maintenance.alarm(message),
+    Status = "/etcdserverpb.Maintenance/Status", at_once => api.maintenance.status(message),
+    Hash = "/etcdserverpb.Maintenance/Hash", briefly => api.maintenance.hash(message),
+    HashKv = "/etcdserverpb.Maintenance/HashKV", briefly => api.maintenance.hash_kv(message),
+    Defragment = "/etcdserverpb.Maintenance/Defragment", briefly => api.maintenance.defragment(message),
+    Lock = "/v3lockpb.Lock/Lock", endlessly => api.lock.lock(message),
+    Unlock = "/v3lockpb.Lock/Unlock", briefly => api.lock.unlock(message),
+    Campaign = "/v3electionpb.Election/Campaign", endlessly => api.election.campaign(message),
+    Proclaim = "/v3electionpb.Election/Proclaim", briefly => api.election.proclaim(message),
+    Resign = "/v3electionpb.Election/Resign", briefly => api.election.resign(message),
+    Leader = "/v3electionpb.Election/Leader", briefly => api.election.leader(message),
+    HealthCheck = "/grpc.health.v1.Health/Check", at_once => Health::check(message),
+    HealthList = "/grpc.health.v1.Health/List", at_once => Health::list(message),
 }
 
 streaming! {
     |api, requests, replies|
-    RangeStream = "/etcdserverpb.KV/RangeStream" => {
-        let message = only(&mut *requests).await?;
-        api.range_stream(message, &replies).await
-    },
-    LeaseKeepAlive = "/etcdserverpb.Lease/LeaseKeepAlive" =>
-        api.until_stopped(pin!(api.lease_keep_alive(requests, &replies))).await,
-    Watch = "/etcdserverpb.Watch/Watch" => api.until_stopped(pin!(api.watch(requests, &replies))).await,
-    Observe = "/v3electionpb.Election/Observe" => {
-        let message = only(&mut *requests).await?;
-        api.until_stopped(pin!(api.observe(message, &replies))).await
-    },
-    HealthWatch = "/grpc.health.v1.Health/Watch" => {
-        let message = only(&mut *requests).await?;
-        api.until_stopped(pin!(health::watch(message, &replies))).await
-    },
+    RangeStream = "/etcdserverpb.KV/RangeStream", reply, one, briefly =>
+        api.kv.range_stream(requests, &replies),
+    LeaseKeepAlive = "/etcdserverpb.Lease/LeaseKeepAlive", reply, many, endlessly =>
+        api.lease.keep_alive(requests, &replies),
+    Watch = "/etcdserverpb.Watch/Watch", watch, many, endlessly => api.watch.serve(requests, &replies),
+    Observe = "/v3electionpb.Election/Observe", watch, one, endlessly =>
+        api.election.observe(requests, &replies),
+    HealthWatch = "/grpc.health.v1.Health/Watch", reply, one, endlessly => Health::watch(requests, &replies),
     Reflection =
         "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
-        | "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo" =>
-        reflection::serve(requests, &replies).await,
+        | "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
+        reply, many, briefly => Reflection::serve(requests, &replies),
 }
 
 /// The older name of the reflection protocol, the same on the wire.
@@ -224,6 +297,16 @@ mod tests {
             "etcdserverpb.Auth/UserAdd is not supported by this version of revd"
         );
         assert_eq!(text("/nothing"), "malformed method name: \"/nothing\"");
+    }
+
+    #[test]
+    fn rows_say_how_long_a_call_may_wait_and_what_its_replies_are() {
+        assert!(Unary::Lock.is_endless() && Unary::Campaign.is_endless() && !Unary::Put.is_endless());
+        assert!(
+            Streaming::Watch.is_watch()
+                && Streaming::Observe.is_watch()
+                && !Streaming::RangeStream.is_watch()
+        );
     }
 
     #[test]

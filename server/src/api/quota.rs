@@ -10,10 +10,10 @@ use revd_member::error::Error;
 use revd_proto::etcdserverpb::alarm_request::AlarmAction;
 use revd_proto::etcdserverpb::{AlarmRequest, AlarmType};
 
-use crate::api::Api;
+use crate::api::context::ServiceContext;
 use crate::disk::reserve::Reserve;
 
-impl Api {
+impl ServiceContext {
     /// Refuses what does not fit any more, and has the whole cluster know.
     ///
     /// # Errors

@@ -15,7 +15,7 @@ use revd_proto::grpc::reflection::{
 use smallvec::smallvec;
 
 use crate::api::call::{Replies, Requests};
-use crate::api::method::{descriptors, services};
+use crate::api::method::{REFLECTION_ALPHA, descriptors, services};
 
 /// Encoded descriptor files by name, and which of them defines a symbol.
 struct Index {
@@ -28,21 +28,27 @@ struct File {
     imports: Vec<String>,
 }
 
-/// `ServerReflectionInfo`: answers one question after the other.
-pub(super) async fn serve(mut requests: Box<dyn Requests>, replies: &Replies) -> Result<(), Status> {
-    while let Some(message) = std::future::poll_fn(|context| requests.poll_next(context)).await {
-        let request = ServerReflectionRequest::decode(message?).map_err(Error::from)?;
-        let answer = answer(request.message_request.as_ref());
-        let response = ServerReflectionResponse {
-            valid_host: request.host.clone(),
-            original_request: Some(request),
-            message_response: Some(answer),
-        };
-        if !replies.send(smallvec![response.encode_to_vec().into()]).await {
-            break;
+/// The same on every core: it describes the contract.
+#[derive(Debug)]
+pub(super) struct Reflection;
+
+impl Reflection {
+    /// `ServerReflectionInfo`: answers one question after the other.
+    pub(super) async fn serve(mut requests: Box<dyn Requests>, replies: &Replies) -> Result<(), Status> {
+        while let Some(message) = std::future::poll_fn(|context| requests.poll_next(context)).await {
+            let request = ServerReflectionRequest::decode(message?).map_err(Error::from)?;
+            let answer = answer(request.message_request.as_ref());
+            let response = ServerReflectionResponse {
+                valid_host: request.host.clone(),
+                original_request: Some(request),
+                message_response: Some(answer),
+            };
+            if !replies.send(smallvec![response.encode_to_vec().into()]).await {
+                break;
+            }
         }
+        Ok(())
     }
-    Ok(())
 }
 
 fn answer(request: Option<&MessageRequest>) -> MessageResponse {
@@ -115,7 +121,7 @@ impl Index {
             let imports = file.dependency.clone();
             files.insert(name, File { encoded: file.encode_to_vec().into(), imports });
         }
-        let alpha = crate::api::method::REFLECTION_ALPHA.to_owned();
+        let alpha = REFLECTION_ALPHA.to_owned();
         if let Some(file) = symbols.get("grpc.reflection.v1.ServerReflection").cloned() {
             symbols.insert(alpha, file);
         }

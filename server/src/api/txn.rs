@@ -16,44 +16,45 @@ use revd_member::error::Error;
 use revd_member::read::parts::{Assembly, Part, Reading, What};
 use revd_proto::etcdserverpb::{DeleteRangeRequest, TxnRequest};
 
-use crate::api::call::Message;
-use crate::api::{Api, decoded, validate};
+use crate::api::call::{Message, decoded};
+use crate::api::kv::Kv;
+use crate::api::validate;
 use crate::limits;
 use crate::queues::turn::give_way;
 
-impl Api {
+impl Kv {
     pub(super) async fn delete_range(&self, message: Bytes, replies: &Share) -> Result<Message, Error> {
         let request = decoded(DeleteRangeRequest::decode(message.clone()))?;
         validate::delete_range(&request)?;
         if let Some(what) = kv::delete_read(&request).filter(|_| !request.range_end.is_empty()) {
-            self.check_reads(&self.views.load(), &[what], replies).await?;
+            self.check_reads(&self.context.views.load(), &[what], replies).await?;
         }
-        self.propose_and_read(Kind::DeleteRange, message, replies).await
+        self.context.propose_and_read(Kind::DeleteRange, message, replies).await
     }
 
     pub(super) async fn txn(&self, message: Bytes, replies: &Share) -> Result<Message, Error> {
         let request = txn::decode(&message)?;
-        self.check_quota(gates::txn_cost(&request)).await?;
-        validate::txn(&request, self.limits)?;
+        self.context.check_quota(gates::txn_cost(&request)).await?;
+        validate::txn(&request, self.context.limits)?;
         if txn::is_read_only(&request) {
             return Box::pin(self.read_only_txn(&request, replies)).await;
         }
         if txn::may_read_much(&request) {
             Box::pin(self.check_txn_reads(&request, replies)).await?;
         }
-        self.propose_growth(Kind::Txn, message, replies).await
+        self.context.propose_growth(Kind::Txn, message, replies).await
     }
 
     async fn read_only_txn(&self, request: &TxnRequest, replies: &Share) -> Result<Message, Error> {
-        let view = self.view_for_reading(txn::is_serializable(request))?;
+        let view = self.context.view_for_reading(txn::is_serializable(request))?;
         let path = compared(&view, request).await?;
         let parts = txn::read_only_parts(&view, request, &path)?;
-        let body = self.with_room(replies, async || assemble(&parts, replies).await).await?;
-        Ok(self.reply(view.revision(), body))
+        let body = self.context.with_room(replies, async || assemble(&parts, replies).await).await?;
+        Ok(self.context.reply(view.revision(), body))
     }
 
     async fn check_txn_reads(&self, request: &TxnRequest, replies: &Share) -> Result<(), Error> {
-        let view = self.views.load();
+        let view = self.context.views.load();
         let path = compared(&view, request).await?;
         self.check_reads(&view, &txn::reads(request, &path), replies).await
     }
@@ -61,7 +62,7 @@ impl Api {
     /// Refuses a write that would have to read too much.
     async fn check_reads(&self, view: &View, reads: &[What], replies: &Share) -> Result<(), Error> {
         if reads.len() > limits::TXN_READS_MAX {
-            return Err(self.counted(Error::TxnReads { reads_max: limits::TXN_READS_MAX }));
+            return Err(self.context.counted(Error::TxnReads { reads_max: limits::TXN_READS_MAX }));
         }
         let mut keys = 0_u64;
         for some in reads.chunks(limits::REPLY_PARTS_PER_TURN) {
@@ -71,7 +72,7 @@ impl Api {
         if keys <= limits::WRITE_READS_UNCHECKED as u64 {
             return Ok(());
         }
-        self.with_room(replies, async || look_at(view, reads, replies).await).await
+        self.context.with_room(replies, async || look_at(view, reads, replies).await).await
     }
 }
 

@@ -287,9 +287,9 @@ impl Published {
     /// takes.
     async fn publish(self, api: &Api) {
         let attributes = self.member.encode_to_vec().into();
-        let published = api.propose_patiently(Kind::MemberAttributes, attributes).await;
+        let published = api.context().propose_patiently(Kind::MemberAttributes, attributes).await;
         let agreed = match published {
-            Ok(_) => api.propose_patiently(Kind::ClusterVersion, version::CLUSTER.into()).await,
+            Ok(_) => api.context().propose_patiently(Kind::ClusterVersion, version::CLUSTER.into()).await,
             Err(error) => Err(error),
         };
         if let Err(error) = agreed {

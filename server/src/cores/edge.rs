@@ -110,7 +110,7 @@ async fn hear(api: Rc<Api>, proposals: Rc<Proposals>, unread: Rc<Unread>, from_s
                 NewsItem::View => {}
             }
         }
-        duties::watch_steps::end_if_damaged(api.watches().step());
+        duties::watch_steps::end_if_damaged(api.watchers().step());
     }
     proposals.close();
 }
@@ -133,5 +133,5 @@ async fn pass_keepalives_on(api: Rc<Api>, proposals: Rc<Proposals>, unread: Rc<U
     if !unread.is_read_up_to(mark) {
         api.reached(Bound::Unread);
     }
-    api.heard(Heard { question, is_all: !proposals.holds_keepalives_back() });
+    api.lease().heard(Heard { question, is_all: !proposals.holds_keepalives_back() });
 }

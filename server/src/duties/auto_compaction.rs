@@ -28,9 +28,9 @@ pub async fn run(api: Rc<Api>, retention: Retention) {
     let mut duty = AutoCompaction::new(retention);
     let Some(interval) = duty.interval() else { return };
     loop {
-        if let Some(revision) = duty.look(api.revision()) {
+        if let Some(revision) = duty.look(api.context().revision()) {
             let fields = |outcome: &str| json!({"revision": revision, "outcome": outcome});
-            match api.compact_at(revision).await {
+            match api.kv().compact_at(revision).await {
                 // A client was faster: the revisions are gone all the same.
                 Ok(()) | Err(Error::Compacted) => {
                     duty.compacted(revision);

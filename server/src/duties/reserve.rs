@@ -10,7 +10,7 @@ use crate::limits;
 pub async fn run(api: Rc<Api>) {
     loop {
         rest(limits::RESERVE_INTERVAL).await;
-        if let Some(reserve) = api.look_at_disk().await {
+        if let Some(reserve) = api.context().look_at_disk().await {
             // Without room for it the next look tries again.
             let _ = glommio::executor().spawn_blocking(move || reserve.fill()).await;
         }

@@ -11,7 +11,7 @@ use crate::limits;
 pub async fn run(api: Rc<Api>, proposals: Rc<Proposals>) {
     every(limits::SWEEP_INTERVAL, || {
         proposals.sweep(limits::REQUEST_SWEEPS_MAX);
-        api.look_at_budgets();
+        api.context().look_at_budgets();
     })
     .await;
 }

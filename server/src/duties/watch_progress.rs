@@ -16,7 +16,7 @@ pub async fn run(api: Rc<Api>, interval: Duration) {
     let mut tick = 0;
     every(interval / ticks, || {
         tick += 1;
-        api.watches().tick(tick);
+        api.watchers().tick(tick);
     })
     .await;
 }

@@ -12,7 +12,7 @@ use crate::queues::turn::give_way;
 /// Runs until it is cancelled.
 pub async fn run(api: Rc<Api>) {
     loop {
-        end_if_damaged(api.watches().step_on().await);
+        end_if_damaged(api.watchers().step_on().await);
         // Not a mere yield: the runtime looks at sockets only when no task is ready.
         give_way().await;
     }

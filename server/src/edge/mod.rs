@@ -1,3 +1,4 @@
 //! What an edge keeps beside its connections.
 
 pub mod pending;
+pub mod watchers;

@@ -17,7 +17,7 @@ use revd_member::error::Status;
 use serde_json::json;
 
 use crate::api::call::{Message, Replies as ReplySink};
-use crate::api::method::{Method, Streaming as StreamingMethod};
+use crate::api::method::Method;
 use crate::limits;
 use crate::net::busy::Turns;
 use crate::net::calls::{Asking, Call, CallKind, Calls, StreamState, Streaming, UnaryCall, prefix};
@@ -325,7 +325,7 @@ impl<T: Transport> Http2<T> {
             }
             Method::Streaming(method) => {
                 let Memory { requests, replies, watches, .. } = &self.memory;
-                let is_watch = matches!(method, StreamingMethod::Watch | StreamingMethod::Observe);
+                let is_watch = method.is_watch();
                 if is_watch {
                     self.connection.count_apart(stream);
                 }

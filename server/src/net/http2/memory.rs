@@ -5,7 +5,7 @@ use revd_member::budget::{Hold, Share};
 use revd_member::error::Status;
 
 use crate::api::Budgets;
-use crate::api::method::{Method, Unary};
+use crate::api::method::Method;
 use crate::limits;
 use crate::net::calls::{Call, CallKind, StreamState};
 use crate::net::connection::READ_BYTES;
@@ -86,7 +86,7 @@ impl Memory {
 
 /// Whether a call ends soon by itself, so that its client may be kept waiting for it.
 pub(super) fn is_brief(method: Method, is_long: bool) -> bool {
-    !is_long && !matches!(method, Method::Unary(Unary::Lock | Unary::Campaign))
+    !is_long && !matches!(method, Method::Unary(unary) if unary.is_endless())
 }
 
 impl<T: Transport> Http2<T> {

@@ -1,6 +1,6 @@
-//! What Lock and Election are made of: callers leave a key under a name, `<name>/<lease in hex>`, and stand in line by the
-//! key's create revision; the oldest key owns the name. The layout is that of etcd's client recipes, so that both can be
-//! used on the same name.
+//! The queue that Lock and Election are made of: callers put a key under a name, `<name>/<lease in hex>`, and wait in the order
+//! of the keys' create revisions; the oldest key owns the name. The layout is that of etcd's client recipes, so that both can
+//! be used on the same name.
 
 use std::rc::Rc;
 
@@ -9,6 +9,7 @@ use prost::Message as _;
 use revd_engine::mvcc::{Created, KeyMeta, KeyRange, View};
 use revd_member::apply::command::Kind;
 use revd_member::apply::gates;
+use revd_member::budget::Share;
 use revd_member::error::Error;
 use revd_member::error::Status;
 use revd_member::read::range::stored;
@@ -17,15 +18,20 @@ use revd_proto::etcdserverpb::request_op::Request;
 use revd_proto::etcdserverpb::watch_create_request::FilterType;
 use revd_proto::etcdserverpb::{
     Compare, DeleteRangeRequest, LeaseGrantRequest, LeaseGrantResponse, PutRequest, RangeRequest, RequestOp,
-    ResponseHeader, TxnRequest, TxnResponse, WatchCreateRequest,
+    TxnRequest, TxnResponse, WatchCreateRequest,
 };
 use revd_proto::mvccpb::KeyValue;
 
-use crate::api::{Api, decoded, validate};
+use crate::api::call::decoded;
+use crate::api::context::ServiceContext;
+use crate::api::kv::Kv;
+use crate::api::lease::Lease;
+use crate::api::validate;
+use crate::edge::watchers::{OwnWatcher, Watchers};
 use crate::limits;
 use crate::queues::turn::give_way;
 
-/// Seconds of a lease that is granted to a caller who names none; it is not kept alive here.
+/// Seconds of the lease of a caller that names none; the member does not keep it alive.
 const SESSION_TTL: i64 = 60;
 
 /// Errors of these two services reach clients without their own code: etcd's come through a client of its own.
@@ -33,9 +39,9 @@ pub(super) fn unknown(error: &Error) -> Status {
     Status::unknown(error.to_string())
 }
 
-/// A key in the line of a name.
+/// A caller's key in the queue of a name.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct QueuedKey {
     /// `<name>/`
     pub(super) prefix: Bytes,
     /// `<name>/<lease>`
@@ -45,42 +51,43 @@ pub(super) struct Place {
     pub(super) revision: i64,
 }
 
-/// Gives a place up, unless its caller has got what it waits for. It is there before the key is: a caller that goes away
-/// while its key is on the way through the log leaves nothing behind either, since what is given up comes later in the log.
-pub(super) struct Waiting {
-    api: Rc<Api>,
+/// Deletes a caller's key when it is dropped, unless the caller has got what it waits for. It is made before the key is put: a
+/// caller that goes away while its key is on the way through the log leaves nothing behind either, since the deletion comes
+/// later in the log.
+pub(super) struct KeyGuard {
+    context: Rc<ServiceContext>,
     key: Bytes,
-    /// Which key is ours; empty when there is nothing to give up.
+    /// True of our key only; empty when there is nothing to delete.
     ours: Vec<Compare>,
 }
 
-impl Waiting {
-    /// A key that is not put yet, `seen` revisions being there. One that another call has found meanwhile is not given up.
-    fn new(api: &Rc<Api>, key: &Bytes, seen: i64) -> Self {
+impl KeyGuard {
+    /// Of a key that is put after revision `seen`. A key that another call has found meanwhile is not deleted.
+    fn new(context: &Rc<ServiceContext>, key: &Bytes, seen: i64) -> Self {
         let later = created(key, CompareResult::Greater, seen);
-        Self { api: Rc::clone(api), key: key.clone(), ours: vec![later, put_once(key)] }
+        Self { context: Rc::clone(context), key: key.clone(), ours: vec![later, put_once(key)] }
     }
 
     /// The key has been put, or found.
-    fn stands_at(&mut self, revision: i64) {
+    fn created_at(&mut self, revision: i64) {
         self.ours = vec![created_at(&self.key, revision)];
     }
 
-    /// The place is kept, or there is none.
-    pub(super) fn done(mut self) {
+    /// The key stays, or there is none.
+    pub(super) fn keep(mut self) {
         self.ours.clear();
     }
 }
 
-impl Drop for Waiting {
+impl Drop for KeyGuard {
     fn drop(&mut self) {
         let ours = std::mem::take(&mut self.ours);
         if ours.is_empty() {
             return;
         }
         let resign = deletion(self.key.clone(), ours).encode_to_vec().into();
-        // Nobody waits for the outcome. If it is not accepted the lease's end removes the key.
-        if let Ok(proposal) = self.api.begin(Kind::Txn, resign, false) {
+        // The outcome is not waited for. If the deletion is not accepted, the lease's end removes the key.
+        if let Ok(proposal) = self.context.begin(Kind::Txn, resign, false) {
             proposal.detach();
         }
     }
@@ -159,7 +166,7 @@ pub(super) fn prefix_end(prefix: &[u8]) -> Vec<u8> {
     vec![0] // to the end of all keys
 }
 
-/// The oldest key of a line.
+/// The oldest key of a queue.
 pub(super) async fn oldest(view: &View, prefix: &Bytes) -> Option<(Bytes, KeyMeta)> {
     find_created(view, prefix, Created::First).await
 }
@@ -183,7 +190,7 @@ pub(super) fn key_value(view: &View, key: Bytes, meta: KeyMeta) -> Result<KeyVal
     })
 }
 
-/// A key of a line; a search of many keys goes on in turns.
+/// A key of a queue; a search of many keys goes on in turns.
 async fn find_created(view: &View, prefix: &Bytes, wanted: Created) -> Option<(Bytes, KeyMeta)> {
     let end = prefix_end(prefix);
     let mut search = view.reader().created(KeyRange::from_wire(prefix, &end), wanted);
@@ -196,61 +203,67 @@ async fn find_created(view: &View, prefix: &Bytes, wanted: Created) -> Option<(B
     }
 }
 
-impl Api {
-    /// The header of a reply that is not from the log.
-    pub(super) fn header(&self, revision: i64) -> ResponseHeader {
-        ResponseHeader {
-            cluster_id: self.identity.cluster,
-            member_id: self.identity.member,
-            revision,
-            raft_term: self.status.term.load(),
-        }
+/// Edge view: what Lock and Election do in the same way.
+#[derive(Debug, Clone)]
+pub(super) struct KeyQueue {
+    pub(super) context: Rc<ServiceContext>,
+    pub(super) kv: Kv,
+    lease: Lease,
+    watchers: Rc<Watchers>,
+}
+
+impl KeyQueue {
+    pub(super) fn new(context: &Rc<ServiceContext>, kv: &Kv, lease: &Lease, watchers: &Rc<Watchers>) -> Self {
+        let (context, watchers) = (Rc::clone(context), Rc::clone(watchers));
+        Self { context, kv: kv.clone(), lease: lease.clone(), watchers }
     }
 
     /// Carries out a transaction of our own.
     pub(super) async fn run_txn(&self, txn: &TxnRequest) -> Result<TxnResponse, Error> {
-        let reply = self.txn(txn.encode_to_vec().into(), &self.budgets.replies.share()).await?.concat();
+        let reply =
+            self.kv.txn(txn.encode_to_vec().into(), &self.context.budgets.replies.share()).await?.concat();
         decoded(TxnResponse::decode(&reply[..]))
     }
 
-    /// Takes a place in the line of a name, or finds the one the lease has; with the transaction's reply.
-    pub(super) async fn stand_in_line(
-        self: &Rc<Self>,
+    /// Puts a key in the queue of a name, or finds the one the lease has; with the transaction's reply.
+    pub(super) async fn join(
+        &self,
         name: &Bytes,
         lease: i64,
         value: &Bytes,
-    ) -> Result<(Place, TxnResponse, Waiting), Error> {
+    ) -> Result<(QueuedKey, TxnResponse, KeyGuard), Error> {
         let lease = self.session(lease).await?;
         let prefix = prefix(name);
         let sign = if lease < 0 { "-" } else { "" };
         let key: Bytes =
             [&prefix[..], format!("{sign}{:x}", lease.unsigned_abs()).as_bytes()].concat().into();
         let put = PutRequest { key: key.clone(), value: value.clone(), lease, ..PutRequest::default() };
-        let seen = self.revision();
+        let seen = self.context.revision();
         let txn = TxnRequest {
             compare: vec![created_at(&key, 0)],
             success: vec![op(Request::RequestPut(put))],
             failure: vec![op(Request::RequestTxn(find(&key, seen)))],
         };
-        self.check_quota(gates::txn_cost(&txn)).await?;
-        validate::txn(&txn, self.limits)?;
+        self.context.check_quota(gates::txn_cost(&txn)).await?;
+        validate::txn(&txn, self.context.limits)?;
         let message: Bytes = txn.encode_to_vec().into();
-        validate::proposal_size(message.len(), self.limits)?;
+        validate::proposal_size(message.len(), self.context.limits)?;
         // What gives the key up is behind this in the log: were it withdrawn, the key there would be another call's.
-        let proposal = self.begin(Kind::Txn, message, false)?.kept();
-        let mut waiting = Waiting::new(self, &key, seen);
+        let proposal = self.context.begin(Kind::Txn, message, false)?.kept();
+        let mut guard = KeyGuard::new(&self.context, &key, seen);
         let reply = match self
-            .answer(proposal, &self.budgets.replies.share())
+            .context
+            .answer(proposal, &self.context.budgets.replies.share())
             .await
             .and_then(|reply| decoded(TxnResponse::decode(&reply.concat()[..])))
         {
             Ok(reply) => reply,
             Err(error) => {
                 if error != Error::Timeout {
-                    waiting.done(); // nothing was put; after a timeout nobody knows
+                    guard.keep(); // nothing was put; after a timeout that is not known
                 }
                 if error == Error::NoSpace {
-                    self.raise_no_space().await;
+                    self.context.raise_no_space().await;
                 }
                 return Err(error);
             }
@@ -259,8 +272,8 @@ impl Api {
             Some(kv) => kv.create_revision,
             None => reply.header.as_ref().map_or(0, |header| header.revision),
         };
-        waiting.stands_at(revision);
-        Ok((Place { prefix, key, lease, revision }, reply, waiting))
+        guard.created_at(revision);
+        Ok((QueuedKey { prefix, key, lease, revision }, reply, guard))
     }
 
     /// The lease a caller names, or a new one.
@@ -269,16 +282,27 @@ impl Api {
             return Ok(lease);
         }
         let request = LeaseGrantRequest { ttl: SESSION_TTL, id: 0 };
-        let reply = self.lease_grant(request.encode_to_vec().into()).await?.concat();
+        let reply = self.lease.grant(request.encode_to_vec().into()).await?.concat();
         Ok(decoded(LeaseGrantResponse::decode(&reply[..]))?.id)
     }
 
-    /// Waits until nobody stands before a place. Costs nothing while waiting: the one before is watched.
-    pub(super) async fn wait_for_turn(&self, place: &Place) -> Result<(), Error> {
+    /// Watches on behalf of a call that takes events as soon as they come, whatever its client does.
+    pub(super) fn watch(&self, request: WatchCreateRequest) -> OwnWatcher {
+        self.watch_for(request, &self.context.budgets.watches.share())
+    }
+
+    /// Watches on behalf of a call whose client may keep it waiting: events that are left then are in the share of its
+    /// connection.
+    pub(super) fn watch_for(&self, request: WatchCreateRequest, share: &Share) -> OwnWatcher {
+        OwnWatcher::new(&self.watchers, request, share)
+    }
+
+    /// Waits until a key is the oldest. Costs nothing while waiting: the key before it is watched.
+    pub(super) async fn wait_until_oldest(&self, own: &QueuedKey) -> Result<(), Error> {
         loop {
             let before = {
-                let view = self.view_for_reading(false)?;
-                let newest = find_created(&view, &place.prefix, Created::LastBefore(place.revision)).await;
+                let view = self.context.view_for_reading(false)?;
+                let newest = find_created(&view, &own.prefix, Created::LastBefore(own.revision)).await;
                 newest.map(|(key, _)| (key, view.revision()))
             };
             let Some((key, seen)) = before else { return Ok(()) };
@@ -288,8 +312,7 @@ impl Api {
                 filters: vec![FilterType::Noput as i32],
                 ..WatchCreateRequest::default()
             };
-            let watching = self.follow(request);
-            match watching.next().await {
+            match self.watch(request).next().await {
                 Ok(_) | Err(Error::Compacted) => {} // look again
                 Err(error) => return Err(error),
             }

@@ -1,0 +1,247 @@
+//! What the services of one edge share: the newest View, raft's status, the way to the log, memory, bounds.
+//!
+//! What holds for calls of every service hooks in here: [`ServiceContext::admit`] is asked before each of them.
+
+use std::future::Future;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Poll;
+
+use bytes::Bytes;
+use revd_engine::mvcc::View;
+use revd_member::apply::alarm::Raised;
+use revd_member::budget::{Budget, Patience, Share};
+use revd_member::error::{Error, Status};
+use revd_member::raft::status::MemberStatus;
+use revd_member::read::view_slot::ViewSlot;
+use revd_member::schema;
+use revd_proto::etcdserverpb::ResponseHeader;
+
+use crate::api::call::{Message, Metadata};
+use crate::api::header::{Identity, with_header};
+use crate::api::validate::RequestLimits;
+use crate::disk::reserve::Reserve;
+use crate::edge::pending::Proposals;
+use crate::limits::{self, MemoryLimits};
+use crate::observe::bounds::Bound;
+use crate::observe::counters::Counters;
+use crate::observe::turns::Turns;
+use crate::queues::gate::Gate;
+
+/// What the API of every edge is made from.
+#[derive(Debug, Clone)]
+pub struct ApiSeed {
+    /// The member that answers.
+    pub identity: Identity,
+    /// Bounds an operator sets.
+    pub limits: RequestLimits,
+    /// `--quota-backend-bytes`, as Status reports it.
+    pub quota_bytes: i64,
+    /// Seconds of the shortest lease.
+    pub lease_ttl_min: i64,
+    /// Lease ids start at a random place that depends on this.
+    pub lease_seed: u64,
+    /// Holds the newest View.
+    pub views: Arc<ViewSlot>,
+    /// Term, leader and indexes of raft.
+    pub status: Arc<MemberStatus>,
+    /// Numbers for operators.
+    pub counters: Arc<Counters>,
+    /// Disk space set aside for what must not fail.
+    pub reserve: Arc<Reserve>,
+    /// Memory that connections may take.
+    pub memory: MemoryLimits,
+}
+
+/// Edge view: what the services of one edge core work with.
+#[derive(Debug)]
+pub struct ServiceContext {
+    pub(super) identity: Identity,
+    pub(super) limits: RequestLimits,
+    pub(super) quota_bytes: i64,
+    pub(super) views: Arc<ViewSlot>,
+    pub(super) status: Arc<MemberStatus>,
+    pub(super) reserve: Arc<Reserve>,
+    pub(super) counters: Arc<Counters>,
+    pub(super) proposals: Rc<Proposals>,
+    pub(super) budgets: Budgets,
+    /// Calls that only end when the client or the member does.
+    endless: Gate,
+}
+
+/// Edge view: the memory of its connections.
+#[derive(Debug)]
+pub struct Budgets {
+    /// Requests, from their first byte until they are handled.
+    pub requests: Budget,
+    /// Replies that are being made, or that clients have not taken yet.
+    pub replies: Budget,
+    /// Replies of watch streams that clients have not taken yet.
+    pub watches: Budget,
+}
+
+impl Budgets {
+    fn new(limits: MemoryLimits) -> Self {
+        Self {
+            requests: Budget::new(limits.requests),
+            replies: Budget::new(limits.replies),
+            watches: Budget::new(limits.watches),
+        }
+    }
+}
+
+/// Versions and health, for the plain HTTP end points.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeReport {
+    /// The cluster's version, once it is agreed.
+    pub cluster_version: Option<String>,
+    /// The cluster has a leader.
+    pub has_leader: bool,
+    /// Alarms of any member.
+    pub raised: Raised,
+}
+
+impl ServiceContext {
+    pub(super) fn new(seed: ApiSeed, proposals: Rc<Proposals>) -> Self {
+        let ApiSeed { identity, limits, quota_bytes, views, status, counters, reserve, memory, .. } = seed;
+        Self {
+            identity,
+            limits,
+            quota_bytes,
+            views,
+            status,
+            reserve,
+            counters,
+            proposals,
+            budgets: Budgets::new(memory),
+            endless: Gate::default(),
+        }
+    }
+
+    /// Whether a call may be answered at all.
+    ///
+    /// # Errors
+    /// What the client gets.
+    pub(super) fn admit(&self, metadata: Metadata) -> Result<(), Error> {
+        if metadata.requires_leader && self.status.leader.load() == 0 { Err(Error::NoLeader) } else { Ok(()) }
+    }
+
+    /// Lets a call go on until the member stops. The call stays where it is: moving it here would take its size twice.
+    pub(super) async fn until_stopped<T>(
+        &self,
+        mut call: Pin<&mut impl Future<Output = Result<T, Status>>>,
+    ) -> Result<T, Status> {
+        let Some(pass) = self.endless.enter(usize::MAX) else { return Err(Error::Stopped.into()) };
+        std::future::poll_fn(|context| match call.as_mut().poll(context) {
+            Poll::Pending => pass.poll_closed(context).map(|()| Err(Error::Stopped.into())),
+            ready => ready,
+        })
+        .await
+    }
+
+    /// Ends calls that would go on for ever.
+    pub(super) fn stop(&self) {
+        self.endless.close();
+    }
+
+    /// The memory of this core's connections.
+    #[must_use]
+    pub fn budgets(&self) -> &Budgets {
+        &self.budgets
+    }
+
+    /// Called at a steady pace: ends waits for room that last too long, and counts refusals.
+    pub fn look_at_budgets(&self) {
+        self.budgets.replies.tick();
+        self.budgets.watches.tick();
+        for _ in 0..self.budgets.requests.take_refused() {
+            self.reached(Bound::RequestBytes);
+        }
+        for _ in 0..self.budgets.watches.take_refused() {
+            self.reached(Bound::WatchBytes);
+        }
+    }
+
+    /// A bound was reached.
+    pub fn reached(&self, bound: Bound) {
+        self.counters.bounds.reached(bound);
+    }
+
+    /// Counts an error that says that a bound was reached.
+    pub(super) fn counted(&self, error: Error) -> Error {
+        let bound = match &error {
+            Error::TxnCompares { .. } => Bound::TxnCompares,
+            Error::TxnReads { .. } => Bound::TxnReads,
+            Error::WriteReplyTooLarge { .. } => Bound::WriteReply,
+            Error::SortTooLarge { .. } => Bound::SortBytes,
+            Error::ReplyTooLarge { .. } | Error::NoReplyRoom { .. } => Bound::ReplyBytes,
+            _ => return error,
+        };
+        self.reached(bound);
+        error
+    }
+
+    /// How long this edge's turns take.
+    #[must_use]
+    pub fn turns(&self) -> &Turns {
+        self.counters.turns(self.proposals.edge())
+    }
+
+    /// The newest revision this member has applied.
+    #[must_use]
+    pub fn revision(&self) -> i64 {
+        self.views.load().revision()
+    }
+
+    pub(super) fn report(&self) -> NodeReport {
+        let view = self.views.load();
+        NodeReport {
+            cluster_version: schema::cluster_version(view.tables()).map(str::to_owned),
+            has_leader: self.status.leader.load() != 0,
+            raised: Raised::of(view.tables()),
+        }
+    }
+
+    /// The state a read sees: a linearizable one needs a leader. Whatever was acknowledged before is in the newest View.
+    pub(super) fn view_for_reading(&self, serializable: bool) -> Result<View, Error> {
+        if !serializable && self.status.leader.load() == 0 {
+            return Err(Error::NoLeader);
+        }
+        Ok(self.views.load())
+    }
+
+    /// A reply: the header, then the encoded fields behind it.
+    pub(super) fn reply(&self, revision: i64, body: Vec<Bytes>) -> Message {
+        with_header(self.identity, revision, self.status.term.load(), body)
+    }
+
+    /// The header of a reply that is encoded as a whole.
+    pub(super) fn header(&self, revision: i64) -> ResponseHeader {
+        ResponseHeader {
+            cluster_id: self.identity.cluster,
+            member_id: self.identity.member,
+            revision,
+            raft_term: self.status.term.load(),
+        }
+    }
+
+    /// Makes a reply. If it finds no room, it drops what is made, waits for twice as much, and begins again: no call waits
+    /// while it holds memory that others wait for.
+    pub(super) async fn with_room<T>(
+        &self,
+        replies: &Share,
+        make: impl AsyncFn() -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        for _ in 0..limits::REPLY_ATTEMPTS_MAX {
+            let result = make().await;
+            let Err(Error::NoReplyRoom { bytes }) = result else {
+                return result.map_err(|error| self.counted(error));
+            };
+            self.reached(Bound::ReplyBytes);
+            let wanted = (2 * bytes).min(replies.bytes_max());
+            replies.room(wanted, Patience::Long).await.map_err(|_| Error::NoReplyRoom { bytes })?;
+        }
+        Err(Error::NoReplyRoom { bytes: replies.bytes_max() })
+    }
+}

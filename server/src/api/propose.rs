@@ -1,0 +1,86 @@
+//! How services hand commands to the log, and what they answer when those are applied.
+
+use bytes::Bytes;
+use revd_member::apply::command::Kind;
+use revd_member::budget::Share;
+use revd_member::error::Error;
+
+use crate::api::call::Message;
+use crate::api::context::ServiceContext;
+use crate::api::{txn, validate};
+use crate::edge::pending::Proposal;
+use crate::observe::bounds::Bound;
+
+impl ServiceContext {
+    /// Proposes a command and waits until it is durable and applied.
+    ///
+    /// # Errors
+    /// What the client gets.
+    pub async fn propose(&self, kind: Kind, message: Bytes) -> Result<Message, Error> {
+        self.submit(kind, message, false).await
+    }
+
+    /// The same, however long that takes: for what the member itself cannot go on without.
+    ///
+    /// # Errors
+    /// When the member stops.
+    pub async fn propose_patiently(&self, kind: Kind, message: Bytes) -> Result<Message, Error> {
+        self.submit(kind, message, true).await
+    }
+
+    pub(super) async fn submit(&self, kind: Kind, message: Bytes, patient: bool) -> Result<Message, Error> {
+        validate::proposal_size(message.len(), self.limits)?;
+        let outcome = self.begin(kind, message, patient)?.await?;
+        let result = outcome.result.map_err(|error| self.counted(error))?;
+        Ok(self.reply(outcome.revision, vec![result]))
+    }
+
+    /// Proposes a command, and reads what is to be answered beside its result.
+    pub(super) async fn propose_and_read(
+        &self,
+        kind: Kind,
+        message: Bytes,
+        replies: &Share,
+    ) -> Result<Message, Error> {
+        validate::proposal_size(message.len(), self.limits)?;
+        self.answer(self.begin(kind, message, false)?, replies).await
+    }
+
+    /// Proposes what may make the store larger. If it went beyond the quota, the cluster has to know.
+    pub(super) async fn propose_growth(
+        &self,
+        kind: Kind,
+        message: Bytes,
+        replies: &Share,
+    ) -> Result<Message, Error> {
+        let result = self.propose_and_read(kind, message, replies).await;
+        if result == Err(Error::NoSpace) {
+            self.raise_no_space().await;
+        }
+        result
+    }
+
+    /// The reply to a command: its result, and what is read beside it.
+    pub(super) async fn answer(&self, proposal: Proposal, replies: &Share) -> Result<Message, Error> {
+        let outcome = proposal.await?;
+        let mut body = vec![outcome.result.map_err(|error| self.counted(error))?];
+        let parts = outcome.rest.parts();
+        if !parts.is_empty() {
+            let rest = Box::pin(self.with_room(replies, async || txn::assemble(parts, replies).await)).await;
+            body.extend(rest.map_err(|error| Error::Unanswered(Box::new(error)))?);
+        }
+        Ok(self.reply(outcome.revision, body))
+    }
+
+    /// Hands a command on, if there is room.
+    pub(super) fn begin(&self, kind: Kind, message: Bytes, patient: bool) -> Result<Proposal, Error> {
+        let submitted = self.proposals.submit(kind, message, patient);
+        if submitted.as_ref().is_err_and(|error| *error == Error::TooManyRequests) {
+            self.reached(match kind {
+                Kind::LeaseKeepAlive | Kind::LeaseNote => Bound::Keepalives,
+                _ => Bound::Proposals,
+            });
+        }
+        submitted
+    }
+}

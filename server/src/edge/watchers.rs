@@ -1,0 +1,209 @@
+//! The watchers of an edge, for the services that watch: the Watch service on behalf of clients, Lock and Election for
+//! themselves.
+
+use std::cell::RefCell;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use prost::Message as _;
+use revd_engine::mvcc::View;
+use revd_member::budget::Share;
+use revd_member::error::Error;
+use revd_member::read::view_slot::ViewSlot;
+use revd_member::watch::{Content, Hub, HubCounts, HubLimits, Reply, StreamId};
+use revd_proto::etcdserverpb::watch_request::RequestUnion;
+use revd_proto::etcdserverpb::{WatchCreateRequest, WatchResponse};
+use revd_proto::mvccpb::Event;
+use serde_json::json;
+
+use crate::observe::counters::Counters;
+use crate::observe::turns::Loop;
+
+/// Edge view: the hub, and the state core's promise to tell this edge of each new View while anybody watches.
+#[derive(Debug)]
+pub struct Watchers {
+    hub: RefCell<Hub>,
+    views: Arc<ViewSlot>,
+    counters: Arc<Counters>,
+    edge: u16,
+}
+
+/// A watch stream; it ends with its call.
+#[derive(Debug)]
+pub struct WatchStream {
+    watchers: Rc<Watchers>,
+    id: StreamId,
+}
+
+impl Watchers {
+    /// No watchers yet.
+    #[must_use]
+    pub fn new(edge: u16, views: Arc<ViewSlot>, counters: Arc<Counters>, limits: HubLimits) -> Rc<Self> {
+        Rc::new(Self { hub: RefCell::new(Hub::new(limits)), views, counters, edge })
+    }
+
+    /// There may be a newer View: takes a step towards it. What is left is for [`Watchers::step_on`].
+    ///
+    /// # Errors
+    /// When the store is damaged.
+    pub fn step(&self) -> Result<(), Error> {
+        let mut hub = self.hub.borrow_mut();
+        if hub.is_watching() {
+            self.take_step(&mut hub)?;
+            hub.call_stepper();
+        }
+        Ok(())
+    }
+
+    /// Waits until there is a step to take that no news will bring, and takes it.
+    ///
+    /// # Errors
+    /// When the store is damaged.
+    pub async fn step_on(&self) -> Result<(), Error> {
+        std::future::poll_fn(|context| self.hub.borrow_mut().poll_steps(context)).await;
+        let mut hub = self.hub.borrow_mut();
+        self.take_step(&mut hub)?;
+        if !hub.is_watching() {
+            self.views.follow(self.edge, false);
+        }
+        Ok(())
+    }
+
+    fn take_step(&self, hub: &mut Hub) -> Result<(), Error> {
+        let turns = self.counters.turns(self.edge);
+        turns.timed(Loop::Watches, || json!({}), || hub.step(&self.views.load()))?;
+        self.count(hub);
+        Ok(())
+    }
+
+    fn count(&self, hub: &Hub) {
+        let HubCounts { streams, watchers, lagging, events, .. } = hub.counts();
+        let counters = self.counters.watches(self.edge);
+        counters.streams.set(streams as u64);
+        counters.watchers.set(watchers as u64);
+        counters.lagging.set(lagging as u64);
+        counters.events.set(events);
+    }
+
+    /// A step of the progress clock.
+    pub fn tick(&self, tick: u64) {
+        self.hub.borrow_mut().tick(tick, &self.views.load());
+    }
+
+    /// A new stream; what waits on it is counted in `share`.
+    #[must_use]
+    pub fn open(self: &Rc<Self>, share: &Share) -> WatchStream {
+        WatchStream { watchers: Rc::clone(self), id: self.hub.borrow_mut().open(share) }
+    }
+
+    /// Does something with the hub and the newest View. The state core is asked for news before the View is taken, so
+    /// that none is missed.
+    fn with_hub<T>(&self, change: impl FnOnce(&mut Hub, &View) -> T) -> T {
+        self.views.follow(self.edge, true);
+        let mut hub = self.hub.borrow_mut();
+        let result = change(&mut hub, &self.views.load());
+        hub.call_stepper();
+        self.count(&hub);
+        if !hub.is_watching() {
+            self.views.follow(self.edge, false);
+        }
+        result
+    }
+}
+
+impl WatchStream {
+    /// Carries out a request.
+    pub fn request(&self, request: RequestUnion) {
+        self.watchers.with_hub(|hub, view| match request {
+            RequestUnion::CreateRequest(create) => hub.create(self.id, &create, view),
+            RequestUnion::CancelRequest(cancel) => hub.cancel(self.id, cancel.watch_id, view),
+            RequestUnion::ProgressRequest(_) => hub.request_progress(self.id, view),
+        });
+    }
+
+    /// The next reply.
+    pub fn take(&self) -> Option<Reply> {
+        self.watchers.hub.borrow_mut().take(self.id)
+    }
+
+    /// Ready when there is a reply.
+    pub fn poll_replies(&self, context: &Context<'_>) -> Poll<()> {
+        if self.watchers.hub.borrow_mut().has_replies(self.id, context) {
+            Poll::Ready(())
+        } else {
+            Poll::Pending
+        }
+    }
+
+    /// Whether the next request may be read.
+    #[must_use]
+    pub fn takes_requests(&self) -> bool {
+        self.watchers.hub.borrow().takes_requests(self.id)
+    }
+}
+
+impl Drop for WatchStream {
+    fn drop(&mut self) {
+        self.watchers.with_hub(|hub, _| hub.close(self.id));
+    }
+}
+
+/// The only watcher of a stream of its own, for a call that needs to know what happens.
+#[derive(Debug)]
+pub struct OwnWatcher(WatchStream);
+
+impl OwnWatcher {
+    /// Begins to watch; events that are not taken yet are counted in `share`.
+    #[must_use]
+    pub fn new(watchers: &Rc<Watchers>, request: WatchCreateRequest, share: &Share) -> Self {
+        let stream = watchers.open(share);
+        stream.request(RequestUnion::CreateRequest(request));
+        Self(stream)
+    }
+
+    /// What happened next, and the revision of then.
+    ///
+    /// # Errors
+    /// [`Error::Compacted`] when a compaction took it; [`Error::NoWatcher`] when there is no such watcher.
+    pub async fn next(&self) -> Result<(i64, Vec<Event>), Error> {
+        loop {
+            std::future::poll_fn(|context| self.0.poll_replies(context)).await;
+            match self.0.take() {
+                Some(Reply { revision, content: Content::Events { events, .. }, .. }) => {
+                    return Ok((revision, WatchResponse::decode(events)?.events));
+                }
+                Some(Reply { content: Content::Compacted(_), .. }) => return Err(Error::Compacted),
+                Some(Reply { content: Content::Refused(reason), .. }) => {
+                    return Err(Error::NoWatcher(reason));
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_lite::future::{block_on, poll_once};
+    use revd_engine::db::DbOptions;
+    use revd_engine::disk::SimDisk;
+    use revd_engine::mvcc::Store;
+
+    #[test]
+    fn a_call_that_needs_a_watcher_is_told_that_there_is_none() {
+        let mut store = Store::open(Arc::new(SimDisk::new()), DbOptions::default()).unwrap();
+        let (views, counters) = (Arc::new(ViewSlot::new(store.view(), 1)), Arc::new(Counters::new(1)));
+        let limits = HubLimits { fragment_bytes: 1 << 20, step_work: crate::limits::WATCH_STEP_WORK };
+        let watchers = Watchers::new(0, views, counters, limits);
+        let follow = |key: &'static str, range_end: &'static str| {
+            let (key, range_end) = (key.into(), range_end.into());
+            let request = WatchCreateRequest { key, range_end, ..WatchCreateRequest::default() };
+            OwnWatcher::new(&watchers, request, &Share::new(usize::MAX))
+        };
+        assert_eq!(block_on(poll_once(follow("a", "b").next())), None, "it waits for something to happen");
+        let refused = block_on(poll_once(follow("b", "a").next())).expect("it does not wait");
+        assert_eq!(refused, Err(Error::NoWatcher("mvcc: watcher range is empty")));
+    }
+}
