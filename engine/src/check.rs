@@ -7,12 +7,12 @@ use std::sync::Arc;
 use crate::db::Db;
 use crate::meta::{TableRoot, first_page};
 use crate::page::{PageKind, PageRef, Pages, StoredValue, Verified};
-use crate::space::Run;
+use crate::space::Extent;
 use crate::{Error, Result};
 
 /// What was counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Report {
+pub struct FileReport {
     /// Pages of trees and values.
     pub reachable: u64,
     /// Pages free or to be free.
@@ -40,7 +40,7 @@ pub fn verify_commit(db: &Db) {
     }
 }
 
-struct Walk<'p> {
+struct PageWalk<'p> {
     pages: Pages,
     original: &'p Pages,
     seen: BTreeSet<u64>,
@@ -51,12 +51,12 @@ struct Walk<'p> {
 ///
 /// # Errors
 /// [`Error::Corrupt`] naming the first thing that is wrong.
-pub fn check(db: &Db) -> Result<Report> {
+pub fn check(db: &Db) -> Result<FileReport> {
     let snapshot = db.snapshot();
-    let inner = snapshot.inner();
+    let inner = snapshot.parts();
     // Verify every checksum again, whatever was verified before.
     let pages = Pages { verified: Arc::new(Verified::default()), ..inner.pages.clone() };
-    let mut walk = Walk { pages, original: &inner.pages, seen: BTreeSet::new(), keys: 0 };
+    let mut walk = PageWalk { pages, original: &inner.pages, seen: BTreeSet::new(), keys: 0 };
     for table in &inner.meta.tables {
         walk.table(table)?;
     }
@@ -65,20 +65,20 @@ pub fn check(db: &Db) -> Result<Report> {
     }
     let reachable = walk.seen.len() as u64;
     let mut unused = 0;
-    for run in db.space.unused() {
-        walk.mark(run)?;
-        unused += run.pages;
+    for extent in db.space.unused() {
+        walk.mark(extent)?;
+        unused += extent.pages;
     }
     let known = reachable + unused + first_page(inner.meta.page_bytes);
     if known != db.space.end() {
         return Err(Error::corrupt(format!("{} pages are neither used nor free", db.space.end() - known)));
     }
-    Ok(Report { reachable, unused, keys: walk.keys })
+    Ok(FileReport { reachable, unused, keys: walk.keys })
 }
 
-impl Walk<'_> {
-    fn mark(&mut self, run: Run) -> Result<()> {
-        for page in run.start.0..run.start.0 + run.pages {
+impl PageWalk<'_> {
+    fn mark(&mut self, extent: Extent) -> Result<()> {
+        for page in extent.start.0..extent.start.0 + extent.pages {
             if !self.seen.insert(page) {
                 return Err(self.original.damage(crate::page::PageId(page), "is used twice"));
             }
@@ -105,7 +105,7 @@ impl Walk<'_> {
 
     /// Checks the pages from `at` down, whose keys must lie in `[low, high)`.
     fn tree(&mut self, at: PageRef, levels: u32, low: Option<&[u8]>, high: Option<&[u8]>) -> Result<()> {
-        self.mark(Run { start: at.id, pages: 1 })?;
+        self.mark(Extent { start: at.id, pages: 1 })?;
         let pages = self.pages.clone();
         let page = pages.tree_page(at)?;
         let leaf = page.kind() == PageKind::Leaf;
@@ -140,9 +140,9 @@ impl Walk<'_> {
     ) -> Result<()> {
         self.keys += 1;
         let cell = cell.ok_or_else(|| pages.damage(at.id, "has an unreadable cell"))?;
-        if let StoredValue::Run { at, .. } = cell.value {
-            let (count, _) = pages.run(PageKind::Value, at)?;
-            self.mark(Run { start: at.id, pages: count })?;
+        if let StoredValue::Extent { at, .. } = cell.value {
+            let (count, _) = pages.extent(PageKind::Value, at)?;
+            self.mark(Extent { start: at.id, pages: count })?;
         }
         Ok(())
     }

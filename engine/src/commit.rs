@@ -9,12 +9,12 @@
 
 use std::sync::Arc;
 
-use crate::btree::Node;
+use crate::btree::TreeNode;
 use crate::db::slot_offset;
 use crate::meta::{Meta, TableRoot, first_page};
-use crate::page::{PageId, PageKind, PageRef, PageWriter, Pages, Verified, encode_run, run_pages};
+use crate::page::{PageId, PageKind, PageRef, PageWriter, Pages, Verified, encode_extent, extent_pages};
 use crate::snapshot::Snapshot;
-use crate::space::{Run, Space};
+use crate::space::{Extent, Space};
 use crate::txn::WriteTxn;
 use crate::{Error, Result};
 
@@ -36,11 +36,11 @@ struct Placed {
     nodes: Vec<PageId>,
     free: PageRef,
     free_bytes: Vec<u8>,
-    freed: Vec<Run>,
+    freed: Vec<Extent>,
 }
 
 fn commit(txn: &mut WriteTxn<'_>) -> Result<Snapshot> {
-    let page_bytes = txn.base.inner().meta.page_bytes;
+    let page_bytes = txn.base.parts().meta.page_bytes;
     txn.db.poisoned = true; // until everything below has succeeded
     // Also if there is no room: whoever hears of it takes the state before for durable.
     txn.db.settle()?;
@@ -74,21 +74,21 @@ fn commit(txn: &mut WriteTxn<'_>) -> Result<Snapshot> {
 /// Nothing is written over a page that anybody can still see, and nothing is freed that is free: both would be found long
 /// after they have become durable.
 fn assert_placed(txn: &WriteTxn<'_>, placed: &Placed) {
-    let (space, first) = (&txn.db.space, first_page(txn.base.inner().meta.page_bytes));
-    let single = placed.nodes.iter().map(|page| Run { start: *page, pages: 1 });
-    let page_bytes = u64::from(txn.base.inner().meta.page_bytes);
-    let run = |start: PageId, bytes: &[u8]| Run { start, pages: bytes.len() as u64 / page_bytes };
-    let values = txn.values.iter().map(|(start, bytes)| run(*start, bytes));
-    let mut taken: Vec<Run> = single.chain(values).collect();
-    taken.push(run(placed.free.id, &placed.free_bytes));
+    let (space, first) = (&txn.db.space, first_page(txn.base.parts().meta.page_bytes));
+    let single = placed.nodes.iter().map(|page| Extent { start: *page, pages: 1 });
+    let page_bytes = u64::from(txn.base.parts().meta.page_bytes);
+    let extent = |start: PageId, bytes: &[u8]| Extent { start, pages: bytes.len() as u64 / page_bytes };
+    let values = txn.values.iter().map(|(start, bytes)| extent(*start, bytes));
+    let mut taken: Vec<Extent> = single.chain(values).collect();
+    taken.push(extent(placed.free.id, &placed.free_bytes));
     taken.extend(&placed.freed);
-    taken.sort_unstable_by_key(|run| run.start.0);
+    taken.sort_unstable_by_key(|extent| extent.start.0);
     let mut reached = first;
-    for Run { start, pages } in taken {
+    for Extent { start, pages } in taken {
         assert!(start.0 >= reached, "page {} is used or freed twice by one commit", start.0);
         reached = start.0 + pages;
         assert!(
-            space.is_taken(Run { start, pages }),
+            space.is_taken(Extent { start, pages }),
             "page {} is used or freed although it is free",
             start.0
         );
@@ -97,7 +97,7 @@ fn assert_placed(txn: &WriteTxn<'_>, placed: &Placed) {
 }
 
 fn place(txn: &mut WriteTxn<'_>, page_bytes: u32) -> Placed {
-    let nodes = txn.trees.iter().filter_map(|tree| tree.root.as_deref()).map(Node::count).sum();
+    let nodes = txn.trees.iter().filter_map(|tree| tree.root.as_deref()).map(TreeNode::count).sum();
     let space = &mut txn.db.space;
     let nodes = if txn.shrinking { space.allocate_lowest(nodes) } else { space.allocate_pages(nodes) };
     let mut freed = std::mem::take(&mut txn.freed);
@@ -108,14 +108,14 @@ fn place(txn: &mut WriteTxn<'_>, page_bytes: u32) -> Placed {
 
 /// Writes every page, and says what the meta slot has to say.
 fn write(txn: &mut WriteTxn<'_>, placed: &Placed) -> Result<(Arc<Verified>, Meta)> {
-    let base = txn.base.inner();
+    let base = txn.base.parts();
     let mut tables = base.meta.tables;
     let (page_bytes, pages) = (base.meta.page_bytes, txn.db.space.end());
     let old = &base.pages.verified;
     let verified = if old.capacity() >= pages { Arc::clone(old) } else { Arc::new(old.resized(pages * 2)) };
     let mut out = PageWriter::new(&*txn.db.disk, &verified, page_bytes, &mut txn.db.buffer);
     for (start, bytes) in std::mem::take(&mut txn.values) {
-        out.write_run(start, &bytes)?;
+        out.write_extent(start, &bytes)?;
     }
     let mut ids = placed.nodes.iter().copied();
     for (table, tree) in tables.iter_mut().zip(&mut txn.trees) {
@@ -129,21 +129,26 @@ fn write(txn: &mut WriteTxn<'_>, placed: &Placed) -> Result<(Arc<Verified>, Meta
     }
     assert!(ids.next().is_none(), "a page was allocated for no node");
     out.flush()?;
-    out.write_run(placed.free.id, &placed.free_bytes)?;
+    out.write_extent(placed.free.id, &placed.free_bytes)?;
     let meta =
         Meta { page_bytes, txn: base.meta.txn + 1, pages, free: Some(placed.free), tables, user: txn.user };
     Ok((verified, meta))
 }
 
 /// Places and lays out the list of everything that is free after this commit.
-fn place_free_list(space: &mut Space, freed: &[Run], page_bytes: u32, shrinking: bool) -> (PageRef, Vec<u8>) {
-    // Taking pages shortens a free run or uses one up: the list only gets shorter than what was asked for.
-    let pages = run_pages(space.encoded_len(freed.len()), page_bytes);
+fn place_free_list(
+    space: &mut Space,
+    freed: &[Extent],
+    page_bytes: u32,
+    shrinking: bool,
+) -> (PageRef, Vec<u8>) {
+    // Taking pages shortens a free extent or uses one up: the list only gets shorter than what was asked for.
+    let pages = extent_pages(space.encoded_len(freed.len()), page_bytes);
     let id = space.allocate(pages);
     if shrinking {
         space.trim();
     }
-    let (bytes, crc) = encode_run(PageKind::FreeList, id, &space.encode(freed), pages, page_bytes);
-    space.set_list(Run { start: id, pages });
+    let (bytes, crc) = encode_extent(PageKind::FreeList, id, &space.encode(freed), pages, page_bytes);
+    space.set_list(Extent { start: id, pages });
     (PageRef { id, crc }, bytes)
 }

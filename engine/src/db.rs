@@ -10,8 +10,8 @@ use crate::disk::Disk;
 use crate::limits::{GROW_BYTES_MAX, GROW_BYTES_MIN, PAGE_BYTES_DEFAULT};
 use crate::meta::{Meta, SLOT_BYTES, SLOT_OFFSETS, first_page};
 use crate::page::{PageKind, Pages, Verified};
-use crate::snapshot::{Snapshot, SnapshotInner};
-use crate::space::{Run, Space};
+use crate::snapshot::{Snapshot, SnapshotParts};
+use crate::space::{Extent, Space};
 use crate::{Error, Result};
 
 /// How a file is made.
@@ -42,7 +42,7 @@ pub struct Db {
     pub(crate) space: Space,
     pub(crate) current: Snapshot,
     /// Snapshots that may still be read, oldest first.
-    live: VecDeque<(u64, Weak<SnapshotInner>)>,
+    live: VecDeque<(u64, Weak<SnapshotParts>)>,
     file_len: u64,
     /// The newest state is durable: this process has committed it.
     is_settled: bool,
@@ -110,13 +110,13 @@ impl Db {
     /// Bytes of the file and in it.
     #[must_use]
     pub fn sizes(&self) -> Sizes {
-        let page_bytes = u64::from(self.current.inner().meta.page_bytes);
+        let page_bytes = u64::from(self.current.parts().meta.page_bytes);
         let end = self.space.end();
         Sizes { file: end * page_bytes, in_use: (end - self.space.unused_pages()) * page_bytes }
     }
 
     pub(crate) fn watch(&mut self, snapshot: &Snapshot) {
-        self.live.push_back((snapshot.txn(), Arc::downgrade(snapshot.inner())));
+        self.live.push_back((snapshot.txn(), Arc::downgrade(snapshot.parts())));
     }
 
     /// Frees what no living snapshot holds any more.
@@ -155,7 +155,7 @@ impl Db {
     /// still be the one on the disk. So the slot is written and synced again first.
     pub(crate) fn settle(&mut self) -> Result<()> {
         if !self.is_settled {
-            let meta = &self.current.inner().meta;
+            let meta = &self.current.parts().meta;
             self.disk.write_at(slot_offset(meta), &meta.encode())?;
             self.disk.sync()?;
             self.is_settled = true;
@@ -180,11 +180,11 @@ fn read_space(pages: &Pages, meta: &Meta) -> Result<Space> {
     let Some(list) = meta.free else {
         return Ok(Space::decode(meta.pages, first, &[]).expect("an empty list"));
     };
-    let (run, content) = pages.run(PageKind::FreeList, list)?;
+    let (extent, content) = pages.extent(PageKind::FreeList, list)?;
     let mut space = Space::decode(meta.pages, first, content)
         .map_err(|what| pages.damage(list.id, format!("(the free list) {what}")))?;
     // The list's own pages are written anew by the next commit and free after it.
-    space.set_list(Run { start: list.id, pages: run });
+    space.set_list(Extent { start: list.id, pages: extent });
     Ok(space)
 }
 

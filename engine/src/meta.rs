@@ -8,7 +8,7 @@
 //!  12  u32  bytes of a page
 //!  16  u64  transaction number
 //!  24  u64  pages of the file that were ever used, the slots' included
-//!  32  u64  first page of the free list's run, 0: none
+//!  32  u64  first page of the free list's extent, 0: none
 //!  40  u32  its checksum
 //!  44  u32  0
 //!  48  8 tables of 24 bytes: u64 root page (0: empty) | u32 its checksum | u32 depth | u64 keys

@@ -12,28 +12,28 @@ use crate::page::Pages;
 /// snapshot held for long makes the file grow by what is written meanwhile.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
-    inner: Arc<SnapshotInner>,
+    parts: Arc<SnapshotParts>,
 }
 
 /// What keeps a snapshot's pages from being reused.
 #[derive(Debug)]
-pub(crate) struct SnapshotInner {
+pub(crate) struct SnapshotParts {
     pub(crate) pages: Pages,
     pub(crate) meta: Meta,
 }
 
 impl Snapshot {
     pub(crate) fn new(pages: Pages, meta: Meta) -> Self {
-        Self { inner: Arc::new(SnapshotInner { pages, meta }) }
+        Self { parts: Arc::new(SnapshotParts { pages, meta }) }
     }
 
-    pub(crate) fn inner(&self) -> &Arc<SnapshotInner> {
-        &self.inner
+    pub(crate) fn parts(&self) -> &Arc<SnapshotParts> {
+        &self.parts
     }
 
     /// Both are read through the same map of the file.
     pub(crate) fn has_map_of(&self, other: &Self) -> bool {
-        let start = |snapshot: &Self| snapshot.inner.pages.map.bytes().as_ptr();
+        let start = |snapshot: &Self| snapshot.parts.pages.map.bytes().as_ptr();
         start(self) == start(other)
     }
 
@@ -42,36 +42,36 @@ impl Snapshot {
     /// # Errors
     /// When a page on the way is damaged.
     pub fn get(&self, table: Table, key: &[u8]) -> Result<Option<&[u8]>> {
-        cursor::get(&self.inner.pages, &self.inner.meta.tables[table.index()], key)
+        cursor::get(&self.parts.pages, &self.parts.meta.tables[table.index()], key)
     }
 
     /// Reads a table in key order; seek before the first `next`.
     #[must_use]
     pub fn cursor(&self, table: Table) -> Cursor<'_> {
-        Cursor::new(&self.inner.pages, self.inner.meta.tables[table.index()])
+        Cursor::new(&self.parts.pages, self.parts.meta.tables[table.index()])
     }
 
     /// Keys in a table.
     #[must_use]
     pub fn len(&self, table: Table) -> u64 {
-        self.inner.meta.tables[table.index()].len
+        self.parts.meta.tables[table.index()].len
     }
 
     /// The owner's bytes, as of this transaction.
     #[must_use]
     pub fn user(&self) -> &[u8; USER_BYTES] {
-        &self.inner.meta.user
+        &self.parts.meta.user
     }
 
     /// Bytes of a page.
     #[must_use]
     pub fn page_bytes(&self) -> u32 {
-        self.inner.meta.page_bytes
+        self.parts.meta.page_bytes
     }
 
     /// The transaction's number.
     #[must_use]
     pub fn txn(&self) -> u64 {
-        self.inner.meta.txn
+        self.parts.meta.txn
     }
 }

@@ -10,26 +10,26 @@ use crate::page::{PageId, read_le};
 
 /// A row of pages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Run {
+pub struct Extent {
     /// First page.
     pub start: PageId,
     /// Number of pages.
     pub pages: u64,
 }
 
-/// Bytes of one run in the list on disk.
-pub const RUN_BYTES: usize = 16;
+/// Bytes of one extent in the list on disk.
+pub const EXTENT_BYTES: usize = 16;
 
 /// Owned by the one writer.
 #[derive(Debug, Clone, Default)]
 pub struct Space {
-    /// Free runs by first page; neighbours are joined.
+    /// Free extents by first page; neighbours are joined.
     free: BTreeMap<u64, u64>,
     free_pages: u64,
-    pending: VecDeque<(u64, Vec<Run>)>,
+    pending: VecDeque<(u64, Vec<Extent>)>,
     pending_pages: u64,
     /// Where the list itself is, as of the newest commit.
-    list: Option<Run>,
+    list: Option<Extent>,
     /// Pages ever used; a page from here on has never been written.
     end: u64,
 }
@@ -41,41 +41,41 @@ impl Space {
     /// What is wrong with the list.
     pub fn decode(end: u64, first: u64, free: &[u8]) -> Result<Self, String> {
         let mut space = Self { end, ..Self::default() };
-        for entry in free.chunks(RUN_BYTES) {
+        for entry in free.chunks(EXTENT_BYTES) {
             let (Some(start), Some(pages)) = (read_le!(entry, 0, u64), read_le!(entry, 8, u64)) else {
-                return Err("holds part of a run".to_owned());
+                return Err("holds part of an extent".to_owned());
             };
             let stop = start.checked_add(pages).filter(|stop| pages > 0 && start >= first && *stop <= end);
             let Some(stop) = stop else {
-                return Err(format!("holds the impossible run of {pages} pages at {start}"));
+                return Err(format!("holds the impossible extent of {pages} pages at {start}"));
             };
             let before = space.free.range(..stop).next_back();
             if before.is_some_and(|(before, pages)| before + pages > start) {
                 return Err(format!("holds page {start} twice"));
             }
-            space.release(Run { start: PageId(start), pages });
+            space.release(Extent { start: PageId(start), pages });
         }
         Ok(space)
     }
 
     /// Everything that is free once a commit that frees `freed` is durable.
     #[must_use]
-    pub fn encode(&self, freed: &[Run]) -> Vec<u8> {
-        let free = self.free.iter().map(|(start, pages)| Run { start: PageId(*start), pages: *pages });
-        let pending = self.pending.iter().flat_map(|(_, runs)| runs.iter().copied());
+    pub fn encode(&self, freed: &[Extent]) -> Vec<u8> {
+        let free = self.free.iter().map(|(start, pages)| Extent { start: PageId(*start), pages: *pages });
+        let pending = self.pending.iter().flat_map(|(_, extents)| extents.iter().copied());
         let mut out = Vec::with_capacity(self.encoded_len(freed.len()));
-        for run in free.chain(pending).chain(freed.iter().copied()) {
-            out.extend_from_slice(&run.start.0.to_le_bytes());
-            out.extend_from_slice(&run.pages.to_le_bytes());
+        for extent in free.chain(pending).chain(freed.iter().copied()) {
+            out.extend_from_slice(&extent.start.0.to_le_bytes());
+            out.extend_from_slice(&extent.pages.to_le_bytes());
         }
         out
     }
 
-    /// At least as many bytes as [`Space::encode`] would return with this many freed runs.
+    /// At least as many bytes as [`Space::encode`] would return with this many freed extents.
     #[must_use]
     pub fn encoded_len(&self, freed: usize) -> usize {
-        let pending: usize = self.pending.iter().map(|(_, runs)| runs.len()).sum();
-        (self.free.len() + pending + freed) * RUN_BYTES
+        let pending: usize = self.pending.iter().map(|(_, extents)| extents.len()).sum();
+        (self.free.len() + pending + freed) * EXTENT_BYTES
     }
 
     /// Pages ever used.
@@ -138,25 +138,25 @@ impl Space {
     }
 
     /// The list was written here.
-    pub fn set_list(&mut self, run: Run) {
-        self.list = Some(run);
+    pub fn set_list(&mut self, extent: Extent) {
+        self.list = Some(extent);
     }
 
     /// Where the list was written last: that place is freed by writing it anew.
-    pub fn take_list(&mut self) -> Option<Run> {
+    pub fn take_list(&mut self) -> Option<Extent> {
         self.list.take()
     }
 
     /// Where the list is.
     #[must_use]
-    pub fn list(&self) -> Option<Run> {
+    pub fn list(&self) -> Option<Extent> {
         self.list
     }
 
     /// Gives pages back at once: nobody has ever read them.
-    pub fn release(&mut self, run: Run) {
-        self.free_pages += run.pages;
-        let (mut start, mut pages) = (run.start.0, run.pages);
+    pub fn release(&mut self, extent: Extent) {
+        self.free_pages += extent.pages;
+        let (mut start, mut pages) = (extent.start.0, extent.pages);
         if let Some((before, len)) = self.free.range(..start).next_back().map(|(at, len)| (*at, *len)) {
             assert!(before + len <= start, "page {start} is freed twice");
             if before + len == start {
@@ -176,35 +176,35 @@ impl Space {
 
     /// None of these pages is free.
     #[must_use]
-    pub fn is_taken(&self, run: Run) -> bool {
-        let stop = run.start.0 + run.pages;
+    pub fn is_taken(&self, extent: Extent) -> bool {
+        let stop = extent.start.0 + extent.pages;
         let before = self.free.range(..stop).next_back();
-        stop <= self.end && before.is_none_or(|(start, pages)| start + pages <= run.start.0)
+        stop <= self.end && before.is_none_or(|(start, pages)| start + pages <= extent.start.0)
     }
 
     /// Transaction `txn` is durable and has freed these.
-    pub fn freed_by(&mut self, txn: u64, runs: Vec<Run>) {
+    pub fn freed_by(&mut self, txn: u64, extents: Vec<Extent>) {
         let last = self.pending.back().map(|(last, _)| *last);
         assert!(last.is_none_or(|last| last < txn), "transaction {txn} frees pages after a later one");
-        self.pending_pages += runs.iter().map(|run| run.pages).sum::<u64>();
-        self.pending.push_back((txn, runs));
+        self.pending_pages += extents.iter().map(|extent| extent.pages).sum::<u64>();
+        self.pending.push_back((txn, extents));
     }
 
     /// No snapshot older than `txn` is alive.
     pub fn no_reader_before(&mut self, txn: u64) {
         while self.pending.front().is_some_and(|(freed_by, _)| *freed_by <= txn) {
-            let (_, runs) = self.pending.pop_front().expect("there is a front");
-            for run in runs {
-                self.pending_pages -= run.pages;
-                self.release(run);
+            let (_, extents) = self.pending.pop_front().expect("there is a front");
+            for extent in extents {
+                self.pending_pages -= extent.pages;
+                self.release(extent);
             }
         }
     }
 
-    /// All unused runs, for checks.
-    pub fn unused(&self) -> impl Iterator<Item = Run> {
-        let pending = self.pending.iter().flat_map(|(_, runs)| runs.iter().copied());
-        self.free.iter().map(|(start, pages)| Run { start: PageId(*start), pages: *pages }).chain(pending)
+    /// All unused extents, for checks.
+    pub fn unused(&self) -> impl Iterator<Item = Extent> {
+        let pending = self.pending.iter().flat_map(|(_, extents)| extents.iter().copied());
+        self.free.iter().map(|(start, pages)| Extent { start: PageId(*start), pages: *pages }).chain(pending)
     }
 }
 
@@ -212,14 +212,14 @@ impl Space {
 mod tests {
     use super::*;
 
-    fn run(start: u64, pages: u64) -> Run {
-        Run { start: PageId(start), pages }
+    fn extent(start: u64, pages: u64) -> Extent {
+        Extent { start: PageId(start), pages }
     }
 
     #[test]
     fn neighbours_join_and_the_lowest_fit_is_taken() {
         let mut space = Space { end: 100, ..Space::default() };
-        for piece in [run(10, 2), run(14, 2), run(12, 2), run(30, 1)] {
+        for piece in [extent(10, 2), extent(14, 2), extent(12, 2), extent(30, 1)] {
             space.release(piece);
         }
         assert_eq!(space.free, BTreeMap::from([(10, 6), (30, 1)]));
@@ -232,8 +232,8 @@ mod tests {
     #[test]
     fn trimming_cuts_free_pages_off_the_end_only() {
         let mut space = Space { end: 100, ..Space::default() };
-        space.release(run(10, 2));
-        space.release(run(90, 10));
+        space.release(extent(10, 2));
+        space.release(extent(90, 10));
         space.trim();
         assert_eq!((space.end(), space.unused_pages()), (90, 2));
         space.trim();
@@ -244,23 +244,23 @@ mod tests {
     #[test]
     fn pending_pages_wait_for_readers_and_are_on_the_list() {
         let mut space = Space { end: 100, ..Space::default() };
-        space.freed_by(5, vec![run(20, 1)]);
-        space.freed_by(6, vec![run(22, 1)]);
+        space.freed_by(5, vec![extent(20, 1)]);
+        space.freed_by(6, vec![extent(22, 1)]);
         space.no_reader_before(5);
         assert_eq!(space.allocate(1), PageId(20));
         assert_eq!(space.allocate(1), PageId(100));
-        let list = space.encode(&[run(50, 3)]);
+        let list = space.encode(&[extent(50, 3)]);
         let again = Space::decode(101, 8, &list).unwrap();
         assert_eq!(again.free, BTreeMap::from([(22, 1), (50, 3)]));
     }
 
     #[test]
     fn a_damaged_list_is_named() {
-        let list = |runs: &[Run]| Space::default().encode(runs);
-        assert!(Space::decode(100, 8, &list(&[run(10, 5), run(12, 1)])).unwrap_err().contains("twice"));
-        assert!(Space::decode(100, 8, &list(&[run(99, 2)])).unwrap_err().contains("impossible"));
-        assert!(Space::decode(100, 8, &list(&[run(7, 1)])).unwrap_err().contains("impossible"));
-        assert!(Space::decode(100, 8, &list(&[run(10, u64::MAX)])).unwrap_err().contains("impossible"));
+        let list = |extents: &[Extent]| Space::default().encode(extents);
+        assert!(Space::decode(100, 8, &list(&[extent(10, 5), extent(12, 1)])).unwrap_err().contains("twice"));
+        assert!(Space::decode(100, 8, &list(&[extent(99, 2)])).unwrap_err().contains("impossible"));
+        assert!(Space::decode(100, 8, &list(&[extent(7, 1)])).unwrap_err().contains("impossible"));
+        assert!(Space::decode(100, 8, &list(&[extent(10, u64::MAX)])).unwrap_err().contains("impossible"));
         assert!(Space::decode(100, 8, &[0; 15]).unwrap_err().contains("part"));
     }
 }

@@ -10,11 +10,11 @@ use crate::db::Db;
 use crate::limits::{TABLES_MAX, USER_BYTES, VALUE_BYTES_MAX, key_bytes_max};
 use crate::meta::Table;
 use crate::page::{
-    PageId, PageKind, PageRef, encode_run, leaf_cell, leaf_cell_bytes, leaf_cell_bytes_max,
-    leaf_cell_elsewhere, run_pages,
+    PageId, PageKind, PageRef, encode_extent, extent_pages, leaf_cell, leaf_cell_bytes, leaf_cell_bytes_max,
+    leaf_cell_elsewhere,
 };
 use crate::snapshot::Snapshot;
-use crate::space::Run;
+use crate::space::Extent;
 
 use crate::{Error, Result};
 
@@ -24,7 +24,7 @@ pub struct WriteTxn<'d> {
     pub(crate) db: &'d mut Db,
     pub(crate) base: Snapshot,
     pub(crate) trees: [Tree; TABLES_MAX],
-    pub(crate) freed: Vec<Run>,
+    pub(crate) freed: Vec<Extent>,
     /// Long values, placed already; given back if the transaction is dropped.
     pub(crate) values: Vec<(PageId, Vec<u8>)>,
     pub(crate) user: [u8; USER_BYTES],
@@ -50,7 +50,7 @@ impl Db {
 
 impl<'d> WriteTxn<'d> {
     pub(crate) fn new(db: &'d mut Db, base: Snapshot) -> Self {
-        let meta = &base.inner().meta;
+        let meta = &base.parts().meta;
         let (trees, user) = (meta.tables.map(Tree::new), meta.user);
         Self { db, base, trees, freed: Vec::new(), values: Vec::new(), user, shrinking: false, failed: false }
     }
@@ -64,15 +64,15 @@ impl<'d> WriteTxn<'d> {
     /// If the key is longer than `limits::key_bytes_max` or the value than `limits::VALUE_BYTES_MAX`: the owner of
     /// the table bounds both.
     pub fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<bool> {
-        let page_bytes = self.base.inner().meta.page_bytes;
+        let page_bytes = self.base.parts().meta.page_bytes;
         assert!(key.len() <= key_bytes_max(page_bytes), "a key of {} bytes does not fit a page", key.len());
         assert!(value.len() <= VALUE_BYTES_MAX, "a value of {} bytes is too long", value.len());
         let cell = if leaf_cell_bytes(key, value) <= leaf_cell_bytes_max(page_bytes) {
             leaf_cell(key, value)
         } else {
-            let pages = run_pages(value.len(), page_bytes);
+            let pages = extent_pages(value.len(), page_bytes);
             let id = self.db.space.allocate(pages);
-            let (bytes, crc) = encode_run(PageKind::Value, id, value, pages, page_bytes);
+            let (bytes, crc) = encode_extent(PageKind::Value, id, value, pages, page_bytes);
             self.values.push((id, bytes));
             leaf_cell_elsewhere(key, value.len(), PageRef { id, crc })
         };
@@ -97,14 +97,14 @@ impl<'d> WriteTxn<'d> {
         }
         let mut unplaced = Vec::new();
         let mut edit = Edit {
-            base: &self.base.inner().pages,
+            base: &self.base.parts().pages,
             freed: &mut self.freed,
             values: &mut self.values,
             unplaced: &mut unplaced,
         };
         let result = change(&mut self.trees[table.index()], &mut edit);
         self.failed = result.is_err();
-        unplaced.into_iter().for_each(|run| self.db.space.release(run));
+        unplaced.into_iter().for_each(|extent| self.db.space.release(extent));
         result
     }
 
@@ -161,9 +161,9 @@ impl<'d> WriteTxn<'d> {
 
 impl Drop for WriteTxn<'_> {
     fn drop(&mut self) {
-        let page_bytes = u64::from(self.base.inner().meta.page_bytes);
+        let page_bytes = u64::from(self.base.parts().meta.page_bytes);
         for (start, bytes) in self.values.drain(..) {
-            self.db.space.release(Run { start, pages: bytes.len() as u64 / page_bytes });
+            self.db.space.release(Extent { start, pages: bytes.len() as u64 / page_bytes });
         }
     }
 }

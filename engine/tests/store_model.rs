@@ -21,7 +21,7 @@ enum Op {
 }
 
 #[derive(Debug, Clone)]
-enum Entry {
+enum ModelEntry {
     Txn(Vec<Op>),
     Reverted(Vec<Op>),
     Compact(i64),
@@ -54,10 +54,10 @@ impl Twin {
         i64::try_from(self.states.len()).unwrap() - 1
     }
 
-    fn apply(&mut self, entry: &Entry) {
+    fn apply(&mut self, entry: &ModelEntry) {
         match entry {
-            Entry::Compact(at) if *at > self.compact && *at <= self.revision() => self.compact = *at,
-            Entry::Txn(ops) => {
+            ModelEntry::Compact(at) if *at > self.compact && *at <= self.revision() => self.compact = *at,
+            ModelEntry::Txn(ops) => {
                 let main = self.revision() + 1;
                 let mut state = self.states.last().unwrap().clone();
                 let mut sub = 0;
@@ -146,7 +146,7 @@ fn key(random: &mut Random) -> Vec<u8> {
     }
 }
 
-fn entry(random: &mut Random, revision: i64) -> Entry {
+fn entry(random: &mut Random, revision: i64) -> ModelEntry {
     let ops = |random: &mut Random, count: u64| {
         (0..count)
             .map(|_| match random.below(5) {
@@ -162,17 +162,17 @@ fn entry(random: &mut Random, revision: i64) -> Entry {
             .collect::<Vec<_>>()
     };
     match random.below(20) {
-        0 => Entry::Compact(revision - i64::try_from(random.below(6)).unwrap()),
-        1 => Entry::Reverted(ops(random, 3)),
-        2 => Entry::Table(u8::try_from(random.below(5)).unwrap()),
+        0 => ModelEntry::Compact(revision - i64::try_from(random.below(6)).unwrap()),
+        1 => ModelEntry::Reverted(ops(random, 3)),
+        2 => ModelEntry::Table(u8::try_from(random.below(5)).unwrap()),
         n => {
             let count = 1 + random.below(if n < 6 { 6 } else { 2 });
-            Entry::Txn(ops(random, count))
+            ModelEntry::Txn(ops(random, count))
         }
     }
 }
 
-fn apply(store: &mut Store, entry: &Entry, index: u64) {
+fn apply(store: &mut Store, entry: &ModelEntry, index: u64) {
     use revd_engine::mvcc::SmallTable;
     let run = |txn: &mut revd_engine::mvcc::Txn<'_>, ops: &[Op]| {
         for op in ops {
@@ -183,18 +183,18 @@ fn apply(store: &mut Store, entry: &Entry, index: u64) {
         }
     };
     match entry {
-        Entry::Txn(ops) => {
+        ModelEntry::Txn(ops) => {
             let mut txn = store.begin();
             run(&mut txn, ops);
             txn.commit();
         }
-        Entry::Reverted(ops) => {
+        ModelEntry::Reverted(ops) => {
             let mut txn = store.begin_revertible();
             run(&mut txn, ops);
             txn.revert();
         }
-        Entry::Compact(at) => drop(store.compact(*at)),
-        Entry::Table(row) => store.table_put(SmallTable::Members, &[*row], &index.to_le_bytes()),
+        ModelEntry::Compact(at) => drop(store.compact(*at)),
+        ModelEntry::Table(row) => store.table_put(SmallTable::Members, &[*row], &index.to_le_bytes()),
     }
     store.set_applied(Applied { index, term: 1 });
 }

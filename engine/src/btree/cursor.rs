@@ -2,7 +2,7 @@
 
 use crate::Result;
 use crate::meta::TableRoot;
-use crate::page::{PageId, PageKind, PageView, Pages, StoredValue, run_pages};
+use crate::page::{PageId, PageKind, PageView, Pages, StoredValue, extent_pages};
 
 /// The value of a key.
 ///
@@ -93,8 +93,8 @@ impl<'p> Cursor<'p> {
                 leaf.leaf_cell(at).ok_or_else(|| self.pages.damage(leaf.id(), "has an unreadable cell"))?;
             let value_is_behind = match cell.value {
                 StoredValue::Inline(_) => false,
-                StoredValue::Run { at: run, len } => {
-                    run.id.0 + run_pages(len, self.pages.page_bytes) > limit.0
+                StoredValue::Extent { at: extent, len } => {
+                    extent.id.0 + extent_pages(len, self.pages.page_bytes) > limit.0
                 }
             };
             // One key is enough to have the whole way written again.
@@ -149,8 +149,8 @@ impl<'p> Cursor<'p> {
 fn value<'p>(pages: &'p Pages, stored: StoredValue<'p>) -> Result<&'p [u8]> {
     match stored {
         StoredValue::Inline(value) => Ok(value),
-        StoredValue::Run { at, len } => {
-            let (_, content) = pages.run(PageKind::Value, at)?;
+        StoredValue::Extent { at, len } => {
+            let (_, content) = pages.extent(PageKind::Value, at)?;
             if content.len() == len {
                 Ok(content)
             } else {

@@ -1,7 +1,7 @@
 //! Putting a key: copy the path, change the leaf, divide what has become too large.
 
 use crate::Result;
-use crate::btree::{Edit, Node, Tree};
+use crate::btree::{Edit, Tree, TreeNode};
 use crate::page::{PageKind, PageRef, branch_cell};
 
 /// Puts a leaf cell under `key`, replacing the one that is there; true if the key is new.
@@ -12,7 +12,7 @@ pub fn insert(tree: &mut Tree, edit: &mut Edit<'_>, key: &[u8], cell: &[u8]) -> 
     let mut root = tree.open(edit)?;
     let (new, right) = insert_below(&mut root, edit, key, cell, tree.stored.depth)?;
     if let Some((separator, right)) = right {
-        let mut above = Box::new(Node::branch());
+        let mut above = Box::new(TreeNode::branch());
         above.push_child(&[], root);
         above.push_child(&separator, right);
         root = above;
@@ -24,10 +24,10 @@ pub fn insert(tree: &mut Tree, edit: &mut Edit<'_>, key: &[u8], cell: &[u8]) -> 
 }
 
 /// A node's new right neighbour and the smallest key in it.
-type Split = Option<(Vec<u8>, Box<Node>)>;
+type Split = Option<(Vec<u8>, Box<TreeNode>)>;
 
 fn insert_below(
-    node: &mut Node,
+    node: &mut TreeNode,
     edit: &mut Edit<'_>,
     key: &[u8],
     cell: &[u8],
@@ -58,7 +58,7 @@ fn insert_below(
 }
 
 /// Divides a node that is too large for a page; `changed` is the cell that has made it so.
-fn divide(node: &mut Node, edit: &Edit<'_>, changed: usize) -> Split {
+fn divide(node: &mut TreeNode, edit: &Edit<'_>, changed: usize) -> Split {
     if node.cells.page_bytes() <= edit.page_bytes() {
         return None;
     }
@@ -67,7 +67,7 @@ fn divide(node: &mut Node, edit: &Edit<'_>, changed: usize) -> Split {
     let at = if changed == last { last } else { node.cells.middle() };
     let cells = node.cells.split_off(at);
     let children = if node.kind == PageKind::Branch { node.children.split_off(at) } else { Vec::new() };
-    let right = Box::new(Node { kind: node.kind, cells, children });
+    let right = Box::new(TreeNode { kind: node.kind, cells, children });
     let separator = right.key(0).expect("a cell of our own").to_vec();
     Some((separator, right))
 }

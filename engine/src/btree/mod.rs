@@ -1,6 +1,6 @@
 //! B+trees of pages, changed by copying.
 //!
-//! A page in the file is never changed. A transaction decodes the pages on the way to a key into [`Node`]s, changes
+//! A page in the file is never changed. A transaction decodes the pages on the way to a key into [`TreeNode`]s, changes
 //! those, and the commit writes them to other pages; what they replace is freed. Everything untouched is shared
 //! between the states before and after.
 
@@ -13,20 +13,20 @@ pub use remove::remove;
 
 use crate::Result;
 use crate::meta::TableRoot;
-use crate::page::run_pages;
+use crate::page::extent_pages;
 use crate::page::{
     Cells, PageId, PageKind, PageRef, PageWriter, Pages, StoredValue, branch_cell, parse_branch_cell,
     parse_leaf_cell, search,
 };
-use crate::space::Run;
+use crate::space::Extent;
 
 /// A decoded page that is being changed.
 #[derive(Debug)]
-pub struct Node {
+pub struct TreeNode {
     pub(crate) kind: PageKind,
     pub(crate) cells: Cells,
     /// Of a branch, one per cell: the child, where it is decoded too; its cell's reference is stale then.
-    pub(crate) children: Vec<Option<Box<Node>>>,
+    pub(crate) children: Vec<Option<Box<TreeNode>>>,
 }
 
 /// A table while a transaction changes it.
@@ -35,7 +35,7 @@ pub struct Tree {
     /// The state in the file it starts from; `len` and `depth` are kept current.
     pub stored: TableRoot,
     /// The root, once something changed.
-    pub root: Option<Box<Node>>,
+    pub root: Option<Box<TreeNode>>,
     /// Something changed.
     pub dirty: bool,
 }
@@ -46,38 +46,38 @@ pub struct Edit<'t> {
     /// The pages of the state before.
     pub base: &'t Pages,
     /// Pages that the state after does not hold any more.
-    pub freed: &'t mut Vec<Run>,
+    pub freed: &'t mut Vec<Extent>,
     /// Long values placed by this transaction, not yet written.
     pub values: &'t mut Vec<(PageId, Vec<u8>)>,
     /// Places of such values that were replaced or removed again: nobody has ever read them.
-    pub unplaced: &'t mut Vec<Run>,
+    pub unplaced: &'t mut Vec<Extent>,
 }
 
 impl Edit<'_> {
     /// Decodes a page; the page itself is free once the transaction is durable.
-    pub(crate) fn decode(&mut self, at: PageRef) -> Result<Box<Node>> {
+    pub(crate) fn decode(&mut self, at: PageRef) -> Result<Box<TreeNode>> {
         let page = self.base.tree_page(at)?;
         let cells =
             Cells::from_page(&page).ok_or_else(|| self.base.damage(at.id, "has a cell out of bounds"))?;
-        self.freed.push(Run { start: at.id, pages: 1 });
+        self.freed.push(Extent { start: at.id, pages: 1 });
         let children = match page.kind() {
             PageKind::Branch => std::iter::repeat_with(|| None).take(cells.len()).collect(),
             _ => Vec::new(),
         };
-        Ok(Box::new(Node { kind: page.kind(), cells, children }))
+        Ok(Box::new(TreeNode { kind: page.kind(), cells, children }))
     }
 
-    /// Frees the run of a value that is replaced or removed.
+    /// Frees the extent of a value that is replaced or removed.
     pub(crate) fn free_value(&mut self, cell: &[u8]) -> Result<()> {
         let Some(leaf) = parse_leaf_cell(cell) else { return Err(self.malformed()) };
-        if let StoredValue::Run { at, len } = leaf.value {
-            let run = Run { start: at.id, pages: run_pages(len, self.base.page_bytes) };
+        if let StoredValue::Extent { at, len } = leaf.value {
+            let extent = Extent { start: at.id, pages: extent_pages(len, self.base.page_bytes) };
             match self.values.iter().rposition(|(id, _)| *id == at.id) {
                 Some(own) => {
                     self.values.swap_remove(own);
-                    self.unplaced.push(run);
+                    self.unplaced.push(extent);
                 }
-                None => self.freed.push(run),
+                None => self.freed.push(extent),
             }
         }
         Ok(())
@@ -100,7 +100,7 @@ impl Tree {
     }
 
     /// Decodes the root; an empty table gets an empty leaf.
-    fn open(&mut self, edit: &mut Edit<'_>) -> Result<Box<Node>> {
+    fn open(&mut self, edit: &mut Edit<'_>) -> Result<Box<TreeNode>> {
         self.dirty = true;
         if let Some(root) = self.root.take() {
             return Ok(root);
@@ -109,13 +109,13 @@ impl Tree {
             Some(root) => edit.decode(root),
             None => {
                 self.stored.depth = 1;
-                Ok(Box::new(Node::leaf(Cells::default())))
+                Ok(Box::new(TreeNode::leaf(Cells::default())))
             }
         }
     }
 }
 
-impl Node {
+impl TreeNode {
     fn leaf(cells: Cells) -> Self {
         Self { kind: PageKind::Leaf, cells, children: Vec::new() }
     }
@@ -137,7 +137,7 @@ impl Node {
     }
 
     /// Takes the child at `at` out for changing.
-    fn take_child(&mut self, at: usize, edit: &mut Edit<'_>) -> Result<Box<Node>> {
+    fn take_child(&mut self, at: usize, edit: &mut Edit<'_>) -> Result<Box<TreeNode>> {
         if let Some(child) = self.children[at].take() {
             return Ok(child);
         }
@@ -146,7 +146,7 @@ impl Node {
     }
 
     /// Adds a decoded child behind the last.
-    fn push_child(&mut self, key: &[u8], child: Box<Node>) {
+    fn push_child(&mut self, key: &[u8], child: Box<TreeNode>) {
         self.cells.push(&[&branch_cell(key, PageRef::default())]);
         self.children.push(Some(child));
     }

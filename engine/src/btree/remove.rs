@@ -1,7 +1,7 @@
 //! Removing a key: copy the path, change the leaf, drop what is empty, join what has become thin.
 
 use crate::Result;
-use crate::btree::{Edit, Node, Tree};
+use crate::btree::{Edit, Tree, TreeNode};
 use crate::page::{PageKind, branch_cell, parse_branch_cell};
 
 /// Removes a key; true if it was there.
@@ -29,7 +29,7 @@ pub fn remove(tree: &mut Tree, edit: &mut Edit<'_>, key: &[u8]) -> Result<bool> 
     Ok(removed)
 }
 
-fn remove_below(node: &mut Node, edit: &mut Edit<'_>, key: &[u8], levels: u32) -> Result<bool> {
+fn remove_below(node: &mut TreeNode, edit: &mut Edit<'_>, key: &[u8], levels: u32) -> Result<bool> {
     let (at, equal) = node.find(key).ok_or_else(|| edit.malformed())?;
     if node.kind == PageKind::Leaf {
         if equal {
@@ -57,7 +57,7 @@ fn remove_below(node: &mut Node, edit: &mut Edit<'_>, key: &[u8], levels: u32) -
 }
 
 /// Joins the children at `at` and `at + 1` if they fit one page.
-fn join(node: &mut Node, edit: &mut Edit<'_>, at: usize) -> Result<()> {
+fn join(node: &mut TreeNode, edit: &mut Edit<'_>, at: usize) -> Result<()> {
     let mut left = node.take_child(at, edit)?;
     let mut right = node.take_child(at + 1, edit)?;
     let separator = node.key(at + 1).ok_or_else(|| edit.malformed())?.to_vec();

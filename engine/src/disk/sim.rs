@@ -24,11 +24,11 @@ pub enum Recorded {
 /// A file in memory. Clones share it.
 #[derive(Clone, Default)]
 pub struct SimDisk {
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<SimState>>,
 }
 
 #[derive(Default)]
-struct State {
+struct SimState {
     bytes: Vec<u8>,
     log: Vec<Recorded>,
     /// Calls that still succeed, when a failure is planned.
@@ -48,10 +48,10 @@ impl SimDisk {
     /// A disk that holds these bytes.
     #[must_use]
     pub fn from_bytes(bytes: Vec<u8>) -> Self {
-        Self { state: Arc::new(Mutex::new(State { bytes, ..State::default() })) }
+        Self { state: Arc::new(Mutex::new(SimState { bytes, ..SimState::default() })) }
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SimState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

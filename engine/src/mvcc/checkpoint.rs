@@ -2,7 +2,7 @@
 //!
 //! A checkpoint takes what was applied up to a moment and makes it durable as one commit: new records (they lie at
 //! the right edge of their table), changed rows of small tables, now and then the changed part of the key index,
-//! a step of compaction, and the `Standing` that says up to which log entry all this is true. Preparing it is a
+//! a step of compaction, and the `StoreMeta` that says up to which log entry all this is true. Preparing it is a
 //! few reference counts; everything else happens in [`Checkpoint::write`], on any thread, while the store goes on.
 //!
 //! What the steps of a compaction do is in `compaction.rs`. It may remove a record at R only if the saved index does not need it any more: the index must be saved
@@ -17,11 +17,11 @@ use crate::mvcc::compaction::compact_step;
 use crate::mvcc::compaction_hash::CompactionHash;
 use crate::mvcc::defragment::Defragmentation;
 use crate::mvcc::key_index::IndexRoot;
-use crate::mvcc::layout::{Applied, RECORDS, SMALL, Standing};
+use crate::mvcc::layout::{Applied, RECORDS, SMALL, StoreMeta};
 use crate::mvcc::revision::Revision;
 use crate::mvcc::saved_index::{IndexSweep, changed_keys, save_keys};
 use crate::mvcc::store::Store;
-use crate::mvcc::tables::Changes;
+use crate::mvcc::tables::TableChanges;
 use crate::mvcc::tail::TailView;
 use crate::snapshot::Snapshot;
 use crate::{Error, Result};
@@ -39,10 +39,10 @@ pub enum CheckpointKind {
 #[derive(Debug)]
 pub struct Checkpoint {
     db: Db,
-    from: Standing,
-    to: Standing,
+    from: StoreMeta,
+    to: StoreMeta,
     tail: TailView,
-    tables: Changes,
+    tables: TableChanges,
     index: IndexRoot,
     save_index: bool,
     defragmentation: Option<Defragmentation>,
@@ -54,12 +54,12 @@ pub struct Checkpoint {
 
 /// A checkpoint that was written, or found no room.
 #[derive(Debug)]
-pub struct Written {
+pub struct WrittenCheckpoint {
     db: Db,
-    result: std::result::Result<Saved, Unsaved>,
+    result: std::result::Result<Committed, NoRoom>,
 }
 
-impl Written {
+impl WrittenCheckpoint {
     /// The disk is full: nothing of it is durable.
     #[must_use]
     pub fn has_no_room(&self) -> bool {
@@ -69,9 +69,9 @@ impl Written {
 
 /// What is durable now.
 #[derive(Debug)]
-struct Saved {
+struct Committed {
     tree: Snapshot,
-    standing: Standing,
+    meta: StoreMeta,
     saved_index: bool,
     /// Keys of which the compaction has dropped records.
     compacted_keys: BTreeSet<Vec<u8>>,
@@ -84,8 +84,8 @@ struct Saved {
 
 /// What goes back into the store because the disk is full.
 #[derive(Debug)]
-struct Unsaved {
-    tables: Changes,
+struct NoRoom {
+    tables: TableChanges,
     error: Error,
 }
 
@@ -105,13 +105,13 @@ pub struct Durable {
 impl Store {
     /// Prepares a checkpoint of everything applied so far; none if there is nothing to do, or one is being written.
     pub fn checkpoint(&mut self, kind: CheckpointKind) -> Option<Checkpoint> {
-        let index_is_old = self.standing.revision > self.saved.index_revision;
-        let kept = self.standing.revision - self.standing.compact_revision;
+        let index_is_old = self.meta.revision > self.saved.index_revision;
+        let kept = self.meta.revision - self.meta.compact_revision;
         let all = self.index.root().len().max(kept.cast_unsigned());
         let much = INDEX_CHECKPOINT_RECORDS_MIN
             .max(usize::try_from(all).unwrap_or(usize::MAX) / INDEX_CHECKPOINT_PART);
         let for_compaction =
-            self.compaction_pending() && self.saved.index_revision < self.standing.compact_revision;
+            self.compaction_pending() && self.saved.index_revision < self.meta.compact_revision;
         let save_index = index_is_old
             && (kind == CheckpointKind::WithIndex || self.records_since_index >= much || for_compaction);
         let has_chores = self.compaction_pending() || self.is_sweeping() || self.is_defragmenting();
@@ -122,7 +122,7 @@ impl Store {
         Some(Checkpoint {
             db,
             from: self.saved,
-            to: self.standing,
+            to: self.meta,
             tail: self.tail.publish().clone(),
             tables: std::mem::take(&mut self.table_changes),
             index: self.index.root().clone(),
@@ -137,7 +137,7 @@ impl Store {
 
     /// Takes a written checkpoint in: the records it holds leave memory. One that found no room leaves everything as it
     /// was.
-    pub fn finish_checkpoint(&mut self, written: Written) -> Durable {
+    pub fn finish_checkpoint(&mut self, written: WrittenCheckpoint) -> Durable {
         self.sizes = written.db.sizes();
         self.db = Some(written.db);
         let no_space = match written.result {
@@ -145,7 +145,7 @@ impl Store {
                 self.take_in(saved);
                 None
             }
-            Err(Unsaved { tables, error }) => {
+            Err(NoRoom { tables, error }) => {
                 for (key, row) in tables {
                     self.table_changes.entry(key).or_insert(row); // what came later is newer
                 }
@@ -160,14 +160,14 @@ impl Store {
         }
     }
 
-    fn take_in(&mut self, saved: Saved) {
+    fn take_in(&mut self, saved: Committed) {
         self.defragmentation = saved.defragmentation;
         self.replaced.count(saved.unsaved_bytes);
         if !saved.tree.has_map_of(&self.tree) {
             self.replaced.count_much();
         }
         self.tree = saved.tree;
-        self.saved = saved.standing;
+        self.saved = saved.meta;
         let looked_at = self.saved.compact_cursor.main.min(self.saved.compact_revision);
         self.trimmed = self.trimmed.max(self.saved.compacted).max(looked_at);
         self.tail.drop_through(self.saved.revision);
@@ -181,10 +181,10 @@ impl Store {
         if self.sweep.is_none() && self.saved.swept < self.saved.compacted {
             self.sweep = Some(IndexSweep::new(self.saved.compacted));
         }
-        self.standing.swept = self.saved.swept;
-        if self.standing.compact_revision == self.saved.compact_revision {
-            self.standing.compacted = self.saved.compacted;
-            self.standing.compact_cursor = self.saved.compact_cursor;
+        self.meta.swept = self.saved.swept;
+        if self.meta.compact_revision == self.saved.compact_revision {
+            self.meta.compacted = self.saved.compacted;
+            self.meta.compact_cursor = self.saved.compact_cursor;
         }
     }
 }
@@ -208,7 +208,7 @@ impl Checkpoint {
     ///
     /// # Errors
     /// After any error the store must not go on: what is on disk is found out by opening it again.
-    pub fn write(self) -> Result<Written> {
+    pub fn write(self) -> Result<WrittenCheckpoint> {
         let Self { mut db, from, mut to, tail, tables, index, save_index, .. } = self;
         let base = db.snapshot();
         let mut txn = db.begin()?;
@@ -247,9 +247,9 @@ impl Checkpoint {
             crate::check::verify_commit(&db);
         }
         let result = match committed {
-            Ok(tree) => Ok(Saved {
+            Ok(tree) => Ok(Committed {
                 tree,
-                standing: to,
+                meta: to,
                 saved_index: save_index,
                 compacted_keys,
                 sweep,
@@ -258,9 +258,9 @@ impl Checkpoint {
                 unsaved_bytes: self.unsaved_bytes,
                 records_since_index: self.records_since_index,
             }),
-            Err(error) if error.is_no_space() => Err(Unsaved { tables, error }),
+            Err(error) if error.is_no_space() => Err(NoRoom { tables, error }),
             Err(error) => return Err(error),
         };
-        Ok(Written { db, result })
+        Ok(WrittenCheckpoint { db, result })
     }
 }

@@ -10,7 +10,7 @@ use std::collections::BTreeSet;
 use crate::limits::{COMPACT_BYTES_PER_STEP, COMPACT_RECORDS_PER_STEP};
 use crate::mvcc::compaction_hash::CompactionHash;
 use crate::mvcc::key_index::IndexRoot;
-use crate::mvcc::layout::{RECORDS, Standing};
+use crate::mvcc::layout::{RECORDS, StoreMeta};
 use crate::mvcc::record::key_of;
 use crate::mvcc::revision::{RecordKey, RecordKind, Revision};
 use crate::snapshot::Snapshot;
@@ -24,7 +24,7 @@ pub(crate) fn compact_step(
     base: &Snapshot,
     index: &IndexRoot,
     tree_revision: i64,
-    to: &mut Standing,
+    to: &mut StoreMeta,
     hashing: &mut Option<CompactionHash>,
 ) -> Result<BTreeSet<Vec<u8>>> {
     let at = to.compact_revision;

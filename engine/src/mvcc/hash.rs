@@ -22,14 +22,14 @@ use crate::{Error, Result};
 pub struct HashKv {
     view: View,
     revision: i64,
-    phase: Phase,
+    phase: HashPhase,
     /// The last record that was looked at.
     last: Revision,
     crc: u32,
 }
 
 #[derive(Debug)]
-enum Phase {
+enum HashPhase {
     /// A compaction has computed it.
     Known(Hashed),
     /// Is there any key at the revision? The next one to look at.
@@ -45,10 +45,10 @@ impl HashKv {
     /// [`Error::Compacted`] and [`Error::FutureRevision`].
     pub fn new(view: View, revision: i64) -> Result<Self> {
         let phase = match view.compaction_hash(revision) {
-            Some(known) => Phase::Known(known),
-            None => Phase::Looking(Vec::new()),
+            Some(known) => HashPhase::Known(known),
+            None => HashPhase::Looking(Vec::new()),
         };
-        let is_known = matches!(phase, Phase::Known(_));
+        let is_known = matches!(phase, HashPhase::Known(_));
         let revision = if revision < 0 || is_known { revision } else { view.reader().resolve(revision)? };
         Ok(Self { view, revision, phase, last: Revision::default(), crc: begun() })
     }
@@ -59,13 +59,13 @@ impl HashKv {
     /// When the tree file is damaged.
     pub fn step(&mut self, records: usize) -> Result<Option<Hashed>> {
         match &self.phase {
-            Phase::Known(hashed) => Ok(Some(*hashed)),
-            Phase::Looking(from) => {
+            HashPhase::Known(hashed) => Ok(Some(*hashed)),
+            HashPhase::Looking(from) => {
                 let from = from.clone();
                 self.look(&from, records);
                 Ok(None)
             }
-            Phase::Hashing { kept_at } => self.hash(*kept_at, records),
+            HashPhase::Hashing { kept_at } => self.hash(*kept_at, records),
         }
     }
 
@@ -76,11 +76,11 @@ impl HashKv {
         let reader = self.view.reader();
         let mut scan = reader.scan(KeyRange::From(from), self.revision, Direction::Forward);
         self.phase = match scan.next_within(&mut steps) {
-            Sought::Key(..) => Phase::Hashing { kept_at: self.revision },
-            Sought::End => Phase::Hashing { kept_at: reader.compact_revision() },
+            Sought::Key(..) => HashPhase::Hashing { kept_at: self.revision },
+            Sought::End => HashPhase::Hashing { kept_at: reader.compact_revision() },
             Sought::Later => {
                 let passed = scan.passed().unwrap_or(from);
-                Phase::Looking([passed, &[0]].concat())
+                HashPhase::Looking([passed, &[0]].concat())
             }
         };
     }

@@ -1,6 +1,6 @@
 //! The changes of one key.
 //!
-//! A *life* of a key begins with the put that creates it and ends with a tombstone. Worked example, as
+//! A *generation* of a key begins with the put that creates it and ends with a tombstone. Worked example, as
 //! `revision: what happened -> create revision / version`:
 //!
 //! ```text
@@ -18,32 +18,32 @@ use std::sync::Arc;
 use crate::mvcc::revision::Revision;
 use crate::varint;
 
-/// Changes in one chunk of older ones.
+/// TableChanges in one chunk of older ones.
 const CHUNK: usize = 32;
 
 /// What the index knows of a key at some revision.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyMeta {
-    /// Revision of the put that began this life.
+    /// Revision of the put that began this generation.
     pub create_revision: i64,
     /// The last change.
     pub modified: Revision,
-    /// Puts in this life so far, from 1.
+    /// Puts in this generation so far, from 1.
     pub version: i64,
 }
 
 /// One change; a tombstone has version 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Change {
+pub struct KeyChange {
     /// When.
     pub revision: Revision,
-    /// Begin of this life, 0 for a tombstone.
+    /// Begin of this generation, 0 for a tombstone.
     pub create_revision: i64,
-    /// Puts in this life up to this one, 0 for a tombstone.
+    /// Puts in this generation up to this one, 0 for a tombstone.
     pub version: i64,
 }
 
-impl Change {
+impl KeyChange {
     /// The key exists after this change.
     #[must_use]
     pub fn live(&self) -> Option<KeyMeta> {
@@ -57,27 +57,27 @@ impl Change {
 
 /// All changes of one key that are kept. Copies share the older ones.
 #[derive(Debug, Clone)]
-pub struct History {
-    newest: Change,
-    older: Option<Arc<Older>>,
+pub struct KeyHistory {
+    newest: KeyChange,
+    older: Option<Arc<OlderChanges>>,
 }
 
 /// A chunk of changes and the chunks before it: a key changed a million times costs no more to change again, and little more
 /// to look back at.
 #[derive(Debug)]
-struct Older {
+struct OlderChanges {
     /// Oldest first; never empty.
-    changes: Vec<Change>,
-    before: Option<Arc<Older>>,
+    changes: Vec<KeyChange>,
+    before: Option<Arc<OlderChanges>>,
     /// A chunk further back, for looking: two chunks with jumps of one length are followed by one that jumps over both, so any
     /// chunk is found in logarithmic time.
-    jump: Option<Arc<Older>>,
+    jump: Option<Arc<OlderChanges>>,
     /// Chunks before it.
     depth: u64,
 }
 
-impl Older {
-    fn new(change: Change, before: Option<Arc<Self>>) -> Self {
+impl OlderChanges {
+    fn new(change: KeyChange, before: Option<Arc<Self>>) -> Self {
         let jump = before.as_ref().map(|before| {
             let first = before.jump.as_ref();
             let second = first.and_then(|first| first.jump.as_ref());
@@ -103,7 +103,7 @@ impl Older {
     }
 }
 
-impl Clone for Older {
+impl Clone for OlderChanges {
     fn clone(&self) -> Self {
         let mut changes = Vec::with_capacity(self.changes.len() + 1);
         changes.extend_from_slice(&self.changes);
@@ -111,7 +111,7 @@ impl Clone for Older {
     }
 }
 
-impl Drop for Older {
+impl Drop for OlderChanges {
     fn drop(&mut self) {
         // One by one: dropping a long chain by recursion would overflow the stack. A jump is never the last way to its chunk
         // while the chain is there.
@@ -123,16 +123,16 @@ impl Drop for Older {
     }
 }
 
-impl History {
+impl KeyHistory {
     /// A key's first put.
     #[must_use]
     pub fn created(revision: Revision) -> Self {
-        Self { newest: Change { revision, create_revision: revision.main, version: 1 }, older: None }
+        Self { newest: KeyChange { revision, create_revision: revision.main, version: 1 }, older: None }
     }
 
     /// A history from its changes, oldest first; none if there are none.
     #[must_use]
-    pub fn from_changes(changes: impl IntoIterator<Item = Change>) -> Option<Self> {
+    pub fn from_changes(changes: impl IntoIterator<Item = KeyChange>) -> Option<Self> {
         let mut changes = changes.into_iter();
         let mut history = Self { newest: changes.next()?, older: None };
         changes.for_each(|change| history.push(change));
@@ -141,16 +141,16 @@ impl History {
 
     /// The last change.
     #[must_use]
-    pub fn newest(&self) -> Change {
+    pub fn newest(&self) -> KeyChange {
         self.newest
     }
 
-    fn push(&mut self, change: Change) {
+    fn push(&mut self, change: KeyChange) {
         assert!(change.revision > self.newest.revision, "a key's changes come in revision order");
         let previous = std::mem::replace(&mut self.newest, change);
         match &mut self.older {
             Some(older) if older.changes.len() < CHUNK => Arc::make_mut(older).changes.push(previous),
-            older => *older = Some(Arc::new(Older::new(previous, older.take()))),
+            older => *older = Some(Arc::new(OlderChanges::new(previous, older.take()))),
         }
     }
 
@@ -158,9 +158,9 @@ impl History {
     pub fn put(&mut self, revision: Revision) {
         let change = match self.newest.live() {
             Some(meta) => {
-                Change { revision, create_revision: meta.create_revision, version: meta.version + 1 }
+                KeyChange { revision, create_revision: meta.create_revision, version: meta.version + 1 }
             }
-            None => Change { revision, create_revision: revision.main, version: 1 },
+            None => KeyChange { revision, create_revision: revision.main, version: 1 },
         };
         self.push(change);
     }
@@ -169,14 +169,14 @@ impl History {
     pub fn delete(&mut self, revision: Revision) -> bool {
         let live = self.newest.live().is_some();
         if live {
-            self.push(Change { revision, create_revision: 0, version: 0 });
+            self.push(KeyChange { revision, create_revision: 0, version: 0 });
         }
         live
     }
 
     /// The newest change of revision `at` or before, tombstones included.
     #[must_use]
-    pub fn change_at(&self, at: i64) -> Option<Change> {
+    pub fn change_at(&self, at: i64) -> Option<KeyChange> {
         if self.newest.revision.main <= at {
             return Some(self.newest);
         }
@@ -197,14 +197,14 @@ impl History {
 
     /// All changes, oldest first.
     #[must_use]
-    pub fn changes(&self) -> Vec<Change> {
+    pub fn changes(&self) -> Vec<KeyChange> {
         let mut all = Vec::new();
         self.for_each_change(|change| all.push(*change));
         all
     }
 
     /// Walks all changes, oldest first.
-    fn for_each_change(&self, mut each: impl FnMut(&Change)) {
+    fn for_each_change(&self, mut each: impl FnMut(&KeyChange)) {
         let mut chunks = Vec::new();
         let mut chunk = self.older.as_deref();
         while let Some(older) = chunk {
@@ -236,7 +236,7 @@ impl History {
 
     /// The oldest change that is kept.
     #[must_use]
-    pub fn oldest(&self) -> Change {
+    pub fn oldest(&self) -> KeyChange {
         let mut oldest = self.newest;
         let mut chunk = self.older.as_deref();
         while let Some(older) = chunk {
@@ -254,7 +254,7 @@ impl History {
         }
         let kept = self.change_at(at).filter(|change| change.live().is_some());
         let from = kept.map_or(Revision { main: at, sub: i64::MAX }, |change| change.revision);
-        let after = |change: &Change| {
+        let after = |change: &KeyChange| {
             change.revision > from || kept.is_some_and(|kept| kept.revision == change.revision)
         };
         Self::from_changes(self.changes().into_iter().filter(after))
@@ -287,7 +287,7 @@ impl History {
             let sub = i64::try_from(varint::take(&mut bytes)?).ok()?;
             let create_revision = main.checked_sub_unsigned(varint::take(&mut bytes)?)?;
             let version = i64::try_from(varint::take(&mut bytes)?).ok()?;
-            let change = Change { revision: Revision { main, sub }, create_revision, version };
+            let change = KeyChange { revision: Revision { main, sub }, create_revision, version };
             if create_revision < 0 || (history.is_some() && change.revision <= last) {
                 return None;
             }
@@ -309,8 +309,8 @@ mod tests {
         Revision { main, sub }
     }
 
-    fn example() -> History {
-        let mut history = History::created(revision(2, 0));
+    fn example() -> KeyHistory {
+        let mut history = KeyHistory::created(revision(2, 0));
         history.put(revision(5, 0));
         assert!(history.delete(revision(7, 0)));
         assert!(!history.delete(revision(8, 0)));
@@ -319,9 +319,9 @@ mod tests {
         history
     }
 
-    fn drawn(history: Option<&History>) -> String {
-        let changes = history.map(History::changes).unwrap_or_default();
-        let text = |change: &Change| {
+    fn drawn(history: Option<&KeyHistory>) -> String {
+        let changes = history.map(KeyHistory::changes).unwrap_or_default();
+        let text = |change: &KeyChange| {
             let Revision { main, sub } = change.revision;
             format!("{main}.{sub}={}/{}", change.create_revision, change.version)
         };
@@ -349,23 +349,23 @@ mod tests {
         let history = example();
         let mut bytes = Vec::new();
         history.encode(&mut bytes);
-        assert_eq!(History::decode(&bytes).unwrap().changes(), history.changes());
+        assert_eq!(KeyHistory::decode(&bytes).unwrap().changes(), history.changes());
         for cut in 0..bytes.len() {
-            assert!(History::decode(&bytes[..cut]).is_none());
+            assert!(KeyHistory::decode(&bytes[..cut]).is_none());
         }
         for at in 0..bytes.len() {
             for bit in 0..8 {
                 let mut bad = bytes.clone();
                 bad[at] ^= 1 << bit;
-                let _ = History::decode(&bad); // must not panic
+                let _ = KeyHistory::decode(&bad); // must not panic
             }
         }
-        assert!(History::decode(&[0xff; 30]).is_none());
+        assert!(KeyHistory::decode(&[0xff; 30]).is_none());
     }
 
     #[test]
     fn a_million_changes_share_their_past() {
-        let mut history = History::created(revision(1, 0));
+        let mut history = KeyHistory::created(revision(1, 0));
         for main in 2..1_000_000 {
             history.put(revision(main, 0));
         }
@@ -382,7 +382,7 @@ mod tests {
     /// However long the history is, and wherever in it one looks.
     #[test]
     fn looking_back_takes_logarithmic_time() {
-        let mut history = History::created(revision(1, 0));
+        let mut history = KeyHistory::created(revision(1, 0));
         for main in 2..1_000_000 {
             history.put(revision(main, 0));
         }

@@ -1,4 +1,4 @@
-//! Which table of the tree file holds what, and the owner's bytes in its meta slot.
+//! Which table of the tree file holds what, and the store meta in its meta slot.
 
 use crate::limits::USER_BYTES;
 use crate::meta::Table;
@@ -22,7 +22,7 @@ pub struct Applied {
     pub term: u64,
 }
 
-/// Where a store stands; durable together with the data it speaks of.
+/// The store meta: how far the store has come, durable together with the data it speaks of.
 ///
 /// ```text
 ///  0  u64  applied index            32  i64  revision the saved index is complete up to
@@ -33,7 +33,7 @@ pub struct Applied {
 /// 72  zeros; all integers little-endian
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Standing {
+pub(crate) struct StoreMeta {
     /// How far the log has been applied.
     pub applied: Applied,
     /// Newest revision; a new store is at 1.
@@ -50,7 +50,7 @@ pub(crate) struct Standing {
     pub swept: i64,
 }
 
-impl Default for Standing {
+impl Default for StoreMeta {
     fn default() -> Self {
         Self {
             applied: Applied::default(),
@@ -64,7 +64,7 @@ impl Default for Standing {
     }
 }
 
-impl Standing {
+impl StoreMeta {
     /// Lays it out.
     #[must_use]
     pub(crate) fn encode(&self) -> [u8; USER_BYTES] {
@@ -109,7 +109,7 @@ mod tests {
 
     #[test]
     fn a_standing_survives_the_round_trip() {
-        let standing = Standing {
+        let meta = StoreMeta {
             applied: Applied { index: 1, term: 2 },
             revision: 3,
             compact_revision: -1,
@@ -118,6 +118,6 @@ mod tests {
             compact_cursor: Revision { main: 7, sub: 8 },
             swept: 9,
         };
-        assert_eq!(Standing::decode(&standing.encode()), standing);
+        assert_eq!(StoreMeta::decode(&meta.encode()), meta);
     }
 }

@@ -31,7 +31,7 @@ pub mod verify;
 mod view;
 mod write;
 
-pub use checkpoint::{Checkpoint, CheckpointKind, Durable, Written};
+pub use checkpoint::{Checkpoint, CheckpointKind, Durable, WrittenCheckpoint};
 pub use compaction_hash::Hashed;
 pub use garbage::Garbage;
 pub use hash::HashKv;

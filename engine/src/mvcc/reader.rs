@@ -5,7 +5,7 @@ use crate::mvcc::key_index::{Counting, Created, CreatedSearch, Direction, IndexR
 use crate::mvcc::key_range::KeyRange;
 use crate::mvcc::layout::RECORDS;
 use crate::mvcc::revision::{RecordKey, RecordKind, Revision};
-use crate::mvcc::tail::{Record, Tail, TailView};
+use crate::mvcc::tail::{Tail, TailRecord, TailView};
 use crate::snapshot::Snapshot;
 use crate::{Error, Result};
 
@@ -152,7 +152,7 @@ impl<'r> Reader<'r> {
             }
         }
         let after = after.max(Revision { main: self.tree_revision, sub: i64::MAX });
-        let mut visit_all = |records: &mut dyn Iterator<Item = Record<'r>>| -> Result<()> {
+        let mut visit_all = |records: &mut dyn Iterator<Item = TailRecord<'r>>| -> Result<()> {
             for (key, bytes) in records {
                 if !visit(key, bytes)? {
                     break;

@@ -11,11 +11,11 @@ const FRAME_MAX: usize = 64;
 /// What a put stores besides key and value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stamp {
-    /// Revision of the put that began this life.
+    /// Revision of the put that began this generation.
     pub create_revision: i64,
     /// Revision of this put.
     pub mod_revision: i64,
-    /// Puts in this life.
+    /// Puts in this generation.
     pub version: i64,
     /// Lease it is attached to, 0 for none.
     pub lease: i64,
@@ -23,7 +23,7 @@ pub struct Stamp {
 
 /// Encodes a put's record and hands it over in parts, so that key and value are copied once.
 pub fn encode_put<T>(key: &[u8], value: &[u8], stamp: Stamp, use_parts: impl FnOnce(&[&[u8]]) -> T) -> T {
-    let mut frame = Frame::default();
+    let mut frame = RecordFrame::default();
     frame.bytes_field(0x0a, key.len());
     let head = frame.len;
     frame.number(0x10, stamp.create_revision);
@@ -40,24 +40,24 @@ pub fn encode_put<T>(key: &[u8], value: &[u8], stamp: Stamp, use_parts: impl FnO
 
 /// Encodes a tombstone's record.
 pub fn encode_tombstone<T>(key: &[u8], use_parts: impl FnOnce(&[&[u8]]) -> T) -> T {
-    let mut frame = Frame::default();
+    let mut frame = RecordFrame::default();
     frame.bytes_field(0x0a, key.len());
     use_parts(&[&frame.bytes[..frame.len], key])
 }
 
 /// The small pieces between key and value.
-struct Frame {
+struct RecordFrame {
     bytes: [u8; FRAME_MAX],
     len: usize,
 }
 
-impl Default for Frame {
+impl Default for RecordFrame {
     fn default() -> Self {
         Self { bytes: [0; FRAME_MAX], len: 0 }
     }
 }
 
-impl Frame {
+impl RecordFrame {
     fn varint(&mut self, value: u64) {
         let (bytes, len) = varint::encode(value);
         self.bytes[self.len..self.len + len].copy_from_slice(&bytes[..len]);

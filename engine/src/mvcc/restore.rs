@@ -8,7 +8,7 @@ use crate::limits;
 use crate::mvcc::compaction_hash::CompactionHashes;
 use crate::mvcc::garbage::Replaced;
 use crate::mvcc::key_index::KeyIndex;
-use crate::mvcc::layout::{RECORDS, SMALL, Standing};
+use crate::mvcc::layout::{RECORDS, SMALL, StoreMeta};
 use crate::mvcc::record::StoredRecord;
 use crate::mvcc::revision::{RecordKey, RecordKind, Revision};
 use crate::mvcc::saved_index::{self, IndexSweep, Opening};
@@ -38,9 +38,9 @@ impl Store {
     ) -> Result<Self> {
         let db = Db::open(disk, options)?;
         let tree = db.snapshot();
-        let standing = if tree.txn() == 0 { Standing::default() } else { Standing::decode(tree.user()) };
-        let mut index = saved_index::load(&tree, standing, tell)?;
-        let records_since_index = replay_records(&tree, &mut index, standing, tell)?;
+        let meta = if tree.txn() == 0 { StoreMeta::default() } else { StoreMeta::decode(tree.user()) };
+        let mut index = saved_index::load(&tree, meta, tell)?;
+        let records_since_index = replay_records(&tree, &mut index, meta, tell)?;
         let mut tables = Tables::default();
         let mut cursor = tree.cursor(SMALL);
         cursor.seek(&[])?;
@@ -54,13 +54,13 @@ impl Store {
             tail: Tail::default(),
             tables,
             table_changes: std::collections::BTreeMap::new(),
-            standing,
-            saved: standing,
+            meta,
+            saved: meta,
             tree,
-            trimmed: standing.compact_revision,
+            trimmed: meta.compact_revision,
             sizes: db.sizes(),
             defragmentation: None,
-            sweep: (standing.swept < standing.compacted).then(|| IndexSweep::new(standing.compacted)),
+            sweep: (meta.swept < meta.compacted).then(|| IndexSweep::new(meta.compacted)),
             to_compact: std::collections::VecDeque::new(),
             db: Some(db),
             hashing: None, // not from the middle: as in etcd, a compaction that was interrupted leaves no hash
@@ -76,20 +76,20 @@ impl Store {
 fn replay_records(
     tree: &Snapshot,
     index: &mut KeyIndex,
-    standing: Standing,
+    meta: StoreMeta,
     tell: &mut dyn FnMut(Opening),
 ) -> Result<usize> {
     let mut cursor = tree.cursor(RECORDS);
-    let after = Revision { main: standing.index_revision, sub: i64::MAX };
+    let after = Revision { main: meta.index_revision, sub: i64::MAX };
     cursor.seek(&RecordKey { revision: after, kind: RecordKind::Tombstone }.encode())?;
     let mut records = 0;
     while let Some((key, record)) = cursor.next()? {
         let key = RecordKey::decode(key).ok_or_else(|| Error::corrupt("a record's key cannot be read"))?;
         let record = StoredRecord::parse(record).ok_or_else(|| Error::corrupt("a record cannot be read"))?;
-        if key.revision.main > standing.revision {
+        if key.revision.main > meta.revision {
             return Err(Error::corrupt(format!(
                 "there is a record of revision {}, but the store is at {}",
-                key.revision.main, standing.revision
+                key.revision.main, meta.revision
             )));
         }
         records += 1;
@@ -123,7 +123,7 @@ fn replay_records(
 mod tests {
     use super::*;
     use crate::disk::SimDisk;
-    use crate::mvcc::key_history::History;
+    use crate::mvcc::key_history::KeyHistory;
     use crate::mvcc::layout::INDEX;
 
     /// What only a damaged or forged file can hold would break the order of changes that the index relies on.
@@ -131,7 +131,7 @@ mod tests {
     fn what_is_newer_than_the_store_is_damage() {
         let newer = Revision { main: 9, sub: 0 };
         let mut history = Vec::new();
-        History::created(newer).encode(&mut history);
+        KeyHistory::created(newer).encode(&mut history);
         let record = RecordKey { revision: newer, kind: RecordKind::Tombstone }.encode();
         let rows = [(INDEX, b"k".as_slice(), history.as_slice()), (RECORDS, &record, b"\x0a\x01k")];
         for (table, key, value) in rows {
@@ -140,7 +140,7 @@ mod tests {
             let mut db = store.db.take().unwrap();
             let mut txn = db.begin().unwrap();
             txn.put(table, key, value).unwrap();
-            txn.set_user(&Standing { revision: 5, ..Standing::default() }.encode());
+            txn.set_user(&StoreMeta { revision: 5, ..StoreMeta::default() }.encode());
             txn.commit().unwrap();
             drop((db, store));
             let opened = Store::open(Arc::clone(&disk), DbOptions::default());

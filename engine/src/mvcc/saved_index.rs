@@ -7,9 +7,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::limits::{self, PAGE_BYTES_MAX, SWEEP_KEYS_PER_STEP, SWEEP_WRITES_PER_STEP, key_bytes_max};
-use crate::mvcc::key_history::History;
+use crate::mvcc::key_history::KeyHistory;
 use crate::mvcc::key_index::{IndexRoot, Key, KeyIndex};
-use crate::mvcc::layout::{INDEX, INDEX_LONG, RECORDS, Standing};
+use crate::mvcc::layout::{INDEX, INDEX_LONG, RECORDS, StoreMeta};
 use crate::mvcc::record::key_of;
 use crate::mvcc::revision::{RecordKey, RecordKind, Revision};
 use crate::mvcc::tail::TailView;
@@ -135,7 +135,7 @@ impl IndexSweep {
         txn: &mut WriteTxn<'_>,
         base: &Snapshot,
         index: &IndexRoot,
-        to: &mut Standing,
+        to: &mut StoreMeta,
     ) -> Result<Option<Self>> {
         let mut shorter = BTreeSet::new();
         let mut history = Vec::new();
@@ -184,11 +184,11 @@ fn sweep_long_keys(txn: &mut WriteTxn<'_>, base: &Snapshot, index: &IndexRoot, c
 }
 
 /// The saved index, compacted: steps of a compaction that happened after it was saved are not in it.
-pub(crate) fn load(tree: &Snapshot, standing: Standing, tell: &mut dyn FnMut(Opening)) -> Result<KeyIndex> {
+pub(crate) fn load(tree: &Snapshot, meta: StoreMeta, tell: &mut dyn FnMut(Opening)) -> Result<KeyIndex> {
     let malformed = || Error::corrupt("a key's saved history cannot be read");
-    let compact = standing.compact_revision;
+    let compact = meta.compact_revision;
     let decode = |encoded: &[u8]| {
-        History::decode(encoded).filter(|history| history.newest().revision.main <= standing.revision)
+        KeyHistory::decode(encoded).filter(|history| history.newest().revision.main <= meta.revision)
     };
     let mut failure = None;
     let (mut loaded, of) = (0_u64, tree.len(INDEX));

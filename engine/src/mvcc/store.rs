@@ -8,10 +8,10 @@ use crate::mvcc::compaction_hash::{CompactionHash, CompactionHashes};
 use crate::mvcc::defragment::Defragmentation;
 use crate::mvcc::garbage::{Collector, Garbage, Replaced};
 use crate::mvcc::key_index::KeyIndex;
-use crate::mvcc::layout::{Applied, SMALL, Standing};
+use crate::mvcc::layout::{Applied, SMALL, StoreMeta};
 use crate::mvcc::reader::{Reader, TailRef};
 use crate::mvcc::saved_index::IndexSweep;
-use crate::mvcc::tables::{Changes, SmallTable, Tables, row_key};
+use crate::mvcc::tables::{SmallTable, TableChanges, Tables, row_key};
 use crate::mvcc::tail::Tail;
 use crate::mvcc::view::View;
 use crate::snapshot::Snapshot;
@@ -23,11 +23,11 @@ pub struct Store {
     pub(crate) index: KeyIndex,
     pub(crate) tail: Tail,
     pub(crate) tables: Tables,
-    pub(crate) table_changes: Changes,
+    pub(crate) table_changes: TableChanges,
     /// Where the store is now.
-    pub(crate) standing: Standing,
+    pub(crate) meta: StoreMeta,
     /// Where it was at the newest finished checkpoint: what `tree` holds.
-    pub(crate) saved: Standing,
+    pub(crate) saved: StoreMeta,
     pub(crate) tree: Snapshot,
     /// Compactions have removed records up to here from `tree`, or may have.
     pub(crate) trimmed: i64,
@@ -55,20 +55,20 @@ impl Store {
     /// How far the log has been applied.
     #[must_use]
     pub fn applied(&self) -> Applied {
-        self.standing.applied
+        self.meta.applied
     }
 
     /// An entry has been applied; must follow its changes before anything is published or saved.
     pub fn set_applied(&mut self, applied: Applied) {
-        let before = self.standing.applied;
+        let before = self.meta.applied;
         assert!(applied.index >= before.index, "entry {} is applied after {}", applied.index, before.index);
-        self.standing.applied = applied;
+        self.meta.applied = applied;
     }
 
     /// Newest revision.
     #[must_use]
     pub fn revision(&self) -> i64 {
-        self.standing.revision
+        self.meta.revision
     }
 
     /// Reads the current state.
@@ -79,8 +79,8 @@ impl Store {
             tail: TailRef::Writer(&self.tail),
             tree: &self.tree,
             tree_revision: self.saved.revision,
-            revision: self.standing.revision,
-            compact_revision: self.standing.compact_revision,
+            revision: self.meta.revision,
+            compact_revision: self.meta.compact_revision,
             trimmed: self.trimmed,
         }
     }
@@ -90,23 +90,23 @@ impl Store {
     /// # Errors
     /// [`Error::Compacted`] when that has happened already, [`Error::FutureRevision`]; when the tree file is damaged.
     pub fn compact(&mut self, revision: i64) -> Result<()> {
-        if revision <= self.standing.compact_revision {
-            return Err(Error::Compacted { compact_revision: self.standing.compact_revision });
+        if revision <= self.meta.compact_revision {
+            return Err(Error::Compacted { compact_revision: self.meta.compact_revision });
         }
-        if revision > self.standing.revision {
-            return Err(Error::FutureRevision { current: self.standing.revision });
+        if revision > self.meta.revision {
+            return Err(Error::FutureRevision { current: self.meta.revision });
         }
-        let is_clean = self.standing.compacted == self.standing.compact_revision;
+        let is_clean = self.meta.compacted == self.meta.compact_revision;
         self.hashing = Some(CompactionHash::new(&self.reader(), revision, is_clean)?);
-        self.standing.compact_revision = revision;
-        self.standing.compact_cursor = crate::mvcc::Revision::default();
+        self.meta.compact_revision = revision;
+        self.meta.compact_cursor = crate::mvcc::Revision::default();
         Ok(())
     }
 
     /// Space that a compaction frees is not all free yet.
     #[must_use]
     pub fn compaction_pending(&self) -> bool {
-        self.saved.compacted < self.standing.compact_revision
+        self.saved.compacted < self.meta.compact_revision
     }
 
     /// The saved index still has to be made smaller.
@@ -188,18 +188,18 @@ impl Store {
     /// Shares the current state.
     #[must_use]
     pub fn view(&mut self) -> View {
-        self.view_at(self.standing.revision)
+        self.view_at(self.meta.revision)
     }
 
     /// Shares the current state, in which changes up to `revision` were made.
     pub(crate) fn view_at(&mut self, revision: i64) -> View {
         self.collector.made(self.replaced);
-        View::new(crate::mvcc::view::Inner {
+        View::new(crate::mvcc::view::ViewParts {
             index: self.index.root().clone(),
             tail: self.tail.publish().clone(),
             tree: self.tree.clone(),
             tree_revision: self.saved.revision,
-            standing: Standing { revision, ..self.standing },
+            meta: StoreMeta { revision, ..self.meta },
             trimmed: self.trimmed,
             tables: self.tables.clone(),
             sizes: self.sizes,
@@ -218,7 +218,7 @@ impl Store {
     /// Something was applied that no finished checkpoint holds.
     #[must_use]
     pub fn has_unsaved(&self) -> bool {
-        self.standing.applied != self.saved.applied
+        self.meta.applied != self.saved.applied
     }
 
     /// Bytes of records that no finished checkpoint holds.

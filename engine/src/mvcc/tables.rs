@@ -1,4 +1,4 @@
-//! Small tables beside the key space: members, alarms and the like. Saved row by row. Those that are small indeed are
+//! Small tables beside the key space: members, alarms and the like. Committed row by row. Those that are small indeed are
 //! held in memory and shared with every View; the others are their owner's to hold.
 
 use std::collections::BTreeMap;
@@ -41,7 +41,7 @@ pub struct Tables {
 }
 
 /// Rows that changed: their new content, or none if they are gone.
-pub(crate) type Changes = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
+pub(crate) type TableChanges = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
 pub(crate) fn row_key(table: SmallTable, key: &[u8]) -> Vec<u8> {
     let mut full = Vec::with_capacity(1 + key.len());

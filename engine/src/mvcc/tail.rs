@@ -11,16 +11,16 @@ use crate::mvcc::revision::{RecordKey, Revision};
 
 /// Records in revision order.
 #[derive(Debug, Clone, Default)]
-pub struct Chunk {
+pub struct TailChunk {
     /// Key and end in `data`.
     records: Vec<(RecordKey, usize)>,
     data: Vec<u8>,
 }
 
 /// A record: its key and the encoded `mvccpb.KeyValue`.
-pub type Record<'t> = (RecordKey, &'t [u8]);
+pub type TailRecord<'t> = (RecordKey, &'t [u8]);
 
-impl Chunk {
+impl TailChunk {
     fn push(&mut self, key: RecordKey, parts: &[&[u8]]) {
         let last = self.records.last().map(|(last, _)| last.revision);
         assert!(last.is_none_or(|last| last < key.revision), "records come in revision order");
@@ -34,7 +34,7 @@ impl Chunk {
         self.data.truncate(self.records.last().map_or(0, |(_, end)| *end));
     }
 
-    fn at(&self, at: usize) -> Record<'_> {
+    fn at(&self, at: usize) -> TailRecord<'_> {
         let start = if at == 0 { 0 } else { self.records[at - 1].1 };
         let (key, end) = self.records[at];
         (key, &self.data[start..end])
@@ -59,13 +59,13 @@ impl Chunk {
         Self { records, data }
     }
 
-    fn get(&self, revision: Revision) -> Option<Record<'_>> {
+    fn get(&self, revision: Revision) -> Option<TailRecord<'_>> {
         let at = self.records.binary_search_by(|(key, _)| key.revision.cmp(&revision)).ok()?;
         Some(self.at(at))
     }
 
     /// Records above `after`.
-    fn after(&self, after: Revision) -> impl Iterator<Item = Record<'_>> {
+    fn after(&self, after: Revision) -> impl Iterator<Item = TailRecord<'_>> {
         let from = self.records.partition_point(|(key, _)| key.revision <= after);
         (from..self.records.len()).map(|at| self.at(at))
     }
@@ -75,14 +75,14 @@ impl Chunk {
 #[derive(Debug, Default)]
 pub struct Tail {
     published: TailView,
-    open: Chunk,
+    open: TailChunk,
 }
 
 /// The tail at one moment. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct TailView {
     /// Oldest first.
-    chunks: Vec<Arc<Chunk>>,
+    chunks: Vec<Arc<TailChunk>>,
 }
 
 impl Tail {
@@ -134,13 +134,13 @@ impl Tail {
     }
 
     /// Records above `after`, in order.
-    pub fn after(&self, after: Revision) -> impl Iterator<Item = Record<'_>> {
+    pub fn after(&self, after: Revision) -> impl Iterator<Item = TailRecord<'_>> {
         self.published.after(after).chain(self.open.after(after))
     }
 
     /// A record.
     #[must_use]
-    pub fn get(&self, revision: Revision) -> Option<Record<'_>> {
+    pub fn get(&self, revision: Revision) -> Option<TailRecord<'_>> {
         self.open.get(revision).or_else(|| self.published.get(revision))
     }
 }
@@ -148,13 +148,13 @@ impl Tail {
 impl TailView {
     /// A record.
     #[must_use]
-    pub fn get(&self, revision: Revision) -> Option<Record<'_>> {
+    pub fn get(&self, revision: Revision) -> Option<TailRecord<'_>> {
         let behind = self.chunks.partition_point(|chunk| chunk.first() <= revision);
         self.chunks[..behind].last()?.get(revision)
     }
 
     /// Records above `after`, in order.
-    pub fn after(&self, after: Revision) -> impl Iterator<Item = Record<'_>> {
+    pub fn after(&self, after: Revision) -> impl Iterator<Item = TailRecord<'_>> {
         let from = self.chunks.partition_point(|chunk| chunk.last() <= after);
         self.chunks[from..].iter().flat_map(move |chunk| chunk.after(after))
     }

@@ -6,7 +6,7 @@ use crate::db::Sizes;
 use crate::mvcc::compaction_hash::{CompactionHashes, Hashed};
 use crate::mvcc::garbage::{Collector, Garbage, Replaced};
 use crate::mvcc::key_index::IndexRoot;
-use crate::mvcc::layout::{Applied, Standing};
+use crate::mvcc::layout::{Applied, StoreMeta};
 use crate::mvcc::reader::{Reader, TailRef};
 use crate::mvcc::tables::Tables;
 use crate::mvcc::tail::TailView;
@@ -16,15 +16,15 @@ use crate::snapshot::Snapshot;
 /// index nodes it refers to, so hold one for a request, not for an hour. Whoever drops the last of the clones frees what is left
 /// of it, if that is little; see [`Store::collect_garbage`](crate::mvcc::Store::collect_garbage).
 #[derive(Debug, Clone)]
-pub struct View(Arc<Inner>);
+pub struct View(Arc<ViewParts>);
 
 #[derive(Debug)]
-pub(crate) struct Inner {
+pub(crate) struct ViewParts {
     pub(crate) index: IndexRoot,
     pub(crate) tail: TailView,
     pub(crate) tree: Snapshot,
     pub(crate) tree_revision: i64,
-    pub(crate) standing: Standing,
+    pub(crate) meta: StoreMeta,
     pub(crate) trimmed: i64,
     pub(crate) tables: Tables,
     pub(crate) sizes: Sizes,
@@ -34,7 +34,7 @@ pub(crate) struct Inner {
     pub(crate) collector: Arc<Collector>,
 }
 
-impl Drop for Inner {
+impl Drop for ViewParts {
     fn drop(&mut self) {
         if let Some(collect) = self.collector.wanted(self.replaced) {
             let (index, tail) = (std::mem::take(&mut self.index), std::mem::take(&mut self.tail));
@@ -44,8 +44,8 @@ impl Drop for Inner {
 }
 
 impl View {
-    pub(crate) fn new(inner: Inner) -> Self {
-        Self(Arc::new(inner))
+    pub(crate) fn new(parts: ViewParts) -> Self {
+        Self(Arc::new(parts))
     }
 
     /// Reads it.
@@ -56,8 +56,8 @@ impl View {
             tail: TailRef::Shared(&self.0.tail),
             tree: &self.0.tree,
             tree_revision: self.0.tree_revision,
-            revision: self.0.standing.revision,
-            compact_revision: self.0.standing.compact_revision,
+            revision: self.0.meta.revision,
+            compact_revision: self.0.meta.compact_revision,
             trimmed: self.0.trimmed,
         }
     }
@@ -65,19 +65,19 @@ impl View {
     /// How far the log was applied.
     #[must_use]
     pub fn applied(&self) -> Applied {
-        self.0.standing.applied
+        self.0.meta.applied
     }
 
     /// Newest revision.
     #[must_use]
     pub fn revision(&self) -> i64 {
-        self.0.standing.revision
+        self.0.meta.revision
     }
 
     /// Oldest readable revision, -1 before the first compaction.
     #[must_use]
     pub fn compact_revision(&self) -> i64 {
-        self.0.standing.compact_revision
+        self.0.meta.compact_revision
     }
 
     /// The small tables.

@@ -1,7 +1,7 @@
 //! One revision being written.
 
 use crate::mvcc::key_history::KeyMeta;
-use crate::mvcc::key_index::{Direction, IndexRoot, Put};
+use crate::mvcc::key_index::{Direction, IndexRoot, PutResult};
 use crate::mvcc::key_range::KeyRange;
 use crate::mvcc::reader::Reader;
 use crate::mvcc::record::{Stamp, encode_put, encode_tombstone};
@@ -9,7 +9,7 @@ use crate::mvcc::revision::{RecordKey, RecordKind, Revision};
 use crate::mvcc::store::Store;
 use crate::mvcc::view::View;
 
-/// Changes that become one revision, if there are any.
+/// TableChanges that become one revision, if there are any.
 #[derive(Debug)]
 #[must_use = "finish it with commit or revert"]
 pub struct Txn<'s> {
@@ -33,7 +33,7 @@ pub struct Reverted;
 impl Store {
     /// Begins a transaction that will be committed.
     pub fn begin(&mut self) -> Txn<'_> {
-        let main = self.standing.revision + 1;
+        let main = self.meta.revision + 1;
         Txn { store: self, main, sub: 0, undo: None }
     }
 
@@ -80,7 +80,7 @@ impl Txn<'_> {
     }
 
     /// Sets a key; returns it as it is now and as it was.
-    pub fn put(&mut self, key: &[u8], value: &[u8], lease: i64) -> Put {
+    pub fn put(&mut self, key: &[u8], value: &[u8], lease: i64) -> PutResult {
         let revision = self.next_revision();
         let put = self.store.index.put(key, revision);
         let stamp = Stamp {
@@ -124,8 +124,8 @@ impl Txn<'_> {
 
     /// Ends it; returns the store's newest revision.
     pub fn commit(self) -> i64 {
-        self.store.standing.revision = self.revision();
-        self.store.standing.revision
+        self.store.meta.revision = self.revision();
+        self.store.meta.revision
     }
 
     /// Undoes everything.

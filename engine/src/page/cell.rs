@@ -22,9 +22,9 @@ pub struct LeafCell<'m> {
 pub enum StoredValue<'m> {
     /// In the leaf.
     Inline(&'m [u8]),
-    /// In a run of its own.
-    Run {
-        /// The run.
+    /// In an extent of its own.
+    Extent {
+        /// The extent.
         at: PageRef,
         /// Bytes of the value.
         len: usize,
@@ -59,7 +59,7 @@ pub(crate) fn leaf_cell(key: &[u8], value: &[u8]) -> Vec<u8> {
     cell
 }
 
-/// A leaf cell whose value of `len` bytes is the run at `at`.
+/// A leaf cell whose value of `len` bytes is the extent at `at`.
 pub(crate) fn leaf_cell_elsewhere(key: &[u8], len: usize, at: PageRef) -> Vec<u8> {
     let mut cell = Vec::with_capacity(18 + key.len());
     push_leaf_head(&mut cell, key, u32::try_from(len).expect("a checked length") | ELSEWHERE);
@@ -99,7 +99,7 @@ pub(crate) fn parse_leaf_cell(cell: &[u8]) -> Option<LeafCell<'_>> {
         StoredValue::Inline(rest.get(..len)?)
     } else {
         let at = PageRef { id: PageId(read_le!(rest, 0, u64)?), crc: read_le!(rest, 8, u32)? };
-        StoredValue::Run { at, len }
+        StoredValue::Extent { at, len }
     };
     Some(LeafCell { key, value })
 }

@@ -18,18 +18,18 @@
 //!              the key is the smallest one below the child; the first cell's key is empty
 //! ```
 //!
-//! A run (long value, list of free pages) takes whole pages in a row:
+//! An extent (long value, list of free pages) takes whole pages in a row:
 //!
 //! ```text
 //!  0  u8   kind: 3 value, 4 free list
 //!  1  3 x 0
-//!  4  u32  pages in the run
+//!  4  u32  pages in the extent
 //!  8  u64  number of its first page
 //! 16  u64  bytes of content
 //! 24       content
 //! ```
 //!
-//! A checksum is the CRC-32 of a whole tree page, or of a run's header and content. It is kept by whoever points
+//! A checksum is the CRC-32 of a whole tree page, or of an extent's header and content. It is kept by whoever points
 //! to the page: a branch cell, a leaf cell, or the meta slot. So a page that is intact but not the one that was
 //! meant is found too.
 
@@ -47,7 +47,7 @@ pub(crate) use cell::{
 pub use cells::Cells;
 pub use pages::{Pages, Verified};
 pub(crate) use view::search;
-pub use view::{PageView, run_content};
+pub use view::{PageView, extent_content};
 pub use writer::PageWriter;
 
 /// A page's position in the file, in pages.
@@ -91,25 +91,31 @@ impl PageKind {
 
 /// Bytes before the slots of a tree page.
 pub const HEADER: usize = 16;
-/// Bytes before a run's content.
-pub const RUN_HEADER: usize = 24;
+/// Bytes before an extent's content.
+pub const EXTENT_HEADER: usize = 24;
 /// Bytes a cell takes besides itself.
 pub const SLOT: usize = 2;
 
-/// Pages a run with this much content takes.
+/// Pages an extent with this much content takes.
 #[must_use]
-pub fn run_pages(content: usize, page_bytes: u32) -> u64 {
-    ((content + RUN_HEADER) as u64).div_ceil(u64::from(page_bytes))
+pub fn extent_pages(content: usize, page_bytes: u32) -> u64 {
+    ((content + EXTENT_HEADER) as u64).div_ceil(u64::from(page_bytes))
 }
 
-/// Lays out a run over `pages` pages, at least as many as the content needs.
+/// Lays out an extent over `pages` pages, at least as many as the content needs.
 #[must_use]
-pub fn encode_run(kind: PageKind, id: PageId, content: &[u8], pages: u64, page_bytes: u32) -> (Vec<u8>, u32) {
-    assert!(pages >= run_pages(content.len(), page_bytes), "{} bytes in {pages} pages", content.len());
+pub fn encode_extent(
+    kind: PageKind,
+    id: PageId,
+    content: &[u8],
+    pages: u64,
+    page_bytes: u32,
+) -> (Vec<u8>, u32) {
+    assert!(pages >= extent_pages(content.len(), page_bytes), "{} bytes in {pages} pages", content.len());
     let mut out =
-        Vec::with_capacity(usize::try_from(pages * u64::from(page_bytes)).expect("a run fits memory"));
+        Vec::with_capacity(usize::try_from(pages * u64::from(page_bytes)).expect("an extent fits memory"));
     out.extend_from_slice(&[kind as u8, 0, 0, 0]);
-    out.extend_from_slice(&u32::try_from(pages).expect("a run is bounded").to_le_bytes());
+    out.extend_from_slice(&u32::try_from(pages).expect("an extent is bounded").to_le_bytes());
     out.extend_from_slice(&id.0.to_le_bytes());
     out.extend_from_slice(&(content.len() as u64).to_le_bytes());
     out.extend_from_slice(content);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::disk::Map;
-use crate::page::{PageId, PageKind, PageRef, PageView, run_content};
+use crate::page::{PageId, PageKind, PageRef, PageView, extent_content};
 use crate::{Error, Result};
 
 /// Which pages have been verified since they were last written; shared by all snapshots of one file.
@@ -84,20 +84,20 @@ impl Pages {
         Ok(view)
     }
 
-    /// The content of a run, and how many pages it takes.
+    /// The content of an extent, and how many pages it takes.
     ///
     /// # Errors
     /// [`Error::Corrupt`] when it is not what `at` says.
-    pub fn run(&self, kind: PageKind, at: PageRef) -> Result<(u64, &[u8])> {
+    pub fn extent(&self, kind: PageKind, at: PageRef) -> Result<(u64, &[u8])> {
         let start = self.start(at.id)?;
         let bytes = self.map.bytes().get(start..).unwrap_or_default();
         let (pages, content, summed) =
-            run_content(bytes, kind, at.id).map_err(|what| self.damage(at.id, what))?;
+            extent_content(bytes, kind, at.id).map_err(|what| self.damage(at.id, what))?;
         if !self.verified.contains(at.id) {
             if crc32fast::hash(summed) != at.crc {
                 return Err(self.damage(at.id, "does not have the checksum its owner keeps"));
             }
-            if pages < crate::page::run_pages(content.len(), self.page_bytes) {
+            if pages < crate::page::extent_pages(content.len(), self.page_bytes) {
                 return Err(self.damage(at.id, format!("claims {pages} pages for {} bytes", content.len())));
             }
             self.verified.insert(at.id);

@@ -1,7 +1,7 @@
 //! Reading a page. The bytes come from a file: nothing about them is taken for granted.
 
 use crate::page::cell::{BranchCell, LeafCell, cell_key, parse_branch_cell, parse_leaf_cell};
-use crate::page::{HEADER, PageId, PageKind, RUN_HEADER, SLOT, read_le};
+use crate::page::{EXTENT_HEADER, HEADER, PageId, PageKind, SLOT, read_le};
 
 /// A tree page.
 #[derive(Debug, Clone, Copy)]
@@ -115,9 +115,9 @@ pub(crate) fn search<'k>(
     if kind == PageKind::Branch { Some((low - 1, false)) } else { Some((low, false)) }
 }
 
-/// The content of a run of the given kind that starts at page `id`, with its checksum still to be compared:
+/// The content of an extent of the given kind that starts at page `id`, with its checksum still to be compared:
 /// (pages, content, checksummed bytes).
-pub fn run_content(bytes: &[u8], kind: PageKind, id: PageId) -> Result<(u64, &[u8], &[u8]), String> {
+pub fn extent_content(bytes: &[u8], kind: PageKind, id: PageId) -> Result<(u64, &[u8], &[u8]), String> {
     let (Some(pages), Some(own), Some(len)) =
         (read_le!(bytes, 4, u32), read_le!(bytes, 8, u64), read_le!(bytes, 16, u64))
     else {
@@ -129,9 +129,9 @@ pub fn run_content(bytes: &[u8], kind: PageKind, id: PageId) -> Result<(u64, &[u
     if own != id.0 {
         return Err(format!("says it is page {own}"));
     }
-    let end = usize::try_from(len).ok().and_then(|len| len.checked_add(RUN_HEADER));
+    let end = usize::try_from(len).ok().and_then(|len| len.checked_add(EXTENT_HEADER));
     match end.and_then(|end| bytes.get(..end)) {
-        Some(summed) => Ok((u64::from(pages), &summed[RUN_HEADER..], summed)),
+        Some(summed) => Ok((u64::from(pages), &summed[EXTENT_HEADER..], summed)),
         None => Err(format!("claims {len} bytes of content")),
     }
 }

@@ -61,9 +61,12 @@ impl<'d> PageWriter<'d> {
     ///
     /// # Errors
     /// When the disk refuses.
-    pub fn write_run(&mut self, start: PageId, bytes: &[u8]) -> Result<()> {
+    pub fn write_extent(&mut self, start: PageId, bytes: &[u8]) -> Result<()> {
         let pages = bytes.len() as u64 / u64::from(self.page_bytes);
-        assert!(bytes.len().is_multiple_of(self.page_bytes as usize) && pages > 0, "a run is whole pages");
+        assert!(
+            bytes.len().is_multiple_of(self.page_bytes as usize) && pages > 0,
+            "an extent is whole pages"
+        );
         (start.0..start.0 + pages).for_each(|page| self.verified.remove(PageId(page)));
         self.disk.write_at(start.0 * u64::from(self.page_bytes), bytes)
     }

@@ -19,7 +19,7 @@ use goldenscript::{Argument, Command as Line, Context, Runner};
 use prost::Message as _;
 use revd_engine::db::DbOptions;
 use revd_engine::disk::SimDisk;
-use revd_engine::mvcc::{Applied, Checkpoint, CheckpointKind, Store, View, Written};
+use revd_engine::mvcc::{Applied, Checkpoint, CheckpointKind, Store, View, WrittenCheckpoint};
 use revd_member::apply::command::{self, Command, CommandId, Kind, Origin};
 use revd_member::apply::lease_reports::LeaseCounts;
 use revd_member::apply::outcome::Outcome;
@@ -149,7 +149,7 @@ impl Runner for LogRunner {
 #[derive(Default)]
 struct StateWords {
     text: String,
-    checkpoint: Option<Written>,
+    checkpoint: Option<WrittenCheckpoint>,
     back: Option<LongCommand>,
 }
 

@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use revd_engine::mvcc::{Checkpoint, View, Written};
+use revd_engine::mvcc::{Checkpoint, View, WrittenCheckpoint};
 use revd_member::apply::command::CommandId;
 use revd_member::apply::lease_reports::LeaseCounts;
 use revd_member::apply::outcome::Outcome;
@@ -67,7 +67,7 @@ pub enum Fatal {
 /// What comes to this core.
 enum Event {
     Core(StateEvent),
-    Written(revd_engine::Result<Box<Written>>),
+    Written(revd_engine::Result<Box<WrittenCheckpoint>>),
 }
 
 /// Carries out what the core decides.
@@ -134,7 +134,7 @@ pub async fn run(seed: StateSeed) -> Result<(), Fatal> {
 }
 
 /// A checkpoint that found no room makes some: the reserve is there for it.
-fn made_durable(written: Box<Written>, reserve: &Reserve) -> StateEvent {
+fn made_durable(written: Box<WrittenCheckpoint>, reserve: &Reserve) -> StateEvent {
     let made_room = written.has_no_room() && reserve.give_up("a checkpoint");
     StateEvent::Written { written, made_room }
 }

@@ -11,7 +11,7 @@ use revd::api::validate::{self, RequestLimits};
 use revd_engine::db::DbOptions;
 use revd_engine::disk::SimDisk;
 use revd_engine::meta::Meta;
-use revd_engine::mvcc::key_history::History;
+use revd_engine::mvcc::key_history::KeyHistory;
 use revd_engine::mvcc::{Applied, CheckpointKind, Direction, KeyRange, Revision, Store, StoredRecord};
 use revd_engine::page::{PageId, PageView};
 use revd_http2::hpack::{Decoder, literal};
@@ -161,17 +161,17 @@ fn crash_reopen(bytes: &[u8]) {
 }
 
 fn index_checkpoint(bytes: &[u8]) {
-    if let Some(history) = History::decode(bytes) {
+    if let Some(history) = KeyHistory::decode(bytes) {
         let mut encoded = Vec::new();
         history.encode(&mut encoded);
-        assert!(History::decode(&encoded).is_some_and(|again| again.changes() == history.changes()));
+        assert!(KeyHistory::decode(&encoded).is_some_and(|again| again.changes() == history.changes()));
         let _ = (history.newest(), history.oldest(), history.at(5), history.compacted(5));
     }
 }
 
 fn history_seeds() -> Vec<Vec<u8>> {
     let revision = |main| Revision { main, sub: 0 };
-    let mut history = History::created(revision(2));
+    let mut history = KeyHistory::created(revision(2));
     let mut seeds = Vec::new();
     for main in 3..9 {
         if main == 6 {

@@ -1,6 +1,6 @@
 //! Counting the keys of a range at a revision.
 
-use crate::mvcc::key_index::node::{Node, Part};
+use crate::mvcc::key_index::node::{IndexNode, Subtree};
 use crate::mvcc::key_range::KeyRange;
 
 /// A count under way: subtrees that have not changed since the revision are counted whole, the others are walked, as many
@@ -10,13 +10,13 @@ pub struct Counting<'i> {
     range: KeyRange<'i>,
     at: i64,
     /// What is still to be counted.
-    parts: Vec<Part<'i>>,
+    parts: Vec<Subtree<'i>>,
     count: u64,
 }
 
 impl<'i> Counting<'i> {
-    pub(super) fn new(root: &'i Node, range: KeyRange<'i>, at: i64) -> Self {
-        let parts = if range.is_empty() { vec![] } else { vec![Part::root(root, range)] };
+    pub(super) fn new(root: &'i IndexNode, range: KeyRange<'i>, at: i64) -> Self {
+        let parts = if range.is_empty() { vec![] } else { vec![Subtree::root(root, range)] };
         Self { range, at, parts, count: 0 }
     }
 
@@ -32,11 +32,11 @@ impl<'i> Counting<'i> {
                 return None;
             }
             let looked_at = match part.node {
-                Node::Leaf(entries) => part.entries(entries, self.range).fold(0, |steps, entry| {
+                IndexNode::Leaf(entries) => part.entries(entries, self.range).fold(0, |steps, entry| {
                     self.count += u64::from(entry.history.at(self.at).is_some());
                     steps + entry.steps_at(self.at)
                 }),
-                Node::Branch(_) => self.enter(part),
+                IndexNode::Branch(_) => self.enter(part),
             };
             *steps = steps.saturating_sub(looked_at + 1);
         }
@@ -44,7 +44,7 @@ impl<'i> Counting<'i> {
     }
 
     /// Counts the unchanged parts of a branch and notes the others; how many there are.
-    fn enter(&mut self, part: Part<'i>) -> usize {
+    fn enter(&mut self, part: Subtree<'i>) -> usize {
         let mut looked_at = 0;
         for (child, part) in part.children(self.range) {
             looked_at += 1;

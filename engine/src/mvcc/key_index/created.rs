@@ -8,7 +8,7 @@
 use std::collections::BinaryHeap;
 
 use crate::mvcc::key_history::KeyMeta;
-use crate::mvcc::key_index::node::{Child, Node, Part};
+use crate::mvcc::key_index::node::{Child, IndexNode, Subtree};
 use crate::mvcc::key_range::KeyRange;
 
 /// Which of the keys that exist now.
@@ -25,7 +25,7 @@ pub enum Created {
 pub struct CreatedSearch<'i> {
     range: KeyRange<'i>,
     wanted: Created,
-    parts: Vec<Part<'i>>,
+    parts: Vec<Subtree<'i>>,
     /// Those that are to be looked into, by the best rank that a key in them may have.
     open: BinaryHeap<(i64, usize)>,
     best: Option<(i64, &'i [u8], KeyMeta)>,
@@ -51,15 +51,15 @@ impl Created {
 }
 
 impl<'i> CreatedSearch<'i> {
-    pub(super) fn new(root: &'i Node, range: KeyRange<'i>, wanted: Created) -> Self {
+    pub(super) fn new(root: &'i IndexNode, range: KeyRange<'i>, wanted: Created) -> Self {
         let mut search = Self { range, wanted, parts: Vec::new(), open: BinaryHeap::new(), best: None };
         if !range.is_empty() {
-            search.open(i64::MAX, Part::root(root, range));
+            search.open(i64::MAX, Subtree::root(root, range));
         }
         search
     }
 
-    fn open(&mut self, rank: i64, part: Part<'i>) {
+    fn open(&mut self, rank: i64, part: Subtree<'i>) {
         self.open.push((rank, self.parts.len()));
         self.parts.push(part);
     }
@@ -81,8 +81,8 @@ impl<'i> CreatedSearch<'i> {
     }
 
     /// How many keys or children that were.
-    fn look_into(&mut self, part: Part<'i>) -> usize {
-        let Node::Leaf(entries) = part.node else {
+    fn look_into(&mut self, part: Subtree<'i>) -> usize {
+        let IndexNode::Leaf(entries) = part.node else {
             let mut children = 0;
             for (child, part) in part.children(self.range) {
                 children += 1;

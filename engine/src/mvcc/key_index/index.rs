@@ -2,15 +2,15 @@
 
 use std::sync::Arc;
 
-use crate::mvcc::key_history::{Change, History, KeyMeta};
-use crate::mvcc::key_index::node::{self, Key, Node};
+use crate::mvcc::key_history::{KeyChange, KeyHistory, KeyMeta};
+use crate::mvcc::key_index::node::{self, IndexNode, Key};
 use crate::mvcc::key_index::{Counting, Created, CreatedSearch, Direction, Scan};
 use crate::mvcc::key_range::KeyRange;
 use crate::mvcc::revision::Revision;
 
 /// What a put did.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Put {
+pub struct PutResult {
     /// The key now.
     pub meta: KeyMeta,
     /// The key before, if it existed.
@@ -26,7 +26,7 @@ pub struct KeyIndex {
 /// The index at one moment. Clones share it.
 #[derive(Debug, Clone, Default)]
 pub struct IndexRoot {
-    node: Arc<Node>,
+    node: Arc<IndexNode>,
 }
 
 impl KeyIndex {
@@ -38,8 +38,8 @@ impl KeyIndex {
 
     /// An index from its keys in ascending order.
     #[must_use]
-    pub fn from_sorted(keys: impl Iterator<Item = (Key, History)>) -> Self {
-        let root = node::build(keys.map(|(key, history)| node::Entry { key, history }));
+    pub fn from_sorted(keys: impl Iterator<Item = (Key, KeyHistory)>) -> Self {
+        let root = node::build(keys.map(|(key, history)| node::IndexEntry { key, history }));
         Self { root: IndexRoot { node: Arc::new(root) } }
     }
 
@@ -55,11 +55,11 @@ impl KeyIndex {
     }
 
     /// A put of `key` at `revision`, which must be above all others of that key.
-    pub fn put(&mut self, key: &[u8], revision: Revision) -> Put {
+    pub fn put(&mut self, key: &[u8], revision: Revision) -> PutResult {
         let mut previous = None;
         let mut current = None;
         let split =
-            node::update(Arc::make_mut(&mut self.root.node), key, &mut |history: Option<&mut History>| {
+            node::update(Arc::make_mut(&mut self.root.node), key, &mut |history: Option<&mut KeyHistory>| {
                 let history = match history {
                     Some(history) => {
                         previous = history.newest().live();
@@ -67,14 +67,14 @@ impl KeyIndex {
                         current = history.newest().live();
                         return None;
                     }
-                    None => History::created(revision),
+                    None => KeyHistory::created(revision),
                 };
                 current = history.newest().live();
                 Some(history)
             });
         self.grow(split);
         let meta = current.expect("a put key is live");
-        Put { meta, previous }
+        PutResult { meta, previous }
     }
 
     /// A delete of `key` at `revision`; the key before, or none if it did not exist and nothing happened.
@@ -106,7 +106,7 @@ impl KeyIndex {
     }
 
     /// Sets a key's whole history, as when the index is loaded.
-    pub fn set(&mut self, key: &[u8], history: History) {
+    pub fn set(&mut self, key: &[u8], history: KeyHistory) {
         let split = node::update(Arc::make_mut(&mut self.root.node), key, &mut |old| match old {
             Some(old) => {
                 *old = history.clone();
@@ -120,7 +120,7 @@ impl KeyIndex {
     fn grow(&mut self, split: Option<node::Child>) {
         if let Some(right) = split {
             let left = std::mem::take(&mut self.root.node);
-            self.root.node = Arc::new(Node::above(left, right));
+            self.root.node = Arc::new(IndexNode::above(left, right));
         }
     }
 
@@ -140,7 +140,7 @@ impl IndexRoot {
 
     /// A key's history.
     #[must_use]
-    pub fn history(&self, key: &[u8]) -> Option<&History> {
+    pub fn history(&self, key: &[u8]) -> Option<&KeyHistory> {
         self.node.find(key)
     }
 
@@ -152,7 +152,7 @@ impl IndexRoot {
 
     /// The newest change of `key` at or before `at`, tombstones included.
     #[must_use]
-    pub fn change_at(&self, key: &[u8], at: i64) -> Option<Change> {
+    pub fn change_at(&self, key: &[u8], at: i64) -> Option<KeyChange> {
         self.history(key)?.change_at(at)
     }
 
@@ -194,8 +194,8 @@ impl IndexRoot {
     }
 
     /// All keys with their histories, dead ones included, in order.
-    pub fn entries(&self) -> impl Iterator<Item = (&[u8], &History)> {
-        node::Entries::new(&self.node).map(|entry| (&*entry.key, &entry.history))
+    pub fn entries(&self) -> impl Iterator<Item = (&[u8], &KeyHistory)> {
+        node::IndexEntries::new(&self.node).map(|entry| (&*entry.key, &entry.history))
     }
 
     /// Keys, dead ones included.

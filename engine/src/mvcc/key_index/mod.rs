@@ -13,6 +13,6 @@ mod scan;
 
 pub use count::Counting;
 pub use created::{Created, CreatedSearch};
-pub use index::{IndexRoot, KeyIndex, Put};
+pub use index::{IndexRoot, KeyIndex, PutResult};
 pub use node::Key;
 pub use scan::{Direction, Scan, Sought};

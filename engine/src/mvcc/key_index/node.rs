@@ -3,10 +3,10 @@
 use std::sync::Arc;
 
 use crate::limits::LOOK_BACK_STEPS;
-use crate::mvcc::key_history::History;
+use crate::mvcc::key_history::KeyHistory;
 use crate::mvcc::key_range::KeyRange;
 
-/// Entries of a full leaf and children of a full branch. Copying a node copies this many references: small enough
+/// IndexEntries of a full leaf and children of a full branch. Copying a node copies this many references: small enough
 /// that a change after each publication costs about a microsecond.
 const FANOUT: usize = 32;
 /// Below this a node is joined with a neighbour.
@@ -17,16 +17,16 @@ pub type Key = Arc<[u8]>;
 
 /// A leaf or a branch.
 #[derive(Debug, Clone)]
-pub(super) enum Node {
-    Leaf(Vec<Entry>),
+pub(super) enum IndexNode {
+    Leaf(Vec<IndexEntry>),
     Branch(Vec<Child>),
 }
 
 /// A key and what happened to it.
 #[derive(Debug, Clone)]
-pub(super) struct Entry {
+pub(super) struct IndexEntry {
     pub(super) key: Key,
-    pub(super) history: History,
+    pub(super) history: KeyHistory,
 }
 
 /// A part of a branch.
@@ -34,7 +34,7 @@ pub(super) struct Entry {
 pub(super) struct Child {
     /// No key below is smaller; the first child's is not looked at.
     pub(super) first: Key,
-    pub(super) node: Arc<Node>,
+    pub(super) node: Arc<IndexNode>,
     totals: Totals,
 }
 
@@ -59,21 +59,21 @@ impl Default for Totals {
 
 /// A subtree, of which a range may cover all.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Part<'i> {
-    pub(super) node: &'i Node,
+pub(super) struct Subtree<'i> {
+    pub(super) node: &'i IndexNode,
     /// The range may begin inside of it, and may end inside of it.
     begins: bool,
     ends: bool,
 }
 
-impl Default for Node {
+impl Default for IndexNode {
     fn default() -> Self {
         Self::Leaf(Vec::new())
     }
 }
 
 impl Child {
-    fn of(node: Node) -> Self {
+    fn of(node: IndexNode) -> Self {
         Self { first: node.first_key(), totals: node.totals(), node: Arc::new(node) }
     }
 
@@ -102,8 +102,8 @@ impl Child {
     }
 }
 
-impl<'i> Part<'i> {
-    pub(super) fn root(node: &'i Node, range: KeyRange<'_>) -> Self {
+impl<'i> Subtree<'i> {
+    pub(super) fn root(node: &'i IndexNode, range: KeyRange<'_>) -> Self {
         Self { node, begins: true, ends: !matches!(range, KeyRange::From(_)) }
     }
 
@@ -111,12 +111,12 @@ impl<'i> Part<'i> {
         !self.begins && !self.ends
     }
 
-    /// Entries of its leaf that are in the range.
+    /// IndexEntries of its leaf that are in the range.
     pub(super) fn entries(
         self,
-        entries: &'i [Entry],
+        entries: &'i [IndexEntry],
         range: KeyRange<'i>,
-    ) -> impl Iterator<Item = &'i Entry> + use<'i> {
+    ) -> impl Iterator<Item = &'i IndexEntry> + use<'i> {
         let from = entries.partition_point(|entry| self.begins && &*entry.key < range.start());
         entries[from..].iter().take_while(move |entry| range.ends_after(&entry.key))
     }
@@ -125,9 +125,9 @@ impl<'i> Part<'i> {
     pub(super) fn children(
         self,
         range: KeyRange<'_>,
-    ) -> impl Iterator<Item = (&'i Child, Part<'i>)> + use<'i> {
-        let children: &[Child] = if let Node::Branch(children) = self.node { children } else { &[] };
-        let covering = |key| if children.is_empty() { 0 } else { Node::covering(children, key) };
+    ) -> impl Iterator<Item = (&'i Child, Subtree<'i>)> + use<'i> {
+        let children: &[Child] = if let IndexNode::Branch(children) = self.node { children } else { &[] };
+        let covering = |key| if children.is_empty() { 0 } else { IndexNode::covering(children, key) };
         let first = if self.begins { covering(range.start()) } else { 0 };
         let last = match range {
             KeyRange::One(end) | KeyRange::Span { end, .. } if self.ends => covering(end),
@@ -135,12 +135,12 @@ impl<'i> Part<'i> {
         };
         children.iter().enumerate().take(last + 1).skip(first).map(move |(at, child)| {
             let (begins, ends) = (self.begins && at == first, self.ends && at == last);
-            (child, Part { node: &child.node, begins, ends })
+            (child, Subtree { node: &child.node, begins, ends })
         })
     }
 }
 
-impl Entry {
+impl IndexEntry {
     fn is_live(&self) -> bool {
         self.history.newest().live().is_some()
     }
@@ -151,7 +151,7 @@ impl Entry {
     }
 }
 
-impl Node {
+impl IndexNode {
     pub(super) fn above(left: Arc<Self>, right: Child) -> Self {
         let left = Child { first: left.first_key(), totals: left.totals(), node: left };
         Self::Branch(vec![left, right])
@@ -171,7 +171,7 @@ impl Node {
         children[1..].partition_point(|child| &*child.first <= key)
     }
 
-    pub(super) fn find(&self, key: &[u8]) -> Option<&History> {
+    pub(super) fn find(&self, key: &[u8]) -> Option<&KeyHistory> {
         let mut node = self;
         loop {
             match node {
@@ -276,12 +276,12 @@ fn split<T>(all: &mut Vec<T>, at: usize) -> Vec<T> {
 /// Shows a key's history to `change`, or nothing if it has none and then adds what `change` returns. Returns the
 /// node's new right neighbour, if it had to be divided.
 pub(super) fn update(
-    node: &mut Node,
+    node: &mut IndexNode,
     key: &[u8],
-    change: &mut dyn FnMut(Option<&mut History>) -> Option<History>,
+    change: &mut dyn FnMut(Option<&mut KeyHistory>) -> Option<KeyHistory>,
 ) -> Option<Child> {
     match node {
-        Node::Leaf(entries) => match entries.binary_search_by(|entry| (*entry.key).cmp(key)) {
+        IndexNode::Leaf(entries) => match entries.binary_search_by(|entry| (*entry.key).cmp(key)) {
             Ok(at) => {
                 let added = change(Some(&mut entries[at].history));
                 assert!(added.is_none(), "a key has one history");
@@ -289,12 +289,12 @@ pub(super) fn update(
             }
             Err(at) => {
                 let history = change(None)?;
-                entries.insert(at, Entry { key: Key::from(key), history });
+                entries.insert(at, IndexEntry { key: Key::from(key), history });
                 node.divide(at)
             }
         },
-        Node::Branch(children) => {
-            let at = Node::covering(children, key);
+        IndexNode::Branch(children) => {
+            let at = IndexNode::covering(children, key);
             let child = &mut children[at];
             let right = update(Arc::make_mut(&mut child.node), key, change);
             child.recount();
@@ -305,14 +305,14 @@ pub(super) fn update(
 }
 
 /// A tree of entries that come in key order, built from the leaves up.
-pub(super) fn build(mut entries: impl Iterator<Item = Entry>) -> Node {
+pub(super) fn build(mut entries: impl Iterator<Item = IndexEntry>) -> IndexNode {
     let mut level = Vec::new();
     loop {
         let leaf: Vec<_> = entries.by_ref().take(FANOUT).collect();
         if leaf.is_empty() {
             break;
         }
-        level.push(Child::of(Node::Leaf(leaf)));
+        level.push(Child::of(IndexNode::Leaf(leaf)));
     }
     while level.len() > 1 {
         let mut parts = level.into_iter();
@@ -322,25 +322,25 @@ pub(super) fn build(mut entries: impl Iterator<Item = Entry>) -> Node {
             if branch.is_empty() {
                 break;
             }
-            level.push(Child::of(Node::Branch(branch)));
+            level.push(Child::of(IndexNode::Branch(branch)));
         }
     }
     match level.pop() {
         Some(root) => Arc::unwrap_or_clone(root.node),
-        None => Node::default(),
+        None => IndexNode::default(),
     }
 }
 
 /// Takes a key out.
-pub(super) fn remove(node: &mut Node, key: &[u8]) {
+pub(super) fn remove(node: &mut IndexNode, key: &[u8]) {
     match node {
-        Node::Leaf(entries) => {
+        IndexNode::Leaf(entries) => {
             if let Ok(at) = entries.binary_search_by(|entry| (*entry.key).cmp(key)) {
                 entries.remove(at);
             }
         }
-        Node::Branch(children) => {
-            let at = Node::covering(children, key);
+        IndexNode::Branch(children) => {
+            let at = IndexNode::covering(children, key);
             let child = &mut children[at];
             remove(Arc::make_mut(&mut child.node), key);
             child.recount();
@@ -359,8 +359,8 @@ fn join(children: &mut Vec<Child>, at: usize) {
     let right = children.remove(at + 1);
     let left = &mut children[at];
     match (Arc::make_mut(&mut left.node), &*right.node) {
-        (Node::Leaf(entries), Node::Leaf(more)) => entries.extend(more.iter().cloned()),
-        (Node::Branch(parts), Node::Branch(more)) => {
+        (IndexNode::Leaf(entries), IndexNode::Leaf(more)) => entries.extend(more.iter().cloned()),
+        (IndexNode::Branch(parts), IndexNode::Branch(more)) => {
             let from = parts.len();
             parts.extend(more.iter().cloned());
             // The first key of a branch is never looked at; inside a longer one it is, so it must be true there.
@@ -372,29 +372,31 @@ fn join(children: &mut Vec<Child>, at: usize) {
 }
 
 /// Every entry below a node, in order.
-pub(super) struct Entries<'n> {
+pub(super) struct IndexEntries<'n> {
     /// Nodes still to be walked, the next one last.
-    nodes: Vec<&'n Node>,
-    leaf: std::slice::Iter<'n, Entry>,
+    nodes: Vec<&'n IndexNode>,
+    leaf: std::slice::Iter<'n, IndexEntry>,
 }
 
-impl<'n> Entries<'n> {
-    pub(super) fn new(root: &'n Node) -> Self {
+impl<'n> IndexEntries<'n> {
+    pub(super) fn new(root: &'n IndexNode) -> Self {
         Self { nodes: vec![root], leaf: [].iter() }
     }
 }
 
-impl<'n> Iterator for Entries<'n> {
-    type Item = &'n Entry;
+impl<'n> Iterator for IndexEntries<'n> {
+    type Item = &'n IndexEntry;
 
-    fn next(&mut self) -> Option<&'n Entry> {
+    fn next(&mut self) -> Option<&'n IndexEntry> {
         loop {
             if let Some(entry) = self.leaf.next() {
                 return Some(entry);
             }
             match self.nodes.pop()? {
-                Node::Leaf(entries) => self.leaf = entries.iter(),
-                Node::Branch(children) => self.nodes.extend(children.iter().rev().map(|child| &*child.node)),
+                IndexNode::Leaf(entries) => self.leaf = entries.iter(),
+                IndexNode::Branch(children) => {
+                    self.nodes.extend(children.iter().rev().map(|child| &*child.node))
+                }
             }
         }
     }

@@ -5,7 +5,7 @@
 //! take: a range of dead keys is as much work as one of living keys.
 
 use crate::mvcc::key_history::KeyMeta;
-use crate::mvcc::key_index::node::{Child, Entry, Node};
+use crate::mvcc::key_index::node::{Child, IndexEntry, IndexNode};
 use crate::mvcc::key_range::KeyRange;
 
 /// Which way a scan goes.
@@ -25,8 +25,8 @@ pub struct Scan<'i> {
     direction: Direction,
     /// Branches from the root down, each with its parts that are still to come: `[low, high)`.
     path: Vec<(&'i [Child], usize, usize)>,
-    entries: &'i [Entry],
-    /// Entries of the leaf still to come: `[low, high)`.
+    entries: &'i [IndexEntry],
+    /// IndexEntries of the leaf still to come: `[low, high)`.
     low: usize,
     high: usize,
     passed: Option<&'i [u8]>,
@@ -44,7 +44,7 @@ pub enum Sought<'i> {
 }
 
 impl<'i> Scan<'i> {
-    pub(super) fn new(root: &'i Node, range: KeyRange<'i>, at: i64, direction: Direction) -> Self {
+    pub(super) fn new(root: &'i IndexNode, range: KeyRange<'i>, at: i64, direction: Direction) -> Self {
         let path = Vec::new();
         let mut scan = Self { range, at, direction, path, entries: &[], low: 0, high: 0, passed: None };
         if range.is_empty() {
@@ -68,18 +68,18 @@ impl<'i> Scan<'i> {
     }
 
     /// Down to the leaf that covers `key`, or to the last one.
-    fn descend_to(&mut self, mut node: &'i Node, key: Option<&[u8]>) {
+    fn descend_to(&mut self, mut node: &'i IndexNode, key: Option<&[u8]>) {
         loop {
             match node {
-                Node::Branch(children) => {
-                    let at = key.map_or(children.len() - 1, |key| Node::covering(children, key));
+                IndexNode::Branch(children) => {
+                    let at = key.map_or(children.len() - 1, |key| IndexNode::covering(children, key));
                     self.path.push(match self.direction {
                         Direction::Forward => (children, at + 1, children.len()),
                         Direction::Reverse => (children, 0, at),
                     });
                     node = &children[at].node;
                 }
-                Node::Leaf(entries) => {
+                IndexNode::Leaf(entries) => {
                     (self.entries, self.low, self.high) = (entries, 0, entries.len());
                     return;
                 }
@@ -107,8 +107,8 @@ impl<'i> Scan<'i> {
             };
             match &*child.node {
                 _ if child.has_nothing_at(self.at) => {}
-                Node::Branch(children) => self.path.push((children, 0, children.len())),
-                Node::Leaf(entries) => {
+                IndexNode::Branch(children) => self.path.push((children, 0, children.len())),
+                IndexNode::Leaf(entries) => {
                     (self.entries, self.low, self.high) = (entries, 0, entries.len());
                     return Some(true);
                 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use revd_engine::mvcc::{Checkpoint, View, Written};
+use revd_engine::mvcc::{Checkpoint, View, WrittenCheckpoint};
 
 use crate::apply::command::CommandId;
 use crate::apply::lease_reports::LeaseCounts;
@@ -20,7 +20,7 @@ pub enum StateEvent {
     /// A checkpoint was written.
     Written {
         /// What [`Checkpoint::write`] returned.
-        written: Box<Written>,
+        written: Box<WrittenCheckpoint>,
         /// It found no room, but there may be some now.
         made_room: bool,
     },

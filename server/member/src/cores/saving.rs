@@ -5,7 +5,7 @@
 //! ```
 
 use bytes::Bytes;
-use revd_engine::mvcc::{CheckpointKind, Written};
+use revd_engine::mvcc::{CheckpointKind, WrittenCheckpoint};
 
 use crate::apply::command::CommandId;
 use crate::apply::outcome::{Outcome, Rest};
@@ -124,7 +124,12 @@ impl Saving {
     }
 
     /// A checkpoint is over; what is durable by it. `made_room`: it found none, and there may be some now.
-    pub(super) fn written(&mut self, machine: &mut Machine, written: Written, made_room: bool) -> Saved {
+    pub(super) fn written(
+        &mut self,
+        machine: &mut Machine,
+        written: WrittenCheckpoint,
+        made_room: bool,
+    ) -> Saved {
         let durable = machine.store_mut().finish_checkpoint(written);
         self.phase = Phase::Idle;
         self.has_no_room = durable.no_space.is_some() && !made_room;

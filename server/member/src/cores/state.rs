@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use revd_engine::mvcc::Written;
+use revd_engine::mvcc::WrittenCheckpoint;
 
 use crate::apply::command::{Command, CommandId, Kind};
 use crate::apply::lease_lists::Listed;
@@ -43,7 +43,7 @@ pub struct StateCore {
     /// There are more keys to forget revisions of.
     is_forgetting: bool,
     /// A checkpoint that was written, until the machine is here.
-    written: Option<(Box<Written>, bool)>,
+    written: Option<(Box<WrittenCheckpoint>, bool)>,
     saving: Saving,
     is_stopping: bool,
 }
@@ -312,7 +312,7 @@ impl StateCore {
     fn checkpoint_written(
         &mut self,
         machine: &mut Machine,
-        written: Written,
+        written: WrittenCheckpoint,
         made_room: bool,
         effects: &mut impl StateEffects,
     ) {

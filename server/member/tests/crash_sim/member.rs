@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message as _;
-use revd_engine::mvcc::{Checkpoint, View, Written};
+use revd_engine::mvcc::{Checkpoint, View, WrittenCheckpoint};
 use revd_engine::random::Random;
 use revd_member::apply::command::{self, Command, CommandId, Kind};
 use revd_member::apply::lease_reports::LeaseCounts;
@@ -192,7 +192,7 @@ pub(crate) struct Member {
     to_state: VecDeque<StateEvent>,
     from_state: FromState,
     /// The checkpoint that is being written.
-    writing: Option<Box<Written>>,
+    writing: Option<Box<WrittenCheckpoint>>,
     reminders: usize,
     shown: Shown,
     held: Vec<Shown>,
