@@ -1,5 +1,5 @@
-//! Every fuzz target on a stable toolchain: seeds, and mutations of them, as many as `REVD_FUZZ_RUNS` says for each target.
-//! Under libFuzzer: `server/fuzz`.
+//! Every fuzz target on a stable toolchain: seeds, and mutations of them, as many as
+//! `REVD_FUZZ_RUNS` says for each target. Under libFuzzer: `server/fuzz`.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
@@ -10,7 +10,8 @@ mod targets;
 use revd_engine::random::Random;
 use targets::{TARGETS, Target};
 
-/// Changes bytes in one of the ways that find things: flips, interesting values, parts moved, dropped, doubled or joined.
+/// Changes bytes in one of the ways that find things: flips, interesting values, parts
+/// moved, dropped, doubled or joined.
 fn mutate(bytes: &mut Vec<u8>, other: &[u8], random: &mut Random) {
     let at = |random: &mut Random, len: usize| usize::try_from(random.below(len as u64 + 1)).unwrap();
     for _ in 0..=random.below(4) {

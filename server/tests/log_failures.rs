@@ -1,5 +1,6 @@
-//! The log core on a disk that fails: whichever write, creation or removal fails first, it is the last thing the log does,
-//! the process is told to end, and what was committed before is in the log. On a disk that is full it waits.
+//! The log core on a disk that fails: whichever write, creation or removal fails first, it is the
+//! last thing the log does, the process is told to end, and what was committed before is in the
+//! log. On a disk that is full it waits.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
@@ -145,7 +146,8 @@ fn index(index: u64) -> DurableIndex {
     DurableIndex::of(&Durable { applied, compaction_pending: false, defragmenting: false, no_space: None })
 }
 
-/// Sends batches of commands, each after the one before was committed; now and then entries are durable elsewhere.
+/// Sends batches of commands, each after the one before was committed; now and then
+/// entries are durable elsewhere.
 async fn feed(
     fault: Fault,
     to_log: SenderSeed<Commands>,

@@ -1,5 +1,5 @@
-//! Segments of the log are made, prepared and taken away at the same time, as under large values: whatever meets whatever,
-//! each segment is there under its name and holds what was written to it.
+//! Segments of the log are made, prepared and taken away at the same time, as under large values:
+//! whatever meets whatever, each segment is there under its name and holds what was written to it.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 

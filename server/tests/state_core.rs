@@ -175,7 +175,8 @@ fn what_is_in_the_log_does_not_wait_for_a_thousand_lists_of_keys() {
     });
 }
 
-/// Issue 14, number 22: a new leader gave all leases their time in one turn, and all were copied in one for a list.
+/// Issue 14, number 22: a new leader gave all leases their time in one turn, and all
+/// were copied in one for a list.
 #[test]
 fn others_are_served_while_a_leader_comes_to_know_its_leases_and_lists_them() {
     const LEASES: usize = 20_000;

@@ -1,7 +1,8 @@
-//! The log after a crash at any point of any write: the real writer writes, and from what it leaves on disk before and
-//! after each frame every image is made that a crash in between could leave: each prefix of the frame's sectors, random
-//! subsets of them, and files that were made but not yet filled. Reading an image must give what was acknowledged, or
-//! that and the whole frame that was in flight; nothing else.
+//! The log after a crash at any point of any write: the real writer writes, and from what it
+//! leaves on disk before and after each frame every image is made that a crash in between could
+//! leave: each prefix of the frame's sectors, random subsets of them, and files that were made but
+//! not yet filled. Reading an image must give what was acknowledged, or that and the whole frame
+//! that was in flight; nothing else.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
@@ -72,7 +73,8 @@ impl Expected {
 fn frame(random: &mut Random, expected: &Expected, released: u64) -> FrameContent {
     let mut frame = FrameContent::default();
     let mut next = 2 + expected.entries.len() as u64;
-    // Now and then a new leader replaces the end of the log; what is released was committed and stays.
+    // Now and then a new leader replaces the end of the log; what is
+    // released was committed and stays.
     if random.below(10) == 0 {
         next = (next - random.below(3)).max(released + 1);
     }
@@ -125,7 +127,8 @@ fn images(before: &Files, after: &Files, random: &mut Random) -> Vec<Files> {
         image
     };
     let mut images: Vec<Files> = (0..=sectors.len()).map(|prefix| with(&mut |at| at < prefix)).collect();
-    // A new segment's header is synced before anything else is written to it: only frames are torn at random.
+    // A new segment's header is synced before anything else is written to it:
+    // only frames are torn at random.
     if before.len() == after.len() {
         images.extend((0..8).map(|_| with(&mut |_| random.below(2) == 0)));
     }
@@ -223,7 +226,8 @@ fn a_crash_loses_nothing_acknowledged_and_keeps_nothing_torn() {
     assert!(count > 3_000, "only {count} images");
 }
 
-/// A process that is killed as soon as it has written its first frame, or has made a segment for it, again and again.
+/// A process that is killed as soon as it has written its first frame, or has made a
+/// segment for it, again and again.
 async fn start_in_vain(dir: PathBuf) {
     const SEGMENT_BYTES: u64 = 256 * BLOCK as u64;
     const STARTS: u64 = 100;
@@ -297,7 +301,8 @@ fn damage_before_the_end_is_named_and_never_taken_for_the_end() {
                     assert!(text.contains(".wal") && text.contains("offset"), "{text}");
                     refused += 1;
                 }
-                // Zeros behind a segment's last frame; or the very last frame, which looks like one cut short.
+                // Zeros behind a segment's last frame; or the very last frame,
+                // which looks like one cut short.
                 Ok(found) => {
                     let found = found.unwrap();
                     let lost = whole.end.frame - found.end.frame;
@@ -348,8 +353,9 @@ fn one_late_frame_counts_for_nothing_and_two_or_a_missing_one_are_damage() {
     }
 }
 
-/// What looks like frames, each up to the file's end, is what a client wrote into an earlier use of the file: no life fits, so
-/// none of it is summed up. Before, all of it was, two thousand times the file.
+/// What looks like frames, each up to the file's end, is what a client wrote into an
+/// earlier use of the file: no life fits, so none of it is summed up. Before, all of it
+/// was, two thousand times the file.
 #[test]
 fn what_a_client_left_in_a_file_costs_a_start_nothing() {
     const BLOCKS: usize = 4 * 1024;

@@ -1,5 +1,5 @@
-//! Typed gRPC clients of etcd's services, generic over any tonic channel. Tests and benchmarks use them; the server, which has
-//! its own transport, does not.
+//! Typed gRPC clients of etcd's services, generic over any tonic channel. Tests and benchmarks use
+//! them; the server, which has its own transport, does not.
 
 mod generated;
 pub mod raw;

@@ -11,14 +11,16 @@
 //!
 //! Priorities are read and ignored, as RFC 9113 section 5.3 advises; nothing is pushed.
 
-mod connection;
-mod frame;
-pub mod hpack;
-mod huffman;
-mod out;
 pub mod raw;
 mod receive;
 mod send;
+
+mod connection;
+mod frame;
+pub mod hpack;
+
+mod huffman;
+mod out;
 
 pub use connection::{Config, Connection, Role};
 pub use frame::{FRAME_BYTES_MAX, HEAD_BYTES};

@@ -1,4 +1,5 @@
-//! Beside crate `h2`: it compresses headers in every way the standard knows, and must understand ours.
+//! Beside crate `h2`: it compresses headers in every way the standard
+//! knows, and must understand ours.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 

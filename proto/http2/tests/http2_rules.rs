@@ -1,4 +1,5 @@
-//! What RFC 9113 demands of a server, case by case, each named by its section: frames in, and how the connection answers.
+//! What RFC 9113 demands of a server, case by case, each named by its section: frames in,
+//! and how the connection answers.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
@@ -253,7 +254,8 @@ fn a_fault_names_the_bound_that_was_reached() {
     }
 }
 
-/// A server that gives streams up or takes none any more: what was on its way for them is no fault, however much it is.
+/// A server that gives streams up or takes none any more: what was on its way for them
+/// is no fault, however much it is.
 #[test]
 fn frames_for_streams_that_were_given_up_are_ignored() {
     for is_leaving in [false, true] {
@@ -309,7 +311,8 @@ fn grown(mut wire: &[u8]) -> u32 {
     grown
 }
 
-/// 6.8: streams that are under way when the server wants to end are taken up, and only then is the last one named.
+/// 6.8: streams that are under way when the server wants to end are taken up, and
+/// only then is the last one named.
 #[test]
 fn a_last_call_comes_before_the_end() {
     let mut connection: Connection<()> = Connection::new(Role::Server, Config::default());
@@ -346,8 +349,8 @@ fn a_last_call_comes_before_the_end() {
     assert_eq!((said[3], &said[9..17]), (7, &[0, 0, 0, 3, 0, 0, 0, 1][..]));
 }
 
-/// 6.5.3 and RFC 7541, 4.2: sizes of the table that came and went between two blocks are announced, and what the table
-/// may have lost is not leaned upon.
+/// 6.5.3 and RFC 7541, 4.2: sizes of the table that came and went between two blocks are announced,
+/// and what the table may have lost is not leaned upon.
 #[test]
 fn each_size_of_the_header_table_is_announced() {
     let mut connection: Connection<()> = Connection::new(Role::Server, Config::default());
@@ -368,7 +371,8 @@ fn each_size_of_the_header_table_is_announced() {
     assert!(decoder.decode(&[0xbe], |_, _| {}).is_err(), "the table is empty");
 }
 
-/// 6.9.2: streams that wait for their windows go on when the last of many settings has made them larger.
+/// 6.9.2: streams that wait for their windows go on when the last of many
+/// settings has made them larger.
 #[test]
 fn windows_grow_once_for_many_settings() {
     let mut connection: Connection<()> = Connection::new(Role::Server, Config::default());

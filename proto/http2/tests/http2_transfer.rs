@@ -1,5 +1,5 @@
-//! Two ends of our own talk to each other over a wire that cuts bytes anywhere: everything arrives, in order, and no window
-//! is overrun.
+//! Two ends of our own talk to each other over a wire that cuts bytes anywhere: everything arrives,
+//! in order, and no window is overrun.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
@@ -156,8 +156,8 @@ fn everything_arrives_whatever_the_windows() {
     }
 }
 
-/// A client that measures pings whenever data comes and its last ping was answered: something was sent between any two
-/// of them, however the windows cut a reply into pieces.
+/// A client that measures pings whenever data comes and its last ping was answered: something was
+/// sent between any two of them, however the windows cut a reply into pieces.
 #[test]
 fn data_is_sent_between_the_pings_of_a_client_that_measures() {
     for (window, out_bytes_max) in [(65_535, 1 << 20), (65_535, 20_000), (10_000_000, 1 << 20), (16_384, 1)] {

@@ -2,7 +2,7 @@
 //!
 //! Nothing here does I/O, reads a clock, draws a random number or knows a runtime, a socket or HTTP: events, time and a seed
 //! come in, effects and bytes go out. The server (`revd`) carries them out; a simulator may link this crate alone. A module
-//! uses only those below it (`server/tests/tidy.rs` holds that).
+//! uses only those below it (`server/tests/tidy/` holds that).
 
 pub mod cores;
 

@@ -1,7 +1,7 @@
 //! The watch checker: what watchers were told, held against what happened.
 //!
-//! From etcd's promises: a watch is ordered, unique, reliable (no gap), atomic (whole revisions), its filters and previous
-//! values are right, and a progress reply never overtakes an event.
+//! From etcd's promises: a watch is ordered, unique, reliable (no gap), atomic (whole revisions),
+//! its filters and previous values are right, and a progress reply never overtakes an event.
 
 #![allow(unreachable_pub, reason = "shared by several test programs")]
 #![allow(dead_code, reason = "not every one of them uses everything")]
@@ -61,7 +61,8 @@ impl History {
 pub struct Transcript {
     pub request: WatchCreateRequest,
     pub responses: Vec<WatchResponse>,
-    /// If it was still watching at the end: it must have been told of everything up to this revision.
+    /// If it was still watching at the end: it must have been told of
+    /// everything up to this revision.
     pub complete_to: Option<i64>,
 }
 

@@ -1,5 +1,5 @@
-//! Alarms that odd requests raise, list and clear, and how Status words them: the same as with etcd. One request, which
-//! ends an etcd, goes to both alone.
+//! Alarms that odd requests raise, list and clear, and how Status words them: the same as with
+//! etcd. One request, which ends an etcd, goes to both alone.
 
 use revd_proto::etcdserverpb::{AlarmMember, AlarmRequest, PutRequest, StatusRequest};
 use tonic::{Code, Status};
@@ -60,7 +60,8 @@ async fn scenario(server: &Server) -> Vec<String> {
         let alarms = ask(&client, action, member, alarm).await;
         let alarms = alarms.map_err(|status| (status.code(), status.message().to_owned()));
         let status = client.maintenance.clone().status(StatusRequest {}).await.unwrap().into_inner();
-        // Go's library puts one space or two between the parts, a matter of how each etcd was built.
+        // Go's library puts one space or two between the parts, a
+        // matter of how each etcd was built.
         let mut errors: Vec<String> = status
             .errors
             .iter()

@@ -1,5 +1,6 @@
-//! Clients that mean harm, on real sockets: each is told why and sent away, or is not waited for, while others are served.
-//! What exactly counts as too much is tested in `proto/http2/tests/http2_rules.rs`.
+//! Clients that mean harm, on real sockets: each is told why and sent away, or is not waited for,
+//! while others are served. What exactly counts as too much is tested in
+//! `proto/http2/tests/http2_rules.rs`.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -28,7 +29,8 @@ fn attacker(server: &Server) -> TcpStream {
 /// What the server says at last, if it says goodbye.
 fn goodbye(stream: &mut TcpStream) -> Option<u32> {
     let mut said = Vec::new();
-    // It may close while there is something left that we have sent: then the end of this is an error.
+    // It may close while there is something left that we have sent:
+    // then the end of this is an error.
     let _ = stream.read_to_end(&mut said);
     let (mut rest, mut code) = (&said[..], None);
     while let Some((head, behind)) = rest.split_first_chunk::<9>() {
@@ -132,7 +134,8 @@ fn a_client_that_reads_nothing_is_not_answered_for_ever() {
     }));
 }
 
-/// The same with ranges of many keys, which are made in turns: few are made at a time, whatever is asked.
+/// The same with ranges of many keys, which are made in turns: few are
+/// made at a time, whatever is asked.
 #[test]
 fn ranges_that_nobody_takes_do_not_pile_up() {
     run(with_server(async |server, client| {
@@ -162,14 +165,16 @@ fn ranges_that_nobody_takes_do_not_pile_up() {
             is_served(client).await;
             most = most.max(resident(server).saturating_sub(before));
         }
-        // 1,000 replies of 3 MB on each connection would be 30 GB; made all at once they took all that a core may.
+        // 1,000 replies of 3 MB on each connection would be 30 GB; made all at once
+        // they took all that a core may.
         println!("{} MB for ranges that nobody takes", most / 1_000_000);
         assert!(most / CONNECTIONS as u64 <= 70_000_000, "{most} bytes");
         drop(attackers);
     }));
 }
 
-/// A client that asks for far more than may wait on a connection, and takes all of it, gets all of it.
+/// A client that asks for far more than may wait on a connection, and
+/// takes all of it, gets all of it.
 #[test]
 fn calls_that_had_to_wait_are_answered() {
     run(with_server(async |server, client| {

@@ -1,5 +1,5 @@
-//! Keepalives behind megabytes of puts on their own connection: what lies in the socket in time counts, however many turns it
-//! takes to read it.
+//! Keepalives behind megabytes of puts on their own connection: what lies in the socket in time
+//! counts, however many turns it takes to read it.
 
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -20,11 +20,12 @@ use revd_proto::etcdserverpb::{
 use crate::harness::{Client, Server, TempDir, connect, from_env, run, wait_until};
 
 const TTL: i64 = 3;
-/// Packed, this many puts fit into the server's socket; unpacked, each is a turn's work. Without a key they are refused when
-/// they are read: nothing but the reading takes time.
+/// Packed, this many puts fit into the server's socket; unpacked, each is a turn's work. Without a
+/// key they are refused when they are read: nothing but the reading takes time.
 const PUTS: u32 = 75;
 const VALUE_BYTES: usize = 1024 * 1024;
-/// Connections that do the same, so that each waits for the turns of all: by the clock, what lies far back is read late.
+/// Connections that do the same, so that each waits for the turns of all: by the clock,
+/// what lies far back is read late.
 const OTHERS: usize = 15;
 /// Longer than anything takes but a server that hangs.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -144,8 +145,8 @@ async fn remaining(client: &Client, id: i64) -> i64 {
     client.lease.clone().lease_time_to_live(request).await.unwrap().into_inner().ttl
 }
 
-/// Issue 14, number 6: a connection reads 32 KiB a turn, and less of what has to be unpacked; a lease ended while its keepalive
-/// lay further back.
+/// Issue 14, number 6: a connection reads 32 KiB a turn, and less of what has to be unpacked; a
+/// lease ended while its keepalive lay further back.
 #[test]
 fn a_keepalive_behind_megabytes_of_puts_came_in_time() {
     run(async {

@@ -1,5 +1,5 @@
-//! Bounds of `limits.rs` that are reached from outside and nowhere else: who reaches one is told so, and others are served.
-//! docs/TESTING.md lists the test of each bound.
+//! Bounds of `limits.rs` that are reached from outside and nowhere else: who reaches one is told
+//! so, and others are served. docs/TESTING.md lists the test of each bound.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -92,8 +92,8 @@ fn one_stream_too_many_is_refused_alone() {
     }));
 }
 
-/// `FIRST_BYTES_DEADLINE`, `HTTP2_DEADLINE`, `HTTP1_DEADLINE`: who does not say what it is, or says half of something,
-/// is gone after that time.
+/// `FIRST_BYTES_DEADLINE`, `HTTP2_DEADLINE`, `HTTP1_DEADLINE`: who does not say what it is, or says
+/// half of something, is gone after that time.
 #[test]
 fn who_says_nothing_is_gone() {
     run(with_server(async |server, client| {

@@ -1,6 +1,6 @@
-//! One key changed twice in one revision: a transaction that deletes `[k, "\0")`, which etcd's check for double changes
-//! takes for an empty range, and puts a key in it. What etcd 3.7.1 makes of that can end its process for good, so only
-//! revd gets these requests.
+//! One key changed twice in one revision: a transaction that deletes `[k, "\0")`, which etcd's
+//! check for double changes takes for an empty range, and puts a key in it. What etcd 3.7.1 makes
+//! of that can end its process for good, so only revd gets these requests.
 
 use revd_proto::etcdserverpb::request_op::Request;
 use revd_proto::etcdserverpb::{
@@ -34,8 +34,8 @@ async fn revision(client: &Client) -> i64 {
     client.kv.clone().range(request).await.unwrap().into_inner().header.unwrap().revision
 }
 
-/// The put would need the key that its own transaction has just deleted: refused, and nothing has changed, the same
-/// after a restart.
+/// The put would need the key that its own transaction has just deleted: refused, and nothing has
+/// changed, the same after a restart.
 #[test]
 fn bug_106_a_put_that_needs_the_key_its_transaction_deletes() {
     run(async {
@@ -66,8 +66,8 @@ fn bug_106_a_put_that_needs_the_key_its_transaction_deletes() {
     });
 }
 
-/// Deleted and put in one revision: the last change counts, before and after compactions below, at and above that
-/// revision, and after restarts.
+/// Deleted and put in one revision: the last change counts, before and after compactions below, at
+/// and above that revision, and after restarts.
 #[test]
 fn bug_107_compaction_around_a_revision_that_changed_a_key_twice() {
     for compact_at in [3, 4, 5] {

@@ -1,8 +1,8 @@
-//! The same requests to revd and to etcd 3.7.1: every reply must be the same, field by field, and every error by code
-//! and text. Cluster id, member id and raft term are the only fields left out.
+//! The same requests to revd and to etcd 3.7.1: every reply must be the same, field by field, and
+//! every error by code and text. Cluster id, member id and raft term are the only fields left out.
 //!
-//! Requests are made from a seed. `REVD_DIFF_REQUESTS` and `REVD_DIFF_SEEDS` make the test longer. The two requests
-//! that end an etcd 3.7.1 process are in `changed_twice.rs`: only revd gets them.
+//! Requests are made from a seed. `REVD_DIFF_REQUESTS` and `REVD_DIFF_SEEDS` make the test longer.
+//! The two requests that end an etcd 3.7.1 process are in `changed_twice.rs`: only revd gets them.
 
 use bytes::{Buf as _, Bytes};
 use prost::Message as _;

@@ -1,5 +1,5 @@
-//! What is under way when calls are refused early, or when the member stops: nothing else on the connection suffers, and
-//! whatever was taken is answered.
+//! What is under way when calls are refused early, or when the member stops: nothing else on the
+//! connection suffers, and whatever was taken is answered.
 
 use std::collections::BTreeSet;
 use std::io::{ErrorKind, IoSlice, Read as _, Write as _};
@@ -16,8 +16,9 @@ use crate::harness::{Server, TempDir, connect, run, with_server};
 
 const PUT: &str = "/etcdserverpb.KV/Put";
 
-/// Two hundred puts at a time that are too large, each refused at its first frame while others of it are under way: each is
-/// told so, and the connection and its watch go on. With etcd's client: part `refusals` of `bench/peers/interop/main.go`.
+/// Two hundred puts at a time that are too large, each refused at its first frame while others of
+/// it are under way: each is told so, and the connection and its watch go on. With etcd's client:
+/// part `refusals` of `bench/peers/interop/main.go`.
 #[test]
 fn early_refusals_leave_the_connection_alone() {
     run(with_server(async |server, _| {
@@ -59,8 +60,8 @@ fn early_refusals_leave_the_connection_alone() {
     }));
 }
 
-/// Puts without a pause over a connection of its own, until the server has closed it: how many streams were opened, which of
-/// them were answered well, and the last one the server says it took.
+/// Puts without a pause over a connection of its own, until the server has closed it: how many
+/// streams were opened, which of them were answered well, and the last one the server says it took.
 fn put_until_closed(address: std::net::SocketAddr, name: usize) -> (u32, BTreeSet<u32>, u32) {
     const UNDER_WAY: usize = 2_000;
     let mut socket = TcpStream::connect(address).unwrap();
@@ -117,8 +118,8 @@ fn put_until_closed(address: std::net::SocketAddr, name: usize) -> (u32, BTreeSe
     }
 }
 
-/// A stop under load: every call that was taken is answered and its write is there at the next start; the others were not
-/// taken, and their writes are not there.
+/// A stop under load: every call that was taken is answered and its write is there at the next
+/// start; the others were not taken, and their writes are not there.
 #[test]
 fn a_stop_answers_every_call_that_was_taken() {
     run(async {

@@ -1,5 +1,6 @@
-//! The crate `etcd-client`, a third-party client. It needs a protoc when it is built, so it lives in a crate of its own
-//! outside the workspace (`bench/peers/etcd-client`), built here with the protoc of a dev-dependency.
+//! The crate `etcd-client`, a third-party client. It needs a protoc when it is built, so it
+//! lives in a crate of its own outside the workspace (`bench/peers/etcd-client`), built here
+//! with the protoc of a dev-dependency.
 
 use std::path::Path;
 use std::process::Command;

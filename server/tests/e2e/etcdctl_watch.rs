@@ -1,4 +1,5 @@
-//! A real etcdctl that watches, holds leases, locks and leads: on revd and on etcd, with the same output.
+//! A real etcdctl that watches, holds leases, locks and leads: on revd and
+//! on etcd, with the same output.
 
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
@@ -38,7 +39,8 @@ impl Running {
         self.output()
     }
 
-    /// Ends it. What Ctrl-C sends would be ignored where a shell has started the tests in the background.
+    /// Ends it. What Ctrl-C sends would be ignored where a shell has
+    /// started the tests in the background.
     fn interrupt(&mut self) {
         Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
         self.child.wait().unwrap();

@@ -1,4 +1,5 @@
-//! A process that may open few files: clients are refused first, the log and the tree have what they need.
+//! A process that may open few files: clients are refused first, the log
+//! and the tree have what they need.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

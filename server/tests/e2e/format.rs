@@ -1,5 +1,6 @@
-//! Data directories that earlier versions wrote can be read by this one. `format/v1` was written by a member that was
-//! killed: its log goes on behind its tree file. Zeros at the ends of files are left out.
+//! Data directories that earlier versions wrote can be read by this one. `format/v1` was
+//! written by a member that was killed: its log goes on behind its tree file. Zeros at
+//! the ends of files are left out.
 
 use std::path::Path;
 

@@ -1,5 +1,5 @@
-//! A disk that is really full: what needs space is refused with etcd's error, everything else goes on, nothing that was
-//! acknowledged is lost, and there is a way out of it.
+//! A disk that is really full: what needs space is refused with etcd's error, everything else goes
+//! on, nothing that was acknowledged is lost, and there is a way out of it.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -53,7 +53,8 @@ async fn fill(client: &Client, from: u32) -> u32 {
     loop {
         match put(client, count).await {
             Ok(_) => count += 1,
-            // The one that found the disk full may have waited for too long; all later ones are told.
+            // The one that found the disk full may have waited for too
+            // long; all later ones are told.
             Err(status) if status.code() == Code::Unavailable => {}
             Err(status) => {
                 assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
@@ -157,7 +158,8 @@ fn writes_wait_for_a_disk_that_others_have_filled() {
     });
 }
 
-/// A member that was killed, and a disk on which others have left no room, the reserve's included; the filler too.
+/// A member that was killed, and a disk on which others have left no room, the
+/// reserve's included; the filler too.
 async fn start_without_room(dir: &TempDir, disk: &SmallDisk) -> (PathBuf, PathBuf, std::fs::File) {
     let data = dir.path().join("data");
     let mut server = Server::revd_on(disk, &data, &[]);
@@ -217,7 +219,8 @@ fn a_start_that_waits_ends_when_it_is_asked_to() {
     });
 }
 
-/// A start needs no room for a whole segment: killed again and again it still comes up, and the way out is open.
+/// A start needs no room for a whole segment: killed again and again it still
+/// comes up, and the way out is open.
 #[test]
 fn a_start_on_a_full_disk_takes_little_of_it() {
     run(async {

@@ -1,5 +1,6 @@
-//! etcd's own Go client (`bench/peers/interop/main.go`): watches, leases, mutexes, elections, software transactions, and
-//! the Lock and Election services. Other languages: `bench/peers/interop/run.sh`.
+//! etcd's own Go client (`bench/peers/interop/main.go`): watches, leases, mutexes,
+//! elections, software transactions, and the Lock and Election services. Other
+//! languages: `bench/peers/interop/run.sh`.
 
 use std::process::Command;
 

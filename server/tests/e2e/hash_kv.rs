@@ -1,5 +1,5 @@
-//! HashKV beside etcd: before a compaction, after it, at older ones, with nothing left, after a defragmentation and a
-//! restart.
+//! HashKV beside etcd: before a compaction, after it, at older ones, with nothing left, after a
+//! defragmentation and a restart.
 
 use revd_proto::etcdserverpb::{
     CompactionRequest, DefragmentRequest, DeleteRangeRequest, HashKvRequest, HashKvResponse, HashRequest,
@@ -91,7 +91,8 @@ fn hashes_of_compactions_are_kept_as_in_etcd() {
     });
 }
 
-/// Revision 0 stands for the newest one until somebody compacts at it: then it is answered with the hash of that compaction.
+/// Revision 0 stands for the newest one until somebody compacts at it: then it is answered
+/// with the hash of that compaction.
 #[test]
 fn a_compaction_of_revision_0_hides_the_newest_hash_as_in_etcd() {
     let Some(peers) = peers() else { return };

@@ -39,7 +39,8 @@ fn put(writer: u64, number: u64) -> PutRequest {
     PutRequest { key: key(writer), value: format!("{number} {filler}").into(), ..PutRequest::default() }
 }
 
-/// Half of the writers put, the others compare and swap: a lost write would show as a failed comparison too.
+/// Half of the writers put, the others compare and swap: a lost write would
+/// show as a failed comparison too.
 async fn write(client: &Client, writer: u64, number: u64) -> Option<i64> {
     let mut kv = client.kv.clone();
     if writer.is_multiple_of(2) {
@@ -160,7 +161,8 @@ async fn fill(client: &Client, keys: u64) {
     }
 }
 
-/// Killed in the middle of one command that takes long, which the start has to apply from its beginning.
+/// Killed in the middle of one command that takes long, which the start
+/// has to apply from its beginning.
 #[test]
 fn a_start_may_take_longer_than_a_call() {
     run(async {

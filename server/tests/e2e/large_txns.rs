@@ -1,5 +1,5 @@
-//! Transactions and deletes that read much: the member lives, others are served meanwhile, a start does not repeat what
-//! nobody waits for, and what is refused has changed nothing.
+//! Transactions and deletes that read much: the member lives, others are served meanwhile, a start
+//! does not repeat what nobody waits for, and what is refused has changed nothing.
 
 use std::time::{Duration, Instant};
 
@@ -82,8 +82,8 @@ fn is_refused(result: Result<impl std::fmt::Debug, Status>, words: &str) {
     assert!(status.message().contains(words), "{status:?}");
 }
 
-/// A put with 127 ranges over 50 MB, read-only ranges of the same size, nested and not: none of them takes the memory or the
-/// time of the member, and it starts again after a kill.
+/// A put with 127 ranges over 50 MB, read-only ranges of the same size, nested and not: none of
+/// them takes the memory or the time of the member, and it starts again after a kill.
 #[test]
 fn many_large_ranges_of_one_transaction_hurt_nobody() {
     run(async {
@@ -129,8 +129,8 @@ fn many_large_ranges_of_one_transaction_hurt_nobody() {
     });
 }
 
-/// A delete that would answer with more than a reply may have is refused as well, alone and in a transaction; in parts it is
-/// answered.
+/// A delete that would answer with more than a reply may have is refused as well, alone and in a
+/// transaction; in parts it is answered.
 #[test]
 fn a_delete_with_too_many_previous_values_changes_nothing() {
     run(with_server(async |_, client| {
@@ -147,7 +147,8 @@ fn a_delete_with_too_many_previous_values_changes_nothing() {
     }));
 }
 
-/// What is compared and how often is read where everything is applied is bounded, by what the request is alone.
+/// What is compared and how often is read where everything is applied is
+/// bounded, by what the request is alone.
 #[test]
 fn comparisons_and_reads_of_a_logged_transaction_are_bounded() {
     run(with_server(async |_, client| {
@@ -221,7 +222,8 @@ fn leaves(reply: &TxnResponse) -> usize {
     reply.responses.iter().map(|response| of(&response.response)).sum()
 }
 
-/// Reads in the middle of a transaction see what is before them, whoever reads it and when: as in etcd, byte for byte.
+/// Reads in the middle of a transaction see what is before them, whoever reads it and
+/// when: as in etcd, byte for byte.
 #[test]
 fn reads_between_writes_are_those_of_etcd() {
     async fn scenario(server: &Server) -> Vec<TxnResponse> {

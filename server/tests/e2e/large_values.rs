@@ -1,5 +1,5 @@
-//! Plain large writes: the log goes through a segment in a fraction of a second, and the next one is made, prepared and
-//! released all the time.
+//! Plain large writes: the log goes through a segment in a fraction of a second, and the next one
+//! is made, prepared and released all the time.
 
 use std::process::Command;
 

@@ -1,4 +1,5 @@
-//! Leases: the same replies as etcd's, keys that live as long as they must and no longer, and bugs that others had.
+//! Leases: the same replies as etcd's, keys that live as long as they must and no
+//! longer, and bugs that others had.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -186,7 +187,8 @@ fn leases_and_their_keys_survive_a_restart() {
     });
 }
 
-/// Bugs 74 (a keepalive right after its grant found nothing) and 75 (a keepalive of a revoked lease was fine).
+/// Bugs 74 (a keepalive right after its grant found nothing) and 75 (a
+/// keepalive of a revoked lease was fine).
 #[test]
 fn keepalives_and_revokes_take_their_turns() {
     run(async {
@@ -311,7 +313,8 @@ async fn deletions(client: Client, count: u64) -> BTreeMap<String, Instant> {
     gone
 }
 
-/// Many leases that end at once, while puts go on; and a keepalive that waits for the end of one that is due.
+/// Many leases that end at once, while puts go on; and a keepalive that waits
+/// for the end of one that is due.
 #[test]
 fn many_leases_end_at_once() {
     run(async {
@@ -380,8 +383,8 @@ fn a_keepalive_stream_answers_in_order() {
     });
 }
 
-/// Keeps leases alive, each on a stream of its own, three times in their time, until told to stop; how many answers came,
-/// and the longest that one of them took.
+/// Keeps leases alive, each on a stream of its own, three times in their time, until told to stop;
+/// how many answers came, and the longest that one of them took.
 async fn keep_alive_until(
     client: Client,
     id: i64,
@@ -407,8 +410,9 @@ async fn keep_alive_until(
     }
 }
 
-/// Leases that are kept alive live on while `work` is done; what it returns. Keepalives have a thread and a connection of
-/// their own: what keeps the client of `work` busy is not the server's doing.
+/// Leases that are kept alive live on while `work` is done; what it returns.
+/// Keepalives have a thread and a connection of their own: what keeps the client of
+/// `work` busy is not the server's doing.
 async fn leases_live_through<T>(server: &Server, count: i64, ttl: i64, work: impl Future<Output = T>) -> T {
     let (stop, endpoint) = (Arc::new(AtomicBool::new(false)), server.endpoint());
     let (begun, all_begun) = oneshot::channel();
@@ -428,8 +432,8 @@ async fn leases_live_through<T>(server: &Server, count: i64, ttl: i64, work: imp
     done
 }
 
-/// Grants leases that hold a key each and keeps them alive until told to stop; how many answers came, and the longest that
-/// one of them took.
+/// Grants leases that hold a key each and keeps them alive until told to stop; how many answers
+/// came, and the longest that one of them took.
 async fn keep_alive_all(
     endpoint: String,
     count: i64,
@@ -499,7 +503,8 @@ fn leases_that_are_kept_alive_outlive_a_delete_of_very_many_keys() {
     });
 }
 
-/// Issue 14, number 6: 395 keepalive streams ended with `too many requests` under 40,000 puts at a time on one core.
+/// Issue 14, number 6: 395 keepalive streams ended with `too many requests` under
+/// 40,000 puts at a time on one core.
 #[test]
 fn keepalive_streams_go_on_under_floods_of_puts() {
     run(async {
@@ -527,7 +532,8 @@ fn keepalive_streams_go_on_under_floods_of_puts() {
     });
 }
 
-/// Many leases end at the same time, and one with many keys: others are served, and each key goes with its lease.
+/// Many leases end at the same time, and one with many keys: others are served,
+/// and each key goes with its lease.
 #[test]
 fn leases_that_end_together_are_revoked_in_parts() {
     run(async {

@@ -22,7 +22,8 @@ async fn keys(client: &Client, prefix: &str) -> i64 {
     kv.range(range).await.unwrap().into_inner().count
 }
 
-/// Issue 14, number 26: the key of a caller that went away while its first transaction was under way stayed.
+/// Issue 14, number 26: the key of a caller that went away while its first
+/// transaction was under way stayed.
 #[test]
 fn a_caller_that_goes_away_at_once_leaves_no_key() {
     run(with_server(async |server, client| {
@@ -61,7 +62,8 @@ fn a_caller_that_goes_away_at_once_leaves_no_key() {
     }));
 }
 
-/// What a caller that goes away gives up is not the key that another one with the same lease has found meanwhile.
+/// What a caller that goes away gives up is not the key that another one with the
+/// same lease has found meanwhile.
 #[test]
 fn a_caller_that_goes_away_takes_nobody_elses_lock() {
     const NAMES: u32 = 40;

@@ -1,7 +1,7 @@
 //! The real binary, driven from outside; beside the real etcd where behaviour is compared.
 //!
-//! A test that needs etcd or its tools says so and counts as skipped where they cannot be built; with CI=true it
-//! fails there.
+//! A test that needs etcd or its tools says so and counts as skipped where they cannot be built;
+//! with CI=true it fails there.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 #![allow(unreachable_pub, reason = "a test binary exports nothing")]
@@ -24,7 +24,6 @@ mod format;
 mod full_disk;
 mod go_client;
 mod grammar;
-mod harness;
 mod hash_kv;
 mod kill;
 mod large_txns;
@@ -43,3 +42,5 @@ mod start_and_stop;
 mod watch_bugs;
 mod watch_differential;
 mod watch_storm;
+
+mod harness;

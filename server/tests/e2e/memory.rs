@@ -1,5 +1,5 @@
-//! Clients that want a member's memory for themselves, on real sockets: what it holds stays within what it was given, and others
-//! are served.
+//! Clients that want a member's memory for themselves, on real sockets: what it holds stays within
+//! what it was given, and others are served.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -16,7 +16,8 @@ use revd_proto::etcdserverpb::{PutRequest, RangeRequest, WatchCreateRequest, Wat
 
 use crate::harness::{Client, Server, TempDir, connect, run, wait_until};
 
-/// What the member thinks the machine has: an eighth of it for requests, a quarter for replies, an eighth for watches.
+/// What the member thinks the machine has: an eighth of it for requests, a quarter for
+/// replies, an eighth for watches.
 const MEMORY_BYTES: u64 = 1 << 30;
 /// What a member may hold beyond what it counts: buffers, the allocator's slack, the store.
 const SLACK: u64 = 160_000_000;
@@ -34,7 +35,8 @@ async fn with_server_of(memory_bytes: u64, test: impl AsyncFnOnce(&Server, &Clie
     test(&server, &client).await;
 }
 
-/// A connection that has sent its settings, with windows of `window` bytes; nothing it is sent is read yet.
+/// A connection that has sent its settings, with windows of `window` bytes;
+/// nothing it is sent is read yet.
 fn attacker(server: &Server, window: u32) -> TcpStream {
     let mut stream = TcpStream::connect(server.address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(30))).unwrap();
@@ -43,7 +45,8 @@ fn attacker(server: &Server, window: u32) -> TcpStream {
     stream
 }
 
-/// Streams of a connection may be sent so much each, and the connection at least what it begins with.
+/// Streams of a connection may be sent so much each, and the
+/// connection at least what it begins with.
 fn open_windows(stream: &mut TcpStream, window: u32) {
     let mut frames = frame(4, 0, 0, &[&[0, 4][..], &window.to_be_bytes()].concat());
     if let Some(more @ 1..) = window.checked_sub(65_535) {
@@ -250,7 +253,8 @@ fn pipelined_puts_beyond_the_share_are_all_carried_out() {
     }));
 }
 
-/// Header blocks and frames that never end are counted as requests are, and are not kept while others need their memory.
+/// Header blocks and frames that never end are counted as requests are, and are not kept
+/// while others need their memory.
 #[test]
 fn header_blocks_and_frames_without_an_end_hold_no_more_than_their_share() {
     const CONNECTIONS: usize = 400;
@@ -325,7 +329,8 @@ fn watch_streams_that_nobody_takes_hold_no_more_than_their_share() {
             if number % 150 == 0 {
                 attackers.push(attacker(server, 0));
             }
-            // Each alone, so that they share no events. One whose connection has ended was served as it should be.
+            // Each alone, so that they share no events. One whose connection has
+            // ended was served as it should be.
             let _ = attackers.last_mut().unwrap().write_all(&watch_call(number % 150));
             if number % 10 == 0 {
                 put(client, "k".to_owned(), vec![8; 100_000]).await.unwrap();
@@ -402,7 +407,8 @@ fn watch_streams_beyond_the_share_are_told_of_everything() {
     }));
 }
 
-/// A frame that came in part, in one piece, on connections on which nothing else is looked at for hours: it is looked at.
+/// A frame that came in part, in one piece, on connections on which nothing else is looked
+/// at for hours: it is looked at.
 #[test]
 fn frames_without_an_end_are_found_on_connections_where_nothing_else_comes() {
     const CONNECTIONS: usize = 600;

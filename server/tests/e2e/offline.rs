@@ -67,7 +67,8 @@ fn check_proves_and_inspect_shows_what_a_member_has_left() {
     assert_eq!(lines.iter().filter(|line| line["what"] == "delete").count(), 10);
 }
 
-/// Any page of the tree file that is in use and any frame of the log: found, with its place, and said what to do.
+/// Any page of the tree file that is in use and any frame of the log: found, with
+/// its place, and said what to do.
 #[test]
 fn damage_is_found_and_named() {
     let dir = TempDir::new();

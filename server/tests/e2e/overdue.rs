@@ -1,4 +1,5 @@
-//! Calls whose time is over before they begin: they are told so, and nothing of what they ask for is done, as in etcd.
+//! Calls whose time is over before they begin: they are told so, and nothing of what
+//! they ask for is done, as in etcd.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -31,7 +32,8 @@ fn writes() -> [(&'static str, Vec<u8>); 4] {
     ]
 }
 
-/// Sends each write with each of these timeouts, one stream after the other, and then a call with time enough.
+/// Sends each write with each of these timeouts, one stream after the other,
+/// and then a call with time enough.
 fn send_all(server: &Server, timeouts: &[&str]) -> TcpStream {
     let mut stream = TcpStream::connect(server.address).unwrap();
     stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
@@ -149,7 +151,8 @@ fn a_read_with_less_than_a_millisecond_is_answered() {
     });
 }
 
-/// Calls that came in one read and take several turns are all answered, whether or not the client says anything more, and at once.
+/// Calls that came in one read and take several turns are all answered, whether or not the client
+/// says anything more, and at once.
 #[test]
 fn calls_that_are_left_to_a_later_turn_are_answered_in_it() {
     run(async {

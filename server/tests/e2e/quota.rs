@@ -1,4 +1,5 @@
-//! A store that is full: what is refused, what still works, and the way out of it, the same as with etcd.
+//! A store that is full: what is refused, what still works, and the way
+//! out of it, the same as with etcd.
 
 use revd_proto::etcdserverpb::alarm_request::AlarmAction;
 use revd_proto::etcdserverpb::request_op::Request;

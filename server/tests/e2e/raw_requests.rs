@@ -1,4 +1,5 @@
-//! Requests that no library sends, as raw frames to both servers: status, gRPC status and text are the same.
+//! Requests that no library sends, as raw frames to both servers: status,
+//! gRPC status and text are the same.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -173,8 +174,8 @@ fn both_servers_answer_alike() {
     assert!(differences.is_empty(), "{}", differences.join("\n"));
 }
 
-/// More headers than are read, in one field or in many: refused with their stream alone, and what the block has said to the
-/// table counts.
+/// More headers than are read, in one field or in many: refused with their stream alone, and what
+/// the block has said to the table counts.
 #[test]
 fn long_heads_are_refused_alone() {
     run(with_server(async |server, _| {

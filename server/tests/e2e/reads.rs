@@ -1,4 +1,5 @@
-//! Reads of many keys: whole, in pages from either end, and as a stream, while others read and write.
+//! Reads of many keys: whole, in pages from either end, and as a
+//! stream, while others read and write.
 
 use std::time::Duration;
 
@@ -102,7 +103,8 @@ async fn streamed(client: &Client, request: RangeRequest) -> RangeResponse {
     whole
 }
 
-/// A sort target without an order means ascending, also for a stream: it ends, and holds what a range holds.
+/// A sort target without an order means ascending, also for a stream: it
+/// ends, and holds what a range holds.
 #[test]
 fn a_sorted_stream_ends_and_is_what_a_range_is() {
     run(async {
@@ -138,7 +140,8 @@ fn a_sorted_stream_ends_and_is_what_a_range_is() {
     });
 }
 
-/// etcd sorts each chunk of a stream by itself; what fits one chunk of it comes in the same order from both.
+/// etcd sorts each chunk of a stream by itself; what fits one chunk of it
+/// comes in the same order from both.
 #[test]
 fn a_short_sorted_stream_is_the_one_of_etcd() {
     let Some(peers) = peers() else { return };
@@ -196,8 +199,9 @@ fn cancelled_calls_leave_others_alone() {
     });
 }
 
-/// A client that does not read its stream keeps no old state alive: others' changes and deletions of everything it
-/// has yet to read do not make the file grow, and when a compaction has taken the rest it is told so.
+/// A client that does not read its stream keeps no old state alive: others' changes and
+/// deletions of everything it has yet to read do not make the file grow, and when a compaction
+/// has taken the rest it is told so.
 #[test]
 fn a_stream_that_is_not_read_holds_nothing() {
     run(async {
@@ -208,7 +212,8 @@ fn a_stream_that_is_not_read_holds_nothing() {
         let mut stream = client.kv.clone().range_stream(all()).await.unwrap().into_inner();
         let first = stream.message().await.unwrap().unwrap().range_response.unwrap();
         assert!(!first.kvs.is_empty() && first.header.is_none());
-        // Another stream, at its own pace, is not disturbed by writes: all of it is of one revision.
+        // Another stream, at its own pace, is not disturbed by
+        // writes: all of it is of one revision.
         let mut undisturbed = client.kv.clone().range_stream(all()).await.unwrap().into_inner();
         let mut kvs = Vec::new();
         while let Some(chunk) = undisturbed.message().await.unwrap() {

@@ -132,7 +132,8 @@ fn plain_http_has_version_and_health() {
     }));
 }
 
-/// An HTTP/1.1 connection serves one request after the other, and does not keep the server from stopping.
+/// An HTTP/1.1 connection serves one request after the other, and does not
+/// keep the server from stopping.
 #[test]
 fn plain_http_connections_stay_open() {
     run(async {

@@ -117,7 +117,8 @@ fn versions_help_and_slips() {
     assert!(text.contains("did you mean --data-dir?"), "{text}");
 }
 
-/// With a retention of a second, the first revisions are gone after a second or two, and the newest stays.
+/// With a retention of a second, the first revisions are gone after a
+/// second or two, and the newest stays.
 #[test]
 fn old_revisions_are_compacted_by_themselves() {
     run(async {

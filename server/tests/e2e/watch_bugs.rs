@@ -1,5 +1,5 @@
-//! Bugs that other watch implementations had, by their names; those about order, gaps and hand-over are `watch_sim`'s and
-//! `watch_storm`'s.
+//! Bugs that other watch implementations had, by their names; those about order, gaps and hand-over
+//! are `watch_sim`'s and `watch_storm`'s.
 
 use std::time::Duration;
 
@@ -59,7 +59,8 @@ fn bug_065_a_deletion_at_the_compacted_revision() {
     }));
 }
 
-/// The same through the watch checker, which has to find the bug in an etcd 3.5.1, and nothing in revd.
+/// The same through the watch checker, which has to find the bug in an
+/// etcd 3.5.1, and nothing in revd.
 #[test]
 fn bug_065_is_found_in_an_old_etcd() {
     if from_env("REVD_LONG", 0) == 0 {
@@ -152,7 +153,8 @@ fn bug_066_watches_of_the_future() {
     }));
 }
 
-/// Row 68 (etcd #17566): an idle watch was never told of progress. And what follows a busy interval: nothing.
+/// Row 68 (etcd #17566): an idle watch was never told of progress. And what
+/// follows a busy interval: nothing.
 #[test]
 fn bug_068_progress_of_an_idle_watch() {
     run(with_server(&["--watch-progress-notify-interval", "200ms"], async |client, _| {

@@ -139,7 +139,8 @@ impl Side {
         header.map(|header| header.revision)
     }
 
-    /// Everything that comes until nothing does, by watcher: events joined, since etcd may batch them otherwise.
+    /// Everything that comes until nothing does, by watcher: events joined, since
+    /// etcd may batch them otherwise.
     async fn hear(&mut self, told: &mut Told) {
         while let Some(response) = self.stream.next_within(QUIET).await {
             let response = response.unwrap();

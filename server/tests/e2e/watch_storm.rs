@@ -1,10 +1,10 @@
-//! Many watchers of every kind, that cancel, stall, go away and come back at old and future revisions, while writers write,
-//! compactions run close behind, and the server is killed and started again. What each was told is held against what
-//! happened.
+//! Many watchers of every kind, that cancel, stall, go away and come back at old and future
+//! revisions, while writers write, compactions run close behind, and the server is killed and
+//! started again. What each was told is held against what happened.
 //!
-//! What happened is what one more watcher was told, the auditor: of all keys, from the beginning. It is not believed
-//! either: its revisions must be dense, versions and create revisions must follow from each other, and every
-//! acknowledged write must be there with its value.
+//! What happened is what one more watcher was told, the auditor: of all keys, from the beginning.
+//! It is not believed either: its revisions must be dense, versions and create revisions must
+//! follow from each other, and every acknowledged write must be there with its value.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -268,7 +268,8 @@ impl Call {
             if !self.is_open || (self.watching.is_empty() && self.asked.is_empty()) || self.progress >= end {
                 break;
             }
-            // Those that begin later, or were ended by a compaction, keep the call from being up to date.
+            // Those that begin later, or were ended by a compaction, keep
+            // the call from being up to date.
             let late = self.watching.iter().filter(|(_, watcher)| watcher.request.start_revision > end);
             let late: Vec<i64> = late.map(|(id, _)| *id).chain(self.compacted.drain(..)).collect();
             for watch_id in late {

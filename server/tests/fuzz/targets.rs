@@ -1,6 +1,6 @@
-//! What is fuzzed: functions of bytes that must neither panic nor loop, and that check their own results where there is
-//! something to check. `server/fuzz` runs them under libFuzzer, `server/tests/fuzz.rs` with mutated seeds on a stable
-//! toolchain.
+//! What is fuzzed: functions of bytes that must neither panic nor loop, and that check their own
+//! results where there is something to check. `server/fuzz` runs them under libFuzzer,
+//! `server/tests/fuzz.rs` with mutated seeds on a stable toolchain.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -145,7 +145,8 @@ fn tree_file(bytes: &[u8]) {
     }
 }
 
-/// Crashes in the middle of the last checkpoint, keeping the writes the bytes choose, and opens what is left.
+/// Crashes in the middle of the last checkpoint, keeping the writes the bytes
+/// choose, and opens what is left.
 fn crash_reopen(bytes: &[u8]) {
     let disk = SimDisk::new();
     drop(sample_store(&disk));
@@ -240,8 +241,8 @@ fn batch_seeds() -> Vec<Vec<u8>> {
     vec![command::encode(OWN, &commands[..1]), command::encode(OWN, &commands), command::encode(OWN, &[])]
 }
 
-/// Applies commands, as they come from the log, to a small state: a byte for the kind, two for the length, the message.
-/// Afterwards the state must be whole, also when it is opened again.
+/// Applies commands, as they come from the log, to a small state: a byte for the kind, two for the
+/// length, the message. Afterwards the state must be whole, also when it is opened again.
 fn requests(bytes: &[u8]) {
     let disk = SimDisk::new();
     let config = MachineConfig { own: OWN, quota_bytes: 0, lease_extension: 0 };
@@ -378,7 +379,8 @@ fn range_seeds() -> Vec<Vec<u8>> {
     .to_vec()
 }
 
-/// Requests of one watch call, each with two bytes for its length; in between what there is to send is taken.
+/// Requests of one watch call, each with two bytes for its length; in between
+/// what there is to send is taken.
 fn watch(bytes: &[u8]) {
     let mut store = sample_store(&SimDisk::new());
     let mut hub = Hub::new(HubLimits { fragment_bytes: 500, step_work: 7 });
@@ -418,8 +420,8 @@ fn watch_seeds() -> Vec<Vec<u8>> {
     vec![framed.concat(), framed[1].clone()]
 }
 
-/// A connection as a server drives it: every event is answered. Nothing it sends may be more than the client allows, and
-/// bytes cut elsewhere must mean the same.
+/// A connection as a server drives it: every event is answered. Nothing it sends may be more than
+/// the client allows, and bytes cut elsewhere must mean the same.
 fn http2(bytes: &[u8]) {
     let whole = http2_answers(bytes, usize::MAX);
     let cut = http2_answers(bytes, 1 + bytes.first().map_or(0, |byte| usize::from(*byte)));

@@ -1,7 +1,8 @@
-//! Requests from a seed: few keys, so that they meet; every option; many requests that must be refused.
+//! Requests from a seed: few keys, so that they meet; every option; many
+//! requests that must be refused.
 //!
-//! At most twelve keys exist. etcd sorts with an unstable algorithm; up to twelve elements it keeps equal ones in
-//! order, so that results sorted by something equal can still be compared.
+//! At most twelve keys exist. etcd sorts with an unstable algorithm; up to twelve elements it keeps
+//! equal ones in order, so that results sorted by something equal can still be compared.
 
 use std::collections::BTreeSet;
 
@@ -48,7 +49,8 @@ impl Generator {
     pub fn next(&mut self, number: u64) -> Request {
         if number % HASH_EVERY == HASH_EVERY - 1 {
             let revision = if self.random.one_in(2) { 0 } else { self.old_revision() };
-            // For these there is a hash from the time of the compaction, with the compact revision before it.
+            // For these there is a hash from the time of the compaction, with
+            // the compact revision before it.
             let age = usize::try_from(self.random.below(14)).unwrap();
             let compaction = self.compactions.iter().rev().nth(age);
             let revision = compaction.copied().filter(|_| number.is_multiple_of(3)).unwrap_or(revision);
@@ -164,7 +166,8 @@ impl Generator {
         }
     }
 
-    /// etcd streams by key only; a sort target without an order makes it skip keys, so that is left out.
+    /// etcd streams by key only; a sort target without an order makes it
+    /// skip keys, so that is left out.
     fn stream(&mut self) -> RangeRequest {
         let mut request = self.range();
         if request.sort_order == 0 {
@@ -271,8 +274,8 @@ impl Generator {
     }
 }
 
-/// Whether a transaction may delete up to the end of the key space and put: etcd's check for double changes does not
-/// see that, and what follows can end an etcd.
+/// Whether a transaction may delete up to the end of the key space and put: etcd's check for double
+/// changes does not see that, and what follows can end an etcd.
 fn changes_twice(txn: &TxnRequest) -> bool {
     fn visit(txn: &TxnRequest, open_delete: &mut bool, put: &mut bool) {
         for op in txn.success.iter().chain(&txn.failure) {

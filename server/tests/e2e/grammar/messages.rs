@@ -1,7 +1,9 @@
-//! Messages from a grammar that is the wire contract itself: the descriptors that reflection serves.
+//! Messages from a grammar that is the wire contract itself: the
+//! descriptors that reflection serves.
 //!
-//! Mostly what a client may say, with numbers and names that meet in the store; now and then a field a thousand times, a
-//! megabyte, a wrong wire type, a nesting without end, an encoding that is cut.
+//! Mostly what a client may say, with numbers and names that meet in the store; now
+//! and then a field a thousand times, a megabyte, a wrong wire type, a nesting
+//! without end, an encoding that is cut.
 
 use std::collections::BTreeMap;
 
@@ -160,7 +162,8 @@ fn put_bytes(out: &mut Vec<u8>, number: u32, bytes: &[u8]) {
     out.extend_from_slice(bytes);
 }
 
-/// How often a field is there that may be there any number of times: sizes are multiplied where messages are in each other.
+/// How often a field is there that may be there any number of times: sizes are multiplied
+/// where messages are in each other.
 fn repeats(random: &mut Random, depth: usize) -> u64 {
     match random.below(30) {
         0 => 127 + random.below(3),

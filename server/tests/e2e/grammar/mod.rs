@@ -1,8 +1,10 @@
-//! Every call there is, with every message there may be, multiplied, cut, reset and cancelled, on real sockets from a seed.
+//! Every call there is, with every message there may be, multiplied, cut, reset and
+//! cancelled, on real sockets from a seed.
 //!
-//! After each case others are served, and where every call of it ended with an error the store is what it was; memory is
-//! looked at now and then, and is back. `REVD_GRAMMAR_CASES`, `REVD_GRAMMAR_SEED` and `REVD_GRAMMAR_ONE` (only this case of
-//! the seed) make it longer, or one case of it again.
+//! After each case others are served, and where every call of it ended with an error the
+//! store is what it was; memory is looked at now and then, and is back.
+//! `REVD_GRAMMAR_CASES`, `REVD_GRAMMAR_SEED` and `REVD_GRAMMAR_ONE` (only this case of the
+//! seed) make it longer, or one case of it again.
 
 mod messages;
 
@@ -130,7 +132,8 @@ impl Case {
         caller.heard.count == 0 && (refused == streams.len() || matches!(self.manner, Manner::Half))
     }
 
-    /// These make and remove keys of their own, also where they fail in the end; and maintenance is no write.
+    /// These make and remove keys of their own, also where they fail in the
+    /// end; and maintenance is no write.
     fn may_leave_keys(&self) -> bool {
         ["v3lock", "v3election"].iter().any(|package| self.method.path.contains(package))
     }
@@ -158,7 +161,8 @@ async fn others_are_served(client: &Client) {
     }
 }
 
-/// Hash and revision, when they have come to rest: what ended with its connection may still remove its keys.
+/// Hash and revision, when they have come to rest: what ended with its
+/// connection may still remove its keys.
 async fn fingerprint(client: &Client) -> (u32, i64) {
     let mut last = (0, 0);
     loop {
@@ -178,8 +182,8 @@ fn resident(server: &Server) -> u64 {
     line.trim().split(' ').next().unwrap().parse::<u64>().unwrap() * 1024
 }
 
-/// Memory is what it was, but for what the store holds, which is in memory up to three times: as a record that waits for
-/// its checkpoint, in the key index, in buffers.
+/// Memory is what it was, but for what the store holds, which is in memory up to three times: as a
+/// record that waits for its checkpoint, in the key index, in buffers.
 async fn memory_is_back(server: &Server, client: &Client, before: u64, what: &str) {
     let mut now = 0;
     for _ in 0..600 {
@@ -218,7 +222,8 @@ fn every_call_in_every_manner() {
                 println!("{what}");
             }
             let mut is_refused = false;
-            // A lease of a lock or of an election ends on its own, a minute after its call: not three times in a row.
+            // A lease of a lock or of an election ends on its own, a minute after its
+            // call: not three times in a row.
             for again in 0..3 {
                 let before = fingerprint(&client).await;
                 is_refused = case.strike(&server.endpoint()) && !case.may_leave_keys();

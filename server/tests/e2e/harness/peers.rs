@@ -17,7 +17,8 @@ impl Peers {
     }
 }
 
-/// The peers, in the version this project compares itself with; without them the test is skipped, or fails in CI.
+/// The peers, in the version this project compares itself with; without them the
+/// test is skipped, or fails in CI.
 pub fn peers() -> Option<&'static Peers> {
     static PEERS: OnceLock<Result<Peers, String>> = OnceLock::new();
     match PEERS.get_or_init(build) {

@@ -20,7 +20,8 @@ impl TempDir {
     }
 }
 
-/// A small file system in memory that only the processes on it see, and which is gone with the test.
+/// A small file system in memory that only the processes on it see,
+/// and which is gone with the test.
 pub struct SmallDisk {
     holder: Child,
 }
@@ -146,7 +147,8 @@ impl Server {
         let file = std::fs::File::options().create(true).append(true).open(&log).unwrap();
         command.arg("--data-dir").arg(data_dir).stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
         let log_start = std::fs::metadata(&log).map_or(0, |data| usize::try_from(data.len()).unwrap());
-        // A group of its own: a Ctrl-C at the terminal reaches the test, which then ends its servers.
+        // A group of its own: a Ctrl-C at the terminal reaches the
+        // test, which then ends its servers.
         let child = command.process_group(0).spawn().unwrap();
         Self { child, address, log, log_start }
     }

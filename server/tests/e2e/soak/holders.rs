@@ -1,4 +1,5 @@
-//! Honest holders of leases and of a lock: leases kept alive in time never end, and nobody holds the lock twice.
+//! Honest holders of leases and of a lock: leases kept alive in time never end,
+//! and nobody holds the lock twice.
 
 use std::cell::Cell;
 use std::rc::Rc;
@@ -75,7 +76,8 @@ async fn keep(shared: Rc<Shared>, client: Client, held: Rc<Held>) {
     }
 }
 
-/// A lease has ended; it had lived until `fresh` at least, or begun anew when the server was started.
+/// A lease has ended; it had lived until `fresh` at least, or begun
+/// anew when the server was started.
 fn lost(shared: &Shared, fresh: Instant, asked: Instant) {
     let since = fresh.max(shared.ready_at.get());
     let gap = asked.saturating_duration_since(since);

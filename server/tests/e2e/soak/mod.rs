@@ -1,8 +1,10 @@
-//! Hostile and honest load together: all attacks in turn, kill -9 between them, while honest clients write, watch, keep leases
-//! alive and take a lock. Nothing acknowledged is lost, no event, no lease, no lock; nobody honest is refused.
+//! Hostile and honest load together: all attacks in turn, kill -9 between them, while honest
+//! clients write, watch, keep leases alive and take a lock. Nothing acknowledged is lost, no event,
+//! no lease, no lock; nobody honest is refused.
 //!
-//! `REVD_SOAK_SECONDS` makes it longer, `REVD_SOAK_SEED` takes the attacks in another order, `REVD_SOAK_ONLY` only those
-//! with this in their name. The attack that compacts is not among them: the auditor of watches must not be compacted away.
+//! `REVD_SOAK_SECONDS` makes it longer, `REVD_SOAK_SEED` takes the attacks in another order,
+//! `REVD_SOAK_ONLY` only those with this in their name. The attack that compacts is not among them:
+//! the auditor of watches must not be compacted away.
 
 mod holders;
 mod honest;

@@ -1,5 +1,5 @@
-//! Honest watchers: each of their transcripts is held against what an auditor was told from the beginning, and that against
-//! what was acknowledged.
+//! Honest watchers: each of their transcripts is held against what an auditor was told from the
+//! beginning, and that against what was acknowledged.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

@@ -4,10 +4,31 @@
 
 use std::path::{Path, PathBuf};
 
+mod docs;
+mod layers;
+
+mod imports;
+mod lexer;
+
 /// Lines of a file, tests inside it included.
 const FILE_LINES_MAX: usize = 600;
 /// Lines of a function; clippy counts code lines, this counts all.
 const FUNCTION_LINES_MAX: usize = 90;
+
+/// Columns of a line that is a comment.
+const COMMENT_COLUMNS_MAX: usize = 100;
+/// Folders with wider comments, still.
+const WIDE_COMMENTS: &[&str] = &[
+    "bench/",
+    "engine/src/",
+    "engine/tests/",
+    "loadgen/src/",
+    "loadgen/tests/",
+    "proto/http2/src/",
+    "server/member/src/",
+    "server/member/tests/",
+    "server/src/",
+];
 
 /// Files that may talk to the runtime: the loops, and what they carry things out with.
 const MAY_USE_GLOMMIO: &[&str] = &[
@@ -37,15 +58,8 @@ const MAY_USE_GLOMMIO: &[&str] = &[
 const MAY_USE_UNSAFE: &[&str] =
     &["engine/src/disk/mmap.rs", "server/src/memory.rs", "server/src/net/listen.rs"];
 
-/// Modules of the server, of the member and of the engine, highest first: each may use those behind it.
-const SERVER_LAYERS: &[&str] = &["cli", "boot", "cores", "duties", "net", "api", "edge", "disk", "queues"];
-const SERVER_LEAVES: &[&str] = &["clock", "config", "limits", "memory", "observe", "version"];
-const MEMBER_LAYERS: &[&str] =
-    &["cores", "watch", "raft", "wal", "apply", "lease", "read", "cluster", "schema"];
-const MEMBER_LEAVES: &[&str] = &["budget", "error", "limits", "wire"];
-const ENGINE_LAYERS: &[&str] =
-    &["mvcc", "check", "commit", "txn", "db", "snapshot", "btree", "space", "meta", "page", "disk"];
-const ENGINE_LEAVES: &[&str] = &["error", "limits", "Error", "Result", "random", "varint"];
+/// Modules of the server that know nothing of what a member is, but for its bounds.
+const BESIDE_THE_MEMBER: &[&str] = &["clock", "config", "limits", "memory", "observe", "queues", "version"];
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_owned()
@@ -122,6 +136,21 @@ fn source_is_plain_text_without_loose_ends() {
 }
 
 #[test]
+fn comments_are_narrow() {
+    let (mut problems, mut exceptions) = (Vec::new(), std::collections::BTreeSet::new());
+    for (name, text) in sources() {
+        let is_wide = |line: &&str| line.trim_start().starts_with("//") && line.len() > COMMENT_COLUMNS_MAX;
+        let Some(wide) = text.lines().find(is_wide) else { continue };
+        match WIDE_COMMENTS.iter().find(|folder| name.starts_with(**folder)) {
+            Some(folder) => drop(exceptions.insert(*folder)),
+            None => problems.push(format!("{name}: {wide}")),
+        }
+    }
+    assert_none(&problems, "comments of at most 100 columns");
+    assert_eq!(exceptions.len(), WIDE_COMMENTS.len(), "only these are still wide: {exceptions:?}");
+}
+
+#[test]
 fn only_loops_know_the_runtime() {
     let mut problems = Vec::new();
     for (name, text) in sources() {
@@ -168,64 +197,8 @@ fn unsafe_code_is_where_it_is_expected() {
     assert_none(&problems, "only the files listed in this test may hold such code");
 }
 
-/// Uses of another module of the same crate, except in tests at a file's end.
-fn uses(text: &str) -> impl Iterator<Item = (usize, &str)> {
-    let code = text.split("\n#[cfg(test)]\nmod tests").next().unwrap();
-    let lines = code.lines().enumerate().filter(|(_, line)| !line.trim_start().starts_with("//"));
-    lines.flat_map(|(number, line)| {
-        let after = line.split("crate::").skip(1).filter(|_| !line.contains("$crate"));
-        after.map(move |rest| {
-            let end =
-                rest.find(|letter: char| !letter.is_alphanumeric() && letter != '_').unwrap_or(rest.len());
-            (number + 1, &rest[..end])
-        })
-    })
-}
-
-fn check_layers(source: &str, layers: &[&str], leaves: &[&str]) {
-    let mut problems = Vec::new();
-    let mut checked = 0;
-    for (name, text) in sources() {
-        let Some(inside) = name.strip_prefix(source) else { continue };
-        let module = inside.split(['/', '.']).next().unwrap();
-        // Leaves stand below everything: they use each other only.
-        let own = layers.iter().position(|layer| *layer == module).unwrap_or(layers.len());
-        if own == layers.len() && !leaves.contains(&module) {
-            continue;
-        }
-        for (line, used) in uses(&text) {
-            checked += 1;
-            let below = layers.iter().position(|layer| *layer == used).is_some_and(|used| used >= own);
-            if !below && !leaves.contains(&used) && !used.is_empty() {
-                problems.push(format!("{name}:{line}: {module} must not use {used}"));
-            }
-        }
-    }
-    assert!(checked > 30, "the search finds nothing");
-    assert_none(&problems, "a module uses only those below it");
-}
-
-/// lib.rs lists modules in the same order, for readers.
-fn check_list(lib: &str, layers: &[&str], leaves: &[&str]) {
-    let lib = std::fs::read_to_string(root().join(lib)).unwrap();
-    let listed = lib.lines().filter_map(|line| line.strip_prefix("pub mod ")?.strip_suffix(';'));
-    let expected = layers.iter().chain(leaves).copied();
-    assert!(listed.eq(expected), "lib.rs lists other modules, or in another order");
-}
-
-#[test]
-fn layers_of_the_server() {
-    check_layers("server/src/", SERVER_LAYERS, SERVER_LEAVES);
-    check_list("server/src/lib.rs", SERVER_LAYERS, SERVER_LEAVES);
-}
-
-#[test]
-fn layers_of_the_member() {
-    check_layers("server/member/src/", MEMBER_LAYERS, MEMBER_LEAVES);
-    check_list("server/member/src/lib.rs", MEMBER_LAYERS, MEMBER_LEAVES);
-}
-
-/// What decides can be simulated only as long as nothing in it waits, asks for the time or talks to a socket.
+/// What decides can be simulated only as long as nothing in it waits, asks for the time or talks to
+/// a socket.
 #[test]
 fn the_member_links_no_runtime_and_no_transport() {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
@@ -271,26 +244,19 @@ fn the_fuzzer_has_the_crates_that_its_targets_use() {
     assert_none(&missing.collect::<Vec<_>>(), "server/fuzz/Cargo.toml lacks crates");
 }
 
-/// Leaves and queues know nothing of what a member is, but for its bounds.
 #[test]
 fn leaves_know_nothing_of_the_member() {
     let mut problems = Vec::new();
     for (name, text) in sources() {
         let Some(inside) = name.strip_prefix("server/src/") else { continue };
         let module = inside.split(['/', '.']).next().unwrap();
-        let is_leaf = SERVER_LEAVES.contains(&module) || module == "queues";
         let uses = text.lines().filter(|line| line.contains("revd_member::"));
         let uses = uses.filter(|line| !line.contains("revd_member::limits"));
-        if is_leaf {
+        if BESIDE_THE_MEMBER.contains(&module) {
             problems.extend(uses.map(|line| format!("{name}: {line}")));
         }
     }
     assert_none(&problems, "leaves know nothing of the member");
-}
-
-#[test]
-fn layers_of_the_engine() {
-    check_layers("engine/src/", ENGINE_LAYERS, ENGINE_LEAVES);
 }
 
 #[test]
@@ -327,36 +293,4 @@ fn every_dependency_says_why_it_is_there() {
         }
     }
     assert_none(&problems, "a reason behind each dependency");
-}
-
-/// Paths of our files that a page of the docs names between backquotes, from the root or shortened at the front.
-#[test]
-fn docs_name_files_that_are_there() {
-    let mut pages = vec![root().join("README.md")];
-    for folder in ["docs", "docs/decisions"] {
-        let found = std::fs::read_dir(root().join(folder)).unwrap().map(|entry| entry.unwrap().path());
-        pages.extend(found.filter(|path| path.extension().is_some_and(|extension| extension == "md")));
-    }
-    let names: Vec<String> = sources().into_iter().map(|(name, _)| format!("/{name}")).collect();
-    let (mut problems, mut checked) = (Vec::new(), 0);
-    for page in pages {
-        let text = std::fs::read_to_string(&page).unwrap();
-        for quoted in text.split('`').skip(1).step_by(2) {
-            let is_file = quoted.ends_with(".rs") && quoted.contains('/');
-            let is_folder = quoted.contains("/src/") && quoted.ends_with('/');
-            if quoted.contains([' ', '*', '{', '<']) || !(is_file || is_folder) {
-                continue;
-            }
-            checked += 1;
-            let is_there = |name: &String| {
-                let named = format!("/{quoted}");
-                if is_folder { name.starts_with(&named) } else { name.ends_with(&named) }
-            };
-            if !names.iter().any(is_there) {
-                problems.push(format!("{}: {quoted}", page.display()));
-            }
-        }
-    }
-    assert!(checked > 100, "only {checked} paths found");
-    assert_none(&problems, "docs name files that are there");
 }

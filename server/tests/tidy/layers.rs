@@ -1,0 +1,131 @@
+//! The order of modules: what a module may use. It stands in the `lib.rs` (or `main.rs`) of each
+//! crate: highest first, and under a line `// Leaves` what every module may use. Files that use
+//! each other in a circle are none the less one file.
+
+use std::collections::BTreeSet;
+
+use super::imports::{Crate, Uses, circles};
+use super::{assert_none, sources};
+
+/// Crates whose modules are in no order yet.
+const WITHOUT_ORDER: &[&str] = &["loadgen/src/"];
+
+/// Files that still use each other in a circle.
+const IN_CIRCLES: &[&str] = &[
+    "loadgen/src/figures/calls.rs",
+    "loadgen/src/figures/fan_out.rs",
+    "loadgen/src/figures/part.rs",
+    "loadgen/src/run/mod.rs",
+    "loadgen/src/run/worker.rs",
+    "loadgen/src/scenario/kv.rs",
+    "loadgen/src/scenario/lease.rs",
+    "loadgen/src/scenario/lock.rs",
+    "loadgen/src/scenario/mod.rs",
+    "loadgen/src/scenario/txn.rs",
+    "proto/http2/src/connection.rs",
+    "proto/http2/src/frame.rs",
+    "proto/http2/src/lib.rs",
+    "proto/http2/src/receive.rs",
+    "server/src/api/method.rs",
+    "server/src/api/reflection.rs",
+    "server/src/cli/check.rs",
+    "server/src/cli/inspect.rs",
+    "server/src/cli/mod.rs",
+    "server/src/config/mod.rs",
+    "server/src/config/sources.rs",
+    "server/src/net/connection.rs",
+    "server/src/net/http1.rs",
+    "server/src/net/http2.rs",
+    "server/src/net/http2/begun.rs",
+    "server/src/net/http2/memory.rs",
+    "server/src/net/http2/reading.rs",
+    "server/src/net/http2/time.rs",
+    "server/src/observe/counters.rs",
+    "server/src/observe/turns.rs",
+    "server/tests/e2e/differential.rs",
+    "server/tests/e2e/differential/generator.rs",
+];
+
+/// Every crate: its folder, with a slash, and which file of it uses which.
+fn crates() -> Vec<(String, Uses)> {
+    let sources = sources();
+    let is_root = |name: &&str| name.ends_with("/lib.rs") || name.ends_with("/main.rs");
+    let roots = sources.iter().map(|(name, _)| name.as_str()).filter(is_root);
+    let folders: BTreeSet<&str> = roots.filter_map(|name| Some(&name[..=name.rfind('/')?])).collect();
+    let read = |folder: &&str| {
+        // A program in a folder of its own is a crate of its own.
+        let is_deeper = |name: &str| {
+            folders
+                .iter()
+                .any(|other| other.starts_with(folder) && other != folder && name.starts_with(other))
+        };
+        let own = sources.iter().filter(|(name, _)| name.starts_with(folder) && !is_deeper(name));
+        Crate::new(folder, own).uses()
+    };
+    folders.iter().map(|folder| ((*folder).to_owned(), read(folder))).collect()
+}
+
+/// The modules that a crate's root lists, highest first, and the number of those above its leaves.
+fn order(folder: &str) -> (Vec<String>, usize) {
+    let is_root = |name: &str| ["lib.rs", "main.rs"].iter().any(|root| *name == format!("{folder}{root}"));
+    let sources = sources();
+    let (_, text) = sources.iter().find(|(name, _)| is_root(name)).unwrap();
+    let (above, leaves) = text.split_once("\n// Leaves").unwrap_or((text, ""));
+    let modules = |text: &str| -> Vec<String> {
+        let names = text.lines().filter_map(|line| {
+            let line = line.trim_start_matches("pub(crate) ").trim_start_matches("pub ");
+            line.strip_prefix("mod ")?.strip_suffix(';').map(str::to_owned)
+        });
+        names.collect()
+    };
+    let above = modules(above);
+    let count = above.len();
+    (above.into_iter().chain(modules(leaves)).collect(), count)
+}
+
+#[test]
+fn a_module_uses_only_those_below_it() {
+    let (mut problems, mut checked) = (Vec::new(), 0);
+    let mut without_order = BTreeSet::new();
+    for (folder, uses) in crates() {
+        let (modules, above) = order(&folder);
+        let place = |file: &str| {
+            let module = file[folder.len()..].split(['/', '.']).next().unwrap();
+            modules.iter().position(|listed| listed == module)
+        };
+        for ((from, to), line) in &uses {
+            // What a crate's root uses or has itself is no matter of order.
+            let (Some(own), Some(used)) = (place(from), place(to)) else { continue };
+            checked += 1;
+            if used >= above.min(own) {
+                continue;
+            }
+            if WITHOUT_ORDER.contains(&folder.as_str()) {
+                without_order.insert(folder.clone());
+            } else {
+                problems.push(format!("{from}:{line}: {} must not use {to}", modules[own]));
+            }
+        }
+    }
+    assert!(checked > 500, "only {checked} uses found");
+    assert_none(&problems, "a module uses only those below it, in the order of its crate's root");
+    assert_eq!(without_order.len(), WITHOUT_ORDER.len(), "these have an order: {without_order:?}");
+}
+
+#[test]
+fn no_files_use_each_other_in_a_circle() {
+    let mut problems = Vec::new();
+    for (_, uses) in crates() {
+        for circle in circles(&uses) {
+            if circle.iter().any(|file| !IN_CIRCLES.contains(file)) {
+                let is_inside = |((from, to), _): &(&(String, String), &usize)| {
+                    circle.contains(from.as_str()) && circle.contains(to.as_str())
+                };
+                let inside = uses.iter().filter(is_inside);
+                problems.extend(inside.map(|((from, to), line)| format!("{from}:{line} uses {to}")));
+                problems.push(String::new());
+            }
+        }
+    }
+    assert_none(&problems, "files that use each other in a circle");
+}
