@@ -17,7 +17,8 @@ pub fn time(us: f64) -> String {
         us if us >= 10e3 => format!("{:.1} ms", us / 1e3),
         us if us >= 1e3 => format!("{:.2} ms", us / 1e3),
         us if us >= 100.0 => format!("{us:.0} us"),
-        us => format!("{us:.1} us"),
+        us if us >= 10.0 => format!("{us:.1} us"),
+        us => format!("{us:.2} us"),
     }
 }
 
