@@ -138,12 +138,6 @@ pub const WATCH_TURNS: u64 = 512;
 pub const KEEPALIVES_PER_STREAM: usize = 1_000;
 /// Time between the leader's looks for leases that are due.
 pub const LEASE_CHECK_INTERVAL: Duration = Duration::from_millis(250);
-/// Time that an edge waits, twice, for bytes that lie in its sockets, before it says that it has passed on its keepalives.
-pub const HEARING_INTERVAL: Duration = Duration::from_millis(1);
-/// Such waits for streams that have more keepalives than they may have on their way.
-pub const HEARING_WAITS_MAX: usize = 500;
-/// Such waits for connections that have more to read than a turn reads.
-pub const HEARING_READS_MAX: usize = 5_000;
 /// Bytes read from a connection after which it is no longer waited for: more than flow control lets a client have on its way,
 /// with frame heads and prefixes.
 pub const HEARING_BYTES_MAX: usize = 2 * CONNECTION_WINDOW_BYTES as usize;
@@ -282,7 +276,6 @@ const _: () = {
     assert!(STREAM_WINDOW_BYTES <= CONNECTION_WINDOW_BYTES);
     assert!(HEADER_LIST_BYTES_MAX <= HEADER_BLOCK_BYTES_MAX);
     assert!(RESETS_IN_FIRST_SECOND <= RESETS_PER_SECOND);
-    assert!(HEARING_WAITS_MAX <= HEARING_READS_MAX);
     assert!(TURN_MICROSECONDS_MIN <= TURN_MICROSECONDS && TURN_MICROSECONDS <= BATCH_MICROSECONDS);
     assert!(BATCH_MICROSECONDS <= ROUND_MICROSECONDS);
     assert!(COPY_BYTES_MAX <= STREAM_CHUNK_BYTES && STREAM_CHUNK_BYTES <= STREAM_BYTES_MAX);

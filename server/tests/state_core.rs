@@ -7,8 +7,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use glommio::{LocalExecutorBuilder, Placement};
 use prost::Message as _;
+use revd::cores::Notifications;
 use revd::cores::state::{self, StateSeed};
-use revd::cores::{News, NewsItem};
 use revd::disk::reserve::Reserve;
 use revd::observe::counters::Counters;
 use revd::observe::turns::Loop;
@@ -19,6 +19,7 @@ use revd_engine::disk::SimDisk;
 use revd_engine::mvcc::Store;
 use revd_member::apply::command::{Command, CommandId, Kind, Origin, encode};
 use revd_member::apply::{CommittedEntry, DurableIndex, Machine, MachineConfig, Work};
+use revd_member::cores::edge::Notification;
 use revd_member::error::Error;
 use revd_member::raft::status::MemberStatus;
 use revd_member::read::view_slot::ViewSlot;
@@ -33,7 +34,7 @@ const MEMBER: u64 = 1;
 struct Around {
     to_state: SenderSeed<Vec<Work>>,
     to_log: ReceiverSeed<DurableIndex>,
-    to_edge: ReceiverSeed<News>,
+    to_edge: ReceiverSeed<Notifications>,
     ready: Latch,
 }
 
@@ -68,7 +69,7 @@ fn seeds() -> (StateSeed, Around) {
 /// A running state core, as the other cores see it.
 struct Core {
     to_state: Sender<Vec<Work>>,
-    from_core: Receiver<News>,
+    from_core: Receiver<Notifications>,
     ready: Latch,
     counters: Arc<Counters>,
 }
@@ -117,11 +118,11 @@ fn keepalive(slot: usize, id: i64) -> Work {
 }
 
 /// Outcomes up to one, with the slot each is for.
-async fn outcomes(from_core: &Receiver<News>, until: usize) -> Vec<(usize, Bytes)> {
+async fn outcomes(from_core: &Receiver<Notifications>, until: usize) -> Vec<(usize, Bytes)> {
     let mut outcomes = Vec::new();
     loop {
         for item in from_core.receive().await.unwrap() {
-            if let NewsItem::Outcome(id, outcome) = item {
+            if let Notification::Outcome(id, outcome) = item {
                 outcomes.push((id.slot(), outcome.result.unwrap()));
             }
         }
@@ -211,14 +212,14 @@ fn others_are_served_while_a_leader_comes_to_know_its_leases_and_lists_them() {
 /// The outcome of an order.
 async fn order(
     to_state: &Sender<Vec<Work>>,
-    from_state: &Receiver<News>,
+    from_state: &Receiver<Notifications>,
     kind: Kind,
 ) -> Result<Bytes, Error> {
     let id = CommandId::new(0, 1, 1);
     assert!(to_state.send(vec![Work::Local(Command { id, kind, payload: Bytes::new() })]).await);
     loop {
         for item in from_state.receive().await.unwrap() {
-            if let NewsItem::Outcome(_, outcome) = item {
+            if let Notification::Outcome(_, outcome) = item {
                 return outcome.result;
             }
         }

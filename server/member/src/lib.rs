@@ -4,6 +4,8 @@
 //! come in, effects and bytes go out. The server (`revd`) carries them out; a simulator may link this crate alone. A module
 //! uses only those below it (`server/tests/tidy/` holds that).
 
+pub mod boot;
+
 pub mod cores;
 
 pub mod watch;

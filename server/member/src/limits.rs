@@ -120,6 +120,13 @@ pub const LEASE_PARTS_PER_TURN: usize = 16;
 /// Rounds in which all edges pass on their keepalives before leases expire, while long commands keep keepalive streams
 /// waiting.
 pub const HEARINGS_MAX: usize = 10;
+/// Time that an edge waits, twice, for bytes that lie in its sockets, before it says that it has passed on its
+/// keepalives.
+pub const HEARING_INTERVAL: Duration = Duration::from_millis(1);
+/// Such waits for streams that have more keepalives than they may have on their way.
+pub const HEARING_WAITS_MAX: usize = 500;
+/// Such waits for connections that have more to read than a turn reads.
+pub const HEARING_READS_MAX: usize = 5_000;
 /// Time between lease checkpoints of a lease with a longer TTL; etcd's interval.
 pub const LEASE_NOTE_INTERVAL: Duration = Duration::from_secs(300);
 /// Lease checkpoints in one command, as in etcd.
@@ -168,4 +175,5 @@ const _: () = {
     assert!(LEASE_KEY_BYTES_PER_TURN <= WRITE_REPLY_BYTES_MAX);
     assert!(WATCH_STEP_BYTES <= WATCH_STREAM_BYTES, "a step of small revisions fits into an empty stream");
     assert!(WATCH_ANSWERS_MIN <= WATCH_ANSWERS_MAX);
+    assert!(HEARING_WAITS_MAX <= HEARING_READS_MAX);
 };

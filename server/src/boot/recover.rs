@@ -1,4 +1,5 @@
-//! From a data directory to a member that can go on: its store, its log, its identity.
+//! A member's files as recovery finds and makes them; what is done to them, in which order, and what is refused is
+//! decided by `revd_member::boot::recovery`.
 //!
 //! ```text
 //! <data-dir>            0700
@@ -7,30 +8,22 @@
 //!   member/reserve      room for what must not fail, given up when the disk is full
 //!   member/wal/         the log (or --wal-dir)
 //! ```
-//!
-//! A new member is made in this order: the tree file with the member's own row, applied index 1, in one commit; then
-//! the log, which begins behind entry 1. A crash in between leaves a tree file without a log at applied index 1,
-//! which is finished at the next start.
 
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use revd_engine::db::DbOptions;
 use revd_engine::disk::MmapDisk;
-use revd_engine::mvcc::{CheckpointKind, Opening, Store};
+use revd_engine::mvcc::{Opening, Store};
+use revd_member::apply::Machine;
 use revd_member::apply::command::Origin;
-use revd_member::apply::{Machine, MachineConfig};
-use revd_member::cluster;
-use revd_member::raft::node::{RaftConfig, RaftNode};
-use revd_member::schema;
-use revd_member::wal::Owner;
-use revd_member::wal::birth::{BIRTH, empty_log};
+use revd_member::boot::recovery::{self, Recovery, RecoveryConfig, RecoveryEffects, Refusal};
+use revd_member::raft::node::RaftNode;
 use revd_member::wal::layout::LayoutConfig;
-use revd_member::wal::reader::Recovered;
+use revd_member::wal::reader::{LogEnd, Recovered};
 use revd_member::wal::writer::WalSeed;
-use revd_proto::etcdserverpb::Member as MemberRow;
 
 use crate::api::header::Identity;
 use crate::config::Config;
@@ -41,7 +34,7 @@ use crate::observe::log;
 
 /// A member as it was found or made.
 pub struct Member {
-    /// Who it is.
+    /// Its ids.
     pub identity: Identity,
     /// Distinguishes this run of the process in the log.
     pub origin: Origin,
@@ -60,133 +53,153 @@ pub struct Member {
 /// Opens the member in the data directory, or makes a new one.
 ///
 /// # Errors
-/// Whatever keeps it from starting, worded for the operator.
+/// The reason why it cannot start, worded for the operator.
 pub fn open(config: &Config) -> anyhow::Result<Member> {
-    let lock = lock(&config.data_dir)?;
-    let member_dir = config.data_dir.join("member");
-    if member_dir.join("snap").exists() {
-        bail!(
-            "{} holds the data of an etcd: revd has a format of its own, choose another --data-dir",
-            config.data_dir.display()
-        );
-    }
-    private_dir(&member_dir)?;
-    private_dir(&config.wal_dir)?;
     let started = crate::clock::now();
-    let tree = member_dir.join("tree.revd");
-    let mut store = open_store(&tree)?;
-    segments::remove_leftovers(&config.wal_dir)
-        .with_context(|| format!("removing leftovers in {}", config.wal_dir.display()))?;
-    let found = segments::read(&config.wal_dir)?;
-    let is_new = store.applied().index == 0;
-    if is_new {
-        check_may_be_made(config, &tree, found.is_some())?;
-        make(&mut store, config)?;
-    }
-    if found.is_none() {
-        // The log begins on what is in the tree file: a process that died while it made it may have synced nothing.
-        store.make_durable().with_context(|| format!("syncing {}", tree.display()))?;
-        sync_dir(&member_dir)?;
-    }
-    let log = open_log(config, &tree, &store, found)?;
-    let identity = Identity { cluster: log.owner.cluster, member: log.owner.member };
-    let applied = store.applied().index;
-    let node_config = RaftConfig {
-        id: identity.member,
-        voters: schema::members(store.tables()).map(|member| member.id).collect(),
-        heartbeat_ticks: 1,
+    let recovery_config = RecoveryConfig {
+        may_begin_cluster: config.new_cluster,
+        peer_urls: config.peer_urls.clone(),
+        cluster_token: config.cluster_token.clone(),
+        boot: random()?,
         election_ticks: config.election_ticks,
-        applied,
-        seed: random()?,
+        election_seed: random()?,
+        quota_bytes: config.quota_bytes,
+        lease_extension: u64::try_from(config.election_timeout().as_millis())?,
     };
-    let node = RaftNode::start(&node_config, &log, &log::for_raft())?;
+    let mut files = MemberFiles::new(config);
+    let recovery = recovery::recover(&recovery_config, &log::for_raft(), &mut files)?;
+    let Recovery { owner, origin, machine, node, log, is_new } = recovery;
+    let (store, applied) = (machine.store(), machine.store().applied().index);
     log::info(
         if is_new { "made a new member" } else { "recovered a member" },
         serde_json::json!({
-            "member-id": format!("{:x}", identity.member), "cluster-id": format!("{:x}", identity.cluster),
+            "member-id": format!("{:x}", owner.member), "cluster-id": format!("{:x}", owner.cluster),
             "revision": store.revision(), "applied-index": applied,
             "log-entries-to-apply": log.entries.back().map_or(0, |last| last.index.saturating_sub(applied)),
             "took": format!("{:?}", crate::clock::since(started)),
         }),
     );
-    // Not before log and tree are known to belong together: nothing is changed in a directory that is refused.
-    segments::give_back_unused(&config.wal_dir, &log.end)
-        .with_context(|| format!("giving back room in {}", config.wal_dir.display()))?;
-    let origin = Origin { member: identity.member, boot: random()? };
     let layout = LayoutConfig { segment_bytes: limits::SEGMENT_BYTES, secret: random()? };
-    let reserve = Arc::new(Reserve::new(member_dir.join("reserve"), limits::RESERVE_BYTES));
-    if let Err(error) = reserve.fill() {
-        log::warn("no room for the reserve", serde_json::json!({"error": error.to_string()}));
-    }
-    let files = DirDisk::new(config.wal_dir.clone(), config.sync, Arc::clone(&reserve));
-    let wal = WalSeed { disk: files, layout, log };
-    let machine_config = MachineConfig {
-        own: origin,
-        quota_bytes: config.quota_bytes,
-        lease_extension: u64::try_from(config.election_timeout().as_millis())?,
-    };
-    let machine =
-        Machine::new(store, machine_config).with_context(|| format!("reading {}", tree.display()))?;
-    Ok(Member { identity, origin, machine, node, wal, reserve, lock })
+    let MemberFiles { reserve, lock, .. } = files;
+    let disk = DirDisk::new(config.wal_dir.clone(), config.sync, Arc::clone(&reserve));
+    Ok(Member {
+        identity: Identity { cluster: owner.cluster, member: owner.member },
+        origin,
+        machine,
+        node,
+        wal: WalSeed { disk, layout, log },
+        reserve,
+        lock: lock.context("the data directory is not locked")?,
+    })
 }
 
-fn check_may_be_made(config: &Config, tree: &Path, has_log: bool) -> anyhow::Result<()> {
-    if !config.new_cluster {
-        bail!("--initial-cluster-state existing: joining a cluster is not supported by this version");
-    }
-    if has_log {
-        bail!(
-            "{} holds a log but {} is new: put the tree file back, or start with an empty --data-dir and --wal-dir",
-            config.wal_dir.display(),
-            tree.display()
-        );
-    }
-    Ok(())
+/// The files of one member.
+struct MemberFiles<'c> {
+    config: &'c Config,
+    member_dir: PathBuf,
+    tree: PathBuf,
+    reserve: Arc<Reserve>,
+    lock: Option<File>,
 }
 
-/// The log as it was found, or the empty one of a member that was just made.
-fn open_log(
-    config: &Config,
-    tree: &Path,
-    store: &Store,
-    found: Option<Recovered>,
-) -> anyhow::Result<Recovered> {
-    let log = match found {
-        Some(log) => log,
-        None if store.applied() == BIRTH => empty_log(owner_of(store)?),
-        None => bail!(
-            "{} holds no log although {} was applied up to entry {}: put the log back, or restore this member from a \
-             snapshot",
-            config.wal_dir.display(),
-            tree.display(),
-            store.applied().index
-        ),
-    };
-    if schema::member(store.tables(), log.owner.member).is_none() {
-        bail!(
-            "the log in {} belongs to member {:x}, the tree file {} does not know it: they are not of one member",
-            config.wal_dir.display(),
-            log.owner.member,
-            tree.display()
-        );
+impl<'c> MemberFiles<'c> {
+    fn new(config: &'c Config) -> Self {
+        let member_dir = config.data_dir.join("member");
+        let reserve = Arc::new(Reserve::new(member_dir.join("reserve"), limits::RESERVE_BYTES));
+        Self { config, tree: member_dir.join("tree.revd"), member_dir, reserve, lock: None }
     }
-    Ok(log)
 }
 
-fn lock(data_dir: &Path) -> anyhow::Result<File> {
-    private_dir(data_dir)?;
-    let path = data_dir.join("lock");
-    let file = File::options().create(true).truncate(false).write(true).open(&path);
-    let file = file.with_context(|| format!("opening {}", path.display()))?;
-    if !fs4::fs_std::FileExt::try_lock_exclusive(&file)
-        .with_context(|| format!("locking {}", path.display()))?
-    {
-        bail!(
-            "another process uses the data directory {}: stop it, or choose another --data-dir",
-            data_dir.display()
-        );
+impl RecoveryEffects for MemberFiles<'_> {
+    type Error = anyhow::Error;
+
+    fn lock(&mut self) -> anyhow::Result<()> {
+        let data_dir = &self.config.data_dir;
+        private_dir(data_dir)?;
+        let path = data_dir.join("lock");
+        let file = File::options().create(true).truncate(false).write(true).open(&path);
+        let file = file.with_context(|| format!("opening {}", path.display()))?;
+        if !fs4::fs_std::FileExt::try_lock_exclusive(&file)
+            .with_context(|| format!("locking {}", path.display()))?
+        {
+            bail!(
+                "another process uses the data directory {}: stop it, or choose another --data-dir",
+                data_dir.display()
+            );
+        }
+        self.lock = Some(file);
+        Ok(())
     }
-    Ok(file)
+
+    fn holds_data_of_etcd(&mut self) -> bool {
+        self.member_dir.join("snap").exists()
+    }
+
+    fn make_directories(&mut self) -> anyhow::Result<()> {
+        private_dir(&self.member_dir)?;
+        private_dir(&self.config.wal_dir)
+    }
+
+    fn open_store(&mut self) -> anyhow::Result<Store> {
+        open_store(&self.tree)
+    }
+
+    fn remove_leftovers(&mut self) -> anyhow::Result<()> {
+        let wal_dir = &self.config.wal_dir;
+        segments::remove_leftovers(wal_dir)
+            .with_context(|| format!("removing leftovers in {}", wal_dir.display()))
+    }
+
+    fn read_log(&mut self) -> anyhow::Result<Option<Recovered>> {
+        Ok(segments::read(&self.config.wal_dir)?)
+    }
+
+    fn sync_tree(&mut self, store: &mut Store) -> anyhow::Result<()> {
+        store.make_durable().with_context(|| format!("syncing {}", self.tree.display()))?;
+        sync_dir(&self.member_dir)
+    }
+
+    fn give_back_unused(&mut self, end: &LogEnd) -> anyhow::Result<()> {
+        let wal_dir = &self.config.wal_dir;
+        segments::give_back_unused(wal_dir, end)
+            .with_context(|| format!("giving back room in {}", wal_dir.display()))
+    }
+
+    fn fill_reserve(&mut self) {
+        if let Err(error) = self.reserve.fill() {
+            log::warn("no room for the reserve", serde_json::json!({"error": error.to_string()}));
+        }
+    }
+
+    fn refused(&self, refusal: Refusal) -> anyhow::Error {
+        let (wal_dir, tree) = (self.config.wal_dir.display(), self.tree.display());
+        match refusal {
+            Refusal::DataOfEtcd => anyhow!(
+                "{} holds the data of an etcd: revd has a format of its own, choose another --data-dir",
+                self.config.data_dir.display()
+            ),
+            Refusal::MayNotBeginCluster => {
+                anyhow!(
+                    "--initial-cluster-state existing: joining a cluster is not supported by this version"
+                )
+            }
+            Refusal::TreeIsMissing => anyhow!(
+                "{wal_dir} holds a log but {tree} is new: put the tree file back, or start with an empty --data-dir \
+                 and --wal-dir"
+            ),
+            Refusal::LogIsMissing { applied } => anyhow!(
+                "{wal_dir} holds no log although {tree} was applied up to entry {applied}: put the log back, or restore \
+                 this member from a snapshot"
+            ),
+            Refusal::ForeignLog { member } => anyhow!(
+                "the log in {wal_dir} belongs to member {member:x}, the tree file {tree} does not know it: they are \
+                 not of one member"
+            ),
+            Refusal::NotOneMember(count) => anyhow!("a new store must know one member, it knows {count}"),
+            Refusal::Raft(error) => error.into(),
+            Refusal::Store(error) => anyhow::Error::from(error).context(format!("opening {tree}")),
+        }
+    }
 }
 
 /// Makes a directory only its owner can enter; one that others can enter is closed to them.
@@ -220,23 +233,6 @@ fn open_store(tree: &Path) -> anyhow::Result<Store> {
         );
     };
     Store::open_telling(Arc::new(disk), DbOptions::default(), &mut tell).with_context(context)
-}
-
-fn make(store: &mut Store, config: &Config) -> anyhow::Result<()> {
-    let id = cluster::member_id(&config.peer_urls, &config.cluster_token);
-    let row = MemberRow { id, peer_ur_ls: config.peer_urls.clone(), ..MemberRow::default() };
-    schema::put_member(store, &row);
-    store.set_applied(BIRTH);
-    let checkpoint = store.checkpoint(CheckpointKind::WithIndex).expect("something was applied");
-    let written = checkpoint.write()?;
-    store.finish_checkpoint(written);
-    Ok(())
-}
-
-fn owner_of(store: &Store) -> anyhow::Result<Owner> {
-    let ids: Vec<u64> = schema::members(store.tables()).map(|member| member.id).collect();
-    let [member] = ids[..] else { bail!("a new store must know one member, it knows {}", ids.len()) };
-    Ok(Owner { cluster: cluster::cluster_id(&ids), member })
 }
 
 fn random() -> anyhow::Result<u64> {

@@ -1,14 +1,21 @@
-//! An edge core's loop: connections in, replies out.
+//! An edge core's loop: carries out what `revd_member::cores::edge` decides, on mailboxes, sockets and tasks. Each task feeds
+//! its events to the core and runs what follows, so that an answer passes no queue on its way to its caller.
 
+use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
+use std::sync::mpsc::Sender;
 use std::time::Duration;
 
+use revd_member::apply::command::CommandId;
 use revd_member::apply::lease_reports::Heard;
+use revd_member::apply::outcome::Outcome;
+use revd_member::cores::edge::{EdgeCore, EdgeEffects, EdgeEvent};
+use revd_proto::etcdserverpb::Member as MemberRow;
 
 use crate::api::{Api, ApiSeed};
 use crate::config::Retention;
-use crate::cores::{Commands, News, NewsItem};
+use crate::cores::{Commands, Notifications};
 use crate::duties;
 use crate::edge::pending::Proposals;
 use crate::limits;
@@ -17,6 +24,7 @@ use crate::net::unread::Unread;
 use crate::observe::bounds::Bound;
 use crate::queues::latch::Latch;
 use crate::queues::mailbox::{ReceiverSeed, SenderSeed};
+use crate::queues::queue::Queue;
 
 /// What an edge core starts with.
 pub struct EdgeSeed {
@@ -25,61 +33,82 @@ pub struct EdgeSeed {
     /// Commands of one turn.
     pub to_log: SenderSeed<Commands>,
     /// Outcomes of this edge's commands, and word of new Views.
-    pub from_state: ReceiverSeed<News>,
+    pub from_state: ReceiverSeed<Notifications>,
     /// Everything the API needs but the core's own parts.
     pub api: ApiSeed,
     /// Where to listen.
     pub listen: ListenConfig,
+    /// Told once clients can connect here.
+    pub listening: Sender<()>,
     /// Set once this member's state is up to date and clients may come.
     pub ready: Latch,
     /// When to stop taking work.
     pub stop: Latch,
     /// How often watchers hear how far they are.
     pub progress_interval: Duration,
-    /// What auto compaction keeps, on the one edge that has the duties of the whole member.
-    pub member_duties: Option<Retention>,
+    /// Duties of the whole member, which the first edge has.
+    pub member_duties: Option<MemberDuties>,
 }
 
-/// Serves until asked to stop, then until open calls are answered or their time is over. `prepare` runs before
-/// clients are let in.
+/// What one edge does for the whole member.
+#[derive(Clone)]
+pub struct MemberDuties {
+    /// This member's attributes, which it publishes before clients come.
+    pub attributes: MemberRow,
+    /// What auto compaction keeps.
+    pub retention: Retention,
+}
+
+/// Edge view: the core, and what its effects are carried out on.
+struct Edge {
+    core: RefCell<EdgeCore>,
+    api: Rc<Api>,
+    proposals: Rc<Proposals>,
+    unread: Rc<Unread>,
+    ready: Latch,
+    stop: Latch,
+    progress_interval: Duration,
+    member_duties: Option<MemberDuties>,
+    /// Until clients may come.
+    listen: Cell<Option<(ListenConfig, Sender<()>)>>,
+    /// Cancelled by being dropped.
+    duties: RefCell<Vec<glommio::Task<()>>>,
+    /// How it ended.
+    end: Rc<Queue<io::Result<()>>>,
+}
+
+/// Serves until asked to stop, then until open calls are answered or their time is over, and everything they proposed is
+/// applied.
 ///
 /// # Errors
 /// When an address cannot be listened on.
-pub async fn run(
-    seed: EdgeSeed,
-    prepare: impl AsyncFnOnce(&Api),
-    listening: impl FnOnce(),
-) -> io::Result<()> {
+pub async fn run(seed: EdgeSeed) -> io::Result<()> {
     let proposals = Proposals::new(seed.edge, limits::PROPOSALS);
-    let carrying = glommio::spawn_local(carry(Rc::clone(&proposals), seed.to_log));
-    let api = Api::new(seed.api, Rc::clone(&proposals));
-    let sweeping = glommio::spawn_local(duties::sweep::run(Rc::clone(&api), Rc::clone(&proposals)));
-    let unread = Rc::<Unread>::default();
-    let news = hear(Rc::clone(&api), Rc::clone(&proposals), Rc::clone(&unread), seed.from_state);
-    let hearing = glommio::spawn_local(news);
-    prepare(&api).await;
-    seed.ready.wait().await;
-    let mut duties = vec![
-        glommio::spawn_local(duties::watch_steps::run(Rc::clone(&api))),
-        glommio::spawn_local(duties::watch_progress::run(Rc::clone(&api), seed.progress_interval)),
-    ];
-    if let Some(retention) = seed.member_duties {
-        duties.extend([
-            glommio::spawn_local(duties::auto_compaction::run(Rc::clone(&api), retention)),
-            glommio::spawn_local(duties::lease_expiry::run(Rc::clone(&api))),
-            glommio::spawn_local(duties::lease_checkpoints::run(Rc::clone(&api))),
-            glommio::spawn_local(duties::reserve::run(Rc::clone(&api))),
-        ]);
-    }
-    let served = crate::net::serve(api, unread, seed.listen, seed.stop, listening).await;
-    proposals.close();
-    sweeping.cancel().await;
-    for duty in duties {
-        duty.cancel().await;
-    }
-    carrying.await; // closes the mailbox to the log core ...
-    hearing.await; // ... which closes the way back once everything is applied
-    served
+    let edge = Rc::new(Edge {
+        core: RefCell::new(EdgeCore::new(seed.member_duties.is_some())),
+        api: Api::new(seed.api, Rc::clone(&proposals)),
+        proposals: Rc::clone(&proposals),
+        unread: Rc::default(),
+        ready: seed.ready.clone(),
+        stop: seed.stop,
+        progress_interval: seed.progress_interval,
+        member_duties: seed.member_duties,
+        listen: Cell::new(Some((seed.listen, seed.listening))),
+        duties: RefCell::default(),
+        end: Queue::new(),
+    });
+    let carrying = glommio::spawn_local(carry(proposals, seed.to_log));
+    let hearing = glommio::spawn_local(hear(Rc::clone(&edge), seed.from_state));
+    edge.core.borrow_mut().start(&mut Outside(&edge));
+    edge.spawn(async move || {
+        seed.ready.wait().await;
+        EdgeEvent::Ready
+    });
+    let end = edge.end.take().await.and_then(|mut ends| ends.pop_front());
+    end.expect("an edge does not close its own queue")?;
+    carrying.await;
+    hearing.await;
+    Ok(())
 }
 
 /// One message per turn: what the turn's requests have submitted.
@@ -95,43 +124,120 @@ async fn carry(proposals: Rc<Proposals>, to_log: SenderSeed<Commands>) {
     }
 }
 
-/// Answers callers, then tells watchers.
-async fn hear(api: Rc<Api>, proposals: Rc<Proposals>, unread: Rc<Unread>, from_state: ReceiverSeed<News>) {
+async fn hear(edge: Rc<Edge>, from_state: ReceiverSeed<Notifications>) {
     let from_state = from_state.open().await;
-    while let Some(news) = from_state.receive().await {
-        for item in news {
-            match item {
-                NewsItem::Outcome(id, outcome) => proposals.resolve(id, outcome),
-                NewsItem::Hear(question) => {
-                    let (api, proposals) = (Rc::clone(&api), Rc::clone(&proposals));
-                    let passing = pass_keepalives_on(api, proposals, Rc::clone(&unread), question);
-                    glommio::spawn_local(passing).detach();
-                }
-                NewsItem::View => {}
-            }
-        }
-        duties::watch_steps::end_if_damaged(api.watchers().step());
+    while let Some(notifications) = from_state.receive().await {
+        edge.feed(EdgeEvent::Notifications(notifications));
     }
-    proposals.close();
+    edge.feed(EdgeEvent::StateClosed);
 }
 
-/// Before a lease ends: what has come so far is read and under way to the state core when the answer follows it there.
-async fn pass_keepalives_on(api: Rc<Api>, proposals: Rc<Proposals>, unread: Rc<Unread>, question: u64) {
-    // The first sleep ends after sockets were asked what has come, the second after some of that was read: whoever has more
-    // is known by then.
-    for _ in 0..2 {
-        glommio::timer::sleep(limits::HEARING_INTERVAL).await;
-    }
-    let mark = unread.mark();
-    for wait in 0..limits::HEARING_READS_MAX {
-        let is_held_back = proposals.holds_keepalives_back() && wait < limits::HEARING_WAITS_MAX;
-        if !is_held_back && unread.is_read_up_to(mark) {
-            break;
+impl Edge {
+    fn feed(self: &Rc<Self>, event: EdgeEvent) {
+        let mut core = self.core.borrow_mut();
+        core.receive(event, &mut Outside(self));
+        if core.is_over() {
+            self.end.push(Ok(()));
         }
-        glommio::timer::sleep(limits::HEARING_INTERVAL).await;
     }
-    if !unread.is_read_up_to(mark) {
-        api.reached(Bound::Unread);
+
+    /// Does this in a task of its own; what comes of it is an event.
+    fn spawn(self: &Rc<Self>, work: impl AsyncFnOnce() -> EdgeEvent + 'static) {
+        let edge = Rc::clone(self);
+        glommio::spawn_local(async move { edge.feed(work().await) }).detach();
     }
-    api.lease().heard(Heard { question, is_all: !proposals.holds_keepalives_back() });
+}
+
+/// Carries out what the core decides.
+struct Outside<'e>(&'e Rc<Edge>);
+
+impl EdgeEffects for Outside<'_> {
+    fn publish(&mut self) {
+        let Some(MemberDuties { attributes, .. }) = self.0.member_duties.clone() else { return };
+        let api = Rc::clone(&self.0.api);
+        self.0.spawn(async move || {
+            duties::publication::run(api, attributes).await;
+            EdgeEvent::Published
+        });
+    }
+
+    fn set_ready(&mut self) {
+        self.0.ready.set();
+    }
+
+    fn begin_duties(&mut self, of_member: bool) {
+        let api = || Rc::clone(&self.0.api);
+        let mut begun = self.0.duties.borrow_mut();
+        begun.extend([
+            glommio::spawn_local(duties::sweep::run(api(), Rc::clone(&self.0.proposals))),
+            glommio::spawn_local(duties::watch_steps::run(api())),
+            glommio::spawn_local(duties::watch_progress::run(api(), self.0.progress_interval)),
+        ]);
+        if let Some(member) = self.0.member_duties.as_ref().filter(|_| of_member) {
+            begun.extend([
+                glommio::spawn_local(duties::auto_compaction::run(api(), member.retention)),
+                glommio::spawn_local(duties::lease_expiry::run(api())),
+                glommio::spawn_local(duties::lease_checkpoints::run(api())),
+                glommio::spawn_local(duties::reserve::run(api())),
+            ]);
+        }
+    }
+
+    fn serve(&mut self) {
+        let (config, listening) = self.0.listen.take().expect("an edge serves once");
+        let edge = Rc::clone(self.0);
+        // The main thread may have given up when another core could not start.
+        let listening = move || listening.send(()).unwrap_or_default();
+        glommio::spawn_local(async move {
+            let (api, unread, stop) = (Rc::clone(&edge.api), Rc::clone(&edge.unread), edge.stop.clone());
+            match crate::net::serve(api, unread, config, stop, listening).await {
+                Ok(()) => edge.feed(EdgeEvent::Drained),
+                Err(error) => edge.end.push(Err(error)),
+            }
+        })
+        .detach();
+    }
+
+    fn end_duties(&mut self) {
+        self.0.duties.borrow_mut().clear();
+    }
+
+    fn close_proposals(&mut self) {
+        self.0.proposals.close();
+    }
+
+    fn answer(&mut self, id: CommandId, outcome: Outcome) {
+        self.0.proposals.resolve(id, outcome);
+    }
+
+    fn step_watches(&mut self) {
+        duties::watch_steps::end_if_damaged(self.0.api.watchers().step());
+    }
+
+    fn wait(&mut self, hearing: u64, time: Duration) {
+        self.0.spawn(async move || {
+            glommio::timer::sleep(time).await;
+            EdgeEvent::Waited(hearing)
+        });
+    }
+
+    fn mark_arrivals(&mut self) -> u64 {
+        self.0.unread.mark()
+    }
+
+    fn is_read_up_to(&self, mark: u64) -> bool {
+        self.0.unread.is_read_up_to(mark)
+    }
+
+    fn holds_keepalives_back(&self) -> bool {
+        self.0.proposals.holds_keepalives_back()
+    }
+
+    fn gave_up_reading(&mut self) {
+        self.0.api.reached(Bound::Unread);
+    }
+
+    fn heard(&mut self, heard: Heard) {
+        self.0.api.lease().heard(heard);
+    }
 }

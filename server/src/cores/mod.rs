@@ -16,24 +16,13 @@ pub mod state;
 
 use std::fmt;
 
-use revd_member::apply::command::{Command, CommandId};
-use revd_member::apply::outcome::Outcome;
+use revd_member::apply::command::Command;
+use revd_member::cores::edge::Notification;
 
 /// From an edge to the log core: the commands of one turn.
 pub type Commands = Vec<Command>;
 /// From the state core to an edge: what has happened since the last message.
-pub type News = Vec<NewsItem>;
-
-/// One piece of news.
-#[derive(Debug)]
-pub enum NewsItem {
-    /// The outcome of one of that edge's commands.
-    Outcome(CommandId, Outcome),
-    /// There is a new View, of which the edge wants to be told.
-    View,
-    /// Pass on the keepalives that have come so far, then say so by this number.
-    Hear(u64),
-}
+pub type Notifications = Vec<Notification>;
 
 /// What one core does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -18,7 +18,7 @@ use revd_member::read::view_slot::ViewSlot;
 use serde_json::json;
 
 use crate::clock::Ticker;
-use crate::cores::{News, NewsItem};
+use crate::cores::{Notification, Notifications};
 use crate::disk::reserve::Reserve;
 use crate::memory;
 use crate::observe::counters::Counters;
@@ -38,7 +38,7 @@ pub struct StateSeed {
     /// The index up to which state is durable.
     pub to_log: SenderSeed<DurableIndex>,
     /// One mailbox per edge, by edge number.
-    pub to_edges: Vec<SenderSeed<News>>,
+    pub to_edges: Vec<SenderSeed<Notifications>>,
     /// Where each new View is published.
     pub views: Arc<ViewSlot>,
     /// Where the applied index is published.
@@ -73,7 +73,7 @@ enum Event {
 /// Carries out what the core decides.
 struct Outside {
     events: Rc<Queue<Event>>,
-    edges: Vec<Rc<Queue<NewsItem>>>,
+    edges: Vec<Rc<Queue<Notification>>>,
     durable: Sender<DurableIndex>,
     views: Arc<ViewSlot>,
     status: Arc<MemberStatus>,
@@ -93,7 +93,7 @@ pub async fn run(seed: StateSeed) -> Result<(), Fatal> {
     for to_edge in seed.to_edges {
         let outbox = Queue::new();
         edges.push(Rc::clone(&outbox));
-        sending.push(glommio::spawn_local(send_news(outbox, to_edge)));
+        sending.push(glommio::spawn_local(send_notifications(outbox, to_edge)));
     }
     let mut core = StateCore::new(seed.machine, edges.len());
     let mut outside = Outside {
@@ -147,7 +147,7 @@ async fn receive_work(from_log: ReceiverSeed<Vec<Work>>, events: Rc<Queue<Event>
     events.push(Event::Core(StateEvent::LogClosed));
 }
 
-async fn send_news(outbox: Rc<Queue<NewsItem>>, to_edge: SenderSeed<News>) {
+async fn send_notifications(outbox: Rc<Queue<Notification>>, to_edge: SenderSeed<Notifications>) {
     let to_edge = to_edge.open().await;
     while let Some(news) = outbox.take().await {
         if !to_edge.send(Vec::from(news)).await {
@@ -196,19 +196,19 @@ impl StateEffects for Outside {
     fn answer(&mut self, id: CommandId, outcome: Outcome) {
         // An id of this boot names one of our edges; `Machine` drops those of earlier boots.
         if let Some(edge) = self.edges.get(usize::from(id.edge())) {
-            edge.push(NewsItem::Outcome(id, outcome));
+            edge.push(Notification::Outcome(id, outcome));
         }
     }
 
     fn hear(&mut self, question: u64) {
-        self.edges.iter().for_each(|edge| edge.push(NewsItem::Hear(question)));
+        self.edges.iter().for_each(|edge| edge.push(Notification::Hearing(question)));
     }
 
     fn tell_of_view(&mut self) {
         for (edge, outbox) in self.edges.iter().enumerate() {
             // An edge that gets any news looks at the View too.
             if outbox.is_empty() && self.views.is_followed(edge) {
-                outbox.push(NewsItem::View);
+                outbox.push(Notification::View);
             }
         }
     }

@@ -2,6 +2,7 @@
 //!
 //! | duty | of | pace |
 //! |------|----|------|
+//! | [`publication`] | the member | once, at its start |
 //! | [`auto_compaction`] | the member | a tenth of the period, or five minutes |
 //! | [`lease_expiry`] | the member | `LEASE_CHECK_INTERVAL` |
 //! | [`lease_checkpoints`] | the member | `LEASE_NOTE_INTERVAL` |
@@ -20,6 +21,7 @@ pub mod lease_checkpoints;
 pub mod lease_expiry;
 pub mod memory;
 pub mod pace;
+pub mod publication;
 pub mod reserve;
 pub mod sweep;
 pub mod watch_progress;

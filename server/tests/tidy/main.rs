@@ -34,6 +34,7 @@ const WIDE_COMMENTS: &[&str] = &[
 const MAY_USE_GLOMMIO: &[&str] = &[
     "server/src/boot/mod.rs",
     "server/src/boot/runtime.rs",
+    "server/src/boot/wiring.rs",
     "server/src/cores/edge.rs",
     "server/src/cores/log.rs",
     "server/src/cores/state.rs",

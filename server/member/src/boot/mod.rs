@@ -1,0 +1,4 @@
+//! How a member starts and stops: from files to a running member, and the life of its process.
+
+pub mod lifecycle;
+pub mod recovery;

@@ -1,0 +1,211 @@
+//! From a data directory to a member that can go on: which file is opened, made, synced or refused, in which order.
+//!
+//! A new member is made in this order: the tree file with the member's own row and applied index 1, in one commit; then
+//! the log, which begins behind entry 1. A crash in between leaves a tree file without a log at applied index 1, which
+//! is finished at the next start. No file is changed in a directory that is refused, but for an empty tree file.
+
+use revd_engine::mvcc::{CheckpointKind, Store};
+use revd_proto::etcdserverpb::Member as MemberRow;
+
+use crate::apply::command::Origin;
+use crate::apply::{Machine, MachineConfig};
+use crate::raft::node::{RaftConfig, RaftError, RaftNode};
+use crate::wal::Owner;
+use crate::wal::birth::{BIRTH, empty_log};
+use crate::wal::reader::{LogEnd, Recovered};
+use crate::{cluster, schema};
+
+/// What a member starts with besides its files.
+#[derive(Debug, Clone)]
+pub struct RecoveryConfig {
+    /// Without data, begin a new cluster; else refuse.
+    pub may_begin_cluster: bool,
+    /// Peer URLs of a new member; its id is made from them.
+    pub peer_urls: Vec<String>,
+    /// Part of the identity of a new cluster.
+    pub cluster_token: String,
+    /// Distinguishes this run of the process in the log.
+    pub boot: u64,
+    /// Ticks of raft's clock without a leader before an election.
+    pub election_ticks: usize,
+    /// Of the election timeouts.
+    pub election_seed: u64,
+    /// Bytes the store may have; 0 or less is no limit.
+    pub quota_bytes: i64,
+    /// Milliseconds that a new leader adds to every lease.
+    pub lease_extension: u64,
+}
+
+/// What recovery asks of the system, in this order. A call is over when it returns.
+pub trait RecoveryEffects {
+    /// Why a member cannot start, with the names of files.
+    type Error;
+    /// Lock the data directory until the process ends.
+    ///
+    /// # Errors
+    /// When another process holds it.
+    fn lock(&mut self) -> Result<(), Self::Error>;
+    /// Whether an etcd has written to the data directory.
+    fn holds_data_of_etcd(&mut self) -> bool;
+    /// Make the directories of the member and of the log, for their owner only.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    fn make_directories(&mut self) -> Result<(), Self::Error>;
+    /// Open the tree file, or make an empty one.
+    ///
+    /// # Errors
+    /// When it is damaged, or the system refuses.
+    fn open_store(&mut self) -> Result<Store, Self::Error>;
+    /// Remove files that a process which is dead by now was preparing for the log.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    fn remove_leftovers(&mut self) -> Result<(), Self::Error>;
+    /// Read the log; none if there is none.
+    ///
+    /// # Errors
+    /// When it is damaged, or the system refuses.
+    fn read_log(&mut self) -> Result<Option<Recovered>, Self::Error>;
+    /// Make durable what the tree file holds, and that it is there.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    fn sync_tree(&mut self, store: &mut Store) -> Result<(), Self::Error>;
+    /// Give back the room that a dead process has prepared behind the log's end and not used.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    fn give_back_unused(&mut self, end: &LogEnd) -> Result<(), Self::Error>;
+    /// Make the reserve; a member goes on without it.
+    fn fill_reserve(&mut self);
+    /// Words for what recovery itself refuses.
+    fn refused(&self, refusal: Refusal) -> Self::Error;
+}
+
+/// Why a member cannot start from the files that were found.
+#[derive(Debug)]
+pub enum Refusal {
+    /// The directory is that of an etcd.
+    DataOfEtcd,
+    /// There is no data, and this member may not begin a cluster.
+    MayNotBeginCluster,
+    /// There is a log, but nothing in the tree file.
+    TreeIsMissing,
+    /// The tree file holds entries up to this one, but there is no log.
+    LogIsMissing {
+        /// The applied index.
+        applied: u64,
+    },
+    /// The log belongs to a member that the tree file does not know.
+    ForeignLog {
+        /// That member.
+        member: u64,
+    },
+    /// A tree file without a log must know one member: the one it was made for.
+    NotOneMember(usize),
+    /// The tree file cannot be written or read.
+    Store(revd_engine::Error),
+    /// Log and tree file do not meet.
+    Raft(RaftError),
+}
+
+/// A member that can go on.
+pub struct Recovery {
+    /// Whose log and tree file it is.
+    pub owner: Owner,
+    /// What its entries are stamped with.
+    pub origin: Origin,
+    /// Its state.
+    pub machine: Machine,
+    /// Raft, about to start.
+    pub node: RaftNode,
+    /// Its log.
+    pub log: Recovered,
+    /// It was made just now.
+    pub is_new: bool,
+}
+
+/// Opens the member in the data directory, or makes a new one.
+///
+/// # Errors
+/// [`RecoveryEffects::Error`], for the operator.
+pub fn recover<F: RecoveryEffects>(
+    config: &RecoveryConfig,
+    logger: &slog::Logger,
+    effects: &mut F,
+) -> Result<Recovery, F::Error> {
+    effects.lock()?;
+    if effects.holds_data_of_etcd() {
+        return Err(effects.refused(Refusal::DataOfEtcd));
+    }
+    effects.make_directories()?;
+    let mut store = effects.open_store()?;
+    effects.remove_leftovers()?;
+    let found = effects.read_log()?;
+    let is_new = store.applied().index == 0;
+    if is_new {
+        begin(config, &mut store, found.is_some()).map_err(|refusal| effects.refused(refusal))?;
+    }
+    if found.is_none() {
+        // The log begins on what is in the tree file: a process that died while it made it may have synced nothing.
+        effects.sync_tree(&mut store)?;
+    }
+    let log = open_log(&store, found).map_err(|refusal| effects.refused(refusal))?;
+    let owner = log.owner;
+    let raft_config = RaftConfig {
+        id: owner.member,
+        voters: schema::members(store.tables()).map(|member| member.id).collect(),
+        heartbeat_ticks: 1,
+        election_ticks: config.election_ticks,
+        applied: store.applied().index,
+        seed: config.election_seed,
+    };
+    let started = RaftNode::start(&raft_config, &log, logger);
+    let node = started.map_err(|error| effects.refused(Refusal::Raft(error)))?;
+    // Not before log and tree file are known to belong together.
+    effects.give_back_unused(&log.end)?;
+    effects.fill_reserve();
+    let origin = Origin { member: owner.member, boot: config.boot };
+    let RecoveryConfig { quota_bytes, lease_extension, .. } = *config;
+    let read = Machine::new(store, MachineConfig { own: origin, quota_bytes, lease_extension });
+    let machine = read.map_err(|error| effects.refused(Refusal::Store(error)))?;
+    Ok(Recovery { owner, origin, machine, node, log, is_new })
+}
+
+/// Makes a new member's tree file.
+fn begin(config: &RecoveryConfig, store: &mut Store, has_log: bool) -> Result<(), Refusal> {
+    if !config.may_begin_cluster {
+        return Err(Refusal::MayNotBeginCluster);
+    }
+    if has_log {
+        return Err(Refusal::TreeIsMissing);
+    }
+    let id = cluster::member_id(&config.peer_urls, &config.cluster_token);
+    let row = MemberRow { id, peer_ur_ls: config.peer_urls.clone(), ..MemberRow::default() };
+    schema::put_member(store, &row);
+    store.set_applied(BIRTH);
+    let checkpoint = store.checkpoint(CheckpointKind::WithIndex).expect("something was applied");
+    let written = checkpoint.write().map_err(Refusal::Store)?;
+    store.finish_checkpoint(written);
+    Ok(())
+}
+
+/// The log as it was found, or the empty one of a member that was just made.
+fn open_log(store: &Store, found: Option<Recovered>) -> Result<Recovered, Refusal> {
+    let log = match found {
+        Some(log) => log,
+        None if store.applied() == BIRTH => empty_log(owner_of(store)?),
+        None => return Err(Refusal::LogIsMissing { applied: store.applied().index }),
+    };
+    match schema::member(store.tables(), log.owner.member) {
+        Some(_) => Ok(log),
+        None => Err(Refusal::ForeignLog { member: log.owner.member }),
+    }
+}
+
+fn owner_of(store: &Store) -> Result<Owner, Refusal> {
+    let ids: Vec<u64> = schema::members(store.tables()).map(|member| member.id).collect();
+    let [member] = ids[..] else { return Err(Refusal::NotOneMember(ids.len())) };
+    Ok(Owner { cluster: cluster::cluster_id(&ids), member })
+}

@@ -1,0 +1,192 @@
+//! The edge core: when clients come in, what goes before what in its turns, and how it ends.
+//!
+//! ```text
+//! Replaying --ready--> Serving --drained--> Closing --state core done--> over
+//! ```
+//!
+//! The first edge has the duties of the whole member. It also publishes the member's attributes through the log: when they
+//! are applied, everything that was in the log before is applied too, and all edges let clients in.
+
+use std::time::Duration;
+
+use crate::apply::command::CommandId;
+use crate::apply::lease_reports::Heard;
+use crate::apply::outcome::Outcome;
+use crate::limits;
+
+/// From the state core to an edge, in this order.
+#[derive(Debug)]
+pub enum Notification {
+    /// The outcome of one of that edge's commands.
+    Outcome(CommandId, Outcome),
+    /// There is a new View, and this edge follows them.
+    View,
+    /// Before leases expire: pass on the keepalives that have come so far, then say so by this number.
+    Hearing(u64),
+}
+
+/// What an edge reacts to.
+#[derive(Debug)]
+pub enum EdgeEvent {
+    /// What has happened since the last message of the state core.
+    Notifications(Vec<Notification>),
+    /// This member's attributes are applied.
+    Published,
+    /// Clients may come, to every edge.
+    Ready,
+    /// The time of [`EdgeEffects::wait`] is over, for the hearing of this number.
+    Waited(u64),
+    /// The member stops, and every call has ended or had its time.
+    Drained,
+    /// The state core has applied everything; nothing more comes from it.
+    StateClosed,
+}
+
+/// What an edge wants done, in this order. Each call only begins what takes time.
+pub trait EdgeEffects {
+    /// Propose this member's attributes; [`EdgeEvent::Published`] follows.
+    fn publish(&mut self);
+    /// Let every edge know that clients may come; [`EdgeEvent::Ready`] follows on each.
+    fn set_ready(&mut self);
+    /// Begin the duties of an edge, and with them those of the member.
+    fn begin_duties(&mut self, of_member: bool);
+    /// Accept clients until the member is asked to stop; [`EdgeEvent::Drained`] follows.
+    fn serve(&mut self);
+    /// End the duties.
+    fn end_duties(&mut self);
+    /// Refuse proposals, answer callers that still wait, and close the mailbox to the log core behind the last batch.
+    fn close_proposals(&mut self);
+    /// Hand an outcome to its caller.
+    fn answer(&mut self, id: CommandId, outcome: Outcome);
+    /// Take a step of the watch hub towards the newest View.
+    fn step_watches(&mut self);
+    /// [`EdgeEvent::Waited`] follows after this time.
+    fn wait(&mut self, hearing: u64, time: Duration);
+    /// Mark what clients have sent so far.
+    fn mark_arrivals(&mut self) -> u64;
+    /// Whether everything is read that had come at this mark.
+    fn is_read_up_to(&self, mark: u64) -> bool;
+    /// Whether a keepalive that was read may not have been submitted.
+    fn holds_keepalives_back(&self) -> bool;
+    /// A lease may expire while something that had come is not read.
+    fn gave_up_reading(&mut self);
+    /// Say to the state core that keepalives were passed on.
+    fn heard(&mut self, heard: Heard);
+}
+
+/// How far an edge is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum EdgePhase {
+    /// The log is being applied.
+    Replaying,
+    Serving,
+    /// The log core and the state core finish what was proposed.
+    Closing,
+    Over,
+}
+
+/// One question of the state core whether keepalives were passed on.
+#[derive(Debug)]
+struct Hearing {
+    question: u64,
+    /// Waits that are over.
+    waits: usize,
+    /// Set once the sockets were asked what has come.
+    mark: Option<u64>,
+}
+
+/// Edge view.
+#[derive(Debug)]
+pub struct EdgeCore {
+    is_first: bool,
+    phase: EdgePhase,
+    hearings: Vec<Hearing>,
+}
+
+impl EdgeCore {
+    /// An edge of a member that was recovered; the first one has the member's duties.
+    #[must_use]
+    pub fn new(is_first: bool) -> Self {
+        Self { is_first, phase: EdgePhase::Replaying, hearings: Vec::new() }
+    }
+
+    /// Begins.
+    pub fn start(&mut self, effects: &mut impl EdgeEffects) {
+        if self.is_first {
+            effects.publish();
+        }
+    }
+
+    /// Everything is answered, applied and saved.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.phase == EdgePhase::Over
+    }
+
+    /// Takes an event in.
+    ///
+    /// # Panics
+    /// When an event comes that is not possible now.
+    pub fn receive(&mut self, event: EdgeEvent, effects: &mut impl EdgeEffects) {
+        match event {
+            EdgeEvent::Notifications(notifications) => self.notified(notifications, effects),
+            EdgeEvent::Published => effects.set_ready(),
+            EdgeEvent::Ready => {
+                assert!(self.phase == EdgePhase::Replaying, "clients may come once");
+                self.phase = EdgePhase::Serving;
+                effects.begin_duties(self.is_first);
+                effects.serve();
+            }
+            EdgeEvent::Waited(question) => self.waited(question, effects),
+            EdgeEvent::Drained => {
+                assert!(self.phase == EdgePhase::Serving, "an edge drains once");
+                self.phase = EdgePhase::Closing;
+                effects.close_proposals();
+                effects.end_duties();
+            }
+            EdgeEvent::StateClosed => {
+                assert!(self.phase == EdgePhase::Closing, "the state core ends behind the edges");
+                self.phase = EdgePhase::Over;
+            }
+        }
+    }
+
+    /// Callers are answered before watchers are told: a client that waits for its write is not behind those who watch.
+    fn notified(&mut self, notifications: Vec<Notification>, effects: &mut impl EdgeEffects) {
+        for notification in notifications {
+            match notification {
+                Notification::Outcome(id, outcome) => effects.answer(id, outcome),
+                Notification::Hearing(question) => {
+                    self.hearings.push(Hearing { question, waits: 0, mark: None });
+                    effects.wait(question, limits::HEARING_INTERVAL);
+                }
+                Notification::View => {}
+            }
+        }
+        effects.step_watches();
+    }
+
+    /// Goes on with a hearing. The first wait ends after sockets were asked what has come, the second after some of that was
+    /// read: by then it is known which connections have more. They are waited for, and so are keepalive streams that may
+    /// have no more on their way, but not for ever. What is passed on by then reaches the state core before the answer.
+    fn waited(&mut self, question: u64, effects: &mut impl EdgeEffects) {
+        let Some(at) = self.hearings.iter().position(|hearing| hearing.question == question) else { return };
+        let hearing = &mut self.hearings[at];
+        hearing.waits += 1;
+        let Some(waits) = hearing.waits.checked_sub(2) else {
+            return effects.wait(question, limits::HEARING_INTERVAL);
+        };
+        let mark = *hearing.mark.get_or_insert_with(|| effects.mark_arrivals());
+        let is_held_back = effects.holds_keepalives_back();
+        let is_read = effects.is_read_up_to(mark);
+        let waits_for_streams = is_held_back && waits < limits::HEARING_WAITS_MAX;
+        if (waits_for_streams || !is_read) && waits < limits::HEARING_READS_MAX {
+            return effects.wait(question, limits::HEARING_INTERVAL);
+        }
+        if !is_read {
+            effects.gave_up_reading();
+        }
+        self.hearings.swap_remove(at);
+        effects.heard(Heard { question, is_all: !is_held_back });
+    }
+}

@@ -1,0 +1,346 @@
+//! Runs the scripts in `tests/scripts/recovery`, `lifecycle` and `edge_core`: how a member starts, serves and stops, in the
+//! effects that are wanted then. `UPDATE_GOLDENFILES=1 cargo test -p revd-member --test start_scripts` writes what is
+//! wanted now; read the difference.
+//!
+//! ```text
+//! recovery:   start [existing]    log LAST    apply INDEX    lose tree|log    foreign    etcd
+//! lifecycle:  listens    quiet    signal N    ended
+//! edge core:  start    start second    published    ready    notify answer view hearing-N    waited HEARING [TIMES]
+//!             behind    read    full    free    drained    closed
+//! ```
+
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
+
+use std::error::Error;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytes::Bytes;
+use goldenscript::{Argument, Command as Line, Context, Runner};
+use revd_engine::db::DbOptions;
+use revd_engine::disk::SimDisk;
+use revd_engine::mvcc::{Applied, CheckpointKind, Store};
+use revd_member::apply::command::CommandId;
+use revd_member::apply::lease_reports::Heard;
+use revd_member::apply::outcome::{Outcome, Rest};
+use revd_member::boot::lifecycle::{Lifecycle, ProcessEvent};
+use revd_member::boot::recovery::{RecoveryConfig, RecoveryEffects, Refusal, recover};
+use revd_member::cores::edge::{EdgeCore, EdgeEffects, EdgeEvent, Notification};
+use revd_member::wal::birth::empty_log;
+use revd_member::wal::reader::{LogEnd, Recovered};
+use revd_member::wal::{LogEntry, Owner};
+
+/// The ids of a member with etcd's default flags.
+const OWNER: Owner = Owner { cluster: 0xcdf8_1819_4e3a_8c32, member: 0x8e9e_05c5_2164_694d };
+
+fn words_of(line: &Line) -> Vec<&str> {
+    let words = line.args.iter().map(|argument| match argument {
+        Argument::Positional(word) => word.as_str(),
+        other => panic!("{other} is not a plain argument"),
+    });
+    words.collect()
+}
+
+/// A member's files, and what was done to them in words.
+#[derive(Default)]
+struct Files {
+    text: String,
+    tree: SimDisk,
+    log: Option<Recovered>,
+    is_of_etcd: bool,
+}
+
+impl Files {
+    fn say(&mut self, line: &str) {
+        writeln!(self.text, "{line}").unwrap();
+    }
+}
+
+impl RecoveryEffects for Files {
+    type Error = Refusal;
+
+    fn lock(&mut self) -> Result<(), Refusal> {
+        self.say("lock the data directory");
+        Ok(())
+    }
+
+    fn holds_data_of_etcd(&mut self) -> bool {
+        self.is_of_etcd
+    }
+
+    fn make_directories(&mut self) -> Result<(), Refusal> {
+        self.say("make directories");
+        Ok(())
+    }
+
+    fn open_store(&mut self) -> Result<Store, Refusal> {
+        let store = Store::open(Arc::new(self.tree.clone()), DbOptions::default()).map_err(Refusal::Store)?;
+        writeln!(self.text, "open the tree file: entry {} is applied", store.applied().index).unwrap();
+        Ok(store)
+    }
+
+    fn remove_leftovers(&mut self) -> Result<(), Refusal> {
+        self.say("remove leftovers");
+        Ok(())
+    }
+
+    fn read_log(&mut self) -> Result<Option<Recovered>, Refusal> {
+        let log = self.log.clone();
+        self.say(if log.is_some() { "read the log" } else { "there is no log" });
+        Ok(log)
+    }
+
+    fn sync_tree(&mut self, store: &mut Store) -> Result<(), Refusal> {
+        writeln!(self.text, "sync the tree file with entry {}", store.applied().index).unwrap();
+        store.make_durable().map_err(Refusal::Store)
+    }
+
+    fn give_back_unused(&mut self, end: &LogEnd) -> Result<(), Refusal> {
+        writeln!(self.text, "give back what is unused behind segment {}", end.segment).unwrap();
+        Ok(())
+    }
+
+    fn fill_reserve(&mut self) {
+        self.say("fill the reserve");
+    }
+
+    fn refused(&self, refusal: Refusal) -> Refusal {
+        refusal
+    }
+}
+
+impl Runner for Files {
+    type Command = Line;
+
+    fn run(&mut self, line: &Line, _: &Context) -> Result<String, Box<dyn Error>> {
+        let words = words_of(line);
+        match (line.name.as_str(), &words[..]) {
+            ("start", how) => {
+                let config = RecoveryConfig {
+                    may_begin_cluster: *how != ["existing"],
+                    peer_urls: vec!["http://localhost:2380".to_owned()],
+                    cluster_token: "etcd-cluster".to_owned(),
+                    boot: 7,
+                    election_ticks: 10,
+                    election_seed: 0,
+                    quota_bytes: 0,
+                    lease_extension: 0,
+                };
+                let logger = slog::Logger::root(slog::Discard, slog::o!());
+                match recover(&config, &logger, self) {
+                    Ok(recovery) => {
+                        let applied = recovery.machine.store().applied().index;
+                        let last = recovery.log.entries.back().map_or(applied, |entry| entry.index);
+                        let what = if recovery.is_new { "new" } else { "recovered" };
+                        writeln!(
+                            self.text,
+                            "{what}: member {:x} of cluster {:x}, {} entries to apply",
+                            recovery.owner.member,
+                            recovery.owner.cluster,
+                            last - applied
+                        )?;
+                        self.log.get_or_insert(recovery.log);
+                    }
+                    Err(refusal) => writeln!(self.text, "refused: {refusal:?}")?,
+                }
+            }
+            ("log", [last]) => {
+                let log = self.log.get_or_insert_with(|| empty_log(OWNER));
+                let first = log.base.0 + 1;
+                let entries = first..=last.parse()?;
+                let entry = |index| LogEntry { index, term: 1, kind: 0, data: Bytes::new() };
+                log.entries = entries.map(entry).collect();
+                (log.hard_state.commit, log.end.segment) = (last.parse()?, 1);
+            }
+            ("apply", [index]) => {
+                let mut store = Store::open(Arc::new(self.tree.clone()), DbOptions::default())?;
+                store.set_applied(Applied { index: index.parse()?, term: 1 });
+                let written = store.checkpoint(CheckpointKind::Auto).unwrap().write()?;
+                store.finish_checkpoint(written);
+            }
+            ("lose", ["tree"]) => self.tree = SimDisk::new(),
+            ("lose", ["log"]) => self.log = None,
+            ("foreign", []) => self.log.as_mut().ok_or("there is no log")?.owner.member = 0xbad,
+            ("etcd", []) => self.is_of_etcd = true,
+            (name, words) => return Err(format!("no event is called {name} {words:?}").into()),
+        }
+        Ok(std::mem::take(&mut self.text))
+    }
+}
+
+struct LifecycleRunner(Lifecycle);
+
+impl Runner for LifecycleRunner {
+    type Command = Line;
+
+    fn run(&mut self, line: &Line, _: &Context) -> Result<String, Box<dyn Error>> {
+        let event = match line.name.as_str() {
+            "listens" => ProcessEvent::EdgeListens,
+            "quiet" => ProcessEvent::Quiet,
+            "signal" => ProcessEvent::Signal(words_of(line)[0].parse()?),
+            "ended" => ProcessEvent::CoresEnded,
+            name => return Err(format!("no event is called {name}").into()),
+        };
+        Ok(format!("{:?}\n", self.0.step(event)))
+    }
+}
+
+/// Effects of an edge core, in words, and what it asks about.
+#[derive(Default)]
+struct EdgeWords {
+    text: String,
+    is_behind: bool,
+    holds_back: bool,
+}
+
+impl EdgeEffects for EdgeWords {
+    fn publish(&mut self) {
+        self.text += "publish\n";
+    }
+
+    fn set_ready(&mut self) {
+        self.text += "clients may come\n";
+    }
+
+    fn begin_duties(&mut self, of_member: bool) {
+        self.text += if of_member { "begin duties, also the member's\n" } else { "begin duties\n" };
+    }
+
+    fn serve(&mut self) {
+        self.text += "serve\n";
+    }
+
+    fn end_duties(&mut self) {
+        self.text += "end duties\n";
+    }
+
+    fn close_proposals(&mut self) {
+        self.text += "close proposals\n";
+    }
+
+    fn answer(&mut self, id: CommandId, _outcome: Outcome) {
+        writeln!(self.text, "answer {}", id.slot()).unwrap();
+    }
+
+    fn step_watches(&mut self) {
+        self.text += "step watches\n";
+    }
+
+    fn wait(&mut self, hearing: u64, time: Duration) {
+        writeln!(self.text, "hearing {hearing} waits {time:?}").unwrap();
+    }
+
+    fn mark_arrivals(&mut self) -> u64 {
+        self.text += "mark arrivals\n";
+        1
+    }
+
+    fn is_read_up_to(&self, _mark: u64) -> bool {
+        !self.is_behind
+    }
+
+    fn holds_keepalives_back(&self) -> bool {
+        self.holds_back
+    }
+
+    fn gave_up_reading(&mut self) {
+        self.text += "give up reading\n";
+    }
+
+    fn heard(&mut self, heard: Heard) {
+        writeln!(self.text, "hearing {} is over, all: {}", heard.question, heard.is_all).unwrap();
+    }
+}
+
+struct EdgeRunner {
+    core: EdgeCore,
+    words: EdgeWords,
+    slot: usize,
+}
+
+impl EdgeRunner {
+    fn new() -> Self {
+        Self { core: EdgeCore::new(true), words: EdgeWords::default(), slot: 0 }
+    }
+
+    fn notification(&mut self, word: &str) -> Result<Notification, Box<dyn Error>> {
+        Ok(match word {
+            "answer" => {
+                self.slot += 1;
+                let outcome = Outcome { revision: 1, result: Ok(Bytes::new()), rest: Rest::NONE };
+                Notification::Outcome(CommandId::new(0, self.slot, 0), outcome)
+            }
+            "view" => Notification::View,
+            hearing => {
+                let number = hearing.strip_prefix("hearing-").ok_or_else(|| format!("what is {hearing}?"))?;
+                Notification::Hearing(number.parse()?)
+            }
+        })
+    }
+}
+
+impl Runner for EdgeRunner {
+    type Command = Line;
+
+    fn run(&mut self, line: &Line, _: &Context) -> Result<String, Box<dyn Error>> {
+        let words = words_of(line);
+        let mut events = Vec::new();
+        match (line.name.as_str(), &words[..]) {
+            ("start", ["second"]) => self.core = EdgeCore::new(false),
+            ("start", []) => self.core.start(&mut self.words),
+            ("published", []) => events.push(EdgeEvent::Published),
+            ("ready", []) => events.push(EdgeEvent::Ready),
+            ("notify", notifications) => {
+                let notifications = notifications.iter().map(|word| self.notification(word));
+                events.push(EdgeEvent::Notifications(notifications.collect::<Result<_, _>>()?));
+            }
+            ("waited", [hearing]) => events.push(EdgeEvent::Waited(hearing.parse()?)),
+            ("waited", [hearing, times]) => {
+                let hearing = hearing.parse()?;
+                events.extend((0..times.parse()?).map(|_: u64| EdgeEvent::Waited(hearing)));
+            }
+            ("behind", []) => self.words.is_behind = true,
+            ("read", []) => self.words.is_behind = false,
+            ("full", []) => self.words.holds_back = true,
+            ("free", []) => self.words.holds_back = false,
+            ("drained", []) => events.push(EdgeEvent::Drained),
+            ("closed", []) => events.push(EdgeEvent::StateClosed),
+            (name, words) => return Err(format!("no event is called {name} {words:?}").into()),
+        }
+        for event in events {
+            self.words.text.clear(); // of several, the last one shows
+            self.core.receive(event, &mut self.words);
+        }
+        if self.core.is_over() {
+            self.words.text += "over\n";
+        }
+        Ok(std::mem::take(&mut self.words.text))
+    }
+}
+
+fn run_all<R: Runner>(folder: &str, runner: impl Fn() -> R) {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scripts").join(folder);
+    let mut count = 0;
+    for script in std::fs::read_dir(folder).unwrap() {
+        goldenscript::run(&mut runner(), script.unwrap().path()).unwrap();
+        count += 1;
+    }
+    assert!(count > 0, "no scripts");
+}
+
+#[test]
+fn recovery() {
+    run_all("recovery", Files::default);
+}
+
+#[test]
+fn lifecycle() {
+    run_all("lifecycle", || LifecycleRunner(Lifecycle::new(2)));
+}
+
+#[test]
+fn edge_core() {
+    run_all("edge_core", EdgeRunner::new);
+}

@@ -1,0 +1,187 @@
+//! What runs on which core, and the mailboxes between them.
+
+use std::sync::Arc;
+use std::sync::mpsc::Sender;
+
+use anyhow::Context as _;
+use glommio::{ExecutorJoinHandle, LocalExecutorBuilder, Placement, PoolPlacement};
+use revd_member::raft::status::MemberStatus;
+use revd_member::read::view_slot::ViewSlot;
+use revd_proto::etcdserverpb::Member as MemberRow;
+use serde_json::json;
+
+use crate::api::ApiSeed;
+use crate::api::validate::RequestLimits;
+use crate::boot::recover::Member;
+use crate::config::Config;
+use crate::cores::Roles;
+use crate::cores::edge::{self, EdgeSeed, MemberDuties};
+use crate::cores::log::{self as log_core, LogSeed};
+use crate::cores::state::{self, StateSeed};
+use crate::disk::segments::DirDisk;
+use crate::duties;
+use crate::limits::{self, MemoryLimits};
+use crate::memory;
+use crate::net::ListenConfig;
+use crate::net::places::Places;
+use crate::observe::counters::Counters;
+use crate::observe::log;
+use crate::queues::latch::Latch;
+use crate::queues::mailbox::pair;
+
+/// What runs on one core.
+#[derive(Default)]
+pub(super) struct CoreSeeds {
+    edge: Option<EdgeSeed>,
+    log: Option<LogSeed<DirDisk>>,
+    state: Option<StateSeed>,
+}
+
+/// What every core sees.
+pub(super) struct Common {
+    /// Where consensus stands.
+    pub(super) status: Arc<MemberStatus>,
+    /// Room for connections.
+    pub(super) places: Arc<Places>,
+    /// Numbers for operators.
+    pub(super) counters: Arc<Counters>,
+    /// Set once clients may come.
+    pub(super) ready: Latch,
+    /// Set when the member is to stop.
+    pub(super) stop: Latch,
+    /// Told by each edge that accepts clients.
+    pub(super) listening: Sender<()>,
+}
+
+/// Connects the cores with mailboxes; a core's seeds stand at its place in `roles`.
+pub(super) fn wire(config: &Config, member: Member, roles: &[Roles], common: Common) -> Vec<CoreSeeds> {
+    let Common { status, places, counters, ready, stop, listening } = common;
+    let mut seeds: Vec<CoreSeeds> = roles.iter().map(|_| CoreSeeds::default()).collect();
+    let Member { identity, origin, mut machine, node, wal, reserve, lock: _ } = member;
+    let edges = roles.iter().filter(|roles| roles.edge.is_some()).count();
+    let views = Arc::new(ViewSlot::new(machine.store_mut().view(), edges));
+    let api = ApiSeed {
+        identity,
+        limits: request_limits(config),
+        quota_bytes: config.quota_bytes,
+        lease_ttl_min: config.lease_ttl_min(),
+        lease_seed: origin.boot,
+        views: Arc::clone(&views),
+        status: Arc::clone(&status),
+        counters: Arc::clone(&counters),
+        reserve: Arc::clone(&reserve),
+        memory: memory_limits(config, edges),
+    };
+    let listen = listen_config(config, places);
+    let member_duties =
+        MemberDuties { attributes: attributes(config, identity.member), retention: config.retention };
+    let (mut from_edges, mut to_edges) = (Vec::new(), Vec::new());
+    for (roles, seeds) in roles.iter().zip(&mut seeds) {
+        let Some(edge) = roles.edge else { continue };
+        let (to_log, from_edge) = pair(limits::MAILBOX_MESSAGES_MAX);
+        let (to_edge, from_state) = pair(limits::MAILBOX_MESSAGES_MAX);
+        from_edges.push(from_edge);
+        to_edges.push(to_edge);
+        seeds.edge = Some(EdgeSeed {
+            edge,
+            to_log,
+            from_state,
+            api: api.clone(),
+            listen: listen.clone(),
+            listening: listening.clone(),
+            ready: ready.clone(),
+            stop: stop.clone(),
+            progress_interval: config.progress_interval,
+            member_duties: (edge == 0).then(|| member_duties.clone()),
+        });
+    }
+    let (to_state, from_log) = pair(limits::MAILBOX_MESSAGES_MAX);
+    let (to_log, from_state) = pair(limits::MAILBOX_MESSAGES_MAX);
+    let log = LogSeed {
+        node,
+        wal,
+        from_edges,
+        to_state,
+        from_state,
+        status: Arc::clone(&status),
+        origin,
+        tick: config.heartbeat,
+    };
+    let state = StateSeed {
+        machine,
+        from_log,
+        to_log,
+        to_edges,
+        views,
+        status: Arc::clone(&status),
+        counters,
+        reserve,
+        member: identity.member,
+        ready,
+    };
+    let place = |role: fn(&Roles) -> bool| roles.iter().position(role).expect("every role is assigned");
+    seeds[place(|roles| roles.log)].log = Some(log);
+    seeds[place(|roles| roles.state)].state = Some(state);
+    seeds
+}
+
+fn request_limits(config: &Config) -> RequestLimits {
+    RequestLimits { request_bytes_max: config.request_bytes_max, txn_ops_max: config.txn_ops_max }
+}
+
+fn memory_limits(config: &Config, edges: usize) -> MemoryLimits {
+    MemoryLimits::new(config.memory_bytes.unwrap_or_else(memory::available_bytes), edges)
+}
+
+fn listen_config(config: &Config, places: Arc<Places>) -> ListenConfig {
+    ListenConfig {
+        addresses: config.client_addresses.clone(),
+        message_bytes_max: config.request_bytes_max.saturating_add(limits::GRPC_OVERHEAD_BYTES),
+        streams_max: config.streams_max.min(limits::STREAMS_PER_CONNECTION_MAX),
+        keepalive: config.keepalive,
+        places,
+    }
+}
+
+/// What this member tells the cluster about itself.
+fn attributes(config: &Config, id: u64) -> MemberRow {
+    MemberRow {
+        id,
+        name: config.name.clone(),
+        client_ur_ls: config.advertise_client_urls.clone(),
+        ..MemberRow::default()
+    }
+}
+
+/// Starts a core with its roles.
+pub(super) fn start_core(roles: Roles, seeds: CoreSeeds) -> anyhow::Result<ExecutorJoinHandle<()>> {
+    LocalExecutorBuilder::new(Placement::Fixed(roles.cpu))
+        .name(&format!("core-{}", roles.cpu))
+        .io_memory(if roles.log { limits::LOG_IO_BYTES } else { limits::IO_BYTES })
+        .blocking_thread_pool_placement(PoolPlacement::Unbound(limits::HELPER_THREADS_PER_CORE))
+        .spawn(move || async move {
+            let giving_back = glommio::spawn_local(duties::memory::run());
+            let log = seeds.log.map(|seed| {
+                glommio::spawn_local(async { end_on_error("writing the log", log_core::run(seed).await) })
+            });
+            let state = seeds.state.map(|seed| {
+                glommio::spawn_local(async { end_on_error("applying the log", state::run(seed).await) })
+            });
+            if let Some(seed) = seeds.edge {
+                end_on_error("serving clients", edge::run(seed).await);
+            }
+            for role in [log, state].into_iter().flatten() {
+                role.await;
+            }
+            giving_back.cancel().await;
+        })
+        .map_err(|error| anyhow::anyhow!("{error}"))
+        .with_context(|| format!("starting a core on CPU {}", roles.cpu))
+}
+
+/// A role that fails ends the process: what is on disk is whole, what is in memory cannot be trusted.
+fn end_on_error<E: std::fmt::Display>(doing: &str, result: Result<(), E>) {
+    if let Err(error) = result {
+        log::fatal("the member cannot go on", json!({"doing": doing, "error": error.to_string()}));
+    }
+}
