@@ -117,11 +117,10 @@ pub const GRPC_OVERHEAD_BYTES: usize = 512 * 1024;
 pub const STREAM_KEYS_FIRST: usize = 10;
 /// Keys in any chunk of a range stream; a chunk is read in one turn.
 pub const STREAM_KEYS_MAX: usize = RANGE_KEYS_PER_TURN;
-/// Messages in flight between a streaming call and the transport.
-pub const STREAM_MESSAGES_MAX: usize = 256;
-/// Bytes of those messages; one more message is let in when they are below it.
+/// Bytes of messages, with their prefixes, between a streaming call and the transport; one more message is let in when they
+/// are below it.
 pub const STREAM_BYTES_MAX: usize = 256 * 1024;
-/// Places for messages that an idle streaming call keeps.
+/// Places for chunks of messages that an idle streaming call keeps.
 pub const STREAM_PLACES_KEPT: usize = 8;
 /// Bytes up to which a body is copied behind its header, and a message behind its prefix: small ones leave as one piece.
 pub const COPY_BYTES_MAX: usize = 4096;
@@ -129,6 +128,10 @@ pub const COPY_BYTES_MAX: usize = 4096;
 pub const FRAME_PARTS_MAX: usize = 8;
 /// Bytes of small messages of a stream that are sent together; the last message may exceed it.
 pub const STREAM_CHUNK_BYTES: usize = 64 * 1024;
+/// Bytes by which such a chunk grows when a second message joins it.
+pub const STREAM_CHUNK_GROWTH: usize = 16 * 1024;
+/// Watch replies that are handed on before the next request of their stream is looked for.
+pub const WATCH_REPLIES_AT_A_TIME: usize = 16;
 /// Requests and replies of a watch stream handled in one turn.
 pub const WATCH_TURNS: u64 = 512;
 

@@ -55,7 +55,7 @@ impl<T> Connection<T> {
         if bytes == 0 {
             return;
         }
-        let put = |out: &mut Out| chunks.iter().for_each(|chunk| out.put_shared(chunk.clone()));
+        let put = |out: &mut Out| chunks.iter().for_each(|chunk| put_chunk(out, chunk));
         if self.put_at_once(id, bytes, false, put) {
             return self.drained.push(id);
         }
@@ -223,6 +223,11 @@ impl<T> Connection<T> {
             None => self.drained.push(id),
         }
     }
+}
+
+/// Shares a chunk, or copies a short one: what is shared for the first time allocates.
+fn put_chunk(out: &mut Out, chunk: &Bytes) {
+    if chunk.len() < SHARED_BYTES_MIN { out.put(chunk) } else { out.put_shared(chunk.clone()) }
 }
 
 /// Moves so many bytes from the front of a queue.

@@ -15,11 +15,12 @@ use revd_proto::v3electionpb::{
 };
 use smallvec::smallvec;
 
-use crate::api::call::{Message, Replies, decoded};
+use crate::api::call::{Message, decoded};
 use crate::api::key_queue::{
     KeyQueue, QueuedKey, created_at, found, key_value, oldest, op, prefix, prefix_end, resignation, unknown,
     value_bytes,
 };
+use crate::api::replies::Replies;
 use crate::observe::bounds::Bound;
 
 fn no_leader_field() -> Status {

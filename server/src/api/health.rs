@@ -10,7 +10,8 @@ use revd_proto::grpc::health::{
 };
 use smallvec::smallvec;
 
-use crate::api::call::{Message, Replies};
+use crate::api::call::Message;
+use crate::api::replies::Replies;
 
 fn is_served(message: Bytes) -> Result<bool, Status> {
     let request = HealthCheckRequest::decode(message).map_err(Error::from)?;

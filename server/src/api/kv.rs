@@ -15,8 +15,9 @@ use revd_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use revd_proto::etcdserverpb::{CompactionRequest, PutRequest, RangeRequest};
 use revd_proto::tags::range_stream_response;
 
-use crate::api::call::{Message, Replies, decoded};
+use crate::api::call::{Message, decoded};
 use crate::api::context::ServiceContext;
+use crate::api::replies::Replies;
 use crate::api::validate;
 use crate::limits;
 use crate::observe::bounds::Bound;

@@ -22,9 +22,10 @@ use revd_proto::etcdserverpb::{
 use revd_proto::tags::lease_keep_alive_response;
 use smallvec::smallvec;
 
-use crate::api::call::{Message, Replies, Requests, decoded};
+use crate::api::call::{Message, Requests, decoded};
 use crate::api::context::ServiceContext;
 use crate::api::header::put_header;
+use crate::api::replies::Replies;
 use crate::edge::pending::{KeepaliveStream, Proposal};
 use crate::limits;
 

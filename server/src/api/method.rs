@@ -19,9 +19,10 @@ use revd_member::budget::Share;
 use revd_member::error::Status;
 
 use crate::api::Api;
-use crate::api::call::{Message, Metadata, Replies, Requests, StreamingCall, only};
+use crate::api::call::{Message, Metadata, Requests, StreamingCall, only};
 use crate::api::health::Health;
 use crate::api::reflection::Reflection;
+use crate::api::replies::Replies;
 
 /// A method this version has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

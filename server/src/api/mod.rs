@@ -27,6 +27,7 @@ mod context;
 pub mod call;
 pub mod header;
 mod long_calls;
+pub mod replies;
 pub mod validate;
 
 use std::rc::Rc;

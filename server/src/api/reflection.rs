@@ -14,8 +14,9 @@ use revd_proto::grpc::reflection::{
 };
 use smallvec::smallvec;
 
-use crate::api::call::{Replies, Requests};
+use crate::api::call::Requests;
 use crate::api::method::{REFLECTION_ALPHA, descriptors, services};
+use crate::api::replies::Replies;
 
 /// Encoded descriptor files by name, and which of them defines a symbol.
 struct Index {

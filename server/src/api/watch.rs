@@ -11,9 +11,10 @@ use revd_member::wire::{put_field, put_number};
 use revd_proto::etcdserverpb::WatchRequest;
 use revd_proto::tags::watch_response;
 
-use crate::api::call::{Message, Replies, Requests, decoded};
+use crate::api::call::{Requests, decoded};
 use crate::api::context::ServiceContext;
 use crate::api::header::put_header;
+use crate::api::replies::Replies;
 use crate::edge::watchers::{WatchStream, Watchers};
 use crate::limits;
 use crate::queues::turn::give_way;
@@ -47,11 +48,11 @@ impl Watch {
         let stream = self.watchers.open(replies.share());
         let mut scratch = Vec::new();
         let mut more_requests = true;
-        let mut done = 0;
+        let (mut done, mut request_first) = (0, true);
         loop {
             let next = std::future::poll_fn(|context| {
                 let takes = more_requests && stream.takes_requests();
-                for is_request in [done % 2 == 0, done % 2 != 0] {
+                for is_request in [request_first, !request_first] {
                     if !is_request {
                         if let Some(next) = poll_reply(&stream, replies, context) {
                             return Poll::Ready(next);
@@ -62,7 +63,9 @@ impl Watch {
                 }
                 Poll::Pending
             });
-            match next.await {
+            let next = next.await;
+            request_first = !request_first;
+            match next {
                 NextStep::Request(Some(message)) => {
                     let request = decoded(WatchRequest::decode(message?))?;
                     if let Some(request) = request.request_union {
@@ -72,24 +75,29 @@ impl Watch {
                 // The client has nothing more to ask, but still listens.
                 NextStep::Request(None) => more_requests = false,
                 NextStep::Reply => {
-                    if let Some(reply) = stream.take() {
-                        replies.put(self.encoded(reply, &mut scratch));
+                    for _ in 0..limits::WATCH_REPLIES_AT_A_TIME {
+                        let Some(reply) = stream.take() else { break };
+                        self.tell(reply, replies, &mut scratch);
+                        done += 1;
+                        if !replies.has_room() {
+                            break;
+                        }
                     }
                 }
                 NextStep::Gone => return Ok(()),
             }
             done += 1;
-            if done % limits::WATCH_TURNS == 0 {
+            if done >= limits::WATCH_TURNS {
+                done = 0;
                 give_way().await;
             }
         }
     }
 
-    fn encoded(&self, reply: Reply, scratch: &mut Vec<u8>) -> Message {
+    fn tell(&self, reply: Reply, replies: &Replies, scratch: &mut Vec<u8>) {
         scratch.clear();
         put_header(scratch, self.context.identity, reply.revision, self.context.status.term.load());
         put_number(scratch, watch_response::WATCH_ID, reply.watch_id);
-        let mut message = Message::new();
         match reply.content {
             Content::Created => put_number(scratch, watch_response::CREATED, 1),
             Content::Refused(reason) => {
@@ -105,13 +113,10 @@ impl Watch {
             Content::Progress => {}
             Content::Events { events, fragment } => {
                 put_number(scratch, watch_response::FRAGMENT, i64::from(fragment));
-                message.push(Bytes::copy_from_slice(scratch));
-                message.push(events);
-                return message;
+                return replies.put_with_head(scratch, &[events]);
             }
         }
-        message.push(Bytes::copy_from_slice(scratch));
-        message
+        replies.put_with_head(scratch, &[]);
     }
 }
 

@@ -6,18 +6,16 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use bytes::{BufMut as _, Bytes, BytesMut};
+use bytes::Bytes;
 use revd_member::budget::{Hold, Share};
 use revd_member::error::Status;
 use slab::Slab;
+use smallvec::SmallVec;
 
-use crate::api::call::{Message, ReplyQueue, StreamingCall, length};
-use crate::limits;
+use crate::api::call::{Message, StreamingCall};
+use crate::api::replies::ReplyQueue;
 use crate::net::head::{CallHead, PlainHead};
 use crate::net::messages::{Assembly, MessageLimits, RequestQueue, no_room};
-
-/// In front of each message: a compression flag, never set, and its length.
-pub(super) const PREFIX_BYTES: usize = 5;
 
 /// A call with one reply, under way.
 pub(super) type UnaryCall = Pin<Box<dyn Future<Output = Result<Message, Status>>>>;
@@ -190,7 +188,7 @@ impl Calls {
 /// What polling a streaming call has brought.
 pub(super) struct Replies {
     /// Ready to be sent.
-    pub chunks: Vec<Bytes>,
+    pub chunks: SmallVec<[Bytes; 2]>,
     /// The call is over and everything is taken.
     pub is_over: bool,
 }
@@ -232,90 +230,23 @@ impl Streaming {
             self.call = None;
             self.result = Some(result);
         }
-        let (mut chunks, mut taken) = (Vec::new(), 0);
+        let (mut chunks, mut taken, mut goes_on) = (SmallVec::new(), 0, false);
         self.is_full = false;
         loop {
-            if taken >= room {
+            // A message that is begun is sent whole, also if the call is ended behind it.
+            if taken >= room && !goes_on {
                 self.is_full = true;
                 return Replies { chunks, is_over: false };
             }
-            // Who puts something in later wakes this call's slot.
-            let Poll::Ready(message) = self.replies.poll_take(context) else { break };
-            taken += length(&message);
-            if let Err(status) = frame_all(message, &self.replies, &mut chunks) {
-                self.call = None;
-                self.result = Some(Err(status));
-                break;
-            }
+            // A message that is put in later wakes this call's slot.
+            let Poll::Ready(chunk) = self.replies.poll_take(context) else { break };
+            (taken, goes_on) = (taken + chunk.bytes.len(), chunk.goes_on);
+            chunks.push(chunk.bytes);
+        }
+        if let Some(status) = self.replies.take_failure() {
+            self.call = None;
+            self.result = Some(Err(status));
         }
         Replies { chunks, is_over: self.call.is_none() }
-    }
-}
-
-/// A message's prefix.
-///
-/// # Errors
-/// When the message is longer than a prefix can say, as grpc-go words it.
-pub(super) fn prefix(len: usize) -> Result<[u8; PREFIX_BYTES], Status> {
-    let too_large = |_| Status::resource_exhausted(format!("grpc: message too large ({len} bytes)"));
-    let [a, b, c, d] = u32::try_from(len).map_err(too_large)?.to_be_bytes();
-    Ok([0, a, b, c, d])
-}
-
-/// Appends a message with its prefix.
-///
-/// # Errors
-/// As [`prefix`]; nothing is appended then.
-pub(super) fn frame(message: Message, chunks: &mut Vec<Bytes>) -> Result<(), Status> {
-    let len = length(&message);
-    let prefix = prefix(len)?;
-    if len > limits::COPY_BYTES_MAX {
-        chunks.push(Bytes::copy_from_slice(&prefix));
-        chunks.extend(message);
-        return Ok(());
-    }
-    let mut whole = BytesMut::with_capacity(PREFIX_BYTES + len);
-    whole.put_slice(&prefix);
-    message.iter().for_each(|part| whole.put_slice(part));
-    chunks.push(whole.freeze());
-    Ok(())
-}
-
-/// Appends a message, and those behind it that are small, as one chunk.
-fn frame_all(first: Message, queue: &ReplyQueue, chunks: &mut Vec<Bytes>) -> Result<(), Status> {
-    if length(&first) > limits::COPY_BYTES_MAX {
-        return frame(first, chunks);
-    }
-    let Some(second) = queue.take_within(limits::COPY_BYTES_MAX) else { return frame(first, chunks) };
-    let mut chunk = BytesMut::with_capacity(4 * limits::COPY_BYTES_MAX);
-    let mut put = |message: Message| -> Result<usize, Status> {
-        chunk.put_slice(&prefix(length(&message))?);
-        message.iter().for_each(|part| chunk.put_slice(part));
-        Ok(chunk.len())
-    };
-    put(first)?;
-    let mut next = Some(second);
-    while let Some(message) = next {
-        let full = put(message)? >= limits::STREAM_CHUNK_BYTES;
-        next = if full { None } else { queue.take_within(limits::COPY_BYTES_MAX) };
-    }
-    chunks.push(chunk.freeze());
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_message_longer_than_a_prefix_can_say_is_an_error() {
-        assert_eq!(prefix(u32::MAX as usize).unwrap(), [0, 255, 255, 255, 255]);
-        let refused = prefix(u32::MAX as usize + 1).unwrap_err();
-        assert_eq!(refused.code(), revd_member::error::Code::ResourceExhausted);
-        assert_eq!(refused.message(), "grpc: message too large (4294967296 bytes)");
-        let large = Bytes::from(vec![0; 1 << 20]);
-        let mut chunks = Vec::new();
-        assert!(frame(std::iter::repeat_n(large, 4096).collect(), &mut chunks).is_err());
-        assert!(chunks.is_empty());
     }
 }

@@ -16,11 +16,12 @@ use revd_http2::{Connection, ErrorCode, Event, Fault, HeadersKind, Role};
 use revd_member::error::Status;
 use serde_json::json;
 
-use crate::api::call::{Message, Replies as ReplySink};
+use crate::api::call::Message;
 use crate::api::method::Method;
+use crate::api::replies::{Replies as ReplySink, prefix};
 use crate::limits;
 use crate::net::busy::Turns;
-use crate::net::calls::{Asking, Call, CallKind, Calls, StreamState, Streaming, UnaryCall, prefix};
+use crate::net::calls::{Asking, Call, CallKind, Calls, StreamState, Streaming, UnaryCall};
 use crate::net::connection::Shared;
 use crate::net::head::{CallHead, Head, Heads};
 use crate::net::http2::begun::Begun;
