@@ -21,7 +21,7 @@ pub fn wall() -> SystemTime {
     SystemTime::now()
 }
 
-/// Milliseconds since it was made, by a clock that never goes back.
+/// Time since it was made, by a clock that never goes back.
 #[derive(Debug, Clone, Copy)]
 pub struct Ticker(Instant);
 

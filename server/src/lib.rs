@@ -1,9 +1,11 @@
-//! revd, an etcd v3 server: sockets, cores, files. What a member decides is the crate `revd-member`.
+//! revd, an etcd v3 server: sockets, cores, files. The decisions of a member are the crate
+//! `revd-member`.
 //!
 //! Modules stand in the order in which a request travels, and a module uses only those below it
-//! (`tests/tidy/` holds that). One Put: `net` reads a call, `api` checks it and hands a command to the log core through
-//! `edge::pending`; the log core makes it durable and commits it (`revd_member::{wal, raft}`); the state core applies it
-//! (`revd_member::apply`) to the engine and sends the outcome back. One Range: `net`, `api`, `revd_member::read`, done.
+//! (`tests/tidy/` holds that). One Put: `net` reads a call, `api` checks it and hands a command to
+//! the log core through `edge::pending`; the log core makes it durable and commits it
+//! (`revd_member::{wal, raft}`); the state core applies it (`revd_member::apply`) to the engine and
+//! sends the outcome back. One Range: `net`, `api`, `revd_member::read`, done.
 
 pub mod cli;
 

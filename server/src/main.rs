@@ -43,7 +43,7 @@ fn main() -> ExitCode {
     match boot::run(&config) {
         Ok(signal) => {
             log::flush();
-            // As etcd: whoever sent the signal sees that it worked; as pid 1 there is nobody to see it.
+            // As etcd: the sender of the signal sees that it worked; pid 1 has no such parent.
             if std::process::id() != 1 {
                 let _ = signal_hook::low_level::emulate_default_handler(signal);
             }
@@ -63,7 +63,8 @@ fn offline(subcommand: &cli::Subcommand) -> ExitCode {
     }
 }
 
-/// A core that panics would leave the others waiting for it: the process ends, and what was acknowledged is on disk.
+/// A core that panics would leave the others waiting for it: the process ends, and what was
+/// acknowledged is on disk.
 fn end_on_panic(info: &std::panic::PanicHookInfo<'_>) {
     let backtrace = std::backtrace::Backtrace::force_capture().to_string();
     log::log(

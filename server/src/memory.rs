@@ -1,11 +1,12 @@
-//! How much memory there is, and giving back what is free: the allocator gives free pages back when it is used again, so a
-//! core that has become idle would keep what a load has left.
+//! How much memory there is, and giving back what is free: the allocator gives free pages back when
+//! it is used again, so a core that has become idle would keep what a load has left.
 
 use crate::limits;
 
-/// From now on the heap is made of pages of 4 KiB. The allocator asks for huge ones, of which the first touch takes the kernel
-/// milliseconds in the middle of a turn, and which keep 2 MiB for what little is left in them (decision 0022). A kernel that
-/// does not know the request goes on as before.
+/// From now on the heap is made of pages of 4 KiB. The allocator asks for huge ones, of which the
+/// first touch takes the kernel milliseconds in the middle of a turn, and which keep 2 MiB for what
+/// little is left in them (decision 0022). A kernel that does not know the request goes on as
+/// before.
 pub fn without_huge_pages() {
     let _ = rustix::thread::disable_transparent_huge_pages(true);
 }
@@ -37,8 +38,8 @@ fn total_bytes(meminfo: &str) -> Option<u64> {
     Some(kilobytes * 1024)
 }
 
-/// Files that may hold a limit, by `/proc/self/cgroup`: of the group and those around it, in both versions; in a container
-/// its own group is the root.
+/// Files that may hold a limit, by `/proc/self/cgroup`: of the group and those around it, in both
+/// versions; in a container its own group is the root.
 fn cgroup_limit_files(groups: &str) -> Vec<String> {
     let mut files = Vec::new();
     for line in groups.lines() {

@@ -2,7 +2,7 @@
 
 /// The etcd release that clients are told; some switch features on by it.
 pub const ETCD: &str = "3.7.1";
-/// What a cluster of such members agrees on, and the version of what is stored.
+/// The version that a cluster of such members agrees on, and that of the stored data.
 pub const CLUSTER: &str = "3.7.0";
 /// The API's version, as `--version` prints it.
 pub const API: &str = "3.7";

@@ -13,7 +13,7 @@ use std::time::Duration;
 use bytes::Bytes;
 use glommio::{LocalExecutorBuilder, Placement};
 use revd::cores::Commands;
-use revd::cores::log::{Fatal, LogSeed};
+use revd::cores::log::{LogFailure, LogSeed};
 use revd::disk::reserve::Reserve;
 use revd::disk::segments::{self, DirDisk};
 use revd::observe::log::for_raft;
@@ -134,7 +134,7 @@ impl LogDisk for FaultyDisk {
 
 /// How it ended.
 struct Ended {
-    result: Result<(), Fatal>,
+    result: Result<(), LogFailure>,
     seen: Rc<Seen>,
     /// The last entry that was given to the state core.
     committed: u64,
@@ -252,7 +252,10 @@ fn the_first_failure_is_the_last_call() {
     assert!(calls > 80, "only {calls} calls");
     for at in 0..calls - 3 {
         run(Fault::Call(at), move |ended, dir| {
-            assert!(matches!(ended.result, Err(Fatal::Wal(WalError::Io { .. }))), "call {at} failed unseen");
+            assert!(
+                matches!(ended.result, Err(LogFailure::Wal(WalError::Io { .. }))),
+                "call {at} failed unseen"
+            );
             assert_eq!(ended.seen.calls_after_failure.get(), 0, "call {at}: the log went on");
             let last = last_in_log(dir);
             assert!(last >= ended.committed, "call {at}: {} was committed, {last} is there", ended.committed);

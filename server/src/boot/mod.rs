@@ -1,14 +1,14 @@
 //! Start and stop, in order.
 //!
 //! ```text
-//! start: io_uring there? -> client addresses free? -> data directory locked, tree file and log opened (`recover`)
-//!        -> cores -> log replayed, member published -> listening -> ready
-//! stop:  edges take no more work and answer what is open -> log core empties -> state core applies the rest and
-//!        takes a last checkpoint -> exit
+//! start: io_uring there? -> client addresses free? -> data directory locked, tree file and log
+//!        opened (`recover`) -> cores -> log replayed, member published -> listening -> ready
+//! stop:  edges take no more work and answer what is open -> log core empties -> state core applies
+//!        the rest and takes a last checkpoint -> exit
 //! ```
 //!
-//! What is decided on this way is the member's: `revd_member::boot` has recovery and the life of the process,
-//! `revd_member::cores` how each core comes up and ends.
+//! The decisions on this way are the member's: `revd_member::boot` has recovery and the life of
+//! the process, `revd_member::cores` how each core comes up and ends.
 
 mod notify;
 pub mod recover;
@@ -62,7 +62,8 @@ pub fn run(config: &Config) -> anyhow::Result<i32> {
         })?;
     }
     let member = recover::open(config)?;
-    // From here on a signal means: stop in good order. Before, it ends the process as ever: clients were promised nothing.
+    // From here on a signal means: stop in good order. Before, it ends the process as ever: clients
+    // were promised nothing.
     let signals = Signals::new([SIGINT, SIGTERM]).context("asking for signals")?;
     let lock = member.lock.try_clone().context("keeping the data directory's lock")?;
     let roles = assign(cores, &cpus);

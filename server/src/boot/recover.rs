@@ -1,5 +1,5 @@
-//! A member's files as recovery finds and makes them; what is done to them, in which order, and what is refused is
-//! decided by `revd_member::boot::recovery`.
+//! A member's files as recovery finds and makes them; what is done to them, in which order, and
+//! what is refused is decided by `revd_member::boot::recovery`.
 //!
 //! ```text
 //! <data-dir>            0700

@@ -12,7 +12,8 @@ const LOCKED_BYTES_MIN: u64 = 512 * 1024;
 /// Starts and ends one executor, so that a missing piece is named before anything else happens.
 ///
 /// # Errors
-/// When io_uring is missing or forbidden, or too little memory may be locked; the text says what to do.
+/// When io_uring is missing or forbidden, or too little memory may be locked; the text says what to
+/// do.
 pub fn check() -> anyhow::Result<()> {
     raise_memory_lock_limit()?;
     LocalExecutorBuilder::new(Placement::Unbound)
@@ -44,8 +45,9 @@ fn raise_memory_lock_limit() -> anyhow::Result<()> {
     })
 }
 
-/// Lets this process open as many files as it may: each connection is one. How many connections that leaves room for, beside
-/// what `cores` cores and `listeners` sockets need, and what is kept for the log and the tree.
+/// Lets this process open as many files as it may: each connection is one. How many connections
+/// that leaves room for, beside what `cores` cores and `listeners` sockets need, and what is kept
+/// for the log and the tree.
 ///
 /// # Errors
 /// When there is no room for a client.

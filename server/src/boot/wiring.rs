@@ -1,4 +1,4 @@
-//! What runs on which core, and the mailboxes between them.
+//! The roles of each core, and the mailboxes between them.
 
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
@@ -29,7 +29,7 @@ use crate::observe::log;
 use crate::queues::latch::Latch;
 use crate::queues::mailbox::pair;
 
-/// What runs on one core.
+/// The roles that run on one core.
 #[derive(Default)]
 pub(super) struct CoreSeeds {
     edge: Option<EdgeSeed>,
@@ -37,7 +37,7 @@ pub(super) struct CoreSeeds {
     state: Option<StateSeed>,
 }
 
-/// What every core sees.
+/// Parts that every core sees.
 pub(super) struct Common {
     /// Where consensus stands.
     pub(super) status: Arc<MemberStatus>,
@@ -143,7 +143,7 @@ fn listen_config(config: &Config, places: Arc<Places>) -> ListenConfig {
     }
 }
 
-/// What this member tells the cluster about itself.
+/// The row of this member, as it tells the cluster.
 fn attributes(config: &Config, id: u64) -> MemberRow {
     MemberRow {
         id,
@@ -179,7 +179,8 @@ pub(super) fn start_core(roles: Roles, seeds: CoreSeeds) -> anyhow::Result<Execu
         .with_context(|| format!("starting a core on CPU {}", roles.cpu))
 }
 
-/// A role that fails ends the process: what is on disk is whole, what is in memory cannot be trusted.
+/// A role that fails ends the process: what is on disk is whole, what is in memory cannot be
+/// trusted.
 fn end_on_error<E: std::fmt::Display>(doing: &str, result: Result<(), E>) {
     if let Err(error) = result {
         log::fatal("the member cannot go on", json!({"doing": doing, "error": error.to_string()}));

@@ -1,5 +1,6 @@
-//! `revd check`: every page reachable or free and never both, every checksum right, index and records the same, no
-//! revision missing, the log whole, and log and tree file of one member and without a gap between them.
+//! `revd check`: every page reachable or free and never both, every checksum right, index and
+//! records the same, no revision missing, the log whole, and log and tree file of one member and
+//! without a gap between them.
 
 use std::io::Write;
 
@@ -8,11 +9,11 @@ use revd_engine::check::check;
 use revd_engine::mvcc::verify::verify;
 use revd_member::schema;
 
-use crate::cli::Place;
+use crate::cli::stopped_member::StoppedMember;
 
-pub(super) fn run(place: &Place, out: &mut impl Write) -> anyhow::Result<()> {
-    let store = place.open_store()?;
-    let tree = place.tree();
+pub(super) fn run(member: &StoppedMember, out: &mut impl Write) -> anyhow::Result<()> {
+    let store = member.open_store()?;
+    let tree = member.tree();
     let context = || format!("checking {}", tree.display());
     let pages = check(store.db().expect("no checkpoint is being written")).with_context(context)?;
     writeln!(
@@ -30,7 +31,7 @@ pub(super) fn run(place: &Place, out: &mut impl Write) -> anyhow::Result<()> {
         store.revision(),
         store.reader().compact_revision()
     )?;
-    let log = place.read_log()?;
+    let log = member.read_log()?;
     let last = log.entries.back().map_or(log.base.0, |entry| entry.index);
     writeln!(
         out,

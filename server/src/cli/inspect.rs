@@ -10,19 +10,27 @@ use revd_member::wal::LogEntry;
 use revd_member::wal::reader::Recovered;
 use serde_json::{Value, json};
 
-use crate::cli::{Place, Shown};
+use crate::cli::stopped_member::StoppedMember;
 
-pub(super) fn run(place: &Place, shown: Shown, out: &mut impl Write) -> anyhow::Result<()> {
+/// The parts that `inspect` shows besides the summary, and how.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct InspectOptions {
+    pub(super) records: bool,
+    pub(super) log: bool,
+    pub(super) json: bool,
+}
+
+pub(super) fn run(member: &StoppedMember, shown: InspectOptions, out: &mut impl Write) -> anyhow::Result<()> {
     let mut show = |line: Value| {
         let text = if shown.json { line.to_string() } else { as_text(&line) };
         writeln!(out, "{text}")
     };
-    let store = place.open_store()?;
+    let store = member.open_store()?;
     show(tree(&store))?;
-    for member in schema::members(store.tables()) {
+    for row in schema::members(store.tables()) {
         show(json!({
-            "what": "member", "id": format!("{:x}", member.id), "name": member.name,
-            "peer-urls": member.peer_ur_ls, "client-urls": member.client_ur_ls,
+            "what": "member", "id": format!("{:x}", row.id), "name": row.name,
+            "peer-urls": row.peer_ur_ls, "client-urls": row.client_ur_ls,
         }))?;
     }
     for alarm in schema::alarms(store.tables()) {
@@ -36,7 +44,7 @@ pub(super) fn run(place: &Place, shown: Shown, out: &mut impl Write) -> anyhow::
         })?;
         failure?;
     }
-    let log = place.read_log()?;
+    let log = member.read_log()?;
     show(log_summary(&log))?;
     if shown.log {
         for entry in &log.entries {

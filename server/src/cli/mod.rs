@@ -1,19 +1,18 @@
-//! Offline subcommands, for a member that is stopped, or a copy of its directory: `revd check`, `revd inspect`.
+//! Offline subcommands, for a member that is stopped, or a copy of its directory: `revd check`,
+//! `revd inspect`.
 
 mod check;
 mod inspect;
+mod stopped_member;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context as _, bail};
-use revd_engine::db::DbOptions;
-use revd_engine::disk::MmapDisk;
-use revd_engine::mvcc::Store;
-use revd_member::wal::reader::Recovered;
 
-use crate::disk::segments;
+pub use crate::cli::inspect::InspectOptions;
+pub use crate::cli::stopped_member::StoppedMember;
 
-/// What `--help` says of the subcommands.
+/// The text of `--help` about subcommands.
 pub const HELP: &str = "\
 Subcommands, for a stopped member or a copy of its directory:
   revd check <data-dir> [--wal-dir DIR]
@@ -26,37 +25,22 @@ Subcommands, for a stopped member or a copy of its directory:
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Subcommand {
     /// Prove that everything is whole.
-    Check(Place),
+    Check(StoppedMember),
     /// Show what is there.
-    Inspect(Place, Shown),
+    Inspect(StoppedMember, InspectOptions),
 }
 
-/// Where a member's files are.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
-    data_dir: PathBuf,
-    wal_dir: PathBuf,
-}
-
-/// What `inspect` shows besides the summary, and how.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Shown {
-    records: bool,
-    log: bool,
-    json: bool,
-}
-
-/// Reads a command line; none if it is not one of a subcommand.
+/// Reads a command line; none if it names no subcommand.
 ///
 /// # Errors
-/// What is wrong with it.
+/// The mistake in it.
 pub fn parse(args: &[String]) -> anyhow::Result<Option<Subcommand>> {
     let Some((name, args)) =
         args.split_first().filter(|(name, _)| ["check", "inspect"].contains(&name.as_str()))
     else {
         return Ok(None);
     };
-    let (mut data_dir, mut wal_dir, mut shown) = (None, None, Shown::default());
+    let (mut data_dir, mut wal_dir, mut shown) = (None, None, InspectOptions::default());
     let mut args = args.iter();
     while let Some(arg) = args.next() {
         match arg.as_str() {
@@ -71,55 +55,20 @@ pub fn parse(args: &[String]) -> anyhow::Result<Option<Subcommand>> {
     let data_dir =
         data_dir.with_context(|| format!("revd {name} needs a data directory (see revd --help)"))?;
     let wal_dir = wal_dir.unwrap_or_else(|| data_dir.join("member").join("wal"));
-    let place = Place { data_dir, wal_dir };
-    Ok(Some(if name == "check" { Subcommand::Check(place) } else { Subcommand::Inspect(place, shown) }))
+    let member = StoppedMember { data_dir, wal_dir };
+    Ok(Some(if name == "check" { Subcommand::Check(member) } else { Subcommand::Inspect(member, shown) }))
 }
 
 /// Carries a subcommand out; its text goes to standard output.
 ///
 /// # Errors
-/// What is damaged, or cannot be read.
+/// The damage, or the file that cannot be read.
 pub fn run(subcommand: &Subcommand) -> anyhow::Result<()> {
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     match subcommand {
-        Subcommand::Check(place) => check::run(place, &mut out),
-        Subcommand::Inspect(place, shown) => inspect::run(place, *shown, &mut out),
+        Subcommand::Check(member) => check::run(member, &mut out),
+        Subcommand::Inspect(member, shown) => inspect::run(member, *shown, &mut out),
     }
-}
-
-impl Place {
-    fn tree(&self) -> PathBuf {
-        self.data_dir.join("member").join("tree.revd")
-    }
-
-    /// Opens the store without changing anything, unless a process uses it.
-    fn open_store(&self) -> anyhow::Result<Store> {
-        let tree = self.tree();
-        if !tree.exists() {
-            bail!(
-                "{} is not there: is {} a data directory of revd?",
-                tree.display(),
-                self.data_dir.display()
-            );
-        }
-        if is_locked(&self.data_dir.join("lock")) {
-            bail!("a process uses {}: stop it, or look at a copy of the directory", self.data_dir.display());
-        }
-        let context = || format!("opening {}", tree.display());
-        let disk = MmapDisk::open(&tree).with_context(context)?;
-        Store::open(std::sync::Arc::new(disk), DbOptions::default()).with_context(context)
-    }
-
-    fn read_log(&self) -> anyhow::Result<Recovered> {
-        let log = segments::read(&self.wal_dir)?;
-        log.with_context(|| format!("{} holds no log", self.wal_dir.display()))
-    }
-}
-
-fn is_locked(path: &Path) -> bool {
-    // No lock file: nobody can hold it.
-    let Ok(file) = std::fs::File::open(path) else { return false };
-    !fs4::fs_std::FileExt::try_lock_shared(&file).unwrap_or(true)
 }
 
 #[cfg(test)]
@@ -134,12 +83,12 @@ mod tests {
     fn subcommands_are_told_from_flags() {
         assert_eq!(parsed("--data-dir x").unwrap(), None);
         assert_eq!(parsed("").unwrap(), None);
-        let Some(Subcommand::Inspect(place, shown)) = parsed("inspect d --json --wal-dir w --log").unwrap()
+        let Some(Subcommand::Inspect(member, shown)) = parsed("inspect d --json --wal-dir w --log").unwrap()
         else {
             panic!("not understood")
         };
-        assert_eq!((place.data_dir, place.wal_dir), (PathBuf::from("d"), PathBuf::from("w")));
-        assert_eq!(shown, Shown { records: false, log: true, json: true });
+        assert_eq!((member.data_dir, member.wal_dir), (PathBuf::from("d"), PathBuf::from("w")));
+        assert_eq!(shown, InspectOptions { records: false, log: true, json: true });
         for wrong in ["check", "check a b", "check d --records", "inspect d --wal-dir"] {
             assert!(parsed(wrong).is_err(), "{wrong}");
         }

@@ -2,16 +2,16 @@
 
 /// How a flag's value is written.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Kind {
+pub enum FlagKind {
     /// `--flag value` or `--flag=value`
     Text,
     /// `--flag` or `--flag=false`
     Switch,
 }
 
-/// What becomes of a flag.
+/// Whether a flag has an effect.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Support {
+pub enum FlagSupport {
     /// It does what it says.
     Used,
     /// Accepted so that existing command lines work; a warning says that it has no effect.
@@ -24,99 +24,104 @@ pub struct Flag {
     /// Its name, without dashes.
     pub name: &'static str,
     /// How its value is written.
-    pub kind: Kind,
-    /// What becomes of it.
-    pub support: Support,
+    pub kind: FlagKind,
+    /// Whether it has an effect.
+    pub support: FlagSupport,
 }
 
 /// A flag that is used: name, kind, default as text, what it does.
-pub type UsedFlag = (&'static str, Kind, &'static str, &'static str);
+pub type UsedFlag = (&'static str, FlagKind, &'static str, &'static str);
 
 /// The flags that are used.
 pub const USED: &[UsedFlag] = &[
-    ("name", Kind::Text, "default", "Human-readable name of this member."),
-    ("data-dir", Kind::Text, "${name}.etcd", "Directory of this member's data."),
-    ("wal-dir", Kind::Text, "", "Directory of the write-ahead log, if not in the data directory."),
-    ("listen-client-urls", Kind::Text, "http://localhost:2379", "URLs to serve clients on, comma-separated."),
+    ("name", FlagKind::Text, "default", "Human-readable name of this member."),
+    ("data-dir", FlagKind::Text, "${name}.etcd", "Directory of this member's data."),
+    ("wal-dir", FlagKind::Text, "", "Directory of the write-ahead log, if not in the data directory."),
+    (
+        "listen-client-urls",
+        FlagKind::Text,
+        "http://localhost:2379",
+        "URLs to serve clients on, comma-separated.",
+    ),
     (
         "advertise-client-urls",
-        Kind::Text,
+        FlagKind::Text,
         "http://localhost:2379",
-        "Client URLs told to the rest of the cluster.",
+        "Client URLs that the rest of the cluster and clients are told.",
     ),
     (
         "initial-advertise-peer-urls",
-        Kind::Text,
+        FlagKind::Text,
         "http://localhost:2380",
         "Peer URLs of this member; its id is made from them.",
     ),
     (
         "initial-cluster",
-        Kind::Text,
+        FlagKind::Text,
         "default=http://localhost:2380",
         "Members of a new cluster, name=url, comma-separated.",
     ),
-    ("initial-cluster-state", Kind::Text, "new", "new, or existing to join a cluster."),
-    ("initial-cluster-token", Kind::Text, "etcd-cluster", "Distinguishes clusters with the same URLs."),
-    ("heartbeat-interval", Kind::Text, "100", "Milliseconds between heartbeats."),
-    ("election-timeout", Kind::Text, "1000", "Milliseconds without a leader before an election."),
-    ("max-txn-ops", Kind::Text, "128", "Operations allowed in a transaction."),
-    ("max-request-bytes", Kind::Text, "1572864", "Bytes allowed in a request."),
-    ("max-concurrent-streams", Kind::Text, "4294967295", "Streams a client may have open at a time."),
-    ("quota-backend-bytes", Kind::Text, "0", "Size limit of the store; 0 is 2 GiB."),
+    ("initial-cluster-state", FlagKind::Text, "new", "new, or existing to join a cluster."),
+    ("initial-cluster-token", FlagKind::Text, "etcd-cluster", "Distinguishes clusters with the same URLs."),
+    ("heartbeat-interval", FlagKind::Text, "100", "Milliseconds between heartbeats."),
+    ("election-timeout", FlagKind::Text, "1000", "Milliseconds without a leader before an election."),
+    ("max-txn-ops", FlagKind::Text, "128", "Operations allowed in a transaction."),
+    ("max-request-bytes", FlagKind::Text, "1572864", "Bytes allowed in a request."),
+    ("max-concurrent-streams", FlagKind::Text, "4294967295", "Streams a client may have open at a time."),
+    ("quota-backend-bytes", FlagKind::Text, "0", "Size limit of the store; 0 is 2 GiB."),
     (
         "auto-compaction-mode",
-        Kind::Text,
+        FlagKind::Text,
         "periodic",
         "What auto-compaction-retention counts: periodic (time) or revision.",
     ),
     (
         "auto-compaction-retention",
-        Kind::Text,
+        FlagKind::Text,
         "0",
-        "What to keep when compacting by itself: hours or a duration like 10m, or a number of revisions; 0 is all.",
+        "What auto compaction keeps: hours or a duration like 10m, or a number of revisions; 0 keeps everything.",
     ),
     (
         "watch-progress-notify-interval",
-        Kind::Text,
+        FlagKind::Text,
         "10m",
-        "How often watchers that ask for it hear how far they are, as a duration.",
+        "Interval of progress notifications to watchers that ask for them, as a duration.",
     ),
     (
         "grpc-keepalive-min-time",
-        Kind::Text,
+        FlagKind::Text,
         "5s",
-        "A client that pings more often than this is told to go, as a duration.",
+        "Shortest time between pings of a client; one that pings more often is disconnected, as a duration.",
     ),
     (
         "grpc-keepalive-interval",
-        Kind::Text,
+        FlagKind::Text,
         "2h",
-        "After this much silence a client is asked whether it is there, as a duration; 0 never.",
+        "Time without traffic after which the server pings a client, as a duration; 0 never.",
     ),
     (
         "grpc-keepalive-timeout",
-        Kind::Text,
+        FlagKind::Text,
         "20s",
-        "How long a client may take to answer that before its connection is closed, as a duration.",
+        "Time in which a client has to answer a ping before its connection is closed, as a duration.",
     ),
-    ("log-level", Kind::Text, "info", "debug, info, warn, error or fatal."),
-    ("unsafe-no-fsync", Kind::Switch, "false", "Do not sync writes: a crash of the machine loses data."),
+    ("log-level", FlagKind::Text, "info", "debug, info, warn, error or fatal."),
+    ("unsafe-no-fsync", FlagKind::Switch, "false", "Do not sync writes: a crash of the machine loses data."),
     (
         "config-file",
-        Kind::Text,
+        FlagKind::Text,
         "",
         "Configuration file (YAML); replaces all flags and environment variables.",
     ),
-    ("cores", Kind::Text, "0", "Cores to use; 0 is all this process may use. revd only."),
+    ("cores", FlagKind::Text, "0", "Cores to use; 0 is every core this process may use. revd only."),
     (
         "memory-bytes",
-        Kind::Text,
+        FlagKind::Text,
         "0",
         "Memory that requests and replies are sized by; 0 is what the machine or the cgroup has. revd only.",
     ),
-    ("version", Kind::Switch, "false", "Print the version and exit."),
-    ("help", Kind::Switch, "false", "Print this text and exit."),
+    ("version", FlagKind::Switch, "false", "Print the version and exit."),
+    ("help", FlagKind::Switch, "false", "Print this text and exit."),
 ];
 
 /// etcd's other flags with a value.
@@ -254,7 +259,8 @@ const IGNORED_SWITCHES: &[&str] = &[
     "vv",
 ];
 
-/// Finds a flag by its name; `h` is `help`, as Go programs have it, and some had another name in older versions.
+/// Finds a flag by its name; `h` is `help`, as Go programs have it, and some had another name in
+/// older versions.
 #[must_use]
 pub fn find(name: &str) -> Option<Flag> {
     let name = match name {
@@ -263,13 +269,13 @@ pub fn find(name: &str) -> Option<Flag> {
         name => name,
     };
     if let Some((name, kind, ..)) = USED.iter().find(|(used, ..)| *used == name) {
-        return Some(Flag { name, kind: *kind, support: Support::Used });
+        return Some(Flag { name, kind: *kind, support: FlagSupport::Used });
     }
     let ignored = |names: &'static [&str], kind| {
         let name = names.iter().find(|ignored| **ignored == name)?;
-        Some(Flag { name, kind, support: Support::Ignored })
+        Some(Flag { name, kind, support: FlagSupport::Ignored })
     };
-    ignored(IGNORED_TEXT, Kind::Text).or_else(|| ignored(IGNORED_SWITCHES, Kind::Switch))
+    ignored(IGNORED_TEXT, FlagKind::Text).or_else(|| ignored(IGNORED_SWITCHES, FlagKind::Switch))
 }
 
 /// The flag whose name is most like `name`.
@@ -303,7 +309,7 @@ pub fn help() -> String {
          set as environment variables (--data-dir is ETCD_DATA_DIR) or in a file (--config-file).\n\nFlags:\n",
     );
     for (name, kind, default, what) in USED {
-        let default = if *kind == Kind::Text { format!(" '{default}'") } else { String::new() };
+        let default = if *kind == FlagKind::Text { format!(" '{default}'") } else { String::new() };
         text.push_str(&format!("  --{name}{default}\n    \t{what}\n"));
     }
     text.push_str("\netcd's other flags are accepted and have no effect; a warning says so.\n");

@@ -1,5 +1,7 @@
-//! etcd's configuration: flags, environment, file. `sources` collects settings, here they get their meaning.
+//! etcd's configuration: flags, environment, file. `sources` collects settings, here they get their
+//! meaning.
 
+mod error;
 pub mod flags;
 pub mod sources;
 
@@ -7,6 +9,7 @@ use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use crate::config::error::ConfigError;
 use crate::config::sources::{Gathered, Settings};
 use crate::observe::log::Level;
 
@@ -26,9 +29,9 @@ const CORES_MAX: usize = 1024;
 pub struct Keepalive {
     /// A client with open calls may ping this often.
     pub min_time: Duration,
-    /// After this much silence the server asks; zero never.
+    /// Time without traffic after which the server pings; zero never.
     pub interval: Duration,
-    /// ... and waits so long for anything to come.
+    /// Time for an answer before the connection is closed.
     pub timeout: Duration,
 }
 
@@ -43,7 +46,7 @@ pub struct Config {
     pub wal_dir: PathBuf,
     /// Where clients connect.
     pub client_addresses: Vec<SocketAddr>,
-    /// What others are told of that.
+    /// The URLs that clients and other members are told.
     pub advertise_client_urls: Vec<String>,
     /// Its peer URLs, from `initial-cluster`.
     pub peer_urls: Vec<String>,
@@ -63,21 +66,21 @@ pub struct Config {
     pub streams_max: u32,
     /// Reported by Status.
     pub quota_bytes: i64,
-    /// What compacting by itself keeps.
+    /// Revisions that auto compaction keeps.
     pub retention: Retention,
-    /// How often watchers hear how far they are.
+    /// Interval of progress notifications.
     pub progress_interval: Duration,
     /// How pings are dealt with.
     pub keepalive: Keepalive,
     /// From which level on lines are logged.
     pub log_level: Level,
-    /// Off only for those who can lose everything.
+    /// Writes are synced; off only where a crash may lose everything.
     pub sync: bool,
     /// How many cores; none for all.
     pub cores: Option<usize>,
     /// Memory that requests and replies are sized by; none for what there is.
     pub memory_bytes: Option<u64>,
-    /// For the log, once there is one.
+    /// For the log, once it is open.
     pub warnings: Vec<String>,
 }
 
@@ -88,8 +91,8 @@ impl Config {
         self.heartbeat * u32::try_from(self.election_ticks).unwrap_or(u32::MAX)
     }
 
-    /// Seconds of the shortest lease: one and a half election timeouts, as in etcd, so that a lease outlives the change of a
-    /// leader.
+    /// Seconds of the shortest lease: one and a half election timeouts, as in etcd, so that a lease
+    /// outlives the change of a leader.
     #[must_use]
     pub fn lease_ttl_min(&self) -> i64 {
         let milliseconds = self.heartbeat.as_millis() * (3 * self.election_ticks as u128 / 2);
@@ -97,18 +100,18 @@ impl Config {
     }
 }
 
-/// What compacting by itself keeps.
+/// Revisions that auto compaction keeps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Retention {
     /// Everything.
     All,
-    /// What is younger than this.
+    /// Those younger than this.
     Period(Duration),
     /// So many revisions.
     Revisions(i64),
 }
 
-/// What the command line asks for.
+/// The action that the command line asks for.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Invocation {
     /// Run a member.
@@ -117,57 +120,6 @@ pub enum Invocation {
     Version,
     /// Print the flags.
     Help,
-}
-
-/// Why a configuration cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum ConfigError {
-    /// No such flag.
-    #[error("unknown flag --{name}: did you mean --{nearest}? (see revd --help)")]
-    UnknownFlag {
-        /// As given.
-        name: String,
-        /// The most similar one.
-        nearest: &'static str,
-    },
-    /// A flag at the end without its value.
-    #[error("flag --{0} needs a value")]
-    MissingValue(&'static str),
-    /// Not a flag.
-    #[error("'{0}' is not a valid flag")]
-    StrayArgument(String),
-    /// Set twice.
-    #[error(
-        "conflicting environment variable {variable:?} is shadowed by corresponding command-line flag --{flag} (either \
-         unset environment variable or disable flag)"
-    )]
-    Shadowed {
-        /// The variable.
-        variable: String,
-        /// The flag.
-        flag: &'static str,
-    },
-    /// A value that makes no sense.
-    #[error("--{flag} {value:?}: {problem}")]
-    Value {
-        /// The flag.
-        flag: &'static str,
-        /// Its value.
-        value: String,
-        /// What is wrong with it, and what would be right.
-        problem: String,
-    },
-    /// The file cannot be used.
-    #[error("--config-file {path}: {problem}")]
-    File {
-        /// The file.
-        path: String,
-        /// What is wrong.
-        problem: String,
-    },
-    /// `listen-client-urls` alone would leave others without a way here.
-    #[error("--advertise-client-urls is required when --listen-client-urls is set explicitly")]
-    NothingAdvertised,
 }
 
 /// Reads the configuration of this process.

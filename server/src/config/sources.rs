@@ -1,14 +1,15 @@
-//! Where settings come from: the command line, the environment, a file. What they mean is decided in `config`.
+//! Where settings come from: the command line, the environment, a file. Their meaning is decided
+//! in `config`.
 
 use std::collections::BTreeMap;
 
-use crate::config::ConfigError;
-use crate::config::flags::{self, Flag, Kind, Support};
+use crate::config::error::ConfigError;
+use crate::config::flags::{self, Flag, FlagKind, FlagSupport};
 
 /// Settings as text, by flag name.
 pub type Settings = BTreeMap<&'static str, String>;
 
-/// Settings, and what the operator should hear about them.
+/// Settings, and warnings about them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Gathered {
     /// The settings.
@@ -19,7 +20,7 @@ pub struct Gathered {
 
 impl Gathered {
     fn set(&mut self, flag: Flag, value: String) {
-        if flag.support == Support::Ignored {
+        if flag.support == FlagSupport::Ignored {
             self.warnings.push(format!("the setting {} has no effect in this version", flag.name));
         }
         self.settings.insert(flag.name, value);
@@ -46,8 +47,8 @@ pub fn from_args(args: impl IntoIterator<Item = String>) -> Result<Gathered, Con
         })?;
         let value = match (value, flag.kind) {
             (Some(value), _) => value,
-            (None, Kind::Switch) => "true".to_owned(),
-            (None, Kind::Text) => args.next().ok_or(ConfigError::MissingValue(flag.name))?,
+            (None, FlagKind::Switch) => "true".to_owned(),
+            (None, FlagKind::Text) => args.next().ok_or(ConfigError::MissingValue(flag.name))?,
         };
         gathered.set(flag, value);
     }

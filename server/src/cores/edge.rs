@@ -1,5 +1,6 @@
-//! An edge core's loop: carries out what `revd_member::cores::edge` decides, on mailboxes, sockets and tasks. Each task feeds
-//! its events to the core and runs what follows, so that an answer passes no queue on its way to its caller.
+//! An edge core's loop: carries out what `revd_member::cores::edge` decides, on mailboxes, sockets
+//! and tasks. Each task feeds its events to the core and runs what follows, so that an answer
+//! passes no queue on its way to its caller.
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -26,7 +27,7 @@ use crate::queues::latch::Latch;
 use crate::queues::mailbox::{ReceiverSeed, SenderSeed};
 use crate::queues::queue::Queue;
 
-/// What an edge core starts with.
+/// The parts of an edge core, before it runs.
 pub struct EdgeSeed {
     /// Its number among the edges.
     pub edge: u16,
@@ -50,12 +51,12 @@ pub struct EdgeSeed {
     pub member_duties: Option<MemberDuties>,
 }
 
-/// What one edge does for the whole member.
+/// Duties that one edge has for the whole member.
 #[derive(Clone)]
 pub struct MemberDuties {
     /// This member's attributes, which it publishes before clients come.
     pub attributes: MemberRow,
-    /// What auto compaction keeps.
+    /// Revisions that auto compaction keeps.
     pub retention: Retention,
 }
 
@@ -77,8 +78,8 @@ struct Edge {
     end: Rc<Queue<io::Result<()>>>,
 }
 
-/// Serves until asked to stop, then until open calls are answered or their time is over, and everything they proposed is
-/// applied.
+/// Serves until asked to stop, then until open calls are answered or their time is over, and
+/// everything they proposed is applied.
 ///
 /// # Errors
 /// When an address cannot be listened on.
@@ -99,7 +100,7 @@ pub async fn run(seed: EdgeSeed) -> io::Result<()> {
     });
     let carrying = glommio::spawn_local(carry(proposals, seed.to_log));
     let hearing = glommio::spawn_local(hear(Rc::clone(&edge), seed.from_state));
-    edge.core.borrow_mut().start(&mut Outside(&edge));
+    edge.core.borrow_mut().start(&mut EdgeDriver(&edge));
     edge.spawn(async move || {
         seed.ready.wait().await;
         EdgeEvent::Ready
@@ -115,8 +116,8 @@ pub async fn run(seed: EdgeSeed) -> io::Result<()> {
 async fn carry(proposals: Rc<Proposals>, to_log: SenderSeed<Commands>) {
     let to_log = to_log.open().await;
     while proposals.wait_for_batch().await {
-        // The first request of a turn wakes this task; the others of the same turn are queued before it comes
-        // round again.
+        // The first request of a turn wakes this task; the others of the same turn are queued
+        // before it comes round again.
         futures_lite::future::yield_now().await;
         if !to_log.send(proposals.take_batch()).await {
             break;
@@ -135,7 +136,7 @@ async fn hear(edge: Rc<Edge>, from_state: ReceiverSeed<Notifications>) {
 impl Edge {
     fn feed(self: &Rc<Self>, event: EdgeEvent) {
         let mut core = self.core.borrow_mut();
-        core.receive(event, &mut Outside(self));
+        core.receive(event, &mut EdgeDriver(self));
         if core.is_over() {
             self.end.push(Ok(()));
         }
@@ -149,9 +150,9 @@ impl Edge {
 }
 
 /// Carries out what the core decides.
-struct Outside<'e>(&'e Rc<Edge>);
+struct EdgeDriver<'e>(&'e Rc<Edge>);
 
-impl EdgeEffects for Outside<'_> {
+impl EdgeEffects for EdgeDriver<'_> {
     fn publish(&mut self) {
         let Some(MemberDuties { attributes, .. }) = self.0.member_duties.clone() else { return };
         let api = Rc::clone(&self.0.api);

@@ -1,4 +1,5 @@
-//! The log core's loop: carries out what `revd_member::cores::log` decides, on the files of the log and on mailboxes.
+//! The log core's loop: carries out what `revd_member::cores::log` decides, on the files of the log
+//! and on mailboxes.
 
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -21,7 +22,7 @@ use crate::limits;
 use crate::queues::mailbox::{ReceiverSeed, SenderSeed};
 use crate::queues::queue::Queue;
 
-/// What the log core starts with.
+/// The parts of the log core, before it runs.
 pub struct LogSeed<D> {
     /// Raft, recovered.
     pub node: RaftNode,
@@ -43,8 +44,8 @@ pub struct LogSeed<D> {
 
 /// Why the log core cannot go on; the process must end and not retry.
 #[derive(Debug, thiserror::Error)]
-pub enum Fatal {
-    /// What is durable is no longer known.
+pub enum LogFailure {
+    /// It is no longer known which entries are durable.
     #[error(transparent)]
     Wal(#[from] WalError),
     /// raft refused what it must accept.
@@ -52,32 +53,32 @@ pub enum Fatal {
     Raft(#[from] RaftError),
 }
 
-/// What comes to this core.
-enum Event {
+/// An event of the core, or the end of its log.
+enum LogInput {
     Core(LogEvent),
     WriteFailed(WalError),
 }
 
 /// For the task that owns the log file.
-enum WalJob {
+enum WriterJob {
     Append(FrameContent),
     /// Segments that hold nothing above this index may be reused.
     Release(u64),
 }
 
 /// Carries out what the core decides: each effect goes to the task it is for.
-struct Outside {
-    jobs: Rc<Queue<WalJob>>,
+struct LogDriver {
+    jobs: Rc<Queue<WriterJob>>,
     work: Rc<Queue<Work>>,
 }
 
-impl LogEffects for Outside {
+impl LogEffects for LogDriver {
     fn append(&mut self, frame: FrameContent) {
-        self.jobs.push(WalJob::Append(frame));
+        self.jobs.push(WriterJob::Append(frame));
     }
 
     fn release(&mut self, index: u64) {
-        self.jobs.push(WalJob::Release(index));
+        self.jobs.push(WriterJob::Release(index));
     }
 
     fn work(&mut self, work: Work) {
@@ -88,10 +89,10 @@ impl LogEffects for Outside {
 /// Runs until every edge is done and everything they submitted is durable and committed.
 ///
 /// # Errors
-/// [`Fatal`]
-pub async fn run<D: LogDisk>(seed: LogSeed<D>) -> Result<(), Fatal> {
+/// [`LogFailure`]
+pub async fn run<D: LogDisk>(seed: LogSeed<D>) -> Result<(), LogFailure> {
     let events = Queue::new();
-    let mut outside = Outside { jobs: Queue::new(), work: Queue::new() };
+    let mut driver = LogDriver { jobs: Queue::new(), work: Queue::new() };
     let stopping = Rc::new(Cell::new(false));
     let wal = WalWriter::new(seed.wal);
     let mut core = LogCore::new(seed.node, seed.origin, seed.from_edges.len());
@@ -100,31 +101,31 @@ pub async fn run<D: LogDisk>(seed: LogSeed<D>) -> Result<(), Fatal> {
         .into_iter()
         .map(|from_edge| glommio::spawn_local(receive_commands(from_edge, Rc::clone(&events))));
     let mut tasks: Vec<_> = receiving.collect();
-    tasks.push(glommio::spawn_local(send_work(Rc::clone(&outside.work), seed.to_state)));
-    let jobs = Rc::clone(&outside.jobs);
+    tasks.push(glommio::spawn_local(send_work(Rc::clone(&driver.work), seed.to_state)));
+    let jobs = Rc::clone(&driver.jobs);
     let writing = glommio::spawn_local(write_frames(wal, jobs, Rc::clone(&events), Rc::clone(&stopping)));
     let background = [
         glommio::spawn_local(every(seed.tick, {
             let events = Rc::clone(&events);
-            move || events.push(Event::Core(LogEvent::Tick))
+            move || events.push(LogInput::Core(LogEvent::Tick))
         })),
         glommio::spawn_local(receive_durable(seed.from_state, Rc::clone(&events))),
     ];
-    core.start(&mut outside)?;
+    core.start(&mut driver)?;
     publish(&core, &seed.status);
     while !core.is_over() {
         for event in events.take().await.expect("the log core does not close its own queue") {
             match event {
-                Event::Core(event) => core.receive(event, &mut outside),
-                Event::WriteFailed(error) => return Err(error.into()),
+                LogInput::Core(event) => core.receive(event, &mut driver),
+                LogInput::WriteFailed(error) => return Err(error.into()),
             }
         }
-        core.advance(&mut outside)?;
+        core.advance(&mut driver)?;
         publish(&core, &seed.status);
         stopping.set(core.is_stopping());
     }
-    outside.work.close();
-    outside.jobs.close();
+    driver.work.close();
+    driver.jobs.close();
     for task in tasks {
         task.await;
     }
@@ -142,18 +143,18 @@ fn publish(core: &LogCore, status: &MemberStatus) {
     status.committed.store(now.committed);
 }
 
-async fn receive_commands(from_edge: ReceiverSeed<Commands>, events: Rc<Queue<Event>>) {
+async fn receive_commands(from_edge: ReceiverSeed<Commands>, events: Rc<Queue<LogInput>>) {
     let from_edge = from_edge.open().await;
     while let Some(commands) = from_edge.receive().await {
-        events.push(Event::Core(LogEvent::Commands(commands)));
+        events.push(LogInput::Core(LogEvent::Commands(commands)));
     }
-    events.push(Event::Core(LogEvent::EdgeClosed));
+    events.push(LogInput::Core(LogEvent::EdgeClosed));
 }
 
-async fn receive_durable(from_state: ReceiverSeed<DurableIndex>, events: Rc<Queue<Event>>) {
+async fn receive_durable(from_state: ReceiverSeed<DurableIndex>, events: Rc<Queue<LogInput>>) {
     let from_state = from_state.open().await;
     while let Some(index) = from_state.receive().await {
-        events.push(Event::Core(LogEvent::Durable(index)));
+        events.push(LogInput::Core(LogEvent::Durable(index)));
     }
 }
 
@@ -168,8 +169,8 @@ async fn send_work(work: Rc<Queue<Work>>, to_state: SenderSeed<Vec<Work>>) {
 
 async fn write_frames<D: LogDisk>(
     mut wal: WalWriter<D>,
-    jobs: Rc<Queue<WalJob>>,
-    events: Rc<Queue<Event>>,
+    jobs: Rc<Queue<WriterJob>>,
+    events: Rc<Queue<LogInput>>,
     stopping: Rc<Cell<bool>>,
 ) -> Result<(), WalError> {
     let mut waiting = VecDeque::new();
@@ -177,28 +178,29 @@ async fn write_frames<D: LogDisk>(
         waiting.extend(batch);
         while let Some(job) = waiting.pop_front() {
             let mut result = match job {
-                WalJob::Append(frame) => wal.append(&frame).await,
-                WalJob::Release(index) => {
+                WriterJob::Append(frame) => wal.append(&frame).await,
+                WriterJob::Release(index) => {
                     wal.release(index);
                     continue;
                 }
             };
-            // On a full disk writes wait: a checkpoint lets go of old segments, or somebody makes room.
+            // On a full disk writes wait: a checkpoint releases old segments, or an operator makes
+            // room.
             while matches!(result, Err(WalError::NoSpace { .. })) && !stopping.get() {
                 glommio::timer::sleep(limits::NO_SPACE_INTERVAL).await;
                 for job in jobs.take_now() {
                     match job {
-                        WalJob::Release(index) => wal.release(index),
-                        append @ WalJob::Append(_) => waiting.push_back(append),
+                        WriterJob::Release(index) => wal.release(index),
+                        append @ WriterJob::Append(_) => waiting.push_back(append),
                     }
                 }
                 result = wal.resume().await;
             }
             if let Err(error) = result {
-                events.push(Event::WriteFailed(error));
-                return Ok(()); // nothing may follow a write of which nobody knows whether it happened
+                events.push(LogInput::WriteFailed(error));
+                return Ok(()); // nothing may follow a write that may or may not have happened
             }
-            events.push(Event::Core(LogEvent::Written));
+            events.push(LogInput::Core(LogEvent::Written));
         }
     }
     wal.settle().await

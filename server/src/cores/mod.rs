@@ -1,14 +1,14 @@
-//! Which core plays which role, and who owns what.
+//! Which core plays which role, and which state it owns.
 //!
 //! | role  | owns | loop |
 //! |-------|------|------|
 //! | edge  | its connections, open proposals, reads, watchers | `edge.rs` |
 //! | log   | raft, the write-ahead log | `log.rs` |
-//! | state | the engine's store and the leases: apply, checkpoints, publication of Views | `state.rs` |
+//! | state | the store and the leases: apply, checkpoints, publication of Views | `state.rs` |
 //!
-//! A core is one glommio executor pinned to one CPU and may play several roles. One core plays all of them; with
-//! two to four, core 0 plays log and state beside an edge and every other core is an edge; with more, log and
-//! state have a core each.
+//! A core is one glommio executor pinned to one CPU and may play several roles. One core plays all
+//! of them; with two to four, core 0 plays log and state beside an edge and every other core is an
+//! edge; with more, log and state have a core each.
 
 pub mod edge;
 pub mod log;
@@ -24,7 +24,7 @@ pub type Commands = Vec<Command>;
 /// From the state core to an edge: what has happened since the last message.
 pub type Notifications = Vec<Notification>;
 
-/// What one core does.
+/// The roles of one core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Roles {
     /// The CPU it is pinned to.
@@ -53,7 +53,8 @@ impl fmt::Display for Roles {
     }
 }
 
-/// The roles of `cores` cores over the CPUs this process may use; more cores than CPUs share them in turn.
+/// The roles of `cores` cores over the CPUs this process may use; more cores than CPUs share them
+/// in turn.
 ///
 /// # Panics
 /// If `cores` is 0 or more than 1024, or `cpus` is empty; the configuration is checked before.

@@ -1,5 +1,5 @@
-//! The state core's loop: carries out what `revd_member::cores::state` decides, on mailboxes, helper threads and the slot of the
-//! newest View.
+//! The state core's loop: carries out what `revd_member::cores::state` decides, on mailboxes,
+//! helper threads and the slot of the newest View.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -29,7 +29,7 @@ use crate::queues::mailbox::{ReceiverSeed, Sender, SenderSeed};
 use crate::queues::queue::Queue;
 use crate::queues::turn::give_way;
 
-/// What the state core starts with.
+/// The parts of the state core, before it runs.
 pub struct StateSeed {
     /// The recovered state machine.
     pub machine: Machine,
@@ -55,7 +55,7 @@ pub struct StateSeed {
 
 /// Why the state core cannot go on; the process must end.
 #[derive(Debug, thiserror::Error)]
-pub enum Fatal {
+pub enum StateFailure {
     /// An entry could not be applied: state would differ from the log.
     #[error(transparent)]
     Apply(#[from] FatalError),
@@ -64,15 +64,15 @@ pub enum Fatal {
     Engine(#[from] revd_engine::Error),
 }
 
-/// What comes to this core.
-enum Event {
+/// An event of the core, or the end of a checkpoint.
+enum StateInput {
     Core(StateEvent),
     Written(revd_engine::Result<Box<WrittenCheckpoint>>),
 }
 
 /// Carries out what the core decides.
-struct Outside {
-    events: Rc<Queue<Event>>,
+struct StateDriver {
+    events: Rc<Queue<StateInput>>,
     edges: Vec<Rc<Queue<Notification>>>,
     durable: Sender<DurableIndex>,
     views: Arc<ViewSlot>,
@@ -84,8 +84,8 @@ struct Outside {
 /// Runs until the log core is done and everything it committed is applied and saved.
 ///
 /// # Errors
-/// [`Fatal`]
-pub async fn run(seed: StateSeed) -> Result<(), Fatal> {
+/// [`StateFailure`]
+pub async fn run(seed: StateSeed) -> Result<(), StateFailure> {
     let events = Queue::new();
     let receiving = glommio::spawn_local(receive_work(seed.from_log, Rc::clone(&events)));
     let mut edges = Vec::new();
@@ -96,7 +96,7 @@ pub async fn run(seed: StateSeed) -> Result<(), Fatal> {
         sending.push(glommio::spawn_local(send_notifications(outbox, to_edge)));
     }
     let mut core = StateCore::new(seed.machine, edges.len());
-    let mut outside = Outside {
+    let mut driver = StateDriver {
         events,
         edges,
         durable: seed.to_log.open().await,
@@ -105,28 +105,28 @@ pub async fn run(seed: StateSeed) -> Result<(), Fatal> {
         counters: seed.counters,
         clock: Ticker::new(),
     };
-    while !core.is_over(&mut outside) {
+    while !core.is_over(&mut driver) {
         let events = if core.can_go_on() {
             give_way().await;
-            outside.events.take_now()
+            driver.events.take_now()
         } else {
-            outside.events.take().await.expect("the state core does not close its own queue")
+            driver.events.take().await.expect("the state core does not close its own queue")
         };
-        let began = outside.clock.microseconds();
+        let began = driver.clock.microseconds();
         for event in events {
             let event = match event {
-                Event::Core(event) => event,
-                Event::Written(written) => made_durable(written?, &seed.reserve),
+                StateInput::Core(event) => event,
+                StateInput::Written(written) => made_durable(written?, &seed.reserve),
             };
-            core.receive(event, &mut outside)?;
+            core.receive(event, &mut driver)?;
         }
-        let leads_in = (outside.status.leader.load() == seed.member).then(|| outside.status.term.load());
-        core.turn(Standpoint { leads_in, is_ready: seed.ready.is_set() }, &mut outside)?;
-        let took = outside.clock.microseconds() - began;
-        outside.counters.state_turns.record(Loop::State, took, || json!({"backlog": core.backlog()}));
+        let leads_in = (driver.status.leader.load() == seed.member).then(|| driver.status.term.load());
+        core.turn(Standpoint { leads_in, is_ready: seed.ready.is_set() }, &mut driver)?;
+        let took = driver.clock.microseconds() - began;
+        driver.counters.state_turns.record(Loop::State, took, || json!({"backlog": core.backlog()}));
     }
     receiving.await;
-    outside.edges.iter().for_each(|edge| edge.close());
+    driver.edges.iter().for_each(|edge| edge.close());
     for task in sending {
         task.await;
     }
@@ -139,29 +139,29 @@ fn made_durable(written: Box<WrittenCheckpoint>, reserve: &Reserve) -> StateEven
     StateEvent::Written { written, made_room }
 }
 
-async fn receive_work(from_log: ReceiverSeed<Vec<Work>>, events: Rc<Queue<Event>>) {
+async fn receive_work(from_log: ReceiverSeed<Vec<Work>>, events: Rc<Queue<StateInput>>) {
     let from_log = from_log.open().await;
     while let Some(work) = from_log.receive().await {
-        events.push(Event::Core(StateEvent::Work(work)));
+        events.push(StateInput::Core(StateEvent::Work(work)));
     }
-    events.push(Event::Core(StateEvent::LogClosed));
+    events.push(StateInput::Core(StateEvent::LogClosed));
 }
 
 async fn send_notifications(outbox: Rc<Queue<Notification>>, to_edge: SenderSeed<Notifications>) {
     let to_edge = to_edge.open().await;
     while let Some(news) = outbox.take().await {
         if !to_edge.send(Vec::from(news)).await {
-            break; // that edge is gone, and its callers with it
+            break; // the edge is gone, and its callers with it
         }
     }
 }
 
-impl Outside {
+impl StateDriver {
     /// Does this on a helper thread; what comes of it is an event.
     fn spawn<T: Send + 'static>(
         &self,
         work: impl FnOnce() -> T + Send + 'static,
-        event: impl FnOnce(T) -> Event + 'static,
+        event: impl FnOnce(T) -> StateInput + 'static,
     ) {
         let events = Rc::clone(&self.events);
         glommio::spawn_local(async move {
@@ -172,7 +172,7 @@ impl Outside {
     }
 }
 
-impl StateEffects for Outside {
+impl StateEffects for StateDriver {
     fn microseconds(&self) -> u64 {
         self.clock.microseconds()
     }
@@ -222,14 +222,14 @@ impl StateEffects for Outside {
             }
             written
         };
-        self.spawn(write_now, |written| Event::Written(written.map(Box::new)));
+        self.spawn(write_now, |written| StateInput::Written(written.map(Box::new)));
     }
 
     fn remind(&mut self, after: Duration) {
         let events = Rc::clone(&self.events);
         glommio::spawn_local(async move {
             glommio::timer::sleep(after).await;
-            events.push(Event::Core(StateEvent::CheckpointDue));
+            events.push(StateInput::Core(StateEvent::CheckpointDue));
         })
         .detach();
     }
@@ -240,11 +240,11 @@ impl StateEffects for Outside {
     }
 
     fn run(&mut self, command: LongCommand) {
-        self.spawn(move || command.run(), |done| Event::Core(StateEvent::Finished(done)));
+        self.spawn(move || command.run(), |done| StateInput::Core(StateEvent::Finished(done)));
     }
 
     fn encode(&mut self, list: LongList) {
-        self.spawn(move || list.encode(), |outcome| Event::Core(StateEvent::Listed(outcome)));
+        self.spawn(move || list.encode(), |outcome| StateInput::Core(StateEvent::Listed(outcome)));
     }
 
     fn note(&mut self, note: Note) {

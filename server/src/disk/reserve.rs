@@ -1,5 +1,6 @@
-//! Room on the disk kept for what must not fail: when the disk is full, the reserve is given up, and in its place what
-//! was begun can be finished (the log's next segment, a checkpoint) while clients are told that there is no space.
+//! Room on the disk kept for what must not fail: when the disk is full, the reserve is given up,
+//! and in its place what was begun can be finished (the log's next segment, a checkpoint) while
+//! clients are told that there is no space.
 
 use std::io;
 use std::path::PathBuf;
@@ -64,8 +65,8 @@ impl Reserve {
         Ok(())
     }
 
-    /// The disk has no room for `what`: gives the reserve up, if that has not happened yet; true if there may be room now.
-    /// Blocks shortly.
+    /// The disk has no room for `what`: gives the reserve up, if that has not happened yet; true if
+    /// there may be room now. Blocks shortly.
     pub fn give_up(&self, what: &str) -> bool {
         self.is_full.store(true, Ordering::Relaxed);
         let given_up = std::fs::remove_file(&self.path).is_ok();

@@ -1,6 +1,6 @@
-//! The files of the log: one direct, synchronous write per frame into a prepared segment. Opened with O_DSYNC, a file
-//! makes a write durable before it completes: one request to the kernel where a write and a sync would be two
-//! (docs/decisions/0004-log-writes.md has the figures).
+//! The files of the log: one direct, synchronous write per frame into a prepared segment. Opened
+//! with O_DSYNC, a file makes a write durable before it completes: one request to the kernel where
+//! a write and a sync would be two (docs/decisions/0004-log-writes.md has the figures).
 
 use std::collections::VecDeque;
 use std::path::{Path, PathBuf};
@@ -28,7 +28,7 @@ pub struct DirDisk {
     sync: bool,
     /// Given up when there is no room to prepare a segment.
     reserve: Arc<Reserve>,
-    changes: Arc<Changes>,
+    changes: Arc<DirectoryChanges>,
 }
 
 impl DirDisk {
@@ -119,20 +119,21 @@ impl LogDisk for DirDisk {
 }
 
 /// Something to be done to the directory.
-type Change = Box<dyn FnOnce() -> Result<(), WalError> + Send>;
+type DirectoryChange = Box<dyn FnOnce() -> Result<(), WalError> + Send>;
 
-/// What changes the directory: done on helper threads, one thing at a time and in the order in which it was begun, for two
-/// that are under way at once would meet on the spare. After something has failed nothing more is done.
+/// Changes of the directory: done on helper threads, one thing at a time and in the order in
+/// which it was begun, for two that are under way at once would meet on the spare. After something
+/// has failed nothing more is done.
 #[derive(Default)]
-struct Changes {
-    begun: Mutex<Begun>,
+struct DirectoryChanges {
+    begun: Mutex<BegunChanges>,
     /// Held by the thread that changes the directory.
-    turn: Mutex<Outcome>,
+    turn: Mutex<DirectoryState>,
 }
 
 /// How the changes went so far.
 #[derive(Default)]
-enum Outcome {
+enum DirectoryState {
     #[default]
     Well,
     /// A change in the background failed; the next caller is told.
@@ -141,15 +142,15 @@ enum Outcome {
     Told,
 }
 
-/// What is to be done in the background.
+/// Changes to be made in the background.
 #[derive(Default)]
-struct Begun {
-    waiting: VecDeque<Change>,
+struct BegunChanges {
+    waiting: VecDeque<DirectoryChange>,
     /// A thread has been asked to do it.
     has_thread: bool,
 }
 
-impl Changes {
+impl DirectoryChanges {
     /// Does this when everything that was begun before is done.
     async fn in_turn(
         self: &Arc<Self>,
@@ -160,8 +161,8 @@ impl Changes {
             let mut outcome = changes.take_turn();
             changes.do_begun(&mut outcome);
             match &*outcome {
-                Outcome::Well => change(),
-                Outcome::Failed(_) | Outcome::Told => Err(outcome.tell()),
+                DirectoryState::Well => change(),
+                DirectoryState::Failed(_) | DirectoryState::Told => Err(outcome.tell()),
             }
         };
         glommio::executor().spawn_blocking(change_now).await
@@ -186,30 +187,30 @@ impl Changes {
         .detach();
     }
 
-    fn do_begun(&self, outcome: &mut Outcome) {
-        while matches!(outcome, Outcome::Well)
+    fn do_begun(&self, outcome: &mut DirectoryState) {
+        while matches!(outcome, DirectoryState::Well)
             && let Some(change) = self.next()
         {
             if let Err(error) = change() {
-                *outcome = Outcome::Failed(error);
+                *outcome = DirectoryState::Failed(error);
             }
         }
     }
 
-    fn next(&self) -> Option<Change> {
+    fn next(&self) -> Option<DirectoryChange> {
         self.begun().waiting.pop_front()
     }
 
-    fn begun(&self) -> MutexGuard<'_, Begun> {
+    fn begun(&self) -> MutexGuard<'_, BegunChanges> {
         self.begun.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take_turn(&self) -> MutexGuard<'_, Outcome> {
+    fn take_turn(&self) -> MutexGuard<'_, DirectoryState> {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl Outcome {
+impl DirectoryState {
     fn tell(&mut self) -> WalError {
         match std::mem::replace(self, Self::Told) {
             Self::Failed(error) => error,
@@ -241,8 +242,9 @@ pub fn read(dir: &Path) -> Result<Option<Recovered>, WalError> {
     assemble(dir, &files)
 }
 
-/// Reads a segment as the disk has it. What the process before was writing when it ended may stand in a cache only, its
-/// own or the disk's: it counts as part of the log from now on, so it must be durable.
+/// Reads a segment as the disk has it. Bytes that the process before was writing when it ended may
+/// stand in a cache only, its own or the disk's: it counts as part of the log from now on, so it
+/// must be durable.
 fn read_file(path: &Path) -> std::io::Result<Vec<u8>> {
     use std::io::Read as _;
     let mut file = std::fs::File::open(path)?;
@@ -272,7 +274,8 @@ fn make(dir: &Path, path: &Path, bytes: u64) -> std::io::Result<()> {
     std::fs::File::open(dir)?.sync_all()
 }
 
-/// Writes a file full of zeros, so that later syncs have no metadata to write, and calls it the spare. Blocks.
+/// Writes a file full of zeros, so that later syncs have no metadata to write, and calls it the
+/// spare. Blocks.
 fn prepare(dir: &Path, bytes: u64) -> std::io::Result<()> {
     use std::io::Write as _;
     use std::os::unix::fs::OpenOptionsExt as _;
@@ -295,7 +298,8 @@ fn prepare(dir: &Path, bytes: u64) -> std::io::Result<()> {
         left -= part as u64;
     };
     if let Err(error) = filled {
-        // What was written of it must not take the last room. If it cannot go, the next start removes it.
+        // The part that was written must not take the last room. If it cannot go, the next start
+        // removes it.
         let _ = std::fs::remove_file(&path);
         return Err(error);
     }
@@ -317,9 +321,10 @@ pub fn remove_leftovers(dir: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Gives back the room that a dead process has taken and not used: the rest of the last segment, which nobody writes to any
-/// more, and the segment behind it if its making was cut short. So a member that is killed at every start, before it comes
-/// to a checkpoint, does not fill its disk. Blocks.
+/// Gives back the room that a dead process has taken and not used: the rest of the last segment,
+/// which is not written to any more, and the segment behind it if its making was cut short. So a
+/// member that is killed at every start, before it comes to a checkpoint, does not fill its disk.
+/// Blocks.
 ///
 /// # Errors
 /// When the system refuses.

@@ -1,8 +1,9 @@
 //! Auto compaction, by etcd's two rules.
 //!
-//! *Periodic*: keep what is younger than a period. Revisions are noted at every tenth of the period (of an hour, for a
-//! longer one); after the first period, and then every period (or hour), the store is compacted at the revision of one
-//! period ago. *Revision*: every five minutes, keep that many newest revisions.
+//! *Periodic*: keep what is younger than a period. Revisions are noted at every tenth of the period
+//! (of an hour, for a longer one); after the first period, and then every period (or hour), the
+//! store is compacted at the revision of one period ago. *Revision*: every five minutes, keep that
+//! many newest revisions.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -156,7 +157,7 @@ mod tests {
     fn nothing_new_is_not_compacted_again_and_a_failure_is_tried_again() {
         let mut duty = AutoCompaction::new(Retention::Revisions(1));
         assert_eq!(duty.look(5), Some(4));
-        assert_eq!(duty.look(5), Some(4), "nobody said that it worked");
+        assert_eq!(duty.look(5), Some(4), "the compaction was not confirmed");
         duty.compacted(4);
         assert_eq!(duty.look(5), None);
     }

@@ -7,8 +7,8 @@ use crate::limits;
 use crate::observe::bounds::Bound;
 use crate::observe::counters::Counters;
 
-/// Starts the thread, on any CPU. It ends when the last clone of the returned function is dropped; the end of the process
-/// does not wait for it, since that frees everything at once.
+/// Starts the thread, on any CPU. It ends when the last clone of the returned function is dropped;
+/// the end of the process does not wait for it, since that frees everything at once.
 ///
 /// # Errors
 /// When the system has no thread.

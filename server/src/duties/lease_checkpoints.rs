@@ -1,5 +1,5 @@
-//! Lease checkpoints: the remaining TTL of long leases is written to the log, so that a restart or a new leader does not
-//! begin it anew.
+//! Lease checkpoints: the remaining TTL of long leases is written to the log, so that a restart or
+//! a new leader does not begin it anew.
 
 use std::rc::Rc;
 

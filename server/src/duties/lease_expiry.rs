@@ -1,5 +1,5 @@
-//! Lease expiry: expired leases are revoked, many in one command. A lease whose revocation fails is still expired at the
-//! next look.
+//! Lease expiry: expired leases are revoked, many in one command. A lease whose revocation fails is
+//! still expired at the next look.
 
 use std::rc::Rc;
 

@@ -1,5 +1,5 @@
-//! Memory that a core has freed goes back to the system: the allocator does so only when it is used again, and an idle core
-//! would keep what a load has left.
+//! Memory that a core has freed goes back to the system: the allocator does so only when it is used
+//! again, and an idle core would keep what a load has left.
 
 use crate::duties::pace::every;
 use crate::limits;

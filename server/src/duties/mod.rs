@@ -1,4 +1,5 @@
-//! Duties: work that nobody asks for, done at a steady pace or as soon as there is some. One file a duty.
+//! Duties: work that no client asks for, done at a steady pace or as soon as there is some. One
+//! file a duty.
 //!
 //! | duty | of | pace |
 //! |------|----|------|
@@ -13,7 +14,8 @@
 //! | [`memory`] | each core | `GIVE_BACK_INTERVAL` |
 //! | [`cleaner`] | the process | whenever something was dropped |
 //!
-//! What a member does is done by one of its edges. Raft's clock is [`pace::every`] in `cores/log.rs`.
+//! One edge has the member's duties. Raft's clock is [`pace::every`] in
+//! `cores/log.rs`.
 
 pub mod auto_compaction;
 pub mod cleaner;

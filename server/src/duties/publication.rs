@@ -1,4 +1,5 @@
-//! Publication: once, before clients come, a member tells the cluster its name, its client URLs and its version.
+//! Publication: once, before clients come, a member tells the cluster its name, its client URLs and
+//! its version.
 
 use std::rc::Rc;
 

@@ -1,4 +1,5 @@
-//! The reserve: on a full disk the alarm is raised, and the reserve is made again once there is room.
+//! The reserve: on a full disk the alarm is raised, and the reserve is made again once there is
+//! room.
 
 use std::rc::Rc;
 

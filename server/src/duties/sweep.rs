@@ -1,4 +1,5 @@
-//! The sweep of an edge: calls that have waited too long are answered, refusals of its budgets are counted.
+//! The sweep of an edge: calls that have waited too long are answered, refusals of its budgets are
+//! counted.
 
 use std::rc::Rc;
 

@@ -1,4 +1,5 @@
-//! Steps of the watch hub that no notification brings: what is left of a large batch, and history for unsynced watchers.
+//! Steps of the watch hub that no notification brings: what is left of a large batch, and history
+//! for unsynced watchers.
 
 use std::rc::Rc;
 

@@ -1,4 +1,5 @@
-//! How often each bound of `limits.rs` was reached: who runs into one is told so in the error, the operator sees it here.
+//! How often each bound of `limits.rs` was reached: the client is told by an error, the operator
+//! sees it here.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -9,7 +10,8 @@ use revd_http2::Limit;
 pub enum Bound {
     /// `PROPOSALS`: commands of an edge on their way through the log.
     Proposals,
-    /// `CONNECTIONS_PER_CORE_MAX`, or the process's limit of open files less `FILES_RESERVED` and `FILES_PER_CORE`.
+    /// `CONNECTIONS_PER_CORE_MAX`, or the process's limit of open files less `FILES_RESERVED` and
+    /// `FILES_PER_CORE`.
     Connections,
     /// `PROPOSALS`: keepalives of an edge on their way; the stream waits.
     Keepalives,
@@ -33,7 +35,8 @@ pub enum Bound {
     ReplyBytes,
     /// `MemoryLimits::requests`: a request found no room and is refused.
     RequestBytes,
-    /// `MemoryLimits::watches`: a watch stream found no room; its watchers fall behind until there is.
+    /// `MemoryLimits::watches`: a watch stream found no room; its watchers fall behind until there
+    /// is.
     WatchBytes,
     /// `UNFINISHED_LOOKS`: a request that was not ended while others had no room.
     UnfinishedRequests,
@@ -41,13 +44,14 @@ pub enum Bound {
     SlowReaders,
     /// `WAITING_CALL_BYTES_MAX` and `--max-concurrent-streams`: calls that wait on a connection.
     WaitingCalls,
-    /// `FIRST_BYTES_DEADLINE`, `HTTP2_DEADLINE`: a connection that did not say what it is, or no settings.
+    /// `FIRST_BYTES_DEADLINE`, `HTTP2_DEADLINE`: a connection that did not say what it is, or no
+    /// settings.
     FirstBytes,
     /// `HTTP2_DEADLINE`: a header block that did not end.
     HeaderBlockTime,
     /// `HEARING_READS_MAX`: a lease ended while something that had come was not read.
     Unread,
-    /// `GARBAGE_MAX`: what old Views leave behind is freed by whoever drops them.
+    /// `GARBAGE_MAX`: what old Views leave behind is freed by the core that drops them.
     Garbage,
 }
 
@@ -117,7 +121,8 @@ impl Bound {
     }
 }
 
-/// Node view. Any core adds to it, without a lock; nothing on the way of a call that is served does.
+/// Node view. Any core adds to it, without a lock; nothing on the way of a call that is served
+/// does.
 #[derive(Debug)]
 pub struct BoundCounters([AtomicU64; Bound::ALL.len()]);
 

@@ -1,11 +1,11 @@
 //! Numbers about this member under etcd's metric names, for anyone in the process to read.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use crate::observe::bounds::{Bound, BoundCounters};
+use crate::observe::count::Count;
 use crate::observe::turns::{self, Turns};
 
-/// Node view. But for the bounds, each number is written by one core and read by anyone, without a lock.
+/// Node view. But for the bounds, each number is written by one core and read by anyone, without a
+/// lock.
 #[derive(Debug)]
 pub struct Counters {
     /// One per edge.
@@ -27,9 +27,9 @@ pub struct WatchCounters {
     pub streams: Count,
     /// Watchers on them.
     pub watchers: Count,
-    /// Those that are behind.
+    /// Unsynced watchers.
     pub lagging: Count,
-    /// Events left for watchers.
+    /// Events put into replies to watchers.
     pub events: Count,
 }
 
@@ -42,25 +42,8 @@ pub struct LeaseCounters {
     pub renewed: Count,
     /// Leases revoked, for whatever reason.
     pub revoked: Count,
-    /// Leases revoked because they were due.
+    /// Leases revoked because they had expired.
     pub expired: Count,
-}
-
-/// One number.
-#[derive(Debug, Default)]
-pub struct Count(AtomicU64);
-
-impl Count {
-    /// The current value.
-    #[must_use]
-    pub fn get(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
-    }
-
-    /// Replaces the value; for its only writer.
-    pub fn set(&self, value: u64) {
-        self.0.store(value, Ordering::Relaxed);
-    }
 }
 
 impl Counters {

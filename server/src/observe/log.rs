@@ -1,7 +1,8 @@
 //! The log: one JSON object per line on standard error, with the field names of etcd's zap logger.
 //!
-//! Lines are written by a thread of their own: a core that logs never waits for a terminal or a full pipe. When more
-//! lines wait than fit, new ones are dropped and their number is reported with the next line that gets through.
+//! Lines are written by a thread of their own: a core that logs never waits for a terminal or a
+//! full pipe. When more lines wait than fit, new ones are dropped and their number is reported with
+//! the next line that gets through.
 
 use std::io::Write as _;
 use std::sync::OnceLock;
@@ -15,11 +16,11 @@ use crate::limits;
 /// How much a line matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// For those who look for a fault.
+    /// Details, to find a fault.
     Debug,
     /// Normal life.
     Info,
-    /// Worth a look.
+    /// An operator should look.
     Warn,
     /// Something failed.
     Error,
@@ -54,7 +55,7 @@ impl Level {
     }
 }
 
-enum Job {
+enum LogJob {
     Line(String),
     Flush(SyncSender<()>),
 }
@@ -62,7 +63,7 @@ enum Job {
 /// Node view.
 struct Logger {
     level: Level,
-    jobs: SyncSender<Job>,
+    jobs: SyncSender<LogJob>,
     dropped: AtomicU64,
 }
 
@@ -77,13 +78,13 @@ pub fn start(level: Level) {
     }
 }
 
-fn write_lines(queue: &Receiver<Job>) {
+fn write_lines(queue: &Receiver<LogJob>) {
     let mut out = std::io::stderr();
     while let Ok(job) = queue.recv() {
         match job {
             // A closed standard error cannot be reported anywhere.
-            Job::Line(line) => drop(out.write_all(line.as_bytes())),
-            Job::Flush(done) => drop(done.send(())),
+            LogJob::Line(line) => drop(out.write_all(line.as_bytes())),
+            LogJob::Flush(done) => drop(done.send(())),
         }
     }
 }
@@ -92,7 +93,7 @@ fn write_lines(queue: &Receiver<Job>) {
 pub fn flush() {
     if let Some(logger) = LOGGER.get() {
         let (done, written) = sync_channel(1);
-        if logger.jobs.send(Job::Flush(done)).is_ok() {
+        if logger.jobs.send(LogJob::Flush(done)).is_ok() {
             let _ = written.recv();
         }
     }
@@ -107,7 +108,7 @@ pub fn log(level: Level, message: &str, fields: Value) {
     let file = caller.file().rsplit_once("src/").map_or(caller.file(), |(_, file)| file);
     let dropped = logger.dropped.swap(0, Ordering::Relaxed);
     let line = line(level, &format!("{file}:{}", caller.line()), message, fields.as_object(), dropped);
-    if logger.jobs.try_send(Job::Line(line)).is_err() {
+    if logger.jobs.try_send(LogJob::Line(line)).is_err() {
         logger.dropped.fetch_add(dropped + 1, Ordering::Relaxed);
     }
 }
@@ -156,7 +157,8 @@ pub fn fatal(message: &str, fields: Value) -> ! {
     std::process::exit(1)
 }
 
-/// raft-rs's messages in our log, one level lower than it thinks of them: they explain, they do not alarm.
+/// raft-rs's messages in our log, one level lower than it thinks of them: they explain, they do not
+/// alarm.
 pub fn for_raft() -> slog::Logger {
     slog::Logger::root(RaftDrain, slog::o!())
 }

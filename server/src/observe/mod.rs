@@ -1,6 +1,7 @@
-//! What operators see.
+//! The log, and numbers for operators.
 
 pub mod bounds;
+pub mod count;
 pub mod counters;
 pub mod log;
 pub mod turns;

@@ -1,4 +1,4 @@
-//! How long the turns of loops take: whoever shares the core with one waits as long as it lasts.
+//! How long the turns of loops take: other tasks of a core wait as long as one lasts.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::clock::{self, Ticker};
 use crate::limits;
-use crate::observe::counters::Count;
+use crate::observe::count::Count;
 use crate::observe::log;
 
 /// A loop that works in turns.
@@ -22,8 +22,8 @@ pub enum Loop {
 
 /// Buckets, by the binary logarithm of microseconds; the last one has no end.
 const BUCKETS: usize = 24;
-/// Metrics say how many turns took less than so many microseconds: the end of every other bucket from a quarter of a
-/// millisecond to a second.
+/// Metrics say how many turns took less than so many microseconds: the end of every other bucket
+/// from a quarter of a millisecond to a second.
 const ENDS: [usize; 7] = [8, 10, 12, 14, 16, 18, 20];
 
 /// Core view: written by its core alone, read by anyone.
@@ -31,7 +31,8 @@ const ENDS: [usize; 7] = [8, 10, 12, 14, 16, 18, 20];
 pub struct Turns {
     loops: [[Count; BUCKETS]; Loop::ALL.len()],
     clock: Ticker,
-    /// When a turn was last complained of, in milliseconds; and how many came too soon after one to be told of.
+    /// When a turn was last complained of, in milliseconds; and how many came too soon after one to
+    /// be told of.
     told: AtomicU64,
     untold: Count,
 }
@@ -81,7 +82,8 @@ impl Default for Turns {
 }
 
 impl Turns {
-    /// A turn took so many microseconds. If that is far too long, the log says so with what `doing` says of it.
+    /// A turn took so many microseconds. If that is far too long, the log says so with what `doing`
+    /// says of it.
     #[inline]
     pub fn record(&self, which: Loop, microseconds: u64, doing: impl FnOnce() -> Value) {
         let bucket = (u64::BITS - microseconds.leading_zeros()) as usize;

@@ -1,7 +1,8 @@
 //! A bounded queue from one core to another (or to itself, where a core plays both roles).
 //!
-//! [`pair`] makes both ends before the cores start; each end is then opened on the core that uses it. Senders put
-//! everything of one loop turn into one message, so that a turn costs the peer at most one wake-up.
+//! [`pair`] makes both ends before the cores start; each end is then opened on the core that uses
+//! it. Senders put everything of one loop turn into one message, so that a turn costs the peer at
+//! most one wake-up.
 
 use glommio::channels::shared_channel::{
     ConnectedReceiver, ConnectedSender, SharedReceiver, SharedSender, new_bounded,

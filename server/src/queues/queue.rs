@@ -1,4 +1,5 @@
-//! A queue inside one core: its events, or the jobs of one of its tasks, in the order in which they came.
+//! A queue inside one core: its events, or the jobs of one of its tasks, in the order in which they
+//! came.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;

@@ -5,10 +5,10 @@
 //!     '--signal--> Abandoned
 //! ```
 //!
-//! How the cores stop one after the other is theirs to decide (`cores`): the edges drain, then the log core, then the
-//! state core takes its last checkpoint.
+//! How the cores stop one after the other is theirs to decide (`cores`): the edges drain, then the
+//! log core, then the state core takes its last checkpoint.
 
-/// What the process reacts to.
+/// Events of the process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ProcessEvent {
     /// One more edge has applied the log and accepts clients.
@@ -21,7 +21,7 @@ pub enum ProcessEvent {
     CoresEnded,
 }
 
-/// What the process does next, after an event.
+/// The next step of the process, after an event.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub enum ProcessStep {
@@ -33,8 +33,8 @@ pub enum ProcessStep {
     Announce,
     /// Have the edges take no more work, and wait until all cores have ended.
     StopCores(i32),
-    /// End at once: clients were promised nothing. The cores are not done, so that the data directory stays locked until
-    /// the process has ended.
+    /// End at once: clients were promised nothing. The cores are not done, so that the data
+    /// directory stays locked until the process has ended.
     Abandon(i32),
     /// Unlock the data directory and end: this signal was obeyed.
     End(i32),
@@ -66,7 +66,7 @@ impl Lifecycle {
         Self::Replaying { edges_left: edges }
     }
 
-    /// What follows from an event.
+    /// The step that follows from an event.
     ///
     /// # Panics
     /// When an event comes that is not possible now.

@@ -1,8 +1,10 @@
-//! From a data directory to a member that can go on: which file is opened, made, synced or refused, in which order.
+//! From a data directory to a member that can go on: which file is opened, made, synced or refused,
+//! in which order.
 //!
-//! A new member is made in this order: the tree file with the member's own row and applied index 1, in one commit; then
-//! the log, which begins behind entry 1. A crash in between leaves a tree file without a log at applied index 1, which
-//! is finished at the next start. No file is changed in a directory that is refused, but for an empty tree file.
+//! A new member is made in this order: the tree file with the member's own row and applied index 1,
+//! in one commit; then the log, which begins behind entry 1. A crash in between leaves a tree file
+//! without a log at applied index 1, which is finished at the next start. No file is changed in a
+//! directory that is refused, but for an empty tree file.
 
 use revd_engine::mvcc::{CheckpointKind, Store};
 use revd_proto::etcdserverpb::Member as MemberRow;
@@ -15,7 +17,7 @@ use crate::wal::birth::{BIRTH, empty_log};
 use crate::wal::reader::{LogEnd, Recovered};
 use crate::{cluster, schema};
 
-/// What a member starts with besides its files.
+/// Settings of a start.
 #[derive(Debug, Clone)]
 pub struct RecoveryConfig {
     /// Without data, begin a new cluster; else refuse.
@@ -36,7 +38,7 @@ pub struct RecoveryConfig {
     pub lease_extension: u64,
 }
 
-/// What recovery asks of the system, in this order. A call is over when it returns.
+/// Effects of recovery on the system, in this order. A call is over when it returns.
 pub trait RecoveryEffects {
     /// Why a member cannot start, with the names of files.
     type Error;
@@ -114,7 +116,7 @@ pub enum Refusal {
 pub struct Recovery {
     /// Whose log and tree file it is.
     pub owner: Owner,
-    /// What its entries are stamped with.
+    /// Stamped on its entries.
     pub origin: Origin,
     /// Its state.
     pub machine: Machine,
@@ -148,7 +150,8 @@ pub fn recover<F: RecoveryEffects>(
         begin(config, &mut store, found.is_some()).map_err(|refusal| effects.refused(refusal))?;
     }
     if found.is_none() {
-        // The log begins on what is in the tree file: a process that died while it made it may have synced nothing.
+        // The log begins on what is in the tree file: a process that died while it made it may have
+        // synced nothing.
         effects.sync_tree(&mut store)?;
     }
     let log = open_log(&store, found).map_err(|refusal| effects.refused(refusal))?;

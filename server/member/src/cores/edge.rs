@@ -4,8 +4,9 @@
 //! Replaying --ready--> Serving --drained--> Closing --state core done--> over
 //! ```
 //!
-//! The first edge has the duties of the whole member. It also publishes the member's attributes through the log: when they
-//! are applied, everything that was in the log before is applied too, and all edges let clients in.
+//! The first edge has the duties of the whole member. It also publishes the member's attributes
+//! through the log: when they are applied, everything that was in the log before is applied too,
+//! and all edges let clients in.
 
 use std::time::Duration;
 
@@ -21,14 +22,15 @@ pub enum Notification {
     Outcome(CommandId, Outcome),
     /// There is a new View, and this edge follows them.
     View,
-    /// Before leases expire: pass on the keepalives that have come so far, then say so by this number.
+    /// Before leases expire: pass on the keepalives that have come so far, then say so by this
+    /// number.
     Hearing(u64),
 }
 
-/// What an edge reacts to.
+/// Events of an edge.
 #[derive(Debug)]
 pub enum EdgeEvent {
-    /// What has happened since the last message of the state core.
+    /// The next message of the state core.
     Notifications(Vec<Notification>),
     /// This member's attributes are applied.
     Published,
@@ -42,7 +44,7 @@ pub enum EdgeEvent {
     StateClosed,
 }
 
-/// What an edge wants done, in this order. Each call only begins what takes time.
+/// Effects of an edge, in this order. Each call only begins what takes time.
 pub trait EdgeEffects {
     /// Propose this member's attributes; [`EdgeEvent::Published`] follows.
     fn publish(&mut self);
@@ -54,7 +56,8 @@ pub trait EdgeEffects {
     fn serve(&mut self);
     /// End the duties.
     fn end_duties(&mut self);
-    /// Refuse proposals, answer callers that still wait, and close the mailbox to the log core behind the last batch.
+    /// Refuse proposals, answer callers that still wait, and close the mailbox to the log core
+    /// behind the last batch.
     fn close_proposals(&mut self);
     /// Hand an outcome to its caller.
     fn answer(&mut self, id: CommandId, outcome: Outcome);
@@ -151,7 +154,8 @@ impl EdgeCore {
         }
     }
 
-    /// Callers are answered before watchers are told: a client that waits for its write is not behind those who watch.
+    /// Callers are answered before watchers are told: a client that waits for its write is not
+    /// behind those who watch.
     fn notified(&mut self, notifications: Vec<Notification>, effects: &mut impl EdgeEffects) {
         for notification in notifications {
             match notification {
@@ -166,9 +170,10 @@ impl EdgeCore {
         effects.step_watches();
     }
 
-    /// Goes on with a hearing. The first wait ends after sockets were asked what has come, the second after some of that was
-    /// read: by then it is known which connections have more. They are waited for, and so are keepalive streams that may
-    /// have no more on their way, but not for ever. What is passed on by then reaches the state core before the answer.
+    /// Goes on with a hearing. The first wait ends after sockets were asked what has come, the
+    /// second after some of that was read: by then it is known which connections have more. They
+    /// are waited for, and so are keepalive streams that may have no more on their way, but not for
+    /// ever. Keepalives passed on by then reach the state core before the answer.
     fn waited(&mut self, question: u64, effects: &mut impl EdgeEffects) {
         let Some(at) = self.hearings.iter().position(|hearing| hearing.question == question) else { return };
         let hearing = &mut self.hearings[at];

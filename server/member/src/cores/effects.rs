@@ -1,4 +1,4 @@
-//! What the state core reacts to, and what it wants done.
+//! Events and effects of the state core.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::apply::outcome::Outcome;
 use crate::apply::{DurableIndex, Machine, Work};
 use crate::cores::long::{FinishedCommand, LongCommand, LongList};
 
-/// What the state core reacts to.
+/// Events of the state core.
 #[derive(Debug)]
 pub enum StateEvent {
     /// Committed entries, in log order, and requests to this member alone.
@@ -19,7 +19,7 @@ pub enum StateEvent {
     CheckpointDue,
     /// A checkpoint was written.
     Written {
-        /// What [`Checkpoint::write`] returned.
+        /// The result of [`Checkpoint::write`].
         written: Box<WrittenCheckpoint>,
         /// It found no room, but there may be some now.
         made_room: bool,
@@ -32,7 +32,7 @@ pub enum StateEvent {
     LogClosed,
 }
 
-/// What a turn has to know besides events.
+/// The surroundings of a turn, besides its events.
 #[derive(Debug, Clone, Copy)]
 pub struct Standpoint {
     /// The term in which this member leads, if it does.
@@ -41,14 +41,14 @@ pub struct Standpoint {
     pub is_ready: bool,
 }
 
-/// What the state core wants done, in this order. Each call only begins what takes time.
+/// Effects of the state core, in this order. Each call only begins what takes time.
 pub trait StateEffects {
     /// Microseconds of a clock that never goes back.
     fn microseconds(&self) -> u64;
-    /// What has happened to leases since the start; in every turn.
+    /// Leases granted, renewed, revoked and expired since the start; in every turn.
     fn counted(&mut self, counts: LeaseCounts);
-    /// This View is the newest one that edges may read. It holds everything up to this index, with so many leases, and perhaps
-    /// a part of the next entry.
+    /// This View is the newest one that edges may read. It holds everything up to this index, with
+    /// so many leases, and perhaps a part of the next entry.
     fn publish(&mut self, view: View, applied: u64, leases: usize);
     /// Answer a command of one of our edges.
     fn answer(&mut self, id: CommandId, outcome: Outcome);
@@ -56,11 +56,13 @@ pub trait StateEffects {
     fn hear(&mut self, question: u64);
     /// Edges that follow Views and got no answer are to be told of the one published last.
     fn tell_of_view(&mut self);
-    /// Call [`Checkpoint::write`] elsewhere; [`StateEvent::Written`] follows. `is_light`: it comes of little load.
+    /// Call [`Checkpoint::write`] elsewhere; [`StateEvent::Written`] follows. `is_light`: it comes
+    /// of little load.
     fn write(&mut self, checkpoint: Checkpoint, is_light: bool);
     /// [`StateEvent::CheckpointDue`] follows after this time.
     fn remind(&mut self, after: Duration);
-    /// The log may let go of everything up to here. A report that is lost is made good by the next one.
+    /// The log may let go of everything up to here. A report that is lost is made good by the next
+    /// one.
     fn durable(&mut self, index: DurableIndex);
     /// Run this elsewhere; [`StateEvent::Finished`] follows.
     fn run(&mut self, command: LongCommand);
@@ -72,7 +74,7 @@ pub trait StateEffects {
     fn applied(&mut self, _machine: &mut Machine) {}
 }
 
-/// What an operator wants to know.
+/// News for the operator.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Note {
     /// This member has begun or ceased to lead, and TTLs begin anew.

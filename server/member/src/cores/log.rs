@@ -1,7 +1,7 @@
 //! The log core: what is proposed when, and what raft's word about it leads to.
 //!
-//! Group commit clocks itself: while one frame is being written and synced, commands gather; when it is durable they all go into
-//! the next one. There is no timer and no batch size to tune.
+//! Group commit clocks itself: while one frame is being written and synced, commands gather; when
+//! it is durable they all go into the next one. There is no timer and no batch size to tune.
 
 use std::collections::VecDeque;
 
@@ -12,7 +12,7 @@ use crate::raft::node::{RaftEffects, RaftError, RaftNode};
 use crate::raft::status::RaftStatus;
 use crate::wal::FrameContent;
 
-/// What the log core reacts to.
+/// Events of the log core.
 #[derive(Debug)]
 pub enum LogEvent {
     /// An edge proposes.
@@ -27,7 +27,7 @@ pub enum LogEvent {
     EdgeClosed,
 }
 
-/// What the log core wants done, in this order.
+/// Effects of the log core, in this order.
 pub trait LogEffects {
     /// Write this frame; [`LogEvent::Written`] follows.
     fn append(&mut self, frame: FrameContent);
@@ -111,7 +111,7 @@ impl LogCore {
         self.node.status()
     }
 
-    /// Nobody waits for outcomes any more: a write that finds no room need not be tried again.
+    /// No caller waits for outcomes any more: a write that finds no room need not be tried again.
     #[must_use]
     pub fn is_stopping(&self) -> bool {
         self.edges_open == 0

@@ -1,7 +1,7 @@
-//! What the loops of the cores decide: events in, effects out, in this order and no other.
+//! The decisions of the loops of cores: events in, effects out, in this order and no other.
 //!
-//! The server's `cores/` carries effects out on real files, threads and mailboxes; a simulator carries them out on recorded
-//! ones, and may let any core stand still between two of them.
+//! The server's `cores/` carries effects out on real files, threads and mailboxes; a simulator
+//! carries them out on recorded ones, and may let any core stand still between two of them.
 
 pub mod edge;
 pub mod effects;

@@ -70,8 +70,9 @@ impl Saving {
         (self.is_due && self.phase == Phase::Waiting) || (much && self.phase != Phase::Writing)
     }
 
-    /// Decides whether a checkpoint starts now, later, or not at all; not within an entry: the applied index that is saved is
-    /// that of a whole entry, and so must be the state that is saved with it.
+    /// Decides whether a checkpoint starts now, later, or not at all; not within an entry: the
+    /// applied index that is saved is that of a whole entry, and so must be the state that is saved
+    /// with it.
     pub(super) fn schedule(
         &mut self,
         machine: &mut Machine,
@@ -113,7 +114,8 @@ impl Saving {
     }
 
     fn start(&mut self, machine: &mut Machine, effects: &mut impl StateEffects) {
-        // Also the last one: reading the records that the saved index does not know is faster than saving it once more.
+        // Also the last one: reading the records that the saved index does not know is faster than
+        // saving it once more.
         let Some(checkpoint) = machine.store_mut().checkpoint(CheckpointKind::Auto) else {
             self.phase = Phase::Idle;
             return;
@@ -123,7 +125,8 @@ impl Saving {
         effects.write(checkpoint, is_light);
     }
 
-    /// A checkpoint is over; what is durable by it. `made_room`: it found none, and there may be some now.
+    /// A checkpoint is over; what is durable by it. `made_room`: it found none, and there may be
+    /// some now.
     pub(super) fn written(
         &mut self,
         machine: &mut Machine,
@@ -146,7 +149,7 @@ impl Saving {
     }
 }
 
-/// What the end of a checkpoint brings.
+/// Results of the end of a checkpoint.
 pub(super) struct Saved {
     /// The log may let go of everything up to here.
     pub(super) index: DurableIndex,

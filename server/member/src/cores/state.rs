@@ -1,9 +1,11 @@
 //! The state core: apply, publish, answer, save. The only writer of the engine.
 //!
-//! Committed entries wait in the backlog and are applied for a millisecond at a time; after that others of this core have their
-//! turn. A command that visits very many keys is carried out on a helper thread, which the whole machine is handed to: later
-//! entries wait, but keepalives are answered meanwhile by the [`Lessor`], which stays here. Lease requests never wait for the
-//! backlog: an answer that a client has seen came from what was applied before, so a request that comes after it sees it too.
+//! Committed entries wait in the backlog and are applied for a millisecond at a time; after that
+//! others of this core have their turn. A command that visits very many keys is carried out on a
+//! helper thread, which the whole machine is handed to: later entries wait, but keepalives are
+//! answered meanwhile by the [`Lessor`], which stays here. Lease requests never wait for the
+//! backlog: an answer that a client has seen came from what was applied before, so a request that
+//! comes after it sees it too.
 
 use std::collections::VecDeque;
 
@@ -155,7 +157,7 @@ impl StateCore {
         Ok(())
     }
 
-    /// What this core does before others of its thread go on.
+    /// One turn: the work before other tasks of the thread go on.
     ///
     /// # Errors
     /// [`FatalError`]; the member must stop.
@@ -168,7 +170,8 @@ impl StateCore {
         let now = effects.microseconds() / 1_000;
         if let Some(mut machine) = self.machine.take() {
             match self.turn_of(&mut machine, now, effects)? {
-                // A new leader comes to know its leases first: lease requests would wait for the command as well.
+                // A new leader comes to know its leases first: lease requests would wait for the
+                // command as well.
                 Next::LongCommand if !machine.lessor().is_loading() => {
                     self.lessor = Some(machine.lend_lessor());
                     effects.run(LongCommand { machine, now });
@@ -217,8 +220,8 @@ impl StateCore {
         }
     }
 
-    /// Lease requests, in their order, for a while: some list keys. The rest comes in the next turn. They wait for a new leader
-    /// to know all leases.
+    /// Lease requests, in their order, for a while: some list keys. The rest comes in the next
+    /// turn. They wait for a new leader to know all leases.
     fn carry_out_orders(&mut self, machine: &mut Machine, now: u64, effects: &impl StateEffects) {
         if machine.lessor().is_loading() {
             return;
@@ -233,7 +236,8 @@ impl StateCore {
         }
     }
 
-    /// While the machine is away, those lease requests are carried out that only need to know deadlines.
+    /// While the machine is away, those lease requests are carried out that only need to know
+    /// deadlines.
     fn answer_without_machine(&mut self, now: u64, effects: &mut impl StateEffects) {
         let term = self.standpoint.leads_in;
         let Some(lessor) = self.lessor.as_mut() else { return };
@@ -280,7 +284,8 @@ impl StateCore {
         Ok(Next::Nothing)
     }
 
-    /// Makes what was applied visible, then answers: a reply never overtakes the View that holds its write.
+    /// Makes what was applied visible, then answers: a reply never overtakes the View that holds
+    /// its write.
     fn publish(&mut self, machine: &mut Machine, effects: &mut impl StateEffects) {
         let is_new = std::mem::take(&mut self.has_news);
         if is_new {
