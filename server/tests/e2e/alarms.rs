@@ -4,7 +4,7 @@
 use revd_proto::etcdserverpb::{AlarmMember, AlarmRequest, PutRequest, StatusRequest};
 use tonic::{Code, Status};
 
-use crate::harness::{Client, Server, TempDir, connect, peers, run, wait_until};
+use crate::harness::{Client, Server, TempDir, peers, run, said_of_both, wait_until};
 
 const GET: i32 = 0;
 const ACTIVATE: i32 = 1;
@@ -24,7 +24,7 @@ async fn ask(client: &Client, action: i32, member_id: u64, alarm: i32) -> Result
 
 /// Every step with its answer, and what Status says after it.
 async fn scenario(server: &Server) -> Vec<String> {
-    let client = connect(&server.endpoint()).await;
+    let client = server.client().await;
     let steps = [
         (GET, 0, NONE),
         (ACTIVATE, 5, NONE),
@@ -76,15 +76,7 @@ async fn scenario(server: &Server) -> Vec<String> {
 
 #[test]
 fn alarms_are_raised_listed_and_worded_as_by_etcd() {
-    run(async {
-        let dir = TempDir::new();
-        let server = Server::revd(&dir.path().join("revd"), &[]);
-        let ours = scenario(&server).await;
-        let Some(peers) = peers() else { return };
-        let etcd = Server::etcd(&peers.path("etcd"), &dir.path().join("etcd"), &[]);
-        let theirs = scenario(&etcd).await;
-        assert_eq!(ours, theirs);
-    });
+    said_of_both(&[], scenario);
 }
 
 /// An action that there is not: etcd 3.7.1 takes the reply that nobody made, and its process ends.
@@ -93,7 +85,7 @@ fn bug_123_an_alarm_request_with_an_unknown_action() {
     run(async {
         let dir = TempDir::new();
         let mut server = Server::revd(&dir.path().join("revd"), &[]);
-        let client = connect(&server.endpoint()).await;
+        let client = server.client().await;
         for action in [3, 4, -1, i32::MIN, i32::MAX] {
             let refused = ask(&client, action, 5, NOSPACE).await.unwrap_err();
             let text = format!("alarm action {action} is none of GET (0), ACTIVATE (1) and DEACTIVATE (2)");
@@ -103,7 +95,7 @@ fn bug_123_an_alarm_request_with_an_unknown_action() {
         assert!(server.is_running());
         let Some(peers) = peers() else { return };
         let mut etcd = Server::etcd(&peers.path("etcd"), &dir.path().join("etcd"), &[]);
-        let client = connect(&etcd.endpoint()).await;
+        let client = etcd.client().await;
         ask(&client, 4, 5, NOSPACE).await.unwrap_err();
         let deadline = std::time::Duration::from_secs(60);
         wait_until(deadline, || !etcd.is_running(), || "this etcd survives: row 123 is history".to_owned());

@@ -11,7 +11,7 @@ use revd_http2::hpack::literal;
 use revd_http2::raw::{call_block, frame};
 use revd_proto::etcdserverpb::{PutRequest, RangeRequest};
 
-use crate::harness::{Client, Server, run, wait_until, with_server};
+use crate::harness::{Client, Server, wait_until, with_server};
 
 const CALM: u32 = 11;
 const FLOW_CONTROL: u32 = 3;
@@ -71,7 +71,7 @@ async fn is_served(client: &Client) {
 
 #[test]
 fn floods_end_with_the_right_words() {
-    run(with_server(async |server, client| {
+    with_server(&[], async |server, client| {
         let whole = frame(1, 4, 1, &call_block("/etcdserverpb.Watch/Watch"));
         let resets: Vec<u8> = (0..40_000_u32)
             .flat_map(|at| {
@@ -98,13 +98,13 @@ fn floods_end_with_the_right_words() {
             assert_eq!(goodbye(&mut stream), Some(code), "{name}");
             is_served(client).await;
         }
-    }));
+    });
 }
 
 /// Replies of a client that never takes them stay bounded: it is not read any more.
 #[test]
 fn a_client_that_reads_nothing_is_not_answered_for_ever() {
-    run(with_server(async |server, client| {
+    with_server(&[], async |server, client| {
         let value = vec![7; 1_000_000];
         let request = PutRequest { key: "large".into(), value: value.into(), ..PutRequest::default() };
         client.kv.clone().put(request).await.unwrap();
@@ -131,14 +131,14 @@ fn a_client_that_reads_nothing_is_not_answered_for_ever() {
         println!("{} MB for replies that nobody takes", grown / 1_000_000);
         assert!(grown < 1_200_000_000, "{grown} bytes");
         drop(attackers);
-    }));
+    });
 }
 
 /// The same with ranges of many keys, which are made in turns: few are
 /// made at a time, whatever is asked.
 #[test]
 fn ranges_that_nobody_takes_do_not_pile_up() {
-    run(with_server(async |server, client| {
+    with_server(&[], async |server, client| {
         const CONNECTIONS: usize = 10;
         let mut put = client.kv.clone();
         for number in 0..3_000 {
@@ -170,14 +170,14 @@ fn ranges_that_nobody_takes_do_not_pile_up() {
         println!("{} MB for ranges that nobody takes", most / 1_000_000);
         assert!(most / CONNECTIONS as u64 <= 70_000_000, "{most} bytes");
         drop(attackers);
-    }));
+    });
 }
 
 /// A client that asks for far more than may wait on a connection, and
 /// takes all of it, gets all of it.
 #[test]
 fn calls_that_had_to_wait_are_answered() {
-    run(with_server(async |server, client| {
+    with_server(&[], async |server, client| {
         const CALLS: u32 = 200;
         let value = vec![7; 1_000_000];
         let request = PutRequest { key: "large".into(), value: value.into(), ..PutRequest::default() };
@@ -198,13 +198,13 @@ fn calls_that_had_to_wait_are_answered() {
             assert!(read > 0, "closed after {received} bytes");
             received += read as u64;
         }
-    }));
+    });
 }
 
 /// Thousands of connections that say nothing more cost little.
 #[test]
 fn idle_connections_are_small() {
-    run(with_server(async |server, client| {
+    with_server(&[], async |server, client| {
         is_served(client).await;
         let before = resident(server);
         let connections: Vec<TcpStream> = (0..2_000).map(|_| attacker(server)).collect();
@@ -216,13 +216,13 @@ fn idle_connections_are_small() {
         let each = resident(server).saturating_sub(before) / 2_000;
         println!("{each} bytes for an idle connection");
         assert!(each < 16 * 1024, "{each} bytes for an idle connection");
-    }));
+    });
 }
 
 /// A call that is not done in its time is told so, and so is a compressed one what it is.
 #[test]
 fn timeouts_and_compression_of_the_protocol() {
-    run(with_server(async |server, _client| {
+    with_server(&[], async |server, _client| {
         let mut stream = attacker(server);
         let mut block = call_block("/v3lockpb.Lock/Lock");
         literal(&mut block, b"grpc-timeout", b"300m", false);
@@ -233,18 +233,18 @@ fn timeouts_and_compression_of_the_protocol() {
         bytes.extend([frame(1, 4, 3, &block), frame(0, 1, 3, &message)].concat());
         stream.write_all(&bytes).unwrap();
         wait_for_the_end_of_time(&mut stream);
-    }));
+    });
 }
 
 /// The time of a call counts from its head, also when its message never comes.
 #[test]
 fn a_call_whose_message_stays_away_ends_in_its_time() {
-    run(with_server(async |server, client| {
+    with_server(&[], async |server, client| {
         let mut stream = attacker(server);
         let mut block = call_block("/etcdserverpb.KV/Range");
         literal(&mut block, b"grpc-timeout", b"300m", false);
         stream.write_all(&[frame(1, 4, 1, &block), frame(0, 0, 1, &[0, 0])].concat()).unwrap();
         wait_for_the_end_of_time(&mut stream);
         is_served(client).await;
-    }));
+    });
 }

@@ -8,18 +8,17 @@ use prost::Message as _;
 use revd_proto::etcdserverpb::{Compare, PutRequest, RangeRequest, TxnRequest};
 use tonic::{Code, Request, Status};
 
-use crate::harness::{Client, Random, Server, TempDir, connect, run};
+use crate::harness::{Client, Random, Server, with_restartable_server};
 
-async fn with_server(test: impl AsyncFnOnce(&Server, &Client)) {
-    let dir = TempDir::new();
-    let mut server = Server::revd(&dir.path().join("data"), &[]);
-    let client = connect(&server.endpoint()).await;
-    test(&server, &client).await;
-    // Whatever happened: still there, still at the first revision, still writing.
-    assert!(server.is_running());
-    let client = connect(&server.endpoint()).await;
-    let reply = client.kv.clone().put(PutRequest { key: "k".into(), ..PutRequest::default() }).await.unwrap();
-    assert_eq!(reply.into_inner().header.unwrap().revision, 2, "something was written that must not be");
+fn with_server_unharmed(test: impl AsyncFnOnce(&Server, &Client)) {
+    with_restartable_server(&[], async |server, client| {
+        test(server, &client).await;
+        // Whatever happened: still there, still at the first revision, still writing.
+        assert!(server.is_running());
+        let put = PutRequest { key: "k".into(), ..PutRequest::default() };
+        let reply = server.client().await.kv.put(put).await.unwrap().into_inner();
+        assert_eq!(reply.header.unwrap().revision, 2, "something was written that must not be");
+    });
 }
 
 fn told(status: &Status) -> (Code, &str) {
@@ -36,7 +35,7 @@ fn field(number: u8, content: &[u8]) -> Bytes {
 
 #[test]
 fn transactions_nested_a_hundred_thousand_deep() {
-    run(with_server(async |_, client| {
+    with_server_unharmed(async |_, client| {
         let mut txn = Bytes::new();
         for _ in 0..100_000 {
             txn = field(2, &field(4, &txn)); // success: request_txn
@@ -46,12 +45,12 @@ fn transactions_nested_a_hundred_thousand_deep() {
         }
         let status = client.raw("/etcdserverpb.KV/Txn", txn).await.unwrap_err();
         assert_eq!(told(&status), (Code::InvalidArgument, "etcdserver: too many operations in txn request"));
-    }));
+    });
 }
 
 #[test]
 fn messages_that_are_not_what_their_method_takes() {
-    run(with_server(async |_, client| {
+    with_server_unharmed(async |_, client| {
         let mut random = Random::new(1);
         let paths = [
             "/etcdserverpb.KV/Range",
@@ -74,12 +73,12 @@ fn messages_that_are_not_what_their_method_takes() {
                 assert!(matches!(status.code(), Code::Internal | Code::InvalidArgument), "{path}: {status}");
             }
         }
-    }));
+    });
 }
 
 #[test]
 fn sizes_and_counts_beyond_the_limits() {
-    run(with_server(async |_, client| {
+    with_server_unharmed(async |_, client| {
         let mut kv = client.kv.clone();
         let put = |len| PutRequest { key: "k".into(), value: vec![0; len].into(), ..PutRequest::default() };
         let status = kv.put(put(1_572_864)).await.unwrap_err();
@@ -98,12 +97,12 @@ fn sizes_and_counts_beyond_the_limits() {
         let request = PutRequest { lease: 7, ..put(1) };
         let status = kv.put(request).await.unwrap_err();
         assert_eq!(told(&status), (Code::NotFound, "etcdserver: requested lease not found"));
-    }));
+    });
 }
 
 #[test]
 fn methods_that_are_not_there() {
-    run(with_server(async |_, client| {
+    with_server_unharmed(async |_, client| {
         for (path, text) in [
             ("/etcdserverpb.KV/Get", "unknown method Get for service etcdserverpb.KV"),
             ("/no.Such/Thing", "unknown service no.Such"),
@@ -115,12 +114,12 @@ fn methods_that_are_not_there() {
             let status = client.raw(path, Bytes::new()).await.unwrap_err();
             assert_eq!(told(&status), (Code::Unimplemented, text));
         }
-    }));
+    });
 }
 
 #[test]
 fn metadata_that_is_no_text() {
-    run(with_server(async |_, client| {
+    with_server_unharmed(async |_, client| {
         let message =
             Bytes::from(RangeRequest { key: "k".into(), ..RangeRequest::default() }.encode_to_vec());
         let mut request = Request::new(message.clone());
@@ -132,12 +131,12 @@ fn metadata_that_is_no_text() {
         *request.metadata_mut() = tonic::metadata::MetadataMap::from_headers(headers);
         let status = client.raw("/etcdserverpb.KV/Range", request).await.unwrap_err();
         assert_eq!(told(&status), (Code::InvalidArgument, "etcdserver: invalid client api version"));
-    }));
+    });
 }
 
 #[test]
 fn garbage_on_the_port() {
-    run(with_server(async |server, client| {
+    with_server_unharmed(async |server, client| {
         let mut random = Random::new(7);
         let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
         for round in 0..300u64 {
@@ -152,12 +151,12 @@ fn garbage_on_the_port() {
                 client.kv.clone().range(request).await.unwrap();
             }
         }
-    }));
+    });
 }
 
 #[test]
 fn two_thousand_idle_and_half_open_connections() {
-    run(with_server(async |server, client| {
+    with_server_unharmed(async |server, client| {
         let mut connections = Vec::new();
         for number in 0..2_000u32 {
             let mut stream = TcpStream::connect(server.address).unwrap();
@@ -174,12 +173,12 @@ fn two_thousand_idle_and_half_open_connections() {
         let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
         let resident = status.lines().find(|line| line.starts_with("VmRSS")).unwrap();
         println!("with 2000 connections: {resident}");
-    }));
+    });
 }
 
 #[test]
 fn a_request_that_trickles_in_and_one_that_never_ends() {
-    run(with_server(async |server, client| {
+    with_server_unharmed(async |server, client| {
         let mut slow = TcpStream::connect(server.address).unwrap();
         let mut unfinished = TcpStream::connect(server.address).unwrap();
         unfinished.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\xff\xff\x01").unwrap();
@@ -191,5 +190,5 @@ fn a_request_that_trickles_in_and_one_that_never_ends() {
         let mut reply = String::new();
         slow.read_to_string(&mut reply).unwrap();
         assert!(reply.starts_with("HTTP/1.1 200") && reply.contains("\"etcdserver\":\"3.7.1\""), "{reply}");
-    }));
+    });
 }

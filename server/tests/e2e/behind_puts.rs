@@ -17,7 +17,7 @@ use revd_proto::etcdserverpb::{
     LeaseGrantRequest, LeaseKeepAliveRequest, LeaseKeepAliveResponse, LeaseTimeToLiveRequest, PutRequest,
 };
 
-use crate::harness::{Client, Server, TempDir, connect, from_env, run, wait_until};
+use crate::harness::{Client, Server, from_env, wait_until, with_server};
 
 const TTL: i64 = 3;
 /// Packed, this many puts fit into the server's socket; unpacked, each is a turn's work. Without a
@@ -149,10 +149,7 @@ async fn remaining(client: &Client, id: i64) -> i64 {
 /// lease ended while its keepalive lay further back.
 #[test]
 fn a_keepalive_behind_megabytes_of_puts_came_in_time() {
-    run(async {
-        let dir = TempDir::new();
-        let server = &Server::revd(&dir.path().join("data"), &["--cores=1"]);
-        let client = &connect(&server.endpoint()).await;
+    with_server(&["--cores=1"], async |server, client| {
         let ttl = Duration::from_secs(TTL.unsigned_abs());
         let rounds = from_env("REVD_LEASE_BEHIND", 3);
         let mut in_time = 0;

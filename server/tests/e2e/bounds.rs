@@ -14,7 +14,7 @@ use revd_http2::raw::{call_block, frame};
 use revd_loadgen::caller::{Caller, framed};
 use revd_proto::etcdserverpb::RangeRequest;
 
-use crate::harness::{Client, run, wait_until, with_server};
+use crate::harness::{Client, wait_until, with_server};
 
 const PUT: &str = "/etcdserverpb.KV/Put";
 const WATCH: &str = "/etcdserverpb.Watch/Watch";
@@ -29,7 +29,7 @@ async fn is_served(client: &Client) {
 /// `REQUEST_BYTES_PER_CORE_MAX`: messages that never become whole take so much and no more.
 #[test]
 fn unfinished_requests_are_refused_when_they_are_too_much() {
-    run(with_server(async |server, client| {
+    with_server(&[], async |server, client| {
         const MESSAGE: usize = 1 << 20;
         let half = &framed(0, &vec![7; MESSAGE])[..MESSAGE];
         // Enough for every core that there may be connections on.
@@ -57,13 +57,13 @@ fn unfinished_requests_are_refused_when_they_are_too_much() {
         is_served(client).await;
         drop(callers);
         is_served(client).await;
-    }));
+    });
 }
 
 /// `STREAMS_PER_CONNECTION_MAX`: one stream more is refused, and the others go on.
 #[test]
 fn one_stream_too_many_is_refused_alone() {
-    run(with_server(async |server, client| {
+    with_server(&[], async |server, client| {
         let mut stream = TcpStream::connect(server.address).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         stream.write_all(&[PREFACE, &frame(4, 0, 0, &[])].concat()).unwrap();
@@ -89,14 +89,14 @@ fn one_stream_too_many_is_refused_alone() {
             said.extend_from_slice(&buffer[..read]);
         }
         is_served(client).await;
-    }));
+    });
 }
 
 /// `FIRST_BYTES_DEADLINE`, `HTTP2_DEADLINE`, `HTTP1_DEADLINE`: who does not say what it is, or says
 /// half of something, is gone after that time.
 #[test]
 fn who_says_nothing_is_gone() {
-    run(with_server(async |server, client| {
+    with_server(&[], async |server, client| {
         is_served(client).await; // its connection is past all this
         let longest = FIRST_BYTES_DEADLINE.max(HTTP1_DEADLINE).max(HTTP2_DEADLINE);
         let patience = longest + Duration::from_secs(60);
@@ -128,5 +128,5 @@ fn who_says_nothing_is_gone() {
             assert!(said.contains(why), "{who}: {said}");
             is_served(client).await;
         }
-    }));
+    });
 }

@@ -8,7 +8,7 @@ use revd_proto::etcdserverpb::{
 };
 use tonic::Code;
 
-use crate::harness::{Client, Server, TempDir, connect, run};
+use crate::harness::{Client, with_restartable_server};
 
 fn op(request: Request) -> RequestOp {
     RequestOp { request: Some(request) }
@@ -38,12 +38,7 @@ async fn revision(client: &Client) -> i64 {
 /// changed, the same after a restart.
 #[test]
 fn bug_106_a_put_that_needs_the_key_its_transaction_deletes() {
-    run(async {
-        let dir = TempDir::new();
-        let data = dir.path().join("data");
-        let mut server = Server::revd(&data, &[]);
-        let address = server.address;
-        let client = connect(&server.endpoint()).await;
+    with_restartable_server(&[], async |server, client| {
         client.kv.clone().put(put("v")).await.unwrap();
         for ignores in
             [PutRequest { ignore_value: true, ..put("") }, PutRequest { ignore_lease: true, ..put("w") }]
@@ -58,8 +53,8 @@ fn bug_106_a_put_that_needs_the_key_its_transaction_deletes() {
         }
         assert_eq!(revision(&client).await, 2);
         server.kill();
-        let server = Server::revd_at(address, &data, &[]);
-        let client = connect(&server.endpoint()).await;
+        server.start_again();
+        let client = server.client().await;
         assert_eq!(revision(&client).await, 2);
         assert_eq!(value_at(&client, 0).await.as_deref(), Some("v"));
         client.kv.clone().put(put("again")).await.unwrap();
@@ -71,12 +66,7 @@ fn bug_106_a_put_that_needs_the_key_its_transaction_deletes() {
 #[test]
 fn bug_107_compaction_around_a_revision_that_changed_a_key_twice() {
     for compact_at in [3, 4, 5] {
-        run(async {
-            let dir = TempDir::new();
-            let data = dir.path().join("data");
-            let mut server = Server::revd(&data, &[]);
-            let address = server.address;
-            let client = connect(&server.endpoint()).await;
+        with_restartable_server(&[], async |server, client| {
             client.kv.clone().put(put("two")).await.unwrap();
             client.kv.clone().put(put("three")).await.unwrap();
             let success = vec![delete_all(), op(Request::RequestPut(put("four")))];
@@ -98,12 +88,12 @@ fn bug_107_compaction_around_a_revision_that_changed_a_key_twice() {
             };
             let before = check(&client).await;
             server.kill();
-            let mut server = Server::revd_at(address, &data, &[]);
-            let client = connect(&server.endpoint()).await;
+            server.start_again();
+            let client = server.client().await;
             assert_eq!(check(&client).await, before);
             server.stop();
-            let server = Server::revd_at(address, &data, &[]);
-            let client = connect(&server.endpoint()).await;
+            server.start_again();
+            let client = server.client().await;
             assert_eq!(check(&client).await, before);
         });
     }

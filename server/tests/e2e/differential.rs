@@ -12,7 +12,7 @@ use revd_proto::etcdserverpb::{
 };
 use tonic::{Code, Status};
 
-use crate::harness::{Client, Random, Server, TempDir, connect, from_env, peers, run};
+use crate::harness::{Client, Random, Server, TempDir, from_env, peers, run};
 
 mod generator;
 use generator::Generator;
@@ -118,7 +118,7 @@ async fn compare(seed: u64, requests: u64) {
     // Without syncs, because nothing crashes here.
     let revd = Server::revd(&dir.path().join("revd"), &["--unsafe-no-fsync"]);
     let etcd = Server::etcd(&peers.path("etcd"), &reference_dir.path().join("etcd"), &["--unsafe-no-fsync"]);
-    let (revd_client, etcd_client) = (connect(&revd.endpoint()).await, connect(&etcd.endpoint()).await);
+    let (revd_client, etcd_client) = (revd.client().await, etcd.client().await);
     // Two of the leases that puts name; the others do not exist.
     for id in [-1, 2] {
         for client in [&revd_client, &etcd_client] {

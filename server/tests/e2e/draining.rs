@@ -12,7 +12,7 @@ use revd_http2::{Config, Connection, Event, PREFACE, Role};
 use revd_proto::etcdserverpb::watch_request::RequestUnion;
 use revd_proto::etcdserverpb::{PutRequest, RangeRequest, WatchCreateRequest, WatchRequest};
 
-use crate::harness::{Server, TempDir, connect, run, with_server};
+use crate::harness::{with_restartable_server, with_server};
 
 const PUT: &str = "/etcdserverpb.KV/Put";
 
@@ -21,7 +21,7 @@ const PUT: &str = "/etcdserverpb.KV/Put";
 /// part `refusals` of `bench/peers/interop/main.go`.
 #[test]
 fn early_refusals_leave_the_connection_alone() {
-    run(with_server(async |server, _| {
+    with_server(&[], async |server, _| {
         const PUTS: u32 = 200;
         let mut socket = TcpStream::connect(server.address).unwrap();
         socket.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
@@ -57,7 +57,7 @@ fn early_refusals_leave_the_connection_alone() {
                 received.drain(..9 + length);
             }
         }
-    }));
+    });
 }
 
 /// Puts without a pause over a connection of its own, until the server has closed it: how many
@@ -122,20 +122,17 @@ fn put_until_closed(address: std::net::SocketAddr, name: usize) -> (u32, BTreeSe
 /// start; the others were not taken, and their writes are not there.
 #[test]
 fn a_stop_answers_every_call_that_was_taken() {
-    run(async {
-        let dir = TempDir::new();
-        let data = dir.path().join("data");
+    with_restartable_server(&[], async |server, _| {
+        let address = server.address;
         for round in 0..3 {
-            let mut server = Server::revd(&data, &[]);
-            let address = server.address;
             let callers: Vec<_> = (0..4)
                 .map(|name| std::thread::spawn(move || put_until_closed(address, round * 10 + name)))
                 .collect();
             tokio::time::sleep(Duration::from_secs(1)).await;
             server.stop();
             let results: Vec<_> = callers.into_iter().map(|caller| caller.join().unwrap()).collect();
-            let server = Server::revd(&data, &[]);
-            let client = connect(&server.endpoint()).await;
+            server.start_again();
+            let client = server.client().await;
             for (name, (opened, answered, last)) in results.into_iter().enumerate() {
                 assert!(!answered.is_empty(), "{opened} opened");
                 let taken: BTreeSet<u32> = (1..=opened.min(last)).step_by(2).collect();

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use revd_proto::etcdserverpb::{PutRequest, RangeRequest};
 
-use crate::harness::{Server, TempDir, connect, run, wait_until};
+use crate::harness::{Server, TempDir, run, wait_until};
 
 const FILES: u32 = 256;
 const CLIENTS: usize = 300;
@@ -34,7 +34,7 @@ fn idle_clients_take_no_file_from_the_log_and_those_who_are_in_are_served() {
     run(async {
         let dir = TempDir::new();
         let mut server = Server::revd_with_files(FILES, &dir.path().join("data"), &[]);
-        let client = connect(&server.endpoint()).await;
+        let client = server.client().await;
         let idle_clients: Vec<TcpStream> = (0..CLIENTS).filter_map(|_| idle(&server)).collect();
         assert!(idle_clients.len() > 150 && idle_clients.len() < FILES as usize, "{}", idle_clients.len());
         for number in 0..VALUES {

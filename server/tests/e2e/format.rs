@@ -6,7 +6,7 @@ use std::path::Path;
 
 use revd_proto::etcdserverpb::{LeaseTimeToLiveRequest, PutRequest, RangeRequest};
 
-use crate::harness::{Client, Server, TempDir, connect, run};
+use crate::harness::{Client, Server, TempDir, run};
 
 /// Version 1: files, with their lengths.
 const V1: [(&str, &str, u64); 2] = [
@@ -45,7 +45,7 @@ fn a_directory_of_version_1_is_read_and_written() {
         let data = dir.path().join("data");
         unpack(&data);
         let mut server = Server::revd(&data, &[]);
-        let client = connect(&server.endpoint()).await;
+        let client = server.client().await;
         let long_key = "1500 x k = long-key: 8 8 1";
         let expected = [
             "after = again: 10 11 2",
@@ -69,8 +69,8 @@ fn a_directory_of_version_1_is_read_and_written() {
         let put = PutRequest { key: "first".into(), value: "four".into(), ..PutRequest::default() };
         client.kv.clone().put(put).await.unwrap();
         server.kill();
-        let server = Server::revd_at(server.address, &data, &[]);
-        let client = connect(&server.endpoint()).await;
+        server.start_again();
+        let client = server.client().await;
         assert_eq!(read(&client, 0).await[2], "first = four: 2 13 4");
     });
 }

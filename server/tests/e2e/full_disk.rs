@@ -12,7 +12,7 @@ use revd_proto::etcdserverpb::{
 };
 use tonic::Code;
 
-use crate::harness::{Client, Server, SmallDisk, TempDir, connect, run, wait_until};
+use crate::harness::{Client, Server, SmallDisk, TempDir, run, wait_until};
 
 /// Two segments of the log, the reserve, and some 70 MB for the store.
 const DISK_BYTES: u64 = 140 << 20;
@@ -77,7 +77,7 @@ fn a_full_disk_loses_nothing_and_can_be_left() {
         };
         let data = dir.path().join("data");
         let mut server = Server::revd_on(&disk, &data, &[]);
-        let client = connect(&server.endpoint()).await;
+        let client = server.client().await;
         let count = fill(&client, 0).await;
         println!("{count} puts of {VALUE_BYTES} bytes fit a disk of {DISK_BYTES}");
         assert!(count > 500, "only {count}");
@@ -90,8 +90,8 @@ fn a_full_disk_loses_nothing_and_can_be_left() {
 
         // Killed and started on the full disk it serves as before.
         server.kill();
-        server = Server::revd_on(&disk, &data, &[]);
-        let client = connect(&server.endpoint()).await;
+        server.start_again();
+        let client = server.client().await;
         assert_all(&client, 0..count).await;
         assert_eq!(put(&client, count).await.unwrap_err().code(), Code::ResourceExhausted);
 
@@ -125,8 +125,8 @@ fn a_full_disk_loses_nothing_and_can_be_left() {
         drop(client);
         server.stop();
         assert!(server.log().contains("\"stopped\""), "{}", server.log());
-        let server = Server::revd_on(&disk, &data, &[]);
-        assert_all(&connect(&server.endpoint()).await, 0..count).await;
+        server.start_again();
+        assert_all(&server.client().await, 0..count).await;
     });
 }
 
@@ -138,7 +138,7 @@ fn writes_wait_for_a_disk_that_others_have_filled() {
         let Some(disk) = SmallDisk::mount(dir.path(), DISK_BYTES) else { return };
         let data = dir.path().join("data");
         let server = Server::revd_on(&disk, &data, &[]);
-        let client = connect(&server.endpoint()).await;
+        let client = server.client().await;
         put(&client, 0).await.unwrap();
         let filler = disk.path(&dir.path().join("filler"));
         let mut file = std::fs::File::create(&filler).unwrap();
@@ -163,7 +163,7 @@ fn writes_wait_for_a_disk_that_others_have_filled() {
 async fn start_without_room(dir: &TempDir, disk: &SmallDisk) -> (PathBuf, PathBuf, std::fs::File) {
     let data = dir.path().join("data");
     let mut server = Server::revd_on(disk, &data, &[]);
-    put(&connect(&server.endpoint()).await, 0).await.unwrap();
+    put(&server.client().await, 0).await.unwrap();
     server.kill();
     for room in ["reserve", "wal/spare.tmp"] {
         let _ = std::fs::remove_file(disk.path(&data.join("member").join(room)));
@@ -195,7 +195,7 @@ fn a_start_waits_for_longer_than_any_call() {
         });
         let server = Server::revd_on(&disk, &data, &[]);
         emptying.join().unwrap();
-        assert_all(&connect(&server.endpoint()).await, 0..1).await;
+        assert_all(&server.client().await, 0..1).await;
         assert!(server.log().contains("applying the log before clients are served"), "{}", server.log());
     });
 }
@@ -214,8 +214,8 @@ fn a_start_that_waits_ends_when_it_is_asked_to() {
         assert!(server.log().contains("stopping before the log is applied"), "{}", server.log());
         drop(file);
         std::fs::remove_file(&filler).unwrap();
-        let server = Server::revd_on(&disk, &data, &[]);
-        assert_all(&connect(&server.endpoint()).await, 0..1).await;
+        server.start_again();
+        assert_all(&server.client().await, 0..1).await;
     });
 }
 
@@ -230,13 +230,13 @@ fn a_start_on_a_full_disk_takes_little_of_it() {
         file.set_len(file.metadata().unwrap().len() - (3 << 20)).unwrap();
         for _ in 0..3 {
             let mut server = Server::revd_on(&disk, &data, &[]);
-            assert_all(&connect(&server.endpoint()).await, 0..1).await;
+            assert_all(&server.client().await, 0..1).await;
             server.kill();
         }
         drop(file);
         std::fs::remove_file(&filler).unwrap();
         let server = Server::revd_on(&disk, &data, &[]);
-        let client = connect(&server.endpoint()).await;
+        let client = server.client().await;
         let mut tries = 0;
         while put(&client, 1).await.is_err() {
             alarm(&client, AlarmAction::Deactivate).await;

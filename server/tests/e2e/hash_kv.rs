@@ -6,7 +6,7 @@ use revd_proto::etcdserverpb::{
     PutRequest,
 };
 
-use crate::harness::{Client, Server, TempDir, connect, peers, run};
+use crate::harness::{Client, with_etcd_beside};
 
 async fn hash(client: &Client, revision: i64) -> Result<HashKvResponse, String> {
     let reply = client.maintenance.clone().hash_kv(HashKvRequest { revision }).await;
@@ -49,13 +49,8 @@ async fn compact(clients: &[Client; 2], revision: i64) {
 
 #[test]
 fn hashes_of_compactions_are_kept_as_in_etcd() {
-    let Some(peers) = peers() else { return };
-    run(async {
-        let dir = TempDir::new();
-        let data = dir.path().join("revd");
-        let mut revd = Server::revd(&data, &[]);
-        let etcd = Server::etcd(&peers.path("etcd"), &dir.path().join("etcd"), &[]);
-        let clients = [connect(&revd.endpoint()).await, connect(&etcd.endpoint()).await];
+    with_etcd_beside(&[], async |revd, etcd| {
+        let clients = [revd.client().await, etcd.client().await];
         for number in 0..3 {
             put(&clients, number).await;
         }
@@ -84,8 +79,8 @@ fn hashes_of_compactions_are_kept_as_in_etcd() {
         let kept = hash(&clients[0], newest + 12).await.unwrap();
         assert_eq!(kept.compact_revision, newest + 11);
         revd.stop();
-        let revd = Server::revd(&data, &[]);
-        let client = connect(&revd.endpoint()).await;
+        revd.start_again();
+        let client = revd.client().await;
         let anew = hash(&client, newest + 12).await.unwrap();
         assert_eq!(anew.compact_revision, newest + 12, "the start forgets them, as in etcd");
     });
@@ -95,12 +90,8 @@ fn hashes_of_compactions_are_kept_as_in_etcd() {
 /// with the hash of that compaction.
 #[test]
 fn a_compaction_of_revision_0_hides_the_newest_hash_as_in_etcd() {
-    let Some(peers) = peers() else { return };
-    run(async {
-        let dir = TempDir::new();
-        let revd = Server::revd(&dir.path().join("revd"), &[]);
-        let etcd = Server::etcd(&peers.path("etcd"), &dir.path().join("etcd"), &[]);
-        let clients = [connect(&revd.endpoint()).await, connect(&etcd.endpoint()).await];
+    with_etcd_beside(&[], async |revd, etcd| {
+        let clients = [revd.client().await, etcd.client().await];
         put(&clients, 1).await;
         assert_equal(&clients, 2, "before a compaction of revision 0").await;
         compact(&clients, 0).await;

@@ -13,7 +13,9 @@ use revd_proto::etcdserverpb::{
     Compare, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
 };
 
-use crate::harness::{Client, Random, Server, TempDir, connect, free_address, from_env, run};
+use crate::harness::{
+    Client, Random, Server, TempDir, connect, free_address, from_env, run, with_restartable_server,
+};
 
 /// Writers, each with a key and a connection of its own.
 const WRITERS: u64 = 24;
@@ -125,7 +127,7 @@ async fn kill_loop(kills: u64) {
         let mut server = Server::revd_at(address, &data, &[]);
         slowest = slowest.max(started.elapsed());
         let so_far = told.borrow().clone();
-        check(&connect(&server.endpoint()).await, &so_far).await;
+        check(&server.client().await, &so_far).await;
         let tasks = tokio::task::LocalSet::new();
         for number in 0..WRITERS {
             let (endpoint, told) = (server.endpoint(), Rc::clone(&told));
@@ -138,7 +140,7 @@ async fn kill_loop(kills: u64) {
     }
     let server = Server::revd_at(address, &data, &[]);
     let told = told.borrow().clone();
-    check(&connect(&server.endpoint()).await, &told).await;
+    check(&server.client().await, &told).await;
     let acknowledged: usize = told.acknowledged.values().map(Vec::len).sum();
     println!("{kills} kills, {acknowledged} acknowledged writes all there, slowest start {slowest:?}");
     assert!(acknowledged > 1_000, "the load was too small to show anything: {acknowledged} writes");
@@ -165,12 +167,8 @@ async fn fill(client: &Client, keys: u64) {
 /// has to apply from its beginning.
 #[test]
 fn a_start_may_take_longer_than_a_call() {
-    run(async {
+    with_restartable_server(&[], async |server, client| {
         let keys = from_env("REVD_REPLAY_KEYS", 30_000);
-        let dir = TempDir::new();
-        let data = dir.path().join("data");
-        let mut server = Server::revd(&data, &[]);
-        let client = connect(&server.endpoint()).await;
         fill(&client, keys).await;
         let all = || (bytes::Bytes::from("key/"), bytes::Bytes::from("key0"));
         let (key, range_end) = all();
@@ -181,10 +179,10 @@ fn a_start_may_take_longer_than_a_call() {
         tokio::time::sleep(Duration::from_millis(100)).await;
         server.kill();
         let acknowledged = deleting.await.unwrap().is_ok();
-        let server = Server::revd(&data, &[]);
+        server.start_again();
         let (key, range_end) = all();
         let request = RangeRequest { key, range_end, count_only: true, ..RangeRequest::default() };
-        let client = connect(&server.endpoint()).await;
+        let client = server.client().await;
         let left = client.kv.clone().range(request).await.unwrap().into_inner().count;
         assert!(
             left == 0 || (!acknowledged && left == i64::try_from(keys).unwrap()),

@@ -11,7 +11,7 @@ use revd_proto::etcdserverpb::{
 };
 use tonic::{Code, Status};
 
-use crate::harness::{Client, Server, TempDir, connect, peers, run, with_server};
+use crate::harness::{Client, Server, said_of_both, with_restartable_server, with_server};
 
 const VALUE_BYTES: usize = 64 * 1024;
 
@@ -86,15 +86,11 @@ fn is_refused(result: Result<impl std::fmt::Debug, Status>, words: &str) {
 /// them takes the memory or the time of the member, and it starts again after a kill.
 #[test]
 fn many_large_ranges_of_one_transaction_hurt_nobody() {
-    run(async {
-        let dir = TempDir::new();
-        let data = dir.path().join("data");
-        let mut server = Server::revd(&data, &[]);
-        let address = server.address;
-        let other = connect(&server.endpoint()).await;
-        let client = connect(&server.endpoint()).await;
+    with_restartable_server(&[], async |server, _| {
+        let other = server.client().await;
+        let client = server.client().await;
         fill(&client).await;
-        let before = resident(&server);
+        let before = resident(server);
         let ranges = || (0..127).map(|_| op(Request::RequestRange(all()))).collect::<Vec<_>>();
         let with_put = [vec![put("written")], ranges()].concat();
         let mut kv = client.kv.clone();
@@ -114,17 +110,17 @@ fn many_large_ranges_of_one_transaction_hurt_nobody() {
         let responses = ended.unwrap().into_inner().responses;
         let Some(Response::ResponseRange(range)) = &responses[1].response else { panic!("no range") };
         assert_eq!((range.kvs.len(), range.count), (800, 800));
-        let grown = resident(&server) - before;
+        let grown = resident(server) - before;
         println!("memory: {before} bytes and {grown} more");
         assert!(grown < 2 << 30, "{grown} bytes for replies");
         let longest = slowest.max(nested_slowest).max(read_only_slowest).max(one_slowest);
         assert!(longest < Duration::from_secs(6), "others waited for {longest:?}");
         server.kill();
-        let server = Server::revd_at(address, &data, &[]);
-        let again = resident(&server);
+        server.start_again();
+        let again = resident(server);
         println!("started again with {again} bytes at most");
         assert!(again < before.max(300 << 20), "{again} bytes at the start, {before} before");
-        let client = connect(&server.endpoint()).await;
+        let client = server.client().await;
         assert!(has(&client, "written").await && has(&client, "too").await);
     });
 }
@@ -133,7 +129,7 @@ fn many_large_ranges_of_one_transaction_hurt_nobody() {
 /// transaction; in parts it is answered.
 #[test]
 fn a_delete_with_too_many_previous_values_changes_nothing() {
-    run(with_server(async |_, client| {
+    with_server(&[], async |_, client| {
         fill(client).await;
         let delete = DeleteRangeRequest { key: "big/".into(), range_end: "big0".into(), prev_kv: true };
         let deletes = (0..8).map(|_| op(Request::RequestRange(all()))).collect::<Vec<_>>();
@@ -144,14 +140,14 @@ fn a_delete_with_too_many_previous_values_changes_nothing() {
         assert_eq!((reply.deleted, reply.prev_kvs.len()), (800, 800));
         assert!(reply.prev_kvs.iter().all(|kv| kv.value.len() == VALUE_BYTES));
         assert!(!has(client, "big/0000").await);
-    }));
+    });
 }
 
 /// What is compared and how often is read where everything is applied is
 /// bounded, by what the request is alone.
 #[test]
 fn comparisons_and_reads_of_a_logged_transaction_are_bounded() {
-    run(with_server(async |_, client| {
+    with_server(&[], async |_, client| {
         for batch in 0..20 {
             let puts = (0..100).map(|key| put(&format!("k/{batch:02}/{key:03}")));
             client.kv.clone().txn(txn_of(puts.collect())).await.unwrap();
@@ -189,13 +185,13 @@ fn comparisons_and_reads_of_a_logged_transaction_are_bounded() {
         let many = client.kv.clone().txn(nested_reads(5)).await.unwrap().into_inner();
         assert_eq!(leaves(&many), 36 * 36 * 5);
         is_refused(client.kv.clone().txn(nested_reads(9)).await, "10000 times");
-    }));
+    });
 }
 
 /// Many reads of one large key are as much as a range: refused before anything is changed.
 #[test]
 fn many_reads_of_one_large_key_are_refused_before_the_write() {
-    run(with_server(async |_, client| {
+    with_server(&[], async |_, client| {
         client.kv.clone().put(put_of("large", 1 << 20)).await.unwrap();
         let get = RangeRequest { key: "large".into(), ..RangeRequest::default() };
         let gets = |count| nested(txn_of(vec![op(Request::RequestRange(get.clone())); count]));
@@ -210,7 +206,7 @@ fn many_reads_of_one_large_key_are_refused_before_the_write() {
         let reply = client.kv.clone().txn(txn(2)).await.unwrap().into_inner();
         assert_eq!(leaves(&reply), 60);
         assert!(has(client, "written").await);
-    }));
+    });
 }
 
 fn leaves(reply: &TxnResponse) -> usize {
@@ -227,7 +223,7 @@ fn leaves(reply: &TxnResponse) -> usize {
 #[test]
 fn reads_between_writes_are_those_of_etcd() {
     async fn scenario(server: &Server) -> Vec<TxnResponse> {
-        let client = connect(&server.endpoint()).await;
+        let client = server.client().await;
         let range = |range_end: &'static str, revision| {
             let (key, range_end) = ("a".into(), range_end.into());
             op(Request::RequestRange(RangeRequest { key, range_end, revision, ..RangeRequest::default() }))
@@ -254,11 +250,5 @@ fn reads_between_writes_are_those_of_etcd() {
         }
         said
     }
-    run(async {
-        let dir = TempDir::new();
-        let ours = scenario(&Server::revd(&dir.path().join("revd"), &[])).await;
-        let Some(peers) = peers() else { return };
-        let etcd = Server::etcd(&peers.path("etcd"), &dir.path().join("etcd"), &[]);
-        assert_eq!(ours, scenario(&etcd).await);
-    });
+    said_of_both(&[], scenario);
 }

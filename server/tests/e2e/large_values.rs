@@ -5,7 +5,7 @@ use std::process::Command;
 
 use revd_proto::etcdserverpb::{PutRequest, RangeRequest};
 
-use crate::harness::{Client, Server, TempDir, connect, peers, run, with_server};
+use crate::harness::{Client, peers, with_restartable_server, with_server};
 
 /// Writers at a time, what each writes at a time, and how often.
 const WRITERS: u64 = 40;
@@ -38,27 +38,24 @@ async fn assert_all(client: &Client) {
 
 #[test]
 fn forty_writers_of_large_values_are_served_and_nothing_is_lost() {
-    run(async {
-        let dir = TempDir::new();
-        let data = dir.path().join("data");
-        let mut server = Server::revd(&data, &[]);
+    with_restartable_server(&[], async |server, _| {
         let tasks = tokio::task::LocalSet::new();
         for writer in 0..WRITERS {
-            let client = connect(&server.endpoint()).await;
+            let client = server.client().await;
             tasks.spawn_local(put_all(client, writer));
         }
         tasks.await;
         assert!(server.is_running());
         server.kill();
-        let server = Server::revd(&data, &[]);
-        assert_all(&connect(&server.endpoint()).await).await;
+        server.start_again();
+        assert_all(&server.client().await).await;
     });
 }
 
 #[test]
 fn etcds_benchmark_of_puts_of_a_megabyte() {
     let Some(peers) = peers() else { return };
-    run(with_server(async |server, _| {
+    with_server(&[], async |server, _| {
         let mut benchmark = Command::new(peers.path("benchmark"));
         benchmark.args(["--endpoints", &server.address.to_string(), "--clients", "4", "--conns", "4"]);
         benchmark.args(["put", "--total", "150", "--val-size", "1000000"]);
@@ -66,5 +63,5 @@ fn etcds_benchmark_of_puts_of_a_megabyte() {
         let text = String::from_utf8_lossy(&output.stdout);
         assert!(output.status.success() && !text.contains("Error distribution"), "{text}");
         assert!(server.log().lines().all(|line| !line.contains("\"fatal\"")));
-    }));
+    });
 }

@@ -18,7 +18,9 @@ use tokio::sync::{mpsc, oneshot};
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::Status;
 
-use crate::harness::{Client, Random, Server, TempDir, connect, from_env, peers, run};
+use crate::harness::{
+    Client, Random, Server, connect, from_env, run, with_etcd_beside, with_restartable_server, with_server,
+};
 
 /// Seconds after a lease's end in which its keys are gone, as docs/COMPAT.md says.
 const SLACK: Duration = Duration::from_secs(1);
@@ -110,14 +112,9 @@ async fn call(client: &Client, random: &mut Random) -> String {
 
 #[test]
 fn replies_are_those_of_etcd() {
-    let Some(peers) = peers() else { return };
-    run(async {
-        let dir = TempDir::new();
-        // The shortest lease lives 75 s then: none ends in the middle, however busy the machine is.
-        let flags = ["--election-timeout=50000"];
-        let revd = Server::revd(&dir.path().join("revd"), &flags);
-        let etcd = Server::etcd(&peers.path("etcd"), &dir.path().join("etcd"), &flags);
-        let (ours, theirs) = (connect(&revd.endpoint()).await, connect(&etcd.endpoint()).await);
+    // The shortest lease lives 75 s then: none ends in the middle, however busy the machine is.
+    with_etcd_beside(&["--election-timeout=50000"], async |revd, etcd| {
+        let (ours, theirs) = (revd.client().await, etcd.client().await);
         let calls = from_env("REVD_LEASE_CALLS", 2_000);
         let (mut random, mut same) = (Random::new(5), Random::new(5));
         let mut seen = BTreeMap::new();
@@ -134,10 +131,7 @@ fn replies_are_those_of_etcd() {
 /// Bugs 77 (ids below zero were not loaded) and 79 (a key outlived its lease).
 #[test]
 fn leases_and_their_keys_survive_a_restart() {
-    run(async {
-        let dir = TempDir::new();
-        let mut server = Server::revd(&dir.path().join("data"), &[]);
-        let client = connect(&server.endpoint()).await;
+    with_restartable_server(&[], async |server, client| {
         let ids = [i64::MIN, -1, 1, 77, i64::MAX];
         for id in ids {
             grant(&client, id, 1000).await.unwrap();
@@ -153,8 +147,8 @@ fn leases_and_their_keys_survive_a_restart() {
             } else {
                 server.stop();
             }
-            server = Server::revd_at(server.address, &dir.path().join("data"), &[]);
-            let client = connect(&server.endpoint()).await;
+            server.start_again();
+            let client = server.client().await;
             let mut lease = client.lease.clone();
             let found = lease.lease_leases(LeaseLeasesRequest {}).await.unwrap().into_inner().leases;
             assert_eq!(found.len(), ids.len());
@@ -172,7 +166,7 @@ fn leases_and_their_keys_survive_a_restart() {
                 assert!(keys.iter().all(|key| reply.keys.iter().any(|found| found == key.as_bytes())));
             }
         }
-        let client = connect(&server.endpoint()).await;
+        let client = server.client().await;
         let revoke = |id| {
             let mut lease = client.lease.clone();
             async move { lease.lease_revoke(LeaseRevokeRequest { id }).await.unwrap().into_inner() }
@@ -191,12 +185,10 @@ fn leases_and_their_keys_survive_a_restart() {
 /// keepalive of a revoked lease was fine).
 #[test]
 fn keepalives_and_revokes_take_their_turns() {
-    run(async {
-        let dir = TempDir::new();
-        let server = Server::revd(&dir.path().join("data"), &["--cores", "2"]);
+    with_server(&["--cores", "2"], async |server, _| {
         let mut clients = Vec::new();
         for _ in 0..4 {
-            clients.push(connect(&server.endpoint()).await);
+            clients.push(server.client().await);
         }
         for round in 0..from_env("REVD_LEASE_ROUNDS", 1_000) {
             let one = &clients[usize::try_from(round % 4).unwrap()];
@@ -246,10 +238,7 @@ async fn keep(client: Client, number: u64) -> Kept {
 
 #[test]
 fn no_key_goes_early_and_none_stays() {
-    run(async {
-        let dir = TempDir::new();
-        let mut server = Server::revd(&dir.path().join("data"), &[]);
-        let client = connect(&server.endpoint()).await;
+    with_restartable_server(&[], async |server, client| {
         let start = now();
         let watcher = tokio::spawn(deletions(client.clone(), from_env("REVD_LEASES", 100)));
         let keeping: Vec<_> = (0..from_env("REVD_LEASES", 100))
@@ -262,7 +251,7 @@ fn no_key_goes_early_and_none_stays() {
         server.signal("CONT");
         tokio::time::sleep(Duration::from_secs(2)).await;
         server.kill();
-        server = Server::revd_at(server.address, &dir.path().join("data"), &[]);
+        server.start_again();
         let back = now();
         let mut kept = Vec::new();
         for task in keeping {
@@ -284,7 +273,6 @@ fn no_key_goes_early_and_none_stays() {
             gone.len(),
             now() - start
         );
-        drop(server);
     });
 }
 
@@ -317,10 +305,7 @@ async fn deletions(client: Client, count: u64) -> BTreeMap<String, Instant> {
 /// for the end of one that is due.
 #[test]
 fn many_leases_end_at_once() {
-    run(async {
-        let dir = TempDir::new();
-        let server = Server::revd(&dir.path().join("data"), &[]);
-        let client = connect(&server.endpoint()).await;
+    with_restartable_server(&[], async |_, client| {
         let count = from_env("REVD_LEASES_AT_ONCE", 3_000);
         let mut calls = tokio::task::JoinSet::new();
         for number in 0..count {
@@ -361,12 +346,9 @@ fn many_leases_end_at_once() {
 /// A keepalive stream answers in order, one reply per request, also for leases that are not there.
 #[test]
 fn a_keepalive_stream_answers_in_order() {
-    run(async {
-        let dir = TempDir::new();
-        let server = Server::revd(&dir.path().join("data"), &[]);
-        let client = connect(&server.endpoint()).await;
+    with_server(&[], async |_, client| {
         for id in 1..=50 {
-            grant(&client, id, 60 + id).await.unwrap();
+            grant(client, id, 60 + id).await.unwrap();
         }
         let (requests, receiver) = mpsc::unbounded_channel();
         let mut lease = client.lease.clone();
@@ -423,7 +405,7 @@ async fn leases_live_through<T>(server: &Server, count: i64, ttl: i64, work: imp
     stop.store(true, Ordering::Relaxed);
     let (answers, slowest) = keeping.join().unwrap();
     println!("{answers} keepalives answered, each within {slowest:?}");
-    let client = connect(&server.endpoint()).await;
+    let client = server.client().await;
     let left = client.lease.clone().lease_leases(LeaseLeasesRequest {}).await.unwrap().into_inner();
     assert_eq!(left.leases.len(), usize::try_from(count).unwrap());
     for id in 1..=count {
@@ -480,13 +462,10 @@ async fn fill(client: &Client, prefix: &str, keys: u64) {
 /// Issue 14, number 6: 50 of 50 leases of 5 s were lost during one delete of 3 million keys.
 #[test]
 fn leases_that_are_kept_alive_outlive_a_delete_of_very_many_keys() {
-    run(async {
-        let dir = TempDir::new();
-        let server = Server::revd(&dir.path().join("data"), &[]);
-        let client = connect(&server.endpoint()).await;
+    with_server(&[], async |server, client| {
         let keys = from_env("REVD_LEASE_KEYS", 60_000);
-        fill(&client, "many/", keys).await;
-        let (reply, took) = leases_live_through(&server, 50, 5, async {
+        fill(client, "many/", keys).await;
+        let (reply, took) = leases_live_through(server, 50, 5, async {
             let begun = now();
             let delete = DeleteRangeRequest {
                 key: "many/".into(),
@@ -499,7 +478,7 @@ fn leases_that_are_kept_alive_outlive_a_delete_of_very_many_keys() {
         .await;
         println!("{keys} keys deleted in {took:?}");
         assert_eq!(reply.deleted, i64::try_from(keys).unwrap());
-        assert!(exists(&client, "held by 1").await && !exists(&client, "many/000000000001").await);
+        assert!(exists(client, "held by 1").await && !exists(client, "many/000000000001").await);
     });
 }
 
@@ -507,16 +486,14 @@ fn leases_that_are_kept_alive_outlive_a_delete_of_very_many_keys() {
 /// 40,000 puts at a time on one core.
 #[test]
 fn keepalive_streams_go_on_under_floods_of_puts() {
-    run(async {
-        let dir = TempDir::new();
-        let server = Server::revd(&dir.path().join("data"), &["--cores=1"]);
+    with_restartable_server(&["--cores=1"], async |server, _| {
         let puts = from_env("REVD_LEASE_PUTS", 25_000);
-        let refused = leases_live_through(&server, 20, 5, async {
+        let refused = leases_live_through(server, 20, 5, async {
             let mut refused = 0;
             for _ in 0..2 {
                 let mut putting = tokio::task::JoinSet::new();
                 for connection in 0..puts.div_ceil(8_000) {
-                    let client = connect(&server.endpoint()).await;
+                    let client = server.client().await;
                     for at in 0..puts.min(8_000) {
                         let client = client.clone();
                         putting.spawn(async move { put(&client, &format!("{connection} {at}"), 0).await });
@@ -536,10 +513,7 @@ fn keepalive_streams_go_on_under_floods_of_puts() {
 /// and each key goes with its lease.
 #[test]
 fn leases_that_end_together_are_revoked_in_parts() {
-    run(async {
-        let dir = TempDir::new();
-        let server = Server::revd(&dir.path().join("data"), &[]);
-        let client = connect(&server.endpoint()).await;
+    with_restartable_server(&[], async |_, client| {
         let count = from_env("REVD_LEASE_COUNT", 2_500);
         grant(&client, -1, 600).await.unwrap();
         put(&client, "stays", -1).await.unwrap();

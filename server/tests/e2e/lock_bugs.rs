@@ -10,7 +10,7 @@ use revd_proto::etcdserverpb::{LeaseGrantRequest, PutRequest, RangeRequest};
 use revd_proto::v3electionpb::CampaignRequest;
 use revd_proto::v3lockpb::LockRequest;
 
-use crate::harness::{Client, run, with_server};
+use crate::harness::{Client, with_server};
 
 async fn keys(client: &Client, prefix: &str) -> i64 {
     let mut kv = client.kv.clone();
@@ -26,7 +26,7 @@ async fn keys(client: &Client, prefix: &str) -> i64 {
 /// transaction was under way stayed.
 #[test]
 fn a_caller_that_goes_away_at_once_leaves_no_key() {
-    run(with_server(async |server, client| {
+    with_server(&[], async |server, client| {
         let grant = LeaseGrantRequest { ttl: 1_000, id: 0 };
         let lease = client.lease.clone().lease_grant(grant).await.unwrap().into_inner().id;
         let mut stream = TcpStream::connect(server.address).unwrap();
@@ -59,7 +59,7 @@ fn a_caller_that_goes_away_at_once_leaves_no_key() {
             left = (keys(client, "l").await, keys(client, "e").await);
         }
         assert_eq!(left, (0, 0), "keys under the lock's and the election's name");
-    }));
+    });
 }
 
 /// What a caller that goes away gives up is not the key that another one with the
@@ -67,7 +67,7 @@ fn a_caller_that_goes_away_at_once_leaves_no_key() {
 #[test]
 fn a_caller_that_goes_away_takes_nobody_elses_lock() {
     const NAMES: u32 = 40;
-    run(with_server(async |server, client| {
+    with_server(&[], async |server, client| {
         let grant = LeaseGrantRequest { ttl: 1_000, id: 0 };
         let lease = client.lease.clone().lease_grant(grant).await.unwrap().into_inner().id;
         let mut stream = TcpStream::connect(server.address).unwrap();
@@ -90,5 +90,5 @@ fn a_caller_that_goes_away_takes_nobody_elses_lock() {
         }
         let held = held.last().copied().unwrap();
         assert_eq!(held, i64::from(NAMES), "the other call of each name holds its lock");
-    }));
+    });
 }

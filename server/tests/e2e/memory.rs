@@ -14,7 +14,7 @@ use revd_http2::raw::{call_block, frame};
 use revd_proto::etcdserverpb::watch_request::RequestUnion;
 use revd_proto::etcdserverpb::{PutRequest, RangeRequest, WatchCreateRequest, WatchRequest, WatchResponse};
 
-use crate::harness::{Client, Server, TempDir, connect, run, wait_until};
+use crate::harness::{Client, Server, wait_until, with_server};
 
 /// What the member thinks the machine has: an eighth of it for requests, a quarter for
 /// replies, an eighth for watches.
@@ -23,16 +23,12 @@ const MEMORY_BYTES: u64 = 1 << 30;
 const SLACK: u64 = 160_000_000;
 
 /// Runs a test beside a member with a gigabyte and one core.
-async fn with_small_server(test: impl AsyncFnOnce(&Server, &Client)) {
-    with_server_of(MEMORY_BYTES, test).await;
+fn with_small_server(test: impl AsyncFnOnce(&Server, &Client)) {
+    with_server_of(MEMORY_BYTES, test);
 }
 
-async fn with_server_of(memory_bytes: u64, test: impl AsyncFnOnce(&Server, &Client)) {
-    let dir = TempDir::new();
-    let memory = memory_bytes.to_string();
-    let server = Server::revd(&dir.path().join("data"), &["--memory-bytes", &memory, "--cores", "1"]);
-    let client = connect(&server.endpoint()).await;
-    test(&server, &client).await;
+fn with_server_of(memory_bytes: u64, test: impl AsyncFnOnce(&Server, &Client)) {
+    with_server(&["--memory-bytes", &memory_bytes.to_string(), "--cores", "1"], test);
 }
 
 /// A connection that has sent its settings, with windows of `window` bytes;
@@ -133,18 +129,18 @@ async fn uploaded(server: &Server, client: &Client, connections: usize, uploads:
 
 #[test]
 fn uploads_without_an_end_hold_no_more_than_their_share() {
-    run(with_small_server(async |server, client| {
+    with_small_server(async |server, client| {
         let message = [&[0][..], &1_000_000_u32.to_be_bytes(), &vec![7; 1_000_000]].concat();
         let uploads = begun(500, &call_block("/etcdserverpb.KV/Put"), &message);
         let most = uploaded(server, client, 4, &uploads).await;
         // 4 connections with 500 messages of a megabyte each would be 2 GB.
         assert!(most < MEMORY_BYTES / 8 + SLACK, "{most} bytes");
-    }));
+    });
 }
 
 #[test]
 fn packed_uploads_count_as_what_they_unpack_to() {
-    run(with_small_server(async |server, client| {
+    with_small_server(async |server, client| {
         let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::best());
         encoder.write_all(&vec![0; 1_000_000]).unwrap();
         let packed = encoder.finish().unwrap();
@@ -156,13 +152,13 @@ fn packed_uploads_count_as_what_they_unpack_to() {
             let most = uploaded(server, client, 2, &begun(1_500, &block, &message)).await;
             assert!(most < MEMORY_BYTES / 8 + SLACK, "{path}: {most} bytes");
         }
-    }));
+    });
 }
 
 /// Few, and slow to take what they asked for: they hold their share, and not that of others.
 #[test]
 fn slow_readers_of_large_ranges_leave_room_for_others() {
-    run(with_small_server(async |server, client| {
+    with_small_server(async |server, client| {
         fill(client, 40, 1_000_000).await;
         let before = resident(server);
         let message = [&[0, 0, 0, 0, 6][..], &[0x0a, 1, 0, 0x12, 1, 0]].concat();
@@ -193,12 +189,12 @@ fn slow_readers_of_large_ranges_leave_room_for_others() {
         assert!(refused.is_empty(), "{refused:?}");
         // 24 replies of 40 MB would be 960 MB.
         assert!(most < MEMORY_BYTES / 4 + 40_000_000 + SLACK, "{most} bytes");
-    }));
+    });
 }
 
 #[test]
 fn streams_that_nobody_takes_hold_no_more_than_their_share() {
-    run(with_small_server(async |server, client| {
+    with_small_server(async |server, client| {
         fill(client, 40, 1_000_000).await;
         let before = resident(server);
         let message = [&[0, 0, 0, 0, 6][..], &[0x0a, 1, 0, 0x12, 1, 0]].concat();
@@ -221,13 +217,13 @@ fn streams_that_nobody_takes_hold_no_more_than_their_share() {
         drop(stream);
         let status = || format!("{} bytes are still held", resident(server).saturating_sub(before));
         wait_until(Duration::from_secs(20), || resident(server) < before + SLACK, status);
-    }));
+    });
 }
 
 /// A client that asks for much more at a time than its share, and takes all of it, gets all of it.
 #[test]
 fn pipelined_ranges_beyond_the_share_are_all_answered() {
-    run(with_small_server(async |_server, client| {
+    with_small_server(async |_server, client| {
         fill(client, 20, 1_000_000).await;
         let ranges = (0..40).map(|_| {
             let mut kv = client.kv.clone().max_decoding_message_size(usize::MAX);
@@ -236,13 +232,13 @@ fn pipelined_ranges_beyond_the_share_are_all_answered() {
         for range in ranges.collect::<Vec<_>>() {
             assert_eq!(range.await.unwrap().unwrap().into_inner().kvs.len(), 20);
         }
-    }));
+    });
 }
 
 /// Many large requests at a time, on one connection: they wait for each other.
 #[test]
 fn pipelined_puts_beyond_the_share_are_all_carried_out() {
-    run(with_small_server(async |_server, client| {
+    with_small_server(async |_server, client| {
         let puts = (0..200).map(|number| {
             let client = client.clone();
             tokio::spawn(async move { put(&client, format!("p{number}"), vec![7; 1_000_000]).await })
@@ -250,7 +246,7 @@ fn pipelined_puts_beyond_the_share_are_all_carried_out() {
         for put in puts.collect::<Vec<_>>() {
             put.await.unwrap().unwrap();
         }
-    }));
+    });
 }
 
 /// Header blocks and frames that never end are counted as requests are, and are not kept
@@ -258,7 +254,7 @@ fn pipelined_puts_beyond_the_share_are_all_carried_out() {
 #[test]
 fn header_blocks_and_frames_without_an_end_hold_no_more_than_their_share() {
     const CONNECTIONS: usize = 400;
-    run(with_server_of(64 << 20, async |server, client| {
+    with_server_of(64 << 20, async |server, client| {
         let begun = [frame(1, 0, 1, &[7; 16_000]), frame(9, 0, 1, &[7; 16_000]).repeat(7)].concat();
         // A frame of which the last byte does not come.
         let mut half =
@@ -294,7 +290,7 @@ fn header_blocks_and_frames_without_an_end_hold_no_more_than_their_share() {
         }
         let most = resident(server).saturating_sub(before);
         assert!(most < (8 << 20) + SLACK, "{most} bytes");
-    }));
+    });
 }
 
 /// A watcher of every key, from the first revision on.
@@ -319,9 +315,9 @@ fn watch_call(at: u32) -> Vec<u8> {
 #[test]
 fn watch_streams_that_nobody_takes_hold_no_more_than_their_share() {
     const STREAMS: u32 = 600;
-    run(with_small_server(async |server, client| {
+    with_small_server(async |server, client| {
         fill(client, 20, 100_000).await;
-        let mut honest = connect(&server.endpoint()).await.open_watch();
+        let mut honest = server.client().await.open_watch();
         honest.ask(watch_all());
         let before = resident(server);
         let (mut attackers, mut most, mut puts) = (Vec::new(), 0, 20);
@@ -354,7 +350,7 @@ fn watch_streams_that_nobody_takes_hold_no_more_than_their_share() {
         drop(attackers);
         let status = || format!("{} bytes are still held", resident(server).saturating_sub(before));
         wait_until(Duration::from_secs(20), || resident(server) < before + SLACK / 2, status);
-    }));
+    });
 }
 
 /// What the streams of a connection were told of: the revisions of events, by stream.
@@ -393,7 +389,7 @@ fn told(stream: &mut TcpStream, streams: usize, events: usize) -> BTreeMap<u32, 
 /// Streams that together want more than their share, and are read late: they wait for each other.
 #[test]
 fn watch_streams_beyond_the_share_are_told_of_everything() {
-    run(with_small_server(async |server, client| {
+    with_small_server(async |server, client| {
         fill(client, 20, 100_000).await;
         let mut stream = attacker(server, 0);
         stream.write_all(&(0..80).flat_map(watch_call).collect::<Vec<u8>>()).unwrap();
@@ -404,7 +400,7 @@ fn watch_streams_beyond_the_share_are_told_of_everything() {
         for (id, told) in told {
             assert_eq!(told, all, "stream {id}");
         }
-    }));
+    });
 }
 
 /// A frame that came in part, in one piece, on connections on which nothing else is looked
@@ -412,7 +408,7 @@ fn watch_streams_beyond_the_share_are_told_of_everything() {
 #[test]
 fn frames_without_an_end_are_found_on_connections_where_nothing_else_comes() {
     const CONNECTIONS: usize = 600;
-    run(with_server_of(64 << 20, async |server, client| {
+    with_server_of(64 << 20, async |server, client| {
         let mut half =
             [frame(1, 4, 1, &call_block("/etcdserverpb.KV/Put")), frame(0, 0, 1, &[0; 16_384])].concat();
         half.pop();
@@ -424,13 +420,13 @@ fn frames_without_an_end_are_found_on_connections_where_nothing_else_comes() {
         }
         tokio::time::sleep(Duration::from_secs(15)).await;
         put(client, "large".to_owned(), vec![1; 500_000]).await.expect("there is room");
-    }));
+    });
 }
 
 /// Each that begins to observe is told at once who leads, however many there are.
 #[test]
 fn observers_that_nobody_reads_hold_no_more_than_their_share() {
-    run(with_small_server(async |server, client| {
+    with_small_server(async |server, client| {
         put(client, "e/1".to_owned(), vec![8; 1_000_000]).await.unwrap();
         let before = resident(server);
         let message = [&[0x0a, 1][..], b"e"].concat();
@@ -451,5 +447,5 @@ fn observers_that_nobody_reads_hold_no_more_than_their_share() {
         }
         println!("{} MB for 600 observers that nobody reads", most / 1_000_000);
         assert!(most < MEMORY_BYTES / 8 + SLACK, "{most} bytes");
-    }));
+    });
 }

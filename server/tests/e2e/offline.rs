@@ -5,7 +5,7 @@ use std::process::Command;
 
 use revd_proto::etcdserverpb::{CompactionRequest, DeleteRangeRequest, PutRequest};
 
-use crate::harness::{Random, Server, TempDir, connect, run};
+use crate::harness::{Random, Server, TempDir, run};
 
 fn revd(args: &[&str]) -> (bool, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_revd")).args(args).output().unwrap();
@@ -17,7 +17,7 @@ fn revd(args: &[&str]) -> (bool, String) {
 fn member(data: &Path) {
     run(async {
         let mut server = Server::revd(data, &["--name", "inspected"]);
-        let client = connect(&server.endpoint()).await;
+        let client = server.client().await;
         let mut kv = client.kv.clone();
         for number in 0..300 {
             let key = format!("key/{:03}", number % 100).into();

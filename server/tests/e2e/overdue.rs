@@ -14,7 +14,7 @@ use revd_proto::etcdserverpb::{
     TxnRequest, request_op::Request,
 };
 
-use crate::harness::{Client, Server, TempDir, connect, peers, run, wait_until};
+use crate::harness::{Client, Server, TempDir, peers, run, wait_until, with_server};
 
 fn writes() -> [(&'static str, Vec<u8>); 4] {
     let put = PutRequest { key: "new".into(), ..PutRequest::default() };
@@ -89,7 +89,7 @@ async fn standing(client: &Client) -> (i64, i64, usize) {
 }
 
 async fn nothing_changes(server: &Server, timeouts: &[&str]) -> String {
-    let client = connect(&server.endpoint()).await;
+    let client = server.client().await;
     let old = PutRequest { key: "old".into(), ..PutRequest::default() };
     client.kv.clone().put(old).await.unwrap();
     let mut stream = send_all(server, timeouts);
@@ -144,7 +144,7 @@ fn a_read_with_less_than_a_millisecond_is_answered() {
         }
         for (name, server) in &servers {
             let old = PutRequest { key: "old".into(), ..PutRequest::default() };
-            connect(&server.endpoint()).await.kv.put(old).await.unwrap();
+            server.client().await.kv.put(old).await.unwrap();
             assert!(is_read(server, "900u"), "{name}");
             assert!(!is_read(server, "1n"), "{name}");
         }
@@ -155,11 +155,9 @@ fn a_read_with_less_than_a_millisecond_is_answered() {
 /// says anything more, and at once.
 #[test]
 fn calls_that_are_left_to_a_later_turn_are_answered_in_it() {
-    run(async {
-        let dir = TempDir::new();
-        let server = Server::revd(&dir.path().join("revd"), &["--cores", "1"]);
+    with_server(&["--cores", "1"], async |server, _| {
         let old = PutRequest { key: "old".into(), ..PutRequest::default() };
-        connect(&server.endpoint()).await.kv.put(old).await.unwrap();
+        server.client().await.kv.put(old).await.unwrap();
         let mut stream = TcpStream::connect(server.address).unwrap();
         // They wait for nobody: not for a timer of something else either.
         let soon = Duration::from_millis(revd::limits::PACE_INTERVAL - 100);

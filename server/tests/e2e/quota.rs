@@ -9,7 +9,7 @@ use revd_proto::etcdserverpb::{
 };
 use tonic::Status;
 
-use crate::harness::{Client, Server, TempDir, connect, peers, run};
+use crate::harness::{Client, Server, TempDir, peers, run, said_of_both, with_restartable_server};
 
 const QUOTA_BYTES: &str = "16777216";
 
@@ -38,7 +38,7 @@ async fn alarms(client: &Client, action: AlarmAction, alarm: AlarmType) -> Vec<(
 /// Fills the store, tries everything, makes room, and goes on.
 async fn scenario(server: &mut Server, restart: impl Fn(&mut Server)) -> Vec<String> {
     let mut said = Vec::new();
-    let client = connect(&server.endpoint()).await;
+    let client = server.client().await;
     let mut kv = client.kv.clone();
     let mut count = 0;
     let refused = loop {
@@ -52,7 +52,7 @@ async fn scenario(server: &mut Server, restart: impl Fn(&mut Server)) -> Vec<Str
     said.push(ended::<()>("put", Err(refused)));
     said.push(format!("{:?}", alarms(&client, AlarmAction::Get, AlarmType::None).await));
     restart(server);
-    let client = connect(&server.endpoint()).await;
+    let client = server.client().await;
     let mut kv = client.kv.clone();
     let success = vec![RequestOp { request: Some(Request::RequestPut(put(0, 1))) }];
     said.push(ended("small put", kv.put(put(0, 1)).await));
@@ -96,12 +96,11 @@ async fn scenario(server: &mut Server, restart: impl Fn(&mut Server)) -> Vec<Str
 fn a_full_store_behaves_like_etcds() {
     run(async {
         let dir = TempDir::new();
-        let data = dir.path().join("revd");
         let flags = ["--quota-backend-bytes", QUOTA_BYTES];
-        let mut server = Server::revd(&data, &flags);
+        let mut server = Server::revd(&dir.path().join("revd"), &flags);
         let ours = scenario(&mut server, |server| {
             server.kill();
-            *server = Server::revd_at(server.address, &data, &flags);
+            server.start_again();
         })
         .await;
         let Some(peers) = peers() else { return };
@@ -121,7 +120,7 @@ async fn deactivate(client: &Client) {
 
 /// An empty store is small: what counts is what holds data.
 async fn tiny_scenario(server: &Server) -> Vec<String> {
-    let client = connect(&server.endpoint()).await;
+    let client = server.client().await;
     let mut kv = client.kv.clone();
     let status = client.maintenance.clone().status(StatusRequest {}).await.unwrap().into_inner();
     println!("an empty store: {} bytes, {} in use", status.db_size, status.db_size_in_use);
@@ -144,7 +143,7 @@ fn txn_of(success: Vec<RequestOp>, failure: Vec<RequestOp>) -> TxnRequest {
 
 /// Puts in nested transactions, which do not fit in all, or do.
 async fn nested_scenario(server: &Server) -> Vec<String> {
-    let client = connect(&server.endpoint()).await;
+    let client = server.client().await;
     let mut kv = client.kv.clone();
     let put_of = |number, len| RequestOp { request: Some(Request::RequestPut(put(number, len))) };
     let nested = |txn| RequestOp { request: Some(Request::RequestTxn(txn)) };
@@ -193,39 +192,18 @@ async fn nested_scenario(server: &Server) -> Vec<String> {
 
 #[test]
 fn a_tiny_quota_takes_what_etcds_takes() {
-    run(async {
-        let dir = TempDir::new();
-        let flags = ["--quota-backend-bytes", &TINY_QUOTA_BYTES.to_string()];
-        let ours = tiny_scenario(&Server::revd(&dir.path().join("revd"), &flags)).await;
-        println!("{ours:#?}");
-        let Some(peers) = peers() else { return };
-        let etcd = Server::etcd(&peers.path("etcd"), &dir.path().join("etcd"), &flags);
-        assert_eq!(ours, tiny_scenario(&etcd).await);
-    });
+    println!("{:#?}", said_of_both(&["--quota-backend-bytes", &TINY_QUOTA_BYTES.to_string()], tiny_scenario));
 }
 
 #[test]
 fn nested_puts_count_for_the_quota_as_in_etcd() {
-    run(async {
-        let dir = TempDir::new();
-        let flags = ["--quota-backend-bytes", "800000"];
-        let ours = nested_scenario(&Server::revd(&dir.path().join("revd"), &flags)).await;
-        println!("{ours:#?}");
-        let Some(peers) = peers() else { return };
-        let etcd = Server::etcd(&peers.path("etcd"), &dir.path().join("etcd"), &flags);
-        assert_eq!(ours, nested_scenario(&etcd).await);
-    });
+    println!("{:#?}", said_of_both(&["--quota-backend-bytes", "800000"], nested_scenario));
 }
 
 /// Reads and writes go on while space is given back, and everything is still there afterwards.
 #[test]
 fn defragmenting_while_serving() {
-    run(async {
-        let dir = TempDir::new();
-        let data = dir.path().join("data");
-        let mut server = Server::revd(&data, &[]);
-        let address = server.address;
-        let client = connect(&server.endpoint()).await;
+    with_restartable_server(&[], async |server, client| {
         let mut kv = client.kv.clone();
         for number in 0..1_500 {
             kv.put(put(number, 20_000)).await.unwrap();
@@ -255,8 +233,8 @@ fn defragmenting_while_serving() {
         println!("{} bytes became {}, {writes} writes meanwhile", before.db_size, after.db_size);
         assert!(after.db_size * 3 < before.db_size && writes > 0);
         server.kill();
-        let server = Server::revd_at(address, &data, &[]);
-        let client = connect(&server.endpoint()).await;
+        server.start_again();
+        let client = server.client().await;
         let all = RangeRequest { key: "key/".into(), range_end: "key0".into(), ..RangeRequest::default() };
         let kvs = client.kv.clone().range(all).await.unwrap().into_inner().kvs;
         assert!(kvs.len() > 200 && kvs.iter().take(200).all(|kv| kv.value.len() == 20_000));

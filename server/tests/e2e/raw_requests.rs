@@ -10,7 +10,7 @@ use revd_http2::PREFACE;
 use revd_http2::hpack::{Decoder, literal};
 use revd_http2::raw::frame;
 
-use crate::harness::{Server, TempDir, peers, run, with_server};
+use crate::harness::{Server, TempDir, peers, with_server};
 
 const PUT: &str = "/etcdserverpb.KV/Put";
 const RANGE: &str = "/etcdserverpb.KV/Range";
@@ -178,7 +178,7 @@ fn both_servers_answer_alike() {
 /// the block has said to the table counts.
 #[test]
 fn long_heads_are_refused_alone() {
-    run(with_server(async |server, _| {
+    with_server(&[], async |server, _| {
         let many: Vec<(String, String)> = (0..2_000).map(|at| (format!("x-{at}"), "v".to_owned())).collect();
         let long = vec![("x".to_owned(), "v".repeat(70_000))];
         for more in [many, long] {
@@ -194,5 +194,5 @@ fn long_heads_are_refused_alone() {
             assert_eq!(said["grpc-status"], "0");
             assert!(!said.contains_key("goaway"));
         }
-    }));
+    });
 }

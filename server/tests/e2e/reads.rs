@@ -10,7 +10,7 @@ use revd_proto::etcdserverpb::{
 };
 use revd_proto::mvccpb::KeyValue;
 
-use crate::harness::{Client, Server, TempDir, connect, peers, run};
+use crate::harness::{Client, with_etcd_beside, with_server};
 
 /// More than a chunk of a stream and several turns of a range.
 const KEYS: usize = 12_000;
@@ -42,11 +42,8 @@ fn check(kvs: &[KeyValue]) {
 
 #[test]
 fn many_keys_come_whole_in_pages_and_as_a_stream() {
-    run(async {
-        let dir = TempDir::new();
-        let server = Server::revd(&dir.path().join("data"), &[]);
-        let client = connect(&server.endpoint()).await;
-        fill(&client).await;
+    with_server(&[], async |_, client| {
+        fill(client).await;
         let mut kv = client.kv.clone();
         let whole = kv.range(all()).await.unwrap().into_inner();
         check(&whole.kvs);
@@ -107,11 +104,8 @@ async fn streamed(client: &Client, request: RangeRequest) -> RangeResponse {
 /// ends, and holds what a range holds.
 #[test]
 fn a_sorted_stream_ends_and_is_what_a_range_is() {
-    run(async {
-        let dir = TempDir::new();
-        let server = Server::revd(&dir.path().join("data"), &[]);
-        let client = connect(&server.endpoint()).await;
-        fill(&client).await;
+    with_server(&[], async |_, client| {
+        fill(client).await;
         for number in (0..KEYS).step_by(7) {
             let value = vec![u8::try_from(number % 13).unwrap()].into();
             let put = PutRequest { key: key(KEYS - 1 - number), value, ..PutRequest::default() };
@@ -130,10 +124,9 @@ fn a_sorted_stream_ends_and_is_what_a_range_is() {
                 let sort_target = target as i32;
                 let request = RangeRequest { sort_target, limit, keys_only, count_only, ..all() };
                 let range = client.kv.clone().range(request.clone()).await.unwrap().into_inner();
-                let stream =
-                    tokio::time::timeout(Duration::from_secs(60), streamed(&client, request.clone()))
-                        .await
-                        .unwrap_or_else(|_| panic!("{request:?} never ends"));
+                let stream = tokio::time::timeout(Duration::from_secs(60), streamed(client, request.clone()))
+                    .await
+                    .unwrap_or_else(|_| panic!("{request:?} never ends"));
                 assert!(stream == range, "{request:?} differs as a stream");
             }
         }
@@ -144,12 +137,8 @@ fn a_sorted_stream_ends_and_is_what_a_range_is() {
 /// comes in the same order from both.
 #[test]
 fn a_short_sorted_stream_is_the_one_of_etcd() {
-    let Some(peers) = peers() else { return };
-    run(async {
-        let dir = TempDir::new();
-        let revd = Server::revd(&dir.path().join("revd"), &[]);
-        let etcd = Server::etcd(&peers.path("etcd"), &dir.path().join("etcd"), &[]);
-        let clients = [connect(&revd.endpoint()).await, connect(&etcd.endpoint()).await];
+    with_etcd_beside(&[], async |revd, etcd| {
+        let clients = [revd.client().await, etcd.client().await];
         for number in [5, 3, 1, 4, 2, 3, 5, 3] {
             for client in &clients {
                 let value = format!("{}", (number * 3) % 7).into();
@@ -176,11 +165,8 @@ fn a_short_sorted_stream_is_the_one_of_etcd() {
 /// Calls that are given up, at any moment, take nothing with them.
 #[test]
 fn cancelled_calls_leave_others_alone() {
-    run(async {
-        let dir = TempDir::new();
-        let server = Server::revd(&dir.path().join("data"), &[]);
-        let client = connect(&server.endpoint()).await;
-        fill(&client).await;
+    with_server(&[], async |_, client| {
+        fill(client).await;
         for round in 0..200_u64 {
             let mut kv = client.kv.clone();
             let give_up = std::time::Duration::from_micros(round * 40);
@@ -204,11 +190,8 @@ fn cancelled_calls_leave_others_alone() {
 /// has taken the rest it is told so.
 #[test]
 fn a_stream_that_is_not_read_holds_nothing() {
-    run(async {
-        let dir = TempDir::new();
-        let server = Server::revd(&dir.path().join("data"), &[]);
-        let client = connect(&server.endpoint()).await;
-        fill(&client).await;
+    with_server(&[], async |_, client| {
+        fill(client).await;
         let mut stream = client.kv.clone().range_stream(all()).await.unwrap().into_inner();
         let first = stream.message().await.unwrap().unwrap().range_response.unwrap();
         assert!(!first.kvs.is_empty() && first.header.is_none());
@@ -229,7 +212,7 @@ fn a_stream_that_is_not_read_holds_nothing() {
         };
         let mut sizes = Vec::new();
         for _ in 0..6 {
-            fill(&client).await;
+            fill(client).await;
             let now = client.kv.clone().range(RangeRequest { count_only: true, ..all() }).await.unwrap();
             let revision = now.into_inner().header.unwrap().revision;
             let compact = CompactionRequest { revision, physical: true };

@@ -14,11 +14,11 @@ use revd_proto::grpc::reflection::server_reflection_response::MessageResponse;
 use revd_proto::grpc::reflection::{ServerReflectionRequest, ServerReflectionResponse};
 use tonic::Code;
 
-use crate::harness::{Client, Server, TempDir, connect, run, with_server};
+use crate::harness::{Client, Server, with_restartable_server, with_server};
 
 #[test]
 fn health_is_serving() {
-    run(with_server(async |_, client| {
+    with_server(&[], async |_, client| {
         let mut health = HealthClient::new(client.channel.clone());
         let whole = HealthCheckRequest { service: String::new() };
         let reply = health.check(whole.clone()).await.unwrap().into_inner();
@@ -31,7 +31,7 @@ fn health_is_serving() {
         assert_eq!(statuses, [("", ServingStatus::Serving as i32)]);
         let mut watching = health.watch(whole).await.unwrap().into_inner();
         assert_eq!(watching.message().await.unwrap().unwrap().status, ServingStatus::Serving as i32);
-    }));
+    });
 }
 
 fn answer(response: Option<ServerReflectionResponse>) -> MessageResponse {
@@ -41,7 +41,7 @@ fn answer(response: Option<ServerReflectionResponse>) -> MessageResponse {
 /// The question after the first waits for the first answer, as grpcurl does it: a real dialogue.
 #[test]
 fn reflection_lists_and_describes_everything() {
-    run(with_server(async |_, client| {
+    with_server(&[], async |_, client| {
         let (questions, receiver) = tokio::sync::mpsc::channel(1);
         let ask = async |request| {
             let request = ServerReflectionRequest { host: String::new(), message_request: Some(request) };
@@ -77,7 +77,7 @@ fn reflection_lists_and_describes_everything() {
             panic!("no error")
         };
         assert_eq!(error.error_code, Code::NotFound as i32);
-    }));
+    });
 }
 
 fn get(server: &Server, request: &str) -> String {
@@ -91,28 +91,24 @@ fn get(server: &Server, request: &str) -> String {
 /// The same after a restart; different once something changes.
 #[test]
 fn hash_tells_states_apart() {
-    run(async {
-        let dir = TempDir::new();
-        let data = dir.path().join("data");
-        let mut server = Server::revd(&data, &[]);
-        let address = server.address;
+    with_restartable_server(&[], async |server, _| {
         let hash = async |client: &Client| {
             client.maintenance.clone().hash(HashRequest {}).await.unwrap().into_inner().hash
         };
-        let client = connect(&server.endpoint()).await;
+        let client = server.client().await;
         let empty = hash(&client).await;
         client.kv.clone().put(PutRequest { key: "k".into(), ..PutRequest::default() }).await.unwrap();
         let put = hash(&client).await;
         assert_ne!(empty, put);
         server.kill();
-        let server = Server::revd_at(address, &data, &[]);
-        assert_eq!(hash(&connect(&server.endpoint()).await).await, put);
+        server.start_again();
+        assert_eq!(hash(&server.client().await).await, put);
     });
 }
 
 #[test]
 fn plain_http_has_version_and_health() {
-    run(with_server(async |server, _| {
+    with_server(&[], async |server, _| {
         let version = get(server, "GET /version");
         assert!(
             version.ends_with(r#"{"etcdserver":"3.7.1","etcdcluster":"3.7.0","storage":"3.7.0"}"#),
@@ -129,16 +125,14 @@ fn plain_http_has_version_and_health() {
             "{refused}"
         );
         assert!(get(server, "GET /nothing").starts_with("HTTP/1.1 404"));
-    }));
+    });
 }
 
 /// An HTTP/1.1 connection serves one request after the other, and does not
 /// keep the server from stopping.
 #[test]
 fn plain_http_connections_stay_open() {
-    run(async {
-        let dir = TempDir::new();
-        let mut server = Server::revd(&dir.path().join("data"), &[]);
+    with_restartable_server(&[], async |server, _| {
         let mut stream = TcpStream::connect(server.address).unwrap();
         let mut buffer = [0; 4096];
         for _ in 0..3 {

@@ -1,16 +1,23 @@
 //! Starting, stopping, and what is refused.
 
 use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
 use std::process::Command;
 
 use revd_proto::etcdserverpb::{MemberListRequest, PutRequest, RangeRequest, StatusRequest};
 
-use crate::harness::{Server, TempDir, connect, free_address, run};
+use crate::harness::{Server, TempDir, free_address, run, with_restartable_server, with_server};
 
 fn revd(args: &[&str]) -> (i32, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_revd")).args(args).env_clear().output().unwrap();
     let text = [output.stdout, output.stderr].concat();
     (output.status.code().unwrap_or(-1), String::from_utf8(text).unwrap())
+}
+
+/// The same as a server on this address.
+fn start(data_dir: &Path, url: &str) -> (i32, String) {
+    let data_dir = data_dir.to_str().unwrap();
+    revd(&["--data-dir", data_dir, "--listen-client-urls", url, "--advertise-client-urls", url])
 }
 
 fn put(key: &str) -> PutRequest {
@@ -24,7 +31,7 @@ fn a_stop_is_graceful_and_the_next_start_has_everything() {
         let data = dir.path().join("data");
         for cores in ["1", "2", "6"] {
             let mut server = Server::revd(&data, &["--cores", cores]);
-            let client = connect(&server.endpoint()).await;
+            let client = server.client().await;
             client.kv.clone().put(put(&format!("with {cores} cores"))).await.unwrap();
             let status = server.stop();
             assert_eq!(std::os::unix::process::ExitStatusExt::signal(&status), Some(15), "as etcd ends");
@@ -32,7 +39,7 @@ fn a_stop_is_graceful_and_the_next_start_has_everything() {
         }
         assert_eq!(std::fs::metadata(&data).unwrap().permissions().mode() & 0o777, 0o700);
         let server = Server::revd(&data, &[]);
-        let client = connect(&server.endpoint()).await;
+        let client = server.client().await;
         let all = RangeRequest { key: "\0".into(), range_end: "\0".into(), ..RangeRequest::default() };
         assert_eq!(client.kv.clone().range(all).await.unwrap().into_inner().count, 3);
     });
@@ -40,38 +47,21 @@ fn a_stop_is_graceful_and_the_next_start_has_everything() {
 
 #[test]
 fn a_second_process_on_the_same_data_is_refused() {
-    let dir = TempDir::new();
-    let data = dir.path().join("data");
-    let _first = Server::revd(&data, &[]);
-    let url = format!("http://{}", free_address());
-    let (code, text) = revd(&[
-        "--data-dir",
-        data.to_str().unwrap(),
-        "--listen-client-urls",
-        &url,
-        "--advertise-client-urls",
-        &url,
-    ]);
-    assert_eq!(code, 1);
-    assert!(text.contains("another process uses the data directory"), "{text}");
+    with_server(&[], async |first, _| {
+        let (code, text) = start(first.data_dir(), &format!("http://{}", free_address()));
+        assert_eq!(code, 1);
+        assert!(text.contains("another process uses the data directory"), "{text}");
+    });
 }
 
 #[test]
 fn a_taken_port_is_named() {
-    let dir = TempDir::new();
-    let first = Server::revd(&dir.path().join("first"), &[]);
-    let second = dir.path().join("second");
-    let url = first.endpoint();
-    let (code, text) = revd(&[
-        "--data-dir",
-        second.to_str().unwrap(),
-        "--listen-client-urls",
-        &url,
-        "--advertise-client-urls",
-        &url,
-    ]);
-    assert_eq!(code, 1);
-    assert!(text.contains(&first.address.to_string()) && text.contains("--listen-client-urls"), "{text}");
+    with_server(&[], async |first, _| {
+        let (code, text) = start(&first.data_dir().with_file_name("second"), &first.endpoint());
+        assert_eq!(code, 1);
+        let names_it = text.contains(&first.address.to_string()) && text.contains("--listen-client-urls");
+        assert!(names_it, "{text}");
+    });
 }
 
 #[test]
@@ -85,24 +75,23 @@ fn data_of_an_etcd_is_left_alone() {
 
 #[test]
 fn a_missing_log_is_refused() {
-    let dir = TempDir::new();
-    let data = dir.path().join("data");
-    let mut server = Server::revd(&data, &[]);
-    server.stop();
-    std::fs::remove_dir_all(data.join("member/wal")).unwrap();
-    let (code, text) = revd(&["--data-dir", data.to_str().unwrap()]);
-    assert_eq!(code, 1);
-    assert!(text.contains("holds no log"), "{text}");
+    with_restartable_server(&[], async |server, _| {
+        server.stop();
+        std::fs::remove_dir_all(server.data_dir().join("member/wal")).unwrap();
+        let (code, text) = revd(&["--data-dir", server.data_dir().to_str().unwrap()]);
+        assert_eq!(code, 1);
+        assert!(text.contains("holds no log"), "{text}");
+    });
 }
 
 /// The first touch of a huge page would take milliseconds of a turn (decision 0022).
 #[test]
 fn the_heap_has_no_huge_pages() {
-    let dir = TempDir::new();
-    let server = Server::revd(&dir.path().join("data"), &[]);
-    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
-    let line = status.lines().find_map(|line| line.strip_prefix("THP_enabled:")).expect("Linux 5.0 or newer");
-    assert_eq!(line.trim(), "0");
+    with_server(&[], async |server, _| {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("THP_enabled:"));
+        assert_eq!(line.expect("Linux 5.0 or newer").trim(), "0");
+    });
 }
 
 #[test]
@@ -121,10 +110,7 @@ fn versions_help_and_slips() {
 /// second or two, and the newest stays.
 #[test]
 fn old_revisions_are_compacted_by_themselves() {
-    run(async {
-        let dir = TempDir::new();
-        let server = Server::revd(&dir.path().join("data"), &["--auto-compaction-retention", "1s"]);
-        let client = connect(&server.endpoint()).await;
+    with_server(&["--auto-compaction-retention", "1s"], async |_, client| {
         let mut kv = client.kv.clone();
         let mut newest = 0;
         loop {
@@ -146,11 +132,7 @@ fn old_revisions_are_compacted_by_themselves() {
 
 #[test]
 fn a_member_knows_itself() {
-    run(async {
-        let dir = TempDir::new();
-        let server =
-            Server::revd(&dir.path().join("data"), &["--name", "alice", "--initial-cluster-token", "t"]);
-        let client = connect(&server.endpoint()).await;
+    with_server(&["--name", "alice", "--initial-cluster-token", "t"], async |server, client| {
         let list = client.cluster.clone().member_list(MemberListRequest { linearizable: true }).await;
         let list = list.unwrap().into_inner();
         let header = list.header.unwrap();

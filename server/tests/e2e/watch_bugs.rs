@@ -12,7 +12,7 @@ use revd_proto::mvccpb::event::EventType;
 use revd_proto::mvccpb::{Event, KeyValue};
 
 use crate::checker::{History, Transcript};
-use crate::harness::{Client, Server, TempDir, WatchStream, connect, from_env, run};
+use crate::harness::{Client, Server, TempDir, WatchStream, from_env, run, with_server};
 
 async fn put(client: &Client, key: &str, value: &str) -> i64 {
     let put =
@@ -34,16 +34,10 @@ fn revision(response: &WatchResponse) -> i64 {
     response.header.as_ref().unwrap().revision
 }
 
-async fn with_server(flags: &[&str], test: impl AsyncFnOnce(&Client, &Server)) {
-    let dir = TempDir::new();
-    let server = Server::revd(&dir.path().join("data"), flags);
-    test(&connect(&server.endpoint()).await, &server).await;
-}
-
 /// Row 65 (etcd #18089, #19179): a deletion at exactly the compacted revision was dropped.
 #[test]
 fn bug_065_a_deletion_at_the_compacted_revision() {
-    run(with_server(&[], async |client, _| {
+    with_server(&[], async |_, client| {
         put(client, "k", "v").await;
         let mut kv = client.kv.clone();
         let delete = DeleteRangeRequest { key: "k".into(), ..DeleteRangeRequest::default() };
@@ -56,7 +50,7 @@ fn bug_065_a_deletion_at_the_compacted_revision() {
         let told = next(&mut stream).await;
         assert_eq!((told.events.len(), told.events[0].r#type), (1, EventType::Delete as i32));
         assert_eq!(told.events[0].kv.as_ref().unwrap().mod_revision, deleted);
-    }));
+    });
 }
 
 /// The same through the watch checker, which has to find the bug in an
@@ -77,10 +71,10 @@ fn bug_065_is_found_in_an_old_etcd() {
         let dir = TempDir::new();
         let old = Server::etcd(&std::path::Path::new(peers).join("etcd"), &dir.path().join("old"), &[]);
         let revd = Server::revd(&dir.path().join("revd"), &[]);
-        let problem = deletion_at_the_compacted_revision(&connect(&old.endpoint()).await).await.unwrap_err();
+        let problem = deletion_at_the_compacted_revision(&old.client().await).await.unwrap_err();
         println!("etcd 3.5.1: {problem:.200}");
         assert!(problem.contains("told Event") || problem.contains("never told"), "{problem}");
-        deletion_at_the_compacted_revision(&connect(&revd.endpoint()).await).await.unwrap();
+        deletion_at_the_compacted_revision(&revd.client().await).await.unwrap();
     });
 }
 
@@ -122,7 +116,7 @@ async fn deletion_at_the_compacted_revision(client: &Client) -> Result<usize, St
 /// Row 66 (etcd #20221, #9775): a watch of the future was told of the present.
 #[test]
 fn bug_066_watches_of_the_future() {
-    run(with_server(&["--watch-progress-notify-interval", "100ms"], async |client, _| {
+    with_server(&["--watch-progress-notify-interval", "100ms"], async |_, client| {
         let now = put(client, "k", "0").await;
         let mut stream = client.open_watch();
         for ahead in 1..=100 {
@@ -150,14 +144,14 @@ fn bug_066_watches_of_the_future() {
             }
             assert!(!response.events.is_empty() || revision(&response) >= now + response.watch_id);
         }
-    }));
+    });
 }
 
 /// Row 68 (etcd #17566): an idle watch was never told of progress. And what
 /// follows a busy interval: nothing.
 #[test]
 fn bug_068_progress_of_an_idle_watch() {
-    run(with_server(&["--watch-progress-notify-interval", "200ms"], async |client, _| {
+    with_server(&["--watch-progress-notify-interval", "200ms"], async |_, client| {
         let mut stream = client.open_watch();
         let request =
             WatchCreateRequest { key: "idle".into(), progress_notify: true, ..WatchCreateRequest::default() };
@@ -176,13 +170,13 @@ fn bug_068_progress_of_an_idle_watch() {
                 }
             }
         }
-    }));
+    });
 }
 
 /// Row 69 (etcd #14563, #9281): watch id 0 was mixed up with no id.
 #[test]
 fn bug_069_watch_ids() {
-    run(with_server(&[], async |client, _| {
+    with_server(&[], async |_, client| {
         let mut stream = client.open_watch();
         let ask = |watch_id| {
             let request = WatchCreateRequest { key: "k".into(), watch_id, ..WatchCreateRequest::default() };
@@ -209,7 +203,7 @@ fn bug_069_watch_ids() {
         }
         told.sort_unstable();
         assert_eq!(told, [-7, 1, 2, 3, i64::MAX], "all but the canceled one, which was not canceled twice");
-    }));
+    });
 }
 
 /// A response of the first member at some revision.
@@ -226,7 +220,7 @@ fn told_at(revision: i64) -> WatchResponse {
 /// Row 71 (etcd #15402): large reads on the same connection starved watches.
 #[test]
 fn bug_071_large_reads_beside_a_watch() {
-    run(with_server(&[], async |client, _| {
+    with_server(&[], async |_, client| {
         for number in 0..40 {
             put(client, &format!("large/{number}"), &"x".repeat(100_000)).await;
         }
@@ -254,13 +248,13 @@ fn bug_071_large_reads_beside_a_watch() {
             assert_eq!(next(&mut stream).await.events[0].kv.as_ref().unwrap().mod_revision, at);
         }
         reading.iter().for_each(tokio::task::JoinHandle::abort);
-    }));
+    });
 }
 
 /// Row 72 (etcd #11850, #18784, #20066): canceled watches left memory behind.
 #[test]
 fn bug_072_canceled_watches_leave_nothing_behind() {
-    run(with_server(&["--cores", "1"], async |client, server| {
+    with_server(&["--cores", "1"], async |server, client| {
         let memory = || {
             let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
             let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:")).unwrap();
@@ -295,13 +289,13 @@ fn bug_072_canceled_watches_leave_nothing_behind() {
         );
         // The allocator takes steps of 4 MB; 60 bytes left behind by each watcher would be 12.
         assert!(grown[grown.len() - 1] < half + 12_000, "it grows: {grown:?}");
-    }));
+    });
 }
 
 /// Streams end with the server's own word, not with a broken connection.
 #[test]
 fn a_stopping_server_ends_its_streams() {
-    run(with_server(&[], async |client, server| {
+    with_server(&[], async |server, client| {
         let mut stream = client.open_watch();
         create(&stream, "k", 0);
         assert!(next(&mut stream).await.created);
@@ -311,5 +305,5 @@ fn a_stopping_server_ends_its_streams() {
             (status.code(), status.message()),
             (tonic::Code::Unavailable, "etcdserver: server stopped")
         );
-    }));
+    });
 }

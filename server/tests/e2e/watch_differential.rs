@@ -10,7 +10,7 @@ use revd_proto::etcdserverpb::{
     WatchCreateRequest, WatchProgressRequest, WatchResponse,
 };
 
-use crate::harness::{Client, Random, Server, TempDir, WatchStream, connect, from_env, peers, run};
+use crate::harness::{Client, Random, WatchStream, connect, from_env, with_etcd_beside};
 
 /// Longer than etcd takes between two looks at watchers that are behind.
 const QUIET: Duration = Duration::from_millis(250);
@@ -170,12 +170,8 @@ async fn told_by_both(sides: &mut [Side]) -> (Told, Told) {
 
 #[test]
 fn watchers_of_both_are_told_the_same() {
-    let Some(peers) = peers() else { return };
-    run(async {
+    with_etcd_beside(&[], async |revd, etcd| {
         let steps = from_env("REVD_WATCH_STEPS", 120);
-        let dir = TempDir::new();
-        let revd = Server::revd(&dir.path().join("revd"), &[]);
-        let etcd = Server::etcd(&peers.path("etcd"), &dir.path().join("etcd"), &[]);
         let mut sides = Vec::new();
         for endpoint in [revd.endpoint(), etcd.endpoint()] {
             let client = connect(&endpoint).await;

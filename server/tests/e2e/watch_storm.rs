@@ -354,7 +354,7 @@ fn a_storm_of_watchers_hears_everything() {
         for _ in 0..seconds / 3 {
             tokio::time::sleep(Duration::from_secs(3)).await;
             server.kill();
-            server = Server::revd_at(server.address, &dir.path().join("data"), &flags);
+            server.start_again();
         }
         tokio::time::sleep(Duration::from_secs(1)).await;
         storm.over.set(true);

@@ -14,7 +14,7 @@ use revd_http2::raw::frame;
 use revd_loadgen::caller::{Caller, framed};
 use revd_proto::etcdserverpb::{AlarmRequest, HashKvRequest, PutRequest, RangeRequest, StatusRequest};
 
-use crate::harness::{Client, Random, Server, TempDir, connect, from_env, run};
+use crate::harness::{Client, Random, Server, from_env, with_restartable_server};
 use messages::{Grammar, Method};
 
 /// Cases in CI.
@@ -199,15 +199,12 @@ async fn memory_is_back(server: &Server, client: &Client, before: u64, what: &st
 
 #[test]
 fn every_call_in_every_manner() {
-    run(async {
+    with_restartable_server(&[], async |server, client| {
         let (cases, seed) = (from_env("REVD_GRAMMAR_CASES", CASES), from_env("REVD_GRAMMAR_SEED", 1));
         let one = from_env("REVD_GRAMMAR_ONE", u64::MAX);
         let grammar = Grammar::new();
-        let dir = TempDir::new();
-        let mut server = Server::revd(&dir.path().join("data"), &[]);
-        let client = connect(&server.endpoint()).await;
         others_are_served(&client).await;
-        let memory = resident(&server);
+        let memory = resident(server);
         let (mut refused, mut most) = (0, 0);
         for number in if one == u64::MAX { 0..cases } else { one..one + 1 } {
             let case = Case::draw(&grammar, seed << 32 | number);
@@ -236,9 +233,9 @@ fn every_call_in_every_manner() {
             }
             refused += u64::from(is_refused);
             others_are_served(&client).await;
-            most = most.max(resident(&server));
+            most = most.max(resident(server));
             if number % MEMORY_EVERY == MEMORY_EVERY - 1 {
-                memory_is_back(&server, &client, memory, &what).await;
+                memory_is_back(server, &client, memory, &what).await;
             }
         }
         println!("{cases} cases, {refused} refused, {} MB at most", most / 1_000_000);

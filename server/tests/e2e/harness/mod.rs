@@ -15,11 +15,45 @@ pub fn run<T>(test: impl Future<Output = T>) -> T {
 }
 
 /// Runs a test beside a fresh member and a client of it.
-pub async fn with_server(test: impl AsyncFnOnce(&Server, &Client)) {
-    let dir = TempDir::new();
-    let server = Server::revd(&dir.path().join("data"), &[]);
-    let client = connect(&server.endpoint()).await;
-    test(&server, &client).await;
+pub fn with_server(flags: &[&str], test: impl AsyncFnOnce(&Server, &Client)) {
+    with_restartable_server(flags, async |server, client| test(server, &client).await);
+}
+
+/// The same, for a test that ends the member and starts it again.
+pub fn with_restartable_server(flags: &[&str], test: impl AsyncFnOnce(&mut Server, Client)) {
+    run(async {
+        let dir = TempDir::new();
+        let mut server = Server::revd(&dir.path().join("revd"), flags);
+        let client = server.client().await;
+        test(&mut server, client).await;
+    });
+}
+
+/// Runs a test beside a fresh revd and a fresh etcd, where that can be had.
+pub fn with_etcd_beside(flags: &[&str], test: impl AsyncFnOnce(&mut Server, &Server)) {
+    let Some(peers) = peers() else { return };
+    run(async {
+        let dir = TempDir::new();
+        let mut revd = Server::revd(&dir.path().join("revd"), flags);
+        let etcd = Server::etcd(&peers.path("etcd"), &dir.path().join("etcd"), flags);
+        test(&mut revd, &etcd).await;
+    });
+}
+
+/// What a scenario says of a fresh revd; of a fresh etcd, where that can be had, it says the same.
+pub fn said_of_both<T>(flags: &[&str], scenario: impl AsyncFn(&Server) -> T) -> T
+where
+    T: PartialEq + std::fmt::Debug,
+{
+    run(async {
+        let dir = TempDir::new();
+        let ours = scenario(&Server::revd(&dir.path().join("revd"), flags)).await;
+        if let Some(peers) = peers() {
+            let etcd = Server::etcd(&peers.path("etcd"), &dir.path().join("etcd"), flags);
+            assert_eq!(ours, scenario(&etcd).await);
+        }
+        ours
+    })
 }
 
 /// A number from the environment, to make a test longer.

@@ -7,6 +7,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
+use super::clients::{Client, connect};
+
 /// A directory that is gone when the test is over.
 pub struct TempDir(tempfile::TempDir);
 
@@ -70,8 +72,10 @@ impl Drop for SmallDisk {
 
 /// A running server.
 pub struct Server {
+    command: Command,
     child: Child,
     pub address: SocketAddr,
+    data_dir: PathBuf,
     log: PathBuf,
     /// What was in the log before this start.
     log_start: usize,
@@ -145,12 +149,29 @@ impl Server {
     fn spawn(mut command: Command, address: SocketAddr, data_dir: &Path) -> Self {
         let log = data_dir.with_extension("log");
         let file = std::fs::File::options().create(true).append(true).open(&log).unwrap();
+        let log_start = usize::try_from(file.metadata().unwrap().len()).unwrap();
         command.arg("--data-dir").arg(data_dir).stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
-        let log_start = std::fs::metadata(&log).map_or(0, |data| usize::try_from(data.len()).unwrap());
         // A group of its own: a Ctrl-C at the terminal reaches the
         // test, which then ends its servers.
         let child = command.process_group(0).spawn().unwrap();
-        Self { child, address, log, log_start }
+        Self { command, child, address, data_dir: data_dir.to_owned(), log, log_start }
+    }
+
+    /// revd again as it was started before: on the same address and data, with the same flags.
+    pub fn start_again(&mut self) {
+        assert!(!self.is_running(), "it is not killed or stopped");
+        self.log_start = usize::try_from(std::fs::metadata(&self.log).unwrap().len()).unwrap();
+        self.child = self.command.spawn().unwrap();
+        self.wait_until_ready();
+    }
+
+    /// A new connection to it.
+    pub async fn client(&self) -> Client {
+        connect(&self.endpoint()).await
+    }
+
+    pub fn data_dir(&self) -> &Path {
+        &self.data_dir
     }
 
     pub fn endpoint(&self) -> String {

@@ -11,7 +11,6 @@ mod honest;
 mod watching;
 
 use std::cell::{Cell, RefCell};
-use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -84,14 +83,13 @@ async fn clean(shared: &Shared, watched: &Watched) {
 }
 
 /// Kills the server, and starts it again where it was.
-fn restarted(shared: &Shared, mut server: Server, data: &Path) -> Server {
+fn restart(shared: &Shared, server: &mut Server) {
     shared.is_down.set(true);
     shared.kills.set(shared.kills.get() + 1);
     server.kill();
-    let server = Server::revd_at(server.address, data, &FLAGS);
+    server.start_again();
     shared.ready_at.set(honest::now());
     shared.is_down.set(false);
-    server
 }
 
 /// What the server said since its start, if something was found after it.
@@ -103,8 +101,7 @@ fn show_log(shared: &Shared, known: usize, server: &Server) {
 
 async fn soak(seconds: u64) {
     let dir = TempDir::new();
-    let data = dir.path().join("data");
-    let mut server = Server::revd(&data, &FLAGS);
+    let mut server = Server::revd(&dir.path().join("data"), &FLAGS);
     let shared = Shared::new(server.endpoint());
     let (written, watched) = (Rc::new(RefCell::new(Written::default())), Rc::new(Watched::default()));
     let (holder, taken, kept) = (Rc::new(Cell::new(None)), Rc::new(Cell::new(0)), Rc::new(Cell::new(0)));
@@ -144,7 +141,7 @@ async fn soak(seconds: u64) {
             watching::check(&shared, &watched).await;
         }
         let known = shared.findings.borrow().len();
-        server = restarted(&shared, server, &data);
+        restart(&shared, &mut server);
         shared.attack.replace(format!("peace after {}", attack.name));
         let client = connect(&shared.endpoint).await;
         honest::check(&shared, &client, &written).await;
