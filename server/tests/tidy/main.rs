@@ -4,6 +4,8 @@
 
 use std::path::{Path, PathBuf};
 
+mod figures;
+
 mod docs;
 mod layers;
 
@@ -97,27 +99,35 @@ fn every_file_says_what_it_is_for() {
     assert_none(&without.collect::<Vec<_>>(), "the first line of a file is a //! sentence");
 }
 
+/// Where functions begin, and their lines.
+fn function_lengths(text: &str) -> Vec<(usize, usize)> {
+    let lines: Vec<&str> = text.lines().collect();
+    let length = |(start, line): (usize, &&str)| {
+        let indent = line.len() - line.trim_start().len();
+        let mut head = line.trim_start();
+        for word in ["pub ", "pub(crate) ", "pub(super) ", "const ", "async "] {
+            head = head.trim_start_matches(word);
+        }
+        if !head.starts_with("fn ") || line.ends_with(';') {
+            return None;
+        }
+        let close = format!("{}}}", " ".repeat(indent));
+        let more = lines[start..].iter().position(|line| *line == close).unwrap_or(0);
+        Some((start + 1, more + 1))
+    };
+    lines.iter().enumerate().filter_map(length).collect()
+}
+
 #[test]
 fn files_and_functions_are_short() {
     let mut problems = Vec::new();
     for (name, text) in sources() {
-        let lines: Vec<&str> = text.lines().collect();
-        if lines.len() > FILE_LINES_MAX {
-            problems.push(format!("{name} has {} lines, at most {FILE_LINES_MAX}", lines.len()));
+        let lines = text.lines().count();
+        if lines > FILE_LINES_MAX {
+            problems.push(format!("{name} has {lines} lines, at most {FILE_LINES_MAX}"));
         }
-        for (start, line) in lines.iter().enumerate() {
-            let indent = line.len() - line.trim_start().len();
-            let head = line.trim_start().trim_start_matches("pub(crate) ").trim_start_matches("pub(super) ");
-            let head = head.trim_start_matches("pub ").trim_start_matches("async ");
-            if !head.starts_with("fn ") || line.ends_with(';') {
-                continue;
-            }
-            let close = format!("{}}}", " ".repeat(indent));
-            let length = lines[start..].iter().position(|line| *line == close).unwrap_or(0);
-            if length > FUNCTION_LINES_MAX {
-                problems.push(format!("{name}:{}: a function of {length} lines", start + 1));
-            }
-        }
+        let long = function_lengths(&text).into_iter().filter(|(_, lines)| *lines > FUNCTION_LINES_MAX);
+        problems.extend(long.map(|(start, lines)| format!("{name}:{start}: a function of {lines} lines")));
     }
     assert_none(&problems, "short files and functions");
 }
