@@ -54,13 +54,17 @@ fn shared_names(files: &[(String, String)]) -> BTreeMap<String, BTreeSet<&str>> 
 fn figures() {
     let files = shipped();
     let engine: Vec<_> = files.iter().filter(|(name, _)| name.starts_with("engine/")).cloned().collect();
-    let mut lengths: Vec<usize> = files.iter().flat_map(|(_, text)| function_lengths(text)).map(|(_, lines)| lines).collect();
+    let mut lengths: Vec<usize> =
+        files.iter().flat_map(|(_, text)| function_lengths(text)).map(|(_, lines)| lines).collect();
     lengths.sort_unstable();
     let mut sizes: Vec<usize> = files.iter().map(|(_, text)| text.lines().count()).collect();
     sizes.sort_unstable();
     println!("{} files of {} lines, {} functions", files.len(), sizes.iter().sum::<usize>(), lengths.len());
     let [p50, p90, p99] = [50, 90, 99].map(|percent| percentile(&lengths, percent));
-    println!("lines of a function: p50 {p50}, p90 {p90}, p99 {p99}, at most {}", lengths.last().unwrap_or(&0));
+    println!(
+        "lines of a function: p50 {p50}, p90 {p90}, p99 {p99}, at most {}",
+        lengths.last().unwrap_or(&0)
+    );
     println!("lines of a file: p50 {}, p90 {}", percentile(&sizes, 50), percentile(&sizes, 90));
     println!("comments: {:.1} % of the lines; engine {:.1} %", comment_share(&files), comment_share(&engine));
     println!("assertions in 1,000 lines: engine {:.1}, all {:.1}", assertions(&engine), assertions(&files));
