@@ -32,7 +32,7 @@ const OWNER: Owner = Owner { cluster: 11, member: 22 };
 const SEGMENT_BYTES: u64 = 8 * BLOCK as u64;
 const BATCHES: u64 = 60;
 
-/// What goes wrong.
+/// The call that fails.
 #[derive(Debug, Clone, Copy)]
 enum Fault {
     /// This call, counted from 0, fails.
@@ -41,7 +41,7 @@ enum Fault {
     RoomFor(u64),
 }
 
-/// What was seen.
+/// The calls that were seen.
 #[derive(Debug, Default)]
 struct Seen {
     calls: Cell<u64>,

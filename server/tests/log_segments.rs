@@ -80,7 +80,7 @@ fn a_roll_during_a_preparation_waits_for_it() {
 }
 
 #[test]
-fn what_fails_in_the_background_is_told_and_nothing_follows_it() {
+fn a_failure_in_the_background_is_told_and_nothing_follows_it() {
     on_a_core(|dir| async move {
         let disk = disk(&dir);
         disk.create(1, SEGMENT_BYTES).await.unwrap();
@@ -100,7 +100,7 @@ fn what_fails_in_the_background_is_told_and_nothing_follows_it() {
 }
 
 #[test]
-fn what_a_dead_process_was_preparing_is_removed() {
+fn a_segment_that_a_dead_process_was_preparing_is_removed() {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     for name in ["preparing.tmp", "preparing-7.tmp", "spare.tmp", "0000000000000001.wal"] {
         std::fs::write(dir.path().join(name), name).unwrap();

@@ -30,7 +30,7 @@ use revd_proto::etcdserverpb::{
 
 const MEMBER: u64 = 1;
 
-/// What the other cores have of it.
+/// The other cores' ends of its mailboxes.
 struct Around {
     to_state: SenderSeed<Vec<Work>>,
     to_log: ReceiverSeed<DurableIndex>,
@@ -153,7 +153,7 @@ fn others_are_served_while_the_keys_of_a_lease_are_listed() {
 
 /// Issue 14, number 22, of leases with few keys: each list is short, a thousand of them are not.
 #[test]
-fn what_is_in_the_log_does_not_wait_for_a_thousand_lists_of_keys() {
+fn entries_of_the_log_do_not_wait_for_a_thousand_lists_of_keys() {
     const KEYS: usize = 125; // as many as are listed at once
     const LISTS: usize = 1_000;
     with_core(async |Core { to_state, from_core, ready, .. }| {

@@ -45,7 +45,7 @@ fn seed(dir: PathBuf) -> WalSeed<DirDisk> {
     WalSeed { disk: DirDisk::new(dir, true, reserve), layout, log: empty_log(OWNER) }
 }
 
-/// What was acknowledged.
+/// Frames that were acknowledged.
 #[derive(Debug, Clone, PartialEq)]
 struct Expected {
     hard_state: HardState,
@@ -148,7 +148,8 @@ fn land(dir: &Path, found: &Recovered, before: &Files, after: &Files) {
     }
 }
 
-/// What a crash left is opened again by the real writer, which goes on as if nothing had happened.
+/// The files a crash left are opened again by the real writer, which goes
+/// on as if nothing had happened.
 async fn go_on(image: &Files, found: &Recovered, before: &Files, after: &Files, random: &mut Random) {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     for (number, bytes) in image {
@@ -353,11 +354,11 @@ fn one_late_frame_counts_for_nothing_and_two_or_a_missing_one_are_damage() {
     }
 }
 
-/// What looks like frames, each up to the file's end, is what a client wrote into an
-/// earlier use of the file: no life fits, so none of it is summed up. Before, all of it
+/// Bytes that look like frames, each up to the file's end, are a client's own: it wrote them
+/// into an earlier use of the file: no life fits, so none of it is summed up. Before, all of it
 /// was, two thousand times the file.
 #[test]
-fn what_a_client_left_in_a_file_costs_a_start_nothing() {
+fn frames_that_a_client_wrote_into_a_value_cost_a_start_nothing() {
     const BLOCKS: usize = 4 * 1024;
     let (number, bytes) = segment(1, 1..5, 2);
     let mut bytes = bytes[..5 * BLOCK].to_vec();

@@ -56,7 +56,7 @@ impl History {
     }
 }
 
-/// What one watcher asked for and was told.
+/// Requests of one watcher, and the replies to it.
 #[derive(Debug, Clone)]
 pub struct Transcript {
     pub request: WatchCreateRequest,
@@ -96,7 +96,7 @@ impl Transcript {
     /// Holds it against what happened.
     ///
     /// # Errors
-    /// What was wrong, for people.
+    /// The fault, in words.
     pub fn check(&self, history: &History) -> Result<usize, String> {
         let Some(created) = self.responses.first() else { return Ok(0) };
         if !created.created {

@@ -26,7 +26,7 @@ fn attacker(server: &Server) -> TcpStream {
     stream
 }
 
-/// What the server says at last, if it says goodbye.
+/// The error code of the server's GOAWAY, if it sends one.
 fn goodbye(stream: &mut TcpStream) -> Option<u32> {
     let mut said = Vec::new();
     // It may close while there is something left that we have sent:

@@ -13,7 +13,7 @@ use crate::harness::{Client, Random, Server, with_restartable_server};
 fn with_server_unharmed(test: impl AsyncFnOnce(&Server, &Client)) {
     with_restartable_server(&[], async |server, client| {
         test(server, &client).await;
-        // Whatever happened: still there, still at the first revision, still writing.
+        // After anything: still there, still at the first revision, still writing.
         assert!(server.is_running());
         let put = PutRequest { key: "k".into(), ..PutRequest::default() };
         let reply = server.client().await.kv.put(put).await.unwrap().into_inner();

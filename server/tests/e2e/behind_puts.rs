@@ -35,7 +35,7 @@ fn now() -> Instant {
     Instant::now()
 }
 
-/// What the server has said on a connection.
+/// Replies of the server on a connection.
 #[derive(Debug, Default)]
 struct Said {
     ended: u32,

@@ -95,7 +95,7 @@ fn one_stream_too_many_is_refused_alone() {
 /// `FIRST_BYTES_DEADLINE`, `HTTP2_DEADLINE`, `HTTP1_DEADLINE`: who does not say what it is, or says
 /// half of something, is gone after that time.
 #[test]
-fn who_says_nothing_is_gone() {
+fn silent_connections_are_closed() {
     with_server(&[], async |server, client| {
         is_served(client).await; // its connection is past all this
         let longest = FIRST_BYTES_DEADLINE.max(HTTP1_DEADLINE).max(HTTP2_DEADLINE);

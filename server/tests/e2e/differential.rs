@@ -29,7 +29,7 @@ pub enum Request {
     HashKv(HashKvRequest),
 }
 
-/// What came back: the whole message as text, or the error.
+/// The reply: the whole message as text, or the error.
 #[derive(Debug, PartialEq)]
 enum Answer {
     Reply { revision: i64, message: String },

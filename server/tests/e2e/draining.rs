@@ -1,4 +1,4 @@
-//! What is under way when calls are refused early, or when the member stops: nothing else on the
+//! Calls under way when others are refused early, or when the member stops: nothing else on the
 //! connection suffers, and whatever was taken is answered.
 
 use std::collections::BTreeSet;

@@ -197,7 +197,7 @@ fn leases_locks_and_elections_print_the_same() {
         assert!(next.lines(2).ends_with("second\n"));
         assert!(observing.lines(4).ends_with("second\n"));
         next.interrupt();
-        // What a lease has left differs by the time things took.
+        // The TTL a lease has left differs by the time things took.
         let left = |line: &str| match (line.find("remaining("), line.find("s)")) {
             (Some(start), Some(_)) => format!("{}{}", &line[..start], &line[line.rfind("s)").unwrap()..]),
             _ => line.to_owned(),

@@ -168,7 +168,7 @@ async fn start_without_room(dir: &TempDir, disk: &SmallDisk) -> (PathBuf, PathBu
     for room in ["reserve", "wal/spare.tmp"] {
         let _ = std::fs::remove_file(disk.path(&data.join("member").join(room)));
     }
-    // What the start would give back is gone too.
+    // Space that the start would give back is gone too.
     let wal = disk.path(&data.join("member/wal"));
     give_back_unused(&wal, &segments::read(&wal).unwrap().unwrap().end).unwrap();
     let filler = disk.path(&dir.path().join("filler"));

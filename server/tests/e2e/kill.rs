@@ -22,7 +22,7 @@ const WRITERS: u64 = 24;
 /// Acknowledged writes of each writer that are read back at their own revision after every kill.
 const READ_BACK: usize = 20;
 
-/// What the clients were told.
+/// Replies to the clients.
 #[derive(Clone, Default)]
 struct Told {
     /// Per writer: the number last sent, and the acknowledged ones with their revisions.

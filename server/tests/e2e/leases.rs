@@ -24,7 +24,7 @@ use crate::harness::{
 
 /// Seconds after a lease's end in which its keys are gone, as docs/COMPAT.md says.
 const SLACK: Duration = Duration::from_secs(1);
-/// What a busy machine may add to that.
+/// Time a busy machine may add to that.
 const BUSY: Duration = Duration::from_secs(20);
 
 #[expect(clippy::disallowed_methods, reason = "leases are about time")]

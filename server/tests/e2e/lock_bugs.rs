@@ -14,7 +14,7 @@ use crate::harness::{Client, with_server};
 
 async fn keys(client: &Client, prefix: &str) -> i64 {
     let mut kv = client.kv.clone();
-    // What was asked for before is through when this is.
+    // Earlier requests are through when this one is.
     let put = PutRequest { key: "behind".into(), ..PutRequest::default() };
     kv.put(put).await.unwrap();
     let (key, range_end) = (format!("{prefix}/").into(), format!("{prefix}0").into());
@@ -62,7 +62,7 @@ fn a_caller_that_goes_away_at_once_leaves_no_key() {
     });
 }
 
-/// What a caller that goes away gives up is not the key that another one with the
+/// A caller that goes away gives up its own key, not the one that another with the
 /// same lease has found meanwhile.
 #[test]
 fn a_caller_that_goes_away_takes_nobody_elses_lock() {

@@ -16,10 +16,10 @@ use revd_proto::etcdserverpb::{PutRequest, RangeRequest, WatchCreateRequest, Wat
 
 use crate::harness::{Client, Server, wait_until, with_server};
 
-/// What the member thinks the machine has: an eighth of it for requests, a quarter for
+/// Memory of the machine, as the member is told: an eighth of it for requests, a quarter for
 /// replies, an eighth for watches.
 const MEMORY_BYTES: u64 = 1 << 30;
-/// What a member may hold beyond what it counts: buffers, the allocator's slack, the store.
+/// Bytes a member may hold beyond those it counts: buffers, the allocator's slack, the store.
 const SLACK: u64 = 160_000_000;
 
 /// Runs a test beside a member with a gigabyte and one core.
@@ -353,7 +353,7 @@ fn watch_streams_that_nobody_takes_hold_no_more_than_their_share() {
     });
 }
 
-/// What the streams of a connection were told of: the revisions of events, by stream.
+/// Revisions of the events that a connection was sent, by stream.
 fn told(stream: &mut TcpStream, streams: usize, events: usize) -> BTreeMap<u32, Vec<i64>> {
     let (mut input, mut buffer) = (Vec::new(), vec![0; 1 << 20]);
     let (mut bodies, mut told) = (BTreeMap::<u32, Vec<u8>>::new(), BTreeMap::<u32, Vec<i64>>::new());

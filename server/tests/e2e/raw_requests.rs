@@ -43,7 +43,7 @@ fn case(name: &'static str, path: &str, fields: &[(&str, &str)], body: &[u8]) ->
     Case { name, fields, body: body.to_vec(), then: None }
 }
 
-/// What the server answers on the only stream of a connection; a line for each thing of note.
+/// The server's reply on the only stream of a connection; a line for each thing of note.
 fn answer(server: &Server, case: &Case) -> BTreeMap<String, String> {
     let mut socket = TcpStream::connect(server.address).unwrap();
     socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();

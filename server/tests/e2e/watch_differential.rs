@@ -155,7 +155,7 @@ impl Side {
     }
 }
 
-/// What both were told; if that differs, one of them may only be slower.
+/// Replies of both; if they differ, one of them may only be slower.
 async fn told_by_both(sides: &mut [Side]) -> (Told, Told) {
     let (left, right) = sides.split_at_mut(1);
     let (mut revd, mut etcd) = (Told::new(), Told::new());

@@ -2,7 +2,7 @@
 //! revisions, while writers write, compactions run close behind, and the server is killed and
 //! started again. What each was told is held against what happened.
 //!
-//! What happened is what one more watcher was told, the auditor: of all keys, from the beginning.
+//! The history is that of one more watcher, the auditor: of all keys, from the beginning.
 //! It is not believed either: its revisions must be dense, versions and create revisions must
 //! follow from each other, and every acknowledged write must be there with its value.
 
@@ -28,7 +28,7 @@ const KEYS: u64 = 200;
 const WRITERS: u64 = 4;
 const CONNECTIONS: u64 = 10;
 
-/// What everybody in a storm shares.
+/// Shared by everybody in a storm.
 struct Storm {
     endpoint: String,
     /// The newest revision anybody was told of.

@@ -1,4 +1,4 @@
-//! What is fuzzed: functions of bytes that must neither panic nor loop, and that check their own
+//! Fuzz targets: functions of bytes that must neither panic nor loop, and that check their own
 //! results where there is something to check. `server/fuzz` runs them under libFuzzer,
 //! `server/tests/fuzz.rs` with mutated seeds on a stable toolchain.
 

@@ -1,4 +1,4 @@
-//! What the docs say of the source is there.
+//! Files, functions and sizes that the docs name are there.
 
 use std::collections::BTreeSet;
 
@@ -21,7 +21,7 @@ fn architecture() -> String {
     std::fs::read_to_string(root().join("docs/ARCHITECTURE.md")).unwrap()
 }
 
-/// What stands between backquotes.
+/// Words between backquotes.
 fn quoted(text: &str) -> impl Iterator<Item = &str> {
     text.split('`').skip(1).step_by(2)
 }

@@ -48,7 +48,7 @@ impl Crate {
                 }
             };
             for import in &module.imports {
-                // What a folder's mod.rs passes on from its own files is no use of them.
+                // A folder's mod.rs that passes on names of its own files does not use them.
                 let is_passed_on = import.is_public && self.is_below(at, &import.path);
                 if !is_passed_on && !self.is_module(at, &import.path) {
                     add(import.line, &import.path);

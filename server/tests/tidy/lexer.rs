@@ -18,7 +18,7 @@ fn is_word_start(letter: char) -> bool {
     letter.is_ascii_alphabetic() || letter == '_'
 }
 
-/// What stands before the tests at a file's end.
+/// The code before the tests at a file's end.
 pub(crate) fn without_tests(text: &str) -> &str {
     text.split("\n#[cfg(test)]\nmod tests").next().unwrap_or(text)
 }

@@ -208,8 +208,8 @@ fn unsafe_code_is_where_it_is_expected() {
     assert_none(&problems, "only the files listed in this test may hold such code");
 }
 
-/// What decides can be simulated only as long as nothing in it waits, asks for the time or talks to
-/// a socket.
+/// Deciding code can be simulated only as long as nothing in it waits, asks for
+/// the time or talks to a socket.
 #[test]
 fn the_member_links_no_runtime_and_no_transport() {
     let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());

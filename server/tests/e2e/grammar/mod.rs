@@ -26,7 +26,7 @@ const LEFT_MAX: u64 = 200_000_000;
 /// Cases between two looks at memory.
 const MEMORY_EVERY: u64 = 50;
 
-/// What may be done with a call.
+/// Manners of making a call.
 #[derive(Debug, Clone, Copy)]
 enum Manner {
     /// Asked and answered.
@@ -88,7 +88,7 @@ impl Case {
         Self { method, manner: random.pick(&MANNERS), times, message }
     }
 
-    /// What it sends on one call.
+    /// Messages it sends on one call.
     fn bytes(&self) -> Vec<u8> {
         let whole = framed(0, &self.message);
         match self.manner {

@@ -40,7 +40,7 @@ pub fn with_etcd_beside(flags: &[&str], test: impl AsyncFnOnce(&mut Server, &Ser
     });
 }
 
-/// What a scenario says of a fresh revd; of a fresh etcd, where that can be had, it says the same.
+/// Runs a scenario on a fresh revd and, where that can be had, on a fresh etcd: results are equal.
 pub fn said_of_both<T>(flags: &[&str], scenario: impl AsyncFn(&Server) -> T) -> T
 where
     T: PartialEq + std::fmt::Debug,

@@ -77,7 +77,7 @@ pub struct Server {
     pub address: SocketAddr,
     data_dir: PathBuf,
     log: PathBuf,
-    /// What was in the log before this start.
+    /// Length of the log before this start.
     log_start: usize,
 }
 
@@ -182,7 +182,7 @@ impl Server {
         self.child.id()
     }
 
-    /// What it has logged since it was started.
+    /// Its log since it was started.
     pub fn log(&self) -> String {
         std::fs::read(&self.log).map_or_else(
             |_| String::new(),

@@ -17,7 +17,7 @@ use crate::harness::{Client, connect};
 /// Seconds of a lease, kept alive each second.
 const TTL: i64 = 6;
 const INTERVAL: Duration = Duration::from_secs(1);
-/// What was asked for so long before a lease could end came in time.
+/// A keepalive that was sent so long before a lease could expire came in time.
 const IN_TIME: Duration = Duration::from_secs(4);
 
 /// A lease and whether it lives.
@@ -128,7 +128,7 @@ pub async fn lock(shared: Rc<Shared>, holder: Rc<Cell<Option<i64>>>, taken: Rc<C
                 break;
             }
         }
-        // Whatever is left of it goes with the lease.
+        // A key that is left goes with the lease.
         held.is_done.set(true);
         keeping.await.unwrap();
         shared.call("revoke", client.lease.clone().lease_revoke(LeaseRevokeRequest { id })).await;

@@ -1,4 +1,4 @@
-//! What honest clients share: how a call may end, and what was written.
+//! Shared by honest clients: how a call may end, and what was written.
 //!
 //! A call may fail where the server was killed while it was under way, and only as a lost
 //! connection or as Unavailable. Whatever else goes wrong is a finding. No write is made again: its
@@ -15,7 +15,7 @@ use tonic::{Code, Response, Status};
 
 use crate::harness::{Client, connect};
 
-/// Nobody waits longer for an answer of a server that is up.
+/// No caller waits longer for a reply of a server that is up.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// A connection that was lost with the server may be found lost so long after the next start.
 const GRACE: Duration = Duration::from_secs(2);
@@ -26,7 +26,7 @@ pub fn now() -> Instant {
     Instant::now()
 }
 
-/// What all clients see of the server.
+/// State of the server as all clients see it.
 pub struct Shared {
     pub endpoint: String,
     pub kills: Cell<u64>,
@@ -34,9 +34,9 @@ pub struct Shared {
     /// When it was ready last.
     pub ready_at: Cell<Instant>,
     pub over: Cell<bool>,
-    /// Nobody calls any more: what the auditor knows then is all there is.
+    /// No client calls any more: the auditor's history is complete then.
     pub is_quiet: Cell<bool>,
-    /// What goes on besides.
+    /// Attacks under way.
     pub attack: RefCell<String>,
     pub findings: RefCell<Vec<String>>,
     /// The newest revision that anybody was told of.
@@ -108,7 +108,7 @@ impl Shared {
     }
 }
 
-/// What writers were told.
+/// Replies to writers.
 #[derive(Default)]
 pub struct Written {
     sent: BTreeMap<u64, u64>,

@@ -92,7 +92,7 @@ fn restart(shared: &Shared, server: &mut Server) {
     shared.is_down.set(false);
 }
 
-/// What the server said since its start, if something was found after it.
+/// Shows the server's log since its start, if something was found after it.
 fn show_log(shared: &Shared, known: usize, server: &Server) {
     if shared.findings.borrow().len() > known {
         eprintln!("log since the last start:\n{}", server.log());

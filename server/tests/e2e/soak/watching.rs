@@ -13,7 +13,7 @@ use super::honest::{Shared, Written};
 use crate::checker::{History, Transcript};
 use crate::harness::{Random, connect};
 
-/// What was watched.
+/// Events that watchers were told of.
 #[derive(Default)]
 pub struct Watched {
     history: RefCell<History>,
