@@ -169,6 +169,8 @@ pub const FIRST_BYTES_DEADLINE: Duration = Duration::from_secs(10);
 pub const HTTP2_DEADLINE: Duration = Duration::from_secs(30);
 /// Time without a new request, also in the middle of one, after which an HTTP/1 connection is closed.
 pub const HTTP1_DEADLINE: Duration = Duration::from_secs(30);
+/// Bytes read at a time from an HTTP/2 connection, into a buffer that the connections of a core share.
+pub const READ_BYTES: usize = 32 * 1024;
 /// Bytes read at a time from an HTTP/1 connection.
 pub const HTTP1_READ_BYTES: usize = 4096;
 /// Silence after which a connection is probed.

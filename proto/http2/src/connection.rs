@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 use bytes::Bytes;
 
-use crate::frame::{FRAME_BYTES_MAX, kind, setting};
-use crate::{ErrorCode, Fault, Out, frame};
+use crate::error::{ErrorCode, Fault};
+use crate::frame::{self, FRAME_BYTES_MAX, kind, setting};
+use crate::hpack;
+use crate::out::Out;
 
 /// A window before any setting (RFC 9113, section 6.9.2).
 pub(crate) const WINDOW_BYTES_DEFAULT: u32 = 65_535;
@@ -207,8 +209,8 @@ impl<T> Connection<T> {
                 stream_window: WINDOW_BYTES_DEFAULT.into(),
                 frame_bytes: FRAME_BYTES_MAX,
                 streams_max: u32::MAX,
-                table_bytes: crate::hpack::TABLE_BYTES,
-                table_bytes_lowest: crate::hpack::TABLE_BYTES,
+                table_bytes: hpack::TABLE_BYTES,
+                table_bytes_lowest: hpack::TABLE_BYTES,
             },
             out: Out::default(),
             streams: BTreeMap::new(),

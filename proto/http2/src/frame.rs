@@ -1,6 +1,6 @@
 //! Frames (RFC 9113, section 4.1): nine bytes of head, then a payload.
 
-use crate::{ErrorCode, Fault};
+use crate::error::{ErrorCode, Fault};
 
 /// Bytes before a payload.
 pub const HEAD_BYTES: usize = 9;

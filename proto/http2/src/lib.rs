@@ -19,86 +19,15 @@ mod connection;
 mod frame;
 pub mod hpack;
 
+mod error;
 mod huffman;
 mod out;
 
 pub use connection::{Config, Connection, Role};
+pub use error::{ErrorCode, Fault, Limit};
 pub use frame::{FRAME_BYTES_MAX, HEAD_BYTES};
 pub use out::Out;
 pub use receive::{Event, HeaderBlock, HeadersKind};
 
 /// How an HTTP/2 client begins (RFC 9113, section 3.4).
 pub const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
-
-/// Error codes (RFC 9113, section 7).
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[repr(u32)]
-pub enum ErrorCode {
-    /// No error: a graceful end.
-    NoError = 0,
-    /// The other side broke the protocol.
-    Protocol = 1,
-    /// Something is wrong here.
-    Internal = 2,
-    /// More was sent than the window allows.
-    FlowControl = 3,
-    /// A frame on a stream that has ended.
-    StreamClosed = 5,
-    /// A frame of a wrong size.
-    FrameSize = 6,
-    /// The stream was not taken up.
-    RefusedStream = 7,
-    /// Nobody needs the stream any more.
-    Cancel = 8,
-    /// A header block that cannot be decoded.
-    Compression = 9,
-    /// The other side does too much of something.
-    EnhanceYourCalm = 11,
-}
-
-/// Why a connection must end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
-#[error("{reason} ({code:?})")]
-pub struct Fault {
-    /// What the other side is told.
-    pub code: ErrorCode,
-    /// In words, for the other side's log.
-    pub reason: &'static str,
-    /// Which bound was reached.
-    pub limit: Option<Limit>,
-}
-
-/// What the other side may do only so much of.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Limit {
-    /// `Config::resets_max`, `Config::resets_first`
-    Resets,
-    /// `Config::idle_frames_max`
-    IdleFrames,
-    /// `Config::settings_max`
-    Settings,
-    /// `Config::header_block_bytes_max`
-    HeaderBlock,
-}
-
-impl Fault {
-    /// One that no bound of ours has caused.
-    #[must_use]
-    pub const fn new(code: ErrorCode, reason: &'static str) -> Self {
-        Self { code, reason, limit: None }
-    }
-
-    pub(crate) const fn too_much(limit: Limit) -> Self {
-        let reason = match limit {
-            Limit::Resets => "too many streams are reset",
-            Limit::IdleFrames => "too many frames without content",
-            Limit::Settings => "too many settings",
-            Limit::HeaderBlock => "a header block is too long",
-        };
-        Self { code: ErrorCode::EnhanceYourCalm, reason, limit: Some(limit) }
-    }
-
-    pub(crate) const fn protocol(reason: &'static str) -> Self {
-        Self::new(ErrorCode::Protocol, reason)
-    }
-}

@@ -6,7 +6,7 @@ use std::io::IoSlice;
 use bytes::{Buf as _, Bytes};
 
 /// From this length on bytes are shared instead of copied.
-const SHARED_BYTES_MIN: usize = 2048;
+pub(crate) const SHARED_BYTES_MIN: usize = 2048;
 
 /// With so many bytes of the copies sent, and as many as are not, what is sent is let go of.
 const SENT_BYTES_KEPT: usize = 16 * 1024;

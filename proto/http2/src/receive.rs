@@ -2,10 +2,10 @@
 
 use std::borrow::Cow;
 
-use crate::Connection;
-use crate::connection::{Fragments, LAST_CALL, WINDOW_BYTES_MAX};
+use crate::connection::{Connection, Fragments, LAST_CALL, Role, WINDOW_BYTES_MAX};
+use crate::error::{ErrorCode, Fault, Limit};
 use crate::frame::{self, FRAME_BYTES_MAX, Frame, flag, kind, setting, unpadded};
-use crate::{ErrorCode, Fault, Limit, Role};
+use crate::hpack;
 
 /// Frames that one header block may come in.
 const FRAGMENTS_MAX: u32 = 16;
@@ -352,7 +352,7 @@ impl<T: Default> Connection<T> {
     fn setting(&mut self, id: u16, value: u32) -> Result<(), Fault> {
         match id {
             setting::HEADER_TABLE_SIZE => {
-                let bytes = (value as usize).min(crate::hpack::TABLE_BYTES);
+                let bytes = (value as usize).min(hpack::TABLE_BYTES);
                 if bytes != self.peer.table_bytes {
                     // Each size in between counts, not only the last (RFC 7541, section 4.2).
                     let lowest = self.table_announcement.map_or(self.peer.table_bytes, |(lowest, _)| lowest);

@@ -2,13 +2,11 @@
 
 use bytes::{Buf as _, Bytes};
 
-use crate::connection::{End, Outgoing, WAITING_SPARE};
+use crate::connection::{Connection, End, Outgoing, Role, WAITING_SPARE};
+use crate::error::ErrorCode;
 use crate::frame::{self, flag, kind};
-use crate::{Connection, Out};
-use crate::{ErrorCode, Role, hpack};
-
-/// From this length on a piece of a chunk is shared instead of copied.
-const SHARED_BYTES_MIN: usize = 2048;
+use crate::hpack;
+use crate::out::{Out, SHARED_BYTES_MIN};
 
 impl<T> Connection<T> {
     /// Sends a header block; with `end`, nothing follows. Must come before data of the stream.
@@ -255,7 +253,7 @@ fn put_front(outgoing: &mut Outgoing, bytes: usize, out: &mut Out) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Config;
+    use crate::connection::Config;
 
     /// A client that opens no window, and lets calls end that wait for one, without an end.
     #[test]

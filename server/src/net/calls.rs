@@ -13,6 +13,7 @@ use slab::Slab;
 use smallvec::SmallVec;
 
 use crate::api::call::{Message, StreamingCall};
+use crate::api::method::Method;
 use crate::api::replies::ReplyQueue;
 use crate::net::head::{CallHead, PlainHead};
 use crate::net::messages::{Assembly, MessageLimits, RequestQueue, no_room};
@@ -102,6 +103,11 @@ impl Call {
     fn brief_bytes(&self) -> usize {
         if self.is_brief { self.hold.bytes() } else { 0 }
     }
+}
+
+/// Whether a call ends soon by itself, so that its client may be kept waiting for it.
+pub(super) fn ends_soon(method: Method, is_long: bool) -> bool {
+    !is_long && !matches!(method, Method::Unary(unary) if unary.is_endless())
 }
 
 /// How it is answered.

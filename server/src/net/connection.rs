@@ -1,6 +1,5 @@
 //! One client connection: what it speaks, and its life until it ends or the core does.
 
-use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
 
@@ -8,65 +7,18 @@ use futures_lite::{AsyncRead, AsyncReadExt as _};
 use glommio::net::TcpStream;
 use revd_http2::PREFACE;
 
-use crate::api::Api;
-use crate::clock::Ticker;
-use crate::config::Keepalive;
 use crate::limits;
-use crate::net::busy::Busy;
+use crate::net::context::EdgeContext;
 use crate::net::http1;
 use crate::net::http2::Http2;
-use crate::net::messages::MessageLimits;
-use crate::net::unread::Unread;
 use crate::observe::bounds::Bound;
 use crate::queues::gate::Pass;
 use crate::queues::turn::give_way;
 
-/// Bytes read at a time.
-pub(super) const READ_BYTES: usize = 32 * 1024;
-
-/// What the connections of a core have in common.
-pub(super) struct Shared {
-    /// The services.
-    pub api: Rc<Api>,
-    /// Where sockets are read to.
-    pub read: Rc<RefCell<Box<[u8]>>>,
-    pub scratch: Rc<RefCell<Scratch>>,
-    /// Who has more to read.
-    pub unread: Rc<Unread>,
-    /// Who has more to do.
-    pub busy: Rc<Busy>,
-    pub messages: MessageLimits,
-    pub http2: revd_http2::Config,
-    pub keepalive: Keepalive,
-    pub clock: Ticker,
-}
-
-/// Memory that no connection owns: idle ones have no buffers.
-#[derive(Debug, Default)]
-pub(super) struct Scratch {
-    /// Calls of the connection whose turn it is.
-    pub slots: Vec<usize>,
-    spares: Vec<Vec<u8>>,
-}
-
-impl Scratch {
-    /// An empty buffer, if there is one.
-    pub(super) fn take(&mut self) -> Option<Vec<u8>> {
-        self.spares.pop()
-    }
-
-    /// For another connection.
-    pub(super) fn give_back(&mut self, buffer: Vec<u8>) {
-        if self.spares.len() < limits::SPARE_BUFFERS && buffer.capacity() <= limits::SPARE_BUFFER_BYTES_MAX {
-            self.spares.push(buffer);
-        }
-    }
-}
-
 /// Serves a connection until the client is done, or the core is.
-pub(super) async fn serve(stream: TcpStream, shared: Rc<Shared>, pass: Pass) {
+pub(super) async fn serve(stream: TcpStream, edge: Rc<EdgeContext>, pass: Pass) {
     let reading = first_bytes(stream);
-    let api = Rc::clone(&shared.api);
+    let api = Rc::clone(&edge.api);
     let late = async move {
         glommio::timer::sleep(limits::FIRST_BYTES_DEADLINE).await;
         api.reached(Bound::FirstBytes);
@@ -81,11 +33,11 @@ pub(super) async fn serve(stream: TcpStream, shared: Rc<Shared>, pass: Pass) {
     let Ok((stream, first)) = first else { return };
     if first == PREFACE {
         // In a box: the task that waits for the first bytes of a silent client need not be as large.
-        if let Some(stream) = Box::new(Http2::new(stream, shared)).serve(&pass).await {
+        if let Some(stream) = Box::new(Http2::new(stream, edge)).serve(&pass).await {
             futures_lite::future::or(hear_out(stream), glommio::timer::sleep(limits::LINGER_DEADLINE)).await;
         }
     } else {
-        Box::pin(http1::serve(stream, first, shared, &pass)).await;
+        Box::pin(http1::serve(stream, first, edge, &pass)).await;
     }
 }
 

@@ -6,7 +6,19 @@ use std::pin::Pin;
 use std::task::Context;
 use std::time::Duration;
 
+use revd_member::error::Status;
+
 use crate::limits;
+
+/// A duration on the core's clock; one that is too long counts as for ever.
+pub(super) fn milliseconds(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX / 4)
+}
+
+/// How a call ends whose deadline has passed, as grpc-go words it.
+pub(super) fn deadline_exceeded() -> Status {
+    Status::deadline_exceeded("context deadline exceeded")
+}
 
 /// Wakes its connection's task. Times are milliseconds of the core's clock.
 #[derive(Default)]

@@ -20,14 +20,14 @@ use hyper::service::service_fn;
 
 use crate::api::Api;
 use crate::limits;
-use crate::net::connection::Shared;
+use crate::net::context::EdgeContext;
 use crate::net::{deadline, http as plain};
 use crate::queues::gate::Pass;
 
 /// Answers requests until the client is gone, says nothing for a while, or the core ends.
-pub(super) async fn serve(stream: TcpStream, first: Vec<u8>, shared: Rc<Shared>, pass: &Pass) {
+pub(super) async fn serve(stream: TcpStream, first: Vec<u8>, edge: Rc<EdgeContext>, pass: &Pass) {
     let socket = Socket { stream, first: first.into() };
-    let api = Rc::clone(&shared.api);
+    let api = Rc::clone(&edge.api);
     let requests = Rc::new(Cell::new(0_u64));
     let counted = Rc::clone(&requests);
     let service = service_fn(move |request| {
@@ -39,7 +39,8 @@ pub(super) async fn serve(stream: TcpStream, first: Vec<u8>, shared: Rc<Shared>,
         .serve_connection(socket, service);
     let mut serving = pin!(serving);
     let mut timer = deadline::Timer::default();
-    let (mut seen, mut until) = (0, shared.clock.milliseconds() + silence_milliseconds());
+    let (mut seen, mut until) =
+        (0, edge.clock.milliseconds() + deadline::milliseconds(limits::HTTP1_DEADLINE));
     let mut is_told = false;
     std::future::poll_fn(|context| {
         if !is_told && pass.poll_closed(context).is_ready() {
@@ -50,20 +51,16 @@ pub(super) async fn serve(stream: TcpStream, first: Vec<u8>, shared: Rc<Shared>,
         if serving.as_mut().poll(context).is_ready() {
             return Poll::Ready(());
         }
-        let now = shared.clock.milliseconds();
+        let now = edge.clock.milliseconds();
         if requests.get() != seen {
             seen = requests.get();
-            until = now + silence_milliseconds();
+            until = now + deadline::milliseconds(limits::HTTP1_DEADLINE);
         }
         timer.set(Some(until));
         timer.poll(context, now);
         if now >= until { Poll::Ready(()) } else { Poll::Pending }
     })
     .await;
-}
-
-fn silence_milliseconds() -> u64 {
-    u64::try_from(limits::HTTP1_DEADLINE.as_millis()).unwrap_or(u64::MAX / 4)
 }
 
 async fn answer(api: Rc<Api>, request: Request<Incoming>) -> Result<Response<WholeBody>, Infallible> {

@@ -1,12 +1,14 @@
 //! One HTTP/2 connection on its core: bytes in, calls, bytes out. Everything that a turn produces leaves in one send.
 
+mod batch;
 mod begun;
 mod memory;
 mod reading;
+mod reclaim;
 mod time;
+mod wait_queue;
 mod waiting;
 
-use std::collections::VecDeque;
 use std::io;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -21,20 +23,21 @@ use crate::api::method::Method;
 use crate::api::replies::{Replies as ReplySink, prefix};
 use crate::limits;
 use crate::net::busy::Turns;
-use crate::net::calls::{Asking, Call, CallKind, Calls, StreamState, Streaming, UnaryCall};
-use crate::net::connection::Shared;
+use crate::net::calls::{Asking, Call, CallKind, Calls, StreamState, Streaming, UnaryCall, ends_soon};
+use crate::net::context::EdgeContext;
+use crate::net::deadline::{Deadlines, Timer, deadline_exceeded, milliseconds};
 use crate::net::head::{CallHead, Head, Heads};
+use crate::net::http;
+use crate::net::http2::batch::Batch;
 use crate::net::http2::begun::Begun;
-use crate::net::http2::memory::{Memory, is_brief};
-use crate::net::http2::reading::{Batch, Read};
-use crate::net::http2::time::{milliseconds, overdue};
+use crate::net::http2::memory::ConnectionMemory;
+use crate::net::http2::wait_queue::WaitQueue;
 use crate::net::keepalive::Keepalive;
 use crate::net::messages::{Assembly, Incoming, RequestQueue, held};
 use crate::net::reply::{self, Blocks};
 use crate::net::socket::Transport;
 use crate::net::unread::Reading;
 use crate::net::wakers::Woken;
-use crate::net::{deadline, http};
 use crate::observe::turns::Loop;
 use crate::queues::gate::Pass;
 use crate::queues::turn::NextTurn;
@@ -47,7 +50,7 @@ const TOO_MANY_PINGS: Fault = Fault::new(ErrorCode::EnhanceYourCalm, "too_many_p
 /// A connection and its calls.
 pub(super) struct Http2<T> {
     socket: T,
-    shared: Rc<Shared>,
+    shared: Rc<EdgeContext>,
     connection: Connection<StreamState>,
     heads: Heads,
     blocks: Blocks,
@@ -55,19 +58,17 @@ pub(super) struct Http2<T> {
     woken: Woken,
     /// A frame that has come in part.
     partial: Vec<u8>,
-    memory: Memory,
+    memory: ConnectionMemory,
     begun: Begun,
     /// There is more in `partial` than was looked at.
     is_behind: bool,
     reading: Reading,
-    /// Calls that wait until the client has taken replies, and the bytes of their messages.
-    waiting: VecDeque<u32>,
-    waiting_bytes: usize,
+    waiting: WaitQueue,
     /// When the client last took something.
     taken: u64,
     keepalive: Keepalive,
-    timer: deadline::Timer,
-    deadlines: deadline::Deadlines,
+    timer: Timer,
+    deadlines: Deadlines,
     refilled: u64,
     /// When the client was told that the member stops.
     told: Option<u64>,
@@ -86,10 +87,21 @@ enum Turn {
     Over,
 }
 
+/// What reading has come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Read {
+    /// There may be more.
+    Some,
+    /// There is nothing more, or it is for the next turn.
+    Enough,
+    /// The client has closed its side.
+    End,
+}
+
 impl<T: Transport> Http2<T> {
     /// A connection whose preface was read.
     #[must_use]
-    pub(super) fn new(socket: T, shared: Rc<Shared>) -> Self {
+    pub(super) fn new(socket: T, shared: Rc<EdgeContext>) -> Self {
         let now = shared.clock.milliseconds();
         let config = shared.http2;
         Self {
@@ -99,16 +111,15 @@ impl<T: Transport> Http2<T> {
             calls: Calls::default(),
             woken: Woken::default(),
             partial: Vec::new(),
-            memory: Memory::new(shared.api.budgets()),
+            memory: ConnectionMemory::new(shared.api.budgets()),
             begun: Begun::new(now),
             is_behind: false,
             reading: Reading::new(&shared.unread),
-            waiting: VecDeque::new(),
-            waiting_bytes: 0,
+            waiting: WaitQueue::default(),
             taken: now,
             keepalive: Keepalive::new(shared.keepalive, now),
-            timer: deadline::Timer::default(),
-            deadlines: deadline::Deadlines::default(),
+            timer: Timer::default(),
+            deadlines: Deadlines::default(),
             refilled: now,
             told: None,
             has_failed: false,
@@ -211,7 +222,7 @@ impl<T: Transport> Http2<T> {
             let out = self.connection.out();
             if out.is_empty() {
                 if let Some(buffer) = out.take_buffer() {
-                    self.shared.scratch.borrow_mut().give_back(buffer);
+                    self.shared.spare_buffers.borrow_mut().keep_send_buffer(buffer);
                 }
                 return Ok(Poll::Ready(()));
             }
@@ -313,7 +324,7 @@ impl<T: Transport> Http2<T> {
 
     fn begin(&mut self, stream: u32, head: CallHead, end: bool, now: u64) {
         if head.timeout == Some(0) {
-            return self.refuse(stream, &overdue()); // also calls with many replies, which would begin at once
+            return self.refuse(stream, &deadline_exceeded()); // also calls with many replies, which would begin at once
         }
         let deadline = head.timeout.map_or(u64::MAX, |timeout| now.saturating_add(timeout));
         self.end_by(stream, deadline);
@@ -325,7 +336,7 @@ impl<T: Transport> Http2<T> {
                 }
             }
             Method::Streaming(method) => {
-                let Memory { requests, replies, watches, .. } = &self.memory;
+                let ConnectionMemory { requests, replies, watches, .. } = &self.memory;
                 let is_watch = method.is_watch();
                 if is_watch {
                     self.connection.count_apart(stream);
@@ -421,7 +432,7 @@ impl<T: Transport> Http2<T> {
         let Method::Unary(method) = head.method else { return };
         // Also one that had to wait, or came late in a long turn: what its caller has given up must not change anything.
         if deadline != u64::MAX && deadline <= self.shared.clock.milliseconds() {
-            return self.refuse(stream, &overdue());
+            return self.refuse(stream, &deadline_exceeded());
         }
         let api = Rc::clone(&self.shared.api);
         let hold = held(&self.memory.requests, &message);
@@ -431,7 +442,7 @@ impl<T: Transport> Http2<T> {
         match call.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(result) => self.reply(stream, result),
             Poll::Pending => {
-                let is_brief = is_brief(head.method, is_long);
+                let is_brief = ends_soon(head.method, is_long);
                 self.insert(Call { stream, is_long, is_brief, hold, kind: CallKind::Unary(call) });
             }
         }
@@ -481,10 +492,10 @@ impl<T: Transport> Http2<T> {
     }
 
     fn run_woken(&mut self) {
-        let mut slots = std::mem::take(&mut self.shared.scratch.borrow_mut().slots);
+        let mut slots = std::mem::take(&mut self.shared.spare_buffers.borrow_mut().woken_slots);
         self.woken.take(&mut slots);
         if !slots.is_empty() {
-            self.connection.out().give_buffer(|| self.shared.scratch.borrow_mut().take());
+            self.connection.out().give_buffer(|| self.shared.spare_buffers.borrow_mut().take_send_buffer());
         }
         for slot in slots.drain(..) {
             // Those that find no time are the first of the next turn. They do not wake their own task, which would be ready at
@@ -496,7 +507,7 @@ impl<T: Transport> Http2<T> {
             self.run(slot);
             self.calls.reap();
         }
-        self.shared.scratch.borrow_mut().slots = slots;
+        self.shared.spare_buffers.borrow_mut().woken_slots = slots;
     }
 
     /// Lets a call go on.

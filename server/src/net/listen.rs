@@ -12,7 +12,8 @@ use serde_json::json;
 
 use crate::config::Keepalive;
 use crate::limits;
-use crate::net::connection::{self, Shared};
+use crate::net::connection;
+use crate::net::context::EdgeContext;
 use crate::net::places::Places;
 use crate::observe::bounds::Bound;
 use crate::observe::log;
@@ -80,7 +81,7 @@ fn listening(address: SocketAddr, keepalive: &Keepalive) -> io::Result<OwnedFd> 
 }
 
 /// Accepts connections for as long as it is not dropped.
-pub(super) async fn accept(listener: TcpListener, shared: Rc<Shared>, gate: Gate, places: Arc<Places>) {
+pub(super) async fn accept(listener: TcpListener, edge: Rc<EdgeContext>, gate: Gate, places: Arc<Places>) {
     let mut told = None;
     let mut accepted = 0_usize;
     loop {
@@ -96,11 +97,11 @@ pub(super) async fn accept(listener: TcpListener, shared: Rc<Shared>, gate: Gate
         let (pass, place) = (gate.enter(limits::CONNECTIONS_PER_CORE_MAX), places.take());
         let (Some(pass), Some(place)) = (pass, place) else {
             drop(stream);
-            shared.api.reached(Bound::Connections);
-            tell_refused(&mut told, shared.clock.milliseconds(), &places);
+            edge.api.reached(Bound::Connections);
+            tell_refused(&mut told, edge.clock.milliseconds(), &places);
             continue;
         };
-        let serving = connection::serve(stream, Rc::clone(&shared), pass);
+        let serving = connection::serve(stream, Rc::clone(&edge), pass);
         glommio::spawn_local(async move {
             serving.await;
             drop(place);

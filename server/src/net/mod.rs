@@ -1,13 +1,19 @@
 //! From a socket to a service and back; services (`api`) know nothing of it.
 //!
-//! `listen` accepts, `connection` finds out what is spoken. For gRPC `http2` drives a connection: `head` understands
-//! requests, `messages` cuts their bodies, `calls` and `wakers` keep what is under way, `reply` words the answers,
-//! `keepalive`, `deadline` and `pace` watch the time, `unread` knows who has more to read. The protocol itself is in `revd_http2`. Everything else is a plain
-//! request, answered by `http`; HTTP/1.1 comes through `http1`.
+//! - `listen` accepts connections; `connection` finds out which protocol a client speaks;
+//!   `context` is what the connections of an edge share.
+//! - gRPC: `http2` drives a connection. `head` decodes request headers, `messages` cuts request
+//!   bodies into messages, `calls` and `wakers` keep the calls under way, `reply` encodes response
+//!   headers. `keepalive`, `deadline` and `pace` watch the time, `busy` shares the core between
+//!   connections, `unread` knows which of them have not read everything. The protocol itself is in
+//!   `revd_http2`.
+//! - Plain requests (`/health`, `/metrics`, ...): `http` answers them; HTTP/1.1 comes through
+//!   `http1`.
 
 mod busy;
 mod calls;
 mod connection;
+mod context;
 mod deadline;
 mod head;
 mod http;
@@ -33,7 +39,7 @@ use crate::api::Api;
 use crate::clock::Ticker;
 use crate::config::Keepalive;
 use crate::limits;
-use crate::net::connection::{READ_BYTES, Shared};
+use crate::net::context::EdgeContext;
 use crate::net::messages::MessageLimits;
 use crate::net::places::Places;
 use crate::net::unread::Unread;
@@ -67,10 +73,10 @@ pub async fn serve(
     stop: Latch,
     listening: impl FnOnce(),
 ) -> io::Result<()> {
-    let shared = Rc::new(Shared {
+    let edge = Rc::new(EdgeContext {
         api: Rc::clone(&api),
-        read: Rc::new(RefCell::new(vec![0; READ_BYTES].into())),
-        scratch: Rc::default(),
+        read_buffer: Rc::new(RefCell::new(vec![0; limits::READ_BYTES].into())),
+        spare_buffers: Rc::default(),
         unread,
         busy: Rc::default(),
         messages: MessageLimits { bytes_max: config.message_bytes_max, unpacked: Cell::new(0) },
@@ -96,7 +102,7 @@ pub async fn serve(
         let places = Arc::clone(&config.places);
         accepting.push(glommio::spawn_local(listen::accept(
             listener,
-            Rc::clone(&shared),
+            Rc::clone(&edge),
             gate.clone(),
             places,
         )));

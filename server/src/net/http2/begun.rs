@@ -4,7 +4,7 @@
 use revd_http2::{ErrorCode, Fault};
 
 use crate::limits;
-use crate::net::http2::time::milliseconds;
+use crate::net::deadline::milliseconds;
 use crate::observe::bounds::Bound;
 
 /// Why a connection ends that has not begun in time.

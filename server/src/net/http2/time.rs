@@ -1,24 +1,15 @@
 //! What a connection does by the clock: calls whose time is over end, silent clients are asked, stalled ones given up.
 
 use std::task::Context;
-use std::time::Duration;
 
 use revd_http2::{Connection, ErrorCode};
-use revd_member::error::Status;
 
 use crate::limits;
 use crate::net::calls::{Call, CallKind, StreamState};
+use crate::net::deadline::{deadline_exceeded, milliseconds};
 use crate::net::http2::Http2;
 use crate::net::keepalive::Check;
 use crate::net::socket::Transport;
-
-pub(super) fn milliseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX / 4)
-}
-
-pub(super) fn overdue() -> Status {
-    Status::deadline_exceeded("context deadline exceeded")
-}
 
 /// Whether a call on the stream is not answered yet.
 fn is_under_way(connection: &Connection<StreamState>, stream: u32) -> bool {
@@ -37,10 +28,12 @@ impl<T: Transport> Http2<T> {
     fn end_overdue(&mut self, now: u64) {
         while let Some(stream) = self.deadlines.pop_due(now) {
             match self.connection.stream(stream) {
-                Some(StreamState::Asking(_)) => self.refuse(stream, &overdue()),
+                Some(StreamState::Asking(_)) => self.refuse(stream, &deadline_exceeded()),
                 Some(StreamState::Running(running)) => match self.calls.get(running.slot) {
-                    Some(Call { kind: CallKind::Streaming(_), .. }) => self.end(stream, &Err(overdue())),
-                    _ => self.refuse(stream, &overdue()),
+                    Some(Call { kind: CallKind::Streaming(_), .. }) => {
+                        self.end(stream, &Err(deadline_exceeded()))
+                    }
+                    _ => self.refuse(stream, &deadline_exceeded()),
                 },
                 _ => continue,
             }

@@ -40,7 +40,7 @@ impl<T: Transport> Http2<T> {
     pub(super) fn begin_waiting(&mut self) -> bool {
         let before = self.waiting.len();
         while !self.is_congested()
-            && let Some(stream) = self.waiting.front().copied()
+            && let Some(stream) = self.waiting.front()
         {
             let state = self.connection.stream(stream);
             if matches!(state, Some(StreamState::Asking(asking)) if asking.is_long) && self.must_wait() {
@@ -49,16 +49,12 @@ impl<T: Transport> Http2<T> {
             if self.has_worked() {
                 break;
             }
-            self.waiting.pop_front();
+            self.waiting.pop();
             let Some(StreamState::Asking(asking)) = self.connection.stream(stream) else { continue };
             let Some(message) = asking.message.take() else { continue };
             let (head, deadline, is_long) = (asking.head, asking.deadline, asking.is_long);
-            self.waiting_bytes -= message.len();
             self.ask(stream, head, message, deadline, is_long);
             self.calls.reap();
-        }
-        if self.waiting.is_empty() {
-            self.waiting_bytes = 0; // also those of calls that were given up
         }
         self.waiting.len() < before
     }
@@ -70,15 +66,12 @@ impl<T: Transport> Http2<T> {
         if !must_wait && !self.is_congested() {
             return self.ask(stream, head, message, deadline, is_long);
         }
-        // Calls that were given up count too, until it is their turn: what waits here is bounded whatever the client does.
-        let are_many = self.waiting.len() >= self.shared.http2.streams_max as usize;
-        if are_many || self.waiting_bytes + message.len() > limits::WAITING_CALL_BYTES_MAX {
-            let text = "too many calls wait on this connection, for replies that are not taken or ranges that are not done";
+        let calls_max = self.shared.http2.streams_max as usize;
+        if self.waiting.push(stream, message.len(), calls_max).is_err() {
+            let text = "too many queued calls: the client is not reading replies, or ranges of many keys are not done";
             self.shared.api.reached(Bound::WaitingCalls);
             return self.refuse(stream, &Status::resource_exhausted(text));
         }
-        self.waiting_bytes += message.len();
-        self.waiting.push_back(stream);
         if let Some(StreamState::Asking(asking)) = self.connection.stream(stream) {
             asking.hold = Some(held(&self.memory.requests, &message));
             asking.waits = true;

@@ -1,0 +1,162 @@
+//! Reclaiming: a client that does not get on with what it holds loses it when others need that memory.
+
+use revd_http2::{ErrorCode, Fault};
+use revd_member::error::Status;
+
+use crate::limits;
+use crate::net::calls::{Call, CallKind, StreamState};
+use crate::net::deadline::milliseconds;
+use crate::net::http2::Http2;
+use crate::net::http2::memory::ConnectionMemory;
+use crate::net::pace::Look;
+use crate::net::socket::Transport;
+use crate::observe::bounds::Bound;
+
+/// Why a connection ends whose client keeps others waiting.
+const SLOW_READER: Fault = Fault {
+    code: ErrorCode::EnhanceYourCalm,
+    limit: None,
+    reason: "replies are taken too slowly while others wait for their memory",
+};
+/// The same of one that has begun a header block for which there is no room.
+const NO_BLOCK_ROOM: Fault = Fault {
+    code: ErrorCode::EnhanceYourCalm,
+    limit: None,
+    reason: "requests hold what they may of this core's memory: no room for a header block in several frames",
+};
+/// The same of one whose frame or header block does not go on.
+const UNFINISHED: Fault = Fault {
+    code: ErrorCode::EnhanceYourCalm,
+    limit: None,
+    reason: "a frame or a header block was begun and is not ended, and other requests need its memory",
+};
+
+impl<T: Transport> Http2<T> {
+    /// Counts what waits to be sent: at once when a reply that is not short joins it, so that the next one knows of it.
+    pub(super) fn count_backlog(&mut self) {
+        self.memory.count_backlog(self.connection.backlog(), self.connection.backlog_apart());
+    }
+
+    /// Counts what waits at the end of a turn.
+    pub(super) fn count(&mut self, now: u64) {
+        let has_read_all = !self.comes_back && !self.is_behind && !self.is_full_of_requests();
+        self.count_backlog();
+        let block = self.connection.unfinished_block();
+        // A turn follows in which the timer is set.
+        self.comes_back |=
+            self.begun.note(now, self.connection.has_settings(), block.map(|(stream, _)| stream));
+        if has_read_all {
+            self.end_late(now);
+        }
+        let block_bytes = block.map_or(0, |(_, bytes)| bytes);
+        let counted = self.memory.count_unfinished(self.partial.capacity(), block_bytes);
+        if counted.is_err() && !self.has_failed {
+            self.memory.requests.refuse();
+            self.fail(NO_BLOCK_ROOM);
+            self.comes_back = true; // to say so
+        }
+        // What was counted only now is looked at from now on, also if nothing else comes on this connection, ever.
+        self.comes_back |= !self.memory.pace.is_looking() && self.memory.has_rest();
+    }
+
+    /// Ends a connection whose settings or header block have not come whole in time. Only when all is read that has come: what
+    /// lies in the socket of a core that stood still is in time.
+    fn end_late(&mut self, now: u64) {
+        if let Some((fault, bound)) = self.begun.late(now).filter(|_| !self.has_failed) {
+            self.shared.api.reached(bound);
+            self.fail(fault);
+            self.comes_back = true; // to say so
+        }
+    }
+
+    /// Requests hold what they may, and some will be done without anything more from the client: it waits for those.
+    /// Otherwise more has to be read, or those that are begun would never end.
+    pub(super) fn is_full_of_requests(&self) -> bool {
+        self.calls.brief_bytes() > 0 && !self.memory.requests.fits(2 * limits::READ_BYTES)
+    }
+
+    /// As much was unpacked as in one turn may be.
+    pub(super) fn has_unpacked(&mut self) -> bool {
+        let is_much = self.shared.messages.unpacked.get() >= limits::UNPACKED_BYTES_PER_TURN;
+        self.comes_back |= is_much;
+        is_much
+    }
+
+    /// Looks whether the client gets on with what it holds.
+    pub(super) fn look_at_memory(&mut self, now: u64) {
+        if self.memory.holds_little() {
+            return self.memory.pace.rest();
+        }
+        let ConnectionMemory { replies, watches, pace, .. } = &mut self.memory;
+        let (watched, held) = (watches.held(), replies.held() + watches.held());
+        match pace.look(now, held, watched) {
+            Look::At(then) => return self.timer.add(then),
+            Look::Over { is_slow } => {
+                if is_slow && !self.has_failed && self.memory.is_in_the_way() {
+                    self.shared.api.reached(Bound::SlowReaders);
+                    self.fail(SLOW_READER);
+                    self.taken = (now + limits::FAREWELL_MILLISECONDS)
+                        .saturating_sub(milliseconds(limits::STALL_DEADLINE));
+                } else {
+                    self.end_unfinished_block();
+                    self.end_unfinished();
+                }
+            }
+        }
+        self.timer.add(now + limits::PACE_INTERVAL);
+    }
+
+    /// Ends the connection when a frame or a header block does not go on, though it is read, and others need what it holds.
+    fn end_unfinished_block(&mut self) {
+        let waits_for_us = self.is_behind || self.is_full_of_requests();
+        let is_begun = self.connection.unfinished_block().is_some() || !self.partial.is_empty();
+        if is_begun
+            && !waits_for_us
+            && !self.has_failed
+            && self.begun.look()
+            && self.memory.requests.is_in_the_way()
+        {
+            self.shared.api.reached(Bound::UnfinishedRequests);
+            self.fail(UNFINISHED);
+        }
+    }
+
+    /// Refuses requests that were begun long ago and are not ended, the oldest first, for as long as others need what they
+    /// hold.
+    fn end_unfinished(&mut self) {
+        let mut found = Vec::new();
+        for (stream, state) in self.connection.streams_mut() {
+            let looks = match state {
+                StreamState::Asking(asking) if !asking.waits => &mut asking.looks,
+                StreamState::Running(running) => match self.calls.get(running.slot) {
+                    Some(Call { kind: CallKind::Streaming(streaming), .. })
+                        if !streaming.assembly.is_empty() =>
+                    {
+                        &mut streaming.looks
+                    }
+                    _ => continue,
+                },
+                _ => continue,
+            };
+            *looks += 1;
+            if *looks >= limits::UNFINISHED_LOOKS {
+                found.push(stream);
+            }
+        }
+        for stream in found {
+            if !self.memory.requests.is_in_the_way() {
+                return;
+            }
+            self.shared.api.reached(Bound::UnfinishedRequests);
+            let status = Status::resource_exhausted(
+                "the request was begun and is not ended, and other requests need its memory: send it again, and whole",
+            );
+            match self.connection.stream(stream) {
+                Some(StreamState::Running(_)) => self.end(stream, &Err(status)),
+                _ => self.refuse(stream, &status),
+            }
+            self.connection.reset(stream, ErrorCode::Cancel);
+            self.calls.reap();
+        }
+    }
+}
