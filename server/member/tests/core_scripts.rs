@@ -4,6 +4,7 @@
 //! ```text
 //! log core:    start    propose put put keepalive    written    durable INDEX    tick    close
 //! state core:  entry put put    local defragment    due    written    follow    close    turn
+//!              disk full [reserve]    disk free          the tree file cannot grow, but into a reserve that is given up
 //! ```
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
@@ -31,7 +32,8 @@ use revd_member::cores::state::StateCore;
 use revd_member::raft::node::{RaftConfig, RaftNode};
 use revd_member::wal::birth::empty_log;
 use revd_member::wal::{FrameContent, Owner};
-use revd_proto::etcdserverpb::{CompactionRequest, PutRequest};
+use revd_proto::etcdserverpb::alarm_request::AlarmAction;
+use revd_proto::etcdserverpb::{AlarmRequest, AlarmType, CompactionRequest, DeleteRangeRequest, PutRequest};
 
 const OWNER: Owner = Owner { cluster: 1, member: 2 };
 const ORIGIN: Origin = Origin { member: 2, boot: 1 };
@@ -39,6 +41,18 @@ const ORIGIN: Origin = Origin { member: 2, boot: 1 };
 fn command(slot: usize, name: &str) -> Command {
     let (kind, payload) = match name {
         "put" => (Kind::Put, PutRequest { key: "k".into(), ..PutRequest::default() }.encode_to_vec()),
+        "put-long" => {
+            let (key, value) = ("k".into(), vec![b'v'; 5_000_000].into());
+            (Kind::Put, PutRequest { key, value, ..PutRequest::default() }.encode_to_vec())
+        }
+        "del" => {
+            (Kind::DeleteRange, DeleteRangeRequest { key: "k".into(), ..Default::default() }.encode_to_vec())
+        }
+        "alarm" | "disarm" => {
+            let action = if name == "alarm" { AlarmAction::Activate } else { AlarmAction::Deactivate };
+            let (action, alarm) = (action as i32, AlarmType::Nospace as i32);
+            (Kind::Alarm, AlarmRequest { action, member_id: OWNER.member, alarm }.encode_to_vec())
+        }
         "compact" => (Kind::Compact, CompactionRequest { revision: 1, physical: true }.encode_to_vec()),
         "keepalive" => (Kind::LeaseKeepAlive, 7_i64.to_le_bytes().to_vec()),
         "defragment" => (Kind::Defragment, Vec::new()),
@@ -55,8 +69,8 @@ fn words_of(line: &Line) -> Vec<&str> {
     words.collect()
 }
 
-fn store() -> Store {
-    let mut store = Store::open(Arc::new(SimDisk::new()), DbOptions::default()).unwrap();
+fn store(disk: &SimDisk) -> Store {
+    let mut store = Store::open(Arc::new(disk.clone()), DbOptions::default()).unwrap();
     store.set_applied(Applied { index: 1, term: 1 });
     let written = store.checkpoint(CheckpointKind::Auto).unwrap().write().unwrap();
     store.finish_checkpoint(written);
@@ -125,7 +139,7 @@ impl Runner for LogRunner {
             "written" => Some(LogEvent::Written),
             "durable" => {
                 // Only a finished checkpoint makes such an index.
-                let mut store = store();
+                let mut store = store(&SimDisk::new());
                 store.set_applied(Applied { index: words_of(line)[0].parse()?, term: 1 });
                 let written = store.checkpoint(CheckpointKind::Auto).unwrap().write()?;
                 Some(LogEvent::Durable(DurableIndex::of(&store.finish_checkpoint(written))))
@@ -207,6 +221,9 @@ impl StateEffects for StateWords {
 
 struct StateRunner {
     core: StateCore,
+    disk: SimDisk,
+    /// Given up when a checkpoint finds no room.
+    has_reserve: bool,
     words: StateWords,
     index: u64,
     slot: usize,
@@ -216,9 +233,23 @@ struct StateRunner {
 impl StateRunner {
     fn new() -> Self {
         let config = MachineConfig { own: ORIGIN, quota_bytes: 0, lease_extension: 0 };
-        let machine = Machine::new(store(), config).unwrap();
+        let disk = SimDisk::new();
+        let machine = Machine::new(store(&disk), config).unwrap();
         let (core, words) = (StateCore::new(machine, 1), StateWords::default());
-        Self { core, words, index: 1, slot: 0, leads_in: Some(1) }
+        Self { core, disk, has_reserve: false, words, index: 1, slot: 0, leads_in: Some(1) }
+    }
+
+    /// The end of a checkpoint: as in the server, one that found no room makes some if there is a reserve.
+    fn written(&mut self) -> Result<StateEvent, Box<dyn Error>> {
+        let written = self.words.checkpoint.take().ok_or("no checkpoint is being written")?;
+        let made_room = written.has_no_room() && std::mem::take(&mut self.has_reserve);
+        if written.has_no_room() {
+            self.words.text += if made_room { "no room: the reserve is given up\n" } else { "no room\n" };
+        }
+        if made_room {
+            self.disk.limit(None);
+        }
+        Ok(StateEvent::Written { written: Box::new(written), made_room })
     }
 
     fn entry(&mut self, names: &[&str]) -> Work {
@@ -245,11 +276,13 @@ impl Runner for StateRunner {
                 Some(StateEvent::Work(vec![Work::Local(command(self.slot, names[0]))]))
             }
             "due" => Some(StateEvent::CheckpointDue),
-            "written" => {
-                let written = self.words.checkpoint.take().ok_or("no checkpoint is being written")?;
-                Some(StateEvent::Written { written: Box::new(written), made_room: false })
-            }
+            "written" => Some(self.written()?),
             "close" => Some(StateEvent::LogClosed),
+            "disk" => {
+                self.has_reserve = names.contains(&"reserve");
+                self.disk.limit(names.contains(&"full").then(|| self.disk.bytes().len() as u64));
+                return Ok(String::new());
+            }
             "follow" => {
                 self.leads_in = None;
                 None

@@ -4,6 +4,7 @@
 //! - after every write of the log, and inside it: each prefix of its sectors, random subsets of them;
 //! - at every call of the tree file that may have happened by then, with none, all, or random sectors of what was not
 //!   synced;
+//! - in every other run, while the tree file finds no room now and then;
 //! - with the last removals of log segments undone;
 //! - and a second time, in the writes that recovering from the first crash makes.
 //!
@@ -12,13 +13,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
+#[path = "crash_sim/effects.rs"]
+mod effects;
 #[path = "crash_sim/member.rs"]
 mod member;
 
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use member::Member;
@@ -166,6 +169,32 @@ impl Sim {
     }
 }
 
+/// What came of a full disk in some runs.
+#[derive(Debug, Clone, Copy, Default)]
+struct FullDisk {
+    /// Checkpoints that found no room.
+    no_room: u64,
+    reserves_given_up: u64,
+    /// Commands that the alarm kept from what needs space.
+    refused: u64,
+    /// Members that stopped without a last checkpoint.
+    stopped_unsaved: u64,
+}
+
+impl FullDisk {
+    fn add(&mut self, more: Self) {
+        self.no_room += more.no_room;
+        self.reserves_given_up += more.reserves_given_up;
+        self.refused += more.refused;
+        self.stopped_unsaved += more.stopped_unsaved;
+    }
+}
+
+/// The disk of every other run is full now and then.
+fn fills_disk(seed: u64) -> bool {
+    seed.is_multiple_of(2)
+}
+
 /// A recorded run.
 struct Run {
     wal: Vec<WalOp>,
@@ -175,6 +204,7 @@ struct Run {
     truth: Vec<(i64, u32)>,
     /// By log operations done: what clients were told.
     acknowledged: Vec<Acknowledged>,
+    full_disk: FullDisk,
 }
 
 /// What must not be taken back.
@@ -207,6 +237,8 @@ impl Acknowledged {
 /// Runs a member for a while.
 fn run(seed: u64) -> Run {
     let disk = SimDisk::new();
+    // With so little room that the file grows by no more than it needs.
+    disk.limit(fills_disk(seed).then_some(100 * 1024));
     let store = birth(&disk);
     Member::new(Sim::start(disk, store, &empty_log(OWNER)), seed).run()
 }
@@ -290,8 +322,8 @@ fn replay(mut bytes: Vec<u8>, calls: &[Recorded], keep_sector: &mut dyn FnMut(us
     bytes
 }
 
-/// Crashes one run everywhere; how many images were recovered.
-fn crash_everywhere(seed: u64) -> u64 {
+/// Crashes one run everywhere; how many images were recovered, and what came of a full disk.
+fn crash_everywhere(seed: u64) -> (u64, FullDisk) {
     let run = run(seed);
     let tree = TreeImages::new(&run.calls);
     let mut random = Random::new(seed ^ 0xC4A5);
@@ -338,7 +370,7 @@ fn crash_everywhere(seed: u64) -> u64 {
             files.apply(op, &mut |_| true);
         }
     }
-    images
+    (images, run.full_disk)
 }
 
 /// A second crash, in what recovering from the first one writes to the log; the write in which the first one happened may
@@ -386,21 +418,27 @@ fn crash_again(
 #[test]
 fn a_member_survives_a_crash_anywhere() {
     let wanted: u64 = std::env::var("REVD_CRASH_IMAGES").map_or(50_000, |text| text.parse().unwrap());
-    let (seeds, images) = (AtomicU64::new(0), AtomicU64::new(0));
+    let (seeds, images, full_disk) = (AtomicU64::new(0), AtomicU64::new(0), Mutex::new(FullDisk::default()));
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 while images.load(Ordering::Relaxed) < wanted {
                     let seed = seeds.fetch_add(1, Ordering::Relaxed) + 1;
                     let made = std::panic::catch_unwind(|| crash_everywhere(seed));
-                    images.fetch_add(made.unwrap_or_else(|_| panic!("seed {seed}")), Ordering::Relaxed);
+                    let (made, full) = made.unwrap_or_else(|_| panic!("seed {seed}"));
+                    images.fetch_add(made, Ordering::Relaxed);
+                    full_disk.lock().unwrap().add(full);
                 }
             });
         }
     });
+    let full_disk = full_disk.into_inner().unwrap();
     println!(
-        "{} crash images of {} runs recovered",
+        "{} crash images of {} runs recovered; {full_disk:?}",
         images.load(Ordering::Relaxed),
         seeds.load(Ordering::Relaxed)
     );
+    let FullDisk { no_room, reserves_given_up, refused, stopped_unsaved } = full_disk;
+    let seen = [no_room, reserves_given_up, refused, stopped_unsaved];
+    assert!(!seen.contains(&0), "a full disk had no effect: {full_disk:?}");
 }

@@ -1,34 +1,42 @@
-//! A member that runs in parts: clients, the log core, the writer of the log and what removes its segments, the state core, the
-//! helper thread of its checkpoints, a clock, and readers. Each part goes on by itself, in small steps; between any two of them
-//! it may stand still, as a core or a thread does from which the system has taken the time, while the others go on. The log core
-//! and the state core are the shipped ones (`revd_member::cores`); their effects are carried out one at a time.
+//! A member that runs in parts: clients, the log core, the writer of the log and what removes its segments, the state core,
+//! the helper thread of its checkpoints, a clock, readers, and the tree file's disk, which in some runs is full for a while.
+//! Each part goes on by itself, in small steps; between any two of them it may stand still, as a core or a thread does from
+//! which the system has taken the time, while the others go on. The log core and the state core are the shipped ones
+//! (`revd_member::cores`); their effects are carried out one at a time.
 
 use std::collections::{BTreeMap, VecDeque};
-use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message as _;
-use revd_engine::mvcc::{Checkpoint, View, WrittenCheckpoint};
+use revd_engine::mvcc::WrittenCheckpoint;
 use revd_engine::random::Random;
+use revd_member::apply::Work;
 use revd_member::apply::command::{self, Command, CommandId, Kind};
-use revd_member::apply::lease_reports::LeaseCounts;
 use revd_member::apply::outcome::Outcome;
-use revd_member::apply::{DurableIndex, Machine, Work};
-use revd_member::cores::effects::{Note, Standpoint, StateEffects, StateEvent};
-use revd_member::cores::log::{LogCore, LogEffects, LogEvent};
-use revd_member::cores::long::{LongCommand, LongList};
+use revd_member::cores::effects::{Standpoint, StateEvent};
+use revd_member::cores::log::{LogCore, LogEvent};
 use revd_member::cores::state::StateCore;
-use revd_member::wal::FrameContent;
+use revd_member::error::Error;
 use revd_member::wal::layout::{Released, Step};
+use revd_proto::etcdserverpb::alarm_request::AlarmAction;
 use revd_proto::etcdserverpb::request_op::Request;
-use revd_proto::etcdserverpb::{CompactionRequest, DeleteRangeRequest, PutRequest, RequestOp, TxnRequest};
+use revd_proto::etcdserverpb::{
+    AlarmRequest, AlarmType, CompactionRequest, DeleteRangeRequest, PutRequest, RequestOp, TxnRequest,
+};
 
-use crate::{Acknowledged, FRAMES, Files, ORIGIN, OWNER, Run, Sim, WalFiles, WalOp, hash_of};
+use crate::effects::{Effect, FromLog, FromState, Shown, WalJob};
+use crate::{
+    Acknowledged, FRAMES, Files, FullDisk, ORIGIN, OWNER, Run, Sim, WalFiles, WalOp, fills_disk, hash_of,
+};
 
 /// Commands of clients that wait for their answers.
 const OUTSTANDING_MAX: usize = 24;
 /// Steps in which a member without clients comes to rest, many times over.
 const REST_STEPS_MAX: usize = 20_000;
+
+/// Bytes that a disk with room has beyond the tree file, and of its reserve: so few that the file grows by what it needs.
+const FREE_BYTES: u64 = 16 * 1024;
+const RESERVE_BYTES: u64 = 4 * 1024;
 
 /// What goes on by itself.
 #[derive(Debug, Clone, Copy)]
@@ -41,10 +49,11 @@ enum Part {
     Checkpoint,
     Clock,
     Reader,
+    Disk,
 }
 
 impl Part {
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 9] = [
         Self::Clients,
         Self::Log,
         Self::Writer,
@@ -53,114 +62,8 @@ impl Part {
         Self::Checkpoint,
         Self::Clock,
         Self::Reader,
+        Self::Disk,
     ];
-}
-
-/// What the log's writer is given to do.
-enum WalJob {
-    Append(FrameContent),
-    Release(u64),
-}
-
-/// Effects of the log core, on their way.
-#[derive(Default)]
-struct FromLog {
-    jobs: VecDeque<WalJob>,
-    work: VecDeque<Work>,
-}
-
-impl LogEffects for FromLog {
-    fn append(&mut self, frame: FrameContent) {
-        self.jobs.push_back(WalJob::Append(frame));
-    }
-
-    fn release(&mut self, index: u64) {
-        self.jobs.push_back(WalJob::Release(index));
-    }
-
-    fn work(&mut self, work: Work) {
-        self.work.push_back(work);
-    }
-}
-
-/// A View, and its hash when it was published.
-#[derive(Clone)]
-struct Shown {
-    view: View,
-    hash: u32,
-}
-
-/// An effect of the state core that is not carried out yet.
-enum Effect {
-    Publish(View),
-    Answer(CommandId, Outcome),
-    Write(Box<Checkpoint>),
-    Remind,
-    Durable(DurableIndex),
-    Run(LongCommand),
-}
-
-/// Effects of the state core, on their way.
-struct FromState {
-    effects: VecDeque<Effect>,
-    /// What time it is costs time: how much, is random, so that turns end anywhere.
-    random: std::cell::RefCell<Random>,
-    microseconds: std::cell::Cell<u64>,
-    /// By log index: revision and hash of the state after it.
-    truth: Vec<(i64, u32)>,
-}
-
-impl StateEffects for FromState {
-    fn microseconds(&self) -> u64 {
-        self.microseconds.set(self.microseconds.get() + self.random.borrow_mut().below(700));
-        self.microseconds.get()
-    }
-
-    fn counted(&mut self, _counts: LeaseCounts) {}
-
-    fn publish(&mut self, view: View, _applied: u64, _leases: usize) {
-        self.effects.push_back(Effect::Publish(view));
-    }
-
-    fn answer(&mut self, id: CommandId, outcome: Outcome) {
-        self.effects.push_back(Effect::Answer(id, outcome));
-    }
-
-    fn hear(&mut self, _question: u64) {
-        unreachable!("there are no leases");
-    }
-
-    fn tell_of_view(&mut self) {}
-
-    fn write(&mut self, checkpoint: Checkpoint, _is_light: bool) {
-        self.effects.push_back(Effect::Write(Box::new(checkpoint)));
-    }
-
-    fn remind(&mut self, _after: Duration) {
-        self.effects.push_back(Effect::Remind);
-    }
-
-    fn durable(&mut self, index: DurableIndex) {
-        self.effects.push_back(Effect::Durable(index));
-    }
-
-    fn run(&mut self, command: LongCommand) {
-        self.effects.push_back(Effect::Run(command));
-    }
-
-    fn encode(&mut self, _list: LongList) {
-        unreachable!("there are no leases");
-    }
-
-    fn note(&mut self, note: Note) {
-        panic!("{note:?}, but there are no leases and the disk is large");
-    }
-
-    fn applied(&mut self, machine: &mut Machine) {
-        let view = machine.store_mut().view();
-        self.truth.push((view.revision(), hash_of(view)));
-        assert_eq!(self.truth.len() as u64 - 1, machine.store().applied().index);
-    }
 }
 
 /// What a client waits for.
@@ -172,8 +75,22 @@ struct Call {
     index: u64,
 }
 
+/// The disk of the tree file.
+struct Space {
+    /// It is full now and then.
+    fills: bool,
+    /// It stays so when the member stops.
+    stays_full: bool,
+    /// For so many more turns it is full.
+    full_for: u64,
+    has_reserve: bool,
+    is_alarm_raised: bool,
+    seen: FullDisk,
+}
+
 pub(crate) struct Member {
     files: Files,
+    space: Space,
     log: LogCore,
     state: StateCore,
     random: Random,
@@ -211,12 +128,23 @@ impl Member {
             random: std::cell::RefCell::new(Random::new(seed ^ 0x71E5)),
             microseconds: std::cell::Cell::new(0),
             truth: vec![(0, 0), (view.revision(), hash)],
+            is_unsaved: false,
+        };
+        let fills = fills_disk(seed);
+        let space = Space {
+            fills,
+            stays_full: fills && seed.is_multiple_of(4),
+            full_for: 0,
+            has_reserve: true,
+            is_alarm_raised: false,
+            seen: FullDisk::default(),
         };
         let mut from_log = FromLog::default();
         let mut log = LogCore::new(node, ORIGIN, 1);
         log.start(&mut from_log).unwrap();
         Self {
             files,
+            space,
             log,
             state: StateCore::new(machine, 1),
             random: Random::new(seed),
@@ -249,18 +177,23 @@ impl Member {
         }
         self.has_clients = false;
         self.stalls_one_in = u64::MAX;
-        self.go_on_until(Self::is_at_rest);
-        assert_eq!(self.calls.len(), 0, "a client is never answered");
+        self.end_of_space();
+        self.go_on_until(if self.space.stays_full { Self::is_served } else { Self::is_at_rest });
+        assert!(self.is_served(), "a client is never answered");
         self.to_log.push_back(LogEvent::EdgeClosed);
         self.go_on_until(|member| member.log.is_over());
         self.to_state.push_back(StateEvent::LogClosed);
         self.go_on_until(|member| member.state.is_over(&mut member.from_state));
         let mut files = WalFiles::default();
         self.files.wal.iter().for_each(|op| files.apply(op, &mut |_| true));
-        assert!(files.segments.len() <= 2, "the log keeps {} segments", files.segments.len());
-        let Self { files: Files { disk, wal, tree_calls, .. }, from_state, mut acknowledged, .. } = self;
+        let is_kept = self.from_state.is_unsaved;
+        assert!(files.segments.len() <= 2 || is_kept, "the log keeps {} segments", files.segments.len());
+        self.space.seen.stopped_unsaved += u64::from(is_kept);
+        let Self { files: Files { disk, wal, tree_calls, .. }, from_state, mut acknowledged, space, .. } =
+            self;
         acknowledged.resize(wal.len() + 1, acknowledged.last().copied().unwrap_or_default());
-        Run { calls: disk.recorded(), wal, tree_calls, truth: from_state.truth, acknowledged }
+        let full_disk = space.seen;
+        Run { calls: disk.recorded(), wal, tree_calls, truth: from_state.truth, acknowledged, full_disk }
     }
 
     fn go_on_until(&mut self, is_there: impl Fn(&mut Self) -> bool) {
@@ -293,7 +226,8 @@ impl Member {
             Part::Checkpoint => {
                 if let Some(written) = self.writing.take() {
                     self.files.calls_over = self.files.disk.recorded().len();
-                    self.to_state.push_back(StateEvent::Written { written, made_room: false });
+                    let made_room = written.has_no_room() && self.finds_no_room();
+                    self.to_state.push_back(StateEvent::Written { written, made_room });
                 }
             }
             Part::Clock => {
@@ -305,10 +239,17 @@ impl Member {
                 }
             }
             Part::Reader => self.read(),
+            Part::Disk => self.change_space(),
         }
         if self.random.one_in(self.stalls_one_in) {
             self.still[part as usize] = 1 + self.random.below(40);
         }
+    }
+
+    /// Every client is answered, but for those that wait for space on a disk that stays full.
+    fn is_served(&mut self) -> bool {
+        let waits_for_space = |call: &Call| call.is_patient || call.kind == Kind::Defragment;
+        self.calls.values().all(|call| self.space.stays_full && waits_for_space(call))
     }
 
     fn is_at_rest(&mut self) -> bool {
@@ -323,6 +264,79 @@ impl Member {
         log && files && work && state && saved
     }
 
+    /// The disk is full for a while, in some runs; then its owner makes room and clears the alarm.
+    fn change_space(&mut self) {
+        if !self.space.fills || !self.has_clients {
+            return;
+        }
+        if self.space.full_for == 0 {
+            if self.random.one_in(25) {
+                self.space.full_for = 1 + self.random.below(60);
+                self.limit(0);
+            }
+            return;
+        }
+        self.space.full_for -= 1;
+        if self.space.full_for == 0 {
+            self.make_room();
+        }
+    }
+
+    /// Before the member stops: it has room, or has none.
+    fn end_of_space(&mut self) {
+        match (self.space.fills, self.space.stays_full) {
+            (true, true) => self.limit(0),
+            (true, false) => {
+                self.make_room();
+                self.files.disk.limit(None);
+            }
+            (false, _) => {}
+        }
+    }
+
+    fn make_room(&mut self) {
+        self.limit(FREE_BYTES);
+        self.space.has_reserve = true;
+        if std::mem::take(&mut self.space.is_alarm_raised) {
+            self.alarm(AlarmAction::Deactivate);
+        }
+    }
+
+    /// The tree file may grow by so much.
+    fn limit(&mut self, bytes: u64) {
+        self.files.disk.limit(Some(self.files.disk.bytes().len() as u64 + bytes));
+    }
+
+    /// A checkpoint has found no room: the reserve is given up, if that has not happened, and an edge raises the alarm.
+    fn finds_no_room(&mut self) -> bool {
+        self.space.seen.no_room += 1;
+        if self.has_clients && !std::mem::replace(&mut self.space.is_alarm_raised, true) {
+            self.alarm(AlarmAction::Activate);
+        }
+        let made_room = std::mem::take(&mut self.space.has_reserve);
+        if made_room {
+            self.space.seen.reserves_given_up += 1;
+            self.limit(RESERVE_BYTES);
+        }
+        made_room
+    }
+
+    fn alarm(&mut self, action: AlarmAction) {
+        let alarm = AlarmType::Nospace as i32;
+        let request = AlarmRequest { action: action as i32, member_id: OWNER.member, alarm };
+        let command = self.command(Kind::Alarm, request.encode_to_vec().into());
+        self.to_log.push_back(LogEvent::Commands(vec![command]));
+    }
+
+    /// A command whose client waits for its answer.
+    fn command(&mut self, kind: Kind, payload: Bytes) -> Command {
+        let is_patient =
+            kind == Kind::Compact && CompactionRequest::decode(payload.clone()).unwrap().physical;
+        self.calls.insert(self.next_slot, Call { kind, is_patient, index: 0 });
+        self.next_slot += 1;
+        Command { id: CommandId::new(0, self.next_slot - 1, 0), kind, payload }
+    }
+
     fn ask(&mut self) {
         if !self.has_clients || self.calls.len() >= OUTSTANDING_MAX {
             return;
@@ -330,11 +344,8 @@ impl Member {
         let mut commands = Vec::new();
         for _ in 0..=self.random.below(4) {
             let (kind, payload) = random_command(&mut self.random, self.shown.view.revision());
-            let is_patient =
-                kind == Kind::Compact && CompactionRequest::decode(payload.clone()).unwrap().physical;
-            self.calls.insert(self.next_slot, Call { kind, is_patient, index: 0 });
-            commands.push(Command { id: CommandId::new(0, self.next_slot, 0), kind, payload });
-            self.next_slot += 1;
+            let command = self.command(kind, payload);
+            commands.push(command);
         }
         self.to_log.push_back(LogEvent::Commands(commands));
     }
@@ -428,6 +439,7 @@ impl Member {
         self.answered = self.answered.max(outcome.revision);
         let Call { kind, is_patient, index } = self.calls.remove(&id.slot()).expect("one answer a call");
         assert!(index > 0 || kind.is_local(), "an answer overtakes its entry");
+        self.space.seen.refused += u64::from(outcome.result == Err(Error::NoSpace));
         let compacted = if is_patient && outcome.result.is_ok() { shown.compact_revision() } else { 0 };
         self.acknowledge(Acknowledged { index, compacted });
     }

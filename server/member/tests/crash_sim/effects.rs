@@ -1,0 +1,127 @@
+//! Effects of the log core and of the state core, on their way: the member carries them out one at a time.
+
+use std::collections::VecDeque;
+use std::time::Duration;
+
+use revd_engine::mvcc::{Checkpoint, View};
+use revd_engine::random::Random;
+use revd_member::apply::command::CommandId;
+use revd_member::apply::lease_reports::LeaseCounts;
+use revd_member::apply::outcome::Outcome;
+use revd_member::apply::{DurableIndex, Machine, Work};
+use revd_member::cores::effects::{Note, StateEffects};
+use revd_member::cores::log::LogEffects;
+use revd_member::cores::long::{LongCommand, LongList};
+use revd_member::wal::FrameContent;
+
+use crate::hash_of;
+
+/// What the log's writer is given to do.
+pub(crate) enum WalJob {
+    Append(FrameContent),
+    Release(u64),
+}
+
+/// Effects of the log core, on their way.
+#[derive(Default)]
+pub(crate) struct FromLog {
+    pub(crate) jobs: VecDeque<WalJob>,
+    pub(crate) work: VecDeque<Work>,
+}
+
+impl LogEffects for FromLog {
+    fn append(&mut self, frame: FrameContent) {
+        self.jobs.push_back(WalJob::Append(frame));
+    }
+
+    fn release(&mut self, index: u64) {
+        self.jobs.push_back(WalJob::Release(index));
+    }
+
+    fn work(&mut self, work: Work) {
+        self.work.push_back(work);
+    }
+}
+
+/// A View, and its hash when it was published.
+#[derive(Clone)]
+pub(crate) struct Shown {
+    pub(crate) view: View,
+    pub(crate) hash: u32,
+}
+
+/// An effect of the state core that is not carried out yet.
+pub(crate) enum Effect {
+    Publish(View),
+    Answer(CommandId, Outcome),
+    Write(Box<Checkpoint>),
+    Remind,
+    Durable(DurableIndex),
+    Run(LongCommand),
+}
+
+/// Effects of the state core, on their way.
+pub(crate) struct FromState {
+    pub(crate) effects: VecDeque<Effect>,
+    /// What time it is costs time: how much, is random, so that turns end anywhere.
+    pub(crate) random: std::cell::RefCell<Random>,
+    pub(crate) microseconds: std::cell::Cell<u64>,
+    /// By log index: revision and hash of the state after it.
+    pub(crate) truth: Vec<(i64, u32)>,
+    /// It has stopped on a full disk.
+    pub(crate) is_unsaved: bool,
+}
+
+impl StateEffects for FromState {
+    fn microseconds(&self) -> u64 {
+        self.microseconds.set(self.microseconds.get() + self.random.borrow_mut().below(700));
+        self.microseconds.get()
+    }
+
+    fn counted(&mut self, _counts: LeaseCounts) {}
+
+    fn publish(&mut self, view: View, _applied: u64, _leases: usize) {
+        self.effects.push_back(Effect::Publish(view));
+    }
+
+    fn answer(&mut self, id: CommandId, outcome: Outcome) {
+        self.effects.push_back(Effect::Answer(id, outcome));
+    }
+
+    fn hear(&mut self, _question: u64) {
+        unreachable!("there are no leases");
+    }
+
+    fn tell_of_view(&mut self) {}
+
+    fn write(&mut self, checkpoint: Checkpoint, _is_light: bool) {
+        self.effects.push_back(Effect::Write(Box::new(checkpoint)));
+    }
+
+    fn remind(&mut self, _after: Duration) {
+        self.effects.push_back(Effect::Remind);
+    }
+
+    fn durable(&mut self, index: DurableIndex) {
+        self.effects.push_back(Effect::Durable(index));
+    }
+
+    fn run(&mut self, command: LongCommand) {
+        self.effects.push_back(Effect::Run(command));
+    }
+
+    fn encode(&mut self, _list: LongList) {
+        unreachable!("there are no leases");
+    }
+
+    fn note(&mut self, note: Note) {
+        assert_eq!(note, Note::StoppedUnsaved, "there are no leases");
+        self.is_unsaved = true;
+    }
+
+    fn applied(&mut self, machine: &mut Machine) {
+        let view = machine.store_mut().view();
+        self.truth.push((view.revision(), hash_of(view)));
+        assert_eq!(self.truth.len() as u64 - 1, machine.store().applied().index);
+    }
+}
