@@ -21,7 +21,7 @@ use revd_member::wal::birth::empty_log;
 use revd_member::wal::disk::LogDisk as _;
 use revd_member::wal::frame::{self, FRAME_HEADER, FrameId, SegmentHeader};
 use revd_member::wal::layout::LayoutConfig;
-use revd_member::wal::reader::{self, Recovered};
+use revd_member::wal::reader::{self, RecoveredLog};
 use revd_member::wal::writer::{WalSeed, WalWriter};
 use revd_member::wal::{BLOCK, FrameContent, HardState, LogEntry, Owner, WalError};
 
@@ -62,7 +62,7 @@ impl Expected {
         }
     }
 
-    fn is(&self, found: &Recovered) -> bool {
+    fn is(&self, found: &RecoveredLog) -> bool {
         let released = usize::try_from(found.base.0 - 1).unwrap();
         self.hard_state == found.hard_state
             && released <= self.entries.len()
@@ -91,7 +91,7 @@ fn frame(random: &mut Random, expected: &Expected, released: u64) -> FrameConten
     frame
 }
 
-fn read(dir: &Path, files: &Files) -> Result<Option<Recovered>, WalError> {
+fn read(dir: &Path, files: &Files) -> Result<Option<RecoveredLog>, WalError> {
     let files: Vec<_> = files.iter().map(|(number, bytes)| (*number, Bytes::from(bytes.clone()))).collect();
     reader::assemble(dir, &files)
 }
@@ -136,7 +136,7 @@ fn images(before: &Files, after: &Files, random: &mut Random) -> Vec<Files> {
 }
 
 /// The write in which a crash happened lands after all.
-fn land(dir: &Path, found: &Recovered, before: &Files, after: &Files) {
+fn land(dir: &Path, found: &RecoveredLog, before: &Files, after: &Files) {
     for (number, sector) in changed_sectors(before, after) {
         // A segment whose header was not there is made again, under the same name: another file.
         if number > found.end.segment {
@@ -150,7 +150,7 @@ fn land(dir: &Path, found: &Recovered, before: &Files, after: &Files) {
 
 /// The files a crash left are opened again by the real writer, which goes
 /// on as if nothing had happened.
-async fn go_on(image: &Files, found: &Recovered, before: &Files, after: &Files, random: &mut Random) {
+async fn go_on(image: &Files, found: &RecoveredLog, before: &Files, after: &Files, random: &mut Random) {
     let dir = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     for (number, bytes) in image {
         std::fs::write(dir.path().join(reader::segment_name(*number)), bytes).unwrap();
@@ -344,7 +344,7 @@ fn one_late_frame_counts_for_nothing_and_two_or_a_missing_one_are_damage() {
     let dir = Path::new("log");
     let read = |second: (u64, Bytes)| reader::assemble(dir, &[segment(1, 1..5, 2), second]);
     // Frames 2 to 4 hold entries 2 to 4.
-    let entries = |log: Recovered| log.entries.iter().map(|entry| entry.index).collect::<Vec<_>>();
+    let entries = |log: RecoveredLog| log.entries.iter().map(|entry| entry.index).collect::<Vec<_>>();
     assert_eq!(entries(read(segment(2, 5..7, 5)).unwrap().unwrap()), [2, 3, 4, 5]);
     let late = read(segment(2, 4..6, 4)).unwrap().unwrap();
     assert_eq!((entries(late.clone()), late.end.frame), (vec![2, 3, 4], 6));

@@ -36,8 +36,8 @@ use revd_member::apply::{Machine, MachineConfig};
 use revd_member::raft::node::{RaftConfig, RaftNode};
 use revd_member::schema;
 use revd_member::wal::birth::empty_log;
-use revd_member::wal::layout::{Layout, LayoutConfig, Released, Step};
-use revd_member::wal::reader::{self, Recovered};
+use revd_member::wal::layout::{Layout, LayoutConfig, LogStep, ReleasedSegment};
+use revd_member::wal::reader::{self, RecoveredLog};
 use revd_member::wal::{BLOCK, Owner};
 use revd_proto::etcdserverpb::Member as MemberRow;
 
@@ -52,8 +52,8 @@ const FRAMES: usize = 40;
 /// What happens to the log's files.
 #[derive(Debug, Clone)]
 enum WalOp {
-    Step(Step),
-    Remove(Released),
+    Step(LogStep),
+    Remove(ReleasedSegment),
 }
 
 /// The log's files; a removed one is used again.
@@ -66,18 +66,18 @@ struct WalFiles {
 impl WalFiles {
     fn apply(&mut self, op: &WalOp, keep_sector: &mut dyn FnMut(usize) -> bool) {
         match op {
-            WalOp::Remove(Released { segment, is_reusable }) => {
+            WalOp::Remove(ReleasedSegment { segment, is_reusable }) => {
                 let file = self.segments.remove(segment);
                 if *is_reusable {
                     self.spare = file;
                 }
             }
-            WalOp::Step(Step::Create { segment, bytes }) => {
+            WalOp::Step(LogStep::Create { segment, bytes }) => {
                 let bytes = usize::try_from(*bytes).unwrap();
                 let spare = self.spare.take().filter(|spare| spare.len() == bytes);
                 self.segments.insert(*segment, spare.unwrap_or_else(|| vec![0; bytes]));
             }
-            WalOp::Step(Step::Write { segment, offset, bytes }) => {
+            WalOp::Step(LogStep::Write { segment, offset, bytes }) => {
                 let file = self.segments.get_mut(segment).unwrap();
                 for (sector, part) in bytes.chunks(SECTOR).enumerate() {
                     if keep_sector(sector) {
@@ -89,7 +89,7 @@ impl WalFiles {
         }
     }
 
-    fn read(&self) -> Option<Recovered> {
+    fn read(&self) -> Option<RecoveredLog> {
         let files = self.segments.iter().map(|(number, bytes)| (*number, Bytes::from(bytes.clone())));
         let files: Vec<_> = files.collect();
         reader::assemble(Path::new("wal"), &files).unwrap_or_else(|error| panic!("{error}"))
@@ -140,7 +140,7 @@ fn birth(disk: &SimDisk) -> Store {
 }
 
 impl Sim {
-    fn start(disk: SimDisk, store: Store, log: &Recovered) -> Self {
+    fn start(disk: SimDisk, store: Store, log: &RecoveredLog) -> Self {
         let applied = store.applied().index;
         let config = RaftConfig::alone(OWNER.member, applied);
         let node = RaftNode::start(&config, log, &slog::Logger::root(slog::Discard, slog::o!())).unwrap();
@@ -334,7 +334,7 @@ fn crash_everywhere(seed: u64) -> (u64, FullDisk) {
         let (calls_min, calls_max) =
             run.tree_calls.get(done).copied().unwrap_or((run.calls.len(), run.calls.len()));
         let mut logs = vec![files.clone(), before_removals.clone()];
-        if let Some(op @ WalOp::Step(Step::Write { bytes, .. })) = run.wal.get(done) {
+        if let Some(op @ WalOp::Step(LogStep::Write { bytes, .. })) = run.wal.get(done) {
             for torn in 0..bytes.len() / SECTOR + 4 {
                 let mut log = files.clone();
                 let whole = bytes.len() / SECTOR;
@@ -395,13 +395,13 @@ fn crash_again(
         torn.apply(op, &mut |_| random.below(2) == 0);
         recover(&torn, tree.to_vec(), &own_truth, Acknowledged::index(last));
         log.apply(op, &mut |_| true);
-        writes += u64::from(matches!(op, WalOp::Step(Step::Write { .. })));
+        writes += u64::from(matches!(op, WalOp::Step(LogStep::Write { .. })));
         recover(&log, tree.to_vec(), &own_truth, Acknowledged::index(last + writes.saturating_sub(1)));
         images += 2;
-        let Some(WalOp::Step(Step::Write { segment, .. })) = late else { continue };
+        let Some(WalOp::Step(LogStep::Write { segment, .. })) = late else { continue };
         // A segment that was made again under the same name is another file.
         let is_other =
-            |op: &WalOp| matches!(op, WalOp::Step(Step::Create { segment: made, .. }) if made == segment);
+            |op: &WalOp| matches!(op, WalOp::Step(LogStep::Create { segment: made, .. }) if made == segment);
         if wal.iter().any(is_other) {
             continue;
         }

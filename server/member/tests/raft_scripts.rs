@@ -22,7 +22,7 @@ use goldenscript::{Argument, Command as Line, Context, Runner};
 use revd_member::raft::node::{RaftConfig, RaftEffects, RaftNode};
 use revd_member::raft::status::RaftStatus;
 use revd_member::wal::birth::{BIRTH, empty_log};
-use revd_member::wal::reader::Recovered;
+use revd_member::wal::reader::RecoveredLog;
 use revd_member::wal::{FrameContent, HardState, Owner};
 
 const OWNER: Owner = Owner { cluster: 1, member: 1 };
@@ -33,7 +33,7 @@ fn shown_data(data: &Bytes) -> String {
 
 struct RaftRunner {
     node: Option<RaftNode>,
-    durable: Recovered,
+    durable: RecoveredLog,
     /// The frame that was handed out.
     writing: Option<FrameContent>,
 }

@@ -24,7 +24,7 @@ use revd_member::apply::command::{self, CommandId, Kind, Origin};
 use revd_member::apply::outcome::{Effect, Outcome};
 use revd_member::apply::{CommittedEntry, Machine, MachineConfig};
 use revd_member::budget::Share;
-use revd_member::read::parts::Assembly;
+use revd_member::read::parts::ReplyAssembly;
 use revd_member::read::range::answer;
 use revd_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use revd_proto::etcdserverpb::request_op::Request;
@@ -197,7 +197,7 @@ impl MachineRunner {
         };
         let Outcome { revision, result, rest } = outcome;
         let mut body = vec![result?];
-        let mut assembly = Assembly::new(rest.parts(), &Share::new(usize::MAX));
+        let mut assembly = ReplyAssembly::new(rest.parts(), &Share::new(usize::MAX));
         body.extend(loop {
             if let Some(read) = assembly.turn()? {
                 break read;

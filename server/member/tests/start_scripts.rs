@@ -29,7 +29,7 @@ use revd_member::boot::lifecycle::{Lifecycle, ProcessEvent};
 use revd_member::boot::recovery::{RecoveryConfig, RecoveryEffects, Refusal, recover};
 use revd_member::cores::edge::{EdgeCore, EdgeEffects, EdgeEvent, Notification};
 use revd_member::wal::birth::empty_log;
-use revd_member::wal::reader::{LogEnd, Recovered};
+use revd_member::wal::reader::{LogEnd, RecoveredLog};
 use revd_member::wal::{LogEntry, Owner};
 
 /// The ids of a member with etcd's default flags.
@@ -48,7 +48,7 @@ fn words_of(line: &Line) -> Vec<&str> {
 struct Files {
     text: String,
     tree: SimDisk,
-    log: Option<Recovered>,
+    log: Option<RecoveredLog>,
     is_of_etcd: bool,
 }
 
@@ -86,7 +86,7 @@ impl RecoveryEffects for Files {
         Ok(())
     }
 
-    fn read_log(&mut self) -> Result<Option<Recovered>, Refusal> {
+    fn read_log(&mut self) -> Result<Option<RecoveredLog>, Refusal> {
         let log = self.log.clone();
         self.say(if log.is_some() { "read the log" } else { "there is no log" });
         Ok(log)

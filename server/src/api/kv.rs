@@ -9,7 +9,7 @@ use revd_member::apply::command::Kind;
 use revd_member::apply::gates;
 use revd_member::budget::{Patience, Share};
 use revd_member::error::Error;
-use revd_member::read::range::{Place, RangeRun};
+use revd_member::read::range::{RangePosition, RangeRun};
 use revd_member::wire::put_varint;
 use revd_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use revd_proto::etcdserverpb::{CompactionRequest, PutRequest, RangeRequest};
@@ -166,9 +166,9 @@ async fn chunk(
     request: &RangeRequest,
     view: &View,
     share: &Share,
-    place: Option<&Place>,
+    place: Option<&RangePosition>,
     keys_max: usize,
-) -> Result<(bool, Option<Place>, Vec<Bytes>), Error> {
+) -> Result<(bool, Option<RangePosition>, Vec<Bytes>), Error> {
     let mut run = match place {
         None => RangeRun::new(request, view.reader(), share)?,
         Some(place) => RangeRun::resume(request, view.reader(), share, place)?,

@@ -13,7 +13,7 @@ use revd_member::apply::compare::{Comparing, Path};
 use revd_member::apply::{gates, kv, txn};
 use revd_member::budget::Share;
 use revd_member::error::Error;
-use revd_member::read::parts::{Assembly, Part, Reading, What};
+use revd_member::read::parts::{ReadRequest, ReplyAssembly, ReplyPart, RunningRead};
 use revd_proto::etcdserverpb::{DeleteRangeRequest, TxnRequest};
 
 use crate::api::call::{Message, decoded};
@@ -60,7 +60,7 @@ impl Kv {
     }
 
     /// Refuses a write that would have to read too much.
-    async fn check_reads(&self, view: &View, reads: &[What], replies: &Share) -> Result<(), Error> {
+    async fn check_reads(&self, view: &View, reads: &[ReadRequest], replies: &Share) -> Result<(), Error> {
         if reads.len() > limits::TXN_READS_MAX {
             return Err(self.context.counted(Error::TxnReads { reads_max: limits::TXN_READS_MAX }));
         }
@@ -77,8 +77,8 @@ impl Kv {
 }
 
 /// Puts a reply together.
-pub(super) async fn assemble(parts: &[Part], replies: &Share) -> Result<Vec<Bytes>, Error> {
-    let mut assembly = Assembly::new(parts, replies);
+pub(super) async fn assemble(parts: &[ReplyPart], replies: &Share) -> Result<Vec<Bytes>, Error> {
+    let mut assembly = ReplyAssembly::new(parts, replies);
     loop {
         if let Some(body) = assembly.turn()? {
             return Ok(body);
@@ -88,12 +88,12 @@ pub(super) async fn assemble(parts: &[Part], replies: &Share) -> Result<Vec<Byte
 }
 
 /// Reads what a write would read, as far as that may be.
-async fn look_at(view: &View, reads: &[What], replies: &Share) -> Result<(), Error> {
+async fn look_at(view: &View, reads: &[ReadRequest], replies: &Share) -> Result<(), Error> {
     let bytes_max = limits::WRITE_REPLY_BYTES_MAX.min(replies.bytes_max());
     let mut bytes = 0;
     for what in reads {
         // What cannot be read is an error, or none, when the write is applied.
-        let Ok(mut reading) = Reading::new(view, what, replies) else { continue };
+        let Ok(mut reading) = RunningRead::new(view, what, replies) else { continue };
         loop {
             let is_done = reading.turn(limits::RANGE_KEYS_PER_TURN)?;
             bytes += reading.take().iter().map(Bytes::len).sum::<usize>();
@@ -110,20 +110,20 @@ async fn look_at(view: &View, reads: &[What], replies: &Share) -> Result<(), Err
 }
 
 /// At most so many keys are read.
-fn keys_of(view: &View, what: &What) -> u64 {
+fn keys_of(view: &View, what: &ReadRequest) -> u64 {
     let count = |key, range_end| {
         let range = KeyRange::from_wire(key, range_end);
         view.reader().count(range, i64::MAX)
     };
     match what {
-        What::Range(request) if request.count_only => 0,
+        ReadRequest::Range(request) if request.count_only => 0,
         // An older revision may have had more.
-        What::Range(request) if request.revision > 0 && request.limit <= 0 => u64::MAX,
-        What::Range(request) => {
+        ReadRequest::Range(request) if request.revision > 0 && request.limit <= 0 => u64::MAX,
+        ReadRequest::Range(request) => {
             let limit = u64::try_from(request.limit).ok().filter(|limit| *limit > 0).unwrap_or(u64::MAX);
             if request.revision > 0 { limit } else { count(&request.key, &request.range_end).min(limit) }
         }
-        What::Previous { key, range_end, .. } => count(key, range_end),
+        ReadRequest::Previous { key, range_end, .. } => count(key, range_end),
     }
 }
 

@@ -22,7 +22,7 @@ use revd_member::apply::command::Origin;
 use revd_member::boot::recovery::{self, Recovery, RecoveryConfig, RecoveryEffects, Refusal};
 use revd_member::raft::node::RaftNode;
 use revd_member::wal::layout::LayoutConfig;
-use revd_member::wal::reader::{LogEnd, Recovered};
+use revd_member::wal::reader::{LogEnd, RecoveredLog};
 use revd_member::wal::writer::WalSeed;
 
 use crate::api::header::Identity;
@@ -150,7 +150,7 @@ impl RecoveryEffects for MemberFiles<'_> {
             .with_context(|| format!("removing leftovers in {}", wal_dir.display()))
     }
 
-    fn read_log(&mut self) -> anyhow::Result<Option<Recovered>> {
+    fn read_log(&mut self) -> anyhow::Result<Option<RecoveredLog>> {
         Ok(segments::read(&self.config.wal_dir)?)
     }
 

@@ -7,7 +7,7 @@ use revd_engine::mvcc::{Revision, Store, StoredRecord};
 use revd_member::apply::command;
 use revd_member::schema;
 use revd_member::wal::LogEntry;
-use revd_member::wal::reader::Recovered;
+use revd_member::wal::reader::RecoveredLog;
 use serde_json::{Value, json};
 
 use crate::cli::stopped_member::StoppedMember;
@@ -81,7 +81,7 @@ fn record(revision: Revision, kind: RecordKind, bytes: &[u8]) -> Value {
     line
 }
 
-fn log_summary(log: &Recovered) -> Value {
+fn log_summary(log: &RecoveredLog) -> Value {
     json!({
         "what": "log", "cluster": format!("{:x}", log.owner.cluster), "member": format!("{:x}", log.owner.member),
         "term": log.hard_state.term, "vote": format!("{:x}", log.hard_state.vote), "commit": log.hard_state.commit,

@@ -6,7 +6,7 @@ use anyhow::{Context as _, bail};
 use revd_engine::db::DbOptions;
 use revd_engine::disk::MmapDisk;
 use revd_engine::mvcc::Store;
-use revd_member::wal::reader::Recovered;
+use revd_member::wal::reader::RecoveredLog;
 
 use crate::disk::segments;
 
@@ -40,7 +40,7 @@ impl StoppedMember {
         Store::open(std::sync::Arc::new(disk), DbOptions::default()).with_context(context)
     }
 
-    pub(super) fn read_log(&self) -> anyhow::Result<Recovered> {
+    pub(super) fn read_log(&self) -> anyhow::Result<RecoveredLog> {
         let log = segments::read(&self.wal_dir)?;
         log.with_context(|| format!("{} holds no log", self.wal_dir.display()))
     }

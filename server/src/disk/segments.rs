@@ -11,7 +11,7 @@ use bytes::Bytes;
 use glommio::io::DmaFile;
 use revd_member::wal::WalError;
 use revd_member::wal::disk::LogDisk;
-use revd_member::wal::reader::{LogEnd, Recovered, assemble, segment_name};
+use revd_member::wal::reader::{LogEnd, RecoveredLog, assemble, segment_name};
 
 use crate::disk::reserve::{Reserve, is_no_space};
 use crate::limits;
@@ -226,7 +226,7 @@ impl DirectoryState {
 ///
 /// # Errors
 /// [`WalError::Io`] when the system refuses; else as [`assemble`].
-pub fn read(dir: &Path) -> Result<Option<Recovered>, WalError> {
+pub fn read(dir: &Path) -> Result<Option<RecoveredLog>, WalError> {
     let mut files = Vec::new();
     let listing = std::fs::read_dir(dir).map_err(|source| io("listing", dir, source))?;
     for file in listing {

@@ -9,7 +9,7 @@ use crate::apply::reply::Reply;
 use crate::apply::state::{State, Writing};
 use crate::error::Error;
 use crate::limits;
-use crate::read::parts::{Read, What};
+use crate::read::parts::{DeferredRead, ReadRequest};
 use crate::read::range::stored;
 use crate::wire::{put_field, put_number};
 
@@ -79,17 +79,20 @@ pub(super) fn delete_in(txn: &mut Writing<'_>, request: &DeleteRangeRequest, lon
 
 /// What a put says of its key as it was.
 #[must_use]
-pub fn put_read(request: &PutRequest) -> Option<What> {
-    let what =
-        || What::Previous { key: request.key.clone(), range_end: Bytes::new(), tag: put_response::PREV_KV };
+pub fn put_read(request: &PutRequest) -> Option<ReadRequest> {
+    let what = || ReadRequest::Previous {
+        key: request.key.clone(),
+        range_end: Bytes::new(),
+        tag: put_response::PREV_KV,
+    };
     request.prev_kv.then(what)
 }
 
 /// What a delete says of keys as they were.
 #[must_use]
-pub fn delete_read(request: &DeleteRangeRequest) -> Option<What> {
+pub fn delete_read(request: &DeleteRangeRequest) -> Option<ReadRequest> {
     let (key, range_end) = (&request.key, &request.range_end);
-    let what = || What::Previous {
+    let what = || ReadRequest::Previous {
         key: key.clone(),
         range_end: range_end.clone(),
         tag: delete_range_response::PREV_KVS,
@@ -99,8 +102,10 @@ pub fn delete_read(request: &DeleteRangeRequest) -> Option<What> {
 
 /// Keys as they are before they are changed. What cannot be read must not decide what is written: it is left to the edge,
 /// whose caller is told.
-fn previous(txn: &mut Writing<'_>, what: Option<What>, long: Long, reply: &mut Reply) {
-    let Some(What::Previous { key, range_end, tag }) = what.filter(|_| reply.is_wanted()) else { return };
+fn previous(txn: &mut Writing<'_>, what: Option<ReadRequest>, long: Long, reply: &mut Reply) {
+    let Some(ReadRequest::Previous { key, range_end, tag }) = what.filter(|_| reply.is_wanted()) else {
+        return;
+    };
     if range_end.is_empty()
         && let Some(record) = at_once(&txn.reader(), &key, long)
         && let Some(body) = reply.open()
@@ -108,7 +113,7 @@ fn previous(txn: &mut Writing<'_>, what: Option<What>, long: Long, reply: &mut R
         record.into_iter().for_each(|record| put_field(body, tag, record));
         return;
     }
-    reply.read_later(Read { view: txn.view(), what: What::Previous { key, range_end, tag } });
+    reply.read_later(DeferredRead { view: txn.view(), what: ReadRequest::Previous { key, range_end, tag } });
 }
 
 /// What there is of a key, if it can be read, and should be where a transaction is applied.

@@ -4,7 +4,7 @@
 use crate::apply::command::CommandId;
 use crate::apply::lease_reports::LeaseList;
 use crate::error::Error;
-use crate::lease::Deadlines;
+use crate::lease::LeaseDeadlines;
 use crate::limits;
 
 /// Leader's view: who wants to know all leases, and the list that is being made: one for all who had asked by then.
@@ -51,7 +51,7 @@ impl LeaseLists {
     }
 
     /// Goes on with the list that is being made, or begins the next one.
-    pub(super) fn go_on(&mut self, deadlines: &mut Deadlines, revision: i64) -> Option<Listed> {
+    pub(super) fn go_on(&mut self, deadlines: &mut LeaseDeadlines, revision: i64) -> Option<Listed> {
         if deadlines.is_loading() {
             return None;
         }
@@ -86,8 +86,8 @@ mod tests {
     }
 
     /// A leader of these leases, which have as many seconds as their id, from time 0 on.
-    fn leading(leases: i64) -> Deadlines {
-        let mut deadlines = Deadlines::default();
+    fn leading(leases: i64) -> LeaseDeadlines {
+        let mut deadlines = LeaseDeadlines::default();
         deadlines.lead(1, 0);
         let known = |after: Option<i64>| (after.unwrap_or(0) + 1..=leases).map(|id| (id, id, 0));
         while !deadlines.load(known, limits::LEASES_PER_TURN, 0) {}

@@ -5,7 +5,7 @@ use prost::Message as _;
 use revd_proto::etcdserverpb::{LeaseCheckpoint, LeaseCheckpointRequest, LeaseLeasesResponse, LeaseStatus};
 
 use crate::error::Error;
-use crate::lease::Deadlines;
+use crate::lease::LeaseDeadlines;
 use crate::limits;
 
 /// The body of a keepalive's outcome: the seconds the lease has now; nothing if it has to be noted first that a keepalive
@@ -103,7 +103,7 @@ pub struct Left {
 impl Left {
     /// What is left of leases that live so long that a restart should not begin their time anew: of some leases, from an id
     /// on.
-    pub(super) fn of(deadlines: &Deadlines, from: &Bytes, now: u64) -> Self {
+    pub(super) fn of(deadlines: &LeaseDeadlines, from: &Bytes, now: u64) -> Self {
         let from = from.clone().try_get_i64_le().unwrap_or(i64::MIN);
         let mut left = Self::default();
         for (looked, (id, ttl, noted)) in deadlines.iter_from(from).enumerate() {

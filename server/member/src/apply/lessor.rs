@@ -15,13 +15,13 @@ use crate::apply::lease_reports::{Due, Heard, LOOK_AGAIN, LeaseCounts, Left, NOT
 use crate::apply::outcome::{Effect, Outcome, Rest};
 use crate::apply::state::State;
 use crate::error::Error;
-use crate::lease::{Deadlines, Look, Renewal};
+use crate::lease::{ExpiryCheck, KeepaliveResult, LeaseDeadlines};
 use crate::limits;
 
 /// Leader's view. Who is asked about keepalives that may be on their way are the edges.
 #[derive(Debug, Default)]
 pub struct Lessor {
-    deadlines: Deadlines,
+    deadlines: LeaseDeadlines,
     /// Keepalives that wait until their lease, which is over, is revoked.
     waiting: BTreeMap<i64, Vec<CommandId>>,
     counts: LeaseCounts,
@@ -258,17 +258,17 @@ impl Lessor {
     fn keep_alive(&mut self, command: &Command, now: u64) -> Option<Bytes> {
         let id = command.payload.clone().try_get_i64_le().unwrap_or_default();
         let seconds = match self.deadlines.renew(id, now) {
-            Renewal::Renewed(seconds) => {
+            KeepaliveResult::Renewed(seconds) => {
                 self.counts.renewed += 1;
                 seconds
             }
             // A restart would go by that note; it has to say first that somebody keeps the lease alive.
-            Renewal::NoteFirst => return Some(NOTE_FIRST),
-            Renewal::Over => {
+            KeepaliveResult::CheckpointFirst => return Some(NOTE_FIRST),
+            KeepaliveResult::Expired => {
                 self.waiting.entry(id).or_default().push(command.id);
                 return None;
             }
-            Renewal::Gone => 0,
+            KeepaliveResult::NotFound => 0,
         };
         Some(Bytes::copy_from_slice(&seconds.to_le_bytes()))
     }
@@ -282,9 +282,9 @@ impl Lessor {
         effects: &mut Vec<Effect>,
     ) -> Option<Bytes> {
         match self.deadlines.look(now, limits::LEASES_PER_LOOK) {
-            Look::Some if self.hearing.is_none() => {}
-            Look::Some | Look::None => return Some(self.due(Vec::new())),
-            Look::Unfinished => return Some(LOOK_AGAIN),
+            ExpiryCheck::Some if self.hearing.is_none() => {}
+            ExpiryCheck::Some | ExpiryCheck::None => return Some(self.due(Vec::new())),
+            ExpiryCheck::Unfinished => return Some(LOOK_AGAIN),
         }
         if self.edges == 0 {
             return Some(self.decide(state, now));

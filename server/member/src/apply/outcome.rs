@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::apply::command::CommandId;
 use crate::error::Error;
-use crate::read::parts::Part;
+use crate::read::parts::ReplyPart;
 
 /// The answer to one command, before the edge adds the response header.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,10 +22,10 @@ pub struct Outcome {
 
 /// Parts of a reply that are read by the edge. Two of them are equal if they are the same.
 #[derive(Debug, Clone, Default)]
-pub struct Rest(Option<Arc<[Part]>>);
+pub struct Rest(Option<Arc<[ReplyPart]>>);
 
-impl From<Vec<Part>> for Rest {
-    fn from(parts: Vec<Part>) -> Self {
+impl From<Vec<ReplyPart>> for Rest {
+    fn from(parts: Vec<ReplyPart>) -> Self {
         Self((!parts.is_empty()).then(|| parts.into()))
     }
 }
@@ -36,7 +36,7 @@ impl Rest {
 
     /// The parts.
     #[must_use]
-    pub fn parts(&self) -> &[Part] {
+    pub fn parts(&self) -> &[ReplyPart] {
         self.0.as_deref().unwrap_or_default()
     }
 }

@@ -5,14 +5,14 @@
 
 use bytes::Bytes;
 
-use crate::read::parts::{Op, Part, Read};
+use crate::read::parts::{DeferredRead, ReplyPart, TxnOp};
 
 /// The body of a reply.
 #[derive(Debug)]
 pub(super) struct Reply {
     is_wanted: bool,
     /// Before what is open.
-    parts: Vec<Part>,
+    parts: Vec<ReplyPart>,
     open: Vec<u8>,
 }
 
@@ -38,9 +38,9 @@ impl Reply {
     }
 
     /// Leaves a place for what the edge reads.
-    pub(super) fn read_later(&mut self, read: Read) {
+    pub(super) fn read_later(&mut self, read: DeferredRead) {
         self.close();
-        self.parts.push(Part::Read(Box::new(read)));
+        self.parts.push(ReplyPart::Read(Box::new(read)));
     }
 
     /// Appends another one.
@@ -54,7 +54,7 @@ impl Reply {
     }
 
     /// Appends the response to an operation.
-    pub(super) fn respond(&mut self, op: Op, response: Self) {
+    pub(super) fn respond(&mut self, op: TxnOp, response: Self) {
         if !self.is_wanted {
             return;
         }
@@ -64,22 +64,22 @@ impl Reply {
             return;
         }
         self.close();
-        self.parts.push(Part::Op(op, response.finish_parts()));
+        self.parts.push(ReplyPart::Op(op, response.finish_parts()));
     }
 
     fn close(&mut self) {
         if !self.open.is_empty() {
-            self.parts.push(Part::Bytes(std::mem::take(&mut self.open).into()));
+            self.parts.push(ReplyPart::Bytes(std::mem::take(&mut self.open).into()));
         }
     }
 
-    fn finish_parts(mut self) -> Vec<Part> {
+    fn finish_parts(mut self) -> Vec<ReplyPart> {
         self.close();
         self.parts
     }
 
     /// What is at hand, and the parts behind it.
-    pub(super) fn finish(self) -> (Bytes, Vec<Part>) {
+    pub(super) fn finish(self) -> (Bytes, Vec<ReplyPart>) {
         if self.parts.is_empty() {
             (self.open.into(), Vec::new())
         } else {

@@ -19,7 +19,7 @@ use crate::budget::Share;
 use crate::error::Error;
 use crate::lease::Leases;
 use crate::limits;
-use crate::read::parts::{Op, Part, Read, What};
+use crate::read::parts::{DeferredRead, ReadRequest, ReplyPart, TxnOp};
 use crate::read::range;
 use crate::wire::put_number;
 
@@ -130,16 +130,19 @@ fn evaluate(reader: Reader<'_>, request: &TxnRequest) -> Result<Path, Error> {
 ///
 /// # Errors
 /// What the client gets.
-pub fn read_only_parts(view: &View, request: &TxnRequest, path: &Path) -> Result<Vec<Part>, Error> {
+pub fn read_only_parts(view: &View, request: &TxnRequest, path: &Path) -> Result<Vec<ReplyPart>, Error> {
     check_path(&view.reader(), None, request, path)?;
     let mut body = Vec::new();
     put_number(&mut body, txn_response::SUCCEEDED, i64::from(path[0]));
-    let mut parts = vec![Part::Bytes(body.into())];
+    let mut parts = vec![ReplyPart::Bytes(body.into())];
     for op in branch(request, path[0]) {
         if let Some(Request::RequestRange(range)) = &op.request {
-            let op = Op { tag: response_op::RESPONSE_RANGE, revision: Some(view.revision()) };
-            let what = What::Range(range.clone());
-            parts.push(Part::Op(op, vec![Part::Read(Box::new(Read { view: view.clone(), what }))]));
+            let op = TxnOp { tag: response_op::RESPONSE_RANGE, revision: Some(view.revision()) };
+            let what = ReadRequest::Range(range.clone());
+            parts.push(ReplyPart::Op(
+                op,
+                vec![ReplyPart::Read(Box::new(DeferredRead { view: view.clone(), what }))],
+            ));
         }
     }
     Ok(parts)
@@ -147,17 +150,17 @@ pub fn read_only_parts(view: &View, request: &TxnRequest, path: &Path) -> Result
 
 /// What the taken path reads: ranges, and keys before they change.
 #[must_use]
-pub fn reads(request: &TxnRequest, path: &Path) -> Vec<What> {
+pub fn reads(request: &TxnRequest, path: &Path) -> Vec<ReadRequest> {
     let mut found = Vec::new();
     add_reads(request, &mut path.iter(), &mut found);
     found
 }
 
-fn add_reads(request: &TxnRequest, path: &mut dyn Iterator<Item = &bool>, found: &mut Vec<What>) {
+fn add_reads(request: &TxnRequest, path: &mut dyn Iterator<Item = &bool>, found: &mut Vec<ReadRequest>) {
     let succeeded = *path.next().expect("a step for each transaction");
     for op in branch(request, succeeded) {
         match &op.request {
-            Some(Request::RequestRange(range)) => found.push(What::Range(range.clone())),
+            Some(Request::RequestRange(range)) => found.push(ReadRequest::Range(range.clone())),
             Some(Request::RequestPut(put)) => found.extend(kv::put_read(put)),
             Some(Request::RequestDeleteRange(delete)) => found.extend(kv::delete_read(delete)),
             Some(Request::RequestTxn(txn)) => add_reads(txn, path, found),
@@ -296,12 +299,12 @@ fn carry_out(
             }
             Some(Request::RequestTxn(inner)) => {
                 carry_out(txn, inner, long, path, &mut response)?;
-                reply.respond(Op { tag: response_op::RESPONSE_TXN, revision: None }, response);
+                reply.respond(TxnOp { tag: response_op::RESPONSE_TXN, revision: None }, response);
                 continue;
             }
             None => continue, // refused by the checks of the API
         };
-        reply.respond(Op { tag, revision: Some(txn.revision()) }, response);
+        reply.respond(TxnOp { tag, revision: Some(txn.revision()) }, response);
     }
     Ok(())
 }
@@ -320,7 +323,7 @@ fn read_in(txn: &mut Writing<'_>, request: &RangeRequest, long: Long, reply: &mu
         }
     }
     // Also what cannot be read: it must not decide what is written.
-    reply.read_later(Read { view: txn.view(), what: What::Range(request.clone()) });
+    reply.read_later(DeferredRead { view: txn.view(), what: ReadRequest::Range(request.clone()) });
 }
 
 #[cfg(test)]

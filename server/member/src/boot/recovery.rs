@@ -14,7 +14,7 @@ use crate::apply::{Machine, MachineConfig};
 use crate::raft::node::{RaftConfig, RaftError, RaftNode};
 use crate::wal::Owner;
 use crate::wal::birth::{BIRTH, empty_log};
-use crate::wal::reader::{LogEnd, Recovered};
+use crate::wal::reader::{LogEnd, RecoveredLog};
 use crate::{cluster, schema};
 
 /// Settings of a start.
@@ -68,7 +68,7 @@ pub trait RecoveryEffects {
     ///
     /// # Errors
     /// When it is damaged, or the system refuses.
-    fn read_log(&mut self) -> Result<Option<Recovered>, Self::Error>;
+    fn read_log(&mut self) -> Result<Option<RecoveredLog>, Self::Error>;
     /// Make durable what the tree file holds, and that it is there.
     ///
     /// # Errors
@@ -123,7 +123,7 @@ pub struct Recovery {
     /// Raft, about to start.
     pub node: RaftNode,
     /// Its log.
-    pub log: Recovered,
+    pub log: RecoveredLog,
     /// It was made just now.
     pub is_new: bool,
 }
@@ -195,7 +195,7 @@ fn begin(config: &RecoveryConfig, store: &mut Store, has_log: bool) -> Result<()
 }
 
 /// The log as it was found, or the empty one of a member that was just made.
-fn open_log(store: &Store, found: Option<Recovered>) -> Result<Recovered, Refusal> {
+fn open_log(store: &Store, found: Option<RecoveredLog>) -> Result<RecoveredLog, Refusal> {
     let log = match found {
         Some(log) => log,
         None if store.applied() == BIRTH => empty_log(owner_of(store)?),

@@ -4,19 +4,19 @@
 //! that time comes, it is queued again at its true deadline. So a lease that is kept alive costs a queue operation per
 //! TTL, not one per keepalive.
 //!
-//! A new leader comes to know the leases some at a time, and leads when it knows all: [`Deadlines::lead`]. A leader of the
-//! past forgets them some at a time: [`Deadlines::free`].
+//! A new leader comes to know the leases some at a time, and leads when it knows all: [`LeaseDeadlines::lead`]. A leader of the
+//! past forgets them some at a time: [`LeaseDeadlines::free`].
 //!
-//! Nobody but [`Deadlines::end`] decides that a lease is over. Until then a keepalive renews it, also one that was looked at
+//! Nobody but [`LeaseDeadlines::end`] decides that a lease is over. Until then a keepalive renews it, also one that was looked at
 //! late: who decides has to know that none is on its way that came in time.
 
 use std::collections::{BTreeMap, BTreeSet, btree_map, btree_set};
 
-use crate::lease::walk::Walk;
+use crate::lease::walk::SnapshotWalk;
 
 /// Leader's view: the deadline of every lease; empty on others.
 #[derive(Debug, Default)]
-pub struct Deadlines {
+pub struct LeaseDeadlines {
     /// The term this member leads in; none while it does not lead, or does not know every lease.
     term: Option<u64>,
     /// When it began to lead in it: deadlines are in milliseconds since.
@@ -26,7 +26,7 @@ pub struct Deadlines {
     /// When to look at which lease.
     queue: BTreeSet<(u64, i64)>,
     /// How far somebody is who reads them all.
-    reading: Option<Walk<i64, Deadline>>,
+    reading: Option<SnapshotWalk<i64, Deadline>>,
     /// What was known in earlier terms.
     past: Vec<Past>,
 }
@@ -62,20 +62,20 @@ struct Deadline {
 
 /// What becomes of a keepalive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Renewal {
+pub enum KeepaliveResult {
     /// The lease lives on for so many seconds.
     Renewed(i64),
     /// It lives on; a restart would go by what was noted of it, which has to be taken back before that is said.
-    NoteFirst,
+    CheckpointFirst,
     /// It is over: whoever asks has to wait until it is revoked.
-    Over,
+    Expired,
     /// There is no such lease.
-    Gone,
+    NotFound,
 }
 
 /// What a look for leases whose time has passed found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Look {
+pub enum ExpiryCheck {
     /// There are none.
     None,
     /// There are some.
@@ -84,7 +84,7 @@ pub enum Look {
     Unfinished,
 }
 
-impl Deadlines {
+impl LeaseDeadlines {
     /// The term this member leads in.
     #[must_use]
     pub fn term(&self) -> Option<u64> {
@@ -103,7 +103,7 @@ impl Deadlines {
         self.loading.is_some()
     }
 
-    /// This member leads in this term, as soon as [`Deadlines::load`] has brought every lease.
+    /// This member leads in this term, as soon as [`LeaseDeadlines::load`] has brought every lease.
     pub fn lead(&mut self, term: u64, extension: u64) {
         self.follow();
         self.loading = Some(Loading { term, extension, after: None });
@@ -112,7 +112,7 @@ impl Deadlines {
     /// This member does not lead any more.
     pub fn follow(&mut self) {
         let Self { leases, queue, reading, mut past, .. } = std::mem::take(self);
-        let kept = reading.map(Walk::into_kept).unwrap_or_default();
+        let kept = reading.map(SnapshotWalk::into_kept).unwrap_or_default();
         if !leases.is_empty() || !kept.is_empty() {
             let (leases, queue) = (leases.into_iter(), queue.into_iter());
             past.push(Past { leases, queue, kept: kept.into_iter() });
@@ -193,17 +193,21 @@ impl Deadlines {
     }
 
     /// Somebody says that a lease shall live on.
-    pub fn renew(&mut self, id: i64, now: u64) -> Renewal {
+    pub fn renew(&mut self, id: i64, now: u64) -> KeepaliveResult {
         let now = self.since(now);
-        let Some(deadline) = self.leases.get_mut(&id) else { return Renewal::Gone };
+        let Some(deadline) = self.leases.get_mut(&id) else { return KeepaliveResult::NotFound };
         if deadline.is_over {
-            return Renewal::Over;
+            return KeepaliveResult::Expired;
         }
         if let Some(walk) = &mut self.reading {
             walk.will_change(&id, Some(*deadline));
         }
         deadline.at = now + milliseconds(deadline.ttl);
-        if deadline.noted > 0 { Renewal::NoteFirst } else { Renewal::Renewed(deadline.ttl) }
+        if deadline.noted > 0 {
+            KeepaliveResult::CheckpointFirst
+        } else {
+            KeepaliveResult::Renewed(deadline.ttl)
+        }
     }
 
     /// Seconds a lease was granted for.
@@ -225,19 +229,19 @@ impl Deadlines {
     }
 
     /// Whether the time of any lease has passed; looks at so many.
-    pub fn look(&mut self, now: u64, looks: usize) -> Look {
+    pub fn look(&mut self, now: u64, looks: usize) -> ExpiryCheck {
         let now = self.since(now);
         for _ in 0..looks {
-            let Some((queued, id)) = self.queue.first().copied() else { return Look::None };
+            let Some((queued, id)) = self.queue.first().copied() else { return ExpiryCheck::None };
             if queued > now {
-                return Look::None;
+                return ExpiryCheck::None;
             }
             if self.leases[&id].at <= now {
-                return Look::Some;
+                return ExpiryCheck::Some;
             }
             self.queue_again(id);
         }
-        Look::Unfinished
+        ExpiryCheck::Unfinished
     }
 
     /// Decides that leases whose time had passed by `then` are over, earliest first, for as long as `takes` takes them. They
@@ -274,9 +278,9 @@ impl Deadlines {
         self.leases.is_empty()
     }
 
-    /// From now on [`Deadlines::read_on`] reads the leases there are now.
+    /// From now on [`LeaseDeadlines::read_on`] reads the leases there are now.
     pub fn begin_reading(&mut self) {
-        self.reading = Some(Walk::default());
+        self.reading = Some(SnapshotWalk::default());
     }
 
     /// Reads so many leases, by id: what orders them by their deadlines, and the id. False when those were all.
@@ -341,22 +345,22 @@ mod tests {
     use std::cell::Cell;
 
     /// Leads these leases from this moment on.
-    fn lead(deadlines: &mut Deadlines, term: u64, leases: &[(i64, i64, i64)], now: u64, extension: u64) {
+    fn lead(deadlines: &mut LeaseDeadlines, term: u64, leases: &[(i64, i64, i64)], now: u64, extension: u64) {
         deadlines.lead(term, extension);
         assert!(deadlines.load(|_| leases.iter().copied(), leases.len() + 1, now));
     }
 
-    fn due(deadlines: &mut Deadlines, now: u64) -> Vec<i64> {
+    fn due(deadlines: &mut LeaseDeadlines, now: u64) -> Vec<i64> {
         let look = deadlines.look(now, 100);
         let over = deadlines.end(now, 100, |_| true);
-        assert_eq!(look == Look::Some, !over.is_empty());
+        assert_eq!(look == ExpiryCheck::Some, !over.is_empty());
         over
     }
 
     #[test]
     fn a_lease_is_due_when_nobody_has_kept_it_alive_for_its_time() {
         let mut random = Random::new(3);
-        let mut deadlines = Deadlines::default();
+        let mut deadlines = LeaseDeadlines::default();
         lead(&mut deadlines, 1, &[], 0, 0);
         let mut model: BTreeMap<i64, (i64, u64)> = BTreeMap::new();
         let mut now = 0;
@@ -376,10 +380,10 @@ mod tests {
                 }
                 2..=3 => {
                     let expected = match model.get_mut(&id) {
-                        None => Renewal::Gone,
+                        None => KeepaliveResult::NotFound,
                         Some((ttl, at)) => {
                             *at = now + milliseconds(*ttl);
-                            Renewal::Renewed(*ttl)
+                            KeepaliveResult::Renewed(*ttl)
                         }
                     };
                     assert_eq!(deadlines.renew(id, now), expected);
@@ -391,7 +395,7 @@ mod tests {
                         model.iter().filter(|(_, (_, at))| *at <= now).map(|(id, _)| *id).collect();
                     assert_eq!(due, expected);
                     for id in due {
-                        assert_eq!(deadlines.renew(id, now), Renewal::Over);
+                        assert_eq!(deadlines.renew(id, now), KeepaliveResult::Expired);
                         deadlines.revoked(id);
                         model.remove(&id);
                         expired += 1;
@@ -405,9 +409,9 @@ mod tests {
 
     #[test]
     fn a_new_leader_gives_what_was_left_and_some_more() {
-        let mut deadlines = Deadlines::default();
+        let mut deadlines = LeaseDeadlines::default();
         deadlines.granted(1, 5, 0);
-        assert_eq!(deadlines.renew(1, 0), Renewal::Gone, "others have no deadlines");
+        assert_eq!(deadlines.renew(1, 0), KeepaliveResult::NotFound, "others have no deadlines");
         lead(&mut deadlines, 7, &[(1, 5, 0), (2, 100, 30)], 1000, 500);
         assert_eq!((deadlines.remaining(1, 1000), deadlines.remaining(2, 1000)), (Some(5), Some(30)));
         assert!(due(&mut deadlines, 6_499).is_empty());
@@ -422,35 +426,35 @@ mod tests {
     /// A keepalive may be looked at late because others were in its way: it counts until the end is decided.
     #[test]
     fn a_lease_is_renewed_until_its_end_is_decided() {
-        let mut deadlines = Deadlines::default();
+        let mut deadlines = LeaseDeadlines::default();
         lead(&mut deadlines, 7, &[(1, 5, 0), (2, 5, 0), (3, 100, 30)], 0, 0);
-        assert_eq!(deadlines.look(5_000, 9), Look::Some);
-        assert_eq!(deadlines.renew(1, 5_003), Renewal::Renewed(5));
+        assert_eq!(deadlines.look(5_000, 9), ExpiryCheck::Some);
+        assert_eq!(deadlines.renew(1, 5_003), KeepaliveResult::Renewed(5));
         assert_eq!(deadlines.end(5_000, 9, |_| true), [2]);
-        assert_eq!(deadlines.renew(2, 5_004), Renewal::Over);
+        assert_eq!(deadlines.renew(2, 5_004), KeepaliveResult::Expired);
         // One that needs a note first lives on at once, however long the note takes.
-        assert_eq!(deadlines.renew(3, 29_000), Renewal::NoteFirst);
+        assert_eq!(deadlines.renew(3, 29_000), KeepaliveResult::CheckpointFirst);
         deadlines.revoked(1);
         deadlines.revoked(2);
         assert!(deadlines.end(128_999, 9, |_| true).is_empty());
         deadlines.noted(3, 0);
-        assert_eq!(deadlines.renew(3, 128_999), Renewal::Renewed(100));
+        assert_eq!(deadlines.renew(3, 128_999), KeepaliveResult::Renewed(100));
     }
 
     #[test]
     fn looking_has_a_bound_and_goes_on_where_it_was() {
-        let mut deadlines = Deadlines::default();
+        let mut deadlines = LeaseDeadlines::default();
         lead(&mut deadlines, 7, &(0..100).map(|id| (id, 5, 0)).collect::<Vec<_>>(), 0, 0);
-        (0..100).for_each(|id| assert_eq!(deadlines.renew(id, 4_000), Renewal::Renewed(5)));
-        assert_eq!(deadlines.look(5_000, 60), Look::Unfinished);
-        assert_eq!(deadlines.look(5_000, 60), Look::None);
-        assert_eq!(deadlines.look(9_000, 60), Look::Some);
+        (0..100).for_each(|id| assert_eq!(deadlines.renew(id, 4_000), KeepaliveResult::Renewed(5)));
+        assert_eq!(deadlines.look(5_000, 60), ExpiryCheck::Unfinished);
+        assert_eq!(deadlines.look(5_000, 60), ExpiryCheck::None);
+        assert_eq!(deadlines.look(9_000, 60), ExpiryCheck::Some);
         assert_eq!(deadlines.end(9_000, 60, |id| id < 10).len(), 10);
     }
     type Known = BTreeMap<i64, (i64, i64)>;
 
     /// Brings so many of these leases; never looks at more of them. True when those were the last.
-    fn load_some(deadlines: &mut Deadlines, known: &Known, count: usize, now: u64) -> bool {
+    fn load_some(deadlines: &mut LeaseDeadlines, known: &Known, count: usize, now: u64) -> bool {
         let looked = Cell::new(0);
         let beyond = |after: Option<i64>| {
             let rest = known.iter().filter(move |(id, _)| after.is_none_or(|after| **id > after));
@@ -473,7 +477,7 @@ mod tests {
             for _ in 0..random.below(60) {
                 known.insert(lease(&mut random), (ttl(&mut random), 0));
             }
-            let (mut deadlines, mut now) = (Deadlines::default(), random.below(10_000));
+            let (mut deadlines, mut now) = (LeaseDeadlines::default(), random.below(10_000));
             deadlines.lead(term, extension);
             while !load_some(&mut deadlines, &known, 1 + usize::try_from(random.below(8)).unwrap(), now) {
                 parts += 1;
@@ -493,13 +497,13 @@ mod tests {
                 }
             }
             assert_eq!(deadlines.term(), Some(term));
-            let mut at_once = Deadlines::default();
+            let mut at_once = LeaseDeadlines::default();
             let all: Vec<_> = known.iter().map(|(id, (ttl, noted))| (*id, *ttl, *noted)).collect();
             lead(&mut at_once, term, &all, now, extension);
             assert_eq!(format!("{deadlines:?}"), format!("{at_once:?}"));
             assert_eq!(
                 deadlines.look(now + extension, 99),
-                Look::None,
+                ExpiryCheck::None,
                 "nothing was over before all were there"
             );
         }
@@ -509,15 +513,15 @@ mod tests {
     #[test]
     fn what_a_leader_of_the_past_knew_is_freed_in_parts() {
         let leases: Vec<_> = (0..1_000).map(|id| (id, 5, 0)).collect();
-        let mut deadlines = Deadlines::default();
+        let mut deadlines = LeaseDeadlines::default();
         lead(&mut deadlines, 1, &leases, 0, 0);
         deadlines.begin_reading();
-        (0..1_000).for_each(|id| assert_eq!(deadlines.renew(id, 1_000), Renewal::Renewed(5)));
+        (0..1_000).for_each(|id| assert_eq!(deadlines.renew(id, 1_000), KeepaliveResult::Renewed(5)));
         lead(&mut deadlines, 2, &leases, 0, 0);
         deadlines.follow();
         for parts_left in (1..=20_usize).rev() {
             assert!(deadlines.is_freeing());
-            let left = |deadlines: &Deadlines| -> usize {
+            let left = |deadlines: &LeaseDeadlines| -> usize {
                 deadlines.past.iter().map(|past| past.leases.len() + past.queue.len() + past.kept.len()).sum()
             };
             let before = left(&deadlines);

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use revd_engine::mvcc::{KeyRange, SmallTable, Store};
 
 use crate::error::Error;
-use crate::lease::walk::Walk;
+use crate::lease::walk::SnapshotWalk;
 use crate::limits;
 
 /// The longest a lease can be granted for, in seconds.
@@ -22,11 +22,11 @@ pub struct Leases {
     /// The number of the next attachment; rows of a lease are stored under it, since a key may be longer than a row's.
     next_attachment: u64,
     /// The lease whose keys are being read, and how far.
-    reading: Option<Reading>,
+    reading: Option<KeyReading>,
 }
 
 /// A lease, and how far its keys are read.
-type Reading = (i64, Walk<Arc<[u8]>, u64>);
+type KeyReading = (i64, SnapshotWalk<Arc<[u8]>, u64>);
 
 /// One lease.
 #[derive(Debug)]
@@ -130,7 +130,7 @@ impl Leases {
 
     /// From now on [`Leases::read_on`] reads the keys that this lease has now.
     pub fn begin_reading(&mut self, id: i64) {
-        self.reading = Some((id, Walk::default()));
+        self.reading = Some((id, SnapshotWalk::default()));
     }
 
     /// Reads so many keys, or until `visit` has had enough; false when those were all.

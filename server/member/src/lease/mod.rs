@@ -1,7 +1,7 @@
 //! Leases: keys that live only as long as somebody says so.
 //!
 //! [`Leases`] is the replicated part: which leases there are, how long they were granted for, which keys are attached.
-//! It changes by commands from the log only, the same on every member. [`Deadlines`] is the leader's own part: when each
+//! It changes by commands from the log only, the same on every member. [`LeaseDeadlines`] is the leader's own part: when each
 //! lease is due, by a clock that is handed in. A keepalive moves a deadline and touches no log; a lease that is due is
 //! revoked by a command, which names the term it was due in, so that a leader of the past revokes nothing.
 
@@ -9,6 +9,6 @@ mod deadlines;
 mod leases;
 mod walk;
 
-pub use deadlines::{Deadlines, Look, Renewal};
+pub use deadlines::{ExpiryCheck, KeepaliveResult, LeaseDeadlines};
 pub use leases::{Leases, TTL_MAX, Touched};
-pub use walk::Walk;
+pub use walk::SnapshotWalk;

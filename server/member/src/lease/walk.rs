@@ -6,21 +6,21 @@ use std::ops::Bound;
 
 /// State core view: how far a walk is.
 #[derive(Debug)]
-pub struct Walk<K, V> {
+pub struct SnapshotWalk<K, V> {
     /// Everything up to this key was visited.
     after: Option<K>,
     /// What lay beyond it where the map has changed since; none where there was nothing.
     before: BTreeMap<K, Option<V>>,
 }
 
-impl<K, V> Default for Walk<K, V> {
+impl<K, V> Default for SnapshotWalk<K, V> {
     /// A walk over a map as it is now.
     fn default() -> Self {
         Self { after: None, before: BTreeMap::new() }
     }
 }
 
-impl<K: Ord + Clone, V> Walk<K, V> {
+impl<K: Ord + Clone, V> SnapshotWalk<K, V> {
     /// The map is about to change: this is what it has for a key, if anything.
     pub fn will_change(&mut self, key: &K, value: Option<V>) {
         if self.after.as_ref().is_none_or(|after| key > after) && !self.before.contains_key(key) {
@@ -83,7 +83,7 @@ mod tests {
             let mut map: BTreeMap<u64, u64> =
                 (0..random.below(60)).map(|_| (random.below(100), random.below(1_000))).collect();
             let expected: Vec<(u64, u64)> = map.iter().map(|(key, value)| (*key, *value)).collect();
-            let (mut walk, mut found) = (Walk::default(), Vec::new());
+            let (mut walk, mut found) = (SnapshotWalk::default(), Vec::new());
             loop {
                 let keys = usize::try_from(1 + random.below(8)).unwrap();
                 let enough = random.below(12);

@@ -8,7 +8,7 @@ use crate::limits;
 use crate::raft::status::RaftStatus;
 use crate::raft::storage::RaftEntries;
 use crate::raft::timeouts::ElectionTimeouts;
-use crate::wal::reader::Recovered;
+use crate::wal::reader::RecoveredLog;
 use crate::wal::{FrameContent, HardState, LogEntry};
 
 /// What a member starts raft with.
@@ -94,7 +94,7 @@ impl RaftNode {
     ///
     /// # Errors
     /// [`RaftError`], when log and applied index do not meet.
-    pub fn start(config: &RaftConfig, log: &Recovered, logger: &slog::Logger) -> Result<Self, RaftError> {
+    pub fn start(config: &RaftConfig, log: &RecoveredLog, logger: &slog::Logger) -> Result<Self, RaftError> {
         let last = log.entries.back().map_or(log.base.0, |entry| entry.index);
         if config.applied < log.base.0 {
             return Err(RaftError::MissingEntries { base: log.base.0, applied: config.applied });
@@ -267,8 +267,8 @@ fn from_raft(entry: Entry) -> LogEntry {
 mod tests {
     use super::*;
 
-    fn empty_log() -> Recovered {
-        Recovered {
+    fn empty_log() -> RecoveredLog {
+        RecoveredLog {
             owner: crate::wal::Owner { cluster: 1, member: 7 },
             hard_state: HardState { term: 1, vote: 0, commit: 1 },
             base: (1, 1),
@@ -278,7 +278,7 @@ mod tests {
         }
     }
 
-    fn node(log: &Recovered, applied: u64) -> Result<RaftNode, RaftError> {
+    fn node(log: &RecoveredLog, applied: u64) -> Result<RaftNode, RaftError> {
         RaftNode::start(&RaftConfig::alone(7, applied), log, &slog::Logger::root(slog::Discard, slog::o!()))
     }
 
@@ -287,7 +287,7 @@ mod tests {
     }
 
     /// Writes what is to be written until there is nothing more; returns what was committed.
-    fn settle(node: &mut RaftNode, log: &mut Recovered) -> Vec<u64> {
+    fn settle(node: &mut RaftNode, log: &mut RecoveredLog) -> Vec<u64> {
         let mut indexes = Vec::new();
         loop {
             let effects = node.effects();

@@ -22,18 +22,18 @@ use crate::wire::{put_field, put_number, put_varint};
 
 /// A part of a reply's body.
 #[derive(Debug, Clone)]
-pub enum Part {
+pub enum ReplyPart {
     /// As it is.
     Bytes(Bytes),
     /// To be read.
-    Read(Box<Read>),
+    Read(Box<DeferredRead>),
     /// The response to an operation of a transaction.
-    Op(Op, Vec<Part>),
+    Op(TxnOp, Vec<ReplyPart>),
 }
 
 /// Which operation a response is to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Op {
+pub struct TxnOp {
     /// The field of `ResponseOp`.
     pub tag: u8,
     /// What the response's header says; that of a nested transaction says nothing.
@@ -42,23 +42,23 @@ pub struct Op {
 
 /// Something to be read, at one moment.
 #[derive(Debug, Clone)]
-pub struct Read {
+pub struct DeferredRead {
     /// When.
     pub view: View,
     /// What.
-    pub what: What,
+    pub what: ReadRequest,
 }
 
 /// Something to be read.
 #[derive(Debug, Clone, PartialEq)]
-pub enum What {
+pub enum ReadRequest {
     /// Everything of a `RangeResponse` but its header.
     Range(RangeRequest),
     /// Keys as they were before they are changed, each as a field with this tag.
     Previous { key: Bytes, range_end: Bytes, tag: u8 },
 }
 
-impl Op {
+impl TxnOp {
     /// What comes before a response of so many bytes.
     #[must_use]
     pub fn prefix(self, response_bytes: usize) -> Vec<u8> {
@@ -79,7 +79,7 @@ impl Op {
 
 /// Reading in turns.
 #[derive(Debug)]
-pub enum Reading<'p> {
+pub enum RunningRead<'p> {
     /// A range.
     Range(Box<RangeRun<'p>>),
     /// Keys as they were.
@@ -95,15 +95,17 @@ pub struct PreviousRun<'p> {
     body: Body,
 }
 
-impl<'p> Reading<'p> {
+impl<'p> RunningRead<'p> {
     /// Starts.
     ///
     /// # Errors
     /// What the client gets.
-    pub fn new(view: &'p View, what: &'p What, replies: &Share) -> Result<Self, Error> {
+    pub fn new(view: &'p View, what: &'p ReadRequest, replies: &Share) -> Result<Self, Error> {
         Ok(match what {
-            What::Range(request) => Self::Range(Box::new(RangeRun::new(request, view.reader(), replies)?)),
-            What::Previous { key, range_end, tag } => {
+            ReadRequest::Range(request) => {
+                Self::Range(Box::new(RangeRun::new(request, view.reader(), replies)?))
+            }
+            ReadRequest::Previous { key, range_end, tag } => {
                 let range = KeyRange::from_wire(key, range_end);
                 let keys = view.reader().scan(range, i64::MAX, Direction::Forward);
                 let body = Body::new(replies);
@@ -146,10 +148,10 @@ impl<'p> Reading<'p> {
 
 /// A reply being put together, in turns.
 #[derive(Debug)]
-pub struct Assembly<'p> {
+pub struct ReplyAssembly<'p> {
     /// The whole, and in it the operations whose parts are being put together.
     open: Vec<Open<'p>>,
-    reading: Option<Reading<'p>>,
+    reading: Option<RunningRead<'p>>,
     /// What was read so far.
     hold: Hold,
     replies: Share,
@@ -157,8 +159,8 @@ pub struct Assembly<'p> {
 
 #[derive(Debug)]
 struct Open<'p> {
-    op: Option<Op>,
-    parts: std::slice::Iter<'p, Part>,
+    op: Option<TxnOp>,
+    parts: std::slice::Iter<'p, ReplyPart>,
     chunks: Vec<Bytes>,
     bytes: usize,
 }
@@ -170,10 +172,10 @@ impl Open<'_> {
     }
 }
 
-impl<'p> Assembly<'p> {
+impl<'p> ReplyAssembly<'p> {
     /// Of these parts.
     #[must_use]
-    pub fn new(parts: &'p [Part], replies: &Share) -> Self {
+    pub fn new(parts: &'p [ReplyPart], replies: &Share) -> Self {
         let all = Open { op: None, parts: parts.iter(), chunks: Vec::new(), bytes: 0 };
         Self { open: vec![all], reading: None, hold: replies.hold(), replies: replies.clone() }
     }
@@ -197,11 +199,11 @@ impl<'p> Assembly<'p> {
                 return Ok(None);
             }
             match last.parts.next() {
-                Some(Part::Bytes(bytes)) => last.push(bytes.clone()),
-                Some(Part::Read(read)) => {
-                    self.reading = Some(Reading::new(&read.view, &read.what, &self.replies)?);
+                Some(ReplyPart::Bytes(bytes)) => last.push(bytes.clone()),
+                Some(ReplyPart::Read(read)) => {
+                    self.reading = Some(RunningRead::new(&read.view, &read.what, &self.replies)?);
                 }
-                Some(Part::Op(op, parts)) => {
+                Some(ReplyPart::Op(op, parts)) => {
                     let op = Some(*op);
                     self.open.push(Open { op, parts: parts.iter(), chunks: Vec::new(), bytes: 0 });
                 }
@@ -236,13 +238,13 @@ mod tests {
             txn.put(format!("k{key:02}").as_bytes(), &vec![7; 1 << 20], 0);
         }
         txn.commit();
-        let what = What::Previous {
+        let what = ReadRequest::Previous {
             key: "k".into(),
             range_end: "l".into(),
             tag: revd_proto::tags::delete_range_response::PREV_KVS,
         };
         let view = store.view();
-        let mut reading = Reading::new(&view, &what, &Share::new(usize::MAX)).unwrap();
+        let mut reading = RunningRead::new(&view, &what, &Share::new(usize::MAX)).unwrap();
         let (mut bytes, mut longest, mut is_done) = (0, 0, false);
         while !is_done {
             is_done = reading.turn(limits::RANGE_KEYS_PER_TURN).unwrap();

@@ -15,7 +15,7 @@ use revd_proto::tags::range_response;
 use crate::budget::{Hold, Share};
 use crate::error::Error;
 use crate::limits;
-use crate::read::sort::{Entry, Rank, Sorted, Sorter};
+use crate::read::sort::{Rank, SortEntry, Sorted, Sorter};
 use crate::wire::{put_field, put_number, put_varint};
 
 /// The body of a `RangeResponse` (everything but its header), in chunks.
@@ -101,7 +101,7 @@ pub struct RangeRun<'a> {
     reader: Reader<'a>,
     /// The revision it reads.
     at: i64,
-    phase: Phase<'a>,
+    phase: RangePhase<'a>,
     /// Keys answered so far.
     taken: u64,
     /// The last one that was passed, dead or alive, if keys come in order.
@@ -113,7 +113,7 @@ pub struct RangeRun<'a> {
 
 /// How far a range in key order was answered: enough to go on in another state.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place {
+pub struct RangePosition {
     /// The revision it reads.
     at: i64,
     taken: u64,
@@ -123,7 +123,7 @@ pub struct Place {
 
 /// What the next turn does. With keys in order: `Walk`, then `Count`. Else: `Gather` all keys, `Emit` them sorted, `Count`.
 #[derive(Debug)]
-enum Phase<'a> {
+enum RangePhase<'a> {
     Walk(Scan<'a>),
     Gather(Scan<'a>, Sorter<'a>),
     /// And whether the limit has cut keys off.
@@ -162,13 +162,13 @@ impl<'a> RangeRun<'a> {
         let (target, order) = sorting(request);
         let scan = |direction| reader.scan(range_of(request), at, direction);
         let phase = if request.count_only {
-            Phase::Count(reader.counting(range_of(request), at), false)
+            RangePhase::Count(reader.counting(range_of(request), at), false)
         } else if target != SortTarget::Key {
-            Phase::Gather(scan(Direction::Forward), Sorter::new(limit(request)))
+            RangePhase::Gather(scan(Direction::Forward), Sorter::new(limit(request)))
         } else if order == SortOrder::Descend {
-            Phase::Walk(scan(Direction::Reverse))
+            RangePhase::Walk(scan(Direction::Reverse))
         } else {
-            Phase::Walk(scan(Direction::Forward))
+            RangePhase::Walk(scan(Direction::Forward))
         };
         let (body, gathered) = (Body::new(replies), replies.hold());
         Ok(Self { request, reader, at, phase, taken: 0, last_key: None, body, gathered })
@@ -182,7 +182,7 @@ impl<'a> RangeRun<'a> {
         request: &'a RangeRequest,
         reader: Reader<'a>,
         replies: &Share,
-        place: &'a Place,
+        place: &'a RangePosition,
     ) -> Result<Self, Error> {
         let at = reader.resolve(place.at)?;
         let rest = match range_of(request) {
@@ -190,7 +190,7 @@ impl<'a> RangeRun<'a> {
             KeyRange::Span { end, .. } => KeyRange::Span { start: &place.next_key, end },
             KeyRange::From(_) => KeyRange::From(&place.next_key),
         };
-        let phase = Phase::Walk(reader.scan(rest, at, Direction::Forward));
+        let phase = RangePhase::Walk(reader.scan(rest, at, Direction::Forward));
         let (body, gathered) = (Body::new(replies), replies.hold());
         Ok(Self { request, reader, at, phase, taken: place.taken, last_key: None, body, gathered })
     }
@@ -198,14 +198,14 @@ impl<'a> RangeRun<'a> {
     /// It still looks for the keys it has to sort: nothing is answered yet.
     #[must_use]
     pub fn is_gathering(&self) -> bool {
-        matches!(self.phase, Phase::Gather(..))
+        matches!(self.phase, RangePhase::Gather(..))
     }
 
     /// How far it is, if it has passed any key.
     #[must_use]
-    pub fn place(&self) -> Option<Place> {
+    pub fn place(&self) -> Option<RangePosition> {
         let next_key = [self.last_key?, &[0]].concat();
-        Some(Place { at: self.at, taken: self.taken, next_key })
+        Some(RangePosition { at: self.at, taken: self.taken, next_key })
     }
 
     /// Does a bounded part of the work: answers at most so many keys, fewer where dead keys have to be passed, where
@@ -219,9 +219,9 @@ impl<'a> RangeRun<'a> {
         if !is_done {
             self.body.count()?;
             let gathered = match &self.phase {
-                Phase::Gather(_, sorter) => sorter.bytes(),
-                Phase::Emit(..) => self.gathered.bytes(),
-                Phase::Walk(_) | Phase::Count(..) => 0,
+                RangePhase::Gather(_, sorter) => sorter.bytes(),
+                RangePhase::Emit(..) => self.gathered.bytes(),
+                RangePhase::Walk(_) | RangePhase::Count(..) => 0,
             };
             count(&mut self.gathered, gathered, &self.body.replies)?;
         }
@@ -232,10 +232,10 @@ impl<'a> RangeRun<'a> {
         let mut steps = keys_max.saturating_mul(limits::STEPS_PER_KEY).max(limits::STEPS_PER_TURN_MIN);
         loop {
             match &mut self.phase {
-                Phase::Walk(_) => self.walk(keys_max, &mut steps)?,
-                Phase::Gather(..) => self.gather(&mut steps)?,
-                Phase::Emit(..) => self.emit(keys_max, &mut steps)?,
-                Phase::Count(counting, more) => {
+                RangePhase::Walk(_) => self.walk(keys_max, &mut steps)?,
+                RangePhase::Gather(..) => self.gather(&mut steps)?,
+                RangePhase::Emit(..) => self.emit(keys_max, &mut steps)?,
+                RangePhase::Count(counting, more) => {
                     let Some(count) = counting.step(&mut steps) else { return Ok(false) };
                     put_number(&mut self.body.open, range_response::MORE, i64::from(*more));
                     put_number(&mut self.body.open, range_response::COUNT, count.cast_signed());
@@ -243,7 +243,7 @@ impl<'a> RangeRun<'a> {
                 }
             }
             // Only the count at the end may follow in the same turn: it is mostly known at once.
-            if !matches!(self.phase, Phase::Count(..)) {
+            if !matches!(self.phase, RangePhase::Count(..)) {
                 return Ok(false);
             }
         }
@@ -252,12 +252,12 @@ impl<'a> RangeRun<'a> {
     /// Every key is answered; what is left is to count those there are.
     #[must_use]
     pub fn is_counting(&self) -> bool {
-        matches!(self.phase, Phase::Count(..))
+        matches!(self.phase, RangePhase::Count(..))
     }
 
     /// Every key is answered that is to be.
     fn end(&mut self, more: bool) {
-        self.phase = Phase::Count(self.reader.counting(range_of(self.request), self.at), more);
+        self.phase = RangePhase::Count(self.reader.counting(range_of(self.request), self.at), more);
     }
 
     /// What has been answered so far and was not taken yet.
@@ -268,7 +268,7 @@ impl<'a> RangeRun<'a> {
 
     /// Answers keys as they come.
     fn walk(&mut self, keys_max: usize, steps: &mut usize) -> Result<(), Error> {
-        let Phase::Walk(scan) = &mut self.phase else { return Ok(()) };
+        let RangePhase::Walk(scan) = &mut self.phase else { return Ok(()) };
         let limit = limit(self.request).unwrap_or(u64::MAX);
         let filtered = has_filter(self.request);
         let mut answered = 0;
@@ -301,7 +301,7 @@ impl<'a> RangeRun<'a> {
 
     /// Visits keys that have to be sorted.
     fn gather(&mut self, steps: &mut usize) -> Result<(), Error> {
-        let Phase::Gather(scan, sorter) = &mut self.phase else { return Ok(()) };
+        let RangePhase::Gather(scan, sorter) = &mut self.phase else { return Ok(()) };
         let fetched = fetched(self.request);
         loop {
             let (key, meta) = match scan.next_within(steps) {
@@ -314,24 +314,24 @@ impl<'a> RangeRun<'a> {
                 continue;
             }
             let (rank, cost) = rank(self.request, &self.reader, meta)?;
-            let sorting = sorter.add(Entry { rank, key, meta })?;
+            let sorting = sorter.add(SortEntry { rank, key, meta })?;
             *steps = steps.saturating_sub(cost + sorting);
         }
         let gathered = std::mem::replace(sorter, Sorter::new(None));
         let (sorted, cut) = gathered.sorted();
-        self.phase = Phase::Emit(sorted, cut);
+        self.phase = RangePhase::Emit(sorted, cut);
         Ok(())
     }
 
     /// Answers keys that are sorted and cut already.
     fn emit(&mut self, keys_max: usize, steps: &mut usize) -> Result<(), Error> {
-        let Phase::Emit(keys, cut) = &mut self.phase else { return Ok(()) };
+        let RangePhase::Emit(keys, cut) = &mut self.phase else { return Ok(()) };
         // Sorted by value, the values are at hand, and so is the lease.
         let by_value = self.request.sort_target == SortTarget::Value as i32;
         let mut answered = 0;
         while answered < keys_max
             && *steps > 0
-            && let Some(Entry { key, meta, .. }) = keys.next_within(steps)
+            && let Some(SortEntry { key, meta, .. }) = keys.next_within(steps)
         {
             answered += 1;
             let bytes = if self.request.keys_only && by_value {

@@ -24,7 +24,7 @@ pub(super) enum Rank<'a> {
 
 /// A key to be sorted. Of equal rank, the smaller key comes first.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Entry<'a> {
+pub(super) struct SortEntry<'a> {
     pub(super) rank: Rank<'a>,
     pub(super) key: &'a [u8],
     pub(super) meta: KeyMeta,
@@ -38,11 +38,11 @@ pub(super) struct Sorter<'a> {
     /// Keys added.
     added: usize,
     /// With a small limit: the first ones so far, the last of them on top.
-    first: BinaryHeap<Entry<'a>>,
+    first: BinaryHeap<SortEntry<'a>>,
     /// Otherwise: those that are sorted, and how many keys they have room for.
-    runs: Vec<Vec<Entry<'a>>>,
+    runs: Vec<Vec<SortEntry<'a>>>,
     runs_room: usize,
-    run: Vec<Entry<'a>>,
+    run: Vec<SortEntry<'a>>,
     run_bytes: usize,
 }
 
@@ -50,16 +50,16 @@ pub(super) struct Sorter<'a> {
 #[derive(Debug)]
 pub(super) enum Sorted<'a> {
     /// Being taken out of the heap, last key first.
-    Emptying(BinaryHeap<Entry<'a>>, Vec<Entry<'a>>),
+    Emptying(BinaryHeap<SortEntry<'a>>, Vec<SortEntry<'a>>),
     /// The heads of all runs, and how many keys are still wanted.
-    Merging(BinaryHeap<Reverse<Run<'a>>>, usize),
+    Merging(BinaryHeap<Reverse<SortedRun<'a>>>, usize),
 }
 
 /// A sorted run that is being merged; never empty.
 #[derive(Debug)]
-pub(super) struct Run<'a> {
-    head: Entry<'a>,
-    rest: std::vec::IntoIter<Entry<'a>>,
+pub(super) struct SortedRun<'a> {
+    head: SortEntry<'a>,
+    rest: std::vec::IntoIter<SortEntry<'a>>,
 }
 
 impl Rank<'_> {
@@ -72,41 +72,41 @@ impl Rank<'_> {
     }
 }
 
-impl PartialEq for Entry<'_> {
+impl PartialEq for SortEntry<'_> {
     fn eq(&self, other: &Self) -> bool {
         self.cmp(other) == Ordering::Equal
     }
 }
 
-impl Eq for Entry<'_> {}
+impl Eq for SortEntry<'_> {}
 
-impl PartialOrd for Entry<'_> {
+impl PartialOrd for SortEntry<'_> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Entry<'_> {
+impl Ord for SortEntry<'_> {
     fn cmp(&self, other: &Self) -> Ordering {
         self.rank.cmp(&other.rank).then_with(|| self.key.cmp(other.key))
     }
 }
 
-impl PartialEq for Run<'_> {
+impl PartialEq for SortedRun<'_> {
     fn eq(&self, other: &Self) -> bool {
         self.head == other.head
     }
 }
 
-impl Eq for Run<'_> {}
+impl Eq for SortedRun<'_> {}
 
-impl PartialOrd for Run<'_> {
+impl PartialOrd for SortedRun<'_> {
     fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Run<'_> {
+impl Ord for SortedRun<'_> {
     fn cmp(&self, other: &Self) -> Ordering {
         self.head.cmp(&other.head)
     }
@@ -129,7 +129,7 @@ impl<'a> Sorter<'a> {
     ///
     /// # Errors
     /// [`Error::SortTooLarge`]
-    pub(super) fn add(&mut self, entry: Entry<'a>) -> Result<usize, Error> {
+    pub(super) fn add(&mut self, entry: SortEntry<'a>) -> Result<usize, Error> {
         let steps = limits::SORT_STEPS_PER_KEY * (1 + entry.rank.steps());
         self.added += 1;
         if self.keeps_all() {
@@ -159,8 +159,8 @@ impl<'a> Sorter<'a> {
 
     /// Bytes it takes for the keys it holds.
     pub(super) fn bytes(&self) -> usize {
-        (self.first.capacity() + self.runs_room + self.run.capacity()) * size_of::<Entry<'_>>()
-            + self.runs.capacity() * size_of::<Vec<Entry<'_>>>()
+        (self.first.capacity() + self.runs_room + self.run.capacity()) * size_of::<SortEntry<'_>>()
+            + self.runs.capacity() * size_of::<Vec<SortEntry<'_>>>()
     }
 
     /// All keys are added: in order, and whether there were more than wanted.
@@ -172,7 +172,7 @@ impl<'a> Sorter<'a> {
         self.end_run();
         let heads = self.runs.into_iter().filter_map(|run| {
             let mut rest = run.into_iter();
-            Some(Reverse(Run { head: rest.next()?, rest }))
+            Some(Reverse(SortedRun { head: rest.next()?, rest }))
         });
         (Sorted::Merging(heads.collect(), self.added.min(self.limit)), cut)
     }
@@ -180,7 +180,7 @@ impl<'a> Sorter<'a> {
 
 impl<'a> Sorted<'a> {
     /// The next key, if it is found within so many steps; takes off those it has used. None when there is none yet.
-    pub(super) fn next_within(&mut self, steps: &mut usize) -> Option<Entry<'a>> {
+    pub(super) fn next_within(&mut self, steps: &mut usize) -> Option<SortEntry<'a>> {
         match self {
             Self::Emptying(heap, sorted) => {
                 while *steps > 0
@@ -221,9 +221,9 @@ mod tests {
 
     use super::*;
 
-    fn entry<'a>(rank: Rank<'a>, key: &'a [u8]) -> Entry<'a> {
+    fn entry<'a>(rank: Rank<'a>, key: &'a [u8]) -> SortEntry<'a> {
         let meta = KeyMeta { create_revision: 1, modified: Revision { main: 1, sub: 0 }, version: 1 };
-        Entry { rank, key, meta }
+        SortEntry { rank, key, meta }
     }
 
     fn keys(number: usize) -> Vec<Vec<u8>> {
@@ -289,7 +289,7 @@ mod tests {
                 assert!(added.is_ok() || added == Err(Error::SortTooLarge { bytes_max }));
                 added.is_err()
             });
-            refused.unwrap_or(keys.len()) * size_of::<Entry<'_>>()
+            refused.unwrap_or(keys.len()) * size_of::<SortEntry<'_>>()
         };
         assert!((bytes_max / 2..=bytes_max).contains(&held(None, Rank::Number(1))));
         assert!((bytes_max / 2..=bytes_max).contains(&held(Some(15_000), Rank::Number(1))));

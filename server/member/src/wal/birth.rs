@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use revd_engine::mvcc::Applied;
 
-use crate::wal::reader::{LogEnd, Recovered};
+use crate::wal::reader::{LogEnd, RecoveredLog};
 use crate::wal::{HardState, Owner};
 
 /// The first entry of every log: the member exists. It is in the tree file before there is a log.
@@ -12,8 +12,8 @@ pub const BIRTH: Applied = Applied { index: 1, term: 1 };
 
 /// The log of a new member, behind [`BIRTH`].
 #[must_use]
-pub fn empty_log(owner: Owner) -> Recovered {
-    Recovered {
+pub fn empty_log(owner: Owner) -> RecoveredLog {
+    RecoveredLog {
         owner,
         hard_state: HardState { term: BIRTH.term, vote: 0, commit: BIRTH.index },
         base: (BIRTH.index, BIRTH.term),

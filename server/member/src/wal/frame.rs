@@ -37,7 +37,7 @@ pub struct FrameId {
     pub life: u64,
     /// Segment number.
     pub segment: u64,
-    /// Frame number.
+    /// LogFrame number.
     pub frame: u64,
 }
 
@@ -56,7 +56,7 @@ pub struct SegmentHeader {
 
 /// A decoded frame.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Frame {
+pub struct LogFrame {
     /// Which one.
     pub id: FrameId,
     /// The header, in a segment's first frame.
@@ -147,7 +147,7 @@ pub fn peek(bytes: &[u8]) -> Option<FrameId> {
 
 /// Reads the frame at the start of `bytes`; none if there is none that is whole.
 #[must_use]
-pub fn decode(bytes: &Bytes) -> Option<Frame> {
+pub fn decode(bytes: &Bytes) -> Option<LogFrame> {
     let id = peek(bytes)?;
     let crc = bytes.slice(4..).get_u32_le();
     let mut sizes = bytes.slice(32..);
@@ -157,7 +157,7 @@ pub fn decode(bytes: &Bytes) -> Option<Frame> {
         return None;
     }
     let mut frame =
-        Frame { id, header: None, content: FrameContent::default(), len: end.next_multiple_of(BLOCK) };
+        LogFrame { id, header: None, content: FrameContent::default(), len: end.next_multiple_of(BLOCK) };
     let mut rest = bytes.slice(FRAME_HEADER..end);
     for _ in 0..records {
         decode_record(&mut rest, &mut frame)?;
@@ -165,7 +165,7 @@ pub fn decode(bytes: &Bytes) -> Option<Frame> {
     rest.is_empty().then_some(frame)
 }
 
-fn decode_record(rest: &mut Bytes, frame: &mut Frame) -> Option<()> {
+fn decode_record(rest: &mut Bytes, frame: &mut LogFrame) -> Option<()> {
     match rest.try_get_u8().ok()? {
         0 => {
             if rest.try_get_u32_le().ok()? != FORMAT {

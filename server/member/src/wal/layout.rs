@@ -4,13 +4,13 @@ use std::collections::VecDeque;
 
 use crate::limits;
 use crate::wal::frame::{self, FrameId, SegmentHeader};
-use crate::wal::reader::{LogEnd, Recovered, SegmentInfo};
+use crate::wal::reader::{LogEnd, RecoveredLog, SegmentInfo};
 use crate::wal::{BLOCK, FrameContent, HardState, Owner};
 
 /// What has to be done to a segment's file. Each step is durable before the next one is done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
-pub enum Step {
+pub enum LogStep {
     /// Make this segment from a file that is full of zeros, or of an earlier use.
     Create {
         /// Its number.
@@ -31,7 +31,7 @@ pub enum Step {
 
 /// A segment that nobody needs any more.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Released {
+pub struct ReleasedSegment {
     /// Its number.
     pub segment: u64,
     /// Its file may become another segment. That of an earlier process may not: a write of that process can still be under
@@ -72,7 +72,7 @@ pub struct Layout {
 impl Layout {
     /// Goes on behind a log that was read; a new one has no segments.
     #[must_use]
-    pub fn new(config: LayoutConfig, log: &Recovered) -> Self {
+    pub fn new(config: LayoutConfig, log: &RecoveredLog) -> Self {
         Self {
             config,
             inherited: log.end.segment,
@@ -92,7 +92,7 @@ impl Layout {
     }
 
     /// The steps that make a frame durable.
-    pub fn append(&mut self, content: &FrameContent) -> Vec<Step> {
+    pub fn append(&mut self, content: &FrameContent) -> Vec<LogStep> {
         let len = frame::encoded_len(content) as u64;
         let mut steps = Vec::with_capacity(1);
         if self.end.offset + len > self.file_bytes {
@@ -100,7 +100,7 @@ impl Layout {
         }
         let id = FrameId { life: self.end.life, segment: self.end.segment, frame: self.end.frame };
         let bytes = frame::encode(id, content);
-        steps.push(Step::Write { segment: self.end.segment, offset: self.end.offset, bytes });
+        steps.push(LogStep::Write { segment: self.end.segment, offset: self.end.offset, bytes });
         self.end.offset += len;
         self.end.frame += 1;
         if let Some(state) = content.hard_state {
@@ -114,7 +114,7 @@ impl Layout {
     }
 
     /// Goes on in a new segment that has room for a frame of this length.
-    fn roll(&mut self, frame_len: u64, steps: &mut Vec<Step>) {
+    fn roll(&mut self, frame_len: u64, steps: &mut Vec<LogStep>) {
         let segment = self.end.segment + 1;
         let bytes = self.config.segment_bytes.max(frame_len + BLOCK as u64);
         // Unknown to clients and different for each segment: a good mix of secret and number is all it takes.
@@ -127,8 +127,8 @@ impl Layout {
             last_term: self.last.1,
         };
         let id = FrameId { life, segment, frame: self.end.frame };
-        steps.push(Step::Create { segment, bytes });
-        steps.push(Step::Write { segment, offset: 0, bytes: frame::encode_header(id, &header) });
+        steps.push(LogStep::Create { segment, bytes });
+        steps.push(LogStep::Write { segment, offset: 0, bytes: frame::encode_header(id, &header) });
         self.end = LogEnd { segment, life, offset: BLOCK as u64, frame: self.end.frame + 1 };
         self.file_bytes = bytes;
         self.segments.push_back(SegmentInfo { number: segment, last_index: self.last.0 });
@@ -143,11 +143,11 @@ impl Layout {
     /// Everything up to this index is durable elsewhere: the segments that hold nothing above, which nobody needs any
     /// more. The last segment that is there always stays, for it says where the log ends: while the one behind it waits to
     /// be made (`is_waiting`), two are kept.
-    pub fn release(&mut self, index: u64, is_waiting: bool) -> Vec<Released> {
+    pub fn release(&mut self, index: u64, is_waiting: bool) -> Vec<ReleasedSegment> {
         let kept = 1 + usize::from(is_waiting);
         let mut released = Vec::new();
         while self.segments.len() > kept && self.segments[0].last_index <= index {
-            released.extend(self.segments.pop_front().map(|segment| Released {
+            released.extend(self.segments.pop_front().map(|segment| ReleasedSegment {
                 segment: segment.number,
                 is_reusable: segment.number > self.inherited,
             }));

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 
-use crate::wal::frame::{self, Frame, SegmentHeader};
+use crate::wal::frame::{self, LogFrame, SegmentHeader};
 use crate::wal::{BLOCK, HardState, LogEntry, Owner, WalError};
 
 /// A log as it is found on disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Recovered {
+pub struct RecoveredLog {
     /// Whose log it is.
     pub owner: Owner,
     /// Raft's promises.
@@ -57,7 +57,7 @@ pub fn segment_name(number: u64) -> String {
 ///
 /// # Errors
 /// [`WalError::Damaged`] and [`WalError::Gap`] for what was durable and is not there any more.
-pub fn assemble(dir: &Path, files: &[(u64, Bytes)]) -> Result<Option<Recovered>, WalError> {
+pub fn assemble(dir: &Path, files: &[(u64, Bytes)]) -> Result<Option<RecoveredLog>, WalError> {
     for pair in files.windows(2) {
         if pair[1].0 != pair[0].0 + 1 {
             return Err(WalError::Gap { dir: dir.to_owned(), missing: pair[0].0 + 1, next: pair[1].0 });
@@ -73,7 +73,7 @@ pub fn assemble(dir: &Path, files: &[(u64, Bytes)]) -> Result<Option<Recovered>,
     if segments.last().is_some_and(|(_, _, frames)| frames.is_empty()) {
         segments.pop();
     }
-    let mut log: Option<Recovered> = None;
+    let mut log: Option<RecoveredLog> = None;
     let mut segments = segments.into_iter().peekable();
     while let Some((number, path, mut frames)) = segments.next() {
         let Some(first) = frames.first() else { return Err(damaged(&path, 0, "its header cannot be read")) };
@@ -98,7 +98,7 @@ pub fn assemble(dir: &Path, files: &[(u64, Bytes)]) -> Result<Option<Recovered>,
 /// The next segment begins with this frame: one of the same number here was under way when its process died, and became
 /// whole after the log was read by the process that made the next segment. It was never acknowledged. There cannot be two:
 /// a frame is written when the one before is durable.
-fn end_before(path: &Path, frames: &mut Vec<Frame>, next: u64) -> Result<(), WalError> {
+fn end_before(path: &Path, frames: &mut Vec<LogFrame>, next: u64) -> Result<(), WalError> {
     let behind = frames.iter().filter(|frame| frame.id.frame >= next).count();
     if behind > 1 || behind == frames.len() {
         let offset = frames.iter().take(frames.len() - behind).map(|frame| frame.len as u64).sum();
@@ -109,8 +109,8 @@ fn end_before(path: &Path, frames: &mut Vec<Frame>, next: u64) -> Result<(), Wal
 }
 
 /// The frames at the start of a segment; damage if a whole frame of the same life follows behind their end.
-fn frames_of(path: &Path, number: u64, bytes: &Bytes) -> Result<Vec<Frame>, WalError> {
-    let mut frames: Vec<Frame> = Vec::new();
+fn frames_of(path: &Path, number: u64, bytes: &Bytes) -> Result<Vec<LogFrame>, WalError> {
+    let mut frames: Vec<LogFrame> = Vec::new();
     let mut offset = 0;
     while let Some(frame) = frame::decode(&bytes.slice(offset.min(bytes.len())..)) {
         let expected = frames.last().map(|last| (last.id.life, last.id.frame + 1));
@@ -139,8 +139,8 @@ fn damaged(path: &Path, offset: u64, what: impl Into<String>) -> WalError {
     WalError::Damaged { path: PathBuf::from(path), offset, what: what.into() }
 }
 
-fn first_segment(number: u64, frame: &Frame, header: SegmentHeader) -> Recovered {
-    Recovered {
+fn first_segment(number: u64, frame: &LogFrame, header: SegmentHeader) -> RecoveredLog {
+    RecoveredLog {
         owner: header.owner,
         hard_state: header.hard_state,
         base: (header.last_index, header.last_term),
@@ -156,9 +156,9 @@ fn first_segment(number: u64, frame: &Frame, header: SegmentHeader) -> Recovered
 }
 
 fn next_segment(
-    log: &mut Recovered,
+    log: &mut RecoveredLog,
     path: &Path,
-    frame: &Frame,
+    frame: &LogFrame,
     header: SegmentHeader,
 ) -> Result<(), WalError> {
     let last = log.entries.back().map_or(log.base, |entry| (entry.index, entry.term));
@@ -185,7 +185,7 @@ fn next_segment(
     Ok(())
 }
 
-fn add(log: &mut Recovered, path: &Path, frame: Frame) -> Result<(), WalError> {
+fn add(log: &mut RecoveredLog, path: &Path, frame: LogFrame) -> Result<(), WalError> {
     if let Some(state) = frame.content.hard_state {
         log.hard_state = state;
     }

@@ -3,8 +3,8 @@
 use std::collections::VecDeque;
 
 use crate::wal::disk::LogDisk;
-use crate::wal::layout::{Layout, LayoutConfig, Released, Step};
-use crate::wal::reader::Recovered;
+use crate::wal::layout::{Layout, LayoutConfig, LogStep, ReleasedSegment};
+use crate::wal::reader::RecoveredLog;
 use crate::wal::{FrameContent, WalError};
 
 /// What the writer starts with.
@@ -15,7 +15,7 @@ pub struct WalSeed<D> {
     /// How segments are made.
     pub layout: LayoutConfig,
     /// The log so far; without segments for a new one.
-    pub log: Recovered,
+    pub log: RecoveredLog,
 }
 
 /// Log core view: the open end of the log.
@@ -26,7 +26,7 @@ pub struct WalWriter<D: LogDisk> {
     /// The last segment; none before the first frame.
     file: Option<D::File>,
     /// Steps of the frame that is being appended.
-    steps: VecDeque<Step>,
+    steps: VecDeque<LogStep>,
     is_next_prepared: bool,
 }
 
@@ -58,7 +58,7 @@ impl<D: LogDisk> WalWriter<D> {
     pub async fn resume(&mut self) -> Result<(), WalError> {
         while let Some(step) = self.steps.front_mut() {
             match step {
-                Step::Create { segment, bytes } => {
+                LogStep::Create { segment, bytes } => {
                     let mut made = self.disk.create(*segment, *bytes).await;
                     // A checkpoint makes room, but the segment before this one stays, and what a checkpoint would save may be
                     // applied only when this frame is written.
@@ -69,7 +69,7 @@ impl<D: LogDisk> WalWriter<D> {
                     self.file = Some(made?);
                     self.is_next_prepared = false;
                 }
-                Step::Write { offset, bytes, .. } => {
+                LogStep::Write { offset, bytes, .. } => {
                     let file = self.file.as_ref().expect("a segment is made before it is written");
                     self.disk.write(file, *offset, bytes).await?;
                 }
@@ -87,7 +87,7 @@ impl<D: LogDisk> WalWriter<D> {
     /// Everything up to this index is durable elsewhere: segments that hold nothing above may be used again. They go in the
     /// background; the one before a segment that found no room yet stays.
     pub fn release(&mut self, index: u64) {
-        for Released { segment, is_reusable } in self.layout.release(index, !self.steps.is_empty()) {
+        for ReleasedSegment { segment, is_reusable } in self.layout.release(index, !self.steps.is_empty()) {
             self.disk.remove(segment, is_reusable.then_some(self.segment_bytes));
         }
     }

@@ -17,7 +17,7 @@ use revd_member::cores::effects::{Standpoint, StateEvent};
 use revd_member::cores::log::{LogCore, LogEvent};
 use revd_member::cores::state::StateCore;
 use revd_member::error::Error;
-use revd_member::wal::layout::{Released, Step};
+use revd_member::wal::layout::{LogStep, ReleasedSegment};
 use revd_proto::etcdserverpb::alarm_request::AlarmAction;
 use revd_proto::etcdserverpb::request_op::Request;
 use revd_proto::etcdserverpb::{
@@ -103,9 +103,9 @@ pub(crate) struct Member {
     to_log: VecDeque<LogEvent>,
     from_log: FromLog,
     /// What is left to do of the frame that is being written.
-    steps: VecDeque<Step>,
+    steps: VecDeque<LogStep>,
     frames: usize,
-    removals: VecDeque<Released>,
+    removals: VecDeque<ReleasedSegment>,
     to_state: VecDeque<StateEvent>,
     from_state: FromState,
     /// The checkpoint that is being written.
