@@ -1,5 +1,6 @@
-//! Runs the scripts in `tests/scripts/log_core` and `state_core`: events in, the effects the cores want in their order.
-//! `UPDATE_GOLDENFILES=1 cargo test -p revd-member --test core_scripts` writes what they want now; read the difference.
+//! Runs the scripts in `tests/scripts/log_core` and `state_core`: events in, the effects the cores
+//! want in their order. `UPDATE_GOLDENFILES=1 cargo test -p revd-member --test core_scripts` writes
+//! what they want now; read the difference.
 //!
 //! ```text
 //! log core:    start    propose put put keepalive    written    durable INDEX    tick    close
@@ -239,7 +240,8 @@ impl StateRunner {
         Self { core, disk, has_reserve: false, words, index: 1, slot: 0, leads_in: Some(1) }
     }
 
-    /// The end of a checkpoint: as in the server, one that found no room makes some if there is a reserve.
+    /// The end of a checkpoint: as in the server, one that found no room makes some if there is a
+    /// reserve.
     fn written(&mut self) -> Result<StateEvent, Box<dyn Error>> {
         let written = self.words.checkpoint.take().ok_or("no checkpoint is being written")?;
         let made_room = written.has_no_room() && std::mem::take(&mut self.has_reserve);

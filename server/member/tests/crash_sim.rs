@@ -1,15 +1,16 @@
-//! A whole member without clock, network or disk: raft, log layout, state machine and store run on one thread against
-//! recorded files. The recorded run is then crashed everywhere:
+//! A whole member without clock, network or disk: raft, log layout, state machine and store run on
+//! one thread against recorded files. The recorded run is then crashed everywhere:
 //!
-//! - after every write of the log, and inside it: each prefix of its sectors, random subsets of them;
-//! - at every call of the tree file that may have happened by then, with none, all, or random sectors of what was not
-//!   synced;
+//! - after every write of the log, and inside it: each prefix of its sectors, random subsets of
+//!   them;
+//! - at every call of the tree file that may have happened by then, with none, all, or random
+//!   sectors of what was not synced;
 //! - in every other run, while the tree file finds no room now and then;
 //! - with the last removals of log segments undone;
 //! - and a second time, in the writes that recovering from the first crash makes.
 //!
-//! What recovers must be the effect of a prefix of the log that holds everything acknowledged, with every page and every
-//! record in its place. `REVD_CRASH_IMAGES` asks for more images.
+//! What recovers must be the effect of a prefix of the log that holds everything acknowledged, with
+//! every page and every record in its place. `REVD_CRASH_IMAGES` asks for more images.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
@@ -108,7 +109,8 @@ struct Files {
     layout: Layout,
     disk: SimDisk,
     wal: Vec<WalOp>,
-    /// Where a log operation stands among the tree's calls: those that are over by then, and those that may be.
+    /// Where a log operation stands among the tree's calls: those that are over by then, and those
+    /// that may be.
     tree_calls: Vec<(usize, usize)>,
     calls_over: usize,
 }
@@ -373,8 +375,8 @@ fn crash_everywhere(seed: u64) -> (u64, FullDisk) {
     (images, run.full_disk)
 }
 
-/// A second crash, in what recovering from the first one writes to the log; the write in which the first one happened may
-/// land at any time in between.
+/// A second crash, in what recovering from the first one writes to the log; the write in which the
+/// first one happened may land at any time in between.
 fn crash_again(
     log: &WalFiles,
     tree: &[u8],

@@ -1,5 +1,6 @@
-//! Runs the scripts in `tests/scripts/lease`: commands about leases and the clock in, what the machine answers out.
-//! `UPDATE_GOLDENFILES=1 cargo test -p revd-member --test lease_scripts` writes what it answers now; read the difference.
+//! Runs the scripts in `tests/scripts/lease`: commands about leases and the clock in, what the
+//! machine answers out. `UPDATE_GOLDENFILES=1 cargo test -p revd-member --test lease_scripts`
+//! writes what it answers now; read the difference.
 //!
 //! ```text
 //! edges N                      before the first lease expires, so many edges pass on the keepalives they have

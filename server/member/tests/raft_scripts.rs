@@ -1,5 +1,6 @@
-//! Runs the scripts in `tests/scripts/raft`: events of a member's raft in, what its `Ready` is turned into out.
-//! `UPDATE_GOLDENFILES=1 cargo test -p revd-member --test raft_scripts` writes what it is now; read the difference.
+//! Runs the scripts in `tests/scripts/raft`: events of a member's raft in, what its `Ready` is
+//! turned into out. `UPDATE_GOLDENFILES=1 cargo test -p revd-member --test raft_scripts` writes
+//! what it is now; read the difference.
 //!
 //! ```text
 //! start [voters=N] [applied=INDEX] [seed=N]      from the frames that are durable; forgets what is not
@@ -9,7 +10,8 @@
 //! status                                         raft status
 //! ```
 //!
-//! After each event all effects are taken: the frame to write, and the entries to apply. A member sends nothing yet.
+//! After each event all effects are taken: the frame to write, and the entries to apply. A member
+//! sends nothing yet.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 

@@ -1,5 +1,6 @@
-//! Runs the scripts in `tests/scripts`: commands applied to a state machine, and the replies they are expected to get.
-//! `UPDATE_GOLDENFILES=1 cargo test -p revd-member --test scripts` writes what they get now; read the difference.
+//! Runs the scripts in `tests/scripts`: commands applied to a state machine, and the replies they
+//! are expected to get. `UPDATE_GOLDENFILES=1 cargo test -p revd-member --test scripts` writes what
+//! they get now; read the difference.
 //!
 //! ```text
 //! put k v [ignore_value] [ignore_lease] [prev]      del k [end] [prev]      get k [end] [at N]      compact N

@@ -1,6 +1,6 @@
-//! Runs the scripts in `tests/scripts/watch`: requests of watch calls and changes of the store in, the replies that the hub
-//! leaves with each stream out.
-//! `UPDATE_GOLDENFILES=1 cargo test -p revd-member --test watch_scripts` writes what it leaves now; read the difference.
+//! Runs the scripts in `tests/scripts/watch`: requests of watch calls and changes of the store in,
+//! the replies that the hub leaves with each stream out. `UPDATE_GOLDENFILES=1 cargo test -p
+//! revd-member --test watch_scripts` writes what it leaves now; read the difference.
 //!
 //! ```text
 //! limits step=WORK fragment=BYTES memory=BYTES       of a hub, before the first stream
@@ -149,7 +149,8 @@ impl WatchRunner {
         format!("{lagging}{starved}, {}\n", if more { "more to do" } else { "nothing to do" })
     }
 
-    /// Carries changes out in one revision: key and value of a put, key and range end of a deletion.
+    /// Carries changes out in one revision: key and value of a put, key and range end of a
+    /// deletion.
     fn write(&mut self, changes: &[(&str, Change<'_>)]) -> String {
         let mut txn = self.store.begin();
         for (key, change) in changes {

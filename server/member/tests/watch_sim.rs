@@ -1,5 +1,5 @@
-//! The hub of watches against a model, in one thread: every kind of watcher, stalled streams, checkpoints, compactions.
-//! And the checker itself against spoiled transcripts.
+//! The hub of watches against a model, in one thread: every kind of watcher, stalled streams,
+//! checkpoints, compactions. And the checker itself against spoiled transcripts.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
@@ -48,7 +48,8 @@ impl Wake for Woken {
 
 struct Sim {
     random: Random,
-    /// Whether the hub's core stands still now and then, while the store goes on, and for how many more steps it does.
+    /// Whether the hub's core stands still now and then, while the store goes on, and for how many
+    /// more steps it does.
     stalls: bool,
     stalled: u64,
     /// What a step of the hub may do.
@@ -341,7 +342,8 @@ fn watchers_of_a_hub_that_stalls_are_told_of_everything_or_ended() {
     run_seeds(6, |_| WATCH_STEP_WORK, true, usize::MAX);
 }
 
-/// Steps so small that they stop anywhere: between the records of a revision, and between the watchers of a record.
+/// Steps so small that they stop anywhere: between the records of a revision, and between the
+/// watchers of a record.
 #[test]
 fn watchers_of_a_hub_that_stops_anywhere_are_told_of_everything_or_ended() {
     run_seeds(6, |seed| 1 + 3 * seed, true, usize::MAX);
@@ -384,8 +386,9 @@ fn run_seeds(seeds: u64, step_work: impl Fn(usize) -> usize, stalls: bool, memor
     assert!(told > 1_000 && ends.len() == 4, "too little happened");
 }
 
-/// A hub with live watchers of `k`: one of now, one of the future behind what comes, and one that begins before it; and a store
-/// in which, while the hub stands still, k comes and goes and j comes.
+/// A hub with live watchers of `k`: one of now, one of the future behind what comes, and one that
+/// begins before it; and a store in which, while the hub stands still, k comes and goes and j
+/// comes.
 fn stalled_hub() -> (Sim, StreamId) {
     let mut sim = Sim::new(1, WATCH_STEP_WORK, usize::MAX);
     sim.write();

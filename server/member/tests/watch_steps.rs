@@ -1,4 +1,5 @@
-//! How much work the hub of watches does: counted in its steps, each of which is bounded, or held against a smaller hub.
+//! How much work the hub of watches does: counted in its steps, each of which is bounded, or held
+//! against a smaller hub.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
@@ -121,7 +122,8 @@ fn a_stream_that_is_not_read_holds_no_other_back() {
     assert_eq!((edge.hub.counts().lagging, told > 50), (0, true));
 }
 
-/// One event for very many live watchers takes steps, nobody hears of it twice, and progress comes behind it.
+/// One event for very many live watchers takes steps, nobody hears of it twice, and progress comes
+/// behind it.
 #[test]
 fn an_event_for_many_watchers_takes_bounded_steps() {
     const WATCHERS: usize = 40_000;
@@ -235,7 +237,8 @@ fn a_stream_of_many_watchers_is_closed_in_steps() {
     assert_eq!((edge.hub.counts().watchers, edge.hub.counts().streams), (1, 1));
 }
 
-/// Who asked for progress is answered although events never cease to come, and not before those it knew of were told.
+/// Who asked for progress is answered although events never cease to come, and not before those it
+/// knew of were told.
 #[test]
 fn progress_is_told_while_events_never_cease() {
     let mut edge = Edge::new();
@@ -294,7 +297,8 @@ fn peak_bytes() -> usize {
     line.split_whitespace().nth(1).unwrap().parse::<usize>().unwrap() * 1024
 }
 
-/// A large event in very many ranges, each of which is watched, is in memory once; many ranges take steps.
+/// A large event in very many ranges, each of which is watched, is in memory once; many ranges take
+/// steps.
 #[test]
 fn an_event_in_many_ranges_is_there_once() {
     const RANGES: usize = 20_000;
@@ -327,8 +331,8 @@ impl Wake for Woken {
     }
 }
 
-/// Two connections with 3 MB between them: five streams of one and the first of the other take nothing and hold that, so that
-/// the last has nothing to send and finds no room.
+/// Two connections with 3 MB between them: five streams of one and the first of the other take
+/// nothing and hold that, so that the last has nothing to send and finds no room.
 struct Starved {
     edge: Edge,
     others: Vec<StreamId>,
@@ -396,7 +400,8 @@ fn few_answers_wait_while_the_share_is_full() {
     assert!(edge.hub.take(last).is_some() && edge.hub.takes_requests(last));
 }
 
-/// Nobody is starved by streams of its own connection while a quarter of the memory is free, nor by others while any is.
+/// Nobody is starved by streams of its own connection while a quarter of the memory is free, nor by
+/// others while any is.
 #[test]
 fn a_stream_that_is_read_goes_on_beside_those_that_are_not() {
     let (mut edge, budget) = (Edge::new(), Budget::new(10_000_000));

@@ -185,8 +185,8 @@ impl Lessor {
     /// Notes what leases have left.
     pub(super) fn note(&mut self, state: &mut State, payload: Bytes) -> Result<Bytes, Error> {
         for note in LeaseCheckpointRequest::decode(payload)?.checkpoints {
-            state.leases.note_remaining(&mut state.store, note.id, note.remaining_ttl);
-            self.deadlines.noted(note.id, note.remaining_ttl);
+            state.leases.checkpoint(&mut state.store, note.id, note.remaining_ttl);
+            self.deadlines.checkpointed(note.id, note.remaining_ttl);
         }
         Ok(Bytes::new())
     }
@@ -331,7 +331,7 @@ impl Lessor {
             keys += state.leases.key_count(id);
             leases == 1 || (leases <= limits::LEASES_PER_REVOKE && keys <= limits::KEYS_PER_REVOKE)
         };
-        let over = self.deadlines.end(then, limits::LEASES_PER_LOOK, takes);
+        let over = self.deadlines.expire(then, limits::LEASES_PER_LOOK, takes);
         self.due(over)
     }
 

@@ -18,8 +18,8 @@ pub struct Room {
 }
 
 impl Share {
-    /// Waits until so many bytes fit, as long as `patience` says. The room is not held for the caller: the first that
-    /// asks gets it.
+    /// Waits until so many bytes fit, as long as `patience` says. The room is not held for the
+    /// caller: the first that asks gets it.
     pub fn room(&self, bytes: usize, patience: Patience) -> Room {
         Room { share: self.clone(), bytes, patience, ticket: None }
     }

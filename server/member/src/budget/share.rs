@@ -7,7 +7,8 @@ use std::task::Waker;
 
 use crate::limits;
 
-/// Edge view: the bytes that the connections of a core may hold of one kind. Clones are the same budget.
+/// Edge view: the bytes that the connections of a core may hold of one kind. Clones are the same
+/// budget.
 #[derive(Debug, Clone)]
 pub struct Budget(pub(super) Rc<Pool>);
 
@@ -40,8 +41,9 @@ pub(super) struct Waiting {
 }
 
 impl Waiting {
-    /// Some bytes were let go of, and so many are free: wakes those for whom there is room beside what is promised, of some at the
-    /// front and of some behind those that were looked at the last time.
+    /// Some bytes were let go of, and so many are free: wakes those for whom there is room beside
+    /// what is promised, of some at the front and of some behind those that were looked at the last
+    /// time.
     pub(super) fn offer(&mut self, free: usize) {
         let last = self.offer_from(0, free);
         let behind = last.map(|last| self.seen.max(last));
@@ -87,7 +89,8 @@ impl Waiting {
 pub enum Patience {
     /// For [`limits::PATIENCE_TICKS`]: it holds nothing meanwhile.
     Long,
-    /// For [`limits::HOLDING_PATIENCE_TICKS`]: it holds some of the budget, and two such callers could wait for each other.
+    /// For [`limits::HOLDING_PATIENCE_TICKS`]: it holds some of the budget, and two such callers
+    /// could wait for each other.
     Holding,
     /// Until its client goes: nothing is held meanwhile.
     Endless,
@@ -112,7 +115,8 @@ pub(super) struct Waiter {
     /// There was room for it, and it has not looked yet.
     pub(super) is_woken: bool,
     pub(super) patience: Patience,
-    /// Ticks until it gives up, if it does; full again whenever its own share has let go of something.
+    /// Ticks until it gives up, if it does; full again whenever its own share has let go of
+    /// something.
     pub(super) left: Option<u32>,
 }
 
@@ -182,13 +186,15 @@ impl Budget {
         self.used() > self.bytes_max() / 4 * 3
     }
 
-    /// How often something was let go of; whoever found no room may find some when this has changed.
+    /// How often something was let go of; whoever found no room may find some when this has
+    /// changed.
     #[must_use]
     pub fn releases(&self) -> u64 {
         self.0.releases.get()
     }
 
-    /// Who is woken when something is let go of the next time: one at a time, who looks after all who found no room.
+    /// Who is woken when something is let go of the next time: one at a time, who looks after all
+    /// who found no room.
     pub fn listen(&self, waker: &Waker) {
         *self.0.listener.borrow_mut() = Some(waker.clone());
         self.0.is_awaited.set(true);
@@ -278,8 +284,9 @@ impl Share {
         self.held().saturating_add(bytes) <= self.budget().bytes_max().saturating_sub(used)
     }
 
-    /// Whether others need what it holds: little is left, or somebody waits who need not if this share held nothing, or who
-    /// holds no more than this one. Of many who hold some each, none alone would have to be in the way.
+    /// Whether others need what it holds: little is left, or somebody waits who need not if this
+    /// share held nothing, or who holds no more than this one. Of many who hold some each, none
+    /// alone would have to be in the way.
     #[must_use]
     pub fn is_in_the_way(&self) -> bool {
         let (bytes_max, used) = (self.budget().bytes_max(), self.budget().used());

@@ -1,8 +1,9 @@
-//! Who is in the cluster: ids as etcd computes them.
+//! The cluster and its members: ids as etcd computes them.
 
 use sha1::{Digest as _, Sha1};
 
-/// A member's id: the first eight bytes of the SHA-1 over its peer URLs, sorted and joined, and the cluster's token.
+/// A member's id: the first eight bytes of the SHA-1 over its peer URLs, sorted and joined, and the
+/// cluster's token.
 #[must_use]
 pub fn member_id(peer_urls: &[String], token: &str) -> u64 {
     let mut urls = peer_urls.to_vec();
@@ -31,7 +32,7 @@ fn first_eight(digest: &[u8]) -> u64 {
 mod tests {
     use super::*;
 
-    /// What etcd 3.7.1 answers when it is started without flags.
+    /// The ids of an etcd 3.7.1 that is started without flags.
     #[test]
     fn ids_equal_those_of_an_etcd_with_default_flags() {
         let member = member_id(&["http://localhost:2380".to_owned()], "etcd-cluster");

@@ -1,14 +1,16 @@
-//! When leases are due, as the leader sees it. Times are milliseconds of any clock that never goes back.
+//! When leases expire, as the leader sees it. Times are milliseconds of any clock that never goes
+//! back.
 //!
-//! A keepalive only writes the new deadline. The queue holds each lease once, at a time that may be too early by now: when
-//! that time comes, it is queued again at its true deadline. So a lease that is kept alive costs a queue operation per
-//! TTL, not one per keepalive.
+//! A keepalive only writes the new deadline. The queue holds each lease once, at a time that may be
+//! too early by now: when that time comes, it is queued again at its true deadline. So a lease that
+//! is kept alive costs a queue operation per TTL, not one per keepalive.
 //!
-//! A new leader comes to know the leases some at a time, and leads when it knows all: [`LeaseDeadlines::lead`]. A leader of the
-//! past forgets them some at a time: [`LeaseDeadlines::free`].
+//! A new leader loads the leases some at a time, and leads when it knows all:
+//! [`LeaseDeadlines::lead`]. A former leader forgets them some at a time: [`LeaseDeadlines::free`].
 //!
-//! Nobody but [`LeaseDeadlines::end`] decides that a lease is over. Until then a keepalive renews it, also one that was looked at
-//! late: who decides has to know that none is on its way that came in time.
+//! Only [`LeaseDeadlines::expire`] decides that a lease has expired. Until then a keepalive renews
+//! it, also one that is carried out late: before that decision the caller has to know that no
+//! keepalive is on its way that came in time.
 
 use std::collections::{BTreeMap, BTreeSet, btree_map, btree_set};
 
@@ -25,22 +27,22 @@ pub struct LeaseDeadlines {
     leases: BTreeMap<i64, Deadline>,
     /// When to look at which lease.
     queue: BTreeSet<(u64, i64)>,
-    /// How far somebody is who reads them all.
+    /// The walk of a list of all leases, while one is made.
     reading: Option<SnapshotWalk<i64, Deadline>>,
-    /// What was known in earlier terms.
+    /// Deadlines of earlier terms, until they are freed.
     past: Vec<Past>,
 }
 
-/// How far a new leader is that does not know every lease.
+/// The progress of a new leader that has yet to load some leases.
 #[derive(Debug)]
 struct Loading {
     term: u64,
     extension: u64,
-    /// Leases up to this id are known.
+    /// Leases up to this id are loaded.
     after: Option<i64>,
 }
 
-/// What is left to free of what a leader of the past knew.
+/// Deadlines of a former leader that are left to free.
 #[derive(Debug)]
 struct Past {
     leases: btree_map::IntoIter<i64, Deadline>,
@@ -54,33 +56,35 @@ struct Deadline {
     /// Its place in the queue.
     queued: u64,
     ttl: i64,
-    /// Seconds it had left when that was noted in the log; 0 if a keepalive came since, or it never was.
-    noted: i64,
-    /// It was decided that it is over.
-    is_over: bool,
+    /// Remaining TTL of the last lease checkpoint, in seconds; 0 if a keepalive came since, or
+    /// there was none.
+    checkpointed: i64,
+    /// It was decided that it has expired.
+    is_expired: bool,
 }
 
-/// What becomes of a keepalive.
+/// The result of a keepalive.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeepaliveResult {
     /// The lease lives on for so many seconds.
     Renewed(i64),
-    /// It lives on; a restart would go by what was noted of it, which has to be taken back before that is said.
+    /// The lease lives on; a restart would go by its lease checkpoint, which has to be taken back
+    /// before the answer.
     CheckpointFirst,
-    /// It is over: whoever asks has to wait until it is revoked.
+    /// The lease has expired: the answer waits until it is revoked.
     Expired,
     /// There is no such lease.
     NotFound,
 }
 
-/// What a look for leases whose time has passed found.
+/// The result of a search for leases whose deadline has passed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ExpiryCheck {
     /// There are none.
     None,
     /// There are some.
     Some,
-    /// So far none: it was looked at as many as asked for.
+    /// None so far: the search has looked at as many as it may.
     Unfinished,
 }
 
@@ -97,7 +101,7 @@ impl LeaseDeadlines {
         self.loading.as_ref().map(|loading| loading.term).or(self.term)
     }
 
-    /// It has yet to come to know some leases.
+    /// It has yet to load some leases.
     #[must_use]
     pub fn is_loading(&self) -> bool {
         self.loading.is_some()
@@ -120,9 +124,10 @@ impl LeaseDeadlines {
         self.past = past;
     }
 
-    /// A new leader comes to know so many more leases, given from beyond an id on as id, granted and noted remaining seconds.
-    /// True when those were the last: from this moment on it leads, and every lease has what it had left when that was noted,
-    /// else its full time, and the extension for the time without a leader.
+    /// A new leader loads so many more leases, given from beyond an id on as id, granted TTL and
+    /// checkpointed TTL. True when those were the last: from this moment on it leads, and lease
+    /// TTLs reset: every lease has the remaining TTL of its last checkpoint, else its granted one,
+    /// and the extension for the time without a leader.
     pub fn load<I: Iterator<Item = (i64, i64, i64)>>(
         &mut self,
         leases: impl FnOnce(Option<i64>) -> I,
@@ -131,8 +136,8 @@ impl LeaseDeadlines {
     ) -> bool {
         let Some(Loading { term, extension, after }) = self.loading.take() else { return false };
         let (mut loaded, mut last) = (0, after);
-        for (id, ttl, noted) in leases(after).take(count) {
-            self.set(id, ttl, extension + milliseconds(left(ttl, noted)), noted);
+        for (id, ttl, checkpointed) in leases(after).take(count) {
+            self.set(id, ttl, extension + milliseconds(left(ttl, checkpointed)), checkpointed);
             (loaded, last) = (loaded + 1, Some(id));
         }
         if loaded == count {
@@ -149,7 +154,7 @@ impl LeaseDeadlines {
         !self.past.is_empty()
     }
 
-    /// Frees what is left of so many leases known in the past.
+    /// Frees so many deadlines of earlier terms.
     pub fn free(&mut self, count: usize) {
         let Some(Past { leases, queue, kept }) = self.past.last_mut() else { return };
         let parts = [
@@ -181,29 +186,29 @@ impl LeaseDeadlines {
         }
     }
 
-    /// What a lease had left was noted in the log.
-    pub fn noted(&mut self, id: i64, seconds: i64) {
+    /// A lease checkpoint was applied.
+    pub fn checkpointed(&mut self, id: i64, seconds: i64) {
         let Some(deadline) = self.leases.get_mut(&id) else { return };
-        deadline.noted = seconds;
-        // Who does not lead yet goes by the last note.
+        deadline.checkpointed = seconds;
+        // A member that does not lead yet goes by the last lease checkpoint.
         if let Some(loading) = &self.loading {
             deadline.at = loading.extension + milliseconds(left(deadline.ttl, seconds));
             self.queue_again(id);
         }
     }
 
-    /// Somebody says that a lease shall live on.
+    /// A keepalive.
     pub fn renew(&mut self, id: i64, now: u64) -> KeepaliveResult {
         let now = self.since(now);
         let Some(deadline) = self.leases.get_mut(&id) else { return KeepaliveResult::NotFound };
-        if deadline.is_over {
+        if deadline.is_expired {
             return KeepaliveResult::Expired;
         }
         if let Some(walk) = &mut self.reading {
             walk.will_change(&id, Some(*deadline));
         }
         deadline.at = now + milliseconds(deadline.ttl);
-        if deadline.noted > 0 {
+        if deadline.checkpointed > 0 {
             KeepaliveResult::CheckpointFirst
         } else {
             KeepaliveResult::Renewed(deadline.ttl)
@@ -216,19 +221,19 @@ impl LeaseDeadlines {
         self.leases.get(&id).map(|deadline| deadline.ttl)
     }
 
-    /// Leases from an id on: their id, what they were granted for and what they had left when that was noted, in seconds.
+    /// Leases from an id on: id, granted TTL and checkpointed TTL, in seconds.
     pub fn iter_from(&self, from: i64) -> impl Iterator<Item = (i64, i64, i64)> {
-        self.leases.range(from..).map(|(id, deadline)| (*id, deadline.ttl, deadline.noted))
+        self.leases.range(from..).map(|(id, deadline)| (*id, deadline.ttl, deadline.checkpointed))
     }
 
-    /// Whole seconds a lease has left, 0 when it is due.
+    /// Whole seconds a lease has left, 0 when its deadline has passed.
     #[must_use]
     pub fn remaining(&self, id: i64, now: u64) -> Option<i64> {
         let left = self.leases.get(&id)?.at.saturating_sub(self.since(now));
         Some(i64::try_from(left / 1000).unwrap_or(i64::MAX))
     }
 
-    /// Whether the time of any lease has passed; looks at so many.
+    /// Whether the deadline of any lease has passed; looks at so many.
     pub fn look(&mut self, now: u64, looks: usize) -> ExpiryCheck {
         let now = self.since(now);
         for _ in 0..looks {
@@ -244,9 +249,9 @@ impl LeaseDeadlines {
         ExpiryCheck::Unfinished
     }
 
-    /// Decides that leases whose time had passed by `then` are over, earliest first, for as long as `takes` takes them. They
-    /// stay so until they are revoked. Looks at so many.
-    pub fn end(&mut self, then: u64, looks: usize, mut takes: impl FnMut(i64) -> bool) -> Vec<i64> {
+    /// Decides that leases whose deadline had passed by `then` have expired, earliest first, for as
+    /// long as `takes` takes them. They stay so until they are revoked. Looks at so many.
+    pub fn expire(&mut self, then: u64, looks: usize, mut takes: impl FnMut(i64) -> bool) -> Vec<i64> {
         let then = self.since(then);
         let looked_at: Vec<i64> =
             self.queue.range(..=(then, i64::MAX)).take(looks).map(|(_, id)| *id).collect();
@@ -260,7 +265,7 @@ impl LeaseDeadlines {
             if !takes(id) {
                 break;
             }
-            deadline.is_over = true;
+            deadline.is_expired = true;
             over.push(id);
         }
         over
@@ -283,7 +288,8 @@ impl LeaseDeadlines {
         self.reading = Some(SnapshotWalk::default());
     }
 
-    /// Reads so many leases, by id: what orders them by their deadlines, and the id. False when those were all.
+    /// Reads so many leases, by id: what orders them by their deadlines, and the id. False when
+    /// those were all.
     pub fn read_on(&mut self, count: usize, mut visit: impl FnMut(u64, i64)) -> bool {
         let Some(walk) = &mut self.reading else { return false };
         let more = walk.go_on(&self.leases, count, |id, deadline| {
@@ -308,9 +314,9 @@ impl LeaseDeadlines {
         now.saturating_sub(self.origin)
     }
 
-    fn set(&mut self, id: i64, ttl: i64, at: u64, noted: i64) {
+    fn set(&mut self, id: i64, ttl: i64, at: u64, checkpointed: i64) {
         self.keep(id, None);
-        self.leases.insert(id, Deadline { at, queued: at, ttl, noted, is_over: false });
+        self.leases.insert(id, Deadline { at, queued: at, ttl, checkpointed, is_expired: false });
         self.queue.insert((at, id));
     }
 
@@ -329,9 +335,9 @@ impl Loading {
     }
 }
 
-/// What a new leader gives a lease, in seconds.
-fn left(ttl: i64, noted: i64) -> i64 {
-    if noted > 0 { noted } else { ttl }
+/// The TTL that a new leader gives a lease, in seconds.
+fn left(ttl: i64, checkpointed: i64) -> i64 {
+    if checkpointed > 0 { checkpointed } else { ttl }
 }
 
 fn milliseconds(seconds: i64) -> u64 {
@@ -344,21 +350,21 @@ mod tests {
     use revd_engine::random::Random;
     use std::cell::Cell;
 
-    /// Leads these leases from this moment on.
+    /// Leads with these leases from this moment on.
     fn lead(deadlines: &mut LeaseDeadlines, term: u64, leases: &[(i64, i64, i64)], now: u64, extension: u64) {
         deadlines.lead(term, extension);
         assert!(deadlines.load(|_| leases.iter().copied(), leases.len() + 1, now));
     }
 
-    fn due(deadlines: &mut LeaseDeadlines, now: u64) -> Vec<i64> {
+    fn expire_all(deadlines: &mut LeaseDeadlines, now: u64) -> Vec<i64> {
         let look = deadlines.look(now, 100);
-        let over = deadlines.end(now, 100, |_| true);
+        let over = deadlines.expire(now, 100, |_| true);
         assert_eq!(look == ExpiryCheck::Some, !over.is_empty());
         over
     }
 
     #[test]
-    fn a_lease_is_due_when_nobody_has_kept_it_alive_for_its_time() {
+    fn a_lease_expires_when_it_was_not_kept_alive_for_its_ttl() {
         let mut random = Random::new(3);
         let mut deadlines = LeaseDeadlines::default();
         lead(&mut deadlines, 1, &[], 0, 0);
@@ -389,7 +395,7 @@ mod tests {
                     assert_eq!(deadlines.renew(id, now), expected);
                 }
                 _ => {
-                    let mut due = due(&mut deadlines, now);
+                    let mut due = expire_all(&mut deadlines, now);
                     due.sort_unstable();
                     let expected: Vec<i64> =
                         model.iter().filter(|(_, (_, at))| *at <= now).map(|(id, _)| *id).collect();
@@ -408,36 +414,42 @@ mod tests {
     }
 
     #[test]
-    fn a_new_leader_gives_what_was_left_and_some_more() {
+    fn a_new_leader_gives_remaining_ttls_and_an_extension() {
         let mut deadlines = LeaseDeadlines::default();
         deadlines.granted(1, 5, 0);
-        assert_eq!(deadlines.renew(1, 0), KeepaliveResult::NotFound, "others have no deadlines");
+        assert_eq!(
+            deadlines.renew(1, 0),
+            KeepaliveResult::NotFound,
+            "a member that does not lead has no deadlines"
+        );
         lead(&mut deadlines, 7, &[(1, 5, 0), (2, 100, 30)], 1000, 500);
         assert_eq!((deadlines.remaining(1, 1000), deadlines.remaining(2, 1000)), (Some(5), Some(30)));
-        assert!(due(&mut deadlines, 6_499).is_empty());
-        assert_eq!(due(&mut deadlines, 6_500), [1]);
-        assert_eq!(deadlines.end(60_000, 1, |_| true), [1], "until it is revoked, and at most so many");
+        assert!(expire_all(&mut deadlines, 6_499).is_empty());
+        assert_eq!(expire_all(&mut deadlines, 6_500), [1]);
+        assert_eq!(deadlines.expire(60_000, 1, |_| true), [1], "until it is revoked, and at most so many");
         deadlines.begin_reading();
         let mut read = Vec::new();
         while deadlines.read_on(1, |at, id| read.push((at, id))) {}
         assert_eq!(read, [(5_500, 1), (30_500, 2)]);
     }
 
-    /// A keepalive may be looked at late because others were in its way: it counts until the end is decided.
+    /// A keepalive may be looked at late because others were in its way: it counts until the end is
+    /// decided.
     #[test]
-    fn a_lease_is_renewed_until_its_end_is_decided() {
+    fn a_lease_is_renewed_until_its_expiry_is_decided() {
         let mut deadlines = LeaseDeadlines::default();
         lead(&mut deadlines, 7, &[(1, 5, 0), (2, 5, 0), (3, 100, 30)], 0, 0);
         assert_eq!(deadlines.look(5_000, 9), ExpiryCheck::Some);
         assert_eq!(deadlines.renew(1, 5_003), KeepaliveResult::Renewed(5));
-        assert_eq!(deadlines.end(5_000, 9, |_| true), [2]);
+        assert_eq!(deadlines.expire(5_000, 9, |_| true), [2]);
         assert_eq!(deadlines.renew(2, 5_004), KeepaliveResult::Expired);
-        // One that needs a note first lives on at once, however long the note takes.
+        // One whose checkpoint has to be taken back first lives on at once, however long that
+        // takes.
         assert_eq!(deadlines.renew(3, 29_000), KeepaliveResult::CheckpointFirst);
         deadlines.revoked(1);
         deadlines.revoked(2);
-        assert!(deadlines.end(128_999, 9, |_| true).is_empty());
-        deadlines.noted(3, 0);
+        assert!(deadlines.expire(128_999, 9, |_| true).is_empty());
+        deadlines.checkpointed(3, 0);
         assert_eq!(deadlines.renew(3, 128_999), KeepaliveResult::Renewed(100));
     }
 
@@ -449,16 +461,17 @@ mod tests {
         assert_eq!(deadlines.look(5_000, 60), ExpiryCheck::Unfinished);
         assert_eq!(deadlines.look(5_000, 60), ExpiryCheck::None);
         assert_eq!(deadlines.look(9_000, 60), ExpiryCheck::Some);
-        assert_eq!(deadlines.end(9_000, 60, |id| id < 10).len(), 10);
+        assert_eq!(deadlines.expire(9_000, 60, |id| id < 10).len(), 10);
     }
     type Known = BTreeMap<i64, (i64, i64)>;
 
-    /// Brings so many of these leases; never looks at more of them. True when those were the last.
+    /// Loads so many of these leases; never looks at more of them. True when those were the last.
     fn load_some(deadlines: &mut LeaseDeadlines, known: &Known, count: usize, now: u64) -> bool {
         let looked = Cell::new(0);
         let beyond = |after: Option<i64>| {
             let rest = known.iter().filter(move |(id, _)| after.is_none_or(|after| **id > after));
-            rest.map(|(id, (ttl, noted))| (*id, *ttl, *noted)).inspect(|_| looked.update(|looked| looked + 1))
+            rest.map(|(id, (ttl, checkpointed))| (*id, *ttl, *checkpointed))
+                .inspect(|_| looked.update(|looked| looked + 1))
         };
         let is_through = deadlines.load(beyond, count, now);
         assert!(looked.get() <= count);
@@ -467,7 +480,7 @@ mod tests {
 
     /// Issue 14, number 22: a new leader looked at all leases in one turn.
     #[test]
-    fn what_is_brought_in_parts_is_what_is_brought_at_once() {
+    fn leases_loaded_in_parts_are_those_loaded_at_once() {
         let (mut random, mut parts) = (Random::new(5), 0);
         for term in 1..300 {
             let extension = random.below(3_000);
@@ -484,9 +497,9 @@ mod tests {
                 for _ in 0..random.below(12) {
                     now += random.below(3_000);
                     let id = lease(&mut random);
-                    if let Some((_, noted)) = known.get_mut(&id).filter(|_| random.one_in(2)) {
-                        *noted = i64::try_from(random.below(5)).unwrap();
-                        deadlines.noted(id, *noted);
+                    if let Some((_, checkpointed)) = known.get_mut(&id).filter(|_| random.one_in(2)) {
+                        *checkpointed = i64::try_from(random.below(5)).unwrap();
+                        deadlines.checkpointed(id, *checkpointed);
                     } else if known.remove(&id).is_some() {
                         deadlines.revoked(id);
                     } else {
@@ -498,7 +511,8 @@ mod tests {
             }
             assert_eq!(deadlines.term(), Some(term));
             let mut at_once = LeaseDeadlines::default();
-            let all: Vec<_> = known.iter().map(|(id, (ttl, noted))| (*id, *ttl, *noted)).collect();
+            let all: Vec<_> =
+                known.iter().map(|(id, (ttl, checkpointed))| (*id, *ttl, *checkpointed)).collect();
             lead(&mut at_once, term, &all, now, extension);
             assert_eq!(format!("{deadlines:?}"), format!("{at_once:?}"));
             assert_eq!(
@@ -511,7 +525,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_leader_of_the_past_knew_is_freed_in_parts() {
+    fn deadlines_of_a_former_leader_are_freed_in_parts() {
         let leases: Vec<_> = (0..1_000).map(|id| (id, 5, 0)).collect();
         let mut deadlines = LeaseDeadlines::default();
         lead(&mut deadlines, 1, &leases, 0, 0);

@@ -19,9 +19,10 @@ pub struct Leases {
     leases: BTreeMap<i64, Lease>,
     /// Which lease a key is attached to.
     keys: BTreeMap<Arc<[u8]>, i64>,
-    /// The number of the next attachment; rows of a lease are stored under it, since a key may be longer than a row's.
+    /// The number of the next attachment; rows of a lease are stored under it, since a key may be
+    /// longer than a row's.
     next_attachment: u64,
-    /// The lease whose keys are being read, and how far.
+    /// The lease whose keys are being read, and the position in them.
     reading: Option<KeyReading>,
 }
 
@@ -33,7 +34,8 @@ type KeyReading = (i64, SnapshotWalk<Arc<[u8]>, u64>);
 struct Lease {
     /// Seconds it was granted for.
     ttl: i64,
-    /// Seconds it had left when that was last noted in the log; 0 if a keepalive came since, or it never was.
+    /// Remaining TTL of the last lease checkpoint, in seconds; 0 if a keepalive came since, or
+    /// there was none.
     remaining: i64,
     /// Attached keys, and the number of each attachment.
     keys: BTreeMap<Arc<[u8]>, u64>,
@@ -90,15 +92,15 @@ impl Leases {
         self.leases.is_empty()
     }
 
-    /// Leases beyond an id, or all: their id, what they were granted for and what they had left when that was noted, in
-    /// seconds.
+    /// Leases beyond an id, or all: id, granted TTL and remaining TTL of the last lease checkpoint,
+    /// in seconds.
     pub fn iter_after(&self, id: Option<i64>) -> impl Iterator<Item = (i64, i64, i64)> {
         let from = id.map_or(Bound::Unbounded, Bound::Excluded);
         let leases = self.leases.range((from, Bound::Unbounded));
         leases.map(|(id, lease)| (*id, lease.ttl, lease.remaining))
     }
 
-    /// Seconds a lease was granted for, and what it had left when that was noted.
+    /// Granted TTL of a lease, and remaining TTL of its last lease checkpoint, in seconds.
     #[must_use]
     pub fn get(&self, id: i64) -> Option<(i64, i64)> {
         self.leases.get(&id).map(|lease| (lease.ttl, lease.remaining))
@@ -145,7 +147,7 @@ impl Leases {
         more
     }
 
-    /// Tells who reads the keys of a lease that one is about to come or go.
+    /// A key of a lease is about to come or go: a walk over its keys that is under way has to know.
     fn will_change(&mut self, id: i64, key: &Arc<[u8]>, number: Option<u64>) {
         if let Some((reading, walk)) = &mut self.reading
             && *reading == id
@@ -207,8 +209,8 @@ impl Leases {
         Ok(())
     }
 
-    /// Notes what a lease has left; nothing if it is gone.
-    pub fn note_remaining(&mut self, store: &mut Store, id: i64, remaining: i64) {
+    /// A lease checkpoint: the remaining TTL becomes state; nothing if the lease is gone.
+    pub fn checkpoint(&mut self, store: &mut Store, id: i64, remaining: i64) {
         if let Some(lease) = self.leases.get_mut(&id) {
             lease.remaining = remaining;
             self.save(store, id);

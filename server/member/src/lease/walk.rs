@@ -1,15 +1,17 @@
-//! A walk over an ordered map, a part at a time, that finds it as it was when the walk began: whoever changes the map says
-//! before what is there, and what the walk has yet to come to is kept for it.
+//! A walk over an ordered map, a part at a time, that finds the map as it was when the walk began:
+//! each change of the map is announced before, and the old value is kept if the walk has yet to
+//! come to it.
 
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-/// State core view: how far a walk is.
+/// State core view: the position of a walk, and old values beyond it.
 #[derive(Debug)]
 pub struct SnapshotWalk<K, V> {
     /// Everything up to this key was visited.
     after: Option<K>,
-    /// What lay beyond it where the map has changed since; none where there was nothing.
+    /// Values beyond that key as they were when the walk began, where the map has changed since;
+    /// none if there was none.
     before: BTreeMap<K, Option<V>>,
 }
 
@@ -28,12 +30,13 @@ impl<K: Ord + Clone, V> SnapshotWalk<K, V> {
         }
     }
 
-    /// What it has kept, for whoever gives it up: there may be much to free.
+    /// The old values it has kept: a walk that is given up may leave much to free.
     pub fn into_kept(self) -> BTreeMap<K, Option<V>> {
         self.before
     }
 
-    /// Visits what comes next, in order: so many keys, or fewer if `visit` has had enough. False when that was all.
+    /// Visits what comes next, in order: so many keys, or fewer if `visit` has had enough. False
+    /// when that was all.
     pub fn go_on(
         &mut self,
         map: &BTreeMap<K, V>,

@@ -11,7 +11,7 @@ use crate::raft::timeouts::ElectionTimeouts;
 use crate::wal::reader::RecoveredLog;
 use crate::wal::{FrameContent, HardState, LogEntry};
 
-/// What a member starts raft with.
+/// The member and its cluster, as raft starts with them.
 #[derive(Debug)]
 pub struct RaftConfig {
     /// Own member id.
@@ -24,19 +24,21 @@ pub struct RaftConfig {
     pub election_ticks: usize,
     /// Everything up to here is in the state already.
     pub applied: u64,
-    /// Of the election timeouts: members of a cluster need different ones, or they stand at the same time for ever.
+    /// Of the election timeouts. Members of a cluster need different ones: with equal timeouts
+    /// their votes split for ever.
     pub seed: u64,
 }
 
 impl RaftConfig {
-    /// The only voter of its cluster, with etcd's ticks; whatever the seed, it wins every election.
+    /// The only voter of its cluster, with etcd's ticks; it wins every election, so that its seed
+    /// has no effect.
     #[must_use]
     pub fn alone(id: u64, applied: u64) -> Self {
         Self { id, voters: vec![id], heartbeat_ticks: 1, election_ticks: 10, applied, seed: 0 }
     }
 }
 
-/// What has to be done. RaftEntries are committed *and* durable here when they are handed out.
+/// The work a `Ready` asks for. Entries are committed *and* durable here when they are handed out.
 #[derive(Debug, Default)]
 #[must_use]
 pub struct RaftEffects {
@@ -80,7 +82,7 @@ pub enum RaftError {
 pub struct RaftNode {
     raw: RawNode<RaftEntries>,
     timeouts: ElectionTimeouts,
-    /// What the next frame will hold.
+    /// The content of the next frame.
     gathered: FrameContent,
     /// The last `Ready` in `gathered`, if any; raft is told its number once it is durable.
     gathered_ready: Option<u64>,
@@ -105,7 +107,8 @@ impl RaftNode {
         let mut hard_state = raft::eraftpb::HardState::default();
         hard_state.term = log.hard_state.term;
         hard_state.vote = log.hard_state.vote;
-        // The commit index is written along with other things, never on its own: it may lag behind what was applied.
+        // The commit index is written along with other things, never on its own: it may lag behind
+        // what was applied.
         hard_state.commit = log.hard_state.commit.max(config.applied).min(last);
         let mut conf_state = ConfState::default();
         conf_state.voters.clone_from(&config.voters);

@@ -17,8 +17,9 @@ pub struct RaftStatus {
     pub is_leader: bool,
 }
 
-/// Node view: raft status, and how many leases there are, written by the log and state cores and read by every edge
-/// without a lock. Each number is current for itself; no two of them are promised to be of the same moment.
+/// Node view: raft status, and how many leases there are, written by the log and state cores and
+/// read by every edge without a lock. Each number is current for itself; no two of them are
+/// promised to be of the same moment.
 #[derive(Debug, Default)]
 pub struct MemberStatus {
     /// Current raft term.

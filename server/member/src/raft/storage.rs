@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 use raft::eraftpb::{ConfState, Entry, HardState, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 
-/// The end of the log, in memory. RaftEntries leave at the front once the state core has made their effects durable.
+/// The end of the log, in memory. RaftEntries leave at the front once the state core has made their
+/// effects durable.
 #[derive(Debug)]
 pub(super) struct RaftEntries {
     /// Index and term of the entry before the first one here.

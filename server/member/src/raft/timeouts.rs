@@ -1,9 +1,10 @@
 //! Election timeouts from a seed: the same seed and the same events make the same elections.
 //!
-//! raft-rs draws a timeout from the thread's random numbers at every reset of its role. It compares the timeout only in
-//! the tick of a follower or candidate, with the ticks since the leader was last heard of, and a reset sets these to
-//! zero. So a timeout of our own, set before each tick that finds zero, leaves none of raft-rs's in force.
-//! (`set_randomized_election_timeout` is public but not in raft-rs's documentation.)
+//! raft-rs draws a timeout from the thread's random numbers at every reset of its role. It compares
+//! the timeout only in the tick of a follower or candidate, with the ticks since the leader was
+//! last heard of, and a reset sets these to zero. So a timeout of our own, set before each tick
+//! that finds zero, leaves none of raft-rs's in force. (`set_randomized_election_timeout` is public
+//! but not in raft-rs's documentation.)
 
 use raft::{Raft, Storage};
 use revd_engine::random::Random;
@@ -20,7 +21,8 @@ impl ElectionTimeouts {
         Self { random: Random::new(seed) }
     }
 
-    /// Before each tick: draws the timeout of a period that begins with it, from one to two election times.
+    /// Before each tick: draws the timeout of a period that begins with it, from one to two
+    /// election times.
     pub(super) fn before_tick<S: Storage>(&mut self, raft: &mut Raft<S>) {
         if raft.election_elapsed == 0 {
             let shortest = raft.election_timeout();
@@ -84,7 +86,7 @@ mod tests {
         messages
     }
 
-    /// What happens to three voters whose network loses and delays messages: each change of role, term or leader.
+    /// Each change of role, term or leader of three voters whose network loses and delays messages.
     fn history(seed: u64) -> Vec<(u64, u64, StateRole, u64, u64)> {
         let (mut voters, mut network) = (voters(seed), Random::new(seed));
         let (mut history, mut under_way) = (Vec::new(), Vec::new());

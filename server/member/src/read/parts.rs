@@ -1,8 +1,8 @@
-//! A reply in parts: what is at hand, and what an edge has yet to read.
+//! A reply in parts: bytes at hand, and reads that an edge has yet to carry out.
 //!
-//! What a transaction reads is not read where it is applied, by the one core that applies everything, but by the edge of
-//! its caller, from a View of the moment at which it was the read's turn. The parts of a transaction inside a transaction are
-//! inside of its part:
+//! The reads of a transaction are not carried out where it is applied, by the one core that applies
+//! everything, but by the edge of its caller, from a View of the moment at which it was the read's
+//! turn. The parts of a transaction inside a transaction are inside of its part:
 //!
 //! ```text
 //! Bytes("succeeded, the response to a put") Op(TxnResponse: Bytes("succeeded") Op(RangeResponse: Read(..))) Bytes(..)
@@ -36,20 +36,20 @@ pub enum ReplyPart {
 pub struct TxnOp {
     /// The field of `ResponseOp`.
     pub tag: u8,
-    /// What the response's header says; that of a nested transaction says nothing.
+    /// The revision in the response's header; that of a nested transaction has none.
     pub revision: Option<i64>,
 }
 
-/// Something to be read, at one moment.
+/// A read that is left to an edge.
 #[derive(Debug, Clone)]
 pub struct DeferredRead {
-    /// When.
+    /// The state to read.
     pub view: View,
-    /// What.
+    /// The keys to read in it.
     pub what: ReadRequest,
 }
 
-/// Something to be read.
+/// The keys of a read.
 #[derive(Debug, Clone, PartialEq)]
 pub enum ReadRequest {
     /// Everything of a `RangeResponse` but its header.
@@ -59,7 +59,7 @@ pub enum ReadRequest {
 }
 
 impl TxnOp {
-    /// What comes before a response of so many bytes.
+    /// The bytes before a response of so many bytes.
     #[must_use]
     pub fn prefix(self, response_bytes: usize) -> Vec<u8> {
         let mut header = Vec::new();
@@ -99,7 +99,7 @@ impl<'p> RunningRead<'p> {
     /// Starts.
     ///
     /// # Errors
-    /// What the client gets.
+    /// The error that the client gets.
     pub fn new(view: &'p View, what: &'p ReadRequest, replies: &Share) -> Result<Self, Error> {
         Ok(match what {
             ReadRequest::Range(request) => {
@@ -136,7 +136,7 @@ impl<'p> RunningRead<'p> {
         }
     }
 
-    /// What was read so far and not taken yet.
+    /// The part that is read and was not taken yet.
     #[must_use]
     pub fn take(&mut self) -> Vec<Bytes> {
         match self {
@@ -152,7 +152,7 @@ pub struct ReplyAssembly<'p> {
     /// The whole, and in it the operations whose parts are being put together.
     open: Vec<Open<'p>>,
     reading: Option<RunningRead<'p>>,
-    /// What was read so far.
+    /// The bytes read so far.
     hold: Hold,
     replies: Share,
 }

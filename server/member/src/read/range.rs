@@ -1,7 +1,7 @@
 //! A range request against one state.
 //!
-//! Stored records are encoded `mvccpb.KeyValue`s: a reply is built by copying them. Everything that needs no
-//! value (count, limits, filters, sorting by revisions) comes from the key index.
+//! Stored records are encoded `mvccpb.KeyValue`s: a reply is built by copying them. Everything that
+//! needs no value (count, limits, filters, sorting by revisions) comes from the key index.
 
 use std::cmp::Reverse;
 
@@ -64,7 +64,7 @@ impl Body {
         self.close_chunk_if_full()
     }
 
-    /// What it holds; the next one begins empty.
+    /// The chunks so far; the next ones begin empty.
     #[must_use]
     pub fn take(&mut self) -> Self {
         let next = Self::new(&self.replies);
@@ -121,7 +121,8 @@ pub struct RangePosition {
     next_key: Vec<u8>,
 }
 
-/// What the next turn does. With keys in order: `Walk`, then `Count`. Else: `Gather` all keys, `Emit` them sorted, `Count`.
+/// The work of the next turn. With keys in order: `Walk`, then `Count`. Else: `Gather` all keys,
+/// `Emit` them sorted, `Count`.
 #[derive(Debug)]
 enum RangePhase<'a> {
     Walk(Scan<'a>),
@@ -208,12 +209,13 @@ impl<'a> RangeRun<'a> {
         Some(RangePosition { at: self.at, taken: self.taken, next_key })
     }
 
-    /// Does a bounded part of the work: answers at most so many keys, fewer where dead keys have to be passed, where
-    /// values are large, or where many of the keys it visits are not wanted. True when all is done. What it has made by then
-    /// is counted in the share; the whole answer is its caller's to count.
+    /// Does a bounded part of the work: answers at most so many keys, fewer where dead keys have to
+    /// be passed, where values are large, or where many of the keys it visits are not wanted. True
+    /// when all is done. The bytes made by then are counted in the share; the whole answer is its
+    /// caller's to count.
     ///
-    /// # Errors
-    /// When a record cannot be read, [`Error::ReplyTooLarge`], [`Error::NoReplyRoom`], [`Error::SortTooLarge`].
+    /// # Errors When a record cannot be read, [`Error::ReplyTooLarge`], [`Error::NoReplyRoom`],
+    /// [`Error::SortTooLarge`].
     pub fn turn(&mut self, keys_max: usize) -> Result<bool, Error> {
         let is_done = self.advance(keys_max)?;
         if !is_done {
@@ -260,7 +262,7 @@ impl<'a> RangeRun<'a> {
         self.phase = RangePhase::Count(self.reader.counting(range_of(self.request), self.at), more);
     }
 
-    /// What has been answered so far and was not taken yet.
+    /// The part of the answer that is ready and was not taken yet.
     #[must_use]
     pub fn take_body(&mut self) -> Body {
         self.body.take()
@@ -354,14 +356,14 @@ fn limit(request: &RangeRequest) -> Option<u64> {
     u64::try_from(request.limit).ok().filter(|limit| *limit > 0)
 }
 
-/// How many keys are looked at before sorting: with a target but no order and no filter etcd takes `limit` keys and one
-/// first, and sorts those.
+/// How many keys are looked at before sorting: with a target but no order and no filter etcd takes
+/// `limit` keys and one first, and sorts those.
 fn fetched(request: &RangeRequest) -> u64 {
     let all = has_filter(request) || request.sort_order != SortOrder::None as i32;
     limit(request).filter(|_| !all).map_or(u64::MAX, |limit| limit.saturating_add(1))
 }
 
-/// What a key is sorted by, and the steps it took to find that out.
+/// The rank of a key in the order asked for, and the steps it took to find it.
 fn rank<'a>(request: &RangeRequest, reader: &Reader<'a>, meta: KeyMeta) -> Result<(Rank<'a>, usize), Error> {
     let (target, order) = sorting(request);
     let descends = order == SortOrder::Descend;

@@ -1,8 +1,8 @@
 //! Sorting the keys of a range, a bounded part at a time.
 //!
-//! With a small limit, only as many keys are kept, in a heap. With a larger one or none, keys are sorted in short runs as they
-//! come, and the runs are merged as the keys are answered: there is no moment at which all of them have to be sorted, or
-//! copied to a larger place.
+//! With a small limit, only as many keys are kept, in a heap. With a larger one or none, keys are
+//! sorted in short runs as they come, and the runs are merged as the keys are answered: there is no
+//! moment at which all of them have to be sorted, or copied to a larger place.
 
 use std::cmp::{Ordering, Reverse};
 use std::collections::BinaryHeap;
@@ -13,7 +13,7 @@ use revd_engine::mvcc::KeyMeta;
 use crate::error::Error;
 use crate::limits;
 
-/// What a key is sorted by; what is to be answered first is the smallest.
+/// The order of keys in the answer: the first one has the smallest rank.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Rank<'a> {
     /// A version or a revision; its negative for descending order.
@@ -179,7 +179,8 @@ impl<'a> Sorter<'a> {
 }
 
 impl<'a> Sorted<'a> {
-    /// The next key, if it is found within so many steps; takes off those it has used. None when there is none yet.
+    /// The next key, if it is found within so many steps; takes off those it has used. None when
+    /// there is none yet.
     pub(super) fn next_within(&mut self, steps: &mut usize) -> Option<SortEntry<'a>> {
         match self {
             Self::Emptying(heap, sorted) => {
@@ -230,7 +231,8 @@ mod tests {
         (0..number).map(|at| format!("{at:06}").into_bytes()).collect()
     }
 
-    /// Every limit gives what sorting all at once gives, equal ranks in the order of keys, whatever the steps.
+    /// Every limit gives what sorting all at once gives, equal ranks in the order of keys, whatever
+    /// the steps.
     #[test]
     fn runs_and_heaps_sort_alike() {
         let keys = keys(25_000);
@@ -262,7 +264,8 @@ mod tests {
         }
     }
 
-    /// A heap of millions takes longer for each key than it is said to, and is copied whole when it grows.
+    /// A heap of millions takes longer for each key than it is said to, and is copied whole when it
+    /// grows.
     #[test]
     fn only_a_small_limit_has_a_heap() {
         let (keys, is_heap) = (keys(20_000), |sorted| matches!(sorted, Sorted::Emptying(..)));
@@ -279,7 +282,7 @@ mod tests {
 
     /// `SORT_BYTES_MAX`, at a smaller bound: neither fewer keys nor more than take so much.
     #[test]
-    fn what_is_sorted_is_bounded_by_the_memory_it_takes() {
+    fn sorting_is_bounded_by_the_memory_it_takes() {
         let (keys, bytes_max) = (keys(20_000), 1_000_000);
         let long = vec![0; 2 * limits::SORT_RUN_BYTES];
         let held = |limit, rank: Rank<'static>| {

@@ -33,12 +33,13 @@ impl ViewSlot {
         View::clone(&self.newest.load())
     }
 
-    /// An edge wants to be told of each View that is newer than the one it loads next, or does not any more.
+    /// An edge wants to be told of each View that is newer than the one it loads next, or does not
+    /// any more.
     pub fn follow(&self, edge: u16, follows: bool) {
         let flag = &self.followed[usize::from(edge)];
         if flag.load(Ordering::Relaxed) != follows {
-            // Sequentially consistent, as the writer's look is: either the edge loads the new View or the writer sees
-            // the flag.
+            // Sequentially consistent, as the writer's look is: either the edge loads the new View
+            // or the writer sees the flag.
             flag.store(follows, Ordering::SeqCst);
         }
         std::sync::atomic::fence(Ordering::SeqCst);

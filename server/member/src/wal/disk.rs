@@ -1,18 +1,18 @@
-//! What the log needs of a disk.
+//! The disk, as far as the log needs it.
 
 use crate::wal::WalError;
 
-/// Segment files, as little of them as the log needs. After any error but [`WalError::NoSpace`] nothing is known about
-/// what is on the disk, and the process must end.
+/// Segment files, as little of them as the log needs. After any error but [`WalError::NoSpace`]
+/// nothing is known about what is on the disk, and the process must end.
 pub trait LogDisk: 'static {
     /// A segment open for writing.
     type File;
 
-    /// Makes a segment of so many bytes, zeros or those of an earlier use, under its name. Everything that was begun
-    /// before is done first.
+    /// Makes a segment of so many bytes, zeros or those of an earlier use, under its name.
+    /// Everything that was begun before is done first.
     ///
-    /// # Errors
-    /// [`WalError::NoSpace`], with nothing changed; else when the system refuses, also what was begun before.
+    /// # Errors [`WalError::NoSpace`], with nothing changed; else when the system refuses, also
+    /// what was begun before.
     fn create(&self, segment: u64, bytes: u64) -> impl Future<Output = Result<Self::File, WalError>>;
 
     /// Writes whole blocks; they are durable when this returns.
@@ -26,11 +26,13 @@ pub trait LogDisk: 'static {
         bytes: &[u8],
     ) -> impl Future<Output = Result<(), WalError>>;
 
-    /// Begins to make the file for the segment after this one. If it cannot be made now, it is made when it is needed.
+    /// Begins to make the file for the segment after this one. If it cannot be made now, it is made
+    /// when it is needed.
     fn prepare(&self, bytes: u64);
 
-    /// Begins to take a segment away that nobody needs any more; its file becomes another segment if it has `spare_bytes`.
-    /// That it could not be done shows in the next [`LogDisk::create`] or [`LogDisk::settle`].
+    /// Begins to take a released segment away; its file becomes another segment if it has
+    /// `spare_bytes`. That it could not be done shows in the next [`LogDisk::create`] or
+    /// [`LogDisk::settle`].
     fn remove(&self, segment: u64, spare_bytes: Option<u64>);
 
     /// Waits until everything that was begun is done.

@@ -30,7 +30,7 @@ const FORMAT: u32 = 1;
 pub const FRAME_HEADER: usize = 40;
 const ENTRY_HEADER: usize = 1 + 8 + 8 + 1 + 4;
 
-/// What makes a frame the one that is expected at its place.
+/// The numbers that make a frame the one expected at its place.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct FrameId {
     /// This use of the file.
@@ -44,7 +44,7 @@ pub struct FrameId {
 /// The first record of a segment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SegmentHeader {
-    /// Whose log it is.
+    /// The cluster and member it belongs to.
     pub owner: Owner,
     /// Promises as of the frame before.
     pub hard_state: HardState,

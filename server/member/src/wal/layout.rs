@@ -1,4 +1,5 @@
-//! Where frames go: segments and offsets, decided apart from doing, so that crashes can be simulated.
+//! Where frames go: segments and offsets, decided apart from doing, so that crashes can be
+//! simulated.
 
 use std::collections::VecDeque;
 
@@ -7,7 +8,7 @@ use crate::wal::frame::{self, FrameId, SegmentHeader};
 use crate::wal::reader::{LogEnd, RecoveredLog, SegmentInfo};
 use crate::wal::{BLOCK, FrameContent, HardState, Owner};
 
-/// What has to be done to a segment's file. Each step is durable before the next one is done.
+/// A change of a segment's file. Each step is durable before the next one is done.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub enum LogStep {
@@ -29,30 +30,30 @@ pub enum LogStep {
     },
 }
 
-/// A segment that nobody needs any more.
+/// A segment whose entries are all durable elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ReleasedSegment {
     /// Its number.
     pub segment: u64,
-    /// Its file may become another segment. That of an earlier process may not: a write of that process can still be under
-    /// way, and would land in the new segment.
+    /// Its file may become another segment. That of an earlier process may not: a write of that
+    /// process can still be under way, and would land in the new segment.
     pub is_reusable: bool,
 }
 
-/// What a layout starts with.
+/// The size of segments, and the secret of their lives.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LayoutConfig {
     /// Bytes of a segment.
     pub segment_bytes: u64,
-    /// For the lives of new segments: random bits nobody outside knows.
+    /// For the lives of new segments: random bits that clients do not know.
     pub secret: u64,
 }
 
 /// Log core view: the open end of the log.
 ///
-/// A process never writes to a segment of an earlier one: the earlier one's last write may still be under way, although
-/// nobody waits for it, and land after the log was read. So the first frame goes to a new segment, and its header says
-/// where the log ended when it was read.
+/// A process never writes to a segment of an earlier one: the earlier one's last write may still be
+/// under way, although no process waits for it, and land after the log was read. So the first frame
+/// goes to a new segment, and its header says where the log ended when it was read.
 #[derive(Debug, Clone)]
 pub struct Layout {
     config: LayoutConfig,
@@ -85,7 +86,8 @@ impl Layout {
         }
     }
 
-    /// Three quarters of the last segment are used: the next one is to be prepared, unless one was let go of by now.
+    /// Three quarters of the last segment are used: the next one is to be prepared, unless one was
+    /// let go of by now.
     #[must_use]
     pub fn is_nearly_full(&self) -> bool {
         self.file_bytes > 0 && self.end.offset >= self.file_bytes / 4 * 3
@@ -117,7 +119,8 @@ impl Layout {
     fn roll(&mut self, frame_len: u64, steps: &mut Vec<LogStep>) {
         let segment = self.end.segment + 1;
         let bytes = self.config.segment_bytes.max(frame_len + BLOCK as u64);
-        // Unknown to clients and different for each segment: a good mix of secret and number is all it takes.
+        // Unknown to clients and different for each segment: a good mix of secret and number is all
+        // it takes.
         let secret = self.config.secret;
         let life = (secret ^ segment).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29) ^ secret;
         let header = SegmentHeader {
@@ -140,9 +143,9 @@ impl Layout {
         self.file_bytes
     }
 
-    /// Everything up to this index is durable elsewhere: the segments that hold nothing above, which nobody needs any
-    /// more. The last segment that is there always stays, for it says where the log ends: while the one behind it waits to
-    /// be made (`is_waiting`), two are kept.
+    /// Everything up to this index is durable elsewhere: the segments that hold nothing above are
+    /// released. The last segment that is there always stays, for it says where the log ends: while
+    /// the one behind it waits to be made (`is_waiting`), two are kept.
     pub fn release(&mut self, index: u64, is_waiting: bool) -> Vec<ReleasedSegment> {
         let kept = 1 + usize::from(is_waiting);
         let mut released = Vec::new();

@@ -1,14 +1,17 @@
 //! The write-ahead log: what raft has accepted, durable before anyone hears of it.
 //!
-//! The log is a row of *segments*, files of a fixed size that are written once with zeros, then filled, and used
-//! again for later segments when everything in them is durable elsewhere. The unit of writing is a *frame*: all that
-//! had gathered while the frame before was being synced. A frame is written, synced, and only then is the next
-//! one written; its blocks are never written again. Guarantees:
+//! The log is a row of *segments*, files of a fixed size that are written once with zeros, then
+//! filled, and used again for later segments when everything in them is durable elsewhere. The unit
+//! of writing is a *frame*: all that had gathered while the frame before was being synced. A frame
+//! is written, synced, and only then is the next one written; its blocks are never written again.
+//! Guarantees:
 //!
-//! - What [`writer::WalWriter::append`] returned for is found by [`reader::assemble`], whatever happened in between.
-//! - A frame that was cut short by a crash is as if it had never been; nothing of it can come back later.
-//! - A frame that cannot be read although later ones can was durable once: that is damage, reported by file and
-//!   offset, and never mistaken for the end of the log. So is a missing segment.
+//! - A frame for which [`writer::WalWriter::append`] returned is found by [`reader::assemble`],
+//!   whatever happened since.
+//! - A frame that was cut short by a crash is as if it had never been; nothing of it can come back
+//!   later.
+//! - A frame that cannot be read although later ones can was durable once: that is damage, reported
+//!   by file and offset, and never mistaken for the end of the log. So is a missing segment.
 //!
 //! Format: `frame.rs`, drawn byte by byte.
 
@@ -26,7 +29,7 @@ use bytes::Bytes;
 /// Frames start at multiples of this, so that each can be written past the page cache.
 pub const BLOCK: usize = 4096;
 
-/// Who the log belongs to.
+/// The cluster and the member that a log belongs to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Owner {
     /// Cluster id.
@@ -59,7 +62,7 @@ pub struct LogEntry {
     pub data: Bytes,
 }
 
-/// What one frame makes durable.
+/// Entries and promises that one frame makes durable.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FrameContent {
     /// New promises, if they changed.

@@ -11,7 +11,7 @@ use crate::wal::{BLOCK, HardState, LogEntry, Owner, WalError};
 /// A log as it is found on disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecoveredLog {
-    /// Whose log it is.
+    /// The cluster and member it belongs to.
     pub owner: Owner,
     /// Raft's promises.
     pub hard_state: HardState,
@@ -53,7 +53,7 @@ pub fn segment_name(number: u64) -> String {
     format!("{number:016x}.wal")
 }
 
-/// What a log with these segments, ascending by number, holds; none if there is no log yet.
+/// Puts the log together from its segments, ascending by number; none if there is no log yet.
 ///
 /// # Errors
 /// [`WalError::Damaged`] and [`WalError::Gap`] for what was durable and is not there any more.
@@ -95,9 +95,10 @@ pub fn assemble(dir: &Path, files: &[(u64, Bytes)]) -> Result<Option<RecoveredLo
     Ok(log)
 }
 
-/// The next segment begins with this frame: one of the same number here was under way when its process died, and became
-/// whole after the log was read by the process that made the next segment. It was never acknowledged. There cannot be two:
-/// a frame is written when the one before is durable.
+/// The next segment begins with this frame: one of the same number here was under way when its
+/// process died, and became whole after the log was read by the process that made the next segment.
+/// It was never acknowledged. There cannot be two: a frame is written when the one before is
+/// durable.
 fn end_before(path: &Path, frames: &mut Vec<LogFrame>, next: u64) -> Result<(), WalError> {
     let behind = frames.iter().filter(|frame| frame.id.frame >= next).count();
     if behind > 1 || behind == frames.len() {
@@ -108,7 +109,8 @@ fn end_before(path: &Path, frames: &mut Vec<LogFrame>, next: u64) -> Result<(), 
     Ok(())
 }
 
-/// The frames at the start of a segment; damage if a whole frame of the same life follows behind their end.
+/// The frames at the start of a segment; damage if a whole frame of the same life follows behind
+/// their end.
 fn frames_of(path: &Path, number: u64, bytes: &Bytes) -> Result<Vec<LogFrame>, WalError> {
     let mut frames: Vec<LogFrame> = Vec::new();
     let mut offset = 0;
@@ -124,7 +126,8 @@ fn frames_of(path: &Path, number: u64, bytes: &Bytes) -> Result<Vec<LogFrame>, W
     }
     let last = frames.last().map(|frame| frame.id);
     for behind in (offset..bytes.len()).step_by(BLOCK) {
-        // A cheap look first: only a frame of this very segment and life can make what is before it damage.
+        // A cheap look first: only a frame of this very segment and life can make what is before it
+        // damage.
         let Some(id) = frame::peek(&bytes[behind..]) else { continue };
         let same_life = last.is_none_or(|last| id.life == last.life && id.frame > last.frame);
         if id.segment == number && same_life && frame::decode(&bytes.slice(behind..)).is_some() {

@@ -7,7 +7,7 @@ use crate::wal::layout::{Layout, LayoutConfig, LogStep, ReleasedSegment};
 use crate::wal::reader::RecoveredLog;
 use crate::wal::{FrameContent, WalError};
 
-/// What the writer starts with.
+/// The log so far, and where and how it goes on.
 #[derive(Debug)]
 pub struct WalSeed<D> {
     /// The log's files.
@@ -40,8 +40,8 @@ impl<D: LogDisk> WalWriter<D> {
         Self { disk, segment_bytes, layout, file: None, steps, is_next_prepared: false }
     }
 
-    /// Makes a frame durable. After [`WalError::NoSpace`] nothing of it is written, and [`WalWriter::resume`] tries
-    /// again.
+    /// Makes a frame durable. After [`WalError::NoSpace`] nothing of it is written, and
+    /// [`WalWriter::resume`] tries again.
     ///
     /// # Errors
     /// When the write failed: nothing is known about the log's end then, the process must end.
@@ -60,8 +60,8 @@ impl<D: LogDisk> WalWriter<D> {
             match step {
                 LogStep::Create { segment, bytes } => {
                     let mut made = self.disk.create(*segment, *bytes).await;
-                    // A checkpoint makes room, but the segment before this one stays, and what a checkpoint would save may be
-                    // applied only when this frame is written.
+                    // A checkpoint makes room, but the segment before this one stays, and what a
+                    // checkpoint would save may be applied only when this frame is written.
                     if matches!(made, Err(WalError::NoSpace { .. })) {
                         *bytes = self.layout.shrink();
                         made = self.disk.create(*segment, *bytes).await;
@@ -84,8 +84,9 @@ impl<D: LogDisk> WalWriter<D> {
         Ok(())
     }
 
-    /// Everything up to this index is durable elsewhere: segments that hold nothing above may be used again. They go in the
-    /// background; the one before a segment that found no room yet stays.
+    /// Everything up to this index is durable elsewhere: segments that hold nothing above may be
+    /// used again. They go in the background; the one before a segment that found no room yet
+    /// stays.
     pub fn release(&mut self, index: u64) {
         for ReleasedSegment { segment, is_reusable } in self.layout.release(index, !self.steps.is_empty()) {
             self.disk.remove(segment, is_reusable.then_some(self.segment_bytes));

@@ -1,7 +1,7 @@
 //! Which unsynced watchers may be read for: as many as their streams have room to be told.
 //!
-//! A watcher whose stream has no room is parked with it. A stream on which replies wait is looked at again when its client
-//! takes one; a starved stream when others let go of memory.
+//! A watcher whose stream has no room is parked with it. A stream on which replies wait is looked
+//! at again when its client takes one; a starved stream when others let go of memory.
 
 use std::task::Context;
 
@@ -44,7 +44,8 @@ impl Hub {
         }
     }
 
-    /// Lets parked watchers of a stream try again once none of those that did before are still at it.
+    /// Lets parked watchers of a stream try again once none of those that did before are still at
+    /// it.
     pub(super) fn admit_if_idle(&mut self, stream: usize) {
         let idle = &self.streams[stream];
         if idle.admitted > 0 || idle.parked.is_empty() || idle.is_closed {
@@ -65,8 +66,8 @@ impl Hub {
         self.call_stepper();
     }
 
-    /// The stream has room: twice as many of its parked watchers try again as were served the last time, those furthest
-    /// behind first.
+    /// The stream has room: twice as many of its parked watchers try again as were served the last
+    /// time, those furthest behind first.
     pub(super) fn admit(&mut self, stream: usize, served: usize) {
         let stream = &mut self.streams[stream];
         let count = limits::WATCH_ADMITTED_MIN.max(2 * served);
@@ -79,7 +80,8 @@ impl Hub {
         }
     }
 
-    /// A watcher of the stream was not told of something for want of room: it will be looked at again.
+    /// A watcher of the stream was not told of something for want of room: it will be looked at
+    /// again.
     pub(super) fn wait_for_room(&mut self, stream: usize) {
         if !self.streams[stream].fill() {
             self.starve(stream);

@@ -1,9 +1,9 @@
 //! Lagging watchers: told of the past, step by step, until they know everything.
 //!
-//! A watcher that lags is *parked* with its stream while that has no room, or else *waits* for a pass that comes by. One
-//! pass begins with whoever is furthest behind and takes everybody along whose revision it comes to, so that the records
-//! are read once for all of them. Another one does the same for those who are nearly there, so that they need not wait
-//! for history they know.
+//! A watcher that lags is *parked* with its stream while that has no room, or else *waits* for a
+//! pass that comes by. One pass begins with whoever is furthest behind and takes everybody along
+//! whose revision it comes to, so that the records are read once for all of them. Another one does
+//! the same for those who are nearly there, so that they need not wait for history they know.
 
 use revd_engine::Result;
 use revd_engine::mvcc::View;

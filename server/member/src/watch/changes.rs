@@ -1,6 +1,7 @@
 //! From stored records to encoded events.
 //!
-//! A stored record is an encoded `mvccpb.KeyValue` already; a tombstone holds the key only and gets its revision here.
+//! A stored record is an encoded `mvccpb.KeyValue` already; a tombstone holds the key only and gets
+//! its revision here.
 
 use bytes::Bytes;
 use revd_engine::mvcc::revision::{RecordKey, RecordKind};

@@ -1,4 +1,5 @@
-//! What a batch has found: every change encoded once, and which of them each cohort is to be told of.
+//! What a batch has found: every change encoded once, and which of them each cohort is to be told
+//! of.
 
 use bytes::Bytes;
 use revd_engine::Result;
@@ -144,7 +145,8 @@ impl Found {
         self.changes.len() as u64
     }
 
-    /// The encoded events a member wants; empty if none of them. Put together when somebody has room for them.
+    /// The encoded events a member wants; empty if none of them. Put together when somebody has
+    /// room for them.
     pub(super) fn events(&mut self, selection: Selection, encoded: &mut Encoded) -> Bytes {
         let wanted = selection.index();
         if let Some((_, events)) = self.events.iter().find(|(known, _)| *known == wanted) {

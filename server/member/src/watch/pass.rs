@@ -1,12 +1,13 @@
-//! A pass over the records: its members have all been told of everything up to one revision, and go on together.
+//! A pass over the records: its members have all been told of everything up to one revision, and go
+//! on together.
 //!
 //! ```text
 //! idle --begin--> reading --at the end of a revision--> delivering --all are told--> idle
 //! ```
 //!
-//! Each arrow may take many steps: reading stops anywhere, what it has made of the records waits with the cohorts;
-//! delivering stops between two members. A batch reads one View from begin to end, and nobody joins while it is under
-//! way.
+//! Each arrow may take many steps: reading stops anywhere, what it has made of the records waits
+//! with the cohorts; delivering stops between two members. A batch reads one View from begin to
+//! end, and nobody joins while it is under way.
 
 use std::rc::Rc;
 
@@ -252,7 +253,8 @@ impl Pass {
         Ok(Reached::Whole)
     }
 
-    /// The members that are next to be told of something, and of what; none when the batch is delivered.
+    /// The members that are next to be told of something, and of what; none when the batch is
+    /// delivered.
     pub(super) fn next_found(&mut self) -> Option<(&mut Found, &mut Encoded, &[u32])> {
         while let Some(found) = self.found.last() {
             if found.left > 0 {
@@ -305,7 +307,8 @@ struct Matches<'m, 'v> {
 }
 
 impl Matches<'_, '_> {
-    /// Adds it for those whose range is behind `looked`; the last range if this came to `work_max` before the end.
+    /// Adds it for those whose range is behind `looked`; the last range if this came to `work_max`
+    /// before the end.
     fn add_all(
         &mut self,
         ranges: &RangeMap,

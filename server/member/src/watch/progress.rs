@@ -10,8 +10,8 @@ use crate::watch::stream::{Stream, StreamId};
 use crate::watch::watcher::Place;
 
 impl Stream {
-    /// Every watcher has begun and knows everything up to `told`. As in etcd, one that a compaction has ended counts as
-    /// behind until the client cancels it.
+    /// Every watcher has begun and knows everything up to `told`. As in etcd, one that a compaction
+    /// has ended counts as behind until the client cancels it.
     fn is_up_to_date(&mut self, told: i64) -> bool {
         while self.begins.first_key_value().is_some_and(|(begin, _)| *begin <= told) {
             self.begins.pop_first();
@@ -39,8 +39,8 @@ impl Hub {
         }
     }
 
-    /// Answers those who asked before live watchers had been told of everything that was there then. There need not be a
-    /// moment at which they have been told of everything.
+    /// Answers those who asked before live watchers had been told of everything that was there
+    /// then. There need not be a moment at which they have been told of everything.
     pub(super) fn answer_asked(&mut self, budget: &mut Budget) {
         let told = self.told();
         while !budget.is_spent()
@@ -60,8 +60,8 @@ impl Hub {
         }
     }
 
-    /// A step of the clock that [`limits::PROGRESS_TICKS`] of make a progress interval: whoever wants to know, was told
-    /// nothing for an interval and is up to date will hear how far that is.
+    /// A step of the clock that [`limits::PROGRESS_TICKS`] of make a progress interval: whoever
+    /// wants to know, was told nothing for an interval and is up to date will hear how far that is.
     pub fn tick(&mut self, tick: u64, view: &View) {
         self.seen = self.seen.max(view.revision());
         for (slot, stream) in &mut self.streams {

@@ -1,8 +1,9 @@
 //! From a key to the groups that watch it.
 //!
-//! Single keys are in one ordered map. Ranges are in a balanced tree (AVL) in the order of their starts, in which each node
-//! knows which range of its subtree ends last, so that subtrees which end too early are left out. Adding, removing and
-//! finding one take logarithmic time, whatever happens in between.
+//! Single keys are in one ordered map. Ranges are in a balanced tree (AVL) in the order of their
+//! starts, in which each node knows which range of its subtree ends last, so that subtrees which
+//! end too early are left out. Adding, removing and finding one take logarithmic time, whatever
+//! happens in between.
 
 use std::cmp::Ordering;
 use std::collections::BTreeMap;
@@ -84,8 +85,8 @@ impl RangeMap {
         key.or_else(|| (self.root != NONE).then(|| self.node(self.root).group))
     }
 
-    /// Calls `found` with every group that watches `key`, in an order, until it says false. Then that group's range: from
-    /// behind it one can go on, whatever was removed meanwhile.
+    /// Calls `found` with every group that watches `key`, in an order, until it says false. Then
+    /// that group's range: from behind it one can go on, whatever was removed meanwhile.
     pub(super) fn each_group(
         &self,
         key: &[u8],

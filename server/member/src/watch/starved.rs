@@ -1,4 +1,5 @@
-//! Streams that have nothing to send and find no room in their core's memory for more: others hold it.
+//! Streams that have nothing to send and find no room in their core's memory for more: others hold
+//! it.
 //!
 //! ```text
 //! has room --own bound, or no share--> full --taking what waits--> has room
@@ -6,8 +7,9 @@
 //!                         nothing waits, no share --> starved --others let go
 //! ```
 //!
-//! A stream on which something waits is looked at again when its client takes that. A starved stream has no client that
-//! would: any release of memory wakes the hub, which looks at all starved streams, the longest waiting first.
+//! A stream on which something waits is looked at again when its client takes that. A starved
+//! stream has no client that would: any release of memory wakes the hub, which looks at all starved
+//! streams, the longest waiting first.
 
 use std::collections::BTreeMap;
 
@@ -39,7 +41,8 @@ impl Starved {
         let ticket = self.next_ticket;
         self.next_ticket += 1;
         self.streams.insert(ticket, stream);
-        // A release of memory before the first stream starved woke no task: look at it once in any case.
+        // A release of memory before the first stream starved woke no task: look at it once in any
+        // case.
         self.look.get_or_insert(ticket);
         ticket
     }
@@ -54,7 +57,8 @@ impl Starved {
         self.look.is_some() || self.looked_at != releases
     }
 
-    /// Begins a look at all of them if memory was released since the last one, and none is under way.
+    /// Begins a look at all of them if memory was released since the last one, and none is under
+    /// way.
     pub(super) fn look(&mut self, releases: u64) {
         if self.look.is_none() && self.looked_at != releases {
             (self.looked_at, self.look) = (releases, Some(0));

@@ -24,7 +24,8 @@ pub(super) enum Place {
 pub(super) struct Watcher {
     pub(super) id: i64,
     pub(super) range: Rc<WatchRange>,
-    /// It wants nothing from before this revision; where it waits or is parked, it was told of everything before.
+    /// It wants nothing from before this revision; where it waits or is parked, it was told of
+    /// everything before.
     pub(super) next: i64,
     pub(super) stream: u32,
     /// In a pass.

@@ -1,4 +1,5 @@
-//! Effects of the log core and of the state core, on their way: the member carries them out one at a time.
+//! Effects of the log core and of the state core, on their way: the member carries them out one at
+//! a time.
 
 use std::collections::VecDeque;
 use std::time::Duration;

@@ -1,8 +1,9 @@
-//! A member that runs in parts: clients, the log core, the writer of the log and what removes its segments, the state core,
-//! the helper thread of its checkpoints, a clock, readers, and the tree file's disk, which in some runs is full for a while.
-//! Each part goes on by itself, in small steps; between any two of them it may stand still, as a core or a thread does from
-//! which the system has taken the time, while the others go on. The log core and the state core are the shipped ones
-//! (`revd_member::cores`); their effects are carried out one at a time.
+//! A member that runs in parts: clients, the log core, the writer of the log and what removes its
+//! segments, the state core, the helper thread of its checkpoints, a clock, readers, and the tree
+//! file's disk, which in some runs is full for a while. Each part goes on by itself, in small
+//! steps; between any two of them it may stand still, as a core or a thread does from which the
+//! system has taken the time, while the others go on. The log core and the state core are the
+//! shipped ones (`revd_member::cores`); their effects are carried out one at a time.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -34,7 +35,8 @@ const OUTSTANDING_MAX: usize = 24;
 /// Steps in which a member without clients comes to rest, many times over.
 const REST_STEPS_MAX: usize = 20_000;
 
-/// Bytes that a disk with room has beyond the tree file, and of its reserve: so few that the file grows by what it needs.
+/// Bytes that a disk with room has beyond the tree file, and of its reserve: so few that the file
+/// grows by what it needs.
 const FREE_BYTES: u64 = 16 * 1024;
 const RESERVE_BYTES: u64 = 4 * 1024;
 
@@ -94,7 +96,8 @@ pub(crate) struct Member {
     log: LogCore,
     state: StateCore,
     random: Random,
-    /// A part stands still after one in so many of its steps, and for how many of its turns each still does.
+    /// A part stands still after one in so many of its steps, and for how many of its turns each
+    /// still does.
     stalls_one_in: u64,
     still: [u64; Part::ALL.len()],
     has_clients: bool,
@@ -307,7 +310,8 @@ impl Member {
         self.files.disk.limit(Some(self.files.disk.bytes().len() as u64 + bytes));
     }
 
-    /// A checkpoint has found no room: the reserve is given up, if that has not happened, and an edge raises the alarm.
+    /// A checkpoint has found no room: the reserve is given up, if that has not happened, and an
+    /// edge raises the alarm.
     fn finds_no_room(&mut self) -> bool {
         self.space.seen.no_room += 1;
         if self.has_clients && !std::mem::replace(&mut self.space.is_alarm_raised, true) {
@@ -350,7 +354,8 @@ impl Member {
         self.to_log.push_back(LogEvent::Commands(commands));
     }
 
-    /// Some events of the log core, and what raft wants done then; what was committed before reaches the state core.
+    /// Some events of the log core, and what raft wants done then; what was committed before
+    /// reaches the state core.
     fn drive_raft(&mut self) {
         if let Some(work) = self.from_log.work.pop_front() {
             if let Work::Entry(entry) = &work
