@@ -128,7 +128,7 @@ fn watch(criterion: &mut Criterion) {
             let request =
                 WatchCreateRequest { key, range_end, start_revision: 2, ..WatchCreateRequest::default() };
             hub.create(id, &request, &view);
-            while hub.counts().lagging > 0 {
+            while hub.counts().unsynced > 0 {
                 hub.step(&view).unwrap();
                 while hub.take(id).is_some() {}
             }

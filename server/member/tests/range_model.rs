@@ -170,7 +170,7 @@ fn a_turn_is_bounded_by_the_work_it_does() {
         let (_, turns, _) = answer(&request, before.reader(), 200);
         assert!(turns >= 9, "{turns} turns for {request:?}");
     }
-    // Dead keys that nobody has compacted are passed at once now ...
+    // Dead keys that are not compacted yet are passed at once now ...
     for request in
         [all(), RangeRequest { count_only: true, ..all() }, RangeRequest { sort_target: 3, ..all() }]
     {

@@ -143,7 +143,7 @@ impl WatchRunner {
     fn step(&mut self) -> String {
         let more = self.hub.step(&self.store.view()).unwrap();
         let counts = self.hub.counts();
-        let lagging = format!("{} of {} watchers unsynced", counts.lagging, counts.watchers);
+        let lagging = format!("{} of {} watchers unsynced", counts.unsynced, counts.watchers);
         let starved =
             if counts.starved > 0 { format!(", {} streams starved", counts.starved) } else { String::new() };
         format!("{lagging}{starved}, {}\n", if more { "more to do" } else { "nothing to do" })

@@ -37,7 +37,7 @@ struct Client {
     way: Hold,
 }
 
-/// Whoever takes the hub's steps was woken.
+/// The task that takes the hub's steps was woken.
 struct Woken(AtomicBool);
 
 impl Wake for Woken {
@@ -271,7 +271,7 @@ impl Sim {
         taken
     }
 
-    /// Lets everybody read to the end; all transcripts.
+    /// Lets all clients read to the end; all transcripts.
     fn finish(&mut self) -> (History, Vec<Transcript>) {
         let woken = Arc::new(Woken(AtomicBool::new(true)));
         let waker = Waker::from(Arc::clone(&woken));
@@ -281,7 +281,7 @@ impl Sim {
             assert!(round < 1_000_000, "a watcher does not get anywhere");
             self.clients.iter_mut().for_each(|client| client.way.set(0));
             let taken: usize = (0..self.clients.len()).map(|client| self.read(client)).sum();
-            // Nobody takes a step unless the hub asks for it.
+            // No step is taken unless the hub asks for it.
             let is_woken = woken.0.swap(false, Ordering::Relaxed);
             if is_woken && self.hub.poll_steps(&Context::from_waker(&waker)).is_ready() {
                 self.hub.step(&self.store.view()).unwrap();
@@ -292,7 +292,7 @@ impl Sim {
                 break; // nothing to do, also after all was read
             }
         }
-        assert_eq!(self.hub.counts().lagging, 0);
+        assert_eq!(self.hub.counts().unsynced, 0);
         let end = self.store.revision();
         for client in std::mem::take(&mut self.clients) {
             self.over.extend(client.watching.into_values().map(|mut watcher| {
@@ -415,7 +415,7 @@ fn told(sim: &mut Sim, stream: StreamId) -> Vec<(i64, Content)> {
 }
 
 #[test]
-fn a_watcher_is_ended_when_a_compaction_took_what_its_stalled_hub_did_not_see() {
+fn a_watcher_is_canceled_when_a_compaction_took_events_that_its_stalled_hub_did_not_see() {
     let (mut sim, stream) = stalled_hub();
     let head = sim.store.revision();
     sim.compact(head);

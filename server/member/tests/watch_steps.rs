@@ -92,7 +92,7 @@ fn one_pass_reads_history_for_all_watchers_of_an_edge() {
         edge.create(stream, &key, &end, 1);
     }
     let (steps, told) = edge.settle(&streams);
-    assert_eq!(edge.hub.counts().lagging, 0);
+    assert_eq!(edge.hub.counts().unsynced, 0);
     assert_eq!(told, WATCHERS, "each was told of its key");
     let work = 12 * (WATCHERS + RECORDS);
     println!("{steps} steps of {WATCH_STEP_WORK} for {WATCHERS} watchers and {RECORDS} records");
@@ -112,17 +112,17 @@ fn a_stream_that_is_not_read_holds_no_other_back() {
     }
     edge.create(read, b"/", b"0", 1);
     let (steps, _) = edge.settle(&[read]);
-    assert_eq!(edge.hub.counts().lagging, 50, "only those of the other");
+    assert_eq!(edge.hub.counts().unsynced, 50, "only those of the other");
     assert!(steps < 3_000, "{steps} steps");
     let held: usize = std::iter::from_fn(|| edge.hub.take(stuck))
         .map(|reply| if let Content::Events { events, .. } = reply.content { events.len() } else { 0 })
         .sum();
     assert!(held < 2 * WATCH_STREAM_BYTES, "{held} bytes waited");
     let (_, told) = edge.settle(&[read, stuck]);
-    assert_eq!((edge.hub.counts().lagging, told > 50), (0, true));
+    assert_eq!((edge.hub.counts().unsynced, told > 50), (0, true));
 }
 
-/// One event for very many live watchers takes steps, nobody hears of it twice, and progress comes
+/// One event for very many synced watchers takes steps, no watcher hears of it twice, and progress comes
 /// behind it.
 #[test]
 fn an_event_for_many_watchers_takes_bounded_steps() {
@@ -170,7 +170,7 @@ fn a_watcher_is_canceled_while_it_reads_history() {
     let stream = edge.open();
     edge.create(stream, b"/k", b"", 1);
     edge.step();
-    assert_eq!(edge.hub.counts().lagging, 1, "20 MB take more than a step, and more room");
+    assert_eq!(edge.hub.counts().unsynced, 1, "20 MB take more than a step, and more room");
     let view = edge.store.view();
     edge.hub.cancel(stream, 0, &view);
     let replies: Vec<_> = std::iter::from_fn(|| edge.hub.take(stream)).collect();
@@ -286,7 +286,7 @@ fn a_stream_that_has_room_again_has_all_its_watchers_soon() {
         edge.create(stream, &[b"none", &name(number)[..]].concat(), b"", 1);
     }
     let (steps, _) = edge.settle(&[stream]);
-    assert_eq!(edge.hub.counts().lagging, 0);
+    assert_eq!(edge.hub.counts().unsynced, 0);
     println!("{steps} steps");
     assert!(steps < 80, "{steps} steps: history was read too often");
 }
@@ -311,7 +311,7 @@ fn an_event_in_many_ranges_is_there_once() {
     edge.put(b"/z", &[1; 50_000]);
     assert!(edge.step());
     assert_eq!(edge.hub.counts().events, 0, "not all ranges were looked at in one step");
-    // One of those that were, and one of those that were not, leaves; nobody is told twice.
+    // One of those that were, and one of those that were not, leaves; no watcher is told twice.
     let view = edge.store.view();
     edge.hub.cancel(streams[0], 0, &view);
     edge.hub.cancel(streams[99], 199, &view);
@@ -322,7 +322,7 @@ fn an_event_in_many_ranges_is_there_once() {
     assert!(grown < 300 << 20, "{grown} bytes");
 }
 
-/// Whoever takes the hub's steps was woken.
+/// The task that takes the hub's steps was woken.
 struct Woken(AtomicBool);
 
 impl Wake for Woken {
@@ -370,12 +370,12 @@ fn a_stream_without_memory_goes_on_when_another_is_read() {
     let Starved { mut edge, mut others, first, last, woken } = starved();
     let before = edge.hub.counts();
     while edge.hub.take(first).is_some() {}
-    assert!(woken.0.load(Ordering::Relaxed), "somebody can go on");
+    assert!(woken.0.load(Ordering::Relaxed), "a stream can go on");
     while edge.step() {}
     assert!(edge.hub.counts().events > before.events);
     others.extend([first, last]);
     edge.settle(&others);
-    assert_eq!((edge.hub.counts().lagging, edge.hub.counts().starved), (0, 0));
+    assert_eq!((edge.hub.counts().unsynced, edge.hub.counts().starved), (0, 0));
     assert_eq!(edge.hub.counts().events, 4 + 5 * 2 + 1, "each was told of everything once");
 }
 
@@ -383,7 +383,7 @@ fn a_stream_without_memory_goes_on_when_another_is_read() {
 fn a_stream_without_memory_goes_on_when_the_connection_of_others_ends() {
     let Starved { mut edge, others, last, woken, .. } = starved();
     others.into_iter().for_each(|stream| edge.hub.close(stream));
-    assert!(woken.0.load(Ordering::Relaxed), "somebody can go on");
+    assert!(woken.0.load(Ordering::Relaxed), "a stream can go on");
     while edge.step() {}
     assert!(matches!(edge.hub.take(last).unwrap().content, Content::Events { .. }));
     assert_eq!(edge.hub.counts().starved, 0);
@@ -400,7 +400,7 @@ fn few_answers_wait_while_the_share_is_full() {
     assert!(edge.hub.take(last).is_some() && edge.hub.takes_requests(last));
 }
 
-/// Nobody is starved by streams of its own connection while a quarter of the memory is free, nor by
+/// No stream is starved by others of its own connection while a quarter of the memory is free, nor by
 /// others while any is.
 #[test]
 fn a_stream_that_is_read_goes_on_beside_those_that_are_not() {
@@ -419,7 +419,7 @@ fn a_stream_that_is_read_goes_on_beside_those_that_are_not() {
         edge.put(&name(number), &[0; 100_000]);
         edge.settle(&[near, far]);
     }
-    assert_eq!(edge.hub.counts().lagging, 6, "only those that are not read");
+    assert_eq!(edge.hub.counts().unsynced, 6, "only those that are not read");
     assert!(budget.used() > 4_500_000 && budget.used() < 7_500_000, "{budget:?}");
 }
 
@@ -440,15 +440,15 @@ fn many_connections_hold_no_more_than_there_is() {
     }
     assert!(budget.used() < 3_000_000 + 250_000, "{budget:?}");
     assert!(edge.hub.counts().starved > 0);
-    // Whoever is read makes room for another one.
+    // A stream that is read makes room for another one.
     edge.settle(&streams);
-    assert_eq!((edge.hub.counts().lagging, edge.hub.counts().starved), (0, 0));
+    assert_eq!((edge.hub.counts().unsynced, edge.hub.counts().starved), (0, 0));
     assert_eq!(edge.hub.counts().events, 100);
 }
 
 /// Looking at streams that wait for memory does not take the time of those that read history.
 #[test]
-fn many_streams_without_memory_hold_nobody_back() {
+fn many_streams_without_memory_hold_no_other_back() {
     let steps = |starved: usize| {
         let (mut edge, budget) = (Edge::new(), Budget::new(10_000_000));
         for number in 0..30_000 {
@@ -467,10 +467,10 @@ fn many_streams_without_memory_hold_nobody_back() {
         let honest = edge.hub.open(&own);
         edge.create(honest, b"none", b"", 1);
         for step in 1.. {
-            others[1].release(1); // somebody takes something all the time
+            others[1].release(1); // clients take replies all the time
             edge.step();
             while edge.hub.take(honest).is_some() {}
-            if edge.hub.counts().lagging == starved {
+            if edge.hub.counts().unsynced == starved {
                 return step;
             }
         }

@@ -78,11 +78,11 @@ impl Watchers {
     }
 
     fn count(&self, hub: &Hub) {
-        let HubCounts { streams, watchers, lagging, events, .. } = hub.counts();
+        let HubCounts { streams, watchers, unsynced, events, .. } = hub.counts();
         let counters = self.counters.watches(self.edge);
         counters.streams.set(streams as u64);
         counters.watchers.set(watchers as u64);
-        counters.lagging.set(lagging as u64);
+        counters.lagging.set(unsynced as u64);
         counters.events.set(events);
     }
 

@@ -1,4 +1,4 @@
-//! Which unsynced watchers may be read for: as many as their streams have room to be told.
+//! Admission: of unsynced watchers, as many are read for as their streams have room for.
 //!
 //! A watcher whose stream has no room is parked with it. A stream on which replies wait is looked
 //! at again when its client takes one; a starved stream when others let go of memory.
@@ -7,37 +7,37 @@ use std::task::Context;
 
 use crate::limits;
 use crate::watch::hub::Hub;
-use crate::watch::pass::{Budget, number};
-use crate::watch::watcher::Place;
+use crate::watch::pass::{StepBudget, number};
+use crate::watch::watcher::WatcherPlace;
 
 impl Hub {
-    /// A watcher's stream has no room for what happened at `next`: it lags.
+    /// A watcher's stream has no room for what happened at `next`: it is unsynced.
     pub(super) fn park(&mut self, slot: usize, next: i64) {
         self.leave(slot);
         let watcher = &mut self.watchers[slot];
-        (watcher.next, watcher.place) = (next, Place::Parked);
+        (watcher.next, watcher.place) = (next, WatcherPlace::Parked);
         watcher.begins_later = false;
         let number_of_stream = watcher.stream as usize;
         let stream = &mut self.streams[number_of_stream];
         stream.parked.insert((next, number(slot)));
-        stream.lagging += 1;
-        self.lagging += 1;
+        stream.unsynced += 1;
+        self.unsynced += 1;
         self.wait_for_room(number_of_stream);
     }
 
     /// A new watcher that begins in the past.
-    pub(super) fn make_lagging(&mut self, slot: usize) {
+    pub(super) fn make_unsynced(&mut self, slot: usize) {
         let watcher = &mut self.watchers[slot];
         let stream = &mut self.streams[watcher.stream as usize];
-        stream.lagging += 1;
-        self.lagging += 1;
+        stream.unsynced += 1;
+        self.unsynced += 1;
         let entry = (watcher.next, number(slot));
         if stream.has_room() {
             stream.admitted += 1;
-            watcher.place = Place::Waiting;
+            watcher.place = WatcherPlace::Waiting;
             self.waiting.insert(entry);
         } else {
-            watcher.place = Place::Parked;
+            watcher.place = WatcherPlace::Parked;
             stream.parked.insert(entry);
             let stream = watcher.stream as usize;
             self.wait_for_room(stream);
@@ -52,7 +52,7 @@ impl Hub {
             return;
         }
         if idle.has_room() {
-            let last = idle.admitted_last; // all of them were told everything, and there is room left
+            let last = idle.admitted_last; // all of them are synced, and there is room left
             self.admit(stream, last);
         } else {
             self.wait_for_room(stream);
@@ -74,14 +74,14 @@ impl Hub {
         stream.admitted_last = count;
         for _ in 0..count {
             let Some(entry) = stream.parked.pop_first() else { return };
-            self.watchers[entry.1 as usize].place = Place::Waiting;
+            self.watchers[entry.1 as usize].place = WatcherPlace::Waiting;
             self.waiting.insert(entry);
             stream.admitted += 1;
         }
     }
 
-    /// A watcher of the stream was not told of something for want of room: it will be looked at
-    /// again.
+    /// A watcher of the stream was not told of an event for want of room: the stream will be looked
+    /// at again.
     pub(super) fn wait_for_room(&mut self, stream: usize) {
         if !self.streams[stream].fill() {
             self.starve(stream);
@@ -104,7 +104,7 @@ impl Hub {
     }
 
     /// Some starved streams have yet to be looked at since others let go of memory.
-    pub(super) fn may_feed(&self) -> bool {
+    pub(super) fn may_retry_starved(&self) -> bool {
         let Some(first) = self.starved.first() else { return false };
         self.starved.is_looking(self.streams[first].share().budget().releases())
     }
@@ -117,7 +117,7 @@ impl Hub {
     }
 
     /// Lets those starved streams go on for which there is room again.
-    pub(super) fn feed(&mut self, budget: &mut Budget) {
+    pub(super) fn retry_starved(&mut self, budget: &mut StepBudget) {
         let Some(first) = self.starved.first() else { return };
         self.starved.look(self.streams[first].share().budget().releases());
         while !budget.is_spent()

@@ -1,42 +1,43 @@
-//! Lagging watchers: told of the past, step by step, until they know everything.
+//! Catch-up: unsynced watchers are told of the past, step by step, until they are synced.
 //!
-//! A watcher that lags is *parked* with its stream while that has no room, or else *waits* for a
-//! pass that comes by. One pass begins with whoever is furthest behind and takes everybody along
-//! whose revision it comes to, so that the records are read once for all of them. Another one does
-//! the same for those who are nearly there, so that they need not wait for history they know.
+//! An unsynced watcher is *parked* with its stream while that has no room, or else *waits* for a
+//! pass that comes by. One pass begins with the watcher that is furthest behind and takes along all
+//! those whose revision it comes to, so that the records are read once for all of them. Another one
+//! does the same for those that are nearly synced, so that they need not wait for history they know
+//! already.
 
 use revd_engine::Result;
 use revd_engine::mvcc::View;
 
 use crate::limits;
 use crate::watch::hub::Hub;
-use crate::watch::pass::{Budget, number};
-use crate::watch::watcher::{Place, Watcher};
+use crate::watch::pass::{StepBudget, number};
+use crate::watch::watcher::{Watcher, WatcherPlace};
 
 const FAR: usize = 0;
 const NEAR: usize = 1;
 
 impl Hub {
-    /// A step for those that are behind.
-    pub(super) fn catch_up(&mut self, view: &View, budget: &mut Budget) -> Result<()> {
+    /// A step for unsynced watchers.
+    pub(super) fn catch_up(&mut self, view: &View, budget: &mut StepBudget) -> Result<()> {
         self.near_first = !self.near_first;
         let order = if self.near_first { [NEAR, FAR] } else { [FAR, NEAR] };
-        self.end_waiting(view.compact_revision(), budget);
+        self.cancel_waiting(view.compact_revision(), budget);
         for role in order {
             while !budget.is_spent() && self.sweep(role, view, budget)? {}
         }
         Ok(())
     }
 
-    /// Ends those that should have been told what is gone.
-    fn end_waiting(&mut self, compact_revision: i64, budget: &mut Budget) {
+    /// Cancels waiting watchers whose next events are compacted.
+    fn cancel_waiting(&mut self, compact_revision: i64, budget: &mut StepBudget) {
         while !budget.is_spent()
             && let Some((next, slot)) = self.waiting.first().copied()
             && next < compact_revision
         {
             let slot = slot as usize;
             if self.streams[self.watchers[slot].stream as usize].has_room() {
-                self.end_compacted(slot, compact_revision);
+                self.cancel_compacted(slot, compact_revision);
             } else {
                 self.park(slot, next);
             }
@@ -45,33 +46,33 @@ impl Hub {
     }
 
     /// Takes one of the two passes on; true while it can go on.
-    fn sweep(&mut self, role: usize, view: &View, budget: &mut Budget) -> Result<bool> {
-        let pass = self.behind[role];
-        let told = self.told();
+    fn sweep(&mut self, role: usize, view: &View, budget: &mut StepBudget) -> Result<bool> {
+        let pass = self.catching_up[role];
+        let synced_to = self.synced_to();
         let current = &mut self.passes[pass];
         if current.members == 0 && current.is_idle() {
-            let near = told - limits::WATCH_NEAR_REVISIONS;
+            let near = synced_to - limits::WATCH_NEAR_REVISIONS;
             let first = if role == FAR {
                 self.waiting.first().filter(|(next, _)| *next <= near)
             } else {
                 self.waiting.range((near + 1, 0)..).next()
             };
-            let Some((next, _)) = first.filter(|(next, _)| *next <= told) else { return Ok(false) };
-            current.told = next - 1;
+            let Some((next, _)) = first.filter(|(next, _)| *next <= synced_to) else { return Ok(false) };
+            current.synced_to = next - 1;
         }
-        if current.told + 1 < view.compact_revision() {
-            self.behind[role] = self.lose(pass, view.compact_revision(), told);
+        if current.synced_to + 1 < view.compact_revision() {
+            self.catching_up[role] = self.abandon(pass, view.compact_revision(), synced_to);
             return Ok(true);
         }
-        if !self.run(pass, view, told, budget)? {
+        if !self.run(pass, view, synced_to, budget)? {
             return Ok(true);
         }
-        Ok(self.go_live(pass, budget))
+        Ok(self.join_synced(pass, budget))
     }
 
-    /// Those who know all that live watchers know become live; true if all have.
-    fn go_live(&mut self, pass: usize, budget: &mut Budget) -> bool {
-        if !self.passes[self.live].is_idle() || self.passes[pass].told != self.told() {
+    /// Members that are synced to the same revision as the synced pass join it; true if all have.
+    fn join_synced(&mut self, pass: usize, budget: &mut StepBudget) -> bool {
+        if !self.passes[self.synced].is_idle() || self.passes[pass].synced_to != self.synced_to() {
             return false; // a moment later
         }
         while !budget.is_spent()
@@ -79,7 +80,7 @@ impl Hub {
         {
             let slot = slot as usize;
             self.leave(slot);
-            self.join(self.live, slot);
+            self.join(self.synced, slot);
             self.admit_if_idle(self.watchers[slot].stream as usize);
             budget.spend(4);
         }
@@ -91,27 +92,27 @@ impl Hub {
         let Watcher { place, next, stream, seat, .. } = self.watchers[slot];
         let entry = (next, number(slot));
         let stream = &mut self.streams[stream as usize];
-        let (is_behind, is_admitted) = match place {
-            Place::Pass(pass) => {
+        let (is_catching_up, is_admitted) = match place {
+            WatcherPlace::Pass(pass) => {
                 let (pass, watchers) = (&mut self.passes[usize::from(pass)], &mut self.watchers);
                 pass.leave(seat, |other, position| watchers[other as usize].seat.position = position);
-                (pass.is_behind, pass.is_behind)
+                (pass.is_catching_up, pass.is_catching_up)
             }
-            Place::Future => {
+            WatcherPlace::Future => {
                 self.future.remove(&entry);
                 (false, false)
             }
-            Place::Waiting => {
+            WatcherPlace::Waiting => {
                 self.waiting.remove(&entry);
                 (true, true)
             }
-            Place::Parked => {
+            WatcherPlace::Parked => {
                 stream.parked.remove(&entry);
                 (true, false)
             }
         };
-        self.lagging -= usize::from(is_behind);
-        stream.lagging -= usize::from(is_behind);
+        self.unsynced -= usize::from(is_catching_up);
+        stream.unsynced -= usize::from(is_catching_up);
         stream.admitted -= usize::from(is_admitted);
     }
 }

@@ -8,84 +8,87 @@ use revd_engine::mvcc::View;
 use slab::Slab;
 
 use crate::budget::Share;
-use crate::watch::pass::{Budget, Pass, Reached, number};
+use crate::watch::pass::{Reached, StepBudget, WatchPass, number};
 use crate::watch::reply::{Content, Reply};
 use crate::watch::starved::Starved;
-use crate::watch::stream::{Stream, StreamId};
-use crate::watch::watcher::{Place, Watcher};
+use crate::watch::stream::{StreamId, WatchStream};
+use crate::watch::watcher::{Watcher, WatcherPlace};
 
 /// Bounds of a hub.
 #[derive(Debug, Clone, Copy)]
 pub struct HubLimits {
     /// A watcher that accepts fragments gets responses no longer than this.
     pub fragment_bytes: usize,
-    /// What one step may do: [`crate::limits::WATCH_STEP_WORK`], or less to see what stops in the middle.
+    /// Work of one step: [`crate::limits::WATCH_STEP_WORK`], or less to make steps end anywhere.
     pub step_work: usize,
 }
 
-/// How much there is of everything.
+/// Counts of a hub.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HubCounts {
     /// Open streams.
     pub streams: usize,
     /// Watchers on them.
     pub watchers: usize,
-    /// Those that have not been told of everything.
-    pub lagging: usize,
-    /// Events left for streams since the start.
+    /// Those that are unsynced.
+    pub unsynced: usize,
+    /// Events left with streams since the start.
     pub events: u64,
     /// Streams that have nothing to send and wait for memory that others hold.
     pub starved: usize,
 }
 
-/// Edge view: everybody who watches here.
+/// Edge view: all watchers of this edge.
 #[derive(Debug)]
 pub struct Hub {
-    /// The live one, those of who is behind, and lost ones whose members have yet to be ended.
-    pub(super) passes: Vec<Pass>,
-    pub(super) live: usize,
-    /// Who is far behind, and who is not.
-    pub(super) behind: [usize; 2],
+    /// The synced one, those that catch up, and abandoned ones whose members have yet to be
+    /// canceled.
+    pub(super) passes: Vec<WatchPass>,
+    pub(super) synced: usize,
+    /// The passes of watchers that are far behind, and of those that are near.
+    pub(super) catching_up: [usize; 2],
     /// Which of them goes first in the next step.
     pub(super) near_first: bool,
-    /// Up-to-date watchers that begin later, by the revision they begin at.
+    /// Synced watchers that begin later, by the revision they begin at.
     pub(super) future: BTreeSet<(i64, u32)>,
-    /// Lagging watchers that the next pass is to take along, by the revision they go on from.
+    /// Unsynced watchers that the next pass is to take along, by the revision they go on from.
     pub(super) waiting: BTreeSet<(i64, u32)>,
     pub(super) watchers: Slab<Watcher>,
-    pub(super) streams: Slab<Stream>,
+    pub(super) streams: Slab<WatchStream>,
     pub(super) limits: HubLimits,
-    pub(super) lagging: usize,
+    pub(super) unsynced: usize,
     pub(super) events: u64,
     /// The newest revision seen in a View.
     pub(super) seen: i64,
     /// Streams that are over, but not all of their watchers.
     pub(super) closing: VecDeque<usize>,
-    /// Streams that have asked for progress while live watchers had not been told of everything, and up to where that was.
+    /// Streams that asked for progress while the synced pass had yet to reach the newest revision,
+    /// and that revision.
     pub(super) asked: VecDeque<(usize, i64)>,
-    /// Streams whose watchers are to hear of progress, and the watcher's id from which on.
+    /// Streams whose watchers are due for progress notifications, and the watcher's id from which
+    /// on.
     pub(super) progress_due: VecDeque<(usize, i64)>,
-    /// Streams that wait for others to let go of memory.
+    /// Streams that wait for memory that others hold.
     pub(super) starved: Starved,
-    /// Who takes the steps.
+    /// The task that takes the steps.
     stepper: Option<Waker>,
 }
 
 impl Hub {
-    /// Nobody watches yet.
+    /// Without watchers.
     #[must_use]
     pub fn new(limits: HubLimits) -> Self {
         Self {
-            passes: vec![Pass::new(0, false), Pass::new(0, true), Pass::new(0, true)],
-            live: 0,
-            behind: [1, 2],
+            passes: vec![WatchPass::new(0, false), WatchPass::new(0, true), WatchPass::new(0, true)],
+            synced: 0,
+            catching_up: [1, 2],
             near_first: false,
             future: BTreeSet::new(),
             waiting: BTreeSet::new(),
             watchers: Slab::new(),
             streams: Slab::new(),
             limits,
-            lagging: 0,
+            unsynced: 0,
             events: 0,
             seen: 0,
             closing: VecDeque::new(),
@@ -96,27 +99,28 @@ impl Hub {
         }
     }
 
-    /// Anybody watches.
+    /// There are watchers.
     #[must_use]
     pub fn is_watching(&self) -> bool {
         !self.watchers.is_empty()
     }
 
-    /// How much there is of everything.
+    /// Counts of a hub.
     #[must_use]
     pub fn counts(&self) -> HubCounts {
         HubCounts {
             streams: self.streams.len(),
             watchers: self.watchers.len(),
-            lagging: self.lagging,
+            unsynced: self.unsynced,
             events: self.events,
             starved: self.starved.len(),
         }
     }
 
-    /// A new stream. What waits on it is counted in `share`, its connection's; all are of one budget.
+    /// A new stream. The replies that wait on it are counted in `share`, its connection's; all
+    /// shares are of one budget.
     pub fn open(&mut self, share: &Share) -> StreamId {
-        StreamId(self.streams.insert(Stream::new(share)))
+        StreamId(self.streams.insert(WatchStream::new(share)))
     }
 
     /// A stream is over, and all of its watchers; many take some steps.
@@ -124,12 +128,12 @@ impl Hub {
         self.forget_starved(id.0);
         self.streams[id.0].close();
         self.closing.push_back(id.0);
-        let mut budget = Budget::new(self.limits.step_work);
-        self.end_closed(&mut budget);
+        let mut budget = StepBudget::new(self.limits.step_work);
+        self.remove_closed(&mut budget);
         self.call_stepper();
     }
 
-    fn end_closed(&mut self, budget: &mut Budget) {
+    fn remove_closed(&mut self, budget: &mut StepBudget) {
         while let Some(stream) = self.closing.front().copied() {
             while let Some((_, slot)) = self.streams[stream].ids.pop_first() {
                 if let Some(slot) = slot {
@@ -146,52 +150,53 @@ impl Hub {
         }
     }
 
-    /// Live watchers were told of everything up to here.
-    pub(super) fn told(&self) -> i64 {
-        self.passes[self.live].told
+    /// The revision that synced watchers are synced to.
+    pub(super) fn synced_to(&self) -> i64 {
+        self.passes[self.synced].synced_to
     }
 
-    /// Whether live watchers have been told of all that is in a View.
+    /// Whether synced watchers have been told of all that is in a View.
     pub(super) fn is_at(&self, view: &View) -> bool {
-        let live = &self.passes[self.live];
-        live.is_idle() && live.told >= view.revision() && !self.is_losing()
+        let synced = &self.passes[self.synced];
+        synced.is_idle() && synced.synced_to >= view.revision() && !self.has_abandoned()
     }
 
-    /// Watchers that were live are yet to hear that a compaction has passed them.
-    pub(super) fn is_losing(&self) -> bool {
-        self.passes.iter().any(|pass| pass.lost.is_some() && !pass.is_behind && pass.members > 0)
+    /// Watchers that were synced are yet to be canceled: a compaction has passed them.
+    pub(super) fn has_abandoned(&self) -> bool {
+        self.passes.iter().any(|pass| pass.compacted_at.is_some() && !pass.is_catching_up && pass.members > 0)
     }
 
-    /// Tells of what is new in `view`: first live watchers, then those that are behind; bounded. True if there is more to
-    /// do: let others go on and call it again, with the newest View.
+    /// Tells of what is new in `view`: first synced watchers, then unsynced ones; bounded. True if
+    /// there is more to do: let others go on and call it again, with the newest View.
     ///
     /// # Errors
     /// When records cannot be read.
     pub fn step(&mut self, view: &View) -> Result<bool> {
         self.seen = self.seen.max(view.revision());
-        let mut budget = Budget::new(self.limits.step_work);
-        self.run_live(view, &mut budget)?;
+        let mut budget = StepBudget::new(self.limits.step_work);
+        self.run_synced(view, &mut budget)?;
         if self.has_chores() {
-            let mut budget = Budget::new(self.limits.step_work);
-            self.end_lost(&mut budget);
-            self.end_closed(&mut budget);
-            // While somebody takes something all the time, there is always one more to look at.
-            self.feed(&mut Budget::new(self.limits.step_work));
+            let mut budget = StepBudget::new(self.limits.step_work);
+            self.cancel_abandoned(&mut budget);
+            self.remove_closed(&mut budget);
+            // On a budget of its own: while clients take replies all the time, there is always one
+            // more stream to look at.
+            self.retry_starved(&mut StepBudget::new(self.limits.step_work));
             self.catch_up(view, &mut budget)?;
         }
         Ok(self.has_steps())
     }
 
-    /// Tells live watchers of all that is new in `view`.
+    /// Tells synced watchers of all that is new in `view`.
     ///
     /// # Errors
     /// When records cannot be read.
     pub fn advance(&mut self, view: &View) -> Result<()> {
         self.seen = self.seen.max(view.revision());
         while !self.is_at(view) {
-            let mut budget = Budget::new(self.limits.step_work);
-            self.run_live(view, &mut budget)?;
-            self.end_lost(&mut budget);
+            let mut budget = StepBudget::new(self.limits.step_work);
+            self.run_synced(view, &mut budget)?;
+            self.cancel_abandoned(&mut budget);
         }
         Ok(())
     }
@@ -199,19 +204,22 @@ impl Hub {
     /// Whether [`Hub::step`] has something to do.
     #[must_use]
     pub fn has_steps(&self) -> bool {
-        let live = &self.passes[self.live];
-        !live.is_idle() || live.told < self.seen || self.has_chores()
+        let synced = &self.passes[self.synced];
+        !synced.is_idle() || synced.synced_to < self.seen || self.has_chores()
     }
 
     fn has_chores(&self) -> bool {
         let lists = [self.waiting.is_empty(), self.closing.is_empty(), self.asked.is_empty()];
         lists.contains(&false)
             || !self.progress_due.is_empty()
-            || self.may_feed()
-            || self.passes.iter().any(|pass| (pass.is_behind || pass.lost.is_some()) && pass.members > 0)
+            || self.may_retry_starved()
+            || self
+                .passes
+                .iter()
+                .any(|pass| (pass.is_catching_up || pass.compacted_at.is_some()) && pass.members > 0)
     }
 
-    /// Ready when there is a step to take; for the one who takes them.
+    /// Ready when there is a step to take; for the task that takes them.
     pub fn poll_steps(&mut self, context: &Context<'_>) -> Poll<()> {
         if self.has_steps() {
             return Poll::Ready(());
@@ -221,7 +229,7 @@ impl Hub {
         Poll::Pending
     }
 
-    /// Wakes who takes the steps, if there are any.
+    /// Wakes the task that takes the steps, if there are any.
     pub fn call_stepper(&mut self) {
         if self.stepper.is_some()
             && self.has_steps()
@@ -231,63 +239,69 @@ impl Hub {
         }
     }
 
-    fn run_live(&mut self, view: &View, budget: &mut Budget) -> Result<()> {
-        self.lose_future(view, budget);
+    fn run_synced(&mut self, view: &View, budget: &mut StepBudget) -> Result<()> {
+        self.cancel_compacted_future(view, budget);
         while !budget.is_spent() {
-            let told = self.told();
-            if self.passes[self.live].is_idle() && told < view.revision() {
+            let synced_to = self.synced_to();
+            if self.passes[self.synced].is_idle() && synced_to < view.revision() {
                 let reader = view.reader();
-                if self.passes[self.live].members > 0 && !reader.is_whole_after(told) {
-                    // This edge has stood still while a compaction passed it.
+                if self.passes[self.synced].members > 0 && !reader.is_whole_after(synced_to) {
+                    // This edge stood still while a compaction passed it.
                     let next = self.future.first().map_or(i64::MAX, |(begin, _)| *begin);
                     let whole_after = reader.compact_revision().min(next) - 1;
-                    self.live = self.lose(self.live, reader.compact_revision(), whole_after.max(told));
+                    self.synced =
+                        self.abandon(self.synced, reader.compact_revision(), whole_after.max(synced_to));
                 }
             }
-            if self.passes[self.live].is_idle() {
+            if self.passes[self.synced].is_idle() {
                 self.answer_asked(budget);
-                self.tell_progress(budget);
+                self.notify_progress(budget);
             }
-            if self.run(self.live, view, view.revision(), budget)? {
+            if self.run(self.synced, view, view.revision(), budget)? {
                 break;
             }
-            if self.passes[self.live].is_idle() && self.is_followed(told) {
-                break; // they can join only now, and the next batch may be under way until there is one more
+            if self.passes[self.synced].is_idle() && self.is_followed(synced_to) {
+                break; // these can join only now: the next batch may be under way until there is one more
             }
         }
         Ok(())
     }
 
-    /// Whether those who were behind have been told of everything up to `told`, which live watchers were before.
-    fn is_followed(&self, told: i64) -> bool {
-        let mut behind = self.behind.iter().map(|pass| &self.passes[*pass]);
-        self.told() > told && behind.any(|pass| pass.members > 0 && pass.told >= told)
+    /// Whether unsynced watchers have come to `synced_to`, which synced ones were synced to before.
+    fn is_followed(&self, synced_to: i64) -> bool {
+        let mut behind = self.catching_up.iter().map(|pass| &self.passes[*pass]);
+        self.synced_to() > synced_to && behind.any(|pass| pass.members > 0 && pass.synced_to >= synced_to)
     }
 
-    /// Ends those that would begin with what a compaction took before it was seen here.
-    fn lose_future(&mut self, view: &View, budget: &mut Budget) {
-        let (reader, told) = (view.reader(), self.passes[self.live].reach());
+    /// Cancels those that would begin with events that a compaction took before they were seen
+    /// here.
+    fn cancel_compacted_future(&mut self, view: &View, budget: &mut StepBudget) {
+        let (reader, synced_to) = (view.reader(), self.passes[self.synced].reach());
         while !budget.is_spent()
             && let Some((begin, slot)) = self.future.first().copied()
         {
-            let missed = begin > told && begin <= view.revision() && !reader.is_whole_after(begin - 1);
+            let missed = begin > synced_to && begin <= view.revision() && !reader.is_whole_after(begin - 1);
             if !missed {
                 return;
             }
-            self.end_compacted(slot as usize, reader.compact_revision());
+            self.cancel_compacted(slot as usize, reader.compact_revision());
             budget.spend(3);
         }
     }
 
-    /// A pass cannot go on: its members will be ended. The pass that takes its place.
-    pub(super) fn lose(&mut self, pass: usize, compact_revision: i64, told: i64) -> usize {
-        let lost = &mut self.passes[pass];
-        let is_behind = lost.is_behind;
-        lost.drop_batch();
-        lost.lost = Some(compact_revision);
-        let new = Pass::new(told, is_behind);
-        let is_free = |(at, pass): &(usize, &Pass)| {
-            pass.lost.is_some() && pass.members == 0 && *at != self.live && !self.behind.contains(at)
+    /// A pass cannot go on, for a compaction has taken the next records: its members will be
+    /// canceled. The pass that takes its place.
+    pub(super) fn abandon(&mut self, pass: usize, compact_revision: i64, synced_to: i64) -> usize {
+        let abandoned = &mut self.passes[pass];
+        let is_catching_up = abandoned.is_catching_up;
+        abandoned.drop_batch();
+        abandoned.compacted_at = Some(compact_revision);
+        let new = WatchPass::new(synced_to, is_catching_up);
+        let is_free = |(at, pass): &(usize, &WatchPass)| {
+            pass.compacted_at.is_some()
+                && pass.members == 0
+                && *at != self.synced
+                && !self.catching_up.contains(at)
         };
         let free = self.passes.iter().enumerate().find(is_free).map(|(at, _)| at);
         match free {
@@ -302,30 +316,31 @@ impl Hub {
         }
     }
 
-    /// Ends members of lost passes.
-    fn end_lost(&mut self, budget: &mut Budget) {
+    /// Cancels members of abandoned passes.
+    fn cancel_abandoned(&mut self, budget: &mut StepBudget) {
         for pass in 0..self.passes.len() {
-            let Some(compact_revision) = self.passes[pass].lost else { continue };
+            let Some(compact_revision) = self.passes[pass].compacted_at else { continue };
             while !budget.is_spent()
                 && let Some(slot) = self.passes[pass].any()
             {
-                self.end_compacted(slot as usize, compact_revision);
+                self.cancel_compacted(slot as usize, compact_revision);
                 budget.spend(3);
             }
         }
     }
 
-    /// Takes a pass on towards `to`; true when it is there, false when the budget is spent or there is more to do.
-    pub(super) fn run(&mut self, pass: usize, view: &View, to: i64, budget: &mut Budget) -> Result<bool> {
+    /// Takes a pass on towards `to`; true when it is there, false when the budget is spent or there
+    /// is more to do.
+    pub(super) fn run(&mut self, pass: usize, view: &View, to: i64, budget: &mut StepBudget) -> Result<bool> {
         if self.passes[pass].is_idle() {
             let Some(joining) = self.join_waiting(pass, budget) else { return Ok(false) };
             let current = &mut self.passes[pass];
-            if current.told >= to {
+            if current.synced_to >= to {
                 return Ok(true);
             }
             let limit = to.min(joining);
             if current.members == 0 {
-                current.told = limit; // nobody is to be told
+                current.synced_to = limit; // no watcher is to be told
                 return Ok(false);
             }
             current.begin(view, limit);
@@ -336,16 +351,16 @@ impl Hub {
         Ok(false)
     }
 
-    /// Lets those join who go on from where an idle pass is; the revision up to which it can go before the next do, or
-    /// none if the budget is spent.
-    fn join_waiting(&mut self, pass: usize, budget: &mut Budget) -> Option<i64> {
+    /// Lets watchers join that go on from where an idle pass is; the revision up to which the pass
+    /// can go before the next one joins, or none if the budget is spent.
+    fn join_waiting(&mut self, pass: usize, budget: &mut StepBudget) -> Option<i64> {
         loop {
-            let Pass { told, is_behind, .. } = self.passes[pass];
-            let outside = if is_behind { &mut self.waiting } else { &mut self.future };
-            let Some((next, slot)) = outside.range((told + 1, 0)..).next().copied() else {
+            let WatchPass { synced_to, is_catching_up, .. } = self.passes[pass];
+            let outside = if is_catching_up { &mut self.waiting } else { &mut self.future };
+            let Some((next, slot)) = outside.range((synced_to + 1, 0)..).next().copied() else {
                 return Some(i64::MAX);
             };
-            if next > told + 1 {
+            if next > synced_to + 1 {
                 return Some(next - 1);
             }
             if budget.is_spent() {
@@ -357,16 +372,17 @@ impl Hub {
         }
     }
 
-    /// A watcher that stands nowhere joins a pass.
+    /// A watcher that is in no list joins a pass.
     pub(super) fn join(&mut self, pass: usize, slot: usize) {
         let watcher = &mut self.watchers[slot];
         watcher.seat = self.passes[pass].join(number(slot), &mut watcher.range, watcher.selection);
-        watcher.place = Place::Pass(u8::try_from(pass).expect("a handful of passes"));
+        watcher.place = WatcherPlace::Pass(u8::try_from(pass).expect("a handful of passes"));
     }
 
-    /// Leaves what was found with the streams of members; false when the budget is spent before.
-    fn deliver(&mut self, pass: usize, budget: &mut Budget) -> bool {
-        let is_behind = self.passes[pass].is_behind;
+    /// Leaves the events of the batch with the streams of members; false when the budget is spent
+    /// before.
+    fn deliver(&mut self, pass: usize, budget: &mut StepBudget) -> bool {
+        let is_catching_up = self.passes[pass].is_catching_up;
         let revision = self.passes[pass].header_revision();
         loop {
             let mut full = None;
@@ -382,7 +398,7 @@ impl Hub {
                     break;
                 }
                 self.events += found.count();
-                stream.served += u32::from(is_behind);
+                stream.served += u32::from(is_catching_up);
                 let events = found.events(watcher.selection, encoded);
                 if !events.is_empty() {
                     watcher.is_quiet = false;
@@ -398,21 +414,21 @@ impl Hub {
         }
     }
 
-    /// Ends a watcher; its id is the caller's matter.
+    /// Removes a watcher; its id is the caller's matter.
     pub(super) fn remove(&mut self, slot: usize) {
         self.leave(slot);
         let watcher = self.watchers.remove(slot);
-        let told = self.told();
+        let synced_to = self.synced_to();
         let stream = &mut self.streams[watcher.stream as usize];
         stream.progress_watchers -= usize::from(watcher.progress_notify);
-        if watcher.begins_later && watcher.next > told {
+        if watcher.begins_later && watcher.next > synced_to {
             stream.does_not_begin(watcher.next);
         }
         self.admit_if_idle(watcher.stream as usize);
     }
 
-    /// Ends a watcher: a compaction has taken what it should have been told.
-    pub(super) fn end_compacted(&mut self, slot: usize, compact_revision: i64) {
+    /// Cancels a watcher: a compaction has taken the next events it wants.
+    pub(super) fn cancel_compacted(&mut self, slot: usize, compact_revision: i64) {
         let Watcher { id: watch_id, stream, .. } = self.watchers[slot];
         self.remove(slot);
         let stream = &mut self.streams[stream as usize];
@@ -440,7 +456,7 @@ mod tests {
 
     /// A View keeps all the memory and pages of its time.
     #[test]
-    fn a_pass_that_everybody_has_left_keeps_no_view() {
+    fn a_pass_without_members_keeps_no_view() {
         let mut store = Store::open(Arc::new(SimDisk::new()), DbOptions::default()).unwrap();
         let mut txn = store.begin();
         for number in 0..100_u8 {
@@ -469,8 +485,8 @@ mod tests {
             assert!(hub.passes.iter().any(|pass| !pass.is_idle()), "a batch is under way");
             hub.cancel(stream, 0, &store.view());
             while hub.step(&store.view()).unwrap() {}
-            assert!(hub.passes.iter().all(Pass::is_idle), "begins at {start_revision}: a View is kept");
-            assert_eq!(hub.told(), store.revision());
+            assert!(hub.passes.iter().all(WatchPass::is_idle), "begins at {start_revision}: a View is kept");
+            assert_eq!(hub.synced_to(), store.revision());
         }
     }
 }

@@ -1,13 +1,12 @@
-//! A pass over the records: its members have all been told of everything up to one revision, and go
-//! on together.
+//! A pass over the records: all of its members are synced to one revision, and go on together.
 //!
 //! ```text
-//! idle --begin--> reading --at the end of a revision--> delivering --all are told--> idle
+//! idle --begin--> reading --at the end of a revision--> delivering --every member is told--> idle
 //! ```
 //!
 //! Each arrow may take many steps: reading stops anywhere, what it has made of the records waits
 //! with the cohorts; delivering stops between two members. A batch reads one View from begin to
-//! end, and nobody joins while it is under way.
+//! end, and no watcher joins while it is under way.
 
 use std::rc::Rc;
 
@@ -16,33 +15,35 @@ use revd_engine::mvcc::{Reader, Revision, View};
 use slab::Slab;
 
 use crate::limits;
-use crate::watch::changes::{Change, Selection};
-use crate::watch::found::{Encoded, Found};
+use crate::watch::batch_events::{BatchEvents, CohortEvents};
+use crate::watch::events::{RecordEvent, Selection};
 use crate::watch::range::WatchRange;
 use crate::watch::range_map::RangeMap;
 
-/// Nothing was found for a cohort yet.
+/// A cohort that has no events in the batch so far.
 const NOTHING: u32 = u32::MAX;
 
-/// What one step may do: records, matches and deliveries, a third of a microsecond each.
+/// The work that a step may still do: records, matches and deliveries, a third of a microsecond
+/// each.
 #[derive(Debug)]
-pub(super) struct Budget(usize);
+pub(super) struct StepBudget(usize);
 
-/// Everybody who reads together.
+/// The watchers that read together.
 #[derive(Debug)]
-pub(super) struct Pass {
-    /// Every member has been told of everything up to here, and wants what comes next.
-    pub(super) told: i64,
+pub(super) struct WatchPass {
+    /// Every member is synced to this revision, and goes on with the next one.
+    pub(super) synced_to: i64,
     pub(super) members: usize,
-    /// Its members count as lagging.
-    pub(super) is_behind: bool,
-    /// A compaction at this revision has taken what comes next; nobody joins any more.
-    pub(super) lost: Option<i64>,
+    /// Its members count as unsynced.
+    pub(super) is_catching_up: bool,
+    /// A compaction at this revision has taken the next records: the pass is abandoned, and no
+    /// watcher joins.
+    pub(super) compacted_at: Option<i64>,
     ranges: RangeMap,
     cohorts: Slab<Cohort>,
-    batch: Option<Batch>,
-    /// What the batch has for each cohort.
-    found: Vec<Found>,
+    batch: Option<PassBatch>,
+    /// The events of the batch for each cohort.
+    found: Vec<CohortEvents>,
 }
 
 /// The members that watch the same keys.
@@ -52,27 +53,27 @@ struct Cohort {
     members: Vec<u32>,
     /// A bit for each [`Selection`] that a member has, or has had.
     selections: u8,
-    /// Its place in `Pass::found`.
+    /// Its place in `WatchPass::found`.
     found: u32,
 }
 
 #[derive(Debug)]
-struct Batch {
+struct PassBatch {
     view: View,
     /// It ends here at the latest.
     limit: i64,
     /// Read up to here.
     at: Revision,
-    /// The last range that was told of what is there, if there may be more.
+    /// The last range that the record at `at` was held against, if there may be more.
     looked: Option<Rc<WatchRange>>,
-    encoded: Encoded,
-    /// Bytes of events times those who will get them.
+    encoded: BatchEvents,
+    /// Bytes of events times the watchers that will get them.
     bytes: usize,
     /// Read to the end: everything up to this revision is delivered.
     to: Option<i64>,
 }
 
-/// Where a pass stands.
+/// The end of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reached {
     /// The end of the batch: it is to be delivered.
@@ -81,14 +82,14 @@ pub(super) enum Reached {
     Part,
 }
 
-/// A member's place in a pass.
+/// A member's position in a pass.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) struct Seat {
     pub(super) cohort: u32,
     pub(super) position: u32,
 }
 
-impl Budget {
+impl StepBudget {
     pub(super) fn new(work: usize) -> Self {
         Self(work)
     }
@@ -108,13 +109,13 @@ impl Budget {
     }
 }
 
-impl Pass {
-    pub(super) fn new(told: i64, is_behind: bool) -> Self {
+impl WatchPass {
+    pub(super) fn new(synced_to: i64, is_catching_up: bool) -> Self {
         Self {
-            told,
+            synced_to,
             members: 0,
-            is_behind,
-            lost: None,
+            is_catching_up,
+            compacted_at: None,
             ranges: RangeMap::default(),
             cohorts: Slab::new(),
             batch: None,
@@ -129,10 +130,10 @@ impl Pass {
 
     /// The revision from which on it can tell a newcomer everything.
     pub(super) fn reach(&self) -> i64 {
-        self.batch.as_ref().map_or(self.told, |batch| batch.limit)
+        self.batch.as_ref().map_or(self.synced_to, |batch| batch.limit)
     }
 
-    /// The range of those who watch the same, if there are any.
+    /// The range of the members that watch the same, if there are any.
     pub(super) fn shared(&self, range: &WatchRange) -> Option<&Rc<WatchRange>> {
         let cohort = self.ranges.get(range)?;
         Some(&self.cohorts[cohort as usize].range)
@@ -140,7 +141,7 @@ impl Pass {
 
     /// A new member.
     pub(super) fn join(&mut self, slot: u32, range: &mut Rc<WatchRange>, selection: Selection) -> Seat {
-        debug_assert!(self.is_idle() && self.lost.is_none(), "nobody joins a batch");
+        debug_assert!(self.is_idle() && self.compacted_at.is_none(), "no watcher joins a batch");
         let number = match self.ranges.get(range) {
             Some(known) => known,
             None => {
@@ -168,7 +169,7 @@ impl Pass {
     pub(super) fn leave(&mut self, seat: Seat, mut moved: impl FnMut(u32, u32)) {
         let cohort = &mut self.cohorts[seat.cohort as usize];
         let mut place = seat.position as usize;
-        // Those who have not been told yet stay before those who have.
+        // Members that are yet to be told stay before the others.
         if let Some(found) = self.found.get_mut(cohort.found as usize)
             && place < found.left
         {
@@ -187,7 +188,7 @@ impl Pass {
             self.ranges.remove(&cohort.range);
         }
         if self.members == 0 {
-            self.drop_batch(); // and with it the View: nobody may come by for long
+            self.drop_batch(); // and with it the View: no watcher may come by for long
         }
     }
 
@@ -196,15 +197,16 @@ impl Pass {
         self.cohorts[self.ranges.any()? as usize].members.last().copied()
     }
 
-    /// Begins to read what comes after `told`, up to `limit`.
+    /// Begins to read the records after `synced_to`, up to `limit`.
     pub(super) fn begin(&mut self, view: &View, limit: i64) {
-        let at = Revision { main: self.told, sub: i64::MAX };
-        let encoded = Encoded::default();
-        self.batch = Some(Batch { view: view.clone(), limit, at, looked: None, encoded, bytes: 0, to: None });
+        let at = Revision { main: self.synced_to, sub: i64::MAX };
+        let encoded = BatchEvents::default();
+        self.batch =
+            Some(PassBatch { view: view.clone(), limit, at, looked: None, encoded, bytes: 0, to: None });
     }
 
     /// Reads on, until the batch has enough at the end of a revision, or the budget is spent.
-    pub(super) fn read(&mut self, budget: &mut Budget) -> Result<Reached> {
+    pub(super) fn read(&mut self, budget: &mut StepBudget) -> Result<Reached> {
         let Self { batch: Some(batch), ranges, cohorts, found, .. } = self else {
             return Ok(Reached::Whole);
         };
@@ -231,9 +233,9 @@ impl Pass {
                 return Ok(false);
             }
             batch.at = key.revision;
-            let change = Change::read(key, record)?;
+            let event = RecordEvent::read(key, record)?;
             let (encoded, work_max) = (&mut batch.encoded, budget.left());
-            let mut matches = Matches { cohorts, found, encoded, change, reader: &reader, work: 1, bytes: 0 };
+            let mut matches = Matches { cohorts, found, encoded, event, reader: &reader, work: 1, bytes: 0 };
             let last = matches.add_all(ranges, batch.looked.take().as_deref(), work_max)?;
             batch.bytes += matches.bytes;
             budget.spend(matches.work);
@@ -253,9 +255,8 @@ impl Pass {
         Ok(Reached::Whole)
     }
 
-    /// The members that are next to be told of something, and of what; none when the batch is
-    /// delivered.
-    pub(super) fn next_found(&mut self) -> Option<(&mut Found, &mut Encoded, &[u32])> {
+    /// The next cohort to be told, its events, and its members; none when the batch is delivered.
+    pub(super) fn next_found(&mut self) -> Option<(&mut CohortEvents, &mut BatchEvents, &[u32])> {
         while let Some(found) = self.found.last() {
             if found.left > 0 {
                 break;
@@ -272,19 +273,19 @@ impl Pass {
 
     /// The revision that the header of a reply names.
     pub(super) fn header_revision(&self) -> i64 {
-        self.batch.as_ref().map_or(self.told, |batch| batch.view.revision())
+        self.batch.as_ref().map_or(self.synced_to, |batch| batch.view.revision())
     }
 
-    /// Everybody has been told of the batch.
+    /// Every member has been told of the batch.
     pub(super) fn end(&mut self) {
-        debug_assert!(self.found.is_empty(), "all were told");
+        debug_assert!(self.found.is_empty(), "every member was told");
         if let Some(to) = self.batch.take().and_then(|batch| batch.to) {
-            self.told = to;
+            self.synced_to = to;
         }
         self.found.shrink_to(limits::WATCH_STEP_WORK);
     }
 
-    /// Lets go of a batch that nobody is to be told of.
+    /// Lets go of a batch that no member is to be told of.
     pub(super) fn drop_batch(&mut self) {
         self.batch = None;
         for found in self.found.drain(..) {
@@ -295,20 +296,20 @@ impl Pass {
     }
 }
 
-/// A change on its way to the cohorts that watch its key.
+/// An event on its way to the cohorts that watch its key.
 struct Matches<'m, 'v> {
     cohorts: &'m mut Slab<Cohort>,
-    found: &'m mut Vec<Found>,
-    encoded: &'m mut Encoded,
-    change: Change<'v>,
+    found: &'m mut Vec<CohortEvents>,
+    encoded: &'m mut BatchEvents,
+    event: RecordEvent<'v>,
     reader: &'m Reader<'v>,
     work: usize,
     bytes: usize,
 }
 
 impl Matches<'_, '_> {
-    /// Adds it for those whose range is behind `looked`; the last range if this came to `work_max`
-    /// before the end.
+    /// Adds it for the cohorts whose range is behind `looked`; the last range if this came to
+    /// `work_max` before the end.
     fn add_all(
         &mut self,
         ranges: &RangeMap,
@@ -316,10 +317,10 @@ impl Matches<'_, '_> {
         work_max: usize,
     ) -> Result<Option<Rc<WatchRange>>> {
         if looked.is_none() {
-            self.encoded.begin_change();
+            self.encoded.begin_event();
         }
         let mut result = Ok(());
-        let last = ranges.each_group(self.change.key, looked, |cohort| {
+        let last = ranges.each_group(self.event.key, looked, |cohort| {
             result = self.add(cohort);
             result.is_ok() && self.work < work_max
         });
@@ -330,12 +331,12 @@ impl Matches<'_, '_> {
         let cohort = &mut self.cohorts[number as usize];
         if cohort.found == NOTHING {
             cohort.found = self::number(self.found.len());
-            self.found.push(Found::new(number, self.change.revision));
+            self.found.push(CohortEvents::new(number, self.event.revision));
         }
         self.found[cohort.found as usize].push(self.encoded);
         let mut longest = 0;
         for selection in (0..8).filter(|selection| cohort.selections & (1 << selection) != 0) {
-            let (len, new) = self.encoded.add(selection, &self.change, self.reader)?;
+            let (len, new) = self.encoded.add(selection, &self.event, self.reader)?;
             longest = longest.max(len);
             self.work += 1 + new / 1024;
         }

@@ -6,12 +6,12 @@ use revd_engine::mvcc::KeyRange;
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub struct WatchRange {
     start: Box<[u8]>,
-    end: End,
+    end: RangeEnd,
 }
 
 /// Where it ends; a later end is greater.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-enum End {
+enum RangeEnd {
     /// With its start: it is one key.
     One,
     /// Before this key.
@@ -21,15 +21,16 @@ enum End {
 }
 
 impl WatchRange {
-    /// What a request means; none if no key can be in it. An empty key stands for the smallest one.
+    /// The range that a request means; none if no key can be in it. An empty key stands for the
+    /// smallest one.
     #[must_use]
     pub fn from_wire(key: &[u8], range_end: &[u8]) -> Option<Self> {
         let start = if key.is_empty() { &[0][..] } else { key };
         let end = match KeyRange::from_wire(start, range_end) {
-            KeyRange::One(_) => End::One,
-            KeyRange::From(_) => End::Open,
+            KeyRange::One(_) => RangeEnd::One,
+            KeyRange::From(_) => RangeEnd::Open,
             range if range.is_empty() => return None,
-            KeyRange::Span { end, .. } => End::Before(end.into()),
+            KeyRange::Span { end, .. } => RangeEnd::Before(end.into()),
         };
         Some(Self { start: start.into(), end })
     }
@@ -37,7 +38,7 @@ impl WatchRange {
     /// The only key, if there is only one.
     #[must_use]
     pub fn only_key(&self) -> Option<&[u8]> {
-        (self.end == End::One).then_some(&self.start)
+        (self.end == RangeEnd::One).then_some(&self.start)
     }
 
     /// Its first key.
@@ -56,9 +57,9 @@ impl WatchRange {
     #[must_use]
     pub fn ends_after(&self, key: &[u8]) -> bool {
         match &self.end {
-            End::One => key <= &*self.start,
-            End::Before(end) => key < &**end,
-            End::Open => true,
+            RangeEnd::One => key <= &*self.start,
+            RangeEnd::Before(end) => key < &**end,
+            RangeEnd::Open => true,
         }
     }
 

@@ -20,12 +20,12 @@ const NONE: u32 = u32::MAX;
 #[derive(Debug)]
 pub(super) struct RangeMap {
     keys: BTreeMap<Box<[u8]>, u32>,
-    nodes: Slab<Node>,
+    nodes: Slab<RangeNode>,
     root: u32,
 }
 
 #[derive(Debug)]
-struct Node {
+struct RangeNode {
     range: Rc<WatchRange>,
     group: u32,
     before: u32,
@@ -59,13 +59,14 @@ impl RangeMap {
         None
     }
 
-    /// Adds a group for what nobody has watched so far.
+    /// Adds a group for a range that has none so far.
     pub(super) fn insert(&mut self, range: &Rc<WatchRange>, group: u32) {
         if let Some(key) = range.only_key() {
             self.keys.insert(key.into(), group);
             return;
         }
-        let node = Node { range: Rc::clone(range), group, before: NONE, behind: NONE, last: NONE, height: 1 };
+        let node =
+            RangeNode { range: Rc::clone(range), group, before: NONE, behind: NONE, last: NONE, height: 1 };
         let new = u32::try_from(self.nodes.insert(node)).expect("fewer watchers than that");
         self.node_mut(new).last = new;
         self.root = self.insert_below(self.root, new);
@@ -129,11 +130,11 @@ impl RangeMap {
         None
     }
 
-    fn node(&self, at: u32) -> &Node {
+    fn node(&self, at: u32) -> &RangeNode {
         &self.nodes[at as usize]
     }
 
-    fn node_mut(&mut self, at: u32) -> &mut Node {
+    fn node_mut(&mut self, at: u32) -> &mut RangeNode {
         &mut self.nodes[at as usize]
     }
 
@@ -161,7 +162,7 @@ impl RangeMap {
         if at == NONE {
             return NONE;
         }
-        let Node { before, behind, .. } = *self.node(at);
+        let RangeNode { before, behind, .. } = *self.node(at);
         match range.cmp(&self.node(at).range) {
             Ordering::Less => self.node_mut(at).before = self.remove_below(before, range),
             Ordering::Greater => self.node_mut(at).behind = self.remove_below(behind, range),
@@ -181,7 +182,7 @@ impl RangeMap {
 
     /// Takes the first node out of a subtree; it, and the new root.
     fn without_first(&mut self, at: u32) -> (u32, u32) {
-        let Node { before, behind, .. } = *self.node(at);
+        let RangeNode { before, behind, .. } = *self.node(at);
         if before == NONE {
             return (at, behind);
         }
@@ -192,10 +193,10 @@ impl RangeMap {
 
     /// Makes a subtree whose sides have changed by one node at most balanced again; its new root.
     fn balanced(&mut self, at: u32) -> u32 {
-        let Node { before, behind, .. } = *self.node(at);
+        let RangeNode { before, behind, .. } = *self.node(at);
         let (left, right) = (self.height(before), self.height(behind));
         if left > right + 1 {
-            let Node { before: outer, behind: inner, .. } = *self.node(before);
+            let RangeNode { before: outer, behind: inner, .. } = *self.node(before);
             if self.height(inner) > self.height(outer) {
                 let turned = self.turned_left(before);
                 self.node_mut(at).before = turned;
@@ -203,7 +204,7 @@ impl RangeMap {
             return self.turned_right(at);
         }
         if right > left + 1 {
-            let Node { before: inner, behind: outer, .. } = *self.node(behind);
+            let RangeNode { before: inner, behind: outer, .. } = *self.node(behind);
             if self.height(inner) > self.height(outer) {
                 let turned = self.turned_right(behind);
                 self.node_mut(at).behind = turned;
@@ -234,7 +235,7 @@ impl RangeMap {
 
     /// Sets what a node knows of its subtree.
     fn refresh(&mut self, at: u32) {
-        let Node { before, behind, .. } = *self.node(at);
+        let RangeNode { before, behind, .. } = *self.node(at);
         let mut last = at;
         for side in [before, behind] {
             if side != NONE {

@@ -1,4 +1,4 @@
-//! What a watch call asks of the hub: to create and to cancel watchers, and to hand over replies.
+//! Requests of a watch call to the hub: to create and to cancel watchers, and to hand over replies.
 
 use std::rc::Rc;
 use std::task::Context;
@@ -8,13 +8,13 @@ use revd_proto::etcdserverpb::WatchCreateRequest;
 use revd_proto::etcdserverpb::watch_create_request::FilterType;
 
 use crate::limits;
-use crate::watch::changes::Selection;
+use crate::watch::events::Selection;
 use crate::watch::hub::Hub;
 use crate::watch::pass::{Seat, number};
 use crate::watch::range::WatchRange;
 use crate::watch::reply::{Content, NO_WATCHER, Reply};
 use crate::watch::stream::{AfterTake, StreamId};
-use crate::watch::watcher::{Place, Watcher};
+use crate::watch::watcher::{Watcher, WatcherPlace};
 
 /// Why a watcher is refused, as etcd words it.
 const COMPACTED: &str = "etcdserver: mvcc: required revision has been compacted";
@@ -54,7 +54,7 @@ impl Hub {
         if self.watchers.len() >= limits::WATCHERS_PER_CORE_MAX {
             return Err(TOO_MANY);
         }
-        let shared = self.passes[self.live].shared(&range).cloned();
+        let shared = self.passes[self.synced].shared(&range).cloned();
         let filters = |filter: FilterType| request.filters.contains(&(filter as i32));
         let begins_later = request.start_revision > now;
         let slot = self.watchers.insert(Watcher {
@@ -63,7 +63,7 @@ impl Hub {
             next: if request.start_revision == 0 { now + 1 } else { request.start_revision },
             stream: number(id.0),
             seat: Seat::default(),
-            place: Place::Future,
+            place: WatcherPlace::Future,
             selection: Selection {
                 prev_kv: request.prev_kv,
                 no_put: filters(FilterType::Noput),
@@ -86,14 +86,14 @@ impl Hub {
     /// Finds a place for a new watcher.
     fn place(&mut self, slot: usize, now: i64) {
         let next = self.watchers[slot].next;
-        let live = &mut self.passes[self.live];
-        if live.members == 0 && live.is_idle() && self.future.is_empty() {
-            live.told = live.told.max(now); // nobody is to be told of what was before
+        let synced = &mut self.passes[self.synced];
+        if synced.members == 0 && synced.is_idle() && self.future.is_empty() {
+            synced.synced_to = synced.synced_to.max(now); // no watcher is to be told of what was before
         }
         if next <= now {
-            self.make_lagging(slot);
-        } else if live.is_idle() && next == live.told + 1 {
-            self.join(self.live, slot);
+            self.make_unsynced(slot);
+        } else if synced.is_idle() && next == synced.synced_to + 1 {
+            self.join(self.synced, slot);
         } else {
             self.future.insert((next, number(slot)));
         }
@@ -125,8 +125,8 @@ impl Hub {
         Some(reply)
     }
 
-    /// Whether the stream's next request may be read: not while too many answers wait, for this stream or for its
-    /// share.
+    /// Whether the stream's next request may be read: not while too many answers wait, for this
+    /// stream or for its share.
     #[must_use]
     pub fn takes_requests(&self, id: StreamId) -> bool {
         self.streams[id.0].takes_requests()

@@ -19,7 +19,7 @@ pub(super) struct Starved {
     /// Streams by their tickets, which ascend.
     streams: BTreeMap<u64, usize>,
     next_ticket: u64,
-    /// What [`crate::budget::Budget::releases`] was when the last look at them began.
+    /// The value of [`crate::budget::Budget::releases`] when the last look at them began.
     looked_at: u64,
     /// The ticket from which on a look that is under way has yet to come by.
     look: Option<u64>,

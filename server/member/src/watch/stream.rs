@@ -7,7 +7,7 @@ use bytes::Bytes;
 
 use crate::budget::{Hold, Share};
 use crate::limits;
-use crate::watch::changes::fragments;
+use crate::watch::events::fragments;
 use crate::watch::reply::{Content, Reply};
 
 /// Names a stream of a hub.
@@ -16,47 +16,49 @@ pub struct StreamId(pub(super) usize);
 
 /// One call of a client.
 #[derive(Debug)]
-pub(super) struct Stream {
-    /// Watchers by id; none for one that a compaction has ended: its id stays taken until the client cancels it.
+pub(super) struct WatchStream {
+    /// Watchers by id; none for one that a compaction has canceled: its id stays taken until the
+    /// client cancels it.
     pub(super) ids: BTreeMap<i64, Option<usize>>,
     next_id: i64,
     /// Replies that were not taken yet ...
     outbox: VecDeque<Reply>,
-    /// ... how much memory they hold, in the share of its connection: [`Reply::held_bytes`] of each ...
+    /// ... how much memory they hold, in the share of its connection: [`Reply::held_bytes`] of each
+    /// ...
     hold: Hold,
     /// ... and how many of them have no events.
     answers: usize,
-    /// It held as much as it may and holds more than half of it still, or its share had no room for it when it was last
-    /// looked at.
+    /// It held as much as it may and holds more than half of it still, or its share had no room for
+    /// it when it was last looked at.
     is_full: bool,
     /// Its place in `Hub::starved`.
     pub(super) starved: Option<u64>,
     /// The call is over; its watchers are being removed.
     pub(super) is_closed: bool,
-    /// Watchers that have not been told of everything ...
-    pub(super) lagging: usize,
+    /// Watchers that are unsynced ...
+    pub(super) unsynced: usize,
     /// ... those of them that are read for, or wait to be ...
     pub(super) admitted: usize,
     /// ... and those that are not, by the revision they go on from.
     pub(super) parked: BTreeSet<(i64, u32)>,
-    /// How often lagging ones were told of something since the last were admitted ...
+    /// How often unsynced ones were told of events since the last were admitted ...
     pub(super) served: u32,
     /// ... and how many those were.
     pub(super) admitted_last: usize,
-    /// Watchers that a compaction has ended.
+    /// Watchers that a compaction has canceled.
     pub(super) ended: usize,
     /// How many begin at which revision, for those that asked for the future.
     pub(super) begins: BTreeMap<i64, u32>,
-    /// A request for progress waits for live watchers to be told of everything up to here; 0: none does.
+    /// A request for progress waits until the synced pass has come to this revision; 0: none does.
     pub(super) asked: i64,
-    /// Watchers that want to hear of progress.
+    /// Watchers that asked for progress notifications.
     pub(super) progress_watchers: usize,
-    /// When they are told next, in ticks.
+    /// When the next ones are due, in ticks.
     pub(super) progress_due: u64,
     call: Option<Waker>,
 }
 
-/// What became of a stream when a reply was taken from it.
+/// The change of a stream by the taking of a reply.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum AfterTake {
     /// Nothing changed for its watchers.
@@ -67,8 +69,8 @@ pub(super) enum AfterTake {
     Starved,
 }
 
-impl Stream {
-    /// Nothing waits, and nobody watches; what will wait is counted in `share`.
+impl WatchStream {
+    /// Without watchers and replies; replies that will wait are counted in `share`.
     pub(super) fn new(share: &Share) -> Self {
         Self {
             ids: BTreeMap::new(),
@@ -79,7 +81,7 @@ impl Stream {
             is_full: false,
             starved: None,
             is_closed: false,
-            lagging: 0,
+            unsynced: 0,
             admitted: 0,
             parked: BTreeSet::new(),
             served: 0,
@@ -98,29 +100,30 @@ impl Stream {
         !self.is_full && self.has_share()
     }
 
-    /// Whether others leave room. Where nothing waits, something may while a quarter of the core's memory is free: a client
-    /// that reads one of its streams goes on, whatever waits on the others.
+    /// Whether the share leaves room. On a stream without replies one may wait while a quarter of
+    /// the core's memory is free: a client that reads one of its streams goes on, whatever waits on
+    /// the others.
     fn has_share(&self) -> bool {
         let share = self.share();
-        // Not `fits(0)`: that is also true of whoever holds nothing while nothing is left.
+        // Not `fits(0)`: that is also true of a share that holds nothing while nothing is left.
         share.fits(1) || (self.outbox.is_empty() && !share.budget().is_short())
     }
 
-    /// Where what waits here is counted.
+    /// The share in which waiting replies are counted.
     pub(super) fn share(&self) -> &Share {
         self.hold.share()
     }
 
-    /// Nothing more may wait here for now; whether taking what does wait will change that.
+    /// No more replies may wait here for now; whether taking those that do will change that.
     pub(super) fn fill(&mut self) -> bool {
         if !self.is_full {
-            self.share().refuse(); // its own bound is told of by push
+            self.share().refuse(); // push counts its own bound
         }
         self.is_full = true;
         !self.outbox.is_empty()
     }
 
-    /// Others have let go of something: whether more may wait here again.
+    /// Others have released memory: whether more replies may wait here again.
     pub(super) fn has_room_again(&mut self) -> bool {
         let has_room = self.hold.bytes() < limits::WATCH_STREAM_BYTES / 2 && self.has_share();
         self.is_full &= !has_room;

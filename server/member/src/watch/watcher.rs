@@ -1,21 +1,21 @@
-//! One watcher: what it watches, what it wants to be told, and where it stands.
+//! One watcher: its range, the events it wants, and the revision it is synced to.
 
 use std::rc::Rc;
 
-use crate::watch::changes::Selection;
+use crate::watch::events::Selection;
 use crate::watch::pass::Seat;
 use crate::watch::range::WatchRange;
 
-/// Where a watcher stands.
+/// The list that a watcher is in.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum WatcherPlace {
     /// In `Hub::passes`.
     Pass(u8),
     /// In `Hub::future`.
     Future,
     /// In `Hub::waiting`.
     Waiting,
-    /// In `Stream::parked`.
+    /// In `WatchStream::parked`.
     Parked,
 }
 
@@ -24,13 +24,13 @@ pub(super) enum Place {
 pub(super) struct Watcher {
     pub(super) id: i64,
     pub(super) range: Rc<WatchRange>,
-    /// It wants nothing from before this revision; where it waits or is parked, it was told of
-    /// everything before.
+    /// It wants no event from before this revision; while it waits or is parked, it is synced to
+    /// the one before.
     pub(super) next: i64,
     pub(super) stream: u32,
     /// In a pass.
     pub(super) seat: Seat,
-    pub(super) place: Place,
+    pub(super) place: WatcherPlace,
     pub(super) selection: Selection,
     pub(super) fragment: bool,
     pub(super) progress_notify: bool,

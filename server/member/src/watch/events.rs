@@ -39,9 +39,9 @@ impl Selection {
     }
 }
 
-/// A record seen as an event.
+/// The event that a record is.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Change<'v> {
+pub(super) struct RecordEvent<'v> {
     pub(super) revision: i64,
     pub(super) key: &'v [u8],
     kind: RecordKind,
@@ -50,7 +50,7 @@ pub(super) struct Change<'v> {
     is_create: bool,
 }
 
-impl<'v> Change<'v> {
+impl<'v> RecordEvent<'v> {
     pub(super) fn read(key: RecordKey, record: &'v [u8]) -> Result<Self> {
         let stored = StoredRecord::parse(record).ok_or_else(|| {
             Error::Corrupt(format!("the record of revision {} cannot be read", key.revision.main))
