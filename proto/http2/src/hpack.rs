@@ -1,7 +1,7 @@
 //! Header compression (RFC 7541).
 //!
-//! The decoder knows all of it. Encoding is done by hand where it is needed: blocks that are sent are short and always the
-//! same (see [`literal`], [`indexed`]).
+//! The decoder knows all of it. Encoding is done by hand where it is needed: blocks that are sent
+//! are short and always the same (see [`literal`], [`indexed`]).
 
 use std::collections::VecDeque;
 
@@ -84,7 +84,8 @@ const INDEXED: u8 = 0x80;
 const INSERTED: u8 = 0x40;
 const RESIZED: u8 = 0x20;
 
-/// A block that cannot be decoded; the connection must end, for the tables of both sides differ from here on.
+/// A block that cannot be decoded; the connection must end, for the tables of
+/// both sides differ from here on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Malformed;
 

@@ -1,7 +1,7 @@
 //! Decoding HPACK's Huffman code (RFC 7541, section 5.2 and appendix B).
 //!
-//! The code is canonical: codes of one length follow each other in the order of their symbols, and those of the next
-//! length go on from there. So the lengths say it all.
+//! The code is canonical: codes of one length follow each other in the order of their symbols, and
+//! those of the next length go on from there. So the lengths say it all.
 
 /// Bits of each symbol's code; the last one is the end of a string, which never occurs in one.
 #[rustfmt::skip]

@@ -1,4 +1,5 @@
-//! Frames and header blocks as bytes, for clients that measure servers or send what no client should.
+//! Frames and header blocks as bytes, for clients that measure servers
+//! or send what no client should.
 
 use crate::hpack::literal;
 

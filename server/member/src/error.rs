@@ -1,5 +1,5 @@
-//! The errors of requests: one place for gRPC codes and etcd's exact texts. Clients compare the texts, so they are part of the
-//! contract.
+//! The errors of requests: one place for gRPC codes and etcd's exact texts. Clients compare the
+//! texts, so they are part of the contract.
 
 mod status;
 
@@ -120,8 +120,8 @@ pub enum Error {
 }
 
 impl From<prost::DecodeError> for Error {
-    /// In the words of Go's decoder, which tells little. Every member decodes the same bytes of the log with the same
-    /// result, so a malformed request is an answer, not a failure.
+    /// In the words of Go's decoder, which tells little. Every member decodes the same bytes of the
+    /// log with the same result, so a malformed request is an answer, not a failure.
     fn from(error: prost::DecodeError) -> Self {
         let is_bad_text = error.to_string().contains("UTF-8");
         Self::Malformed(if is_bad_text {

@@ -1,8 +1,10 @@
-//! What a member of a cluster decides: consensus, the format of its log, apply, reads, leases, watches.
+//! What a member of a cluster decides: consensus, the format of its log,
+//! apply, reads, leases, watches.
 //!
-//! Nothing here does I/O, reads a clock, draws a random number or knows a runtime, a socket or HTTP: events, time and a seed
-//! come in, effects and bytes go out. The server (`revd`) carries them out; a simulator may link this crate alone. A module
-//! uses only those below it (`server/tests/tidy/` holds that).
+//! Nothing here does I/O, reads a clock, draws a random number or knows a runtime, a socket or
+//! HTTP: events, time and a seed come in, effects and bytes go out. The server (`revd`) carries
+//! them out; a simulator may link this crate alone. A module uses only those below it
+//! (`server/tests/tidy/` holds that).
 
 pub mod boot;
 

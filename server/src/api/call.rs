@@ -26,9 +26,9 @@ pub trait Requests {
     fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Result<Bytes, Status>>>;
 }
 
-/// The message of a call with one request, once the client has said that there is no more. Answering before that would
-/// leave the client's last words to a call that is gone: HTTP/2 counts that as an error, and ends the connection of a client
-/// that makes many.
+/// The message of a call with one request, once the client has said that there is no more.
+/// Answering before that would leave the client's last words to a call that is gone: HTTP/2 counts
+/// that as an error, and ends the connection of a client that makes many.
 ///
 /// # Errors
 /// What the client gets.

@@ -136,8 +136,9 @@ impl Election {
         self.0.watch(request).next().await.map(drop)
     }
 
-    /// Shows what the leader of now says, if there is one: it is read when there is room for it, and nothing of it is held before.
-    /// The revision of then and the leader's key; none when the client is gone.
+    /// Shows what the leader of now says, if there is one: it is read when there is room
+    /// for it, and nothing of it is held before. The revision of then and the leader's
+    /// key; none when the client is gone.
     async fn show_leader(
         &self,
         prefix: &Bytes,
@@ -161,8 +162,8 @@ impl Election {
         Ok(None)
     }
 
-    /// Shows what one leader says until its key is gone. What comes waits with the watcher, where it is counted, until the client
-    /// has taken what was shown before.
+    /// Shows what one leader says until its key is gone. What comes waits with the watcher, where
+    /// it is counted, until the client has taken what was shown before.
     async fn observe_leader(&self, seen: i64, key: Bytes, replies: &Replies) -> Result<(), Error> {
         let request = WatchCreateRequest { key, start_revision: seen + 1, ..WatchCreateRequest::default() };
         let watching = self.0.watch_for(request, replies.share());

@@ -44,7 +44,8 @@ impl Health {
         Ok(smallvec![HealthListResponse { statuses }.encode_to_vec().into()])
     }
 
-    /// `Watch`: the state now, then nothing, since it does not change while there is a connection to tell it on.
+    /// `Watch`: the state now, then nothing, since it does not change while there
+    /// is a connection to tell it on.
     pub(super) async fn watch(message: Bytes, replies: &Replies) -> Result<(), Status> {
         let status = if is_served(message)? { ServingStatus::Serving } else { ServingStatus::ServiceUnknown };
         if replies.send(reply(status)).await {

@@ -1,6 +1,6 @@
-//! The queue that Lock and Election are made of: callers put a key under a name, `<name>/<lease in hex>`, and wait in the order
-//! of the keys' create revisions; the oldest key owns the name. The layout is that of etcd's client recipes, so that both can
-//! be used on the same name.
+//! The queue that Lock and Election are made of: callers put a key under a name, `<name>/<lease in
+//! hex>`, and wait in the order of the keys' create revisions; the oldest key owns the name. The
+//! layout is that of etcd's client recipes, so that both can be used on the same name.
 
 use std::rc::Rc;
 
@@ -34,7 +34,8 @@ use crate::queues::turn::give_way;
 /// Seconds of the lease of a caller that names none; the member does not keep it alive.
 const SESSION_TTL: i64 = 60;
 
-/// Errors of these two services reach clients without their own code: etcd's come through a client of its own.
+/// Errors of these two services reach clients without their own code: etcd's
+/// come through a client of its own.
 pub(super) fn unknown(error: &Error) -> Status {
     Status::unknown(error.to_string())
 }
@@ -51,9 +52,9 @@ pub(super) struct QueuedKey {
     pub(super) revision: i64,
 }
 
-/// Deletes a caller's key when it is dropped, unless the caller has got what it waits for. It is made before the key is put: a
-/// caller that goes away while its key is on the way through the log leaves nothing behind either, since the deletion comes
-/// later in the log.
+/// Deletes a caller's key when it is dropped, unless the caller has got what it waits for. It is
+/// made before the key is put: a caller that goes away while its key is on the way through the log
+/// leaves nothing behind either, since the deletion comes later in the log.
 pub(super) struct KeyGuard {
     context: Rc<ServiceContext>,
     key: Bytes,
@@ -62,7 +63,8 @@ pub(super) struct KeyGuard {
 }
 
 impl KeyGuard {
-    /// Of a key that is put after revision `seen`. A key that another call has found meanwhile is not deleted.
+    /// Of a key that is put after revision `seen`. A key that another call has
+    /// found meanwhile is not deleted.
     fn new(context: &Rc<ServiceContext>, key: &Bytes, seen: i64) -> Self {
         let later = created(key, CompareResult::Greater, seen);
         Self { context: Rc::clone(context), key: key.clone(), ours: vec![later, put_once(key)] }
@@ -86,7 +88,8 @@ impl Drop for KeyGuard {
             return;
         }
         let resign = deletion(self.key.clone(), ours).encode_to_vec().into();
-        // The outcome is not waited for. If the deletion is not accepted, the lease's end removes the key.
+        // The outcome is not waited for. If the deletion is not accepted,
+        // the lease's end removes the key.
         if let Ok(proposal) = self.context.begin(Kind::Txn, resign, false) {
             proposal.detach();
         }
@@ -119,8 +122,9 @@ fn put_once(key: &Bytes) -> Compare {
     }
 }
 
-/// Finds a key that is there already. One that was put since `seen` may be another call's with the same lease, whose caller
-/// may be gone, and which would give it up now: it is put once more, and by that kept.
+/// Finds a key that is there already. One that was put since `seen` may be another call's
+/// with the same lease, whose caller may be gone, and which would give it up now: it is
+/// put once more, and by that kept.
 fn find(key: &Bytes, seen: i64) -> TxnRequest {
     let get = RangeRequest { key: key.clone(), ..RangeRequest::default() };
     let keep =
@@ -225,7 +229,8 @@ impl KeyQueue {
         decoded(TxnResponse::decode(&reply[..]))
     }
 
-    /// Puts a key in the queue of a name, or finds the one the lease has; with the transaction's reply.
+    /// Puts a key in the queue of a name, or finds the one the lease
+    /// has; with the transaction's reply.
     pub(super) async fn join(
         &self,
         name: &Bytes,
@@ -248,7 +253,8 @@ impl KeyQueue {
         validate::txn(&txn, self.context.limits)?;
         let message: Bytes = txn.encode_to_vec().into();
         validate::proposal_size(message.len(), self.context.limits)?;
-        // What gives the key up is behind this in the log: were it withdrawn, the key there would be another call's.
+        // What gives the key up is behind this in the log: were it withdrawn, the key
+        // there would be another call's.
         let proposal = self.context.begin(Kind::Txn, message, false)?.kept();
         let mut guard = KeyGuard::new(&self.context, &key, seen);
         let reply = match self
@@ -286,13 +292,14 @@ impl KeyQueue {
         Ok(decoded(LeaseGrantResponse::decode(&reply[..]))?.id)
     }
 
-    /// Watches on behalf of a call that takes events as soon as they come, whatever its client does.
+    /// Watches on behalf of a call that takes events as soon as they
+    /// come, whatever its client does.
     pub(super) fn watch(&self, request: WatchCreateRequest) -> OwnWatcher {
         self.watch_for(request, &self.context.budgets.watches.share())
     }
 
-    /// Watches on behalf of a call whose client may keep it waiting: events that are left then are in the share of its
-    /// connection.
+    /// Watches on behalf of a call whose client may keep it waiting: events that are left then are
+    /// in the share of its connection.
     pub(super) fn watch_for(&self, request: WatchCreateRequest, share: &Share) -> OwnWatcher {
         OwnWatcher::new(&self.watchers, request, share)
     }

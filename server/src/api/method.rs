@@ -1,11 +1,13 @@
-//! Every method this version has, one row each: name, path, how long it may wait, and the call of its service.
+//! Every method this version has, one row each: name, path, how long it may
+//! wait, and the call of its service.
 //!
 //! - `at_once`: it waits for nothing.
 //! - `briefly`: it waits for the log, for memory, or for its own client.
 //! - `endlessly`: it waits for other clients, as long as they like; it ends when the member stops.
 //!
-//! A row of a streaming method also says whether its replies are those of a `watch`, for which there is memory of its own,
-//! or `reply` to what is asked, and whether there is `one` request message or `many`.
+//! A row of a streaming method also says whether its replies are those of a `watch`, for
+//! which there is memory of its own, or `reply` to what is asked, and whether there is
+//! `one` request message or `many`.
 
 use std::collections::BTreeMap;
 use std::pin::pin;
@@ -123,7 +125,8 @@ macro_rules! unary {
             ) -> Result<Message, Status> {
                 self.context.admit(metadata)?;
                 let $api = self;
-                // Endless calls are boxed: they are larger than all others, which share the memory of this one.
+                // Endless calls are boxed: they are larger than all others,
+                // which share the memory of this one.
                 Ok(match method {
                     $(Unary::$name => carry_out!(boxed $waits, $api, $call)?,)*
                 })
@@ -152,7 +155,8 @@ macro_rules! streaming {
                 }
             }
 
-            /// Its replies are what a client watches: they come without being asked for, and have memory of their own.
+            /// Its replies are what a client watches: they come without being asked
+            /// for, and have memory of their own.
             #[must_use]
             pub fn is_watch(self) -> bool {
                 match self {
@@ -162,8 +166,8 @@ macro_rules! streaming {
         }
 
         impl Api {
-            /// Answers a call with a stream of replies; ready when the call is over. An error is what the client gets,
-            /// perhaps after some replies.
+            /// Answers a call with a stream of replies; ready when the call is over. An error is
+            /// what the client gets, perhaps after some replies.
             #[must_use]
             pub fn streaming(
                 self: Rc<Self>,
@@ -176,7 +180,8 @@ macro_rules! streaming {
                     return Box::pin(std::future::ready(Err(error.into())));
                 }
                 let $api = self;
-                // Each in a box of its own: thousands of watch streams should not be as large as the largest of these.
+                // Each in a box of its own: thousands of watch streams should not be as
+                // large as the largest of these.
                 match method {
                     $(Streaming::$name => Box::pin(async move {
                         let $requests = take_request!($number, $requests);

@@ -1,8 +1,8 @@
 //! What clients can call: check a request, then answer it from a View or hand it to the log.
 //!
-//! One table names every method (`method.rs`), one file holds a service, and all services of an edge share one
-//! [`ServiceContext`]. A service sees the bytes of a message and returns bytes; the transport (`net`) knows neither requests
-//! nor replies.
+//! One table names every method (`method.rs`), one file holds a service, and all services of an
+//! edge share one [`ServiceContext`]. A service sees the bytes of a message and returns bytes; the
+//! transport (`net`) knows neither requests nor replies.
 
 pub mod method;
 

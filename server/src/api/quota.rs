@@ -37,8 +37,8 @@ impl ServiceContext {
         Some(Arc::clone(&self.reserve))
     }
 
-    /// Raises the alarm of this member, unless it is raised already. If that fails, the next one who finds no space
-    /// tries again.
+    /// Raises the alarm of this member, unless it is raised already. If that fails, the next one
+    /// who finds no space tries again.
     pub(super) async fn raise_no_space(&self) {
         if Raised::of(self.views.load().tables()).no_space {
             return;

@@ -1,5 +1,5 @@
-//! Replies of a streaming call on their way to the transport: framed when they are made, so that many short ones are one chunk
-//! and none is looked at twice.
+//! Replies of a streaming call on their way to the transport: framed when they are made, so that
+//! many short ones are one chunk and none is looked at twice.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -147,8 +147,8 @@ impl Replies {
         is_ready
     }
 
-    /// Waits until there is room for a message; false when the client is gone. A message that is made only after this takes no
-    /// memory while the call waits.
+    /// Waits until there is room for a message; false when the client is gone. A message that is
+    /// made only after this takes no memory while the call waits.
     pub async fn ready(&self) -> bool {
         std::future::poll_fn(|context| self.poll_ready(context)).await
     }

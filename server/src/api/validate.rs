@@ -1,4 +1,5 @@
-//! What a request must satisfy before anything is done for it, in etcd's order and with etcd's errors.
+//! What a request must satisfy before anything is done for it, in
+//! etcd's order and with etcd's errors.
 
 use std::collections::BTreeSet;
 
@@ -112,8 +113,8 @@ struct Changes<'r> {
     deletes: Deletes<'r>,
 }
 
-/// Deleted ranges: `start <= key < end`, and those without end. etcd takes the range end literally here:
-/// "\0", which elsewhere means "to the last key", makes a range that holds nothing.
+/// Deleted ranges: `start <= key < end`, and those without end. etcd takes the range end literally
+/// here: "\0", which elsewhere means "to the last key", makes a range that holds nothing.
 #[derive(Debug, Default)]
 struct Deletes<'r> {
     keys: BTreeSet<&'r [u8]>,
@@ -158,8 +159,9 @@ impl<'r> Deletes<'r> {
     }
 }
 
-/// What a branch changes, nested transactions included: an error if a key is put twice, or put and deleted. The two
-/// branches of a nested transaction may put the same keys, since only one of them is taken.
+/// What a branch changes, nested transactions included: an error if a key is put twice,
+/// or put and deleted. The two branches of a nested transaction may put the same keys,
+/// since only one of them is taken.
 fn changed_keys(ops: &[RequestOp]) -> Result<Changes<'_>, Error> {
     let mut changes = Changes::default();
     for op in ops {

@@ -39,7 +39,8 @@ impl Watch {
         Self { context: Rc::clone(context), watchers: Rc::clone(watchers) }
     }
 
-    /// Serves one watch stream until the client ends it. Requests and replies take turns: neither waits for the other.
+    /// Serves one watch stream until the client ends it. Requests and replies take
+    /// turns: neither waits for the other.
     pub(super) async fn serve(
         &self,
         mut requests: Box<dyn Requests>,

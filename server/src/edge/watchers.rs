@@ -1,5 +1,5 @@
-//! The watchers of an edge, for the services that watch: the Watch service on behalf of clients, Lock and Election for
-//! themselves.
+//! The watchers of an edge, for the services that watch: the Watch service on behalf of clients,
+//! Lock and Election for themselves.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -20,7 +20,8 @@ use serde_json::json;
 use crate::observe::counters::Counters;
 use crate::observe::turns::Loop;
 
-/// Edge view: the hub, and the state core's promise to tell this edge of each new View while anybody watches.
+/// Edge view: the hub, and the state core's promise to tell this edge of each
+/// new View while anybody watches.
 #[derive(Debug)]
 pub struct Watchers {
     hub: RefCell<Hub>,
@@ -43,7 +44,8 @@ impl Watchers {
         Rc::new(Self { hub: RefCell::new(Hub::new(limits)), views, counters, edge })
     }
 
-    /// There may be a newer View: takes a step towards it. What is left is for [`Watchers::step_on`].
+    /// There may be a newer View: takes a step towards it. What is
+    /// left is for [`Watchers::step_on`].
     ///
     /// # Errors
     /// When the store is damaged.
@@ -97,8 +99,8 @@ impl Watchers {
         WatchStream { watchers: Rc::clone(self), id: self.hub.borrow_mut().open(share) }
     }
 
-    /// Does something with the hub and the newest View. The state core is asked for news before the View is taken, so
-    /// that none is missed.
+    /// Does something with the hub and the newest View. The state core is asked for news before the
+    /// View is taken, so that none is missed.
     fn with_hub<T>(&self, change: impl FnOnce(&mut Hub, &View) -> T) -> T {
         self.views.follow(self.edge, true);
         let mut hub = self.hub.borrow_mut();
@@ -165,7 +167,8 @@ impl OwnWatcher {
     /// What happened next, and the revision of then.
     ///
     /// # Errors
-    /// [`Error::Compacted`] when a compaction took it; [`Error::NoWatcher`] when there is no such watcher.
+    /// [`Error::Compacted`] when a compaction took it; [`Error::NoWatcher`]
+    /// when there is no such watcher.
     pub async fn next(&self) -> Result<(i64, Vec<Event>), Error> {
         loop {
             std::future::poll_fn(|context| self.0.poll_replies(context)).await;

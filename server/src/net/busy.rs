@@ -1,5 +1,5 @@
-//! Connections that have more to do than one turn does. The more of them there are, the shorter are their turns: one that has
-//! little to do waits for a turn of each.
+//! Connections that have more to do than one turn does. The more of them there are, the shorter are
+//! their turns: one that has little to do waits for a turn of each.
 
 use std::cell::Cell;
 use std::rc::Rc;

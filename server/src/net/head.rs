@@ -1,4 +1,5 @@
-//! Request heads: from header fields to what a call needs (RFC 9113, section 8.3, and the gRPC protocol over it).
+//! Request heads: from header fields to what a call needs (RFC 9113, section 8.3,
+//! and the gRPC protocol over it).
 
 use revd_http2::hpack::{Decoder, Malformed};
 use revd_member::error::Error;
@@ -101,7 +102,8 @@ impl Heads {
         Ok(head)
     }
 
-    /// Reads a block whose fields matter to nobody, such as trailers; true if they may be there (section 8.1).
+    /// Reads a block whose fields matter to nobody, such as trailers; true if
+    /// they may be there (section 8.1).
     ///
     /// # Errors
     /// The connection must end.
@@ -246,8 +248,8 @@ fn is_grpc(content_type: &[u8]) -> bool {
 /// A timeout of less is over before etcd looks at it.
 const NANOSECONDS_MIN: u64 = 50_000;
 
-/// `grpc-timeout`: at most eight digits and a unit. In milliseconds, rounded up: in a part of one a read is answered. Not one of
-/// less than that is, and there is none.
+/// `grpc-timeout`: at most eight digits and a unit. In milliseconds, rounded up: in a part of one a
+/// read is answered. Not one of less than that is, and there is none.
 fn timeout(value: &[u8]) -> Option<u64> {
     let (unit, digits) = value.split_last()?;
     if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
@@ -284,7 +286,8 @@ fn bad_timeout(value: &[u8]) -> String {
     }
 }
 
-/// Where a value is no base64, as Go's decoder counts it: padded if it is so long, or without padding.
+/// Where a value is no base64, as Go's decoder counts it: padded if it
+/// is so long, or without padding.
 fn bad_base64(value: &[u8]) -> Option<usize> {
     let is_padded = value.len().is_multiple_of(4);
     let is_digit = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');

@@ -63,8 +63,8 @@ pub(super) fn answer(api: &Api, method: &str, target: &str) -> PlainReply {
     PlainReply { status, kind, text }
 }
 
-/// Why this member is not healthy, in etcd's order. `exclude` names alarms that do not matter; with `serializable` it needs no
-/// leader.
+/// Why this member is not healthy, in etcd's order. `exclude` names alarms that do not matter; with
+/// `serializable` it needs no leader.
 fn unhealthy(report: &NodeReport, query: &str) -> Option<&'static str> {
     let fields = parameters(query);
     let is_excluded =

@@ -1,5 +1,5 @@
-//! Pings, as grpc-go's server deals with them: a client that pings too often is told to go, and a silent one is asked
-//! whether it is still there.
+//! Pings, as grpc-go's server deals with them: a client that pings too often is told to go, and a
+//! silent one is asked whether it is still there.
 
 use std::time::Duration;
 
@@ -35,8 +35,9 @@ impl Keepalive {
         Self { config, last_ping: None, strikes: 0, heard: now, asked: None }
     }
 
-    /// The client pings; false if that is once too often. `has_sent`: HEADERS or DATA went to it since its last ping. Such a
-    /// ping is forgiven, and all before it: a client that is sent much pings as often as the answers come back, to measure.
+    /// The client pings; false if that is once too often. `has_sent`: HEADERS or DATA went to it
+    /// since its last ping. Such a ping is forgiven, and all before it: a client that is sent much
+    /// pings as often as the answers come back, to measure.
     pub(super) fn ping(&mut self, now: u64, has_calls: bool, has_sent: bool) -> bool {
         let min_time =
             if has_calls { milliseconds(self.config.min_time) } else { limits::PING_IDLE_MILLISECONDS };

@@ -1,4 +1,5 @@
-//! Request messages: cutting length-prefixed messages out of data frames, and handing them to streaming calls.
+//! Request messages: cutting length-prefixed messages out of data frames, and
+//! handing them to streaming calls.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -175,7 +176,8 @@ struct Queue {
     waiting: Hold,
     end: Option<Result<(), Status>>,
     call: Option<Waker>,
-    /// Bytes that came while many waited: the client gets no credit for them before the call has taken some.
+    /// Bytes that came while many waited: the client gets no credit for them
+    /// before the call has taken some.
     owed: usize,
 }
 

@@ -1,4 +1,5 @@
-//! How fast a client takes what it is sent: one that holds much of what others need must get on with it.
+//! How fast a client takes what it is sent: one that holds much of what
+//! others need must get on with it.
 
 use crate::limits;
 
@@ -41,8 +42,9 @@ impl Pace {
         self.since.is_some()
     }
 
-    /// Looks at a client that has so many bytes of replies yet to take, `watched` of them on watch streams. Those were put there
-    /// by others, a little on each of very many connections perhaps, so that they count however few they are.
+    /// Looks at a client that has so many bytes of replies yet to take, `watched` of them on watch
+    /// streams. Those were put there by others, a little on each of very many connections perhaps,
+    /// so that they count however few they are.
     pub(super) fn look(&mut self, now: u64, held: usize, watched: usize) -> Look {
         let since = *self.since.get_or_insert_with(|| {
             self.taken = 0;

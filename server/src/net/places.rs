@@ -1,4 +1,5 @@
-//! How many clients may be connected: each is an open file of the process, and the last files are the log's.
+//! How many clients may be connected: each is an open file of the process,
+//! and the last files are the log's.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -8,7 +8,8 @@ use crate::net::http::PlainReply;
 /// `:status: 200` in the static table.
 const OK: usize = 8;
 
-/// What the client's table holds of ours: `content-type` is the first thing we put there, `grpc-status: 0` the second.
+/// What the client's table holds of ours: `content-type` is the first thing we put
+/// there, `grpc-status: 0` the second.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub(super) enum Blocks {
     /// Nothing yet.

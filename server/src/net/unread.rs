@@ -1,5 +1,5 @@
-//! Connections that have more to read than a turn reads. What has come before the end of a lease counts, wherever it lies:
-//! who decides about the end waits until it is read.
+//! Connections that have more to read than a turn reads. What has come before the end of a lease
+//! counts, wherever it lies: who decides about the end waits until it is read.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -7,8 +7,8 @@ use std::rc::Rc;
 
 use crate::limits;
 
-/// Edge view: how many connections have not read everything, by the mark that was the last when they fell behind, or when
-/// they had read what was there then.
+/// Edge view: how many connections have not read everything, by the mark that was the last when
+/// they fell behind, or when they had read what was there then.
 #[derive(Debug, Default)]
 pub struct Unread {
     marks: Cell<u64>,
@@ -61,8 +61,8 @@ impl Reading {
         Self { unread: Rc::clone(unread), behind: None, seen: 0, bytes: 0 }
     }
 
-    /// So many bytes were read in a turn, and there may be more. Who has read as much as can have been on its way has read
-    /// what had come, also if it never ends.
+    /// So many bytes were read in a turn, and there may be more. Who has read as much as can have
+    /// been on its way has read what had come, also if it never ends.
     pub(super) fn more(&mut self, bytes: usize) {
         let mark = self.unread.marks.get();
         if self.seen == mark {

@@ -1,11 +1,12 @@
-//! Who of a connection's calls has something to do: one task polls them all, and only those that were woken.
+//! Who of a connection's calls has something to do: one task polls them all,
+//! and only those that were woken.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Wake, Waker};
 
-/// The connection's end. Everything stays on one core, the lock is never waited for; it is there because wakers may be
-/// sent to other threads.
+/// The connection's end. Everything stays on one core, the lock is never waited for; it is there
+/// because wakers may be sent to other threads.
 #[derive(Debug, Default)]
 pub(super) struct Woken {
     shared: Arc<Mutex<Shared>>,
@@ -68,8 +69,8 @@ impl Woken {
         self.slots[slot].1.clone()
     }
 
-    /// A slot that was taken, and found no time: it is taken again the next time. Nobody is woken for it, so that whoever calls
-    /// this sees to a next time.
+    /// A slot that was taken, and found no time: it is taken again the next time. Nobody is woken
+    /// for it, so that whoever calls this sees to a next time.
     pub(super) fn put_back(&self, slot: usize) {
         if !self.slots[slot].0.is_woken.swap(true, Ordering::AcqRel) {
             lock(&self.shared).slots.push(slot);

@@ -7,27 +7,15 @@
 use bytes::{Buf as _, Bytes};
 use prost::Message as _;
 use revd_proto::etcdserverpb::{
-    CompactionRequest, DeleteRangeRequest, HashKvRequest, LeaseGrantRequest, LeaseRevokeRequest,
-    LeaseTimeToLiveRequest, PutRequest, RangeRequest, ResponseHeader, TxnRequest, TxnResponse,
+    LeaseGrantRequest, LeaseRevokeRequest, LeaseTimeToLiveRequest, RangeRequest, ResponseHeader, TxnRequest,
+    TxnResponse,
 };
 use tonic::{Code, Status};
 
 use crate::harness::{Client, Random, Server, TempDir, from_env, peers, run};
 
 mod generator;
-use generator::Generator;
-
-/// A request of any kind.
-#[derive(Debug, Clone)]
-pub enum Request {
-    Range(RangeRequest),
-    RangeStream(RangeRequest),
-    Put(PutRequest),
-    DeleteRange(DeleteRangeRequest),
-    Txn(TxnRequest),
-    Compact(CompactionRequest),
-    HashKv(HashKvRequest),
-}
+use generator::{Generator, Request};
 
 /// The reply: the whole message as text, or the error.
 #[derive(Debug, PartialEq)]

@@ -1,4 +1,5 @@
-//! Alarms: conditions of a member that the whole cluster has to heed, until an operator clears them.
+//! Alarms: conditions of a member that the whole cluster has to heed,
+//! until an operator clears them.
 
 use bytes::Bytes;
 use prost::Message as _;

@@ -1,7 +1,7 @@
 //! The comparisons of a transaction and of those nested in it: which branches are taken.
 //!
-//! A comparison over a range looks at every key of it, until one does not satisfy it: so they are evaluated in turns, and where
-//! a transaction is applied, within a bound.
+//! A comparison over a range looks at every key of it, until one does not satisfy it: so they are
+//! evaluated in turns, and where a transaction is applied, within a bound.
 
 use revd_engine::mvcc::{Direction, KeyRange, Reader, Scan, StoredRecord};
 use revd_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
@@ -12,7 +12,8 @@ use crate::error::Error;
 use crate::limits;
 use crate::read::range;
 
-/// Which branch each transaction takes, the nested ones of the taken branches in order behind their parent.
+/// Which branch each transaction takes, the nested ones of the taken
+/// branches in order behind their parent.
 pub type Path = Vec<bool>;
 
 /// Comparisons being evaluated, all against one state.
@@ -43,7 +44,8 @@ impl<'a> Comparing<'a> {
         Self { reader, waiting: Vec::new(), current, comparison: None, path: Vec::new() }
     }
 
-    /// Looks at a bounded number of comparisons and keys, fewer if values are long; true when all is decided.
+    /// Looks at a bounded number of comparisons and keys, fewer if values are
+    /// long; true when all is decided.
     ///
     /// # Errors
     /// When a record cannot be read.
@@ -91,8 +93,8 @@ impl<'a> Comparison<'a> {
         Self { compare, keys: reader.scan(range, i64::MAX, Direction::Forward), is_empty: true }
     }
 
-    /// Whether every key of the range satisfies it, once that is known; a missing key counts as all zeros, except that no
-    /// comparison of its value holds.
+    /// Whether every key of the range satisfies it, once that is known; a missing key counts as all
+    /// zeros, except that no comparison of its value holds.
     fn turn(&mut self, reader: &Reader<'a>, keys_left: &mut usize) -> Result<Option<bool>, Error> {
         let compare = self.compare;
         loop {
@@ -127,8 +129,9 @@ pub(super) fn keys_per_comparison(compare: &Compare) -> u64 {
     1 + compare.target_union.as_ref().map_or(0, operand_bytes) as u64 / limits::COMPARED_BYTES_PER_KEY as u64
 }
 
-/// One key, given as version, create revision, mod revision, lease, and value. An operand of another kind than the
-/// target counts as zero; an unknown target as equal; an unknown operator as satisfied.
+/// One key, given as version, create revision, mod revision, lease, and value. An
+/// operand of another kind than the target counts as zero; an unknown target as equal;
+/// an unknown operator as satisfied.
 fn satisfies(compare: &Compare, [version, create, modified, lease]: [i64; 4], value: &[u8]) -> bool {
     use std::cmp::Ordering;
     let operand = compare.target_union.as_ref();

@@ -47,8 +47,9 @@ pub fn fits(quota_bytes: i64, bytes: u64, cost: i64) -> bool {
 }
 
 impl Gates {
-    /// Carries a command out unless an alarm forbids it. A put that goes beyond the quota is carried out, since other
-    /// members may have room for it, but its caller is told that there is no space, as etcd does.
+    /// Carries a command out unless an alarm forbids it. A put that goes beyond the quota is
+    /// carried out, since other members may have room for it, but its caller is told that
+    /// there is no space, as etcd does.
     pub(super) fn pass<T>(
         &self,
         state: &mut State,

@@ -1,5 +1,5 @@
-//! The keys of leases that have very many: their answers are made a part at a time, so that others are served meanwhile. Each
-//! describes the moment in which it was begun.
+//! The keys of leases that have very many: their answers are made a part at a time, so that others
+//! are served meanwhile. Each describes the moment in which it was begun.
 
 use std::collections::VecDeque;
 
@@ -15,8 +15,8 @@ use crate::error::Error;
 use crate::limits;
 use crate::wire::put_field;
 
-/// State core view: who wants to know the keys of which lease, and the answer that is being made: one for all who had asked
-/// for that lease by then.
+/// State core view: who wants to know the keys of which lease, and the answer that is being made:
+/// one for all who had asked for that lease by then.
 #[derive(Debug, Default)]
 pub(super) struct KeyLists {
     next: VecDeque<(CommandId, i64)>,
@@ -42,8 +42,8 @@ impl KeyLists {
         self.next.push_back((asker, lease));
     }
 
-    /// Goes on with the answer that is being made, then with others, for a turn; `begin` is what else there is to say about a
-    /// lease.
+    /// Goes on with the answer that is being made, then with others, for a turn; `begin` is what
+    /// else there is to say about a lease.
     pub(super) fn go_on(
         &mut self,
         state: &mut State,
@@ -133,7 +133,8 @@ mod tests {
         format!("key {number:09}").into_bytes()
     }
 
-    /// Makes answers until there are none left to make; `between` happens after each part. The parts, and the replies.
+    /// Makes answers until there are none left to make; `between` happens after each
+    /// part. The parts, and the replies.
     fn answer(
         lists: &mut KeyLists,
         state: &mut State,
@@ -163,7 +164,8 @@ mod tests {
         let askers = [1, 2].map(|slot| CommandId::new(0, slot, 0));
         askers.iter().for_each(|asker| lists.ask(*asker, 7));
         let (parts, replies) = answer(&mut lists, &mut state, |part, state| {
-            // Some go to another lease, in front of what was read and behind it, some come, and some go and come again.
+            // Some go to another lease, in front of what was read and behind it, some
+            // come, and some go and come again.
             let touched = vec![
                 (key(part), 8),
                 (key(KEYS - part), 8),

@@ -23,8 +23,8 @@ pub(super) struct Writing<'s> {
 }
 
 impl State {
-    /// Writes what `run` writes as one revision; nothing if it fails. If it may fail after it has changed something, it
-    /// must be `revertible`, which costs copies.
+    /// Writes what `run` writes as one revision; nothing if it fails. If it may fail after it has
+    /// changed something, it must be `revertible`, which costs copies.
     pub(super) fn write<T>(
         &mut self,
         revertible: bool,

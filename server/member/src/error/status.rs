@@ -2,7 +2,8 @@
 
 use std::borrow::Cow;
 
-/// gRPC's status codes, by their numbers on the wire (grpc.io, "Status codes and their use in gRPC").
+/// gRPC's status codes, by their numbers on the wire (grpc.io, "Status
+/// codes and their use in gRPC").
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Code {

@@ -14,8 +14,19 @@ use revd_proto::etcdserverpb::{
     TxnRequest,
 };
 
-use super::Request;
 use crate::harness::Random;
+
+/// A request of any kind.
+#[derive(Debug, Clone)]
+pub enum Request {
+    Range(RangeRequest),
+    RangeStream(RangeRequest),
+    Put(PutRequest),
+    DeleteRange(DeleteRangeRequest),
+    Txn(TxnRequest),
+    Compact(CompactionRequest),
+    HashKv(HashKvRequest),
+}
 
 /// Every that many requests the hashes of all history are compared.
 const HASH_EVERY: u64 = 250;
