@@ -9,19 +9,16 @@
 //! which there is memory of its own, or `reply` to what is asked, and whether there is
 //! `one` request message or `many`.
 
-use std::collections::BTreeMap;
 use std::pin::pin;
 use std::rc::Rc;
-use std::sync::OnceLock;
 
 use bytes::Bytes;
-use prost::Message as _;
-use prost_types::FileDescriptorSet;
 use revd_member::budget::Share;
 use revd_member::error::Status;
 
 use crate::api::Api;
 use crate::api::call::{Message, Metadata, Requests, StreamingCall, only};
+use crate::api::contract::services;
 use crate::api::health::Health;
 use crate::api::reflection::Reflection;
 use crate::api::replies::Replies;
@@ -236,9 +233,6 @@ streaming! {
         reply, many, briefly => Reflection::serve(requests, &replies),
 }
 
-/// The older name of the reflection protocol, the same on the wire.
-pub const REFLECTION_ALPHA: &str = "grpc.reflection.v1alpha.ServerReflection";
-
 /// Finds a method by `/service/method`.
 ///
 /// # Errors
@@ -261,32 +255,6 @@ fn unknown(path: &str) -> Status {
         }
         Some(_) => Status::unimplemented(format!("unknown method {method} for service {service}")),
     }
-}
-
-/// Every service of the wire contract with its methods.
-pub fn services() -> &'static BTreeMap<String, Vec<String>> {
-    static SERVICES: OnceLock<BTreeMap<String, Vec<String>>> = OnceLock::new();
-    SERVICES.get_or_init(|| {
-        let files = descriptors();
-        let services = files.file.iter().flat_map(|file| {
-            file.service.iter().map(|service| {
-                let methods = service.method.iter().map(|method| method.name().to_owned()).collect();
-                (format!("{}.{}", file.package(), service.name()), methods)
-            })
-        });
-        let mut services: BTreeMap<String, Vec<String>> = services.collect();
-        services.insert(REFLECTION_ALPHA.to_owned(), vec!["ServerReflectionInfo".to_owned()]);
-        services
-    })
-}
-
-/// The wire contract's own description.
-///
-/// # Panics
-/// Never: it is made by our build.
-#[must_use]
-pub fn descriptors() -> FileDescriptorSet {
-    FileDescriptorSet::decode(revd_proto::DESCRIPTORS).expect("made by the build of revd-proto")
 }
 
 #[cfg(test)]

@@ -25,6 +25,7 @@ mod quota;
 mod context;
 
 pub mod call;
+mod contract;
 pub mod header;
 mod long_calls;
 pub mod replies;

@@ -15,7 +15,7 @@ use revd_proto::grpc::reflection::{
 use smallvec::smallvec;
 
 use crate::api::call::Requests;
-use crate::api::method::{REFLECTION_ALPHA, descriptors, services};
+use crate::api::contract::{REFLECTION_ALPHA, descriptors, services};
 use crate::api::replies::Replies;
 
 /// Encoded descriptor files by name, and which of them defines a symbol.
