@@ -1,4 +1,5 @@
-//! What micro-benchmarks share: keys and values of a fixed shape. Whole servers are measured by `loadgen`.
+//! What micro-benchmarks share: keys and values of a fixed shape. Whole
+//! servers are measured by `loadgen`.
 
 use bytes::Bytes;
 

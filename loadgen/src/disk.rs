@@ -1,6 +1,7 @@
 //! Waiting for the disk: what one measurement has removed must not slow the next one down.
 //!
-//! Removing gigabytes makes the file system discard blocks, and a write that must be durable waits behind that for seconds.
+//! Removing gigabytes makes the file system discard blocks, and a write that must be durable
+//! waits behind that for seconds.
 
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
@@ -25,7 +26,8 @@ pub struct Settled {
     pub is_quick: bool,
 }
 
-/// Writes everything back, then waits until small durable writes below `folder` are quick again, or for two minutes.
+/// Writes everything back, then waits until small durable writes below `folder` are
+/// quick again, or for two minutes.
 ///
 /// # Errors
 /// When nothing can be written there.

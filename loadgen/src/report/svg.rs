@@ -1,4 +1,5 @@
-//! Line and bar charts as SVG, drawn by hand: they stand inside a page, take its colours, and need no script.
+//! Line and bar charts as SVG, drawn by hand: they stand inside a page, take
+//! its colours, and need no script.
 
 use std::fmt::Write as _;
 

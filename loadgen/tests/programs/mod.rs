@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::Once;
 
-/// revd, built if it is not there. `cargo test --workspace` has built it by now, with features of its own: building it here
-/// again would build half of the workspace twice.
+/// revd, built if it is not there. `cargo test --workspace` has built it by now, with features of
+/// its own: building it here again would build half of the workspace twice.
 pub(crate) fn revd() -> PathBuf {
     static BUILT: Once = Once::new();
     let program = Path::new(env!("CARGO_BIN_EXE_loadgen")).parent().unwrap().join("revd");

@@ -3,7 +3,7 @@
 //! writes what it answers now; read the difference.
 //!
 //! ```text
-//! edges N                      before the first lease expires, so many edges pass on the keepalives they have
+//! edges N                      before the first lease expires, so many pass on their keepalives
 //! at SECONDS                   the clock; fractions are milliseconds
 //! lead TERM    follow          this member's part, until it knows all leases
 //! grant ID TTL    revoke ID    put KEY [LEASE]    del KEY        commands in the log

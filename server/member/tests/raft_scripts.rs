@@ -3,7 +3,7 @@
 //! what it is now; read the difference.
 //!
 //! ```text
-//! start [voters=N] [applied=INDEX] [seed=N]      from the frames that are durable; forgets what is not
+//! start [voters=N] [applied=INDEX] [seed=N]      from the durable frames; forgets others
 //! campaign    tick [N]    propose DATA ...       events
 //! written                                        the frame that was handed out is durable
 //! release INDEX                                  the state up to there is durable elsewhere

@@ -3,7 +3,8 @@
 //! they get now; read the difference.
 //!
 //! ```text
-//! put k v [ignore_value] [ignore_lease] [prev]      del k [end] [prev]      get k [end] [at N]      compact N
+//! put k v [ignore_value] [ignore_lease] [prev]      del k [end] [prev]
+//! get k [end] [at N]      compact N
 //! let t if "k version = 0" then "put k v" "get k" else "txn other"          names a transaction
 //! txn t                                                                      applies it
 //! ```

@@ -4,11 +4,12 @@
 //!
 //! ```text
 //! limits step=WORK fragment=BYTES memory=BYTES       of a hub, before the first stream
-//! put k v    put k size=BYTES    put k times=N    del k [end]    txn "put k v" "del k"    checkpoint    compact N
+//! put k v    put k size=BYTES    put k times=N    del k [end]    txn "put k v" "del k"
+//! checkpoint    compact N
 //! open s [s ...]    close s                          streams; each has a connection of its own
 //! create s k [end] [from=N] [id=N] [prev] [noput] [nodelete] [fragment] [notify]
 //! cancel s id    progress s
-//! step [N]    settle    tick [N]                     steps of the hub; until nothing is left to do; of the clock
+//! step [N]    settle    tick [N]                     steps of the hub; all there are; of the clock
 //! take s [N]                                         replies: N, or all
 //! ```
 

@@ -122,8 +122,8 @@ fn a_stream_that_is_not_read_holds_no_other_back() {
     assert_eq!((edge.hub.counts().unsynced, told > 50), (0, true));
 }
 
-/// One event for very many synced watchers takes steps, no watcher hears of it twice, and progress comes
-/// behind it.
+/// One event for very many synced watchers takes steps, no watcher hears of it
+/// twice, and progress comes behind it.
 #[test]
 fn an_event_for_many_watchers_takes_bounded_steps() {
     const WATCHERS: usize = 40_000;
@@ -400,8 +400,8 @@ fn few_answers_wait_while_the_share_is_full() {
     assert!(edge.hub.take(last).is_some() && edge.hub.takes_requests(last));
 }
 
-/// No stream is starved by others of its own connection while a quarter of the memory is free, nor by
-/// others while any is.
+/// No stream is starved by others of its own connection while a quarter of the memory is
+/// free, nor by others while any is.
 #[test]
 fn a_stream_that_is_read_goes_on_beside_those_that_are_not() {
     let (mut edge, budget) = (Edge::new(), Budget::new(10_000_000));

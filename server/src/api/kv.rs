@@ -65,8 +65,9 @@ impl Kv {
         self.context.propose(Kind::Compact, request.encode_to_vec().into()).await.map(drop)
     }
 
-    /// Streams a range in chunks, all of them at one revision. No state is held while a chunk waits for the client: a slow
-    /// one keeps nothing alive, and is told when a compaction has taken the rest.
+    /// Streams a range in chunks, all of them at one revision. No state is held while a
+    /// chunk waits for the client: a slow one keeps nothing alive, and is told when a
+    /// compaction has taken the rest.
     pub(super) async fn range_stream(&self, message: Bytes, replies: &Replies) -> Result<(), Error> {
         let mut request = decoded(RangeRequest::decode(message))?;
         validate::range(&request)?;
@@ -147,8 +148,8 @@ impl Kv {
         }
     }
 
-    /// Waits until the client has taken others and there is room for such a chunk: one that is not made yet takes no memory, and
-    /// keeps no View. False when the client is gone.
+    /// Waits until the client has taken others and there is room for such a chunk: one that is not
+    /// made yet takes no memory, and keeps no View. False when the client is gone.
     async fn room_for_chunk(&self, bytes: usize, replies: &Replies, view: &mut Option<View>) -> bool {
         let share = replies.share();
         if !share.fits(bytes) {

@@ -1,9 +1,10 @@
-//! Transactions, and what writes have to read: all of it is read here, in turns, so that neither others of this core nor
-//! whatever waits to be applied stand still meanwhile.
+//! Transactions, and what writes have to read: all of it is read here, in turns, so that neither
+//! others of this core nor whatever waits to be applied stand still meanwhile.
 //!
-//! A write that reads much is looked at before it is proposed: one that would read too much is refused, and nothing is changed.
-//! What it then says is read from Views of the moments at which it was applied; see [`revd_member::read::parts`]. The store may
-//! have grown in between: a reply for which there is no room then is an error that says that the write was carried out.
+//! A write that reads much is looked at before it is proposed: one that would read too much is
+//! refused, and nothing is changed. What it then says is read from Views of the moments at which it
+//! was applied; see [`revd_member::read::parts`]. The store may have grown in between: a reply for
+//! which there is no room then is an error that says that the write was carried out.
 
 use bytes::Bytes;
 use prost::Message as _;

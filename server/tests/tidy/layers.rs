@@ -22,15 +22,6 @@ const IN_CIRCLES: &[&str] = &[
     "loadgen/src/scenario/lock.rs",
     "loadgen/src/scenario/mod.rs",
     "loadgen/src/scenario/txn.rs",
-    "server/src/api/method.rs",
-    "server/src/api/reflection.rs",
-    "server/src/net/connection.rs",
-    "server/src/net/http1.rs",
-    "server/src/net/http2.rs",
-    "server/src/net/http2/begun.rs",
-    "server/src/net/http2/memory.rs",
-    "server/src/net/http2/reading.rs",
-    "server/src/net/http2/time.rs",
 ];
 
 /// Every crate: its folder, with a slash, and which file of it uses which.

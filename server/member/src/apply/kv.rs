@@ -100,8 +100,8 @@ pub fn delete_read(request: &DeleteRangeRequest) -> Option<ReadRequest> {
     request.prev_kv.then(what)
 }
 
-/// Keys as they are before they are changed. What cannot be read must not decide what is written: it is left to the edge,
-/// whose caller is told.
+/// Keys as they are before they are changed. What cannot be read must not decide what is written:
+/// it is left to the edge, whose caller is told.
 fn previous(txn: &mut Writing<'_>, what: Option<ReadRequest>, long: Long, reply: &mut Reply) {
     let Some(ReadRequest::Previous { key, range_end, tag }) = what.filter(|_| reply.is_wanted()) else {
         return;

@@ -13,8 +13,8 @@ use crate::read::parts::ReplyPart;
 pub struct Outcome {
     /// The store's revision when the command was applied; goes into the header.
     pub revision: i64,
-    /// The encoded response message without its header (field 1 comes first in every response, so that the
-    /// edge can put it in front), or why the request was refused.
+    /// The encoded response message without its header (field 1 comes first in every response, so
+    /// that the edge can put it in front), or why the request was refused.
     pub result: Result<Bytes, Error>,
     /// What the edge has yet to put together, behind the result's bytes.
     pub rest: Rest,

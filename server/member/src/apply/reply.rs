@@ -1,7 +1,8 @@
 //! The reply to a command, while it is being carried out.
 //!
-//! A reply nobody waits for (the command of another process, or of this one before it was started again) is not made at all:
-//! what applying does to state never depends on it. What is long to read is left to the edge; see [`crate::read::parts`].
+//! A reply nobody waits for (the command of another process, or of this one before it was started
+//! again) is not made at all: what applying does to state never depends on it. What is long to read
+//! is left to the edge; see [`crate::read::parts`].
 
 use bytes::Bytes;
 

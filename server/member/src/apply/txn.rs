@@ -1,8 +1,8 @@
 //! Transactions: compare, then one of two branches, all in one revision.
 //!
-//! As etcd does it: every compare, those of nested transactions too, is evaluated against the state before the
-//! outermost one; then everything on the taken path that could fail is checked; then the path is carried out, each
-//! operation seeing what those before it did.
+//! As etcd does it: every compare, those of nested transactions too, is evaluated against the state
+//! before the outermost one; then everything on the taken path that could fail is checked; then the
+//! path is carried out, each operation seeing what those before it did.
 
 use bytes::{Buf as _, Bytes};
 use prost::Message as _;
@@ -31,8 +31,8 @@ pub fn decode(bytes: &Bytes) -> Result<TxnRequest, Error> {
     decode_nested(bytes.clone(), 0)
 }
 
-// prost bounds recursion at 100 messages, which 50 nested transactions reach; etcd takes 127. So the recursive part
-// is decoded here and everything else by prost.
+// prost bounds recursion at 100 messages, which 50 nested transactions reach; etcd takes 127. So
+// the recursive part is decoded here and everything else by prost.
 fn decode_nested(mut bytes: Bytes, depth: usize) -> Result<TxnRequest, Error> {
     if depth > limits::TXN_DEPTH_MAX {
         return Err(Error::TooManyOperations);
@@ -89,8 +89,8 @@ pub fn is_read_only(request: &TxnRequest) -> bool {
     request.success.iter().chain(&request.failure).all(is_range)
 }
 
-/// Whether a read-only transaction may be answered from any state: all of its ranges say so, and one without ranges
-/// counts as such, as in etcd.
+/// Whether a read-only transaction may be answered from any state: all of its ranges say so, and
+/// one without ranges counts as such, as in etcd.
 #[must_use]
 pub fn is_serializable(request: &TxnRequest) -> bool {
     let is_serializable =
@@ -98,8 +98,9 @@ pub fn is_serializable(request: &TxnRequest) -> bool {
     request.success.iter().chain(&request.failure).all(is_serializable)
 }
 
-/// Carries out a transaction on the store; nothing changes if it fails. How much it reads and compares is bounded whether
-/// anybody wants its reply or not, so that all members have the same answer, also when they start again.
+/// Carries out a transaction on the store; nothing changes if it fails. How much it reads and
+/// compares is bounded whether anybody wants its reply or not, so that all members have the same
+/// answer, also when they start again.
 ///
 /// # Errors
 /// What the client gets.
@@ -110,8 +111,8 @@ pub(super) fn apply(state: &mut State, request: &TxnRequest, mut reply: Reply) -
         return Err(Error::TxnReads { reads_max: limits::TXN_READS_MAX });
     }
     let long = if found.reads > limits::TXN_READS_AT_ONCE { Long::AllLater } else { Long::Later };
-    // A put that needs its key can fail now: if something before it in the same transaction deletes the key, or if what is
-    // there cannot be read.
+    // A put that needs its key can fail now: if something before it in the same transaction deletes
+    // the key, or if what is there cannot be read.
     state.write(found.needs_key, |writing| {
         carry_out(writing, request, long, &mut path.iter(), &mut reply)?;
         Ok(reply)
@@ -126,7 +127,8 @@ fn evaluate(reader: Reader<'_>, request: &TxnRequest) -> Result<Path, Error> {
     Ok(comparing.path())
 }
 
-/// The reply to a read-only transaction in parts, and before it what would keep it from being answered.
+/// The reply to a read-only transaction in parts, and before it what
+/// would keep it from being answered.
 ///
 /// # Errors
 /// What the client gets.
@@ -169,7 +171,8 @@ fn add_reads(request: &TxnRequest, path: &mut dyn Iterator<Item = &bool>, found:
     }
 }
 
-/// Whether it may read many keys: there is a read of a range in any branch, or there are many of one key.
+/// Whether it may read many keys: there is a read of a range in any
+/// branch, or there are many of one key.
 #[must_use]
 pub fn may_read_much(request: &TxnRequest) -> bool {
     keys_read(request) > limits::WRITE_READS_UNCHECKED
@@ -389,8 +392,8 @@ mod tests {
         }
     }
 
-    /// A state that is shared in the middle of a transaction keeps parts of the index, which no budget counts: there are few
-    /// of them, and none for what is shorter.
+    /// A state that is shared in the middle of a transaction keeps parts of the index, which no
+    /// budget counts: there are few of them, and none for what is shorter.
     #[test]
     fn states_shared_in_the_middle_of_a_transaction_are_few() {
         let mut machine = machine();
@@ -425,8 +428,8 @@ mod tests {
         PutRequest { key: key.into(), ..PutRequest::default() }
     }
 
-    /// A value that is needed and cannot be read ends the member with an error, also in the middle of a transaction, and
-    /// nothing is changed.
+    /// A value that is needed and cannot be read ends the member with an error, also in the middle
+    /// of a transaction, and nothing is changed.
     #[test]
     fn a_damaged_value_that_is_needed_changes_nothing() {
         let mut machine = machine();
@@ -438,7 +441,8 @@ mod tests {
         assert!(machine.store().reader().get(b"new", i64::MAX).is_none());
     }
 
-    /// What only the reply says does not decide what is written: the same whether somebody waits for it or not.
+    /// What only the reply says does not decide what is written: the same
+    /// whether somebody waits for it or not.
     #[test]
     fn a_damaged_value_in_a_reply_does_not_decide_what_is_written() {
         let get = RangeRequest { key: "old".into(), ..RangeRequest::default() };

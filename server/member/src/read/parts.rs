@@ -5,7 +5,9 @@
 //! turn. The parts of a transaction inside a transaction are inside of its part:
 //!
 //! ```text
-//! Bytes("succeeded, the response to a put") Op(TxnResponse: Bytes("succeeded") Op(RangeResponse: Read(..))) Bytes(..)
+//! Bytes("succeeded, the response to a put")
+//! Op(TxnResponse: Bytes("succeeded") Op(RangeResponse: Read(..)))
+//! Bytes(..)
 //! ```
 
 use bytes::Bytes;
