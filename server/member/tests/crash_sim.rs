@@ -18,32 +18,29 @@
 mod effects;
 #[path = "crash_sim/member.rs"]
 mod member;
+#[path = "crash_sim/start.rs"]
+mod start;
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use member::Member;
-use revd_engine::check::check;
 use revd_engine::db::DbOptions;
 use revd_engine::disk::{Recorded, SimDisk};
-use revd_engine::mvcc::verify::verify;
-use revd_engine::mvcc::{Applied, CheckpointKind, HashKv, Store, View};
+use revd_engine::mvcc::{HashKv, Store, View};
 use revd_engine::random::Random;
 use revd_member::apply::command::Origin;
-use revd_member::apply::{Machine, MachineConfig};
-use revd_member::raft::node::{RaftConfig, RaftNode};
-use revd_member::schema;
-use revd_member::wal::birth::empty_log;
 use revd_member::wal::layout::{Layout, LayoutConfig, LogStep, ReleasedSegment};
 use revd_member::wal::reader::{self, RecoveredLog};
 use revd_member::wal::{BLOCK, Owner};
-use revd_proto::etcdserverpb::Member as MemberRow;
+use start::Sim;
 
-const OWNER: Owner = Owner { cluster: 11, member: 22 };
-const ORIGIN: Origin = Origin { member: 22, boot: 1 };
+/// The ids that a new member makes of the URLs and the token in `start.rs`.
+const OWNER: Owner = Owner { cluster: 0xcdf8_1819_4e3a_8c32, member: 0x8e9e_05c5_2164_694d };
+const ORIGIN: Origin = Origin { member: OWNER.member, boot: 1 };
 const LAYOUT: LayoutConfig = LayoutConfig { segment_bytes: 6 * BLOCK as u64, secret: 0x5EED };
 const PAGES: DbOptions = DbOptions { page_bytes_if_new: 512 };
 const SECTOR: usize = 512;
@@ -97,14 +94,7 @@ impl WalFiles {
     }
 }
 
-/// A member that starts.
-struct Sim {
-    node: RaftNode,
-    machine: Machine,
-    files: Files,
-}
-
-/// Its files, and what happens to them.
+/// The files of a member, and what happens to them.
 struct Files {
     layout: Layout,
     disk: SimDisk,
@@ -131,28 +121,7 @@ fn hash_of(view: View) -> u32 {
     }
 }
 
-/// A new member's tree file.
-fn birth(disk: &SimDisk) -> Store {
-    let mut store = Store::open(Arc::new(disk.clone()), PAGES).unwrap();
-    schema::put_member(&mut store, &MemberRow { id: OWNER.member, ..MemberRow::default() });
-    store.set_applied(Applied { index: 1, term: 1 });
-    let written = store.checkpoint(CheckpointKind::WithIndex).unwrap().write().unwrap();
-    store.finish_checkpoint(written);
-    store
-}
-
 impl Sim {
-    fn start(disk: SimDisk, store: Store, log: &RecoveredLog) -> Self {
-        let applied = store.applied().index;
-        let config = RaftConfig::alone(OWNER.member, applied);
-        let node = RaftNode::start(&config, log, &slog::Logger::root(slog::Discard, slog::o!())).unwrap();
-        let config = MachineConfig { own: ORIGIN, quota_bytes: 0, lease_extension: 0 };
-        let machine = Machine::new(store, config).unwrap();
-        let (layout, calls_over) = (Layout::new(LAYOUT, log), disk.recorded().len());
-        let files = Files { layout, disk, wal: Vec::new(), tree_calls: Vec::new(), calls_over };
-        Self { node, machine, files }
-    }
-
     /// Writes and applies until there is nothing more; `applied` hears of each entry.
     fn settle(&mut self, mut applied: impl FnMut(&mut Store, u64)) {
         self.node.campaign().unwrap();
@@ -241,8 +210,7 @@ fn run(seed: u64) -> Run {
     let disk = SimDisk::new();
     // With so little room that the file grows by no more than it needs.
     disk.limit(fills_disk(seed).then_some(100 * 1024));
-    let store = birth(&disk);
-    Member::new(Sim::start(disk, store, &empty_log(OWNER)), seed).run()
+    Member::new(Sim::start(disk, None), seed).run()
 }
 
 /// Starts a member from what a crash has left and lets it go on; its log's writes are returned.
@@ -253,9 +221,9 @@ fn recover(
     acknowledged: Acknowledged,
 ) -> (Vec<WalOp>, u64) {
     let disk = SimDisk::from_bytes(tree);
-    let mut store = Store::open(Arc::new(disk.clone()), PAGES).unwrap();
-    check(store.db().unwrap()).unwrap();
-    verify(&store).unwrap();
+    let mut sim = Sim::start(disk, wal.read());
+    let last = sim.last;
+    let store = sim.machine.store_mut();
     let applied = usize::try_from(store.applied().index).unwrap();
     assert_eq!(truth[applied], (store.revision(), hash_of(store.view())), "the tree file alone");
     let Acknowledged { index: acknowledged, compacted } = acknowledged;
@@ -266,10 +234,7 @@ fn recover(
             "compacted {asked}"
         );
     }
-    let log = wal.read().unwrap_or_else(|| empty_log(OWNER));
-    let last = log.entries.back().map_or(log.base.0, |entry| entry.index);
     assert!(last >= acknowledged, "entry {acknowledged} was acknowledged, the log ends with {last}");
-    let mut sim = Sim::start(disk, store, &log);
     sim.settle(|store, index| {
         let expected = truth[usize::try_from(index.min(last)).unwrap()];
         assert_eq!((store.revision(), hash_of(store.view())), expected, "entry {index} of {last}");
@@ -444,4 +409,26 @@ fn a_member_survives_a_crash_anywhere() {
     let seen = [no_room, reserves_given_up, refused, stopped_unsaved];
     let is_enough = seeds.into_inner() >= 10;
     assert!(!is_enough || !seen.contains(&0), "a full disk had no effect: {full_disk:?}");
+}
+
+/// A crash while a new member is made leaves nothing, or a member that goes on.
+#[test]
+fn a_new_member_survives_a_crash_anywhere() {
+    let disk = SimDisk::new();
+    drop(Sim::start(disk.clone(), None));
+    let calls = disk.recorded();
+    let tree = TreeImages::new(&calls);
+    let mut random = Random::new(1);
+    for done in 0..=calls.len() {
+        for variant in 0..8 {
+            let bytes = tree.after(done, &mut |_| match variant {
+                0 => true,
+                1 => false,
+                _ => random.below(2) == 0,
+            });
+            let mut sim = Sim::start(SimDisk::from_bytes(bytes), None);
+            sim.settle(|_, _| {});
+            assert_eq!(sim.machine.store().applied().index, 2, "its birth, and its own entry");
+        }
+    }
 }

@@ -26,8 +26,9 @@ use revd_proto::etcdserverpb::{
 };
 
 use crate::effects::{Effect, FromLog, FromState, Shown, WalJob};
+use crate::start::Sim;
 use crate::{
-    Acknowledged, FRAMES, Files, FullDisk, ORIGIN, OWNER, Run, Sim, WalFiles, WalOp, fills_disk, hash_of,
+    Acknowledged, FRAMES, Files, FullDisk, ORIGIN, OWNER, Run, WalFiles, WalOp, fills_disk, hash_of,
 };
 
 /// Commands of clients that wait for their answers.
@@ -123,7 +124,7 @@ pub(crate) struct Member {
 
 impl Member {
     pub(crate) fn new(sim: Sim, seed: u64) -> Self {
-        let Sim { node, mut machine, files } = sim;
+        let Sim { node, mut machine, files, .. } = sim;
         let view = machine.store_mut().view();
         let hash = hash_of(view.clone());
         let from_state = FromState {

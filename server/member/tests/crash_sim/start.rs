@@ -1,0 +1,106 @@
+//! A member starts by the shipped recovery (`revd_member::boot::recovery`), from files in memory.
+
+use std::sync::Arc;
+
+use revd_engine::check::check;
+use revd_engine::disk::SimDisk;
+use revd_engine::mvcc::Store;
+use revd_engine::mvcc::verify::verify;
+use revd_member::apply::Machine;
+use revd_member::boot::recovery::{
+    Recovery, RecoveryConfig, RecoveryEffects, Refusal, recover as recover_files,
+};
+use revd_member::raft::node::RaftNode;
+use revd_member::wal::layout::Layout;
+use revd_member::wal::reader::{LogEnd, RecoveredLog};
+
+use crate::{Files, LAYOUT, ORIGIN, OWNER, PAGES};
+
+/// A member that starts.
+pub(crate) struct Sim {
+    pub(crate) node: RaftNode,
+    pub(crate) machine: Machine,
+    pub(crate) files: Files,
+    /// The last entry of its log.
+    pub(crate) last: u64,
+}
+
+/// Files as a crash has left them. What recovery changes in the tree file is recorded there; the
+/// log's directory has no leftovers and no limit, so that nothing is removed or given back.
+struct FoundFiles {
+    disk: SimDisk,
+    log: Option<RecoveredLog>,
+    is_locked: bool,
+}
+
+impl Sim {
+    /// Starts, or makes a new member on an empty disk.
+    pub(crate) fn start(disk: SimDisk, log: Option<RecoveredLog>) -> Self {
+        let config = RecoveryConfig {
+            may_begin_cluster: true,
+            peer_urls: vec!["http://localhost:2380".to_owned()],
+            cluster_token: "etcd-cluster".to_owned(),
+            boot: ORIGIN.boot,
+            election_ticks: 10,
+            election_seed: 0,
+            quota_bytes: 0,
+            lease_extension: 0,
+        };
+        let mut found = FoundFiles { disk: disk.clone(), log, is_locked: false };
+        let logger = slog::Logger::root(slog::Discard, slog::o!());
+        let Recovery { owner, machine, node, log, .. } =
+            recover_files(&config, &logger, &mut found).unwrap_or_else(|refusal| panic!("{refusal:?}"));
+        assert_eq!(owner, OWNER);
+        let last = log.entries.back().map_or(log.base.0, |entry| entry.index);
+        let (layout, calls_over) = (Layout::new(LAYOUT, &log), disk.recorded().len());
+        let files = Files { layout, disk, wal: Vec::new(), tree_calls: Vec::new(), calls_over };
+        Self { node, machine, files, last }
+    }
+}
+
+impl RecoveryEffects for FoundFiles {
+    type Error = Refusal;
+
+    fn lock(&mut self) -> Result<(), Refusal> {
+        self.is_locked = true;
+        Ok(())
+    }
+
+    fn holds_data_of_etcd(&mut self) -> bool {
+        false
+    }
+
+    fn make_directories(&mut self) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    fn open_store(&mut self) -> Result<Store, Refusal> {
+        assert!(self.is_locked, "a file is opened before the directory is locked");
+        let store = Store::open(Arc::new(self.disk.clone()), PAGES).map_err(Refusal::Store)?;
+        check(store.db().expect("no checkpoint is being written")).map_err(Refusal::Store)?;
+        verify(&store).map_err(Refusal::Store)?;
+        Ok(store)
+    }
+
+    fn remove_leftovers(&mut self) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    fn read_log(&mut self) -> Result<Option<RecoveredLog>, Refusal> {
+        Ok(self.log.take())
+    }
+
+    fn sync_tree(&mut self, store: &mut Store) -> Result<(), Refusal> {
+        store.make_durable().map_err(Refusal::Store)
+    }
+
+    fn give_back_unused(&mut self, _end: &LogEnd) -> Result<(), Refusal> {
+        Ok(())
+    }
+
+    fn fill_reserve(&mut self) {}
+
+    fn refused(&self, refusal: Refusal) -> Refusal {
+        refusal
+    }
+}
