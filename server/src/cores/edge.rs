@@ -25,7 +25,7 @@ use crate::net::unread::Unread;
 use crate::observe::bounds::Bound;
 use crate::queues::latch::Latch;
 use crate::queues::mailbox::{ReceiverSeed, SenderSeed};
-use crate::queues::queue::Queue;
+use crate::queues::queue::LocalQueue;
 
 /// The parts of an edge core, before it runs.
 pub struct EdgeSeed {
@@ -75,7 +75,7 @@ struct Edge {
     /// Cancelled by being dropped.
     duties: RefCell<Vec<glommio::Task<()>>>,
     /// How it ended.
-    end: Rc<Queue<io::Result<()>>>,
+    end: Rc<LocalQueue<io::Result<()>>>,
 }
 
 /// Serves until asked to stop, then until open calls are answered or their time is over, and
@@ -96,7 +96,7 @@ pub async fn run(seed: EdgeSeed) -> io::Result<()> {
         member_duties: seed.member_duties,
         listen: Cell::new(Some((seed.listen, seed.listening))),
         duties: RefCell::default(),
-        end: Queue::new(),
+        end: LocalQueue::new(),
     });
     let carrying = glommio::spawn_local(carry(proposals, seed.to_log));
     let hearing = glommio::spawn_local(hear(Rc::clone(&edge), seed.from_state));

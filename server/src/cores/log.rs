@@ -20,7 +20,7 @@ use crate::cores::Commands;
 use crate::duties::pace::every;
 use crate::limits;
 use crate::queues::mailbox::{ReceiverSeed, SenderSeed};
-use crate::queues::queue::Queue;
+use crate::queues::queue::LocalQueue;
 
 /// The parts of the log core, before it runs.
 pub struct LogSeed<D> {
@@ -68,8 +68,8 @@ enum WriterJob {
 
 /// Carries out what the core decides: each effect goes to the task it is for.
 struct LogDriver {
-    jobs: Rc<Queue<WriterJob>>,
-    work: Rc<Queue<Work>>,
+    jobs: Rc<LocalQueue<WriterJob>>,
+    work: Rc<LocalQueue<Work>>,
 }
 
 impl LogEffects for LogDriver {
@@ -91,8 +91,8 @@ impl LogEffects for LogDriver {
 /// # Errors
 /// [`LogFailure`]
 pub async fn run<D: LogDisk>(seed: LogSeed<D>) -> Result<(), LogFailure> {
-    let events = Queue::new();
-    let mut driver = LogDriver { jobs: Queue::new(), work: Queue::new() };
+    let events = LocalQueue::new();
+    let mut driver = LogDriver { jobs: LocalQueue::new(), work: LocalQueue::new() };
     let stopping = Rc::new(Cell::new(false));
     let wal = WalWriter::new(seed.wal);
     let mut core = LogCore::new(seed.node, seed.origin, seed.from_edges.len());
@@ -143,7 +143,7 @@ fn publish(core: &LogCore, status: &MemberStatus) {
     status.committed.store(now.committed);
 }
 
-async fn receive_commands(from_edge: ReceiverSeed<Commands>, events: Rc<Queue<LogInput>>) {
+async fn receive_commands(from_edge: ReceiverSeed<Commands>, events: Rc<LocalQueue<LogInput>>) {
     let from_edge = from_edge.open().await;
     while let Some(commands) = from_edge.receive().await {
         events.push(LogInput::Core(LogEvent::Commands(commands)));
@@ -151,14 +151,14 @@ async fn receive_commands(from_edge: ReceiverSeed<Commands>, events: Rc<Queue<Lo
     events.push(LogInput::Core(LogEvent::EdgeClosed));
 }
 
-async fn receive_durable(from_state: ReceiverSeed<DurableIndex>, events: Rc<Queue<LogInput>>) {
+async fn receive_durable(from_state: ReceiverSeed<DurableIndex>, events: Rc<LocalQueue<LogInput>>) {
     let from_state = from_state.open().await;
     while let Some(index) = from_state.receive().await {
         events.push(LogInput::Core(LogEvent::Durable(index)));
     }
 }
 
-async fn send_work(work: Rc<Queue<Work>>, to_state: SenderSeed<Vec<Work>>) {
+async fn send_work(work: Rc<LocalQueue<Work>>, to_state: SenderSeed<Vec<Work>>) {
     let to_state = to_state.open().await;
     while let Some(work) = work.take().await {
         if !to_state.send(Vec::from(work)).await {
@@ -169,8 +169,8 @@ async fn send_work(work: Rc<Queue<Work>>, to_state: SenderSeed<Vec<Work>>) {
 
 async fn write_frames<D: LogDisk>(
     mut wal: WalWriter<D>,
-    jobs: Rc<Queue<WriterJob>>,
-    events: Rc<Queue<LogInput>>,
+    jobs: Rc<LocalQueue<WriterJob>>,
+    events: Rc<LocalQueue<LogInput>>,
     stopping: Rc<Cell<bool>>,
 ) -> Result<(), WalError> {
     let mut waiting = VecDeque::new();

@@ -26,7 +26,7 @@ use crate::observe::log;
 use crate::observe::turns::Loop;
 use crate::queues::latch::Latch;
 use crate::queues::mailbox::{ReceiverSeed, Sender, SenderSeed};
-use crate::queues::queue::Queue;
+use crate::queues::queue::LocalQueue;
 use crate::queues::turn::give_way;
 
 /// The parts of the state core, before it runs.
@@ -72,8 +72,8 @@ enum StateInput {
 
 /// Carries out what the core decides.
 struct StateDriver {
-    events: Rc<Queue<StateInput>>,
-    edges: Vec<Rc<Queue<Notification>>>,
+    events: Rc<LocalQueue<StateInput>>,
+    edges: Vec<Rc<LocalQueue<Notification>>>,
     durable: Sender<DurableIndex>,
     views: Arc<ViewSlot>,
     status: Arc<MemberStatus>,
@@ -86,12 +86,12 @@ struct StateDriver {
 /// # Errors
 /// [`StateFailure`]
 pub async fn run(seed: StateSeed) -> Result<(), StateFailure> {
-    let events = Queue::new();
+    let events = LocalQueue::new();
     let receiving = glommio::spawn_local(receive_work(seed.from_log, Rc::clone(&events)));
     let mut edges = Vec::new();
     let mut sending = Vec::new();
     for to_edge in seed.to_edges {
-        let outbox = Queue::new();
+        let outbox = LocalQueue::new();
         edges.push(Rc::clone(&outbox));
         sending.push(glommio::spawn_local(send_notifications(outbox, to_edge)));
     }
@@ -139,7 +139,7 @@ fn made_durable(written: Box<WrittenCheckpoint>, reserve: &Reserve) -> StateEven
     StateEvent::Written { written, made_room }
 }
 
-async fn receive_work(from_log: ReceiverSeed<Vec<Work>>, events: Rc<Queue<StateInput>>) {
+async fn receive_work(from_log: ReceiverSeed<Vec<Work>>, events: Rc<LocalQueue<StateInput>>) {
     let from_log = from_log.open().await;
     while let Some(work) = from_log.receive().await {
         events.push(StateInput::Core(StateEvent::Work(work)));
@@ -147,7 +147,7 @@ async fn receive_work(from_log: ReceiverSeed<Vec<Work>>, events: Rc<Queue<StateI
     events.push(StateInput::Core(StateEvent::LogClosed));
 }
 
-async fn send_notifications(outbox: Rc<Queue<Notification>>, to_edge: SenderSeed<Notifications>) {
+async fn send_notifications(outbox: Rc<LocalQueue<Notification>>, to_edge: SenderSeed<Notifications>) {
     let to_edge = to_edge.open().await;
     while let Some(news) = outbox.take().await {
         if !to_edge.send(Vec::from(news)).await {

@@ -10,7 +10,7 @@ use std::task::{Poll, Waker};
 ///
 /// It has no bound of its own: events are bounded where they come from (see the rules in `queues`).
 #[derive(Debug)]
-pub struct Queue<E> {
+pub struct LocalQueue<E> {
     inner: RefCell<Inner<E>>,
 }
 
@@ -21,7 +21,7 @@ struct Inner<E> {
     closed: bool,
 }
 
-impl<E> Queue<E> {
+impl<E> LocalQueue<E> {
     /// An empty queue, open.
     #[must_use]
     pub fn new() -> Rc<Self> {
@@ -81,7 +81,7 @@ mod tests {
 
     #[test]
     fn takes_all_events_in_order_waits_for_more_and_ends() {
-        let queue = Queue::new();
+        let queue = LocalQueue::new();
         queue.push(1);
         queue.push(2);
         assert_eq!(block_on(queue.take()).unwrap(), [1, 2]);

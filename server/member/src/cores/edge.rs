@@ -90,7 +90,7 @@ enum EdgePhase {
 
 /// One question of the state core whether keepalives were passed on.
 #[derive(Debug)]
-struct Hearing {
+struct EdgeHearing {
     question: u64,
     /// Waits that are over.
     waits: usize,
@@ -103,7 +103,7 @@ struct Hearing {
 pub struct EdgeCore {
     is_first: bool,
     phase: EdgePhase,
-    hearings: Vec<Hearing>,
+    hearings: Vec<EdgeHearing>,
 }
 
 impl EdgeCore {
@@ -161,7 +161,7 @@ impl EdgeCore {
             match notification {
                 Notification::Outcome(id, outcome) => effects.answer(id, outcome),
                 Notification::Hearing(question) => {
-                    self.hearings.push(Hearing { question, waits: 0, mark: None });
+                    self.hearings.push(EdgeHearing { question, waits: 0, mark: None });
                     effects.wait(question, limits::HEARING_INTERVAL);
                 }
                 Notification::View => {}

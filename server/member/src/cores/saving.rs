@@ -15,7 +15,7 @@ use crate::limits;
 
 /// Where the checkpoint stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-enum Phase {
+enum CheckpointPhase {
     #[default]
     Idle,
     Waiting,
@@ -25,7 +25,7 @@ enum Phase {
 /// State core view: the checkpoint that comes or is under way.
 #[derive(Debug, Default)]
 pub(super) struct Saving {
-    phase: Phase,
+    phase: CheckpointPhase,
     /// The time to wait since the last change is over.
     is_due: bool,
     /// The last checkpoint found no room: the next one waits a while.
@@ -61,13 +61,14 @@ impl Saving {
 
     /// No checkpoint waits or is being written.
     pub(super) fn is_idle(&self) -> bool {
-        self.phase == Phase::Idle
+        self.phase == CheckpointPhase::Idle
     }
 
     /// A checkpoint waits for the end of an entry.
     pub(super) fn has_to_save(&self, machine: &Machine) -> bool {
         let much = !self.has_no_room && machine.store().unsaved_bytes() >= limits::CHECKPOINT_BYTES_MAX;
-        (self.is_due && self.phase == Phase::Waiting) || (much && self.phase != Phase::Writing)
+        (self.is_due && self.phase == CheckpointPhase::Waiting)
+            || (much && self.phase != CheckpointPhase::Writing)
     }
 
     /// Decides whether a checkpoint starts now, later, or not at all; not within an entry: the
@@ -80,10 +81,10 @@ impl Saving {
         effects: &mut impl StateEffects,
     ) {
         let due = std::mem::take(&mut self.is_due);
-        if due && self.phase == Phase::Waiting {
-            self.phase = Phase::Idle;
+        if due && self.phase == CheckpointPhase::Waiting {
+            self.phase = CheckpointPhase::Idle;
         }
-        if self.phase == Phase::Writing {
+        if self.phase == CheckpointPhase::Writing {
             return; // its end comes back here
         }
         self.begin_defragmentation(machine);
@@ -93,8 +94,8 @@ impl Saving {
         let much = is_stopping || store.unsaved_bytes() >= limits::CHECKPOINT_BYTES_MAX;
         if (due && work) || (much && !self.has_no_room) {
             self.start(machine, effects);
-        } else if work && self.phase == Phase::Idle {
-            self.phase = Phase::Waiting;
+        } else if work && self.phase == CheckpointPhase::Idle {
+            self.phase = CheckpointPhase::Waiting;
             effects.remind(match (self.has_no_room, compacting) {
                 (true, _) => limits::NO_SPACE_INTERVAL,
                 (false, true) => limits::COMPACT_INTERVAL,
@@ -117,10 +118,10 @@ impl Saving {
         // Also the last one: reading the records that the saved index does not know is faster than
         // saving it once more.
         let Some(checkpoint) = machine.store_mut().checkpoint(CheckpointKind::Auto) else {
-            self.phase = Phase::Idle;
+            self.phase = CheckpointPhase::Idle;
             return;
         };
-        self.phase = Phase::Writing;
+        self.phase = CheckpointPhase::Writing;
         let is_light = machine.store().unsaved_bytes() < limits::CHECKPOINT_BYTES_MAX / 8;
         effects.write(checkpoint, is_light);
     }
@@ -134,7 +135,7 @@ impl Saving {
         made_room: bool,
     ) -> Saved {
         let durable = machine.store_mut().finish_checkpoint(written);
-        self.phase = Phase::Idle;
+        self.phase = CheckpointPhase::Idle;
         self.has_no_room = durable.no_space.is_some() && !made_room;
         let revision = machine.store().revision();
         let mut answers = Vec::new();
