@@ -1,5 +1,5 @@
-//! Proof that a file is whole: every page is reachable or free, never both; every checksum is right; keys are in
-//! order and where their branches say; counts and depths are true.
+//! Proof that a file is whole: every page is reachable or free, never both; every checksum is
+//! right; keys are in order and where their branches say; counts and depths are true.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use crate::page::{PageKind, PageRef, Pages, StoredValue, Verified};
 use crate::space::Extent;
 use crate::{Error, Result};
 
-/// What was counted.
+/// Pages and keys that a check has counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct FileReport {
     /// Pages of trees and values.

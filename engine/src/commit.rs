@@ -1,11 +1,12 @@
 //! Committing a transaction to its file.
 //!
-//! The durability protocol: write every new page to places that no state anyone can still see uses; sync; write
-//! the other meta slot; sync. A crash before the slot is whole leaves the state before, after it the state after.
-//! The first commit after a file was opened makes sure that the state it was opened with is durable.
+//! The durability protocol: write every new page to places that no state anyone can still see uses;
+//! sync; write the other meta slot; sync. A crash before the slot is whole leaves the state before,
+//! after it the state after. The first commit after a file was opened makes sure that the state it
+//! was opened with is durable.
 //!
-//! A full disk shows before anything is written: room for all pages is made first, and if there is none the
-//! transaction is undone and may be tried again. Any other failure is final.
+//! A full disk shows before anything is written: room for all pages is made first, and if there is
+//! none the transaction is undone and may be tried again. Any other failure is final.
 
 use std::sync::Arc;
 
@@ -22,7 +23,8 @@ impl WriteTxn<'_> {
     /// Makes all changes durable, or none. Blocks for the disk.
     ///
     /// # Errors
-    /// After a failed write or sync the file is poisoned: only opening it again tells what is in it.
+    /// After a failed write or sync the file is poisoned: only opening it again tells what is in
+    /// it.
     pub fn commit(mut self) -> Result<Snapshot> {
         if self.failed {
             return Err(Error::Poisoned);
@@ -41,12 +43,14 @@ struct Placed {
 
 fn commit(txn: &mut WriteTxn<'_>) -> Result<Snapshot> {
     let page_bytes = txn.base.parts().meta.page_bytes;
+    let (base, current) = (txn.base.txn(), txn.db.current.txn());
+    assert_eq!(base, current, "a transaction on state {base} is committed to state {current}");
     txn.db.poisoned = true; // until everything below has succeeded
-    // Also if there is no room: whoever hears of it takes the state before for durable.
+    // Also if there is no room: the caller that is told so takes the state before for durable.
     txn.db.settle()?;
     let before = txn.db.space.clone();
     let placed = place(txn, page_bytes);
-    assert_placed(txn, &placed);
+    check_placed(txn, &placed)?;
     if let Err(error) = txn.db.grow(page_bytes) {
         txn.db.space = before;
         txn.db.poisoned = !error.is_no_space();
@@ -54,9 +58,12 @@ fn commit(txn: &mut WriteTxn<'_>) -> Result<Snapshot> {
     }
     let (verified, meta) = write(txn, &placed)?;
     let db = &mut *txn.db;
-    assert_eq!(meta.txn, db.current.txn() + 1, "commits come one after the other");
+    assert_eq!(meta.txn, current + 1, "transaction {} follows {current}", meta.txn);
+    assert_eq!(meta.pages, db.space.end(), "the file ends elsewhere than its space");
+    let (new, old) = (slot_offset(&meta), slot_offset(&db.current.parts().meta));
+    assert_ne!(new, old, "transaction {} would overwrite the slot of the state before", meta.txn);
     db.disk.sync()?;
-    db.disk.write_at(slot_offset(&meta), &meta.encode())?;
+    db.disk.write_at(new, &meta.encode())?;
     db.disk.sync()?;
     if txn.shrinking {
         db.cut(page_bytes)?;
@@ -71,29 +78,36 @@ fn commit(txn: &mut WriteTxn<'_>) -> Result<Snapshot> {
     Ok(snapshot)
 }
 
-/// Nothing is written over a page that anybody can still see, and nothing is freed that is free: both would be found long
-/// after they have become durable.
-fn assert_placed(txn: &WriteTxn<'_>, placed: &Placed) {
-    let (space, first) = (&txn.db.space, first_page(txn.base.parts().meta.page_bytes));
-    let single = placed.nodes.iter().map(|page| Extent { start: *page, pages: 1 });
-    let page_bytes = u64::from(txn.base.parts().meta.page_bytes);
+/// Nothing is written over a page that a reader can still see, and nothing is freed that is free:
+/// both would be found long after they have become durable. What is freed is what pages of the file
+/// have named: if that cannot be, the file is damaged.
+///
+/// # Errors
+/// When a page is freed that cannot be.
+fn check_placed(txn: &WriteTxn<'_>, placed: &Placed) -> Result<()> {
+    let (space, base) = (&txn.db.space, txn.base.parts());
+    let page_bytes = u64::from(base.meta.page_bytes);
     let extent = |start: PageId, bytes: &[u8]| Extent { start, pages: bytes.len() as u64 / page_bytes };
+    let single = placed.nodes.iter().map(|page| Extent { start: *page, pages: 1 });
     let values = txn.values.iter().map(|(start, bytes)| extent(*start, bytes));
-    let mut taken: Vec<Extent> = single.chain(values).collect();
-    taken.push(extent(placed.free.id, &placed.free_bytes));
-    taken.extend(&placed.freed);
-    taken.sort_unstable_by_key(|extent| extent.start.0);
-    let mut reached = first;
-    for Extent { start, pages } in taken {
-        assert!(start.0 >= reached, "page {} is used or freed twice by one commit", start.0);
-        reached = start.0 + pages;
-        assert!(
-            space.is_taken(Extent { start, pages }),
-            "page {} is used or freed although it is free",
-            start.0
-        );
+    let list = std::iter::once(extent(placed.free.id, &placed.free_bytes));
+    let written = single.chain(values).chain(list).map(|extent| (extent, false));
+    let mut all: Vec<(Extent, bool)> =
+        written.chain(placed.freed.iter().map(|extent| (*extent, true))).collect();
+    all.sort_unstable_by_key(|(extent, _)| extent.start.0);
+    let (mut reached, mut before_is_freed) = (first_page(base.meta.page_bytes), false);
+    for (extent, is_freed) in all {
+        let Extent { start, pages } = extent;
+        let is_sound = start.0 >= reached && space.is_taken(extent);
+        if !is_sound && (is_freed || before_is_freed) {
+            return Err(base.pages.damage(start, "is freed by the tree, but free or in use elsewhere"));
+        }
+        assert!(is_sound, "{pages} pages from {} on are written, but free or written already", start.0);
+        (reached, before_is_freed) = (start.0 + pages, is_freed);
     }
-    assert!(reached <= space.end(), "page {reached} lies behind the end of the file");
+    let (unused, end) = (space.unused_pages(), space.end());
+    assert!(reached <= end && unused < end, "{unused} of {end} pages are free, {reached} are in use");
+    Ok(())
 }
 
 fn place(txn: &mut WriteTxn<'_>, page_bytes: u32) -> Placed {
@@ -120,6 +134,8 @@ fn write(txn: &mut WriteTxn<'_>, placed: &Placed) -> Result<(Arc<Verified>, Meta
     let mut ids = placed.nodes.iter().copied();
     for (table, tree) in tables.iter_mut().zip(&mut txn.trees) {
         if tree.dirty {
+            let depth = tree.stored.depth;
+            assert_eq!(depth > 0, tree.root.is_some(), "a table of {depth} levels and its root disagree");
             let root = match tree.root.take() {
                 Some(mut root) => Some(root.write(&mut ids, &mut out)?),
                 None => None,
@@ -127,7 +143,8 @@ fn write(txn: &mut WriteTxn<'_>, placed: &Placed) -> Result<(Arc<Verified>, Meta
             *table = TableRoot { root, ..tree.stored };
         }
     }
-    assert!(ids.next().is_none(), "a page was allocated for no node");
+    let left = ids.count();
+    assert_eq!(left, 0, "{left} of {} pages were allocated for no node", placed.nodes.len());
     out.flush()?;
     out.write_extent(placed.free.id, &placed.free_bytes)?;
     let meta =
@@ -142,7 +159,8 @@ fn place_free_list(
     page_bytes: u32,
     shrinking: bool,
 ) -> (PageRef, Vec<u8>) {
-    // Taking pages shortens a free extent or uses one up: the list only gets shorter than what was asked for.
+    // Taking pages shortens a free extent or uses one up: the list only gets shorter than what was
+    // asked for.
     let pages = extent_pages(space.encoded_len(freed.len()), page_bytes);
     let id = space.allocate(pages);
     if shrinking {

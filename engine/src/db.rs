@@ -1,13 +1,14 @@
-//! One open tree file: how it is found when it is opened, its length, and the states that are still read.
+//! One open tree file: how it is found when it is opened, its length, and the states that are still
+//! read.
 //!
-//! Nothing has to be repaired when a file is opened: the newest meta slot that is whole names its state. How a
-//! state comes to be is in `commit.rs`.
+//! Nothing has to be repaired when a file is opened: the newest meta slot that is whole names its
+//! state. How a state comes to be is in `commit.rs`.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
 use crate::disk::Disk;
-use crate::limits::{GROW_BYTES_MAX, GROW_BYTES_MIN, PAGE_BYTES_DEFAULT};
+use crate::limits::{GROW_BYTES_MAX, GROW_BYTES_MIN, PAGE_BYTES_DEFAULT, PAGE_BYTES_MAX, PAGE_BYTES_MIN};
 use crate::meta::{Meta, SLOT_BYTES, SLOT_OFFSETS, first_page};
 use crate::page::{PageKind, Pages, Verified};
 use crate::snapshot::{Snapshot, SnapshotParts};
@@ -27,7 +28,7 @@ impl Default for DbOptions {
     }
 }
 
-/// Bytes of a file.
+/// Bytes of a tree file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Sizes {
     /// All that were ever used. Its length may be more: it grows ahead of what is written.
@@ -48,7 +49,8 @@ pub struct Db {
     is_settled: bool,
     /// A commit has failed, or is under way: what is in the file is unknown.
     pub(crate) poisoned: bool,
-    /// Pages on their way to the file; kept because new memory costs more than what is done with it.
+    /// Pages on their way to the file; kept because new memory costs more than what is done with
+    /// it.
     pub(crate) buffer: Vec<u8>,
 }
 
@@ -63,7 +65,13 @@ impl Db {
     ///
     /// # Errors
     /// [`Error::Corrupt`] when it is no tree file or its state cannot be found.
+    ///
+    /// # Panics
+    /// If the options are none that a file can have.
     pub fn open(disk: Arc<dyn Disk>, options: DbOptions) -> Result<Self> {
+        let DbOptions { page_bytes_if_new } = options;
+        let is_possible = (PAGE_BYTES_MIN..=PAGE_BYTES_MAX).contains(&page_bytes_if_new);
+        assert!(is_possible && page_bytes_if_new.is_power_of_two(), "pages of {page_bytes_if_new} bytes");
         let map = disk.map()?;
         let bytes = map.bytes();
         let slots = SLOT_OFFSETS.map(|offset| {
@@ -74,18 +82,17 @@ impl Db {
         let meta = match newest {
             Some(meta) => meta,
             // Nothing was ever committed: a new file, or one whose making was cut short.
-            None if bytes.iter().take(2 * 4096).all(|byte| *byte == 0) => {
-                Meta::empty(options.page_bytes_if_new)
-            }
+            None if bytes.iter().take(2 * 4096).all(|byte| *byte == 0) => Meta::empty(page_bytes_if_new),
             None => return Err(Error::corrupt("neither meta slot can be read")),
         };
         let file_len = bytes.len() as u64;
-        if meta.txn > 0 && meta.pages * u64::from(meta.page_bytes) > file_len {
+        if meta.txn > 0 && meta.pages > file_len / u64::from(meta.page_bytes) {
             return Err(Error::corrupt(format!("the file has {file_len} bytes but {} pages", meta.pages)));
         }
         let verified = Arc::new(Verified::default().resized(meta.pages));
         let pages = Pages { map, page_bytes: meta.page_bytes, verified };
         let space = read_space(&pages, &meta)?;
+        assert_eq!(space.end(), meta.pages, "the space ends elsewhere than the file");
         let current = Snapshot::new(pages, meta);
         let mut db = Self {
             disk,
@@ -116,6 +123,8 @@ impl Db {
     }
 
     pub(crate) fn watch(&mut self, snapshot: &Snapshot) {
+        let last = self.live.back().map(|(txn, _)| *txn);
+        assert!(last < Some(snapshot.txn()), "state {} is published after {last:?}", snapshot.txn());
         self.live.push_back((snapshot.txn(), Arc::downgrade(snapshot.parts())));
     }
 
@@ -125,11 +134,16 @@ impl Db {
             self.live.pop_front();
         }
         let oldest = self.live.front().map_or(self.current.txn(), |(txn, _)| *txn);
+        assert!(
+            oldest <= self.current.txn(),
+            "state {oldest} is read, but {} is the newest",
+            self.current.txn()
+        );
         self.space.no_reader_before(oldest);
     }
 
-    /// Makes room for pages up to the space's end, in steps so large that commits seldom change the length; if the disk
-    /// has no room for a step, just as much as is needed.
+    /// Makes room for pages up to the space's end, in steps so large that commits seldom change the
+    /// length; if the disk has no room for a step, just as much as is needed.
     pub(crate) fn grow(&mut self, page_bytes: u32) -> Result<()> {
         let needed = self.space.end() * u64::from(page_bytes);
         if needed <= self.file_len {
@@ -145,13 +159,15 @@ impl Db {
             len = needed;
             self.disk.set_len(len)?;
         }
+        assert!(len >= needed, "the file was given {len} bytes, {needed} are needed");
         self.file_len = len;
         Ok(())
     }
 
-    /// The state the file was opened with may be in the kernel's cache only: its slot was written by a process that ended
-    /// before the sync, or because of it (and after a failed sync the kernel takes what it holds for clean). Its pages were
-    /// synced before the slot was written. But the next commit writes to pages of the state before it, which would then
+    /// Makes the state that the file was opened with durable. It may be in the kernel's cache only:
+    /// its slot was written by a process that ended before the sync, or because of it (and after a
+    /// failed sync the kernel takes what it holds for clean). Its pages were synced before the slot
+    /// was written. But the next commit writes to pages of the state before it, which would then
     /// still be the one on the disk. So the slot is written and synced again first.
     pub(crate) fn settle(&mut self) -> Result<()> {
         if !self.is_settled {
@@ -163,10 +179,14 @@ impl Db {
         Ok(())
     }
 
-    /// Cuts off what lies behind the last page in use. Nobody reads there any more: those pages were free, not
-    /// just freed, and the state that no longer names them is durable.
+    /// Cuts off what lies behind the last page in use. No reader looks there any more: those pages
+    /// were free, not just freed, and the state that no longer names them is durable.
     pub(crate) fn cut(&mut self, page_bytes: u32) -> Result<()> {
         let needed = self.space.end() * u64::from(page_bytes);
+        assert!(
+            needed >= first_page(page_bytes) * u64::from(page_bytes),
+            "{needed} bytes hold no meta slots"
+        );
         if needed < self.file_len {
             self.disk.set_len(needed)?;
             self.file_len = needed;
@@ -184,7 +204,11 @@ fn read_space(pages: &Pages, meta: &Meta) -> Result<Space> {
     let mut space = Space::decode(meta.pages, first, content)
         .map_err(|what| pages.damage(list.id, format!("(the free list) {what}")))?;
     // The list's own pages are written anew by the next commit and free after it.
-    space.set_list(Extent { start: list.id, pages: extent });
+    let own = Extent { start: list.id, pages: extent };
+    if !space.is_taken(own) {
+        return Err(pages.damage(list.id, "(the free list) names its own pages, or ends behind the file"));
+    }
+    space.set_list(own);
     Ok(space)
 }
 

@@ -1,4 +1,4 @@
-//! What can go wrong in the engine.
+//! Errors of the engine: what the caller may have to tell apart, and what to do about it.
 
 use std::io;
 use std::sync::Arc;

@@ -1,14 +1,15 @@
 //! The storage engine of revd: bytes and revisions.
 //!
-//! Two halves. Below, a copy-on-write B+tree in one file: [`db`] commits whole transactions atomically, readers
-//! hold immutable snapshots of mapped pages. Above, [`mvcc`]: a key space in which every change has a revision,
-//! kept as an in-memory index, a tail of recent records, and tables of the tree.
+//! Two halves. Below, a copy-on-write B+tree in one file: [`db`] commits whole transactions
+//! atomically, readers hold immutable snapshots of mapped pages. Above, [`mvcc`]: a key space in
+//! which every change has a revision, kept as an in-memory index, a tail of recent records, and
+//! tables of the tree.
 //!
-//! Everything here is synchronous and decides nothing by clock, thread or chance. What is handed to readers is
-//! immutable and may cross threads; there is one writer.
+//! Everything here is synchronous and decides nothing by clock, thread or chance. What is handed to
+//! readers is immutable and may cross threads; there is one writer.
 //!
-//! A transaction knows the open file, and a commit knows both; the file knows neither: what a commit must hold is in
-//! one place, and opening a file needs no code that changes one.
+//! A transaction knows the open file, and a commit knows both; the file knows neither: what a
+//! commit must hold is in one place, and opening a file needs no code that changes one.
 //!
 //! Layers, each using only those below it: `mvcc`, `check`, `commit`, `txn`, `db`,
 //! `snapshot`, `btree`, `space`, `meta`, `page`, `disk`.

@@ -17,33 +17,35 @@ pub const DEPTH_MAX: usize = 64;
 /// Largest value: the length has one bit for "stored elsewhere".
 pub const VALUE_BYTES_MAX: usize = (1 << 31) - 1;
 
-/// Neighbouring pages are written together, up to about this many bytes.
+/// Neighbouring pages are written together, up to about this many bytes in one call.
 pub const WRITE_BYTES_MAX: usize = 256 * 1024;
 
 /// The file grows by at least this much at a time, so that commits rarely change its length.
 pub const GROW_BYTES_MIN: u64 = 1024 * 1024;
 
-/// ... and by at most this much.
+/// The file grows by at most this much at a time.
 pub const GROW_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// Leaves a defragmentation looks at in one checkpoint.
 pub const DEFRAGMENT_LEAVES_PER_STEP: usize = 1_000;
-/// Commits a defragmentation waits for readers of old pages: before it moves anything, for what lies low is theirs, and at
-/// its end, before it cuts. Some seconds; a reader may hold them longer.
+/// Commits a defragmentation waits for readers of old pages: before it moves anything, for what
+/// lies low is theirs, and at its end, before it cuts. Some seconds; a reader may hold them longer.
 pub const DEFRAGMENT_WAITS_MAX: u32 = 100;
 
-/// Steps that a key counts for which has changed since the revision that is read: what it was lies elsewhere in memory.
+/// Steps that a key counts for which has changed since the revision that is read: its older changes
+/// lie elsewhere in memory.
 pub const LOOK_BACK_STEPS: usize = 4;
 
-/// Changes made since a View, up to which its last holder frees by itself what they have replaced: a microsecond each, and
-/// two where they lie far apart.
+/// Changes made since a View, up to which its last holder frees by itself what they have replaced:
+/// a microsecond each, and two where they lie far apart.
 pub const FREED_AT_ONCE_CHANGES: u64 = 500;
 /// Bytes that take as long to free as what one change replaces.
 pub const FREED_BYTES_PER_CHANGE: usize = 4 * 1024;
 
 /// Records a compaction looks at in one checkpoint: bounds the work and the memory of a step.
 pub const COMPACT_RECORDS_PER_STEP: usize = 10_000;
-/// Bytes of records it hashes in one, where it computes a hash: they are read whole then.
+/// Bytes of records that a compaction hashes in one checkpoint, where it computes a hash: they are
+/// read whole then.
 pub const COMPACT_BYTES_PER_STEP: usize = 32 * 1024 * 1024;
 /// Hashes of compactions that are kept, as many as in etcd.
 pub const COMPACTION_HASHES_MAX: usize = 10;
@@ -53,15 +55,17 @@ pub const HASH_LOOK_STEPS_MIN: usize = 4_000;
 pub const HASH_STEPS_PER_RECORD: usize = 16;
 /// Bytes of records that count as much work of a hash as one record.
 pub const HASH_BYTES_PER_RECORD: usize = 4 * 1024;
-/// Keys of the saved index that are looked at in one checkpoint after a compaction ...
+/// Keys of the saved index that are looked at in one checkpoint after a compaction.
 pub const SWEEP_KEYS_PER_STEP: usize = 20_000;
-/// ... and how many of them are written again.
+/// Keys of the saved index that are written again in one checkpoint after a compaction.
 pub const SWEEP_WRITES_PER_STEP: usize = 5_000;
 
-/// The index is saved when this many records were added since the last time ...
+/// The index is saved when this many records were added since the last time, or more if it is large
+/// (below).
 pub const INDEX_CHECKPOINT_RECORDS_MIN: usize = 64 * 1024;
-/// ... or one in this many of all keys and kept revisions, whichever is more: saving a key writes its whole history, and
-/// so what is written for the index stays in proportion to the records.
+/// The index is saved when one record in this many of all keys and kept revisions was added, if
+/// that is more than the number above: saving a key writes its whole history, so what is written
+/// for the index stays in proportion to the records.
 pub const INDEX_CHECKPOINT_PART: usize = 8;
 /// Keys or records restored between two reports of progress.
 pub const RESTORED_PER_REPORT: u64 = 16 * 1024;
@@ -73,6 +77,23 @@ const _: () = {
     assert!(PAGE_BYTES_MIN.is_power_of_two() && PAGE_BYTES_MAX.is_power_of_two());
     assert!(PAGE_BYTES_DEFAULT.is_power_of_two());
     assert!(PAGE_BYTES_MIN <= PAGE_BYTES_DEFAULT && PAGE_BYTES_DEFAULT <= PAGE_BYTES_MAX);
+    // Offsets in a page and lengths of keys are 16 bits wide.
+    assert!(PAGE_BYTES_MAX <= 1 << 16);
+    assert!(key_bytes_max(PAGE_BYTES_MAX) <= u16::MAX as usize);
+    // Tables whose keys are numbers: a revision and a kind, or a checksum.
+    assert!(key_bytes_max(PAGE_BYTES_MIN) >= 17);
+    assert!(TABLES_MAX <= u8::MAX as usize, "a table's number is a byte");
+    assert!(DEPTH_MAX < u32::MAX as usize);
+    // Pages that are neighbours leave in one write, and the file grows by whole pages.
+    assert!(WRITE_BYTES_MAX >= PAGE_BYTES_MAX as usize);
+    assert!(GROW_BYTES_MIN <= GROW_BYTES_MAX && GROW_BYTES_MIN.is_multiple_of(PAGE_BYTES_MAX as u64));
+    // Every step of a chore goes on by something.
+    assert!(COMPACT_RECORDS_PER_STEP > 0 && COMPACT_BYTES_PER_STEP > 0);
+    assert!(SWEEP_WRITES_PER_STEP > 0 && SWEEP_WRITES_PER_STEP <= SWEEP_KEYS_PER_STEP);
+    assert!(DEFRAGMENT_LEAVES_PER_STEP > 0 && DEFRAGMENT_WAITS_MAX > 1);
+    assert!(HASH_LOOK_STEPS_MIN > 0 && HASH_STEPS_PER_RECORD > 0 && HASH_BYTES_PER_RECORD > 0);
+    assert!(COMPACTION_HASHES_MAX > 0 && LOOK_BACK_STEPS > 0);
+    assert!(INDEX_CHECKPOINT_PART > 0 && RESTORED_PER_REPORT > 0 && FREED_BYTES_PER_CHANGE > 0);
 };
 
 /// Longest key a page of this size takes: at least four cells fit any page, whatever their keys.

@@ -1,8 +1,8 @@
 //! The two meta slots: where a file's current state begins.
 //!
 //! ```text
-//! slot 0 at offset 0, slot 1 at offset 4096; transaction n writes slot n mod 2; 512 bytes each, so that one
-//! sector holds a slot:
+//! slot 0 at offset 0, slot 1 at offset 4096; transaction n writes slot n mod 2; 512 bytes each, so
+//! that one sector holds a slot:
 //!   0  8    "revdtree"
 //!   8  u32  format version, 1
 //!  12  u32  bytes of a page
@@ -34,7 +34,14 @@ const TABLE_BYTES: usize = 24;
 const USER_AT: usize = TABLES_AT + TABLES_MAX * TABLE_BYTES;
 const CRC_AT: usize = SLOT_BYTES - 4;
 
-const _: () = assert!(USER_AT + USER_BYTES <= CRC_AT);
+const _: () = {
+    assert!(USER_AT + USER_BYTES <= CRC_AT);
+    // A slot is one sector of a disk: it is written whole or not at all.
+    assert!(SLOT_BYTES <= 512);
+    // The slots do not overlap, and no page lies in them.
+    assert!(SLOT_OFFSETS[0] + SLOT_BYTES as u64 <= SLOT_OFFSETS[1]);
+    assert!(SLOT_OFFSETS[1] + SLOT_BYTES as u64 <= RESERVED);
+};
 
 /// A table of the file, by number below `limits::TABLES_MAX`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -55,6 +62,14 @@ pub struct TableRoot {
     pub depth: u32,
     /// Keys.
     pub len: u64,
+}
+
+impl TableRoot {
+    /// A root has levels below it, a table without one has neither levels nor keys.
+    fn is_sound(&self) -> bool {
+        let (depth, has_root) = (self.depth as usize, self.root.is_some());
+        depth <= DEPTH_MAX && (depth > 0) == has_root && (has_root || self.len == 0)
+    }
 }
 
 /// The state of a file after one transaction.
@@ -89,6 +104,9 @@ impl Meta {
     }
 
     /// Lays out the slot.
+    ///
+    /// # Panics
+    /// If it could not be read back: a slot that is written so would hide the whole state.
     #[must_use]
     pub fn encode(&self) -> [u8; SLOT_BYTES] {
         let mut out = [0; SLOT_BYTES];
@@ -111,6 +129,12 @@ impl Meta {
         put(USER_AT, &self.user);
         let crc = crc32fast::hash(&out[..CRC_AT]);
         out[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
+        assert_eq!(
+            Self::decode(&out).as_ref(),
+            Some(self),
+            "the slot of transaction {} reads otherwise",
+            self.txn
+        );
         out
     }
 
@@ -142,7 +166,7 @@ impl Meta {
         let page_ok = meta.page_bytes.is_power_of_two()
             && (PAGE_BYTES_MIN..=PAGE_BYTES_MAX).contains(&meta.page_bytes)
             && meta.pages >= first_page(meta.page_bytes);
-        let tables_ok = meta.tables.iter().all(|table| table.depth as usize <= DEPTH_MAX);
+        let tables_ok = meta.tables.iter().all(TableRoot::is_sound);
         (page_ok && tables_ok).then_some(meta)
     }
 }

@@ -1,4 +1,5 @@
-//! Seeded randomness: the same seed makes the same run on every machine. Nothing secret may come of it.
+//! Seeded randomness: the same seed makes the same run on every machine. Nothing secret may come of
+//! it.
 
 /// SplitMix64 (Steele, Lea, Flood: Fast splittable pseudorandom number generators, 2014).
 #[derive(Debug, Clone)]

@@ -8,8 +8,8 @@ use crate::limits::USER_BYTES;
 use crate::meta::{Meta, Table};
 use crate::page::Pages;
 
-/// An immutable state of the file. Clones share it; as long as one lives, none of its pages are used again, so a
-/// snapshot held for long makes the file grow by what is written meanwhile.
+/// An immutable state of the file. Clones share it; as long as one lives, none of its pages are
+/// used again, so a snapshot held for long makes the file grow by what is written meanwhile.
 #[derive(Debug, Clone)]
 pub struct Snapshot {
     parts: Arc<SnapshotParts>,

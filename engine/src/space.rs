@@ -1,8 +1,9 @@
-//! Which pages hold data, which are free, and which are free only once nobody reads them any more.
+//! The space map: which pages hold data, which are free, and which are free once no reader needs
+//! them any more.
 //!
-//! Pages freed by transaction n still belong to the state before n. They become free when n is durable and no
-//! snapshot older than n is alive; until then they are *pending*. On disk there is one list of both: after a restart
-//! there are no readers.
+//! Pages freed by transaction n still belong to the state before n. They become free when n is
+//! durable and no snapshot older than n is alive; until then they are *pending*. On disk there is
+//! one list of both: after a restart there are no readers.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -20,7 +21,7 @@ pub struct Extent {
 /// Bytes of one extent in the list on disk.
 pub const EXTENT_BYTES: usize = 16;
 
-/// Owned by the one writer.
+/// The space map of one file, owned by the one writer.
 #[derive(Debug, Clone, Default)]
 pub struct Space {
     /// Free extents by first page; neighbours are joined.
@@ -35,7 +36,8 @@ pub struct Space {
 }
 
 impl Space {
-    /// The space of a file with this many used pages, of which `free` (see [`Space::encode`]) are free.
+    /// The space of a file with this many used pages, of which `free` (see [`Space::encode`]) are
+    /// free.
     ///
     /// # Errors
     /// What is wrong with the list.
@@ -68,10 +70,11 @@ impl Space {
             out.extend_from_slice(&extent.start.0.to_le_bytes());
             out.extend_from_slice(&extent.pages.to_le_bytes());
         }
+        assert_eq!(out.len(), self.encoded_len(freed.len()), "the list has another length than was planned");
         out
     }
 
-    /// At least as many bytes as [`Space::encode`] would return with this many freed extents.
+    /// As many bytes as [`Space::encode`] returns with this many freed extents.
     #[must_use]
     pub fn encoded_len(&self, freed: usize) -> usize {
         let pending: usize = self.pending.iter().map(|(_, extents)| extents.len()).sum();
@@ -92,6 +95,7 @@ impl Space {
 
     /// Takes a row of pages: the lowest free one that is long enough, else new ones at the end.
     pub fn allocate(&mut self, pages: u64) -> PageId {
+        assert!(pages > 0, "no pages are asked for");
         let found = self.free.iter().find(|(_, len)| **len >= pages).map(|(start, len)| (*start, *len));
         let Some((start, len)) = found else {
             let start = self.end;
@@ -102,12 +106,17 @@ impl Space {
         if len > pages {
             self.free.insert(start + pages, len - pages);
         }
+        assert!(self.free_pages >= pages, "{} pages are counted free, {pages} were found", self.free_pages);
         self.free_pages -= pages;
         PageId(start)
     }
 
-    /// Takes single pages: one row if there is one, else whatever is free, lowest first, else new ones.
+    /// Takes single pages: one row if there is one, else whatever is free, lowest first, else new
+    /// ones.
     pub fn allocate_pages(&mut self, pages: u64) -> Vec<PageId> {
+        if pages == 0 {
+            return Vec::new();
+        }
         if self.free_pages < pages || self.free.values().any(|len| *len >= pages) {
             let start = self.allocate(pages).0;
             return (start..start + pages).map(PageId).collect();
@@ -125,6 +134,7 @@ impl Space {
         if let Some((start, pages)) = self.free.last_key_value().map(|(start, pages)| (*start, *pages))
             && start + pages == self.end
         {
+            assert!(self.free_pages >= pages, "{} pages are counted free, {pages} are cut", self.free_pages);
             self.free.remove(&start);
             self.free_pages -= pages;
             self.end = start;
@@ -137,12 +147,13 @@ impl Space {
         self.pending.front().is_some_and(|(freed_by, _)| *freed_by <= txn)
     }
 
-    /// The list was written here.
+    /// Notes where the list is written.
     pub fn set_list(&mut self, extent: Extent) {
+        assert!(self.is_taken(extent), "the list is written to {extent:?}, which is free");
         self.list = Some(extent);
     }
 
-    /// Where the list was written last: that place is freed by writing it anew.
+    /// Takes the place where the list was written last: writing the list anew frees it.
     pub fn take_list(&mut self) -> Option<Extent> {
         self.list.take()
     }
@@ -153,10 +164,12 @@ impl Space {
         self.list
     }
 
-    /// Gives pages back at once: nobody has ever read them.
+    /// Gives pages back at once: no reader has ever seen them.
     pub fn release(&mut self, extent: Extent) {
-        self.free_pages += extent.pages;
         let (mut start, mut pages) = (extent.start.0, extent.pages);
+        let is_inside = pages > 0 && start + pages <= self.end;
+        assert!(is_inside, "{pages} pages from {start} on are freed in a file of {}", self.end);
+        self.free_pages += pages;
         if let Some((before, len)) = self.free.range(..start).next_back().map(|(at, len)| (*at, *len)) {
             assert!(before + len <= start, "page {start} is freed twice");
             if before + len == start {
@@ -177,7 +190,7 @@ impl Space {
     /// None of these pages is free.
     #[must_use]
     pub fn is_taken(&self, extent: Extent) -> bool {
-        let stop = extent.start.0 + extent.pages;
+        let stop = extent.start.0.saturating_add(extent.pages);
         let before = self.free.range(..stop).next_back();
         stop <= self.end && before.is_none_or(|(start, pages)| start + pages <= extent.start.0)
     }
@@ -185,7 +198,9 @@ impl Space {
     /// Transaction `txn` is durable and has freed these.
     pub fn freed_by(&mut self, txn: u64, extents: Vec<Extent>) {
         let last = self.pending.back().map(|(last, _)| *last);
-        assert!(last.is_none_or(|last| last < txn), "transaction {txn} frees pages after a later one");
+        assert!(last.is_none_or(|last| last < txn), "transaction {txn} frees pages after {last:?}");
+        let outside = extents.iter().find(|extent| extent.start.0 + extent.pages > self.end);
+        assert!(outside.is_none(), "{outside:?} is freed in a file of {} pages", self.end);
         self.pending_pages += extents.iter().map(|extent| extent.pages).sum::<u64>();
         self.pending.push_back((txn, extents));
     }
@@ -195,6 +210,8 @@ impl Space {
         while self.pending.front().is_some_and(|(freed_by, _)| *freed_by <= txn) {
             let (_, extents) = self.pending.pop_front().expect("there is a front");
             for extent in extents {
+                let (waiting, pages) = (self.pending_pages, extent.pages);
+                assert!(waiting >= pages, "{waiting} pages are counted as waiting, {pages} are released");
                 self.pending_pages -= extent.pages;
                 self.release(extent);
             }

@@ -8,7 +8,7 @@
 use crate::btree::{self, Edit, Tree};
 use crate::db::Db;
 use crate::limits::{TABLES_MAX, USER_BYTES, VALUE_BYTES_MAX, key_bytes_max};
-use crate::meta::Table;
+use crate::meta::{Table, first_page};
 use crate::page::{
     PageId, PageKind, PageRef, encode_extent, extent_pages, leaf_cell, leaf_cell_bytes, leaf_cell_bytes_max,
     leaf_cell_elsewhere,
@@ -28,7 +28,7 @@ pub struct WriteTxn<'d> {
     /// Long values, placed already; given back if the transaction is dropped.
     pub(crate) values: Vec<(PageId, Vec<u8>)>,
     pub(crate) user: [u8; USER_BYTES],
-    /// Free pages are to leave the file.
+    /// Whether the commit cuts free pages off the file's end.
     pub(crate) shrinking: bool,
     /// A page could not be read: the nodes are incomplete.
     pub(crate) failed: bool,
@@ -61,10 +61,12 @@ impl<'d> WriteTxn<'d> {
     /// When a page on the way is damaged: drop the transaction then.
     ///
     /// # Panics
-    /// If the key is longer than `limits::key_bytes_max` or the value than `limits::VALUE_BYTES_MAX`: the owner of
-    /// the table bounds both.
+    /// If the key is longer than `limits::key_bytes_max` or the value than
+    /// `limits::VALUE_BYTES_MAX`: the owner of the table bounds both.
     pub fn put(&mut self, table: Table, key: &[u8], value: &[u8]) -> Result<bool> {
         let page_bytes = self.base.parts().meta.page_bytes;
+        let is_table = table.index() < TABLES_MAX;
+        assert!(is_table, "table {} is none of {TABLES_MAX}", table.0);
         assert!(key.len() <= key_bytes_max(page_bytes), "a key of {} bytes does not fit a page", key.len());
         assert!(value.len() <= VALUE_BYTES_MAX, "a value of {} bytes is too long", value.len());
         let cell = if leaf_cell_bytes(key, value) <= leaf_cell_bytes_max(page_bytes) {
@@ -72,6 +74,11 @@ impl<'d> WriteTxn<'d> {
         } else {
             let pages = extent_pages(value.len(), page_bytes);
             let id = self.db.space.allocate(pages);
+            assert!(
+                id.0 >= first_page(page_bytes),
+                "a value is placed over the meta slots, at page {}",
+                id.0
+            );
             let (bytes, crc) = encode_extent(PageKind::Value, id, value, pages, page_bytes);
             self.values.push((id, bytes));
             leaf_cell_elsewhere(key, value.len(), PageRef { id, crc })
@@ -108,8 +115,9 @@ impl<'d> WriteTxn<'d> {
         result
     }
 
-    /// Has what lies at or behind page `limit` written again, to lower places: the part of a table from `start` on, at
-    /// most `leaves_max` leaves of it. Where to go on, or none at the table's end. Must come before other changes.
+    /// Has pages at or behind page `limit` written again, to lower places: those of a table from
+    /// key `start` on, at most `leaves_max` leaves. Returns the key to go on from, or none at the
+    /// table's end. Must come before other changes, and after [`WriteTxn::shrink`].
     ///
     /// # Errors
     /// When a page is damaged: drop the transaction then.
@@ -120,6 +128,7 @@ impl<'d> WriteTxn<'d> {
         limit: PageId,
         leaves_max: usize,
     ) -> Result<Option<Vec<u8>>> {
+        assert!(self.shrinking, "pages are moved down by a commit that takes any free pages");
         let base = self.base.clone();
         let mut cursor = base.cursor(table);
         cursor.seek(start)?;
@@ -136,7 +145,8 @@ impl<'d> WriteTxn<'d> {
         Ok(cursor.next()?.map(|(key, _)| key.to_vec()))
     }
 
-    /// Has this commit use the lowest free pages, however scattered, and cut free ones off the file's end.
+    /// Makes this commit use the lowest free pages, however scattered, and cut free ones off the
+    /// file's end.
     pub fn shrink(&mut self) {
         self.shrinking = true;
     }

@@ -1,4 +1,5 @@
-//! Variable-length integers, as protobuf encodes them: seven bits a byte, low ones first, the top bit says "more".
+//! Variable-length integers, as protobuf encodes them: seven bits a byte, low ones first, the top
+//! bit says "more".
 
 /// Bytes of the longest one.
 pub const BYTES_MAX: usize = 10;

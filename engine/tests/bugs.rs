@@ -1,4 +1,5 @@
-//! Bugs that other copy-on-write engines had, one test each; the numbers are those of the project's list of known bugs.
+//! Bugs that other copy-on-write engines had, one test each; the numbers are those of the project's
+//! list of known bugs.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
@@ -52,7 +53,8 @@ fn bug_033_values_of_every_awkward_size() {
     let mut db = open(&disk);
     let mut random = Random::new(33);
     let page = PAGE as usize;
-    // Around what fits a leaf, around one and two pages with and without their headers, and beyond etcd's limit.
+    // Around what fits a leaf, around one and two pages with and without their headers, and beyond
+    // etcd's limit.
     let borders = [0, page / 2 - 20, page - 24, page, 2 * page - 24, 2 * page, 1_572_864];
     let sizes: Vec<usize> = borders.iter().flat_map(|at| at.saturating_sub(2)..=at + 2).collect();
     let values: Vec<Vec<u8>> = sizes.iter().map(|len| value(&mut random, *len)).collect();
@@ -69,7 +71,8 @@ fn bug_033_values_of_every_awkward_size() {
     }
 }
 
-/// ReOpenLDAP 42, libmdbx 121: writing the list of free pages needed pages itself, until nothing fitted any more.
+/// ReOpenLDAP 42, libmdbx 121: writing the list of free pages needed pages itself, until nothing
+/// fitted any more.
 #[test]
 fn bug_036_filling_and_emptying_again_and_again_does_not_grow_the_file() {
     let disk = SimDisk::new();
@@ -134,7 +137,8 @@ fn bug_039_a_cursor_that_met_damage_does_not_go_on() {
     assert!(met_damage > 10, "{met_damage} pages mattered");
 }
 
-/// The outage of Roblox in 2021: after much was deleted, every small commit wrote a huge list of free pages.
+/// The outage of Roblox in 2021: after much was deleted, every small commit wrote a huge list of
+/// free pages.
 #[test]
 fn bug_040_a_commit_after_a_great_deletion_is_small() {
     let disk = SimDisk::new();
@@ -167,8 +171,8 @@ fn bug_040_a_commit_after_a_great_deletion_is_small() {
     }
 }
 
-/// The content after some of a file's calls, on top of what was durable before: of those after the last sync, `keep` says
-/// which sectors have reached the disk.
+/// The content after some of a file's calls, on top of what was durable before: of those after the
+/// last sync, `keep` says which sectors have reached the disk.
 fn disk_after(
     mut bytes: Vec<u8>,
     calls: &[Recorded],
@@ -218,8 +222,8 @@ fn change(db: &mut Db, random: &mut Random) {
     txn.commit().unwrap();
 }
 
-/// fsyncgate: after a failed sync the kernel takes pages for clean that are not on the disk. A process that finds them in
-/// the cache works on, and then the power goes.
+/// fsyncgate: after a failed sync the kernel takes pages for clean that are not on the disk. A
+/// process that finds them in the cache works on, and then the power goes.
 #[test]
 fn bug_025_what_the_cache_holds_after_a_failed_sync_is_made_durable_before_it_is_built_upon() {
     let mut random = Random::new(25);
@@ -234,7 +238,8 @@ fn bug_025_what_the_cache_holds_after_a_failed_sync_is_made_durable_before_it_is
     let mut images = 0;
     for died in calls.len() - 20..=calls.len() {
         let calls = &calls[..died];
-        // The last sync failed, or was never begun: all is in the cache, some of it on the disk, and nothing is dirty.
+        // The last sync failed, or was never begun: all is in the cache, some of it on the disk,
+        // and nothing is dirty.
         let synced = last_sync(&calls[..died - usize::from(calls.last() == Some(&Recorded::Sync))]);
         let cache = disk_after(Vec::new(), calls, died, &mut || true);
         for on_disk in 0..3 {

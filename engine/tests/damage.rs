@@ -1,4 +1,5 @@
-//! A damaged tree file: every answer is the right one or a named error with its place, never a wrong one, never a panic.
+//! A damaged tree file: every answer is the right one or a named error with its place, never a
+//! wrong one, never a panic.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
@@ -84,8 +85,8 @@ fn flipped_zeroed_and_swapped_pages_are_found() {
     let good = file();
     let truth = read_all(&mut open(good.clone()).unwrap()).unwrap();
     assert!(truth.len() > 500);
-    // A damaged meta slot looks like one whose writing was cut short: the state before counts then, and the log has
-    // what is missing. 30 checkpoints: the newest is in slot 0.
+    // A damaged meta slot looks like one whose writing was cut short: the state before counts then,
+    // and the log has what is missing. 30 checkpoints: the newest is in slot 0.
     let mut without_newest = good.clone();
     without_newest[..PAGE].fill(0);
     let before = read_all(&mut open(without_newest).unwrap()).unwrap();

@@ -15,8 +15,8 @@ fn checkpoint(store: &mut Store) {
     }
 }
 
-/// Readers whose core stands still for a while hold what was before the compaction, then what was moved: the space is given
-/// back all the same.
+/// Readers whose core stands still for a while hold what was before the compaction, then what was
+/// moved: the space is given back all the same.
 #[test]
 fn a_defragmentation_waits_for_readers_that_stand_still() {
     let mut store = Store::open(Arc::new(SimDisk::new()), DbOptions { page_bytes_if_new: 512 }).unwrap();

@@ -1,4 +1,5 @@
-//! Checkpoints that find no room while the store goes on: what changed meanwhile is newer than what they bring back.
+//! Checkpoints that find no room while the store goes on: rows that changed meanwhile are newer
+//! than the rows that such a checkpoint brings back.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 

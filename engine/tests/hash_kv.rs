@@ -52,7 +52,8 @@ fn hash(store: &mut Store, at: i64) -> revd_engine::Result<revd_engine::mvcc::Ha
     }
 }
 
-/// Also one of many steps, with writes in between, and where the compaction leaves nothing but a tombstone of its revision.
+/// Also one of many steps, with writes in between, and where the compaction leaves nothing but a
+/// tombstone of its revision.
 #[test]
 fn hash_kv_of_a_compaction_is_what_it_was_before() {
     let mut store = open(&SimDisk::new());
@@ -117,7 +118,8 @@ fn a_compaction_that_a_restart_interrupts_leaves_no_hash() {
     assert_ne!(before.hash, after.hash);
 }
 
-/// The hash needs whole records, also large ones of which nothing is dropped: a step is bounded by their bytes.
+/// The hash needs whole records, also large ones of which nothing is dropped: a step is bounded by
+/// their bytes.
 #[test]
 fn a_step_of_a_compaction_hashes_bounded_bytes() {
     let mut store = open(&SimDisk::new());

@@ -1,5 +1,5 @@
-//! The key index against a BTreeMap of complete histories: every kind of read, at every revision, while old roots are
-//! held and compactions go on.
+//! The key index against a BTreeMap of complete histories: every kind of read, at every revision,
+//! while old roots are held and compactions go on.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
@@ -89,7 +89,8 @@ fn created<'i>(
     }
 }
 
-/// Whoever comes to a line, or has become its first, finds that out without a walk of it, however long it is.
+/// A waiter that comes to a line, or has become its first, finds that out without a walk of the
+/// line, however long it is.
 #[test]
 fn the_ends_of_a_line_cost_a_few_steps() {
     const WAITERS: i64 = 10_000;
@@ -182,7 +183,8 @@ fn dead_keys_and_old_revisions_cost_what_has_changed_not_what_is_there() {
         let (scan, count) = steps_taken(index.root(), range, filled, direction);
         assert!(scan > 30_000 && count > 30_000, "{scan} and {count} steps for {range:?} {direction:?}");
     }
-    // Ten changes later a count of the state before looks at the leaves with those, wherever a page begins.
+    // Ten changes later a count of the state before looks at the leaves with those, wherever a page
+    // begins.
     let mut index = KeyIndex::new();
     index.revert_to(before);
     for number in 0..10 {
@@ -253,7 +255,8 @@ fn the_index_equals_its_twin() {
     }
 }
 
-/// What a key was before it changed lies elsewhere in memory: a walk that has to look there is given fewer keys.
+/// What a key was before it changed lies elsewhere in memory: a walk that has to look there is
+/// given fewer keys.
 #[test]
 fn looking_back_costs_more_than_a_look() {
     let mut index = KeyIndex::new();

@@ -1,5 +1,6 @@
 //! Runs the scripts in `tests/scripts`: commands, and what they are expected to print.
-//! `UPDATE_GOLDENFILES=1 cargo test -p revd-engine --test scripts` writes what they print now; read the difference.
+//! `UPDATE_GOLDENFILES=1 cargo test -p revd-engine --test scripts` writes what they print now; read
+//! the difference.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 

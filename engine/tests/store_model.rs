@@ -1,5 +1,5 @@
-//! The store against a naive twin that keeps every record of every revision, through checkpoints, compactions,
-//! reverted transactions, reopening, and crashes at any write.
+//! The store against a naive twin that keeps every record of every revision, through checkpoints,
+//! compactions, reverted transactions, reopening, and crashes at any write.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
@@ -141,7 +141,8 @@ fn encode(key: &[u8], kv: Option<&Kv>) -> Vec<u8> {
 
 fn key(random: &mut Random) -> Vec<u8> {
     match random.below(12) {
-        0 => vec![b'x'; 70 + usize::try_from(random.below(3)).unwrap()], // longer than a key of a 512-byte page
+        // Longer than a key of a 512-byte page may be.
+        0 => vec![b'x'; 70 + usize::try_from(random.below(3)).unwrap()],
         n => format!("k{}", n * 3 + random.below(3)).into_bytes(),
     }
 }
@@ -303,8 +304,8 @@ fn the_store_equals_its_twin() {
     }
 }
 
-/// Deleting and compacting most of a store, then defragmenting it, gives the space back, while a reader holds an old
-/// state and writes go on; what is left is what it was.
+/// Deleting and compacting most of a store, then defragmenting it, gives the space back, while a
+/// reader holds an old state and writes go on; the rest of the store is unchanged.
 #[test]
 fn defragmenting_gives_space_back_while_others_read_and_write() {
     let disk = SimDisk::new();
@@ -406,9 +407,10 @@ fn compaction_leaves_one_record_per_live_key() {
     check(store.db().unwrap()).unwrap();
 }
 
-/// After a compaction the saved index shrinks too, in steps, and a sweep that was interrupted is taken up again.
+/// After a compaction the saved index shrinks too, in steps, and a sweep that was interrupted is
+/// taken up again.
 #[test]
-fn the_saved_index_forgets_what_was_compacted() {
+fn the_saved_index_forgets_compacted_revisions() {
     let disk = SimDisk::new();
     let mut store = open(&disk);
     let mut index = 0;
@@ -456,8 +458,9 @@ fn the_saved_index_forgets_what_was_compacted() {
     assert!(store.sizes().in_use * 2 < full, "{full} bytes became {}", store.sizes().in_use);
 }
 
-/// Every prefix of the write stream, with random sectors of what was not synced: what reopens equals the log up to
-/// the applied index it reports, and that index is never below what a finished checkpoint had promised.
+/// Every prefix of the write stream, with random sectors of the writes that were not synced: the
+/// reopened store equals the log up to the applied index it reports, and that index is never below
+/// the one that a finished checkpoint had promised.
 #[test]
 fn a_crash_at_any_write_leaves_a_prefix_of_the_log() {
     let mut images = 0;
@@ -507,7 +510,8 @@ fn a_crash_at_any_write_leaves_a_prefix_of_the_log() {
     assert!(images > 300);
 }
 
-/// A write, resize or sync that fails ends the store: nothing is retried, and what is on disk is still a prefix.
+/// A write, resize or sync that fails ends the store: nothing is retried, and what is on disk is
+/// still a prefix.
 #[test]
 fn a_failed_write_is_final_at_every_place() {
     for fail_after in 0..60 {
@@ -543,8 +547,8 @@ fn a_failed_write_is_final_at_every_place() {
     }
 }
 
-/// A full disk changes nothing: checkpoints that find no room are tried again, reads and writes go on, and when there is
-/// room everything that was written is there.
+/// A full disk changes nothing: checkpoints that find no room are tried again, reads and writes go
+/// on, and when there is room everything that was written is there.
 #[test]
 fn a_full_disk_is_waited_for() {
     let mut refused = 0;

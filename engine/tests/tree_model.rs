@@ -1,4 +1,5 @@
-//! Random transactions against `BTreeMap`, on tiny pages, with a whole-file check after each commit.
+//! Random transactions against `BTreeMap`, on tiny pages, with a whole-file check after each
+//! commit.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 

@@ -1,5 +1,5 @@
-//! The process before died between the write of its last meta slot and the sync: the kernel's cache has the slot, the disk may
-//! not. What is said to be durable must be on the disk all the same.
+//! The process before died between the write of its last meta slot and the sync: the kernel's cache
+//! has the slot, the disk may not. What is said to be durable must be on the disk all the same.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
@@ -48,7 +48,7 @@ fn applied_on_disk(disk: &SimDisk, mut on_disk: Vec<u8>) -> u64 {
 
 /// The log lets go of it, also when the checkpoint found no room.
 #[test]
-fn what_a_checkpoint_without_room_says_is_durable_is_on_the_disk() {
+fn a_checkpoint_without_room_leaves_the_state_it_reports_on_the_disk() {
     let (disk, on_disk) = dead_process(5);
     let mut store = open(&disk);
     disk.limit(Some(disk.bytes().len() as u64));

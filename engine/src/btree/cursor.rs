@@ -79,8 +79,8 @@ impl<'p> Cursor<'p> {
         result
     }
 
-    /// Keys of the leaf under the cursor that have to be written again so that nothing on the way to it, nor a long
-    /// value of it, lies at or behind page `limit`; none at the end of the table.
+    /// Keys of the leaf under the cursor that have to be written again so that nothing on the way
+    /// to it, nor a long value of it, lies at or behind page `limit`; none at the end of the table.
     ///
     /// # Errors
     /// When a page is damaged.

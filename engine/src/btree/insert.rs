@@ -2,6 +2,7 @@
 
 use crate::Result;
 use crate::btree::{Edit, Tree, TreeNode};
+use crate::limits::DEPTH_MAX;
 use crate::page::{PageKind, PageRef, branch_cell};
 
 /// Puts a leaf cell under `key`, replacing the one that is there; true if the key is new.
@@ -12,6 +13,9 @@ pub fn insert(tree: &mut Tree, edit: &mut Edit<'_>, key: &[u8], cell: &[u8]) -> 
     let mut root = tree.open(edit)?;
     let (new, right) = insert_below(&mut root, edit, key, cell, tree.stored.depth)?;
     if let Some((separator, right)) = right {
+        if tree.stored.depth as usize >= DEPTH_MAX {
+            return Err(crate::Error::corrupt("a tree is deeper than any tree can be"));
+        }
         let mut above = Box::new(TreeNode::branch());
         above.push_child(&[], root);
         above.push_child(&separator, right);
@@ -19,6 +23,7 @@ pub fn insert(tree: &mut Tree, edit: &mut Edit<'_>, key: &[u8], cell: &[u8]) -> 
         tree.stored.depth += 1;
     }
     tree.stored.len += u64::from(new);
+    assert!(!root.cells.is_empty() && tree.stored.depth > 0, "a key was put, but its tree is empty");
     tree.root = Some(root);
     Ok(new)
 }
@@ -51,6 +56,11 @@ fn insert_below(
     let (new, right) = insert_below(&mut child, edit, key, cell, levels - 1)?;
     node.children[at] = Some(child);
     let Some((separator, right)) = right else { return Ok((new, None)) };
+    let is_behind = at == 0 || node.key(at).is_some_and(|before| before < &*separator);
+    let next = (at + 1 < node.cells.len()).then(|| node.key(at + 1));
+    if !is_behind || next.is_some_and(|next| next.is_none_or(|next| next <= &*separator)) {
+        return Err(edit.misplaced());
+    }
     node.cells.insert(at + 1, &branch_cell(&separator, PageRef::default()));
     node.children.insert(at + 1, Some(right));
     let split = divide(node, edit, at + 1);
@@ -62,12 +72,18 @@ fn divide(node: &mut TreeNode, edit: &Edit<'_>, changed: usize) -> Split {
     if node.cells.page_bytes() <= edit.page_bytes() {
         return None;
     }
-    // Growing at the right end means keys come in order: leave the left node full rather than half empty.
+    // Growing at the right end means keys come in order: leave the left node full rather than half
+    // empty.
     let last = node.cells.len() - 1;
     let at = if changed == last { last } else { node.cells.middle() };
     let cells = node.cells.split_off(at);
     let children = if node.kind == PageKind::Branch { node.children.split_off(at) } else { Vec::new() };
     let right = Box::new(TreeNode { kind: node.kind, cells, children });
+    let (left_bytes, right_bytes) = (node.cells.page_bytes(), right.cells.page_bytes());
+    assert!(
+        left_bytes.max(right_bytes) <= edit.page_bytes(),
+        "a page was divided into {left_bytes} and {right_bytes} bytes: one is too large still"
+    );
     let separator = right.key(0).expect("a cell of our own").to_vec();
     Some((separator, right))
 }

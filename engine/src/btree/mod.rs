@@ -1,8 +1,8 @@
 //! B+trees of pages, changed by copying.
 //!
-//! A page in the file is never changed. A transaction decodes the pages on the way to a key into [`TreeNode`]s, changes
-//! those, and the commit writes them to other pages; what they replace is freed. Everything untouched is shared
-//! between the states before and after.
+//! A page in the file is never changed. A transaction decodes the pages on the way to a key into
+//! [`TreeNode`]s, changes those, and the commit writes them to other pages; what they replace is
+//! freed. Everything untouched is shared between the states before and after.
 
 pub mod cursor;
 mod insert;
@@ -12,11 +12,11 @@ pub use insert::insert;
 pub use remove::remove;
 
 use crate::Result;
+use crate::limits::key_bytes_max;
 use crate::meta::TableRoot;
-use crate::page::extent_pages;
 use crate::page::{
-    Cells, PageId, PageKind, PageRef, PageWriter, Pages, StoredValue, branch_cell, parse_branch_cell,
-    parse_leaf_cell, search,
+    Cells, PageId, PageKind, PageRef, PageView, PageWriter, Pages, StoredValue, branch_cell, extent_pages,
+    leaf_cell_bytes_max, parse_branch_cell, parse_leaf_cell, search,
 };
 use crate::space::Extent;
 
@@ -25,7 +25,8 @@ use crate::space::Extent;
 pub struct TreeNode {
     pub(crate) kind: PageKind,
     pub(crate) cells: Cells,
-    /// Of a branch, one per cell: the child, where it is decoded too; its cell's reference is stale then.
+    /// Of a branch, one per cell: the child, where it is decoded too; its cell's reference is stale
+    /// then.
     pub(crate) children: Vec<Option<Box<TreeNode>>>,
 }
 
@@ -34,13 +35,13 @@ pub struct TreeNode {
 pub struct Tree {
     /// The state in the file it starts from; `len` and `depth` are kept current.
     pub stored: TableRoot,
-    /// The root, once something changed.
+    /// The decoded root, once something changed.
     pub root: Option<Box<TreeNode>>,
-    /// Something changed.
+    /// Whether the commit has to write the table.
     pub dirty: bool,
 }
 
-/// What changing a tree needs and leaves behind.
+/// The pages that changing a tree needs, and those that it leaves behind.
 #[derive(Debug)]
 pub struct Edit<'t> {
     /// The pages of the state before.
@@ -49,7 +50,7 @@ pub struct Edit<'t> {
     pub freed: &'t mut Vec<Extent>,
     /// Long values placed by this transaction, not yet written.
     pub values: &'t mut Vec<(PageId, Vec<u8>)>,
-    /// Places of such values that were replaced or removed again: nobody has ever read them.
+    /// Places of such values that were replaced or removed again: no reader has ever seen them.
     pub unplaced: &'t mut Vec<Extent>,
 }
 
@@ -59,6 +60,9 @@ impl Edit<'_> {
         let page = self.base.tree_page(at)?;
         let cells =
             Cells::from_page(&page).ok_or_else(|| self.base.damage(at.id, "has a cell out of bounds"))?;
+        if let Err(what) = check_cells(&page, self.base.page_bytes) {
+            return Err(self.base.damage(at.id, what));
+        }
         self.freed.push(Extent { start: at.id, pages: 1 });
         let children = match page.kind() {
             PageKind::Branch => std::iter::repeat_with(|| None).take(cells.len()).collect(),
@@ -87,9 +91,43 @@ impl Edit<'_> {
         crate::Error::corrupt("a cell of the tree cannot be read although its page's checksum is right")
     }
 
+    /// The error of a page whose keys lie where their branch does not look for them.
+    fn misplaced(&self) -> crate::Error {
+        crate::Error::corrupt("a page of the tree has keys that belong below another one")
+    }
+
     fn page_bytes(&self) -> usize {
         self.base.page_bytes as usize
     }
+}
+
+/// Says what is wrong with a page that is about to be changed. Its checksum is right; but if it was
+/// written wrongly, the pages that come of it must not be written too.
+fn check_cells(page: &PageView<'_>, page_bytes: u32) -> std::result::Result<(), String> {
+    let is_branch = page.kind() == PageKind::Branch;
+    if page.is_empty() {
+        return Err("has no cells".to_owned());
+    }
+    let mut before: Option<&[u8]> = None;
+    for at in 0..page.len() {
+        let len = page.cell(at).map_or(0, <[u8]>::len);
+        let key = page.key(at).filter(|key| key.len() <= key_bytes_max(page_bytes));
+        let Some(key) = key.filter(|_| len <= leaf_cell_bytes_max(page_bytes)) else {
+            return Err(format!("has a cell of {len} bytes that no page of this size takes"));
+        };
+        if is_branch && page.branch_cell(at).is_none_or(|cell| cell.child.id.0 == 0) {
+            return Err(format!("refers to no page at cell {at}"));
+        }
+        // The first key of a branch is never looked at.
+        if is_branch && at == 0 {
+            continue;
+        }
+        if before.is_some_and(|before| before >= key) {
+            return Err(format!("has keys out of order at cell {at}"));
+        }
+        before = Some(key);
+    }
+    Ok(())
 }
 
 impl Tree {
@@ -147,27 +185,47 @@ impl TreeNode {
 
     /// Adds a decoded child behind the last.
     fn push_child(&mut self, key: &[u8], child: Box<TreeNode>) {
+        assert_eq!(self.kind, PageKind::Branch, "only a branch has children");
         self.cells.push(&[&branch_cell(key, PageRef::default())]);
         self.children.push(Some(child));
     }
 
-    /// Decoded nodes from here down.
+    /// Number of decoded nodes from here down: pages that the commit has to write.
     #[must_use]
     pub fn count(&self) -> u64 {
         1 + self.children.iter().flatten().map(|child| child.count()).sum::<u64>()
     }
 
-    /// A page that is written wrongly would be found by nobody before it is read: its checksum is right.
-    fn assert_whole(&self) {
+    /// Asserts that the page is sound before it is written: its checksum will be right, so a
+    /// mistake would be found only when the page is read. Damage in the file has ended the
+    /// transaction before: see `check_cells`.
+    fn assert_whole(&self, id: PageId) {
         let is_branch = self.kind == PageKind::Branch;
-        assert!(!self.cells.is_empty(), "no page is empty");
-        assert_eq!(self.children.len(), if is_branch { self.cells.len() } else { 0 }, "children of a node");
-        // The first key of a branch is never looked at.
-        let mut before = None;
-        for at in usize::from(is_branch)..self.cells.len() {
+        let (cells, children) = (self.cells.len(), self.children.len());
+        assert!(cells > 0, "page {} is empty", id.0);
+        assert_eq!(
+            children,
+            if is_branch { cells } else { 0 },
+            "page {} has other children than cells",
+            id.0
+        );
+        assert!(self.children.iter().all(Option::is_none), "a child of page {} is not written yet", id.0);
+        let mut before: Option<&[u8]> = None;
+        for at in 0..cells {
             let key = self.key(at).expect("a cell of our own");
-            assert!(before.is_none_or(|before| before < key), "the keys of a page are in order");
-            before = Some(key);
+            if is_branch {
+                let child = parse_branch_cell(self.cells.cell(at)).expect("a cell of our own").child;
+                assert!(child.id.0 > 0, "cell {at} of page {} refers to a page without a place", id.0);
+            }
+            // The first key of a branch is never looked at.
+            if !is_branch || at > 0 {
+                assert!(
+                    before.is_none_or(|before| before < key),
+                    "keys of page {} out of order at {at}",
+                    id.0
+                );
+                before = Some(key);
+            }
         }
     }
 
@@ -180,7 +238,6 @@ impl TreeNode {
         ids: &mut impl Iterator<Item = PageId>,
         out: &mut PageWriter<'_>,
     ) -> Result<PageRef> {
-        self.assert_whole();
         for at in 0..self.children.len() {
             if let Some(mut child) = self.children[at].take() {
                 let child = child.write(ids, out)?;
@@ -189,6 +246,7 @@ impl TreeNode {
             }
         }
         let id = ids.next().expect("a page was allocated for each node");
+        self.assert_whole(id);
         out.write_page(id, |page_bytes, buffer| self.cells.encode(self.kind, id, page_bytes, buffer))
     }
 }

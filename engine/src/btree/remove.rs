@@ -16,10 +16,17 @@ pub fn remove(tree: &mut Tree, edit: &mut Edit<'_>, key: &[u8]) -> Result<bool> 
     let removed = remove_below(&mut root, edit, key, tree.stored.depth)?;
     tree.stored.len -= u64::from(removed);
     while root.kind == PageKind::Branch && root.cells.len() == 1 {
+        if tree.stored.depth <= 1 {
+            return Err(crate::Error::corrupt("a tree is deeper than its meta slot says"));
+        }
         root = root.take_child(0, edit)?;
         tree.stored.depth -= 1;
     }
     if root.cells.is_empty() {
+        if tree.stored.len > 0 {
+            let left = tree.stored.len;
+            return Err(crate::Error::corrupt(format!("a tree is empty, but should have {left} keys still")));
+        }
         tree.stored.root = None;
         tree.stored.depth = 0;
         tree.root = None;
@@ -61,8 +68,16 @@ fn join(node: &mut TreeNode, edit: &mut Edit<'_>, at: usize) -> Result<()> {
     let mut left = node.take_child(at, edit)?;
     let mut right = node.take_child(at + 1, edit)?;
     let separator = node.key(at + 1).ok_or_else(|| edit.malformed())?.to_vec();
-    if right.kind == PageKind::Branch && !right.cells.is_empty() {
-        // The first key of a branch is never looked at; inside a longer one it is, so it must be true there.
+    // The first key of a branch is never looked at, and may be an old one.
+    let is_branch = right.kind == PageKind::Branch;
+    let (first, last) = (usize::from(is_branch), left.cells.len() - 1);
+    let left_fits = last < first || left.key(last).is_some_and(|key| key < &*separator);
+    let right_fits = right.cells.len() <= first || right.key(first).is_some_and(|key| key >= &*separator);
+    if left.kind != right.kind || !left_fits || !right_fits {
+        return Err(edit.misplaced());
+    }
+    if is_branch {
+        // Inside a longer branch the key is looked at, so it must be true there.
         let first = parse_branch_cell(right.cells.cell(0)).ok_or_else(|| edit.malformed())?;
         let cell = branch_cell(&separator, first.child);
         right.cells.replace(0, &cell);
@@ -75,8 +90,10 @@ fn join(node: &mut TreeNode, edit: &mut Edit<'_>, at: usize) -> Result<()> {
     }
     left.cells.extend(&right.cells);
     left.children.append(&mut right.children);
+    assert!(left.cells.page_bytes() <= edit.page_bytes(), "{together} bytes were joined in one page");
     node.children[at] = Some(left);
     node.cells.remove(at + 1);
     node.children.remove(at + 1);
+    assert_eq!(node.cells.len(), node.children.len(), "a branch has other children than cells");
     Ok(())
 }

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use crate::disk::{Disk, Map};
 use crate::{Error, Result};
 
-/// A tree file. Whoever opens it must hold the data directory's lock: the map is only sound while nobody else
-/// truncates the file.
+/// A tree file. The process must hold the data directory's lock: the map is only sound while no
+/// other process truncates the file.
 pub struct MmapDisk {
     path: PathBuf,
     file: File,
@@ -100,7 +100,8 @@ impl Disk for MmapDisk {
 
     fn sync(&self) -> Result<()> {
         self.usable()?;
-        // Some kernels' ext4 with fast_commit forgot a new length in a data sync (before 5.10.94 and 5.15.27).
+        // Some kernels' ext4 with fast_commit forgot a new length in a data sync (before 5.10.94
+        // and 5.15.27).
         let has_new_len = self.has_new_len.swap(false, Ordering::SeqCst);
         self.checked("syncing", if has_new_len { self.file.sync_all() } else { self.file.sync_data() })
     }
@@ -111,9 +112,10 @@ impl Disk for MmapDisk {
         if let Some(map) = current.as_ref().filter(|map| map.bytes().len() as u64 >= len) {
             return Ok(map.clone());
         }
-        // SAFETY: the map is read-only and the data directory's lock keeps other processes away. This process never
-        // writes to bytes a reader can reach, and shortens the file only by pages that no state a reader can hold
-        // names: a map may be longer than the file then, but nothing looks at the part behind its end.
+        // SAFETY: the map is read-only and the data directory's lock keeps other processes away.
+        // This process never writes to bytes a reader can reach, and shortens the file only by
+        // pages that no state a reader can hold names: a map may be longer than the file then, but
+        // nothing looks at the part behind its end.
         let mapped = unsafe { memmap2::Mmap::map(&self.file) };
         let mapped = self.checked("mapping", mapped)?;
         let map = Map::new(Arc::new(mapped));

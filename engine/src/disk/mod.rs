@@ -15,12 +15,15 @@ use crate::Result;
 /// A growable array of bytes that can be made durable.
 ///
 /// Contract:
-/// - Writes may become durable in any order and in part until `sync` returns; after it, all of them are.
-/// - A failed `write_at`, `set_len` or `sync` is final: every later call fails too. Retrying a sync could report
-///   success for data the kernel has already dropped. The exception is `set_len` without room: it changes nothing.
-/// - Bytes that `set_len` has added have their place on the disk: writing them does not fail for want of space.
-/// - A map shows writes made after it was taken, within its length; the engine never writes to a page that a
-///   reader of that map can reach.
+/// - Writes may become durable in any order and in part until `sync` returns; after it, all of them
+///   are.
+/// - A failed `write_at`, `set_len` or `sync` is final: every later call fails too. Retrying a sync
+///   could report success for data the kernel has already dropped. The exception is `set_len`
+///   without room: it changes nothing.
+/// - Bytes that `set_len` has added have their place on the disk: writing them does not fail for
+///   want of space.
+/// - A map shows writes made after it was taken, within its length; the engine never writes to a
+///   page that a reader of that map can reach.
 pub trait Disk: Send + Sync {
     /// Current length in bytes.
     ///

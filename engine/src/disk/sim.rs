@@ -82,8 +82,8 @@ impl SimDisk {
         self.state().bytes_max = bytes;
     }
 
-    /// The content after a list of calls, of which `keep` says for each unsynced write which of its 512-byte
-    /// sectors survived.
+    /// The content after a list of calls, of which `keep` says for each unsynced write which of its
+    /// 512-byte sectors survived.
     #[must_use]
     pub fn image(calls: &[Recorded], mut keep: impl FnMut(usize, usize) -> bool) -> Vec<u8> {
         let synced = calls.iter().rposition(|call| *call == Recorded::Sync).map_or(0, |at| at + 1);

@@ -1,13 +1,15 @@
-//! From memory to the tree file.
+//! Checkpoints: from memory to the tree file.
 //!
-//! A checkpoint takes what was applied up to a moment and makes it durable as one commit: new records (they lie at
-//! the right edge of their table), changed rows of small tables, now and then the changed part of the key index,
-//! a step of compaction, and the `StoreMeta` that says up to which log entry all this is true. Preparing it is a
-//! few reference counts; everything else happens in [`Checkpoint::write`], on any thread, while the store goes on.
+//! A checkpoint takes what was applied up to a moment and makes it durable as one commit: new
+//! records (they lie at the right edge of their table), changed rows of small tables, now and then
+//! the changed part of the key index, a step of compaction, and the store meta that says up to
+//! which log entry all this is true. Preparing it is a few reference counts; everything else
+//! happens in [`Checkpoint::write`], on any thread, while the store goes on.
 //!
-//! What the steps of a compaction do is in `compaction.rs`. It may remove a record at R only if the saved index does not need it any more: the index must be saved
-//! at a revision of R or above, in an earlier commit or the same one. (After a restart the index is rebuilt from
-//! what was saved plus the records above; a removed tombstone that it does not know would revive its key.)
+//! The steps of a compaction are in `compaction.rs`. One may remove a record at R only if the
+//! saved index does not need it any more: the index must be saved at a revision of R or above, in
+//! an earlier commit or the same one. (After a restart the index is rebuilt from what was saved
+//! plus the records above; a removed tombstone that it does not know would revive its key.)
 
 use std::collections::BTreeSet;
 
@@ -24,14 +26,15 @@ use crate::mvcc::store::Store;
 use crate::mvcc::tables::TableChanges;
 use crate::mvcc::tail::TailView;
 use crate::snapshot::Snapshot;
+use crate::txn::WriteTxn;
 use crate::{Error, Result};
 
 /// Whether a checkpoint saves the key index too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CheckpointKind {
-    /// When enough has changed, or a compaction waits for it.
+    /// The index is saved when enough has changed, or a compaction waits for it.
     Auto,
-    /// Yes: the next start needs no catching up.
+    /// The index is saved: the next start needs no catching up.
     WithIndex,
 }
 
@@ -56,18 +59,18 @@ pub struct Checkpoint {
 #[derive(Debug)]
 pub struct WrittenCheckpoint {
     db: Db,
-    result: std::result::Result<Committed, NoRoom>,
+    result: std::result::Result<Committed, DiskFull>,
 }
 
 impl WrittenCheckpoint {
-    /// The disk is full: nothing of it is durable.
+    /// The disk is full: nothing of the checkpoint is durable.
     #[must_use]
     pub fn has_no_room(&self) -> bool {
         self.result.is_err()
     }
 }
 
-/// What is durable now.
+/// A checkpoint's commit: parts of the store's next state that are durable now.
 #[derive(Debug)]
 struct Committed {
     tree: Snapshot,
@@ -82,28 +85,30 @@ struct Committed {
     records_since_index: usize,
 }
 
-/// What goes back into the store because the disk is full.
+/// Rows that go back into the store because the disk is full.
 #[derive(Debug)]
-struct NoRoom {
+struct DiskFull {
     tables: TableChanges,
     error: Error,
 }
 
-/// What is durable after a checkpoint.
+/// The store's durable state after a checkpoint.
 #[derive(Debug, Clone)]
 pub struct Durable {
-    /// The log may forget everything up to here.
+    /// The entry up to which the log may forget everything.
     pub applied: Applied,
-    /// There is more for the next checkpoint to compact.
+    /// The next checkpoint has more to compact.
     pub compaction_pending: bool,
-    /// There is more for the next checkpoint to move.
+    /// The next checkpoint has more pages to move.
     pub defragmenting: bool,
-    /// Why nothing of this checkpoint is durable: the disk is full. Everything is still there for the next one.
+    /// The error, if the disk is full: nothing of this checkpoint is durable then, and everything
+    /// is still there for the next one.
     pub no_space: Option<Error>,
 }
 
 impl Store {
-    /// Prepares a checkpoint of everything applied so far; none if there is nothing to do, or one is being written.
+    /// Prepares a checkpoint of everything applied so far; none if there is nothing to do, or one
+    /// is being written.
     pub fn checkpoint(&mut self, kind: CheckpointKind) -> Option<Checkpoint> {
         let index_is_old = self.meta.revision > self.saved.index_revision;
         let kept = self.meta.revision - self.meta.compact_revision;
@@ -119,6 +124,8 @@ impl Store {
             return None;
         }
         let db = self.db.take()?;
+        let (tree, file) = (self.tree.txn(), db.current.txn());
+        assert_eq!(tree, file, "the store reads state {tree} of a file that is at {file}");
         Some(Checkpoint {
             db,
             from: self.saved,
@@ -135,9 +142,13 @@ impl Store {
         })
     }
 
-    /// Takes a written checkpoint in: the records it holds leave memory. One that found no room leaves everything as it
-    /// was.
+    /// Takes a written checkpoint in: the records it holds leave memory. One that found no room
+    /// leaves everything as it was.
+    ///
+    /// # Panics
+    /// If it is not the one that was prepared last.
     pub fn finish_checkpoint(&mut self, written: WrittenCheckpoint) -> Durable {
+        assert!(self.db.is_none(), "a checkpoint comes back to a store that has given none away");
         self.sizes = written.db.sizes();
         self.db = Some(written.db);
         let no_space = match written.result {
@@ -145,7 +156,7 @@ impl Store {
                 self.take_in(saved);
                 None
             }
-            Err(NoRoom { tables, error }) => {
+            Err(DiskFull { tables, error }) => {
                 for (key, row) in tables {
                     self.table_changes.entry(key).or_insert(row); // what came later is newer
                 }
@@ -161,6 +172,13 @@ impl Store {
     }
 
     fn take_in(&mut self, saved: Committed) {
+        let (before, after) = (self.saved, saved.meta);
+        let goes_on = before.applied.index <= after.applied.index && before.revision <= after.revision;
+        assert!(goes_on, "a checkpoint leads back from {before:?} to {after:?}");
+        let is_known = after.applied.index <= self.meta.applied.index && after.revision <= self.meta.revision;
+        assert!(is_known, "a checkpoint holds {after:?}, the store has come to {:?} only", self.meta);
+        let (old, new) = (self.tree.txn(), saved.tree.txn());
+        assert_eq!(new, old + 1, "a checkpoint has made state {new} of {old}");
         self.defragmentation = saved.defragmentation;
         self.replaced.count(saved.unsaved_bytes);
         if !saved.tree.has_map_of(&self.tree) {
@@ -171,9 +189,13 @@ impl Store {
         let looked_at = self.saved.compact_cursor.main.min(self.saved.compact_revision);
         self.trimmed = self.trimmed.max(self.saved.compacted).max(looked_at);
         self.tail.drop_through(self.saved.revision);
-        self.unsaved_bytes -= saved.unsaved_bytes;
+        let (unsaved, bytes) = (self.unsaved_bytes, saved.unsaved_bytes);
+        assert!(unsaved >= bytes, "a checkpoint holds {bytes} unsaved bytes of {unsaved}");
+        self.unsaved_bytes -= bytes;
+        let (unknown, records) = (self.records_since_index, saved.records_since_index);
+        assert!(unknown >= records, "a checkpoint holds {records} records of {unknown} that the index lacks");
         if saved.saved_index {
-            self.records_since_index -= saved.records_since_index;
+            self.records_since_index -= records;
         }
         self.take_hash(saved.hashing);
         self.to_compact.extend(saved.compacted_keys);
@@ -190,7 +212,8 @@ impl Store {
 }
 
 impl Store {
-    /// Keeps the hash of a compaction that is done, or goes on with it; another may have begun since.
+    /// Keeps the hash of a compaction that is done, or goes on with it; another may have begun
+    /// since.
     fn take_hash(&mut self, saved: Option<CompactionHash>) {
         let Some(hash) = saved else { return };
         let is_done = self.saved.compacted == hash.revision();
@@ -204,11 +227,21 @@ impl Store {
 }
 
 impl Checkpoint {
+    /// Asserts that the checkpoint goes on from the state that the file holds.
+    fn assert_follows(&self) {
+        let base = self.db.snapshot();
+        let held = if base.txn() == 0 { StoreMeta::default() } else { StoreMeta::decode(base.user()) };
+        assert_eq!(held, self.from, "the file does not hold the state that a checkpoint goes on from");
+        let (newest, revision) = (self.index.newest_change(), self.to.revision);
+        assert!(newest <= revision, "the index is at {newest}, its checkpoint at {revision}");
+    }
+
     /// Writes and syncs. Blocks; may run on any thread.
     ///
     /// # Errors
-    /// After any error the store must not go on: what is on disk is found out by opening it again.
+    /// After any error the store must not go on: only opening it again tells what is on the disk.
     pub fn write(self) -> Result<WrittenCheckpoint> {
+        self.assert_follows();
         let Self { mut db, from, mut to, tail, tables, index, save_index, .. } = self;
         let base = db.snapshot();
         let mut txn = db.begin()?;
@@ -216,9 +249,7 @@ impl Checkpoint {
             Some(defragmentation) => defragmentation.step(&mut txn)?,
             None => None,
         };
-        for (key, record) in tail.after(Revision { main: from.revision, sub: i64::MAX }) {
-            txn.put(RECORDS, &key.encode(), record)?;
-        }
+        put_records(&mut txn, &tail, from.revision, to.revision)?;
         for (key, row) in &tables {
             match row {
                 Some(row) => txn.put(SMALL, key, row)?,
@@ -240,6 +271,7 @@ impl Checkpoint {
             Some(sweep) => sweep.step(&mut txn, &base, &index, &mut to)?,
             None => None,
         };
+        assert!(to.is_sound(), "a checkpoint from {from:?} leads to {to:?}");
         txn.set_user(&to.encode());
         let committed = txn.commit();
         #[cfg(feature = "verify")]
@@ -258,9 +290,27 @@ impl Checkpoint {
                 unsaved_bytes: self.unsaved_bytes,
                 records_since_index: self.records_since_index,
             }),
-            Err(error) if error.is_no_space() => Err(NoRoom { tables, error }),
+            Err(error) if error.is_no_space() => Err(DiskFull { tables, error }),
             Err(error) => return Err(error),
         };
         Ok(WrittenCheckpoint { db, result })
     }
+}
+
+/// Puts the records of the revisions above `from` and up to `to`: all that the tail has above
+/// `from`.
+fn put_records(txn: &mut WriteTxn<'_>, tail: &TailView, from: i64, to: i64) -> Result<()> {
+    let mut last = Revision { main: from, sub: i64::MAX };
+    for (key, record) in tail.after(last) {
+        let Revision { main, sub } = key.revision;
+        let follows = last < key.revision && main <= to;
+        assert!(follows, "the record {main}.{sub} follows {last:?} in a checkpoint of {from} to {to}");
+        last = key.revision;
+        if !txn.put(RECORDS, &key.encode(), record)? {
+            return Err(Error::corrupt(format!(
+                "there is a record {main}.{sub} already, above revision {from}"
+            )));
+        }
+    }
+    Ok(())
 }

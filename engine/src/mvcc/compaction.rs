@@ -1,9 +1,9 @@
 //! Compaction, a bounded step with each checkpoint.
 //!
-//! First the records go, in revision order: whole leaves at a time, and little has to be written. When all are gone, the
-//! saved index is swept in key order: histories that have become shorter are written again, each leaf once. Until then
-//! the saved index may name records that are gone; opening a store drops those names. A sweep that a crash interrupts
-//! begins again.
+//! First the records go, in revision order: whole leaves at a time, and little has to be written.
+//! When all are gone, the saved index is swept in key order: histories that have become shorter are
+//! written again, each leaf once. Until then the saved index may name records that are gone;
+//! opening a store drops those names. A sweep that a crash interrupts begins again.
 
 use std::collections::BTreeSet;
 
@@ -17,8 +17,9 @@ use crate::snapshot::Snapshot;
 use crate::txn::WriteTxn;
 use crate::{Error, Result};
 
-/// Removes a bounded number of records that the compaction drops, and adds all it looks at to the hash. Only looks at
-/// records that were in the tree before this checkpoint; `tree_revision` says up to where those go.
+/// Removes a bounded number of records that the compaction drops, and adds all it looks at to the
+/// hash. Only looks at records that were in the tree before this checkpoint; `tree_revision` says
+/// up to where those go.
 pub(crate) fn compact_step(
     txn: &mut WriteTxn<'_>,
     base: &Snapshot,
@@ -28,6 +29,9 @@ pub(crate) fn compact_step(
     hashing: &mut Option<CompactionHash>,
 ) -> Result<BTreeSet<Vec<u8>>> {
     let at = to.compact_revision;
+    let (saved, done) = (to.index_revision, to.compacted);
+    assert!(saved >= at, "records up to {at} leave the tree, the saved index needs those above {saved}");
+    assert!(done < at, "the compaction at {at} goes on, {done} is done");
     if let Some(hash) = hashing {
         hash.begin(index);
     }
@@ -57,7 +61,12 @@ pub(crate) fn compact_step(
             hashed_bytes += record.len();
         }
         if !kept(index, user_key, key, at) {
-            txn.remove(RECORDS, &key.encode())?;
+            if !txn.remove(RECORDS, &key.encode())? {
+                let Revision { main, sub } = key.revision;
+                return Err(Error::corrupt(format!(
+                    "the record {main}.{sub} lies where it is not looked for"
+                )));
+            }
             dropped_keys.insert(user_key.to_vec());
         }
         to.compact_cursor = Revision { main: key.revision.main, sub: key.revision.sub + 1 };
@@ -68,8 +77,8 @@ pub(crate) fn compact_step(
     Ok(dropped_keys)
 }
 
-/// Whether a record at or below `at` stays: it is its key's newest change up to there, and a put or a tombstone of
-/// exactly that revision (a watch that starts at `at` must still see it).
+/// Whether a record at or below `at` stays: it is its key's newest change up to there, and a put or
+/// a tombstone of exactly that revision (a watch that starts at `at` must still see it).
 fn kept(index: &IndexRoot, user_key: &[u8], record: RecordKey, at: i64) -> bool {
     let newest = index.change_at(user_key, at).map(|change| change.revision);
     match record.kind {

@@ -1,8 +1,9 @@
 //! The hash that a compaction computes on its way, and the hashes of compactions that are done.
 //!
-//! [`crate::mvcc::hash`] says what is hashed. A compaction at R reads every record up to R, and computes what
-//! HashKV of R was before it. HashKV of R answers with that from then on, until the tenth newer one or the next
-//! start, as etcd does. There is no other way to it: what the compaction drops is a part of that hash.
+//! [`crate::mvcc::hash`] says what is hashed. A compaction at R reads every record up to R, and
+//! computes what HashKV of R was before it. HashKV of R answers with that from then on, until the
+//! tenth newer one or the next start, as etcd does. There is no other way to that hash:
+//! records that the compaction drops are a part of it.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -20,13 +21,14 @@ use crate::{Error, Result};
 pub struct Hashed {
     /// The CRC-32C.
     pub hash: u32,
-    /// Up to which revision.
+    /// The revision up to which records were hashed.
     pub revision: i64,
     /// The compaction it took into account.
     pub compact_revision: i64,
 }
 
-/// The hash of the revision that a compaction is at, as it was before; computed while the compaction goes on.
+/// The hash of the revision that a compaction is at, as it was before; computed while the
+/// compaction goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct CompactionHash {
     crc: u32,
@@ -35,7 +37,8 @@ pub(crate) struct CompactionHash {
     compact_revision: i64,
     /// All that the compaction before has dropped is gone from the tree.
     is_clean: bool,
-    /// The compaction keeps something: a tombstone of its very revision, or a key; that is known when it has begun.
+    /// The compaction keeps something: a tombstone of its very revision, or a key; that is known
+    /// when it has begun.
     keeps_any: Option<bool>,
 }
 
@@ -52,7 +55,7 @@ pub(crate) fn with_record(crc: u32, key: RecordKey, bytes: &[u8]) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c_append(crc, &etcd_key[..len]), bytes)
 }
 
-/// A record is what its key holds at a revision.
+/// Whether a record is its key's newest at a revision, and no tombstone.
 pub(crate) fn is_newest(index: &IndexRoot, key: &[u8], record: Revision, at: i64) -> bool {
     let newest = index.change_at(key, at).and_then(|change| change.live());
     newest.is_some_and(|newest| newest.modified == record)
@@ -65,6 +68,8 @@ impl CompactionHashes {
 
     pub(crate) fn add(&mut self, hashed: Hashed) {
         let hashes = Arc::make_mut(&mut self.0);
+        let last = hashes.back().map(|last| last.revision);
+        assert!(last < Some(hashed.revision), "the hash of {} comes after that of {last:?}", hashed.revision);
         hashes.push_back(hashed);
         if hashes.len() > limits::COMPACTION_HASHES_MAX {
             hashes.pop_front();
@@ -73,14 +78,15 @@ impl CompactionHashes {
 }
 
 impl CompactionHash {
-    /// Of a compaction at `revision` that is about to begin in the state `reader` reads; `is_clean`: the one before has
-    /// dropped all it had to.
+    /// The hash of a compaction at `revision` that is about to begin in the state `reader` reads;
+    /// `is_clean`: the one before has dropped all it had to.
     ///
     /// # Errors
     /// When the tree file is damaged.
     pub(crate) fn new(reader: &Reader<'_>, revision: i64, is_clean: bool) -> Result<Self> {
         let mut keeps_tombstone = false;
-        // Any tombstone will do, and there are as many puts in a revision as a transaction may have.
+        // Any tombstone will do, and there are as many puts in a revision as a transaction may
+        // have.
         reader.each_record_after(Revision { main: revision - 1, sub: i64::MAX }, |key, record| {
             let record =
                 StoredRecord::parse(record).ok_or_else(|| Error::corrupt("a record cannot be read"))?;
@@ -93,14 +99,16 @@ impl CompactionHash {
         Ok(Self { crc: begun(), revision, compact_revision, is_clean, keeps_any })
     }
 
-    /// Of which revision.
+    /// The revision that is hashed.
     pub(crate) fn revision(&self) -> i64 {
         self.revision
     }
 
     /// Adds a record, before it is dropped. All records up to the revision must come, in order.
     pub(crate) fn add(&mut self, index: &IndexRoot, user_key: &[u8], key: RecordKey, bytes: &[u8]) {
-        if key.revision.main <= self.compact_revision {
+        let (main, at) = (key.revision.main, self.revision);
+        assert!(main <= at, "a record of revision {main} comes to the hash of {at}");
+        if main <= self.compact_revision {
             // What the compaction before keeps of a tombstone is not part of any hash.
             let counts = match self.keeps_any {
                 Some(false) => key.kind == RecordKind::Put,
@@ -113,15 +121,16 @@ impl CompactionHash {
         self.crc = with_record(self.crc, key, bytes);
     }
 
-    /// To be called before the first record, where it may take long.
+    /// Finds out whether anything is kept: before the first record, on a thread where that may take
+    /// long.
     pub(crate) fn begin(&mut self, index: &IndexRoot) {
         self.keeps_any.get_or_insert_with(|| {
             index.scan(KeyRange::ALL, self.revision, Direction::Forward).next().is_some()
         });
     }
 
-    /// The hash, when all records were added. None where records that the compaction before should have dropped may be part of
-    /// it.
+    /// The hash, when all records were added. None where records that the compaction before should
+    /// have dropped may be part of it.
     pub(crate) fn finish(self) -> Option<Hashed> {
         let is_exact = self.is_clean || self.keeps_any == Some(true);
         let Self { crc: hash, revision, compact_revision, .. } = self;

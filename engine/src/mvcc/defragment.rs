@@ -1,10 +1,11 @@
 //! Giving space back to the file system while serving.
 //!
-//! Each checkpoint of a defragmentation has a part of the tables written again: whatever lies behind the place where the
-//! file could end moves to free pages before it. When all tables are through, a few commits cut off what has become free
-//! at the end. Pages that readers of older states still hold are waited for, before and after, for a while: a reader whose
-//! core stands still must not make it come to nothing. Writers and readers go on all the time; a step costs what an ordinary
-//! checkpoint of that size costs.
+//! Each checkpoint of a defragmentation has a part of the tables written again: pages behind the
+//! place where the file could end move to free pages before it. When all tables are through, a few
+//! commits cut off what has become free at the end. Pages that readers of older states still hold
+//! are waited for, before and after, for a while: a reader whose core stands still must not undo
+//! the whole. Writers and readers go on all the time; a step costs what an ordinary checkpoint of
+//! that size costs.
 
 use crate::Result;
 use crate::db::Db;
@@ -13,11 +14,11 @@ use crate::meta::Table;
 use crate::page::PageId;
 use crate::txn::WriteTxn;
 
-/// How far it has come.
+/// How far a defragmentation has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Defragmentation {
-    /// This many commits have waited for readers of pages that transaction `freed_by` or an earlier one has freed: what lies
-    /// behind `limit` would find no room before it.
+    /// This many commits have waited for readers of pages that transaction `freed_by` or an earlier
+    /// one has freed: pages behind `limit` would find no room before it.
     Waiting { limit: PageId, freed_by: u64, times: u32 },
     /// Moving what lies at or behind `limit`; this table is next, from this key on.
     Moving { limit: PageId, table: u8, from: Vec<u8> },
@@ -29,11 +30,12 @@ impl Defragmentation {
     /// Of the file as it is now, with some room to move in.
     pub(crate) fn new(db: &Db) -> Self {
         let in_use = db.space.end() - db.space.unused_pages();
+        assert!(in_use > 0, "a file in which nothing is in use has no meta slots either");
         let limit = PageId(in_use + in_use / 16 + 64);
         Self::Waiting { limit, freed_by: db.snapshot().txn(), times: 0 }
     }
 
-    /// Does a part; must come before other changes of the transaction.
+    /// Does one step; must come before other changes of the transaction.
     pub(crate) fn step(self, txn: &mut WriteTxn<'_>) -> Result<Option<Self>> {
         txn.shrink();
         match self {
@@ -52,7 +54,7 @@ impl Defragmentation {
         }
     }
 
-    /// Moves a part.
+    /// Moves the pages of a bounded number of leaves.
     fn moved(txn: &mut WriteTxn<'_>, limit: PageId, mut table: u8, from: &[u8]) -> Result<Option<Self>> {
         let (mut from, mut leaves_left) = (from, DEFRAGMENT_LEAVES_PER_STEP);
         while usize::from(table) < TABLES_MAX {

@@ -1,8 +1,9 @@
-//! Memory that nobody reads any more.
+//! Memory that no reader needs any more.
 //!
-//! Views share what they are made of: index nodes, chunks of the tail, the map of the tree file. What the store has replaced
-//! since a View was made is freed with the View, by whoever holds it last. After a few changes that is little. After millions,
-//! or when a checkpoint has emptied the tail, it takes so long that nobody who serves others should do it: then it is handed
+//! Views share what they are made of: index nodes, chunks of the tail, the map of the tree file.
+//! What the store has replaced since a View was made is freed with the View, by its last holder.
+//! After a few changes that is little. After millions, or when a checkpoint has emptied the tail,
+//! freeing takes so long that a core that serves requests must not do it: then the memory is handed
 //! to a collector, if the store has one.
 
 use std::sync::OnceLock;
@@ -36,17 +37,17 @@ pub(crate) struct Collector {
 pub(crate) struct Replaced(u64);
 
 impl Replaced {
-    /// One more, of so many bytes.
+    /// Counts one more change, of so many bytes.
     pub(crate) fn count(&mut self, bytes: usize) {
         self.0 += 1 + (bytes / limits::FREED_BYTES_PER_CHANGE) as u64;
     }
 
-    /// So many more.
+    /// Counts so many more changes.
     pub(crate) fn count_many(&mut self, changes: u64) {
         self.0 += changes;
     }
 
-    /// Something was replaced at once that takes long to free.
+    /// Counts a replacement that takes long to free by itself.
     pub(crate) fn count_much(&mut self) {
         self.0 += FREED_AT_ONCE_CHANGES + 1;
     }
@@ -55,16 +56,18 @@ impl Replaced {
 impl Collector {
     /// A View was made after so much was replaced.
     pub(crate) fn made(&self, at: Replaced) {
+        let before = self.newest.load(Ordering::Relaxed);
+        debug_assert!(at.0 >= before, "a View is made after {} changes, the one before after {before}", at.0);
         self.newest.store(at.0, Ordering::Relaxed);
     }
 
-    /// Who takes what a View of this moment leaves behind, if that is much.
+    /// The collector for what a View of this moment leaves behind, if that is much.
     pub(crate) fn wanted(&self, at: Replaced) -> Option<&Collect> {
         let since = self.newest.load(Ordering::Relaxed).saturating_sub(at.0);
         self.collect.get().filter(|_| since > FREED_AT_ONCE_CHANGES).map(|collect| &**collect)
     }
 
-    /// From now on there is one; a second one is not taken.
+    /// Sets the collector; a second one is not taken.
     pub(crate) fn set(&self, collect: impl Fn(Garbage) + Send + Sync + 'static) {
         let _ = self.collect.set(Box::new(collect));
     }
@@ -123,12 +126,12 @@ mod tests {
         let pile = std::mem::take(&mut *collected.lock().unwrap());
         assert_eq!(pile.len() - before, usize::from(!is_freed));
         drop(pile);
-        assert_eq!(root.strong_count(), 0, "nobody holds it any more");
+        assert_eq!(root.strong_count(), 0, "the index is held by none of the garbage");
         is_freed
     }
 
     #[test]
-    fn what_many_changes_have_replaced_is_left_to_the_collector() {
+    fn memory_that_many_changes_have_replaced_is_left_to_the_collector() {
         let (mut store, collected) = store();
         put(&mut store, 0..20_000, b"1");
         for (changes, at_once) in [(1, true), (FREED_AT_ONCE_CHANGES, true), (20_000, false)] {
@@ -143,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_checkpoint_takes_from_memory_is_left_to_the_collector() {
+    fn records_that_a_checkpoint_takes_from_memory_are_left_to_the_collector() {
         let (mut store, collected) = store();
         put(&mut store, 0..20, &[7; 1 << 20]);
         let view = store.view();

@@ -1,12 +1,13 @@
-//! HashKV: one number for all records up to a revision, the same on every member and the same as etcd's.
+//! HashKV: one number for all records up to a revision, the same on every member and the same as
+//! etcd's.
 //!
-//! CRC-32C over the text `key`, then for each record in revision order its key in etcd's form and its value. Of
-//! the records at or below the compact revision only those count that are still what their key holds at the hashed
-//! revision, whether or not the space of the others is freed already. If no key is left at the hashed revision, etcd
-//! counts every record that a compaction leaves in its file; then those count that their key held at the compact
-//! revision.
+//! CRC-32C over the text `key`, then for each record in revision order its key in etcd's form and
+//! its value. Of the records at or below the compact revision only those count that are still what
+//! their key holds at the hashed revision, whether or not the space of the others is freed already.
+//! If no key is left at the hashed revision, etcd counts every record that a compaction leaves in
+//! its file; then those count that their key held at the compact revision.
 //!
-//! What a compaction drops is hashed by the compaction itself: [`crate::mvcc::compaction_hash`].
+//! A compaction hashes the records that it drops: [`crate::mvcc::compaction_hash`].
 
 use crate::limits;
 use crate::mvcc::compaction_hash::{Hashed, begun, is_newest, with_record};
@@ -30,16 +31,17 @@ pub struct HashKv {
 
 #[derive(Debug)]
 enum HashPhase {
-    /// A compaction has computed it.
+    /// A compaction has computed the hash.
     Known(Hashed),
-    /// Is there any key at the revision? The next one to look at.
+    /// Looking for any key that exists at the revision; the next key to look at.
     Looking(Vec<u8>),
-    /// Where a record at or below the compact revision must still be its key's newest.
+    /// Records are hashed; one at or below the compact revision must be its key's newest at
+    /// `kept_at`.
     Hashing { kept_at: i64 },
 }
 
 impl HashKv {
-    /// Of everything up to `revision`; 0 is the newest, and below it there is nothing.
+    /// A hash of everything up to `revision`; 0 is the newest, and below it there is nothing.
     ///
     /// # Errors
     /// [`Error::Compacted`] and [`Error::FutureRevision`].
@@ -53,7 +55,8 @@ impl HashKv {
         Ok(Self { view, revision, phase, last: Revision::default(), crc: begun() })
     }
 
-    /// Does at most as much work as hashing so many small records is; the result when there are none left.
+    /// Does at most as much work as hashing so many small records is; the result when there are
+    /// none left.
     ///
     /// # Errors
     /// When the tree file is damaged.

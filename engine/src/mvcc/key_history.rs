@@ -1,24 +1,24 @@
 //! The changes of one key.
 //!
-//! A *generation* of a key begins with the put that creates it and ends with a tombstone. Worked example, as
-//! `revision: what happened -> create revision / version`:
+//! A *generation* of a key begins with the put that creates it and ends with a tombstone. Worked
+//! example, as `revision: what happened -> create revision / version`:
 //!
 //! ```text
-//! 2.0: put -> 2/1    5.0: put -> 2/2    7.0: delete -> tombstone    9.0: put -> 9/1    9.1: put -> 9/2
+//! 2.0: put -> 2/1   5.0: put -> 2/2   7.0: delete -> tombstone   9.0: put -> 9/1   9.1: put -> 9/2
 //!
-//! at 6: the put of 5.0     at 7, 8: nothing     at 9: the put of 9.1 (the last change of a revision counts)
+//! at 6: the put of 5.0   at 7, 8: nothing   at 9: the put of 9.1 (a revision's last change counts)
 //! compacted at 6: 5.0, 7.0, 9.0, 9.1     at 7 or 8: 9.0, 9.1     at 9: 9.1
 //! ```
 //!
-//! Compaction at R keeps the newest change at or below R, unless that is a tombstone: at R the key is then gone
-//! either way. A key without changes is forgotten.
+//! Compaction at R keeps the newest change at or below R, unless that is a tombstone: at R the key
+//! is then gone either way. A key without changes is forgotten.
 
 use std::sync::Arc;
 
 use crate::mvcc::revision::Revision;
 use crate::varint;
 
-/// TableChanges in one chunk of older ones.
+/// Changes in one chunk of older ones.
 const CHUNK: usize = 32;
 
 /// What the index knows of a key at some revision.
@@ -62,15 +62,15 @@ pub struct KeyHistory {
     older: Option<Arc<OlderChanges>>,
 }
 
-/// A chunk of changes and the chunks before it: a key changed a million times costs no more to change again, and little more
-/// to look back at.
+/// A chunk of changes and the chunks before it: a key changed a million times costs no more to
+/// change again, and little more to look back at.
 #[derive(Debug)]
 struct OlderChanges {
     /// Oldest first; never empty.
     changes: Vec<KeyChange>,
     before: Option<Arc<OlderChanges>>,
-    /// A chunk further back, for looking: two chunks with jumps of one length are followed by one that jumps over both, so any
-    /// chunk is found in logarithmic time.
+    /// A chunk further back, for looking: two chunks with jumps of one length are followed by one
+    /// that jumps over both, so any chunk is found in logarithmic time.
     jump: Option<Arc<OlderChanges>>,
     /// Chunks before it.
     depth: u64,
@@ -89,6 +89,7 @@ impl OlderChanges {
             }
         });
         let (jump, depth) = (jump.cloned(), before.as_ref().map_or(0, |before| before.depth + 1));
+        debug_assert!(jump.as_ref().is_none_or(|jump| jump.depth < depth), "a jump from {depth} leads on");
         Self { changes: vec![change], before, jump, depth }
     }
 
@@ -113,8 +114,8 @@ impl Clone for OlderChanges {
 
 impl Drop for OlderChanges {
     fn drop(&mut self) {
-        // One by one: dropping a long chain by recursion would overflow the stack. A jump is never the last way to its chunk
-        // while the chain is there.
+        // One by one: dropping a long chain by recursion would overflow the stack. A jump is never
+        // the last way to its chunk while the chain is there.
         self.jump = None;
         let mut next = self.before.take();
         while let Some(mut older) = next.and_then(|older| Arc::try_unwrap(older).ok()) {
@@ -146,7 +147,8 @@ impl KeyHistory {
     }
 
     fn push(&mut self, change: KeyChange) {
-        assert!(change.revision > self.newest.revision, "a key's changes come in revision order");
+        let (new, last) = (change.revision, self.newest.revision);
+        assert!(new > last, "a change at {new:?} follows one at {last:?}");
         let previous = std::mem::replace(&mut self.newest, change);
         match &mut self.older {
             Some(older) if older.changes.len() < CHUNK => Arc::make_mut(older).changes.push(previous),
@@ -257,11 +259,23 @@ impl KeyHistory {
         let after = |change: &KeyChange| {
             change.revision > from || kept.is_some_and(|kept| kept.revision == change.revision)
         };
-        Self::from_changes(self.changes().into_iter().filter(after))
+        let compacted = Self::from_changes(self.changes().into_iter().filter(after));
+        let newest = compacted.as_ref().map(|compacted| compacted.newest);
+        assert!(
+            newest.is_none_or(|newest| newest == self.newest),
+            "a compaction at {at} has changed {:?} to {newest:?}",
+            self.newest
+        );
+        assert!(
+            newest.is_some() || (self.newest.version == 0 && self.newest.revision.main <= at),
+            "a compaction at {at} has dropped {:?}",
+            self.newest
+        );
+        compacted
     }
 
-    /// The durable form: the number of changes, then each as four integers, all as varints, revisions relative to
-    /// the change before.
+    /// The durable form: the number of changes, then each as four integers, all as varints,
+    /// revisions relative to the change before.
     pub fn encode(&self, out: &mut Vec<u8>) {
         varint::put(out, self.len() as u64);
         let mut before = 0;
@@ -288,7 +302,7 @@ impl KeyHistory {
             let create_revision = main.checked_sub_unsigned(varint::take(&mut bytes)?)?;
             let version = i64::try_from(varint::take(&mut bytes)?).ok()?;
             let change = KeyChange { revision: Revision { main, sub }, create_revision, version };
-            if create_revision < 0 || (history.is_some() && change.revision <= last) {
+            if create_revision < 0 || version == i64::MAX || (history.is_some() && change.revision <= last) {
                 return None;
             }
             last = change.revision;

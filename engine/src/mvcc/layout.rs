@@ -8,7 +8,8 @@ use crate::mvcc::revision::Revision;
 pub(crate) const RECORDS: Table = Table(0);
 /// User key -> encoded history, for keys that fit a page.
 pub(crate) const INDEX: Table = Table(1);
-/// CRC-32C of a longer key, big-endian -> all such keys: u32 key length | key | u32 history length | history.
+/// CRC-32C of a longer key, big-endian -> all such keys: u32 key length | key | u32 history length
+/// | history.
 pub(crate) const INDEX_LONG: Table = Table(2);
 /// Small-table number, row key -> row.
 pub(crate) const SMALL: Table = Table(3);
@@ -64,12 +65,30 @@ impl Default for StoreMeta {
     }
 }
 
+/// Numbers that a store meta has.
+const WORDS: usize = 9;
+
+const _: () = assert!(WORDS * 8 <= USER_BYTES);
+
 impl StoreMeta {
+    /// Whether these numbers can be true of any store.
+    pub(crate) fn is_sound(&self) -> bool {
+        let Self { revision, compact_revision, index_revision, compacted, compact_cursor, swept, .. } = *self;
+        let are_in_range = revision > 0 && compact_revision >= -1 && index_revision > 0;
+        let cursor = compact_cursor.main.min(compact_cursor.sub);
+        are_in_range
+            && cursor >= 0
+            && compact_revision <= revision
+            && index_revision <= revision
+            && (-1..=compact_revision).contains(&compacted)
+            && (-1..=revision).contains(&swept)
+    }
+
     /// Lays it out.
     #[must_use]
     pub(crate) fn encode(&self) -> [u8; USER_BYTES] {
         let mut out = [0; USER_BYTES];
-        let words = [
+        let words: [u64; WORDS] = [
             self.applied.index,
             self.applied.term,
             self.revision.cast_unsigned(),

@@ -1,13 +1,16 @@
-//! The multi-version key space: every change has a revision, and the past can be read until it is compacted.
+//! The multi-version key space: every change has a revision, and the past can be read until it is
+//! compacted.
 //!
-//! A change is a *record* keyed by its revision. Records only ever arrive in revision order, so the store has two
-//! levels split by revision: the [`tail`] (newest records, in memory) and the tree file (the rest); a
-//! [`checkpoint`](Store::checkpoint) moves the boundary. The [`key_index`] says which revisions a key has. All three
-//! can be shared at no cost: a [`View`] is one moment of them.
+//! A change is a *record* keyed by its revision. Records only ever arrive in revision order, so the
+//! store has two levels split by revision: the [`tail`] (newest records, in memory; other engines
+//! call it a memtable) and the tree file (the rest); a [`checkpoint`](Store::checkpoint) moves the
+//! boundary. The [`key_index`] says which revisions a key has. All three can be shared at no cost:
+//! a [`View`] is one moment of them.
 //!
-//! One writer owns the [`Store`]. It begins a [`Txn`] per revision, calls [`Store::set_applied`] for each log entry,
-//! publishes Views, and now and then takes a checkpoint, whose work happens on another thread. What a reopened store
-//! holds is exactly what was applied up to the index it reports: whoever feeds it goes on from there.
+//! One writer owns the [`Store`]. It begins a [`Txn`] per revision, calls [`Store::set_applied`]
+//! for each log entry, publishes Views, and now and then takes a checkpoint, whose work happens on
+//! another thread. A reopened store holds exactly what was applied up to the index it reports: the
+//! log is applied to it from there on.
 
 pub mod checkpoint;
 mod compaction;

@@ -1,4 +1,5 @@
-//! Reading the key space at one moment: shared by Views and by transactions that see their own writes.
+//! Reading the key space at one moment: shared by Views and by transactions that see their own
+//! writes.
 
 use crate::mvcc::key_history::KeyMeta;
 use crate::mvcc::key_index::{Counting, Created, CreatedSearch, Direction, IndexRoot, Scan};
@@ -43,8 +44,9 @@ impl<'r> Reader<'r> {
         self.compact_revision
     }
 
-    /// Whether every record above `after` is still there. A compaction removes records some time after the revision from
-    /// which on everything is readable has moved; what is there at that revision itself stays.
+    /// Whether every record above `after` is still there. A compaction removes records some time
+    /// after the revision from which on everything is readable has moved; what is there at that
+    /// revision itself stays.
     #[must_use]
     pub fn is_whole_after(&self, after: i64) -> bool {
         after + 1 >= self.compact_revision || after >= self.trimmed
@@ -85,8 +87,8 @@ impl<'r> Reader<'r> {
         self.index.created(range, wanted)
     }
 
-    /// How many keys of a range exist at a revision, to be found out step by step: at once where nothing in it has changed
-    /// since.
+    /// How many keys of a range exist at a revision, to be found out step by step: at once where
+    /// nothing in it has changed since.
     #[must_use]
     pub fn counting(&self, range: KeyRange<'r>, at: i64) -> Counting<'r> {
         self.index.counting(range, at)

@@ -1,12 +1,18 @@
 //! A stored record: the protobuf encoding of `mvccpb.KeyValue`, byte for byte what etcd stores.
 //!
-//! Fields in order of their numbers, zero values left out: 1 key, 2 create revision, 3 mod revision, 4 version,
-//! 5 value, 6 lease. A tombstone holds only the key.
+//! Fields in order of their numbers, zero values left out: 1 key, 2 create revision, 3 mod
+//! revision, 4 version, 5 value, 6 lease. A tombstone holds only the key.
 
 use crate::{Error, Result, varint};
 
 /// Bytes of head and foot around key and value at most.
 const FRAME_MAX: usize = 64;
+
+/// Bytes of the length of a key or value; neither has 2^42 bytes.
+const LENGTH_BYTES_MAX: usize = 6;
+
+// Six tags, two lengths and four numbers.
+const _: () = assert!(FRAME_MAX >= 6 + 2 * LENGTH_BYTES_MAX + 4 * varint::BYTES_MAX);
 
 /// What a put stores besides key and value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -23,6 +29,11 @@ pub struct Stamp {
 
 /// Encodes a put's record and hands it over in parts, so that key and value are copied once.
 pub fn encode_put<T>(key: &[u8], value: &[u8], stamp: Stamp, use_parts: impl FnOnce(&[&[u8]]) -> T) -> T {
+    let Stamp { create_revision: created, mod_revision: modified, version, .. } = stamp;
+    debug_assert!(
+        version > 0 && (0..=modified).contains(&created),
+        "version {version} of a key, created at {created} and put at {modified}"
+    );
     let mut frame = RecordFrame::default();
     frame.bytes_field(0x0a, key.len());
     let head = frame.len;

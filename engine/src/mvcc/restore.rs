@@ -39,13 +39,20 @@ impl Store {
         let db = Db::open(disk, options)?;
         let tree = db.snapshot();
         let meta = if tree.txn() == 0 { StoreMeta::default() } else { StoreMeta::decode(tree.user()) };
+        if !meta.is_sound() {
+            return Err(Error::corrupt(format!("the store meta cannot be true: {meta:?}")));
+        }
         let mut index = saved_index::load(&tree, meta, tell)?;
         let records_since_index = replay_records(&tree, &mut index, meta, tell)?;
+        let newest = index.root().newest_change();
+        assert!(newest <= meta.revision, "the index is at {newest}, the store at {}", meta.revision);
         let mut tables = Tables::default();
         let mut cursor = tree.cursor(SMALL);
         cursor.seek(&[])?;
         while let Some((key, row)) = cursor.next()? {
-            if SmallTable::is_shared_number(key[0]) {
+            let number =
+                key.first().ok_or_else(|| Error::corrupt("a row of the small tables has no table"))?;
+            if SmallTable::is_shared_number(*number) {
                 tables.set(key.to_vec(), Some(row.to_vec()));
             }
         }
@@ -63,7 +70,8 @@ impl Store {
             sweep: (meta.swept < meta.compacted).then(|| IndexSweep::new(meta.compacted)),
             to_compact: std::collections::VecDeque::new(),
             db: Some(db),
-            hashing: None, // not from the middle: as in etcd, a compaction that was interrupted leaves no hash
+            // Not from the middle: as in etcd, a compaction that was interrupted leaves no hash.
+            hashing: None,
             hashes: CompactionHashes::default(),
             records_since_index,
             unsaved_bytes: 0,
@@ -96,7 +104,8 @@ fn replay_records(
         if (records as u64).is_multiple_of(limits::RESTORED_PER_REPORT) {
             tell(Opening::Records(records as u64));
         }
-        // A step of compaction saves the keys it has touched as they are then: ahead of the rest of the index.
+        // A step of compaction saves the keys it has touched as they are then: ahead of the rest of
+        // the index.
         let known = index.root().change_at(record.key, i64::MAX);
         if known.is_some_and(|known| known.revision >= key.revision) {
             continue;
@@ -126,9 +135,10 @@ mod tests {
     use crate::mvcc::key_history::KeyHistory;
     use crate::mvcc::layout::INDEX;
 
-    /// What only a damaged or forged file can hold would break the order of changes that the index relies on.
+    /// Only a damaged or forged file can hold changes above the store's revision: they would break
+    /// the order of changes that the index relies on.
     #[test]
-    fn what_is_newer_than_the_store_is_damage() {
+    fn changes_above_the_store_revision_are_damage() {
         let newer = Revision { main: 9, sub: 0 };
         let mut history = Vec::new();
         KeyHistory::created(newer).encode(&mut history);

@@ -3,7 +3,8 @@
 /// Bytes of a [`RecordKey`].
 pub const RECORD_KEY_BYTES: usize = 17;
 
-/// The `sub`-th change of revision `main`. `main` counts transactions from 1, `sub` their changes from 0.
+/// The `sub`-th change of revision `main`. `main` counts transactions from 1, `sub` their changes
+/// from 0.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Revision {
     /// The transaction.
@@ -22,7 +23,8 @@ pub enum RecordKind {
     Tombstone = 1,
 }
 
-/// Under which key a record is stored: its revision, then its kind; big-endian, so that bytes sort as revisions.
+/// Under which key a record is stored: its revision, then its kind; big-endian, so that bytes sort
+/// as revisions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RecordKey {
     /// When.
@@ -60,7 +62,8 @@ impl RecordKey {
         Some(Self { revision: Revision { main: long(0)?, sub: long(8)? }, kind })
     }
 
-    /// The key etcd stores the same record under: `main '_' sub`, and `t` for a tombstone. Returns its length.
+    /// The key etcd stores the same record under: `main '_' sub`, and `t` for a tombstone. Returns
+    /// its length.
     #[must_use]
     pub fn etcd_form(self) -> ([u8; 18], usize) {
         let mut out = [0; 18];

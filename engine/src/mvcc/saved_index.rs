@@ -1,12 +1,14 @@
-//! The key index in the tree file: how it is written, made smaller after a compaction, and read back.
+//! The key index in the tree file: how it is written, made smaller after a compaction, and read
+//! back.
 //!
-//! A checkpoint saves the keys that have changed since the index was saved last. Keys that fit a page are rows of
-//! their own; longer ones share the row of their CRC-32C. After a compaction the sweep goes through all of it, a
-//! bounded step with each checkpoint, and writes again what has become shorter.
+//! A checkpoint saves the keys that have changed since the index was saved last. Keys that fit a
+//! page are rows of their own; longer ones share the row of their CRC-32C. After a compaction the
+//! sweep goes through all of it, a bounded step with each checkpoint, and writes again what has
+//! become shorter.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::limits::{self, PAGE_BYTES_MAX, SWEEP_KEYS_PER_STEP, SWEEP_WRITES_PER_STEP, key_bytes_max};
+use crate::limits::{self, SWEEP_KEYS_PER_STEP, SWEEP_WRITES_PER_STEP, key_bytes_max};
 use crate::mvcc::key_history::KeyHistory;
 use crate::mvcc::key_index::{IndexRoot, Key, KeyIndex};
 use crate::mvcc::layout::{INDEX, INDEX_LONG, RECORDS, StoreMeta};
@@ -20,14 +22,14 @@ use crate::{Error, Result};
 /// How far opening a store has come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Opening {
-    /// So many keys of the saved index are loaded.
+    /// The saved index is being loaded.
     Keys {
-        /// Loaded.
+        /// Keys that are loaded.
         loaded: u64,
-        /// There are so many.
+        /// Keys of the saved index.
         of: u64,
     },
-    /// So many records that the saved index does not know are read.
+    /// The records above it are being read; so many have been.
     Records(u64),
 }
 
@@ -46,7 +48,8 @@ pub(crate) fn changed_keys(base: &Snapshot, tail: &TailView, after: i64) -> Resu
     Ok(keys)
 }
 
-/// Writes the histories of these keys into the index tables, as they are after the compaction at `compact`.
+/// Writes the histories of these keys into the index tables, as they are after the compaction at
+/// `compact`.
 pub(crate) fn save_keys(
     txn: &mut WriteTxn<'_>,
     base: &Snapshot,
@@ -66,6 +69,7 @@ pub(crate) fn save_keys(
         match index.history(&key).and_then(|history| history.compacted(compact)) {
             Some(kept) => {
                 kept.encode(&mut history);
+                debug_assert!(KeyHistory::decode(&history).is_some(), "a saved history cannot be read back");
                 txn.put(INDEX, &key, &history)?;
             }
             None => {
@@ -113,7 +117,7 @@ fn save_long_keys(
     Ok(())
 }
 
-/// Where the sweep of the saved index is.
+/// How far a sweep of the saved index has come.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct IndexSweep {
     /// The compaction it follows.
@@ -123,7 +127,7 @@ pub(crate) struct IndexSweep {
 }
 
 impl IndexSweep {
-    /// From the first key on.
+    /// A sweep from the first key on.
     #[must_use]
     pub(crate) fn new(compacted: i64) -> Self {
         Self { compacted, from: Vec::new() }
@@ -168,7 +172,7 @@ impl IndexSweep {
     }
 }
 
-/// They are rare: all at once.
+/// Sweeps all long keys at once: they are rare.
 fn sweep_long_keys(txn: &mut WriteTxn<'_>, base: &Snapshot, index: &IndexRoot, compact: i64) -> Result<()> {
     let mut buckets = BTreeSet::new();
     let mut cursor = base.cursor(INDEX_LONG);
@@ -183,7 +187,8 @@ fn sweep_long_keys(txn: &mut WriteTxn<'_>, base: &Snapshot, index: &IndexRoot, c
     save_long_keys(txn, index, key_bytes_max(base.page_bytes()), &buckets, compact)
 }
 
-/// The saved index, compacted: steps of a compaction that happened after it was saved are not in it.
+/// Loads the saved index, and compacts it: steps of a compaction that happened after it was saved
+/// are not in it.
 pub(crate) fn load(tree: &Snapshot, meta: StoreMeta, tell: &mut dyn FnMut(Opening)) -> Result<KeyIndex> {
     let malformed = || Error::corrupt("a key's saved history cannot be read");
     let compact = meta.compact_revision;
@@ -191,7 +196,7 @@ pub(crate) fn load(tree: &Snapshot, meta: StoreMeta, tell: &mut dyn FnMut(Openin
         KeyHistory::decode(encoded).filter(|history| history.newest().revision.main <= meta.revision)
     };
     let mut failure = None;
-    let (mut loaded, of) = (0_u64, tree.len(INDEX));
+    let (mut loaded, of, mut before) = (0_u64, tree.len(INDEX), None);
     let mut cursor = tree.cursor(INDEX);
     cursor.seek(&[])?;
     let keys = std::iter::from_fn(|| {
@@ -211,6 +216,11 @@ pub(crate) fn load(tree: &Snapshot, meta: StoreMeta, tell: &mut dyn FnMut(Openin
                 failure = Some(malformed());
                 return None;
             };
+            if before.is_some_and(|before: &[u8]| before >= key) {
+                failure = Some(Error::corrupt("the keys of the saved index are out of order"));
+                return None;
+            }
+            before = Some(key);
             if let Some(history) = history.compacted(compact) {
                 return Some((Key::from(key), history));
             }
@@ -240,5 +250,3 @@ fn take_part<'r>(row: &mut &'r [u8]) -> Option<&'r [u8]> {
     *row = rest;
     Some(part)
 }
-
-const _: () = assert!(key_bytes_max(PAGE_BYTES_MAX) <= u16::MAX as usize);

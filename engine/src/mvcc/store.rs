@@ -24,9 +24,9 @@ pub struct Store {
     pub(crate) tail: Tail,
     pub(crate) tables: Tables,
     pub(crate) table_changes: TableChanges,
-    /// Where the store is now.
+    /// How far the store has come.
     pub(crate) meta: StoreMeta,
-    /// Where it was at the newest finished checkpoint: what `tree` holds.
+    /// How far it had come at the newest finished checkpoint: what `tree` holds.
     pub(crate) saved: StoreMeta,
     pub(crate) tree: Snapshot,
     /// Compactions have removed records up to here from `tree`, or may have.
@@ -41,7 +41,7 @@ pub struct Store {
     pub(crate) to_compact: VecDeque<Vec<u8>>,
     /// The hash that the compaction under way computes, if it can.
     pub(crate) hashing: Option<CompactionHash>,
-    /// Those of compactions that are done.
+    /// Hashes of compactions that are done.
     pub(crate) hashes: CompactionHashes,
     /// Records that the saved index does not know.
     pub(crate) records_since_index: usize,
@@ -61,7 +61,7 @@ impl Store {
     /// An entry has been applied; must follow its changes before anything is published or saved.
     pub fn set_applied(&mut self, applied: Applied) {
         let before = self.meta.applied;
-        assert!(applied.index >= before.index, "entry {} is applied after {}", applied.index, before.index);
+        assert!(applied.index >= before.index, "{applied:?} is applied after {before:?}");
         self.meta.applied = applied;
     }
 
@@ -88,7 +88,8 @@ impl Store {
     /// Makes everything below `revision` unreadable; its space is freed by later checkpoints.
     ///
     /// # Errors
-    /// [`Error::Compacted`] when that has happened already, [`Error::FutureRevision`]; when the tree file is damaged.
+    /// [`Error::Compacted`] when that has happened already, [`Error::FutureRevision`]; when the
+    /// tree file is damaged.
     pub fn compact(&mut self, revision: i64) -> Result<()> {
         if revision <= self.meta.compact_revision {
             return Err(Error::Compacted { compact_revision: self.meta.compact_revision });
@@ -98,6 +99,8 @@ impl Store {
         }
         let is_clean = self.meta.compacted == self.meta.compact_revision;
         self.hashing = Some(CompactionHash::new(&self.reader(), revision, is_clean)?);
+        let (saved, done) = (self.saved.compact_revision, self.meta.compacted);
+        assert!(saved < revision && done < revision, "{saved} and {done} are compacted, {revision} is not");
         self.meta.compact_revision = revision;
         self.meta.compact_cursor = crate::mvcc::Revision::default();
         Ok(())
@@ -118,6 +121,8 @@ impl Store {
     /// Has at most `keys_max` keys forget revisions that are gone; true if there are more of them.
     pub fn forget_compacted(&mut self, keys_max: usize) -> bool {
         let at = self.saved.compact_revision;
+        let compacted = self.meta.compact_revision;
+        assert!(at <= compacted, "keys forget what is below {at}, but are compacted at {compacted} only");
         for _ in 0..keys_max {
             let Some(key) = self.to_compact.pop_front() else { return false };
             let forgotten = self.index.compact_key(&key, at);
@@ -162,8 +167,8 @@ impl Store {
         self.table_changes.insert(key, row);
     }
 
-    /// The rows of a table as the newest finished checkpoint has them: for the owner of a table that is not in Views, after
-    /// opening the store.
+    /// The rows of a table as the newest finished checkpoint has them: for the owner of a table
+    /// that is not in Views, after opening the store.
     ///
     /// # Errors
     /// When the file is damaged.
@@ -172,7 +177,7 @@ impl Store {
         let mut cursor = self.tree.cursor(SMALL);
         cursor.seek(&row_key(table, &[]))?;
         while let Some((key, row)) = cursor.next()?
-            && key[0] == table as u8
+            && key.first() == Some(&(table as u8))
         {
             rows.push((key[1..].to_vec(), row.to_vec()));
         }
@@ -193,6 +198,10 @@ impl Store {
 
     /// Shares the current state, in which changes up to `revision` were made.
     pub(crate) fn view_at(&mut self, revision: i64) -> View {
+        let saved = self.saved.revision;
+        assert!(saved <= revision, "a View at {revision} of a store that is saved up to {saved}");
+        let newest = || self.index.root().newest_change();
+        debug_assert!(newest() <= revision, "a View at {revision} of an index at {}", newest());
         self.collector.made(self.replaced);
         View::new(crate::mvcc::view::ViewParts {
             index: self.index.root().clone(),
@@ -209,8 +218,9 @@ impl Store {
         })
     }
 
-    /// From now on `collect` is given what a View leaves behind of which very much was replaced, to drop it where nobody has to
-    /// wait for that. It is called by whoever drops the View. The first collector stays.
+    /// Sets the collector of garbage: the drop of a View calls it with what the View leaves behind,
+    /// if very much of that was replaced. The collector drops it where no request waits. The first
+    /// collector stays.
     pub fn collect_garbage(&self, collect: impl Fn(Garbage) + Send + Sync + 'static) {
         self.collector.set(collect);
     }

@@ -1,5 +1,6 @@
-//! Small tables beside the key space: members, alarms and the like. Committed row by row. Those that are small indeed are
-//! held in memory and shared with every View; the others are their owner's to hold.
+//! Small tables beside the key space: members, alarms and the like. They are saved row by
+//! row. Tables that are small indeed are held in memory and shared with every View; the others are
+//! held by their owner.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,12 +22,12 @@ pub enum SmallTable {
 }
 
 impl SmallTable {
-    /// Its rows are part of every View.
+    /// Rows of this table are part of every View.
     pub(crate) fn is_shared(self) -> bool {
         Self::is_shared_number(self as u8)
     }
 
-    /// The same of the table with this number.
+    /// Rows of the table with this number are part of every View.
     pub(crate) fn is_shared_number(number: u8) -> bool {
         number != Self::Leases as u8 && number != Self::LeaseKeys as u8
     }

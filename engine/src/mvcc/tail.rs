@@ -1,8 +1,11 @@
-//! The newest records, in memory, until a checkpoint has put them into the tree file.
+//! The tail: the newest records, in memory, until a checkpoint has put them into the tree file.
+//! Other engines call it a memtable; unlike most of those it is ordered by revision, not by key,
+//! and is the history for watchers too.
 //!
-//! Records lie in immutable chunks that readers share. Publishing turns what was added since the last time into a
-//! chunk and joins small chunks of similar size, so that there are never many of them and each record is copied a
-//! logarithmic number of times at most; chunks of a mebibyte are left alone.
+//! Records lie in immutable chunks that readers share. Publishing turns what was added since the
+//! last time into a chunk and joins small chunks of similar size, so that there are never many of
+//! them and each record is copied a logarithmic number of times at most; chunks of a mebibyte are
+//! left alone.
 
 use std::sync::Arc;
 
@@ -23,7 +26,7 @@ pub type TailRecord<'t> = (RecordKey, &'t [u8]);
 impl TailChunk {
     fn push(&mut self, key: RecordKey, parts: &[&[u8]]) {
         let last = self.records.last().map(|(last, _)| last.revision);
-        assert!(last.is_none_or(|last| last < key.revision), "records come in revision order");
+        assert!(last.is_none_or(|last| last < key.revision), "record {:?} follows {last:?}", key.revision);
         parts.iter().for_each(|part| self.data.extend_from_slice(part));
         self.records.push((key, self.data.len()));
     }
@@ -49,7 +52,8 @@ impl TailChunk {
     }
 
     fn joined(&self, later: &Self) -> Self {
-        assert!(self.last() < later.first(), "chunks are joined in revision order");
+        let (last, first) = (self.last(), later.first());
+        assert!(last < first, "a chunk that begins with {first:?} is joined behind {last:?}");
         let mut data = Vec::with_capacity(self.data.len() + later.data.len());
         data.extend_from_slice(&self.data);
         data.extend_from_slice(&later.data);
@@ -88,10 +92,18 @@ pub struct TailView {
 impl Tail {
     /// Adds a record, its value given in parts; its revision must be above all others.
     pub fn push(&mut self, key: RecordKey, parts: &[&[u8]]) {
+        if self.open.records.is_empty() {
+            let last = self.published.chunks.last().map(|chunk| chunk.last());
+            assert!(
+                last.is_none_or(|last| last < key.revision),
+                "record {:?} follows {last:?}",
+                key.revision
+            );
+        }
         self.open.push(key, parts);
     }
 
-    /// Takes back every record above `revision`. Whoever shares them keeps them.
+    /// Takes back every record above `revision`. Readers that share them keep them.
     pub fn truncate_after(&mut self, revision: Revision) {
         self.open.truncate_after(revision);
         let chunks = &mut self.published.chunks;
@@ -108,6 +120,8 @@ impl Tail {
     pub fn publish(&mut self) -> &TailView {
         if !self.open.records.is_empty() {
             let mut chunk = std::mem::take(&mut self.open);
+            let ends_at = chunk.records.last().map_or(0, |(_, end)| *end);
+            assert_eq!(ends_at, chunk.data.len(), "the records of a chunk end elsewhere than its bytes");
             let chunks = &mut self.published.chunks;
             while let Some(last) = chunks.last() {
                 let together = last.data.len() + chunk.data.len();

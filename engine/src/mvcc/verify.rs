@@ -1,12 +1,13 @@
-//! Proof that a store agrees with itself: the index names exactly the records there are, every record says what the
-//! index says of it, and no revision is missing. Together with [`crate::check`], which proves the same of pages.
+//! Proof that a store agrees with itself: the index names exactly the records there are, every
+//! record says what the index says of it, and no revision is missing. Together with
+//! [`crate::check`], which proves the same of pages.
 
 use crate::mvcc::revision::{RecordKind, Revision};
 use crate::mvcc::store::Store;
 use crate::mvcc::{Reader, StoredRecord};
 use crate::{Error, Result};
 
-/// What was counted.
+/// Records and keys that a check has counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Summary {
     /// Puts and tombstones.

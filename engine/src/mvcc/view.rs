@@ -12,9 +12,10 @@ use crate::mvcc::tables::Tables;
 use crate::mvcc::tail::TailView;
 use crate::snapshot::Snapshot;
 
-/// An immutable state of the whole store; clones share it and may go to any thread. It keeps the pages, records and
-/// index nodes it refers to, so hold one for a request, not for an hour. Whoever drops the last of the clones frees what is left
-/// of it, if that is little; see [`Store::collect_garbage`](crate::mvcc::Store::collect_garbage).
+/// An immutable state of the whole store; clones share it and may go to any thread. It keeps the
+/// pages, records and index nodes it refers to, so hold one for a request, not for an hour. The
+/// drop of the last clone frees what is left of it, if that is little; see
+/// [`Store::collect_garbage`](crate::mvcc::Store::collect_garbage).
 #[derive(Debug, Clone)]
 pub struct View(Arc<ViewParts>);
 

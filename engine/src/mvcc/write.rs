@@ -9,7 +9,7 @@ use crate::mvcc::revision::{RecordKey, RecordKind, Revision};
 use crate::mvcc::store::Store;
 use crate::mvcc::view::View;
 
-/// TableChanges that become one revision, if there are any.
+/// Changes that become one revision, if there are any.
 #[derive(Debug)]
 #[must_use = "finish it with commit or revert"]
 pub struct Txn<'s> {
@@ -69,6 +69,7 @@ impl Txn<'_> {
 
     fn next_revision(&mut self) -> Revision {
         let revision = Revision { main: self.main, sub: self.sub };
+        debug_assert_eq!(self.main, self.store.meta.revision + 1, "{revision:?} is not of the next revision");
         self.sub += 1;
         revision
     }
@@ -114,7 +115,7 @@ impl Txn<'_> {
         for (key, _) in &doomed {
             let revision = self.next_revision();
             let deleted = self.store.index.tombstone(key, revision);
-            assert!(deleted.is_some(), "the key was found a moment ago");
+            assert!(deleted.is_some(), "a key that was found is not there at {revision:?}");
             let record = RecordKey { revision, kind: RecordKind::Tombstone };
             encode_tombstone(key, |parts| self.store.tail.push(record, parts));
             self.count(key.len());
@@ -124,7 +125,9 @@ impl Txn<'_> {
 
     /// Ends it; returns the store's newest revision.
     pub fn commit(self) -> i64 {
-        self.store.meta.revision = self.revision();
+        let (before, after) = (self.store.meta.revision, self.revision());
+        assert!(after == before || after == before + 1, "revision {after} follows {before}");
+        self.store.meta.revision = after;
         self.store.meta.revision
     }
 
@@ -138,6 +141,8 @@ impl Txn<'_> {
             self.store.index.revert_to(undo.index);
             self.store.unsaved_bytes = undo.unsaved_bytes;
             self.store.records_since_index = undo.records_since_index;
+            let (newest, before) = (self.store.index.root().newest_change(), self.store.meta.revision);
+            assert!(newest <= before, "the index is at {newest} after a return to {before}");
             self.store.tail.truncate_after(Revision { main: self.main - 1, sub: i64::MAX });
         }
         Reverted

@@ -1,30 +1,46 @@
 //! One cell of a leaf or branch: how a key and what belongs to it are laid out, and read back.
 //!
-//! The layout is drawn in the text of [`crate::page`]. The bytes that are read come from a file: nothing
-//! about them is taken for granted.
+//! The layout is drawn in the text of [`crate::page`]. The bytes that are read come from a file:
+//! nothing about them is taken for granted.
 
+use crate::limits::{PAGE_BYTES_MIN, VALUE_BYTES_MAX, key_bytes_max};
 use crate::page::{HEADER, PageId, PageKind, PageRef, SLOT, read_le};
 
 /// Top bit of a leaf cell's value length: the value is stored elsewhere.
 pub(crate) const ELSEWHERE: u32 = 1 << 31;
+
+/// Bytes of a leaf cell before its key.
+const LEAF_HEAD: usize = 6;
+/// Bytes of a branch cell before its key.
+const BRANCH_HEAD: usize = 14;
+/// Bytes of a reference to a value that is stored elsewhere.
+const REFERENCE: usize = 12;
+
+const _: () = {
+    assert!(VALUE_BYTES_MAX < ELSEWHERE as usize, "a length leaves the top bit free");
+    // With the longest key, the reference to a value fits a leaf, and two separators fit a branch.
+    let key_max = key_bytes_max(PAGE_BYTES_MIN);
+    assert!(LEAF_HEAD + key_max + REFERENCE <= leaf_cell_bytes_max(PAGE_BYTES_MIN));
+    assert!(BRANCH_HEAD + key_max <= leaf_cell_bytes_max(PAGE_BYTES_MIN));
+};
 
 /// A cell of a leaf.
 #[derive(Debug, Clone, Copy)]
 pub struct LeafCell<'m> {
     /// The key.
     pub key: &'m [u8],
-    /// Its value, or where that is.
+    /// The value, or the place where it is stored.
     pub value: StoredValue<'m>,
 }
 
 /// A value as a leaf holds it.
 #[derive(Debug, Clone, Copy)]
 pub enum StoredValue<'m> {
-    /// In the leaf.
+    /// The value stands in the leaf.
     Inline(&'m [u8]),
-    /// In an extent of its own.
+    /// The value has an extent of its own.
     Extent {
-        /// The extent.
+        /// Its first page.
         at: PageRef,
         /// Bytes of the value.
         len: usize,
@@ -40,7 +56,8 @@ pub struct BranchCell<'m> {
     pub child: PageRef,
 }
 
-/// Longest cell of a leaf: two fit any page. Values that would make a longer one get pages of their own.
+/// Longest cell of a leaf: two fit any page. Values that would make a longer one get pages of their
+/// own.
 #[must_use]
 pub(crate) const fn leaf_cell_bytes_max(page_bytes: u32) -> usize {
     (page_bytes as usize - HEADER) / 2 - SLOT
@@ -48,7 +65,7 @@ pub(crate) const fn leaf_cell_bytes_max(page_bytes: u32) -> usize {
 
 /// Length of a leaf cell with its value inside.
 pub(crate) fn leaf_cell_bytes(key: &[u8], value: &[u8]) -> usize {
-    6 + key.len() + value.len()
+    LEAF_HEAD + key.len() + value.len()
 }
 
 /// A leaf cell with its value inside.
@@ -56,12 +73,14 @@ pub(crate) fn leaf_cell(key: &[u8], value: &[u8]) -> Vec<u8> {
     let mut cell = Vec::with_capacity(leaf_cell_bytes(key, value));
     push_leaf_head(&mut cell, key, u32::try_from(value.len()).expect("a checked length"));
     cell.extend_from_slice(value);
+    assert_eq!(cell.len(), leaf_cell_bytes(key, value), "a cell has another length than was asked for room");
     cell
 }
 
 /// A leaf cell whose value of `len` bytes is the extent at `at`.
 pub(crate) fn leaf_cell_elsewhere(key: &[u8], len: usize, at: PageRef) -> Vec<u8> {
-    let mut cell = Vec::with_capacity(18 + key.len());
+    assert!(at.id.0 > 0 && len <= VALUE_BYTES_MAX, "a value of {len} bytes at page {}", at.id.0);
+    let mut cell = Vec::with_capacity(LEAF_HEAD + key.len() + REFERENCE);
     push_leaf_head(&mut cell, key, u32::try_from(len).expect("a checked length") | ELSEWHERE);
     cell.extend_from_slice(&at.id.0.to_le_bytes());
     cell.extend_from_slice(&at.crc.to_le_bytes());
@@ -76,7 +95,7 @@ fn push_leaf_head(cell: &mut Vec<u8>, key: &[u8], value_len: u32) {
 
 /// A branch cell.
 pub(crate) fn branch_cell(key: &[u8], child: PageRef) -> Vec<u8> {
-    let mut cell = Vec::with_capacity(14 + key.len());
+    let mut cell = Vec::with_capacity(BRANCH_HEAD + key.len());
     cell.extend_from_slice(&u16::try_from(key.len()).expect("a checked length").to_le_bytes());
     cell.extend_from_slice(&child.id.0.to_le_bytes());
     cell.extend_from_slice(&child.crc.to_le_bytes());
@@ -86,14 +105,14 @@ pub(crate) fn branch_cell(key: &[u8], child: PageRef) -> Vec<u8> {
 
 pub(crate) fn cell_key(kind: PageKind, cell: &[u8]) -> Option<&[u8]> {
     let len = usize::from(read_le!(cell, 0, u16)?);
-    let start = if kind == PageKind::Leaf { 6 } else { 14 };
+    let start = if kind == PageKind::Leaf { LEAF_HEAD } else { BRANCH_HEAD };
     cell.get(start..start + len)
 }
 
 pub(crate) fn parse_leaf_cell(cell: &[u8]) -> Option<LeafCell<'_>> {
     let key = cell_key(PageKind::Leaf, cell)?;
     let word = read_le!(cell, 2, u32)?;
-    let rest = cell.get(6 + key.len()..)?;
+    let rest = cell.get(LEAF_HEAD + key.len()..)?;
     let len = (word & !ELSEWHERE) as usize;
     let value = if word & ELSEWHERE == 0 {
         StoredValue::Inline(rest.get(..len)?)

@@ -25,7 +25,7 @@ impl Cells {
         self.ends.len()
     }
 
-    /// No cells.
+    /// Whether there are no cells.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
@@ -73,7 +73,7 @@ impl Cells {
         self.insert(at, cell);
     }
 
-    /// Takes a cell out.
+    /// Removes a cell.
     pub fn remove(&mut self, at: usize) {
         let (start, end) = self.bounds(at);
         self.data.drain(start..end);
@@ -86,7 +86,8 @@ impl Cells {
     /// Cuts off everything from `at` on and returns it.
     #[must_use]
     pub fn split_off(&mut self, at: usize) -> Self {
-        let start = if at == 0 { 0 } else { self.ends[at - 1] };
+        assert!(0 < at && at < self.len(), "{} cells divided at {at} leave an empty page", self.len());
+        let start = self.ends[at - 1];
         let data = self.data.split_off(start as usize);
         let ends = self.ends.split_off(at).into_iter().map(|end| end - start).collect();
         Self { data, ends }
@@ -99,10 +100,12 @@ impl Cells {
         self.ends.extend(other.ends.iter().map(|end| end + start));
     }
 
-    /// Where to divide: the cell that begins the second part, so that the larger part is as small as can be. As no cell
-    /// takes more than half a page, both parts of a page with one cell too many fit a page.
+    /// Where to divide: the cell that begins the second part, so that the larger part is as small
+    /// as can be. As no cell takes more than half a page, both parts of a page with one cell too
+    /// many fit a page.
     #[must_use]
     pub fn middle(&self) -> usize {
+        assert!(self.len() > 1, "{} cells cannot be divided", self.len());
         let before = |at: usize| if at == 0 { 0 } else { self.ends[at - 1] as usize + at * SLOT };
         let all = before(self.len());
         let (mut low, mut high) = (1, self.len() - 1);
@@ -122,10 +125,13 @@ impl Cells {
     /// Lays the page out behind what `out` holds and returns its checksum.
     ///
     /// # Panics
-    /// If the cells do not fit: whoever fills a page splits it before.
+    /// If the cells do not fit (a page that is too full is divided before), or the page reads
+    /// otherwise than its cells.
     pub fn encode(&self, kind: PageKind, id: PageId, page_bytes: u32, out: &mut Vec<u8>) -> PageRef {
         let page = page_bytes as usize;
         assert!(self.page_bytes() <= page, "page {} overflows: {} bytes", id.0, self.page_bytes());
+        let ends_at = self.ends.last().map_or(0, |end| *end as usize);
+        assert_eq!(ends_at, self.data.len(), "the cells of page {} end elsewhere than their bytes", id.0);
         let start = out.len();
         out.push(kind as u8);
         out.push(0);
@@ -137,6 +143,8 @@ impl Cells {
         }
         out.extend_from_slice(&self.data);
         out.resize(start + page, 0);
+        let read_back = PageView::parse(&out[start..], id).map(|view| (view.kind(), view.len()));
+        assert_eq!(read_back, Ok((kind, self.len())), "page {} reads otherwise than it was written", id.0);
         PageRef { id, crc: crc32fast::hash(&out[start..]) }
     }
 }

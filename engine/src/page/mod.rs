@@ -1,4 +1,4 @@
-//! Pages: what the bytes of the file mean.
+//! Pages: the meaning of the file's bytes.
 //!
 //! All integers little-endian. A tree page (leaf or branch) of the file's page size:
 //!
@@ -29,9 +29,11 @@
 //! 24       content
 //! ```
 //!
-//! A checksum is the CRC-32 of a whole tree page, or of an extent's header and content. It is kept by whoever points
-//! to the page: a branch cell, a leaf cell, or the meta slot. So a page that is intact but not the one that was
-//! meant is found too.
+//! A checksum is the CRC-32 of a whole tree page, or of an extent's header and content. It stands
+//! with the reference to the page: in a branch cell, a leaf cell, or the meta slot. So a page that
+//! is intact but not the one that was meant is found too.
+
+use crate::limits::{PAGE_BYTES_MAX, PAGE_BYTES_MIN};
 
 mod cell;
 mod cells;
@@ -54,7 +56,7 @@ pub use writer::PageWriter;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct PageId(pub u64);
 
-/// Where a page is and what it must look like.
+/// A reference to a page: its place, and the checksum that it must have.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PageRef {
     /// First (or only) page.
@@ -63,7 +65,7 @@ pub struct PageRef {
     pub crc: u32,
 }
 
-/// What a page is.
+/// The kind of a page: its first byte.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum PageKind {
@@ -96,6 +98,13 @@ pub const EXTENT_HEADER: usize = 24;
 /// Bytes a cell takes besides itself.
 pub const SLOT: usize = 2;
 
+const _: () = {
+    // One cell at least fits the smallest page, and an extent's header its first.
+    assert!(HEADER + SLOT < PAGE_BYTES_MIN as usize);
+    assert!(EXTENT_HEADER < PAGE_BYTES_MIN as usize);
+    assert!(PAGE_BYTES_MAX as usize - HEADER <= u16::MAX as usize, "the end of a cell is 16 bits wide");
+};
+
 /// Pages an extent with this much content takes.
 #[must_use]
 pub fn extent_pages(content: usize, page_bytes: u32) -> u64 {
@@ -112,15 +121,16 @@ pub fn encode_extent(
     page_bytes: u32,
 ) -> (Vec<u8>, u32) {
     assert!(pages >= extent_pages(content.len(), page_bytes), "{} bytes in {pages} pages", content.len());
-    let mut out =
-        Vec::with_capacity(usize::try_from(pages * u64::from(page_bytes)).expect("an extent fits memory"));
+    assert!(id.0 > 0, "an extent of {pages} pages has no place");
+    let len = usize::try_from(pages * u64::from(page_bytes)).expect("an extent fits memory");
+    let mut out = Vec::with_capacity(len);
     out.extend_from_slice(&[kind as u8, 0, 0, 0]);
     out.extend_from_slice(&u32::try_from(pages).expect("an extent is bounded").to_le_bytes());
     out.extend_from_slice(&id.0.to_le_bytes());
     out.extend_from_slice(&(content.len() as u64).to_le_bytes());
     out.extend_from_slice(content);
     let crc = crc32fast::hash(&out);
-    out.resize(out.capacity(), 0);
+    out.resize(len, 0);
     (out, crc)
 }
 

@@ -7,17 +7,21 @@ use crate::disk::Map;
 use crate::page::{PageId, PageKind, PageRef, PageView, extent_content};
 use crate::{Error, Result};
 
-/// Which pages have been verified since they were last written; shared by all snapshots of one file.
+/// Which pages have been verified since they were last written; shared by all snapshots of one
+/// file.
 #[derive(Debug, Default)]
 pub struct Verified(Vec<AtomicU64>);
 
 impl Verified {
-    /// For this many pages; keeps what `self` knows.
+    /// A copy with room for this many pages.
     #[must_use]
     pub fn resized(&self, pages: u64) -> Self {
         let words = usize::try_from(pages.div_ceil(64)).expect("a file's pages fit memory");
         let known = self.0.iter().map(|word| AtomicU64::new(word.load(Ordering::Relaxed)));
-        Self(known.chain(std::iter::repeat_with(AtomicU64::default)).take(words.max(self.0.len())).collect())
+        let words = words.max(self.0.len());
+        let resized = Self(known.chain(std::iter::repeat_with(AtomicU64::default)).take(words).collect());
+        assert!(resized.capacity() >= pages, "room for {} pages, not for {pages}", resized.capacity());
+        resized
     }
 
     /// Pages it has room for.
@@ -41,7 +45,7 @@ impl Verified {
         }
     }
 
-    /// The page is about to be written anew.
+    /// Forgets a page that is about to be written anew.
     pub fn remove(&self, page: PageId) {
         if let Some((word, bit)) = self.word(page) {
             word.fetch_and(!bit, Ordering::Relaxed);

@@ -14,10 +14,11 @@ pub struct PageView<'m> {
 }
 
 impl<'m> PageView<'m> {
-    /// Interprets a page that should be a leaf or a branch numbered `id`; says what is wrong if it is not.
+    /// Interprets a page that should be a leaf or a branch numbered `id`; says what is wrong if it
+    /// is not.
     ///
     /// # Errors
-    /// What is wrong, for people.
+    /// A sentence without its subject, which is the page.
     pub fn parse(bytes: &'m [u8], id: PageId) -> std::result::Result<Self, String> {
         let kind = bytes.first().and_then(|byte| PageKind::from_byte(*byte));
         let kind = kind.filter(|kind| matches!(kind, PageKind::Leaf | PageKind::Branch));
@@ -37,7 +38,7 @@ impl<'m> PageView<'m> {
         Ok(Self { id, kind, len, slots, cells })
     }
 
-    /// Its number.
+    /// The page's number.
     #[must_use]
     pub fn id(&self) -> PageId {
         self.id
@@ -55,7 +56,7 @@ impl<'m> PageView<'m> {
         self.len
     }
 
-    /// No cells.
+    /// Whether it has no cells.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -115,8 +116,8 @@ pub(crate) fn search<'k>(
     if kind == PageKind::Branch { Some((low - 1, false)) } else { Some((low, false)) }
 }
 
-/// The content of an extent of the given kind that starts at page `id`, with its checksum still to be compared:
-/// (pages, content, checksummed bytes).
+/// The content of an extent of the given kind that starts at page `id`, with its checksum still to
+/// be compared: (pages, content, checksummed bytes).
 pub fn extent_content(bytes: &[u8], kind: PageKind, id: PageId) -> Result<(u64, &[u8], &[u8]), String> {
     let (Some(pages), Some(own), Some(len)) =
         (read_le!(bytes, 4, u32), read_le!(bytes, 8, u64), read_le!(bytes, 16, u64))

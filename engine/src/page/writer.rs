@@ -33,7 +33,7 @@ impl<'d> PageWriter<'d> {
         Self { disk, verified, page_bytes, buffer, first: PageId(0) }
     }
 
-    /// Writes one page that `encode` lays out behind what is in the buffer.
+    /// Writes one page, which `encode` lays out at the end of the buffer.
     ///
     /// # Errors
     /// When the disk refuses.
@@ -53,7 +53,7 @@ impl<'d> PageWriter<'d> {
         let start = self.buffer.len();
         let at = encode(self.page_bytes, self.buffer);
         assert_eq!(self.buffer.len() - start, self.page_bytes as usize, "page {} has another length", id.0);
-        assert_eq!(at.id, id, "a page is referred to where it lies");
+        assert_eq!(at.id, id, "page {} is referred to as page {}", id.0, at.id.0);
         Ok(at)
     }
 
@@ -71,12 +71,15 @@ impl<'d> PageWriter<'d> {
         self.disk.write_at(start.0 * u64::from(self.page_bytes), bytes)
     }
 
-    /// Writes what is still in the buffer.
+    /// Writes the pages that are still in the buffer.
     ///
     /// # Errors
     /// When the disk refuses.
     pub fn flush(&mut self) -> Result<()> {
+        let is_whole = self.buffer.len().is_multiple_of(self.page_bytes as usize);
+        assert!(is_whole, "{} bytes from page {} on are no whole pages", self.buffer.len(), self.first.0);
         if !self.buffer.is_empty() {
+            assert!(self.first.0 > 0, "pages over the first meta slot");
             self.disk.write_at(self.first.0 * u64::from(self.page_bytes), self.buffer)?;
             self.buffer.clear();
         }

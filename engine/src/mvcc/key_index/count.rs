@@ -3,13 +3,13 @@
 use crate::mvcc::key_index::node::{IndexNode, Subtree};
 use crate::mvcc::key_range::KeyRange;
 
-/// A count under way: subtrees that have not changed since the revision are counted whole, the others are walked, as many
-/// steps at a time as its owner likes.
+/// A count under way: subtrees that have not changed since the revision are counted whole, the
+/// others are walked, as many steps at a time as the caller likes.
 #[derive(Debug)]
 pub struct Counting<'i> {
     range: KeyRange<'i>,
     at: i64,
-    /// What is still to be counted.
+    /// Subtrees that are still to be counted.
     parts: Vec<Subtree<'i>>,
     count: u64,
 }

@@ -1,9 +1,10 @@
 //! The key of a range that was created first, or last before a revision.
 //!
-//! Keys lie in the order of their bytes, so these could be anywhere. But a branch knows of each child when the oldest of its
-//! living keys was created and when any of its keys changed last: no key in it was created before the one or after the other.
-//! The child that may hold the best key is looked into first, and when no other may hold a better one than was found, the
-//! rest is left alone. Who looks for the last of all, or for one of which there is none, looks at a few nodes.
+//! Keys lie in the order of their bytes, so these could be anywhere. But a branch knows of each
+//! child when the oldest of its living keys was created and when any of its keys changed last: no
+//! key in it was created before the one or after the other. The child that may hold the best key is
+//! looked into first, and when no other may hold a better one than was found, the rest is left
+//! alone. A search for the last of all, or for a key that does not exist, looks at a few nodes.
 
 use std::collections::BinaryHeap;
 
@@ -11,7 +12,7 @@ use crate::mvcc::key_history::KeyMeta;
 use crate::mvcc::key_index::node::{Child, IndexNode, Subtree};
 use crate::mvcc::key_range::KeyRange;
 
-/// Which of the keys that exist now.
+/// The key that is wanted, of those that exist now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Created {
     /// The one created first; of several, the smallest.
@@ -20,19 +21,20 @@ pub enum Created {
     LastBefore(i64),
 }
 
-/// A search under way, as many steps at a time as its owner likes.
+/// A search under way, as many steps at a time as the caller likes.
 #[derive(Debug)]
 pub struct CreatedSearch<'i> {
     range: KeyRange<'i>,
     wanted: Created,
     parts: Vec<Subtree<'i>>,
-    /// Those that are to be looked into, by the best rank that a key in them may have.
+    /// Subtrees that are to be looked into, by the best rank that a key in them may have.
     open: BinaryHeap<(i64, usize)>,
     best: Option<(i64, &'i [u8], KeyMeta)>,
 }
 
 impl Created {
-    /// Of two keys the one with the higher rank is wanted; one without a rank is not.
+    /// The rank of a key by when it was created: the key with the highest is wanted, one without a
+    /// rank is not.
     fn rank(self, created: i64) -> Option<i64> {
         match self {
             Self::First => Some(-created),
@@ -40,7 +42,7 @@ impl Created {
         }
     }
 
-    /// No key below a child has a higher rank than this; none may have one at all.
+    /// The bound of the ranks of all keys below a child, if any of them may have one.
     fn rank_below(self, child: &Child) -> Option<i64> {
         let oldest = child.oldest()?;
         match self {
@@ -64,7 +66,8 @@ impl<'i> CreatedSearch<'i> {
         self.parts.push(part);
     }
 
-    /// Goes on for about so many steps, which are taken off; the key when it is found, or that there is none.
+    /// Goes on for about so many steps, which are taken off; the key when it is found, or that
+    /// there is none.
     pub fn step(&mut self, steps: &mut usize) -> Option<Option<(&'i [u8], KeyMeta)>> {
         while let Some((rank, at)) = self.open.peek().copied() {
             let has_ties = self.wanted == Created::First;
@@ -80,7 +83,7 @@ impl<'i> CreatedSearch<'i> {
         Some(self.best.map(|(_, key, meta)| (key, meta)))
     }
 
-    /// How many keys or children that were.
+    /// Looks at the keys or children of a part; returns how many they were.
     fn look_into(&mut self, part: Subtree<'i>) -> usize {
         let IndexNode::Leaf(entries) = part.node else {
             let mut children = 0;

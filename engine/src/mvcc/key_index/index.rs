@@ -1,4 +1,4 @@
-//! The index as a whole: what the writer changes, and the roots that readers hold.
+//! The index as a whole: the writer changes it, and readers hold its roots.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use crate::mvcc::key_index::{Counting, Created, CreatedSearch, Direction, Scan};
 use crate::mvcc::key_range::KeyRange;
 use crate::mvcc::revision::Revision;
 
-/// What a put did.
+/// A key as a put has left it, and as it was before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct PutResult {
     /// The key now.
@@ -30,7 +30,7 @@ pub struct IndexRoot {
 }
 
 impl KeyIndex {
-    /// No keys.
+    /// An index without keys.
     #[must_use]
     pub fn new() -> Self {
         Self::default()
@@ -77,18 +77,20 @@ impl KeyIndex {
         PutResult { meta, previous }
     }
 
-    /// A delete of `key` at `revision`; the key before, or none if it did not exist and nothing happened.
+    /// A delete of `key` at `revision`; the key before, or none if it did not exist and nothing
+    /// happened.
     pub fn tombstone(&mut self, key: &[u8], revision: Revision) -> Option<KeyMeta> {
         let previous = self.root.get(key, i64::MAX)?; // no copying for a key that is not there
         node::update(Arc::make_mut(&mut self.root.node), key, &mut |history| {
             let deleted = history.expect("the key was found").delete(revision);
-            assert!(deleted, "a live key can be deleted");
+            assert!(deleted, "a key that is live, {previous:?}, cannot be deleted");
             None
         });
         Some(previous)
     }
 
-    /// Drops what a compaction at `at` makes unreadable from one key's history; in how many pieces it lay.
+    /// Drops the changes of one key that a compaction at `at` makes unreadable. Returns in how many
+    /// pieces of memory its history lay, 0 if nothing was dropped.
     pub fn compact_key(&mut self, key: &[u8], at: i64) -> u64 {
         let Some(history) = self.root.history(key) else { return 0 };
         if history.oldest().revision.main > at
@@ -132,7 +134,7 @@ impl KeyIndex {
 }
 
 impl IndexRoot {
-    /// Tells whether it is still there.
+    /// A weak reference that tells whether the root is still there.
     #[cfg(test)]
     pub(crate) fn probe(&self) -> std::sync::Weak<impl Sized + use<>> {
         Arc::downgrade(&self.node)
@@ -172,7 +174,7 @@ impl IndexRoot {
     /// Counts the keys of the range that exist at revision `at`.
     #[must_use]
     pub fn counting<'i>(&'i self, range: KeyRange<'i>, at: i64) -> Counting<'i> {
-        if at >= self.node.totals().newest || matches!(range, KeyRange::One(_)) {
+        if at >= self.newest_change() || matches!(range, KeyRange::One(_)) {
             return Counting::known(match range {
                 KeyRange::One(key) => u64::from(self.get(key, at).is_some()),
                 range => self.live_count(range),
@@ -196,6 +198,12 @@ impl IndexRoot {
     /// All keys with their histories, dead ones included, in order.
     pub fn entries(&self) -> impl Iterator<Item = (&[u8], &KeyHistory)> {
         node::IndexEntries::new(&self.node).map(|entry| (&*entry.key, &entry.history))
+    }
+
+    /// Revision of the last change of any key; 0 if there is none.
+    #[must_use]
+    pub fn newest_change(&self) -> i64 {
+        self.node.totals().newest
     }
 
     /// Keys, dead ones included.

@@ -6,10 +6,10 @@ use crate::limits::LOOK_BACK_STEPS;
 use crate::mvcc::key_history::KeyHistory;
 use crate::mvcc::key_range::KeyRange;
 
-/// IndexEntries of a full leaf and children of a full branch. Copying a node copies this many references: small enough
-/// that a change after each publication costs about a microsecond.
+/// Entries of a full leaf and children of a full branch. Copying a node copies this many
+/// references: small enough that a change after each publication costs about a microsecond.
 const FANOUT: usize = 32;
-/// Below this a node is joined with a neighbour.
+/// A node with fewer entries or children is joined with a neighbour.
 const THIN: usize = FANOUT / 4;
 
 /// A key, shared between the copies of the nodes that hold it.
@@ -22,23 +22,23 @@ pub(super) enum IndexNode {
     Branch(Vec<Child>),
 }
 
-/// A key and what happened to it.
+/// A key and its history.
 #[derive(Debug, Clone)]
 pub(super) struct IndexEntry {
     pub(super) key: Key,
     pub(super) history: KeyHistory,
 }
 
-/// A part of a branch.
+/// A child of a branch, with the totals of all keys below it.
 #[derive(Debug, Clone)]
 pub(super) struct Child {
-    /// No key below is smaller; the first child's is not looked at.
+    /// A key that no key below is smaller than; that of the first child is not looked at.
     pub(super) first: Key,
     pub(super) node: Arc<IndexNode>,
     totals: Totals,
 }
 
-/// What a node's keys have in common.
+/// Counts and revisions over all keys below a node.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Totals {
     /// Live keys.
@@ -111,7 +111,7 @@ impl<'i> Subtree<'i> {
         !self.begins && !self.ends
     }
 
-    /// IndexEntries of its leaf that are in the range.
+    /// Entries of its leaf that are in the range.
     pub(super) fn entries(
         self,
         entries: &'i [IndexEntry],
@@ -145,7 +145,7 @@ impl IndexEntry {
         self.history.newest().live().is_some()
     }
 
-    /// Steps that it costs to say what it was at a revision.
+    /// Steps that it costs to find the change that was newest at a revision.
     pub(super) fn steps_at(&self, at: i64) -> usize {
         if self.history.newest().revision.main <= at { 1 } else { LOOK_BACK_STEPS }
     }
@@ -154,6 +154,7 @@ impl IndexEntry {
 impl IndexNode {
     pub(super) fn above(left: Arc<Self>, right: Child) -> Self {
         let left = Child { first: left.first_key(), totals: left.totals(), node: left };
+        debug_assert!(left.first < right.first, "the halves of a root are out of order");
         Self::Branch(vec![left, right])
     }
 
@@ -215,6 +216,7 @@ impl IndexNode {
                 }
             }
         }
+        debug_assert!(all.live <= all.len, "{} of {} keys are live", all.live, all.len);
         all
     }
 
@@ -259,6 +261,7 @@ impl IndexNode {
         }
         // Growing at the right end means keys come in order: leave the left node full.
         let at = if changed == width - 1 { width - 1 } else { width / 2 };
+        assert!(at > 0 && width - at <= FANOUT, "a node of {width} is divided at {at}");
         Some(Child::of(match self {
             Self::Leaf(entries) => Self::Leaf(split(entries, at)),
             Self::Branch(children) => Self::Branch(split(children, at)),
@@ -273,8 +276,8 @@ fn split<T>(all: &mut Vec<T>, at: usize) -> Vec<T> {
     right
 }
 
-/// Shows a key's history to `change`, or nothing if it has none and then adds what `change` returns. Returns the
-/// node's new right neighbour, if it had to be divided.
+/// Calls `change` with a key's history; without one if the key has none, and then adds the history
+/// that `change` returns. Returns the node's new right neighbour, if it had to be divided.
 pub(super) fn update(
     node: &mut IndexNode,
     key: &[u8],
@@ -284,7 +287,7 @@ pub(super) fn update(
         IndexNode::Leaf(entries) => match entries.binary_search_by(|entry| (*entry.key).cmp(key)) {
             Ok(at) => {
                 let added = change(Some(&mut entries[at].history));
-                assert!(added.is_none(), "a key has one history");
+                assert!(added.is_none(), "a second history for a key of {} bytes", key.len());
                 None
             }
             Err(at) => {
@@ -306,12 +309,16 @@ pub(super) fn update(
 
 /// A tree of entries that come in key order, built from the leaves up.
 pub(super) fn build(mut entries: impl Iterator<Item = IndexEntry>) -> IndexNode {
-    let mut level = Vec::new();
+    let (mut level, mut last) = (Vec::new(), None);
     loop {
         let leaf: Vec<_> = entries.by_ref().take(FANOUT).collect();
         if leaf.is_empty() {
             break;
         }
+        let follows = last.is_none_or(|last: Key| last < leaf[0].key);
+        let is_sorted = follows && leaf.is_sorted_by(|one, next| one.key < next.key);
+        assert!(is_sorted, "leaf {} of an index is built from keys out of order", level.len());
+        last = leaf.last().map(|entry| Arc::clone(&entry.key));
         level.push(Child::of(IndexNode::Leaf(leaf)));
     }
     while level.len() > 1 {
@@ -331,7 +338,7 @@ pub(super) fn build(mut entries: impl Iterator<Item = IndexEntry>) -> IndexNode 
     }
 }
 
-/// Takes a key out.
+/// Removes a key with its history.
 pub(super) fn remove(node: &mut IndexNode, key: &[u8]) {
     match node {
         IndexNode::Leaf(entries) => {
@@ -363,12 +370,15 @@ fn join(children: &mut Vec<Child>, at: usize) {
         (IndexNode::Branch(parts), IndexNode::Branch(more)) => {
             let from = parts.len();
             parts.extend(more.iter().cloned());
-            // The first key of a branch is never looked at; inside a longer one it is, so it must be true there.
+            // The first key of a branch is never looked at; inside a longer one it is, so it must
+            // be true there.
             parts[from].first = right.first;
         }
         _ => unreachable!("children of one branch are of one kind"),
     }
     left.recount();
+    let width = left.node.width();
+    assert!(width <= FANOUT, "two nodes were joined to one of {width}");
 }
 
 /// Every entry below a node, in order.

@@ -1,8 +1,9 @@
 //! Walking the index in key order, either way.
 //!
-//! Keys that do not exist at the revision of the walk are passed by whole subtrees, where no key below exists now and
-//! none has changed since that revision. Elsewhere each is looked at, and so a walk can be told how many steps it may
-//! take: a range of dead keys is as much work as one of living keys.
+//! Keys that do not exist at the revision of the walk are passed by whole subtrees, where no key
+//! below exists now and none has changed since that revision. Elsewhere each is looked at, and so a
+//! walk can be told how many steps it may take: a range of dead keys is as much work as one of
+//! living keys.
 
 use crate::mvcc::key_history::KeyMeta;
 use crate::mvcc::key_index::node::{Child, IndexEntry, IndexNode};
@@ -26,20 +27,20 @@ pub struct Scan<'i> {
     /// Branches from the root down, each with its parts that are still to come: `[low, high)`.
     path: Vec<(&'i [Child], usize, usize)>,
     entries: &'i [IndexEntry],
-    /// IndexEntries of the leaf still to come: `[low, high)`.
+    /// Entries of the leaf still to come: `[low, high)`.
     low: usize,
     high: usize,
     passed: Option<&'i [u8]>,
 }
 
-/// What a walk of some steps comes to.
+/// The result of a walk of some steps.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Sought<'i> {
-    /// A key.
+    /// The next key of the range.
     Key(&'i [u8], KeyMeta),
     /// Nothing within these steps; there may be more.
     Later,
-    /// There is no more.
+    /// The range has no more keys.
     End,
 }
 
@@ -87,7 +88,8 @@ impl<'i> Scan<'i> {
         }
     }
 
-    /// To the next leaf that may have a key for us; none at the end, false when the steps are used up.
+    /// To the next leaf that may have a key for us; none at the end, false when the steps are used
+    /// up.
     fn next_leaf(&mut self, steps: &mut usize) -> Option<bool> {
         while let Some((children, low, high)) = self.path.last_mut() {
             if *steps == 0 {

@@ -1,0 +1,200 @@
+//! A tree file whose checksums are all right and whose content is not: no checksum finds that.
+//! Every operation ends well or with a named error; an assertion is for mistakes of ours, not for
+//! bytes.
+
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
+
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+
+use revd_engine::db::DbOptions;
+use revd_engine::disk::SimDisk;
+use revd_engine::meta::{Meta, SLOT_BYTES, SLOT_OFFSETS};
+use revd_engine::mvcc::{Applied, CheckpointKind, Direction, KeyRange, Store};
+use revd_engine::page::{PageId, PageKind, PageRef, PageView, StoredValue, extent_content};
+use revd_engine::random::Random;
+use revd_engine::{Error, Result};
+
+const PAGE: usize = 512;
+const OPTIONS: DbOptions = DbOptions { page_bytes_if_new: 512 };
+
+/// A file with several levels, long values and keys, old revisions and free pages.
+fn file() -> Vec<u8> {
+    let disk = SimDisk::new();
+    let mut store = Store::open(Arc::new(disk.clone()), OPTIONS).unwrap();
+    for round in 0..40_u64 {
+        let mut txn = store.begin();
+        for key in 0..8 {
+            let len = if key == 3 { 1_500 } else { 20 };
+            let name =
+                format!("key {:0>width$}", (round * 3 + key) % 90, width = if key == 5 { 90 } else { 3 });
+            txn.put(name.as_bytes(), &vec![b'v'; len], 0);
+        }
+        txn.commit();
+        store.set_applied(Applied { index: round + 1, term: 1 });
+        save(&mut store).unwrap();
+    }
+    disk.bytes()
+}
+
+fn save(store: &mut Store) -> Result<()> {
+    if let Some(checkpoint) = store.checkpoint(CheckpointKind::WithIndex) {
+        store.finish_checkpoint(checkpoint.write()?);
+    }
+    Ok(())
+}
+
+/// Gives every page that the newest state reaches the checksum of what it holds.
+struct Sealer {
+    bytes: Vec<u8>,
+    reached: BTreeSet<u64>,
+}
+
+impl Sealer {
+    fn newest(&self) -> (usize, Meta) {
+        let slots = SLOT_OFFSETS.map(|offset| usize::try_from(offset).unwrap());
+        let read = |at: usize| Some((at, Meta::decode(&self.bytes[at..at + SLOT_BYTES])?));
+        slots.into_iter().filter_map(read).max_by_key(|(_, meta)| meta.txn).unwrap()
+    }
+
+    fn seal(&mut self) {
+        let (at, mut meta) = self.newest();
+        for table in &mut meta.tables {
+            if let Some(root) = &mut table.root {
+                root.crc = self.page(root.id);
+            }
+        }
+        if let Some(free) = &mut meta.free {
+            free.crc = self.extent(PageKind::FreeList, *free);
+        }
+        self.bytes[at..at + SLOT_BYTES].copy_from_slice(&meta.encode());
+    }
+
+    /// Changes a byte of the newest meta slot, behind its head.
+    fn forge_slot(&mut self, random: &mut Random) {
+        let (at, _) = self.newest();
+        let offset = 16 + usize::try_from(random.below(310)).unwrap();
+        self.bytes[at + offset] = if random.one_in(2) { random.byte() } else { 0xff };
+        let crc = crc32fast::hash(&self.bytes[at..at + SLOT_BYTES - 4]);
+        self.bytes[at + SLOT_BYTES - 4..at + SLOT_BYTES].copy_from_slice(&crc.to_le_bytes());
+    }
+
+    /// The checksum of a page, after those of everything below it were set.
+    fn page(&mut self, id: PageId) -> u32 {
+        let Some(start) = usize::try_from(id.0).ok().and_then(|id| id.checked_mul(PAGE)) else { return 0 };
+        if start + PAGE > self.bytes.len() {
+            return 0;
+        }
+        if self.reached.insert(id.0) {
+            for (at, crc) in self.references(start, id) {
+                self.bytes[at..at + 4].copy_from_slice(&crc.to_le_bytes());
+            }
+        }
+        crc32fast::hash(&self.bytes[start..start + PAGE])
+    }
+
+    /// Where the page keeps checksums, and those that it should keep.
+    fn references(&mut self, start: usize, id: PageId) -> Vec<(usize, u32)> {
+        let page = self.bytes[start..start + PAGE].to_vec();
+        let Ok(view) = PageView::parse(&page, id) else { return Vec::new() };
+        let mut found = Vec::new();
+        for at in 0..view.len() {
+            let Some(cell) = view.cell(at) else { continue };
+            let place = start + cell.as_ptr() as usize - page.as_ptr() as usize;
+            match view.kind() {
+                PageKind::Branch => {
+                    if let Some(branch) = view.branch_cell(at) {
+                        found.push((place + 10, self.page(branch.child.id)));
+                    }
+                }
+                _ => {
+                    if let Some(leaf) = view.leaf_cell(at)
+                        && let StoredValue::Extent { at: first, .. } = leaf.value
+                    {
+                        found.push((place + 6 + leaf.key.len() + 8, self.extent(PageKind::Value, first)));
+                    }
+                }
+            }
+        }
+        found
+    }
+
+    fn extent(&mut self, kind: PageKind, at: PageRef) -> u32 {
+        let start = usize::try_from(at.id.0).ok().and_then(|id| id.checked_mul(PAGE));
+        let bytes = start.and_then(|start| self.bytes.get(start..)).unwrap_or_default();
+        let sum = extent_content(bytes, kind, at.id).map(|(_, _, summed)| crc32fast::hash(summed));
+        if sum.is_ok() {
+            self.reached.insert(at.id.0);
+        }
+        sum.unwrap_or(0)
+    }
+}
+
+/// Everything that reads and writes the pages of a store.
+fn exercise(bytes: Vec<u8>) -> Result<()> {
+    let mut store = Store::open(Arc::new(SimDisk::from_bytes(bytes)), OPTIONS)?;
+    let view = store.view();
+    let reader = view.reader();
+    for (_, meta) in reader.scan(KeyRange::ALL, reader.revision(), Direction::Forward) {
+        reader.record(meta.modified)?;
+    }
+    for round in 0..6_u64 {
+        let mut txn = store.begin();
+        for key in 0..12 {
+            txn.put(format!("key {:0>3}", round * 15 + key).as_bytes(), &[b'w'; 60], 0);
+        }
+        txn.delete_range(KeyRange::Span { start: b"key 03", end: b"key 05" });
+        txn.commit();
+        store.set_applied(Applied { index: store.applied().index + 1, term: 1 });
+        save(&mut store)?;
+        if round == 2 {
+            store.compact(store.revision() - 1)?;
+            store.defragment()?;
+        }
+        store.forget_compacted(1_000);
+    }
+    Ok(())
+}
+
+/// What a panic said; none if there was none, or if it was the check that follows every commit in
+/// tests: the file is damaged indeed.
+fn panic_of(bytes: Vec<u8>) -> Option<String> {
+    let payload = match catch_unwind(AssertUnwindSafe(|| exercise(bytes))) {
+        Ok(Ok(()) | Err(Error::Corrupt(_) | Error::Compacted { .. })) => return None,
+        Ok(Err(other)) => return Some(other.to_string()),
+        Err(payload) => payload,
+    };
+    let text = payload.downcast_ref::<String>().cloned();
+    let text = text.or_else(|| payload.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+    text.filter(|text| !text.contains("has left a damaged file"))
+}
+
+#[test]
+fn forged_pages_are_errors_and_no_panics() {
+    let seeds = std::env::var("REVD_FORGED_SEEDS").ok().and_then(|text| text.parse().ok()).unwrap_or(300);
+    let mut whole = Sealer { bytes: file(), reached: BTreeSet::new() };
+    let before = whole.bytes.clone();
+    whole.seal();
+    assert!(whole.bytes == before, "the checksums of a good file are as they should be");
+    exercise(before).unwrap();
+    let pages: Vec<u64> = whole.reached.iter().copied().collect();
+    let mut panics = Vec::new();
+    for seed in 0..seeds {
+        let mut random = Random::new(seed);
+        let mut forged = Sealer { bytes: whole.bytes.clone(), reached: BTreeSet::new() };
+        for _ in 0..=random.below(2) {
+            let page = usize::try_from(random.pick(&pages)).unwrap() * PAGE;
+            let offset = usize::try_from(random.below(PAGE as u64)).unwrap();
+            forged.bytes[page + offset] = random.byte();
+        }
+        forged.seal();
+        if random.one_in(4) {
+            forged.forge_slot(&mut random);
+        }
+        if let Some(text) = panic_of(forged.bytes) {
+            panics.push(format!("seed {seed}: {text}"));
+        }
+    }
+    assert!(panics.is_empty(), "{} of {seeds} forged files: {}", panics.len(), panics.join("\n"));
+}
