@@ -1,6 +1,7 @@
 //! Every bound of the server. Reaching one gives etcd's error for it and affects no other client.
 //!
-//! Bounds of what decides (log, apply, reads, leases, watches) are in the member's `limits.rs`; they have the same names here.
+//! Bounds of the member (log, apply, reads, leases, watches) are in its own `limits.rs`; they are
+//! re-exported here under the same names.
 
 use std::time::Duration;
 
@@ -15,7 +16,7 @@ pub struct ProposalLimits {
     pub inflight_max: usize,
     /// Payload bytes of those commands.
     pub inflight_bytes_max: usize,
-    /// Keepalives without an outcome; a stream that has another one waits.
+    /// Keepalives without an outcome; a stream with a further one waits.
     pub keepalives_max: usize,
     /// Alarms that are being raised or cleared.
     pub alarms_max: usize,
@@ -23,7 +24,7 @@ pub struct ProposalLimits {
     pub chores_max: usize,
 }
 
-/// What one edge may have on its way through the log. etcd refuses at 5000 unapplied entries.
+/// Pending requests of one edge. etcd refuses at 5000 unapplied entries.
 pub const PROPOSALS: ProposalLimits = ProposalLimits {
     inflight_max: 20_000,
     inflight_bytes_max: 256 * 1024 * 1024,
@@ -31,9 +32,9 @@ pub const PROPOSALS: ProposalLimits = ProposalLimits {
     alarms_max: 100,
     chores_max: 100,
 };
-/// Time between an edge's looks for calls that have waited too long.
+/// Time between an edge's sweeps for requests that have waited too long.
 pub const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
-/// Looks after which a waiting call is given up: 7 s, as in etcd (5 s and two election timeouts).
+/// Sweeps after which a pending request times out: 7 s, as in etcd (5 s and two election timeouts).
 pub const REQUEST_SWEEPS_MAX: u64 = 14;
 /// Messages in a mailbox between two cores.
 pub const MAILBOX_MESSAGES_MAX: usize = 128;
@@ -43,17 +44,18 @@ pub const MAILBOX_MESSAGES_MAX: usize = 128;
 /// Bytes that the connections of one core may hold; `budget` says how they share them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MemoryLimits {
-    /// Requests, unpacked, from their first byte until they are handled.
+    /// Requests, decompressed, from their first byte until they are handled.
     pub requests: usize,
-    /// Replies that are being made or that the client has not taken yet.
+    /// Replies that are being made or that the client has not read yet.
     pub replies: usize,
-    /// Watch replies that the client has not taken yet.
+    /// Watch replies that the client has not read yet.
     pub watches: usize,
 }
 
 impl MemoryLimits {
-    /// The parts of one of `edges` cores on a machine with so much memory: half of it is for the store. What lies beside replies
-    /// that wait (calls, frames, the allocator's rest) is about a quarter more, so that they get three sixteenths.
+    /// The budgets of one of `edges` cores: half of the machine's memory is for the store. Calls,
+    /// frames and the allocator take about a quarter more beside replies that wait, so that those
+    /// get three sixteenths.
     #[must_use]
     pub fn new(memory_bytes: u64, edges: usize) -> Self {
         let eighth = usize::try_from(memory_bytes / 8).unwrap_or(usize::MAX / 8) / edges.max(1);
@@ -65,26 +67,30 @@ impl MemoryLimits {
     }
 }
 
-/// Bytes of requests on one core from their first byte until they are handled, however much memory the machine has.
+/// Bytes of requests on one core from their first byte until they are handled, however much memory
+/// the machine has.
 pub const REQUEST_BYTES_PER_CORE_MAX: usize = 512 * 1024 * 1024;
 /// Bytes of replies that one core is making or sending, however much memory the machine has.
 pub const REPLY_BYTES_PER_CORE_MAX: usize = 2 * 1024 * 1024 * 1024;
 /// Bytes of watch replies that wait on one core, however much memory the machine has.
 pub const WATCH_BYTES_PER_CORE_MAX: usize = 512 * 1024 * 1024;
-/// Attempts at a reply that finds no room; each waits until there is room for twice as much as the one before.
+/// Attempts at a reply that finds no room; each waits until there is room for twice as much as the
+/// one before.
 pub const REPLY_ATTEMPTS_MAX: u32 = 16;
 /// Time between returns of unused memory to the system.
 pub const GIVE_BACK_INTERVAL: Duration = Duration::from_secs(1);
 /// Memory of a machine that does not say how much it has.
 pub const MEMORY_ASSUMED_BYTES: u64 = 1 << 30;
-/// Remains of dropped Views that wait for the thread that frees them; a core that leaves more frees it itself.
+/// Remains of dropped Views that wait for the thread that frees them; a core with more frees them
+/// itself.
 pub const GARBAGE_MAX: usize = 4_096;
-/// Memory that the kernel keeps at hand for the log's writes; a frame that finds no room there is written from other memory.
+/// Memory registered with the kernel for writes of the log; a frame that finds no room there is
+/// written from other memory.
 pub const LOG_IO_BYTES: usize = 4 * 1024 * 1024;
-/// The same memory of a core that writes no log.
+/// Memory registered with the kernel by a core that writes no log.
 pub const IO_BYTES: usize = 64 * 1024;
-/// Helper threads of a core for what takes long: a checkpoint, the preparation of a log segment, a change of the log's
-/// directory that waits for it, a command that visits very many keys.
+/// Helper threads of a core for what takes long: a checkpoint, the preparation of a log segment, a
+/// change of the log's directory that waits for it, a command that visits very many keys.
 pub const HELPER_THREADS_PER_CORE: usize = 4;
 
 // The disk.
@@ -96,11 +102,11 @@ pub const PREPARED_BYTES_PER_WRITE: usize = 1 << 20;
 /// Time between attempts to make the reserve again after the disk was full.
 pub const RESERVE_INTERVAL: Duration = Duration::from_secs(5);
 
-// What operators are told.
+// Log lines.
 
-/// Microseconds of a loop's turn above which the log complains of it.
+/// Microseconds of a loop's turn above which a warning is logged.
 pub const TURN_FAR_TOO_LONG_MICROSECONDS: u64 = 100_000;
-/// Milliseconds between two such complaints.
+/// Milliseconds between two such warnings.
 pub const TURN_WARNING_MILLISECONDS: u64 = 10_000;
 /// Time between two lines about the progress of long work.
 pub const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
@@ -111,7 +117,8 @@ pub const LOG_LINES_MAX: usize = 4096;
 
 // Calls.
 
-/// Bytes that gRPC accepts beyond `--max-request-bytes`, so that etcd's error can be sent for a request that is too large.
+/// Bytes that gRPC accepts beyond `--max-request-bytes`, so that etcd's error can be sent for a
+/// request that is too large.
 pub const GRPC_OVERHEAD_BYTES: usize = 512 * 1024;
 /// Keys in the first chunk of a range stream.
 pub const STREAM_KEYS_FIRST: usize = 10;
@@ -122,7 +129,8 @@ pub const STREAM_KEYS_MAX: usize = RANGE_KEYS_PER_TURN;
 pub const STREAM_BYTES_MAX: usize = 256 * 1024;
 /// Places for chunks of messages that an idle streaming call keeps.
 pub const STREAM_PLACES_KEPT: usize = 8;
-/// Bytes up to which a body is copied behind its header, and a message behind its prefix: small ones leave as one piece.
+/// Bytes up to which a body is copied behind its header, and a message behind its prefix: small
+/// ones leave as one piece.
 pub const COPY_BYTES_MAX: usize = 4096;
 /// Parts of a reply, with its prefix, that are sent as one frame.
 pub const FRAME_PARTS_MAX: usize = 8;
@@ -137,12 +145,12 @@ pub const WATCH_TURNS: u64 = 512;
 
 // Leases at the edges.
 
-/// Keepalives of one stream that are on their way at a time.
+/// Keepalives of one stream that are under way at a time.
 pub const KEEPALIVES_PER_STREAM: usize = 1_000;
-/// Time between the leader's looks for leases that are due.
+/// Time between the leader's looks for expired leases.
 pub const LEASE_CHECK_INTERVAL: Duration = Duration::from_millis(250);
-/// Bytes read from a connection after which it is no longer waited for: more than flow control lets a client have on its way,
-/// with frame heads and prefixes.
+/// Bytes read from a connection after which it is no longer waited for: more than flow control lets
+/// a client have under way, with frame headers and prefixes.
 pub const HEARING_BYTES_MAX: usize = 2 * CONNECTION_WINDOW_BYTES as usize;
 
 // Connections.
@@ -151,9 +159,11 @@ pub const HEARING_BYTES_MAX: usize = 2 * CONNECTION_WINDOW_BYTES as usize;
 pub const CONNECTIONS_PER_CORE_MAX: usize = 20_000;
 /// Connections that the kernel holds until they are accepted.
 pub const LISTEN_BACKLOG: i32 = 4096;
-/// Open files kept from clients for the member itself: segments and directory of the log, the tree, the reserve.
+/// Open files kept from clients for the member itself: segments and directory of the log, the tree,
+/// the reserve.
 pub const FILES_RESERVED: u64 = 32;
-/// Open files kept from clients for each core: its rings, its wakers, and connections that are accepted to be closed.
+/// Open files kept from clients for each core: its rings, its wakers, and connections that are
+/// accepted to be closed.
 pub const FILES_PER_CORE: u64 = 8;
 /// Connections accepted in one turn.
 pub const ACCEPTS_PER_TURN: usize = 16;
@@ -163,13 +173,16 @@ pub const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 pub const BIND_TRIES: u32 = 300;
 /// Time between those tries.
 pub const BIND_INTERVAL: Duration = Duration::from_millis(10);
-/// Time in which a connection must say which protocol it speaks.
+/// Time in which a connection must send its preface or first request line.
 pub const FIRST_BYTES_DEADLINE: Duration = Duration::from_secs(10);
-/// Time in which an HTTP/2 connection must send its settings, and a header block must end: nothing may interrupt one.
+/// Time in which an HTTP/2 connection must send its SETTINGS, and in which a header block must end:
+/// no other frame may interrupt one.
 pub const HTTP2_DEADLINE: Duration = Duration::from_secs(30);
-/// Time without a new request, also in the middle of one, after which an HTTP/1 connection is closed.
+/// Time without a new request, also in the middle of one, after which an HTTP/1 connection is
+/// closed.
 pub const HTTP1_DEADLINE: Duration = Duration::from_secs(30);
-/// Bytes read at a time from an HTTP/2 connection, into a buffer that the connections of a core share.
+/// Bytes read at a time from an HTTP/2 connection, into a buffer that the connections of a core
+/// share.
 pub const READ_BYTES: usize = 32 * 1024;
 /// Bytes read at a time from an HTTP/1 connection.
 pub const HTTP1_READ_BYTES: usize = 4096;
@@ -179,9 +192,10 @@ pub const KEEPALIVE_IDLE: Duration = Duration::from_secs(60);
 pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 /// Probes without an answer after which a connection is closed.
 pub const KEEPALIVE_PROBES: u32 = 6;
-/// Time in which clients hear of a stop; calls that they begin until then are taken.
+/// Time in which clients hear of a stop; calls that they begin until then are served.
 pub const LAST_CALL_DEADLINE: Duration = Duration::from_secs(1);
-/// Time that open calls have after a stop, as in etcd; no write takes longer. Streams without an end are ended at once.
+/// Time that open calls have after a stop, as in etcd; no write takes longer. Streams without an
+/// end are ended at once.
 pub const DRAIN_DEADLINE: Duration = Duration::from_secs(7);
 /// Time in which a client that has received everything has to close its side.
 pub const LINGER_DEADLINE: Duration = Duration::from_secs(1);
@@ -192,13 +206,15 @@ pub const LINGER_DEADLINE: Duration = Duration::from_secs(1);
 pub const STREAMS_PER_CONNECTION_MAX: u32 = 10_000;
 /// Bytes of a request's headers; a request with more is refused.
 pub const HEADER_LIST_BYTES_MAX: u32 = 16 * 1024;
-/// Bytes of a header block on the wire; a longer one ends the connection, since nothing behind it could be decoded.
+/// Bytes of a header block on the wire; a longer one ends the connection, since nothing behind it
+/// could be decoded.
 pub const HEADER_BLOCK_BYTES_MAX: u32 = 128 * 1024;
-/// Request heads that a connection remembers, to decode them once.
+/// Decoded header blocks that a connection remembers.
 pub const HEADS_REMEMBERED: usize = 4;
-/// Bytes of the longest head that is remembered.
+/// Bytes of the longest header block that is remembered.
 pub const HEAD_REMEMBERED_BYTES_MAX: usize = 256;
-/// Streams ended before their deadline that a connection keeps in its heap, beyond twice those that are open.
+/// Streams ended before their deadline that a connection keeps in its heap, beyond twice the open
+/// ones.
 pub const DEADLINES_ENDED_MAX: usize = 64;
 /// Bytes that a client may send on one stream before it must wait.
 pub const STREAM_WINDOW_BYTES: u32 = 1024 * 1024;
@@ -210,33 +226,35 @@ pub const RESETS_PER_SECOND: u32 = 5_000;
 pub const RESETS_IN_FIRST_SECOND: u32 = 500;
 /// Frames without content that a client may send in a second: pings, priorities, empty data.
 pub const IDLE_FRAMES_PER_SECOND: u32 = 10_000;
-/// Settings frames that a client may send in a second: each may let all streams send. A client that estimates its bandwidth
-/// sends one each time it doubles its windows.
+/// SETTINGS frames that a client may send in a second: each may unblock all streams. A client that
+/// estimates its bandwidth sends one each time it doubles its windows.
 pub const SETTINGS_PER_SECOND: u32 = 100;
-/// Milliseconds after which a client has all of its resets, idle frames and settings again.
+/// Milliseconds after which a client has its full allowance of resets, idle frames and SETTINGS
+/// again.
 pub const ALLOWANCE_MILLISECONDS: u64 = 1_000;
-/// Pings too early that are forgiven, as in grpc-go.
+/// Early pings that are forgiven, as in grpc-go.
 pub const PING_STRIKES_MAX: u32 = 2;
 /// Milliseconds between pings that a client without open calls may send, as in grpc-go.
 pub const PING_IDLE_MILLISECONDS: u64 = 2 * 3600 * 1000;
 
 // Turns of connections.
 
-/// Microseconds that busy connections of a core share: the more of them, the shorter their turns.
+/// Microseconds that busy connections of a core share: the more there are, the shorter their turns.
 pub const ROUND_MICROSECONDS: u64 = 10_000;
 /// Microseconds of the shortest turn of a connection.
 pub const TURN_MICROSECONDS_MIN: u64 = 100;
-/// Microseconds after which a connection leaves the rest of its input, and short calls that had to wait, to its next turn.
+/// Microseconds after which a connection leaves the rest of its input, and short calls that wait,
+/// to its next turn.
 pub const BATCH_MICROSECONDS: u64 = 1_000;
-/// Frames or calls that a connection deals with before it looks at the clock.
+/// Frames or calls that a connection processes before it looks at the clock.
 pub const BATCH_STEPS: u32 = 16;
-/// Bytes of replies after which it looks at the clock sooner.
+/// Bytes of replies behind which it looks at the clock sooner.
 pub const BATCH_BYTES: usize = 64 * 1024;
-/// Microseconds after which a connection does no more long calls and sends no more in this turn.
+/// Microseconds after which a connection begins no long calls and sends no more in this turn.
 pub const TURN_MICROSECONDS: u64 = 500;
 /// Bytes of messages that are decompressed in one turn; one more message may exceed it.
 pub const UNPACKED_BYTES_PER_TURN: usize = 256 * 1024;
-/// Bytes that wait to be sent on one connection before its calls wait.
+/// Bytes ready for the socket of a connection above which data stays queued on its stream.
 pub const SEND_BUFFER_BYTES: usize = 1024 * 1024;
 /// Pieces handed to the kernel in one send.
 pub const SEND_SLICES: usize = 64;
@@ -246,37 +264,40 @@ pub const SPARE_BUFFERS: usize = 32;
 pub const SPARE_BUFFER_BYTES_MAX: usize = 256 * 1024;
 /// Bytes of unsent replies on one connection before its next calls wait.
 pub const REPLY_BYTES_PER_CONNECTION: usize = 16 * 1024 * 1024;
-/// Ranges of many keys that are made at a time for one connection. Each holds what it has made so far, and all share the
-/// core: more at a time would not be done sooner.
+/// Ranges of many keys under way at a time on one connection. Each holds its reply so far, and all
+/// share the core: more at a time would not end sooner.
 pub const LONG_CALLS_PER_CONNECTION: usize = 8;
-/// Bytes of calls that wait on one connection.
+/// Bytes of the messages in a connection's wait queue.
 pub const WAITING_CALL_BYTES_MAX: usize = 16 * 1024 * 1024;
 
-// Clients that are too slow.
+// Slow clients.
 
-/// Time without progress of a large reply after which its client counts as gone.
+/// Time without progress of a large reply after which its connection is closed.
 pub const STALL_DEADLINE: Duration = Duration::from_secs(30);
 /// Milliseconds between looks at connections that hold much of a core's memory.
 pub const PACE_INTERVAL: u64 = 2_000;
-/// Bytes of replies with which a connection is looked at; one that holds watch replies or requests always is.
+/// Bytes of replies from which a connection is looked at; one that holds watch replies or requests
+/// always is.
 pub const PACE_BYTES_MIN: usize = 256 * 1024;
-/// Part of its replies that such a client has to take between two looks, while others need the memory: one in so many.
+/// Part of its replies, one in so many, that such a client has to read between two looks while
+/// others need the memory.
 pub const TAKEN_PART: usize = 16;
-/// Least bytes that such a client has to take between two looks (64 KiB a second).
+/// Least bytes that such a client has to read between two looks (64 KiB a second).
 pub const TAKEN_BYTES_MIN: usize = 128 * 1024;
 /// Bytes between two looks that are always enough (a megabyte a second).
 pub const TAKEN_BYTES_ENOUGH: usize = 2 * 1024 * 1024;
-/// Looks in a row at which a client took too little, after which its connection is ended.
+/// Looks in a row, at each of which its client had read too little, after which a connection ends.
 pub const SLOW_LOOKS: u32 = 2;
-/// Looks at which a request was begun and not ended, after which it is refused if others need its memory.
+/// Looks at which a request was incomplete, after which it is refused if others need its memory.
 pub const UNFINISHED_LOOKS: u32 = 3;
-/// Milliseconds without taking anything that a client has which is ended as too slow, to take what is sent already.
+/// Milliseconds without progress after which the socket of a client that was ended as too slow is
+/// closed: until then it may read what is sent already.
 pub const FAREWELL_MILLISECONDS: u64 = 1_000;
 
 const _: () = {
     assert!(
         RESERVE_BYTES >= SEGMENT_BYTES + CHECKPOINT_BYTES_MAX as u64,
-        "the reserve is what must not fail"
+        "the reserve has room for a segment and a checkpoint"
     );
     assert!(STREAM_WINDOW_BYTES <= CONNECTION_WINDOW_BYTES);
     assert!(HEADER_LIST_BYTES_MAX <= HEADER_BLOCK_BYTES_MAX);

@@ -1,4 +1,4 @@
-//! One connection: its windows, its streams, and what each stream still has to send.
+//! The state of a connection: flow-control windows, streams, and the data queued on each stream.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -9,48 +9,50 @@ use crate::frame::{self, FRAME_BYTES_MAX, kind, setting};
 use crate::hpack;
 use crate::out::Out;
 
-/// A window before any setting (RFC 9113, section 6.9.2).
+/// The flow-control window before any SETTINGS (RFC 9113, section 6.9.2).
 pub(crate) const WINDOW_BYTES_DEFAULT: u32 = 65_535;
-/// The largest window there is.
+/// The largest flow-control window (section 6.9.1).
 pub(crate) const WINDOW_BYTES_MAX: i64 = (1 << 31) - 1;
 
-/// What the ping asks behind a last call.
+/// Payload of the PING that follows the first GOAWAY of a graceful shutdown.
 pub(crate) const LAST_CALL: [u8; 8] = *b"lastcall";
-/// Streams that wait to send, or for their windows, beyond twice those that are open: then those that have ended are forgotten.
+/// Entries that the ready queue or the list of blocked streams may have beyond twice the open
+/// streams; then entries of ended streams are dropped.
 pub(crate) const WAITING_SPARE: usize = 64;
 
-/// Which end this is.
+/// Which side of the connection this is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Role {
-    /// Opens streams.
+    /// The side that opens streams.
     Client,
-    /// Answers them.
+    /// The side that answers them.
     Server,
 }
 
-/// What this end allows the other one.
+/// Limits that this side sets for its peer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Config {
-    /// Streams open at a time.
+    /// Streams that are open at a time.
     pub streams_max: u32,
-    /// Bytes on a stream before it must wait for credit.
+    /// Initial flow-control window of a stream.
     pub stream_window: u32,
-    /// Bytes on the whole connection before it must wait for credit.
+    /// Flow-control window of the connection.
     pub connection_window: u32,
-    /// Bytes of a request's headers, decoded.
+    /// Bytes of decoded request headers.
     pub header_bytes_max: u32,
-    /// Streams the other side may reset between two calls of [`Connection::refill`].
+    /// Streams that the peer may reset between two calls of [`Connection::refill`].
     pub resets_max: u32,
-    /// The same before the first such call: whoever comes back as soon as it is sent away gets no further.
+    /// Streams that the peer may reset before the first such call: a client that reconnects as soon
+    /// as its connection is ended gets no further.
     pub resets_first: u32,
-    /// Frames that carry nothing, in the same time.
+    /// Frames without content that the peer may send between two such calls.
     pub idle_frames_max: u32,
-    /// Frames of settings, in the same time: each may let all streams send.
+    /// SETTINGS frames that the peer may send between two such calls: each may unblock all streams.
     pub settings_max: u32,
-    /// Bytes of a header block as it comes. One that is longer than `header_bytes_max` is refused with its stream, one longer
-    /// than this ends the connection.
+    /// Bytes of an encoded header block. A block that decodes to more than `header_bytes_max` is
+    /// refused with its stream; a block that is longer than this ends the connection.
     pub header_block_bytes_max: u32,
-    /// Bytes waiting to be sent before streams keep the rest for themselves.
+    /// Bytes in [`Out`] above which data stays queued on its stream.
     pub out_bytes_max: usize,
 }
 
@@ -71,23 +73,23 @@ impl Default for Config {
     }
 }
 
-/// What the other end allows us.
+/// The peer's settings.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Peer {
     pub(crate) stream_window: i64,
     pub(crate) frame_bytes: usize,
     pub(crate) streams_max: u32,
     pub(crate) table_bytes: usize,
-    /// The smallest it ever was.
+    /// The smallest `table_bytes` that the peer has ever set.
     pub(crate) table_bytes_lowest: usize,
 }
 
-/// What a stream has yet to send.
+/// Data that is queued on a stream until the windows allow to send it.
 #[derive(Debug, Default)]
 pub(crate) struct Outgoing {
     pub(crate) chunks: VecDeque<Bytes>,
     pub(crate) bytes: usize,
-    /// Bytes of the first chunk that are sent already: the memory of a chunk is there until all of it is sent.
+    /// Bytes of the first chunk that are sent: a chunk's memory is held until all of it is sent.
     pub(crate) front_sent: usize,
     pub(crate) end: Option<End>,
 }
@@ -95,54 +97,56 @@ pub(crate) struct Outgoing {
 /// How a stream ends.
 #[derive(Debug)]
 pub(crate) enum End {
-    /// With the last data.
+    /// END_STREAM on the last DATA frame.
     Data,
-    /// With this header block.
+    /// This header block behind the data.
     Trailers(Vec<u8>),
 }
 
-/// One stream.
+/// An open stream.
 #[derive(Debug)]
 pub(crate) struct Stream<T> {
     pub(crate) data: T,
-    /// The other side has more to send.
+    /// The peer has not ended its half of the stream.
     pub(crate) is_receiving: bool,
-    /// We have more to send.
+    /// This side has not ended its half of the stream.
     pub(crate) is_sending: bool,
-    /// Bytes the other side may still send.
+    /// Bytes that the peer may still send.
     pub(crate) receive_window: i64,
-    /// Bytes it has sent, and was not given credit for again.
+    /// Bytes that the layer above has used and no WINDOW_UPDATE has returned yet.
     pub(crate) uncredited: u32,
-    /// Bytes we may still send beyond the window that streams begin with: a new setting need not look at every stream.
+    /// Our send window, relative to the peer's initial window: a new setting changes all streams
+    /// without a walk over them.
     pub(crate) send_credit: i64,
-    /// In `Connection::sendable`.
+    /// The stream is in `Connection::sendable`.
     pub(crate) is_queued: bool,
-    /// In `Connection::blocked`.
+    /// The stream is in `Connection::blocked`.
     pub(crate) is_blocked: bool,
-    /// What it has yet to send counts apart.
+    /// Its queued data counts in `Connection::held_apart`.
     pub(crate) is_apart: bool,
-    /// There only while something waits.
+    /// The queue, present only while something is queued.
     pub(crate) outgoing: Option<Box<Outgoing>>,
 }
 
 impl<T> Stream<T> {
-    /// Bytes that wait.
+    /// Bytes that are queued.
     pub(crate) fn queued(&self) -> usize {
         self.outgoing.as_ref().map_or(0, |outgoing| outgoing.bytes)
     }
 
-    /// Bytes we may still send.
+    /// Bytes that the stream's window allows to send; negative after the peer has shrunk its
+    /// window.
     pub(crate) fn send_window(&self, peer: &Peer) -> i64 {
         peer.stream_window + self.send_credit
     }
 
-    /// Bytes of chunks that wait, with those that are sent of chunks that are not sent in full.
+    /// Bytes of memory that the queue holds: a chunk that is sent in part is held in full.
     pub(crate) fn held(&self) -> usize {
         self.outgoing.as_ref().map_or(0, |outgoing| outgoing.bytes + outgoing.front_sent)
     }
 }
 
-/// A header block that comes in several frames.
+/// A header block of which HEADERS has arrived, but not the last CONTINUATION.
 #[derive(Debug)]
 pub(crate) struct Fragments {
     pub(crate) stream: u32,
@@ -151,7 +155,7 @@ pub(crate) struct Fragments {
     pub(crate) frames: u32,
 }
 
-/// A connection; each stream carries a `T` for the layer above.
+/// An HTTP/2 connection; each stream carries a `T` for the layer above.
 #[derive(Debug)]
 pub struct Connection<T> {
     pub(crate) role: Role,
@@ -159,47 +163,51 @@ pub struct Connection<T> {
     pub(crate) peer: Peer,
     pub(crate) out: Out,
     pub(crate) streams: BTreeMap<u32, Stream<T>>,
-    /// The highest stream the other side has opened, or for a client the last of its own.
+    /// The highest stream that the peer has opened; on a client, the last one it has opened itself.
     pub(crate) last_stream: u32,
-    /// The highest stream of the other side that was opened before this side went away.
+    /// The highest stream of the peer that was taken up, as GOAWAY names it.
     pub(crate) last_taken: u32,
-    /// Bytes of chunks that streams have yet to send; of one that is sent in part, all.
+    /// Bytes of memory that the queues of all streams hold.
     pub(crate) held: usize,
-    /// Those of them that count apart.
+    /// The part of `held` that belongs to streams of [`Connection::count_apart`].
     pub(crate) held_apart: usize,
-    /// Streams with something to send that nothing but `out` keeps from being sent.
+    /// The ready queue: streams that may send as soon as `out` and the connection's window have
+    /// room.
     pub(crate) sendable: VecDeque<u32>,
-    /// Streams that waited for their own window; some may have ended since.
+    /// Streams whose own window is used up; some may have ended since.
     pub(crate) blocked: Vec<u32>,
-    /// The window that streams begin with has grown, and they were not looked at yet.
+    /// The peer's initial window has grown, and `blocked` was not looked at yet.
     pub(crate) has_larger_windows: bool,
-    /// No stream has more `send_credit`.
+    /// An upper bound of every stream's `send_credit`.
     pub(crate) send_credit_max: i64,
-    /// Streams whose queue has run empty since they were asked for.
+    /// Streams whose queue has run empty since the last [`Connection::take_drained`].
     pub(crate) drained: Vec<u32>,
     pub(crate) fragments: Option<Fragments>,
     pub(crate) receive_window: i64,
     pub(crate) uncredited: u32,
     pub(crate) send_window: i64,
-    /// The lowest and the highest stream that were reset or not taken up from here. Frames for them may still come, who knows
-    /// for how long; so what comes for any stream between them that is gone is ignored (section 5.1).
+    /// The lowest and the highest stream that this side has reset or not taken up. The peer may
+    /// send frames for them for an unknown time, so that frames for any ended stream between the
+    /// two are ignored (section 5.1).
     pub(crate) given_up: Option<(u32, u32)>,
-    /// Resets left, frames without content, and settings.
+    /// What is left of `Config::resets_max`, `idle_frames_max` and `settings_max` until the next
+    /// refill.
     pub(crate) resets_left: u32,
     pub(crate) idle_frames_left: u32,
     pub(crate) settings_left: u32,
     pub(crate) has_settings: bool,
     pub(crate) has_last_call: bool,
     pub(crate) is_going_away: bool,
-    /// HEADERS or DATA went to `out` since somebody asked.
+    /// HEADERS or DATA went to `out` since the last [`Connection::take_has_sent`].
     pub(crate) has_sent: bool,
-    /// The smallest size the table had since the last block, and the size it has now: to be announced in the next.
+    /// Sizes of the peer's HPACK table to announce in the next header block: the smallest since the
+    /// last block, and the present one.
     pub(crate) table_announcement: Option<(usize, usize)>,
 }
 
 impl<T> Connection<T> {
-    /// A new connection; its settings are the first thing to be sent. A client sends the preface before, a server has
-    /// received it.
+    /// A new connection with its SETTINGS in [`Out`]. A client sends the preface before them; a
+    /// server has received it.
     #[must_use]
     pub fn new(role: Role, config: Config) -> Self {
         let mut connection = Self {
@@ -264,34 +272,34 @@ impl<T> Connection<T> {
         }
     }
 
-    /// What is to be sent.
+    /// Bytes that are ready for the socket.
     pub fn out(&mut self) -> &mut Out {
         &mut self.out
     }
 
-    /// What the layer above keeps for a stream; none once the stream is over.
+    /// The data that the layer above keeps for a stream; none once the stream has ended.
     pub fn stream(&mut self, id: u32) -> Option<&mut T> {
         self.streams.get_mut(&id).map(|stream| &mut stream.data)
     }
 
-    /// The same, to look at it.
+    /// As [`Connection::stream`], for reading.
     #[must_use]
     pub fn peek(&self, id: u32) -> Option<&T> {
         self.streams.get(&id).map(|stream| &stream.data)
     }
 
-    /// Every stream, and what the layer above keeps for it.
+    /// Every open stream with the data that the layer above keeps for it.
     pub fn streams_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
         self.streams.iter_mut().map(|(id, stream)| (*id, &mut stream.data))
     }
 
-    /// The other side has said its settings, with which it must begin.
+    /// Whether the peer has sent the SETTINGS with which it must begin.
     #[must_use]
     pub fn has_settings(&self) -> bool {
         self.has_settings
     }
 
-    /// A header block that has come in part: its stream, and the memory it takes.
+    /// The stream of a header block that has arrived in part, and the memory that the block takes.
     #[must_use]
     pub fn unfinished_block(&self) -> Option<(u32, usize)> {
         self.fragments.as_ref().map(|fragments| (fragments.stream, fragments.block.capacity()))
@@ -302,27 +310,26 @@ impl<T> Connection<T> {
         self.streams.len()
     }
 
-    /// The least bytes that the table ever had in which the other side keeps what we have sent in headers: it may have lost
-    /// what was there before.
+    /// The smallest size that the peer's HPACK table ever had: it may have evicted entries that
+    /// were added before.
     #[must_use]
     pub fn peer_table_bytes(&self) -> usize {
         self.peer.table_bytes_lowest
     }
 
-    /// Bytes a stream has yet to send.
+    /// Bytes that are queued on a stream.
     #[must_use]
     pub fn queued(&self, id: u32) -> usize {
         self.streams.get(&id).map_or(0, Stream::queued)
     }
 
-    /// Bytes that all streams have yet to send, and those that wait for the socket, with what is sent of chunks that are not
-    /// sent in full: their memory is still held.
+    /// Bytes of memory that unsent replies hold, on all streams and in [`Out`].
     #[must_use]
     pub fn backlog(&self) -> usize {
         self.held + self.out.len()
     }
 
-    /// What a stream has yet to send counts apart from what others have.
+    /// Counts what is queued on a stream in [`Connection::backlog_apart`] from now on.
     pub fn count_apart(&mut self, id: u32) {
         if let Some(stream) = self.streams.get_mut(&id)
             && !std::mem::replace(&mut stream.is_apart, true)
@@ -331,13 +338,13 @@ impl<T> Connection<T> {
         }
     }
 
-    /// The part of [`Connection::backlog`] that streams hold that count apart.
+    /// The part of [`Connection::backlog`] that streams of [`Connection::count_apart`] hold.
     #[must_use]
     pub fn backlog_apart(&self) -> usize {
         self.held_apart
     }
 
-    /// So many bytes of a stream are not held any more.
+    /// Takes `bytes` of a stream's queue out of the count.
     pub(crate) fn let_go(&mut self, bytes: usize, is_apart: bool) {
         self.held -= bytes;
         if is_apart {
@@ -345,7 +352,7 @@ impl<T> Connection<T> {
         }
     }
 
-    /// Lets go of a stream; whether it was there.
+    /// Removes a stream; whether it was open.
     pub(crate) fn forget(&mut self, id: u32) -> bool {
         let stream = self.streams.remove(&id);
         if let Some(stream) = &stream {
@@ -354,17 +361,18 @@ impl<T> Connection<T> {
         stream.is_some()
     }
 
-    /// Streams that have sent everything they had since the last call; they may have ended by now.
+    /// Streams whose queue has run empty since the last call; they may have ended by now.
     pub fn take_drained(&mut self) -> Vec<u32> {
         std::mem::take(&mut self.drained)
     }
 
-    /// Whether HEADERS or DATA of any stream were sent since the last call: a client that pings meanwhile measures.
+    /// Whether HEADERS or DATA of any stream were sent since the last call: then a ping of the
+    /// client measures the bandwidth.
     pub fn take_has_sent(&mut self) -> bool {
         std::mem::take(&mut self.has_sent)
     }
 
-    /// Opens a stream; none while the other side allows no more.
+    /// Opens a stream; none while the peer allows no more.
     ///
     /// # Panics
     /// On a server: it opens none.
@@ -395,7 +403,8 @@ impl<T> Connection<T> {
         self.streams.insert(id, stream);
     }
 
-    /// The layer above has used so many bytes of a stream's data: the other side may send as many again.
+    /// Returns flow-control credit: the layer above has used `bytes` of a stream's data, and the
+    /// peer may send as many again.
     pub fn credit(&mut self, id: u32, bytes: usize) {
         let half = self.config.stream_window / 2;
         let Some(stream) = self.streams.get_mut(&id).filter(|stream| stream.is_receiving) else { return };
@@ -407,7 +416,7 @@ impl<T> Connection<T> {
         }
     }
 
-    /// A stream that waits for its own window, if it does not wait already.
+    /// Notes that a stream's own window is used up.
     pub(crate) fn note_blocked(&mut self, id: u32) {
         if let Some(stream) = self.streams.get_mut(&id)
             && !std::mem::replace(&mut stream.is_blocked, true)
@@ -419,7 +428,7 @@ impl<T> Connection<T> {
         }
     }
 
-    /// After settings: streams that waited for their windows may send, if those have grown.
+    /// Moves blocked streams to the ready queue if SETTINGS have enlarged their windows.
     pub(crate) fn unblock(&mut self) {
         if std::mem::take(&mut self.has_larger_windows) {
             for id in std::mem::take(&mut self.blocked) {
@@ -437,14 +446,14 @@ impl<T> Connection<T> {
         self.out.put(&bytes.to_be_bytes());
     }
 
-    /// Gives a stream up. Nothing more of it is sent, and what comes for it is ignored.
+    /// Resets a stream: its queue is dropped, and frames that still arrive for it are ignored.
     pub fn reset(&mut self, id: u32, code: ErrorCode) {
         if self.forget(id) {
             self.put_reset(id, code);
         }
     }
 
-    /// Tells the other side that a stream is given up.
+    /// Sends RST_STREAM.
     pub(crate) fn put_reset(&mut self, id: u32, code: ErrorCode) {
         self.out.put(&frame::head(4, kind::RST_STREAM, 0, id));
         self.out.put(&(code as u32).to_be_bytes());
@@ -456,20 +465,22 @@ impl<T> Connection<T> {
         self.given_up = Some((lowest.min(id), highest.max(id)));
     }
 
-    /// Whether frames for a stream that is gone may still be under way.
+    /// Whether frames for an ended stream may still be under way.
     pub(crate) fn was_given_up(&self, id: u32) -> bool {
         self.given_up.is_some_and(|(lowest, highest)| (lowest..=highest).contains(&id))
     }
 
-    /// Some time has passed: what the other side may do in such a time it may do again.
+    /// Called at a steady pace: the peer has its full allowance of resets, idle frames and SETTINGS
+    /// again.
     pub fn refill(&mut self) {
         self.resets_left = self.config.resets_max;
         self.idle_frames_left = self.config.idle_frames_max;
         self.settings_left = self.config.settings_max;
     }
 
-    /// Says that the end is near, without refusing anything yet: streams may be under way. Once the other side has heard of
-    /// it, whatever it opened before has arrived, and the connection goes away by itself.
+    /// Begins a graceful shutdown: GOAWAY with the highest stream id refuses nothing yet, and a
+    /// PING behind it. When the PING is answered, all streams that the peer had opened before it
+    /// saw the GOAWAY have arrived, and [`Connection::go_away`] follows.
     pub fn last_call(&mut self) {
         if !self.has_last_call && !self.is_going_away {
             self.has_last_call = true;
@@ -478,7 +489,7 @@ impl<T> Connection<T> {
         }
     }
 
-    /// Takes up no more streams; those that are open go on.
+    /// Sends GOAWAY: no more streams are taken up, those that are open go on.
     pub fn go_away(&mut self) {
         if !self.is_going_away {
             self.is_going_away = true;
@@ -486,13 +497,14 @@ impl<T> Connection<T> {
         }
     }
 
-    /// No more streams are taken up.
+    /// Whether new streams are refused.
     #[must_use]
     pub fn is_going_away(&self) -> bool {
         self.is_going_away
     }
 
-    /// Ends the connection: what waits is sent, then the socket is to be closed.
+    /// Ends the connection with GOAWAY: the caller sends what is in [`Out`], then closes the
+    /// socket.
     pub fn fail(&mut self, fault: Fault) {
         self.is_going_away = true;
         self.streams.clear();
@@ -508,7 +520,7 @@ impl<T> Connection<T> {
         self.out.put(reason.as_bytes());
     }
 
-    /// Asks whether the other side is still there.
+    /// Sends a PING.
     pub fn ping(&mut self, payload: [u8; 8]) {
         self.out.put(&frame::head(8, kind::PING, 0, 0));
         self.out.put(&payload);

@@ -6,23 +6,23 @@
 pub enum ErrorCode {
     /// No error: a graceful end.
     NoError = 0,
-    /// The other side broke the protocol.
+    /// The peer broke the protocol.
     Protocol = 1,
-    /// Something is wrong here.
+    /// This side has failed.
     Internal = 2,
-    /// More was sent than the window allows.
+    /// The peer sent more than the window allows.
     FlowControl = 3,
     /// A frame on a stream that has ended.
     StreamClosed = 5,
     /// A frame of a wrong size.
     FrameSize = 6,
-    /// The stream was not taken up.
+    /// The stream was not taken up: the request was not processed.
     RefusedStream = 7,
-    /// Nobody needs the stream any more.
+    /// The stream is no longer needed.
     Cancel = 8,
     /// A header block that cannot be decoded.
     Compression = 9,
-    /// The other side does too much of something.
+    /// The peer exceeds one of our limits.
     EnhanceYourCalm = 11,
 }
 
@@ -30,15 +30,15 @@ pub enum ErrorCode {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error("{reason} ({code:?})")]
 pub struct Fault {
-    /// What the other side is told.
+    /// The code in our GOAWAY.
     pub code: ErrorCode,
-    /// In words, for the other side's log.
+    /// The text in our GOAWAY, for the peer's log.
     pub reason: &'static str,
-    /// Which bound was reached.
+    /// The bound of [`crate::Config`] that was reached, if one was.
     pub limit: Option<Limit>,
 }
 
-/// What the other side may do only so much of.
+/// A bound on what the peer may do.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
     /// `Config::resets_max`, `Config::resets_first`
@@ -52,7 +52,7 @@ pub enum Limit {
 }
 
 impl Fault {
-    /// One that no bound of ours has caused.
+    /// A fault that no bound of ours has caused.
     #[must_use]
     pub const fn new(code: ErrorCode, reason: &'static str) -> Self {
         Self { code, reason, limit: None }

@@ -45,7 +45,7 @@ pub(crate) mod setting {
     pub(crate) const MAX_HEADER_LIST_SIZE: u16 = 6;
 }
 
-/// A frame whose payload has arrived.
+/// A frame that has arrived in full.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Frame<'i> {
     pub(crate) kind: u8,
@@ -60,7 +60,7 @@ impl Frame<'_> {
     }
 }
 
-/// Takes the next frame off the front; none if it has not arrived in full.
+/// Takes the next frame off the front; none while it has not arrived in full.
 pub(crate) fn take<'i>(input: &mut &'i [u8]) -> Result<Option<Frame<'i>>, Fault> {
     let Some((head, rest)) = input.split_first_chunk::<HEAD_BYTES>() else { return Ok(None) };
     let [high, middle, low, kind, flags, stream @ ..] = *head;
@@ -73,7 +73,7 @@ pub(crate) fn take<'i>(input: &mut &'i [u8]) -> Result<Option<Frame<'i>>, Fault>
     Ok(Some(Frame { kind, flags, stream: u32::from_be_bytes(stream) & 0x7fff_ffff, payload }))
 }
 
-/// A frame's head.
+/// The header of a frame: length, kind, flags, stream.
 pub(crate) fn head(length: usize, kind: u8, flags: u8, stream: u32) -> [u8; HEAD_BYTES] {
     let [_, high, middle, low] = u32::try_from(length).expect("a frame is short").to_be_bytes();
     let [s0, s1, s2, s3] = stream.to_be_bytes();

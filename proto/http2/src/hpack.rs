@@ -1,7 +1,7 @@
 //! Header compression (RFC 7541).
 //!
-//! The decoder knows all of it. Encoding is done by hand where it is needed: blocks that are sent
-//! are short and always the same (see [`literal`], [`indexed`]).
+//! The decoder knows all of it. There is no encoder with a table: the header blocks that we send
+//! are short and mostly constant, and are put together from [`literal`] and [`indexed`] fields.
 
 use std::collections::VecDeque;
 
@@ -9,10 +9,10 @@ use crate::huffman;
 
 /// Bytes of the dynamic table, unless a setting says otherwise (RFC 9113, section 6.5.2).
 pub const TABLE_BYTES: usize = 4096;
-/// What an entry counts beside its name and value (RFC 7541, section 4.1).
+/// Bytes that a table entry counts beside its name and value (RFC 7541, section 4.1).
 const ENTRY_OVERHEAD: usize = 32;
 
-/// Appendix A.
+/// The static table (RFC 7541, appendix A).
 const STATIC: [(&str, &str); 61] = [
     (":authority", ""),
     (":method", "GET"),
@@ -79,20 +79,20 @@ const STATIC: [(&str, &str); 61] = [
 /// First index of the dynamic table.
 pub const DYNAMIC: usize = STATIC.len() + 1;
 
-/// Bits in the first byte of a header field.
+/// Kinds of header fields, by the first bits of their first byte (section 6).
 const INDEXED: u8 = 0x80;
 const INSERTED: u8 = 0x40;
 const RESIZED: u8 = 0x20;
 
-/// A block that cannot be decoded; the connection must end, for the tables of
-/// both sides differ from here on.
+/// A header block that cannot be decoded. The connection must end: the HPACK tables of both sides
+/// differ from here on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Malformed;
 
 #[derive(Debug)]
 struct Entry {
     name_bytes: usize,
-    /// Name and value.
+    /// The name, followed by the value.
     text: Box<[u8]>,
 }
 
@@ -106,15 +106,15 @@ impl Entry {
     }
 }
 
-/// What the other side has said in earlier blocks.
+/// The decoding side of a connection: the dynamic table that the peer's header blocks have built.
 #[derive(Debug)]
 pub struct Decoder {
-    /// Newest first.
+    /// The dynamic table, newest entry first.
     entries: VecDeque<Entry>,
     bytes: usize,
     bytes_max: usize,
     generation: u64,
-    /// Literals, decoded.
+    /// Scratch space for decoded literals.
     name: Vec<u8>,
     value: Vec<u8>,
 }
@@ -132,14 +132,15 @@ impl Default for Decoder {
     }
 }
 
-/// Where a name comes from.
+/// Whether a field's name is in a table or in the block.
 enum Name {
     Indexed(usize),
     Literal,
 }
 
 impl Decoder {
-    /// Changes whenever the table does: a block means the same as before while this is the same.
+    /// The generation of the dynamic table, which changes whenever the table does: a block decodes
+    /// to the same fields as before while the generation is unchanged.
     #[must_use]
     pub fn generation(&self) -> u64 {
         self.generation
@@ -220,7 +221,7 @@ impl Decoder {
         }
     }
 
-    /// Makes room for so many bytes.
+    /// Evicts the oldest entries until `needed` bytes fit.
     fn evict(&mut self, needed: usize) {
         while self.bytes + needed > self.bytes_max {
             let Some(oldest) = self.entries.pop_back() else { break };
@@ -229,7 +230,7 @@ impl Decoder {
     }
 }
 
-/// An integer whose first bits are the low ones of the first byte (section 5.1).
+/// Takes an integer that begins in the low bits of the first byte (section 5.1).
 fn take_integer(block: &mut &[u8], prefix_bits: u32) -> Result<usize, Malformed> {
     let (first, mut rest) = block.split_first().ok_or(Malformed)?;
     let mask = (1_usize << prefix_bits) - 1;
@@ -240,7 +241,7 @@ fn take_integer(block: &mut &[u8], prefix_bits: u32) -> Result<usize, Malformed>
             let (byte, behind) = rest.split_first().ok_or(Malformed)?;
             rest = behind;
             if shift > 21 {
-                return Err(Malformed); // nothing we accept is that long
+                return Err(Malformed); // longer than any block we accept
             }
             value += usize::from(byte & 0x7f) << shift;
             shift += 7;
@@ -253,7 +254,7 @@ fn take_integer(block: &mut &[u8], prefix_bits: u32) -> Result<usize, Malformed>
     Ok(value)
 }
 
-/// A string, decoded (section 5.2).
+/// Takes a string and decodes it (section 5.2).
 fn take_string(block: &mut &[u8], out: &mut Vec<u8>) -> Result<(), Malformed> {
     let is_huffman = block.first().ok_or(Malformed)? & 0x80 != 0;
     let length = take_integer(block, 7)?;
@@ -287,12 +288,12 @@ fn put_string(out: &mut Vec<u8>, text: &[u8]) {
     out.extend_from_slice(text);
 }
 
-/// Appends a field that both sides have in their tables.
+/// Appends a field that is in the static table or the peer's dynamic one.
 pub fn indexed(out: &mut Vec<u8>, index: usize) {
     put_integer(out, INDEXED, 7, index);
 }
 
-/// Appends a field; `keep` has the other side put it into its table.
+/// Appends a field; with `keep`, the peer adds it to its dynamic table.
 pub fn literal(out: &mut Vec<u8>, name: &[u8], value: &[u8], keep: bool) {
     let known = STATIC.iter().position(|(known, _)| known.as_bytes() == name).map_or(0, |at| at + 1);
     if keep {
@@ -306,7 +307,7 @@ pub fn literal(out: &mut Vec<u8>, name: &[u8], value: &[u8], keep: bool) {
     put_string(out, value);
 }
 
-/// Appends the announcement that the table has this size now; must come first in a block.
+/// Appends a dynamic table size update; it must come first in a block (section 4.2).
 pub fn resized(out: &mut Vec<u8>, bytes: usize) {
     put_integer(out, RESIZED, 5, bytes);
 }
@@ -336,7 +337,7 @@ mod tests {
 
     /// RFC 7541, appendix C.4: requests with Huffman strings and a table that grows.
     #[test]
-    fn the_requests_of_the_standard() {
+    fn requests_of_the_standard_are_decoded() {
         let mut decoder = Decoder::default();
         let first = decode(&mut decoder, &hex("8286 8441 8cf1 e3c2 e5f2 3a6b a0ab 90f4 ff")).unwrap();
         let common =
@@ -352,7 +353,7 @@ mod tests {
 
     /// RFC 7541, appendix C.6: responses, with entries that have to go.
     #[test]
-    fn entries_are_evicted_as_the_standard_says() {
+    fn table_entries_are_evicted_as_in_the_standard() {
         let mut decoder = Decoder { bytes_max: 256, ..Decoder::default() };
         let first = "4882 6402 5885 aec3 771a 4b61 96d0 7abe 9410 54d4 44a8 2005 9504 0b81 66e0 82a6 \
                      2d1b ff6e 919d 29ad 1718 63c7 8f0b 97c8 e9ae 82ae 43d3";
@@ -364,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_encoded_is_decoded() {
+    fn encoded_fields_are_decoded() {
         let mut decoder = Decoder::default();
         let mut block = Vec::new();
         resized(&mut block, 1000);
@@ -378,11 +379,11 @@ mod tests {
         assert_eq!(found[2].1.len(), 300);
         assert_eq!(decoder.generation(), 2);
         decode(&mut decoder, &[0x88, 0x80 | 62]).unwrap();
-        assert_eq!(decoder.generation(), 2, "nothing new was said");
+        assert_eq!(decoder.generation(), 2, "indexed fields do not change the table");
     }
 
     #[test]
-    fn noise_is_refused_and_never_panics() {
+    fn malformed_blocks_are_errors_and_random_ones_do_not_panic() {
         for block in
             [&[0x80][..], &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff], &[0xbf], &[0x40, 0x05, b'a'], &[0x88, 0x20]]
         {

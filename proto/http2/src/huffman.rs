@@ -1,7 +1,7 @@
 //! Decoding HPACK's Huffman code (RFC 7541, section 5.2 and appendix B).
 //!
 //! The code is canonical: codes of one length follow each other in the order of their symbols, and
-//! those of the next length go on from there. So the lengths say it all.
+//! those of the next length go on from there, so that the lengths alone define the code.
 
 /// Bits of each symbol's code; the last one is the end of a string, which never occurs in one.
 #[rustfmt::skip]
@@ -20,7 +20,7 @@ const LENGTHS: [u8; 257] = [
 ];
 
 const LONGEST: usize = 30;
-/// Codes up to this length are looked up at once: nearly all that occur.
+/// Codes up to this length, nearly all that occur, are found by one table lookup.
 const FAST_BITS: usize = 8;
 
 struct Tables {

@@ -1,5 +1,5 @@
-//! HTTP/2 (RFC 9113) and HPACK (RFC 7541) as gRPC needs them, without sockets, clocks or tasks: bytes in, events out,
-//! and bytes to send gather in [`Out`] until somebody sends them.
+//! HTTP/2 (RFC 9113) and HPACK (RFC 7541) as gRPC needs them, without sockets, clocks or tasks:
+//! bytes in, events out; bytes to send gather in [`Out`] until the layer above sends them.
 //!
 //! ```text
 //! bytes from the socket --> Connection::receive --> Event --> the server or client above

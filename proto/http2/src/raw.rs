@@ -1,9 +1,8 @@
-//! Frames and header blocks as bytes, for clients that measure servers
-//! or send what no client should.
+//! Frames and header blocks as bytes, for load generators and for tests that break the protocol.
 
 use crate::hpack::literal;
 
-/// An HTTP/2 frame as it is on the wire, whatever sense it makes.
+/// An HTTP/2 frame as it is on the wire; it need not be valid.
 ///
 /// # Panics
 /// When the payload is longer than a frame can say.
@@ -14,7 +13,7 @@ pub fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
     [&length[..], &[kind, flags], &stream.to_be_bytes(), payload].concat()
 }
 
-/// The header block of a gRPC call that leaves no trace in the other side's table.
+/// The request headers of a gRPC call, without any entry for the peer's HPACK table.
 #[must_use]
 pub fn call_block(path: &str) -> Vec<u8> {
     let mut block = vec![0x83, 0x86]; // POST, http

@@ -1,4 +1,5 @@
-//! Receiving: frames in, events out. Everything the standard forbids ends the stream or the connection here.
+//! Receiving: frames in, events out. Every violation of RFC 9113 ends its stream or the connection
+//! here.
 
 use std::borrow::Cow;
 
@@ -7,69 +8,70 @@ use crate::error::{ErrorCode, Fault, Limit};
 use crate::frame::{self, FRAME_BYTES_MAX, Frame, flag, kind, setting, unpadded};
 use crate::hpack;
 
-/// Frames that one header block may come in.
+/// Frames (HEADERS and CONTINUATION) of one header block.
 const FRAGMENTS_MAX: u32 = 16;
 
-/// A header block, to be decoded whatever becomes of its stream: the tables of both sides must stay the same.
+/// A header block. It must be decoded whatever becomes of its stream, or the HPACK tables of both
+/// sides no longer agree.
 pub type HeaderBlock<'i> = Cow<'i, [u8]>;
 
-/// What a header block is for.
+/// The role of a header block on its stream.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HeadersKind {
-    /// It opens a stream, or for a client answers one.
+    /// Request headers; on a client, response headers.
     Head,
-    /// It ends a stream.
+    /// Trailers, which end the stream.
     Trailers,
-    /// Nothing: its stream is refused or gone.
+    /// None: the stream is refused or has ended.
     Ignored,
 }
 
-/// What has arrived.
+/// An event for the layer above.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Event<'i> {
     /// A header block.
     Headers {
         /// Its stream.
         stream: u32,
-        /// Decode it.
+        /// The encoded block.
         block: HeaderBlock<'i>,
-        /// What it is for.
+        /// Its role.
         kind: HeadersKind,
-        /// Nothing follows on the stream.
+        /// Whether the peer has ended the stream.
         end: bool,
     },
     /// Data of a stream.
     Data {
         /// The stream.
         stream: u32,
-        /// The bytes; give credit for them with [`Connection::credit`] when they are used.
+        /// The bytes; return credit for them with [`Connection::credit`] when they are used.
         data: &'i [u8],
-        /// Nothing follows on the stream.
+        /// Whether the peer has ended the stream.
         end: bool,
     },
-    /// The other side gave a stream up. It is gone.
+    /// The stream has ended: the peer has reset it, or broken the protocol on it.
     Reset {
         /// The stream.
         stream: u32,
-        /// Why.
+        /// The error code.
         code: u32,
     },
-    /// The other side asked whether we are there, and was answered.
+    /// The peer has sent a PING; the answer is in [`crate::Out`].
     Ping,
-    /// It answered our question.
+    /// The peer has answered our PING.
     Pong([u8; 8]),
-    /// It takes up no streams above this one.
+    /// The peer takes up no more streams.
     GoAway {
-        /// The last it has taken up.
+        /// The highest stream that it has taken up.
         last_stream: u32,
-        /// Why.
+        /// The error code.
         code: u32,
     },
-    /// There may be room to send more.
+    /// SETTINGS or WINDOW_UPDATE: there may be room to send more.
     Window,
 }
 
-/// How a frame was dealt with.
+/// The outcome of a frame.
 enum Step<'i> {
     Event(Event<'i>),
     Nothing,
@@ -78,10 +80,11 @@ enum Step<'i> {
 use Step::Nothing;
 
 impl<T: Default> Connection<T> {
-    /// Takes frames off the front of `input` up to the next event; none when there is no whole frame left.
+    /// Takes frames off the front of `input` up to the next event; none when there is no whole
+    /// frame left.
     ///
     /// # Errors
-    /// What the other side did wrong; give it to [`Connection::fail`].
+    /// The peer's violation, to be passed to [`Connection::fail`].
     pub fn receive<'i>(&mut self, input: &mut &'i [u8]) -> Result<Option<Event<'i>>, Fault> {
         while let Some(frame) = frame::take(input)? {
             if !self.has_settings && frame.kind != kind::SETTINGS {
@@ -114,7 +117,7 @@ impl<T: Default> Connection<T> {
         }
     }
 
-    /// Counts a frame that carries nothing: too many of them are an attack.
+    /// Counts a frame without content: too many of them are an attack.
     fn idle_frame(&mut self) -> Result<(), Fault> {
         self.idle_frames_left =
             self.idle_frames_left.checked_sub(1).ok_or(Fault::too_much(Limit::IdleFrames))?;
@@ -160,7 +163,7 @@ impl<T: Default> Connection<T> {
             return self.stream_error(id, ErrorCode::FlowControl);
         }
         stream.receive_window -= bytes;
-        // Padding is never used by anybody: its credit comes at once.
+        // The layer above never sees padding: its credit is returned at once.
         let padding = frame.payload.len() - data.len();
         if end {
             self.end_receiving(id);
@@ -170,7 +173,8 @@ impl<T: Default> Connection<T> {
         Ok(Step::Event(Event::Data { stream: id, data, end }))
     }
 
-    /// The connection's window is no bound: those of the streams are, and what the layer above holds.
+    /// Returns credit for the connection at once: the windows of the streams, and the memory budget
+    /// of the layer above, bound what a peer can send.
     fn credit_connection(&mut self, bytes: usize) {
         self.uncredited += u32::try_from(bytes).expect("a frame is short");
         if self.uncredited >= self.config.connection_window / 2 {
@@ -180,7 +184,7 @@ impl<T: Default> Connection<T> {
         }
     }
 
-    /// The other side has sent everything.
+    /// The peer has ended its half of a stream.
     fn end_receiving(&mut self, id: u32) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         stream.is_receiving = false;
@@ -189,7 +193,7 @@ impl<T: Default> Connection<T> {
         }
     }
 
-    /// A client is done with a stream that was answered in full, and has read the answer.
+    /// Removes a stream that both sides have ended; on a client, once the answer is read.
     pub fn close(&mut self, id: u32) {
         if self.streams.get(&id).is_some_and(|stream| !stream.is_receiving && !stream.is_sending) {
             self.forget(id);
@@ -239,7 +243,7 @@ impl<T: Default> Connection<T> {
         Ok(Nothing)
     }
 
-    /// A header block that has arrived in full.
+    /// Finds the role of a header block that has arrived in full.
     fn header_block<'i>(&mut self, id: u32, flags: u8, block: HeaderBlock<'i>) -> Result<Step<'i>, Fault> {
         let end = flags & flag::END_STREAM != 0;
         let kind = if self.role == Role::Server && id > self.last_stream {
@@ -250,7 +254,7 @@ impl<T: Default> Connection<T> {
         Ok(Step::Event(Event::Headers { stream: id, block, kind, end }))
     }
 
-    /// A new stream.
+    /// Opens or refuses a new stream of the peer.
     fn take_up(&mut self, id: u32, end: bool) -> Result<HeadersKind, Fault> {
         if id.is_multiple_of(2) {
             return Err(Fault::protocol("a client opens a stream with an even number"));
@@ -270,7 +274,7 @@ impl<T: Default> Connection<T> {
         Ok(HeadersKind::Head)
     }
 
-    /// A block on a stream that is open, or was.
+    /// Finds the role of a header block on a stream that is or was open.
     fn later_block(&mut self, id: u32, end: bool) -> Result<HeadersKind, Fault> {
         if self.is_idle(id) {
             return Err(Fault::protocol("headers for a stream that is not open"));
@@ -384,10 +388,11 @@ impl<T: Default> Connection<T> {
         Ok(())
     }
 
-    /// Streams are not looked at, however many sizes come: those that wait are when the last of them is known.
+    /// Changes the initial window of all streams without a walk over them; blocked streams are
+    /// looked at when the last frame of this read is processed.
     fn resize_windows(&mut self, window: i64) -> Result<(), Fault> {
         if window + self.send_credit_max > WINDOW_BYTES_MAX {
-            // Perhaps the stream that had so much is gone.
+            // The stream with that much credit may have ended: find the present maximum.
             self.send_credit_max =
                 self.streams.values().map(|stream| stream.send_credit).max().unwrap_or(0).max(0);
             if window + self.send_credit_max > WINDOW_BYTES_MAX {
@@ -435,7 +440,7 @@ impl<T: Default> Connection<T> {
                 return Err(Fault::protocol("a window for a stream that is not open"));
             }
             let Some(stream) = self.streams.get_mut(&id) else {
-                return self.idle_frame().map(|()| Nothing); // it has ended meanwhile
+                return self.idle_frame().map(|()| Nothing); // the stream has ended meanwhile
             };
             stream.send_credit += more;
             self.send_credit_max = self.send_credit_max.max(stream.send_credit);
@@ -465,7 +470,7 @@ fn go_away<'i>(frame: Frame<'i>) -> Result<Step<'i>, Fault> {
     Ok(Step::Event(Event::GoAway { last_stream, code: u32::from_be_bytes(*code) }))
 }
 
-/// The payload of a frame that is one number.
+/// The payload of a frame that holds one 32-bit number.
 fn number(frame: &Frame<'_>) -> Result<u32, Fault> {
     let bytes = frame.payload.try_into();
     bytes

@@ -9,7 +9,8 @@ use revd_http2::hpack::{Decoder, literal};
 use revd_http2::{Config, Connection, Event, PREFACE, Role};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _, DuplexStream};
 
-/// Answers each request with the fields it was sent, in another order of keeping.
+/// A server that answers each request with the fields it has received, some of them added to the
+/// client's table.
 async fn echo(mut wire: DuplexStream) {
     let mut connection: Connection<()> = Connection::new(Role::Server, Config::default());
     let mut decoder = Decoder::default();

@@ -7,7 +7,7 @@ use revd_http2::hpack::{Decoder, literal};
 use revd_http2::raw::frame;
 use revd_http2::{Config, Connection, Event, HeadersKind, Limit, Role};
 
-/// How it answers.
+/// How the connection answers.
 #[derive(Debug, PartialEq, Eq)]
 enum Answer {
     /// The connection goes on, the stream too.
@@ -37,12 +37,12 @@ fn data(stream: u32, flags: u8, bytes: usize) -> Vec<u8> {
     frame(0, flags, stream, &vec![7; bytes])
 }
 
-/// Opens a stream; the client may send data.
+/// Opens a stream on which the client may send data.
 fn headers(stream: u32) -> Vec<u8> {
     frame(1, 4, stream, &block())
 }
 
-/// Opens a stream; the client is done.
+/// Opens a stream that the client ends at once.
 fn whole(stream: u32) -> Vec<u8> {
     frame(1, 5, stream, &block())
 }
@@ -227,7 +227,6 @@ fn floods() {
     check("10.5: too many resets", &resets(6), &Ends(CALM));
 }
 
-/// Whoever counts how often bounds are reached is told which one it was.
 #[test]
 fn a_fault_names_the_bound_that_was_reached() {
     let config = Config {

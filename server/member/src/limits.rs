@@ -1,6 +1,7 @@
-//! Every bound of what decides. Reaching one gives etcd's error for it and affects no other client.
+//! Every bound of the member. Reaching one gives etcd's error for it and affects no other client.
 //!
-//! Bounds of sockets, connections and queues are in the server's own `limits.rs`, those of the engine in the engine's.
+//! Bounds of sockets, connections and queues are in the server's own `limits.rs`, those of the
+//! engine in the engine's.
 
 use std::time::Duration;
 
@@ -38,38 +39,44 @@ pub const FORGET_KEYS_PER_TURN: usize = 250;
 
 /// Microseconds of one turn of the state core.
 pub const APPLY_MICROSECONDS: u64 = 1_000;
-/// Keys above which a command is carried out on a helper thread, while the state core serves requests that need no keys.
+/// Keys above which a command is carried out on a helper thread, while the state core serves
+/// requests that need no keys.
 pub const KEYS_PER_COMMAND: u64 = 500;
 /// Lease requests that the state core carries out before it looks at the log again.
 pub const ORDERS_PER_TURN: usize = 1_000;
-/// Nesting of transactions; a deeper request is refused before it is decoded. A `--max-txn-ops` of at most this (128 if it is
-/// not set) allows no valid request that is deeper; with more, this bound comes first.
+/// Nesting of transactions; a deeper request is refused before it is decoded. A `--max-txn-ops` of
+/// at most this (128 by default) allows no valid request that is deeper; with more, this bound
+/// comes first.
 pub const TXN_DEPTH_MAX: usize = 512;
-/// Keys and comparisons that a logged transaction may look at to choose its branch. Whether a command is carried out depends
-/// on it, so it is the same on every member.
+/// Keys and comparisons that a logged transaction may look at to choose its branch. Whether a
+/// command is carried out depends on it, so it is the same on every member.
 pub const TXN_COMPARED_KEYS_MAX: usize = 200_000;
-/// Bytes of compared values that count as one key of `TXN_COMPARED_KEYS_MAX`. The same on every member.
+/// Bytes of compared values that count as one key of `TXN_COMPARED_KEYS_MAX`. The same on every
+/// member.
 pub const COMPARED_BYTES_PER_KEY: usize = STEPS_PER_KEY * BYTES_PER_STEP;
 /// Ranges, and changes with `prev_kv`, in a logged transaction. The same on every member.
 pub const TXN_READS_MAX: usize = 10_000;
-/// Reads of `TXN_READS_MAX` that a range behind a change counts as: it shares a state of its own, so that the next change
-/// is kept in two forms.
+/// Reads of `TXN_READS_MAX` that a range behind a change counts as: it shares a state of its own,
+/// so that the next change is kept in two forms.
 pub const READS_PER_STATE: usize = 10;
-/// Reads of a logged transaction up to which those of one key are done at once where it is applied. With more reads, a record
-/// of at most `READ_AT_ONCE_BYTES` is; the edge does the others.
+/// Reads of a logged transaction up to which those of one key are done at once where it is applied.
+/// With more reads, a record of at most `READ_AT_ONCE_BYTES` is; the edge does the others.
 pub const TXN_READS_AT_ONCE: usize = 16;
-/// Bytes of a record up to which it is always read at once: to share the state for it would cost more than the copy.
+/// Bytes of a record up to which it is always read at once: to share the state for it would cost
+/// more than the copy.
 pub const READ_AT_ONCE_BYTES: usize = 4 * 1024;
 /// Keys read by a write whose reply is not measured before it is proposed.
 pub const WRITE_READS_UNCHECKED: usize = 64;
-/// Bytes that a write may have to read for its reply; a larger one is refused before it is proposed.
+/// Bytes that a write may have to read for its reply; a larger one is refused before it is
+/// proposed.
 pub const WRITE_REPLY_BYTES_MAX: usize = 256 * 1024 * 1024;
 
 // Reads.
 
 /// Keys that a range answers in one turn.
 pub const RANGE_KEYS_PER_TURN: usize = 2_000;
-/// Steps of work that answering one key stands for. A step is a look at one key of the index, living or dead.
+/// Steps of work that answering one key stands for. A step is a look at one key of the index,
+/// living or dead.
 pub const STEPS_PER_KEY: usize = 16;
 /// Bytes copied or compared that count as one step.
 pub const BYTES_PER_STEP: usize = 256;
@@ -81,7 +88,8 @@ pub const SORT_STEPS_PER_KEY: usize = 8;
 pub const SORT_RUN_KEYS: usize = 1_024;
 /// Bytes of values to sort by that end a run before it has `SORT_RUN_KEYS`.
 pub const SORT_RUN_BYTES: usize = 256 * 1024;
-/// Largest limit of a sorted range for which only as many keys are kept as it asks for; above it all keys are kept.
+/// Largest limit of a sorted range for which only as many keys are kept as it asks for; above it
+/// all keys are kept.
 pub const SORT_HEAP_KEYS_MAX: usize = 10_000;
 /// Bytes that one range takes to sort its keys.
 pub const SORT_BYTES_MAX: usize = 512 * 1024 * 1024;
@@ -91,13 +99,14 @@ pub const REPLY_CHUNK_BYTES: usize = 256 * 1024;
 pub const REPLY_PARTS_PER_TURN: usize = 256;
 /// Records that HashKV looks at in one turn.
 pub const HASH_RECORDS_PER_TURN: usize = 2_000;
-/// Ticks (half seconds) that a caller that holds nothing waits for room in a budget before it is refused. Slow clients in line
-/// before it are ended after some 4 s each, a few at a time, so that a dozen of them do not use it up.
+/// Ticks (half seconds) that a caller that holds nothing waits for room in a budget before it is
+/// refused. Slow clients in line before it are ended after some 4 s each, a few at a time, so that
+/// a dozen of them do not use the ticks up.
 pub const PATIENCE_TICKS: u32 = 120;
-/// Ticks that a caller waits that holds some of the budget meanwhile: others may wait for what it holds.
+/// Ticks that a caller waits that holds some of the budget: others may wait for what it holds.
 pub const HOLDING_PATIENCE_TICKS: u32 = 30;
-/// Waiters that a release of a budget looks at from the front, and again from where the last one stopped; a tick looks
-/// at all.
+/// Waiters that a release of a budget looks at from the front, and again from where the last one
+/// stopped; a tick looks at all.
 pub const LOOKS_PER_RELEASE: usize = 16;
 
 // Leases.
@@ -114,11 +123,11 @@ pub const LEASES_PER_TURN: usize = 1_000;
 pub const LEASE_KEYS_PER_TURN: usize = 2_000;
 /// Bytes of keys of leases that are listed in one turn.
 pub const LEASE_KEY_BYTES_PER_TURN: usize = 256 * 1024;
-/// Parts of such lists, of one lease or of several, in one turn. Callers that ask for the same lease share one list if it has
-/// more than one part.
+/// Parts of such lists, of one lease or of several, in one turn. Callers that ask for the same
+/// lease share one list if it has more than one part.
 pub const LEASE_PARTS_PER_TURN: usize = 16;
-/// Rounds in which all edges pass on their keepalives before leases expire, while long commands keep keepalive streams
-/// waiting.
+/// Rounds in which all edges pass on their keepalives before leases expire, while long commands
+/// keep keepalive streams waiting.
 pub const HEARINGS_MAX: usize = 10;
 /// Time that an edge waits, twice, for bytes that lie in its sockets, before it says that it has passed on its
 /// keepalives.
@@ -138,24 +147,27 @@ pub const LEASE_NOTES_MAX: usize = 1000;
 pub const WATCHERS_PER_CORE_MAX: usize = 10_000_000;
 /// Bytes of replies that wait on one watch stream before its watchers become unsynced.
 pub const WATCH_STREAM_BYTES: usize = 1024 * 1024;
-/// Bytes, beside three times their own, that events of one delivery may keep alive by sharing the batch they are a part of;
-/// beyond that they are copied.
+/// Bytes, beside three times their own, that events of one delivery may keep alive by sharing the
+/// batch they are a part of; beyond that they are copied.
 pub const EVENT_SHARED_BYTES: usize = 4096;
 /// Places for replies that an idle watch stream keeps.
 pub const WATCH_PLACES_KEPT: usize = 8;
 /// Records, matches and deliveries of one step of a hub: a third of a microsecond each.
 pub const WATCH_STEP_WORK: usize = 3_000;
-/// Bytes of replies that one step of a hub encodes; a step ends between revisions, so that the last one may exceed it.
+/// Bytes of replies that one step of a hub encodes; a step ends between revisions, so that the last
+/// one may exceed it.
 pub const WATCH_STEP_BYTES: usize = 256 * 1024;
-/// Revisions up to which an unsynced watcher counts as near; those near are read for apart from those with all history before
-/// them.
+/// Revisions up to which an unsynced watcher counts as near; those near are read for apart from
+/// those with all history before them.
 pub const WATCH_NEAR_REVISIONS: i64 = 10_000;
-/// Watchers of a stream that are admitted again when it has room, unless twice as many as were served the last time are more.
+/// Watchers of a stream that are admitted again when it has room, unless twice as many as were
+/// served the last time are more.
 pub const WATCH_ADMITTED_MIN: usize = 16;
-/// Replies without events that wait on a watch stream before its requests are left unread, while its connection's share is
-/// full.
+/// Replies without events that wait on a watch stream before its requests are left unread, while
+/// its connection's share is full.
 pub const WATCH_ANSWERS_MIN: usize = 16;
-/// The same while its connection's share is not full.
+/// Replies without events that wait on a watch stream before its requests are left unread, while
+/// its connection's share is not full.
 pub const WATCH_ANSWERS_MAX: usize = 1_000;
 /// Steps of the clock for progress replies in one interval.
 pub const PROGRESS_TICKS: u64 = 10;

@@ -1,4 +1,4 @@
-//! The calls of one connection: what is under way on each stream.
+//! The calls of one connection: the state of each stream, and the calls under way in their slots.
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -21,48 +21,48 @@ use crate::net::messages::{Assembly, MessageLimits, RequestQueue, no_room};
 /// A call with one reply, under way.
 pub(super) type UnaryCall = Pin<Box<dyn Future<Output = Result<Message, Status>>>>;
 
-/// What a stream of the connection carries.
+/// The state of a stream of the connection.
 #[derive(Default)]
 pub(super) enum StreamState {
-    /// A request that is answered without its body.
+    /// The request is answered; its body and its answer may still be under way.
     #[default]
     Answered,
-    /// A request that is no call, and whose body is still on its way.
+    /// A plain HTTP request whose body is incomplete.
     Plain(Box<PlainHead>),
-    /// A call whose only message is still on its way.
+    /// A call with one request message that is incomplete or waits to begin.
     Asking(Box<Asking>),
-    /// A call that is under way.
+    /// A call under way.
     Running(Running),
 }
 
-/// A call whose only message is still on its way.
+/// A call with one request message that is incomplete or waits to begin.
 pub(super) struct Asking {
     pub head: CallHead,
     /// By the core's clock in milliseconds; `u64::MAX` for none.
     pub deadline: u64,
     pub assembly: Assembly,
     pub message: Option<Bytes>,
-    /// The message is counted while it is there.
+    /// Counts the complete message.
     pub hold: Option<Hold>,
-    /// It is whole, and waits for its turn.
+    /// The message is complete and the call is in the wait queue.
     pub waits: bool,
-    /// How often it was looked at and was not ended.
+    /// Looks at which the message was incomplete.
     pub looks: u32,
     /// It may take many turns.
     pub is_long: bool,
 }
 
 impl Asking {
-    /// Nothing of its message has come.
+    /// A call of which only the request headers have arrived.
     pub(super) fn new(head: CallHead, deadline: u64) -> Self {
         let assembly = Assembly::default();
         Self { head, deadline, assembly, message: None, hold: None, waits: false, looks: 0, is_long: false }
     }
 
-    /// Counts a message that is whole while the client has not said that there is no more.
+    /// Counts a complete message while the client has not ended its half of the stream.
     ///
     /// # Errors
-    /// When there is no room for it.
+    /// When there is no memory for it.
     pub(super) fn hold_message(&mut self, share: &Share) -> Result<(), Status> {
         if let Some(message) = &self.message
             && self.hold.is_none()
@@ -75,7 +75,7 @@ impl Asking {
     }
 }
 
-/// A call's place; dropped with its stream, whatever ends that.
+/// The slot of a call under way; dropped with its stream, however that ends.
 pub(super) struct Running {
     pub slot: usize,
     over: Rc<RefCell<Vec<usize>>>,
@@ -92,9 +92,9 @@ pub(super) struct Call {
     pub stream: u32,
     /// It may take many turns.
     pub is_long: bool,
-    /// It ends soon by itself, whatever its client does.
+    /// The call ends soon by itself, whatever its client does.
     pub is_brief: bool,
-    /// Its message, counted until the call is over.
+    /// Counts the call's message until it is over.
     pub hold: Hold,
     pub kind: CallKind,
 }
@@ -110,7 +110,7 @@ pub(super) fn ends_soon(method: Method, is_long: bool) -> bool {
     !is_long && !matches!(method, Method::Unary(unary) if unary.is_endless())
 }
 
-/// How it is answered.
+/// A call under way, by the kind of its replies.
 pub(super) enum CallKind {
     Unary(UnaryCall),
     Streaming(Box<Streaming>),
@@ -118,13 +118,13 @@ pub(super) enum CallKind {
 
 /// A call with a stream of replies.
 pub(super) struct Streaming {
-    /// Gone when it is over.
+    /// The call's future; none once it is over.
     pub call: Option<StreamingCall>,
     pub replies: ReplyQueue,
     pub requests: Rc<RequestQueue>,
     pub assembly: Assembly,
     pub gzip: bool,
-    /// How often it was looked at with a message in part.
+    /// Looks at which a message was incomplete.
     pub looks: u32,
     pub has_head: bool,
     /// Replies wait for room on the connection.
@@ -132,47 +132,47 @@ pub(super) struct Streaming {
     pub result: Option<Result<(), Status>>,
 }
 
-/// All of them.
+/// The calls of one connection that are under way.
 #[derive(Default)]
 pub(super) struct Calls {
     slots: Slab<Call>,
     long: usize,
-    /// Bytes of messages that those hold who end soon by themselves, whatever their client does.
+    /// Bytes of the messages of calls that end soon by themselves.
     brief_bytes: usize,
     over: Rc<RefCell<Vec<usize>>>,
 }
 
 impl Calls {
-    /// The slot the next call gets.
+    /// The slot of the next call.
     pub(super) fn next_slot(&self) -> usize {
         self.slots.vacant_key()
     }
 
-    /// Takes a call in, and what its stream has to carry.
+    /// Adds a call; the result belongs to its stream.
     pub(super) fn insert(&mut self, call: Call) -> Running {
         self.long += usize::from(call.is_long);
         self.brief_bytes += call.brief_bytes();
         Running { slot: self.slots.insert(call), over: Rc::clone(&self.over) }
     }
 
-    /// Those under way that may take many turns.
+    /// Calls under way that may take many turns.
     pub(super) fn long(&self) -> usize {
         self.long
     }
 
-    /// Bytes of messages that will be let go of soon, whatever the client does.
+    /// Bytes of messages that are released soon, whatever the client does.
     pub(super) fn brief_bytes(&self) -> usize {
         self.brief_bytes
     }
 
-    /// A call, unless it is over.
+    /// The call in a slot, unless it is over.
     pub(super) fn get(&mut self, slot: usize) -> Option<&mut Call> {
         self.slots.get_mut(slot)
     }
 
-    /// Lets go of calls whose streams are gone.
+    /// Drops calls whose streams have ended.
     pub(super) fn reap(&mut self) {
-        // A call that is dropped may end other things, but no streams.
+        // Dropping a call ends no streams, so that `over` does not grow meanwhile.
         let over = std::mem::take(&mut *self.over.borrow_mut());
         for slot in &over {
             let call = self.slots.try_remove(*slot);
@@ -191,17 +191,18 @@ impl Calls {
     }
 }
 
-/// What polling a streaming call has brought.
+/// The replies that a poll of a streaming call has produced.
 pub(super) struct Replies {
     /// Ready to be sent.
     pub chunks: SmallVec<[Bytes; 2]>,
-    /// The call is over and everything is taken.
+    /// The call is over and all of its replies are in `chunks` or before.
     pub is_over: bool,
 }
 
 impl Streaming {
-    /// Data from the client; `end` when it has said everything. For how many bytes it may send others, and whether there
-    /// is something new for the call: a message, or an end.
+    /// Adds data from the client; `end` when it has ended its half of the stream. Returns the bytes
+    /// for which the client gets credit, and whether the call has something new: a message, or an
+    /// end.
     pub(super) fn add(
         &mut self,
         data: &[u8],
@@ -228,7 +229,7 @@ impl Streaming {
         (requests.credit(data.len()), is_news)
     }
 
-    /// Lets the call go on, and takes replies while fewer than `room` bytes are taken.
+    /// Polls the call, and takes replies until `room` bytes are taken.
     pub(super) fn poll(&mut self, context: &mut Context<'_>, room: usize) -> Replies {
         if let Some(call) = &mut self.call
             && let Poll::Ready(result) = call.as_mut().poll(context)

@@ -1,4 +1,4 @@
-//! The next moment at which a connection has something to do by itself, and the calls that must end by then.
+//! Time on a connection: its timer, and the deadlines of its calls.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -20,41 +20,44 @@ pub(super) fn deadline_exceeded() -> Status {
     Status::deadline_exceeded("context deadline exceeded")
 }
 
-/// Wakes its connection's task. Times are milliseconds of the core's clock.
+/// Wakes its connection's task at the next moment at which the connection must act by itself. Times
+/// are milliseconds of the core's clock.
 #[derive(Default)]
 pub(super) struct Timer {
-    /// When there is something to do.
+    /// The next such moment.
     at: Option<u64>,
-    /// What wakes the task, and when.
+    /// The timer that wakes the task, and when it does.
     running: Option<(u64, Pin<Box<glommio::timer::Timer>>)>,
 }
 
 impl Timer {
-    /// There is something to do then, or not later.
+    /// Adds a moment at which to act; the earliest counts.
     pub(super) fn add(&mut self, at: u64) {
         if at != u64::MAX {
             self.at = Some(self.at.map_or(at, |known| known.min(at)));
         }
     }
 
-    /// The next thing to do is then.
+    /// Sets the next moment at which to act.
     pub(super) fn set(&mut self, at: Option<u64>) {
         self.at = at.filter(|at| *at != u64::MAX);
     }
 
-    /// The time has come.
+    /// Whether the moment to act has come.
     pub(super) fn is_due(&self, now: u64) -> bool {
         self.at.is_some_and(|at| at <= now)
     }
 
-    /// Has the task woken in time. A timer that is early only costs a look.
+    /// Starts a timer that wakes the task in time, unless one is running. An early timer only costs
+    /// a look.
     pub(super) fn poll(&mut self, context: &mut Context<'_>, now: u64) {
         let Some(at) = self.at else { return self.running = None };
-        // A running timer is not polled again: it knows its task, and asking glommio each turn costs more than the turn.
+        // A running timer is not polled again: it knows its task, and asking glommio each turn
+        // costs more than the turn.
         if self.running.as_ref().is_some_and(|(runs_until, _)| (now + 1..=at).contains(runs_until)) {
             return;
         }
-        // At least a little, so that a moment that has passed does not come back at once.
+        // At least a millisecond, so that a moment that has passed does not wake the task at once.
         let runs_until = at.max(now + 1);
         let mut timer = Box::pin(glommio::timer::Timer::new(Duration::from_millis(runs_until - now)));
         let _ = timer.as_mut().poll(context);
@@ -62,13 +65,14 @@ impl Timer {
     }
 }
 
-/// The streams of calls that have a deadline, the soonest first. Whoever ends before it stays until it has come, or until those
-/// are many: a call costs the logarithm of how many there are, and one without a deadline nothing.
+/// Streams of calls that have a deadline, the soonest first. A call that ends earlier stays in the
+/// heap until its deadline, or until such calls are many: each call costs the logarithm of the
+/// heap, one without a deadline nothing.
 #[derive(Debug, Default)]
 pub(super) struct Deadlines(BinaryHeap<Reverse<(u64, u32)>>);
 
 impl Deadlines {
-    /// A call on `stream`, one of so many that are open, must end by then; `u64::MAX` for one that need not.
+    /// Adds a call on `stream`, one of `open` streams; `u64::MAX` stands for no deadline.
     pub(super) fn add(&mut self, deadline: u64, stream: u32, open: usize, is_open: impl Fn(u32) -> bool) {
         if deadline == u64::MAX {
             return;
@@ -79,7 +83,7 @@ impl Deadlines {
         self.0.push(Reverse((deadline, stream)));
     }
 
-    /// A stream whose time is over; it may have ended before.
+    /// Takes a stream whose deadline has passed; its call may have ended before.
     pub(super) fn pop_due(&mut self, now: u64) -> Option<u32> {
         let Reverse((deadline, stream)) = *self.0.peek()?;
         (deadline <= now).then(|| {
@@ -88,7 +92,7 @@ impl Deadlines {
         })
     }
 
-    /// When the next stream must end that is open.
+    /// The next deadline of a stream that is open.
     pub(super) fn next(&mut self, is_open: impl Fn(u32) -> bool) -> Option<u64> {
         while let Some(Reverse((deadline, stream))) = self.0.peek() {
             if is_open(*stream) {

@@ -1,5 +1,5 @@
-//! Request heads: from header fields to what a call needs (RFC 9113, section 8.3,
-//! and the gRPC protocol over it).
+//! Request headers: from header fields to what a call needs (RFC 9113, section 8.3, and the gRPC
+//! protocol over it).
 
 use revd_http2::hpack::{Decoder, Malformed};
 use revd_member::error::Error;
@@ -10,57 +10,58 @@ use crate::api::method::{self, Method};
 use crate::limits;
 use crate::net::http;
 
-/// What a field counts beside its name and value (RFC 9113, section 10.5.1).
+/// Bytes that a field counts beside its name and value (RFC 9113, section 10.5.1).
 const FIELD_OVERHEAD: usize = 32;
 
-/// What a call's head says.
+/// The request headers of a gRPC call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct CallHead {
     pub method: Method,
     pub metadata: Metadata,
-    /// Milliseconds from its arrival.
+    /// `grpc-timeout` in milliseconds from the call's arrival.
     pub timeout: Option<u64>,
     /// Messages may be compressed.
     pub gzip: bool,
 }
 
-/// What a request's head says that is no call.
+/// The request headers of a plain HTTP request.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct PlainHead {
     pub method: String,
     pub path: String,
-    /// Bytes of its body, if it says so.
+    /// `content-length`, if the request has it.
     pub content_length: Option<u64>,
 }
 
-/// What a request asks for.
+/// Decoded request headers.
 #[derive(Debug)]
 pub(super) enum Head {
     /// A gRPC call.
     Call(CallHead),
     /// A gRPC call that is refused.
     Refused(Status),
-    /// A call with a wrong head: HTTP's status, and gRPC's.
+    /// A call whose headers break the gRPC protocol: the HTTP status and the gRPC status of the
+    /// answer.
     Rejected(&'static str, Status),
-    /// Something else.
+    /// A plain HTTP request.
     Plain(PlainHead),
-    /// Not a request; its stream must be reset.
+    /// Malformed headers (RFC 9113, section 8.1.1): the stream must be reset.
     Malformed,
-    /// More than we read.
+    /// Longer than `HEADER_LIST_BYTES_MAX`.
     TooLarge,
 }
 
-/// Decodes heads, and recognises those it has seen.
+/// Decodes request headers, and remembers header blocks that it has decoded to a call.
 #[derive(Debug)]
 pub(super) struct Heads {
     decoder: Decoder,
     bytes_max: usize,
     seen: Vec<Seen>,
-    /// Which of them is forgotten next.
+    /// The place in `seen` that is overwritten next.
     next: usize,
 }
 
-/// A block that meant a call when the table was as it is.
+/// A header block already decoded to a call; valid while the HPACK table generation is unchanged.
 #[derive(Debug)]
 struct Seen {
     block: Box<[u8]>,
@@ -74,10 +75,11 @@ impl Heads {
         Self { decoder: Decoder::default(), bytes_max, seen: Vec::new(), next: 0 }
     }
 
-    /// Reads a block; every block has to be, or the next one means something else.
+    /// Decodes a header block. Every block of a connection must pass through the decoder, or the
+    /// HPACK tables of both sides no longer agree.
     ///
     /// # Errors
-    /// The connection must end.
+    /// When the block cannot be decoded: the connection must end.
     pub(super) fn read(&mut self, block: &[u8]) -> Result<Head, Malformed> {
         let generation = self.decoder.generation();
         let is_known = |seen: &&Seen| seen.generation == generation && *seen.block == *block;
@@ -102,11 +104,11 @@ impl Heads {
         Ok(head)
     }
 
-    /// Reads a block whose fields matter to nobody, such as trailers; true if
-    /// they may be there (section 8.1).
+    /// Decodes a header block whose fields have no meaning to us, such as trailers; false if it has
+    /// fields that are forbidden there (section 8.1).
     ///
     /// # Errors
-    /// The connection must end.
+    /// As [`Heads::read`].
     pub(super) fn skip(&mut self, block: &[u8]) -> Result<bool, Malformed> {
         let mut may_be = true;
         self.decoder.decode(block, |name, _| may_be &= !name.starts_with(b":"))?;
@@ -114,7 +116,7 @@ impl Heads {
     }
 }
 
-/// The fields of one request.
+/// The header fields of one request, as they are decoded.
 #[derive(Debug, Default)]
 struct Fields {
     bytes_left: usize,
@@ -125,10 +127,10 @@ struct Fields {
     path: Option<Vec<u8>>,
     has_scheme: bool,
     is_grpc: bool,
-    /// One that is not gRPC's.
+    /// The content type, if it is not gRPC's.
     content_type: Vec<u8>,
     bad_version: bool,
-    /// The last field that a call cannot have.
+    /// Why the last bad field is refused, in grpc-go's words.
     bad_field: Option<String>,
     requires_leader: bool,
     timeout: Option<u64>,
@@ -183,7 +185,7 @@ impl Fields {
         }
     }
 
-    /// False for one that there is not, or that is there twice.
+    /// Adds a pseudo header field; false if it is unknown or there twice.
     fn add_pseudo(&mut self, name: &[u8], value: &[u8]) -> bool {
         match name {
             b"method" => self.method.replace(value.to_vec()).is_none(),
@@ -245,11 +247,12 @@ fn is_grpc(content_type: &[u8]) -> bool {
         .is_some_and(|rest| rest.is_empty() || matches!(rest[0], b'+' | b';'))
 }
 
-/// A timeout of less is over before etcd looks at it.
+/// Shortest timeout that is not over at once: a shorter one has passed before etcd looks at it.
 const NANOSECONDS_MIN: u64 = 50_000;
 
-/// `grpc-timeout`: at most eight digits and a unit. In milliseconds, rounded up: in a part of one a
-/// read is answered. Not one of less than that is, and there is none.
+/// Parses `grpc-timeout`, at most eight digits and a unit, to milliseconds. A part of a millisecond
+/// is rounded up, since a read can be answered in it; less than `NANOSECONDS_MIN` is no time at
+/// all.
 fn timeout(value: &[u8]) -> Option<u64> {
     let (unit, digits) = value.split_last()?;
     if digits.is_empty() || digits.len() > 8 || !digits.iter().all(u8::is_ascii_digit) {
@@ -271,7 +274,7 @@ fn whole_milliseconds(nanoseconds: u64) -> u64 {
     if nanoseconds < NANOSECONDS_MIN { 0 } else { nanoseconds.div_ceil(1_000_000) }
 }
 
-/// What is wrong with it, as grpc-go says it.
+/// Why a `grpc-timeout` is malformed, in grpc-go's words.
 #[cold]
 fn bad_timeout(value: &[u8]) -> String {
     let text = String::from_utf8_lossy(value);
@@ -286,8 +289,8 @@ fn bad_timeout(value: &[u8]) -> String {
     }
 }
 
-/// Where a value is no base64, as Go's decoder counts it: padded if it
-/// is so long, or without padding.
+/// The position at which a value is no base64, as Go's decoder counts it; a value whose length is a
+/// multiple of four may be padded.
 fn bad_base64(value: &[u8]) -> Option<usize> {
     let is_padded = value.len().is_multiple_of(4);
     let is_digit = |byte: &u8| byte.is_ascii_alphanumeric() || matches!(byte, b'+' | b'/');
@@ -343,7 +346,8 @@ mod tests {
             assert_eq!((head.method, head.timeout), (Method::Unary(Unary::Put), Some(5_000)));
         }
         assert_eq!(heads.seen.len(), 1);
-        // A block that changes the table is not remembered: the next time it means something else.
+        // A block that changes the table is not remembered: it decodes to other fields the next
+        // time.
         literal(&mut bytes, b"x", b"y", true);
         heads.read(&bytes).unwrap();
         assert_eq!(heads.seen.len(), 1);
@@ -353,7 +357,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_request_is_told_apart() {
+    fn malformed_too_large_and_plain_requests_are_told_apart() {
         assert!(matches!(read(&PUT[..2]), Head::Malformed), "no path");
         for (name, value) in [
             (":path", "/x"),

@@ -5,7 +5,7 @@ use ::http::StatusCode;
 use crate::api::{Api, NodeReport};
 use crate::version;
 
-/// A whole reply.
+/// A reply to a plain HTTP request.
 #[derive(Debug)]
 pub(super) struct PlainReply {
     pub status: StatusCode,
@@ -27,7 +27,7 @@ impl PlainReply {
 
 const TEXT: &str = "text/plain; charset=utf-8";
 
-/// Whether there is something at this path.
+/// Whether this path is served.
 #[must_use]
 pub(super) fn is_served(target: &str) -> bool {
     matches!(target.split('?').next(), Some("/version" | "/health"))
@@ -63,8 +63,8 @@ pub(super) fn answer(api: &Api, method: &str, target: &str) -> PlainReply {
     PlainReply { status, kind, text }
 }
 
-/// Why this member is not healthy, in etcd's order. `exclude` names alarms that do not matter; with
-/// `serializable` it needs no leader.
+/// Why this member is not healthy, in etcd's order. The parameter `exclude` names alarms that do
+/// not count; with `serializable=true` a leader is not needed.
 fn unhealthy(report: &NodeReport, query: &str) -> Option<&'static str> {
     let fields = parameters(query);
     let is_excluded =
@@ -81,7 +81,7 @@ fn unhealthy(report: &NodeReport, query: &str) -> Option<&'static str> {
     }
 }
 
-/// The parameters of a query, as Go reads them: what cannot be decoded is left out.
+/// The parameters of a query, as Go reads them: a parameter that cannot be decoded is left out.
 fn parameters(query: &str) -> Vec<(Vec<u8>, Vec<u8>)> {
     let parts = query.split('&').filter(|part| !part.is_empty() && !part.contains(';'));
     let decoded = parts.filter_map(|part| {

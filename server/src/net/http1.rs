@@ -1,4 +1,5 @@
-//! HTTP/1.1 on the client port, by hyper: requests and replies in turn, until the client is done or silent for long.
+//! HTTP/1.1 on the client port, by hyper: requests and replies in turn, until the client is done or
+//! silent for long.
 
 use std::cell::Cell;
 use std::convert::Infallible;
@@ -24,7 +25,7 @@ use crate::net::context::EdgeContext;
 use crate::net::{deadline, http as plain};
 use crate::queues::gate::Pass;
 
-/// Answers requests until the client is gone, says nothing for a while, or the core ends.
+/// Answers requests until the client is gone or silent for `HTTP1_DEADLINE`, or the core ends.
 pub(super) async fn serve(stream: TcpStream, first: Vec<u8>, edge: Rc<EdgeContext>, pass: &Pass) {
     let socket = Socket { stream, first: first.into() };
     let api = Rc::clone(&edge.api);
@@ -47,7 +48,7 @@ pub(super) async fn serve(stream: TcpStream, first: Vec<u8>, edge: Rc<EdgeContex
             is_told = true;
             serving.as_mut().graceful_shutdown();
         }
-        // A client that breaks off has nothing to be told.
+        // An error means that the client broke off: there is no one to answer.
         if serving.as_mut().poll(context).is_ready() {
             return Poll::Ready(());
         }
@@ -78,7 +79,7 @@ async fn answer(api: Rc<Api>, request: Request<Incoming>) -> Result<Response<Who
     Ok(response)
 }
 
-/// A body that is there.
+/// A body that is complete.
 struct WholeBody(Option<Bytes>);
 
 impl Body for WholeBody {
@@ -96,7 +97,7 @@ impl Body for WholeBody {
 /// A glommio socket for hyper.
 struct Socket {
     stream: TcpStream,
-    /// Bytes that were read to find out what the client speaks.
+    /// Bytes that were read to find out which protocol the client speaks.
     first: Bytes,
 }
 

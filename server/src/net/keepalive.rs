@@ -1,5 +1,5 @@
-//! Pings, as grpc-go's server deals with them: a client that pings too often is told to go, and a
-//! silent one is asked whether it is still there.
+//! Keepalive as in grpc-go's server: a client that pings too often is disconnected, and a silent
+//! one is pinged.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! Listening: every edge core has a socket of its own on the same port, and the kernel spreads connections over them.
+//! Listening: every edge core has a socket of its own on the same port, and the kernel spreads
+//! connections over them.
 
 use std::io;
 use std::net::SocketAddr;
@@ -20,8 +21,9 @@ use crate::observe::log;
 use crate::queues::gate::Gate;
 use crate::queues::turn::give_way;
 
-/// Waits until nobody else listens on the address. Our own sockets share the port, so they cannot tell; and after a
-/// crash the kernel closes the sockets of an io_uring a moment later than the process ends.
+/// Waits until no other process listens on the address. Our own sockets share the port
+/// (SO_REUSEPORT), so that binding them does not fail; and after a crash the kernel closes the
+/// sockets of an io_uring a moment later than the process ends.
 ///
 /// # Errors
 /// When the address stays taken or does not exist here.
@@ -48,14 +50,14 @@ fn new_socket(address: SocketAddr) -> io::Result<OwnedFd> {
     Ok(socket)
 }
 
-/// Opens this core's socket. Connections inherit its options: replies leave at once, and a client that vanished is
-/// noticed.
+/// Opens this core's socket. Connections inherit its options: replies leave at once, and a client
+/// that vanished is noticed.
 ///
 /// # Errors
 /// When the address cannot be listened on.
 pub fn bind(address: SocketAddr, keepalive: &Keepalive) -> io::Result<TcpListener> {
     let socket = listening(address, keepalive)?;
-    // SAFETY: the descriptor is a listening socket that nobody else owns.
+    // SAFETY: the descriptor is a listening socket that has no other owner.
     Ok(unsafe { TcpListener::from_raw_fd(socket.into_raw_fd()) })
 }
 
@@ -68,7 +70,7 @@ fn listening(address: SocketAddr, keepalive: &Keepalive) -> io::Result<OwnedFd> 
     sockopt::set_tcp_keepintvl(&socket, limits::KEEPALIVE_INTERVAL)?;
     sockopt::set_tcp_keepcnt(&socket, limits::KEEPALIVE_PROBES)?;
     if !keepalive.interval.is_zero() {
-        // As grpc-go: what is sent must be acknowledged within the time that a ping's answer has.
+        // As in grpc-go: sent bytes must be acknowledged within the timeout of a ping.
         let timeout = u32::try_from(keepalive.timeout.as_millis()).unwrap_or(u32::MAX);
         sockopt::set_tcp_user_timeout(&socket, timeout)?;
     }
@@ -91,9 +93,10 @@ pub(super) async fn accept(listener: TcpListener, edge: Rc<EdgeContext>, gate: G
         };
         accepted += 1;
         if accepted.is_multiple_of(limits::ACCEPTS_PER_TURN) {
-            give_way().await; // the next may be there already
+            give_way().await; // the next connection may be there already
         }
-        // A member that has too many connections closes new ones at once: clients try another member.
+        // A member that has too many connections closes new ones at once: clients try another
+        // member.
         let (pass, place) = (gate.enter(limits::CONNECTIONS_PER_CORE_MAX), places.take());
         let (Some(pass), Some(place)) = (pass, place) else {
             drop(stream);
@@ -110,7 +113,7 @@ pub(super) async fn accept(listener: TcpListener, edge: Rc<EdgeContext>, gate: G
     }
 }
 
-/// Now and then.
+/// Logs that connections are refused, once in `REFUSED_INTERVAL`.
 fn tell_refused(told: &mut Option<u64>, now: u64, places: &Places) {
     let interval = u64::try_from(limits::REFUSED_INTERVAL.as_millis()).unwrap_or(u64::MAX);
     if told.is_some_and(|told| now.saturating_sub(told) < interval) {
@@ -118,7 +121,7 @@ fn tell_refused(told: &mut Option<u64>, now: u64, places: &Places) {
     }
     *told = Some(now);
     log::warn(
-        "new connections are closed: there are as many as there may be",
+        "too many connections: new ones are closed",
         json!({"connections-max": places.max(), "connections-per-core-max": limits::CONNECTIONS_PER_CORE_MAX}),
     );
 }
@@ -128,7 +131,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_connection_inherits_how_long_its_client_may_be_gone() {
+    fn a_connection_inherits_the_timeouts_of_the_listening_socket() {
         let seconds = std::time::Duration::from_secs;
         let keepalive = Keepalive { min_time: seconds(5), interval: seconds(7200), timeout: seconds(20) };
         let listener = listening("127.0.0.1:0".parse().unwrap(), &keepalive).unwrap();

@@ -1,5 +1,5 @@
-//! Request messages: cutting length-prefixed messages out of data frames, and
-//! handing them to streaming calls.
+//! Request messages: cutting length-prefixed messages out of data frames, and handing them to
+//! streaming calls.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -16,34 +16,35 @@ use crate::limits;
 
 const PREFIX_BYTES: usize = 5;
 
-/// What bounds the messages of a core's calls.
+/// Bounds of the request messages of a core's calls.
 #[derive(Debug)]
 pub(super) struct MessageLimits {
-    /// A longer one is refused.
+    /// A longer message is refused.
     pub bytes_max: usize,
-    /// Bytes that were unpacked since somebody set this to zero.
+    /// Bytes that were decompressed in the present turn; a connection sets it to zero when its turn
+    /// begins.
     pub unpacked: Cell<usize>,
 }
 
-/// A message that has come in part.
+/// A request message of which a part has arrived.
 #[derive(Debug, Default)]
 pub(super) struct Assembly {
     part: Vec<u8>,
-    /// It is counted while it is there.
+    /// Counts `part` in the budget of requests.
     hold: Option<Hold>,
 }
 
 impl Assembly {
-    /// Nothing has come in part.
+    /// Whether no message has arrived in part.
     #[must_use]
     pub(super) fn is_empty(&self) -> bool {
         self.part.is_empty()
     }
 
-    /// Adds data, and gives each message that is whole now to `message`.
+    /// Adds data, and passes each message that is complete now to `message`.
     ///
     /// # Errors
-    /// What the client gets.
+    /// The status that the call ends with.
     pub(super) fn add(
         &mut self,
         mut data: &[u8],
@@ -70,7 +71,7 @@ impl Assembly {
         if data.is_empty() { Ok(()) } else { self.keep(data, share) }
     }
 
-    /// How long prefix and message are, if they are whole with `data`.
+    /// Bytes of prefix and message, if they are complete with `data`.
     fn wanted(&self, data: &[u8], limits: &MessageLimits) -> Result<Option<usize>, Status> {
         let mut head = [0; PREFIX_BYTES];
         let bytes = self.part.iter().chain(data);
@@ -91,14 +92,14 @@ impl Assembly {
     }
 }
 
-/// Counts a message that is there.
+/// Counts a complete message in the budget of requests, whether it fits or not.
 pub(super) fn held(share: &Share, message: &Bytes) -> Hold {
     let mut hold = share.hold();
     hold.add(message.len());
     hold
 }
 
-/// What a client is told whose request is more than this core can hold at the moment.
+/// The status of a request for which this core has no memory at the moment.
 pub(super) fn no_room(share: &Share) -> Status {
     share.refuse();
     Status::resource_exhausted(format!(
@@ -110,7 +111,7 @@ pub(super) fn no_room(share: &Share) -> Status {
     ))
 }
 
-/// Flag and length of the message at the front, if its prefix is there.
+/// Flag and length of the message at the front, if its prefix has arrived.
 fn prefix(data: &[u8], limits: &MessageLimits) -> Result<Option<(u8, usize)>, Status> {
     let Some((prefix, _)) = data.split_first_chunk::<PREFIX_BYTES>() else { return Ok(None) };
     let [flag, length @ ..] = *prefix;
@@ -139,7 +140,7 @@ fn unpacked(flag: u8, body: Bytes, gzip: bool, limits: &MessageLimits) -> Result
         _ => return Err(Status::internal(format!("grpc: received unexpected payload format {flag}"))),
     }
     let mut out = Vec::new();
-    // One byte more than allowed tells what is too long from what just fits.
+    // One byte more than allowed tells a message that is too long from one that just fits.
     let mut unpacking = flate2::read::GzDecoder::new(&body[..]).take(limits.bytes_max as u64 + 1);
     unpacking.read_to_end(&mut out).map_err(|error| bad_gzip(&body, &error))?;
     limits.unpacked.set(limits.unpacked.get() + out.len());
@@ -147,7 +148,7 @@ fn unpacked(flag: u8, body: Bytes, gzip: bool, limits: &MessageLimits) -> Result
     Ok(out.into())
 }
 
-/// In the words of Go's library.
+/// The status of a message that cannot be decompressed, in the words of Go's library.
 fn bad_gzip(body: &[u8], error: &std::io::Error) -> Status {
     const HEAD_BYTES: usize = 10;
     let is_short = error.kind() == std::io::ErrorKind::UnexpectedEof;
@@ -162,7 +163,7 @@ fn bad_gzip(body: &[u8], error: &std::io::Error) -> Status {
     })
 }
 
-/// The requests of a streaming call, between the connection and the call.
+/// The request messages of a streaming call, on their way from the connection to the call.
 #[derive(Debug)]
 pub(super) struct RequestQueue {
     queue: RefCell<Queue>,
@@ -172,29 +173,29 @@ pub(super) struct RequestQueue {
 #[derive(Debug)]
 struct Queue {
     messages: VecDeque<Bytes>,
-    /// Their bytes, and those of their places.
+    /// Counts the messages and their places in the queue.
     waiting: Hold,
     end: Option<Result<(), Status>>,
     call: Option<Waker>,
-    /// Bytes that came while many waited: the client gets no credit for them
-    /// before the call has taken some.
+    /// Bytes that arrived while the queue was full: back-pressure, no credit is returned for them
+    /// before the call has taken some messages.
     owed: usize,
 }
 
-/// What a message holds while it waits, however short it is.
+/// Bytes that a queued message counts, its place in the queue included.
 fn held_bytes(message: &Bytes) -> usize {
     size_of::<Bytes>() + message.len()
 }
 
 impl RequestQueue {
-    /// Nothing waits yet; what will is counted in `share`.
+    /// An empty queue whose messages are counted in `share`.
     pub(super) fn new(share: &Share) -> Self {
         let (waiting, messages) = (share.hold(), VecDeque::new());
         let queue = RefCell::new(Queue { messages, waiting, end: None, call: None, owed: 0 });
         Self { queue, share: share.clone() }
     }
 
-    /// A message for the call; or the end of it, if there is no room.
+    /// Queues a message for the call; ends the call if there is no room for it.
     pub(super) fn push(&self, message: Bytes) {
         let mut queue = self.queue.borrow_mut();
         if queue.waiting.grow(held_bytes(&message)).is_ok() {
@@ -205,7 +206,7 @@ impl RequestQueue {
         queue.wake();
     }
 
-    /// No more will come, or not in good order.
+    /// Ends the queue: the client has sent everything, or broken the protocol.
     pub(super) fn end(&self, result: Result<(), Status>) {
         let mut queue = self.queue.borrow_mut();
         if !matches!(queue.end, Some(Err(_))) {
@@ -214,7 +215,7 @@ impl RequestQueue {
         queue.wake();
     }
 
-    /// So many bytes came: for how many the client may send others.
+    /// Notes that `bytes` have arrived; the bytes for which the client gets credit now.
     pub(super) fn credit(&self, bytes: usize) -> usize {
         let mut queue = self.queue.borrow_mut();
         queue.owed += bytes;
@@ -230,7 +231,7 @@ impl Queue {
     }
 }
 
-/// The call's end.
+/// The receiving end of the queue, for the call.
 pub(super) struct Incoming(pub Rc<RequestQueue>);
 
 impl Requests for Incoming {
@@ -287,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_or_packed_wrongly_is_refused() {
+    fn messages_that_are_too_long_or_wrongly_compressed_are_refused() {
         let share = Share::new(10_000);
         let add = |wire: &[u8], gzip| {
             let mut messages = Vec::new();
@@ -318,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_come_is_counted_until_it_is_handled() {
+    fn request_bytes_are_counted_from_arrival_until_the_message_is_handled() {
         let (bounds, share) = (bounds(1_000), Share::new(2_000));
         let wire = framed(0, &[1; 600]);
         let mut first = Assembly::default();

@@ -61,8 +61,8 @@ pub struct ListenConfig {
     pub places: Arc<Places>,
 }
 
-/// Serves this core's share of the clients until asked to stop; then open calls have a little time to finish. Calls
-/// `listening` once clients can connect.
+/// Serves this core's share of the clients until asked to stop; then open calls have a little time
+/// to finish. Calls `listening` once clients can connect.
 ///
 /// # Errors
 /// When an address cannot be listened on.

@@ -1,50 +1,50 @@
-//! How fast a client takes what it is sent: one that holds much of what
-//! others need must get on with it.
+//! Slow readers: a client that holds much memory in unread replies, while others need it, must read
+//! at a minimum pace.
 
 use crate::limits;
 
-/// One connection's pace. Times are milliseconds of the core's clock.
+/// How fast the client of one connection reads. Times are milliseconds of the core's clock.
 #[derive(Debug, Default)]
 pub(super) struct Pace {
-    /// When the look under way began, while much is held.
+    /// When the present interval began; none while the connection holds little.
     since: Option<u64>,
-    /// Bytes taken since then.
+    /// Bytes that the client has read in it.
     taken: usize,
-    /// Looks in a row in which too little was taken.
+    /// Intervals in a row in which the client has read too little.
     slow: u32,
 }
 
-/// What a look has shown.
+/// The result of a look at a client's pace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Look {
-    /// It is too early: look again then.
+    /// The interval is not over: look again then.
     At(u64),
-    /// An interval is over; whether little was taken in this and in those before.
+    /// An interval is over.
     Over {
-        /// It was.
+        /// The client has read too little in `SLOW_LOOKS` intervals in a row.
         is_slow: bool,
     },
 }
 
 impl Pace {
-    /// The client has taken so many bytes.
+    /// Counts bytes that the client has read.
     pub(super) fn took(&mut self, bytes: usize) {
         self.taken = self.taken.saturating_add(bytes);
     }
 
-    /// Little is held: there is nothing to look at.
+    /// Ends the present interval: the connection holds little.
     pub(super) fn rest(&mut self) {
         *self = Self::default();
     }
 
-    /// A look is under way.
+    /// Whether an interval is under way.
     pub(super) fn is_looking(&self) -> bool {
         self.since.is_some()
     }
 
-    /// Looks at a client that has so many bytes of replies yet to take, `watched` of them on watch
-    /// streams. Those were put there by others, a little on each of very many connections perhaps,
-    /// so that they count however few they are.
+    /// Looks at a client that has `held` bytes of replies yet to read, `watched` of them on watch
+    /// streams. Watch replies count however few they are: puts of other clients make them, perhaps
+    /// a few bytes on each of very many connections.
     pub(super) fn look(&mut self, now: u64, held: usize, watched: usize) -> Look {
         let since = *self.since.get_or_insert_with(|| {
             self.taken = 0;
@@ -72,7 +72,7 @@ mod tests {
 
     const HELD: usize = 100_000_000;
 
-    /// Takes `bytes` in each interval; whether that is found slow at last.
+    /// Whether a client that reads `bytes` in each interval is found slow.
     fn is_slow(held: usize, bytes: usize) -> bool {
         let mut pace = Pace::default();
         assert_eq!(pace.look(0, held, 0), Look::At(limits::PACE_INTERVAL));
@@ -88,10 +88,10 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_much_and_takes_little_is_slow() {
+    fn a_client_that_holds_much_and_reads_little_is_slow() {
         assert!(is_slow(HELD, 50_000));
         assert!(is_slow(HELD, limits::TAKEN_BYTES_ENOUGH - 1));
-        assert!(!is_slow(HELD, limits::TAKEN_BYTES_ENOUGH), "as fast as anybody has to be");
+        assert!(!is_slow(HELD, limits::TAKEN_BYTES_ENOUGH), "as fast as any client has to be");
         assert!(is_slow(limits::PACE_BYTES_MIN, 0));
         assert!(!is_slow(limits::PACE_BYTES_MIN, limits::TAKEN_BYTES_MIN), "it holds little");
         assert!(!is_slow(limits::PACE_BYTES_MIN - 1, 0), "it holds next to nothing");
@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn events_count_however_few_they_are() {
+    fn watch_replies_count_however_few_they_are() {
         for (taken, is_slow) in [(0, true), (99, true), (100, false)] {
             let mut pace = Pace::default();
             let _ = pace.look(0, 1_600, 1_600);

@@ -1,37 +1,37 @@
-//! How many clients may be connected: each is an open file of the process,
-//! and the last files are the log's.
+//! The bound on client connections: each is an open file of the process, and the last files are
+//! kept for the log.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Node view: the connections of all cores. A connection is counted when it comes and when it goes.
+/// Node view: permits for the connections of all cores.
 #[derive(Debug)]
 pub struct Places {
     max: usize,
     taken: AtomicUsize,
 }
 
-/// One connection's; given back when dropped.
+/// The permit of one connection; returned when dropped.
 #[derive(Debug)]
 pub struct Place(Arc<Places>);
 
 impl Places {
-    /// For so many connections.
+    /// Permits for `max` connections.
     #[must_use]
     pub fn new(max: usize) -> Arc<Self> {
         Arc::new(Self { max, taken: AtomicUsize::new(0) })
     }
 
-    /// How many there are.
+    /// Connections that there may be.
     #[must_use]
     pub fn max(&self) -> usize {
         self.max
     }
 
-    /// A place, if there is one.
+    /// Takes a permit, if one is left.
     #[must_use]
     pub fn take(self: &Arc<Self>) -> Option<Place> {
-        let place = Place(Arc::clone(self)); // given back at once if it is one too many
+        let place = Place(Arc::clone(self)); // dropped, and so returned, if it is one too many
         let before = self.taken.fetch_add(1, Ordering::Relaxed);
         (before < self.max).then_some(place)
     }
@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_given_back_and_one_that_was_refused_was_never_taken() {
+    fn a_dropped_permit_is_free_again_and_a_refused_one_was_never_taken() {
         let places = Places::new(2);
         let (first, second) = (places.take().unwrap(), places.take());
         assert!(second.is_some());

@@ -1,4 +1,5 @@
-//! A client's socket, as little of it as a connection needs: TLS has to fit under it.
+//! The transport of a connection: the part of a socket that it needs, so that TLS can stand in for
+//! TCP.
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -12,13 +13,13 @@ use crate::limits;
 
 /// Reads and writes of a connection.
 pub(super) trait Transport {
-    /// Reads what there is; 0 bytes when the client has closed its side.
+    /// Reads the bytes that have arrived; 0 when the client has closed its side.
     fn poll_read(&mut self, context: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>>;
 
-    /// Sends from the front of `out`, as much as the system takes; ready when something was sent.
+    /// Sends from the front of `out` as much as the kernel takes; ready when something was sent.
     fn poll_write(&mut self, context: &mut Context<'_>, out: &mut Out) -> Poll<io::Result<()>>;
 
-    /// Sends nothing more.
+    /// Closes the sending side.
     fn poll_close(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
 }
 

@@ -1,5 +1,6 @@
-//! Connections that have more to read than a turn reads. What has come before the end of a lease
-//! counts, wherever it lies: who decides about the end waits until it is read.
+//! Connections that have more to read than a turn reads. A keepalive that arrived before its lease
+//! expires counts even while it lies in a socket: the decision to expire leases waits until it is
+//! read.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -7,8 +8,9 @@ use std::rc::Rc;
 
 use crate::limits;
 
-/// Edge view: how many connections have not read everything, by the mark that was the last when
-/// they fell behind, or when they had read what was there then.
+/// Edge view: connections that have not read everything, counted by mark: the mark that was the
+/// newest when a connection fell behind, or when it had read everything that was there at an
+/// earlier mark.
 #[derive(Debug, Default)]
 pub struct Unread {
     marks: Cell<u64>,
@@ -16,14 +18,14 @@ pub struct Unread {
 }
 
 impl Unread {
-    /// Marks what has come so far.
+    /// Sets a mark behind everything that has arrived so far.
     #[must_use]
     pub fn mark(&self) -> u64 {
         self.marks.set(self.marks.get() + 1);
         self.marks.get()
     }
 
-    /// Whether everything is read that had come when a mark was set.
+    /// Whether everything is read that had arrived when a mark was set.
     #[must_use]
     pub fn is_read_up_to(&self, mark: u64) -> bool {
         self.behind.borrow().first_key_value().is_none_or(|(behind, _)| *behind >= mark)
@@ -48,21 +50,21 @@ impl Unread {
 #[derive(Debug)]
 pub(super) struct Reading {
     unread: Rc<Unread>,
-    /// The mark it is counted by, while it is behind.
+    /// The mark by which the connection is counted, while it is behind.
     behind: Option<u64>,
-    /// The last mark it has seen, and the bytes it has read since.
+    /// The newest mark that the connection has seen, and the bytes it has read since.
     seen: u64,
     bytes: usize,
 }
 
 impl Reading {
-    /// Nothing has come.
+    /// The progress of a new connection, which is not behind.
     pub(super) fn new(unread: &Rc<Unread>) -> Self {
         Self { unread: Rc::clone(unread), behind: None, seen: 0, bytes: 0 }
     }
 
-    /// So many bytes were read in a turn, and there may be more. Who has read as much as can have
-    /// been on its way has read what had come, also if it never ends.
+    /// `bytes` were read in a turn, and there may be more. A connection that has read as many bytes
+    /// as can have been under way at a mark has reached it, even if its client never stops sending.
     pub(super) fn more(&mut self, bytes: usize) {
         let mark = self.unread.marks.get();
         if self.seen == mark {
@@ -77,7 +79,7 @@ impl Reading {
         }
     }
 
-    /// Everything is read, or nobody should wait for what is not.
+    /// Everything is read, or the rest should not keep leases from expiring.
     pub(super) fn all(&mut self) {
         if let Some(mark) = self.behind.take() {
             self.unread.leave(mark);
@@ -96,16 +98,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_mark_is_reached_when_all_who_were_behind_have_read_on() {
+    fn a_mark_is_reached_when_all_connections_that_were_behind_have_read_on() {
         let unread = Rc::<Unread>::default();
         let [mut one, mut other, mut late] = [(); 3].map(|()| Reading::new(&unread));
-        let nobody = unread.mark();
-        assert!(unread.is_read_up_to(nobody));
+        let first = unread.mark();
+        assert!(unread.is_read_up_to(first));
         one.more(10);
         other.more(10);
         let mark = unread.mark();
         late.more(10);
-        assert!(unread.is_read_up_to(nobody) && !unread.is_read_up_to(mark));
+        assert!(unread.is_read_up_to(first) && !unread.is_read_up_to(mark));
         one.all();
         one.more(10);
         assert!(!unread.is_read_up_to(mark));
@@ -117,9 +119,8 @@ mod tests {
         assert!(unread.behind.borrow().is_empty());
     }
 
-    /// Somebody who sends without an end is waited for until what he had sent must have been read.
     #[test]
-    fn who_never_stops_sending_is_not_waited_for_for_ever() {
+    fn a_client_that_never_stops_sending_is_not_waited_for_for_ever() {
         let unread = Rc::<Unread>::default();
         let mut endless = Reading::new(&unread);
         endless.more(limits::HEARING_BYTES_MAX);

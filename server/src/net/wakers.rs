@@ -1,16 +1,16 @@
-//! Who of a connection's calls has something to do: one task polls them all,
-//! and only those that were woken.
+//! The ready queue of a connection: one task polls all of its calls, but only those that were
+//! woken.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Wake, Waker};
 
-/// The connection's end. Everything stays on one core, the lock is never waited for; it is there
-/// because wakers may be sent to other threads.
+/// The slots of calls that were woken. Everything stays on one core and the lock is never
+/// contended; it is there because the type of a waker allows to send it to other threads.
 #[derive(Debug, Default)]
 pub(super) struct Woken {
     shared: Arc<Mutex<Shared>>,
-    /// By slot; kept when a call is over, for the next one.
+    /// Wakers by slot; kept when a call is over, for the next call in the slot.
     slots: Vec<(Arc<Slot>, Waker)>,
 }
 
@@ -51,7 +51,7 @@ impl Wake for Slot {
 }
 
 impl Woken {
-    /// The task to wake when a call is woken.
+    /// Sets the task that is woken when a call is.
     pub(super) fn register(&self, context: &Context<'_>) {
         let mut shared = lock(&self.shared);
         if !shared.connection.as_ref().is_some_and(|known| known.will_wake(context.waker())) {
@@ -69,15 +69,15 @@ impl Woken {
         self.slots[slot].1.clone()
     }
 
-    /// A slot that was taken, and found no time: it is taken again the next time. Nobody is woken
-    /// for it, so that whoever calls this sees to a next time.
+    /// Puts a slot back that was taken and found no time. The task is not woken for it: the caller
+    /// must ask for another turn.
     pub(super) fn put_back(&self, slot: usize) {
         if !self.slots[slot].0.is_woken.swap(true, Ordering::AcqRel) {
             lock(&self.shared).slots.push(slot);
         }
     }
 
-    /// Appends the slots that were woken since the last time; they may be woken again from now on.
+    /// Moves the slots that were woken to `into`; they may be woken again from now on.
     pub(super) fn take(&self, into: &mut Vec<usize>) {
         let mut shared = lock(&self.shared);
         for slot in shared.slots.drain(..) {
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_slot_that_is_put_back_is_taken_again_and_wakes_nobody() {
+    fn a_slot_that_is_put_back_is_taken_again_without_a_wake_up() {
         struct Alarm(AtomicBool);
         impl Wake for Alarm {
             fn wake(self: Arc<Self>) {

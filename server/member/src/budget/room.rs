@@ -13,7 +13,7 @@ pub struct Room {
     share: Share,
     bytes: usize,
     patience: Patience,
-    /// Its place among those who wait.
+    /// Its place in the line of waiters.
     ticket: Option<u64>,
 }
 
@@ -26,7 +26,7 @@ impl Share {
 }
 
 impl Room {
-    /// No longer waits; true if there was room for it that others may have now.
+    /// Leaves the line; whether room was promised to it, which others may have now.
     fn leave(&mut self) -> bool {
         let Some(ticket) = self.ticket.take() else { return false };
         let mut waiting = self.share.budget().0.waiting.borrow_mut();
@@ -52,7 +52,7 @@ impl Future for Room {
             let gives_up = waiter.left == Some(0);
             waiter.waker.clone_from(context.waker());
             if waiting.promised < promised {
-                waiting.offer(budget.free()); // somebody else took what was there, and there may be less for others
+                waiting.offer(budget.free()); // another caller took the room, so less may be left
             }
             drop(waiting);
             if gives_up {

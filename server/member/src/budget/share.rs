@@ -1,4 +1,5 @@
-//! A budget, its shares, and what they hold.
+//! A budget of bytes, the shares of its connections, their holds, and the line of callers that wait
+//! for room.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -16,41 +17,42 @@ pub struct Budget(pub(super) Rc<Pool>);
 pub(super) struct Pool {
     bytes_max: usize,
     used: Cell<usize>,
-    /// Who was refused since somebody asked.
+    /// Refusals since the last [`Budget::take_refused`].
     refused: Cell<u64>,
-    /// How often something was let go of, and who wants to know when it is again.
+    /// Counts releases; `listener` is woken by the next one.
     releases: Cell<u64>,
     listener: RefCell<Option<Waker>>,
     pub(super) waiting: RefCell<Waiting>,
-    /// There may be a listener, or somebody who waits for room: a release has to look.
+    /// Whether there may be a listener or waiters, so that a release has to look.
     pub(super) is_awaited: Cell<bool>,
 }
 
-/// Who waits for room, in the order they came.
+/// Callers that wait for room, in order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct Waiting {
     pub(super) rooms: BTreeMap<u64, Waiter>,
     pub(super) next: u64,
-    /// Bytes that those want who were woken and have not looked yet.
+    /// Bytes that waiters want that were woken and have not looked yet.
     pub(super) promised: usize,
-    /// The last one, beyond those at the front, that a release looked at.
+    /// The last waiter beyond the front of the line that a release looked at.
     seen: u64,
-    /// How many were looked at.
+    /// Waiters that were looked at.
     #[cfg(test)]
     looks: u64,
 }
 
 impl Waiting {
-    /// Some bytes were let go of, and so many are free: wakes those for whom there is room beside
-    /// what is promised, of some at the front and of some behind those that were looked at the last
-    /// time.
+    /// After a release, with `free` bytes: wakes waiters for whom there is room beside what is
+    /// promised. Looks at some at the front of the line, and at some behind those of the last
+    /// release.
     pub(super) fn offer(&mut self, free: usize) {
         let last = self.offer_from(0, free);
         let behind = last.map(|last| self.seen.max(last));
         self.seen = behind.and_then(|behind| self.offer_from(behind + 1, free)).unwrap_or(0);
     }
 
-    /// To some from this ticket on; the last of them, unless nobody is left or all is promised.
+    /// Looks at some waiters from this ticket on; the last of them, unless the line ends or
+    /// everything is promised.
     fn offer_from(&mut self, ticket: u64, free: usize) -> Option<u64> {
         let mut left = limits::LOOKS_PER_RELEASE;
         for (ticket, waiter) in self.rooms.range_mut(ticket..) {
@@ -74,7 +76,8 @@ impl Waiting {
         None
     }
 
-    /// Forgets what was promised to one that looks, or goes; whether it still waits.
+    /// Takes back what was promised to a waiter that looks or leaves; the waiter, if it is in the
+    /// line.
     pub(super) fn takes_up(&mut self, ticket: u64) -> Option<&mut Waiter> {
         let waiter = self.rooms.get_mut(&ticket)?;
         if std::mem::take(&mut waiter.is_woken) {
@@ -87,12 +90,12 @@ impl Waiting {
 /// How long a caller waits for room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Patience {
-    /// For [`limits::PATIENCE_TICKS`]: it holds nothing meanwhile.
+    /// For [`limits::PATIENCE_TICKS`]: the caller holds nothing meanwhile.
     Long,
-    /// For [`limits::HOLDING_PATIENCE_TICKS`]: it holds some of the budget, and two such callers
-    /// could wait for each other.
+    /// For [`limits::HOLDING_PATIENCE_TICKS`]: the caller holds some of the budget, and two such
+    /// callers could wait for each other.
     Holding,
-    /// Until its client goes: nothing is held meanwhile.
+    /// Until the caller's client goes: the caller holds nothing meanwhile.
     Endless,
 }
 
@@ -112,10 +115,10 @@ pub(super) struct Waiter {
     pub(super) share: Share,
     pub(super) bytes: usize,
     pub(super) waker: Waker,
-    /// There was room for it, and it has not looked yet.
+    /// The waiter was woken because there was room, and has not looked yet.
     pub(super) is_woken: bool,
     pub(super) patience: Patience,
-    /// Ticks until it gives up, if it does; full again whenever its own share has let go of
+    /// Ticks until the waiter gives up, if it does; reset whenever its own share releases
     /// something.
     pub(super) left: Option<u32>,
 }
@@ -128,7 +131,7 @@ pub struct Share(Rc<ShareCounts>);
 struct ShareCounts {
     budget: Budget,
     held: Cell<usize>,
-    /// It has let go of something since the last tick.
+    /// Something of it was released since the last tick.
     has_released: Cell<bool>,
 }
 
@@ -139,12 +142,12 @@ pub struct Hold {
     bytes: usize,
 }
 
-/// There is no room for so much now.
+/// There is no room for so many bytes at the moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct NoRoom;
 
 impl Budget {
-    /// So many bytes for all.
+    /// A budget of `bytes_max` bytes.
     #[must_use]
     pub fn new(bytes_max: usize) -> Self {
         Self(Rc::new(Pool {
@@ -158,7 +161,7 @@ impl Budget {
         }))
     }
 
-    /// Another part of it, for a connection.
+    /// A new share, for a connection.
     #[must_use]
     pub fn share(&self) -> Share {
         Share(Rc::new(ShareCounts {
@@ -168,45 +171,44 @@ impl Budget {
         }))
     }
 
-    /// What all may hold.
+    /// Bytes that all shares may hold together.
     #[must_use]
     pub fn bytes_max(&self) -> usize {
         self.0.bytes_max
     }
 
-    /// What all hold.
+    /// Bytes that all shares hold together.
     #[must_use]
     pub fn used(&self) -> usize {
         self.0.used.get()
     }
 
-    /// Little is left: who holds something is in the way of others.
+    /// Whether little is left: then each share that holds something is in the way of others.
     #[must_use]
     pub fn is_short(&self) -> bool {
         self.used() > self.bytes_max() / 4 * 3
     }
 
-    /// How often something was let go of; whoever found no room may find some when this has
-    /// changed.
+    /// Counts releases: a caller that found no room may find some when this has changed.
     #[must_use]
     pub fn releases(&self) -> u64 {
         self.0.releases.get()
     }
 
-    /// Who is woken when something is let go of the next time: one at a time, who looks after all
-    /// who found no room.
+    /// Sets the listener that the next release wakes: there is one, which looks after all callers
+    /// that found no room.
     pub fn listen(&self, waker: &Waker) {
         *self.0.listener.borrow_mut() = Some(waker.clone());
         self.0.is_awaited.set(true);
     }
 
-    /// How many were refused since the last call.
+    /// Refusals since the last call.
     #[must_use]
     pub fn take_refused(&self) -> u64 {
         self.0.refused.take()
     }
 
-    /// Called at a steady pace: whoever waits is a step nearer to giving up.
+    /// Called at a steady pace: each waiter is a tick nearer to giving up, and all are looked at.
     pub fn tick(&self) {
         let mut waiting = self.0.waiting.borrow_mut();
         for Waiter { share, waker, patience, left, .. } in waiting.rooms.values_mut() {
@@ -243,7 +245,7 @@ impl Budget {
         }
     }
 
-    /// Tells those who wait for a release. Hardly any release finds one who does.
+    /// Wakes the listener and waiters. Rare: most releases find none.
     #[cold]
     fn tell(&self) {
         self.0.is_awaited.set(!self.0.waiting.borrow().rooms.is_empty());
@@ -259,34 +261,34 @@ impl Budget {
 }
 
 impl Share {
-    /// All of a budget of its own.
+    /// The only share of a budget of its own.
     #[must_use]
     pub fn new(bytes_max: usize) -> Self {
         Budget::new(bytes_max).share()
     }
 
-    /// The budget it is part of.
+    /// The budget that it is a share of.
     #[must_use]
     pub fn budget(&self) -> &Budget {
         &self.0.budget
     }
 
-    /// What it holds.
+    /// Bytes that it holds.
     #[must_use]
     pub fn held(&self) -> usize {
         self.0.held.get()
     }
 
-    /// Whether it may hold so many bytes more now.
+    /// Whether it may hold `bytes` more at the moment.
     #[must_use]
     pub fn fits(&self, bytes: usize) -> bool {
         let used = self.budget().used().saturating_add(bytes);
         self.held().saturating_add(bytes) <= self.budget().bytes_max().saturating_sub(used)
     }
 
-    /// Whether others need what it holds: little is left, or somebody waits who need not if this
-    /// share held nothing, or who holds no more than this one. Of many who hold some each, none
-    /// alone would have to be in the way.
+    /// Whether others need what this share holds: little is left, or there is a waiter that would
+    /// have room if this share held nothing, or whose share holds no more than this one. The latter
+    /// because, of many shares that hold some each, none need be in the way alone.
     #[must_use]
     pub fn is_in_the_way(&self) -> bool {
         let (bytes_max, used) = (self.budget().bytes_max(), self.budget().used());
@@ -298,19 +300,19 @@ impl Share {
         self.budget().is_short() || self.budget().0.waiting.borrow().rooms.values().any(waits_for_us)
     }
 
-    /// What it could hold if nobody else held anything: more will never fit.
+    /// Bytes that it could hold if no other share held anything: more will never fit.
     #[must_use]
     pub fn bytes_max(&self) -> usize {
         self.budget().bytes_max() / 2
     }
 
-    /// Holds nothing yet.
+    /// A new hold, of no bytes.
     #[must_use]
     pub fn hold(&self) -> Hold {
         Hold { share: self.clone(), bytes: 0 }
     }
 
-    /// Somebody is refused for want of room, to be counted.
+    /// Counts that a caller was refused for want of room.
     pub fn refuse(&self) {
         let refused = &self.budget().0.refused;
         refused.set(refused.get() + 1);
@@ -318,22 +320,22 @@ impl Share {
 }
 
 impl Hold {
-    /// How many.
+    /// Bytes that are held.
     #[must_use]
     pub fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// Where they count.
+    /// The share in which they count.
     #[must_use]
     pub fn share(&self) -> &Share {
         &self.share
     }
 
-    /// Holds more, if they fit.
+    /// Holds `bytes` more, if they fit.
     ///
     /// # Errors
-    /// When they do not; nothing is changed then.
+    /// When they do not fit; nothing is changed then.
     pub fn grow(&mut self, bytes: usize) -> Result<(), NoRoom> {
         if !self.share.fits(bytes) {
             return Err(NoRoom);
@@ -342,14 +344,14 @@ impl Hold {
         Ok(())
     }
 
-    /// Holds more, whether they fit or not: they are there already.
+    /// Holds `bytes` more, whether they fit or not: their memory is in use already.
     pub fn add(&mut self, bytes: usize) {
         self.bytes += bytes;
         self.share.0.held.set(self.share.held() + bytes);
         self.share.budget().take(bytes);
     }
 
-    /// Holds so many from now on, whether they fit or not.
+    /// Holds `bytes` in total from now on, whether they fit or not.
     pub fn set(&mut self, bytes: usize) {
         if bytes > self.bytes {
             self.add(bytes - self.bytes);
@@ -358,12 +360,12 @@ impl Hold {
         }
     }
 
-    /// Lets go of so many.
+    /// Releases `bytes`.
     ///
     /// # Panics
     /// If it does not hold them.
     pub fn release(&mut self, bytes: usize) {
-        assert!(bytes <= self.bytes, "{bytes} bytes of {} are let go of", self.bytes);
+        assert!(bytes <= self.bytes, "{bytes} bytes of {} are released", self.bytes);
         if bytes > 0 {
             self.bytes -= bytes;
             self.share.0.held.set(self.share.held() - bytes);
@@ -390,7 +392,7 @@ mod tests {
 
     const KIB: usize = 1024;
 
-    /// What a share takes that takes all it can get, in steps of `step`.
+    /// A hold of as many bytes as a share can get, in steps of `step`.
     fn greedy(share: &Share, step: usize) -> Hold {
         let mut hold = share.hold();
         while hold.grow(step).is_ok() {}
@@ -410,7 +412,7 @@ mod tests {
             }
             let fair = budget.bytes_max() / (connections + 1);
             assert!(holds.iter().all(|hold| hold.bytes() <= fair + KIB), "{connections} shares");
-            // The next one that comes finds room.
+            // The next share finds room.
             assert!(budget.share().fits(fair / 2 - KIB), "{connections} shares");
             drop(holds);
             assert_eq!((budget.used(), shares[0].held()), (0, 0));
@@ -418,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_counts_until_it_is_let_go() {
+    fn held_bytes_count_until_they_are_released() {
         let budget = Budget::new(1000);
         let share = budget.share();
         let mut hold = share.hold();
@@ -433,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn room_is_waited_for_and_comes_when_others_let_go() {
+    fn a_waiter_gets_room_when_others_release_enough() {
         let budget = Budget::new(1024 * KIB);
         let (slow, other) = (budget.share(), budget.share());
         let mut held = greedy(&slow, KIB);
@@ -444,11 +446,11 @@ mod tests {
         assert_eq!(block_on(poll_once(&mut room)), None);
         held.release(50 * KIB);
         assert_eq!(block_on(poll_once(&mut room)), Some(Ok(())));
-        assert!(!slow.is_in_the_way(), "nobody waits any more");
+        assert!(!slow.is_in_the_way(), "there is no waiter any more");
     }
 
     #[test]
-    fn many_who_hold_some_each_are_in_the_way_of_one_who_holds_nothing() {
+    fn many_shares_that_hold_some_each_are_in_the_way_of_one_that_holds_nothing() {
         let budget = Budget::new(1024 * KIB);
         let (shares, other): (Vec<Share>, Share) = ((0..8).map(|_| budget.share()).collect(), budget.share());
         let mut holds: Vec<Hold> = shares.iter().map(Share::hold).collect();
@@ -462,7 +464,7 @@ mod tests {
     }
 
     #[test]
-    fn who_waits_gives_up_unless_its_own_client_takes_something() {
+    fn a_waiter_gives_up_unless_its_own_client_takes_something() {
         let budget = Budget::new(1024 * KIB);
         let (slow, other) = (budget.share(), budget.share());
         let _held = greedy(&slow, KIB);
@@ -518,7 +520,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_looks_at_few_of_those_who_wait_however_many_they_are() {
+    fn a_release_looks_at_few_waiters_however_many_there_are() {
         for count in [100, 10_000] {
             let budget = Budget::new(1024 * KIB);
             let mut held = greedy(&budget.share(), KIB);
@@ -528,13 +530,13 @@ mod tests {
             let looks = budget.0.waiting.borrow().looks;
             assert!(
                 looks <= 2 * releases * limits::LOOKS_PER_RELEASE as u64,
-                "{looks} looks with {count} who wait"
+                "{looks} looks with {count} waiters"
             );
         }
     }
 
     #[test]
-    fn what_is_free_is_promised_in_order_and_once() {
+    fn free_bytes_are_promised_in_order_and_once() {
         let budget = Budget::new(1024 * KIB);
         let mut held = greedy(&budget.share(), KIB);
         let mut line = Line::new(&budget, 10_000, 300 * KIB);
@@ -544,11 +546,11 @@ mod tests {
         (0..1_000).for_each(|_| held.release(1));
         let more = budget.0.waiting.borrow().looks - looks;
         assert!(line.woken() == [0] && more <= 1_000 * 2 * limits::LOOKS_PER_RELEASE as u64, "{more} looks");
-        // The first goes away without taking it: it is the second's.
+        // The first leaves without taking its room: the second gets it.
         drop(line.0.remove(0));
         assert_eq!(line.woken(), [0]);
         assert!(line.is_ready(0));
-        // Small ones far behind are found, at the latest with the tick.
+        // A small request far behind is found at the next tick at the latest.
         let mut small = Line::new(&budget, 0, KIB);
         held.add(212 * KIB);
         small.0.push((Box::pin(budget.share().room(270 * KIB, Patience::Long)), std::sync::Arc::default()));
@@ -561,7 +563,7 @@ mod tests {
     }
 
     #[test]
-    fn everyone_who_fits_is_woken_by_releases_alone() {
+    fn every_waiter_that_fits_is_woken_by_releases_alone() {
         let budget = Budget::new(1024 * KIB);
         let mut held = greedy(&budget.share(), KIB);
         let _large = Line::new(&budget, 100, 1024 * KIB);

@@ -2,8 +2,8 @@
 
 use crate::limits;
 
-/// What a turn does of what was read: as much as it has time for. Much of that time would go into asking for it, if it was
-/// asked for behind each frame.
+/// The work of a turn on the input that was read. The clock is asked only once in some steps:
+/// asking behind each frame would take much of the time that is measured.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     steps: u32,
@@ -13,8 +13,10 @@ pub(super) struct Batch {
 }
 
 impl Batch {
-    /// A frame was dealt with, or a call begun, and so many bytes of replies wait now; whether that is enough for this turn, which
-    /// has lasted for so many microseconds of `most`. Large replies take as long as many small ones.
+    /// Counts a frame that was processed or a call that was begun, after which `backlog` bytes of
+    /// replies wait; whether the turn, which has `lasted` for so many microseconds of `most`, is
+    /// over. Large replies take as long as many small ones, so that the clock is asked sooner
+    /// behind them.
     pub(super) fn step(&mut self, backlog: usize, most: u64, lasted: impl FnOnce() -> u64) -> bool {
         self.steps += 1;
         if self.steps.is_multiple_of(limits::BATCH_STEPS) || backlog > self.backlog + limits::BATCH_BYTES {
@@ -29,7 +31,8 @@ impl Batch {
 mod tests {
     use super::*;
 
-    /// Frames that one turn deals with, of so many that take so many microseconds each, and the time that this takes.
+    /// The frames, of `frames` that take `microseconds` and make `bytes` of replies each, that one
+    /// turn processes, and the time it takes.
     fn turn(frames: u64, microseconds: u64, bytes: usize) -> (u64, u64) {
         let (mut batch, mut done, mut backlog) = (Batch::default(), 0, 0);
         while done < frames {
@@ -44,7 +47,7 @@ mod tests {
     }
 
     #[test]
-    fn a_turn_is_over_when_it_has_lasted_long_enough_whatever_is_left_to_do() {
+    fn a_turn_is_over_after_its_time_whatever_input_is_left() {
         let look = u64::from(limits::BATCH_STEPS);
         assert_eq!(
             turn(limits::BATCH_MICROSECONDS - 1, 1, 100).0,

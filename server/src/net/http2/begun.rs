@@ -1,5 +1,6 @@
-//! What a client has begun and must end: its settings, a header block. Nothing else can come on the connection before, so that
-//! no honest client takes long.
+//! Deadlines of input that a client has begun: its first SETTINGS, a header block in several
+//! frames. No other frame may arrive on the connection before their end, so that no honest client
+//! takes long.
 
 use revd_http2::{ErrorCode, Fault};
 
@@ -7,31 +8,31 @@ use crate::limits;
 use crate::net::deadline::milliseconds;
 use crate::observe::bounds::Bound;
 
-/// Why a connection ends that has not begun in time.
+/// A connection whose first SETTINGS did not arrive in time.
 const NO_SETTINGS: Fault =
     Fault::new(ErrorCode::EnhanceYourCalm, "a connection begins with settings, and none came in time");
-/// Why a connection ends whose header block has not ended in time.
+/// A connection whose header block did not end in time.
 const SLOW_BLOCK: Fault =
     Fault::new(ErrorCode::EnhanceYourCalm, "a header block was begun and not ended in time");
 
 /// Of one connection. Times are milliseconds of the core's clock.
 #[derive(Debug)]
 pub(super) struct Begun {
-    /// Settings must have come by then, unless they have.
+    /// When the first SETTINGS must have arrived; none once they have.
     settings_by: Option<u64>,
-    /// The stream of a header block that has come in part, and when it must have ended.
+    /// The stream of a header block that has arrived in part, and when it must have ended.
     block_by: Option<(u32, u64)>,
-    /// How often it was looked at since a frame has come whole.
+    /// Looks at the connection since a frame was last completed.
     looks: u32,
 }
 
 impl Begun {
-    /// A connection that has said what it speaks.
+    /// A connection whose preface was read.
     pub(super) fn new(now: u64) -> Self {
         Self { settings_by: Some(now + milliseconds(limits::HTTP2_DEADLINE)), block_by: None, looks: 0 }
     }
 
-    /// What is unfinished at the end of a turn; true if a header block has been begun in it.
+    /// Notes what is unfinished at the end of a turn; whether a header block was begun in it.
     pub(super) fn note(&mut self, now: u64, has_settings: bool, block: Option<u32>) -> bool {
         if has_settings {
             self.settings_by = None;
@@ -41,25 +42,26 @@ impl Begun {
         self.block_by.is_some() && known.is_none()
     }
 
-    /// Whether a frame has come whole.
+    /// Notes whether a frame was completed.
     pub(super) fn went_on(&mut self, has_frame: bool) {
         if has_frame {
             self.looks = 0;
         }
     }
 
-    /// It is looked at while something of it has come in part; true if that is for too long when others need the memory.
+    /// Counts a look at a frame or header block that has arrived in part; whether it has been
+    /// unfinished for too many looks.
     pub(super) fn look(&mut self) -> bool {
         self.looks += 1;
         self.looks >= limits::UNFINISHED_LOOKS
     }
 
-    /// When the next of them must have ended.
+    /// The next deadline.
     pub(super) fn due(&self) -> Option<u64> {
         self.settings_by.or(self.block_by.map(|(_, by)| by))
     }
 
-    /// Why the connection must end now, and which bound was reached.
+    /// Why the connection must end now, if a deadline has passed, and the bound that was reached.
     pub(super) fn late(&self, now: u64) -> Option<(Fault, Bound)> {
         let is_late = self.due().is_some_and(|by| by <= now);
         let reason = if self.settings_by.is_some() {
@@ -76,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn settings_and_header_blocks_have_their_time() {
+    fn settings_and_header_blocks_have_a_deadline() {
         let settings = milliseconds(limits::HTTP2_DEADLINE);
         let block = milliseconds(limits::HTTP2_DEADLINE);
         let mut begun = Begun::new(5);
@@ -98,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_go_on_is_found_after_some_looks() {
+    fn a_frame_that_makes_no_progress_is_found_after_some_looks() {
         let mut begun = Begun::new(0);
         for _ in 0..10 {
             assert!((1..limits::UNFINISHED_LOOKS).all(|_| !begun.look()));

@@ -8,19 +8,19 @@ use crate::net::pace::Pace;
 
 /// A connection's parts of the core's memory.
 pub(super) struct ConnectionMemory {
-    /// Requests, from their first byte until they are handled.
+    /// Share of the budget of requests, which count from their first byte until they are handled.
     pub requests: Share,
-    /// Replies that are made or were not taken yet.
+    /// Share of the budget of replies, which count until the client has read them.
     pub replies: Share,
-    /// What watch streams have yet to take.
+    /// Share of the budget of watch replies.
     pub watches: Share,
-    /// Replies that wait to be sent, as of the last turn ...
+    /// Replies that wait to be sent, as of the last turn, without those of watch streams.
     backlog: Hold,
-    /// ... but those of watch streams, which are here.
+    /// Replies of watch streams that wait to be sent.
     events: Hold,
-    /// A frame that has come in part, likewise.
+    /// A frame that has arrived in part.
     partial: Hold,
-    /// A header block that has come in part.
+    /// A header block that has arrived in part.
     block: Hold,
     pub pace: Pace,
 }
@@ -35,7 +35,8 @@ impl ConnectionMemory {
         Self { requests, replies, watches, backlog, events, partial, block, pace: Pace::default() }
     }
 
-    /// Others need what it holds of what they need: replies, of which a little does not count, or events of watches.
+    /// Whether others need memory that this connection holds, of the budget that they need it from.
+    /// A few bytes of replies do not count; watch replies count however few they are.
     pub(super) fn is_in_the_way(&self) -> bool {
         let Self { replies, watches, .. } = self;
         let much = replies.held() + watches.held() >= limits::PACE_BYTES_MIN;
@@ -43,13 +44,14 @@ impl ConnectionMemory {
             || (watches.held() > 0 && watches.is_in_the_way())
     }
 
-    /// Something is left at the end of a turn that was not looked at in it. Calls under way do not count: they end by themselves.
+    /// Whether the connection holds something at the end of a turn that only its client can end.
+    /// Calls under way do not count: they end by themselves.
     pub(super) fn has_rest(&self) -> bool {
         let unfinished = self.partial.bytes() + self.block.bytes();
         unfinished > 0 || self.watches.held() > 0 || self.replies.held() >= limits::PACE_BYTES_MIN
     }
 
-    /// Too little to look whether the client gets on with it.
+    /// Whether the connection holds too little to look at its client's pace.
     pub(super) fn holds_little(&self) -> bool {
         let (requests, replies, watches) = (self.requests.held(), self.replies.held(), self.watches.held());
         requests == 0 && watches == 0 && replies < limits::PACE_BYTES_MIN
@@ -82,7 +84,7 @@ mod tests {
     use revd_member::budget::Budget;
 
     #[test]
-    fn a_few_events_are_in_the_way_of_watches_and_not_of_replies() {
+    fn a_few_watch_replies_are_in_the_way_of_watches_and_not_of_replies() {
         let [requests, replies, watches] = [(); 3].map(|()| Budget::new(10 * limits::PACE_BYTES_MIN));
         let budgets = Budgets { requests, replies, watches };
         let memory = ConnectionMemory::new(&budgets);

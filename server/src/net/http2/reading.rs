@@ -1,4 +1,5 @@
-//! Reading: what has come is taken apart and dealt with, and what is left of it waits for the next turn.
+//! Reading: input is cut into frames and processed; input beyond the work of a turn waits for the
+//! next.
 
 use std::io;
 use std::rc::Rc;
@@ -11,7 +12,7 @@ use crate::net::http2::{Http2, Read};
 use crate::net::socket::Transport;
 
 impl<T: Transport> Http2<T> {
-    /// Reads once, and does what was read.
+    /// Reads the socket once and processes what was read.
     pub(super) fn read(&mut self, context: &mut Context<'_>, now: u64) -> io::Result<Read> {
         if std::mem::take(&mut self.is_behind) {
             self.received(&[], now);
@@ -19,7 +20,7 @@ impl<T: Transport> Http2<T> {
                 self.reading.more(0);
                 return Ok(Read::Enough);
             }
-            // What was answered is sent before the socket is asked for more: there may be none, ever.
+            // Replies are sent before the socket is read again: the client may send nothing more.
             return Ok(Read::Some);
         }
         let buffer = Rc::clone(&self.shared.read_buffer);
@@ -32,7 +33,7 @@ impl<T: Transport> Http2<T> {
             return Ok(Read::End);
         }
         self.received(&buffer[..bytes], now);
-        // There is more, of somebody who sends much: others of the core come first.
+        // A client that sends much: other connections of the core come first.
         if bytes == buffer.len() || self.is_behind || self.is_late() {
             self.comes_back = true;
             self.reading.more(bytes);
@@ -81,7 +82,7 @@ impl<T: Transport> Http2<T> {
         *input = &[];
     }
 
-    /// The turn has done enough, and there will be another one.
+    /// Whether the turn has done enough; then another one follows.
     pub(super) fn has_worked(&mut self) -> bool {
         let (clock, began) = (self.shared.clock, self.began);
         let most = self.turns.microseconds(limits::BATCH_MICROSECONDS);

@@ -1,4 +1,5 @@
-//! Reclaiming: a client that does not get on with what it holds loses it when others need that memory.
+//! Reclaiming memory: connections and requests that make no progress end when others need the
+//! memory that they hold.
 
 use revd_http2::{ErrorCode, Fault};
 use revd_member::error::Status;
@@ -12,19 +13,19 @@ use crate::net::pace::Look;
 use crate::net::socket::Transport;
 use crate::observe::bounds::Bound;
 
-/// Why a connection ends whose client keeps others waiting.
+/// A connection whose client reads too slowly.
 const SLOW_READER: Fault = Fault {
     code: ErrorCode::EnhanceYourCalm,
     limit: None,
     reason: "replies are taken too slowly while others wait for their memory",
 };
-/// The same of one that has begun a header block for which there is no room.
+/// A connection with a header block for which there is no memory.
 const NO_BLOCK_ROOM: Fault = Fault {
     code: ErrorCode::EnhanceYourCalm,
     limit: None,
     reason: "requests hold what they may of this core's memory: no room for a header block in several frames",
 };
-/// The same of one whose frame or header block does not go on.
+/// A connection whose frame or header block makes no progress.
 const UNFINISHED: Fault = Fault {
     code: ErrorCode::EnhanceYourCalm,
     limit: None,
@@ -32,17 +33,18 @@ const UNFINISHED: Fault = Fault {
 };
 
 impl<T: Transport> Http2<T> {
-    /// Counts what waits to be sent: at once when a reply that is not short joins it, so that the next one knows of it.
+    /// Counts the replies that wait to be sent: at the end of a turn, and at once behind a reply
+    /// that is not short, so that the next reply knows of it.
     pub(super) fn count_backlog(&mut self) {
         self.memory.count_backlog(self.connection.backlog(), self.connection.backlog_apart());
     }
 
-    /// Counts what waits at the end of a turn.
+    /// Counts what the connection holds at the end of a turn.
     pub(super) fn count(&mut self, now: u64) {
         let has_read_all = !self.comes_back && !self.is_behind && !self.is_full_of_requests();
         self.count_backlog();
         let block = self.connection.unfinished_block();
-        // A turn follows in which the timer is set.
+        // The next turn sets the timer.
         self.comes_back |=
             self.begun.note(now, self.connection.has_settings(), block.map(|(stream, _)| stream));
         if has_read_all {
@@ -53,36 +55,38 @@ impl<T: Transport> Http2<T> {
         if counted.is_err() && !self.has_failed {
             self.memory.requests.refuse();
             self.fail(NO_BLOCK_ROOM);
-            self.comes_back = true; // to say so
+            self.comes_back = true; // to send the GOAWAY
         }
-        // What was counted only now is looked at from now on, also if nothing else comes on this connection, ever.
+        // Memory that was counted only now is looked at from now on, even if the client sends
+        // nothing more.
         self.comes_back |= !self.memory.pace.is_looking() && self.memory.has_rest();
     }
 
-    /// Ends a connection whose settings or header block have not come whole in time. Only when all is read that has come: what
-    /// lies in the socket of a core that stood still is in time.
+    /// Ends a connection whose first SETTINGS or header block did not arrive in time. Only when the
+    /// socket is read to its end: bytes in the socket of a core that stood still are in time.
     fn end_late(&mut self, now: u64) {
         if let Some((fault, bound)) = self.begun.late(now).filter(|_| !self.has_failed) {
             self.shared.api.reached(bound);
             self.fail(fault);
-            self.comes_back = true; // to say so
+            self.comes_back = true; // to send the GOAWAY
         }
     }
 
-    /// Requests hold what they may, and some will be done without anything more from the client: it waits for those.
-    /// Otherwise more has to be read, or those that are begun would never end.
+    /// Back-pressure: requests hold as much memory as they may, and some of them will end without
+    /// more input, so that reading can wait for those. Without such requests reading must go on, or
+    /// requests that have arrived in part would never end.
     pub(super) fn is_full_of_requests(&self) -> bool {
         self.calls.brief_bytes() > 0 && !self.memory.requests.fits(2 * limits::READ_BYTES)
     }
 
-    /// As much was unpacked as in one turn may be.
+    /// Whether as many bytes were decompressed as one turn may; then another one follows.
     pub(super) fn has_unpacked(&mut self) -> bool {
         let is_much = self.shared.messages.unpacked.get() >= limits::UNPACKED_BYTES_PER_TURN;
         self.comes_back |= is_much;
         is_much
     }
 
-    /// Looks whether the client gets on with what it holds.
+    /// Looks whether the client makes progress with what its connection holds.
     pub(super) fn look_at_memory(&mut self, now: u64) {
         if self.memory.holds_little() {
             return self.memory.pace.rest();
@@ -106,7 +110,8 @@ impl<T: Transport> Http2<T> {
         self.timer.add(now + limits::PACE_INTERVAL);
     }
 
-    /// Ends the connection when a frame or a header block does not go on, though it is read, and others need what it holds.
+    /// Ends the connection if a frame or header block makes no progress although the socket is
+    /// read, and others need the memory.
     fn end_unfinished_block(&mut self) {
         let waits_for_us = self.is_behind || self.is_full_of_requests();
         let is_begun = self.connection.unfinished_block().is_some() || !self.partial.is_empty();
@@ -121,8 +126,8 @@ impl<T: Transport> Http2<T> {
         }
     }
 
-    /// Refuses requests that were begun long ago and are not ended, the oldest first, for as long as others need what they
-    /// hold.
+    /// Refuses requests that have been incomplete for too long, the oldest first, for as long as
+    /// others need the memory.
     fn end_unfinished(&mut self) {
         let mut found = Vec::new();
         for (stream, state) in self.connection.streams_mut() {

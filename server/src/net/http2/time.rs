@@ -1,4 +1,5 @@
-//! What a connection does by the clock: calls whose time is over end, silent clients are asked, stalled ones given up.
+//! Timed work of a connection: deadlines of calls, pings to silent clients, the end of stalled
+//! ones.
 
 use std::task::Context;
 
@@ -17,14 +18,14 @@ fn is_under_way(connection: &Connection<StreamState>, stream: u32) -> bool {
 }
 
 impl<T: Transport> Http2<T> {
-    /// Has a call ended when its time is over.
+    /// Sets the deadline of a call.
     pub(super) fn end_by(&mut self, stream: u32, deadline: u64) {
         let Self { deadlines, connection, timer, .. } = self;
         timer.add(deadline);
         deadlines.add(deadline, stream, connection.open_streams(), |stream| is_under_way(connection, stream));
     }
 
-    /// Ends calls whose time is over, those too whose message is still on its way or waits for its turn.
+    /// Ends calls whose deadline has passed, also those whose message is incomplete or that wait.
     fn end_overdue(&mut self, now: u64) {
         while let Some(stream) = self.deadlines.pop_due(now) {
             match self.connection.stream(stream) {
@@ -44,7 +45,7 @@ impl<T: Transport> Http2<T> {
         timer.set(deadlines.next(|stream| is_under_way(connection, stream)));
     }
 
-    /// Ends calls whose time is over, and looks after silent clients.
+    /// Does the timed work that is due, and sets the timer for the next.
     pub(super) fn look_at_time(&mut self, context: &mut Context<'_>, now: u64) {
         if self.timer.is_due(now) {
             self.end_overdue(now);
@@ -54,7 +55,7 @@ impl<T: Transport> Http2<T> {
             self.has_failed |= now >= until;
             self.timer.add(until);
         } else {
-            self.taken = now; // little waits: nothing is stalled
+            self.taken = now; // little is unsent: the client does not stall
         }
         if let Some(told) = self.told.filter(|_| !self.connection.is_going_away()) {
             let until = told + milliseconds(limits::LAST_CALL_DEADLINE);

@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 
 use crate::limits;
 
-/// Of one connection. A call that its client has given up keeps its place and counts until it is its
-/// turn, so that the line is bounded whatever a client resets.
+/// Of one connection. A call that its client has given up keeps its place and counts until it is
+/// its turn, so that the line is bounded whatever a client resets.
 #[derive(Debug, Default)]
 pub(super) struct WaitQueue {
     calls: VecDeque<WaitingCall>,

@@ -1,4 +1,4 @@
-//! Calls that have to wait: until the client has taken replies, or until ranges of many keys are done.
+//! Calls that wait: until the client has read replies, or until ranges of many keys are done.
 
 use bytes::Bytes;
 use revd_member::error::Status;
@@ -13,22 +13,24 @@ use crate::net::socket::Transport;
 use crate::observe::bounds::Bound;
 
 impl<T: Transport> Http2<T> {
-    /// Replies that the client does not take are bounded: more calls have to wait, frames of the protocol do not.
+    /// Back-pressure: whether the client has so many replies yet to read that its next calls wait.
+    /// Frames that are no calls are processed all the same.
     pub(super) fn is_congested(&self) -> bool {
         let backlog = self.connection.backlog() - self.connection.backlog_apart();
         backlog > limits::REPLY_BYTES_PER_CONNECTION
             || (backlog > limits::PACE_BYTES_MIN && !self.memory.replies.fits(0))
     }
 
-    /// A long call cannot go on in this turn: enough of them are under way, or have had their time.
+    /// Whether a long call cannot begin in this turn: enough are under way, or the turn is over for
+    /// them.
     fn must_wait(&mut self) -> bool {
         if self.calls.long() >= limits::LONG_CALLS_PER_CONNECTION {
-            return true; // one of them comes back by itself
+            return true; // a long call that ends wakes the connection
         }
         self.is_late()
     }
 
-    /// The turn has lasted long enough for long calls; if so, there will be another one.
+    /// Whether the turn has lasted long enough for long calls; then another one follows.
     pub(super) fn is_late(&mut self) -> bool {
         let most = self.turns.microseconds(limits::TURN_MICROSECONDS);
         let is_late = self.shared.clock.microseconds() > self.began + most;
@@ -36,7 +38,7 @@ impl<T: Transport> Http2<T> {
         is_late
     }
 
-    /// Begins calls that had to wait; true if there were any.
+    /// Begins calls that have waited; whether there were any.
     pub(super) fn begin_waiting(&mut self) -> bool {
         let before = self.waiting.len();
         while !self.is_congested()
@@ -59,7 +61,7 @@ impl<T: Transport> Http2<T> {
         self.waiting.len() < before
     }
 
-    /// A whole call: now, or when the client has taken replies.
+    /// Begins a call whose message is complete, or has it wait.
     pub(super) fn ask_in_turn(&mut self, stream: u32, head: CallHead, message: Bytes, deadline: u64) {
         let is_long = api::may_be_long(head.method, &message);
         let must_wait = is_long && (!self.waiting.is_empty() || self.must_wait());
