@@ -124,8 +124,8 @@ pub const GRPC_OVERHEAD_BYTES: usize = 512 * 1024;
 pub const STREAM_KEYS_FIRST: usize = 10;
 /// Keys in any chunk of a range stream; a chunk is read in one turn.
 pub const STREAM_KEYS_MAX: usize = RANGE_KEYS_PER_TURN;
-/// Bytes of messages, with their prefixes, between a streaming call and the transport; one more message is let in when they
-/// are below it.
+/// Bytes of messages, with their prefixes, between a streaming call and the transport; one more
+/// message is let in when they are below it.
 pub const STREAM_BYTES_MAX: usize = 256 * 1024;
 /// Places for chunks of messages that an idle streaming call keeps.
 pub const STREAM_PLACES_KEPT: usize = 8;

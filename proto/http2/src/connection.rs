@@ -75,7 +75,7 @@ impl Default for Config {
 
 /// The peer's settings.
 #[derive(Debug, Clone, Copy)]
-pub(crate) struct Peer {
+pub(crate) struct PeerSettings {
     pub(crate) stream_window: i64,
     pub(crate) frame_bytes: usize,
     pub(crate) streams_max: u32,
@@ -86,17 +86,17 @@ pub(crate) struct Peer {
 
 /// Data that is queued on a stream until the windows allow to send it.
 #[derive(Debug, Default)]
-pub(crate) struct Outgoing {
+pub(crate) struct SendQueue {
     pub(crate) chunks: VecDeque<Bytes>,
     pub(crate) bytes: usize,
     /// Bytes of the first chunk that are sent: a chunk's memory is held until all of it is sent.
     pub(crate) front_sent: usize,
-    pub(crate) end: Option<End>,
+    pub(crate) end: Option<StreamEnd>,
 }
 
 /// How a stream ends.
 #[derive(Debug)]
-pub(crate) enum End {
+pub(crate) enum StreamEnd {
     /// END_STREAM on the last DATA frame.
     Data,
     /// This header block behind the data.
@@ -105,7 +105,7 @@ pub(crate) enum End {
 
 /// An open stream.
 #[derive(Debug)]
-pub(crate) struct Stream<T> {
+pub(crate) struct Http2Stream<T> {
     pub(crate) data: T,
     /// The peer has not ended its half of the stream.
     pub(crate) is_receiving: bool,
@@ -125,10 +125,10 @@ pub(crate) struct Stream<T> {
     /// Its queued data counts in `Connection::held_apart`.
     pub(crate) is_apart: bool,
     /// The queue, present only while something is queued.
-    pub(crate) outgoing: Option<Box<Outgoing>>,
+    pub(crate) outgoing: Option<Box<SendQueue>>,
 }
 
-impl<T> Stream<T> {
+impl<T> Http2Stream<T> {
     /// Bytes that are queued.
     pub(crate) fn queued(&self) -> usize {
         self.outgoing.as_ref().map_or(0, |outgoing| outgoing.bytes)
@@ -136,7 +136,7 @@ impl<T> Stream<T> {
 
     /// Bytes that the stream's window allows to send; negative after the peer has shrunk its
     /// window.
-    pub(crate) fn send_window(&self, peer: &Peer) -> i64 {
+    pub(crate) fn send_window(&self, peer: &PeerSettings) -> i64 {
         peer.stream_window + self.send_credit
     }
 
@@ -148,7 +148,7 @@ impl<T> Stream<T> {
 
 /// A header block of which HEADERS has arrived, but not the last CONTINUATION.
 #[derive(Debug)]
-pub(crate) struct Fragments {
+pub(crate) struct PartialHeaderBlock {
     pub(crate) stream: u32,
     pub(crate) flags: u8,
     pub(crate) block: Vec<u8>,
@@ -160,9 +160,9 @@ pub(crate) struct Fragments {
 pub struct Connection<T> {
     pub(crate) role: Role,
     pub(crate) config: Config,
-    pub(crate) peer: Peer,
+    pub(crate) peer: PeerSettings,
     pub(crate) out: Out,
-    pub(crate) streams: BTreeMap<u32, Stream<T>>,
+    pub(crate) streams: BTreeMap<u32, Http2Stream<T>>,
     /// The highest stream that the peer has opened; on a client, the last one it has opened itself.
     pub(crate) last_stream: u32,
     /// The highest stream of the peer that was taken up, as GOAWAY names it.
@@ -182,7 +182,7 @@ pub struct Connection<T> {
     pub(crate) send_credit_max: i64,
     /// Streams whose queue has run empty since the last [`Connection::take_drained`].
     pub(crate) drained: Vec<u32>,
-    pub(crate) fragments: Option<Fragments>,
+    pub(crate) fragments: Option<PartialHeaderBlock>,
     pub(crate) receive_window: i64,
     pub(crate) uncredited: u32,
     pub(crate) send_window: i64,
@@ -213,7 +213,7 @@ impl<T> Connection<T> {
         let mut connection = Self {
             role,
             config,
-            peer: Peer {
+            peer: PeerSettings {
                 stream_window: WINDOW_BYTES_DEFAULT.into(),
                 frame_bytes: FRAME_BYTES_MAX,
                 streams_max: u32::MAX,
@@ -320,7 +320,7 @@ impl<T> Connection<T> {
     /// Bytes that are queued on a stream.
     #[must_use]
     pub fn queued(&self, id: u32) -> usize {
-        self.streams.get(&id).map_or(0, Stream::queued)
+        self.streams.get(&id).map_or(0, Http2Stream::queued)
     }
 
     /// Bytes of memory that unsent replies hold, on all streams and in [`Out`].
@@ -388,7 +388,7 @@ impl<T> Connection<T> {
     }
 
     pub(crate) fn insert(&mut self, id: u32, data: T, is_receiving: bool) {
-        let stream = Stream {
+        let stream = Http2Stream {
             data,
             is_receiving,
             is_sending: true,

@@ -1,37 +1,38 @@
-//! Bytes on their way to the socket: short ones copied behind each other, long ones shared where they lie.
+//! The send buffer of a connection: short pieces are copied behind each other, long ones shared.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
 
 use bytes::{Buf as _, Bytes};
 
-/// From this length on bytes are shared instead of copied.
+/// Length from which a piece is shared instead of copied.
 pub(crate) const SHARED_BYTES_MIN: usize = 2048;
 
-/// With so many bytes of the copies sent, and as many as are not, what is sent is let go of.
+/// Sent bytes of the copies that are kept: more are dropped once they are at least as many as the
+/// unsent.
 const SENT_BYTES_KEPT: usize = 16 * 1024;
 
-/// A queue of bytes.
+/// Bytes that wait for the socket.
 #[derive(Debug, Default)]
 pub struct Out {
     flat: Vec<u8>,
     /// Bytes of `flat` that are sent.
     sent: usize,
-    /// Each goes behind so many bytes of `flat`, counted with those that `flat` has let go of.
+    /// Shared pieces, each with its position: the bytes of `flat` before it, dropped ones included.
     shared: VecDeque<(usize, Bytes)>,
-    /// How many those are.
+    /// Bytes that `flat` has dropped.
     gone: usize,
     len: usize,
 }
 
 impl Out {
-    /// Bytes that wait.
+    /// Bytes that wait to be sent.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Nothing waits.
+    /// Whether no bytes wait.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -43,7 +44,7 @@ impl Out {
         self.len += bytes.len();
     }
 
-    /// Appends bytes, as a copy only if they are short.
+    /// Appends bytes; only short ones are copied.
     pub fn put_shared(&mut self, bytes: Bytes) {
         if bytes.len() < SHARED_BYTES_MIN {
             return self.put(&bytes);
@@ -52,7 +53,7 @@ impl Out {
         self.shared.push_back((self.gone + self.flat.len(), bytes));
     }
 
-    /// What is to be sent next, in so many pieces as there is room for; how many are filled.
+    /// Fills `slices` with the next pieces to send; the number of slices filled.
     pub fn fill<'o>(&'o self, slices: &mut [IoSlice<'o>]) -> usize {
         let (mut filled, mut at) = (0, self.sent);
         let shared = self.shared.iter().map(|(behind, bytes)| (*behind - self.gone, &bytes[..]));
@@ -71,10 +72,10 @@ impl Out {
         filled
     }
 
-    /// So many bytes were sent.
+    /// Drops `bytes` that were sent.
     ///
     /// # Panics
-    /// If there were not so many.
+    /// If fewer wait.
     pub fn advance(&mut self, mut bytes: usize) {
         assert!(bytes <= self.len, "{bytes} bytes of {} were sent", self.len);
         self.len -= bytes;
@@ -95,8 +96,8 @@ impl Out {
         self.let_go();
     }
 
-    /// Lets go of copies that are sent: all, or once they are many. A client that is always a little too slow never takes
-    /// all, and must not make them grow.
+    /// Drops copies that are sent: all, or once they are many. A client that is always a little too
+    /// slow never reads all, and must not make them grow.
     fn let_go(&mut self) {
         if self.len == 0 {
             self.flat.clear();
@@ -108,12 +109,12 @@ impl Out {
         }
     }
 
-    /// Takes the empty buffer away, for another connection to use.
+    /// Takes the empty buffer, for another connection.
     pub fn take_buffer(&mut self) -> Option<Vec<u8>> {
         (self.is_empty() && self.flat.capacity() > 0).then(|| std::mem::take(&mut self.flat))
     }
 
-    /// Uses this buffer, if there is none.
+    /// Sets a buffer, if there is none.
     pub fn give_buffer(&mut self, buffer: impl FnOnce() -> Option<Vec<u8>>) {
         if self.flat.capacity() == 0
             && let Some(buffer) = buffer()
@@ -128,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn everything_leaves_in_order_whatever_is_sent_at_a_time() {
+    fn bytes_leave_in_order_whatever_is_sent_at_a_time() {
         for step in [1, 7, 2047, 2048, 5000, 100_000] {
             let mut out = Out::default();
             let mut expected = Vec::new();
@@ -152,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reader_that_is_always_a_little_too_slow_makes_nothing_grow() {
+    fn a_client_that_is_always_a_little_too_slow_does_not_grow_the_buffer() {
         let mut out = Out::default();
         let (mut expected, mut sent) = (Vec::new(), Vec::new());
         for number in 0..=255_u8 {

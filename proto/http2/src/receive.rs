@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use crate::connection::{Connection, Fragments, LAST_CALL, Role, WINDOW_BYTES_MAX};
+use crate::connection::{Connection, LAST_CALL, PartialHeaderBlock, Role, WINDOW_BYTES_MAX};
 use crate::error::{ErrorCode, Fault, Limit};
 use crate::frame::{self, FRAME_BYTES_MAX, Frame, flag, kind, setting, unpadded};
 use crate::hpack;
@@ -220,7 +220,7 @@ impl<T: Default> Connection<T> {
             return self.header_block(frame.stream, frame.flags, Cow::Borrowed(block));
         }
         let fragments =
-            Fragments { stream: frame.stream, flags: frame.flags, block: block.to_vec(), frames: 1 };
+            PartialHeaderBlock { stream: frame.stream, flags: frame.flags, block: block.to_vec(), frames: 1 };
         self.fragments = Some(fragments);
         Ok(Nothing)
     }

@@ -1,15 +1,15 @@
-//! Sending: header blocks at once, data as the windows allow.
+//! Sending: header blocks at once, data as flow control allows.
 
 use bytes::{Buf as _, Bytes};
 
-use crate::connection::{Connection, End, Outgoing, Role, WAITING_SPARE};
+use crate::connection::{Connection, Role, SendQueue, StreamEnd, WAITING_SPARE};
 use crate::error::ErrorCode;
 use crate::frame::{self, flag, kind};
 use crate::hpack;
 use crate::out::{Out, SHARED_BYTES_MIN};
 
 impl<T> Connection<T> {
-    /// Sends a header block; with `end`, nothing follows. Must come before data of the stream.
+    /// Sends a header block before any data of the stream; with `end`, it also ends the stream.
     pub fn send_head(&mut self, id: u32, block: &[u8], end: bool) {
         if !self.streams.contains_key(&id) {
             return; // reset in the meantime
@@ -47,7 +47,7 @@ impl<T> Connection<T> {
         }
     }
 
-    /// Sends data: what the windows allow goes out, the rest waits.
+    /// Sends data as far as the windows allow, and queues the rest.
     pub fn send_data(&mut self, id: u32, chunks: &[Bytes]) {
         let bytes = chunks.iter().map(Bytes::len).sum();
         if bytes == 0 {
@@ -76,7 +76,7 @@ impl<T> Connection<T> {
         }
     }
 
-    /// Sends a whole frame of data; false if something is in its way, and it has to wait.
+    /// Sends data as one frame; false if it must be queued instead.
     fn put_at_once(&mut self, id: u32, bytes: usize, end: bool, put: impl FnOnce(&mut Out)) -> bool {
         let Some(stream) = self.streams.get_mut(&id) else { return true };
         let must_wait = stream.outgoing.is_some() || !self.sendable.is_empty();
@@ -91,7 +91,7 @@ impl<T> Connection<T> {
         true
     }
 
-    /// Takes the room of one frame from the windows; false if it must wait for that.
+    /// Takes one frame of data out of the windows; false if they do not allow it.
     fn take_room(&mut self, id: u32, bytes: usize) -> bool {
         let Some(stream) = self.streams.get_mut(&id) else { return false };
         let room = stream.send_window(&self.peer).min(self.send_window).max(0).cast_unsigned();
@@ -105,7 +105,7 @@ impl<T> Connection<T> {
         true
     }
 
-    /// Ends a stream behind its data, with trailers if there are any.
+    /// Ends a stream behind its queued data, with trailers if there are any.
     pub fn send_end(&mut self, id: u32, trailers: Option<&[u8]>) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         match trailers {
@@ -117,14 +117,14 @@ impl<T> Connection<T> {
             _ => {}
         }
         let Some(stream) = self.streams.get_mut(&id) else { return };
-        let end = trailers.map_or(End::Data, |block| End::Trailers(block.to_vec()));
+        let end = trailers.map_or(StreamEnd::Data, |block| StreamEnd::Trailers(block.to_vec()));
         stream.outgoing.get_or_insert_default().end = Some(end);
         self.make_sendable(id);
         self.pump();
     }
 
-    /// A whole short reply: head, one data frame, trailers. False if the windows do not allow it at once, or it is not
-    /// short; nothing is sent then.
+    /// Sends a short reply: response headers, one frame of data, trailers. False if the windows do
+    /// not allow it at once, or it is longer than a frame; nothing is sent then.
     pub fn send_short(&mut self, id: u32, head: &[u8], data: &[&[u8]], trailers: &[u8]) -> bool {
         let bytes: usize = data.iter().map(|part| part.len()).sum();
         if !self.streams.contains_key(&id) {
@@ -141,14 +141,14 @@ impl<T> Connection<T> {
         true
     }
 
-    /// Nothing more will be sent on the stream.
+    /// Ends our half of the stream.
     fn end_sending(&mut self, id: u32) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         stream.is_sending = false;
         if !stream.is_receiving {
             self.forget(id);
         } else if self.role == Role::Server {
-            // The answer did not wait for the rest of the question (RFC 9113, section 8.1).
+            // The response is complete before the request is (RFC 9113, section 8.1).
             self.reset(id, ErrorCode::NoError);
         }
     }
@@ -169,8 +169,8 @@ impl<T> Connection<T> {
         }
     }
 
-    /// Sends what waits, a frame of each stream in turn, until the connection's window or the room in `out` is used up.
-    /// To be called when `out` has become shorter.
+    /// Sends queued data, a frame of each stream in turn, until the connection's window or the room
+    /// in `out` is used up. To be called when `out` has become shorter.
     pub fn pump(&mut self) {
         while self.out.len() < self.config.out_bytes_max
             && let Some(id) = self.sendable.pop_front()
@@ -187,7 +187,7 @@ impl<T> Connection<T> {
         }
     }
 
-    /// One frame of data, or the end, of a stream that may send.
+    /// Sends one frame of queued data, or the end, of a stream.
     fn send_frame(&mut self, id: u32) {
         let Some(stream) = self.streams.get_mut(&id) else { return };
         let room = stream.send_window(&self.peer).min(self.send_window).max(0).cast_unsigned();
@@ -195,7 +195,7 @@ impl<T> Connection<T> {
         let frame_bytes = self.peer.frame_bytes.min(usize::try_from(room).unwrap_or(usize::MAX));
         let bytes = outgoing.bytes.min(frame_bytes);
         let is_last = bytes == outgoing.bytes;
-        let ends = is_last && matches!(outgoing.end, Some(End::Data));
+        let ends = is_last && matches!(outgoing.end, Some(StreamEnd::Data));
         if bytes > 0 || ends {
             self.has_sent = true;
             self.out.put(&frame::head(bytes, kind::DATA, if ends { flag::END_STREAM } else { 0 }, id));
@@ -213,11 +213,11 @@ impl<T> Connection<T> {
         let outgoing = self.streams.get_mut(&id).and_then(|stream| stream.outgoing.take());
         let end = outgoing.and_then(|outgoing| outgoing.end);
         match end {
-            Some(End::Trailers(block)) => {
+            Some(StreamEnd::Trailers(block)) => {
                 self.put_block(id, &block, true);
                 self.end_sending(id);
             }
-            Some(End::Data) => self.end_sending(id),
+            Some(StreamEnd::Data) => self.end_sending(id),
             None => self.drained.push(id),
         }
     }
@@ -228,9 +228,9 @@ fn put_chunk(out: &mut Out, chunk: &Bytes) {
     if chunk.len() < SHARED_BYTES_MIN { out.put(chunk) } else { out.put_shared(chunk.clone()) }
 }
 
-/// Moves so many bytes from the front of a queue.
-fn put_front(outgoing: &mut Outgoing, bytes: usize, out: &mut Out) {
-    let Outgoing { chunks, front_sent, .. } = outgoing;
+/// Moves `bytes` from the front of a queue to `out`.
+fn put_front(outgoing: &mut SendQueue, bytes: usize, out: &mut Out) {
+    let SendQueue { chunks, front_sent, .. } = outgoing;
     let mut left = bytes;
     while left > 0 {
         let chunk = chunks.front_mut().expect("the chunks hold so many bytes");
@@ -270,7 +270,8 @@ mod tests {
         assert!(connection.sendable.len() <= 100, "{} wait", connection.sendable.len());
     }
 
-    /// A chunk is in memory until all of it is sent: a thousand streams whose last byte nobody takes hold a thousand chunks.
+    /// A chunk is in memory until all of it is sent: a thousand streams whose last byte is never
+    /// read hold a thousand chunks.
     #[test]
     fn a_chunk_counts_until_all_of_it_is_sent() {
         let mut connection: Connection<()> = Connection::new(Role::Server, Config::default());
@@ -297,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_counts_apart_is_part_of_the_backlog_until_it_is_sent_or_its_stream_ends() {
+    fn data_that_counts_apart_is_in_the_backlog_until_it_is_sent_or_its_stream_ends() {
         let mut connection: Connection<()> = Connection::new(Role::Server, Config::default());
         let window = usize::try_from(connection.send_window).unwrap();
         for id in [1, 3, 5] {
@@ -308,7 +309,7 @@ mod tests {
         connection.count_apart(3);
         connection.count_apart(5);
         connection.count_apart(5);
-        assert_eq!(connection.backlog_apart(), 2 * (window + 1), "what is there already too");
+        assert_eq!(connection.backlog_apart(), 2 * (window + 1), "data that was queued before counts too");
         connection.send_data(5, &[Bytes::from_static(b"more")]);
         assert_eq!(connection.backlog_apart(), 2 * (window + 1) + 4);
         assert!(connection.backlog() > 3 * (window + 1));

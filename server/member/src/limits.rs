@@ -129,8 +129,8 @@ pub const LEASE_PARTS_PER_TURN: usize = 16;
 /// Rounds in which all edges pass on their keepalives before leases expire, while long commands
 /// keep keepalive streams waiting.
 pub const HEARINGS_MAX: usize = 10;
-/// Time that an edge waits, twice, for bytes that lie in its sockets, before it says that it has passed on its
-/// keepalives.
+/// Time that an edge waits, twice, for bytes that lie in its sockets, before it says that it has
+/// passed on its keepalives.
 pub const HEARING_INTERVAL: Duration = Duration::from_millis(1);
 /// Such waits for streams that have more keepalives than they may have on their way.
 pub const HEARING_WAITS_MAX: usize = 500;

@@ -32,7 +32,7 @@ use crate::cores::{Roles, assign};
 use crate::duties;
 use crate::limits;
 use crate::net::listen::wait_until_free;
-use crate::net::places::Places;
+use crate::net::permits::ConnectionPermits;
 use crate::observe::counters::Counters;
 use crate::observe::log;
 use crate::queues::latch::Latch;
@@ -53,7 +53,8 @@ pub fn run(config: &Config) -> anyhow::Result<i32> {
     let cpus = runtime::allowed_cpus()?;
     let cores = config.cores.unwrap_or(cpus.len());
     runtime::check()?;
-    let places = Places::new(runtime::connections_max(cores, cores * config.client_addresses.len())?);
+    let permits =
+        ConnectionPermits::new(runtime::connections_max(cores, cores * config.client_addresses.len())?);
     for address in &config.client_addresses {
         wait_until_free(*address).with_context(|| {
             format!(
@@ -77,7 +78,7 @@ pub fn run(config: &Config) -> anyhow::Result<i32> {
     let (listening, listeners) = mpsc::channel();
     let (ready, stop) = (Latch::default(), Latch::default());
     let common =
-        Common { status: Arc::clone(&status), places, counters, ready, stop: stop.clone(), listening };
+        Common { status: Arc::clone(&status), permits, counters, ready, stop: stop.clone(), listening };
     let seeds = wire(config, member, &roles, common);
     let cores = roles.iter().zip(seeds).map(|(roles, seeds)| start_core(*roles, seeds));
     let mut process = Process { listeners, signals, cores: cores.collect::<anyhow::Result<_>>()? };

@@ -23,7 +23,7 @@ use crate::duties;
 use crate::limits::{self, MemoryLimits};
 use crate::memory;
 use crate::net::ListenConfig;
-use crate::net::places::Places;
+use crate::net::permits::ConnectionPermits;
 use crate::observe::counters::Counters;
 use crate::observe::log;
 use crate::queues::latch::Latch;
@@ -42,7 +42,7 @@ pub(super) struct Common {
     /// Where consensus stands.
     pub(super) status: Arc<MemberStatus>,
     /// Room for connections.
-    pub(super) places: Arc<Places>,
+    pub(super) permits: Arc<ConnectionPermits>,
     /// Numbers for operators.
     pub(super) counters: Arc<Counters>,
     /// Set once clients may come.
@@ -55,7 +55,7 @@ pub(super) struct Common {
 
 /// Connects the cores with mailboxes; a core's seeds stand at its place in `roles`.
 pub(super) fn wire(config: &Config, member: Member, roles: &[Roles], common: Common) -> Vec<CoreSeeds> {
-    let Common { status, places, counters, ready, stop, listening } = common;
+    let Common { status, permits, counters, ready, stop, listening } = common;
     let mut seeds: Vec<CoreSeeds> = roles.iter().map(|_| CoreSeeds::default()).collect();
     let Member { identity, origin, mut machine, node, wal, reserve, lock: _ } = member;
     let edges = roles.iter().filter(|roles| roles.edge.is_some()).count();
@@ -72,7 +72,7 @@ pub(super) fn wire(config: &Config, member: Member, roles: &[Roles], common: Com
         reserve: Arc::clone(&reserve),
         memory: memory_limits(config, edges),
     };
-    let listen = listen_config(config, places);
+    let listen = listen_config(config, permits);
     let member_duties =
         MemberDuties { attributes: attributes(config, identity.member), retention: config.retention };
     let (mut from_edges, mut to_edges) = (Vec::new(), Vec::new());
@@ -133,13 +133,13 @@ fn memory_limits(config: &Config, edges: usize) -> MemoryLimits {
     MemoryLimits::new(config.memory_bytes.unwrap_or_else(memory::available_bytes), edges)
 }
 
-fn listen_config(config: &Config, places: Arc<Places>) -> ListenConfig {
+fn listen_config(config: &Config, permits: Arc<ConnectionPermits>) -> ListenConfig {
     ListenConfig {
         addresses: config.client_addresses.clone(),
         message_bytes_max: config.request_bytes_max.saturating_add(limits::GRPC_OVERHEAD_BYTES),
         streams_max: config.streams_max.min(limits::STREAMS_PER_CONNECTION_MAX),
         keepalive: config.keepalive,
-        places,
+        permits,
     }
 }
 

@@ -15,8 +15,8 @@ use smallvec::SmallVec;
 use crate::api::call::{Message, StreamingCall};
 use crate::api::method::Method;
 use crate::api::replies::ReplyQueue;
-use crate::net::head::{CallHead, PlainHead};
 use crate::net::messages::{Assembly, MessageLimits, RequestQueue, no_room};
+use crate::net::request_headers::{CallHeaders, PlainHeaders};
 
 /// A call with one reply, under way.
 pub(super) type UnaryCall = Pin<Box<dyn Future<Output = Result<Message, Status>>>>;
@@ -28,16 +28,16 @@ pub(super) enum StreamState {
     #[default]
     Answered,
     /// A plain HTTP request whose body is incomplete.
-    Plain(Box<PlainHead>),
+    Plain(Box<PlainHeaders>),
     /// A call with one request message that is incomplete or waits to begin.
-    Asking(Box<Asking>),
+    Request(Box<UnaryRequest>),
     /// A call under way.
-    Running(Running),
+    Running(RunningCall),
 }
 
 /// A call with one request message that is incomplete or waits to begin.
-pub(super) struct Asking {
-    pub head: CallHead,
+pub(super) struct UnaryRequest {
+    pub head: CallHeaders,
     /// By the core's clock in milliseconds; `u64::MAX` for none.
     pub deadline: u64,
     pub assembly: Assembly,
@@ -52,9 +52,9 @@ pub(super) struct Asking {
     pub is_long: bool,
 }
 
-impl Asking {
+impl UnaryRequest {
     /// A call of which only the request headers have arrived.
-    pub(super) fn new(head: CallHead, deadline: u64) -> Self {
+    pub(super) fn new(head: CallHeaders, deadline: u64) -> Self {
         let assembly = Assembly::default();
         Self { head, deadline, assembly, message: None, hold: None, waits: false, looks: 0, is_long: false }
     }
@@ -76,12 +76,12 @@ impl Asking {
 }
 
 /// The slot of a call under way; dropped with its stream, however that ends.
-pub(super) struct Running {
+pub(super) struct RunningCall {
     pub slot: usize,
     over: Rc<RefCell<Vec<usize>>>,
 }
 
-impl Drop for Running {
+impl Drop for RunningCall {
     fn drop(&mut self) {
         self.over.borrow_mut().push(self.slot);
     }
@@ -113,11 +113,11 @@ pub(super) fn ends_soon(method: Method, is_long: bool) -> bool {
 /// A call under way, by the kind of its replies.
 pub(super) enum CallKind {
     Unary(UnaryCall),
-    Streaming(Box<Streaming>),
+    Streaming(Box<OpenStreamingCall>),
 }
 
 /// A call with a stream of replies.
-pub(super) struct Streaming {
+pub(super) struct OpenStreamingCall {
     /// The call's future; none once it is over.
     pub call: Option<StreamingCall>,
     pub replies: ReplyQueue,
@@ -149,10 +149,10 @@ impl Calls {
     }
 
     /// Adds a call; the result belongs to its stream.
-    pub(super) fn insert(&mut self, call: Call) -> Running {
+    pub(super) fn insert(&mut self, call: Call) -> RunningCall {
         self.long += usize::from(call.is_long);
         self.brief_bytes += call.brief_bytes();
-        Running { slot: self.slots.insert(call), over: Rc::clone(&self.over) }
+        RunningCall { slot: self.slots.insert(call), over: Rc::clone(&self.over) }
     }
 
     /// Calls under way that may take many turns.
@@ -192,14 +192,14 @@ impl Calls {
 }
 
 /// The replies that a poll of a streaming call has produced.
-pub(super) struct Replies {
+pub(super) struct PolledReplies {
     /// Ready to be sent.
     pub chunks: SmallVec<[Bytes; 2]>,
     /// The call is over and all of its replies are in `chunks` or before.
     pub is_over: bool,
 }
 
-impl Streaming {
+impl OpenStreamingCall {
     /// Adds data from the client; `end` when it has ended its half of the stream. Returns the bytes
     /// for which the client gets credit, and whether the call has something new: a message, or an
     /// end.
@@ -230,7 +230,7 @@ impl Streaming {
     }
 
     /// Polls the call, and takes replies until `room` bytes are taken.
-    pub(super) fn poll(&mut self, context: &mut Context<'_>, room: usize) -> Replies {
+    pub(super) fn poll(&mut self, context: &mut Context<'_>, room: usize) -> PolledReplies {
         if let Some(call) = &mut self.call
             && let Poll::Ready(result) = call.as_mut().poll(context)
         {
@@ -243,7 +243,7 @@ impl Streaming {
             // A message that is begun is sent whole, also if the call is ended behind it.
             if taken >= room && !goes_on {
                 self.is_full = true;
-                return Replies { chunks, is_over: false };
+                return PolledReplies { chunks, is_over: false };
             }
             // A message that is put in later wakes this call's slot.
             let Poll::Ready(chunk) = self.replies.poll_take(context) else { break };
@@ -254,6 +254,6 @@ impl Streaming {
             self.call = None;
             self.result = Some(Err(status));
         }
-        Replies { chunks, is_over: self.call.is_none() }
+        PolledReplies { chunks, is_over: self.call.is_none() }
     }
 }

@@ -1,4 +1,4 @@
-//! One client connection: what it speaks, and its life until it ends or the core does.
+//! One client connection: its protocol, and its life until it ends or the core does.
 
 use std::io;
 use std::rc::Rc;
@@ -29,10 +29,10 @@ pub(super) async fn serve(stream: TcpStream, edge: Rc<EdgeContext>, pass: Pass) 
         Err(io::ErrorKind::ConnectionAborted.into())
     };
     let first = futures_lite::future::or(reading, futures_lite::future::or(late, told)).await;
-    // Whoever says nothing in time, or goes away again, has nothing to be told.
+    // A client that sends nothing in time, or goes away again, gets no answer.
     let Ok((stream, first)) = first else { return };
     if first == PREFACE {
-        // In a box: the task that waits for the first bytes of a silent client need not be as large.
+        // Boxed, so that the task of a silent client, which waits for its first bytes, stays small.
         if let Some(stream) = Box::new(Http2::new(stream, edge)).serve(&pass).await {
             futures_lite::future::or(hear_out(stream), glommio::timer::sleep(limits::LINGER_DEADLINE)).await;
         }
@@ -41,16 +41,18 @@ pub(super) async fn serve(stream: TcpStream, edge: Rc<EdgeContext>, pass: Pass) 
     }
 }
 
-/// Reads what the client may still say until it closes: closing before would take back what it has not yet read.
+/// Reads and drops input until the client closes: closing first would discard replies that it has
+/// not read yet.
 async fn hear_out(mut stream: impl AsyncRead + Unpin) {
     let mut nowhere = [0; 1024];
     while stream.read(&mut nowhere).await.is_ok_and(|bytes| bytes > 0) {
-        // A client that sends without a pause must not keep the core from its other tasks, nor from the end of its patience.
+        // A client that sends without a pause must not keep the core from its other tasks and
+        // timers.
         give_way().await;
     }
 }
 
-/// Reads until it is clear whether this is HTTP/2.
+/// Reads until it is clear whether the client speaks HTTP/2.
 async fn first_bytes(mut stream: TcpStream) -> io::Result<(TcpStream, Vec<u8>)> {
     let mut first = Vec::with_capacity(PREFACE.len());
     let mut buffer = [0; PREFACE.len()];
@@ -72,7 +74,7 @@ mod tests {
 
     use super::*;
 
-    /// A client that sends faster than it is read, for a while that no core can wait for.
+    /// A client that sends faster than it is read, for longer than any core may be kept busy.
     struct Flood(u32);
 
     impl AsyncRead for Flood {
@@ -86,7 +88,7 @@ mod tests {
         }
     }
 
-    /// What a core sees of it: how often others have their turn before it ends.
+    /// How often other tasks of the core have their turn before `hearing` ends.
     async fn turns_of(hearing: impl Future<Output = ()>) -> usize {
         let mut hearing = pin!(hearing);
         let mut turns = 0;

@@ -8,7 +8,7 @@ use crate::api::Api;
 use crate::clock::Ticker;
 use crate::config::Keepalive;
 use crate::limits;
-use crate::net::busy::Busy;
+use crate::net::busy::BusyConnections;
 use crate::net::messages::MessageLimits;
 use crate::net::unread::Unread;
 
@@ -21,7 +21,7 @@ pub(super) struct EdgeContext {
     /// Connections that have not read everything.
     pub unread: Rc<Unread>,
     /// Connections that have asked for another turn.
-    pub busy: Rc<Busy>,
+    pub busy: Rc<BusyConnections>,
     pub messages: MessageLimits,
     pub http2: revd_http2::Config,
     pub keepalive: Keepalive,

@@ -1,11 +1,12 @@
-//! One HTTP/2 connection on its core: bytes in, calls, bytes out. Everything that a turn produces leaves in one send.
+//! One HTTP/2 connection on its core: bytes in, calls, bytes out. The replies of a turn leave in
+//! one send.
 
 mod batch;
-mod begun;
 mod memory;
 mod reading;
 mod reclaim;
 mod time;
+mod unfinished;
 mod wait_queue;
 mod waiting;
 
@@ -22,29 +23,31 @@ use crate::api::call::Message;
 use crate::api::method::Method;
 use crate::api::replies::{Replies as ReplySink, prefix};
 use crate::limits;
-use crate::net::busy::Turns;
-use crate::net::calls::{Asking, Call, CallKind, Calls, StreamState, Streaming, UnaryCall, ends_soon};
+use crate::net::busy::TurnShare;
+use crate::net::calls::{
+    Call, CallKind, Calls, OpenStreamingCall, StreamState, UnaryCall, UnaryRequest, ends_soon,
+};
 use crate::net::context::EdgeContext;
 use crate::net::deadline::{Deadlines, Timer, deadline_exceeded, milliseconds};
-use crate::net::head::{CallHead, Head, Heads};
 use crate::net::http;
-use crate::net::http2::batch::Batch;
-use crate::net::http2::begun::Begun;
+use crate::net::http2::batch::InputBatch;
 use crate::net::http2::memory::ConnectionMemory;
+use crate::net::http2::unfinished::UnfinishedInput;
 use crate::net::http2::wait_queue::WaitQueue;
-use crate::net::keepalive::Keepalive;
+use crate::net::keepalive::PingRules;
 use crate::net::messages::{Assembly, Incoming, RequestQueue, held};
-use crate::net::reply::{self, Blocks};
+use crate::net::ready_queue::ReadyQueue;
+use crate::net::reply::{self, ResponseEncoder};
+use crate::net::request_headers::{CallHeaders, HeaderDecoder, RequestHeaders};
 use crate::net::socket::Transport;
-use crate::net::unread::Reading;
-use crate::net::wakers::Woken;
+use crate::net::unread::ReadProgress;
 use crate::observe::turns::Loop;
 use crate::queues::gate::Pass;
 use crate::queues::turn::NextTurn;
 
-/// Why a connection ends whose header blocks cannot be decoded.
+/// A connection whose header block cannot be decoded.
 const BAD_BLOCK: Fault = Fault::new(ErrorCode::Compression, "a header block cannot be decoded");
-/// What grpc-go says to a client that pings too often.
+/// A client that pings too often, in grpc-go's words.
 const TOO_MANY_PINGS: Fault = Fault::new(ErrorCode::EnhanceYourCalm, "too_many_pings");
 
 /// A connection and its calls.
@@ -52,47 +55,47 @@ pub(super) struct Http2<T> {
     socket: T,
     shared: Rc<EdgeContext>,
     connection: Connection<StreamState>,
-    heads: Heads,
-    blocks: Blocks,
+    header_decoder: HeaderDecoder,
+    encoder: ResponseEncoder,
     calls: Calls,
-    woken: Woken,
-    /// A frame that has come in part.
+    ready: ReadyQueue,
+    /// Input behind the last complete frame.
     partial: Vec<u8>,
     memory: ConnectionMemory,
-    begun: Begun,
-    /// There is more in `partial` than was looked at.
+    unfinished: UnfinishedInput,
+    /// `partial` holds complete frames that were left for this turn.
     is_behind: bool,
-    reading: Reading,
+    reading: ReadProgress,
     waiting: WaitQueue,
-    /// When the client last took something.
+    /// When the client last made progress with its replies.
     taken: u64,
-    keepalive: Keepalive,
+    keepalive: PingRules,
     timer: Timer,
     deadlines: Deadlines,
     refilled: u64,
-    /// When the client was told that the member stops.
+    /// When the graceful shutdown began.
     told: Option<u64>,
     has_failed: bool,
-    /// When this turn began, in microseconds, and whether the next follows at once.
+    /// When this turn began, in microseconds, and whether another follows at once.
     began: u64,
     comes_back: bool,
-    turns: Turns,
-    batch: Batch,
+    turns: TurnShare,
+    batch: InputBatch,
     next_turn: NextTurn,
 }
 
-/// How a turn ended.
-enum Turn {
+/// Whether the connection goes on after a turn.
+enum TurnEnd {
     Waiting,
     Over,
 }
 
-/// What reading has come to.
+/// The outcome of a read.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Read {
-    /// There may be more.
+enum ReadOutcome {
+    /// There may be more input.
     Some,
-    /// There is nothing more, or it is for the next turn.
+    /// There is no more input, or it is for the next turn.
     Enough,
     /// The client has closed its side.
     End,
@@ -106,18 +109,18 @@ impl<T: Transport> Http2<T> {
         let config = shared.http2;
         Self {
             connection: Connection::new(Role::Server, config),
-            heads: Heads::new(config.header_bytes_max as usize),
-            blocks: Blocks::default(),
+            header_decoder: HeaderDecoder::new(config.header_bytes_max as usize),
+            encoder: ResponseEncoder::default(),
             calls: Calls::default(),
-            woken: Woken::default(),
+            ready: ReadyQueue::default(),
             partial: Vec::new(),
             memory: ConnectionMemory::new(shared.api.budgets()),
-            begun: Begun::new(now),
+            unfinished: UnfinishedInput::new(now),
             is_behind: false,
-            reading: Reading::new(&shared.unread),
+            reading: ReadProgress::new(&shared.unread),
             waiting: WaitQueue::default(),
             taken: now,
-            keepalive: Keepalive::new(shared.keepalive, now),
+            keepalive: PingRules::new(shared.keepalive, now),
             timer: Timer::default(),
             deadlines: Deadlines::default(),
             refilled: now,
@@ -125,16 +128,16 @@ impl<T: Transport> Http2<T> {
             has_failed: false,
             began: 0,
             comes_back: false,
-            turns: Turns::new(&shared.busy),
-            batch: Batch::default(),
+            turns: TurnShare::new(&shared.busy),
+            batch: InputBatch::default(),
             next_turn: NextTurn::default(),
             socket,
             shared,
         }
     }
 
-    /// Serves until the client is gone, has done wrong, or the core ends and the calls are done: then the socket is given
-    /// back, for what the client may still say.
+    /// Serves until the client is gone or breaks the protocol, or until the core ends and all calls
+    /// are done: then the socket is returned, to be read until the client closes it.
     pub(super) async fn serve(mut self: Box<Self>, pass: &Pass) -> Option<T> {
         std::future::poll_fn(|context| {
             let ended = self.turn(context, pass);
@@ -142,21 +145,21 @@ impl<T: Transport> Http2<T> {
             let doing = || json!({"open-streams": self.connection.open_streams()});
             self.shared.api.turns().record(Loop::Connection, took, doing);
             match ended {
-                Ok(Turn::Waiting) => Poll::Pending,
-                Ok(Turn::Over) | Err(_) => Poll::Ready(()),
+                Ok(TurnEnd::Waiting) => Poll::Pending,
+                Ok(TurnEnd::Over) | Err(_) => Poll::Ready(()),
             }
         })
         .await;
         (self.has_left() && !self.has_failed).then_some(self.socket)
     }
 
-    /// The last streams are answered, and no more are taken up.
+    /// All streams are answered, and no more are taken up.
     fn has_left(&self) -> bool {
         self.connection.is_going_away() && self.connection.open_streams() == 0
     }
 
-    fn turn(&mut self, context: &mut Context<'_>, pass: &Pass) -> io::Result<Turn> {
-        self.woken.register(context);
+    fn turn(&mut self, context: &mut Context<'_>, pass: &Pass) -> io::Result<TurnEnd> {
+        self.ready.register(context);
         if self.told.is_none() && pass.poll_closed(context).is_ready() {
             self.told = Some(self.shared.clock.milliseconds());
             self.connection.last_call();
@@ -164,7 +167,7 @@ impl<T: Transport> Http2<T> {
         self.shared.messages.unpacked.set(0);
         self.began = self.shared.clock.microseconds();
         self.turns.begin();
-        self.batch = Batch::default();
+        self.batch = InputBatch::default();
         let now = self.began / 1_000;
         if now >= self.refilled + limits::ALLOWANCE_MILLISECONDS {
             self.refilled = now;
@@ -174,7 +177,8 @@ impl<T: Transport> Http2<T> {
             self.run_woken();
             self.look_at_time(context, now);
             let mut is_blocked = self.send(context, now)?.is_pending();
-            // What was sent made room; what begins now must not wait for the next turn, which may never come.
+            // Sending has made room for calls that wait. The replies of calls that begin now are
+            // sent at once: nothing else may wake this task.
             while self.begin_waiting() && !is_blocked {
                 is_blocked = self.send(context, now)?.is_pending();
             }
@@ -182,26 +186,27 @@ impl<T: Transport> Http2<T> {
             let is_stalled = self.has_failed && now >= self.taken + milliseconds(limits::STALL_DEADLINE);
             if (is_done && !is_blocked) || is_stalled {
                 let _ = self.socket.poll_close(context);
-                return Ok(Turn::Over);
+                return Ok(TurnEnd::Over);
             }
-            // Whoever does not read what is sent is not read either.
+            // Back-pressure: stop reading requests while the client does not drain our replies.
             let is_unread = self.has_failed || self.connection.out().len() >= limits::SEND_BUFFER_BYTES;
             if is_blocked && is_unread {
                 if self.comes_back {
-                    self.reading.more(0); // this turn has done enough: the client may take its replies well
+                    // Only this turn is over: the client may well read its replies.
+                    self.reading.more(0);
                 } else {
-                    self.reading.all(); // nobody should wait for that client
+                    self.reading.all(); // leases do not wait for keepalives of that client
                 }
                 break;
             }
             if self.is_full_of_requests() {
-                self.reading.more(0); // it is read when some of them are done
+                self.reading.more(0); // reading goes on when some requests are done
                 break;
             }
             match self.read(context, now)? {
-                Read::Some => {}
-                Read::Enough => break,
-                Read::End => return Ok(Turn::Over),
+                ReadOutcome::Some => {}
+                ReadOutcome::Enough => break,
+                ReadOutcome::End => return Ok(TurnEnd::Over),
             }
         }
         self.count(now);
@@ -209,10 +214,10 @@ impl<T: Transport> Http2<T> {
             self.turns.ask();
             self.next_turn.ask(context);
         }
-        Ok(Turn::Waiting)
+        Ok(TurnEnd::Waiting)
     }
 
-    /// Sends until everything is sent, or the system takes no more.
+    /// Sends until everything is sent, or the kernel takes no more.
     fn send(&mut self, context: &mut Context<'_>, now: u64) -> io::Result<Poll<()>> {
         loop {
             self.connection.pump();
@@ -232,14 +237,14 @@ impl<T: Transport> Http2<T> {
             }
             self.memory.pace.took(before - out.len());
             self.taken = now;
-            // Much is sent in several turns: copying megabytes takes milliseconds.
+            // Large replies are sent in several turns: copying megabytes takes milliseconds.
             if !self.connection.out().is_empty() && self.is_late() {
                 return Ok(Poll::Pending);
             }
         }
     }
 
-    /// A stream has sent all it had: its call may have more.
+    /// Polls the call of a stream whose queue has run empty, if it has more replies.
     fn refill_stream(&mut self, stream: u32) {
         if let Some(StreamState::Running(running)) = self.connection.stream(stream) {
             let slot = running.slot;
@@ -255,7 +260,7 @@ impl<T: Transport> Http2<T> {
         match event {
             Event::Headers { stream, block, kind, end } => {
                 if kind != HeadersKind::Head {
-                    let may_be = self.heads.skip(&block).map_err(|_| BAD_BLOCK)?;
+                    let may_be = self.header_decoder.skip(&block).map_err(|_| BAD_BLOCK)?;
                     match kind {
                         HeadersKind::Trailers if may_be => self.data(stream, &[], true),
                         HeadersKind::Trailers => self.connection.reset(stream, ErrorCode::Protocol),
@@ -263,7 +268,7 @@ impl<T: Transport> Http2<T> {
                     }
                     return Ok(());
                 }
-                let head = self.heads.read(&block).map_err(|_| BAD_BLOCK)?;
+                let head = self.header_decoder.read(&block).map_err(|_| BAD_BLOCK)?;
                 self.head(stream, head, end, now);
             }
             Event::Data { stream, data, end } => self.data(stream, data, end),
@@ -273,24 +278,24 @@ impl<T: Transport> Http2<T> {
                     return Err(TOO_MANY_PINGS);
                 }
             }
-            Event::Window => self.blocks.table(self.connection.peer_table_bytes()),
+            Event::Window => self.encoder.table(self.connection.peer_table_bytes()),
             Event::Reset { .. } | Event::Pong(_) | Event::GoAway { .. } => {}
         }
         Ok(())
     }
 
-    fn head(&mut self, stream: u32, head: Head, end: bool, now: u64) {
+    fn head(&mut self, stream: u32, head: RequestHeaders, end: bool, now: u64) {
         match head {
-            Head::Call(head) => self.begin(stream, head, end, now),
-            Head::Refused(status) => self.refuse(stream, &status),
-            Head::Rejected(http, status) => {
+            RequestHeaders::Call(head) => self.begin(stream, head, end, now),
+            RequestHeaders::Refused(status) => self.refuse(stream, &status),
+            RequestHeaders::Rejected(http, status) => {
                 self.connection.send_head(stream, &reply::rejection(http, &status), true);
             }
-            Head::Malformed => self.connection.reset(stream, ErrorCode::Protocol),
-            Head::TooLarge => {
+            RequestHeaders::Malformed => self.connection.reset(stream, ErrorCode::Protocol),
+            RequestHeaders::TooLarge => {
                 self.connection.send_head(stream, &reply::too_large(), true);
             }
-            Head::Plain(head) => {
+            RequestHeaders::Plain(head) => {
                 if let Some(state) = self.connection.stream(stream) {
                     *state = StreamState::Plain(Box::new(head));
                 }
@@ -301,7 +306,8 @@ impl<T: Transport> Http2<T> {
         }
     }
 
-    /// The body of a request that is no call: nobody reads it, but it must be as long as was said (section 8.1.1).
+    /// Data of a plain HTTP request: it is dropped, but must be as long as `content-length` says
+    /// (section 8.1.1).
     fn plain_data(&mut self, stream: u32, bytes: usize, end: bool) {
         let Some(StreamState::Plain(head)) = self.connection.stream(stream) else { return };
         if let Some(left) = &mut head.content_length {
@@ -322,17 +328,18 @@ impl<T: Transport> Http2<T> {
         }
     }
 
-    fn begin(&mut self, stream: u32, head: CallHead, end: bool, now: u64) {
+    fn begin(&mut self, stream: u32, head: CallHeaders, end: bool, now: u64) {
         if head.timeout == Some(0) {
-            return self.refuse(stream, &deadline_exceeded()); // also calls with many replies, which would begin at once
+            // Also streaming calls, which would begin at once.
+            return self.refuse(stream, &deadline_exceeded());
         }
         let deadline = head.timeout.map_or(u64::MAX, |timeout| now.saturating_add(timeout));
         self.end_by(stream, deadline);
         match head.method {
             Method::Unary(_) => {
-                let asking = Asking::new(head, deadline);
+                let asking = UnaryRequest::new(head, deadline);
                 if let Some(state) = self.connection.stream(stream) {
-                    *state = StreamState::Asking(Box::new(asking));
+                    *state = StreamState::Request(Box::new(asking));
                 }
             }
             Method::Streaming(method) => {
@@ -345,7 +352,7 @@ impl<T: Transport> Http2<T> {
                 let requests = Rc::new(RequestQueue::new(requests));
                 let incoming = Box::new(Incoming(Rc::clone(&requests)));
                 let call = Rc::clone(&self.shared.api).streaming(method, head.metadata, incoming, sink);
-                let streaming = Streaming {
+                let streaming = OpenStreamingCall {
                     call: Some(call),
                     replies,
                     requests,
@@ -379,11 +386,11 @@ impl<T: Transport> Http2<T> {
         slot
     }
 
-    /// Data of a call; `end` when the client has said everything.
+    /// Data of a stream; `end` when the client has ended its half.
     fn data(&mut self, stream: u32, data: &[u8], end: bool) {
         match self.connection.stream(stream) {
-            Some(StreamState::Asking(asking)) => {
-                let Asking { head, assembly, message, .. } = &mut **asking;
+            Some(StreamState::Request(asking)) => {
+                let UnaryRequest { head, assembly, message, .. } = &mut **asking;
                 let (mut result, share) = (Ok(()), &self.memory.requests);
                 if message.is_none() {
                     let cut = |bytes| {
@@ -392,12 +399,13 @@ impl<T: Transport> Http2<T> {
                     result = assembly.add(data, head.gzip, &self.shared.messages, share, cut);
                 }
                 if message.is_some() {
-                    (result, *assembly) = (Ok(()), Assembly::default()); // the first message counts
+                    // Messages behind the first are ignored.
+                    (result, *assembly) = (Ok(()), Assembly::default());
                 }
                 if !end && result.is_ok() {
                     result = asking.hold_message(share);
                 }
-                let Asking { head, deadline, assembly, message, .. } = &mut **asking;
+                let UnaryRequest { head, deadline, assembly, message, .. } = &mut **asking;
                 let (head, deadline, unfinished) = (*head, *deadline, !assembly.is_empty());
                 let message = if end { message.take() } else { None };
                 match (result, message) {
@@ -407,7 +415,8 @@ impl<T: Transport> Http2<T> {
                         let text = if unfinished { "unexpected EOF" } else { "EOF" };
                         self.refuse(stream, &Status::unknown(text));
                     }
-                    // All of a message is taken in, however long: its bounds are others.
+                    // Credit is returned at once: size limit and memory budget bound a message, not
+                    // the window.
                     (Ok(()), _) => self.connection.credit(stream, data.len()),
                 }
             }
@@ -427,10 +436,11 @@ impl<T: Transport> Http2<T> {
         }
     }
 
-    /// Carries out a call with one reply: at once if it can be, else when it is woken.
-    fn ask(&mut self, stream: u32, head: CallHead, message: Bytes, deadline: u64, is_long: bool) {
+    /// Begins a unary call: it is polled once, and again when it is woken.
+    fn ask(&mut self, stream: u32, head: CallHeaders, message: Bytes, deadline: u64, is_long: bool) {
         let Method::Unary(method) = head.method else { return };
-        // Also one that had to wait, or came late in a long turn: what its caller has given up must not change anything.
+        // Also checked for a call that has waited or came late in a long turn: a call that its
+        // client has given up must not change anything.
         if deadline != u64::MAX && deadline <= self.shared.clock.milliseconds() {
             return self.refuse(stream, &deadline_exceeded());
         }
@@ -438,7 +448,7 @@ impl<T: Transport> Http2<T> {
         let hold = held(&self.memory.requests, &message);
         let replies = self.memory.replies.clone();
         let mut call: UnaryCall = Box::pin(api.unary(method, head.metadata, message, replies));
-        let waker = self.woken.waker(self.calls.next_slot());
+        let waker = self.ready.waker(self.calls.next_slot());
         match call.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(result) => self.reply(stream, result),
             Poll::Pending => {
@@ -448,7 +458,7 @@ impl<T: Transport> Http2<T> {
         }
     }
 
-    /// Whatever a stream carried is done with; its answer may still be on its way.
+    /// Marks the request of a stream as answered; its answer may still be under way.
     fn finish(&mut self, stream: u32) {
         if let Some(state) = self.connection.stream(stream) {
             *state = StreamState::Answered;
@@ -468,15 +478,15 @@ impl<T: Transport> Http2<T> {
             let mut parts: [&[u8]; limits::FRAME_PARTS_MAX] = [&[]; limits::FRAME_PARTS_MAX];
             parts[0] = &prefix;
             parts[1..].iter_mut().zip(&message).for_each(|(part, bytes)| *part = bytes);
-            let (head, trailers, after) = self.blocks.short();
+            let (head, trailers, after) = self.encoder.short();
             if self.connection.send_short(stream, &head, &parts[..=message.len()], &trailers) {
-                self.blocks = after;
+                self.encoder = after;
                 return;
             }
         }
         let mut chunks = vec![Bytes::copy_from_slice(&prefix)];
         chunks.extend(message);
-        let head = self.blocks.head();
+        let head = self.encoder.head();
         self.connection.send_head(stream, &head, false);
         self.connection.send_data(stream, &chunks);
         self.connection.send_end(stream, Some(&reply::trailers(&Ok(()))));
@@ -484,24 +494,24 @@ impl<T: Transport> Http2<T> {
         self.finish(stream);
     }
 
-    /// Ends a call before it has replied anything.
+    /// Ends a call that has not replied yet with an error.
     fn refuse(&mut self, stream: u32, status: &Status) {
         self.finish(stream);
-        let block = self.blocks.refusal(status);
+        let block = self.encoder.refusal(status);
         self.connection.send_head(stream, &block, true);
     }
 
     fn run_woken(&mut self) {
         let mut slots = std::mem::take(&mut self.shared.spare_buffers.borrow_mut().woken_slots);
-        self.woken.take(&mut slots);
+        self.ready.take(&mut slots);
         if !slots.is_empty() {
             self.connection.out().give_buffer(|| self.shared.spare_buffers.borrow_mut().take_send_buffer());
         }
         for slot in slots.drain(..) {
-            // Those that find no time are the first of the next turn. They do not wake their own task, which would be ready at
-            // once (see `give_way`).
+            // Calls that find no time are the first of the next turn. They do not wake the task,
+            // which would be ready at once (see `give_way`).
             if self.is_late() {
-                self.woken.put_back(slot);
+                self.ready.put_back(slot);
                 continue;
             }
             self.run(slot);
@@ -510,9 +520,9 @@ impl<T: Transport> Http2<T> {
         self.shared.spare_buffers.borrow_mut().woken_slots = slots;
     }
 
-    /// Lets a call go on.
+    /// Polls a call.
     fn run(&mut self, slot: usize) {
-        let waker = self.woken.waker(slot);
+        let waker = self.ready.waker(slot);
         let mut context = Context::from_waker(&waker);
         let Some(Call { stream, kind, .. }) = self.calls.get(slot) else { return };
         let stream = *stream;
@@ -532,7 +542,7 @@ impl<T: Transport> Http2<T> {
                 self.connection.credit(stream, credit);
                 if !replies.chunks.is_empty() {
                     if !has_head {
-                        let head = self.blocks.head();
+                        let head = self.encoder.head();
                         self.connection.send_head(stream, &head, false);
                     }
                     self.connection.send_data(stream, &replies.chunks);
@@ -555,7 +565,7 @@ impl<T: Transport> Http2<T> {
             _ => {
                 if !streaming.has_head {
                     streaming.has_head = true;
-                    let head = self.blocks.head();
+                    let head = self.encoder.head();
                     self.connection.send_head(stream, &head, false);
                 }
                 self.connection.send_end(stream, Some(&reply::trailers(result)));

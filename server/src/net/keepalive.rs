@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use crate::config::Keepalive as KeepaliveConfig;
+use crate::config::Keepalive;
 use crate::limits;
 
 /// One connection's pings. Times are milliseconds of the core's clock.
 #[derive(Debug)]
-pub(super) struct Keepalive {
-    config: KeepaliveConfig,
+pub(super) struct PingRules {
+    config: Keepalive,
     last_ping: Option<u64>,
     strikes: u32,
     /// When anything came from the client.
@@ -20,7 +20,7 @@ pub(super) struct Keepalive {
 
 /// What is to be done now.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Check {
+pub(super) enum PingStep {
     /// Look again then.
     At(u64),
     /// Ask the client.
@@ -29,9 +29,9 @@ pub(super) enum Check {
     Gone,
 }
 
-impl Keepalive {
+impl PingRules {
     #[must_use]
-    pub(super) fn new(config: KeepaliveConfig, now: u64) -> Self {
+    pub(super) fn new(config: Keepalive, now: u64) -> Self {
         Self { config, last_ping: None, strikes: 0, heard: now, asked: None }
     }
 
@@ -53,20 +53,20 @@ impl Keepalive {
     }
 
     /// None if silence is never looked at.
-    pub(super) fn check(&mut self, now: u64) -> Option<Check> {
+    pub(super) fn check(&mut self, now: u64) -> Option<PingStep> {
         if self.config.interval.is_zero() {
             return None;
         }
         if let Some(asked) = self.asked {
             let until = asked + milliseconds(self.config.timeout);
-            return Some(if now >= until { Check::Gone } else { Check::At(until) });
+            return Some(if now >= until { PingStep::Gone } else { PingStep::At(until) });
         }
         let due = self.heard + milliseconds(self.config.interval);
         if now < due {
-            return Some(Check::At(due));
+            return Some(PingStep::At(due));
         }
         self.asked = Some(now);
-        Some(Check::Ask)
+        Some(PingStep::Ask)
     }
 }
 
@@ -78,10 +78,10 @@ fn milliseconds(duration: Duration) -> u64 {
 mod tests {
     use super::*;
 
-    fn keepalive() -> Keepalive {
+    fn keepalive() -> PingRules {
         let seconds = Duration::from_secs;
-        let config = KeepaliveConfig { min_time: seconds(5), interval: seconds(60), timeout: seconds(20) };
-        Keepalive::new(config, 0)
+        let config = Keepalive { min_time: seconds(5), interval: seconds(60), timeout: seconds(20) };
+        PingRules::new(config, 0)
     }
 
     #[test]
@@ -103,11 +103,11 @@ mod tests {
     #[test]
     fn a_silent_client_is_asked_and_given_up() {
         let mut silent = keepalive();
-        assert_eq!(silent.check(1), Some(Check::At(60_000)));
-        assert_eq!(silent.check(60_000), Some(Check::Ask));
-        assert_eq!(silent.check(60_001), Some(Check::At(80_000)));
-        assert_eq!(silent.check(80_000), Some(Check::Gone));
+        assert_eq!(silent.check(1), Some(PingStep::At(60_000)));
+        assert_eq!(silent.check(60_000), Some(PingStep::Ask));
+        assert_eq!(silent.check(60_001), Some(PingStep::At(80_000)));
+        assert_eq!(silent.check(80_000), Some(PingStep::Gone));
         silent.heard(80_000);
-        assert_eq!(silent.check(80_000), Some(Check::At(140_000)));
+        assert_eq!(silent.check(80_000), Some(PingStep::At(140_000)));
     }
 }

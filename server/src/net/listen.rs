@@ -15,7 +15,7 @@ use crate::config::Keepalive;
 use crate::limits;
 use crate::net::connection;
 use crate::net::context::EdgeContext;
-use crate::net::places::Places;
+use crate::net::permits::ConnectionPermits;
 use crate::observe::bounds::Bound;
 use crate::observe::log;
 use crate::queues::gate::Gate;
@@ -83,7 +83,12 @@ fn listening(address: SocketAddr, keepalive: &Keepalive) -> io::Result<OwnedFd> 
 }
 
 /// Accepts connections for as long as it is not dropped.
-pub(super) async fn accept(listener: TcpListener, edge: Rc<EdgeContext>, gate: Gate, places: Arc<Places>) {
+pub(super) async fn accept(
+    listener: TcpListener,
+    edge: Rc<EdgeContext>,
+    gate: Gate,
+    permits: Arc<ConnectionPermits>,
+) {
     let mut told = None;
     let mut accepted = 0_usize;
     loop {
@@ -97,32 +102,32 @@ pub(super) async fn accept(listener: TcpListener, edge: Rc<EdgeContext>, gate: G
         }
         // A member that has too many connections closes new ones at once: clients try another
         // member.
-        let (pass, place) = (gate.enter(limits::CONNECTIONS_PER_CORE_MAX), places.take());
-        let (Some(pass), Some(place)) = (pass, place) else {
+        let (pass, permit) = (gate.enter(limits::CONNECTIONS_PER_CORE_MAX), permits.take());
+        let (Some(pass), Some(permit)) = (pass, permit) else {
             drop(stream);
             edge.api.reached(Bound::Connections);
-            tell_refused(&mut told, edge.clock.milliseconds(), &places);
+            tell_refused(&mut told, edge.clock.milliseconds(), &permits);
             continue;
         };
         let serving = connection::serve(stream, Rc::clone(&edge), pass);
         glommio::spawn_local(async move {
             serving.await;
-            drop(place);
+            drop(permit);
         })
         .detach();
     }
 }
 
 /// Logs that connections are refused, once in `REFUSED_INTERVAL`.
-fn tell_refused(told: &mut Option<u64>, now: u64, places: &Places) {
+fn tell_refused(told: &mut Option<u64>, now: u64, permits: &ConnectionPermits) {
     let interval = u64::try_from(limits::REFUSED_INTERVAL.as_millis()).unwrap_or(u64::MAX);
     if told.is_some_and(|told| now.saturating_sub(told) < interval) {
         return;
     }
     *told = Some(now);
     log::warn(
-        "too many connections: new ones are closed",
-        json!({"connections-max": places.max(), "connections-per-core-max": limits::CONNECTIONS_PER_CORE_MAX}),
+        "too many connections: new connections are closed",
+        json!({"connections-max": permits.max(), "connections-per-core-max": limits::CONNECTIONS_PER_CORE_MAX}),
     );
 }
 

@@ -166,12 +166,12 @@ fn bad_gzip(body: &[u8], error: &std::io::Error) -> Status {
 /// The request messages of a streaming call, on their way from the connection to the call.
 #[derive(Debug)]
 pub(super) struct RequestQueue {
-    queue: RefCell<Queue>,
+    queue: RefCell<QueuedRequests>,
     share: Share,
 }
 
 #[derive(Debug)]
-struct Queue {
+struct QueuedRequests {
     messages: VecDeque<Bytes>,
     /// Counts the messages and their places in the queue.
     waiting: Hold,
@@ -191,7 +191,7 @@ impl RequestQueue {
     /// An empty queue whose messages are counted in `share`.
     pub(super) fn new(share: &Share) -> Self {
         let (waiting, messages) = (share.hold(), VecDeque::new());
-        let queue = RefCell::new(Queue { messages, waiting, end: None, call: None, owed: 0 });
+        let queue = RefCell::new(QueuedRequests { messages, waiting, end: None, call: None, owed: 0 });
         Self { queue, share: share.clone() }
     }
 
@@ -223,7 +223,7 @@ impl RequestQueue {
     }
 }
 
-impl Queue {
+impl QueuedRequests {
     fn wake(&mut self) {
         if let Some(call) = self.call.take() {
             call.wake();

@@ -1,21 +1,19 @@
 //! From a socket to a service and back; services (`api`) know nothing of it.
 //!
-//! - `listen` accepts connections; `connection` finds out which protocol a client speaks;
-//!   `context` is what the connections of an edge share.
-//! - gRPC: `http2` drives a connection. `head` decodes request headers, `messages` cuts request
-//!   bodies into messages, `calls` and `wakers` keep the calls under way, `reply` encodes response
-//!   headers. `keepalive`, `deadline` and `pace` watch the time, `busy` shares the core between
-//!   connections, `unread` knows which of them have not read everything. The protocol itself is in
-//!   `revd_http2`.
-//! - Plain requests (`/health`, `/metrics`, ...): `http` answers them; HTTP/1.1 comes through
-//!   `http1`.
+//! - `listen` accepts connections; `connection` finds out which protocol a client speaks; `context`
+//!   is what the connections of an edge share, `permits` bounds their number.
+//! - gRPC: `http2` drives a connection. `request_headers` decodes header blocks, `messages` cuts
+//!   request bodies into messages, `calls` keeps the calls under way and `ready_queue` those that
+//!   were woken, `reply` encodes response headers. `keepalive`, `deadline` and `pace` watch the
+//!   time, `busy` shares the core between connections, `unread` knows which of them have not read
+//!   everything. The protocol itself is in `revd_http2`.
+//! - Plain requests (`/health`, `/version`): `http` answers them; HTTP/1.1 comes through `http1`.
 
 mod busy;
 mod calls;
 mod connection;
 mod context;
 mod deadline;
-mod head;
 mod http;
 mod http1;
 mod http2;
@@ -23,11 +21,12 @@ mod keepalive;
 pub mod listen;
 mod messages;
 mod pace;
-pub mod places;
+pub mod permits;
+mod ready_queue;
 mod reply;
+mod request_headers;
 mod socket;
 pub mod unread;
-mod wakers;
 
 use std::cell::{Cell, RefCell};
 use std::io;
@@ -41,12 +40,12 @@ use crate::config::Keepalive;
 use crate::limits;
 use crate::net::context::EdgeContext;
 use crate::net::messages::MessageLimits;
-use crate::net::places::Places;
+use crate::net::permits::ConnectionPermits;
 use crate::net::unread::Unread;
 use crate::queues::gate::Gate;
 use crate::queues::latch::Latch;
 
-/// What an edge listens on, and what it accepts there.
+/// Addresses of an edge, and limits of its connections.
 #[derive(Debug, Clone)]
 pub struct ListenConfig {
     /// Client addresses.
@@ -55,10 +54,10 @@ pub struct ListenConfig {
     pub message_bytes_max: usize,
     /// Streams a client may have open on a connection.
     pub streams_max: u32,
-    /// How pings are dealt with.
+    /// When clients may ping, and when silent ones are pinged.
     pub keepalive: Keepalive,
-    /// How many may be connected, to all cores.
-    pub places: Arc<Places>,
+    /// Permits for connections to any core.
+    pub permits: Arc<ConnectionPermits>,
 }
 
 /// Serves this core's share of the clients until asked to stop; then open calls have a little time
@@ -99,12 +98,12 @@ pub async fn serve(
     let mut accepting = Vec::new();
     for address in config.addresses {
         let listener = listen::bind(address, &config.keepalive)?;
-        let places = Arc::clone(&config.places);
+        let permits = Arc::clone(&config.permits);
         accepting.push(glommio::spawn_local(listen::accept(
             listener,
             Rc::clone(&edge),
             gate.clone(),
-            places,
+            permits,
         )));
     }
     listening();

@@ -16,7 +16,7 @@ pub(super) struct Pace {
 
 /// The result of a look at a client's pace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Look {
+pub(super) enum PaceCheck {
     /// The interval is not over: look again then.
     At(u64),
     /// An interval is over.
@@ -45,14 +45,14 @@ impl Pace {
     /// Looks at a client that has `held` bytes of replies yet to read, `watched` of them on watch
     /// streams. Watch replies count however few they are: puts of other clients make them, perhaps
     /// a few bytes on each of very many connections.
-    pub(super) fn look(&mut self, now: u64, held: usize, watched: usize) -> Look {
+    pub(super) fn look(&mut self, now: u64, held: usize, watched: usize) -> PaceCheck {
         let since = *self.since.get_or_insert_with(|| {
             self.taken = 0;
             now
         });
         let due = since + limits::PACE_INTERVAL;
         if now < due {
-            return Look::At(due);
+            return PaceCheck::At(due);
         }
         let wanted = (held / limits::TAKEN_PART).clamp(limits::TAKEN_BYTES_MIN, limits::TAKEN_BYTES_ENOUGH);
         let is_slow = if held >= limits::PACE_BYTES_MIN {
@@ -62,7 +62,7 @@ impl Pace {
         };
         self.slow = if is_slow { self.slow + 1 } else { 0 };
         (self.since, self.taken) = (Some(now), 0);
-        Look::Over { is_slow: self.slow >= limits::SLOW_LOOKS }
+        PaceCheck::Over { is_slow: self.slow >= limits::SLOW_LOOKS }
     }
 }
 
@@ -75,11 +75,11 @@ mod tests {
     /// Whether a client that reads `bytes` in each interval is found slow.
     fn is_slow(held: usize, bytes: usize) -> bool {
         let mut pace = Pace::default();
-        assert_eq!(pace.look(0, held, 0), Look::At(limits::PACE_INTERVAL));
+        assert_eq!(pace.look(0, held, 0), PaceCheck::At(limits::PACE_INTERVAL));
         let mut found = false;
         for look in 1..=u64::from(limits::SLOW_LOOKS) {
             pace.took(bytes);
-            let Look::Over { is_slow } = pace.look(look * limits::PACE_INTERVAL, held, 0) else {
+            let PaceCheck::Over { is_slow } = pace.look(look * limits::PACE_INTERVAL, held, 0) else {
                 panic!("the interval is over")
             };
             found = is_slow;
@@ -103,10 +103,10 @@ mod tests {
         let _ = pace.look(0, HELD, 0);
         for look in 1..100 {
             pace.took(if look % 2 == 0 { HELD } else { 0 });
-            assert_eq!(pace.look(look * limits::PACE_INTERVAL, HELD, 0), Look::Over { is_slow: false });
+            assert_eq!(pace.look(look * limits::PACE_INTERVAL, HELD, 0), PaceCheck::Over { is_slow: false });
         }
         pace.rest();
-        assert_eq!(pace.look(1_000_000, HELD, 0), Look::At(1_000_000 + limits::PACE_INTERVAL));
+        assert_eq!(pace.look(1_000_000, HELD, 0), PaceCheck::At(1_000_000 + limits::PACE_INTERVAL));
     }
 
     #[test]
@@ -118,7 +118,7 @@ mod tests {
                 pace.took(taken);
                 let found = pace.look(look * limits::PACE_INTERVAL, 1_600, 1_600);
                 let is_slow = is_slow && look == u64::from(limits::SLOW_LOOKS);
-                assert_eq!(found, Look::Over { is_slow }, "{taken} bytes, look {look}");
+                assert_eq!(found, PaceCheck::Over { is_slow }, "{taken} bytes, look {look}");
             }
         }
     }

@@ -1,4 +1,4 @@
-//! Heads and trailers of replies, as header blocks.
+//! The response encoder: response headers and trailers as header blocks.
 
 use revd_http2::hpack::{self, DYNAMIC, indexed, literal};
 use revd_member::error::Status;
@@ -8,33 +8,33 @@ use crate::net::http::PlainReply;
 /// `:status: 200` in the static table.
 const OK: usize = 8;
 
-/// What the client's table holds of ours: `content-type` is the first thing we put
-/// there, `grpc-status: 0` the second.
+/// Encodes response headers, by what the client's HPACK table holds: the first entry that we add is
+/// `content-type`, the second `grpc-status: 0`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub(super) enum Blocks {
-    /// Nothing yet.
+pub(super) enum ResponseEncoder {
+    /// No entry of ours.
     #[default]
     New,
     /// The content type.
     Head,
-    /// Both: every good reply is three bytes of headers.
+    /// Both entries: the headers of a successful reply take three bytes.
     Both,
-    /// The client keeps no table.
+    /// The client's table is too small: no entries are added.
     Never,
 }
 
-/// A block that is the same for every call.
+/// A short header block, without an allocation.
 type Block = smallvec::SmallVec<[u8; 32]>;
 
-impl Blocks {
-    /// The client's table has this size now.
+impl ResponseEncoder {
+    /// Notes the smallest size that the client's table ever had.
     pub(super) fn table(&mut self, bytes: usize) {
         if bytes < hpack::TABLE_BYTES {
             *self = Self::Never;
         }
     }
 
-    /// The head of a reply that is sent now.
+    /// Response headers that are sent now.
     pub(super) fn head(&mut self) -> Block {
         let block = self.head_block();
         if *self == Self::New {
@@ -56,12 +56,13 @@ impl Blocks {
         Block::from_vec(block)
     }
 
-    /// Head and good trailers that are sent together now, and how things stand when they are.
+    /// Response headers and trailers of a successful reply, and the encoder to go on with once they
+    /// are sent.
     pub(super) fn short(self) -> (Block, Block, Self) {
         let mut trailers = Vec::new();
         match self {
             Self::Both => {
-                // The usual case, without building anything.
+                // The usual case: constants.
                 return (Block::from_slice(&[0x88, 0xbf]), Block::from_slice(&[0xbe]), self);
             }
             Self::Never => literal(&mut trailers, b"grpc-status", b"0", false),
@@ -71,7 +72,7 @@ impl Blocks {
         (self.head_block(), Block::from_vec(trailers), after)
     }
 
-    /// A reply without messages: the status travels in the head.
+    /// Response headers of a reply without messages, with its status (trailers-only).
     pub(super) fn refusal(&mut self, status: &Status) -> Vec<u8> {
         let mut block = self.head().to_vec();
         put_status(&mut block, status);
@@ -79,7 +80,8 @@ impl Blocks {
     }
 }
 
-/// The answer to a call whose head is wrong: not with HTTP's status 200.
+/// Response headers for a call whose request headers break the protocol: an HTTP status other than
+/// 200.
 #[must_use]
 pub(super) fn rejection(http: &str, status: &Status) -> Vec<u8> {
     let mut block = Vec::new();
@@ -89,7 +91,7 @@ pub(super) fn rejection(http: &str, status: &Status) -> Vec<u8> {
     block
 }
 
-/// Trailers that may be sent at any later time: they do not lean on the table.
+/// Trailers that may be sent at any later time: they use no table entries of ours.
 #[must_use]
 pub(super) fn trailers(result: &Result<(), Status>) -> Vec<u8> {
     let mut block = Vec::new();
@@ -121,7 +123,7 @@ fn percent_encoded(text: &str) -> String {
     out
 }
 
-/// What a request is told whose head is longer than we read.
+/// Response headers for request headers that are too long.
 #[must_use]
 pub(super) fn too_large() -> Vec<u8> {
     let mut block = Vec::new();
@@ -129,7 +131,7 @@ pub(super) fn too_large() -> Vec<u8> {
     block
 }
 
-/// The head of a plain reply.
+/// Response headers of a plain HTTP reply.
 #[must_use]
 pub(super) fn plain(reply: &PlainReply) -> Vec<u8> {
     let mut block = Vec::new();
@@ -153,9 +155,9 @@ mod tests {
     }
 
     #[test]
-    fn replies_say_the_same_in_ever_fewer_bytes() {
+    fn response_headers_shrink_as_the_table_fills() {
         const HEAD: &str = ":status=200 content-type=application/grpc";
-        for start in [Blocks::New, Blocks::Never] {
+        for start in [ResponseEncoder::New, ResponseEncoder::Never] {
             let (mut blocks, mut decoder) = (start, Decoder::default());
             let status = Status::not_found("5 % of \u{e4}");
             let refusal = blocks.refusal(&status);
@@ -174,7 +176,7 @@ mod tests {
                 bytes.push(head.len() + trailers.len());
                 assert_eq!(decoded(&mut decoder, &blocks.head()), HEAD);
             }
-            assert_eq!(bytes[2], if start == Blocks::New { 3 } else { 35 });
+            assert_eq!(bytes[2], if start == ResponseEncoder::New { 3 } else { 35 });
         }
     }
 }

@@ -48,7 +48,7 @@ impl Unread {
 
 /// How far one connection has read.
 #[derive(Debug)]
-pub(super) struct Reading {
+pub(super) struct ReadProgress {
     unread: Rc<Unread>,
     /// The mark by which the connection is counted, while it is behind.
     behind: Option<u64>,
@@ -57,7 +57,7 @@ pub(super) struct Reading {
     bytes: usize,
 }
 
-impl Reading {
+impl ReadProgress {
     /// The progress of a new connection, which is not behind.
     pub(super) fn new(unread: &Rc<Unread>) -> Self {
         Self { unread: Rc::clone(unread), behind: None, seen: 0, bytes: 0 }
@@ -87,7 +87,7 @@ impl Reading {
     }
 }
 
-impl Drop for Reading {
+impl Drop for ReadProgress {
     fn drop(&mut self) {
         self.all();
     }
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn a_mark_is_reached_when_all_connections_that_were_behind_have_read_on() {
         let unread = Rc::<Unread>::default();
-        let [mut one, mut other, mut late] = [(); 3].map(|()| Reading::new(&unread));
+        let [mut one, mut other, mut late] = [(); 3].map(|()| ReadProgress::new(&unread));
         let first = unread.mark();
         assert!(unread.is_read_up_to(first));
         one.more(10);
@@ -122,7 +122,7 @@ mod tests {
     #[test]
     fn a_client_that_never_stops_sending_is_not_waited_for_for_ever() {
         let unread = Rc::<Unread>::default();
-        let mut endless = Reading::new(&unread);
+        let mut endless = ReadProgress::new(&unread);
         endless.more(limits::HEARING_BYTES_MAX);
         for _ in 0..3 {
             let mark = unread.mark();

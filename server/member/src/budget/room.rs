@@ -4,7 +4,7 @@ use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
-use crate::budget::share::{NoRoom, Patience, Share, Waiter};
+use crate::budget::share::{NoRoom, Patience, RoomWaiter, Share};
 
 /// Ready when there is room.
 #[derive(Debug)]
@@ -65,7 +65,7 @@ impl Future for Room {
         waiting.next += 1;
         let (patience, left) = (self.patience, self.patience.ticks());
         let (share, waker) = (self.share.clone(), context.waker().clone());
-        let waiter = Waiter { share, bytes: self.bytes, waker, is_woken: false, patience, left };
+        let waiter = RoomWaiter { share, bytes: self.bytes, waker, is_woken: false, patience, left };
         waiting.rooms.insert(ticket, waiter);
         budget.0.is_awaited.set(true);
         self.ticket = Some(ticket);

@@ -22,15 +22,15 @@ pub(super) struct Pool {
     /// Counts releases; `listener` is woken by the next one.
     releases: Cell<u64>,
     listener: RefCell<Option<Waker>>,
-    pub(super) waiting: RefCell<Waiting>,
+    pub(super) waiting: RefCell<WaitLine>,
     /// Whether there may be a listener or waiters, so that a release has to look.
     pub(super) is_awaited: Cell<bool>,
 }
 
 /// Callers that wait for room, in order of arrival.
 #[derive(Debug, Default)]
-pub(super) struct Waiting {
-    pub(super) rooms: BTreeMap<u64, Waiter>,
+pub(super) struct WaitLine {
+    pub(super) rooms: BTreeMap<u64, RoomWaiter>,
     pub(super) next: u64,
     /// Bytes that waiters want that were woken and have not looked yet.
     pub(super) promised: usize,
@@ -41,7 +41,7 @@ pub(super) struct Waiting {
     looks: u64,
 }
 
-impl Waiting {
+impl WaitLine {
     /// After a release, with `free` bytes: wakes waiters for whom there is room beside what is
     /// promised. Looks at some at the front of the line, and at some behind those of the last
     /// release.
@@ -78,7 +78,7 @@ impl Waiting {
 
     /// Takes back what was promised to a waiter that looks or leaves; the waiter, if it is in the
     /// line.
-    pub(super) fn takes_up(&mut self, ticket: u64) -> Option<&mut Waiter> {
+    pub(super) fn takes_up(&mut self, ticket: u64) -> Option<&mut RoomWaiter> {
         let waiter = self.rooms.get_mut(&ticket)?;
         if std::mem::take(&mut waiter.is_woken) {
             self.promised -= waiter.bytes;
@@ -111,7 +111,7 @@ impl Patience {
 }
 
 #[derive(Debug)]
-pub(super) struct Waiter {
+pub(super) struct RoomWaiter {
     pub(super) share: Share,
     pub(super) bytes: usize,
     pub(super) waker: Waker,
@@ -211,7 +211,7 @@ impl Budget {
     /// Called at a steady pace: each waiter is a tick nearer to giving up, and all are looked at.
     pub fn tick(&self) {
         let mut waiting = self.0.waiting.borrow_mut();
-        for Waiter { share, waker, patience, left, .. } in waiting.rooms.values_mut() {
+        for RoomWaiter { share, waker, patience, left, .. } in waiting.rooms.values_mut() {
             let one_less = left.map(|left| left.saturating_sub(1));
             *left = if share.0.has_released.get() { patience.ticks() } else { one_less };
             if *left == Some(0) {
@@ -293,7 +293,7 @@ impl Share {
     pub fn is_in_the_way(&self) -> bool {
         let (bytes_max, used) = (self.budget().bytes_max(), self.budget().used());
         let without = bytes_max.saturating_sub(used - self.held());
-        let waits_for_us = |Waiter { share, bytes, .. }: &Waiter| {
+        let waits_for_us = |RoomWaiter { share, bytes, .. }: &RoomWaiter| {
             let wanted = share.held().saturating_add(*bytes).saturating_add(*bytes);
             !Rc::ptr_eq(&share.0, &self.0) && (wanted <= without || share.held() <= self.held())
         };

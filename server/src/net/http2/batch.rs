@@ -5,14 +5,14 @@ use crate::limits;
 /// The work of a turn on the input that was read. The clock is asked only once in some steps:
 /// asking behind each frame would take much of the time that is measured.
 #[derive(Debug, Default)]
-pub(super) struct Batch {
+pub(super) struct InputBatch {
     steps: u32,
     /// Bytes of replies that waited to be sent when the clock was last asked.
     backlog: usize,
     is_over: bool,
 }
 
-impl Batch {
+impl InputBatch {
     /// Counts a frame that was processed or a call that was begun, after which `backlog` bytes of
     /// replies wait; whether the turn, which has `lasted` for so many microseconds of `most`, is
     /// over. Large replies take as long as many small ones, so that the clock is asked sooner
@@ -34,7 +34,7 @@ mod tests {
     /// The frames, of `frames` that take `microseconds` and make `bytes` of replies each, that one
     /// turn processes, and the time it takes.
     fn turn(frames: u64, microseconds: u64, bytes: usize) -> (u64, u64) {
-        let (mut batch, mut done, mut backlog) = (Batch::default(), 0, 0);
+        let (mut batch, mut done, mut backlog) = (InputBatch::default(), 0, 0);
         while done < frames {
             done += 1;
             backlog += bytes;

@@ -8,38 +8,38 @@ use std::task::{Context, Poll};
 use revd_http2::Fault;
 
 use crate::limits;
-use crate::net::http2::{Http2, Read};
+use crate::net::http2::{Http2, ReadOutcome};
 use crate::net::socket::Transport;
 
 impl<T: Transport> Http2<T> {
     /// Reads the socket once and processes what was read.
-    pub(super) fn read(&mut self, context: &mut Context<'_>, now: u64) -> io::Result<Read> {
+    pub(super) fn read(&mut self, context: &mut Context<'_>, now: u64) -> io::Result<ReadOutcome> {
         if std::mem::take(&mut self.is_behind) {
             self.received(&[], now);
             if self.is_behind {
                 self.reading.more(0);
-                return Ok(Read::Enough);
+                return Ok(ReadOutcome::Enough);
             }
             // Replies are sent before the socket is read again: the client may send nothing more.
-            return Ok(Read::Some);
+            return Ok(ReadOutcome::Some);
         }
         let buffer = Rc::clone(&self.shared.read_buffer);
         let mut buffer = buffer.borrow_mut();
         let Poll::Ready(bytes) = self.socket.poll_read(context, &mut buffer)? else {
             self.reading.all();
-            return Ok(Read::Enough);
+            return Ok(ReadOutcome::Enough);
         };
         if bytes == 0 {
-            return Ok(Read::End);
+            return Ok(ReadOutcome::End);
         }
         self.received(&buffer[..bytes], now);
         // A client that sends much: other connections of the core come first.
         if bytes == buffer.len() || self.is_behind || self.is_late() {
             self.comes_back = true;
             self.reading.more(bytes);
-            return Ok(Read::Enough);
+            return Ok(ReadOutcome::Enough);
         }
-        Ok(Read::Some)
+        Ok(ReadOutcome::Some)
     }
 
     fn received(&mut self, bytes: &[u8], now: u64) {
@@ -48,7 +48,7 @@ impl<T: Transport> Http2<T> {
         if self.partial.is_empty() {
             let mut rest = bytes;
             self.events(&mut rest, now);
-            self.begun.went_on(rest.len() < bytes.len());
+            self.unfinished.went_on(rest.len() < bytes.len());
             self.partial.extend_from_slice(rest);
         } else {
             let mut whole = std::mem::take(&mut self.partial);
@@ -56,7 +56,7 @@ impl<T: Transport> Http2<T> {
             let mut rest = &whole[..];
             self.events(&mut rest, now);
             let used = whole.len() - rest.len();
-            self.begun.went_on(used > 0);
+            self.unfinished.went_on(used > 0);
             whole.drain(..used);
             if !whole.is_empty() {
                 self.partial = whole;

@@ -9,7 +9,7 @@ use crate::net::calls::{Call, CallKind, StreamState};
 use crate::net::deadline::milliseconds;
 use crate::net::http2::Http2;
 use crate::net::http2::memory::ConnectionMemory;
-use crate::net::pace::Look;
+use crate::net::pace::PaceCheck;
 use crate::net::socket::Transport;
 use crate::observe::bounds::Bound;
 
@@ -46,7 +46,7 @@ impl<T: Transport> Http2<T> {
         let block = self.connection.unfinished_block();
         // The next turn sets the timer.
         self.comes_back |=
-            self.begun.note(now, self.connection.has_settings(), block.map(|(stream, _)| stream));
+            self.unfinished.note(now, self.connection.has_settings(), block.map(|(stream, _)| stream));
         if has_read_all {
             self.end_late(now);
         }
@@ -65,7 +65,7 @@ impl<T: Transport> Http2<T> {
     /// Ends a connection whose first SETTINGS or header block did not arrive in time. Only when the
     /// socket is read to its end: bytes in the socket of a core that stood still are in time.
     fn end_late(&mut self, now: u64) {
-        if let Some((fault, bound)) = self.begun.late(now).filter(|_| !self.has_failed) {
+        if let Some((fault, bound)) = self.unfinished.late(now).filter(|_| !self.has_failed) {
             self.shared.api.reached(bound);
             self.fail(fault);
             self.comes_back = true; // to send the GOAWAY
@@ -94,8 +94,8 @@ impl<T: Transport> Http2<T> {
         let ConnectionMemory { replies, watches, pace, .. } = &mut self.memory;
         let (watched, held) = (watches.held(), replies.held() + watches.held());
         match pace.look(now, held, watched) {
-            Look::At(then) => return self.timer.add(then),
-            Look::Over { is_slow } => {
+            PaceCheck::At(then) => return self.timer.add(then),
+            PaceCheck::Over { is_slow } => {
                 if is_slow && !self.has_failed && self.memory.is_in_the_way() {
                     self.shared.api.reached(Bound::SlowReaders);
                     self.fail(SLOW_READER);
@@ -118,7 +118,7 @@ impl<T: Transport> Http2<T> {
         if is_begun
             && !waits_for_us
             && !self.has_failed
-            && self.begun.look()
+            && self.unfinished.look()
             && self.memory.requests.is_in_the_way()
         {
             self.shared.api.reached(Bound::UnfinishedRequests);
@@ -132,7 +132,7 @@ impl<T: Transport> Http2<T> {
         let mut found = Vec::new();
         for (stream, state) in self.connection.streams_mut() {
             let looks = match state {
-                StreamState::Asking(asking) if !asking.waits => &mut asking.looks,
+                StreamState::Request(asking) if !asking.waits => &mut asking.looks,
                 StreamState::Running(running) => match self.calls.get(running.slot) {
                     Some(Call { kind: CallKind::Streaming(streaming), .. })
                         if !streaming.assembly.is_empty() =>

@@ -9,12 +9,12 @@ use crate::limits;
 use crate::net::calls::{Call, CallKind, StreamState};
 use crate::net::deadline::{deadline_exceeded, milliseconds};
 use crate::net::http2::Http2;
-use crate::net::keepalive::Check;
+use crate::net::keepalive::PingStep;
 use crate::net::socket::Transport;
 
 /// Whether a call on the stream is not answered yet.
 fn is_under_way(connection: &Connection<StreamState>, stream: u32) -> bool {
-    matches!(connection.peek(stream), Some(StreamState::Asking(_) | StreamState::Running(_)))
+    matches!(connection.peek(stream), Some(StreamState::Request(_) | StreamState::Running(_)))
 }
 
 impl<T: Transport> Http2<T> {
@@ -29,7 +29,7 @@ impl<T: Transport> Http2<T> {
     fn end_overdue(&mut self, now: u64) {
         while let Some(stream) = self.deadlines.pop_due(now) {
             match self.connection.stream(stream) {
-                Some(StreamState::Asking(_)) => self.refuse(stream, &deadline_exceeded()),
+                Some(StreamState::Request(_)) => self.refuse(stream, &deadline_exceeded()),
                 Some(StreamState::Running(running)) => match self.calls.get(running.slot) {
                     Some(Call { kind: CallKind::Streaming(_), .. }) => {
                         self.end(stream, &Err(deadline_exceeded()))
@@ -65,18 +65,18 @@ impl<T: Transport> Http2<T> {
                 self.timer.add(until);
             }
         }
-        if let Some(due) = self.begun.due().filter(|due| *due > now) {
+        if let Some(due) = self.unfinished.due().filter(|due| *due > now) {
             self.timer.add(due);
         }
         match self.keepalive.check(now) {
-            Some(Check::At(then)) => self.timer.add(then),
-            Some(Check::Ask) => {
+            Some(PingStep::At(then)) => self.timer.add(then),
+            Some(PingStep::Ask) => {
                 self.connection.ping(*b"revdping");
-                if let Some(Check::At(then)) = self.keepalive.check(now) {
+                if let Some(PingStep::At(then)) = self.keepalive.check(now) {
                     self.timer.add(then);
                 }
             }
-            Some(Check::Gone) => self.has_failed = true,
+            Some(PingStep::Gone) => self.has_failed = true,
             None => {}
         }
         self.look_at_memory(now);

@@ -6,9 +6,9 @@ use revd_member::error::Status;
 use crate::api;
 use crate::limits;
 use crate::net::calls::StreamState;
-use crate::net::head::CallHead;
 use crate::net::http2::Http2;
 use crate::net::messages::held;
+use crate::net::request_headers::CallHeaders;
 use crate::net::socket::Transport;
 use crate::observe::bounds::Bound;
 
@@ -45,14 +45,14 @@ impl<T: Transport> Http2<T> {
             && let Some(stream) = self.waiting.front()
         {
             let state = self.connection.stream(stream);
-            if matches!(state, Some(StreamState::Asking(asking)) if asking.is_long) && self.must_wait() {
+            if matches!(state, Some(StreamState::Request(asking)) if asking.is_long) && self.must_wait() {
                 break;
             }
             if self.has_worked() {
                 break;
             }
             self.waiting.pop();
-            let Some(StreamState::Asking(asking)) = self.connection.stream(stream) else { continue };
+            let Some(StreamState::Request(asking)) = self.connection.stream(stream) else { continue };
             let Some(message) = asking.message.take() else { continue };
             let (head, deadline, is_long) = (asking.head, asking.deadline, asking.is_long);
             self.ask(stream, head, message, deadline, is_long);
@@ -62,7 +62,7 @@ impl<T: Transport> Http2<T> {
     }
 
     /// Begins a call whose message is complete, or has it wait.
-    pub(super) fn ask_in_turn(&mut self, stream: u32, head: CallHead, message: Bytes, deadline: u64) {
+    pub(super) fn ask_in_turn(&mut self, stream: u32, head: CallHeaders, message: Bytes, deadline: u64) {
         let is_long = api::may_be_long(head.method, &message);
         let must_wait = is_long && (!self.waiting.is_empty() || self.must_wait());
         if !must_wait && !self.is_congested() {
@@ -74,7 +74,7 @@ impl<T: Transport> Http2<T> {
             self.shared.api.reached(Bound::WaitingCalls);
             return self.refuse(stream, &Status::resource_exhausted(text));
         }
-        if let Some(StreamState::Asking(asking)) = self.connection.stream(stream) {
+        if let Some(StreamState::Request(asking)) = self.connection.stream(stream) {
             asking.hold = Some(held(&self.memory.requests, &message));
             asking.waits = true;
             asking.message = Some(message);

@@ -17,7 +17,7 @@ const SLOW_BLOCK: Fault =
 
 /// Of one connection. Times are milliseconds of the core's clock.
 #[derive(Debug)]
-pub(super) struct Begun {
+pub(super) struct UnfinishedInput {
     /// When the first SETTINGS must have arrived; none once they have.
     settings_by: Option<u64>,
     /// The stream of a header block that has arrived in part, and when it must have ended.
@@ -26,7 +26,7 @@ pub(super) struct Begun {
     looks: u32,
 }
 
-impl Begun {
+impl UnfinishedInput {
     /// A connection whose preface was read.
     pub(super) fn new(now: u64) -> Self {
         Self { settings_by: Some(now + milliseconds(limits::HTTP2_DEADLINE)), block_by: None, looks: 0 }
@@ -81,12 +81,12 @@ mod tests {
     fn settings_and_header_blocks_have_a_deadline() {
         let settings = milliseconds(limits::HTTP2_DEADLINE);
         let block = milliseconds(limits::HTTP2_DEADLINE);
-        let mut begun = Begun::new(5);
+        let mut begun = UnfinishedInput::new(5);
         assert!(!begun.note(5 + settings - 1, false, None));
         assert_eq!((begun.due(), begun.late(5 + settings - 1)), (Some(5 + settings), None));
         assert_eq!(begun.late(5 + settings), Some((NO_SETTINGS, Bound::FirstBytes)));
 
-        let mut begun = Begun::new(0);
+        let mut begun = UnfinishedInput::new(0);
         assert!(!begun.note(0, true, None));
         assert_eq!((begun.due(), begun.late(u64::MAX)), (None, None));
         assert!(begun.note(100, true, Some(1)), "a block has been begun");
@@ -101,7 +101,7 @@ mod tests {
 
     #[test]
     fn a_frame_that_makes_no_progress_is_found_after_some_looks() {
-        let mut begun = Begun::new(0);
+        let mut begun = UnfinishedInput::new(0);
         for _ in 0..10 {
             assert!((1..limits::UNFINISHED_LOOKS).all(|_| !begun.look()));
             begun.went_on(false);

@@ -15,7 +15,7 @@ const FIELD_OVERHEAD: usize = 32;
 
 /// The request headers of a gRPC call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct CallHead {
+pub(super) struct CallHeaders {
     pub method: Method,
     pub metadata: Metadata,
     /// `grpc-timeout` in milliseconds from the call's arrival.
@@ -26,7 +26,7 @@ pub(super) struct CallHead {
 
 /// The request headers of a plain HTTP request.
 #[derive(Debug, PartialEq, Eq)]
-pub(super) struct PlainHead {
+pub(super) struct PlainHeaders {
     pub method: String,
     pub path: String,
     /// `content-length`, if the request has it.
@@ -35,16 +35,16 @@ pub(super) struct PlainHead {
 
 /// Decoded request headers.
 #[derive(Debug)]
-pub(super) enum Head {
+pub(super) enum RequestHeaders {
     /// A gRPC call.
-    Call(CallHead),
+    Call(CallHeaders),
     /// A gRPC call that is refused.
     Refused(Status),
     /// A call whose headers break the gRPC protocol: the HTTP status and the gRPC status of the
     /// answer.
     Rejected(&'static str, Status),
     /// A plain HTTP request.
-    Plain(PlainHead),
+    Plain(PlainHeaders),
     /// Malformed headers (RFC 9113, section 8.1.1): the stream must be reset.
     Malformed,
     /// Longer than `HEADER_LIST_BYTES_MAX`.
@@ -53,23 +53,23 @@ pub(super) enum Head {
 
 /// Decodes request headers, and remembers header blocks that it has decoded to a call.
 #[derive(Debug)]
-pub(super) struct Heads {
+pub(super) struct HeaderDecoder {
     decoder: Decoder,
     bytes_max: usize,
-    seen: Vec<Seen>,
+    seen: Vec<DecodedBlock>,
     /// The place in `seen` that is overwritten next.
     next: usize,
 }
 
 /// A header block already decoded to a call; valid while the HPACK table generation is unchanged.
 #[derive(Debug)]
-struct Seen {
+struct DecodedBlock {
     block: Box<[u8]>,
     generation: u64,
-    head: CallHead,
+    head: CallHeaders,
 }
 
-impl Heads {
+impl HeaderDecoder {
     #[must_use]
     pub(super) fn new(bytes_max: usize) -> Self {
         Self { decoder: Decoder::default(), bytes_max, seen: Vec::new(), next: 0 }
@@ -80,20 +80,20 @@ impl Heads {
     ///
     /// # Errors
     /// When the block cannot be decoded: the connection must end.
-    pub(super) fn read(&mut self, block: &[u8]) -> Result<Head, Malformed> {
+    pub(super) fn read(&mut self, block: &[u8]) -> Result<RequestHeaders, Malformed> {
         let generation = self.decoder.generation();
-        let is_known = |seen: &&Seen| seen.generation == generation && *seen.block == *block;
+        let is_known = |seen: &&DecodedBlock| seen.generation == generation && *seen.block == *block;
         if let Some(seen) = self.seen.iter().find(is_known) {
-            return Ok(Head::Call(seen.head));
+            return Ok(RequestHeaders::Call(seen.head));
         }
-        let mut fields = Fields { bytes_left: self.bytes_max, ..Fields::default() };
+        let mut fields = HeaderFields { bytes_left: self.bytes_max, ..HeaderFields::default() };
         self.decoder.decode(block, |name, value| fields.add(name, value))?;
         let head = fields.head();
-        if let Head::Call(head) = head
+        if let RequestHeaders::Call(head) = head
             && self.decoder.generation() == generation
             && block.len() <= limits::HEAD_REMEMBERED_BYTES_MAX
         {
-            let seen = Seen { block: block.into(), generation, head };
+            let seen = DecodedBlock { block: block.into(), generation, head };
             if self.seen.len() < limits::HEADS_REMEMBERED {
                 self.seen.push(seen);
             } else {
@@ -108,7 +108,7 @@ impl Heads {
     /// fields that are forbidden there (section 8.1).
     ///
     /// # Errors
-    /// As [`Heads::read`].
+    /// As [`HeaderDecoder::read`].
     pub(super) fn skip(&mut self, block: &[u8]) -> Result<bool, Malformed> {
         let mut may_be = true;
         self.decoder.decode(block, |name, _| may_be &= !name.starts_with(b":"))?;
@@ -118,7 +118,7 @@ impl Heads {
 
 /// The header fields of one request, as they are decoded.
 #[derive(Debug, Default)]
-struct Fields {
+struct HeaderFields {
     bytes_left: usize,
     is_too_large: bool,
     is_malformed: bool,
@@ -138,7 +138,7 @@ struct Fields {
     encoding: Option<String>,
 }
 
-impl Fields {
+impl HeaderFields {
     fn add(&mut self, name: &[u8], value: &[u8]) {
         match self.bytes_left.checked_sub(name.len() + value.len() + FIELD_OVERHEAD) {
             Some(left) => self.bytes_left = left,
@@ -196,47 +196,51 @@ impl Fields {
         }
     }
 
-    fn head(self) -> Head {
+    fn head(self) -> RequestHeaders {
         if self.is_too_large {
-            return Head::TooLarge;
+            return RequestHeaders::TooLarge;
         }
-        let (Some(method), Some(path)) = (self.method, self.path) else { return Head::Malformed };
+        let (Some(method), Some(path)) = (self.method, self.path) else { return RequestHeaders::Malformed };
         if self.is_malformed || !self.has_scheme {
-            return Head::Malformed;
+            return RequestHeaders::Malformed;
         }
         let path = String::from_utf8_lossy(&path).into_owned();
         if !self.is_grpc {
             let method = String::from_utf8_lossy(&method).into_owned();
             if http::is_served(&path) {
-                return Head::Plain(PlainHead { method, path, content_length: self.content_length });
+                return RequestHeaders::Plain(PlainHeaders {
+                    method,
+                    path,
+                    content_length: self.content_length,
+                });
             }
             let content_type = String::from_utf8_lossy(&self.content_type);
             let text = format!("invalid gRPC request content-type {content_type:?}");
-            return Head::Rejected("415", Status::invalid_argument(text));
+            return RequestHeaders::Rejected("415", Status::invalid_argument(text));
         }
         if let Some(text) = self.bad_field {
-            return Head::Rejected("400", Status::internal(text));
+            return RequestHeaders::Rejected("400", Status::internal(text));
         }
         if method != b"POST" {
             let method = String::from_utf8_lossy(&method);
             let text = format!("Received a HEADERS frame with :method {method:?} which should be POST");
-            return Head::Rejected("405", Status::internal(text));
+            return RequestHeaders::Rejected("405", Status::internal(text));
         }
         if self.bad_version {
-            return Head::Refused(Error::InvalidClientApiVersion.into());
+            return RequestHeaders::Refused(Error::InvalidClientApiVersion.into());
         }
         let gzip = match self.encoding.as_deref() {
             None | Some("identity") => false,
             Some("gzip") => true,
             Some(other) => {
                 let text = format!("grpc: Decompressor is not installed for grpc-encoding \"{other}\"");
-                return Head::Refused(Status::unimplemented(text));
+                return RequestHeaders::Refused(Status::unimplemented(text));
             }
         };
         let metadata = Metadata { requires_leader: self.requires_leader };
         match method::find(&path) {
-            Ok(method) => Head::Call(CallHead { method, metadata, timeout: self.timeout, gzip }),
-            Err(status) => Head::Refused(status),
+            Ok(method) => RequestHeaders::Call(CallHeaders { method, metadata, timeout: self.timeout, gzip }),
+            Err(status) => RequestHeaders::Refused(status),
         }
     }
 }
@@ -329,8 +333,8 @@ mod tests {
         ("te", "trailers"),
     ];
 
-    fn read(fields: &[(&str, &str)]) -> Head {
-        Heads::new(4_000).read(&block(fields)).unwrap()
+    fn read(fields: &[(&str, &str)]) -> RequestHeaders {
+        HeaderDecoder::new(4_000).read(&block(fields)).unwrap()
     }
 
     fn with(name: &'static str, value: &'static str) -> Vec<(&'static str, &'static str)> {
@@ -339,10 +343,10 @@ mod tests {
 
     #[test]
     fn a_call_is_understood_and_recognised() {
-        let mut heads = Heads::new(4_000);
+        let mut heads = HeaderDecoder::new(4_000);
         let mut bytes = block(&with("grpc-timeout", "5S"));
         for _ in 0..3 {
-            let Head::Call(head) = heads.read(&bytes).unwrap() else { panic!("no call") };
+            let RequestHeaders::Call(head) = heads.read(&bytes).unwrap() else { panic!("no call") };
             assert_eq!((head.method, head.timeout), (Method::Unary(Unary::Put), Some(5_000)));
         }
         assert_eq!(heads.seen.len(), 1);
@@ -353,12 +357,12 @@ mod tests {
         assert_eq!(heads.seen.len(), 1);
         let mut twice = block(&PUT);
         indexed(&mut twice, revd_http2::hpack::DYNAMIC);
-        assert!(matches!(heads.read(&twice).unwrap(), Head::Call(_)));
+        assert!(matches!(heads.read(&twice).unwrap(), RequestHeaders::Call(_)));
     }
 
     #[test]
     fn malformed_too_large_and_plain_requests_are_told_apart() {
-        assert!(matches!(read(&PUT[..2]), Head::Malformed), "no path");
+        assert!(matches!(read(&PUT[..2]), RequestHeaders::Malformed), "no path");
         for (name, value) in [
             (":path", "/x"),
             (":new", "x"),
@@ -367,15 +371,15 @@ mod tests {
             ("connection", "close"),
             ("a", "b\r\n"),
         ] {
-            assert!(matches!(read(&with(name, value)), Head::Malformed), "{name}: {value}");
+            assert!(matches!(read(&with(name, value)), RequestHeaders::Malformed), "{name}: {value}");
         }
         let long = "v".repeat(4_000);
         let fields: Vec<_> = PUT.iter().copied().chain([("x", long.as_str())]).collect();
-        assert!(matches!(read(&fields), Head::TooLarge));
-        assert!(matches!(read(&with("grpc-encoding", "snappy")), Head::Refused(_)));
-        assert!(matches!(read(&PUT[..3]), Head::Rejected("415", _)));
+        assert!(matches!(read(&fields), RequestHeaders::TooLarge));
+        assert!(matches!(read(&with("grpc-encoding", "snappy")), RequestHeaders::Refused(_)));
+        assert!(matches!(read(&PUT[..3]), RequestHeaders::Rejected("415", _)));
         let plain = [(":method", "GET"), (":scheme", "http"), (":path", "/health?serializable=true")];
-        assert!(matches!(read(&plain), Head::Plain(..)));
+        assert!(matches!(read(&plain), RequestHeaders::Plain(..)));
     }
 
     #[test]

@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Node view: permits for the connections of all cores.
 #[derive(Debug)]
-pub struct Places {
+pub struct ConnectionPermits {
     max: usize,
     taken: AtomicUsize,
 }
 
 /// The permit of one connection; returned when dropped.
 #[derive(Debug)]
-pub struct Place(Arc<Places>);
+pub struct ConnectionPermit(Arc<ConnectionPermits>);
 
-impl Places {
+impl ConnectionPermits {
     /// Permits for `max` connections.
     #[must_use]
     pub fn new(max: usize) -> Arc<Self> {
@@ -30,14 +30,15 @@ impl Places {
 
     /// Takes a permit, if one is left.
     #[must_use]
-    pub fn take(self: &Arc<Self>) -> Option<Place> {
-        let place = Place(Arc::clone(self)); // dropped, and so returned, if it is one too many
+    pub fn take(self: &Arc<Self>) -> Option<ConnectionPermit> {
+        // Dropped, and so returned, if it is one too many.
+        let permit = ConnectionPermit(Arc::clone(self));
         let before = self.taken.fetch_add(1, Ordering::Relaxed);
-        (before < self.max).then_some(place)
+        (before < self.max).then_some(permit)
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.0.taken.fetch_sub(1, Ordering::Relaxed);
     }
@@ -49,14 +50,14 @@ mod tests {
 
     #[test]
     fn a_dropped_permit_is_free_again_and_a_refused_one_was_never_taken() {
-        let places = Places::new(2);
-        let (first, second) = (places.take().unwrap(), places.take());
+        let permits = ConnectionPermits::new(2);
+        let (first, second) = (permits.take().unwrap(), permits.take());
         assert!(second.is_some());
         for _ in 0..3 {
-            assert!(places.take().is_none());
+            assert!(permits.take().is_none());
         }
         drop(first);
-        let third = places.take();
-        assert!(third.is_some() && places.take().is_none());
+        let third = permits.take();
+        assert!(third.is_some() && permits.take().is_none());
     }
 }

@@ -8,31 +8,31 @@ use std::task::{Context, Wake, Waker};
 /// The slots of calls that were woken. Everything stays on one core and the lock is never
 /// contended; it is there because the type of a waker allows to send it to other threads.
 #[derive(Debug, Default)]
-pub(super) struct Woken {
-    shared: Arc<Mutex<Shared>>,
+pub(super) struct ReadyQueue {
+    shared: Arc<Mutex<WokenSlots>>,
     /// Wakers by slot; kept when a call is over, for the next call in the slot.
-    slots: Vec<(Arc<Slot>, Waker)>,
+    slots: Vec<(Arc<CallWaker>, Waker)>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct WokenSlots {
     /// Slots that were woken.
     slots: Vec<usize>,
     connection: Option<Waker>,
 }
 
 #[derive(Debug)]
-struct Slot {
+struct CallWaker {
     number: usize,
     is_woken: AtomicBool,
-    shared: Arc<Mutex<Shared>>,
+    shared: Arc<Mutex<WokenSlots>>,
 }
 
-fn lock(shared: &Mutex<Shared>) -> MutexGuard<'_, Shared> {
+fn lock(shared: &Mutex<WokenSlots>) -> MutexGuard<'_, WokenSlots> {
     shared.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-impl Wake for Slot {
+impl Wake for CallWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -50,7 +50,7 @@ impl Wake for Slot {
     }
 }
 
-impl Woken {
+impl ReadyQueue {
     /// Sets the task that is woken when a call is.
     pub(super) fn register(&self, context: &Context<'_>) {
         let mut shared = lock(&self.shared);
@@ -63,7 +63,8 @@ impl Woken {
     pub(super) fn waker(&mut self, slot: usize) -> Waker {
         while self.slots.len() <= slot {
             let shared = Arc::clone(&self.shared);
-            let state = Arc::new(Slot { number: self.slots.len(), is_woken: AtomicBool::new(false), shared });
+            let state =
+                Arc::new(CallWaker { number: self.slots.len(), is_woken: AtomicBool::new(false), shared });
             self.slots.push((Arc::clone(&state), Waker::from(state)));
         }
         self.slots[slot].1.clone()
@@ -93,17 +94,17 @@ mod tests {
 
     #[test]
     fn a_slot_that_is_woken_twice_is_taken_once() {
-        let mut woken = Woken::default();
-        let wakers: Vec<Waker> = (0..3).map(|slot| woken.waker(slot)).collect();
-        woken.register(&Context::from_waker(Waker::noop()));
+        let mut ready = ReadyQueue::default();
+        let wakers: Vec<Waker> = (0..3).map(|slot| ready.waker(slot)).collect();
+        ready.register(&Context::from_waker(Waker::noop()));
         for slot in [2, 0, 2] {
             wakers[slot].wake_by_ref();
         }
         let mut taken = Vec::new();
-        woken.take(&mut taken);
+        ready.take(&mut taken);
         assert_eq!(taken, [2, 0]);
         wakers[2].wake_by_ref();
-        woken.take(&mut taken);
+        ready.take(&mut taken);
         assert_eq!(taken, [2, 0, 2]);
     }
 
@@ -116,17 +117,17 @@ mod tests {
             }
         }
         let alarm = Arc::new(Alarm(AtomicBool::new(false)));
-        let mut woken = Woken::default();
-        woken.register(&Context::from_waker(&Waker::from(Arc::clone(&alarm))));
-        let waker = woken.waker(0);
+        let mut ready = ReadyQueue::default();
+        ready.register(&Context::from_waker(&Waker::from(Arc::clone(&alarm))));
+        let waker = ready.waker(0);
         waker.wake_by_ref();
         assert!(alarm.0.swap(false, Ordering::Relaxed));
         let mut taken = Vec::new();
-        woken.take(&mut taken);
-        woken.put_back(0);
+        ready.take(&mut taken);
+        ready.put_back(0);
         waker.wake_by_ref();
         assert!(!alarm.0.load(Ordering::Relaxed), "its connection has a turn before it anyway");
-        woken.take(&mut taken);
+        ready.take(&mut taken);
         assert_eq!(taken, [0, 0]);
     }
 }
