@@ -1,10 +1,9 @@
 //! Keepalive as in grpc-go's server: a client that pings too often is disconnected, and a silent
 //! one is pinged.
 
-use std::time::Duration;
-
 use crate::config::Keepalive;
 use crate::limits;
+use crate::net::deadline::milliseconds;
 
 /// One connection's pings. Times are milliseconds of the core's clock.
 #[derive(Debug)]
@@ -12,20 +11,20 @@ pub(super) struct PingRules {
     config: Keepalive,
     last_ping: Option<u64>,
     strikes: u32,
-    /// When anything came from the client.
+    /// When bytes last arrived from the client.
     heard: u64,
-    /// When the server asked, and nothing came since.
+    /// When the server sent a ping, if no bytes have arrived since.
     asked: Option<u64>,
 }
 
-/// What is to be done now.
+/// What the connection does about a client's silence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PingStep {
-    /// Look again then.
+    /// Nothing until then.
     At(u64),
-    /// Ask the client.
+    /// Send a ping.
     Ask,
-    /// It does not answer.
+    /// End the connection: the ping was not answered.
     Gone,
 }
 
@@ -35,9 +34,9 @@ impl PingRules {
         Self { config, last_ping: None, strikes: 0, heard: now, asked: None }
     }
 
-    /// The client pings; false if that is once too often. `has_sent`: HEADERS or DATA went to it
-    /// since its last ping. Such a ping is forgiven, and all before it: a client that is sent much
-    /// pings as often as the answers come back, to measure.
+    /// Counts a ping of the client; false if it is one too many. `has_sent`: HEADERS or DATA went to
+    /// the client since its last ping. Such a ping is forgiven, and all before it: a client that
+    /// measures its bandwidth pings as often as the answers come back.
     pub(super) fn ping(&mut self, now: u64, has_calls: bool, has_sent: bool) -> bool {
         let min_time =
             if has_calls { milliseconds(self.config.min_time) } else { limits::PING_IDLE_MILLISECONDS };
@@ -46,13 +45,13 @@ impl PingRules {
         self.strikes <= limits::PING_STRIKES_MAX
     }
 
-    /// Something came from the client.
+    /// Notes that bytes have arrived from the client.
     pub(super) fn heard(&mut self, now: u64) {
         self.heard = now;
         self.asked = None;
     }
 
-    /// None if silence is never looked at.
+    /// What to do about silence; none if the interval is zero, which switches pings off.
     pub(super) fn check(&mut self, now: u64) -> Option<PingStep> {
         if self.config.interval.is_zero() {
             return None;
@@ -70,16 +69,12 @@ impl PingRules {
     }
 }
 
-fn milliseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX / 4)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn keepalive() -> PingRules {
-        let seconds = Duration::from_secs;
+        let seconds = std::time::Duration::from_secs;
         let config = Keepalive { min_time: seconds(5), interval: seconds(60), timeout: seconds(20) };
         PingRules::new(config, 0)
     }
