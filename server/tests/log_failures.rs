@@ -12,7 +12,6 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use glommio::{LocalExecutorBuilder, Placement};
-use revd::cores::Commands;
 use revd::cores::log::{LogFailure, LogSeed};
 use revd::disk::reserve::Reserve;
 use revd::disk::segments::{self, DirDisk};
@@ -20,15 +19,17 @@ use revd::observe::log::for_raft;
 use revd::queues::mailbox::{ReceiverSeed, SenderSeed, pair};
 use revd_engine::mvcc::{Applied, Durable};
 use revd_member::apply::command::{Command, CommandId, Kind, Origin};
+use revd_member::apply::local::Submitted;
 use revd_member::apply::{DurableIndex, Work};
+use revd_member::cluster::Identity;
 use revd_member::raft::node::{RaftConfig, RaftNode};
 use revd_member::wal::birth::empty_log;
 use revd_member::wal::disk::LogDisk;
 use revd_member::wal::layout::LayoutConfig;
 use revd_member::wal::writer::WalSeed;
-use revd_member::wal::{BLOCK, Owner, WalError};
+use revd_member::wal::{BLOCK, WalError};
 
-const OWNER: Owner = Owner { cluster: 11, member: 22 };
+const OWNER: Identity = Identity { cluster: 11, member: 22 };
 const SEGMENT_BYTES: u64 = 8 * BLOCK as u64;
 const BATCHES: u64 = 60;
 
@@ -150,7 +151,7 @@ fn index(index: u64) -> DurableIndex {
 /// entries are durable elsewhere.
 async fn feed(
     fault: Fault,
-    to_log: SenderSeed<Commands>,
+    to_log: SenderSeed<Submitted>,
     from_log: ReceiverSeed<Vec<Work>>,
     durable: SenderSeed<DurableIndex>,
     committed: Rc<Cell<u64>>,
@@ -171,7 +172,7 @@ async fn feed(
     for batch in 0..BATCHES {
         let payload = Bytes::from(vec![7; 3_000]);
         let command = Command { id: CommandId(batch), kind: Kind::Put, payload };
-        if !to_log.send(vec![command]).await {
+        if !to_log.send(Submitted { commands: vec![command], local: Vec::new() }).await {
             return;
         }
         let mut is_committed = false;

@@ -1,4 +1,4 @@
-//! The state core alone: orders and entries in, news out.
+//! The state core alone: local requests and entries in, news out.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
@@ -18,14 +18,14 @@ use revd_engine::db::DbOptions;
 use revd_engine::disk::SimDisk;
 use revd_engine::mvcc::Store;
 use revd_member::apply::command::{Command, CommandId, Kind, Origin, encode};
+use revd_member::apply::local::{DeadlineRequest, LeaseRequest, LocalKind, LocalRequest};
 use revd_member::apply::{CommittedEntry, DurableIndex, Machine, MachineConfig, Work};
 use revd_member::cores::edge::Notification;
 use revd_member::error::Error;
 use revd_member::raft::status::MemberStatus;
 use revd_member::read::view_slot::ViewSlot;
 use revd_proto::etcdserverpb::{
-    DeleteRangeRequest, LeaseGrantRequest, LeaseLeasesResponse, LeaseTimeToLiveRequest,
-    LeaseTimeToLiveResponse, PutRequest,
+    DeleteRangeRequest, LeaseGrantRequest, LeaseLeasesResponse, LeaseTimeToLiveResponse, PutRequest,
 };
 
 const MEMBER: u64 = 1;
@@ -114,7 +114,11 @@ fn put(slot: usize, lease: i64) -> Command {
 }
 
 fn keepalive(slot: usize, id: i64) -> Work {
-    Work::Local(command(slot, Kind::LeaseKeepAlive, id.to_le_bytes().to_vec()))
+    local(slot, DeadlineRequest::KeepAlive { lease: id })
+}
+
+fn local(slot: usize, kind: impl Into<LocalKind>) -> Work {
+    Work::Local(LocalRequest { id: CommandId::new(0, slot, 0), kind: kind.into() })
 }
 
 /// Outcomes up to one, with the slot each is for.
@@ -142,8 +146,7 @@ fn others_are_served_while_the_keys_of_a_lease_are_listed() {
             std::iter::once(grant(0, 7)).chain((1..=KEYS).map(|key| put(key, 7))).collect();
         assert!(to_state.send(vec![entry(1, &commands)]).await);
         outcomes(from_core, KEYS).await;
-        let ask = LeaseTimeToLiveRequest { id: 7, keys: true }.encode_to_vec();
-        let ask = Work::Local(command(1, Kind::LeaseTimeToLive, ask));
+        let ask = local(1, LeaseRequest::TimeToLive { lease: 7, keys: true });
         assert!(to_state.send(vec![ask, keepalive(2, 7)]).await);
         let outcomes = outcomes(from_core, 1).await;
         let [(2, _), (1, listed)] = &outcomes[..] else { panic!("the keepalive waited for the list") };
@@ -162,8 +165,7 @@ fn entries_of_the_log_do_not_wait_for_a_thousand_lists_of_keys() {
             std::iter::once(grant(0, 7)).chain((1..=KEYS).map(|key| put(key, 7))).collect();
         assert!(to_state.send(vec![entry(1, &commands)]).await);
         outcomes(from_core, KEYS).await;
-        let ask = LeaseTimeToLiveRequest { id: 7, keys: true }.encode_to_vec();
-        let list = |slot| Work::Local(command(slot, Kind::LeaseTimeToLive, ask.clone()));
+        let list = |slot| local(slot, LeaseRequest::TimeToLive { lease: 7, keys: true });
         let mut work: Vec<Work> = (1..=LISTS).map(list).collect();
         work.push(entry(2, &[put(0, 0)]));
         assert!(to_state.send(work).await);
@@ -197,7 +199,7 @@ fn others_are_served_while_a_leader_comes_to_know_its_leases_and_lists_them() {
         let before = turns();
         let all = DeleteRangeRequest { key: "key".into(), range_end: "kez".into(), ..Default::default() };
         let long = entry(4, &[command(3, Kind::DeleteRange, all.encode_to_vec())]);
-        let ask = Work::Local(command(1, Kind::LeaseLeases, Vec::new()));
+        let ask = local(1, DeadlineRequest::List);
         assert!(to_state.send(vec![long, ask, keepalive(2, 7)]).await);
         let answered = outcomes(from_core, 1).await;
         assert_eq!(answered[0].0, 2, "the keepalive waited");
@@ -209,14 +211,12 @@ fn others_are_served_while_a_leader_comes_to_know_its_leases_and_lists_them() {
     });
 }
 
-/// The outcome of an order.
-async fn order(
+/// Asks for remaining TTLs.
+async fn remaining_ttls(
     to_state: &Sender<Vec<Work>>,
     from_state: &Receiver<Notifications>,
-    kind: Kind,
 ) -> Result<Bytes, Error> {
-    let id = CommandId::new(0, 1, 1);
-    assert!(to_state.send(vec![Work::Local(Command { id, kind, payload: Bytes::new() })]).await);
+    assert!(to_state.send(vec![local(1, DeadlineRequest::Remaining { from: i64::MIN })]).await);
     loop {
         for item in from_state.receive().await.unwrap() {
             if let Notification::Outcome(_, outcome) = item {
@@ -230,8 +230,8 @@ async fn order(
 #[test]
 fn leases_have_no_time_before_the_member_is_ready() {
     with_core(async |Core { to_state, from_core, ready, .. }| {
-        assert_eq!(order(to_state, from_core, Kind::LeaseLeft).await, Err(Error::NoLeader));
+        assert_eq!(remaining_ttls(to_state, from_core).await, Err(Error::NoLeader));
         ready.set();
-        assert!(order(to_state, from_core, Kind::LeaseLeft).await.is_ok());
+        assert!(remaining_ttls(to_state, from_core).await.is_ok());
     });
 }

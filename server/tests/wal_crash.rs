@@ -17,15 +17,16 @@ use revd::clock;
 use revd::disk::reserve::Reserve;
 use revd::disk::segments::{self, DirDisk, give_back_unused};
 use revd_engine::random::Random;
+use revd_member::cluster::Identity;
 use revd_member::wal::birth::empty_log;
 use revd_member::wal::disk::LogDisk as _;
 use revd_member::wal::frame::{self, FRAME_HEADER, FrameId, SegmentHeader};
 use revd_member::wal::layout::LayoutConfig;
 use revd_member::wal::reader::{self, RecoveredLog};
 use revd_member::wal::writer::{WalSeed, WalWriter};
-use revd_member::wal::{BLOCK, FrameContent, HardState, LogEntry, Owner, WalError};
+use revd_member::wal::{BLOCK, FrameContent, HardState, LogEntry, WalError};
 
-const OWNER: Owner = Owner { cluster: 11, member: 22 };
+const OWNER: Identity = Identity { cluster: 11, member: 22 };
 const SEGMENT_BYTES: u64 = 16 * BLOCK as u64;
 const SECTOR: usize = 512;
 

@@ -43,7 +43,7 @@ pub const APPLY_MICROSECONDS: u64 = 1_000;
 /// requests that need no keys.
 pub const KEYS_PER_COMMAND: u64 = 500;
 /// Lease requests that the state core carries out before it looks at the log again.
-pub const ORDERS_PER_TURN: usize = 1_000;
+pub const LEASE_REQUESTS_PER_TURN: usize = 1_000;
 /// Nesting of transactions; a deeper request is refused before it is decoded. A `--max-txn-ops` of
 /// at most this (128 by default) allows no valid request that is deeper; with more, this bound
 /// comes first.

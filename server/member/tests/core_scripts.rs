@@ -24,19 +24,21 @@ use revd_engine::disk::SimDisk;
 use revd_engine::mvcc::{Applied, Checkpoint, CheckpointKind, Store, View, WrittenCheckpoint};
 use revd_member::apply::command::{self, Command, CommandId, Kind, Origin};
 use revd_member::apply::lease_reports::LeaseCounts;
+use revd_member::apply::local::{DeadlineRequest, LocalKind, LocalRequest, Submitted};
 use revd_member::apply::outcome::Outcome;
 use revd_member::apply::{CommittedEntry, DurableIndex, Machine, MachineConfig, Work};
+use revd_member::cluster::Identity;
 use revd_member::cores::effects::{Note, Standpoint, StateEffects, StateEvent};
 use revd_member::cores::log::{LogCore, LogEffects, LogEvent};
 use revd_member::cores::long::{LongCommand, LongList};
 use revd_member::cores::state::StateCore;
 use revd_member::raft::node::{RaftConfig, RaftNode};
+use revd_member::wal::FrameContent;
 use revd_member::wal::birth::empty_log;
-use revd_member::wal::{FrameContent, Owner};
 use revd_proto::etcdserverpb::alarm_request::AlarmAction;
 use revd_proto::etcdserverpb::{AlarmRequest, AlarmType, CompactionRequest, DeleteRangeRequest, PutRequest};
 
-const OWNER: Owner = Owner { cluster: 1, member: 2 };
+const OWNER: Identity = Identity { cluster: 1, member: 2 };
 const ORIGIN: Origin = Origin { member: 2, boot: 1 };
 
 fn command(slot: usize, name: &str) -> Command {
@@ -55,11 +57,32 @@ fn command(slot: usize, name: &str) -> Command {
             (Kind::Alarm, AlarmRequest { action, member_id: OWNER.member, alarm }.encode_to_vec())
         }
         "compact" => (Kind::Compact, CompactionRequest { revision: 1, physical: true }.encode_to_vec()),
-        "keepalive" => (Kind::LeaseKeepAlive, 7_i64.to_le_bytes().to_vec()),
-        "defragment" => (Kind::Defragment, Vec::new()),
         _ => panic!("no command is called {name}"),
     };
     Command { id: CommandId::new(0, slot, 0), kind, payload: payload.into() }
+}
+
+fn local_kind(name: &str) -> Option<LocalKind> {
+    match name {
+        "keepalive" => Some(DeadlineRequest::KeepAlive { lease: 7 }.into()),
+        "defragment" => Some(LocalKind::Defragment),
+        _ => None,
+    }
+}
+
+/// Requests of these names, in slots from the next one on.
+fn submitted(slot: &mut usize, names: &[&str]) -> Submitted {
+    let mut submitted = Submitted::default();
+    for name in names {
+        *slot += 1;
+        match local_kind(name) {
+            Some(kind) => {
+                submitted.local.push(LocalRequest { id: CommandId::new(0, *slot, 0), kind });
+            }
+            None => submitted.commands.push(command(*slot, name)),
+        }
+    }
+    submitted
 }
 
 fn words_of(line: &Line) -> Vec<&str> {
@@ -101,7 +124,12 @@ impl LogEffects for LogWords {
     fn work(&mut self, work: Work) {
         match work {
             Work::Entry(entry) => writeln!(self.0, "apply entry {}", entry.index).unwrap(),
-            Work::Local(command) => writeln!(self.0, "local {:?}", command.kind).unwrap(),
+            Work::Local(LocalRequest { kind: LocalKind::Defragment, .. }) => {
+                self.0.push_str("local defragment\n")
+            }
+            Work::Local(LocalRequest { kind: LocalKind::Lease(request), .. }) => {
+                writeln!(self.0, "local {request:?}").unwrap();
+            }
         }
     }
 }
@@ -130,13 +158,7 @@ impl Runner for LogRunner {
                 self.core.start(&mut words)?;
                 None
             }
-            "propose" => {
-                let commands = words_of(line).into_iter().map(|name| {
-                    self.slot += 1;
-                    command(self.slot, name)
-                });
-                Some(LogEvent::Commands(commands.collect()))
-            }
+            "propose" => Some(LogEvent::Submitted(submitted(&mut self.slot, &words_of(line)))),
             "written" => Some(LogEvent::Written),
             "durable" => {
                 // Only a finished checkpoint makes such an index.
@@ -275,7 +297,9 @@ impl Runner for StateRunner {
             "entry" => Some(StateEvent::Work(vec![self.entry(&names)])),
             "local" => {
                 self.slot += 1;
-                Some(StateEvent::Work(vec![Work::Local(command(self.slot, names[0]))]))
+                let kind = local_kind(names[0]).ok_or("no such local request")?;
+                let id = CommandId::new(0, self.slot, 0);
+                Some(StateEvent::Work(vec![Work::Local(LocalRequest { id, kind })]))
             }
             "due" => Some(StateEvent::CheckpointDue),
             "written" => Some(self.written()?),

@@ -33,13 +33,14 @@ use revd_engine::disk::{Recorded, SimDisk};
 use revd_engine::mvcc::{HashKv, Store, View};
 use revd_engine::random::Random;
 use revd_member::apply::command::Origin;
+use revd_member::cluster::Identity;
+use revd_member::wal::BLOCK;
 use revd_member::wal::layout::{Layout, LayoutConfig, LogStep, ReleasedSegment};
 use revd_member::wal::reader::{self, RecoveredLog};
-use revd_member::wal::{BLOCK, Owner};
 use start::Sim;
 
 /// The ids that a new member makes of the URLs and the token in `start.rs`.
-const OWNER: Owner = Owner { cluster: 0xcdf8_1819_4e3a_8c32, member: 0x8e9e_05c5_2164_694d };
+const OWNER: Identity = Identity { cluster: 0xcdf8_1819_4e3a_8c32, member: 0x8e9e_05c5_2164_694d };
 const ORIGIN: Origin = Origin { member: OWNER.member, boot: 1 };
 const LAYOUT: LayoutConfig = LayoutConfig { segment_bytes: 6 * BLOCK as u64, secret: 0x5EED };
 const PAGES: DbOptions = DbOptions { page_bytes_if_new: 512 };

@@ -29,12 +29,13 @@ use revd_engine::db::DbOptions;
 use revd_engine::disk::SimDisk;
 use revd_engine::mvcc::{CheckpointKind, Store};
 use revd_member::apply::command::{self, Command, CommandId, Kind, Origin};
-use revd_member::apply::lease_reports::{Due, Heard, Left, NOTE_FIRST};
+use revd_member::apply::lease_reports::{CHECKPOINT_FIRST, ExpiredLeases, RemainingTtls};
+use revd_member::apply::local::{DeadlineRequest, Heard, LeaseRequest};
 use revd_member::apply::outcome::{Effect, Outcome};
 use revd_member::apply::{CommittedEntry, Machine, MachineConfig};
 use revd_proto::etcdserverpb::{
     DeleteRangeRequest, LeaseCheckpoint, LeaseCheckpointRequest, LeaseGrantRequest, LeaseLeasesResponse,
-    LeaseRevokeRequest, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse, PutRequest,
+    LeaseRevokeRequest, LeaseTimeToLiveResponse, PutRequest,
 };
 
 const OWN: Origin = Origin { member: 1, boot: 1 };
@@ -46,6 +47,12 @@ fn machine(store: Store) -> Machine {
     Machine::new(store, config).unwrap()
 }
 
+#[derive(Clone, Copy)]
+enum Asked {
+    Command,
+    Local(LeaseRequest),
+}
+
 struct LeaseRunner {
     disk: SimDisk,
     machine: Machine,
@@ -53,7 +60,7 @@ struct LeaseRunner {
     milliseconds: u64,
     term: u64,
     /// What waits for its answer, by slot.
-    asked: Vec<(Kind, String)>,
+    asked: Vec<(Asked, String)>,
     /// What the last question for expired leases brought.
     due: Bytes,
 }
@@ -73,14 +80,14 @@ impl LeaseRunner {
         }
     }
 
-    fn command(&mut self, kind: Kind, payload: Vec<u8>, line: &Line) -> Command {
-        self.asked.push((kind, line.to_string()));
-        Command { id: CommandId::new(0, self.asked.len() - 1, 0), kind, payload: payload.into() }
+    fn caller(&mut self, asked: Asked, line: &Line) -> CommandId {
+        self.asked.push((asked, line.to_string()));
+        CommandId::new(0, self.asked.len() - 1, 0)
     }
 
     /// Through the log.
     fn propose(&mut self, kind: Kind, payload: Vec<u8>, line: &Line) -> Result<String, Box<dyn Error>> {
-        let command = self.command(kind, payload, line);
+        let command = Command { id: self.caller(Asked::Command, line), kind, payload: payload.into() };
         let index = self.machine.store().applied().index + 1;
         let data = command::encode(OWN, &[command]).into();
         let mut effects = Vec::new();
@@ -90,18 +97,22 @@ impl LeaseRunner {
     }
 
     /// To this member alone.
-    fn ask(&mut self, kind: Kind, payload: Vec<u8>, line: &Line) -> String {
-        let command = self.command(kind, payload, line);
+    fn ask(&mut self, request: LeaseRequest, line: &Line) -> String {
+        let caller = self.caller(Asked::Local(request), line);
         let mut effects = Vec::new();
-        self.machine.order(&command, self.milliseconds, &mut effects);
+        self.machine.lease_request(caller, request, self.milliseconds, &mut effects);
         while self.machine.is_listing_keys() {
             self.machine.list_keys(self.milliseconds, &mut effects);
         }
         self.shown_or_waits(effects, line)
     }
 
+    fn ask_deadlines(&mut self, request: DeadlineRequest, line: &Line) -> String {
+        self.ask(LeaseRequest::Deadline(request), line)
+    }
+
     fn list(&mut self, line: &Line) -> String {
-        let mut said = self.ask(Kind::LeaseLeases, Vec::new(), line);
+        let mut said = self.ask_deadlines(DeadlineRequest::List, line);
         let revision = self.machine.store().revision();
         while self.machine.lessor().is_listing() {
             if let Some(listed) = self.machine.lessor_mut().list(revision) {
@@ -153,44 +164,47 @@ impl LeaseRunner {
                     continue;
                 }
             };
-            let (kind, asked) = self.asked[id.slot()].clone();
-            writeln!(said, "{asked}: {}", self.answer(kind, outcome)).unwrap();
+            let (asked, line) = self.asked[id.slot()].clone();
+            writeln!(said, "{line}: {}", self.answer(asked, outcome)).unwrap();
         }
         said
     }
 
-    fn answer(&mut self, kind: Kind, outcome: Outcome) -> String {
+    fn answer(&mut self, asked: Asked, outcome: Outcome) -> String {
         let body = match outcome.result {
             Ok(body) => body,
             Err(error) => return format!("Error: {error}"),
         };
-        match kind {
-            Kind::LeaseKeepAlive if body == NOTE_FIRST => {
+        let Asked::Local(request) = asked else { return format!("revision {}", outcome.revision) };
+        match request {
+            LeaseRequest::Deadline(DeadlineRequest::KeepAlive { .. }) if body == CHECKPOINT_FIRST => {
                 "its lease checkpoint has to be taken back first".into()
             }
-            Kind::LeaseKeepAlive => match body.clone().get_i64_le() {
+            LeaseRequest::Deadline(DeadlineRequest::KeepAlive { .. }) => match body.clone().get_i64_le() {
                 0 => "no such lease".to_owned(),
                 seconds => format!("renewed for {seconds} s"),
             },
-            Kind::LeaseTimeToLive => {
+            LeaseRequest::TimeToLive { .. } => {
                 let response = LeaseTimeToLiveResponse::decode(body).unwrap();
                 let keys: Vec<String> =
                     response.keys.iter().map(|key| key.escape_ascii().to_string()).collect();
                 format!("{} of {} s left, keys {keys:?}", response.ttl, response.granted_ttl)
             }
-            Kind::LeaseDue => {
+            LeaseRequest::Expired => {
                 self.due = body.clone();
-                let due = Due::decode(body).unwrap();
+                let due = ExpiredLeases::decode(body).unwrap();
                 format!("expired in term {}: {:?}", due.term, due.leases)
             }
-            Kind::LeaseLeft => {
-                let left = Left::decode(body.clone()).unwrap();
-                let checkpoints = left.notes.checkpoints.iter();
+            LeaseRequest::Deadline(DeadlineRequest::Remaining { .. }) => {
+                let left = RemainingTtls::decode(body.clone()).unwrap();
+                let checkpoints = left.checkpoint.checkpoints.iter();
                 let left: Vec<String> =
                     checkpoints.map(|left| format!("{} has {} s", left.id, left.remaining_ttl)).collect();
                 format!("{left:?}")
             }
-            _ => format!("revision {}", outcome.revision),
+            LeaseRequest::Heard(_) | LeaseRequest::Deadline(DeadlineRequest::List) => {
+                format!("revision {}", outcome.revision)
+            }
         }
     }
 }
@@ -245,21 +259,23 @@ impl Runner for LeaseRunner {
                     DeleteRangeRequest { key: words[0].to_owned().into(), ..DeleteRangeRequest::default() };
                 self.propose(Kind::DeleteRange, request.encode_to_vec(), line)?
             }
-            "keepalive" => self.ask(Kind::LeaseKeepAlive, number(0).to_le_bytes().to_vec(), line),
+            "keepalive" => self.ask_deadlines(DeadlineRequest::KeepAlive { lease: number(0) }, line),
             "ttl" => {
-                let request = LeaseTimeToLiveRequest { id: number(0), keys: words.contains(&"keys") };
-                self.ask(Kind::LeaseTimeToLive, request.encode_to_vec(), line)
+                let keys = words.contains(&"keys");
+                self.ask(LeaseRequest::TimeToLive { lease: number(0), keys }, line)
             }
             "list" => self.list(line),
-            "due" => self.ask(Kind::LeaseDue, Vec::new(), line),
+            "due" => self.ask(LeaseRequest::Expired, line),
             "passed" => {
                 let question = number(0).unsigned_abs();
                 let heard = Heard { question, is_all: !words.contains(&"not-all") };
-                self.ask(Kind::LeaseHeard, heard.encode().to_vec(), line)
+                self.ask(LeaseRequest::Heard(heard), line)
             }
             "expire" => self.propose(Kind::LeaseExpire, self.due.to_vec(), line)?,
-            "left" => self.ask(Kind::LeaseLeft, i64::MIN.to_le_bytes().to_vec(), line),
-            "checkpoint" => self.propose(Kind::LeaseNote, lease_checkpoint(number(0), number(1)), line)?,
+            "left" => self.ask_deadlines(DeadlineRequest::Remaining { from: i64::MIN }, line),
+            "checkpoint" => {
+                self.propose(Kind::LeaseCheckpoint, lease_checkpoint(number(0), number(1)), line)?
+            }
             "restart" => {
                 self.restart();
                 String::new()

@@ -21,13 +21,14 @@ use std::path::Path;
 
 use bytes::Bytes;
 use goldenscript::{Argument, Command as Line, Context, Runner};
+use revd_member::cluster::Identity;
 use revd_member::raft::node::{RaftConfig, RaftEffects, RaftNode};
 use revd_member::raft::status::RaftStatus;
 use revd_member::wal::birth::{BIRTH, empty_log};
 use revd_member::wal::reader::RecoveredLog;
-use revd_member::wal::{FrameContent, HardState, Owner};
+use revd_member::wal::{FrameContent, HardState};
 
-const OWNER: Owner = Owner { cluster: 1, member: 1 };
+const OWNER: Identity = Identity { cluster: 1, member: 1 };
 
 fn shown_data(data: &Bytes) -> String {
     if data.is_empty() { "empty".to_owned() } else { data.escape_ascii().to_string() }

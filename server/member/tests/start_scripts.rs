@@ -23,17 +23,18 @@ use revd_engine::db::DbOptions;
 use revd_engine::disk::SimDisk;
 use revd_engine::mvcc::{Applied, CheckpointKind, Store};
 use revd_member::apply::command::CommandId;
-use revd_member::apply::lease_reports::Heard;
+use revd_member::apply::local::Heard;
 use revd_member::apply::outcome::{Outcome, Rest};
 use revd_member::boot::lifecycle::{Lifecycle, ProcessEvent};
 use revd_member::boot::recovery::{RecoveryConfig, RecoveryEffects, Refusal, recover};
+use revd_member::cluster::Identity;
 use revd_member::cores::edge::{EdgeCore, EdgeEffects, EdgeEvent, Notification};
+use revd_member::wal::LogEntry;
 use revd_member::wal::birth::empty_log;
 use revd_member::wal::reader::{LogEnd, RecoveredLog};
-use revd_member::wal::{LogEntry, Owner};
 
 /// The ids of a member with etcd's default flags.
-const OWNER: Owner = Owner { cluster: 0xcdf8_1819_4e3a_8c32, member: 0x8e9e_05c5_2164_694d };
+const OWNER: Identity = Identity { cluster: 0xcdf8_1819_4e3a_8c32, member: 0x8e9e_05c5_2164_694d };
 
 fn words_of(line: &Line) -> Vec<&str> {
     let words = line.args.iter().map(|argument| match argument {
@@ -137,8 +138,8 @@ impl Runner for Files {
                         writeln!(
                             self.text,
                             "{what}: member {:x} of cluster {:x}, {} entries to apply",
-                            recovery.owner.member,
-                            recovery.owner.cluster,
+                            recovery.identity.member,
+                            recovery.identity.cluster,
                             last - applied
                         )?;
                         self.log.get_or_insert(recovery.log);

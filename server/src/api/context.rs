@@ -12,6 +12,7 @@ use bytes::Bytes;
 use revd_engine::mvcc::View;
 use revd_member::apply::alarm::Raised;
 use revd_member::budget::{Budget, Patience, Share};
+use revd_member::cluster::Identity;
 use revd_member::error::{Error, Status};
 use revd_member::raft::status::MemberStatus;
 use revd_member::read::view_slot::ViewSlot;
@@ -19,7 +20,7 @@ use revd_member::schema;
 use revd_proto::etcdserverpb::ResponseHeader;
 
 use crate::api::call::{Message, Metadata};
-use crate::api::header::{Identity, with_header};
+use crate::api::header::with_header;
 use crate::api::validate::RequestLimits;
 use crate::disk::reserve::Reserve;
 use crate::edge::pending::Proposals;

@@ -1,21 +1,13 @@
 //! `ResponseHeader`: field 1 of every response.
 
 use bytes::{BufMut as _, Bytes, BytesMut};
+use revd_member::cluster::Identity;
 use revd_member::wire::put_varint;
 use revd_proto::RESPONSE_HEADER_TAG;
 use revd_proto::tags::response_header;
 
 use crate::api::call::Message;
 use crate::limits;
-
-/// Who answers.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Identity {
-    /// Cluster id.
-    pub cluster: u64,
-    /// Member id.
-    pub member: u64,
-}
 
 /// Appends the header to a response that is begun.
 pub fn put_header(out: &mut Vec<u8>, identity: Identity, revision: i64, term: u64) {

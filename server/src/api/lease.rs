@@ -11,7 +11,8 @@ use bytes::{Buf as _, Bytes};
 use prost::Message as _;
 use revd_member::apply::command::Kind;
 use revd_member::apply::gates;
-use revd_member::apply::lease_reports::{Due, Heard, LOOK_AGAIN, Left, NOTE_FIRST};
+use revd_member::apply::lease_reports::{CHECKPOINT_FIRST, ExpiredLeases, LOOK_AGAIN, RemainingTtls};
+use revd_member::apply::local::{DeadlineRequest, Heard, LeaseRequest, LocalKind};
 use revd_member::error::Error;
 use revd_member::error::Status;
 use revd_member::wire::put_number;
@@ -26,6 +27,7 @@ use crate::api::call::{Message, Requests, decoded};
 use crate::api::context::ServiceContext;
 use crate::api::header::put_header;
 use crate::api::replies::Replies;
+use crate::api::validate;
 use crate::edge::pending::{KeepaliveStream, Proposal};
 use crate::limits;
 
@@ -63,10 +65,17 @@ struct Renewal {
     lease: i64,
     /// The revision when it came.
     revision: i64,
-    /// What is proposed for it: the keepalive itself, or the note that has to be taken back first.
-    kind: Kind,
+    step: RenewalStep,
     /// None before there is room for it.
     proposal: Option<Proposal>,
+}
+
+/// What a renewal needs next.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum RenewalStep {
+    KeepAlive,
+    /// The lease has a checkpoint: one without a remaining TTL replaces it, then the keepalive follows.
+    TakeCheckpointBack,
 }
 
 /// Whether something is left to do at once.
@@ -74,7 +83,7 @@ struct Renewal {
 pub enum More {
     /// No.
     No,
-    /// Whoever did this should look again.
+    /// The caller should look again.
     Perhaps,
 }
 
@@ -118,13 +127,15 @@ impl Lease {
     }
 
     pub(super) async fn time_to_live(&self, message: Bytes) -> Result<Message, Error> {
-        decoded(LeaseTimeToLiveRequest::decode(message.clone()))?;
-        self.context.propose(Kind::LeaseTimeToLive, message).await
+        let bytes = message.len();
+        let LeaseTimeToLiveRequest { id, keys } = decoded(LeaseTimeToLiveRequest::decode(message))?;
+        validate::proposal_size(bytes, self.context.limits)?;
+        self.context.ask(LeaseRequest::TimeToLive { lease: id, keys }.into(), false).await
     }
 
     pub(super) async fn leases(&self, message: Bytes) -> Result<Message, Error> {
         decoded(LeaseLeasesRequest::decode(message))?;
-        self.context.propose(Kind::LeaseLeases, Bytes::new()).await
+        self.context.ask(DeadlineRequest::List.into(), false).await
     }
 
     /// Keeps leases alive, in the order they are named; several may be on their way. Whatever has no room waits for it: a
@@ -138,46 +149,47 @@ impl Lease {
         let mut renewals: VecDeque<Renewal> = VecDeque::new();
         let mut more_requests = true;
         while more_requests || !renewals.is_empty() {
-            let turn = std::future::poll_fn(|context| {
-                // The first may have to be noted; the last may have come when there was no room.
+            let event = std::future::poll_fn(|context| {
+                // The first may need another step; the last may have come when there was no room.
                 let [first, last] = [renewals.front(), renewals.back()]
                     .map(|renewal| renewal.is_some_and(|renewal| renewal.proposal.is_none()));
                 let is_full = first || last || renewals.len() >= limits::KEEPALIVES_PER_STREAM;
                 stream.hold_back(is_full);
                 if (first || last) && stream.poll_slot(context).is_ready() {
-                    return Poll::Ready(Turn::Room { first });
+                    return Poll::Ready(StreamEvent::Room { first });
                 }
                 if more_requests
                     && !is_full
                     && let Poll::Ready(request) = requests.poll_next(context)
                 {
-                    return Poll::Ready(Turn::Request(request));
+                    return Poll::Ready(StreamEvent::Request(request));
                 }
                 match renewals.front_mut().and_then(|renewal| renewal.proposal.as_mut()) {
                     Some(proposal) => Pin::new(proposal)
                         .poll(context)
-                        .map(|outcome| Turn::Outcome(outcome.and_then(|it| it.result))),
+                        .map(|outcome| StreamEvent::Outcome(outcome.and_then(|it| it.result))),
                     None => Poll::Pending,
                 }
             });
-            match turn.await {
-                Turn::Request(None) => more_requests = false,
-                Turn::Request(Some(message)) => {
+            match event.await {
+                StreamEvent::Request(None) => more_requests = false,
+                StreamEvent::Request(Some(message)) => {
                     let lease = decoded(LeaseKeepAliveRequest::decode(message?))?.id;
                     // The header says what was before: a lease that is found gone was not alive at a later revision.
                     let revision = self.context.revision();
-                    let mut renewal = Renewal { lease, revision, kind: Kind::LeaseKeepAlive, proposal: None };
+                    let mut renewal =
+                        Renewal { lease, revision, step: RenewalStep::KeepAlive, proposal: None };
                     self.begin_renewal(&mut renewal)?;
                     renewals.push_back(renewal);
                 }
-                Turn::Room { first } => {
+                StreamEvent::Room { first } => {
                     let waiting = if first { renewals.front_mut() } else { renewals.back_mut() };
                     waiting.map_or(Ok(()), |renewal| self.begin_renewal(renewal))?;
                 }
-                Turn::Outcome(outcome) => {
+                StreamEvent::Outcome(outcome) => {
                     let Some(renewal) = renewals.front_mut() else { continue };
                     let outcome = outcome?;
-                    if renewal.kind == Kind::LeaseKeepAlive && outcome != NOTE_FIRST {
+                    if renewal.step == RenewalStep::KeepAlive && outcome != CHECKPOINT_FIRST {
                         let reply = self.kept_alive(renewal.lease, renewal.revision, outcome);
                         renewals.pop_front();
                         if !replies.send(reply).await {
@@ -185,8 +197,10 @@ impl Lease {
                         }
                         continue;
                     }
-                    let is_noted = renewal.kind == Kind::LeaseNote;
-                    renewal.kind = if is_noted { Kind::LeaseKeepAlive } else { Kind::LeaseNote };
+                    renewal.step = match renewal.step {
+                        RenewalStep::KeepAlive => RenewalStep::TakeCheckpointBack,
+                        RenewalStep::TakeCheckpointBack => RenewalStep::KeepAlive,
+                    };
                     self.begin_renewal(renewal)?;
                 }
             }
@@ -194,14 +208,21 @@ impl Lease {
         Ok(())
     }
 
-    /// Proposes what a renewal needs next, if there is room for it now. However long the answer takes, it is waited for: the
-    /// end of a lease is one too.
+    /// Submits what a renewal needs next, if there is room for it now. However long the answer takes, it is waited for: the
+    /// end of a lease is an answer too.
     fn begin_renewal(&self, renewal: &mut Renewal) -> Result<(), Error> {
-        let payload = match renewal.kind {
-            Kind::LeaseNote => note(&[LeaseCheckpoint { id: renewal.lease, remaining_ttl: 0 }]),
-            _ => Bytes::copy_from_slice(&renewal.lease.to_le_bytes()),
+        let lease = renewal.lease;
+        let begun = match renewal.step {
+            RenewalStep::KeepAlive => {
+                self.context.begin_local(DeadlineRequest::KeepAlive { lease }.into(), true)
+            }
+            RenewalStep::TakeCheckpointBack => {
+                let checkpoints = vec![LeaseCheckpoint { id: lease, remaining_ttl: 0 }];
+                let checkpoint = LeaseCheckpointRequest { checkpoints }.encode_to_vec().into();
+                self.context.begin(Kind::LeaseCheckpoint, checkpoint, true)
+            }
         };
-        renewal.proposal = match self.context.begin(renewal.kind, payload, true) {
+        renewal.proposal = match begun {
             Err(Error::TooManyRequests) => None,
             begun => Some(begun?),
         };
@@ -220,65 +241,61 @@ impl Lease {
         smallvec![response.into()]
     }
 
-    /// Revokes leases that are due. For one edge of the leader, at a steady pace.
+    /// Revokes expired leases. For one edge of the leader, at a steady pace.
     ///
     /// # Errors
     /// As the call of a client.
-    pub async fn revoke_due(&self) -> Result<More, Error> {
+    pub async fn revoke_expired(&self) -> Result<More, Error> {
         if self.context.status.leases.load() == 0 {
             return Ok(More::No);
         }
-        let due = self.order(Kind::LeaseDue, Bytes::new()).await?;
-        if due == LOOK_AGAIN {
+        let expired = self.report(LeaseRequest::Expired.into()).await?;
+        if expired == LOOK_AGAIN {
             return Ok(More::Perhaps);
         }
-        if Due::decode(due.clone())?.leases.is_empty() {
+        if ExpiredLeases::decode(expired.clone())?.leases.is_empty() {
             return Ok(More::No);
         }
-        self.context.submit(Kind::LeaseExpire, due, true).await?;
+        self.context.submit(Kind::LeaseExpire, expired, true).await?;
         Ok(More::Perhaps)
     }
 
-    /// Says that this edge has passed on the keepalives that had come when it was asked, or what it could of them.
+    /// Reports that this edge has passed on the keepalives that had come when it was asked, or those that it could.
     pub fn heard(&self, heard: Heard) {
-        if let Ok(said) = self.context.begin(Kind::LeaseHeard, heard.encode(), true) {
-            said.detach();
+        if let Ok(report) = self.context.begin_local(LeaseRequest::Heard(heard).into(), true) {
+            report.detach();
         }
     }
 
-    /// Notes in the log what long leases have left, so that a restart does not begin their time anew.
+    /// Writes the remaining TTL of long leases to the log, so that a restart does not begin it anew.
     ///
     /// # Errors
     /// As the call of a client.
-    pub async fn note_leases(&self) -> Result<(), Error> {
+    pub async fn checkpoint(&self) -> Result<(), Error> {
         if self.context.status.leases.load() == 0 {
             return Ok(());
         }
         let mut from = i64::MIN;
         loop {
-            let from_bytes = Bytes::copy_from_slice(&from.to_le_bytes());
-            let Left { notes, next } = Left::decode(self.order(Kind::LeaseLeft, from_bytes).await?)?;
-            if !notes.checkpoints.is_empty() {
-                self.context.submit(Kind::LeaseNote, note(&notes.checkpoints), true).await?;
+            let remaining = self.report(DeadlineRequest::Remaining { from }.into()).await?;
+            let RemainingTtls { checkpoint, next } = RemainingTtls::decode(remaining)?;
+            if !checkpoint.checkpoints.is_empty() {
+                let checkpoint = checkpoint.encode_to_vec().into();
+                self.context.submit(Kind::LeaseCheckpoint, checkpoint, true).await?;
             }
             let Some(next) = next else { return Ok(()) };
             from = next;
         }
     }
 
-    /// An order to this member alone; the outcome's body.
-    async fn order(&self, kind: Kind, payload: Bytes) -> Result<Bytes, Error> {
-        self.context.begin(kind, payload, true)?.await?.result
+    /// Asks this member alone, on its own behalf.
+    async fn report(&self, kind: LocalKind) -> Result<Bytes, Error> {
+        self.context.begin_local(kind, true)?.await?.result
     }
 }
 
-/// A note of what leases have left, for the log.
-fn note(checkpoints: &[LeaseCheckpoint]) -> Bytes {
-    LeaseCheckpointRequest { checkpoints: checkpoints.to_vec() }.encode_to_vec().into()
-}
-
-/// What a keepalive stream waits for.
-enum Turn {
+/// What a keepalive stream has waited for.
+enum StreamEvent {
     /// There is room for the first renewal, or the last.
     Room {
         first: bool,

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use prost::Message as _;
 use revd_engine::mvcc::{HashKv, Hashed, View};
 use revd_member::apply::command::Kind;
+use revd_member::apply::local::LocalKind;
 use revd_member::error::Error;
 use revd_member::schema;
 use revd_proto::etcdserverpb::alarm_request::AlarmAction;
@@ -60,7 +61,7 @@ impl Maintenance {
     /// header.
     pub(super) async fn defragment(&self, message: Bytes) -> Result<Message, Error> {
         decoded(DefragmentRequest::decode(message))?;
-        self.context.submit(Kind::Defragment, Bytes::new(), true).await?;
+        self.context.ask(LocalKind::Defragment, true).await?;
         Ok(Message::new())
     }
 

@@ -1,7 +1,8 @@
-//! How services hand commands to the log, and what they answer when those are applied.
+//! How services hand commands to the log and local requests to the state core, and what they answer then.
 
 use bytes::Bytes;
 use revd_member::apply::command::Kind;
+use revd_member::apply::local::{DeadlineRequest, LeaseRequest, LocalKind};
 use revd_member::budget::Share;
 use revd_member::error::Error;
 
@@ -76,10 +77,24 @@ impl ServiceContext {
     pub(super) fn begin(&self, kind: Kind, message: Bytes, patient: bool) -> Result<Proposal, Error> {
         let submitted = self.proposals.submit(kind, message, patient);
         if submitted.as_ref().is_err_and(|error| *error == Error::TooManyRequests) {
-            self.reached(match kind {
-                Kind::LeaseKeepAlive | Kind::LeaseNote => Bound::Keepalives,
-                _ => Bound::Proposals,
-            });
+            self.reached(if kind == Kind::LeaseCheckpoint { Bound::Keepalives } else { Bound::Proposals });
+        }
+        submitted
+    }
+
+    /// Asks this member alone, and waits for the reply.
+    pub(super) async fn ask(&self, kind: LocalKind, patient: bool) -> Result<Message, Error> {
+        let outcome = self.begin_local(kind, patient)?.await?;
+        Ok(self.reply(outcome.revision, vec![outcome.result?]))
+    }
+
+    /// Asks this member alone, if there is room.
+    pub(super) fn begin_local(&self, kind: LocalKind, patient: bool) -> Result<Proposal, Error> {
+        let submitted = self.proposals.submit_local(kind, patient);
+        if submitted.as_ref().is_err_and(|error| *error == Error::TooManyRequests) {
+            let is_keepalive =
+                matches!(kind, LocalKind::Lease(LeaseRequest::Deadline(DeadlineRequest::KeepAlive { .. })));
+            self.reached(if is_keepalive { Bound::Keepalives } else { Bound::Proposals });
         }
         submitted
     }

@@ -20,12 +20,12 @@ use revd_engine::mvcc::{Opening, Store};
 use revd_member::apply::Machine;
 use revd_member::apply::command::Origin;
 use revd_member::boot::recovery::{self, Recovery, RecoveryConfig, RecoveryEffects, Refusal};
+use revd_member::cluster::Identity;
 use revd_member::raft::node::RaftNode;
 use revd_member::wal::layout::LayoutConfig;
 use revd_member::wal::reader::{LogEnd, RecoveredLog};
 use revd_member::wal::writer::WalSeed;
 
-use crate::api::header::Identity;
 use crate::config::Config;
 use crate::disk::reserve::Reserve;
 use crate::disk::segments::{self, DirDisk};
@@ -68,12 +68,12 @@ pub fn open(config: &Config) -> anyhow::Result<Member> {
     };
     let mut files = MemberFiles::new(config);
     let recovery = recovery::recover(&recovery_config, &log::for_raft(), &mut files)?;
-    let Recovery { owner, origin, machine, node, log, is_new } = recovery;
+    let Recovery { identity, origin, machine, node, log, is_new } = recovery;
     let (store, applied) = (machine.store(), machine.store().applied().index);
     log::info(
         if is_new { "made a new member" } else { "recovered a member" },
         serde_json::json!({
-            "member-id": format!("{:x}", owner.member), "cluster-id": format!("{:x}", owner.cluster),
+            "member-id": format!("{:x}", identity.member), "cluster-id": format!("{:x}", identity.cluster),
             "revision": store.revision(), "applied-index": applied,
             "log-entries-to-apply": log.entries.back().map_or(0, |last| last.index.saturating_sub(applied)),
             "took": format!("{:?}", crate::clock::since(started)),
@@ -83,7 +83,7 @@ pub fn open(config: &Config) -> anyhow::Result<Member> {
     let MemberFiles { reserve, lock, .. } = files;
     let disk = DirDisk::new(config.wal_dir.clone(), config.sync, Arc::clone(&reserve));
     Ok(Member {
-        identity: Identity { cluster: owner.cluster, member: owner.member },
+        identity,
         origin,
         machine,
         node,

@@ -9,14 +9,14 @@ use std::sync::mpsc::Sender;
 use std::time::Duration;
 
 use revd_member::apply::command::CommandId;
-use revd_member::apply::lease_reports::Heard;
+use revd_member::apply::local::{Heard, Submitted};
 use revd_member::apply::outcome::Outcome;
 use revd_member::cores::edge::{EdgeCore, EdgeEffects, EdgeEvent};
 use revd_proto::etcdserverpb::Member as MemberRow;
 
 use crate::api::{Api, ApiSeed};
 use crate::config::Retention;
-use crate::cores::{Commands, Notifications};
+use crate::cores::Notifications;
 use crate::duties;
 use crate::edge::pending::Proposals;
 use crate::limits;
@@ -32,7 +32,7 @@ pub struct EdgeSeed {
     /// Its number among the edges.
     pub edge: u16,
     /// Commands of one turn.
-    pub to_log: SenderSeed<Commands>,
+    pub to_log: SenderSeed<Submitted>,
     /// Outcomes of this edge's commands, and word of new Views.
     pub from_state: ReceiverSeed<Notifications>,
     /// Everything the API needs but the core's own parts.
@@ -113,7 +113,7 @@ pub async fn run(seed: EdgeSeed) -> io::Result<()> {
 }
 
 /// One message per turn: what the turn's requests have submitted.
-async fn carry(proposals: Rc<Proposals>, to_log: SenderSeed<Commands>) {
+async fn carry(proposals: Rc<Proposals>, to_log: SenderSeed<Submitted>) {
     let to_log = to_log.open().await;
     while proposals.wait_for_batch().await {
         // The first request of a turn wakes this task; the others of the same turn are queued

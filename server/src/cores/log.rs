@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use revd_member::apply::command::Origin;
+use revd_member::apply::local::Submitted;
 use revd_member::apply::{DurableIndex, Work};
 use revd_member::cores::log::{LogCore, LogEffects, LogEvent};
 use revd_member::raft::node::{RaftError, RaftNode};
@@ -16,7 +17,6 @@ use revd_member::wal::disk::LogDisk;
 use revd_member::wal::writer::{WalSeed, WalWriter};
 use revd_member::wal::{FrameContent, WalError};
 
-use crate::cores::Commands;
 use crate::duties::pace::every;
 use crate::limits;
 use crate::queues::mailbox::{ReceiverSeed, SenderSeed};
@@ -29,8 +29,8 @@ pub struct LogSeed<D> {
     /// The write-ahead log, recovered.
     pub wal: WalSeed<D>,
     /// One mailbox per edge.
-    pub from_edges: Vec<ReceiverSeed<Commands>>,
-    /// Committed entries, in log order, and orders to this member alone.
+    pub from_edges: Vec<ReceiverSeed<Submitted>>,
+    /// Committed entries, in log order, and local requests.
     pub to_state: SenderSeed<Vec<Work>>,
     /// The index up to which state is durable elsewhere, so that the log may let go of it.
     pub from_state: ReceiverSeed<DurableIndex>,
@@ -99,7 +99,7 @@ pub async fn run<D: LogDisk>(seed: LogSeed<D>) -> Result<(), LogFailure> {
     let receiving = seed
         .from_edges
         .into_iter()
-        .map(|from_edge| glommio::spawn_local(receive_commands(from_edge, Rc::clone(&events))));
+        .map(|from_edge| glommio::spawn_local(receive_submitted(from_edge, Rc::clone(&events))));
     let mut tasks: Vec<_> = receiving.collect();
     tasks.push(glommio::spawn_local(send_work(Rc::clone(&driver.work), seed.to_state)));
     let jobs = Rc::clone(&driver.jobs);
@@ -143,10 +143,10 @@ fn publish(core: &LogCore, status: &MemberStatus) {
     status.committed.store(now.committed);
 }
 
-async fn receive_commands(from_edge: ReceiverSeed<Commands>, events: Rc<LocalQueue<LogInput>>) {
+async fn receive_submitted(from_edge: ReceiverSeed<Submitted>, events: Rc<LocalQueue<LogInput>>) {
     let from_edge = from_edge.open().await;
-    while let Some(commands) = from_edge.receive().await {
-        events.push(LogInput::Core(LogEvent::Commands(commands)));
+    while let Some(submitted) = from_edge.receive().await {
+        events.push(LogInput::Core(LogEvent::Submitted(submitted)));
     }
     events.push(LogInput::Core(LogEvent::EdgeClosed));
 }

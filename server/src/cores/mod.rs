@@ -16,11 +16,8 @@ pub mod state;
 
 use std::fmt;
 
-use revd_member::apply::command::Command;
 use revd_member::cores::edge::Notification;
 
-/// From an edge to the log core: the commands of one turn.
-pub type Commands = Vec<Command>;
 /// From the state core to an edge: what has happened since the last message.
 pub type Notifications = Vec<Notification>;
 

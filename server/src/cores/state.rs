@@ -33,7 +33,7 @@ use crate::queues::turn::give_way;
 pub struct StateSeed {
     /// The recovered state machine.
     pub machine: Machine,
-    /// Committed entries, in log order, and orders to this member alone.
+    /// Committed entries, in log order, and local requests.
     pub from_log: ReceiverSeed<Vec<Work>>,
     /// The index up to which state is durable.
     pub to_log: SenderSeed<DurableIndex>,

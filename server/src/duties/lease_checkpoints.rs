@@ -14,7 +14,7 @@ use crate::observe::log;
 pub async fn run(api: Rc<Api>) {
     loop {
         rest(limits::LEASE_NOTE_INTERVAL).await;
-        if let Err(error) = api.lease().note_leases().await {
+        if let Err(error) = api.lease().checkpoint().await {
             log::warn("lease checkpoints could not be written", json!({"error": error.to_string()}));
         }
     }

@@ -14,7 +14,7 @@ use crate::queues::turn::give_way;
 /// Runs until it is cancelled.
 pub async fn run(api: Rc<Api>) {
     loop {
-        match api.lease().revoke_due().await {
+        match api.lease().revoke_expired().await {
             Ok(More::Perhaps) => give_way().await,
             Ok(More::No) => rest(limits::LEASE_CHECK_INTERVAL).await,
             Err(error) => {

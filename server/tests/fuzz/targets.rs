@@ -215,11 +215,12 @@ fn wal_segment(bytes: &[u8]) {
 }
 
 fn frame_seeds() -> Vec<Vec<u8>> {
+    use revd_member::cluster::Identity;
     use revd_member::wal::frame::{FrameId, SegmentHeader};
-    use revd_member::wal::{FrameContent, HardState, LogEntry, Owner};
+    use revd_member::wal::{FrameContent, HardState, LogEntry};
     let hard_state = HardState { term: 2, vote: 7, commit: 3 };
     let header =
-        SegmentHeader { owner: Owner { cluster: 1, member: 7 }, hard_state, last_index: 1, last_term: 1 };
+        SegmentHeader { owner: Identity { cluster: 1, member: 7 }, hard_state, last_index: 1, last_term: 1 };
     let first = frame::encode_header(FrameId { life: 5, segment: 1, frame: 1 }, &header);
     let entry = |index| LogEntry { index, term: 2, kind: 0, data: Bytes::from_static(b"some data") };
     let content = FrameContent { hard_state: Some(hard_state), entries: vec![entry(2), entry(3)] };
@@ -262,7 +263,7 @@ fn requests(bytes: &[u8]) {
             Kind::LeaseGrant,
             Kind::LeaseRevoke,
             Kind::LeaseExpire,
-            Kind::LeaseNote,
+            Kind::LeaseCheckpoint,
         ];
         let kind = kinds[usize::from(*kind) % kinds.len()];
         let payload = Bytes::copy_from_slice(message);

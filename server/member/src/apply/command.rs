@@ -19,7 +19,8 @@ const FORMAT: u8 = 1;
 const BATCH_HEADER: usize = 1 + 8 + 8 + 4;
 const COMMAND_HEADER: usize = 8 + 1 + 4;
 
-/// What a command asks for. The numbers are in the log on disk: never reuse one.
+/// What a command asks for. The numbers are in the log on disk: never reuse one. Requests that are not for the log are in
+/// `local.rs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -37,37 +38,17 @@ pub enum Kind {
     LeaseGrant = 6,
     /// `etcdserverpb.LeaseRevokeRequest`
     LeaseRevoke = 7,
-    /// Leases that are due; see `lease_reports::Due`.
+    /// Leases that have expired; see `lease_reports::ExpiredLeases`.
     LeaseExpire = 8,
-    /// `etcdserverpb.LeaseCheckpointRequest`: what leases have left.
-    LeaseNote = 9,
+    /// `etcdserverpb.LeaseCheckpointRequest`: the remaining TTL of leases.
+    LeaseCheckpoint = 9,
     /// `etcdserverpb.Member`: the name and client URLs a member publishes after its start.
     MemberAttributes = 16,
     /// A cluster version as text, for example `3.7.0`.
     ClusterVersion = 17,
-    /// Give space back to the file system: an order to this member alone. Numbers from 128 are never in the log.
-    Defragment = 128,
-    /// A lease lives on; its id, i64 little-endian.
-    LeaseKeepAlive = 129,
-    /// `etcdserverpb.LeaseTimeToLiveRequest`
-    LeaseTimeToLive = 130,
-    /// Every lease.
-    LeaseLeases = 131,
-    /// Which leases are due?
-    LeaseDue = 132,
-    /// What have leases left?
-    LeaseLeft = 133,
-    /// An edge has passed on every keepalive that had come when it was asked; the number of the question, u64 little-endian.
-    LeaseHeard = 134,
 }
 
 impl Kind {
-    /// Meant for this member only: does not go through the log.
-    #[must_use]
-    pub fn is_local(self) -> bool {
-        self as u8 >= 128
-    }
-
     fn from_byte(byte: u8) -> Option<Self> {
         Some(match byte {
             1 => Self::Put,
@@ -78,7 +59,7 @@ impl Kind {
             6 => Self::LeaseGrant,
             7 => Self::LeaseRevoke,
             8 => Self::LeaseExpire,
-            9 => Self::LeaseNote,
+            9 => Self::LeaseCheckpoint,
             16 => Self::MemberAttributes,
             17 => Self::ClusterVersion,
             _ => return None,

@@ -1,4 +1,4 @@
-//! What is said about leases: as bytes between cores and in the log, and as numbers.
+//! Reports about leases: as bytes between cores and in the log, and as counts.
 
 use bytes::{Buf as _, BufMut as _, Bytes};
 use prost::Message as _;
@@ -8,27 +8,27 @@ use crate::error::Error;
 use crate::lease::LeaseDeadlines;
 use crate::limits;
 
-/// The body of a keepalive's outcome: the seconds the lease has now; nothing if it has to be noted first that a keepalive
-/// came.
-pub const NOTE_FIRST: Bytes = Bytes::new();
-/// The body of the outcome of a look for leases that are due, if there is more to look at.
+/// The body of a keepalive's outcome: the seconds the lease has now; empty if the lease has a checkpoint, which another one
+/// has to take back first.
+pub const CHECKPOINT_FIRST: Bytes = Bytes::new();
+/// The body of the outcome of a look for expired leases, if there is more to look at.
 pub const LOOK_AGAIN: Bytes = Bytes::new();
 
-/// Leases that are due, and the term they were due in: body of an outcome, and then payload of a command.
+/// Expired leases, and the term they expired in: body of an outcome, and then payload of a command.
 ///
 /// ```text
 ///  0  u64  term
 ///  8  i64  lease, as often as there are any; all little-endian
 /// ```
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Due {
+pub struct ExpiredLeases {
     /// The leader's term.
     pub term: u64,
     /// Lease ids.
     pub leases: Vec<i64>,
 }
 
-impl Due {
+impl ExpiredLeases {
     pub(super) fn encode(&self) -> Bytes {
         let mut out = Vec::with_capacity(8 + 8 * self.leases.len());
         out.put_u64_le(self.term);
@@ -42,7 +42,7 @@ impl Due {
     /// When it is cut short.
     pub fn decode(mut bytes: Bytes) -> Result<Self, Error> {
         if !bytes.len().is_multiple_of(8) || bytes.is_empty() {
-            return Err(Error::Malformed("due leases of a wrong length"));
+            return Err(Error::Malformed("expired leases of a wrong length"));
         }
         let term = bytes.get_u64_le();
         let mut leases = Vec::with_capacity(bytes.len() / 8);
@@ -53,77 +53,45 @@ impl Due {
     }
 }
 
-/// What an edge says that was asked to pass on its keepalives.
-///
-/// ```text
-///  0  u64  number of the question, little-endian
-///  8  u8   1 if it has passed on all
-/// ```
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Heard {
-    /// What is answered.
-    pub question: u64,
-    /// No stream held any back.
-    pub is_all: bool,
-}
-
-impl Heard {
-    /// As bytes.
-    #[must_use]
-    pub fn encode(self) -> Bytes {
-        let mut out = Vec::with_capacity(9);
-        out.put_u64_le(self.question);
-        out.put_u8(u8::from(self.is_all));
-        out.into()
-    }
-
-    pub(super) fn decode(mut bytes: Bytes) -> Result<Self, Error> {
-        let (Ok(question), Ok(is_all)) = (bytes.try_get_u64_le(), bytes.try_get_u8()) else {
-            return Err(Error::Malformed("cut short"));
-        };
-        Ok(Self { question, is_all: is_all == 1 })
-    }
-}
-
-/// What some leases have left, and the id from which on there are more.
+/// The remaining TTL of some leases, and the id from which on there are more.
 ///
 /// ```text
 ///  0  u8   1 if there are more
 ///  1  i64  from this id on, little-endian
-///  9  the notes
+///  9  the checkpoint
 /// ```
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct Left {
-    /// The notes, ready to be proposed.
-    pub notes: LeaseCheckpointRequest,
+pub struct RemainingTtls {
+    /// The checkpoint, ready to be proposed.
+    pub checkpoint: LeaseCheckpointRequest,
     /// Where to go on.
     pub next: Option<i64>,
 }
 
-impl Left {
-    /// What is left of leases that live so long that a restart should not begin their time anew: of some leases, from an id
-    /// on.
-    pub(super) fn of(deadlines: &LeaseDeadlines, from: &Bytes, now: u64) -> Self {
-        let from = from.clone().try_get_i64_le().unwrap_or(i64::MIN);
-        let mut left = Self::default();
+impl RemainingTtls {
+    /// Of leases that live so long that a restart should not begin their TTL anew: of some leases, from an id on.
+    pub(super) fn of(deadlines: &LeaseDeadlines, from: i64, now: u64) -> Self {
+        let mut found = Self::default();
         for (looked, (id, ttl, noted)) in deadlines.iter_from(from).enumerate() {
-            if looked == limits::LEASES_PER_LOOK || left.notes.checkpoints.len() == limits::LEASE_NOTES_MAX {
-                left.next = Some(id);
+            if looked == limits::LEASES_PER_LOOK
+                || found.checkpoint.checkpoints.len() == limits::LEASE_NOTES_MAX
+            {
+                found.next = Some(id);
                 break;
             }
             let remaining_ttl = deadlines.remaining(id, now).unwrap_or_default();
             let is_long = ttl > limits::LEASE_NOTE_INTERVAL.as_secs().cast_signed();
             if is_long && remaining_ttl > 0 && remaining_ttl < ttl && remaining_ttl != noted {
-                left.notes.checkpoints.push(LeaseCheckpoint { id, remaining_ttl });
+                found.checkpoint.checkpoints.push(LeaseCheckpoint { id, remaining_ttl });
             }
         }
-        left
+        found
     }
 
     pub(super) fn encode(&self) -> Bytes {
         let mut out = vec![u8::from(self.next.is_some())];
         out.put_i64_le(self.next.unwrap_or_default());
-        out.put_slice(&self.notes.encode_to_vec());
+        out.put_slice(&self.checkpoint.encode_to_vec());
         out.into()
     }
 
@@ -135,7 +103,8 @@ impl Left {
         let (Ok(has_next), Ok(next)) = (bytes.try_get_u8(), bytes.try_get_i64_le()) else {
             return Err(Error::Malformed("cut short"));
         };
-        Ok(Self { notes: LeaseCheckpointRequest::decode(bytes)?, next: (has_next == 1).then_some(next) })
+        let checkpoint = LeaseCheckpointRequest::decode(bytes)?;
+        Ok(Self { checkpoint, next: (has_next == 1).then_some(next) })
     }
 }
 

@@ -1,17 +1,18 @@
-//! Commands about leases, and what only the leader answers: keepalives, what is due, what is left.
+//! Commands about leases, and requests that only the leader answers: keepalives, expired leases, remaining TTLs.
 
 use std::collections::BTreeMap;
 
-use bytes::{Buf as _, Bytes};
+use bytes::Bytes;
 use prost::Message as _;
 use revd_proto::etcdserverpb::{
     LeaseCheckpointRequest, LeaseGrantRequest, LeaseGrantResponse, LeaseRevokeRequest,
-    LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
+    LeaseTimeToLiveResponse,
 };
 
-use crate::apply::command::{Command, CommandId, Kind};
+use crate::apply::command::CommandId;
 use crate::apply::lease_lists::{LeaseLists, Listed};
-use crate::apply::lease_reports::{Due, Heard, LOOK_AGAIN, LeaseCounts, Left, NOTE_FIRST};
+use crate::apply::lease_reports::{CHECKPOINT_FIRST, ExpiredLeases, LOOK_AGAIN, LeaseCounts, RemainingTtls};
+use crate::apply::local::{DeadlineRequest, Heard, LeaseRequest};
 use crate::apply::outcome::{Effect, Outcome, Rest};
 use crate::apply::state::State;
 use crate::error::Error;
@@ -80,7 +81,7 @@ impl Lessor {
         self.deadlines.term()
     }
 
-    /// It has yet to come to know some leases before it leads: orders have to wait.
+    /// It has yet to come to know some leases before it leads: lease requests have to wait.
     #[must_use]
     pub fn is_loading(&self) -> bool {
         self.deadlines.is_loading()
@@ -156,8 +157,8 @@ impl Lessor {
         term: u64,
         effects: &mut Vec<Effect>,
     ) -> Result<Bytes, Error> {
-        let due = Due::decode(payload)?;
-        for id in due.leases.into_iter().filter(|_| due.term == term) {
+        let expired = ExpiredLeases::decode(payload)?;
+        for id in expired.leases.into_iter().filter(|_| expired.term == term) {
             // One that a client has revoked meanwhile is gone already.
             let is_revoked = self.revoke_one(state, id, effects).is_ok();
             self.counts.expired += u64::from(is_revoked);
@@ -182,8 +183,8 @@ impl Lessor {
         }
     }
 
-    /// Notes what leases have left.
-    pub(super) fn note(&mut self, state: &mut State, payload: Bytes) -> Result<Bytes, Error> {
+    /// Writes the remaining TTL of leases into the state.
+    pub(super) fn checkpoint(&mut self, state: &mut State, payload: Bytes) -> Result<Bytes, Error> {
         for note in LeaseCheckpointRequest::decode(payload)?.checkpoints {
             state.leases.checkpoint(&mut state.store, note.id, note.remaining_ttl);
             self.deadlines.checkpointed(note.id, note.remaining_ttl);
@@ -191,22 +192,25 @@ impl Lessor {
         Ok(Bytes::new())
     }
 
-    /// An order to this member alone that is about deadlines only.
-    ///
-    /// # Panics
-    /// If it is another one; see [`Lessor::answers`].
-    pub fn order(&mut self, command: &Command, revision: i64, now: u64, effects: &mut Vec<Effect>) {
-        let result = match command.kind {
+    /// Carries out a local request that is about deadlines only.
+    pub fn deadline_request(
+        &mut self,
+        caller: CommandId,
+        request: DeadlineRequest,
+        revision: i64,
+        now: u64,
+        effects: &mut Vec<Effect>,
+    ) {
+        let result = match request {
             _ if self.deadlines.term().is_none() => Err(Error::NoLeader),
-            Kind::LeaseKeepAlive => match self.keep_alive(command, now) {
+            DeadlineRequest::KeepAlive { lease } => match self.keep_alive(caller, lease, now) {
                 Some(body) => Ok(body),
                 None => return,
             },
-            Kind::LeaseLeft => Ok(Left::of(&self.deadlines, &command.payload, now).encode()),
-            Kind::LeaseLeases => return self.lists.ask(command.id),
-            other => unreachable!("{other:?} is no order about deadlines only"),
+            DeadlineRequest::Remaining { from } => Ok(RemainingTtls::of(&self.deadlines, from, now).encode()),
+            DeadlineRequest::List => return self.lists.ask(caller),
         };
-        effects.push(Effect::Reply(command.id, Outcome { revision, result, rest: Rest::NONE }));
+        effects.push(Effect::Reply(caller, Outcome { revision, result, rest: Rest::NONE }));
     }
 
     /// Somebody waits for a list of all leases, with which [`Lessor::list`] can go on.
@@ -220,52 +224,47 @@ impl Lessor {
         self.lists.go_on(&mut self.deadlines, revision)
     }
 
-    /// Whether [`Lessor::order`] answers this.
-    #[must_use]
-    pub fn answers(kind: Kind) -> bool {
-        matches!(kind, Kind::LeaseKeepAlive | Kind::LeaseLeft | Kind::LeaseLeases)
-    }
-
-    /// An order to this member alone that needs to know more.
-    pub(super) fn order_with(
+    /// Carries out a local request.
+    pub(super) fn request(
         &mut self,
         state: &State,
-        command: &Command,
+        caller: CommandId,
+        request: LeaseRequest,
         now: u64,
         effects: &mut Vec<Effect>,
     ) {
         let revision = state.store.revision();
-        let result = match command.kind {
-            kind if Self::answers(kind) => return self.order(command, revision, now, effects),
+        let result = match request {
+            LeaseRequest::Deadline(request) => {
+                return self.deadline_request(caller, request, revision, now, effects);
+            }
             _ if self.deadlines.term().is_none() => Err(Error::NoLeader),
-            Kind::LeaseTimeToLive => LeaseTimeToLiveRequest::decode(command.payload.clone())
-                .map_err(Error::from)
-                .map(|request| self.time_to_live(state, &request, now).encode_to_vec().into()),
-            Kind::LeaseDue => match self.look(state, command.id, now, effects) {
+            LeaseRequest::TimeToLive { lease, keys } => {
+                Ok(self.time_to_live(state, lease, keys, now).encode_to_vec().into())
+            }
+            LeaseRequest::Expired => match self.look(state, caller, now, effects) {
                 Some(over) => Ok(over),
                 None => return,
             },
-            Kind::LeaseHeard => {
-                self.heard(state, command.payload.clone(), effects);
+            LeaseRequest::Heard(heard) => {
+                self.heard(state, heard, effects);
                 Ok(Bytes::new())
             }
-            other => unreachable!("{other:?} is no order about leases"),
         };
-        effects.push(Effect::Reply(command.id, Outcome { revision, result, rest: Rest::NONE }));
+        effects.push(Effect::Reply(caller, Outcome { revision, result, rest: Rest::NONE }));
     }
 
-    /// Nothing if the answer has to wait.
-    fn keep_alive(&mut self, command: &Command, now: u64) -> Option<Bytes> {
-        let id = command.payload.clone().try_get_i64_le().unwrap_or_default();
-        let seconds = match self.deadlines.renew(id, now) {
+    /// None if the answer has to wait.
+    fn keep_alive(&mut self, caller: CommandId, lease: i64, now: u64) -> Option<Bytes> {
+        let seconds = match self.deadlines.renew(lease, now) {
             KeepaliveResult::Renewed(seconds) => {
                 self.counts.renewed += 1;
                 seconds
             }
-            // A restart would go by that note; it has to say first that somebody keeps the lease alive.
-            KeepaliveResult::CheckpointFirst => return Some(NOTE_FIRST),
+            // A restart would go by the checkpoint; one without a remaining TTL has to replace it first.
+            KeepaliveResult::CheckpointFirst => return Some(CHECKPOINT_FIRST),
             KeepaliveResult::Expired => {
-                self.waiting.entry(id).or_default().push(command.id);
+                self.waiting.entry(lease).or_default().push(caller);
                 return None;
             }
             KeepaliveResult::NotFound => 0,
@@ -283,7 +282,7 @@ impl Lessor {
     ) -> Option<Bytes> {
         match self.deadlines.look(now, limits::LEASES_PER_LOOK) {
             ExpiryCheck::Some if self.hearing.is_none() => {}
-            ExpiryCheck::Some | ExpiryCheck::None => return Some(self.due(Vec::new())),
+            ExpiryCheck::Some | ExpiryCheck::None => return Some(self.expired(Vec::new())),
             ExpiryCheck::Unfinished => return Some(LOOK_AGAIN),
         }
         if self.edges == 0 {
@@ -298,8 +297,7 @@ impl Lessor {
 
     /// An edge has passed on what it had. If not all of it, because of streams that may have waited for the machine, every edge
     /// is asked again.
-    fn heard(&mut self, state: &State, payload: Bytes, effects: &mut Vec<Effect>) {
-        let Ok(Heard { question, is_all }) = Heard::decode(payload) else { return };
+    fn heard(&mut self, state: &State, Heard { question, is_all }: Heard, effects: &mut Vec<Effect>) {
         let Some(hearing) = self.hearing.as_mut().filter(|hearing| hearing.question == question) else {
             return;
         };
@@ -332,26 +330,27 @@ impl Lessor {
             leases == 1 || (leases <= limits::LEASES_PER_REVOKE && keys <= limits::KEYS_PER_REVOKE)
         };
         let over = self.deadlines.expire(then, limits::LEASES_PER_LOOK, takes);
-        self.due(over)
+        self.expired(over)
     }
 
-    fn due(&self, leases: Vec<i64>) -> Bytes {
-        Due { term: self.deadlines.term().unwrap_or_default(), leases }.encode()
+    fn expired(&self, leases: Vec<i64>) -> Bytes {
+        ExpiredLeases { term: self.deadlines.term().unwrap_or_default(), leases }.encode()
     }
 
     pub(super) fn time_to_live(
         &self,
         state: &State,
-        request: &LeaseTimeToLiveRequest,
+        lease: i64,
+        keys: bool,
         now: u64,
     ) -> LeaseTimeToLiveResponse {
         let mut response =
-            LeaseTimeToLiveResponse { id: request.id, ttl: -1, ..LeaseTimeToLiveResponse::default() };
-        if let Some(granted) = self.deadlines.granted_ttl(request.id) {
+            LeaseTimeToLiveResponse { id: lease, ttl: -1, ..LeaseTimeToLiveResponse::default() };
+        if let Some(granted) = self.deadlines.granted_ttl(lease) {
             response.granted_ttl = granted;
-            response.ttl = self.deadlines.remaining(request.id, now).unwrap_or_default();
-            if request.keys {
-                response.keys = state.leases.keys(request.id).map(Bytes::copy_from_slice).collect();
+            response.ttl = self.deadlines.remaining(lease, now).unwrap_or_default();
+            if keys {
+                response.keys = state.leases.keys(lease).map(Bytes::copy_from_slice).collect();
             }
         }
         response
@@ -383,10 +382,13 @@ mod tests {
         message.encode_to_vec().into()
     }
 
-    fn order(lessor: &mut Lessor, state: &State, kind: Kind, payload: Bytes, now: u64) -> Option<Bytes> {
-        let command = Command { id: CommandId::new(0, 1, 0), kind, payload };
+    fn caller() -> CommandId {
+        CommandId::new(0, 1, 0)
+    }
+
+    fn ask(lessor: &mut Lessor, state: &State, request: LeaseRequest, now: u64) -> Option<Bytes> {
         let mut effects = Vec::new();
-        lessor.order_with(state, &command, now, &mut effects);
+        lessor.request(state, caller(), request, now, &mut effects);
         effects.into_iter().find_map(|effect| match effect {
             Effect::Reply(_, outcome) => Some(outcome.result.unwrap()),
             _ => None,
@@ -398,7 +400,7 @@ mod tests {
     }
 
     fn keep_alive(lessor: &mut Lessor, state: &State, id: i64, now: u64) -> Option<Bytes> {
-        order(lessor, state, Kind::LeaseKeepAlive, Bytes::copy_from_slice(&id.to_le_bytes()), now)
+        ask(lessor, state, LeaseRequest::Deadline(DeadlineRequest::KeepAlive { lease: id }), now)
     }
 
     fn seconds(seconds: i64) -> Option<Bytes> {
@@ -411,8 +413,8 @@ mod tests {
         let (mut lessor, mut state, mut effects) = (Lessor::default(), state(), Vec::new());
         lead(&mut lessor, &state, 2, 0);
         lessor.grant(&mut state, request(&LeaseGrantRequest { id: 7, ttl: 5 }), 0).unwrap();
-        let due = order(&mut lessor, &state, Kind::LeaseDue, Bytes::new(), 5_000).unwrap();
-        assert_eq!(Due::decode(due.clone()).unwrap(), Due { term: 2, leases: vec![7] });
+        let due = ask(&mut lessor, &state, LeaseRequest::Expired, 5_000).unwrap();
+        assert_eq!(ExpiredLeases::decode(due.clone()).unwrap(), ExpiredLeases { term: 2, leases: vec![7] });
         lessor.expire(&mut state, due.clone(), 3, &mut effects).unwrap();
         assert!(state.leases.get(7).is_some(), "the entry is of a later term");
         lead(&mut lessor, &state, 3, 6_000);
@@ -429,7 +431,7 @@ mod tests {
         lead(&mut lessor, &state, 2, 0);
         lessor.grant(&mut state, request(&LeaseGrantRequest { id: 7, ttl: 5 }), 0).unwrap();
         assert_eq!(keep_alive(&mut lessor, &state, 7, 4_999), seconds(5));
-        let due = order(&mut lessor, &state, Kind::LeaseDue, Bytes::new(), 9_999).unwrap();
+        let due = ask(&mut lessor, &state, LeaseRequest::Expired, 9_999).unwrap();
         assert_eq!(keep_alive(&mut lessor, &state, 7, 9_999), None, "it is over");
         lessor.expire(&mut state, due, 2, &mut effects).unwrap();
         let [Effect::Reply(_, outcome)] = &effects[..] else { panic!("{effects:?}") };
@@ -438,35 +440,35 @@ mod tests {
     }
 
     fn keep_alive_error(lessor: &mut Lessor, state: &State) -> Error {
-        let payload = Bytes::copy_from_slice(&7_i64.to_le_bytes());
-        let command = Command { id: CommandId::new(0, 1, 0), kind: Kind::LeaseKeepAlive, payload };
         let mut effects = Vec::new();
-        lessor.order_with(state, &command, 0, &mut effects);
+        let keep_alive = LeaseRequest::Deadline(DeadlineRequest::KeepAlive { lease: 7 });
+        lessor.request(state, caller(), keep_alive, 0, &mut effects);
         let [Effect::Reply(_, outcome)] = &effects[..] else { panic!("{effects:?}") };
         outcome.result.clone().unwrap_err()
     }
 
-    /// What was noted must not shorten the life of a lease that is kept alive after it.
+    /// A lease checkpoint must not shorten the life of a lease that is kept alive after it.
     #[test]
-    fn a_keepalive_takes_back_what_was_noted() {
+    fn a_keepalive_takes_back_a_checkpoint() {
         let (mut lessor, mut state) = (Lessor::default(), state());
         lead(&mut lessor, &state, 2, 0);
         lessor.grant(&mut state, request(&LeaseGrantRequest { id: 7, ttl: 1000 }), 0).unwrap();
-        let left = order(&mut lessor, &state, Kind::LeaseLeft, Bytes::new(), 400_000).unwrap();
-        let Left { notes: noted, next: None } = Left::decode(left).unwrap() else {
+        let remaining = LeaseRequest::Deadline(DeadlineRequest::Remaining { from: i64::MIN });
+        let remaining = ask(&mut lessor, &state, remaining, 400_000).unwrap();
+        let RemainingTtls { checkpoint, next: None } = RemainingTtls::decode(remaining).unwrap() else {
             panic!("there is one lease")
         };
-        assert_eq!(noted.checkpoints, [LeaseCheckpoint { id: 7, remaining_ttl: 600 }]);
-        lessor.note(&mut state, request(&noted)).unwrap();
-        assert_eq!(keep_alive(&mut lessor, &state, 7, 400_000), Some(NOTE_FIRST));
+        assert_eq!(checkpoint.checkpoints, [LeaseCheckpoint { id: 7, remaining_ttl: 600 }]);
+        lessor.checkpoint(&mut state, request(&checkpoint)).unwrap();
+        assert_eq!(keep_alive(&mut lessor, &state, 7, 400_000), Some(CHECKPOINT_FIRST));
         let taken_back =
             LeaseCheckpointRequest { checkpoints: vec![LeaseCheckpoint { id: 7, remaining_ttl: 0 }] };
-        lessor.note(&mut state, request(&taken_back)).unwrap();
+        lessor.checkpoint(&mut state, request(&taken_back)).unwrap();
         assert_eq!(keep_alive(&mut lessor, &state, 7, 400_000), seconds(1000));
-        // A new leader, with and without a note.
+        // A new leader, with and without a checkpoint.
         lead(&mut lessor, &state, 3, 500_000);
         assert_eq!(lessor.deadlines.remaining(7, 500_000), Some(1001));
-        lessor.note(&mut state, request(&noted)).unwrap();
+        lessor.checkpoint(&mut state, request(&checkpoint)).unwrap();
         lead(&mut lessor, &state, 4, 600_000);
         assert_eq!(lessor.deadlines.remaining(7, 600_000), Some(601));
     }
@@ -480,24 +482,21 @@ mod tests {
     }
 
     fn say(lessor: &mut Lessor, state: &State, said: Heard) -> Vec<Effect> {
-        let payload = said.encode();
-        let command = Command { id: CommandId::new(0, 9, 0), kind: Kind::LeaseHeard, payload };
-        let mut effects = Vec::new();
-        lessor.order_with(state, &command, 0, &mut effects);
-        effects.retain(|effect| !matches!(effect, Effect::Reply(id, _) if *id == command.id));
+        let (edge, mut effects) = (CommandId::new(0, 9, 0), Vec::new());
+        lessor.request(state, edge, LeaseRequest::Heard(said), 0, &mut effects);
+        effects.retain(|effect| !matches!(effect, Effect::Reply(id, _) if *id == edge));
         effects
     }
 
     fn look(lessor: &mut Lessor, state: &State, now: u64) -> Vec<Effect> {
-        let command = Command { id: CommandId::new(0, 1, 0), kind: Kind::LeaseDue, payload: Bytes::new() };
         let mut effects = Vec::new();
-        lessor.order_with(state, &command, now, &mut effects);
+        lessor.request(state, caller(), LeaseRequest::Expired, now, &mut effects);
         effects
     }
 
     fn over(effects: &[Effect]) -> Vec<i64> {
         let [Effect::Reply(_, outcome)] = effects else { panic!("{effects:?}") };
-        Due::decode(outcome.result.clone().unwrap()).unwrap().leases
+        ExpiredLeases::decode(outcome.result.clone().unwrap()).unwrap().leases
     }
 
     /// A keepalive that came in time and waited behind something else is not lost: before a lease ends every edge has passed
@@ -534,7 +533,7 @@ mod tests {
 
     /// Streams may wait for what the log brings, and so for the machine; their edge does not wait for ever.
     #[test]
-    fn who_could_not_pass_on_all_while_the_machine_was_away_is_asked_again() {
+    fn an_edge_that_could_not_pass_on_all_while_the_machine_was_away_is_asked_again() {
         let (mut lessor, mut state, mut effects) = (Lessor::default(), state(), Vec::new());
         lessor.serve(1);
         lead(&mut lessor, &state, 2, 0);
@@ -571,8 +570,8 @@ mod tests {
         let mut effects = Vec::new();
         let mut sizes = Vec::new();
         loop {
-            let due = order(&mut lessor, &state, Kind::LeaseDue, Bytes::new(), 5_000).unwrap();
-            let leases = Due::decode(due.clone()).unwrap().leases.len();
+            let due = ask(&mut lessor, &state, LeaseRequest::Expired, 5_000).unwrap();
+            let leases = ExpiredLeases::decode(due.clone()).unwrap().leases.len();
             if leases == 0 {
                 break;
             }
@@ -582,13 +581,13 @@ mod tests {
         assert_eq!(sizes, [1, 1, 1_000, 1_000, 498]);
     }
 
-    /// Whoever waits for the end of a lease is told when this member does not lead any more.
+    /// A caller that waits for the end of a lease is told when this member ceases to lead.
     #[test]
-    fn who_waits_hears_of_a_new_leader() {
+    fn a_waiting_keepalive_hears_that_the_member_ceases_to_lead() {
         let (mut lessor, mut state, mut effects) = (Lessor::default(), state(), Vec::new());
         lead(&mut lessor, &state, 2, 0);
         grant(&mut lessor, &mut state, 7, 5);
-        order(&mut lessor, &state, Kind::LeaseDue, Bytes::new(), 5_000).unwrap();
+        ask(&mut lessor, &state, LeaseRequest::Expired, 5_000).unwrap();
         assert_eq!(keep_alive(&mut lessor, &state, 7, 5_000), None);
         assert!(lessor.set_term(None, &state, 5_000, EXTENSION, &mut effects));
         let [Effect::Reply(_, outcome)] = &effects[..] else { panic!("{effects:?}") };

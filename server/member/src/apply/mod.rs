@@ -12,6 +12,7 @@ mod lease_keys;
 pub mod lease_lists;
 pub mod lease_reports;
 pub mod lessor;
+pub mod local;
 mod members;
 pub mod outcome;
 mod reply;
@@ -22,16 +23,15 @@ mod weight;
 use bytes::Bytes;
 use prost::Message as _;
 use revd_engine::mvcc::{Applied, Durable, Store};
-use revd_proto::etcdserverpb::{
-    AlarmRequest, CompactionRequest, DeleteRangeRequest, LeaseTimeToLiveRequest, PutRequest,
-};
+use revd_proto::etcdserverpb::{AlarmRequest, CompactionRequest, DeleteRangeRequest, PutRequest};
 
 use crate::apply::alarm::Raised;
-use crate::apply::command::{Command, Kind, Origin};
+use crate::apply::command::{Command, CommandId, Kind, Origin};
 use crate::apply::gates::Gates;
 use crate::apply::lease_keys::KeyLists;
 use crate::apply::lease_reports::LeaseCounts;
 use crate::apply::lessor::Lessor;
+use crate::apply::local::{LeaseRequest, LocalRequest};
 use crate::apply::outcome::{Effect, Outcome, Rest};
 use crate::apply::reply::Reply;
 use crate::apply::state::State;
@@ -49,13 +49,13 @@ pub struct CommittedEntry {
     pub data: Bytes,
 }
 
-/// What the state core gets to do: entries in this order; orders about leases overtake entries.
+/// What the state core gets to do: entries in this order; local requests about leases overtake entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Work {
     /// Apply this.
     Entry(CommittedEntry),
-    /// An order to this member alone.
-    Local(Command),
+    /// Answer this.
+    Local(LocalRequest),
 }
 
 /// Why an entry cannot be applied: going on would make state differ from the log.
@@ -204,16 +204,20 @@ impl Machine {
         self.lessor.set_term(term, &self.state, now, self.config.lease_extension, effects)
     }
 
-    /// Carries out an order to this member alone, about leases; not while the lessor is loading.
-    pub fn order(&mut self, command: &Command, now: u64, effects: &mut Vec<Effect>) {
-        if command.kind == Kind::LeaseTimeToLive
-            && let Ok(LeaseTimeToLiveRequest { id, keys: true }) =
-                LeaseTimeToLiveRequest::decode(command.payload.clone())
-            && self.state.leases.has_many_keys(id)
-        {
-            return self.key_lists.ask(command.id, id);
+    /// Carries out a local request about leases; not while the lessor is loading.
+    pub fn lease_request(
+        &mut self,
+        caller: CommandId,
+        request: LeaseRequest,
+        now: u64,
+        effects: &mut Vec<Effect>,
+    ) {
+        match request {
+            LeaseRequest::TimeToLive { lease, keys: true } if self.state.leases.has_many_keys(lease) => {
+                self.key_lists.ask(caller, lease);
+            }
+            request => self.lessor.request(&self.state, caller, request, now, effects),
         }
-        self.lessor.order_with(&self.state, command, now, effects);
     }
 
     /// Somebody waits for the keys of a lease that has many.
@@ -229,7 +233,7 @@ impl Machine {
             return;
         }
         self.key_lists.go_on(&mut self.state, effects, |state, id| match lessor.term() {
-            Some(_) => Ok(lessor.time_to_live(state, &LeaseTimeToLiveRequest { id, keys: false }, now)),
+            Some(_) => Ok(lessor.time_to_live(state, id, false, now)),
             None => Err(Error::NoLeader),
         });
     }
@@ -364,10 +368,9 @@ impl Machine {
             Kind::LeaseExpire => {
                 gates.pass(state, 0, |state| lessor.expire(state, payload, moment.term, effects))
             }
-            Kind::LeaseNote => lessor.note(state, payload),
+            Kind::LeaseCheckpoint => lessor.checkpoint(state, payload),
             Kind::MemberAttributes => members::set_attributes(&mut state.store, &payload),
             Kind::ClusterVersion => members::set_cluster_version(&mut state.store, &payload),
-            local => unreachable!("{local:?} is an order to one member and never in the log"),
         };
         Effect::Reply(command.id, Outcome { revision: self.state.store.revision(), result, rest: Rest::NONE })
     }
@@ -422,7 +425,7 @@ struct Moment {
 mod tests {
     use super::*;
     use crate::apply::command::{CommandId, encode};
-    use crate::apply::lease_reports::Due;
+    use crate::apply::lease_reports::ExpiredLeases;
     use crate::limits;
     use revd_engine::db::DbOptions;
     use revd_engine::disk::SimDisk;
@@ -446,14 +449,13 @@ mod tests {
         assert!(machine.set_leadership(Some(2), 60_000, &mut effects));
         let mut look = |now| {
             let mut effects = Vec::new();
-            let look = Command { id, kind: Kind::LeaseDue, payload: Bytes::new() };
-            machine.order(&look, now, &mut effects);
+            machine.lease_request(id, LeaseRequest::Expired, now, &mut effects);
             effects
         };
         let [Effect::Reply(_, outcome)] = &look(65_999)[..] else { panic!("it is asked too early") };
         assert_eq!(
-            Due::decode(outcome.result.clone().unwrap()).unwrap(),
-            Due { term: 2, leases: Vec::new() }
+            ExpiredLeases::decode(outcome.result.clone().unwrap()).unwrap(),
+            ExpiredLeases { term: 2, leases: Vec::new() }
         );
         assert_eq!(look(66_000), [Effect::Hear(1)]);
     }
@@ -477,12 +479,11 @@ mod tests {
         assert_eq!((calls, machine.lessor().term()), (6, Some(2)));
         // Those that were brought first have their time from now on too.
         let id = CommandId::new(0, 1, 0);
-        let look = Command { id, kind: Kind::LeaseDue, payload: Bytes::new() };
         for (now, over) in [(11_999, 0), (12_000, limits::LEASES_PER_REVOKE)] {
             effects.clear();
-            machine.order(&look, now, &mut effects);
+            machine.lease_request(id, LeaseRequest::Expired, now, &mut effects);
             let [Effect::Reply(_, outcome)] = &effects[..] else { panic!("{effects:?}") };
-            assert_eq!(Due::decode(outcome.result.clone().unwrap()).unwrap().leases.len(), over);
+            assert_eq!(ExpiredLeases::decode(outcome.result.clone().unwrap()).unwrap().leases.len(), over);
         }
         assert!(machine.set_leadership(None, 12_000, &mut effects));
         let calls = (1..).take_while(|_| {

@@ -8,7 +8,7 @@ use revd_proto::etcdserverpb::{Compare, DeleteRangeRequest, LeaseRevokeRequest};
 
 use crate::apply::command::{Command, Kind};
 use crate::apply::compare::keys_per_comparison;
-use crate::apply::lease_reports::Due;
+use crate::apply::lease_reports::ExpiredLeases;
 use crate::apply::state::State;
 use crate::apply::txn;
 use crate::limits;
@@ -25,7 +25,7 @@ pub(super) fn is_long(command: &Command, state: &State) -> bool {
             let request = LeaseRevokeRequest::decode(command.payload.clone()).unwrap_or_default();
             state.leases.key_count(request.id) as u64
         }
-        Kind::LeaseExpire => Due::decode(command.payload.clone())
+        Kind::LeaseExpire => ExpiredLeases::decode(command.payload.clone())
             .map_or(0, |due| due.leases.iter().map(|id| 1 + state.leases.key_count(*id) as u64).sum()),
         _ => 0,
     };

@@ -11,11 +11,11 @@ use revd_proto::etcdserverpb::Member as MemberRow;
 
 use crate::apply::command::Origin;
 use crate::apply::{Machine, MachineConfig};
+use crate::cluster::{self, Identity};
 use crate::raft::node::{RaftConfig, RaftError, RaftNode};
-use crate::wal::Owner;
+use crate::schema;
 use crate::wal::birth::{BIRTH, empty_log};
 use crate::wal::reader::{LogEnd, RecoveredLog};
-use crate::{cluster, schema};
 
 /// Settings of a start.
 #[derive(Debug, Clone)]
@@ -114,8 +114,8 @@ pub enum Refusal {
 
 /// A member that can go on.
 pub struct Recovery {
-    /// Whose log and tree file it is.
-    pub owner: Owner,
+    /// The member that the log and the tree file belong to.
+    pub identity: Identity,
     /// Stamped on its entries.
     pub origin: Origin,
     /// Its state.
@@ -155,9 +155,9 @@ pub fn recover<F: RecoveryEffects>(
         effects.sync_tree(&mut store)?;
     }
     let log = open_log(&store, found).map_err(|refusal| effects.refused(refusal))?;
-    let owner = log.owner;
+    let identity = log.owner;
     let raft_config = RaftConfig {
-        id: owner.member,
+        id: identity.member,
         voters: schema::members(store.tables()).map(|member| member.id).collect(),
         heartbeat_ticks: 1,
         election_ticks: config.election_ticks,
@@ -169,11 +169,11 @@ pub fn recover<F: RecoveryEffects>(
     // Not before log and tree file are known to belong together.
     effects.give_back_unused(&log.end)?;
     effects.fill_reserve();
-    let origin = Origin { member: owner.member, boot: config.boot };
+    let origin = Origin { member: identity.member, boot: config.boot };
     let RecoveryConfig { quota_bytes, lease_extension, .. } = *config;
     let read = Machine::new(store, MachineConfig { own: origin, quota_bytes, lease_extension });
     let machine = read.map_err(|error| effects.refused(Refusal::Store(error)))?;
-    Ok(Recovery { owner, origin, machine, node, log, is_new })
+    Ok(Recovery { identity, origin, machine, node, log, is_new })
 }
 
 /// Makes a new member's tree file.
@@ -198,7 +198,7 @@ fn begin(config: &RecoveryConfig, store: &mut Store, has_log: bool) -> Result<()
 fn open_log(store: &Store, found: Option<RecoveredLog>) -> Result<RecoveredLog, Refusal> {
     let log = match found {
         Some(log) => log,
-        None if store.applied() == BIRTH => empty_log(owner_of(store)?),
+        None if store.applied() == BIRTH => empty_log(identity_of(store)?),
         None => return Err(Refusal::LogIsMissing { applied: store.applied().index }),
     };
     match schema::member(store.tables(), log.owner.member) {
@@ -207,8 +207,8 @@ fn open_log(store: &Store, found: Option<RecoveredLog>) -> Result<RecoveredLog, 
     }
 }
 
-fn owner_of(store: &Store) -> Result<Owner, Refusal> {
+fn identity_of(store: &Store) -> Result<Identity, Refusal> {
     let ids: Vec<u64> = schema::members(store.tables()).map(|member| member.id).collect();
     let [member] = ids[..] else { return Err(Refusal::NotOneMember(ids.len())) };
-    Ok(Owner { cluster: cluster::cluster_id(&ids), member })
+    Ok(Identity { cluster: cluster::cluster_id(&ids), member })
 }

@@ -2,6 +2,15 @@
 
 use sha1::{Digest as _, Sha1};
 
+/// A member of a cluster, by its ids.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Identity {
+    /// Cluster id.
+    pub cluster: u64,
+    /// Member id.
+    pub member: u64,
+}
+
 /// A member's id: the first eight bytes of the SHA-1 over its peer URLs, sorted and joined, and the
 /// cluster's token.
 #[must_use]

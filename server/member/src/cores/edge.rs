@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use crate::apply::command::CommandId;
-use crate::apply::lease_reports::Heard;
+use crate::apply::local::Heard;
 use crate::apply::outcome::Outcome;
 use crate::limits;
 

@@ -6,6 +6,7 @@
 use std::collections::VecDeque;
 
 use crate::apply::command::{self, Command, Origin};
+use crate::apply::local::Submitted;
 use crate::apply::{DurableIndex, Work};
 use crate::limits;
 use crate::raft::node::{RaftEffects, RaftError, RaftNode};
@@ -15,8 +16,8 @@ use crate::wal::FrameContent;
 /// Events of the log core.
 #[derive(Debug)]
 pub enum LogEvent {
-    /// An edge proposes.
-    Commands(Vec<Command>),
+    /// What an edge submits in one turn.
+    Submitted(Submitted),
     /// The frame handed out last is durable.
     Written,
     /// A step of raft's clock.
@@ -64,14 +65,9 @@ impl LogCore {
     /// Takes an event in; [`LogCore::advance`] follows the last one of a turn.
     pub fn receive(&mut self, event: LogEvent, effects: &mut impl LogEffects) {
         match event {
-            LogEvent::Commands(commands) => {
-                for command in commands {
-                    if command.kind.is_local() {
-                        effects.work(Work::Local(command));
-                    } else {
-                        self.queue.push_back(command);
-                    }
-                }
+            LogEvent::Submitted(Submitted { commands, local }) => {
+                local.into_iter().for_each(|request| effects.work(Work::Local(request)));
+                self.queue.extend(commands);
             }
             LogEvent::Written => self.node.written(),
             LogEvent::Tick => self.node.tick(),

@@ -11,10 +11,11 @@ use std::collections::VecDeque;
 
 use revd_engine::mvcc::WrittenCheckpoint;
 
-use crate::apply::command::{Command, CommandId, Kind};
+use crate::apply::command::CommandId;
 use crate::apply::lease_lists::Listed;
 use crate::apply::lease_reports::LeaseList;
 use crate::apply::lessor::Lessor;
+use crate::apply::local::{LeaseRequest, LocalKind, LocalRequest};
 use crate::apply::outcome::{Effect, Outcome, Rest};
 use crate::apply::{CommittedEntry, FatalError, Machine, Next, Work};
 use crate::cores::effects::{Note, Standpoint, StateEffects, StateEvent};
@@ -32,9 +33,9 @@ pub struct StateCore {
     /// Entries that wait for their turn and, while too much is unsaved, for the checkpoint.
     backlog: VecDeque<CommittedEntry>,
     /// Lease requests.
-    orders: VecDeque<Command>,
+    lease_requests: VecDeque<(CommandId, LeaseRequest)>,
     /// Lease requests that wait for the machine to come back.
-    deferred: VecDeque<Command>,
+    deferred: VecDeque<(CommandId, LeaseRequest)>,
     /// Callers that will get the list of all leases that is being encoded.
     listing: Vec<CommandId>,
     effects: Vec<Effect>,
@@ -61,7 +62,7 @@ impl StateCore {
             edges,
             standpoint: Standpoint { leads_in: None, is_ready: false },
             backlog: VecDeque::new(),
-            orders: VecDeque::new(),
+            lease_requests: VecDeque::new(),
             deferred: VecDeque::new(),
             listing: Vec::new(),
             effects: Vec::new(),
@@ -92,7 +93,7 @@ impl StateCore {
         let Some(machine) = &self.machine else { return self.lessor.as_ref().is_some_and(is_listing) };
         is_listing(machine.lessor())
             || machine.lessor().is_changing()
-            || !self.orders.is_empty()
+            || !self.lease_requests.is_empty()
             || self.is_forgetting
             || machine.is_within_entry()
             || machine.is_listing_keys()
@@ -120,10 +121,10 @@ impl StateCore {
                 for work in work {
                     match work {
                         Work::Entry(entry) => self.backlog.push_back(entry),
-                        Work::Local(command) if command.kind == Kind::Defragment => {
-                            self.saving.defragment(command.id);
-                        }
-                        Work::Local(command) => self.orders.push_back(command),
+                        Work::Local(LocalRequest { id, kind }) => match kind {
+                            LocalKind::Defragment => self.saving.defragment(id),
+                            LocalKind::Lease(request) => self.lease_requests.push_back((id, request)),
+                        },
                     }
                 }
             }
@@ -147,8 +148,8 @@ impl StateCore {
         if let Some(lessor) = self.lessor.take() {
             machine.return_lessor(lessor, &mut self.effects);
         }
-        self.deferred.append(&mut self.orders);
-        std::mem::swap(&mut self.deferred, &mut self.orders);
+        self.deferred.append(&mut self.lease_requests);
+        std::mem::swap(&mut self.deferred, &mut self.lease_requests);
         self.has_news = true;
         if !machine.is_within_entry() {
             effects.applied(&mut machine);
@@ -196,7 +197,7 @@ impl StateCore {
             self.checkpoint_written(machine, *written, made_room, effects);
         }
         self.lead(machine, now, effects);
-        self.carry_out_orders(machine, now, effects);
+        self.carry_out_lease_requests(machine, now, effects);
         machine.list_keys(now, &mut self.effects);
         let next = self.apply(machine, now, effects)?;
         effects.counted(machine.lease_counts());
@@ -222,14 +223,14 @@ impl StateCore {
 
     /// Lease requests, in their order, for a while: some list keys. The rest comes in the next
     /// turn. They wait for a new leader to know all leases.
-    fn carry_out_orders(&mut self, machine: &mut Machine, now: u64, effects: &impl StateEffects) {
+    fn carry_out_lease_requests(&mut self, machine: &mut Machine, now: u64, effects: &impl StateEffects) {
         if machine.lessor().is_loading() {
             return;
         }
         let began = effects.microseconds();
-        for step in 1..=limits::ORDERS_PER_TURN {
-            let Some(command) = self.orders.pop_front() else { return };
-            machine.order(&command, now, &mut self.effects);
+        for step in 1..=limits::LEASE_REQUESTS_PER_TURN {
+            let Some((caller, request)) = self.lease_requests.pop_front() else { return };
+            machine.lease_request(caller, request, now, &mut self.effects);
             if step.is_multiple_of(4) && effects.microseconds() >= began + limits::APPLY_MICROSECONDS {
                 return;
             }
@@ -241,11 +242,12 @@ impl StateCore {
     fn answer_without_machine(&mut self, now: u64, effects: &mut impl StateEffects) {
         let term = self.standpoint.leads_in;
         let Some(lessor) = self.lessor.as_mut() else { return };
-        for command in self.orders.drain(..) {
-            if Lessor::answers(command.kind) && lessor.term() == term {
-                lessor.order(&command, self.revision, now, &mut self.effects);
-            } else {
-                self.deferred.push_back(command);
+        for (caller, request) in self.lease_requests.drain(..) {
+            match request {
+                LeaseRequest::Deadline(request) if lessor.term() == term => {
+                    lessor.deadline_request(caller, request, self.revision, now, &mut self.effects);
+                }
+                request => self.deferred.push_back((caller, request)),
             }
         }
         self.carry_out(effects);

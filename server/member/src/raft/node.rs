@@ -272,7 +272,7 @@ mod tests {
 
     fn empty_log() -> RecoveredLog {
         RecoveredLog {
-            owner: crate::wal::Owner { cluster: 1, member: 7 },
+            owner: crate::cluster::Identity { cluster: 1, member: 7 },
             hard_state: HardState { term: 1, vote: 0, commit: 1 },
             base: (1, 1),
             entries: std::collections::VecDeque::new(),

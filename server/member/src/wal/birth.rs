@@ -4,15 +4,16 @@ use std::collections::VecDeque;
 
 use revd_engine::mvcc::Applied;
 
+use crate::cluster::Identity;
+use crate::wal::HardState;
 use crate::wal::reader::{LogEnd, RecoveredLog};
-use crate::wal::{HardState, Owner};
 
 /// The first entry of every log: the member exists. It is in the tree file before there is a log.
 pub const BIRTH: Applied = Applied { index: 1, term: 1 };
 
 /// The log of a new member, behind [`BIRTH`].
 #[must_use]
-pub fn empty_log(owner: Owner) -> RecoveredLog {
+pub fn empty_log(owner: Identity) -> RecoveredLog {
     RecoveredLog {
         owner,
         hard_state: HardState { term: BIRTH.term, vote: 0, commit: BIRTH.index },

@@ -22,7 +22,8 @@
 
 use bytes::{Buf, BufMut, Bytes};
 
-use crate::wal::{BLOCK, FrameContent, HardState, LogEntry, Owner};
+use crate::cluster::Identity;
+use crate::wal::{BLOCK, FrameContent, HardState, LogEntry};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"RWAL");
 const FORMAT: u32 = 1;
@@ -45,7 +46,7 @@ pub struct FrameId {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct SegmentHeader {
     /// The cluster and member it belongs to.
-    pub owner: Owner,
+    pub owner: Identity,
     /// Promises as of the frame before.
     pub hard_state: HardState,
     /// Index of the last entry before.
@@ -171,7 +172,8 @@ fn decode_record(rest: &mut Bytes, frame: &mut LogFrame) -> Option<()> {
             if rest.try_get_u32_le().ok()? != FORMAT {
                 return None;
             }
-            let owner = Owner { cluster: rest.try_get_u64_le().ok()?, member: rest.try_get_u64_le().ok()? };
+            let owner =
+                Identity { cluster: rest.try_get_u64_le().ok()?, member: rest.try_get_u64_le().ok()? };
             let hard_state = take_hard_state(rest)?;
             let (last_index, last_term) = (rest.try_get_u64_le().ok()?, rest.try_get_u64_le().ok()?);
             frame.header = Some(SegmentHeader { owner, hard_state, last_index, last_term });
@@ -220,7 +222,7 @@ mod tests {
         assert_eq!((frame.id, frame.len, frame.header), (id, 8192, None));
         assert_eq!(frame.content, content);
         let header = SegmentHeader {
-            owner: Owner { cluster: 1, member: 2 },
+            owner: Identity { cluster: 1, member: 2 },
             hard_state: HardState { term: 4, vote: 5, commit: 6 },
             last_index: 7,
             last_term: 8,

@@ -3,10 +3,11 @@
 
 use std::collections::VecDeque;
 
+use crate::cluster::Identity;
 use crate::limits;
 use crate::wal::frame::{self, FrameId, SegmentHeader};
 use crate::wal::reader::{LogEnd, RecoveredLog, SegmentInfo};
-use crate::wal::{BLOCK, FrameContent, HardState, Owner};
+use crate::wal::{BLOCK, FrameContent, HardState};
 
 /// A change of a segment's file. Each step is durable before the next one is done.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -59,7 +60,7 @@ pub struct Layout {
     config: LayoutConfig,
     /// Segments up to here are those of earlier processes.
     inherited: u64,
-    owner: Owner,
+    owner: Identity,
     hard_state: HardState,
     /// Index and term of the last entry.
     last: (u64, u64),

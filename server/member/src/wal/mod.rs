@@ -29,15 +29,6 @@ use bytes::Bytes;
 /// Frames start at multiples of this, so that each can be written past the page cache.
 pub const BLOCK: usize = 4096;
 
-/// The cluster and the member that a log belongs to.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Owner {
-    /// Cluster id.
-    pub cluster: u64,
-    /// Member id.
-    pub member: u64,
-}
-
 /// Raft's promises: term, vote, and what is known to be committed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct HardState {

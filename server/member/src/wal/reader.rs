@@ -5,14 +5,15 @@ use std::path::{Path, PathBuf};
 
 use bytes::Bytes;
 
+use crate::cluster::Identity;
 use crate::wal::frame::{self, LogFrame, SegmentHeader};
-use crate::wal::{BLOCK, HardState, LogEntry, Owner, WalError};
+use crate::wal::{BLOCK, HardState, LogEntry, WalError};
 
 /// A log as it is found on disk.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct RecoveredLog {
     /// The cluster and member it belongs to.
-    pub owner: Owner,
+    pub owner: Identity,
     /// Raft's promises.
     pub hard_state: HardState,
     /// Index and term of the entry before the first one here.

@@ -13,6 +13,7 @@ use revd_engine::mvcc::WrittenCheckpoint;
 use revd_engine::random::Random;
 use revd_member::apply::Work;
 use revd_member::apply::command::{self, Command, CommandId, Kind};
+use revd_member::apply::local::{LocalKind, LocalRequest, Submitted};
 use revd_member::apply::outcome::Outcome;
 use revd_member::cores::effects::{Standpoint, StateEvent};
 use revd_member::cores::log::{LogCore, LogEvent};
@@ -71,7 +72,7 @@ impl Part {
 
 /// What a client waits for.
 struct Call {
-    kind: Kind,
+    is_local: bool,
     /// It is told when the space is free.
     is_patient: bool,
     /// The entry that holds its command, once that is committed.
@@ -252,7 +253,7 @@ impl Member {
 
     /// Every client is answered, but for those that wait for space on a disk that stays full.
     fn is_served(&mut self) -> bool {
-        let waits_for_space = |call: &Call| call.is_patient || call.kind == Kind::Defragment;
+        let waits_for_space = |call: &Call| call.is_patient || call.is_local;
         self.calls.values().all(|call| self.space.stays_full && waits_for_space(call))
     }
 
@@ -330,29 +331,38 @@ impl Member {
         let alarm = AlarmType::Nospace as i32;
         let request = AlarmRequest { action: action as i32, member_id: OWNER.member, alarm };
         let command = self.command(Kind::Alarm, request.encode_to_vec().into());
-        self.to_log.push_back(LogEvent::Commands(vec![command]));
+        self.to_log.push_back(LogEvent::Submitted(Submitted { commands: vec![command], local: Vec::new() }));
     }
 
     /// A command whose client waits for its answer.
     fn command(&mut self, kind: Kind, payload: Bytes) -> Command {
         let is_patient =
             kind == Kind::Compact && CompactionRequest::decode(payload.clone()).unwrap().physical;
-        self.calls.insert(self.next_slot, Call { kind, is_patient, index: 0 });
+        Command { id: self.call(false, is_patient), kind, payload }
+    }
+
+    /// A client that waits for an answer.
+    fn call(&mut self, is_local: bool, is_patient: bool) -> CommandId {
+        self.calls.insert(self.next_slot, Call { is_local, is_patient, index: 0 });
         self.next_slot += 1;
-        Command { id: CommandId::new(0, self.next_slot - 1, 0), kind, payload }
+        CommandId::new(0, self.next_slot - 1, 0)
     }
 
     fn ask(&mut self) {
         if !self.has_clients || self.calls.len() >= OUTSTANDING_MAX {
             return;
         }
-        let mut commands = Vec::new();
+        let mut submitted = Submitted::default();
         for _ in 0..=self.random.below(4) {
-            let (kind, payload) = random_command(&mut self.random, self.shown.view.revision());
-            let command = self.command(kind, payload);
-            commands.push(command);
+            if self.random.one_in(60) {
+                let id = self.call(true, false);
+                submitted.local.push(LocalRequest { id, kind: LocalKind::Defragment });
+            } else {
+                let (kind, payload) = random_command(&mut self.random, self.shown.view.revision());
+                submitted.commands.push(self.command(kind, payload));
+            }
         }
-        self.to_log.push_back(LogEvent::Commands(commands));
+        self.to_log.push_back(LogEvent::Submitted(submitted));
     }
 
     /// Some events of the log core, and what raft wants done then; what was committed before
@@ -443,8 +453,8 @@ impl Member {
             outcome.revision
         );
         self.answered = self.answered.max(outcome.revision);
-        let Call { kind, is_patient, index } = self.calls.remove(&id.slot()).expect("one answer a call");
-        assert!(index > 0 || kind.is_local(), "an answer overtakes its entry");
+        let Call { is_local, is_patient, index } = self.calls.remove(&id.slot()).expect("one answer a call");
+        assert!(index > 0 || is_local, "an answer overtakes its entry");
         self.space.seen.refused += u64::from(outcome.result == Err(Error::NoSpace));
         let compacted = if is_patient && outcome.result.is_ok() { shown.compact_revision() } else { 0 };
         self.acknowledge(Acknowledged { index, compacted });
@@ -471,9 +481,6 @@ impl Member {
 }
 
 fn random_command(random: &mut Random, revision: i64) -> (Kind, Bytes) {
-    if random.one_in(60) {
-        return (Kind::Defragment, Bytes::new());
-    }
     let key = |random: &mut Random| Bytes::from(format!("key/{}", random.below(30)));
     let put = |random: &mut Random| PutRequest {
         key: key(random),

@@ -48,9 +48,9 @@ impl Sim {
         };
         let mut found = FoundFiles { disk: disk.clone(), log, is_locked: false };
         let logger = slog::Logger::root(slog::Discard, slog::o!());
-        let Recovery { owner, machine, node, log, .. } =
+        let Recovery { identity, machine, node, log, .. } =
             recover_files(&config, &logger, &mut found).unwrap_or_else(|refusal| panic!("{refusal:?}"));
-        assert_eq!(owner, OWNER);
+        assert_eq!(identity, OWNER);
         let last = log.entries.back().map_or(log.base.0, |entry| entry.index);
         let (layout, calls_over) = (Layout::new(LAYOUT, &log), disk.recorded().len());
         let files = Files { layout, disk, wal: Vec::new(), tree_calls: Vec::new(), calls_over };

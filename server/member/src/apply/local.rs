@@ -1,0 +1,95 @@
+//! Requests to this member's state alone: they go from an edge to the state core on the way of commands, but beside the log,
+//! and are answered from this member's state. Nothing here is written to disk.
+
+use crate::apply::command::{Command, CommandId};
+
+/// A request to this member alone.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LocalRequest {
+    /// The caller to answer.
+    pub id: CommandId,
+    /// What is asked.
+    pub kind: LocalKind,
+}
+
+/// What a local request asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LocalKind {
+    /// Give space back to the file system.
+    Defragment,
+    /// Something about leases; it overtakes entries that wait to be applied.
+    Lease(LeaseRequest),
+}
+
+/// A local request about leases.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeaseRequest {
+    /// One that needs no state but deadlines.
+    Deadline(DeadlineRequest),
+    /// The TTL of a lease, and which keys are attached to it.
+    TimeToLive {
+        /// Its id.
+        lease: i64,
+        /// Its keys are asked for too.
+        keys: bool,
+    },
+    /// Which leases have expired?
+    Expired,
+    /// An edge has passed on its keepalives.
+    Heard(Heard),
+}
+
+/// A local request that deadlines alone answer, so that it is answered also while a long command has the state.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum DeadlineRequest {
+    /// A lease lives on.
+    KeepAlive {
+        /// Its id.
+        lease: i64,
+    },
+    /// The remaining TTL of long leases, some at a time, for a lease checkpoint.
+    Remaining {
+        /// Leases from this id on.
+        from: i64,
+    },
+    /// Every lease.
+    List,
+}
+
+/// The report of an edge that was asked to pass on its keepalives.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Heard {
+    /// The number of the question.
+    pub question: u64,
+    /// No stream held any back.
+    pub is_all: bool,
+}
+
+/// What an edge submits in one turn.
+#[derive(Debug, Default)]
+pub struct Submitted {
+    /// For the log.
+    pub commands: Vec<Command>,
+    /// For this member's state.
+    pub local: Vec<LocalRequest>,
+}
+
+impl Submitted {
+    /// There is nothing.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.commands.is_empty() && self.local.is_empty()
+    }
+}
+
+impl From<DeadlineRequest> for LocalKind {
+    fn from(request: DeadlineRequest) -> Self {
+        Self::Lease(LeaseRequest::Deadline(request))
+    }
+}
+
+impl From<LeaseRequest> for LocalKind {
+    fn from(request: LeaseRequest) -> Self {
+        Self::Lease(request)
+    }
+}
