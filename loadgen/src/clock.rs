@@ -3,6 +3,9 @@
 use std::sync::OnceLock;
 use std::time::{Duration, Instant, SystemTime};
 
+/// Nanoseconds in a second.
+pub const SECOND: u64 = 1_000_000_000;
+
 /// Nanoseconds since the program first asked; the same clock on all threads.
 #[must_use]
 #[expect(clippy::disallowed_methods, reason = "this is the one place")]
@@ -16,6 +19,17 @@ pub fn nanos() -> u64 {
 #[must_use]
 pub fn in_nanos(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// Seconds of a plan in nanoseconds.
+#[must_use]
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "checked with the plan: short, not negative"
+)]
+pub fn from_seconds(seconds: f64) -> u64 {
+    (seconds * 1e9) as u64
 }
 
 /// The time of day, for people to read.

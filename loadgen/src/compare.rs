@@ -6,8 +6,8 @@ use std::str::FromStr;
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-use crate::report::{amount, bytes, time};
 use crate::result::{Round, Run, median};
+use crate::units::{amount, bytes, time};
 
 /// Samples of the bootstrap, and the share of them that an interval leaves out on each side.
 const SAMPLES: usize = 4_000;
@@ -299,7 +299,7 @@ pub fn table(rows: &[Checked]) -> String {
             rule,
         ]
     });
-    crate::report::table::plain(&head, lines.collect())
+    crate::table::plain(&head, lines.collect())
 }
 
 /// Whether any rule failed.

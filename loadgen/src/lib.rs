@@ -8,27 +8,46 @@
 
 #![allow(clippy::cast_precision_loss, reason = "figures are shown with few digits")]
 
-pub mod arrivals;
-pub mod attacks;
-pub mod caller;
 pub mod cli;
-pub mod clock;
-pub mod compare;
-pub mod cost;
-pub mod disk;
+
 pub mod figures;
-pub mod keys;
-pub mod measure;
-pub mod plan;
-pub mod presets;
-pub mod probe;
-pub mod record;
-pub mod report;
-pub mod result;
-pub mod run;
-pub mod scenario;
-pub mod servers;
+
+pub mod attacks;
+
 pub mod suite;
 pub mod sweep;
 pub mod versus;
+
+pub mod measure;
+pub mod presets;
+pub mod servers;
+
+pub mod run;
+
+pub mod report;
+pub mod scenario;
+
+pub mod ratios;
+
+pub mod compare;
+
+pub mod result;
+
+pub mod cost;
+pub mod record;
+
+pub mod plan;
+
+pub mod arrivals;
+pub mod keys;
+
+pub mod caller;
+pub mod probe;
+
 pub mod wire;
+
+// Leaves: every module may use them.
+pub mod clock;
+pub mod disk;
+pub mod table;
+pub mod units;

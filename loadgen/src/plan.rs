@@ -5,6 +5,9 @@ use serde::{Deserialize, Serialize};
 use crate::arrivals::Shape;
 use crate::keys::{Keys, Size};
 
+/// The name under which the delays of watchers stand among operations.
+pub const WATCH_NAME: &str = "watch";
+
 /// One run against one server or cluster.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::clock;
-use crate::record::SECOND;
+use crate::clock::SECOND;
 use crate::wire::fields::{bytes, number, revision};
 use crate::wire::head::Failure;
 use crate::wire::{Client, Method, Sink};

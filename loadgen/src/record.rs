@@ -4,15 +4,14 @@ use std::collections::BTreeMap;
 
 use hdrhistogram::Histogram;
 
+use crate::clock::SECOND;
+
 /// Digits that the whole run keeps; a second keeps one less.
 const DIGITS: u8 = 3;
 const SECOND_DIGITS: u8 = 2;
 /// Kinds of errors that are told apart.
 const ERROR_KINDS_MAX: usize = 50;
 const OTHER_ERRORS: &str = "other errors";
-
-/// Nanoseconds in a second.
-pub const SECOND: u64 = 1_000_000_000;
 
 /// One kind of operation. All times are nanoseconds.
 #[derive(Debug, Clone)]

@@ -11,9 +11,9 @@ use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::clock;
+use crate::clock::SECOND;
 use crate::cost::Usage;
 use crate::probe;
-use crate::record::SECOND;
 
 /// How long a server has to come up.
 const PATIENCE: u64 = 60 * SECOND;

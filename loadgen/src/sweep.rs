@@ -2,8 +2,9 @@
 
 use crate::measure::Session;
 use crate::plan::Plan;
-use crate::report::{amount, table, time};
 use crate::result::{Run, median};
+use crate::table;
+use crate::units::{amount, time};
 
 /// A server keeps up that does so many of the calls that were meant to be.
 const KEPT_UP: f64 = 0.99;
@@ -39,11 +40,9 @@ impl std::str::FromStr for Rates {
 }
 
 fn achieved(run: &Run) -> f64 {
-    median(
-        run.rounds.iter().map(|round| {
-            round.ops.iter().filter(|op| op.name != crate::run::WATCH_NAME).map(|op| op.rate).sum()
-        }),
-    )
+    median(run.rounds.iter().map(|round| {
+        round.ops.iter().filter(|op| op.name != crate::plan::WATCH_NAME).map(|op| op.rate).sum()
+    }))
 }
 
 fn p99(run: &Run) -> f64 {

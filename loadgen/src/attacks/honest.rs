@@ -17,8 +17,8 @@ use revd_proto::etcdserverpb::{
 use super::store::{GRANT, PUT, RANGE};
 use crate::caller::Caller;
 use crate::clock;
+use crate::clock::SECOND;
 use crate::probe;
-use crate::record::SECOND;
 use crate::wire::Method;
 
 /// Gets a second; every tenth call is a put instead.

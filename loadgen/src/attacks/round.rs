@@ -16,8 +16,8 @@ use super::honest::{self, Noticed};
 use crate::clock;
 use crate::cost::Usage;
 use crate::probe;
-use crate::report::{bytes, time};
 use crate::servers::{Servers, Spec};
+use crate::units::{bytes, time};
 
 /// Peace before each attack.
 const PEACE: Duration = Duration::from_secs(3);

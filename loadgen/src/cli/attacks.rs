@@ -13,9 +13,10 @@ use crate::attacks::round::{Round, faults, round};
 use crate::attacks::{self, Attack};
 use crate::cli::servers::{PairArgs, heading};
 use crate::disk;
-use crate::report::{bytes, table, time};
 use crate::result::median;
 use crate::servers::Spec;
+use crate::table;
+use crate::units::{bytes, time};
 
 /// `loadgen attacks`.
 #[derive(Args)]

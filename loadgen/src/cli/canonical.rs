@@ -7,9 +7,10 @@ use crate::cli::servers::ServerArgs;
 use crate::measure::Session;
 use crate::plan::Plan;
 use crate::presets::preset;
-use crate::report::{amount, table, time};
 use crate::result::median;
 use crate::servers::Servers;
+use crate::table;
+use crate::units::{amount, time};
 
 /// What everybody asks first, and how long each takes.
 const SCENARIOS: [&str; 6] = ["put", "get", "range", "txn", "cas", "watch-fanout"];

@@ -7,10 +7,10 @@ use anyhow::Context as _;
 use clap::Args;
 
 use crate::measure::Session;
+use crate::ratios::Comparison;
 use crate::report::files;
 use crate::report::html::{self, Labelled};
 use crate::result::Run;
-use crate::versus;
 
 /// The exit status of an error, of an incomplete run, and of a server that did wrong (2 is a wrong command line).
 pub(super) const FAILED: u8 = 1;
@@ -46,7 +46,7 @@ impl Outputs {
         title: &str,
         labels: &[&str],
         runs: &[Run],
-        pairs: &[versus::Comparison],
+        pairs: &[Comparison],
     ) -> anyhow::Result<()> {
         if let Some(path) = &self.json {
             files::json(path, runs)?;

@@ -8,10 +8,10 @@ use clap::Args;
 
 use crate::cli::outputs::FAILED;
 use crate::compare::{self, Rule};
+use crate::ratios;
 use crate::report::history;
 use crate::report::html::{self, Labelled};
 use crate::result::Run;
-use crate::versus;
 
 /// The exit status of a rule that fails.
 const GATE_CLOSED: u8 = 3;
@@ -100,10 +100,10 @@ pub(super) fn report(args: &ReportArgs) -> anyhow::Result<ExitCode> {
             pairs.split_once(',').with_context(|| format!("--pairs {pairs}: two names, as revd,etcd"))?;
         for pair in runs.chunks_exact_mut(2) {
             (pair[0].0, pair[1].0) = (a.to_owned(), b.to_owned());
-            rows.extend(versus::compare((a, b), &pair[0].1, &pair[1].1));
+            rows.extend(ratios::compare((a, b), &pair[0].1, &pair[1].1));
         }
         title = format!("{a} beside {b}");
-        print!("{}", versus::summary(&rows));
+        print!("{}", ratios::summary(&rows));
     }
     let labelled: Vec<_> = runs.iter().map(|(label, run)| Labelled { label, run }).collect();
     let page = html::page(&title, &labelled, &rows);

@@ -11,7 +11,7 @@ use crate::cli::values::seconds;
 use crate::keys::{Order, Size};
 use crate::plan::{Op, OpKind, Plan, RangeOp};
 use crate::presets::preset;
-use crate::report::table;
+use crate::report::terminal;
 use crate::sweep::{self, Rates};
 
 /// What all scenarios have.
@@ -391,7 +391,7 @@ fn run_plan(plan: &Plan, rounds: usize, server: &ServerArgs, outputs: &Outputs) 
         plan.endpoints.clone_from(&servers.endpoints);
     }
     let run = outputs.session()?.run(&plan, rounds, &pids)?;
-    print!("{}", table::of(&run));
+    print!("{}", terminal::of(&run));
     let label = started.as_ref().map_or("server", |servers| &servers.name);
     outputs.write(&plan.name, &[label], std::slice::from_ref(&run), &[])?;
     Ok(status(&[run]))

@@ -8,7 +8,7 @@ use clap::Args;
 use crate::cli::outputs::{Outputs, status};
 use crate::cli::results::{Gate, gate};
 use crate::cli::servers::ServerArgs;
-use crate::report::table;
+use crate::report::terminal;
 use crate::result::Run;
 use crate::suite::Suite;
 
@@ -57,7 +57,7 @@ pub(super) fn run(args: &SuiteArgs) -> anyhow::Result<ExitCode> {
         }
         match session.run(plan, rounds, &pids) {
             Ok(run) => {
-                println!("{}\n{}", plan.name, table::of(&run));
+                println!("{}\n{}", plan.name, terminal::of(&run));
                 runs.push(run);
             }
             Err(error) => failure = Some(error.context(format!("scenario {}", plan.name))),

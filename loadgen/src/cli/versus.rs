@@ -10,7 +10,7 @@ use crate::cli::servers::PairArgs;
 use crate::cli::values::seconds;
 use crate::result::Run;
 use crate::suite::Suite;
-use crate::{presets, versus};
+use crate::{presets, ratios, versus};
 
 /// `loadgen versus`.
 #[derive(Args)]
@@ -57,7 +57,7 @@ pub(super) fn run(args: &VersusArgs) -> anyhow::Result<ExitCode> {
     let session = args.outputs.session()?;
     let labels = [a.program.name.as_str(), b.program.name.as_str()];
     let show = |first: &Run, second: &Run| {
-        println!("{}", versus::table(&versus::compare((labels[0], labels[1]), first, second)));
+        println!("{}", ratios::table(&ratios::compare((labels[0], labels[1]), first, second)));
         for (label, run) in labels.iter().zip([first, second]) {
             let wrong = run.violations.iter().chain(&run.stopped).chain(&run.warnings);
             wrong.for_each(|text| println!("{label}: {text}"));
@@ -66,10 +66,10 @@ pub(super) fn run(args: &VersusArgs) -> anyhow::Result<ExitCode> {
     let (pairs, failure) = versus::run(&session, (&a, &b), &plans, args.rounds, show)?;
     let rows: Vec<_> = pairs
         .iter()
-        .flat_map(|(first, second)| versus::compare((labels[0], labels[1]), first, second))
+        .flat_map(|(first, second)| ratios::compare((labels[0], labels[1]), first, second))
         .collect();
     let runs: Vec<Run> = pairs.into_iter().flat_map(|(first, second)| [first, second]).collect();
-    print!("{}", versus::summary(&rows));
+    print!("{}", ratios::summary(&rows));
     let title = format!("{} beside {}", labels[0], labels[1]);
     args.outputs.write(&title, &labels, &runs, &rows)?;
     failure.map_or_else(|| Ok(status(&runs)), Err)

@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use crate::clock;
 use crate::figures::h2load::{self, Load, Message, Messages};
-use crate::figures::part::Sizes;
+use crate::figures::sizes::Sizes;
 use crate::figures::table::{Compared, Labels, Table};
-use crate::report::bytes;
 use crate::servers::Servers;
+use crate::units::bytes;
 
 /// Puts and gets of one key: 1, 100 and 1,000 callers.
 pub(super) fn single_keys(sizes: &Sizes, both: &[Servers; 2], rows: &mut Table) -> anyhow::Result<()> {

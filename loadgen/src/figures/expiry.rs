@@ -11,10 +11,10 @@ use revd_proto::etcdserverpb::{
 
 use crate::caller::{Caller, PATIENCE, call_all};
 use crate::clock;
+use crate::clock::SECOND;
 use crate::figures::table::{Compared, Labels};
-use crate::record::SECOND;
-use crate::report::{amount, time};
 use crate::servers::Servers;
+use crate::units::{amount, time};
 use crate::wire::Method;
 
 /// Seconds of each lease: enough to make all of them.

@@ -7,7 +7,7 @@ use revd_proto::etcdserverpb::{PutRequest, PutResponse, WatchCreateRequest};
 use crate::caller::Caller;
 use crate::clock;
 use crate::figures::h2load::{self, Load, Message, Messages};
-use crate::figures::part::Sizes;
+use crate::figures::sizes::Sizes;
 use crate::figures::table::{Measured, Table};
 use crate::figures::watchers::{Fleet, Spread};
 use crate::keys::value;

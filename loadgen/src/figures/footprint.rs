@@ -6,8 +6,8 @@ use crate::clock;
 use crate::figures::ranges::get_one;
 use crate::figures::store::load_keys;
 use crate::figures::table::{Compared, Labels};
-use crate::report::{bytes, time};
 use crate::servers::Servers;
+use crate::units::{bytes, time};
 
 /// How long both are left alone before memory is looked at.
 pub(super) const SETTLE: Duration = Duration::from_secs(5);

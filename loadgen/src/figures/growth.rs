@@ -14,8 +14,9 @@ use crate::clock;
 use crate::figures::background::{Background, Latencies, Work};
 use crate::figures::footprint::{SETTLE, restart};
 use crate::figures::store::load_keys;
-use crate::report::{bytes, table, time};
 use crate::servers::Servers;
+use crate::table;
+use crate::units::{bytes, time};
 use crate::wire::Method;
 
 /// How long a load is watched.

@@ -13,9 +13,11 @@ mod growth;
 mod h2load;
 mod part;
 mod ranges;
+mod sizes;
 mod store;
 mod table;
 mod watch_memory;
 mod watchers;
 
-pub use part::{Part, Sizes, run};
+pub use part::{Part, run};
+pub use sizes::Sizes;

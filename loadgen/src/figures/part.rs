@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use clap::ValueEnum;
 
 use crate::disk;
+use crate::figures::sizes::Sizes;
 use crate::figures::table::{Labels, Table};
 use crate::figures::{calls, expiry, fan_out, footprint, growth, h2load, ranges, watch_memory};
 use crate::servers::{Servers, Spec};
@@ -34,27 +35,6 @@ pub enum Part {
     Growth,
     /// --revisions, compacted and defragmented under load
     Compaction,
-}
-
-/// How large they are.
-#[derive(Debug, Clone, Copy)]
-pub struct Sizes {
-    /// Rounds of each row.
-    pub rounds: usize,
-    /// Calls of h2load for each round.
-    pub calls: u64,
-    /// Keys; none: a million, for growth ten.
-    pub keys: Option<u64>,
-    /// Revisions to compact.
-    pub revisions: u64,
-    /// Leases that are due at once.
-    pub leases: usize,
-}
-
-impl Sizes {
-    fn keys(&self, usual: u64) -> u64 {
-        self.keys.unwrap_or(usual).max(1)
-    }
 }
 
 impl Part {

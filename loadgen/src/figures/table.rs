@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-use crate::report::{table, time};
 use crate::result::median;
 use crate::servers::{Servers, Spec};
+use crate::table;
+use crate::units::time;
 
 /// The names of both servers.
 #[derive(Debug, Clone)]

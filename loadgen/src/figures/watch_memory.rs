@@ -11,8 +11,8 @@ use crate::clock;
 use crate::figures::table::{Compared, Labels};
 use crate::figures::watchers::{Fleet, Spread};
 use crate::keys::value;
-use crate::report::{amount, bytes, time};
 use crate::servers::Servers;
+use crate::units::{amount, bytes, time};
 use crate::wire::Method;
 
 /// Revisions that are caught up over, and by how many watchers.

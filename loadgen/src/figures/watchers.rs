@@ -18,7 +18,7 @@ use crate::wire::head::Failure;
 use crate::wire::{Client, Method, Sink};
 
 /// After this long without news something is lost.
-const PATIENCE: u64 = 120 * crate::record::SECOND;
+const PATIENCE: u64 = 120 * crate::clock::SECOND;
 
 /// How many watchers are where.
 #[derive(Debug, Clone, Copy)]

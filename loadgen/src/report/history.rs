@@ -1,8 +1,8 @@
 //! How figures went from result to result, as a line of bars each.
 
 use crate::compare::Figure;
-use crate::report::table::plain;
 use crate::result::{Run, median};
+use crate::table::plain;
 
 /// From an eighth of a block to a whole one.
 const BARS: [char; 8] =

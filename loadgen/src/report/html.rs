@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 
+use crate::plan::WATCH_NAME;
+use crate::ratios::Comparison;
 use crate::report::svg::{Axis, Chart, Scale, Series, escaped};
-use crate::report::{amount, bytes, time};
 use crate::result::{OpResult, Run, median};
-use crate::run::WATCH_NAME;
-use crate::versus::Comparison;
+use crate::units::{amount, bytes, time};
 
 /// How it looks.
 const STYLE: &str = include_str!("page.css");

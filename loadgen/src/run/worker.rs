@@ -15,10 +15,11 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 
 use crate::arrivals::Arrivals;
 use crate::clock;
+use crate::clock::SECOND;
 use crate::plan::{OpKind, Plan};
-use crate::record::{Record, SECOND};
-use crate::run::Shared;
+use crate::record::Record;
 use crate::run::callers::{Caller, Callers, WATCH};
+use crate::run::shared::Shared;
 use crate::run::watchers::{create, create_for_leases};
 use crate::scenario::{Ask, Source};
 use crate::wire::{Client, Method};
@@ -116,7 +117,7 @@ impl Worker {
         let mut worker = Self {
             epoll: epoll::create(CreateFlags::CLOEXEC).context("making an epoll instance")?,
             links: Vec::new(),
-            callers: Callers::new(plan, source, super::WATCH_NAME),
+            callers: Callers::new(plan, source, crate::plan::WATCH_NAME),
             arrivals: None,
             left: plan.total.map_or(u64::MAX, |total| share(total, thread, plan.threads)),
             was_full: false,
@@ -182,8 +183,8 @@ impl Worker {
         while clock::nanos() < start && !self.is_stopped() {
             self.turn(start.saturating_sub(clock::nanos()).min(TURN_MAX))?;
         }
-        let warmup = nanos(self.plan.warmup);
-        let length = warmup + nanos(self.plan.duration);
+        let warmup = clock::from_seconds(self.plan.warmup);
+        let length = warmup + clock::from_seconds(self.plan.duration);
         let until = if self.plan.total.is_some() { u64::MAX } else { start.saturating_add(length) };
         self.callers.counts_from = start.saturating_add(warmup);
         self.callers.counts_until = until;
@@ -463,7 +464,7 @@ impl Worker {
 
     /// Now and then: calls that take too long, connections that are lost, slow watchers, news for the progress line.
     fn sweep(&mut self, now: u64) {
-        let timeout = nanos(self.plan.timeout);
+        let timeout = clock::from_seconds(self.plan.timeout);
         for caller in 0..self.callers.callers.len() {
             let Caller { is_busy, asked, client, stream, held, .. } = self.callers.callers[caller];
             if is_busy && asked.saturating_add(timeout) < now {
@@ -574,14 +575,4 @@ impl Worker {
             records: self.callers.records,
         }
     }
-}
-
-/// Seconds in nanoseconds.
-#[expect(
-    clippy::cast_possible_truncation,
-    clippy::cast_sign_loss,
-    reason = "checked with the plan: short, not negative"
-)]
-pub(super) fn nanos(seconds: f64) -> u64 {
-    (seconds * 1e9) as u64
 }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::scenario::{Ask, Operation, Parts, PerCaller, Verdict, expiry_prefix};
+use crate::scenario::operation::{Ask, Operation, Parts, PerCaller, Verdict, expiry_prefix};
 use crate::wire::Method;
 use crate::wire::fields::{number, put_bytes, put_number};
 

@@ -2,7 +2,7 @@
 
 use crate::keys::Picker;
 use crate::plan::Plan;
-use crate::scenario::{Ask, Operation, Parts, PerCaller, Verdict};
+use crate::scenario::operation::{Ask, Operation, Parts, PerCaller, Verdict};
 use crate::wire::Method;
 use crate::wire::fields::{bytes, number, put_bytes, put_number};
 

@@ -2,7 +2,7 @@
 
 use crate::keys::{Keys, Picker, Values};
 use crate::scenario::kv::put_request;
-use crate::scenario::{Ask, FanOut, Operation, Parts, PerCaller, Verdict, stamped};
+use crate::scenario::operation::{Ask, FanOut, Operation, Parts, PerCaller, Verdict, stamped};
 use crate::wire::Method;
 use crate::wire::fields::{self, put_bytes, put_number, put_part};
 

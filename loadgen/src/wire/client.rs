@@ -9,8 +9,8 @@ use anyhow::Context as _;
 use bytes::Bytes;
 use revd_http2::{Config, Connection, ErrorCode, Event, HeadersKind, PREFACE, Role};
 
-use crate::wire::Method;
 use crate::wire::head::{CallHeads, Failure, ReplyHeads};
+use crate::wire::method::Method;
 
 /// In front of each message: a compression flag, and its length.
 const PREFIX_BYTES: usize = 5;

@@ -2,7 +2,7 @@
 
 use revd_http2::hpack::{Decoder, indexed, literal};
 
-use crate::wire::Method;
+use crate::wire::method::Method;
 
 /// `:method: POST`, `:scheme: http` in the static table (RFC 7541, appendix A).
 const POST: usize = 3;

@@ -1,23 +1,8 @@
-//! Tables in the terminal.
+//! A run in the terminal.
 
-use comfy_table::{CellAlignment, Table, presets};
-
-use crate::report::{amount, bytes, time};
 use crate::result::{OpResult, Run, median};
-
-/// A table of plain lines; all columns but the first are figures.
-#[must_use]
-pub fn plain(head: &[&str], rows: Vec<Vec<String>>) -> String {
-    let mut table = Table::new();
-    table.load_style(presets::ASCII_MARKDOWN).set_header(head.to_vec());
-    for row in rows {
-        table.add_row(row);
-    }
-    for column in table.column_iter_mut().skip(1) {
-        column.set_cell_alignment(CellAlignment::Right);
-    }
-    format!("{table}\n")
-}
+use crate::table;
+use crate::units::{amount, bytes, time};
 
 fn middle(run: &Run, name: &str, of: impl Fn(&OpResult) -> f64) -> f64 {
     median(run.op(name).map(of))
@@ -45,7 +30,7 @@ pub fn of(run: &Run) -> String {
         ]);
     }
     let head = ["", "count", "per second", "p50", "p90", "p99", "p99.9", "p99.99", "max", "failed"];
-    out += &plain(&head, rows);
+    out += &table::plain(&head, rows);
     out += &notes(run);
     out
 }

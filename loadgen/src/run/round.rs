@@ -1,0 +1,324 @@
+//! A round: preparing the store, starting threads together, collecting what they bring back.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
+
+use anyhow::Context as _;
+
+use crate::clock;
+use crate::clock::SECOND;
+use crate::cost::{self, Usage};
+use crate::keys::Order;
+use crate::plan::{Op, OpKind, Plan, WATCH_NAME};
+use crate::probe;
+use crate::record::{Record, histogram};
+use crate::result::{Events, Generator, OpResult, Round};
+use crate::run::shared::Shared;
+use crate::run::worker::{Report, Worker};
+
+/// Calls under way while the store is prepared.
+const PRELOAD_CLIENTS: usize = 256;
+const PRELOAD_CONNS: usize = 4;
+/// A generator thread that is busier than this may be what is measured.
+const BUSY_MAX: f64 = 0.9;
+/// So late, in microseconds, an open loop is not open any more.
+const LATE_MAX: f64 = 2_000.0;
+
+/// How a run goes, for a progress line.
+#[derive(Debug, Clone, Copy)]
+pub struct Progress {
+    /// Of the time, or of the calls, that the run takes.
+    pub share: f64,
+    /// Calls that ended well, and those that failed.
+    pub done: u64,
+    /// Failures.
+    pub failed: u64,
+    /// Events that came.
+    pub events: u64,
+    /// Seconds since traffic began.
+    pub seconds: f64,
+}
+
+/// Around a run.
+pub struct Surroundings<'s> {
+    /// Processes of the servers, for what the run costs them.
+    pub pids: Vec<u32>,
+    /// Set when somebody wants the run to end.
+    pub interrupted: Arc<AtomicBool>,
+    /// Called ten times a second.
+    pub progress: &'s mut dyn FnMut(&str, Progress),
+}
+
+/// What a round has brought.
+pub struct Outcome {
+    /// The figures.
+    pub round: Round,
+    /// What they must not be read without.
+    pub warnings: Vec<String>,
+    /// What a server must never do.
+    pub violations: Vec<String>,
+    /// Why it ended early.
+    pub stopped: Option<String>,
+}
+
+/// Writes what the plan needs to find, if it asks for that; the revision before.
+///
+/// # Errors
+/// When the server cannot be reached, or refuses.
+pub fn preload(plan: &Plan, around: &mut Surroundings<'_>) -> anyhow::Result<i64> {
+    let revision = probe::status(&plan.endpoints[0])?.revision;
+    if !plan.preload {
+        return Ok(revision);
+    }
+    let mut key_sets = vec![(&plan.keys, plan.val_size)];
+    key_sets.extend(
+        plan.ops.iter().filter_map(|op| Some((op.keys.as_ref()?, op.val_size.unwrap_or(plan.val_size)))),
+    );
+    for (keys, val_size) in key_sets {
+        let mut filling = Plan {
+            name: format!("{}: preload", plan.name),
+            ops: vec![Op::new(OpKind::Put { prev_kv: false })],
+            conns: PRELOAD_CONNS,
+            clients: PRELOAD_CLIENTS,
+            threads: 1,
+            keys: keys.clone(),
+            val_size,
+            preload: false,
+            rate: None,
+            total: Some(keys.count),
+            warmup: 0.0,
+            watch: None,
+            ..plan.clone()
+        };
+        filling.keys.order = Order::Sequential;
+        let outcome = execute(&filling, revision, "preload", around)?;
+        if let Some(why) = outcome.stopped {
+            anyhow::bail!("{}: {why}", filling.name);
+        }
+        for op in outcome.round.ops {
+            anyhow::ensure!(op.errors.is_empty(), "{}: {:?}", filling.name, op.errors);
+        }
+    }
+    Ok(revision)
+}
+
+/// Runs a plan once.
+///
+/// # Errors
+/// When it cannot begin.
+pub fn round(plan: &Plan, revision: i64, around: &mut Surroundings<'_>) -> anyhow::Result<Outcome> {
+    execute(plan, revision, &plan.name, around)
+}
+
+fn execute(plan: &Plan, revision: i64, what: &str, around: &mut Surroundings<'_>) -> anyhow::Result<Outcome> {
+    plan.check()?;
+    let catches_up = plan.catches_up();
+    // Watchers that catch up are what is measured, from the first moment on.
+    let plan = &Plan { warmup: if catches_up { 0.0 } else { plan.warmup }, ..plan.clone() };
+    let shared = Arc::new(Shared { threads: plan.threads, ..Shared::default() });
+    let mut threads = Vec::new();
+    for thread in 0..plan.threads {
+        // 0 is from now on.
+        let worker = Worker::new(plan, thread, &shared, if catches_up { revision + 1 } else { 0 })?;
+        let shared = Arc::clone(&shared);
+        let body = move || {
+            let report = worker.run();
+            if let Err(error) = &report {
+                shared.stop(&format!("{error:#}"));
+            }
+            report
+        };
+        threads.push(std::thread::Builder::new().name(format!("loadgen-{thread}")).spawn(body)?);
+    }
+    let watched =
+        follow(plan, what, &shared, around, || threads.iter().all(std::thread::JoinHandle::is_finished));
+    let mut reports = Vec::new();
+    for thread in threads {
+        let report = thread.join().map_err(|_| anyhow::anyhow!("a generator thread has panicked"))?;
+        match report {
+            Ok(report) => reports.push(report),
+            Err(error) if shared.why().is_none() => return Err(error),
+            Err(_) => {}
+        }
+    }
+    anyhow::ensure!(!reports.is_empty(), "{what}: {}", shared.why().unwrap_or_default());
+    Ok(outcome(plan, &shared, reports, &watched))
+}
+
+/// What was seen from outside.
+struct Watched {
+    start: u64,
+    seconds: Vec<(f64, u64)>,
+    before: Usage,
+    after: Usage,
+}
+
+/// Starts the threads when all are ready, and watches until they are done.
+fn follow(
+    plan: &Plan,
+    what: &str,
+    shared: &Shared,
+    around: &mut Surroundings<'_>,
+    are_done: impl Fn() -> bool,
+) -> Watched {
+    while shared.ready.load(Relaxed) < plan.threads && !are_done() {
+        if around.interrupted.load(Relaxed) {
+            shared.stop("interrupted");
+        }
+        clock::rest(Duration::from_millis(1));
+    }
+    let start = clock::nanos() + 2_000_000;
+    shared.start.store(start, Relaxed);
+    let (from, length) = (
+        start + clock::from_seconds(plan.warmup),
+        clock::from_seconds(plan.warmup) + clock::from_seconds(plan.duration),
+    );
+    let usage = |pids: &[u32]| Usage::of(pids);
+    let syncs = |pids: &[u32]| if pids.is_empty() { None } else { cost::syncs(&plan.endpoints) };
+    // Making metrics costs a server something, which is not what is measured: they are asked for outside of it.
+    let before = |pids: &[u32]| Usage { syncs: syncs(pids), ..usage(pids) };
+    let after = |pids: &[u32]| {
+        let used = usage(pids);
+        Usage { syncs: syncs(pids), ..used }
+    };
+    let mut watched =
+        Watched { start, seconds: Vec::new(), before: before(&around.pids), after: Usage::default() };
+    let (mut second, mut last, mut counts) = (from, usage(&around.pids), plan.warmup == 0.0);
+    let mut ended = None;
+    while !are_done() {
+        let now = clock::nanos();
+        if !counts && now >= from {
+            counts = true;
+            watched.before = before(&around.pids);
+            (second, last) = (now, watched.before);
+        }
+        if plan.total.is_none() && ended.is_none() && now >= start + length {
+            ended = Some(after(&around.pids));
+        }
+        if counts && now >= second + SECOND {
+            let usage = usage(&around.pids);
+            let cores = usage.cpu.saturating_sub(last.cpu) as f64 / (now - second) as f64;
+            watched.seconds.push((cores, usage.memory));
+            (second, last) = (now, usage);
+        }
+        if around.interrupted.load(Relaxed) {
+            shared.stop("interrupted");
+        }
+        let (done, failed) = (shared.done.load(Relaxed), shared.failed.load(Relaxed));
+        let passed = now.saturating_sub(start);
+        let share = match plan.total {
+            Some(total) => (done + failed) as f64 / total.max(1) as f64,
+            None => passed as f64 / length.max(1) as f64,
+        };
+        let events = shared.events.load(Relaxed);
+        let seconds = passed as f64 / 1e9;
+        (around.progress)(what, Progress { share: share.min(1.0), done, failed, events, seconds });
+        clock::rest(Duration::from_millis(if counts { 50 } else { 5 }));
+    }
+    watched.after = ended.unwrap_or_else(|| after(&around.pids));
+    watched
+}
+
+fn outcome(plan: &Plan, shared: &Shared, reports: Vec<Report>, watched: &Watched) -> Outcome {
+    let names = plan.ops.iter().map(|op| op.name()).chain([WATCH_NAME]);
+    let mut records: Vec<Record> = names.map(Record::new).collect();
+    let mut late = histogram();
+    let mut violations = Vec::new();
+    let (mut busy, mut cpu, mut ended, mut missing, mut unsent) = (0.0_f64, 0, 0, 0, 0);
+    let mut events = Events { delivered: 0, expected: 0, uncertain: 0 };
+    for report in reports {
+        records.iter_mut().zip(&report.records).for_each(|(all, own)| all.merge(own));
+        late += report.late;
+        violations.extend(report.violations);
+        busy = busy.max(report.busy);
+        cpu += report.cpu;
+        ended = ended.max(report.ended);
+        missing += report.missing;
+        unsent += report.unsent;
+        events.delivered += report.delivered;
+        events.expected += report.expected;
+        events.uncertain += report.unknown;
+    }
+    let from = watched.start + clock::from_seconds(plan.warmup);
+    let stopped = shared.why();
+    let is_timed = plan.total.is_none() && stopped.is_none() && !plan.ops.is_empty();
+    let seconds = if is_timed { plan.duration } else { ended.saturating_sub(from) as f64 / 1e9 };
+    let ops: Vec<OpResult> = records
+        .iter()
+        .filter(|record| !record.latency.is_empty() || record.failed() > 0)
+        .map(|record| OpResult::of(record, seconds, plan.rate.is_some() && record.name != WATCH_NAME))
+        .collect();
+    let generator = Generator {
+        cpu_seconds: cpu as f64 / 1e9,
+        busy,
+        unsent,
+        late_p99: late.value_at_percentile(99.0) as f64 / 1e3,
+    };
+    let mut warnings = generator_warnings(&generator);
+    if let Some(watch) = plan.watch.as_ref().filter(|watch| !watch.from_start) {
+        let least = events.expected;
+        let most = least + events.uncertain * watch.watchers as u64;
+        if !(least..=most).contains(&events.delivered) && stopped.is_none() {
+            violations.push(format!("{} events came, of {least} that should have", events.delivered));
+        }
+    }
+    if missing > 0 && stopped.is_none() {
+        violations.push(format!("{missing} keys or watchers were waited for in vain"));
+    }
+    if ops.is_empty() && stopped.is_none() {
+        warnings.push("nothing was measured: the run was too short".to_owned());
+    }
+    let count = ops.iter().filter(|op| op.name != WATCH_NAME || plan.ops.is_empty()).map(|op| op.count).sum();
+    let has_pids = watched.after.memory > 0;
+    let has_watch = plan.watch.is_some();
+    let round = Round {
+        seconds,
+        ops,
+        events: has_watch.then_some(events),
+        cost: has_pids.then(|| watched.after.since(&watched.before, count)),
+        generator,
+        server_seconds: watched.seconds.clone(),
+    };
+    Outcome { round, warnings, violations, stopped }
+}
+
+fn generator_warnings(generator: &Generator) -> Vec<String> {
+    let mut warnings = Vec::new();
+    if generator.unsent > 0 {
+        warnings.push(format!(
+            "{} calls were meant to begin and never did, for all callers were waiting: the rate was not kept, and latencies \
+             are worse than shown",
+            generator.unsent
+        ));
+    }
+    if generator.busy > BUSY_MAX {
+        warnings.push(format!(
+            "a generator thread was busy {:.0} % of the time: the generator may be the limit, not the server \
+             (give it --threads, or fewer --clients)",
+            generator.busy * 100.0
+        ));
+    }
+    if generator.late_p99 > LATE_MAX {
+        warnings.push(format!(
+            "calls were sent up to {:.1} ms late (p99) though somebody was free to make them: the generator was kept \
+             from its CPU",
+            generator.late_p99 / 1e3
+        ));
+    }
+    warnings
+}
+
+/// Checks that every endpoint answers; what they call themselves.
+///
+/// # Errors
+/// The first that does not, with its address.
+pub fn greet(plan: &Plan) -> anyhow::Result<String> {
+    let mut version = String::new();
+    for endpoint in &plan.endpoints {
+        let status = probe::status(endpoint).with_context(|| format!("{endpoint} does not answer"))?;
+        version = status.version;
+    }
+    Ok(version)
+}

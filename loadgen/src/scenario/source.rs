@@ -1,0 +1,90 @@
+//! Everything that one thread of a plan does: its operations, by their weights.
+
+use rand::rngs::SmallRng;
+use rand::{RngExt as _, SeedableRng as _};
+
+use crate::plan::{OpKind, Plan};
+use crate::scenario::operation::{Operation, Parts};
+use crate::scenario::{kv, lease, lock, txn};
+
+/// Everything that one thread does.
+pub(crate) struct Source {
+    ops: Vec<Box<dyn Operation>>,
+    /// Sums of weights.
+    until: Vec<u32>,
+    random: SmallRng,
+}
+
+impl Source {
+    /// What thread `thread` of a plan does.
+    pub(crate) fn new(plan: &Plan, thread: usize) -> Self {
+        let mut sum = 0;
+        let mut until = Vec::new();
+        let mut ops: Vec<Box<dyn Operation>> = Vec::new();
+        for (index, op) in plan.ops.iter().enumerate() {
+            sum += op.weight;
+            until.push(sum);
+            ops.push(operation(&Parts { plan, op, thread, index }));
+        }
+        let seed = plan.seed.wrapping_mul(31).wrapping_add(thread as u64);
+        Self { ops, until, random: SmallRng::seed_from_u64(seed) }
+    }
+
+    /// What a caller does next.
+    pub(crate) fn choose(&mut self) -> usize {
+        let sum = self.until.last().copied().unwrap_or(0);
+        if self.ops.len() < 2 || sum == 0 {
+            return 0;
+        }
+        let at = self.random.random_range(0..sum);
+        self.until.iter().position(|until| at < *until).unwrap_or(0)
+    }
+
+    pub(crate) fn op(&mut self, op: usize) -> &mut dyn Operation {
+        &mut *self.ops[op]
+    }
+
+    /// An event for a key that is gone: which operation waited for it, and how late it is.
+    pub(crate) fn gone(&mut self, key: &[u8], now: u64) -> Option<(usize, i64)> {
+        self.ops.iter_mut().enumerate().find_map(|(at, op)| op.gone(key, now).map(|late| (at, late)))
+    }
+
+    /// Keys that should go and have not.
+    pub(crate) fn waiting(&self) -> u64 {
+        self.ops.iter().map(|op| op.waiting()).sum()
+    }
+}
+
+fn operation(parts: &Parts<'_>) -> Box<dyn Operation> {
+    match &parts.op.kind {
+        OpKind::Put { prev_kv } => Box::new(kv::Put::new(parts, *prev_kv)),
+        OpKind::Get { serializable } => Box::new(kv::Get::new(parts, *serializable)),
+        OpKind::Range(range) => Box::new(kv::Range::new(parts, range.clone())),
+        OpKind::Delete => Box::new(kv::Delete::new(parts)),
+        OpKind::Cas => Box::new(txn::Cas::new(parts)),
+        OpKind::Txn { puts } => Box::new(txn::Puts::new(parts, *puts)),
+        OpKind::LeaseGrant { ttl } => Box::new(lease::Grant::new(*ttl)),
+        OpKind::LeaseKeepAlive { ttl } => Box::new(lease::KeepAlive::new(*ttl)),
+        OpKind::LeaseExpiry { ttl } => Box::new(lease::Expiry::new(parts, *ttl)),
+        OpKind::Lock { locks } => Box::new(lock::Lock::new(parts, *locks)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::Op;
+
+    #[test]
+    fn operations_come_by_their_weights() {
+        let op = |weight| Op { weight, ..Op::new(OpKind::Cas) };
+        let plan = Plan { ops: vec![op(1), op(0), op(9)], ..Plan::default() };
+        let mut source = Source::new(&plan, 0);
+        let mut counts = [0; 3];
+        for _ in 0..10_000 {
+            counts[source.choose()] += 1;
+        }
+        assert_eq!(counts[1], 0);
+        assert!((800..1200).contains(&counts[0]), "{counts:?}");
+    }
+}
