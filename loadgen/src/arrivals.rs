@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 /// How the rate goes over time.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Shape {
+pub enum ArrivalShape {
     /// Always the same distance.
     #[default]
     Constant,
@@ -23,7 +23,7 @@ pub enum Shape {
     Sine,
 }
 
-impl std::str::FromStr for Shape {
+impl std::str::FromStr for ArrivalShape {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -50,7 +50,7 @@ const LEAST_SHARE: f64 = 0.01;
 /// The clock of one thread.
 #[derive(Debug)]
 pub struct Arrivals {
-    shape: Shape,
+    shape: ArrivalShape,
     /// Calls per nanosecond.
     rate: f64,
     start: u64,
@@ -64,7 +64,7 @@ impl Arrivals {
     /// `rate` calls a second from `start` on, for `length` nanoseconds; `offset` of a distance later, so that threads do
     /// not begin together.
     #[must_use]
-    pub fn new(shape: Shape, rate: f64, start: u64, length: u64, offset: f64, seed: u64) -> Self {
+    pub fn new(shape: ArrivalShape, rate: f64, start: u64, length: u64, offset: f64, seed: u64) -> Self {
         let rate = rate / 1e9;
         Self {
             shape,
@@ -90,7 +90,7 @@ impl Arrivals {
     /// That one has begun.
     pub fn advance(&mut self) {
         let distance: f64 = match self.shape {
-            Shape::Poisson => Exp1.sample(&mut self.random),
+            ArrivalShape::Poisson => Exp1.sample(&mut self.random),
             _ => 1.0,
         };
         self.next += distance / (self.rate * self.share());
@@ -100,16 +100,16 @@ impl Arrivals {
     fn share(&self) -> f64 {
         let passed = self.next / self.length.max(1.0);
         let share = match self.shape {
-            Shape::Constant | Shape::Poisson => 1.0,
-            Shape::Ramp => passed,
-            Shape::Step => {
+            ArrivalShape::Constant | ArrivalShape::Poisson => 1.0,
+            ArrivalShape::Ramp => passed,
+            ArrivalShape::Step => {
                 if passed < 0.5 {
                     0.5
                 } else {
                     1.0
                 }
             }
-            Shape::Sine => 0.75 + 0.25 * (self.next / WAVE * std::f64::consts::TAU).sin(),
+            ArrivalShape::Sine => 0.75 + 0.25 * (self.next / WAVE * std::f64::consts::TAU).sin(),
         };
         share.clamp(LEAST_SHARE, 1.0)
     }
@@ -119,7 +119,7 @@ impl Arrivals {
 mod tests {
     use super::*;
 
-    fn count(shape: Shape, from: u64, to: u64) -> usize {
+    fn count(shape: ArrivalShape, from: u64, to: u64) -> usize {
         let mut arrivals = Arrivals::new(shape, 1000.0, 0, 10_000_000_000, 0.0, 3);
         let mut counted = 0;
         while arrivals.next() < to {
@@ -132,13 +132,17 @@ mod tests {
     #[test]
     fn shapes_have_their_rates() {
         let second = 1_000_000_000;
-        assert!(count(Shape::Constant, 0, 10 * second).abs_diff(10_000) <= 1);
-        assert!(count(Shape::Poisson, 0, 10 * second).abs_diff(10_000) < 400);
-        assert!(count(Shape::Step, 0, 5 * second).abs_diff(2_500) <= 2);
-        assert!(count(Shape::Step, 5 * second, 10 * second).abs_diff(5_000) <= 2);
-        assert!(count(Shape::Ramp, 9 * second, 10 * second) > 5 * count(Shape::Ramp, second, 2 * second));
+        assert!(count(ArrivalShape::Constant, 0, 10 * second).abs_diff(10_000) <= 1);
+        assert!(count(ArrivalShape::Poisson, 0, 10 * second).abs_diff(10_000) < 400);
+        assert!(count(ArrivalShape::Step, 0, 5 * second).abs_diff(2_500) <= 2);
+        assert!(count(ArrivalShape::Step, 5 * second, 10 * second).abs_diff(5_000) <= 2);
         assert!(
-            count(Shape::Sine, 2 * second, 3 * second) > count(Shape::Sine, 7 * second, 8 * second) + 300
+            count(ArrivalShape::Ramp, 9 * second, 10 * second)
+                > 5 * count(ArrivalShape::Ramp, second, 2 * second)
+        );
+        assert!(
+            count(ArrivalShape::Sine, 2 * second, 3 * second)
+                > count(ArrivalShape::Sine, 7 * second, 8 * second) + 300
         );
     }
 }

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::clock;
-use crate::wire::head::Failure;
-use crate::wire::{Client, Method, Sink};
+use crate::wire::head::CallFailure;
+use crate::wire::{ClientConnection, ReplySink, RpcMethod};
 use anyhow::Context as _;
 use prost::Message;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -19,7 +19,7 @@ const BYTES_AT_ONCE: usize = 400_000;
 
 /// What a connection was told.
 #[derive(Debug, Default)]
-pub struct Heard {
+pub struct HeardReplies {
     /// Messages, with the token of their call; none of them if they are not kept.
     pub messages: Vec<(u32, Vec<u8>)>,
     /// Messages and bytes of them, kept or not.
@@ -32,7 +32,7 @@ pub struct Heard {
     tokens: BTreeMap<u32, u32>,
 }
 
-impl Sink for Heard {
+impl ReplySink for HeardReplies {
     fn message(&mut self, token: u32, body: &[u8]) {
         self.count += 1;
         self.bytes += body.len() as u64;
@@ -41,8 +41,8 @@ impl Sink for Heard {
         }
     }
 
-    fn end(&mut self, token: u32, outcome: Result<(), Failure>) {
-        self.ended.entry(token).or_insert_with(|| outcome.map_err(|Failure(what)| what));
+    fn end(&mut self, token: u32, outcome: Result<(), CallFailure>) {
+        self.ended.entry(token).or_insert_with(|| outcome.map_err(|CallFailure(what)| what));
     }
 
     fn reset(&mut self, stream: u32, code: u32) {
@@ -55,8 +55,8 @@ impl Sink for Heard {
 /// A connection.
 #[derive(Debug)]
 pub struct Caller {
-    pub client: Client,
-    pub heard: Heard,
+    pub client: ClientConnection,
+    pub heard: HeardReplies,
     buffer: Vec<u8>,
     next: u32,
 }
@@ -74,8 +74,8 @@ impl Caller {
     /// # Errors
     /// When nobody is there.
     pub fn connect(endpoint: &str) -> anyhow::Result<Self> {
-        let client = Client::connect(endpoint, Duration::from_secs(5))?;
-        let heard = Heard { keeps: true, ..Heard::default() };
+        let client = ClientConnection::connect(endpoint, Duration::from_secs(5))?;
+        let heard = HeardReplies { keeps: true, ..HeardReplies::default() };
         let mut caller = Self { client, heard, buffer: vec![0; 256 * 1024], next: 0 };
         // The server's settings say how many streams it allows.
         caller.client.flush()?;
@@ -93,7 +93,7 @@ impl Caller {
     /// Begins a call: its stream, which is its token too; none while the server allows no more of them.
     pub fn open(&mut self, path: &'static str) -> Option<(u32, u32)> {
         let token = self.next;
-        let stream = self.client.open(Method::Other(path), token)?;
+        let stream = self.client.open(RpcMethod::Other(path), token)?;
         self.next += 1;
         self.heard.tokens.insert(stream, token);
         Some((stream, token))
@@ -102,7 +102,7 @@ impl Caller {
     /// A call with one message; its token.
     pub fn begin(&mut self, path: &'static str, body: &[u8]) -> Option<u32> {
         let token = self.next;
-        let stream = self.client.call(Method::Other(path), token, body)?;
+        let stream = self.client.call(RpcMethod::Other(path), token, body)?;
         self.next += 1;
         self.heard.tokens.insert(stream, token);
         Some(token)
@@ -142,7 +142,7 @@ impl Caller {
     pub fn until(
         &mut self,
         patience: Duration,
-        mut is_done: impl FnMut(&mut Heard) -> bool,
+        mut is_done: impl FnMut(&mut HeardReplies) -> bool,
     ) -> anyhow::Result<bool> {
         let until = clock::nanos() + clock::in_nanos(patience);
         while !is_done(&mut self.heard) {
@@ -232,7 +232,7 @@ pub fn call_all(
 ) -> anyhow::Result<()> {
     let (mut asked, mut at_once) = (0, AT_ONCE);
     for body in bodies {
-        let ended = |heard: &mut crate::caller::Heard| heard.ended.len() + at_once > asked;
+        let ended = |heard: &mut crate::caller::HeardReplies| heard.ended.len() + at_once > asked;
         anyhow::ensure!(caller.until(PATIENCE, ended)?, "{path} is not answered");
         at_once = (BYTES_AT_ONCE / body.len().max(1)).clamp(1, AT_ONCE);
         caller.begin(path, &body).context("no more streams")?;

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 
-use crate::result::{Round, Run, median};
+use crate::result::{RoundResult, RunResult, median};
 use crate::units::{amount, bytes, time};
 
 /// Samples of the bootstrap, and the share of them that an interval leaves out on each side.
@@ -42,7 +42,9 @@ impl FromStr for Figure {
             "memory" => Self::Memory,
             "written" => Self::Written,
             "failed" | "errors" => Self::Failed,
-            name if crate::result::Latency::default().named(name).is_some() => Self::Latency(name.to_owned()),
+            name if crate::result::LatencySummary::default().named(name).is_some() => {
+                Self::Latency(name.to_owned())
+            }
             _ => anyhow::bail!(
                 "`{text}` is no figure: rate, mean, p50, p75, p90, p95, p99, p99.9, p99.99, p99.999, max, min, cpu, memory, \
                  written and failed are"
@@ -83,7 +85,7 @@ impl Figure {
 
     /// In one round.
     #[must_use]
-    pub fn of(&self, round: &Round, op: &str) -> Option<f64> {
+    pub fn of(&self, round: &RoundResult, op: &str) -> Option<f64> {
         let cost = round.cost.as_ref();
         let op = round.ops.iter().find(|found| found.name == op)?;
         match self {
@@ -158,7 +160,7 @@ impl Rule {
 
 /// How a rule went.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum RuleVerdict {
     /// It holds.
     Passed,
     /// It does not, though the noise is large enough to explain that.
@@ -185,7 +187,7 @@ pub struct Checked {
     /// Its upper end.
     pub most: f64,
     /// By which rule, and how that went; none for a figure that is only shown.
-    pub rule: Option<(String, Verdict)>,
+    pub rule: Option<(String, RuleVerdict)>,
 }
 
 /// New by base; a base of nothing is as good as one only to nothing.
@@ -211,11 +213,11 @@ fn interval(new: &[f64], base: &[f64]) -> (f64, f64) {
     (ratios[tail], ratios[SAMPLES - 1 - tail])
 }
 
-fn figures(run: &Run, op: &str, figure: &Figure) -> Vec<f64> {
+fn figures(run: &RunResult, op: &str, figure: &Figure) -> Vec<f64> {
     run.rounds.iter().filter_map(|round| figure.of(round, op)).collect()
 }
 
-fn checked(base: &Run, new: &Run, op: &str, figure: &Figure) -> Option<Checked> {
+fn checked(base: &RunResult, new: &RunResult, op: &str, figure: &Figure) -> Option<Checked> {
     let (before, now) = (figures(base, op, figure), figures(new, op, figure));
     if before.is_empty() || now.is_empty() {
         return None;
@@ -235,21 +237,25 @@ fn checked(base: &Run, new: &Run, op: &str, figure: &Figure) -> Option<Checked> 
     })
 }
 
-fn verdict(rule: &Rule, row: &Checked, rounds: usize) -> Verdict {
+fn verdict(rule: &Rule, row: &Checked, rounds: usize) -> RuleVerdict {
     let breaks = |value: f64| if rule.is_above { value > rule.bound } else { value < rule.bound };
     let value = if rule.is_ratio { row.ratio } else { row.new };
     if !breaks(value) {
-        return Verdict::Passed;
+        return RuleVerdict::Passed;
     }
     let surely = if rule.is_above { row.least } else { row.most };
-    if rule.is_ratio && rounds >= ROUNDS_MIN && !breaks(surely) { Verdict::Unsure } else { Verdict::Failed }
+    if rule.is_ratio && rounds >= ROUNDS_MIN && !breaks(surely) {
+        RuleVerdict::Unsure
+    } else {
+        RuleVerdict::Failed
+    }
 }
 
 /// Compares all scenarios that both have; every rule is applied to all operations it is about.
 ///
 /// # Errors
 /// When nothing can be compared, or a rule is about nothing.
-pub fn compare(base: &[Run], new: &[Run], rules: &[Rule]) -> anyhow::Result<Vec<Checked>> {
+pub fn compare(base: &[RunResult], new: &[RunResult], rules: &[Rule]) -> anyhow::Result<Vec<Checked>> {
     let shown = ["rate", "p50", "p99", "p99.9", "cpu"].map(|name| name.parse::<Figure>().expect("a figure"));
     let mut rows = Vec::new();
     let mut used = vec![false; rules.len()];
@@ -285,9 +291,9 @@ pub fn table(rows: &[Checked]) -> String {
     let lines = ruled.into_iter().chain(plain).map(|row| {
         let rule = match &row.rule {
             None => String::new(),
-            Some((text, Verdict::Passed)) => format!("passed: not {text}"),
-            Some((text, Verdict::Unsure)) => format!("unsure: {text}, within the noise"),
-            Some((text, Verdict::Failed)) => format!("FAILED: {text}"),
+            Some((text, RuleVerdict::Passed)) => format!("passed: not {text}"),
+            Some((text, RuleVerdict::Unsure)) => format!("unsure: {text}, within the noise"),
+            Some((text, RuleVerdict::Failed)) => format!("FAILED: {text}"),
         };
         vec![
             row.what.clone(),
@@ -305,7 +311,7 @@ pub fn table(rows: &[Checked]) -> String {
 /// Whether any rule failed.
 #[must_use]
 pub fn has_failed(rows: &[Checked]) -> bool {
-    rows.iter().any(|row| matches!(row.rule, Some((_, Verdict::Failed))))
+    rows.iter().any(|row| matches!(row.rule, Some((_, RuleVerdict::Failed))))
 }
 
 /// As JUnit XML: a test case for each rule and operation.
@@ -317,7 +323,7 @@ pub fn junit(rows: &[Checked]) -> anyhow::Result<String> {
     let mut suite = TestSuite::new("loadgen compare");
     for row in rows {
         let Some((rule, verdict)) = &row.rule else { continue };
-        let status = if *verdict == Verdict::Failed {
+        let status = if *verdict == RuleVerdict::Failed {
             let mut status = TestCaseStatus::non_success(NonSuccessKind::Failure);
             status.set_message(format!(
                 "{} {} is {}, was {}: {:.3}x ({:.3} to {:.3})",
@@ -344,24 +350,24 @@ pub fn junit(rows: &[Checked]) -> anyhow::Result<String> {
 mod tests {
     use super::*;
     use crate::plan::Plan;
-    use crate::record::Record;
-    use crate::result::{Generator, OpResult, SCHEMA};
+    use crate::record::OpRecord;
+    use crate::result::{GeneratorCost, OpResult, SCHEMA};
 
     /// A run whose rounds take these times, in microseconds.
-    fn run(rounds: &[u64]) -> Run {
+    fn run(rounds: &[u64]) -> RunResult {
         let rounds = rounds.iter().map(|us| {
-            let mut record = Record::new("put");
+            let mut record = OpRecord::new("put");
             (0..100).for_each(|_| record.add(us * 1000, us * 1000, 0));
-            Round {
+            RoundResult {
                 seconds: 1.0,
                 ops: vec![OpResult::of(&record, 1.0, false)],
                 events: None,
                 cost: None,
-                generator: Generator::default(),
+                generator: GeneratorCost::default(),
                 server_seconds: Vec::new(),
             }
         });
-        Run {
+        RunResult {
             schema: SCHEMA,
             plan: Plan { name: "put".to_owned(), ..Plan::default() },
             server: String::new(),
@@ -374,7 +380,7 @@ mod tests {
         }
     }
 
-    fn verdict_of(base: &[u64], new: &[u64], rule: &str) -> Verdict {
+    fn verdict_of(base: &[u64], new: &[u64], rule: &str) -> RuleVerdict {
         let rows = compare(&[run(base)], &[run(new)], &[rule.parse().unwrap()]).unwrap();
         rows.iter().find_map(|row| row.rule.as_ref().map(|(_, verdict)| *verdict)).unwrap()
     }
@@ -382,12 +388,12 @@ mod tests {
     #[test]
     fn a_rule_fails_only_beyond_the_noise() {
         let base = [100, 101, 99, 100, 102];
-        assert_eq!(verdict_of(&base, &[100, 103, 98, 101, 100], "p99 > 1.10x"), Verdict::Passed);
-        assert_eq!(verdict_of(&base, &[130, 131, 129, 132, 130], "p99 > 1.10x"), Verdict::Failed);
-        assert_eq!(verdict_of(&base, &[90, 200, 95, 115, 130], "put.p99 > 1.10x"), Verdict::Unsure);
-        assert_eq!(verdict_of(&[100], &[120], "put/put.p99 > 1.10x"), Verdict::Failed);
-        assert_eq!(verdict_of(&base, &base, "p99 > 50"), Verdict::Failed);
-        assert_eq!(verdict_of(&base, &base, "rate < 0.9x"), Verdict::Passed);
+        assert_eq!(verdict_of(&base, &[100, 103, 98, 101, 100], "p99 > 1.10x"), RuleVerdict::Passed);
+        assert_eq!(verdict_of(&base, &[130, 131, 129, 132, 130], "p99 > 1.10x"), RuleVerdict::Failed);
+        assert_eq!(verdict_of(&base, &[90, 200, 95, 115, 130], "put.p99 > 1.10x"), RuleVerdict::Unsure);
+        assert_eq!(verdict_of(&[100], &[120], "put/put.p99 > 1.10x"), RuleVerdict::Failed);
+        assert_eq!(verdict_of(&base, &base, "p99 > 50"), RuleVerdict::Failed);
+        assert_eq!(verdict_of(&base, &base, "rate < 0.9x"), RuleVerdict::Passed);
     }
 
     #[test]

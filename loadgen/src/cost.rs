@@ -10,7 +10,7 @@ use crate::wire::client::addresses;
 
 /// What processes have used so far.
 #[derive(Debug, Clone, Copy, Default)]
-pub struct Usage {
+pub struct ProcessUsage {
     /// CPU time of all threads, in nanoseconds.
     pub cpu: u64,
     /// Bytes of memory that no file backs.
@@ -41,7 +41,7 @@ pub struct Cost {
     pub syncs_per_million: Option<f64>,
 }
 
-impl Usage {
+impl ProcessUsage {
     /// Of these processes together.
     #[must_use]
     pub fn of(pids: &[u32]) -> Self {
@@ -133,12 +133,12 @@ mod tests {
         let pid = std::process::id();
         check(pid).unwrap();
         assert!(check(0).is_err());
-        let before = Usage::of(&[pid]);
+        let before = ProcessUsage::of(&[pid]);
         let mut sum = 0_u64;
-        while Usage::of(&[pid]).cpu < before.cpu + 20_000_000 {
+        while ProcessUsage::of(&[pid]).cpu < before.cpu + 20_000_000 {
             sum = std::hint::black_box(sum.wrapping_add(1));
         }
-        let after = Usage::of(&[pid]);
+        let after = ProcessUsage::of(&[pid]);
         assert!(after.memory > 0);
         let cost = after.since(&before, 1000);
         assert!(cost.cpu_us_per_op >= 20.0 && cost.syncs_per_million.is_none(), "{cost:?}");

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 /// A number of bytes, or a range of them: `256`, `100..4000`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "Text", into = "String")]
-pub struct Size {
+pub struct SizeRange {
     /// At least.
     pub min: usize,
     /// At most.
@@ -27,7 +27,7 @@ enum Text {
     Words(String),
 }
 
-impl TryFrom<Text> for Size {
+impl TryFrom<Text> for SizeRange {
     type Error = String;
 
     fn try_from(text: Text) -> Result<Self, String> {
@@ -38,13 +38,13 @@ impl TryFrom<Text> for Size {
     }
 }
 
-impl From<Size> for String {
-    fn from(size: Size) -> Self {
+impl From<SizeRange> for String {
+    fn from(size: SizeRange) -> Self {
         size.to_string()
     }
 }
 
-impl fmt::Display for Size {
+impl fmt::Display for SizeRange {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.min == self.max {
             write!(formatter, "{}", self.min)
@@ -54,7 +54,7 @@ impl fmt::Display for Size {
     }
 }
 
-impl FromStr for Size {
+impl FromStr for SizeRange {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -76,7 +76,7 @@ impl FromStr for Size {
     }
 }
 
-impl Size {
+impl SizeRange {
     /// One of them.
     pub fn pick(self, random: &mut SmallRng) -> usize {
         if self.min == self.max { self.min } else { random.random_range(self.min..=self.max) }
@@ -87,7 +87,7 @@ impl Size {
 /// tenths of the calls).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub enum Order {
+pub enum KeyOrder {
     /// One after the other, and again.
     Sequential,
     /// Each as often as any other.
@@ -98,7 +98,7 @@ pub enum Order {
     Hotset(f64, f64),
 }
 
-impl TryFrom<String> for Order {
+impl TryFrom<String> for KeyOrder {
     type Error = String;
 
     fn try_from(text: String) -> Result<Self, String> {
@@ -106,18 +106,18 @@ impl TryFrom<String> for Order {
     }
 }
 
-impl From<Order> for String {
-    fn from(order: Order) -> Self {
+impl From<KeyOrder> for String {
+    fn from(order: KeyOrder) -> Self {
         match order {
-            Order::Sequential => "sequential".to_owned(),
-            Order::Uniform => "uniform".to_owned(),
-            Order::Zipf(theta) => format!("zipf:{theta}"),
-            Order::Hotset(keys, calls) => format!("hotset:{keys}:{calls}"),
+            KeyOrder::Sequential => "sequential".to_owned(),
+            KeyOrder::Uniform => "uniform".to_owned(),
+            KeyOrder::Zipf(theta) => format!("zipf:{theta}"),
+            KeyOrder::Hotset(keys, calls) => format!("hotset:{keys}:{calls}"),
         }
     }
 }
 
-impl FromStr for Order {
+impl FromStr for KeyOrder {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -143,7 +143,7 @@ impl FromStr for Order {
 /// The keys of a run.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
-pub struct Keys {
+pub struct KeySpace {
     /// What all of them begin with; `{namespace}` becomes one of a hundred names.
     pub prefix: String,
     /// How many there are.
@@ -151,12 +151,12 @@ pub struct Keys {
     /// Bytes of a key; a longer prefix makes it longer.
     pub size: usize,
     /// Which comes next.
-    pub order: Order,
+    pub order: KeyOrder,
 }
 
-impl Default for Keys {
+impl Default for KeySpace {
     fn default() -> Self {
-        Self { prefix: "/loadgen/".to_owned(), count: 10_000, size: 32, order: Order::Uniform }
+        Self { prefix: "/loadgen/".to_owned(), count: 10_000, size: 32, order: KeyOrder::Uniform }
     }
 }
 
@@ -164,7 +164,7 @@ impl Default for Keys {
 const NAMESPACE: &str = "{namespace}";
 const NAMESPACES: u64 = 100;
 
-impl Keys {
+impl KeySpace {
     /// Key number `number`.
     pub fn put(&self, number: u64, key: &mut Vec<u8>) {
         use std::io::Write as _;
@@ -201,22 +201,22 @@ impl Keys {
 
 /// Chooses keys, each thread for itself.
 #[derive(Debug)]
-pub struct Picker {
+pub struct KeyPicker {
     count: u64,
-    order: Order,
+    order: KeyOrder,
     zipf: Option<Zipf<f64>>,
     next: u64,
     step: u64,
     random: SmallRng,
 }
 
-impl Picker {
+impl KeyPicker {
     /// For thread `thread` of `threads`, who share the keys if they are taken in turn.
     #[must_use]
-    pub fn new(keys: &Keys, seed: u64, thread: usize, threads: usize) -> Self {
+    pub fn new(keys: &KeySpace, seed: u64, thread: usize, threads: usize) -> Self {
         let count = keys.count.max(1);
         let zipf = match keys.order {
-            Order::Zipf(theta) => Zipf::new(count as f64, theta).ok(),
+            KeyOrder::Zipf(theta) => Zipf::new(count as f64, theta).ok(),
             _ => None,
         };
         let random = SmallRng::seed_from_u64(seed ^ (thread as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
@@ -231,17 +231,17 @@ impl Picker {
     )]
     pub fn pick(&mut self) -> u64 {
         match (self.order, &self.zipf) {
-            (Order::Sequential, _) => {
+            (KeyOrder::Sequential, _) => {
                 let number = self.next % self.count;
                 self.next += self.step;
                 number
             }
             // Scattered: the most wanted keys are no neighbours.
-            (Order::Zipf(_), Some(zipf)) => {
+            (KeyOrder::Zipf(_), Some(zipf)) => {
                 let rank = zipf.sample(&mut self.random) as u64;
                 rank.wrapping_mul(0x9e37_79b9_7f4a_7c15) % self.count
             }
-            (Order::Hotset(keys, calls), _) => {
+            (KeyOrder::Hotset(keys, calls), _) => {
                 let hot = ((self.count as f64 * keys) as u64).clamp(1, self.count);
                 if hot == self.count || self.random.random_bool(calls) {
                     self.random.random_range(0..hot)
@@ -269,15 +269,15 @@ pub fn value(len: usize, seed: u64) -> Bytes {
 
 /// Values: random bytes that do not compress, cut out of one block.
 #[derive(Debug)]
-pub struct Values {
-    size: Size,
+pub struct ValueSource {
+    size: SizeRange,
     block: Vec<u8>,
 }
 
-impl Values {
+impl ValueSource {
     /// Of this size.
     #[must_use]
-    pub fn new(size: Size, seed: u64) -> Self {
+    pub fn new(size: SizeRange, seed: u64) -> Self {
         let mut block = vec![0; size.max * 2 + 64];
         SmallRng::seed_from_u64(seed).fill(&mut block[..]);
         Self { size, block }
@@ -295,23 +295,23 @@ impl Values {
 mod tests {
     use super::*;
 
-    fn keys(order: &str, count: u64) -> Keys {
-        Keys { order: order.parse().unwrap(), count, ..Keys::default() }
+    fn keys(order: &str, count: u64) -> KeySpace {
+        KeySpace { order: order.parse().unwrap(), count, ..KeySpace::default() }
     }
 
     #[test]
     fn sizes_and_orders_are_read_and_written() {
         for text in ["256", "100..4000"] {
-            assert_eq!(text.parse::<Size>().unwrap().to_string(), text);
+            assert_eq!(text.parse::<SizeRange>().unwrap().to_string(), text);
         }
         for text in ["sequential", "uniform", "zipf:0.99", "hotset:0.1:0.9"] {
-            assert_eq!(String::from(text.parse::<Order>().unwrap()), text);
+            assert_eq!(String::from(text.parse::<KeyOrder>().unwrap()), text);
         }
         for text in ["", "-1", "5..4", "a", "4000000000"] {
-            assert!(text.parse::<Size>().is_err(), "{text}");
+            assert!(text.parse::<SizeRange>().is_err(), "{text}");
         }
         for text in ["", "zipf:-1", "zipf:x", "hotset:2:0.5", "random"] {
-            assert!(text.parse::<Order>().is_err(), "{text}");
+            assert!(text.parse::<KeyOrder>().is_err(), "{text}");
         }
     }
 
@@ -320,7 +320,7 @@ mod tests {
         let keys = keys("sequential", 10);
         let mut seen: Vec<u64> = (0..3)
             .flat_map(|thread| {
-                let mut picker = Picker::new(&keys, 1, thread, 3);
+                let mut picker = KeyPicker::new(&keys, 1, thread, 3);
                 (0..10).map(move |_| picker.pick()).collect::<Vec<_>>()
             })
             .collect();
@@ -331,7 +331,7 @@ mod tests {
     #[test]
     fn orders_have_their_shape() {
         let shares = |order: &str| {
-            let mut picker = Picker::new(&keys(order, 1000), 7, 0, 1);
+            let mut picker = KeyPicker::new(&keys(order, 1000), 7, 0, 1);
             let mut counts = vec![0_u32; 1000];
             for _ in 0..100_000 {
                 counts[usize::try_from(picker.pick()).unwrap()] += 1;
@@ -346,7 +346,8 @@ mod tests {
 
     #[test]
     fn keys_have_their_size_and_stay_apart() {
-        let keys = Keys { prefix: "/registry/pods/{namespace}/".to_owned(), size: 64, ..Keys::default() };
+        let keys =
+            KeySpace { prefix: "/registry/pods/{namespace}/".to_owned(), size: 64, ..KeySpace::default() };
         let mut all = std::collections::BTreeSet::new();
         for number in 0..1000 {
             let mut key = Vec::new();
@@ -356,6 +357,6 @@ mod tests {
             all.insert(key);
         }
         assert_eq!(all.len(), 1000);
-        assert_eq!(Keys::end("a/"), b"a0");
+        assert_eq!(KeySpace::end("a/"), b"a0");
     }
 }

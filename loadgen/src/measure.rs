@@ -10,7 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use crate::clock;
 use crate::plan::Plan;
 use crate::probe;
-use crate::result::{Run, SCHEMA};
+use crate::result::{RunResult, SCHEMA};
 use crate::run::{self, Progress, Surroundings};
 
 /// Around all runs of a program.
@@ -47,11 +47,11 @@ impl Session {
     ///
     /// # Errors
     /// When the plan makes no sense, or the server does not answer.
-    pub fn begin(&self, plan: &Plan) -> anyhow::Result<Run> {
+    pub fn begin(&self, plan: &Plan) -> anyhow::Result<RunResult> {
         plan.check()?;
         let version = run::greet(plan)?;
         let started = humantime::format_rfc3339_seconds(clock::wall()).to_string();
-        Ok(Run {
+        Ok(RunResult {
             schema: SCHEMA,
             plan: plan.clone(),
             server: version,
@@ -68,7 +68,7 @@ impl Session {
     ///
     /// # Errors
     /// When it cannot begin.
-    pub fn round(&self, run: &mut Run, pids: &[u32]) -> anyhow::Result<()> {
+    pub fn round(&self, run: &mut RunResult, pids: &[u32]) -> anyhow::Result<()> {
         let bar = self.bar();
         let mut show = |what: &str, progress: Progress| {
             #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to 1000")]
@@ -108,7 +108,7 @@ impl Session {
     ///
     /// # Errors
     /// When it cannot begin.
-    pub fn run(&self, plan: &Plan, rounds: usize, pids: &[u32]) -> anyhow::Result<Run> {
+    pub fn run(&self, plan: &Plan, rounds: usize, pids: &[u32]) -> anyhow::Result<RunResult> {
         let mut run = self.begin(plan)?;
         for _ in 0..rounds.max(1) {
             if run.stopped.is_none() && !self.is_interrupted() {

@@ -2,8 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::arrivals::Shape;
-use crate::keys::{Keys, Size};
+use crate::arrivals::ArrivalShape;
+use crate::keys::{KeySpace, SizeRange};
 
 /// The name under which the delays of watchers stand among operations.
 pub const WATCH_NAME: &str = "watch";
@@ -23,17 +23,17 @@ pub struct Plan {
     /// Threads of the generator.
     pub threads: usize,
     /// What callers do, by weight.
-    pub ops: Vec<Op>,
+    pub ops: Vec<PlannedOp>,
     /// Which keys.
-    pub keys: Keys,
+    pub keys: KeySpace,
     /// How long values are, in bytes.
-    pub val_size: Size,
+    pub val_size: SizeRange,
     /// Write every key once before.
     pub preload: bool,
     /// Calls a second, by the clock; none: each caller calls again when it has its answer.
     pub rate: Option<f64>,
     /// How the rate goes.
-    pub arrivals: Shape,
+    pub arrivals: ArrivalShape,
     /// Calls in all; none: as long as the run lasts.
     pub total: Option<u64>,
     /// Seconds that count.
@@ -57,11 +57,11 @@ impl Default for Plan {
             clients: 1,
             threads: 1,
             ops: Vec::new(),
-            keys: Keys::default(),
-            val_size: Size { min: 256, max: 256 },
+            keys: KeySpace::default(),
+            val_size: SizeRange { min: 256, max: 256 },
             preload: false,
             rate: None,
-            arrivals: Shape::Constant,
+            arrivals: ArrivalShape::Constant,
             total: None,
             duration: 10.0,
             warmup: 1.0,
@@ -75,7 +75,7 @@ impl Default for Plan {
 /// Something that callers do.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct Op {
+pub struct PlannedOp {
     /// What.
     #[serde(flatten)]
     pub kind: OpKind,
@@ -84,10 +84,10 @@ pub struct Op {
     pub weight: u32,
     /// Other keys than those of the plan.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub keys: Option<Keys>,
+    pub keys: Option<KeySpace>,
     /// Other values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub val_size: Option<Size>,
+    pub val_size: Option<SizeRange>,
     /// What it is called in tables, if not by its kind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
@@ -97,7 +97,7 @@ fn one() -> u32 {
     1
 }
 
-impl Op {
+impl PlannedOp {
     /// Once as often as others.
     #[must_use]
     pub fn new(kind: OpKind) -> Self {
@@ -318,8 +318,11 @@ mod tests {
         let plan = Plan {
             name: "mixed".to_owned(),
             ops: vec![
-                Op { weight: 3, ..Op::new(OpKind::Range(RangeOp { limit: 10, ..RangeOp::default() })) },
-                Op::new(OpKind::Cas),
+                PlannedOp {
+                    weight: 3,
+                    ..PlannedOp::new(OpKind::Range(RangeOp { limit: 10, ..RangeOp::default() }))
+                },
+                PlannedOp::new(OpKind::Cas),
             ],
             watch: Some(WatchPlan::default()),
             rate: Some(1000.0),
@@ -332,7 +335,7 @@ mod tests {
 
     #[test]
     fn what_makes_no_sense_is_named() {
-        let good = Plan { ops: vec![Op::new(OpKind::Cas)], ..Plan::default() };
+        let good = Plan { ops: vec![PlannedOp::new(OpKind::Cas)], ..Plan::default() };
         good.check().unwrap();
         for (bad, word) in [
             (Plan { rate: Some(-5.0), ..good.clone() }, "--rate -5"),

@@ -1,8 +1,8 @@
 //! Scenarios by name: plans that the command line and suites begin with.
 
-use crate::arrivals::Shape;
-use crate::keys::{Keys, Order, Size};
-use crate::plan::{Op, OpKind, Plan, RangeOp, WatchPlan};
+use crate::arrivals::ArrivalShape;
+use crate::keys::{KeyOrder, KeySpace, SizeRange};
+use crate::plan::{OpKind, Plan, PlannedOp, RangeOp, WatchPlan};
 
 /// Every name and what it stands for.
 pub const NAMES: [(&str, &str); 27] = [
@@ -47,8 +47,8 @@ fn list(limit: i64) -> OpKind {
     OpKind::Range(RangeOp { limit, paginate: true, ..RangeOp::default() })
 }
 
-fn weighted(weight: u32, kind: OpKind) -> Op {
-    Op { weight, ..Op::new(kind) }
+fn weighted(weight: u32, kind: OpKind) -> PlannedOp {
+    PlannedOp { weight, ..PlannedOp::new(kind) }
 }
 
 const PUT: OpKind = OpKind::Put { prev_kv: false };
@@ -58,7 +58,7 @@ const PUT: OpKind = OpKind::Put { prev_kv: false };
 /// # Errors
 /// With the names that there are, when there is none of this name.
 pub fn preset(name: &str) -> anyhow::Result<Plan> {
-    let ops = |kinds: Vec<Op>| Plan {
+    let ops = |kinds: Vec<PlannedOp>| Plan {
         name: name.to_owned(),
         ops: kinds,
         conns: 10,
@@ -67,12 +67,12 @@ pub fn preset(name: &str) -> anyhow::Result<Plan> {
     };
     let one = |kind: OpKind| {
         let preload = kind.reads();
-        Plan { preload, ..ops(vec![Op::new(kind)]) }
+        Plan { preload, ..ops(vec![PlannedOp::new(kind)]) }
     };
     let few = |plan: Plan| Plan { conns: 4, clients: 8, ..plan };
-    let zipf = |kinds: Vec<Op>| {
+    let zipf = |kinds: Vec<PlannedOp>| {
         let plan = ops(kinds);
-        Plan { preload: true, keys: Keys { order: Order::Zipf(0.99), ..plan.keys.clone() }, ..plan }
+        Plan { preload: true, keys: KeySpace { order: KeyOrder::Zipf(0.99), ..plan.keys.clone() }, ..plan }
     };
     Ok(match name {
         "put" => one(PUT),
@@ -85,10 +85,10 @@ pub fn preset(name: &str) -> anyhow::Result<Plan> {
         "range-stream" => few(one(OpKind::Range(RangeOp { stream: true, ..RangeOp::default() }))),
         "cas" => Plan { preload: true, ..one(OpKind::Cas) },
         "txn" => one(OpKind::Txn { puts: 10 }),
-        "delete" => Plan { preload: true, ..ops(vec![Op::new(OpKind::Delete), Op::new(PUT)]) },
+        "delete" => Plan { preload: true, ..ops(vec![PlannedOp::new(OpKind::Delete), PlannedOp::new(PUT)]) },
         "mixed" => Plan { preload: true, ..ops(vec![weighted(9, get(false)), weighted(1, PUT)]) },
-        "watch-latency" => watched(ops(vec![Op::new(PUT)]), 100, 100, 100.0),
-        "watch-fanout" => watched(ops(vec![Op::new(PUT)]), 1_000, 100, 50.0),
+        "watch-latency" => watched(ops(vec![PlannedOp::new(PUT)]), 100, 100, 100.0),
+        "watch-fanout" => watched(ops(vec![PlannedOp::new(PUT)]), 1_000, 100, 50.0),
         "watch-catchup" => catch_up(ops(Vec::new())),
         "lease-grant" => one(OpKind::LeaseGrant { ttl: 600 }),
         "lease-keepalive" => Plan { clients: 500, ..one(OpKind::LeaseKeepAlive { ttl: 600 }) },
@@ -98,7 +98,7 @@ pub fn preset(name: &str) -> anyhow::Result<Plan> {
         "config-watch" => {
             let kinds = vec![weighted(19, get(true)), weighted(1, PUT)];
             let plan = watched(ops(kinds), 500, 100, 2_000.0);
-            Plan { preload: true, keys: Keys { count: 200, ..plan.keys }, ..plan }
+            Plan { preload: true, keys: KeySpace { count: 200, ..plan.keys }, ..plan }
         }
         "lease-storm" => Plan {
             clients: 500,
@@ -122,7 +122,7 @@ pub fn preset(name: &str) -> anyhow::Result<Plan> {
 /// Writes at a steady rate, and watchers of everything.
 fn watched(plan: Plan, watchers: usize, streams: usize, rate: f64) -> Plan {
     let watch = WatchPlan { watchers, streams, conns: 10.min(streams), ..WatchPlan::default() };
-    Plan { watch: Some(watch), rate: Some(rate), arrivals: Shape::Constant, ..plan }
+    Plan { watch: Some(watch), rate: Some(rate), arrivals: ArrivalShape::Constant, ..plan }
 }
 
 fn catch_up(plan: Plan) -> Plan {
@@ -133,19 +133,28 @@ fn catch_up(plan: Plan) -> Plan {
 /// What an API server does for a busy cluster of some hundred nodes: pods of real sizes that are updated, listed and
 /// watched, a heartbeat of each node, events with a lease.
 fn kubernetes(plan: Plan) -> Plan {
-    let keys =
-        |prefix: &str, count| Keys { prefix: prefix.to_owned(), count, size: 60, order: Order::Uniform };
+    let keys = |prefix: &str, count| KeySpace {
+        prefix: prefix.to_owned(),
+        count,
+        size: 60,
+        order: KeyOrder::Uniform,
+    };
     let nodes = keys("/registry/leases/kube-node-lease/node-", 500);
     let events = keys("/registry/events/{namespace}/event-", 20_000);
-    let named = |name: &str, weight, kind| Op { name: Some(name.to_owned()), ..weighted(weight, kind) };
+    let named =
+        |name: &str, weight, kind| PlannedOp { name: Some(name.to_owned()), ..weighted(weight, kind) };
     let ops = vec![
         named("update pod", 25, OpKind::Cas),
-        Op {
+        PlannedOp {
             keys: Some(nodes),
-            val_size: Some(Size { min: 400, max: 600 }),
+            val_size: Some(SizeRange { min: 400, max: 600 }),
             ..named("node heartbeat", 50, OpKind::Cas)
         },
-        Op { keys: Some(events), val_size: Some(Size { min: 500, max: 1_200 }), ..named("event", 10, PUT) },
+        PlannedOp {
+            keys: Some(events),
+            val_size: Some(SizeRange { min: 500, max: 1_200 }),
+            ..named("event", 10, PUT)
+        },
         named("get pod", 14, get(false)),
         named("list pods", 1, list(500)),
     ];
@@ -153,10 +162,10 @@ fn kubernetes(plan: Plan) -> Plan {
     Plan {
         ops,
         keys: keys("/registry/pods/{namespace}/pod-", 5_000),
-        val_size: Size { min: 1_000, max: 8_000 },
+        val_size: SizeRange { min: 1_000, max: 8_000 },
         preload: true,
         rate: Some(1_000.0),
-        arrivals: Shape::Poisson,
+        arrivals: ArrivalShape::Poisson,
         watch: Some(watch),
         ..plan
     }

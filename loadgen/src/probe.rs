@@ -7,15 +7,15 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use crate::clock;
 use crate::clock::SECOND;
 use crate::wire::fields::{bytes, number, revision};
-use crate::wire::head::Failure;
-use crate::wire::{Client, Method, Sink};
+use crate::wire::head::CallFailure;
+use crate::wire::{ClientConnection, ReplySink, RpcMethod};
 
 /// How long a server has for an answer.
 const PATIENCE: u64 = 10 * SECOND;
 
 /// What a server says of itself.
 #[derive(Debug, Clone)]
-pub struct Status {
+pub struct ServerStatus {
     /// Of etcd, or of what it stands in for.
     pub version: String,
     /// The newest revision.
@@ -24,22 +24,22 @@ pub struct Status {
 
 /// An answer that is waited for.
 #[derive(Debug, Default)]
-struct Answer {
+struct ProbeAnswer {
     body: Vec<u8>,
-    outcome: Option<Result<(), Failure>>,
+    outcome: Option<Result<(), CallFailure>>,
 }
 
-impl Sink for Answer {
+impl ReplySink for ProbeAnswer {
     fn message(&mut self, _token: u32, body: &[u8]) {
         self.body = body.to_vec();
     }
 
-    fn end(&mut self, _token: u32, outcome: Result<(), Failure>) {
+    fn end(&mut self, _token: u32, outcome: Result<(), CallFailure>) {
         self.outcome = Some(outcome);
     }
 
     fn reset(&mut self, _stream: u32, code: u32) {
-        self.outcome.get_or_insert(Err(Failure(format!("the server reset the stream (code {code})"))));
+        self.outcome.get_or_insert(Err(CallFailure(format!("the server reset the stream (code {code})"))));
     }
 }
 
@@ -47,10 +47,10 @@ impl Sink for Answer {
 ///
 /// # Errors
 /// When the server cannot be reached, does not answer, or answers with an error.
-pub fn ask(endpoint: &str, method: Method, body: &[u8]) -> anyhow::Result<Vec<u8>> {
-    let mut client = Client::connect(endpoint, Duration::from_secs(5))?;
+pub fn ask(endpoint: &str, method: RpcMethod, body: &[u8]) -> anyhow::Result<Vec<u8>> {
+    let mut client = ClientConnection::connect(endpoint, Duration::from_secs(5))?;
     anyhow::ensure!(client.call(method, 0, body).is_some(), "{endpoint} allows no calls");
-    let (mut answer, mut buffer) = (Answer::default(), vec![0; 64 * 1024]);
+    let (mut answer, mut buffer) = (ProbeAnswer::default(), vec![0; 64 * 1024]);
     let until = clock::nanos() + PATIENCE;
     loop {
         let is_sent = client.flush()?;
@@ -58,7 +58,7 @@ pub fn ask(endpoint: &str, method: Method, body: &[u8]) -> anyhow::Result<Vec<u8
         if let Some(outcome) = answer.outcome {
             return outcome
                 .map(|()| answer.body)
-                .map_err(|Failure(what)| anyhow::anyhow!("{endpoint}: {what}"));
+                .map_err(|CallFailure(what)| anyhow::anyhow!("{endpoint}: {what}"));
         }
         let now = clock::nanos();
         anyhow::ensure!(
@@ -81,9 +81,12 @@ pub fn ask(endpoint: &str, method: Method, body: &[u8]) -> anyhow::Result<Vec<u8
 ///
 /// # Errors
 /// As [`ask`].
-pub fn status(endpoint: &str) -> anyhow::Result<Status> {
-    let body = ask(endpoint, Method::Status, &[])?;
-    Ok(Status { version: String::from_utf8_lossy(bytes(&body, 2)).into_owned(), revision: revision(&body) })
+pub fn status(endpoint: &str) -> anyhow::Result<ServerStatus> {
+    let body = ask(endpoint, RpcMethod::Status, &[])?;
+    Ok(ServerStatus {
+        version: String::from_utf8_lossy(bytes(&body, 2)).into_owned(),
+        revision: revision(&body),
+    })
 }
 
 /// The checksum of all keys at the newest revision.
@@ -91,5 +94,5 @@ pub fn status(endpoint: &str) -> anyhow::Result<Status> {
 /// # Errors
 /// As [`ask`].
 pub fn hash_kv(endpoint: &str) -> anyhow::Result<i64> {
-    Ok(number(&ask(endpoint, Method::HashKv, &[])?, 2))
+    Ok(number(&ask(endpoint, RpcMethod::HashKv, &[])?, 2))
 }

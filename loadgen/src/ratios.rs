@@ -1,12 +1,12 @@
 //! Two results of one plan as ratios, round by round.
 
 use crate::compare::Figure;
-use crate::result::{Run, median};
+use crate::result::{RunResult, median};
 use crate::table::plain;
 
 /// A figure of both.
 #[derive(Debug, Clone)]
-pub struct Comparison {
+pub struct RatioRow {
     /// Scenario and operation.
     pub what: String,
     /// Which figure.
@@ -25,7 +25,7 @@ pub struct Comparison {
     pub most: f64,
 }
 
-impl Comparison {
+impl RatioRow {
     /// The first is better in every round.
     #[must_use]
     pub fn is_better(&self) -> bool {
@@ -41,7 +41,7 @@ impl Comparison {
 
 /// Figures of two results of a plan.
 #[must_use]
-pub fn compare(labels: (&str, &str), a: &Run, b: &Run) -> Vec<Comparison> {
+pub fn compare(labels: (&str, &str), a: &RunResult, b: &RunResult) -> Vec<RatioRow> {
     let figures = ["rate", "p50", "p99", "cpu", "memory", "written"];
     let mut rows = Vec::new();
     for op in a.op_names() {
@@ -65,7 +65,7 @@ pub fn compare(labels: (&str, &str), a: &Run, b: &Run) -> Vec<Comparison> {
             }
             let ratios = || pairs.iter().map(|(a, b)| a / b);
             let scenario = &a.plan.name;
-            rows.push(Comparison {
+            rows.push(RatioRow {
                 what: if scenario == op || is_servers {
                     scenario.clone()
                 } else {
@@ -86,7 +86,7 @@ pub fn compare(labels: (&str, &str), a: &Run, b: &Run) -> Vec<Comparison> {
 
 /// One line for each operation, ratios only, as Markdown.
 #[must_use]
-pub fn summary(rows: &[Comparison]) -> String {
+pub fn summary(rows: &[RatioRow]) -> String {
     let names = ["rate", "p50", "p99", "cpu", "memory", "written"];
     let figures: Vec<Figure> = names.iter().filter_map(|name| name.parse().ok()).collect();
     let mut lines: Vec<Vec<String>> = Vec::new();
@@ -108,7 +108,7 @@ pub fn summary(rows: &[Comparison]) -> String {
 
 /// As Markdown.
 #[must_use]
-pub fn table(rows: &[Comparison]) -> String {
+pub fn table(rows: &[RatioRow]) -> String {
     let Some(first) = rows.first() else { return "nothing was measured on both\n".to_owned() };
     let head = ["", "figure", &first.labels.0, &first.labels.1, "ratio", "spread"];
     let lines = rows.iter().map(|row| {

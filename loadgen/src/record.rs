@@ -15,7 +15,7 @@ const OTHER_ERRORS: &str = "other errors";
 
 /// One kind of operation. All times are nanoseconds.
 #[derive(Debug, Clone)]
-pub struct Record {
+pub struct OpRecord {
     /// What it is called.
     pub name: String,
     /// From when it was meant to begin.
@@ -23,7 +23,7 @@ pub struct Record {
     /// From when it was sent; the same in a closed loop.
     pub service: Histogram<u64>,
     /// Second by second, from the start of what counts.
-    pub seconds: Vec<Second>,
+    pub seconds: Vec<SecondRecord>,
     /// What failed, by what it failed with.
     pub errors: BTreeMap<String, u64>,
     /// Updates that lost to others, and were tried again.
@@ -32,14 +32,14 @@ pub struct Record {
 
 /// What ended in one second.
 #[derive(Debug, Clone)]
-pub struct Second {
+pub struct SecondRecord {
     /// Latencies.
     pub latency: Histogram<u32>,
     /// Failures.
     pub errors: u64,
 }
 
-impl Second {
+impl SecondRecord {
     fn new() -> Self {
         Self { latency: Histogram::new(SECOND_DIGITS).expect("two digits are allowed"), errors: 0 }
     }
@@ -51,7 +51,7 @@ pub fn histogram() -> Histogram<u64> {
     Histogram::new(DIGITS).expect("three digits are allowed")
 }
 
-impl Record {
+impl OpRecord {
     /// Nothing yet.
     #[must_use]
     pub fn new(name: &str) -> Self {
@@ -84,12 +84,12 @@ impl Record {
         *self.errors.entry(if is_known { what } else { OTHER_ERRORS }.to_owned()).or_default() += times;
     }
 
-    fn second(&mut self, at: u64) -> &mut Second {
+    fn second(&mut self, at: u64) -> &mut SecondRecord {
         /// Longer runs have their last second here.
         const SECONDS_MAX: u64 = 1_000_000;
         let number = usize::try_from((at / SECOND).min(SECONDS_MAX)).unwrap_or(0);
         while self.seconds.len() <= number {
-            self.seconds.push(Second::new());
+            self.seconds.push(SecondRecord::new());
         }
         &mut self.seconds[number]
     }
@@ -103,7 +103,7 @@ impl Record {
         self.service.add(&other.service).expect("it grows");
         self.conflicts += other.conflicts;
         while self.seconds.len() < other.seconds.len() {
-            self.seconds.push(Second::new());
+            self.seconds.push(SecondRecord::new());
         }
         for (own, others) in self.seconds.iter_mut().zip(&other.seconds) {
             own.latency.add(&others.latency).expect("it grows");
@@ -131,7 +131,7 @@ mod tests {
     fn percentiles_are_those_of_a_sorted_list() {
         let mut random = SmallRng::seed_from_u64(5);
         let mut samples = Vec::new();
-        let mut records = vec![Record::new("a"), Record::new("a"), Record::new("a")];
+        let mut records = vec![OpRecord::new("a"), OpRecord::new("a"), OpRecord::new("a")];
         for at in 0..100_000_u64 {
             let sample = 10_f64.powf(random.random_range(3.0..10.0)) as u64;
             samples.push(sample);
@@ -155,7 +155,7 @@ mod tests {
 
     #[test]
     fn errors_are_counted_by_kind_within_a_bound() {
-        let mut record = Record::new("a");
+        let mut record = OpRecord::new("a");
         for number in 0..1000 {
             record.fail(&format!("error {number}"), 0);
             record.fail("the same", 0);

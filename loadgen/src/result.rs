@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::cost::Cost;
 use crate::plan::Plan;
-use crate::record::Record;
+use crate::record::OpRecord;
 
 /// Changes when the meaning of a field does.
 pub const SCHEMA: u32 = 1;
@@ -18,7 +18,7 @@ pub const SCHEMA: u32 = 1;
 /// A run, perhaps of several rounds.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct Run {
+pub struct RunResult {
     /// [`SCHEMA`]
     pub schema: u32,
     /// What was run.
@@ -36,23 +36,23 @@ pub struct Run {
     /// What a server must never do.
     pub violations: Vec<String>,
     /// Each a whole measurement.
-    pub rounds: Vec<Round>,
+    pub rounds: Vec<RoundResult>,
 }
 
 /// One measurement.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct Round {
+pub struct RoundResult {
     /// How long what counts took.
     pub seconds: f64,
     /// Kinds of operations, those that were seen.
     pub ops: Vec<OpResult>,
     /// Events that watchers got, and those they should have got.
-    pub events: Option<Events>,
+    pub events: Option<EventCounts>,
     /// What it cost the server, if that is known.
     pub cost: Option<Cost>,
     /// What it cost the generator.
-    pub generator: Generator,
+    pub generator: GeneratorCost,
     /// CPU of the server (cores) and its memory (bytes), second by second.
     pub server_seconds: Vec<(f64, u64)>,
 }
@@ -60,7 +60,7 @@ pub struct Round {
 /// Events counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct Events {
+pub struct EventCounts {
     /// Came.
     pub delivered: u64,
     /// Should have come.
@@ -72,7 +72,7 @@ pub struct Events {
 /// The generator's own part.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct Generator {
+pub struct GeneratorCost {
     /// CPU seconds.
     pub cpu_seconds: f64,
     /// The share of its time in which the busiest thread had work.
@@ -99,17 +99,17 @@ pub struct OpResult {
     /// Updates that lost to others and were tried again.
     pub conflicts: u64,
     /// From when each was meant to begin.
-    pub latency: Latency,
+    pub latency: LatencySummary,
     /// From when each was sent; in an open loop only.
-    pub service: Option<Latency>,
+    pub service: Option<LatencySummary>,
     /// Second by second.
-    pub seconds: Vec<Second>,
+    pub seconds: Vec<SecondResult>,
 }
 
 /// Latencies.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub struct Latency {
+pub struct LatencySummary {
     /// The average.
     pub mean: f64,
     /// How far from it, commonly.
@@ -140,7 +140,7 @@ pub struct Latency {
 
 /// One second.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
-pub struct Second {
+pub struct SecondResult {
     /// Ended well.
     pub count: u64,
     /// Failed.
@@ -157,7 +157,7 @@ fn us(nanos: u64) -> f64 {
     nanos as f64 / 1e3
 }
 
-impl Latency {
+impl LatencySummary {
     /// Of a histogram in nanoseconds.
     #[must_use]
     pub fn of(all: &Histogram<u64>) -> Self {
@@ -216,9 +216,9 @@ impl Latency {
 impl OpResult {
     /// What a record says of a measurement of so many seconds.
     #[must_use]
-    pub fn of(record: &Record, seconds: f64, is_open: bool) -> Self {
+    pub fn of(record: &OpRecord, seconds: f64, is_open: bool) -> Self {
         let count = record.latency.len();
-        let rows = record.seconds.iter().map(|second| Second {
+        let rows = record.seconds.iter().map(|second| SecondResult {
             count: second.latency.len(),
             errors: second.errors,
             p50: us(second.latency.value_at_percentile(50.0)),
@@ -231,14 +231,14 @@ impl OpResult {
             rate: count as f64 / seconds.max(1e-9),
             errors: record.errors.clone(),
             conflicts: record.conflicts,
-            latency: Latency::of(&record.latency),
-            service: is_open.then(|| Latency::of(&record.service)),
+            latency: LatencySummary::of(&record.latency),
+            service: is_open.then(|| LatencySummary::of(&record.service)),
             seconds: rows.collect(),
         }
     }
 }
 
-impl Run {
+impl RunResult {
     /// Nothing failed that must not.
     #[must_use]
     pub fn is_good(&self) -> bool {
@@ -270,8 +270,8 @@ impl Run {
         #[derive(Deserialize)]
         #[serde(untagged)]
         enum File {
-            Many(Vec<Run>),
-            One(Box<Run>),
+            Many(Vec<RunResult>),
+            One(Box<RunResult>),
         }
         let text = std::fs::read_to_string(path).with_context(|| format!("reading {}", path.display()))?;
         let file = serde_json::from_str(&text);
@@ -309,7 +309,7 @@ mod tests {
 
     #[test]
     fn samples_survive_the_file() {
-        let mut record = Record::new("put");
+        let mut record = OpRecord::new("put");
         for at in 1..=1000_u64 {
             record.add(at * 1000, at * 1000, at * 5_000_000);
         }

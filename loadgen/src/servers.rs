@@ -12,7 +12,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
 use crate::clock;
 use crate::clock::SECOND;
-use crate::cost::Usage;
+use crate::cost::ProcessUsage;
 use crate::probe;
 
 /// How long a server has to come up.
@@ -36,7 +36,7 @@ pub struct Program {
 
 /// What to start.
 #[derive(Debug, Clone, Default)]
-pub struct Spec {
+pub struct ServerSpec {
     /// The server.
     pub program: Program,
     /// Flags of its own.
@@ -146,7 +146,7 @@ fn free_address() -> anyhow::Result<SocketAddr> {
     Ok(TcpListener::bind("127.0.0.1:0")?.local_addr()?)
 }
 
-impl Spec {
+impl ServerSpec {
     /// Where its data goes.
     #[must_use]
     pub fn data_folder(&self) -> PathBuf {
@@ -159,7 +159,7 @@ impl Servers {
     ///
     /// # Errors
     /// With what the server said last, when it does not come up.
-    pub fn start(spec: &Spec) -> anyhow::Result<Self> {
+    pub fn start(spec: &ServerSpec) -> anyhow::Result<Self> {
         let mut builder = tempfile::Builder::new();
         builder.prefix("loadgen-");
         let folder = spec.data_folder();
@@ -239,8 +239,8 @@ impl Servers {
 
     /// What all members have used so far.
     #[must_use]
-    pub fn usage(&self) -> Usage {
-        Usage::of(&self.pids())
+    pub fn usage(&self) -> ProcessUsage {
+        ProcessUsage::of(&self.pids())
     }
 
     /// CPU time of all members so far.

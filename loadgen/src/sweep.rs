@@ -2,7 +2,7 @@
 
 use crate::measure::Session;
 use crate::plan::Plan;
-use crate::result::{Run, median};
+use crate::result::{RunResult, median};
 use crate::table;
 use crate::units::{amount, time};
 
@@ -39,13 +39,13 @@ impl std::str::FromStr for Rates {
     }
 }
 
-fn achieved(run: &Run) -> f64 {
+fn achieved(run: &RunResult) -> f64 {
     median(run.rounds.iter().map(|round| {
         round.ops.iter().filter(|op| op.name != crate::plan::WATCH_NAME).map(|op| op.rate).sum()
     }))
 }
 
-fn p99(run: &Run) -> f64 {
+fn p99(run: &RunResult) -> f64 {
     let names = run.op_names();
     names.iter().map(|name| median(run.op(name).map(|op| op.latency.p99))).fold(0.0, f64::max)
 }
@@ -60,8 +60,8 @@ pub fn run(
     rates: &Rates,
     rounds: usize,
     pids: &[u32],
-) -> anyhow::Result<Vec<Run>> {
-    let mut runs: Vec<Run> = Vec::new();
+) -> anyhow::Result<Vec<RunResult>> {
+    let mut runs: Vec<RunResult> = Vec::new();
     for rate in &rates.0 {
         let at = Plan {
             rate: Some(*rate),
@@ -82,7 +82,7 @@ pub fn run(
 
 /// The highest rate at which the server kept up and was about as fast as at the lowest.
 #[must_use]
-pub fn knee(runs: &[Run]) -> Option<f64> {
+pub fn knee(runs: &[RunResult]) -> Option<f64> {
     let bound = (p99(runs.first()?) * KNEE).max(FAST);
     let good = runs
         .iter()
@@ -92,7 +92,7 @@ pub fn knee(runs: &[Run]) -> Option<f64> {
 
 /// As Markdown.
 #[must_use]
-pub fn table(runs: &[Run]) -> String {
+pub fn table(runs: &[RunResult]) -> String {
     let rows = runs.iter().map(|run| {
         let cost = median(run.rounds.iter().filter_map(|round| Some(round.cost.as_ref()?.cpu_us_per_op)));
         vec![

@@ -2,11 +2,11 @@
 
 use crate::measure::Session;
 use crate::plan::Plan;
-use crate::result::Run;
-use crate::servers::{Servers, Spec};
+use crate::result::RunResult;
+use crate::servers::{ServerSpec, Servers};
 
 /// Both results of each plan, first and second.
-pub type Pairs = Vec<(Run, Run)>;
+pub type Pairs = Vec<(RunResult, RunResult)>;
 
 /// Runs plans against two servers in turns: in even rounds the first begins, in odd ones the second. What was measured
 /// until something went wrong is kept, and why it did.
@@ -15,10 +15,10 @@ pub type Pairs = Vec<(Run, Run)>;
 /// When a server does not start.
 pub fn run(
     session: &Session,
-    specs: (&Spec, &Spec),
+    specs: (&ServerSpec, &ServerSpec),
     plans: &[Plan],
     rounds: usize,
-    mut after: impl FnMut(&Run, &Run),
+    mut after: impl FnMut(&RunResult, &RunResult),
 ) -> anyhow::Result<(Pairs, Option<anyhow::Error>)> {
     let (a, b) = (Servers::start(specs.0)?, Servers::start(specs.1)?);
     let mut pairs = Vec::new();
@@ -42,7 +42,7 @@ fn pair(
     plan: &Plan,
     servers: (&Servers, &Servers),
     rounds: usize,
-) -> anyhow::Result<(Run, Run)> {
+) -> anyhow::Result<(RunResult, RunResult)> {
     let to = |servers: &Servers| Plan { endpoints: servers.endpoints.clone(), ..plan.clone() };
     let mut runs = [session.begin(&to(servers.0))?, session.begin(&to(servers.1))?];
     let pids = [servers.0.pids(), servers.1.pids()];

@@ -10,7 +10,7 @@ use std::path::Path;
 use fake::{Fake, Faults};
 use programs::{good, loadgen, revd, texts};
 use revd_loadgen::presets;
-use revd_loadgen::result::Run;
+use revd_loadgen::result::RunResult;
 
 fn text(path: &Path) -> &str {
     path.to_str().unwrap()
@@ -35,7 +35,7 @@ fn all_scenarios_run_against_revd() {
     std::fs::write(&suite, toml).unwrap();
     let revd = revd();
     good(&["suite", text(&suite), "--server", text(&revd), "--json", text(&json), "--quiet"]);
-    let runs = Run::read(&json).unwrap();
+    let runs = RunResult::read(&json).unwrap();
     assert_eq!(runs.len(), presets::NAMES.len());
     for run in &runs {
         let name = &run.plan.name;
@@ -155,7 +155,7 @@ fn bad_input_is_named_and_fails() {
         assert!(!output.status.success(), "{words:?} went well");
         assert!(out.contains(expected) || err.contains(expected), "{words:?}: {out}\n{err}");
     }
-    let kept = Run::read(&partial).unwrap();
+    let kept = RunResult::read(&partial).unwrap();
     assert!(kept[0].stopped.is_some() && kept[0].op("put").next().unwrap().count > 50);
 }
 
@@ -175,7 +175,7 @@ fn a_run_that_is_interrupted_keeps_its_results() {
     let told = std::process::Command::new("kill").args(["-TERM", &child.id().to_string()]).status().unwrap();
     assert!(told.success());
     assert_eq!(child.wait().unwrap().code(), Some(1));
-    let runs = Run::read(&kept).unwrap();
+    let runs = RunResult::read(&kept).unwrap();
     assert_eq!(runs[0].stopped.as_deref(), Some("interrupted"));
     assert!(runs[0].op("put").next().unwrap().count > 100);
 }
@@ -210,7 +210,7 @@ fn two_servers_are_compared_in_turns() {
     ];
     let out = good(&[&words[..], &["-q", "--html", text(&html), "--json", text(&json)]].concat());
     assert!(out.contains("one") && out.contains("server CPU") && out.contains("ratio"), "{out}");
-    let runs = Run::read(&json).unwrap();
+    let runs = RunResult::read(&json).unwrap();
     assert_eq!(runs.iter().map(|run| run.rounds.len()).collect::<Vec<_>>(), [2, 2, 2, 2]);
     assert!(std::fs::read_to_string(&html).unwrap().contains("one beside two"));
     let again = good(&["report", text(&json), "--pairs", "one,two", "-o", text(&html)]);

@@ -10,10 +10,10 @@ use std::time::Duration;
 
 use fake::{Fake, Faults};
 use revd_loadgen::measure::Session;
-use revd_loadgen::plan::{Op, OpKind, Plan, WatchPlan};
-use revd_loadgen::result::Run;
+use revd_loadgen::plan::{OpKind, Plan, PlannedOp, WatchPlan};
+use revd_loadgen::result::RunResult;
 
-fn run(faults: Faults, plan: Plan) -> Run {
+fn run(faults: Faults, plan: Plan) -> RunResult {
     let fake = Fake::start(faults);
     let plan = Plan { name: "test".to_owned(), endpoints: vec![fake.endpoint.clone()], ..plan };
     let session = Session { is_quiet: true, interrupted: Arc::new(AtomicBool::new(false)) };
@@ -22,7 +22,7 @@ fn run(faults: Faults, plan: Plan) -> Run {
 
 fn puts() -> Plan {
     Plan {
-        ops: vec![Op::new(OpKind::Put { prev_kv: false })],
+        ops: vec![PlannedOp::new(OpKind::Put { prev_kv: false })],
         conns: 2,
         clients: 10,
         warmup: 0.0,
@@ -31,7 +31,7 @@ fn puts() -> Plan {
 }
 
 /// Calls that took at least so many milliseconds.
-fn slow(run: &Run, milliseconds: u64) -> u64 {
+fn slow(run: &RunResult, milliseconds: u64) -> u64 {
     let samples = run.op("put").next().unwrap().latency.samples().unwrap();
     samples.count_between(milliseconds * 1_000_000, u64::MAX)
 }

@@ -18,9 +18,9 @@ const PAUSE: Duration = Duration::from_millis(5);
 
 /// What the attacker was told, and how often.
 #[derive(Debug, Default)]
-pub struct Tally(Mutex<BTreeMap<String, u64>>);
+pub struct AttackerTold(Mutex<BTreeMap<String, u64>>);
 
-impl Tally {
+impl AttackerTold {
     /// It was told something.
     pub fn told(&self, what: &str) {
         self.told_times(what, 1);
@@ -53,23 +53,23 @@ impl Tally {
 
 /// Whom an attack strikes.
 #[derive(Debug)]
-pub struct Target {
+pub struct AttackTarget {
     /// With `http://`.
     pub endpoint: String,
-    pub tally: Tally,
+    pub tally: AttackerTold,
     /// Enough is enough.
     pub is_over: AtomicBool,
     /// The sizes of the issue, or a fraction that takes seconds.
     pub is_full: bool,
 }
 
-impl Target {
+impl AttackTarget {
     /// A server, at the sizes that take seconds.
     #[must_use]
     pub fn new(endpoint: &str) -> Self {
         Self {
             endpoint: endpoint.to_owned(),
-            tally: Tally::default(),
+            tally: AttackerTold::default(),
             is_over: AtomicBool::new(false),
             is_full: false,
         }
@@ -120,9 +120,9 @@ pub struct Attack {
     /// The finding it shows, as in docs/PERFORMANCE.md; 0: those that were there before.
     pub finding: u8,
     /// Fills the store.
-    pub before: fn(&Target) -> anyhow::Result<()>,
+    pub before: fn(&AttackTarget) -> anyhow::Result<()>,
     /// Once. An error is what the attacker was told when its connection ended.
-    pub strike: fn(&Target) -> anyhow::Result<()>,
+    pub strike: fn(&AttackTarget) -> anyhow::Result<()>,
     /// What it must have been told at least once; empty: nothing in particular.
     pub right: &'static str,
     /// What it must never have been told.
@@ -135,12 +135,12 @@ impl Attack {
     pub(super) const fn new(
         name: &'static str,
         finding: u8,
-        strike: fn(&Target) -> anyhow::Result<()>,
+        strike: fn(&AttackTarget) -> anyhow::Result<()>,
     ) -> Self {
         Self { name, finding, before: |_| Ok(()), strike, right: "", wrong: "", descriptors: None }
     }
 
-    pub(super) const fn after(mut self, before: fn(&Target) -> anyhow::Result<()>) -> Self {
+    pub(super) const fn after(mut self, before: fn(&AttackTarget) -> anyhow::Result<()>) -> Self {
         self.before = before;
         self
     }
@@ -156,7 +156,7 @@ impl Attack {
     }
 
     /// Strikes until it is over, and counts how often.
-    pub fn go_on(&self, target: &Target, times: &AtomicU64) {
+    pub fn go_on(&self, target: &AttackTarget, times: &AtomicU64) {
         let _ = rustix::process::setpriority_process(None, 19);
         while !target.is_over() {
             if let Err(error) = (self.strike)(target) {
@@ -174,7 +174,7 @@ mod tests {
 
     #[test]
     fn a_tally_counts_what_was_told_most_frequent_first() {
-        let tally = Tally::default();
+        let tally = AttackerTold::default();
         tally.ends(&[Ok(()), Err("no".to_owned()), Ok(())]);
         assert_eq!(tally.all(), [("ok".to_owned(), 2), ("no".to_owned(), 1)]);
     }

@@ -9,7 +9,7 @@ use prost::Message as _;
 use revd_http2::raw::{call_block, frame};
 use revd_proto::etcdserverpb::PutRequest;
 
-use super::attack::{Attack, Target};
+use super::attack::{Attack, AttackTarget};
 use super::store::PUT;
 use crate::caller::call_all;
 use crate::keys::value;
@@ -59,7 +59,7 @@ fn rapid_reset() -> Vec<u8> {
 }
 
 /// Sends all of it and listens to the goodbye.
-fn flood(target: &Target, bytes: &[u8]) -> anyhow::Result<()> {
+fn flood(target: &AttackTarget, bytes: &[u8]) -> anyhow::Result<()> {
     let mut stream = target.raw()?;
     // Being sent away in the middle is what should happen.
     let is_sent = stream.write_all(bytes).is_ok();
@@ -87,7 +87,7 @@ fn goodbye(mut said: &[u8]) -> Option<u32> {
     code
 }
 
-fn half_open(target: &Target) -> anyhow::Result<()> {
+fn half_open(target: &AttackTarget) -> anyhow::Result<()> {
     let begun = frame(1, 0, 1, &call_block("/etcdserverpb.KV/Put"));
     let mut first = target.raw()?;
     first.write_all(&begun)?;
@@ -101,7 +101,7 @@ fn half_open(target: &Target) -> anyhow::Result<()> {
 }
 
 /// Idle clients take every descriptor, and then the log needs new files.
-fn descriptors(target: &Target) -> anyhow::Result<()> {
+fn descriptors(target: &AttackTarget) -> anyhow::Result<()> {
     let mut writer = target.caller()?;
     let address = std::net::SocketAddr::from_str(target.address())?;
     let timeout = Duration::from_millis(20);
@@ -119,7 +119,7 @@ fn descriptors(target: &Target) -> anyhow::Result<()> {
 }
 
 /// Many open streams, then SETTINGS that change the window of all of them thousands of times.
-fn windows(target: &Target) -> anyhow::Result<()> {
+fn windows(target: &AttackTarget) -> anyhow::Result<()> {
     const STREAMS: u32 = 9_000;
     let mut stream = target.raw()?;
     stream.set_write_timeout(Some(Duration::from_secs(5)))?;
@@ -149,7 +149,7 @@ fn windows(target: &Target) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn said_goodbye(target: &Target, said: &[u8]) -> anyhow::Result<()> {
+fn said_goodbye(target: &AttackTarget, said: &[u8]) -> anyhow::Result<()> {
     target.tally.told(&goodbye(said).map_or_else(|| "closed".to_owned(), |code| format!("GOAWAY {code}")));
     Ok(())
 }

@@ -19,7 +19,7 @@ use crate::caller::Caller;
 use crate::clock;
 use crate::clock::SECOND;
 use crate::probe;
-use crate::wire::Method;
+use crate::wire::RpcMethod;
 
 /// Gets a second; every tenth call is a put instead.
 const RATE: u64 = 1_000;
@@ -70,7 +70,7 @@ struct Asked {
     put: Option<i64>,
 }
 
-struct Calls {
+struct HonestCalls {
     caller: Caller,
     asked: BTreeMap<u32, Asked>,
     /// The number of the last put that was sent.
@@ -79,7 +79,7 @@ struct Calls {
     unseen: BTreeSet<i64>,
 }
 
-impl Calls {
+impl HonestCalls {
     fn begin(&mut self, due: u64, is_put: bool, noticed: &mut Noticed) {
         let begun = if is_put {
             self.number += 1;
@@ -128,7 +128,7 @@ impl Calls {
 }
 
 /// The watch of what is put.
-struct Watching {
+struct HonestWatch {
     caller: Caller,
     /// Numbers of puts, and the revision of the last.
     seen: BTreeSet<i64>,
@@ -136,7 +136,7 @@ struct Watching {
     is_lost: bool,
 }
 
-impl Watching {
+impl HonestWatch {
     fn begin(endpoint: &str) -> anyhow::Result<Self> {
         let mut caller = Caller::connect(endpoint)?;
         super::watches::watch(&mut caller, KEY, 0)?;
@@ -172,7 +172,7 @@ impl Watching {
 }
 
 /// Leases that must not end.
-struct Leases {
+struct HonestLeases {
     caller: Caller,
     /// Id and stream of each.
     held: Vec<(i64, u32)>,
@@ -180,7 +180,7 @@ struct Leases {
     is_lost: bool,
 }
 
-impl Leases {
+impl HonestLeases {
     fn begin(endpoint: &str) -> anyhow::Result<Self> {
         let mut caller = Caller::connect(endpoint)?;
         let mut held = Vec::new();
@@ -223,7 +223,8 @@ impl Leases {
     fn check(&self, endpoint: &str, noticed: &mut Noticed) {
         for (id, _) in &self.held {
             let request = LeaseTimeToLiveRequest { id: *id, keys: false }.encode_to_vec();
-            let reply = probe::ask(endpoint, Method::Other("/etcdserverpb.Lease/LeaseTimeToLive"), &request);
+            let reply =
+                probe::ask(endpoint, RpcMethod::Other("/etcdserverpb.Lease/LeaseTimeToLive"), &request);
             match reply.map(|body| LeaseTimeToLiveResponse::decode(&body[..])) {
                 Ok(Ok(reply)) if reply.ttl > 0 => {}
                 Ok(reply) => noticed.lost.push(format!("lease: {:?} s left", reply.map(|reply| reply.ttl))),
@@ -241,8 +242,8 @@ pub fn call(endpoint: &str, has_begun: &AtomicBool, is_over: &AtomicBool) -> any
     let _ = rustix::thread::set_current_timer_slack(Some(std::num::NonZeroU64::MIN));
     let mut noticed = Noticed::default();
     let caller = Caller::connect(endpoint)?;
-    let mut calls = Calls { caller, asked: BTreeMap::new(), number: 0, unseen: BTreeSet::new() };
-    let (mut watching, mut leases) = (Watching::begin(endpoint)?, Leases::begin(endpoint)?);
+    let mut calls = HonestCalls { caller, asked: BTreeMap::new(), number: 0, unseen: BTreeSet::new() };
+    let (mut watching, mut leases) = (HonestWatch::begin(endpoint)?, HonestLeases::begin(endpoint)?);
     has_begun.store(true, Ordering::Relaxed);
     let start = clock::nanos();
     let (mut sent, mut ended) = (0_u64, None);

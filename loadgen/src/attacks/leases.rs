@@ -7,7 +7,7 @@ use revd_proto::etcdserverpb::{
     LeaseGrantRequest, LeaseLeasesRequest, LeaseRevokeRequest, LeaseTimeToLiveRequest, PutRequest,
 };
 
-use super::attack::{Attack, Target};
+use super::attack::{Attack, AttackTarget};
 use super::store::{GRANT, PUT, clear, fill, grant};
 use crate::caller::{Caller, PATIENCE, call_all};
 use crate::keys::value;
@@ -43,13 +43,13 @@ pub(super) const ATTACKS: &[Attack] = &[
     Attack::new("200 puts of 3 MiB at a time", 8, refused).told("larger than max").never("RST_STREAM"),
 ];
 
-fn granted(target: &Target, count: usize, ttl: i64) -> anyhow::Result<()> {
+fn granted(target: &AttackTarget, count: usize, ttl: i64) -> anyhow::Result<()> {
     let body = LeaseGrantRequest { ttl, id: 0 }.encode_to_vec();
     call_all(&mut target.caller()?, GRANT, std::iter::repeat_n(body, count))
 }
 
 /// Puts on four connections, all sent before any answer is read.
-fn puts(target: &Target) -> anyhow::Result<()> {
+fn puts(target: &AttackTarget) -> anyhow::Result<()> {
     const CONNECTIONS: usize = 4;
     let put =
         PutRequest { key: "attacker".into(), value: value(100, 1), ..PutRequest::default() }.encode_to_vec();
@@ -73,7 +73,7 @@ fn puts(target: &Target) -> anyhow::Result<()> {
 }
 
 /// Each asks again as soon as it has its answer.
-fn list(target: &Target) -> anyhow::Result<()> {
+fn list(target: &AttackTarget) -> anyhow::Result<()> {
     let mut callers: Vec<(Caller, bool)> = Vec::new();
     for _ in 0..20 {
         callers.push((target.caller()?.forgetful(), false));
@@ -93,14 +93,14 @@ fn list(target: &Target) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn on_lease(target: &Target) -> anyhow::Result<()> {
+fn on_lease(target: &AttackTarget) -> anyhow::Result<()> {
     let mut caller = target.caller()?;
     let reply: revd_proto::etcdserverpb::LeaseGrantResponse =
         caller.ask(GRANT, &LeaseGrantRequest { ttl: LONG, id: 77 })?;
     fill(target, target.size(200_000, 1_000_000), 1, reply.id)
 }
 
-fn times(target: &Target) -> anyhow::Result<()> {
+fn times(target: &AttackTarget) -> anyhow::Result<()> {
     let body = LeaseTimeToLiveRequest { id: 77, keys: true }.encode_to_vec();
     let mut caller = target.caller()?.forgetful();
     for _ in 0..10 {
@@ -111,7 +111,7 @@ fn times(target: &Target) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn revoke(target: &Target) -> anyhow::Result<()> {
+fn revoke(target: &AttackTarget) -> anyhow::Result<()> {
     let mut caller = target.caller()?;
     let id = grant(&mut caller, LONG)?;
     fill(target, 200_000, 1, id)?;
@@ -121,7 +121,7 @@ fn revoke(target: &Target) -> anyhow::Result<()> {
 }
 
 /// All of them are refused by their length; each must be told so, and the connection's watch must live.
-fn refused(target: &Target) -> anyhow::Result<()> {
+fn refused(target: &AttackTarget) -> anyhow::Result<()> {
     const PUTS: usize = 200;
     let put = PutRequest { key: "attacker".into(), value: value(3 << 20, 1), ..PutRequest::default() }
         .encode_to_vec();

@@ -1,7 +1,7 @@
 //! Attacks: what clients do that a server must survive without others noticing.
 //!
 //! Each is a small generator of bytes or calls. `before` fills the store, `strike` is called again and again while honest
-//! callers are measured ([`honest`]); what the attacker was told goes into a [`Tally`]. They know nothing of the server that
+//! callers are measured ([`honest`]); what the attacker was told goes into a [`AttackerTold`]. They know nothing of the server that
 //! they strike: the same ones go to etcd. [`round`] measures what others notice; the mixed soak of the server's tests draws
 //! from [`all`] too.
 
@@ -17,7 +17,7 @@ mod txns;
 mod uploads;
 mod watches;
 
-pub use attack::{Attack, Tally, Target};
+pub use attack::{Attack, AttackTarget, AttackerTold};
 
 /// All of them.
 #[must_use]

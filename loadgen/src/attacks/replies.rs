@@ -9,7 +9,7 @@ use prost::Message as _;
 use revd_http2::raw::{call_block, frame};
 use revd_proto::etcdserverpb::{PutRequest, RangeRequest};
 
-use super::attack::{Attack, Target};
+use super::attack::{Attack, AttackTarget};
 use super::store::{RANGE, everything, fill, key};
 use crate::caller::{Caller, framed};
 
@@ -29,7 +29,7 @@ fn ask(at: u32, request: &RangeRequest) -> Vec<u8> {
 }
 
 /// Everything, a thousand times, and nothing of it is read.
-fn ranges(target: &Target) -> anyhow::Result<()> {
+fn ranges(target: &AttackTarget) -> anyhow::Result<()> {
     let mut stream = target.raw()?;
     let bytes: Vec<u8> = (0..1_000).flat_map(|at| ask(at, &everything())).collect();
     let _ = stream.write_all(&bytes);
@@ -45,7 +45,7 @@ fn open_windows(stream: &mut TcpStream) -> anyhow::Result<()> {
 }
 
 /// Three answers of 100 MB on each connection, of which 256 KiB are read now and then.
-fn slow(target: &Target) -> anyhow::Result<()> {
+fn slow(target: &AttackTarget) -> anyhow::Result<()> {
     let mut streams = Vec::new();
     for _ in 0..8 {
         let mut stream = target.raw()?;
@@ -64,7 +64,7 @@ fn slow(target: &Target) -> anyhow::Result<()> {
 }
 
 /// Answers below every size that is counted, on a hundred connections.
-fn small(target: &Target) -> anyhow::Result<()> {
+fn small(target: &AttackTarget) -> anyhow::Result<()> {
     let one = RangeRequest { key: key(0), ..RangeRequest::default() };
     let bytes: Vec<u8> = (0..200).flat_map(|at| ask(at, &one)).collect();
     let mut streams = Vec::new();
@@ -79,7 +79,7 @@ fn small(target: &Target) -> anyhow::Result<()> {
 }
 
 /// Reads all the time, and asks for a little more than it reads.
-fn trickle(target: &Target) -> anyhow::Result<()> {
+fn trickle(target: &AttackTarget) -> anyhow::Result<()> {
     let one = RangeRequest { key: key(0), ..RangeRequest::default() };
     let mut stream = target.raw()?;
     open_windows(&mut stream)?;
@@ -105,7 +105,7 @@ fn trickle(target: &Target) -> anyhow::Result<()> {
 }
 
 /// A View that is held for long, and then freed in one go.
-fn held(target: &Target) -> anyhow::Result<()> {
+fn held(target: &AttackTarget) -> anyhow::Result<()> {
     let mut reader: Caller = target.caller()?;
     reader.begin("/etcdserverpb.KV/RangeStream", &everything().encode_to_vec()).context("no more streams")?;
     reader.client.flush()?;

@@ -11,12 +11,12 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 
-use super::attack::{Attack, Target};
+use super::attack::{Attack, AttackTarget};
 use super::honest::{self, Noticed};
 use crate::clock;
-use crate::cost::Usage;
+use crate::cost::ProcessUsage;
 use crate::probe;
-use crate::servers::{Servers, Spec};
+use crate::servers::{ServerSpec, Servers};
 use crate::units::{bytes, time};
 
 /// Peace before each attack.
@@ -48,7 +48,7 @@ fn limited(program: &Path, descriptors: u32) -> anyhow::Result<(tempfile::TempDi
 fn memory_peak(pid: u32, is_over: &AtomicBool) -> u64 {
     let mut peak = 0;
     while !is_over.load(Ordering::Relaxed) {
-        peak = peak.max(Usage::of(&[pid]).memory);
+        peak = peak.max(ProcessUsage::of(&[pid]).memory);
         clock::rest(Duration::from_millis(50));
     }
     peak
@@ -81,7 +81,7 @@ fn watched(
 
 /// One round of one attack.
 #[derive(Debug)]
-pub struct Round {
+pub struct AttackRound {
     /// What others noticed before the attack, and during it.
     pub peace: Noticed,
     pub attacked: Noticed,
@@ -100,7 +100,7 @@ pub struct Round {
 ///
 /// # Errors
 /// When the server does not start, or honest callers cannot begin.
-pub fn round(attack: Attack, spec: &Spec, is_full: bool) -> anyhow::Result<Round> {
+pub fn round(attack: Attack, spec: &ServerSpec, is_full: bool) -> anyhow::Result<AttackRound> {
     let mut spec = spec.clone();
     if spec.program.is_revd {
         // etcd has no such flag.
@@ -112,7 +112,7 @@ pub fn round(attack: Attack, spec: &Spec, is_full: bool) -> anyhow::Result<Round
     }
     let server = Servers::start(&spec)?;
     let (endpoint, pid) = (server.endpoints[0].clone(), server.pids()[0]);
-    let target = Arc::new(Target { is_full, ..Target::new(&endpoint) });
+    let target = Arc::new(AttackTarget { is_full, ..AttackTarget::new(&endpoint) });
     (attack.before)(&target).context("filling the store")?;
     clock::rest(Duration::from_secs(1));
     let (peace, calm) = watched(&endpoint, pid, || clock::rest(PEACE))?;
@@ -121,12 +121,20 @@ pub fn round(attack: Attack, spec: &Spec, is_full: bool) -> anyhow::Result<Round
     let (attacked, peak) = watched(&endpoint, pid, move || strike(attack, striking, &counting))?;
     clock::rest(Duration::from_millis(200));
     let lives = probe::status(&endpoint).is_ok();
-    let (times, memory_after) = (times.load(Ordering::Relaxed), Usage::of(&[pid]).memory);
-    Ok(Round { peace, attacked, memory: (calm, peak), told: target.tally.all(), times, lives, memory_after })
+    let (times, memory_after) = (times.load(Ordering::Relaxed), ProcessUsage::of(&[pid]).memory);
+    Ok(AttackRound {
+        peace,
+        attacked,
+        memory: (calm, peak),
+        told: target.tally.all(),
+        times,
+        lives,
+        memory_after,
+    })
 }
 
 /// Attacks for its time on a thread of its own.
-fn strike(attack: Attack, target: Arc<Target>, times: &Arc<AtomicU64>) {
+fn strike(attack: Attack, target: Arc<AttackTarget>, times: &Arc<AtomicU64>) {
     let (striking, counting) = (Arc::clone(&target), Arc::clone(times));
     let is_done = Arc::new(AtomicBool::new(false));
     let done = Arc::clone(&is_done);
@@ -153,7 +161,7 @@ fn strike(attack: Attack, target: Arc<Target>, times: &Arc<AtomicU64>) {
 
 /// What is wrong with it; empty if nothing is.
 #[must_use]
-pub fn faults(attack: Attack, round: &Round) -> Vec<String> {
+pub fn faults(attack: Attack, round: &AttackRound) -> Vec<String> {
     let mut faults = Vec::new();
     let (peace, attacked) = (&round.peace, &round.attacked);
     if !round.lives {

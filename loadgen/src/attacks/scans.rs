@@ -11,7 +11,7 @@ use revd_proto::etcdserverpb::{
 };
 use revd_proto::v3lockpb::LockRequest;
 
-use super::attack::{Attack, Target};
+use super::attack::{Attack, AttackTarget};
 use super::store::{RANGE, TXN, clear, everything, fill, key};
 use crate::caller::PATIENCE;
 
@@ -54,12 +54,12 @@ pub(super) const ATTACKS: &[Attack] = &[
     Attack::new("compactions of 300,000 revisions", 22, compact).after(many),
 ];
 
-fn many(target: &Target) -> anyhow::Result<()> {
+fn many(target: &AttackTarget) -> anyhow::Result<()> {
     fill(target, target.size(300_000, 1_000_000), 20, 0)
 }
 
 /// Four callers that ask again and again, eight at a time each.
-fn again(target: &Target, path: &'static str, request: &impl prost::Message) -> anyhow::Result<()> {
+fn again(target: &AttackTarget, path: &'static str, request: &impl prost::Message) -> anyhow::Result<()> {
     let body = request.encode_to_vec();
     let mut callers = Vec::new();
     for _ in 0..4 {
@@ -82,7 +82,7 @@ fn again(target: &Target, path: &'static str, request: &impl prost::Message) -> 
 
 /// Asks so often at a time that one read of the server's holds all of it, again and again.
 fn in_one_read(
-    target: &Target,
+    target: &AttackTarget,
     path: &'static str,
     request: &impl prost::Message,
     calls: usize,
@@ -109,7 +109,7 @@ fn gets(count: u64) -> TxnRequest {
 }
 
 /// A queue for a lock that nobody gives back; then they all go at once.
-fn locks(target: &Target) -> anyhow::Result<()> {
+fn locks(target: &AttackTarget) -> anyhow::Result<()> {
     let waiters = 5_000;
     let mut caller = target.caller()?;
     let lock = LockRequest { name: "attacker".into(), ..LockRequest::default() }.encode_to_vec();
@@ -124,7 +124,7 @@ fn locks(target: &Target) -> anyhow::Result<()> {
 }
 
 /// Writes everything again, and forgets what was there.
-fn compact(target: &Target) -> anyhow::Result<()> {
+fn compact(target: &AttackTarget) -> anyhow::Result<()> {
     many(target)?;
     let mut caller = target.caller()?;
     let put = PutRequest { key: "attacker".into(), ..PutRequest::default() };

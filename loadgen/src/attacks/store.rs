@@ -8,7 +8,7 @@ use revd_proto::etcdserverpb::{
     RequestOp, TxnRequest,
 };
 
-use super::attack::Target;
+use super::attack::AttackTarget;
 use crate::caller::{Caller, call_all};
 use crate::keys::value;
 
@@ -31,7 +31,7 @@ pub(super) fn everything() -> RangeRequest {
 }
 
 /// Keys of this many bytes, on a lease if it is not 0.
-pub(super) fn fill(target: &Target, keys: usize, value_bytes: usize, lease: i64) -> anyhow::Result<()> {
+pub(super) fn fill(target: &AttackTarget, keys: usize, value_bytes: usize, lease: i64) -> anyhow::Result<()> {
     let mut caller = target.caller()?;
     let keys = keys as u64;
     let batch = if value_bytes > 5_000 { 10 } else { BATCH };
@@ -48,14 +48,14 @@ pub(super) fn fill(target: &Target, keys: usize, value_bytes: usize, lease: i64)
 }
 
 /// As many revisions of one key.
-pub(super) fn revisions(target: &Target, count: usize, value_bytes: usize) -> anyhow::Result<()> {
+pub(super) fn revisions(target: &AttackTarget, count: usize, value_bytes: usize) -> anyhow::Result<()> {
     let mut caller = target.caller()?;
     let put = PutRequest { key: key(0), value: value(value_bytes, 7), ..PutRequest::default() };
     call_all(&mut caller, PUT, std::iter::repeat_n(put.encode_to_vec(), count))
 }
 
 /// Deletes them all.
-pub(super) fn clear(target: &Target) -> anyhow::Result<i64> {
+pub(super) fn clear(target: &AttackTarget) -> anyhow::Result<i64> {
     let RangeRequest { key, range_end, .. } = everything();
     let request = DeleteRangeRequest { key, range_end, ..DeleteRangeRequest::default() };
     let reply: DeleteRangeResponse = target.caller()?.ask(DELETE, &request)?;

@@ -4,7 +4,7 @@ use prost::Message as _;
 use revd_proto::etcdserverpb::request_op::Request;
 use revd_proto::etcdserverpb::{PutRequest, RequestOp, TxnRequest};
 
-use super::attack::{Attack, Target};
+use super::attack::{Attack, AttackTarget};
 use super::store::{self, RANGE, TXN, everything, fill};
 use crate::caller::PATIENCE;
 
@@ -22,12 +22,12 @@ pub(super) const ATTACKS: &[Attack] = &[
     Attack::new("txn: read only, on 4 connections", 5, many).after(large),
 ];
 
-fn large(target: &Target) -> anyhow::Result<()> {
+fn large(target: &AttackTarget) -> anyhow::Result<()> {
     fill(target, STORE_BYTES / VALUE_BYTES, VALUE_BYTES, 0)
 }
 
 /// The whole attack takes 7 GB where it is not refused: fewer by default, and still a gigabyte.
-fn ranges_of(target: &Target) -> usize {
+fn ranges_of(target: &AttackTarget) -> usize {
     target.size(20, RANGES)
 }
 
@@ -40,7 +40,7 @@ fn ranges(count: usize) -> TxnRequest {
     TxnRequest { success, ..TxnRequest::default() }
 }
 
-fn with_put(target: &Target) -> TxnRequest {
+fn with_put(target: &AttackTarget) -> TxnRequest {
     let mut txn = ranges(ranges_of(target));
     let put = PutRequest { key: "attacker".into(), ..PutRequest::default() };
     txn.success.insert(0, op(Request::RequestPut(put)));
@@ -48,7 +48,7 @@ fn with_put(target: &Target) -> TxnRequest {
 }
 
 /// As many ranges, each in a transaction of its own inside the one before.
-fn nested(target: &Target) -> TxnRequest {
+fn nested(target: &AttackTarget) -> TxnRequest {
     (0..ranges_of(target)).fold(TxnRequest::default(), |inner, _| {
         let success = vec![op(Request::RequestRange(everything())), op(Request::RequestTxn(inner))];
         TxnRequest { success, ..TxnRequest::default() }
@@ -56,7 +56,7 @@ fn nested(target: &Target) -> TxnRequest {
 }
 
 /// Asks, and takes the answer.
-fn one(target: &Target, txn: &TxnRequest) -> anyhow::Result<()> {
+fn one(target: &AttackTarget, txn: &TxnRequest) -> anyhow::Result<()> {
     let mut caller = target.caller()?.forgetful();
     caller.begin(TXN, &txn.encode_to_vec());
     let is_told = caller.until(PATIENCE, |heard| !heard.ended.is_empty() || target.is_over())?;
@@ -68,7 +68,7 @@ fn one(target: &Target, txn: &TxnRequest) -> anyhow::Result<()> {
 }
 
 /// Takes nothing of it.
-fn many(target: &Target) -> anyhow::Result<()> {
+fn many(target: &AttackTarget) -> anyhow::Result<()> {
     let body = ranges(ranges_of(target)).encode_to_vec();
     let mut callers = Vec::new();
     for _ in 0..4 {

@@ -8,7 +8,7 @@ use flate2::write::GzEncoder;
 use revd_http2::hpack::literal;
 use revd_http2::raw::{call_block, frame};
 
-use super::attack::{Attack, Target};
+use super::attack::{Attack, AttackTarget};
 use super::store::PUT;
 use crate::caller::framed;
 use crate::keys::value;
@@ -26,7 +26,7 @@ pub(super) const ATTACKS: &[Attack] = &[
 ];
 
 /// Streams with a message each and no end, on four connections.
-fn unending(target: &Target, body: &[u8]) -> anyhow::Result<()> {
+fn unending(target: &AttackTarget, body: &[u8]) -> anyhow::Result<()> {
     const CONNECTIONS: usize = 4;
     let body: bytes::Bytes = body.to_vec().into();
     let mut callers = Vec::new();
@@ -53,7 +53,7 @@ fn unending(target: &Target, body: &[u8]) -> anyhow::Result<()> {
 }
 
 /// The same, a thousandth as long on the wire: within every window.
-fn zipped(target: &Target) -> anyhow::Result<()> {
+fn zipped(target: &AttackTarget) -> anyhow::Result<()> {
     let mut encoder = GzEncoder::new(Vec::new(), Compression::best());
     encoder.write_all(&vec![0; 1 << 20])?;
     let body = framed(1, &encoder.finish()?);
@@ -70,7 +70,7 @@ fn zipped(target: &Target) -> anyhow::Result<()> {
 }
 
 /// One stream that asks without end and takes no answer.
-fn keepalives(target: &Target) -> anyhow::Result<()> {
+fn keepalives(target: &AttackTarget) -> anyhow::Result<()> {
     let mut caller = target.caller()?;
     let id = super::store::grant(&mut caller, 60)?;
     let (stream, _) = caller.open("/etcdserverpb.Lease/LeaseKeepAlive").unwrap_or_default();

@@ -11,7 +11,7 @@ use revd_proto::etcdserverpb::{
     PutRequest, WatchCancelRequest, WatchCreateRequest, WatchProgressRequest, WatchRequest, WatchResponse,
 };
 
-use super::attack::{Attack, Target};
+use super::attack::{Attack, AttackTarget};
 use super::store::{PUT, everything, fill, revisions};
 use crate::caller::{Caller, PATIENCE, call_all, framed};
 use crate::clock;
@@ -73,14 +73,14 @@ fn repeat(caller: &mut Caller, stream: u32, request: RequestUnion, times: usize)
     }
 }
 
-fn progress(target: &Target) -> anyhow::Result<()> {
+fn progress(target: &AttackTarget) -> anyhow::Result<()> {
     let watchers = target.size(100_000, 100_000);
     let mut caller = target.caller()?.forgetful();
     let (stream, _) = watch(&mut caller, "attacker", 0)?;
     repeat(&mut caller, stream, create("attacker", 0), watchers);
     // Whoever looks at one watcher after the other to see whether all are up to date finds this one last.
     caller.client.say(stream, &say(create("attacker", 1 << 40)));
-    let created = |heard: &mut crate::caller::Heard| heard.count > watchers as u64 || target.is_over();
+    let created = |heard: &mut crate::caller::HeardReplies| heard.count > watchers as u64 || target.is_over();
     anyhow::ensure!(caller.until(PATIENCE, created)?, "watchers are not created");
     repeat(&mut caller, stream, RequestUnion::ProgressRequest(WatchProgressRequest {}), 5_000);
     caller.listen(Duration::from_secs(2))?;
@@ -88,12 +88,12 @@ fn progress(target: &Target) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn from_one(target: &Target) -> anyhow::Result<()> {
+fn from_one(target: &AttackTarget) -> anyhow::Result<()> {
     let watchers = target.size(20_000, 100_000);
     let mut caller = target.caller()?.forgetful();
     let (stream, _) = watch(&mut caller, "attacker", 1)?;
     repeat(&mut caller, stream, create("attacker", 1), watchers);
-    let is_done = |heard: &mut crate::caller::Heard| heard.count > watchers as u64 || target.is_over();
+    let is_done = |heard: &mut crate::caller::HeardReplies| heard.count > watchers as u64 || target.is_over();
     let is_done = caller.until(PATIENCE, is_done)?;
     target.tally.told(if is_done { "all created" } else { "not all created" });
     target.tally.ends(caller.heard.ended.values());
@@ -105,13 +105,13 @@ fn responses(caller: &Caller) -> impl Iterator<Item = WatchResponse> {
     caller.heard.messages.iter().filter_map(|(_, body)| WatchResponse::decode(&body[..]).ok())
 }
 
-fn judge(target: &Target, since: u64) {
+fn judge(target: &AttackTarget, since: u64) {
     let took = clock::nanos() - since;
     target.tally.told(if took < SOON { "in time" } else { "late, more than 1 s" });
 }
 
 /// A watcher that is told everything is cancelled while it is; how long that takes. Each response is as long as the store.
-fn cancel(target: &Target) -> anyhow::Result<()> {
+fn cancel(target: &AttackTarget) -> anyhow::Result<()> {
     let mut caller = target.caller()?;
     let (stream, _) = caller.open(WATCH).context("no more streams")?;
     caller.client.say(stream, &say(create_all(1)));
@@ -127,7 +127,7 @@ fn cancel(target: &Target) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn creates(target: &Target) -> anyhow::Result<()> {
+fn creates(target: &AttackTarget) -> anyhow::Result<()> {
     let mut caller = target.caller()?;
     let (stream, _) = caller.open(WATCH).context("no more streams")?;
     let since = clock::nanos();
@@ -145,7 +145,7 @@ fn creates(target: &Target) -> anyhow::Result<()> {
 }
 
 /// Streams with one watcher each on one connection that is never read, and thousands of events for all.
-fn unread(target: &Target) -> anyhow::Result<()> {
+fn unread(target: &AttackTarget) -> anyhow::Result<()> {
     let mut watching = target.caller()?;
     for _ in 0..1_000 {
         watch(&mut watching, "attacker", 0)?;
@@ -164,7 +164,7 @@ fn unread(target: &Target) -> anyhow::Result<()> {
 }
 
 /// Streams that may be sent nothing, each of which begins to read history alone, so that it shares no events with others.
-fn untaken(target: &Target) -> anyhow::Result<()> {
+fn untaken(target: &AttackTarget) -> anyhow::Result<()> {
     let mut connections = Vec::new();
     for at in 0..600 {
         if at % 150 == 0 {

@@ -9,12 +9,12 @@ use rustix::process::{Resource, Rlimit};
 use serde_json::{Value, json};
 
 use crate::attacks::honest::Noticed;
-use crate::attacks::round::{Round, faults, round};
+use crate::attacks::round::{AttackRound, faults, round};
 use crate::attacks::{self, Attack};
 use crate::cli::servers::{PairArgs, heading};
 use crate::disk;
 use crate::result::median;
-use crate::servers::Spec;
+use crate::servers::ServerSpec;
 use crate::table;
 use crate::units::{bytes, time};
 
@@ -40,12 +40,12 @@ pub(super) struct AttacksArgs {
     pair: PairArgs,
 }
 
-fn row(attack: Attack, name: &str, rounds: &[Round]) -> Vec<String> {
-    let middle = |of: &dyn Fn(&Round) -> f64| median(rounds.iter().map(of));
-    let p = |of: fn(&Round) -> &Noticed, share: f64| {
+fn row(attack: Attack, name: &str, rounds: &[AttackRound]) -> Vec<String> {
+    let middle = |of: &dyn Fn(&AttackRound) -> f64| median(rounds.iter().map(of));
+    let p = |of: fn(&AttackRound) -> &Noticed, share: f64| {
         time(middle(&|round| Noticed::quantile(&of(round).gets, share)) / 1e3)
     };
-    let worst = |of: &dyn Fn(&Round) -> f64| time(rounds.iter().map(of).fold(0.0, f64::max) / 1e3);
+    let worst = |of: &dyn Fn(&AttackRound) -> f64| time(rounds.iter().map(of).fold(0.0, f64::max) / 1e3);
     let ratio = middle(&|round| {
         Noticed::quantile(&round.attacked.gets, 0.99) / Noticed::quantile(&round.peace.gets, 0.99)
     });
@@ -69,7 +69,7 @@ fn row(attack: Attack, name: &str, rounds: &[Round]) -> Vec<String> {
     ]
 }
 
-fn in_json(attack: Attack, name: &str, round: &Round) -> Value {
+fn in_json(attack: Attack, name: &str, round: &AttackRound) -> Value {
     let times = |noticed: &Noticed| {
         let at = |share| Noticed::quantile(&noticed.gets, share) / 1e3;
         json!({
@@ -104,7 +104,7 @@ const HEAD: [&str; 14] = [
 ];
 
 /// All rounds of one attack on one server.
-fn measure(attack: Attack, spec: &Spec, args: &AttacksArgs) -> Vec<Round> {
+fn measure(attack: Attack, spec: &ServerSpec, args: &AttacksArgs) -> Vec<AttackRound> {
     let mut rounds = Vec::new();
     for _ in 0..args.rounds {
         match round(attack, spec, args.full) {

@@ -3,17 +3,17 @@
 
 use std::process::ExitCode;
 
-use clap::{Args as ClapArgs, Subcommand};
+use clap::{Args, Subcommand};
 
 use crate::cli::outputs::status;
-use crate::keys::{Keys, Order, Size};
+use crate::keys::{KeyOrder, KeySpace, SizeRange};
 use crate::measure::Session;
-use crate::plan::{Op, OpKind, Plan, RangeOp, WatchPlan};
+use crate::plan::{OpKind, Plan, PlannedOp, RangeOp, WatchPlan};
 use crate::report::summary;
 
 /// `loadgen benchmark`, or the program called `benchmark`.
-#[derive(ClapArgs)]
-pub(super) struct Args {
+#[derive(Args)]
+pub(super) struct BenchmarkArgs {
     /// gRPC endpoints
     #[arg(long, global = true, value_delimiter = ',', default_value = "127.0.0.1:2379")]
     endpoints: Vec<String>,
@@ -30,10 +30,10 @@ pub(super) struct Args {
     #[arg(long, global = true)]
     sample: bool,
     #[command(subcommand)]
-    command: Command,
+    command: BenchmarkCommand,
 }
 
-#[derive(ClapArgs, Clone)]
+#[derive(Args, Clone)]
 struct Writes {
     /// Bytes of a key
     #[arg(long, default_value_t = 8)]
@@ -49,13 +49,13 @@ struct Writes {
     total: u64,
     /// Bytes of a value
     #[arg(long, default_value = "8")]
-    val_size: Size,
+    val_size: SizeRange,
     /// One key after the other
     #[arg(long)]
     sequential_keys: bool,
 }
 
-#[derive(ClapArgs, Clone)]
+#[derive(Args, Clone)]
 struct Reads {
     /// The first key
     key: String,
@@ -70,7 +70,7 @@ struct Reads {
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum BenchmarkCommand {
     /// Writes
     Put {
         #[command(flatten)]
@@ -169,7 +169,7 @@ enum Command {
         key_size: usize,
         /// Bytes of a value
         #[arg(long, default_value = "32")]
-        val_size: Size,
+        val_size: SizeRange,
         /// Ask for what was there before
         #[arg(long)]
         prevkv: bool,
@@ -205,19 +205,19 @@ enum Command {
         rate: f64,
         /// Bytes of a value
         #[arg(long, default_value = "8")]
-        val_size: Size,
+        val_size: SizeRange,
     },
 }
 
-fn one_key(prefix: &str) -> Keys {
-    Keys { prefix: prefix.to_owned(), count: 1, size: 0, order: Order::Sequential }
+fn one_key(prefix: &str) -> KeySpace {
+    KeySpace { prefix: prefix.to_owned(), count: 1, size: 0, order: KeyOrder::Sequential }
 }
 
 fn writes(writes: &Writes, kind: OpKind, plan: Plan) -> Plan {
-    let order = if writes.sequential_keys { Order::Sequential } else { Order::Uniform };
-    let keys = Keys { prefix: String::new(), count: writes.key_space_size, size: writes.key_size, order };
+    let order = if writes.sequential_keys { KeyOrder::Sequential } else { KeyOrder::Uniform };
+    let keys = KeySpace { prefix: String::new(), count: writes.key_space_size, size: writes.key_size, order };
     Plan {
-        ops: vec![Op::new(kind)],
+        ops: vec![PlannedOp::new(kind)],
         keys,
         val_size: writes.val_size,
         total: Some(writes.total),
@@ -228,7 +228,7 @@ fn writes(writes: &Writes, kind: OpKind, plan: Plan) -> Plan {
 
 fn watched(plan: Plan, watch: WatchPlan, total: u64, rate: f64) -> Plan {
     Plan {
-        ops: vec![Op::new(OpKind::Put { prev_kv: false })],
+        ops: vec![PlannedOp::new(OpKind::Put { prev_kv: false })],
         watch: Some(watch),
         total: Some(total),
         rate: Some(rate).filter(|rate| *rate > 0.0),
@@ -236,22 +236,22 @@ fn watched(plan: Plan, watch: WatchPlan, total: u64, rate: f64) -> Plan {
     }
 }
 
-fn read(reads: &Reads, range: RangeOp) -> anyhow::Result<Op> {
+fn read(reads: &Reads, range: RangeOp) -> anyhow::Result<PlannedOp> {
     let serializable = match reads.consistency.as_str() {
         "l" => false,
         "s" => true,
         other => anyhow::bail!("--consistency {other}: l (linearizable) or s (serializable)"),
     };
     let between = Some((reads.key.clone(), reads.end.clone().unwrap_or_default()));
-    Ok(Op::new(OpKind::Range(RangeOp { limit: reads.limit, serializable, between, ..range })))
+    Ok(PlannedOp::new(OpKind::Range(RangeOp { limit: reads.limit, serializable, between, ..range })))
 }
 
-impl Args {
+impl BenchmarkArgs {
     /// The plan of a command about watchers; none for others.
     fn watch_plan(&self, base: Plan) -> Option<Plan> {
         let conns = |streams: usize| self.conns.min(streams).max(1);
         Some(match &self.command {
-            Command::Watch {
+            BenchmarkCommand::Watch {
                 streams,
                 watch_per_stream,
                 watched_key_total,
@@ -273,10 +273,10 @@ impl Args {
                 let mut plan = watched(base, watch, *put_total, *put_rate);
                 plan.keys.count = keys.max(*key_space_size);
                 plan.keys.size = *key_size;
-                plan.keys.order = if *sequential_keys { Order::Sequential } else { Order::Uniform };
+                plan.keys.order = if *sequential_keys { KeyOrder::Sequential } else { KeyOrder::Uniform };
                 plan
             }
-            Command::WatchLatency {
+            BenchmarkCommand::WatchLatency {
                 streams,
                 watchers_per_stream,
                 put_total,
@@ -298,7 +298,7 @@ impl Args {
                 plan.val_size = *val_size;
                 plan
             }
-            Command::WatchGet { watchers, streams, events } => {
+            BenchmarkCommand::WatchGet { watchers, streams, events } => {
                 let streams = (*streams).min(*watchers);
                 let watch = WatchPlan {
                     watchers: *watchers,
@@ -307,7 +307,7 @@ impl Args {
                     from_start: true,
                     ..WatchPlan::default()
                 };
-                let keys = Keys { count: *events, ..one_key("watch-get/") };
+                let keys = KeySpace { count: *events, ..one_key("watch-get/") };
                 Plan { watch: Some(watch), preload: true, keys, duration: 600.0, ..base }
             }
             _ => return None,
@@ -329,12 +329,23 @@ impl Args {
             return Ok(plan);
         }
         Ok(match &self.command {
-            Command::Put { writes: args } => writes(args, put, base),
-            Command::TxnPut { writes: args, txn_ops } => writes(args, OpKind::Txn { puts: *txn_ops }, base),
-            Command::Range { reads, rate, total, count_only, keys_only, paginate, prefix, stream } => {
+            BenchmarkCommand::Put { writes: args } => writes(args, put, base),
+            BenchmarkCommand::TxnPut { writes: args, txn_ops } => {
+                writes(args, OpKind::Txn { puts: *txn_ops }, base)
+            }
+            BenchmarkCommand::Range {
+                reads,
+                rate,
+                total,
+                count_only,
+                keys_only,
+                paginate,
+                prefix,
+                stream,
+            } => {
                 let mut reads = reads.clone();
                 if *prefix {
-                    reads.end = Some(String::from_utf8(Keys::end(&reads.key))?);
+                    reads.end = Some(String::from_utf8(KeySpace::end(&reads.key))?);
                 }
                 reads.limit = if *paginate && reads.limit == 0 { 10_000 } else { reads.limit };
                 let (keys_only, count_only, paginate, stream) = (*keys_only, *count_only, *paginate, *stream);
@@ -343,7 +354,7 @@ impl Args {
                 let rate = Some(*rate).filter(|rate| *rate > 0.0);
                 Plan { ops: vec![op], total: Some(*total), rate, ..base }
             }
-            Command::TxnMixed { reads, writes: args, rw_ratio, end_key } => {
+            BenchmarkCommand::TxnMixed { reads, writes: args, rw_ratio, end_key } => {
                 let mut reads = reads.clone();
                 reads.end = end_key.clone().or(reads.end);
                 reads.limit = if reads.limit == 0 { 1_000 } else { reads.limit };
@@ -355,20 +366,22 @@ impl Args {
                 let weight = (rw_ratio * 1000.0) as u32;
                 let mut plan = writes(args, put, base);
                 plan.ops[0].weight = 1000;
-                plan.ops.push(Op { weight, ..read(&reads, RangeOp::default())? });
+                plan.ops.push(PlannedOp { weight, ..read(&reads, RangeOp::default())? });
                 plan
             }
-            Command::LeaseKeepalive { total } => {
-                let ops = vec![Op::new(OpKind::LeaseKeepAlive { ttl: 100 })];
+            BenchmarkCommand::LeaseKeepalive { total } => {
+                let ops = vec![PlannedOp::new(OpKind::LeaseKeepAlive { ttl: 100 })];
                 Plan { ops, total: Some(*total), ..base }
             }
-            Command::Stm { keys, total, rate, val_size } => {
+            BenchmarkCommand::Stm { keys, total, rate, val_size } => {
                 let rate = Some(*rate).filter(|rate| *rate > 0.0);
-                let keys = Keys { count: *keys, order: Order::Uniform, ..one_key("stm/") };
-                let ops = vec![Op::new(OpKind::Cas)];
+                let keys = KeySpace { count: *keys, order: KeyOrder::Uniform, ..one_key("stm/") };
+                let ops = vec![PlannedOp::new(OpKind::Cas)];
                 Plan { ops, total: Some(*total), rate, keys, val_size: *val_size, ..base }
             }
-            Command::Watch { .. } | Command::WatchLatency { .. } | Command::WatchGet { .. } => {
+            BenchmarkCommand::Watch { .. }
+            | BenchmarkCommand::WatchLatency { .. }
+            | BenchmarkCommand::WatchGet { .. } => {
                 unreachable!("made above")
             }
         })
@@ -376,7 +389,7 @@ impl Args {
 }
 
 /// Runs it.
-pub(super) fn run(args: Args) -> anyhow::Result<ExitCode> {
+pub(super) fn run(args: BenchmarkArgs) -> anyhow::Result<ExitCode> {
     let plan = args.plan()?;
     let run = Session::new(false)?.run(&plan, 1, &[])?;
     for round in &run.rounds {

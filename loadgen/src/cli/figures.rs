@@ -5,14 +5,14 @@ use std::process::ExitCode;
 use clap::Args;
 
 use crate::cli::servers::{PairArgs, heading};
-use crate::figures::{self, Part, Sizes};
+use crate::figures::{self, FigurePart, FigureSizes};
 
 /// `loadgen figures`.
 #[derive(Args)]
 pub(super) struct FiguresArgs {
     /// Which, each on fresh servers
     #[arg(value_enum, default_values = ["calls", "transactions", "ranges"])]
-    parts: Vec<Part>,
+    parts: Vec<FigurePart>,
     /// Rounds of each row
     #[arg(long, default_value_t = 5)]
     rounds: usize,
@@ -37,7 +37,7 @@ pub(super) fn run(args: &FiguresArgs) -> anyhow::Result<ExitCode> {
     let specs = args.pair.both(1)?;
     args.pair.pin()?;
     let &FiguresArgs { rounds, calls, keys, revisions, leases, .. } = args;
-    let sizes = Sizes { rounds, calls, keys, revisions, leases };
+    let sizes = FigureSizes { rounds, calls, keys, revisions, leases };
     println!("{}", heading(&specs));
     print!("{}", figures::run(&args.parts, (&specs[0], &specs[1]), &sizes)?);
     Ok(ExitCode::SUCCESS)

@@ -38,11 +38,11 @@ Examples:
 #[command(name = "loadgen", version, after_help = EXAMPLES, disable_help_subcommand = true)]
 struct Cli {
     #[command(subcommand)]
-    command: Option<Command>,
+    command: Option<LoadgenCommand>,
 }
 
 #[derive(Subcommand)]
-enum Command {
+enum LoadgenCommand {
     #[command(flatten)]
     Scenario(Box<scenario::Scenario>),
     /// Scenarios of a TOML file
@@ -62,7 +62,7 @@ enum Command {
     /// Names of scenarios
     Scenarios,
     /// etcd's `benchmark`: its subcommands, flags and summary
-    Benchmark(benchmark::Args),
+    Benchmark(benchmark::BenchmarkArgs),
     /// Completion for a shell
     Completions {
         /// bash, zsh, fish, elvish or powershell
@@ -82,20 +82,20 @@ pub fn main() -> ExitCode {
     let cli = Cli::parse_from(args);
     let result = match cli.command {
         None => canonical::run(),
-        Some(Command::Scenario(scenario)) => scenario::run(*scenario),
-        Some(Command::Suite(args)) => suite::run(&args),
-        Some(Command::Versus(args)) => versus::run(&args),
-        Some(Command::Figures(args)) => figures::run(&args),
-        Some(Command::Attacks(args)) => attacks::run(&args),
-        Some(Command::Compare(args)) => results::compare_kept(&args),
-        Some(Command::Report(args)) => results::report(&args),
-        Some(Command::History(args)) => results::show_history(&args),
-        Some(Command::Scenarios) => {
+        Some(LoadgenCommand::Scenario(scenario)) => scenario::run(*scenario),
+        Some(LoadgenCommand::Suite(args)) => suite::run(&args),
+        Some(LoadgenCommand::Versus(args)) => versus::run(&args),
+        Some(LoadgenCommand::Figures(args)) => figures::run(&args),
+        Some(LoadgenCommand::Attacks(args)) => attacks::run(&args),
+        Some(LoadgenCommand::Compare(args)) => results::compare_kept(&args),
+        Some(LoadgenCommand::Report(args)) => results::report(&args),
+        Some(LoadgenCommand::History(args)) => results::show_history(&args),
+        Some(LoadgenCommand::Scenarios) => {
             presets::NAMES.iter().for_each(|(name, what)| println!("{name:18} {what}"));
             Ok(ExitCode::SUCCESS)
         }
-        Some(Command::Benchmark(args)) => benchmark::run(args),
-        Some(Command::Completions { shell }) => {
+        Some(LoadgenCommand::Benchmark(args)) => benchmark::run(args),
+        Some(LoadgenCommand::Completions { shell }) => {
             clap_complete::generate(shell, &mut Cli::command(), "loadgen", &mut std::io::stdout());
             Ok(ExitCode::SUCCESS)
         }

@@ -7,10 +7,10 @@ use anyhow::Context as _;
 use clap::Args;
 
 use crate::measure::Session;
-use crate::ratios::Comparison;
+use crate::ratios::RatioRow;
 use crate::report::files;
 use crate::report::html::{self, Labelled};
-use crate::result::Run;
+use crate::result::RunResult;
 
 /// The exit status of an error, of an incomplete run, and of a server that did wrong (2 is a wrong command line).
 pub(super) const FAILED: u8 = 1;
@@ -45,8 +45,8 @@ impl Outputs {
         &self,
         title: &str,
         labels: &[&str],
-        runs: &[Run],
-        pairs: &[Comparison],
+        runs: &[RunResult],
+        pairs: &[RatioRow],
     ) -> anyhow::Result<()> {
         if let Some(path) = &self.json {
             files::json(path, runs)?;
@@ -74,6 +74,6 @@ impl Outputs {
 }
 
 /// The exit status of runs: not 0 when one was incomplete or the server did what it must not.
-pub(super) fn status(runs: &[Run]) -> ExitCode {
-    if runs.iter().all(Run::is_good) { ExitCode::SUCCESS } else { ExitCode::from(FAILED) }
+pub(super) fn status(runs: &[RunResult]) -> ExitCode {
+    if runs.iter().all(RunResult::is_good) { ExitCode::SUCCESS } else { ExitCode::from(FAILED) }
 }

@@ -11,14 +11,14 @@ use crate::compare::{self, Rule};
 use crate::ratios;
 use crate::report::history;
 use crate::report::html::{self, Labelled};
-use crate::result::Run;
+use crate::result::RunResult;
 
 /// The exit status of a rule that fails.
 const GATE_CLOSED: u8 = 3;
 
 /// When a comparison fails.
 #[derive(Args, Clone, Default)]
-pub(super) struct Gate {
+pub(super) struct GateArgs {
     /// Exit with status 3 if this holds: 'p99 > 1.10x', 'put.rate < 0.9x', 'failed > 0' (may be given several times)
     #[arg(long, value_name = "RULE")]
     pub(super) fail_if: Vec<Rule>,
@@ -35,7 +35,7 @@ pub(super) struct CompareArgs {
     /// What is now
     new: PathBuf,
     #[command(flatten)]
-    gate: Gate,
+    gate: GateArgs,
 }
 
 /// `loadgen report`.
@@ -62,8 +62,8 @@ pub(super) struct HistoryArgs {
 
 /// Judges a result by rules, against an earlier one.
 pub(super) fn gate(
-    base: &[Run],
-    new: &[Run],
+    base: &[RunResult],
+    new: &[RunResult],
     rules: &[Rule],
     junit: Option<&PathBuf>,
 ) -> anyhow::Result<ExitCode> {
@@ -73,7 +73,7 @@ pub(super) fn gate(
         std::fs::write(path, compare::junit(&rows)?)
             .with_context(|| format!("writing {}", path.display()))?;
     }
-    let is_good = new.iter().all(Run::is_good);
+    let is_good = new.iter().all(RunResult::is_good);
     Ok(match (compare::has_failed(&rows), is_good) {
         (true, _) => ExitCode::from(GATE_CLOSED),
         (false, true) => ExitCode::SUCCESS,
@@ -83,7 +83,12 @@ pub(super) fn gate(
 
 /// Judges one result against another.
 pub(super) fn compare_kept(args: &CompareArgs) -> anyhow::Result<ExitCode> {
-    gate(&Run::read(&args.base)?, &Run::read(&args.new)?, &args.gate.fail_if, args.gate.junit.as_ref())
+    gate(
+        &RunResult::read(&args.base)?,
+        &RunResult::read(&args.new)?,
+        &args.gate.fail_if,
+        args.gate.junit.as_ref(),
+    )
 }
 
 /// Draws the page of kept results.
@@ -91,7 +96,7 @@ pub(super) fn report(args: &ReportArgs) -> anyhow::Result<ExitCode> {
     let mut runs = Vec::new();
     for text in &args.results {
         let (label, path) = text.split_once('=').unwrap_or((text.as_str(), text.as_str()));
-        runs.extend(Run::read(path.as_ref())?.into_iter().map(|run| (label.to_owned(), run)));
+        runs.extend(RunResult::read(path.as_ref())?.into_iter().map(|run| (label.to_owned(), run)));
     }
     let mut rows = Vec::new();
     let mut title = "loadgen".to_owned();
@@ -114,7 +119,8 @@ pub(super) fn report(args: &ReportArgs) -> anyhow::Result<ExitCode> {
 
 /// Shows figures over results.
 pub(super) fn show_history(args: &HistoryArgs) -> anyhow::Result<ExitCode> {
-    let results = args.results.iter().map(|path| Run::read(path)).collect::<anyhow::Result<Vec<_>>>()?;
+    let results =
+        args.results.iter().map(|path| RunResult::read(path)).collect::<anyhow::Result<Vec<_>>>()?;
     print!("{}", history::table(&results));
     Ok(ExitCode::SUCCESS)
 }

@@ -4,12 +4,12 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 
-use crate::arrivals::Shape;
+use crate::arrivals::ArrivalShape;
 use crate::cli::outputs::{Outputs, status};
 use crate::cli::servers::ServerArgs;
 use crate::cli::values::seconds;
-use crate::keys::{Order, Size};
-use crate::plan::{Op, OpKind, Plan, RangeOp};
+use crate::keys::{KeyOrder, SizeRange};
+use crate::plan::{OpKind, Plan, PlannedOp, RangeOp};
 use crate::presets::preset;
 use crate::report::terminal;
 use crate::sweep::{self, Rates};
@@ -43,7 +43,7 @@ pub(super) struct Common {
     rate: Option<f64>,
     /// How the rate goes: constant, poisson, ramp, step, sine
     #[arg(long, help_heading = "Load")]
-    arrivals: Option<Shape>,
+    arrivals: Option<ArrivalShape>,
     /// Rates to be tried one after the other: 1000..64000:7
     #[arg(long, conflicts_with_all = ["rate", "total"], help_heading = "Load")]
     sweep: Option<Rates>,
@@ -64,13 +64,13 @@ pub(super) struct Common {
     key_space_size: Option<u64>,
     /// sequential, uniform, zipf:0.99 or hotset:0.1:0.9
     #[arg(long, help_heading = "Keys and values")]
-    key_order: Option<Order>,
+    key_order: Option<KeyOrder>,
     /// One key after the other
     #[arg(long, conflicts_with = "key_order", help_heading = "Keys and values")]
     sequential_keys: bool,
     /// Bytes of a value: 256, or 100..4000
     #[arg(long, help_heading = "Keys and values")]
-    val_size: Option<Size>,
+    val_size: Option<SizeRange>,
     /// Take the store as it is
     #[arg(long, help_heading = "Keys and values")]
     no_preload: bool,
@@ -252,7 +252,8 @@ pub(super) enum Scenario {
 impl Scenario {
     /// The plan, before the common flags, and those.
     fn plan(self) -> anyhow::Result<(Plan, Common)> {
-        let with = |name: &str, kind: OpKind| anyhow::Ok(Plan { ops: vec![Op::new(kind)], ..preset(name)? });
+        let with =
+            |name: &str, kind: OpKind| anyhow::Ok(Plan { ops: vec![PlannedOp::new(kind)], ..preset(name)? });
         Ok(match self {
             Self::Put { prev_kv, common } => (with("put", OpKind::Put { prev_kv })?, common),
             Self::Get { serializable, common } => (with("get", OpKind::Get { serializable })?, common),
@@ -300,7 +301,7 @@ fn mixed(mix: &str) -> anyhow::Result<Plan> {
         let weight = weight.trim().parse();
         let weight = weight.map_err(|_| anyhow::anyhow!("--mix `{part}`: get=9,put=1 is a mix"))?;
         for op in preset(name.trim())?.ops {
-            plan.ops.push(Op { weight, name: Some(name.trim().to_owned()), ..op });
+            plan.ops.push(PlannedOp { weight, name: Some(name.trim().to_owned()), ..op });
         }
     }
     Ok(plan)
@@ -348,7 +349,7 @@ impl Common {
         plan.keys.count = self.key_space_size.unwrap_or(plan.keys.count);
         plan.keys.order = self.key_order.unwrap_or(plan.keys.order);
         if self.sequential_keys {
-            plan.keys.order = Order::Sequential;
+            plan.keys.order = KeyOrder::Sequential;
         }
         plan.val_size = self.val_size.unwrap_or(plan.val_size);
         plan.preload &= !self.no_preload;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 
 use crate::cli::values::words;
-use crate::servers::{self, Program, Servers, Spec};
+use crate::servers::{self, Program, ServerSpec, Servers};
 use crate::{clock, measure};
 
 /// A server that loadgen starts itself.
@@ -38,8 +38,8 @@ pub(super) struct ServerArgs {
 }
 
 impl ServerArgs {
-    pub(super) fn spec(&self, program: &str) -> anyhow::Result<Spec> {
-        let place = Place { cpus: self.server_cpus.as_deref(), below: self.data_below.as_ref() };
+    pub(super) fn spec(&self, program: &str) -> anyhow::Result<ServerSpec> {
+        let place = ServerPlace { cpus: self.server_cpus.as_deref(), below: self.data_below.as_ref() };
         place.spec(servers::find(program)?, &self.server_flags, 1)
     }
 
@@ -101,17 +101,17 @@ pub(super) struct PairArgs {
 }
 
 impl PairArgs {
-    fn place(&self) -> Place<'_> {
-        Place { cpus: self.server_cpus.as_deref(), below: self.data_below.as_ref() }
+    fn place(&self) -> ServerPlace<'_> {
+        ServerPlace { cpus: self.server_cpus.as_deref(), below: self.data_below.as_ref() }
     }
 
     /// The first alone.
-    pub(super) fn first(&self) -> anyhow::Result<Spec> {
+    pub(super) fn first(&self) -> anyhow::Result<ServerSpec> {
         self.place().spec(servers::find(&self.a)?, &self.a_flags, 1)
     }
 
     /// Both, of so many members each, with labels that tell them apart.
-    pub(super) fn both(&self, members: usize) -> anyhow::Result<[Spec; 2]> {
+    pub(super) fn both(&self, members: usize) -> anyhow::Result<[ServerSpec; 2]> {
         let (mut a, mut b) = (servers::find(&self.a)?, servers::find(&self.b)?);
         servers::tell_apart(&mut a, &mut b);
         let place = self.place();
@@ -128,7 +128,7 @@ impl PairArgs {
 }
 
 /// What stands above figures that are kept: the command, the machine, the day, and the versions.
-pub(super) fn heading(specs: &[Spec]) -> String {
+pub(super) fn heading(specs: &[ServerSpec]) -> String {
     let command: Vec<String> = std::env::args().skip(1).collect();
     let now = humantime::format_rfc3339_seconds(clock::wall()).to_string();
     let day = now.split('T').next().unwrap_or_default();
@@ -140,14 +140,14 @@ pub(super) fn heading(specs: &[Spec]) -> String {
 }
 
 /// Where servers run.
-struct Place<'a> {
+struct ServerPlace<'a> {
     cpus: Option<&'a str>,
     below: Option<&'a PathBuf>,
 }
 
-impl Place<'_> {
-    fn spec(&self, program: Program, flags: &str, members: usize) -> anyhow::Result<Spec> {
-        Ok(Spec {
+impl ServerPlace<'_> {
+    fn spec(&self, program: Program, flags: &str, members: usize) -> anyhow::Result<ServerSpec> {
+        Ok(ServerSpec {
             program,
             flags: words(flags),
             members,

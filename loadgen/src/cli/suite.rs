@@ -6,10 +6,10 @@ use std::process::ExitCode;
 use clap::Args;
 
 use crate::cli::outputs::{Outputs, status};
-use crate::cli::results::{Gate, gate};
+use crate::cli::results::{GateArgs, gate};
 use crate::cli::servers::ServerArgs;
 use crate::report::terminal;
-use crate::result::Run;
+use crate::result::RunResult;
 use crate::suite::Suite;
 
 /// `loadgen suite`.
@@ -27,7 +27,7 @@ pub(super) struct SuiteArgs {
     #[arg(long, value_name = "FILE")]
     against: Option<PathBuf>,
     #[command(flatten)]
-    gate: Gate,
+    gate: GateArgs,
     #[command(flatten)]
     server: ServerArgs,
     #[command(flatten)]
@@ -38,7 +38,7 @@ pub(super) struct SuiteArgs {
 pub(super) fn run(args: &SuiteArgs) -> anyhow::Result<ExitCode> {
     let suite = Suite::read(&args.file)?;
     let mut plans = suite.plans()?;
-    let base = args.against.as_ref().map(|path| Run::read(path)).transpose()?;
+    let base = args.against.as_ref().map(|path| RunResult::read(path)).transpose()?;
     let mut rules = args.gate.fail_if.clone();
     for text in &suite.fail_if {
         rules.push(text.parse()?);

@@ -8,7 +8,7 @@ use clap::Args;
 use crate::cli::outputs::{Outputs, status};
 use crate::cli::servers::PairArgs;
 use crate::cli::values::seconds;
-use crate::result::Run;
+use crate::result::RunResult;
 use crate::suite::Suite;
 use crate::{presets, ratios, versus};
 
@@ -56,7 +56,7 @@ pub(super) fn run(args: &VersusArgs) -> anyhow::Result<ExitCode> {
     args.pair.pin()?;
     let session = args.outputs.session()?;
     let labels = [a.program.name.as_str(), b.program.name.as_str()];
-    let show = |first: &Run, second: &Run| {
+    let show = |first: &RunResult, second: &RunResult| {
         println!("{}", ratios::table(&ratios::compare((labels[0], labels[1]), first, second)));
         for (label, run) in labels.iter().zip([first, second]) {
             let wrong = run.violations.iter().chain(&run.stopped).chain(&run.warnings);
@@ -68,7 +68,7 @@ pub(super) fn run(args: &VersusArgs) -> anyhow::Result<ExitCode> {
         .iter()
         .flat_map(|(first, second)| ratios::compare((labels[0], labels[1]), first, second))
         .collect();
-    let runs: Vec<Run> = pairs.into_iter().flat_map(|(first, second)| [first, second]).collect();
+    let runs: Vec<RunResult> = pairs.into_iter().flat_map(|(first, second)| [first, second]).collect();
     print!("{}", ratios::summary(&rows));
     let title = format!("{} beside {}", labels[0], labels[1]);
     args.outputs.write(&title, &labels, &runs, &rows)?;

@@ -17,14 +17,14 @@ use crate::caller::Caller;
 use crate::clock;
 use crate::figures::store::{key, put};
 use crate::record::histogram;
-use crate::wire::Method;
+use crate::wire::RpcMethod;
 
 /// Calls under way.
 const CALLERS: usize = 20;
 
 /// What is called.
 #[derive(Clone, Copy)]
-pub(super) enum Work {
+pub(super) enum BackgroundWork {
     Put,
     Get,
 }
@@ -51,7 +51,7 @@ impl Latencies {
 
 impl Background {
     /// Starts calls to random ones of the keys.
-    pub(super) fn start(endpoint: &str, work: Work, keys: u64) -> anyhow::Result<Self> {
+    pub(super) fn start(endpoint: &str, work: BackgroundWork, keys: u64) -> anyhow::Result<Self> {
         let is_over = Arc::new(AtomicBool::new(false));
         let (flag, caller) = (Arc::clone(&is_over), Caller::connect(endpoint)?.forgetful());
         let thread = std::thread::spawn(move || call(caller, work, keys, &flag));
@@ -72,7 +72,12 @@ impl Background {
     }
 }
 
-fn call(mut caller: Caller, work: Work, keys: u64, is_over: &AtomicBool) -> anyhow::Result<Latencies> {
+fn call(
+    mut caller: Caller,
+    work: BackgroundWork,
+    keys: u64,
+    is_over: &AtomicBool,
+) -> anyhow::Result<Latencies> {
     let mut latencies = Latencies { all: histogram(), failed: 0 };
     let mut random = SmallRng::seed_from_u64(1);
     let mut under_way = BTreeMap::new();
@@ -81,10 +86,10 @@ fn call(mut caller: Caller, work: Work, keys: u64, is_over: &AtomicBool) -> anyh
         while !is_over && under_way.len() < CALLERS {
             let (number, seed) = (random.random_range(0..keys), random.random());
             let (method, body) = match work {
-                Work::Put => (Method::Put, put(number, seed).encode_to_vec()),
-                Work::Get => {
+                BackgroundWork::Put => (RpcMethod::Put, put(number, seed).encode_to_vec()),
+                BackgroundWork::Get => {
                     let get = RangeRequest { key: key(number), ..RangeRequest::default() };
-                    (Method::Range, get.encode_to_vec())
+                    (RpcMethod::Range, get.encode_to_vec())
                 }
             };
             let token = caller.begin(method.path(), &body).context("no more streams")?;

@@ -3,23 +3,27 @@
 use std::time::Duration;
 
 use crate::clock;
-use crate::figures::h2load::{self, Load, Message, Messages};
-use crate::figures::sizes::Sizes;
-use crate::figures::table::{Compared, Labels, Table};
+use crate::figures::h2load::{self, CallMessage, CallMessages, H2Load};
+use crate::figures::sizes::FigureSizes;
+use crate::figures::table::{Compared, Labels, RatioTable};
 use crate::servers::Servers;
 use crate::units::bytes;
 
 /// Puts and gets of one key: 1, 100 and 1,000 callers.
-pub(super) fn single_keys(sizes: &Sizes, both: &[Servers; 2], rows: &mut Table) -> anyhow::Result<()> {
-    let messages = Messages::write()?;
+pub(super) fn single_keys(
+    sizes: &FigureSizes,
+    both: &[Servers; 2],
+    rows: &mut RatioTable,
+) -> anyhow::Result<()> {
+    let messages = CallMessages::write()?;
     for (work, message) in [
-        ("put 256 B", Message::Put),
-        ("get, linearizable", Message::Get),
-        ("get, serializable", Message::SerializableGet),
+        ("put 256 B", CallMessage::Put),
+        ("get, linearizable", CallMessage::Get),
+        ("get, serializable", CallMessage::SerializableGet),
     ] {
         for (callers, connections, streams, share) in [(1, 1, 1, 10), (100, 10, 10, 1), (1000, 50, 20, 1)] {
             let label = format!("{work}, {callers} caller{}", if callers == 1 { "" } else { "s" });
-            let load = Load { connections, streams, calls: (sizes.calls / share).max(1) };
+            let load = H2Load { connections, streams, calls: (sizes.calls / share).max(1) };
             rows.measure(&[&label], sizes.rounds, both, |server| {
                 Ok(vec![h2load::run(server, &messages, message, load)?])
             })?;
@@ -29,13 +33,17 @@ pub(super) fn single_keys(sizes: &Sizes, both: &[Servers; 2], rows: &mut Table) 
 }
 
 /// Compare and swap, and transactions of 100 puts.
-pub(super) fn transactions(sizes: &Sizes, both: &[Servers; 2], rows: &mut Table) -> anyhow::Result<()> {
-    let messages = Messages::write()?;
+pub(super) fn transactions(
+    sizes: &FigureSizes,
+    both: &[Servers; 2],
+    rows: &mut RatioTable,
+) -> anyhow::Result<()> {
+    let messages = CallMessages::write()?;
     for (label, message, streams, calls) in [
-        ("compare and swap, 100 callers", Message::Swap, 10, sizes.calls),
-        ("transaction of 100 puts, 10 callers", Message::Bulk, 1, sizes.calls / 20),
+        ("compare and swap, 100 callers", CallMessage::Swap, 10, sizes.calls),
+        ("transaction of 100 puts, 10 callers", CallMessage::Bulk, 1, sizes.calls / 20),
     ] {
-        let load = Load { connections: 10, streams, calls: calls.max(10) };
+        let load = H2Load { connections: 10, streams, calls: calls.max(10) };
         rows.measure(&[label], sizes.rounds, both, |server| {
             Ok(vec![h2load::run(server, &messages, message, load)?])
         })?;
@@ -44,18 +52,18 @@ pub(super) fn transactions(sizes: &Sizes, both: &[Servers; 2], rows: &mut Table)
 }
 
 /// Bytes that durable puts of 1,000 callers have written, log and store together.
-pub(super) fn written(sizes: &Sizes, both: &[Servers; 2], labels: &Labels) -> anyhow::Result<String> {
+pub(super) fn written(sizes: &FigureSizes, both: &[Servers; 2], labels: &Labels) -> anyhow::Result<String> {
     /// What is written behind the replies.
     const BEHIND: Duration = Duration::from_secs(2);
     let calls = sizes.calls * 10;
-    let load = Load { connections: 50, streams: 20, calls };
-    let messages = Messages::write()?;
+    let load = H2Load { connections: 50, streams: 20, calls };
+    let messages = CallMessages::write()?;
     let mut figures = [0.0; 2];
     for (server, figure) in both.iter().zip(&mut figures) {
         // Once before: files that grow at first are used again later.
-        h2load::run(server, &messages, Message::Put, load)?;
+        h2load::run(server, &messages, CallMessage::Put, load)?;
         let before = server.usage().written;
-        h2load::run(server, &messages, Message::Put, load)?;
+        h2load::run(server, &messages, CallMessage::Put, load)?;
         clock::rest(BEHIND);
         *figure = (server.usage().written - before) as f64 / calls as f64;
     }

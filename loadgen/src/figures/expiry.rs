@@ -15,7 +15,7 @@ use crate::clock::SECOND;
 use crate::figures::table::{Compared, Labels};
 use crate::servers::Servers;
 use crate::units::{amount, time};
-use crate::wire::Method;
+use crate::wire::RpcMethod;
 
 /// Seconds of each lease: enough to make all of them.
 const TTL: i64 = 60;
@@ -39,9 +39,9 @@ fn end_many(server: &Servers, count: usize) -> anyhow::Result<(f64, f64)> {
     let mut caller = Caller::connect(server.endpoint())?.forgetful();
     let ids = 1..=i64::try_from(count)?;
     let grant = |id| LeaseGrantRequest { ttl: TTL, id }.encode_to_vec();
-    call_all(&mut caller, Method::LeaseGrant.path(), ids.clone().map(grant))?;
+    call_all(&mut caller, RpcMethod::LeaseGrant.path(), ids.clone().map(grant))?;
     let put = |id| PutRequest { key: format!("ending/{id}").into(), lease: id, ..PutRequest::default() };
-    call_all(&mut caller, Method::Put.path(), ids.clone().map(|id| put(id).encode_to_vec()))?;
+    call_all(&mut caller, RpcMethod::Put.path(), ids.clone().map(|id| put(id).encode_to_vec()))?;
     keep_all_alive(&mut caller, ids)?;
     let due = clock::nanos() + TTL.unsigned_abs() * SECOND;
     eprintln!("{}: {count} leases end in {TTL} s", server.name);
@@ -50,7 +50,7 @@ fn end_many(server: &Servers, count: usize) -> anyhow::Result<(f64, f64)> {
     loop {
         let start = clock::nanos();
         let put = PutRequest { key: "meanwhile".into(), ..PutRequest::default() };
-        let _: PutResponse = caller.ask(Method::Put.path(), &put)?;
+        let _: PutResponse = caller.ask(RpcMethod::Put.path(), &put)?;
         slowest = slowest.max(clock::nanos() - start);
         let left: LeaseLeasesResponse = caller.ask(LEASES, &LeaseLeasesRequest {})?;
         let now = clock::nanos();
@@ -64,7 +64,7 @@ fn end_many(server: &Servers, count: usize) -> anyhow::Result<(f64, f64)> {
 
 /// One keepalive for each, so that they end together.
 fn keep_all_alive(caller: &mut Caller, ids: std::ops::RangeInclusive<i64>) -> anyhow::Result<()> {
-    let (stream, _) = caller.open(Method::LeaseKeepAlive.path()).context("no more streams")?;
+    let (stream, _) = caller.open(RpcMethod::LeaseKeepAlive.path()).context("no more streams")?;
     let (before, mut sent) = (caller.heard.count, 0);
     for id in ids {
         caller.client.say(stream, &LeaseKeepAliveRequest { id }.encode_to_vec());

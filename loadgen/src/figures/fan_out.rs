@@ -6,17 +6,17 @@ use revd_proto::etcdserverpb::{PutRequest, PutResponse, WatchCreateRequest};
 
 use crate::caller::Caller;
 use crate::clock;
-use crate::figures::h2load::{self, Load, Message, Messages};
-use crate::figures::sizes::Sizes;
-use crate::figures::table::{Measured, Table};
+use crate::figures::h2load::{self, CallMessage, CallMessages, H2Load};
+use crate::figures::sizes::FigureSizes;
+use crate::figures::table::{MeasuredCalls, RatioTable};
 use crate::figures::watchers::{Fleet, Spread};
 use crate::keys::value;
 use crate::servers::Servers;
-use crate::wire::Method;
+use crate::wire::RpcMethod;
 
 /// How many watch how, and which delay is shown.
 #[derive(Clone, Copy)]
-struct FanOut {
+struct FanOutLoad {
     connections: usize,
     watchers_each: usize,
     puts: usize,
@@ -24,14 +24,14 @@ struct FanOut {
     percentile: usize,
 }
 
-const SMALL: FanOut = FanOut {
+const SMALL: FanOutLoad = FanOutLoad {
     connections: 20,
     watchers_each: 50,
     puts: 100,
     pause: Duration::from_millis(20),
     percentile: 50,
 };
-const LARGE: FanOut = FanOut {
+const LARGE: FanOutLoad = FanOutLoad {
     connections: 100,
     watchers_each: 100,
     puts: 20,
@@ -40,7 +40,7 @@ const LARGE: FanOut = FanOut {
 };
 
 /// Each put goes to all watchers.
-pub(super) fn events(rounds: usize, both: &[Servers; 2], rows: &mut Table) -> anyhow::Result<()> {
+pub(super) fn events(rounds: usize, both: &[Servers; 2], rows: &mut RatioTable) -> anyhow::Result<()> {
     for (label, work) in [
         ("an event to each of 1,000 watchers, 20 connections; median delay", SMALL),
         ("an event to each of 10,000 watchers, 100 connections; p99 delay", LARGE),
@@ -50,7 +50,7 @@ pub(super) fn events(rounds: usize, both: &[Servers; 2], rows: &mut Table) -> an
     Ok(())
 }
 
-fn fan_out(server: &Servers, work: FanOut) -> anyhow::Result<Measured> {
+fn fan_out(server: &Servers, work: FanOutLoad) -> anyhow::Result<MeasuredCalls> {
     let spread = Spread { connections: work.connections, streams_each: 1, watchers_each: work.watchers_each };
     let request = WatchCreateRequest { key: "watched".into(), ..WatchCreateRequest::default() };
     let fleet = Fleet::open(server.endpoint(), spread, work.puts, |_| request.clone())?;
@@ -59,7 +59,7 @@ fn fan_out(server: &Servers, work: FanOut) -> anyhow::Result<Measured> {
     let before = server.cpu();
     for number in 1..=work.puts {
         fleet.sending(number);
-        let _: PutResponse = caller.ask(Method::Put.path(), &put)?;
+        let _: PutResponse = caller.ask(RpcMethod::Put.path(), &put)?;
         clock::rest(work.pause);
     }
     let events = spread.watchers() * work.puts as u64;
@@ -68,27 +68,27 @@ fn fan_out(server: &Servers, work: FanOut) -> anyhow::Result<Measured> {
     let delays = fleet.end()?;
     let at = (delays.len() * work.percentile / 100).min(delays.len().saturating_sub(1));
     let latency = Duration::from_nanos(delays.get(at).copied().unwrap_or(0));
-    Ok(Measured { cpu_per_call: cpu.div_f64(events as f64), latency })
+    Ok(MeasuredCalls { cpu_per_call: cpu.div_f64(events as f64), latency })
 }
 
 /// What a put costs while 10,000 watchers wait for other keys, and without them.
 pub(super) fn puts_beside_watchers(
-    sizes: &Sizes,
+    sizes: &FigureSizes,
     both: &[Servers; 2],
-    rows: &mut Table,
+    rows: &mut RatioTable,
 ) -> anyhow::Result<()> {
-    let messages = Messages::write()?;
-    let load = Load { connections: 10, streams: 10, calls: sizes.calls };
+    let messages = CallMessages::write()?;
+    let load = H2Load { connections: 10, streams: 10, calls: sizes.calls };
     let spread = Spread { connections: 100, streams_each: 50, watchers_each: 2 };
     let labels = ["put, 100 callers, no watchers", "put, 100 callers, 10,000 watchers of other keys"];
     rows.measure(&labels, sizes.rounds, both, |server| {
-        let without = h2load::run(server, &messages, Message::Put, load)?;
+        let without = h2load::run(server, &messages, CallMessage::Put, load)?;
         let request = |stream| WatchCreateRequest {
             key: format!("other/{stream}").into(),
             ..WatchCreateRequest::default()
         };
         let fleet = Fleet::open(server.endpoint(), spread, 0, request)?;
-        let beside = h2load::run(server, &messages, Message::Put, load)?;
+        let beside = h2load::run(server, &messages, CallMessage::Put, load)?;
         fleet.end()?;
         Ok(vec![without, beside])
     })

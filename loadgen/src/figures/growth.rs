@@ -11,13 +11,13 @@ use revd_proto::etcdserverpb::{
 
 use crate::caller::Caller;
 use crate::clock;
-use crate::figures::background::{Background, Latencies, Work};
+use crate::figures::background::{Background, BackgroundWork, Latencies};
 use crate::figures::footprint::{SETTLE, restart};
 use crate::figures::store::load_keys;
 use crate::servers::Servers;
 use crate::table;
 use crate::units::{bytes, time};
-use crate::wire::Method;
+use crate::wire::RpcMethod;
 
 /// How long a load is watched.
 const WATCHED: Duration = Duration::from_secs(5);
@@ -33,8 +33,8 @@ const HEAD: [&str; 6] =
 fn row(server: &mut Servers, keys: u64) -> anyhow::Result<Vec<String>> {
     clock::rest(SETTLE);
     let (memory, disk) = (server.usage().memory, server.disk_bytes());
-    let puts = Background::start(server.endpoint(), Work::Put, keys)?.stop_after(WATCHED)?;
-    let gets = Background::start(server.endpoint(), Work::Get, keys)?.stop_after(WATCHED)?;
+    let puts = Background::start(server.endpoint(), BackgroundWork::Put, keys)?.stop_after(WATCHED)?;
+    let gets = Background::start(server.endpoint(), BackgroundWork::Get, keys)?.stop_after(WATCHED)?;
     let restart = restart(server)?;
     let both =
         |load: &Latencies| format!("{} / {}", time(load.percentile(50.0)), time(load.percentile(99.0)));
@@ -73,7 +73,7 @@ pub(super) fn by_revisions(both: &mut [Servers; 2], revisions: u64) -> anyhow::R
     let head = ["server", "during", "took", "put p50", "p99", "p99.9", "slowest", "failed", "data dir after"];
     let mut meanwhile = Vec::new();
     for server in both.iter() {
-        let start = || Background::start(server.endpoint(), Work::Put, keys);
+        let start = || Background::start(server.endpoint(), BackgroundWork::Put, keys);
         meanwhile.push(during(server, "nothing else", WATCHED, &start()?.stop_after(WATCHED)?));
         for (what, act) in
             [("compaction of all", compact as fn(&Servers) -> _), ("defragmentation", defragment)]
@@ -102,7 +102,7 @@ fn during(server: &Servers, what: &str, took: Duration, load: &Latencies) -> Vec
 fn compact(server: &Servers) -> anyhow::Result<()> {
     let mut caller = Caller::connect(server.endpoint())?;
     let put = PutRequest { key: "last".into(), value: "one".into(), ..PutRequest::default() };
-    let reply: PutResponse = caller.ask(Method::Put.path(), &put)?;
+    let reply: PutResponse = caller.ask(RpcMethod::Put.path(), &put)?;
     let revision = reply.header.context("a reply without a header")?.revision;
     let request = CompactionRequest { revision, physical: true };
     caller.ask_patiently::<CompactionResponse>(COMPACT, &request, PATIENCE).map(drop)

@@ -6,18 +6,18 @@ use std::time::Duration;
 use anyhow::{Context as _, bail};
 use prost::Message as _;
 use revd_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
-use revd_proto::etcdserverpb::request_op::Request as Op;
+use revd_proto::etcdserverpb::request_op::Request;
 use revd_proto::etcdserverpb::{Compare, RangeRequest, RequestOp, TxnRequest};
 
 use crate::caller::framed;
 use crate::figures::store::{key, put};
-use crate::figures::table::Measured;
+use crate::figures::table::MeasuredCalls;
 use crate::servers::Servers;
-use crate::wire::Method;
+use crate::wire::RpcMethod;
 
 /// Which request is sent.
 #[derive(Clone, Copy)]
-pub(super) enum Message {
+pub(super) enum CallMessage {
     Put,
     Get,
     SerializableGet,
@@ -28,11 +28,11 @@ pub(super) enum Message {
 }
 
 /// The requests as files, as h2load wants them.
-pub(super) struct Messages(tempfile::TempDir);
+pub(super) struct CallMessages(tempfile::TempDir);
 
 /// How they are sent.
 #[derive(Clone, Copy)]
-pub(super) struct Load {
+pub(super) struct H2Load {
     pub(super) connections: u32,
     pub(super) streams: u32,
     pub(super) calls: u64,
@@ -49,12 +49,12 @@ pub(super) fn check() -> anyhow::Result<()> {
     Ok(())
 }
 
-impl Message {
-    fn method(self) -> Method {
+impl CallMessage {
+    fn method(self) -> RpcMethod {
         match self {
-            Self::Put => Method::Put,
-            Self::Get | Self::SerializableGet => Method::Range,
-            Self::Swap | Self::Bulk => Method::Txn,
+            Self::Put => RpcMethod::Put,
+            Self::Get | Self::SerializableGet => RpcMethod::Range,
+            Self::Swap | Self::Bulk => RpcMethod::Txn,
         }
     }
 
@@ -69,17 +69,17 @@ impl Message {
     }
 }
 
-impl Messages {
+impl CallMessages {
     pub(super) fn write() -> anyhow::Result<Self> {
         let dir = tempfile::tempdir()?;
         let get = RangeRequest { key: key(0), ..RangeRequest::default() };
         let serializable = RangeRequest { serializable: true, ..get.clone() };
         for (message, bytes) in [
-            (Message::Put, put(0, 1).encode_to_vec()),
-            (Message::Get, get.encode_to_vec()),
-            (Message::SerializableGet, serializable.encode_to_vec()),
-            (Message::Swap, swap().encode_to_vec()),
-            (Message::Bulk, bulk().encode_to_vec()),
+            (CallMessage::Put, put(0, 1).encode_to_vec()),
+            (CallMessage::Get, get.encode_to_vec()),
+            (CallMessage::SerializableGet, serializable.encode_to_vec()),
+            (CallMessage::Swap, swap().encode_to_vec()),
+            (CallMessage::Bulk, bulk().encode_to_vec()),
         ] {
             std::fs::write(dir.path().join(message.file()), framed(0, &bytes))?;
         }
@@ -88,7 +88,7 @@ impl Messages {
 }
 
 fn put_op(number: u64) -> RequestOp {
-    RequestOp { request: Some(Op::RequestPut(put(number, number))) }
+    RequestOp { request: Some(Request::RequestPut(put(number, number))) }
 }
 
 fn swap() -> TxnRequest {
@@ -100,7 +100,7 @@ fn swap() -> TxnRequest {
         ..Compare::default()
     };
     let read = RangeRequest { key: key(0), ..RangeRequest::default() };
-    let failure = vec![RequestOp { request: Some(Op::RequestRange(read)) }];
+    let failure = vec![RequestOp { request: Some(Request::RequestRange(read)) }];
     TxnRequest { compare: vec![compare], success: vec![put_op(0)], failure }
 }
 
@@ -111,10 +111,10 @@ fn bulk() -> TxnRequest {
 /// Sends calls and measures what they cost.
 pub(super) fn run(
     server: &Servers,
-    messages: &Messages,
-    message: Message,
-    load: Load,
-) -> anyhow::Result<Measured> {
+    messages: &CallMessages,
+    message: CallMessage,
+    load: H2Load,
+) -> anyhow::Result<MeasuredCalls> {
     let before = server.cpu();
     let output = Command::new("h2load")
         .args(["-n", &load.calls.to_string(), "-c", &load.connections.to_string()])
@@ -137,7 +137,7 @@ pub(super) fn run(
         bail!("{} answered {succeeded} of {} calls", server.name, load.calls);
     }
     let callers = f64::from(load.connections * load.streams);
-    Ok(Measured {
+    Ok(MeasuredCalls {
         cpu_per_call: cpu.div_f64(load.calls as f64),
         // With a fixed number of callers this is the mean latency (Little's law).
         latency: Duration::from_secs_f64(callers / rate),

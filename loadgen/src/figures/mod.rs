@@ -1,6 +1,6 @@
 //! The figures of README.md and docs/results: two servers, started alike on fresh directories, measured in turn.
 //!
-//! A part ([`Part`]) is one question, and has servers of its own: what ran before does not count. Scenarios of callers that
+//! A part ([`FigurePart`]) is one question, and has servers of its own: what ran before does not count. Scenarios of callers that
 //! any endpoint can be asked are [`crate::versus`]; here stands what needs to restart a server, to look at its memory and
 //! disk, or sends by h2load.
 
@@ -19,5 +19,5 @@ mod table;
 mod watch_memory;
 mod watchers;
 
-pub use part::{Part, run};
-pub use sizes::Sizes;
+pub use part::{FigurePart, run};
+pub use sizes::FigureSizes;

@@ -5,14 +5,14 @@ use std::fmt::Write as _;
 use clap::ValueEnum;
 
 use crate::disk;
-use crate::figures::sizes::Sizes;
-use crate::figures::table::{Labels, Table};
+use crate::figures::sizes::FigureSizes;
+use crate::figures::table::{Labels, RatioTable};
 use crate::figures::{calls, expiry, fan_out, footprint, growth, h2load, ranges, watch_memory};
-use crate::servers::{Servers, Spec};
+use crate::servers::{ServerSpec, Servers};
 
 /// One question to two servers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, ValueEnum)]
-pub enum Part {
+pub enum FigurePart {
     /// Puts and gets of one key: 1, 100 and 1,000 callers (sent by h2load)
     Calls,
     /// Compare and swap, transactions of 100 puts (sent by h2load)
@@ -37,7 +37,7 @@ pub enum Part {
     Compaction,
 }
 
-impl Part {
+impl FigurePart {
     fn needs_h2load(self) -> bool {
         matches!(self, Self::Calls | Self::Transactions | Self::Written | Self::PutsBesideWatchers)
     }
@@ -47,12 +47,16 @@ impl Part {
 ///
 /// # Errors
 /// When a server does not start or fails; what was measured until then is printed.
-pub fn run(parts: &[Part], specs: (&Spec, &Spec), sizes: &Sizes) -> anyhow::Result<String> {
+pub fn run(
+    parts: &[FigurePart],
+    specs: (&ServerSpec, &ServerSpec),
+    sizes: &FigureSizes,
+) -> anyhow::Result<String> {
     if parts.iter().any(|part| part.needs_h2load()) {
         h2load::check()?;
     }
     let labels = Labels::of(specs);
-    let mut rows = Table::new(labels.clone());
+    let mut rows = RatioTable::new(labels.clone());
     let mut out = String::new();
     for part in parts {
         if *part != parts[0] {
@@ -75,24 +79,24 @@ pub fn run(parts: &[Part], specs: (&Spec, &Spec), sizes: &Sizes) -> anyhow::Resu
 
 /// One part: rows for the common table, or a table of its own.
 fn measure(
-    part: Part,
+    part: FigurePart,
     both: &mut [Servers; 2],
     labels: &Labels,
-    sizes: &Sizes,
-    rows: &mut Table,
+    sizes: &FigureSizes,
+    rows: &mut RatioTable,
 ) -> anyhow::Result<String> {
     match part {
-        Part::Calls => calls::single_keys(sizes, both, rows)?,
-        Part::Transactions => calls::transactions(sizes, both, rows)?,
-        Part::Ranges => ranges::measure(sizes.rounds, sizes.keys(1_000_000), both, rows)?,
-        Part::FanOut => fan_out::events(sizes.rounds, both, rows)?,
-        Part::PutsBesideWatchers => fan_out::puts_beside_watchers(sizes, both, rows)?,
-        Part::Written => return calls::written(sizes, both, labels),
-        Part::Footprint => return footprint::table(both, labels, sizes.keys(1_000_000)),
-        Part::WatchMemory => return watch_memory::table(both, labels),
-        Part::Expiry => return expiry::table(both, labels, sizes.leases),
-        Part::Growth => return growth::by_keys(both, sizes.keys(10_000_000)),
-        Part::Compaction => return growth::by_revisions(both, sizes.revisions),
+        FigurePart::Calls => calls::single_keys(sizes, both, rows)?,
+        FigurePart::Transactions => calls::transactions(sizes, both, rows)?,
+        FigurePart::Ranges => ranges::measure(sizes.rounds, sizes.keys(1_000_000), both, rows)?,
+        FigurePart::FanOut => fan_out::events(sizes.rounds, both, rows)?,
+        FigurePart::PutsBesideWatchers => fan_out::puts_beside_watchers(sizes, both, rows)?,
+        FigurePart::Written => return calls::written(sizes, both, labels),
+        FigurePart::Footprint => return footprint::table(both, labels, sizes.keys(1_000_000)),
+        FigurePart::WatchMemory => return watch_memory::table(both, labels),
+        FigurePart::Expiry => return expiry::table(both, labels, sizes.leases),
+        FigurePart::Growth => return growth::by_keys(both, sizes.keys(10_000_000)),
+        FigurePart::Compaction => return growth::by_revisions(both, sizes.revisions),
     }
     Ok(String::new())
 }

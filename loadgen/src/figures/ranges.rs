@@ -8,15 +8,20 @@ use revd_proto::etcdserverpb::RangeRequest;
 use crate::caller::Caller;
 use crate::clock;
 use crate::figures::store::{all_keys, key, load_keys, load_large};
-use crate::figures::table::{Measured, Table};
+use crate::figures::table::{MeasuredCalls, RatioTable};
 use crate::servers::Servers;
-use crate::wire::Method;
+use crate::wire::RpcMethod;
 
 /// Reads in a round.
 const TIMES: u32 = 10;
 
 /// Loads both servers, then reads from them.
-pub(super) fn measure(rounds: usize, keys: u64, both: &[Servers; 2], rows: &mut Table) -> anyhow::Result<()> {
+pub(super) fn measure(
+    rounds: usize,
+    keys: u64,
+    both: &[Servers; 2],
+    rows: &mut RatioTable,
+) -> anyhow::Result<()> {
     for server in both {
         load_keys(server.endpoint(), 0..keys, keys)?;
         load_large(server.endpoint(), 10_000, 1024)?;
@@ -36,24 +41,24 @@ pub(super) fn measure(rounds: usize, keys: u64, both: &[Servers; 2], rows: &mut 
 }
 
 /// Reads one after the other: the median, and CPU for each. Replies are received and not decoded.
-fn read(server: &Servers, request: &RangeRequest) -> anyhow::Result<Measured> {
+fn read(server: &Servers, request: &RangeRequest) -> anyhow::Result<MeasuredCalls> {
     let mut caller = Caller::connect(server.endpoint())?;
     let body = request.encode_to_vec();
     let mut latencies = Vec::new();
     let before = server.cpu();
     for _ in 0..TIMES {
         let start = clock::nanos();
-        let reply = caller.ask_encoded(Method::Range.path(), &body)?;
+        let reply = caller.ask_encoded(RpcMethod::Range.path(), &body)?;
         latencies.push(clock::nanos() - start);
         anyhow::ensure!(reply.len() > 10, "an empty reply");
     }
     let cpu_per_call = (server.cpu() - before) / TIMES;
     latencies.sort_unstable();
-    Ok(Measured { cpu_per_call, latency: Duration::from_nanos(latencies[latencies.len() / 2]) })
+    Ok(MeasuredCalls { cpu_per_call, latency: Duration::from_nanos(latencies[latencies.len() / 2]) })
 }
 
 /// A linearizable get of one key that is there.
 pub(super) fn get_one(endpoint: &str) -> anyhow::Result<()> {
     let request = RangeRequest { key: key(0), ..RangeRequest::default() };
-    Caller::connect(endpoint)?.ask_encoded(Method::Range.path(), &request.encode_to_vec()).map(drop)
+    Caller::connect(endpoint)?.ask_encoded(RpcMethod::Range.path(), &request.encode_to_vec()).map(drop)
 }

@@ -2,7 +2,7 @@
 
 /// How large they are.
 #[derive(Debug, Clone, Copy)]
-pub struct Sizes {
+pub struct FigureSizes {
     /// Rounds of each row.
     pub rounds: usize,
     /// Calls of h2load for each round.
@@ -15,7 +15,7 @@ pub struct Sizes {
     pub leases: usize,
 }
 
-impl Sizes {
+impl FigureSizes {
     pub(super) fn keys(&self, usual: u64) -> u64 {
         self.keys.unwrap_or(usual).max(1)
     }

@@ -6,16 +6,16 @@ use revd_proto::etcdserverpb::request_op::Request;
 use revd_proto::etcdserverpb::{PutRequest, RequestOp, TxnRequest};
 
 use crate::caller::{Caller, call_all};
-use crate::keys::{Keys, value};
-use crate::wire::Method;
+use crate::keys::{KeySpace, value};
+use crate::wire::RpcMethod;
 
 /// Bytes of the values of [`key`].
 pub(super) const VALUE_BYTES: usize = 256;
 /// Puts in a transaction while keys are loaded.
 const BATCH: u64 = 100;
 
-fn keys() -> Keys {
-    Keys { prefix: "/registry/pods/{namespace}/".to_owned(), size: 64, ..Keys::default() }
+fn keys() -> KeySpace {
+    KeySpace { prefix: "/registry/pods/{namespace}/".to_owned(), size: 64, ..KeySpace::default() }
 }
 
 /// Key number `number`: 64 bytes, like those of Kubernetes.
@@ -28,7 +28,7 @@ pub(super) fn key(number: u64) -> Bytes {
 /// The range of all keys: the first, and the end.
 pub(super) fn all_keys() -> (Bytes, Bytes) {
     let keys = keys();
-    (keys.common_prefix().to_owned().into(), Keys::end(keys.common_prefix()).into())
+    (keys.common_prefix().to_owned().into(), KeySpace::end(keys.common_prefix()).into())
 }
 
 /// A put of key number `number`; each number has a value of its own.
@@ -45,7 +45,7 @@ fn load(endpoint: &str, puts: impl Iterator<Item = PutRequest>) -> anyhow::Resul
         let success = (0..BATCH).map_while(|_| puts.next()).map(op).collect();
         Some(TxnRequest { success, ..TxnRequest::default() }.encode_to_vec())
     });
-    call_all(&mut caller, Method::Txn.path(), bodies)
+    call_all(&mut caller, RpcMethod::Txn.path(), bodies)
 }
 
 /// Puts of these numbers, number `n` to key number `n % of`.

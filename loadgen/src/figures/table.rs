@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::result::median;
-use crate::servers::{Servers, Spec};
+use crate::servers::{ServerSpec, Servers};
 use crate::table;
 use crate::units::time;
 
@@ -12,7 +12,7 @@ use crate::units::time;
 pub(super) struct Labels([String; 2]);
 
 impl Labels {
-    pub(super) fn of(specs: (&Spec, &Spec)) -> Self {
+    pub(super) fn of(specs: (&ServerSpec, &ServerSpec)) -> Self {
         Self([specs.0.program.name.clone(), specs.1.program.name.clone()])
     }
 
@@ -41,13 +41,13 @@ impl Compared {
 
 /// One round of one kind of work on one server.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Measured {
+pub(super) struct MeasuredCalls {
     pub(super) cpu_per_call: Duration,
     pub(super) latency: Duration,
 }
 
 /// All rounds, in the order in which kinds of work came.
-pub(super) struct Table {
+pub(super) struct RatioTable {
     labels: Labels,
     rows: Vec<Row>,
 }
@@ -55,23 +55,23 @@ pub(super) struct Table {
 struct Row {
     label: String,
     /// Of each server, round by round.
-    rounds: [Vec<Measured>; 2],
+    rounds: [Vec<MeasuredCalls>; 2],
 }
 
 impl Row {
     /// Of one figure: both medians, the median of the ratios round by round, and their extremes.
-    fn compared(&self, figure: fn(&Measured) -> Duration) -> [String; 3] {
-        let micros = |measured: &Measured| figure(measured).as_secs_f64() * 1e6;
+    fn compared(&self, figure: fn(&MeasuredCalls) -> Duration) -> [String; 3] {
+        let micros = |measured: &MeasuredCalls| figure(measured).as_secs_f64() * 1e6;
         let [a, b] = &self.rounds;
         let ratios: Vec<f64> = a.iter().zip(b).map(|(a, b)| micros(a) / micros(b)).collect();
         let low = ratios.iter().copied().fold(f64::INFINITY, f64::min);
         let high = ratios.iter().copied().fold(0.0, f64::max);
-        let middle = |rounds: &[Measured]| time(median(rounds.iter().map(micros)));
+        let middle = |rounds: &[MeasuredCalls]| time(median(rounds.iter().map(micros)));
         [middle(a), middle(b), format!("{:.3} ({low:.3}-{high:.3})", median(ratios))]
     }
 }
 
-impl Table {
+impl RatioTable {
     pub(super) fn new(labels: Labels) -> Self {
         Self { labels, rows: Vec::new() }
     }
@@ -83,7 +83,7 @@ impl Table {
         labels: &[&str],
         rounds: usize,
         both: &[Servers; 2],
-        mut once: impl FnMut(&Servers) -> anyhow::Result<Vec<Measured>>,
+        mut once: impl FnMut(&Servers) -> anyhow::Result<Vec<MeasuredCalls>>,
     ) -> anyhow::Result<()> {
         let first = self.rows.len();
         let row = |label: &&str| Row { label: (*label).to_owned(), rounds: [Vec::new(), Vec::new()] };
@@ -130,14 +130,14 @@ mod tests {
         let rounds = |times: [u64; 3]| {
             times.map(|us| {
                 let time = Duration::from_micros(us);
-                Measured { cpu_per_call: time, latency: time * 2 }
+                MeasuredCalls { cpu_per_call: time, latency: time * 2 }
             })
         };
         let row = Row {
             label: "put".to_owned(),
             rounds: [rounds([10, 20, 30]).into(), rounds([20, 20, 20]).into()],
         };
-        let table = Table { labels: Labels(["new".to_owned(), "old".to_owned()]), rows: vec![row] };
+        let table = RatioTable { labels: Labels(["new".to_owned(), "old".to_owned()]), rows: vec![row] };
         let text = table.markdown();
         for part in ["CPU per call or event: new", "20.0 us", "40.0 us", "1.000 (0.500-1.500)"] {
             assert!(text.contains(part), "{part} is not in {text}");

@@ -13,7 +13,7 @@ use crate::figures::watchers::{Fleet, Spread};
 use crate::keys::value;
 use crate::servers::Servers;
 use crate::units::{amount, bytes, time};
-use crate::wire::Method;
+use crate::wire::RpcMethod;
 
 /// Revisions that are caught up over, and by how many watchers.
 const REVISIONS: u64 = 200_000;
@@ -91,5 +91,5 @@ fn idle(server: &Servers, spread: Spread) -> anyhow::Result<f64> {
 fn load(server: &Servers) -> anyhow::Result<()> {
     let mut caller = Caller::connect(server.endpoint())?.forgetful();
     let put = |seed| PutRequest { key: "past".into(), value: value(256, seed), ..PutRequest::default() };
-    call_all(&mut caller, Method::Put.path(), (0..REVISIONS).map(|seed| put(seed).encode_to_vec()))
+    call_all(&mut caller, RpcMethod::Put.path(), (0..REVISIONS).map(|seed| put(seed).encode_to_vec()))
 }

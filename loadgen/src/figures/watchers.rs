@@ -13,9 +13,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::caller::Caller;
 use crate::clock;
-use crate::wire::fields::{Fields, Value};
-use crate::wire::head::Failure;
-use crate::wire::{Client, Method, Sink};
+use crate::wire::fields::{FieldValue, MessageFields};
+use crate::wire::head::CallFailure;
+use crate::wire::{ClientConnection, ReplySink, RpcMethod};
 
 /// After this long without news something is lost.
 const PATIENCE: u64 = 120 * crate::clock::SECOND;
@@ -72,7 +72,7 @@ impl Fleet {
             for stream in 0..spread.streams_each {
                 let number = connection * spread.streams_each + stream;
                 let token = u32::try_from(number)?;
-                let opened = caller.client.open(Method::Watch, token).context("no more streams")?;
+                let opened = caller.client.open(RpcMethod::Watch, token).context("no more streams")?;
                 let union = Some(RequestUnion::CreateRequest(request(number)));
                 let create = WatchRequest { request_union: union }.encode_to_vec();
                 (0..spread.watchers_each).for_each(|_| caller.client.say(opened, &create));
@@ -80,7 +80,7 @@ impl Fleet {
             connections.push(caller.client);
         }
         let told = vec![vec![0; spread.watchers_each]; spread.connections * spread.streams_each];
-        let reader = Reader { counted: Arc::clone(&counted), told, delays: Vec::new() };
+        let reader = WatchReader { counted: Arc::clone(&counted), told, delays: Vec::new() };
         let fleet = Self { counted, thread: std::thread::spawn(move || reader.read(connections)) };
         fleet.wait(|counted| counted.created.load(Ordering::Relaxed), spread.watchers())?;
         Ok(fleet)
@@ -136,15 +136,15 @@ impl Fleet {
 }
 
 /// The thread that reads.
-struct Reader {
+struct WatchReader {
     counted: Arc<Counted>,
     /// Events of each watcher, by stream.
     told: Vec<Vec<usize>>,
     delays: Vec<u64>,
 }
 
-impl Reader {
-    fn read(mut self, mut connections: Vec<Client>) -> Vec<u64> {
+impl WatchReader {
+    fn read(mut self, mut connections: Vec<ClientConnection>) -> Vec<u64> {
         let mut buffer = vec![0; 1 << 20];
         while !self.counted.is_over.load(Ordering::Relaxed) {
             if let Err(error) = self.turn(&mut connections, &mut buffer) {
@@ -156,7 +156,7 @@ impl Reader {
         self.delays
     }
 
-    fn turn(&mut self, connections: &mut [Client], buffer: &mut [u8]) -> anyhow::Result<()> {
+    fn turn(&mut self, connections: &mut [ClientConnection], buffer: &mut [u8]) -> anyhow::Result<()> {
         let mut flags = Vec::new();
         for client in connections.iter_mut() {
             let is_sent = client.flush()?;
@@ -183,7 +183,7 @@ impl Reader {
     }
 }
 
-impl Sink for Reader {
+impl ReplySink for WatchReader {
     fn message(&mut self, token: u32, body: &[u8]) {
         let now = clock::nanos();
         let Outline { watch_id, events, is_created, is_canceled } = Outline::of(body);
@@ -202,7 +202,7 @@ impl Sink for Reader {
         self.counted.events.fetch_add(events, Ordering::Relaxed);
     }
 
-    fn end(&mut self, _token: u32, outcome: Result<(), Failure>) {
+    fn end(&mut self, _token: u32, outcome: Result<(), CallFailure>) {
         self.fail(&format!("a stream has ended: {outcome:?}"));
     }
 
@@ -223,12 +223,12 @@ struct Outline {
 impl Outline {
     fn of(response: &[u8]) -> Self {
         let mut outline = Self::default();
-        for (number, value) in Fields(response) {
+        for (number, value) in MessageFields(response) {
             match (number, value) {
-                (2, Value::Number(id)) => outline.watch_id = usize::try_from(id).unwrap_or(usize::MAX),
-                (3, Value::Number(flag)) => outline.is_created = flag != 0,
-                (4, Value::Number(flag)) => outline.is_canceled = flag != 0,
-                (11, Value::Bytes(_)) => outline.events += 1,
+                (2, FieldValue::Number(id)) => outline.watch_id = usize::try_from(id).unwrap_or(usize::MAX),
+                (3, FieldValue::Number(flag)) => outline.is_created = flag != 0,
+                (4, FieldValue::Number(flag)) => outline.is_canceled = flag != 0,
+                (11, FieldValue::Bytes(_)) => outline.events += 1,
                 _ => {}
             }
         }

@@ -10,7 +10,7 @@ use hdrhistogram::serialization::V2DeflateSerializer;
 use hdrhistogram::serialization::interval_log::IntervalLogWriterBuilder;
 
 use crate::clock;
-use crate::result::Run;
+use crate::result::RunResult;
 
 /// Writes a file whole or not at all.
 fn write(path: &Path, text: &[u8]) -> anyhow::Result<()> {
@@ -21,7 +21,7 @@ fn write(path: &Path, text: &[u8]) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// With the file's name.
-pub fn json(path: &Path, runs: &[Run]) -> anyhow::Result<()> {
+pub fn json(path: &Path, runs: &[RunResult]) -> anyhow::Result<()> {
     let mut text = match runs {
         [run] => serde_json::to_vec(run),
         runs => serde_json::to_vec(runs),
@@ -34,7 +34,7 @@ pub fn json(path: &Path, runs: &[Run]) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// With the file's name.
-pub fn csv(path: &Path, runs: &[Run]) -> anyhow::Result<()> {
+pub fn csv(path: &Path, runs: &[RunResult]) -> anyhow::Result<()> {
     let mut out = csv::Writer::from_writer(Vec::new());
     out.write_record([
         "scenario",
@@ -89,7 +89,7 @@ pub fn csv(path: &Path, runs: &[Run]) -> anyhow::Result<()> {
 ///
 /// # Errors
 /// With the file's name.
-pub fn hlog(path: &Path, runs: &[Run]) -> anyhow::Result<()> {
+pub fn hlog(path: &Path, runs: &[RunResult]) -> anyhow::Result<()> {
     let file = File::create(path).with_context(|| format!("writing {}", path.display()))?;
     let mut file = BufWriter::new(file);
     {
@@ -121,13 +121,13 @@ pub fn hlog(path: &Path, runs: &[Run]) -> anyhow::Result<()> {
 mod tests {
     use super::*;
     use crate::plan::Plan;
-    use crate::record::Record;
-    use crate::result::{Generator, OpResult, Round, SCHEMA};
+    use crate::record::OpRecord;
+    use crate::result::{GeneratorCost, OpResult, RoundResult, SCHEMA};
 
-    fn run() -> Run {
-        let mut record = Record::new("put, twice");
+    fn run() -> RunResult {
+        let mut record = OpRecord::new("put, twice");
         (1..=100_u64).for_each(|at| record.add(at * 1000, at * 1000, at * 20_000_000));
-        Run {
+        RunResult {
             schema: SCHEMA,
             plan: Plan { name: "a \"plan\"".to_owned(), ..Plan::default() },
             server: "3.7.1".to_owned(),
@@ -136,12 +136,12 @@ mod tests {
             stopped: None,
             warnings: Vec::new(),
             violations: Vec::new(),
-            rounds: vec![Round {
+            rounds: vec![RoundResult {
                 seconds: 2.0,
                 ops: vec![OpResult::of(&record, 2.0, false)],
                 events: None,
                 cost: None,
-                generator: Generator::default(),
+                generator: GeneratorCost::default(),
                 server_seconds: Vec::new(),
             }],
         }
@@ -152,12 +152,12 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = |name: &str| folder.path().join(name);
         json(&path("a.json"), &[run()]).unwrap();
-        let again = Run::read(&path("a.json")).unwrap();
+        let again = RunResult::read(&path("a.json")).unwrap();
         assert_eq!(again[0].rounds[0].ops[0].count, 100);
         json(&path("b.json"), &[run(), run()]).unwrap();
-        assert_eq!(Run::read(&path("b.json")).unwrap().len(), 2);
+        assert_eq!(RunResult::read(&path("b.json")).unwrap().len(), 2);
         std::fs::write(path("c.json"), "{}").unwrap();
-        assert!(Run::read(&path("c.json")).unwrap_err().to_string().contains("c.json"));
+        assert!(RunResult::read(&path("c.json")).unwrap_err().to_string().contains("c.json"));
 
         csv(&path("a.csv"), &[run()]).unwrap();
         let mut reader = csv::Reader::from_path(path("a.csv")).unwrap();

@@ -1,7 +1,7 @@
 //! How figures went from result to result, as a line of bars each.
 
 use crate::compare::Figure;
-use crate::result::{Run, median};
+use crate::result::{RunResult, median};
 use crate::table::plain;
 
 /// From an eighth of a block to a whole one.
@@ -21,13 +21,13 @@ fn sparkline(figures: &[Option<f64>]) -> String {
 
 /// A line for each figure of each operation that the newest result has.
 #[must_use]
-pub fn table(results: &[Vec<Run>]) -> String {
+pub fn table(results: &[Vec<RunResult>]) -> String {
     let figures = ["rate", "p50", "p99", "cpu"].map(|name| name.parse::<Figure>().expect("a figure"));
     let mut rows = Vec::new();
     for run in results.last().into_iter().flatten() {
         for op in run.op_names() {
             for figure in &figures {
-                let of = |runs: &Vec<Run>| {
+                let of = |runs: &Vec<RunResult>| {
                     let found = runs.iter().find(|found| found.plan.name == run.plan.name)?;
                     let values: Vec<f64> =
                         found.rounds.iter().filter_map(|round| figure.of(round, op)).collect();

@@ -3,9 +3,9 @@
 use std::fmt::Write as _;
 
 use crate::plan::WATCH_NAME;
-use crate::ratios::Comparison;
+use crate::ratios::RatioRow;
 use crate::report::svg::{Axis, Chart, Scale, Series, escaped};
-use crate::result::{OpResult, Run, median};
+use crate::result::{OpResult, RunResult, median};
 use crate::units::{amount, bytes, time};
 
 /// How it looks.
@@ -19,7 +19,7 @@ pub struct Labelled<'r> {
     /// The server's name.
     pub label: &'r str,
     /// What was measured.
-    pub run: &'r Run,
+    pub run: &'r RunResult,
 }
 
 const TIME: Axis = Axis { label: "time", scale: Scale::Log, show: time };
@@ -44,7 +44,7 @@ fn cores(figure: f64) -> String {
 
 /// The whole page.
 #[must_use]
-pub fn page(title: &str, runs: &[Labelled<'_>], comparisons: &[Comparison]) -> String {
+pub fn page(title: &str, runs: &[Labelled<'_>], comparisons: &[RatioRow]) -> String {
     let mut out = format!(
         "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\n\
          <meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\"><title>{0}</title>\n\
@@ -90,7 +90,7 @@ fn bar(ratio: f64, class: &str) -> String {
 }
 
 /// The table of ratios, a block for each scenario.
-fn compared(comparisons: &[Comparison]) -> String {
+fn compared(comparisons: &[RatioRow]) -> String {
     let labels = &comparisons[0].labels;
     let (a, b) = (escaped(&labels.0), escaped(&labels.1));
     let mut out = format!(
@@ -273,7 +273,7 @@ fn percentiles(op: &OpResult) -> Vec<(f64, f64)> {
     shares.map(|share| (share, samples.value_at_quantile(share) as f64 / 1e3)).collect()
 }
 
-fn by_second(op: &OpResult, of: fn(&crate::result::Second) -> f64) -> Vec<(f64, f64)> {
+fn by_second(op: &OpResult, of: fn(&crate::result::SecondResult) -> f64) -> Vec<(f64, f64)> {
     // The last second is not whole.
     let whole = op.seconds.len().saturating_sub(1).max(1);
     op.seconds.iter().take(whole).enumerate().map(|(at, second)| (at as f64 + 1.0, of(second))).collect()

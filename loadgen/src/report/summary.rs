@@ -60,11 +60,11 @@ pub fn of(op: &OpResult, seconds: f64, is_precise: bool) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::record::Record;
+    use crate::record::OpRecord;
 
     #[test]
     fn every_sample_is_in_a_bar() {
-        let mut record = Record::new("put");
+        let mut record = OpRecord::new("put");
         (1..=1000_u64).for_each(|at| record.add(at * 1_000_000, at, 0));
         let text = of(&OpResult::of(&record, 2.0, false), 2.0, false);
         let counts =

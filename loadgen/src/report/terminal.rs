@@ -1,16 +1,16 @@
 //! A run in the terminal.
 
-use crate::result::{OpResult, Run, median};
+use crate::result::{OpResult, RunResult, median};
 use crate::table;
 use crate::units::{amount, bytes, time};
 
-fn middle(run: &Run, name: &str, of: impl Fn(&OpResult) -> f64) -> f64 {
+fn middle(run: &RunResult, name: &str, of: impl Fn(&OpResult) -> f64) -> f64 {
     median(run.op(name).map(of))
 }
 
 /// Everything about a run.
 #[must_use]
-pub fn of(run: &Run) -> String {
+pub fn of(run: &RunResult) -> String {
     let mut out = String::new();
     let mut rows = Vec::new();
     for name in run.op_names() {
@@ -35,7 +35,7 @@ pub fn of(run: &Run) -> String {
     out
 }
 
-fn notes(run: &Run) -> String {
+fn notes(run: &RunResult) -> String {
     let mut lines = Vec::new();
     let rounds = run.rounds.len();
     if rounds > 1 {
@@ -65,7 +65,7 @@ fn notes(run: &Run) -> String {
     lines.iter().map(|line| format!("{line}\n")).collect()
 }
 
-fn spread(run: &Run) -> String {
+fn spread(run: &RunResult) -> String {
     let shown = run.op_names().into_iter().map(|name| {
         let figures: Vec<f64> = run.op(name).map(|op| op.latency.p99).collect();
         let (least, most) =
@@ -75,8 +75,8 @@ fn spread(run: &Run) -> String {
     shown.collect::<Vec<_>>().join(", ")
 }
 
-fn cost(run: &Run) -> Vec<String> {
-    let generator = |of: fn(&crate::result::Generator) -> f64| {
+fn cost(run: &RunResult) -> Vec<String> {
+    let generator = |of: fn(&crate::result::GeneratorCost) -> f64| {
         median(run.rounds.iter().map(|round| of(&round.generator)))
     };
     let calls: f64 =

@@ -1,12 +1,12 @@
 //! Callers of one thread, and what answers do to them. No socket is touched here.
 
 use crate::plan::Plan;
-use crate::record::{Record, histogram};
-use crate::run::watchers::Watchers;
-use crate::scenario::{Source, Verdict};
+use crate::record::{OpRecord, histogram};
+use crate::run::watchers::RunWatchers;
+use crate::scenario::{OpSource, ReplyVerdict};
 use crate::wire::fields;
-use crate::wire::head::Failure;
-use crate::wire::{Method, Sink};
+use crate::wire::head::CallFailure;
+use crate::wire::{ReplySink, RpcMethod};
 use hdrhistogram::Histogram;
 
 /// Tokens of watch streams have this bit.
@@ -14,7 +14,7 @@ pub(super) const WATCH: u32 = 1 << 31;
 
 /// Somebody who calls and waits.
 #[derive(Debug, Default)]
-pub(super) struct Caller {
+pub(super) struct CallerState {
     pub(super) client: usize,
     pub(super) op: usize,
     pub(super) is_busy: bool,
@@ -29,20 +29,20 @@ pub(super) struct Caller {
     pub(super) held: u32,
     is_on_held: bool,
     /// What the messages so far meant.
-    verdict: Option<Verdict>,
+    verdict: Option<ReplyVerdict>,
     /// The newest revision it has seen, and the least that its answer must show.
     revision: i64,
     least: i64,
 }
 
-impl Caller {
+impl CallerState {
     /// On this connection, and with nothing to do.
     pub(super) fn new(client: usize) -> Self {
         Self { client, ..Self::default() }
     }
 
     /// It has asked something, when `newest` was confirmed to somebody.
-    pub(super) fn asks(&mut self, method: Method, stream: u32, now: u64, newest: i64) {
+    pub(super) fn asks(&mut self, method: RpcMethod, stream: u32, now: u64, newest: i64) {
         self.is_on_held = method.is_held();
         if self.is_on_held {
             self.held = stream
@@ -57,16 +57,16 @@ impl Caller {
 
 /// Everything of a thread but its sockets.
 pub(super) struct Callers {
-    pub(super) callers: Vec<Caller>,
+    pub(super) callers: Vec<CallerState>,
     /// Those who have nothing to do.
     pub(super) idle: Vec<u32>,
     /// Those whose operation needs another call.
     pub(super) again: Vec<u32>,
     pub(super) busy: usize,
-    pub(super) source: Source,
-    pub(super) watchers: Watchers,
+    pub(super) source: OpSource,
+    pub(super) watchers: RunWatchers,
     /// One for each operation, and the last for watchers.
-    pub(super) records: Vec<Record>,
+    pub(super) records: Vec<OpRecord>,
     /// How late calls were sent that could have been sent in time.
     pub(super) late: Histogram<u64>,
     /// What counts was meant to begin from here on, and before there.
@@ -94,7 +94,7 @@ pub(super) struct Callers {
 const VIOLATIONS_MAX: usize = 10;
 
 impl Callers {
-    pub(super) fn new(plan: &Plan, source: Source, watch_name: &str) -> Self {
+    pub(super) fn new(plan: &Plan, source: OpSource, watch_name: &str) -> Self {
         let names = plan.ops.iter().map(|op| op.name()).chain([watch_name]);
         Self {
             callers: Vec::new(),
@@ -102,8 +102,8 @@ impl Callers {
             again: Vec::new(),
             busy: 0,
             source,
-            watchers: Watchers::new(plan),
-            records: names.map(Record::new).collect(),
+            watchers: RunWatchers::new(plan),
+            records: names.map(OpRecord::new).collect(),
             late: histogram(),
             counts_from: u64::MAX,
             counts_until: u64::MAX,
@@ -125,7 +125,7 @@ impl Callers {
     }
 
     fn measured(&mut self, caller: usize) {
-        let Caller { op, intended, begun, .. } = self.callers[caller];
+        let CallerState { op, intended, begun, .. } = self.callers[caller];
         self.done += 1;
         if self.counts(intended) {
             let (latency, service) = (self.now.saturating_sub(intended), self.now.saturating_sub(begun));
@@ -135,7 +135,7 @@ impl Callers {
 
     /// What the caller was doing has failed.
     pub(super) fn fail(&mut self, caller: usize, what: &str) {
-        let Caller { op, intended, .. } = self.callers[caller];
+        let CallerState { op, intended, .. } = self.callers[caller];
         if !self.callers[caller].is_busy {
             return;
         }
@@ -157,34 +157,34 @@ impl Callers {
     }
 
     /// A call was answered.
-    fn answered(&mut self, caller: usize, verdict: Verdict) {
+    fn answered(&mut self, caller: usize, verdict: ReplyVerdict) {
         let op = self.callers[caller].op;
         self.callers[caller].stream = 0;
         self.expected += self.source.op(op).confirmed();
         let token = u32::try_from(caller).unwrap_or(u32::MAX);
         match verdict {
-            Verdict::Done => {
+            ReplyVerdict::Done => {
                 self.measured(caller);
                 self.rest(caller);
             }
-            Verdict::DoneMore => {
+            ReplyVerdict::DoneMore => {
                 self.measured(caller);
                 self.again.push(token);
             }
-            Verdict::Silent => self.rest(caller),
-            Verdict::More => self.again.push(token),
-            Verdict::Conflict => {
+            ReplyVerdict::Silent => self.rest(caller),
+            ReplyVerdict::More => self.again.push(token),
+            ReplyVerdict::Conflict => {
                 if self.counts(self.callers[caller].intended) {
                     self.records[op].conflicts += 1;
                 }
                 self.again.push(token);
             }
-            Verdict::Prepared => {
+            ReplyVerdict::Prepared => {
                 (self.callers[caller].intended, self.callers[caller].begun) = (self.now, self.now);
                 self.again.push(token);
             }
-            Verdict::GaveUp(what) => self.fail(caller, what),
-            Verdict::Failed(what) => {
+            ReplyVerdict::GaveUp(what) => self.fail(caller, what),
+            ReplyVerdict::Failed(what) => {
                 self.note(format!("{}: {what}", self.records[op].name));
                 self.fail(caller, what);
             }
@@ -220,7 +220,7 @@ impl Callers {
     }
 }
 
-impl Sink for Callers {
+impl ReplySink for Callers {
     fn message(&mut self, token: u32, body: &[u8]) {
         if token & WATCH != 0 {
             let stream = (token & !WATCH) as usize;
@@ -246,7 +246,7 @@ impl Sink for Callers {
         }
     }
 
-    fn end(&mut self, token: u32, outcome: Result<(), Failure>) {
+    fn end(&mut self, token: u32, outcome: Result<(), CallFailure>) {
         if token & WATCH != 0 {
             let why = outcome.err().map_or_else(|| "it ended".to_owned(), |failure| failure.0);
             self.watchers.broken.get_or_insert(format!("a watch stream is gone: {why}"));
@@ -259,14 +259,15 @@ impl Sink for Callers {
         match (outcome, self.callers[caller].verdict.take()) {
             (Ok(()), Some(verdict)) => self.answered(caller, verdict),
             (Ok(()), None) => self.fail(caller, "the call ended without a reply"),
-            (Err(Failure(what)), _) => self.fail(caller, &what),
+            (Err(CallFailure(what)), _) => self.fail(caller, &what),
         }
     }
 
     fn reset(&mut self, stream: u32, code: u32) {
         let client = self.client;
-        let of =
-            |caller: &Caller| caller.client == client && (caller.stream == stream || caller.held == stream);
+        let of = |caller: &CallerState| {
+            caller.client == client && (caller.stream == stream || caller.held == stream)
+        };
         if let Some(caller) = self.callers.iter().position(of) {
             if self.callers[caller].held == stream {
                 self.callers[caller].held = 0;

@@ -6,4 +6,4 @@ mod shared;
 mod watchers;
 mod worker;
 
-pub use round::{Outcome, Progress, Surroundings, greet, preload, round};
+pub use round::{Progress, RoundOutcome, Surroundings, greet, preload, round};

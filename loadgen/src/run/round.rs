@@ -9,14 +9,14 @@ use anyhow::Context as _;
 
 use crate::clock;
 use crate::clock::SECOND;
-use crate::cost::{self, Usage};
-use crate::keys::Order;
-use crate::plan::{Op, OpKind, Plan, WATCH_NAME};
+use crate::cost::{self, ProcessUsage};
+use crate::keys::KeyOrder;
+use crate::plan::{OpKind, Plan, PlannedOp, WATCH_NAME};
 use crate::probe;
-use crate::record::{Record, histogram};
-use crate::result::{Events, Generator, OpResult, Round};
-use crate::run::shared::Shared;
-use crate::run::worker::{Report, Worker};
+use crate::record::{OpRecord, histogram};
+use crate::result::{EventCounts, GeneratorCost, OpResult, RoundResult};
+use crate::run::shared::RunShared;
+use crate::run::worker::{Worker, WorkerReport};
 
 /// Calls under way while the store is prepared.
 const PRELOAD_CLIENTS: usize = 256;
@@ -52,9 +52,9 @@ pub struct Surroundings<'s> {
 }
 
 /// What a round has brought.
-pub struct Outcome {
+pub struct RoundOutcome {
     /// The figures.
-    pub round: Round,
+    pub round: RoundResult,
     /// What they must not be read without.
     pub warnings: Vec<String>,
     /// What a server must never do.
@@ -79,7 +79,7 @@ pub fn preload(plan: &Plan, around: &mut Surroundings<'_>) -> anyhow::Result<i64
     for (keys, val_size) in key_sets {
         let mut filling = Plan {
             name: format!("{}: preload", plan.name),
-            ops: vec![Op::new(OpKind::Put { prev_kv: false })],
+            ops: vec![PlannedOp::new(OpKind::Put { prev_kv: false })],
             conns: PRELOAD_CONNS,
             clients: PRELOAD_CLIENTS,
             threads: 1,
@@ -92,7 +92,7 @@ pub fn preload(plan: &Plan, around: &mut Surroundings<'_>) -> anyhow::Result<i64
             watch: None,
             ..plan.clone()
         };
-        filling.keys.order = Order::Sequential;
+        filling.keys.order = KeyOrder::Sequential;
         let outcome = execute(&filling, revision, "preload", around)?;
         if let Some(why) = outcome.stopped {
             anyhow::bail!("{}: {why}", filling.name);
@@ -108,16 +108,21 @@ pub fn preload(plan: &Plan, around: &mut Surroundings<'_>) -> anyhow::Result<i64
 ///
 /// # Errors
 /// When it cannot begin.
-pub fn round(plan: &Plan, revision: i64, around: &mut Surroundings<'_>) -> anyhow::Result<Outcome> {
+pub fn round(plan: &Plan, revision: i64, around: &mut Surroundings<'_>) -> anyhow::Result<RoundOutcome> {
     execute(plan, revision, &plan.name, around)
 }
 
-fn execute(plan: &Plan, revision: i64, what: &str, around: &mut Surroundings<'_>) -> anyhow::Result<Outcome> {
+fn execute(
+    plan: &Plan,
+    revision: i64,
+    what: &str,
+    around: &mut Surroundings<'_>,
+) -> anyhow::Result<RoundOutcome> {
     plan.check()?;
     let catches_up = plan.catches_up();
     // Watchers that catch up are what is measured, from the first moment on.
     let plan = &Plan { warmup: if catches_up { 0.0 } else { plan.warmup }, ..plan.clone() };
-    let shared = Arc::new(Shared { threads: plan.threads, ..Shared::default() });
+    let shared = Arc::new(RunShared { threads: plan.threads, ..RunShared::default() });
     let mut threads = Vec::new();
     for thread in 0..plan.threads {
         // 0 is from now on.
@@ -148,21 +153,21 @@ fn execute(plan: &Plan, revision: i64, what: &str, around: &mut Surroundings<'_>
 }
 
 /// What was seen from outside.
-struct Watched {
+struct ServerSamples {
     start: u64,
     seconds: Vec<(f64, u64)>,
-    before: Usage,
-    after: Usage,
+    before: ProcessUsage,
+    after: ProcessUsage,
 }
 
 /// Starts the threads when all are ready, and watches until they are done.
 fn follow(
     plan: &Plan,
     what: &str,
-    shared: &Shared,
+    shared: &RunShared,
     around: &mut Surroundings<'_>,
     are_done: impl Fn() -> bool,
-) -> Watched {
+) -> ServerSamples {
     while shared.ready.load(Relaxed) < plan.threads && !are_done() {
         if around.interrupted.load(Relaxed) {
             shared.stop("interrupted");
@@ -175,16 +180,20 @@ fn follow(
         start + clock::from_seconds(plan.warmup),
         clock::from_seconds(plan.warmup) + clock::from_seconds(plan.duration),
     );
-    let usage = |pids: &[u32]| Usage::of(pids);
+    let usage = |pids: &[u32]| ProcessUsage::of(pids);
     let syncs = |pids: &[u32]| if pids.is_empty() { None } else { cost::syncs(&plan.endpoints) };
     // Making metrics costs a server something, which is not what is measured: they are asked for outside of it.
-    let before = |pids: &[u32]| Usage { syncs: syncs(pids), ..usage(pids) };
+    let before = |pids: &[u32]| ProcessUsage { syncs: syncs(pids), ..usage(pids) };
     let after = |pids: &[u32]| {
         let used = usage(pids);
-        Usage { syncs: syncs(pids), ..used }
+        ProcessUsage { syncs: syncs(pids), ..used }
     };
-    let mut watched =
-        Watched { start, seconds: Vec::new(), before: before(&around.pids), after: Usage::default() };
+    let mut watched = ServerSamples {
+        start,
+        seconds: Vec::new(),
+        before: before(&around.pids),
+        after: ProcessUsage::default(),
+    };
     let (mut second, mut last, mut counts) = (from, usage(&around.pids), plan.warmup == 0.0);
     let mut ended = None;
     while !are_done() {
@@ -221,13 +230,18 @@ fn follow(
     watched
 }
 
-fn outcome(plan: &Plan, shared: &Shared, reports: Vec<Report>, watched: &Watched) -> Outcome {
+fn outcome(
+    plan: &Plan,
+    shared: &RunShared,
+    reports: Vec<WorkerReport>,
+    watched: &ServerSamples,
+) -> RoundOutcome {
     let names = plan.ops.iter().map(|op| op.name()).chain([WATCH_NAME]);
-    let mut records: Vec<Record> = names.map(Record::new).collect();
+    let mut records: Vec<OpRecord> = names.map(OpRecord::new).collect();
     let mut late = histogram();
     let mut violations = Vec::new();
     let (mut busy, mut cpu, mut ended, mut missing, mut unsent) = (0.0_f64, 0, 0, 0, 0);
-    let mut events = Events { delivered: 0, expected: 0, uncertain: 0 };
+    let mut events = EventCounts { delivered: 0, expected: 0, uncertain: 0 };
     for report in reports {
         records.iter_mut().zip(&report.records).for_each(|(all, own)| all.merge(own));
         late += report.late;
@@ -250,7 +264,7 @@ fn outcome(plan: &Plan, shared: &Shared, reports: Vec<Report>, watched: &Watched
         .filter(|record| !record.latency.is_empty() || record.failed() > 0)
         .map(|record| OpResult::of(record, seconds, plan.rate.is_some() && record.name != WATCH_NAME))
         .collect();
-    let generator = Generator {
+    let generator = GeneratorCost {
         cpu_seconds: cpu as f64 / 1e9,
         busy,
         unsent,
@@ -273,7 +287,7 @@ fn outcome(plan: &Plan, shared: &Shared, reports: Vec<Report>, watched: &Watched
     let count = ops.iter().filter(|op| op.name != WATCH_NAME || plan.ops.is_empty()).map(|op| op.count).sum();
     let has_pids = watched.after.memory > 0;
     let has_watch = plan.watch.is_some();
-    let round = Round {
+    let round = RoundResult {
         seconds,
         ops,
         events: has_watch.then_some(events),
@@ -281,10 +295,10 @@ fn outcome(plan: &Plan, shared: &Shared, reports: Vec<Report>, watched: &Watched
         generator,
         server_seconds: watched.seconds.clone(),
     };
-    Outcome { round, warnings, violations, stopped }
+    RoundOutcome { round, warnings, violations, stopped }
 }
 
-fn generator_warnings(generator: &Generator) -> Vec<String> {
+fn generator_warnings(generator: &GeneratorCost) -> Vec<String> {
     let mut warnings = Vec::new();
     if generator.unsent > 0 {
         warnings.push(format!(

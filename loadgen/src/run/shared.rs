@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 
 /// What threads of a run tell each other.
 #[derive(Debug, Default)]
-pub(super) struct Shared {
+pub(super) struct RunShared {
     /// Threads whose watchers are there.
     pub(super) ready: AtomicUsize,
     /// When traffic begins; 0 before that is known.
@@ -22,7 +22,7 @@ pub(super) struct Shared {
     pub(super) confirmed: AtomicUsize,
 }
 
-impl Shared {
+impl RunShared {
     pub(super) fn stop(&self, why: &str) {
         self.why.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert_with(|| why.to_owned());
         self.stopped.store(true, Relaxed);

@@ -1,10 +1,10 @@
 //! Watchers of one thread: opening them, and counting and timing what they get.
 
-use crate::keys::Keys;
+use crate::keys::KeySpace;
 use crate::plan::{OpKind, Plan, WatchPlan};
-use crate::scenario::{Source, expiry_prefix, stamp};
-use crate::wire::fields::{Fields, Value, field, number, put_bytes, put_number, put_part};
-use crate::wire::{Client, Method};
+use crate::scenario::{OpSource, expiry_prefix, stamp};
+use crate::wire::fields::{FieldValue, MessageFields, field, number, put_bytes, put_number, put_part};
+use crate::wire::{ClientConnection, RpcMethod};
 
 /// `Event.type` of a key that is gone.
 const DELETE: i64 = 1;
@@ -13,7 +13,7 @@ const EARLY: i64 = 100_000_000;
 
 /// What is measured of the events.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Measured {
+enum WatchMeasure {
     /// From when a write was meant to begin to its event.
     Delay,
     /// From opening to the last of so many events that were there before.
@@ -24,7 +24,7 @@ enum Measured {
 
 /// One stream.
 #[derive(Debug)]
-struct Stream {
+struct WatcherStream {
     /// By watch id: revision of the last event, and how many there were.
     watchers: Vec<(i64, u64)>,
     opened: u64,
@@ -32,9 +32,9 @@ struct Stream {
 
 /// All of one thread's.
 #[derive(Debug)]
-pub(super) struct Watchers {
-    measured: Measured,
-    streams: Vec<Stream>,
+pub(super) struct RunWatchers {
+    measured: WatchMeasure,
+    streams: Vec<WatcherStream>,
     /// Watchers that are wanted, and those that the server has confirmed.
     wanted: usize,
     created: usize,
@@ -51,14 +51,14 @@ pub(super) struct Watchers {
 /// What an event tells the recorder: the operation (none: the watch itself) and the delay.
 pub(super) type Delay = (Option<usize>, u64);
 
-impl Watchers {
+impl RunWatchers {
     /// Those of thread `thread`; none if it has none.
     pub(super) fn new(plan: &Plan) -> Self {
         let is_expiry = plan.ops.iter().any(|op| matches!(op.kind, OpKind::LeaseExpiry { .. }));
         let measured = match &plan.watch {
-            Some(watch) if watch.from_start => Measured::CatchUp(plan.keys.count),
-            None if is_expiry => Measured::Expiry,
-            _ => Measured::Delay,
+            Some(watch) if watch.from_start => WatchMeasure::CatchUp(plan.keys.count),
+            None if is_expiry => WatchMeasure::Expiry,
+            _ => WatchMeasure::Delay,
         };
         Self {
             measured,
@@ -79,7 +79,7 @@ impl Watchers {
 
     /// Watchers that have yet to catch up.
     pub(super) fn behind(&self) -> usize {
-        if matches!(self.measured, Measured::CatchUp(_)) { self.wanted - self.caught_up } else { 0 }
+        if matches!(self.measured, WatchMeasure::CatchUp(_)) { self.wanted - self.caught_up } else { 0 }
     }
 
     /// Opens a stream with these watchers of the plan.
@@ -88,12 +88,12 @@ impl Watchers {
     /// When the server allows no more streams.
     pub(super) fn open(
         &mut self,
-        client: &mut Client,
+        client: &mut ClientConnection,
         token: u32,
         now: u64,
         requests: impl Iterator<Item = Vec<u8>>,
     ) -> anyhow::Result<()> {
-        let opened = client.open(Method::Watch, token);
+        let opened = client.open(RpcMethod::Watch, token);
         let stream =
             opened.ok_or_else(|| anyhow::anyhow!("the server allows no more streams on a connection"))?;
         let mut watchers = 0;
@@ -102,7 +102,7 @@ impl Watchers {
             watchers += 1;
         }
         self.wanted += watchers;
-        self.streams.push(Stream { watchers: vec![(0, 0); watchers], opened: now });
+        self.streams.push(WatcherStream { watchers: vec![(0, 0); watchers], opened: now });
         Ok(())
     }
 
@@ -117,20 +117,20 @@ impl Watchers {
         stream: usize,
         body: &[u8],
         now: u64,
-        source: &mut Source,
+        source: &mut OpSource,
         mut record: impl FnMut(Delay),
     ) {
         let (mut id, mut is_created) = (0, false);
-        for (number, value) in Fields(body) {
+        for (number, value) in MessageFields(body) {
             match (number, value) {
                 (2, _) => id = value.signed(),
-                (3, Value::Number(created)) => is_created = created != 0,
-                (4, Value::Number(1)) => {
+                (3, FieldValue::Number(created)) => is_created = created != 0,
+                (4, FieldValue::Number(1)) => {
                     let reason = crate::wire::fields::bytes(body, 6);
                     self.broken =
                         Some(format!("a watcher was cancelled: {}", String::from_utf8_lossy(reason)));
                 }
-                (11, Value::Bytes(event)) => self.event(stream, id, event, now, source, &mut record),
+                (11, FieldValue::Bytes(event)) => self.event(stream, id, event, now, source, &mut record),
                 _ => {}
             }
         }
@@ -143,16 +143,16 @@ impl Watchers {
         id: i64,
         event: &[u8],
         now: u64,
-        source: &mut Source,
+        source: &mut OpSource,
         record: &mut impl FnMut(Delay),
     ) {
         let (mut revision, mut key, mut time) = (0, &[][..], None);
-        if let Some(Value::Bytes(kv)) = field(event, 2) {
-            for (number, value) in Fields(kv) {
+        if let Some(FieldValue::Bytes(kv)) = field(event, 2) {
+            for (number, value) in MessageFields(kv) {
                 match (number, value) {
-                    (1, Value::Bytes(bytes)) => key = bytes,
+                    (1, FieldValue::Bytes(bytes)) => key = bytes,
                     (3, _) => revision = value.signed(),
-                    (5, Value::Bytes(bytes)) => time = stamp(bytes),
+                    (5, FieldValue::Bytes(bytes)) => time = stamp(bytes),
                     _ => {}
                 }
             }
@@ -167,20 +167,20 @@ impl Watchers {
         }
         (*last, *count) = (revision, *count + 1);
         match self.measured {
-            Measured::Delay => {
+            WatchMeasure::Delay => {
                 self.delivered += 1;
                 if let Some(time) = time {
                     record((None, now.saturating_sub(time)));
                 }
             }
-            Measured::CatchUp(all) => {
+            WatchMeasure::CatchUp(all) => {
                 self.delivered += 1;
                 if *count == all {
                     self.caught_up += 1;
                     record((None, now - stream.opened));
                 }
             }
-            Measured::Expiry if number(event, 1) == DELETE => {
+            WatchMeasure::Expiry if number(event, 1) == DELETE => {
                 let Some((op, late)) = source.gone(key, now) else { return };
                 self.delivered += 1;
                 if late < -EARLY && self.violations.len() < 10 {
@@ -188,7 +188,7 @@ impl Watchers {
                 }
                 record((Some(op), late.max(0).cast_unsigned()));
             }
-            Measured::Expiry => {}
+            WatchMeasure::Expiry => {}
         }
     }
 }
@@ -200,7 +200,7 @@ pub(super) fn create(plan: &Plan, watch: &WatchPlan, watcher: usize, start_revis
         Some(number) => plan.keys.put(number, &mut key),
         None => {
             key.extend_from_slice(plan.keys.common_prefix().as_bytes());
-            end = Keys::end(plan.keys.common_prefix());
+            end = KeySpace::end(plan.keys.common_prefix());
         }
     }
     request(&key, &end, start_revision, watch.prev_kv)
@@ -209,7 +209,7 @@ pub(super) fn create(plan: &Plan, watch: &WatchPlan, watcher: usize, start_revis
 /// The request for the watcher of a thread's leases.
 pub(super) fn create_for_leases(plan: &Plan, thread: usize) -> Vec<u8> {
     let prefix = expiry_prefix(plan, thread);
-    request(prefix.as_bytes(), &Keys::end(&prefix), 0, false)
+    request(prefix.as_bytes(), &KeySpace::end(&prefix), 0, false)
 }
 
 fn request(key: &[u8], end: &[u8], start_revision: i64, prev_kv: bool) -> Vec<u8> {

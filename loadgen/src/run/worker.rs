@@ -17,12 +17,12 @@ use crate::arrivals::Arrivals;
 use crate::clock;
 use crate::clock::SECOND;
 use crate::plan::{OpKind, Plan};
-use crate::record::Record;
-use crate::run::callers::{Caller, Callers, WATCH};
-use crate::run::shared::Shared;
+use crate::record::OpRecord;
+use crate::run::callers::{CallerState, Callers, WATCH};
+use crate::run::shared::RunShared;
 use crate::run::watchers::{create, create_for_leases};
-use crate::scenario::{Ask, Source};
-use crate::wire::{Client, Method};
+use crate::scenario::{NextCall, OpSource};
+use crate::wire::{ClientConnection, RpcMethod};
 
 /// Bytes read at a time.
 const READ_BYTES: usize = 256 * 1024;
@@ -37,7 +37,7 @@ const DRAIN: u64 = 10 * SECOND;
 /// A connection, or none when it was lost.
 struct Link {
     endpoint: String,
-    client: Option<Client>,
+    client: Option<ClientConnection>,
     /// Waits for the socket to take more.
     is_blocked: bool,
     is_dirty: bool,
@@ -49,8 +49,8 @@ struct Link {
 }
 
 /// What a thread brings back.
-pub(super) struct Report {
-    pub(super) records: Vec<Record>,
+pub(super) struct WorkerReport {
+    pub(super) records: Vec<OpRecord>,
     pub(super) late: Histogram<u64>,
     pub(super) violations: Vec<String>,
     /// The share of its time in which the thread had work.
@@ -72,7 +72,7 @@ pub(super) struct Report {
 pub(super) struct Worker {
     plan: Plan,
     thread: usize,
-    shared: Arc<Shared>,
+    shared: Arc<RunShared>,
     epoll: OwnedFd,
     links: Vec<Link>,
     callers: Callers,
@@ -82,7 +82,7 @@ pub(super) struct Worker {
     /// Arrivals had to wait for a caller in the last turn.
     was_full: bool,
     /// Calls that a connection had no stream for.
-    blocked: Vec<(u32, Method, Vec<u8>)>,
+    blocked: Vec<(u32, RpcMethod, Vec<u8>)>,
     body: Vec<u8>,
     swept: u64,
     reported: (u64, u64, u64),
@@ -110,10 +110,10 @@ impl Worker {
     pub(super) fn new(
         plan: &Plan,
         thread: usize,
-        shared: &Arc<Shared>,
+        shared: &Arc<RunShared>,
         start_revision: i64,
     ) -> anyhow::Result<Self> {
-        let source = Source::new(plan, thread);
+        let source = OpSource::new(plan, thread);
         let mut worker = Self {
             epoll: epoll::create(CreateFlags::CLOEXEC).context("making an epoll instance")?,
             links: Vec::new(),
@@ -139,7 +139,7 @@ impl Worker {
         }
         if !plan.ops.is_empty() {
             for number in 0..share_of(plan.clients, thread, plan.threads).max(1) {
-                worker.callers.callers.push(Caller::new(number % conns));
+                worker.callers.callers.push(CallerState::new(number % conns));
                 worker.callers.idle.push(u32::try_from(number).context("too many callers")?);
             }
         }
@@ -148,7 +148,7 @@ impl Worker {
 
     fn connect(&mut self, number: usize, is_watch: bool) -> anyhow::Result<()> {
         let endpoint = &self.plan.endpoints[number % self.plan.endpoints.len()];
-        let client = Client::connect(endpoint, Duration::from_secs(5))?;
+        let client = ClientConnection::connect(endpoint, Duration::from_secs(5))?;
         let data = EventData::new_u64(self.links.len() as u64);
         epoll::add(&self.epoll, &client, data, EventFlags::IN)?;
         self.links.push(Link {
@@ -165,7 +165,7 @@ impl Worker {
     }
 
     /// Everything from opening watchers to the last answer.
-    pub(super) fn run(mut self) -> anyhow::Result<Report> {
+    pub(super) fn run(mut self) -> anyhow::Result<WorkerReport> {
         // The system may wake a thread 50 us late otherwise, to save power.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let catches_up = self.plan.catches_up();
@@ -321,7 +321,7 @@ impl Worker {
         let state = &self.callers.callers[caller as usize];
         let mut body = std::mem::take(&mut self.body);
         body.clear();
-        let ask = Ask { caller, intended: state.intended, body: &mut body };
+        let ask = NextCall { caller, intended: state.intended, body: &mut body };
         let method = self.callers.source.op(state.op).request(ask);
         if !self.send(caller, method, &body, now) {
             self.blocked.push((caller, method, body.clone()));
@@ -330,7 +330,7 @@ impl Worker {
     }
 
     /// Sends a call; false when the connection has no stream for it.
-    fn send(&mut self, caller: u32, method: Method, body: &[u8], now: u64) -> bool {
+    fn send(&mut self, caller: u32, method: RpcMethod, body: &[u8], now: u64) -> bool {
         let state = &mut self.callers.callers[caller as usize];
         let link = &mut self.links[state.client];
         let Some(client) = &mut link.client else {
@@ -466,7 +466,7 @@ impl Worker {
     fn sweep(&mut self, now: u64) {
         let timeout = clock::from_seconds(self.plan.timeout);
         for caller in 0..self.callers.callers.len() {
-            let Caller { is_busy, asked, client, stream, held, .. } = self.callers.callers[caller];
+            let CallerState { is_busy, asked, client, stream, held, .. } = self.callers.callers[caller];
             if is_busy && asked.saturating_add(timeout) < now {
                 if let Some(client) = &mut self.links[client].client {
                     client.cancel(if stream != 0 { stream } else { held });
@@ -496,7 +496,7 @@ impl Worker {
             return;
         }
         link.try_at = now + RECONNECT_INTERVAL;
-        match Client::connect(&link.endpoint, Duration::from_millis(100)) {
+        match ClientConnection::connect(&link.endpoint, Duration::from_millis(100)) {
             Ok(client) => {
                 let data = EventData::new_u64(number as u64);
                 if epoll::add(&self.epoll, &client, data, EventFlags::IN).is_ok() {
@@ -542,7 +542,7 @@ impl Worker {
         Ok(())
     }
 
-    fn report(mut self, cpu: u64, busy: f64) -> Report {
+    fn report(mut self, cpu: u64, busy: f64) -> WorkerReport {
         let missing = self.callers.source.waiting() + self.callers.watchers.behind() as u64;
         if let Some(broken) = self.callers.watchers.broken.take() {
             self.shared.stop(&broken);
@@ -561,7 +561,7 @@ impl Worker {
         }
         let mut violations = std::mem::take(&mut self.callers.violations);
         violations.append(&mut self.callers.watchers.violations);
-        Report {
+        WorkerReport {
             late: self.callers.late,
             violations,
             busy,

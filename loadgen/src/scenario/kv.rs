@@ -1,25 +1,27 @@
 //! Single keys and ranges.
 
-use crate::keys::{Keys, Picker, Values};
+use crate::keys::{KeyPicker, KeySpace, ValueSource};
 use crate::plan::RangeOp;
-use crate::scenario::operation::{Ask, FanOut, Operation, Parts, PerCaller, Verdict, stamped};
-use crate::wire::Method;
-use crate::wire::fields::{self, Fields, Value, put_bytes, put_number, put_part};
+use crate::scenario::operation::{
+    ExpectedEvents, NextCall, OpParts, Operation, PerCaller, ReplyVerdict, stamped,
+};
+use crate::wire::RpcMethod;
+use crate::wire::fields::{self, FieldValue, MessageFields, put_bytes, put_number, put_part};
 
 /// Writes a key.
-pub(super) struct Put {
-    keys: Keys,
-    picker: Picker,
-    values: Values,
+pub(super) struct PutOperation {
+    keys: KeySpace,
+    picker: KeyPicker,
+    values: ValueSource,
     prev_kv: bool,
-    fan_out: FanOut,
+    fan_out: ExpectedEvents,
     key: PerCaller<u64>,
     confirmed: u64,
     scratch: Vec<u8>,
 }
 
-impl Put {
-    pub(super) fn new(parts: &Parts<'_>, prev_kv: bool) -> Self {
+impl PutOperation {
+    pub(super) fn new(parts: &OpParts<'_>, prev_kv: bool) -> Self {
         Self {
             keys: parts.keys().clone(),
             picker: parts.picker(),
@@ -33,8 +35,8 @@ impl Put {
     }
 }
 
-impl Operation for Put {
-    fn request(&mut self, ask: Ask<'_>) -> Method {
+impl Operation for PutOperation {
+    fn request(&mut self, ask: NextCall<'_>) -> RpcMethod {
         let number = self.picker.pick();
         *self.key.of(ask.caller) = number;
         self.scratch.clear();
@@ -45,12 +47,12 @@ impl Operation for Put {
         stamped(self.values.pick(self.picker.random()), intended, &mut self.scratch);
         put_bytes(ask.body, 2, &self.scratch);
         put_number(ask.body, 4, self.prev_kv.into());
-        Method::Put
+        RpcMethod::Put
     }
 
-    fn reply(&mut self, caller: u32, _body: &[u8]) -> Verdict {
+    fn reply(&mut self, caller: u32, _body: &[u8]) -> ReplyVerdict {
         self.confirmed += self.fan_out.of(*self.key.of(caller));
-        Verdict::Done
+        ReplyVerdict::Done
     }
 
     fn confirmed(&mut self) -> u64 {
@@ -59,56 +61,56 @@ impl Operation for Put {
 }
 
 /// Reads a key.
-pub(super) struct Get {
-    keys: Keys,
-    picker: Picker,
+pub(super) struct GetOperation {
+    keys: KeySpace,
+    picker: KeyPicker,
     serializable: bool,
     scratch: Vec<u8>,
 }
 
-impl Get {
-    pub(super) fn new(parts: &Parts<'_>, serializable: bool) -> Self {
+impl GetOperation {
+    pub(super) fn new(parts: &OpParts<'_>, serializable: bool) -> Self {
         Self { keys: parts.keys().clone(), picker: parts.picker(), serializable, scratch: Vec::new() }
     }
 }
 
-impl Operation for Get {
-    fn request(&mut self, ask: Ask<'_>) -> Method {
+impl Operation for GetOperation {
+    fn request(&mut self, ask: NextCall<'_>) -> RpcMethod {
         self.scratch.clear();
         self.keys.put(self.picker.pick(), &mut self.scratch);
         put_bytes(ask.body, 1, &self.scratch);
         put_number(ask.body, 7, self.serializable.into());
-        Method::Range
+        RpcMethod::Range
     }
 
-    fn reply(&mut self, _caller: u32, _body: &[u8]) -> Verdict {
-        Verdict::Done
+    fn reply(&mut self, _caller: u32, _body: &[u8]) -> ReplyVerdict {
+        ReplyVerdict::Done
     }
 }
 
 /// Reads many keys.
-pub(super) struct Range {
+pub(super) struct RangeOperation {
     op: RangeOp,
-    keys: Keys,
-    picker: Picker,
+    keys: KeySpace,
+    picker: KeyPicker,
     end: Vec<u8>,
     /// Where a list goes on: the next key, and the revision of its first page.
     lists: PerCaller<(Vec<u8>, i64)>,
 }
 
-impl Range {
-    pub(super) fn new(parts: &Parts<'_>, op: RangeOp) -> Self {
+impl RangeOperation {
+    pub(super) fn new(parts: &OpParts<'_>, op: RangeOp) -> Self {
         let keys = parts.keys().clone();
         let end = match &op.between {
             Some((_, to)) => to.clone().into_bytes(),
-            None => Keys::end(keys.common_prefix()),
+            None => KeySpace::end(keys.common_prefix()),
         };
         Self { op, end, picker: parts.picker(), lists: PerCaller::default(), keys }
     }
 }
 
-impl Operation for Range {
-    fn request(&mut self, ask: Ask<'_>) -> Method {
+impl Operation for RangeOperation {
+    fn request(&mut self, ask: NextCall<'_>) -> RpcMethod {
         let (next, revision) = self.lists.of(ask.caller);
         if next.is_empty() {
             match &self.op.between {
@@ -129,26 +131,26 @@ impl Operation for Range {
         if !self.op.paginate {
             next.clear();
         }
-        if self.op.stream { Method::RangeStream } else { Method::Range }
+        if self.op.stream { RpcMethod::RangeStream } else { RpcMethod::Range }
     }
 
-    fn reply(&mut self, caller: u32, body: &[u8]) -> Verdict {
+    fn reply(&mut self, caller: u32, body: &[u8]) -> ReplyVerdict {
         if !self.op.paginate {
-            return Verdict::Done;
+            return ReplyVerdict::Done;
         }
         let (next, revision) = self.lists.of(caller);
         let (mut last, mut more) = (&[][..], false);
-        for (number, value) in Fields(body) {
+        for (number, value) in MessageFields(body) {
             match (number, value) {
-                (2, Value::Bytes(kv)) => last = kv,
-                (3, Value::Number(is_set)) => more = is_set != 0,
+                (2, FieldValue::Bytes(kv)) => last = kv,
+                (3, FieldValue::Number(is_set)) => more = is_set != 0,
                 _ => {}
             }
         }
         next.clear();
         if !more {
             *revision = 0;
-            return Verdict::Done;
+            return ReplyVerdict::Done;
         }
         if *revision == 0 {
             *revision = fields::revision(body);
@@ -156,9 +158,9 @@ impl Operation for Range {
         next.extend_from_slice(fields::bytes(last, 1));
         next.push(0);
         if last.is_empty() {
-            Verdict::Failed("a page promises more and holds nothing")
+            ReplyVerdict::Failed("a page promises more and holds nothing")
         } else {
-            Verdict::More
+            ReplyVerdict::More
         }
     }
 
@@ -168,17 +170,17 @@ impl Operation for Range {
 }
 
 /// Removes a key, whether it is there or not.
-pub(super) struct Delete {
-    keys: Keys,
-    picker: Picker,
-    fan_out: FanOut,
+pub(super) struct DeleteOperation {
+    keys: KeySpace,
+    picker: KeyPicker,
+    fan_out: ExpectedEvents,
     key: PerCaller<u64>,
     confirmed: u64,
     scratch: Vec<u8>,
 }
 
-impl Delete {
-    pub(super) fn new(parts: &Parts<'_>) -> Self {
+impl DeleteOperation {
+    pub(super) fn new(parts: &OpParts<'_>) -> Self {
         Self {
             keys: parts.keys().clone(),
             picker: parts.picker(),
@@ -190,21 +192,21 @@ impl Delete {
     }
 }
 
-impl Operation for Delete {
-    fn request(&mut self, ask: Ask<'_>) -> Method {
+impl Operation for DeleteOperation {
+    fn request(&mut self, ask: NextCall<'_>) -> RpcMethod {
         let number = self.picker.pick();
         *self.key.of(ask.caller) = number;
         self.scratch.clear();
         self.keys.put(number, &mut self.scratch);
         put_bytes(ask.body, 1, &self.scratch);
-        Method::DeleteRange
+        RpcMethod::DeleteRange
     }
 
-    fn reply(&mut self, caller: u32, body: &[u8]) -> Verdict {
+    fn reply(&mut self, caller: u32, body: &[u8]) -> ReplyVerdict {
         if fields::number(body, 2) > 0 {
             self.confirmed += self.fan_out.of(*self.key.of(caller));
         }
-        Verdict::Done
+        ReplyVerdict::Done
     }
 
     fn confirmed(&mut self) -> u64 {

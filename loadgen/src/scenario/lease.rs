@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use crate::scenario::operation::{Ask, Operation, Parts, PerCaller, Verdict, expiry_prefix};
-use crate::wire::Method;
+use crate::scenario::operation::{NextCall, OpParts, Operation, PerCaller, ReplyVerdict, expiry_prefix};
+use crate::wire::RpcMethod;
 use crate::wire::fields::{number, put_bytes, put_number};
 
-fn grant(ttl: i64, body: &mut Vec<u8>) -> Method {
+fn grant(ttl: i64, body: &mut Vec<u8>) -> RpcMethod {
     put_number(body, 1, ttl);
-    Method::LeaseGrant
+    RpcMethod::LeaseGrant
 }
 
 /// The id that a grant's reply names.
@@ -17,63 +17,67 @@ fn granted(body: &[u8]) -> i64 {
 }
 
 /// New leases.
-pub(super) struct Grant(i64);
+pub(super) struct GrantOperation(i64);
 
-impl Grant {
+impl GrantOperation {
     pub(super) fn new(ttl: i64) -> Self {
         Self(ttl)
     }
 }
 
-impl Operation for Grant {
-    fn request(&mut self, ask: Ask<'_>) -> Method {
+impl Operation for GrantOperation {
+    fn request(&mut self, ask: NextCall<'_>) -> RpcMethod {
         grant(self.0, ask.body)
     }
 
-    fn reply(&mut self, _caller: u32, body: &[u8]) -> Verdict {
-        if granted(body) == 0 { Verdict::Failed("a lease was granted without an id") } else { Verdict::Done }
+    fn reply(&mut self, _caller: u32, body: &[u8]) -> ReplyVerdict {
+        if granted(body) == 0 {
+            ReplyVerdict::Failed("a lease was granted without an id")
+        } else {
+            ReplyVerdict::Done
+        }
     }
 }
 
 /// A lease for each caller, kept alive.
-pub(super) struct KeepAlive {
+pub(super) struct KeepAliveOperation {
     ttl: i64,
     leases: PerCaller<i64>,
 }
 
-impl KeepAlive {
+impl KeepAliveOperation {
     pub(super) fn new(ttl: i64) -> Self {
         Self { ttl, leases: PerCaller::default() }
     }
 }
 
-impl Operation for KeepAlive {
-    fn request(&mut self, ask: Ask<'_>) -> Method {
+impl Operation for KeepAliveOperation {
+    fn request(&mut self, ask: NextCall<'_>) -> RpcMethod {
         match *self.leases.of(ask.caller) {
             0 => grant(self.ttl, ask.body),
             id => {
                 put_number(ask.body, 1, id);
-                Method::LeaseKeepAlive
+                RpcMethod::LeaseKeepAlive
             }
         }
     }
 
-    fn reply(&mut self, caller: u32, body: &[u8]) -> Verdict {
+    fn reply(&mut self, caller: u32, body: &[u8]) -> ReplyVerdict {
         let lease = self.leases.of(caller);
         if *lease == 0 {
             *lease = granted(body);
-            return Verdict::Prepared;
+            return ReplyVerdict::Prepared;
         }
         if number(body, 3) > 0 {
-            return Verdict::Done;
+            return ReplyVerdict::Done;
         }
         *lease = 0;
-        Verdict::Failed("a lease that was kept alive is gone")
+        ReplyVerdict::Failed("a lease that was kept alive is gone")
     }
 }
 
 /// Leases with a key each, left to end.
-pub(super) struct Expiry {
+pub(super) struct ExpiryOperation {
     ttl: i64,
     prefix: String,
     next: u64,
@@ -86,8 +90,8 @@ pub(super) struct Expiry {
     now: u64,
 }
 
-impl Expiry {
-    pub(super) fn new(parts: &Parts<'_>, ttl: i64) -> Self {
+impl ExpiryOperation {
+    pub(super) fn new(parts: &OpParts<'_>, ttl: i64) -> Self {
         Self {
             ttl,
             prefix: expiry_prefix(parts.plan, parts.thread),
@@ -100,8 +104,8 @@ impl Expiry {
     }
 }
 
-impl Operation for Expiry {
-    fn request(&mut self, ask: Ask<'_>) -> Method {
+impl Operation for ExpiryOperation {
+    fn request(&mut self, ask: NextCall<'_>) -> RpcMethod {
         let (lease, key) = self.under_way.of(ask.caller);
         if *lease == 0 {
             *key = self.next;
@@ -110,22 +114,22 @@ impl Operation for Expiry {
         }
         put_bytes(ask.body, 1, format!("{}{key}", self.prefix).as_bytes());
         put_number(ask.body, 3, *lease);
-        Method::Put
+        RpcMethod::Put
     }
 
-    fn reply(&mut self, caller: u32, body: &[u8]) -> Verdict {
+    fn reply(&mut self, caller: u32, body: &[u8]) -> ReplyVerdict {
         let (lease, key) = self.under_way.of(caller);
         if *lease == 0 {
             *lease = granted(body);
             *self.granted.of(caller) = self.now;
             // A server may make a lease longer than was asked for.
             self.ttl = self.ttl.max(number(body, 3));
-            return Verdict::More;
+            return ReplyVerdict::More;
         }
         let time = u64::try_from(self.ttl).unwrap_or(0).saturating_mul(1_000_000_000);
         self.due.insert(*key, self.granted.of(caller).saturating_add(time));
         *lease = 0;
-        Verdict::Silent
+        ReplyVerdict::Silent
     }
 
     fn gone(&mut self, key: &[u8], now: u64) -> Option<i64> {

@@ -7,6 +7,6 @@ mod operation;
 mod source;
 mod txn;
 
-pub(crate) use operation::{Ask, expiry_prefix};
-pub use operation::{STAMP, STAMP_BYTES, Verdict, stamp};
-pub(crate) use source::Source;
+pub(crate) use operation::{NextCall, expiry_prefix};
+pub use operation::{ReplyVerdict, STAMP, STAMP_BYTES, stamp};
+pub(crate) use source::OpSource;

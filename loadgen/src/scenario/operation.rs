@@ -1,12 +1,12 @@
 //! One kind of operation, as one thread does it, and what all kinds are made of.
 
-use crate::keys::{Keys, Picker, Values};
-use crate::plan::{Op, Plan};
-use crate::wire::Method;
+use crate::keys::{KeyPicker, KeySpace, ValueSource};
+use crate::plan::{Plan, PlannedOp};
+use crate::wire::RpcMethod;
 
 /// What a reply means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub enum ReplyVerdict {
     /// The operation is done.
     Done,
     /// It needs another call; its time goes on.
@@ -27,14 +27,14 @@ pub enum Verdict {
 
 /// Events that watchers must get for changes.
 #[derive(Debug, Clone, Copy, Default)]
-pub(super) struct FanOut {
+pub(super) struct ExpectedEvents {
     /// Watchers in all.
     pub(super) watchers: u64,
     /// Keys they are spread over; 0: each watches all.
     pub(super) keys: u64,
 }
 
-impl FanOut {
+impl ExpectedEvents {
     pub(super) fn of(self, key: u64) -> u64 {
         match key.checked_rem(self.keys) {
             None => self.watchers,
@@ -45,7 +45,7 @@ impl FanOut {
 }
 
 /// One call that is to be made.
-pub(crate) struct Ask<'c> {
+pub(crate) struct NextCall<'c> {
     pub(crate) caller: u32,
     /// When it was meant to begin: values carry it to whoever watches.
     pub(crate) intended: u64,
@@ -55,10 +55,10 @@ pub(crate) struct Ask<'c> {
 /// One kind of operation, as one thread does it.
 pub(crate) trait Operation: Send {
     /// The next call of a caller.
-    fn request(&mut self, ask: Ask<'_>) -> Method;
+    fn request(&mut self, ask: NextCall<'_>) -> RpcMethod;
 
     /// What became of it.
-    fn reply(&mut self, caller: u32, body: &[u8]) -> Verdict;
+    fn reply(&mut self, caller: u32, body: &[u8]) -> ReplyVerdict;
 
     /// Events that watchers must get by what the last reply confirmed.
     fn confirmed(&mut self) -> u64 {
@@ -83,33 +83,33 @@ pub(crate) trait Operation: Send {
 }
 
 /// What all operations of a thread are made of.
-pub(super) struct Parts<'p> {
+pub(super) struct OpParts<'p> {
     pub(super) plan: &'p Plan,
-    pub(super) op: &'p Op,
+    pub(super) op: &'p PlannedOp,
     pub(super) thread: usize,
     pub(super) index: usize,
 }
 
-impl Parts<'_> {
-    pub(super) fn keys(&self) -> &Keys {
+impl OpParts<'_> {
+    pub(super) fn keys(&self) -> &KeySpace {
         self.op.keys.as_ref().unwrap_or(&self.plan.keys)
     }
 
-    pub(super) fn picker(&self) -> Picker {
+    pub(super) fn picker(&self) -> KeyPicker {
         let seed = self.plan.seed.wrapping_add(self.index as u64 * 7919);
-        Picker::new(self.keys(), seed, self.thread, self.plan.threads)
+        KeyPicker::new(self.keys(), seed, self.thread, self.plan.threads)
     }
 
-    pub(super) fn values(&self) -> Values {
-        Values::new(self.op.val_size.unwrap_or(self.plan.val_size), self.plan.seed)
+    pub(super) fn values(&self) -> ValueSource {
+        ValueSource::new(self.op.val_size.unwrap_or(self.plan.val_size), self.plan.seed)
     }
 
-    pub(super) fn fan_out(&self) -> FanOut {
+    pub(super) fn fan_out(&self) -> ExpectedEvents {
         match &self.plan.watch {
             Some(watch) if self.op.keys.is_none() => {
-                FanOut { watchers: watch.watchers as u64, keys: watch.keys }
+                ExpectedEvents { watchers: watch.watchers as u64, keys: watch.keys }
             }
-            _ => FanOut::default(),
+            _ => ExpectedEvents::default(),
         }
     }
 }
@@ -160,9 +160,9 @@ mod tests {
 
     #[test]
     fn events_are_expected_of_the_watchers_of_a_key() {
-        let all = FanOut { watchers: 10, keys: 0 };
+        let all = ExpectedEvents { watchers: 10, keys: 0 };
         assert_eq!((all.of(0), all.of(99)), (10, 10));
-        let spread = FanOut { watchers: 10, keys: 4 };
+        let spread = ExpectedEvents { watchers: 10, keys: 4 };
         assert_eq!((0..6).map(|key| spread.of(key)).collect::<Vec<_>>(), [3, 3, 2, 2, 0, 0]);
     }
 

@@ -4,18 +4,18 @@ use rand::rngs::SmallRng;
 use rand::{RngExt as _, SeedableRng as _};
 
 use crate::plan::{OpKind, Plan};
-use crate::scenario::operation::{Operation, Parts};
+use crate::scenario::operation::{OpParts, Operation};
 use crate::scenario::{kv, lease, lock, txn};
 
 /// Everything that one thread does.
-pub(crate) struct Source {
+pub(crate) struct OpSource {
     ops: Vec<Box<dyn Operation>>,
     /// Sums of weights.
     until: Vec<u32>,
     random: SmallRng,
 }
 
-impl Source {
+impl OpSource {
     /// What thread `thread` of a plan does.
     pub(crate) fn new(plan: &Plan, thread: usize) -> Self {
         let mut sum = 0;
@@ -24,7 +24,7 @@ impl Source {
         for (index, op) in plan.ops.iter().enumerate() {
             sum += op.weight;
             until.push(sum);
-            ops.push(operation(&Parts { plan, op, thread, index }));
+            ops.push(operation(&OpParts { plan, op, thread, index }));
         }
         let seed = plan.seed.wrapping_mul(31).wrapping_add(thread as u64);
         Self { ops, until, random: SmallRng::seed_from_u64(seed) }
@@ -55,31 +55,31 @@ impl Source {
     }
 }
 
-fn operation(parts: &Parts<'_>) -> Box<dyn Operation> {
+fn operation(parts: &OpParts<'_>) -> Box<dyn Operation> {
     match &parts.op.kind {
-        OpKind::Put { prev_kv } => Box::new(kv::Put::new(parts, *prev_kv)),
-        OpKind::Get { serializable } => Box::new(kv::Get::new(parts, *serializable)),
-        OpKind::Range(range) => Box::new(kv::Range::new(parts, range.clone())),
-        OpKind::Delete => Box::new(kv::Delete::new(parts)),
-        OpKind::Cas => Box::new(txn::Cas::new(parts)),
-        OpKind::Txn { puts } => Box::new(txn::Puts::new(parts, *puts)),
-        OpKind::LeaseGrant { ttl } => Box::new(lease::Grant::new(*ttl)),
-        OpKind::LeaseKeepAlive { ttl } => Box::new(lease::KeepAlive::new(*ttl)),
-        OpKind::LeaseExpiry { ttl } => Box::new(lease::Expiry::new(parts, *ttl)),
-        OpKind::Lock { locks } => Box::new(lock::Lock::new(parts, *locks)),
+        OpKind::Put { prev_kv } => Box::new(kv::PutOperation::new(parts, *prev_kv)),
+        OpKind::Get { serializable } => Box::new(kv::GetOperation::new(parts, *serializable)),
+        OpKind::Range(range) => Box::new(kv::RangeOperation::new(parts, range.clone())),
+        OpKind::Delete => Box::new(kv::DeleteOperation::new(parts)),
+        OpKind::Cas => Box::new(txn::CasOperation::new(parts)),
+        OpKind::Txn { puts } => Box::new(txn::PutsOperation::new(parts, *puts)),
+        OpKind::LeaseGrant { ttl } => Box::new(lease::GrantOperation::new(*ttl)),
+        OpKind::LeaseKeepAlive { ttl } => Box::new(lease::KeepAliveOperation::new(*ttl)),
+        OpKind::LeaseExpiry { ttl } => Box::new(lease::ExpiryOperation::new(parts, *ttl)),
+        OpKind::Lock { locks } => Box::new(lock::LockOperation::new(parts, *locks)),
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Op;
+    use crate::plan::PlannedOp;
 
     #[test]
     fn operations_come_by_their_weights() {
-        let op = |weight| Op { weight, ..Op::new(OpKind::Cas) };
+        let op = |weight| PlannedOp { weight, ..PlannedOp::new(OpKind::Cas) };
         let plan = Plan { ops: vec![op(1), op(0), op(9)], ..Plan::default() };
-        let mut source = Source::new(&plan, 0);
+        let mut source = OpSource::new(&plan, 0);
         let mut counts = [0; 3];
         for _ in 0..10_000 {
             counts[source.choose()] += 1;

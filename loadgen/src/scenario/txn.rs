@@ -1,9 +1,11 @@
 //! Transactions: compare and swap, and many puts at once.
 
-use crate::keys::{Keys, Picker, Values};
+use crate::keys::{KeyPicker, KeySpace, ValueSource};
 use crate::scenario::kv::put_request;
-use crate::scenario::operation::{Ask, FanOut, Operation, Parts, PerCaller, Verdict, stamped};
-use crate::wire::Method;
+use crate::scenario::operation::{
+    ExpectedEvents, NextCall, OpParts, Operation, PerCaller, ReplyVerdict, stamped,
+};
+use crate::wire::RpcMethod;
 use crate::wire::fields::{self, put_bytes, put_number, put_part};
 
 /// `Compare.target`: the revision of the last change.
@@ -18,11 +20,11 @@ const PUT: u32 = 2;
 const CONFLICTS_MAX: u32 = 1_000;
 
 /// Updates of keys by what the caller knows of them.
-pub(super) struct Cas {
-    keys: Keys,
-    picker: Picker,
-    values: Values,
-    fan_out: FanOut,
+pub(super) struct CasOperation {
+    keys: KeySpace,
+    picker: KeyPicker,
+    values: ValueSource,
+    fan_out: ExpectedEvents,
     /// By key: the revision of its last change, as far as it is known; all callers of the thread share it, as the
     /// callers behind one API server do.
     known: Vec<i64>,
@@ -32,8 +34,8 @@ pub(super) struct Cas {
     scratch: Vec<u8>,
 }
 
-impl Cas {
-    pub(super) fn new(parts: &Parts<'_>) -> Self {
+impl CasOperation {
+    pub(super) fn new(parts: &OpParts<'_>) -> Self {
         let keys = parts.keys().clone();
         Self {
             known: vec![0; usize::try_from(keys.count).unwrap_or(usize::MAX)],
@@ -52,8 +54,8 @@ fn at(number: u64) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 
-impl Operation for Cas {
-    fn request(&mut self, ask: Ask<'_>) -> Method {
+impl Operation for CasOperation {
+    fn request(&mut self, ask: NextCall<'_>) -> RpcMethod {
         let picker = &mut self.picker;
         let (number, _) = *self.under_way.of(ask.caller).get_or_insert_with(|| (picker.pick(), 0));
         let mut key = std::mem::take(&mut self.scratch);
@@ -72,20 +74,20 @@ impl Operation for Cas {
         });
         put_request(ask.body, FAILURE, RANGE, |range| put_bytes(range, 1, &key));
         self.scratch = key;
-        Method::Txn
+        RpcMethod::Txn
     }
 
-    fn reply(&mut self, caller: u32, body: &[u8]) -> Verdict {
+    fn reply(&mut self, caller: u32, body: &[u8]) -> ReplyVerdict {
         let under_way = self.under_way.of(caller);
         let Some((number, lost)) = under_way.as_mut() else {
-            return Verdict::Failed("an answer to nothing");
+            return ReplyVerdict::Failed("an answer to nothing");
         };
         let key = *number;
         if fields::number(body, 2) != 0 {
             self.known[at(key)] = self.known[at(key)].max(fields::revision(body));
             self.confirmed += self.fan_out.of(key);
             *under_way = None;
-            return Verdict::Done;
+            return ReplyVerdict::Done;
         }
         // TxnResponse.responses[0].response_range.kvs[0].mod_revision
         let kv = fields::bytes(fields::bytes(fields::bytes(body, 3), 1), 2);
@@ -95,9 +97,9 @@ impl Operation for Cas {
         *lost += 1;
         if *lost > CONFLICTS_MAX {
             *under_way = None;
-            return Verdict::GaveUp("an update lost a thousand times to others");
+            return ReplyVerdict::GaveUp("an update lost a thousand times to others");
         }
-        Verdict::Conflict
+        ReplyVerdict::Conflict
     }
 
     fn confirmed(&mut self) -> u64 {
@@ -106,20 +108,20 @@ impl Operation for Cas {
 }
 
 /// Several puts in one transaction.
-pub(super) struct Puts {
-    keys: Keys,
-    picker: Picker,
-    values: Values,
+pub(super) struct PutsOperation {
+    keys: KeySpace,
+    picker: KeyPicker,
+    values: ValueSource,
     puts: usize,
-    fan_out: FanOut,
+    fan_out: ExpectedEvents,
     events: PerCaller<u64>,
     confirmed: u64,
     chosen: Vec<u64>,
     scratch: Vec<u8>,
 }
 
-impl Puts {
-    pub(super) fn new(parts: &Parts<'_>, puts: usize) -> Self {
+impl PutsOperation {
+    pub(super) fn new(parts: &OpParts<'_>, puts: usize) -> Self {
         let keys = parts.keys().clone();
         Self {
             puts: puts.min(usize::try_from(keys.count).unwrap_or(usize::MAX)).max(1),
@@ -147,8 +149,8 @@ impl Puts {
     }
 }
 
-impl Operation for Puts {
-    fn request(&mut self, ask: Ask<'_>) -> Method {
+impl Operation for PutsOperation {
+    fn request(&mut self, ask: NextCall<'_>) -> RpcMethod {
         self.choose();
         *self.events.of(ask.caller) = self.chosen.iter().map(|key| self.fan_out.of(*key)).sum();
         let intended = (self.fan_out.watchers > 0).then_some(ask.intended);
@@ -163,12 +165,12 @@ impl Operation for Puts {
             });
         }
         self.scratch = key;
-        Method::Txn
+        RpcMethod::Txn
     }
 
-    fn reply(&mut self, caller: u32, _body: &[u8]) -> Verdict {
+    fn reply(&mut self, caller: u32, _body: &[u8]) -> ReplyVerdict {
         self.confirmed += *self.events.of(caller);
-        Verdict::Done
+        ReplyVerdict::Done
     }
 
     fn confirmed(&mut self) -> u64 {

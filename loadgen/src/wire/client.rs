@@ -9,8 +9,8 @@ use anyhow::Context as _;
 use bytes::Bytes;
 use revd_http2::{Config, Connection, ErrorCode, Event, HeadersKind, PREFACE, Role};
 
-use crate::wire::head::{CallHeads, Failure, ReplyHeads};
-use crate::wire::method::Method;
+use crate::wire::head::{CallFailure, CallHeads, ReplyHeads};
+use crate::wire::method::RpcMethod;
 
 /// In front of each message: a compression flag, and its length.
 const PREFIX_BYTES: usize = 5;
@@ -20,18 +20,18 @@ const MESSAGE_BYTES_MAX: usize = 1 << 30;
 const PIECES: usize = 16;
 
 /// What arrives.
-pub trait Sink {
+pub trait ReplySink {
     /// A message of the call that was made with this token.
     fn message(&mut self, token: u32, body: &[u8]);
     /// The call is over.
-    fn end(&mut self, token: u32, outcome: Result<(), Failure>);
+    fn end(&mut self, token: u32, outcome: Result<(), CallFailure>);
     /// The server gave this stream up.
     fn reset(&mut self, stream: u32, code: u32);
 }
 
 /// What a stream carries.
 #[derive(Debug, Default)]
-struct Stream {
+struct CallStream {
     token: u32,
     /// A message that has come in part.
     partial: Vec<u8>,
@@ -39,9 +39,9 @@ struct Stream {
 
 /// A connection.
 #[derive(Debug)]
-pub struct Client {
+pub struct ClientConnection {
     socket: TcpStream,
-    http2: Connection<Stream>,
+    http2: Connection<CallStream>,
     call_heads: CallHeads,
     reply_heads: ReplyHeads,
     /// A frame that has come in part.
@@ -78,7 +78,7 @@ pub fn addresses(endpoint: &str) -> anyhow::Result<Vec<SocketAddr>> {
     Ok(found)
 }
 
-impl Client {
+impl ClientConnection {
     /// Connects, waiting at most so long.
     ///
     /// # Errors
@@ -127,15 +127,15 @@ impl Client {
     }
 
     /// Makes a call with one message: the stream it is on; none while the server allows no more of them.
-    pub fn call(&mut self, method: Method, token: u32, body: &[u8]) -> Option<u32> {
+    pub fn call(&mut self, method: RpcMethod, token: u32, body: &[u8]) -> Option<u32> {
         let stream = self.open(method, token)?;
         self.http2.send_last(stream, &[&prefix(body), body]);
         Some(stream)
     }
 
     /// Begins a call that says more than one thing.
-    pub fn open(&mut self, method: Method, token: u32) -> Option<u32> {
-        let stream = self.http2.open(Stream { token, partial: Vec::new() })?;
+    pub fn open(&mut self, method: RpcMethod, token: u32) -> Option<u32> {
+        let stream = self.http2.open(CallStream { token, partial: Vec::new() })?;
         self.block.clear();
         self.call_heads.put(method, &mut self.block);
         self.http2.send_head(stream, &self.block, false);
@@ -199,7 +199,7 @@ impl Client {
     ///
     /// # Errors
     /// When the connection is lost, or the server broke the protocol.
-    pub fn read(&mut self, buffer: &mut [u8], sink: &mut impl Sink) -> io::Result<bool> {
+    pub fn read(&mut self, buffer: &mut [u8], sink: &mut impl ReplySink) -> io::Result<bool> {
         let read = match self.socket.read(buffer) {
             Ok(0) => {
                 return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection"));
@@ -225,7 +225,7 @@ impl Client {
         Ok(read == buffer.len())
     }
 
-    fn events(&mut self, input: &mut &[u8], sink: &mut impl Sink) -> io::Result<()> {
+    fn events(&mut self, input: &mut &[u8], sink: &mut impl ReplySink) -> io::Result<()> {
         let broken = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
         loop {
             let event = match self.http2.receive(input) {
@@ -238,7 +238,11 @@ impl Client {
                     self.data(stream, data, sink).map_err(|what| broken(what.to_owned()))?;
                     self.http2.credit(stream, data.len());
                     if end {
-                        self.end(stream, Err(Failure("the reply ends without a status".to_owned())), sink);
+                        self.end(
+                            stream,
+                            Err(CallFailure("the reply ends without a status".to_owned())),
+                            sink,
+                        );
                     }
                 }
                 Event::Headers { stream, block, kind, end } => {
@@ -257,7 +261,7 @@ impl Client {
         }
     }
 
-    fn data(&mut self, stream: u32, mut data: &[u8], sink: &mut impl Sink) -> Result<(), &'static str> {
+    fn data(&mut self, stream: u32, mut data: &[u8], sink: &mut impl ReplySink) -> Result<(), &'static str> {
         let Some(state) = self.http2.stream(stream) else { return Ok(()) };
         loop {
             let known = if state.partial.is_empty() { data } else { &state.partial[..] };
@@ -289,7 +293,7 @@ impl Client {
         self.data(stream, rest, sink)
     }
 
-    fn end(&mut self, stream: u32, outcome: Result<(), Failure>, sink: &mut impl Sink) {
+    fn end(&mut self, stream: u32, outcome: Result<(), CallFailure>, sink: &mut impl ReplySink) {
         let Some(state) = self.http2.stream(stream) else { return };
         let token = state.token;
         self.http2.close(stream);
@@ -316,7 +320,7 @@ fn length(known: &[u8]) -> Result<Option<usize>, &'static str> {
     if len > MESSAGE_BYTES_MAX { Err("a reply is longer than 1 GiB") } else { Ok(Some(len)) }
 }
 
-impl AsFd for Client {
+impl AsFd for ClientConnection {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }

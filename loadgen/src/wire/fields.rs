@@ -3,14 +3,14 @@
 
 /// What a field holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Value<'m> {
+pub enum FieldValue<'m> {
     /// A number of any width.
     Number(u64),
     /// Bytes, a string, or a message.
     Bytes(&'m [u8]),
 }
 
-impl Value<'_> {
+impl FieldValue<'_> {
     /// As a signed number; 0 for bytes.
     #[must_use]
     pub fn signed(self) -> i64 {
@@ -23,28 +23,28 @@ impl Value<'_> {
 
 /// The fields of a message; ends where the message does, or where it is no message any more.
 #[derive(Debug, Clone, Copy)]
-pub struct Fields<'m>(pub &'m [u8]);
+pub struct MessageFields<'m>(pub &'m [u8]);
 
-impl<'m> Iterator for Fields<'m> {
-    type Item = (u64, Value<'m>);
+impl<'m> Iterator for MessageFields<'m> {
+    type Item = (u64, FieldValue<'m>);
 
     fn next(&mut self) -> Option<Self::Item> {
         let tag = take_varint(&mut self.0)?;
         let value = match tag & 7 {
-            0 => Value::Number(take_varint(&mut self.0)?),
-            1 => Value::Number(u64::from_le_bytes(self.take(8)?.try_into().ok()?)),
+            0 => FieldValue::Number(take_varint(&mut self.0)?),
+            1 => FieldValue::Number(u64::from_le_bytes(self.take(8)?.try_into().ok()?)),
             2 => {
                 let len = usize::try_from(take_varint(&mut self.0)?).ok()?;
-                Value::Bytes(self.take(len)?)
+                FieldValue::Bytes(self.take(len)?)
             }
-            5 => Value::Number(u32::from_le_bytes(self.take(4)?.try_into().ok()?).into()),
+            5 => FieldValue::Number(u32::from_le_bytes(self.take(4)?.try_into().ok()?).into()),
             _ => return None,
         };
         Some((tag >> 3, value))
     }
 }
 
-impl<'m> Fields<'m> {
+impl<'m> MessageFields<'m> {
     fn take(&mut self, len: usize) -> Option<&'m [u8]> {
         let (taken, rest) = self.0.split_at_checked(len)?;
         self.0 = rest;
@@ -67,21 +67,21 @@ fn take_varint(from: &mut &[u8]) -> Option<u64> {
 
 /// The last value of a field; none if it is not there.
 #[must_use]
-pub fn field(message: &[u8], number: u64) -> Option<Value<'_>> {
-    Fields(message).filter(|(found, _)| *found == number).last().map(|(_, value)| value)
+pub fn field(message: &[u8], number: u64) -> Option<FieldValue<'_>> {
+    MessageFields(message).filter(|(found, _)| *found == number).last().map(|(_, value)| value)
 }
 
 /// A number field; 0 if it is not there.
 #[must_use]
 pub fn number(message: &[u8], field_number: u64) -> i64 {
-    field(message, field_number).map_or(0, Value::signed)
+    field(message, field_number).map_or(0, FieldValue::signed)
 }
 
 /// A field of bytes; empty if it is not there.
 #[must_use]
 pub fn bytes(message: &[u8], field_number: u64) -> &[u8] {
     match field(message, field_number) {
-        Some(Value::Bytes(bytes)) => bytes,
+        Some(FieldValue::Bytes(bytes)) => bytes,
         _ => &[],
     }
 }
@@ -89,8 +89,8 @@ pub fn bytes(message: &[u8], field_number: u64) -> &[u8] {
 /// The revision in a reply's header: field 3 of field 1 in every reply of etcd's API.
 #[must_use]
 pub fn revision(reply: &[u8]) -> i64 {
-    match Fields(reply).next() {
-        Some((1, Value::Bytes(header))) => number(header, 3),
+    match MessageFields(reply).next() {
+        Some((1, FieldValue::Bytes(header))) => number(header, 3),
         _ => 0,
     }
 }
@@ -146,7 +146,7 @@ mod tests {
         put_number(&mut out, 2, 0);
         put_bytes(&mut out, 3, &[7; 300]);
         put_part(&mut out, 20, |part| put_bytes(part, 1, b"inner"));
-        let fields: Vec<_> = Fields(&out).collect();
+        let fields: Vec<_> = MessageFields(&out).collect();
         assert_eq!(fields.len(), 3);
         assert_eq!(number(&out, 1), -5);
         assert_eq!(bytes(&out, 3), [7; 300]);
@@ -157,7 +157,7 @@ mod tests {
     #[test]
     fn what_is_no_message_ends_early() {
         for broken in [&[0x0a, 5, 1][..], &[0x08], &[0xff; 20], &[0x0b, 1]] {
-            assert_eq!(Fields(broken).count(), 0, "{broken:?}");
+            assert_eq!(MessageFields(broken).count(), 0, "{broken:?}");
         }
     }
 }

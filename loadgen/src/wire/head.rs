@@ -2,7 +2,7 @@
 
 use revd_http2::hpack::{Decoder, indexed, literal};
 
-use crate::wire::method::Method;
+use crate::wire::method::RpcMethod;
 
 /// `:method: POST`, `:scheme: http` in the static table (RFC 7541, appendix A).
 const POST: usize = 3;
@@ -15,7 +15,7 @@ const DYNAMIC: usize = 62;
 pub struct CallHeads {
     authority: String,
     /// Paths that the other side knows, oldest first; three common fields were said before them.
-    known: Vec<Method>,
+    known: Vec<RpcMethod>,
     is_common_known: bool,
 }
 
@@ -27,7 +27,7 @@ impl CallHeads {
     }
 
     /// Appends the head of a call.
-    pub fn put(&mut self, method: Method, block: &mut Vec<u8>) {
+    pub fn put(&mut self, method: RpcMethod, block: &mut Vec<u8>) {
         indexed(block, POST);
         indexed(block, HTTP);
         let behind = self.known.len();
@@ -55,43 +55,43 @@ impl CallHeads {
 
 /// Why a call failed: a gRPC status, or what happened to its stream.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Failure(pub String);
+pub struct CallFailure(pub String);
 
 /// What a head or trailers said of a call's outcome.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Said {
+pub struct ReplyHead {
     http: Option<u16>,
     status: Option<u32>,
     message: String,
 }
 
-impl Said {
+impl ReplyHead {
     /// Whether it ends well; `is_last` when nothing follows.
     ///
     /// # Errors
     /// What the call failed with.
-    pub fn outcome(&self, is_last: bool) -> Result<(), Failure> {
+    pub fn outcome(&self, is_last: bool) -> Result<(), CallFailure> {
         match (self.status, self.http) {
             (Some(0), _) => Ok(()),
-            (Some(code), _) => Err(Failure(format!("{}: {}", code_name(code), self.message))),
+            (Some(code), _) => Err(CallFailure(format!("{}: {}", code_name(code), self.message))),
             (None, Some(http)) if http != 200 => {
-                Err(Failure(format!("HTTP status {http} instead of a reply")))
+                Err(CallFailure(format!("HTTP status {http} instead of a reply")))
             }
-            (None, _) if is_last => Err(Failure("the reply ends without a status".to_owned())),
+            (None, _) if is_last => Err(CallFailure("the reply ends without a status".to_owned())),
             (None, _) => Ok(()),
         }
     }
 }
 
 /// A block, what it said, and the state of the table that it says that with.
-type Known = (u64, Box<[u8]>, Said);
+type KnownBlock = (u64, Box<[u8]>, ReplyHead);
 
 /// Reads blocks of replies, and knows the one that says that all is well when it comes again.
 #[derive(Debug, Default)]
 pub struct ReplyHeads {
     decoder: Decoder,
     /// Of heads and of trailers.
-    known: [Option<Known>; 2],
+    known: [Option<KnownBlock>; 2],
 }
 
 impl ReplyHeads {
@@ -99,7 +99,7 @@ impl ReplyHeads {
     ///
     /// # Errors
     /// None when it cannot be decoded: the connection must end.
-    pub fn read(&mut self, block: &[u8], is_last: bool) -> Option<Result<(), Failure>> {
+    pub fn read(&mut self, block: &[u8], is_last: bool) -> Option<Result<(), CallFailure>> {
         let generation = self.decoder.generation();
         let known = &mut self.known[usize::from(is_last)];
         if let Some((same, bytes, said)) = known
@@ -108,7 +108,7 @@ impl ReplyHeads {
         {
             return Some(said.outcome(is_last));
         }
-        let mut said = Said::default();
+        let mut said = ReplyHead::default();
         let text = |value: &[u8]| String::from_utf8_lossy(value).into_owned();
         self.decoder
             .decode(block, |name, value| match name {
@@ -176,7 +176,14 @@ mod tests {
     fn heads_mean_the_same_however_they_are_said() {
         let mut heads = CallHeads::new("host:1");
         let mut decoder = Decoder::default();
-        for method in [Method::Put, Method::Range, Method::Put, Method::Txn, Method::Range, Method::Put] {
+        for method in [
+            RpcMethod::Put,
+            RpcMethod::Range,
+            RpcMethod::Put,
+            RpcMethod::Txn,
+            RpcMethod::Range,
+            RpcMethod::Put,
+        ] {
             let (mut block, mut fields) = (Vec::new(), Vec::new());
             heads.put(method, &mut block);
             let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
@@ -194,7 +201,7 @@ mod tests {
             assert_eq!(fields, expected);
         }
         let mut block = Vec::new();
-        heads.put(Method::Put, &mut block);
+        heads.put(RpcMethod::Put, &mut block);
         assert!(block.len() < 10, "{} bytes for a head that is known", block.len());
     }
 
@@ -205,7 +212,7 @@ mod tests {
         literal(&mut block, b"grpc-status", b"8", false);
         literal(&mut block, b"grpc-message", b"etcdserver: mvcc: 100%25 full", false);
         let outcome = ReplyHeads::default().read(&block, true).unwrap();
-        assert_eq!(outcome, Err(Failure("RESOURCE_EXHAUSTED: etcdserver: mvcc: 100% full".to_owned())));
+        assert_eq!(outcome, Err(CallFailure("RESOURCE_EXHAUSTED: etcdserver: mvcc: 100% full".to_owned())));
         let mut block = Vec::new();
         literal(&mut block, b":status", b"200", false);
         assert!(ReplyHeads::default().read(&block, false).unwrap().is_ok());

@@ -2,7 +2,7 @@
 
 /// A method of etcd's API.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Method {
+pub enum RpcMethod {
     /// One range.
     Range,
     /// A range in parts.
@@ -31,7 +31,7 @@ pub enum Method {
     Other(&'static str),
 }
 
-impl Method {
+impl RpcMethod {
     /// Its path.
     #[must_use]
     pub fn path(self) -> &'static str {

@@ -5,5 +5,5 @@ pub mod fields;
 pub mod head;
 pub mod method;
 
-pub use client::{Client, Sink};
-pub use method::Method;
+pub use client::{ClientConnection, ReplySink};
+pub use method::RpcMethod;

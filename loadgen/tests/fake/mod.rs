@@ -13,7 +13,7 @@ use bytes::Bytes;
 use revd_http2::hpack::{Decoder, literal};
 use revd_http2::{Config, Connection, Event, PREFACE, Role};
 use revd_loadgen::clock;
-use revd_loadgen::wire::fields::{Fields, Value, bytes, put_bytes, put_number, put_part};
+use revd_loadgen::wire::fields::{FieldValue, MessageFields, bytes, put_bytes, put_number, put_part};
 
 /// What is wrong with it.
 #[derive(Debug, Clone, Copy, Default)]
@@ -44,7 +44,7 @@ impl Fake {
         let endpoint = listener.local_addr().unwrap().to_string();
         let is_over = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&is_over);
-        let thread = std::thread::spawn(move || Server::new(faults).serve(listener, &flag));
+        let thread = std::thread::spawn(move || FakeServer::new(faults).serve(listener, &flag));
         Self { endpoint, is_over, thread: Some(thread) }
     }
 }
@@ -60,23 +60,23 @@ impl Drop for Fake {
 
 /// A call: its path, and what has come of its messages.
 #[derive(Debug, Default)]
-struct Call {
+struct FakeCall {
     path: String,
     partial: Vec<u8>,
     watchers: i64,
     has_head: bool,
 }
 
-struct Peer {
+struct FakePeer {
     socket: TcpStream,
     http2: Connection<()>,
     decoder: Decoder,
-    calls: BTreeMap<u32, Call>,
+    calls: BTreeMap<u32, FakeCall>,
     partial: Vec<u8>,
     has_preface: bool,
 }
 
-struct Server {
+struct FakeServer {
     faults: Faults,
     revision: i64,
     puts: u64,
@@ -90,18 +90,18 @@ fn header(reply: &mut Vec<u8>, revision: i64) {
     put_part(reply, 1, |header| put_number(header, 3, revision));
 }
 
-impl Server {
+impl FakeServer {
     fn new(faults: Faults) -> Self {
         Self { faults, revision: 1, puts: 0, events: 0, first_put: None, has_stalled: false, is_dead: false }
     }
 
     fn serve(mut self, listener: TcpListener, is_over: &AtomicBool) {
-        let mut peers: Vec<Peer> = Vec::new();
+        let mut peers: Vec<FakePeer> = Vec::new();
         while !is_over.load(Ordering::Relaxed) && !self.is_dead {
             while let Ok((socket, _)) = listener.accept() {
                 socket.set_nonblocking(true).unwrap();
                 socket.set_nodelay(true).unwrap();
-                peers.push(Peer {
+                peers.push(FakePeer {
                     socket,
                     http2: Connection::new(Role::Server, Config::default()),
                     decoder: Decoder::default(),
@@ -189,8 +189,8 @@ fn block(fields: &[(&str, &str)]) -> Vec<u8> {
     block
 }
 
-impl Peer {
-    fn turn(&mut self, server: &mut Server, events: &mut Vec<Vec<u8>>) -> io::Result<bool> {
+impl FakePeer {
+    fn turn(&mut self, server: &mut FakeServer, events: &mut Vec<Vec<u8>>) -> io::Result<bool> {
         let mut buffer = vec![0; 64 * 1024];
         let read = match self.socket.read(&mut buffer) {
             Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
@@ -211,7 +211,7 @@ impl Peer {
         while let Some(event) = self.http2.receive(&mut rest).map_err(io::Error::other)? {
             match event {
                 Event::Headers { stream, block, .. } => {
-                    let mut call = Call::default();
+                    let mut call = FakeCall::default();
                     let path = |name: &[u8], value: &[u8]| {
                         if name == b":path" {
                             call.path = String::from_utf8_lossy(value).into_owned();
@@ -235,7 +235,14 @@ impl Peer {
         Ok(true)
     }
 
-    fn data(&mut self, stream: u32, data: &[u8], end: bool, server: &mut Server, events: &mut Vec<Vec<u8>>) {
+    fn data(
+        &mut self,
+        stream: u32,
+        data: &[u8],
+        end: bool,
+        server: &mut FakeServer,
+        events: &mut Vec<Vec<u8>>,
+    ) {
         let Some(call) = self.calls.get_mut(&stream) else { return };
         call.partial.extend_from_slice(data);
         while let Some(len) =
@@ -281,9 +288,9 @@ impl Peer {
     }
 
     /// Tells all watchers of this connection.
-    fn tell(&mut self, event: &[u8], server: &mut Server) {
-        let revision = Fields(bytes(event, 2)).find_map(|(number, value)| match (number, value) {
-            (3, Value::Number(_)) => Some(value.signed()),
+    fn tell(&mut self, event: &[u8], server: &mut FakeServer) {
+        let revision = MessageFields(bytes(event, 2)).find_map(|(number, value)| match (number, value) {
+            (3, FieldValue::Number(_)) => Some(value.signed()),
             _ => None,
         });
         for (stream, call) in &self.calls {

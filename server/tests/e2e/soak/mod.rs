@@ -16,7 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use revd_loadgen::attacks::{self, Attack, Target};
+use revd_loadgen::attacks::{self, Attack, AttackTarget};
 use revd_proto::etcdserverpb::DeleteRangeRequest;
 use tokio::task::{LocalSet, spawn_local};
 
@@ -51,7 +51,7 @@ fn order() -> Vec<Attack> {
 
 /// Attacks for some seconds on a thread of its own, while this one serves honest clients.
 async fn strike(shared: &Shared, attack: Attack) {
-    let target = Arc::new(Target::new(&shared.endpoint));
+    let target = Arc::new(AttackTarget::new(&shared.endpoint));
     let times = Arc::new(AtomicU64::new(0));
     let (striking, counting) = (Arc::clone(&target), Arc::clone(&times));
     let attacker = std::thread::spawn(move || {
