@@ -1,5 +1,5 @@
-//! Paths of the store: put, get, count, range, checkpoint, restart, publishing
-//! a View. Fixed keys, in memory.
+//! Paths of the store: put, get, count, range, checkpoint, restart, publishing a View. Fixed keys,
+//! in memory.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark that meets the unexpected should stop there")]
 

@@ -1,5 +1,5 @@
-//! Paths of the tree file: searching a page, appending, looking up, walking;
-//! and of the key index. In memory.
+//! Paths of the tree file: searching a page, appending, looking up, walking; and of the key index.
+//! In memory.
 
 #![allow(clippy::unwrap_used, reason = "a benchmark that meets the unexpected should stop there")]
 

@@ -1,5 +1,5 @@
-//! What micro-benchmarks share: keys and values of a fixed shape. Whole
-//! servers are measured by `loadgen`.
+//! Shared by micro-benchmarks: keys and values of a fixed shape. Whole servers are measured by
+//! `loadgen`.
 
 use bytes::Bytes;
 

@@ -1,4 +1,4 @@
-//! What the size of a page costs: `cargo run --release -p revd-bench --bin page-size`.
+//! The cost of page sizes: `cargo run --release -p revd-bench --bin page-size`.
 //!
 //! The same load for each size, on a real file: puts of 256 bytes over a fixed set of keys, a
 //! checkpoint every thousand puts. Printed: bytes the checkpoints wrote per put, their time, the

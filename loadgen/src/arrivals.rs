@@ -1,12 +1,12 @@
-//! When calls are meant to begin: the open loop. Calls begin by this clock whatever became of those before them, so that a
-//! server that stands still for a while is seen to (no coordinated omission).
+//! When calls are meant to begin: the open loop. Calls begin by this clock, whether earlier ones
+//! have ended or not, so that a server that stalls shows (no coordinated omission).
 
 use rand::SeedableRng as _;
 use rand::rngs::SmallRng;
 use rand_distr::{Distribution as _, Exp1};
 use serde::{Deserialize, Serialize};
 
-/// How the rate goes over time.
+/// The rate over time.
 #[derive(Debug, Clone, Copy, PartialEq, Default, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum ArrivalShape {
@@ -61,8 +61,8 @@ pub struct Arrivals {
 }
 
 impl Arrivals {
-    /// `rate` calls a second from `start` on, for `length` nanoseconds; `offset` of a distance later, so that threads do
-    /// not begin together.
+    /// `rate` calls a second from `start` on, for `length` nanoseconds; `offset` of a distance
+    /// later, so that threads do not begin together.
     #[must_use]
     pub fn new(shape: ArrivalShape, rate: f64, start: u64, length: u64, offset: f64, seed: u64) -> Self {
         let rate = rate / 1e9;

@@ -1,4 +1,4 @@
-//! A client that waits for what it asked, and says whatever it is told to, sense or not.
+//! A client that waits for replies, and sends any bytes, valid or not.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -10,14 +10,14 @@ use anyhow::Context as _;
 use prost::Message;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// How long one call has, if nobody says otherwise: longer than anything that is still alive.
+/// Time-out of a call by default: longer than a live server takes for anything.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Calls of [`call_all`] on their way, and their bytes.
 const AT_ONCE: usize = 500;
 const BYTES_AT_ONCE: usize = 400_000;
 
-/// What a connection was told.
+/// Replies of a connection.
 #[derive(Debug, Default)]
 pub struct HeardReplies {
     /// Messages, with the token of their call; none of them if they are not kept.
@@ -72,7 +72,7 @@ impl Caller {
     /// Connects.
     ///
     /// # Errors
-    /// When nobody is there.
+    /// When no server listens there.
     pub fn connect(endpoint: &str) -> anyhow::Result<Self> {
         let client = ClientConnection::connect(endpoint, Duration::from_secs(5))?;
         let heard = HeardReplies { keeps: true, ..HeardReplies::default() };
@@ -90,7 +90,8 @@ impl Caller {
         self
     }
 
-    /// Begins a call: its stream, which is its token too; none while the server allows no more of them.
+    /// Begins a call: its stream, which is its token too; none while the server allows no more of
+    /// them.
     pub fn open(&mut self, path: &'static str) -> Option<(u32, u32)> {
         let token = self.next;
         let stream = self.client.open(RpcMethod::Other(path), token)?;
@@ -180,7 +181,7 @@ impl Caller {
     /// Makes a call and waits for its answer.
     ///
     /// # Errors
-    /// What it was told, or that it was told nothing.
+    /// With the status of the call, or when there is no reply in time.
     pub fn ask<R: Message + Default>(
         &mut self,
         path: &'static str,
@@ -224,7 +225,7 @@ impl Caller {
 /// Makes these calls, many at a time; all must end well.
 ///
 /// # Errors
-/// With what the first call that failed was told, or when one is not answered.
+/// With the status of the first call that failed, or when one is not answered.
 pub fn call_all(
     caller: &mut Caller,
     path: &'static str,

@@ -1,4 +1,5 @@
-//! One result against another: figures, ratios, and whether a difference is more than the noise between rounds.
+//! One result against another: figures, ratios, and whether a difference is more than the noise
+//! between rounds.
 
 use std::fmt;
 use std::str::FromStr;
@@ -12,7 +13,7 @@ use crate::units::{amount, bytes, time};
 /// Samples of the bootstrap, and the share of them that an interval leaves out on each side.
 const SAMPLES: usize = 4_000;
 const TAIL: f64 = 0.025;
-/// With fewer rounds nothing is known of the noise.
+/// Fewer rounds say nothing of the noise.
 const ROUNDS_MIN: usize = 3;
 
 /// A figure of an operation.
@@ -54,11 +55,11 @@ impl FromStr for Figure {
 }
 
 impl Figure {
-    /// What it is called.
+    /// Its name in tables.
     #[must_use]
     pub fn name(&self) -> &str {
         match self {
-            Self::Rate => "a second",
+            Self::Rate => "per second",
             Self::Latency(name) => name,
             Self::Cpu => "server CPU",
             Self::Memory => "memory",
@@ -124,7 +125,8 @@ impl FromStr for Rule {
         let at = text.find(['<', '>']).ok_or_else(wrong)?;
         let (what, bound) = (text[..at].trim(), text[at + 1..].trim());
         let (number, is_ratio) = bound.strip_suffix('x').map_or((bound, false), |number| (number, true));
-        // Names may hold dots too: the figure is what is behind the last one that is none of a percentile.
+        // Names may hold dots too: the figure is what is behind the last one that is none of a
+        // percentile.
         let figures: Vec<usize> = what.match_indices('.').map(|(dot, _)| dot).collect();
         let split = figures.into_iter().find(|dot| what[dot + 1..].parse::<Figure>().is_ok());
         let (op, figure) = match (what.parse::<Figure>(), split) {
@@ -158,7 +160,7 @@ impl Rule {
     }
 }
 
-/// How a rule went.
+/// Whether a rule holds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RuleVerdict {
     /// It holds.
@@ -186,16 +188,17 @@ pub struct Checked {
     pub least: f64,
     /// Its upper end.
     pub most: f64,
-    /// By which rule, and how that went; none for a figure that is only shown.
+    /// The rule and whether it holds; none for a figure that is only shown.
     pub rule: Option<(String, RuleVerdict)>,
 }
 
-/// New by base; a base of nothing is as good as one only to nothing.
+/// New by base; 0 by 0 is 1.
 fn ratio_of(new: f64, base: f64) -> f64 {
     if base == 0.0 { if new == 0.0 { 1.0 } else { f64::INFINITY } } else { new / base }
 }
 
-/// The interval of the ratio of two medians, by drawing rounds again and again (percentile bootstrap, Efron 1979).
+/// The interval of the ratio of two medians, by drawing rounds again and again (percentile
+/// bootstrap, Efron 1979).
 fn interval(new: &[f64], base: &[f64]) -> (f64, f64) {
     let ratio = ratio_of(median(new.iter().copied()), median(base.iter().copied()));
     if new.len() < 2 || base.len() < 2 {

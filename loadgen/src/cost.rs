@@ -1,4 +1,4 @@
-//! What a run costs the server, read from /proc (proc(5)) and from its metrics.
+//! The cost of a run for the server, read from /proc (proc(5)) and from its metrics.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::wire::client::addresses;
 
-/// What processes have used so far.
+/// CPU, memory and disk of processes so far.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct ProcessUsage {
     /// CPU time of all threads, in nanoseconds.
@@ -23,7 +23,7 @@ pub struct ProcessUsage {
     pub syncs: Option<u64>,
 }
 
-/// What a measured time has cost the server.
+/// The cost of a measured interval for the server.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct Cost {

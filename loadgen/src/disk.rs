@@ -1,7 +1,7 @@
 //! Waiting for the disk: what one measurement has removed must not slow the next one down.
 //!
-//! Removing gigabytes makes the file system discard blocks, and a write that must be durable
-//! waits behind that for seconds.
+//! Removing gigabytes makes the file system discard blocks, and a write that must be durable waits
+//! behind that for seconds.
 
 use std::os::unix::fs::FileExt as _;
 use std::path::Path;
@@ -17,7 +17,7 @@ const REST: Duration = Duration::from_millis(50);
 /// Then it is measured all the same.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// What became of waiting.
+/// How waiting ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settled {
     /// How long it took.
@@ -26,8 +26,8 @@ pub struct Settled {
     pub is_quick: bool,
 }
 
-/// Writes everything back, then waits until small durable writes below `folder` are
-/// quick again, or for two minutes.
+/// Writes everything back, then waits until small durable writes below `folder` are quick again, or
+/// for two minutes.
 ///
 /// # Errors
 /// When nothing can be written there.

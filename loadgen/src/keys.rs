@@ -1,4 +1,4 @@
-//! Which keys and values a run uses.
+//! Keys and values of a run.
 
 use std::fmt;
 use std::str::FromStr;
@@ -83,8 +83,8 @@ impl SizeRange {
     }
 }
 
-/// In what order keys are used: `sequential`, `uniform`, `zipf:0.99`, `hotset:0.1:0.9` (a tenth of the keys gets nine
-/// tenths of the calls).
+/// In what order keys are used: `sequential`, `uniform`, `zipf:0.99`, `hotset:0.1:0.9` (a tenth of
+/// the keys gets nine tenths of the calls).
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum KeyOrder {
@@ -144,7 +144,7 @@ impl FromStr for KeyOrder {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct KeySpace {
-    /// What all of them begin with; `{namespace}` becomes one of a hundred names.
+    /// Their common prefix; `{namespace}` becomes one of a hundred names.
     pub prefix: String,
     /// How many there are.
     pub count: u64,
@@ -179,7 +179,7 @@ impl KeySpace {
         let _ = write!(key, "{number:0width$}");
     }
 
-    /// What all keys begin with.
+    /// The prefix of all keys, up to a namespace.
     #[must_use]
     pub fn common_prefix(&self) -> &str {
         self.prefix.split_once(NAMESPACE).map_or(&self.prefix, |(before, _)| before)

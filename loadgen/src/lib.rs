@@ -1,9 +1,10 @@
-//! loadgen: load, latency, watch fan-out, against any etcd v3 endpoint.
+//! loadgen: load, latency, watch fan-out, against any etcd v3 endpoint; figures of two servers;
+//! attacks.
 //!
 //! ```text
 //! command line, suite --> plan --> run --> worker threads --> record --> result --> report
 //!                                            |        ^
-//!                                  scenario (what is said and heard), wire (how)
+//!                                  scenario (requests, replies), wire (HTTP/2)
 //! ```
 
 #![allow(clippy::cast_precision_loss, reason = "figures are shown with few digits")]

@@ -16,9 +16,9 @@ use crate::run::{self, Progress, Surroundings};
 /// Around all runs of a program.
 #[derive(Debug, Clone)]
 pub struct Session {
-    /// Says nothing while it works.
+    /// No progress line.
     pub is_quiet: bool,
-    /// Set by Ctrl-C: what was measured until then is kept.
+    /// Set by Ctrl-C: measurements until then are kept.
     pub interrupted: Arc<AtomicBool>,
 }
 
@@ -37,7 +37,7 @@ impl Session {
         Ok(Self { is_quiet, interrupted })
     }
 
-    /// Whether somebody wants it to end.
+    /// Whether the run was interrupted.
     #[must_use]
     pub fn is_interrupted(&self) -> bool {
         self.interrupted.load(std::sync::atomic::Ordering::Relaxed)
@@ -85,7 +85,8 @@ impl Session {
             interrupted: Arc::clone(&self.interrupted),
             progress: &mut show,
         };
-        // Watchers that catch up need their history again each time; for others one preparation is enough.
+        // Watchers that catch up need their history again each time; for others one preparation is
+        // enough.
         let mut plan = run.plan.clone();
         if !run.rounds.is_empty() && !run.plan.catches_up() {
             plan.preload = false;

@@ -1,4 +1,5 @@
-//! What a run does: the same description from the command line, from a suite's TOML, and in every result.
+//! The plan of a run: the same description from the command line, from a suite's TOML, and in every
+//! result.
 
 use serde::{Deserialize, Serialize};
 
@@ -12,7 +13,7 @@ pub const WATCH_NAME: &str = "watch";
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct Plan {
-    /// What it is called in tables.
+    /// Its name in tables.
     pub name: String,
     /// Where the servers are.
     pub endpoints: Vec<String>,
@@ -22,7 +23,7 @@ pub struct Plan {
     pub clients: usize,
     /// Threads of the generator.
     pub threads: usize,
-    /// What callers do, by weight.
+    /// The operations of callers, by weight.
     pub ops: Vec<PlannedOp>,
     /// Which keys.
     pub keys: KeySpace,
@@ -36,15 +37,15 @@ pub struct Plan {
     pub arrivals: ArrivalShape,
     /// Calls in all; none: as long as the run lasts.
     pub total: Option<u64>,
-    /// Seconds that count.
+    /// Seconds that are measured.
     pub duration: f64,
-    /// Seconds before that, which do not.
+    /// Seconds before that, which are not.
     pub warmup: f64,
-    /// Who watches meanwhile.
+    /// Watchers beside them.
     pub watch: Option<WatchPlan>,
-    /// Seconds after which a call is given up.
+    /// Seconds after which a call times out.
     pub timeout: f64,
-    /// Same keys, values and arrivals for the same seed.
+    /// The same seed gives the same keys, values and arrivals.
     pub seed: u64,
 }
 
@@ -72,7 +73,7 @@ impl Default for Plan {
     }
 }
 
-/// Something that callers do.
+/// An operation of a plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct PlannedOp {
@@ -88,7 +89,7 @@ pub struct PlannedOp {
     /// Other values.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub val_size: Option<SizeRange>,
-    /// What it is called in tables, if not by its kind.
+    /// Its name in tables, if not that of its kind.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub name: Option<String>,
 }
@@ -104,32 +105,33 @@ impl PlannedOp {
         Self { kind, weight: 1, keys: None, val_size: None, name: None }
     }
 
-    /// What it is called.
+    /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
         self.name.as_deref().unwrap_or_else(|| self.kind.name())
     }
 }
 
-/// The things that callers can do.
+/// The kinds of operations.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "op", rename_all = "kebab-case", rename_all_fields = "kebab-case")]
 pub enum OpKind {
     /// Writes a key.
     Put {
-        /// Asks for what was there before.
+        /// Asks for the previous value.
         #[serde(default)]
         prev_kv: bool,
     },
     /// Reads a key.
     Get {
-        /// From what the member has, without asking the others.
+        /// Serializable: from the local member, without a quorum.
         #[serde(default)]
         serializable: bool,
     },
     /// Reads many keys.
     Range(RangeOp),
-    /// Writes a key if it is still as the caller knows it, and reads it otherwise: what Kubernetes does for each update.
+    /// Writes a key if it is still as the caller knows it, and reads it otherwise: what Kubernetes
+    /// does for each update.
     Cas,
     /// Writes several keys in one transaction.
     Txn {
@@ -148,7 +150,8 @@ pub enum OpKind {
         /// Its seconds.
         ttl: i64,
     },
-    /// Leases with a key each that nobody keeps alive: from when each is due to the event that says that its key is gone.
+    /// Leases with a key each and without keepalives: from the end of each TTL to the DELETE event
+    /// of its key.
     LeaseExpiry {
         /// Their seconds.
         ttl: i64,
@@ -170,19 +173,20 @@ pub struct RangeOp {
     pub keys_only: bool,
     /// Only asks how many there are.
     pub count_only: bool,
-    /// From what the member has, without asking the others.
+    /// Serializable: from the local member, without a quorum.
     pub serializable: bool,
     /// All keys of the prefix, page by page at one revision: one list.
     pub paginate: bool,
     /// By the streaming call.
     pub stream: bool,
-    /// From this key to before that one (only this one if that is empty), instead of the plan's keys.
+    /// From this key to before that one (only this one if that is empty), instead of the plan's
+    /// keys.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub between: Option<(String, String)>,
 }
 
 impl OpKind {
-    /// What it is called.
+    /// Its name.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -199,7 +203,8 @@ impl OpKind {
         }
     }
 
-    /// Whether its answers show everything that was confirmed before it was asked.
+    /// Whether its replies are linearizable: they show all writes that were confirmed before the
+    /// call.
     #[must_use]
     pub fn is_linearizable(&self) -> bool {
         match self {
@@ -213,14 +218,14 @@ impl OpKind {
         }
     }
 
-    /// Whether it finds nothing to do without keys.
+    /// Whether it needs keys in the store.
     #[must_use]
     pub fn reads(&self) -> bool {
         matches!(self, Self::Get { .. } | Self::Range(_) | Self::Delete)
     }
 }
 
-/// Watchers, and what is measured of them.
+/// Watchers of a plan.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields, default, rename_all = "kebab-case")]
 pub struct WatchPlan {
@@ -232,7 +237,7 @@ pub struct WatchPlan {
     pub conns: usize,
     /// Keys that are watched, each by as many; 0: every watcher watches the whole prefix.
     pub keys: u64,
-    /// Asks for what was there before.
+    /// Asks for the previous value.
     pub prev_kv: bool,
     /// From before the preload on: how long it takes to catch up.
     pub from_start: bool,
@@ -247,16 +252,16 @@ impl Default for WatchPlan {
 }
 
 impl Plan {
-    /// Watchers read what was there before them; that is what is measured.
+    /// Watchers catch up over history, and that is measured.
     #[must_use]
     pub fn catches_up(&self) -> bool {
         self.watch.as_ref().is_some_and(|watch| watch.from_start)
     }
 
-    /// Finds what makes no sense.
+    /// Refuses plans that make no sense.
     ///
     /// # Errors
-    /// What, with which value, and what to do.
+    /// With the field, its value, and advice.
     pub fn check(&self) -> anyhow::Result<()> {
         use anyhow::ensure;
         let name = &self.name;
@@ -265,7 +270,7 @@ impl Plan {
         ensure!(self.threads > 0 && self.threads <= 256, "{name}: --threads must be 1 to 256");
         ensure!(
             self.ops.is_empty() || self.clients >= self.threads,
-            "{name}: --clients {} is fewer than --threads {}: a thread would have nobody to call",
+            "{name}: --clients {} is fewer than --threads {}: a thread would be without callers",
             self.clients,
             self.threads
         );

@@ -130,8 +130,8 @@ fn catch_up(plan: Plan) -> Plan {
     Plan { watch: Some(watch), preload: true, duration: 120.0, warmup: 0.0, ..plan }
 }
 
-/// What an API server does for a busy cluster of some hundred nodes: pods of real sizes that are updated, listed and
-/// watched, a heartbeat of each node, events with a lease.
+/// The calls of an API server for a busy cluster of some hundred nodes: pods of real sizes that are
+/// updated, listed and watched, a heartbeat of each node, events with a lease.
 fn kubernetes(plan: Plan) -> Plan {
     let keys = |prefix: &str, count| KeySpace {
         prefix: prefix.to_owned(),

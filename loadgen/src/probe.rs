@@ -1,4 +1,4 @@
-//! Single questions to a server, waiting for the answer: its version, its revision, a checksum.
+//! Single calls that wait for their reply: its version, its revision, a checksum.
 
 use std::time::Duration;
 
@@ -10,13 +10,13 @@ use crate::wire::fields::{bytes, number, revision};
 use crate::wire::head::CallFailure;
 use crate::wire::{ClientConnection, ReplySink, RpcMethod};
 
-/// How long a server has for an answer.
+/// Time-out of a call.
 const PATIENCE: u64 = 10 * SECOND;
 
-/// What a server says of itself.
+/// Version and revision of a server.
 #[derive(Debug, Clone)]
 pub struct ServerStatus {
-    /// Of etcd, or of what it stands in for.
+    /// The version of etcd that it claims.
     pub version: String,
     /// The newest revision.
     pub revision: i64,
@@ -43,7 +43,7 @@ impl ReplySink for ProbeAnswer {
     }
 }
 
-/// Asks one thing.
+/// Makes one call.
 ///
 /// # Errors
 /// When the server cannot be reached, does not answer, or answers with an error.

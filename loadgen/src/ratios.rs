@@ -11,13 +11,13 @@ pub struct RatioRow {
     pub what: String,
     /// Which figure.
     pub figure: Figure,
-    /// What the two are called.
+    /// The names of both servers.
     pub labels: (String, String),
-    /// The middle of the first's rounds.
+    /// Median over the rounds of the first.
     pub a: f64,
-    /// The middle of the second's.
+    /// Median over the rounds of the second.
     pub b: f64,
-    /// First by second: the middle of the rounds.
+    /// First by second: median over the rounds.
     pub ratio: f64,
     /// The least of all rounds.
     pub least: f64,
@@ -47,7 +47,8 @@ pub fn compare(labels: (&str, &str), a: &RunResult, b: &RunResult) -> Vec<RatioR
     for op in a.op_names() {
         for name in figures {
             let Ok(figure) = name.parse::<Figure>() else { continue };
-            // What the server uses cannot be told apart by operation, and the rate of an open loop is given.
+            // The server's CPU, memory and disk are not known by operation, and the rate of an open
+            // loop is given.
             let is_servers = matches!(figure, Figure::Cpu | Figure::Memory | Figure::Written);
             let is_first = a.op_names().first() == Some(&op);
             if (is_servers && !is_first) || (figure == Figure::Rate && a.plan.rate.is_some()) {

@@ -1,4 +1,4 @@
-//! What was measured: latencies in histograms, seconds one by one, errors by kind.
+//! Measurements: latencies in histograms, seconds one by one, errors by kind.
 
 use std::collections::BTreeMap;
 
@@ -16,21 +16,21 @@ const OTHER_ERRORS: &str = "other errors";
 /// One kind of operation. All times are nanoseconds.
 #[derive(Debug, Clone)]
 pub struct OpRecord {
-    /// What it is called.
+    /// The name of the operation.
     pub name: String,
     /// From when it was meant to begin.
     pub latency: Histogram<u64>,
     /// From when it was sent; the same in a closed loop.
     pub service: Histogram<u64>,
-    /// Second by second, from the start of what counts.
+    /// Second by second, from the end of the warm-up.
     pub seconds: Vec<SecondRecord>,
-    /// What failed, by what it failed with.
+    /// Failures by error message.
     pub errors: BTreeMap<String, u64>,
-    /// Updates that lost to others, and were tried again.
+    /// Compare and swap conflicts, tried again.
     pub conflicts: u64,
 }
 
-/// What ended in one second.
+/// Calls that ended in one second.
 #[derive(Debug, Clone)]
 pub struct SecondRecord {
     /// Latencies.
@@ -65,7 +65,7 @@ impl OpRecord {
         }
     }
 
-    /// Something took so long and ended `at` after the start of what counts.
+    /// Something took so long and ended `at` after the end of the warm-up.
     pub fn add(&mut self, latency: u64, service: u64, at: u64) {
         // Zero has no place in these histograms.
         self.latency += latency.max(1);
@@ -94,7 +94,7 @@ impl OpRecord {
         &mut self.seconds[number]
     }
 
-    /// Puts what another thread has measured to this.
+    /// Adds another thread's measurements.
     ///
     /// # Panics
     /// Never: histograms that grow take everything.
@@ -125,7 +125,8 @@ mod tests {
     use rand::rngs::SmallRng;
     use rand::{RngExt as _, SeedableRng as _};
 
-    /// Percentiles are those of the sorted samples, to three digits, however they were spread over threads.
+    /// Percentiles are those of the sorted samples, to three digits, however they were spread over
+    /// threads.
     #[test]
     #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "times and ranks")]
     fn percentiles_are_those_of_a_sorted_list() {

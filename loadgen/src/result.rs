@@ -1,4 +1,4 @@
-//! What a run has found, as it is kept in JSON. Times are microseconds unless a name says otherwise.
+//! The result of a run, as it is kept in JSON. Times are microseconds unless a name says otherwise.
 
 use std::collections::BTreeMap;
 
@@ -21,9 +21,9 @@ pub const SCHEMA: u32 = 1;
 pub struct RunResult {
     /// [`SCHEMA`]
     pub schema: u32,
-    /// What was run.
+    /// The plan.
     pub plan: Plan,
-    /// Against what: its own name for itself, and its version.
+    /// The server: its own name and version.
     pub server: String,
     /// Where, in words: processor, cores, memory, kernel.
     pub machine: String,
@@ -31,9 +31,9 @@ pub struct RunResult {
     pub started: String,
     /// Why it ended early; none if it did not.
     pub stopped: Option<String>,
-    /// What the figures must not be read without.
+    /// Warnings that belong to the figures.
     pub warnings: Vec<String>,
-    /// What a server must never do.
+    /// Violations of the server.
     pub violations: Vec<String>,
     /// Each a whole measurement.
     pub rounds: Vec<RoundResult>,
@@ -43,15 +43,15 @@ pub struct RunResult {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct RoundResult {
-    /// How long what counts took.
+    /// Seconds that were measured.
     pub seconds: f64,
     /// Kinds of operations, those that were seen.
     pub ops: Vec<OpResult>,
     /// Events that watchers got, and those they should have got.
     pub events: Option<EventCounts>,
-    /// What it cost the server, if that is known.
+    /// The cost for the server, if that is known.
     pub cost: Option<Cost>,
-    /// What it cost the generator.
+    /// The cost for the generator.
     pub generator: GeneratorCost,
     /// CPU of the server (cores) and its memory (bytes), second by second.
     pub server_seconds: Vec<(f64, u64)>,
@@ -94,9 +94,9 @@ pub struct OpResult {
     pub count: u64,
     /// A second.
     pub rate: f64,
-    /// What failed.
+    /// Failures by error message.
     pub errors: BTreeMap<String, u64>,
-    /// Updates that lost to others and were tried again.
+    /// Compare and swap conflicts, tried again.
     pub conflicts: u64,
     /// From when each was meant to begin.
     pub latency: LatencySummary,
@@ -163,7 +163,8 @@ impl LatencySummary {
     pub fn of(all: &Histogram<u64>) -> Self {
         let at = |percentile: f64| us(all.value_at_percentile(percentile));
         let mut bytes = Vec::new();
-        // Writing to memory fails only for histograms that are too large for the format, which these are not.
+        // Writing to memory fails only for histograms that are too large for the format, which
+        // these are not.
         let _ = V2DeflateSerializer::new().serialize(all, &mut bytes);
         Self {
             mean: all.mean() / 1e3,
@@ -214,7 +215,7 @@ impl LatencySummary {
 }
 
 impl OpResult {
-    /// What a record says of a measurement of so many seconds.
+    /// The result of a record of so many seconds.
     #[must_use]
     pub fn of(record: &OpRecord, seconds: f64, is_open: bool) -> Self {
         let count = record.latency.len();
@@ -239,7 +240,7 @@ impl OpResult {
 }
 
 impl RunResult {
-    /// Nothing failed that must not.
+    /// Whether the run was complete, without violations of the server.
     #[must_use]
     pub fn is_good(&self) -> bool {
         self.stopped.is_none() && self.violations.is_empty()
@@ -262,7 +263,7 @@ impl RunResult {
         self.rounds.iter().filter_map(move |round| round.ops.iter().find(|op| op.name == name))
     }
 
-    /// Reads what a run has left.
+    /// Reads kept results.
     ///
     /// # Errors
     /// With the file's name in it.
@@ -291,7 +292,7 @@ impl RunResult {
     }
 }
 
-/// The middle of some figures; 0 of none.
+/// The median of some figures; 0 of none.
 #[must_use]
 pub fn median(figures: impl IntoIterator<Item = f64>) -> f64 {
     let mut sorted: Vec<f64> = figures.into_iter().collect();

@@ -1,4 +1,5 @@
-//! Servers that a run starts itself: any program that takes etcd's flags, on a fresh directory, ended with the run.
+//! Servers that a run starts itself: any program that takes etcd's flags, on a fresh directory,
+//! ended with the run.
 
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::MetadataExt as _;
@@ -28,13 +29,14 @@ pub struct Program {
     pub name: String,
     /// Its file.
     pub path: PathBuf,
-    /// What it answers to `--version`, in short.
+    /// Its version, from `--version`.
     pub version: String,
-    /// revd, by what it says of itself: alone it takes no flag for peers yet, and etcd takes none for memory.
+    /// It is revd, by its `--version`: one member of it takes no flag for peers yet, and etcd takes
+    /// none for memory.
     pub is_revd: bool,
 }
 
-/// What to start.
+/// A server to start.
 #[derive(Debug, Clone, Default)]
 pub struct ServerSpec {
     /// The server.
@@ -100,7 +102,7 @@ pub fn find(text: &str) -> anyhow::Result<Program> {
     Ok(Program { name, path: found, version, is_revd: revd.is_some() })
 }
 
-/// Two programs of one name, as two builds of one server are, get labels that tell them apart.
+/// Gives two programs of one name, such as two builds of one server, different labels.
 pub fn tell_apart(a: &mut Program, b: &mut Program) {
     if a.name == b.name {
         a.name += " (a)";
@@ -128,7 +130,7 @@ pub fn cpus(text: &str) -> anyhow::Result<Vec<usize>> {
     Ok(cpus)
 }
 
-/// Keeps this thread, and what it starts, on these CPUs; what it had before.
+/// Keeps this thread and its children on these CPUs; returns the CPUs that it had before.
 ///
 /// # Errors
 /// When the system refuses.
@@ -158,7 +160,7 @@ impl Servers {
     /// Starts all members and waits until each answers.
     ///
     /// # Errors
-    /// With what the server said last, when it does not come up.
+    /// With the last lines of its log, when it does not come up.
     pub fn start(spec: &ServerSpec) -> anyhow::Result<Self> {
         let mut builder = tempfile::Builder::new();
         builder.prefix("loadgen-");
@@ -217,7 +219,7 @@ impl Servers {
                         || "does not answer".to_owned(),
                         |status| format!("has ended ({status})"),
                     );
-                    bail!("{} {what}; it said:\n{}", self.name, last.join("\n"));
+                    bail!("{} {what}; its last log lines:\n{}", self.name, last.join("\n"));
                 }
                 clock::rest(Duration::from_millis(2));
             }
@@ -237,7 +239,7 @@ impl Servers {
         &self.endpoints[0]
     }
 
-    /// What all members have used so far.
+    /// CPU, memory and disk of all members so far.
     #[must_use]
     pub fn usage(&self) -> ProcessUsage {
         ProcessUsage::of(&self.pids())
@@ -260,10 +262,11 @@ impl Servers {
         blocks(self.data.path()) * 512
     }
 
-    /// Asks all members to stop, waits until they have, and starts them again; returns when each answers.
+    /// Asks all members to stop, waits until they have, and starts them again; returns when each
+    /// answers.
     ///
     /// # Errors
-    /// With what a member said last, when it does not come up again.
+    /// With the last lines of its log, when a member does not come up again.
     pub fn restart(&mut self) -> anyhow::Result<()> {
         for (_, child) in &mut self.members {
             if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {

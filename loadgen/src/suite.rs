@@ -13,7 +13,7 @@ use crate::presets;
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
 pub struct Suite {
-    /// What it is called.
+    /// Its name.
     #[serde(default)]
     pub name: String,
     /// Rounds of each scenario.

@@ -1,4 +1,4 @@
-//! Rate after rate, until the server cannot keep up: where its knee is.
+//! Rate after rate, until the server cannot keep up: its knee.
 
 use crate::measure::Session;
 use crate::plan::Plan;
@@ -8,7 +8,7 @@ use crate::units::{amount, time};
 
 /// A server keeps up that does so many of the calls that were meant to be.
 const KEPT_UP: f64 = 0.99;
-/// Below this there is nothing more to be found.
+/// Below this share the sweep ends.
 const COLLAPSED: f64 = 0.9;
 /// The knee is the last rate whose p99 is at most so many times that of the lowest rate ...
 const KNEE: f64 = 5.0;

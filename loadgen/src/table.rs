@@ -1,4 +1,5 @@
-//! Tables: Markdown that is also good to read in a terminal. The one way in which figures are printed.
+//! Tables: Markdown that is also good to read in a terminal. The one way in which figures are
+//! printed.
 
 use comfy_table::{CellAlignment, Table, presets};
 

@@ -8,8 +8,8 @@ use crate::servers::{ServerSpec, Servers};
 /// Both results of each plan, first and second.
 pub type Pairs = Vec<(RunResult, RunResult)>;
 
-/// Runs plans against two servers in turns: in even rounds the first begins, in odd ones the second. What was measured
-/// until something went wrong is kept, and why it did.
+/// Runs plans against two servers in turns: in even rounds the first begins, in odd ones the
+/// second. Results of scenarios before a failure are kept, with the failure.
 ///
 /// # Errors
 /// When a server does not start.

@@ -74,7 +74,7 @@ fn results_are_kept_compared_and_judged() {
         good(&[&words[..], &files].concat())
     };
     let out = run("base.json");
-    assert!(out.contains("| put") && out.contains("server:") && out.contains("middle of 3 rounds"), "{out}");
+    assert!(out.contains("| put") && out.contains("server:") && out.contains("median of 3 rounds"), "{out}");
     run("new.json");
     assert!(std::fs::read_to_string(path("a.csv")).unwrap().lines().count() == 4);
     assert!(std::fs::read_to_string(path("a.hlog")).unwrap().contains("Tag=put/put"));
@@ -159,7 +159,7 @@ fn bad_input_is_named_and_fails() {
     assert!(kept[0].stopped.is_some() && kept[0].op("put").next().unwrap().count > 50);
 }
 
-/// Whoever ends a run early keeps what it has measured, and it says so.
+/// An interrupted run keeps its measurements, and is marked as incomplete.
 #[test]
 fn a_run_that_is_interrupted_keeps_its_results() {
     let folder = tempfile::tempdir().unwrap();

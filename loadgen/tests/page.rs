@@ -1,5 +1,5 @@
-//! The report in a real browser: Chromium without a screen, where there is one
-//! (Debian: `apt-get install chromium`).
+//! The report in a real browser: Chromium without a screen, where there is one (Debian: `apt-get
+//! install chromium`).
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
@@ -86,8 +86,8 @@ fn the_report_opens_offline_and_shows_its_plots() {
         let (shown, written) = (dom.matches(what).count(), text.matches(what).count());
         assert!(shown == written && written >= least, "{what}: {shown} are shown of {written}\n{text}");
     }
-    // The browser's own questions to its makers are none of the page's, which
-    // loads nothing, as was seen above.
+    // The browser's own questions to its makers are none of the page's, which loads nothing, as was
+    // seen above.
     let own = |url: &String| {
         ["file:", "data:", "chrome"].iter().any(|scheme| url.starts_with(scheme)) || url.contains(".google")
     };

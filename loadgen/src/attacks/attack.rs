@@ -1,4 +1,4 @@
-//! What an attack is, whom it strikes, and what the attacker was told.
+//! An attack, its target, and the replies to the attacker.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -16,7 +16,7 @@ use crate::clock;
 /// Until an attacker comes back.
 const PAUSE: Duration = Duration::from_millis(5);
 
-/// What the attacker was told, and how often.
+/// Replies and errors of the attacker, and how often each came.
 #[derive(Debug, Default)]
 pub struct AttackerTold(Mutex<BTreeMap<String, u64>>);
 
@@ -29,7 +29,7 @@ impl AttackerTold {
     /// The same, several times.
     pub fn told_times(&self, what: &str, times: u64) {
         let mut tally = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        // What names numbers would fill the table with one line each.
+        // Messages with numbers in them would fill the table with one line each.
         let short: String = what.chars().take(100).collect();
         if tally.len() < 50 || tally.contains_key(&short) {
             *tally.entry(short).or_insert(0) += times;
@@ -51,13 +51,13 @@ impl AttackerTold {
     }
 }
 
-/// Whom an attack strikes.
+/// The server under attack.
 #[derive(Debug)]
 pub struct AttackTarget {
     /// With `http://`.
     pub endpoint: String,
     pub tally: AttackerTold,
-    /// Enough is enough.
+    /// Set when the attack must end.
     pub is_over: AtomicBool,
     /// The sizes of the issue, or a fraction that takes seconds.
     pub is_full: bool,
@@ -121,11 +121,11 @@ pub struct Attack {
     pub finding: u8,
     /// Fills the store.
     pub before: fn(&AttackTarget) -> anyhow::Result<()>,
-    /// Once. An error is what the attacker was told when its connection ended.
+    /// Once. An error is that of the connection when the server ended it.
     pub strike: fn(&AttackTarget) -> anyhow::Result<()>,
-    /// What it must have been told at least once; empty: nothing in particular.
+    /// A reply that must have come at least once; empty: none in particular.
     pub right: &'static str,
-    /// What it must never have been told.
+    /// A reply that must never have come.
     pub wrong: &'static str,
     /// Descriptors that the server may have; none: as many as there are.
     pub descriptors: Option<u32>,

@@ -21,7 +21,7 @@ const ENTRIES: usize = 2_730;
 const WATCH: &str = "/etcdserverpb.Watch/Watch";
 
 pub(super) const ATTACKS: &[Attack] = &[
-    // What a program that leaves the server alone does to others, by using a core.
+    // A program that uses a core and leaves the server alone.
     Attack::new("none: a core that is kept busy", 0, |target| {
         while !target.is_over() {
             std::hint::black_box(call_block("/x"));

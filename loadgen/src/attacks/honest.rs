@@ -1,7 +1,9 @@
-//! Honest callers beside an attack: gets and puts by the clock, a watch of what they put, leases kept alive in time.
+//! Honest callers beside an attack: gets and puts by the clock, a watch of their puts, leases kept
+//! alive in time.
 //!
-//! One thread, one connection for each of the three kinds. Latencies count from when a call was meant to begin; after the
-//! last one all answers are waited for, so that a server that stands still shows.
+//! One thread, one connection for each of the three kinds. Latencies count from when a call was
+//! meant to begin; after the last one all answers are waited for, so that a server that stands
+//! still shows.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -32,15 +34,15 @@ const GIVE_UP: Duration = Duration::from_secs(60);
 const KEY: &str = "honest";
 const KEEP_ALIVE: &str = "/etcdserverpb.Lease/LeaseKeepAlive";
 
-/// What they noticed. Times are nanoseconds.
+/// Their figures. Times are nanoseconds.
 #[derive(Debug, Clone, Default)]
 pub struct Noticed {
     /// Of gets and puts, sorted.
     pub gets: Vec<u64>,
     pub puts: Vec<u64>,
-    /// Calls that failed, by what they were told.
+    /// Calls that failed, by error.
     pub errors: BTreeMap<String, u64>,
-    /// What happened to the watch and to leases that must not happen.
+    /// Faults of the watch and of leases that must not happen.
     pub lost: Vec<String>,
 }
 
@@ -127,7 +129,7 @@ impl HonestCalls {
     }
 }
 
-/// The watch of what is put.
+/// The watch of the puts.
 struct HonestWatch {
     caller: Caller,
     /// Numbers of puts, and the revision of the last.
@@ -234,7 +236,7 @@ impl HonestLeases {
     }
 }
 
-/// Calls until it is over, and then waits for what is on its way. Says so when it has begun.
+/// Calls until it is over, and then waits for the last replies. Sets `has_begun` at the start.
 ///
 /// # Errors
 /// When it cannot begin.

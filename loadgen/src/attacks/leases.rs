@@ -1,4 +1,4 @@
-//! Leases by the hundred thousand, and what holds up those who keep theirs alive.
+//! Leases by the hundred thousand, and commands that delay keepalives.
 
 use std::time::Duration;
 
@@ -120,7 +120,8 @@ fn revoke(target: &AttackTarget) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// All of them are refused by their length; each must be told so, and the connection's watch must live.
+/// All of them are refused by their length; each must be told so, and the connection's watch must
+/// live.
 fn refused(target: &AttackTarget) -> anyhow::Result<()> {
     const PUTS: usize = 200;
     let put = PutRequest { key: "attacker".into(), value: value(3 << 20, 1), ..PutRequest::default() }

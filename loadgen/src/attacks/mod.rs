@@ -1,9 +1,9 @@
-//! Attacks: what clients do that a server must survive without others noticing.
+//! Attacks: clients that a server must survive while honest ones are served as before.
 //!
-//! Each is a small generator of bytes or calls. `before` fills the store, `strike` is called again and again while honest
-//! callers are measured ([`honest`]); what the attacker was told goes into a [`AttackerTold`]. They know nothing of the server that
-//! they strike: the same ones go to etcd. [`round`] measures what others notice; the mixed soak of the server's tests draws
-//! from [`all`] too.
+//! Each is a small generator of bytes or calls. `before` fills the store, `strike` is called again
+//! and again while honest callers are measured ([`honest`]); the replies to the attacker go into
+//! [`AttackerTold`]. They do not depend on the server: the same ones go to etcd. [`round`] measures
+//! honest callers; the mixed soak of the server's tests draws from [`all`] too.
 
 mod attack;
 mod floods;

@@ -1,7 +1,8 @@
-//! What others notice in peace and under an attack, on a fresh server.
+//! Honest callers before and during an attack, on a fresh server.
 //!
-//! Attackers have the lowest priority: their own CPU time is somebody else's machine. They come back some milliseconds after
-//! they are sent away, as over a network; without that pause two cores are full, and the system's scheduler is measured.
+//! Attackers have the lowest priority: their own CPU time stands for another machine. They come
+//! back some milliseconds after they are sent away, as over a network; without that pause two cores
+//! are full, and the system's scheduler is measured.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
@@ -25,7 +26,8 @@ const PEACE: Duration = Duration::from_secs(3);
 const ATTACK_MIN: Duration = Duration::from_secs(6);
 /// ... but no longer than this.
 const ATTACK_MAX: Duration = Duration::from_secs(40);
-/// The slowest get of others, in nanoseconds, and the slowest put beyond the slowest in peace, which waits for the disk.
+/// The slowest get of others, in nanoseconds, and the slowest put beyond the slowest in peace,
+/// which waits for the disk.
 const SLOWEST_MAX: f64 = 100e6;
 /// Their p99 during the attack, by that in peace.
 const RATIO_MAX: f64 = 2.0;
@@ -34,7 +36,8 @@ const MEMORY_MAX: u64 = 1 << 30;
 /// Memory that revd is told it may use: that of a small machine, so that its budgets are reached.
 const MACHINE_BYTES: u64 = 4 << 30;
 
-/// A server with fewer descriptors than others: a program of the same name that lowers the limit first.
+/// A server with fewer descriptors than others: a program of the same name that lowers the limit
+/// first.
 fn limited(program: &Path, descriptors: u32) -> anyhow::Result<(tempfile::TempDir, PathBuf)> {
     let folder = tempfile::tempdir()?;
     let script = folder.path().join(program.file_name().context("a program")?);
@@ -54,7 +57,7 @@ fn memory_peak(pid: u32, is_over: &AtomicBool) -> u64 {
     peak
 }
 
-/// What others noticed, and how much memory the server had at most.
+/// Figures of honest callers, and the most memory of the server.
 fn watched(
     endpoint: &str,
     pid: u32,
@@ -82,12 +85,12 @@ fn watched(
 /// One round of one attack.
 #[derive(Debug)]
 pub struct AttackRound {
-    /// What others noticed before the attack, and during it.
+    /// Figures of honest callers before the attack, and during it.
     pub peace: Noticed,
     pub attacked: Noticed,
     /// Memory at most, in bytes: before and during.
     pub memory: (u64, u64),
-    /// What the attacker was told, most frequent first.
+    /// Replies and errors of the attacker, most frequent first.
     pub told: Vec<(String, u64)>,
     /// How often it struck.
     pub times: u64,
@@ -159,7 +162,7 @@ fn strike(attack: Attack, target: Arc<AttackTarget>, times: &Arc<AtomicU64>) {
     let _ = attacker.join();
 }
 
-/// What is wrong with it; empty if nothing is.
+/// Bounds that the round exceeds; empty if there are none.
 #[must_use]
 pub fn faults(attack: Attack, round: &AttackRound) -> Vec<String> {
     let mut faults = Vec::new();

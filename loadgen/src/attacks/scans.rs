@@ -1,4 +1,5 @@
-//! Work that one request asks for and that takes long: sorting, counting, hashing, waiting in line, forgetting.
+//! Work that one request asks for and that takes long: sorting, counting, hashing, waiting in line,
+//! forgetting.
 
 use std::time::Duration;
 
@@ -108,7 +109,7 @@ fn gets(count: u64) -> TxnRequest {
     TxnRequest { success: (0..count).map(get).collect(), ..TxnRequest::default() }
 }
 
-/// A queue for a lock that nobody gives back; then they all go at once.
+/// A queue for a lock that is not released; then all waiters leave at once.
 fn locks(target: &AttackTarget) -> anyhow::Result<()> {
     let waiters = 5_000;
     let mut caller = target.caller()?;

@@ -1,4 +1,4 @@
-//! What the store holds before an attack.
+//! The contents of the store before an attack.
 
 use bytes::Bytes;
 use prost::Message as _;

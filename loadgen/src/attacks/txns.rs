@@ -8,7 +8,7 @@ use super::attack::{Attack, AttackTarget};
 use super::store::{self, RANGE, TXN, everything, fill};
 use crate::caller::PATIENCE;
 
-/// What one answer of everything is long.
+/// Bytes of a reply with everything.
 const STORE_BYTES: usize = 50_000_000;
 const VALUE_BYTES: usize = 10_000;
 /// One less than the operations a transaction may have.

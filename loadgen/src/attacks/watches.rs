@@ -1,4 +1,4 @@
-//! Watchers by the hundred thousand, progress, history, and events that nobody reads.
+//! Watchers by the hundred thousand, progress, history, and events that are not read.
 
 use std::io::Write as _;
 use std::time::Duration;
@@ -18,7 +18,7 @@ use crate::clock;
 use crate::keys::value;
 
 const WATCH: &str = "/etcdserverpb.Watch/Watch";
-/// Longer than anybody who only wants to stop watching should wait.
+/// A cancel of a watcher should not take longer.
 const SOON: u64 = 1_000_000_000;
 
 pub(super) const ATTACKS: &[Attack] = &[
@@ -78,7 +78,8 @@ fn progress(target: &AttackTarget) -> anyhow::Result<()> {
     let mut caller = target.caller()?.forgetful();
     let (stream, _) = watch(&mut caller, "attacker", 0)?;
     repeat(&mut caller, stream, create("attacker", 0), watchers);
-    // Whoever looks at one watcher after the other to see whether all are up to date finds this one last.
+    // A server that looks at one watcher after the other to see whether all are synced finds this
+    // one last.
     caller.client.say(stream, &say(create("attacker", 1 << 40)));
     let created = |heard: &mut crate::caller::HeardReplies| heard.count > watchers as u64 || target.is_over();
     anyhow::ensure!(caller.until(PATIENCE, created)?, "watchers are not created");
@@ -110,7 +111,8 @@ fn judge(target: &AttackTarget, since: u64) {
     target.tally.told(if took < SOON { "in time" } else { "late, more than 1 s" });
 }
 
-/// A watcher that is told everything is cancelled while it is; how long that takes. Each response is as long as the store.
+/// A watcher that is told everything is cancelled while it is; how long that takes. Each response
+/// is as long as the store.
 fn cancel(target: &AttackTarget) -> anyhow::Result<()> {
     let mut caller = target.caller()?;
     let (stream, _) = caller.open(WATCH).context("no more streams")?;
@@ -144,7 +146,8 @@ fn creates(target: &AttackTarget) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Streams with one watcher each on one connection that is never read, and thousands of events for all.
+/// Streams with one watcher each on one connection that is never read, and thousands of events for
+/// all.
 fn unread(target: &AttackTarget) -> anyhow::Result<()> {
     let mut watching = target.caller()?;
     for _ in 0..1_000 {
@@ -163,7 +166,8 @@ fn unread(target: &AttackTarget) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Streams that may be sent nothing, each of which begins to read history alone, so that it shares no events with others.
+/// Streams that may be sent nothing, each of which begins to read history alone, so that it shares
+/// no events with others.
 fn untaken(target: &AttackTarget) -> anyhow::Result<()> {
     let mut connections = Vec::new();
     for at in 0..600 {

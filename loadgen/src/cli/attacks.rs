@@ -1,4 +1,4 @@
-//! `loadgen attacks`: what others notice while somebody attacks the server.
+//! `loadgen attacks`: honest callers beside an attack.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -111,7 +111,7 @@ fn measure(attack: Attack, spec: &ServerSpec, args: &AttacksArgs) -> Vec<AttackR
             Ok(round) => rounds.push(round),
             Err(error) => eprintln!("{} on {}: {error:#}", attack.name, spec.program.name),
         }
-        // What the server has stored is removed by now.
+        // The data directory is removed by now.
         match disk::settle(&spec.data_folder()) {
             Ok(settled) if !settled.is_quick => {
                 eprintln!("    the disk is still busy after {:.0?}", settled.waited);
@@ -123,7 +123,7 @@ fn measure(attack: Attack, spec: &ServerSpec, args: &AttacksArgs) -> Vec<AttackR
     rounds
 }
 
-/// Attacks each server in turn, and prints what others noticed.
+/// Attacks each server in turn, and prints the latency of honest callers.
 pub(super) fn run(args: &AttacksArgs) -> anyhow::Result<ExitCode> {
     // Attackers hold many connections.
     let limit = rustix::process::getrlimit(Resource::Nofile);

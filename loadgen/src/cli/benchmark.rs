@@ -1,5 +1,6 @@
-//! etcd's `benchmark` (3.7): its subcommands and flags, and its summary. Flags of older versions are understood too. What it
-//! limits with `--rate` begins by the clock here, and times count from when a call was meant to begin.
+//! etcd's `benchmark` (3.7): its subcommands and flags, and its summary. Flags of older versions
+//! are understood too. Calls under `--rate` begin by the clock here, and latencies count from the
+//! intended start.
 
 use std::process::ExitCode;
 
@@ -26,7 +27,7 @@ pub(super) struct BenchmarkArgs {
     /// Full precision in the summary
     #[arg(long, global = true)]
     precise: bool,
-    /// What happened in each second
+    /// Figures of each second
     #[arg(long, global = true)]
     sample: bool,
     #[command(subcommand)]

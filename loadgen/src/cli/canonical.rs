@@ -12,7 +12,7 @@ use crate::servers::Servers;
 use crate::table;
 use crate::units::{amount, time};
 
-/// What everybody asks first, and how long each takes.
+/// The canonical workload, and how long each scenario takes.
 const SCENARIOS: [&str; 6] = ["put", "get", "range", "txn", "cas", "watch-fanout"];
 const SECONDS: f64 = 3.0;
 
@@ -45,7 +45,7 @@ pub(super) fn run() -> anyhow::Result<ExitCode> {
             break;
         }
     }
-    print!("{}", table::plain(&["", "a second", "p50", "p99", "max", "server CPU"], rows));
+    print!("{}", table::plain(&["", "per second", "p50", "p99", "max", "server CPU"], rows));
     for run in &runs {
         let wrong = run.violations.iter().chain(&run.stopped).chain(&run.warnings);
         wrong.for_each(|text| println!("{}: {text}", run.plan.name));

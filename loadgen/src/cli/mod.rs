@@ -1,4 +1,4 @@
-//! The command line: one file for each command, and what several of them share.
+//! The command line: one file for each command; servers, outputs and values of flags are shared.
 
 mod attacks;
 mod benchmark;
@@ -27,7 +27,7 @@ Examples:
   loadgen watch-fanout --watchers 10000 --streams 500 --html report.html
   loadgen versus --a revd --b etcd --html report.html
   loadgen figures ranges footprint --a old=/tmp/revd-old --b new=target/release/revd
-  loadgen attacks --rounds 2 --only txn            what others notice while somebody attacks each server
+  loadgen attacks --rounds 2 --only txn            latency of honest callers beside attacks
   loadgen suite nightly.toml --server revd --json new.json
   loadgen compare base.json new.json --fail-if 'p99 > 1.10x' --junit gate.xml
   loadgen benchmark put --clients 100 --conns 10 --total 100000       flags and summary of etcd's benchmark
@@ -49,9 +49,10 @@ enum LoadgenCommand {
     Suite(suite::SuiteArgs),
     /// Scenarios on two servers: started alike, measured in turns
     Versus(versus::VersusArgs),
-    /// Latency, memory, disk, restart, watches and leases of two servers: the tables of README.md and docs/results
+    /// Latency, memory, disk, restart, watches and leases of two servers: the tables of README.md
+    /// and docs/results
     Figures(figures::FiguresArgs),
-    /// What others notice while somebody attacks the server, on two servers
+    /// Latency of honest callers beside attacks, on two servers
     Attacks(attacks::AttacksArgs),
     /// One result against another, with a verdict
     Compare(results::CompareArgs),

@@ -1,4 +1,4 @@
-//! Where results go, and the exit status.
+//! Output files, and the exit status.
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -12,7 +12,8 @@ use crate::report::files;
 use crate::report::html::{self, Labelled};
 use crate::result::RunResult;
 
-/// The exit status of an error, of an incomplete run, and of a server that did wrong (2 is a wrong command line).
+/// The exit status of an error, of an incomplete run, and of a server that did wrong (2 is a wrong
+/// command line).
 pub(super) const FAILED: u8 = 1;
 
 /// Where results go.
@@ -30,7 +31,7 @@ pub(super) struct Outputs {
     /// An interval log for HdrHistogram's tools
     #[arg(long, value_name = "FILE", help_heading = "Output")]
     hlog: Option<PathBuf>,
-    /// Say nothing while working
+    /// No progress line
     #[arg(long, short, help_heading = "Output")]
     quiet: bool,
 }

@@ -19,7 +19,8 @@ const GATE_CLOSED: u8 = 3;
 /// When a comparison fails.
 #[derive(Args, Clone, Default)]
 pub(super) struct GateArgs {
-    /// Exit with status 3 if this holds: 'p99 > 1.10x', 'put.rate < 0.9x', 'failed > 0' (may be given several times)
+    /// Exit with status 3 if this holds: 'p99 > 1.10x', 'put.rate < 0.9x', 'failed > 0' (may be
+    /// given several times)
     #[arg(long, value_name = "RULE")]
     pub(super) fail_if: Vec<Rule>,
     /// Verdicts for CI
@@ -30,9 +31,9 @@ pub(super) struct GateArgs {
 /// `loadgen compare`.
 #[derive(Args)]
 pub(super) struct CompareArgs {
-    /// What was before
+    /// The earlier result
     base: PathBuf,
-    /// What is now
+    /// The new result
     new: PathBuf,
     #[command(flatten)]
     gate: GateArgs,

@@ -14,7 +14,7 @@ use crate::presets::preset;
 use crate::report::terminal;
 use crate::sweep::{self, Rates};
 
-/// What all scenarios have.
+/// Flags of all scenarios.
 #[derive(Args, Clone)]
 pub(super) struct Common {
     /// Where the servers are
@@ -32,13 +32,14 @@ pub(super) struct Common {
     /// Calls in all, instead of a duration
     #[arg(long, conflicts_with = "duration", help_heading = "Load")]
     total: Option<u64>,
-    /// How long what counts lasts
+    /// How long is measured
     #[arg(long, value_parser = seconds, help_heading = "Load")]
     duration: Option<f64>,
-    /// How long to run before that [default: 1s; 0s with --total]
+    /// Warm-up before that [default: 1s; 0s with --total]
     #[arg(long, value_parser = seconds, help_heading = "Load")]
     warmup: Option<f64>,
-    /// Calls a second by the clock (open loop); without it every caller calls again at once; 0 for that too
+    /// Calls a second by the clock (open loop); without it every caller calls again at once; 0 for
+    /// that too
     #[arg(long, help_heading = "Load")]
     rate: Option<f64>,
     /// How the rate goes: constant, poisson, ramp, step, sine
@@ -47,13 +48,13 @@ pub(super) struct Common {
     /// Rates to be tried one after the other: 1000..64000:7
     #[arg(long, conflicts_with_all = ["rate", "total"], help_heading = "Load")]
     sweep: Option<Rates>,
-    /// Give a call up after this
+    /// Time-out of a call
     #[arg(long, value_parser = seconds, help_heading = "Load")]
     timeout: Option<f64>,
     /// Measurements
     #[arg(long, default_value_t = 1, help_heading = "Load")]
     rounds: usize,
-    /// What keys begin with; {namespace} becomes one of a hundred
+    /// Prefix of all keys; {namespace} becomes one of a hundred
     #[arg(long, help_heading = "Keys and values")]
     key_prefix: Option<String>,
     /// Bytes of a key
@@ -71,13 +72,13 @@ pub(super) struct Common {
     /// Bytes of a value: 256, or 100..4000
     #[arg(long, help_heading = "Keys and values")]
     val_size: Option<SizeRange>,
-    /// Take the store as it is
+    /// Do not write the keys first
     #[arg(long, help_heading = "Keys and values")]
     no_preload: bool,
-    /// Same keys, values and arrivals for the same seed
+    /// The same seed gives the same keys, values and arrivals
     #[arg(long, default_value_t = 1, help_heading = "Keys and values")]
     seed: u64,
-    /// What the run is called
+    /// Name of the run
     #[arg(long)]
     name: Option<String>,
     #[command(flatten)]
@@ -86,7 +87,7 @@ pub(super) struct Common {
     outputs: Outputs,
 }
 
-/// What reads of many keys have.
+/// Flags of reads of many keys.
 #[derive(Args, Clone)]
 pub(super) struct RangeArgs {
     /// Keys at most; 0 for all
@@ -98,7 +99,7 @@ pub(super) struct RangeArgs {
     /// Only count
     #[arg(long)]
     count_only: bool,
-    /// From what the member has, without asking the others
+    /// Serializable: from the local member, without a quorum
     #[arg(long)]
     serializable: bool,
     /// All keys in pages of --limit at one revision: one list
@@ -109,7 +110,7 @@ pub(super) struct RangeArgs {
     stream: bool,
 }
 
-/// What watchers have.
+/// Flags of watchers.
 #[derive(Args, Clone)]
 pub(super) struct WatchArgs {
     /// Watchers in all
@@ -124,7 +125,7 @@ pub(super) struct WatchArgs {
     /// Each watches one of so many keys, instead of the whole prefix
     #[arg(long, help_heading = "Watchers")]
     watched_keys: Option<u64>,
-    /// Ask for what was there before
+    /// Ask for the previous value
     #[arg(long, help_heading = "Watchers")]
     prev_kv: bool,
     /// Slow watchers: milliseconds before each reads again, in tenths of a second
@@ -137,7 +138,7 @@ pub(super) struct WatchArgs {
 pub(super) enum Scenario {
     /// Writes of single keys
     Put {
-        /// Ask for what was there before
+        /// Ask for the previous value
         #[arg(long)]
         prev_kv: bool,
         #[command(flatten)]
@@ -145,7 +146,7 @@ pub(super) enum Scenario {
     },
     /// Reads of single keys
     Get {
-        /// From what the member has, without asking the others
+        /// Serializable: from the local member, without a quorum
         #[arg(long)]
         serializable: bool,
         #[command(flatten)]
@@ -173,8 +174,8 @@ pub(super) enum Scenario {
     },
     /// Operations by weight
     Mixed {
-        /// What and how often: get=9,put=1; names: put, get, get-serializable, range, range-count, list, cas, txn, delete,
-        /// lease-grant, lease-keepalive, lock
+        /// Operations and their weights: get=9,put=1; names: put, get, get-serializable, range,
+        /// range-count, list, cas, txn, delete, lease-grant, lease-keepalive, lock
         #[arg(long, default_value = "get=9,put=1")]
         mix: String,
         #[command(flatten)]
@@ -201,7 +202,7 @@ pub(super) enum Scenario {
         #[command(flatten)]
         common: Common,
     },
-    /// Watchers read what was there before them
+    /// Watchers catch up over history
     WatchCatchup {
         #[command(flatten)]
         watch: WatchArgs,
@@ -216,7 +217,7 @@ pub(super) enum Scenario {
         #[command(flatten)]
         common: Common,
     },
-    /// Leases that are kept alive, each on a stream of its own
+    /// Keepalives, each lease on a stream of its own
     LeaseKeepalive {
         /// Their seconds
         #[arg(long, default_value_t = 600)]
@@ -224,7 +225,7 @@ pub(super) enum Scenario {
         #[command(flatten)]
         common: Common,
     },
-    /// Leases that end: how late their keys go
+    /// Leases that expire: how late their keys are deleted
     LeaseExpiry {
         /// Their seconds
         #[arg(long, default_value_t = 5)]
@@ -232,7 +233,7 @@ pub(super) enum Scenario {
         #[command(flatten)]
         common: Common,
     },
-    /// Locks that many want
+    /// Contended locks
     Lock {
         /// How many there are
         #[arg(long, default_value_t = 10)]
@@ -240,7 +241,7 @@ pub(super) enum Scenario {
         #[command(flatten)]
         common: Common,
     },
-    /// What an API server of a busy cluster does
+    /// The calls of an API server of a busy cluster
     Kubernetes {
         #[command(flatten)]
         watch: WatchArgs,
@@ -327,7 +328,7 @@ impl Common {
         plan.endpoints.clone_from(&self.endpoints);
         plan.conns = self.conns.unwrap_or(plan.conns);
         plan.clients = self.clients.unwrap_or(plan.clients);
-        // More connections than callers serve nobody, unless they are asked for.
+        // More connections than callers are of no use, unless they are asked for.
         if self.conns.is_none() {
             plan.conns = plan.conns.min(plan.clients).max(1);
         }
@@ -381,7 +382,7 @@ pub(super) fn run(scenario: Scenario) -> anyhow::Result<ExitCode> {
     Ok(status(&runs))
 }
 
-/// Runs a plan as it stands, and shows what came of it.
+/// Runs a plan as it stands, and shows its result.
 fn run_plan(plan: &Plan, rounds: usize, server: &ServerArgs, outputs: &Outputs) -> anyhow::Result<ExitCode> {
     plan.check()?;
     let started = server.start()?;

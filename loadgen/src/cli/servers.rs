@@ -127,7 +127,7 @@ impl PairArgs {
     }
 }
 
-/// What stands above figures that are kept: the command, the machine, the day, and the versions.
+/// The line above kept figures: command, machine, day, versions.
 pub(super) fn heading(specs: &[ServerSpec]) -> String {
     let command: Vec<String> = std::env::args().skip(1).collect();
     let now = humantime::format_rfc3339_seconds(clock::wall()).to_string();

@@ -1,4 +1,4 @@
-//! Callers in the background, and what their calls took.
+//! Callers in the background, and their latencies.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ use crate::wire::RpcMethod;
 /// Calls under way.
 const CALLERS: usize = 20;
 
-/// What is called.
+/// The call that is made.
 #[derive(Clone, Copy)]
 pub(super) enum BackgroundWork {
     Put,
@@ -35,7 +35,7 @@ pub(super) struct Background {
     thread: JoinHandle<anyhow::Result<Latencies>>,
 }
 
-/// What the calls took.
+/// Latencies of all calls.
 pub(super) struct Latencies {
     /// Of all calls, also those that failed, in nanoseconds.
     all: Histogram<u64>,

@@ -53,7 +53,7 @@ pub(super) fn transactions(
 
 /// Bytes that durable puts of 1,000 callers have written, log and store together.
 pub(super) fn written(sizes: &FigureSizes, both: &[Servers; 2], labels: &Labels) -> anyhow::Result<String> {
-    /// What is written behind the replies.
+    /// Until checkpoints that follow the replies are written.
     const BEHIND: Duration = Duration::from_secs(2);
     let calls = sizes.calls * 10;
     let load = H2Load { connections: 50, streams: 20, calls };

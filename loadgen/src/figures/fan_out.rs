@@ -71,7 +71,7 @@ fn fan_out(server: &Servers, work: FanOutLoad) -> anyhow::Result<MeasuredCalls> 
     Ok(MeasuredCalls { cpu_per_call: cpu.div_f64(events as f64), latency })
 }
 
-/// What a put costs while 10,000 watchers wait for other keys, and without them.
+/// The cost of a put while 10,000 watchers wait for other keys, and without them.
 pub(super) fn puts_beside_watchers(
     sizes: &FigureSizes,
     both: &[Servers; 2],

@@ -1,4 +1,4 @@
-//! What loaded keys cost in memory and on disk, and how long a restart with them takes.
+//! Memory and disk of loaded keys, and how long a restart with them takes.
 
 use std::time::Duration;
 

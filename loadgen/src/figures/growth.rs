@@ -1,5 +1,5 @@
-//! Servers as they grow: by keys, and by revisions of a fixed set of keys, which are then compacted and defragmented while
-//! callers go on putting.
+//! Servers as they grow: by keys, and by revisions of a fixed set of keys, which are then compacted
+//! and defragmented while callers go on putting.
 
 use std::fmt::Write as _;
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! Small calls sent by h2load (Debian package nghttp2-client): a client of others, and one that costs the machine little.
+//! Small calls sent by h2load (Debian package nghttp2-client): a client of others, and one that
+//! costs the machine little.
 
 use std::process::Command;
 use std::time::Duration;
@@ -129,7 +130,8 @@ pub(super) fn run(
     // finished in 1.23s, 45678.90 req/s, 12.34MB/s
     let rate =
         line("finished in").and_then(|line| line.split(", ").nth(1)?.split(' ').next()?.parse::<f64>().ok());
-    // requests: 20000 total, 20000 started, 20000 done, 20000 succeeded, 0 failed, 0 errored, 0 timeout
+    // requests: 20000 total, 20000 started, 20000 done, 20000 succeeded, 0 failed, 0 errored, 0
+    // timeout
     let succeeded =
         line("requests:").and_then(|line| line.split(", ").nth(3)?.split(' ').next()?.parse::<u64>().ok());
     let (Some(rate), Some(succeeded)) = (rate, succeeded) else { bail!("h2load said: {text}") };

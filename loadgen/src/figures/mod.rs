@@ -1,8 +1,9 @@
-//! The figures of README.md and docs/results: two servers, started alike on fresh directories, measured in turn.
+//! The figures of README.md and docs/results: two servers, started alike on fresh directories,
+//! measured in turn.
 //!
-//! A part ([`FigurePart`]) is one question, and has servers of its own: what ran before does not count. Scenarios of callers that
-//! any endpoint can be asked are [`crate::versus`]; here stands what needs to restart a server, to look at its memory and
-//! disk, or sends by h2load.
+//! A part ([`FigurePart`]) is one question, and has servers of its own: earlier parts have no
+//! effect on it. Scenarios of callers that any endpoint can be asked are [`crate::versus`]; here
+//! are figures that need a restart, a look at memory and disk, or h2load.
 
 mod background;
 mod calls;

@@ -43,10 +43,11 @@ impl FigurePart {
     }
 }
 
-/// Measures parts, each on fresh servers; tables as Markdown. Parts that give rows of the same table share one.
+/// Measures parts, each on fresh servers; tables as Markdown. Parts that give rows of the same
+/// table share one.
 ///
 /// # Errors
-/// When a server does not start or fails; what was measured until then is printed.
+/// When a server does not start or fails; tables that are complete by then are printed.
 pub fn run(
     parts: &[FigurePart],
     specs: (&ServerSpec, &ServerSpec),

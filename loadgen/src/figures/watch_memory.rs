@@ -1,4 +1,4 @@
-//! Idle watchers and streams: what each takes. And catching up over a long past: what it costs.
+//! Memory of idle watchers and streams; the cost of catching up over a long history.
 
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ fn measure(server: &Servers) -> anyhow::Result<Figures> {
     let watcher_bytes = idle(server, watchers).context("idle watchers")?;
     let streams = Spread { connections: 100, streams_each: 50, watchers_each: 1 };
     let stream_bytes = idle(server, streams).context("idle streams")?;
-    load(server).context("making a long past")?;
+    load(server).context("writing a long history")?;
     clock::rest(SETTLE);
     let (before, start) = (server.usage(), clock::nanos());
     let readers = Spread { connections: READERS, streams_each: 1, watchers_each: 1 };
@@ -87,7 +87,7 @@ fn idle(server: &Servers, spread: Spread) -> anyhow::Result<f64> {
     Ok(grown as f64 / spread.watchers() as f64)
 }
 
-/// Makes a long past of one key.
+/// Writes a long history of one key.
 fn load(server: &Servers) -> anyhow::Result<()> {
     let mut caller = Caller::connect(server.endpoint())?.forgetful();
     let put = |seed| PutRequest { key: "past".into(), value: value(256, seed), ..PutRequest::default() };

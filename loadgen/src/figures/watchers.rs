@@ -1,4 +1,5 @@
-//! A client with many watchers on a thread of its own: it counts what they are told, and decodes no more than it must.
+//! A client with many watchers on a thread of its own. It counts events and decodes no more than it
+//! must.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -34,7 +35,7 @@ impl Spread {
     }
 }
 
-/// What the thread that reads and the one that waits share.
+/// Counters shared by the reading thread and the waiting one.
 struct Counted {
     /// When each put was sent, in nanoseconds; by its number, from 1.
     sent: Vec<AtomicU64>,
@@ -52,7 +53,8 @@ pub(super) struct Fleet {
 }
 
 impl Fleet {
-    /// Opens watchers; returns when all are created. `request` says what those of a stream watch. `puts` are timed.
+    /// Opens watchers; returns when all are created. `request` says what those of a stream watch.
+    /// `puts` are timed.
     pub(super) fn open(
         endpoint: &str,
         spread: Spread,
@@ -211,7 +213,7 @@ impl ReplySink for WatchReader {
     }
 }
 
-/// What a `WatchResponse` says, its events only counted.
+/// The fields of a `WatchResponse` that matter here; events are only counted.
 #[derive(Debug, Default, PartialEq)]
 struct Outline {
     watch_id: usize,

@@ -1,4 +1,5 @@
-//! Results as files: JSON with everything, CSV for spreadsheets, interval logs for HdrHistogram's tools.
+//! Results as files: JSON with everything, CSV for spreadsheets, interval logs for HdrHistogram's
+//! tools.
 
 use std::fs::File;
 use std::io::{BufWriter, Write as _};

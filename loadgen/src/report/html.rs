@@ -1,4 +1,5 @@
-//! The report: one page that holds everything it shows, opens without a network, and takes the reader's light or dark.
+//! The report: one page that holds everything it shows, opens without a network, and takes the
+//! reader's light or dark.
 
 use std::fmt::Write as _;
 
@@ -13,19 +14,19 @@ const STYLE: &str = include_str!("page.css");
 /// Percentiles that are drawn, as shares.
 const STEPS_PER_NINE: i32 = 12;
 
-/// A run, and what it is called where several are shown.
+/// A result and its label, where several are shown.
 #[derive(Clone, Copy)]
 pub struct Labelled<'r> {
     /// The server's name.
     pub label: &'r str,
-    /// What was measured.
+    /// Its result.
     pub run: &'r RunResult,
 }
 
 const TIME: Axis = Axis { label: "time", scale: Scale::Log, show: time };
 const PERCENTILE: Axis = Axis { label: "percentile", scale: Scale::Percentile, show: percentile };
 const SECONDS: Axis = Axis { label: "seconds into the run", scale: Scale::Linear, show: seconds };
-const RATE: Axis = Axis { label: "a second", scale: Scale::Linear, show: amount };
+const RATE: Axis = Axis { label: "per second", scale: Scale::Linear, show: amount };
 const CORES: Axis = Axis { label: "cores", scale: Scale::Linear, show: cores };
 const MEMORY: Axis = Axis { label: "bytes", scale: Scale::Linear, show: bytes };
 
@@ -94,7 +95,7 @@ fn compared(comparisons: &[RatioRow]) -> String {
     let labels = &comparisons[0].labels;
     let (a, b) = (escaped(&labels.0), escaped(&labels.1));
     let mut out = format!(
-        "<p>Ratio: {a} by {b}, the middle of all rounds. Coloured where every round says the same: \
+        "<p>Ratio: {a} by {b}, median over the rounds. Coloured where all rounds agree: \
          <b class=\"good\">{a} is better</b>, <b class=\"bad\">{b} is better</b>.</p>\n<div class=\"wide\"><table>\
          <tr><th></th><th></th><th>{a}</th><th>{b}</th><th>ratio</th><th>less &#9474; more</th><th>spread</th></tr>"
     );
@@ -167,7 +168,7 @@ fn table(group: &[Labelled<'_>]) -> String {
         "",
         "server",
         "count",
-        "a second",
+        "per second",
         "p50",
         "p90",
         "p99",
@@ -210,7 +211,8 @@ fn table(group: &[Labelled<'_>]) -> String {
     out
 }
 
-/// The charts of a scenario: several servers are told apart by colour, several operations have charts of their own then.
+/// The charts of a scenario: several servers are told apart by colour, several operations have
+/// charts of their own then.
 fn charts(group: &[Labelled<'_>]) -> Vec<Chart> {
     let names = group[0].run.op_names();
     let mut charts = Vec::new();
@@ -233,9 +235,7 @@ fn charts(group: &[Labelled<'_>]) -> Vec<Chart> {
         };
         charts.push(draw("latency by percentile", PERCENTILE, TIME, &percentiles));
         charts.push(draw("p99 over time", SECONDS, TIME, &|op| by_second(op, |second| second.p99)));
-        charts.push(draw("how many a second", SECONDS, RATE, &|op| {
-            by_second(op, |second| second.count as f64)
-        }));
+        charts.push(draw("per second", SECONDS, RATE, &|op| by_second(op, |second| second.count as f64)));
         if set.contains(&WATCH_NAME) {
             charts.push(delays(group));
         }

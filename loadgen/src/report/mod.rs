@@ -1,4 +1,4 @@
-//! What people and programs get to see of results.
+//! Results for people and programs: terminal, page, files.
 
 pub mod files;
 pub mod history;

@@ -7,7 +7,7 @@ use crate::result::OpResult;
 /// Bars of the histogram, and how long the longest is.
 const BARS: usize = 10;
 const BAR_LEN: u64 = 40;
-/// What bars are made of: an "end of proof".
+/// The character of bars: an "end of proof".
 const BLOCK: &str = "\u{220e}";
 
 /// A summary with four decimals, or with as many as there are.

@@ -1,5 +1,5 @@
-//! Line and bar charts as SVG, drawn by hand: they stand inside a page, take
-//! its colours, and need no script.
+//! Line and bar charts as SVG, drawn by hand: they stand inside a page, take its colours, and need
+//! no script.
 
 use std::fmt::Write as _;
 
@@ -27,7 +27,7 @@ pub enum Scale {
 /// An axis.
 #[derive(Clone, Copy)]
 pub struct Axis {
-    /// What it shows, with its unit.
+    /// The quantity, with its unit.
     pub label: &'static str,
     /// How.
     pub scale: Scale,
@@ -55,7 +55,7 @@ pub struct Chart {
     pub x: Axis,
     /// From bottom to top.
     pub y: Axis,
-    /// What is drawn.
+    /// Its lines.
     pub series: Vec<Series>,
     /// Bars from the bottom instead of lines.
     pub are_bars: bool,

@@ -39,7 +39,7 @@ fn notes(run: &RunResult) -> String {
     let mut lines = Vec::new();
     let rounds = run.rounds.len();
     if rounds > 1 {
-        lines.push(format!("middle of {rounds} rounds; spread of p99: {}", spread(run)));
+        lines.push(format!("median of {rounds} rounds; spread of p99: {}", spread(run)));
     }
     if run.plan.rate.is_some() {
         lines.push("open loop: times count from when a call was meant to begin".to_owned());
@@ -52,7 +52,7 @@ fn notes(run: &RunResult) -> String {
     for name in run.op_names() {
         let conflicts: u64 = run.op(name).map(|op| op.conflicts).sum();
         if conflicts > 0 {
-            lines.push(format!("{name}: {conflicts} updates lost to others first, and were tried again"));
+            lines.push(format!("{name}: {conflicts} compare and swap conflicts, tried again"));
         }
         for (what, times) in run.op(name).flat_map(|op| &op.errors) {
             lines.push(format!("{name}: {times} x {what}"));

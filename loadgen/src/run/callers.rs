@@ -28,7 +28,7 @@ pub(super) struct CallerState {
     /// A stream that it keeps.
     pub(super) held: u32,
     is_on_held: bool,
-    /// What the messages so far meant.
+    /// The meaning of the messages so far.
     verdict: Option<ReplyVerdict>,
     /// The newest revision it has seen, and the least that its answer must show.
     revision: i64,
@@ -69,7 +69,7 @@ pub(super) struct Callers {
     pub(super) records: Vec<OpRecord>,
     /// How late calls were sent that could have been sent in time.
     pub(super) late: Histogram<u64>,
-    /// What counts was meant to begin from here on, and before there.
+    /// Calls whose intended start is from here on and before there are measured.
     pub(super) counts_from: u64,
     pub(super) counts_until: u64,
     /// Events that watchers should get for what was confirmed.
@@ -90,7 +90,7 @@ pub(super) struct Callers {
     pub(super) client: usize,
 }
 
-/// More of them say nothing new.
+/// Violations that are kept.
 const VIOLATIONS_MAX: usize = 10;
 
 impl Callers {
@@ -133,7 +133,7 @@ impl Callers {
         }
     }
 
-    /// What the caller was doing has failed.
+    /// The operation of the caller has failed.
     pub(super) fn fail(&mut self, caller: usize, what: &str) {
         let CallerState { op, intended, .. } = self.callers[caller];
         if !self.callers[caller].is_busy {
@@ -191,7 +191,7 @@ impl Callers {
         }
     }
 
-    /// Something that must not be.
+    /// Notes a violation.
     fn note(&mut self, what: String) {
         if self.violations.len() < VIOLATIONS_MAX {
             self.violations.push(what);
@@ -203,7 +203,8 @@ impl Callers {
         if self.are_linearizable[op] { self.newest } else { 0 }
     }
 
-    /// A caller never sees the store go back, and a linearizable answer shows what anybody was told before the question.
+    /// A caller never sees the revision go back, and a linearizable reply shows every write that
+    /// was confirmed before the call.
     fn check_revision(&mut self, caller: usize, body: &[u8]) {
         let (revision, seen) = (fields::revision(body), self.callers[caller].revision);
         if revision < seen {

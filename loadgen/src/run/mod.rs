@@ -1,4 +1,5 @@
-//! Runs of a plan: [`round()`] starts worker threads, each with its connections, its clock, its callers and its watchers.
+//! Runs of a plan: [`round()`] starts worker threads, each with its connections, its clock, its
+//! callers and its watchers.
 
 mod callers;
 mod round;

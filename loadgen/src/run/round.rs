@@ -1,4 +1,4 @@
-//! A round: preparing the store, starting threads together, collecting what they bring back.
+//! A round: preparing the store, starting threads together, collecting their reports.
 
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
@@ -21,7 +21,7 @@ use crate::run::worker::{Worker, WorkerReport};
 /// Calls under way while the store is prepared.
 const PRELOAD_CLIENTS: usize = 256;
 const PRELOAD_CONNS: usize = 4;
-/// A generator thread that is busier than this may be what is measured.
+/// A busier generator thread may be the limit.
 const BUSY_MAX: f64 = 0.9;
 /// So late, in microseconds, an open loop is not open any more.
 const LATE_MAX: f64 = 2_000.0;
@@ -45,25 +45,25 @@ pub struct Progress {
 pub struct Surroundings<'s> {
     /// Processes of the servers, for what the run costs them.
     pub pids: Vec<u32>,
-    /// Set when somebody wants the run to end.
+    /// Set to end the run early.
     pub interrupted: Arc<AtomicBool>,
     /// Called ten times a second.
     pub progress: &'s mut dyn FnMut(&str, Progress),
 }
 
-/// What a round has brought.
+/// The results of a round.
 pub struct RoundOutcome {
     /// The figures.
     pub round: RoundResult,
-    /// What they must not be read without.
+    /// Warnings that belong to the figures.
     pub warnings: Vec<String>,
-    /// What a server must never do.
+    /// Violations of the server.
     pub violations: Vec<String>,
     /// Why it ended early.
     pub stopped: Option<String>,
 }
 
-/// Writes what the plan needs to find, if it asks for that; the revision before.
+/// Writes the keys that the plan reads, if it asks for that; returns the revision before.
 ///
 /// # Errors
 /// When the server cannot be reached, or refuses.
@@ -152,7 +152,7 @@ fn execute(
     Ok(outcome(plan, &shared, reports, &watched))
 }
 
-/// What was seen from outside.
+/// Samples of the server, from outside.
 struct ServerSamples {
     start: u64,
     seconds: Vec<(f64, u64)>,
@@ -182,7 +182,8 @@ fn follow(
     );
     let usage = |pids: &[u32]| ProcessUsage::of(pids);
     let syncs = |pids: &[u32]| if pids.is_empty() { None } else { cost::syncs(&plan.endpoints) };
-    // Making metrics costs a server something, which is not what is measured: they are asked for outside of it.
+    // Making metrics costs a server something, which is not what is measured: they are asked for
+    // outside of it.
     let before = |pids: &[u32]| ProcessUsage { syncs: syncs(pids), ..usage(pids) };
     let after = |pids: &[u32]| {
         let used = usage(pids);
@@ -275,11 +276,11 @@ fn outcome(
         let least = events.expected;
         let most = least + events.uncertain * watch.watchers as u64;
         if !(least..=most).contains(&events.delivered) && stopped.is_none() {
-            violations.push(format!("{} events came, of {least} that should have", events.delivered));
+            violations.push(format!("{} events arrived, {least} were expected", events.delivered));
         }
     }
     if missing > 0 && stopped.is_none() {
-        violations.push(format!("{missing} keys or watchers were waited for in vain"));
+        violations.push(format!("{missing} keys or watchers were still missing when the run ended"));
     }
     if ops.is_empty() && stopped.is_none() {
         warnings.push("nothing was measured: the run was too short".to_owned());
@@ -302,8 +303,8 @@ fn generator_warnings(generator: &GeneratorCost) -> Vec<String> {
     let mut warnings = Vec::new();
     if generator.unsent > 0 {
         warnings.push(format!(
-            "{} calls were meant to begin and never did, for all callers were waiting: the rate was not kept, and latencies \
-             are worse than shown",
+            "{} calls never began, because all callers were waiting: the rate was not kept, and latencies are worse than \
+             shown",
             generator.unsent
         ));
     }
@@ -316,15 +317,15 @@ fn generator_warnings(generator: &GeneratorCost) -> Vec<String> {
     }
     if generator.late_p99 > LATE_MAX {
         warnings.push(format!(
-            "calls were sent up to {:.1} ms late (p99) though somebody was free to make them: the generator was kept \
-             from its CPU",
+            "calls were sent up to {:.1} ms late (p99) though a caller was free: the generator was \
+             kept from its CPU",
             generator.late_p99 / 1e3
         ));
     }
     warnings
 }
 
-/// Checks that every endpoint answers; what they call themselves.
+/// Checks that every endpoint answers; returns their names and versions.
 ///
 /// # Errors
 /// The first that does not, with its address.

@@ -1,10 +1,10 @@
-//! What the threads of a run share.
+//! State shared by the threads of a run.
 
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize};
 use std::sync::{Mutex, PoisonError};
 
-/// What threads of a run tell each other.
+/// Counters and flags of all threads of a run.
 #[derive(Debug, Default)]
 pub(super) struct RunShared {
     /// Threads whose watchers are there.

@@ -1,4 +1,4 @@
-//! Watchers of one thread: opening them, and counting and timing what they get.
+//! Watchers of one thread: opening them, and counting and timing their events.
 
 use crate::keys::KeySpace;
 use crate::plan::{OpKind, Plan, WatchPlan};
@@ -11,12 +11,12 @@ const DELETE: i64 = 1;
 /// Earlier than this, in nanoseconds, is too early for a lease to end.
 const EARLY: i64 = 100_000_000;
 
-/// What is measured of the events.
+/// The measure that events give.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum WatchMeasure {
     /// From when a write was meant to begin to its event.
     Delay,
-    /// From opening to the last of so many events that were there before.
+    /// From opening to the last of so many events of the history.
     CatchUp(u64),
     /// From when a lease was due to the event of its key.
     Expiry,
@@ -42,13 +42,13 @@ pub(super) struct RunWatchers {
     pub(super) delivered: u64,
     /// Watchers that have caught up.
     pub(super) caught_up: usize,
-    /// What must not be: events out of order, or early.
+    /// Violations: events out of order, or early.
     pub(super) violations: Vec<String>,
     /// Why no more events can come.
     pub(super) broken: Option<String>,
 }
 
-/// What an event tells the recorder: the operation (none: the watch itself) and the delay.
+/// A measured event: its operation (none: the watch itself) and its delay.
 pub(super) type Delay = (Option<usize>, u64);
 
 impl RunWatchers {
@@ -159,7 +159,7 @@ impl RunWatchers {
         }
         let stream = &mut self.streams[stream];
         let Some((last, count)) = usize::try_from(id).ok().and_then(|id| stream.watchers.get_mut(id)) else {
-            return self.violations.push(format!("an event for watcher {id}, which nobody asked for"));
+            return self.violations.push(format!("an event for watcher {id}, which was not created"));
         };
         if revision < *last && self.violations.len() < 10 {
             self.violations

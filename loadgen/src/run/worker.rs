@@ -1,5 +1,5 @@
-//! One thread of a run: its connections, its clock, its callers. A turn sends what is due, reads what has come, and waits
-//! for the next of either.
+//! One thread of a run: its connections, its clock, its callers. A turn sends due calls, reads
+//! replies, and waits for the next of either.
 
 use std::io;
 use std::num::NonZeroU64;
@@ -26,12 +26,12 @@ use crate::wire::{ClientConnection, RpcMethod};
 
 /// Bytes read at a time.
 const READ_BYTES: usize = 256 * 1024;
-/// Nobody waits longer for anything, to look at what others have decided.
+/// A turn waits no longer, so that decisions of other threads are seen.
 const TURN_MAX: u64 = 50_000_000;
 /// A connection that was lost is tried again this often, so long.
 const RECONNECT_INTERVAL: u64 = 200_000_000;
 const RECONNECT_PATIENCE: u64 = 5 * SECOND;
-/// After the last call, what is on its way has this long.
+/// Replies may take this long after the last call.
 const DRAIN: u64 = 10 * SECOND;
 
 /// A connection, or none when it was lost.
@@ -48,23 +48,23 @@ struct Link {
     is_watch: bool,
 }
 
-/// What a thread brings back.
+/// The report of a thread.
 pub(super) struct WorkerReport {
     pub(super) records: Vec<OpRecord>,
     pub(super) late: Histogram<u64>,
     pub(super) violations: Vec<String>,
     /// The share of its time in which the thread had work.
     pub(super) busy: f64,
-    /// CPU nanoseconds of what counts.
+    /// CPU nanoseconds of the measured time.
     pub(super) cpu: u64,
     pub(super) expected: u64,
     pub(super) unknown: u64,
     pub(super) delivered: u64,
     /// Watchers behind, or leases that did not end, when time was up.
     pub(super) missing: u64,
-    /// Calls of an open loop that nobody was free to make.
+    /// Calls of an open loop that found no free caller.
     pub(super) unsent: u64,
-    /// When the last answer of what counts came.
+    /// When the last measured reply came.
     pub(super) ended: u64,
 }
 
@@ -87,7 +87,7 @@ pub(super) struct Worker {
     swept: u64,
     reported: (u64, u64, u64),
     start_revision: i64,
-    /// CPU time and time when what counts began.
+    /// CPU time and time at the end of the warm-up.
     meter: (u64, u64),
     is_metered: bool,
     traffic_ended: u64,
@@ -267,10 +267,10 @@ impl Worker {
         }
     }
 
-    /// Begins what is due.
+    /// Begins due calls.
     fn issue(&mut self, now: u64, until: u64) {
         let Some(arrivals) = &mut self.arrivals else {
-            // Closed loop: whoever has nothing to do does something.
+            // Closed loop: an idle caller calls again.
             let idle = std::mem::take(&mut self.callers.idle);
             for caller in idle {
                 if self.left > 0 && self.can_call(caller) {
@@ -413,7 +413,7 @@ impl Worker {
         }
     }
 
-    /// Tells the system what this connection waits for.
+    /// Registers the readiness that this connection waits for.
     fn listen(&mut self, number: usize) {
         let link = &self.links[number];
         let Some(client) = &link.client else { return };
@@ -462,7 +462,8 @@ impl Worker {
         self.callers.again.retain(|caller| callers[*caller as usize].client != number);
     }
 
-    /// Now and then: calls that take too long, connections that are lost, slow watchers, news for the progress line.
+    /// Now and then: calls that take too long, connections that are lost, slow watchers, news for
+    /// the progress line.
     fn sweep(&mut self, now: u64) {
         let timeout = clock::from_seconds(self.plan.timeout);
         for caller in 0..self.callers.callers.len() {
@@ -509,7 +510,7 @@ impl Worker {
         }
     }
 
-    /// Waits for what is on its way.
+    /// Waits for replies on their way.
     fn drain(&mut self) -> anyhow::Result<()> {
         let mut give_up = clock::nanos() + DRAIN;
         let longest = self.plan.ops.iter().map(|op| match op.kind {
@@ -535,7 +536,7 @@ impl Worker {
             self.sweep(self.callers.now);
             if self.callers.watchers.delivered > delivered {
                 delivered = self.callers.watchers.delivered;
-                give_up = give_up.max(clock::nanos() + DRAIN); // they come, if slowly
+                give_up = give_up.max(clock::nanos() + DRAIN); // events still come, if slowly
             }
         }
         self.sweep(clock::nanos());

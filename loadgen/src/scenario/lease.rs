@@ -1,4 +1,4 @@
-//! Leases: made, kept alive, and left to end.
+//! Leases: granted, kept alive, and left to expire.
 
 use std::collections::BTreeMap;
 
@@ -76,7 +76,7 @@ impl Operation for KeepAliveOperation {
     }
 }
 
-/// Leases with a key each, left to end.
+/// Leases with a key each, left to expire.
 pub(super) struct ExpiryOperation {
     ttl: i64,
     prefix: String,

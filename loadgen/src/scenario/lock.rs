@@ -1,4 +1,4 @@
-//! Locks that many want.
+//! Contended locks.
 
 use crate::keys::KeyPicker;
 use crate::plan::Plan;
@@ -17,7 +17,7 @@ pub(super) struct LockOperation {
     callers: PerCaller<LockCaller>,
 }
 
-/// What a caller has.
+/// State of a caller.
 #[derive(Debug, Default)]
 struct LockCaller {
     lease: i64,

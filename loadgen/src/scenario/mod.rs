@@ -1,4 +1,4 @@
-//! What callers say and what they make of the answers. Nothing here knows sockets or time: requests in, replies out.
+//! The operations of callers: requests out, replies in. No sockets and no clock.
 
 mod kv;
 mod lease;

@@ -1,17 +1,17 @@
-//! One kind of operation, as one thread does it, and what all kinds are made of.
+//! One kind of operation, as one thread does it, and the parts that all kinds share.
 
 use crate::keys::{KeyPicker, KeySpace, ValueSource};
 use crate::plan::{Plan, PlannedOp};
 use crate::wire::RpcMethod;
 
-/// What a reply means.
+/// The meaning of a reply for its operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReplyVerdict {
     /// The operation is done.
     Done,
     /// It needs another call; its time goes on.
     More,
-    /// Somebody else was faster: another call, counted as a conflict.
+    /// Another caller changed the key first: another call, counted as a conflict.
     Conflict,
     /// That was preparation: now it begins.
     Prepared,
@@ -19,7 +19,7 @@ pub enum ReplyVerdict {
     DoneMore,
     /// Something that is not measured is done.
     Silent,
-    /// It is over without success, and nobody did wrong.
+    /// It is over without success, and without a fault of the server.
     GaveUp(&'static str),
     /// The answer is not what it should be.
     Failed(&'static str),
@@ -47,7 +47,7 @@ impl ExpectedEvents {
 /// One call that is to be made.
 pub(crate) struct NextCall<'c> {
     pub(crate) caller: u32,
-    /// When it was meant to begin: values carry it to whoever watches.
+    /// When it was meant to begin: values carry it to watchers.
     pub(crate) intended: u64,
     pub(crate) body: &'c mut Vec<u8>,
 }
@@ -57,15 +57,16 @@ pub(crate) trait Operation: Send {
     /// The next call of a caller.
     fn request(&mut self, ask: NextCall<'_>) -> RpcMethod;
 
-    /// What became of it.
+    /// The reply to it.
     fn reply(&mut self, caller: u32, body: &[u8]) -> ReplyVerdict;
 
-    /// Events that watchers must get by what the last reply confirmed.
+    /// Events that watchers must get for the last reply.
     fn confirmed(&mut self) -> u64 {
         0
     }
 
-    /// A key of its own is gone: how long after it should be, in nanoseconds; `None` if it is none of its keys.
+    /// A key of its own is gone: how long after it should be, in nanoseconds; `None` if it is none
+    /// of its keys.
     fn gone(&mut self, _key: &[u8], _now: u64) -> Option<i64> {
         None
     }
@@ -75,14 +76,14 @@ pub(crate) trait Operation: Send {
         0
     }
 
-    /// A call of it failed: what the caller was at is over.
+    /// A call failed: the operation of that caller is over.
     fn failed(&mut self, _caller: u32) {}
 
     /// The time of the next reply.
     fn replied_at(&mut self, _now: u64) {}
 }
 
-/// What all operations of a thread are made of.
+/// The inputs of every operation of a thread.
 pub(super) struct OpParts<'p> {
     pub(super) plan: &'p Plan,
     pub(super) op: &'p PlannedOp,
@@ -114,7 +115,8 @@ impl OpParts<'_> {
     }
 }
 
-/// Values begin so when somebody watches: this, and the time at which the write was meant to begin.
+/// Values begin so when there are watchers: this, and the time at which the write was meant to
+/// begin.
 pub const STAMP: [u8; 8] = *b"loadgen:";
 /// Bytes of a stamp.
 pub const STAMP_BYTES: usize = 16;
@@ -126,7 +128,7 @@ pub fn stamp(value: &[u8]) -> Option<u64> {
     (*mark == STAMP).then(|| rest.first_chunk().map(|time| u64::from_le_bytes(*time)))?
 }
 
-/// Writes a value, with a stamp if somebody watches.
+/// Writes a value, with a stamp if there are watchers.
 pub(super) fn stamped(value: &[u8], intended: Option<u64>, out: &mut Vec<u8>) {
     let Some(intended) = intended else { return out.extend_from_slice(value) };
     out.extend_from_slice(&STAMP);
@@ -134,7 +136,7 @@ pub(super) fn stamped(value: &[u8], intended: Option<u64>, out: &mut Vec<u8>) {
     out.extend_from_slice(value.get(STAMP_BYTES..).unwrap_or_default());
 }
 
-/// What a thread's own leases are named below; its watcher looks there.
+/// The prefix of the keys with a thread's own leases; its watcher watches it.
 #[must_use]
 pub(crate) fn expiry_prefix(plan: &Plan, thread: usize) -> String {
     format!("{}expiry-{thread}/", plan.keys.common_prefix())

@@ -16,7 +16,7 @@ pub(crate) struct OpSource {
 }
 
 impl OpSource {
-    /// What thread `thread` of a plan does.
+    /// The operations of thread `thread` of a plan.
     pub(crate) fn new(plan: &Plan, thread: usize) -> Self {
         let mut sum = 0;
         let mut until = Vec::new();
@@ -30,7 +30,7 @@ impl OpSource {
         Self { ops, until, random: SmallRng::seed_from_u64(seed) }
     }
 
-    /// What a caller does next.
+    /// Chooses the next operation of a caller.
     pub(crate) fn choose(&mut self) -> usize {
         let sum = self.until.last().copied().unwrap_or(0);
         if self.ops.len() < 2 || sum == 0 {

@@ -25,8 +25,8 @@ pub(super) struct CasOperation {
     picker: KeyPicker,
     values: ValueSource,
     fan_out: ExpectedEvents,
-    /// By key: the revision of its last change, as far as it is known; all callers of the thread share it, as the
-    /// callers behind one API server do.
+    /// By key: the revision of its last change, as far as it is known; all callers of the thread
+    /// share it, as the callers behind one API server do.
     known: Vec<i64>,
     /// The key a caller is at, and how often it has lost.
     under_way: PerCaller<Option<(u64, u32)>>,

@@ -1,4 +1,5 @@
-//! One connection to a server: calls out, messages in. Never waits: what cannot be sent now is sent when the socket says so.
+//! One connection to a server: calls out, messages in. Never waits: bytes that cannot be sent now
+//! wait for the socket.
 
 use std::io::{self, IoSlice, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -14,22 +15,22 @@ use crate::wire::method::RpcMethod;
 
 /// In front of each message: a compression flag, and its length.
 const PREFIX_BYTES: usize = 5;
-/// A reply that is longer than this is refused: nobody asks for so much.
+/// A longer reply is refused: no request of loadgen asks for so much.
 const MESSAGE_BYTES_MAX: usize = 1 << 30;
 /// Pieces of one send.
 const PIECES: usize = 16;
 
-/// What arrives.
+/// The receiver of replies.
 pub trait ReplySink {
     /// A message of the call that was made with this token.
     fn message(&mut self, token: u32, body: &[u8]);
     /// The call is over.
     fn end(&mut self, token: u32, outcome: Result<(), CallFailure>);
-    /// The server gave this stream up.
+    /// The server reset this stream.
     fn reset(&mut self, stream: u32, code: u32);
 }
 
-/// What a stream carries.
+/// State of a stream.
 #[derive(Debug, Default)]
 struct CallStream {
     token: u32,
@@ -126,14 +127,15 @@ impl ClientConnection {
         })
     }
 
-    /// Makes a call with one message: the stream it is on; none while the server allows no more of them.
+    /// Makes a call with one message: the stream it is on; none while the server allows no more of
+    /// them.
     pub fn call(&mut self, method: RpcMethod, token: u32, body: &[u8]) -> Option<u32> {
         let stream = self.open(method, token)?;
         self.http2.send_last(stream, &[&prefix(body), body]);
         Some(stream)
     }
 
-    /// Begins a call that says more than one thing.
+    /// Begins a call of several messages.
     pub fn open(&mut self, method: RpcMethod, token: u32) -> Option<u32> {
         let stream = self.http2.open(CallStream { token, partial: Vec::new() })?;
         self.block.clear();
@@ -142,7 +144,7 @@ impl ClientConnection {
         Some(stream)
     }
 
-    /// Says something on an open call.
+    /// Sends a message on an open call.
     pub fn say(&mut self, stream: u32, body: &[u8]) {
         self.http2.send_data(stream, &[[&prefix(body), body].concat().into()]);
     }
@@ -152,7 +154,7 @@ impl ClientConnection {
         self.http2.send_data(stream, &[bytes.into()]);
     }
 
-    /// Says that nothing follows on an open call.
+    /// Ends the request side of an open call.
     pub fn finish(&mut self, stream: u32) {
         self.http2.send_end(stream, None);
     }
@@ -162,7 +164,7 @@ impl ClientConnection {
         self.http2.out().put(frames);
     }
 
-    /// Gives a call up.
+    /// Cancels a call.
     pub fn cancel(&mut self, stream: u32) {
         self.http2.reset(stream, ErrorCode::Cancel);
     }
@@ -195,7 +197,7 @@ impl ClientConnection {
         }
     }
 
-    /// Reads once and hands over what has come; whether there may be more.
+    /// Reads once and hands over complete messages; whether there may be more.
     ///
     /// # Errors
     /// When the connection is lost, or the server broke the protocol.
@@ -304,7 +306,7 @@ impl ClientConnection {
     }
 }
 
-/// What stands before a message: it is not compressed, and so long.
+/// The prefix of a message: not compressed, and its length.
 fn prefix(body: &[u8]) -> [u8; PREFIX_BYTES] {
     let [a, b, c, d] = u32::try_from(body.len()).unwrap_or(u32::MAX).to_be_bytes();
     [0, a, b, c, d]
@@ -314,7 +316,7 @@ fn prefix(body: &[u8]) -> [u8; PREFIX_BYTES] {
 fn length(known: &[u8]) -> Result<Option<usize>, &'static str> {
     let Some(prefix) = known.first_chunk::<PREFIX_BYTES>() else { return Ok(None) };
     if prefix[0] != 0 {
-        return Err("a reply is compressed, though nobody asked for that");
+        return Err("a reply is compressed, though no compression was offered");
     }
     let len = u32::from_be_bytes([prefix[1], prefix[2], prefix[3], prefix[4]]) as usize;
     if len > MESSAGE_BYTES_MAX { Err("a reply is longer than 1 GiB") } else { Ok(Some(len)) }

@@ -1,7 +1,7 @@
-//! Protobuf fields, read where they lie and written one by one: a run makes and reads millions of small messages.
-//! Source: protobuf.dev, "Encoding".
+//! Protobuf fields, read where they lie and written one by one: a run makes and reads millions of
+//! small messages. Source: protobuf.dev, "Encoding".
 
-/// What a field holds.
+/// The value of a field.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FieldValue<'m> {
     /// A number of any width.
@@ -121,7 +121,8 @@ pub fn put_bytes(out: &mut Vec<u8>, field: u32, bytes: &[u8]) {
 /// Appends a message, also an empty one.
 pub fn put_part(out: &mut Vec<u8>, field: u32, write: impl FnOnce(&mut Vec<u8>)) {
     put_varint(out, u64::from(field) << 3 | 2);
-    // Most parts are shorter than 128 bytes: one byte of length is there already, more are made room for.
+    // Most parts are shorter than 128 bytes: one byte of length is there already, more are made
+    // room for.
     let at = out.len();
     out.push(0);
     write(out);

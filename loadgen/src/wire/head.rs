@@ -1,4 +1,4 @@
-//! Heads of calls, and what the heads and trailers of replies say.
+//! Request headers, and the headers and trailers of replies.
 
 use revd_http2::hpack::{Decoder, indexed, literal};
 
@@ -10,11 +10,11 @@ const HTTP: usize = 6;
 /// Where the table that a connection fills begins.
 const DYNAMIC: usize = 62;
 
-/// Makes heads of calls: what was said once on the connection is named by its number from then on.
+/// Encodes request headers: a field that was sent once on the connection is indexed from then on.
 #[derive(Debug)]
 pub struct CallHeads {
     authority: String,
-    /// Paths that the other side knows, oldest first; three common fields were said before them.
+    /// Paths in the dynamic table, oldest first; three common fields were inserted before them.
     known: Vec<RpcMethod>,
     is_common_known: bool,
 }
@@ -26,7 +26,7 @@ impl CallHeads {
         Self { authority: authority.to_owned(), known: Vec::new(), is_common_known: false }
     }
 
-    /// Appends the head of a call.
+    /// Appends the request headers of a call.
     pub fn put(&mut self, method: RpcMethod, block: &mut Vec<u8>) {
         indexed(block, POST);
         indexed(block, HTTP);
@@ -57,7 +57,7 @@ impl CallHeads {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CallFailure(pub String);
 
-/// What a head or trailers said of a call's outcome.
+/// The fields of response headers or trailers that decide the outcome of a call.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ReplyHead {
     http: Option<u16>,
@@ -69,7 +69,7 @@ impl ReplyHead {
     /// Whether it ends well; `is_last` when nothing follows.
     ///
     /// # Errors
-    /// What the call failed with.
+    /// With the gRPC or HTTP status of the call.
     pub fn outcome(&self, is_last: bool) -> Result<(), CallFailure> {
         match (self.status, self.http) {
             (Some(0), _) => Ok(()),
@@ -83,10 +83,11 @@ impl ReplyHead {
     }
 }
 
-/// A block, what it said, and the state of the table that it says that with.
+/// The HPACK table generation, a block, and its decoded fields.
 type KnownBlock = (u64, Box<[u8]>, ReplyHead);
 
-/// Reads blocks of replies, and knows the one that says that all is well when it comes again.
+/// Decodes header blocks of replies; the last block of each kind is recognised while the HPACK
+/// table is unchanged.
 #[derive(Debug, Default)]
 pub struct ReplyHeads {
     decoder: Decoder,
@@ -95,7 +96,7 @@ pub struct ReplyHeads {
 }
 
 impl ReplyHeads {
-    /// Reads a block; all have to be, or the next means something else.
+    /// Decodes a block; every block must be decoded, or the HPACK table is out of step.
     ///
     /// # Errors
     /// None when it cannot be decoded: the connection must end.

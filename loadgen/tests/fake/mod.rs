@@ -1,5 +1,6 @@
-//! A server with known faults, to see whether loadgen sees them: it answers what a run asks, and stalls, forgets events, goes
-//! back in time or dies when it is told to. One thread serves everything, so that a stall stops everything.
+//! A server with known faults, to see whether loadgen sees them: it answers what a run asks, and
+//! stalls, forgets events, goes back in time or dies when it is told to. One thread serves
+//! everything, so that a stall stops everything.
 
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, Read as _, Write as _};
@@ -15,7 +16,7 @@ use revd_http2::{Config, Connection, Event, PREFACE, Role};
 use revd_loadgen::clock;
 use revd_loadgen::wire::fields::{FieldValue, MessageFields, bytes, put_bytes, put_number, put_part};
 
-/// What is wrong with it.
+/// Its faults.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Faults {
     /// So long after the first write it does nothing for so long.

@@ -24,7 +24,7 @@ pub(crate) fn loadgen(words: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_loadgen")).args(words).output().unwrap()
 }
 
-/// What it printed, and that it went well.
+/// Its output; it must have succeeded.
 pub(crate) fn good(words: &[&str]) -> String {
     let output = loadgen(words);
     let (out, err) = texts(&output);
@@ -32,7 +32,7 @@ pub(crate) fn good(words: &[&str]) -> String {
     out
 }
 
-/// What it printed, to both.
+/// Standard output and standard error.
 pub(crate) fn texts(output: &Output) -> (String, String) {
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
     (text(&output.stdout), text(&output.stderr))

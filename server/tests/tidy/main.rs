@@ -21,8 +21,6 @@ const FUNCTION_LINES_MAX: usize = 90;
 const COMMENT_COLUMNS_MAX: usize = 100;
 /// Folders with wider comments, still.
 const WIDE_COMMENTS: &[&str] = &[
-    "loadgen/src/",
-    "loadgen/tests/",
     "proto/http2/src/",
     "server/member/src/",
     "server/member/tests/",
