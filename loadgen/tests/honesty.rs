@@ -46,7 +46,9 @@ fn a_stall_is_seen_by_every_call_that_was_meant_to_begin_in_it() {
         let plan = Plan { rate: Some(1_000.0), duration: 2.0, clients, ..puts() };
         let run = run(Faults { stall, ..Faults::default() }, plan);
         let op = run.op("put").next().unwrap();
-        assert_eq!(op.count + op.errors.values().sum::<u64>(), 2_000, "{:?}", op.errors);
+        // An overloaded machine may not get to the last calls: those are named as unsent.
+        let ended = op.count + op.errors.values().sum::<u64>();
+        assert_eq!(ended + run.rounds[0].generator.unsent, 2_000, "{:?}", op.errors);
         let halves = (slow(&run, 1), slow(&run, 200));
         assert!(halves.0 >= 380 && halves.1 >= 190, "{halves:?} waited 1 and 200 ms with {clients} callers");
         assert!(op.latency.max >= 390_000.0, "the longest wait was {} us", op.latency.max);
