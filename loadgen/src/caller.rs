@@ -85,7 +85,7 @@ impl Caller {
 
     /// Counts messages, and keeps none.
     #[must_use]
-    pub fn forgetful(mut self) -> Self {
+    pub fn discarding(mut self) -> Self {
         self.heard.keeps = false;
         self
     }

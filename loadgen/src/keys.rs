@@ -19,7 +19,7 @@ pub struct SizeRange {
     pub max: usize,
 }
 
-/// As TOML may say it.
+/// As TOML may have it.
 #[derive(Deserialize)]
 #[serde(untagged)]
 enum Text {

@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(5);
 pub struct AttackerTold(Mutex<BTreeMap<String, u64>>);
 
 impl AttackerTold {
-    /// It was told something.
+    /// Counts a reply or an error.
     pub fn told(&self, what: &str) {
         self.told_times(what, 1);
     }
@@ -95,7 +95,7 @@ impl AttackTarget {
         Caller::connect(&self.endpoint)
     }
 
-    /// A connection that has said hello, for bytes that are no calls.
+    /// A connection after the preface, for bytes that are no calls.
     pub(super) fn raw(&self) -> anyhow::Result<TcpStream> {
         let mut stream = TcpStream::connect(self.address())?;
         stream.set_write_timeout(Some(Duration::from_millis(500)))?;

@@ -68,7 +68,7 @@ fn flood(target: &AttackTarget, bytes: &[u8]) -> anyhow::Result<()> {
     while let Ok(read @ 1..) = stream.read(&mut buffer) {
         said.extend_from_slice(&buffer[..read]);
     }
-    let told = goodbye(&said).map_or_else(|| "no goodbye".to_owned(), |code| format!("GOAWAY {code}"));
+    let told = goodbye(&said).map_or_else(|| "no goaway frame".to_owned(), |code| format!("GOAWAY {code}"));
     target.tally.told(&told);
     Ok(())
 }

@@ -202,7 +202,7 @@ impl HonestLeases {
         if now >= self.due {
             self.due = now + TTL.unsigned_abs() * SECOND / 4;
             for (id, stream) in &self.held {
-                self.caller.client.say(*stream, &LeaseKeepAliveRequest { id: *id }.encode_to_vec());
+                self.caller.client.send_message(*stream, &LeaseKeepAliveRequest { id: *id }.encode_to_vec());
             }
         }
         let turned = self.caller.turn(wait);
@@ -276,7 +276,7 @@ pub fn call(endpoint: &str, has_begun: &AtomicBool, is_over: &AtomicBool) -> any
     }
     calls.asked.values().for_each(|_| noticed.fail("no answer"));
     if !watching.is_lost && !calls.unseen.is_empty() {
-        noticed.lost.push(format!("watch: never told of {} puts", calls.unseen.len()));
+        noticed.lost.push(format!("watch: no events of {} puts", calls.unseen.len()));
     }
     leases.turn(Duration::from_millis(1), &mut noticed);
     leases.check(endpoint, &mut noticed);

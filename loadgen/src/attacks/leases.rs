@@ -55,7 +55,7 @@ fn puts(target: &AttackTarget) -> anyhow::Result<()> {
         PutRequest { key: "attacker".into(), value: value(100, 1), ..PutRequest::default() }.encode_to_vec();
     let mut callers = Vec::new();
     for _ in 0..CONNECTIONS {
-        let mut caller = target.caller()?.forgetful();
+        let mut caller = target.caller()?.discarding();
         for _ in 0..10_000 {
             if caller.begin(PUT, &put).is_none() {
                 break;
@@ -76,7 +76,7 @@ fn puts(target: &AttackTarget) -> anyhow::Result<()> {
 fn list(target: &AttackTarget) -> anyhow::Result<()> {
     let mut callers: Vec<(Caller, bool)> = Vec::new();
     for _ in 0..20 {
-        callers.push((target.caller()?.forgetful(), false));
+        callers.push((target.caller()?.discarding(), false));
     }
     while !target.is_over() {
         for (caller, waits) in &mut callers {
@@ -102,7 +102,7 @@ fn on_lease(target: &AttackTarget) -> anyhow::Result<()> {
 
 fn times(target: &AttackTarget) -> anyhow::Result<()> {
     let body = LeaseTimeToLiveRequest { id: 77, keys: true }.encode_to_vec();
-    let mut caller = target.caller()?.forgetful();
+    let mut caller = target.caller()?.discarding();
     for _ in 0..10 {
         caller.begin(TIME, &body);
     }

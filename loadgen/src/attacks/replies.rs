@@ -14,9 +14,9 @@ use super::store::{RANGE, everything, fill, key};
 use crate::caller::{Caller, framed};
 
 pub(super) const ATTACKS: &[Attack] = &[
-    Attack::new("ranges nobody takes", 0, ranges).after(|target| fill(target, 100_000, 200, 0)),
+    Attack::new("ranges that are not read", 0, ranges).after(|target| fill(target, 100_000, 200, 0)),
     Attack::new("8 slow readers of large ranges", 20, slow).after(|target| fill(target, 5_000, 20_000, 0)),
-    Attack::new("20,000 answers of 200 KiB that nobody takes", 20, small)
+    Attack::new("20,000 replies of 200 KiB that are not read", 20, small)
         .after(|target| fill(target, 1, 200 * 1024, 0)),
     Attack::new("a reader a little too slow", 20, trickle).after(|target| fill(target, 1, 1_000_000, 0)),
     Attack::new("a stream of everything, held while all is written", 23, held)

@@ -33,7 +33,8 @@ const SLOWEST_MAX: f64 = 100e6;
 const RATIO_MAX: f64 = 2.0;
 /// Memory beyond that in peace.
 const MEMORY_MAX: u64 = 1 << 30;
-/// Memory that revd is told it may use: that of a small machine, so that its budgets are reached.
+/// The value of `--memory-bytes` for revd: the memory of a small machine, so that its budgets are
+/// reached.
 const MACHINE_BYTES: u64 = 4 << 30;
 
 /// A server with fewer descriptors than others: a program of the same name that lowers the limit
@@ -153,7 +154,7 @@ fn strike(attack: Attack, target: Arc<AttackTarget>, times: &Arc<AtomicU64>) {
         if passed > ATTACK_MAX || (passed > ATTACK_MIN && has_struck) || is_done.load(Ordering::Relaxed) {
             break;
         }
-        // Some go on until they are told that it is over.
+        // Some attacks go on until `is_over` is set.
         if passed > ATTACK_MIN * 3 {
             target.is_over.store(true, Ordering::Relaxed);
         }
@@ -196,10 +197,10 @@ pub fn faults(attack: Attack, round: &AttackRound) -> Vec<String> {
     }
     let told = |what: &str| round.told.iter().any(|(told, _)| told.contains(what));
     if !attack.right.is_empty() && !told(attack.right) {
-        faults.push(format!("the attacker was not told {:?}", attack.right));
+        faults.push(format!("the attacker did not get {:?}", attack.right));
     }
     if !attack.wrong.is_empty() && told(attack.wrong) {
-        faults.push(format!("the attacker was told {:?}", attack.wrong));
+        faults.push(format!("the attacker got {:?}", attack.wrong));
     }
     faults
 }

@@ -64,7 +64,7 @@ fn again(target: &AttackTarget, path: &'static str, request: &impl prost::Messag
     let body = request.encode_to_vec();
     let mut callers = Vec::new();
     for _ in 0..4 {
-        callers.push((target.caller()?.forgetful(), 0_usize));
+        callers.push((target.caller()?.discarding(), 0_usize));
     }
     while !target.is_over() {
         for (caller, waiting) in &mut callers {
@@ -89,7 +89,7 @@ fn in_one_read(
     calls: usize,
 ) -> anyhow::Result<()> {
     let body = request.encode_to_vec();
-    let mut caller = target.caller()?.forgetful();
+    let mut caller = target.caller()?.discarding();
     while !target.is_over() {
         for _ in 0..calls {
             caller.begin(path, &body).context("no more streams")?;

@@ -57,7 +57,7 @@ fn nested(target: &AttackTarget) -> TxnRequest {
 
 /// Asks, and takes the answer.
 fn one(target: &AttackTarget, txn: &TxnRequest) -> anyhow::Result<()> {
-    let mut caller = target.caller()?.forgetful();
+    let mut caller = target.caller()?.discarding();
     caller.begin(TXN, &txn.encode_to_vec());
     let is_told = caller.until(PATIENCE, |heard| !heard.ended.is_empty() || target.is_over())?;
     target.tally.ends(caller.heard.ended.values());
@@ -72,7 +72,7 @@ fn many(target: &AttackTarget) -> anyhow::Result<()> {
     let body = ranges(ranges_of(target)).encode_to_vec();
     let mut callers = Vec::new();
     for _ in 0..4 {
-        let mut caller = target.caller()?.forgetful();
+        let mut caller = target.caller()?.discarding();
         caller.begin(TXN, &body);
         caller.begin(RANGE, &store::everything().encode_to_vec());
         caller.client.flush()?;

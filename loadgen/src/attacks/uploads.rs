@@ -22,7 +22,7 @@ pub(super) const ATTACKS: &[Attack] = &[
         unending(target, &whole[..whole.len() - 1])
     }),
     Attack::new("2,000 uploads of 1.4 KB, gzip", 19, zipped),
-    Attack::new("keepalives whose answers nobody reads", 19, keepalives),
+    Attack::new("keepalives whose replies are not read", 19, keepalives),
 ];
 
 /// Streams with a message each and no end, on four connections.

@@ -33,12 +33,12 @@ pub(super) const ATTACKS: &[Attack] = &[
         .after(|target| revisions(target, 6_000, 1_000))
         .told("in time")
         .never("late"),
-    Attack::new("1,000 watch streams that nobody reads", 20, unread),
-    Attack::new("600 watch streams of history that nobody takes", 20, untaken)
+    Attack::new("1,000 watch streams that are not read", 20, unread),
+    Attack::new("600 watch streams of history that are not read", 20, untaken)
         .after(|target| fill(target, 20, 100_000, 0)),
 ];
 
-fn say(request: RequestUnion) -> Vec<u8> {
+fn encoded(request: RequestUnion) -> Vec<u8> {
     WatchRequest { request_union: Some(request) }.encode_to_vec()
 }
 
@@ -61,13 +61,13 @@ fn create_all(start_revision: i64) -> RequestUnion {
 /// Opens a stream with one watcher of a key: stream and token.
 pub(super) fn watch(caller: &mut Caller, key: &'static str, revision: i64) -> anyhow::Result<(u32, u32)> {
     let (stream, token) = caller.open(WATCH).context("no more streams")?;
-    caller.client.say(stream, &say(create(key, revision)));
+    caller.client.send_message(stream, &encoded(create(key, revision)));
     Ok((stream, token))
 }
 
 /// Says the same thing many times.
 fn repeat(caller: &mut Caller, stream: u32, request: RequestUnion, times: usize) {
-    let one = framed(0, &say(request));
+    let one = framed(0, &encoded(request));
     for at in (0..times).step_by(1_000) {
         caller.client.send(stream, one.repeat(1_000.min(times - at)));
     }
@@ -75,12 +75,12 @@ fn repeat(caller: &mut Caller, stream: u32, request: RequestUnion, times: usize)
 
 fn progress(target: &AttackTarget) -> anyhow::Result<()> {
     let watchers = target.size(100_000, 100_000);
-    let mut caller = target.caller()?.forgetful();
+    let mut caller = target.caller()?.discarding();
     let (stream, _) = watch(&mut caller, "attacker", 0)?;
     repeat(&mut caller, stream, create("attacker", 0), watchers);
     // A server that looks at one watcher after the other to see whether all are synced finds this
     // one last.
-    caller.client.say(stream, &say(create("attacker", 1 << 40)));
+    caller.client.send_message(stream, &encoded(create("attacker", 1 << 40)));
     let created = |heard: &mut crate::caller::HeardReplies| heard.count > watchers as u64 || target.is_over();
     anyhow::ensure!(caller.until(PATIENCE, created)?, "watchers are not created");
     repeat(&mut caller, stream, RequestUnion::ProgressRequest(WatchProgressRequest {}), 5_000);
@@ -91,7 +91,7 @@ fn progress(target: &AttackTarget) -> anyhow::Result<()> {
 
 fn from_one(target: &AttackTarget) -> anyhow::Result<()> {
     let watchers = target.size(20_000, 100_000);
-    let mut caller = target.caller()?.forgetful();
+    let mut caller = target.caller()?.discarding();
     let (stream, _) = watch(&mut caller, "attacker", 1)?;
     repeat(&mut caller, stream, create("attacker", 1), watchers);
     let is_done = |heard: &mut crate::caller::HeardReplies| heard.count > watchers as u64 || target.is_over();
@@ -101,7 +101,7 @@ fn from_one(target: &AttackTarget) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The responses a watch stream was told.
+/// The responses of a watch stream.
 fn responses(caller: &Caller) -> impl Iterator<Item = WatchResponse> {
     caller.heard.messages.iter().filter_map(|(_, body)| WatchResponse::decode(&body[..]).ok())
 }
@@ -116,10 +116,12 @@ fn judge(target: &AttackTarget, since: u64) {
 fn cancel(target: &AttackTarget) -> anyhow::Result<()> {
     let mut caller = target.caller()?;
     let (stream, _) = caller.open(WATCH).context("no more streams")?;
-    caller.client.say(stream, &say(create_all(1)));
+    caller.client.send_message(stream, &encoded(create_all(1)));
     anyhow::ensure!(caller.until(PATIENCE, |heard| heard.messages.len() > 1)?, "no events");
     let since = clock::nanos();
-    caller.client.say(stream, &say(RequestUnion::CancelRequest(WatchCancelRequest { watch_id: 0 })));
+    caller
+        .client
+        .send_message(stream, &encoded(RequestUnion::CancelRequest(WatchCancelRequest { watch_id: 0 })));
     let is_over = caller.until(PATIENCE, |heard| {
         let last = heard.messages.last().and_then(|(_, body)| WatchResponse::decode(&body[..]).ok());
         last.is_some_and(|response| response.canceled)
@@ -134,7 +136,7 @@ fn creates(target: &AttackTarget) -> anyhow::Result<()> {
     let (stream, _) = caller.open(WATCH).context("no more streams")?;
     let since = clock::nanos();
     for _ in 0..51 {
-        caller.client.say(stream, &say(create_all(2)));
+        caller.client.send_message(stream, &encoded(create_all(2)));
     }
     let mut created = 0;
     while created < 51 {
@@ -177,7 +179,8 @@ fn untaken(target: &AttackTarget) -> anyhow::Result<()> {
             connections.push(stream);
         }
         let id = 1 + 2 * (at % 150);
-        let call = [frame(1, 4, id, &call_block(WATCH)), frame(0, 0, id, &framed(0, &say(create_all(1))))];
+        let call =
+            [frame(1, 4, id, &call_block(WATCH)), frame(0, 0, id, &framed(0, &encoded(create_all(1))))];
         // A connection that was ended is what should happen.
         if let Some(stream) = connections.last_mut() {
             let _ = stream.write_all(&call.concat());

@@ -53,7 +53,7 @@ impl Background {
     /// Starts calls to random ones of the keys.
     pub(super) fn start(endpoint: &str, work: BackgroundWork, keys: u64) -> anyhow::Result<Self> {
         let is_over = Arc::new(AtomicBool::new(false));
-        let (flag, caller) = (Arc::clone(&is_over), Caller::connect(endpoint)?.forgetful());
+        let (flag, caller) = (Arc::clone(&is_over), Caller::connect(endpoint)?.discarding());
         let thread = std::thread::spawn(move || call(caller, work, keys, &flag));
         Ok(Self { is_over, thread })
     }

@@ -36,7 +36,7 @@ pub(super) fn table(both: &[Servers; 2], labels: &Labels, count: usize) -> anyho
 
 /// Both in microseconds.
 fn end_many(server: &Servers, count: usize) -> anyhow::Result<(f64, f64)> {
-    let mut caller = Caller::connect(server.endpoint())?.forgetful();
+    let mut caller = Caller::connect(server.endpoint())?.discarding();
     let ids = 1..=i64::try_from(count)?;
     let grant = |id| LeaseGrantRequest { ttl: TTL, id }.encode_to_vec();
     call_all(&mut caller, RpcMethod::LeaseGrant.path(), ids.clone().map(grant))?;
@@ -67,7 +67,7 @@ fn keep_all_alive(caller: &mut Caller, ids: std::ops::RangeInclusive<i64>) -> an
     let (stream, _) = caller.open(RpcMethod::LeaseKeepAlive.path()).context("no more streams")?;
     let (before, mut sent) = (caller.heard.count, 0);
     for id in ids {
-        caller.client.say(stream, &LeaseKeepAliveRequest { id }.encode_to_vec());
+        caller.client.send_message(stream, &LeaseKeepAliveRequest { id }.encode_to_vec());
         sent += 1;
         let is_answered = caller.until(PATIENCE, |heard| heard.count + 500 > before + sent)?;
         anyhow::ensure!(is_answered, "keepalives are not answered");

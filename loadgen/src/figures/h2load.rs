@@ -134,7 +134,7 @@ pub(super) fn run(
     // timeout
     let succeeded =
         line("requests:").and_then(|line| line.split(", ").nth(3)?.split(' ').next()?.parse::<u64>().ok());
-    let (Some(rate), Some(succeeded)) = (rate, succeeded) else { bail!("h2load said: {text}") };
+    let (Some(rate), Some(succeeded)) = (rate, succeeded) else { bail!("h2load printed: {text}") };
     if succeeded != load.calls {
         bail!("{} answered {succeeded} of {} calls", server.name, load.calls);
     }

@@ -37,7 +37,7 @@ pub(super) fn put(key_number: u64, number: u64) -> PutRequest {
 }
 
 fn load(endpoint: &str, puts: impl Iterator<Item = PutRequest>) -> anyhow::Result<()> {
-    let mut caller = Caller::connect(endpoint)?.forgetful();
+    let mut caller = Caller::connect(endpoint)?.discarding();
     let mut puts = puts.peekable();
     let bodies = std::iter::from_fn(|| {
         puts.peek()?;

@@ -76,8 +76,8 @@ impl RatioTable {
         Self { labels, rows: Vec::new() }
     }
 
-    /// Measures rows on both servers, and says on standard error that they are done. The server
-    /// that is first changes from round to round.
+    /// Measures rows on both servers, and prints them to standard error when they are done. The
+    /// server that is first changes from round to round.
     pub(super) fn measure(
         &mut self,
         labels: &[&str],

@@ -75,7 +75,7 @@ fn measure(server: &Servers) -> anyhow::Result<Figures> {
     })
 }
 
-/// Bytes for each watcher of streams that are told nothing.
+/// Bytes for each watcher of streams without events.
 fn idle(server: &Servers, spread: Spread) -> anyhow::Result<f64> {
     clock::rest(SETTLE);
     let before = server.usage().memory;
@@ -89,7 +89,7 @@ fn idle(server: &Servers, spread: Spread) -> anyhow::Result<f64> {
 
 /// Writes a long history of one key.
 fn load(server: &Servers) -> anyhow::Result<()> {
-    let mut caller = Caller::connect(server.endpoint())?.forgetful();
+    let mut caller = Caller::connect(server.endpoint())?.discarding();
     let put = |seed| PutRequest { key: "past".into(), value: value(256, seed), ..PutRequest::default() };
     call_all(&mut caller, RpcMethod::Put.path(), (0..REVISIONS).map(|seed| put(seed).encode_to_vec()))
 }

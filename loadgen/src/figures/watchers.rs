@@ -53,7 +53,7 @@ pub(super) struct Fleet {
 }
 
 impl Fleet {
-    /// Opens watchers; returns when all are created. `request` says what those of a stream watch.
+    /// Opens watchers; returns when all are created. `request` makes the request of each stream.
     /// `puts` are timed.
     pub(super) fn open(
         endpoint: &str,
@@ -77,7 +77,7 @@ impl Fleet {
                 let opened = caller.client.open(RpcMethod::Watch, token).context("no more streams")?;
                 let union = Some(RequestUnion::CreateRequest(request(number)));
                 let create = WatchRequest { request_union: union }.encode_to_vec();
-                (0..spread.watchers_each).for_each(|_| caller.client.say(opened, &create));
+                (0..spread.watchers_each).for_each(|_| caller.client.send_message(opened, &create));
             }
             connections.push(caller.client);
         }

@@ -41,7 +41,7 @@ impl CallerState {
         Self { client, ..Self::default() }
     }
 
-    /// It has asked something, when `newest` was confirmed to somebody.
+    /// It has made a call, when `newest` was confirmed to any caller.
     pub(super) fn asks(&mut self, method: RpcMethod, stream: u32, now: u64, newest: i64) {
         self.is_on_held = method.is_held();
         if self.is_on_held {

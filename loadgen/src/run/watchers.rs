@@ -98,7 +98,7 @@ impl RunWatchers {
             opened.ok_or_else(|| anyhow::anyhow!("the server allows no more streams on a connection"))?;
         let mut watchers = 0;
         for request in requests {
-            client.say(stream, &request);
+            client.send_message(stream, &request);
             watchers += 1;
         }
         self.wanted += watchers;

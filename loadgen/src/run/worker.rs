@@ -340,11 +340,11 @@ impl Worker {
         let stream = if !method.is_held() {
             client.call(method, caller, body)
         } else if state.held != 0 {
-            client.say(state.held, body);
+            client.send_message(state.held, body);
             Some(state.held)
         } else {
             let opened = client.open(method, caller);
-            opened.inspect(|stream| client.say(*stream, body))
+            opened.inspect(|stream| client.send_message(*stream, body))
         };
         let Some(stream) = stream else { return false };
         link.is_dirty = true;

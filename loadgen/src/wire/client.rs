@@ -145,7 +145,7 @@ impl ClientConnection {
     }
 
     /// Sends a message on an open call.
-    pub fn say(&mut self, stream: u32, body: &[u8]) {
+    pub fn send_message(&mut self, stream: u32, body: &[u8]) {
         self.http2.send_data(stream, &[[&prefix(body), body].concat().into()]);
     }
 
@@ -159,7 +159,7 @@ impl ClientConnection {
         self.http2.send_end(stream, None);
     }
 
-    /// Sends frames as they are, whatever the rules say.
+    /// Sends frames as they are, valid or not.
     pub fn inject(&mut self, frames: &[u8]) {
         self.http2.out().put(frames);
     }

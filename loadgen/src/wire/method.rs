@@ -52,7 +52,7 @@ impl RpcMethod {
         }
     }
 
-    /// Whether a caller keeps one stream and says one message after the other on it.
+    /// Whether a caller keeps one stream and sends one message after the other on it.
     #[must_use]
     pub fn is_held(self) -> bool {
         matches!(self, Self::LeaseKeepAlive | Self::Watch)

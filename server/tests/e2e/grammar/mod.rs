@@ -102,7 +102,7 @@ impl Case {
 
     /// Carries it out; whether every call of it was refused, or never whole.
     fn strike(&self, endpoint: &str) -> bool {
-        let mut caller = Caller::connect(endpoint).unwrap().forgetful();
+        let mut caller = Caller::connect(endpoint).unwrap().discarding();
         let bytes = self.bytes();
         let mut streams = Vec::new();
         for _ in 0..self.times {
