@@ -136,8 +136,6 @@ pub const COPY_BYTES_MAX: usize = 4096;
 pub const FRAME_PARTS_MAX: usize = 8;
 /// Bytes of small messages of a stream that are sent together; the last message may exceed it.
 pub const STREAM_CHUNK_BYTES: usize = 64 * 1024;
-/// Bytes by which such a chunk grows when a second message joins it.
-pub const STREAM_CHUNK_GROWTH: usize = 16 * 1024;
 /// Watch replies that are handed on before the next request of their stream is looked for.
 pub const WATCH_REPLIES_AT_A_TIME: usize = 16;
 /// Requests and replies of a watch stream handled in one turn.
@@ -194,8 +192,7 @@ pub const KEEPALIVE_INTERVAL: Duration = Duration::from_secs(10);
 pub const KEEPALIVE_PROBES: u32 = 6;
 /// Time in which clients hear of a stop; calls that they begin until then are served.
 pub const LAST_CALL_DEADLINE: Duration = Duration::from_secs(1);
-/// Time that open calls have after a stop, as in etcd; no write takes longer. Streams without an
-/// end are ended at once.
+/// Time that open calls have after a stop, as in etcd. Streams without an end are ended at once.
 pub const DRAIN_DEADLINE: Duration = Duration::from_secs(7);
 /// Time in which a client that has received everything has to close its side.
 pub const LINGER_DEADLINE: Duration = Duration::from_secs(1);

@@ -232,6 +232,7 @@ impl ServiceContext {
     pub(super) async fn with_room<T>(
         &self,
         replies: &Share,
+        patience: Patience,
         make: impl AsyncFn() -> Result<T, Error>,
     ) -> Result<T, Error> {
         for _ in 0..limits::REPLY_ATTEMPTS_MAX {
@@ -241,7 +242,7 @@ impl ServiceContext {
             };
             self.reached(Bound::ReplyBytes);
             let wanted = (2 * bytes).min(replies.bytes_max());
-            replies.room(wanted, Patience::Long).await.map_err(|_| Error::NoReplyRoom { bytes })?;
+            replies.room(wanted, patience).await.map_err(|_| Error::NoReplyRoom { bytes })?;
         }
         Err(Error::NoReplyRoom { bytes: replies.bytes_max() })
     }

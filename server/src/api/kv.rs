@@ -37,10 +37,16 @@ impl Kv {
     pub(super) async fn range(&self, message: Bytes, replies: &Share) -> Result<Message, Error> {
         let request = decoded(RangeRequest::decode(message))?;
         validate::range(&request)?;
-        let view = self.context.view_for_reading(request.serializable)?;
-        let answer = async || answer_in_turns(&request, &view, replies).await;
-        let body = self.context.with_room(replies, answer).await?;
-        Ok(self.context.reply(view.revision(), body))
+        // Each attempt has a View of its own, so that none is held while it waits for room.
+        let answer = async || {
+            let view = self.context.view_for_reading(request.serializable)?;
+            let body = answer_in_turns(&request, &view, replies).await?;
+            Ok((view.revision(), body))
+        };
+        // The message of a get counts until it is answered, and may keep its connection from being read.
+        let patience = if request.range_end.is_empty() { Patience::Holding } else { Patience::Long };
+        let (revision, body) = self.context.with_room(replies, patience, answer).await?;
+        Ok(self.context.reply(revision, body))
     }
 
     pub(super) async fn put(&self, message: Bytes, replies: &Share) -> Result<Message, Error> {

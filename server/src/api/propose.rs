@@ -3,7 +3,7 @@
 use bytes::Bytes;
 use revd_member::apply::command::Kind;
 use revd_member::apply::local::{DeadlineRequest, LeaseRequest, LocalKind};
-use revd_member::budget::Share;
+use revd_member::budget::{Patience, Share};
 use revd_member::error::Error;
 
 use crate::api::call::Message;
@@ -67,7 +67,9 @@ impl ServiceContext {
         let mut body = vec![outcome.result.map_err(|error| self.counted(error))?];
         let parts = outcome.rest.parts();
         if !parts.is_empty() {
-            let rest = Box::pin(self.with_room(replies, async || txn::assemble(parts, replies).await)).await;
+            // It holds the state that the parts are read from.
+            let read = async || txn::assemble(parts, replies).await;
+            let rest = Box::pin(self.with_room(replies, Patience::Holding, read)).await;
             body.extend(rest.map_err(|error| Error::Unanswered(Box::new(error)))?);
         }
         Ok(self.reply(outcome.revision, body))

@@ -12,7 +12,7 @@ use revd_engine::mvcc::{KeyRange, View};
 use revd_member::apply::command::Kind;
 use revd_member::apply::compare::{Comparing, Path};
 use revd_member::apply::{gates, kv, txn};
-use revd_member::budget::Share;
+use revd_member::budget::{Patience, Share};
 use revd_member::error::Error;
 use revd_member::read::parts::{ReadRequest, ReplyAssembly, ReplyPart, RunningRead};
 use revd_proto::etcdserverpb::{DeleteRangeRequest, TxnRequest};
@@ -50,7 +50,8 @@ impl Kv {
         let view = self.context.view_for_reading(txn::is_serializable(request))?;
         let path = compared(&view, request).await?;
         let parts = txn::read_only_parts(&view, request, &path)?;
-        let body = self.context.with_room(replies, async || assemble(&parts, replies).await).await?;
+        let read = async || assemble(&parts, replies).await;
+        let body = self.context.with_room(replies, Patience::Holding, read).await?;
         Ok(self.context.reply(view.revision(), body))
     }
 
@@ -73,7 +74,8 @@ impl Kv {
         if keys <= limits::WRITE_READS_UNCHECKED as u64 {
             return Ok(());
         }
-        self.context.with_room(replies, async || look_at(view, reads, replies).await).await
+        let look = async || look_at(view, reads, replies).await;
+        self.context.with_room(replies, Patience::Holding, look).await
     }
 }
 

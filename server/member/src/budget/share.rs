@@ -90,10 +90,11 @@ impl WaitLine {
 /// How long a caller waits for room.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Patience {
-    /// For [`limits::PATIENCE_TICKS`]: the caller holds nothing meanwhile.
+    /// For [`limits::PATIENCE_TICKS`]: the caller holds neither memory that others wait
+    /// for nor a state.
     Long,
-    /// For [`limits::HOLDING_PATIENCE_TICKS`]: the caller holds some of the budget, and two such
-    /// callers could wait for each other.
+    /// For [`limits::HOLDING_PATIENCE_TICKS`]: the caller holds a state, or some of the
+    /// budget: two such callers could wait for each other.
     Holding,
     /// Until the caller's client goes: the caller holds nothing meanwhile.
     Endless,
