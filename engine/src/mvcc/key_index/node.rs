@@ -153,8 +153,9 @@ impl IndexEntry {
 
 impl IndexNode {
     pub(super) fn above(left: Arc<Self>, right: Child) -> Self {
+        // The bound of a first child is no bound: smaller keys go into it without changing it.
+        debug_assert!(left.last_key() < Some(&right.first), "the halves of a root are out of order");
         let left = Child { first: left.first_key(), totals: left.totals(), node: left };
-        debug_assert!(left.first < right.first, "the halves of a root are out of order");
         Self::Branch(vec![left, right])
     }
 
@@ -165,6 +166,15 @@ impl IndexNode {
             }
             Self::Branch(children) => Arc::clone(&children[0].first),
         }
+    }
+
+    fn last_key(&self) -> Option<&Key> {
+        let mut node = self;
+        while let Self::Branch(children) = node {
+            node = &children.last()?.node;
+        }
+        let Self::Leaf(entries) = node else { return None };
+        entries.last().map(|entry| &entry.key)
     }
 
     /// The part of a branch that covers `key`.
