@@ -6,7 +6,7 @@
 //!                                |                                     |
 //!                            stream table                    send_head / send_data / send_end
 //!                                |                                     |
-//!                                +---- windows, queues of each stream --+--> Out --> bytes to the socket
+//!                                +-- windows, queues of each stream ---+--> Out --> to the socket
 //! ```
 //!
 //! Priorities are read and ignored, as RFC 9113 section 5.3 advises; nothing is pushed.

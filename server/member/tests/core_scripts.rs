@@ -5,7 +5,7 @@
 //! ```text
 //! log core:    start    propose put put keepalive    written    durable INDEX    tick    close
 //! state core:  entry put put    local defragment    due    written    follow    close    turn
-//!              disk full [reserve]    disk free          the tree file cannot grow, but into a reserve that is given up
+//!              disk full [reserve]    disk free         the tree file cannot grow; by the reserve
 //! ```
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]

@@ -1,12 +1,12 @@
-//! Runs the scripts in `tests/scripts/recovery`, `lifecycle` and `edge_core`: how a member starts, serves and stops, in the
-//! effects that are wanted then. `UPDATE_GOLDENFILES=1 cargo test -p revd-member --test start_scripts` writes what is
-//! wanted now; read the difference.
+//! Runs the scripts in `tests/scripts/recovery`, `lifecycle` and `edge_core`: how a member starts,
+//! serves and stops, in the effects that are wanted then. `UPDATE_GOLDENFILES=1 cargo test -p
+//! revd-member --test start_scripts` writes what is wanted now; read the difference.
 //!
 //! ```text
 //! recovery:   start [existing]    log LAST    apply INDEX    lose tree|log    foreign    etcd
 //! lifecycle:  listens    quiet    signal N    ended
-//! edge core:  start    start second    published    ready    notify answer view hearing-N    waited HEARING [TIMES]
-//!             behind    read    full    free    drained    closed
+//! edge core:  start    start second    published    ready    notify answer view hearing-N
+//!             waited HEARING [TIMES]    behind    read    full    free    drained    closed
 //! ```
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]

@@ -1,6 +1,8 @@
-//! What the services of one edge share: the newest View, raft's status, the way to the log, memory, bounds.
+//! What the services of one edge share: the newest View, raft's status, the
+//! way to the log, memory, bounds.
 //!
-//! What holds for calls of every service hooks in here: [`ServiceContext::admit`] is asked before each of them.
+//! What holds for calls of every service hooks in here:
+//! [`ServiceContext::admit`] is asked before each of them.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -128,7 +130,8 @@ impl ServiceContext {
         if metadata.requires_leader && self.status.leader.load() == 0 { Err(Error::NoLeader) } else { Ok(()) }
     }
 
-    /// Lets a call go on until the member stops. The call stays where it is: moving it here would take its size twice.
+    /// Lets a call go on until the member stops. The call stays where it is: moving it
+    /// here would take its size twice.
     pub(super) async fn until_stopped<T>(
         &self,
         mut call: Pin<&mut impl Future<Output = Result<T, Status>>>,
@@ -204,7 +207,8 @@ impl ServiceContext {
         }
     }
 
-    /// The state a read sees: a linearizable one needs a leader. Whatever was acknowledged before is in the newest View.
+    /// The state a read sees: a linearizable one needs a leader. Whatever was
+    /// acknowledged before is in the newest View.
     pub(super) fn view_for_reading(&self, serializable: bool) -> Result<View, Error> {
         if !serializable && self.status.leader.load() == 0 {
             return Err(Error::NoLeader);
@@ -227,8 +231,8 @@ impl ServiceContext {
         }
     }
 
-    /// Makes a reply. If it finds no room, it drops what is made, waits for twice as much, and begins again: no call waits
-    /// while it holds memory that others wait for.
+    /// Makes a reply. If it finds no room, it drops what is made, waits for twice as much, and
+    /// begins again: no call waits while it holds memory that others wait for.
     pub(super) async fn with_room<T>(
         &self,
         replies: &Share,

@@ -31,9 +31,9 @@ use crate::api::validate;
 use crate::edge::pending::{KeepaliveStream, Proposal};
 use crate::limits;
 
-/// Ids for leases whose client leaves the choice to us: one after the other, so that many new leases lie side by side in
-/// the store, from a start at random (`SplitMix64`, Steele et al. 2014), so that edges, members and restarts do not meet.
-/// They are names, not secrets.
+/// Ids for leases whose client leaves the choice to us: one after the other, so that many new
+/// leases lie side by side in the store, from a start at random (`SplitMix64`, Steele et al. 2014),
+/// so that edges, members and restarts do not meet. They are names, not secrets.
 #[derive(Debug)]
 struct LeaseIds(Cell<u64>);
 
@@ -74,7 +74,8 @@ struct Renewal {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RenewalStep {
     KeepAlive,
-    /// The lease has a checkpoint: one without a remaining TTL replaces it, then the keepalive follows.
+    /// The lease has a checkpoint: one without a remaining TTL replaces
+    /// it, then the keepalive follows.
     TakeCheckpointBack,
 }
 
@@ -102,7 +103,8 @@ impl Lease {
         Self { context: Rc::clone(context), ids: Rc::new(LeaseIds::new(seed)), ttl_min }
     }
 
-    /// A new lease; the id is chosen here if the client does not, and the time is not below the shortest.
+    /// A new lease; the id is chosen here if the client does not, and the
+    /// time is not below the shortest.
     pub(super) async fn grant(&self, message: Bytes) -> Result<Message, Error> {
         let request = decoded(LeaseGrantRequest::decode(message))?;
         self.context.check_quota(gates::LEASE_COST).await?;
@@ -138,8 +140,8 @@ impl Lease {
         self.context.ask(DeadlineRequest::List.into(), false).await
     }
 
-    /// Keeps leases alive, in the order they are named; several may be on their way. Whatever has no room waits for it: a
-    /// client does not hear of it.
+    /// Keeps leases alive, in the order they are named; several may be on their way. Whatever has
+    /// no room waits for it: a client does not hear of it.
     pub(super) async fn keep_alive(
         &self,
         mut requests: Box<dyn Requests>,
@@ -175,7 +177,8 @@ impl Lease {
                 StreamEvent::Request(None) => more_requests = false,
                 StreamEvent::Request(Some(message)) => {
                     let lease = decoded(LeaseKeepAliveRequest::decode(message?))?.id;
-                    // The header says what was before: a lease that is found gone was not alive at a later revision.
+                    // The header says what was before: a lease that is found gone was
+                    // not alive at a later revision.
                     let revision = self.context.revision();
                     let mut renewal =
                         Renewal { lease, revision, step: RenewalStep::KeepAlive, proposal: None };
@@ -208,8 +211,8 @@ impl Lease {
         Ok(())
     }
 
-    /// Submits what a renewal needs next, if there is room for it now. However long the answer takes, it is waited for: the
-    /// end of a lease is an answer too.
+    /// Submits what a renewal needs next, if there is room for it now. However long the answer
+    /// takes, it is waited for: the end of a lease is an answer too.
     fn begin_renewal(&self, renewal: &mut Renewal) -> Result<(), Error> {
         let lease = renewal.lease;
         let begun = match renewal.step {
@@ -260,14 +263,16 @@ impl Lease {
         Ok(More::Perhaps)
     }
 
-    /// Reports that this edge has passed on the keepalives that had come when it was asked, or those that it could.
+    /// Reports that this edge has passed on the keepalives that had come when it was
+    /// asked, or those that it could.
     pub fn heard(&self, heard: Heard) {
         if let Ok(report) = self.context.begin_local(LeaseRequest::Heard(heard).into(), true) {
             report.detach();
         }
     }
 
-    /// Writes the remaining TTL of long leases to the log, so that a restart does not begin it anew.
+    /// Writes the remaining TTL of long leases to the log, so that a
+    /// restart does not begin it anew.
     ///
     /// # Errors
     /// As the call of a client.

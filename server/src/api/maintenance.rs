@@ -57,16 +57,16 @@ impl Maintenance {
         Ok(self.context.reply(view.revision(), vec![response.encode_to_vec().into()]))
     }
 
-    /// Gives space back to the file system, while serving; answers when that is done. As with etcd, the reply has no
-    /// header.
+    /// Gives space back to the file system, while serving; answers when that is done. As with
+    /// etcd, the reply has no header.
     pub(super) async fn defragment(&self, message: Bytes) -> Result<Message, Error> {
         decoded(DefragmentRequest::decode(message))?;
         self.context.ask(LocalKind::Defragment, true).await?;
         Ok(Message::new())
     }
 
-    /// One number for everything that members have in common: keys and tables. For tests, as etcd says of it; the number
-    /// is not etcd's, since etcd hashes its own file's layout.
+    /// One number for everything that members have in common: keys and tables. For tests, as etcd
+    /// says of it; the number is not etcd's, since etcd hashes its own file's layout.
     pub(super) async fn hash(&self, message: Bytes) -> Result<Message, Error> {
         decoded(HashRequest::decode(message))?;
         let view = self.context.views.load();
@@ -122,8 +122,8 @@ async fn hashed(view: &View, revision: i64) -> Result<Hashed, Error> {
     }
 }
 
-/// An alarm as etcd words it: by its name, if it has one. Between the two parts Go's library puts one space or two, as each
-/// build of etcd has it.
+/// An alarm as etcd words it: by its name, if it has one. Between the two parts Go's library puts
+/// one space or two, as each build of etcd has it.
 fn shown(alarm: &AlarmMember) -> String {
     let kind = match AlarmType::try_from(alarm.alarm) {
         Ok(kind) => format!("alarm:{}", kind.as_str_name()),

@@ -1,4 +1,5 @@
-//! How services hand commands to the log and local requests to the state core, and what they answer then.
+//! How services hand commands to the log and local requests to the state
+//! core, and what they answer then.
 
 use bytes::Bytes;
 use revd_member::apply::command::Kind;
@@ -47,7 +48,8 @@ impl ServiceContext {
         self.answer(self.begin(kind, message, false)?, replies).await
     }
 
-    /// Proposes what may make the store larger. If it went beyond the quota, the cluster has to know.
+    /// Proposes what may make the store larger. If it went beyond the
+    /// quota, the cluster has to know.
     pub(super) async fn propose_growth(
         &self,
         kind: Kind,

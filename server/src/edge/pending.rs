@@ -1,12 +1,14 @@
-//! An edge's pending requests: commands that it has submitted for the log, local requests, and the callers that wait for the
-//! outcomes.
+//! An edge's pending requests: commands that it has submitted for the log, local requests, and the
+//! callers that wait for the outcomes.
 //!
-//! Owned by one edge core. Requests of one loop turn gather in a batch that the edge's loop hands to the log core as one
-//! message; outcomes come back as one message and wake their callers. A caller that goes away (cancelled call) leaves its
-//! slot until the outcome arrives, so that a slot is never reused for a command that is still in the log; a command that has
-//! not left the edge by then never does.
+//! Owned by one edge core. Requests of one loop turn gather in a batch that the edge's loop
+//! hands to the log core as one message; outcomes come back as one message and wake their
+//! callers. A caller that goes away (cancelled call) leaves its slot until the outcome arrives,
+//! so that a slot is never reused for a command that is still in the log; a command that has not
+//! left the edge by then never does.
 //!
-//! Requests take slots of their own class, so that writes never take those of requests that must not wait.
+//! Requests take slots of their own class, so that writes never take those
+//! of requests that must not wait.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -49,7 +51,8 @@ struct PendingTable {
     /// Keepalive streams that wait for a slot, in the order in which they came.
     queue: BTreeMap<u64, Waker>,
     queued: u64,
-    /// Keepalive streams that may hold back requests: they wait for a slot, or for the answers of earlier requests.
+    /// Keepalive streams that may hold back requests: they wait for a slot, or for
+    /// the answers of earlier requests.
     held_back: usize,
     /// The loop that carries batches to the log core, while it has nothing to do.
     carrier: Option<Waker>,
@@ -99,7 +102,8 @@ impl Proposals {
     /// Adds a command to the batch of this turn. A patient caller is never answered with a timeout.
     ///
     /// # Errors
-    /// [`Error::TooManyRequests`] when a bound is reached, [`Error::Stopped`] after [`Proposals::close`].
+    /// [`Error::TooManyRequests`] when a bound is reached,
+    /// [`Error::Stopped`] after [`Proposals::close`].
     pub fn submit(self: &Rc<Self>, kind: Kind, payload: Bytes, patient: bool) -> Result<Proposal, Error> {
         let class = SlotClass::of(kind);
         // Payloads of the other classes are small and few: their slots bound them.
@@ -150,7 +154,8 @@ impl Proposals {
         Ok(Proposal { proposals: Rc::clone(self), id, is_wanted: false })
     }
 
-    /// Waits until the batch holds something; false once closed. For the one loop that carries batches.
+    /// Waits until the batch holds something; false once closed. For the
+    /// one loop that carries batches.
     pub async fn wait_for_batch(&self) -> bool {
         std::future::poll_fn(|context| {
             let mut table = self.table.borrow_mut();
@@ -229,8 +234,8 @@ impl Proposals {
         }
     }
 
-    /// Called at a steady pace: callers that have waited for `sweeps_max` calls get [`Error::Timeout`]. Their
-    /// commands may still be applied, as with any timed-out write.
+    /// Called at a steady pace: callers that have waited for `sweeps_max` calls get
+    /// [`Error::Timeout`]. Their commands may still be applied, as with any timed-out write.
     pub fn sweep(&self, sweeps_max: u64) {
         let table = &mut *self.table.borrow_mut();
         table.sweeps += 1;
@@ -344,7 +349,8 @@ impl Drop for KeepaliveStream {
     }
 }
 
-/// A submitted request; resolves to its outcome. Dropping it forgets the outcome, and the request if that is still here.
+/// A submitted request; resolves to its outcome. Dropping it forgets the outcome, and the
+/// request if that is still here.
 #[derive(Debug)]
 #[must_use = "a proposal does nothing unless awaited"]
 pub struct Proposal {
@@ -465,7 +471,8 @@ mod tests {
         assert!(put(&proposals, 1).is_ok());
     }
 
-    /// A call whose deadline has passed, or that its client has cancelled, changes nothing if its command is still here.
+    /// A call whose deadline has passed, or that its client has cancelled, changes
+    /// nothing if its command is still here.
     #[test]
     fn a_command_whose_caller_is_gone_does_not_leave_the_edge() {
         let proposals = Proposals::new(0, LIMITS);

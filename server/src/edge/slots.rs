@@ -1,5 +1,5 @@
-//! Classes of slots for pending requests: each has slots of its own, so that writes never take those of requests that must not
-//! wait.
+//! Classes of slots for pending requests: each has slots of its own, so that writes never take
+//! those of requests that must not wait.
 
 use revd_member::apply::command::Kind;
 use revd_member::apply::local::{DeadlineRequest, LeaseRequest, LocalKind};
@@ -11,7 +11,8 @@ use crate::limits::ProposalLimits;
 pub(super) enum SlotClass {
     /// Calls of clients, bounded in slots and bytes.
     Calls,
-    /// Keepalives, and the lease checkpoints that some of them need first. Keepalive streams wait for these slots.
+    /// Keepalives, and the lease checkpoints that some of them need first.
+    /// Keepalive streams wait for these slots.
     Keepalives,
     Alarms,
     /// Duties of the member itself, a few at a time: calls of clients never take these.

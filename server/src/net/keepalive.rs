@@ -34,8 +34,8 @@ impl PingRules {
         Self { config, last_ping: None, strikes: 0, heard: now, asked: None }
     }
 
-    /// Counts a ping of the client; false if it is one too many. `has_sent`: HEADERS or DATA went to
-    /// the client since its last ping. Such a ping is forgiven, and all before it: a client that
+    /// Counts a ping of the client; false if it is one too many. `has_sent`: HEADERS or DATA went
+    /// to the client since its last ping. Such a ping is forgiven, and all before it: a client that
     /// measures its bandwidth pings as often as the answers come back.
     pub(super) fn ping(&mut self, now: u64, has_calls: bool, has_sent: bool) -> bool {
         let min_time =

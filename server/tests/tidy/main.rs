@@ -20,8 +20,7 @@ const FUNCTION_LINES_MAX: usize = 90;
 /// Columns of a line that is a comment.
 const COMMENT_COLUMNS_MAX: usize = 100;
 /// Folders with wider comments, still.
-const WIDE_COMMENTS: &[&str] =
-    &["proto/http2/src/", "server/member/src/", "server/member/tests/", "server/src/"];
+const WIDE_COMMENTS: &[&str] = &["loadgen/src/", "loadgen/tests/"];
 
 /// Files that may talk to the runtime: the loops, and what they carry things out with.
 const MAY_USE_GLOMMIO: &[&str] = &[

@@ -19,8 +19,8 @@ const FORMAT: u8 = 1;
 const BATCH_HEADER: usize = 1 + 8 + 8 + 4;
 const COMMAND_HEADER: usize = 8 + 1 + 4;
 
-/// What a command asks for. The numbers are in the log on disk: never reuse one. Requests that are not for the log are in
-/// `local.rs`.
+/// What a command asks for. The numbers are in the log on disk: never reuse one. Requests that are
+/// not for the log are in `local.rs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Kind {
@@ -140,7 +140,8 @@ pub struct Batch {
     pub commands: Vec<Command>,
 }
 
-/// Why an entry's bytes are not a batch. The log has checksums, so this is a bug or a foreign log, never noise.
+/// Why an entry's bytes are not a batch. The log has checksums, so this is a bug
+/// or a foreign log, never noise.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum DecodeError {
     /// Written by a newer revd.
@@ -192,7 +193,8 @@ pub fn decode(mut data: Bytes) -> Result<Batch, DecodeError> {
     }
     let origin = Origin { member: data.get_u64_le(), boot: data.get_u64_le() };
     let count = data.get_u32_le() as usize;
-    // Each command takes at least its header: a false count cannot reserve more than the entry's own size.
+    // Each command takes at least its header: a false count cannot reserve
+    // more than the entry's own size.
     let mut commands = Vec::with_capacity(count.min(data.len() / COMMAND_HEADER));
     for _ in 0..count {
         if data.len() < COMMAND_HEADER {

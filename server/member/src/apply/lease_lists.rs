@@ -1,5 +1,5 @@
-//! Lists of all leases: each is made a part at a time, so that others are served meanwhile, and describes the moment in which
-//! it was begun.
+//! Lists of all leases: each is made a part at a time, so that others are served meanwhile, and
+//! describes the moment in which it was begun.
 
 use crate::apply::command::CommandId;
 use crate::apply::lease_reports::LeaseList;
@@ -7,7 +7,8 @@ use crate::error::Error;
 use crate::lease::LeaseDeadlines;
 use crate::limits;
 
-/// Leader's view: who wants to know all leases, and the list that is being made: one for all who had asked by then.
+/// Leader's view: who wants to know all leases, and the list that is being made: one
+/// for all who had asked by then.
 #[derive(Debug, Default)]
 pub(super) struct LeaseLists {
     next: Vec<CommandId>,
@@ -107,7 +108,8 @@ mod tests {
             if let Some(listed) = lists.go_on(&mut deadlines, parts) {
                 break listed;
             }
-            // Some end, in front of what was read and behind it, some come, some go and come again, some are kept alive.
+            // Some end, in front of what was read and behind it, some come, some go and
+            // come again, some are kept alive.
             deadlines.revoked(parts);
             deadlines.revoked(LEASES - parts);
             deadlines.granted(LEASES + parts, 60, 0);

@@ -8,8 +8,8 @@ use crate::error::Error;
 use crate::lease::LeaseDeadlines;
 use crate::limits;
 
-/// The body of a keepalive's outcome: the seconds the lease has now; empty if the lease has a checkpoint, which another one
-/// has to take back first.
+/// The body of a keepalive's outcome: the seconds the lease has now; empty if the lease has a
+/// checkpoint, which another one has to take back first.
 pub const CHECKPOINT_FIRST: Bytes = Bytes::new();
 /// The body of the outcome of a look for expired leases, if there is more to look at.
 pub const LOOK_AGAIN: Bytes = Bytes::new();
@@ -69,7 +69,8 @@ pub struct RemainingTtls {
 }
 
 impl RemainingTtls {
-    /// Of leases that live so long that a restart should not begin their TTL anew: of some leases, from an id on.
+    /// Of leases that live so long that a restart should not begin their TTL anew:
+    /// of some leases, from an id on.
     pub(super) fn of(deadlines: &LeaseDeadlines, from: i64, now: u64) -> Self {
         let mut found = Self::default();
         for (looked, (id, ttl, noted)) in deadlines.iter_from(from).enumerate() {
@@ -108,8 +109,8 @@ impl RemainingTtls {
     }
 }
 
-/// Every lease and its deadline, as they were found. What takes long with a million of them is putting them into order, for
-/// which the leader is not needed.
+/// Every lease and its deadline, as they were found. What takes long with a million of them is
+/// putting them into order, for which the leader is not needed.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseList(pub(super) Vec<(u64, i64)>);
 

@@ -1,4 +1,5 @@
-//! Commands about leases, and requests that only the leader answers: keepalives, expired leases, remaining TTLs.
+//! Commands about leases, and requests that only the leader answers: keepalives,
+//! expired leases, remaining TTLs.
 
 use std::collections::BTreeMap;
 
@@ -36,8 +37,8 @@ pub struct Lessor {
     ended: Option<Vec<i64>>,
 }
 
-/// The time of some leases has passed. Before it is decided that they are over, every edge passes on the keepalives it has:
-/// those that came in time are among them, whatever they waited for.
+/// The time of some leases has passed. Before it is decided that they are over, every edge passes
+/// on the keepalives it has: those that came in time are among them, whatever they waited for.
 #[derive(Debug)]
 struct Hearing {
     question: u64,
@@ -58,7 +59,7 @@ impl Lessor {
         self.edges = edges;
     }
 
-    /// What stands in while leases are changed where keepalives cannot be answered: notes which ones end.
+    /// Notes which leases end while they are changed where keepalives cannot be answered.
     pub(super) fn stand_in() -> Self {
         Self { ended: Some(Vec::new()), ..Self::default() }
     }
@@ -93,9 +94,9 @@ impl Lessor {
         self.deadlines.is_loading() || self.deadlines.is_freeing()
     }
 
-    /// This member leads in `term`, or does not lead; true when it has begun or ceased to. A new leader gives every lease
-    /// `extension` more, to some with each call; it leads when all have it. Whoever waits for what the leader of the past
-    /// decided asks again.
+    /// This member leads in `term`, or does not lead; true when it has begun or ceased to. A new
+    /// leader gives every lease `extension` more, to some with each call; it leads when all have
+    /// it. Callers that wait for a decision of the past leader ask again.
     pub(super) fn set_term(
         &mut self,
         term: Option<u64>,
@@ -149,7 +150,8 @@ impl Lessor {
         Ok(Bytes::new())
     }
 
-    /// Revokes what was due in the term of the entry that says so; a leader of the past does not know of keepalives since.
+    /// Revokes what was due in the term of the entry that says so; a leader of the past
+    /// does not know of keepalives since.
     pub(super) fn expire(
         &mut self,
         state: &mut State,
@@ -261,7 +263,7 @@ impl Lessor {
                 self.counts.renewed += 1;
                 seconds
             }
-            // A restart would go by the checkpoint; one without a remaining TTL has to replace it first.
+            // A restart would go by the checkpoint: it must be replaced first.
             KeepaliveResult::CheckpointFirst => return Some(CHECKPOINT_FIRST),
             KeepaliveResult::Expired => {
                 self.waiting.entry(lease).or_default().push(caller);
@@ -295,8 +297,8 @@ impl Lessor {
         None
     }
 
-    /// An edge has passed on what it had. If not all of it, because of streams that may have waited for the machine, every edge
-    /// is asked again.
+    /// An edge has passed on what it had. If not all of it, because of streams that may have waited
+    /// for the machine, every edge is asked again.
     fn heard(&mut self, state: &State, Heard { question, is_all }: Heard, effects: &mut Vec<Effect>) {
         let Some(hearing) = self.hearing.as_mut().filter(|hearing| hearing.question == question) else {
             return;
@@ -407,7 +409,8 @@ mod tests {
         Some(Bytes::copy_from_slice(&seconds.to_le_bytes()))
     }
 
-    /// Row 73 (etcd #15247, #12528): a leader that was paused revoked leases that lived on under the next one.
+    /// Row 73 (etcd #15247, #12528): a leader that was paused revoked leases
+    /// that lived on under the next one.
     #[test]
     fn bug_073_a_leader_of_the_past_revokes_nothing() {
         let (mut lessor, mut state, mut effects) = (Lessor::default(), state(), Vec::new());
@@ -499,8 +502,8 @@ mod tests {
         ExpiredLeases::decode(outcome.result.clone().unwrap()).unwrap().leases
     }
 
-    /// A keepalive that came in time and waited behind something else is not lost: before a lease ends every edge has passed
-    /// on what it had, and what comes with that counts.
+    /// A keepalive that came in time and waited behind something else is not lost: before a lease
+    /// ends every edge has passed on what it had, and what comes with that counts.
     #[test]
     fn no_lease_ends_before_every_edge_was_heard() {
         let (mut lessor, mut state) = (Lessor::default(), state());
@@ -518,8 +521,8 @@ mod tests {
         assert_eq!(keep_alive(&mut lessor, &state, 8, 65_000), None);
     }
 
-    /// Long commands without a pause do not keep leases from ending: an edge that has passed on everything was heard, wherever
-    /// the machine was.
+    /// Long commands without a pause do not keep leases from ending: an edge that has passed on
+    /// everything was heard, wherever the machine was.
     #[test]
     fn what_was_passed_on_while_the_machine_was_away_counts() {
         let (mut lessor, mut state, mut effects) = (Lessor::default(), state(), Vec::new());
@@ -531,7 +534,8 @@ mod tests {
         assert_eq!(over(&heard(&mut lessor, &state, 1)), [7]);
     }
 
-    /// Streams may wait for what the log brings, and so for the machine; their edge does not wait for ever.
+    /// Streams may wait for what the log brings, and so for the machine;
+    /// their edge does not wait for ever.
     #[test]
     fn an_edge_that_could_not_pass_on_all_while_the_machine_was_away_is_asked_again() {
         let (mut lessor, mut state, mut effects) = (Lessor::default(), state(), Vec::new());

@@ -1,5 +1,6 @@
-//! Requests to this member's state alone: they go from an edge to the state core on the way of commands, but beside the log,
-//! and are answered from this member's state. Nothing here is written to disk.
+//! Requests to this member's state alone: they go from an edge to the state core on the
+//! way of commands, but beside the log, and are answered from this member's state.
+//! Nothing here is written to disk.
 
 use crate::apply::command::{Command, CommandId};
 
@@ -39,7 +40,8 @@ pub enum LeaseRequest {
     Heard(Heard),
 }
 
-/// A local request that deadlines alone answer, so that it is answered also while a long command has the state.
+/// A local request that deadlines alone answer, so that it is answered also
+/// while a long command has the state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DeadlineRequest {
     /// A lease lives on.

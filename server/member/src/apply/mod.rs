@@ -1,7 +1,7 @@
 //! From committed entries to state and replies: a pure function of the state and the entry.
 //!
-//! The chain a command passes: (auth, with its issue: may this user do it) -> `gates`: alarms and quota -> the command
-//! itself. A refused command changes nothing but the applied index.
+//! The chain a command passes: (auth, with its issue: may this user do it) -> `gates`: alarms and
+//! quota -> the command itself. A refused command changes nothing but the applied index.
 
 pub mod alarm;
 pub mod command;
@@ -49,7 +49,8 @@ pub struct CommittedEntry {
     pub data: Bytes,
 }
 
-/// What the state core gets to do: entries in this order; local requests about leases overtake entries.
+/// What the state core gets to do: entries in this order; local requests
+/// about leases overtake entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Work {
     /// Apply this.
@@ -98,8 +99,9 @@ pub struct MachineConfig {
     pub lease_extension: u64,
 }
 
-/// The last log entry whose effects a checkpoint has made durable: the log may let go of everything up to it. What was only
-/// applied would be lost in a crash, so this is made of a finished checkpoint and of nothing else.
+/// The last log entry whose effects a checkpoint has made durable: the log may let go of everything
+/// up to it. What was only applied would be lost in a crash, so this is made of a finished
+/// checkpoint and of nothing else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DurableIndex(u64);
 
@@ -117,8 +119,8 @@ impl DurableIndex {
     }
 }
 
-/// State core view: the state, and what the leader knows besides. `now` is in milliseconds of a clock that never goes
-/// back; it decides about the leader's deadlines only, never about state.
+/// State core view: the state, and what the leader knows besides. `now` is in milliseconds of a
+/// clock that never goes back; it decides about the leader's deadlines only, never about state.
 #[derive(Debug)]
 pub struct Machine {
     state: State,
@@ -189,16 +191,17 @@ impl Machine {
         self.lessor.counts()
     }
 
-    /// Clients can come from now on: keepalives by way of so many edges, which are asked before it is decided that a lease is
-    /// over.
+    /// Clients can come from now on: keepalives by way of so many edges, which are asked before it
+    /// is decided that a lease is over.
     pub fn serve(&mut self, edges: usize) {
         self.serves = true;
         self.lessor.serve(edges);
     }
 
-    /// This member leads in this term, or does not lead; true when it has begun or ceased to, which may take many calls if
-    /// there are many leases. Before [`Machine::serve`] it does not, as far as leases go: while a start applies the log, which
-    /// may take longer than they live, nobody can keep them alive.
+    /// This member leads in this term, or does not lead; true when it has begun or ceased to,
+    /// which may take many calls if there are many leases. Before [`Machine::serve`] it does
+    /// not, as far as leases go: while a start applies the log, which may take longer than they
+    /// live, nobody can keep them alive.
     pub fn set_leadership(&mut self, term: Option<u64>, now: u64, effects: &mut Vec<Effect>) -> bool {
         let term = term.filter(|_| self.serves);
         self.lessor.set_term(term, &self.state, now, self.config.lease_extension, effects)
@@ -277,7 +280,8 @@ impl Machine {
         Ok(())
     }
 
-    /// Begins with the next entry; its commands are carried out by [`Machine::step`], until there are no more.
+    /// Begins with the next entry; its commands are carried out by
+    /// [`Machine::step`], until there are no more.
     ///
     /// # Errors
     /// [`FatalError`]; the member must stop.

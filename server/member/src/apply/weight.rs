@@ -1,5 +1,5 @@
-//! Which commands visit so many keys that others should not wait for them. Only an estimate: what they do does not depend on
-//! it, nor on whether anybody asks.
+//! Which commands visit so many keys that others should not wait for them. Only an estimate: what
+//! they do does not depend on it, nor on whether anybody asks.
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -164,7 +164,8 @@ mod tests {
         }
     }
 
-    /// In steps or at once, here or elsewhere: the same state and the same outcomes. Only a whole entry counts as applied.
+    /// In steps or at once, here or elsewhere: the same state and the same outcomes. Only a
+    /// whole entry counts as applied.
     #[test]
     fn steps_come_to_what_applying_at_once_does() {
         let (mut at_once, mut in_steps) = (machine(), machine());

@@ -4,8 +4,8 @@
 //! all integers little-endian; a frame starts at a multiple of 4096
 //!  0  u32  "RWAL"
 //!  4  u32  CRC-32 of everything from offset 8 to the payload's end
-//!  8  u64  life: a random number of this use of the file, the same in all its frames. Bytes of an earlier use, or
-//!          bytes a client has sent, never pass for a frame of this one
+//!  8  u64  life: a random number of this use of the file, the same in all its frames. Bytes
+//!          of an earlier use, or bytes a client has sent, never pass for a frame of this one
 //! 16  u64  segment number
 //! 24  u64  frame number: one more than the frame before, across segments
 //! 32  u32  payload bytes
@@ -13,7 +13,7 @@
 //! 40       payload: the records; then zeros to the next multiple of 4096
 //!
 //! record:  u8 kind, then
-//!   0 segment header (the only record of a segment's first frame, synced before the second is written):
+//!   0 segment header (the only record of a segment's first frame, synced before the second):
 //!       u32 format version, 1 | u64 cluster id | u64 member id | hard state as in 1
 //!       | u64 index and u64 term of the last entry before this segment
 //!   1 hard state: u64 term | u64 vote | u64 commit
