@@ -43,7 +43,8 @@ impl Kv {
             let body = answer_in_turns(&request, &view, replies).await?;
             Ok((view.revision(), body))
         };
-        // The message of a get counts until it is answered, and may keep its connection from being read.
+        // The message of a get counts until it is answered, and may keep
+        // its connection from being read.
         let patience = if request.range_end.is_empty() { Patience::Holding } else { Patience::Long };
         let (revision, body) = self.context.with_room(replies, patience, answer).await?;
         Ok(self.context.reply(revision, body))

@@ -7,12 +7,6 @@ use std::collections::BTreeSet;
 use super::imports::{Crate, Uses, circles};
 use super::{assert_none, sources};
 
-/// Crates whose modules are in no order yet.
-const WITHOUT_ORDER: &[&str] = &[];
-
-/// Files that still use each other in a circle.
-const IN_CIRCLES: &[&str] = &[];
-
 /// Every crate: its folder, with a slash, and which file of it uses which.
 fn crates() -> Vec<(String, Uses)> {
     let sources = sources();
@@ -53,7 +47,6 @@ fn order(folder: &str) -> (Vec<String>, usize) {
 #[test]
 fn a_module_uses_only_those_below_it() {
     let (mut problems, mut checked) = (Vec::new(), 0);
-    let mut without_order = BTreeSet::new();
     for (folder, uses) in crates() {
         let (modules, above) = order(&folder);
         let place = |file: &str| {
@@ -67,35 +60,24 @@ fn a_module_uses_only_those_below_it() {
             if used >= above.min(own) {
                 continue;
             }
-            if WITHOUT_ORDER.contains(&folder.as_str()) {
-                without_order.insert(folder.clone());
-            } else {
-                problems.push(format!("{from}:{line}: {} must not use {to}", modules[own]));
-            }
+            problems.push(format!("{from}:{line}: {} must not use {to}", modules[own]));
         }
     }
     assert!(checked > 500, "only {checked} uses found");
     assert_none(&problems, "a module uses only those below it, in the order of its crate's root");
-    assert_eq!(without_order.len(), WITHOUT_ORDER.len(), "these have an order: {without_order:?}");
 }
 
 #[test]
 fn no_files_use_each_other_in_a_circle() {
-    let (mut problems, mut found) = (Vec::new(), BTreeSet::new());
+    let mut problems = Vec::new();
     for (_, uses) in crates() {
         for circle in circles(&uses) {
-            found.extend(circle.iter().map(|file| (*file).to_owned()));
-            if circle.iter().any(|file| !IN_CIRCLES.contains(file)) {
-                let is_inside = |((from, to), _): &(&(String, String), &usize)| {
-                    circle.contains(from.as_str()) && circle.contains(to.as_str())
-                };
-                let inside = uses.iter().filter(is_inside);
-                problems.extend(inside.map(|((from, to), line)| format!("{from}:{line} uses {to}")));
-                problems.push(String::new());
-            }
+            let is_inside = |((from, to), _): &(&(String, String), &usize)| {
+                circle.contains(from.as_str()) && circle.contains(to.as_str())
+            };
+            let inside = uses.iter().filter(is_inside);
+            problems.extend(inside.map(|((from, to), line)| format!("{from}:{line} uses {to}")));
         }
     }
     assert_none(&problems, "files that use each other in a circle");
-    let ended = IN_CIRCLES.iter().filter(|file| !found.contains(**file)).map(|file| (*file).to_owned());
-    assert_none(&ended.collect::<Vec<_>>(), "in no circle any more: take them out of IN_CIRCLES");
 }
