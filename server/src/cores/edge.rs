@@ -142,10 +142,15 @@ impl Edge {
         }
     }
 
-    /// Does this in a task of its own; what comes of it is an event.
+    /// Does this in a task of its own; what comes of it is an event. The task begins in a later turn: the executor polls a new
+    /// task at once, and an event of work that is done by then would reach the core in the middle of an effect.
     fn spawn(self: &Rc<Self>, work: impl AsyncFnOnce() -> EdgeEvent + 'static) {
         let edge = Rc::clone(self);
-        glommio::spawn_local(async move { edge.feed(work().await) }).detach();
+        let later = async move {
+            futures_lite::future::yield_now().await;
+            edge.feed(work().await);
+        };
+        glommio::spawn_local(later).detach();
     }
 }
 
@@ -190,6 +195,7 @@ impl EdgeEffects for EdgeDriver<'_> {
         // The main thread may have given up when another core could not start.
         let listening = move || listening.send(()).unwrap_or_default();
         glommio::spawn_local(async move {
+            futures_lite::future::yield_now().await; // as in `Edge::spawn`
             let (api, unread, stop) = (Rc::clone(&edge.api), Rc::clone(&edge.unread), edge.stop.clone());
             match crate::net::serve(api, unread, config, stop, listening).await {
                 Ok(()) => edge.feed(EdgeEvent::Drained),
