@@ -142,8 +142,9 @@ impl Edge {
         }
     }
 
-    /// Does this in a task of its own; what comes of it is an event. The task begins in a later turn: the executor polls a new
-    /// task at once, and an event of work that is done by then would reach the core in the middle of an effect.
+    /// Does this in a task of its own; what comes of it is an event. The task begins in a later
+    /// turn: the executor polls a new task at once, and an event of work that is done by then
+    /// would reach the core in the middle of an effect.
     fn spawn(self: &Rc<Self>, work: impl AsyncFnOnce() -> EdgeEvent + 'static) {
         let edge = Rc::clone(self);
         let later = async move {
