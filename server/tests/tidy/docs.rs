@@ -1,6 +1,7 @@
 //! Files, functions and sizes that the docs name are there.
 
 use std::collections::BTreeSet;
+use std::path::PathBuf;
 
 use super::{assert_none, root, sources};
 
@@ -87,18 +88,44 @@ fn the_code_map_has_every_folder_and_its_size() {
     assert_none(&problems, "the code map of docs/ARCHITECTURE.md, sizes within a quarter");
 }
 
-/// Paths of our files that a page of the docs names between backquotes, from the root or shortened
-/// at the front.
-#[test]
-fn docs_name_files_that_are_there() {
+/// The pages of the docs.
+fn pages() -> Vec<PathBuf> {
     let mut pages = vec![root().join("README.md")];
     for folder in ["docs", "docs/decisions"] {
         let found = std::fs::read_dir(root().join(folder)).unwrap().map(|entry| entry.unwrap().path());
         pages.extend(found.filter(|path| path.extension().is_some_and(|extension| extension == "md")));
     }
+    pages
+}
+
+/// Names of tests are sentences: four words or more.
+#[test]
+fn docs_name_tests_that_are_there() {
+    let is_sentence = |name: &str| {
+        name.split('_').count() >= 4 && name.chars().all(|char| char == '_' || char.is_ascii_alphanumeric())
+    };
+    let code: String = sources().into_iter().map(|(_, text)| text).collect();
+    let (mut problems, mut checked) = (Vec::new(), 0);
+    for page in pages() {
+        let text = std::fs::read_to_string(&page).unwrap();
+        for name in quoted(&text).filter(|name| is_sentence(name) && name.to_lowercase() == **name) {
+            checked += 1;
+            if !code.contains(name) {
+                problems.push(format!("{}: {name}", page.display()));
+            }
+        }
+    }
+    assert!(checked > 50, "only {checked} names found");
+    assert_none(&problems, "docs name tests and functions that are there");
+}
+
+/// Paths of our files that a page of the docs names between backquotes, from the root or shortened
+/// at the front.
+#[test]
+fn docs_name_files_that_are_there() {
     let names: Vec<String> = sources().into_iter().map(|(name, _)| format!("/{name}")).collect();
     let (mut problems, mut checked) = (Vec::new(), 0);
-    for page in pages {
+    for page in pages() {
         let text = std::fs::read_to_string(&page).unwrap();
         for named in quoted(&text) {
             let is_file = named.ends_with(".rs") && named.contains('/');
