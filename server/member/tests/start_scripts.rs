@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! recovery:   start [existing]    log LAST    apply INDEX    lose tree|log    foreign    etcd
+//!             disk full|roomy
 //! lifecycle:  listens    quiet    signal N    ended
 //! edge core:  start    start second    published    ready    notify answer view hearing-N
 //!             waited HEARING [TIMES]    behind    read    full    free    drained    closed
@@ -35,6 +36,9 @@ use revd_member::wal::reader::{LogEnd, RecoveredLog};
 
 /// The ids of a member with etcd's default flags.
 const OWNER: Identity = Identity { cluster: 0xcdf8_1819_4e3a_8c32, member: 0x8e9e_05c5_2164_694d };
+
+/// A disk that takes an empty tree file and nothing else.
+const FULL_DISK_BYTES: u64 = 20_000;
 
 fn words_of(line: &Line) -> Vec<&str> {
     let words = line.args.iter().map(|argument| match argument {
@@ -165,6 +169,8 @@ impl Runner for Files {
             ("lose", ["log"]) => self.log = None,
             ("foreign", []) => self.log.as_mut().ok_or("there is no log")?.owner.member = 0xbad,
             ("etcd", []) => self.is_of_etcd = true,
+            ("disk", ["full"]) => self.tree.limit(Some(FULL_DISK_BYTES)),
+            ("disk", ["roomy"]) => self.tree.limit(None),
             (name, words) => return Err(format!("no event is called {name} {words:?}").into()),
         }
         Ok(std::mem::take(&mut self.text))

@@ -197,7 +197,8 @@ impl RecoveryEffects for MemberFiles<'_> {
             ),
             Refusal::NotOneMember(count) => anyhow!("a new store must know one member, it knows {count}"),
             Refusal::Raft(error) => error.into(),
-            Refusal::Store(error) => anyhow::Error::from(error).context(format!("opening {tree}")),
+            Refusal::NewTree(error) => anyhow::Error::from(error).context(format!("making {tree}")),
+            Refusal::Store(error) => anyhow::Error::from(error).context(format!("reading {tree}")),
         }
     }
 }

@@ -3,8 +3,9 @@
 //!
 //! A new member is made in this order: the tree file with the member's own row and applied index 1,
 //! in one commit; then the log, which begins behind entry 1. A crash in between leaves a tree file
-//! without a log at applied index 1, which is finished at the next start. No file is changed in a
-//! directory that is refused, but for an empty tree file.
+//! without a log at applied index 1, which is finished at the next start. In a directory that is
+//! refused, neither log nor tree file change; directories are closed to others, the lock file and
+//! perhaps an empty tree file are made, leftovers are removed.
 
 use revd_engine::mvcc::{CheckpointKind, Store};
 use revd_proto::etcdserverpb::Member as MemberRow;
@@ -106,7 +107,9 @@ pub enum Refusal {
     },
     /// A tree file without a log must know one member: the one it was made for.
     NotOneMember(usize),
-    /// The tree file cannot be written or read.
+    /// The tree file of a new member cannot be written.
+    NewTree(revd_engine::Error),
+    /// The tree file cannot be read.
     Store(revd_engine::Error),
     /// Log and tree file do not meet.
     Raft(RaftError),
@@ -189,9 +192,9 @@ fn begin(config: &RecoveryConfig, store: &mut Store, has_log: bool) -> Result<()
     schema::put_member(store, &row);
     store.set_applied(BIRTH);
     let checkpoint = store.checkpoint(CheckpointKind::WithIndex).expect("something was applied");
-    let written = checkpoint.write().map_err(Refusal::Store)?;
-    store.finish_checkpoint(written);
-    Ok(())
+    let written = checkpoint.write().map_err(Refusal::NewTree)?;
+    // A log that begins while the tree file is not on disk would be without one at the next start.
+    store.finish_checkpoint(written).no_space.map_or(Ok(()), |error| Err(Refusal::NewTree(error)))
 }
 
 /// The log as it was found, or the empty one of a member that was just made.
