@@ -79,8 +79,8 @@ fn commit(txn: &mut WriteTxn<'_>) -> Result<Snapshot> {
 }
 
 /// Nothing is written over a page that a reader can still see, and nothing is freed that is free:
-/// both would be found long after they have become durable. What is freed is what pages of the file
-/// have named: if that cannot be, the file is damaged.
+/// both would be found long after they have become durable. The freed pages are those that pages of
+/// the file have named: if one cannot be freed, the file is damaged.
 ///
 /// # Errors
 /// When a page is freed that cannot be.

@@ -12,16 +12,16 @@ pub type Result<T> = std::result::Result<T, Error>;
 pub enum Error {
     /// The file could not be read, written or synced.
     Io {
-        /// What was being done, with the file's name where known.
+        /// The operation, with the file's name where known.
         what: String,
-        /// What the system said.
+        /// The system's error.
         source: Arc<io::Error>,
     },
     /// The disk has no room for it. Nothing was changed; it may be tried again.
     NoSpace {
-        /// What was being done, with the file's name where known.
+        /// The operation, with the file's name where known.
         what: String,
-        /// What the system said.
+        /// The system's error.
         source: Arc<io::Error>,
     },
     /// The file is not what was written: bit rot, a misdirected write, a foreign file.

@@ -5,8 +5,8 @@
 //! which every change has a revision, kept as an in-memory index, a tail of recent records, and
 //! tables of the tree.
 //!
-//! Everything here is synchronous and decides nothing by clock, thread or chance. What is handed to
-//! readers is immutable and may cross threads; there is one writer.
+//! Everything here is synchronous and decides nothing by clock, thread or chance. The state handed
+//! to readers is immutable and may cross threads; there is one writer.
 //!
 //! A transaction knows the open file, and a commit knows both; the file knows neither: what a
 //! commit must hold is in one place, and opening a file needs no code that changes one.

@@ -15,7 +15,7 @@ pub struct Snapshot {
     parts: Arc<SnapshotParts>,
 }
 
-/// What keeps a snapshot's pages from being reused.
+/// The shared part of a snapshot: while it lives, none of its pages are used again.
 #[derive(Debug)]
 pub(crate) struct SnapshotParts {
     pub(crate) pages: Pages,

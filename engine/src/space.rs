@@ -40,7 +40,7 @@ impl Space {
     /// free.
     ///
     /// # Errors
-    /// What is wrong with the list.
+    /// When the list is damaged, and how.
     pub fn decode(end: u64, first: u64, free: &[u8]) -> Result<Self, String> {
         let mut space = Self { end, ..Self::default() };
         for entry in free.chunks(EXTENT_BYTES) {

@@ -77,7 +77,7 @@ impl Default for Plan {
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub struct PlannedOp {
-    /// What.
+    /// Its kind.
     #[serde(flatten)]
     pub kind: OpKind,
     /// How often, compared with the others.

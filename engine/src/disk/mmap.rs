@@ -61,7 +61,7 @@ impl MmapDisk {
             // Some file systems cannot reserve: a full disk ends the process there.
             Err(rustix::io::Errno::OPNOTSUPP) => self.checked("resizing", self.file.set_len(len)),
             Err(errno) => {
-                // What was reserved in part goes back.
+                // The part that was reserved goes back.
                 self.checked("resizing", self.file.set_len(old))?;
                 let error = Error::growing(
                     format!("making room in {}", self.path.display()),

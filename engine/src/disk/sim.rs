@@ -14,7 +14,7 @@ pub enum Recorded {
     Write {
         /// Where.
         offset: u64,
-        /// What.
+        /// The bytes.
         bytes: Vec<u8>,
     },
     /// Everything before is durable.

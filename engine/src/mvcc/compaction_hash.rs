@@ -109,7 +109,7 @@ impl CompactionHash {
         let (main, at) = (key.revision.main, self.revision);
         assert!(main <= at, "a record of revision {main} comes to the hash of {at}");
         if main <= self.compact_revision {
-            // What the compaction before keeps of a tombstone is not part of any hash.
+            // A tombstone that the compaction before has kept is not part of any hash.
             let counts = match self.keeps_any {
                 Some(false) => key.kind == RecordKind::Put,
                 _ => is_newest(index, user_key, key.revision, self.revision),

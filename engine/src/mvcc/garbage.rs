@@ -1,10 +1,10 @@
 //! Memory that no reader needs any more.
 //!
 //! Views share what they are made of: index nodes, chunks of the tail, the map of the tree file.
-//! What the store has replaced since a View was made is freed with the View, by its last holder.
-//! After a few changes that is little. After millions, or when a checkpoint has emptied the tail,
-//! freeing takes so long that a core that serves requests must not do it: then the memory is handed
-//! to a collector, if the store has one.
+//! The parts that the store has replaced since a View was made are freed with the View, by its last
+//! holder. After a few changes that is little. After millions, or when a checkpoint has emptied the
+//! tail, freeing takes so long that a core that serves requests must not do it: then the memory is
+//! handed to a collector, if the store has one.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -15,7 +15,7 @@ use crate::mvcc::key_index::IndexRoot;
 use crate::mvcc::tail::TailView;
 use crate::snapshot::Snapshot;
 
-/// What a View leaves behind: dropping it frees it, however long that takes.
+/// The memory that a View leaves behind: dropping it frees it, however long that takes.
 #[derive(Debug)]
 pub struct Garbage {
     /// All of it is only held.

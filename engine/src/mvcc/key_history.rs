@@ -21,7 +21,7 @@ use crate::varint;
 /// Changes in one chunk of older ones.
 const CHUNK: usize = 32;
 
-/// What the index knows of a key at some revision.
+/// A key at some revision, as the index knows it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct KeyMeta {
     /// Revision of the put that began this generation.
@@ -248,7 +248,7 @@ impl KeyHistory {
         oldest
     }
 
-    /// What is left after a compaction at `at`; none if nothing is.
+    /// The history that a compaction at `at` leaves; none if it leaves nothing.
     #[must_use]
     pub fn compacted(&self, at: i64) -> Option<Self> {
         if self.oldest().revision.main > at {

@@ -14,7 +14,7 @@ const LENGTH_BYTES_MAX: usize = 6;
 // Six tags, two lengths and four numbers.
 const _: () = assert!(FRAME_MAX >= 6 + 2 * LENGTH_BYTES_MAX + 4 * varint::BYTES_MAX);
 
-/// What a put stores besides key and value.
+/// The numbers that a put stores besides key and value.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Stamp {
     /// Revision of the put that began this generation.

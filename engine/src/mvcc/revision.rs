@@ -13,7 +13,7 @@ pub struct Revision {
     pub sub: i64,
 }
 
-/// What a record says about its key.
+/// The kind of a record.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum RecordKind {
@@ -29,7 +29,7 @@ pub enum RecordKind {
 pub struct RecordKey {
     /// When.
     pub revision: Revision,
-    /// What.
+    /// The kind of the record.
     pub kind: RecordKind,
 }
 

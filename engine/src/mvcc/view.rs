@@ -87,7 +87,7 @@ impl View {
         &self.0.tables
     }
 
-    /// What HashKV of a revision was before the compaction at it, if that is known.
+    /// HashKV of a revision as it was before the compaction at it, if that is known.
     pub(crate) fn compaction_hash(&self, revision: i64) -> Option<Hashed> {
         self.0.hashes.get(revision)
     }

@@ -12,7 +12,7 @@ use hdrhistogram::Histogram;
 /// Tokens of watch streams have this bit.
 pub(super) const WATCH: u32 = 1 << 31;
 
-/// Somebody who calls and waits.
+/// A caller, which waits for its answer.
 #[derive(Debug, Default)]
 pub(super) struct CallerState {
     pub(super) client: usize,

@@ -190,7 +190,7 @@ pub struct Connection<T> {
     /// send frames for them for an unknown time, so that frames for any ended stream between the
     /// two are ignored (section 5.1).
     pub(crate) given_up: Option<(u32, u32)>,
-    /// What is left of `Config::resets_max`, `idle_frames_max` and `settings_max` until the next
+    /// The rest of `Config::resets_max`, `idle_frames_max` and `settings_max` until the next
     /// refill.
     pub(crate) resets_left: u32,
     pub(crate) idle_frames_left: u32,

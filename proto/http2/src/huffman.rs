@@ -107,7 +107,7 @@ pub(super) fn decode(mut bytes: &[u8], out: &mut Vec<u8>) -> Option<()> {
         out.push(u8::try_from(symbol).ok()?);
         bits -= length;
     }
-    // What is left must be padding: fewer than eight ones.
+    // The rest must be padding: fewer than eight ones.
     let ones = (1_u64 << bits.min(63)) - 1;
     (bits < 8 && window & ones == ones).then_some(())
 }

@@ -73,7 +73,7 @@ pub enum Error {
         /// The bound.
         reads_max: usize,
     },
-    /// What a write would have to answer is too much.
+    /// The reply to a write would be too large.
     #[error(
         "what this request has to read may be {bytes_max} bytes, together with a write: nothing was changed; read less at \
          a time (limit, or a range of its own)"
@@ -111,7 +111,7 @@ pub enum Error {
          time (limit, or RangeStream), or take replies faster"
     )]
     NoReplyRoom {
-        /// What it had by then.
+        /// The bytes that it had by then.
         bytes: usize,
     },
     /// The engine found damage; the member is about to stop.

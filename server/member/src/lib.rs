@@ -1,5 +1,5 @@
-//! What a member of a cluster decides: consensus, the format of its log,
-//! apply, reads, leases, watches.
+//! The decisions of a member of a cluster: consensus, the format of its log, apply, reads, leases,
+//! watches.
 //!
 //! Nothing here does I/O, reads a clock, draws a random number or knows a runtime, a socket or
 //! HTTP: events, time and a seed come in, effects and bytes go out. The server (`revd`) carries

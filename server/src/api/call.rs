@@ -13,7 +13,7 @@ pub type Message = SmallVec<[Bytes; 2]>;
 /// A call with a stream of replies, under way.
 pub type StreamingCall = Pin<Box<dyn Future<Output = Result<(), Status>>>>;
 
-/// What a client sent along with its request.
+/// The metadata that a client sent along with its request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Metadata {
     /// `hasleader: true`: answer only while there is a leader.
@@ -31,7 +31,7 @@ pub trait Requests {
 /// that as an error, and ends the connection of a client that makes many.
 ///
 /// # Errors
-/// What the client gets.
+/// The error that the client gets.
 pub async fn only(requests: &mut dyn Requests) -> Result<Bytes, Status> {
     let first = std::future::poll_fn(|context| requests.poll_next(context)).await;
     let message = first.unwrap_or_else(|| Err(Status::internal("the call has no request message")))?;

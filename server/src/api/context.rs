@@ -1,8 +1,8 @@
-//! What the services of one edge share: the newest View, raft's status, the
-//! way to the log, memory, bounds.
+//! The context that the services of one edge share: the newest View, raft's status, the way to the
+//! log, memory, bounds.
 //!
-//! What holds for calls of every service hooks in here:
-//! [`ServiceContext::admit`] is asked before each of them.
+//! Rules for the calls of every service hook in here: [`ServiceContext::admit`] is asked before
+//! each of them.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -32,7 +32,7 @@ use crate::observe::counters::Counters;
 use crate::observe::turns::Turns;
 use crate::queues::gate::Gate;
 
-/// What the API of every edge is made from.
+/// The parts that the API of every edge is made from.
 #[derive(Debug, Clone)]
 pub struct ApiSeed {
     /// The member that answers.
@@ -125,7 +125,7 @@ impl ServiceContext {
     /// Whether a call may be answered at all.
     ///
     /// # Errors
-    /// What the client gets.
+    /// The error that the client gets.
     pub(super) fn admit(&self, metadata: Metadata) -> Result<(), Error> {
         if metadata.requires_leader && self.status.leader.load() == 0 { Err(Error::NoLeader) } else { Ok(()) }
     }
@@ -207,8 +207,8 @@ impl ServiceContext {
         }
     }
 
-    /// The state a read sees: a linearizable one needs a leader. Whatever was
-    /// acknowledged before is in the newest View.
+    /// The state a read sees: a linearizable one needs a leader. Every write that was acknowledged
+    /// before is in the newest View.
     pub(super) fn view_for_reading(&self, serializable: bool) -> Result<View, Error> {
         if !serializable && self.status.leader.load() == 0 {
             return Err(Error::NoLeader);

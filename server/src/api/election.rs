@@ -162,8 +162,8 @@ impl Election {
         Ok(None)
     }
 
-    /// Shows what one leader says until its key is gone. What comes waits with the watcher, where
-    /// it is counted, until the client has taken what was shown before.
+    /// Shows what one leader says until its key is gone. Later events wait with the watcher, where
+    /// they are counted, until the client has taken what was shown before.
     async fn observe_leader(&self, seen: i64, key: Bytes, replies: &Replies) -> Result<(), Error> {
         let request = WatchCreateRequest { key, start_revision: seen + 1, ..WatchCreateRequest::default() };
         let watching = self.0.watch_for(request, replies.share());

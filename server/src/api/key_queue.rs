@@ -253,8 +253,8 @@ impl KeyQueue {
         validate::txn(&txn, self.context.limits)?;
         let message: Bytes = txn.encode_to_vec().into();
         validate::proposal_size(message.len(), self.context.limits)?;
-        // What gives the key up is behind this in the log: were it withdrawn, the key
-        // there would be another call's.
+        // The deletion that gives the key up is behind this put in the log: were the put withdrawn,
+        // the key there would be another call's.
         let proposal = self.context.begin(Kind::Txn, message, false)?.kept();
         let mut guard = KeyGuard::new(&self.context, &key, seen);
         let reply = match self

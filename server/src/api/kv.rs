@@ -58,7 +58,7 @@ impl Kv {
     }
 
     pub(super) async fn compact(&self, message: Bytes) -> Result<Message, Error> {
-        // Who asked for the space to be free waits as long as that takes.
+        // A physical compaction is answered when the space is free.
         let patient = decoded(CompactionRequest::decode(message.clone()))?.physical;
         self.context.submit(Kind::Compact, message, patient).await
     }

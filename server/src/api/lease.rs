@@ -70,7 +70,7 @@ struct Renewal {
     proposal: Option<Proposal>,
 }
 
-/// What a renewal needs next.
+/// The next step of a renewal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RenewalStep {
     KeepAlive,
@@ -140,8 +140,8 @@ impl Lease {
         self.context.ask(DeadlineRequest::List.into(), false).await
     }
 
-    /// Keeps leases alive, in the order they are named; several may be on their way. Whatever has
-    /// no room waits for it: a client does not hear of it.
+    /// Keeps leases alive, in the order they are named; several may be on their way. A renewal
+    /// without room waits for it: its client does not hear of that.
     pub(super) async fn keep_alive(
         &self,
         mut requests: Box<dyn Requests>,
@@ -299,7 +299,7 @@ impl Lease {
     }
 }
 
-/// What a keepalive stream has waited for.
+/// An event that a keepalive stream has waited for.
 enum StreamEvent {
     /// There is room for the first renewal, or the last.
     Room {

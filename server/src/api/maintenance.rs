@@ -32,7 +32,7 @@ impl Maintenance {
         Self { context: Rc::clone(context) }
     }
 
-    /// What this member knows of itself; works without a leader.
+    /// The status of this member; works without a leader.
     pub(super) fn status(&self, message: Bytes) -> Result<Message, Error> {
         decoded(StatusRequest::decode(message))?;
         let view = self.context.views.load();

@@ -112,7 +112,7 @@ macro_rules! unary {
             /// Answers a call with one request and one reply.
             ///
             /// # Errors
-            /// What the client gets.
+            /// The error that the client gets.
             pub async fn unary(
                 self: Rc<Self>,
                 method: Unary,

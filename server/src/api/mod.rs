@@ -1,4 +1,4 @@
-//! What clients can call: check a request, then answer it from a View or hand it to the log.
+//! The API for clients: checks a request, then answers it from a View or hands it to the log.
 //!
 //! One table names every method (`method.rs`), one file holds a service, and all services of an
 //! edge share one [`ServiceContext`]. A service sees the bytes of a message and returns bytes; the
@@ -93,7 +93,7 @@ impl Api {
         })
     }
 
-    /// What its services share.
+    /// The context that its services share.
     #[must_use]
     pub fn context(&self) -> &Rc<ServiceContext> {
         &self.context

@@ -17,7 +17,7 @@ impl ServiceContext {
     /// Proposes a command and waits until it is durable and applied.
     ///
     /// # Errors
-    /// What the client gets.
+    /// The error that the client gets.
     pub async fn propose(&self, kind: Kind, message: Bytes) -> Result<Message, Error> {
         self.submit(kind, message, false).await
     }

@@ -40,7 +40,7 @@ pub struct ReplyQueue(Rc<RefCell<Queue>>);
 /// A piece of the stream of replies.
 #[derive(Debug)]
 pub struct Chunk {
-    /// What is sent.
+    /// The bytes to send.
     pub bytes: Bytes,
     /// Its last message goes on in the next chunk, which is there already.
     pub goes_on: bool,

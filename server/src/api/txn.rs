@@ -2,7 +2,7 @@
 //! others of this core nor whatever waits to be applied stand still meanwhile.
 //!
 //! A write that reads much is looked at before it is proposed: one that would read too much is
-//! refused, and nothing is changed. What it then says is read from Views of the moments at which it
+//! refused, and nothing is changed. Its reply is then read from Views of the moments at which it
 //! was applied; see [`revd_member::read::parts`]. The store may have grown in between: a reply for
 //! which there is no room then is an error that says that the write was carried out.
 
@@ -95,7 +95,7 @@ async fn look_at(view: &View, reads: &[ReadRequest], replies: &Share) -> Result<
     let bytes_max = limits::WRITE_REPLY_BYTES_MAX.min(replies.bytes_max());
     let mut bytes = 0;
     for what in reads {
-        // What cannot be read is an error, or none, when the write is applied.
+        // A record that cannot be read is an error, or none, when the write is applied.
         let Ok(mut reading) = RunningRead::new(view, what, replies) else { continue };
         loop {
             let is_done = reading.turn(limits::RANGE_KEYS_PER_TURN)?;

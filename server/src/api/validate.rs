@@ -1,5 +1,4 @@
-//! What a request must satisfy before anything is done for it, in
-//! etcd's order and with etcd's errors.
+//! The checks of a request before anything is done for it, in etcd's order and with etcd's errors.
 
 use std::collections::BTreeSet;
 
@@ -24,7 +23,7 @@ pub struct RequestLimits {
 /// Checks a range.
 ///
 /// # Errors
-/// What the client gets.
+/// The error that the client gets.
 pub fn range(request: &RangeRequest) -> Result<(), Error> {
     if request.key.is_empty() {
         return Err(Error::EmptyKey);
@@ -40,7 +39,7 @@ pub fn range(request: &RangeRequest) -> Result<(), Error> {
 /// Checks a put.
 ///
 /// # Errors
-/// What the client gets.
+/// The error that the client gets.
 pub fn put(request: &PutRequest) -> Result<(), Error> {
     if request.key.is_empty() {
         return Err(Error::EmptyKey);
@@ -57,7 +56,7 @@ pub fn put(request: &PutRequest) -> Result<(), Error> {
 /// Checks a delete.
 ///
 /// # Errors
-/// What the client gets.
+/// The error that the client gets.
 pub fn delete_range(request: &DeleteRangeRequest) -> Result<(), Error> {
     if request.key.is_empty() { Err(Error::EmptyKey) } else { Ok(()) }
 }
@@ -65,7 +64,7 @@ pub fn delete_range(request: &DeleteRangeRequest) -> Result<(), Error> {
 /// Checks a message that is to be proposed.
 ///
 /// # Errors
-/// What the client gets.
+/// The error that the client gets.
 pub fn proposal_size(message_bytes: usize, limits: RequestLimits) -> Result<(), Error> {
     if message_bytes + ENVELOPE_BYTES > limits.request_bytes_max {
         return Err(Error::RequestTooLarge);
@@ -76,7 +75,7 @@ pub fn proposal_size(message_bytes: usize, limits: RequestLimits) -> Result<(), 
 /// Checks a transaction: sizes and operations first, then that no key is changed twice.
 ///
 /// # Errors
-/// What the client gets.
+/// The error that the client gets.
 pub fn txn(request: &TxnRequest, limits: RequestLimits) -> Result<(), Error> {
     operations(request, limits.txn_ops_max)?;
     // etcd looks at each branch on its own: both may put the same key.
@@ -106,7 +105,7 @@ fn operation(op: &RequestOp, nested_ops_max: usize) -> Result<(), Error> {
     }
 }
 
-/// What one branch changes.
+/// The changes of one branch.
 #[derive(Debug, Default)]
 struct Changes<'r> {
     puts: BTreeSet<&'r [u8]>,
@@ -159,9 +158,9 @@ impl<'r> Deletes<'r> {
     }
 }
 
-/// What a branch changes, nested transactions included: an error if a key is put twice,
-/// or put and deleted. The two branches of a nested transaction may put the same keys,
-/// since only one of them is taken.
+/// The changes of a branch, nested transactions included: an error if a key is put twice, or put
+/// and deleted. The two branches of a nested transaction may put the same keys, since only one of
+/// them is taken.
 fn changed_keys(ops: &[RequestOp]) -> Result<Changes<'_>, Error> {
     let mut changes = Changes::default();
     for op in ops {

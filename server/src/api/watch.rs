@@ -19,7 +19,7 @@ use crate::edge::watchers::{WatchStream, Watchers};
 use crate::limits;
 use crate::queues::turn::give_way;
 
-/// What a stream can do next.
+/// The next step of a stream.
 enum NextStep {
     Reply,
     Request(Option<Result<Bytes, Status>>),

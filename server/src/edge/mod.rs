@@ -1,4 +1,4 @@
-//! What an edge keeps beside its connections.
+//! The state of an edge beside its connections: pending requests and watchers.
 
 pub mod pending;
 mod slots;

@@ -44,8 +44,7 @@ impl Watchers {
         Rc::new(Self { hub: RefCell::new(Hub::new(limits)), views, counters, edge })
     }
 
-    /// There may be a newer View: takes a step towards it. What is
-    /// left is for [`Watchers::step_on`].
+    /// There may be a newer View: takes a step towards it. The rest is for [`Watchers::step_on`].
     ///
     /// # Errors
     /// When the store is damaged.
@@ -164,7 +163,7 @@ impl OwnWatcher {
         Self(stream)
     }
 
-    /// What happened next, and the revision of then.
+    /// The next events, and the revision of their reply.
     ///
     /// # Errors
     /// [`Error::Compacted`] when a compaction took it; [`Error::NoWatcher`]

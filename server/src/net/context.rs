@@ -1,5 +1,5 @@
-//! What all connections of an edge share: services, configuration, buffers, and the count of those
-//! that are busy or behind.
+//! The context that all connections of an edge share: services, configuration, buffers, and the
+//! count of those that are busy or behind.
 
 use std::cell::RefCell;
 use std::rc::Rc;

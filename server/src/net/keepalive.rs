@@ -17,7 +17,7 @@ pub(super) struct PingRules {
     asked: Option<u64>,
 }
 
-/// What the connection does about a client's silence.
+/// The next step of a connection whose client is silent.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum PingStep {
     /// Nothing until then.
@@ -51,7 +51,7 @@ impl PingRules {
         self.asked = None;
     }
 
-    /// What to do about silence; none if the interval is zero, which switches pings off.
+    /// The next step; none if the interval is zero, which switches pings off.
     pub(super) fn check(&mut self, now: u64) -> Option<PingStep> {
         if self.config.interval.is_zero() {
             return None;

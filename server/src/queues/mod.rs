@@ -7,8 +7,8 @@
 //!   state -> log, and its sender never waits (an unsent report is replaced by the next one).
 //! - The receiving end of a mailbox never sends: it moves messages into its core's [`queue`], or, on
 //!   an edge, has the core hand them on at once.
-//! - What an edge may have in flight is bounded by `edge::pending`, so every queue behind it is
-//!   bounded too.
+//! - Requests that an edge has in flight are bounded by `edge::pending`, so every queue behind it
+//!   is bounded too.
 //! - A core stops when its inputs are closed and drained, and closes its outputs then: edges first,
 //!   state last.
 

@@ -19,7 +19,7 @@ pub struct Raised {
 }
 
 impl Raised {
-    /// What the tables say.
+    /// The alarms in the tables.
     #[must_use]
     pub fn of(tables: &Tables) -> Self {
         let mut raised = Self::default();

@@ -1,4 +1,4 @@
-//! What is replicated: batches of commands, one batch per raft entry.
+//! The replicated commands: batches of them, one batch per raft entry.
 //!
 //! ```text
 //! entry data (all integers little-endian; an empty entry is raft's own and holds no commands)
@@ -19,7 +19,7 @@ const FORMAT: u8 = 1;
 const BATCH_HEADER: usize = 1 + 8 + 8 + 4;
 const COMMAND_HEADER: usize = 8 + 1 + 4;
 
-/// What a command asks for. The numbers are in the log on disk: never reuse one. Requests that are
+/// The kind of a command. The numbers are in the log on disk: never reuse one. Requests that are
 /// not for the log are in `local.rs`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[repr(u8)]
@@ -103,7 +103,7 @@ impl CommandId {
     }
 }
 
-/// Who proposed a batch: a member, in one run of its process.
+/// The proposer of a batch: a member, in one incarnation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Origin {
     /// Member id.
@@ -117,7 +117,7 @@ pub struct Origin {
 pub struct Command {
     /// Whom to answer.
     pub id: CommandId,
-    /// What the payload is.
+    /// The kind of its request.
     pub kind: Kind,
     /// The request message's bytes.
     pub payload: Bytes,
@@ -134,7 +134,7 @@ impl Command {
 /// The commands of one entry.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Batch {
-    /// Who proposed them.
+    /// Their proposer: a member, in one incarnation.
     pub origin: Origin,
     /// In the order in which they apply.
     pub commands: Vec<Command>,

@@ -80,7 +80,7 @@ impl<'a> Comparing<'a> {
         }
     }
 
-    /// What was decided.
+    /// The path: whole when [`Comparing::turn`] has returned true.
     #[must_use]
     pub fn path(self) -> Path {
         self.path

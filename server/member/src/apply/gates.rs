@@ -1,4 +1,4 @@
-//! What stands between a command and the store: raised alarms, and the quota.
+//! The gates between a command and the store: raised alarms, and the quota.
 
 use revd_proto::etcdserverpb::request_op::Request;
 use revd_proto::etcdserverpb::{PutRequest, RequestOp, TxnRequest};
@@ -7,7 +7,7 @@ use crate::apply::alarm::Raised;
 use crate::apply::state::State;
 use crate::error::Error;
 
-/// What etcd adds to a put's key and value.
+/// Bytes that etcd adds to those of a put's key and value.
 const PUT_OVERHEAD_BYTES: i64 = 256;
 
 /// Bytes a lease may add to the store.

@@ -77,7 +77,7 @@ pub(super) fn delete_in(txn: &mut Writing<'_>, request: &DeleteRangeRequest, lon
     reply.append(before);
 }
 
-/// What a put says of its key as it was.
+/// The read of a put that asks for its key as it was.
 #[must_use]
 pub fn put_read(request: &PutRequest) -> Option<ReadRequest> {
     let what = || ReadRequest::Previous {
@@ -88,7 +88,7 @@ pub fn put_read(request: &PutRequest) -> Option<ReadRequest> {
     request.prev_kv.then(what)
 }
 
-/// What a delete says of keys as they were.
+/// The read of a delete that asks for its keys as they were.
 #[must_use]
 pub fn delete_read(request: &DeleteRangeRequest) -> Option<ReadRequest> {
     let (key, range_end) = (&request.key, &request.range_end);
@@ -100,8 +100,8 @@ pub fn delete_read(request: &DeleteRangeRequest) -> Option<ReadRequest> {
     request.prev_kv.then(what)
 }
 
-/// Keys as they are before they are changed. What cannot be read must not decide what is written:
-/// it is left to the edge, whose caller is told.
+/// Keys as they are before they are changed. A record that cannot be read must not decide what is
+/// written: its read is left to the edge, whose caller is told.
 fn previous(txn: &mut Writing<'_>, what: Option<ReadRequest>, long: Long, reply: &mut Reply) {
     let Some(ReadRequest::Previous { key, range_end, tag }) = what.filter(|_| reply.is_wanted()) else {
         return;
@@ -116,7 +116,8 @@ fn previous(txn: &mut Writing<'_>, what: Option<ReadRequest>, long: Long, reply:
     reply.read_later(DeferredRead { view: txn.view(), what: ReadRequest::Previous { key, range_end, tag } });
 }
 
-/// What there is of a key, if it can be read, and should be where a transaction is applied.
+/// The record of a key, if it has one; none if it cannot be read, or is left to the edge for its
+/// size.
 pub(super) fn at_once<'r>(reader: &Reader<'r>, key: &[u8], long: Long) -> Option<Option<&'r [u8]>> {
     let record = reader.get(key, i64::MAX).map(|meta| reader.record(meta.modified)).transpose().ok()?;
     let is_small = record.is_none_or(|record| record.len() <= limits::READ_AT_ONCE_BYTES);

@@ -32,12 +32,12 @@ struct List {
 }
 
 impl KeyLists {
-    /// Nobody wants to know anything.
+    /// No keys are asked for.
     pub(super) fn is_empty(&self) -> bool {
         self.next.is_empty() && self.current.is_none()
     }
 
-    /// Somebody wants to know the keys of a lease that has many.
+    /// A caller asks for the keys of a lease that has many.
     pub(super) fn ask(&mut self, asker: CommandId, lease: i64) {
         self.next.push_back((asker, lease));
     }

@@ -25,7 +25,7 @@ struct List {
 /// A list that is made, and for whom.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listed {
-    /// Who has asked.
+    /// The callers to answer.
     pub askers: Vec<CommandId>,
     /// The revision when it was begun.
     pub revision: i64,
@@ -34,12 +34,12 @@ pub struct Listed {
 }
 
 impl LeaseLists {
-    /// Nobody wants to know anything.
+    /// No list is asked for.
     pub(super) fn is_empty(&self) -> bool {
         self.next.is_empty() && self.current.is_none()
     }
 
-    /// Somebody wants to know all leases.
+    /// A caller asks for all leases.
     pub(super) fn ask(&mut self, asker: CommandId) {
         self.next.push(asker);
     }

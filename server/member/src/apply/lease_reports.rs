@@ -109,8 +109,8 @@ impl RemainingTtls {
     }
 }
 
-/// Every lease and its deadline, as they were found. What takes long with a million of them is
-/// putting them into order, for which the leader is not needed.
+/// Every lease and its deadline, as they were found. Putting a million of them into order takes
+/// long, and the lessor is not needed for it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LeaseList(pub(super) Vec<(u64, i64)>);
 
@@ -130,7 +130,7 @@ impl LeaseList {
     }
 }
 
-/// What has happened to leases since the start of the process.
+/// Leases granted, renewed and ended since the start of the process.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct LeaseCounts {
     /// Leases granted.

@@ -20,7 +20,7 @@ use crate::error::Error;
 use crate::lease::{ExpiryCheck, KeepaliveResult, LeaseDeadlines};
 use crate::limits;
 
-/// Leader's view. Who is asked about keepalives that may be on their way are the edges.
+/// Leader's view. The edges are asked about keepalives that may be on their way.
 #[derive(Debug, Default)]
 pub struct Lessor {
     deadlines: LeaseDeadlines,
@@ -49,7 +49,7 @@ struct Hearing {
     asked: usize,
     /// Meanwhile the machine was away.
     was_away: bool,
-    /// Who wants to know which leases are over.
+    /// The caller that asks which leases are over.
     asker: CommandId,
 }
 
@@ -124,7 +124,7 @@ impl Lessor {
         self.deadlines.load(known, limits::LEASES_PER_TURN, now) || (is_new && term.is_none())
     }
 
-    /// What has happened so far.
+    /// The counts so far.
     pub(super) fn counts(&self) -> LeaseCounts {
         self.counts
     }
@@ -215,7 +215,7 @@ impl Lessor {
         effects.push(Effect::Reply(caller, Outcome { revision, result, rest: Rest::NONE }));
     }
 
-    /// Somebody waits for a list of all leases, with which [`Lessor::list`] can go on.
+    /// A caller waits for a list of all leases, with which [`Lessor::list`] can go on.
     #[must_use]
     pub fn is_listing(&self) -> bool {
         !self.lists.is_empty() && !self.is_loading()

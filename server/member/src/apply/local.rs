@@ -9,11 +9,11 @@ use crate::apply::command::{Command, CommandId};
 pub struct LocalRequest {
     /// The caller to answer.
     pub id: CommandId,
-    /// What is asked.
+    /// The kind of the request.
     pub kind: LocalKind,
 }
 
-/// What a local request asks for.
+/// The kind of a local request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum LocalKind {
     /// Give space back to the file system.
@@ -67,7 +67,7 @@ pub struct Heard {
     pub is_all: bool,
 }
 
-/// What an edge submits in one turn.
+/// The requests that an edge submits in one turn.
 #[derive(Debug, Default)]
 pub struct Submitted {
     /// For the log.

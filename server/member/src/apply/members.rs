@@ -1,4 +1,4 @@
-//! What members publish about themselves and the cluster.
+//! The attributes that members publish, and the cluster version.
 
 use bytes::Bytes;
 use prost::Message as _;

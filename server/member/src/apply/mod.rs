@@ -49,8 +49,7 @@ pub struct CommittedEntry {
     pub data: Bytes,
 }
 
-/// What the state core gets to do: entries in this order; local requests
-/// about leases overtake entries.
+/// Work of the state core: entries in this order; local requests about leases overtake entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Work {
     /// Apply this.
@@ -67,7 +66,7 @@ pub enum FatalError {
     Entry {
         /// Which entry.
         index: u64,
-        /// What is wrong with it.
+        /// The decoder's error.
         source: command::DecodeError,
     },
     /// Entries must come without gaps.
@@ -83,12 +82,12 @@ pub enum FatalError {
     Engine {
         /// Which entry.
         index: u64,
-        /// What is wrong.
+        /// The engine's error.
         source: revd_engine::Error,
     },
 }
 
-/// What applying needs to know besides state and entries.
+/// The settings of a machine.
 #[derive(Debug, Clone, Copy)]
 pub struct MachineConfig {
     /// Commands proposed by this origin are answered.
@@ -100,8 +99,8 @@ pub struct MachineConfig {
 }
 
 /// The last log entry whose effects a checkpoint has made durable: the log may let go of everything
-/// up to it. What was only applied would be lost in a crash, so this is made of a finished
-/// checkpoint and of nothing else.
+/// up to it. The effects of an entry that was only applied would be lost in a crash, so this is
+/// made of a finished checkpoint and of nothing else.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct DurableIndex(u64);
 
@@ -144,7 +143,7 @@ struct Applying {
     commands: std::vec::IntoIter<Command>,
 }
 
-/// What comes next in the entry that is being applied.
+/// The next step of the entry that is being applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
     /// A command.
@@ -185,7 +184,7 @@ impl Machine {
         &self.state.leases
     }
 
-    /// What has happened to leases since the start.
+    /// Leases granted, renewed and ended since the start of the process.
     #[must_use]
     pub fn lease_counts(&self) -> LeaseCounts {
         self.lessor.counts()
@@ -223,7 +222,7 @@ impl Machine {
         }
     }
 
-    /// Somebody waits for the keys of a lease that has many.
+    /// A caller waits for the keys of a lease that has many.
     #[must_use]
     pub fn is_listing_keys(&self) -> bool {
         !self.key_lists.is_empty()
@@ -241,13 +240,13 @@ impl Machine {
         });
     }
 
-    /// What answers keepalives.
+    /// The lessor, which answers keepalives.
     #[must_use]
     pub fn lessor(&self) -> &Lessor {
         &self.lessor
     }
 
-    /// What answers keepalives, to go on with lists.
+    /// The lessor, to go on with lists.
     pub fn lessor_mut(&mut self) -> &mut Lessor {
         &mut self.lessor
     }
@@ -309,7 +308,7 @@ impl Machine {
         self.current.is_some()
     }
 
-    /// What comes next.
+    /// The next step of the entry that is being applied.
     #[must_use]
     pub fn next(&self) -> Next {
         match self.current.as_ref().map(|current| current.commands.as_slice()) {
@@ -379,7 +378,7 @@ impl Machine {
         Effect::Reply(command.id, Outcome { revision: self.state.store.revision(), result, rest: Rest::NONE })
     }
 
-    /// What changes keys.
+    /// Carries out a command that changes keys.
     fn change(&mut self, command: &Command, gates: Gates, is_wanted: bool) -> Effect {
         let payload = command.payload.clone();
         let (state, reply) = (&mut self.state, Reply::new(is_wanted));

@@ -1,4 +1,4 @@
-//! What applying a command yields for its caller.
+//! The outcome of a command for its caller, and the effects of applying it.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ pub struct Outcome {
     /// The encoded response message without its header (field 1 comes first in every response, so
     /// that the edge can put it in front), or why the request was refused.
     pub result: Result<Bytes, Error>,
-    /// What the edge has yet to put together, behind the result's bytes.
+    /// The parts that the edge has yet to put behind the result's bytes.
     pub rest: Rest,
 }
 
@@ -52,7 +52,7 @@ impl PartialEq for Rest {
 
 impl Eq for Rest {}
 
-/// What the state core has to do after applying a command.
+/// An action of the state core after a command is applied.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[must_use]
 pub enum Effect {

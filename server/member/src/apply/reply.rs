@@ -1,8 +1,8 @@
 //! The reply to a command, while it is being carried out.
 //!
 //! A reply nobody waits for (the command of another process, or of this one before it was started
-//! again) is not made at all: what applying does to state never depends on it. What is long to read
-//! is left to the edge; see [`crate::read::parts`].
+//! again) is not made at all: what applying does to state never depends on it. Long reads are left
+//! to the edge; see [`crate::read::parts`].
 
 use bytes::Bytes;
 
@@ -33,7 +33,7 @@ impl Reply {
         self.is_wanted.then_some(&mut self.open)
     }
 
-    /// Somebody wants it.
+    /// A caller waits for it.
     pub(super) fn is_wanted(&self) -> bool {
         self.is_wanted
     }
@@ -79,7 +79,7 @@ impl Reply {
         self.parts
     }
 
-    /// What is at hand, and the parts behind it.
+    /// The whole body; or no bytes, and the parts that it is made of.
     pub(super) fn finish(self) -> (Bytes, Vec<ReplyPart>) {
         if self.parts.is_empty() {
             (self.open.into(), Vec::new())

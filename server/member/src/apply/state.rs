@@ -1,4 +1,4 @@
-//! What commands change: the key space and the leases.
+//! The state that commands change: the key space and the leases.
 
 use revd_engine::mvcc::{KeyMeta, KeyRange, Reader, Store, Txn, View};
 

@@ -103,7 +103,7 @@ pub fn is_serializable(request: &TxnRequest) -> bool {
 /// answer, also when they start again.
 ///
 /// # Errors
-/// What the client gets.
+/// The error that the client gets.
 pub(super) fn apply(state: &mut State, request: &TxnRequest, mut reply: Reply) -> Result<Reply, Error> {
     let path = evaluate(state.store.reader(), request)?;
     let found = check_path(&state.store.reader(), Some(&state.leases), request, &path)?;
@@ -131,7 +131,7 @@ fn evaluate(reader: Reader<'_>, request: &TxnRequest) -> Result<Path, Error> {
 /// would keep it from being answered.
 ///
 /// # Errors
-/// What the client gets.
+/// The error that the client gets.
 pub fn read_only_parts(view: &View, request: &TxnRequest, path: &Path) -> Result<Vec<ReplyPart>, Error> {
     check_path(&view.reader(), None, request, path)?;
     let mut body = Vec::new();
@@ -150,7 +150,7 @@ pub fn read_only_parts(view: &View, request: &TxnRequest, path: &Path) -> Result
     Ok(parts)
 }
 
-/// What the taken path reads: ranges, and keys before they change.
+/// The reads of the taken path: ranges, and keys before they change.
 #[must_use]
 pub fn reads(request: &TxnRequest, path: &Path) -> Vec<ReadRequest> {
     let mut found = Vec::new();
@@ -203,7 +203,7 @@ fn check_path(
     Ok(found)
 }
 
-/// What is on a path.
+/// A summary of the operations on a path.
 #[derive(Default)]
 struct Found {
     deletes: bool,
@@ -441,8 +441,8 @@ mod tests {
         assert!(machine.store().reader().get(b"new", i64::MAX).is_none());
     }
 
-    /// What only the reply says does not decide what is written: the same
-    /// whether somebody waits for it or not.
+    /// A value that only the reply needs does not decide what is written: the result is the same
+    /// whether a caller waits for the reply or not.
     #[test]
     fn a_damaged_value_in_a_reply_does_not_decide_what_is_written() {
         let get = RangeRequest { key: "old".into(), ..RangeRequest::default() };

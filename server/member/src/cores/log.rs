@@ -16,7 +16,7 @@ use crate::wal::FrameContent;
 /// Events of the log core.
 #[derive(Debug)]
 pub enum LogEvent {
-    /// What an edge submits in one turn.
+    /// The requests that an edge submits in one turn.
     Submitted(Submitted),
     /// The frame handed out last is durable.
     Written,

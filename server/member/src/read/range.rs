@@ -214,7 +214,8 @@ impl<'a> RangeRun<'a> {
     /// when all is done. The bytes made by then are counted in the share; the whole answer is its
     /// caller's to count.
     ///
-    /// # Errors When a record cannot be read, [`Error::ReplyTooLarge`], [`Error::NoReplyRoom`],
+    /// # Errors
+    /// When a record cannot be read, [`Error::ReplyTooLarge`], [`Error::NoReplyRoom`],
     /// [`Error::SortTooLarge`].
     pub fn turn(&mut self, keys_max: usize) -> Result<bool, Error> {
         let is_done = self.advance(keys_max)?;

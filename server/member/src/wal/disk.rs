@@ -11,8 +11,9 @@ pub trait LogDisk: 'static {
     /// Makes a segment of so many bytes, zeros or those of an earlier use, under its name.
     /// Everything that was begun before is done first.
     ///
-    /// # Errors [`WalError::NoSpace`], with nothing changed; else when the system refuses, also
-    /// what was begun before.
+    /// # Errors
+    /// [`WalError::NoSpace`], with nothing changed; else when the system refuses, also what was
+    /// begun before.
     fn create(&self, segment: u64, bytes: u64) -> impl Future<Output = Result<Self::File, WalError>>;
 
     /// Writes whole blocks; they are durable when this returns.

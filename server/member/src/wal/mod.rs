@@ -68,11 +68,11 @@ pub enum WalError {
     /// The system refused.
     #[error("{what} {}: {source}", path.display())]
     Io {
-        /// What was being done.
+        /// The operation.
         what: &'static str,
-        /// To which file.
+        /// Its file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// The disk has no room for another segment. Nothing was changed; it may be tried again.
@@ -80,7 +80,7 @@ pub enum WalError {
     NoSpace {
         /// Which file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// Something that was durable cannot be read any more.
@@ -94,7 +94,7 @@ pub enum WalError {
         path: PathBuf,
         /// Where in it.
         offset: u64,
-        /// What is wrong.
+        /// The damage.
         what: String,
     },
     /// A segment between two others is not there.

@@ -1,4 +1,4 @@
-//! What a watch stream is told, before it is encoded.
+//! Replies of a watch stream, before they are encoded.
 
 use bytes::Bytes;
 
@@ -12,11 +12,11 @@ pub struct Reply {
     pub watch_id: i64,
     /// The revision its header names.
     pub revision: i64,
-    /// What it says.
+    /// Its content.
     pub content: Content,
 }
 
-/// What a reply says.
+/// The content of a reply.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Content {
     /// The watcher exists.

@@ -1,4 +1,4 @@
-//! What a connection holds of its core's memory, counted once a turn.
+//! The memory of its core that a connection holds, counted once a turn.
 
 use revd_member::budget::{Hold, NoRoom, Share};
 
