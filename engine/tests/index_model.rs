@@ -255,8 +255,8 @@ fn the_index_equals_its_twin() {
     }
 }
 
-/// What a key was before it changed lies elsewhere in memory: a walk that has to look there is
-/// given fewer keys.
+/// The earlier state of a key lies elsewhere in memory: a walk that has to look there is given
+/// fewer keys.
 #[test]
 fn looking_back_costs_more_than_a_look() {
     let mut index = KeyIndex::new();

@@ -13,7 +13,7 @@ use revd_engine::mvcc::verify::verify;
 use revd_engine::mvcc::{Applied, CheckpointKind, Direction, HashKv, KeyRange, Store, StoredRecord, View};
 use revd_engine::random::Random;
 
-/// What one log entry does.
+/// One operation of a transaction.
 #[derive(Debug, Clone)]
 enum Op {
     Put(Vec<u8>, Vec<u8>),

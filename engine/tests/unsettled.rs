@@ -1,5 +1,6 @@
 //! The process before died between the write of its last meta slot and the sync: the kernel's cache
-//! has the slot, the disk may not. What is said to be durable must be on the disk all the same.
+//! has the slot, the disk may not. The state that is said to be durable must be on the disk all the
+//! same.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
@@ -22,7 +23,7 @@ fn change(store: &mut Store, index: u64, bytes: usize) -> Durable {
     store.finish_checkpoint(written)
 }
 
-/// What a process that made so many checkpoints left in the cache, and on the disk.
+/// The file that a process left after so many checkpoints: in the cache, and on the disk.
 fn dead_process(checkpoints: u64) -> (SimDisk, Vec<u8>) {
     let disk = SimDisk::new();
     let mut store = open(&disk);

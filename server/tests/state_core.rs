@@ -226,7 +226,7 @@ async fn remaining_ttls(
     }
 }
 
-/// Whatever the log says of leadership, no lease has a deadline before clients can come.
+/// No lease has a deadline before clients can come, whatever the log says of leadership.
 #[test]
 fn leases_have_no_time_before_the_member_is_ready() {
     with_core(async |Core { to_state, from_core, ready, .. }| {

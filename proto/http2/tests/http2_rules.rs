@@ -1,5 +1,5 @@
-//! What RFC 9113 demands of a server, case by case, each named by its section: frames in,
-//! and how the connection answers.
+//! The demands of RFC 9113 on a server, case by case, each named by its section: frames in, and how
+//! the connection answers.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
@@ -340,7 +340,7 @@ fn a_last_call_comes_before_the_end() {
     assert_eq!(receive(&mut connection, &headers(5)), [0; 0]);
     connection.go_away();
     assert_eq!((sent(&mut connection).len(), connection.open_streams()), (0, 2));
-    // What was not taken is never said to be, also when the end is a bad one.
+    // A stream that was not taken is never named as the last, also when the end is a bad one.
     let mut fault = &data(0, 0, 1)[..];
     let fault = connection.receive(&mut fault).unwrap_err();
     connection.fail(fault);

@@ -9,8 +9,9 @@
 //! - with the last removals of log segments undone;
 //! - and a second time, in the writes that recovering from the first crash makes.
 //!
-//! What recovers must be the effect of a prefix of the log that holds everything acknowledged, with
-//! every page and every record in its place. `REVD_CRASH_IMAGES` asks for more images.
+//! The recovered state must be the effect of a prefix of the log that holds everything
+//! acknowledged, with every page and every record in its place. `REVD_CRASH_IMAGES` asks for more
+//! images.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
@@ -48,7 +49,7 @@ const SECTOR: usize = 512;
 /// Log writes of one run.
 const FRAMES: usize = 40;
 
-/// What happens to the log's files.
+/// An operation on the log's files.
 #[derive(Debug, Clone)]
 enum WalOp {
     Step(LogStep),
@@ -141,7 +142,7 @@ impl Sim {
     }
 }
 
-/// What came of a full disk in some runs.
+/// Counts of what a full disk led to in some runs.
 #[derive(Debug, Clone, Copy, Default)]
 struct FullDisk {
     /// Checkpoints that found no room.
@@ -179,7 +180,7 @@ struct Run {
     full_disk: FullDisk,
 }
 
-/// What must not be taken back.
+/// The acknowledged state, which must not be taken back.
 #[derive(Debug, Clone, Copy)]
 struct Acknowledged {
     /// Entries up to here.
@@ -354,7 +355,7 @@ fn crash_again(
 ) -> u64 {
     let mut images = 0;
     let mut log = log.clone();
-    // What the new leader's entry stands for is the state that was there before it.
+    // The new leader's entry stands for the state that was there before it.
     let mut own_truth = truth[..=usize::try_from(last).unwrap()].to_vec();
     own_truth.resize(own_truth.len() + 2, *own_truth.last().unwrap());
     let mut writes = 0;

@@ -39,7 +39,7 @@ use revd_proto::etcdserverpb::{
 };
 
 const OWN: Origin = Origin { member: 1, boot: 1 };
-/// What a new leader adds to every TTL.
+/// The time that a new leader adds to every TTL.
 const EXTENSION_MILLISECONDS: u64 = 1_000;
 
 fn machine(store: Store) -> Machine {
@@ -59,9 +59,9 @@ struct LeaseRunner {
     edges: usize,
     milliseconds: u64,
     term: u64,
-    /// What waits for its answer, by slot.
+    /// Requests that wait for their answers, by slot.
     asked: Vec<(Asked, String)>,
-    /// What the last question for expired leases brought.
+    /// The answer to the last question for expired leases.
     due: Bytes,
 }
 

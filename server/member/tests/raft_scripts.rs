@@ -66,7 +66,8 @@ impl RaftRunner {
         self.node.as_mut().ok_or_else(|| "not started".into())
     }
 
-    /// What was handed out is in the log, and replaces what was there from its first entry on.
+    /// The frame that was handed out is in the log, and replaces the entries there from its first
+    /// one on.
     fn written(&mut self) -> Result<(), Box<dyn Error>> {
         let FrameContent { hard_state, entries } = self.writing.take().ok_or("nothing is being written")?;
         if let Some(state) = hard_state {

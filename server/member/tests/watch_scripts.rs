@@ -67,7 +67,7 @@ impl<'l> Args<'l> {
     }
 }
 
-/// What becomes of a key.
+/// A change of keys.
 enum Change<'a> {
     Put(Vec<u8>),
     /// With all others before this key, if it is not empty.

@@ -33,7 +33,7 @@ struct Client {
     watching: BTreeMap<i64, Transcript>,
     /// Requests whose answer has not been taken yet.
     asked: Vec<WatchCreateRequest>,
-    /// What was taken and has not left the member yet.
+    /// Replies that were taken and have not left the member yet.
     way: Hold,
 }
 
@@ -52,7 +52,7 @@ struct Sim {
     /// more steps it does.
     stalls: bool,
     stalled: u64,
-    /// What a step of the hub may do.
+    /// The work that a step of the hub may do.
     step_work: usize,
     /// Memory of connections: each has some of the clients.
     budget: Budget,
@@ -177,7 +177,7 @@ impl Sim {
         }
     }
 
-    /// What the store does while the hub's core stands still.
+    /// A step of the store while the hub's core stands still.
     fn step_of_others(&mut self) {
         match self.random.below(8) {
             0 | 1 => self.checkpoint(),

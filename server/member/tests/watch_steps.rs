@@ -237,8 +237,8 @@ fn a_stream_of_many_watchers_is_closed_in_steps() {
     assert_eq!((edge.hub.counts().watchers, edge.hub.counts().streams), (1, 1));
 }
 
-/// Who asked for progress is answered although events never cease to come, and not before those it
-/// knew of were told.
+/// A request for progress is answered although events never cease to come, and not before those
+/// that it knew of were told.
 #[test]
 fn progress_is_told_while_events_never_cease() {
     let mut edge = Edge::new();

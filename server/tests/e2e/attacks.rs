@@ -1,6 +1,5 @@
 //! Clients that mean harm, on real sockets: each is told why and sent away, or is not waited for,
-//! while others are served. What exactly counts as too much is tested in
-//! `proto/http2/tests/http2_rules.rs`.
+//! while others are served. The bounds themselves are tested in `proto/http2/tests/http2_rules.rs`.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;

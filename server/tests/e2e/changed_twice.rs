@@ -1,6 +1,6 @@
 //! One key changed twice in one revision: a transaction that deletes `[k, "\0")`, which etcd's
-//! check for double changes takes for an empty range, and puts a key in it. What etcd 3.7.1 makes
-//! of that can end its process for good, so only revd gets these requests.
+//! check for double changes takes for an empty range, and puts a key in it. Such a request can end
+//! the process of etcd 3.7.1 for good, so only revd gets these requests.
 
 use revd_proto::etcdserverpb::request_op::Request;
 use revd_proto::etcdserverpb::{

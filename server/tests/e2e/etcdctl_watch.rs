@@ -39,8 +39,8 @@ impl Running {
         self.output()
     }
 
-    /// Ends it. What Ctrl-C sends would be ignored where a shell has
-    /// started the tests in the background.
+    /// Ends it. The signal of Ctrl-C would be ignored where a shell has started the tests in the
+    /// background.
     fn interrupt(&mut self) {
         Command::new("kill").args(["-TERM", &self.child.id().to_string()]).status().unwrap();
         self.child.wait().unwrap();

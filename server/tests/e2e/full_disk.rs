@@ -130,7 +130,7 @@ fn a_full_disk_loses_nothing_and_can_be_left() {
     });
 }
 
-/// Somebody else fills the disk, and empties it again.
+/// A file of another program fills the disk, and is removed again.
 #[test]
 fn writes_wait_for_a_disk_that_others_have_filled() {
     run(async {

@@ -143,8 +143,7 @@ fn a_delete_with_too_many_previous_values_changes_nothing() {
     });
 }
 
-/// What is compared and how often is read where everything is applied is
-/// bounded, by what the request is alone.
+/// The keys that a transaction in the log compares and the reads that it makes are bounded.
 #[test]
 fn comparisons_and_reads_of_a_logged_transaction_are_bounded() {
     with_server(&[], async |_, client| {

@@ -270,7 +270,7 @@ fn header_blocks_and_frames_without_an_end_hold_no_more_than_their_share() {
                     stream
                 })
                 .collect();
-            // Somebody is told why, soon ...
+            // An attacker is told why, soon ...
             let mut said = vec![Vec::new(); CONNECTIONS];
             attackers.iter().for_each(|stream| stream.set_nonblocking(true).unwrap());
             let mut is_told = || {

@@ -1,6 +1,6 @@
 //! Many watchers of every kind, that cancel, stall, go away and come back at old and future
 //! revisions, while writers write, compactions run close behind, and the server is killed and
-//! started again. What each was told is held against what happened.
+//! started again. The replies to each are held against the history.
 //!
 //! The history is that of one more watcher, the auditor: of all keys, from the beginning.
 //! It is not believed either: its revisions must be dense, versions and create revisions must

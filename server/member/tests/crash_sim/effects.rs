@@ -17,7 +17,7 @@ use revd_member::wal::FrameContent;
 
 use crate::hash_of;
 
-/// What the log's writer is given to do.
+/// A job of the log's writer.
 pub(crate) enum WalJob {
     Append(FrameContent),
     Release(u64),
@@ -64,7 +64,7 @@ pub(crate) enum Effect {
 /// Effects of the state core, on their way.
 pub(crate) struct FromState {
     pub(crate) effects: VecDeque<Effect>,
-    /// What time it is costs time: how much, is random, so that turns end anywhere.
+    /// Reading the clock takes time: how much, is random, so that turns end anywhere.
     pub(crate) random: std::cell::RefCell<Random>,
     pub(crate) microseconds: std::cell::Cell<u64>,
     /// By log index: revision and hash of the state after it.

@@ -42,7 +42,7 @@ const REST_STEPS_MAX: usize = 20_000;
 const FREE_BYTES: u64 = 16 * 1024;
 const RESERVE_BYTES: u64 = 4 * 1024;
 
-/// What goes on by itself.
+/// A part of the simulation that goes on by itself.
 #[derive(Debug, Clone, Copy)]
 enum Part {
     Clients,
@@ -70,7 +70,7 @@ impl Part {
     ];
 }
 
-/// What a client waits for.
+/// A call whose client waits.
 struct Call {
     is_local: bool,
     /// It is told when the space is free.
@@ -107,7 +107,7 @@ pub(crate) struct Member {
     next_slot: usize,
     to_log: VecDeque<LogEvent>,
     from_log: FromLog,
-    /// What is left to do of the frame that is being written.
+    /// The steps that are left of the frame that is being written.
     steps: VecDeque<LogStep>,
     frames: usize,
     removals: VecDeque<ReleasedSegment>,
@@ -269,7 +269,7 @@ impl Member {
         log && files && work && state && saved
     }
 
-    /// What keeps it from coming to rest.
+    /// The work that keeps it from coming to rest.
     fn unrest(&self) -> String {
         let store = self.state.machine().map(|machine| {
             let store = machine.store();

@@ -25,8 +25,9 @@ pub(crate) struct Sim {
     pub(crate) last: u64,
 }
 
-/// Files as a crash has left them. What recovery changes in the tree file is recorded there; the
-/// log's directory has no leftovers and no limit, so that nothing is removed or given back.
+/// Files as a crash has left them. The changes that recovery makes to the tree file are recorded in
+/// `disk`; the log's directory has no leftovers and no limit, so that nothing is removed or given
+/// back.
 struct FoundFiles {
     disk: SimDisk,
     log: Option<RecoveredLog>,

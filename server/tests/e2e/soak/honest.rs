@@ -1,7 +1,7 @@
 //! Shared by honest clients: how a call may end, and what was written.
 //!
 //! A call may fail where the server was killed while it was under way, and only as a lost
-//! connection or as Unavailable. Whatever else goes wrong is a finding. No write is made again: its
+//! connection or as Unavailable. Any other failure is a finding. No write is made again: its
 //! outcome is then unknown, and both are right.
 
 use std::cell::{Cell, RefCell};
