@@ -1,5 +1,5 @@
-//! The tokens of a Rust file, without its comments, strings and the tests at its end: as much of
-//! the language as looking for names takes.
+//! The tokens of a Rust file, without its comments, strings and the tests at its end, and its
+//! comments: as much of the language as looking for names takes.
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Token<'t> {
@@ -24,19 +24,27 @@ pub(crate) fn without_tests(text: &str) -> &str {
 }
 
 pub(crate) fn tokens(text: &str) -> Vec<Token<'_>> {
-    let text = without_tests(text);
+    pieces(without_tests(text)).into_iter().filter(|(_, is_code)| *is_code).map(|(token, _)| token).collect()
+}
+
+/// The `//` comments of a file, tests included, each to the end of its line.
+pub(crate) fn comments(text: &str) -> Vec<Token<'_>> {
+    let is_comment = |(piece, is_code): &(Token<'_>, bool)| !is_code && piece.text.starts_with("//");
+    pieces(text).into_iter().filter(is_comment).map(|(comment, _)| comment).collect()
+}
+
+/// Everything in a text, and whether it is code.
+fn pieces(text: &str) -> Vec<(Token<'_>, bool)> {
     let (mut found, mut at, mut line) = (Vec::new(), 0, 1);
     while at < text.len() {
         let rest = &text[at..];
-        let length = skipped(rest).unwrap_or_else(|| {
-            let length = match rest {
-                _ if rest.starts_with(is_word_start) => word_length(rest),
-                _ if rest.starts_with("::") => 2,
-                _ => 1,
-            };
-            found.push(Token { line, text: &rest[..length] });
-            length
+        let skipped = skipped(rest);
+        let length = skipped.unwrap_or_else(|| match rest {
+            _ if rest.starts_with(is_word_start) => word_length(rest),
+            _ if rest.starts_with("::") => 2,
+            _ => 1,
         });
+        found.push((Token { line, text: &rest[..length] }, skipped.is_none()));
         line += rest[..length].matches('\n').count();
         at += length;
     }

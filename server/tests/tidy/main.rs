@@ -4,6 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
+mod comments;
 mod figures;
 
 mod docs;
