@@ -7,7 +7,7 @@
 //! If no key is left at the hashed revision, etcd counts every record that a compaction leaves in
 //! its file; then those count that their key held at the compact revision.
 //!
-//! A compaction hashes the records that it drops: [`crate::mvcc::compaction_hash`].
+//! A compaction hashes the records that it drops (`compaction_hash.rs`).
 
 use crate::limits;
 use crate::mvcc::compaction_hash::{Hashed, begun, is_newest, with_record};

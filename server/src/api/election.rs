@@ -43,7 +43,7 @@ impl Election {
     /// Answers when the caller leads; a call that goes away before leaves the queue.
     pub(super) async fn campaign(&self, message: Bytes) -> Result<Message, Status> {
         let request = decoded(CampaignRequest::decode(message))?;
-        let (own, reply, guard) = self
+        let (own, reply, mut guard) = self
             .0
             .join(&request.name, request.lease, &request.value)
             .await
@@ -52,6 +52,7 @@ impl Election {
             let QueuedKey { key, revision, lease, .. } = own.clone();
             self.set_value(key, revision, lease, request.value).await?;
         }
+        guard.wait_with(&own);
         self.0.wait_until_oldest(&own).await.map_err(|error| unknown(&error))?;
         guard.keep();
         let QueuedKey { key, lease, revision: rev, .. } = own;

@@ -66,13 +66,18 @@ impl KeyGuard {
     /// Of a key that is put after revision `seen`. A key that another call has
     /// found meanwhile is not deleted.
     fn new(context: &Rc<ServiceContext>, key: &Bytes, seen: i64) -> Self {
-        let later = created(key, CompareResult::Greater, seen);
-        Self { context: Rc::clone(context), key: key.clone(), ours: vec![later, put_once(key)] }
+        Self { context: Rc::clone(context), key: key.clone(), ours: put_since(key, seen) }
     }
 
-    /// The key has been put, or found.
-    fn created_at(&mut self, revision: i64) {
-        self.ours = vec![created_at(&self.key, revision)];
+    /// The caller is about to wait with this key, which it has put or found: it is given up when
+    /// the caller goes away.
+    pub(super) fn wait_with(&mut self, own: &QueuedKey) {
+        self.ours = vec![created_at(&self.key, own.revision)];
+    }
+
+    /// The key is another call's: it is not given up before this caller waits with it.
+    fn found(&mut self) {
+        self.ours.clear();
     }
 
     /// The key stays, or there is none.
@@ -94,6 +99,11 @@ impl Drop for KeyGuard {
             proposal.detach();
         }
     }
+}
+
+/// The key was put after this revision, and no call has found it.
+fn put_since(key: &Bytes, seen: i64) -> Vec<Compare> {
+    vec![created(key, CompareResult::Greater, seen), put_once(key)]
 }
 
 /// The key exists since this revision; 0: it does not exist.
@@ -122,15 +132,15 @@ fn put_once(key: &Bytes) -> Compare {
     }
 }
 
-/// Finds a key that is there already. One that was put since `seen` may be another call's
-/// with the same lease, whose caller may be gone, and which would give it up now: it is
-/// put once more, and by that kept.
-fn find(key: &Bytes, seen: i64) -> TxnRequest {
+/// Finds a key that is there already. While it was put only once, another call may have put it
+/// whose caller has gone, and whose guard would delete it: it is put once more, and by that kept.
+/// Revisions cannot tell: a caller may see the other's key before the other hears of it.
+fn find(key: &Bytes) -> TxnRequest {
     let get = RangeRequest { key: key.clone(), ..RangeRequest::default() };
     let keep =
         PutRequest { key: key.clone(), ignore_value: true, ignore_lease: true, ..PutRequest::default() };
     TxnRequest {
-        compare: vec![created(key, CompareResult::Greater, seen)],
+        compare: vec![put_once(key)],
         success: vec![op(Request::RequestRange(get.clone())), op(Request::RequestPut(keep))],
         failure: vec![op(Request::RequestRange(get))],
     }
@@ -247,7 +257,7 @@ impl KeyQueue {
         let txn = TxnRequest {
             compare: vec![created_at(&key, 0)],
             success: vec![op(Request::RequestPut(put))],
-            failure: vec![op(Request::RequestTxn(find(&key, seen)))],
+            failure: vec![op(Request::RequestTxn(find(&key)))],
         };
         self.context.check_quota(gates::txn_cost(&txn)).await?;
         validate::txn(&txn, self.context.limits)?;
@@ -274,12 +284,17 @@ impl KeyQueue {
                 return Err(error);
             }
         };
-        let revision = match found(&reply) {
-            Some(kv) => kv.create_revision,
-            None => reply.header.as_ref().map_or(0, |header| header.revision),
-        };
-        guard.created_at(revision);
-        Ok((QueuedKey { prefix, key, lease, revision }, reply, guard))
+        let revision = found(&reply).map_or_else(
+            || reply.header.as_ref().map_or(0, |header| header.revision),
+            |kv| kv.create_revision,
+        );
+        let own = QueuedKey { prefix, key, lease, revision };
+        if found(&reply).is_some() {
+            guard.found();
+        } else {
+            guard.wait_with(&own);
+        }
+        Ok((own, reply, guard))
     }
 
     /// The lease a caller names, or a new one.
@@ -340,6 +355,34 @@ pub(super) fn found(reply: &TxnResponse) -> Option<&KeyValue> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Whether conditions hold for a key with this create revision and version.
+    fn hold(conditions: &[Compare], create: i64, version: i64) -> bool {
+        conditions.iter().all(|condition| match condition.target_union {
+            Some(TargetUnion::CreateRevision(than)) if condition.result == CompareResult::Greater as i32 => {
+                create > than
+            }
+            Some(TargetUnion::CreateRevision(than)) => create == than,
+            Some(TargetUnion::Version(than)) => version == than,
+            _ => panic!("no such condition is made"),
+        })
+    }
+
+    /// One caller puts its key and goes away before it hears of that; meanwhile another one with the
+    /// same lease has found the key, which it may have seen already when it came.
+    #[test]
+    fn a_key_that_was_found_is_not_deleted_for_a_caller_that_has_gone() {
+        let key = Bytes::from_static(b"lock/1");
+        for (seen, created) in [(7, 8), (7, 9)] {
+            assert!(hold(&put_since(&key, seen), created, 1), "the only caller gives its key up");
+            let mut version = 1;
+            for _ in 0..2 {
+                version += i64::from(hold(&find(&key).compare, created, version));
+                assert_eq!(version, 2, "it is put once more, and only once");
+                assert!(!hold(&put_since(&key, seen), created, version));
+            }
+        }
+    }
 
     #[test]
     fn a_prefix_ends_where_the_next_one_begins() {

@@ -24,12 +24,13 @@ impl Lock {
     pub(super) async fn lock(&self, message: Bytes) -> Result<Message, Status> {
         let Self(queue) = self;
         let request = decoded(LockRequest::decode(message))?;
-        let (own, reply, guard) =
+        let (own, reply, mut guard) =
             queue.join(&request.name, request.lease, &Bytes::new()).await.map_err(|error| unknown(&error))?;
         let view = queue.context.views.load();
         let owner = oldest(&view, &own.prefix).await;
         let mut header = reply.header;
         if owner.is_some_and(|(key, _)| key != own.key) {
+            guard.wait_with(&own);
             queue.wait_until_oldest(&own).await.map_err(|error| unknown(&error))?;
             let view = queue.context.view_for_reading(false).map_err(|error| unknown(&error))?;
             if view.reader().get(&own.key, i64::MAX).is_none() {

@@ -15,7 +15,7 @@ use crate::api::call::{Requests, decoded};
 use crate::api::context::ServiceContext;
 use crate::api::header::put_header;
 use crate::api::replies::Replies;
-use crate::edge::watchers::{WatchStream, Watchers};
+use crate::edge::watchers::{EdgeWatchStream, Watchers};
 use crate::limits;
 use crate::queues::turn::give_way;
 
@@ -122,7 +122,7 @@ impl Watch {
 }
 
 /// A reply to send, or word that there is nobody to send it to.
-fn poll_reply(stream: &WatchStream, replies: &Replies, context: &mut Context<'_>) -> Option<NextStep> {
+fn poll_reply(stream: &EdgeWatchStream, replies: &Replies, context: &mut Context<'_>) -> Option<NextStep> {
     match replies.poll_ready(context) {
         Poll::Ready(false) => Some(NextStep::Gone),
         Poll::Ready(true) => stream.poll_replies(context).is_ready().then_some(NextStep::Reply),

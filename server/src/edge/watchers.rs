@@ -32,7 +32,7 @@ pub struct Watchers {
 
 /// A watch stream; it ends with its call.
 #[derive(Debug)]
-pub struct WatchStream {
+pub struct EdgeWatchStream {
     watchers: Rc<Watchers>,
     id: StreamId,
 }
@@ -94,8 +94,8 @@ impl Watchers {
 
     /// A new stream; what waits on it is counted in `share`.
     #[must_use]
-    pub fn open(self: &Rc<Self>, share: &Share) -> WatchStream {
-        WatchStream { watchers: Rc::clone(self), id: self.hub.borrow_mut().open(share) }
+    pub fn open(self: &Rc<Self>, share: &Share) -> EdgeWatchStream {
+        EdgeWatchStream { watchers: Rc::clone(self), id: self.hub.borrow_mut().open(share) }
     }
 
     /// Does something with the hub and the newest View. The state core is asked for news before the
@@ -113,7 +113,7 @@ impl Watchers {
     }
 }
 
-impl WatchStream {
+impl EdgeWatchStream {
     /// Carries out a request.
     pub fn request(&self, request: RequestUnion) {
         self.watchers.with_hub(|hub, view| match request {
@@ -144,7 +144,7 @@ impl WatchStream {
     }
 }
 
-impl Drop for WatchStream {
+impl Drop for EdgeWatchStream {
     fn drop(&mut self) {
         self.watchers.with_hub(|hub, _| hub.close(self.id));
     }
@@ -152,7 +152,7 @@ impl Drop for WatchStream {
 
 /// The only watcher of a stream of its own, for a call that needs to know what happens.
 #[derive(Debug)]
-pub struct OwnWatcher(WatchStream);
+pub struct OwnWatcher(EdgeWatchStream);
 
 impl OwnWatcher {
     /// Begins to watch; events that are not taken yet are counted in `share`.
