@@ -368,7 +368,7 @@ mod tests {
         })
     }
 
-    /// One caller puts its key and goes away before it hears of that; meanwhile another one with the
+    /// A caller puts its key and goes away before it hears of that; meanwhile another one with the
     /// same lease has found the key, which it may have seen already when it came.
     #[test]
     fn a_key_that_was_found_is_not_deleted_for_a_caller_that_has_gone() {

@@ -5,8 +5,8 @@
 //!
 //! - Messages flow edge -> log -> state -> edge. Only the report of what is durable goes backwards,
 //!   state -> log, and its sender never waits (an unsent report is replaced by the next one).
-//! - The receiving end of a mailbox never sends: it moves messages into its core's [`queue`], or, on
-//!   an edge, has the core hand them on at once.
+//! - The receiving end of a mailbox never sends: it moves messages into its core's [`queue`], or,
+//!   on an edge, has the core hand them on at once.
 //! - Requests that an edge has in flight are bounded by `edge::pending`, so every queue behind it
 //!   is bounded too.
 //! - A core stops when its inputs are closed and drained, and closes its outputs then: edges first,
