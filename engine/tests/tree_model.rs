@@ -12,6 +12,7 @@ use revd_engine::disk::SimDisk;
 use revd_engine::meta::Table;
 use revd_engine::random::Random;
 use revd_engine::snapshot::Snapshot;
+use revd_engine::txn::WriteTxn;
 
 type Twin = [BTreeMap<Vec<u8>, Vec<u8>>; 2];
 
@@ -36,12 +37,40 @@ fn open(disk: &SimDisk) -> Db {
     Db::open(Arc::new(disk.clone()), DbOptions { page_bytes_if_new: 256 }).unwrap()
 }
 
+/// How many keys a table can have.
+const NUMBERS: u64 = 600;
+
+/// The first table has keys of one length; in the second short ones lie between long ones.
+fn key(table: u64, number: u64) -> String {
+    let width = if table == 1 && number.is_multiple_of(3) { 31 } else { 3 };
+    format!("{:-<width$}", format!("{number:03}"))
+}
+
+/// Puts or removes neighbours: branches become full, empty or thin.
+fn change_range(txn: &mut WriteTxn<'_>, twin: &mut Twin, random: &mut Random) {
+    let (table, start, putting) = (random.below(2), random.below(NUMBERS), random.one_in(2));
+    let map = &mut twin[usize::try_from(table).unwrap()];
+    for number in start..NUMBERS.min(start + random.below(40)) {
+        let key = key(table, number).into_bytes();
+        let table = Table(u8::try_from(table).unwrap());
+        if putting {
+            let value = vec![7; 80];
+            assert_eq!(txn.put(table, &key, &value).unwrap(), map.insert(key, value).is_none());
+        } else {
+            assert_eq!(txn.remove(table, &key).unwrap(), map.remove(&key).is_some());
+        }
+    }
+}
+
 fn change(db: &mut Db, twin: &mut Twin, random: &mut Random) {
     let mut txn = db.begin().unwrap();
     let deleting = random.below(3) == 0;
-    for _ in 0..random.below(60) {
+    for _ in 0..random.below(8) {
+        change_range(&mut txn, twin, random);
+    }
+    for _ in 0..random.below(20) {
         let table = random.below(2);
-        let key = format!("{:0width$}", random.below(400), width = 3 + usize::try_from(table).unwrap() * 20);
+        let key = key(table, random.below(NUMBERS));
         let map = &mut twin[usize::try_from(table).unwrap()];
         let table = Table(u8::try_from(table).unwrap());
         if random.below(4) == 0 || (deleting && random.below(4) != 0) {
@@ -58,7 +87,7 @@ fn change(db: &mut Db, twin: &mut Twin, random: &mut Random) {
 
 #[test]
 fn random_transactions_equal_a_btreemap_and_old_snapshots_stay() {
-    for seed in 1..=6 {
+    for seed in 1..=10 {
         let mut random = Random::new(seed);
         let disk = SimDisk::new();
         let mut db = open(&disk);
@@ -91,6 +120,42 @@ fn random_transactions_equal_a_btreemap_and_old_snapshots_stay() {
             }
         }
     }
+}
+
+/// Puts or removes keys with values so long that a leaf takes two of them, and commits.
+fn change_keys(db: &mut Db, putting: bool, keys: &[String]) {
+    let mut txn = db.begin().unwrap();
+    for key in keys {
+        let key = key.as_bytes();
+        let changed = if putting {
+            txn.put(Table(0), key, &vec![7; 112 - key.len()]).unwrap()
+        } else {
+            txn.remove(Table(0), key).unwrap()
+        };
+        assert!(changed, "{} is not there, or is there already", key.escape_ascii());
+    }
+    txn.commit().unwrap();
+    check(db).unwrap();
+}
+
+/// A branch that has lost its first leaf begins with a key that may be shorter than the separator
+/// above it. Joined with its left neighbour it would need room for the longer one.
+#[test]
+fn branches_that_do_not_fit_together_stay_as_they_are() {
+    let mut db = open(&SimDisk::new());
+    let long = |number: usize| format!("a{number:0>31}");
+    let short = |number: usize| format!("b{}", char::from(b'A' + u8::try_from(number).unwrap()));
+    // Five leaves fill the left branch; the sixth, with keys 10 and 11, begins the right one.
+    change_keys(&mut db, true, &(0..12).map(long).collect::<Vec<_>>());
+    change_keys(&mut db, true, &(0..12).map(short).collect::<Vec<_>>());
+    change_keys(&mut db, false, &(10..12).map(long).collect::<Vec<_>>());
+    // 13 keys of two bytes leave 6 bytes of the right branch free.
+    change_keys(&mut db, true, &(12..26).map(short).collect::<Vec<_>>());
+    // The left branch keeps one leaf.
+    change_keys(&mut db, false, &(2..10).map(long).collect::<Vec<_>>());
+    let left: Vec<_> = read_all(&db.snapshot(), Table(0)).into_keys().collect();
+    let expected: Vec<_> = (0..2).map(long).chain((0..26).map(short)).map(String::into_bytes).collect();
+    assert_eq!(left, expected);
 }
 
 #[test]

@@ -76,18 +76,22 @@ fn join(node: &mut TreeNode, edit: &mut Edit<'_>, at: usize) -> Result<()> {
     if left.kind != right.kind || !left_fits || !right_fits {
         return Err(edit.misplaced());
     }
-    if is_branch {
-        // Inside a longer branch the key is looked at, so it must be true there.
+    // Inside a longer branch the first key is looked at, so it must be true there. The separator
+    // may be the longer one: a branch that is not joined may have no room for it.
+    let first_cell = if is_branch {
         let first = parse_branch_cell(right.cells.cell(0)).ok_or_else(|| edit.malformed())?;
-        let cell = branch_cell(&separator, first.child);
-        right.cells.replace(0, &cell);
-    }
-    let together = left.cells.page_bytes() + right.cells.page_bytes() - crate::page::HEADER;
+        branch_cell(&separator, first.child)
+    } else {
+        right.cells.cell(0).to_vec()
+    };
+    let right_bytes = right.cells.page_bytes() - right.cells.cell(0).len() + first_cell.len();
+    let together = left.cells.page_bytes() + right_bytes - crate::page::HEADER;
     if together > edit.page_bytes() {
         node.children[at] = Some(left);
         node.children[at + 1] = Some(right);
         return Ok(());
     }
+    right.cells.replace(0, &first_cell);
     left.cells.extend(&right.cells);
     left.children.append(&mut right.children);
     assert!(left.cells.page_bytes() <= edit.page_bytes(), "{together} bytes were joined in one page");
