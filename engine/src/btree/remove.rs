@@ -72,7 +72,9 @@ fn join(node: &mut TreeNode, edit: &mut Edit<'_>, at: usize) -> Result<()> {
     let is_branch = right.kind == PageKind::Branch;
     let (first, last) = (usize::from(is_branch), left.cells.len() - 1);
     let left_fits = last < first || left.key(last).is_some_and(|key| key < &*separator);
-    let right_fits = right.cells.len() <= first || right.key(first).is_some_and(|key| key >= &*separator);
+    // The separator becomes the key of a branch's first cell, so the second one is above it.
+    let follows = |key: &[u8]| if is_branch { key > &*separator } else { key >= &*separator };
+    let right_fits = right.cells.len() <= first || right.key(first).is_some_and(follows);
     if left.kind != right.kind || !left_fits || !right_fits {
         return Err(edit.misplaced());
     }
@@ -100,4 +102,41 @@ fn join(node: &mut TreeNode, edit: &mut Edit<'_>, at: usize) -> Result<()> {
     node.children.remove(at + 1);
     assert_eq!(node.cells.len(), node.children.len(), "a branch has other children than cells");
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::db::{Db, DbOptions};
+    use crate::disk::SimDisk;
+    use crate::page::Cells;
+
+    /// Joins two branches, the right one beginning at `m`, its second cell at `second`; true if
+    /// they became one.
+    fn join_branches(second: &[u8]) -> Result<bool> {
+        let db = Db::open(Arc::new(SimDisk::new()), DbOptions { page_bytes_if_new: 256 })?;
+        let snapshot = db.snapshot();
+        let (freed, values, unplaced) = (&mut Vec::new(), &mut Vec::new(), &mut Vec::new());
+        let mut edit = Edit { base: &snapshot.parts().pages, freed, values, unplaced };
+        let leaf = || Box::new(TreeNode::leaf(Cells::default()));
+        let (mut left, mut right) = (Box::new(TreeNode::branch()), Box::new(TreeNode::branch()));
+        left.push_child(b"", leaf());
+        right.push_child(b"", leaf());
+        right.push_child(second, leaf());
+        let mut node = TreeNode::branch();
+        node.push_child(b"", left);
+        node.push_child(b"m", right);
+        join(&mut node, &mut edit, 0)?;
+        Ok(node.cells.len() == 1)
+    }
+
+    #[test]
+    fn a_branch_is_not_joined_to_one_whose_keys_do_not_follow() {
+        assert!(join_branches(b"n").unwrap());
+        for second in [b"m", b"l"] {
+            assert!(join_branches(second).is_err(), "{} does not follow m", second.escape_ascii());
+        }
+    }
 }
