@@ -135,7 +135,8 @@ impl<'d> WriteTxn<'d> {
         for _ in 0..leaves_max {
             let Some(keys) = cursor.keys_behind(limit)? else { return Ok(None) };
             for key in keys {
-                let value = base.get(table, key)?.expect("a cursor was at this key");
+                let misplaced = || Error::corrupt("a key of the tree lies where it is not looked for");
+                let value = base.get(table, key)?.ok_or_else(misplaced)?;
                 self.put(table, key, value)?;
             }
             if cursor.next_leaf()?.is_none() {
