@@ -8,10 +8,12 @@ use std::collections::BTreeSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-use revd_engine::db::DbOptions;
+use revd_engine::db::{Db, DbOptions};
 use revd_engine::disk::SimDisk;
-use revd_engine::meta::{Meta, SLOT_BYTES, SLOT_OFFSETS};
-use revd_engine::mvcc::{Applied, CheckpointKind, Direction, KeyRange, Store};
+use revd_engine::meta::{Meta, SLOT_BYTES, SLOT_OFFSETS, Table};
+use revd_engine::mvcc::record::encode_tombstone;
+use revd_engine::mvcc::revision::{RecordKey, RecordKind};
+use revd_engine::mvcc::{Applied, CheckpointKind, Direction, KeyRange, Revision, Store};
 use revd_engine::page::{PageId, PageKind, PageRef, PageView, StoredValue, extent_content};
 use revd_engine::random::Random;
 use revd_engine::{Error, Result};
@@ -214,4 +216,22 @@ fn forged_pages_are_errors_and_no_panics() {
         }
     }
     assert!(panics.is_empty(), "{} of {seeds} forged files: {}", panics.len(), panics.join("\n"));
+}
+
+/// A compaction goes on behind the record that it looked at last: there is nothing behind the last
+/// change that a revision can have.
+#[test]
+fn a_compaction_that_meets_the_last_change_of_all_ends_with_an_error() {
+    let disk = SimDisk::from_bytes(file());
+    let mut db = Db::open(Arc::new(disk.clone()), OPTIONS).unwrap();
+    let last = RecordKey { revision: Revision { main: 10, sub: i64::MAX }, kind: RecordKind::Tombstone };
+    let record = encode_tombstone(b"key", |parts| parts.concat());
+    let mut txn = db.begin().unwrap();
+    assert!(txn.put(Table(0), &last.encode(), &record).unwrap());
+    txn.commit().unwrap();
+    drop(db);
+    let mut store = Store::open(Arc::new(disk), OPTIONS).unwrap();
+    store.compact(20).unwrap();
+    let error = save(&mut store).unwrap_err();
+    assert!(matches!(error, Error::Corrupt(_)), "{error}");
 }

@@ -69,7 +69,9 @@ pub(crate) fn compact_step(
             }
             dropped_keys.insert(user_key.to_vec());
         }
-        to.compact_cursor = Revision { main: key.revision.main, sub: key.revision.sub + 1 };
+        let sub = key.revision.sub.checked_add(1);
+        let sub = sub.ok_or_else(|| Error::corrupt("a revision has more changes than there can be"))?;
+        to.compact_cursor = Revision { main: key.revision.main, sub };
         if hashed_bytes >= COMPACT_BYTES_PER_STEP {
             break;
         }
