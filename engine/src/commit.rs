@@ -100,7 +100,8 @@ fn check_placed(txn: &WriteTxn<'_>, placed: &Placed) -> Result<()> {
         let Extent { start, pages } = extent;
         let is_sound = start.0 >= reached && space.is_taken(extent);
         if !is_sound && (is_freed || before_is_freed) {
-            return Err(base.pages.damage(start, "is freed by the tree, but free or in use elsewhere"));
+            let what = "is freed by the tree, but free or in use elsewhere";
+            return Err(base.pages.damage_or_bug(start, what));
         }
         assert!(is_sound, "{pages} pages from {} on are written, but free or written already", start.0);
         (reached, before_is_freed) = (start.0 + pages, is_freed);

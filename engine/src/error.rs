@@ -6,6 +6,9 @@ use std::sync::Arc;
 /// A result of the engine.
 pub type Result<T> = std::result::Result<T, Error>;
 
+/// What to do about damage.
+const ADVICE: &str = "stop this member, keep a copy, and restore it from a snapshot or let it rejoin empty";
+
 /// Why the engine did not do what it was asked to.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
@@ -64,9 +67,13 @@ impl Error {
 
     /// Damage, with where it is and what to do about it.
     pub(crate) fn corrupt(what: impl std::fmt::Display) -> Self {
+        Self::Corrupt(format!("{what}; the tree file is damaged: {ADVICE}"))
+    }
+
+    /// Damage that a mistake of our own could have made as well.
+    pub(crate) fn corrupt_or_bug(what: impl std::fmt::Display) -> Self {
         Self::Corrupt(format!(
-            "{what}; the tree file is damaged: stop this member, keep a copy, and restore it from a snapshot or \
-             let it rejoin empty"
+            "{what}; the tree file is damaged, or revd has a bug: please report this, {ADVICE}"
         ))
     }
 

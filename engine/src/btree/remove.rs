@@ -25,7 +25,9 @@ pub fn remove(tree: &mut Tree, edit: &mut Edit<'_>, key: &[u8]) -> Result<bool> 
     if root.cells.is_empty() {
         if tree.stored.len > 0 {
             let left = tree.stored.len;
-            return Err(crate::Error::corrupt(format!("a tree is empty, but should have {left} keys still")));
+            return Err(crate::Error::corrupt_or_bug(format!(
+                "a tree is empty, but should have {left} keys still"
+            )));
         }
         tree.stored.root = None;
         tree.stored.depth = 0;

@@ -307,7 +307,7 @@ fn put_records(txn: &mut WriteTxn<'_>, tail: &TailView, from: i64, to: i64) -> R
         assert!(follows, "the record {main}.{sub} follows {last:?} in a checkpoint of {from} to {to}");
         last = key.revision;
         if !txn.put(RECORDS, &key.encode(), record)? {
-            return Err(Error::corrupt(format!(
+            return Err(Error::corrupt_or_bug(format!(
                 "there is a record {main}.{sub} already, above revision {from}"
             )));
         }

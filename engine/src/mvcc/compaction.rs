@@ -63,7 +63,7 @@ pub(crate) fn compact_step(
         if !kept(index, user_key, key, at) {
             if !txn.remove(RECORDS, &key.encode())? {
                 let Revision { main, sub } = key.revision;
-                return Err(Error::corrupt(format!(
+                return Err(Error::corrupt_or_bug(format!(
                     "the record {main}.{sub} lies where it is not looked for"
                 )));
             }

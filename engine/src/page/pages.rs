@@ -120,7 +120,17 @@ impl Pages {
     /// Damage at a page, with its place in the file.
     #[must_use]
     pub fn damage(&self, id: PageId, what: impl std::fmt::Display) -> Error {
+        Error::corrupt(self.at_page(id, what))
+    }
+
+    /// The error of a page that is damaged, or that a mistake of our own has come upon.
+    #[must_use]
+    pub(crate) fn damage_or_bug(&self, id: PageId, what: impl std::fmt::Display) -> Error {
+        Error::corrupt_or_bug(self.at_page(id, what))
+    }
+
+    fn at_page(&self, id: PageId, what: impl std::fmt::Display) -> String {
         let offset = id.0.saturating_mul(u64::from(self.page_bytes));
-        Error::corrupt(format!("page {} (offset {offset}) {what}", id.0))
+        format!("page {} (offset {offset}) {what}", id.0)
     }
 }
