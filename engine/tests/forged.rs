@@ -176,8 +176,8 @@ fn exercise(bytes: Vec<u8>, seed: u64) -> Result<()> {
     Store::open(Arc::new(disk), OPTIONS).map(drop)
 }
 
-/// What a panic said; none if there was none, or if it was the check that follows every commit in
-/// tests: the file is damaged indeed.
+/// The message of a panic or an unexpected error; none if there was neither, or if it was the check
+/// that follows every commit in tests: the file is damaged indeed.
 fn panic_of(bytes: Vec<u8>, seed: u64) -> Option<String> {
     let payload = match catch_unwind(AssertUnwindSafe(|| exercise(bytes, seed))) {
         Ok(Ok(()) | Err(Error::Corrupt(_) | Error::Compacted { .. })) => return None,
