@@ -5,6 +5,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -45,7 +46,7 @@ pub struct ServerSpec {
     pub flags: Vec<String>,
     /// Members of the cluster.
     pub members: usize,
-    /// CPUs it may use; empty: all.
+    /// CPUs it may use; empty: those that loadgen was started with.
     pub cpus: Vec<usize>,
     /// Where its data goes; none: the system's place for temporary files.
     pub below: Option<PathBuf>,
@@ -60,6 +61,8 @@ pub struct Servers {
     pub endpoints: Vec<String>,
     /// Command and process of each member.
     members: Vec<(Command, Child)>,
+    /// CPUs of all members.
+    cpus: CpuSet,
     /// Removed with it.
     data: tempfile::TempDir,
 }
@@ -130,18 +133,29 @@ pub fn cpus(text: &str) -> anyhow::Result<Vec<usize>> {
     Ok(cpus)
 }
 
-/// Keeps this thread and its children on these CPUs; returns the CPUs that it had before.
+/// Keeps this thread, and threads it starts later, on these CPUs. Servers stay on their own.
 ///
 /// # Errors
 /// When the system refuses.
-pub fn pin(cpus: &[usize]) -> anyhow::Result<CpuSet> {
-    let before = sched_getaffinity(None)?;
+pub fn pin(cpus: &[usize]) -> anyhow::Result<()> {
+    cpus_at_start()?;
     if !cpus.is_empty() {
-        let mut set = CpuSet::new();
-        cpus.iter().for_each(|cpu| set.set(*cpu));
-        sched_setaffinity(None, &set).with_context(|| format!("keeping to CPUs {cpus:?}"))?;
+        sched_setaffinity(None, &cpu_set(cpus)).with_context(|| format!("keeping to CPUs {cpus:?}"))?;
     }
-    Ok(before)
+    Ok(())
+}
+
+/// The CPUs that loadgen was started with: asked for before any thread is pinned.
+fn cpus_at_start() -> anyhow::Result<CpuSet> {
+    static AT_START: OnceLock<CpuSet> = OnceLock::new();
+    let now = sched_getaffinity(None)?;
+    Ok(*AT_START.get_or_init(|| now))
+}
+
+fn cpu_set(cpus: &[usize]) -> CpuSet {
+    let mut set = CpuSet::new();
+    cpus.iter().for_each(|cpu| set.set(*cpu));
+    set
 }
 
 fn free_address() -> anyhow::Result<SocketAddr> {
@@ -175,9 +189,14 @@ impl Servers {
             clients.push(format!("http://{}", free_address()?));
         }
         let cluster: Vec<_> = peers.iter().enumerate().map(|(at, peer)| format!("m{at}={peer}")).collect();
-        let mut servers =
-            Self { name: spec.program.name.clone(), endpoints: clients.clone(), members: Vec::new(), data };
-        let before = pin(&spec.cpus)?;
+        let cpus = if spec.cpus.is_empty() { cpus_at_start()? } else { cpu_set(&spec.cpus) };
+        let mut servers = Self {
+            name: spec.program.name.clone(),
+            endpoints: clients.clone(),
+            members: Vec::new(),
+            cpus,
+            data,
+        };
         for (at, (peer, client)) in peers.iter().zip(&clients).enumerate() {
             let folder = servers.data.path().join(format!("m{at}"));
             let mut command = Command::new(&spec.program.path);
@@ -191,15 +210,19 @@ impl Servers {
             let child = servers.spawn(&mut command, at)?;
             servers.members.push((command, child));
         }
-        sched_setaffinity(None, &before)?;
         servers.wait()?;
         Ok(servers)
     }
 
+    /// Starts a member on the CPUs of the servers, whatever those of this thread are.
     fn spawn(&self, command: &mut Command, member: usize) -> anyhow::Result<Child> {
         let log = std::fs::File::options().create(true).append(true).open(self.log(member))?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
-        command.spawn().with_context(|| format!("starting {}", command.get_program().display()))
+        let own = sched_getaffinity(None)?;
+        sched_setaffinity(None, &self.cpus).context("keeping a server to its CPUs")?;
+        let child = command.spawn();
+        sched_setaffinity(None, &own)?;
+        child.with_context(|| format!("starting {}", command.get_program().display()))
     }
 
     fn log(&self, member: usize) -> PathBuf {
@@ -300,6 +323,30 @@ mod tests {
     fn lists_of_cpus_are_read() {
         assert_eq!(cpus("0,2-4").unwrap(), [0, 2, 3, 4]);
         assert!(cpus("a").is_err() && cpus("").is_err());
+    }
+
+    #[test]
+    fn a_server_that_is_started_again_keeps_its_cpus() {
+        let all = cpus_at_start().unwrap();
+        let there: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu)).collect();
+        let (first, last) = (there[0], there[there.len() - 1]);
+        let mut servers = Servers {
+            name: "fake".to_owned(),
+            endpoints: vec!["http://127.0.0.1:1".to_owned()],
+            members: Vec::new(),
+            cpus: cpu_set(&[first]),
+            data: tempfile::tempdir().unwrap(),
+        };
+        let mut sleeps = Command::new("sleep");
+        let child = servers.spawn(sleeps.arg("60"), 0).unwrap();
+        let mut tells = Command::new("grep");
+        tells.args(["Cpus_allowed_list", "/proc/self/status"]);
+        servers.members.push((tells, child));
+        pin(&[last]).unwrap();
+        let ended = servers.restart().unwrap_err().to_string();
+        assert!(ended.ends_with(&format!("Cpus_allowed_list:\t{first}")), "{ended}");
+        assert!(sched_getaffinity(None).unwrap() == cpu_set(&[last]));
+        assert!(cpus_at_start().unwrap() == all, "servers without CPUs of their own have all");
     }
 
     #[test]
