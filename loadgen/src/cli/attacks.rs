@@ -129,6 +129,7 @@ pub(super) fn run(args: &AttacksArgs) -> anyhow::Result<ExitCode> {
     let limit = rustix::process::getrlimit(Resource::Nofile);
     let _ = rustix::process::setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, ..limit });
     let specs = if args.only_a { vec![args.pair.first()?] } else { args.pair.both(1)?.into() };
+    args.pair.pin()?;
     let (mut rows, mut lines) = (Vec::new(), Vec::new());
     for attack in attacks::all().into_iter().filter(|attack| attack.name.contains(&args.only)) {
         for spec in &specs {
