@@ -60,9 +60,7 @@ fn measure(server: &Servers) -> anyhow::Result<Figures> {
     let fleet = Fleet::open(server.endpoint(), readers, 0, |_| request.clone())?;
     let events = REVISIONS * READERS as u64;
     let mut most = before.memory;
-    while fleet.is_waiting(events)? {
-        most = most.max(server.usage().memory);
-    }
+    fleet.wait_watching(events, || most = most.max(server.usage().memory))?;
     let seconds = (clock::nanos() - start) as f64 / 1e9;
     let cpu = server.usage().cpu - before.cpu;
     fleet.end()?;

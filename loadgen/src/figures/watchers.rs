@@ -84,7 +84,7 @@ impl Fleet {
         let told = vec![vec![0; spread.watchers_each]; spread.connections * spread.streams_each];
         let reader = WatchReader { counted: Arc::clone(&counted), told, delays: Vec::new() };
         let fleet = Self { counted, thread: std::thread::spawn(move || reader.read(connections)) };
-        fleet.wait(|counted| counted.created.load(Ordering::Relaxed), spread.watchers())?;
+        fleet.wait(|counted| counted.created.load(Ordering::Relaxed), spread.watchers(), PATIENCE, || ())?;
         Ok(fleet)
     }
 
@@ -95,14 +95,12 @@ impl Fleet {
 
     /// Waits until so many events have come.
     pub(super) fn wait_for_events(&self, count: u64) -> anyhow::Result<()> {
-        self.wait(|counted| counted.events.load(Ordering::Relaxed), count)
+        self.wait_watching(count, || ())
     }
 
-    /// Waits a moment; whether some of so many events are still to come.
-    pub(super) fn is_waiting(&self, count: u64) -> anyhow::Result<bool> {
-        self.check()?;
-        clock::rest(Duration::from_millis(5));
-        Ok(self.counted.events.load(Ordering::Relaxed) < count)
+    /// The same; `look` is called every few milliseconds meanwhile.
+    pub(super) fn wait_watching(&self, count: u64, look: impl FnMut()) -> anyhow::Result<()> {
+        self.wait(|counted| counted.events.load(Ordering::Relaxed), count, PATIENCE, look)
     }
 
     fn check(&self) -> anyhow::Result<()> {
@@ -112,7 +110,13 @@ impl Fleet {
         }
     }
 
-    fn wait(&self, counter: impl Fn(&Counted) -> u64, count: u64) -> anyhow::Result<()> {
+    fn wait(
+        &self,
+        counter: impl Fn(&Counted) -> u64,
+        count: u64,
+        patience: u64,
+        mut look: impl FnMut(),
+    ) -> anyhow::Result<()> {
         let (mut before, mut news) = (0, clock::nanos());
         loop {
             self.check()?;
@@ -123,7 +127,8 @@ impl Fleet {
             if now > before {
                 (before, news) = (now, clock::nanos());
             }
-            anyhow::ensure!(clock::nanos() < news + PATIENCE, "watchers: only {now} of {count} came");
+            anyhow::ensure!(clock::nanos() < news + patience, "watchers: only {now} of {count} came");
+            look();
             clock::rest(Duration::from_millis(5));
         }
     }
@@ -243,6 +248,24 @@ mod tests {
     use super::*;
     use revd_proto::etcdserverpb::WatchResponse;
     use revd_proto::mvccpb::Event;
+
+    #[test]
+    fn events_that_do_not_come_are_not_waited_for_without_end() {
+        let counted = Counted {
+            sent: Vec::new(),
+            created: AtomicU64::new(0),
+            events: AtomicU64::new(3),
+            is_over: AtomicBool::new(false),
+            broken: Mutex::new(None),
+        };
+        let fleet = Fleet { counted: Arc::new(counted), thread: std::thread::spawn(Vec::new) };
+        let events = |counted: &Counted| counted.events.load(Ordering::Relaxed);
+        let mut looks = 0;
+        let error = fleet.wait(events, 5, 50_000_000, || looks += 1).unwrap_err();
+        assert_eq!(error.to_string(), "watchers: only 3 of 5 came");
+        assert!(looks > 0);
+        fleet.wait_for_events(3).unwrap();
+    }
 
     #[test]
     fn events_are_counted_without_being_decoded() {
