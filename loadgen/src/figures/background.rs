@@ -43,6 +43,17 @@ pub(super) struct Latencies {
 }
 
 impl Latencies {
+    /// These, if there are any and none has failed.
+    ///
+    /// # Errors
+    /// With how many have.
+    pub(super) fn good(self) -> anyhow::Result<Self> {
+        let (failed, calls) = (self.failed, self.all.len());
+        anyhow::ensure!(calls > 0, "no call has ended");
+        anyhow::ensure!(failed == 0, "{failed} of {calls} calls have failed");
+        Ok(self)
+    }
+
     /// So many of a hundred calls took no longer, in microseconds.
     pub(super) fn percentile(&self, percent: f64) -> f64 {
         self.all.value_at_percentile(percent) as f64 / 1e3
@@ -105,5 +116,23 @@ fn call(
             latencies.all.record(now - begun)?;
             latencies.failed += usize::from(outcome.is_err());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn calls_that_failed_are_not_good_nor_are_none() {
+        let latencies = |calls: u64, failed| {
+            let mut all = histogram();
+            (0..calls).for_each(|_| all.record(1_000).unwrap());
+            Latencies { all, failed }
+        };
+        let failed = |latencies: Latencies| latencies.good().err().map(|error| error.to_string());
+        assert_eq!(failed(latencies(10, 0)), None);
+        assert_eq!(failed(latencies(10, 3)).unwrap(), "3 of 10 calls have failed");
+        assert_eq!(failed(latencies(0, 0)).unwrap(), "no call has ended");
     }
 }

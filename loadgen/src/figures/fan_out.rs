@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use anyhow::Context as _;
 use revd_proto::etcdserverpb::{PutRequest, PutResponse, WatchCreateRequest};
 
 use crate::caller::Caller;
@@ -67,7 +68,8 @@ fn fan_out(server: &Servers, work: FanOutLoad) -> anyhow::Result<MeasuredCalls> 
     let cpu = server.cpu() - before;
     let delays = fleet.end()?;
     let at = (delays.len() * work.percentile / 100).min(delays.len().saturating_sub(1));
-    let latency = Duration::from_nanos(delays.get(at).copied().unwrap_or(0));
+    let latency = delays.get(at).context("no event has a delay")?;
+    let latency = Duration::from_nanos(*latency);
     Ok(MeasuredCalls { cpu_per_call: cpu.div_f64(events as f64), latency })
 }
 

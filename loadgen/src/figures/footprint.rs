@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::caller::PATIENCE;
 use crate::clock;
 use crate::figures::ranges::get_one;
 use crate::figures::store::load_keys;
@@ -24,7 +25,11 @@ struct Footprint {
 pub(super) fn restart(server: &mut Servers) -> anyhow::Result<Duration> {
     let start = clock::nanos();
     server.restart()?;
-    while get_one(server.endpoint()).is_err() {
+    let until = clock::nanos() + clock::in_nanos(PATIENCE);
+    while let Err(error) = get_one(server.endpoint()) {
+        if clock::nanos() > until {
+            return Err(error.context(format!("the first read after the start of {}", server.name)));
+        }
         clock::rest(Duration::from_millis(2));
     }
     Ok(Duration::from_nanos(clock::nanos() - start))

@@ -33,8 +33,9 @@ const HEAD: [&str; 6] =
 fn row(server: &mut Servers, keys: u64) -> anyhow::Result<Vec<String>> {
     clock::rest(SETTLE);
     let (memory, disk) = (server.usage().memory, server.disk_bytes());
-    let puts = Background::start(server.endpoint(), BackgroundWork::Put, keys)?.stop_after(WATCHED)?;
-    let gets = Background::start(server.endpoint(), BackgroundWork::Get, keys)?.stop_after(WATCHED)?;
+    let load = |work| Background::start(server.endpoint(), work, keys)?.stop_after(WATCHED)?.good();
+    let puts = load(BackgroundWork::Put).with_context(|| format!("puts on {}", server.name))?;
+    let gets = load(BackgroundWork::Get).with_context(|| format!("gets on {}", server.name))?;
     let restart = restart(server)?;
     let both =
         |load: &Latencies| format!("{} / {}", time(load.percentile(50.0)), time(load.percentile(99.0)));

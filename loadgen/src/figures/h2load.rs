@@ -8,13 +8,14 @@ use anyhow::{Context as _, bail};
 use prost::Message as _;
 use revd_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use revd_proto::etcdserverpb::request_op::Request;
-use revd_proto::etcdserverpb::{Compare, RangeRequest, RequestOp, TxnRequest};
+use revd_proto::etcdserverpb::{Compare, RangeRequest, RangeResponse, RequestOp, TxnRequest};
 
-use crate::caller::framed;
+use crate::caller::{Caller, framed};
 use crate::figures::store::{key, put};
 use crate::figures::table::MeasuredCalls;
 use crate::servers::Servers;
 use crate::wire::RpcMethod;
+use crate::wire::fields::revision;
 
 /// Which request is sent.
 #[derive(Clone, Copy)]
@@ -59,6 +60,22 @@ impl CallMessage {
         }
     }
 
+    /// Each call makes a revision.
+    fn is_write(self) -> bool {
+        matches!(self, Self::Put | Self::Swap | Self::Bulk)
+    }
+
+    fn bytes(self) -> Vec<u8> {
+        let get = RangeRequest { key: key(0), ..RangeRequest::default() };
+        match self {
+            Self::Put => put(0, 1).encode_to_vec(),
+            Self::Get => get.encode_to_vec(),
+            Self::SerializableGet => RangeRequest { serializable: true, ..get }.encode_to_vec(),
+            Self::Swap => swap().encode_to_vec(),
+            Self::Bulk => bulk().encode_to_vec(),
+        }
+    }
+
     fn file(self) -> &'static str {
         match self {
             Self::Put => "put",
@@ -73,16 +90,14 @@ impl CallMessage {
 impl CallMessages {
     pub(super) fn write() -> anyhow::Result<Self> {
         let dir = tempfile::tempdir()?;
-        let get = RangeRequest { key: key(0), ..RangeRequest::default() };
-        let serializable = RangeRequest { serializable: true, ..get.clone() };
-        for (message, bytes) in [
-            (CallMessage::Put, put(0, 1).encode_to_vec()),
-            (CallMessage::Get, get.encode_to_vec()),
-            (CallMessage::SerializableGet, serializable.encode_to_vec()),
-            (CallMessage::Swap, swap().encode_to_vec()),
-            (CallMessage::Bulk, bulk().encode_to_vec()),
+        for message in [
+            CallMessage::Put,
+            CallMessage::Get,
+            CallMessage::SerializableGet,
+            CallMessage::Swap,
+            CallMessage::Bulk,
         ] {
-            std::fs::write(dir.path().join(message.file()), framed(0, &bytes))?;
+            std::fs::write(dir.path().join(message.file()), framed(0, &message.bytes()))?;
         }
         Ok(Self(dir))
     }
@@ -109,13 +124,36 @@ fn bulk() -> TxnRequest {
     TxnRequest { success: (0..100).map(put_op).collect(), ..TxnRequest::default() }
 }
 
-/// Sends calls and measures what they cost.
+/// The revision after one call, which must succeed; a get must find its key.
+fn try_one(server: &Servers, message: CallMessage) -> anyhow::Result<i64> {
+    let mut caller = Caller::connect(server.endpoint())?;
+    let reply = caller.ask_encoded(message.method().path(), &message.bytes())?;
+    if !message.is_write() {
+        let found = RangeResponse::decode(&reply[..])?.kvs.len();
+        anyhow::ensure!(found == 1, "{} found {found} keys, not one", server.name);
+    }
+    Ok(revision(&reply))
+}
+
+/// All calls of a load must have made a revision, and so did the one after it.
+fn check_growth(before: i64, after: i64, calls: u64) -> anyhow::Result<()> {
+    let grown = after.saturating_sub(before).saturating_sub(1);
+    anyhow::ensure!(
+        u64::try_from(grown).is_ok_and(|grown| grown >= calls),
+        "{calls} writes made {grown} revisions: some have failed, though h2load counts them"
+    );
+    Ok(())
+}
+
+/// Sends calls and measures what they cost. To h2load a call that fails with a status of gRPC looks
+/// like any other, so one is made by loadgen before and after.
 pub(super) fn run(
     server: &Servers,
     messages: &CallMessages,
     message: CallMessage,
     load: H2Load,
 ) -> anyhow::Result<MeasuredCalls> {
+    let revision_before = try_one(server, message).context("a call before h2load")?;
     let before = server.cpu();
     let output = Command::new("h2load")
         .args(["-n", &load.calls.to_string(), "-c", &load.connections.to_string()])
@@ -138,10 +176,27 @@ pub(super) fn run(
     if succeeded != load.calls {
         bail!("{} answered {succeeded} of {} calls", server.name, load.calls);
     }
+    let revision_after = try_one(server, message).context("a call after h2load")?;
+    if message.is_write() {
+        check_growth(revision_before, revision_after, load.calls).with_context(|| server.name.clone())?;
+    }
     let callers = f64::from(load.connections * load.streams);
     Ok(MeasuredCalls {
         cpu_per_call: cpu.div_f64(load.calls as f64),
         // With a fixed number of callers this is the mean latency (Little's law).
         latency: Duration::from_secs_f64(callers / rate),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_that_made_no_revision_are_an_error() {
+        check_growth(5, 106, 100).unwrap();
+        let error = check_growth(5, 105, 100).unwrap_err().to_string();
+        assert!(error.starts_with("100 writes made 99 revisions"), "{error}");
+        assert!(check_growth(5, 1, 100).is_err());
+    }
 }

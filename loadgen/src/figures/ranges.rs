@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use prost::Message as _;
-use revd_proto::etcdserverpb::RangeRequest;
+use revd_proto::etcdserverpb::{RangeRequest, RangeResponse};
 
 use crate::caller::Caller;
 use crate::clock;
@@ -60,5 +60,7 @@ fn read(server: &Servers, request: &RangeRequest) -> anyhow::Result<MeasuredCall
 /// A linearizable get of one key that is there.
 pub(super) fn get_one(endpoint: &str) -> anyhow::Result<()> {
     let request = RangeRequest { key: key(0), ..RangeRequest::default() };
-    Caller::connect(endpoint)?.ask_encoded(RpcMethod::Range.path(), &request.encode_to_vec()).map(drop)
+    let reply: RangeResponse = Caller::connect(endpoint)?.ask(RpcMethod::Range.path(), &request)?;
+    anyhow::ensure!(reply.kvs.len() == 1, "{} keys, not the one that was put", reply.kvs.len());
+    Ok(())
 }
