@@ -1,7 +1,7 @@
 //! Two results of one plan as ratios, round by round.
 
 use crate::compare::Figure;
-use crate::result::{RunResult, median};
+use crate::result::{RoundResult, RunResult, median};
 use crate::table::plain;
 
 /// A figure of both.
@@ -39,19 +39,74 @@ impl RatioRow {
     }
 }
 
-/// Figures of two results of a plan.
+/// Calls of an operation in all rounds.
+#[derive(Debug, Clone, Copy, Default)]
+struct OpCalls {
+    ended: u64,
+    failed: u64,
+}
+
+impl OpCalls {
+    fn of(run: &RunResult, op: &str) -> Self {
+        run.op(op).fold(Self::default(), |calls, op| Self {
+            ended: calls.ended + op.count,
+            failed: calls.failed + op.errors.values().sum::<u64>(),
+        })
+    }
+}
+
+fn has_samples(round: &RoundResult, op: &str) -> bool {
+    round.ops.iter().any(|found| found.name == op && found.count > 0)
+}
+
+/// Operations of either result.
+fn all_ops<'r>(a: &'r RunResult, b: &'r RunResult) -> Vec<&'r str> {
+    let mut ops = a.op_names();
+    let others: Vec<_> = b.op_names().into_iter().filter(|op| !ops.contains(op)).collect();
+    ops.extend(others);
+    ops
+}
+
+/// Both servers did the work, so that a ratio says something: no call has failed, and no round of
+/// one has calls that ended well where that of the other has none.
+fn is_comparable(a: &RunResult, b: &RunResult, op: &str) -> bool {
+    let [first, second] = [a, b].map(|run| OpCalls::of(run, op));
+    let has_failed = first.failed + second.failed > 0;
+    let differs = a.rounds.iter().zip(&b.rounds).any(|(a, b)| has_samples(a, op) != has_samples(b, op));
+    !has_failed && !differs && first.ended > 0 && second.ended > 0
+}
+
+/// Operations that have no ratio, and how many of their calls have failed.
+#[must_use]
+pub fn without(labels: (&str, &str), a: &RunResult, b: &RunResult) -> Vec<String> {
+    let ops = all_ops(a, b).into_iter().filter(|op| !is_comparable(a, b, op));
+    let counts = |label: &str, run: &RunResult, op: &str| {
+        let OpCalls { ended, failed } = OpCalls::of(run, op);
+        format!("{failed} failed and {ended} ended well on {label}")
+    };
+    let scenario = &a.plan.name;
+    ops.map(|op| {
+        let what = if scenario == op { scenario.clone() } else { format!("{scenario}/{op}") };
+        format!("{what}: no ratio: {}, {}", counts(labels.0, a, op), counts(labels.1, b, op))
+    })
+    .collect()
+}
+
+/// Figures of two results of a plan; none of operations that are [`without`] a ratio, and none of
+/// the servers where there is such an operation.
 #[must_use]
 pub fn compare(labels: (&str, &str), a: &RunResult, b: &RunResult) -> Vec<RatioRow> {
     let figures = ["rate", "p50", "p99", "cpu", "memory", "written"];
     let mut rows = Vec::new();
-    for op in a.op_names() {
+    let is_whole = all_ops(a, b).into_iter().all(|op| is_comparable(a, b, op));
+    for op in a.op_names().into_iter().filter(|op| is_comparable(a, b, op)) {
         for name in figures {
             let Ok(figure) = name.parse::<Figure>() else { continue };
             // The server's CPU, memory and disk are not known by operation, and the rate of an open
             // loop is given.
             let is_servers = matches!(figure, Figure::Cpu | Figure::Memory | Figure::Written);
             let is_first = a.op_names().first() == Some(&op);
-            if (is_servers && !is_first) || (figure == Figure::Rate && a.plan.rate.is_some()) {
+            if (is_servers && !(is_first && is_whole)) || (figure == Figure::Rate && a.plan.rate.is_some()) {
                 continue;
             }
             let pairs: Vec<(f64, f64)> = a
@@ -123,4 +178,59 @@ pub fn table(rows: &[RatioRow]) -> String {
         ]
     });
     plain(&head, lines.collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cost::Cost;
+    use crate::plan::Plan;
+    use crate::record::OpRecord;
+    use crate::result::{GeneratorCost, OpResult, SCHEMA};
+
+    /// A run of rounds with so many calls that ended well, and so many that failed.
+    fn run(rounds: &[(u64, u64)]) -> RunResult {
+        let rounds = rounds.iter().map(|(ended, failed)| {
+            let mut record = OpRecord::new("put");
+            (0..*ended).for_each(|_| record.add(1_000, 1_000, 0));
+            let mut op = OpResult::of(&record, 1.0, false);
+            op.errors.extend((*failed > 0).then(|| ("refused".to_owned(), *failed)));
+            RoundResult {
+                seconds: 1.0,
+                ops: vec![op],
+                events: None,
+                cost: Some(Cost { cpu_us_per_op: 1.0, ..Cost::default() }),
+                generator: GeneratorCost::default(),
+                server_seconds: Vec::new(),
+            }
+        });
+        RunResult {
+            schema: SCHEMA,
+            plan: Plan { name: "put".to_owned(), ..Plan::default() },
+            server: String::new(),
+            machine: String::new(),
+            started: String::new(),
+            stopped: None,
+            warnings: Vec::new(),
+            violations: Vec::new(),
+            rounds: rounds.collect(),
+        }
+    }
+
+    #[test]
+    fn operations_that_failed_or_were_not_done_have_no_ratio() {
+        let labels = ("revd", "etcd");
+        let good = run(&[(10, 0), (10, 0)]);
+        assert!(compare(labels, &good, &good).iter().any(|row| row.figure == Figure::Cpu));
+        assert!(without(labels, &good, &good).is_empty());
+        for (bad, what) in [
+            (run(&[(10, 0), (7, 3)]), "3 failed and 17 ended well on revd"),
+            (run(&[(10, 0), (0, 0)]), "0 failed and 10 ended well on revd"),
+            (run(&[]), "0 failed and 0 ended well on revd"),
+        ] {
+            assert!(compare(labels, &bad, &good).is_empty() && compare(labels, &good, &bad).is_empty());
+            let said = without(labels, &bad, &good);
+            assert_eq!(said, [format!("put: no ratio: {what}, 0 failed and 20 ended well on etcd")]);
+        }
+    }
 }

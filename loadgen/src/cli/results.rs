@@ -99,7 +99,7 @@ pub(super) fn report(args: &ReportArgs) -> anyhow::Result<ExitCode> {
         let (label, path) = text.split_once('=').unwrap_or((text.as_str(), text.as_str()));
         runs.extend(RunResult::read(path.as_ref())?.into_iter().map(|run| (label.to_owned(), run)));
     }
-    let mut rows = Vec::new();
+    let (mut rows, mut without) = (Vec::new(), Vec::new());
     let mut title = "loadgen".to_owned();
     if let Some(pairs) = &args.pairs {
         let (a, b) =
@@ -107,9 +107,11 @@ pub(super) fn report(args: &ReportArgs) -> anyhow::Result<ExitCode> {
         for pair in runs.chunks_exact_mut(2) {
             (pair[0].0, pair[1].0) = (a.to_owned(), b.to_owned());
             rows.extend(ratios::compare((a, b), &pair[0].1, &pair[1].1));
+            without.extend(ratios::without((a, b), &pair[0].1, &pair[1].1));
         }
         title = format!("{a} beside {b}");
         print!("{}", ratios::summary(&rows));
+        without.iter().for_each(|text| println!("\n{text}"));
     }
     let labelled: Vec<_> = runs.iter().map(|(label, run)| Labelled { label, run }).collect();
     let page = html::page(&title, &labelled, &rows);

@@ -58,6 +58,7 @@ pub(super) fn run(args: &VersusArgs) -> anyhow::Result<ExitCode> {
     let labels = [a.program.name.as_str(), b.program.name.as_str()];
     let show = |first: &RunResult, second: &RunResult| {
         println!("{}", ratios::table(&ratios::compare((labels[0], labels[1]), first, second)));
+        ratios::without((labels[0], labels[1]), first, second).iter().for_each(|text| println!("{text}"));
         for (label, run) in labels.iter().zip([first, second]) {
             let wrong = run.violations.iter().chain(&run.stopped).chain(&run.warnings);
             wrong.for_each(|text| println!("{label}: {text}"));
@@ -68,8 +69,13 @@ pub(super) fn run(args: &VersusArgs) -> anyhow::Result<ExitCode> {
         .iter()
         .flat_map(|(first, second)| ratios::compare((labels[0], labels[1]), first, second))
         .collect();
+    let without: Vec<_> = pairs
+        .iter()
+        .flat_map(|(first, second)| ratios::without((labels[0], labels[1]), first, second))
+        .collect();
     let runs: Vec<RunResult> = pairs.into_iter().flat_map(|(first, second)| [first, second]).collect();
     print!("{}", ratios::summary(&rows));
+    without.iter().for_each(|text| println!("\n{text}"));
     let title = format!("{} beside {}", labels[0], labels[1]);
     args.outputs.write(&title, &labels, &runs, &rows)?;
     failure.map_or_else(|| Ok(status(&runs)), Err)
