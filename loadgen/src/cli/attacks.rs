@@ -40,7 +40,35 @@ pub(super) struct AttacksArgs {
     pair: PairArgs,
 }
 
-fn row(attack: Attack, name: &str, rounds: &[AttackRound]) -> Vec<String> {
+/// All rounds of one attack on one server.
+#[derive(Default)]
+struct AttackRounds {
+    measured: Vec<AttackRound>,
+    /// Why others could not be: honest callers could not begin, or the server did not start.
+    broken: Vec<String>,
+}
+
+impl AttackRounds {
+    /// What the best round exceeds, and rounds that could not be measured: these are no better.
+    fn verdict(&self, attack: Attack) -> String {
+        let fewest = self.measured.iter().map(|round| faults(attack, round)).min_by_key(Vec::len);
+        let mut said = fewest.unwrap_or_default();
+        if let Some(why) = self.broken.first() {
+            let (broken, all) = (self.broken.len(), self.broken.len() + self.measured.len());
+            said.push(format!("{broken} of {all} rounds could not be measured ({why:.60})"));
+        }
+        if said.is_empty() { "holds".to_owned() } else { said.join("; ") }
+    }
+}
+
+fn row(attack: Attack, name: &str, all: &AttackRounds) -> Vec<String> {
+    let rounds = &all.measured;
+    if rounds.is_empty() {
+        let mut row = vec![String::new(); HEAD.len()];
+        (row[0], row[2]) = (attack.name.to_owned(), name.to_owned());
+        row[HEAD.len() - 1] = all.verdict(attack);
+        return row;
+    }
     let middle = |of: &dyn Fn(&AttackRound) -> f64| median(rounds.iter().map(of));
     let p = |of: fn(&AttackRound) -> &Noticed, share: f64| {
         time(middle(&|round| Noticed::quantile(&of(round).gets, share)) / 1e3)
@@ -50,7 +78,6 @@ fn row(attack: Attack, name: &str, rounds: &[AttackRound]) -> Vec<String> {
         Noticed::quantile(&round.attacked.gets, 0.99) / Noticed::quantile(&round.peace.gets, 0.99)
     });
     let memory = rounds.iter().map(|round| round.memory.1).max().unwrap_or(0);
-    let fewest = rounds.iter().map(|round| faults(attack, round)).min_by_key(Vec::len).unwrap_or_default();
     vec![
         attack.name.to_owned(),
         if attack.finding == 0 { String::new() } else { attack.finding.to_string() },
@@ -65,7 +92,7 @@ fn row(attack: Attack, name: &str, rounds: &[AttackRound]) -> Vec<String> {
         worst(&|round| Noticed::slowest(&round.peace.puts)),
         worst(&|round| Noticed::slowest(&round.attacked.puts)),
         bytes(memory as f64),
-        if fewest.is_empty() { "holds".to_owned() } else { fewest.join("; ") },
+        all.verdict(attack),
     ]
 }
 
@@ -103,13 +130,15 @@ const HEAD: [&str; 14] = [
     "verdict",
 ];
 
-/// All rounds of one attack on one server.
-fn measure(attack: Attack, spec: &ServerSpec, args: &AttacksArgs) -> Vec<AttackRound> {
-    let mut rounds = Vec::new();
+fn measure(attack: Attack, spec: &ServerSpec, args: &AttacksArgs) -> AttackRounds {
+    let mut rounds = AttackRounds::default();
     for _ in 0..args.rounds {
         match round(attack, spec, args.full) {
-            Ok(round) => rounds.push(round),
-            Err(error) => eprintln!("{} on {}: {error:#}", attack.name, spec.program.name),
+            Ok(round) => rounds.measured.push(round),
+            Err(error) => {
+                eprintln!("{} on {}: {error:#}", attack.name, spec.program.name);
+                rounds.broken.push(format!("{error:#}"));
+            }
         }
         // The data directory is removed by now.
         match disk::settle(&spec.data_folder()) {
@@ -135,17 +164,17 @@ pub(super) fn run(args: &AttacksArgs) -> anyhow::Result<ExitCode> {
         for spec in &specs {
             let name = &spec.program.name;
             let rounds = measure(attack, spec, args);
-            lines.extend(rounds.iter().map(|round| in_json(attack, name, round)));
-            if rounds.is_empty() {
-                let mut row = vec![String::new(); HEAD.len()];
-                (row[0], row[2]) = (attack.name.to_owned(), name.clone());
-                row[HEAD.len() - 1] = "could not be measured".to_owned();
-                rows.push(row);
-                continue;
-            }
+            lines.extend(rounds.measured.iter().map(|round| in_json(attack, name, round)));
+            lines.extend(rounds.broken.iter().map(|why| {
+                json!({
+                    "attack": attack.name, "finding": attack.finding, "server": name,
+                    "faults": [format!("could not be measured: {why}")],
+                })
+            }));
             let row = row(attack, name, &rounds);
             eprintln!("{}", row.join(" | "));
             rounds
+                .measured
                 .iter()
                 .for_each(|round| eprintln!("    told: {:?}", round.told.iter().take(3).collect::<Vec<_>>()));
             rows.push(row);
@@ -158,4 +187,32 @@ pub(super) fn run(args: &AttacksArgs) -> anyhow::Result<ExitCode> {
     println!("{}", heading(&specs));
     print!("{}", table::plain(&HEAD, rows));
     Ok(ExitCode::SUCCESS)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_round_that_could_not_be_measured_is_a_fault() {
+        let attack = attacks::all()[0];
+        let times = || Noticed { gets: vec![1_000], puts: vec![1_000], ..Noticed::default() };
+        let good = AttackRound {
+            peace: times(),
+            attacked: times(),
+            memory: (0, 0),
+            told: vec![(attack.right.to_owned(), 1)],
+            times: 1,
+            lives: true,
+            memory_after: 1,
+        };
+        let mut rounds = AttackRounds { measured: vec![good], broken: Vec::new() };
+        assert_eq!(rounds.verdict(attack), "holds");
+        rounds.broken.push("connection refused".to_owned());
+        let said = "1 of 2 rounds could not be measured (connection refused)";
+        assert_eq!(rounds.verdict(attack), said);
+        assert_eq!(row(attack, "revd", &rounds).last().unwrap(), said);
+        rounds.measured.clear();
+        assert!(row(attack, "revd", &rounds).last().unwrap().starts_with("1 of 1 rounds"));
+    }
 }
