@@ -12,6 +12,7 @@ use crate::plan::Plan;
 use crate::probe;
 use crate::result::{RunResult, SCHEMA};
 use crate::run::{self, Progress, Surroundings};
+use crate::servers;
 
 /// Around all runs of a program.
 #[derive(Debug, Clone)]
@@ -158,7 +159,7 @@ pub fn machine() -> String {
     };
     let processor =
         value(&read("/proc/cpuinfo"), "model name").unwrap_or_else(|| "processor unknown".to_owned());
-    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let cores = servers::cores();
     let memory = value(&read("/proc/meminfo"), "MemTotal")
         .and_then(|text| text.split(' ').next()?.parse::<f64>().ok())
         .unwrap_or(0.0);

@@ -138,18 +138,26 @@ pub fn cpus(text: &str) -> anyhow::Result<Vec<usize>> {
 /// # Errors
 /// When the system refuses.
 pub fn pin(cpus: &[usize]) -> anyhow::Result<()> {
-    cpus_at_start()?;
+    at_start()?;
     if !cpus.is_empty() {
         sched_setaffinity(None, &cpu_set(cpus)).with_context(|| format!("keeping to CPUs {cpus:?}"))?;
     }
     Ok(())
 }
 
-/// The CPUs that loadgen was started with: asked for before any thread is pinned.
-fn cpus_at_start() -> anyhow::Result<CpuSet> {
-    static AT_START: OnceLock<CpuSet> = OnceLock::new();
+/// The CPUs that loadgen was started with, and how many of them it may keep busy: asked for before
+/// any thread is pinned.
+fn at_start() -> anyhow::Result<(CpuSet, usize)> {
+    static AT_START: OnceLock<(CpuSet, usize)> = OnceLock::new();
     let now = sched_getaffinity(None)?;
-    Ok(*AT_START.get_or_init(|| now))
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    Ok(*AT_START.get_or_init(|| (now, cores)))
+}
+
+/// Cores of the machine, also when loadgen keeps to some of them.
+#[must_use]
+pub fn cores() -> usize {
+    at_start().map_or(1, |(_, cores)| cores)
 }
 
 fn cpu_set(cpus: &[usize]) -> CpuSet {
@@ -189,7 +197,7 @@ impl Servers {
             clients.push(format!("http://{}", free_address()?));
         }
         let cluster: Vec<_> = peers.iter().enumerate().map(|(at, peer)| format!("m{at}={peer}")).collect();
-        let cpus = if spec.cpus.is_empty() { cpus_at_start()? } else { cpu_set(&spec.cpus) };
+        let cpus = if spec.cpus.is_empty() { at_start()?.0 } else { cpu_set(&spec.cpus) };
         let mut servers = Self {
             name: spec.program.name.clone(),
             endpoints: clients.clone(),
@@ -327,7 +335,7 @@ mod tests {
 
     #[test]
     fn a_server_that_is_started_again_keeps_its_cpus() {
-        let all = cpus_at_start().unwrap();
+        let (all, cores) = at_start().unwrap();
         let there: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu)).collect();
         let (first, last) = (there[0], there[there.len() - 1]);
         let mut servers = Servers {
@@ -346,7 +354,7 @@ mod tests {
         let ended = servers.restart().unwrap_err().to_string();
         assert!(ended.ends_with(&format!("Cpus_allowed_list:\t{first}")), "{ended}");
         assert!(sched_getaffinity(None).unwrap() == cpu_set(&[last]));
-        assert!(cpus_at_start().unwrap() == all, "servers without CPUs of their own have all");
+        assert!(at_start().unwrap() == (all, cores), "servers without CPUs of their own have all");
     }
 
     #[test]
