@@ -17,6 +17,18 @@ const REST: Duration = Duration::from_millis(50);
 /// Then it is measured all the same.
 const PATIENCE: Duration = Duration::from_secs(120);
 
+/// File systems in memory: of tmpfs and ramfs (statfs(2)).
+const IN_MEMORY: [u64; 2] = [0x0102_1994, 0x8584_58f6];
+
+/// Whether files there are in memory only: a durable write costs nothing then.
+///
+/// # Errors
+/// When there is no such folder.
+pub fn is_memory(folder: &Path) -> anyhow::Result<bool> {
+    let kind = rustix::fs::statfs(folder)?.f_type;
+    Ok(u64::try_from(kind).is_ok_and(|kind| IN_MEMORY.contains(&kind)))
+}
+
 /// How waiting ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Settled {
@@ -57,6 +69,17 @@ fn settle_within(folder: &Path, patience: Duration) -> anyhow::Result<Settled> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_in_memory_are_told_from_those_on_a_disk() {
+        assert!(!is_memory(Path::new("/proc")).unwrap());
+        assert!(is_memory(Path::new("/nowhere")).is_err());
+        // Not everywhere, and not always in memory.
+        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+        if mounts.lines().any(|line| line.split(' ').skip(1).take(2).eq(["/dev/shm", "tmpfs"])) {
+            assert!(is_memory(Path::new("/dev/shm")).unwrap());
+        }
+    }
 
     #[test]
     fn the_probe_is_removed_and_a_folder_that_is_not_there_is_an_error() {

@@ -1,6 +1,7 @@
 //! Servers that a run starts itself: any program that takes etcd's flags, on a fresh directory,
 //! ended with the run.
 
+use std::ffi::OsStr;
 use std::net::{SocketAddr, TcpListener};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::{Path, PathBuf};
@@ -67,6 +68,13 @@ pub struct Servers {
     data: tempfile::TempDir,
 }
 
+/// Where a program is looked for: an etcd of the distribution, of any version, comes last.
+fn folders(beside: Option<&Path>, path: &OsStr) -> Vec<PathBuf> {
+    // Where this project builds the servers it compares itself with.
+    let peers = beside.and_then(|own| Some(own.parent()?.join("peers")));
+    beside.map(Path::to_owned).into_iter().chain(peers).chain(std::env::split_paths(path)).collect()
+}
+
 /// Reads `revd`, `etcd`, a path, or `name=path`.
 ///
 /// # Errors
@@ -78,17 +86,14 @@ pub fn find(text: &str) -> anyhow::Result<Program> {
     };
     let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.to_owned()));
     let path = std::env::var_os("PATH").unwrap_or_default();
-    let mut folders: Vec<PathBuf> = beside.iter().cloned().collect();
-    folders.extend(std::env::split_paths(&path));
-    // Where this project builds the servers it compares itself with.
-    folders.extend(beside.and_then(|own| Some(own.parent()?.join("peers"))));
+    let folders = folders(beside.as_deref(), &path);
     let found = if program.contains('/') {
         Some(PathBuf::from(program)).filter(|path| path.is_file())
     } else {
         folders.iter().map(|folder| folder.join(program)).find(|path| path.is_file())
     };
     let found = found.with_context(|| {
-        format!("there is no program `{program}`, neither beside loadgen nor on the PATH")
+        format!("there is no program `{program}`, neither beside loadgen, in target/peers nor on the PATH")
     })?;
     let own_name = found.file_name().map(|name| name.to_string_lossy().into_owned());
     let name = name.map_or_else(|| own_name.unwrap_or_default(), str::to_owned);
@@ -364,6 +369,13 @@ mod tests {
         let found = find("shell=/bin/sh").unwrap();
         assert_eq!((found.name.as_str(), found.path.as_path()), ("shell", Path::new("/bin/sh")));
         assert!(!found.is_revd);
+    }
+
+    #[test]
+    fn our_own_peers_come_before_those_of_the_distribution() {
+        let folders = folders(Some(Path::new("/t/release")), OsStr::new("/usr/bin:/bin"));
+        let expected = ["/t/release", "/t/peers", "/usr/bin", "/bin"].map(PathBuf::from);
+        assert_eq!(folders, expected);
     }
 
     #[test]

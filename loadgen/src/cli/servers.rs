@@ -1,12 +1,13 @@
 //! Servers that loadgen starts itself: one, or two that are measured in turn.
 
 use std::path::PathBuf;
+use std::sync::Once;
 
 use clap::Args;
 
 use crate::cli::values::words;
 use crate::servers::{self, Program, ServerSpec, Servers};
-use crate::{clock, measure};
+use crate::{clock, disk, measure};
 
 /// A server that loadgen starts itself.
 #[derive(Args, Clone, Default)]
@@ -136,7 +137,9 @@ pub(super) fn heading(specs: &[ServerSpec]) -> String {
         if version.starts_with(name) { version.clone() } else { format!("{name} ({version})") }
     };
     let named: Vec<_> = specs.iter().map(|spec| named(&spec.program)).collect();
-    format!("`loadgen {}` on {}, {day}: {}\n", command.join(" "), measure::machine(), named.join(", "))
+    let is_memory = specs.iter().any(|spec| disk::is_memory(&spec.data_folder()).unwrap_or(false));
+    let place = if is_memory { "; data in memory (tmpfs), where a sync is free" } else { "" };
+    format!("`loadgen {}` on {}, {day}: {}{place}\n", command.join(" "), measure::machine(), named.join(", "))
 }
 
 /// Where servers run.
@@ -147,12 +150,24 @@ struct ServerPlace<'a> {
 
 impl ServerPlace<'_> {
     fn spec(&self, program: Program, flags: &str, members: usize) -> anyhow::Result<ServerSpec> {
-        Ok(ServerSpec {
+        let spec = ServerSpec {
             program,
             flags: words(flags),
             members,
             cpus: self.cpus.map(servers::cpus).transpose()?.unwrap_or_default(),
             below: self.below.cloned(),
-        })
+        };
+        let folder = spec.data_folder();
+        if disk::is_memory(&folder).unwrap_or(false) {
+            static ONCE: Once = Once::new();
+            ONCE.call_once(|| {
+                eprintln!(
+                    "warning: {} is a tmpfs, where a sync is free: figures of writes are not those of a disk \
+                     (--data-below)",
+                    folder.display()
+                );
+            });
+        }
+        Ok(spec)
     }
 }
