@@ -85,20 +85,21 @@ impl RatioTable {
         both: &[Servers; 2],
         mut once: impl FnMut(&Servers) -> anyhow::Result<Vec<MeasuredCalls>>,
     ) -> anyhow::Result<()> {
-        let first = self.rows.len();
         let row = |label: &&str| Row { label: (*label).to_owned(), rounds: [Vec::new(), Vec::new()] };
-        self.rows.extend(labels.iter().map(row));
+        let mut rows: Vec<Row> = labels.iter().map(row).collect();
         for round in 0..rounds.max(1) {
             for turn in 0..2 {
                 let slot = (round + turn) % 2;
-                for (row, measured) in self.rows[first..].iter_mut().zip(once(&both[slot])?) {
+                for (row, measured) in rows.iter_mut().zip(once(&both[slot])?) {
                     row.rounds[slot].push(measured);
                 }
             }
         }
-        for row in &self.rows[first..] {
+        for row in &rows {
             eprintln!("{}: CPU {}", row.label, row.compared(|measured| measured.cpu_per_call).join(", "));
         }
+        // Rows of a server that failed are not there at all.
+        self.rows.extend(rows);
         Ok(())
     }
 
