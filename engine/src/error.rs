@@ -6,7 +6,7 @@ use std::sync::Arc;
 /// A result of the engine.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What to do about damage.
+/// An operator's way out of damage.
 const ADVICE: &str = "stop this member, keep a copy, and restore it from a snapshot or let it rejoin empty";
 
 /// Why the engine did not do what it was asked to.

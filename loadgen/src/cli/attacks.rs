@@ -49,7 +49,8 @@ struct AttackRounds {
 }
 
 impl AttackRounds {
-    /// What the best round exceeds, and rounds that could not be measured: these are no better.
+    /// The limits that the best round exceeds, and rounds that could not be measured: these are no
+    /// better.
     fn verdict(&self, attack: Attack) -> String {
         let fewest = self.measured.iter().map(|round| faults(attack, round)).min_by_key(Vec::len);
         let mut said = fewest.unwrap_or_default();
