@@ -10,14 +10,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
+mod golden;
+
 use std::error::Error;
 use std::fmt::Write as _;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use goldenscript::{Argument, Command as Line, Context, Runner};
+use goldenscript::{Command as Line, Context, Runner};
 use prost::Message as _;
 use revd_engine::db::DbOptions;
 use revd_engine::disk::SimDisk;
@@ -37,6 +38,8 @@ use revd_member::wal::FrameContent;
 use revd_member::wal::birth::empty_log;
 use revd_proto::etcdserverpb::alarm_request::AlarmAction;
 use revd_proto::etcdserverpb::{AlarmRequest, AlarmType, CompactionRequest, DeleteRangeRequest, PutRequest};
+
+use golden::{run_all, words_of};
 
 const OWNER: Identity = Identity { cluster: 1, member: 2 };
 const ORIGIN: Origin = Origin { member: 2, boot: 1 };
@@ -83,14 +86,6 @@ fn submitted(slot: &mut usize, names: &[&str]) -> Submitted {
         }
     }
     submitted
-}
-
-fn words_of(line: &Line) -> Vec<&str> {
-    let words = line.args.iter().map(|argument| match argument {
-        Argument::Positional(word) => word.as_str(),
-        other => panic!("{other} is not a plain argument"),
-    });
-    words.collect()
 }
 
 fn store(disk: &SimDisk) -> Store {
@@ -326,16 +321,6 @@ impl Runner for StateRunner {
         }
         Ok(std::mem::take(&mut self.words.text))
     }
-}
-
-fn run_all<R: Runner>(folder: &str, runner: impl Fn() -> R) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scripts").join(folder);
-    let mut count = 0;
-    for script in std::fs::read_dir(folder).unwrap() {
-        goldenscript::run(&mut runner(), script.unwrap().path()).unwrap();
-        count += 1;
-    }
-    assert!(count > 0, "no scripts");
 }
 
 #[test]

@@ -17,9 +17,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
+mod golden;
+
 use std::error::Error;
 use std::fmt::Write as _;
-use std::path::Path;
 use std::sync::Arc;
 
 use bytes::{Buf as _, Bytes};
@@ -37,6 +38,8 @@ use revd_proto::etcdserverpb::{
     DeleteRangeRequest, LeaseCheckpoint, LeaseCheckpointRequest, LeaseGrantRequest, LeaseLeasesResponse,
     LeaseRevokeRequest, LeaseTimeToLiveResponse, PutRequest,
 };
+
+use golden::run_all;
 
 const OWN: Origin = Origin { member: 1, boot: 1 };
 /// The time that a new leader adds to every TTL.
@@ -287,11 +290,5 @@ impl Runner for LeaseRunner {
 
 #[test]
 fn lease() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scripts/lease");
-    let mut count = 0;
-    for script in std::fs::read_dir(folder).unwrap() {
-        goldenscript::run(&mut LeaseRunner::new(), script.unwrap().path()).unwrap();
-        count += 1;
-    }
-    assert!(count > 0, "no scripts");
+    run_all("lease", LeaseRunner::new);
 }

@@ -15,9 +15,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
+mod golden;
+
 use std::error::Error;
 use std::fmt::Write as _;
-use std::path::Path;
 
 use bytes::Bytes;
 use goldenscript::{Argument, Command as Line, Context, Runner};
@@ -27,6 +28,8 @@ use revd_member::raft::status::RaftStatus;
 use revd_member::wal::birth::{BIRTH, empty_log};
 use revd_member::wal::reader::RecoveredLog;
 use revd_member::wal::{FrameContent, HardState};
+
+use golden::run_all;
 
 const OWNER: Identity = Identity { cluster: 1, member: 1 };
 
@@ -152,11 +155,5 @@ impl Runner for RaftRunner {
 
 #[test]
 fn raft() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scripts/raft");
-    let mut count = 0;
-    for script in std::fs::read_dir(folder).unwrap() {
-        goldenscript::run(&mut RaftRunner::new(), script.unwrap().path()).unwrap();
-        count += 1;
-    }
-    assert!(count > 0, "no scripts");
+    run_all("raft", RaftRunner::new);
 }

@@ -11,6 +11,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
+mod golden;
+
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt::Write as _;
@@ -36,6 +38,8 @@ use revd_proto::etcdserverpb::{
     RangeRequest, RangeResponse, RequestOp, TxnRequest, TxnResponse,
 };
 use revd_proto::mvccpb::KeyValue;
+
+use golden::run_all;
 
 const OWN: Origin = Origin { member: 1, boot: 2 };
 
@@ -262,11 +266,5 @@ impl Runner for MachineRunner {
 
 #[test]
 fn txn() {
-    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scripts/txn");
-    let mut count = 0;
-    for script in std::fs::read_dir(folder).unwrap() {
-        goldenscript::run(&mut MachineRunner::new(), script.unwrap().path()).unwrap();
-        count += 1;
-    }
-    assert!(count > 0, "no scripts");
+    run_all("txn", MachineRunner::new);
 }

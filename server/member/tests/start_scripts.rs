@@ -12,14 +12,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
+mod golden;
+
 use std::error::Error;
 use std::fmt::Write as _;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
-use goldenscript::{Argument, Command as Line, Context, Runner};
+use goldenscript::{Command as Line, Context, Runner};
 use revd_engine::db::DbOptions;
 use revd_engine::disk::SimDisk;
 use revd_engine::mvcc::{Applied, CheckpointKind, Store};
@@ -34,19 +35,13 @@ use revd_member::wal::LogEntry;
 use revd_member::wal::birth::empty_log;
 use revd_member::wal::reader::{LogEnd, RecoveredLog};
 
+use golden::{run_all, words_of};
+
 /// The ids of a member with etcd's default flags.
 const OWNER: Identity = Identity { cluster: 0xcdf8_1819_4e3a_8c32, member: 0x8e9e_05c5_2164_694d };
 
 /// A disk that takes an empty tree file and nothing else.
 const FULL_DISK_BYTES: u64 = 20_000;
-
-fn words_of(line: &Line) -> Vec<&str> {
-    let words = line.args.iter().map(|argument| match argument {
-        Argument::Positional(word) => word.as_str(),
-        other => panic!("{other} is not a plain argument"),
-    });
-    words.collect()
-}
 
 /// A member's files, and what was done to them in words.
 #[derive(Default)]
@@ -325,16 +320,6 @@ impl Runner for EdgeRunner {
         }
         Ok(std::mem::take(&mut self.words.text))
     }
-}
-
-fn run_all<R: Runner>(folder: &str, runner: impl Fn() -> R) {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scripts").join(folder);
-    let mut count = 0;
-    for script in std::fs::read_dir(folder).unwrap() {
-        goldenscript::run(&mut runner(), script.unwrap().path()).unwrap();
-        count += 1;
-    }
-    assert!(count > 0, "no scripts");
 }
 
 #[test]

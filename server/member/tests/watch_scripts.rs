@@ -15,10 +15,11 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
+mod golden;
+
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt::Write as _;
-use std::path::Path;
 use std::sync::Arc;
 
 use goldenscript::{Argument, Command as Line, Context, Runner};
@@ -33,6 +34,8 @@ use revd_proto::etcdserverpb::watch_create_request::FilterType;
 use revd_proto::etcdserverpb::{WatchCreateRequest, WatchResponse};
 use revd_proto::mvccpb::event::EventType;
 use revd_proto::mvccpb::{Event, KeyValue};
+
+use golden::run_all;
 
 /// A line's arguments.
 struct Args<'l> {
@@ -277,11 +280,5 @@ impl Runner for WatchRunner {
 
 #[test]
 fn watch() {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/scripts/watch");
-    let mut count = 0;
-    for script in std::fs::read_dir(folder).unwrap() {
-        goldenscript::run(&mut WatchRunner::new(), script.unwrap().path()).unwrap();
-        count += 1;
-    }
-    assert!(count > 0, "no scripts");
+    run_all("watch", WatchRunner::new);
 }
