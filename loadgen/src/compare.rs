@@ -352,9 +352,8 @@ pub fn junit(rows: &[Checked]) -> anyhow::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::Plan;
     use crate::record::OpRecord;
-    use crate::result::{GeneratorCost, OpResult, SCHEMA};
+    use crate::result::{GeneratorCost, OpResult};
 
     /// A run whose rounds take these times, in microseconds.
     fn run(rounds: &[u64]) -> RunResult {
@@ -370,17 +369,7 @@ mod tests {
                 server_seconds: Vec::new(),
             }
         });
-        RunResult {
-            schema: SCHEMA,
-            plan: Plan { name: "put".to_owned(), ..Plan::default() },
-            server: String::new(),
-            machine: String::new(),
-            started: String::new(),
-            stopped: None,
-            warnings: Vec::new(),
-            violations: Vec::new(),
-            rounds: rounds.collect(),
-        }
+        RunResult::of_rounds(rounds.collect())
     }
 
     fn verdict_of(base: &[u64], new: &[u64], rule: &str) -> RuleVerdict {

@@ -184,9 +184,8 @@ pub fn table(rows: &[RatioRow]) -> String {
 mod tests {
     use super::*;
     use crate::cost::Cost;
-    use crate::plan::Plan;
     use crate::record::OpRecord;
-    use crate::result::{GeneratorCost, OpResult, SCHEMA};
+    use crate::result::{GeneratorCost, OpResult};
 
     /// A run of rounds with so many calls that ended well, and so many that failed.
     fn run(rounds: &[(u64, u64)]) -> RunResult {
@@ -204,17 +203,7 @@ mod tests {
                 server_seconds: Vec::new(),
             }
         });
-        RunResult {
-            schema: SCHEMA,
-            plan: Plan { name: "put".to_owned(), ..Plan::default() },
-            server: String::new(),
-            machine: String::new(),
-            started: String::new(),
-            stopped: None,
-            warnings: Vec::new(),
-            violations: Vec::new(),
-            rounds: rounds.collect(),
-        }
+        RunResult::of_rounds(rounds.collect())
     }
 
     #[test]

@@ -305,6 +305,24 @@ pub fn median(figures: impl IntoIterator<Item = f64>) -> f64 {
 }
 
 #[cfg(test)]
+impl RunResult {
+    /// A run of puts with these rounds.
+    pub(crate) fn of_rounds(rounds: Vec<RoundResult>) -> Self {
+        Self {
+            schema: SCHEMA,
+            plan: Plan { name: "put".to_owned(), ..Plan::default() },
+            server: String::new(),
+            machine: String::new(),
+            started: String::new(),
+            stopped: None,
+            warnings: Vec::new(),
+            violations: Vec::new(),
+            rounds,
+        }
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

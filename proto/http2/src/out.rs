@@ -44,11 +44,13 @@ impl Out {
         self.len += bytes.len();
     }
 
-    /// Appends bytes; only short ones are copied.
-    pub fn put_shared(&mut self, bytes: Bytes) {
-        if bytes.len() < SHARED_BYTES_MIN {
-            return self.put(&bytes);
-        }
+    /// Appends a chunk: shares it, or copies a short one, because sharing may allocate.
+    pub fn put_shared(&mut self, chunk: &Bytes) {
+        if chunk.len() < SHARED_BYTES_MIN { self.put(chunk) } else { self.share(chunk.clone()) }
+    }
+
+    /// Appends bytes without a copy.
+    pub(crate) fn share(&mut self, bytes: Bytes) {
         self.len += bytes.len();
         self.shared.push_back((self.gone + self.flat.len(), bytes));
     }
@@ -136,7 +138,7 @@ mod tests {
             for number in 0..40_u8 {
                 let bytes = vec![number; usize::from(number) * 131 % 4500];
                 expected.extend_from_slice(&bytes);
-                if number % 3 == 0 { out.put(&bytes) } else { out.put_shared(bytes.into()) }
+                if number % 3 == 0 { out.put(&bytes) } else { out.put_shared(&bytes.into()) }
             }
             let mut sent = Vec::new();
             while !out.is_empty() {
@@ -160,7 +162,7 @@ mod tests {
             let bytes = vec![number; 5_000];
             expected.extend_from_slice(&bytes);
             out.put(&bytes[..2_000]);
-            out.put_shared(Bytes::from(bytes).slice(2_000..));
+            out.put_shared(&Bytes::from(bytes).slice(2_000..));
             while out.len() > 3_000 {
                 let mut slices = [IoSlice::new(&[]); 2];
                 let filled = out.fill(&mut slices);

@@ -53,7 +53,7 @@ impl<T> Connection<T> {
         if bytes == 0 {
             return;
         }
-        let put = |out: &mut Out| chunks.iter().for_each(|chunk| put_chunk(out, chunk));
+        let put = |out: &mut Out| chunks.iter().for_each(|chunk| out.put_shared(chunk));
         if self.put_at_once(id, bytes, false, put) {
             return self.drained.push(id);
         }
@@ -223,11 +223,6 @@ impl<T> Connection<T> {
     }
 }
 
-/// Shares a chunk, or copies a short one: what is shared for the first time allocates.
-fn put_chunk(out: &mut Out, chunk: &Bytes) {
-    if chunk.len() < SHARED_BYTES_MIN { out.put(chunk) } else { out.put_shared(chunk.clone()) }
-}
-
 /// Moves `bytes` from the front of a queue to `out`.
 fn put_front(outgoing: &mut SendQueue, bytes: usize, out: &mut Out) {
     let SendQueue { chunks, front_sent, .. } = outgoing;
@@ -236,7 +231,7 @@ fn put_front(outgoing: &mut SendQueue, bytes: usize, out: &mut Out) {
         let chunk = chunks.front_mut().expect("the chunks hold so many bytes");
         let part = left.min(chunk.len());
         if part >= SHARED_BYTES_MIN {
-            out.put_shared(chunk.split_to(part));
+            out.share(chunk.split_to(part));
         } else {
             out.put(&chunk[..part]);
             chunk.advance(part);

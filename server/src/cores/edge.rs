@@ -103,7 +103,7 @@ pub async fn run(seed: EdgeSeed) -> io::Result<()> {
     edge.core.borrow_mut().start(&mut EdgeDriver(&edge));
     edge.spawn(async move || {
         seed.ready.wait().await;
-        EdgeEvent::Ready
+        Ok(EdgeEvent::Ready)
     });
     let end = edge.end.take().await.and_then(|mut ends| ends.pop_front());
     end.expect("an edge does not close its own queue")?;
@@ -145,11 +145,14 @@ impl Edge {
     /// Does this in a task of its own; what comes of it is an event. The task begins in a later
     /// turn: the executor polls a new task at once, and an event of work that is done by then
     /// would reach the core in the middle of an effect.
-    fn spawn(self: &Rc<Self>, work: impl AsyncFnOnce() -> EdgeEvent + 'static) {
+    fn spawn(self: &Rc<Self>, work: impl AsyncFnOnce() -> io::Result<EdgeEvent> + 'static) {
         let edge = Rc::clone(self);
         let later = async move {
             futures_lite::future::yield_now().await;
-            edge.feed(work().await);
+            match work().await {
+                Ok(event) => edge.feed(event),
+                Err(error) => edge.end.push(Err(error)),
+            }
         };
         glommio::spawn_local(later).detach();
     }
@@ -164,7 +167,7 @@ impl EdgeEffects for EdgeDriver<'_> {
         let api = Rc::clone(&self.0.api);
         self.0.spawn(async move || {
             duties::publication::run(api, attributes).await;
-            EdgeEvent::Published
+            Ok(EdgeEvent::Published)
         });
     }
 
@@ -192,18 +195,14 @@ impl EdgeEffects for EdgeDriver<'_> {
 
     fn serve(&mut self) {
         let (config, listening) = self.0.listen.take().expect("an edge serves once");
-        let edge = Rc::clone(self.0);
         // The main thread may have given up when another core could not start.
         let listening = move || listening.send(()).unwrap_or_default();
-        glommio::spawn_local(async move {
-            futures_lite::future::yield_now().await; // as in `Edge::spawn`
-            let (api, unread, stop) = (Rc::clone(&edge.api), Rc::clone(&edge.unread), edge.stop.clone());
-            match crate::net::serve(api, unread, config, stop, listening).await {
-                Ok(()) => edge.feed(EdgeEvent::Drained),
-                Err(error) => edge.end.push(Err(error)),
-            }
-        })
-        .detach();
+        let (api, unread) = (Rc::clone(&self.0.api), Rc::clone(&self.0.unread));
+        let stop = self.0.stop.clone();
+        self.0.spawn(async move || {
+            crate::net::serve(api, unread, config, stop, listening).await?;
+            Ok(EdgeEvent::Drained)
+        });
     }
 
     fn end_duties(&mut self) {
@@ -225,7 +224,7 @@ impl EdgeEffects for EdgeDriver<'_> {
     fn wait(&mut self, hearing: u64, time: Duration) {
         self.0.spawn(async move || {
             glommio::timer::sleep(time).await;
-            EdgeEvent::Waited(hearing)
+            Ok(EdgeEvent::Waited(hearing))
         });
     }
 
