@@ -39,6 +39,8 @@ pub enum Error {
         /// The newest revision.
         current: i64,
     },
+    /// A stream that a file is to be made of is damaged, cut short, or of another version.
+    Stream(String),
     /// An earlier write or sync failed; what is on disk is unknown until the file is opened again.
     Poisoned,
 }
@@ -70,6 +72,11 @@ impl Error {
         Self::Corrupt(format!("{what}; the tree file is damaged: {ADVICE}"))
     }
 
+    /// A fault of a stream.
+    pub(crate) fn stream(what: impl Into<String>) -> Self {
+        Self::Stream(what.into())
+    }
+
     /// Damage that a mistake of our own could have made as well.
     pub(crate) fn corrupt_or_bug(what: impl std::fmt::Display) -> Self {
         Self::Corrupt(format!(
@@ -89,6 +96,7 @@ impl std::fmt::Display for Error {
         match self {
             Self::Io { what, source } | Self::NoSpace { what, source } => write!(out, "{what}: {source}"),
             Self::Corrupt(what) => out.write_str(what),
+            Self::Stream(what) => write!(out, "the stream of a state {what}"),
             Self::Compacted { compact_revision } => {
                 write!(out, "the revision is below the compaction at {compact_revision}")
             }

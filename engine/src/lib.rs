@@ -11,10 +11,12 @@
 //! A transaction knows the open file, and a commit knows both; the file knows neither: what a
 //! commit must hold is in one place, and opening a file needs no code that changes one.
 //!
-//! Layers, each using only those below it: `mvcc`, `check`, `commit`, `txn`, `db`,
+//! Layers, each using only those below it: `mvcc`, `transfer`, `check`, `commit`, `txn`, `db`,
 //! `snapshot`, `btree`, `space`, `meta`, `page`, `disk`.
 
 pub mod mvcc;
+
+pub mod transfer;
 
 pub mod check;
 mod commit;

@@ -26,6 +26,10 @@ pub const GROW_BYTES_MIN: u64 = 1024 * 1024;
 /// The file grows by at most this much at a time.
 pub const GROW_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
+/// Bytes of one chunk of a state that is streamed: what a sender reads at a time, and what a
+/// receiver must have room for.
+pub const TRANSFER_CHUNK_BYTES: usize = 128 * 1024;
+
 /// Leaves a defragmentation looks at in one checkpoint.
 pub const DEFRAGMENT_LEAVES_PER_STEP: usize = 1_000;
 /// Commits a defragmentation waits for readers of old pages: before it moves anything, for what
@@ -87,6 +91,8 @@ const _: () = {
     // Pages that are neighbours leave in one write, and the file grows by whole pages.
     assert!(WRITE_BYTES_MAX >= PAGE_BYTES_MAX as usize);
     assert!(GROW_BYTES_MIN <= GROW_BYTES_MAX && GROW_BYTES_MIN.is_multiple_of(PAGE_BYTES_MAX as u64));
+    // The head of a stream fits its first chunk, beside the chunk's checksum.
+    assert!(TRANSFER_CHUNK_BYTES > 4 + 8 + USER_BYTES + 8 * TABLES_MAX);
     // Every step of a chore goes on by something.
     assert!(COMPACT_RECORDS_PER_STEP > 0 && COMPACT_BYTES_PER_STEP > 0);
     assert!(SWEEP_WRITES_PER_STEP > 0 && SWEEP_WRITES_PER_STEP <= SWEEP_KEYS_PER_STEP);

@@ -173,15 +173,7 @@ impl Store {
     /// # Errors
     /// When the file is damaged.
     pub fn saved_rows(&self, table: SmallTable) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
-        let mut rows = Vec::new();
-        let mut cursor = self.tree.cursor(SMALL);
-        cursor.seek(&row_key(table, &[]))?;
-        while let Some((key, row)) = cursor.next()?
-            && key.first() == Some(&(table as u8))
-        {
-            rows.push((key[1..].to_vec(), row.to_vec()));
-        }
-        Ok(rows)
+        rows_of(&self.tree, table)
     }
 
     /// The small tables.
@@ -256,4 +248,17 @@ impl Store {
     pub fn db(&self) -> Option<&Db> {
         self.db.as_ref()
     }
+}
+
+/// The rows of a small table in a state of the file.
+pub(crate) fn rows_of(tree: &Snapshot, table: SmallTable) -> Result<Vec<(Vec<u8>, Vec<u8>)>> {
+    let mut rows = Vec::new();
+    let mut cursor = tree.cursor(SMALL);
+    cursor.seek(&row_key(table, &[]))?;
+    while let Some((key, row)) = cursor.next()?
+        && key.first() == Some(&(table as u8))
+    {
+        rows.push((key[1..].to_vec(), row.to_vec()));
+    }
+    Ok(rows)
 }

@@ -1,0 +1,219 @@
+//! Making a file of a stream.
+
+use std::sync::Arc;
+
+use crate::disk::Disk;
+use crate::limits::{
+    PAGE_BYTES_MAX, PAGE_BYTES_MIN, TABLES_MAX, TRANSFER_CHUNK_BYTES, USER_BYTES, VALUE_BYTES_MAX,
+    key_bytes_max,
+};
+use crate::meta::{Meta, SLOT_OFFSETS, TableRoot};
+use crate::page::read_le;
+use crate::transfer::bulk::{PageRow, TableLoad};
+use crate::transfer::{CHECKSUM, HEAD, ROW_HEAD, VERSION};
+use crate::{Error, Result};
+
+/// A file being made. It is no tree file before [`FileBuilder::finish`] has returned: a crash until
+/// then leaves one that opens as empty, or does not open.
+pub struct FileBuilder {
+    disk: Arc<dyn Disk>,
+    crc: u32,
+    /// Bytes of the stream that are not a whole head or row yet.
+    partial: Vec<u8>,
+    body: Option<Body>,
+    failed: bool,
+}
+
+/// The file behind the stream's head.
+struct Body {
+    user: [u8; USER_BYTES],
+    rows: [u64; TABLES_MAX],
+    pages: PageRow,
+    /// Tables that are written.
+    roots: [TableRoot; TABLES_MAX],
+    /// The one being written.
+    at: usize,
+    table: TableLoad,
+    /// Rows of it that have come.
+    come: u64,
+    /// The last of them.
+    last: Option<Vec<u8>>,
+}
+
+impl std::fmt::Debug for FileBuilder {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "FileBuilder({} bytes of a row)", self.partial.len())
+    }
+}
+
+impl FileBuilder {
+    /// Makes a file on an empty disk.
+    ///
+    /// # Errors
+    /// When the disk is not empty.
+    pub fn new(disk: Arc<dyn Disk>) -> Result<Self> {
+        if disk.file_len()? > 0 {
+            return Err(Error::stream("is to become a file that is not empty"));
+        }
+        Ok(Self { disk, crc: 0, partial: Vec::new(), body: None, failed: false })
+    }
+
+    /// The owner's bytes, once the stream's head has come.
+    #[must_use]
+    pub fn user(&self) -> Option<&[u8; USER_BYTES]> {
+        self.body.as_ref().map(|body| &body.user)
+    }
+
+    /// Takes the next chunk. Blocks for the disk.
+    ///
+    /// # Errors
+    /// [`Error::Stream`] when it is not the next one; when the disk refuses. The file must be
+    /// thrown away then.
+    pub fn add(&mut self, chunk: &[u8]) -> Result<()> {
+        if self.failed {
+            return Err(Error::Poisoned);
+        }
+        let result = self.take(chunk);
+        self.failed = result.is_err();
+        result
+    }
+
+    fn take(&mut self, chunk: &[u8]) -> Result<()> {
+        let Some((crc, bytes)) = chunk.split_first_chunk::<CHECKSUM>() else {
+            return Err(Error::stream("has a chunk that is too short"));
+        };
+        if bytes.is_empty() || chunk.len() > TRANSFER_CHUNK_BYTES {
+            return Err(Error::stream(format!("has a chunk of {} bytes", chunk.len())));
+        }
+        let mut hasher = crc32fast::Hasher::new_with_initial(self.crc);
+        hasher.update(bytes);
+        self.crc = hasher.finalize();
+        if self.crc != u32::from_le_bytes(*crc) {
+            return Err(Error::stream("has a chunk that is damaged, or not the next one"));
+        }
+        if self.partial.is_empty() {
+            let used = self.parse(bytes)?;
+            self.partial.extend_from_slice(&bytes[used..]);
+        } else {
+            let mut joined = std::mem::take(&mut self.partial);
+            joined.extend_from_slice(bytes);
+            let used = self.parse(&joined)?;
+            joined.drain(..used);
+            self.partial = joined;
+        }
+        Ok(())
+    }
+
+    /// Takes what is whole of these bytes; returns how many those are.
+    fn parse(&mut self, bytes: &[u8]) -> Result<usize> {
+        let mut rest = bytes;
+        if self.body.is_none() {
+            let Some((head, behind)) = rest.split_at_checked(HEAD) else { return Ok(0) };
+            let mut body = Body::new(&self.disk, head)?;
+            body.end_tables()?;
+            (self.body, rest) = (Some(body), behind);
+        }
+        let body = self.body.as_mut().expect("made above");
+        while let Some(behind) = body.row(rest)? {
+            rest = behind;
+        }
+        if !rest.is_empty() && body.at == TABLES_MAX {
+            return Err(Error::stream("goes on behind its last row"));
+        }
+        Ok(bytes.len() - rest.len())
+    }
+
+    /// All rows have come.
+    #[must_use]
+    pub fn is_whole(&self) -> bool {
+        self.body.as_ref().is_some_and(|body| body.at == TABLES_MAX)
+    }
+
+    /// Makes the file durable, and a tree file.
+    ///
+    /// # Errors
+    /// [`Error::Stream`] when rows are missing; when the disk refuses.
+    pub fn finish(self) -> Result<()> {
+        if self.failed {
+            return Err(Error::Poisoned);
+        }
+        let Some(mut body) = self.body.filter(|body| body.at == TABLES_MAX) else {
+            return Err(Error::stream("ends before its last row"));
+        };
+        body.pages.flush()?;
+        body.pages.cut()?;
+        self.disk.sync()?;
+        let meta = Meta {
+            page_bytes: body.pages.page_bytes(),
+            txn: 1,
+            pages: body.pages.pages(),
+            free: None,
+            tables: body.roots,
+            user: body.user,
+        };
+        self.disk.write_at(SLOT_OFFSETS[1], &meta.encode())?;
+        self.disk.sync()
+    }
+}
+
+impl Body {
+    fn new(disk: &Arc<dyn Disk>, head: &[u8]) -> Result<Self> {
+        let cut = || Error::stream("has a head that cannot be read");
+        let version = read_le!(head, 0, u32).ok_or_else(cut)?;
+        if version != VERSION {
+            return Err(Error::stream(format!("has version {version}, this revd reads version {VERSION}")));
+        }
+        let page_bytes = read_le!(head, 4, u32).ok_or_else(cut)?;
+        if !page_bytes.is_power_of_two() || !(PAGE_BYTES_MIN..=PAGE_BYTES_MAX).contains(&page_bytes) {
+            return Err(Error::stream(format!("is for pages of {page_bytes} bytes")));
+        }
+        let user = head[8..8 + USER_BYTES].try_into().expect("the length is right");
+        let mut rows = [0; TABLES_MAX];
+        for (rows, at) in rows.iter_mut().zip((8 + USER_BYTES..).step_by(8)) {
+            *rows = read_le!(head, at, u64).ok_or_else(cut)?;
+        }
+        let pages = PageRow::new(Arc::clone(disk), page_bytes);
+        let (roots, table) = ([TableRoot::default(); TABLES_MAX], TableLoad::default());
+        Ok(Self { user, rows, pages, roots, at: 0, table, come: 0, last: None })
+    }
+
+    /// Takes a row; what is behind it, or none if the row is not whole.
+    fn row<'r>(&mut self, bytes: &'r [u8]) -> Result<Option<&'r [u8]>> {
+        if self.at == TABLES_MAX {
+            return Ok(None);
+        }
+        let (Some(key_len), Some(value_len)) = (read_le!(bytes, 0, u16), read_le!(bytes, 2, u32)) else {
+            return Ok(None);
+        };
+        let (key_len, value_len) = (usize::from(key_len), value_len as usize);
+        if key_len > key_bytes_max(self.pages.page_bytes()) || value_len > VALUE_BYTES_MAX {
+            return Err(Error::stream(format!(
+                "has a key of {key_len} bytes with {value_len} bytes of value"
+            )));
+        }
+        let Some((row, behind)) = bytes[ROW_HEAD..].split_at_checked(key_len + value_len) else {
+            return Ok(None);
+        };
+        let (key, value) = row.split_at(key_len);
+        if self.last.as_deref().is_some_and(|last| last >= key) {
+            return Err(Error::stream(format!("has rows of table {} out of order", self.at)));
+        }
+        self.table.put(key, value, &mut self.pages)?;
+        let last = self.last.get_or_insert_default();
+        last.clear();
+        last.extend_from_slice(key);
+        self.come += 1;
+        self.end_tables()?;
+        Ok(Some(behind))
+    }
+
+    /// Ends the table whose rows have all come, and those behind it that have none.
+    fn end_tables(&mut self) -> Result<()> {
+        while self.at < TABLES_MAX && self.come == self.rows[self.at] {
+            self.roots[self.at] = std::mem::take(&mut self.table).finish(&mut self.pages)?;
+            (self.come, self.last) = (0, None);
+            self.at += 1;
+        }
+        Ok(())
+    }
+}

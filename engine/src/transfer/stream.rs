@@ -1,0 +1,118 @@
+//! Reading a state as a stream.
+
+use crate::Result;
+use crate::limits::{TABLES_MAX, TRANSFER_CHUNK_BYTES};
+use crate::meta::Table;
+use crate::snapshot::Snapshot;
+use crate::transfer::{CHECKSUM, VERSION};
+
+/// A state being read; the state stays in the file as long as this lives. It may be read on any
+/// thread, and reading may wait for the disk.
+#[derive(Debug)]
+pub struct StateStream {
+    state: Snapshot,
+    /// The table that is read.
+    table: u8,
+    /// The key to go on from.
+    from: Vec<u8>,
+    /// Rows of the table that are read.
+    rows: u64,
+    /// Bytes of the stream that are read and are in no chunk yet: less than one row and a head.
+    left: Vec<u8>,
+    /// Of these, so many are in a chunk already.
+    taken: usize,
+    crc: u32,
+}
+
+impl StateStream {
+    /// A stream of all that `state` holds.
+    #[must_use]
+    pub fn new(state: Snapshot) -> Self {
+        let mut left = VERSION.to_le_bytes().to_vec();
+        left.extend_from_slice(&state.page_bytes().to_le_bytes());
+        left.extend_from_slice(state.user());
+        for table in tables() {
+            left.extend_from_slice(&state.len(table).to_le_bytes());
+        }
+        assert_eq!(left.len(), super::HEAD, "the head of a stream has another length than its drawing");
+        Self { state, table: 0, from: Vec::new(), rows: 0, left, taken: 0, crc: 0 }
+    }
+
+    /// Rows of all tables.
+    #[must_use]
+    pub fn rows(&self) -> u64 {
+        tables().map(|table| self.state.len(table)).sum()
+    }
+
+    /// Puts the next chunk into `chunk`, whatever that held; false when there is none.
+    ///
+    /// # Errors
+    /// When the file is damaged.
+    pub fn next_chunk(&mut self, chunk: &mut Vec<u8>) -> Result<bool> {
+        chunk.clear();
+        chunk.resize(CHECKSUM, 0);
+        self.take_left(chunk);
+        while chunk.len() < TRANSFER_CHUNK_BYTES && usize::from(self.table) < TABLES_MAX {
+            self.read_rows(chunk)?;
+        }
+        if chunk.len() == CHECKSUM {
+            return Ok(false);
+        }
+        let mut hasher = crc32fast::Hasher::new_with_initial(self.crc);
+        hasher.update(&chunk[CHECKSUM..]);
+        self.crc = hasher.finalize();
+        chunk[..CHECKSUM].copy_from_slice(&self.crc.to_le_bytes());
+        Ok(true)
+    }
+
+    /// Moves what is left into the chunk, as much as there is room for.
+    fn take_left(&mut self, chunk: &mut Vec<u8>) {
+        let room = TRANSFER_CHUNK_BYTES - chunk.len();
+        let some = &self.left[self.taken..];
+        let some = &some[..some.len().min(room)];
+        chunk.extend_from_slice(some);
+        self.taken += some.len();
+        if self.taken == self.left.len() {
+            self.left = Vec::new();
+            self.taken = 0;
+        }
+    }
+
+    /// Reads rows of the table until the chunk is full, or the table is at its end.
+    fn read_rows(&mut self, chunk: &mut Vec<u8>) -> Result<()> {
+        let state = self.state.clone();
+        let mut cursor = state.cursor(Table(self.table));
+        cursor.seek(&self.from)?;
+        while chunk.len() < TRANSFER_CHUNK_BYTES {
+            let Some((key, value)) = cursor.next()? else {
+                let (read, rows) = (self.rows, state.len(Table(self.table)));
+                if read != rows {
+                    let table = self.table;
+                    let what = format!("table {table} has {read} rows instead of {rows}");
+                    return Err(crate::Error::corrupt(what));
+                }
+                (self.table, self.rows) = (self.table + 1, 0);
+                self.from.clear();
+                return Ok(());
+            };
+            self.rows += 1;
+            let key_len = u16::try_from(key.len()).expect("a key is shorter than a page");
+            let value_len = u32::try_from(value.len()).expect("a value's length is checked when it is put");
+            let head = [&key_len.to_le_bytes()[..], &value_len.to_le_bytes()[..]].concat();
+            self.from.clear();
+            self.from.extend_from_slice(key);
+            self.from.push(0);
+            if chunk.len() + head.len() + key.len() + value.len() <= TRANSFER_CHUNK_BYTES {
+                [&head[..], key, value].iter().for_each(|part| chunk.extend_from_slice(part));
+            } else {
+                self.left = [&head[..], key, value].concat();
+                self.take_left(chunk);
+            }
+        }
+        Ok(())
+    }
+}
+
+fn tables() -> impl Iterator<Item = Table> {
+    (0..u8::try_from(TABLES_MAX).expect("a table's number is a byte")).map(Table)
+}
