@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use glommio::{LocalExecutorBuilder, Placement};
+use revd::cores::StateReport;
 use revd::cores::log::{LogFailure, LogSeed};
 use revd::disk::reserve::Reserve;
 use revd::disk::segments::{self, DirDisk};
@@ -153,7 +154,7 @@ async fn feed(
     fault: Fault,
     to_log: SenderSeed<Submitted>,
     from_log: ReceiverSeed<Vec<Work>>,
-    durable: SenderSeed<DurableIndex>,
+    durable: SenderSeed<StateReport>,
     committed: Rc<Cell<u64>>,
 ) {
     let to_log = to_log.open().await;
@@ -165,14 +166,14 @@ async fn feed(
         glommio::spawn_local(async move {
             loop {
                 glommio::timer::sleep(Duration::from_millis(50)).await;
-                let _ = durable.try_send(index(committed.get()));
+                let _ = durable.try_send(StateReport::Durable(index(committed.get())));
             }
         })
     });
     for batch in 0..BATCHES {
         let payload = Bytes::from(vec![7; 3_000]);
         let command = Command { id: CommandId(batch), kind: Kind::Put, payload };
-        if !to_log.send(Submitted { commands: vec![command], local: Vec::new() }).await {
+        if !to_log.send(Submitted { commands: vec![command], ..Submitted::default() }).await {
             return;
         }
         let mut is_committed = false;
@@ -185,7 +186,7 @@ async fn feed(
             }
         }
         if batch % 5 == 4 && matches!(fault, Fault::Call(_)) {
-            let _ = durable.try_send(index(committed.get() - 1));
+            let _ = durable.try_send(StateReport::Durable(index(committed.get() - 1)));
         }
     }
 }

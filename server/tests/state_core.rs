@@ -7,8 +7,8 @@ use std::sync::Arc;
 use bytes::Bytes;
 use glommio::{LocalExecutorBuilder, Placement};
 use prost::Message as _;
-use revd::cores::Notifications;
 use revd::cores::state::{self, StateSeed};
+use revd::cores::{Notifications, StateReport};
 use revd::disk::reserve::Reserve;
 use revd::observe::counters::Counters;
 use revd::observe::turns::Loop;
@@ -19,7 +19,7 @@ use revd_engine::disk::SimDisk;
 use revd_engine::mvcc::Store;
 use revd_member::apply::command::{Command, CommandId, Kind, Origin, encode};
 use revd_member::apply::local::{DeadlineRequest, LeaseRequest, LocalKind, LocalRequest};
-use revd_member::apply::{CommittedEntry, DurableIndex, Machine, MachineConfig, Work};
+use revd_member::apply::{CommittedEntry, Machine, MachineConfig, Work};
 use revd_member::cores::edge::Notification;
 use revd_member::error::Error;
 use revd_member::raft::status::MemberStatus;
@@ -33,7 +33,7 @@ const MEMBER: u64 = 1;
 /// The other cores' ends of its mailboxes.
 struct Around {
     to_state: SenderSeed<Vec<Work>>,
-    to_log: ReceiverSeed<DurableIndex>,
+    to_log: ReceiverSeed<StateReport>,
     to_edge: ReceiverSeed<Notifications>,
     ready: Latch,
 }
@@ -44,9 +44,6 @@ fn seeds() -> (StateSeed, Around) {
     let own = Origin { member: MEMBER, boot: 1 };
     let config = MachineConfig { own, quota_bytes: 0, lease_extension: 0 };
     let mut machine = Machine::new(store, config).unwrap();
-    let status = Arc::new(MemberStatus::default());
-    status.term.store(2);
-    status.leader.store(MEMBER);
     let (to_state, from_log) = pair(8);
     let (to_log, from_state) = pair(8);
     let (to_edge, from_core) = pair(8);
@@ -57,10 +54,9 @@ fn seeds() -> (StateSeed, Around) {
         from_log,
         to_log,
         to_edges: vec![to_edge],
-        status,
+        status: Arc::new(MemberStatus::default()),
         counters: Arc::new(Counters::new(1)),
         reserve: Arc::new(Reserve::new(std::env::temp_dir().join("revd-no-reserve"), 0)),
-        member: MEMBER,
         ready: ready.clone(),
     };
     (seed, Around { to_state, to_log: from_state, to_edge: from_core, ready })
@@ -81,6 +77,7 @@ fn with_core(test: impl AsyncFnOnce(&Core) + Send + 'static) {
         let counters = Arc::clone(&seed.counters);
         let running = glommio::spawn_local(state::run(seed));
         let to_state = around.to_state.open().await;
+        assert!(to_state.send(vec![Work::Leads(Some(2))]).await);
         let to_log = glommio::spawn_local(around.to_log.open());
         let from_core = around.to_edge.open().await;
         let core = Core { to_state, from_core, ready: around.ready, counters };
@@ -118,7 +115,7 @@ fn keepalive(slot: usize, id: i64) -> Work {
 }
 
 fn local(slot: usize, kind: impl Into<LocalKind>) -> Work {
-    Work::Local(LocalRequest { id: CommandId::new(0, slot, 0), kind: kind.into() })
+    Work::Local(LocalRequest { id: CommandId::new(0, slot, 0), kind: kind.into(), from: None })
 }
 
 /// Outcomes up to one, with the slot each is for.

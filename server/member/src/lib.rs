@@ -12,6 +12,8 @@ pub mod cores;
 
 pub mod watch;
 
+pub mod peer;
+
 pub mod raft;
 
 pub mod wal;

@@ -33,6 +33,7 @@ use revd_member::cores::effects::{Note, Standpoint, StateEffects, StateEvent};
 use revd_member::cores::log::{LogCore, LogEffects, LogEvent};
 use revd_member::cores::long::{LongCommand, LongList};
 use revd_member::cores::state::StateCore;
+use revd_member::peer::{Peer, PeerMessage};
 use revd_member::raft::node::{RaftConfig, RaftNode};
 use revd_member::wal::FrameContent;
 use revd_member::wal::birth::empty_log;
@@ -80,7 +81,7 @@ fn submitted(slot: &mut usize, names: &[&str]) -> Submitted {
         *slot += 1;
         match local_kind(name) {
             Some(kind) => {
-                submitted.local.push(LocalRequest { id: CommandId::new(0, *slot, 0), kind });
+                submitted.local.push(LocalRequest { id: CommandId::new(0, *slot, 0), kind, from: None });
             }
             None => submitted.commands.push(command(*slot, name)),
         }
@@ -125,7 +126,18 @@ impl LogEffects for LogWords {
             Work::Local(LocalRequest { kind: LocalKind::Lease(request), .. }) => {
                 writeln!(self.0, "local {request:?}").unwrap();
             }
+            Work::Leads(Some(term)) => writeln!(self.0, "lead in term {term}").unwrap(),
+            Work::Leads(None) => self.0 += "lead no more\n",
+            other => writeln!(self.0, "{other:?}").unwrap(),
         }
+    }
+
+    fn send(&mut self, to: u64, message: PeerMessage) {
+        writeln!(self.0, "send to {to}: {message:?}").unwrap();
+    }
+
+    fn set_peers(&mut self, peers: Vec<Peer>) {
+        writeln!(self.0, "peers {peers:?}").unwrap();
     }
 }
 
@@ -153,7 +165,9 @@ impl Runner for LogRunner {
                 self.core.start(&mut words)?;
                 None
             }
-            "propose" => Some(LogEvent::Submitted(submitted(&mut self.slot, &words_of(line)))),
+            "propose" => {
+                Some(LogEvent::Submitted { edge: 0, submitted: submitted(&mut self.slot, &words_of(line)) })
+            }
             "written" => Some(LogEvent::Written),
             "durable" => {
                 // Only a finished checkpoint makes such an index.
@@ -245,7 +259,6 @@ struct StateRunner {
     words: StateWords,
     index: u64,
     slot: usize,
-    leads_in: Option<u64>,
 }
 
 impl StateRunner {
@@ -253,8 +266,9 @@ impl StateRunner {
         let config = MachineConfig { own: ORIGIN, quota_bytes: 0, lease_extension: 0 };
         let disk = SimDisk::new();
         let machine = Machine::new(store(&disk), config).unwrap();
-        let (core, words) = (StateCore::new(machine, 1), StateWords::default());
-        Self { core, disk, has_reserve: false, words, index: 1, slot: 0, leads_in: Some(1) }
+        let (mut core, mut words) = (StateCore::new(machine, 1), StateWords::default());
+        core.receive(StateEvent::Work(vec![Work::Leads(Some(1))]), &mut words).unwrap();
+        Self { core, disk, has_reserve: false, words, index: 1, slot: 0 }
     }
 
     /// The end of a checkpoint: as in the server, one that found no room makes some if there is a
@@ -294,7 +308,7 @@ impl Runner for StateRunner {
                 self.slot += 1;
                 let kind = local_kind(names[0]).ok_or("no such local request")?;
                 let id = CommandId::new(0, self.slot, 0);
-                Some(StateEvent::Work(vec![Work::Local(LocalRequest { id, kind })]))
+                Some(StateEvent::Work(vec![Work::Local(LocalRequest { id, kind, from: None })]))
             }
             "due" => Some(StateEvent::CheckpointDue),
             "written" => Some(self.written()?),
@@ -304,18 +318,14 @@ impl Runner for StateRunner {
                 self.disk.limit(names.contains(&"full").then(|| self.disk.bytes().len() as u64));
                 return Ok(String::new());
             }
-            "follow" => {
-                self.leads_in = None;
-                None
-            }
+            "follow" => Some(StateEvent::Work(vec![Work::Leads(None)])),
             "turn" => None,
             name => return Err(format!("no event is called {name}").into()),
         };
         if let Some(event) = event {
             self.core.receive(event, &mut self.words)?;
         }
-        let standpoint = Standpoint { leads_in: self.leads_in, is_ready: true };
-        self.core.turn(standpoint, &mut self.words)?;
+        self.core.turn(Standpoint { is_ready: true }, &mut self.words)?;
         if self.core.is_over(&mut self.words) {
             self.words.text += "over\n";
         }

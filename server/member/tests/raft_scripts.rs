@@ -141,7 +141,7 @@ impl Runner for RaftRunner {
             "written" => self.written()?,
             "release" => self.node()?.release(words[0].parse()?),
             "status" => {
-                let RaftStatus { term, leader, last_index, committed, is_leader } = self.node()?.status();
+                let RaftStatus { term, leader, last_index, committed, is_leader, .. } = self.node()?.status();
                 let leads = if is_leader { ", leads" } else { "" };
                 return Ok(format!(
                     "term {term}, leader {leader}, entries to {last_index}, committed to {committed}{leads}"

@@ -116,7 +116,6 @@ pub(super) fn wire(config: &Config, member: Member, roles: &[Roles], common: Com
         status: Arc::clone(&status),
         counters,
         reserve,
-        member: identity.member,
         ready,
     };
     let place = |role: fn(&Roles) -> bool| roles.iter().position(role).expect("every role is assigned");

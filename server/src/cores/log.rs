@@ -7,16 +7,18 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use revd_member::apply::Work;
 use revd_member::apply::command::Origin;
 use revd_member::apply::local::Submitted;
-use revd_member::apply::{DurableIndex, Work};
 use revd_member::cores::log::{LogCore, LogEffects, LogEvent};
+use revd_member::peer::{Peer, PeerMessage};
 use revd_member::raft::node::{RaftError, RaftNode};
 use revd_member::raft::status::MemberStatus;
 use revd_member::wal::disk::LogDisk;
 use revd_member::wal::writer::{WalSeed, WalWriter};
 use revd_member::wal::{FrameContent, WalError};
 
+use crate::cores::StateReport;
 use crate::duties::pace::every;
 use crate::limits;
 use crate::queues::mailbox::{ReceiverSeed, SenderSeed};
@@ -28,12 +30,12 @@ pub struct LogSeed<D> {
     pub node: RaftNode,
     /// The write-ahead log, recovered.
     pub wal: WalSeed<D>,
-    /// One mailbox per edge.
+    /// One mailbox per edge, by edge number.
     pub from_edges: Vec<ReceiverSeed<Submitted>>,
     /// Committed entries, in log order, and local requests.
     pub to_state: SenderSeed<Vec<Work>>,
-    /// The index up to which state is durable elsewhere, so that the log may let go of it.
-    pub from_state: ReceiverSeed<DurableIndex>,
+    /// Reports of the state core.
+    pub from_state: ReceiverSeed<StateReport>,
     /// Where term, leader and indexes are published.
     pub status: Arc<MemberStatus>,
     /// Stamped on every entry.
@@ -84,6 +86,10 @@ impl LogEffects for LogDriver {
     fn work(&mut self, work: Work) {
         self.work.push(work);
     }
+
+    fn send(&mut self, _to: u64, _message: PeerMessage) {}
+
+    fn set_peers(&mut self, _peers: Vec<Peer>) {}
 }
 
 /// Runs until every edge is done and everything they submitted is durable and committed.
@@ -96,10 +102,9 @@ pub async fn run<D: LogDisk>(seed: LogSeed<D>) -> Result<(), LogFailure> {
     let stopping = Rc::new(Cell::new(false));
     let wal = WalWriter::new(seed.wal);
     let mut core = LogCore::new(seed.node, seed.origin, seed.from_edges.len());
-    let receiving = seed
-        .from_edges
-        .into_iter()
-        .map(|from_edge| glommio::spawn_local(receive_submitted(from_edge, Rc::clone(&events))));
+    let receiving = seed.from_edges.into_iter().zip(0..).map(|(from_edge, edge)| {
+        glommio::spawn_local(receive_submitted(edge, from_edge, Rc::clone(&events)))
+    });
     let mut tasks: Vec<_> = receiving.collect();
     tasks.push(glommio::spawn_local(send_work(Rc::clone(&driver.work), seed.to_state)));
     let jobs = Rc::clone(&driver.jobs);
@@ -109,7 +114,7 @@ pub async fn run<D: LogDisk>(seed: LogSeed<D>) -> Result<(), LogFailure> {
             let events = Rc::clone(&events);
             move || events.push(LogInput::Core(LogEvent::Tick))
         })),
-        glommio::spawn_local(receive_durable(seed.from_state, Rc::clone(&events))),
+        glommio::spawn_local(receive_reports(seed.from_state, Rc::clone(&events))),
     ];
     core.start(&mut driver)?;
     publish(&core, &seed.status);
@@ -141,20 +146,24 @@ fn publish(core: &LogCore, status: &MemberStatus) {
     status.leader.store(now.leader);
     status.last_index.store(now.last_index);
     status.committed.store(now.committed);
+    status.is_sole_voter.store(now.is_sole_voter);
 }
 
-async fn receive_submitted(from_edge: ReceiverSeed<Submitted>, events: Rc<LocalQueue<LogInput>>) {
+async fn receive_submitted(edge: u16, from_edge: ReceiverSeed<Submitted>, events: Rc<LocalQueue<LogInput>>) {
     let from_edge = from_edge.open().await;
     while let Some(submitted) = from_edge.receive().await {
-        events.push(LogInput::Core(LogEvent::Submitted(submitted)));
+        events.push(LogInput::Core(LogEvent::Submitted { edge, submitted }));
     }
     events.push(LogInput::Core(LogEvent::EdgeClosed));
 }
 
-async fn receive_durable(from_state: ReceiverSeed<DurableIndex>, events: Rc<LocalQueue<LogInput>>) {
+async fn receive_reports(from_state: ReceiverSeed<StateReport>, events: Rc<LocalQueue<LogInput>>) {
     let from_state = from_state.open().await;
-    while let Some(index) = from_state.receive().await {
-        events.push(LogInput::Core(LogEvent::Durable(index)));
+    while let Some(report) = from_state.receive().await {
+        events.push(LogInput::Core(match report {
+            StateReport::Durable(index) => LogEvent::Durable(index),
+            StateReport::Answer { to, id, outcome } => LogEvent::Answer { to, id, outcome },
+        }));
     }
 }
 

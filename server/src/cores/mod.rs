@@ -16,10 +16,29 @@ pub mod state;
 
 use std::fmt;
 
+use revd_member::apply::DurableIndex;
+use revd_member::apply::command::CommandId;
+use revd_member::apply::outcome::Outcome;
 use revd_member::cores::edge::Notification;
 
 /// From the state core to an edge: what has happened since the last message.
 pub type Notifications = Vec<Notification>;
+
+/// From the state core to the log core.
+#[derive(Debug)]
+pub enum StateReport {
+    /// State up to here is durable elsewhere, so that the log may let go of it.
+    Durable(DurableIndex),
+    /// The answer to a local request of another member.
+    Answer {
+        /// That member.
+        to: u64,
+        /// Its caller.
+        id: CommandId,
+        /// The answer.
+        outcome: Outcome,
+    },
+}
 
 /// The roles of one core.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

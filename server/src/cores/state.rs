@@ -18,7 +18,7 @@ use revd_member::read::view_slot::ViewSlot;
 use serde_json::json;
 
 use crate::clock::Ticker;
-use crate::cores::{Notification, Notifications};
+use crate::cores::{Notification, Notifications, StateReport};
 use crate::disk::reserve::Reserve;
 use crate::memory;
 use crate::observe::counters::Counters;
@@ -35,8 +35,8 @@ pub struct StateSeed {
     pub machine: Machine,
     /// Committed entries, in log order, and local requests.
     pub from_log: ReceiverSeed<Vec<Work>>,
-    /// The index up to which state is durable.
-    pub to_log: SenderSeed<DurableIndex>,
+    /// Reports of this core.
+    pub to_log: SenderSeed<StateReport>,
     /// One mailbox per edge, by edge number.
     pub to_edges: Vec<SenderSeed<Notifications>>,
     /// Where each new View is published.
@@ -47,8 +47,6 @@ pub struct StateSeed {
     pub counters: Arc<Counters>,
     /// Given up when a checkpoint finds no room.
     pub reserve: Arc<Reserve>,
-    /// This member's id.
-    pub member: u64,
     /// Set once clients may come.
     pub ready: Latch,
 }
@@ -74,7 +72,7 @@ enum StateInput {
 struct StateDriver {
     events: Rc<LocalQueue<StateInput>>,
     edges: Vec<Rc<LocalQueue<Notification>>>,
-    durable: Sender<DurableIndex>,
+    to_log: Sender<StateReport>,
     views: Arc<ViewSlot>,
     status: Arc<MemberStatus>,
     counters: Arc<Counters>,
@@ -99,7 +97,7 @@ pub async fn run(seed: StateSeed) -> Result<(), StateFailure> {
     let mut driver = StateDriver {
         events,
         edges,
-        durable: seed.to_log.open().await,
+        to_log: seed.to_log.open().await,
         views: seed.views,
         status: seed.status,
         counters: seed.counters,
@@ -120,8 +118,7 @@ pub async fn run(seed: StateSeed) -> Result<(), StateFailure> {
             };
             core.receive(event, &mut driver)?;
         }
-        let leads_in = (driver.status.leader.load() == seed.member).then(|| driver.status.term.load());
-        core.turn(Standpoint { leads_in, is_ready: seed.ready.is_set() }, &mut driver)?;
+        core.turn(Standpoint { is_ready: seed.ready.is_set() }, &mut driver)?;
         let took = driver.clock.microseconds() - began;
         driver.counters.state_turns.record(Loop::State, took, || json!({"backlog": core.backlog()}));
     }
@@ -236,7 +233,7 @@ impl StateEffects for StateDriver {
 
     /// Never waits for the log core.
     fn durable(&mut self, index: DurableIndex) {
-        let _ = self.durable.try_send(index);
+        let _ = self.to_log.try_send(StateReport::Durable(index));
     }
 
     fn run(&mut self, command: LongCommand) {

@@ -117,7 +117,9 @@ impl Proposals {
     /// As [`Proposals::submit`].
     pub fn submit_local(self: &Rc<Self>, kind: LocalKind, patient: bool) -> Result<Proposal, Error> {
         let class = SlotClass::of_local(kind);
-        self.enter(class, 0, patient, |batch, id| batch.local.push(LocalRequest { id, kind }))
+        self.enter(class, 0, patient, |batch, id| {
+            batch.local.push(LocalRequest { id, kind, from: None });
+        })
     }
 
     /// Takes a slot for a request, and has it added to the batch.
@@ -177,6 +179,7 @@ impl Proposals {
         let table = &mut *self.table.borrow_mut();
         let mut batch = std::mem::take(&mut table.batch);
         table.carried = table.submitted;
+        batch.number = table.carried;
         if std::mem::take(&mut table.withdrawn) > 0 {
             batch.commands.retain(|command| !table.remove_if_withdrawn(command.id));
             batch.local.retain(|request| !table.remove_if_withdrawn(request.id));
@@ -503,7 +506,7 @@ mod tests {
         assert_eq!(ask(KEEP_ALIVE.into()).unwrap_err(), Error::TooManyRequests);
         let others = [submit(Kind::Alarm).unwrap(), ask(LeaseRequest::Expired.into()).unwrap()];
         assert_eq!(submit(Kind::Alarm).unwrap_err(), Error::TooManyRequests);
-        let Submitted { commands, local } = proposals.take_batch();
+        let Submitted { commands, local, .. } = proposals.take_batch();
         let ids = commands.iter().map(|command| command.id).chain(local.iter().map(|request| request.id));
         ids.for_each(|id| proposals.resolve(id, outcome(1)));
         drop((writes, keepalives, others));

@@ -11,6 +11,8 @@ pub struct LocalRequest {
     pub id: CommandId,
     /// The kind of the request.
     pub kind: LocalKind,
+    /// Another member that asks, and is to be answered; none for an edge of this one.
+    pub from: Option<u64>,
 }
 
 /// The kind of a local request.
@@ -74,13 +76,18 @@ pub struct Submitted {
     pub commands: Vec<Command>,
     /// For this member's state.
     pub local: Vec<LocalRequest>,
+    /// How many requests this edge has submitted, up to and with these.
+    pub number: u64,
+    /// Linearizable reads up to this ticket wait for the word that they may be served; tickets
+    /// count up.
+    pub read: Option<u64>,
 }
 
 impl Submitted {
     /// There is nothing.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.commands.is_empty() && self.local.is_empty()
+        self.commands.is_empty() && self.local.is_empty() && self.read.is_none()
     }
 }
 

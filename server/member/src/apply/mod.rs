@@ -49,13 +49,44 @@ pub struct CommittedEntry {
     pub data: Bytes,
 }
 
-/// Work of the state core: entries in this order; local requests about leases overtake entries.
+/// Work of the state core: entries in this order, and what was lost behind those that were
+/// committed before; everything else overtakes entries.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Work {
     /// Apply this.
     Entry(CommittedEntry),
     /// Answer this.
     Local(LocalRequest),
+    /// The leader has answered a request that this member passed on to it.
+    Answer(CommandId, Outcome),
+    /// Reads that waited may be served, or are refused.
+    Read(ReadReady),
+    /// Commands that will not be answered.
+    Lost(Lost),
+    /// The term in which this member leads from now on, if it does; on each change.
+    Leads(Option<u64>),
+}
+
+/// The end of a wait of linearizable reads.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ReadReady {
+    /// The edge whose reads waited.
+    pub edge: u16,
+    /// Its reads up to this ticket.
+    pub ticket: u64,
+    /// They see everything that matters once the entry of this index is applied; or why they are
+    /// refused.
+    pub index: Result<u64, Error>,
+}
+
+/// Commands that are not answered when everything committed before is applied, and will not be as
+/// far as this member knows. Some of them may still be applied.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lost {
+    /// By edge: what it submitted up to this number ([`Submitted::number`](local::Submitted)).
+    pub numbers: Vec<u64>,
+    /// The answer of their callers.
+    pub why: Error,
 }
 
 /// Why an entry cannot be applied: going on would make state differ from the log.

@@ -13,6 +13,7 @@ use std::time::Duration;
 use crate::apply::command::CommandId;
 use crate::apply::local::Heard;
 use crate::apply::outcome::Outcome;
+use crate::error::Error;
 use crate::limits;
 
 /// From the state core to an edge, in this order.
@@ -25,6 +26,12 @@ pub enum Notification {
     /// Before leases expire: pass on the keepalives that have come so far, then say so by this
     /// number.
     Hearing(u64),
+    /// Linearizable reads up to this ticket may be served, from the newest View.
+    Read(u64),
+    /// Linearizable reads up to this ticket are refused.
+    ReadFailed(u64, Error),
+    /// Requests submitted up to this number that are not answered will not be.
+    Lost(u64, Error),
 }
 
 /// Events of an edge.
@@ -164,7 +171,10 @@ impl EdgeCore {
                     self.hearings.push(EdgeHearing { question, waits: 0, mark: None });
                     effects.wait(question, limits::HEARING_INTERVAL);
                 }
-                Notification::View => {}
+                Notification::View
+                | Notification::Read(_)
+                | Notification::ReadFailed(..)
+                | Notification::Lost(..) => {}
             }
         }
         effects.step_watches();

@@ -35,8 +35,6 @@ pub enum StateEvent {
 /// The surroundings of a turn, besides its events.
 #[derive(Debug, Clone, Copy)]
 pub struct Standpoint {
-    /// The term in which this member leads, if it does.
-    pub leads_in: Option<u64>,
     /// Clients may come.
     pub is_ready: bool,
 }

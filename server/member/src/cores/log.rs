@@ -5,10 +5,12 @@
 
 use std::collections::VecDeque;
 
-use crate::apply::command::{self, Command, Origin};
+use crate::apply::command::{self, Command, CommandId, Origin};
 use crate::apply::local::Submitted;
+use crate::apply::outcome::Outcome;
 use crate::apply::{DurableIndex, Work};
 use crate::limits;
+use crate::peer::{Peer, PeerMessage};
 use crate::raft::node::{RaftEffects, RaftError, RaftNode};
 use crate::raft::status::RaftStatus;
 use crate::wal::FrameContent;
@@ -17,15 +19,42 @@ use crate::wal::FrameContent;
 #[derive(Debug)]
 pub enum LogEvent {
     /// The requests that an edge submits in one turn.
-    Submitted(Submitted),
+    Submitted {
+        /// That edge.
+        edge: u16,
+        /// Its requests.
+        submitted: Submitted,
+    },
     /// The frame handed out last is durable.
     Written,
     /// A step of raft's clock.
     Tick,
     /// State up to here is durable elsewhere.
     Durable(DurableIndex),
+    /// Entries up to here are applied.
+    Applied(u64),
     /// An edge will propose nothing more.
     EdgeClosed,
+    /// Another member has sent this.
+    Peer {
+        /// That member.
+        from: u64,
+        /// Its message.
+        message: PeerMessage,
+    },
+    /// There is a connection to this member.
+    PeerConnected(u64),
+    /// The connection to this member is gone, and what was on its way to it may be lost.
+    PeerLost(u64),
+    /// The answer to a local request of another member.
+    Answer {
+        /// That member.
+        to: u64,
+        /// Its caller.
+        id: CommandId,
+        /// The answer.
+        outcome: Outcome,
+    },
 }
 
 /// Effects of the log core, in this order.
@@ -36,6 +65,10 @@ pub trait LogEffects {
     fn release(&mut self, index: u64);
     /// Hand this to the state core, behind everything before it.
     fn work(&mut self, work: Work);
+    /// Send this to another member, behind everything before it; it may be lost.
+    fn send(&mut self, to: u64, message: PeerMessage);
+    /// The other members are these from now on.
+    fn set_peers(&mut self, peers: Vec<Peer>);
 }
 
 /// Log core view: raft, and the commands that wait for the frame in flight.
@@ -44,28 +77,32 @@ pub struct LogCore {
     origin: Origin,
     queue: VecDeque<Command>,
     edges_open: usize,
+    /// The term in which this member leads, as the state core was told.
+    leads_in: Option<u64>,
 }
 
 impl LogCore {
     /// Goes on with a recovered raft, for so many edges; `origin` is stamped on every entry.
     #[must_use]
     pub fn new(node: RaftNode, origin: Origin, edges: usize) -> Self {
-        Self { node, origin, queue: VecDeque::new(), edges_open: edges }
+        Self { node, origin, queue: VecDeque::new(), edges_open: edges, leads_in: None }
     }
 
-    /// Stands for election.
+    /// Begins; a sole voter stands for election at once.
     ///
     /// # Errors
     /// When raft refuses; the member must stop.
     pub fn start(&mut self, effects: &mut impl LogEffects) -> Result<(), RaftError> {
-        self.node.campaign()?;
+        if self.node.status().is_sole_voter {
+            self.node.campaign()?;
+        }
         self.advance(effects)
     }
 
     /// Takes an event in; [`LogCore::advance`] follows the last one of a turn.
     pub fn receive(&mut self, event: LogEvent, effects: &mut impl LogEffects) {
         match event {
-            LogEvent::Submitted(Submitted { commands, local }) => {
+            LogEvent::Submitted { submitted: Submitted { commands, local, .. }, .. } => {
                 local.into_iter().for_each(|request| effects.work(Work::Local(request)));
                 self.queue.extend(commands);
             }
@@ -76,6 +113,11 @@ impl LogCore {
                 effects.release(index.get());
             }
             LogEvent::EdgeClosed => self.edges_open -= 1,
+            LogEvent::Applied(_)
+            | LogEvent::Peer { .. }
+            | LogEvent::PeerConnected(_)
+            | LogEvent::PeerLost(_)
+            | LogEvent::Answer { .. } => {}
         }
     }
 
@@ -96,6 +138,12 @@ impl LogCore {
         let RaftEffects { append, committed } = self.node.effects();
         if let Some(frame) = append {
             effects.append(frame);
+        }
+        let status = self.node.status();
+        let leads_in = status.is_leader.then_some(status.term);
+        if self.leads_in != leads_in {
+            self.leads_in = leads_in;
+            effects.work(Work::Leads(leads_in));
         }
         committed.into_iter().for_each(|entry| effects.work(Work::Entry(entry)));
         Ok(())

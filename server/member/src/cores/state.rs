@@ -30,6 +30,8 @@ pub struct StateCore {
     lessor: Option<Lessor>,
     edges: usize,
     standpoint: Standpoint,
+    /// The term in which this member leads, if it does.
+    leads_in: Option<u64>,
     /// Entries that wait for their turn and, while too much is unsaved, for the checkpoint.
     backlog: VecDeque<CommittedEntry>,
     /// Lease requests.
@@ -60,7 +62,8 @@ impl StateCore {
             machine: Some(Box::new(machine)),
             lessor: None,
             edges,
-            standpoint: Standpoint { leads_in: None, is_ready: false },
+            standpoint: Standpoint { is_ready: false },
+            leads_in: None,
             backlog: VecDeque::new(),
             lease_requests: VecDeque::new(),
             deferred: VecDeque::new(),
@@ -121,10 +124,14 @@ impl StateCore {
                 for work in work {
                     match work {
                         Work::Entry(entry) => self.backlog.push_back(entry),
-                        Work::Local(LocalRequest { id, kind }) => match kind {
+                        Work::Local(LocalRequest { id, kind, .. }) => match kind {
                             LocalKind::Defragment => self.saving.defragment(id),
                             LocalKind::Lease(request) => self.lease_requests.push_back((id, request)),
                         },
+                        Work::Answer(id, outcome) => effects.answer(id, outcome),
+                        Work::Leads(term) => self.leads_in = term,
+                        // A sole voter's reads wait for nothing, and its commands are not lost.
+                        Work::Read(_) | Work::Lost(_) => {}
                     }
                 }
             }
@@ -213,7 +220,7 @@ impl StateCore {
         if self.standpoint.is_ready {
             machine.serve(self.edges);
         }
-        let term = self.standpoint.leads_in;
+        let term = self.leads_in;
         let is_new = machine.set_leadership(term, now, &mut self.effects);
         let leases = machine.leases().len();
         if is_new && leases > 0 {
@@ -240,7 +247,7 @@ impl StateCore {
     /// While the machine is away, those lease requests are carried out that only need to know
     /// deadlines.
     fn answer_without_machine(&mut self, now: u64, effects: &mut impl StateEffects) {
-        let term = self.standpoint.leads_in;
+        let term = self.leads_in;
         let Some(lessor) = self.lessor.as_mut() else { return };
         for (caller, request) in self.lease_requests.drain(..) {
             match request {

@@ -18,6 +18,7 @@
 //! comes from a seed that the caller gives (`timeouts.rs`): the same seed and the same events make
 //! the same run, whatever the number of voters.
 
+pub mod message;
 pub mod node;
 pub mod status;
 mod storage;

@@ -242,6 +242,7 @@ impl RaftNode {
             last_index: raft.raft_log.last_index(),
             committed: raft.raft_log.committed,
             is_leader: raft.state == StateRole::Leader,
+            is_sole_voter: raft.promotable() && raft.prs().is_singleton(),
         }
     }
 }

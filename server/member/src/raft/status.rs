@@ -1,6 +1,6 @@
 //! Raft status: where consensus stands.
 
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Term, leader and indexes of one moment.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -15,6 +15,8 @@ pub struct RaftStatus {
     pub committed: u64,
     /// Whether this member leads.
     pub is_leader: bool,
+    /// Whether this member has the only vote.
+    pub is_sole_voter: bool,
 }
 
 /// Node view: raft status, and how many leases there are, written by the log and state cores and
@@ -34,6 +36,9 @@ pub struct MemberStatus {
     pub applied: Gauge,
     /// How many leases there are.
     pub leases: Gauge,
+    /// No other member has a vote: the newest View is linearizable. Cleared before a second vote
+    /// counts.
+    pub is_sole_voter: Flag,
 }
 
 /// One number.
@@ -48,6 +53,22 @@ impl Gauge {
 
     /// Replaces the value.
     pub fn store(&self, value: u64) {
+        self.0.store(value, Ordering::Release);
+    }
+}
+
+/// A yes or no.
+#[derive(Debug, Default)]
+pub struct Flag(AtomicBool);
+
+impl Flag {
+    /// The current value.
+    pub fn load(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+
+    /// Replaces the value.
+    pub fn store(&self, value: bool) {
         self.0.store(value, Ordering::Release);
     }
 }

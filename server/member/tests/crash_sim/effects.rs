@@ -13,6 +13,7 @@ use revd_member::apply::{DurableIndex, Machine, Work};
 use revd_member::cores::effects::{Note, StateEffects};
 use revd_member::cores::log::LogEffects;
 use revd_member::cores::long::{LongCommand, LongList};
+use revd_member::peer::{Peer, PeerMessage};
 use revd_member::wal::FrameContent;
 
 use crate::hash_of;
@@ -42,6 +43,12 @@ impl LogEffects for FromLog {
     fn work(&mut self, work: Work) {
         self.work.push_back(work);
     }
+
+    fn send(&mut self, _to: u64, _message: PeerMessage) {
+        unreachable!("there are no other members");
+    }
+
+    fn set_peers(&mut self, _peers: Vec<Peer>) {}
 }
 
 /// A View, and its hash when it was published.

@@ -363,7 +363,10 @@ impl Member {
         let alarm = AlarmType::Nospace as i32;
         let request = AlarmRequest { action: action as i32, member_id: OWNER.member, alarm };
         let command = self.command(Kind::Alarm, request.encode_to_vec().into());
-        self.to_log.push_back(LogEvent::Submitted(Submitted { commands: vec![command], local: Vec::new() }));
+        self.to_log.push_back(LogEvent::Submitted {
+            edge: 0,
+            submitted: Submitted { commands: vec![command], ..Submitted::default() },
+        });
     }
 
     /// A command whose client waits for its answer.
@@ -388,13 +391,13 @@ impl Member {
         for _ in 0..=self.random.below(4) {
             if self.random.one_in(60) {
                 let id = self.call(true, false);
-                submitted.local.push(LocalRequest { id, kind: LocalKind::Defragment });
+                submitted.local.push(LocalRequest { id, kind: LocalKind::Defragment, from: None });
             } else {
                 let (kind, payload) = random_command(&mut self.random, self.shown.view.revision());
                 submitted.commands.push(self.command(kind, payload));
             }
         }
-        self.to_log.push_back(LogEvent::Submitted(submitted));
+        self.to_log.push_back(LogEvent::Submitted { edge: 0, submitted });
     }
 
     /// Some events of the log core, and what raft wants done then; what was committed before
@@ -451,9 +454,7 @@ impl Member {
         for event in self.to_state.drain(..count) {
             self.state.receive(event, &mut self.from_state).unwrap();
         }
-        let status = self.log.status();
-        let leads_in = (status.leader == OWNER.member).then_some(status.term);
-        self.state.turn(Standpoint { leads_in, is_ready: true }, &mut self.from_state).unwrap();
+        self.state.turn(Standpoint { is_ready: true }, &mut self.from_state).unwrap();
     }
 
     fn carry_out(&mut self, effect: Effect) {

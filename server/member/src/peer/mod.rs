@@ -1,0 +1,48 @@
+//! Peers: the other members of the cluster, and what members say to each other.
+
+use bytes::Bytes;
+
+use crate::apply::command::CommandId;
+use crate::apply::local::LeaseRequest;
+use crate::apply::outcome::Outcome;
+use crate::error::Error;
+use crate::raft::message::RaftMessage;
+
+/// Another member of the cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Peer {
+    /// Its member id.
+    pub id: u64,
+    /// Where it listens for its peers.
+    pub urls: Vec<String>,
+}
+
+/// From one member to another.
+#[derive(Debug, Clone, PartialEq)]
+pub enum PeerMessage {
+    /// For raft.
+    Raft(RaftMessage),
+    /// Propose this batch of commands, whose origin is the sender.
+    Forward(Bytes),
+    /// Commands of a [`PeerMessage::Forward`] that will not be proposed.
+    Refused {
+        /// Those commands.
+        ids: Vec<CommandId>,
+        /// The answer of their callers.
+        why: Error,
+    },
+    /// A request about leases, for the leader.
+    LeaseAsk {
+        /// The sender's caller.
+        id: CommandId,
+        /// The request.
+        request: LeaseRequest,
+    },
+    /// The answer to a [`PeerMessage::LeaseAsk`].
+    LeaseAnswer {
+        /// The caller that asked.
+        id: CommandId,
+        /// Its answer.
+        outcome: Outcome,
+    },
+}
