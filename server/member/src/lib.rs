@@ -24,12 +24,13 @@ pub mod lease;
 
 pub mod read;
 
-pub mod cluster;
-
 pub mod schema;
+
+pub mod cluster;
 
 // Leaves: every module may use them.
 pub mod budget;
 pub mod error;
 pub mod limits;
+pub mod urls;
 pub mod wire;

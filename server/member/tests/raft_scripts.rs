@@ -23,6 +23,7 @@ use std::fmt::Write as _;
 use bytes::Bytes;
 use goldenscript::{Argument, Command as Line, Context, Runner};
 use revd_member::cluster::Identity;
+use revd_member::cluster::conf_state::ConfState;
 use revd_member::raft::node::{RaftConfig, RaftEffects, RaftNode};
 use revd_member::raft::status::RaftStatus;
 use revd_member::wal::birth::{BIRTH, empty_log};
@@ -55,7 +56,7 @@ impl RaftRunner {
         let (voters, applied, seed): (Option<u64>, _, _) =
             (number("voters")?, number("applied")?, number("seed")?);
         let config = RaftConfig {
-            voters: (1..=voters.unwrap_or(1)).collect(),
+            conf_state: ConfState::of_voters((1..=voters.unwrap_or(1)).collect()),
             seed: seed.unwrap_or_default(),
             ..RaftConfig::alone(OWNER.member, applied.unwrap_or(BIRTH.index))
         };

@@ -3,8 +3,8 @@
 //! revd-member --test start_scripts` writes what is wanted now; read the difference.
 //!
 //! ```text
-//! recovery:   start [existing]    log LAST    apply INDEX    lose tree|log    foreign    etcd
-//!             disk full|roomy
+//! recovery:   start [existing|as NAME]    log LAST    apply INDEX    lose tree|log    foreign
+//!             etcd    disk full|roomy
 //! lifecycle:  listens    quiet    signal N    ended
 //! edge core:  start    start second    published    ready    notify answer view hearing-N
 //!             waited HEARING [TIMES]    behind    read    full    free    drained    closed
@@ -30,6 +30,7 @@ use revd_member::apply::outcome::{Outcome, Rest};
 use revd_member::boot::lifecycle::{Lifecycle, ProcessEvent};
 use revd_member::boot::recovery::{RecoveryConfig, RecoveryEffects, Refusal, recover};
 use revd_member::cluster::Identity;
+use revd_member::cluster::initial::InitialCluster;
 use revd_member::cores::edge::{EdgeCore, EdgeEffects, EdgeEvent, Notification};
 use revd_member::wal::LogEntry;
 use revd_member::wal::birth::empty_log;
@@ -111,6 +112,17 @@ impl RecoveryEffects for Files {
     }
 }
 
+/// One of three members that begin a cluster.
+fn one_of_three(name: &str) -> InitialCluster {
+    let url = |name: &str| vec![format!("http://{name}:2380")];
+    InitialCluster {
+        name: name.to_owned(),
+        members: ["a", "b", "c"].iter().map(|name| ((*name).to_owned(), url(name))).collect(),
+        advertised: url(name),
+        token: "etcd-cluster".to_owned(),
+    }
+}
+
 impl Runner for Files {
     type Command = Line;
 
@@ -120,8 +132,10 @@ impl Runner for Files {
             ("start", how) => {
                 let config = RecoveryConfig {
                     may_begin_cluster: *how != ["existing"],
-                    peer_urls: vec!["http://localhost:2380".to_owned()],
-                    cluster_token: "etcd-cluster".to_owned(),
+                    initial: match how {
+                        ["as", name] => one_of_three(name),
+                        _ => InitialCluster::alone("default", "http://localhost:2380", "etcd-cluster"),
+                    },
                     boot: 7,
                     election_ticks: 10,
                     election_seed: 0,

@@ -21,6 +21,7 @@ use revd_member::apply::Machine;
 use revd_member::apply::command::Origin;
 use revd_member::boot::recovery::{self, Recovery, RecoveryConfig, RecoveryEffects, Refusal};
 use revd_member::cluster::Identity;
+use revd_member::cluster::initial::InitialCluster;
 use revd_member::raft::node::RaftNode;
 use revd_member::wal::layout::LayoutConfig;
 use revd_member::wal::reader::{LogEnd, RecoveredLog};
@@ -57,9 +58,13 @@ pub struct Member {
 pub fn open(config: &Config) -> anyhow::Result<Member> {
     let started = crate::clock::now();
     let recovery_config = RecoveryConfig {
-        may_begin_cluster: config.new_cluster,
-        peer_urls: config.peer_urls.clone(),
-        cluster_token: config.cluster_token.clone(),
+        may_begin_cluster: config.cluster.is_new,
+        initial: InitialCluster {
+            name: config.name.clone(),
+            members: config.cluster.initial.clone(),
+            advertised: config.cluster.advertise_peer_urls.clone(),
+            token: config.cluster.token.clone(),
+        },
         boot: random()?,
         election_ticks: config.election_ticks,
         election_seed: random()?,
@@ -195,7 +200,11 @@ impl RecoveryEffects for MemberFiles<'_> {
                 "the log in {wal_dir} belongs to member {member:x}, the tree file {tree} does not know it: they are \
                  not of one member"
             ),
-            Refusal::NotOneMember(count) => anyhow!("a new store must know one member, it knows {count}"),
+            Refusal::Initial(error) => error.into(),
+            Refusal::NoSuchMember { member } => anyhow!(
+                "{tree} was made for a new cluster that has no member {member:x}: start with the --initial-cluster and \
+                 --name of the first start, or with an empty --data-dir"
+            ),
             Refusal::Raft(error) => error.into(),
             Refusal::NewTree(error) => anyhow::Error::from(error).context(format!("making {tree}")),
             Refusal::Store(error) => anyhow::Error::from(error).context(format!("reading {tree}")),

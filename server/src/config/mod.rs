@@ -1,16 +1,20 @@
 //! etcd's configuration: flags, environment, file. `sources` collects settings, here they get their
 //! meaning.
 
+mod cluster;
 mod error;
 pub mod flags;
 pub mod sources;
+mod values;
 
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::path::PathBuf;
 use std::time::Duration;
 
+pub use crate::config::cluster::ClusterConfig;
 pub use crate::config::error::ConfigError;
 use crate::config::sources::{Gathered, Settings};
+use crate::config::values::{bad, duration, list, number, switch, text};
 use crate::observe::log::Level;
 
 /// etcd's default quota.
@@ -48,12 +52,8 @@ pub struct Config {
     pub client_addresses: Vec<SocketAddr>,
     /// The URLs that clients and other members are told.
     pub advertise_client_urls: Vec<String>,
-    /// Its peer URLs, from `initial-cluster`.
-    pub peer_urls: Vec<String>,
-    /// Part of the cluster's identity.
-    pub cluster_token: String,
-    /// Start a new cluster if there is no data; else refuse.
-    pub new_cluster: bool,
+    /// Its part in its cluster.
+    pub cluster: ClusterConfig,
     /// Raft's clock step.
     pub heartbeat: Duration,
     /// Steps without a leader before an election.
@@ -185,20 +185,14 @@ pub fn resolve(gathered: Gathered) -> Result<Config, ConfigError> {
     let level = text(&settings, "log-level");
     let log_level = Level::parse(&level)
         .ok_or_else(|| bad(&settings, "log-level", "must be debug, info, warn, error or fatal".to_owned()))?;
-    let state = text(&settings, "initial-cluster-state");
-    if state != "new" && state != "existing" {
-        return Err(bad(&settings, "initial-cluster-state", "must be new or existing".to_owned()));
-    }
     let quota: i64 = number(&settings, "quota-backend-bytes")?;
     Ok(Config {
-        peer_urls: peer_urls(&settings, &name)?,
+        cluster: ClusterConfig::resolve(&settings, &name)?,
         name,
         data_dir,
         wal_dir,
         client_addresses: client_addresses(&settings)?,
         advertise_client_urls: list(&text(&settings, "advertise-client-urls")),
-        cluster_token: text(&settings, "initial-cluster-token"),
-        new_cluster: state == "new",
         heartbeat: Duration::from_millis(heartbeat_ms),
         election_ticks: usize::try_from(election_ms / heartbeat_ms).expect("bounded above"),
         txn_ops_max: number(&settings, "max-txn-ops")?,
@@ -218,29 +212,6 @@ pub fn resolve(gathered: Gathered) -> Result<Config, ConfigError> {
         memory_bytes: (memory_bytes > 0).then_some(memory_bytes),
         warnings,
     })
-}
-
-fn text(settings: &Settings, flag: &'static str) -> String {
-    let default =
-        || flags::USED.iter().find(|(name, ..)| *name == flag).map_or("", |(_, _, default, _)| default);
-    settings.get(flag).cloned().unwrap_or_else(|| default().to_owned())
-}
-
-fn bad(settings: &Settings, flag: &'static str, problem: String) -> ConfigError {
-    ConfigError::Value { flag, value: text(settings, flag), problem }
-}
-
-fn number<N: std::str::FromStr>(settings: &Settings, flag: &'static str) -> Result<N, ConfigError> {
-    let value = text(settings, flag);
-    value.parse().map_err(|_| bad(settings, flag, "must be a whole number in its range".to_owned()))
-}
-
-fn switch(settings: &Settings, flag: &'static str) -> Result<bool, ConfigError> {
-    match text(settings, flag).as_str() {
-        "1" | "t" | "T" | "true" | "TRUE" | "True" => Ok(true),
-        "" | "0" | "f" | "F" | "false" | "FALSE" | "False" => Ok(false),
-        _ => Err(bad(settings, flag, "must be true or false".to_owned())),
-    }
 }
 
 /// etcd takes a bare number as hours, or as revisions, by the mode; anything else is a duration.
@@ -263,15 +234,6 @@ fn retention(settings: &Settings) -> Result<Retention, ConfigError> {
     }
 }
 
-fn duration(settings: &Settings, flag: &'static str) -> Result<Duration, ConfigError> {
-    let value = text(settings, flag);
-    if value == "0" {
-        return Ok(Duration::ZERO);
-    }
-    humantime::parse_duration(&value)
-        .map_err(|error| bad(settings, flag, format!("must be a duration like 10m or 500ms: {error}")))
-}
-
 /// etcd's shortest interval is used for shorter ones.
 fn progress_interval(settings: &Settings, warnings: &mut Vec<String>) -> Result<Duration, ConfigError> {
     let flag = "watch-progress-notify-interval";
@@ -281,10 +243,6 @@ fn progress_interval(settings: &Settings, warnings: &mut Vec<String>) -> Result<
         warnings.push(format!("--{flag} {value}: {PROGRESS_INTERVAL_MIN:?} is used, the shortest interval"));
     }
     Ok(interval.max(PROGRESS_INTERVAL_MIN))
-}
-
-fn list(text: &str) -> Vec<String> {
-    text.split(',').map(str::trim).filter(|part| !part.is_empty()).map(str::to_owned).collect()
 }
 
 fn client_addresses(settings: &Settings) -> Result<Vec<SocketAddr>, ConfigError> {
@@ -311,39 +269,6 @@ fn client_addresses(settings: &Settings) -> Result<Vec<SocketAddr>, ConfigError>
     Ok(addresses)
 }
 
-/// This member's URLs in `initial-cluster`.
-fn peer_urls(settings: &Settings, name: &str) -> Result<Vec<String>, ConfigError> {
-    let advertised = list(&text(settings, "initial-advertise-peer-urls"));
-    if !settings.contains_key("initial-cluster") {
-        return Ok(advertised);
-    }
-    let flag = "initial-cluster";
-    let mut own = Vec::new();
-    for member in list(&text(settings, flag)) {
-        let Some((member, url)) = member.split_once('=') else {
-            return Err(bad(settings, flag, format!("{member:?} is not name=url")));
-        };
-        if member != name {
-            let problem =
-                format!("{member} is another member; this version runs clusters of one member, {name}");
-            return Err(bad(settings, flag, problem));
-        }
-        own.push(url.to_owned());
-    }
-    if own.is_empty() {
-        let problem = format!("couldn't find local name {name:?} in the initial cluster configuration");
-        return Err(bad(settings, flag, problem));
-    }
-    let (mut left, mut right) = (own.clone(), advertised);
-    left.sort();
-    right.sort();
-    if left != right {
-        let problem = format!("has {left:?} for {name} but --initial-advertise-peer-urls has {right:?}");
-        return Err(bad(settings, flag, problem));
-    }
-    Ok(own)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -357,7 +282,6 @@ mod tests {
         let config = config("").unwrap();
         assert_eq!(config.data_dir, PathBuf::from("default.etcd"));
         assert_eq!(config.client_addresses, ["127.0.0.1:2379".parse().unwrap()]);
-        assert_eq!(config.peer_urls, ["http://localhost:2380"]);
         assert_eq!((config.txn_ops_max, config.request_bytes_max), (128, 1_572_864));
         assert_eq!((config.election_ticks, config.lease_ttl_min()), (10, 2));
     }
@@ -385,9 +309,6 @@ mod tests {
             ("--max-txn-ops many", "many"),
             ("--listen-client-urls http://127.0.0.1:1", "advertise-client-urls is required"),
             ("--listen-client-urls https://127.0.0.1:1 --advertise-client-urls x", "TLS"),
-            ("--initial-cluster default=http://localhost:2380,b=http://b:2380", "another member"),
-            ("--initial-cluster default=http://other:2380", "initial-advertise-peer-urls"),
-            ("--name b --initial-cluster=", "couldn't find local name"),
             ("--log-level loud", "loud"),
             ("--auto-compaction-retention soon", "duration like"),
             ("--auto-compaction-mode weekly", "periodic or revision"),

@@ -1,17 +1,19 @@
 //! From a data directory to a member that can go on: which file is opened, made, synced or refused,
 //! in which order.
 //!
-//! A new member is made in this order: the tree file with the member's own row and applied index 1,
-//! in one commit; then the log, which begins behind entry 1. A crash in between leaves a tree file
-//! without a log at applied index 1, which is finished at the next start. In a directory that is
-//! refused, neither log nor tree file change; directories are closed to others, the lock file and
-//! perhaps an empty tree file are made, leftovers are removed.
+//! A new member is made in this order: the tree file with the rows of all initial members and
+//! applied index 1, in one commit; then the log, which begins behind entry 1. Each member of a new
+//! cluster makes these by itself: they are the same everywhere. A crash in between leaves a tree
+//! file without a log at applied index 1, which is finished at the next start. In a directory that
+//! is refused, neither log nor tree file change; directories are closed to others, the lock file
+//! and perhaps an empty tree file are made, leftovers are removed.
 
 use revd_engine::mvcc::{CheckpointKind, Store};
-use revd_proto::etcdserverpb::Member as MemberRow;
 
 use crate::apply::command::Origin;
 use crate::apply::{Machine, MachineConfig};
+use crate::cluster::conf_state::ConfState;
+use crate::cluster::initial::{InitialCluster, InitialError};
 use crate::cluster::{self, Identity};
 use crate::raft::node::{RaftConfig, RaftError, RaftNode};
 use crate::schema;
@@ -23,10 +25,8 @@ use crate::wal::reader::{LogEnd, RecoveredLog};
 pub struct RecoveryConfig {
     /// Without data, begin a new cluster; else refuse.
     pub may_begin_cluster: bool,
-    /// Peer URLs of a new member; its id is made from them.
-    pub peer_urls: Vec<String>,
-    /// Part of the identity of a new cluster.
-    pub cluster_token: String,
+    /// The members of a new cluster, and which of them this one is.
+    pub initial: InitialCluster,
     /// Distinguishes this run of the process in the log.
     pub boot: u64,
     /// Ticks of raft's clock without a leader before an election.
@@ -105,8 +105,14 @@ pub enum Refusal {
         /// That member.
         member: u64,
     },
-    /// A tree file without a log must know one member: the one it was made for.
-    NotOneMember(usize),
+    /// No new member can be made with these settings.
+    Initial(InitialError),
+    /// A tree file without a log was made for members of which none is the one that the settings
+    /// name.
+    NoSuchMember {
+        /// The member that the settings name.
+        member: u64,
+    },
     /// The tree file of a new member cannot be written.
     NewTree(revd_engine::Error),
     /// The tree file cannot be read.
@@ -157,11 +163,11 @@ pub fn recover<F: RecoveryEffects>(
         // synced nothing.
         effects.sync_tree(&mut store)?;
     }
-    let log = open_log(&store, found).map_err(|refusal| effects.refused(refusal))?;
+    let log = open_log(config, &store, found).map_err(|refusal| effects.refused(refusal))?;
     let identity = log.owner;
     let raft_config = RaftConfig {
         id: identity.member,
-        voters: schema::members(store.tables()).map(|member| member.id).collect(),
+        conf_state: schema::conf_state(store.tables()),
         heartbeat_ticks: 1,
         election_ticks: config.election_ticks,
         applied: store.applied().index,
@@ -187,9 +193,10 @@ fn begin(config: &RecoveryConfig, store: &mut Store, has_log: bool) -> Result<()
     if has_log {
         return Err(Refusal::TreeIsMissing);
     }
-    let id = cluster::member_id(&config.peer_urls, &config.cluster_token);
-    let row = MemberRow { id, peer_ur_ls: config.peer_urls.clone(), ..MemberRow::default() };
-    schema::put_member(store, &row);
+    let rows = config.initial.begin().map_err(Refusal::Initial)?;
+    rows.iter().for_each(|row| schema::put_member(store, row));
+    let voters = schema::members(store.tables()).map(|row| row.id).collect();
+    schema::put_conf_state(store, &ConfState::of_voters(voters));
     store.set_applied(BIRTH);
     let checkpoint = store.checkpoint(CheckpointKind::WithIndex).expect("something was applied");
     let written = checkpoint.write().map_err(Refusal::NewTree)?;
@@ -198,10 +205,14 @@ fn begin(config: &RecoveryConfig, store: &mut Store, has_log: bool) -> Result<()
 }
 
 /// The log as it was found, or the empty one of a member that was just made.
-fn open_log(store: &Store, found: Option<RecoveredLog>) -> Result<RecoveredLog, Refusal> {
+fn open_log(
+    config: &RecoveryConfig,
+    store: &Store,
+    found: Option<RecoveredLog>,
+) -> Result<RecoveredLog, Refusal> {
     let log = match found {
         Some(log) => log,
-        None if store.applied() == BIRTH => empty_log(identity_of(store)?),
+        None if store.applied() == BIRTH => empty_log(identity_of(config, store)?),
         None => return Err(Refusal::LogIsMissing { applied: store.applied().index }),
     };
     match schema::member(store.tables(), log.owner.member) {
@@ -210,8 +221,15 @@ fn open_log(store: &Store, found: Option<RecoveredLog>) -> Result<RecoveredLog, 
     }
 }
 
-fn identity_of(store: &Store) -> Result<Identity, Refusal> {
+/// A new member's ids: of those it was made with, the settings name its own.
+fn identity_of(config: &RecoveryConfig, store: &Store) -> Result<Identity, Refusal> {
     let ids: Vec<u64> = schema::members(store.tables()).map(|member| member.id).collect();
-    let [member] = ids[..] else { return Err(Refusal::NotOneMember(ids.len())) };
+    let member = match ids[..] {
+        [alone] => alone,
+        _ => config.initial.own_id(),
+    };
+    if !ids.contains(&member) {
+        return Err(Refusal::NoSuchMember { member });
+    }
     Ok(Identity { cluster: cluster::cluster_id(&ids), member })
 }

@@ -1,4 +1,8 @@
-//! The cluster and its members: ids as etcd computes them.
+//! The cluster and its members: ids as etcd computes them, the members a cluster begins with, and
+//! their votes.
+
+pub mod conf_state;
+pub mod initial;
 
 use sha1::{Digest as _, Sha1};
 

@@ -1,9 +1,10 @@
 //! One member's raft, as a state machine: events in, effects out.
 
-use raft::eraftpb::{ConfState, Entry, EntryType};
+use raft::eraftpb::{self, Entry, EntryType};
 use raft::{RawNode, StateRole};
 
 use crate::apply::CommittedEntry;
+use crate::cluster::conf_state::ConfState;
 use crate::limits;
 use crate::raft::status::RaftStatus;
 use crate::raft::storage::RaftEntries;
@@ -16,8 +17,8 @@ use crate::wal::{FrameContent, HardState, LogEntry};
 pub struct RaftConfig {
     /// Own member id.
     pub id: u64,
-    /// Members with a vote.
-    pub voters: Vec<u64>,
+    /// The members' votes as of `applied`.
+    pub conf_state: ConfState,
     /// Ticks between heartbeats.
     pub heartbeat_ticks: usize,
     /// Ticks without a leader before an election.
@@ -34,7 +35,8 @@ impl RaftConfig {
     /// has no effect.
     #[must_use]
     pub fn alone(id: u64, applied: u64) -> Self {
-        Self { id, voters: vec![id], heartbeat_ticks: 1, election_ticks: 10, applied, seed: 0 }
+        let conf_state = ConfState::of_voters(vec![id]);
+        Self { id, conf_state, heartbeat_ticks: 1, election_ticks: 10, applied, seed: 0 }
     }
 }
 
@@ -104,15 +106,14 @@ impl RaftNode {
         if last < config.applied {
             return Err(RaftError::ShortLog { last, applied: config.applied });
         }
-        let mut hard_state = raft::eraftpb::HardState::default();
+        let mut hard_state = eraftpb::HardState::default();
         hard_state.term = log.hard_state.term;
         hard_state.vote = log.hard_state.vote;
         // The commit index is written along with other things, never on its own: it may lag behind
         // what was applied.
         hard_state.commit = log.hard_state.commit.max(config.applied).min(last);
-        let mut conf_state = ConfState::default();
-        conf_state.voters.clone_from(&config.voters);
         let entries = log.entries.iter().map(to_raft).collect();
+        let conf_state = conf_state_to_raft(&config.conf_state);
         let storage = RaftEntries { base: log.base, entries, hard_state, conf_state };
         let raft_config = raft::Config {
             id: config.id,
@@ -245,6 +246,15 @@ impl RaftNode {
             is_sole_voter: raft.promotable() && raft.prs().is_singleton(),
         }
     }
+}
+
+fn conf_state_to_raft(state: &ConfState) -> eraftpb::ConfState {
+    let mut out = eraftpb::ConfState { auto_leave: state.auto_leave, ..eraftpb::ConfState::default() };
+    out.voters.clone_from(&state.voters);
+    out.learners.clone_from(&state.learners);
+    out.voters_outgoing.clone_from(&state.voters_outgoing);
+    out.learners_next.clone_from(&state.learners_next);
+    out
 }
 
 fn to_raft(entry: &LogEntry) -> Entry {

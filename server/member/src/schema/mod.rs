@@ -4,7 +4,10 @@ use prost::Message as _;
 use revd_engine::mvcc::{SmallTable, Store, Tables};
 use revd_proto::etcdserverpb::{AlarmMember, Member};
 
+use crate::cluster::conf_state::ConfState;
+
 const CLUSTER_VERSION: &[u8] = b"clusterVersion";
+const CONF_STATE: &[u8] = b"confState";
 
 /// A member's row.
 #[must_use]
@@ -20,6 +23,19 @@ pub fn members(tables: &Tables) -> impl Iterator<Item = Member> {
 /// Writes a member's row.
 pub fn put_member(store: &mut Store, member: &Member) {
     store.table_put(SmallTable::Members, &member.id.to_be_bytes(), &member.encode_to_vec());
+}
+
+/// The members' votes. Before there were clusters of several members, no row said so: every member
+/// had one.
+#[must_use]
+pub fn conf_state(tables: &Tables) -> ConfState {
+    let row = tables.get(SmallTable::Cluster, CONF_STATE).and_then(ConfState::decode);
+    row.unwrap_or_else(|| ConfState::of_voters(members(tables).map(|member| member.id).collect()))
+}
+
+/// Writes the row of votes.
+pub fn put_conf_state(store: &mut Store, state: &ConfState) {
+    store.table_put(SmallTable::Cluster, CONF_STATE, &state.encode());
 }
 
 /// The cluster's version, once it is agreed.

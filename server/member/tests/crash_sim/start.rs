@@ -10,6 +10,7 @@ use revd_member::apply::Machine;
 use revd_member::boot::recovery::{
     Recovery, RecoveryConfig, RecoveryEffects, Refusal, recover as recover_files,
 };
+use revd_member::cluster::initial::InitialCluster;
 use revd_member::raft::node::RaftNode;
 use revd_member::wal::layout::Layout;
 use revd_member::wal::reader::{LogEnd, RecoveredLog};
@@ -39,8 +40,7 @@ impl Sim {
     pub(crate) fn start(disk: SimDisk, log: Option<RecoveredLog>) -> Self {
         let config = RecoveryConfig {
             may_begin_cluster: true,
-            peer_urls: vec!["http://localhost:2380".to_owned()],
-            cluster_token: "etcd-cluster".to_owned(),
+            initial: InitialCluster::alone("default", "http://localhost:2380", "etcd-cluster"),
             boot: ORIGIN.boot,
             election_ticks: 10,
             election_seed: 0,

@@ -1,0 +1,201 @@
+//! The members that a cluster begins with, as `--initial-cluster` names them, and what etcd refuses
+//! there.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use revd_proto::etcdserverpb::Member;
+
+use crate::cluster;
+
+/// The `--initial-*` flags of this member.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct InitialCluster {
+    /// This member's name.
+    pub name: String,
+    /// Peer URLs by name, those of this member among them; sorted.
+    pub members: BTreeMap<String, Vec<String>>,
+    /// The peer URLs that this member tells others; sorted.
+    pub advertised: Vec<String>,
+    /// Part of the identity of a new cluster.
+    pub token: String,
+}
+
+/// Why no member can be begun with these flags; in etcd's words, where it has any.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum InitialError {
+    /// Which of them is this member?
+    #[error("couldn't find local name {0:?} in the initial cluster configuration")]
+    NoLocalName(String),
+    /// Two members at one place.
+    #[error("initial cluster {0} has duplicate url")]
+    DuplicateUrl(String),
+    /// Others are told of a URL that this member does not tell.
+    #[error("--initial-cluster has {missing} but missing from --initial-advertise-peer-urls={advertised}")]
+    NotAdvertised {
+        /// Of `--initial-cluster`.
+        missing: String,
+        /// The other flag's value.
+        advertised: String,
+    },
+    /// This member tells a URL that others are not told of.
+    #[error("--initial-advertise-peer-urls has {missing} but missing from --initial-cluster={cluster}")]
+    NotInCluster {
+        /// Of `--initial-advertise-peer-urls`.
+        missing: String,
+        /// This member's part of the other flag's value.
+        cluster: String,
+    },
+    /// Two members whose ids are equal, or an id that raft has another use for.
+    #[error("member exists with identical ID {0:x}: choose other peer URLs")]
+    BadId(u64),
+}
+
+impl InitialCluster {
+    /// A member alone, with this one peer URL.
+    #[must_use]
+    pub fn alone(name: &str, url: &str, token: &str) -> Self {
+        let urls = vec![url.to_owned()];
+        Self {
+            name: name.to_owned(),
+            members: BTreeMap::from([(name.to_owned(), urls.clone())]),
+            advertised: urls,
+            token: token.to_owned(),
+        }
+    }
+
+    /// The id of this member in a new cluster.
+    #[must_use]
+    pub fn own_id(&self) -> u64 {
+        let urls = self.members.get(&self.name).map_or(&[][..], |urls| urls);
+        cluster::member_id(urls, &self.token)
+    }
+
+    /// The peer URLs of the others.
+    pub fn urls_of_others(&self) -> impl Iterator<Item = &str> {
+        let others = self.members.iter().filter(|(name, _)| **name != self.name);
+        others.flat_map(|(_, urls)| urls.iter().map(String::as_str))
+    }
+
+    /// The rows of a new cluster's members: each member makes the same ones by itself.
+    ///
+    /// # Errors
+    /// [`InitialError`]
+    pub fn begin(&self) -> Result<Vec<Member>, InitialError> {
+        let own = self.local()?;
+        let difference = |left: &[String], right: &[String]| -> Vec<String> {
+            left.iter().filter(|url| !right.contains(url)).map(|url| self.pair(url)).collect()
+        };
+        let missing = difference(own, &self.advertised);
+        if !missing.is_empty() {
+            let advertised = self.advertised.join(",");
+            return Err(InitialError::NotAdvertised { missing: missing.join(","), advertised });
+        }
+        let missing: Vec<_> = self.advertised.iter().filter(|url| !own.contains(url)).cloned().collect();
+        if !missing.is_empty() {
+            let cluster: Vec<_> = self.advertised.iter().map(|url| self.pair(url)).collect();
+            return Err(InitialError::NotInCluster {
+                missing: missing.join(","),
+                cluster: cluster.join(","),
+            });
+        }
+        self.has_no_duplicates()?;
+        let rows = self.members.iter().map(|(name, urls)| Member {
+            id: cluster::member_id(urls, &self.token),
+            name: name.clone(),
+            peer_ur_ls: urls.clone(),
+            ..Member::default()
+        });
+        let mut ids = BTreeSet::from([0]);
+        rows.map(|row| if ids.insert(row.id) { Ok(row) } else { Err(InitialError::BadId(row.id)) }).collect()
+    }
+
+    /// Whether a member can join a cluster with these flags.
+    ///
+    /// # Errors
+    /// [`InitialError`]
+    pub fn may_join(&self) -> Result<(), InitialError> {
+        self.local()?;
+        self.has_no_duplicates()
+    }
+
+    fn local(&self) -> Result<&[String], InitialError> {
+        let own = self.members.get(&self.name).ok_or_else(|| InitialError::NoLocalName(self.name.clone()))?;
+        Ok(own)
+    }
+
+    fn has_no_duplicates(&self) -> Result<(), InitialError> {
+        let mut seen = BTreeSet::new();
+        if self.members.values().flatten().all(|url| seen.insert(url)) {
+            return Ok(());
+        }
+        let mut pairs: Vec<String> = Vec::new();
+        for (name, urls) in &self.members {
+            pairs.extend(urls.iter().map(|url| format!("{name}={url}")));
+        }
+        pairs.sort();
+        Err(InitialError::DuplicateUrl(pairs.join(",")))
+    }
+
+    fn pair(&self, url: &str) -> String {
+        format!("{}={url}", self.name)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn initial(name: &str, cluster: &str, advertised: &str) -> InitialCluster {
+        let mut members: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for (name, url) in cluster.split(',').filter_map(|pair| pair.split_once('=')) {
+            members.entry(name.to_owned()).or_default().push(url.to_owned());
+        }
+        let advertised = advertised.split(',').map(str::to_owned).collect();
+        InitialCluster { name: name.to_owned(), members, advertised, token: "etcd-cluster".to_owned() }
+    }
+
+    const THREE: &str = "a=http://127.0.0.1:2380,b=http://127.0.0.1:2480,c=http://127.0.0.1:2580";
+
+    #[test]
+    fn members_of_a_cluster_make_the_same_rows() {
+        let a = initial("a", THREE, "http://127.0.0.1:2380");
+        let b = initial("b", THREE, "http://127.0.0.1:2480");
+        assert_eq!(a.begin().unwrap(), b.begin().unwrap());
+        assert_ne!(a.own_id(), b.own_id());
+        assert_eq!(a.begin().unwrap()[0].id, a.own_id());
+        assert_eq!(a.urls_of_others().count(), 2);
+    }
+
+    /// The texts of an etcd 3.7.1 that is started so; it adds in brackets how it resolved the URLs.
+    #[test]
+    fn flags_that_contradict_each_other_are_refused_in_the_words_of_etcd() {
+        let one = "a=http://x:1";
+        for (name, cluster, advertised, problem) in [
+            ("d", one, "http://x:1", "couldn't find local name \"d\" in the initial cluster configuration"),
+            (
+                "a",
+                "a=http://x:1,b=http://x:1",
+                "http://x:1",
+                "initial cluster a=http://x:1,b=http://x:1 has duplicate url",
+            ),
+            (
+                "a",
+                one,
+                "http://y:1",
+                "--initial-cluster has a=http://x:1 but missing from --initial-advertise-peer-urls=http://y:1",
+            ),
+            (
+                "a",
+                one,
+                "http://x:1,http://x:2",
+                "--initial-advertise-peer-urls has http://x:2 but missing from \
+                 --initial-cluster=a=http://x:1,a=http://x:2",
+            ),
+        ] {
+            let error = initial(name, cluster, advertised).begin().unwrap_err();
+            assert_eq!(error.to_string(), problem);
+        }
+        assert!(initial("a", one, "http://elsewhere:1").may_join().is_ok());
+        assert!(initial("b", one, "http://x:1").may_join().is_err());
+    }
+}

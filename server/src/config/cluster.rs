@@ -1,0 +1,187 @@
+//! Flags about the cluster: its first members, where they are reached, how they change.
+
+use std::collections::BTreeMap;
+use std::net::{SocketAddr, ToSocketAddrs as _};
+
+use revd_member::urls::{self, UrlError};
+
+use crate::config::error::ConfigError;
+use crate::config::sources::Settings;
+use crate::config::values::{bad, list, number, switch, text};
+
+/// etcd's name for a member that is given none.
+const NAME_DEFAULT: &str = "default";
+
+/// The part of a member in its cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterConfig {
+    /// Where other members connect.
+    pub peer_addresses: Vec<SocketAddr>,
+    /// The peer URLs that other members are told.
+    pub advertise_peer_urls: Vec<String>,
+    /// Peer URLs of the first members, by name.
+    pub initial: BTreeMap<String, Vec<String>>,
+    /// Part of the cluster's identity.
+    pub token: String,
+    /// Begin a new cluster if there is no data; else join one.
+    pub is_new: bool,
+    /// Begin a cluster of this member alone with the data that it has.
+    pub force_new: bool,
+    /// Refuse changes of members that would cost the cluster its quorum.
+    pub strict_reconfig: bool,
+    /// Members that learn and have no vote.
+    pub learners_max: usize,
+    /// Applied entries after which the log is cut.
+    pub snapshot_count: u64,
+    /// Entries that are kept then, for members that are behind.
+    pub snapshot_catchup_entries: u64,
+    /// Ask before an election whether it can be won.
+    pub pre_vote: bool,
+    /// A start waits no whole election timeout for a leader.
+    pub advance_election_ticks: bool,
+}
+
+impl ClusterConfig {
+    /// The meaning of the settings, of the member with this name.
+    pub(super) fn resolve(settings: &Settings, name: &str) -> Result<Self, ConfigError> {
+        let state = text(settings, "initial-cluster-state");
+        if state != "new" && state != "existing" {
+            return Err(bad(settings, "initial-cluster-state", "must be new or existing".to_owned()));
+        }
+        let advertise_peer_urls = peer_urls(settings, "initial-advertise-peer-urls")?;
+        Ok(Self {
+            peer_addresses: peer_addresses(settings)?,
+            initial: initial(settings, name, &advertise_peer_urls)?,
+            advertise_peer_urls,
+            token: text(settings, "initial-cluster-token"),
+            is_new: state == "new",
+            force_new: switch(settings, "force-new-cluster")?,
+            strict_reconfig: switch(settings, "strict-reconfig-check")?,
+            learners_max: number(settings, "max-learners")?,
+            snapshot_count: number(settings, "snapshot-count")?,
+            snapshot_catchup_entries: number(settings, "snapshot-catchup-entries")?,
+            pre_vote: switch(settings, "pre-vote")?,
+            advance_election_ticks: switch(settings, "initial-election-tick-advance")?,
+        })
+    }
+}
+
+/// An empty text is taken for the default, as etcd takes it.
+fn peer_urls(settings: &Settings, flag: &'static str) -> Result<Vec<String>, ConfigError> {
+    let given = list(&text(settings, flag));
+    let urls = if given.is_empty() { list(&text(&Settings::new(), flag)) } else { given };
+    checked(settings, flag, &urls)
+}
+
+fn checked(settings: &Settings, flag: &'static str, texts: &[String]) -> Result<Vec<String>, ConfigError> {
+    urls::parse(texts).map_err(|error: UrlError| bad(settings, flag, error.to_string()))
+}
+
+/// As etcd binds: addresses and `localhost`, no other names.
+fn peer_addresses(settings: &Settings) -> Result<Vec<SocketAddr>, ConfigError> {
+    let flag = "listen-peer-urls";
+    let mut addresses = Vec::new();
+    for url in peer_urls(settings, flag)? {
+        if !url.starts_with("http://") {
+            let problem =
+                format!("{url} is not served by this version: only http:// is (no TLS, no unix sockets)");
+            return Err(bad(settings, flag, problem));
+        }
+        let host = urls::authority(&url);
+        if !host.starts_with("localhost:") && host.parse::<SocketAddr>().is_err() {
+            return Err(bad(settings, flag, format!("expected IP in URL for binding ({url})")));
+        }
+        let resolved =
+            host.to_socket_addrs().map_err(|error| bad(settings, flag, format!("{host}: {error}")))?;
+        // As Go does: a name that stands for several addresses means its IPv4 one.
+        let mut resolved: Vec<_> = resolved.collect();
+        resolved.sort_by_key(SocketAddr::is_ipv6);
+        addresses.extend(resolved.first().copied().filter(|address| !addresses.contains(address)));
+    }
+    Ok(addresses)
+}
+
+/// The first members; without the flag, this one alone.
+fn initial(
+    settings: &Settings,
+    name: &str,
+    advertised: &[String],
+) -> Result<BTreeMap<String, Vec<String>>, ConfigError> {
+    let flag = "initial-cluster";
+    let is_default = settings.get(flag).is_none_or(|cluster| *cluster == text(&Settings::new(), flag));
+    if is_default && (name != NAME_DEFAULT || !settings.contains_key(flag)) {
+        return Ok(BTreeMap::from([(name.to_owned(), advertised.to_vec())]));
+    }
+    let mut members: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for member in list(&text(settings, flag)) {
+        let (member, url) = member.split_once('=').unwrap_or((&member, ""));
+        members.entry(member.to_owned()).or_default().push(url.to_owned());
+    }
+    for member in members.values_mut() {
+        *member = checked(settings, flag, member)?;
+    }
+    Ok(members)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::sources;
+
+    fn cluster(line: &str) -> Result<ClusterConfig, ConfigError> {
+        let gathered = sources::from_args(line.split_whitespace().map(str::to_owned)).unwrap();
+        assert!(gathered.warnings.is_empty(), "{:?}", gathered.warnings);
+        let name = text(&gathered.settings, "name");
+        ClusterConfig::resolve(&gathered.settings, &name)
+    }
+
+    #[test]
+    fn defaults_are_those_of_etcd() {
+        let config = cluster("").unwrap();
+        assert_eq!(config.peer_addresses, ["127.0.0.1:2380".parse().unwrap()]);
+        assert_eq!(config.advertise_peer_urls, ["http://localhost:2380"]);
+        assert_eq!(config.initial["default"], ["http://localhost:2380"]);
+        assert!(config.is_new && config.strict_reconfig && config.pre_vote && config.advance_election_ticks);
+        assert!(!config.force_new);
+        assert_eq!(config.learners_max, 1);
+        assert_eq!((config.snapshot_count, config.snapshot_catchup_entries), (10_000, 5_000));
+    }
+
+    #[test]
+    fn a_member_alone_needs_no_initial_cluster() {
+        let config = cluster("--name b --initial-advertise-peer-urls http://h:1").unwrap();
+        assert_eq!(config.initial, BTreeMap::from([("b".to_owned(), vec!["http://h:1".to_owned()])]));
+        let config = cluster("--name b --initial-cluster default=http://localhost:2380").unwrap();
+        assert_eq!(config.initial["b"], ["http://localhost:2380"]);
+    }
+
+    #[test]
+    fn an_initial_cluster_has_members_with_several_urls() {
+        let config = cluster("--initial-cluster a=http://h:2,b=http://h:3,a=http://h:1").unwrap();
+        assert_eq!(config.initial["a"], ["http://h:1", "http://h:2"]);
+        assert_eq!(config.initial["b"], ["http://h:3"]);
+        let config = cluster("--max-learners 5 --strict-reconfig-check=false --force-new-cluster").unwrap();
+        assert_eq!((config.learners_max, config.strict_reconfig, config.force_new), (5, false, true));
+        assert_eq!(cluster("--experimental-max-learners 3").unwrap().learners_max, 3);
+    }
+
+    #[test]
+    fn what_cannot_work_is_refused_with_its_value() {
+        for (line, part) in [
+            (
+                "--listen-peer-urls http://example.com:2380",
+                "expected IP in URL for binding (http://example.com:2380)",
+            ),
+            ("--listen-peer-urls https://127.0.0.1:2380", "TLS"),
+            ("--listen-peer-urls http://127.0.0.1", "URL address does not have the form \"host:port\""),
+            ("--initial-advertise-peer-urls foo", "URL scheme must be http, https, unix, or unixs: foo"),
+            ("--initial-cluster a", "URL scheme must be http, https, unix, or unixs: "),
+            ("--initial-cluster-state old", "must be new or existing"),
+            ("--max-learners x", "whole number"),
+            ("--strict-reconfig-check=maybe", "true or false"),
+        ] {
+            let error = cluster(line).unwrap_err().to_string();
+            assert!(error.contains(part), "{line}: {error}");
+        }
+    }
+}
