@@ -20,6 +20,14 @@ pub const RAFT_MESSAGE_BYTES_MAX: u64 = 1024 * 1024;
 /// Raft messages with entries on their way to one member, as in etcd.
 pub const RAFT_MESSAGES_INFLIGHT_MAX: usize = 512;
 
+// Peers.
+
+/// Payload bytes of a frame to another member behind which the next one begins; a longer message
+/// has a frame of its own.
+pub const PEER_FRAME_BYTES: usize = 2 * 1024 * 1024;
+/// Payload bytes of the longest frame: an entry with a command as long as commands may be.
+pub const PEER_FRAME_BYTES_MAX: usize = 260 * 1024 * 1024;
+
 // Checkpoints.
 
 /// Time from a change of the state to the checkpoint that saves it.
@@ -175,6 +183,10 @@ pub const PROGRESS_TICKS: u64 = 10;
 const _: () = {
     assert!(ENTRY_BYTES_MAX <= FRAME_BYTES_MAX, "an entry fits into a frame");
     assert!(SEGMENT_BYTES_MIN <= SEGMENT_BYTES);
+    assert!(
+        RAFT_MESSAGE_BYTES_MAX <= PEER_FRAME_BYTES as u64 && PEER_FRAME_BYTES <= PEER_FRAME_BYTES_MAX,
+        "messages of raft go several to a frame"
+    );
     assert!(FRAME_BYTES_MAX as u64 <= SEGMENT_BYTES, "a segment holds the frames that gather");
     assert!(
         CHECKPOINT_BYTES_MAX < UNSAVED_BYTES_MAX,

@@ -1,4 +1,15 @@
 //! Peers: the other members of the cluster, and what members say to each other.
+//!
+//! A connection begins with the dialer's hello and the listener's answer (`hello.rs`). Behind them
+//! come frames (`frame.rs`), whose payloads are messages (`codec.rs`), from the dialer to the
+//! listener alone: each member dials every other one, so that two members have two connections.
+//! The server's `peer/` carries the bytes.
+//!
+//! Nothing here trusts a byte: a connection ends at the first that no member would send.
+
+pub mod codec;
+pub mod frame;
+pub mod hello;
 
 use bytes::Bytes;
 
@@ -45,4 +56,13 @@ pub enum PeerMessage {
         /// Its answer.
         outcome: Outcome,
     },
+}
+
+/// The two ends of a connection of messages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Sender {
+    /// The member that dialed, and sends.
+    pub from: u64,
+    /// The member that listens.
+    pub to: u64,
 }

@@ -1,0 +1,192 @@
+//! Frames: how messages are cut out of a stream of bytes.
+//!
+//! ```text
+//! frame (all integers little-endian)
+//!   0  u32  magic
+//!   4  u32  CRC-32 of everything behind it
+//!   8  u32  length of the payload
+//!  12  payload: messages, as `codec.rs` draws them; none where a peer only shows that it lives
+//! ```
+//!
+//! A connection carries the frames of one direction in order, and ends at the first byte that is
+//! wrong: what follows could not be cut any more.
+
+use bytes::{Buf as _, BufMut as _, Bytes};
+use crc32fast::Hasher;
+
+use crate::limits;
+
+const MAGIC: u32 = u32::from_le_bytes(*b"rvdF");
+/// Bytes in front of the payload.
+pub const FRAME_HEADER: usize = 12;
+/// The payload's length and what follows it are covered by the checksum.
+const CHECKED_FROM: usize = 8;
+
+/// Why a stream cannot be cut into frames.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+pub enum FrameError {
+    /// The sender speaks something else.
+    #[error("bytes {0:08x} where a frame should begin")]
+    Magic(u32),
+    /// A frame that no member would send.
+    #[error("a frame of {0} bytes, more than {max}", max = limits::PEER_FRAME_BYTES_MAX)]
+    TooLong(usize),
+    /// Bytes changed on their way.
+    #[error("a frame of {0} bytes whose checksum is wrong")]
+    Checksum(usize),
+}
+
+/// Begins a frame at the end of `out`: [`finish`] follows when its payload stands behind it.
+#[must_use]
+pub fn begin(out: &mut Vec<u8>) -> usize {
+    let start = out.len();
+    out.resize(start + FRAME_HEADER, 0);
+    start
+}
+
+/// Finishes the frame that begins at `start`.
+///
+/// # Panics
+/// If its payload is longer than a frame may be.
+pub fn finish(out: &mut [u8], start: usize) {
+    let frame = &mut out[start..];
+    let payload = frame.len() - FRAME_HEADER;
+    assert!(payload <= limits::PEER_FRAME_BYTES_MAX, "a payload of {payload} bytes");
+    frame[..4].copy_from_slice(&MAGIC.to_le_bytes());
+    frame[8..12].copy_from_slice(&u32::try_from(payload).expect("checked above").to_le_bytes());
+    let crc = crc32fast::hash(&frame[CHECKED_FROM..]);
+    frame[4..8].copy_from_slice(&crc.to_le_bytes());
+}
+
+/// Cuts the bytes of one connection into frames.
+#[derive(Debug, Default)]
+pub struct FrameReader {
+    header: Vec<u8>,
+    payload: Vec<u8>,
+    hasher: Hasher,
+}
+
+impl FrameReader {
+    /// Takes from the front of `bytes` up to the end of a frame; the payload of one that is
+    /// whole now. Memory grows with the bytes that have come, not with the length that a frame
+    /// claims.
+    ///
+    /// # Errors
+    /// [`FrameError`]; the connection is of no more use.
+    pub fn take(&mut self, bytes: &mut &[u8]) -> Result<Option<Bytes>, FrameError> {
+        if self.header.len() < FRAME_HEADER {
+            let missing = (FRAME_HEADER - self.header.len()).min(bytes.len());
+            self.header.put_slice(&bytes[..missing]);
+            bytes.advance(missing);
+            if self.header.len() < FRAME_HEADER {
+                return Ok(None);
+            }
+            let magic = self.header.as_slice().get_u32_le();
+            if magic != MAGIC {
+                return Err(FrameError::Magic(magic));
+            }
+            if self.claimed() > limits::PEER_FRAME_BYTES_MAX {
+                return Err(FrameError::TooLong(self.claimed()));
+            }
+            self.hasher.update(&self.header[CHECKED_FROM..]);
+        }
+        let claimed = self.claimed();
+        let missing = (claimed - self.payload.len()).min(bytes.len());
+        if self.payload.is_empty() {
+            self.payload.reserve_exact(claimed.min(limits::PEER_FRAME_BYTES));
+        }
+        self.hasher.update(&bytes[..missing]);
+        self.payload.put_slice(&bytes[..missing]);
+        bytes.advance(missing);
+        if self.payload.len() < claimed {
+            return Ok(None);
+        }
+        let crc = (&self.header[4..8]).get_u32_le();
+        if std::mem::take(&mut self.hasher).finalize() != crc {
+            return Err(FrameError::Checksum(claimed));
+        }
+        self.header.clear();
+        Ok(Some(std::mem::take(&mut self.payload).into()))
+    }
+
+    /// Length of the payload, by the header.
+    fn claimed(&self) -> usize {
+        (&self.header[8..12]).get_u32_le() as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn frame(payload: &[u8]) -> Vec<u8> {
+        let mut out = Vec::new();
+        let start = begin(&mut out);
+        out.extend_from_slice(payload);
+        finish(&mut out, start);
+        out
+    }
+
+    /// Every payload of these bytes, handed over in pieces of this size.
+    fn cut(mut bytes: &[u8], piece: usize) -> Result<Vec<Bytes>, FrameError> {
+        let (mut reader, mut payloads) = (FrameReader::default(), Vec::new());
+        while !bytes.is_empty() {
+            let mut front = &bytes[..piece.min(bytes.len())];
+            bytes.advance(front.len());
+            while !front.is_empty() {
+                payloads.extend(reader.take(&mut front)?);
+            }
+        }
+        Ok(payloads)
+    }
+
+    #[test]
+    fn frames_are_cut_however_their_bytes_arrive() {
+        let long = vec![7; 10_000];
+        let stream = [frame(b"one"), frame(b""), frame(&long), frame(b"four")].concat();
+        for piece in [1, 2, 3, 11, 12, 13, 500, stream.len()] {
+            let payloads = cut(&stream, piece).unwrap();
+            assert_eq!(payloads, [&b"one"[..], b"", &long, b"four"], "in pieces of {piece}");
+        }
+    }
+
+    #[test]
+    fn a_frame_that_is_cut_short_is_waited_for() {
+        let whole = frame(b"payload");
+        for len in 0..whole.len() {
+            assert_eq!(cut(&whole[..len], 5), Ok(vec![]), "cut at {len}");
+        }
+    }
+
+    #[test]
+    fn every_flip_is_found() {
+        let whole = [frame(b"payload"), frame(b"more")].concat();
+        for at in 0..whole.len() {
+            for bit in 0..8 {
+                let mut bad = whole.clone();
+                bad[at] ^= 1 << bit;
+                // A length that became longer waits for bytes that do not come.
+                if let Ok(payloads) = cut(&bad, 7) {
+                    let intact = usize::from(at >= frame(b"payload").len());
+                    assert_eq!(payloads.len(), intact, "byte {at} bit {bit}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_frame_claims_no_memory_and_not_too_much() {
+        let mut header = frame(b"")[..FRAME_HEADER].to_vec();
+        let most = u32::try_from(limits::PEER_FRAME_BYTES_MAX).unwrap();
+        header[8..12].copy_from_slice(&most.to_le_bytes());
+        let mut reader = FrameReader::default();
+        assert_eq!(reader.take(&mut &header[..]), Ok(None));
+        assert_eq!(reader.take(&mut &[7; 100][..]), Ok(None));
+        assert!(reader.payload.capacity() <= limits::PEER_FRAME_BYTES);
+        header[8..12].copy_from_slice(&(most + 1).to_le_bytes());
+        let too_long = Err(FrameError::TooLong(most as usize + 1));
+        assert_eq!(FrameReader::default().take(&mut &header[..]), too_long);
+        let mut http = &b"GET /members HTTP/1.1\r\n"[..];
+        assert!(matches!(FrameReader::default().take(&mut http), Err(FrameError::Magic(_))));
+    }
+}
