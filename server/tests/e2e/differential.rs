@@ -12,10 +12,16 @@ use revd_proto::etcdserverpb::{
 };
 use tonic::{Code, Status};
 
-use crate::harness::{Client, Random, Server, TempDir, from_env, peers, run};
+use crate::harness::{
+    Client, Cluster, Product, Random, TempDir, Wiring, from_env, peers, products_of_clusters, run,
+    with_etcd_beside,
+};
 
 mod generator;
 use generator::{Generator, Request};
+
+/// Nothing crashes here.
+const WITHOUT_SYNCS: [&str; 1] = ["--unsafe-no-fsync"];
 
 /// The reply: the whole message as text, or the error.
 #[derive(Debug, PartialEq)]
@@ -100,16 +106,17 @@ async fn stream(client: &Client, request: RangeRequest) -> Result<(i64, String),
     Ok((revision, format!("{last:?} {kvs:?}")))
 }
 
-async fn compare(seed: u64, requests: u64) {
-    let Some(peers) = peers() else { return };
-    let (dir, reference_dir) = (TempDir::new(), TempDir::new());
-    // Without syncs, because nothing crashes here.
-    let revd = Server::revd(&dir.path().join("revd"), &["--unsafe-no-fsync"]);
-    let etcd = Server::etcd(&peers.path("etcd"), &reference_dir.path().join("etcd"), &["--unsafe-no-fsync"]);
-    let (revd_client, etcd_client) = (revd.client().await, etcd.client().await);
+/// Makes a member's replies those of the newest revision.
+async fn catch_up(client: &Client) {
+    let request = RangeRequest { key: "k".into(), count_only: true, ..RangeRequest::default() };
+    client.kv.clone().range(request).await.unwrap();
+}
+
+/// Sends the same requests to both, spread over the members of each.
+async fn compare(seed: u64, requests: u64, revd: &[Client], etcd: &[Client]) {
     // Two of the leases that puts name; the others do not exist.
     for id in [-1, 2] {
-        for client in [&revd_client, &etcd_client] {
+        for client in [&revd[0], &etcd[0]] {
             client.lease.clone().lease_grant(LeaseGrantRequest { id, ttl: 100_000 }).await.unwrap();
         }
     }
@@ -117,11 +124,15 @@ async fn compare(seed: u64, requests: u64) {
     let (mut replies, mut refusals) = (0, std::collections::BTreeMap::new());
     for number in 0..requests {
         let request = generator.next(number);
-        let (ours, theirs) =
-            tokio::join!(send(&revd_client, request.clone()), send(&etcd_client, request.clone()));
+        let member = usize::try_from(number).unwrap() % revd.len();
+        let (ours, theirs) = (&revd[member], &etcd[member]);
+        if revd.len() > 1 {
+            tokio::join!(catch_up(ours), catch_up(theirs));
+        }
+        let (ours, theirs) = tokio::join!(send(ours, request.clone()), send(theirs, request.clone()));
         assert!(
             ours == theirs,
-            "seed {seed}, request {number}: {request:?}\nrevd: {ours:?}\netcd: {theirs:?}"
+            "seed {seed}, request {number}, member {member}: {request:?}\nrevd: {ours:?}\netcd: {theirs:?}"
         );
         match ours {
             Answer::Reply { revision, .. } => {
@@ -132,8 +143,8 @@ async fn compare(seed: u64, requests: u64) {
         }
     }
     let mut attached = Vec::new();
-    for client in [&revd_client, &etcd_client] {
-        let mut lease = client.lease.clone();
+    for clients in [revd, etcd] {
+        let mut lease = clients[clients.len() - 1].lease.clone();
         let request = LeaseTimeToLiveRequest { id: 2, keys: true };
         let mut keys = lease.lease_time_to_live(request).await.unwrap().into_inner().keys;
         keys.sort();
@@ -155,6 +166,29 @@ fn every_reply_is_the_one_etcd_gives() {
     let requests = from_env("REVD_DIFF_REQUESTS", 20_000);
     let seeds = from_env("REVD_DIFF_SEEDS", 3);
     for seed in 1..=seeds {
-        run(compare(seed, requests));
+        with_etcd_beside(&WITHOUT_SYNCS, async |revd, etcd| {
+            compare(seed, requests, &[revd.client().await], &[etcd.client().await]).await;
+        });
+    }
+}
+
+/// Each member is asked when it has caught up: how far members are apart is not compared.
+#[test]
+fn every_reply_of_three_members_is_the_one_of_three_etcds() {
+    if peers().is_none() {
+        return;
+    }
+    let requests = from_env("REVD_DIFF_REQUESTS", 5_000);
+    for (product, seed) in products_of_clusters().into_iter().zip(1..) {
+        run(async {
+            let dir = TempDir::new();
+            let start = async |product, name| {
+                let dir = dir.path().join(name);
+                std::fs::create_dir(&dir).unwrap();
+                Cluster::start(product, Wiring::Direct, &dir, 3, &WITHOUT_SYNCS).await
+            };
+            let (ours, theirs) = (start(product, "ours").await, start(Product::Etcd, "theirs").await);
+            compare(seed, requests, &ours.clients(), &theirs.clients()).await;
+        });
     }
 }

@@ -14,6 +14,7 @@ mod bounds;
 mod changed_twice;
 #[path = "../checker/mod.rs"]
 mod checker;
+mod clusters;
 mod differential;
 mod draining;
 mod etcd_client;

@@ -49,6 +49,11 @@ impl WatchStream {
         self.paused.store(paused, std::sync::atomic::Ordering::Relaxed);
     }
 
+    /// Whether the call has ended.
+    pub fn is_over(&self) -> bool {
+        self.reading.is_finished()
+    }
+
     /// The next response; none if nothing comes for so long.
     pub async fn next_within(&mut self, wait: std::time::Duration) -> Option<Result<WatchResponse, Status>> {
         tokio::time::timeout(wait, self.responses.recv()).await.ok().flatten()
@@ -57,18 +62,28 @@ impl WatchStream {
 
 /// Connects; there must be a server.
 pub async fn connect(endpoint: &str) -> Client {
-    let channel = Endpoint::from_shared(endpoint.to_owned()).unwrap().connect().await.unwrap();
-    Client {
-        kv: KvClient::new(channel.clone()).max_decoding_message_size(usize::MAX),
-        maintenance: MaintenanceClient::new(channel.clone()),
-        cluster: ClusterClient::new(channel.clone()),
-        watch: WatchClient::new(channel.clone()).max_decoding_message_size(usize::MAX),
-        lease: LeaseClient::new(channel.clone()),
-        channel,
-    }
+    Client::over(Endpoint::from_shared(endpoint.to_owned()).unwrap().connect().await.unwrap())
+}
+
+/// Connects when there is something to send, and again when the connection is lost; a call that is
+/// not answered in this time fails.
+pub fn connect_lazily(endpoint: &str, patience: std::time::Duration) -> Client {
+    let endpoint = Endpoint::from_shared(endpoint.to_owned()).unwrap();
+    Client::over(endpoint.connect_timeout(patience).timeout(patience).connect_lazy())
 }
 
 impl Client {
+    fn over(channel: Channel) -> Self {
+        Self {
+            kv: KvClient::new(channel.clone()).max_decoding_message_size(usize::MAX),
+            maintenance: MaintenanceClient::new(channel.clone()),
+            cluster: ClusterClient::new(channel.clone()),
+            watch: WatchClient::new(channel.clone()).max_decoding_message_size(usize::MAX),
+            lease: LeaseClient::new(channel.clone()),
+            channel,
+        }
+    }
+
     /// Opens a watch call. There is no response before there is a request.
     pub fn open_watch(&self) -> WatchStream {
         let (requests, receiver) = tokio::sync::mpsc::unbounded_channel();

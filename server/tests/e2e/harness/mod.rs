@@ -1,12 +1,15 @@
 //! Servers to test, the peers to compare with, and clients.
 
 mod clients;
+mod cluster;
+mod network;
 mod peers;
 mod process;
 
 pub use clients::{Client, WatchStream, connect};
+pub use cluster::{Cluster, Wiring, products_of_clusters, within};
 pub use peers::{Peers, peers};
-pub use process::{Server, SmallDisk, TempDir, free_address, wait_until};
+pub use process::{Product, Server, SmallDisk, TempDir, free_address, wait_until};
 pub use revd_engine::random::Random;
 
 /// Runs a test's future.

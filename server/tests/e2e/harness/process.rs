@@ -1,5 +1,6 @@
 //! Server processes: started on free ports, ended and cleaned up whatever happens to the test.
 
+use std::ffi::OsStr;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
@@ -8,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use super::clients::{Client, connect};
+use super::peers::peers;
 
 /// A directory that is gone when the test is over.
 pub struct TempDir(tempfile::TempDir);
@@ -70,8 +72,16 @@ impl Drop for SmallDisk {
     }
 }
 
+/// A server program that tests start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Product {
+    Revd,
+    Etcd,
+}
+
 /// A running server.
 pub struct Server {
+    product: Product,
     command: Command,
     child: Child,
     pub address: SocketAddr,
@@ -82,7 +92,7 @@ pub struct Server {
 }
 
 /// Longer than any start on a busy machine; only a server that never comes up waits for it.
-const START_DEADLINE: Duration = Duration::from_secs(60);
+pub const START_DEADLINE: Duration = Duration::from_secs(60);
 
 impl Server {
     /// revd on a data directory.
@@ -107,46 +117,59 @@ impl Server {
 
     /// The same, not waited for.
     pub fn spawn_revd_on(disk: &SmallDisk, data_dir: &Path, flags: &[&str]) -> Self {
-        Self::spawn_as(disk.command(), free_address(), data_dir, flags)
+        Self::spawn_as(Product::Revd, disk.command(), free_address(), data_dir, flags)
     }
 
     /// revd that may open so many files.
     pub fn revd_with_files(files: u32, data_dir: &Path, flags: &[&str]) -> Self {
         let mut command = Command::new("prlimit");
         command.arg(format!("--nofile={files}:{files}")).arg(env!("CARGO_BIN_EXE_revd"));
-        let mut server = Self::spawn_as(command, free_address(), data_dir, flags);
+        let mut server = Self::spawn_as(Product::Revd, command, free_address(), data_dir, flags);
         server.wait_until_ready();
         server
     }
 
     /// revd, not waited for.
     pub fn spawn_revd(address: SocketAddr, data_dir: &Path, flags: &[&str]) -> Self {
-        Self::spawn_as(Command::new(env!("CARGO_BIN_EXE_revd")), address, data_dir, flags)
+        let command = Command::new(env!("CARGO_BIN_EXE_revd"));
+        Self::spawn_as(Product::Revd, command, address, data_dir, flags)
     }
 
-    fn spawn_as(mut command: Command, address: SocketAddr, data_dir: &Path, flags: &[&str]) -> Self {
-        command.args(["--listen-client-urls", &format!("http://{address}")]);
-        command.args(["--advertise-client-urls", &format!("http://{address}")]).args(flags);
-        Self::spawn(command, address, data_dir)
+    /// A member of a cluster, not waited for: the others may have to be there first. The program
+    /// of etcd is that of the peers.
+    pub fn spawn_member(product: Product, address: SocketAddr, data_dir: &Path, flags: &[String]) -> Self {
+        let command = match product {
+            Product::Revd => Command::new(env!("CARGO_BIN_EXE_revd")),
+            Product::Etcd => Command::new(peers().expect("a test of etcd has it").path("etcd")),
+        };
+        Self::spawn_as(product, command, address, data_dir, flags)
     }
 
     /// etcd on a data directory.
     pub fn etcd(program: &Path, data_dir: &Path, flags: &[&str]) -> Self {
-        let (address, peer) = (free_address(), free_address());
-        let mut command = Command::new(program);
-        command.args(["--listen-client-urls", &format!("http://{address}")]);
-        command.args(["--advertise-client-urls", &format!("http://{address}")]);
-        command.args(["--listen-peer-urls", &format!("http://{peer}")]);
-        command.args(["--initial-advertise-peer-urls", &format!("http://{peer}")]);
-        command
-            .args(["--initial-cluster", &format!("default=http://{peer}"), "--log-level", "error"])
-            .args(flags);
-        let server = Self::spawn(command, address, data_dir);
-        wait_until(START_DEADLINE, || TcpStream::connect(server.address).is_ok(), || server.log());
+        let peer = format!("http://{}", free_address());
+        let initial = format!("default={peer}");
+        let own = ["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer];
+        let flags = [&own[..], &["--initial-cluster", &initial, "--log-level", "error"], flags].concat();
+        let mut server =
+            Self::spawn_as(Product::Etcd, Command::new(program), free_address(), data_dir, &flags);
+        server.wait_until_ready();
         server
     }
 
-    fn spawn(mut command: Command, address: SocketAddr, data_dir: &Path) -> Self {
+    fn spawn_as<S: AsRef<OsStr>>(
+        product: Product,
+        mut command: Command,
+        address: SocketAddr,
+        data_dir: &Path,
+        flags: &[S],
+    ) -> Self {
+        command.args(["--listen-client-urls", &format!("http://{address}")]);
+        command.args(["--advertise-client-urls", &format!("http://{address}")]).args(flags);
+        Self::spawn(product, command, address, data_dir)
+    }
+
+    fn spawn(product: Product, mut command: Command, address: SocketAddr, data_dir: &Path) -> Self {
         let log = data_dir.with_extension("log");
         let file = std::fs::File::options().create(true).append(true).open(&log).unwrap();
         let log_start = usize::try_from(file.metadata().unwrap().len()).unwrap();
@@ -154,15 +177,21 @@ impl Server {
         // A group of its own: a Ctrl-C at the terminal reaches the
         // test, which then ends its servers.
         let child = command.process_group(0).spawn().unwrap();
-        Self { command, child, address, data_dir: data_dir.to_owned(), log, log_start }
+        Self { product, command, child, address, data_dir: data_dir.to_owned(), log, log_start }
     }
 
-    /// revd again as it was started before: on the same address and data, with the same flags.
+    /// The server again as it was started before: on the same address and data, with the same
+    /// flags.
     pub fn start_again(&mut self) {
+        self.spawn_again();
+        self.wait_until_ready();
+    }
+
+    /// The same, not waited for.
+    pub fn spawn_again(&mut self) {
         assert!(!self.is_running(), "it is not killed or stopped");
         self.log_start = usize::try_from(std::fs::metadata(&self.log).unwrap().len()).unwrap();
         self.child = self.command.spawn().unwrap();
-        self.wait_until_ready();
     }
 
     /// A new connection to it.
@@ -190,19 +219,22 @@ impl Server {
         )
     }
 
-    /// Waits for revd's own word: a port may still be open from a process that was killed.
-    fn wait_until_ready(&mut self) {
+    /// Waits until clients are served.
+    pub fn wait_until_ready(&mut self) {
         let address = self.address;
-        let mut log = String::new();
-        wait_until(
-            START_DEADLINE,
-            || {
-                log = self.log();
-                log.contains("ready to serve client requests") || !self.is_running()
-            },
-            || format!("{address} does not become ready"),
-        );
-        assert!(log.contains("ready to serve client requests"), "the server at {address} has ended: {log}");
+        wait_until(START_DEADLINE, || self.is_ready(), || format!("{address} does not become ready"));
+    }
+
+    /// Whether clients are served. revd's own word counts: a port may still be open from a process
+    /// that was killed. The tests' etcd is silent; it has its port before it answers.
+    pub fn is_ready(&mut self) -> bool {
+        let is_running = self.is_running();
+        let is_ready = match self.product {
+            Product::Revd => self.log().contains("ready to serve client requests"),
+            Product::Etcd => TcpStream::connect(self.address).is_ok(),
+        };
+        assert!(is_ready || is_running, "the server at {} has ended: {}", self.address, self.log());
+        is_ready
     }
 
     /// The process is gone at once, as after a power cut of the program.

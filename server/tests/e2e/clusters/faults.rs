@@ -1,0 +1,96 @@
+//! Members that are killed, stand still, or do not hear each other, under load.
+//!
+//! `REVD_CLUSTER_KILLS` and `REVD_CLUSTER_FAULTS` make the tests longer, `REVD_CLUSTER_SEED`
+//! another.
+
+use std::time::Duration;
+
+use super::workload::survives;
+use crate::harness::{Cluster, Product, Random, TempDir, Wiring, from_env, products_of_clusters, run};
+
+/// Milliseconds, from a seed.
+fn some_time(random: &mut Random, from: u64, to: u64) -> Duration {
+    Duration::from_millis(from + random.below(to - from))
+}
+
+/// The leader half of the time, else any.
+async fn victim(cluster: &Cluster, random: &mut Random) -> usize {
+    if random.one_in(2) {
+        return cluster.leader().await;
+    }
+    usize::try_from(random.below(cluster.len() as u64)).unwrap()
+}
+
+/// Runs clients while the fault happens so many times.
+async fn test_faults(
+    product: Product,
+    wiring: Wiring,
+    times: u64,
+    mut fault: impl AsyncFnMut(&mut Cluster, &mut Random),
+) {
+    let dir = TempDir::new();
+    let mut cluster = Cluster::start(product, wiring, dir.path(), 3, &[]).await;
+    let mut random = Random::new(from_env("REVD_CLUSTER_SEED", 1));
+    let record = survives(&mut cluster, async |cluster| {
+        for _ in 0..times {
+            tokio::time::sleep(some_time(&mut random, 100, 600)).await;
+            fault(cluster, &mut random).await;
+            cluster.wait_until_all_answer().await;
+        }
+    })
+    .await;
+    let acknowledged = record.acknowledged.len() as u64;
+    assert!(acknowledged > 50 * times, "the load was too small to show anything: {acknowledged} writes");
+}
+
+/// One member or two are gone for a while; with two, nothing can be written.
+#[test]
+fn nothing_acknowledged_is_lost_when_members_are_killed() {
+    for product in products_of_clusters() {
+        let kills = from_env("REVD_CLUSTER_KILLS", 6);
+        run(test_faults(product, Wiring::Direct, kills, async |cluster, random| {
+            let first = victim(cluster, random).await;
+            let second = random.one_in(4).then_some((first + 1) % cluster.len());
+            let victims = [Some(first), second];
+            victims.into_iter().flatten().for_each(|member| cluster.members[member].kill());
+            tokio::time::sleep(some_time(random, 0, 2_000)).await;
+            for member in victims.into_iter().flatten() {
+                cluster.members[member].spawn_again();
+            }
+        }));
+    }
+}
+
+/// A member on the other side of a cut network serves no stale linearizable read, and what it
+/// could not agree on it does not acknowledge.
+#[test]
+fn members_that_are_cut_off_from_each_other_agree_afterwards() {
+    for product in products_of_clusters() {
+        let faults = from_env("REVD_CLUSTER_FAULTS", 4);
+        run(test_faults(product, Wiring::Proxied, faults, async |cluster, random| {
+            let first = victim(cluster, random).await;
+            if random.one_in(3) {
+                // Both hear the third, but not each other.
+                cluster.network().cut(first, (first + 1) % cluster.len());
+            } else {
+                cluster.isolate(first);
+            }
+            tokio::time::sleep(some_time(random, 200, 4_000)).await;
+            cluster.mend();
+        }));
+    }
+}
+
+/// A leader that stood still and goes on does not believe that it still leads.
+#[test]
+fn members_that_stand_still_go_on_behind_the_others() {
+    for product in products_of_clusters() {
+        let faults = from_env("REVD_CLUSTER_FAULTS", 4);
+        run(test_faults(product, Wiring::Direct, faults, async |cluster, random| {
+            let member = victim(cluster, random).await;
+            cluster.members[member].signal("STOP");
+            tokio::time::sleep(some_time(random, 200, 4_000)).await;
+            cluster.members[member].signal("CONT");
+        }));
+    }
+}

@@ -1,0 +1,10 @@
+//! Three members beside three members of etcd 3.7.1, and three members that are killed, paused and
+//! cut off from each other while clients write, read and watch on all of them.
+//!
+//! `REVD_CLUSTERS=etcd` runs these tests with a cluster of etcd in the place of revd's: they have
+//! to pass with it too.
+
+mod etcdctl;
+mod faults;
+mod recorded;
+mod workload;

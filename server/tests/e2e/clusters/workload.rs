@@ -1,0 +1,270 @@
+//! Clients of all members, that go on whatever happens to the cluster, and write down what they
+//! are told.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::time::Duration;
+
+use revd_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
+use revd_proto::etcdserverpb::request_op::Request;
+use revd_proto::etcdserverpb::watch_request::RequestUnion;
+use revd_proto::etcdserverpb::{
+    Compare, PutRequest, RangeRequest, RequestOp, TxnRequest, WatchCreateRequest,
+};
+use revd_proto::mvccpb::KeyValue;
+use tokio::task::LocalSet;
+use tonic::Status;
+
+use super::recorded::{Acknowledged, Read, Record, key};
+use crate::checker::{History, Transcript};
+use crate::harness::{Client, Cluster, Product, Random};
+
+/// Each with a key of its own.
+const WRITERS: u64 = 12;
+/// On each member.
+const READERS: u64 = 2;
+/// Before a client whose call failed calls the next member.
+const PAUSE: Duration = Duration::from_millis(20);
+
+/// Clients at work.
+pub struct Workload {
+    clients: Vec<Client>,
+    record: RefCell<Record>,
+    is_over: Cell<bool>,
+    /// Watchers may end when they were told of all up to here.
+    last: Cell<Option<i64>>,
+}
+
+/// Runs the clients while `faults` happen to the cluster; the record is checked when all members
+/// are back.
+pub async fn survives(cluster: &mut Cluster, faults: impl AsyncFnOnce(&mut Cluster)) -> Record {
+    let record = Record::of(cluster.product == Product::Revd);
+    let workload = Rc::new(Workload {
+        clients: cluster.clients(),
+        record: RefCell::new(record),
+        is_over: Cell::new(false),
+        last: Cell::new(None),
+    });
+    let (working, watching) = (LocalSet::new(), LocalSet::new());
+    for writer in 0..WRITERS {
+        working.spawn_local(Rc::clone(&workload).write(writer));
+    }
+    for member in 0..cluster.len() {
+        for reader in 0..READERS {
+            working.spawn_local(Rc::clone(&workload).read(member, reader));
+        }
+        watching.spawn_local(Rc::clone(&workload).watch(member));
+    }
+    watching
+        .run_until(async {
+            working.run_until(faults(cluster)).await;
+            cluster.wait_until_all_answer().await;
+            workload.is_over.set(true);
+            working.await;
+        })
+        .await;
+    let history = workload.history(cluster).await;
+    workload.last.set(Some(history.revision()));
+    watching.await;
+    let record = workload.record.take();
+    record.check(&history).unwrap_or_else(|wrong| panic!("{wrong}"));
+    println!(
+        "{} writes acknowledged, {} reads, {} watches, {} changes; errors: {:#?}",
+        record.acknowledged.len(),
+        record.reads.len(),
+        record.transcripts.len(),
+        history.events().len(),
+        record.errors
+    );
+    record
+}
+
+fn put(writer: u64, number: u64) -> PutRequest {
+    let filler = "x".repeat(usize::try_from((number * 37 + writer * 101) % 1_000).unwrap());
+    PutRequest {
+        key: key(writer).into(),
+        value: format!("{number} {filler}").into(),
+        ..PutRequest::default()
+    }
+}
+
+/// Puts if the key was last changed at this revision; 0 if it must not be there.
+fn swap(writer: u64, number: u64, follows: i64) -> TxnRequest {
+    let compare = Compare {
+        key: key(writer).into(),
+        target: CompareTarget::Mod as i32,
+        result: CompareResult::Equal as i32,
+        target_union: Some(TargetUnion::ModRevision(follows)),
+        ..Compare::default()
+    };
+    let success = vec![RequestOp { request: Some(Request::RequestPut(put(writer, number))) }];
+    TxnRequest { compare: vec![compare], success, failure: Vec::new() }
+}
+
+impl Workload {
+    /// Writes numbers one after the other; after an error on the next member. Half of the writers
+    /// put, the others compare and swap.
+    async fn write(self: Rc<Self>, writer: u64) {
+        let mut at = usize::try_from(writer).unwrap();
+        let mut known = 0;
+        while !self.is_over.get() {
+            let member = at % self.clients.len();
+            let swaps = writer % 2 == 1;
+            let result = if swaps {
+                self.swap(member, writer, &mut known).await
+            } else {
+                self.put(member, writer).await
+            };
+            if let Err(status) = result {
+                self.record.borrow_mut().failed(&status);
+                at += 1;
+                tokio::time::sleep(PAUSE).await;
+            }
+        }
+    }
+
+    async fn put(&self, member: usize, writer: u64) -> Result<(), Status> {
+        let number = self.record.borrow_mut().next(writer);
+        let floor = self.record.borrow().begins(member, true);
+        let reply = self.clients[member].kv.clone().put(put(writer, number)).await?.into_inner();
+        let revision = reply.header.unwrap().revision;
+        let mut record = self.record.borrow_mut();
+        record.shows(member, true, floor, revision, "a put");
+        record.acknowledged.push(Acknowledged { written: (writer, number), revision, follows: None });
+        Ok(())
+    }
+
+    /// `known` is the revision that the key was last changed at, as far as the writer knows.
+    async fn swap(&self, member: usize, writer: u64, known: &mut i64) -> Result<(), Status> {
+        let number = self.record.borrow_mut().next(writer);
+        let floor = self.record.borrow().begins(member, true);
+        let txn = swap(writer, number, *known);
+        let reply = self.clients[member].kv.clone().txn(txn).await?.into_inner();
+        let revision = reply.header.unwrap().revision;
+        self.record.borrow_mut().shows(member, true, floor, revision, "a transaction");
+        if reply.succeeded {
+            let told = Acknowledged { written: (writer, number), revision, follows: Some(*known) };
+            self.record.borrow_mut().acknowledged.push(told);
+            *known = revision;
+        } else {
+            // A write without an answer came before: the key is read to go on from there.
+            *known = self.get(member, writer, true).await?.map_or(0, |found| found.mod_revision);
+        }
+        Ok(())
+    }
+
+    /// Reads keys of the writers on one member, now from a quorum, now from what the member has.
+    async fn read(self: Rc<Self>, member: usize, seed: u64) {
+        let mut random = Random::new(seed);
+        while !self.is_over.get() {
+            let (writer, is_linearizable) = (random.below(WRITERS), random.one_in(2));
+            if let Err(status) = self.get(member, writer, is_linearizable).await {
+                self.record.borrow_mut().failed(&status);
+                tokio::time::sleep(PAUSE).await;
+            }
+            tokio::time::sleep(Duration::from_millis(2)).await;
+        }
+    }
+
+    async fn get(
+        &self,
+        member: usize,
+        writer: u64,
+        is_linearizable: bool,
+    ) -> Result<Option<KeyValue>, Status> {
+        let key = key(writer);
+        let floor = self.record.borrow().begins(member, is_linearizable);
+        let request = RangeRequest {
+            key: key.clone().into(),
+            serializable: !is_linearizable,
+            ..RangeRequest::default()
+        };
+        let reply = self.clients[member].kv.clone().range(request).await?.into_inner();
+        let (revision, found) = (reply.header.unwrap().revision, reply.kvs.into_iter().next());
+        let mut record = self.record.borrow_mut();
+        record.shows(member, is_linearizable, floor, revision, "a read");
+        record.reads.push(Read { member, key, revision, found: found.clone() });
+        Ok(found)
+    }
+
+    /// Watches everything on one member; when the watch ends, from there on in the next.
+    async fn watch(self: Rc<Self>, member: usize) {
+        let mut next = 1;
+        loop {
+            let request = everything(next);
+            let mut transcript = Transcript::new(request.clone());
+            let mut stream = self.clients[member].open_watch();
+            stream.ask(RequestUnion::CreateRequest(request));
+            let is_complete = loop {
+                if self.last.get().is_some_and(|last| next > last) {
+                    break true;
+                }
+                let response = match stream.next_within(Duration::from_secs(1)).await {
+                    None if stream.is_over() => break false,
+                    None => continue,
+                    Some(Ok(response)) => response,
+                    Some(Err(status)) => {
+                        self.record.borrow_mut().failed(&status);
+                        break false;
+                    }
+                };
+                if let Some(newest) = response.events.last() {
+                    let newest = newest.kv.as_ref().unwrap().mod_revision;
+                    next = newest + 1;
+                    self.record.borrow_mut().tells(member, newest);
+                }
+                let ends = response.canceled;
+                transcript.responses.push(response);
+                if ends {
+                    break false;
+                }
+            };
+            transcript.complete_to = is_complete.then_some(next - 1);
+            self.record.borrow_mut().transcripts.push(transcript);
+            if is_complete {
+                return;
+            }
+            tokio::time::sleep(PAUSE).await;
+        }
+    }
+
+    /// All changes, from the beginning, as one member has them; all members have the same in the
+    /// end.
+    async fn history(&self, cluster: &Cluster) -> History {
+        let newest = RangeRequest { key: "writer".into(), ..RangeRequest::default() };
+        let reply = self.clients[0].kv.clone().range(newest).await.unwrap().into_inner();
+        let last = reply.header.unwrap().revision;
+        assert!(last >= self.record.borrow().newest(), "revisions that were shown are gone");
+        let mut histories = Vec::new();
+        for member in 0..cluster.len() {
+            cluster.wait_until_answers(member).await;
+            let mut stream = cluster.client(member).open_watch();
+            stream.ask(RequestUnion::CreateRequest(everything(1)));
+            let mut history = History::default();
+            while history.revision() < last {
+                let response = stream.next_within(Duration::from_secs(30)).await;
+                let response = response.expect("all that has happened").unwrap();
+                response.events.into_iter().for_each(|mut event| {
+                    event.prev_kv = None;
+                    history.push(event);
+                });
+            }
+            histories.push(history);
+        }
+        let first = histories.swap_remove(0);
+        for other in &histories {
+            assert_eq!(first.events(), other.events(), "members have different histories");
+        }
+        first
+    }
+}
+
+fn everything(start_revision: i64) -> WatchCreateRequest {
+    WatchCreateRequest {
+        key: "writer/".into(),
+        range_end: "writer0".into(),
+        start_revision,
+        prev_kv: true,
+        ..WatchCreateRequest::default()
+    }
+}
