@@ -34,7 +34,7 @@ fn entry(index: u64) -> CommittedEntry {
         Command { id: CommandId::new(0, 1, 2), kind: Kind::Put, payload }
     };
     let commands: Vec<Command> = (0..100).map(command).collect();
-    CommittedEntry { index, term: 1, data: command::encode(OWN, &commands).into() }
+    CommittedEntry { index, term: 1, data: command::encode(OWN, &commands).into(), change: None }
 }
 
 fn log(criterion: &mut Criterion) {

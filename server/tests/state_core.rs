@@ -96,7 +96,7 @@ fn command(slot: usize, kind: Kind, payload: Vec<u8>) -> Command {
 
 fn entry(index: u64, commands: &[Command]) -> Work {
     let data = encode(Origin { member: MEMBER, boot: 1 }, commands).into();
-    Work::Entry(CommittedEntry { index, term: 2, data })
+    Work::Entry(CommittedEntry { index, term: 2, data, change: None })
 }
 
 /// A command that grants a lease.

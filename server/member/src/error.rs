@@ -46,6 +46,27 @@ pub enum Error {
     /// The request was not answered in time; a write may still happen.
     #[error("etcdserver: request timed out")]
     Timeout,
+    #[error("etcdserver: given member URLs are invalid")]
+    BadMemberUrls,
+    #[error("etcdserver: member not found")]
+    MemberNotFound,
+    #[error("etcdserver: member ID already exist")]
+    MemberExists,
+    #[error("etcdserver: Peer URLs already exists")]
+    PeerUrlExists,
+    /// A change of members would leave too few of them started. etcd sends this with the code
+    /// Unknown.
+    #[error("etcdserver: re-configuration failed due to not enough started members")]
+    NotEnoughStarted,
+    /// A change of members would leave too few of them connected.
+    #[error("etcdserver: unhealthy cluster")]
+    Unhealthy,
+    #[error("etcdserver: can only promote a learner member")]
+    MemberNotLearner,
+    #[error("etcdserver: can only promote a learner member which is in sync with leader")]
+    LearnerNotReady,
+    #[error("etcdserver: too many learner members in cluster")]
+    TooManyLearners,
     /// The member is shutting down.
     #[error("etcdserver: server stopped")]
     Stopped,
@@ -146,12 +167,20 @@ impl Error {
             | Self::InvalidSortOption
             | Self::InvalidClientApiVersion
             | Self::RequestTooLarge
+            | Self::BadMemberUrls
             | Self::UnknownAlarmAction(_) => Code::InvalidArgument,
             Self::Compacted | Self::FutureRevision | Self::LeaseTtlTooLarge => Code::OutOfRange,
-            Self::LeaseNotFound => Code::NotFound,
+            Self::LeaseNotFound | Self::MemberNotFound => Code::NotFound,
             Self::LeaseExists => Code::FailedPrecondition,
             Self::TooManyRequests => Code::Unknown,
             Self::NoLeader | Self::Timeout | Self::Stopped => Code::Unavailable,
+            Self::MemberExists
+            | Self::PeerUrlExists
+            | Self::MemberNotLearner
+            | Self::LearnerNotReady
+            | Self::TooManyLearners => Code::FailedPrecondition,
+            Self::NotEnoughStarted => Code::Unknown,
+            Self::Unhealthy => Code::Unavailable,
             Self::Malformed(_) => Code::Internal,
             Self::StreamSorted | Self::StreamFiltered => Code::Unimplemented,
             Self::NoSpace

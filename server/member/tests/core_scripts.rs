@@ -293,7 +293,7 @@ impl StateRunner {
         let commands: Vec<Command> = commands.collect();
         self.index += 1;
         let data = if commands.is_empty() { Bytes::new() } else { command::encode(ORIGIN, &commands).into() };
-        Work::Entry(CommittedEntry { index: self.index, term: 1, data })
+        Work::Entry(CommittedEntry { index: self.index, term: 1, data, change: None })
     }
 }
 

@@ -94,7 +94,7 @@ impl LeaseRunner {
         let index = self.machine.store().applied().index + 1;
         let data = command::encode(OWN, &[command]).into();
         let mut effects = Vec::new();
-        let entry = CommittedEntry { index, term: self.term, data };
+        let entry = CommittedEntry { index, term: self.term, data, change: None };
         self.machine.apply(&entry, self.milliseconds, &mut effects)?;
         Ok(self.shown_or_waits(effects, line))
     }

@@ -197,7 +197,7 @@ impl MachineRunner {
         let index = self.machine.store().applied().index + 1;
         let data = command::encode(OWN, &[command]).into();
         let mut effects = Vec::new();
-        self.machine.apply(&CommittedEntry { index, term: 1, data }, 0, &mut effects)?;
+        self.machine.apply(&CommittedEntry { index, term: 1, data, change: None }, 0, &mut effects)?;
         let Some(Effect::Reply(_, outcome) | Effect::ReplyWhenCompacted(_, outcome)) = effects.pop() else {
             return Err("no outcome".into());
         };

@@ -29,7 +29,11 @@ impl SlotClass {
             | Kind::Txn
             | Kind::Compact
             | Kind::LeaseGrant
-            | Kind::LeaseRevoke => Self::Calls,
+            | Kind::LeaseRevoke
+            | Kind::MemberAdd
+            | Kind::MemberRemove
+            | Kind::MemberUpdate
+            | Kind::MemberPromote => Self::Calls,
             Kind::LeaseCheckpoint => Self::Keepalives,
             Kind::Alarm => Self::Alarms,
             Kind::LeaseExpire | Kind::MemberAttributes | Kind::ClusterVersion => Self::Duties,

@@ -275,7 +275,7 @@ fn requests(bytes: &[u8]) {
         let before = machine.store().revision();
         let data = command::encode(OWN, &[command]).into();
         let mut effects = Vec::new();
-        machine.apply(&CommittedEntry { index, term: 1, data }, 0, &mut effects).unwrap();
+        machine.apply(&CommittedEntry { index, term: 1, data, change: None }, 0, &mut effects).unwrap();
         let after = machine.store().revision();
         assert!(after == before || after == before + 1 || kind == Kind::LeaseExpire);
         for effect in &effects {

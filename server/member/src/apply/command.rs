@@ -15,6 +15,9 @@
 
 use bytes::{Buf, BufMut, Bytes};
 
+use crate::cluster::membership::MemberChange;
+use crate::error::Error;
+
 const FORMAT: u8 = 1;
 const BATCH_HEADER: usize = 1 + 8 + 8 + 4;
 const COMMAND_HEADER: usize = 8 + 1 + 4;
@@ -46,6 +49,14 @@ pub enum Kind {
     MemberAttributes = 16,
     /// A cluster version as text, for example `3.7.0`.
     ClusterVersion = 17,
+    /// A new member; see `cluster::membership::MemberChange::encode_add`.
+    MemberAdd = 18,
+    /// `etcdserverpb.MemberRemoveRequest`
+    MemberRemove = 19,
+    /// `etcdserverpb.MemberUpdateRequest`
+    MemberUpdate = 20,
+    /// `etcdserverpb.MemberPromoteRequest`
+    MemberPromote = 21,
 }
 
 impl Kind {
@@ -62,6 +73,10 @@ impl Kind {
             9 => Self::LeaseCheckpoint,
             16 => Self::MemberAttributes,
             17 => Self::ClusterVersion,
+            18 => Self::MemberAdd,
+            19 => Self::MemberRemove,
+            20 => Self::MemberUpdate,
+            21 => Self::MemberPromote,
             _ => return None,
         })
     }
@@ -124,6 +139,20 @@ pub struct Command {
 }
 
 impl Command {
+    /// The change of members that it asks for, if it does; such a command has an entry for itself,
+    /// of a kind of its own.
+    #[must_use]
+    pub fn member_change(&self) -> Option<Result<MemberChange, Error>> {
+        let payload = self.payload.clone();
+        Some(match self.kind {
+            Kind::MemberAdd => MemberChange::decode_add(payload),
+            Kind::MemberRemove => MemberChange::decode_remove(payload),
+            Kind::MemberUpdate => MemberChange::decode_update(payload),
+            Kind::MemberPromote => MemberChange::decode_promote(payload),
+            _ => return None,
+        })
+    }
+
     /// Bytes this command takes in an entry.
     #[must_use]
     pub fn encoded_len(&self) -> usize {

@@ -13,7 +13,7 @@ pub mod lease_lists;
 pub mod lease_reports;
 pub mod lessor;
 pub mod local;
-mod members;
+pub mod members;
 pub mod outcome;
 mod reply;
 mod state;
@@ -32,11 +32,13 @@ use crate::apply::lease_keys::KeyLists;
 use crate::apply::lease_reports::LeaseCounts;
 use crate::apply::lessor::Lessor;
 use crate::apply::local::{LeaseRequest, LocalRequest};
+use crate::apply::members::JudgedChange;
 use crate::apply::outcome::{Effect, Outcome, Rest};
 use crate::apply::reply::Reply;
 use crate::apply::state::State;
 use crate::error::Error;
 use crate::lease::Leases;
+use crate::schema;
 
 /// A committed entry on its way from the log core to the state core.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -47,6 +49,8 @@ pub struct CommittedEntry {
     pub term: u64,
     /// A `command` batch, or nothing.
     pub data: Bytes,
+    /// The entry changes members.
+    pub change: Option<Box<JudgedChange>>,
 }
 
 /// Work of the state core: entries in this order, and what was lost behind those that were
@@ -172,6 +176,8 @@ struct Applying {
     /// This process proposed it, so that somebody may wait for the outcomes.
     is_own: bool,
     commands: std::vec::IntoIter<Command>,
+    /// The log core's verdict, if the entry changes members.
+    verdict: Option<Result<(), Error>>,
 }
 
 /// The next step of the entry that is being applied.
@@ -327,8 +333,12 @@ impl Machine {
                 .map_err(|source| FatalError::Entry { index: entry.index, source })?;
             (batch.origin == self.config.own, batch.commands)
         };
+        if let Some(change) = &entry.change {
+            schema::put_conf_state(&mut self.state.store, &change.conf_state);
+        }
+        let verdict = entry.change.as_ref().map(|change| change.verdict.clone());
         let commands = commands.into_iter();
-        self.current = Some(Applying { index: entry.index, term: entry.term, is_own, commands });
+        self.current = Some(Applying { index: entry.index, term: entry.term, is_own, commands, verdict });
         self.end_if_done();
         Ok(())
     }
@@ -357,7 +367,8 @@ impl Machine {
         let Some(current) = &mut self.current else { return Ok(()) };
         let (index, term, is_own) = (current.index, current.term, current.is_own);
         let Some(command) = current.commands.next() else { return Ok(()) };
-        let effect = self.run(&command, Moment { term, now, is_own }, effects);
+        let verdict = current.verdict.take();
+        let effect = self.run(&command, Moment { term, now, is_own, verdict }, effects);
         let damaged = !self.raised.corrupt
             && matches!(&effect, Effect::Reply(_, outcome) if outcome.result == Err(Error::Corrupt));
         if damaged {
@@ -403,6 +414,9 @@ impl Machine {
                 gates.pass(state, 0, |state| lessor.expire(state, payload, moment.term, effects))
             }
             Kind::LeaseCheckpoint => lessor.checkpoint(state, payload),
+            Kind::MemberAdd | Kind::MemberRemove | Kind::MemberUpdate | Kind::MemberPromote => {
+                members::change(&mut state.store, command, moment.verdict.as_ref())
+            }
             Kind::MemberAttributes => members::set_attributes(&mut state.store, &payload),
             Kind::ClusterVersion => members::set_cluster_version(&mut state.store, &payload),
         };
@@ -447,12 +461,14 @@ impl Machine {
 }
 
 /// When a command is applied: in the log, and by the clock.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 struct Moment {
     term: u64,
     now: u64,
     /// This run of the process has proposed it: somebody may wait for its reply.
     is_own: bool,
+    /// Of the change of members that it asks for.
+    verdict: Option<Result<(), Error>>,
 }
 
 #[cfg(test)]
@@ -478,7 +494,7 @@ mod tests {
         let grant = LeaseGrantRequest { id: 7, ttl: 5 }.encode_to_vec().into();
         let id = CommandId::new(0, 1, 0);
         let data = encode(OWN, &[Command { id, kind: Kind::LeaseGrant, payload: grant }]).into();
-        machine.apply(&CommittedEntry { index: 1, term: 2, data }, 0, &mut effects).unwrap();
+        machine.apply(&CommittedEntry { index: 1, term: 2, data, change: None }, 0, &mut effects).unwrap();
         machine.serve(1);
         assert!(machine.set_leadership(Some(2), 60_000, &mut effects));
         let mut look = |now| {

@@ -375,7 +375,7 @@ mod tests {
         let command = Command { id: CommandId::new(0, 1, 2), kind: Kind::Txn, payload };
         let data = encode(origin, &[command]).into();
         let index = machine.store().applied().index + 1;
-        machine.apply(&CommittedEntry { index, term: 1, data }, 0, effects)
+        machine.apply(&CommittedEntry { index, term: 1, data, change: None }, 0, effects)
     }
 
     fn txn_of(requests: impl IntoIterator<Item = Request>) -> TxnRequest {

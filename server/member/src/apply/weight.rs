@@ -91,7 +91,7 @@ mod tests {
 
     fn entry(machine: &Machine, commands: &[Command]) -> CommittedEntry {
         let index = machine.store().applied().index + 1;
-        CommittedEntry { index, term: 1, data: encode(OWN, commands).into() }
+        CommittedEntry { index, term: 1, data: encode(OWN, commands).into(), change: None }
     }
 
     /// 501 keys under `a`, attached to a lease, and one more.

@@ -1,8 +1,9 @@
-//! The cluster and its members: ids as etcd computes them, the members a cluster begins with, and
-//! their votes.
+//! The cluster and its members: ids as etcd computes them, the members a cluster begins with,
+//! their votes, and the rules by which they change.
 
 pub mod conf_state;
 pub mod initial;
+pub mod membership;
 
 use sha1::{Digest as _, Sha1};
 

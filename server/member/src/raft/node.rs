@@ -217,7 +217,7 @@ impl RaftNode {
                 "entry {} changes members",
                 entry.index
             );
-            CommittedEntry { index: entry.index, term: entry.term, data: entry.data }
+            CommittedEntry { index: entry.index, term: entry.term, data: entry.data, change: None }
         }));
         if must_sync || self.gathered_ready.is_some() {
             self.gathered_ready = Some(number);

@@ -5,9 +5,12 @@ use revd_engine::mvcc::{SmallTable, Store, Tables};
 use revd_proto::etcdserverpb::{AlarmMember, Member};
 
 use crate::cluster::conf_state::ConfState;
+use crate::cluster::membership::Membership;
 
 const CLUSTER_VERSION: &[u8] = b"clusterVersion";
 const CONF_STATE: &[u8] = b"confState";
+/// Before the id of a former member.
+const REMOVED: &[u8] = b"removed/";
 
 /// A member's row.
 #[must_use]
@@ -23,6 +26,26 @@ pub fn members(tables: &Tables) -> impl Iterator<Item = Member> {
 /// Writes a member's row.
 pub fn put_member(store: &mut Store, member: &Member) {
     store.table_put(SmallTable::Members, &member.id.to_be_bytes(), &member.encode_to_vec());
+}
+
+/// Removes a member's row; its id stays as that of a former member.
+pub fn remove_member(store: &mut Store, id: u64) {
+    store.table_remove(SmallTable::Members, &id.to_be_bytes());
+    store.table_put(SmallTable::Cluster, &[REMOVED, &id.to_be_bytes()].concat(), &[]);
+}
+
+/// Ids of former members.
+pub fn removed_members(tables: &Tables) -> impl Iterator<Item = u64> {
+    tables.rows(SmallTable::Cluster).filter_map(|(key, _)| {
+        let id = key.strip_prefix(REMOVED)?;
+        Some(u64::from_be_bytes(id.try_into().ok()?))
+    })
+}
+
+/// The members and the former ones.
+#[must_use]
+pub fn membership(tables: &Tables) -> Membership {
+    Membership::new(members(tables), removed_members(tables))
 }
 
 /// The members' votes. Before there were clusters of several members, no row said so: every member
