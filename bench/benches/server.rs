@@ -40,8 +40,10 @@ fn entry(index: u64) -> CommittedEntry {
 fn log(criterion: &mut Criterion) {
     let id = FrameId { life: 1, segment: 1, frame: 2 };
     let data = entry(2).data;
-    let content =
-        FrameContent { hard_state: None, entries: vec![LogEntry { index: 2, term: 1, kind: 0, data }] };
+    let content = FrameContent {
+        entries: vec![LogEntry { index: 2, term: 1, kind: 0, data }],
+        ..FrameContent::default()
+    };
     criterion.bench_function("log: encode a frame of 100 puts", |bencher| {
         bencher.iter(|| frame::encode(id, &content));
     });

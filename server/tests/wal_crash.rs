@@ -24,7 +24,7 @@ use revd_member::wal::frame::{self, FRAME_HEADER, FrameId, SegmentHeader};
 use revd_member::wal::layout::LayoutConfig;
 use revd_member::wal::reader::{self, RecoveredLog};
 use revd_member::wal::writer::{WalSeed, WalWriter};
-use revd_member::wal::{BLOCK, FrameContent, HardState, LogEntry, WalError};
+use revd_member::wal::{BLOCK, FrameContent, HardState, LogEntry, LogRestart, WalError};
 
 const OWNER: Identity = Identity { cluster: 11, member: 22 };
 const SEGMENT_BYTES: u64 = 16 * BLOCK as u64;
@@ -57,6 +57,11 @@ struct Expected {
 impl Expected {
     fn add(&mut self, frame: &FrameContent) {
         self.hard_state = frame.hard_state.unwrap_or(self.hard_state);
+        if let Some(restart) = frame.restart {
+            // As if all before it had been released, whatever it was.
+            self.entries.clear();
+            self.entries.extend((2..=restart.index).map(blank));
+        }
         for entry in &frame.entries {
             self.entries.truncate(usize::try_from(entry.index).unwrap() - 2);
             self.entries.push(entry.clone());
@@ -71,6 +76,11 @@ impl Expected {
     }
 }
 
+/// An entry of no interest.
+fn blank(index: u64) -> LogEntry {
+    LogEntry { index, term: 0, kind: 0, data: Bytes::new() }
+}
+
 fn frame(random: &mut Random, expected: &Expected, released: u64) -> FrameContent {
     let mut frame = FrameContent::default();
     let mut next = 2 + expected.entries.len() as u64;
@@ -80,6 +90,13 @@ fn frame(random: &mut Random, expected: &Expected, released: u64) -> FrameConten
         next = (next - random.below(3)).max(released + 1);
     }
     let term = 1 + random.below(3);
+    // Now and then the log begins again behind the state that another member has sent; entries that
+    // were not committed do not count then.
+    if random.below(12) == 0 {
+        let index = released + 1 + random.below(20);
+        frame.restart = Some(LogRestart { index, term });
+        next = index + 1;
+    }
     if random.below(3) == 0 {
         frame.hard_state = Some(HardState { term, vote: random.below(3), commit: next - 1 });
     }
@@ -161,17 +178,14 @@ async fn go_on(image: &Files, found: &RecoveredLog, before: &Files, after: &File
     let mut writer = WalWriter::new(seed);
     let mut expected = Expected { hard_state: found.hard_state, entries: Vec::new() };
     // As if all released entries had been one entry each of no interest.
-    let blank = |index| LogEntry { index, term: 0, kind: 0, data: Bytes::new() };
     expected.entries.extend((2..=found.base.0).map(blank));
     expected.entries.extend(found.entries.iter().cloned());
     let lands_after = random.below(4);
     for written in 0..3 {
         let next = 2 + expected.entries.len() as u64;
         let data = Bytes::from(vec![b'x'; usize::try_from(random.below(5_000)).unwrap()]);
-        let frame = FrameContent {
-            hard_state: None,
-            entries: vec![LogEntry { index: next, term: 9, kind: 0, data }],
-        };
+        let entries = vec![LogEntry { index: next, term: 9, kind: 0, data }];
+        let frame = FrameContent { entries, ..FrameContent::default() };
         writer.append(&frame).await.unwrap();
         expected.add(&frame);
         if written == lands_after {
@@ -196,6 +210,7 @@ async fn crash_everywhere(frames: u64) -> usize {
         let after = files(dir.path());
         let acknowledged = expected.clone();
         expected.add(&frame);
+        released = released.max(frame.restart.map_or(0, |restart| restart.index));
         for (position, image) in images(&before, &after, &mut random).into_iter().enumerate() {
             count += 1;
             let found = read(dir.path(), &image);
@@ -247,7 +262,7 @@ async fn start_in_vain(dir: PathBuf) {
         let layout = LayoutConfig { segment_bytes: SEGMENT_BYTES, ..layout };
         let mut writer = WalWriter::new(WalSeed { disk, layout, log });
         let entries = vec![LogEntry { index: next, term: 9, kind: 0, data: Bytes::new() }];
-        writer.append(&FrameContent { hard_state: None, entries }).await.unwrap();
+        writer.append(&FrameContent { entries, ..FrameContent::default() }).await.unwrap();
     }
     let bytes: usize = files(&dir).values().map(Vec::len).sum();
     let bytes_max = SEGMENT_BYTES + STARTS * 2 * BLOCK as u64;
@@ -334,7 +349,10 @@ fn segment(number: u64, frames: std::ops::Range<u64>, first_index: u64) -> (u64,
     let mut bytes = frame::encode_header(id(frames.start), &header);
     for (position, number) in frames.skip(1).enumerate() {
         let entry = LogEntry { index: first_index + position as u64, term: 1, kind: 0, data: Bytes::new() };
-        bytes.extend(frame::encode(id(number), &FrameContent { hard_state: None, entries: vec![entry] }));
+        bytes.extend(frame::encode(
+            id(number),
+            &FrameContent { entries: vec![entry], ..FrameContent::default() },
+        ));
     }
     bytes.resize(8 * BLOCK, 0);
     (number, bytes.into())

@@ -103,7 +103,7 @@ struct LogWords(String);
 
 impl LogEffects for LogWords {
     fn append(&mut self, frame: FrameContent) {
-        let FrameContent { hard_state, entries } = frame;
+        let FrameContent { restart: _, hard_state, entries } = frame;
         let state = hard_state.map(|state| format!(", term {} commit {}", state.term, state.commit));
         let entries = entries.iter().map(|entry| match command::decode(entry.data.clone()) {
             Ok(batch) => format!("entry {} of {} commands", entry.index, batch.commands.len()),

@@ -73,7 +73,8 @@ impl RaftRunner {
     /// The frame that was handed out is in the log, and replaces the entries there from its first
     /// one on.
     fn written(&mut self) -> Result<(), Box<dyn Error>> {
-        let FrameContent { hard_state, entries } = self.writing.take().ok_or("nothing is being written")?;
+        let FrameContent { restart: _, hard_state, entries } =
+            self.writing.take().ok_or("nothing is being written")?;
         if let Some(state) = hard_state {
             self.durable.hard_state = state;
         }

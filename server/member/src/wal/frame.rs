@@ -18,12 +18,13 @@
 //!       | u64 index and u64 term of the last entry before this segment
 //!   1 hard state: u64 term | u64 vote | u64 commit
 //!   2 entry: u64 index | u64 term | u8 raft entry type | u32 data bytes | data
+//!   3 the log begins again: u64 index | u64 term of the last entry that a received state holds
 //! ```
 
 use bytes::{Buf, BufMut, Bytes};
 
 use crate::cluster::Identity;
-use crate::wal::{BLOCK, FrameContent, HardState, LogEntry};
+use crate::wal::{BLOCK, FrameContent, HardState, LogEntry, LogRestart};
 
 const MAGIC: u32 = u32::from_le_bytes(*b"RWAL");
 const FORMAT: u32 = 1;
@@ -72,13 +73,19 @@ pub struct LogFrame {
 #[must_use]
 pub fn encoded_len(content: &FrameContent) -> usize {
     let entries: usize = content.entries.iter().map(|entry| ENTRY_HEADER + entry.data.len()).sum();
-    (FRAME_HEADER + content.hard_state.map_or(0, |_| 25) + entries).next_multiple_of(BLOCK)
+    let restart = content.restart.map_or(0, |_| 17);
+    (FRAME_HEADER + restart + content.hard_state.map_or(0, |_| 25) + entries).next_multiple_of(BLOCK)
 }
 
 /// Lays out a frame.
 #[must_use]
 pub fn encode(id: FrameId, content: &FrameContent) -> Vec<u8> {
     let mut out = begin(id, encoded_len(content));
+    if let Some(restart) = content.restart {
+        out.put_u8(3);
+        out.put_u64_le(restart.index);
+        out.put_u64_le(restart.term);
+    }
     if let Some(state) = content.hard_state {
         out.put_u8(1);
         put_hard_state(&mut out, state);
@@ -91,7 +98,8 @@ pub fn encode(id: FrameId, content: &FrameContent) -> Vec<u8> {
         out.put_u32_le(u32::try_from(entry.data.len()).expect("an entry is bounded"));
         out.put_slice(&entry.data);
     }
-    finish(out, usize::from(content.hard_state.is_some()) + content.entries.len())
+    let records = [content.restart.is_some(), content.hard_state.is_some()];
+    finish(out, records.into_iter().filter(|is_there| *is_there).count() + content.entries.len())
 }
 
 /// Lays out a segment's first frame.
@@ -187,6 +195,10 @@ fn decode_record(rest: &mut Bytes, frame: &mut LogFrame) -> Option<()> {
             }
             frame.content.entries.push(LogEntry { index, term, kind, data: rest.split_to(len) });
         }
+        3 => {
+            let (index, term) = (rest.try_get_u64_le().ok()?, rest.try_get_u64_le().ok()?);
+            frame.content.restart = Some(LogRestart { index, term });
+        }
         _ => return None,
     }
     Some(())
@@ -207,6 +219,7 @@ mod tests {
     fn sample() -> (FrameId, FrameContent) {
         let entry = |index, size| LogEntry { index, term: 3, kind: 0, data: Bytes::from(vec![7; size]) };
         let content = FrameContent {
+            restart: Some(LogRestart { index: 9, term: 2 }),
             hard_state: Some(HardState { term: 3, vote: 1, commit: 9 }),
             entries: vec![entry(10, 0), entry(11, 5000)],
         };

@@ -109,9 +109,10 @@ impl Layout {
         if let Some(state) = content.hard_state {
             self.hard_state = state;
         }
-        if let Some(last) = content.entries.last() {
-            self.last = (last.index, last.term);
-            self.segments.back_mut().expect("there is a segment now").last_index = last.index;
+        let restart = content.restart.map(|restart| (restart.index, restart.term));
+        if let Some(last) = content.entries.last().map(|last| (last.index, last.term)).or(restart) {
+            self.last = last;
+            self.segments.back_mut().expect("there is a segment now").last_index = last.0;
         }
         steps
     }

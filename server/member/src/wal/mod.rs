@@ -53,9 +53,21 @@ pub struct LogEntry {
     pub data: Bytes,
 }
 
+/// The log begins again: the state up to this entry came from another member, and is whole in a
+/// file of its own before this is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogRestart {
+    /// The last entry that the state has the effect of.
+    pub index: u64,
+    /// Its term.
+    pub term: u64,
+}
+
 /// Entries and promises that one frame makes durable.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct FrameContent {
+    /// Nothing before counts any more, but for promises; the entries below follow this one.
+    pub restart: Option<LogRestart>,
     /// New promises, if they changed.
     pub hard_state: Option<HardState>,
     /// Entries, ascending; the first may replace earlier ones from its index on.

@@ -193,6 +193,10 @@ fn add(log: &mut RecoveredLog, path: &Path, frame: LogFrame) -> Result<(), WalEr
     if let Some(state) = frame.content.hard_state {
         log.hard_state = state;
     }
+    if let Some(restart) = frame.content.restart {
+        log.entries.clear();
+        log.base = (restart.index, restart.term);
+    }
     for entry in frame.content.entries {
         let next = log.base.0 + log.entries.len() as u64 + 1;
         if entry.index > next {
