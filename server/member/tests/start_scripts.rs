@@ -4,7 +4,7 @@
 //!
 //! ```text
 //! recovery:   start [existing|as NAME]    log LAST    apply INDEX    lose tree|log    foreign
-//!             etcd    disk full|roomy
+//!             etcd    disk full|roomy    receive INDEX    restart INDEX
 //! lifecycle:  listens    quiet    signal N    ended
 //! edge core:  start    start second    published    ready    notify answer view hearing-N
 //!             waited HEARING [TIMES]    behind    read    full    free    drained    closed
@@ -49,6 +49,8 @@ const FULL_DISK_BYTES: u64 = 20_000;
 struct Files {
     text: String,
     tree: SimDisk,
+    /// A state that another member has sent.
+    received: Option<SimDisk>,
     log: Option<RecoveredLog>,
     is_of_etcd: bool,
 }
@@ -93,6 +95,29 @@ impl RecoveryEffects for Files {
         Ok(log)
     }
 
+    fn open_received(&mut self) -> Result<Option<Store>, Refusal> {
+        let Some(received) = self.received.clone() else {
+            self.say("no state was received");
+            return Ok(None);
+        };
+        let store = Store::open(Arc::new(received), DbOptions::default()).map_err(Refusal::Store)?;
+        writeln!(self.text, "open the received state of entry {}", store.applied().index).unwrap();
+        Ok(Some(store))
+    }
+
+    fn install_received(&mut self) -> Result<(), Refusal> {
+        self.say("make the received state the tree file");
+        self.tree = self.received.take().unwrap();
+        Ok(())
+    }
+
+    fn forget_received(&mut self) -> Result<(), Refusal> {
+        if self.received.take().is_some() {
+            self.say("remove the received state");
+        }
+        Ok(())
+    }
+
     fn sync_tree(&mut self, store: &mut Store) -> Result<(), Refusal> {
         writeln!(self.text, "sync the tree file with entry {}", store.applied().index).unwrap();
         store.make_durable().map_err(Refusal::Store)
@@ -110,6 +135,15 @@ impl RecoveryEffects for Files {
     fn refused(&self, refusal: Refusal) -> Refusal {
         refusal
     }
+}
+
+/// Entries up to this index are applied in a tree file.
+fn apply(tree: &SimDisk, index: u64) -> Result<(), Box<dyn Error>> {
+    let mut store = Store::open(Arc::new(tree.clone()), DbOptions::default())?;
+    store.set_applied(Applied { index, term: 1 });
+    let written = store.checkpoint(CheckpointKind::Auto).unwrap().write()?;
+    store.finish_checkpoint(written);
+    Ok(())
 }
 
 /// One of three members that begin a cluster.
@@ -168,11 +202,16 @@ impl Runner for Files {
                 log.entries = entries.map(entry).collect();
                 (log.hard_state.commit, log.end.segment) = (last.parse()?, 1);
             }
-            ("apply", [index]) => {
-                let mut store = Store::open(Arc::new(self.tree.clone()), DbOptions::default())?;
-                store.set_applied(Applied { index: index.parse()?, term: 1 });
-                let written = store.checkpoint(CheckpointKind::Auto).unwrap().write()?;
-                store.finish_checkpoint(written);
+            ("apply", [index]) => apply(&self.tree, index.parse()?)?,
+            ("receive", [index]) => {
+                let received = SimDisk::from_bytes(self.tree.bytes());
+                apply(&received, index.parse()?)?;
+                self.received = Some(received);
+            }
+            ("restart", [index]) => {
+                let log = self.log.as_mut().ok_or("there is no log")?;
+                (log.base, log.entries) = ((index.parse()?, 1), std::collections::VecDeque::new());
+                log.hard_state.commit = log.base.0;
             }
             ("lose", ["tree"]) => self.tree = SimDisk::new(),
             ("lose", ["log"]) => self.log = None,

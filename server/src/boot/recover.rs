@@ -5,6 +5,7 @@
 //! <data-dir>            0700
 //!   lock                held while a process uses the directory
 //!   member/tree.revd    the store's tree file
+//!   member/received.revd    a state that another member has sent, whole, until it is the tree file
 //!   member/reserve      room for what must not fail, given up when the disk is full
 //!   member/wal/         the log (or --wal-dir)
 //! ```
@@ -28,6 +29,7 @@ use revd_member::wal::reader::{LogEnd, RecoveredLog};
 use revd_member::wal::writer::WalSeed;
 
 use crate::config::Config;
+use crate::disk::received::ReceivedFiles;
 use crate::disk::reserve::Reserve;
 use crate::disk::segments::{self, DirDisk};
 use crate::limits;
@@ -102,6 +104,7 @@ pub fn open(config: &Config) -> anyhow::Result<Member> {
 struct MemberFiles<'c> {
     config: &'c Config,
     member_dir: PathBuf,
+    files: ReceivedFiles,
     tree: PathBuf,
     reserve: Arc<Reserve>,
     lock: Option<File>,
@@ -111,7 +114,8 @@ impl<'c> MemberFiles<'c> {
     fn new(config: &'c Config) -> Self {
         let member_dir = config.data_dir.join("member");
         let reserve = Arc::new(Reserve::new(member_dir.join("reserve"), limits::RESERVE_BYTES));
-        Self { config, tree: member_dir.join("tree.revd"), member_dir, reserve, lock: None }
+        let files = ReceivedFiles::new(&member_dir);
+        Self { config, tree: files.tree(), files, member_dir, reserve, lock: None }
     }
 }
 
@@ -157,6 +161,25 @@ impl RecoveryEffects for MemberFiles<'_> {
 
     fn read_log(&mut self) -> anyhow::Result<Option<RecoveredLog>> {
         Ok(segments::read(&self.config.wal_dir)?)
+    }
+
+    fn open_received(&mut self) -> anyhow::Result<Option<Store>> {
+        let received = self.files.received();
+        if !received.exists() {
+            return Ok(None);
+        }
+        log::info("a state that another member has sent is made the tree file", serde_json::json!({}));
+        open_store(&received).map(Some)
+    }
+
+    fn install_received(&mut self) -> anyhow::Result<()> {
+        let context = || format!("renaming {}", self.files.received().display());
+        self.files.install().with_context(context)
+    }
+
+    fn forget_received(&mut self) -> anyhow::Result<()> {
+        let context = || format!("removing {}", self.files.received().display());
+        self.files.forget().with_context(context)
     }
 
     fn sync_tree(&mut self, store: &mut Store) -> anyhow::Result<()> {

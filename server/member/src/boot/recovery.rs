@@ -7,8 +7,13 @@
 //! file without a log at applied index 1, which is finished at the next start. In a directory that
 //! is refused, neither log nor tree file change; directories are closed to others, the lock file
 //! and perhaps an empty tree file are made, leftovers are removed.
+//!
+//! A state that another member has sent becomes the tree file in this order: it is made whole and
+//! durable in a file of its own; the log says, in one frame with raft's promises, that it begins
+//! again behind it; that file takes the tree file's name. A crash before the frame leaves the state
+//! before, and the file is removed; after the frame the next start gives it its name.
 
-use revd_engine::mvcc::{CheckpointKind, Store};
+use revd_engine::mvcc::{Applied, CheckpointKind, Store};
 
 use crate::apply::command::Origin;
 use crate::apply::{Machine, MachineConfig};
@@ -70,6 +75,21 @@ pub trait RecoveryEffects {
     /// # Errors
     /// When it is damaged, or the system refuses.
     fn read_log(&mut self) -> Result<Option<RecoveredLog>, Self::Error>;
+    /// Open the state that was received whole from another member; none if there is none.
+    ///
+    /// # Errors
+    /// When it is damaged, or the system refuses.
+    fn open_received(&mut self) -> Result<Option<Store>, Self::Error>;
+    /// Make the file of that state the tree file, durably.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    fn install_received(&mut self) -> Result<(), Self::Error>;
+    /// Remove the file of such a state, if there is one.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    fn forget_received(&mut self) -> Result<(), Self::Error>;
     /// Make durable what the tree file holds, and that it is there.
     ///
     /// # Errors
@@ -154,6 +174,9 @@ pub fn recover<F: RecoveryEffects>(
     let mut store = effects.open_store()?;
     effects.remove_leftovers()?;
     let found = effects.read_log()?;
+    if let Some(received) = received(&store, found.as_ref(), effects)? {
+        store = received;
+    }
     let is_new = store.applied().index == 0;
     if is_new {
         begin(config, &mut store, found.is_some()).map_err(|refusal| effects.refused(refusal))?;
@@ -183,6 +206,25 @@ pub fn recover<F: RecoveryEffects>(
     let read = Machine::new(store, MachineConfig { own: origin, quota_bytes, lease_extension });
     let machine = read.map_err(|error| effects.refused(Refusal::Store(error)))?;
     Ok(Recovery { identity, origin, machine, node, log, is_new })
+}
+
+/// The state that another member has sent, if the log begins again behind it and it is not the tree
+/// file yet: it is made so. If the log does not, it counts for nothing: raft was not told of it.
+fn received<F: RecoveryEffects>(
+    store: &Store,
+    found: Option<&RecoveredLog>,
+    effects: &mut F,
+) -> Result<Option<Store>, F::Error> {
+    let Some((index, term)) = found.map(|log| log.base).filter(|(index, _)| *index > store.applied().index)
+    else {
+        effects.forget_received()?;
+        return Ok(None);
+    };
+    let received = effects.open_received()?.filter(|store| store.applied() == Applied { index, term });
+    if received.is_some() {
+        effects.install_received()?;
+    }
+    Ok(received)
 }
 
 /// Makes a new member's tree file.

@@ -91,6 +91,18 @@ impl RecoveryEffects for FoundFiles {
         Ok(self.log.take())
     }
 
+    fn open_received(&mut self) -> Result<Option<Store>, Refusal> {
+        Ok(None)
+    }
+
+    fn install_received(&mut self) -> Result<(), Refusal> {
+        unreachable!("nothing was received")
+    }
+
+    fn forget_received(&mut self) -> Result<(), Refusal> {
+        Ok(())
+    }
+
     fn sync_tree(&mut self, store: &mut Store) -> Result<(), Refusal> {
         store.make_durable().map_err(Refusal::Store)
     }
