@@ -217,13 +217,14 @@ fn wal_segment(bytes: &[u8]) {
 fn frame_seeds() -> Vec<Vec<u8>> {
     use revd_member::cluster::Identity;
     use revd_member::wal::frame::{FrameId, SegmentHeader};
-    use revd_member::wal::{FrameContent, HardState, LogEntry};
+    use revd_member::wal::{FrameContent, HardState, LogEntry, LogRestart};
     let hard_state = HardState { term: 2, vote: 7, commit: 3 };
     let header =
         SegmentHeader { owner: Identity { cluster: 1, member: 7 }, hard_state, last_index: 1, last_term: 1 };
     let first = frame::encode_header(FrameId { life: 5, segment: 1, frame: 1 }, &header);
     let entry = |index| LogEntry { index, term: 2, kind: 0, data: Bytes::from_static(b"some data") };
-    let content = FrameContent { hard_state: Some(hard_state), entries: vec![entry(2), entry(3)] };
+    let restart = Some(LogRestart { index: 1, term: 1 });
+    let content = FrameContent { restart, hard_state: Some(hard_state), entries: vec![entry(2), entry(3)] };
     let second = frame::encode(FrameId { life: 5, segment: 1, frame: 2 }, &content);
     vec![[&first[..], &second].concat(), first, second]
 }
