@@ -13,13 +13,15 @@ use crate::wire::{ClientConnection, ReplySink, RpcMethod};
 /// Time-out of a call.
 const PATIENCE: u64 = 10 * SECOND;
 
-/// Version and revision of a server.
+/// Version and revision of a server, and its place in its cluster.
 #[derive(Debug, Clone)]
 pub struct ServerStatus {
     /// The version of etcd that it claims.
     pub version: String,
     /// The newest revision.
     pub revision: i64,
+    /// The member itself leads.
+    pub is_leader: bool,
 }
 
 /// An answer that is waited for.
@@ -83,7 +85,9 @@ pub fn ask(endpoint: &str, method: RpcMethod, body: &[u8]) -> anyhow::Result<Vec
 /// As [`ask`].
 pub fn status(endpoint: &str) -> anyhow::Result<ServerStatus> {
     let body = ask(endpoint, RpcMethod::Status, &[])?;
+    let (member, leader) = (number(bytes(&body, 1), 2), number(&body, 4));
     Ok(ServerStatus {
+        is_leader: leader != 0 && leader == member,
         version: String::from_utf8_lossy(bytes(&body, 2)).into_owned(),
         revision: revision(&body),
     })

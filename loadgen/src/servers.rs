@@ -33,9 +33,10 @@ pub struct Program {
     pub path: PathBuf,
     /// Its version, from `--version`.
     pub version: String,
-    /// It is revd, by its `--version`: one member of it takes no flag for peers yet, and etcd takes
-    /// none for memory.
+    /// It is revd, by its `--version`: etcd takes no flag for memory.
     pub is_revd: bool,
+    /// Its members hear each other: builds of revd of before then have no flag for that.
+    pub takes_peers: bool,
 }
 
 /// A server to start.
@@ -107,7 +108,11 @@ pub fn find(text: &str) -> anyhow::Result<Program> {
         (None, Some(version)) => format!("etcd {version}"),
         (None, None) => "of an unknown version".to_owned(),
     };
-    Ok(Program { name, path: found, version, is_revd: revd.is_some() })
+    let help = Command::new(&found).arg("--help").stdin(Stdio::null()).output();
+    let help = help.with_context(|| format!("running {} --help", found.display()))?;
+    let help = String::from_utf8_lossy(&[help.stdout, help.stderr].concat()).into_owned();
+    let takes_peers = help.contains("--listen-peer-urls");
+    Ok(Program { name, path: found, version, is_revd: revd.is_some(), takes_peers })
 }
 
 /// Gives two programs of one name, such as two builds of one server, different labels.
@@ -216,7 +221,7 @@ impl Servers {
             command.args(["--name", &format!("m{at}"), "--data-dir"]).arg(&folder);
             command.args(["--listen-client-urls", client, "--advertise-client-urls", client]);
             command.args(["--initial-advertise-peer-urls", peer, "--initial-cluster", &cluster.join(",")]);
-            if members > 1 || !spec.program.is_revd {
+            if members > 1 || spec.program.takes_peers {
                 command.args(["--listen-peer-urls", peer]);
             }
             command.args(["--log-level", "error", "--quota-backend-bytes", QUOTA]).args(&spec.flags);
@@ -224,6 +229,7 @@ impl Servers {
             servers.members.push((command, child));
         }
         servers.wait()?;
+        servers.leader()?;
         Ok(servers)
     }
 
@@ -243,24 +249,62 @@ impl Servers {
     }
 
     fn wait(&mut self) -> anyhow::Result<()> {
+        (0..self.members.len()).try_for_each(|member| self.wait_for(member))
+    }
+
+    /// Waits until a member answers.
+    ///
+    /// # Errors
+    /// With the last lines of its log, when it does not.
+    pub fn wait_for(&mut self, member: usize) -> anyhow::Result<()> {
         let until = clock::nanos() + PATIENCE;
-        for at in 0..self.members.len() {
-            while probe::status(&self.endpoints[at]).is_err() {
-                let ended = self.members[at].1.try_wait()?;
-                if ended.is_some() || clock::nanos() > until {
-                    let said = std::fs::read_to_string(self.log(at)).unwrap_or_default();
-                    let last: Vec<_> = said.lines().rev().take(5).collect();
-                    let last: Vec<_> = last.into_iter().rev().collect();
-                    let what = ended.map_or_else(
-                        || "does not answer".to_owned(),
-                        |status| format!("has ended ({status})"),
-                    );
-                    bail!("{} {what}; its last log lines:\n{}", self.name, last.join("\n"));
-                }
-                clock::rest(Duration::from_millis(2));
+        while probe::status(&self.endpoints[member]).is_err() {
+            let ended = self.members[member].1.try_wait()?;
+            if ended.is_some() || clock::nanos() > until {
+                let said = std::fs::read_to_string(self.log(member)).unwrap_or_default();
+                let last: Vec<_> = said.lines().rev().take(5).collect();
+                let last: Vec<_> = last.into_iter().rev().collect();
+                let what = ended
+                    .map_or_else(|| "does not answer".to_owned(), |status| format!("has ended ({status})"));
+                bail!("{} {what}; its last log lines:\n{}", self.name, last.join("\n"));
             }
+            clock::rest(Duration::from_millis(2));
         }
         Ok(())
+    }
+
+    /// The member that leads, as soon as one does.
+    ///
+    /// # Errors
+    /// When none does for long.
+    pub fn leader(&self) -> anyhow::Result<usize> {
+        let until = clock::nanos() + PATIENCE;
+        let leads = |endpoint: &String| probe::status(endpoint).is_ok_and(|status| status.is_leader);
+        loop {
+            if let Some(leader) = self.endpoints.iter().position(leads) {
+                return Ok(leader);
+            }
+            anyhow::ensure!(clock::nanos() < until, "{}: no member leads", self.name);
+            clock::rest(Duration::from_millis(10));
+        }
+    }
+
+    /// All addresses, that of the leader first: a single caller calls the leader of any cluster.
+    ///
+    /// # Errors
+    /// As [`Self::leader`].
+    pub fn endpoints_from_leader(&self) -> anyhow::Result<Vec<String>> {
+        let mut endpoints = self.endpoints.clone();
+        endpoints.rotate_left(self.leader()?);
+        Ok(endpoints)
+    }
+
+    /// The address of a member that does not lead; of the only one, if there is no other.
+    ///
+    /// # Errors
+    /// As [`Self::leader`].
+    pub fn follower_endpoint(&self) -> anyhow::Result<&str> {
+        Ok(&self.endpoints[(self.leader()? + 1) % self.endpoints.len()])
     }
 
     /// The processes.
@@ -304,18 +348,44 @@ impl Servers {
     /// # Errors
     /// With the last lines of its log, when a member does not come up again.
     pub fn restart(&mut self) -> anyhow::Result<()> {
-        for (_, child) in &mut self.members {
-            if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
-                kill_process(pid, Signal::TERM).context("asking a server to stop")?;
-            }
-            child.wait()?;
-        }
-        for at in 0..self.members.len() {
-            let mut command = std::mem::replace(&mut self.members[at].0, Command::new(""));
-            self.members[at].1 = self.spawn(&mut command, at)?;
-            self.members[at].0 = command;
-        }
+        (0..self.members.len()).try_for_each(|member| self.stop(member))?;
+        (0..self.members.len()).try_for_each(|member| self.start_again(member))?;
         self.wait()
+    }
+
+    /// Ends a member at once, as kill -9 does.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn kill(&mut self, member: usize) -> anyhow::Result<()> {
+        let child = &mut self.members[member].1;
+        child.kill()?;
+        child.wait()?;
+        Ok(())
+    }
+
+    /// Asks a member to stop, and waits until it has.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn stop(&mut self, member: usize) -> anyhow::Result<()> {
+        let child = &mut self.members[member].1;
+        if let Some(pid) = i32::try_from(child.id()).ok().and_then(Pid::from_raw) {
+            kill_process(pid, Signal::TERM).context("asking a server to stop")?;
+        }
+        child.wait()?;
+        Ok(())
+    }
+
+    /// Starts a member that has ended, and does not wait for it.
+    ///
+    /// # Errors
+    /// When the system refuses.
+    pub fn start_again(&mut self, member: usize) -> anyhow::Result<()> {
+        let mut command = std::mem::replace(&mut self.members[member].0, Command::new(""));
+        self.members[member].1 = self.spawn(&mut command, member)?;
+        self.members[member].0 = command;
+        Ok(())
     }
 }
 

@@ -43,8 +43,10 @@ fn pair(
     servers: (&Servers, &Servers),
     rounds: usize,
 ) -> anyhow::Result<(RunResult, RunResult)> {
-    let to = |servers: &Servers| Plan { endpoints: servers.endpoints.clone(), ..plan.clone() };
-    let mut runs = [session.begin(&to(servers.0))?, session.begin(&to(servers.1))?];
+    let to = |servers: &Servers| -> anyhow::Result<Plan> {
+        Ok(Plan { endpoints: servers.endpoints_from_leader()?, ..plan.clone() })
+    };
+    let mut runs = [session.begin(&to(servers.0)?)?, session.begin(&to(servers.1)?)?];
     let pids = [servers.0.pids(), servers.1.pids()];
     for round in 0..rounds.max(1) {
         for turn in 0..2 {

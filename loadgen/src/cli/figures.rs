@@ -5,6 +5,7 @@ use std::process::ExitCode;
 use clap::Args;
 
 use crate::cli::servers::{PairArgs, heading};
+use crate::cli::values::members;
 use crate::figures::{self, FigurePart, FigureSizes};
 
 /// `loadgen figures`.
@@ -28,16 +29,25 @@ pub(super) struct FiguresArgs {
     /// Leases of expiry
     #[arg(long, default_value_t = 100_000)]
     leases: usize,
+    /// Members of each cluster; callers are spread over all of them, watchers are on a follower
+    #[arg(long, default_value_t = 1, value_parser = members)]
+    members: usize,
+    /// Kills of the leader
+    #[arg(long, default_value_t = 20)]
+    kills: usize,
+    /// Revisions that a member which was away has to catch up with
+    #[arg(long, default_value_t = 2_000_000)]
+    away: u64,
     #[command(flatten)]
     pair: PairArgs,
 }
 
 /// Measures, and prints Markdown.
 pub(super) fn run(args: &FiguresArgs) -> anyhow::Result<ExitCode> {
-    let specs = args.pair.both(1)?;
+    let specs = args.pair.both(args.members)?;
     args.pair.pin()?;
-    let &FiguresArgs { rounds, calls, keys, revisions, leases, .. } = args;
-    let sizes = FigureSizes { rounds, calls, keys, revisions, leases };
+    let &FiguresArgs { rounds, calls, keys, revisions, leases, kills, away, .. } = args;
+    let sizes = FigureSizes { rounds, calls, keys, revisions, leases, kills, away };
     println!("{}", heading(&specs));
     print!("{}", figures::run(&args.parts, (&specs[0], &specs[1]), &sizes)?);
     Ok(ExitCode::SUCCESS)

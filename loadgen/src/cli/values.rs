@@ -15,3 +15,10 @@ pub(super) fn seconds(text: &str) -> Result<f64, String> {
 pub(super) fn words(text: &str) -> Vec<String> {
     text.split_whitespace().map(str::to_owned).collect()
 }
+
+/// Members of a cluster.
+pub(super) fn members(text: &str) -> anyhow::Result<usize> {
+    const MOST: usize = 9;
+    let members = text.parse().ok().filter(|members| (1..=MOST).contains(members));
+    members.ok_or_else(|| anyhow::anyhow!("`{text}` is no number of members: 1 to {MOST}"))
+}

@@ -22,8 +22,18 @@ pub(super) fn single_keys(
         ("get, serializable", CallMessage::SerializableGet),
     ] {
         for (callers, connections, streams, share) in [(1, 1, 1, 10), (100, 10, 10, 1), (1000, 50, 20, 1)] {
-            let label = format!("{work}, {callers} caller{}", if callers == 1 { "" } else { "s" });
             let load = H2Load { connections, streams, calls: (sizes.calls / share).max(1) };
+            let is_cluster = both[0].endpoints.len() > 1;
+            if callers == 1 && is_cluster {
+                let labels = ["leader", "follower"].map(|at| format!("{work}, 1 caller of the {at}"));
+                rows.measure(&labels.each_ref().map(String::as_str), sizes.rounds, both, |server| {
+                    let follower = [server.follower_endpoint()?.to_owned()];
+                    let at_leader = h2load::run(server, &messages, message, load)?;
+                    Ok(vec![at_leader, h2load::run_at(server, &follower, &messages, message, load)?])
+                })?;
+                continue;
+            }
+            let label = format!("{work}, {callers} caller{}", if callers == 1 { "" } else { "s" });
             rows.measure(&[&label], sizes.rounds, both, |server| {
                 Ok(vec![h2load::run(server, &messages, message, load)?])
             })?;

@@ -46,7 +46,9 @@ pub(super) fn events(rounds: usize, both: &[Servers; 2], rows: &mut RatioTable) 
         ("an event to each of 1,000 watchers, 20 connections; median delay", SMALL),
         ("an event to each of 10,000 watchers, 100 connections; p99 delay", LARGE),
     ] {
-        rows.measure(&[label], rounds, both, |server| Ok(vec![fan_out(server, work)?]))?;
+        let is_cluster = both[0].endpoints.len() > 1;
+        let label = if is_cluster { format!("{label}; watchers on a follower") } else { label.to_owned() };
+        rows.measure(&[&label], rounds, both, |server| Ok(vec![fan_out(server, work)?]))?;
     }
     Ok(())
 }
@@ -54,8 +56,8 @@ pub(super) fn events(rounds: usize, both: &[Servers; 2], rows: &mut RatioTable) 
 fn fan_out(server: &Servers, work: FanOutLoad) -> anyhow::Result<MeasuredCalls> {
     let spread = Spread { connections: work.connections, streams_each: 1, watchers_each: work.watchers_each };
     let request = WatchCreateRequest { key: "watched".into(), ..WatchCreateRequest::default() };
-    let fleet = Fleet::open(server.endpoint(), spread, work.puts, |_| request.clone())?;
-    let mut caller = Caller::connect(server.endpoint())?;
+    let fleet = Fleet::open(server.follower_endpoint()?, spread, work.puts, |_| request.clone())?;
+    let mut caller = Caller::connect(&server.endpoints_from_leader()?[0])?;
     let put = PutRequest { key: "watched".into(), value: value(256, 1), ..PutRequest::default() };
     let before = server.cpu();
     for number in 1..=work.puts {

@@ -1,7 +1,7 @@
 //! Small calls sent by h2load (Debian package nghttp2-client): a client of others, and one that
 //! costs the machine little.
 
-use std::process::Command;
+use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
 use anyhow::{Context as _, bail};
@@ -38,6 +38,23 @@ pub(super) struct H2Load {
     pub(super) connections: u32,
     pub(super) streams: u32,
     pub(super) calls: u64,
+}
+
+impl H2Load {
+    /// The parts of so many members: each gets as many connections as the others, or one more, and
+    /// calls for each connection. Members without a connection have no part.
+    fn shares(self, members: usize) -> Vec<Self> {
+        let members = u32::try_from(members).unwrap_or(u32::MAX).min(self.connections);
+        let (mut connections, mut calls) = (self.connections, self.calls);
+        let share = |left| {
+            let share = connections.div_ceil(left);
+            let part = calls * u64::from(share) / u64::from(connections);
+            connections -= share;
+            calls -= part;
+            Self { connections: share, calls: part, ..self }
+        };
+        (1..=members).rev().map(share).collect()
+    }
 }
 
 /// Whether h2load is there.
@@ -145,37 +162,46 @@ fn check_growth(before: i64, after: i64, calls: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Sends calls and measures what they cost. To h2load a call that fails with a status of gRPC looks
-/// like any other, so one is made by loadgen before and after.
+/// Sends calls to all members and measures what they cost.
 pub(super) fn run(
     server: &Servers,
     messages: &CallMessages,
     message: CallMessage,
     load: H2Load,
 ) -> anyhow::Result<MeasuredCalls> {
+    run_at(server, &server.endpoints_from_leader()?, messages, message, load)
+}
+
+/// Sends calls to these members and measures what they cost. To h2load a call that fails with a
+/// status of gRPC looks like any other, so one is made by loadgen before and after.
+pub(super) fn run_at(
+    server: &Servers,
+    endpoints: &[String],
+    messages: &CallMessages,
+    message: CallMessage,
+    load: H2Load,
+) -> anyhow::Result<MeasuredCalls> {
     let revision_before = try_one(server, message).context("a call before h2load")?;
     let before = server.cpu();
-    let output = Command::new("h2load")
-        .args(["-n", &load.calls.to_string(), "-c", &load.connections.to_string()])
-        .args(["-m", &load.streams.to_string(), "-t", "1"])
-        .args(["-H", "content-type: application/grpc", "-H", "te: trailers", "-d"])
-        .arg(messages.0.path().join(message.file()))
-        .arg(format!("{}{}", server.endpoint(), message.method().path()))
-        .output()?;
-    let cpu = server.cpu() - before;
-    let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    let line = |start: &str| text.lines().find(|line| line.starts_with(start));
-    // finished in 1.23s, 45678.90 req/s, 12.34MB/s
-    let rate =
-        line("finished in").and_then(|line| line.split(", ").nth(1)?.split(' ').next()?.parse::<f64>().ok());
-    // requests: 20000 total, 20000 started, 20000 done, 20000 succeeded, 0 failed, 0 errored, 0
-    // timeout
-    let succeeded =
-        line("requests:").and_then(|line| line.split(", ").nth(3)?.split(' ').next()?.parse::<u64>().ok());
-    let (Some(rate), Some(succeeded)) = (rate, succeeded) else { bail!("h2load printed: {text}") };
-    if succeeded != load.calls {
-        bail!("{} answered {succeeded} of {} calls", server.name, load.calls);
+    let mut running = Vec::new();
+    for (endpoint, share) in endpoints.iter().zip(load.shares(endpoints.len())) {
+        let mut command = Command::new("h2load");
+        command
+            .args(["-n", &share.calls.to_string(), "-c", &share.connections.to_string()])
+            .args(["-m", &share.streams.to_string(), "-t", "1"])
+            .args(["-H", "content-type: application/grpc", "-H", "te: trailers", "-d"])
+            .arg(messages.0.path().join(message.file()))
+            .arg(format!("{endpoint}{}", message.method().path()))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::null());
+        running.push((command.spawn()?, share));
     }
+    let mut rate = 0.0;
+    for (child, share) in running {
+        rate += rate_of(&server.name, child.wait_with_output()?, share.calls)?;
+    }
+    let cpu = server.cpu() - before;
     let revision_after = try_one(server, message).context("a call after h2load")?;
     if message.is_write() {
         check_growth(revision_before, revision_after, load.calls).with_context(|| server.name.clone())?;
@@ -188,9 +214,38 @@ pub(super) fn run(
     })
 }
 
+/// Calls in a second, of what an h2load has printed; all calls must have ended well.
+fn rate_of(name: &str, output: Output, calls: u64) -> anyhow::Result<f64> {
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    let line = |start: &str| text.lines().find(|line| line.starts_with(start));
+    // finished in 1.23s, 45678.90 req/s, 12.34MB/s
+    let rate =
+        line("finished in").and_then(|line| line.split(", ").nth(1)?.split(' ').next()?.parse::<f64>().ok());
+    // requests: 20000 total, 20000 started, 20000 done, 20000 succeeded, 0 failed, 0 errored, 0
+    // timeout
+    let succeeded =
+        line("requests:").and_then(|line| line.split(", ").nth(3)?.split(' ').next()?.parse::<u64>().ok());
+    let (Some(rate), Some(succeeded)) = (rate, succeeded) else { bail!("h2load printed: {text}") };
+    if succeeded != calls {
+        bail!("{name} answered {succeeded} of {calls} calls");
+    }
+    Ok(rate)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn members_get_their_shares() {
+        let shares = |connections, calls, members| -> Vec<(u32, u64)> {
+            let load = H2Load { connections, streams: 1, calls };
+            load.shares(members).iter().map(|share| (share.connections, share.calls)).collect()
+        };
+        assert_eq!(shares(10, 1000, 3), [(4, 400), (3, 300), (3, 300)]);
+        assert_eq!(shares(1, 1000, 3), [(1, 1000)]);
+        assert_eq!(shares(50, 1001, 1), [(50, 1001)]);
+    }
 
     #[test]
     fn writes_that_made_no_revision_are_an_error() {

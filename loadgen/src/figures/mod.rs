@@ -5,9 +5,11 @@
 //! effect on it. Scenarios of callers that any endpoint can be asked are [`crate::versus`]; here
 //! are figures that need a restart, a look at memory and disk, or h2load.
 
+mod away;
 mod background;
 mod calls;
 mod expiry;
+mod failover;
 mod fan_out;
 mod footprint;
 mod growth;

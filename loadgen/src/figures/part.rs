@@ -7,7 +7,9 @@ use clap::ValueEnum;
 use crate::disk;
 use crate::figures::sizes::FigureSizes;
 use crate::figures::table::{Labels, RatioTable};
-use crate::figures::{calls, expiry, fan_out, footprint, growth, h2load, ranges, watch_memory};
+use crate::figures::{
+    away, calls, expiry, failover, fan_out, footprint, growth, h2load, ranges, watch_memory,
+};
 use crate::servers::{ServerSpec, Servers};
 
 /// One question to two servers.
@@ -35,11 +37,32 @@ pub enum FigurePart {
     Growth,
     /// --revisions, compacted and defragmented under load
     Compaction,
+    /// The leader is killed --kills times: until writes are accepted again (needs --members 3)
+    Failover,
+    /// A member that was away for --away revisions comes back, and the log is kept for it (needs
+    /// --members 3)
+    BackByLog,
+    /// The same, and the log is not kept: it gets a snapshot (needs --members 3)
+    BackBySnapshot,
 }
 
 impl FigurePart {
     fn needs_h2load(self) -> bool {
         matches!(self, Self::Calls | Self::Transactions | Self::Written | Self::PutsBesideWatchers)
+    }
+
+    fn needs_a_majority_of_others(self) -> bool {
+        matches!(self, Self::Failover | Self::BackByLog | Self::BackBySnapshot)
+    }
+
+    /// The servers that it needs.
+    fn spec(self, spec: &ServerSpec) -> ServerSpec {
+        let mut spec = spec.clone();
+        if self == Self::BackByLog {
+            let flags = ["--snapshot-count=1000000000", "--snapshot-catchup-entries=1000000000"];
+            spec.flags.extend(flags.map(str::to_owned));
+        }
+        spec
     }
 }
 
@@ -56,6 +79,10 @@ pub fn run(
     if parts.iter().any(|part| part.needs_h2load()) {
         h2load::check()?;
     }
+    for part in parts {
+        let is_enough = specs.0.members >= 3 || !part.needs_a_majority_of_others();
+        anyhow::ensure!(is_enough, "figures of {part:?} need --members 3 or more");
+    }
     let labels = Labels::of(specs);
     let mut rows = RatioTable::new(labels.clone());
     let mut out = String::new();
@@ -63,7 +90,7 @@ pub fn run(
         if *part != parts[0] {
             disk::settle(&specs.0.data_folder())?;
         }
-        let mut both = [Servers::start(specs.0)?, Servers::start(specs.1)?];
+        let mut both = [Servers::start(&part.spec(specs.0))?, Servers::start(&part.spec(specs.1))?];
         let done = measure(*part, &mut both, &labels, sizes, &mut rows);
         drop(both);
         match done {
@@ -98,6 +125,9 @@ fn measure(
         FigurePart::Expiry => return expiry::table(both, labels, sizes.leases),
         FigurePart::Growth => return growth::by_keys(both, sizes.keys(10_000_000)),
         FigurePart::Compaction => return growth::by_revisions(both, sizes.revisions),
+        FigurePart::Failover => return failover::table(both, labels, sizes.kills),
+        FigurePart::BackByLog => return away::table(both, labels, sizes.away, "by log"),
+        FigurePart::BackBySnapshot => return away::table(both, labels, sizes.away, "by snapshot"),
     }
     Ok(String::new())
 }

@@ -13,6 +13,10 @@ pub struct FigureSizes {
     pub revisions: u64,
     /// Leases that are due at once.
     pub leases: usize,
+    /// Kills of the leader.
+    pub kills: usize,
+    /// Revisions that a member which was away has to catch up with.
+    pub away: u64,
 }
 
 impl FigureSizes {

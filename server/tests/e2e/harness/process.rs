@@ -166,6 +166,11 @@ impl Server {
     ) -> Self {
         command.args(["--listen-client-urls", &format!("http://{address}")]);
         command.args(["--advertise-client-urls", &format!("http://{address}")]).args(flags);
+        let peers = "--listen-peer-urls";
+        if !flags.iter().any(|flag| flag.as_ref() == peers) {
+            // The usual port is that of any other test.
+            command.args([peers, &format!("http://{}", free_address())]);
+        }
         Self::spawn(product, command, address, data_dir)
     }
 
