@@ -43,9 +43,30 @@ pub enum Error {
     TooManyRequests,
     #[error("etcdserver: no leader")]
     NoLeader,
+    /// A linearizable read waited for a leader that is none any more.
+    #[error("etcdserver: leader changed")]
+    LeaderChanged,
+    /// Only the leader does this.
+    #[error("etcdserver: not leader")]
+    NotLeader,
+    /// The member has no vote, and answers little.
+    #[error("etcdserver: rpc not supported for learner")]
+    NotForLearners,
+    /// The leader has dropped a command: it gives its place to another member.
+    #[error("raft proposal dropped")]
+    ProposalDropped,
     /// The request was not answered in time; a write may still happen.
     #[error("etcdserver: request timed out")]
     Timeout,
+    /// The same, and the leader of the time before it is gone.
+    #[error("etcdserver: request timed out, possibly due to previous leader failure")]
+    TimeoutLeaderFailed,
+    /// The same, and the connection to the leader was interrupted.
+    #[error("etcdserver: request timed out, possibly due to connection lost")]
+    TimeoutConnectionLost,
+    /// There was no leader all the time that a write may wait: nothing was proposed.
+    #[error("context deadline exceeded")]
+    NeverProposed,
     #[error("etcdserver: given member URLs are invalid")]
     BadMemberUrls,
     #[error("etcdserver: member not found")]
@@ -154,6 +175,15 @@ impl From<prost::DecodeError> for Error {
 }
 
 impl Error {
+    /// A write that ends like this may have been carried out, or may be carried out later.
+    #[must_use]
+    pub fn leaves_write_open(&self) -> bool {
+        matches!(
+            self,
+            Self::Timeout | Self::TimeoutLeaderFailed | Self::TimeoutConnectionLost | Self::NeverProposed
+        )
+    }
+
     /// The gRPC code it travels with.
     #[must_use]
     pub fn code(&self) -> Code {
@@ -171,16 +201,23 @@ impl Error {
             | Self::UnknownAlarmAction(_) => Code::InvalidArgument,
             Self::Compacted | Self::FutureRevision | Self::LeaseTtlTooLarge => Code::OutOfRange,
             Self::LeaseNotFound | Self::MemberNotFound => Code::NotFound,
-            Self::LeaseExists => Code::FailedPrecondition,
-            Self::TooManyRequests => Code::Unknown,
-            Self::NoLeader | Self::Timeout | Self::Stopped => Code::Unavailable,
-            Self::MemberExists
+            Self::LeaseExists
+            | Self::NotLeader
+            | Self::NotForLearners
+            | Self::MemberExists
             | Self::PeerUrlExists
             | Self::MemberNotLearner
             | Self::LearnerNotReady
             | Self::TooManyLearners => Code::FailedPrecondition,
-            Self::NotEnoughStarted => Code::Unknown,
-            Self::Unhealthy => Code::Unavailable,
+            Self::TooManyRequests | Self::ProposalDropped | Self::NotEnoughStarted => Code::Unknown,
+            Self::NoLeader
+            | Self::LeaderChanged
+            | Self::Timeout
+            | Self::TimeoutLeaderFailed
+            | Self::TimeoutConnectionLost
+            | Self::Unhealthy
+            | Self::Stopped => Code::Unavailable,
+            Self::NeverProposed => Code::DeadlineExceeded,
             Self::Malformed(_) => Code::Internal,
             Self::StreamSorted | Self::StreamFiltered => Code::Unimplemented,
             Self::NoSpace
@@ -209,6 +246,44 @@ impl From<revd_engine::Error> for Error {
             revd_engine::Error::Compacted { .. } => Self::Compacted,
             revd_engine::Error::FutureRevision { .. } => Self::FutureRevision,
             _ => Self::Corrupt,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// etcd 3.7.1's texts and codes when a cluster changes its leader: clients compare the texts
+    /// and retry by the codes.
+    #[test]
+    fn errors_of_a_cluster_travel_as_those_of_etcd() {
+        let timeout = "etcdserver: request timed out";
+        for (error, code, text) in [
+            (Error::NoLeader, Code::Unavailable, "etcdserver: no leader".to_owned()),
+            (Error::LeaderChanged, Code::Unavailable, "etcdserver: leader changed".to_owned()),
+            (Error::Timeout, Code::Unavailable, timeout.to_owned()),
+            (
+                Error::TimeoutLeaderFailed,
+                Code::Unavailable,
+                format!("{timeout}, possibly due to previous leader failure"),
+            ),
+            (
+                Error::TimeoutConnectionLost,
+                Code::Unavailable,
+                format!("{timeout}, possibly due to connection lost"),
+            ),
+            (Error::NotLeader, Code::FailedPrecondition, "etcdserver: not leader".to_owned()),
+            (
+                Error::NotForLearners,
+                Code::FailedPrecondition,
+                "etcdserver: rpc not supported for learner".to_owned(),
+            ),
+            (Error::TooManyRequests, Code::Unknown, "etcdserver: too many requests".to_owned()),
+            (Error::ProposalDropped, Code::Unknown, "raft proposal dropped".to_owned()),
+            (Error::NeverProposed, Code::DeadlineExceeded, "context deadline exceeded".to_owned()),
+        ] {
+            assert_eq!(Status::from(error), Status::new(code, text));
         }
     }
 }
