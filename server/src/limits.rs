@@ -16,6 +16,8 @@ pub struct ProposalLimits {
     pub inflight_max: usize,
     /// Payload bytes of those commands.
     pub inflight_bytes_max: usize,
+    /// Linearizable reads that wait; the next one is refused with `too many requests`.
+    pub reads_max: usize,
     /// Keepalives without an outcome; a stream with a further one waits.
     pub keepalives_max: usize,
     /// Alarms that are being raised or cleared.
@@ -28,6 +30,7 @@ pub struct ProposalLimits {
 pub const PROPOSALS: ProposalLimits = ProposalLimits {
     inflight_max: 20_000,
     inflight_bytes_max: 256 * 1024 * 1024,
+    reads_max: 100_000,
     keepalives_max: 100_000,
     alarms_max: 100,
     chores_max: 100,
@@ -36,6 +39,15 @@ pub const PROPOSALS: ProposalLimits = ProposalLimits {
 pub const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
 /// Sweeps after which a pending request times out: 7 s, as in etcd (5 s and two election timeouts).
 pub const REQUEST_SWEEPS_MAX: u64 = 14;
+/// Sweeps of two election timeouts: a request that came this long before a new leader may have been
+/// lost with the one before.
+pub const LEADER_LOST_SWEEPS: u64 = 4;
+/// Committed entries that are not applied here before writes of clients are refused, as in etcd.
+pub const UNAPPLIED_ENTRIES_MAX: u64 = 5_000;
+/// The same for the revocation of leases, which makes room.
+pub const UNAPPLIED_ENTRIES_REVOKE_MAX: u64 = 10_000;
+/// Election timeouts in a row without a leader before streams that need one are ended, as in etcd.
+pub const LEADERLESS_LOOKS: u32 = 3;
 /// Messages in a mailbox between two cores.
 pub const MAILBOX_MESSAGES_MAX: usize = 128;
 
@@ -306,5 +318,6 @@ const _: () = {
     assert!(TAKEN_BYTES_MIN <= TAKEN_BYTES_ENOUGH);
     assert!(STREAM_KEYS_FIRST <= STREAM_KEYS_MAX);
     assert!(REQUEST_SWEEPS_MAX as u128 * SWEEP_INTERVAL.as_millis() == DRAIN_DEADLINE.as_millis());
+    assert!(UNAPPLIED_ENTRIES_MAX <= UNAPPLIED_ENTRIES_REVOKE_MAX);
     assert!(GRPC_OVERHEAD_BYTES < STREAM_WINDOW_BYTES as usize);
 };

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use glommio::{LocalExecutorBuilder, Placement};
-use revd::cores::StateReport;
 use revd::cores::log::{LogFailure, LogSeed};
+use revd::cores::{StateReport, StateReports};
 use revd::disk::reserve::Reserve;
 use revd::disk::segments::{self, DirDisk};
 use revd::observe::log::for_raft;
@@ -154,7 +154,7 @@ async fn feed(
     fault: Fault,
     to_log: SenderSeed<Submitted>,
     from_log: ReceiverSeed<Vec<Work>>,
-    durable: SenderSeed<StateReport>,
+    durable: SenderSeed<StateReports>,
     committed: Rc<Cell<u64>>,
 ) {
     let to_log = to_log.open().await;
@@ -166,7 +166,7 @@ async fn feed(
         glommio::spawn_local(async move {
             loop {
                 glommio::timer::sleep(Duration::from_millis(50)).await;
-                let _ = durable.try_send(StateReport::Durable(index(committed.get())));
+                let _ = durable.try_send(vec![StateReport::Durable(index(committed.get()))]);
             }
         })
     });
@@ -186,7 +186,7 @@ async fn feed(
             }
         }
         if batch % 5 == 4 && matches!(fault, Fault::Call(_)) {
-            let _ = durable.try_send(StateReport::Durable(index(committed.get() - 1)));
+            let _ = durable.try_send(vec![StateReport::Durable(index(committed.get() - 1))]);
         }
     }
 }

@@ -8,7 +8,7 @@ use bytes::Bytes;
 use glommio::{LocalExecutorBuilder, Placement};
 use prost::Message as _;
 use revd::cores::state::{self, StateSeed};
-use revd::cores::{Notifications, StateReport};
+use revd::cores::{Notifications, StateReports};
 use revd::disk::reserve::Reserve;
 use revd::observe::counters::Counters;
 use revd::observe::turns::Loop;
@@ -33,7 +33,7 @@ const MEMBER: u64 = 1;
 /// The other cores' ends of its mailboxes.
 struct Around {
     to_state: SenderSeed<Vec<Work>>,
-    to_log: ReceiverSeed<StateReport>,
+    to_log: ReceiverSeed<StateReports>,
     to_edge: ReceiverSeed<Notifications>,
     ready: Latch,
 }

@@ -134,6 +134,9 @@ pub const LEASE_KEY_BYTES_PER_TURN: usize = 256 * 1024;
 /// Parts of such lists, of one lease or of several, in one turn. Callers that ask for the same
 /// lease share one list if it has more than one part.
 pub const LEASE_PARTS_PER_TURN: usize = 16;
+/// Callers at other members whose requests about leases the leader has not answered; further ones
+/// are refused, and ask again.
+pub const MEMBER_CALLERS_MAX: usize = 1_000_000;
 /// Rounds in which all edges pass on their keepalives before leases expire, while long commands
 /// keep keepalive streams waiting.
 pub const HEARINGS_MAX: usize = 10;

@@ -4,7 +4,10 @@
 //!
 //! ```text
 //! log core:    start    propose put put keepalive    written    durable INDEX    tick    close
-//! state core:  entry put put    local defragment    due    written    follow    close    turn
+//! state core:  entry put put    local defragment    due    written    close    turn
+//!              lead TERM    follow    ask MEMBER SLOT keepalive    answer SLOT
+//!              read EDGE TICKET INDEX    read EDGE TICKET refused    lost NUMBER
+//!              hold ...                          work that comes in one message with the next
 //!              disk full [reserve]    disk free         the tree file cannot grow; by the reserve
 //! ```
 
@@ -26,13 +29,14 @@ use revd_engine::mvcc::{Applied, Checkpoint, CheckpointKind, Store, View, Writte
 use revd_member::apply::command::{self, Command, CommandId, Kind, Origin};
 use revd_member::apply::lease_reports::LeaseCounts;
 use revd_member::apply::local::{DeadlineRequest, LocalKind, LocalRequest, Submitted};
-use revd_member::apply::outcome::Outcome;
-use revd_member::apply::{CommittedEntry, DurableIndex, Machine, MachineConfig, Work};
+use revd_member::apply::outcome::{Outcome, Rest};
+use revd_member::apply::{CommittedEntry, DurableIndex, Lost, Machine, MachineConfig, ReadReady, Work};
 use revd_member::cluster::Identity;
 use revd_member::cores::effects::{Note, Standpoint, StateEffects, StateEvent};
 use revd_member::cores::log::{LogCore, LogEffects, LogEvent};
 use revd_member::cores::long::{LongCommand, LongList};
 use revd_member::cores::state::StateCore;
+use revd_member::error::Error as Refused;
 use revd_member::peer::{Peer, PeerMessage};
 use revd_member::raft::node::{RaftConfig, RaftNode};
 use revd_member::wal::FrameContent;
@@ -216,6 +220,20 @@ impl StateEffects for StateWords {
         writeln!(self.text, "answer {} at revision {}: {result}", id.slot(), outcome.revision).unwrap();
     }
 
+    fn answer_member(&mut self, member: u64, id: CommandId, outcome: Outcome) {
+        let result = outcome.result.map_or_else(|error| error.to_string(), |_| "ok".to_owned());
+        writeln!(self.text, "answer {} of member {member}: {result}", id.slot()).unwrap();
+    }
+
+    fn end_reads(&mut self, edge: u16, ticket: u64, result: Result<(), Refused>) {
+        let result = result.map_or_else(|why| why.to_string(), |()| "served".to_owned());
+        writeln!(self.text, "reads of edge {edge} up to {ticket}: {result}").unwrap();
+    }
+
+    fn lost(&mut self, lost: Lost) {
+        writeln!(self.text, "lost up to {:?}: {}", lost.numbers, lost.why).unwrap();
+    }
+
     fn hear(&mut self, question: u64) {
         writeln!(self.text, "hear {question}").unwrap();
     }
@@ -257,6 +275,8 @@ struct StateRunner {
     /// Given up when a checkpoint finds no room.
     has_reserve: bool,
     words: StateWords,
+    /// Work that comes with the next.
+    held: Vec<Work>,
     index: u64,
     slot: usize,
 }
@@ -268,7 +288,7 @@ impl StateRunner {
         let machine = Machine::new(store(&disk), config).unwrap();
         let (mut core, mut words) = (StateCore::new(machine, 1), StateWords::default());
         core.receive(StateEvent::Work(vec![Work::Leads(Some(1))]), &mut words).unwrap();
-        Self { core, disk, has_reserve: false, words, index: 1, slot: 0 }
+        Self { core, disk, has_reserve: false, words, held: Vec::new(), index: 1, slot: 0 }
     }
 
     /// The end of a checkpoint: as in the server, one that found no room makes some if there is a
@@ -295,6 +315,36 @@ impl StateRunner {
         let data = if commands.is_empty() { Bytes::new() } else { command::encode(ORIGIN, &commands).into() };
         Work::Entry(CommittedEntry { index: self.index, term: 1, data, change: None })
     }
+
+    /// Work that the log core hands down, if it is called that.
+    fn work(&mut self, name: &str, words: &[&str]) -> Result<Option<Work>, Box<dyn Error>> {
+        let request = |slot: usize, name: &str, from| {
+            let kind = local_kind(name).ok_or("no such local request")?;
+            Ok::<_, Box<dyn Error>>(Work::Local(LocalRequest { id: CommandId::new(0, slot, 0), kind, from }))
+        };
+        Ok(Some(match (name, words) {
+            ("entry", names) => self.entry(names),
+            ("local", [name]) => {
+                self.slot += 1;
+                request(self.slot, name, None)?
+            }
+            ("ask", [member, slot, name]) => request(slot.parse()?, name, Some(member.parse()?))?,
+            ("answer", [slot]) => {
+                let outcome = Outcome { revision: 99, result: Ok(Bytes::new()), rest: Rest::NONE };
+                Work::Answer(CommandId::new(0, slot.parse()?, 0), outcome)
+            }
+            ("read", [edge, ticket, index]) => {
+                let index = index.parse().map_err(|_| Refused::LeaderChanged);
+                Work::Read(ReadReady { edge: edge.parse()?, ticket: ticket.parse()?, index })
+            }
+            ("lost", [number]) => {
+                Work::Lost(Lost { numbers: vec![number.parse()?], why: Refused::TimeoutLeaderFailed })
+            }
+            ("lead", [term]) => Work::Leads(Some(term.parse()?)),
+            ("follow", []) => Work::Leads(None),
+            _ => return Ok(None),
+        }))
+    }
 }
 
 impl Runner for StateRunner {
@@ -303,12 +353,11 @@ impl Runner for StateRunner {
     fn run(&mut self, line: &Line, _: &Context) -> Result<String, Box<dyn Error>> {
         let names = words_of(line);
         let event = match line.name.as_str() {
-            "entry" => Some(StateEvent::Work(vec![self.entry(&names)])),
-            "local" => {
-                self.slot += 1;
-                let kind = local_kind(names[0]).ok_or("no such local request")?;
-                let id = CommandId::new(0, self.slot, 0);
-                Some(StateEvent::Work(vec![Work::Local(LocalRequest { id, kind, from: None })]))
+            // It comes in one message with what follows.
+            "hold" => {
+                let work = self.work(names[0], &names[1..])?.ok_or("only work is held")?;
+                self.held.push(work);
+                return Ok(String::new());
             }
             "due" => Some(StateEvent::CheckpointDue),
             "written" => Some(self.written()?),
@@ -318,9 +367,12 @@ impl Runner for StateRunner {
                 self.disk.limit(names.contains(&"full").then(|| self.disk.bytes().len() as u64));
                 return Ok(String::new());
             }
-            "follow" => Some(StateEvent::Work(vec![Work::Leads(None)])),
             "turn" => None,
-            name => return Err(format!("no event is called {name}").into()),
+            name => {
+                let work = self.work(name, &names)?.ok_or_else(|| format!("no event is called {name}"))?;
+                self.held.push(work);
+                Some(StateEvent::Work(std::mem::take(&mut self.held)))
+            }
         };
         if let Some(event) = event {
             self.core.receive(event, &mut self.words)?;

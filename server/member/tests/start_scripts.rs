@@ -7,6 +7,7 @@
 //!             etcd    disk full|roomy    receive INDEX    restart INDEX
 //! lifecycle:  listens    quiet    signal N    ended
 //! edge core:  start    start second    published    ready    notify answer view hearing-N
+//!             notify read-TICKET refused-TICKET lost-NUMBER
 //!             waited HEARING [TIMES]    behind    read    full    free    drained    closed
 //! ```
 
@@ -32,6 +33,7 @@ use revd_member::boot::recovery::{RecoveryConfig, RecoveryEffects, Refusal, reco
 use revd_member::cluster::Identity;
 use revd_member::cluster::initial::InitialCluster;
 use revd_member::cores::edge::{EdgeCore, EdgeEffects, EdgeEvent, Notification};
+use revd_member::error::Error as Refused;
 use revd_member::wal::LogEntry;
 use revd_member::wal::birth::empty_log;
 use revd_member::wal::reader::{LogEnd, RecoveredLog};
@@ -279,6 +281,15 @@ impl EdgeEffects for EdgeWords {
         writeln!(self.text, "answer {}", id.slot()).unwrap();
     }
 
+    fn end_reads(&mut self, ticket: u64, result: Result<(), Refused>) {
+        let result = result.map_or_else(|why| why.to_string(), |()| "served".to_owned());
+        writeln!(self.text, "reads up to {ticket}: {result}").unwrap();
+    }
+
+    fn lost(&mut self, number: u64, why: Refused) {
+        writeln!(self.text, "lost up to {number}: {why}").unwrap();
+    }
+
     fn step_watches(&mut self) {
         self.text += "step watches\n";
     }
@@ -328,6 +339,13 @@ impl EdgeRunner {
                 Notification::Outcome(CommandId::new(0, self.slot, 0), outcome)
             }
             "view" => Notification::View,
+            word if word.starts_with("read-") => Notification::Read(word[5..].parse()?),
+            word if word.starts_with("refused-") => {
+                Notification::ReadFailed(word[8..].parse()?, Refused::LeaderChanged)
+            }
+            word if word.starts_with("lost-") => {
+                Notification::Lost(word[5..].parse()?, Refused::TimeoutLeaderFailed)
+            }
             hearing => {
                 let number = hearing.strip_prefix("hearing-").ok_or_else(|| format!("what is {hearing}?"))?;
                 Notification::Hearing(number.parse()?)

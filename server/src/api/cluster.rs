@@ -23,9 +23,9 @@ impl Cluster {
     }
 
     /// The members. As with etcd, headers of this service carry no revision.
-    pub(super) fn member_list(&self, message: Bytes) -> Result<Message, Error> {
+    pub(super) async fn member_list(&self, message: Bytes) -> Result<Message, Error> {
         let request = decoded(MemberListRequest::decode(message))?;
-        let view = self.context.view_for_reading(!request.linearizable)?;
+        let view = self.context.view_for_reading(!request.linearizable).await?;
         let members = schema::members(view.tables()).collect();
         let response = MemberListResponse { header: None, members };
         Ok(self.context.reply(0, vec![response.encode_to_vec().into()]))

@@ -4,6 +4,7 @@
 //! Rules for the calls of every service hook in here: [`ServiceContext::admit`] is asked before
 //! each of them.
 
+use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -21,7 +22,7 @@ use revd_member::read::view_slot::ViewSlot;
 use revd_member::schema;
 use revd_proto::etcdserverpb::ResponseHeader;
 
-use crate::api::call::{Message, Metadata};
+use crate::api::call::{Message, Metadata, StreamingCall};
 use crate::api::header::with_header;
 use crate::api::validate::RequestLimits;
 use crate::disk::reserve::Reserve;
@@ -71,6 +72,8 @@ pub struct ServiceContext {
     pub(super) budgets: Budgets,
     /// Calls that only end when the client or the member does.
     endless: Gate,
+    /// Streams whose clients want them to end without a leader; another gate after each time.
+    led: RefCell<Gate>,
 }
 
 /// Edge view: the memory of its connections.
@@ -119,6 +122,7 @@ impl ServiceContext {
             proposals,
             budgets: Budgets::new(memory),
             endless: Gate::default(),
+            led: RefCell::default(),
         }
     }
 
@@ -127,7 +131,7 @@ impl ServiceContext {
     /// # Errors
     /// The error that the client gets.
     pub(super) fn admit(&self, metadata: Metadata) -> Result<(), Error> {
-        if metadata.requires_leader && self.status.leader.load() == 0 { Err(Error::NoLeader) } else { Ok(()) }
+        if metadata.requires_leader && self.leader() == 0 { Err(Error::NoLeader) } else { Ok(()) }
     }
 
     /// Lets a call go on until the member stops. The call stays where it is: moving it
@@ -142,6 +146,21 @@ impl ServiceContext {
             ready => ready,
         })
         .await
+    }
+
+    /// Has a stream end when there is no leader for long, if its client wants that.
+    pub(super) fn while_led(&self, metadata: Metadata, mut call: StreamingCall) -> StreamingCall {
+        let pass = metadata.requires_leader.then(|| self.led.borrow().enter(usize::MAX)).flatten();
+        let Some(pass) = pass else { return call };
+        Box::pin(std::future::poll_fn(move |context| match call.as_mut().poll(context) {
+            Poll::Pending => pass.poll_closed(context).map(|()| Err(Error::NoLeader.into())),
+            ready => ready,
+        }))
+    }
+
+    /// There is no leader for long: ends the streams that are to end then.
+    pub fn end_led(&self) {
+        self.led.take().close();
     }
 
     /// Ends calls that would go on for ever.
@@ -202,17 +221,46 @@ impl ServiceContext {
         let view = self.views.load();
         NodeReport {
             cluster_version: schema::cluster_version(view.tables()).map(str::to_owned),
-            has_leader: self.status.leader.load() != 0,
+            has_leader: self.leader() != 0,
             raised: Raised::of(view.tables()),
         }
     }
 
-    /// The state a read sees: a linearizable one needs a leader. Every write that was acknowledged
-    /// before is in the newest View.
-    pub(super) fn view_for_reading(&self, serializable: bool) -> Result<View, Error> {
-        if !serializable && self.status.leader.load() == 0 {
-            return Err(Error::NoLeader);
+    /// The id of the cluster's leader, 0 while there is none.
+    #[must_use]
+    pub fn leader(&self) -> u64 {
+        self.status.leader.load()
+    }
+
+    /// This member leads.
+    #[must_use]
+    pub fn leads(&self) -> bool {
+        self.leader() == self.identity.member
+    }
+
+    /// Waits until the newest View holds everything that was acknowledged or read anywhere before;
+    /// not for a serializable read. The View of a sole voter always does: no message, no wait.
+    ///
+    /// # Errors
+    /// The error that the client gets.
+    pub(super) async fn wait_to_read(&self, serializable: bool) -> Result<(), Error> {
+        if serializable {
+            return Ok(());
         }
+        if self.status.is_sole_voter.load() {
+            return if self.leader() == 0 { Err(Error::NoLeader) } else { Ok(()) };
+        }
+        let read = self.proposals.read().inspect_err(|error| {
+            if *error == Error::TooManyRequests {
+                self.reached(Bound::Reads);
+            }
+        });
+        read?.await
+    }
+
+    /// The state a read sees; see [`ServiceContext::wait_to_read`].
+    pub(super) async fn view_for_reading(&self, serializable: bool) -> Result<View, Error> {
+        self.wait_to_read(serializable).await?;
         Ok(self.views.load())
     }
 

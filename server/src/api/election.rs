@@ -98,7 +98,7 @@ impl Election {
     /// The leader, and its value.
     pub(super) async fn leader(&self, message: Bytes) -> Result<Message, Status> {
         let request = decoded(LeaderRequest::decode(message))?;
-        let view = self.0.context.view_for_reading(false).map_err(|error| unknown(&error))?;
+        let view = self.0.context.view_for_reading(false).await.map_err(|error| unknown(&error))?;
         let leader = oldest(&view, &prefix(&request.name)).await;
         let Some((key, meta)) = leader else { return Err(Status::unknown("election: no leader")) };
         let leader = key_value(&view, key, meta).map_err(|error| unknown(&error))?;
@@ -147,7 +147,7 @@ impl Election {
     ) -> Result<Option<(i64, Option<Bytes>)>, Error> {
         let share = replies.share();
         while replies.ready().await {
-            let view = self.0.context.view_for_reading(false)?;
+            let view = self.0.context.view_for_reading(false).await?;
             let revision = view.revision();
             let Some((key, meta)) = oldest(&view, prefix).await else { return Ok(Some((revision, None))) };
             let bytes = value_bytes(&view, meta)?.clamp(1, share.bytes_max());

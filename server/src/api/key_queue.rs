@@ -253,7 +253,7 @@ impl KeyQueue {
         let key: Bytes =
             [&prefix[..], format!("{sign}{:x}", lease.unsigned_abs()).as_bytes()].concat().into();
         let put = PutRequest { key: key.clone(), value: value.clone(), lease, ..PutRequest::default() };
-        let seen = self.context.revision();
+        let seen = self.context.view_for_reading(false).await?.revision();
         let txn = TxnRequest {
             compare: vec![created_at(&key, 0)],
             success: vec![op(Request::RequestPut(put))],
@@ -275,8 +275,8 @@ impl KeyQueue {
         {
             Ok(reply) => reply,
             Err(error) => {
-                if error != Error::Timeout {
-                    guard.keep(); // nothing was put; after a timeout that is not known
+                if !error.leaves_write_open() {
+                    guard.keep(); // nothing was put
                 }
                 if error == Error::NoSpace {
                     self.context.raise_no_space().await;
@@ -323,7 +323,7 @@ impl KeyQueue {
     pub(super) async fn wait_until_oldest(&self, own: &QueuedKey) -> Result<(), Error> {
         loop {
             let before = {
-                let view = self.context.view_for_reading(false)?;
+                let view = self.context.view_for_reading(false).await?;
                 let newest = find_created(&view, &own.prefix, Created::LastBefore(own.revision)).await;
                 newest.map(|(key, _)| (key, view.revision()))
             };

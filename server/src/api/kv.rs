@@ -37,9 +37,10 @@ impl Kv {
     pub(super) async fn range(&self, message: Bytes, replies: &Share) -> Result<Message, Error> {
         let request = decoded(RangeRequest::decode(message))?;
         validate::range(&request)?;
+        self.context.wait_to_read(request.serializable).await?;
         // Each attempt has a View of its own, so that none is held while it waits for room.
         let answer = async || {
-            let view = self.context.view_for_reading(request.serializable)?;
+            let view = self.context.views.load();
             let body = answer_in_turns(&request, &view, replies).await?;
             Ok((view.revision(), body))
         };
@@ -79,7 +80,7 @@ impl Kv {
         let mut request = decoded(RangeRequest::decode(message))?;
         validate::range(&request)?;
         check_streamable(&request)?;
-        let view = self.context.view_for_reading(request.serializable)?;
+        let view = self.context.view_for_reading(request.serializable).await?;
         if request.sort_target != SortTarget::Key as i32 {
             return self.sorted_stream(&request, &view, replies).await;
         }

@@ -28,7 +28,8 @@ use crate::api::context::ServiceContext;
 use crate::api::header::put_header;
 use crate::api::replies::Replies;
 use crate::api::validate;
-use crate::edge::pending::{KeepaliveStream, Proposal};
+use crate::edge::pending::Proposal;
+use crate::edge::pending::keepalive_stream::KeepaliveStream;
 use crate::limits;
 
 /// Ids for leases whose client leaves the choice to us: one after the other, so that many new
@@ -244,12 +245,12 @@ impl Lease {
         smallvec![response.into()]
     }
 
-    /// Revokes expired leases. For one edge of the leader, at a steady pace.
+    /// Revokes expired leases, if this member leads. For one edge, at a steady pace.
     ///
     /// # Errors
     /// As the call of a client.
     pub async fn revoke_expired(&self) -> Result<More, Error> {
-        if self.context.status.leases.load() == 0 {
+        if !self.leads_leases() {
             return Ok(More::No);
         }
         let expired = self.report(LeaseRequest::Expired.into()).await?;
@@ -272,12 +273,12 @@ impl Lease {
     }
 
     /// Writes the remaining TTL of long leases to the log, so that a
-    /// restart does not begin it anew.
+    /// restart does not begin it anew; if this member leads.
     ///
     /// # Errors
     /// As the call of a client.
     pub async fn checkpoint(&self) -> Result<(), Error> {
-        if self.context.status.leases.load() == 0 {
+        if !self.leads_leases() {
             return Ok(());
         }
         let mut from = i64::MIN;
@@ -291,6 +292,11 @@ impl Lease {
             let Some(next) = next else { return Ok(()) };
             from = next;
         }
+    }
+
+    /// There are leases, and this member decides when they end.
+    fn leads_leases(&self) -> bool {
+        self.context.status.leases.load() > 0 && self.context.leads()
     }
 
     /// Asks this member alone, on its own behalf.

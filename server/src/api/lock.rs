@@ -32,7 +32,7 @@ impl Lock {
         if owner.is_some_and(|(key, _)| key != own.key) {
             guard.wait_with(&own);
             queue.wait_until_oldest(&own).await.map_err(|error| unknown(&error))?;
-            let view = queue.context.view_for_reading(false).map_err(|error| unknown(&error))?;
+            let view = queue.context.view_for_reading(false).await.map_err(|error| unknown(&error))?;
             if view.reader().get(&own.key, i64::MAX).is_none() {
                 return Err(Status::unknown("mutex: session is expired"));
             }

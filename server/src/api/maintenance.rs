@@ -102,7 +102,7 @@ impl Maintenance {
             }
             Err(_) => return Err(Error::UnknownAlarmAction(request.action)),
         }
-        let view = self.context.view_for_reading(false)?;
+        let view = self.context.view_for_reading(false).await?;
         // As in etcd, of any member.
         let is_wanted = |alarm: &AlarmMember| request.alarm == 0 || alarm.alarm == request.alarm;
         let alarms = schema::alarms(view.tables()).filter(is_wanted).collect();

@@ -176,15 +176,15 @@ macro_rules! streaming {
                 if let Err(error) = self.context.admit(metadata) {
                     return Box::pin(std::future::ready(Err(error.into())));
                 }
-                let $api = self;
+                let ($api, context) = (Rc::clone(&self), &self.context);
                 // Each in a box of its own: thousands of watch streams should not be as
                 // large as the largest of these.
-                match method {
+                context.while_led(metadata, match method {
                     $(Streaming::$name => Box::pin(async move {
                         let $requests = take_request!($number, $requests);
                         Ok(carry_out!($waits, $api, $call)?)
                     }),)*
-                }
+                })
             }
         }
     };
@@ -201,7 +201,7 @@ unary! {
     LeaseRevoke = "/etcdserverpb.Lease/LeaseRevoke", briefly => api.lease.revoke(message),
     LeaseTimeToLive = "/etcdserverpb.Lease/LeaseTimeToLive", briefly => api.lease.time_to_live(message),
     LeaseLeases = "/etcdserverpb.Lease/LeaseLeases", briefly => api.lease.leases(message),
-    MemberList = "/etcdserverpb.Cluster/MemberList", at_once => api.cluster.member_list(message),
+    MemberList = "/etcdserverpb.Cluster/MemberList", briefly => api.cluster.member_list(message),
     Alarm = "/etcdserverpb.Maintenance/Alarm", briefly => api.maintenance.alarm(message),
     Status = "/etcdserverpb.Maintenance/Status", at_once => api.maintenance.status(message),
     Hash = "/etcdserverpb.Maintenance/Hash", briefly => api.maintenance.hash(message),

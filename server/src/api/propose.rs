@@ -11,6 +11,7 @@ use crate::api::call::Message;
 use crate::api::context::ServiceContext;
 use crate::api::{txn, validate};
 use crate::edge::pending::Proposal;
+use crate::limits;
 use crate::observe::bounds::Bound;
 
 impl ServiceContext {
@@ -79,11 +80,23 @@ impl ServiceContext {
 
     /// Hands a command on, if there is room.
     pub(super) fn begin(&self, kind: Kind, message: Bytes, patient: bool) -> Result<Proposal, Error> {
+        self.check_unapplied(kind)?;
         let submitted = self.proposals.submit(kind, message, patient);
         if submitted.as_ref().is_err_and(|error| *error == Error::TooManyRequests) {
             self.reached(if kind == Kind::LeaseCheckpoint { Bound::Keepalives } else { Bound::Proposals });
         }
         submitted
+    }
+
+    /// Refuses what clients write while this member is far behind what is committed.
+    fn check_unapplied(&self, kind: Kind) -> Result<(), Error> {
+        // The applied index first: it never overtakes the committed one.
+        let applied = self.status.applied.load();
+        if self.status.committed.load().saturating_sub(applied) > unapplied_max(kind) {
+            self.reached(Bound::Unapplied);
+            return Err(Error::TooManyRequests);
+        }
+        Ok(())
     }
 
     /// Asks this member alone, and waits for the reply.
@@ -101,5 +114,29 @@ impl ServiceContext {
             self.reached(if is_keepalive { Bound::Keepalives } else { Bound::Proposals });
         }
         submitted
+    }
+}
+
+/// Committed entries that may wait to be applied when a command of this kind is proposed.
+fn unapplied_max(kind: Kind) -> u64 {
+    match kind {
+        Kind::Put | Kind::DeleteRange | Kind::Txn | Kind::Compact | Kind::LeaseGrant => {
+            limits::UNAPPLIED_ENTRIES_MAX
+        }
+        Kind::LeaseRevoke => limits::UNAPPLIED_ENTRIES_REVOKE_MAX,
+        // Of the member itself, or few.
+        _ => u64::MAX,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_far_behind_takes_what_makes_room_longer_than_what_needs_it() {
+        assert_eq!(unapplied_max(Kind::Put), 5_000);
+        assert_eq!(unapplied_max(Kind::LeaseRevoke), 10_000);
+        assert_eq!(unapplied_max(Kind::Alarm), u64::MAX);
     }
 }

@@ -47,7 +47,7 @@ impl Kv {
     }
 
     async fn read_only_txn(&self, request: &TxnRequest, replies: &Share) -> Result<Message, Error> {
-        let view = self.context.view_for_reading(txn::is_serializable(request))?;
+        let view = self.context.view_for_reading(txn::is_serializable(request)).await?;
         let path = compared(&view, request).await?;
         let parts = txn::read_only_parts(&view, request, &path)?;
         let read = async || assemble(&parts, replies).await;

@@ -92,6 +92,7 @@ pub(super) fn wire(config: &Config, member: Member, roles: &[Roles], common: Com
             ready: ready.clone(),
             stop: stop.clone(),
             progress_interval: config.progress_interval,
+            election_timeout: config.election_timeout(),
             member_duties: (edge == 0).then(|| member_duties.clone()),
         });
     }

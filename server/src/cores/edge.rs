@@ -12,6 +12,7 @@ use revd_member::apply::command::CommandId;
 use revd_member::apply::local::{Heard, Submitted};
 use revd_member::apply::outcome::Outcome;
 use revd_member::cores::edge::{EdgeCore, EdgeEffects, EdgeEvent};
+use revd_member::error::Error;
 use revd_proto::etcdserverpb::Member as MemberRow;
 
 use crate::api::{Api, ApiSeed};
@@ -47,6 +48,8 @@ pub struct EdgeSeed {
     pub stop: Latch,
     /// How often watchers hear how far they are.
     pub progress_interval: Duration,
+    /// Time without a leader before an election.
+    pub election_timeout: Duration,
     /// Duties of the whole member, which the first edge has.
     pub member_duties: Option<MemberDuties>,
 }
@@ -69,6 +72,7 @@ struct Edge {
     ready: Latch,
     stop: Latch,
     progress_interval: Duration,
+    election_timeout: Duration,
     member_duties: Option<MemberDuties>,
     /// Until clients may come.
     listen: Cell<Option<(ListenConfig, Sender<()>)>>,
@@ -93,6 +97,7 @@ pub async fn run(seed: EdgeSeed) -> io::Result<()> {
         ready: seed.ready.clone(),
         stop: seed.stop,
         progress_interval: seed.progress_interval,
+        election_timeout: seed.election_timeout,
         member_duties: seed.member_duties,
         listen: Cell::new(Some((seed.listen, seed.listening))),
         duties: RefCell::default(),
@@ -180,6 +185,7 @@ impl EdgeEffects for EdgeDriver<'_> {
         let mut begun = self.0.duties.borrow_mut();
         begun.extend([
             glommio::spawn_local(duties::sweep::run(api(), Rc::clone(&self.0.proposals))),
+            glommio::spawn_local(duties::leader_watch::run(api(), self.0.election_timeout)),
             glommio::spawn_local(duties::watch_steps::run(api())),
             glommio::spawn_local(duties::watch_progress::run(api(), self.0.progress_interval)),
         ]);
@@ -215,6 +221,14 @@ impl EdgeEffects for EdgeDriver<'_> {
 
     fn answer(&mut self, id: CommandId, outcome: Outcome) {
         self.0.proposals.resolve(id, outcome);
+    }
+
+    fn end_reads(&mut self, ticket: u64, result: Result<(), Error>) {
+        self.0.proposals.end_reads(ticket, &result);
+    }
+
+    fn lost(&mut self, number: u64, why: Error) {
+        self.0.proposals.lost(number, &why);
     }
 
     fn step_watches(&mut self) {

@@ -18,7 +18,7 @@ use revd_member::wal::disk::LogDisk;
 use revd_member::wal::writer::{WalSeed, WalWriter};
 use revd_member::wal::{FrameContent, WalError};
 
-use crate::cores::StateReport;
+use crate::cores::{StateReport, StateReports};
 use crate::duties::pace::every;
 use crate::limits;
 use crate::queues::mailbox::{ReceiverSeed, SenderSeed};
@@ -35,7 +35,7 @@ pub struct LogSeed<D> {
     /// Committed entries, in log order, and local requests.
     pub to_state: SenderSeed<Vec<Work>>,
     /// Reports of the state core.
-    pub from_state: ReceiverSeed<StateReport>,
+    pub from_state: ReceiverSeed<StateReports>,
     /// Where term, leader and indexes are published.
     pub status: Arc<MemberStatus>,
     /// Stamped on every entry.
@@ -157,13 +157,15 @@ async fn receive_submitted(edge: u16, from_edge: ReceiverSeed<Submitted>, events
     events.push(LogInput::Core(LogEvent::EdgeClosed));
 }
 
-async fn receive_reports(from_state: ReceiverSeed<StateReport>, events: Rc<LocalQueue<LogInput>>) {
+async fn receive_reports(from_state: ReceiverSeed<StateReports>, events: Rc<LocalQueue<LogInput>>) {
     let from_state = from_state.open().await;
-    while let Some(report) = from_state.receive().await {
-        events.push(LogInput::Core(match report {
-            StateReport::Durable(index) => LogEvent::Durable(index),
-            StateReport::Answer { to, id, outcome } => LogEvent::Answer { to, id, outcome },
-        }));
+    while let Some(reports) = from_state.receive().await {
+        for report in reports {
+            events.push(LogInput::Core(match report {
+                StateReport::Durable(index) => LogEvent::Durable(index),
+                StateReport::Answer { to, id, outcome } => LogEvent::Answer { to, id, outcome },
+            }));
+        }
     }
 }
 

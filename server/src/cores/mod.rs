@@ -24,7 +24,10 @@ use revd_member::cores::edge::Notification;
 /// From the state core to an edge: what has happened since the last message.
 pub type Notifications = Vec<Notification>;
 
-/// From the state core to the log core.
+/// From the state core to the log core: what has happened since the last message.
+pub type StateReports = Vec<StateReport>;
+
+/// News of state for the log core.
 #[derive(Debug)]
 pub enum StateReport {
     /// State up to here is durable elsewhere, so that the log may let go of it.

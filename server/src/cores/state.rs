@@ -9,23 +9,24 @@ use revd_engine::mvcc::{Checkpoint, View, WrittenCheckpoint};
 use revd_member::apply::command::CommandId;
 use revd_member::apply::lease_reports::LeaseCounts;
 use revd_member::apply::outcome::Outcome;
-use revd_member::apply::{DurableIndex, FatalError, Machine, Work};
+use revd_member::apply::{DurableIndex, FatalError, Lost, Machine, Work};
 use revd_member::cores::effects::{Note, Standpoint, StateEffects, StateEvent};
 use revd_member::cores::long::{LongCommand, LongList};
 use revd_member::cores::state::StateCore;
+use revd_member::error::Error;
 use revd_member::raft::status::MemberStatus;
 use revd_member::read::view_slot::ViewSlot;
 use serde_json::json;
 
 use crate::clock::Ticker;
-use crate::cores::{Notification, Notifications, StateReport};
+use crate::cores::{Notification, Notifications, StateReport, StateReports};
 use crate::disk::reserve::Reserve;
 use crate::memory;
 use crate::observe::counters::Counters;
 use crate::observe::log;
 use crate::observe::turns::Loop;
 use crate::queues::latch::Latch;
-use crate::queues::mailbox::{ReceiverSeed, Sender, SenderSeed};
+use crate::queues::mailbox::{ReceiverSeed, SenderSeed};
 use crate::queues::queue::LocalQueue;
 use crate::queues::turn::give_way;
 
@@ -36,7 +37,7 @@ pub struct StateSeed {
     /// Committed entries, in log order, and local requests.
     pub from_log: ReceiverSeed<Vec<Work>>,
     /// Reports of this core.
-    pub to_log: SenderSeed<StateReport>,
+    pub to_log: SenderSeed<StateReports>,
     /// One mailbox per edge, by edge number.
     pub to_edges: Vec<SenderSeed<Notifications>>,
     /// Where each new View is published.
@@ -72,7 +73,7 @@ enum StateInput {
 struct StateDriver {
     events: Rc<LocalQueue<StateInput>>,
     edges: Vec<Rc<LocalQueue<Notification>>>,
-    to_log: Sender<StateReport>,
+    reports: Rc<LocalQueue<StateReport>>,
     views: Arc<ViewSlot>,
     status: Arc<MemberStatus>,
     counters: Arc<Counters>,
@@ -91,13 +92,15 @@ pub async fn run(seed: StateSeed) -> Result<(), StateFailure> {
     for to_edge in seed.to_edges {
         let outbox = LocalQueue::new();
         edges.push(Rc::clone(&outbox));
-        sending.push(glommio::spawn_local(send_notifications(outbox, to_edge)));
+        sending.push(glommio::spawn_local(send_all(outbox, to_edge)));
     }
+    let reports = LocalQueue::new();
+    sending.push(glommio::spawn_local(send_all(Rc::clone(&reports), seed.to_log)));
     let mut core = StateCore::new(seed.machine, edges.len());
     let mut driver = StateDriver {
         events,
         edges,
-        to_log: seed.to_log.open().await,
+        reports,
         views: seed.views,
         status: seed.status,
         counters: seed.counters,
@@ -124,6 +127,7 @@ pub async fn run(seed: StateSeed) -> Result<(), StateFailure> {
     }
     receiving.await;
     driver.edges.iter().for_each(|edge| edge.close());
+    driver.reports.close();
     for task in sending {
         task.await;
     }
@@ -144,11 +148,12 @@ async fn receive_work(from_log: ReceiverSeed<Vec<Work>>, events: Rc<LocalQueue<S
     events.push(StateInput::Core(StateEvent::LogClosed));
 }
 
-async fn send_notifications(outbox: Rc<LocalQueue<Notification>>, to_edge: SenderSeed<Notifications>) {
-    let to_edge = to_edge.open().await;
+/// One message a turn, of everything that gathered: the core itself never waits for another one.
+async fn send_all<T: Send + 'static>(outbox: Rc<LocalQueue<T>>, to: SenderSeed<Vec<T>>) {
+    let to = to.open().await;
     while let Some(news) = outbox.take().await {
-        if !to_edge.send(Vec::from(news)).await {
-            break; // the edge is gone, and its callers with it
+        if !to.send(Vec::from(news)).await {
+            break; // the other core is gone, and those that waited there
         }
     }
 }
@@ -197,6 +202,25 @@ impl StateEffects for StateDriver {
         }
     }
 
+    fn answer_member(&mut self, member: u64, id: CommandId, outcome: Outcome) {
+        self.reports.push(StateReport::Answer { to: member, id, outcome });
+    }
+
+    fn end_reads(&mut self, edge: u16, ticket: u64, result: Result<(), Error>) {
+        let Some(edge) = self.edges.get(usize::from(edge)) else { return };
+        edge.push(match result {
+            Ok(()) => Notification::Read(ticket),
+            Err(why) => Notification::ReadFailed(ticket, why),
+        });
+    }
+
+    fn lost(&mut self, lost: Lost) {
+        let Lost { numbers, why } = lost;
+        for (edge, number) in self.edges.iter().zip(numbers) {
+            edge.push(Notification::Lost(number, why.clone()));
+        }
+    }
+
     fn hear(&mut self, question: u64) {
         self.edges.iter().for_each(|edge| edge.push(Notification::Hearing(question)));
     }
@@ -231,9 +255,8 @@ impl StateEffects for StateDriver {
         .detach();
     }
 
-    /// Never waits for the log core.
     fn durable(&mut self, index: DurableIndex) {
-        let _ = self.to_log.try_send(StateReport::Durable(index));
+        self.reports.push(StateReport::Durable(index));
     }
 
     fn run(&mut self, command: LongCommand) {

@@ -3,7 +3,7 @@
 //! *Periodic*: keep what is younger than a period. Revisions are noted at every tenth of the period
 //! (of an hour, for a longer one); after the first period, and then every period (or hour), the
 //! store is compacted at the revision of one period ago. *Revision*: every five minutes, keep that
-//! many newest revisions.
+//! many newest revisions. The leader does it.
 
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -29,7 +29,10 @@ pub async fn run(api: Rc<Api>, retention: Retention) {
     let mut duty = AutoCompaction::new(retention);
     let Some(interval) = duty.interval() else { return };
     loop {
-        if let Some(revision) = duty.look(api.context().revision()) {
+        // Every member notes revisions, so that a new leader goes on from them; only the leader
+        // compacts.
+        let due = duty.look(api.context().revision());
+        if let Some(revision) = due.filter(|_| api.context().leads()) {
             let fields = |outcome: &str| json!({"revision": revision, "outcome": outcome});
             match api.kv().compact_at(revision).await {
                 // A client was faster: the revisions are gone all the same.

@@ -9,16 +9,19 @@
 //! | [`lease_checkpoints`] | the member | `LEASE_NOTE_INTERVAL` |
 //! | [`reserve`] | the member | `RESERVE_INTERVAL` |
 //! | [`sweep`] | each edge | `SWEEP_INTERVAL` |
+//! | [`leader_watch`] | each edge | an election timeout |
 //! | [`watch_steps`] | each edge | whenever a watcher is behind |
 //! | [`watch_progress`] | each edge | a tenth of `--watch-progress-notify-interval` |
 //! | [`memory`] | each core | `GIVE_BACK_INTERVAL` |
 //! | [`cleaner`] | the process | whenever something was dropped |
 //!
-//! One edge has the member's duties. Raft's clock is [`pace::every`] in
+//! One edge has the member's duties; auto compaction, lease expiry and lease checkpoints are the
+//! leader's, and rest elsewhere. Raft's clock is [`pace::every`] in
 //! `cores/log.rs`.
 
 pub mod auto_compaction;
 pub mod cleaner;
+pub mod leader_watch;
 pub mod lease_checkpoints;
 pub mod lease_expiry;
 pub mod memory;

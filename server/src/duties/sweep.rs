@@ -11,7 +11,7 @@ use crate::limits;
 /// Runs until it is cancelled.
 pub async fn run(api: Rc<Api>, proposals: Rc<Proposals>) {
     every(limits::SWEEP_INTERVAL, || {
-        proposals.sweep(limits::REQUEST_SWEEPS_MAX);
+        proposals.sweep(api.context().leader(), limits::REQUEST_SWEEPS_MAX);
         api.context().look_at_budgets();
     })
     .await;

@@ -1,5 +1,7 @@
-//! The state of an edge beside its connections: pending requests and watchers.
+//! The state of an edge beside its connections: pending requests, reads that wait, watchers.
 
+mod leader_history;
 pub mod pending;
+pub mod reads;
 mod slots;
 pub mod watchers;

@@ -9,9 +9,15 @@
 //!
 //! Requests take slots of their own class, so that writes never take those
 //! of requests that must not wait.
+//!
+//! A command whose outcome will not come, as far as the log core knows, is lost: its caller gets
+//! the cause, and its slot is free. An outcome that comes all the same names an earlier generation
+//! of the slot, and is ignored.
+
+pub mod keepalive_stream;
+mod table;
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -22,8 +28,9 @@ use revd_member::apply::command::{Command, CommandId, Kind};
 use revd_member::apply::local::{LocalKind, LocalRequest, Submitted};
 use revd_member::apply::outcome::Outcome;
 use revd_member::error::Error;
-use slab::Slab;
 
+use crate::edge::pending::table::{Caller, Entry, PendingTable, Waiter};
+use crate::edge::reads::WaitingRead;
 use crate::edge::slots::SlotClass;
 use crate::limits::ProposalLimits;
 
@@ -33,57 +40,6 @@ pub struct Proposals {
     edge: u16,
     limits: ProposalLimits,
     table: RefCell<PendingTable>,
-}
-
-#[derive(Debug, Default)]
-struct PendingTable {
-    waiters: Slab<Waiter>,
-    generation: u32,
-    batch: Submitted,
-    /// Submissions since the start, and how many of them have left with a batch.
-    submitted: u64,
-    carried: u64,
-    /// Requests of the batch whose callers are gone.
-    withdrawn: usize,
-    /// Slots taken of each class.
-    taken: [usize; SlotClass::COUNT],
-    inflight_bytes: usize,
-    /// Keepalive streams that wait for a slot, in the order in which they came.
-    queue: BTreeMap<u64, Waker>,
-    queued: u64,
-    /// Keepalive streams that may hold back requests: they wait for a slot, or for
-    /// the answers of earlier requests.
-    held_back: usize,
-    /// The loop that carries batches to the log core, while it has nothing to do.
-    carrier: Option<Waker>,
-    /// Sweeps since the start; see [`Proposals::sweep`].
-    sweeps: u64,
-    closed: bool,
-}
-
-#[derive(Debug)]
-struct Waiter {
-    id: CommandId,
-    class: SlotClass,
-    bytes: usize,
-    /// The value of `PendingTable::submitted` after it.
-    number: u64,
-    /// The outcome has arrived: nothing more will come for the slot.
-    settled: bool,
-    /// The value of `PendingTable::sweeps` at submission; none for a patient caller.
-    since: Option<u64>,
-    caller: Caller,
-}
-
-/// How it stands with the caller of a request.
-#[derive(Debug)]
-enum Caller {
-    Waiting(Option<Waker>),
-    Done(Result<Outcome, Error>),
-    /// The caller is gone; the slot waits for the outcome.
-    Abandoned,
-    /// The caller is gone, and the request leaves the batch before that is sent.
-    Withdrawn,
 }
 
 impl Proposals {
@@ -108,7 +64,8 @@ impl Proposals {
         let class = SlotClass::of(kind);
         // Payloads of the other classes are small and few: their slots bound them.
         let bytes = if class == SlotClass::Calls { payload.len() } else { 0 };
-        self.enter(class, bytes, patient, |batch, id| batch.commands.push(Command { id, kind, payload }))
+        let entry = Entry { class, bytes, is_command: true, patient };
+        self.enter(entry, |batch, id| batch.commands.push(Command { id, kind, payload }))
     }
 
     /// Adds a request to this member alone. A patient caller is never answered with a timeout.
@@ -116,20 +73,17 @@ impl Proposals {
     /// # Errors
     /// As [`Proposals::submit`].
     pub fn submit_local(self: &Rc<Self>, kind: LocalKind, patient: bool) -> Result<Proposal, Error> {
-        let class = SlotClass::of_local(kind);
-        self.enter(class, 0, patient, |batch, id| {
-            batch.local.push(LocalRequest { id, kind, from: None });
-        })
+        let entry = Entry { class: SlotClass::of_local(kind), bytes: 0, is_command: false, patient };
+        self.enter(entry, |batch, id| batch.local.push(LocalRequest { id, kind, from: None }))
     }
 
     /// Takes a slot for a request, and has it added to the batch.
     fn enter(
         self: &Rc<Self>,
-        class: SlotClass,
-        bytes: usize,
-        patient: bool,
+        entry: Entry,
         add: impl FnOnce(&mut Submitted, CommandId),
     ) -> Result<Proposal, Error> {
+        let Entry { class, bytes, is_command, patient } = entry;
         let mut table = self.table.borrow_mut();
         if table.closed {
             return Err(Error::Stopped);
@@ -139,21 +93,37 @@ impl Proposals {
         {
             return Err(Error::TooManyRequests);
         }
-        table.generation = table.generation.wrapping_add(1);
-        let id = CommandId::new(self.edge, table.waiters.vacant_key(), table.generation);
+        let id = table.next_id(self.edge);
         let since = (!patient).then_some(table.sweeps);
         table.submitted += 1;
         let number = table.submitted;
         let caller = Caller::Waiting(None);
-        table.waiters.insert(Waiter { id, class, bytes, number, settled: false, since, caller });
+        table.waiters.insert(Waiter { id, class, bytes, is_command, number, settled: false, since, caller });
         table.taken[class as usize] += 1;
         table.inflight_bytes += bytes;
         add(&mut table.batch, id);
-        if let Some(carrier) = table.carrier.take() {
-            carrier.wake();
-        }
+        table.call_carrier();
         drop(table);
         Ok(Proposal { proposals: Rc::clone(self), id, is_wanted: false })
+    }
+
+    /// Adds a linearizable read to those of this turn; see [`Reads`].
+    ///
+    /// # Errors
+    /// As [`Proposals::submit`].
+    pub fn read(&self) -> Result<WaitingRead, Error> {
+        let table = &mut *self.table.borrow_mut();
+        if table.closed {
+            return Err(Error::Stopped);
+        }
+        let read = table.reads.begin(self.limits.reads_max)?;
+        table.call_carrier();
+        Ok(read)
+    }
+
+    /// Reads up to this ticket may be served from the newest View, or are refused.
+    pub fn end_reads(&self, ticket: u64, result: &Result<(), Error>) {
+        self.table.borrow_mut().reads.end(ticket, result);
     }
 
     /// Waits until the batch holds something; false once closed. For the
@@ -161,7 +131,7 @@ impl Proposals {
     pub async fn wait_for_batch(&self) -> bool {
         std::future::poll_fn(|context| {
             let mut table = self.table.borrow_mut();
-            if !table.batch.is_empty() {
+            if !table.batch.is_empty() || table.reads.is_gathering() {
                 return Poll::Ready(true);
             }
             if table.closed {
@@ -179,7 +149,7 @@ impl Proposals {
         let table = &mut *self.table.borrow_mut();
         let mut batch = std::mem::take(&mut table.batch);
         table.carried = table.submitted;
-        batch.number = table.carried;
+        (batch.number, batch.read) = (table.carried, table.reads.take_ticket(table.sweeps));
         if std::mem::take(&mut table.withdrawn) > 0 {
             batch.commands.retain(|command| !table.remove_if_withdrawn(command.id));
             batch.local.retain(|request| !table.remove_if_withdrawn(request.id));
@@ -217,43 +187,35 @@ impl Proposals {
 
     fn finish(&self, id: CommandId, result: Result<Outcome, Error>) {
         let table = &mut *self.table.borrow_mut();
-        let Some(waiter) = table.waiters.get_mut(id.slot()).filter(|waiter| waiter.id == id) else {
-            return;
-        };
-        if std::mem::replace(&mut waiter.settled, true) {
-            return;
-        }
-        table.inflight_bytes -= waiter.bytes;
-        match &mut waiter.caller {
-            Caller::Waiting(waker) => {
-                let waker = waker.take();
-                waiter.caller = Caller::Done(result);
-                if let Some(waker) = waker {
-                    waker.wake();
-                }
-            }
-            Caller::Abandoned | Caller::Withdrawn => table.remove(id.slot()),
-            Caller::Done(_) => {} // timed out before: the caller has its answer
+        if table.waiters.get(id.slot()).is_some_and(|waiter| waiter.id == id) {
+            table.settle(id.slot(), result);
         }
     }
 
-    /// Called at a steady pace: callers that have waited for `sweeps_max` calls get
-    /// [`Error::Timeout`]. Their commands may still be applied, as with any timed-out write.
-    pub fn sweep(&self, sweeps_max: u64) {
+    /// Commands that were submitted up to this number and have no outcome will not get one, as far
+    /// as this member knows. Some of them may still be applied, as with any timed-out write.
+    pub fn lost(&self, number: u64, why: &Error) {
+        let table = &mut *self.table.borrow_mut();
+        let lost = |waiter: &Waiter| waiter.is_command && waiter.number <= number.min(table.carried);
+        let lost = table.waiters.iter().filter(|(_, waiter)| lost(waiter)).map(|(slot, _)| slot);
+        for slot in lost.collect::<Vec<usize>>() {
+            table.settle(slot, Err(why.clone()));
+        }
+    }
+
+    /// Called at a steady pace, with the id of the cluster's leader or 0: callers that have waited
+    /// for `sweeps_max` calls are told that their time is over, and why it may be. Their commands
+    /// may still be applied, as with any timed-out write.
+    pub fn sweep(&self, leader: u64, sweeps_max: u64) {
         let table = &mut *self.table.borrow_mut();
         table.sweeps += 1;
-        let now = table.sweeps;
-        for (_, waiter) in &mut table.waiters {
-            if waiter.since.is_none_or(|since| now - since <= sweeps_max) {
-                continue;
-            }
-            if let Caller::Waiting(waker) = &mut waiter.caller {
-                let waker = waker.take();
-                waiter.caller = Caller::Done(Err(Error::Timeout));
-                if let Some(waker) = waker {
-                    waker.wake();
-                }
-            }
+        let PendingTable { sweeps, reads, leaders, waiters, .. } = table;
+        leaders.look(*sweeps, leader);
+        reads.sweep(*sweeps, sweeps_max);
+        for (_, waiter) in waiters {
+            let Some(since) = waiter.since.filter(|since| *sweeps - since > sweeps_max) else { continue };
+            let is_command = waiter.is_command;
+            waiter.answer(|| Err(leaders.cause(since, is_command)));
         }
     }
 
@@ -268,87 +230,11 @@ impl Proposals {
         let table = &mut *self.table.borrow_mut();
         table.closed = true;
         for (_, waiter) in &mut table.waiters {
-            if let Caller::Waiting(waker) = &mut waiter.caller {
-                let waker = waker.take();
-                waiter.caller = Caller::Done(Err(Error::Stopped));
-                if let Some(waker) = waker {
-                    waker.wake();
-                }
-            }
+            waiter.answer(|| Err(Error::Stopped));
         }
-        if let Some(carrier) = table.carrier.take() {
-            carrier.wake();
-        }
+        table.reads.close();
+        table.call_carrier();
         std::mem::take(&mut table.queue).into_values().for_each(Waker::wake);
-    }
-}
-
-impl PendingTable {
-    /// Whether the caller is gone, and the request with it; its slot is free then.
-    fn remove_if_withdrawn(&mut self, id: CommandId) -> bool {
-        let slot = id.slot();
-        let Some(waiter) = self.waiters.get(slot) else { return false };
-        let is_withdrawn = matches!(waiter.caller, Caller::Withdrawn);
-        if is_withdrawn {
-            self.inflight_bytes -= waiter.bytes;
-            self.remove(slot);
-        }
-        is_withdrawn
-    }
-
-    /// Frees a slot; one for keepalives goes to the stream that has waited longest.
-    fn remove(&mut self, slot: usize) {
-        let waiter = self.waiters.remove(slot);
-        self.taken[waiter.class as usize] -= 1;
-        if waiter.class == SlotClass::Keepalives
-            && let Some((_, stream)) = self.queue.pop_first()
-        {
-            stream.wake();
-        }
-    }
-}
-
-/// A keepalive stream's place in the queue for slots, and whether it holds requests back.
-#[derive(Debug)]
-pub struct KeepaliveStream {
-    proposals: Rc<Proposals>,
-    place: Option<u64>,
-    holds_back: bool,
-}
-
-impl KeepaliveStream {
-    /// A stream that waits for nothing.
-    #[must_use]
-    pub fn new(proposals: &Rc<Proposals>) -> Self {
-        Self { proposals: Rc::clone(proposals), place: None, holds_back: false }
-    }
-
-    /// Ready when a keepalive that is submitted now finds a slot.
-    pub fn poll_slot(&mut self, context: &mut Context<'_>) -> Poll<()> {
-        self.proposals.poll_keepalive_slot(&mut self.place, context)
-    }
-
-    /// The stream does, or does not, leave requests where they are for now.
-    pub fn hold_back(&mut self, holds_back: bool) {
-        if self.holds_back != holds_back {
-            self.holds_back = holds_back;
-            let held_back = &mut self.proposals.table.borrow_mut().held_back;
-            *held_back = if holds_back { *held_back + 1 } else { *held_back - 1 };
-        }
-    }
-}
-
-impl Drop for KeepaliveStream {
-    fn drop(&mut self) {
-        self.hold_back(false);
-        let table = &mut *self.proposals.table.borrow_mut();
-        // If its turn had come, it is the next one's.
-        if let Some(place) = self.place
-            && table.queue.remove(&place).is_none()
-            && let Some((_, stream)) = table.queue.pop_first()
-        {
-            stream.wake();
-        }
     }
 }
 
@@ -417,17 +303,21 @@ mod tests {
     use revd_member::apply::local::{DeadlineRequest, LeaseRequest};
     use revd_member::apply::outcome::Rest;
 
-    const LIMITS: ProposalLimits = ProposalLimits {
+    pub(super) const LIMITS: ProposalLimits = ProposalLimits {
         inflight_max: 2,
         inflight_bytes_max: 100,
+        reads_max: 2,
         keepalives_max: 2,
         alarms_max: 1,
         chores_max: 1,
     };
 
-    const KEEP_ALIVE: DeadlineRequest = DeadlineRequest::KeepAlive { lease: 7 };
+    /// The leader's id.
+    const LEADER: u64 = 7;
 
-    fn outcome(revision: i64) -> Outcome {
+    pub(super) const KEEP_ALIVE: DeadlineRequest = DeadlineRequest::KeepAlive { lease: 7 };
+
+    pub(super) fn outcome(revision: i64) -> Outcome {
         Outcome { revision, result: Ok(Bytes::new()), rest: Rest::NONE }
     }
 
@@ -514,42 +404,12 @@ mod tests {
     }
 
     #[test]
-    fn keepalive_streams_wait_for_slots_in_their_order() {
-        let proposals = Proposals::new(0, LIMITS);
-        let keep_alive = || proposals.submit_local(KEEP_ALIVE.into(), true);
-        let mut under_way = vec![keep_alive().unwrap(), keep_alive().unwrap()];
-        let mut streams: Vec<_> = (0..3).map(|_| KeepaliveStream::new(&proposals)).collect();
-        let poll = |stream: &mut KeepaliveStream| {
-            block_on(poll_once(std::future::poll_fn(|context| stream.poll_slot(context)))).is_some()
-        };
-        assert!(streams.iter_mut().all(|stream| !poll(stream)));
-        streams[0].hold_back(true);
-        streams[0].hold_back(true);
-        assert!(proposals.holds_keepalives_back());
-        let batch = proposals.take_batch();
-        proposals.resolve(batch.local[0].id, outcome(1));
-        drop(under_way.remove(0));
-        let waiting =
-            |proposals: &Proposals| proposals.table.borrow().queue.keys().copied().collect::<Vec<_>>();
-        assert_eq!(waiting(&proposals), [2, 3], "the first was woken");
-        // It goes away without taking the slot: the next one is woken.
-        streams.remove(0);
-        assert!(!proposals.holds_keepalives_back());
-        assert_eq!(waiting(&proposals), [3]);
-        assert!(poll(&mut streams[0]));
-        under_way.push(keep_alive().unwrap());
-        assert!(!poll(&mut streams[1]));
-        proposals.close();
-        assert!(poll(&mut streams[1]), "no stream waits after the end");
-    }
-
-    #[test]
     fn a_late_outcome_after_a_timeout_frees_the_slot_once() {
         let proposals = Proposals::new(0, LIMITS);
         let first = put(&proposals, 1).unwrap();
         let id = proposals.take_batch().commands[0].id;
-        proposals.sweep(1);
-        proposals.sweep(1);
+        proposals.sweep(LEADER, 1);
+        proposals.sweep(LEADER, 1);
         assert_eq!(block_on(first), Err(Error::Timeout));
         assert_eq!(proposals.inflight(), 1);
         proposals.resolve(id, outcome(1));
@@ -557,10 +417,67 @@ mod tests {
         assert_eq!(proposals.inflight(), 0);
         let second = put(&proposals, 1).unwrap();
         let id = proposals.take_batch().commands[0].id;
-        proposals.sweep(0);
+        proposals.sweep(LEADER, 0);
         proposals.resolve(id, outcome(1));
         assert_eq!(block_on(second), Err(Error::Timeout));
         assert_eq!(proposals.inflight(), 0);
+    }
+
+    /// A leader is gone, and with it what was handed to it: callers are told at once, their slots
+    /// are free, and what comes all the same is not taken for the answer of another.
+    #[test]
+    fn lost_commands_free_their_slots_and_late_outcomes_reach_nobody() {
+        let proposals = Proposals::new(0, LIMITS);
+        let (first, second) = (put(&proposals, 60).unwrap(), put(&proposals, 1).unwrap());
+        let batch = proposals.take_batch();
+        assert_eq!(batch.number, 2);
+        drop(second);
+        proposals.lost(1, &Error::TimeoutLeaderFailed);
+        assert_eq!(block_on(first), Err(Error::TimeoutLeaderFailed));
+        assert_eq!(proposals.inflight(), 1, "the second came later than what is lost");
+        proposals.lost(2, &Error::TimeoutLeaderFailed);
+        assert_eq!(proposals.inflight(), 0, "nobody waits for the second any more");
+        let mut others = [put(&proposals, 60).unwrap(), put(&proposals, 40).unwrap()];
+        let again = proposals.take_batch();
+        batch.commands.iter().for_each(|late| proposals.resolve(late.id, outcome(1)));
+        proposals.lost(2, &Error::TimeoutLeaderFailed);
+        assert!(others.iter_mut().all(|other| block_on(poll_once(other)).is_none()));
+        again.commands.iter().zip(5..).for_each(|(command, at)| proposals.resolve(command.id, outcome(at)));
+        assert_eq!(others.map(|other| block_on(other).unwrap().revision), [5, 6]);
+        assert_eq!(proposals.inflight(), 0);
+    }
+
+    #[test]
+    fn only_commands_that_left_are_lost() {
+        let proposals = Proposals::new(0, LIMITS);
+        let mut keepalive = proposals.submit_local(KEEP_ALIVE.into(), true).unwrap();
+        let mut done = put(&proposals, 1).unwrap();
+        let id = proposals.take_batch().commands[0].id;
+        proposals.resolve(id, outcome(1));
+        let mut next = put(&proposals, 1).unwrap();
+        proposals.lost(9, &Error::TimeoutConnectionLost);
+        assert_eq!(block_on(poll_once(&mut keepalive)), None, "it is asked again");
+        assert_eq!(block_on(&mut done).unwrap().revision, 1, "it has its outcome");
+        assert_eq!(block_on(poll_once(&mut next)), None, "it is still here");
+    }
+
+    #[test]
+    fn reads_leave_with_the_batch_of_their_turn() {
+        let proposals = Proposals::new(0, LIMITS);
+        assert_eq!(block_on(poll_once(proposals.wait_for_batch())), None);
+        let mut reads = [proposals.read().unwrap(), proposals.read().unwrap()];
+        assert_eq!(proposals.read().unwrap_err(), Error::TooManyRequests);
+        assert_eq!(block_on(poll_once(proposals.wait_for_batch())), Some(true));
+        let batch = proposals.take_batch();
+        assert_eq!((batch.read, batch.number, batch.is_empty()), (Some(1), 0, false));
+        assert_eq!(proposals.take_batch().read, None);
+        assert!(reads.iter_mut().all(|read| block_on(poll_once(read)).is_none()));
+        proposals.end_reads(1, &Ok(()));
+        assert_eq!(reads.map(block_on), [Ok(()), Ok(())]);
+        let read = proposals.read().unwrap();
+        proposals.close();
+        assert_eq!(block_on(read), Err(Error::Stopped));
+        assert_eq!(proposals.read().unwrap_err(), Error::Stopped);
     }
 
     #[test]

@@ -15,6 +15,10 @@ pub enum Bound {
     Connections,
     /// `PROPOSALS`: keepalives of an edge on their way; the stream waits.
     Keepalives,
+    /// `PROPOSALS`: linearizable reads of an edge that wait.
+    Reads,
+    /// `UNAPPLIED_ENTRIES_MAX`: committed entries that are not applied here; writes are refused.
+    Unapplied,
     /// `SORT_BYTES_MAX`: keys that one range sorts.
     SortBytes,
     /// `TXN_COMPARED_KEYS_MAX`
@@ -68,10 +72,12 @@ impl From<Limit> for Bound {
 
 impl Bound {
     /// Every bound, in the order of their declaration.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 23] = [
         Self::Proposals,
         Self::Connections,
         Self::Keepalives,
+        Self::Reads,
+        Self::Unapplied,
         Self::SortBytes,
         Self::TxnCompares,
         Self::TxnReads,
@@ -99,6 +105,8 @@ impl Bound {
             Self::Proposals => "revd_limit_reached_total{limit=\"proposals\"}",
             Self::Connections => "revd_limit_reached_total{limit=\"connections\"}",
             Self::Keepalives => "revd_limit_reached_total{limit=\"keepalives\"}",
+            Self::Reads => "revd_limit_reached_total{limit=\"reads\"}",
+            Self::Unapplied => "revd_limit_reached_total{limit=\"unapplied_entries\"}",
             Self::SortBytes => "revd_limit_reached_total{limit=\"sort_bytes\"}",
             Self::TxnCompares => "revd_limit_reached_total{limit=\"txn_compared_keys\"}",
             Self::TxnReads => "revd_limit_reached_total{limit=\"txn_reads\"}",

@@ -68,6 +68,11 @@ pub trait EdgeEffects {
     fn close_proposals(&mut self);
     /// Hand an outcome to its caller.
     fn answer(&mut self, id: CommandId, outcome: Outcome);
+    /// Linearizable reads up to this ticket may be served from the newest View, or are refused.
+    fn end_reads(&mut self, ticket: u64, result: Result<(), Error>);
+    /// Commands submitted up to this number that have no outcome will not get one: tell their
+    /// callers why.
+    fn lost(&mut self, number: u64, why: Error);
     /// Take a step of the watch hub towards the newest View.
     fn step_watches(&mut self);
     /// [`EdgeEvent::Waited`] follows after this time.
@@ -171,10 +176,10 @@ impl EdgeCore {
                     self.hearings.push(EdgeHearing { question, waits: 0, mark: None });
                     effects.wait(question, limits::HEARING_INTERVAL);
                 }
-                Notification::View
-                | Notification::Read(_)
-                | Notification::ReadFailed(..)
-                | Notification::Lost(..) => {}
+                Notification::Read(ticket) => effects.end_reads(ticket, Ok(())),
+                Notification::ReadFailed(ticket, why) => effects.end_reads(ticket, Err(why)),
+                Notification::Lost(number, why) => effects.lost(number, why),
+                Notification::View => {}
             }
         }
         effects.step_watches();

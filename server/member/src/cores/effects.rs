@@ -7,8 +7,9 @@ use revd_engine::mvcc::{Checkpoint, View, WrittenCheckpoint};
 use crate::apply::command::CommandId;
 use crate::apply::lease_reports::LeaseCounts;
 use crate::apply::outcome::Outcome;
-use crate::apply::{DurableIndex, Machine, Work};
+use crate::apply::{DurableIndex, Lost, Machine, Work};
 use crate::cores::long::{FinishedCommand, LongCommand, LongList};
+use crate::error::Error;
 
 /// Events of the state core.
 #[derive(Debug)]
@@ -50,6 +51,14 @@ pub trait StateEffects {
     fn publish(&mut self, view: View, applied: u64, leases: usize);
     /// Answer a command of one of our edges.
     fn answer(&mut self, id: CommandId, outcome: Outcome);
+    /// Answer a local request of another member.
+    fn answer_member(&mut self, member: u64, id: CommandId, outcome: Outcome);
+    /// Linearizable reads of an edge up to this ticket may be served, from the View that was
+    /// published last, or are refused.
+    fn end_reads(&mut self, edge: u16, ticket: u64, result: Result<(), Error>);
+    /// Commands that edges submitted up to these numbers and that have no answer by now will not
+    /// get one.
+    fn lost(&mut self, lost: Lost);
     /// Ask every edge to pass on the keepalives it has, and then to say so by this number.
     fn hear(&mut self, question: u64);
     /// Edges that follow Views and got no answer are to be told of the one published last.

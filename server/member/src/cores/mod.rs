@@ -7,5 +7,7 @@ pub mod edge;
 pub mod effects;
 pub mod log;
 pub mod long;
+mod member_callers;
+mod reads;
 mod saving;
 pub mod state;

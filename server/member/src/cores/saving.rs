@@ -54,6 +54,11 @@ impl Saving {
         self.compacting.push((id, outcome));
     }
 
+    /// The answers that wait for the space of a compaction. The compactions themselves are done.
+    pub(super) fn take_compacted(&mut self) -> Vec<(CommandId, Outcome)> {
+        std::mem::take(&mut self.compacting)
+    }
+
     /// The last checkpoint found no room, and none was made for it.
     pub(super) fn has_no_room(&self) -> bool {
         self.has_no_room

@@ -17,10 +17,13 @@ use crate::apply::lease_reports::LeaseList;
 use crate::apply::lessor::Lessor;
 use crate::apply::local::{LeaseRequest, LocalKind, LocalRequest};
 use crate::apply::outcome::{Effect, Outcome, Rest};
-use crate::apply::{CommittedEntry, FatalError, Machine, Next, Work};
+use crate::apply::{CommittedEntry, FatalError, Lost, Machine, Next, Work};
 use crate::cores::effects::{Note, Standpoint, StateEffects, StateEvent};
 use crate::cores::long::{FinishedCommand, LongCommand, LongList};
+use crate::cores::member_callers::{MemberCaller, MemberCallers};
+use crate::cores::reads::PendingReads;
 use crate::cores::saving::Saving;
+use crate::error::Error;
 use crate::limits;
 
 /// State core view.
@@ -40,11 +43,19 @@ pub struct StateCore {
     deferred: VecDeque<(CommandId, LeaseRequest)>,
     /// Callers that will get the list of all leases that is being encoded.
     listing: Vec<CommandId>,
+    /// Linearizable reads that wait for an entry to be applied.
+    reads: PendingReads,
+    /// Losses to tell of once the entry of an index is applied and its callers are answered.
+    losses: VecDeque<(u64, Lost)>,
+    /// Index of the last entry that came.
+    received: u64,
+    member_callers: MemberCallers,
     effects: Vec<Effect>,
     /// Something was applied that is not published.
     has_news: bool,
-    /// The revision that is published.
+    /// The revision that is published, and the index of the last entry that is whole in it.
     revision: i64,
+    published: u64,
     /// There are more keys to forget revisions of.
     is_forgetting: bool,
     /// A checkpoint that was written, until the machine is here.
@@ -57,8 +68,11 @@ impl StateCore {
     /// Goes on with a recovered machine, whose View is published, for so many edges.
     #[must_use]
     pub fn new(machine: Machine, edges: usize) -> Self {
+        let applied = machine.store().applied().index;
         Self {
             revision: machine.store().revision(),
+            published: applied,
+            received: applied,
             machine: Some(Box::new(machine)),
             lessor: None,
             edges,
@@ -68,6 +82,9 @@ impl StateCore {
             lease_requests: VecDeque::new(),
             deferred: VecDeque::new(),
             listing: Vec::new(),
+            reads: PendingReads::default(),
+            losses: VecDeque::new(),
+            member_callers: MemberCallers::default(),
             effects: Vec::new(),
             has_news: false,
             is_forgetting: false,
@@ -121,19 +138,7 @@ impl StateCore {
     pub fn receive(&mut self, event: StateEvent, effects: &mut impl StateEffects) -> Result<(), FatalError> {
         match event {
             StateEvent::Work(work) => {
-                for work in work {
-                    match work {
-                        Work::Entry(entry) => self.backlog.push_back(entry),
-                        Work::Local(LocalRequest { id, kind, .. }) => match kind {
-                            LocalKind::Defragment => self.saving.defragment(id),
-                            LocalKind::Lease(request) => self.lease_requests.push_back((id, request)),
-                        },
-                        Work::Answer(id, outcome) => effects.answer(id, outcome),
-                        Work::Leads(term) => self.leads_in = term,
-                        // A sole voter's reads wait for nothing, and its commands are not lost.
-                        Work::Read(_) | Work::Lost(_) => {}
-                    }
-                }
+                work.into_iter().for_each(|work| self.take_work(work, effects));
             }
             StateEvent::CheckpointDue => self.saving.due(),
             StateEvent::Written { written, made_room } => self.written = Some((written, made_room)),
@@ -142,6 +147,40 @@ impl StateCore {
             StateEvent::LogClosed => self.is_stopping = true,
         }
         Ok(())
+    }
+
+    fn take_work(&mut self, work: Work, effects: &mut impl StateEffects) {
+        match work {
+            Work::Entry(entry) => {
+                self.received = entry.index;
+                self.backlog.push_back(entry);
+            }
+            Work::Local(request) => self.take_request(request, effects),
+            // The header of a reply says how far this member is, not the leader.
+            Work::Answer(id, outcome) => {
+                effects.answer(id, Outcome { revision: self.revision, ..outcome });
+            }
+            Work::Read(ready) => self.reads.add(ready, self.published, effects),
+            Work::Lost(lost) => self.losses.push_back((self.received, lost)),
+            Work::Leads(term) => self.leads_in = term,
+        }
+    }
+
+    fn take_request(&mut self, request: LocalRequest, effects: &mut impl StateEffects) {
+        let LocalRequest { id, kind, from } = request;
+        let own_id = match from {
+            None => Some(id),
+            Some(member) => self.member_callers.enter(MemberCaller { member, id }),
+        };
+        match (own_id, kind, from) {
+            (Some(id), LocalKind::Defragment, _) => self.saving.defragment(id),
+            (Some(id), LocalKind::Lease(request), _) => self.lease_requests.push_back((id, request)),
+            (None, _, member) => {
+                let result = Err(Error::TooManyRequests);
+                let outcome = Outcome { revision: self.revision, result, rest: Rest::NONE };
+                member.into_iter().for_each(|member| effects.answer_member(member, id, outcome.clone()));
+            }
+        }
     }
 
     fn finished(
@@ -190,6 +229,7 @@ impl StateCore {
             self.answer_without_machine(now, effects);
         }
         self.list_leases(effects);
+        self.tell_losses(effects);
         Ok(())
     }
 
@@ -311,12 +351,25 @@ impl StateCore {
         let applied = machine.store().applied().index;
         let leases = machine.leases().len();
         effects.publish(machine.store_mut().view(), applied, leases);
+        self.published = applied;
+        self.reads.published(applied, effects);
+    }
+
+    /// Tells of losses behind entries whose callers have their answers. Callers that only wait for
+    /// the space of a compaction get theirs before: nothing of theirs is lost.
+    fn tell_losses(&mut self, effects: &mut impl StateEffects) {
+        while let Some((_, lost)) = self.losses.pop_front_if(|(index, _)| *index <= self.published) {
+            for (id, outcome) in self.saving.take_compacted() {
+                effects.answer(id, outcome);
+            }
+            effects.lost(lost);
+        }
     }
 
     fn carry_out(&mut self, effects: &mut impl StateEffects) {
         for effect in self.effects.drain(..) {
             match effect {
-                Effect::Reply(id, outcome) => effects.answer(id, outcome),
+                Effect::Reply(id, outcome) => answer(&mut self.member_callers, id, outcome, effects),
                 Effect::ReplyWhenCompacted(id, outcome) => self.saving.when_compacted(id, outcome),
                 Effect::Hear(question) => effects.hear(question),
             }
@@ -359,8 +412,16 @@ impl StateCore {
 
     fn listed(&mut self, outcome: &Outcome, effects: &mut impl StateEffects) {
         for id in self.listing.drain(..) {
-            effects.answer(id, outcome.clone());
+            answer(&mut self.member_callers, id, outcome.clone(), effects);
         }
+    }
+}
+
+/// Answers a caller of this member or another one.
+fn answer(callers: &mut MemberCallers, id: CommandId, outcome: Outcome, effects: &mut impl StateEffects) {
+    match callers.leave(id) {
+        Some(MemberCaller { member, id }) => effects.answer_member(member, id, outcome),
+        None => effects.answer(id, outcome),
     }
 }
 

@@ -9,10 +9,11 @@ use revd_engine::random::Random;
 use revd_member::apply::command::CommandId;
 use revd_member::apply::lease_reports::LeaseCounts;
 use revd_member::apply::outcome::Outcome;
-use revd_member::apply::{DurableIndex, Machine, Work};
+use revd_member::apply::{DurableIndex, Lost, Machine, Work};
 use revd_member::cores::effects::{Note, StateEffects};
 use revd_member::cores::log::LogEffects;
 use revd_member::cores::long::{LongCommand, LongList};
+use revd_member::error::Error;
 use revd_member::peer::{Peer, PeerMessage};
 use revd_member::wal::FrameContent;
 
@@ -94,6 +95,18 @@ impl StateEffects for FromState {
 
     fn answer(&mut self, id: CommandId, outcome: Outcome) {
         self.effects.push_back(Effect::Answer(id, outcome));
+    }
+
+    fn answer_member(&mut self, member: u64, _id: CommandId, _outcome: Outcome) {
+        unreachable!("member {member} does not exist");
+    }
+
+    fn end_reads(&mut self, _edge: u16, ticket: u64, _result: Result<(), Error>) {
+        unreachable!("nobody waits to read with ticket {ticket}");
+    }
+
+    fn lost(&mut self, lost: Lost) {
+        unreachable!("a sole voter loses nothing: {lost:?}");
     }
 
     fn hear(&mut self, _question: u64) {
