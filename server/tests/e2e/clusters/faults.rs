@@ -6,7 +6,12 @@
 use std::time::Duration;
 
 use super::workload::survives;
-use crate::harness::{Cluster, Product, Random, TempDir, Wiring, from_env, products_of_clusters, run};
+use crate::harness::{
+    Cluster, Product, Random, TempDir, Wiring, from_env, products_of_clusters, run, within,
+};
+
+/// Longer than a cluster needs to elect a leader and to write some thousand keys.
+const MOMENTS: Duration = Duration::from_secs(120);
 
 /// Milliseconds, from a seed.
 fn some_time(random: &mut Random, from: u64, to: u64) -> Duration {
@@ -18,7 +23,7 @@ async fn victim(cluster: &Cluster, random: &mut Random) -> usize {
     if random.one_in(2) {
         return cluster.leader().await;
     }
-    usize::try_from(random.below(cluster.len() as u64)).unwrap()
+    usize::try_from(random.below(cluster.members.len() as u64)).unwrap()
 }
 
 /// Runs clients while the fault happens so many times.
@@ -31,7 +36,7 @@ async fn test_faults(
     let dir = TempDir::new();
     let mut cluster = Cluster::start(product, wiring, dir.path(), 3, &[]).await;
     let mut random = Random::new(from_env("REVD_CLUSTER_SEED", 1));
-    let record = survives(&mut cluster, async |cluster| {
+    let record = survives(&mut cluster, async |cluster, _| {
         for _ in 0..times {
             tokio::time::sleep(some_time(&mut random, 100, 600)).await;
             fault(cluster, &mut random).await;
@@ -50,7 +55,7 @@ fn nothing_acknowledged_is_lost_when_members_are_killed() {
         let kills = from_env("REVD_CLUSTER_KILLS", 6);
         run(test_faults(product, Wiring::Direct, kills, async |cluster, random| {
             let first = victim(cluster, random).await;
-            let second = random.one_in(4).then_some((first + 1) % cluster.len());
+            let second = random.one_in(4).then_some((first + 1) % cluster.members.len());
             let victims = [Some(first), second];
             victims.into_iter().flatten().for_each(|member| cluster.members[member].kill());
             tokio::time::sleep(some_time(random, 0, 2_000)).await;
@@ -71,7 +76,7 @@ fn members_that_are_cut_off_from_each_other_agree_afterwards() {
             let first = victim(cluster, random).await;
             if random.one_in(3) {
                 // Both hear the third, but not each other.
-                cluster.network().cut(first, (first + 1) % cluster.len());
+                cluster.network().cut(first, (first + 1) % cluster.members.len());
             } else {
                 cluster.isolate(first);
             }
@@ -92,5 +97,59 @@ fn members_that_stand_still_go_on_behind_the_others() {
             tokio::time::sleep(some_time(random, 200, 4_000)).await;
             cluster.members[member].signal("CONT");
         }));
+    }
+}
+
+/// The others have forgotten the entries that it lacks: it gets a snapshot, under load.
+#[test]
+fn a_member_that_was_away_for_long_comes_back_by_snapshot() {
+    for product in products_of_clusters() {
+        run(async {
+            let dir = TempDir::new();
+            let flags = ["--snapshot-count=100", "--snapshot-catchup-entries=50"];
+            let mut cluster = Cluster::start(product, Wiring::Direct, dir.path(), 3, &flags).await;
+            let mut random = Random::new(from_env("REVD_CLUSTER_SEED", 1));
+            survives(&mut cluster, async |cluster, workload| {
+                for _ in 0..from_env("REVD_CLUSTER_SNAPSHOTS", 3) {
+                    let member = victim(cluster, &mut random).await;
+                    cluster.members[member].kill();
+                    let enough = workload.newest() + 2_000;
+                    within(MOMENTS, "nothing is written without one member", async || {
+                        (workload.newest() > enough).then_some(())
+                    })
+                    .await;
+                    cluster.members[member].spawn_again();
+                    cluster.wait_until_all_answer().await;
+                }
+            })
+            .await;
+        });
+    }
+}
+
+/// New members come, the original ones go, until none is left.
+#[test]
+fn members_are_replaced_one_by_one_under_load() {
+    for product in products_of_clusters() {
+        run(async {
+            let dir = TempDir::new();
+            let mut cluster = Cluster::start(product, Wiring::Direct, dir.path(), 3, &[]).await;
+            survives(&mut cluster, async |cluster, workload| {
+                for original in 0..3 {
+                    let new = cluster.add(dir.path()).await;
+                    cluster.wait_until_answers(new).await;
+                    workload.joins(cluster, new);
+                    tokio::time::sleep(Duration::from_millis(500)).await;
+                    workload.leaves(original);
+                    cluster.remove(original).await;
+                    assert_eq!(
+                        cluster.present().collect::<Vec<_>>(),
+                        (original + 1..=new).collect::<Vec<_>>()
+                    );
+                    tokio::time::sleep(Duration::from_millis(500)).await;
+                }
+            })
+            .await;
+        });
     }
 }

@@ -2,6 +2,7 @@
 //! are told.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -12,7 +13,7 @@ use revd_proto::etcdserverpb::{
     Compare, PutRequest, RangeRequest, RequestOp, TxnRequest, WatchCreateRequest,
 };
 use revd_proto::mvccpb::KeyValue;
-use tokio::task::LocalSet;
+use tokio::task::{LocalSet, spawn_local};
 use tonic::Status;
 
 use super::recorded::{Acknowledged, Read, Record, key};
@@ -28,44 +29,53 @@ const PAUSE: Duration = Duration::from_millis(20);
 
 /// Clients at work.
 pub struct Workload {
-    clients: Vec<Client>,
+    /// Of each member, also of those that are gone.
+    clients: RefCell<Vec<Client>>,
+    /// Members that are gone for ever.
+    gone: RefCell<BTreeSet<usize>>,
     record: RefCell<Record>,
     is_over: Cell<bool>,
+    /// Writers and readers that have not ended.
+    at_work: Cell<usize>,
     /// Watchers may end when they were told of all up to here.
     last: Cell<Option<i64>>,
 }
 
 /// Runs the clients while `faults` happen to the cluster; the record is checked when all members
 /// are back.
-pub async fn survives(cluster: &mut Cluster, faults: impl AsyncFnOnce(&mut Cluster)) -> Record {
+pub async fn survives(
+    cluster: &mut Cluster,
+    faults: impl AsyncFnOnce(&mut Cluster, &Rc<Workload>),
+) -> Record {
     let record = Record::of(cluster.product == Product::Revd);
     let workload = Rc::new(Workload {
-        clients: cluster.clients(),
+        clients: RefCell::default(),
+        gone: RefCell::default(),
         record: RefCell::new(record),
         is_over: Cell::new(false),
+        at_work: Cell::new(0),
         last: Cell::new(None),
     });
-    let (working, watching) = (LocalSet::new(), LocalSet::new());
-    for writer in 0..WRITERS {
-        working.spawn_local(Rc::clone(&workload).write(writer));
-    }
-    for member in 0..cluster.len() {
-        for reader in 0..READERS {
-            working.spawn_local(Rc::clone(&workload).read(member, reader));
-        }
-        watching.spawn_local(Rc::clone(&workload).watch(member));
-    }
-    watching
+    let tasks = LocalSet::new();
+    let history = tasks
         .run_until(async {
-            working.run_until(faults(cluster)).await;
+            (0..cluster.members.len()).for_each(|member| workload.joins(cluster, member));
+            for writer in 0..WRITERS {
+                let workload = Rc::clone(&workload);
+                spawn_local(async move { workload.work(workload.write(writer)).await });
+            }
+            faults(cluster, &workload).await;
             cluster.wait_until_all_answer().await;
             workload.is_over.set(true);
-            working.await;
+            while workload.at_work.get() > 0 {
+                tokio::time::sleep(PAUSE).await;
+            }
+            let history = history(cluster, workload.newest()).await;
+            workload.last.set(Some(history.revision()));
+            history
         })
         .await;
-    let history = workload.history(cluster).await;
-    workload.last.set(Some(history.revision()));
-    watching.await;
+    tasks.await;
     let record = workload.record.take();
     record.check(&history).unwrap_or_else(|wrong| panic!("{wrong}"));
     println!(
@@ -102,13 +112,52 @@ fn swap(writer: u64, number: u64, follows: i64) -> TxnRequest {
 }
 
 impl Workload {
+    /// Clients of a member begin; the writers call it too from now on.
+    pub fn joins(self: &Rc<Self>, cluster: &Cluster, member: usize) {
+        assert_eq!(self.clients.borrow().len(), member, "members come in order");
+        self.clients.borrow_mut().push(cluster.client(member));
+        for reader in 0..READERS {
+            let workload = Rc::clone(self);
+            spawn_local(async move { workload.work(workload.read(member, reader)).await });
+        }
+        spawn_local(Rc::clone(self).watch(member));
+    }
+
+    /// A member is gone for ever.
+    pub fn leaves(&self, member: usize) {
+        self.gone.borrow_mut().insert(member);
+    }
+
+    /// The newest revision that anybody was told of.
+    pub fn newest(&self) -> i64 {
+        self.record.borrow().newest()
+    }
+
+    fn is_gone(&self, member: usize) -> bool {
+        self.gone.borrow().contains(&member)
+    }
+
+    fn client(&self, member: usize) -> Client {
+        self.clients.borrow()[member].clone()
+    }
+
+    async fn work(&self, work: impl Future<Output = ()>) {
+        self.at_work.set(self.at_work.get() + 1);
+        work.await;
+        self.at_work.set(self.at_work.get() - 1);
+    }
+
     /// Writes numbers one after the other; after an error on the next member. Half of the writers
     /// put, the others compare and swap.
-    async fn write(self: Rc<Self>, writer: u64) {
+    async fn write(&self, writer: u64) {
         let mut at = usize::try_from(writer).unwrap();
         let mut known = 0;
         while !self.is_over.get() {
-            let member = at % self.clients.len();
+            let member = at % self.clients.borrow().len();
+            if self.is_gone(member) {
+                at += 1;
+                continue;
+            }
             let swaps = writer % 2 == 1;
             let result = if swaps {
                 self.swap(member, writer, &mut known).await
@@ -126,7 +175,7 @@ impl Workload {
     async fn put(&self, member: usize, writer: u64) -> Result<(), Status> {
         let number = self.record.borrow_mut().next(writer);
         let floor = self.record.borrow().begins(member, true);
-        let reply = self.clients[member].kv.clone().put(put(writer, number)).await?.into_inner();
+        let reply = self.client(member).kv.put(put(writer, number)).await?.into_inner();
         let revision = reply.header.unwrap().revision;
         let mut record = self.record.borrow_mut();
         record.shows(member, true, floor, revision, "a put");
@@ -139,7 +188,7 @@ impl Workload {
         let number = self.record.borrow_mut().next(writer);
         let floor = self.record.borrow().begins(member, true);
         let txn = swap(writer, number, *known);
-        let reply = self.clients[member].kv.clone().txn(txn).await?.into_inner();
+        let reply = self.client(member).kv.txn(txn).await?.into_inner();
         let revision = reply.header.unwrap().revision;
         self.record.borrow_mut().shows(member, true, floor, revision, "a transaction");
         if reply.succeeded {
@@ -154,9 +203,9 @@ impl Workload {
     }
 
     /// Reads keys of the writers on one member, now from a quorum, now from what the member has.
-    async fn read(self: Rc<Self>, member: usize, seed: u64) {
+    async fn read(&self, member: usize, seed: u64) {
         let mut random = Random::new(seed);
-        while !self.is_over.get() {
+        while !self.is_over.get() && !self.is_gone(member) {
             let (writer, is_linearizable) = (random.below(WRITERS), random.one_in(2));
             if let Err(status) = self.get(member, writer, is_linearizable).await {
                 self.record.borrow_mut().failed(&status);
@@ -179,7 +228,7 @@ impl Workload {
             serializable: !is_linearizable,
             ..RangeRequest::default()
         };
-        let reply = self.clients[member].kv.clone().range(request).await?.into_inner();
+        let reply = self.client(member).kv.range(request).await?.into_inner();
         let (revision, found) = (reply.header.unwrap().revision, reply.kvs.into_iter().next());
         let mut record = self.record.borrow_mut();
         record.shows(member, is_linearizable, floor, revision, "a read");
@@ -193,14 +242,14 @@ impl Workload {
         loop {
             let request = everything(next);
             let mut transcript = Transcript::new(request.clone());
-            let mut stream = self.clients[member].open_watch();
+            let mut stream = self.client(member).open_watch();
             stream.ask(RequestUnion::CreateRequest(request));
             let is_complete = loop {
                 if self.last.get().is_some_and(|last| next > last) {
                     break true;
                 }
                 let response = match stream.next_within(Duration::from_secs(1)).await {
-                    None if stream.is_over() => break false,
+                    None if stream.is_over() || self.is_gone(member) => break false,
                     None => continue,
                     Some(Ok(response)) => response,
                     Some(Err(status)) => {
@@ -221,42 +270,41 @@ impl Workload {
             };
             transcript.complete_to = is_complete.then_some(next - 1);
             self.record.borrow_mut().transcripts.push(transcript);
-            if is_complete {
+            if is_complete || self.is_gone(member) {
                 return;
             }
             tokio::time::sleep(PAUSE).await;
         }
     }
+}
 
-    /// All changes, from the beginning, as one member has them; all members have the same in the
-    /// end.
-    async fn history(&self, cluster: &Cluster) -> History {
-        let newest = RangeRequest { key: "writer".into(), ..RangeRequest::default() };
-        let reply = self.clients[0].kv.clone().range(newest).await.unwrap().into_inner();
+/// All changes, from the beginning, as one member has them; all members have the same in the end.
+async fn history(cluster: &Cluster, newest: i64) -> History {
+    let mut histories = Vec::new();
+    for member in cluster.present() {
+        let client = cluster.client(member);
+        let request = RangeRequest { key: "writer".into(), ..RangeRequest::default() };
+        let reply = client.kv.clone().range(request).await.unwrap().into_inner();
         let last = reply.header.unwrap().revision;
-        assert!(last >= self.record.borrow().newest(), "revisions that were shown are gone");
-        let mut histories = Vec::new();
-        for member in 0..cluster.len() {
-            cluster.wait_until_answers(member).await;
-            let mut stream = cluster.client(member).open_watch();
-            stream.ask(RequestUnion::CreateRequest(everything(1)));
-            let mut history = History::default();
-            while history.revision() < last {
-                let response = stream.next_within(Duration::from_secs(30)).await;
-                let response = response.expect("all that has happened").unwrap();
-                response.events.into_iter().for_each(|mut event| {
-                    event.prev_kv = None;
-                    history.push(event);
-                });
-            }
-            histories.push(history);
+        assert!(last >= newest, "revisions that were shown are gone");
+        let mut stream = client.open_watch();
+        stream.ask(RequestUnion::CreateRequest(everything(1)));
+        let mut history = History::default();
+        while history.revision() < last {
+            let response = stream.next_within(Duration::from_secs(30)).await;
+            let response = response.expect("all that has happened").unwrap();
+            response.events.into_iter().for_each(|mut event| {
+                event.prev_kv = None;
+                history.push(event);
+            });
         }
-        let first = histories.swap_remove(0);
-        for other in &histories {
-            assert_eq!(first.events(), other.events(), "members have different histories");
-        }
-        first
+        histories.push(history);
     }
+    let first = histories.swap_remove(0);
+    for other in &histories {
+        assert_eq!(first.events(), other.events(), "members have different histories");
+    }
+    first
 }
 
 fn everything(start_revision: i64) -> WatchCreateRequest {

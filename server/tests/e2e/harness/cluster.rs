@@ -1,11 +1,16 @@
 //! Clusters of revd or of etcd: members on free ports, which are killed, started again, and cut off
 //! from each other.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use revd_proto::etcdserverpb::{RangeRequest, StatusRequest};
+use revd_proto::etcdserverpb::{
+    Member, MemberAddRequest, MemberListRequest, MemberRemoveRequest, RangeRequest, StatusRequest,
+};
+
+use tonic::Code;
 
 use super::clients::{Client, connect_lazily};
 use super::network::Network;
@@ -26,7 +31,9 @@ pub enum Wiring {
 /// All members, and the network between them.
 pub struct Cluster {
     pub product: Product,
+    /// By number, also those that were removed.
     pub members: Vec<Server>,
+    gone: BTreeSet<usize>,
     network: Option<Network>,
 }
 
@@ -52,25 +59,74 @@ impl Cluster {
             advertised.iter().enumerate().map(|(at, url)| format!("m{at}=http://{url}")).collect();
         let initial = initial.join(",");
         let members = listen.iter().zip(&advertised).enumerate().map(|(at, (listen, advertised))| {
-            let mut all = vec!["--name".to_owned(), format!("m{at}")];
-            all.extend(["--listen-peer-urls".to_owned(), format!("http://{listen}")]);
-            all.extend(["--initial-advertise-peer-urls".to_owned(), format!("http://{advertised}")]);
-            all.extend(["--initial-cluster".to_owned(), initial.clone()]);
-            if product == Product::Etcd {
-                all.extend(["--log-level", "error"].map(str::to_owned));
-            }
-            all.extend(flags.iter().map(|flag| (*flag).to_owned()));
-            Server::spawn_member(product, free_address(), &dir.join(format!("m{at}")), &all)
+            let flags: Vec<_> = flags.iter().map(|flag| (*flag).to_owned()).collect();
+            spawn(product, dir, at, (*listen, *advertised), &initial, flags)
         });
-        let mut cluster = Self { product, members: members.collect(), network };
+        let mut cluster = Self { product, members: members.collect(), gone: BTreeSet::new(), network };
         cluster.members.iter_mut().for_each(Server::wait_until_ready);
         cluster.wait_until_all_answer().await;
         cluster
     }
 
-    /// Members.
-    pub fn len(&self) -> usize {
-        self.members.len()
+    /// Members by number, without those that were removed.
+    pub fn present(&self) -> impl Iterator<Item = usize> {
+        (0..self.members.len()).filter(|member| !self.gone.contains(member))
+    }
+
+    /// Starts one more member, and returns its number; it may not serve yet.
+    pub async fn add(&mut self, dir: &Path) -> usize {
+        let (number, listen) = (self.members.len(), free_address());
+        let url = format!("http://{listen}");
+        let client = self.client(self.present().next().unwrap());
+        let members = within(START_DEADLINE, "no member can be added", async || {
+            let request = MemberAddRequest { peer_ur_ls: vec![url.clone()], is_learner: false };
+            match client.cluster.clone().member_add(request).await {
+                Ok(reply) => Some(reply.into_inner().members),
+                // All have to be connected for five seconds.
+                Err(status) if status.message() == "etcdserver: unhealthy cluster" => None,
+                // The call may have been carried out.
+                Err(status) if is_unknown(&status) => self.list(&client, &url).await,
+                Err(status) => panic!("{status}"),
+            }
+        })
+        .await;
+        let named = members.iter().map(|member| {
+            let own = format!("m{number}");
+            let name = if member.name.is_empty() { &own } else { &member.name };
+            format!("{name}={}", member.peer_ur_ls[0])
+        });
+        let initial = named.collect::<Vec<_>>().join(",");
+        let flags = vec!["--initial-cluster-state=existing".to_owned()];
+        self.members.push(spawn(self.product, dir, number, (listen, listen), &initial, flags));
+        number
+    }
+
+    /// All members, if one has this URL.
+    async fn list(&self, client: &Client, url: &str) -> Option<Vec<Member>> {
+        let request = MemberListRequest { linearizable: true };
+        let members = client.cluster.clone().member_list(request).await.ok()?.into_inner().members;
+        let is_there = members.iter().any(|member| member.peer_ur_ls.iter().any(|known| known == url));
+        is_there.then_some(members)
+    }
+
+    /// Removes a member; returns when its process has ended by itself.
+    pub async fn remove(&mut self, member: usize) {
+        let status = self.client(member).maintenance.status(StatusRequest {}).await.unwrap();
+        let id = status.into_inner().header.unwrap().member_id;
+        self.gone.insert(member);
+        let client = self.client(self.present().last().unwrap());
+        within(START_DEADLINE, "the member cannot be removed", async || {
+            match client.cluster.clone().member_remove(MemberRemoveRequest { id }).await {
+                Ok(_) => Some(()),
+                Err(status) if status.message() == "etcdserver: member not found" => Some(()),
+                Err(status) if is_unknown(&status) => None,
+                Err(status) => panic!("{status}"),
+            }
+        })
+        .await;
+        let server = &mut self.members[member];
+        let why = format!("member {member} is removed and does not end");
+        within(START_DEADLINE, &why, async || (!server.is_running()).then_some(())).await;
     }
 
     /// A client of one member, which connects when it has something to send.
@@ -80,13 +136,13 @@ impl Cluster {
 
     /// A client of each.
     pub fn clients(&self) -> Vec<Client> {
-        (0..self.len()).map(|member| self.client(member)).collect()
+        self.present().map(|member| self.client(member)).collect()
     }
 
     /// The member that leads; waits until one does.
     pub async fn leader(&self) -> usize {
         within(START_DEADLINE, "no member leads", async || {
-            for member in 0..self.len() {
+            for member in self.present() {
                 let status = self.client(member).maintenance.status(StatusRequest {}).await;
                 let Ok(status) = status.map(tonic::Response::into_inner) else { continue };
                 if status.leader != 0 && status.leader == status.header.unwrap().member_id {
@@ -108,14 +164,14 @@ impl Cluster {
 
     /// Waits until all do.
     pub async fn wait_until_all_answer(&self) {
-        for member in 0..self.len() {
+        for member in self.present() {
             self.wait_until_answers(member).await;
         }
     }
 
     /// The member and the others do not hear each other any more; needs [`Wiring::Proxied`].
     pub fn isolate(&self, member: usize) {
-        (0..self.len()).filter(|other| *other != member).for_each(|other| self.network().cut(member, other));
+        self.present().filter(|other| *other != member).for_each(|other| self.network().cut(member, other));
     }
 
     /// All members hear each other.
@@ -127,6 +183,32 @@ impl Cluster {
     pub fn network(&self) -> &Network {
         self.network.as_ref().expect("members that are wired through proxies")
     }
+}
+
+/// A call that was given up: the server may have carried it out. etcd waits without an end for a
+/// change of members that raft has left out because another was under way.
+fn is_unknown(status: &tonic::Status) -> bool {
+    matches!(status.code(), Code::Unavailable | Code::Cancelled | Code::DeadlineExceeded)
+}
+
+/// A member on its addresses: the one that it listens on for others, and the one they are told.
+fn spawn(
+    product: Product,
+    dir: &Path,
+    number: usize,
+    (listen, advertised): (SocketAddr, SocketAddr),
+    initial: &str,
+    flags: Vec<String>,
+) -> Server {
+    let mut all = vec!["--name".to_owned(), format!("m{number}")];
+    all.extend(["--listen-peer-urls".to_owned(), format!("http://{listen}")]);
+    all.extend(["--initial-advertise-peer-urls".to_owned(), format!("http://{advertised}")]);
+    all.extend(["--initial-cluster".to_owned(), initial.to_owned()]);
+    if product == Product::Etcd {
+        all.extend(["--log-level", "error"].map(str::to_owned));
+    }
+    all.extend(flags);
+    Server::spawn_member(product, free_address(), &dir.join(format!("m{number}")), &all)
 }
 
 /// Asks until there is an answer; fails with `why` when there is none in time.
