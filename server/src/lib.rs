@@ -12,6 +12,8 @@ pub mod cli;
 pub mod boot;
 pub mod cores;
 pub mod duties;
+pub mod peer;
+
 pub mod net;
 
 pub mod api;

@@ -51,6 +51,33 @@ pub const LEADERLESS_LOOKS: u32 = 3;
 /// Messages in a mailbox between two cores.
 pub const MAILBOX_MESSAGES_MAX: usize = 128;
 
+// Peers.
+
+/// Bytes of frames that wait to be sent to one other member, or are being sent; more are dropped.
+pub const PEER_OUTBOX_BYTES: usize = 64 * 1024 * 1024;
+/// Bytes received from one other member that the log core has not taken; it is not read then.
+pub const PEER_BACKLOG_BYTES: usize = 8 * 1024 * 1024;
+/// Bytes read from a peer at a time.
+pub const PEER_READ_BYTES: usize = 256 * 1024;
+/// Connections that others may have open to the peer port.
+pub const PEER_CONNECTIONS_MAX: usize = 256;
+/// Time in which a peer accepts a connection.
+pub const PEER_DIAL_DEADLINE: Duration = Duration::from_secs(3);
+/// Time in which a dialer says who it is, and a listener answers.
+pub const PEER_HELLO_DEADLINE: Duration = Duration::from_secs(5);
+/// Time between the first attempts to reach a peer.
+pub const PEER_DIAL_INTERVAL_MIN: Duration = Duration::from_millis(50);
+/// Time between attempts to reach a peer that was away for long.
+pub const PEER_DIAL_INTERVAL_MAX: Duration = Duration::from_secs(1);
+/// Time between signs of life on a connection.
+pub const PEER_PULSE_INTERVAL: Duration = Duration::from_secs(1);
+/// Signs of life that may be missing before a connection is given up.
+pub const PEER_SILENT_PULSES_MAX: u32 = 5;
+/// Time between two lines about connections that were refused.
+pub const PEER_COMPLAINT_INTERVAL: Duration = Duration::from_secs(1);
+/// Time to send what waits before a member stops.
+pub const PEER_STOP_DEADLINE: Duration = Duration::from_millis(500);
+
 // Memory.
 
 /// Bytes that the connections of one core may hold; `budget` says how they share them.
@@ -308,6 +335,11 @@ const _: () = {
         RESERVE_BYTES >= SEGMENT_BYTES + CHECKPOINT_BYTES_MAX as u64,
         "the reserve has room for a segment and a checkpoint"
     );
+    assert!(
+        PROPOSALS.inflight_bytes_max + ENTRY_BYTES_MAX <= PEER_FRAME_BYTES_MAX,
+        "the longest command can be sent to another member"
+    );
+    assert!(PEER_READ_BYTES <= PEER_BACKLOG_BYTES && PEER_FRAME_BYTES <= PEER_OUTBOX_BYTES);
     assert!(STREAM_WINDOW_BYTES <= CONNECTION_WINDOW_BYTES);
     assert!(HEADER_LIST_BYTES_MAX <= HEADER_BLOCK_BYTES_MAX);
     assert!(RESETS_IN_FIRST_SECOND <= RESETS_PER_SECOND);

@@ -9,8 +9,8 @@ use revd_http2::PREFACE;
 
 use crate::limits;
 use crate::net::context::EdgeContext;
-use crate::net::http1;
 use crate::net::http2::Http2;
+use crate::net::{http, http1};
 use crate::observe::bounds::Bound;
 use crate::queues::gate::Pass;
 use crate::queues::turn::give_way;
@@ -37,7 +37,9 @@ pub(super) async fn serve(stream: TcpStream, edge: Rc<EdgeContext>, pass: Pass) 
             futures_lite::future::or(hear_out(stream), glommio::timer::sleep(limits::LINGER_DEADLINE)).await;
         }
     } else {
-        Box::pin(http1::serve(stream, first, edge, &pass)).await;
+        let (api, clock) = (Rc::clone(&edge.api), edge.clock);
+        let answering = Rc::new(move |method: &str, target: &str| http::answer(&api, method, target));
+        Box::pin(http1::serve(stream, first, answering, clock, &pass)).await;
     }
 }
 

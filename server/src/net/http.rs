@@ -7,10 +7,12 @@ use crate::version;
 
 /// A reply to a plain HTTP request.
 #[derive(Debug)]
-pub(super) struct PlainReply {
+pub(crate) struct PlainReply {
     pub status: StatusCode,
     pub kind: &'static str,
     pub text: String,
+    /// A header beside the usual ones.
+    pub more: Option<(&'static str, String)>,
 }
 
 impl PlainReply {
@@ -21,11 +23,13 @@ impl PlainReply {
         if self.status == StatusCode::METHOD_NOT_ALLOWED {
             headers.push(("allow", "GET".to_owned()));
         }
+        headers.extend(self.more.clone());
         headers
     }
 }
 
-const TEXT: &str = "text/plain; charset=utf-8";
+pub(crate) const TEXT: &str = "text/plain; charset=utf-8";
+pub(crate) const JSON: &str = "application/json";
 
 /// Whether this path is served.
 #[must_use]
@@ -42,14 +46,7 @@ pub(super) fn answer(api: &Api, method: &str, target: &str) -> PlainReply {
         "/version" | "/health" if method != "GET" => {
             (StatusCode::METHOD_NOT_ALLOWED, TEXT, "Method Not Allowed\n".to_owned())
         }
-        "/version" => {
-            let cluster = report.cluster_version.as_deref().unwrap_or("not_decided");
-            let text = format!(
-                r#"{{"etcdserver":"{}","etcdcluster":"{cluster}","storage":"{cluster}"}}"#,
-                version::ETCD
-            );
-            (StatusCode::OK, "application/json", text)
-        }
+        "/version" => (StatusCode::OK, JSON, versions(report.cluster_version.as_deref())),
         "/health" => match unhealthy(&report, query) {
             None => (StatusCode::OK, TEXT, r#"{"health":"true","reason":""}"#.to_owned()),
             Some(reason) => (
@@ -60,7 +57,14 @@ pub(super) fn answer(api: &Api, method: &str, target: &str) -> PlainReply {
         },
         _ => (StatusCode::NOT_FOUND, TEXT, "404 page not found\n".to_owned()),
     };
-    PlainReply { status, kind, text }
+    PlainReply { status, kind, text, more: None }
+}
+
+/// The text of `/version`; the cluster's version once it is agreed.
+#[must_use]
+pub(crate) fn versions(cluster: Option<&str>) -> String {
+    let cluster = cluster.unwrap_or("not_decided");
+    format!(r#"{{"etcdserver":"{}","etcdcluster":"{cluster}","storage":"{cluster}"}}"#, version::ETCD)
 }
 
 /// Why this member is not healthy, in etcd's order. The parameter `exclude` names alarms that do

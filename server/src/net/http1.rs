@@ -1,4 +1,4 @@
-//! HTTP/1.1 on the client port, by hyper: requests and replies in turn, until the client is done or
+//! HTTP/1.1 on the client port and the peer port, by hyper: requests and replies in turn, until the client is done or
 //! silent for long.
 
 use std::cell::Cell;
@@ -19,29 +19,36 @@ use hyper::rt::ReadBufCursor;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 
-use crate::api::Api;
+use crate::clock::Ticker;
 use crate::limits;
-use crate::net::context::EdgeContext;
-use crate::net::{deadline, http as plain};
+use crate::net::deadline;
+use crate::net::http::PlainReply;
 use crate::queues::gate::Pass;
 
+/// The answer to a request, by its method and target.
+pub(crate) type Answering = dyn Fn(&str, &str) -> PlainReply;
+
 /// Answers requests until the client is gone or silent for `HTTP1_DEADLINE`, or the core ends.
-pub(super) async fn serve(stream: TcpStream, first: Vec<u8>, edge: Rc<EdgeContext>, pass: &Pass) {
+pub(crate) async fn serve(
+    stream: TcpStream,
+    first: Vec<u8>,
+    answering: Rc<Answering>,
+    clock: Ticker,
+    pass: &Pass,
+) {
     let socket = Socket { stream, first: first.into() };
-    let api = Rc::clone(&edge.api);
     let requests = Rc::new(Cell::new(0_u64));
     let counted = Rc::clone(&requests);
     let service = service_fn(move |request| {
         counted.set(counted.get() + 1);
-        answer(Rc::clone(&api), request)
+        answer(Rc::clone(&answering), request)
     });
     let serving = http1::Builder::new()
         .max_buf_size(limits::HEADER_LIST_BYTES_MAX as usize)
         .serve_connection(socket, service);
     let mut serving = pin!(serving);
     let mut timer = deadline::Timer::default();
-    let (mut seen, mut until) =
-        (0, edge.clock.milliseconds() + deadline::milliseconds(limits::HTTP1_DEADLINE));
+    let (mut seen, mut until) = (0, clock.milliseconds() + deadline::milliseconds(limits::HTTP1_DEADLINE));
     let mut is_told = false;
     std::future::poll_fn(|context| {
         if !is_told && pass.poll_closed(context).is_ready() {
@@ -52,7 +59,7 @@ pub(super) async fn serve(stream: TcpStream, first: Vec<u8>, edge: Rc<EdgeContex
         if serving.as_mut().poll(context).is_ready() {
             return Poll::Ready(());
         }
-        let now = edge.clock.milliseconds();
+        let now = clock.milliseconds();
         if requests.get() != seen {
             seen = requests.get();
             until = now + deadline::milliseconds(limits::HTTP1_DEADLINE);
@@ -64,10 +71,13 @@ pub(super) async fn serve(stream: TcpStream, first: Vec<u8>, edge: Rc<EdgeContex
     .await;
 }
 
-async fn answer(api: Rc<Api>, request: Request<Incoming>) -> Result<Response<WholeBody>, Infallible> {
+async fn answer(
+    answering: Rc<Answering>,
+    request: Request<Incoming>,
+) -> Result<Response<WholeBody>, Infallible> {
     let uri = request.uri();
     let target = uri.path_and_query().map_or(uri.path(), |target| target.as_str());
-    let reply = plain::answer(&api, request.method().as_str(), target);
+    let reply = answering(request.method().as_str(), target);
     let mut response = Response::new(WholeBody(None));
     *response.status_mut() = reply.status;
     for (name, value) in reply.headers() {

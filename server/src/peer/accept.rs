@@ -1,0 +1,182 @@
+//! Connections that others open: who dials, what for, and the messages that follow.
+
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use futures_lite::{AsyncRead, AsyncReadExt as _, AsyncWrite};
+use glommio::net::{TcpListener, TcpStream};
+use revd_member::peer::frame::FrameReader;
+use revd_member::peer::hello::{Answer, Hello, HelloError, PROTOCOL, Purpose, Refusal};
+use revd_member::peer::{Sender, codec};
+use serde_json::json;
+
+use crate::limits;
+use crate::net::http1;
+use crate::observe::log;
+use crate::peer::backlog::Backlog;
+use crate::peer::probes;
+use crate::peer::pulse::{PULSE, Silence};
+use crate::peer::transport::{self, FirstWords, Transport};
+use crate::peer::{PeerEvent, Shared, VERSION};
+use crate::queues::gate::Pass;
+use crate::queues::latch::Latch;
+use crate::queues::turn::give_way;
+
+/// Accepts connections for as long as its task lives.
+pub(super) async fn run(listener: TcpListener, shared: Rc<Shared>) {
+    loop {
+        let Ok(stream) = listener.accept().await else {
+            glommio::timer::sleep(limits::ACCEPT_RETRY_INTERVAL).await;
+            continue;
+        };
+        match shared.gate.enter(limits::PEER_CONNECTIONS_MAX) {
+            Some(pass) => drop(glommio::spawn_local(serve(stream, Rc::clone(&shared), pass)).detach()),
+            None => complain(&shared, &remote(&stream), "too many connections"),
+        }
+        give_way().await; // the next connection may be there already
+    }
+}
+
+async fn serve(stream: TcpStream, shared: Rc<Shared>, pass: Pass) {
+    let from = remote(&stream);
+    let told = async {
+        std::future::poll_fn(|context| pass.poll_closed(context)).await;
+        Ok(()) // the member stops
+    };
+    let serving = converse(stream, &from, &shared, &pass);
+    if let Err(error) = futures_lite::future::or(serving, told).await {
+        complain(&shared, &from, &error.to_string());
+    }
+}
+
+/// Hears the first words, and goes on as they say. An error is worth a line in the log.
+async fn converse(mut stream: TcpStream, from: &str, shared: &Rc<Shared>, pass: &Pass) -> io::Result<()> {
+    let hearing = transport::first_words(&mut stream);
+    match transport::within(limits::PEER_HELLO_DEADLINE, "it says nothing", hearing).await {
+        Ok(FirstWords::Peer(words)) => {
+            let hello = greet(&mut stream, &words, shared).await?;
+            receive(stream, &hello, from, shared).await
+        }
+        Ok(FirstWords::Foreign(first)) => {
+            let (views, cluster) = (Arc::clone(&shared.views), shared.identity.cluster);
+            let answer = move |method: &str, target: &str| {
+                probes::answer(views.load().tables(), cluster, method, target)
+            };
+            http1::serve(stream, first, Rc::new(answer), shared.clock, pass).await;
+            Ok(())
+        }
+        // A look whether the port is open.
+        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
+        Err(error) => Err(error),
+    }
+}
+
+/// Agrees with the dialer on what follows, or refuses.
+async fn greet(stream: &mut impl Transport, words: &[u8], shared: &Shared) -> io::Result<Hello> {
+    let judged = match Hello::decode(words) {
+        Ok(hello) => match hello.judge(shared.identity) {
+            // No use of connections but the first is there yet.
+            Ok(()) if hello.purpose != Purpose::Messages => Err(Refusal::Unwanted),
+            Ok(()) => Ok(hello),
+            Err(refusal) => Err(refusal),
+        },
+        Err(HelloError::Protocol(_)) => Err(Refusal::Protocol),
+        Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
+    };
+    let answer = Answer {
+        refusal: judged.as_ref().err().copied(),
+        protocol: PROTOCOL,
+        from: shared.identity,
+        boot: shared.boot,
+        version: VERSION.to_owned(),
+    };
+    let answer = answer.encode();
+    let answering = transport::write(stream, &answer);
+    transport::within(limits::PEER_HELLO_DEADLINE, "it does not read the answer", answering).await?;
+    judged.map_err(|refusal| io::Error::other(format!("to the dialer: {refusal}")))
+}
+
+/// Receives messages until the connection ends, or its dialer has opened another one.
+async fn receive(stream: TcpStream, hello: &Hello, from: &str, shared: &Rc<Shared>) -> io::Result<()> {
+    let sender = Sender { from: hello.from.member, to: shared.identity.member };
+    let replaced = Latch::default();
+    let earlier = shared.incoming.borrow_mut().insert(sender.from, replaced.clone());
+    if let Some(earlier) = earlier {
+        earlier.set();
+        shared.tell_lost(sender.from);
+    }
+    if let Some(outbox) = shared.outbox(sender.from) {
+        outbox.hint(); // a member that can dial can be dialed
+    }
+    let silence = Silence::default();
+    let (reading, writing) = futures_lite::io::split(stream);
+    let talking = futures_lite::future::or(read(reading, sender, &silence, shared), show_life(writing));
+    let watching = async { Err(silence.watch(|| {}).await) };
+    let ended = futures_lite::future::or(talking, watching);
+    let over = async {
+        replaced.wait().await;
+        Ok(())
+    };
+    let result = futures_lite::future::or(over, ended).await;
+    if replaced.is_set() {
+        return Ok(());
+    }
+    shared.incoming.borrow_mut().remove(&sender.from);
+    shared.tell_lost(sender.from);
+    let fields =
+        |error: &str| json!({"peer-id": format!("{:x}", sender.from), "remote-addr": from, "error": error});
+    match result {
+        // Bytes that no member sends.
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => return Err(error),
+        Err(error) => log::info("a peer's connection ended", fields(&error.to_string())),
+        Ok(()) => log::info("a peer closed its connection", fields("")),
+    }
+    Ok(())
+}
+
+/// Reads messages and hands them on, as fast as the log core takes them.
+async fn read(
+    mut stream: impl AsyncRead + Unpin,
+    sender: Sender,
+    silence: &Silence,
+    shared: &Shared,
+) -> io::Result<()> {
+    let invalid = |error: String| io::Error::new(io::ErrorKind::InvalidData, error);
+    let (mut reader, backlog) = (FrameReader::default(), Rc::new(Backlog::default()));
+    let mut buffer = vec![0; limits::PEER_READ_BYTES];
+    loop {
+        let read = stream.read(&mut buffer).await?;
+        if read == 0 {
+            return Ok(());
+        }
+        silence.broken();
+        let mut bytes = &buffer[..read];
+        while !bytes.is_empty() {
+            let frame = reader.take(&mut bytes).map_err(|error| invalid(error.to_string()))?;
+            let Some(payload) = frame.filter(|payload| !payload.is_empty()) else { continue };
+            let room = backlog.enter(payload.len());
+            let messages = codec::decode(payload, sender).map_err(|error| invalid(error.to_string()))?;
+            (shared.emit)(PeerEvent::Received { from: sender.from, messages, room });
+        }
+        backlog.has_room().await;
+        silence.broken();
+        give_way().await; // more may be there already
+    }
+}
+
+/// Shows the dialer that this member lives.
+async fn show_life(mut stream: impl AsyncWrite + Unpin) -> io::Result<()> {
+    loop {
+        glommio::timer::sleep(limits::PEER_PULSE_INTERVAL).await;
+        transport::write(&mut stream, &PULSE).await?;
+    }
+}
+
+fn remote(stream: &TcpStream) -> String {
+    stream.peer_addr().map_or_else(|_| String::new(), |address| address.to_string())
+}
+
+fn complain(shared: &Shared, from: &str, why: &str) {
+    shared.complaints.refused(shared.clock.milliseconds(), from, why);
+}

@@ -1,0 +1,191 @@
+//! The connections between members, on the log core's thread: raft and its peers have no hop
+//! between them.
+//!
+//! - `accept` listens, hears who dials (`revd_member::peer::hello`), and reads messages; plain
+//!   requests on the same port are answered by `probes`.
+//! - `dial` keeps one connection to each other member, on which this member sends; `outbox` is
+//!   what waits to be sent there.
+//! - `transport` is what carries the bytes, `pulse` notices a peer that is silent, `backlog` bounds
+//!   what was received and is not taken yet, `complaints` bounds log lines.
+//!
+//! A member sends only on connections that it dialed itself: two members have two. What was on its
+//! way when one ends may be lost, and the log core is told so.
+
+mod accept;
+mod backlog;
+mod complaints;
+mod dial;
+mod outbox;
+mod probes;
+mod pulse;
+mod transport;
+
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use glommio::Task;
+use revd_member::cluster::Identity;
+use revd_member::peer::{Peer, PeerMessage};
+use revd_member::read::view_slot::ViewSlot;
+
+use crate::clock::Ticker;
+use crate::limits;
+use crate::peer::backlog::Room;
+use crate::peer::complaints::Complaints;
+use crate::peer::outbox::Outbox;
+use crate::queues::gate::Gate;
+use crate::queues::latch::Latch;
+use crate::version;
+
+/// What the log core hears from its peers.
+#[derive(Debug)]
+pub enum PeerEvent {
+    /// Another member has sent these.
+    Received {
+        /// That member.
+        from: u64,
+        /// In order.
+        messages: Vec<PeerMessage>,
+        /// Their place among what is received and not taken yet; dropped when they are.
+        room: Room,
+    },
+    /// Messages to this member get through from now on.
+    Connected(u64),
+    /// What was on its way to this member, or from it, may be lost.
+    Lost(u64),
+}
+
+/// The parts of a member's peers, before the log core runs.
+pub struct PeersSeed {
+    /// The member.
+    pub identity: Identity,
+    /// Changes at every start.
+    pub boot: u64,
+    /// Where peers connect.
+    pub listen: Vec<SocketAddr>,
+    /// The newest View, for requests of tools.
+    pub views: Arc<ViewSlot>,
+}
+
+/// Log core view: what all connections share.
+struct Shared {
+    identity: Identity,
+    boot: u64,
+    views: Arc<ViewSlot>,
+    emit: Box<dyn Fn(PeerEvent)>,
+    complaints: Complaints,
+    clock: Ticker,
+    /// Connections that others have opened.
+    gate: Gate,
+    /// Of each member, what ends the connection on which it sends when it opens another one.
+    incoming: RefCell<BTreeMap<u64, Latch>>,
+    /// To each other member.
+    outboxes: RefCell<BTreeMap<u64, Rc<Outbox>>>,
+}
+
+impl Shared {
+    fn outbox(&self, to: u64) -> Option<Rc<Outbox>> {
+        self.outboxes.borrow().get(&to).map(Rc::clone)
+    }
+
+    /// Something from or to this member may be lost, although it can be reached.
+    fn tell_lost(&self, peer: u64) {
+        (self.emit)(PeerEvent::Lost(peer));
+        if self.outbox(peer).is_some_and(|outbox| outbox.is_open()) {
+            (self.emit)(PeerEvent::Connected(peer));
+        }
+    }
+}
+
+/// Log core view: the other members, and the connections to and from them.
+pub struct Peers {
+    shared: Rc<Shared>,
+    accepting: Vec<Task<()>>,
+    dialing: BTreeMap<u64, Task<()>>,
+}
+
+impl Peers {
+    /// Listens; `emit` is told what happens.
+    ///
+    /// # Errors
+    /// When an address cannot be listened on.
+    pub fn start(seed: PeersSeed, emit: impl Fn(PeerEvent) + 'static) -> io::Result<Self> {
+        let PeersSeed { identity, boot, listen, views } = seed;
+        let shared = Rc::new(Shared {
+            identity,
+            boot,
+            views,
+            emit: Box::new(emit),
+            complaints: Complaints::default(),
+            clock: Ticker::new(),
+            gate: Gate::default(),
+            incoming: RefCell::default(),
+            outboxes: RefCell::default(),
+        });
+        let listeners: io::Result<Vec<_>> = listen.into_iter().map(transport::bind).collect();
+        let listeners = listeners?.into_iter();
+        let accept = |listener| glommio::spawn_local(accept::run(listener, Rc::clone(&shared)));
+        let accepting = listeners.map(accept).collect();
+        Ok(Self { shared, accepting, dialing: BTreeMap::new() })
+    }
+
+    /// The other members are these from now on.
+    pub fn set_peers(&mut self, peers: Vec<Peer>) {
+        let own = self.shared.identity.member;
+        let peers: BTreeMap<u64, Vec<String>> =
+            peers.into_iter().filter(|peer| peer.id != own).map(|peer| (peer.id, peer.urls)).collect();
+        let gone: Vec<u64> = self.dialing.keys().filter(|id| !peers.contains_key(id)).copied().collect();
+        for id in gone {
+            self.dialing.remove(&id); // a task that is dropped is cancelled
+            if self.shared.outboxes.borrow_mut().remove(&id).is_some_and(|outbox| outbox.close()) {
+                (self.shared.emit)(PeerEvent::Lost(id));
+            }
+        }
+        for (id, urls) in peers {
+            if let Some(outbox) = self.shared.outbox(id) {
+                outbox.set_urls(urls);
+                continue;
+            }
+            let outbox = Rc::new(Outbox::new(id, urls));
+            self.shared.outboxes.borrow_mut().insert(id, Rc::clone(&outbox));
+            let dialing = glommio::spawn_local(dial::run(outbox, Rc::clone(&self.shared)));
+            self.dialing.insert(id, dialing);
+        }
+    }
+
+    /// Sends these to another member, in order, behind what was sent before; without a connection
+    /// or without room they are dropped. If raft would not notice, [`PeerEvent::Lost`] follows.
+    pub fn send(&self, to: u64, messages: &[PeerMessage]) {
+        let is_sent = self.shared.outbox(to).is_some_and(|outbox| outbox.push(messages));
+        let is_noticed = |message: &PeerMessage| matches!(message, PeerMessage::Raft(_));
+        if !is_sent && !messages.iter().all(is_noticed) {
+            self.shared.tell_lost(to);
+        }
+    }
+
+    /// Sends what waits, for a short time, and ends all connections.
+    pub async fn stop(self) {
+        let Self { shared, accepting, dialing } = self;
+        for task in accepting {
+            task.cancel().await;
+        }
+        shared.gate.close();
+        let outboxes: Vec<_> = shared.outboxes.borrow().values().map(Rc::clone).collect();
+        let sent = async {
+            for outbox in outboxes {
+                outbox.sent().await;
+            }
+        };
+        futures_lite::future::or(sent, glommio::timer::sleep(limits::PEER_STOP_DEADLINE)).await;
+        for task in dialing.into_values() {
+            task.cancel().await;
+        }
+    }
+}
+
+/// The version that peers are told.
+const VERSION: &str = version::REVD;

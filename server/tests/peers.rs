@@ -1,0 +1,394 @@
+//! Connections between members, over loopback sockets: two members that talk, and dialers that are
+//! none.
+
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::Arc;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use bytes::Bytes;
+use glommio::{ExecutorJoinHandle, LocalExecutorBuilder, Placement};
+use revd::peer::{PeerEvent, Peers, PeersSeed};
+use revd_engine::db::DbOptions;
+use revd_engine::disk::SimDisk;
+use revd_engine::mvcc::Store;
+use revd_member::apply::command::{self, Command, CommandId, Kind, Origin};
+use revd_member::apply::local::LeaseRequest;
+use revd_member::apply::outcome::{Outcome, Rest};
+use revd_member::cluster::Identity;
+use revd_member::peer::hello::{Answer, HELLO_BYTES_MAX, Hello, Purpose, Refusal, missing};
+use revd_member::peer::{Peer, PeerMessage, codec, frame};
+use revd_member::read::view_slot::ViewSlot;
+use revd_member::schema;
+use revd_proto::etcdserverpb::Member;
+
+const CLUSTER: u64 = 7;
+
+/// For what must happen; a test that waits longer fails.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Something that a member's peers told it.
+#[derive(Debug, PartialEq)]
+enum Seen {
+    Messages(u64, Vec<PeerMessage>),
+    Connected(u64),
+    Lost(u64),
+}
+
+enum Order {
+    Send(u64, Vec<PeerMessage>),
+    SetPeers(Vec<Peer>),
+    Stop,
+}
+
+/// The peers of one member, on a core of their own.
+struct TestMember {
+    id: u64,
+    address: SocketAddr,
+    seen: Receiver<Seen>,
+    orders: Sender<Order>,
+    core: Option<ExecutorJoinHandle<()>>,
+}
+
+fn free_address() -> SocketAddr {
+    TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// A state that knows one member.
+fn views() -> Arc<ViewSlot> {
+    let mut store = Store::open(Arc::new(SimDisk::new()), DbOptions::default()).unwrap();
+    let member = Member {
+        id: 1,
+        name: "one".to_owned(),
+        peer_ur_ls: vec!["http://localhost:2380".to_owned()],
+        client_ur_ls: vec![],
+        is_learner: true,
+    };
+    schema::put_member(&mut store, &member);
+    Arc::new(ViewSlot::new(store.view(), 0))
+}
+
+impl TestMember {
+    fn start(id: u64, address: SocketAddr) -> Self {
+        let (see, seen) = channel();
+        let (orders, take) = channel();
+        let (up, is_up) = channel();
+        let core = LocalExecutorBuilder::new(Placement::Unbound).spawn(move || async move {
+            let identity = Identity { cluster: CLUSTER, member: id };
+            let seed = PeersSeed { identity, boot: 1, listen: vec![address], views: views() };
+            let emit = move |event| {
+                drop(see.send(match event {
+                    PeerEvent::Received { from, messages, .. } => Seen::Messages(from, messages),
+                    PeerEvent::Connected(peer) => Seen::Connected(peer),
+                    PeerEvent::Lost(peer) => Seen::Lost(peer),
+                }));
+            };
+            let mut peers = Peers::start(seed, emit).unwrap();
+            up.send(()).unwrap();
+            loop {
+                match take.try_recv() {
+                    Ok(Order::Send(to, messages)) => peers.send(to, &messages),
+                    Ok(Order::SetPeers(others)) => peers.set_peers(others),
+                    Ok(Order::Stop) => return peers.stop().await,
+                    Err(_) => glommio::timer::sleep(Duration::from_millis(2)).await,
+                }
+            }
+        });
+        is_up.recv_timeout(PATIENCE).unwrap();
+        Self { id, address, seen, orders, core: Some(core.unwrap()) }
+    }
+
+    fn order(&self, order: Order) {
+        self.orders.send(order).unwrap();
+    }
+
+    fn knows(&self, others: &[&TestMember]) {
+        let peer = |other: &&TestMember| Peer { id: other.id, urls: vec![url(other.address)] };
+        self.order(Order::SetPeers(others.iter().map(peer).collect()));
+    }
+
+    fn expect(&self, expected: &Seen) {
+        assert_eq!(self.seen.recv_timeout(PATIENCE).as_ref(), Ok(expected), "member {}", self.id);
+    }
+
+    /// Sends to another member, again whenever it is told that something was lost.
+    fn reaches(&self, other: &TestMember, number: u64) {
+        for _ in 0..1000 {
+            self.order(Order::Send(other.id, vec![ask(number)]));
+            match other.seen.recv_timeout(Duration::from_millis(500)) {
+                Ok(seen) => return assert_eq!(seen, Seen::Messages(self.id, vec![ask(number)])),
+                Err(_) => while self.seen.recv_timeout(PATIENCE).unwrap() != Seen::Connected(other.id) {},
+            }
+        }
+        panic!("member {} does not reach member {}", self.id, other.id);
+    }
+
+    /// A connection to it that has said these first words; its answer.
+    fn dial(&self, hello: &Hello) -> (TcpStream, Answer) {
+        let mut stream = self.connect();
+        stream.write_all(&hello.encode()).unwrap();
+        let answer = first_words(&mut stream);
+        (stream, Answer::decode(&answer).unwrap())
+    }
+
+    fn connect(&self) -> TcpStream {
+        let stream = TcpStream::connect(self.address).unwrap();
+        stream.set_read_timeout(Some(PATIENCE)).unwrap();
+        stream
+    }
+}
+
+impl Drop for TestMember {
+    fn drop(&mut self) {
+        let _ = self.orders.send(Order::Stop);
+        if let Some(core) = self.core.take() {
+            let _ = core.join();
+        }
+    }
+}
+
+fn url(address: SocketAddr) -> String {
+    format!("http://{address}")
+}
+
+fn ask(number: u64) -> PeerMessage {
+    let request = LeaseRequest::TimeToLive { lease: 5, keys: true };
+    PeerMessage::LeaseAsk { id: CommandId(number), request }
+}
+
+fn first_words(stream: &mut TcpStream) -> Vec<u8> {
+    let (mut words, mut buffer) = (Vec::new(), [0; HELLO_BYTES_MAX]);
+    while let more @ 1.. = missing(&words).unwrap() {
+        let read = stream.read(&mut buffer[..more]).unwrap();
+        assert!(read > 0, "closed behind {words:?}");
+        words.extend_from_slice(&buffer[..read]);
+    }
+    words
+}
+
+/// The bytes that come until the other side closes, without its signs of life.
+fn until_closed(stream: &mut TcpStream) -> usize {
+    let (mut buffer, mut read) = ([0; 1024], 0);
+    loop {
+        match stream.read(&mut buffer) {
+            Ok(0) => return read,
+            Ok(more) => read += buffer[..more].iter().filter(|byte| **byte != b'.').count(),
+            Err(error) if error.kind() == std::io::ErrorKind::ConnectionReset => return read,
+            Err(error) => panic!("{error}"),
+        }
+    }
+}
+
+/// Member 3 dials member 1.
+fn hello() -> Hello {
+    let from = Identity { cluster: CLUSTER, member: 3 };
+    Hello { purpose: Purpose::Messages, from, to: 1, boot: 9, version: "0".to_owned() }
+}
+
+fn framed(messages: &[PeerMessage]) -> Vec<u8> {
+    let mut out = Vec::new();
+    codec::encode(messages, &mut out);
+    out
+}
+
+#[test]
+fn members_talk_and_find_each_other_again() {
+    let one = TestMember::start(1, free_address());
+    let two = TestMember::start(2, free_address());
+    one.knows(&[&one, &two]);
+    one.expect(&Seen::Connected(2));
+    two.knows(&[&one, &two]);
+    two.expect(&Seen::Connected(1));
+    one.reaches(&two, 1);
+    two.reaches(&one, 2);
+    let large = PeerMessage::LeaseAnswer {
+        id: CommandId(3),
+        outcome: Outcome { revision: 4, result: Ok(Bytes::from(vec![7; 5 << 20])), rest: Rest::NONE },
+    };
+    let many: Vec<_> = (0..1000).map(ask).chain([large, ask(1000)]).collect();
+    one.order(Order::Send(2, many.clone()));
+    let mut came = Vec::new();
+    while came.len() < many.len() {
+        match two.seen.recv_timeout(PATIENCE).unwrap() {
+            Seen::Messages(1, messages) => came.extend(messages),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(came, many);
+    let address = two.address;
+    drop(two);
+    // Both of their connections are gone: the second one may be told of after the first one.
+    one.expect(&Seen::Lost(2));
+    let two = TestMember::start(2, address);
+    two.knows(&[&one]);
+    two.expect(&Seen::Connected(1));
+    while one.seen.recv_timeout(PATIENCE).unwrap() != Seen::Connected(2) {}
+    one.reaches(&two, 5);
+    one.order(Order::SetPeers(vec![]));
+    while one.seen.recv_timeout(PATIENCE).unwrap() != Seen::Lost(2) {}
+}
+
+#[test]
+fn what_raft_would_not_repeat_is_reported_lost() {
+    let one = TestMember::start(1, free_address());
+    one.order(Order::SetPeers(vec![Peer { id: 2, urls: vec![url(free_address())] }]));
+    one.order(Order::Send(2, vec![ask(1)]));
+    one.expect(&Seen::Lost(2));
+}
+
+#[test]
+fn a_peer_that_moved_is_found_at_its_other_url() {
+    let one = TestMember::start(1, free_address());
+    let two = TestMember::start(2, free_address());
+    let urls = vec!["https://localhost:1".to_owned(), url(free_address()), url(two.address)];
+    one.order(Order::SetPeers(vec![Peer { id: 2, urls }]));
+    one.expect(&Seen::Connected(2));
+    one.reaches(&two, 1);
+}
+
+#[test]
+fn strangers_are_refused_and_others_untouched() {
+    let one = TestMember::start(1, free_address());
+    let two = TestMember::start(2, free_address());
+    two.knows(&[&one]);
+    two.expect(&Seen::Connected(1));
+    let refused = |change: fn(&mut Hello)| {
+        let mut hello = hello();
+        change(&mut hello);
+        let (mut stream, answer) = one.dial(&hello);
+        assert_eq!(until_closed(&mut stream), 0);
+        answer.refusal
+    };
+    assert_eq!(refused(|hello| hello.from.cluster = 8), Some(Refusal::Cluster));
+    assert_eq!(refused(|hello| hello.to = 4), Some(Refusal::Member));
+    assert_eq!(refused(|hello| hello.from.member = 1), Some(Refusal::SameMember));
+    assert_eq!(refused(|hello| hello.purpose = Purpose::Snapshot), Some(Refusal::Unwanted));
+    // Another version of the protocol is told which one is spoken here.
+    let mut words = hello().encode();
+    words[13] = 99;
+    let crc = crc32fast::hash(&words[12..]);
+    words[8..12].copy_from_slice(&crc.to_le_bytes());
+    let mut stream = one.connect();
+    stream.write_all(&words).unwrap();
+    let answer = Answer::decode(&first_words(&mut stream)).unwrap();
+    assert_eq!(answer.refusal, Some(Refusal::Protocol));
+    // Damaged first words have no answer.
+    let mut words = hello().encode();
+    words[20] ^= 1;
+    let mut stream = one.connect();
+    stream.write_all(&words).unwrap();
+    assert_eq!(until_closed(&mut stream), 0);
+    for garbage in [&[0; 5000][..], &[0xff; 5000], b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"] {
+        let mut stream = one.connect();
+        stream.write_all(garbage).unwrap();
+        let _ = stream.shutdown(std::net::Shutdown::Write);
+        until_closed(&mut stream);
+    }
+    two.reaches(&one, 1);
+}
+
+#[test]
+fn frames_that_no_member_sends_end_their_connection_alone() {
+    let one = TestMember::start(1, free_address());
+    let two = TestMember::start(2, free_address());
+    two.knows(&[&one]);
+    two.expect(&Seen::Connected(1));
+    let mut oversized = framed(&[])[..0].to_vec();
+    let start = frame::begin(&mut oversized);
+    frame::finish(&mut oversized, start);
+    oversized[8..12].copy_from_slice(&u32::MAX.to_le_bytes());
+    let mut flipped = framed(&[ask(1)]);
+    *flipped.last_mut().unwrap() ^= 1;
+    let mut unknown = Vec::new();
+    let start = frame::begin(&mut unknown);
+    unknown.extend_from_slice(&[77, 0, 0, 0, 0]);
+    frame::finish(&mut unknown, start);
+    let command = Command { id: CommandId(1), kind: Kind::Put, payload: Bytes::new() };
+    let foreign = command::encode(Origin { member: 2, boot: 1 }, &[command]);
+    let foreign = framed(&[PeerMessage::Forward(foreign.into())]);
+    for bytes in [vec![0; 100], oversized, flipped, unknown, foreign] {
+        let (mut stream, answer) = one.dial(&hello());
+        assert_eq!(answer.refusal, None);
+        stream.write_all(&framed(&[ask(9)])).unwrap();
+        stream.write_all(&bytes).unwrap();
+        until_closed(&mut stream);
+        one.expect(&Seen::Messages(3, vec![ask(9)]));
+        one.expect(&Seen::Lost(3));
+    }
+    two.reaches(&one, 1);
+}
+
+#[test]
+fn a_second_connection_of_a_member_replaces_its_first() {
+    let one = TestMember::start(1, free_address());
+    let (mut first, _) = one.dial(&hello());
+    first.write_all(&framed(&[ask(1)])).unwrap();
+    one.expect(&Seen::Messages(3, vec![ask(1)]));
+    let (mut second, _) = one.dial(&hello());
+    until_closed(&mut first);
+    one.expect(&Seen::Lost(3));
+    second.write_all(&framed(&[ask(2)])).unwrap();
+    one.expect(&Seen::Messages(3, vec![ask(2)]));
+}
+
+/// Connections on which nothing comes any more: before a hello, within a frame, and to a listener
+/// that has answered and is dead.
+#[test]
+fn half_open_connections_are_given_up() {
+    let one = TestMember::start(1, free_address());
+    let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+    let peer = Peer { id: 3, urls: vec![url(silent.local_addr().unwrap())] };
+    one.order(Order::SetPeers(vec![peer]));
+    let (mut dialed, _) = silent.accept().unwrap();
+    let hello_of_one = Hello::decode(&first_words(&mut dialed)).unwrap();
+    assert_eq!((hello_of_one.from.member, hello_of_one.to), (1, 3));
+    let agreed = Answer {
+        refusal: None,
+        protocol: 1,
+        from: Identity { cluster: CLUSTER, member: 3 },
+        boot: 1,
+        version: "0".to_owned(),
+    };
+    dialed.write_all(&agreed.encode()).unwrap();
+    one.expect(&Seen::Connected(3));
+    let mut mute = one.connect();
+    let (mut stuck, _) = one.dial(&hello());
+    stuck.write_all(&framed(&[ask(1)])[..20]).unwrap();
+    until_closed(&mut mute);
+    until_closed(&mut stuck);
+    let mut lost = 0;
+    while lost < 2 {
+        lost += usize::from(one.seen.recv_timeout(PATIENCE).unwrap() == Seen::Lost(3));
+    }
+}
+
+/// The status line, and everything, of the reply to a request.
+fn request(one: &TestMember, target: &str) -> (String, String) {
+    let mut stream = one.connect();
+    let request = format!("GET {target} HTTP/1.1\r\nhost: peer\r\nconnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    (reply.lines().next().unwrap().to_owned(), reply)
+}
+
+#[test]
+fn tools_are_answered_on_the_peer_port() {
+    let one = TestMember::start(1, free_address());
+    let (status, reply) = request(&one, "/members");
+    assert_eq!(status, "HTTP/1.1 200 OK");
+    assert!(reply.to_lowercase().contains("x-etcd-cluster-id: 7\r\n"), "{reply}");
+    let rows: serde_json::Value = serde_json::from_str(reply.split("\r\n\r\n").nth(1).unwrap()).unwrap();
+    let row = serde_json::json!({
+        "id": 1, "peerURLs": ["http://localhost:2380"], "isLearner": true, "name": "one",
+    });
+    assert_eq!(rows, serde_json::json!([row]));
+    assert!(request(&one, "/version").1.contains(r#""etcdserver":"3."#));
+    assert!(request(&one, "/raft/probing").1.contains(r#""OK":true"#));
+    for target in ["/health", "/metrics", "/raft", "/"] {
+        assert_eq!(request(&one, target).0, "HTTP/1.1 404 Not Found", "{target}");
+    }
+}
