@@ -61,6 +61,8 @@ pub const PEER_BACKLOG_BYTES: usize = 8 * 1024 * 1024;
 pub const PEER_READ_BYTES: usize = 256 * 1024;
 /// Connections that others may have open to the peer port.
 pub const PEER_CONNECTIONS_MAX: usize = 256;
+/// The part of the connections that there is room for, one in so many, that is kept for them.
+pub const PEER_CONNECTIONS_PART: usize = 8;
 /// Time in which a peer accepts a connection.
 pub const PEER_DIAL_DEADLINE: Duration = Duration::from_secs(3);
 /// Time in which a dialer says who it is, and a listener answers.

@@ -17,13 +17,17 @@ use revd::cores::{StateReport, StateReports};
 use revd::disk::reserve::Reserve;
 use revd::disk::segments::{self, DirDisk};
 use revd::observe::log::for_raft;
+use revd::peer::PeersSeed;
 use revd::queues::mailbox::{ReceiverSeed, SenderSeed, pair};
-use revd_engine::mvcc::{Applied, Durable};
+use revd_engine::db::DbOptions;
+use revd_engine::disk::SimDisk;
+use revd_engine::mvcc::{Applied, Durable, Store};
 use revd_member::apply::command::{Command, CommandId, Kind, Origin};
 use revd_member::apply::local::Submitted;
 use revd_member::apply::{DurableIndex, Work};
 use revd_member::cluster::Identity;
 use revd_member::raft::node::{RaftConfig, RaftNode};
+use revd_member::read::view_slot::ViewSlot;
 use revd_member::wal::birth::empty_log;
 use revd_member::wal::disk::LogDisk;
 use revd_member::wal::layout::LayoutConfig;
@@ -214,6 +218,7 @@ async fn serve(dir: &Path, fault: Fault) -> Ended {
         status: Arc::default(),
         origin,
         tick: Duration::from_millis(20),
+        peers: no_peers(),
     };
     let committed = Rc::new(Cell::new(0));
     let feeding = glommio::spawn_local(feed(fault, to_log, from_log, durable, Rc::clone(&committed)));
@@ -237,6 +242,13 @@ fn last_in_log(dir: &Path) -> u64 {
         Some(log) => log.entries.back().map_or(log.base.0, |entry| entry.index),
         None => 0,
     }
+}
+
+/// Nowhere to listen, and no other member.
+fn no_peers() -> PeersSeed {
+    let mut store = Store::open(Arc::new(SimDisk::new()), DbOptions::default()).unwrap();
+    let views = Arc::new(ViewSlot::new(store.view(), 1));
+    PeersSeed { identity: OWNER, boot: 1, listen: vec![], connections_max: 0, peers: vec![], views }
 }
 
 #[test]

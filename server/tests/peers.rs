@@ -78,7 +78,8 @@ impl TestMember {
         let (up, is_up) = channel();
         let core = LocalExecutorBuilder::new(Placement::Unbound).spawn(move || async move {
             let identity = Identity { cluster: CLUSTER, member: id };
-            let seed = PeersSeed { identity, boot: 1, listen: vec![address], views: views() };
+            let (listen, peers) = (vec![address], Vec::new());
+            let seed = PeersSeed { identity, boot: 1, listen, connections_max: 8, peers, views: views() };
             let emit = move |event| {
                 drop(see.send(match event {
                     PeerEvent::Received { from, messages, .. } => Seen::Messages(from, messages),
@@ -373,6 +374,23 @@ fn request(one: &TestMember, target: &str) -> (String, String) {
     let mut reply = String::new();
     stream.read_to_string(&mut reply).unwrap();
     (reply.lines().next().unwrap().to_owned(), reply)
+}
+
+#[test]
+fn more_connections_than_there_is_room_for_are_closed_at_once() {
+    let one = TestMember::start(1, free_address());
+    let two = TestMember::start(2, free_address());
+    two.knows(&[&one]);
+    two.expect(&Seen::Connected(1));
+    let (idle, _) = one.dial(&hello());
+    let mut crowd: Vec<TcpStream> = (0..6).map(|_| one.connect()).collect();
+    let mut refused = one.connect();
+    assert_eq!(until_closed(&mut refused), 0);
+    two.reaches(&one, 1);
+    crowd.clear();
+    drop(idle);
+    one.expect(&Seen::Lost(3));
+    one.dial(&hello());
 }
 
 #[test]

@@ -20,7 +20,7 @@ else
     port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
     endpoint=http://127.0.0.1:$port
     "$root/target/release/revd" --data-dir "$data/revd" --log-level error \
-        --listen-client-urls "$endpoint" --advertise-client-urls "$endpoint" &
+        --listen-peer-urls http://127.0.0.1:0 --listen-client-urls "$endpoint" --advertise-client-urls "$endpoint" &
     server=$!
     trap 'kill $server 2>/dev/null || true; wait $server 2>/dev/null || true; rm -rf "$data"' EXIT
     until curl -sf "$endpoint/version" >/dev/null; do sleep 0.05; done

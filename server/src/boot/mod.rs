@@ -1,7 +1,7 @@
 //! Start and stop, in order.
 //!
 //! ```text
-//! start: io_uring there? -> client addresses free? -> data directory locked, tree file and log
+//! start: io_uring there? -> addresses free? -> data directory locked, tree file and log
 //!        opened (`recover`) -> cores -> log replayed, member published -> listening -> ready
 //! stop:  edges take no more work and answer what is open -> log core empties -> state core applies
 //!        the rest and takes a last checkpoint -> exit
@@ -53,15 +53,9 @@ pub fn run(config: &Config) -> anyhow::Result<i32> {
     let cpus = runtime::allowed_cpus()?;
     let cores = config.cores.unwrap_or(cpus.len());
     runtime::check()?;
-    let permits =
-        ConnectionPermits::new(runtime::connections_max(cores, cores * config.client_addresses.len())?);
-    for address in &config.client_addresses {
-        wait_until_free(*address).with_context(|| {
-            format!(
-                "listening for clients on {address}: end the other process or change --listen-client-urls"
-            )
-        })?;
-    }
+    let listeners = cores * config.client_addresses.len() + config.cluster.peer_addresses.len();
+    let places = runtime::connection_places(cores, listeners)?;
+    wait_for_addresses(config)?;
     let member = recover::open(config)?;
     // From here on a signal means: stop in good order. Before, it ends the process as ever: clients
     // were promised nothing.
@@ -77,8 +71,15 @@ pub fn run(config: &Config) -> anyhow::Result<i32> {
     member.machine.store().collect_garbage(collect);
     let (listening, listeners) = mpsc::channel();
     let (ready, stop) = (Latch::default(), Latch::default());
-    let common =
-        Common { status: Arc::clone(&status), permits, counters, ready, stop: stop.clone(), listening };
+    let common = Common {
+        status: Arc::clone(&status),
+        permits: ConnectionPermits::new(places.clients),
+        peer_connections_max: places.peers,
+        counters,
+        ready,
+        stop: stop.clone(),
+        listening,
+    };
     let seeds = wire(config, member, &roles, common);
     let cores = roles.iter().zip(seeds).map(|(roles, seeds)| start_core(*roles, seeds));
     let mut process = Process { listeners, signals, cores: cores.collect::<anyhow::Result<_>>()? };
@@ -105,6 +106,18 @@ pub fn run(config: &Config) -> anyhow::Result<i32> {
             }
         }
     }
+}
+
+/// Waits until no other process listens where this one is to.
+fn wait_for_addresses(config: &Config) -> anyhow::Result<()> {
+    let clients = config.client_addresses.iter().map(|address| (address, "clients", "client"));
+    let peers = config.cluster.peer_addresses.iter().map(|address| (address, "peers", "peer"));
+    for (address, whom, flag) in peers.chain(clients) {
+        wait_until_free(*address).with_context(|| {
+            format!("listening for {whom} on {address}: end the other process or change --listen-{flag}-urls")
+        })?;
+    }
+    Ok(())
 }
 
 impl Process {

@@ -45,17 +45,28 @@ fn raise_memory_lock_limit() -> anyhow::Result<()> {
     })
 }
 
+/// Connections that there is room for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ConnectionPlaces {
+    /// Of clients.
+    pub clients: usize,
+    /// That others open to the peer port.
+    pub peers: usize,
+}
+
 /// Lets this process open as many files as it may: each connection is one. How many connections
 /// that leaves room for, beside what `cores` cores and `listeners` sockets need, and what is kept
 /// for the log and the tree.
 ///
 /// # Errors
 /// When there is no room for a client.
-pub fn connections_max(cores: usize, listeners: usize) -> anyhow::Result<usize> {
+pub fn connection_places(cores: usize, listeners: usize) -> anyhow::Result<ConnectionPlaces> {
     let limit = getrlimit(Resource::Nofile);
     // If this fails, fewer connections are accepted; nothing else depends on it.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
-    let Some(files_max) = getrlimit(Resource::Nofile).current else { return Ok(usize::MAX) };
+    let Some(files_max) = getrlimit(Resource::Nofile).current else {
+        return Ok(ConnectionPlaces { clients: usize::MAX, peers: limits::PEER_CONNECTIONS_MAX });
+    };
     let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count) as u64;
     let of_cores = limits::FILES_PER_CORE * cores as u64 + listeners as u64;
     let left = files_max.saturating_sub(open + limits::FILES_RESERVED + of_cores);
@@ -66,7 +77,9 @@ pub fn connections_max(cores: usize, listeners: usize) -> anyhow::Result<usize> 
             open + limits::FILES_RESERVED + of_cores
         );
     }
-    Ok(usize::try_from(left).unwrap_or(usize::MAX))
+    let left = usize::try_from(left).unwrap_or(usize::MAX);
+    let peers = (left / limits::PEER_CONNECTIONS_PART).min(limits::PEER_CONNECTIONS_MAX);
+    Ok(ConnectionPlaces { clients: left - peers, peers })
 }
 
 /// The CPUs this process may run on.

@@ -5,8 +5,11 @@ use std::sync::mpsc::Sender;
 
 use anyhow::Context as _;
 use glommio::{ExecutorJoinHandle, LocalExecutorBuilder, Placement, PoolPlacement};
+use revd_member::apply::Machine;
+use revd_member::peer::Peer;
 use revd_member::raft::status::MemberStatus;
 use revd_member::read::view_slot::ViewSlot;
+use revd_member::schema;
 use revd_proto::etcdserverpb::Member as MemberRow;
 use serde_json::json;
 
@@ -26,6 +29,7 @@ use crate::net::ListenConfig;
 use crate::net::permits::ConnectionPermits;
 use crate::observe::counters::Counters;
 use crate::observe::log;
+use crate::peer::PeersSeed;
 use crate::queues::latch::Latch;
 use crate::queues::mailbox::pair;
 
@@ -43,6 +47,8 @@ pub(super) struct Common {
     pub(super) status: Arc<MemberStatus>,
     /// Room for connections.
     pub(super) permits: Arc<ConnectionPermits>,
+    /// Connections that others may have open to the peer port.
+    pub(super) peer_connections_max: usize,
     /// Numbers for operators.
     pub(super) counters: Arc<Counters>,
     /// Set once clients may come.
@@ -55,7 +61,7 @@ pub(super) struct Common {
 
 /// Connects the cores with mailboxes; a core's seeds stand at its place in `roles`.
 pub(super) fn wire(config: &Config, member: Member, roles: &[Roles], common: Common) -> Vec<CoreSeeds> {
-    let Common { status, permits, counters, ready, stop, listening } = common;
+    let Common { status, permits, peer_connections_max, counters, ready, stop, listening } = common;
     let mut seeds: Vec<CoreSeeds> = roles.iter().map(|_| CoreSeeds::default()).collect();
     let Member { identity, origin, mut machine, node, wal, reserve, lock: _ } = member;
     let edges = roles.iter().filter(|roles| roles.edge.is_some()).count();
@@ -98,31 +104,28 @@ pub(super) fn wire(config: &Config, member: Member, roles: &[Roles], common: Com
     }
     let (to_state, from_log) = pair(limits::MAILBOX_MESSAGES_MAX);
     let (to_log, from_state) = pair(limits::MAILBOX_MESSAGES_MAX);
-    let log = LogSeed {
-        node,
-        wal,
-        from_edges,
-        to_state,
-        from_state,
-        status: Arc::clone(&status),
-        origin,
-        tick: config.heartbeat,
+    let peers = PeersSeed {
+        identity,
+        boot: origin.boot,
+        listen: config.cluster.peer_addresses.clone(),
+        connections_max: peer_connections_max,
+        peers: peers_of(&machine),
+        views: Arc::clone(&views),
     };
-    let state = StateSeed {
-        machine,
-        from_log,
-        to_log,
-        to_edges,
-        views,
-        status: Arc::clone(&status),
-        counters,
-        reserve,
-        ready,
-    };
+    let (tick, log_status) = (config.heartbeat, Arc::clone(&status));
+    let log =
+        LogSeed { node, wal, from_edges, to_state, from_state, status: log_status, origin, tick, peers };
+    let state = StateSeed { machine, from_log, to_log, to_edges, views, status, counters, reserve, ready };
     let place = |role: fn(&Roles) -> bool| roles.iter().position(role).expect("every role is assigned");
     seeds[place(|roles| roles.log)].log = Some(log);
     seeds[place(|roles| roles.state)].state = Some(state);
     seeds
+}
+
+/// The members that the state knows.
+fn peers_of(machine: &Machine) -> Vec<Peer> {
+    let members = schema::members(machine.store().tables());
+    members.map(|member| Peer { id: member.id, urls: member.peer_ur_ls }).collect()
 }
 
 fn request_limits(config: &Config) -> RequestLimits {

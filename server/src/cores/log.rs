@@ -2,7 +2,8 @@
 //! and on mailboxes.
 
 use std::cell::Cell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
+use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,6 +22,7 @@ use revd_member::wal::{FrameContent, WalError};
 use crate::cores::{StateReport, StateReports};
 use crate::duties::pace::every;
 use crate::limits;
+use crate::peer::{PeerEvent, Peers, PeersSeed};
 use crate::queues::mailbox::{ReceiverSeed, SenderSeed};
 use crate::queues::queue::LocalQueue;
 
@@ -42,6 +44,8 @@ pub struct LogSeed<D> {
     pub origin: Origin,
     /// Raft's clock step.
     pub tick: Duration,
+    /// Connections to other members.
+    pub peers: PeersSeed,
 }
 
 /// Why the log core cannot go on; the process must end and not retry.
@@ -53,11 +57,15 @@ pub enum LogFailure {
     /// raft refused what it must accept.
     #[error(transparent)]
     Raft(#[from] RaftError),
+    /// No other member can reach this one.
+    #[error("listening for peers: {0}")]
+    Listen(io::Error),
 }
 
 /// An event of the core, or the end of its log.
 enum LogInput {
     Core(LogEvent),
+    Peer(PeerEvent),
     WriteFailed(WalError),
 }
 
@@ -72,6 +80,9 @@ enum WriterJob {
 struct LogDriver {
     jobs: Rc<LocalQueue<WriterJob>>,
     work: Rc<LocalQueue<Work>>,
+    peers: Peers,
+    /// Messages of this turn, by member.
+    messages: BTreeMap<u64, Vec<PeerMessage>>,
 }
 
 impl LogEffects for LogDriver {
@@ -87,9 +98,25 @@ impl LogEffects for LogDriver {
         self.work.push(work);
     }
 
-    fn send(&mut self, _to: u64, _message: PeerMessage) {}
+    fn send(&mut self, to: u64, message: PeerMessage) {
+        self.messages.entry(to).or_default().push(message);
+    }
 
-    fn set_peers(&mut self, _peers: Vec<Peer>) {}
+    fn set_peers(&mut self, peers: Vec<Peer>) {
+        self.peers.set_peers(peers);
+    }
+}
+
+impl LogDriver {
+    /// At the end of a turn: what is for another member leaves together.
+    fn send_messages(&mut self) {
+        for (to, messages) in &mut self.messages {
+            if !messages.is_empty() {
+                self.peers.send(*to, messages);
+                messages.clear();
+            }
+        }
+    }
 }
 
 /// Runs until every edge is done and everything they submitted is durable and committed.
@@ -97,8 +124,17 @@ impl LogEffects for LogDriver {
 /// # Errors
 /// [`LogFailure`]
 pub async fn run<D: LogDisk>(seed: LogSeed<D>) -> Result<(), LogFailure> {
-    let events = LocalQueue::new();
-    let mut driver = LogDriver { jobs: LocalQueue::new(), work: LocalQueue::new() };
+    let events: Rc<LocalQueue<LogInput>> = LocalQueue::new();
+    let peers = Peers::start(seed.peers, {
+        let events = Rc::clone(&events);
+        move |event| events.push(LogInput::Peer(event))
+    });
+    let mut driver = LogDriver {
+        jobs: LocalQueue::new(),
+        work: LocalQueue::new(),
+        peers: peers.map_err(LogFailure::Listen)?,
+        messages: BTreeMap::new(),
+    };
     let stopping = Rc::new(Cell::new(false));
     let wal = WalWriter::new(seed.wal);
     let mut core = LogCore::new(seed.node, seed.origin, seed.from_edges.len());
@@ -117,18 +153,22 @@ pub async fn run<D: LogDisk>(seed: LogSeed<D>) -> Result<(), LogFailure> {
         glommio::spawn_local(receive_reports(seed.from_state, Rc::clone(&events))),
     ];
     core.start(&mut driver)?;
+    driver.send_messages();
     publish(&core, &seed.status);
     while !core.is_over() {
         for event in events.take().await.expect("the log core does not close its own queue") {
             match event {
                 LogInput::Core(event) => core.receive(event, &mut driver),
+                LogInput::Peer(event) => hear(event, &mut core, &mut driver),
                 LogInput::WriteFailed(error) => return Err(error.into()),
             }
         }
         core.advance(&mut driver)?;
+        driver.send_messages();
         publish(&core, &seed.status);
         stopping.set(core.is_stopping());
     }
+    driver.peers.stop().await;
     driver.work.close();
     driver.jobs.close();
     for task in tasks {
@@ -138,6 +178,19 @@ pub async fn run<D: LogDisk>(seed: LogSeed<D>) -> Result<(), LogFailure> {
         task.cancel().await;
     }
     Ok(writing.await?)
+}
+
+fn hear(event: PeerEvent, core: &mut LogCore, driver: &mut LogDriver) {
+    match event {
+        PeerEvent::Received { from, messages, room } => {
+            for message in messages {
+                core.receive(LogEvent::Peer { from, message }, driver);
+            }
+            drop(room);
+        }
+        PeerEvent::Connected(member) => core.receive(LogEvent::PeerConnected(member), driver),
+        PeerEvent::Lost(member) => core.receive(LogEvent::PeerLost(member), driver),
+    }
 }
 
 fn publish(core: &LogCore, status: &MemberStatus) {

@@ -1,5 +1,5 @@
-//! HTTP/1.1 on the client port and the peer port, by hyper: requests and replies in turn, until the client is done or
-//! silent for long.
+//! HTTP/1.1 on the client port and the peer port, by hyper: requests and replies in turn, until the
+//! client is done or silent for long.
 
 use std::cell::Cell;
 use std::convert::Infallible;

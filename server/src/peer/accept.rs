@@ -17,8 +17,8 @@ use crate::observe::log;
 use crate::peer::backlog::Backlog;
 use crate::peer::probes;
 use crate::peer::pulse::{PULSE, Silence};
+use crate::peer::shared::{PeerEvent, Shared, VERSION};
 use crate::peer::transport::{self, FirstWords, Transport};
-use crate::peer::{PeerEvent, Shared, VERSION};
 use crate::queues::gate::Pass;
 use crate::queues::latch::Latch;
 use crate::queues::turn::give_way;
@@ -30,7 +30,7 @@ pub(super) async fn run(listener: TcpListener, shared: Rc<Shared>) {
             glommio::timer::sleep(limits::ACCEPT_RETRY_INTERVAL).await;
             continue;
         };
-        match shared.gate.enter(limits::PEER_CONNECTIONS_MAX) {
+        match shared.gate.enter(shared.connections_max) {
             Some(pass) => drop(glommio::spawn_local(serve(stream, Rc::clone(&shared), pass)).detach()),
             None => complain(&shared, &remote(&stream), "too many connections"),
         }

@@ -1,4 +1,4 @@
-//! What one connection has received and the log core has not taken yet.
+//! The bytes that one connection has received and the log core has not taken yet.
 
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;

@@ -14,8 +14,8 @@ use crate::limits;
 use crate::observe::log;
 use crate::peer::outbox::Outbox;
 use crate::peer::pulse::Silence;
+use crate::peer::shared::{PeerEvent, Shared, VERSION};
 use crate::peer::transport::{self, FirstWords, Transport};
-use crate::peer::{PeerEvent, Shared, VERSION};
 use crate::queues::turn::give_way;
 
 /// Keeps a connection to a member for as long as its task lives.

@@ -3,13 +3,14 @@
 //!
 //! - `accept` listens, hears who dials (`revd_member::peer::hello`), and reads messages; plain
 //!   requests on the same port are answered by `probes`.
-//! - `dial` keeps one connection to each other member, on which this member sends; `outbox` is
-//!   what waits to be sent there.
+//! - `dial` keeps one connection to each other member, on which this member sends; `outbox`
+//!   holds the frames that wait.
 //! - `transport` is what carries the bytes, `pulse` notices a peer that is silent, `backlog` bounds
-//!   what was received and is not taken yet, `complaints` bounds log lines.
+//!   what was received and is not taken yet, `complaints` bounds log lines, `shared` is what all
+//!   connections have in common.
 //!
-//! A member sends only on connections that it dialed itself: two members have two. What was on its
-//! way when one ends may be lost, and the log core is told so.
+//! A member sends only on connections that it dialed itself: two members have two. Messages that
+//! are on their way when one ends may be lost, and the log core is told so.
 
 mod accept;
 mod backlog;
@@ -18,6 +19,7 @@ mod dial;
 mod outbox;
 mod probes;
 mod pulse;
+mod shared;
 mod transport;
 
 use std::cell::RefCell;
@@ -34,30 +36,11 @@ use revd_member::read::view_slot::ViewSlot;
 
 use crate::clock::Ticker;
 use crate::limits;
-use crate::peer::backlog::Room;
 use crate::peer::complaints::Complaints;
 use crate::peer::outbox::Outbox;
+pub use crate::peer::shared::PeerEvent;
+use crate::peer::shared::Shared;
 use crate::queues::gate::Gate;
-use crate::queues::latch::Latch;
-use crate::version;
-
-/// What the log core hears from its peers.
-#[derive(Debug)]
-pub enum PeerEvent {
-    /// Another member has sent these.
-    Received {
-        /// That member.
-        from: u64,
-        /// In order.
-        messages: Vec<PeerMessage>,
-        /// Their place among what is received and not taken yet; dropped when they are.
-        room: Room,
-    },
-    /// Messages to this member get through from now on.
-    Connected(u64),
-    /// What was on its way to this member, or from it, may be lost.
-    Lost(u64),
-}
 
 /// The parts of a member's peers, before the log core runs.
 pub struct PeersSeed {
@@ -67,38 +50,12 @@ pub struct PeersSeed {
     pub boot: u64,
     /// Where peers connect.
     pub listen: Vec<SocketAddr>,
+    /// Connections that others may have open.
+    pub connections_max: usize,
+    /// The other members at the start; this one may be among them.
+    pub peers: Vec<Peer>,
     /// The newest View, for requests of tools.
     pub views: Arc<ViewSlot>,
-}
-
-/// Log core view: what all connections share.
-struct Shared {
-    identity: Identity,
-    boot: u64,
-    views: Arc<ViewSlot>,
-    emit: Box<dyn Fn(PeerEvent)>,
-    complaints: Complaints,
-    clock: Ticker,
-    /// Connections that others have opened.
-    gate: Gate,
-    /// Of each member, what ends the connection on which it sends when it opens another one.
-    incoming: RefCell<BTreeMap<u64, Latch>>,
-    /// To each other member.
-    outboxes: RefCell<BTreeMap<u64, Rc<Outbox>>>,
-}
-
-impl Shared {
-    fn outbox(&self, to: u64) -> Option<Rc<Outbox>> {
-        self.outboxes.borrow().get(&to).map(Rc::clone)
-    }
-
-    /// Something from or to this member may be lost, although it can be reached.
-    fn tell_lost(&self, peer: u64) {
-        (self.emit)(PeerEvent::Lost(peer));
-        if self.outbox(peer).is_some_and(|outbox| outbox.is_open()) {
-            (self.emit)(PeerEvent::Connected(peer));
-        }
-    }
 }
 
 /// Log core view: the other members, and the connections to and from them.
@@ -114,7 +71,7 @@ impl Peers {
     /// # Errors
     /// When an address cannot be listened on.
     pub fn start(seed: PeersSeed, emit: impl Fn(PeerEvent) + 'static) -> io::Result<Self> {
-        let PeersSeed { identity, boot, listen, views } = seed;
+        let PeersSeed { identity, boot, listen, connections_max, peers, views } = seed;
         let shared = Rc::new(Shared {
             identity,
             boot,
@@ -123,6 +80,7 @@ impl Peers {
             complaints: Complaints::default(),
             clock: Ticker::new(),
             gate: Gate::default(),
+            connections_max,
             incoming: RefCell::default(),
             outboxes: RefCell::default(),
         });
@@ -130,7 +88,9 @@ impl Peers {
         let listeners = listeners?.into_iter();
         let accept = |listener| glommio::spawn_local(accept::run(listener, Rc::clone(&shared)));
         let accepting = listeners.map(accept).collect();
-        Ok(Self { shared, accepting, dialing: BTreeMap::new() })
+        let mut own = Self { shared, accepting, dialing: BTreeMap::new() };
+        own.set_peers(peers);
+        Ok(own)
     }
 
     /// The other members are these from now on.
@@ -186,6 +146,3 @@ impl Peers {
         }
     }
 }
-
-/// The version that peers are told.
-const VERSION: &str = version::REVD;

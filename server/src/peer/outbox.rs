@@ -1,4 +1,4 @@
-//! What waits to be sent to one other member.
+//! The frames that wait to be sent to one other member.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;

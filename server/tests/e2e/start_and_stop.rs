@@ -17,7 +17,11 @@ fn revd(args: &[&str]) -> (i32, String) {
 /// The same as a server on this address.
 fn start(data_dir: &Path, url: &str) -> (i32, String) {
     let data_dir = data_dir.to_str().unwrap();
-    revd(&["--data-dir", data_dir, "--listen-client-urls", url, "--advertise-client-urls", url])
+    let peers = ["--listen-peer-urls", "http://127.0.0.1:0"];
+    revd(
+        &[&["--data-dir", data_dir, "--listen-client-urls", url, "--advertise-client-urls", url], &peers[..]]
+            .concat(),
+    )
 }
 
 fn put(key: &str) -> PutRequest {

@@ -164,6 +164,10 @@ impl Server {
         data_dir: &Path,
         flags: &[S],
     ) -> Self {
+        let has_peers = flags.iter().any(|flag| flag.as_ref() == "--listen-peer-urls");
+        if product == Product::Revd && !has_peers {
+            command.args(["--listen-peer-urls", "http://127.0.0.1:0"]); // where no other server is
+        }
         command.args(["--listen-client-urls", &format!("http://{address}")]);
         command.args(["--advertise-client-urls", &format!("http://{address}")]).args(flags);
         let peers = "--listen-peer-urls";
