@@ -9,6 +9,7 @@ use glommio::{LocalExecutorBuilder, Placement};
 use prost::Message as _;
 use revd::cores::state::{self, StateSeed};
 use revd::cores::{Notifications, StateReports};
+use revd::disk::received::ReceivedFiles;
 use revd::disk::reserve::Reserve;
 use revd::observe::counters::Counters;
 use revd::observe::turns::Loop;
@@ -56,6 +57,7 @@ fn seeds() -> (StateSeed, Around) {
         to_edges: vec![to_edge],
         status: Arc::new(MemberStatus::default()),
         counters: Arc::new(Counters::new(1)),
+        files: ReceivedFiles::new(&std::env::temp_dir()),
         reserve: Arc::new(Reserve::new(std::env::temp_dir().join("revd-no-reserve"), 0)),
         ready: ready.clone(),
     };

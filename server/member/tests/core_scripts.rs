@@ -7,6 +7,7 @@
 //! state core:  entry put put    local defragment    due    written    close    turn
 //!              lead TERM    follow    ask MEMBER SLOT keepalive    answer SLOT
 //!              read EDGE TICKET INDEX    read EDGE TICKET refused    lost NUMBER
+//!              install INDEX    named    stream
 //!              hold ...                          work that comes in one message with the next
 //!              disk full [reserve]    disk free         the tree file cannot grow; by the reserve
 //! ```
@@ -25,11 +26,12 @@ use goldenscript::{Command as Line, Context, Runner};
 use prost::Message as _;
 use revd_engine::db::DbOptions;
 use revd_engine::disk::SimDisk;
-use revd_engine::mvcc::{Applied, Checkpoint, CheckpointKind, Store, View, WrittenCheckpoint};
+use revd_engine::mvcc::{Applied, Checkpoint, CheckpointKind, SavedState, Store, View, WrittenCheckpoint};
 use revd_member::apply::command::{self, Command, CommandId, Kind, Origin};
 use revd_member::apply::lease_reports::LeaseCounts;
 use revd_member::apply::local::{DeadlineRequest, LocalKind, LocalRequest, Submitted};
 use revd_member::apply::outcome::{Outcome, Rest};
+use revd_member::apply::received::{ReceivedState, ReplacedState};
 use revd_member::apply::{CommittedEntry, DurableIndex, Lost, Machine, MachineConfig, ReadReady, Work};
 use revd_member::cluster::Identity;
 use revd_member::cores::effects::{Note, Standpoint, StateEffects, StateEvent};
@@ -99,6 +101,18 @@ fn store(disk: &SimDisk) -> Store {
     let written = store.checkpoint(CheckpointKind::Auto).unwrap().write().unwrap();
     store.finish_checkpoint(written);
     store
+}
+
+/// The saved state of this disk, with a change more, as another member sends it at an index.
+fn received(disk: &SimDisk, index: u64) -> ReceivedState {
+    let mut store = Store::open(Arc::new(SimDisk::from_bytes(disk.bytes())), DbOptions::default()).unwrap();
+    let mut txn = store.begin();
+    txn.put(b"received", b"", 0);
+    txn.commit();
+    store.set_applied(Applied { index, term: 2 });
+    let written = store.checkpoint(CheckpointKind::Auto).unwrap().write().unwrap();
+    store.finish_checkpoint(written);
+    ReceivedState::load(store).unwrap()
 }
 
 /// Effects of the log core, in words.
@@ -264,6 +278,19 @@ impl StateEffects for StateWords {
         self.text += "encode a list\n";
     }
 
+    fn install(&mut self) {
+        self.text += "make the received state the tree file\n";
+    }
+
+    fn discard(&mut self, _state: ReplacedState) {
+        self.text += "discard the state before\n";
+    }
+
+    fn stream(&mut self, to: u64, term: u64, state: Option<SavedState>) {
+        let applied = state.unwrap().applied().index;
+        writeln!(self.text, "stream the state of entry {applied} to {to} in term {term}").unwrap();
+    }
+
     fn note(&mut self, note: Note) {
         writeln!(self.text, "note {note:?}").unwrap();
     }
@@ -360,6 +387,13 @@ impl Runner for StateRunner {
                 return Ok(String::new());
             }
             "due" => Some(StateEvent::CheckpointDue),
+            "install" => {
+                self.index = names[0].parse()?;
+                let state = received(&self.disk, self.index);
+                Some(StateEvent::Work(vec![Work::Install(Box::new(state))]))
+            }
+            "named" => Some(StateEvent::Installed),
+            "stream" => Some(StateEvent::Work(vec![Work::Stream { to: 3, term: 5 }])),
             "written" => Some(self.written()?),
             "close" => Some(StateEvent::LogClosed),
             "disk" => {

@@ -47,6 +47,8 @@ pub struct Member {
     pub node: RaftNode,
     /// Its log.
     pub wal: WalSeed<DirDisk>,
+    /// Where a state that another member sends becomes the tree file.
+    pub files: ReceivedFiles,
     /// Room for what must not fail.
     pub reserve: Arc<Reserve>,
     /// Held until the process ends.
@@ -87,7 +89,7 @@ pub fn open(config: &Config) -> anyhow::Result<Member> {
         }),
     );
     let layout = LayoutConfig { segment_bytes: limits::SEGMENT_BYTES, secret: random()? };
-    let MemberFiles { reserve, lock, .. } = files;
+    let MemberFiles { files, reserve, lock, .. } = files;
     let disk = DirDisk::new(config.wal_dir.clone(), config.sync, Arc::clone(&reserve));
     Ok(Member {
         identity,
@@ -95,6 +97,7 @@ pub fn open(config: &Config) -> anyhow::Result<Member> {
         machine,
         node,
         wal: WalSeed { disk, layout, log },
+        files,
         reserve,
         lock: lock.context("the data directory is not locked")?,
     })

@@ -63,7 +63,7 @@ pub(super) struct Common {
 pub(super) fn wire(config: &Config, member: Member, roles: &[Roles], common: Common) -> Vec<CoreSeeds> {
     let Common { status, permits, peer_connections_max, counters, ready, stop, listening } = common;
     let mut seeds: Vec<CoreSeeds> = roles.iter().map(|_| CoreSeeds::default()).collect();
-    let Member { identity, origin, mut machine, node, wal, reserve, lock: _ } = member;
+    let Member { identity, origin, mut machine, node, wal, files, reserve, lock: _ } = member;
     let edges = roles.iter().filter(|roles| roles.edge.is_some()).count();
     let views = Arc::new(ViewSlot::new(machine.store_mut().view(), edges));
     let api = ApiSeed {
@@ -115,7 +115,8 @@ pub(super) fn wire(config: &Config, member: Member, roles: &[Roles], common: Com
     let (tick, log_status) = (config.heartbeat, Arc::clone(&status));
     let log =
         LogSeed { node, wal, from_edges, to_state, from_state, status: log_status, origin, tick, peers };
-    let state = StateSeed { machine, from_log, to_log, to_edges, views, status, counters, reserve, ready };
+    let state =
+        StateSeed { machine, from_log, to_log, to_edges, views, status, counters, files, reserve, ready };
     let place = |role: fn(&Roles) -> bool| roles.iter().position(role).expect("every role is assigned");
     seeds[place(|roles| roles.log)].log = Some(log);
     seeds[place(|roles| roles.state)].state = Some(state);

@@ -216,6 +216,7 @@ async fn receive_reports(from_state: ReceiverSeed<StateReports>, events: Rc<Loca
         for report in reports {
             events.push(LogInput::Core(match report {
                 StateReport::Durable(index) => LogEvent::Durable(index),
+                StateReport::Saved { .. } => continue, // no member asks for one yet
                 StateReport::Answer { to, id, outcome } => LogEvent::Answer { to, id, outcome },
             }));
         }

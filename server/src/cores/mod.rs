@@ -16,6 +16,7 @@ pub mod state;
 
 use std::fmt;
 
+use revd_engine::mvcc::SavedState;
 use revd_member::apply::DurableIndex;
 use revd_member::apply::command::CommandId;
 use revd_member::apply::outcome::Outcome;
@@ -32,6 +33,15 @@ pub type StateReports = Vec<StateReport>;
 pub enum StateReport {
     /// State up to here is durable elsewhere, so that the log may let go of it.
     Durable(DurableIndex),
+    /// The state that the log core has asked for, to be sent to another member.
+    Saved {
+        /// That member.
+        to: u64,
+        /// The term of the leader that sends it.
+        term: u64,
+        /// The state; none if nothing was ever saved.
+        state: Option<SavedState>,
+    },
     /// The answer to a local request of another member.
     Answer {
         /// That member.

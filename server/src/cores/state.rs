@@ -5,10 +5,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use revd_engine::mvcc::{Checkpoint, View, WrittenCheckpoint};
+use revd_engine::mvcc::{Checkpoint, SavedState, View, WrittenCheckpoint};
 use revd_member::apply::command::CommandId;
 use revd_member::apply::lease_reports::LeaseCounts;
 use revd_member::apply::outcome::Outcome;
+use revd_member::apply::received::ReplacedState;
 use revd_member::apply::{DurableIndex, FatalError, Lost, Machine, Work};
 use revd_member::cores::effects::{Note, Standpoint, StateEffects, StateEvent};
 use revd_member::cores::long::{LongCommand, LongList};
@@ -20,6 +21,7 @@ use serde_json::json;
 
 use crate::clock::Ticker;
 use crate::cores::{Notification, Notifications, StateReport, StateReports};
+use crate::disk::received::ReceivedFiles;
 use crate::disk::reserve::Reserve;
 use crate::memory;
 use crate::observe::counters::Counters;
@@ -46,6 +48,8 @@ pub struct StateSeed {
     pub status: Arc<MemberStatus>,
     /// Where it counts.
     pub counters: Arc<Counters>,
+    /// Where a state that another member sends becomes the tree file.
+    pub files: ReceivedFiles,
     /// Given up when a checkpoint finds no room.
     pub reserve: Arc<Reserve>,
     /// Set once clients may come.
@@ -58,6 +62,9 @@ pub enum StateFailure {
     /// An entry could not be applied: state would differ from the log.
     #[error(transparent)]
     Apply(#[from] FatalError),
+    /// A received state cannot become the tree file.
+    #[error("making the state that another member has sent the tree file: {0}")]
+    Install(std::io::Error),
     /// The tree file cannot be written.
     #[error(transparent)]
     Engine(#[from] revd_engine::Error),
@@ -67,6 +74,8 @@ pub enum StateFailure {
 enum StateInput {
     Core(StateEvent),
     Written(revd_engine::Result<Box<WrittenCheckpoint>>),
+    Installed(std::io::Result<()>),
+    Discarded,
 }
 
 /// Carries out what the core decides.
@@ -74,6 +83,7 @@ struct StateDriver {
     events: Rc<LocalQueue<StateInput>>,
     edges: Vec<Rc<LocalQueue<Notification>>>,
     reports: Rc<LocalQueue<StateReport>>,
+    files: ReceivedFiles,
     views: Arc<ViewSlot>,
     status: Arc<MemberStatus>,
     counters: Arc<Counters>,
@@ -101,6 +111,7 @@ pub async fn run(seed: StateSeed) -> Result<(), StateFailure> {
         events,
         edges,
         reports,
+        files: seed.files,
         views: seed.views,
         status: seed.status,
         counters: seed.counters,
@@ -118,6 +129,11 @@ pub async fn run(seed: StateSeed) -> Result<(), StateFailure> {
             let event = match event {
                 StateInput::Core(event) => event,
                 StateInput::Written(written) => made_durable(written?, &seed.reserve),
+                StateInput::Installed(renamed) => {
+                    renamed.map_err(StateFailure::Install)?;
+                    StateEvent::Installed
+                }
+                StateInput::Discarded => continue,
             };
             core.receive(event, &mut driver)?;
         }
@@ -265,6 +281,25 @@ impl StateEffects for StateDriver {
 
     fn encode(&mut self, list: LongList) {
         self.spawn(move || list.encode(), |outcome| StateInput::Core(StateEvent::Listed(outcome)));
+    }
+
+    fn install(&mut self) {
+        let files = self.files.clone();
+        self.spawn(move || files.install(), StateInput::Installed);
+    }
+
+    fn discard(&mut self, state: ReplacedState) {
+        self.spawn(
+            move || {
+                drop(state);
+                memory::give_back();
+            },
+            |()| StateInput::Discarded,
+        );
+    }
+
+    fn stream(&mut self, to: u64, term: u64, state: Option<SavedState>) {
+        self.reports.push(StateReport::Saved { to, term, state });
     }
 
     fn note(&mut self, note: Note) {

@@ -37,6 +37,15 @@ impl KeyLists {
         self.next.is_empty() && self.current.is_none()
     }
 
+    /// The state is another one from now on: all that wait are refused.
+    pub(super) fn refuse_all(&mut self, revision: i64, why: &Error, effects: &mut Vec<Effect>) {
+        let current = self.current.take().into_iter().flat_map(|list| list.askers);
+        for asker in current.chain(self.next.drain(..).map(|(asker, _)| asker)) {
+            let outcome = Outcome { revision, result: Err(why.clone()), rest: Rest::NONE };
+            effects.push(Effect::Reply(asker, outcome));
+        }
+    }
+
     /// A caller asks for the keys of a lease that has many.
     pub(super) fn ask(&mut self, asker: CommandId, lease: i64) {
         self.next.push_back((asker, lease));

@@ -15,6 +15,7 @@ pub mod lessor;
 pub mod local;
 pub mod members;
 pub mod outcome;
+pub mod received;
 mod reply;
 mod state;
 pub mod txn;
@@ -34,6 +35,7 @@ use crate::apply::lessor::Lessor;
 use crate::apply::local::{LeaseRequest, LocalRequest};
 use crate::apply::members::JudgedChange;
 use crate::apply::outcome::{Effect, Outcome, Rest};
+use crate::apply::received::ReceivedState;
 use crate::apply::reply::Reply;
 use crate::apply::state::State;
 use crate::error::Error;
@@ -55,7 +57,7 @@ pub struct CommittedEntry {
 
 /// Work of the state core: entries in this order, and what was lost behind those that were
 /// committed before; everything else overtakes entries.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug)]
 pub enum Work {
     /// Apply this.
     Entry(CommittedEntry),
@@ -69,6 +71,16 @@ pub enum Work {
     Lost(Lost),
     /// The term in which this member leads from now on, if it does; on each change.
     Leads(Option<u64>),
+    /// Go on from this state, which holds the effects of all entries before; entries behind this
+    /// follow it. The log begins again behind it.
+    Install(Box<ReceivedState>),
+    /// The leader of this term needs the newest saved state for that member.
+    Stream {
+        /// That member.
+        to: u64,
+        /// That term.
+        term: u64,
+    },
 }
 
 /// The end of a wait of linearizable reads.
@@ -111,6 +123,21 @@ pub enum FatalError {
         index: u64,
         /// The last one before.
         applied: u64,
+    },
+    /// A state that another member has sent is not of this cluster's log.
+    #[error(
+        "another member has sent a state of entry {index} and revision {revision}, but this one is at entry {applied} \
+         and revision {before}"
+    )]
+    Received {
+        /// The last entry in it.
+        index: u64,
+        /// Its revision.
+        revision: i64,
+        /// The last entry that is applied here.
+        applied: u64,
+        /// The revision here.
+        before: i64,
     },
     /// The store is damaged.
     #[error("entry {index} could not be applied: {source}")]

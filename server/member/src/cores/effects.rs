@@ -2,11 +2,12 @@
 
 use std::time::Duration;
 
-use revd_engine::mvcc::{Checkpoint, View, WrittenCheckpoint};
+use revd_engine::mvcc::{Checkpoint, SavedState, View, WrittenCheckpoint};
 
 use crate::apply::command::CommandId;
 use crate::apply::lease_reports::LeaseCounts;
 use crate::apply::outcome::Outcome;
+use crate::apply::received::ReplacedState;
 use crate::apply::{DurableIndex, Lost, Machine, Work};
 use crate::cores::long::{FinishedCommand, LongCommand, LongList};
 use crate::error::Error;
@@ -29,6 +30,8 @@ pub enum StateEvent {
     Finished(FinishedCommand),
     /// A list of all leases is encoded.
     Listed(Outcome),
+    /// The file of a received state is the tree file.
+    Installed,
     /// Nothing more will be committed.
     LogClosed,
 }
@@ -75,6 +78,14 @@ pub trait StateEffects {
     fn run(&mut self, command: LongCommand);
     /// Encode this elsewhere; [`StateEvent::Listed`] follows.
     fn encode(&mut self, list: LongList);
+    /// Make the file of the state that was received the tree file, durably;
+    /// [`StateEvent::Installed`] follows.
+    fn install(&mut self);
+    /// Drop this elsewhere: it takes long.
+    fn discard(&mut self, state: ReplacedState);
+    /// Send this state to that member, in the name of the leader of that term; none if nothing was
+    /// ever saved.
+    fn stream(&mut self, to: u64, term: u64, state: Option<SavedState>);
     /// An operator wants to know.
     fn note(&mut self, note: Note);
     /// An entry is applied, all of it; for simulators that look at the state after each.

@@ -5,6 +5,7 @@
 
 pub mod edge;
 pub mod effects;
+mod installing;
 pub mod log;
 pub mod long;
 mod member_callers;

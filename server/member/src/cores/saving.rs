@@ -69,6 +69,11 @@ impl Saving {
         self.phase == CheckpointPhase::Idle
     }
 
+    /// A checkpoint is being written.
+    pub(super) fn is_writing(&self) -> bool {
+        self.phase == CheckpointPhase::Writing
+    }
+
     /// A checkpoint waits for the end of an entry.
     pub(super) fn has_to_save(&self, machine: &Machine) -> bool {
         let much = !self.has_no_room && machine.store().unsaved_bytes() >= limits::CHECKPOINT_BYTES_MAX;

@@ -17,8 +17,9 @@ use crate::apply::lease_reports::LeaseList;
 use crate::apply::lessor::Lessor;
 use crate::apply::local::{LeaseRequest, LocalKind, LocalRequest};
 use crate::apply::outcome::{Effect, Outcome, Rest};
-use crate::apply::{CommittedEntry, FatalError, Lost, Machine, Next, Work};
+use crate::apply::{CommittedEntry, DurableIndex, FatalError, Lost, Machine, Next, Work};
 use crate::cores::effects::{Note, Standpoint, StateEffects, StateEvent};
+use crate::cores::installing::{InstallStep, Installing};
 use crate::cores::long::{FinishedCommand, LongCommand, LongList};
 use crate::cores::member_callers::{MemberCaller, MemberCallers};
 use crate::cores::reads::PendingReads;
@@ -61,6 +62,9 @@ pub struct StateCore {
     /// A checkpoint that was written, until the machine is here.
     written: Option<(Box<WrittenCheckpoint>, bool)>,
     saving: Saving,
+    installing: Installing,
+    /// Members that are to be sent the saved state, and the terms in whose name.
+    to_stream: Vec<(u64, u64)>,
     is_stopping: bool,
 }
 
@@ -90,6 +94,8 @@ impl StateCore {
             is_forgetting: false,
             written: None,
             saving: Saving::default(),
+            installing: Installing::default(),
+            to_stream: Vec::new(),
             is_stopping: false,
         }
     }
@@ -117,7 +123,7 @@ impl StateCore {
             || self.is_forgetting
             || machine.is_within_entry()
             || machine.is_listing_keys()
-            || (!self.backlog.is_empty() && has_room(machine))
+            || (!self.backlog.is_empty() && !self.installing.is_under_way() && has_room(machine))
     }
 
     /// Everything is applied and saved, and nothing more will come.
@@ -128,7 +134,8 @@ impl StateCore {
             effects.note(Note::StoppedUnsaved);
             return true; // the log has everything
         }
-        self.is_stopping && !machine.is_within_entry() && self.backlog.is_empty() && self.saving.is_idle()
+        let is_at_rest = self.saving.is_idle() && !self.installing.is_under_way();
+        self.is_stopping && !machine.is_within_entry() && self.backlog.is_empty() && is_at_rest
     }
 
     /// Takes an event in; [`StateCore::turn`] follows the last one.
@@ -144,6 +151,7 @@ impl StateCore {
             StateEvent::Written { written, made_room } => self.written = Some((written, made_room)),
             StateEvent::Finished(command) => self.finished(command, effects)?,
             StateEvent::Listed(outcome) => self.listed(&outcome, effects),
+            StateEvent::Installed => self.installing.named(),
             StateEvent::LogClosed => self.is_stopping = true,
         }
         Ok(())
@@ -163,6 +171,13 @@ impl StateCore {
             Work::Read(ready) => self.reads.add(ready, self.published, effects),
             Work::Lost(lost) => self.losses.push_back((self.received, lost)),
             Work::Leads(term) => self.leads_in = term,
+            // The state has the effects of all entries that wait.
+            Work::Install(state) => {
+                self.backlog.clear();
+                self.received = state.applied().index;
+                self.installing.begin(state);
+            }
+            Work::Stream { to, term } => self.to_stream.push((to, term)),
         }
     }
 
@@ -243,6 +258,12 @@ impl StateCore {
         if let Some((written, made_room)) = self.written.take() {
             self.checkpoint_written(machine, *written, made_room, effects);
         }
+        if self.installing.is_under_way() {
+            self.install(machine, now, effects)?;
+        }
+        for (to, term) in self.to_stream.drain(..) {
+            effects.stream(to, term, machine.store().saved_state());
+        }
         self.lead(machine, now, effects);
         self.carry_out_lease_requests(machine, now, effects);
         machine.list_keys(now, &mut self.effects);
@@ -250,10 +271,31 @@ impl StateCore {
         effects.counted(machine.lease_counts());
         self.publish(machine, effects);
         self.is_forgetting = machine.store_mut().forget_compacted(limits::FORGET_KEYS_PER_TURN);
-        if !machine.is_within_entry() {
+        if !machine.is_within_entry() && !self.installing.is_under_way() {
             self.saving.schedule(machine, self.is_stopping, effects);
         }
         Ok(next)
+    }
+
+    /// Goes on with the state that is to take the machine's place. No caller is told more than by
+    /// entries: the outcomes of what it holds are lost.
+    fn install(
+        &mut self,
+        machine: &mut Machine,
+        now: u64,
+        effects: &mut impl StateEffects,
+    ) -> Result<(), FatalError> {
+        match self.installing.next(!machine.is_within_entry() && !self.saving.is_writing()) {
+            InstallStep::Wait => {}
+            InstallStep::Name => effects.install(),
+            InstallStep::Replace(state) => {
+                let replaced = machine.replace_state(*state, now, &mut self.effects)?;
+                effects.discard(replaced);
+                effects.durable(DurableIndex::of_installed(machine));
+                self.has_news = true;
+            }
+        }
+        Ok(())
     }
 
     fn lead(&mut self, machine: &mut Machine, now: u64, effects: &mut impl StateEffects) {
@@ -315,7 +357,8 @@ impl StateCore {
                     machine.step(now, &mut self.effects)?;
                 }
                 Next::Nothing => {
-                    if !has_room(machine) || self.saving.has_to_save(machine) {
+                    let waits = self.saving.has_to_save(machine) || self.installing.is_under_way();
+                    if waits || !has_room(machine) {
                         break;
                     }
                     let Some(entry) = self.backlog.pop_front() else { break };

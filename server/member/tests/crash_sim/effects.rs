@@ -4,11 +4,12 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use revd_engine::mvcc::{Checkpoint, View};
+use revd_engine::mvcc::{Checkpoint, SavedState, View};
 use revd_engine::random::Random;
 use revd_member::apply::command::CommandId;
 use revd_member::apply::lease_reports::LeaseCounts;
 use revd_member::apply::outcome::Outcome;
+use revd_member::apply::received::ReplacedState;
 use revd_member::apply::{DurableIndex, Lost, Machine, Work};
 use revd_member::cores::effects::{Note, StateEffects};
 use revd_member::cores::log::LogEffects;
@@ -133,6 +134,18 @@ impl StateEffects for FromState {
 
     fn encode(&mut self, _list: LongList) {
         unreachable!("there are no leases");
+    }
+
+    fn install(&mut self) {
+        unreachable!("there are no other members");
+    }
+
+    fn discard(&mut self, _state: ReplacedState) {
+        unreachable!("there are no other members");
+    }
+
+    fn stream(&mut self, _to: u64, _term: u64, _state: Option<SavedState>) {
+        unreachable!("there are no other members");
     }
 
     fn note(&mut self, note: Note) {
