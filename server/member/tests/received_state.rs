@@ -98,7 +98,7 @@ fn change(store: &mut Store, random: &mut Random) {
 #[test]
 fn watchers_are_told_of_all_that_a_received_state_brings_or_canceled() {
     let (mut told, mut canceled) = (0, 0);
-    for seed in 0..60 {
+    for seed in 0..40 {
         let mut random = Random::new(seed);
         let mut leader = Store::open(Arc::new(SimDisk::new()), DbOptions::default()).unwrap();
         (0..20).for_each(|_| change(&mut leader, &mut random));
@@ -155,7 +155,7 @@ fn watchers_are_told_of_all_that_a_received_state_brings_or_canceled() {
         let more = here.events.keys().find(|watcher| !there.events.contains_key(watcher));
         assert_eq!(more, None, "seed {seed}: a watcher is told of what did not happen");
     }
-    assert!(told > 300 && canceled > 50, "{told} told of all, {canceled} canceled");
+    assert!(told > 200 && canceled > 30, "{told} told of all, {canceled} canceled");
 }
 
 const CONFIG: MachineConfig =
