@@ -6,6 +6,7 @@
 pub mod alarm;
 pub mod command;
 pub mod compare;
+mod fatal;
 pub mod gates;
 pub mod kv;
 mod lease_keys;
@@ -21,6 +22,8 @@ mod state;
 pub mod txn;
 mod weight;
 
+pub use fatal::FatalError;
+
 use bytes::Bytes;
 use prost::Message as _;
 use revd_engine::mvcc::{Applied, Durable, Store};
@@ -35,7 +38,7 @@ use crate::apply::lessor::Lessor;
 use crate::apply::local::{LeaseRequest, LocalRequest};
 use crate::apply::members::JudgedChange;
 use crate::apply::outcome::{Effect, Outcome, Rest};
-use crate::apply::received::ReceivedState;
+use crate::apply::received::{ReceivedState, ReplacedState};
 use crate::apply::reply::Reply;
 use crate::apply::state::State;
 use crate::error::Error;
@@ -105,50 +108,6 @@ pub struct Lost {
     pub why: Error,
 }
 
-/// Why an entry cannot be applied: going on would make state differ from the log.
-#[derive(Debug, thiserror::Error)]
-pub enum FatalError {
-    /// The entry is not ours.
-    #[error("entry {index} of the log: {source}")]
-    Entry {
-        /// Which entry.
-        index: u64,
-        /// The decoder's error.
-        source: command::DecodeError,
-    },
-    /// Entries must come without gaps.
-    #[error("entry {index} came after entry {applied} was applied")]
-    Order {
-        /// The entry.
-        index: u64,
-        /// The last one before.
-        applied: u64,
-    },
-    /// A state that another member has sent is not of this cluster's log.
-    #[error(
-        "another member has sent a state of entry {index} and revision {revision}, but this one is at entry {applied} \
-         and revision {before}"
-    )]
-    Received {
-        /// The last entry in it.
-        index: u64,
-        /// Its revision.
-        revision: i64,
-        /// The last entry that is applied here.
-        applied: u64,
-        /// The revision here.
-        before: i64,
-    },
-    /// The store is damaged.
-    #[error("entry {index} could not be applied: {source}")]
-    Engine {
-        /// Which entry.
-        index: u64,
-        /// The engine's error.
-        source: revd_engine::Error,
-    },
-}
-
 /// The settings of a machine.
 #[derive(Debug, Clone, Copy)]
 pub struct MachineConfig {
@@ -171,6 +130,12 @@ impl DurableIndex {
     #[must_use]
     pub fn of(checkpoint: &Durable) -> Self {
         Self(checkpoint.applied.index)
+    }
+
+    /// As of a received state that has taken the machine's place: its file is the tree file.
+    pub(crate) fn of_installed(machine: &Machine) -> Self {
+        debug_assert!(!machine.store().has_unsaved(), "a received state is in its file");
+        Self(machine.store().applied().index)
     }
 
     /// The entry's index.
@@ -324,6 +289,29 @@ impl Machine {
     pub fn return_lessor(&mut self, lessor: Lessor, effects: &mut Vec<Effect>) {
         let stand_in = std::mem::replace(&mut self.lessor, lessor);
         self.lessor.catch_up(&stand_in, self.state.store.revision(), effects);
+    }
+
+    /// Goes on from a received state, not within an entry. Callers that wait for this member as a
+    /// leader are refused: it has not been one.
+    ///
+    /// # Errors
+    /// [`FatalError::Received`] when it is not newer than the machine's; the member must stop.
+    pub fn replace_state(
+        &mut self,
+        received: ReceivedState,
+        now: u64,
+        effects: &mut Vec<Effect>,
+    ) -> Result<ReplacedState, FatalError> {
+        assert!(!self.is_within_entry(), "a state takes the place of one with half an entry");
+        let (applied, before) = (self.store().applied().index, self.store().revision());
+        let (index, revision) = (received.applied().index, received.revision());
+        if applied >= index || before > revision {
+            return Err(FatalError::Received { index, revision, applied, before });
+        }
+        self.set_leadership(None, now, effects);
+        self.key_lists.refuse_all(before, &Error::NoLeader, effects);
+        self.raised = Raised::of(received.tables());
+        Ok(received.replace(&mut self.state))
     }
 
     /// Applies the next entry, all of it.

@@ -2,11 +2,7 @@
 
 use revd_engine::mvcc::{Applied, Store, Tables};
 
-use crate::apply::alarm::Raised;
-use crate::apply::outcome::Effect;
 use crate::apply::state::State;
-use crate::apply::{DurableIndex, FatalError, Machine};
-use crate::error::Error;
 use crate::lease::Leases;
 
 /// A state that another member has sent, opened: its file is whole and durable.
@@ -43,40 +39,14 @@ impl ReceivedState {
     }
 }
 
-impl DurableIndex {
-    /// As of a received state that has taken the machine's place: its file is the tree file.
-    pub(crate) fn of_installed(machine: &Machine) -> Self {
-        debug_assert!(!machine.store().has_unsaved(), "a received state is in its file");
-        Self(machine.store().applied().index)
+impl ReceivedState {
+    /// Takes the machine's place; the state before.
+    pub(super) fn replace(self, state: &mut State) -> ReplacedState {
+        ReplacedState { _state: std::mem::replace(state, self.0) }
     }
-}
 
-impl Machine {
-    /// Goes on from a received state, not within an entry. Callers that wait for this member as a
-    /// leader are refused: it has not been one.
-    ///
-    /// # Errors
-    /// [`FatalError::Received`] when it is not newer than the machine's; the member must stop.
-    pub fn replace_state(
-        &mut self,
-        received: ReceivedState,
-        now: u64,
-        effects: &mut Vec<Effect>,
-    ) -> Result<ReplacedState, FatalError> {
-        assert!(!self.is_within_entry(), "a state takes the place of one with half an entry");
-        let ReceivedState(state) = received;
-        let (before, after) = (self.store(), &state.store);
-        if before.applied().index >= after.applied().index || before.revision() > after.revision() {
-            return Err(FatalError::Received {
-                index: after.applied().index,
-                revision: after.revision(),
-                applied: before.applied().index,
-                before: before.revision(),
-            });
-        }
-        self.set_leadership(None, now, effects);
-        self.key_lists.refuse_all(self.state.store.revision(), &Error::NoLeader, effects);
-        self.raised = Raised::of(state.store.tables());
-        Ok(ReplacedState { _state: std::mem::replace(&mut self.state, state) })
+    /// Its newest revision.
+    pub(super) fn revision(&self) -> i64 {
+        self.0.store.revision()
     }
 }
