@@ -6,5 +6,6 @@
 
 mod etcdctl;
 mod faults;
+mod go_client;
 mod recorded;
 mod workload;
