@@ -35,6 +35,8 @@ pub const PROPOSALS: ProposalLimits = ProposalLimits {
     alarms_max: 100,
     chores_max: 100,
 };
+/// Time until a member proposes its own attributes again, after they were lost with a leader.
+pub const PUBLICATION_INTERVAL: Duration = Duration::from_millis(200);
 /// Time between an edge's sweeps for requests that have waited too long.
 pub const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
 /// Sweeps after which a pending request times out: 7 s, as in etcd (5 s and two election timeouts).

@@ -19,6 +19,23 @@ pub const SEGMENT_BYTES_MIN: u64 = 512 * 1024;
 pub const RAFT_MESSAGE_BYTES_MAX: u64 = 1024 * 1024;
 /// Raft messages with entries on their way to one member, as in etcd.
 pub const RAFT_MESSAGES_INFLIGHT_MAX: usize = 512;
+/// Bytes of entries that a leader proposes before a quorum has them.
+pub const UNCOMMITTED_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Bytes of entries in memory that are kept for slow followers although their effects are durable.
+pub const LOG_KEPT_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Bytes of entries in memory above which a member takes in no more: those not applied, and those
+/// not saved, beside those that are kept.
+pub const LOG_MEMORY_BYTES_MAX: usize = 512 * 1024 * 1024;
+/// Rounds of other members' reads that wait for the first entry of a new leader.
+pub const EARLY_READS_MAX: usize = 1_000;
+/// Ticks after which a ReadIndex round without an answer is tried again.
+pub const READ_ROUND_TICKS: u64 = 2;
+/// Attempts of one ReadIndex round whose answers still count.
+pub const READ_ATTEMPTS_MAX: usize = 16;
+/// Bytes of commands that other members have forwarded and that are not proposed yet.
+pub const FORWARDED_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Time that a command waits for a leader, beside two election timeouts; as in etcd.
+pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 // Peers.
 
@@ -191,6 +208,11 @@ const _: () = {
         "messages of raft go several to a frame"
     );
     assert!(FRAME_BYTES_MAX as u64 <= SEGMENT_BYTES, "a segment holds the frames that gather");
+    assert!(FRAME_BYTES_MAX <= UNCOMMITTED_BYTES_MAX, "a frame may be proposed at once");
+    assert!(
+        LOG_KEPT_BYTES_MAX + UNCOMMITTED_BYTES_MAX + UNSAVED_BYTES_MAX <= LOG_MEMORY_BYTES_MAX,
+        "entries that wait for the disk find room beside those that are kept"
+    );
     assert!(
         CHECKPOINT_BYTES_MAX < UNSAVED_BYTES_MAX,
         "a checkpoint begins before applying has to wait for it"

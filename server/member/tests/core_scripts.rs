@@ -35,7 +35,7 @@ use revd_member::apply::received::{ReceivedState, ReplacedState};
 use revd_member::apply::{CommittedEntry, DurableIndex, Lost, Machine, MachineConfig, ReadReady, Work};
 use revd_member::cluster::Identity;
 use revd_member::cores::effects::{Note, Standpoint, StateEffects, StateEvent};
-use revd_member::cores::log::{LogCore, LogEffects, LogEvent};
+use revd_member::cores::log::{LogConfig, LogCore, LogEffects, LogEvent};
 use revd_member::cores::long::{LongCommand, LongList};
 use revd_member::cores::state::StateCore;
 use revd_member::error::Error as Refused;
@@ -169,7 +169,13 @@ impl LogRunner {
         let config = RaftConfig::alone(OWNER.member, 1);
         let logger = slog::Logger::root(slog::Discard, slog::o!());
         let node = RaftNode::start(&config, &empty_log(OWNER), &logger).unwrap();
-        Self { core: LogCore::new(node, ORIGIN, 1), slot: 0 }
+        Self {
+            core: LogCore::new(
+                node,
+                LogConfig { origin: ORIGIN, edges: 1, tick: Duration::from_millis(100) },
+            ),
+            slot: 0,
+        }
     }
 }
 

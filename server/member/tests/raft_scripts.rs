@@ -90,7 +90,7 @@ impl RaftRunner {
     fn effects(&mut self) -> String {
         let mut said = String::new();
         let Some(node) = self.node.as_mut() else { return said };
-        let RaftEffects { append, committed } = node.effects();
+        let RaftEffects { append, committed, .. } = node.effects();
         if let Some(frame) = append {
             let state = frame.hard_state.map(|HardState { term, vote, commit }| {
                 format!("term {term}, vote for {vote}, commit {commit}")
@@ -137,11 +137,13 @@ impl Runner for RaftRunner {
             }
             "propose" => {
                 for data in words {
-                    self.node()?.propose(data.into())?;
+                    self.node()?.propose(Bytes::copy_from_slice(data.as_bytes()))?;
                 }
             }
             "written" => self.written()?,
-            "release" => self.node()?.release(words[0].parse()?),
+            "release" => {
+                self.node()?.release(words[0].parse()?);
+            }
             "status" => {
                 let RaftStatus { term, leader, last_index, committed, is_leader, .. } = self.node()?.status();
                 let leads = if is_leader { ", leads" } else { "" };

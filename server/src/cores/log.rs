@@ -11,7 +11,7 @@ use std::time::Duration;
 use revd_member::apply::Work;
 use revd_member::apply::command::Origin;
 use revd_member::apply::local::Submitted;
-use revd_member::cores::log::{LogCore, LogEffects, LogEvent};
+use revd_member::cores::log::{LogConfig, LogCore, LogEffects, LogEvent};
 use revd_member::peer::{Peer, PeerMessage};
 use revd_member::raft::node::{RaftError, RaftNode};
 use revd_member::raft::status::MemberStatus;
@@ -137,7 +137,8 @@ pub async fn run<D: LogDisk>(seed: LogSeed<D>) -> Result<(), LogFailure> {
     };
     let stopping = Rc::new(Cell::new(false));
     let wal = WalWriter::new(seed.wal);
-    let mut core = LogCore::new(seed.node, seed.origin, seed.from_edges.len());
+    let config = LogConfig { origin: seed.origin, edges: seed.from_edges.len(), tick: seed.tick };
+    let mut core = LogCore::new(seed.node, config);
     let receiving = seed.from_edges.into_iter().zip(0..).map(|(from_edge, edge)| {
         glommio::spawn_local(receive_submitted(edge, from_edge, Rc::clone(&events)))
     });
@@ -163,6 +164,7 @@ pub async fn run<D: LogDisk>(seed: LogSeed<D>) -> Result<(), LogFailure> {
                 LogInput::WriteFailed(error) => return Err(error.into()),
             }
         }
+        core.receive(LogEvent::Applied(seed.status.applied.load()), &mut driver);
         core.advance(&mut driver)?;
         driver.send_messages();
         publish(&core, &seed.status);

@@ -20,7 +20,7 @@ use crate::apply::{Machine, MachineConfig};
 use crate::cluster::conf_state::ConfState;
 use crate::cluster::initial::{InitialCluster, InitialError};
 use crate::cluster::{self, Identity};
-use crate::raft::node::{RaftConfig, RaftError, RaftNode};
+use crate::raft::node::{LogRetention, RaftConfig, RaftError, RaftNode};
 use crate::schema;
 use crate::wal::birth::{BIRTH, empty_log};
 use crate::wal::reader::{LogEnd, RecoveredLog};
@@ -195,6 +195,7 @@ pub fn recover<F: RecoveryEffects>(
         election_ticks: config.election_ticks,
         applied: store.applied().index,
         seed: config.election_seed,
+        retention: LogRetention::default(),
     };
     let started = RaftNode::start(&raft_config, &log, logger);
     let node = started.map_err(|error| effects.refused(Refusal::Raft(error)))?;

@@ -2,13 +2,24 @@
 //!
 //! Group commit clocks itself: while one frame is being written and synced, commands gather; when
 //! it is durable they all go into the next one. There is no timer and no batch size to tune.
+//!
+//! A follower hands its commands to the leader, once a turn, as one batch that the leader proposes
+//! as it is. Commands that have left when the leader changes, or the connection to it breaks, are
+//! lost as far as this member knows: their callers are told at once, and nothing is sent twice.
 
-use std::collections::VecDeque;
+use std::collections::BTreeSet;
+use std::time::Duration;
 
-use crate::apply::command::{self, Command, CommandId, Origin};
-use crate::apply::local::Submitted;
-use crate::apply::outcome::Outcome;
-use crate::apply::{DurableIndex, Work};
+use bytes::Bytes;
+
+use crate::apply::command::{self, CommandId, Origin};
+use crate::apply::local::{DeadlineRequest, LeaseRequest, LocalKind, LocalRequest, Submitted};
+use crate::apply::outcome::{Outcome, Rest};
+use crate::apply::{DurableIndex, Lost, Work};
+use crate::cores::forwards::{Forwards, ids_of};
+use crate::cores::read_rounds::ReadRounds;
+use crate::cores::submissions::Submissions;
+use crate::error::Error;
 use crate::limits;
 use crate::peer::{Peer, PeerMessage};
 use crate::raft::node::{RaftEffects, RaftError, RaftNode};
@@ -71,21 +82,65 @@ pub trait LogEffects {
     fn set_peers(&mut self, peers: Vec<Peer>);
 }
 
-/// Log core view: raft, and the commands that wait for the frame in flight.
+/// The settings of a log core.
+#[derive(Debug, Clone, Copy)]
+pub struct LogConfig {
+    /// Stamped on every entry.
+    pub origin: Origin,
+    /// How many edges submit requests.
+    pub edges: usize,
+    /// Raft's clock step.
+    pub tick: Duration,
+}
+
+/// Log core view: raft, and the requests that wait for it.
 pub struct LogCore {
     node: RaftNode,
     origin: Origin,
-    queue: VecDeque<Command>,
     edges_open: usize,
+    /// Ticks since the start, and how many of them a request may take.
+    now: u64,
+    request_ticks: u64,
+    submissions: Submissions,
+    forwards: Forwards,
+    reads: ReadRounds,
+    /// Callers of this member whose requests about leases the leader has.
+    asks: BTreeSet<CommandId>,
+    /// Members that there is a connection to.
+    connected: BTreeSet<u64>,
+    /// Term and leader, as everything that waits for the leader knows them.
+    led_by: (u64, u64),
     /// The term in which this member leads, as the state core was told.
     leads_in: Option<u64>,
+    /// At a stop, the tick until which another member may take over.
+    handing_over: Option<u64>,
+    /// Work for the state core behind the entries of this turn.
+    behind: Vec<Work>,
 }
 
 impl LogCore {
-    /// Goes on with a recovered raft, for so many edges; `origin` is stamped on every entry.
+    /// Goes on with a recovered raft.
     #[must_use]
-    pub fn new(node: RaftNode, origin: Origin, edges: usize) -> Self {
-        Self { node, origin, queue: VecDeque::new(), edges_open: edges, leads_in: None }
+    pub fn new(node: RaftNode, config: LogConfig) -> Self {
+        let LogConfig { origin, edges, tick } = config;
+        let wait_ticks = limits::REQUEST_TIMEOUT.as_nanos().div_ceil(tick.as_nanos().max(1));
+        let wait_ticks = u64::try_from(wait_ticks).unwrap_or(u64::MAX / 2);
+        Self {
+            now: 0,
+            request_ticks: wait_ticks + 2 * node.election_ticks(),
+            node,
+            origin,
+            edges_open: edges,
+            submissions: Submissions::new(edges),
+            forwards: Forwards::default(),
+            reads: ReadRounds::new(origin, edges),
+            asks: BTreeSet::new(),
+            connected: BTreeSet::new(),
+            led_by: (0, 0),
+            leads_in: None,
+            handing_over: None,
+            behind: Vec::new(),
+        }
     }
 
     /// Begins; a sole voter stands for election at once.
@@ -102,22 +157,93 @@ impl LogCore {
     /// Takes an event in; [`LogCore::advance`] follows the last one of a turn.
     pub fn receive(&mut self, event: LogEvent, effects: &mut impl LogEffects) {
         match event {
-            LogEvent::Submitted { submitted: Submitted { commands, local, .. }, .. } => {
-                local.into_iter().for_each(|request| effects.work(Work::Local(request)));
-                self.queue.extend(commands);
-            }
+            LogEvent::Submitted { edge, submitted } => self.submitted(edge, submitted, effects),
             LogEvent::Written => self.node.written(),
-            LogEvent::Tick => self.node.tick(),
+            LogEvent::Tick => self.tick(),
             LogEvent::Durable(index) => {
-                self.node.release(index.get());
-                effects.release(index.get());
+                if let Some(index) = self.node.release(index.get()) {
+                    effects.release(index);
+                }
             }
+            LogEvent::Applied(index) => self.node.applied(index),
             LogEvent::EdgeClosed => self.edges_open -= 1,
-            LogEvent::Applied(_)
-            | LogEvent::Peer { .. }
-            | LogEvent::PeerConnected(_)
-            | LogEvent::PeerLost(_)
-            | LogEvent::Answer { .. } => {}
+            LogEvent::Peer { from, message } => self.heard(from, message, effects),
+            LogEvent::PeerConnected(member) => {
+                self.connected.insert(member);
+            }
+            LogEvent::PeerLost(member) => {
+                self.connected.remove(&member);
+                self.node.unreachable(member);
+                if member == self.led_by.1 {
+                    self.lose(&Error::TimeoutConnectionLost);
+                }
+            }
+            LogEvent::Answer { to, id, outcome } => {
+                effects.send(to, PeerMessage::LeaseAnswer { id, outcome });
+            }
+        }
+    }
+
+    /// Requests of an edge. The leader alone knows how long leases live.
+    fn submitted(&mut self, edge: u16, mut submitted: Submitted, effects: &mut impl LogEffects) {
+        let (leader, own) = (self.led_by.1, self.origin.member);
+        for request in std::mem::take(&mut submitted.local) {
+            match request.kind {
+                LocalKind::Lease(lease)
+                    if is_for_leader(lease) && leader != own && self.connected.contains(&leader) =>
+                {
+                    self.asks.insert(request.id);
+                    effects.send(leader, PeerMessage::LeaseAsk { id: request.id, request: lease });
+                }
+                _ => effects.work(Work::Local(request)),
+            }
+        }
+        if let Some(ticket) = submitted.read {
+            self.reads.wait(edge, ticket);
+        }
+        self.submissions.push(edge, submitted, self.now);
+    }
+
+    fn tick(&mut self) {
+        self.now += 1;
+        self.node.tick();
+        if let Some(oldest) = self.now.checked_sub(self.request_ticks)
+            && let Some(numbers) = self.submissions.expire(oldest)
+        {
+            self.behind.push(Work::Lost(Lost { numbers, why: Error::Timeout }));
+        }
+    }
+
+    /// A message of another member.
+    fn heard(&mut self, from: u64, message: PeerMessage, effects: &mut impl LogEffects) {
+        match message {
+            PeerMessage::Raft(message) if message.from() == from => self.node.step(message),
+            PeerMessage::Raft(_) => {}
+            PeerMessage::Forward(batch) => {
+                let refused = if self.node.status().is_leader {
+                    self.forwards.push(from, batch).err().map(|ids| (ids, Error::TooManyRequests))
+                } else {
+                    ids_of(from, &batch).map(|ids| (ids, Error::NoLeader))
+                };
+                if let Some((ids, why)) = refused {
+                    effects.send(from, PeerMessage::Refused { ids, why });
+                }
+            }
+            PeerMessage::Refused { ids, why } => {
+                for id in ids {
+                    effects.work(answer(id, why.clone()));
+                }
+            }
+            PeerMessage::LeaseAsk { id, request } if is_for_leader(request) => {
+                let kind = LocalKind::Lease(request);
+                effects.work(Work::Local(LocalRequest { id, kind, from: Some(from) }));
+            }
+            PeerMessage::LeaseAsk { .. } => {}
+            PeerMessage::LeaseAnswer { id, outcome } => {
+                if self.asks.remove(&id) {
+                    effects.work(Work::Answer(id, outcome));
+                }
+            }
         }
     }
 
@@ -126,18 +252,16 @@ impl LogCore {
     /// # Errors
     /// When raft refuses; the member must stop.
     pub fn advance(&mut self, effects: &mut impl LogEffects) -> Result<(), RaftError> {
-        if !self.node.is_writing() && self.node.status().is_leader {
-            let mut frame_bytes = 0;
-            while frame_bytes < limits::FRAME_BYTES_MAX
-                && let Some(data) = self.next_entry()
-            {
-                frame_bytes += data.len();
-                self.node.propose(data)?;
-            }
-        }
-        let RaftEffects { append, committed } = self.node.effects();
+        self.look_at_leader();
+        self.hand_out(effects)?;
+        self.ask_for_reads();
+        self.hand_over();
+        let RaftEffects { append, messages, committed, reads } = self.node.effects();
         if let Some(frame) = append {
             effects.append(frame);
+        }
+        for message in messages {
+            effects.send(message.to(), PeerMessage::Raft(message));
         }
         let status = self.node.status();
         let leads_in = status.is_leader.then_some(status.term);
@@ -146,7 +270,91 @@ impl LogCore {
             effects.work(Work::Leads(leads_in));
         }
         committed.into_iter().for_each(|entry| effects.work(Work::Entry(entry)));
+        self.behind.drain(..).for_each(|work| effects.work(work));
+        let ready = reads.into_iter().flat_map(|(context, index)| self.reads.answered(context, index));
+        ready.for_each(|ready| effects.work(Work::Read(ready)));
         Ok(())
+    }
+
+    /// If term or leader have changed, what waits for the former leader waits in vain.
+    fn look_at_leader(&mut self) {
+        let RaftStatus { term, leader, is_leader, .. } = self.node.status();
+        if self.led_by != (term, leader) {
+            self.led_by = (term, leader);
+            self.lose(&Error::TimeoutLeaderFailed);
+            if !is_leader {
+                self.forwards.clear();
+            }
+        }
+        if leader != 0 {
+            self.behind.extend(self.reads.led_by(self.led_by).into_iter().map(Work::Read));
+        }
+        if self.is_stopping() && !is_leader {
+            self.submissions.clear(); // their callers are gone
+        }
+    }
+
+    /// Requests that have left for the leader may not be answered.
+    fn lose(&mut self, why: &Error) {
+        if let Some(numbers) = self.submissions.lose() {
+            self.behind.push(Work::Lost(Lost { numbers, why: why.clone() }));
+        }
+        let asks = std::mem::take(&mut self.asks);
+        self.behind.extend(asks.into_iter().map(|id| answer(id, Error::NoLeader)));
+    }
+
+    /// The leader proposes what has gathered, its own commands and those of others in turn, unless
+    /// a write is in flight; a follower sends it to the leader.
+    fn hand_out(&mut self, effects: &mut impl LogEffects) -> Result<(), RaftError> {
+        let mut frame_bytes = 0;
+        while !self.node.is_writing() && self.node.may_propose() && frame_bytes < limits::FRAME_BYTES_MAX {
+            let before = frame_bytes;
+            let own = self.next_batch();
+            for batch in [own, self.forwards.pop()].into_iter().flatten() {
+                frame_bytes += batch.len();
+                self.node.propose(batch)?;
+            }
+            if frame_bytes == before {
+                break;
+            }
+        }
+        let leader = self.led_by.1;
+        if leader != self.origin.member && self.connected.contains(&leader) {
+            while let Some(batch) = self.next_batch() {
+                effects.send(leader, PeerMessage::Forward(batch));
+            }
+        }
+        Ok(())
+    }
+
+    /// Encodes waiting commands as one entry, bounded in bytes.
+    fn next_batch(&mut self) -> Option<Bytes> {
+        let commands = self.submissions.leave();
+        (!commands.is_empty()).then(|| command::encode(self.origin, &commands).into())
+    }
+
+    fn ask_for_reads(&mut self) {
+        if self.node.may_read()
+            && let Some(context) = self.reads.attempt(self.led_by, self.now)
+        {
+            self.node.read_index(context);
+        }
+    }
+
+    /// A leader that stops hands leadership on when it has nothing more to propose, so that others
+    /// need not wait for an election.
+    fn hand_over(&mut self) {
+        let status = self.node.status();
+        let may_begin = self.is_stopping() && self.is_at_rest() && self.handing_over.is_none();
+        if !may_begin {
+            return;
+        }
+        let successor = self.node.successor().filter(|_| status.is_leader && !status.is_sole_voter);
+        let wait_ticks = successor.map_or(0, |_| self.node.election_ticks());
+        self.handing_over = Some(self.now + wait_ticks);
+        if let Some(successor) = successor {
+            self.node.transfer(successor);
+        }
     }
 
     /// Where raft stands.
@@ -161,31 +369,32 @@ impl LogCore {
         self.edges_open == 0
     }
 
-    /// Every edge is done, and everything they proposed is durable.
+    /// Every edge is done, everything they proposed is durable, and another member leads if one
+    /// can.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        self.is_stopping() && self.is_at_rest()
+        let is_handed_over =
+            self.handing_over.is_some_and(|until| self.now >= until || !self.node.status().is_leader);
+        self.is_stopping() && self.is_at_rest() && is_handed_over
     }
 
     /// Nothing waits for a write.
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
-        !self.node.is_writing() && self.queue.is_empty()
+        !self.node.is_writing() && self.submissions.is_empty() && self.forwards.is_empty()
     }
+}
 
-    /// Encodes queued commands as one entry, bounded in bytes.
-    fn next_entry(&mut self) -> Option<Vec<u8>> {
-        let mut bytes = 0;
-        let fits = |command: &&Command| {
-            let first = bytes == 0;
-            bytes += command.encoded_len();
-            first || bytes <= limits::ENTRY_BYTES_MAX
-        };
-        let count = self.queue.iter().take_while(fits).count();
-        if count == 0 {
-            return None;
-        }
-        let commands: Vec<Command> = self.queue.drain(..count).collect();
-        Some(command::encode(self.origin, &commands))
-    }
+/// Requests that the leader's deadlines answer, whichever member they come to.
+fn is_for_leader(request: LeaseRequest) -> bool {
+    matches!(
+        request,
+        LeaseRequest::Deadline(DeadlineRequest::KeepAlive { .. } | DeadlineRequest::List)
+            | LeaseRequest::TimeToLive { .. }
+    )
+}
+
+/// A request that is answered without a state.
+fn answer(id: CommandId, why: Error) -> Work {
+    Work::Answer(id, Outcome { revision: 0, result: Err(why), rest: Rest::NONE })
 }

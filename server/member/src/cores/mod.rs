@@ -5,10 +5,13 @@
 
 pub mod edge;
 pub mod effects;
+mod forwards;
 mod installing;
 pub mod log;
 pub mod long;
 mod member_callers;
+mod read_rounds;
 mod reads;
 mod saving;
 pub mod state;
+mod submissions;

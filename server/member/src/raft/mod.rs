@@ -6,20 +6,26 @@
 //! 1. Entries and hard state of a `Ready` are durable before anything relies on them: `node.rs`
 //!    puts them into the next frame, the log core writes and syncs it, and only then tells raft
 //!    (`on_persist_ready`), in order.
-//! 2. Messages that promise something go out after the promise is durable (none yet: one voter).
+//! 2. Messages that promise something go out after the promise is durable: `node.rs` keeps them
+//!    until the frame is written. A leader's go at once, while its own write runs.
 //! 3. Committed entries are applied in order, each once: `node.rs` hands them out, the state core
-//!    applies them.
+//!    applies them, and raft is told when it has.
 //! 4. `advance` follows each `Ready`: `advance_append_async`, because writing goes on while raft
 //!    does.
 //! 5. The storage answers from all entries that were handed over, durable or not: `storage.rs`
-//!    holds it in memory until the state core has made it durable elsewhere.
+//!    holds them in memory until the state core has made their effects durable elsewhere, and for
+//!    slow followers somewhat longer.
+//! 6. Messages that raft-rs takes for impossible do not reach it: `admission.rs` leaves them out.
 //!
 //! raft-rs's own message types stay inside this folder. Its only randomness, election timeouts,
 //! comes from a seed that the caller gives (`timeouts.rs`): the same seed and the same events make
 //! the same run, whatever the number of voters.
 
+mod admission;
+mod convert;
 pub mod message;
 pub mod node;
+pub mod read_context;
 pub mod status;
 mod storage;
 mod timeouts;

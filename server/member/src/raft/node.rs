@@ -1,16 +1,21 @@
 //! One member's raft, as a state machine: events in, effects out.
 
-use raft::eraftpb::{self, Entry, EntryType};
+use bytes::Bytes;
+use raft::eraftpb::{Entry, EntryType, Message, MessageType};
 use raft::{RawNode, StateRole};
 
 use crate::apply::CommittedEntry;
 use crate::cluster::conf_state::ConfState;
 use crate::limits;
+use crate::raft::admission::may_step;
+use crate::raft::convert::{conf_state_to_raft, from_raft, to_raft};
+use crate::raft::message::RaftMessage;
+use crate::raft::read_context::ReadContext;
 use crate::raft::status::RaftStatus;
 use crate::raft::storage::RaftEntries;
 use crate::raft::timeouts::ElectionTimeouts;
 use crate::wal::reader::RecoveredLog;
-use crate::wal::{FrameContent, HardState, LogEntry};
+use crate::wal::{FrameContent, HardState};
 
 /// The member and its cluster, as raft starts with them.
 #[derive(Debug)]
@@ -28,6 +33,24 @@ pub struct RaftConfig {
     /// Of the election timeouts. Members of a cluster need different ones: with equal timeouts
     /// their votes split for ever.
     pub seed: u64,
+    /// How much of the log stays for slow followers.
+    pub retention: LogRetention,
+}
+
+/// How much of the log stays for followers that lag behind, by etcd's rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogRetention {
+    /// When more entries than this are durable elsewhere, some are let go of.
+    pub snapshot_count: u64,
+    /// So many of them stay.
+    pub catchup_entries: u64,
+}
+
+impl Default for LogRetention {
+    /// etcd's defaults.
+    fn default() -> Self {
+        Self { snapshot_count: 10_000, catchup_entries: 5_000 }
+    }
 }
 
 impl RaftConfig {
@@ -35,8 +58,15 @@ impl RaftConfig {
     /// has no effect.
     #[must_use]
     pub fn alone(id: u64, applied: u64) -> Self {
-        let conf_state = ConfState::of_voters(vec![id]);
-        Self { id, conf_state, heartbeat_ticks: 1, election_ticks: 10, applied, seed: 0 }
+        Self {
+            id,
+            conf_state: ConfState::of_voters(vec![id]),
+            heartbeat_ticks: 1,
+            election_ticks: 10,
+            applied,
+            seed: 0,
+            retention: LogRetention::default(),
+        }
     }
 }
 
@@ -46,8 +76,12 @@ impl RaftConfig {
 pub struct RaftEffects {
     /// Write and sync this, then call [`RaftNode::written`]. Never more than one at a time.
     pub append: Option<FrameContent>,
+    /// Send these, in order; none promises anything that is not durable.
+    pub messages: Vec<RaftMessage>,
     /// Apply these, in order.
     pub committed: Vec<CommittedEntry>,
+    /// Rounds of [`RaftNode::read_index`] that are over, each with its read index.
+    pub reads: Vec<(ReadContext, u64)>,
 }
 
 /// Why raft cannot start or go on.
@@ -84,13 +118,26 @@ pub enum RaftError {
 pub struct RaftNode {
     raw: RawNode<RaftEntries>,
     timeouts: ElectionTimeouts,
-    /// The content of the next frame.
-    gathered: FrameContent,
-    /// The last `Ready` in `gathered`, if any; raft is told its number once it is durable.
-    gathered_ready: Option<u64>,
-    /// The last `Ready` in the frame being written.
-    writing: Option<u64>,
+    retention: LogRetention,
+    /// The next frame.
+    gathered: PendingFrame,
+    /// The frame being written.
+    writing: Option<PendingFrame>,
     hard_state: HardState,
+    /// Messages that were waiting for a frame which is durable by now.
+    promised: Vec<RaftMessage>,
+    /// Rounds of other members that came before this leader has committed an entry of its term.
+    early_reads: Vec<Message>,
+}
+
+/// A frame and what follows it.
+#[derive(Debug, Default)]
+struct PendingFrame {
+    content: FrameContent,
+    /// The last `Ready` in it; raft is told its number once it is durable. None: it is empty.
+    ready: Option<u64>,
+    /// Messages that promise what the frame makes durable.
+    messages: Vec<RaftMessage>,
 }
 
 impl RaftNode {
@@ -106,7 +153,7 @@ impl RaftNode {
         if last < config.applied {
             return Err(RaftError::ShortLog { last, applied: config.applied });
         }
-        let mut hard_state = eraftpb::HardState::default();
+        let mut hard_state = raft::eraftpb::HardState::default();
         hard_state.term = log.hard_state.term;
         hard_state.vote = log.hard_state.vote;
         // The commit index is written along with other things, never on its own: it may lag behind
@@ -114,7 +161,7 @@ impl RaftNode {
         hard_state.commit = log.hard_state.commit.max(config.applied).min(last);
         let entries = log.entries.iter().map(to_raft).collect();
         let conf_state = conf_state_to_raft(&config.conf_state);
-        let storage = RaftEntries { base: log.base, entries, hard_state, conf_state };
+        let storage = RaftEntries::new(log.base, entries, hard_state, conf_state);
         let raft_config = raft::Config {
             id: config.id,
             election_tick: config.election_ticks,
@@ -124,16 +171,22 @@ impl RaftNode {
             max_inflight_msgs: limits::RAFT_MESSAGES_INFLIGHT_MAX,
             check_quorum: true,
             pre_vote: true,
+            // The entries of a turn go in one message.
+            batch_append: true,
+            // Not a bound that raft-rs is to keep, but then it counts what is not committed.
+            max_uncommitted_size: raft::NO_LIMIT - 1,
             ..raft::Config::default()
         };
         let raw = RawNode::new(&raft_config, storage, logger)?;
         Ok(Self {
             raw,
             timeouts: ElectionTimeouts::new(config.seed),
-            gathered: FrameContent::default(),
-            gathered_ready: None,
+            retention: config.retention,
+            gathered: PendingFrame::default(),
             writing: None,
             hard_state: log.hard_state,
+            promised: Vec::new(),
+            early_reads: Vec::new(),
         })
     }
 
@@ -147,16 +200,102 @@ impl RaftNode {
 
     /// A step of raft's clock.
     pub fn tick(&mut self) {
+        // A voter that is alone elects itself at once; raft-rs takes its log for durable then.
+        let is_dirty = self.is_writing() || self.gathered.ready.is_some();
+        if is_dirty && self.raw.raft.prs().is_singleton() && !self.leads() {
+            return;
+        }
         self.timeouts.before_tick(&mut self.raw.raft);
         self.raw.tick();
+    }
+
+    /// Takes in a message of another member, unless it makes no sense.
+    pub fn step(&mut self, RaftMessage(message): RaftMessage) {
+        if !may_step(&self.raw.raft, &message) {
+            return;
+        }
+        let kind = message.get_msg_type();
+        if kind == MessageType::MsgAppend && !message.entries.is_empty() && !self.has_room() {
+            return; // the leader sends it again
+        }
+        if kind == MessageType::MsgReadIndex && self.leads() && !self.raw.raft.commit_to_current_term() {
+            if self.early_reads.len() < limits::EARLY_READS_MAX {
+                self.early_reads.push(message);
+            }
+            return;
+        }
+        // raft-rs refuses answers of members that it does not know.
+        let _ = self.raw.step(message);
+    }
+
+    /// Messages to this member may be lost.
+    pub fn unreachable(&mut self, member: u64) {
+        self.raw.report_unreachable(member);
+    }
+
+    /// Whether a proposal would be accepted now.
+    #[must_use]
+    pub fn may_propose(&self) -> bool {
+        let raft = &self.raw.raft;
+        self.leads()
+            && raft.lead_transferee.is_none()
+            && raft.prs().get(raft.id).is_some()
+            && raft.uncommitted_size() < limits::UNCOMMITTED_BYTES_MAX
+            && self.has_room()
     }
 
     /// Proposes an entry.
     ///
     /// # Errors
     /// When this member does not lead.
-    pub fn propose(&mut self, data: Vec<u8>) -> Result<(), RaftError> {
-        Ok(self.raw.propose(Vec::new(), data)?)
+    pub fn propose(&mut self, data: Bytes) -> Result<(), RaftError> {
+        let mut message = Message { from: self.raw.raft.id, ..Message::default() };
+        message.set_msg_type(MessageType::MsgPropose);
+        message.set_entries(vec![Entry { data, ..Entry::default() }].into());
+        if !self.leads() {
+            return Err(raft::Error::ProposalDropped.into());
+        }
+        Ok(self.raw.raft.step(message)?)
+    }
+
+    /// Whether a round of [`RaftNode::read_index`] can be answered: the leader is known, and if it
+    /// is this member, it has committed an entry of its term.
+    #[must_use]
+    pub fn may_read(&self) -> bool {
+        let raft = &self.raw.raft;
+        raft.leader_id != 0 && (!self.leads() || raft.commit_to_current_term())
+    }
+
+    /// Asks for the index up to which a linearizable read must see the state. The answer may be
+    /// lost; then another name is to be used.
+    pub fn read_index(&mut self, context: ReadContext) {
+        self.raw.read_index(context.encode());
+    }
+
+    /// Hands leadership to this member, if it catches up within an election time. No proposals are
+    /// accepted meanwhile.
+    pub fn transfer(&mut self, to: u64) {
+        self.raw.transfer_leader(to);
+    }
+
+    /// The member that is to lead after this one: an active voter, of those the one that has most
+    /// of the log.
+    #[must_use]
+    pub fn successor(&self) -> Option<u64> {
+        let raft = &self.raw.raft;
+        let voters = raft.prs().conf().voters();
+        let others = raft
+            .prs()
+            .iter()
+            .filter(|(id, progress)| **id != raft.id && voters.contains(**id) && progress.recent_active);
+        others.max_by_key(|(id, progress)| (progress.matched, **id)).map(|(id, _)| *id)
+    }
+
+    /// Everything up to here is applied.
+    pub fn applied(&mut self, index: u64) {
+        if index > self.raw.raft.raft_log.applied {
+            self.raw.advance_apply_to(index);
+        }
     }
 
     /// A frame is being written; its end is [`RaftNode::written`].
@@ -170,23 +309,28 @@ impl RaftNode {
     /// # Panics
     /// If none was handed out.
     pub fn written(&mut self) {
-        let ready = self.writing.take().expect("a frame was being written");
-        self.raw.on_persist_ready(ready);
+        let PendingFrame { ready, messages, .. } = self.writing.take().expect("a frame was being written");
+        self.promised.extend(messages);
+        self.raw.on_persist_ready(ready.expect("only a frame of some Ready is written"));
     }
 
     /// Everything raft wants done now.
     pub fn effects(&mut self) -> RaftEffects {
         let mut effects = RaftEffects::default();
+        effects.messages.append(&mut self.promised);
+        if !self.early_reads.is_empty() && (!self.leads() || self.may_read()) {
+            // One that leads no more passes them on, as raft-rs does.
+            for message in std::mem::take(&mut self.early_reads) {
+                let _ = self.raw.step(message);
+            }
+        }
         while self.raw.has_ready() {
             self.take_ready(&mut effects);
         }
-        let nothing_to_write = self.gathered.entries.is_empty() && self.gathered.hard_state.is_none();
-        if self.writing.is_none()
-            && !nothing_to_write
-            && let Some(ready) = self.gathered_ready.take()
-        {
-            self.writing = Some(ready);
-            effects.append = Some(std::mem::take(&mut self.gathered));
+        if self.writing.is_none() && self.gathered.ready.is_some() {
+            let mut frame = std::mem::take(&mut self.gathered);
+            effects.append = Some(std::mem::take(&mut frame.content));
+            self.writing = Some(frame);
         }
         effects
     }
@@ -200,17 +344,20 @@ impl RaftNode {
             self.hard_state = HardState { term: state.term, vote: state.vote, commit: state.commit };
             self.raw.mut_store().hard_state = state.clone();
         }
-        if must_sync {
-            // The commit index travels with whatever else has to be written.
-            self.gathered.hard_state = Some(self.hard_state);
-        }
-        self.gathered.entries.extend(entries.into_iter().map(from_raft));
+        self.gathered.add(must_sync.then_some(self.hard_state), entries);
+        effects.messages.extend(ready.take_messages().into_iter().map(RaftMessage));
+        let is_free = |message: &Message| promises_nothing(message.get_msg_type());
+        let (free, promises): (Vec<_>, Vec<_>) =
+            ready.take_persisted_messages().into_iter().partition(is_free);
+        effects.messages.extend(free.into_iter().map(RaftMessage));
+        let promises = promises.into_iter().map(RaftMessage);
+        let reads = ready.take_read_states().into_iter();
+        effects
+            .reads
+            .extend(reads.filter_map(|read| Some((ReadContext::decode(&read.request_ctx)?, read.index))));
         let committed = ready.take_committed_entries();
         let number = ready.number();
         self.raw.advance_append_async(ready);
-        if let Some(last) = committed.last() {
-            self.raw.advance_apply_to(last.index);
-        }
         effects.committed.extend(committed.into_iter().map(|entry| {
             assert!(
                 entry.get_entry_type() == EntryType::EntryNormal,
@@ -219,18 +366,33 @@ impl RaftNode {
             );
             CommittedEntry { index: entry.index, term: entry.term, data: entry.data, change: None }
         }));
-        if must_sync || self.gathered_ready.is_some() {
-            self.gathered_ready = Some(number);
-        } else if let Some(writing) = &mut self.writing {
-            *writing = number; // nothing of its own to write: durable when what came before it is
+        // Without anything of its own to write, it is durable when that is which came before it.
+        let gathered = Some(&mut self.gathered).filter(|frame| must_sync || frame.ready.is_some());
+        if let Some(frame) = gathered.or(self.writing.as_mut()) {
+            frame.ready = Some(number);
+            frame.messages.extend(promises);
         } else {
             self.raw.on_persist_ready(number);
+            effects.messages.extend(promises);
         }
     }
 
-    /// Everything up to `index` is durable elsewhere.
-    pub fn release(&mut self, index: u64) {
-        self.raw.mut_store().release(index);
+    /// State up to here is durable elsewhere. The log may let go of everything up to the index that
+    /// is returned, if that is news.
+    pub fn release(&mut self, durable: u64) -> Option<u64> {
+        self.applied(durable);
+        let others = self.raw.raft.prs().iter().len() > 1;
+        let LogRetention { snapshot_count, catchup_entries } = self.retention;
+        let entries = self.raw.mut_store();
+        let before = entries.base();
+        let mut to = durable;
+        if others {
+            let is_much = durable.saturating_sub(before) > snapshot_count;
+            to = if is_much { durable.saturating_sub(catchup_entries) } else { before };
+            to = to.max(entries.index_below(limits::LOG_KEPT_BYTES_MAX)).min(durable);
+        }
+        entries.release(to);
+        (entries.base() > before).then(|| entries.base())
     }
 
     /// Term, leader and indexes now.
@@ -242,39 +404,51 @@ impl RaftNode {
             leader: raft.leader_id,
             last_index: raft.raft_log.last_index(),
             committed: raft.raft_log.committed,
-            is_leader: raft.state == StateRole::Leader,
+            is_leader: self.leads(),
             is_sole_voter: raft.promotable() && raft.prs().is_singleton(),
         }
     }
+
+    /// Ticks of the shortest election timeout.
+    #[must_use]
+    pub fn election_ticks(&self) -> u64 {
+        self.raw.raft.election_timeout() as u64
+    }
+
+    fn leads(&self) -> bool {
+        self.raw.raft.state == StateRole::Leader
+    }
+
+    /// There is memory for more entries.
+    fn has_room(&self) -> bool {
+        self.raw.store().bytes() < limits::LOG_MEMORY_BYTES_MAX
+    }
 }
 
-fn conf_state_to_raft(state: &ConfState) -> eraftpb::ConfState {
-    let mut out = eraftpb::ConfState { auto_leave: state.auto_leave, ..eraftpb::ConfState::default() };
-    out.voters.clone_from(&state.voters);
-    out.learners.clone_from(&state.learners);
-    out.voters_outgoing.clone_from(&state.voters_outgoing);
-    out.learners_next.clone_from(&state.learners_next);
-    out
+impl PendingFrame {
+    /// Adds what a `Ready` has to write; entries replace those from the first one on.
+    fn add(&mut self, hard_state: Option<HardState>, entries: Vec<Entry>) {
+        // The commit index travels with whatever else has to be written.
+        self.content.hard_state = hard_state.or(self.content.hard_state);
+        if let Some(first) = entries.first() {
+            let keep = self.content.entries.partition_point(|entry| entry.index < first.index);
+            self.content.entries.truncate(keep);
+        }
+        self.content.entries.extend(entries.into_iter().map(from_raft));
+    }
 }
 
-fn to_raft(entry: &LogEntry) -> Entry {
-    let mut out = Entry { index: entry.index, term: entry.term, ..Entry::default() };
-    out.set_entry_type(match entry.kind {
-        1 => EntryType::EntryConfChange,
-        2 => EntryType::EntryConfChangeV2,
-        _ => EntryType::EntryNormal,
-    });
-    out.data = entry.data.clone();
-    out
-}
-
-fn from_raft(entry: Entry) -> LogEntry {
-    let kind = match entry.get_entry_type() {
-        EntryType::EntryNormal => 0,
-        EntryType::EntryConfChange => 1,
-        EntryType::EntryConfChangeV2 => 2,
-    };
-    LogEntry { index: entry.index, term: entry.term, kind, data: entry.data }
+/// Messages that stay true if their sender forgets what it has not written. An answer to a
+/// heartbeat says that its sender followed this leader when it was sent, and so had voted for no
+/// later one; it names no entry.
+fn promises_nothing(kind: MessageType) -> bool {
+    matches!(
+        kind,
+        MessageType::MsgHeartbeatResponse
+            | MessageType::MsgReadIndex
+            | MessageType::MsgRequestPreVote
+            | MessageType::MsgRequestPreVoteResponse
+    )
 }
 
 #[cfg(test)]
@@ -323,12 +497,12 @@ mod tests {
         assert_eq!(settle(&mut node, &mut log), [2]);
         assert!(node.status().is_leader);
         assert_eq!(node.status().term, 2);
-        node.propose(b"a".to_vec()).unwrap();
-        node.propose(b"b".to_vec()).unwrap();
+        node.propose(Bytes::from_static(b"a")).unwrap();
+        node.propose(Bytes::from_static(b"b")).unwrap();
         let effects = node.effects();
         assert!(effects.committed.is_empty());
         assert_eq!(effects.append.unwrap().entries.len(), 2);
-        node.propose(b"c".to_vec()).unwrap();
+        node.propose(Bytes::from_static(b"c")).unwrap();
         let meanwhile = node.effects();
         assert!(meanwhile.append.is_none() && meanwhile.committed.is_empty(), "one frame at a time");
         node.written();
@@ -346,7 +520,7 @@ mod tests {
         first.campaign().unwrap();
         settle(&mut first, &mut log);
         for data in [b"a", b"b", b"c"] {
-            first.propose(data.to_vec()).unwrap();
+            first.propose(Bytes::from_static(data)).unwrap();
             settle(&mut first, &mut log);
         }
         let mut again = node(&log, 3).unwrap();
@@ -372,11 +546,11 @@ mod tests {
         node.campaign().unwrap();
         settle(&mut node, &mut log);
         for _ in 0..10 {
-            node.propose(b"x".to_vec()).unwrap();
+            node.propose(Bytes::from_static(b"x")).unwrap();
             settle(&mut node, &mut log);
         }
         node.release(8);
-        node.propose(b"y".to_vec()).unwrap();
+        node.propose(Bytes::from_static(b"y")).unwrap();
         assert_eq!(settle(&mut node, &mut log), [13]);
     }
 }

@@ -5,18 +5,56 @@ use std::collections::VecDeque;
 use raft::eraftpb::{ConfState, Entry, HardState, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 
-/// The end of the log, in memory. RaftEntries leave at the front once the state core has made their
-/// effects durable.
+/// The end of the log, in memory. Entries leave at the front when the log lets go of them.
 #[derive(Debug)]
 pub(super) struct RaftEntries {
     /// Index and term of the entry before the first one here.
-    pub(super) base: (u64, u64),
-    pub(super) entries: VecDeque<Entry>,
+    base: (u64, u64),
+    entries: VecDeque<Entry>,
+    /// Bytes of the entries.
+    bytes: usize,
     pub(super) hard_state: HardState,
-    pub(super) conf_state: ConfState,
+    conf_state: ConfState,
+}
+
+/// Bytes that an entry takes in memory.
+fn bytes_of(entry: &Entry) -> usize {
+    size_of::<Entry>() + entry.data.len() + entry.context.len()
 }
 
 impl RaftEntries {
+    /// The log behind its base.
+    pub(super) fn new(
+        base: (u64, u64),
+        entries: VecDeque<Entry>,
+        hard_state: HardState,
+        conf_state: ConfState,
+    ) -> Self {
+        let bytes = entries.iter().map(bytes_of).sum();
+        Self { base, entries, bytes, hard_state, conf_state }
+    }
+
+    /// The index before the first entry.
+    pub(super) fn base(&self) -> u64 {
+        self.base.0
+    }
+
+    /// Bytes of all entries.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// The index that leaves no more than so many bytes if everything up to it is released.
+    pub(super) fn index_below(&self, bytes_max: usize) -> u64 {
+        let mut bytes = self.bytes;
+        let too_many = self.entries.iter().take_while(|entry| {
+            let is_too_much = bytes > bytes_max;
+            bytes -= bytes_of(entry);
+            is_too_much
+        });
+        self.base.0 + too_many.count() as u64
+    }
+
     fn last(&self) -> u64 {
         self.base.0 + self.entries.len() as u64
     }
@@ -30,7 +68,8 @@ impl RaftEntries {
         let Some(first) = entries.first() else { return };
         let keep = self.position(first.index).expect("raft never replaces what was released");
         assert!(keep <= self.entries.len(), "entry {} leaves a gap behind {}", first.index, self.last());
-        self.entries.truncate(keep);
+        self.bytes -= self.entries.drain(keep..).map(|entry| bytes_of(&entry)).sum::<usize>();
+        self.bytes += entries.iter().map(bytes_of).sum::<usize>();
         self.entries.extend(entries.iter().cloned());
     }
 
@@ -38,6 +77,7 @@ impl RaftEntries {
     pub(super) fn release(&mut self, index: u64) {
         while self.entries.front().is_some_and(|entry| entry.index <= index) {
             let entry = self.entries.pop_front().expect("there is a front");
+            self.bytes -= bytes_of(&entry);
             self.base = (entry.index, entry.term);
         }
     }
@@ -81,7 +121,7 @@ impl Storage for RaftEntries {
     }
 
     fn snapshot(&self, _request_index: u64, _to: u64) -> raft::Result<Snapshot> {
-        // Only a member that lags behind the released entries asks; there are no other members yet.
+        // A member that lags behind the released entries asks.
         Err(StorageError::SnapshotTemporarilyUnavailable.into())
     }
 }

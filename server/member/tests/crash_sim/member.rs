@@ -6,6 +6,7 @@
 //! shipped ones (`revd_member::cores`); their effects are carried out one at a time.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -16,7 +17,7 @@ use revd_member::apply::command::{self, Command, CommandId, Kind};
 use revd_member::apply::local::{LocalKind, LocalRequest, Submitted};
 use revd_member::apply::outcome::Outcome;
 use revd_member::cores::effects::{Standpoint, StateEvent};
-use revd_member::cores::log::{LogCore, LogEvent};
+use revd_member::cores::log::{LogConfig, LogCore, LogEvent};
 use revd_member::cores::state::StateCore;
 use revd_member::error::Error;
 use revd_member::wal::layout::{LogStep, ReleasedSegment};
@@ -145,7 +146,8 @@ impl Member {
             seen: FullDisk::default(),
         };
         let mut from_log = FromLog::default();
-        let mut log = LogCore::new(node, ORIGIN, 1);
+        let mut log =
+            LogCore::new(node, LogConfig { origin: ORIGIN, edges: 1, tick: Duration::from_millis(100) });
         log.start(&mut from_log).unwrap();
         Self {
             files,

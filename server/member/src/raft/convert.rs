@@ -1,0 +1,35 @@
+//! The member's own types as those of raft-rs, and back.
+
+use raft::eraftpb::{self, Entry, EntryType};
+
+use crate::cluster::conf_state::ConfState;
+use crate::wal::LogEntry;
+
+pub(super) fn conf_state_to_raft(state: &ConfState) -> eraftpb::ConfState {
+    let mut out = eraftpb::ConfState { auto_leave: state.auto_leave, ..eraftpb::ConfState::default() };
+    out.voters.clone_from(&state.voters);
+    out.learners.clone_from(&state.learners);
+    out.voters_outgoing.clone_from(&state.voters_outgoing);
+    out.learners_next.clone_from(&state.learners_next);
+    out
+}
+
+pub(super) fn to_raft(entry: &LogEntry) -> Entry {
+    let mut out = Entry { index: entry.index, term: entry.term, ..Entry::default() };
+    out.set_entry_type(match entry.kind {
+        1 => EntryType::EntryConfChange,
+        2 => EntryType::EntryConfChangeV2,
+        _ => EntryType::EntryNormal,
+    });
+    out.data = entry.data.clone();
+    out
+}
+
+pub(super) fn from_raft(entry: Entry) -> LogEntry {
+    let kind = match entry.get_entry_type() {
+        EntryType::EntryNormal => 0,
+        EntryType::EntryConfChange => 1,
+        EntryType::EntryConfChangeV2 => 2,
+    };
+    LogEntry { index: entry.index, term: entry.term, kind, data: entry.data }
+}

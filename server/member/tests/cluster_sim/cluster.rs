@@ -1,0 +1,218 @@
+//! Members and the network between them, one step at a time.
+
+use revd_engine::mvcc::{HashKv, View};
+use revd_engine::random::Random;
+use revd_member::cores::log::LogEvent;
+use revd_member::peer::PeerMessage;
+
+use crate::history::{History, Seen};
+use crate::member::Member;
+use crate::network::{Link, Network};
+
+/// Steps in which a cluster without faults comes to rest, many times over.
+const REST_STEPS_MAX: usize = 60_000;
+
+pub(crate) struct Cluster {
+    members: Vec<Member>,
+    network: Network,
+    random: Random,
+    history: History,
+    /// Things fail, and clients call.
+    is_wild: bool,
+}
+
+impl Cluster {
+    pub(crate) fn new(seed: u64, members: u64) -> Self {
+        Self {
+            members: (1..=members).map(|id| Member::new(id, members)).collect(),
+            network: Network::new(members),
+            random: Random::new(seed ^ 0xC105_7E12),
+            history: History::default(),
+            is_wild: true,
+        }
+    }
+
+    fn pick(&mut self) -> usize {
+        usize::try_from(self.random.below(self.members.len() as u64)).unwrap()
+    }
+
+    fn pick_link(&mut self) -> Link {
+        let links = self.network.links();
+        self.random.pick(&links)
+    }
+
+    fn member(&mut self, id: u64) -> &mut Member {
+        &mut self.members[usize::try_from(id).unwrap() - 1]
+    }
+
+    /// Something happens somewhere.
+    pub(crate) fn step(&mut self) {
+        self.network.pass_time();
+        let at = self.pick();
+        match self.random.below(100) {
+            0..54 => self.deliver(),
+            54..56 => self.members[at].event(LogEvent::Tick),
+            56..66 => self.members[at].written(),
+            66..80 => self.members[at].work(&mut self.random, &mut self.history),
+            80..84 => self.members[at].save(),
+            84..89 => self.connect(),
+            89..97 if self.is_wild => self.members[at].call(&mut self.random, &self.history),
+            97 if self.is_wild && self.random.one_in(5) => self.fail(at),
+            _ => {}
+        }
+        self.turn(at);
+        self.restart(at);
+    }
+
+    /// A member that is down comes back, one that has stopped is gone.
+    fn restart(&mut self, at: usize) {
+        if self.members[at].is_over() {
+            self.history.seen.handed_over += 1;
+            self.crash(at);
+        }
+        if !self.members[at].is_running() && (!self.is_wild || self.random.one_in(15)) {
+            let seed = self.random.below(u64::MAX);
+            self.members[at].start(seed);
+        }
+    }
+
+    fn turn(&mut self, at: usize) {
+        let from = self.members[at].id;
+        for (to, message) in self.members[at].turn(&mut self.history) {
+            let is_raft = matches!(message, PeerMessage::Raft(_));
+            if self.is_wild && is_raft && self.random.one_in(40) {
+                continue; // no room in the queue of the connection
+            }
+            self.network.send((from, to), message);
+        }
+    }
+
+    fn deliver(&mut self) {
+        let link = self.pick_link();
+        for _ in 0..=self.random.below(3) {
+            let Some(message) = self.network.deliver(link) else { return };
+            self.arrive(link, message);
+        }
+        if self.random.one_in(2) {
+            self.turn(usize::try_from(link.1).unwrap() - 1);
+        }
+    }
+
+    fn arrive(&mut self, (from, to): Link, message: PeerMessage) {
+        self.member(to).event(LogEvent::Peer { from, message });
+    }
+
+    fn connect(&mut self) {
+        let link = self.pick_link();
+        let ends = [link.0, link.1];
+        let are_up = ends.iter().all(|end| self.member(*end).is_running());
+        if are_up && !self.network.is_cut(link) && !self.network.is_connected(link) {
+            self.network.connect(link);
+            self.member(link.0).event(LogEvent::PeerConnected(link.1));
+        }
+    }
+
+    fn disconnect(&mut self, link: Link) {
+        if self.network.is_connected(link) {
+            for message in self.network.disconnect(link, &mut self.random) {
+                self.arrive(link, message);
+            }
+            self.member(link.0).event(LogEvent::PeerLost(link.1));
+        }
+    }
+
+    fn crash(&mut self, at: usize) {
+        let id = self.members[at].id;
+        self.members[at].crash(&mut self.random);
+        for link in self.network.links() {
+            if link.0 == id || link.1 == id {
+                self.disconnect(link);
+            }
+        }
+    }
+
+    fn fail(&mut self, at: usize) {
+        match self.random.below(6) {
+            0 => {
+                self.history.seen.crashes += 1;
+                self.crash(at);
+            }
+            1 => self.members[at].stop(),
+            2 => {
+                let link = self.pick_link();
+                self.disconnect(link);
+            }
+            3 => {
+                // One way is cut; its end learns of it late, or never.
+                let link = self.pick_link();
+                let steps = 1 + self.random.below(600);
+                self.network.cut(link, steps);
+            }
+            4 => {
+                self.history.seen.cuts += 1;
+                let (id, steps) = (self.members[at].id, 1 + self.random.below(900));
+                for link in self.network.links() {
+                    if link.0 == id || link.1 == id {
+                        self.network.cut(link, steps);
+                    }
+                }
+            }
+            // The leader stands still: its connections stay.
+            _ => {
+                if let Some(leader) = self.members.iter().find(|member| member.leads()) {
+                    let (id, steps) = (leader.id, 1 + self.random.below(600));
+                    let links = self.network.links();
+                    links.into_iter().filter(|link| link.1 == id).for_each(|link| {
+                        self.network.cut(link, steps);
+                    });
+                }
+            }
+        }
+    }
+
+    /// Nothing fails any more, and nobody calls: everything comes to an end.
+    pub(crate) fn heal(&mut self) {
+        self.is_wild = false;
+        self.network.heal();
+        for _ in 0..REST_STEPS_MAX {
+            self.step();
+            if self.is_at_rest() {
+                return;
+            }
+        }
+        let open: Vec<_> = self
+            .members
+            .iter()
+            .map(|member| (member.open_calls(), member.applied(), member.leads()))
+            .collect();
+        panic!("the cluster does not come to rest: calls, applied index and leadership {open:?}");
+    }
+
+    fn is_at_rest(&self) -> bool {
+        let applied = self.members[0].applied();
+        self.members
+            .iter()
+            .all(|member| member.is_running() && member.open_calls() == 0 && member.applied() == applied)
+            && self.members.iter().any(Member::leads)
+    }
+
+    /// All members are the same.
+    pub(crate) fn end(mut self) -> Seen {
+        let hashes: Vec<u32> = self
+            .members
+            .iter_mut()
+            .map(|member| hash_of(member.machine().unwrap().store_mut().view()))
+            .collect();
+        assert!(hashes.iter().all(|hash| *hash == hashes[0]), "members differ: {hashes:?}");
+        self.history.seen
+    }
+}
+
+fn hash_of(view: View) -> u32 {
+    let mut run = HashKv::new(view, 0).unwrap();
+    loop {
+        if let Some(hashed) = run.step(usize::MAX).unwrap() {
+            return hashed.hash;
+        }
+    }
+}
