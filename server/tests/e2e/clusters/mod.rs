@@ -8,4 +8,5 @@ mod etcdctl;
 mod faults;
 mod go_client;
 mod recorded;
+mod replication;
 mod workload;

@@ -1,0 +1,61 @@
+//! Three members of revd find each other, elect a leader and replicate, and do so again after the
+//! leader is killed and after all of them were stopped.
+
+use revd_proto::etcdserverpb::{PutRequest, RangeRequest};
+
+use crate::harness::{Cluster, Product, TempDir, Wiring, run};
+
+/// Writes a key through one member.
+async fn put(cluster: &Cluster, member: usize, key: &str) {
+    let request = PutRequest { key: key.to_owned().into(), value: "v".into(), ..PutRequest::default() };
+    let reply = cluster.client(member).kv.put(request).await;
+    reply.unwrap_or_else(|status| panic!("member {member} does not write {key}: {status}"));
+}
+
+/// The keys that every member serves, with the revision of each; linearizable.
+async fn keys(cluster: &Cluster) -> Vec<(String, i64)> {
+    let mut of_all = Vec::new();
+    for mut client in cluster.clients() {
+        let request = RangeRequest { key: "k".into(), range_end: "l".into(), ..RangeRequest::default() };
+        let reply = client.kv.range(request).await.unwrap().into_inner();
+        let key = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).unwrap();
+        let keys: Vec<_> = reply.kvs.iter().map(|kv| (key(&kv.key), kv.mod_revision)).collect();
+        of_all.push(keys);
+    }
+    assert!(of_all.windows(2).all(|pair| pair[0] == pair[1]), "members differ: {of_all:?}");
+    of_all.swap_remove(0)
+}
+
+#[test]
+fn three_members_of_revd_elect_a_leader_and_replicate() {
+    run(async {
+        let dir = TempDir::new();
+        let mut cluster = Cluster::start(Product::Revd, Wiring::Direct, dir.path(), 3, &[]).await;
+        for member in 0..3 {
+            put(&cluster, member, &format!("k{member}")).await;
+        }
+        let expected = |names: &[&str]| -> Vec<(String, i64)> {
+            names.iter().zip(2..).map(|(name, revision)| ((*name).to_owned(), revision)).collect()
+        };
+        assert_eq!(keys(&cluster).await, expected(&["k0", "k1", "k2"]));
+        // Two go on without the one that led, and it catches up.
+        let leader = cluster.leader().await;
+        cluster.members[leader].kill();
+        let other = (leader + 1) % 3;
+        cluster.wait_until_answers(other).await;
+        put(&cluster, other, "k3").await;
+        cluster.members[leader].start_again();
+        cluster.wait_until_all_answer().await;
+        assert_eq!(keys(&cluster).await, expected(&["k0", "k1", "k2", "k3"]));
+        // All stop and come back.
+        for member in &mut cluster.members {
+            member.stop();
+        }
+        for member in &mut cluster.members {
+            member.spawn_again();
+        }
+        cluster.wait_until_all_answer().await;
+        put(&cluster, 0, "k4").await;
+        assert_eq!(keys(&cluster).await, expected(&["k0", "k1", "k2", "k3", "k4"]));
+    });
+}
