@@ -2,6 +2,8 @@
 //! results where there is something to check. `server/fuzz` runs them under libFuzzer,
 //! `server/tests/fuzz.rs` with mutated seeds on a stable toolchain.
 
+mod peers;
+
 use std::path::Path;
 use std::sync::Arc;
 
@@ -52,6 +54,10 @@ pub const TARGETS: &[Target] = &[
     Target { name: "crash_reopen", run: crash_reopen, seeds: edits },
     Target { name: "http2", run: http2, seeds: http2_seeds },
     Target { name: "hpack", run: hpack, seeds: hpack_seeds },
+    Target { name: "peer_hello", run: peers::hello, seeds: peers::hello_seeds },
+    Target { name: "peer_frames", run: peers::frames, seeds: peers::frame_seeds },
+    Target { name: "peer_messages", run: peers::messages, seeds: peers::message_seeds },
+    Target { name: "peer_raft", run: peers::raft, seeds: peers::message_seeds },
 ];
 
 const PAGES: DbOptions = DbOptions { page_bytes_if_new: 512 };
