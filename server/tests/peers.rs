@@ -10,7 +10,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use bytes::Bytes;
+use futures_lite::{AsyncReadExt as _, AsyncWriteExt as _};
 use glommio::{ExecutorJoinHandle, LocalExecutorBuilder, Placement};
+use revd::peer::caller::Caller;
 use revd::peer::{PeerEvent, Peers, PeersSeed};
 use revd_engine::db::DbOptions;
 use revd_engine::disk::SimDisk;
@@ -36,11 +38,16 @@ enum Seen {
     Messages(u64, Vec<PeerMessage>),
     Connected(u64),
     Lost(u64),
+    /// The bytes of a connection for a snapshot.
+    Snapshot(u64, Vec<u8>),
+    Removed,
 }
 
 enum Order {
     Send(u64, Vec<PeerMessage>),
     SetPeers(Vec<Peer>),
+    /// Opens a connection for a snapshot, and sends this on it.
+    Snapshot(Peer, Vec<u8>),
     Stop,
 }
 
@@ -81,10 +88,21 @@ impl TestMember {
             let (listen, peers) = (vec![address], Vec::new());
             let seed = PeersSeed { identity, boot: 1, listen, connections_max: 8, peers, views: views() };
             let emit = move |event| {
+                let see = see.clone();
                 drop(see.send(match event {
                     PeerEvent::Received { from, messages, .. } => Seen::Messages(from, messages),
                     PeerEvent::Connected(peer) => Seen::Connected(peer),
                     PeerEvent::Lost(peer) => Seen::Lost(peer),
+                    PeerEvent::Removed => Seen::Removed,
+                    PeerEvent::Snapshot(mut opened) => {
+                        let reading = async move {
+                            let mut bytes = Vec::new();
+                            opened.stream.read_to_end(&mut bytes).await.unwrap();
+                            let _ = see.send(Seen::Snapshot(opened.from, bytes));
+                        };
+                        glommio::spawn_local(reading).detach();
+                        return;
+                    }
                 }));
             };
             let mut peers = Peers::start(seed, emit).unwrap();
@@ -93,6 +111,12 @@ impl TestMember {
                 match take.try_recv() {
                     Ok(Order::Send(to, messages)) => peers.send(to, &messages),
                     Ok(Order::SetPeers(others)) => peers.set_peers(others),
+                    Ok(Order::Snapshot(to, bytes)) => {
+                        let caller = Caller { identity, boot: 1 };
+                        let mut stream = caller.open_for_snapshot(&to).await.unwrap();
+                        stream.write_all(&bytes).await.unwrap();
+                        stream.close().await.unwrap();
+                    }
                     Ok(Order::Stop) => return peers.stop().await,
                     Err(_) => glommio::timer::sleep(Duration::from_millis(2)).await,
                 }
@@ -266,7 +290,6 @@ fn strangers_are_refused_and_others_untouched() {
     assert_eq!(refused(|hello| hello.from.cluster = 8), Some(Refusal::Cluster));
     assert_eq!(refused(|hello| hello.to = 4), Some(Refusal::Member));
     assert_eq!(refused(|hello| hello.from.member = 1), Some(Refusal::SameMember));
-    assert_eq!(refused(|hello| hello.purpose = Purpose::Snapshot), Some(Refusal::Unwanted));
     // Another version of the protocol is told which one is spoken here.
     let mut words = hello().encode();
     words[13] = 99;
@@ -333,6 +356,29 @@ fn a_second_connection_of_a_member_replaces_its_first() {
     one.expect(&Seen::Lost(3));
     second.write_all(&framed(&[ask(2)])).unwrap();
     one.expect(&Seen::Messages(3, vec![ask(2)]));
+}
+
+#[test]
+fn a_snapshot_has_a_connection_of_its_own() {
+    let one = TestMember::start(1, free_address());
+    let two = TestMember::start(2, free_address());
+    one.knows(&[&two]);
+    one.expect(&Seen::Connected(2));
+    let (peer, bytes) = (Peer { id: 2, urls: vec![url(two.address)] }, vec![7; 3 << 20]);
+    one.order(Order::Snapshot(peer, bytes.clone()));
+    two.expect(&Seen::Snapshot(1, bytes));
+    one.reaches(&two, 1);
+}
+
+#[test]
+fn a_member_that_was_removed_is_told_so() {
+    let one = TestMember::start(1, free_address());
+    let two = TestMember::start(2, free_address());
+    one.knows(&[&two]);
+    two.knows(&[&one]);
+    one.expect(&Seen::Connected(2));
+    one.order(Order::SetPeers(vec![]));
+    while two.seen.recv_timeout(PATIENCE).unwrap() != Seen::Removed {}
 }
 
 /// Connections on which nothing comes any more: before a hello, within a frame, and to a listener

@@ -192,6 +192,9 @@ fn hear(event: PeerEvent, core: &mut LogCore, driver: &mut LogDriver) {
         }
         PeerEvent::Connected(member) => core.receive(LogEvent::PeerConnected(member), driver),
         PeerEvent::Lost(member) => core.receive(LogEvent::PeerLost(member), driver),
+        // Not received yet: its sender finds the connection closed.
+        PeerEvent::Snapshot(stream) => drop(stream),
+        PeerEvent::Removed => {}
     }
 }
 

@@ -17,11 +17,12 @@ use crate::observe::log;
 use crate::peer::backlog::Backlog;
 use crate::peer::probes;
 use crate::peer::pulse::{PULSE, Silence};
-use crate::peer::shared::{PeerEvent, Shared, VERSION};
+use crate::peer::shared::{PeerEvent, Shared, SnapshotStream};
 use crate::peer::transport::{self, FirstWords, Transport};
 use crate::queues::gate::Pass;
 use crate::queues::latch::Latch;
 use crate::queues::turn::give_way;
+use crate::version;
 
 /// Accepts connections for as long as its task lives.
 pub(super) async fn run(listener: TcpListener, shared: Rc<Shared>) {
@@ -39,7 +40,7 @@ pub(super) async fn run(listener: TcpListener, shared: Rc<Shared>) {
 }
 
 async fn serve(stream: TcpStream, shared: Rc<Shared>, pass: Pass) {
-    let from = remote(&stream);
+    let (from, pass) = (remote(&stream), Rc::new(pass));
     let told = async {
         std::future::poll_fn(|context| pass.poll_closed(context)).await;
         Ok(()) // the member stops
@@ -51,15 +52,20 @@ async fn serve(stream: TcpStream, shared: Rc<Shared>, pass: Pass) {
 }
 
 /// Hears the first words, and goes on as they say. An error is worth a line in the log.
-async fn converse(mut stream: TcpStream, from: &str, shared: &Rc<Shared>, pass: &Pass) -> io::Result<()> {
+async fn converse(mut stream: TcpStream, from: &str, shared: &Rc<Shared>, pass: &Rc<Pass>) -> io::Result<()> {
     let hearing = transport::first_words(&mut stream);
     match transport::within(limits::PEER_HELLO_DEADLINE, "it says nothing", hearing).await {
         Ok(FirstWords::Peer(words)) => {
             let hello = greet(&mut stream, &words, shared).await?;
+            if hello.purpose == Purpose::Snapshot {
+                let (from, _pass) = (hello.from.member, Rc::clone(pass));
+                (shared.emit)(PeerEvent::Snapshot(SnapshotStream { from, stream, _pass }));
+                return Ok(());
+            }
             receive(stream, &hello, from, shared).await
         }
         Ok(FirstWords::Foreign(first)) => {
-            let (views, cluster) = (Arc::clone(&shared.views), shared.identity.cluster);
+            let (views, cluster) = (Arc::clone(&shared.views), shared.caller.identity.cluster);
             let answer = move |method: &str, target: &str| {
                 probes::answer(views.load().tables(), cluster, method, target)
             };
@@ -74,10 +80,10 @@ async fn converse(mut stream: TcpStream, from: &str, shared: &Rc<Shared>, pass: 
 
 /// Agrees with the dialer on what follows, or refuses.
 async fn greet(stream: &mut impl Transport, words: &[u8], shared: &Shared) -> io::Result<Hello> {
+    let own = shared.caller;
     let judged = match Hello::decode(words) {
-        Ok(hello) => match hello.judge(shared.identity) {
-            // No use of connections but the first is there yet.
-            Ok(()) if hello.purpose != Purpose::Messages => Err(Refusal::Unwanted),
+        Ok(hello) => match hello.judge(own.identity) {
+            Ok(()) if shared.is_removed(hello.from.member) => Err(Refusal::Removed),
             Ok(()) => Ok(hello),
             Err(refusal) => Err(refusal),
         },
@@ -87,9 +93,9 @@ async fn greet(stream: &mut impl Transport, words: &[u8], shared: &Shared) -> io
     let answer = Answer {
         refusal: judged.as_ref().err().copied(),
         protocol: PROTOCOL,
-        from: shared.identity,
-        boot: shared.boot,
-        version: VERSION.to_owned(),
+        from: own.identity,
+        boot: own.boot,
+        version: version::REVD.to_owned(),
     };
     let answer = answer.encode();
     let answering = transport::write(stream, &answer);
@@ -97,9 +103,10 @@ async fn greet(stream: &mut impl Transport, words: &[u8], shared: &Shared) -> io
     judged.map_err(|refusal| io::Error::other(format!("to the dialer: {refusal}")))
 }
 
-/// Receives messages until the connection ends, or its dialer has opened another one.
+/// Receives messages until the connection ends, or its dialer has opened another one or was
+/// removed.
 async fn receive(stream: TcpStream, hello: &Hello, from: &str, shared: &Rc<Shared>) -> io::Result<()> {
-    let sender = Sender { from: hello.from.member, to: shared.identity.member };
+    let sender = Sender { from: hello.from.member, to: shared.caller.identity.member };
     let replaced = Latch::default();
     let earlier = shared.incoming.borrow_mut().insert(sender.from, replaced.clone());
     if let Some(earlier) = earlier {

@@ -6,16 +6,16 @@ use std::rc::Rc;
 
 use futures_lite::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use glommio::net::TcpStream;
-use revd_member::cluster::Identity;
-use revd_member::peer::hello::{Answer, Hello, Purpose, Refusal};
+use revd_member::peer::hello::{Answer, Purpose};
 use serde_json::json;
 
 use crate::limits;
 use crate::observe::log;
+use crate::peer::caller::is_removal;
 use crate::peer::outbox::Outbox;
 use crate::peer::pulse::Silence;
-use crate::peer::shared::{PeerEvent, Shared, VERSION};
-use crate::peer::transport::{self, FirstWords, Transport};
+use crate::peer::shared::{PeerEvent, Shared};
+use crate::peer::transport;
 use crate::queues::turn::give_way;
 
 /// Keeps a connection to a member for as long as its task lives.
@@ -24,7 +24,7 @@ pub(super) async fn run(outbox: Rc<Outbox>, shared: Rc<Shared>) {
     let mut told = String::new();
     loop {
         for url in outbox.urls() {
-            let error = match dial(&url, outbox.peer, &shared).await {
+            let error = match shared.caller.dial(&url, outbox.peer, Purpose::Messages).await {
                 Ok((stream, answer)) => {
                     pause = limits::PEER_DIAL_INTERVAL_MIN;
                     told.clear();
@@ -33,7 +33,12 @@ pub(super) async fn run(outbox: Rc<Outbox>, shared: Rc<Shared>) {
                     tell_lost(&outbox, &url, &error);
                     break;
                 }
-                Err(error) => format!("{url}: {error}"),
+                Err(error) => {
+                    if is_removal(&error) {
+                        (shared.emit)(PeerEvent::Removed);
+                    }
+                    format!("{url}: {error}")
+                }
             };
             // Once until it changes: a member may be away for days.
             if told != error {
@@ -81,37 +86,6 @@ async fn hear(mut stream: impl AsyncRead + Unpin, silence: &Silence) -> io::Erro
             Err(error) => return error,
         }
         give_way().await;
-    }
-}
-
-/// Connects, and agrees with the listener on what follows.
-async fn dial(url: &str, to: u64, shared: &Shared) -> io::Result<(TcpStream, Answer)> {
-    let mut stream = transport::connect(url).await?;
-    let hello = Hello {
-        purpose: Purpose::Messages,
-        from: shared.identity,
-        to,
-        boot: shared.boot,
-        version: VERSION.to_owned(),
-    };
-    let greeting = greet(&mut stream, &hello);
-    let answer = transport::within(limits::PEER_HELLO_DEADLINE, "it does not answer", greeting).await?;
-    Ok((stream, answer))
-}
-
-async fn greet(stream: &mut impl Transport, hello: &Hello) -> io::Result<Answer> {
-    transport::write(stream, &hello.encode()).await?;
-    let FirstWords::Peer(words) = transport::first_words(stream).await? else {
-        return Err(io::Error::other(
-            "it does not speak the protocol of revd's peers: another program, or TLS",
-        ));
-    };
-    let answer = Answer::decode(&words).map_err(io::Error::other)?;
-    let meant = Identity { cluster: hello.from.cluster, member: hello.to };
-    match answer.refusal {
-        Some(refusal) => Err(io::Error::new(io::ErrorKind::ConnectionRefused, refusal)),
-        None if answer.from != meant => Err(io::Error::other(Refusal::Member)),
-        None => Ok(answer),
     }
 }
 

@@ -3,6 +3,7 @@
 //!
 //! - `accept` listens, hears who dials (`revd_member::peer::hello`), and reads messages; plain
 //!   requests on the same port are answered by `probes`.
+//! - `caller` says who this member is, on any core: connections for snapshots are opened by it.
 //! - `dial` keeps one connection to each other member, on which this member sends; `outbox`
 //!   holds the frames that wait.
 //! - `transport` is what carries the bytes, `pulse` notices a peer that is silent, `backlog` bounds
@@ -14,6 +15,7 @@
 
 mod accept;
 mod backlog;
+pub mod caller;
 mod complaints;
 mod dial;
 mod outbox;
@@ -36,10 +38,11 @@ use revd_member::read::view_slot::ViewSlot;
 
 use crate::clock::Ticker;
 use crate::limits;
+use crate::peer::caller::Caller;
 use crate::peer::complaints::Complaints;
 use crate::peer::outbox::Outbox;
-pub use crate::peer::shared::PeerEvent;
 use crate::peer::shared::Shared;
+pub use crate::peer::shared::{PeerEvent, SnapshotStream};
 use crate::queues::gate::Gate;
 
 /// The parts of a member's peers, before the log core runs.
@@ -73,8 +76,7 @@ impl Peers {
     pub fn start(seed: PeersSeed, emit: impl Fn(PeerEvent) + 'static) -> io::Result<Self> {
         let PeersSeed { identity, boot, listen, connections_max, peers, views } = seed;
         let shared = Rc::new(Shared {
-            identity,
-            boot,
+            caller: Caller { identity, boot },
             views,
             emit: Box::new(emit),
             complaints: Complaints::default(),
@@ -82,6 +84,7 @@ impl Peers {
             gate: Gate::default(),
             connections_max,
             incoming: RefCell::default(),
+            removed: RefCell::default(),
             outboxes: RefCell::default(),
         });
         let listeners: io::Result<Vec<_>> = listen.into_iter().map(transport::bind).collect();
@@ -93,14 +96,19 @@ impl Peers {
         Ok(own)
     }
 
-    /// The other members are these from now on.
+    /// The other members are these from now on; those that are missing were removed from the
+    /// cluster.
     pub fn set_peers(&mut self, peers: Vec<Peer>) {
-        let own = self.shared.identity.member;
+        let own = self.shared.caller.identity.member;
         let peers: BTreeMap<u64, Vec<String>> =
             peers.into_iter().filter(|peer| peer.id != own).map(|peer| (peer.id, peer.urls)).collect();
         let gone: Vec<u64> = self.dialing.keys().filter(|id| !peers.contains_key(id)).copied().collect();
         for id in gone {
             self.dialing.remove(&id); // a task that is dropped is cancelled
+            self.shared.removed.borrow_mut().insert(id);
+            if let Some(connection) = self.shared.incoming.borrow_mut().remove(&id) {
+                connection.set(); // it is told why when it dials again
+            }
             if self.shared.outboxes.borrow_mut().remove(&id).is_some_and(|outbox| outbox.close()) {
                 (self.shared.emit)(PeerEvent::Lost(id));
             }

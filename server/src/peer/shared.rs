@@ -2,24 +2,22 @@
 //! core.
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use revd_member::cluster::Identity;
+use glommio::net::TcpStream;
 use revd_member::peer::PeerMessage;
 use revd_member::read::view_slot::ViewSlot;
+use revd_member::schema;
 
 use crate::clock::Ticker;
 use crate::peer::backlog::Room;
+use crate::peer::caller::Caller;
 use crate::peer::complaints::Complaints;
 use crate::peer::outbox::Outbox;
-use crate::queues::gate::Gate;
+use crate::queues::gate::{Gate, Pass};
 use crate::queues::latch::Latch;
-use crate::version;
-
-/// The version that peers are told.
-pub(super) const VERSION: &str = version::REVD;
 
 /// News for the log core.
 #[derive(Debug)]
@@ -37,12 +35,26 @@ pub enum PeerEvent {
     Connected(u64),
     /// Messages that were on their way to this member, or from it, may be lost.
     Lost(u64),
+    /// Another member has opened a connection to send a snapshot.
+    Snapshot(SnapshotStream),
+    /// Another member says that this one was removed from the cluster.
+    Removed,
+}
+
+/// A connection that another member has opened to send a snapshot. It counts among those to the
+/// peer port until it is dropped.
+#[derive(Debug)]
+pub struct SnapshotStream {
+    /// That member.
+    pub from: u64,
+    /// Nothing is read from it yet.
+    pub stream: TcpStream,
+    pub(super) _pass: Rc<Pass>,
 }
 
 /// Log core view: the parts that all connections have in common.
 pub(super) struct Shared {
-    pub(super) identity: Identity,
-    pub(super) boot: u64,
+    pub(super) caller: Caller,
     pub(super) views: Arc<ViewSlot>,
     pub(super) emit: Box<dyn Fn(PeerEvent)>,
     pub(super) complaints: Complaints,
@@ -52,6 +64,8 @@ pub(super) struct Shared {
     pub(super) connections_max: usize,
     /// Of each member, what ends the connection on which it sends when it opens another one.
     pub(super) incoming: RefCell<BTreeMap<u64, Latch>>,
+    /// Members that were removed since the start.
+    pub(super) removed: RefCell<BTreeSet<u64>>,
     /// To each other member.
     pub(super) outboxes: RefCell<BTreeMap<u64, Rc<Outbox>>>,
 }
@@ -60,6 +74,13 @@ impl Shared {
     /// The frames that wait for this member.
     pub(super) fn outbox(&self, to: u64) -> Option<Rc<Outbox>> {
         self.outboxes.borrow().get(&to).map(Rc::clone)
+    }
+
+    /// It was a member once, and is none any more.
+    pub(super) fn is_removed(&self, member: u64) -> bool {
+        let is_in_state =
+            || schema::removed_members(self.views.load().tables()).any(|removed| removed == member);
+        self.removed.borrow().contains(&member) || is_in_state()
     }
 
     /// Something from or to this member may be lost, although it can be reached.

@@ -1,0 +1,71 @@
+//! The dialer's part of first words, on any core.
+
+use std::io;
+
+use glommio::net::TcpStream;
+use revd_member::cluster::Identity;
+use revd_member::peer::Peer;
+use revd_member::peer::hello::{Answer, Hello, Purpose, Refusal};
+
+use crate::limits;
+use crate::peer::transport::{self, FirstWords, Transport};
+use crate::version;
+
+/// A member, as it says who it is.
+#[derive(Debug, Clone, Copy)]
+pub struct Caller {
+    /// The member.
+    pub identity: Identity,
+    /// Changes at every start.
+    pub boot: u64,
+}
+
+impl Caller {
+    /// Opens a connection of its own to another member, to send a snapshot: both sides have agreed
+    /// on that, nothing else is said yet.
+    ///
+    /// # Errors
+    /// Why the last one of the member's URLs was of no use.
+    pub async fn open_for_snapshot(self, to: &Peer) -> io::Result<TcpStream> {
+        let mut result = Err(io::Error::new(io::ErrorKind::NotFound, "the member has no peer URL"));
+        for url in &to.urls {
+            result = self.dial(url, to.id, Purpose::Snapshot).await.map(|(stream, _)| stream);
+            if result.is_ok() {
+                break;
+            }
+        }
+        result
+    }
+
+    /// Connects, and agrees with the listener on what follows.
+    pub(super) async fn dial(self, url: &str, to: u64, purpose: Purpose) -> io::Result<(TcpStream, Answer)> {
+        let mut stream = transport::connect(url).await?;
+        let version = version::REVD.to_owned();
+        let hello = Hello { purpose, from: self.identity, to, boot: self.boot, version };
+        let greeting = greet(&mut stream, &hello);
+        let answer = transport::within(limits::PEER_HELLO_DEADLINE, "it does not answer", greeting).await?;
+        Ok((stream, answer))
+    }
+}
+
+/// The listener says that this member is none any more.
+pub(super) fn is_removal(error: &io::Error) -> bool {
+    let refusal = error.get_ref().and_then(|inner| inner.downcast_ref::<Refusal>());
+    refusal == Some(&Refusal::Removed)
+}
+
+async fn greet(stream: &mut impl Transport, hello: &Hello) -> io::Result<Answer> {
+    transport::write(stream, &hello.encode()).await?;
+    let FirstWords::Peer(words) = transport::first_words(stream).await? else {
+        return Err(io::Error::other(
+            "it does not speak the protocol of revd's peers: another program, or TLS",
+        ));
+    };
+    let answer = Answer::decode(&words).map_err(io::Error::other)?;
+    let meant = Identity { cluster: hello.from.cluster, member: hello.to };
+    match answer.refusal {
+        Some(refusal) => Err(io::Error::new(io::ErrorKind::ConnectionRefused, refusal)),
+        None if answer.from != meant => Err(io::Error::other(Refusal::Member)),
+        None => Ok(answer),
+    }
+}
