@@ -26,6 +26,7 @@ use revd_member::apply::command::{Command, CommandId, Kind, Origin};
 use revd_member::apply::local::Submitted;
 use revd_member::apply::{DurableIndex, Work};
 use revd_member::cluster::Identity;
+use revd_member::cluster::membership::Membership;
 use revd_member::raft::node::{RaftConfig, RaftNode};
 use revd_member::read::view_slot::ViewSlot;
 use revd_member::wal::birth::empty_log;
@@ -210,6 +211,7 @@ async fn serve(dir: &Path, fault: Fault) -> Ended {
     let (durable, from_state) = pair(8);
     let origin = Origin { member: OWNER.member, boot: 1 };
     let seed = LogSeed {
+        members: (Membership::default(), true),
         node,
         wal: WalSeed { disk, layout, log },
         from_edges: vec![from_edge],

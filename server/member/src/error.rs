@@ -67,6 +67,23 @@ pub enum Error {
     /// There was no leader all the time that a write may wait: nothing was proposed.
     #[error("context deadline exceeded")]
     NeverProposed,
+    /// Another member was to lead, and does not in time.
+    #[error("etcdserver: request timed out, leader transfer took too long")]
+    LeaderTransferTimeout,
+    #[error("etcdserver: bad leader transferee")]
+    BadLeaderTransferee,
+    #[error("etcdserver: wrong downgrade target version format")]
+    WrongDowngradeVersion,
+    #[error("etcdserver: invalid downgrade target version")]
+    InvalidDowngradeTarget,
+    #[error("etcdserver: cluster version not found during downgrade")]
+    NoClusterVersion,
+    /// No etcd could read the data of this one.
+    #[error("the data of revd is that of no etcd version: make a snapshot and restore it there instead")]
+    NoDowngrade,
+    /// A downgrade request that asks for nothing there is.
+    #[error("etcdserver: unknown method")]
+    UnknownDowngradeAction,
     #[error("etcdserver: given member URLs are invalid")]
     BadMemberUrls,
     #[error("etcdserver: member not found")]
@@ -198,18 +215,27 @@ impl Error {
             | Self::InvalidClientApiVersion
             | Self::RequestTooLarge
             | Self::BadMemberUrls
+            | Self::WrongDowngradeVersion
+            | Self::InvalidDowngradeTarget
             | Self::UnknownAlarmAction(_) => Code::InvalidArgument,
             Self::Compacted | Self::FutureRevision | Self::LeaseTtlTooLarge => Code::OutOfRange,
             Self::LeaseNotFound | Self::MemberNotFound => Code::NotFound,
             Self::LeaseExists
             | Self::NotLeader
             | Self::NotForLearners
+            | Self::BadLeaderTransferee
+            | Self::NoClusterVersion
+            | Self::NoDowngrade
             | Self::MemberExists
             | Self::PeerUrlExists
             | Self::MemberNotLearner
             | Self::LearnerNotReady
             | Self::TooManyLearners => Code::FailedPrecondition,
-            Self::TooManyRequests | Self::ProposalDropped | Self::NotEnoughStarted => Code::Unknown,
+            Self::TooManyRequests
+            | Self::ProposalDropped
+            | Self::LeaderTransferTimeout
+            | Self::UnknownDowngradeAction
+            | Self::NotEnoughStarted => Code::Unknown,
             Self::NoLeader
             | Self::LeaderChanged
             | Self::Timeout

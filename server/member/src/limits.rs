@@ -34,6 +34,10 @@ pub const READ_ROUND_TICKS: u64 = 2;
 pub const READ_ATTEMPTS_MAX: usize = 16;
 /// Bytes of commands that other members have forwarded and that are not proposed yet.
 pub const FORWARDED_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// Changes of members that wait in a log core.
+pub const MEMBER_CHANGES_MAX: usize = 64;
+/// Time after which a connection with another member is relied on, as in etcd.
+pub const STEADY_CONNECTION: Duration = Duration::from_secs(5);
 /// Time that a command waits for a leader, beside two election timeouts; as in etcd.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 

@@ -1,15 +1,20 @@
 //! The Cluster service.
 
 use std::rc::Rc;
+use std::time::UNIX_EPOCH;
 
 use bytes::Bytes;
 use prost::Message as _;
+use revd_member::apply::command::Kind;
+use revd_member::cluster;
+use revd_member::cluster::membership::MemberChange;
 use revd_member::error::Error;
-use revd_member::schema;
-use revd_proto::etcdserverpb::{MemberListRequest, MemberListResponse};
+use revd_member::{schema, urls};
+use revd_proto::etcdserverpb::{Member, MemberAddRequest, MemberListRequest, MemberListResponse};
 
 use crate::api::call::{Message, decoded};
 use crate::api::context::ServiceContext;
+use crate::clock;
 
 /// Edge view.
 #[derive(Debug)]
@@ -29,5 +34,45 @@ impl Cluster {
         let members = schema::members(view.tables()).collect();
         let response = MemberListResponse { header: None, members };
         Ok(self.context.reply(0, vec![response.encode_to_vec().into()]))
+    }
+
+    /// A new member, whose id is made of its URLs and the time: it is another one each time.
+    pub(super) async fn member_add(&self, message: Bytes) -> Result<Message, Error> {
+        let request = decoded(MemberAddRequest::decode(message))?;
+        let peer_ur_ls = urls::parse(&request.peer_ur_ls).map_err(|_| Error::BadMemberUrls)?;
+        let now = clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
+        let id = cluster::member_id(&peer_ur_ls, &now.to_string());
+        let member = Member { id, peer_ur_ls, is_learner: request.is_learner, ..Member::default() };
+        let learners_max = self.context.member_rules.learners_max;
+        let payload = MemberChange::encode_add(&member, learners_max);
+        self.change(Kind::MemberAdd, payload, &MemberChange::Add { member, learners_max }).await
+    }
+
+    pub(super) async fn member_remove(&self, message: Bytes) -> Result<Message, Error> {
+        let change = MemberChange::decode_remove(message.clone())?;
+        self.change(Kind::MemberRemove, message, &change).await
+    }
+
+    /// Other peer URLs; etcd's members end when they are told of what is no URL.
+    pub(super) async fn member_update(&self, message: Bytes) -> Result<Message, Error> {
+        let change = MemberChange::decode_update(message.clone())?;
+        if let MemberChange::Update { peer_urls, .. } = &change {
+            urls::parse(peer_urls).map_err(|_| Error::BadMemberUrls)?;
+        }
+        self.change(Kind::MemberUpdate, message, &change).await
+    }
+
+    pub(super) async fn member_promote(&self, message: Bytes) -> Result<Message, Error> {
+        let change = MemberChange::decode_promote(message.clone())?;
+        self.change(Kind::MemberPromote, message, &change).await
+    }
+
+    /// Proposes a change, unless the members that are started would be no quorum then.
+    async fn change(&self, kind: Kind, payload: Bytes, change: &MemberChange) -> Result<Message, Error> {
+        if self.context.member_rules.is_strict {
+            schema::membership(self.context.views.load().tables()).keeps_quorum(change)?;
+        }
+        let outcome = self.context.begin(kind, payload, false)?.await?;
+        Ok(self.context.reply(0, vec![outcome.result?]))
     }
 }

@@ -33,6 +33,15 @@ use crate::observe::counters::Counters;
 use crate::observe::turns::Turns;
 use crate::queues::gate::Gate;
 
+/// How members may change, as the operator has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemberRules {
+    /// `--strict-reconfig-check`
+    pub is_strict: bool,
+    /// `--max-learners`
+    pub learners_max: u32,
+}
+
 /// The parts that the API of every edge is made from.
 #[derive(Debug, Clone)]
 pub struct ApiSeed {
@@ -44,6 +53,8 @@ pub struct ApiSeed {
     pub quota_bytes: i64,
     /// Seconds of the shortest lease.
     pub lease_ttl_min: i64,
+    /// How members may change.
+    pub member_rules: MemberRules,
     /// Lease ids start at a random place that depends on this.
     pub lease_seed: u64,
     /// Holds the newest View.
@@ -64,6 +75,7 @@ pub struct ServiceContext {
     pub(super) identity: Identity,
     pub(super) limits: RequestLimits,
     pub(super) quota_bytes: i64,
+    pub(super) member_rules: MemberRules,
     pub(super) views: Arc<ViewSlot>,
     pub(super) status: Arc<MemberStatus>,
     pub(super) reserve: Arc<Reserve>,
@@ -110,11 +122,13 @@ pub struct NodeReport {
 
 impl ServiceContext {
     pub(super) fn new(seed: ApiSeed, proposals: Rc<Proposals>) -> Self {
-        let ApiSeed { identity, limits, quota_bytes, views, status, counters, reserve, memory, .. } = seed;
+        let ApiSeed { identity, limits, quota_bytes, member_rules, .. } = seed;
+        let ApiSeed { views, status, counters, reserve, memory, .. } = seed;
         Self {
             identity,
             limits,
             quota_bytes,
+            member_rules,
             views,
             status,
             reserve,

@@ -7,12 +7,15 @@ use prost::Message as _;
 use revd_engine::mvcc::{HashKv, Hashed, View};
 use revd_member::apply::command::Kind;
 use revd_member::apply::local::LocalKind;
+use revd_member::cluster::version::{ClusterVersion, may_go_down};
 use revd_member::error::Error;
 use revd_member::schema;
 use revd_proto::etcdserverpb::alarm_request::AlarmAction;
+use revd_proto::etcdserverpb::downgrade_request::DowngradeAction;
 use revd_proto::etcdserverpb::{
-    AlarmMember, AlarmRequest, AlarmResponse, AlarmType, DefragmentRequest, DowngradeInfo, HashKvRequest,
-    HashKvResponse, HashRequest, HashResponse, StatusRequest, StatusResponse,
+    AlarmMember, AlarmRequest, AlarmResponse, AlarmType, DefragmentRequest, DowngradeInfo, DowngradeRequest,
+    DowngradeResponse, HashKvRequest, HashKvResponse, HashRequest, HashResponse, MoveLeaderRequest,
+    StatusRequest, StatusResponse,
 };
 
 use crate::api::call::{Message, decoded};
@@ -63,6 +66,34 @@ impl Maintenance {
         decoded(DefragmentRequest::decode(message))?;
         self.context.ask(LocalKind::Defragment, true).await?;
         Ok(Message::new())
+    }
+
+    /// Another voter leads from now on. As with etcd, the reply has no header.
+    pub(super) async fn move_leader(&self, message: Bytes) -> Result<Message, Error> {
+        let to = decoded(MoveLeaderRequest::decode(message))?.target_id;
+        self.context.ask(LocalKind::MoveLeader { to }, true).await?;
+        Ok(Message::new())
+    }
+
+    /// Whether the cluster could become one of an older version. It does not: no etcd reads the
+    /// data of revd.
+    pub(super) async fn downgrade(&self, message: Bytes) -> Result<Message, Error> {
+        let request = decoded(DowngradeRequest::decode(message))?;
+        let action = DowngradeAction::try_from(request.action).map_err(|_| Error::UnknownDowngradeAction)?;
+        // There is nothing to cancel; etcd does not say so.
+        let is_local = action == DowngradeAction::Cancel;
+        let view = self.context.view_for_reading(is_local).await?;
+        let version = schema::cluster_version(view.tables());
+        if !is_local {
+            may_go_down(version, &request.version)?;
+        }
+        if action == DowngradeAction::Enable {
+            return Err(Error::NoDowngrade);
+        }
+        let version = version.and_then(ClusterVersion::parse).map(|version| version.to_string());
+        let version = version.unwrap_or_default();
+        let response = DowngradeResponse { header: None, version };
+        Ok(self.context.reply(view.revision(), vec![response.encode_to_vec().into()]))
     }
 
     /// One number for everything that members have in common: keys and tables. For tests, as etcd

@@ -37,7 +37,7 @@ use std::sync::Arc;
 use revd_member::watch::HubLimits;
 
 use crate::api::cluster::Cluster;
-pub use crate::api::context::{ApiSeed, Budgets, NodeReport, ServiceContext};
+pub use crate::api::context::{ApiSeed, Budgets, MemberRules, NodeReport, ServiceContext};
 use crate::api::election::Election;
 use crate::api::key_queue::KeyQueue;
 use crate::api::kv::Kv;

@@ -13,8 +13,8 @@ use revd_member::schema;
 use revd_proto::etcdserverpb::Member as MemberRow;
 use serde_json::json;
 
-use crate::api::ApiSeed;
 use crate::api::validate::RequestLimits;
+use crate::api::{ApiSeed, MemberRules};
 use crate::boot::recover::Member;
 use crate::config::Config;
 use crate::cores::Roles;
@@ -70,6 +70,7 @@ pub(super) fn wire(config: &Config, member: Member, roles: &[Roles], common: Com
         identity,
         limits: request_limits(config),
         quota_bytes: config.quota_bytes,
+        member_rules: member_rules(config),
         lease_ttl_min: config.lease_ttl_min(),
         lease_seed: origin.boot,
         views: Arc::clone(&views),
@@ -79,8 +80,7 @@ pub(super) fn wire(config: &Config, member: Member, roles: &[Roles], common: Com
         memory: memory_limits(config, edges),
     };
     let listen = listen_config(config, permits);
-    let member_duties =
-        MemberDuties { attributes: attributes(config, identity.member), retention: config.retention };
+    let member_duties = member_duties(config, identity.member);
     let (mut from_edges, mut to_edges) = (Vec::new(), Vec::new());
     for (roles, seeds) in roles.iter().zip(&mut seeds) {
         let Some(edge) = roles.edge else { continue };
@@ -113,8 +113,18 @@ pub(super) fn wire(config: &Config, member: Member, roles: &[Roles], common: Com
         views: Arc::clone(&views),
     };
     let (tick, log_status) = (config.heartbeat, Arc::clone(&status));
-    let log =
-        LogSeed { node, wal, from_edges, to_state, from_state, status: log_status, origin, tick, peers };
+    let log = LogSeed {
+        node,
+        wal,
+        from_edges,
+        to_state,
+        from_state,
+        status: log_status,
+        origin,
+        tick,
+        peers,
+        members: (schema::membership(machine.store().tables()), config.cluster.strict_reconfig),
+    };
     let state =
         StateSeed { machine, from_log, to_log, to_edges, views, status, counters, files, reserve, ready };
     let place = |role: fn(&Roles) -> bool| roles.iter().position(role).expect("every role is assigned");
@@ -127,6 +137,14 @@ pub(super) fn wire(config: &Config, member: Member, roles: &[Roles], common: Com
 fn peers_of(machine: &Machine) -> Vec<Peer> {
     let members = schema::members(machine.store().tables());
     members.map(|member| Peer { id: member.id, urls: member.peer_ur_ls }).collect()
+}
+
+fn member_duties(config: &Config, id: u64) -> MemberDuties {
+    MemberDuties { attributes: attributes(config, id), retention: config.retention }
+}
+
+fn member_rules(config: &Config) -> MemberRules {
+    MemberRules { is_strict: config.cluster.strict_reconfig, learners_max: config.cluster.learners_max }
 }
 
 fn request_limits(config: &Config) -> RequestLimits {

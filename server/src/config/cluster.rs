@@ -30,7 +30,7 @@ pub struct ClusterConfig {
     /// Refuse changes of members that would cost the cluster its quorum.
     pub strict_reconfig: bool,
     /// Members that learn and have no vote.
-    pub learners_max: usize,
+    pub learners_max: u32,
     /// Applied entries after which the log is cut.
     pub snapshot_count: u64,
     /// Entries that are kept then, for members that are behind.

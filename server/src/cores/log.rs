@@ -11,7 +11,9 @@ use std::time::Duration;
 use revd_member::apply::Work;
 use revd_member::apply::command::Origin;
 use revd_member::apply::local::Submitted;
+use revd_member::cluster::membership::Membership;
 use revd_member::cores::log::{LogConfig, LogCore, LogEffects, LogEvent};
+use revd_member::cores::member_changes::ChangeRules;
 use revd_member::peer::{Peer, PeerMessage};
 use revd_member::raft::node::{RaftError, RaftNode};
 use revd_member::raft::status::MemberStatus;
@@ -46,6 +48,8 @@ pub struct LogSeed<D> {
     pub tick: Duration,
     /// Connections to other members.
     pub peers: PeersSeed,
+    /// The members as of the applied index, and `--strict-reconfig-check`.
+    pub members: (Membership, bool),
 }
 
 /// Why the log core cannot go on; the process must end and not retry.
@@ -54,6 +58,9 @@ pub enum LogFailure {
     /// It is no longer known which entries are durable.
     #[error(transparent)]
     Wal(#[from] WalError),
+    /// The cluster goes on without this member.
+    #[error("{}", revd_member::cluster::REMOVED)]
+    Removed,
     /// raft refused what it must accept.
     #[error(transparent)]
     Raft(#[from] RaftError),
@@ -138,7 +145,9 @@ pub async fn run<D: LogDisk>(seed: LogSeed<D>) -> Result<(), LogFailure> {
     let stopping = Rc::new(Cell::new(false));
     let wal = WalWriter::new(seed.wal);
     let config = LogConfig { origin: seed.origin, edges: seed.from_edges.len(), tick: seed.tick };
-    let mut core = LogCore::new(seed.node, config);
+    let (membership, is_strict) = seed.members;
+    let rules = ChangeRules::new(seed.tick, is_strict);
+    let mut core = LogCore::new(seed.node, config).with_members(membership, rules);
     let receiving = seed.from_edges.into_iter().zip(0..).map(|(from_edge, edge)| {
         glommio::spawn_local(receive_submitted(edge, from_edge, Rc::clone(&events)))
     });
@@ -168,6 +177,9 @@ pub async fn run<D: LogDisk>(seed: LogSeed<D>) -> Result<(), LogFailure> {
         core.advance(&mut driver)?;
         driver.send_messages();
         publish(&core, &seed.status);
+        if core.has_left() {
+            return Err(LogFailure::Removed);
+        }
         stopping.set(core.is_stopping());
     }
     driver.peers.stop().await;

@@ -42,7 +42,7 @@ impl SlotClass {
 
     pub(super) fn of_local(kind: LocalKind) -> Self {
         match kind {
-            LocalKind::Defragment => Self::Calls,
+            LocalKind::Defragment | LocalKind::MoveLeader { .. } => Self::Calls,
             LocalKind::Lease(request) => match request {
                 LeaseRequest::TimeToLive { .. } | LeaseRequest::Deadline(DeadlineRequest::List) => {
                     Self::Calls

@@ -60,6 +60,12 @@ pub enum Kind {
 }
 
 impl Kind {
+    /// It asks for a change of members.
+    #[must_use]
+    pub fn changes_members(self) -> bool {
+        matches!(self, Self::MemberAdd | Self::MemberRemove | Self::MemberUpdate | Self::MemberPromote)
+    }
+
     fn from_byte(byte: u8) -> Option<Self> {
         Some(match byte {
             1 => Self::Put,
@@ -242,6 +248,18 @@ pub fn decode(mut data: Bytes) -> Result<Batch, DecodeError> {
         return Err(DecodeError::Short(total));
     }
     Ok(Batch { origin, commands })
+}
+
+/// The batch in the data of an entry, if it is a change of members; others are not decoded.
+#[must_use]
+pub fn decode_member_change(data: &Bytes) -> Option<(Origin, Command)> {
+    let kind = *data.get(BATCH_HEADER + 8)?;
+    if !Kind::from_byte(kind)?.changes_members() {
+        return None;
+    }
+    let Batch { origin, mut commands } = decode(data.clone()).ok()?;
+    let command = commands.pop()?;
+    commands.is_empty().then_some((origin, command))
 }
 
 #[cfg(test)]

@@ -20,6 +20,11 @@ pub struct LocalRequest {
 pub enum LocalKind {
     /// Give space back to the file system.
     Defragment,
+    /// Another member is to lead; this one does. Answered by the log core.
+    MoveLeader {
+        /// That member.
+        to: u64,
+    },
     /// Something about leases; it overtakes entries that wait to be applied.
     Lease(LeaseRequest),
 }

@@ -1,8 +1,8 @@
 //! The members of a cluster and the rules by which they change: a pure function of the log.
 //!
-//! A change passes two gates. Where it is asked for, it must leave the cluster a quorum
-//! ([`Membership::may_begin`], with `--strict-reconfig-check`; the leader alone knows whether a
-//! learner is ready, [`may_promote`]). When it is committed, every member comes to the same verdict
+//! A change passes two gates. Where it is asked for, it must leave the cluster a quorum of started
+//! and connected members (with `--strict-reconfig-check`; the leader alone knows whether a learner
+//! is ready, [`may_promote`]). When it is committed, every member comes to the same verdict
 //! about it by the changes before it in the log ([`Membership::judge`]): two callers may have asked
 //! for what cannot be had twice. A change that is refused there changes neither rows nor votes.
 
@@ -175,7 +175,12 @@ impl Membership {
                 }
                 Ok(())
             }
-            MemberChange::Remove { .. } => found.map(|_| ()).ok_or(Error::MemberNotFound),
+            MemberChange::Remove { .. } => {
+                found.ok_or(Error::MemberNotFound)?;
+                // A cluster without voters could not even say so.
+                let rest = self.voters().filter(|member| member.id != id).count();
+                if rest == 0 { Err(Error::NotEnoughStarted) } else { Ok(()) }
+            }
             MemberChange::Update { peer_urls, .. } => {
                 found.ok_or(Error::MemberNotFound)?;
                 self.are_free(id, peer_urls)
@@ -222,67 +227,59 @@ impl Membership {
         }
     }
 
-    /// Whether the cluster keeps a quorum if this change is made, as the member that is asked for
-    /// it sees the others. With `--strict-reconfig-check`, a change is refused otherwise.
+    /// Whether the members that are started are still a quorum with this change. A change is
+    /// refused otherwise, with `--strict-reconfig-check`.
     ///
     /// # Errors
     /// The answer that its caller gets.
-    pub fn may_begin(
+    pub fn keeps_quorum(&self, change: &MemberChange) -> Result<(), Error> {
+        let is_learner = |id: &u64| self.members.get(id).is_some_and(|member| member.is_learner);
+        let (started, all) = match change {
+            MemberChange::Update { .. } => return Ok(()),
+            MemberChange::Add { member, .. } if member.is_learner => return Ok(()),
+            MemberChange::Remove { id } if is_learner(id) => return Ok(()),
+            MemberChange::Add { .. } => match count_started(self.voters()) {
+                // A member alone, whose data was restored perhaps, must be able to get company.
+                (1, 1) => return Ok(()),
+                (started, all) => (started, all + 1),
+            },
+            MemberChange::Remove { id } => count_started(self.voters().filter(|member| member.id != *id)),
+            MemberChange::Promote { .. } => {
+                let (started, all) = count_started(self.voters());
+                (started + 1, all + 1) // a learner that has the log is started
+            }
+        };
+        if started < quorum(all) { Err(Error::NotEnoughStarted) } else { Ok(()) }
+    }
+
+    /// Whether enough members are connected for this change, as the member that is asked for it
+    /// sees the others. A change is refused otherwise, with `--strict-reconfig-check`.
+    ///
+    /// # Errors
+    /// The answer that its caller gets.
+    pub fn stays_healthy(
         &self,
         change: &MemberChange,
         connection: impl Fn(u64) -> Connection,
     ) -> Result<(), Error> {
-        match change {
-            MemberChange::Add { member, .. } => {
-                if !member.is_learner && !self.has_quorum_with_another() {
-                    return Err(Error::NotEnoughStarted);
-                }
-                let voters = self.voters().count();
-                if voters == 1 || self.steady(connection) >= quorum(voters + 1) {
-                    Ok(())
-                } else {
-                    Err(Error::Unhealthy)
-                }
+        let voters = self.voters().count();
+        let is_enough = match change {
+            MemberChange::Add { .. } => voters == 1 || self.steady(connection) >= quorum(voters + 1),
+            MemberChange::Remove { id } => {
+                self.members.get(id).is_some_and(|member| member.is_learner)
+                    // Without a member that is away the others decide as before.
+                    || connection(*id) == Connection::None
+                    // Without the removed one, which is counted, the rest has to be a quorum.
+                    || self.steady(connection) > quorum(voters.saturating_sub(1))
             }
-            MemberChange::Remove { id } => self.may_remove(*id, connection),
-            MemberChange::Update { .. } | MemberChange::Promote { .. } => Ok(()),
-        }
-    }
-
-    fn may_remove(&self, id: u64, connection: impl Fn(u64) -> Connection) -> Result<(), Error> {
-        if self.members.get(&id).is_some_and(|member| member.is_learner) {
-            return Ok(());
-        }
-        let rest = self.voters().filter(|member| member.id != id);
-        let (started, all) = count_started(rest);
-        if started < quorum(all) {
-            return Err(Error::NotEnoughStarted);
-        }
-        // Without a member that is away the others decide as before.
-        if connection(id) == Connection::None {
-            return Ok(());
-        }
-        // Without this one, which is counted, the rest has to be a quorum of itself.
-        let rest = self.voters().count().saturating_sub(1);
-        if self.steady(connection) > quorum(rest) { Ok(()) } else { Err(Error::Unhealthy) }
+            MemberChange::Update { .. } | MemberChange::Promote { .. } => true,
+        };
+        if is_enough { Ok(()) } else { Err(Error::Unhealthy) }
     }
 
     /// Voters that this member has been connected with for long; itself too.
     fn steady(&self, connection: impl Fn(u64) -> Connection) -> usize {
         self.voters().filter(|member| connection(member.id) == Connection::Steady).count()
-    }
-
-    /// With one voter more that is not started yet, those that are make a quorum.
-    fn has_quorum_with_another(&self) -> bool {
-        let (started, all) = count_started(self.voters());
-        // A member alone, whose data was restored perhaps, must be able to get company.
-        (started == 1 && all == 1) || started >= quorum(all + 1)
-    }
-
-    /// With this learner, which is started, as one voter more, those that are make a quorum.
-    fn has_quorum_with_learner(&self) -> bool {
-        let (started, all) = count_started(self.voters());
-        started + 1 >= quorum(all + 1)
     }
 }
 
@@ -291,20 +288,11 @@ impl Membership {
 ///
 /// # Errors
 /// The answer that the caller gets.
-pub fn may_promote(
-    membership: &Membership,
-    id: u64,
-    own: u64,
-    is_strict: bool,
-    matched: impl Fn(u64) -> Option<u64>,
-) -> Result<(), Error> {
+pub fn may_promote(id: u64, own: u64, matched: impl Fn(u64) -> Option<u64>) -> Result<(), Error> {
     let learner = matched(id).ok_or(Error::MemberNotFound)?;
     let leader = matched(own).unwrap_or(0);
     if learner.saturating_mul(10) < leader.saturating_mul(READY_TENTHS) {
         return Err(Error::LearnerNotReady);
-    }
-    if is_strict && !membership.has_quorum_with_learner() {
-        return Err(Error::NotEnoughStarted);
     }
     Ok(())
 }
@@ -414,33 +402,35 @@ mod tests {
             let connection =
                 |id: u64| (1..).zip(connections).find(|(of, _)| *of == id).map_or(None, |(_, is)| *is);
             let asked = format!("{names:?} {connections:?}");
-            assert_eq!(cluster.may_begin(&add(9, false), connection), voter, "voter {asked}");
-            let learner_added = cluster.may_begin(&add(9, true), connection);
-            assert_eq!(learner_added, learner, "learner {asked}");
-            assert_eq!(cluster.may_begin(&MemberChange::Remove { id: 2 }, connection), removal, "{asked}");
+            let may = |change: MemberChange| {
+                cluster.keeps_quorum(&change).and_then(|()| cluster.stays_healthy(&change, connection))
+            };
+            assert_eq!(may(add(9, false)), voter, "voter {asked}");
+            assert_eq!(may(add(9, true)), learner, "learner {asked}");
+            assert_eq!(may(MemberChange::Remove { id: 2 }), removal, "{asked}");
         }
         let with_learner = cluster(&[(1, "a"), (2, "b"), (3, "c")], &[4]);
         let alone = |id| if id == OWN { Steady } else { None };
-        assert_eq!(with_learner.may_begin(&MemberChange::Remove { id: 4 }, alone), OK);
+        assert_eq!(with_learner.stays_healthy(&MemberChange::Remove { id: 4 }, alone), OK);
+        assert_eq!(with_learner.keeps_quorum(&MemberChange::Remove { id: 4 }), OK);
         let last = cluster(&[(1, "a")], &[]);
-        assert_eq!(last.may_begin(&MemberChange::Remove { id: 1 }, alone), FEW);
+        assert_eq!(last.keeps_quorum(&MemberChange::Remove { id: 1 }), FEW);
+        assert_eq!(last.judge(&MemberChange::Remove { id: 1 }), FEW);
     }
 
     /// Row 55: a learner that is not started or not caught up gets no vote.
     #[test]
     fn a_learner_is_promoted_when_it_has_nearly_all() {
+        let promote =
+            |learner: Option<u64>| may_promote(4, OWN, |id| if id == OWN { Some(1_000) } else { learner });
+        assert_eq!(promote(None), Err(Error::MemberNotFound));
+        assert_eq!(promote(Some(0)), Err(Error::LearnerNotReady));
+        assert_eq!(promote(Some(899)), Err(Error::LearnerNotReady));
+        assert_eq!(promote(Some(900)), Ok(()));
         let few = cluster(&[(1, "a"), (2, ""), (3, "")], &[4]);
-        let three = cluster(&[(1, "a"), (2, "b"), (3, "c")], &[4]);
-        let promote = |cluster: &Membership, is_strict, learner: Option<u64>| {
-            let matched = |id| if id == OWN { Some(1_000) } else { learner };
-            may_promote(cluster, 4, OWN, is_strict, matched)
-        };
-        assert_eq!(promote(&three, true, None), Err(Error::MemberNotFound));
-        assert_eq!(promote(&three, true, Some(0)), Err(Error::LearnerNotReady));
-        assert_eq!(promote(&three, true, Some(899)), Err(Error::LearnerNotReady));
-        assert_eq!(promote(&three, true, Some(900)), Ok(()));
-        assert_eq!(promote(&few, true, Some(1_000)), Err(Error::NotEnoughStarted));
-        assert_eq!(promote(&few, false, Some(1_000)), Ok(()));
+        assert_eq!(few.keeps_quorum(&MemberChange::Promote { id: 4 }), Err(Error::NotEnoughStarted));
+        let three = cluster(&[(1, "a"), (2, "b"), (3, "")], &[4]);
+        assert_eq!(three.keeps_quorum(&MemberChange::Promote { id: 4 }), Ok(()));
     }
 
     #[test]

@@ -4,8 +4,13 @@
 pub mod conf_state;
 pub mod initial;
 pub mod membership;
+pub mod version;
 
 use sha1::{Digest as _, Sha1};
+
+/// Why a former member ends, and is not started again.
+pub const REMOVED: &str = "the member has been permanently removed from the cluster: the data-dir used by this member \
+                           must be removed";
 
 /// A member of a cluster, by its ids.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]

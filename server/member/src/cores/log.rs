@@ -16,7 +16,10 @@ use crate::apply::command::{self, CommandId, Origin};
 use crate::apply::local::{DeadlineRequest, LeaseRequest, LocalKind, LocalRequest, Submitted};
 use crate::apply::outcome::{Outcome, Rest};
 use crate::apply::{DurableIndex, Lost, Work};
+use crate::cluster::membership::Membership;
 use crate::cores::forwards::{Forwards, ids_of};
+use crate::cores::leader_moves::LeaderMoves;
+use crate::cores::member_changes::{ChangeRules, Leaving, MemberChanges};
 use crate::cores::read_rounds::ReadRounds;
 use crate::cores::submissions::Submissions;
 use crate::error::Error;
@@ -106,12 +109,14 @@ pub struct LogCore {
     reads: ReadRounds,
     /// Callers of this member whose requests about leases the leader has.
     asks: BTreeSet<CommandId>,
-    /// Members that there is a connection to.
-    connected: BTreeSet<u64>,
+    changes: MemberChanges,
+    leader_moves: LeaderMoves,
     /// Term and leader, as everything that waits for the leader knows them.
     led_by: (u64, u64),
     /// The term in which this member leads, as the state core was told.
     leads_in: Option<u64>,
+    /// The tick in which this member ceased to be one.
+    left_since: Option<u64>,
     /// At a stop, the tick until which another member may take over.
     handing_over: Option<u64>,
     /// Work for the state core behind the entries of this turn.
@@ -135,12 +140,27 @@ impl LogCore {
             forwards: Forwards::default(),
             reads: ReadRounds::new(origin, edges),
             asks: BTreeSet::new(),
-            connected: BTreeSet::new(),
+            leader_moves: LeaderMoves::default(),
+            changes: MemberChanges::new(origin, ChangeRules::new(tick, true), Membership::default()),
             led_by: (0, 0),
             leads_in: None,
+            left_since: None,
             handing_over: None,
             behind: Vec::new(),
         }
+    }
+
+    /// Goes on with these members, which change by these rules.
+    #[must_use]
+    pub fn with_members(mut self, membership: Membership, rules: ChangeRules) -> Self {
+        self.changes = MemberChanges::new(self.origin, rules, membership);
+        self
+    }
+
+    /// The members, by what was committed so far.
+    #[must_use]
+    pub fn membership(&self) -> &Membership {
+        self.changes.membership()
     }
 
     /// Begins; a sole voter stands for election at once.
@@ -168,11 +188,9 @@ impl LogCore {
             LogEvent::Applied(index) => self.node.applied(index),
             LogEvent::EdgeClosed => self.edges_open -= 1,
             LogEvent::Peer { from, message } => self.heard(from, message, effects),
-            LogEvent::PeerConnected(member) => {
-                self.connected.insert(member);
-            }
+            LogEvent::PeerConnected(member) => self.changes.connected(member, self.now),
             LogEvent::PeerLost(member) => {
-                self.connected.remove(&member);
+                self.changes.disconnected(member);
                 self.node.unreachable(member);
                 if member == self.led_by.1 {
                     self.lose(&Error::TimeoutConnectionLost);
@@ -190,10 +208,15 @@ impl LogCore {
         for request in std::mem::take(&mut submitted.local) {
             match request.kind {
                 LocalKind::Lease(lease)
-                    if is_for_leader(lease) && leader != own && self.connected.contains(&leader) =>
+                    if is_for_leader(lease) && leader != own && self.changes.is_connected(leader) =>
                 {
                     self.asks.insert(request.id);
                     effects.send(leader, PeerMessage::LeaseAsk { id: request.id, request: lease });
+                }
+                LocalKind::MoveLeader { to } => {
+                    if let Err(why) = self.move_leader(request.id, to) {
+                        effects.work(answer(request.id, why));
+                    }
                 }
                 _ => effects.work(Work::Local(request)),
             }
@@ -201,16 +224,35 @@ impl LogCore {
         if let Some(ticket) = submitted.read {
             self.reads.wait(edge, ticket);
         }
+        for (id, why) in self.changes.submit(&mut submitted.commands, self.now) {
+            effects.work(answer(id, why));
+        }
         self.submissions.push(edge, submitted, self.now);
+    }
+
+    /// Another voter is to lead.
+    fn move_leader(&mut self, caller: CommandId, to: u64) -> Result<(), Error> {
+        if !self.node.status().is_leader {
+            return Err(Error::NotLeader);
+        }
+        let member = self.changes.membership().member(to);
+        if member.is_none_or(|member| member.is_learner) {
+            return Err(Error::BadLeaderTransferee);
+        }
+        self.node.transfer(to);
+        self.leader_moves.wait(caller, to, self.now + self.request_ticks);
+        Ok(())
     }
 
     fn tick(&mut self) {
         self.now += 1;
         self.node.tick();
-        if let Some(oldest) = self.now.checked_sub(self.request_ticks)
-            && let Some(numbers) = self.submissions.expire(oldest)
-        {
-            self.behind.push(Work::Lost(Lost { numbers, why: Error::Timeout }));
+        if let Some(oldest) = self.now.checked_sub(self.request_ticks) {
+            if let Some(numbers) = self.submissions.expire(oldest) {
+                self.behind.push(Work::Lost(Lost { numbers, why: Error::Timeout }));
+            }
+            let expired = self.changes.expire(oldest);
+            self.behind.extend(expired.into_iter().map(|id| answer(id, Error::Timeout)));
         }
     }
 
@@ -221,7 +263,12 @@ impl LogCore {
             PeerMessage::Raft(_) => {}
             PeerMessage::Forward(batch) => {
                 let refused = if self.node.status().is_leader {
-                    self.forwards.push(from, batch).err().map(|ids| (ids, Error::TooManyRequests))
+                    match self.changes.forwarded(from, &batch, self.now) {
+                        Some(taken) => taken.err().map(|(id, why)| (vec![id], why)),
+                        None => {
+                            self.forwards.push(from, batch).err().map(|ids| (ids, Error::TooManyRequests))
+                        }
+                    }
                 } else {
                     ids_of(from, &batch).map(|ids| (ids, Error::NoLeader))
                 };
@@ -231,6 +278,7 @@ impl LogCore {
             }
             PeerMessage::Refused { ids, why } => {
                 for id in ids {
+                    self.changes.refused(id);
                     effects.work(answer(id, why.clone()));
                 }
             }
@@ -254,9 +302,10 @@ impl LogCore {
     pub fn advance(&mut self, effects: &mut impl LogEffects) -> Result<(), RaftError> {
         self.look_at_leader();
         self.hand_out(effects)?;
+        self.hand_out_changes(effects)?;
         self.ask_for_reads();
         self.hand_over();
-        let RaftEffects { append, messages, committed, reads } = self.node.effects();
+        let RaftEffects { append, messages, committed, changes, reads } = self.node.effects();
         if let Some(frame) = append {
             effects.append(frame);
         }
@@ -269,8 +318,20 @@ impl LogCore {
             self.leads_in = leads_in;
             effects.work(Work::Leads(leads_in));
         }
-        committed.into_iter().for_each(|entry| effects.work(Work::Entry(entry)));
+        for mut entry in committed {
+            if changes.contains(&entry.index) {
+                let (votes, node) = (self.node.votes(), &mut self.node);
+                self.changes.committed(&mut entry, votes, |change| node.set_vote(change))?;
+                effects.set_peers(self.changes.peers());
+                self.left_since = self.left_since.or(self.changes.is_removed().then_some(self.now));
+            }
+            effects.work(Work::Entry(entry));
+        }
         self.behind.drain(..).for_each(|work| effects.work(work));
+        for (caller, result) in self.leader_moves.over(status.leader, self.now) {
+            let result = result.map(|()| Bytes::new());
+            effects.work(Work::Answer(caller, Outcome { revision: 0, result, rest: Rest::NONE }));
+        }
         let ready = reads.into_iter().flat_map(|(context, index)| self.reads.answered(context, index));
         ready.for_each(|ready| effects.work(Work::Read(ready)));
         Ok(())
@@ -291,6 +352,7 @@ impl LogCore {
         }
         if self.is_stopping() && !is_leader {
             self.submissions.clear(); // their callers are gone
+            self.changes.clear();
         }
     }
 
@@ -299,6 +361,8 @@ impl LogCore {
         if let Some(numbers) = self.submissions.lose() {
             self.behind.push(Work::Lost(Lost { numbers, why: why.clone() }));
         }
+        let changes = self.changes.lose();
+        self.behind.extend(changes.into_iter().map(|id| answer(id, why.clone())));
         let asks = std::mem::take(&mut self.asks);
         self.behind.extend(asks.into_iter().map(|id| answer(id, Error::NoLeader)));
     }
@@ -319,9 +383,32 @@ impl LogCore {
             }
         }
         let leader = self.led_by.1;
-        if leader != self.origin.member && self.connected.contains(&leader) {
+        if leader != self.origin.member && self.changes.is_connected(leader) {
             while let Some(batch) = self.next_batch() {
                 effects.send(leader, PeerMessage::Forward(batch));
+            }
+        }
+        Ok(())
+    }
+
+    /// Changes of members leave one at a time: the next one when the last one is applied.
+    fn hand_out_changes(&mut self, effects: &mut impl LogEffects) -> Result<(), RaftError> {
+        let (leader, own) = (self.led_by.1, self.origin.member);
+        if leader != own && self.changes.is_connected(leader) {
+            for batch in self.changes.leave() {
+                effects.send(leader, PeerMessage::Forward(batch));
+            }
+        }
+        while !self.node.is_writing()
+            && self.node.may_change()
+            && let Some(leaving) = self.changes.next(|member| self.node.matched(member))
+        {
+            match leaving {
+                Leaving::Propose(change, batch) => self.node.propose_change(change, batch)?,
+                Leaving::Refuse(from, id, why) if from == own => effects.work(answer(id, why)),
+                Leaving::Refuse(from, id, why) => {
+                    effects.send(from, PeerMessage::Refused { ids: vec![id], why });
+                }
             }
         }
         Ok(())
@@ -378,10 +465,19 @@ impl LogCore {
         self.is_stopping() && self.is_at_rest() && is_handed_over
     }
 
+    /// The cluster goes on without this member, and the others have had time to hear so.
+    #[must_use]
+    pub fn has_left(&self) -> bool {
+        self.left_since.is_some_and(|since| self.now - since >= self.node.election_ticks())
+    }
+
     /// Nothing waits for a write.
     #[must_use]
     pub fn is_at_rest(&self) -> bool {
-        !self.node.is_writing() && self.submissions.is_empty() && self.forwards.is_empty()
+        !self.node.is_writing()
+            && self.submissions.is_empty()
+            && self.forwards.is_empty()
+            && self.changes.is_empty()
     }
 }
 

@@ -189,6 +189,7 @@ impl StateCore {
         };
         match (own_id, kind, from) {
             (Some(id), LocalKind::Defragment, _) => self.saving.defragment(id),
+            (Some(_), LocalKind::MoveLeader { .. }, _) => {} // the log core answers
             (Some(id), LocalKind::Lease(request), _) => self.lease_requests.push_back((id, request)),
             (None, _, member) => {
                 let result = Err(Error::TooManyRequests);

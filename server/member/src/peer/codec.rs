@@ -42,6 +42,8 @@ const ERRORS: &[(u8, Error)] = &[
     (4, Error::LeaseNotFound),
     (5, Error::Corrupt),
     (6, Error::NoSpace),
+    (7, Error::MemberNotFound),
+    (8, Error::LearnerNotReady),
     (0, Error::Timeout),
 ];
 

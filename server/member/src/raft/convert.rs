@@ -14,6 +14,16 @@ pub(super) fn conf_state_to_raft(state: &ConfState) -> eraftpb::ConfState {
     out
 }
 
+pub(super) fn conf_state_from_raft(state: &eraftpb::ConfState) -> ConfState {
+    ConfState {
+        voters: state.voters.clone(),
+        learners: state.learners.clone(),
+        voters_outgoing: state.voters_outgoing.clone(),
+        learners_next: state.learners_next.clone(),
+        auto_leave: state.auto_leave,
+    }
+}
+
 pub(super) fn to_raft(entry: &LogEntry) -> Entry {
     let mut out = Entry { index: entry.index, term: entry.term, ..Entry::default() };
     out.set_entry_type(match entry.kind {

@@ -22,6 +22,7 @@
 //! the same run, whatever the number of voters.
 
 mod admission;
+pub mod conf_change;
 mod convert;
 pub mod message;
 pub mod node;

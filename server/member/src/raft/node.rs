@@ -8,7 +8,8 @@ use crate::apply::CommittedEntry;
 use crate::cluster::conf_state::ConfState;
 use crate::limits;
 use crate::raft::admission::may_step;
-use crate::raft::convert::{conf_state_to_raft, from_raft, to_raft};
+use crate::raft::conf_change::{self, VoteChange};
+use crate::raft::convert::{conf_state_from_raft, conf_state_to_raft, from_raft, to_raft};
 use crate::raft::message::RaftMessage;
 use crate::raft::read_context::ReadContext;
 use crate::raft::status::RaftStatus;
@@ -80,6 +81,8 @@ pub struct RaftEffects {
     pub messages: Vec<RaftMessage>,
     /// Apply these, in order.
     pub committed: Vec<CommittedEntry>,
+    /// Indexes of those that change members; nothing has changed yet.
+    pub changes: Vec<u64>,
     /// Rounds of [`RaftNode::read_index`] that are over, each with its read index.
     pub reads: Vec<(ReadContext, u64)>,
 }
@@ -249,13 +252,54 @@ impl RaftNode {
     /// # Errors
     /// When this member does not lead.
     pub fn propose(&mut self, data: Bytes) -> Result<(), RaftError> {
+        self.propose_entry(Entry { data, ..Entry::default() })
+    }
+
+    fn propose_entry(&mut self, entry: Entry) -> Result<(), RaftError> {
         let mut message = Message { from: self.raw.raft.id, ..Message::default() };
         message.set_msg_type(MessageType::MsgPropose);
-        message.set_entries(vec![Entry { data, ..Entry::default() }].into());
+        message.set_entries(vec![entry].into());
         if !self.leads() {
             return Err(raft::Error::ProposalDropped.into());
         }
         Ok(self.raw.raft.step(message)?)
+    }
+
+    /// Whether a change of members would be accepted now: this member leads, and no other change
+    /// is on its way.
+    #[must_use]
+    pub fn may_change(&self) -> bool {
+        self.may_propose() && !self.raw.raft.has_pending_conf()
+    }
+
+    /// Proposes a change of members; it takes effect when [`RaftNode::set_vote`] says so.
+    ///
+    /// # Errors
+    /// When this member does not lead.
+    pub fn propose_change(&mut self, change: VoteChange, batch: Bytes) -> Result<(), RaftError> {
+        self.propose_entry(conf_change::entry_of(change, batch))
+    }
+
+    /// A committed change takes effect; returns all votes.
+    ///
+    /// # Errors
+    /// When raft refuses: no member would be left that votes.
+    pub fn set_vote(&mut self, change: VoteChange) -> Result<ConfState, RaftError> {
+        let conf_state = self.raw.apply_conf_change(&change.to_raft())?;
+        self.raw.mut_store().conf_state = conf_state;
+        Ok(self.votes())
+    }
+
+    /// The members' votes.
+    #[must_use]
+    pub fn votes(&self) -> ConfState {
+        conf_state_from_raft(&self.raw.store().conf_state)
+    }
+
+    /// The last entry that a member is known to have; none of a member that there is not.
+    #[must_use]
+    pub fn matched(&self, member: u64) -> Option<u64> {
+        self.raw.raft.prs().get(member).map(|progress| progress.matched)
     }
 
     /// Whether a round of [`RaftNode::read_index`] can be answered: the leader is known, and if it
@@ -358,14 +402,12 @@ impl RaftNode {
         let committed = ready.take_committed_entries();
         let number = ready.number();
         self.raw.advance_append_async(ready);
-        effects.committed.extend(committed.into_iter().map(|entry| {
-            assert!(
-                entry.get_entry_type() == EntryType::EntryNormal,
-                "entry {} changes members",
-                entry.index
-            );
-            CommittedEntry { index: entry.index, term: entry.term, data: entry.data, change: None }
-        }));
+        for Entry { index, term, data, entry_type, .. } in committed {
+            let changes_members = entry_type != EntryType::EntryNormal;
+            let data = if changes_members { conf_change::batch_of(data) } else { data };
+            effects.committed.push(CommittedEntry { index, term, data, change: None });
+            effects.changes.extend(changes_members.then_some(index));
+        }
         // Without anything of its own to write, it is durable when that is which came before it.
         let gathered = Some(&mut self.gathered).filter(|frame| must_sync || frame.ready.is_some());
         if let Some(frame) = gathered.or(self.writing.as_mut()) {

@@ -14,7 +14,7 @@ pub(super) struct RaftEntries {
     /// Bytes of the entries.
     bytes: usize,
     pub(super) hard_state: HardState,
-    conf_state: ConfState,
+    pub(super) conf_state: ConfState,
 }
 
 /// Bytes that an entry takes in memory.

@@ -1,0 +1,399 @@
+//! Changes of members on their way through the log core: asked for here or by another member, then
+//! one at a time through the log, then in effect. [`crate::cluster::membership`] has the rules.
+//!
+//! ```text
+//! own edge -- is the cluster healthy? --> waiting -- leader: is the learner ready? --> proposed
+//!                                            |                                            |
+//! follower -------------- Forward -----------'     committed: judged by the log, on all members
+//! ```
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use crate::apply::CommittedEntry;
+use crate::apply::command::{self, Command, CommandId, Origin};
+use crate::apply::members::JudgedChange;
+use crate::cluster::conf_state::ConfState;
+use crate::cluster::membership::{Connection, MemberChange, Membership, may_promote};
+use crate::error::Error;
+use crate::limits;
+use crate::peer::Peer;
+use crate::raft::conf_change::VoteChange;
+
+/// How changes are admitted.
+#[derive(Debug, Clone, Copy)]
+pub struct ChangeRules {
+    /// `--strict-reconfig-check`
+    pub is_strict: bool,
+    /// Ticks after which a connection is relied on.
+    pub steady_ticks: u64,
+}
+
+impl ChangeRules {
+    /// With this step of raft's clock.
+    #[must_use]
+    pub fn new(tick: Duration, is_strict: bool) -> Self {
+        let ticks = limits::STEADY_CONNECTION.as_nanos().div_ceil(tick.as_nanos().max(1));
+        Self { is_strict, steady_ticks: u64::try_from(ticks).unwrap_or(u64::MAX) }
+    }
+}
+
+/// Log core view: the members, and changes that wait.
+#[derive(Debug)]
+pub(super) struct MemberChanges {
+    own: Origin,
+    rules: ChangeRules,
+    membership: Membership,
+    /// The tick since which there is a connection, by member.
+    connected: BTreeMap<u64, u64>,
+    waiting: VecDeque<Waiting>,
+    /// Own callers whose change has left and is not committed.
+    left: BTreeSet<CommandId>,
+}
+
+/// A change that has not left.
+#[derive(Debug)]
+struct Waiting {
+    /// The tick at which it came.
+    since: u64,
+    /// The member that sent it.
+    from: u64,
+    id: CommandId,
+    batch: Bytes,
+    change: MemberChange,
+}
+
+/// A change that leaves.
+#[derive(Debug)]
+pub(super) enum Leaving {
+    /// Propose it.
+    Propose(VoteChange, Bytes),
+    /// Its caller, at this member, is refused.
+    Refuse(u64, CommandId, Error),
+}
+
+impl MemberChanges {
+    pub(super) fn new(own: Origin, rules: ChangeRules, membership: Membership) -> Self {
+        Self {
+            own,
+            rules,
+            membership,
+            connected: BTreeMap::new(),
+            waiting: VecDeque::new(),
+            left: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn membership(&self) -> &Membership {
+        &self.membership
+    }
+
+    /// This member belongs to the cluster no more.
+    pub(super) fn is_removed(&self) -> bool {
+        self.membership.is_removed(self.own.member)
+    }
+
+    /// There is a connection to this member.
+    pub(super) fn is_connected(&self, member: u64) -> bool {
+        self.connected.contains_key(&member)
+    }
+
+    /// The other members.
+    pub(super) fn peers(&self) -> Vec<Peer> {
+        let others = self.membership.members().filter(|member| member.id != self.own.member);
+        others.map(|member| Peer { id: member.id, urls: member.peer_ur_ls.clone() }).collect()
+    }
+
+    pub(super) fn connected(&mut self, member: u64, now: u64) {
+        self.connected.entry(member).or_insert(now);
+    }
+
+    pub(super) fn disconnected(&mut self, member: u64) {
+        self.connected.remove(&member);
+    }
+
+    /// Takes changes of members out of an edge's commands; returns those that are refused.
+    pub(super) fn submit(&mut self, commands: &mut Vec<Command>, now: u64) -> Vec<(CommandId, Error)> {
+        if !commands.iter().any(|command| command.kind.changes_members()) {
+            return Vec::new();
+        }
+        let (changes, others) = commands.drain(..).partition(|command| command.kind.changes_members());
+        *commands = others;
+        let changes: Vec<Command> = changes;
+        let refused = changes.into_iter().filter_map(|command| {
+            let id = command.id;
+            self.admit(command, now).err().map(|why| (id, why))
+        });
+        refused.collect()
+    }
+
+    fn admit(&mut self, command: Command, now: u64) -> Result<(), Error> {
+        let change = command.member_change().unwrap_or(Err(Error::Malformed("no change of members")))?;
+        if self.rules.is_strict {
+            self.membership.stays_healthy(&change, |id| self.connection(id, now))?;
+        }
+        let (id, batch) = (command.id, command::encode(self.own, &[command]).into());
+        self.wait(Waiting { since: now, from: self.own.member, id, batch, change })
+    }
+
+    /// Takes a batch that another member sent, if it is a change of members.
+    pub(super) fn forwarded(
+        &mut self,
+        from: u64,
+        batch: &Bytes,
+        now: u64,
+    ) -> Option<Result<(), (CommandId, Error)>> {
+        let (_, command) = command::decode_member_change(batch)?;
+        let id = command.id;
+        let taken = match command.member_change() {
+            Some(Ok(change)) => self.wait(Waiting { since: now, from, id, batch: batch.clone(), change }),
+            _ => Err(Error::Malformed("no change of members")),
+        };
+        Some(taken.map_err(|why| (id, why)))
+    }
+
+    fn wait(&mut self, waiting: Waiting) -> Result<(), Error> {
+        if self.waiting.len() >= limits::MEMBER_CHANGES_MAX {
+            return Err(Error::TooManyRequests);
+        }
+        self.waiting.push_back(waiting);
+        Ok(())
+    }
+
+    fn connection(&self, id: u64, now: u64) -> Connection {
+        if id == self.own.member {
+            return Connection::Steady;
+        }
+        match self.connected.get(&id) {
+            Some(since) if now - since >= self.rules.steady_ticks => Connection::Steady,
+            Some(_) => Connection::Recent,
+            None => Connection::None,
+        }
+    }
+
+    /// On the leader: the next change that may be proposed. `matched` is the last entry that a
+    /// member is known to have.
+    pub(super) fn next(&mut self, matched: impl Fn(u64) -> Option<u64>) -> Option<Leaving> {
+        let Waiting { from, id, batch, change, .. } = self.waiting.pop_front()?;
+        let own = self.own.member;
+        if let MemberChange::Promote { id: learner } = change
+            && let Err(why) = may_promote(learner, own, matched)
+        {
+            return Some(Leaving::Refuse(from, id, why));
+        }
+        if from == own {
+            self.left.insert(id);
+        }
+        Some(Leaving::Propose(self.vote_change(&change), batch))
+    }
+
+    /// On a follower: own changes, for the leader.
+    pub(super) fn leave(&mut self) -> Vec<Bytes> {
+        let mut leaving = Vec::new();
+        for waiting in self.waiting.drain(..) {
+            if waiting.from == self.own.member {
+                self.left.insert(waiting.id);
+                leaving.push(waiting.batch);
+            }
+        }
+        leaving
+    }
+
+    /// The leader has changed or is gone: own callers whose change has left; those of others know
+    /// by themselves.
+    pub(super) fn lose(&mut self) -> Vec<CommandId> {
+        self.waiting.retain(|waiting| waiting.from == self.own.member);
+        std::mem::take(&mut self.left).into_iter().collect()
+    }
+
+    /// The leader has refused what this caller asked for.
+    pub(super) fn refused(&mut self, caller: CommandId) {
+        self.left.remove(&caller);
+    }
+
+    /// Nothing waits to leave.
+    pub(super) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    /// Forgets changes that nobody waits for.
+    pub(super) fn clear(&mut self) {
+        self.waiting.clear();
+    }
+
+    /// Own callers that have waited since this tick.
+    pub(super) fn expire(&mut self, oldest: u64) -> Vec<CommandId> {
+        let mut expired = Vec::new();
+        while let Some(waiting) = self.waiting.pop_front_if(|waiting| waiting.since <= oldest) {
+            if waiting.from == self.own.member {
+                expired.push(waiting.id);
+            }
+        }
+        expired
+    }
+
+    /// The vote that a change gives to its member.
+    fn vote_change(&self, change: &MemberChange) -> VoteChange {
+        let is_learner = match change {
+            MemberChange::Remove { id } => return VoteChange::Gone(*id),
+            MemberChange::Add { member, .. } => member.is_learner,
+            MemberChange::Promote { .. } => false,
+            // The vote that it has.
+            MemberChange::Update { id, .. } => {
+                self.membership.member(*id).is_some_and(|member| member.is_learner)
+            }
+        };
+        if is_learner { VoteChange::Learner(change.id()) } else { VoteChange::Voter(change.id()) }
+    }
+
+    /// A change is committed: judges it, and carries it out. `set_vote` tells raft, and returns
+    /// the votes; `votes` are those so far.
+    ///
+    /// # Errors
+    /// That of `set_vote`.
+    pub(super) fn committed<E>(
+        &mut self,
+        entry: &mut CommittedEntry,
+        votes: ConfState,
+        set_vote: impl FnOnce(VoteChange) -> Result<ConfState, E>,
+    ) -> Result<(), E> {
+        let found = command::decode_member_change(&entry.data);
+        if let Some((origin, command)) = &found
+            && *origin == self.own
+        {
+            self.left.remove(&command.id);
+        }
+        let change = found.and_then(|(_, command)| command.member_change());
+        let change = change.unwrap_or(Err(Error::Malformed("no change of members")));
+        let verdict = change.as_ref().map_err(Clone::clone).and_then(|change| self.membership.judge(change));
+        let mut conf_state = votes;
+        if let (Ok(change), Ok(())) = (change, &verdict) {
+            conf_state = set_vote(self.vote_change(&change))?;
+            self.membership.apply(change);
+        }
+        entry.change = Some(Box::new(JudgedChange { verdict, conf_state }));
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apply::command::Kind;
+    use crate::cluster::membership::Member;
+
+    const OWN: Origin = Origin { member: 1, boot: 1 };
+    const STEADY: u64 = 50;
+
+    fn changes(members: u64) -> MemberChanges {
+        let member = |id| Member { id, name: format!("m{id}"), ..Member::default() };
+        let membership = Membership::new((1..=members).map(member), std::iter::empty());
+        let rules = ChangeRules { is_strict: true, steady_ticks: STEADY };
+        MemberChanges::new(OWN, rules, membership)
+    }
+
+    fn command(slot: usize, kind: Kind, payload: Bytes) -> Command {
+        Command { id: CommandId::new(0, slot, 0), kind, payload }
+    }
+
+    fn add(slot: usize, id: u64, is_learner: bool) -> Command {
+        let member = Member { id, is_learner, ..Member::default() };
+        command(slot, Kind::MemberAdd, MemberChange::encode_add(&member, 1))
+    }
+
+    /// Member 2, which fits one byte.
+    fn promote(slot: usize) -> Command {
+        command(slot, Kind::MemberPromote, Bytes::from_static(&[8, 2]))
+    }
+
+    fn entry(data: Bytes) -> CommittedEntry {
+        CommittedEntry { index: 2, term: 1, data, change: None }
+    }
+
+    /// Commits a batch; the vote that changes, if one does, and the verdict.
+    fn commit(changes: &mut MemberChanges, data: Bytes) -> (Option<VoteChange>, Result<(), Error>) {
+        let (mut entry, mut changed) = (entry(data), None);
+        let set_vote = |change| {
+            changed = Some(change);
+            Ok::<_, ()>(ConfState::default())
+        };
+        changes.committed(&mut entry, ConfState::default(), set_vote).unwrap();
+        (changed, entry.change.unwrap().verdict)
+    }
+
+    #[test]
+    fn a_change_is_admitted_where_the_others_are_connected() {
+        let mut changes = changes(3);
+        let put = command(1, Kind::Put, Bytes::new());
+        let mut commands = vec![put.clone(), add(2, 9, false)];
+        let refused = changes.submit(&mut commands, 100);
+        assert_eq!(refused, [(CommandId::new(0, 2, 0), Error::Unhealthy)]);
+        assert_eq!(commands, [put], "other commands go their way");
+        changes.connected(2, 100);
+        changes.connected(3, 100);
+        assert_eq!(changes.submit(&mut vec![add(2, 9, false)], 99 + STEADY).len(), 1);
+        assert_eq!(changes.submit(&mut vec![add(2, 9, false)], 100 + STEADY), []);
+        changes.disconnected(3);
+        changes.connected(3, 200); // anew
+        assert_eq!(changes.submit(&mut vec![add(3, 9, false)], 201).len(), 1);
+        assert_eq!(
+            changes.submit(&mut vec![command(4, Kind::MemberRemove, Bytes::from_static(b"x"))], 0).len(),
+            1
+        );
+    }
+
+    #[test]
+    fn a_leader_knows_whether_a_learner_is_ready() {
+        let mut changes = changes(2);
+        assert_eq!(changes.submit(&mut vec![promote(1)], 0), []);
+        let matched = |id| if id == 1 { Some(10) } else { Some(8) };
+        let refused = changes.next(matched);
+        assert!(matches!(refused, Some(Leaving::Refuse(1, _, Error::LearnerNotReady))), "{refused:?}");
+        let sent = command::encode(Origin { member: 2, boot: 1 }, &[promote(7)]).into();
+        assert_eq!(changes.forwarded(2, &sent, 0), Some(Ok(())));
+        let Some(Leaving::Propose(VoteChange::Voter(2), batch)) = changes.next(|_| Some(10)) else {
+            panic!()
+        };
+        assert_eq!(batch, sent, "as it was received");
+        assert!(changes.next(matched).is_none());
+        let puts = command::encode(OWN, &[command(1, Kind::Put, Bytes::new())]).into();
+        assert_eq!(changes.forwarded(2, &puts, 0), None);
+    }
+
+    #[test]
+    fn every_member_comes_to_the_same_verdict() {
+        let mut changes = changes(1);
+        let batch = |command| Bytes::from(command::encode(Origin { member: 5, boot: 1 }, &[command]));
+        assert_eq!(commit(&mut changes, batch(add(1, 2, true))), (Some(VoteChange::Learner(2)), Ok(())));
+        assert_eq!(commit(&mut changes, batch(add(1, 2, true))), (None, Err(Error::MemberExists)));
+        assert_eq!(changes.peers().len(), 1);
+        assert_eq!(commit(&mut changes, batch(promote(1))), (Some(VoteChange::Voter(2)), Ok(())));
+        let remove = command(1, Kind::MemberRemove, Bytes::from_static(&[8, 1]));
+        assert!(!changes.is_removed());
+        assert_eq!(commit(&mut changes, batch(remove)), (Some(VoteChange::Gone(1)), Ok(())));
+        assert!(changes.is_removed());
+        // A damaged entry changes nothing, on any member.
+        assert!(commit(&mut changes, Bytes::from_static(b"damaged")).1.is_err());
+        assert!(commit(&mut changes, Bytes::new()).1.is_err());
+    }
+
+    #[test]
+    fn callers_are_told_when_a_leader_is_lost() {
+        let mut changes = changes(1);
+        let own = |slot| CommandId::new(0, slot, 0);
+        assert_eq!(changes.submit(&mut vec![add(1, 2, true), add(2, 3, true), add(3, 4, true)], 7), []);
+        let Some(Leaving::Propose(_, first)) = changes.next(|_| Some(1)) else { panic!() };
+        let Some(Leaving::Propose(..)) = changes.next(|_| Some(1)) else { panic!() };
+        assert_eq!(commit(&mut changes, first).1, Ok(()));
+        assert_eq!(changes.lose(), [own(2)], "the first is answered when it is applied");
+        assert_eq!(changes.expire(6), []);
+        assert_eq!(changes.expire(7), [own(3)]);
+        assert!(changes.is_empty());
+        let mut many: Vec<_> = (0..=limits::MEMBER_CHANGES_MAX).map(|slot| add(slot, 9, true)).collect();
+        let refused = changes.submit(&mut many, 0);
+        assert_eq!(refused, [(own(limits::MEMBER_CHANGES_MAX), Error::TooManyRequests)]);
+        assert_eq!(changes.leave().len(), limits::MEMBER_CHANGES_MAX);
+    }
+}
