@@ -111,6 +111,8 @@ pub struct LogCore {
     asks: BTreeSet<CommandId>,
     changes: MemberChanges,
     leader_moves: LeaderMoves,
+    /// Ticks since the frame that is being written was handed out.
+    frame_ticks: u64,
     /// Term and leader, as everything that waits for the leader knows them.
     led_by: (u64, u64),
     /// The term in which this member leads, as the state core was told.
@@ -142,6 +144,7 @@ impl LogCore {
             asks: BTreeSet::new(),
             leader_moves: LeaderMoves::default(),
             changes: MemberChanges::new(origin, ChangeRules::new(tick, true), Membership::default()),
+            frame_ticks: 0,
             led_by: (0, 0),
             leads_in: None,
             left_since: None,
@@ -178,7 +181,10 @@ impl LogCore {
     pub fn receive(&mut self, event: LogEvent, effects: &mut impl LogEffects) {
         match event {
             LogEvent::Submitted { edge, submitted } => self.submitted(edge, submitted, effects),
-            LogEvent::Written => self.node.written(),
+            LogEvent::Written => {
+                self.frame_ticks = 0;
+                self.node.written();
+            }
             LogEvent::Tick => self.tick(),
             LogEvent::Durable(index) => {
                 if let Some(index) = self.node.release(index.get()) {
@@ -191,7 +197,7 @@ impl LogCore {
             LogEvent::PeerConnected(member) => self.changes.connected(member, self.now),
             LogEvent::PeerLost(member) => {
                 self.changes.disconnected(member);
-                self.node.unreachable(member);
+                self.node.connection_lost(member);
                 if member == self.led_by.1 {
                     self.lose(&Error::TimeoutConnectionLost);
                 }
@@ -246,6 +252,7 @@ impl LogCore {
 
     fn tick(&mut self) {
         self.now += 1;
+        self.watch_disk(); // before raft begins to count anew which members are there
         self.node.tick();
         if let Some(oldest) = self.now.checked_sub(self.request_ticks) {
             if let Some(numbers) = self.submissions.expire(oldest) {
@@ -253,6 +260,22 @@ impl LogCore {
             }
             let expired = self.changes.expire(oldest);
             self.behind.extend(expired.into_iter().map(|id| answer(id, Error::Timeout)));
+        }
+    }
+
+    /// A leader whose disk takes an election time for one frame gives its place to another member,
+    /// and tries again as long as it leads.
+    fn watch_disk(&mut self) {
+        if !self.node.is_writing() {
+            self.frame_ticks = 0;
+            return;
+        }
+        self.frame_ticks += 1;
+        if self.frame_ticks.is_multiple_of(self.node.election_ticks())
+            && self.node.status().is_leader
+            && let Some(successor) = self.node.successor()
+        {
+            self.node.transfer(successor);
         }
     }
 

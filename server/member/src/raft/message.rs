@@ -19,6 +19,8 @@
 //! It is decoded by hand: the bytes come from the network, and rust-protobuf 2, whose types raft-rs
 //! uses, recurses without a bound (RUSTSEC-2024-0437).
 
+use std::fmt;
+
 use bytes::{Buf, BufMut, Bytes};
 use raft::eraftpb::{ConfState, Entry, EntryType, Message, MessageType, Snapshot, SnapshotMetadata};
 
@@ -53,6 +55,32 @@ const IS_REJECTED: u8 = 1;
 const HAS_SNAPSHOT: u8 = 2;
 const FIXED: usize = 1 + 1 + 9 * 8 + 8;
 const ENTRY_HEADER: usize = 8 + 8 + 1 + 4;
+
+impl fmt::Display for RaftMessage {
+    /// In short, for people.
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let message = &self.0;
+        let kind = format!("{:?}", message.get_msg_type());
+        write!(out, "{} of term {}", kind.trim_start_matches("Msg"), message.term)?;
+        match message.get_msg_type() {
+            MessageType::MsgAppend => {
+                write!(out, ", entries behind {} of term {}:", message.index, message.log_term)?;
+                message.entries.iter().try_for_each(|entry| write!(out, " {}", entry.index))?;
+            }
+            MessageType::MsgAppendResponse | MessageType::MsgReadIndexResp => {
+                write!(out, ", index {}", message.index)?;
+            }
+            _ => {}
+        }
+        if message.commit > 0 {
+            write!(out, ", commit {}", message.commit)?;
+        }
+        if message.reject {
+            write!(out, ", rejected, hint {}", message.reject_hint)?;
+        }
+        Ok(())
+    }
+}
 
 impl RaftMessage {
     /// The member it is for.

@@ -23,6 +23,7 @@
 
 mod admission;
 pub mod conf_change;
+mod config;
 mod convert;
 pub mod message;
 pub mod node;

@@ -9,6 +9,7 @@ use crate::cluster::conf_state::ConfState;
 use crate::limits;
 use crate::raft::admission::may_step;
 use crate::raft::conf_change::{self, VoteChange};
+pub use crate::raft::config::{LogRetention, RaftConfig, RaftError};
 use crate::raft::convert::{conf_state_from_raft, conf_state_to_raft, from_raft, to_raft};
 use crate::raft::message::RaftMessage;
 use crate::raft::read_context::ReadContext;
@@ -17,59 +18,6 @@ use crate::raft::storage::RaftEntries;
 use crate::raft::timeouts::ElectionTimeouts;
 use crate::wal::reader::RecoveredLog;
 use crate::wal::{FrameContent, HardState};
-
-/// The member and its cluster, as raft starts with them.
-#[derive(Debug)]
-pub struct RaftConfig {
-    /// Own member id.
-    pub id: u64,
-    /// The members' votes as of `applied`.
-    pub conf_state: ConfState,
-    /// Ticks between heartbeats.
-    pub heartbeat_ticks: usize,
-    /// Ticks without a leader before an election.
-    pub election_ticks: usize,
-    /// Everything up to here is in the state already.
-    pub applied: u64,
-    /// Of the election timeouts. Members of a cluster need different ones: with equal timeouts
-    /// their votes split for ever.
-    pub seed: u64,
-    /// How much of the log stays for slow followers.
-    pub retention: LogRetention,
-}
-
-/// How much of the log stays for followers that lag behind, by etcd's rule.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct LogRetention {
-    /// When more entries than this are durable elsewhere, some are let go of.
-    pub snapshot_count: u64,
-    /// So many of them stay.
-    pub catchup_entries: u64,
-}
-
-impl Default for LogRetention {
-    /// etcd's defaults.
-    fn default() -> Self {
-        Self { snapshot_count: 10_000, catchup_entries: 5_000 }
-    }
-}
-
-impl RaftConfig {
-    /// The only voter of its cluster, with etcd's ticks; it wins every election, so that its seed
-    /// has no effect.
-    #[must_use]
-    pub fn alone(id: u64, applied: u64) -> Self {
-        Self {
-            id,
-            conf_state: ConfState::of_voters(vec![id]),
-            heartbeat_ticks: 1,
-            election_ticks: 10,
-            applied,
-            seed: 0,
-            retention: LogRetention::default(),
-        }
-    }
-}
 
 /// The work a `Ready` asks for. Entries are committed *and* durable here when they are handed out.
 #[derive(Debug, Default)]
@@ -85,36 +33,6 @@ pub struct RaftEffects {
     pub changes: Vec<u64>,
     /// Rounds of [`RaftNode::read_index`] that are over, each with its read index.
     pub reads: Vec<(ReadContext, u64)>,
-}
-
-/// Why raft cannot start or go on.
-#[derive(Debug, thiserror::Error)]
-pub enum RaftError {
-    /// The log begins too late.
-    #[error(
-        "the log begins behind entry {base} but the tree file holds only what was applied up to entry {applied}: one of \
-         them is from another time; restore this member from a snapshot or add it again empty"
-    )]
-    MissingEntries {
-        /// The entry before the log's first.
-        base: u64,
-        /// The tree file's applied index.
-        applied: u64,
-    },
-    /// The log ends too early.
-    #[error(
-        "the tree file holds what was applied up to entry {applied} but the log ends with entry {last}: acknowledged \
-         entries are missing; restore this member from a snapshot or add it again empty"
-    )]
-    ShortLog {
-        /// The log's last entry.
-        last: u64,
-        /// The tree file's applied index.
-        applied: u64,
-    },
-    /// raft-rs refused.
-    #[error("raft: {0}")]
-    Raft(#[from] raft::Error),
 }
 
 /// Log core view: raft and what is on its way to disk.
@@ -231,9 +149,14 @@ impl RaftNode {
         let _ = self.raw.step(message);
     }
 
-    /// Messages to this member may be lost.
-    pub fn unreachable(&mut self, member: u64) {
+    /// The connection to this member broke: messages to it may be lost, and its process may be
+    /// gone.
+    pub fn connection_lost(&mut self, member: u64) {
         self.raw.report_unreachable(member);
+        let raft = &mut self.raw.raft;
+        if raft.state == StateRole::Follower && raft.leader_id == member {
+            self.timeouts.leader_lost(raft);
+        }
     }
 
     /// Whether a proposal would be accepted now.

@@ -25,11 +25,24 @@ impl ElectionTimeouts {
     /// election times.
     pub(super) fn before_tick<S: Storage>(&mut self, raft: &mut Raft<S>) {
         if raft.election_elapsed == 0 {
-            let shortest = raft.election_timeout();
-            let longer = self.random.below(shortest as u64);
-            let longer = usize::try_from(longer).expect("below a number of ticks");
-            raft.set_randomized_election_timeout(shortest + longer);
+            self.draw(raft);
         }
+    }
+
+    /// The leader's process is probably gone, which counts as an election time without it: of the
+    /// timeout that is drawn now the random part is left, and others may have this member's vote.
+    pub(super) fn leader_lost<S: Storage>(&mut self, raft: &mut Raft<S>) {
+        if raft.election_elapsed < raft.election_timeout() {
+            self.draw(raft);
+            raft.election_elapsed = raft.election_timeout();
+        }
+    }
+
+    fn draw<S: Storage>(&mut self, raft: &mut Raft<S>) {
+        let shortest = raft.election_timeout();
+        let longer = self.random.below(shortest as u64);
+        let longer = usize::try_from(longer).expect("below a number of ticks");
+        raft.set_randomized_election_timeout(shortest + longer);
     }
 }
 

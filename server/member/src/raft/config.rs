@@ -1,0 +1,86 @@
+//! The settings raft starts with, and why it may not.
+
+use crate::cluster::conf_state::ConfState;
+
+/// The member and its cluster, as raft starts with them.
+#[derive(Debug)]
+pub struct RaftConfig {
+    /// Own member id.
+    pub id: u64,
+    /// The members' votes as of `applied`.
+    pub conf_state: ConfState,
+    /// Ticks between heartbeats.
+    pub heartbeat_ticks: usize,
+    /// Ticks without a leader before an election.
+    pub election_ticks: usize,
+    /// Everything up to here is in the state already.
+    pub applied: u64,
+    /// Of the election timeouts. Members of a cluster need different ones: with equal timeouts
+    /// their votes split for ever.
+    pub seed: u64,
+    /// How much of the log stays for slow followers.
+    pub retention: LogRetention,
+}
+
+/// How much of the log stays for followers that lag behind, by etcd's rule.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogRetention {
+    /// When more entries than this are durable elsewhere, some are let go of.
+    pub snapshot_count: u64,
+    /// So many of them stay.
+    pub catchup_entries: u64,
+}
+
+impl Default for LogRetention {
+    /// etcd's defaults.
+    fn default() -> Self {
+        Self { snapshot_count: 10_000, catchup_entries: 5_000 }
+    }
+}
+
+impl RaftConfig {
+    /// The only voter of its cluster, with etcd's ticks; it wins every election, so that its seed
+    /// has no effect.
+    #[must_use]
+    pub fn alone(id: u64, applied: u64) -> Self {
+        Self {
+            id,
+            conf_state: ConfState::of_voters(vec![id]),
+            heartbeat_ticks: 1,
+            election_ticks: 10,
+            applied,
+            seed: 0,
+            retention: LogRetention::default(),
+        }
+    }
+}
+
+/// Why raft cannot start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum RaftError {
+    /// The log begins too late.
+    #[error(
+        "the log begins behind entry {base} but the tree file holds only what was applied up to entry {applied}: one of \
+         them is from another time; restore this member from a snapshot or add it again empty"
+    )]
+    MissingEntries {
+        /// The entry before the log's first.
+        base: u64,
+        /// The tree file's applied index.
+        applied: u64,
+    },
+    /// The log ends too early.
+    #[error(
+        "the tree file holds what was applied up to entry {applied} but the log ends with entry {last}: acknowledged \
+         entries are missing; restore this member from a snapshot or add it again empty"
+    )]
+    ShortLog {
+        /// The log's last entry.
+        last: u64,
+        /// The tree file's applied index.
+        applied: u64,
+    },
+    /// raft-rs refused.
+    #[error("raft: {0}")]
+    Raft(#[from] raft::Error),
+}

@@ -1,0 +1,280 @@
+//! Runs the scripts in `tests/scripts/cluster`: three log cores, what happens to them, and what
+//! they want then. `UPDATE_GOLDENFILES=1 cargo test -p revd-member --test cluster_scripts` writes
+//! what they want now; read the difference.
+//!
+//! ```text
+//! connect [FROM TO]       connections, of all or one way between two     lose FROM TO
+//! deliver [FROM TO [N]]   messages, until there are none                 drop FROM TO [N]
+//! tick M [N]    put M [N]    read M    ask M    written M    close M     events of member M
+//! written                 of all members, and messages, until nothing is left
+//! stall M                 its disk takes long: such a line leaves it out
+//! status M
+//! ```
+
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
+
+mod golden;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::error::Error;
+use std::fmt::Write as _;
+use std::time::Duration;
+
+use goldenscript::{Command as Line, Context, Runner};
+use revd_member::apply::command::{self, Command, CommandId, Kind, Origin};
+use revd_member::apply::local::{DeadlineRequest, LocalRequest, Submitted};
+use revd_member::apply::{Lost, ReadReady, Work};
+use revd_member::cluster::Identity;
+use revd_member::cluster::conf_state::ConfState;
+use revd_member::cores::log::{LogConfig, LogCore, LogEffects, LogEvent};
+use revd_member::peer::{Peer, PeerMessage};
+use revd_member::raft::node::{RaftConfig, RaftNode};
+use revd_member::wal::FrameContent;
+use revd_member::wal::birth::empty_log;
+
+use golden::{run_all, words_of};
+
+/// Members of the cluster.
+const MEMBERS: u64 = 3;
+
+/// Effects of one member's turn, in words, and its messages.
+struct Words {
+    member: u64,
+    text: String,
+    messages: Vec<(u64, PeerMessage)>,
+    has_frame: bool,
+}
+
+impl Words {
+    fn say(&mut self, text: &str) {
+        writeln!(self.text, "{}: {text}", self.member).unwrap();
+    }
+}
+
+impl LogEffects for Words {
+    fn append(&mut self, frame: FrameContent) {
+        self.has_frame = true;
+        let state = frame.hard_state.map(|state| format!("term {}, vote for {}", state.term, state.vote));
+        let entries = frame.entries.iter().map(|entry| match command::decode(entry.data.clone()) {
+            Ok(batch) => {
+                format!("entry {} ({} of member {})", entry.index, batch.commands.len(), batch.origin.member)
+            }
+            Err(_) => format!("entry {} (empty)", entry.index),
+        });
+        let parts: Vec<String> = state.into_iter().chain(entries).collect();
+        self.say(&format!("write {}", parts.join("; ")));
+    }
+
+    fn release(&mut self, index: u64) {
+        self.say(&format!("release up to {index}"));
+    }
+
+    fn work(&mut self, work: Work) {
+        let text = match work {
+            Work::Entry(entry) => format!("apply entry {} of term {}", entry.index, entry.term),
+            Work::Local(LocalRequest { kind, from, .. }) => format!("local {kind:?}, asked by {from:?}"),
+            Work::Answer(id, outcome) => {
+                format!("answer {}: {:?}", id.0, outcome.result.map(|_| "ok").map_err(|why| why.to_string()))
+            }
+            Work::Read(ReadReady { ticket, index: Ok(index), .. }) => {
+                format!("reads up to {ticket} see entry {index}")
+            }
+            Work::Read(ReadReady { ticket, index: Err(why), .. }) => {
+                format!("reads up to {ticket} are refused: {why}")
+            }
+            Work::Lost(Lost { numbers, why }) => format!("lost up to {numbers:?}: {why}"),
+            Work::Leads(Some(term)) => format!("lead in term {term}"),
+            Work::Leads(None) => "lead no more".to_owned(),
+            other => format!("{other:?}"),
+        };
+        self.say(&text);
+    }
+
+    fn send(&mut self, to: u64, message: PeerMessage) {
+        self.messages.push((to, message));
+    }
+
+    fn set_peers(&mut self, _peers: Vec<Peer>) {}
+}
+
+fn shown(message: &PeerMessage) -> String {
+    match message {
+        PeerMessage::Raft(message) => message.to_string(),
+        PeerMessage::Forward(batch) => {
+            format!("forward of {} commands", command::decode(batch.clone()).unwrap().commands.len())
+        }
+        PeerMessage::Refused { ids, why } => format!("{} commands refused: {why}", ids.len()),
+        other => format!("{other:?}"),
+    }
+}
+
+struct ClusterRunner {
+    cores: Vec<LogCore>,
+    /// Members with a frame under way.
+    writing: Vec<bool>,
+    /// A member whose frame is written by name alone.
+    stalled: u64,
+    submitted: u64,
+    links: BTreeMap<(u64, u64), VecDeque<PeerMessage>>,
+}
+
+fn core(id: u64) -> LogCore {
+    let config = RaftConfig {
+        conf_state: ConfState::of_voters((1..=MEMBERS).collect()),
+        seed: id,
+        ..RaftConfig::alone(id, 1)
+    };
+    let logger = slog::Logger::root(slog::Discard, slog::o!());
+    let node = RaftNode::start(&config, &empty_log(Identity { cluster: 1, member: id }), &logger).unwrap();
+    let origin = Origin { member: id, boot: 1 };
+    LogCore::new(node, LogConfig { origin, edges: 1, tick: Duration::from_millis(100) })
+}
+
+impl ClusterRunner {
+    fn new() -> Self {
+        let cores = (1..=MEMBERS).map(core).collect();
+        Self {
+            cores,
+            writing: vec![false; Self::at(MEMBERS) + 1],
+            stalled: 0,
+            submitted: 0,
+            links: BTreeMap::new(),
+        }
+    }
+
+    fn at(member: u64) -> usize {
+        usize::try_from(member).unwrap() - 1
+    }
+
+    /// Events of one turn of a member; what it wants then.
+    fn turn(&mut self, member: u64, events: Vec<LogEvent>) -> Result<String, Box<dyn Error>> {
+        let at = Self::at(member);
+        let mut words = Words { member, text: String::new(), messages: Vec::new(), has_frame: false };
+        for event in events {
+            self.cores[at].receive(event, &mut words);
+        }
+        self.cores[at].advance(&mut words)?;
+        self.writing[at] |= words.has_frame;
+        let Words { mut text, messages, .. } = words;
+        for (to, message) in messages {
+            let lost = if self.links.contains_key(&(member, to)) { "" } else { " (lost)" };
+            writeln!(text, "{member} to {to}: {}{lost}", shown(&message))?;
+            if let Some(link) = self.links.get_mut(&(member, to)) {
+                link.push_back(message);
+            }
+        }
+        if self.cores[at].is_over() {
+            writeln!(text, "{member}: over")?;
+        }
+        Ok(text)
+    }
+
+    fn deliver(&mut self, link: (u64, u64), mut count: usize) -> Result<String, Box<dyn Error>> {
+        let mut text = String::new();
+        while count > 0
+            && let Some(message) = self.links.get_mut(&link).and_then(VecDeque::pop_front)
+        {
+            count -= 1;
+            text += &self.turn(link.1, vec![LogEvent::Peer { from: link.0, message }])?;
+        }
+        Ok(text)
+    }
+
+    fn deliver_all(&mut self) -> Result<String, Box<dyn Error>> {
+        let mut text = String::new();
+        while let Some(link) = self.links.iter().find(|(_, link)| !link.is_empty()).map(|(ends, _)| *ends) {
+            text += &self.deliver(link, usize::MAX)?;
+        }
+        Ok(text)
+    }
+
+    fn written(&mut self, member: u64) -> Result<String, Box<dyn Error>> {
+        if !std::mem::take(&mut self.writing[Self::at(member)]) {
+            return Err("nothing is being written".into());
+        }
+        self.turn(member, vec![LogEvent::Written])
+    }
+
+    /// Until no frame is under way and no message.
+    fn settle(&mut self) -> Result<String, Box<dyn Error>> {
+        let mut text = self.deliver_all()?;
+        let next = |runner: &Self| {
+            let mut members = (1..=MEMBERS).filter(|member| *member != runner.stalled);
+            members.find(|member| runner.writing[Self::at(*member)])
+        };
+        while let Some(member) = next(self) {
+            text += &self.written(member)?;
+            text += &self.deliver_all()?;
+        }
+        Ok(text)
+    }
+
+    fn submit(&mut self, member: u64, name: &str, count: u64) -> Result<String, Box<dyn Error>> {
+        let mut submitted = Submitted::default();
+        for _ in 0..count {
+            self.submitted += 1;
+            let id = CommandId(self.submitted);
+            match name {
+                "put" => {
+                    submitted.commands.push(Command { id, kind: Kind::Put, payload: "put".into() });
+                }
+                "ask" => {
+                    let kind = DeadlineRequest::KeepAlive { lease: 7 }.into();
+                    submitted.local.push(LocalRequest { id, kind, from: None });
+                }
+                _ => submitted.read = Some(self.submitted),
+            }
+        }
+        submitted.number = self.submitted;
+        self.turn(member, vec![LogEvent::Submitted { edge: 0, submitted }])
+    }
+
+    fn connect(&mut self, from: u64, to: u64) -> Result<String, Box<dyn Error>> {
+        self.links.insert((from, to), VecDeque::new());
+        self.turn(from, vec![LogEvent::PeerConnected(to)])
+    }
+}
+
+impl Runner for ClusterRunner {
+    type Command = Line;
+
+    fn run(&mut self, line: &Line, _: &Context) -> Result<String, Box<dyn Error>> {
+        let numbers: Vec<u64> = words_of(line).iter().map(|word| word.parse()).collect::<Result<_, _>>()?;
+        let most = |at: usize| numbers.get(at).map_or(usize::MAX, |count| usize::try_from(*count).unwrap());
+        let count = numbers.get(1).copied().unwrap_or(1);
+        match (line.name.as_str(), &numbers[..]) {
+            ("connect", []) => {
+                let all = (1..=MEMBERS).flat_map(|from| (1..=MEMBERS).map(move |to| (from, to)));
+                all.filter(|(from, to)| from != to).map(|(from, to)| self.connect(from, to)).collect()
+            }
+            ("connect", [from, to]) => self.connect(*from, *to),
+            ("lose", [from, to]) => {
+                self.links.remove(&(*from, *to));
+                self.turn(*from, vec![LogEvent::PeerLost(*to)])
+            }
+            ("deliver", []) => self.deliver_all(),
+            ("deliver", [from, to, ..]) => self.deliver((*from, *to), most(2)),
+            ("drop", [from, to, ..]) => {
+                let link = self.links.get_mut(&(*from, *to)).ok_or("no connection")?;
+                link.drain(..most(2).min(link.len()));
+                Ok(String::new())
+            }
+            ("stall", [member]) => {
+                self.stalled = *member;
+                Ok(String::new())
+            }
+            ("written", []) => self.settle(),
+            ("written", [member]) => self.written(*member),
+            ("tick", [member, ..]) => (0..count).map(|_| self.turn(*member, vec![LogEvent::Tick])).collect(),
+            ("close", [member]) => self.turn(*member, vec![LogEvent::EdgeClosed]),
+            ("status", [member]) => Ok(format!("{:?}", self.cores[Self::at(*member)].status())),
+            ("put" | "read" | "ask", [member, ..]) => self.submit(*member, &line.name, count),
+            (name, _) => Err(format!("no event is called {name}, with these numbers").into()),
+        }
+    }
+}
+
+#[test]
+fn cluster() {
+    run_all("cluster", ClusterRunner::new);
+}
