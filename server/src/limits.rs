@@ -69,6 +69,10 @@ pub const PEER_CONNECTIONS_PART: usize = 8;
 pub const PEER_DIAL_DEADLINE: Duration = Duration::from_secs(3);
 /// Time in which a dialer says who it is, and a listener answers.
 pub const PEER_HELLO_DEADLINE: Duration = Duration::from_secs(5);
+/// Time for each step of asking another member about the cluster, before a new member begins.
+pub const REMOTE_CLUSTER_DEADLINE: Duration = Duration::from_secs(2);
+/// Bytes of the answer: more members than a cluster has.
+pub const REMOTE_CLUSTER_BYTES_MAX: u64 = 1024 * 1024;
 /// Time between the first attempts to reach a peer.
 pub const PEER_DIAL_INTERVAL_MIN: Duration = Duration::from_millis(50);
 /// Time between attempts to reach a peer that was away for long.

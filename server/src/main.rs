@@ -2,6 +2,7 @@
 
 use std::process::ExitCode;
 
+use revd::boot::recover::Removed;
 use revd::config::{self, Invocation};
 use revd::observe::log;
 use revd::{boot, cli, memory, version};
@@ -47,6 +48,11 @@ fn main() -> ExitCode {
             if std::process::id() != 1 {
                 let _ = signal_hook::low_level::emulate_default_handler(signal);
             }
+            ExitCode::SUCCESS
+        }
+        Err(error) if error.is::<Removed>() => {
+            log::warn("server error", json!({"error": error.to_string()}));
+            log::flush();
             ExitCode::SUCCESS
         }
         Err(error) => log::fatal("the member cannot run", json!({"error": format!("{error:#}")})),

@@ -3,8 +3,8 @@
 //! revd-member --test start_scripts` writes what is wanted now; read the difference.
 //!
 //! ```text
-//! recovery:   start [existing|as NAME]    log LAST    apply INDEX    lose tree|log    foreign
-//!             etcd    disk full|roomy    receive INDEX    restart INDEX
+//! recovery:   start [existing [NAME]|as NAME]    others [NAME ...]    removed    log LAST
+//!             apply INDEX    lose tree|log    foreign    etcd    disk full|roomy
 //! lifecycle:  listens    quiet    signal N    ended
 //! edge core:  start    start second    published    ready    notify answer view hearing-N
 //!             notify read-TICKET refused-TICKET lost-NUMBER
@@ -32,8 +32,11 @@ use revd_member::boot::lifecycle::{Lifecycle, ProcessEvent};
 use revd_member::boot::recovery::{RecoveryConfig, RecoveryEffects, Refusal, recover};
 use revd_member::cluster::Identity;
 use revd_member::cluster::initial::InitialCluster;
+use revd_member::cluster::joining::RemoteCluster;
+use revd_member::cluster::membership::Member;
 use revd_member::cores::edge::{EdgeCore, EdgeEffects, EdgeEvent, Notification};
 use revd_member::error::Error as Refused;
+use revd_member::schema;
 use revd_member::wal::LogEntry;
 use revd_member::wal::birth::empty_log;
 use revd_member::wal::reader::{LogEnd, RecoveredLog};
@@ -55,12 +58,38 @@ struct Files {
     received: Option<SimDisk>,
     log: Option<RecoveredLog>,
     is_of_etcd: bool,
+    /// The answer of the other members.
+    remote: Option<RemoteCluster>,
 }
 
 impl Files {
     fn say(&mut self, line: &str) {
         writeln!(self.text, "{line}").unwrap();
     }
+}
+
+impl Files {
+    /// The cluster goes on without this member.
+    fn remove(&mut self) -> revd_engine::Result<()> {
+        let mut store = Store::open(Arc::new(self.tree.clone()), DbOptions::default())?;
+        schema::remove_member(&mut store, OWNER.member);
+        let index = store.applied().index + 1;
+        store.set_applied(Applied { index, term: 1 });
+        let written = store.checkpoint(CheckpointKind::Auto).unwrap().write()?;
+        store.finish_checkpoint(written);
+        Ok(())
+    }
+}
+
+/// A cluster of these members; those with a name in capitals are started.
+fn remote(names: &[&str]) -> RemoteCluster {
+    let member = |(id, name): (u64, &&str)| Member {
+        id,
+        name: if name.to_lowercase() == **name { String::new() } else { (*name).to_owned() },
+        peer_ur_ls: vec![format!("http://{}:2380", name.to_lowercase())],
+        ..Member::default()
+    };
+    RemoteCluster { id: 9, members: (1..).zip(names).map(member).collect() }
 }
 
 impl RecoveryEffects for Files {
@@ -120,6 +149,11 @@ impl RecoveryEffects for Files {
         Ok(())
     }
 
+    fn ask_others(&mut self, _initial: &InitialCluster) -> Option<RemoteCluster> {
+        self.say("ask the other members");
+        self.remote.clone()
+    }
+
     fn sync_tree(&mut self, store: &mut Store) -> Result<(), Refusal> {
         writeln!(self.text, "sync the tree file with entry {}", store.applied().index).unwrap();
         store.make_durable().map_err(Refusal::Store)
@@ -167,9 +201,9 @@ impl Runner for Files {
         match (line.name.as_str(), &words[..]) {
             ("start", how) => {
                 let config = RecoveryConfig {
-                    may_begin_cluster: *how != ["existing"],
+                    begins_cluster: !matches!(how, ["existing", ..]),
                     initial: match how {
-                        ["as", name] => one_of_three(name),
+                        ["as", name] | ["existing", name] => one_of_three(name),
                         _ => InitialCluster::alone("default", "http://localhost:2380", "etcd-cluster"),
                     },
                     boot: 7,
@@ -218,6 +252,8 @@ impl Runner for Files {
             ("lose", ["tree"]) => self.tree = SimDisk::new(),
             ("lose", ["log"]) => self.log = None,
             ("foreign", []) => self.log.as_mut().ok_or("there is no log")?.owner.member = 0xbad,
+            ("others", names) => self.remote = (!names.is_empty()).then(|| remote(names)),
+            ("removed", []) => self.remove()?,
             ("etcd", []) => self.is_of_etcd = true,
             ("disk", ["full"]) => self.tree.limit(Some(FULL_DISK_BYTES)),
             ("disk", ["roomy"]) => self.tree.limit(None),

@@ -12,6 +12,7 @@
 
 mod notify;
 pub mod recover;
+mod remote_cluster;
 pub mod runtime;
 mod wiring;
 

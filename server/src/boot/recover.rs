@@ -21,19 +21,27 @@ use revd_engine::mvcc::{Opening, Store};
 use revd_member::apply::Machine;
 use revd_member::apply::command::Origin;
 use revd_member::boot::recovery::{self, Recovery, RecoveryConfig, RecoveryEffects, Refusal};
-use revd_member::cluster::Identity;
 use revd_member::cluster::initial::InitialCluster;
+use revd_member::cluster::joining::RemoteCluster;
+use revd_member::cluster::membership::Membership;
+use revd_member::cluster::{self, Identity};
 use revd_member::raft::node::RaftNode;
 use revd_member::wal::layout::LayoutConfig;
 use revd_member::wal::reader::{LogEnd, RecoveredLog};
 use revd_member::wal::writer::WalSeed;
 
+use crate::boot::remote_cluster;
 use crate::config::Config;
 use crate::disk::received::ReceivedFiles;
 use crate::disk::reserve::Reserve;
 use crate::disk::segments::{self, DirDisk};
 use crate::limits;
 use crate::observe::log;
+
+/// A former member does not start; its process ends well, so that it is not started again.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", cluster::REMOVED)]
+pub struct Removed;
 
 /// A member as it was found or made.
 pub struct Member {
@@ -43,6 +51,8 @@ pub struct Member {
     pub origin: Origin,
     /// Its state.
     pub machine: Machine,
+    /// The members, as far as they are known.
+    pub membership: Membership,
     /// Raft, about to start.
     pub node: RaftNode,
     /// Its log.
@@ -62,7 +72,7 @@ pub struct Member {
 pub fn open(config: &Config) -> anyhow::Result<Member> {
     let started = crate::clock::now();
     let recovery_config = RecoveryConfig {
-        may_begin_cluster: config.cluster.is_new,
+        begins_cluster: config.cluster.is_new,
         initial: InitialCluster {
             name: config.name.clone(),
             members: config.cluster.initial.clone(),
@@ -77,7 +87,7 @@ pub fn open(config: &Config) -> anyhow::Result<Member> {
     };
     let mut files = MemberFiles::new(config);
     let recovery = recovery::recover(&recovery_config, &log::for_raft(), &mut files)?;
-    let Recovery { identity, origin, machine, node, log, is_new } = recovery;
+    let Recovery { identity, origin, machine, node, log, membership, is_new } = recovery;
     let (store, applied) = (machine.store(), machine.store().applied().index);
     log::info(
         if is_new { "made a new member" } else { "recovered a member" },
@@ -95,6 +105,7 @@ pub fn open(config: &Config) -> anyhow::Result<Member> {
         identity,
         origin,
         machine,
+        membership,
         node,
         wal: WalSeed { disk, layout, log },
         files,
@@ -185,6 +196,10 @@ impl RecoveryEffects for MemberFiles<'_> {
         self.files.forget().with_context(context)
     }
 
+    fn ask_others(&mut self, initial: &InitialCluster) -> Option<RemoteCluster> {
+        remote_cluster::ask(initial.urls_of_others())
+    }
+
     fn sync_tree(&mut self, store: &mut Store) -> anyhow::Result<()> {
         store.make_durable().with_context(|| format!("syncing {}", self.tree.display()))?;
         sync_dir(&self.member_dir)
@@ -209,11 +224,8 @@ impl RecoveryEffects for MemberFiles<'_> {
                 "{} holds the data of an etcd: revd has a format of its own, choose another --data-dir",
                 self.config.data_dir.display()
             ),
-            Refusal::MayNotBeginCluster => {
-                anyhow!(
-                    "--initial-cluster-state existing: joining a cluster is not supported by this version"
-                )
-            }
+            Refusal::Join(error) => error.into(),
+            Refusal::Removed => Removed.into(),
             Refusal::TreeIsMissing => anyhow!(
                 "{wal_dir} holds a log but {tree} is new: put the tree file back, or start with an empty --data-dir \
                  and --wal-dir"

@@ -5,21 +5,20 @@ use std::sync::mpsc::Sender;
 
 use anyhow::Context as _;
 use glommio::{ExecutorJoinHandle, LocalExecutorBuilder, Placement, PoolPlacement};
-use revd_member::apply::Machine;
+use revd_member::cluster::membership::Membership;
 use revd_member::peer::Peer;
 use revd_member::raft::status::MemberStatus;
 use revd_member::read::view_slot::ViewSlot;
-use revd_member::schema;
 use revd_proto::etcdserverpb::Member as MemberRow;
 use serde_json::json;
 
 use crate::api::validate::RequestLimits;
 use crate::api::{ApiSeed, MemberRules};
-use crate::boot::recover::Member;
+use crate::boot::recover::{Member, Removed};
 use crate::config::Config;
 use crate::cores::Roles;
 use crate::cores::edge::{self, EdgeSeed, MemberDuties};
-use crate::cores::log::{self as log_core, LogSeed};
+use crate::cores::log::{self as log_core, LogFailure, LogSeed};
 use crate::cores::state::{self, StateSeed};
 use crate::disk::segments::DirDisk;
 use crate::duties;
@@ -63,7 +62,7 @@ pub(super) struct Common {
 pub(super) fn wire(config: &Config, member: Member, roles: &[Roles], common: Common) -> Vec<CoreSeeds> {
     let Common { status, permits, peer_connections_max, counters, ready, stop, listening } = common;
     let mut seeds: Vec<CoreSeeds> = roles.iter().map(|_| CoreSeeds::default()).collect();
-    let Member { identity, origin, mut machine, node, wal, files, reserve, lock: _ } = member;
+    let Member { identity, origin, mut machine, membership, node, wal, files, reserve, lock: _ } = member;
     let edges = roles.iter().filter(|roles| roles.edge.is_some()).count();
     let views = Arc::new(ViewSlot::new(machine.store_mut().view(), edges));
     let api = ApiSeed {
@@ -109,7 +108,7 @@ pub(super) fn wire(config: &Config, member: Member, roles: &[Roles], common: Com
         boot: origin.boot,
         listen: config.cluster.peer_addresses.clone(),
         connections_max: peer_connections_max,
-        peers: peers_of(&machine),
+        peers: peers_of(&membership),
         views: Arc::clone(&views),
     };
     let (tick, log_status) = (config.heartbeat, Arc::clone(&status));
@@ -123,7 +122,7 @@ pub(super) fn wire(config: &Config, member: Member, roles: &[Roles], common: Com
         origin,
         tick,
         peers,
-        members: (schema::membership(machine.store().tables()), config.cluster.strict_reconfig),
+        members: (membership, config.cluster.strict_reconfig),
     };
     let state =
         StateSeed { machine, from_log, to_log, to_edges, views, status, counters, files, reserve, ready };
@@ -133,10 +132,9 @@ pub(super) fn wire(config: &Config, member: Member, roles: &[Roles], common: Com
     seeds
 }
 
-/// The members that the state knows.
-fn peers_of(machine: &Machine) -> Vec<Peer> {
-    let members = schema::members(machine.store().tables());
-    members.map(|member| Peer { id: member.id, urls: member.peer_ur_ls }).collect()
+fn peers_of(membership: &Membership) -> Vec<Peer> {
+    let members = membership.members();
+    members.map(|member| Peer { id: member.id, urls: member.peer_ur_ls.clone() }).collect()
 }
 
 fn member_duties(config: &Config, id: u64) -> MemberDuties {
@@ -184,7 +182,13 @@ pub(super) fn start_core(roles: Roles, seeds: CoreSeeds) -> anyhow::Result<Execu
         .spawn(move || async move {
             let giving_back = glommio::spawn_local(duties::memory::run());
             let log = seeds.log.map(|seed| {
-                glommio::spawn_local(async { end_on_error("writing the log", log_core::run(seed).await) })
+                glommio::spawn_local(async {
+                    let ended = log_core::run(seed).await;
+                    if matches!(ended, Err(LogFailure::Removed)) {
+                        end_removed();
+                    }
+                    end_on_error("writing the log", ended);
+                })
             });
             let state = seeds.state.map(|seed| {
                 glommio::spawn_local(async { end_on_error("applying the log", state::run(seed).await) })
@@ -199,6 +203,13 @@ pub(super) fn start_core(roles: Roles, seeds: CoreSeeds) -> anyhow::Result<Execu
         })
         .map_err(|error| anyhow::anyhow!("{error}"))
         .with_context(|| format!("starting a core on CPU {}", roles.cpu))
+}
+
+/// A former member ends well, as an etcd does: it is not to be started again.
+fn end_removed() -> ! {
+    log::warn("server error", json!({"error": Removed.to_string()}));
+    log::flush();
+    std::process::exit(0)
 }
 
 /// A role that fails ends the process: what is on disk is whole, what is in memory cannot be

@@ -169,6 +169,7 @@ pub async fn run<D: LogDisk>(seed: LogSeed<D>) -> Result<(), LogFailure> {
         for event in events.take().await.expect("the log core does not close its own queue") {
             match event {
                 LogInput::Core(event) => core.receive(event, &mut driver),
+                LogInput::Peer(PeerEvent::Removed) => return Err(LogFailure::Removed),
                 LogInput::Peer(event) => hear(event, &mut core, &mut driver),
                 LogInput::WriteFailed(error) => return Err(error.into()),
             }

@@ -19,18 +19,20 @@ use crate::apply::command::Origin;
 use crate::apply::{Machine, MachineConfig};
 use crate::cluster::conf_state::ConfState;
 use crate::cluster::initial::{InitialCluster, InitialError};
+use crate::cluster::joining::{JoinError, RemoteCluster, join, may_begin};
+use crate::cluster::membership::{Member, Membership};
 use crate::cluster::{self, Identity};
 use crate::raft::node::{LogRetention, RaftConfig, RaftError, RaftNode};
 use crate::schema;
-use crate::wal::birth::{BIRTH, empty_log};
+use crate::wal::birth::{BIRTH, empty_log, joining_log};
 use crate::wal::reader::{LogEnd, RecoveredLog};
 
 /// Settings of a start.
 #[derive(Debug, Clone)]
 pub struct RecoveryConfig {
-    /// Without data, begin a new cluster; else refuse.
-    pub may_begin_cluster: bool,
-    /// The members of a new cluster, and which of them this one is.
+    /// Without data, begin a new cluster; else join one.
+    pub begins_cluster: bool,
+    /// The members of the cluster, and which of them this one is.
     pub initial: InitialCluster,
     /// Distinguishes this run of the process in the log.
     pub boot: u64,
@@ -90,6 +92,8 @@ pub trait RecoveryEffects {
     /// # Errors
     /// When the system refuses.
     fn forget_received(&mut self) -> Result<(), Self::Error>;
+    /// Ask the other members about the cluster, each once, until one answers.
+    fn ask_others(&mut self, initial: &InitialCluster) -> Option<RemoteCluster>;
     /// Make durable what the tree file holds, and that it is there.
     ///
     /// # Errors
@@ -111,8 +115,10 @@ pub trait RecoveryEffects {
 pub enum Refusal {
     /// The directory is that of an etcd.
     DataOfEtcd,
-    /// There is no data, and this member may not begin a cluster.
-    MayNotBeginCluster,
+    /// The others do not let it in.
+    Join(JoinError),
+    /// It was a member of its cluster.
+    Removed,
     /// There is a log, but nothing in the tree file.
     TreeIsMissing,
     /// The tree file holds entries up to this one, but there is no log.
@@ -153,6 +159,9 @@ pub struct Recovery {
     pub node: RaftNode,
     /// Its log.
     pub log: RecoveredLog,
+    /// The members, as far as they are known: those of the state, or of a cluster that is to be
+    /// joined.
+    pub membership: Membership,
     /// It was made just now.
     pub is_new: bool,
 }
@@ -178,16 +187,27 @@ pub fn recover<F: RecoveryEffects>(
         store = received;
     }
     let is_new = store.applied().index == 0;
-    if is_new {
-        begin(config, &mut store, found.is_some()).map_err(|refusal| effects.refused(refusal))?;
-    }
+    let joined = if is_new {
+        begin(config, &mut store, found.as_ref(), effects).map_err(|refusal| effects.refused(refusal))?
+    } else {
+        None
+    };
     if found.is_none() {
         // The log begins on what is in the tree file: a process that died while it made it may have
         // synced nothing.
         effects.sync_tree(&mut store)?;
     }
-    let log = open_log(config, &store, found).map_err(|refusal| effects.refused(refusal))?;
+    let log = match (&joined, found) {
+        (Some((identity, _)), None) => Ok(joining_log(*identity)),
+        (Some(_), Some(log)) => Ok(log),
+        (None, found) => open_log(config, &store, found),
+    };
+    let log = log.map_err(|refusal| effects.refused(refusal))?;
     let identity = log.owner;
+    let membership = match joined {
+        Some((_, members)) => Membership::new(members.into_iter(), std::iter::empty()),
+        None => schema::membership(store.tables()),
+    };
     let raft_config = RaftConfig {
         id: identity.member,
         conf_state: schema::conf_state(store.tables()),
@@ -206,7 +226,7 @@ pub fn recover<F: RecoveryEffects>(
     let RecoveryConfig { quota_bytes, lease_extension, .. } = *config;
     let read = Machine::new(store, MachineConfig { own: origin, quota_bytes, lease_extension });
     let machine = read.map_err(|error| effects.refused(Refusal::Store(error)))?;
-    Ok(Recovery { identity, origin, machine, node, log, is_new })
+    Ok(Recovery { identity, origin, machine, node, log, membership, is_new })
 }
 
 /// The state that another member has sent, if the log begins again behind it and it is not the tree
@@ -228,15 +248,36 @@ fn received<F: RecoveryEffects>(
     Ok(received)
 }
 
-/// Makes a new member's tree file.
-fn begin(config: &RecoveryConfig, store: &mut Store, has_log: bool) -> Result<(), Refusal> {
-    if !config.may_begin_cluster {
-        return Err(Refusal::MayNotBeginCluster);
-    }
-    if has_log {
+/// Makes a new member: the tree file of one that begins a cluster; the ids of one that joins, and
+/// all members.
+fn begin<F: RecoveryEffects>(
+    config: &RecoveryConfig,
+    store: &mut Store,
+    found: Option<&RecoveredLog>,
+    effects: &mut F,
+) -> Result<Option<(Identity, Vec<Member>)>, Refusal> {
+    let initial = &config.initial;
+    // One that joins has an empty state until the others have sent it theirs.
+    let is_joining = found.is_some_and(|log| log.base.0 == 0);
+    if found.is_some() && !is_joining {
         return Err(Refusal::TreeIsMissing);
     }
-    let rows = config.initial.begin().map_err(Refusal::Initial)?;
+    if is_joining || !config.begins_cluster {
+        initial.may_join().map_err(Refusal::Initial)?;
+        let (identity, members) = join(initial, effects.ask_others(initial)).map_err(Refusal::Join)?;
+        return match found.map(|log| log.owner) {
+            Some(owner) if owner != identity => Err(Refusal::ForeignLog { member: owner.member }),
+            _ => Ok(Some((identity, members))),
+        };
+    }
+    let rows = initial.begin().map_err(Refusal::Initial)?;
+    let remote = if rows.len() > 1 { effects.ask_others(initial) } else { None };
+    may_begin(initial, remote.as_ref()).map_err(Refusal::Join)?;
+    make_tree(store, &rows).map(|()| None)
+}
+
+/// Makes the tree file of a member of a new cluster.
+fn make_tree(store: &mut Store, rows: &[Member]) -> Result<(), Refusal> {
     rows.iter().for_each(|row| schema::put_member(store, row));
     let voters = schema::members(store.tables()).map(|row| row.id).collect();
     schema::put_conf_state(store, &ConfState::of_voters(voters));
@@ -260,6 +301,7 @@ fn open_log(
     };
     match schema::member(store.tables(), log.owner.member) {
         Some(_) => Ok(log),
+        None if schema::membership(store.tables()).is_removed(log.owner.member) => Err(Refusal::Removed),
         None => Err(Refusal::ForeignLog { member: log.owner.member }),
     }
 }

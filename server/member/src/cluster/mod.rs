@@ -3,6 +3,7 @@
 
 pub mod conf_state;
 pub mod initial;
+pub mod joining;
 pub mod membership;
 pub mod version;
 

@@ -11,13 +11,24 @@ use crate::wal::reader::{LogEnd, RecoveredLog};
 /// The first entry of every log: the member exists. It is in the tree file before there is a log.
 pub const BIRTH: Applied = Applied { index: 1, term: 1 };
 
-/// The log of a new member, behind [`BIRTH`].
+/// The log of a new member of a new cluster, behind [`BIRTH`].
 #[must_use]
 pub fn empty_log(owner: Identity) -> RecoveredLog {
+    log_behind(owner, BIRTH)
+}
+
+/// The log of a new member of a cluster that there is already: the others send it the state, and
+/// the log begins again behind that.
+#[must_use]
+pub fn joining_log(owner: Identity) -> RecoveredLog {
+    log_behind(owner, Applied { index: 0, term: 0 })
+}
+
+fn log_behind(owner: Identity, applied: Applied) -> RecoveredLog {
     RecoveredLog {
         owner,
-        hard_state: HardState { term: BIRTH.term, vote: 0, commit: BIRTH.index },
-        base: (BIRTH.index, BIRTH.term),
+        hard_state: HardState { term: applied.term, vote: 0, commit: applied.index },
+        base: (applied.index, applied.term),
         entries: VecDeque::new(),
         segments: VecDeque::new(),
         // Frame numbers go on across segments; the first segment begins with frame 1.

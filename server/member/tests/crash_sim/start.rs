@@ -11,6 +11,7 @@ use revd_member::boot::recovery::{
     Recovery, RecoveryConfig, RecoveryEffects, Refusal, recover as recover_files,
 };
 use revd_member::cluster::initial::InitialCluster;
+use revd_member::cluster::joining::RemoteCluster;
 use revd_member::raft::node::RaftNode;
 use revd_member::wal::layout::Layout;
 use revd_member::wal::reader::{LogEnd, RecoveredLog};
@@ -39,7 +40,7 @@ impl Sim {
     /// Starts, or makes a new member on an empty disk.
     pub(crate) fn start(disk: SimDisk, log: Option<RecoveredLog>) -> Self {
         let config = RecoveryConfig {
-            may_begin_cluster: true,
+            begins_cluster: true,
             initial: InitialCluster::alone("default", "http://localhost:2380", "etcd-cluster"),
             boot: ORIGIN.boot,
             election_ticks: 10,
@@ -101,6 +102,10 @@ impl RecoveryEffects for FoundFiles {
 
     fn forget_received(&mut self) -> Result<(), Refusal> {
         Ok(())
+    }
+
+    fn ask_others(&mut self, _initial: &InitialCluster) -> Option<RemoteCluster> {
+        None
     }
 
     fn sync_tree(&mut self, store: &mut Store) -> Result<(), Refusal> {

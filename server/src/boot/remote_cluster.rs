@@ -1,0 +1,95 @@
+//! The cluster as its other members know it, asked for before a member without data begins: `GET
+//! /members` on their peer ports, which etcd's members answer alike.
+
+use std::io::{self, Read as _, Write as _};
+use std::net::{TcpStream, ToSocketAddrs as _};
+
+use revd_member::cluster::joining::RemoteCluster;
+use revd_member::urls;
+use revd_proto::etcdserverpb::Member;
+use serde_json::{Value, json};
+
+use crate::limits;
+use crate::observe::log;
+
+/// The answer of the first of these URLs that gives one.
+pub(super) fn ask<'u>(urls: impl Iterator<Item = &'u str>) -> Option<RemoteCluster> {
+    for url in urls {
+        let answer = get_members(url).and_then(|answer| {
+            read(&answer).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not a list of members"))
+        });
+        match answer {
+            Ok(cluster) => return Some(cluster),
+            Err(error) => {
+                log::info("no answer about the cluster", json!({"url": url, "error": error.to_string()}))
+            }
+        }
+    }
+    None
+}
+
+/// The whole answer, head and body.
+fn get_members(url: &str) -> io::Result<String> {
+    let host = urls::authority(url);
+    let address = host.to_socket_addrs()?.next().ok_or(io::ErrorKind::AddrNotAvailable)?;
+    let mut stream = TcpStream::connect_timeout(&address, limits::REMOTE_CLUSTER_DEADLINE)?;
+    stream.set_read_timeout(Some(limits::REMOTE_CLUSTER_DEADLINE))?;
+    stream.set_write_timeout(Some(limits::REMOTE_CLUSTER_DEADLINE))?;
+    write!(stream, "GET /members HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")?;
+    let mut answer = String::new();
+    stream.take(limits::REMOTE_CLUSTER_BYTES_MAX).read_to_string(&mut answer)?;
+    Ok(answer)
+}
+
+/// Reads an answer: the cluster's id is a header, the members are a list.
+fn read(answer: &str) -> Option<RemoteCluster> {
+    let (head, body) = answer.split_once("\r\n\r\n")?;
+    let mut lines = head.lines();
+    if !lines.next()?.contains(" 200 ") {
+        return None;
+    }
+    let id = lines.find_map(|line| {
+        let (name, value) = line.split_once(':')?;
+        name.eq_ignore_ascii_case("x-etcd-cluster-id").then(|| value.trim())
+    })?;
+    let rows: Vec<Value> = serde_json::from_str(body.trim()).ok()?;
+    let members: Option<Vec<Member>> = rows.iter().map(member).collect();
+    Some(RemoteCluster { id: u64::from_str_radix(id, 16).ok()?, members: members? })
+}
+
+fn member(row: &Value) -> Option<Member> {
+    let urls = |name: &str| -> Vec<String> {
+        let urls = row[name].as_array().into_iter().flatten();
+        urls.filter_map(|url| url.as_str().map(str::to_owned)).collect()
+    };
+    Some(Member {
+        id: row["id"].as_u64()?,
+        name: row["name"].as_str().unwrap_or_default().to_owned(),
+        peer_ur_ls: urls("peerURLs"),
+        client_ur_ls: urls("clientURLs"),
+        is_learner: row["isLearner"].as_bool().unwrap_or_default(),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An etcd 3.7.1 answers so.
+    #[test]
+    fn an_answer_of_etcd_is_read() {
+        let answer = "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nX-Etcd-Cluster-Id: cdf818194e3a8c32\r\n\r\n\
+                      [{\"id\":10276657743932975437,\"peerURLs\":[\"http://localhost:2380\"],\"name\":\"default\",\
+                      \"clientURLs\":[\"http://localhost:2379\"]},{\"id\":7,\"peerURLs\":[\"http://h:1\"],\
+                      \"isLearner\":true}]\n";
+        let RemoteCluster { id, members } = read(answer).unwrap();
+        assert_eq!((id, members.len()), (0xcdf8_1819_4e3a_8c32, 2));
+        assert_eq!((members[0].id, &members[0].name[..]), (0x8e9e_05c5_2164_694d, "default"));
+        assert_eq!(members[0].client_ur_ls, ["http://localhost:2379"]);
+        assert!(members[1].is_learner && members[1].name.is_empty());
+        for cut in 0..answer.len() - 1 {
+            assert_eq!(read(&answer[..cut]).is_some(), cut == answer.len() - 1, "cut at {cut}");
+        }
+        assert_eq!(read(&answer.replace(" 200 ", " 404 ")), None);
+    }
+}
