@@ -39,11 +39,29 @@ pub const PROPOSALS: ProposalLimits = ProposalLimits {
 pub const PUBLICATION_INTERVAL: Duration = Duration::from_millis(200);
 /// Time between an edge's sweeps for requests that have waited too long.
 pub const SWEEP_INTERVAL: Duration = Duration::from_millis(500);
-/// Sweeps after which a pending request times out: 7 s, as in etcd (5 s and two election timeouts).
-pub const REQUEST_SWEEPS_MAX: u64 = 14;
-/// Sweeps of two election timeouts: a request that came this long before a new leader may have been
-/// lost with the one before.
-pub const LEADER_LOST_SWEEPS: u64 = 4;
+/// Sweeps that pending requests may wait, as in etcd.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RequestSweeps {
+    /// A request that has waited for more of them times out: five seconds and two election
+    /// timeouts, and one more, since the log core may know the cause.
+    pub request_max: u64,
+    /// Two election timeouts: a request that came this long before a new leader may have been lost
+    /// with the one before.
+    pub leader_lost: u64,
+}
+
+impl RequestSweeps {
+    /// By the time without a leader before an election.
+    #[must_use]
+    pub fn new(election_timeout: Duration) -> Self {
+        let sweeps = |time: Duration| {
+            u64::try_from(time.as_millis().div_ceil(SWEEP_INTERVAL.as_millis())).unwrap_or(u64::MAX)
+        };
+        let lost = 2 * election_timeout;
+        Self { request_max: 1 + sweeps(REQUEST_TIMEOUT + lost), leader_lost: sweeps(lost) }
+    }
+}
+
 /// Committed entries that are not applied here before writes of clients are refused, as in etcd.
 pub const UNAPPLIED_ENTRIES_MAX: u64 = 5_000;
 /// The same for the revocation of leases, which makes room.
@@ -357,7 +375,7 @@ const _: () = {
     assert!(SEND_BUFFER_BYTES <= REPLY_BYTES_PER_CONNECTION);
     assert!(TAKEN_BYTES_MIN <= TAKEN_BYTES_ENOUGH);
     assert!(STREAM_KEYS_FIRST <= STREAM_KEYS_MAX);
-    assert!(REQUEST_SWEEPS_MAX as u128 * SWEEP_INTERVAL.as_millis() == DRAIN_DEADLINE.as_millis());
+    assert!(REQUEST_TIMEOUT.as_millis() <= DRAIN_DEADLINE.as_millis());
     assert!(UNAPPLIED_ENTRIES_MAX <= UNAPPLIED_ENTRIES_REVOKE_MAX);
     assert!(GRPC_OVERHEAD_BYTES < STREAM_WINDOW_BYTES as usize);
 };

@@ -229,7 +229,7 @@ async fn remaining_ttls(
 #[test]
 fn leases_have_no_time_before_the_member_is_ready() {
     with_core(async |Core { to_state, from_core, ready, .. }| {
-        assert_eq!(remaining_ttls(to_state, from_core).await, Err(Error::NoLeader));
+        assert_eq!(remaining_ttls(to_state, from_core).await, Err(Error::NotLeader));
         ready.set();
         assert!(remaining_ttls(to_state, from_core).await.is_ok());
     });

@@ -138,6 +138,12 @@ pub const HOLDING_PATIENCE_TICKS: u32 = 30;
 /// stopped; a tick looks at all.
 pub const LOOKS_PER_RELEASE: usize = 16;
 
+// The cluster.
+
+/// Time after which a member lets clients in whose cluster has not taken it up: etcd's
+/// `--wait-cluster-ready-timeout`.
+pub const CLUSTER_READY_TIMEOUT: Duration = Duration::from_secs(5);
+
 // Leases.
 
 /// Leases revoked by one command of the leader.

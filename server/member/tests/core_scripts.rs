@@ -4,6 +4,9 @@
 //!
 //! ```text
 //! log core:    start    propose put put keepalive    written    durable INDEX    tick    close
+//!              three    connected MEMBER    disconnected MEMBER    heartbeat MEMBER TERM
+//!              ticks N
+//!              asked MEMBER SLOT keepalive    answered MEMBER SLOT [refused]
 //! state core:  entry put put    local defragment    due    written    close    turn
 //!              lead TERM    follow    ask MEMBER SLOT keepalive    answer SLOT
 //!              read EDGE TICKET INDEX    read EDGE TICKET refused    lost NUMBER
@@ -34,12 +37,14 @@ use revd_member::apply::outcome::{Outcome, Rest};
 use revd_member::apply::received::{ReceivedState, ReplacedState};
 use revd_member::apply::{CommittedEntry, DurableIndex, Lost, Machine, MachineConfig, ReadReady, Work};
 use revd_member::cluster::Identity;
+use revd_member::cluster::conf_state::ConfState;
 use revd_member::cores::effects::{Note, Standpoint, StateEffects, StateEvent};
 use revd_member::cores::log::{LogConfig, LogCore, LogEffects, LogEvent};
 use revd_member::cores::long::{LongCommand, LongList};
 use revd_member::cores::state::StateCore;
 use revd_member::error::Error as Refused;
 use revd_member::peer::{Peer, PeerMessage};
+use revd_member::raft::message::RaftMessage;
 use revd_member::raft::node::{RaftConfig, RaftNode};
 use revd_member::wal::FrameContent;
 use revd_member::wal::birth::empty_log;
@@ -92,6 +97,7 @@ fn submitted(slot: &mut usize, names: &[&str]) -> Submitted {
             None => submitted.commands.push(command(*slot, name)),
         }
     }
+    submitted.number = *slot as u64;
     submitted
 }
 
@@ -151,7 +157,13 @@ impl LogEffects for LogWords {
     }
 
     fn send(&mut self, to: u64, message: PeerMessage) {
-        writeln!(self.0, "send to {to}: {message:?}").unwrap();
+        match message {
+            PeerMessage::Raft(_) => writeln!(self.0, "send to {to}: a message of raft").unwrap(),
+            PeerMessage::LeaseAsk { id, request } => {
+                writeln!(self.0, "send to {to}: caller {} asks {request:?}", id.slot()).unwrap();
+            }
+            other => writeln!(self.0, "send to {to}: {other:?}").unwrap(),
+        }
     }
 
     fn set_peers(&mut self, peers: Vec<Peer>) {
@@ -169,13 +181,66 @@ impl LogRunner {
         let config = RaftConfig::alone(OWNER.member, 1);
         let logger = slog::Logger::root(slog::Discard, slog::o!());
         let node = RaftNode::start(&config, &empty_log(OWNER), &logger).unwrap();
-        Self {
-            core: LogCore::new(
-                node,
-                LogConfig { origin: ORIGIN, edges: 1, tick: Duration::from_millis(100) },
-            ),
-            slot: 0,
-        }
+        Self { core: LogCore::new(node, Self::CONFIG), slot: 0 }
+    }
+
+    const CONFIG: LogConfig = LogConfig { origin: ORIGIN, edges: 1, tick: Duration::from_millis(100) };
+
+    /// Begins again as one of three voters.
+    fn among_three(&mut self) {
+        let conf_state = ConfState::of_voters(vec![2, 3, 4]);
+        let config = RaftConfig { conf_state, ..RaftConfig::alone(OWNER.member, 1) };
+        let logger = slog::Logger::root(slog::Discard, slog::o!());
+        let node = RaftNode::start(&config, &empty_log(OWNER), &logger).unwrap();
+        self.core = LogCore::new(node, Self::CONFIG);
+    }
+}
+
+/// A heartbeat of this leader, as it comes from the network.
+fn heartbeat(from: u64, term: u64) -> PeerMessage {
+    let mut bytes = vec![7, 0];
+    for field in [OWNER.member, from, term, 0, 0, 0, 0, 0, 0, 0] {
+        bytes.extend(field.to_le_bytes());
+    }
+    bytes.extend([0; 8]); // neither context nor entries
+    PeerMessage::Raft(RaftMessage::decode(bytes.into()).unwrap())
+}
+
+impl LogRunner {
+    /// An event of a member among three.
+    fn peer_event(&mut self, name: &str, words: &[&str]) -> Result<Option<LogEvent>, Box<dyn Error>> {
+        Ok(Some(match (name, words) {
+            ("three", []) => {
+                self.among_three();
+                return Ok(None);
+            }
+            ("ticks", [count]) => {
+                for _ in 1..count.parse::<u64>()? {
+                    self.core.receive(LogEvent::Tick, &mut LogWords::default());
+                }
+                LogEvent::Tick
+            }
+            ("connected", [member]) => LogEvent::PeerConnected(member.parse()?),
+            ("disconnected", [member]) => LogEvent::PeerLost(member.parse()?),
+            ("heartbeat", [member, term]) => {
+                let from = member.parse()?;
+                LogEvent::Peer { from, message: heartbeat(from, term.parse()?) }
+            }
+            ("asked", [member, slot, name]) => {
+                let Some(LocalKind::Lease(request)) = local_kind(name) else {
+                    return Err("asks what?".into());
+                };
+                let id = CommandId::new(0, slot.parse()?, 0);
+                LogEvent::Peer { from: member.parse()?, message: PeerMessage::LeaseAsk { id, request } }
+            }
+            ("answered", [member, slot, rest @ ..]) => {
+                let result = if rest.is_empty() { Ok(Bytes::new()) } else { Err(Refused::NotLeader) };
+                let outcome = Outcome { revision: 9, result, rest: Rest::NONE };
+                let id = CommandId::new(0, slot.parse()?, 0);
+                LogEvent::Peer { from: member.parse()?, message: PeerMessage::LeaseAnswer { id, outcome } }
+            }
+            _ => return Err(format!("no event is called {name}").into()),
+        }))
     }
 }
 
@@ -202,7 +267,7 @@ impl Runner for LogRunner {
             }
             "tick" => Some(LogEvent::Tick),
             "close" => Some(LogEvent::EdgeClosed),
-            name => return Err(format!("no event is called {name}").into()),
+            name => self.peer_event(name, &words_of(line))?,
         };
         if let Some(event) = event {
             self.core.receive(event, &mut words);

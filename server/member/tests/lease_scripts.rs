@@ -118,8 +118,8 @@ impl LeaseRunner {
         let mut said = self.ask_deadlines(DeadlineRequest::List, line);
         let revision = self.machine.store().revision();
         while self.machine.lessor().is_listing() {
-            if let Some(listed) = self.machine.lessor_mut().list(revision) {
-                let body = listed.result.unwrap().encode();
+            if let Some(listed) = self.machine.list_leases(revision) {
+                let body = listed.list.encode();
                 let leases = LeaseLeasesResponse::decode(body).unwrap().leases;
                 said = format!("{line}: {:?}\n", leases.iter().map(|lease| lease.id).collect::<Vec<_>>());
             }

@@ -6,7 +6,8 @@
 //! recovery:   start [existing [NAME]|as NAME]    others [NAME ...]    removed    log LAST
 //!             apply INDEX    lose tree|log    foreign    etcd    disk full|roomy
 //! lifecycle:  listens    quiet    signal N    ended
-//! edge core:  start    start second    published    ready    notify answer view hearing-N
+//! edge core:  start    start second    published    [peers] overdue    ready
+//!             notify answer view hearing-N
 //!             notify read-TICKET refused-TICKET lost-NUMBER
 //!             waited HEARING [TIMES]    behind    read    full    free    drained    closed
 //! ```
@@ -286,11 +287,20 @@ struct EdgeWords {
     text: String,
     is_behind: bool,
     holds_back: bool,
+    has_peers: bool,
 }
 
 impl EdgeEffects for EdgeWords {
     fn publish(&mut self) {
         self.text += "publish\n";
+    }
+
+    fn wait_for_cluster(&mut self) {
+        self.text += "wait for the cluster\n";
+    }
+
+    fn is_sole_voter(&self) -> bool {
+        !self.has_peers
     }
 
     fn set_ready(&mut self) {
@@ -400,6 +410,8 @@ impl Runner for EdgeRunner {
             ("start", ["second"]) => self.core = EdgeCore::new(false),
             ("start", []) => self.core.start(&mut self.words),
             ("published", []) => events.push(EdgeEvent::Published),
+            ("peers", []) => self.words.has_peers = true,
+            ("overdue", []) => events.push(EdgeEvent::Overdue),
             ("ready", []) => events.push(EdgeEvent::Ready),
             ("notify", notifications) => {
                 let notifications = notifications.iter().map(|word| self.notification(word));

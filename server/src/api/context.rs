@@ -246,6 +246,12 @@ impl ServiceContext {
         self.status.leader.load()
     }
 
+    /// No other member has a vote.
+    #[must_use]
+    pub fn is_sole_voter(&self) -> bool {
+        self.status.is_sole_voter.load()
+    }
+
     /// This member leads.
     #[must_use]
     pub fn leads(&self) -> bool {
@@ -261,7 +267,7 @@ impl ServiceContext {
         if serializable {
             return Ok(());
         }
-        if self.status.is_sole_voter.load() {
+        if self.is_sole_voter() {
             return if self.leader() == 0 { Err(Error::NoLeader) } else { Ok(()) };
         }
         let read = self.proposals.read().inspect_err(|error| {

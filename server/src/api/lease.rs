@@ -80,6 +80,34 @@ enum RenewalStep {
     TakeCheckpointBack,
 }
 
+/// The continuation after a step.
+#[derive(Debug, PartialEq, Eq)]
+enum NextRenewalStep {
+    Begin(RenewalStep),
+    /// The lease has so many seconds.
+    Reply(Bytes),
+}
+
+impl RenewalStep {
+    /// The client does not hear of a change of leaders: the next one is asked, which looks at the
+    /// lease anew.
+    fn next(self, outcome: Result<Bytes, Error>) -> Result<NextRenewalStep, Error> {
+        match (self, outcome) {
+            (Self::KeepAlive, Ok(outcome)) if outcome == CHECKPOINT_FIRST => {
+                Ok(NextRenewalStep::Begin(Self::TakeCheckpointBack))
+            }
+            (Self::KeepAlive, Ok(outcome)) => Ok(NextRenewalStep::Reply(outcome)),
+            (Self::TakeCheckpointBack, Ok(_)) | (Self::KeepAlive, Err(Error::NotLeader)) => {
+                Ok(NextRenewalStep::Begin(Self::KeepAlive))
+            }
+            (Self::TakeCheckpointBack, Err(error)) if error.leaves_write_open() => {
+                Ok(NextRenewalStep::Begin(Self::KeepAlive))
+            }
+            (_, Err(error)) => Err(error),
+        }
+    }
+}
+
 /// Whether something is left to do at once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum More {
@@ -133,12 +161,23 @@ impl Lease {
         let bytes = message.len();
         let LeaseTimeToLiveRequest { id, keys } = decoded(LeaseTimeToLiveRequest::decode(message))?;
         validate::proposal_size(bytes, self.context.limits)?;
-        self.context.ask(LeaseRequest::TimeToLive { lease: id, keys }.into(), false).await
+        self.ask_leader(LeaseRequest::TimeToLive { lease: id, keys }).await
     }
 
     pub(super) async fn leases(&self, message: Bytes) -> Result<Message, Error> {
         decoded(LeaseLeasesRequest::decode(message))?;
         self.context.ask(DeadlineRequest::List.into(), false).await
+    }
+
+    /// Asks the leader, whoever that is. One that ceases to lead before it answers is not asked
+    /// again: the request waits for the next one.
+    async fn ask_leader(&self, request: LeaseRequest) -> Result<Message, Error> {
+        loop {
+            match self.context.ask(request.into(), false).await {
+                Err(Error::NotLeader) => {}
+                result => return result,
+            }
+        }
     }
 
     /// Keeps leases alive, in the order they are named; several may be on their way. A renewal
@@ -192,20 +231,19 @@ impl Lease {
                 }
                 StreamEvent::Outcome(outcome) => {
                     let Some(renewal) = renewals.front_mut() else { continue };
-                    let outcome = outcome?;
-                    if renewal.step == RenewalStep::KeepAlive && outcome != CHECKPOINT_FIRST {
-                        let reply = self.kept_alive(renewal.lease, renewal.revision, outcome);
-                        renewals.pop_front();
-                        if !replies.send(reply).await {
-                            return Ok(());
+                    match renewal.step.next(outcome)? {
+                        NextRenewalStep::Begin(step) => {
+                            renewal.step = step;
+                            self.begin_renewal(renewal)?;
                         }
-                        continue;
+                        NextRenewalStep::Reply(seconds) => {
+                            let reply = self.kept_alive(renewal.lease, renewal.revision, seconds);
+                            renewals.pop_front();
+                            if !replies.send(reply).await {
+                                return Ok(());
+                            }
+                        }
                     }
-                    renewal.step = match renewal.step {
-                        RenewalStep::KeepAlive => RenewalStep::TakeCheckpointBack,
-                        RenewalStep::TakeCheckpointBack => RenewalStep::KeepAlive,
-                    };
-                    self.begin_renewal(renewal)?;
                 }
             }
         }
@@ -319,6 +357,23 @@ enum StreamEvent {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_renewal_goes_on_with_the_next_leader_and_ends_with_other_errors() {
+        use RenewalStep::{KeepAlive, TakeCheckpointBack};
+        let seconds = Bytes::from_static(&[60, 0, 0, 0, 0, 0, 0, 0]);
+        for (step, outcome, next) in [
+            (KeepAlive, Ok(seconds.clone()), Ok(NextRenewalStep::Reply(seconds))),
+            (KeepAlive, Ok(CHECKPOINT_FIRST), Ok(NextRenewalStep::Begin(TakeCheckpointBack))),
+            (TakeCheckpointBack, Ok(Bytes::new()), Ok(NextRenewalStep::Begin(KeepAlive))),
+            (KeepAlive, Err(Error::NotLeader), Ok(NextRenewalStep::Begin(KeepAlive))),
+            (TakeCheckpointBack, Err(Error::TimeoutLeaderFailed), Ok(NextRenewalStep::Begin(KeepAlive))),
+            (KeepAlive, Err(Error::NoLeader), Err(Error::NoLeader)),
+            (TakeCheckpointBack, Err(Error::Stopped), Err(Error::Stopped)),
+        ] {
+            assert_eq!(step.next(outcome), next);
+        }
+    }
 
     #[test]
     fn ids_are_positive_and_do_not_repeat() {

@@ -176,6 +176,17 @@ impl EdgeEffects for EdgeDriver<'_> {
         });
     }
 
+    fn wait_for_cluster(&mut self) {
+        self.0.spawn(async move || {
+            glommio::timer::sleep(limits::CLUSTER_READY_TIMEOUT).await;
+            Ok(EdgeEvent::Overdue)
+        });
+    }
+
+    fn is_sole_voter(&self) -> bool {
+        self.0.api.context().is_sole_voter()
+    }
+
     fn set_ready(&mut self) {
         self.0.ready.set();
     }
@@ -184,7 +195,11 @@ impl EdgeEffects for EdgeDriver<'_> {
         let api = || Rc::clone(&self.0.api);
         let mut begun = self.0.duties.borrow_mut();
         begun.extend([
-            glommio::spawn_local(duties::sweep::run(api(), Rc::clone(&self.0.proposals))),
+            glommio::spawn_local(duties::sweep::run(
+                api(),
+                Rc::clone(&self.0.proposals),
+                self.0.election_timeout,
+            )),
             glommio::spawn_local(duties::leader_watch::run(api(), self.0.election_timeout)),
             glommio::spawn_local(duties::watch_steps::run(api())),
             glommio::spawn_local(duties::watch_progress::run(api(), self.0.progress_interval)),

@@ -3,6 +3,7 @@
 
 use std::rc::Rc;
 
+use revd_member::error::Error;
 use serde_json::json;
 
 use crate::api::Api;
@@ -14,7 +15,9 @@ use crate::observe::log;
 pub async fn run(api: Rc<Api>) {
     loop {
         rest(limits::LEASE_NOTE_INTERVAL).await;
-        if let Err(error) = api.lease().checkpoint().await {
+        if let Err(error) = api.lease().checkpoint().await
+            && error != Error::NotLeader
+        {
             log::warn("lease checkpoints could not be written", json!({"error": error.to_string()}));
         }
     }

@@ -3,6 +3,7 @@
 
 use std::rc::Rc;
 
+use revd_member::error::Error;
 use serde_json::json;
 
 use crate::api::{Api, More};
@@ -16,7 +17,8 @@ pub async fn run(api: Rc<Api>) {
     loop {
         match api.lease().revoke_expired().await {
             Ok(More::Perhaps) => give_way().await,
-            Ok(More::No) => rest(limits::LEASE_CHECK_INTERVAL).await,
+            // Another member leads by now, or this one has yet to know its leases.
+            Ok(More::No) | Err(Error::NotLeader) => rest(limits::LEASE_CHECK_INTERVAL).await,
             Err(error) => {
                 log::warn("expired leases could not be revoked", json!({"error": error.to_string()}));
                 rest(limits::LEASE_CHECK_INTERVAL).await;

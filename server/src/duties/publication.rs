@@ -23,7 +23,9 @@ pub async fn run(api: Rc<Api>, attributes: MemberRow) {
         Ok(()) => propose(&api, Kind::ClusterVersion, version::CLUSTER.into()).await,
         Err(error) => Err(error),
     };
-    if let Err(error) = agreed {
+    if let Err(error) = agreed
+        && error != Error::Stopped
+    {
         log::fatal("this member cannot be published", json!({"error": error.to_string()}));
     }
 }

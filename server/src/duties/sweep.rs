@@ -2,16 +2,18 @@
 //! counted.
 
 use std::rc::Rc;
+use std::time::Duration;
 
 use crate::api::Api;
 use crate::duties::pace::every;
 use crate::edge::pending::Proposals;
-use crate::limits;
+use crate::limits::{self, RequestSweeps};
 
 /// Runs until it is cancelled.
-pub async fn run(api: Rc<Api>, proposals: Rc<Proposals>) {
+pub async fn run(api: Rc<Api>, proposals: Rc<Proposals>, election_timeout: Duration) {
+    let sweeps = RequestSweeps::new(election_timeout);
     every(limits::SWEEP_INTERVAL, || {
-        proposals.sweep(api.context().leader(), limits::REQUEST_SWEEPS_MAX);
+        proposals.sweep(api.context().leader(), sweeps);
         api.context().look_at_budgets();
     })
     .await;

@@ -3,8 +3,6 @@
 
 use revd_member::error::Error;
 
-use crate::limits;
-
 /// Edge view: what its sweeps saw of the cluster's leaders.
 #[derive(Debug, Default)]
 pub(super) struct LeaderHistory {
@@ -31,8 +29,9 @@ impl LeaderHistory {
     }
 
     /// Why a request had no answer that came between the sweep `since` and the next one.
-    pub(super) fn cause(&self, since: u64, is_command: bool) -> Error {
-        let failed = |elected: u64| since < elected && elected <= since + limits::LEADER_LOST_SWEEPS;
+    /// One that came within `lost` sweeps before a new leader may be lost with the one before.
+    pub(super) fn cause(&self, since: u64, is_command: bool, lost: u64) -> Error {
+        let failed = |elected: u64| since < elected && elected <= since + lost;
         match (is_command, self.leader) {
             (false, 0) => Error::NoLeader,
             (false, _) => Error::Timeout,
@@ -57,28 +56,28 @@ mod tests {
     #[test]
     fn a_steady_leader_is_no_cause() {
         let steady = history(&[7; 20]);
-        assert_eq!(steady.cause(0, true), Error::Timeout);
-        assert_eq!(steady.cause(5, true), Error::Timeout);
-        assert_eq!(steady.cause(5, false), Error::Timeout);
+        assert_eq!(steady.cause(0, true, 4), Error::Timeout);
+        assert_eq!(steady.cause(5, true, 4), Error::Timeout);
+        assert_eq!(steady.cause(5, false, 4), Error::Timeout);
     }
 
     #[test]
     fn requests_shortly_before_a_new_leader_may_be_lost_with_the_old_one() {
         let changed = history(&[7, 7, 7, 7, 7, 7, 0, 0, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9, 9]);
-        let causes = [4, 5, 8, 9].map(|since| changed.cause(since, true));
+        let causes = [4, 5, 8, 9].map(|since| changed.cause(since, true, 4));
         let failed = Error::TimeoutLeaderFailed;
         assert_eq!(causes, [Error::Timeout, failed.clone(), failed, Error::Timeout]);
         // Only commands are: anything else is asked again.
-        assert_eq!(changed.cause(5, false), Error::Timeout);
+        assert_eq!(changed.cause(5, false, 4), Error::Timeout);
     }
 
     #[test]
     fn without_any_leader_nothing_was_proposed() {
         let gone = history(&[7, 7, 0, 0, 0, 0]);
-        assert_eq!(gone.cause(1, true), Error::Timeout);
-        assert_eq!(gone.cause(2, true), Error::Timeout, "the leader may have got it");
-        assert_eq!(gone.cause(3, true), Error::NeverProposed);
-        assert_eq!(gone.cause(3, false), Error::NoLeader);
-        assert_eq!(history(&[0, 0]).cause(0, true), Error::NeverProposed);
+        assert_eq!(gone.cause(1, true, 4), Error::Timeout);
+        assert_eq!(gone.cause(2, true, 4), Error::Timeout, "the leader may have got it");
+        assert_eq!(gone.cause(3, true, 4), Error::NeverProposed);
+        assert_eq!(gone.cause(3, false, 4), Error::NoLeader);
+        assert_eq!(history(&[0, 0]).cause(0, true, 4), Error::NeverProposed);
     }
 }

@@ -32,7 +32,7 @@ use revd_member::error::Error;
 use crate::edge::pending::table::{Caller, Entry, PendingTable, Waiter};
 use crate::edge::reads::WaitingRead;
 use crate::edge::slots::SlotClass;
-use crate::limits::ProposalLimits;
+use crate::limits::{ProposalLimits, RequestSweeps};
 
 /// Edge view: the proposals of one edge core.
 #[derive(Debug)]
@@ -204,18 +204,19 @@ impl Proposals {
     }
 
     /// Called at a steady pace, with the id of the cluster's leader or 0: callers that have waited
-    /// for `sweeps_max` calls are told that their time is over, and why it may be. Their commands
+    /// for so many calls are told that their time is over, and why it may be. Their commands
     /// may still be applied, as with any timed-out write.
-    pub fn sweep(&self, leader: u64, sweeps_max: u64) {
+    pub fn sweep(&self, leader: u64, limits: RequestSweeps) {
+        let RequestSweeps { request_max, leader_lost } = limits;
         let table = &mut *self.table.borrow_mut();
         table.sweeps += 1;
         let PendingTable { sweeps, reads, leaders, waiters, .. } = table;
         leaders.look(*sweeps, leader);
-        reads.sweep(*sweeps, sweeps_max);
+        reads.sweep(*sweeps, request_max);
         for (_, waiter) in waiters {
-            let Some(since) = waiter.since.filter(|since| *sweeps - since > sweeps_max) else { continue };
+            let Some(since) = waiter.since.filter(|since| *sweeps - since > request_max) else { continue };
             let is_command = waiter.is_command;
-            waiter.answer(|| Err(leaders.cause(since, is_command)));
+            waiter.answer(|| Err(leaders.cause(since, is_command, leader_lost)));
         }
     }
 
@@ -321,6 +322,10 @@ mod tests {
         Outcome { revision, result: Ok(Bytes::new()), rest: Rest::NONE }
     }
 
+    fn sweeps(request_max: u64) -> RequestSweeps {
+        RequestSweeps { request_max, leader_lost: 0 }
+    }
+
     fn put(proposals: &Rc<Proposals>, bytes: usize) -> Result<Proposal, Error> {
         proposals.submit(Kind::Put, Bytes::from(vec![0; bytes]), false)
     }
@@ -408,8 +413,8 @@ mod tests {
         let proposals = Proposals::new(0, LIMITS);
         let first = put(&proposals, 1).unwrap();
         let id = proposals.take_batch().commands[0].id;
-        proposals.sweep(LEADER, 1);
-        proposals.sweep(LEADER, 1);
+        proposals.sweep(LEADER, sweeps(1));
+        proposals.sweep(LEADER, sweeps(1));
         assert_eq!(block_on(first), Err(Error::Timeout));
         assert_eq!(proposals.inflight(), 1);
         proposals.resolve(id, outcome(1));
@@ -417,7 +422,7 @@ mod tests {
         assert_eq!(proposals.inflight(), 0);
         let second = put(&proposals, 1).unwrap();
         let id = proposals.take_batch().commands[0].id;
-        proposals.sweep(LEADER, 0);
+        proposals.sweep(LEADER, sweeps(0));
         proposals.resolve(id, outcome(1));
         assert_eq!(block_on(second), Err(Error::Timeout));
         assert_eq!(proposals.inflight(), 0);
@@ -478,6 +483,12 @@ mod tests {
         proposals.close();
         assert_eq!(block_on(read), Err(Error::Stopped));
         assert_eq!(proposals.read().unwrap_err(), Error::Stopped);
+    }
+
+    #[test]
+    fn requests_may_take_as_long_as_with_etcd() {
+        let sweeps = RequestSweeps::new(std::time::Duration::from_secs(1));
+        assert_eq!(sweeps, RequestSweeps { request_max: 15, leader_lost: 4 });
     }
 
     #[test]

@@ -1,13 +1,13 @@
-//! Lists of all leases: each is made a part at a time, so that others are served meanwhile, and
-//! describes the moment in which it was begun.
+//! Lists of all leases: each is made a part at a time, so that others are served meanwhile. That of
+//! the leader is in the order of deadlines, and describes the moment in which it was begun. Another
+//! member knows no deadlines: as in etcd it lists what it knows, in no particular order.
 
 use crate::apply::command::CommandId;
 use crate::apply::lease_reports::LeaseList;
-use crate::error::Error;
-use crate::lease::LeaseDeadlines;
+use crate::lease::{LeaseDeadlines, Leases};
 use crate::limits;
 
-/// Leader's view: who wants to know all leases, and the list that is being made: one
+/// State core view: who wants to know all leases, and the list that is being made: one
 /// for all who had asked by then.
 #[derive(Debug, Default)]
 pub(super) struct LeaseLists {
@@ -20,6 +20,8 @@ struct List {
     askers: Vec<CommandId>,
     revision: i64,
     found: Vec<(u64, i64)>,
+    /// Of the leader.
+    is_leaders: bool,
 }
 
 /// A list that is made, and for whom.
@@ -30,7 +32,7 @@ pub struct Listed {
     /// The revision when it was begun.
     pub revision: i64,
     /// The list.
-    pub result: Result<LeaseList, Error>,
+    pub list: LeaseList,
 }
 
 impl LeaseLists {
@@ -51,39 +53,66 @@ impl LeaseLists {
         }
     }
 
-    /// Goes on with the list that is being made, or begins the next one.
-    pub(super) fn go_on(&mut self, deadlines: &mut LeaseDeadlines, revision: i64) -> Option<Listed> {
+    /// Goes on with the list that is being made, or begins the next one. A member that does not
+    /// lead needs the leases of the state for that.
+    pub(super) fn go_on(
+        &mut self,
+        deadlines: &mut LeaseDeadlines,
+        known: Option<&Leases>,
+        revision: i64,
+    ) -> Option<Listed> {
         if deadlines.is_loading() {
             return None;
         }
+        let is_leaders = deadlines.term().is_some();
         if self.current.is_none() {
             if self.next.is_empty() {
                 return None;
             }
-            let askers = std::mem::take(&mut self.next);
-            if deadlines.term().is_none() {
-                return Some(Listed { askers, revision, result: Err(Error::NoLeader) });
+            let found = Vec::with_capacity(if is_leaders { deadlines.len() } else { known?.len() });
+            if is_leaders {
+                deadlines.begin_reading();
             }
-            deadlines.begin_reading();
-            self.current = Some(List { askers, revision, found: Vec::with_capacity(deadlines.len()) });
+            let askers = std::mem::take(&mut self.next);
+            self.current = Some(List { askers, revision, found, is_leaders });
         }
-        let List { found, .. } = self.current.as_mut()?;
-        if deadlines.read_on(limits::LEASES_PER_TURN, |at, id| found.push((at, id))) {
+        let List { found, is_leaders, .. } = self.current.as_mut()?;
+        let has_more = if *is_leaders {
+            deadlines.read_on(limits::LEASES_PER_TURN, |at, id| found.push((at, id)))
+        } else {
+            let (before, last) = (found.len(), found.last().map(|(_, id)| *id));
+            let next = known?.iter_after(last).take(limits::LEASES_PER_TURN);
+            found.extend(next.map(|(id, ..)| (0, id)));
+            found.len() - before == limits::LEASES_PER_TURN
+        };
+        if has_more {
             return None;
         }
-        let List { askers, revision, found } = self.current.take()?;
-        Some(Listed { askers, revision, result: Ok(LeaseList(found)) })
+        let List { askers, revision, found, .. } = self.current.take()?;
+        Some(Listed { askers, revision, list: LeaseList(found) })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use revd_engine::db::DbOptions;
+    use revd_engine::disk::SimDisk;
+    use revd_engine::mvcc::Store;
+    use std::sync::Arc;
 
     const LEASES: i64 = 10 * limits::LEASES_PER_TURN as i64;
 
     fn asker(slot: usize) -> CommandId {
         CommandId::new(0, slot, 0)
+    }
+
+    /// These leases, as the state has them.
+    fn known(leases: i64) -> Leases {
+        let mut store = Store::open(Arc::new(SimDisk::new()), DbOptions::default()).unwrap();
+        let mut known = Leases::default();
+        (1..=leases).for_each(|id| known.grant(&mut store, id, 60).unwrap());
+        known
     }
 
     /// A leader of these leases, which have as many seconds as their id, from time 0 on.
@@ -105,7 +134,7 @@ mod tests {
         let mut parts = 0;
         let listed = loop {
             parts += 1;
-            if let Some(listed) = lists.go_on(&mut deadlines, parts) {
+            if let Some(listed) = lists.go_on(&mut deadlines, None, parts) {
                 break listed;
             }
             // Some end, in front of what was read and behind it, some come, some go and
@@ -119,28 +148,42 @@ mod tests {
             lists.ask(asker(3));
         };
         assert!((10..=12).contains(&parts), "{parts} parts");
-        let result = Ok(LeaseList(expected));
-        assert_eq!(listed, Listed { askers: vec![asker(1), asker(2)], revision: 1, result });
+        let list = LeaseList(expected);
+        assert_eq!(listed, Listed { askers: vec![asker(1), asker(2)], revision: 1, list });
         assert!(!lists.is_empty(), "those who came later get the next one");
     }
 
     #[test]
-    fn a_list_is_begun_again_under_a_new_leader_and_refused_without_one() {
+    fn a_list_is_begun_again_when_this_member_begins_or_ceases_to_lead() {
         let (mut deadlines, mut lists) = (leading(LEASES), LeaseLists::default());
         lists.ask(asker(1));
-        assert_eq!(lists.go_on(&mut deadlines, 1), None);
+        assert_eq!(lists.go_on(&mut deadlines, None, 1), None);
         lists.ask(asker(2));
         lists.begin_again();
         deadlines.lead(2, 0);
-        assert_eq!(lists.go_on(&mut deadlines, 2), None, "it waits until all are known");
+        assert_eq!(lists.go_on(&mut deadlines, None, 2), None, "it waits until all are known");
         assert!(deadlines.load(|_| [(7, 5, 0)].into_iter(), 2, 0));
-        let result = Ok(LeaseList(vec![(5_000, 7)]));
+        let list = LeaseList(vec![(5_000, 7)]);
         let askers = vec![asker(1), asker(2)];
-        assert_eq!(lists.go_on(&mut deadlines, 3), Some(Listed { askers, revision: 3, result }));
+        assert_eq!(lists.go_on(&mut deadlines, None, 3), Some(Listed { askers, revision: 3, list }));
         lists.ask(asker(3));
         deadlines.follow();
-        let refused = Listed { askers: vec![asker(3)], revision: 4, result: Err(Error::NoLeader) };
-        assert_eq!(lists.go_on(&mut deadlines, 4), Some(refused));
+        assert_eq!(lists.go_on(&mut deadlines, None, 4), None, "it needs the leases of the state");
+        let leases = known(2);
+        let list = LeaseList(vec![(0, 1), (0, 2)]);
+        let listed = Listed { askers: vec![asker(3)], revision: 5, list };
+        assert_eq!(lists.go_on(&mut deadlines, Some(&leases), 5), Some(listed));
         assert!(lists.is_empty());
+    }
+
+    #[test]
+    fn a_member_that_does_not_lead_lists_what_it_knows_in_parts() {
+        let (mut deadlines, mut lists) = (LeaseDeadlines::default(), LeaseLists::default());
+        let leases = known(2 * limits::LEASES_PER_TURN as i64);
+        lists.ask(asker(1));
+        let mut listed = || lists.go_on(&mut deadlines, Some(&leases), 1);
+        assert_eq!([listed(), listed()], [None, None]);
+        let ids: Vec<i64> = listed().unwrap().list.0.into_iter().map(|(_, id)| id).collect();
+        assert!(ids.into_iter().eq(1..=2 * limits::LEASES_PER_TURN as i64));
     }
 }

@@ -17,7 +17,7 @@ use crate::apply::local::{DeadlineRequest, Heard, LeaseRequest};
 use crate::apply::outcome::{Effect, Outcome, Rest};
 use crate::apply::state::State;
 use crate::error::Error;
-use crate::lease::{ExpiryCheck, KeepaliveResult, LeaseDeadlines};
+use crate::lease::{ExpiryCheck, KeepaliveResult, LeaseDeadlines, Leases};
 use crate::limits;
 
 /// Leader's view. The edges are asked about keepalives that may be on their way.
@@ -115,7 +115,7 @@ impl Lessor {
             let waiting = std::mem::take(&mut self.waiting).into_values().flatten();
             for id in waiting.chain(self.hearing.take().map(|hearing| hearing.asker)) {
                 let revision = state.store.revision();
-                let outcome = Outcome { revision, result: Err(Error::NoLeader), rest: Rest::NONE };
+                let outcome = Outcome { revision, result: Err(Error::NotLeader), rest: Rest::NONE };
                 effects.push(Effect::Reply(id, outcome));
             }
         }
@@ -204,13 +204,13 @@ impl Lessor {
         effects: &mut Vec<Effect>,
     ) {
         let result = match request {
-            _ if self.deadlines.term().is_none() => Err(Error::NoLeader),
+            DeadlineRequest::List => return self.lists.ask(caller),
+            _ if self.deadlines.term().is_none() => Err(Error::NotLeader),
             DeadlineRequest::KeepAlive { lease } => match self.keep_alive(caller, lease, now) {
                 Some(body) => Ok(body),
                 None => return,
             },
             DeadlineRequest::Remaining { from } => Ok(RemainingTtls::of(&self.deadlines, from, now).encode()),
-            DeadlineRequest::List => return self.lists.ask(caller),
         };
         effects.push(Effect::Reply(caller, Outcome { revision, result, rest: Rest::NONE }));
     }
@@ -222,8 +222,8 @@ impl Lessor {
     }
 
     /// Goes on with such a list, if somebody wants one; the list when it is made.
-    pub fn list(&mut self, revision: i64) -> Option<Listed> {
-        self.lists.go_on(&mut self.deadlines, revision)
+    pub fn list(&mut self, known: Option<&Leases>, revision: i64) -> Option<Listed> {
+        self.lists.go_on(&mut self.deadlines, known, revision)
     }
 
     /// Carries out a local request.
@@ -240,7 +240,7 @@ impl Lessor {
             LeaseRequest::Deadline(request) => {
                 return self.deadline_request(caller, request, revision, now, effects);
             }
-            _ if self.deadlines.term().is_none() => Err(Error::NoLeader),
+            _ if self.deadlines.term().is_none() => Err(Error::NotLeader),
             LeaseRequest::TimeToLive { lease, keys } => {
                 Ok(self.time_to_live(state, lease, keys, now).encode_to_vec().into())
             }
@@ -366,7 +366,6 @@ fn kept_for(seconds: i64, revision: i64) -> Outcome {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lease::Leases;
     use revd_engine::db::DbOptions;
     use revd_engine::disk::SimDisk;
     use revd_engine::mvcc::Store;
@@ -430,7 +429,7 @@ mod tests {
     #[test]
     fn a_keepalive_that_comes_after_the_end_was_decided_waits_for_it() {
         let (mut lessor, mut state, mut effects) = (Lessor::default(), state(), Vec::new());
-        assert_eq!(keep_alive_error(&mut lessor, &state), Error::NoLeader);
+        assert_eq!(keep_alive_error(&mut lessor, &state), Error::NotLeader);
         lead(&mut lessor, &state, 2, 0);
         lessor.grant(&mut state, request(&LeaseGrantRequest { id: 7, ttl: 5 }), 0).unwrap();
         assert_eq!(keep_alive(&mut lessor, &state, 7, 4_999), seconds(5));
@@ -595,6 +594,6 @@ mod tests {
         assert_eq!(keep_alive(&mut lessor, &state, 7, 5_000), None);
         assert!(lessor.set_term(None, &state, 5_000, EXTENSION, &mut effects));
         let [Effect::Reply(_, outcome)] = &effects[..] else { panic!("{effects:?}") };
-        assert_eq!(outcome.result, Err(Error::NoLeader));
+        assert_eq!(outcome.result, Err(Error::NotLeader));
     }
 }

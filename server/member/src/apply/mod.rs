@@ -33,6 +33,7 @@ use crate::apply::alarm::Raised;
 use crate::apply::command::{Command, CommandId, Kind, Origin};
 use crate::apply::gates::Gates;
 use crate::apply::lease_keys::KeyLists;
+use crate::apply::lease_lists::Listed;
 use crate::apply::lease_reports::LeaseCounts;
 use crate::apply::lessor::Lessor;
 use crate::apply::local::{LeaseRequest, LocalRequest};
@@ -265,7 +266,7 @@ impl Machine {
         }
         self.key_lists.go_on(&mut self.state, effects, |state, id| match lessor.term() {
             Some(_) => Ok(lessor.time_to_live(state, id, false, now)),
-            None => Err(Error::NoLeader),
+            None => Err(Error::NotLeader),
         });
     }
 
@@ -275,9 +276,9 @@ impl Machine {
         &self.lessor
     }
 
-    /// The lessor, to go on with lists.
-    pub fn lessor_mut(&mut self) -> &mut Lessor {
-        &mut self.lessor
+    /// Goes on with a list of all leases, if somebody wants one; the list when it is made.
+    pub fn list_leases(&mut self, revision: i64) -> Option<Listed> {
+        self.lessor.list(Some(&self.state.leases), revision)
     }
 
     /// Hands out what answers keepalives, for as long as the machine is where it cannot.

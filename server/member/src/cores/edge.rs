@@ -6,7 +6,8 @@
 //!
 //! The first edge has the duties of the whole member. It also publishes the member's attributes
 //! through the log: when they are applied, everything that was in the log before is applied too,
-//! and all edges let clients in.
+//! and all edges let clients in. A cluster without a quorum cannot do that: its members let clients
+//! in after a while all the same, as etcd's do, so that they can be asked how it stands.
 
 use std::time::Duration;
 
@@ -41,6 +42,8 @@ pub enum EdgeEvent {
     Notifications(Vec<Notification>),
     /// This member's attributes are applied.
     Published,
+    /// The time of [`EdgeEffects::wait_for_cluster`] is over.
+    Overdue,
     /// Clients may come, to every edge.
     Ready,
     /// The time of [`EdgeEffects::wait`] is over, for the hearing of this number.
@@ -55,6 +58,10 @@ pub enum EdgeEvent {
 pub trait EdgeEffects {
     /// Propose this member's attributes; [`EdgeEvent::Published`] follows.
     fn publish(&mut self);
+    /// [`EdgeEvent::Overdue`] follows after `CLUSTER_READY_TIMEOUT`.
+    fn wait_for_cluster(&mut self);
+    /// Whether this member has the only vote, and needs nobody.
+    fn is_sole_voter(&self) -> bool;
     /// Let every edge know that clients may come; [`EdgeEvent::Ready`] follows on each.
     fn set_ready(&mut self);
     /// Begin the duties of an edge, and with them those of the member.
@@ -129,6 +136,7 @@ impl EdgeCore {
     pub fn start(&mut self, effects: &mut impl EdgeEffects) {
         if self.is_first {
             effects.publish();
+            effects.wait_for_cluster();
         }
     }
 
@@ -145,7 +153,9 @@ impl EdgeCore {
     pub fn receive(&mut self, event: EdgeEvent, effects: &mut impl EdgeEffects) {
         match event {
             EdgeEvent::Notifications(notifications) => self.notified(notifications, effects),
-            EdgeEvent::Published => effects.set_ready(),
+            EdgeEvent::Published | EdgeEvent::Overdue if self.phase != EdgePhase::Replaying => {}
+            EdgeEvent::Overdue if effects.is_sole_voter() => {}
+            EdgeEvent::Published | EdgeEvent::Overdue => effects.set_ready(),
             EdgeEvent::Ready => {
                 assert!(self.phase == EdgePhase::Replaying, "clients may come once");
                 self.phase = EdgePhase::Serving;

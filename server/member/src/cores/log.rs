@@ -7,7 +7,6 @@
 //! as it is. Commands that have left when the leader changes, or the connection to it breaks, are
 //! lost as far as this member knows: their callers are told at once, and nothing is sent twice.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -19,6 +18,7 @@ use crate::apply::{DurableIndex, Lost, Work};
 use crate::cluster::membership::Membership;
 use crate::cores::forwards::{Forwards, ids_of};
 use crate::cores::leader_moves::LeaderMoves;
+use crate::cores::lease_asks::LeaseAsks;
 use crate::cores::member_changes::{ChangeRules, Leaving, MemberChanges};
 use crate::cores::read_rounds::ReadRounds;
 use crate::cores::submissions::Submissions;
@@ -107,8 +107,8 @@ pub struct LogCore {
     submissions: Submissions,
     forwards: Forwards,
     reads: ReadRounds,
-    /// Callers of this member whose requests about leases the leader has.
-    asks: BTreeSet<CommandId>,
+    /// Requests about leases that the leader has yet to answer.
+    asks: LeaseAsks,
     changes: MemberChanges,
     leader_moves: LeaderMoves,
     /// Ticks since the frame that is being written was handed out.
@@ -141,7 +141,7 @@ impl LogCore {
             submissions: Submissions::new(edges),
             forwards: Forwards::default(),
             reads: ReadRounds::new(origin, edges),
-            asks: BTreeSet::new(),
+            asks: LeaseAsks::default(),
             leader_moves: LeaderMoves::default(),
             changes: MemberChanges::new(origin, ChangeRules::new(tick, true), Membership::default()),
             frame_ticks: 0,
@@ -213,11 +213,8 @@ impl LogCore {
         let (leader, own) = (self.led_by.1, self.origin.member);
         for request in std::mem::take(&mut submitted.local) {
             match request.kind {
-                LocalKind::Lease(lease)
-                    if is_for_leader(lease) && leader != own && self.changes.is_connected(leader) =>
-                {
-                    self.asks.insert(request.id);
-                    effects.send(leader, PeerMessage::LeaseAsk { id: request.id, request: lease });
+                LocalKind::Lease(lease) if is_for_leader(lease) && leader != own => {
+                    self.asks.add(request.id, lease, self.now);
                 }
                 LocalKind::MoveLeader { to } => {
                     if let Err(why) = self.move_leader(request.id, to) {
@@ -254,12 +251,25 @@ impl LogCore {
         self.now += 1;
         self.watch_disk(); // before raft begins to count anew which members are there
         self.node.tick();
-        if let Some(oldest) = self.now.checked_sub(self.request_ticks) {
+        let oldest = self.now.checked_sub(self.request_ticks);
+        if let Some(oldest) = oldest {
             if let Some(numbers) = self.submissions.expire(oldest) {
-                self.behind.push(Work::Lost(Lost { numbers, why: Error::Timeout }));
+                self.behind.push(Work::Lost(Lost { numbers, why: self.why_here() }));
             }
             let expired = self.changes.expire(oldest);
             self.behind.extend(expired.into_iter().map(|id| answer(id, Error::Timeout)));
+        }
+        let why = if self.led_by.1 == 0 { Error::NoLeader } else { Error::Timeout };
+        let given_up = self.asks.tick(oldest);
+        self.behind.extend(given_up.into_iter().map(|id| answer(id, why.clone())));
+    }
+
+    /// Why commands that have waited too long have not left.
+    fn why_here(&self) -> Error {
+        match self.led_by.1 {
+            0 => Error::NeverProposed,
+            leader if leader == self.origin.member => Error::Timeout,
+            _ => Error::TimeoutConnectionLost,
         }
     }
 
@@ -311,7 +321,7 @@ impl LogCore {
             }
             PeerMessage::LeaseAsk { .. } => {}
             PeerMessage::LeaseAnswer { id, outcome } => {
-                if self.asks.remove(&id) {
+                if from == self.led_by.1 && self.asks.is_answered(id, &outcome) {
                     effects.work(Work::Answer(id, outcome));
                 }
             }
@@ -386,8 +396,7 @@ impl LogCore {
         }
         let changes = self.changes.lose();
         self.behind.extend(changes.into_iter().map(|id| answer(id, why.clone())));
-        let asks = std::mem::take(&mut self.asks);
-        self.behind.extend(asks.into_iter().map(|id| answer(id, Error::NoLeader)));
+        self.asks.lose();
     }
 
     /// The leader proposes what has gathered, its own commands and those of others in turn, unless
@@ -406,9 +415,17 @@ impl LogCore {
             }
         }
         let leader = self.led_by.1;
-        if leader != self.origin.member && self.changes.is_connected(leader) {
+        if leader == self.origin.member {
+            while let Some((id, request)) = self.asks.take_next() {
+                let kind = LocalKind::Lease(request);
+                effects.work(Work::Local(LocalRequest { id, kind, from: None }));
+            }
+        } else if self.changes.is_connected(leader) {
             while let Some(batch) = self.next_batch() {
                 effects.send(leader, PeerMessage::Forward(batch));
+            }
+            while let Some((id, request)) = self.asks.send_next() {
+                effects.send(leader, PeerMessage::LeaseAsk { id, request });
             }
         }
         Ok(())
@@ -508,8 +525,7 @@ impl LogCore {
 fn is_for_leader(request: LeaseRequest) -> bool {
     matches!(
         request,
-        LeaseRequest::Deadline(DeadlineRequest::KeepAlive { .. } | DeadlineRequest::List)
-            | LeaseRequest::TimeToLive { .. }
+        LeaseRequest::Deadline(DeadlineRequest::KeepAlive { .. }) | LeaseRequest::TimeToLive { .. }
     )
 }
 

@@ -8,6 +8,7 @@ pub mod effects;
 mod forwards;
 mod installing;
 mod leader_moves;
+mod lease_asks;
 pub mod log;
 pub mod long;
 mod member_callers;

@@ -13,7 +13,6 @@ use revd_engine::mvcc::WrittenCheckpoint;
 
 use crate::apply::command::CommandId;
 use crate::apply::lease_lists::Listed;
-use crate::apply::lease_reports::LeaseList;
 use crate::apply::lessor::Lessor;
 use crate::apply::local::{LeaseRequest, LocalKind, LocalRequest};
 use crate::apply::outcome::{Effect, Outcome, Rest};
@@ -116,7 +115,10 @@ impl StateCore {
     #[must_use]
     pub fn can_go_on(&self) -> bool {
         let is_listing = |lessor: &Lessor| self.listing.is_empty() && lessor.is_listing();
-        let Some(machine) = &self.machine else { return self.lessor.as_ref().is_some_and(is_listing) };
+        let Some(machine) = &self.machine else {
+            // A member that does not lead lists what the machine knows.
+            return self.lessor.as_ref().is_some_and(|lessor| lessor.term().is_some() && is_listing(lessor));
+        };
         is_listing(machine.lessor())
             || machine.lessor().is_changing()
             || !self.lease_requests.is_empty()
@@ -441,16 +443,17 @@ impl StateCore {
         if !self.listing.is_empty() {
             return;
         }
-        let here = self.machine.as_mut().map(|machine| machine.lessor_mut());
-        let Some(lessor) = here.or(self.lessor.as_mut()) else { return };
-        let Some(Listed { askers, revision, result }) = lessor.list(self.revision) else { return };
+        let listed = match (&mut self.machine, &mut self.lessor) {
+            (Some(machine), _) => machine.list_leases(self.revision),
+            (None, Some(lessor)) => lessor.list(None, self.revision),
+            (None, None) => None,
+        };
+        let Some(Listed { askers, revision, list }) = listed else { return };
         self.listing = askers;
-        match result {
-            Ok(list) if list.is_long() => effects.encode(LongList { list, revision }),
-            list => {
-                let result = list.map(LeaseList::encode);
-                self.listed(&Outcome { revision, result, rest: Rest::NONE }, effects);
-            }
+        if list.is_long() {
+            effects.encode(LongList { list, revision });
+        } else {
+            self.listed(&Outcome { revision, result: Ok(list.encode()), rest: Rest::NONE }, effects);
         }
     }
 

@@ -44,6 +44,8 @@ const ERRORS: &[(u8, Error)] = &[
     (6, Error::NoSpace),
     (7, Error::MemberNotFound),
     (8, Error::LearnerNotReady),
+    (9, Error::NotLeader),
+    (10, Error::ProposalDropped),
     (0, Error::Timeout),
 ];
 

@@ -7,6 +7,7 @@
 mod etcdctl;
 mod faults;
 mod go_client;
+mod leaders;
 mod recorded;
 mod replication;
 mod workload;
