@@ -207,7 +207,7 @@ fn hear(event: PeerEvent, core: &mut LogCore, driver: &mut LogDriver) {
         PeerEvent::Lost(member) => core.receive(LogEvent::PeerLost(member), driver),
         // Not received yet: its sender finds the connection closed.
         PeerEvent::Snapshot(stream) => drop(stream),
-        PeerEvent::Removed => {}
+        PeerEvent::Removed => unreachable!("it ends the loop"),
     }
 }
 

@@ -303,7 +303,7 @@ impl LogCore {
                         }
                     }
                 } else {
-                    ids_of(from, &batch).map(|ids| (ids, Error::NoLeader))
+                    ids_of(from, &batch).map(|ids| (ids, Error::TimeoutLeaderFailed))
                 };
                 if let Some((ids, why)) = refused {
                     effects.send(from, PeerMessage::Refused { ids, why });

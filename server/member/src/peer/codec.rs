@@ -42,6 +42,8 @@ const ERRORS: &[(u8, Error)] = &[
     (4, Error::LeaseNotFound),
     (5, Error::Corrupt),
     (6, Error::NoSpace),
+    (9, Error::TimeoutLeaderFailed),
+    (10, Error::TimeoutConnectionLost),
     (7, Error::MemberNotFound),
     (8, Error::LearnerNotReady),
     (9, Error::NotLeader),
