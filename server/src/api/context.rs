@@ -140,11 +140,18 @@ impl ServiceContext {
         }
     }
 
-    /// Whether a call may be answered at all.
+    /// Whether a call may be answered at all. A learner may be far behind: it answers few.
     ///
     /// # Errors
     /// The error that the client gets.
-    pub(super) fn admit(&self, metadata: Metadata) -> Result<(), Error> {
+    pub(super) fn admit(
+        &self,
+        metadata: Metadata,
+        is_for_learners: impl FnOnce() -> bool,
+    ) -> Result<(), Error> {
+        if self.status.is_learner.load() && !is_for_learners() {
+            return Err(Error::NotForLearners);
+        }
         if metadata.requires_leader && self.leader() == 0 { Err(Error::NoLeader) } else { Ok(()) }
     }
 

@@ -52,7 +52,7 @@ impl Maintenance {
             raft_applied_index: view.applied().index,
             errors: no_leader.chain(schema::alarms(view.tables()).map(|alarm| shown(&alarm))).collect(),
             db_size_in_use: sizes.in_use.cast_signed(),
-            is_learner: false,
+            is_learner: self.context.status.is_learner.load(),
             storage_version: schema::cluster_version(view.tables()).unwrap_or_default().to_owned(),
             db_size_quota: self.context.quota_bytes,
             downgrade_info: Some(DowngradeInfo::default()),

@@ -13,8 +13,10 @@ use std::pin::pin;
 use std::rc::Rc;
 
 use bytes::Bytes;
+use prost::Message as _;
 use revd_member::budget::Share;
 use revd_member::error::Status;
+use revd_proto::etcdserverpb::RangeRequest;
 
 use crate::api::Api;
 use crate::api::call::{Message, Metadata, Requests, StreamingCall, only};
@@ -120,7 +122,7 @@ macro_rules! unary {
                 $message: Bytes,
                 $replies: Share,
             ) -> Result<Message, Status> {
-                self.context.admit(metadata)?;
+                self.context.admit(metadata, || is_for_learners(method, &$message))?;
                 let $api = self;
                 // Endless calls are boxed: they are larger than all others,
                 // which share the memory of this one.
@@ -173,7 +175,7 @@ macro_rules! streaming {
                 mut $requests: Box<dyn Requests>,
                 $replies: Replies,
             ) -> StreamingCall {
-                if let Err(error) = self.context.admit(metadata) {
+                if let Err(error) = self.context.admit(metadata, || false) {
                     return Box::pin(std::future::ready(Err(error.into())));
                 }
                 let ($api, context) = (Rc::clone(&self), &self.context);
@@ -239,6 +241,15 @@ streaming! {
         reply, many, briefly => Reflection::serve(requests, &replies),
 }
 
+/// Whether a learner answers this call, as one of etcd does.
+fn is_for_learners(method: Unary, message: &Bytes) -> bool {
+    match method {
+        Unary::Status | Unary::HealthCheck | Unary::HealthList => true,
+        Unary::Range => RangeRequest::decode(message.clone()).is_ok_and(|request| request.serializable),
+        _ => false,
+    }
+}
+
 /// Finds a method by `/service/method`.
 ///
 /// # Errors
@@ -277,6 +288,18 @@ mod tests {
             "etcdserverpb.Auth/UserAdd is not supported by this version of revd"
         );
         assert_eq!(text("/nothing"), "malformed method name: \"/nothing\"");
+    }
+
+    #[test]
+    fn a_learner_answers_what_needs_no_other_member() {
+        let get = |serializable| {
+            let request = RangeRequest { key: "k".into(), serializable, ..RangeRequest::default() };
+            is_for_learners(Unary::Range, &request.encode_to_vec().into())
+        };
+        assert!(get(true) && !get(false));
+        assert!(is_for_learners(Unary::Status, &Bytes::new()));
+        assert!(!is_for_learners(Unary::Put, &Bytes::new()));
+        assert!(!is_for_learners(Unary::MemberList, &Bytes::new()));
     }
 
     #[test]

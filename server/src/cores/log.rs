@@ -218,6 +218,7 @@ fn publish(core: &LogCore, status: &MemberStatus) {
     status.last_index.store(now.last_index);
     status.committed.store(now.committed);
     status.is_sole_voter.store(now.is_sole_voter);
+    status.is_learner.store(now.is_learner);
 }
 
 async fn receive_submitted(edge: u16, from_edge: ReceiverSeed<Submitted>, events: Rc<LocalQueue<LogInput>>) {

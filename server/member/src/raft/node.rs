@@ -371,6 +371,7 @@ impl RaftNode {
             committed: raft.raft_log.committed,
             is_leader: self.leads(),
             is_sole_voter: raft.promotable() && raft.prs().is_singleton(),
+            is_learner: raft.prs().conf().learners().contains(&raft.id),
         }
     }
 

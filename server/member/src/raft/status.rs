@@ -17,6 +17,8 @@ pub struct RaftStatus {
     pub is_leader: bool,
     /// Whether this member has the only vote.
     pub is_sole_voter: bool,
+    /// Whether this member follows without a vote.
+    pub is_learner: bool,
 }
 
 /// Node view: raft status, and how many leases there are, written by the log and state cores and
@@ -39,6 +41,8 @@ pub struct MemberStatus {
     /// No other member has a vote: the newest View is linearizable. Cleared before a second vote
     /// counts.
     pub is_sole_voter: Flag,
+    /// This member follows without a vote.
+    pub is_learner: Flag,
 }
 
 /// One number.
