@@ -27,8 +27,11 @@ mod network;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use revd_engine::random::Random;
+
 use crate::cluster::Cluster;
 use crate::history::Seen;
+use crate::network::Link;
 
 /// Steps of one run before it heals.
 const STEPS: usize = 20_000;
@@ -72,5 +75,55 @@ fn members_agree_whatever_fails() {
 fn a_seed_is_one_run() {
     for seed in [3, 4] {
         assert_eq!(run(seed), run(seed), "seed {seed}");
+    }
+}
+
+/// Members of a majority in which each reaches each other, if there is one.
+fn connected_majority(members: u64, cuts: &[Link]) -> bool {
+    let is_cut = |from, to| cuts.contains(&(from, to)) || cuts.contains(&(to, from));
+    (0_u64..1 << members).any(|set| {
+        let chosen: Vec<u64> = (1..=members).filter(|id| set >> (id - 1) & 1 == 1).collect();
+        let pairs = || chosen.iter().flat_map(|from| chosen.iter().map(move |to| (*from, *to)));
+        chosen.len() as u64 * 2 > members && pairs().all(|(from, to)| from == to || !is_cut(from, to))
+    })
+}
+
+/// The leader behind these cuts is there after three election times, and is the same after three
+/// more.
+fn keeps_its_leader(seed: u64, members: u64, cuts: &[Link]) {
+    // A member ticks in one of so many steps; the longest election timeout has twenty ticks.
+    let election = 20 * 50 * usize::try_from(members).unwrap();
+    let mut cluster = Cluster::new(seed, members);
+    let leader = cluster.leader_behind_cuts(cuts, 3 * election);
+    assert!(leader.is_some(), "no leader behind {cuts:?}");
+    let later = cluster.leader_behind_cuts(cuts, 3 * election);
+    assert_eq!(leader, later, "the leader does not stay behind {cuts:?}");
+}
+
+/// Row 52 (Cloudflare, November 2020): members that reach some others only, or one way only, kept
+/// a cluster in elections for hours.
+#[test]
+fn bug_052_a_connected_majority_keeps_its_leader_whatever_else_is_cut() {
+    let links = |members: u64| -> Vec<Link> {
+        let all = (1..=members).flat_map(|from| (1..=members).map(move |to| (from, to)));
+        all.filter(|(from, to)| from != to).collect()
+    };
+    let all = links(3);
+    let mut tried = 0;
+    for mask in 0_u64..64 {
+        let cuts: Vec<Link> = (0..6).filter(|at| mask >> at & 1 == 1).map(|at| all[at]).collect();
+        if connected_majority(3, &cuts) {
+            keeps_its_leader(mask, 3, &cuts);
+            tried += 1;
+        }
+    }
+    assert_eq!(tried, 37);
+    let (all, mut random) = (links(5), Random::new(52));
+    while tried < 37 + 12 {
+        let cuts: Vec<Link> = all.iter().copied().filter(|_| random.one_in(3)).collect();
+        if connected_majority(5, &cuts) {
+            keeps_its_leader(tried, 5, &cuts);
+            tried += 1;
+        }
     }
 }

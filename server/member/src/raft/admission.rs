@@ -67,3 +67,82 @@ fn contradicts_commits<S: Storage>(raft: &Raft<S>, message: &Message) -> bool {
             .take_while(|entry| entry.index <= log.committed)
             .any(|entry| entry.index >= log.first_index() && !log.match_term(entry.index, entry.term))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use raft::eraftpb::{ConfState, Entry};
+    use raft::storage::MemStorage;
+    use raft::{Config, RawNode};
+
+    /// Member 1 of three follows member 2 in term 3; its log is that of term 1 up to entry 5, of
+    /// which 4 are committed.
+    fn follower() -> RawNode<MemStorage> {
+        let storage = MemStorage::new_with_conf_state(ConfState::from((vec![1, 2, 3], vec![])));
+        let config = Config { id: 1, election_tick: 10, heartbeat_tick: 1, ..Config::default() };
+        let logger = slog::Logger::root(slog::Discard, slog::o!());
+        storage.wl().append(&(1..=5).map(entry).collect::<Vec<_>>()).unwrap();
+        let mut node = RawNode::new(&config, storage, &logger).unwrap();
+        node.raft.become_follower(3, 2);
+        node.raft.raft_log.commit_to(4);
+        node
+    }
+
+    fn entry(index: u64) -> Entry {
+        Entry { index, term: 1, ..Entry::default() }
+    }
+
+    fn message(kind: MessageType, change: impl FnOnce(&mut Message)) -> Message {
+        let mut message = Message { from: 2, to: 1, term: 3, ..Message::default() };
+        message.set_msg_type(kind);
+        change(&mut message);
+        message
+    }
+
+    fn append(index: u64, log_term: u64, entries: Vec<Entry>) -> Message {
+        message(MessageType::MsgAppend, |message| {
+            (message.index, message.log_term) = (index, log_term);
+            message.set_entries(entries.into());
+        })
+    }
+
+    #[test]
+    fn what_members_say_to_each_other_is_let_in() {
+        let node = follower();
+        for message in [
+            append(5, 1, vec![entry(6), entry(7)]),
+            append(3, 1, vec![entry(4), entry(5), entry(6)]),
+            append(4, 1, vec![Entry { term: 3, ..entry(5) }]),
+            append(900, 3, Vec::new()),
+            message(MessageType::MsgHeartbeat, |message| message.commit = 5),
+            message(MessageType::MsgReadIndexResp, |message| message.set_entries(vec![entry(0)].into())),
+            message(MessageType::MsgRequestVote, |message| message.term = 4),
+        ] {
+            assert!(may_step(&node.raft, &message), "{message:?}");
+        }
+    }
+
+    /// Rows 53 and 54 (etcd #17078, #3504), and bytes of whoever speaks the protocol.
+    #[test]
+    fn messages_that_would_end_the_process_are_left_out() {
+        for message in [
+            message(MessageType::MsgHeartbeat, |message| message.to = 9),
+            message(MessageType::MsgHeartbeat, |message| message.from = 1),
+            // It has lost entries that it had acknowledged.
+            message(MessageType::MsgHeartbeat, |message| message.commit = 6),
+            message(MessageType::MsgHeartbeat, |message| message.term = u64::MAX),
+            // A committed entry is another one.
+            append(3, 1, vec![Entry { term: 3, ..entry(4) }]),
+            append(5, 1, vec![entry(7)]),
+            append(5, 1, vec![Entry { term: 9, ..entry(6) }]),
+            message(MessageType::MsgAppendResponse, |message| message.index = 6),
+            message(MessageType::MsgAppendResponse, |message| message.reject_hint = u64::MAX),
+            message(MessageType::MsgReadIndex, |_| {}),
+            message(MessageType::MsgPropose, |_| {}),
+            message(MessageType::MsgHup, |_| {}),
+        ] {
+            let node = follower();
+            assert!(!may_step(&node.raft, &message), "{message:?}");
+        }
+    }
+}

@@ -420,6 +420,7 @@ fn promises_nothing(kind: MessageType) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wal::LogEntry;
 
     fn empty_log() -> RecoveredLog {
         RecoveredLog {
@@ -518,5 +519,30 @@ mod tests {
         node.release(8);
         node.propose(Bytes::from_static(b"y")).unwrap();
         assert_eq!(settle(&mut node, &mut log), [13]);
+    }
+
+    /// A cluster of two whose other member is away.
+    #[test]
+    fn entries_for_slow_followers_are_bounded_in_number_and_bytes() {
+        let mut log = empty_log();
+        let entry = |index, size| LogEntry { index, term: 1, kind: 0, data: vec![0; size].into() };
+        let large = limits::LOG_KEPT_BYTES_MAX / 4;
+        log.entries.extend((2..=40).map(|index| entry(index, if index > 30 { large } else { 1 })));
+        let config = RaftConfig {
+            conf_state: ConfState::of_voters(vec![7, 8]),
+            retention: LogRetention { snapshot_count: 20, catchup_entries: 5 },
+            ..RaftConfig::alone(7, 40)
+        };
+        let logger = slog::Logger::root(slog::Discard, slog::o!());
+        let mut node = RaftNode::start(&config, &log, &logger).unwrap();
+        assert_eq!(node.release(21), Some(21), "the rest is too large, but only this is durable");
+        assert_eq!(node.release(33), Some(33));
+        assert_eq!(node.release(40), Some(37), "no more than the bytes that may stay");
+        log.entries = (2..=40).map(|index| entry(index, 1)).collect();
+        let mut node = RaftNode::start(&config, &log, &logger).unwrap();
+        assert_eq!(node.release(21), None);
+        assert_eq!(node.release(22), Some(17), "of more than 20 entries the last five stay");
+        assert_eq!(node.release(37), None);
+        assert_eq!(node.release(38), Some(33));
     }
 }

@@ -170,6 +170,16 @@ impl Cluster {
         }
     }
 
+    /// Nothing fails but these links, which are cut for ever; returns the leader and its term at
+    /// the end of so many steps.
+    pub(crate) fn leader_behind_cuts(&mut self, cuts: &[Link], steps: usize) -> Option<(u64, u64)> {
+        self.is_wild = false;
+        cuts.iter().for_each(|link| self.network.cut(*link, u64::MAX));
+        (0..steps).for_each(|_| self.step());
+        let leaders = self.members.iter().filter(|member| member.leads());
+        leaders.map(|member| (member.id, member.term())).max_by_key(|(_, term)| *term)
+    }
+
     /// Nothing fails any more, and nobody calls: everything comes to an end.
     pub(crate) fn heal(&mut self) {
         self.is_wild = false;

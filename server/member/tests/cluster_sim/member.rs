@@ -209,6 +209,10 @@ impl Member {
         self.running.as_ref().is_some_and(|running| running.log.status().is_leader)
     }
 
+    pub(crate) fn term(&self) -> u64 {
+        self.running.as_ref().map_or(0, |running| running.log.status().term)
+    }
+
     pub(crate) fn applied(&self) -> u64 {
         self.running.as_ref().map_or(0, |running| running.machine.store().applied().index)
     }
