@@ -16,6 +16,7 @@ use revd::cores::log::{LogFailure, LogSeed};
 use revd::cores::{StateReport, StateReports};
 use revd::disk::reserve::Reserve;
 use revd::disk::segments::{self, DirDisk};
+use revd::observe::counters::Counters;
 use revd::observe::log::for_raft;
 use revd::peer::PeersSeed;
 use revd::queues::mailbox::{ReceiverSeed, SenderSeed, pair};
@@ -250,7 +251,8 @@ fn last_in_log(dir: &Path) -> u64 {
 fn no_peers() -> PeersSeed {
     let mut store = Store::open(Arc::new(SimDisk::new()), DbOptions::default()).unwrap();
     let views = Arc::new(ViewSlot::new(store.view(), 1));
-    PeersSeed { identity: OWNER, boot: 1, listen: vec![], connections_max: 0, peers: vec![], views }
+    let counters = Arc::new(Counters::new(1));
+    PeersSeed { identity: OWNER, boot: 1, listen: vec![], connections_max: 0, peers: vec![], views, counters }
 }
 
 #[test]

@@ -12,6 +12,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_lite::{AsyncReadExt as _, AsyncWriteExt as _};
 use glommio::{ExecutorJoinHandle, LocalExecutorBuilder, Placement};
+use revd::observe::bounds::Bound;
+use revd::observe::counters::Counters;
 use revd::peer::caller::Caller;
 use revd::peer::{PeerEvent, Peers, PeersSeed};
 use revd_engine::db::DbOptions;
@@ -57,6 +59,7 @@ struct TestMember {
     address: SocketAddr,
     seen: Receiver<Seen>,
     orders: Sender<Order>,
+    counters: Arc<Counters>,
     core: Option<ExecutorJoinHandle<()>>,
 }
 
@@ -83,10 +86,20 @@ impl TestMember {
         let (see, seen) = channel();
         let (orders, take) = channel();
         let (up, is_up) = channel();
+        let counters = Arc::new(Counters::new(0));
+        let counted = Arc::clone(&counters);
         let core = LocalExecutorBuilder::new(Placement::Unbound).spawn(move || async move {
             let identity = Identity { cluster: CLUSTER, member: id };
             let (listen, peers) = (vec![address], Vec::new());
-            let seed = PeersSeed { identity, boot: 1, listen, connections_max: 8, peers, views: views() };
+            let seed = PeersSeed {
+                identity,
+                boot: 1,
+                listen,
+                connections_max: 8,
+                peers,
+                views: views(),
+                counters: counted,
+            };
             let emit = move |event| {
                 let see = see.clone();
                 drop(see.send(match event {
@@ -123,7 +136,7 @@ impl TestMember {
             }
         });
         is_up.recv_timeout(PATIENCE).unwrap();
-        Self { id, address, seen, orders, core: Some(core.unwrap()) }
+        Self { id, address, seen, orders, counters, core: Some(core.unwrap()) }
     }
 
     fn order(&self, order: Order) {
@@ -406,6 +419,7 @@ fn half_open_connections_are_given_up() {
     stuck.write_all(&framed(&[ask(1)])[..20]).unwrap();
     until_closed(&mut mute);
     until_closed(&mut stuck);
+    assert_eq!(one.counters.bounds.get(Bound::PeerSilence), 2);
     let mut lost = 0;
     while lost < 2 {
         lost += usize::from(one.seen.recv_timeout(PATIENCE).unwrap() == Seen::Lost(3));
@@ -432,6 +446,7 @@ fn more_connections_than_there_is_room_for_are_closed_at_once() {
     let mut crowd: Vec<TcpStream> = (0..6).map(|_| one.connect()).collect();
     let mut refused = one.connect();
     assert_eq!(until_closed(&mut refused), 0);
+    assert_eq!(one.counters.bounds.get(Bound::PeerConnections), 1);
     two.reaches(&one, 1);
     crowd.clear();
     drop(idle);

@@ -5,6 +5,7 @@ use std::sync::mpsc::Sender;
 
 use anyhow::Context as _;
 use glommio::{ExecutorJoinHandle, LocalExecutorBuilder, Placement, PoolPlacement};
+use revd_member::cluster::Identity;
 use revd_member::cluster::membership::Membership;
 use revd_member::peer::Peer;
 use revd_member::raft::status::MemberStatus;
@@ -103,14 +104,8 @@ pub(super) fn wire(config: &Config, member: Member, roles: &[Roles], common: Com
     }
     let (to_state, from_log) = pair(limits::MAILBOX_MESSAGES_MAX);
     let (to_log, from_state) = pair(limits::MAILBOX_MESSAGES_MAX);
-    let peers = PeersSeed {
-        identity,
-        boot: origin.boot,
-        listen: config.cluster.peer_addresses.clone(),
-        connections_max: peer_connections_max,
-        peers: peers_of(&membership),
-        views: Arc::clone(&views),
-    };
+    let own = (identity, origin.boot);
+    let peers = peers_seed(config, own, peer_connections_max, &membership, (&views, &counters));
     let (tick, log_status) = (config.heartbeat, Arc::clone(&status));
     let log = LogSeed {
         node,
@@ -132,9 +127,23 @@ pub(super) fn wire(config: &Config, member: Member, roles: &[Roles], common: Com
     seeds
 }
 
-fn peers_of(membership: &Membership) -> Vec<Peer> {
+fn peers_seed(
+    config: &Config,
+    (identity, boot): (Identity, u64),
+    connections_max: usize,
+    membership: &Membership,
+    (views, counters): (&Arc<ViewSlot>, &Arc<Counters>),
+) -> PeersSeed {
     let members = membership.members();
-    members.map(|member| Peer { id: member.id, urls: member.peer_ur_ls.clone() }).collect()
+    PeersSeed {
+        identity,
+        boot,
+        listen: config.cluster.peer_addresses.clone(),
+        connections_max,
+        peers: members.map(|member| Peer { id: member.id, urls: member.peer_ur_ls.clone() }).collect(),
+        views: Arc::clone(views),
+        counters: Arc::clone(counters),
+    }
 }
 
 fn member_duties(config: &Config, id: u64) -> MemberDuties {

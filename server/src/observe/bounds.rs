@@ -57,6 +57,13 @@ pub enum Bound {
     Unread,
     /// `GARBAGE_MAX`: what old Views leave behind is freed by the core that drops them.
     Garbage,
+    /// `PEER_CONNECTIONS_MAX`, `PEER_CONNECTIONS_PART`: a connection to the peer port is closed.
+    PeerConnections,
+    /// `PEER_OUTBOX_BYTES`: messages to another member are dropped.
+    PeerOutbox,
+    /// `PEER_HELLO_DEADLINE`, `PEER_SILENT_PULSES_MAX`: a connection to the peer port on which
+    /// nothing comes.
+    PeerSilence,
 }
 
 impl From<Limit> for Bound {
@@ -72,7 +79,7 @@ impl From<Limit> for Bound {
 
 impl Bound {
     /// Every bound, in the order of their declaration.
-    pub const ALL: [Self; 23] = [
+    pub const ALL: [Self; 26] = [
         Self::Proposals,
         Self::Connections,
         Self::Keepalives,
@@ -96,6 +103,9 @@ impl Bound {
         Self::HeaderBlockTime,
         Self::Unread,
         Self::Garbage,
+        Self::PeerConnections,
+        Self::PeerOutbox,
+        Self::PeerSilence,
     ];
 
     /// The name of its metric, with its label.
@@ -125,6 +135,9 @@ impl Bound {
             Self::HeaderBlockTime => "revd_limit_reached_total{limit=\"header_block_time\"}",
             Self::Unread => "revd_limit_reached_total{limit=\"unread\"}",
             Self::Garbage => "revd_limit_reached_total{limit=\"garbage\"}",
+            Self::PeerConnections => "revd_limit_reached_total{limit=\"peer_connections\"}",
+            Self::PeerOutbox => "revd_limit_reached_total{limit=\"peer_outbox_bytes\"}",
+            Self::PeerSilence => "revd_limit_reached_total{limit=\"peer_silence\"}",
         }
     }
 }

@@ -13,6 +13,7 @@ use serde_json::json;
 
 use crate::limits;
 use crate::net::http1;
+use crate::observe::bounds::Bound;
 use crate::observe::log;
 use crate::peer::backlog::Backlog;
 use crate::peer::probes;
@@ -33,7 +34,10 @@ pub(super) async fn run(listener: TcpListener, shared: Rc<Shared>) {
         };
         match shared.gate.enter(shared.connections_max) {
             Some(pass) => drop(glommio::spawn_local(serve(stream, Rc::clone(&shared), pass)).detach()),
-            None => complain(&shared, &remote(&stream), "too many connections"),
+            None => {
+                shared.counters.bounds.reached(Bound::PeerConnections);
+                complain(&shared, &remote(&stream), "too many connections");
+            }
         }
         give_way().await; // the next connection may be there already
     }
@@ -74,7 +78,10 @@ async fn converse(mut stream: TcpStream, from: &str, shared: &Rc<Shared>, pass: 
         }
         // A look whether the port is open.
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(()),
-        Err(error) => Err(error),
+        Err(error) => {
+            count_silence(shared, &error);
+            Err(error)
+        }
     }
 }
 
@@ -136,7 +143,10 @@ async fn receive(stream: TcpStream, hello: &Hello, from: &str, shared: &Rc<Share
     match result {
         // Bytes that no member sends.
         Err(error) if error.kind() == io::ErrorKind::InvalidData => return Err(error),
-        Err(error) => log::info("a peer's connection ended", fields(&error.to_string())),
+        Err(error) => {
+            count_silence(shared, &error);
+            log::info("a peer's connection ended", fields(&error.to_string()));
+        }
         Ok(()) => log::info("a peer closed its connection", fields("")),
     }
     Ok(())
@@ -177,6 +187,12 @@ async fn show_life(mut stream: impl AsyncWrite + Unpin) -> io::Result<()> {
     loop {
         glommio::timer::sleep(limits::PEER_PULSE_INTERVAL).await;
         transport::write(&mut stream, &PULSE).await?;
+    }
+}
+
+fn count_silence(shared: &Shared, error: &io::Error) {
+    if error.kind() == io::ErrorKind::TimedOut {
+        shared.counters.bounds.reached(Bound::PeerSilence);
     }
 }
 

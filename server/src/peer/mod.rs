@@ -38,6 +38,8 @@ use revd_member::read::view_slot::ViewSlot;
 
 use crate::clock::Ticker;
 use crate::limits;
+use crate::observe::bounds::Bound;
+use crate::observe::counters::Counters;
 use crate::peer::caller::Caller;
 use crate::peer::complaints::Complaints;
 use crate::peer::outbox::Outbox;
@@ -59,6 +61,8 @@ pub struct PeersSeed {
     pub peers: Vec<Peer>,
     /// The newest View, for requests of tools.
     pub views: Arc<ViewSlot>,
+    /// Numbers for operators.
+    pub counters: Arc<Counters>,
 }
 
 /// Log core view: the other members, and the connections to and from them.
@@ -74,10 +78,11 @@ impl Peers {
     /// # Errors
     /// When an address cannot be listened on.
     pub fn start(seed: PeersSeed, emit: impl Fn(PeerEvent) + 'static) -> io::Result<Self> {
-        let PeersSeed { identity, boot, listen, connections_max, peers, views } = seed;
+        let PeersSeed { identity, boot, listen, connections_max, peers, views, counters } = seed;
         let shared = Rc::new(Shared {
             caller: Caller { identity, boot },
             views,
+            counters,
             emit: Box::new(emit),
             complaints: Complaints::default(),
             clock: Ticker::new(),
@@ -128,7 +133,11 @@ impl Peers {
     /// Sends these to another member, in order, behind what was sent before; without a connection
     /// or without room they are dropped. If raft would not notice, [`PeerEvent::Lost`] follows.
     pub fn send(&self, to: u64, messages: &[PeerMessage]) {
-        let is_sent = self.shared.outbox(to).is_some_and(|outbox| outbox.push(messages));
+        let outbox = self.shared.outbox(to);
+        let is_sent = outbox.as_ref().is_some_and(|outbox| outbox.push(messages));
+        if !is_sent && outbox.is_some_and(|outbox| outbox.is_open()) {
+            self.shared.counters.bounds.reached(Bound::PeerOutbox);
+        }
         let is_noticed = |message: &PeerMessage| matches!(message, PeerMessage::Raft(_));
         if !is_sent && !messages.iter().all(is_noticed) {
             self.shared.tell_lost(to);

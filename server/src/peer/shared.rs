@@ -12,6 +12,7 @@ use revd_member::read::view_slot::ViewSlot;
 use revd_member::schema;
 
 use crate::clock::Ticker;
+use crate::observe::counters::Counters;
 use crate::peer::backlog::Room;
 use crate::peer::caller::Caller;
 use crate::peer::complaints::Complaints;
@@ -56,6 +57,7 @@ pub struct SnapshotStream {
 pub(super) struct Shared {
     pub(super) caller: Caller,
     pub(super) views: Arc<ViewSlot>,
+    pub(super) counters: Arc<Counters>,
     pub(super) emit: Box<dyn Fn(PeerEvent)>,
     pub(super) complaints: Complaints,
     pub(super) clock: Ticker,
