@@ -8,6 +8,7 @@ mod etcdctl;
 mod faults;
 mod go_client;
 mod leaders;
+mod minority;
 mod recorded;
 mod replication;
 mod workload;

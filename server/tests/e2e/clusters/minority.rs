@@ -1,0 +1,150 @@
+//! A member that does not hear the others any more says what an etcd says in its place, to every
+//! kind of call; and goes on when it hears them again.
+
+use std::time::Duration;
+
+use revd_proto::etcdserverpb::watch_request::RequestUnion;
+use revd_proto::etcdserverpb::{
+    AlarmRequest, CompactionRequest, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseLeasesRequest,
+    LeaseRevokeRequest, LeaseTimeToLiveRequest, MemberListRequest, PutRequest, RangeRequest, StatusRequest,
+    TxnRequest, WatchCreateRequest,
+};
+use tonic::{Request, Status};
+
+use crate::harness::{Client, Cluster, Product, TempDir, Wiring, products_of_clusters, run, within};
+
+/// Longer than a lost leader takes to be missed, and a watch that needs one to end.
+const MOMENTS: Duration = Duration::from_secs(30);
+
+/// What was called, and how the call ended.
+type Said = Vec<(&'static str, String)>;
+
+fn outcome<T>(result: Result<T, Status>) -> String {
+    match result {
+        Ok(_) => "answered".to_owned(),
+        Err(status) => format!("{:?}: {}", status.code(), status.message()),
+    }
+}
+
+/// The same request, for a call that is refused where no leader is known.
+fn needs_leader<T>(message: T) -> Request<T> {
+    let mut request = Request::new(message);
+    request.metadata_mut().insert("hasleader", "true".parse().unwrap());
+    request
+}
+
+fn put() -> PutRequest {
+    PutRequest { key: "k".into(), value: "v".into(), ..PutRequest::default() }
+}
+
+fn get(serializable: bool) -> RangeRequest {
+    RangeRequest { key: "k".into(), serializable, ..RangeRequest::default() }
+}
+
+async fn keep_alive(client: &Client, needs: bool) -> String {
+    let (sender, requests) = tokio::sync::mpsc::unbounded_channel();
+    sender.send(LeaseKeepAliveRequest { id: 7 }).unwrap();
+    let requests = tokio_stream::wrappers::UnboundedReceiverStream::new(requests);
+    let request = if needs { needs_leader(requests) } else { Request::new(requests) };
+    match client.lease.clone().lease_keep_alive(request).await {
+        Err(status) => outcome::<()>(Err(status)),
+        Ok(replies) => outcome(replies.into_inner().message().await),
+    }
+}
+
+/// Every kind of call to a member without a leader, all at once.
+async fn calls(client: &Client) -> Said {
+    let (mut kv, mut lease) = (client.kv.clone(), client.lease.clone());
+    let (mut kv_2, mut kv_3, mut kv_4, mut kv_5) = (kv.clone(), kv.clone(), kv.clone(), kv.clone());
+    let (mut kv_6, mut lease_2, mut lease_3) = (kv.clone(), lease.clone(), lease.clone());
+    let (mut lease_4, mut cluster, mut cluster_2) =
+        (lease.clone(), client.cluster.clone(), client.cluster.clone());
+    let (mut maintenance, read) = (client.maintenance.clone(), TxnRequest::default());
+    let alarm = AlarmRequest::default();
+    let compaction = CompactionRequest { revision: 1, physical: false };
+    let to_live = LeaseTimeToLiveRequest { id: 7, keys: false };
+    let all = tokio::join!(
+        async { ("get, serializable", outcome(kv.range(get(true)).await)) },
+        async { ("get", outcome(kv_2.range(get(false)).await)) },
+        async { ("put", outcome(kv_3.put(put()).await)) },
+        async { ("put that needs a leader", outcome(kv_4.put(needs_leader(put())).await)) },
+        async { ("transaction", outcome(kv_5.txn(read).await)) },
+        async { ("compaction", outcome(kv_6.compact(compaction).await)) },
+        async { ("lease grant", outcome(lease.lease_grant(LeaseGrantRequest { ttl: 60, id: 0 }).await)) },
+        async { ("lease revoke", outcome(lease_2.lease_revoke(LeaseRevokeRequest { id: 7 }).await)) },
+        async { ("time to live", outcome(lease_3.lease_time_to_live(to_live).await)) },
+        async { ("leases", outcome(lease_4.lease_leases(LeaseLeasesRequest {}).await)) },
+        async { ("members", outcome(cluster.member_list(MemberListRequest { linearizable: true }).await)) },
+        async { ("own members", outcome(cluster_2.member_list(MemberListRequest::default()).await)) },
+        async { ("alarms", outcome(maintenance.alarm(alarm).await)) },
+        async { ("keepalive", keep_alive(client, false).await) },
+    );
+    let needy = keep_alive(client, true).await;
+    let (a, b, c, d, e, f, g, h, i, j, k, l, m, n) = all;
+    vec![a, b, c, d, e, f, g, h, i, j, k, l, m, n, ("keepalive that needs a leader", needy)]
+}
+
+/// How a watch that needs a leader ends.
+async fn watch_ends(client: &Client) -> String {
+    let (sender, requests) = tokio::sync::mpsc::unbounded_channel();
+    let create = WatchCreateRequest { key: "k".into(), ..WatchCreateRequest::default() };
+    let union = Some(RequestUnion::CreateRequest(create));
+    sender.send(revd_proto::etcdserverpb::WatchRequest { request_union: union }).unwrap();
+    let requests = tokio_stream::wrappers::UnboundedReceiverStream::new(requests);
+    let mut replies = match client.watch.clone().watch(needs_leader(requests)).await {
+        Ok(replies) => replies.into_inner(),
+        Err(status) => return outcome::<()>(Err(status)),
+    };
+    loop {
+        match replies.message().await {
+            Ok(Some(reply)) if reply.created => {}
+            Ok(Some(reply)) => return format!("canceled: {}, {:?}", reply.canceled, reply.cancel_reason),
+            Ok(None) => return "ended".to_owned(),
+            Err(status) => return outcome::<()>(Err(status)),
+        }
+    }
+}
+
+async fn scenario(product: Product) -> Said {
+    let dir = TempDir::new();
+    let cluster = Cluster::start(product, Wiring::Proxied, dir.path(), 3, &[]).await;
+    let leader = cluster.leader().await;
+    let client = cluster.client(leader);
+    client.lease.clone().lease_grant(LeaseGrantRequest { ttl: 600, id: 7 }).await.unwrap();
+    client.kv.clone().put(put()).await.unwrap();
+    let watching = client.clone();
+    let watching = tokio::spawn(async move { watch_ends(&watching).await });
+    tokio::time::sleep(Duration::from_millis(300)).await;
+    cluster.isolate(leader);
+    // On its way when the leader is lost.
+    let writing = client.clone();
+    let writing = tokio::spawn(async move { outcome(writing.kv.clone().put(put()).await) });
+    let reading = client.clone();
+    let reading = tokio::spawn(async move { outcome(reading.kv.clone().range(get(false)).await) });
+    let status = within(MOMENTS, "a leader without a quorum goes on", async || {
+        let status = client.maintenance.clone().status(StatusRequest {}).await.unwrap().into_inner();
+        (status.leader == 0).then_some(status)
+    })
+    .await;
+    let mut said = vec![("status", format!("{:?}", status.errors))];
+    said.extend(calls(&client).await);
+    said.push(("put on its way", writing.await.unwrap()));
+    said.push(("get on its way", reading.await.unwrap()));
+    let watch = tokio::time::timeout(MOMENTS, watching).await.expect("the watch goes on").unwrap();
+    said.push(("watch that needs a leader", watch));
+    cluster.mend();
+    cluster.wait_until_all_answer().await;
+    said.push(("put afterwards", outcome(client.kv.clone().put(put()).await)));
+    said
+}
+
+#[test]
+fn a_member_that_hears_nobody_says_what_etcd_says() {
+    for product in products_of_clusters() {
+        run(async {
+            let (ours, theirs) = tokio::join!(scenario(product), scenario(Product::Etcd));
+            println!("{theirs:#?}");
+            assert_eq!(ours, theirs);
+        });
+    }
+}
