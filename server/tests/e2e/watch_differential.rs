@@ -6,11 +6,13 @@ use std::time::Duration;
 use revd_proto::etcdserverpb::request_op::Request;
 use revd_proto::etcdserverpb::watch_request::RequestUnion;
 use revd_proto::etcdserverpb::{
-    CompactionRequest, DeleteRangeRequest, PutRequest, RequestOp, TxnRequest, WatchCancelRequest,
-    WatchCreateRequest, WatchProgressRequest, WatchResponse,
+    CompactionRequest, DeleteRangeRequest, PutRequest, RangeRequest, RequestOp, TxnRequest,
+    WatchCancelRequest, WatchCreateRequest, WatchProgressRequest, WatchResponse,
 };
 
-use crate::harness::{Client, Random, WatchStream, connect, from_env, with_etcd_beside};
+use crate::harness::{
+    Client, Random, WatchStream, connect, from_env, with_clusters_beside, with_etcd_beside,
+};
 
 /// Longer than etcd takes between two looks at watchers that are behind.
 const QUIET: Duration = Duration::from_millis(250);
@@ -117,15 +119,24 @@ type Told = BTreeMap<i64, Vec<String>>;
 
 struct Side {
     client: Client,
+    /// Of the member that the watch call is on.
+    watching: Client,
     stream: WatchStream,
 }
 
 impl Side {
+    fn of(client: Client, watching: Client) -> Self {
+        Self { stream: watching.open_watch(), client, watching }
+    }
+
     /// Carries a step out; the store's revision after it, if it has one.
     async fn carry_out(&mut self, step: &Step) -> Option<i64> {
         let kv = &mut self.client.kv;
         let header = match step.clone() {
             Step::Watch(request) => {
+                // Revisions of requests are near the newest: the member has to have it.
+                let newest = RangeRequest { key: "k".into(), ..RangeRequest::default() };
+                self.watching.kv.range(newest).await.unwrap();
                 self.stream.ask(request);
                 return None;
             }
@@ -156,7 +167,7 @@ impl Side {
 }
 
 /// Replies of both; if they differ, one of them may only be slower.
-async fn told_by_both(sides: &mut [Side]) -> (Told, Told) {
+async fn told_by_both(sides: &mut [Side; 2]) -> (Told, Told) {
     let (left, right) = sides.split_at_mut(1);
     let (mut revd, mut etcd) = (Told::new(), Told::new());
     for _ in 0..40 {
@@ -168,36 +179,49 @@ async fn told_by_both(sides: &mut [Side]) -> (Told, Told) {
     (revd, etcd)
 }
 
+async fn compare(mut sides: [Side; 2]) {
+    let steps = from_env("REVD_WATCH_STEPS", 120);
+    let seed = from_env("REVD_WATCH_SEED", 1);
+    let mut generator = Generator { random: Random::new(seed), revision: 1, compacted: 0 };
+    let mut lines = 0;
+    let mut done = Vec::new();
+    for number in 0..steps {
+        let step = generator.step();
+        done.push(step.clone());
+        let mut revisions = Vec::new();
+        for side in &mut sides {
+            revisions.push(side.carry_out(&step).await);
+        }
+        assert_eq!(revisions[0], revisions[1], "step {number}: {step:?}");
+        generator.revision = revisions[0].unwrap_or(generator.revision);
+        if let (Step::Compact(revision), Some(_)) = (&step, revisions[0]) {
+            generator.compacted = *revision;
+        }
+        let (revd, etcd) = told_by_both(&mut sides).await;
+        assert_eq!(revd, etcd, "seed {seed}, step {number}; steps so far: {done:#?}");
+        lines += revd.values().map(Vec::len).sum::<usize>();
+    }
+    println!("{steps} steps, {lines} responses and events, all equal");
+    assert!(lines > 50, "too little happened");
+}
+
 #[test]
 fn watchers_of_both_are_told_the_same() {
     with_etcd_beside(&[], async |revd, etcd| {
-        let steps = from_env("REVD_WATCH_STEPS", 120);
+        let clients = [connect(&revd.endpoint()).await, connect(&etcd.endpoint()).await];
+        compare(clients.map(|client| Side::of(client.clone(), client))).await;
+    });
+}
+
+/// The watch call is on a follower, writes go to the leader.
+#[test]
+fn watchers_on_a_follower_of_both_are_told_the_same() {
+    with_clusters_beside(&[], async |ours, theirs| {
         let mut sides = Vec::new();
-        for endpoint in [revd.endpoint(), etcd.endpoint()] {
-            let client = connect(&endpoint).await;
-            sides.push(Side { stream: client.open_watch(), client });
+        for cluster in [ours, theirs] {
+            let leader = cluster.leader().await;
+            sides.push(Side::of(cluster.client(leader), cluster.client((leader + 1) % 3)));
         }
-        let seed = from_env("REVD_WATCH_SEED", 1);
-        let mut generator = Generator { random: Random::new(seed), revision: 1, compacted: 0 };
-        let mut lines = 0;
-        let mut done = Vec::new();
-        for number in 0..steps {
-            let step = generator.step();
-            done.push(step.clone());
-            let mut revisions = Vec::new();
-            for side in &mut sides {
-                revisions.push(side.carry_out(&step).await);
-            }
-            assert_eq!(revisions[0], revisions[1], "step {number}: {step:?}");
-            generator.revision = revisions[0].unwrap_or(generator.revision);
-            if let (Step::Compact(revision), Some(_)) = (&step, revisions[0]) {
-                generator.compacted = *revision;
-            }
-            let (revd, etcd) = told_by_both(&mut sides).await;
-            assert_eq!(revd, etcd, "seed {seed}, step {number}; steps so far: {done:#?}");
-            lines += revd.values().map(Vec::len).sum::<usize>();
-        }
-        println!("{steps} steps, {lines} responses and events, all equal");
-        assert!(lines > 50, "too little happened");
+        compare(sides.try_into().ok().unwrap()).await;
     });
 }

@@ -4,23 +4,18 @@ use std::os::unix::process::ExitStatusExt as _;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-use crate::harness::{
-    Cluster, Product, TempDir, Wiring, free_address, peers, products_of_clusters, run, within,
-};
+use crate::harness::{Cluster, free_address, peers, with_clusters_beside, within};
 
 /// A cluster as etcdctl sees it.
-struct Ctl {
-    cluster: Cluster,
+struct Ctl<'c> {
+    cluster: &'c mut Cluster,
     /// Words of this cluster and what stands for them in every cluster: ids, addresses.
     names: Vec<(String, String)>,
 }
 
-impl Ctl {
-    async fn start(product: Product, dir: &TempDir, name: &str) -> Self {
-        let dir = dir.path().join(name);
-        std::fs::create_dir(&dir).unwrap();
-        let mut ctl =
-            Self { cluster: Cluster::start(product, Wiring::Direct, &dir, 3, &[]).await, names: Vec::new() };
+impl<'c> Ctl<'c> {
+    fn of(cluster: &'c mut Cluster) -> Self {
+        let mut ctl = Self { cluster, names: Vec::new() };
         let all: Vec<usize> = (0..3).collect();
         for line in ctl.run(&all, "member list").lines() {
             // 1609b5a3a078c227, started, m0, http://127.0.0.1:2380, http://127.0.0.1:2379, false
@@ -98,14 +93,7 @@ fn without_figures(line: &str) -> String {
     out
 }
 
-async fn both(product: Product, test: impl AsyncFn(&Ctl, &Ctl)) {
-    let dir = TempDir::new();
-    let (ours, theirs) =
-        (Ctl::start(product, &dir, "ours").await, Ctl::start(Product::Etcd, &dir, "theirs").await);
-    test(&ours, &theirs).await;
-}
-
-fn assert_same(ours: (&Ctl, &str), theirs: (&Ctl, &str), what: &str) {
+fn assert_same(ours: (&Ctl<'_>, &str), theirs: (&Ctl<'_>, &str), what: &str) {
     assert_eq!(ours.0.comparable(ours.1), theirs.0.comparable(theirs.1), "etcdctl {what}");
 }
 
@@ -133,28 +121,27 @@ const SCRIPT: &str = "
 
 #[test]
 fn it_prints_the_same_for_three_members_of_both() {
-    for product in products_of_clusters() {
-        run(both(product, async |ours, theirs| {
-            for line in SCRIPT.lines().filter(|line| !line.is_empty()) {
-                let (members, command) = line.split_once(": ").unwrap();
-                let members: Vec<usize> = members.split(',').map(|member| member.parse().unwrap()).collect();
-                let said = [ours, theirs].map(|ctl| ctl.run(&members, command));
-                assert_same((ours, &said[0]), (theirs, &said[1]), line);
-            }
-        }));
-    }
+    with_clusters_beside(&[], async |ours, theirs| {
+        let (ours, theirs) = (Ctl::of(ours), Ctl::of(theirs));
+        for line in SCRIPT.lines().filter(|line| !line.is_empty()) {
+            let (members, command) = line.split_once(": ").unwrap();
+            let members: Vec<usize> = members.split(',').map(|member| member.parse().unwrap()).collect();
+            let said = [&ours, &theirs].map(|ctl| ctl.run(&members, command));
+            assert_same((&ours, &said[0]), (&theirs, &said[1]), line);
+        }
+    });
 }
 
 /// The replies of one cluster to commands about its members, with names for all of them.
-struct Reconfiguration<'c> {
-    ctl: &'c Ctl,
+struct Reconfiguration<'r, 'c> {
+    ctl: &'r Ctl<'c>,
     /// Numbers of the leader and of two others.
     roles: [usize; 3],
     transcript: Vec<String>,
 }
 
-impl<'c> Reconfiguration<'c> {
-    async fn of(ctl: &'c Ctl) -> Self {
+impl<'r, 'c> Reconfiguration<'r, 'c> {
+    async fn of(ctl: &'r Ctl<'c>) -> Self {
         let leader = ctl.cluster.leader().await;
         let roles = [leader, (leader + 1) % 3, (leader + 2) % 3];
         Self { ctl, roles, transcript: Vec::new() }
@@ -193,7 +180,7 @@ fn with_sorted_members(line: &str) -> String {
 }
 
 /// A learner that never starts, a voter that is removed, and the refusals on the way.
-async fn reconfigure(ctl: &mut Ctl) -> Vec<String> {
+async fn reconfigure(ctl: &mut Ctl<'_>) -> Vec<String> {
     let addresses = [free_address(), free_address(), free_address()].map(|free| format!("http://{free}"));
     for (address, name) in addresses.iter().zip(["NEW", "MOVED", "MORE"]) {
         ctl.name(address, name);
@@ -234,18 +221,14 @@ async fn reconfigure(ctl: &mut Ctl) -> Vec<String> {
 
 #[test]
 fn the_leader_is_moved_and_members_come_and_go() {
-    for product in products_of_clusters() {
-        run(async {
-            let dir = TempDir::new();
-            let mut ours = Ctl::start(product, &dir, "ours").await;
-            let mut theirs = Ctl::start(Product::Etcd, &dir, "theirs").await;
-            let transcripts = [reconfigure(&mut ours).await, reconfigure(&mut theirs).await];
-            if std::env::var_os("REVD_SAY").is_some() {
-                println!("{}", transcripts[1].join("\n\n"));
-            }
-            for (ours, theirs) in transcripts[0].iter().zip(&transcripts[1]) {
-                assert_eq!(ours, theirs);
-            }
-        });
-    }
+    with_clusters_beside(&[], async |ours, theirs| {
+        let (mut ours, mut theirs) = (Ctl::of(ours), Ctl::of(theirs));
+        let transcripts = [reconfigure(&mut ours).await, reconfigure(&mut theirs).await];
+        if std::env::var_os("REVD_SAY").is_some() {
+            println!("{}", transcripts[1].join("\n\n"));
+        }
+        for (ours, theirs) in transcripts[0].iter().zip(&transcripts[1]) {
+            assert_eq!(ours, theirs);
+        }
+    });
 }

@@ -49,6 +49,7 @@ pub fn products_of_clusters() -> Vec<Product> {
 impl Cluster {
     /// Starts all members, and waits until each has a leader.
     pub async fn start(product: Product, wiring: Wiring, dir: &Path, members: usize, flags: &[&str]) -> Self {
+        std::fs::create_dir_all(dir).unwrap();
         let listen: Vec<SocketAddr> = (0..members).map(|_| free_address()).collect();
         let mut advertised = listen.clone();
         let network = (wiring == Wiring::Proxied).then(|| {

@@ -43,6 +43,19 @@ pub fn with_etcd_beside(flags: &[&str], test: impl AsyncFnOnce(&mut Server, &Ser
     });
 }
 
+/// Runs a test beside a fresh cluster of three and a fresh cluster of etcd, where that can be had.
+pub fn with_clusters_beside(flags: &[&str], test: impl AsyncFn(&mut Cluster, &mut Cluster)) {
+    for product in products_of_clusters().into_iter().filter(|_| peers().is_some()) {
+        run(async {
+            let dir = TempDir::new();
+            let (ours, theirs) = (dir.path().join("ours"), dir.path().join("theirs"));
+            let mut ours = Cluster::start(product, Wiring::Direct, &ours, 3, flags).await;
+            let mut theirs = Cluster::start(Product::Etcd, Wiring::Direct, &theirs, 3, flags).await;
+            test(&mut ours, &mut theirs).await;
+        });
+    }
+}
+
 /// Runs a scenario on a fresh revd and, where that can be had, on a fresh etcd: results are equal.
 pub fn said_of_both<T>(flags: &[&str], scenario: impl AsyncFn(&Server) -> T) -> T
 where
