@@ -58,7 +58,9 @@ func failed(err error) {
 	code := status.Code(err)
 	explained := code == codes.Unavailable || code == codes.DeadlineExceeded || code == codes.Canceled ||
 		strings.HasPrefix(err.Error(), "etcdserver: request timed out") || err == context.DeadlineExceeded ||
-		strings.HasPrefix(err.Error(), "etcdserver: leader changed")
+		strings.HasPrefix(err.Error(), "etcdserver: leader changed") ||
+		// revd refuses at once where etcd lets a write wait in vain.
+		strings.HasPrefix(err.Error(), "etcdserver: no leader")
 	check(explained, "no error of a failover: %v (%v)", err, code)
 	count, _ := failures.LoadOrStore(err.Error(), new(atomic.Int64))
 	count.(*atomic.Int64).Add(1)

@@ -37,13 +37,19 @@ pub struct Cluster {
     network: Option<Network>,
 }
 
-/// The products that a test of clusters runs with: `REVD_CLUSTERS=etcd` tries the test itself.
+/// The product that a test of clusters runs with: `REVD_CLUSTERS=etcd` tries the test itself.
 pub fn products_of_clusters() -> Vec<Product> {
     match std::env::var("REVD_CLUSTERS").as_deref() {
-        Ok("revd") => vec![Product::Revd],
-        Ok("etcd") | Err(_) => peers().map(|_| Product::Etcd).into_iter().collect(),
+        Ok("revd") | Err(_) => vec![Product::Revd],
+        Ok("etcd") => peers().map(|_| Product::Etcd).into_iter().collect(),
         Ok(other) => panic!("REVD_CLUSTERS={other:?} is neither revd nor etcd"),
     }
+}
+
+/// The same, for a test that changes members: an etcd until revd can do it.
+pub fn products_that_change_members() -> Vec<Product> {
+    let is_etcd = std::env::var("REVD_CLUSTERS").is_err();
+    if is_etcd { peers().map(|_| Product::Etcd).into_iter().collect() } else { products_of_clusters() }
 }
 
 impl Cluster {
