@@ -181,8 +181,9 @@ fn with_sorted_members(line: &str) -> String {
     format!("{field}{}", members.join(","))
 }
 
-/// A learner that never starts, a voter that is removed, and the refusals on the way.
-async fn reconfigure(ctl: &mut Ctl<'_>) -> Vec<String> {
+/// A learner that never starts, a voter that is removed, and the refusals on the way: the number of
+/// the removed one, and the transcript.
+async fn reconfigure(ctl: &mut Ctl<'_>) -> (usize, Vec<String>) {
     let addresses = [free_address(), free_address(), free_address()].map(|free| format!("http://{free}"));
     for (address, name) in addresses.iter().zip(["NEW", "MOVED", "MORE"]) {
         ctl.name(address, name);
@@ -215,22 +216,23 @@ async fn reconfigure(ctl: &mut Ctl<'_>) -> Vec<String> {
     steps.say(&[third], &format!("member remove {learner}")).await;
     steps.say(&[third], &format!("member remove {}", ctl.id(leader))).await;
     steps.say(&[third], "member list").await;
-    let transcript = steps.transcript;
-    let status = ctl.cluster.members[leader].wait();
-    assert!(status.signal().is_none(), "a removed member ends by itself: {status}");
-    transcript
+    (leader, steps.transcript)
 }
 
 #[test]
 fn the_leader_is_moved_and_members_come_and_go() {
     with_changed_clusters_beside(async |ours, theirs| {
         let (mut ours, mut theirs) = (Ctl::of(ours), Ctl::of(theirs));
-        let transcripts = [reconfigure(&mut ours).await, reconfigure(&mut theirs).await];
+        let all = [reconfigure(&mut ours).await, reconfigure(&mut theirs).await];
         if std::env::var_os("REVD_SAY").is_some() {
-            println!("{}", transcripts[1].join("\n\n"));
+            println!("{}", all[1].1.join("\n\n"));
         }
-        for (ours, theirs) in transcripts[0].iter().zip(&transcripts[1]) {
+        for (ours, theirs) in all[0].1.iter().zip(&all[1].1) {
             assert_eq!(ours, theirs);
+        }
+        for (ctl, (removed, _)) in [ours, theirs].into_iter().zip(all) {
+            let status = ctl.cluster.members[removed].wait();
+            assert!(status.signal().is_none(), "a removed member ends by itself: {status}");
         }
     });
 }
