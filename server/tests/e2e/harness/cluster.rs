@@ -46,8 +46,8 @@ pub fn products_of_clusters() -> Vec<Product> {
     }
 }
 
-/// The same, for a test that changes members: an etcd until revd can do it.
-pub fn products_that_change_members() -> Vec<Product> {
+/// The same, for a test in which members join: an etcd until those of revd catch up by snapshot.
+pub fn products_whose_members_join() -> Vec<Product> {
     let is_etcd = std::env::var("REVD_CLUSTERS").is_err();
     if is_etcd { peers().map(|_| Product::Etcd).into_iter().collect() } else { products_of_clusters() }
 }

@@ -7,7 +7,7 @@ mod peers;
 mod process;
 
 pub use clients::{Client, WatchStream, connect};
-pub use cluster::{Cluster, Wiring, products_of_clusters, products_that_change_members, within};
+pub use cluster::{Cluster, Wiring, products_of_clusters, products_whose_members_join, within};
 pub use peers::{Peers, peers};
 pub use process::{Product, Server, SmallDisk, TempDir, free_address, wait_until};
 pub use revd_engine::random::Random;
@@ -45,16 +45,7 @@ pub fn with_etcd_beside(flags: &[&str], test: impl AsyncFnOnce(&mut Server, &Ser
 
 /// Runs a test beside a fresh cluster of three and a fresh cluster of etcd, where that can be had.
 pub fn with_clusters_beside(flags: &[&str], test: impl AsyncFn(&mut Cluster, &mut Cluster)) {
-    beside(products_of_clusters(), flags, test);
-}
-
-/// The same, for a test that changes members.
-pub fn with_changed_clusters_beside(test: impl AsyncFn(&mut Cluster, &mut Cluster)) {
-    beside(products_that_change_members(), &[], test);
-}
-
-fn beside(products: Vec<Product>, flags: &[&str], test: impl AsyncFn(&mut Cluster, &mut Cluster)) {
-    for product in products.into_iter().filter(|_| peers().is_some()) {
+    for product in products_of_clusters().into_iter().filter(|_| peers().is_some()) {
         run(async {
             let dir = TempDir::new();
             let (ours, theirs) = (dir.path().join("ours"), dir.path().join("theirs"));
