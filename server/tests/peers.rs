@@ -281,7 +281,9 @@ fn what_raft_would_not_repeat_is_reported_lost() {
 fn a_peer_that_moved_is_found_at_its_other_url() {
     let one = TestMember::start(1, free_address());
     let two = TestMember::start(2, free_address());
-    let urls = vec!["https://localhost:1".to_owned(), url(free_address()), url(two.address)];
+    // A name may stand for several addresses; two listens on one of them.
+    let name = format!("http://localhost:{}", two.address.port());
+    let urls = vec!["https://localhost:1".to_owned(), url(free_address()), name];
     one.order(Order::SetPeers(vec![Peer { id: 2, urls }]));
     one.expect(&Seen::Connected(2));
     one.reaches(&two, 1);
@@ -392,6 +394,30 @@ fn a_member_that_was_removed_is_told_so() {
     one.expect(&Seen::Connected(2));
     one.order(Order::SetPeers(vec![]));
     while two.seen.recv_timeout(PATIENCE).unwrap() != Seen::Removed {}
+}
+
+/// A member of another cluster at the address of a peer cannot say that this one was removed.
+#[test]
+fn a_stranger_cannot_say_that_a_member_was_removed() {
+    let one = TestMember::start(1, free_address());
+    let stranger = TcpListener::bind("127.0.0.1:0").unwrap();
+    let urls = vec![url(stranger.local_addr().unwrap())];
+    one.order(Order::SetPeers(vec![Peer { id: 3, urls }]));
+    let mut answer = Answer {
+        refusal: Some(Refusal::Removed),
+        protocol: 1,
+        from: Identity { cluster: 8, member: 3 },
+        boot: 1,
+        version: "0".to_owned(),
+    };
+    for cluster in [8, CLUSTER] {
+        answer.from.cluster = cluster;
+        let (mut dialed, _) = stranger.accept().unwrap();
+        first_words(&mut dialed);
+        assert!(one.seen.try_recv().is_err(), "nothing is told before its own cluster answers");
+        dialed.write_all(&answer.encode()).unwrap();
+    }
+    one.expect(&Seen::Removed);
 }
 
 /// Connections on which nothing comes any more: before a hello, within a frame, and to a listener

@@ -64,6 +64,8 @@ async fn greet(stream: &mut impl Transport, hello: &Hello) -> io::Result<Answer>
     let answer = Answer::decode(&words).map_err(io::Error::other)?;
     let meant = Identity { cluster: hello.from.cluster, member: hello.to };
     match answer.refusal {
+        // Another program at that address cannot know.
+        Some(Refusal::Removed) if answer.from != meant => Err(io::Error::other(Refusal::Member)),
         Some(refusal) => Err(io::Error::new(io::ErrorKind::ConnectionRefused, refusal)),
         None if answer.from != meant => Err(io::Error::other(Refusal::Member)),
         None => Ok(answer),

@@ -3,6 +3,7 @@
 
 use std::io;
 use std::rc::Rc;
+use std::time::Duration;
 
 use futures_lite::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use glommio::net::TcpStream;
@@ -26,10 +27,15 @@ pub(super) async fn run(outbox: Rc<Outbox>, shared: Rc<Shared>) {
         for url in outbox.urls() {
             let error = match shared.caller.dial(&url, outbox.peer, Purpose::Messages).await {
                 Ok((stream, answer)) => {
-                    pause = limits::PEER_DIAL_INTERVAL_MIN;
                     told.clear();
                     tell_connected(&outbox, &url, &answer);
+                    let began = shared.clock.milliseconds();
                     let error = converse(stream, &outbox, &shared).await;
+                    let lasted = Duration::from_millis(shared.clock.milliseconds() - began);
+                    // A peer that closes each connection again is not dialed without a pause.
+                    if lasted >= limits::PEER_DIAL_INTERVAL_MAX {
+                        pause = limits::PEER_DIAL_INTERVAL_MIN;
+                    }
                     tell_lost(&outbox, &url, &error);
                     break;
                 }

@@ -1,7 +1,7 @@
 //! The bytes between members: TCP now, TLS behind the same trait later.
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::time::Duration;
 
 use futures_lite::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
@@ -30,12 +30,36 @@ pub(super) async fn connect(url: &str) -> io::Result<TcpStream> {
         let problem = "only http:// is spoken between members by this version";
         return Err(io::Error::new(io::ErrorKind::Unsupported, problem));
     };
-    let connecting = async {
-        let stream = TcpStream::connect(address.trim_end_matches('/')).await?;
-        stream.set_nodelay(true)?;
-        Ok(stream)
+    let mut result = Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
+    for address in resolve(address.trim_end_matches('/')).await? {
+        let connecting = async {
+            let stream = TcpStream::connect(address).await?;
+            stream.set_nodelay(true)?;
+            Ok(stream)
+        };
+        let late = "it does not accept the connection";
+        result = within(limits::PEER_DIAL_DEADLINE, late, connecting).await;
+        if result.is_ok() {
+            break;
+        }
+    }
+    result
+}
+
+/// The addresses of `host:port`, those of IPv4 first, as members listen on them.
+async fn resolve(address: &str) -> io::Result<Vec<SocketAddr>> {
+    if let Ok(address) = address.parse() {
+        return Ok(vec![address]);
+    }
+    let name = address.to_owned();
+    // Asking for a name may take seconds, which this thread has not.
+    let asking = async {
+        let found = glommio::executor().spawn_blocking(move || name.to_socket_addrs());
+        let mut found: Vec<SocketAddr> = found.await?.collect();
+        found.sort_by_key(SocketAddr::is_ipv6);
+        Ok(found)
     };
-    within(limits::PEER_DIAL_DEADLINE, "it does not accept the connection", connecting).await
+    within(limits::PEER_DIAL_DEADLINE, "its name is not resolved", asking).await
 }
 
 /// Gives up after this time.
