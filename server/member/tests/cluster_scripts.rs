@@ -267,7 +267,13 @@ impl Runner for ClusterRunner {
             ("written", [member]) => self.written(*member),
             ("tick", [member, ..]) => (0..count).map(|_| self.turn(*member, vec![LogEvent::Tick])).collect(),
             ("close", [member]) => self.turn(*member, vec![LogEvent::EdgeClosed]),
-            ("status", [member]) => Ok(format!("{:?}", self.cores[Self::at(*member)].status())),
+            ("status", [member]) => {
+                let status = self.cores[Self::at(*member)].status();
+                Ok(format!(
+                    "term {}, leader {}, committed to {}",
+                    status.term, status.leader, status.committed
+                ))
+            }
             ("put" | "read" | "ask", [member, ..]) => self.submit(*member, &line.name, count),
             (name, _) => Err(format!("no event is called {name}, with these numbers").into()),
         }

@@ -367,7 +367,8 @@ impl LogCore {
         }
         let ready = reads.into_iter().flat_map(|(context, index)| self.reads.answered(context, index));
         ready.for_each(|ready| effects.work(Work::Read(ready)));
-        Ok(())
+        // Other votes may commit more at once, and there may be others to send to.
+        if changes.is_empty() { Ok(()) } else { self.advance(effects) }
     }
 
     /// If term or leader have changed, what waits for the former leader waits in vain.

@@ -46,8 +46,8 @@ const ERRORS: &[(u8, Error)] = &[
     (10, Error::TimeoutConnectionLost),
     (7, Error::MemberNotFound),
     (8, Error::LearnerNotReady),
-    (9, Error::NotLeader),
-    (10, Error::ProposalDropped),
+    (11, Error::NotLeader),
+    (12, Error::ProposalDropped),
     (0, Error::Timeout),
 ];
 
