@@ -103,6 +103,13 @@ pub const PEER_SILENT_PULSES_MAX: u32 = 5;
 pub const PEER_COMPLAINT_INTERVAL: Duration = Duration::from_secs(1);
 /// Time to send what waits before a member stops.
 pub const PEER_STOP_DEADLINE: Duration = Duration::from_millis(500);
+/// Bytes of a state that are read at a time to be sent.
+pub const STATE_READ_BYTES: usize = 512 * 1024;
+/// Bytes of a state that are sent in a second at most, so that others keep the network and the
+/// disk.
+pub const STATE_BYTES_PER_SECOND: u64 = 256 * 1024 * 1024;
+/// Time after a state that could not be sent.
+pub const STATE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 // Memory.
 

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use glommio::{LocalExecutorBuilder, Placement};
 use revd::cores::log::{LogFailure, LogSeed};
 use revd::cores::{StateReport, StateReports};
+use revd::disk::received::ReceivedFiles;
 use revd::disk::reserve::Reserve;
 use revd::disk::segments::{self, DirDisk};
 use revd::observe::counters::Counters;
@@ -222,6 +223,7 @@ async fn serve(dir: &Path, fault: Fault) -> Ended {
         origin,
         tick: Duration::from_millis(20),
         peers: no_peers(),
+        files: ReceivedFiles::new(&std::env::temp_dir()),
     };
     let committed = Rc::new(Cell::new(0));
     let feeding = glommio::spawn_local(feed(fault, to_log, from_log, durable, Rc::clone(&committed)));

@@ -217,6 +217,13 @@ impl Store {
         self.collector.set(collect);
     }
 
+    /// Takes the place of another store: what its Views leave behind goes to its collector.
+    pub fn take_place_of(&mut self, before: &Self) {
+        self.collector = Arc::clone(&before.collector);
+        self.replaced = before.replaced;
+        self.replaced.count_much();
+    }
+
     /// Something was applied that no finished checkpoint holds.
     #[must_use]
     pub fn has_unsaved(&self) -> bool {

@@ -23,6 +23,7 @@ use std::time::Duration;
 use goldenscript::{Command as Line, Context, Runner};
 use revd_member::apply::command::{self, Command, CommandId, Kind, Origin};
 use revd_member::apply::local::{DeadlineRequest, LocalRequest, Submitted};
+use revd_member::apply::received::ReceivedState;
 use revd_member::apply::{Lost, ReadReady, Work};
 use revd_member::cluster::Identity;
 use revd_member::cluster::conf_state::ConfState;
@@ -95,6 +96,14 @@ impl LogEffects for Words {
     }
 
     fn set_peers(&mut self, _peers: Vec<Peer>) {}
+
+    fn discard(&mut self, _state: Box<ReceivedState>) {
+        unreachable!("no member is sent a state");
+    }
+
+    fn installed(&mut self) {
+        unreachable!("no member is sent a state");
+    }
 }
 
 fn shown(message: &PeerMessage) -> String {

@@ -169,6 +169,14 @@ impl LogEffects for LogWords {
     fn set_peers(&mut self, peers: Vec<Peer>) {
         writeln!(self.0, "peers {peers:?}").unwrap();
     }
+
+    fn discard(&mut self, state: Box<ReceivedState>) {
+        writeln!(self.0, "discard the received state of entry {}", state.applied().index).unwrap();
+    }
+
+    fn installed(&mut self) {
+        self.0 += "another state may be received\n";
+    }
 }
 
 struct LogRunner {

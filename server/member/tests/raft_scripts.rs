@@ -142,7 +142,7 @@ impl Runner for RaftRunner {
             }
             "written" => self.written()?,
             "release" => {
-                self.node()?.release(words[0].parse()?);
+                self.node()?.release(words[0].parse()?, false);
             }
             "status" => {
                 let RaftStatus { term, leader, last_index, committed, is_leader, .. } = self.node()?.status();

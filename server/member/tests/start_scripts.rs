@@ -37,6 +37,7 @@ use revd_member::cluster::joining::RemoteCluster;
 use revd_member::cluster::membership::Member;
 use revd_member::cores::edge::{EdgeCore, EdgeEffects, EdgeEvent, Notification};
 use revd_member::error::Error as Refused;
+use revd_member::raft::node::LogRetention;
 use revd_member::schema;
 use revd_member::wal::LogEntry;
 use revd_member::wal::birth::empty_log;
@@ -210,6 +211,7 @@ impl Runner for Files {
                     boot: 7,
                     election_ticks: 10,
                     election_seed: 0,
+                    log_retention: LogRetention::default(),
                     quota_bytes: 0,
                     lease_extension: 0,
                 };

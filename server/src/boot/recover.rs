@@ -25,7 +25,7 @@ use revd_member::cluster::initial::InitialCluster;
 use revd_member::cluster::joining::RemoteCluster;
 use revd_member::cluster::membership::Membership;
 use revd_member::cluster::{self, Identity};
-use revd_member::raft::node::RaftNode;
+use revd_member::raft::node::{LogRetention, RaftNode};
 use revd_member::wal::layout::LayoutConfig;
 use revd_member::wal::reader::{LogEnd, RecoveredLog};
 use revd_member::wal::writer::WalSeed;
@@ -82,6 +82,10 @@ pub fn open(config: &Config) -> anyhow::Result<Member> {
         boot: random()?,
         election_ticks: config.election_ticks,
         election_seed: random()?,
+        log_retention: LogRetention {
+            snapshot_count: config.cluster.snapshot_count,
+            catchup_entries: config.cluster.snapshot_catchup_entries,
+        },
         quota_bytes: config.quota_bytes,
         lease_extension: u64::try_from(config.election_timeout().as_millis())?,
     };

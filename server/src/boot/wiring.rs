@@ -106,16 +106,16 @@ pub(super) fn wire(config: &Config, member: Member, roles: &[Roles], common: Com
     let (to_log, from_state) = pair(limits::MAILBOX_MESSAGES_MAX);
     let own = (identity, origin.boot);
     let peers = peers_seed(config, own, peer_connections_max, &membership, (&views, &counters));
-    let (tick, log_status) = (config.heartbeat, Arc::clone(&status));
     let log = LogSeed {
         node,
         wal,
         from_edges,
         to_state,
         from_state,
-        status: log_status,
+        status: Arc::clone(&status),
         origin,
-        tick,
+        tick: config.heartbeat,
+        files: files.clone(),
         peers,
         members: (membership, config.cluster.strict_reconfig),
     };

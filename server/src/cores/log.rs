@@ -8,9 +8,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
+use revd_engine::mvcc::SavedState;
 use revd_member::apply::Work;
 use revd_member::apply::command::Origin;
 use revd_member::apply::local::Submitted;
+use revd_member::apply::received::ReceivedState;
 use revd_member::cluster::membership::Membership;
 use revd_member::cores::log::{LogConfig, LogCore, LogEffects, LogEvent};
 use revd_member::cores::member_changes::ChangeRules;
@@ -22,8 +24,10 @@ use revd_member::wal::writer::{WalSeed, WalWriter};
 use revd_member::wal::{FrameContent, WalError};
 
 use crate::cores::{StateReport, StateReports};
+use crate::disk::received::ReceivedFiles;
 use crate::duties::pace::every;
 use crate::limits;
+use crate::peer::states::States;
 use crate::peer::{PeerEvent, Peers, PeersSeed};
 use crate::queues::mailbox::{ReceiverSeed, SenderSeed};
 use crate::queues::queue::LocalQueue;
@@ -50,6 +54,8 @@ pub struct LogSeed<D> {
     pub peers: PeersSeed,
     /// The members as of the applied index, and `--strict-reconfig-check`.
     pub members: (Membership, bool),
+    /// Where a state that another member sends is put.
+    pub files: ReceivedFiles,
 }
 
 /// Why the log core cannot go on; the process must end and not retry.
@@ -73,6 +79,8 @@ pub enum LogFailure {
 enum LogInput {
     Core(LogEvent),
     Peer(PeerEvent),
+    /// Send this state to that member, in the name of the leader of that term.
+    Send(u64, u64, Option<SavedState>),
     WriteFailed(WalError),
 }
 
@@ -88,6 +96,7 @@ struct LogDriver {
     jobs: Rc<LocalQueue<WriterJob>>,
     work: Rc<LocalQueue<Work>>,
     peers: Peers,
+    states: Rc<States>,
     /// Messages of this turn, by member.
     messages: BTreeMap<u64, Vec<PeerMessage>>,
 }
@@ -112,9 +121,39 @@ impl LogEffects for LogDriver {
     fn set_peers(&mut self, peers: Vec<Peer>) {
         self.peers.set_peers(peers);
     }
+
+    fn discard(&mut self, state: Box<ReceivedState>) {
+        self.states.discard(state);
+    }
+
+    fn installed(&mut self) {
+        self.states.installed();
+    }
 }
 
 impl LogDriver {
+    fn new(
+        peers: PeersSeed,
+        files: ReceivedFiles,
+        events: &Rc<LocalQueue<LogInput>>,
+    ) -> Result<Self, LogFailure> {
+        let (of_peers, of_states) = (Rc::clone(events), Rc::clone(events));
+        let peers = Peers::start(peers, move |event| of_peers.push(LogInput::Peer(event)));
+        let peers = peers.map_err(LogFailure::Listen)?;
+        let emit = move |event| of_states.push(LogInput::Core(event));
+        let states = States::new(peers.caller(), files, emit);
+        let (jobs, work) = (LocalQueue::new(), LocalQueue::new());
+        Ok(Self { jobs, work, peers, states, messages: BTreeMap::new() })
+    }
+
+    /// Sends a state to another member, unless it was removed meanwhile.
+    fn send_state(&mut self, to: u64, term: u64, state: Option<SavedState>, core: &mut LogCore) {
+        match self.peers.peer(to) {
+            Some(peer) => self.states.send(peer, term, state),
+            None => core.receive(LogEvent::StateSent { to, is_there: false }, self),
+        }
+    }
+
     /// At the end of a turn: what is for another member leaves together.
     fn send_messages(&mut self) {
         for (to, messages) in &mut self.messages {
@@ -132,16 +171,7 @@ impl LogDriver {
 /// [`LogFailure`]
 pub async fn run<D: LogDisk>(seed: LogSeed<D>) -> Result<(), LogFailure> {
     let events: Rc<LocalQueue<LogInput>> = LocalQueue::new();
-    let peers = Peers::start(seed.peers, {
-        let events = Rc::clone(&events);
-        move |event| events.push(LogInput::Peer(event))
-    });
-    let mut driver = LogDriver {
-        jobs: LocalQueue::new(),
-        work: LocalQueue::new(),
-        peers: peers.map_err(LogFailure::Listen)?,
-        messages: BTreeMap::new(),
-    };
+    let mut driver = LogDriver::new(seed.peers, seed.files, &events)?;
     let stopping = Rc::new(Cell::new(false));
     let wal = WalWriter::new(seed.wal);
     let config = LogConfig { origin: seed.origin, edges: seed.from_edges.len(), tick: seed.tick };
@@ -171,6 +201,7 @@ pub async fn run<D: LogDisk>(seed: LogSeed<D>) -> Result<(), LogFailure> {
                 LogInput::Core(event) => core.receive(event, &mut driver),
                 LogInput::Peer(PeerEvent::Removed) => return Err(LogFailure::Removed),
                 LogInput::Peer(event) => hear(event, &mut core, &mut driver),
+                LogInput::Send(to, term, state) => driver.send_state(to, term, state, &mut core),
                 LogInput::WriteFailed(error) => return Err(error.into()),
             }
         }
@@ -205,8 +236,7 @@ fn hear(event: PeerEvent, core: &mut LogCore, driver: &mut LogDriver) {
         }
         PeerEvent::Connected(member) => core.receive(LogEvent::PeerConnected(member), driver),
         PeerEvent::Lost(member) => core.receive(LogEvent::PeerLost(member), driver),
-        // Not received yet: its sender finds the connection closed.
-        PeerEvent::Snapshot(stream) => drop(stream),
+        PeerEvent::Snapshot(connection) => driver.states.receive(connection),
         PeerEvent::Removed => unreachable!("it ends the loop"),
     }
 }
@@ -233,11 +263,13 @@ async fn receive_reports(from_state: ReceiverSeed<StateReports>, events: Rc<Loca
     let from_state = from_state.open().await;
     while let Some(reports) = from_state.receive().await {
         for report in reports {
-            events.push(LogInput::Core(match report {
-                StateReport::Durable(index) => LogEvent::Durable(index),
-                StateReport::Saved { .. } => continue, // no member asks for one yet
-                StateReport::Answer { to, id, outcome } => LogEvent::Answer { to, id, outcome },
-            }));
+            events.push(match report {
+                StateReport::Durable(index) => LogInput::Core(LogEvent::Durable(index)),
+                StateReport::Saved { to, term, state } => LogInput::Send(to, term, state),
+                StateReport::Answer { to, id, outcome } => {
+                    LogInput::Core(LogEvent::Answer { to, id, outcome })
+                }
+            });
         }
     }
 }

@@ -4,7 +4,7 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use futures_lite::{AsyncRead, AsyncReadExt as _, AsyncWrite};
+use futures_lite::{AsyncRead, AsyncReadExt as _};
 use glommio::net::{TcpListener, TcpStream};
 use revd_member::peer::frame::FrameReader;
 use revd_member::peer::hello::{Answer, Hello, HelloError, PROTOCOL, Purpose, Refusal};
@@ -17,7 +17,7 @@ use crate::observe::bounds::Bound;
 use crate::observe::log;
 use crate::peer::backlog::Backlog;
 use crate::peer::probes;
-use crate::peer::pulse::{PULSE, Silence};
+use crate::peer::pulse::{Silence, show_life};
 use crate::peer::shared::{PeerEvent, Shared, SnapshotStream};
 use crate::peer::transport::{self, FirstWords, Transport};
 use crate::queues::gate::Pass;
@@ -125,7 +125,9 @@ async fn receive(stream: TcpStream, hello: &Hello, from: &str, shared: &Rc<Share
     }
     let silence = Silence::default();
     let (reading, writing) = futures_lite::io::split(stream);
-    let talking = futures_lite::future::or(read(reading, sender, &silence, shared), show_life(writing));
+    let talking = futures_lite::future::or(read(reading, sender, &silence, shared), async {
+        Err(show_life(writing).await)
+    });
     let watching = async { Err(silence.watch(|| {}).await) };
     let ended = futures_lite::future::or(talking, watching);
     let over = async {
@@ -179,14 +181,6 @@ async fn read(
         backlog.has_room().await;
         silence.broken();
         give_way().await; // more may be there already
-    }
-}
-
-/// Shows the dialer that this member lives.
-async fn show_life(mut stream: impl AsyncWrite + Unpin) -> io::Result<()> {
-    loop {
-        glommio::timer::sleep(limits::PEER_PULSE_INTERVAL).await;
-        transport::write(&mut stream, &PULSE).await?;
     }
 }
 

@@ -6,6 +6,7 @@
 //! - `caller` says who this member is, on any core: connections for snapshots are opened by it.
 //! - `dial` keeps one connection to each other member, on which this member sends; `outbox`
 //!   holds the frames that wait.
+//! - `states` sends a state to a member that lags behind the log, and receives one.
 //! - `transport` is what carries the bytes, `pulse` notices a peer that is silent, `backlog` bounds
 //!   what was received and is not taken yet, `complaints` bounds log lines, `shared` is what all
 //!   connections have in common.
@@ -22,6 +23,7 @@ mod outbox;
 mod probes;
 mod pulse;
 mod shared;
+pub mod states;
 mod transport;
 
 use std::cell::RefCell;
@@ -128,6 +130,18 @@ impl Peers {
             let dialing = glommio::spawn_local(dial::run(outbox, Rc::clone(&self.shared)));
             self.dialing.insert(id, dialing);
         }
+    }
+
+    /// Another member, as far as it is known here.
+    #[must_use]
+    pub fn peer(&self, id: u64) -> Option<Peer> {
+        self.shared.outbox(id).map(|outbox| Peer { id, urls: outbox.urls() })
+    }
+
+    /// This member, as it says who it is.
+    #[must_use]
+    pub fn caller(&self) -> Caller {
+        self.shared.caller
     }
 
     /// Sends these to another member, in order, behind what was sent before; without a connection

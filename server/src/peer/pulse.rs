@@ -5,10 +5,13 @@
 use std::cell::Cell;
 use std::io;
 
+use futures_lite::AsyncWrite;
+
 use crate::limits;
+use crate::peer::transport;
 
 /// The byte by which a listener shows that it lives.
-pub(super) const PULSE: [u8; 1] = [b'.'];
+const PULSE: [u8; 1] = [b'.'];
 
 /// Log core view: since when a peer is silent.
 #[derive(Debug, Default)]
@@ -29,6 +32,16 @@ impl Silence {
                 return io::Error::new(io::ErrorKind::TimedOut, "the peer is silent");
             }
             pulse();
+        }
+    }
+}
+
+/// Shows the dialer that this member lives, until it cannot.
+pub(super) async fn show_life(mut stream: impl AsyncWrite + Unpin) -> io::Error {
+    loop {
+        glommio::timer::sleep(limits::PEER_PULSE_INTERVAL).await;
+        if let Err(error) = transport::write(&mut stream, &PULSE).await {
+            return error;
         }
     }
 }

@@ -6,6 +6,7 @@ use bytes::Bytes;
 use revd_member::apply::Work;
 use revd_member::apply::command::{Command, CommandId, Kind, Origin};
 use revd_member::apply::local::Submitted;
+use revd_member::apply::received::ReceivedState;
 use revd_member::cluster::Identity;
 use revd_member::cluster::conf_state::ConfState;
 use revd_member::cores::log::{LogConfig, LogCore, LogEffects, LogEvent};
@@ -121,6 +122,10 @@ impl LogEffects for Effects {
     }
 
     fn set_peers(&mut self, _peers: Vec<Peer>) {}
+
+    fn discard(&mut self, _state: Box<ReceivedState>) {}
+
+    fn installed(&mut self) {}
 }
 
 struct Member {

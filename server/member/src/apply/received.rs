@@ -41,7 +41,8 @@ impl ReceivedState {
 
 impl ReceivedState {
     /// Takes the machine's place; the state before.
-    pub(super) fn replace(self, state: &mut State) -> ReplacedState {
+    pub(super) fn replace(mut self, state: &mut State) -> ReplacedState {
+        self.0.store.take_place_of(&state.store);
         ReplacedState { _state: std::mem::replace(state, self.0) }
     }
 

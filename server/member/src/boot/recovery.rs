@@ -40,6 +40,8 @@ pub struct RecoveryConfig {
     pub election_ticks: usize,
     /// Of the election timeouts.
     pub election_seed: u64,
+    /// How much of the log stays for members that lag behind.
+    pub log_retention: LogRetention,
     /// Bytes the store may have; 0 or less is no limit.
     pub quota_bytes: i64,
     /// Milliseconds that a new leader adds to every lease.
@@ -215,7 +217,7 @@ pub fn recover<F: RecoveryEffects>(
         election_ticks: config.election_ticks,
         applied: store.applied().index,
         seed: config.election_seed,
-        retention: LogRetention::default(),
+        retention: config.log_retention,
     };
     let started = RaftNode::start(&raft_config, &log, logger);
     let node = started.map_err(|error| effects.refused(Refusal::Raft(error)))?;

@@ -14,6 +14,7 @@ use bytes::Bytes;
 use crate::apply::command::{self, CommandId, Origin};
 use crate::apply::local::{DeadlineRequest, LeaseRequest, LocalKind, LocalRequest, Submitted};
 use crate::apply::outcome::{Outcome, Rest};
+use crate::apply::received::ReceivedState;
 use crate::apply::{DurableIndex, Lost, Work};
 use crate::cluster::membership::Membership;
 use crate::cores::forwards::{Forwards, ids_of};
@@ -22,11 +23,13 @@ use crate::cores::lease_asks::LeaseAsks;
 use crate::cores::member_changes::{ChangeRules, Leaving, MemberChanges};
 use crate::cores::read_rounds::ReadRounds;
 use crate::cores::submissions::Submissions;
+use crate::cores::transfers::{Sending, StateTransfers};
 use crate::error::Error;
 use crate::limits;
 use crate::peer::{Peer, PeerMessage};
 use crate::raft::node::{RaftEffects, RaftError, RaftNode};
 use crate::raft::status::RaftStatus;
+use crate::schema;
 use crate::wal::FrameContent;
 
 /// Events of the log core.
@@ -69,6 +72,22 @@ pub enum LogEvent {
         /// The answer.
         outcome: Outcome,
     },
+    /// Another member has sent a state, which is durable in a file of its own.
+    StateReceived {
+        /// That member.
+        from: u64,
+        /// The term that it leads in.
+        term: u64,
+        /// The state.
+        state: Box<ReceivedState>,
+    },
+    /// The state that a member was to get ([`Work::Stream`]) is there, or could not be sent.
+    StateSent {
+        /// That member.
+        to: u64,
+        /// It is there.
+        is_there: bool,
+    },
 }
 
 /// Effects of the log core, in this order.
@@ -83,6 +102,10 @@ pub trait LogEffects {
     fn send(&mut self, to: u64, message: PeerMessage);
     /// The other members are these from now on.
     fn set_peers(&mut self, peers: Vec<Peer>);
+    /// Remove the file of this state; then another one may be received.
+    fn discard(&mut self, state: Box<ReceivedState>);
+    /// The state that was received last is in its place: another one may be received.
+    fn installed(&mut self);
 }
 
 /// The settings of a log core.
@@ -113,6 +136,7 @@ pub struct LogCore {
     leader_moves: LeaderMoves,
     /// Ticks since the frame that is being written was handed out.
     frame_ticks: u64,
+    transfers: StateTransfers,
     /// Term and leader, as everything that waits for the leader knows them.
     led_by: (u64, u64),
     /// The term in which this member leads, as the state core was told.
@@ -143,6 +167,7 @@ impl LogCore {
             reads: ReadRounds::new(origin, edges),
             asks: LeaseAsks::default(),
             leader_moves: LeaderMoves::default(),
+            transfers: StateTransfers::default(),
             changes: MemberChanges::new(origin, ChangeRules::new(tick, true), Membership::default()),
             frame_ticks: 0,
             led_by: (0, 0),
@@ -187,8 +212,12 @@ impl LogCore {
             }
             LogEvent::Tick => self.tick(),
             LogEvent::Durable(index) => {
-                if let Some(index) = self.node.release(index.get()) {
+                let keeps_log = self.transfers.keeps_log(self.now);
+                if let Some(index) = self.node.release(index.get(), keeps_log) {
                     effects.release(index);
+                }
+                if self.transfers.durable(index.get()) {
+                    effects.installed();
                 }
             }
             LogEvent::Applied(index) => self.node.applied(index),
@@ -204,6 +233,14 @@ impl LogCore {
             }
             LogEvent::Answer { to, id, outcome } => {
                 effects.send(to, PeerMessage::LeaseAnswer { id, outcome });
+            }
+            LogEvent::StateReceived { from, term, state } => {
+                let unwanted = self.transfers.offer(&mut self.node, from, term, state);
+                unwanted.into_iter().for_each(|state| effects.discard(state));
+            }
+            LogEvent::StateSent { to, is_there } => {
+                self.transfers.sent(to, is_there, self.now);
+                self.node.streamed(to, is_there);
             }
         }
     }
@@ -338,7 +375,8 @@ impl LogCore {
         self.hand_out_changes(effects)?;
         self.ask_for_reads();
         self.hand_over();
-        let RaftEffects { append, messages, committed, changes, reads } = self.node.effects();
+        let RaftEffects { append, messages, committed, changes, reads, behind, is_restarted } =
+            self.node.effects();
         if let Some(frame) = append {
             effects.append(frame);
         }
@@ -351,6 +389,9 @@ impl LogCore {
             self.leads_in = leads_in;
             effects.work(Work::Leads(leads_in));
         }
+        if is_restarted {
+            self.restart(effects);
+        }
         for mut entry in committed {
             if changes.contains(&entry.index) {
                 let (votes, node) = (self.node.votes(), &mut self.node);
@@ -360,6 +401,7 @@ impl LogCore {
             }
             effects.work(Work::Entry(entry));
         }
+        self.stream(behind, status.term, effects);
         self.behind.drain(..).for_each(|work| effects.work(work));
         for (caller, result) in self.leader_moves.over(status.leader, self.now) {
             let result = result.map(|()| Bytes::new());
@@ -369,6 +411,28 @@ impl LogCore {
         ready.for_each(|ready| effects.work(Work::Read(ready)));
         // Other votes may commit more at once, and there may be others to send to.
         if changes.is_empty() { Ok(()) } else { self.advance(effects) }
+    }
+
+    /// The log begins again, durably, behind the state that was received: this member goes on from
+    /// it.
+    fn restart(&mut self, effects: &mut impl LogEffects) {
+        let state = self.transfers.install();
+        self.changes.begin_again(schema::membership(state.tables()));
+        effects.set_peers(self.changes.peers());
+        self.left_since = self.left_since.or(self.changes.is_removed().then_some(self.now));
+        effects.work(Work::Install(state));
+        self.lose(&Error::TimeoutLeaderFailed); // their entries may be among those it holds
+    }
+
+    /// Has these members sent the state.
+    fn stream(&mut self, behind: Vec<u64>, term: u64, effects: &mut impl LogEffects) {
+        for to in behind {
+            match self.transfers.send(to) {
+                Sending::Begins => effects.work(Work::Stream { to, term }),
+                Sending::UnderWay => {}
+                Sending::Later => self.node.streamed(to, false),
+            }
+        }
     }
 
     /// If term or leader have changed, what waits for the former leader waits in vain.

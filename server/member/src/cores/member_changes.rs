@@ -90,6 +90,11 @@ impl MemberChanges {
         &self.membership
     }
 
+    /// The members are these: the changes that led to them are in a state that was received.
+    pub(super) fn begin_again(&mut self, membership: Membership) {
+        self.membership = membership;
+    }
+
     /// This member belongs to the cluster no more.
     pub(super) fn is_removed(&self) -> bool {
         self.membership.is_removed(self.own.member)

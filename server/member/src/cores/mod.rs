@@ -18,3 +18,4 @@ mod reads;
 mod saving;
 pub mod state;
 mod submissions;
+mod transfers;

@@ -4,7 +4,9 @@
 //! their promises. A member that has lost its disk, or a program that only says that it is one,
 //! must not have that power: such messages are left out.
 
-use raft::eraftpb::{Message, MessageType};
+use std::collections::BTreeSet;
+
+use raft::eraftpb::{ConfState, Message, MessageType};
 use raft::{INVALID_ID, Raft, Storage};
 
 /// Terms and indexes above this are of no cluster: a term every microsecond takes 100,000 years to
@@ -41,10 +43,40 @@ pub(super) fn may_step<S: Storage>(raft: &Raft<S>, message: &Message) -> bool {
         | MessageType::MsgRequestPreVote
         | MessageType::MsgRequestPreVoteResponse
         | MessageType::MsgHeartbeatResponse => true,
-        // Commands come as forwards, and a transfer is asked of the leader itself. Snapshots are
-        // not sent yet.
+        // Commands come as forwards, and a transfer is asked of the leader itself. States come on
+        // connections of their own.
         _ => false,
     }
+}
+
+/// Whether raft may be offered this state of another member.
+pub(super) fn may_restore<S: Storage>(raft: &Raft<S>, message: &Message) -> bool {
+    let metadata = message.get_snapshot().get_metadata();
+    let is_in_range =
+        [metadata.index, metadata.term, message.term].iter().all(|number| *number <= NUMBER_MAX);
+    let is_of_term = metadata.term > 0 && metadata.term <= message.term;
+    let is_ours = message.from != INVALID_ID && message.from != raft.id;
+    is_ours && is_in_range && is_of_term && metadata.index > 0 && is_sound(metadata.get_conf_state())
+}
+
+/// Votes that raft-rs can restore: every member has one part, and somebody votes.
+fn is_sound(conf: &ConfState) -> bool {
+    let is_set = |ids: &[u64]| {
+        let distinct: BTreeSet<u64> = ids.iter().copied().collect();
+        distinct.len() == ids.len() && !distinct.contains(&INVALID_ID)
+    };
+    let lists = [&conf.voters, &conf.learners, &conf.voters_outgoing, &conf.learners_next];
+    let is_joint = !conf.voters_outgoing.is_empty();
+    let learns = |id: &u64| conf.learners.contains(id) || conf.learners_next.contains(id);
+    lists.iter().all(|list| is_set(list))
+        && !conf.voters.is_empty()
+        && !conf.voters.iter().any(learns)
+        && !conf
+            .learners
+            .iter()
+            .any(|id| conf.voters_outgoing.contains(id) || conf.learners_next.contains(id))
+        && conf.learners_next.iter().all(|id| conf.voters_outgoing.contains(id))
+        && (is_joint || !conf.auto_leave)
 }
 
 /// Entries follow the one that the message names, without a gap.

@@ -10,8 +10,9 @@ use crate::limits;
 use crate::raft::admission::may_step;
 use crate::raft::conf_change::{self, VoteChange};
 pub use crate::raft::config::{LogRetention, RaftConfig, RaftError};
-use crate::raft::convert::{conf_state_from_raft, conf_state_to_raft, from_raft, to_raft};
+use crate::raft::convert::{conf_state_from_raft, conf_state_to_raft, to_raft};
 use crate::raft::message::RaftMessage;
+use crate::raft::pending::{PendingFrame, promises_nothing};
 use crate::raft::read_context::ReadContext;
 use crate::raft::status::RaftStatus;
 use crate::raft::storage::RaftEntries;
@@ -33,11 +34,16 @@ pub struct RaftEffects {
     pub changes: Vec<u64>,
     /// Rounds of [`RaftNode::read_index`] that are over, each with its read index.
     pub reads: Vec<(ReadContext, u64)>,
+    /// Members that lag behind the log and need a state; [`RaftNode::streamed`] follows for each.
+    pub behind: Vec<u64>,
+    /// The log begins again behind the state that was received, durably: go on from it, before the
+    /// committed entries.
+    pub is_restarted: bool,
 }
 
 /// Log core view: raft and what is on its way to disk.
 pub struct RaftNode {
-    raw: RawNode<RaftEntries>,
+    pub(super) raw: RawNode<RaftEntries>,
     timeouts: ElectionTimeouts,
     retention: LogRetention,
     /// The next frame.
@@ -47,18 +53,10 @@ pub struct RaftNode {
     hard_state: HardState,
     /// Messages that were waiting for a frame which is durable by now.
     promised: Vec<RaftMessage>,
+    /// The frame that begins the log again is durable.
+    is_restarted: bool,
     /// Rounds of other members that came before this leader has committed an entry of its term.
     early_reads: Vec<Message>,
-}
-
-/// A frame and what follows it.
-#[derive(Debug, Default)]
-struct PendingFrame {
-    content: FrameContent,
-    /// The last `Ready` in it; raft is told its number once it is durable. None: it is empty.
-    ready: Option<u64>,
-    /// Messages that promise what the frame makes durable.
-    messages: Vec<RaftMessage>,
 }
 
 impl RaftNode {
@@ -98,7 +96,8 @@ impl RaftNode {
             max_uncommitted_size: raft::NO_LIMIT - 1,
             ..raft::Config::default()
         };
-        let raw = RawNode::new(&raft_config, storage, logger)?;
+        let mut raw = RawNode::new(&raft_config, storage, logger)?;
+        raw.mut_store().durable = config.applied;
         Ok(Self {
             raw,
             timeouts: ElectionTimeouts::new(config.seed),
@@ -107,6 +106,7 @@ impl RaftNode {
             writing: None,
             hard_state: log.hard_state,
             promised: Vec::new(),
+            is_restarted: false,
             early_reads: Vec::new(),
         })
     }
@@ -121,6 +121,11 @@ impl RaftNode {
 
     /// A step of raft's clock.
     pub fn tick(&mut self) {
+        // An election looks at entries that are not applied, and raft does not know yet that a
+        // received state holds them.
+        if self.is_restarting() {
+            return;
+        }
         // A voter that is alone elects itself at once; raft-rs takes its log for durable then.
         let is_dirty = self.is_writing() || self.gathered.ready.is_some();
         if is_dirty && self.raw.raft.prs().is_singleton() && !self.leads() {
@@ -136,6 +141,9 @@ impl RaftNode {
             return;
         }
         let kind = message.get_msg_type();
+        if kind == MessageType::MsgTimeoutNow && self.is_restarting() {
+            return;
+        }
         if kind == MessageType::MsgAppend && !message.entries.is_empty() && !self.has_room() {
             return; // the leader sends it again
         }
@@ -276,15 +284,20 @@ impl RaftNode {
     /// # Panics
     /// If none was handed out.
     pub fn written(&mut self) {
-        let PendingFrame { ready, messages, .. } = self.writing.take().expect("a frame was being written");
-        self.promised.extend(messages);
-        self.raw.on_persist_ready(ready.expect("only a frame of some Ready is written"));
+        let frame = self.writing.take().expect("a frame was being written");
+        self.promised.extend(frame.messages);
+        self.raw.on_persist_ready(frame.ready.expect("only a frame of some Ready is written"));
+        if let Some(index) = frame.restart {
+            self.applied(index);
+            self.is_restarted = true;
+        }
     }
 
     /// Everything raft wants done now.
     pub fn effects(&mut self) -> RaftEffects {
         let mut effects = RaftEffects::default();
         effects.messages.append(&mut self.promised);
+        effects.is_restarted = std::mem::take(&mut self.is_restarted);
         if !self.early_reads.is_empty() && (!self.leads() || self.may_read()) {
             // One that leads no more passes them on, as raft-rs does.
             for message in std::mem::take(&mut self.early_reads) {
@@ -304,6 +317,14 @@ impl RaftNode {
 
     fn take_ready(&mut self, effects: &mut RaftEffects) {
         let mut ready = self.raw.ready();
+        if !ready.snapshot().is_empty() {
+            self.raw.mut_store().restart(ready.snapshot());
+            let metadata = ready.snapshot().get_metadata();
+            self.gathered.begin_again(metadata);
+            if let Some(writing) = &mut self.writing {
+                writing.forget_promises(metadata.index);
+            }
+        }
         let entries = ready.take_entries();
         self.raw.mut_store().append(&entries);
         let must_sync = ready.must_sync();
@@ -312,7 +333,13 @@ impl RaftNode {
             self.raw.mut_store().hard_state = state.clone();
         }
         self.gathered.add(must_sync.then_some(self.hard_state), entries);
-        effects.messages.extend(ready.take_messages().into_iter().map(RaftMessage));
+        let (states, messages): (Vec<_>, Vec<_>) = ready
+            .take_messages()
+            .into_iter()
+            .partition(|message| message.get_msg_type() == MessageType::MsgSnapshot);
+        effects.messages.extend(messages.into_iter().map(RaftMessage));
+        // Such a message is only a wish: the state goes on a connection of its own.
+        effects.behind.extend(states.into_iter().map(|message| message.to));
         let is_free = |message: &Message| promises_nothing(message.get_msg_type());
         let (free, promises): (Vec<_>, Vec<_>) =
             ready.take_persisted_messages().into_iter().partition(is_free);
@@ -343,16 +370,18 @@ impl RaftNode {
     }
 
     /// State up to here is durable elsewhere. The log may let go of everything up to the index that
-    /// is returned, if that is news.
-    pub fn release(&mut self, durable: u64) -> Option<u64> {
+    /// is returned, if that is news. `keeps_all`: a member is about to need what follows a state.
+    pub fn release(&mut self, durable: u64, keeps_all: bool) -> Option<u64> {
         self.applied(durable);
+        let entries = self.raw.mut_store();
+        entries.durable = entries.durable.max(durable);
         let others = self.raw.raft.prs().iter().len() > 1;
         let LogRetention { snapshot_count, catchup_entries } = self.retention;
         let entries = self.raw.mut_store();
         let before = entries.base();
         let mut to = durable;
         if others {
-            let is_much = durable.saturating_sub(before) > snapshot_count;
+            let is_much = !keeps_all && durable.saturating_sub(before) > snapshot_count;
             to = if is_much { durable.saturating_sub(catchup_entries) } else { before };
             to = to.max(entries.index_below(limits::LOG_KEPT_BYTES_MAX)).min(durable);
         }
@@ -385,36 +414,16 @@ impl RaftNode {
         self.raw.raft.state == StateRole::Leader
     }
 
+    /// The frame that begins the log again is not durable yet.
+    pub(super) fn is_restarting(&self) -> bool {
+        let frames = [Some(&self.gathered), self.writing.as_ref()];
+        frames.into_iter().flatten().any(|frame| frame.restart.is_some())
+    }
+
     /// There is memory for more entries.
     fn has_room(&self) -> bool {
         self.raw.store().bytes() < limits::LOG_MEMORY_BYTES_MAX
     }
-}
-
-impl PendingFrame {
-    /// Adds what a `Ready` has to write; entries replace those from the first one on.
-    fn add(&mut self, hard_state: Option<HardState>, entries: Vec<Entry>) {
-        // The commit index travels with whatever else has to be written.
-        self.content.hard_state = hard_state.or(self.content.hard_state);
-        if let Some(first) = entries.first() {
-            let keep = self.content.entries.partition_point(|entry| entry.index < first.index);
-            self.content.entries.truncate(keep);
-        }
-        self.content.entries.extend(entries.into_iter().map(from_raft));
-    }
-}
-
-/// Messages that stay true if their sender forgets what it has not written. An answer to a
-/// heartbeat says that its sender followed this leader when it was sent, and so had voted for no
-/// later one; it names no entry.
-fn promises_nothing(kind: MessageType) -> bool {
-    matches!(
-        kind,
-        MessageType::MsgHeartbeatResponse
-            | MessageType::MsgReadIndex
-            | MessageType::MsgRequestPreVote
-            | MessageType::MsgRequestPreVoteResponse
-    )
 }
 
 #[cfg(test)]
@@ -516,7 +525,7 @@ mod tests {
             node.propose(Bytes::from_static(b"x")).unwrap();
             settle(&mut node, &mut log);
         }
-        node.release(8);
+        node.release(8, false);
         node.propose(Bytes::from_static(b"y")).unwrap();
         assert_eq!(settle(&mut node, &mut log), [13]);
     }
@@ -535,14 +544,14 @@ mod tests {
         };
         let logger = slog::Logger::root(slog::Discard, slog::o!());
         let mut node = RaftNode::start(&config, &log, &logger).unwrap();
-        assert_eq!(node.release(21), Some(21), "the rest is too large, but only this is durable");
-        assert_eq!(node.release(33), Some(33));
-        assert_eq!(node.release(40), Some(37), "no more than the bytes that may stay");
+        assert_eq!(node.release(21, false), Some(21), "the rest is too large, but only this is durable");
+        assert_eq!(node.release(33, false), Some(33));
+        assert_eq!(node.release(40, false), Some(37), "no more than the bytes that may stay");
         log.entries = (2..=40).map(|index| entry(index, 1)).collect();
         let mut node = RaftNode::start(&config, &log, &logger).unwrap();
-        assert_eq!(node.release(21), None);
-        assert_eq!(node.release(22), Some(17), "of more than 20 entries the last five stay");
-        assert_eq!(node.release(37), None);
-        assert_eq!(node.release(38), Some(33));
+        assert_eq!(node.release(21, false), None);
+        assert_eq!(node.release(22, false), Some(17), "of more than 20 entries the last five stay");
+        assert_eq!(node.release(37, false), None);
+        assert_eq!(node.release(38, false), Some(33));
     }
 }

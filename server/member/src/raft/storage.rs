@@ -15,6 +15,8 @@ pub(super) struct RaftEntries {
     bytes: usize,
     pub(super) hard_state: HardState,
     pub(super) conf_state: ConfState,
+    /// State up to here is durable elsewhere, and can be sent to a member that lags behind `base`.
+    pub(super) durable: u64,
 }
 
 /// Bytes that an entry takes in memory.
@@ -31,7 +33,7 @@ impl RaftEntries {
         conf_state: ConfState,
     ) -> Self {
         let bytes = entries.iter().map(bytes_of).sum();
-        Self { base, entries, bytes, hard_state, conf_state }
+        Self { base, entries, bytes, hard_state, conf_state, durable: base.0 }
     }
 
     /// The index before the first entry.
@@ -71,6 +73,15 @@ impl RaftEntries {
         self.bytes -= self.entries.drain(keep..).map(|entry| bytes_of(&entry)).sum::<usize>();
         self.bytes += entries.iter().map(bytes_of).sum::<usize>();
         self.entries.extend(entries.iter().cloned());
+    }
+
+    /// Begins again behind a state that another member has sent.
+    pub(super) fn restart(&mut self, snapshot: &Snapshot) {
+        let metadata = snapshot.get_metadata();
+        self.base = (metadata.index, metadata.term);
+        self.conf_state = metadata.get_conf_state().clone();
+        self.entries.clear();
+        (self.bytes, self.durable) = (0, metadata.index);
     }
 
     /// Lets go of entries up to `index`.
@@ -120,8 +131,15 @@ impl Storage for RaftEntries {
         Ok(self.last())
     }
 
-    fn snapshot(&self, _request_index: u64, _to: u64) -> raft::Result<Snapshot> {
-        // A member that lags behind the released entries asks.
-        Err(StorageError::SnapshotTemporarilyUnavailable.into())
+    /// Only a promise: the state that is sent in the end may be newer, and says so itself.
+    fn snapshot(&self, request_index: u64, _to: u64) -> raft::Result<Snapshot> {
+        if self.durable < request_index.max(1) {
+            return Err(StorageError::SnapshotTemporarilyUnavailable.into());
+        }
+        let mut snapshot = Snapshot::default();
+        snapshot.mut_metadata().index = self.durable;
+        snapshot.mut_metadata().term = self.term(self.durable)?;
+        snapshot.mut_metadata().set_conf_state(self.conf_state.clone());
+        Ok(snapshot)
     }
 }

@@ -13,6 +13,7 @@ use revd_engine::random::Random;
 use revd_member::apply::command::{Command, CommandId, Kind, Origin};
 use revd_member::apply::local::Submitted;
 use revd_member::apply::outcome::Effect;
+use revd_member::apply::received::ReceivedState;
 use revd_member::apply::{CommittedEntry, DurableIndex, Lost, Machine, MachineConfig, ReadReady, Work};
 use revd_member::cluster::Identity;
 use revd_member::cluster::conf_state::ConfState;
@@ -53,6 +54,14 @@ impl LogEffects for FromLog {
     }
 
     fn set_peers(&mut self, _peers: Vec<Peer>) {}
+
+    fn discard(&mut self, _state: Box<ReceivedState>) {
+        unreachable!("members of this simulation send no states");
+    }
+
+    fn installed(&mut self) {
+        unreachable!("members of this simulation send no states");
+    }
 }
 
 /// A call of a client of this member, with the revision that it must not fall behind.

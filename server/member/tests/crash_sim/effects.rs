@@ -9,7 +9,7 @@ use revd_engine::random::Random;
 use revd_member::apply::command::CommandId;
 use revd_member::apply::lease_reports::LeaseCounts;
 use revd_member::apply::outcome::Outcome;
-use revd_member::apply::received::ReplacedState;
+use revd_member::apply::received::{ReceivedState, ReplacedState};
 use revd_member::apply::{DurableIndex, Lost, Machine, Work};
 use revd_member::cores::effects::{Note, StateEffects};
 use revd_member::cores::log::LogEffects;
@@ -51,6 +51,14 @@ impl LogEffects for FromLog {
     }
 
     fn set_peers(&mut self, _peers: Vec<Peer>) {}
+
+    fn discard(&mut self, _state: Box<ReceivedState>) {
+        unreachable!("there are no other members");
+    }
+
+    fn installed(&mut self) {
+        unreachable!("there are no other members");
+    }
 }
 
 /// A View, and its hash when it was published.

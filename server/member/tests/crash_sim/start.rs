@@ -12,7 +12,7 @@ use revd_member::boot::recovery::{
 };
 use revd_member::cluster::initial::InitialCluster;
 use revd_member::cluster::joining::RemoteCluster;
-use revd_member::raft::node::RaftNode;
+use revd_member::raft::node::{LogRetention, RaftNode};
 use revd_member::wal::layout::Layout;
 use revd_member::wal::reader::{LogEnd, RecoveredLog};
 
@@ -45,6 +45,7 @@ impl Sim {
             boot: ORIGIN.boot,
             election_ticks: 10,
             election_seed: 0,
+            log_retention: LogRetention::default(),
             quota_bytes: 0,
             lease_extension: 0,
         };

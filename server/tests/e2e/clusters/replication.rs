@@ -59,3 +59,34 @@ fn three_members_of_revd_elect_a_leader_and_replicate() {
         assert_eq!(keys(&cluster).await, expected(&["k0", "k1", "k2", "k3", "k4"]));
     });
 }
+
+/// The log of the others begins behind what a member has: it is sent the state, and goes on from
+/// there with the log, also after another restart.
+#[test]
+fn a_member_of_revd_that_lags_behind_the_log_gets_the_state() {
+    run(async {
+        let dir = TempDir::new();
+        let flags = ["--snapshot-count=20", "--snapshot-catchup-entries=5"];
+        let mut cluster = Cluster::start(Product::Revd, Wiring::Direct, dir.path(), 3, &flags).await;
+        put(&cluster, 0, "k000").await;
+        let away = (cluster.leader().await + 1) % 3;
+        for round in 1..=3 {
+            cluster.members[away].kill();
+            for number in 0..100 {
+                put(&cluster, (away + 1) % 3, &format!("k{round}{number:02}")).await;
+            }
+            cluster.members[away].spawn_again();
+            cluster.wait_until_all_answer().await;
+            assert_eq!(keys(&cluster).await.len(), 1 + round * 100);
+            // From then on the log is kept for a while for the one that has got a state.
+            let has_received = cluster.members[away].log().contains("received a state");
+            assert!(has_received || round > 1, "it was not behind the log");
+            put(&cluster, away, "k000").await;
+        }
+        cluster.members[away].stop();
+        cluster.members[away].spawn_again();
+        cluster.wait_until_all_answer().await;
+        let keys = keys(&cluster).await;
+        assert_eq!((keys.len(), keys[0].1), (301, 305));
+    });
+}
