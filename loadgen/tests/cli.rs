@@ -230,6 +230,21 @@ fn figures_of_two_builds_have_a_column_each() {
     }
 }
 
+/// Callers are spread over three members, and their leader is killed.
+#[test]
+fn clusters_are_measured() {
+    let (a, b) = (format!("old={}", text(&revd())), format!("new={}", text(&revd())));
+    let words = ["--members", "3", "--a", &a, "--b", &b];
+    let out = good(
+        &[&["versus", "--scenario", "put", "--rounds", "1", "--duration", "300ms"], &words[..]].concat(),
+    );
+    assert!(out.contains("server CPU") && !out.contains("WRONG"), "{out}");
+    let out = good(&[&["figures", "failover", "--kills", "1"], &words[..]].concat());
+    assert!(out.contains("writes accepted again, median") && out.contains("1 kills of the leader"), "{out}");
+    let refused = loadgen(&["figures", "failover", "--a", &a, "--b", &b]);
+    assert!(!refused.status.success() && texts(&refused).1.contains("need --members 3"), "{refused:?}");
+}
+
 #[test]
 fn a_sweep_finds_where_a_server_does_not_keep_up() {
     let fake = Fake::start(Faults::default());
