@@ -29,6 +29,7 @@ use revd_member::apply::local::Submitted;
 use revd_member::apply::{DurableIndex, Work};
 use revd_member::cluster::Identity;
 use revd_member::cluster::membership::Membership;
+use revd_member::cores::member_changes::ChangeRules;
 use revd_member::raft::node::{RaftConfig, RaftNode};
 use revd_member::read::view_slot::ViewSlot;
 use revd_member::wal::birth::empty_log;
@@ -213,7 +214,7 @@ async fn serve(dir: &Path, fault: Fault) -> Ended {
     let (durable, from_state) = pair(8);
     let origin = Origin { member: OWNER.member, boot: 1 };
     let seed = LogSeed {
-        members: (Membership::default(), true),
+        members: (Membership::default(), ChangeRules::new(Duration::from_millis(100), true)),
         node,
         wal: WalSeed { disk, layout, log },
         from_edges: vec![from_edge],

@@ -204,6 +204,7 @@ impl Runner for Files {
             ("start", how) => {
                 let config = RecoveryConfig {
                     begins_cluster: !matches!(how, ["existing", ..]),
+                    forces_new: false,
                     initial: match how {
                         ["as", name] | ["existing", name] => one_of_three(name),
                         _ => InitialCluster::alone("default", "http://localhost:2380", "etcd-cluster"),

@@ -53,6 +53,8 @@ pub struct Member {
     pub machine: Machine,
     /// The members, as far as they are known.
     pub membership: Membership,
+    /// The last entry of the cluster that this member goes on with alone.
+    pub forced_until: Option<u64>,
     /// Raft, about to start.
     pub node: RaftNode,
     /// Its log.
@@ -73,6 +75,7 @@ pub fn open(config: &Config) -> anyhow::Result<Member> {
     let started = crate::clock::now();
     let recovery_config = RecoveryConfig {
         begins_cluster: config.cluster.is_new,
+        forces_new: config.cluster.force_new,
         initial: InitialCluster {
             name: config.name.clone(),
             members: config.cluster.initial.clone(),
@@ -91,7 +94,7 @@ pub fn open(config: &Config) -> anyhow::Result<Member> {
     };
     let mut files = MemberFiles::new(config);
     let recovery = recovery::recover(&recovery_config, &log::for_raft(), &mut files)?;
-    let Recovery { identity, origin, machine, node, log, membership, is_new } = recovery;
+    let Recovery { identity, origin, machine, node, log, membership, forced_until, is_new } = recovery;
     let (store, applied) = (machine.store(), machine.store().applied().index);
     log::info(
         if is_new { "made a new member" } else { "recovered a member" },
@@ -110,6 +113,7 @@ pub fn open(config: &Config) -> anyhow::Result<Member> {
         origin,
         machine,
         membership,
+        forced_until,
         node,
         wal: WalSeed { disk, layout, log },
         files,

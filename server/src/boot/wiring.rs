@@ -7,6 +7,7 @@ use anyhow::Context as _;
 use glommio::{ExecutorJoinHandle, LocalExecutorBuilder, Placement, PoolPlacement};
 use revd_member::cluster::Identity;
 use revd_member::cluster::membership::Membership;
+use revd_member::cores::member_changes::ChangeRules;
 use revd_member::peer::Peer;
 use revd_member::raft::status::MemberStatus;
 use revd_member::read::view_slot::ViewSlot;
@@ -63,7 +64,8 @@ pub(super) struct Common {
 pub(super) fn wire(config: &Config, member: Member, roles: &[Roles], common: Common) -> Vec<CoreSeeds> {
     let Common { status, permits, peer_connections_max, counters, ready, stop, listening } = common;
     let mut seeds: Vec<CoreSeeds> = roles.iter().map(|_| CoreSeeds::default()).collect();
-    let Member { identity, origin, mut machine, membership, node, wal, files, reserve, lock: _ } = member;
+    let Member { identity, origin, mut machine, node, wal, files, reserve, .. } = member;
+    let Member { membership, forced_until, .. } = member;
     let edges = roles.iter().filter(|roles| roles.edge.is_some()).count();
     let views = Arc::new(ViewSlot::new(machine.store_mut().view(), edges));
     let api = ApiSeed {
@@ -117,7 +119,7 @@ pub(super) fn wire(config: &Config, member: Member, roles: &[Roles], common: Com
         tick: config.heartbeat,
         files: files.clone(),
         peers,
-        members: (membership, config.cluster.strict_reconfig),
+        members: (membership, change_rules(config, forced_until)),
     };
     let state =
         StateSeed { machine, from_log, to_log, to_edges, views, status, counters, files, reserve, ready };
@@ -148,6 +150,10 @@ fn peers_seed(
 
 fn member_duties(config: &Config, id: u64) -> MemberDuties {
     MemberDuties { attributes: attributes(config, id), retention: config.retention }
+}
+
+fn change_rules(config: &Config, forced_until: Option<u64>) -> ChangeRules {
+    ChangeRules { forced_until, ..ChangeRules::new(config.heartbeat, config.cluster.strict_reconfig) }
 }
 
 fn member_rules(config: &Config) -> MemberRules {

@@ -52,8 +52,8 @@ pub struct LogSeed<D> {
     pub tick: Duration,
     /// Connections to other members.
     pub peers: PeersSeed,
-    /// The members as of the applied index, and `--strict-reconfig-check`.
-    pub members: (Membership, bool),
+    /// The members as of the applied index, and how they may change.
+    pub members: (Membership, ChangeRules),
     /// Where a state that another member sends is put.
     pub files: ReceivedFiles,
 }
@@ -175,8 +175,7 @@ pub async fn run<D: LogDisk>(seed: LogSeed<D>) -> Result<(), LogFailure> {
     let stopping = Rc::new(Cell::new(false));
     let wal = WalWriter::new(seed.wal);
     let config = LogConfig { origin: seed.origin, edges: seed.from_edges.len(), tick: seed.tick };
-    let (membership, is_strict) = seed.members;
-    let rules = ChangeRules::new(seed.tick, is_strict);
+    let (membership, rules) = seed.members;
     let mut core = LogCore::new(seed.node, config).with_members(membership, rules);
     let receiving = seed.from_edges.into_iter().zip(0..).map(|(from_edge, edge)| {
         glommio::spawn_local(receive_submitted(edge, from_edge, Rc::clone(&events)))

@@ -34,6 +34,8 @@ pub struct RecoveryConfig {
     pub begins_cluster: bool,
     /// The members of the cluster, and which of them this one is.
     pub initial: InitialCluster,
+    /// This member alone is the cluster from now on.
+    pub forces_new: bool,
     /// Distinguishes this run of the process in the log.
     pub boot: u64,
     /// Ticks of raft's clock without a leader before an election.
@@ -164,6 +166,8 @@ pub struct Recovery {
     /// The members, as far as they are known: those of the state, or of a cluster that is to be
     /// joined.
     pub membership: Membership,
+    /// The last entry of the cluster that this member goes on with alone.
+    pub forced_until: Option<u64>,
     /// It was made just now.
     pub is_new: bool,
 }
@@ -210,9 +214,15 @@ pub fn recover<F: RecoveryEffects>(
         Some((_, members)) => Membership::new(members.into_iter(), std::iter::empty()),
         None => schema::membership(store.tables()),
     };
+    let forces_new = config.forces_new && !is_new;
+    let last = log.entries.back().map_or(log.base.0, |entry| entry.index);
     let raft_config = RaftConfig {
         id: identity.member,
-        conf_state: schema::conf_state(store.tables()),
+        conf_state: if forces_new {
+            ConfState::of_voters(vec![identity.member])
+        } else {
+            schema::conf_state(store.tables())
+        },
         heartbeat_ticks: 1,
         election_ticks: config.election_ticks,
         applied: store.applied().index,
@@ -228,7 +238,8 @@ pub fn recover<F: RecoveryEffects>(
     let RecoveryConfig { quota_bytes, lease_extension, .. } = *config;
     let read = Machine::new(store, MachineConfig { own: origin, quota_bytes, lease_extension });
     let machine = read.map_err(|error| effects.refused(Refusal::Store(error)))?;
-    Ok(Recovery { identity, origin, machine, node, log, membership, is_new })
+    let forced_until = forces_new.then_some(last);
+    Ok(Recovery { identity, origin, machine, node, log, membership, forced_until, is_new })
 }
 
 /// The state that another member has sent, if the log begins again behind it and it is not the tree

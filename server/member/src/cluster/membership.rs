@@ -165,6 +165,7 @@ impl Membership {
         let found = self.members.get(&id);
         match change {
             MemberChange::Add { member, learners_max } => {
+                // As when the same URLs are added twice in a second: the id is made of both.
                 if found.is_some() {
                     return Err(Error::MemberExists);
                 }

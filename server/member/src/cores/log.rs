@@ -185,12 +185,6 @@ impl LogCore {
         self
     }
 
-    /// The members, by what was committed so far.
-    #[must_use]
-    pub fn membership(&self) -> &Membership {
-        self.changes.membership()
-    }
-
     /// Begins; a sole voter stands for election at once.
     ///
     /// # Errors
@@ -399,6 +393,7 @@ impl LogCore {
                 effects.set_peers(self.changes.peers());
                 self.left_since = self.left_since.or(self.changes.is_removed().then_some(self.now));
             }
+            self.changes.handed_out(entry.index, self.now);
             effects.work(Work::Entry(entry));
         }
         self.stream(behind, status.term, effects);

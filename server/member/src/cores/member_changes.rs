@@ -11,9 +11,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
 use bytes::Bytes;
+use prost::Message as _;
+use revd_proto::etcdserverpb::{MemberPromoteRequest, MemberRemoveRequest};
 
 use crate::apply::CommittedEntry;
-use crate::apply::command::{self, Command, CommandId, Origin};
+use crate::apply::command::{self, Command, CommandId, Kind, Origin};
 use crate::apply::members::JudgedChange;
 use crate::cluster::conf_state::ConfState;
 use crate::cluster::membership::{Connection, MemberChange, Membership, may_promote};
@@ -29,14 +31,20 @@ pub struct ChangeRules {
     pub is_strict: bool,
     /// Ticks after which a connection is relied on.
     pub steady_ticks: u64,
+    /// `--force-new-cluster`: this member alone votes. Changes up to this entry, which was the last
+    /// one at the start, change rows and no votes; then all other members are removed.
+    pub forced_until: Option<u64>,
 }
+
+/// The sender of changes that nobody waits for; no member has this id.
+const NOBODY: u64 = 0;
 
 impl ChangeRules {
     /// With this step of raft's clock.
     #[must_use]
     pub fn new(tick: Duration, is_strict: bool) -> Self {
         let ticks = limits::STEADY_CONNECTION.as_nanos().div_ceil(tick.as_nanos().max(1));
-        Self { is_strict, steady_ticks: u64::try_from(ticks).unwrap_or(u64::MAX) }
+        Self { is_strict, steady_ticks: u64::try_from(ticks).unwrap_or(u64::MAX), forced_until: None }
     }
 }
 
@@ -209,7 +217,7 @@ impl MemberChanges {
     /// The leader has changed or is gone: own callers whose change has left; those of others know
     /// by themselves.
     pub(super) fn lose(&mut self) -> Vec<CommandId> {
-        self.waiting.retain(|waiting| waiting.from == self.own.member);
+        self.waiting.retain(|waiting| [self.own.member, NOBODY].contains(&waiting.from));
         std::mem::take(&mut self.left).into_iter().collect()
     }
 
@@ -253,6 +261,33 @@ impl MemberChanges {
         if is_learner { VoteChange::Learner(change.id()) } else { VoteChange::Voter(change.id()) }
     }
 
+    /// Entries up to this one are handed out. Once these are all of a cluster that is lost, its
+    /// other members are removed, and this one votes.
+    pub(super) fn handed_out(&mut self, index: u64, now: u64) {
+        if self.rules.forced_until.is_none_or(|until| index <= until) {
+            return;
+        }
+        self.rules.forced_until = None;
+        let own = self.own.member;
+        let mut commands = Vec::new();
+        // First: the last voter is never removed.
+        if self.membership.member(own).is_some_and(|member| member.is_learner) {
+            commands.push((Kind::MemberPromote, MemberPromoteRequest { id: own }.encode_to_vec()));
+        }
+        let others = self.membership.members().filter(|member| member.id != own);
+        commands.extend(
+            others.map(|member| (Kind::MemberRemove, MemberRemoveRequest { id: member.id }.encode_to_vec())),
+        );
+        for (kind, payload) in commands {
+            let id = CommandId::new(0, 0, 0);
+            let command = Command { id, kind, payload: payload.into() };
+            let Some(Ok(change)) = command.member_change() else { continue };
+            // No run of a member has this number: nobody is answered.
+            let batch = command::encode(Origin { member: own, boot: 0 }, &[command]).into();
+            self.waiting.push_back(Waiting { since: now, from: NOBODY, id, batch, change });
+        }
+    }
+
     /// A change is committed: judges it, and carries it out. `set_vote` tells raft, and returns
     /// the votes; `votes` are those so far.
     ///
@@ -275,7 +310,9 @@ impl MemberChanges {
         let verdict = change.as_ref().map_err(Clone::clone).and_then(|change| self.membership.judge(change));
         let mut conf_state = votes;
         if let (Ok(change), Ok(())) = (change, &verdict) {
-            conf_state = set_vote(self.vote_change(&change))?;
+            if self.rules.forced_until.is_none_or(|until| entry.index > until) {
+                conf_state = set_vote(self.vote_change(&change))?;
+            }
             self.membership.apply(change);
         }
         entry.change = Some(Box::new(JudgedChange { verdict, conf_state }));
@@ -286,7 +323,6 @@ impl MemberChanges {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::apply::command::Kind;
     use crate::cluster::membership::Member;
 
     const OWN: Origin = Origin { member: 1, boot: 1 };
@@ -295,7 +331,7 @@ mod tests {
     fn changes(members: u64) -> MemberChanges {
         let member = |id| Member { id, name: format!("m{id}"), ..Member::default() };
         let membership = Membership::new((1..=members).map(member), std::iter::empty());
-        let rules = ChangeRules { is_strict: true, steady_ticks: STEADY };
+        let rules = ChangeRules { is_strict: true, steady_ticks: STEADY, forced_until: None };
         MemberChanges::new(OWN, rules, membership)
     }
 
@@ -400,5 +436,33 @@ mod tests {
         let refused = changes.submit(&mut many, 0);
         assert_eq!(refused, [(own(limits::MEMBER_CHANGES_MAX), Error::TooManyRequests)]);
         assert_eq!(changes.leave().len(), limits::MEMBER_CHANGES_MAX);
+    }
+    /// Row 59 of the list of bugs: changes that were on their way when the cluster was lost.
+    #[test]
+    fn a_forced_cluster_has_one_member() {
+        let mut changes = changes(3);
+        changes.membership.apply(MemberChange::Add {
+            member: Member { id: 1, is_learner: true, ..Member::default() },
+            learners_max: 1,
+        });
+        changes.rules.forced_until = Some(5);
+        let batch = |command| Bytes::from(command::encode(Origin { member: 2, boot: 1 }, &[command]));
+        // An addition that nobody knows to be committed.
+        assert_eq!(commit(&mut changes, batch(add(1, 9, false))), (None, Ok(())), "no vote changes");
+        changes.handed_out(5, 0);
+        assert!(changes.is_empty());
+        changes.handed_out(6, 0);
+        let mut votes = Vec::new();
+        while let Some(leaving) = changes.next(|_| Some(6)) {
+            let Leaving::Propose(change, batch) = leaving else { panic!("{leaving:?}") };
+            assert_eq!(commit(&mut changes, batch), (Some(change), Ok(())));
+            votes.push(change);
+        }
+        use VoteChange::{Gone, Voter};
+        assert_eq!(votes, [Voter(1), Gone(2), Gone(3), Gone(9)]);
+        let left: Vec<_> =
+            changes.membership().members().map(|member| (member.id, member.is_learner)).collect();
+        assert_eq!(left, [(1, false)]);
+        assert!(changes.membership().is_removed(9) && changes.lose().is_empty());
     }
 }

@@ -41,6 +41,7 @@ impl Sim {
     pub(crate) fn start(disk: SimDisk, log: Option<RecoveredLog>) -> Self {
         let config = RecoveryConfig {
             begins_cluster: true,
+            forces_new: false,
             initial: InitialCluster::alone("default", "http://localhost:2380", "etcd-cluster"),
             boot: ORIGIN.boot,
             election_ticks: 10,
