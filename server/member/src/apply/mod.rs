@@ -134,7 +134,8 @@ impl DurableIndex {
     }
 
     /// As of a received state that has taken the machine's place: its file is the tree file.
-    pub(crate) fn of_installed(machine: &Machine) -> Self {
+    #[must_use]
+    pub fn of_installed(machine: &Machine) -> Self {
         debug_assert!(!machine.store().has_unsaved(), "a received state is in its file");
         Self(machine.store().applied().index)
     }

@@ -61,6 +61,7 @@ impl Cluster {
             _ => {}
         }
         self.turn(at);
+        self.transfer(at);
         self.restart(at);
     }
 
@@ -84,6 +85,17 @@ impl Cluster {
                 continue; // no room in the queue of the connection
             }
             self.network.send((from, to), message);
+        }
+    }
+
+    /// States that a member is to send get there, or not.
+    fn transfer(&mut self, at: usize) {
+        let from = self.members[at].id;
+        for (to, term, file) in self.members[at].sending() {
+            let is_broken = self.network.is_cut((from, to)) || self.is_wild && self.random.one_in(4);
+            let is_there = !is_broken && self.member(to).receive(from, term, file);
+            let is_known = is_there && !(self.is_wild && self.random.one_in(8));
+            self.members[at].event(LogEvent::StateSent { to, is_there: is_known });
         }
     }
 

@@ -28,6 +28,8 @@ pub(crate) struct Seen {
     pub(crate) cuts: u64,
     pub(crate) forwards: u64,
     pub(crate) handed_over: u64,
+    /// Members that went on from the state of another one.
+    pub(crate) states: u64,
     /// Of everything, so that equal runs are known.
     pub(crate) digest: u64,
 }
@@ -44,12 +46,13 @@ impl Seen {
         self.cuts += other.cuts;
         self.forwards += other.forwards;
         self.handed_over += other.handed_over;
+        self.states += other.states;
     }
 
     pub(crate) fn is_everything(&self) -> bool {
         let Self { leaders, entries, puts, reads, lost, refused_reads, crashes, cuts, .. } = self;
         let counts = [leaders, entries, puts, reads, lost, refused_reads, crashes, cuts];
-        let more = [&self.forwards, &self.handed_over];
+        let more = [&self.forwards, &self.handed_over, &self.states];
         counts.into_iter().chain(more).all(|count| *count > 0)
     }
 

@@ -8,7 +8,7 @@ use std::time::Duration;
 use prost::Message as _;
 use revd_engine::db::DbOptions;
 use revd_engine::disk::SimDisk;
-use revd_engine::mvcc::{Applied, CheckpointKind, Store};
+use revd_engine::mvcc::{Applied, CheckpointKind, SavedState, Store, StoreBuilder};
 use revd_engine::random::Random;
 use revd_member::apply::command::{Command, CommandId, Kind, Origin};
 use revd_member::apply::local::Submitted;
@@ -20,9 +20,10 @@ use revd_member::cluster::conf_state::ConfState;
 use revd_member::cores::log::{LogConfig, LogCore, LogEffects, LogEvent};
 use revd_member::peer::{Peer, PeerMessage};
 use revd_member::raft::node::{LogRetention, RaftConfig, RaftNode};
-use revd_member::wal::FrameContent;
+use revd_member::schema;
 use revd_member::wal::birth::{BIRTH, empty_log};
 use revd_member::wal::reader::RecoveredLog;
+use revd_member::wal::{FrameContent, LogRestart};
 use revd_proto::etcdserverpb::PutRequest;
 
 use crate::history::History;
@@ -34,6 +35,10 @@ pub(crate) struct FromLog {
     pub(crate) release: Option<u64>,
     pub(crate) work: VecDeque<Work>,
     pub(crate) messages: Vec<(u64, PeerMessage)>,
+    /// The state that was received last is in its place, or was of no use; the latter with its
+    /// file.
+    may_receive: bool,
+    has_discarded: bool,
 }
 
 impl LogEffects for FromLog {
@@ -56,11 +61,11 @@ impl LogEffects for FromLog {
     fn set_peers(&mut self, _peers: Vec<Peer>) {}
 
     fn discard(&mut self, _state: Box<ReceivedState>) {
-        unreachable!("members of this simulation send no states");
+        (self.may_receive, self.has_discarded) = (true, true);
     }
 
     fn installed(&mut self) {
-        unreachable!("members of this simulation send no states");
+        self.may_receive = true;
     }
 }
 
@@ -85,6 +90,8 @@ struct Running {
     submitted: u64,
     tickets: u64,
     leads: Option<u64>,
+    is_receiving: bool,
+    sending: Vec<(u64, u64, SimDisk)>,
 }
 
 pub(crate) struct Member {
@@ -92,6 +99,8 @@ pub(crate) struct Member {
     members: u64,
     boot: u64,
     disk: SimDisk,
+    /// A state that another member has sent, whole.
+    received: Option<SimDisk>,
     durable: RecoveredLog,
     running: Option<Running>,
 }
@@ -100,11 +109,12 @@ impl Member {
     pub(crate) fn new(id: u64, members: u64) -> Self {
         let disk = SimDisk::new();
         let mut store = Self::open(&disk);
+        schema::put_conf_state(&mut store, &ConfState::of_voters((1..=members).collect()));
         store.set_applied(BIRTH);
         let written = store.checkpoint(CheckpointKind::Auto).unwrap().write().unwrap();
         store.finish_checkpoint(written);
         let durable = empty_log(Identity { cluster: 1, member: id });
-        let mut member = Self { id, members, boot: 0, disk, durable, running: None };
+        let mut member = Self { id, members, boot: 0, disk, received: None, durable, running: None };
         member.start(id);
         member
     }
@@ -121,12 +131,21 @@ impl Member {
     pub(crate) fn start(&mut self, seed: u64) {
         self.boot += 1;
         let own = Origin { member: self.id, boot: self.boot };
-        let store = Self::open(&self.disk);
+        let mut store = Self::open(&self.disk);
+        let received = self.received.take();
+        if self.durable.base.0 > store.applied().index {
+            // As recovery does.
+            self.disk = received.expect("the log begins again behind a state that is there");
+            store = Self::open(&self.disk);
+            let Applied { index, term } = store.applied();
+            assert_eq!((index, term), self.durable.base);
+        }
+        // Some keep so little of the log that others need a state.
+        let (snapshot_count, catchup_entries) = if seed.is_multiple_of(3) { (1 << 40, 0) } else { (6, 3) };
         let config = RaftConfig {
             conf_state: ConfState::of_voters((1..=self.members).collect()),
             seed: seed ^ self.id << 32,
-            // Nothing sends snapshots here: a member must find all entries that it lacks.
-            retention: LogRetention { snapshot_count: 1 << 40, catchup_entries: 0 },
+            retention: LogRetention { snapshot_count, catchup_entries },
             ..RaftConfig::alone(self.id, store.applied().index)
         };
         let machine = Machine::new(store, MachineConfig { own, quota_bytes: 0, lease_extension: 0 }).unwrap();
@@ -147,7 +166,26 @@ impl Member {
             submitted: 0,
             tickets: 0,
             leads: None,
+            is_receiving: false,
+            sending: Vec::new(),
         });
+    }
+
+    /// States that are to be sent: to which member, in which term, and the file it makes of them.
+    pub(crate) fn sending(&mut self) -> Vec<(u64, u64, SimDisk)> {
+        self.running.as_mut().map_or_else(Vec::new, |running| std::mem::take(&mut running.sending))
+    }
+
+    /// A state has come, whole; false if another one is on its way into its place.
+    pub(crate) fn receive(&mut self, from: u64, term: u64, disk: SimDisk) -> bool {
+        let Some(running) = self.running.as_mut().filter(|running| !running.is_receiving) else {
+            return false;
+        };
+        running.is_receiving = true;
+        let state = Box::new(ReceivedState::load(Self::open(&disk)).unwrap());
+        running.events.push_back(LogEvent::StateReceived { from, term, state });
+        self.received = Some(disk);
+        true
     }
 
     /// Everything in memory is gone. The frame that was being written may be durable all the same.
@@ -162,7 +200,11 @@ impl Member {
 
     /// The frame replaces entries of the log from its first one on.
     fn write(&mut self, frame: FrameContent) {
-        let FrameContent { hard_state, entries, .. } = frame;
+        let FrameContent { restart, hard_state, entries } = frame;
+        if let Some(LogRestart { index, term }) = restart {
+            self.durable.entries.clear();
+            self.durable.base = (index, term);
+        }
         if let Some(state) = hard_state {
             self.durable.hard_state = state;
         }
@@ -192,6 +234,12 @@ impl Member {
         if running.leads != leads {
             running.leads = leads;
             leads.inspect(|term| history.leads(self.id, *term));
+        }
+        if std::mem::take(&mut running.from_log.may_receive) {
+            running.is_receiving = false;
+        }
+        if std::mem::take(&mut running.from_log.has_discarded) {
+            self.received = None;
         }
         let messages = std::mem::take(&mut running.from_log.messages);
         let is_forward = |message: &PeerMessage| matches!(message, PeerMessage::Forward(_));
@@ -286,7 +334,21 @@ impl Member {
                     running.puts.remove(&id);
                 }
                 Work::Leads(_) => {}
-                other => unreachable!("{other:?} without a reason"),
+                Work::Stream { to, term } => {
+                    let state = running.machine.store().saved_state().unwrap();
+                    running.sending.push((to, term, copy(&state)));
+                }
+                Work::Install(state) => {
+                    self.disk = self.received.take().unwrap();
+                    let mut effects = Vec::new();
+                    drop(running.machine.replace_state(*state, 0, &mut effects).unwrap());
+                    assert!(effects.is_empty(), "there are no leases");
+                    let index = running.machine.store().applied().index;
+                    let durable = DurableIndex::of_installed(&running.machine);
+                    running.events.extend([LogEvent::Applied(index), LogEvent::Durable(durable)]);
+                    history.seen.states += 1;
+                }
+                Work::Local(request) => unreachable!("{request:?} without a reason"),
             }
         }
         running.serve_reads(history);
@@ -317,6 +379,18 @@ impl Member {
     pub(crate) fn is_over(&self) -> bool {
         self.running.as_ref().is_some_and(|running| running.log.is_over())
     }
+}
+
+/// The file that a receiver makes of a state.
+fn copy(state: &SavedState) -> SimDisk {
+    let disk = SimDisk::new();
+    let mut builder = StoreBuilder::new(Arc::new(disk.clone())).unwrap();
+    let (mut stream, mut chunk) = (state.stream(), Vec::new());
+    while stream.next_chunk(&mut chunk).unwrap() {
+        builder.add(&chunk).unwrap();
+    }
+    builder.finish().unwrap();
+    disk
 }
 
 impl Running {

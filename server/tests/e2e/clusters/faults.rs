@@ -7,8 +7,7 @@ use std::time::Duration;
 
 use super::workload::survives;
 use crate::harness::{
-    Cluster, Product, Random, TempDir, Wiring, from_env, products_of_clusters, products_whose_members_join,
-    run, within,
+    Cluster, Product, Random, TempDir, Wiring, from_env, products_of_clusters, run, within,
 };
 
 /// Longer than a cluster needs to elect a leader and to write some thousand keys.
@@ -131,7 +130,7 @@ fn a_member_that_was_away_for_long_comes_back_by_snapshot() {
 /// New members come, the original ones go, until none is left.
 #[test]
 fn members_are_replaced_one_by_one_under_load() {
-    for product in products_whose_members_join() {
+    for product in products_of_clusters() {
         run(async {
             let dir = TempDir::new();
             let mut cluster = Cluster::start(product, Wiring::Direct, dir.path(), 3, &[]).await;

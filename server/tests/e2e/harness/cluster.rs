@@ -46,12 +46,6 @@ pub fn products_of_clusters() -> Vec<Product> {
     }
 }
 
-/// The same, for a test in which members join: an etcd until those of revd catch up by snapshot.
-pub fn products_whose_members_join() -> Vec<Product> {
-    let is_etcd = std::env::var("REVD_CLUSTERS").is_err();
-    if is_etcd { peers().map(|_| Product::Etcd).into_iter().collect() } else { products_of_clusters() }
-}
-
 impl Cluster {
     /// Starts all members, and waits until each has a leader.
     pub async fn start(product: Product, wiring: Wiring, dir: &Path, members: usize, flags: &[&str]) -> Self {

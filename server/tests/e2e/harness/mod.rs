@@ -7,7 +7,7 @@ mod peers;
 mod process;
 
 pub use clients::{Client, WatchStream, connect};
-pub use cluster::{Cluster, Wiring, products_of_clusters, products_whose_members_join, within};
+pub use cluster::{Cluster, Wiring, products_of_clusters, within};
 pub use peers::{Peers, peers};
 pub use process::{Product, Server, SmallDisk, TempDir, free_address, wait_until};
 pub use revd_engine::random::Random;
