@@ -1,5 +1,7 @@
 //! One member's raft, as a state machine: events in, effects out.
 
+use std::collections::VecDeque;
+
 use bytes::Bytes;
 use raft::eraftpb::{Entry, EntryType, Message, MessageType};
 use raft::{RawNode, StateRole};
@@ -46,8 +48,9 @@ pub struct RaftNode {
     pub(super) raw: RawNode<RaftEntries>,
     timeouts: ElectionTimeouts,
     retention: LogRetention,
-    /// The next frame.
-    gathered: PendingFrame,
+    /// The frames that come next, each of whole `Ready`s. A follower that is sent much while it
+    /// writes would make one of them that takes long; the turns of its core are short.
+    gathered: VecDeque<PendingFrame>,
     /// The frame being written.
     writing: Option<PendingFrame>,
     hard_state: HardState,
@@ -102,7 +105,7 @@ impl RaftNode {
             raw,
             timeouts: ElectionTimeouts::new(config.seed),
             retention: config.retention,
-            gathered: PendingFrame::default(),
+            gathered: VecDeque::new(),
             writing: None,
             hard_state: log.hard_state,
             promised: Vec::new(),
@@ -127,7 +130,7 @@ impl RaftNode {
             return;
         }
         // A voter that is alone elects itself at once; raft-rs takes its log for durable then.
-        let is_dirty = self.is_writing() || self.gathered.ready.is_some();
+        let is_dirty = self.is_writing() || !self.gathered.is_empty();
         if is_dirty && self.raw.raft.prs().is_singleton() && !self.leads() {
             return;
         }
@@ -307,8 +310,9 @@ impl RaftNode {
         while self.raw.has_ready() {
             self.take_ready(&mut effects);
         }
-        if self.writing.is_none() && self.gathered.ready.is_some() {
-            let mut frame = std::mem::take(&mut self.gathered);
+        if self.writing.is_none()
+            && let Some(mut frame) = self.gathered.pop_front()
+        {
             effects.append = Some(std::mem::take(&mut frame.content));
             self.writing = Some(frame);
         }
@@ -320,7 +324,9 @@ impl RaftNode {
         if !ready.snapshot().is_empty() {
             self.raw.mut_store().restart(ready.snapshot());
             let metadata = ready.snapshot().get_metadata();
-            self.gathered.begin_again(metadata);
+            let mut frame = PendingFrame::of(self.gathered.drain(..));
+            frame.begin_again(metadata);
+            self.gathered.push_back(frame);
             if let Some(writing) = &mut self.writing {
                 writing.forget_promises(metadata.index);
             }
@@ -332,7 +338,13 @@ impl RaftNode {
             self.hard_state = HardState { term: state.term, vote: state.vote, commit: state.commit };
             self.raw.mut_store().hard_state = state.clone();
         }
-        self.gathered.add(must_sync.then_some(self.hard_state), entries);
+        if must_sync {
+            if self.gathered.back().is_none_or(|frame| frame.bytes >= limits::FRAME_BYTES_MAX) {
+                self.gathered.push_back(PendingFrame::default());
+            }
+            let frame = self.gathered.back_mut().expect("it was just made");
+            frame.add(self.hard_state, entries);
+        }
         let (states, messages): (Vec<_>, Vec<_>) = ready
             .take_messages()
             .into_iter()
@@ -359,8 +371,7 @@ impl RaftNode {
             effects.changes.extend(changes_members.then_some(index));
         }
         // Without anything of its own to write, it is durable when that is which came before it.
-        let gathered = Some(&mut self.gathered).filter(|frame| must_sync || frame.ready.is_some());
-        if let Some(frame) = gathered.or(self.writing.as_mut()) {
+        if let Some(frame) = self.gathered.back_mut().or(self.writing.as_mut()) {
             frame.ready = Some(number);
             frame.messages.extend(promises);
         } else {
@@ -416,8 +427,7 @@ impl RaftNode {
 
     /// The frame that begins the log again is not durable yet.
     pub(super) fn is_restarting(&self) -> bool {
-        let frames = [Some(&self.gathered), self.writing.as_ref()];
-        frames.into_iter().flatten().any(|frame| frame.restart.is_some())
+        self.gathered.iter().chain(&self.writing).any(|frame| frame.restart.is_some())
     }
 
     /// There is memory for more entries.
@@ -528,6 +538,31 @@ mod tests {
         node.release(8, false);
         node.propose(Bytes::from_static(b"y")).unwrap();
         assert_eq!(settle(&mut node, &mut log), [13]);
+    }
+
+    /// Entries that come while a frame is written go into frames of a bounded size.
+    #[test]
+    fn much_that_gathers_is_written_in_several_frames() {
+        let mut log = empty_log();
+        let mut node = node(&log, 1).unwrap();
+        node.campaign().unwrap();
+        settle(&mut node, &mut log);
+        let large = Bytes::from(vec![0; limits::FRAME_BYTES_MAX / 2]);
+        let mut frames = Vec::new();
+        for _ in 0..6 {
+            node.propose(large.clone()).unwrap();
+            frames.extend(node.effects().append.map(|frame| frame.entries.len()));
+        }
+        assert_eq!(frames, [1]);
+        let mut committed = Vec::new();
+        while node.is_writing() {
+            node.written();
+            let effects = node.effects();
+            committed.extend(effects.committed.iter().map(|entry| entry.index));
+            frames.extend(effects.append.map(|frame| frame.entries.len()));
+        }
+        assert_eq!(frames, [1, 2, 2, 1]);
+        assert_eq!(committed, [3, 4, 5, 6, 7, 8]);
     }
 
     /// A cluster of two whose other member is away.

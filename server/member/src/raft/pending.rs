@@ -10,6 +10,8 @@ use crate::wal::{FrameContent, HardState, LogRestart};
 #[derive(Debug, Default)]
 pub(super) struct PendingFrame {
     pub(super) content: FrameContent,
+    /// Bytes of the entries.
+    pub(super) bytes: usize,
     /// The last `Ready` in it; raft is told its number once it is durable. None: it is empty.
     pub(super) ready: Option<u64>,
     /// Messages that promise what the frame makes durable.
@@ -19,9 +21,21 @@ pub(super) struct PendingFrame {
 }
 
 impl PendingFrame {
+    /// The frame that stands for these, which follow each other, but for their entries.
+    pub(super) fn of(frames: impl Iterator<Item = Self>) -> Self {
+        let mut one = Self::default();
+        for mut frame in frames {
+            one.content.hard_state = frame.content.hard_state.or(one.content.hard_state);
+            one.ready = frame.ready;
+            one.messages.append(&mut frame.messages);
+        }
+        one
+    }
+
     /// The log begins again: entries that were to be written before do not count any more.
     pub(super) fn begin_again(&mut self, behind: &SnapshotMetadata) {
         self.content.entries.clear();
+        self.bytes = 0;
         self.content.restart = Some(LogRestart { index: behind.index, term: behind.term });
         self.restart = Some(behind.index);
         self.forget_promises(behind.index);
@@ -35,9 +49,10 @@ impl PendingFrame {
     }
 
     /// Adds what a `Ready` has to write; entries replace those from the first one on.
-    pub(super) fn add(&mut self, hard_state: Option<HardState>, entries: Vec<Entry>) {
+    pub(super) fn add(&mut self, hard_state: HardState, entries: Vec<Entry>) {
         // The commit index travels with whatever else has to be written.
-        self.content.hard_state = hard_state.or(self.content.hard_state);
+        self.content.hard_state = Some(hard_state);
+        self.bytes += entries.iter().map(|entry| entry.data.len()).sum::<usize>();
         if let Some(first) = entries.first() {
             let keep = self.content.entries.partition_point(|entry| entry.index < first.index);
             self.content.entries.truncate(keep);
