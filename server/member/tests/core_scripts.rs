@@ -11,6 +11,7 @@
 //!              lead TERM    follow    ask MEMBER SLOT keepalive    answer SLOT
 //!              read EDGE TICKET INDEX    read EDGE TICKET refused    lost NUMBER
 //!              install INDEX    named    stream
+//!              log INDEX                         the last entry of the log
 //!              hold ...                          work that comes in one message with the next
 //!              disk full [reserve]    disk free         the tree file cannot grow; by the reserve
 //! ```
@@ -49,7 +50,9 @@ use revd_member::raft::node::{RaftConfig, RaftNode};
 use revd_member::wal::FrameContent;
 use revd_member::wal::birth::empty_log;
 use revd_proto::etcdserverpb::alarm_request::AlarmAction;
-use revd_proto::etcdserverpb::{AlarmRequest, AlarmType, CompactionRequest, DeleteRangeRequest, PutRequest};
+use revd_proto::etcdserverpb::{
+    AlarmRequest, AlarmType, CompactionRequest, DeleteRangeRequest, LeaseGrantRequest, PutRequest,
+};
 
 use golden::{run_all, words_of};
 
@@ -71,6 +74,7 @@ fn command(slot: usize, name: &str) -> Command {
             let (action, alarm) = (action as i32, AlarmType::Nospace as i32);
             (Kind::Alarm, AlarmRequest { action, member_id: OWNER.member, alarm }.encode_to_vec())
         }
+        "grant" => (Kind::LeaseGrant, LeaseGrantRequest { id: 7, ttl: 60 }.encode_to_vec()),
         "compact" => (Kind::Compact, CompactionRequest { revision: 1, physical: true }.encode_to_vec()),
         _ => panic!("no command is called {name}"),
     };
@@ -292,6 +296,7 @@ impl Runner for LogRunner {
 #[derive(Default)]
 struct StateWords {
     text: String,
+    last_index: u64,
     checkpoint: Option<WrittenCheckpoint>,
     back: Option<LongCommand>,
 }
@@ -299,6 +304,10 @@ struct StateWords {
 impl StateEffects for StateWords {
     fn microseconds(&self) -> u64 {
         0
+    }
+
+    fn last_index(&self) -> u64 {
+        self.last_index
     }
 
     fn counted(&mut self, _counts: LeaseCounts) {}
@@ -463,6 +472,10 @@ impl Runner for StateRunner {
             "hold" => {
                 let work = self.work(names[0], &names[1..])?.ok_or("only work is held")?;
                 self.held.push(work);
+                return Ok(String::new());
+            }
+            "log" => {
+                self.words.last_index = names[0].parse()?;
                 return Ok(String::new());
             }
             "due" => Some(StateEvent::CheckpointDue),

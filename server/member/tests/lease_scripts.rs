@@ -7,7 +7,7 @@
 //! at SECONDS                   the clock; fractions are milliseconds
 //! lead TERM    follow          this member's part, until it knows all leases
 //! grant ID TTL    revoke ID    put KEY [LEASE]    del KEY        commands in the log
-//! keepalive ID    ttl ID [keys]    list    due                   requests to this member alone
+//! keepalive ID    ttl ID [keys]    keys ID    list    due       requests to this member alone
 //! passed QUESTION [not-all]    an edge has passed on the keepalives it had
 //! left                         what leases have left that need a lease checkpoint
 //! expire                       proposes what the last `due` was answered
@@ -193,6 +193,10 @@ impl LeaseRunner {
                     response.keys.iter().map(|key| key.escape_ascii().to_string()).collect();
                 format!("{} of {} s left, keys {keys:?}", response.ttl, response.granted_ttl)
             }
+            LeaseRequest::Keys { .. } => {
+                let keys = LeaseTimeToLiveResponse::decode(body).unwrap().keys;
+                format!("{:?}", keys.iter().map(|key| key.escape_ascii().to_string()).collect::<Vec<_>>())
+            }
             LeaseRequest::Expired => {
                 self.due = body.clone();
                 let due = ExpiredLeases::decode(body).unwrap();
@@ -267,6 +271,7 @@ impl Runner for LeaseRunner {
                 let keys = words.contains(&"keys");
                 self.ask(LeaseRequest::TimeToLive { lease: number(0), keys }, line)
             }
+            "keys" => self.ask(LeaseRequest::Keys { lease: number(0) }, line),
             "list" => self.list(line),
             "due" => self.ask(LeaseRequest::Expired, line),
             "passed" => {

@@ -161,7 +161,35 @@ impl Lease {
         let bytes = message.len();
         let LeaseTimeToLiveRequest { id, keys } = decoded(LeaseTimeToLiveRequest::decode(message))?;
         validate::proposal_size(bytes, self.context.limits)?;
-        self.ask_leader(LeaseRequest::TimeToLive { lease: id, keys }).await
+        if !keys {
+            return self.ask_leader(LeaseRequest::TimeToLive { lease: id, keys }).await;
+        }
+        self.wait_for_keys().await?;
+        match self.context.ask(LeaseRequest::TimeToLive { lease: id, keys }.into(), false).await {
+            Err(Error::NotLeader) => self.time_and_keys(id).await,
+            result => result,
+        }
+    }
+
+    /// Waits until keys are known here that were attached anywhere before. As with etcd, a change
+    /// of leaders is waited for.
+    async fn wait_for_keys(&self) -> Result<(), Error> {
+        loop {
+            match self.context.wait_to_read(false).await {
+                Err(Error::LeaderChanged) => {}
+                Err(Error::Timeout) if self.context.leader() == 0 => return Err(Error::NoLeader),
+                result => return result,
+            }
+        }
+    }
+
+    /// The time to live from the leader, and the keys, which may be very many, from this member.
+    async fn time_and_keys(&self, lease: i64) -> Result<Message, Error> {
+        let mut reply = self.ask_leader(LeaseRequest::TimeToLive { lease, keys: false }).await?;
+        let keys = self.context.begin_local(LeaseRequest::Keys { lease }.into(), false)?.await?;
+        // Fields behind each other are one message.
+        reply.push(keys.result?);
+        Ok(reply)
     }
 
     pub(super) async fn leases(&self, message: Bytes) -> Result<Message, Error> {

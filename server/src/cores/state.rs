@@ -195,6 +195,10 @@ impl StateEffects for StateDriver {
         self.clock.microseconds()
     }
 
+    fn last_index(&self) -> u64 {
+        self.status.last_index.load() // published before the work of the same turn is sent
+    }
+
     fn counted(&mut self, counts: LeaseCounts) {
         let LeaseCounts { granted, renewed, revoked, expired } = counts;
         let counters = &self.counters.leases;

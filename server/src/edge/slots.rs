@@ -44,9 +44,9 @@ impl SlotClass {
         match kind {
             LocalKind::Defragment | LocalKind::MoveLeader { .. } => Self::Calls,
             LocalKind::Lease(request) => match request {
-                LeaseRequest::TimeToLive { .. } | LeaseRequest::Deadline(DeadlineRequest::List) => {
-                    Self::Calls
-                }
+                LeaseRequest::TimeToLive { .. }
+                | LeaseRequest::Keys { .. }
+                | LeaseRequest::Deadline(DeadlineRequest::List) => Self::Calls,
                 LeaseRequest::Deadline(DeadlineRequest::KeepAlive { .. }) => Self::Keepalives,
                 LeaseRequest::Deadline(DeadlineRequest::Remaining { .. })
                 | LeaseRequest::Expired

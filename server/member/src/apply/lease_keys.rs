@@ -19,8 +19,16 @@ use crate::wire::put_field;
 /// one for all who had asked for that lease by then.
 #[derive(Debug, Default)]
 pub(super) struct KeyLists {
-    next: VecDeque<(CommandId, i64)>,
+    next: VecDeque<(CommandId, KeysOf)>,
     current: Option<List>,
+}
+
+/// A question for the keys of a lease.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct KeysOf {
+    pub(super) lease: i64,
+    /// Nothing else is asked about it: any member can answer.
+    pub(super) is_alone: bool,
 }
 
 #[derive(Debug)]
@@ -46,9 +54,9 @@ impl KeyLists {
         }
     }
 
-    /// A caller asks for the keys of a lease that has many.
-    pub(super) fn ask(&mut self, asker: CommandId, lease: i64) {
-        self.next.push_back((asker, lease));
+    /// A caller asks for the keys of a lease, which may have many.
+    pub(super) fn ask(&mut self, asker: CommandId, keys: KeysOf) {
+        self.next.push_back((asker, keys));
     }
 
     /// Goes on with the answer that is being made, then with others, for a turn; `begin` is what
@@ -57,7 +65,7 @@ impl KeyLists {
         &mut self,
         state: &mut State,
         effects: &mut Vec<Effect>,
-        begin: impl Fn(&State, i64) -> Result<LeaseTimeToLiveResponse, Error>,
+        begin: impl Fn(&State, KeysOf) -> Result<LeaseTimeToLiveResponse, Error>,
     ) {
         let mut bytes = 0;
         for _ in 0..limits::LEASE_PARTS_PER_TURN {
@@ -73,17 +81,18 @@ impl KeyLists {
         &mut self,
         state: &mut State,
         effects: &mut Vec<Effect>,
-        begin: impl Fn(&State, i64) -> Result<LeaseTimeToLiveResponse, Error>,
+        begin: impl Fn(&State, KeysOf) -> Result<LeaseTimeToLiveResponse, Error>,
     ) -> usize {
         if self.current.is_none()
-            && let Some((_, lease)) = self.next.front().copied()
+            && let Some((_, keys)) = self.next.front().copied()
         {
             let revision = state.store.revision();
             let askers: Vec<CommandId> =
-                self.next.iter().filter(|(_, other)| *other == lease).map(|(asker, _)| *asker).collect();
-            self.next.retain(|(_, other)| *other != lease);
-            match begin(state, lease) {
+                self.next.iter().filter(|(_, other)| *other == keys).map(|(asker, _)| *asker).collect();
+            self.next.retain(|(_, other)| *other != keys);
+            match begin(state, keys) {
                 Ok(response) => {
+                    let KeysOf { lease, .. } = keys;
                     let mut body = Vec::with_capacity(64 + 4 * state.leases.key_count(lease));
                     body.reserve(state.leases.key_bytes(lease));
                     body.extend(response.encode_to_vec());
@@ -151,7 +160,7 @@ mod tests {
     ) -> (usize, Vec<(CommandId, LeaseTimeToLiveResponse)>) {
         let (mut parts, mut effects) = (0, Vec::new());
         while !lists.is_empty() {
-            lists.go_on(state, &mut effects, |_, id| {
+            lists.go_on(state, &mut effects, |_, KeysOf { lease: id, .. }| {
                 Ok(LeaseTimeToLiveResponse { id, ttl: 5, ..LeaseTimeToLiveResponse::default() })
             });
             parts += 1;
@@ -171,7 +180,7 @@ mod tests {
     fn an_answer_is_made_in_parts_and_describes_one_moment() {
         let (mut state, mut lists) = (state(), KeyLists::default());
         let askers = [1, 2].map(|slot| CommandId::new(0, slot, 0));
-        askers.iter().for_each(|asker| lists.ask(*asker, 7));
+        askers.iter().for_each(|asker| lists.ask(*asker, KeysOf { lease: 7, is_alone: false }));
         let (parts, replies) = answer(&mut lists, &mut state, |part, state| {
             // Some go to another lease, in front of what was read and behind it, some
             // come, and some go and come again.
@@ -195,7 +204,7 @@ mod tests {
     #[test]
     fn the_keys_of_a_lease_that_ends_meanwhile_are_all_told() {
         let (mut state, mut lists) = (state(), KeyLists::default());
-        lists.ask(CommandId::new(0, 1, 0), 7);
+        lists.ask(CommandId::new(0, 1, 0), KeysOf { lease: 7, is_alone: false });
         let (parts, replies) = answer(&mut lists, &mut state, |part, state| {
             if part == 3 {
                 state.leases.revoke(&mut state.store, 7).unwrap();
@@ -212,7 +221,7 @@ mod tests {
         let (mut state, mut lists) = (state(), KeyLists::default());
         let long = |number: usize| format!("{number} {}", "k".repeat(100_000)).into_bytes();
         state.leases.attach(&mut state.store, (0..20).map(|number| (long(number), 8)).collect());
-        lists.ask(CommandId::new(0, 1, 0), 8);
+        lists.ask(CommandId::new(0, 1, 0), KeysOf { lease: 8, is_alone: false });
         let (parts, replies) = answer(&mut lists, &mut state, |_, _| {});
         assert!((7..=9).contains(&parts), "{parts} parts");
         assert_eq!(replies[0].1.keys.len(), 20);

@@ -1,5 +1,4 @@
-//! Commands about leases, and requests that only the leader answers: keepalives,
-//! expired leases, remaining TTLs.
+//! Commands about leases, and requests that only the leader answers.
 
 use std::collections::BTreeMap;
 
@@ -27,9 +26,7 @@ pub struct Lessor {
     /// Keepalives that wait until their lease, which is over, is revoked.
     waiting: BTreeMap<i64, Vec<CommandId>>,
     counts: LeaseCounts,
-    /// Edges that pass keepalives on.
     edges: usize,
-    /// Questions to the edges so far.
     questions: u64,
     hearing: Option<Hearing>,
     lists: LeaseLists,
@@ -181,7 +178,8 @@ impl Lessor {
     fn end(&mut self, id: i64, revision: i64, effects: &mut Vec<Effect>) {
         self.deadlines.revoked(id);
         for waiting in self.waiting.remove(&id).into_iter().flatten() {
-            effects.push(Effect::Reply(waiting, kept_for(0, revision)));
+            let result = Ok(Bytes::from_static(&[0; 8]));
+            effects.push(Effect::Reply(waiting, Outcome { revision, result, rest: Rest::NONE }));
         }
     }
 
@@ -192,6 +190,12 @@ impl Lessor {
             self.deadlines.checkpointed(note.id, note.remaining_ttl);
         }
         Ok(Bytes::new())
+    }
+
+    /// Whether it knows the lease of a request, if that asks about one.
+    pub fn knows(&self, request: DeadlineRequest) -> bool {
+        let DeadlineRequest::KeepAlive { lease } = request else { return true };
+        self.deadlines.granted_ttl(lease).is_some()
     }
 
     /// Carries out a local request that is about deadlines only.
@@ -240,6 +244,7 @@ impl Lessor {
             LeaseRequest::Deadline(request) => {
                 return self.deadline_request(caller, request, revision, now, effects);
             }
+            LeaseRequest::Keys { .. } => unreachable!("the machine lists keys"),
             _ if self.deadlines.term().is_none() => Err(Error::NotLeader),
             LeaseRequest::TimeToLive { lease, keys } => {
                 Ok(self.time_to_live(state, lease, keys, now).encode_to_vec().into())
@@ -357,10 +362,6 @@ impl Lessor {
         }
         response
     }
-}
-
-fn kept_for(seconds: i64, revision: i64) -> Outcome {
-    Outcome { revision, result: Ok(Bytes::copy_from_slice(&seconds.to_le_bytes())), rest: Rest::NONE }
 }
 
 #[cfg(test)]

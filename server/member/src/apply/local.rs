@@ -34,6 +34,11 @@ pub enum LocalKind {
 pub enum LeaseRequest {
     /// One that needs no state but deadlines.
     Deadline(DeadlineRequest),
+    /// Which keys are attached to a lease, as this member knows it.
+    Keys {
+        /// Its id.
+        lease: i64,
+    },
     /// The TTL of a lease, and which keys are attached to it.
     TimeToLive {
         /// Its id.
@@ -45,6 +50,18 @@ pub enum LeaseRequest {
     Expired,
     /// An edge has passed on its keepalives.
     Heard(Heard),
+}
+
+impl LeaseRequest {
+    /// Only the leader's deadlines answer it, whichever member it comes to. Keys are not asked for
+    /// there: every member knows them, and they may be more than a message may have.
+    #[must_use]
+    pub fn is_for_leader(self) -> bool {
+        matches!(
+            self,
+            Self::Deadline(DeadlineRequest::KeepAlive { .. }) | Self::TimeToLive { keys: false, .. }
+        )
+    }
 }
 
 /// A local request that deadlines alone answer, so that it is answered also

@@ -27,16 +27,18 @@ pub use fatal::FatalError;
 use bytes::Bytes;
 use prost::Message as _;
 use revd_engine::mvcc::{Applied, Durable, Store};
-use revd_proto::etcdserverpb::{AlarmRequest, CompactionRequest, DeleteRangeRequest, PutRequest};
+use revd_proto::etcdserverpb::{
+    AlarmRequest, CompactionRequest, DeleteRangeRequest, LeaseTimeToLiveResponse, PutRequest,
+};
 
 use crate::apply::alarm::Raised;
 use crate::apply::command::{Command, CommandId, Kind, Origin};
 use crate::apply::gates::Gates;
-use crate::apply::lease_keys::KeyLists;
+use crate::apply::lease_keys::{KeyLists, KeysOf};
 use crate::apply::lease_lists::Listed;
 use crate::apply::lease_reports::LeaseCounts;
 use crate::apply::lessor::Lessor;
-use crate::apply::local::{LeaseRequest, LocalRequest};
+use crate::apply::local::{DeadlineRequest, LeaseRequest, LocalRequest};
 use crate::apply::members::JudgedChange;
 use crate::apply::outcome::{Effect, Outcome, Rest};
 use crate::apply::received::{ReceivedState, ReplacedState};
@@ -247,9 +249,20 @@ impl Machine {
     ) {
         match request {
             LeaseRequest::TimeToLive { lease, keys: true } if self.state.leases.has_many_keys(lease) => {
-                self.key_lists.ask(caller, lease);
+                self.key_lists.ask(caller, KeysOf { lease, is_alone: false });
             }
+            LeaseRequest::Keys { lease } => self.key_lists.ask(caller, KeysOf { lease, is_alone: true }),
             request => self.lessor.request(&self.state, caller, request, now, effects),
+        }
+    }
+
+    /// Whether the lease is known that a request asks about, if it asks about one.
+    #[must_use]
+    pub fn knows_lease_of(&self, request: LeaseRequest) -> bool {
+        match request {
+            LeaseRequest::Deadline(DeadlineRequest::KeepAlive { lease })
+            | LeaseRequest::TimeToLive { lease, .. } => self.state.leases.get(lease).is_some(),
+            _ => true,
         }
     }
 
@@ -265,9 +278,12 @@ impl Machine {
         if lessor.is_loading() {
             return;
         }
-        self.key_lists.go_on(&mut self.state, effects, |state, id| match lessor.term() {
-            Some(_) => Ok(lessor.time_to_live(state, id, false, now)),
-            None => Err(Error::NotLeader),
+        self.key_lists.go_on(&mut self.state, effects, |state, KeysOf { lease, is_alone }| {
+            match lessor.term() {
+                _ if is_alone => Ok(LeaseTimeToLiveResponse::default()),
+                Some(_) => Ok(lessor.time_to_live(state, lease, false, now)),
+                None => Err(Error::NotLeader),
+            }
         });
     }
 

@@ -47,6 +47,9 @@ pub struct Standpoint {
 pub trait StateEffects {
     /// Microseconds of a clock that never goes back.
     fn microseconds(&self) -> u64;
+    /// Index of the last entry in the log, or a later one: entries up to it may have been answered
+    /// by other members.
+    fn last_index(&self) -> u64;
     /// Leases granted, renewed, revoked and expired since the start; in every turn.
     fn counted(&mut self, counts: LeaseCounts);
     /// This View is the newest one that edges may read. It holds everything up to this index, with

@@ -12,7 +12,7 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use crate::apply::command::{self, CommandId, Origin};
-use crate::apply::local::{DeadlineRequest, LeaseRequest, LocalKind, LocalRequest, Submitted};
+use crate::apply::local::{LocalKind, LocalRequest, Submitted};
 use crate::apply::outcome::{Outcome, Rest};
 use crate::apply::received::ReceivedState;
 use crate::apply::{DurableIndex, Lost, Work};
@@ -244,7 +244,7 @@ impl LogCore {
         let (leader, own) = (self.led_by.1, self.origin.member);
         for request in std::mem::take(&mut submitted.local) {
             match request.kind {
-                LocalKind::Lease(lease) if is_for_leader(lease) && leader != own => {
+                LocalKind::Lease(lease) if lease.is_for_leader() && leader != own => {
                     self.asks.add(request.id, lease, self.now);
                 }
                 LocalKind::MoveLeader { to } => {
@@ -346,7 +346,7 @@ impl LogCore {
                     effects.work(answer(id, why.clone()));
                 }
             }
-            PeerMessage::LeaseAsk { id, request } if is_for_leader(request) => {
+            PeerMessage::LeaseAsk { id, request } if request.is_for_leader() => {
                 let kind = LocalKind::Lease(request);
                 effects.work(Work::Local(LocalRequest { id, kind, from: Some(from) }));
             }
@@ -579,14 +579,6 @@ impl LogCore {
             && self.forwards.is_empty()
             && self.changes.is_empty()
     }
-}
-
-/// Requests that the leader's deadlines answer, whichever member they come to.
-fn is_for_leader(request: LeaseRequest) -> bool {
-    matches!(
-        request,
-        LeaseRequest::Deadline(DeadlineRequest::KeepAlive { .. }) | LeaseRequest::TimeToLive { .. }
-    )
 }
 
 /// A request that is answered without a state.

@@ -38,9 +38,11 @@ pub struct StateCore {
     /// Entries that wait for their turn and, while too much is unsaved, for the checkpoint.
     backlog: VecDeque<CommittedEntry>,
     /// Lease requests.
-    lease_requests: VecDeque<(CommandId, LeaseRequest)>,
+    lease_requests: VecDeque<PendingLeaseRequest>,
     /// Lease requests that wait for the machine to come back.
-    deferred: VecDeque<(CommandId, LeaseRequest)>,
+    deferred: VecDeque<PendingLeaseRequest>,
+    /// Requests about leases that this leader may come to know by entries that are in its log.
+    early: Vec<PendingLeaseRequest>,
     /// Callers that will get the list of all leases that is being encoded.
     listing: Vec<CommandId>,
     /// Linearizable reads that wait for an entry to be applied.
@@ -84,6 +86,7 @@ impl StateCore {
             backlog: VecDeque::new(),
             lease_requests: VecDeque::new(),
             deferred: VecDeque::new(),
+            early: Vec::new(),
             listing: Vec::new(),
             reads: PendingReads::default(),
             losses: VecDeque::new(),
@@ -192,7 +195,10 @@ impl StateCore {
         match (own_id, kind, from) {
             (Some(id), LocalKind::Defragment, _) => self.saving.defragment(id),
             (Some(_), LocalKind::MoveLeader { .. }, _) => {} // the log core answers
-            (Some(id), LocalKind::Lease(request), _) => self.lease_requests.push_back((id, request)),
+            (Some(caller), LocalKind::Lease(request), _) => {
+                let behind = effects.last_index();
+                self.lease_requests.push_back(PendingLeaseRequest { caller, request, behind });
+            }
             (None, _, member) => {
                 let result = Err(Error::TooManyRequests);
                 let outcome = Outcome { revision: self.revision, result, rest: Rest::NONE };
@@ -321,8 +327,14 @@ impl StateCore {
         }
         let began = effects.microseconds();
         for step in 1..=limits::LEASE_REQUESTS_PER_TURN {
-            let Some((caller, request)) = self.lease_requests.pop_front() else { return };
-            machine.lease_request(caller, request, now, &mut self.effects);
+            let Some(pending) = self.lease_requests.pop_front() else { return };
+            let PendingLeaseRequest { caller, request, behind } = pending;
+            let is_early = behind > machine.store().applied().index && !machine.knows_lease_of(request);
+            if is_early && machine.lessor().term().is_some() {
+                self.early.push(pending);
+            } else {
+                machine.lease_request(caller, request, now, &mut self.effects);
+            }
             if step.is_multiple_of(4) && effects.microseconds() >= began + limits::APPLY_MICROSECONDS {
                 return;
             }
@@ -334,12 +346,15 @@ impl StateCore {
     fn answer_without_machine(&mut self, now: u64, effects: &mut impl StateEffects) {
         let term = self.leads_in;
         let Some(lessor) = self.lessor.as_mut() else { return };
-        for (caller, request) in self.lease_requests.drain(..) {
+        for pending in self.lease_requests.drain(..) {
+            let PendingLeaseRequest { caller, request, behind } = pending;
             match request {
-                LeaseRequest::Deadline(request) if lessor.term() == term => {
+                LeaseRequest::Deadline(request)
+                    if lessor.term() == term && (behind <= self.published || lessor.knows(request)) =>
+                {
                     lessor.deadline_request(caller, request, self.revision, now, &mut self.effects);
                 }
-                request => self.deferred.push_back((caller, request)),
+                _ => self.deferred.push_back(pending),
             }
         }
         self.carry_out(effects);
@@ -398,6 +413,8 @@ impl StateCore {
         let leases = machine.leases().len();
         effects.publish(machine.store_mut().view(), applied, leases);
         self.published = applied;
+        let is_ready = |pending: &mut PendingLeaseRequest| pending.behind <= applied;
+        self.lease_requests.extend(self.early.extract_if(.., is_ready));
         self.reads.published(applied, effects);
     }
 
@@ -462,6 +479,14 @@ impl StateCore {
             answer(&mut self.member_callers, id, outcome.clone(), effects);
         }
     }
+}
+
+/// A lease request and its caller, who may know of leases by entries up to an index.
+#[derive(Debug, Clone, Copy)]
+struct PendingLeaseRequest {
+    caller: CommandId,
+    request: LeaseRequest,
+    behind: u64,
 }
 
 /// Answers a caller of this member or another one.

@@ -96,6 +96,10 @@ impl StateEffects for FromState {
         self.microseconds.get()
     }
 
+    fn last_index(&self) -> u64 {
+        unreachable!("there are no leases")
+    }
+
     fn counted(&mut self, _counts: LeaseCounts) {}
 
     fn publish(&mut self, view: View, _applied: u64, _leases: usize) {

@@ -106,6 +106,43 @@ fn a_member_without_a_quorum_says_so_and_serves_what_it_can_alone() {
     }
 }
 
+/// The time of a lease is the leader's, its keys are those of any member, with all that were put
+/// before.
+async fn test_times(product: Product) {
+    let dir = TempDir::new();
+    let cluster = Cluster::start(product, Wiring::Direct, dir.path(), 3, &[]).await;
+    let clients = cluster.clients();
+    clients[0].lease.clone().lease_grant(LeaseGrantRequest { id: 7, ttl: 600 }).await.unwrap();
+    let mut expected = Vec::new();
+    for round in 0..30 {
+        let key = format!("key {round:02}");
+        let put = PutRequest { key: key.clone().into(), lease: 7, ..PutRequest::default() };
+        clients[round % 3].kv.clone().put(put).await.unwrap();
+        expected.push(key);
+        for client in &clients {
+            let request = LeaseTimeToLiveRequest { id: 7, keys: true };
+            let told = client.lease.clone().lease_time_to_live(request).await.unwrap().into_inner();
+            let mut keys: Vec<_> =
+                told.keys.iter().map(|key| String::from_utf8_lossy(key).into_owned()).collect();
+            keys.sort();
+            assert_eq!((told.id, told.granted_ttl, keys), (7, 600, expected.clone()), "{product:?}");
+            assert!((500..=600).contains(&told.ttl), "{} seconds", told.ttl);
+        }
+    }
+    for client in &clients {
+        let request = LeaseTimeToLiveRequest { id: 8, keys: true };
+        let told = client.lease.clone().lease_time_to_live(request).await.unwrap().into_inner();
+        assert_eq!((told.id, told.ttl, told.granted_ttl, told.keys.len()), (8, -1, 0, 0), "{product:?}");
+    }
+}
+
+#[test]
+fn members_agree_on_the_time_and_the_keys_of_a_lease() {
+    for product in products_of_clusters() {
+        run(test_times(product));
+    }
+}
+
 /// Leases are kept alive through members that do not lead, also while the leader is another one
 /// each time.
 async fn test_keepalives(product: Product) {
