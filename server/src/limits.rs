@@ -373,6 +373,10 @@ const _: () = {
         "the longest command can be sent to another member"
     );
     assert!(PEER_READ_BYTES <= PEER_BACKLOG_BYTES && PEER_FRAME_BYTES <= PEER_OUTBOX_BYTES);
+    assert!(
+        RAFT_MESSAGES_INFLIGHT_MAX as u64 * RAFT_MESSAGE_BYTES_MAX <= PEER_OUTBOX_BYTES as u64 / 2,
+        "a follower that catches up still hears heartbeats"
+    );
     assert!(STREAM_WINDOW_BYTES <= CONNECTION_WINDOW_BYTES);
     assert!(HEADER_LIST_BYTES_MAX <= HEADER_BLOCK_BYTES_MAX);
     assert!(RESETS_IN_FIRST_SECOND <= RESETS_PER_SECOND);

@@ -17,8 +17,9 @@ pub const SEGMENT_BYTES: u64 = 16 * 1024 * 1024;
 pub const SEGMENT_BYTES_MIN: u64 = 512 * 1024;
 /// Bytes of entries in one raft message, as in etcd.
 pub const RAFT_MESSAGE_BYTES_MAX: u64 = 1024 * 1024;
-/// Raft messages with entries on their way to one member, as in etcd.
-pub const RAFT_MESSAGES_INFLIGHT_MAX: usize = 512;
+/// Raft messages with entries on their way to one member: together they leave room for heartbeats
+/// in what may wait to be sent.
+pub const RAFT_MESSAGES_INFLIGHT_MAX: usize = 32;
 /// Bytes of entries that a leader proposes before a quorum has them.
 pub const UNCOMMITTED_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Bytes of entries in memory that are kept for slow followers although their effects are durable.
@@ -30,6 +31,10 @@ pub const LOG_MEMORY_BYTES_MAX: usize = 512 * 1024 * 1024;
 pub const EARLY_READS_MAX: usize = 1_000;
 /// Ticks after which a ReadIndex round without an answer is tried again.
 pub const READ_ROUND_TICKS: u64 = 2;
+/// Ticks after which a request that the leader has not answered is sent again.
+pub const ASK_AGAIN_TICKS: u64 = 5;
+/// Bytes of the leader's answer to another member: heartbeats wait behind it.
+pub const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Attempts of one ReadIndex round whose answers still count.
 pub const READ_ATTEMPTS_MAX: usize = 16;
 /// Bytes of commands that other members have forwarded and that are not proposed yet.

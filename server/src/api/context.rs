@@ -266,7 +266,8 @@ impl ServiceContext {
     }
 
     /// Waits until the newest View holds everything that was acknowledged or read anywhere before;
-    /// not for a serializable read. The View of a sole voter always does: no message, no wait.
+    /// not for a serializable read. The View of a leader that alone has a vote does: no message, no
+    /// wait.
     ///
     /// # Errors
     /// The error that the client gets.
@@ -274,8 +275,11 @@ impl ServiceContext {
         if serializable {
             return Ok(());
         }
-        if self.is_sole_voter() {
-            return if self.leader() == 0 { Err(Error::NoLeader) } else { Ok(()) };
+        if self.status.reads_alone.load() {
+            return Ok(());
+        }
+        if self.is_sole_voter() && self.leader() == 0 {
+            return Err(Error::NoLeader);
         }
         let read = self.proposals.read().inspect_err(|error| {
             if *error == Error::TooManyRequests {

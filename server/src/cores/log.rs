@@ -156,11 +156,8 @@ impl LogDriver {
 
     /// At the end of a turn: what is for another member leaves together.
     fn send_messages(&mut self) {
-        for (to, messages) in &mut self.messages {
-            if !messages.is_empty() {
-                self.peers.send(*to, messages);
-                messages.clear();
-            }
+        for (to, messages) in std::mem::take(&mut self.messages) {
+            self.peers.send(to, &messages);
         }
     }
 }
@@ -247,6 +244,7 @@ fn publish(core: &LogCore, status: &MemberStatus) {
     status.last_index.store(now.last_index);
     status.committed.store(now.committed);
     status.is_sole_voter.store(now.is_sole_voter);
+    status.reads_alone.store(now.reads_alone);
     status.is_learner.store(now.is_learner);
 }
 

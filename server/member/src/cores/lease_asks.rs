@@ -11,6 +11,7 @@ use crate::apply::command::CommandId;
 use crate::apply::local::LeaseRequest;
 use crate::apply::outcome::Outcome;
 use crate::error::Error;
+use crate::limits;
 
 /// Log core view: the requests that no leader has answered. The slots of edges bound them.
 #[derive(Debug, Default)]
@@ -29,12 +30,14 @@ struct Ask {
     request: LeaseRequest,
     /// A leader has it.
     is_sent: bool,
+    /// Ticks since it was sent.
+    ticks: u64,
 }
 
 impl LeaseAsks {
     /// A caller of this member asks.
     pub(super) fn add(&mut self, id: CommandId, request: LeaseRequest, now: u64) {
-        self.open.insert(id, Ask { request, is_sent: false });
+        self.open.insert(id, Ask { request, is_sent: false, ticks: 0 });
         self.waiting.push_back(id);
         self.ages.push_back((now, id));
     }
@@ -44,7 +47,7 @@ impl LeaseAsks {
         loop {
             let id = self.waiting.pop_front()?;
             if let Some(ask) = self.open.get_mut(&id) {
-                ask.is_sent = true;
+                (ask.is_sent, ask.ticks) = (true, 0);
                 return Some((id, ask.request));
             }
         }
@@ -78,10 +81,17 @@ impl LeaseAsks {
         }
     }
 
-    /// A step of the clock: requests that were refused are asked again, those that came at
-    /// `oldest` or before are given up.
+    /// A step of the clock: requests that were refused are asked again, and those whose question
+    /// or answer may have been lost; those that came at `oldest` or before are given up.
     pub(super) fn tick(&mut self, oldest: Option<u64>) -> Vec<CommandId> {
         self.waiting.extend(self.refused.drain(..));
+        for (id, ask) in self.open.iter_mut().filter(|(_, ask)| ask.is_sent) {
+            ask.ticks += 1;
+            if ask.ticks == limits::ASK_AGAIN_TICKS {
+                ask.is_sent = false;
+                self.waiting.push_back(*id);
+            }
+        }
         let mut given_up = Vec::new();
         while let Some((_, id)) = self.ages.pop_front_if(|(since, _)| Some(*since) <= oldest) {
             if self.open.remove(&id).is_some() {
@@ -150,6 +160,23 @@ mod tests {
             assert_eq!(sent(&mut asks), [1]);
         }
         assert!(asks.is_answered(id(1), &outcome(Err(Error::Corrupt))));
+    }
+
+    /// The answer was dropped on its way, and the leader is the same.
+    #[test]
+    fn a_request_without_an_answer_is_asked_again() {
+        let mut asks = LeaseAsks::default();
+        asks.add(id(1), keepalive(7), 0);
+        for _ in 0..3 {
+            assert_eq!(sent(&mut asks), [1]);
+            for _ in 1..limits::ASK_AGAIN_TICKS {
+                assert_eq!(asks.tick(None), []);
+                assert_eq!(sent(&mut asks), []);
+            }
+            assert_eq!(asks.tick(None), []);
+        }
+        assert_eq!(sent(&mut asks), [1]);
+        assert!(asks.is_answered(id(1), &outcome(Ok(Bytes::new()))));
     }
 
     #[test]

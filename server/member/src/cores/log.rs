@@ -145,6 +145,11 @@ pub struct LogCore {
     left_since: Option<u64>,
     /// At a stop, the tick until which another member may take over.
     handing_over: Option<u64>,
+    /// Applied up to here.
+    applied: u64,
+    /// The commit index at which this member alone had a vote and led: another member may have
+    /// answered for what was committed before.
+    alone_from: Option<u64>,
     /// Work for the state core behind the entries of this turn.
     behind: Vec<Work>,
 }
@@ -174,6 +179,8 @@ impl LogCore {
             leads_in: None,
             left_since: None,
             handing_over: None,
+            applied: 0,
+            alone_from: None,
             behind: Vec::new(),
         }
     }
@@ -214,10 +221,18 @@ impl LogCore {
                     effects.installed();
                 }
             }
-            LogEvent::Applied(index) => self.node.applied(index),
+            LogEvent::Applied(index) => {
+                self.applied = index;
+                self.node.applied(index);
+            }
             LogEvent::EdgeClosed => self.edges_open -= 1,
             LogEvent::Peer { from, message } => self.heard(from, message, effects),
-            LogEvent::PeerConnected(member) => self.changes.connected(member, self.now),
+            LogEvent::PeerConnected(member) => {
+                self.changes.connected(member, self.now);
+                if member == self.led_by.1 {
+                    self.reads.hurry(self.now);
+                }
+            }
             LogEvent::PeerLost(member) => {
                 self.changes.disconnected(member);
                 self.node.connection_lost(member);
@@ -225,7 +240,10 @@ impl LogCore {
                     self.lose(&Error::TimeoutConnectionLost);
                 }
             }
-            LogEvent::Answer { to, id, outcome } => {
+            LogEvent::Answer { to, id, mut outcome } => {
+                if outcome.result.as_ref().is_ok_and(|reply| reply.len() > limits::ANSWER_BYTES_MAX) {
+                    outcome.result = Err(Error::ReplyTooLarge { bytes_max: limits::ANSWER_BYTES_MAX });
+                }
                 effects.send(to, PeerMessage::LeaseAnswer { id, outcome });
             }
             LogEvent::StateReceived { from, term, state } => {
@@ -323,10 +341,13 @@ impl LogCore {
     /// A message of another member.
     fn heard(&mut self, from: u64, message: PeerMessage, effects: &mut impl LogEffects) {
         match message {
-            PeerMessage::Raft(message) if message.from() == from => self.node.step(message),
+            // A member that stops takes no more of the log: it would have to wait for the disk anew.
+            PeerMessage::Raft(message) if message.from() == from && !self.has_handed_over() => {
+                self.node.step(message);
+            }
             PeerMessage::Raft(_) => {}
             PeerMessage::Forward(batch) => {
-                let refused = if self.node.status().is_leader {
+                let refused = if self.node.status().is_leader && !self.is_stopping() {
                     match self.changes.forwarded(from, &batch, self.now) {
                         Some(taken) => taken.err().map(|(id, why)| (vec![id], why)),
                         None => {
@@ -397,6 +418,7 @@ impl LogCore {
             effects.work(Work::Entry(entry));
         }
         self.stream(behind, status.term, effects);
+        self.look_at_votes();
         self.behind.drain(..).for_each(|work| effects.work(work));
         for (caller, result) in self.leader_moves.over(status.leader, self.now) {
             let result = result.map(|()| Bytes::new());
@@ -428,6 +450,13 @@ impl LogCore {
                 Sending::Later => self.node.streamed(to, false),
             }
         }
+    }
+
+    /// Whether reads need no other member from now on.
+    fn look_at_votes(&mut self) {
+        let RaftStatus { committed, is_leader, is_sole_voter, .. } = self.node.status();
+        let is_alone = is_leader && is_sole_voter && self.node.may_read();
+        self.alone_from = is_alone.then(|| self.alone_from.unwrap_or(committed));
     }
 
     /// If term or leader have changed, what waits for the former leader waits in vain.
@@ -547,7 +576,8 @@ impl LogCore {
     /// Where raft stands.
     #[must_use]
     pub fn status(&self) -> RaftStatus {
-        self.node.status()
+        let reads_alone = self.alone_from.is_some_and(|from| self.applied >= from);
+        RaftStatus { reads_alone, ..self.node.status() }
     }
 
     /// No caller waits for outcomes any more: a write that finds no room need not be tried again.
@@ -560,9 +590,12 @@ impl LogCore {
     /// can.
     #[must_use]
     pub fn is_over(&self) -> bool {
-        let is_handed_over =
-            self.handing_over.is_some_and(|until| self.now >= until || !self.node.status().is_leader);
-        self.is_stopping() && self.is_at_rest() && is_handed_over
+        self.is_stopping() && self.is_at_rest() && self.has_handed_over()
+    }
+
+    /// At a stop: this member does not lead any more, or no other has taken over in time.
+    fn has_handed_over(&self) -> bool {
+        self.handing_over.is_some_and(|until| self.now >= until || !self.node.status().is_leader)
     }
 
     /// The cluster goes on without this member, and the others have had time to hear so.

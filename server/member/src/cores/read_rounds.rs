@@ -1,8 +1,8 @@
 //! Linearizable reads that wait: one ReadIndex round for all of them at a time.
 //!
 //! A read that comes while a round is under way waits for the next one: the round may have begun
-//! before it. An attempt without an answer is repeated under another name, each time after twice
-//! the time, so that a slow network is not made slower; the answer to an earlier attempt of the
+//! before it. An attempt without an answer is repeated under another name, at first each time after
+//! twice the time, so that a slow network is not made slower; the answer to an earlier attempt of the
 //! same round counts too, so that rounds end also where messages take long.
 
 use crate::apply::ReadReady;
@@ -58,12 +58,19 @@ impl ReadRounds {
         let round = self.round.as_mut().expect("it was just begun");
         self.attempts += 1;
         let context = ReadContext { origin: self.origin, attempt: self.attempts };
-        round.next = now.saturating_add(limits::READ_ROUND_TICKS << round.attempts.len().min(16));
+        round.next = now.saturating_add(limits::READ_ROUND_TICKS << round.attempts.len().min(3));
         if round.attempts.len() == limits::READ_ATTEMPTS_MAX {
             round.attempts.remove(0);
         }
         round.attempts.push(context);
         Some(context)
+    }
+
+    /// The leader can be reached again: the round does not wait for its next attempt.
+    pub(super) fn hurry(&mut self, now: u64) {
+        if let Some(round) = &mut self.round {
+            round.next = now;
+        }
     }
 
     /// An attempt was answered: the reads of its round see the state up to this index.
@@ -131,6 +138,17 @@ mod tests {
         assert_eq!(rounds.answered(context(1), 7), [ready(0, 1, Ok(7))], "late, but of this round");
         assert_eq!(rounds.answered(context(2), 7), []);
         assert_eq!(rounds.attempt((2, 1), 12), Some(context(3)), "the second read has a round of its own");
+    }
+
+    /// A long cut does not make the reads behind it wait as long again.
+    #[test]
+    fn attempts_go_on_at_a_steady_pace_and_at_once_when_the_leader_is_back() {
+        let mut rounds = ReadRounds::new(ORIGIN, 1);
+        rounds.wait(0, 1);
+        let attempts = (0..1_000).filter(|now| rounds.attempt((2, 1), *now).is_some()).count();
+        assert!(attempts > 1_000 / 20, "{attempts} attempts");
+        rounds.hurry(1_000);
+        assert!(rounds.attempt((2, 1), 1_000).is_some());
     }
 
     #[test]

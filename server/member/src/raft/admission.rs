@@ -7,11 +7,15 @@
 use std::collections::BTreeSet;
 
 use raft::eraftpb::{ConfState, Message, MessageType};
-use raft::{INVALID_ID, Raft, Storage};
+use raft::{INVALID_ID, Raft, StateRole, Storage};
 
 /// Terms and indexes above this are of no cluster: a term every microsecond takes 100,000 years to
 /// get there.
 const NUMBER_MAX: u64 = 1 << 61;
+
+/// A member that was away for long has missed fewer terms: a higher one would leave too few for
+/// later elections.
+const TERMS_AHEAD_MAX: u64 = 1 << 32;
 
 /// Whether raft may be given this message of another member.
 pub(super) fn may_step<S: Storage>(raft: &Raft<S>, message: &Message) -> bool {
@@ -24,18 +28,27 @@ pub(super) fn may_step<S: Storage>(raft: &Raft<S>, message: &Message) -> bool {
         message.reject_hint,
     ];
     let is_ours = message.to == raft.id && message.from != INVALID_ID && message.from != raft.id;
-    if !is_ours || numbers.iter().any(|number| *number > NUMBER_MAX) {
+    let is_far_ahead = message.term > raft.term.saturating_add(TERMS_AHEAD_MAX);
+    if !is_ours || is_far_ahead || numbers.iter().any(|number| *number > NUMBER_MAX) {
         return false;
     }
     match message.get_msg_type() {
-        MessageType::MsgAppend => is_next_part(message) && !contradicts_commits(raft, message),
+        // raft-rs takes every index above its log's end for one of term 0.
+        MessageType::MsgAppend => {
+            let names_an_entry = message.log_term != 0 || message.index == 0;
+            names_an_entry && is_next_part(message) && !contradicts_commits(raft, message)
+        }
         // A leader names no commit index that this member has not acknowledged.
         MessageType::MsgHeartbeat => message.commit <= raft.raft_log.last_index(),
         MessageType::MsgAppendResponse => {
             let last = raft.raft_log.last_index();
             message.index <= last && message.reject_hint <= last && message.request_snapshot == 0
         }
-        MessageType::MsgReadIndex | MessageType::MsgReadIndexResp => message.entries.len() == 1,
+        // Only the leader answers: raft-rs would pass it on in the name of the member that asks.
+        MessageType::MsgReadIndex => {
+            raft.state == StateRole::Leader && message.term == 0 && message.entries.len() == 1
+        }
+        MessageType::MsgReadIndexResp => message.entries.len() == 1,
         // A member that is alone has nobody to take over from.
         MessageType::MsgTimeoutNow => !raft.prs().is_singleton(),
         MessageType::MsgRequestVote
@@ -163,13 +176,18 @@ mod tests {
             // It has lost entries that it had acknowledged.
             message(MessageType::MsgHeartbeat, |message| message.commit = 6),
             message(MessageType::MsgHeartbeat, |message| message.term = u64::MAX),
+            message(MessageType::MsgRequestVote, |message| message.term = 1 << 61),
             // A committed entry is another one.
             append(3, 1, vec![Entry { term: 3, ..entry(4) }]),
+            append(900, 0, Vec::new()),
+            append(900, 0, vec![Entry { term: 3, ..entry(901) }]),
             append(5, 1, vec![entry(7)]),
             append(5, 1, vec![Entry { term: 9, ..entry(6) }]),
             message(MessageType::MsgAppendResponse, |message| message.index = 6),
             message(MessageType::MsgAppendResponse, |message| message.reject_hint = u64::MAX),
             message(MessageType::MsgReadIndex, |_| {}),
+            // This member does not lead.
+            message(MessageType::MsgReadIndex, |message| message.set_entries(vec![entry(0)].into())),
             message(MessageType::MsgPropose, |_| {}),
             message(MessageType::MsgHup, |_| {}),
         ] {

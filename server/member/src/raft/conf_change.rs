@@ -65,8 +65,11 @@ pub(super) fn batch_of(data: Bytes) -> Bytes {
 mod tests {
     use super::*;
     use crate::cluster::Identity;
+    use crate::cluster::conf_state::ConfState;
+    use crate::raft::message::RaftMessage;
     use crate::raft::node::{RaftConfig, RaftNode};
     use crate::wal::birth::empty_log;
+    use raft::eraftpb::{Message, MessageType};
 
     /// Writes what is to be written until there is nothing more; returns the committed changes.
     fn settle(node: &mut RaftNode) -> Vec<Bytes> {
@@ -103,6 +106,45 @@ mod tests {
         node.applied(3);
         assert!(node.may_change() && node.status().is_sole_voter);
         assert!(node.set_vote(VoteChange::Gone(7)).is_err(), "nobody would be left");
+    }
+
+    /// The other of two voters says so to member 7.
+    fn said_by_the_other(kind: MessageType, index: u64) -> RaftMessage {
+        let mut message = Message { from: 9, to: 7, term: 2, index, ..Message::default() };
+        message.set_msg_type(kind);
+        RaftMessage(message)
+    }
+
+    /// raft-rs leaves a leader that is no member in its place, and looks for it when the next entry
+    /// is durable or acknowledged.
+    #[test]
+    fn a_leader_that_is_removed_leads_no_more() {
+        let log = empty_log(Identity { cluster: 1, member: 7 });
+        let logger = slog::Logger::root(slog::Discard, slog::o!());
+        let conf_state = ConfState::of_voters(vec![7, 9]);
+        let config = RaftConfig { conf_state, ..RaftConfig::alone(7, 1) };
+        let mut node = RaftNode::start(&config, &log, &logger).unwrap();
+        node.campaign().unwrap();
+        settle(&mut node);
+        for (kind, index) in [
+            (MessageType::MsgRequestPreVoteResponse, 0),
+            (MessageType::MsgRequestVoteResponse, 0),
+            (MessageType::MsgAppendResponse, 2),
+        ] {
+            node.step(said_by_the_other(kind, index));
+            settle(&mut node);
+        }
+        node.applied(2);
+        node.propose_change(VoteChange::Gone(7), Bytes::from_static(b"batch")).unwrap();
+        settle(&mut node);
+        node.step(said_by_the_other(MessageType::MsgAppendResponse, 3));
+        assert_eq!(node.effects().changes, [3]);
+        node.propose(Bytes::from_static(b"behind")).unwrap();
+        node.set_vote(VoteChange::Gone(7)).unwrap();
+        assert!(!node.status().is_leader);
+        settle(&mut node);
+        node.step(said_by_the_other(MessageType::MsgAppendResponse, 4));
+        settle(&mut node);
     }
 
     #[test]

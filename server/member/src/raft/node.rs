@@ -93,7 +93,7 @@ impl RaftNode {
             max_inflight_msgs: limits::RAFT_MESSAGES_INFLIGHT_MAX,
             check_quorum: true,
             pre_vote: true,
-            // The entries of a turn go in one message.
+            // The entries of a turn go in one message; those in flight are bounded together.
             batch_append: true,
             // Not a bound that raft-rs is to keep, but then it counts what is not committed.
             max_uncommitted_size: raft::NO_LIMIT - 1,
@@ -130,12 +130,17 @@ impl RaftNode {
             return;
         }
         // A voter that is alone elects itself at once; raft-rs takes its log for durable then.
-        let is_dirty = self.is_writing() || !self.gathered.is_empty();
-        if is_dirty && self.raw.raft.prs().is_singleton() && !self.leads() {
+        if self.has_unwritten() && self.raw.raft.prs().is_singleton() && !self.leads() {
             return;
         }
         self.timeouts.before_tick(&mut self.raw.raft);
         self.raw.tick();
+    }
+
+    /// Something of the log is not durable.
+    fn has_unwritten(&self) -> bool {
+        let is_in_raft = !self.raw.raft.raft_log.unstable_entries().is_empty();
+        self.is_writing() || !self.gathered.is_empty() || is_in_raft
     }
 
     /// Takes in a message of another member, unless it makes no sense.
@@ -146,6 +151,9 @@ impl RaftNode {
         let kind = message.get_msg_type();
         if kind == MessageType::MsgTimeoutNow && self.is_restarting() {
             return;
+        }
+        if kind == MessageType::MsgRequestVoteResponse && self.has_unwritten() {
+            return; // no member was asked for its vote yet
         }
         if kind == MessageType::MsgAppend && !message.entries.is_empty() && !self.has_room() {
             return; // the leader sends it again
@@ -221,6 +229,11 @@ impl RaftNode {
     pub fn set_vote(&mut self, change: VoteChange) -> Result<ConfState, RaftError> {
         let conf_state = self.raw.apply_conf_change(&change.to_raft())?;
         self.raw.mut_store().conf_state = conf_state;
+        let raft = &mut self.raw.raft;
+        if raft.state == StateRole::Leader && raft.prs().get(raft.id).is_none() {
+            // raft-rs would go on and look for its own place at the next entry that is durable.
+            raft.become_follower(raft.term, raft::INVALID_ID);
+        }
         Ok(self.votes())
     }
 
@@ -301,8 +314,10 @@ impl RaftNode {
         let mut effects = RaftEffects::default();
         effects.messages.append(&mut self.promised);
         effects.is_restarted = std::mem::take(&mut self.is_restarted);
-        if !self.early_reads.is_empty() && (!self.leads() || self.may_read()) {
-            // One that leads no more passes them on, as raft-rs does.
+        if !self.leads() {
+            self.early_reads.clear(); // those that ask see another leader, or ask again
+        }
+        if !self.early_reads.is_empty() && self.may_read() {
             for message in std::mem::take(&mut self.early_reads) {
                 let _ = self.raw.step(message);
             }
@@ -411,6 +426,7 @@ impl RaftNode {
             committed: raft.raft_log.committed,
             is_leader: self.leads(),
             is_sole_voter: raft.promotable() && raft.prs().is_singleton(),
+            reads_alone: false, // the log core knows
             is_learner: raft.prs().conf().learners().contains(&raft.id),
         }
     }

@@ -17,6 +17,9 @@ pub struct RaftStatus {
     pub is_leader: bool,
     /// Whether this member has the only vote.
     pub is_sole_voter: bool,
+    /// Whether the newest View of this member is linearizable: it leads, nobody else has a vote,
+    /// and it has applied what was committed before that was so.
+    pub reads_alone: bool,
     /// Whether this member follows without a vote.
     pub is_learner: bool,
 }
@@ -38,9 +41,10 @@ pub struct MemberStatus {
     pub applied: Gauge,
     /// How many leases there are.
     pub leases: Gauge,
-    /// No other member has a vote: the newest View is linearizable. Cleared before a second vote
-    /// counts.
+    /// No other member has a vote.
     pub is_sole_voter: Flag,
+    /// The newest View is linearizable. Cleared before a second vote counts.
+    pub reads_alone: Flag,
     /// This member follows without a vote.
     pub is_learner: Flag,
 }

@@ -110,9 +110,15 @@ impl Storage for RaftEntries {
         let Some(to) = self.position(high).filter(|to| *to <= self.entries.len()) else {
             return Err(StorageError::Unavailable.into());
         };
-        let mut entries: Vec<Entry> = self.entries.range(from..to).cloned().collect();
-        raft::util::limit_size(&mut entries, max_size.into());
-        Ok(entries)
+        // A follower that is far behind asks for little of much.
+        let bytes_max = max_size.into().unwrap_or(raft::NO_LIMIT);
+        let mut bytes = 0;
+        let fits = |entry: &&Entry| {
+            let is_first = bytes == 0;
+            bytes += bytes_of(entry) as u64;
+            is_first || bytes <= bytes_max
+        };
+        Ok(self.entries.range(from..to).take_while(fits).cloned().collect())
     }
 
     fn term(&self, index: u64) -> raft::Result<u64> {
