@@ -40,7 +40,8 @@ use revd_member::apply::{CommittedEntry, DurableIndex, Lost, Machine, MachineCon
 use revd_member::cluster::Identity;
 use revd_member::cluster::conf_state::ConfState;
 use revd_member::cores::effects::{Note, Standpoint, StateEffects, StateEvent};
-use revd_member::cores::log::{LogConfig, LogCore, LogEffects, LogEvent};
+use revd_member::cores::log::{LogConfig, LogCore};
+use revd_member::cores::log_events::{LogEffects, LogEvent};
 use revd_member::cores::long::{LongCommand, LongList};
 use revd_member::cores::state::StateCore;
 use revd_member::error::Error as Refused;

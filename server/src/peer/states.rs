@@ -22,7 +22,7 @@ use revd_engine::disk::MmapDisk;
 use revd_engine::mvcc::{SavedState, Store, StoreBuilder};
 use revd_engine::transfer::StateStream;
 use revd_member::apply::received::ReceivedState;
-use revd_member::cores::log::LogEvent;
+use revd_member::cores::log_events::LogEvent;
 use revd_member::peer::Peer;
 use revd_member::peer::frame::{self, FrameReader};
 use serde_json::json;

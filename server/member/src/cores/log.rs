@@ -14,99 +14,22 @@ use bytes::Bytes;
 use crate::apply::command::{self, CommandId, Origin};
 use crate::apply::local::{LocalKind, LocalRequest, Submitted};
 use crate::apply::outcome::{Outcome, Rest};
-use crate::apply::received::ReceivedState;
-use crate::apply::{DurableIndex, Lost, Work};
+use crate::apply::{Lost, Work};
 use crate::cluster::membership::Membership;
 use crate::cores::forwards::{Forwards, ids_of};
 use crate::cores::leader_moves::LeaderMoves;
 use crate::cores::lease_asks::LeaseAsks;
+use crate::cores::log_events::{LogEffects, LogEvent};
 use crate::cores::member_changes::{ChangeRules, Leaving, MemberChanges};
 use crate::cores::read_rounds::ReadRounds;
 use crate::cores::submissions::Submissions;
 use crate::cores::transfers::{Sending, StateTransfers};
 use crate::error::Error;
 use crate::limits;
-use crate::peer::{Peer, PeerMessage};
+use crate::peer::PeerMessage;
 use crate::raft::node::{RaftEffects, RaftError, RaftNode};
 use crate::raft::status::RaftStatus;
 use crate::schema;
-use crate::wal::FrameContent;
-
-/// Events of the log core.
-#[derive(Debug)]
-pub enum LogEvent {
-    /// The requests that an edge submits in one turn.
-    Submitted {
-        /// That edge.
-        edge: u16,
-        /// Its requests.
-        submitted: Submitted,
-    },
-    /// The frame handed out last is durable.
-    Written,
-    /// A step of raft's clock.
-    Tick,
-    /// State up to here is durable elsewhere.
-    Durable(DurableIndex),
-    /// Entries up to here are applied.
-    Applied(u64),
-    /// An edge will propose nothing more.
-    EdgeClosed,
-    /// Another member has sent this.
-    Peer {
-        /// That member.
-        from: u64,
-        /// Its message.
-        message: PeerMessage,
-    },
-    /// There is a connection to this member.
-    PeerConnected(u64),
-    /// The connection to this member is gone, and what was on its way to it may be lost.
-    PeerLost(u64),
-    /// The answer to a local request of another member.
-    Answer {
-        /// That member.
-        to: u64,
-        /// Its caller.
-        id: CommandId,
-        /// The answer.
-        outcome: Outcome,
-    },
-    /// Another member has sent a state, which is durable in a file of its own.
-    StateReceived {
-        /// That member.
-        from: u64,
-        /// The term that it leads in.
-        term: u64,
-        /// The state.
-        state: Box<ReceivedState>,
-    },
-    /// The state that a member was to get ([`Work::Stream`]) is there, or could not be sent.
-    StateSent {
-        /// That member.
-        to: u64,
-        /// It is there.
-        is_there: bool,
-    },
-}
-
-/// Effects of the log core, in this order.
-pub trait LogEffects {
-    /// Write this frame; [`LogEvent::Written`] follows.
-    fn append(&mut self, frame: FrameContent);
-    /// Segments that hold nothing above this index may be reused.
-    fn release(&mut self, index: u64);
-    /// Hand this to the state core, behind everything before it.
-    fn work(&mut self, work: Work);
-    /// Send this to another member, behind everything before it; it may be lost.
-    fn send(&mut self, to: u64, message: PeerMessage);
-    /// The other members are these from now on.
-    fn set_peers(&mut self, peers: Vec<Peer>);
-    /// Remove the file of this state; then another one may be received.
-    fn discard(&mut self, state: Box<ReceivedState>);
-    /// The state that was received last is in its place: another one may be received.
-    fn installed(&mut self);
-}
 
 /// The settings of a log core.
 #[derive(Debug, Clone, Copy)]
@@ -341,7 +264,7 @@ impl LogCore {
     /// A message of another member.
     fn heard(&mut self, from: u64, message: PeerMessage, effects: &mut impl LogEffects) {
         match message {
-            // A member that stops takes no more of the log: it would have to wait for the disk anew.
+            // A member that stops takes no more of the log: it would wait for the disk anew.
             PeerMessage::Raft(message) if message.from() == from && !self.has_handed_over() => {
                 self.node.step(message);
             }

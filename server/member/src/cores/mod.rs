@@ -10,6 +10,7 @@ mod installing;
 mod leader_moves;
 mod lease_asks;
 pub mod log;
+pub mod log_events;
 pub mod long;
 mod member_callers;
 pub mod member_changes;

@@ -2,8 +2,8 @@
 //!
 //! A read that comes while a round is under way waits for the next one: the round may have begun
 //! before it. An attempt without an answer is repeated under another name, at first each time after
-//! twice the time, so that a slow network is not made slower; the answer to an earlier attempt of the
-//! same round counts too, so that rounds end also where messages take long.
+//! twice the time, so that a slow network is not made slower; the answer to an earlier attempt of
+//! the same round counts too, so that rounds end also where messages take long.
 
 use crate::apply::ReadReady;
 use crate::apply::command::Origin;

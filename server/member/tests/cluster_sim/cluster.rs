@@ -2,7 +2,7 @@
 
 use revd_engine::mvcc::{HashKv, View};
 use revd_engine::random::Random;
-use revd_member::cores::log::LogEvent;
+use revd_member::cores::log_events::LogEvent;
 use revd_member::peer::PeerMessage;
 
 use crate::history::{History, Seen};

@@ -12,7 +12,7 @@ use revd_member::apply::outcome::Outcome;
 use revd_member::apply::received::{ReceivedState, ReplacedState};
 use revd_member::apply::{DurableIndex, Lost, Machine, Work};
 use revd_member::cores::effects::{Note, StateEffects};
-use revd_member::cores::log::LogEffects;
+use revd_member::cores::log_events::LogEffects;
 use revd_member::cores::long::{LongCommand, LongList};
 use revd_member::error::Error;
 use revd_member::peer::{Peer, PeerMessage};
