@@ -33,3 +33,4 @@ mod states;
 pub mod status;
 mod storage;
 mod timeouts;
+mod votes;

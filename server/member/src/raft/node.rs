@@ -7,12 +7,11 @@ use raft::eraftpb::{Entry, EntryType, Message, MessageType};
 use raft::{RawNode, StateRole};
 
 use crate::apply::CommittedEntry;
-use crate::cluster::conf_state::ConfState;
 use crate::limits;
 use crate::raft::admission::may_step;
-use crate::raft::conf_change::{self, VoteChange};
+use crate::raft::conf_change;
 pub use crate::raft::config::{LogRetention, RaftConfig, RaftError};
-use crate::raft::convert::{conf_state_from_raft, conf_state_to_raft, to_raft};
+use crate::raft::convert::{conf_state_to_raft, to_raft};
 use crate::raft::message::RaftMessage;
 use crate::raft::pending::{PendingFrame, promises_nothing};
 use crate::raft::read_context::ReadContext;
@@ -197,7 +196,7 @@ impl RaftNode {
         self.propose_entry(Entry { data, ..Entry::default() })
     }
 
-    fn propose_entry(&mut self, entry: Entry) -> Result<(), RaftError> {
+    pub(super) fn propose_entry(&mut self, entry: Entry) -> Result<(), RaftError> {
         let mut message = Message { from: self.raw.raft.id, ..Message::default() };
         message.set_msg_type(MessageType::MsgPropose);
         message.set_entries(vec![entry].into());
@@ -205,42 +204,6 @@ impl RaftNode {
             return Err(raft::Error::ProposalDropped.into());
         }
         Ok(self.raw.raft.step(message)?)
-    }
-
-    /// Whether a change of members would be accepted now: this member leads, and no other change
-    /// is on its way.
-    #[must_use]
-    pub fn may_change(&self) -> bool {
-        self.may_propose() && !self.raw.raft.has_pending_conf()
-    }
-
-    /// Proposes a change of members; it takes effect when [`RaftNode::set_vote`] says so.
-    ///
-    /// # Errors
-    /// When this member does not lead.
-    pub fn propose_change(&mut self, change: VoteChange, batch: Bytes) -> Result<(), RaftError> {
-        self.propose_entry(conf_change::entry_of(change, batch))
-    }
-
-    /// A committed change takes effect; returns all votes.
-    ///
-    /// # Errors
-    /// When raft refuses: no member would be left that votes.
-    pub fn set_vote(&mut self, change: VoteChange) -> Result<ConfState, RaftError> {
-        let conf_state = self.raw.apply_conf_change(&change.to_raft())?;
-        self.raw.mut_store().conf_state = conf_state;
-        let raft = &mut self.raw.raft;
-        if raft.state == StateRole::Leader && raft.prs().get(raft.id).is_none() {
-            // raft-rs would go on and look for its own place at the next entry that is durable.
-            raft.become_follower(raft.term, raft::INVALID_ID);
-        }
-        Ok(self.votes())
-    }
-
-    /// The members' votes.
-    #[must_use]
-    pub fn votes(&self) -> ConfState {
-        conf_state_from_raft(&self.raw.store().conf_state)
     }
 
     /// The last entry that a member is known to have; none of a member that there is not.
@@ -455,6 +418,7 @@ impl RaftNode {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cluster::conf_state::ConfState;
     use crate::wal::LogEntry;
 
     fn empty_log() -> RecoveredLog {

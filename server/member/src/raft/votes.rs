@@ -1,0 +1,47 @@
+//! The votes of members, and their changes.
+
+use bytes::Bytes;
+use raft::StateRole;
+
+use crate::cluster::conf_state::ConfState;
+use crate::raft::conf_change::{self, VoteChange};
+use crate::raft::convert::conf_state_from_raft;
+use crate::raft::node::{RaftError, RaftNode};
+
+impl RaftNode {
+    /// Whether a change of members would be accepted now: this member leads, and no other change
+    /// is on its way.
+    #[must_use]
+    pub fn may_change(&self) -> bool {
+        self.may_propose() && !self.raw.raft.has_pending_conf()
+    }
+
+    /// Proposes a change of members; it takes effect when [`RaftNode::set_vote`] says so.
+    ///
+    /// # Errors
+    /// When this member does not lead.
+    pub fn propose_change(&mut self, change: VoteChange, batch: Bytes) -> Result<(), RaftError> {
+        self.propose_entry(conf_change::entry_of(change, batch))
+    }
+
+    /// A committed change takes effect; returns all votes.
+    ///
+    /// # Errors
+    /// When raft refuses: no member would be left that votes.
+    pub fn set_vote(&mut self, change: VoteChange) -> Result<ConfState, RaftError> {
+        let conf_state = self.raw.apply_conf_change(&change.to_raft())?;
+        self.raw.mut_store().conf_state = conf_state;
+        let raft = &mut self.raw.raft;
+        if raft.state == StateRole::Leader && raft.prs().get(raft.id).is_none() {
+            // raft-rs would go on and look for its own place at the next entry that is durable.
+            raft.become_follower(raft.term, raft::INVALID_ID);
+        }
+        Ok(self.votes())
+    }
+
+    /// The members' votes.
+    #[must_use]
+    pub fn votes(&self) -> ConfState {
+        conf_state_from_raft(&self.raw.store().conf_state)
+    }
+}
