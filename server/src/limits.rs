@@ -77,6 +77,8 @@ pub const MAILBOX_MESSAGES_MAX: usize = 128;
 pub const PEER_OUTBOX_BYTES: usize = 64 * 1024 * 1024;
 /// Bytes received from one other member that the log core has not taken; it is not read then.
 pub const PEER_BACKLOG_BYTES: usize = 8 * 1024 * 1024;
+/// How long a name of a peer waits for another one that is being looked up, before it looks again.
+pub const PEER_LOOK_UP_PAUSE: Duration = Duration::from_millis(10);
 /// Bytes read from a peer at a time.
 pub const PEER_READ_BYTES: usize = 256 * 1024;
 /// Connections that others may have open to the peer port.

@@ -24,6 +24,9 @@ pub const RAFT_MESSAGES_INFLIGHT_MAX: usize = 32;
 pub const UNCOMMITTED_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Bytes of entries in memory that are kept for slow followers although their effects are durable.
 pub const LOG_KEPT_BYTES_MAX: usize = 64 * 1024 * 1024;
+/// The same while a state is on its way to a member, which needs the entries behind it.
+pub const LOG_KEPT_FOR_STATE_BYTES_MAX: usize =
+    LOG_MEMORY_BYTES_MAX - UNCOMMITTED_BYTES_MAX - UNSAVED_BYTES_MAX;
 /// Bytes of entries in memory above which a member takes in no more: those not applied, and those
 /// not saved, beside those that are kept.
 pub const LOG_MEMORY_BYTES_MAX: usize = 512 * 1024 * 1024;
@@ -230,7 +233,7 @@ const _: () = {
     assert!(FRAME_BYTES_MAX as u64 <= SEGMENT_BYTES, "a segment holds the frames that gather");
     assert!(FRAME_BYTES_MAX <= UNCOMMITTED_BYTES_MAX, "a frame may be proposed at once");
     assert!(
-        LOG_KEPT_BYTES_MAX + UNCOMMITTED_BYTES_MAX + UNSAVED_BYTES_MAX <= LOG_MEMORY_BYTES_MAX,
+        LOG_KEPT_BYTES_MAX <= LOG_KEPT_FOR_STATE_BYTES_MAX,
         "entries that wait for the disk find room beside those that are kept"
     );
     assert!(

@@ -2,6 +2,8 @@
 
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use futures_lite::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
@@ -11,6 +13,7 @@ use revd_member::peer::hello::{self, HelloError};
 use crate::config::Keepalive;
 use crate::limits;
 use crate::net::listen;
+use crate::queues::latch::Latch;
 
 /// A stream of bytes to and from one peer.
 pub(super) trait Transport: AsyncRead + AsyncWrite + Unpin {}
@@ -52,14 +55,39 @@ async fn resolve(address: &str) -> io::Result<Vec<SocketAddr>> {
         return Ok(vec![address]);
     }
     let name = address.to_owned();
-    // Asking for a name may take seconds, which this thread has not.
-    let asking = async {
-        let found = glommio::executor().spawn_blocking(move || name.to_socket_addrs());
-        let mut found: Vec<SocketAddr> = found.await?.collect();
+    within(limits::PEER_DIAL_DEADLINE, "its name is not resolved", async {
+        let mut found = look_up(name).await?;
         found.sort_by_key(SocketAddr::is_ipv6);
         Ok(found)
+    })
+    .await
+}
+
+/// A name is being looked up.
+static IS_LOOKING_UP: AtomicBool = AtomicBool::new(false);
+
+/// Asks the system, on a thread of its own: without a resolver the answer takes half a minute, and
+/// the helper threads of this core have segments of the log to make. One name at a time, so that
+/// such threads do not pile up.
+async fn look_up(name: String) -> io::Result<Vec<SocketAddr>> {
+    while IS_LOOKING_UP.swap(true, Ordering::AcqRel) {
+        glommio::timer::sleep(limits::PEER_LOOK_UP_PAUSE).await;
+    }
+    let (found, done) = (Arc::new(Mutex::new(None)), Latch::default());
+    let (answer, over) = (Arc::clone(&found), done.clone());
+    let asking = move || {
+        let addresses = name.to_socket_addrs().map(Iterator::collect);
+        *answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(addresses);
+        IS_LOOKING_UP.store(false, Ordering::Release);
+        over.set();
     };
-    within(limits::PEER_DIAL_DEADLINE, "its name is not resolved", asking).await
+    if let Err(error) = std::thread::Builder::new().name("peer name".to_owned()).spawn(asking) {
+        IS_LOOKING_UP.store(false, Ordering::Release);
+        return Err(error);
+    }
+    done.wait().await;
+    let found = found.lock().unwrap_or_else(PoisonError::into_inner).take();
+    found.expect("the thread has left its answer")
 }
 
 /// Gives up after this time.

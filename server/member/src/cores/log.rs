@@ -141,6 +141,7 @@ impl LogCore {
                     effects.release(index);
                 }
                 if self.transfers.durable(index.get()) {
+                    effects.release(index.get()); // the log of before
                     effects.installed();
                 }
             }

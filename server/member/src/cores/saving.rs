@@ -153,10 +153,24 @@ impl Saving {
             answers.append(&mut self.compacting);
         }
         if !durable.defragmenting {
-            let outcome = Outcome { revision, result: Ok(Bytes::new()), rest: Rest::NONE };
-            answers.extend(self.defragmenting.drain(..).map(|id| (id, outcome.clone())));
+            answers.append(&mut self.defragmented(revision));
         }
         Saved { index: DurableIndex::of(&durable), answers }
+    }
+
+    /// The store is another one, whose file was just made: no caller waits for the old one's.
+    pub(super) fn replaced(&mut self, machine: &Machine) -> Vec<(CommandId, Outcome)> {
+        let mut answers = self.defragmented(machine.store().revision());
+        if !machine.store().compaction_pending() {
+            answers.append(&mut self.compacting);
+        }
+        answers
+    }
+
+    /// The answers of those who wait for the defragmentation under way.
+    fn defragmented(&mut self, revision: i64) -> Vec<(CommandId, Outcome)> {
+        let outcome = Outcome { revision, result: Ok(Bytes::new()), rest: Rest::NONE };
+        self.defragmenting.drain(..).map(|id| (id, outcome.clone())).collect()
     }
 }
 

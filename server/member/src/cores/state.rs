@@ -300,6 +300,9 @@ impl StateCore {
             InstallStep::Replace(state) => {
                 let replaced = machine.replace_state(*state, now, &mut self.effects)?;
                 effects.discard(replaced);
+                for (id, outcome) in self.saving.replaced(machine) {
+                    effects.answer(id, outcome);
+                }
                 effects.durable(DurableIndex::of_installed(machine));
                 self.has_news = true;
             }

@@ -69,7 +69,11 @@ pub(super) fn may_restore<S: Storage>(raft: &Raft<S>, message: &Message) -> bool
         [metadata.index, metadata.term, message.term].iter().all(|number| *number <= NUMBER_MAX);
     let is_of_term = metadata.term > 0 && metadata.term <= message.term;
     let is_ours = message.from != INVALID_ID && message.from != raft.id;
-    is_ours && is_in_range && is_of_term && metadata.index > 0 && is_sound(metadata.get_conf_state())
+    // Every state holds the entries that are committed here.
+    let log = &raft.raft_log;
+    let is_of_log = metadata.index != log.committed || log.match_term(metadata.index, metadata.term);
+    let is_sound = metadata.index > 0 && is_sound(metadata.get_conf_state());
+    is_ours && is_in_range && is_of_term && is_of_log && is_sound
 }
 
 /// Votes that raft-rs can restore: every member has one part, and somebody votes.

@@ -13,7 +13,7 @@ use crate::raft::conf_change;
 pub use crate::raft::config::{LogRetention, RaftConfig, RaftError};
 use crate::raft::convert::{conf_state_to_raft, to_raft};
 use crate::raft::message::RaftMessage;
-use crate::raft::pending::{PendingFrame, promises_nothing};
+use crate::raft::pending::{self, PendingFrame, promises_nothing};
 use crate::raft::read_context::ReadContext;
 use crate::raft::status::RaftStatus;
 use crate::raft::storage::RaftEntries;
@@ -317,11 +317,7 @@ impl RaftNode {
             self.raw.mut_store().hard_state = state.clone();
         }
         if must_sync {
-            if self.gathered.back().is_none_or(|frame| frame.bytes >= limits::FRAME_BYTES_MAX) {
-                self.gathered.push_back(PendingFrame::default());
-            }
-            let frame = self.gathered.back_mut().expect("it was just made");
-            frame.add(self.hard_state, entries);
+            pending::gather(&mut self.gathered, self.hard_state, entries);
         }
         let (states, messages): (Vec<_>, Vec<_>) = ready
             .take_messages()
@@ -372,7 +368,9 @@ impl RaftNode {
         if others {
             let is_much = !keeps_all && durable.saturating_sub(before) > snapshot_count;
             to = if is_much { durable.saturating_sub(catchup_entries) } else { before };
-            to = to.max(entries.index_below(limits::LOG_KEPT_BYTES_MAX)).min(durable);
+            let bytes_max =
+                if keeps_all { limits::LOG_KEPT_FOR_STATE_BYTES_MAX } else { limits::LOG_KEPT_BYTES_MAX };
+            to = to.max(entries.index_below(bytes_max)).min(durable);
         }
         entries.release(to);
         (entries.base() > before).then(|| entries.base())

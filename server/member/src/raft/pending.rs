@@ -1,10 +1,13 @@
 //! Frames on their way to the disk, and the messages that wait for them.
 
+use std::collections::VecDeque;
+
 use raft::eraftpb::{Entry, MessageType, SnapshotMetadata};
 
+use crate::limits;
 use crate::raft::convert::from_raft;
 use crate::raft::message::RaftMessage;
-use crate::wal::{FrameContent, HardState, LogRestart};
+use crate::wal::{FrameContent, HardState, LogEntry, LogRestart};
 
 /// A frame and what follows it.
 #[derive(Debug, Default)]
@@ -32,6 +35,30 @@ impl PendingFrame {
         one
     }
 
+    /// The frame that stands for these, which follow each other.
+    fn joined(frames: impl Iterator<Item = Self>) -> Self {
+        let mut one = Self::default();
+        for mut frame in frames {
+            one.bytes += frame.bytes;
+            one.replace_from(frame.content.entries);
+            one.content.hard_state = frame.content.hard_state.or(one.content.hard_state);
+            one.content.restart = frame.content.restart.or(one.content.restart);
+            one.restart = frame.restart.or(one.restart);
+            one.ready = frame.ready;
+            one.messages.append(&mut frame.messages);
+        }
+        one
+    }
+
+    /// Adds entries; the first replaces those from its index on.
+    fn replace_from(&mut self, entries: Vec<LogEntry>) {
+        if let Some(first) = entries.first() {
+            let keep = self.content.entries.partition_point(|entry| entry.index < first.index);
+            self.content.entries.truncate(keep);
+        }
+        self.content.entries.extend(entries);
+    }
+
     /// The log begins again: entries that were to be written before do not count any more.
     pub(super) fn begin_again(&mut self, behind: &SnapshotMetadata) {
         self.content.entries.clear();
@@ -49,16 +76,33 @@ impl PendingFrame {
     }
 
     /// Adds what a `Ready` has to write; entries replace those from the first one on.
-    pub(super) fn add(&mut self, hard_state: HardState, entries: Vec<Entry>) {
+    fn add(&mut self, hard_state: HardState, entries: Vec<Entry>) {
         // The commit index travels with whatever else has to be written.
         self.content.hard_state = Some(hard_state);
         self.bytes += entries.iter().map(|entry| entry.data.len()).sum::<usize>();
-        if let Some(first) = entries.first() {
-            let keep = self.content.entries.partition_point(|entry| entry.index < first.index);
-            self.content.entries.truncate(keep);
-        }
-        self.content.entries.extend(entries.into_iter().map(from_raft));
+        self.replace_from(entries.into_iter().map(from_raft).collect());
     }
+}
+
+/// Adds what a `Ready` has to write to the frames that come next.
+///
+/// Entries that replace some of an earlier frame leave all in one: if a later leader restores the
+/// first ones, raft would take them for durable with the earlier frame, while the one in between
+/// has yet to overwrite them on disk.
+pub(super) fn gather(frames: &mut VecDeque<PendingFrame>, hard_state: HardState, entries: Vec<Entry>) {
+    let first = entries.first().map_or(u64::MAX, |entry| entry.index);
+    let mut earlier = frames.iter().rev().skip(1);
+    if earlier.any(|frame| frame.content.entries.last().is_some_and(|last| last.index >= first)) {
+        let one = PendingFrame::joined(frames.drain(..));
+        frames.push_back(one);
+    }
+    let replaces_last = frames
+        .back()
+        .is_some_and(|frame| frame.content.entries.last().is_some_and(|last| last.index >= first));
+    if frames.back().is_none_or(|frame| frame.bytes >= limits::FRAME_BYTES_MAX && !replaces_last) {
+        frames.push_back(PendingFrame::default());
+    }
+    frames.back_mut().expect("it was just made").add(hard_state, entries);
 }
 
 /// Messages that stay true if their sender forgets what it has not written. An answer to a
@@ -72,4 +116,35 @@ pub(super) fn promises_nothing(kind: MessageType) -> bool {
             | MessageType::MsgRequestPreVote
             | MessageType::MsgRequestPreVoteResponse
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn entries(term: u64, indexes: std::ops::RangeInclusive<u64>, bytes: usize) -> Vec<Entry> {
+        let entry = |index| Entry { index, term, data: vec![7; bytes].into(), ..Entry::default() };
+        indexes.map(entry).collect()
+    }
+
+    fn shape(frames: &VecDeque<PendingFrame>) -> Vec<Vec<(u64, u64)>> {
+        let of = |frame: &PendingFrame| {
+            frame.content.entries.iter().map(|entry| (entry.index, entry.term)).collect()
+        };
+        frames.iter().map(of).collect()
+    }
+
+    #[test]
+    fn entries_that_replace_others_go_into_their_frame() {
+        let (mut frames, much) = (VecDeque::new(), limits::FRAME_BYTES_MAX);
+        let mut gather = |term, indexes, bytes| {
+            let state = HardState { term, ..HardState::default() };
+            gather(&mut frames, state, entries(term, indexes, bytes));
+            shape(&frames)
+        };
+        gather(2, 5..=5, much);
+        assert_eq!(gather(2, 6..=7, much), [vec![(5, 2)], vec![(6, 2), (7, 2)]]);
+        assert_eq!(gather(3, 6..=6, 1), [vec![(5, 2)], vec![(6, 3)]], "of the last frame");
+        assert_eq!(gather(4, 5..=6, 1), [[(5, 4), (6, 4)]], "of one before it");
+    }
 }
