@@ -7,6 +7,7 @@
 //!              three    connected MEMBER    disconnected MEMBER    heartbeat MEMBER TERM
 //!              ticks N
 //!              asked MEMBER SLOT keepalive    answered MEMBER SLOT [refused]
+//!              removes MEMBER SLOT               that member asks for its own removal
 //! state core:  entry put put    local defragment    due    written    close    turn
 //!              lead TERM    follow    ask MEMBER SLOT keepalive    answer SLOT
 //!              read EDGE TICKET INDEX    read EDGE TICKET refused    lost NUMBER
@@ -52,7 +53,8 @@ use revd_member::wal::FrameContent;
 use revd_member::wal::birth::empty_log;
 use revd_proto::etcdserverpb::alarm_request::AlarmAction;
 use revd_proto::etcdserverpb::{
-    AlarmRequest, AlarmType, CompactionRequest, DeleteRangeRequest, LeaseGrantRequest, PutRequest,
+    AlarmRequest, AlarmType, CompactionRequest, DeleteRangeRequest, LeaseGrantRequest, MemberRemoveRequest,
+    PutRequest,
 };
 
 use golden::{run_all, words_of};
@@ -245,6 +247,13 @@ impl LogRunner {
                 };
                 let id = CommandId::new(0, slot.parse()?, 0);
                 LogEvent::Peer { from: member.parse()?, message: PeerMessage::LeaseAsk { id, request } }
+            }
+            ("removes", [member, slot]) => {
+                let (id, from) = (CommandId::new(0, slot.parse()?, 0), member.parse()?);
+                let payload = MemberRemoveRequest { id: from }.encode_to_vec().into();
+                let command = Command { id, kind: Kind::MemberRemove, payload };
+                let batch = command::encode(Origin { member: from, boot: 1 }, &[command]).into();
+                LogEvent::Peer { from, message: PeerMessage::Forward(batch) }
             }
             ("answered", [member, slot, rest @ ..]) => {
                 let result = if rest.is_empty() { Ok(Bytes::new()) } else { Err(Refused::NotLeader) };

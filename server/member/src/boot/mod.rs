@@ -1,4 +1,5 @@
 //! How a member starts and stops: from files to a running member, and the life of its process.
 
+mod forced;
 pub mod lifecycle;
 pub mod recovery;

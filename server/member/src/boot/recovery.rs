@@ -17,6 +17,7 @@ use revd_engine::mvcc::{Applied, CheckpointKind, Store};
 
 use crate::apply::command::Origin;
 use crate::apply::{Machine, MachineConfig};
+use crate::boot::forced;
 use crate::cluster::conf_state::ConfState;
 use crate::cluster::initial::{InitialCluster, InitialError};
 use crate::cluster::joining::{JoinError, RemoteCluster, join, may_begin};
@@ -208,13 +209,14 @@ pub fn recover<F: RecoveryEffects>(
         (Some(_), Some(log)) => Ok(log),
         (None, found) => open_log(config, &store, found),
     };
-    let log = log.map_err(|refusal| effects.refused(refusal))?;
+    let mut log = log.map_err(|refusal| effects.refused(refusal))?;
     let identity = log.owner;
+    let forces_new = config.forces_new && !is_new;
+    forced::keep_member(&mut log, forces_new);
     let membership = match joined {
         Some((_, members)) => Membership::new(members.into_iter(), std::iter::empty()),
         None => schema::membership(store.tables()),
     };
-    let forces_new = config.forces_new && !is_new;
     let last = log.entries.back().map_or(log.base.0, |entry| entry.index);
     let raft_config = RaftConfig {
         id: identity.member,

@@ -134,7 +134,7 @@ impl LogCore {
                 self.frame_ticks = 0;
                 self.node.written();
             }
-            LogEvent::Tick => self.tick(),
+            LogEvent::Tick => self.tick(effects),
             LogEvent::Durable(index) => {
                 let keeps_log = self.transfers.keeps_log(self.now);
                 if let Some(index) = self.node.release(index.get(), keeps_log) {
@@ -220,7 +220,7 @@ impl LogCore {
         Ok(())
     }
 
-    fn tick(&mut self) {
+    fn tick(&mut self, effects: &mut impl LogEffects) {
         self.now += 1;
         self.watch_disk(); // before raft begins to count anew which members are there
         self.node.tick();
@@ -229,8 +229,9 @@ impl LogCore {
             if let Some(numbers) = self.submissions.expire(oldest) {
                 self.behind.push(Work::Lost(Lost { numbers, why: self.why_here() }));
             }
-            let expired = self.changes.expire(oldest);
-            self.behind.extend(expired.into_iter().map(|id| answer(id, Error::Timeout)));
+            for (from, id) in self.changes.expire(oldest) {
+                self.refuse_change(from, id, Error::Timeout, effects);
+            }
         }
         let why = if self.led_by.1 == 0 { Error::NoLeader } else { Error::Timeout };
         let given_up = self.asks.tick(oldest);
@@ -458,13 +459,19 @@ impl LogCore {
         {
             match leaving {
                 Leaving::Propose(change, batch) => self.node.propose_change(change, batch)?,
-                Leaving::Refuse(from, id, why) if from == own => effects.work(answer(id, why)),
-                Leaving::Refuse(from, id, why) => {
-                    effects.send(from, PeerMessage::Refused { ids: vec![id], why });
-                }
+                Leaving::Refuse(from, id, why) => self.refuse_change(from, id, why, effects),
             }
         }
         Ok(())
+    }
+
+    /// A change of members that this caller of a member asked for has not left.
+    fn refuse_change(&self, from: u64, id: CommandId, why: Error, effects: &mut impl LogEffects) {
+        if from == self.origin.member {
+            effects.work(answer(id, why));
+        } else {
+            effects.send(from, PeerMessage::Refused { ids: vec![id], why });
+        }
     }
 
     /// Encodes waiting commands as one entry, bounded in bytes.

@@ -39,6 +39,10 @@ pub struct ChangeRules {
 /// The sender of changes that nobody waits for; no member has this id.
 const NOBODY: u64 = 0;
 
+/// Stamped on the changes that leave a member alone in a forced cluster; no run of a member has
+/// this number: nobody is answered.
+pub(crate) const FORCED_BOOT: u64 = 0;
+
 impl ChangeRules {
     /// With this step of raft's clock.
     #[must_use]
@@ -236,13 +240,18 @@ impl MemberChanges {
         self.waiting.clear();
     }
 
-    /// Own callers that have waited since this tick.
-    pub(super) fn expire(&mut self, oldest: u64) -> Vec<CommandId> {
-        let mut expired = Vec::new();
-        while let Some(waiting) = self.waiting.pop_front_if(|waiting| waiting.since <= oldest) {
-            if waiting.from == self.own.member {
-                expired.push(waiting.id);
-            }
+    /// Callers that have waited since this tick, and the members that they are at. A change that
+    /// nobody waits for is never given up.
+    pub(super) fn expire(&mut self, oldest: u64) -> Vec<(u64, CommandId)> {
+        let is_over = |waiting: &Waiting| waiting.from != NOBODY && waiting.since <= oldest;
+        let expired: Vec<_> = self
+            .waiting
+            .iter()
+            .filter(|waiting| is_over(waiting))
+            .map(|waiting| (waiting.from, waiting.id))
+            .collect();
+        if !expired.is_empty() {
+            self.waiting.retain(|waiting| !is_over(waiting));
         }
         expired
     }
@@ -282,8 +291,8 @@ impl MemberChanges {
             let id = CommandId::new(0, 0, 0);
             let command = Command { id, kind, payload: payload.into() };
             let Some(Ok(change)) = command.member_change() else { continue };
-            // No run of a member has this number: nobody is answered.
-            let batch = command::encode(Origin { member: own, boot: 0 }, &[command]).into();
+            let forced = Origin { member: own, boot: FORCED_BOOT };
+            let batch = command::encode(forced, &[command]).into();
             self.waiting.push_back(Waiting { since: now, from: NOBODY, id, batch, change });
         }
     }
@@ -429,8 +438,10 @@ mod tests {
         let Some(Leaving::Propose(..)) = changes.next(|_| Some(1)) else { panic!() };
         assert_eq!(commit(&mut changes, first).1, Ok(()));
         assert_eq!(changes.lose(), [own(2)], "the first is answered when it is applied");
+        let sent = command::encode(Origin { member: 2, boot: 1 }, &[promote(7)]).into();
+        assert_eq!(changes.forwarded(2, &sent, 7), Some(Ok(())));
         assert_eq!(changes.expire(6), []);
-        assert_eq!(changes.expire(7), [own(3)]);
+        assert_eq!(changes.expire(7), [(1, own(3)), (2, own(7))]);
         assert!(changes.is_empty());
         let mut many: Vec<_> = (0..=limits::MEMBER_CHANGES_MAX).map(|slot| add(slot, 9, true)).collect();
         let refused = changes.submit(&mut many, 0);
@@ -452,6 +463,7 @@ mod tests {
         changes.handed_out(5, 0);
         assert!(changes.is_empty());
         changes.handed_out(6, 0);
+        assert_eq!(changes.expire(1000), [], "nobody waits for them, and they are needed");
         let mut votes = Vec::new();
         while let Some(leaving) = changes.next(|_| Some(6)) {
             let Leaving::Propose(change, batch) = leaving else { panic!("{leaving:?}") };

@@ -48,7 +48,7 @@ impl VoteChange {
 }
 
 /// An entry that is to change a vote.
-pub(super) fn entry_of(change: VoteChange, batch: Bytes) -> Entry {
+pub(crate) fn entry_of(change: VoteChange, batch: Bytes) -> Entry {
     let (kind, member) = change.parts();
     let data = ConfChangeData { change_type: kind as i32, member, batch }.encode_to_vec();
     let mut entry = Entry { data: data.into(), ..Entry::default() };
@@ -57,7 +57,7 @@ pub(super) fn entry_of(change: VoteChange, batch: Bytes) -> Entry {
 }
 
 /// The batch of commands in the data of such an entry; nothing, if it is damaged.
-pub(super) fn batch_of(data: Bytes) -> Bytes {
+pub(crate) fn batch_of(data: Bytes) -> Bytes {
     ConfChangeData::decode(data).map(|change| change.batch).unwrap_or_default()
 }
 
