@@ -80,7 +80,8 @@ pub enum Work {
     /// Go on from this state, which holds the effects of all entries before; entries behind this
     /// follow it. The log begins again behind it.
     Install(Box<ReceivedState>),
-    /// The leader of this term needs the newest saved state for that member.
+    /// The leader of this term needs a saved state for that member that holds the effects of all
+    /// entries before.
     Stream {
         /// That member.
         to: u64,

@@ -65,8 +65,18 @@ pub struct StateCore {
     saving: Saving,
     installing: Installing,
     /// Members that are to be sent the saved state, and the terms in whose name.
-    to_stream: Vec<(u64, u64)>,
+    to_stream: Vec<StateRequest>,
     is_stopping: bool,
+}
+
+/// A member that needs a state.
+#[derive(Debug)]
+struct StateRequest {
+    to: u64,
+    /// The term of the leader that asks.
+    term: u64,
+    /// The state holds the effects of everything up to here.
+    behind: u64,
 }
 
 impl StateCore {
@@ -182,7 +192,9 @@ impl StateCore {
                 self.received = state.applied().index;
                 self.installing.begin(state);
             }
-            Work::Stream { to, term } => self.to_stream.push((to, term)),
+            Work::Stream { to, term } => {
+                self.to_stream.push(StateRequest { to, term, behind: self.received });
+            }
         }
     }
 
@@ -270,9 +282,7 @@ impl StateCore {
         if self.installing.is_under_way() {
             self.install(machine, now, effects)?;
         }
-        for (to, term) in self.to_stream.drain(..) {
-            effects.stream(to, term, machine.store().saved_state());
-        }
+        self.stream(machine, effects);
         self.lead(machine, now, effects);
         self.carry_out_lease_requests(machine, now, effects);
         machine.list_keys(now, &mut self.effects);
@@ -284,6 +294,19 @@ impl StateCore {
             self.saving.schedule(machine, self.is_stopping, effects);
         }
         Ok(next)
+    }
+
+    /// Hands out the state for members that lag behind. They may have become members only lately: a
+    /// state from before that is of no use to them.
+    fn stream(&mut self, machine: &Machine, effects: &mut impl StateEffects) {
+        if self.to_stream.is_empty() {
+            return;
+        }
+        let saved = machine.store().saved_state();
+        let applied = saved.as_ref().map_or(0, |state| state.applied().index);
+        for StateRequest { to, term, .. } in self.to_stream.extract_if(.., |asked| asked.behind <= applied) {
+            effects.stream(to, term, saved.clone());
+        }
     }
 
     /// Goes on with the state that is to take the machine's place. No caller is told more than by
