@@ -126,6 +126,8 @@ async fn scenario(product: Product) -> Said {
         (status.leader == 0).then_some(status)
     })
     .await;
+    let mut others = cluster.present().filter(|other| *other != leader);
+    assert!(others.all(|other| cluster.network().holds_back(leader, other)), "the cut has no effect");
     // A request that comes within half a second of the loss may count as one on its way.
     tokio::time::sleep(Duration::from_secs(1)).await;
     let mut said = vec![("status", format!("{:?}", status.errors))];

@@ -3,9 +3,10 @@
 //!
 //! A cut way is silent, as a lost network is: connections stay open, new ones are accepted, and
 //! what was sent arrives when the way is mended. The member that has opened a connection is found
-//! through the process that owns its other end: all dial the same proxy, from any port.
+//! through the process that owns its other end: all dial the same proxy, from any port. One that is
+//! not found is not let in: its way could not be cut.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::Path;
 use std::thread::JoinHandle;
@@ -18,9 +19,12 @@ use tokio::sync::{oneshot, watch};
 /// Two members that do not hear each other, the smaller number first.
 type Way = (usize, usize);
 
+/// Ways that are cut, and whether something was held back there since.
+type Cuts = BTreeMap<Way, bool>;
+
 /// Proxies on a thread of their own: a test may block its own.
 pub struct Network {
-    cuts: watch::Sender<BTreeSet<Way>>,
+    cuts: watch::Sender<Cuts>,
     end: Option<oneshot::Sender<()>>,
     thread: Option<JoinHandle<()>>,
 }
@@ -33,7 +37,7 @@ impl Network {
     /// Proxies: at each first address one for the member that listens at the second. Members are
     /// called `m0`, `m1` and so on.
     pub fn start(members: Vec<(SocketAddr, SocketAddr)>) -> Self {
-        let (cuts, seen) = watch::channel(BTreeSet::new());
+        let cuts = watch::Sender::new(Cuts::new());
         let (end, ended) = oneshot::channel();
         let bound: Vec<_> = members
             .into_iter()
@@ -43,12 +47,13 @@ impl Network {
                 (listener, member)
             })
             .collect();
+        let own = cuts.clone();
         let thread = std::thread::spawn(move || {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 for (number, (listener, member)) in bound.into_iter().enumerate() {
                     let listener = TcpListener::from_std(listener).unwrap();
-                    tokio::spawn(accept(listener, member, number, seen.clone()));
+                    tokio::spawn(accept(listener, member, number, own.clone()));
                 }
                 let _ = ended.await;
             });
@@ -59,13 +64,18 @@ impl Network {
     /// Neither of the two hears the other any more.
     pub fn cut(&self, a: usize, b: usize) {
         self.cuts.send_modify(|cuts| {
-            cuts.insert(way(a, b));
+            cuts.insert(way(a, b), false);
         });
+    }
+
+    /// Whether the cut between the two has kept something from the other.
+    pub fn holds_back(&self, a: usize, b: usize) -> bool {
+        self.cuts.borrow().get(&way(a, b)).is_some_and(|held| *held)
     }
 
     /// Everybody hears everybody.
     pub fn mend(&self) {
-        self.cuts.send_modify(BTreeSet::clear);
+        self.cuts.send_modify(Cuts::clear);
     }
 }
 
@@ -78,30 +88,25 @@ impl Drop for Network {
     }
 }
 
-async fn accept(
-    listener: TcpListener,
-    member: SocketAddr,
-    number: usize,
-    cuts: watch::Receiver<BTreeSet<Way>>,
-) {
+async fn accept(listener: TcpListener, member: SocketAddr, number: usize, cuts: watch::Sender<Cuts>) {
+    let proxy = listener.local_addr().unwrap();
     loop {
         let Ok((dialled, from)) = listener.accept().await else {
             tokio::time::sleep(Duration::from_millis(10)).await;
             continue;
         };
-        // A tool of the test is no member: no cut holds for it.
-        let way = member_at(from).map(|dialling| way(dialling, number));
-        tokio::spawn(forward(dialled, member, way, cuts.clone()));
+        // A member that has ended or given up meanwhile has nothing to say any more; any other
+        // dials again.
+        let Some(dialling) = member_at(from, proxy) else {
+            eprintln!("the proxy before member {number} does not know who dials it from {from}");
+            continue;
+        };
+        tokio::spawn(forward(dialled, member, way(dialling, number), cuts.clone()));
     }
 }
 
-async fn forward(
-    dialled: TcpStream,
-    member: SocketAddr,
-    way: Option<Way>,
-    mut cuts: watch::Receiver<BTreeSet<Way>>,
-) {
-    open(way, &mut cuts).await;
+async fn forward(dialled: TcpStream, member: SocketAddr, way: Way, cuts: watch::Sender<Cuts>) {
+    open(way, &cuts).await;
     let Ok(reached) = TcpStream::connect(member).await else { return };
     for socket in [&dialled, &reached] {
         let _ = socket.set_nodelay(true);
@@ -113,32 +118,35 @@ async fn forward(
 }
 
 /// Waits until the way is open.
-async fn open(way: Option<Way>, cuts: &mut watch::Receiver<BTreeSet<Way>>) {
-    if let Some(way) = way {
-        let _ = cuts.wait_for(|cuts| !cuts.contains(&way)).await;
-    }
+async fn open(way: Way, cuts: &watch::Sender<Cuts>) {
+    cuts.send_if_modified(|cuts| {
+        cuts.entry(way).and_modify(|held| *held = true);
+        false // for nobody to wake up
+    });
+    let _ = cuts.subscribe().wait_for(|cuts| !cuts.contains_key(&way)).await;
 }
 
 async fn pass(
     mut from: tokio::net::tcp::OwnedReadHalf,
     mut to: tokio::net::tcp::OwnedWriteHalf,
-    way: Option<Way>,
-    mut cuts: watch::Receiver<BTreeSet<Way>>,
+    way: Way,
+    cuts: watch::Sender<Cuts>,
 ) {
     let mut buffer = vec![0; 64 * 1024];
     loop {
         let read = from.read(&mut buffer).await.unwrap_or(0);
         // Also the end of a connection is not heard of over a cut way.
-        open(way, &mut cuts).await;
+        open(way, &cuts).await;
         if read == 0 || to.write_all(&buffer[..read]).await.is_err() {
             return; // dropping the half ends the connection for the other side
         }
     }
 }
 
-/// The number of the member whose process has this end of a connection: a child of this process.
-fn member_at(address: SocketAddr) -> Option<usize> {
-    let inode = inode_of(address)?;
+/// The number of the member whose process, a child of this one, has the dialling end of a
+/// connection.
+fn member_at(from: SocketAddr, proxy: SocketAddr) -> Option<usize> {
+    let inode = inode_of(from, proxy)?;
     let target = format!("socket:[{inode}]");
     let own = format!("PPid:\t{}", std::process::id());
     for process in std::fs::read_dir("/proc").ok()?.flatten() {
@@ -157,12 +165,18 @@ fn has_file(process: &Path, target: &str) -> bool {
     files.into_iter().any(|file| std::fs::read_link(file.path()).is_ok_and(|to| to.as_os_str() == target))
 }
 
-/// The inode of a socket, from the system's table of IPv4 connections (proc_net(5)), which has
-/// addresses as numbers of the machine: a little-endian one, as all that revd runs on.
-fn inode_of(address: SocketAddr) -> Option<u64> {
-    let SocketAddr::V4(address) = address else { return None };
-    let local = format!("{:08X}:{:04X}", u32::from_le_bytes(address.ip().octets()), address.port());
+/// The inode of the dialling end of a connection, from the system's table of IPv4 connections
+/// (proc_net(5)). Both addresses count: connections to different ones may begin at the same port.
+fn inode_of(from: SocketAddr, to: SocketAddr) -> Option<u64> {
+    let ends = [as_in_table(from)?, as_in_table(to)?];
     let table = std::fs::read_to_string("/proc/net/tcp").ok()?;
-    let line = table.lines().find(|line| line.split_whitespace().nth(1) == Some(local.as_str()))?;
-    line.split_whitespace().nth(9)?.parse().ok()
+    let is_it = |line: &&str| line.split_whitespace().skip(1).take(2).eq(ends.iter().map(String::as_str));
+    let inode = table.lines().find(is_it)?.split_whitespace().nth(9)?.parse().ok()?;
+    (inode != 0).then_some(inode) // else the process has closed it
+}
+
+/// An address as a number of the machine: a little-endian one, as all that revd runs on.
+fn as_in_table(address: SocketAddr) -> Option<String> {
+    let SocketAddr::V4(address) = address else { return None };
+    Some(format!("{:08X}:{:04X}", u32::from_le_bytes(address.ip().octets()), address.port()))
 }
