@@ -110,7 +110,7 @@ impl Cluster {
         is_there.then_some(members)
     }
 
-    /// Removes a member; returns when its process has ended by itself.
+    /// Removes a member; returns when its process has ended by itself, as it should.
     pub async fn remove(&mut self, member: usize) {
         let status = self.client(member).maintenance.status(StatusRequest {}).await.unwrap();
         let id = status.into_inner().header.unwrap().member_id;
@@ -125,9 +125,17 @@ impl Cluster {
             }
         })
         .await;
+        self.wait_until_ends(member).await;
+    }
+
+    /// Waits until a removed member has ended by itself, as one that has nothing left to do.
+    pub async fn wait_until_ends(&mut self, member: usize) {
         let server = &mut self.members[member];
         let why = format!("member {member} is removed and does not end");
         within(START_DEADLINE, &why, async || (!server.is_running()).then_some(())).await;
+        let (status, log) = (server.wait(), server.log());
+        assert!(status.success(), "member {member} is removed and ends with {status}: {log}");
+        assert!(!log.contains("a bug in revd"), "member {member} is removed and ends badly: {log}");
     }
 
     /// A client of one member, which connects when it has something to send.
