@@ -2,7 +2,7 @@
 //! /members` on their peer ports, which etcd's members answer alike.
 
 use std::io::{self, Read as _, Write as _};
-use std::net::{TcpStream, ToSocketAddrs as _};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
 
 use revd_member::cluster::joining::RemoteCluster;
 use revd_member::urls;
@@ -12,11 +12,16 @@ use serde_json::{Value, json};
 use crate::limits;
 use crate::observe::log;
 
-/// The answer of the first of these URLs that gives one.
+/// The answer of the first of these URLs that gives one. A member that has no state yet names no
+/// members; one that was removed names members of another time, and is not among them.
 pub(super) fn ask<'u>(urls: impl Iterator<Item = &'u str>) -> Option<RemoteCluster> {
     for url in urls {
+        let bad = |why| io::Error::new(io::ErrorKind::InvalidData, why);
         let answer = get_members(url).and_then(|answer| {
-            read(&answer).ok_or_else(|| io::Error::new(io::ErrorKind::InvalidData, "not a list of members"))
+            let cluster = read(&answer).ok_or_else(|| bad("not a list of members"))?;
+            let names_itself =
+                cluster.members.iter().any(|member| member.peer_ur_ls.iter().any(|own| own == url));
+            if names_itself { Ok(cluster) } else { Err(bad("no member in its list has this URL")) }
         });
         match answer {
             Ok(cluster) => return Some(cluster),
@@ -31,14 +36,27 @@ pub(super) fn ask<'u>(urls: impl Iterator<Item = &'u str>) -> Option<RemoteClust
 /// The whole answer, head and body.
 fn get_members(url: &str) -> io::Result<String> {
     let host = urls::authority(url);
-    let address = host.to_socket_addrs()?.next().ok_or(io::ErrorKind::AddrNotAvailable)?;
-    let mut stream = TcpStream::connect_timeout(&address, limits::REMOTE_CLUSTER_DEADLINE)?;
+    let mut stream = connect(host.to_socket_addrs()?.collect())?;
     stream.set_read_timeout(Some(limits::REMOTE_CLUSTER_DEADLINE))?;
     stream.set_write_timeout(Some(limits::REMOTE_CLUSTER_DEADLINE))?;
     write!(stream, "GET /members HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")?;
     let mut answer = String::new();
     stream.take(limits::REMOTE_CLUSTER_BYTES_MAX).read_to_string(&mut answer)?;
     Ok(answer)
+}
+
+/// Connects to the first of these addresses where something listens, those of IPv4 first, as
+/// members listen on them.
+fn connect(mut addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
+    addresses.sort_by_key(SocketAddr::is_ipv6);
+    let mut result = Err(io::ErrorKind::AddrNotAvailable.into());
+    for address in addresses {
+        result = TcpStream::connect_timeout(&address, limits::REMOTE_CLUSTER_DEADLINE);
+        if result.is_ok() {
+            break;
+        }
+    }
+    result
 }
 
 /// Reads an answer: the cluster's id is a header, the members are a list.
@@ -73,7 +91,54 @@ fn member(row: &Value) -> Option<Member> {
 
 #[cfg(test)]
 mod tests {
+    use std::net::TcpListener;
+
     use super::*;
+
+    /// A member at a port of its own that is asked once; its answer names these URLs.
+    fn answering(urls: impl FnOnce(&str) -> Vec<String>) -> (String, std::thread::JoinHandle<()>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("http://{}", listener.local_addr().unwrap());
+        let rows: Vec<Value> =
+            (1..).zip(urls(&url)).map(|(id, url)| json!({"id": id, "peerURLs": [url]})).collect();
+        let body = Value::from(rows);
+        let answer = format!("HTTP/1.1 200 OK\r\nX-Etcd-Cluster-Id: 9\r\n\r\n{body}\n");
+        let serving = std::thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut request = Vec::new();
+            while !request.ends_with(b"\r\n\r\n") {
+                let mut byte = [0];
+                stream.read_exact(&mut byte).unwrap();
+                request.extend(byte);
+            }
+            stream.write_all(answer.as_bytes()).unwrap();
+        });
+        (url, serving)
+    }
+
+    #[test]
+    fn a_list_that_does_not_name_the_member_that_gives_it_is_no_answer() {
+        let other = || "http://h:1".to_owned();
+        let (empty, serving_empty) = answering(|_| vec![]);
+        let (removed, serving_removed) = answering(|_| vec![other()]);
+        let (member, serving_member) = answering(|url| vec![other(), url.to_owned()]);
+        let found = ask([&empty[..], &removed, &member].into_iter()).unwrap();
+        assert_eq!((found.id, found.members.len()), (9, 2));
+        assert_eq!(found.members[1].peer_ur_ls, [member]);
+        for serving in [serving_empty, serving_removed, serving_member] {
+            serving.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn a_name_stands_for_all_its_addresses() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let (silent, closed) = ("[::1]:1".parse().unwrap(), "127.0.0.1:1".parse().unwrap());
+        let stream = connect(vec![silent, closed, address]).unwrap();
+        assert_eq!(stream.peer_addr().unwrap(), address);
+        assert!(connect(vec![closed]).is_err() && connect(vec![]).is_err());
+    }
 
     /// An etcd 3.7.1 answers so.
     #[test]
