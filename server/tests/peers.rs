@@ -18,7 +18,7 @@ use revd::peer::caller::Caller;
 use revd::peer::{PeerEvent, Peers, PeersSeed};
 use revd_engine::db::DbOptions;
 use revd_engine::disk::SimDisk;
-use revd_engine::mvcc::Store;
+use revd_engine::mvcc::{Store, View};
 use revd_member::apply::command::{self, Command, CommandId, Kind, Origin};
 use revd_member::apply::local::LeaseRequest;
 use revd_member::apply::outcome::{Outcome, Rest};
@@ -60,6 +60,7 @@ struct TestMember {
     seen: Receiver<Seen>,
     orders: Sender<Order>,
     counters: Arc<Counters>,
+    views: Arc<ViewSlot>,
     core: Option<ExecutorJoinHandle<()>>,
 }
 
@@ -67,8 +68,8 @@ fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
 
-/// A state that knows one member.
-fn views() -> Arc<ViewSlot> {
+/// A state that knows one member, and former ones.
+fn view(removed: &[u64]) -> View {
     let mut store = Store::open(Arc::new(SimDisk::new()), DbOptions::default()).unwrap();
     let member = Member {
         id: 1,
@@ -78,7 +79,8 @@ fn views() -> Arc<ViewSlot> {
         is_learner: true,
     };
     schema::put_member(&mut store, &member);
-    Arc::new(ViewSlot::new(store.view(), 0))
+    removed.iter().for_each(|id| schema::remove_member(&mut store, *id));
+    store.view()
 }
 
 impl TestMember {
@@ -88,6 +90,8 @@ impl TestMember {
         let (up, is_up) = channel();
         let counters = Arc::new(Counters::new(0));
         let counted = Arc::clone(&counters);
+        let views = Arc::new(ViewSlot::new(view(&[]), 0));
+        let viewed = Arc::clone(&views);
         let core = LocalExecutorBuilder::new(Placement::Unbound).spawn(move || async move {
             let identity = Identity { cluster: CLUSTER, member: id };
             let (listen, peers) = (vec![address], Vec::new());
@@ -97,7 +101,7 @@ impl TestMember {
                 listen,
                 connections_max: 8,
                 peers,
-                views: views(),
+                views: viewed,
                 counters: counted,
             };
             let emit = move |event| {
@@ -136,7 +140,7 @@ impl TestMember {
             }
         });
         is_up.recv_timeout(PATIENCE).unwrap();
-        Self { id, address, seen, orders, counters, core: Some(core.unwrap()) }
+        Self { id, address, seen, orders, counters, views, core: Some(core.unwrap()) }
     }
 
     fn order(&self, order: Order) {
@@ -392,8 +396,26 @@ fn a_member_that_was_removed_is_told_so() {
     one.knows(&[&two]);
     two.knows(&[&one]);
     one.expect(&Seen::Connected(2));
+    one.views.store(view(&[2]));
     one.order(Order::SetPeers(vec![]));
     while two.seen.recv_timeout(PATIENCE).unwrap() != Seen::Removed {}
+}
+
+/// A state that was received may be older than the list of members that a new one began with.
+#[test]
+fn a_member_that_is_missing_for_a_while_was_not_removed() {
+    let one = TestMember::start(1, free_address());
+    let two = TestMember::start(2, free_address());
+    two.knows(&[&one]);
+    two.expect(&Seen::Connected(1));
+    one.knows(&[&two]);
+    one.expect(&Seen::Connected(2));
+    one.order(Order::SetPeers(vec![]));
+    while let Ok(seen) = two.seen.recv_timeout(Duration::from_millis(500)) {
+        assert_ne!(seen, Seen::Removed);
+    }
+    one.knows(&[&two]);
+    two.expect(&Seen::Connected(1));
 }
 
 /// A member of another cluster at the address of a peer cannot say that this one was removed.

@@ -91,7 +91,7 @@ impl Peers {
             gate: Gate::default(),
             connections_max,
             incoming: RefCell::default(),
-            removed: RefCell::default(),
+            dropped: RefCell::default(),
             outboxes: RefCell::default(),
         });
         let listeners: io::Result<Vec<_>> = listen.into_iter().map(transport::bind).collect();
@@ -103,8 +103,8 @@ impl Peers {
         Ok(own)
     }
 
-    /// The other members are these from now on; those that are missing were removed from the
-    /// cluster.
+    /// The other members are these from now on. One that is missing was removed, or is newer than a
+    /// state that was received: it must not be told that it was removed unless the state says so.
     pub fn set_peers(&mut self, peers: Vec<Peer>) {
         let own = self.shared.caller.identity.member;
         let peers: BTreeMap<u64, Vec<String>> =
@@ -112,7 +112,7 @@ impl Peers {
         let gone: Vec<u64> = self.dialing.keys().filter(|id| !peers.contains_key(id)).copied().collect();
         for id in gone {
             self.dialing.remove(&id); // a task that is dropped is cancelled
-            self.shared.removed.borrow_mut().insert(id);
+            self.shared.dropped.borrow_mut().insert(id);
             if let Some(connection) = self.shared.incoming.borrow_mut().remove(&id) {
                 connection.set(); // it is told why when it dials again
             }
@@ -121,6 +121,7 @@ impl Peers {
             }
         }
         for (id, urls) in peers {
+            self.shared.dropped.borrow_mut().remove(&id);
             if let Some(outbox) = self.shared.outbox(id) {
                 outbox.set_urls(urls);
                 continue;

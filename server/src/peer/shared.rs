@@ -66,8 +66,8 @@ pub(super) struct Shared {
     pub(super) connections_max: usize,
     /// Of each member, what ends the connection on which it sends when it opens another one.
     pub(super) incoming: RefCell<BTreeMap<u64, Latch>>,
-    /// Members that were removed since the start.
-    pub(super) removed: RefCell<BTreeSet<u64>>,
+    /// Members that are none any more in the log, and perhaps not yet in the state.
+    pub(super) dropped: RefCell<BTreeSet<u64>>,
     /// To each other member.
     pub(super) outboxes: RefCell<BTreeMap<u64, Rc<Outbox>>>,
 }
@@ -80,9 +80,7 @@ impl Shared {
 
     /// It was a member once, and is none any more.
     pub(super) fn is_removed(&self, member: u64) -> bool {
-        let is_in_state =
-            || schema::removed_members(self.views.load().tables()).any(|removed| removed == member);
-        self.removed.borrow().contains(&member) || is_in_state()
+        schema::removed_members(self.views.load().tables()).any(|removed| removed == member)
     }
 
     /// Something from or to this member may be lost, although it can be reached.
