@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! recovery:   start [existing [NAME]|as NAME]    others [NAME ...]    removed    log LAST
+//!             strangers [NAME ...]              another cluster answers instead
 //!             apply INDEX    lose tree|log    foreign    etcd    disk full|roomy
 //! lifecycle:  listens    quiet    signal N    ended
 //! edge core:  start    start second    published    [peers] overdue    ready
@@ -257,6 +258,7 @@ impl Runner for Files {
             ("lose", ["log"]) => self.log = None,
             ("foreign", []) => self.log.as_mut().ok_or("there is no log")?.owner.member = 0xbad,
             ("others", names) => self.remote = (!names.is_empty()).then(|| remote(names)),
+            ("strangers", names) => self.remote = Some(RemoteCluster { id: 8, ..remote(names) }),
             ("removed", []) => self.remove()?,
             ("etcd", []) => self.is_of_etcd = true,
             ("disk", ["full"]) => self.tree.limit(Some(FULL_DISK_BYTES)),

@@ -272,23 +272,29 @@ fn begin<F: RecoveryEffects>(
     effects: &mut F,
 ) -> Result<Option<(Identity, Vec<Member>)>, Refusal> {
     let initial = &config.initial;
-    // One that joins has an empty state until the others have sent it theirs.
-    let is_joining = found.is_some_and(|log| log.base.0 == 0);
-    if found.is_some() && !is_joining {
-        return Err(Refusal::TreeIsMissing);
+    if let Some(log) = found {
+        // One that joins has an empty state until the others have sent it theirs.
+        if log.base.0 != 0 {
+            return Err(Refusal::TreeIsMissing);
+        }
+        return join_again(log.owner, effects.ask_others(initial)).map(Some);
     }
-    if is_joining || !config.begins_cluster {
+    if !config.begins_cluster {
         initial.may_join().map_err(Refusal::Initial)?;
-        let (identity, members) = join(initial, effects.ask_others(initial)).map_err(Refusal::Join)?;
-        return match found.map(|log| log.owner) {
-            Some(owner) if owner != identity => Err(Refusal::ForeignLog { member: owner.member }),
-            _ => Ok(Some((identity, members))),
-        };
+        return join(initial, effects.ask_others(initial)).map(Some).map_err(Refusal::Join);
     }
     let rows = initial.begin().map_err(Refusal::Initial)?;
     let remote = if rows.len() > 1 { effects.ask_others(initial) } else { None };
     may_begin(initial, remote.as_ref()).map_err(Refusal::Join)?;
     make_tree(store, &rows).map(|()| None)
+}
+
+/// Goes on with joining: the member's log knows its place, and what it has promised there. The
+/// others may know it as started, and have changed since. Without an answer their ids are not
+/// known: those of added members are not made of their URLs alone.
+fn join_again(own: Identity, remote: Option<RemoteCluster>) -> Result<(Identity, Vec<Member>), Refusal> {
+    let RemoteCluster { id, members } = remote.ok_or(Refusal::Join(JoinError::NoAnswer))?;
+    if id == own.cluster { Ok((own, members)) } else { Err(Refusal::ForeignLog { member: own.member }) }
 }
 
 /// Makes the tree file of a member of a new cluster.
