@@ -107,7 +107,7 @@ impl Proposals {
         Ok(Proposal { proposals: Rc::clone(self), id, is_wanted: false })
     }
 
-    /// Adds a linearizable read to those of this turn; see [`Reads`].
+    /// Adds a linearizable read to those of this turn; see `reads.rs`.
     ///
     /// # Errors
     /// As [`Proposals::submit`].
