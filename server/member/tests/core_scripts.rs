@@ -5,7 +5,7 @@
 //! ```text
 //! log core:    start    propose put put keepalive    written    durable INDEX    tick    close
 //!              three    connected MEMBER    disconnected MEMBER    heartbeat MEMBER TERM
-//!              ticks N
+//!              ticks N    applied INDEX    reads
 //!              asked MEMBER SLOT keepalive    answered MEMBER SLOT [refused]
 //!              removes MEMBER SLOT               that member asks for its own removal
 //! state core:  entry put put    local defragment    due    written    close    turn
@@ -288,6 +288,12 @@ impl Runner for LogRunner {
                 Some(LogEvent::Durable(DurableIndex::of(&store.finish_checkpoint(written))))
             }
             "tick" => Some(LogEvent::Tick),
+            "applied" => Some(LogEvent::Applied(words_of(line)[0].parse()?)),
+            "reads" => {
+                let reads_alone = self.core.status().reads_alone;
+                writeln!(words.0, "reads {} other members", if reads_alone { "without" } else { "ask" })?;
+                None
+            }
             "close" => Some(LogEvent::EdgeClosed),
             name => self.peer_event(name, &words_of(line))?,
         };
