@@ -30,4 +30,5 @@ pub mod config;
 pub mod limits;
 pub mod memory;
 pub mod observe;
+pub mod resolve;
 pub mod version;

@@ -2,7 +2,7 @@
 //! /members` on their peer ports, which etcd's members answer alike.
 
 use std::io::{self, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream, ToSocketAddrs as _};
+use std::net::{SocketAddr, TcpStream};
 
 use revd_member::cluster::joining::RemoteCluster;
 use revd_member::urls;
@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::limits;
 use crate::observe::log;
+use crate::resolve;
 
 /// The answer of the first of these URLs that gives one. A member that has no state yet names no
 /// members; one that was removed names members of another time, and is not among them.
@@ -36,7 +37,7 @@ pub(super) fn ask<'u>(urls: impl Iterator<Item = &'u str>) -> Option<RemoteClust
 /// The whole answer, head and body.
 fn get_members(url: &str) -> io::Result<String> {
     let host = urls::authority(url);
-    let mut stream = connect(host.to_socket_addrs()?.collect())?;
+    let mut stream = connect(resolve::addresses(host)?)?;
     stream.set_read_timeout(Some(limits::REMOTE_CLUSTER_DEADLINE))?;
     stream.set_write_timeout(Some(limits::REMOTE_CLUSTER_DEADLINE))?;
     write!(stream, "GET /members HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")?;
@@ -45,10 +46,8 @@ fn get_members(url: &str) -> io::Result<String> {
     Ok(answer)
 }
 
-/// Connects to the first of these addresses where something listens, those of IPv4 first, as
-/// members listen on them.
-fn connect(mut addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
-    addresses.sort_by_key(SocketAddr::is_ipv6);
+/// Connects to the first of these addresses where something listens.
+fn connect(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
     let mut result = Err(io::ErrorKind::AddrNotAvailable.into());
     for address in addresses {
         result = TcpStream::connect_timeout(&address, limits::REMOTE_CLUSTER_DEADLINE);

@@ -1,13 +1,14 @@
 //! Flags about the cluster: its first members, where they are reached, how they change.
 
 use std::collections::BTreeMap;
-use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::net::SocketAddr;
 
 use revd_member::urls::{self, UrlError};
 
 use crate::config::error::ConfigError;
 use crate::config::sources::Settings;
 use crate::config::values::{bad, list, number, switch, text};
+use crate::resolve;
 
 /// etcd's name for a member that is given none.
 const NAME_DEFAULT: &str = "default";
@@ -91,11 +92,9 @@ fn peer_addresses(settings: &Settings) -> Result<Vec<SocketAddr>, ConfigError> {
         if !host.starts_with("localhost:") && host.parse::<SocketAddr>().is_err() {
             return Err(bad(settings, flag, format!("expected IP in URL for binding ({url})")));
         }
-        let resolved =
-            host.to_socket_addrs().map_err(|error| bad(settings, flag, format!("{host}: {error}")))?;
         // As Go does: a name that stands for several addresses means its IPv4 one.
-        let mut resolved: Vec<_> = resolved.collect();
-        resolved.sort_by_key(SocketAddr::is_ipv6);
+        let resolved =
+            resolve::addresses(host).map_err(|error| bad(settings, flag, format!("{host}: {error}")))?;
         addresses.extend(resolved.first().copied().filter(|address| !addresses.contains(address)));
     }
     Ok(addresses)

@@ -7,7 +7,7 @@ pub mod flags;
 pub mod sources;
 mod values;
 
-use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ pub use crate::config::error::ConfigError;
 use crate::config::sources::{Gathered, Settings};
 use crate::config::values::{bad, duration, list, number, switch, text};
 use crate::observe::log::Level;
+use crate::resolve;
 
 /// etcd's default quota.
 const QUOTA_BYTES_DEFAULT: i64 = 2 * 1024 * 1024 * 1024;
@@ -255,12 +256,9 @@ fn client_addresses(settings: &Settings) -> Result<Vec<SocketAddr>, ConfigError>
             return Err(bad(settings, flag, problem));
         };
         let host = host.trim_end_matches('/');
-        let resolved = host
-            .to_socket_addrs()
-            .map_err(|error| bad(settings, flag, format!("{host}: {error}; write http://host:port")))?;
         // As Go does: a name that stands for several addresses means its IPv4 one.
-        let mut resolved: Vec<_> = resolved.collect();
-        resolved.sort_by_key(SocketAddr::is_ipv6);
+        let resolved = resolve::addresses(host)
+            .map_err(|error| bad(settings, flag, format!("{host}: {error}; write http://host:port")))?;
         addresses.extend(resolved.first().copied().filter(|address| !addresses.contains(address)));
     }
     if addresses.is_empty() {

@@ -1,7 +1,7 @@
 //! The bytes between members: TCP now, TLS behind the same trait later.
 
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,6 +14,7 @@ use crate::config::Keepalive;
 use crate::limits;
 use crate::net::listen;
 use crate::queues::latch::Latch;
+use crate::resolve;
 
 /// A stream of bytes to and from one peer.
 pub(super) trait Transport: AsyncRead + AsyncWrite + Unpin {}
@@ -34,7 +35,7 @@ pub(super) async fn connect(url: &str) -> io::Result<TcpStream> {
         return Err(io::Error::new(io::ErrorKind::Unsupported, problem));
     };
     let mut result = Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
-    for address in resolve(address.trim_end_matches('/')).await? {
+    for address in addresses_of(address.trim_end_matches('/')).await? {
         let connecting = async {
             let stream = TcpStream::connect(address).await?;
             stream.set_nodelay(true)?;
@@ -49,18 +50,13 @@ pub(super) async fn connect(url: &str) -> io::Result<TcpStream> {
     result
 }
 
-/// The addresses of `host:port`, those of IPv4 first, as members listen on them.
-async fn resolve(address: &str) -> io::Result<Vec<SocketAddr>> {
+/// The addresses of `host:port`.
+async fn addresses_of(address: &str) -> io::Result<Vec<SocketAddr>> {
     if let Ok(address) = address.parse() {
         return Ok(vec![address]);
     }
     let name = address.to_owned();
-    within(limits::PEER_DIAL_DEADLINE, "its name is not resolved", async {
-        let mut found = look_up(name).await?;
-        found.sort_by_key(SocketAddr::is_ipv6);
-        Ok(found)
-    })
-    .await
+    within(limits::PEER_DIAL_DEADLINE, "its name is not resolved", look_up(name)).await
 }
 
 /// A name is being looked up.
@@ -76,7 +72,7 @@ async fn look_up(name: String) -> io::Result<Vec<SocketAddr>> {
     let (found, done) = (Arc::new(Mutex::new(None)), Latch::default());
     let (answer, over) = (Arc::clone(&found), done.clone());
     let asking = move || {
-        let addresses = name.to_socket_addrs().map(Iterator::collect);
+        let addresses = resolve::addresses(&name);
         *answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(addresses);
         IS_LOOKING_UP.store(false, Ordering::Release);
         over.set();

@@ -1,0 +1,15 @@
+//! The addresses that a name stands for.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs as _};
+
+/// The addresses of `host:port`, those of IPv4 first, as Go takes them and members listen on them.
+/// Blocks while the system is asked for a name.
+///
+/// # Errors
+/// When the text is no `host:port`, or the name is not known.
+pub fn addresses(host: &str) -> io::Result<Vec<SocketAddr>> {
+    let mut addresses: Vec<_> = host.to_socket_addrs()?.collect();
+    addresses.sort_by_key(SocketAddr::is_ipv6);
+    Ok(addresses)
+}
