@@ -97,12 +97,13 @@ fn is_sound(conf: &ConfState) -> bool {
 }
 
 /// Entries follow the one that the message names, without a gap.
-fn is_next_part(message: &Message) -> bool {
+pub(super) fn is_next_part(message: &Message) -> bool {
     let mut before = (message.index, message.log_term);
     message.entries.iter().all(|entry| {
-        let is_next = entry.index == before.0 + 1 && entry.term >= before.1 && entry.term <= message.term;
+        let is_next = before.0.checked_add(1) == Some(entry.index);
+        let is_of_term = entry.term >= before.1 && entry.term <= message.term;
         before = (entry.index, entry.term);
-        is_next
+        is_next && is_of_term
     })
 }
 

@@ -24,6 +24,8 @@ use std::fmt;
 use bytes::{Buf, BufMut, Bytes};
 use raft::eraftpb::{ConfState, Entry, EntryType, Message, MessageType, Snapshot, SnapshotMetadata};
 
+use crate::raft::admission::is_next_part;
+
 /// A message of raft. raft-rs's own type stays inside this folder.
 #[derive(Debug, Clone, PartialEq)]
 pub struct RaftMessage(pub(super) Message);
@@ -183,19 +185,11 @@ fn is_sound(message: &Message) -> bool {
     let (kind, entries) = (message.get_msg_type(), message.get_entries());
     let may_have_entries =
         matches!(kind, MessageType::MsgAppend | MessageType::MsgReadIndex | MessageType::MsgReadIndexResp);
-    let follow_each_other = || {
-        let mut last = (message.log_term, message.index);
-        entries.iter().all(|entry| {
-            let follows = last.1.checked_add(1) == Some(entry.index) && entry.term >= last.0;
-            last = (entry.term, entry.index);
-            follows && entry.term <= message.term
-        })
-    };
     message.from != 0
         && message.to != 0
         && (kind == MessageType::MsgSnapshot) == message.snapshot.is_some()
         && (may_have_entries || entries.is_empty())
-        && (kind != MessageType::MsgAppend || follow_each_other())
+        && (kind != MessageType::MsgAppend || is_next_part(message))
         // raft-rs takes a message without a term for one of its own program.
         && (message.term != 0 || matches!(kind, MessageType::MsgReadIndex | MessageType::MsgTransferLeader))
 }

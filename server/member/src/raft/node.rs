@@ -302,7 +302,7 @@ impl RaftNode {
         if !ready.snapshot().is_empty() {
             self.raw.mut_store().restart(ready.snapshot());
             let metadata = ready.snapshot().get_metadata();
-            let mut frame = PendingFrame::of(self.gathered.drain(..));
+            let mut frame = PendingFrame::joined(self.gathered.drain(..));
             frame.begin_again(metadata);
             self.gathered.push_back(frame);
             if let Some(writing) = &mut self.writing {

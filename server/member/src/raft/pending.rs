@@ -24,19 +24,8 @@ pub(super) struct PendingFrame {
 }
 
 impl PendingFrame {
-    /// The frame that stands for these, which follow each other, but for their entries.
-    pub(super) fn of(frames: impl Iterator<Item = Self>) -> Self {
-        let mut one = Self::default();
-        for mut frame in frames {
-            one.content.hard_state = frame.content.hard_state.or(one.content.hard_state);
-            one.ready = frame.ready;
-            one.messages.append(&mut frame.messages);
-        }
-        one
-    }
-
     /// The frame that stands for these, which follow each other.
-    fn joined(frames: impl Iterator<Item = Self>) -> Self {
+    pub(super) fn joined(frames: impl Iterator<Item = Self>) -> Self {
         let mut one = Self::default();
         for mut frame in frames {
             one.bytes += frame.bytes;
@@ -91,15 +80,14 @@ impl PendingFrame {
 /// has yet to overwrite them on disk.
 pub(super) fn gather(frames: &mut VecDeque<PendingFrame>, hard_state: HardState, entries: Vec<Entry>) {
     let first = entries.first().map_or(u64::MAX, |entry| entry.index);
-    let mut earlier = frames.iter().rev().skip(1);
-    if earlier.any(|frame| frame.content.entries.last().is_some_and(|last| last.index >= first)) {
+    let replaces =
+        |frame: &PendingFrame| frame.content.entries.last().is_some_and(|last| last.index >= first);
+    if frames.iter().rev().skip(1).any(replaces) {
         let one = PendingFrame::joined(frames.drain(..));
         frames.push_back(one);
     }
-    let replaces_last = frames
-        .back()
-        .is_some_and(|frame| frame.content.entries.last().is_some_and(|last| last.index >= first));
-    if frames.back().is_none_or(|frame| frame.bytes >= limits::FRAME_BYTES_MAX && !replaces_last) {
+    let is_full = |frame: &PendingFrame| frame.bytes >= limits::FRAME_BYTES_MAX && !replaces(frame);
+    if frames.back().is_none_or(is_full) {
         frames.push_back(PendingFrame::default());
     }
     frames.back_mut().expect("it was just made").add(hard_state, entries);
