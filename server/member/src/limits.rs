@@ -36,8 +36,6 @@ pub const EARLY_READS_MAX: usize = 1_000;
 pub const READ_ROUND_TICKS: u64 = 2;
 /// Ticks after which a request that the leader has not answered is sent again.
 pub const ASK_AGAIN_TICKS: u64 = 5;
-/// Bytes of the leader's answer to another member: heartbeats wait behind it.
-pub const ANSWER_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Attempts of one ReadIndex round whose answers still count.
 pub const READ_ATTEMPTS_MAX: usize = 16;
 /// Bytes of commands that other members have forwarded and that are not proposed yet.

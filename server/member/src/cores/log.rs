@@ -164,10 +164,7 @@ impl LogCore {
                     self.lose(&Error::TimeoutConnectionLost);
                 }
             }
-            LogEvent::Answer { to, id, mut outcome } => {
-                if outcome.result.as_ref().is_ok_and(|reply| reply.len() > limits::ANSWER_BYTES_MAX) {
-                    outcome.result = Err(Error::ReplyTooLarge { bytes_max: limits::ANSWER_BYTES_MAX });
-                }
+            LogEvent::Answer { to, id, outcome } => {
                 effects.send(to, PeerMessage::LeaseAnswer { id, outcome });
             }
             LogEvent::StateReceived { from, term, state } => {

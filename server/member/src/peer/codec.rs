@@ -48,7 +48,6 @@ const ERRORS: &[(u8, Error)] = &[
     (8, Error::LearnerNotReady),
     (11, Error::NotLeader),
     (12, Error::ProposalDropped),
-    (13, Error::ReplyTooLarge { bytes_max: limits::ANSWER_BYTES_MAX }),
     (0, Error::Timeout),
 ];
 
