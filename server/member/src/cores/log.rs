@@ -11,16 +11,16 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::apply::command::{self, CommandId, Origin};
-use crate::apply::local::{LocalKind, LocalRequest, Submitted};
+use crate::apply::command::{CommandId, Origin};
+use crate::apply::local::{LocalKind, Submitted};
 use crate::apply::outcome::{Outcome, Rest};
 use crate::apply::{Lost, Work};
 use crate::cluster::membership::Membership;
-use crate::cores::forwards::{Forwards, ids_of};
+use crate::cores::forwards::Forwards;
 use crate::cores::leader_moves::LeaderMoves;
 use crate::cores::lease_asks::LeaseAsks;
 use crate::cores::log_events::{LogEffects, LogEvent};
-use crate::cores::member_changes::{ChangeRules, Leaving, MemberChanges};
+use crate::cores::member_changes::{ChangeRules, MemberChanges};
 use crate::cores::read_rounds::ReadRounds;
 use crate::cores::submissions::Submissions;
 use crate::cores::transfers::{Sending, StateTransfers};
@@ -44,37 +44,37 @@ pub struct LogConfig {
 
 /// Log core view: raft, and the requests that wait for it.
 pub struct LogCore {
-    node: RaftNode,
-    origin: Origin,
-    edges_open: usize,
+    pub(super) node: RaftNode,
+    pub(super) origin: Origin,
+    pub(super) edges_open: usize,
     /// Ticks since the start, and how many of them a request may take.
-    now: u64,
-    request_ticks: u64,
-    submissions: Submissions,
-    forwards: Forwards,
-    reads: ReadRounds,
+    pub(super) now: u64,
+    pub(super) request_ticks: u64,
+    pub(super) submissions: Submissions,
+    pub(super) forwards: Forwards,
+    pub(super) reads: ReadRounds,
     /// Requests about leases that the leader has yet to answer.
-    asks: LeaseAsks,
-    changes: MemberChanges,
-    leader_moves: LeaderMoves,
+    pub(super) asks: LeaseAsks,
+    pub(super) changes: MemberChanges,
+    pub(super) leader_moves: LeaderMoves,
     /// Ticks since the frame that is being written was handed out.
-    frame_ticks: u64,
-    transfers: StateTransfers,
+    pub(super) frame_ticks: u64,
+    pub(super) transfers: StateTransfers,
     /// Term and leader, as everything that waits for the leader knows them.
-    led_by: (u64, u64),
+    pub(super) led_by: (u64, u64),
     /// The term in which this member leads, as the state core was told.
-    leads_in: Option<u64>,
+    pub(super) leads_in: Option<u64>,
     /// The tick in which this member ceased to be one.
-    left_since: Option<u64>,
+    pub(super) left_since: Option<u64>,
     /// At a stop, the tick until which another member may take over.
-    handing_over: Option<u64>,
+    pub(super) handing_over: Option<u64>,
     /// Applied up to here.
-    applied: u64,
+    pub(super) applied: u64,
     /// The commit index at which this member alone had a vote and led: another member may have
     /// answered for what was committed before.
-    alone_from: Option<u64>,
+    pub(super) alone_from: Option<u64>,
     /// Work for the state core behind the entries of this turn.
-    behind: Vec<Work>,
+    pub(super) behind: Vec<Work>,
 }
 
 impl LogCore {
@@ -260,48 +260,6 @@ impl LogCore {
         }
     }
 
-    /// A message of another member.
-    fn heard(&mut self, from: u64, message: PeerMessage, effects: &mut impl LogEffects) {
-        match message {
-            // A member that stops takes no more of the log: it would wait for the disk anew.
-            PeerMessage::Raft(message) if message.from() == from && !self.has_handed_over() => {
-                self.node.step(message);
-            }
-            PeerMessage::Raft(_) => {}
-            PeerMessage::Forward(batch) => {
-                let refused = if self.node.status().is_leader && !self.is_stopping() {
-                    match self.changes.forwarded(from, &batch, self.now) {
-                        Some(taken) => taken.err().map(|(id, why)| (vec![id], why)),
-                        None => {
-                            self.forwards.push(from, batch).err().map(|ids| (ids, Error::TooManyRequests))
-                        }
-                    }
-                } else {
-                    ids_of(from, &batch).map(|ids| (ids, Error::TimeoutLeaderFailed))
-                };
-                if let Some((ids, why)) = refused {
-                    effects.send(from, PeerMessage::Refused { ids, why });
-                }
-            }
-            PeerMessage::Refused { ids, why } => {
-                for id in ids {
-                    self.changes.refused(id);
-                    effects.work(answer(id, why.clone()));
-                }
-            }
-            PeerMessage::LeaseAsk { id, request } if request.is_for_leader() => {
-                let kind = LocalKind::Lease(request);
-                effects.work(Work::Local(LocalRequest { id, kind, from: Some(from) }));
-            }
-            PeerMessage::LeaseAsk { .. } => {}
-            PeerMessage::LeaseAnswer { id, outcome } => {
-                if from == self.led_by.1 && self.asks.is_answered(id, &outcome) {
-                    effects.work(Work::Answer(id, outcome));
-                }
-            }
-        }
-    }
-
     /// Proposes what has gathered, unless a write is in flight, and does what raft asks for.
     ///
     /// # Errors
@@ -410,94 +368,11 @@ impl LogCore {
         self.asks.lose();
     }
 
-    /// The leader proposes what has gathered, its own commands and those of others in turn, unless
-    /// a write is in flight; a follower sends it to the leader.
-    fn hand_out(&mut self, effects: &mut impl LogEffects) -> Result<(), RaftError> {
-        let mut frame_bytes = 0;
-        while !self.node.is_writing() && self.node.may_propose() && frame_bytes < limits::FRAME_BYTES_MAX {
-            let before = frame_bytes;
-            let own = self.next_batch();
-            for batch in [own, self.forwards.pop()].into_iter().flatten() {
-                frame_bytes += batch.len();
-                self.node.propose(batch)?;
-            }
-            if frame_bytes == before {
-                break;
-            }
-        }
-        let leader = self.led_by.1;
-        if leader == self.origin.member {
-            while let Some((id, request)) = self.asks.take_next() {
-                let kind = LocalKind::Lease(request);
-                effects.work(Work::Local(LocalRequest { id, kind, from: None }));
-            }
-        } else if self.changes.is_connected(leader) {
-            while let Some(batch) = self.next_batch() {
-                effects.send(leader, PeerMessage::Forward(batch));
-            }
-            while let Some((id, request)) = self.asks.send_next() {
-                effects.send(leader, PeerMessage::LeaseAsk { id, request });
-            }
-        }
-        Ok(())
-    }
-
-    /// Changes of members leave one at a time: the next one when the last one is applied.
-    fn hand_out_changes(&mut self, effects: &mut impl LogEffects) -> Result<(), RaftError> {
-        let (leader, own) = (self.led_by.1, self.origin.member);
-        if leader != own && self.changes.is_connected(leader) {
-            for batch in self.changes.leave() {
-                effects.send(leader, PeerMessage::Forward(batch));
-            }
-        }
-        while !self.node.is_writing()
-            && self.node.may_change()
-            && let Some(leaving) = self.changes.next(|member| self.node.matched(member))
-        {
-            match leaving {
-                Leaving::Propose(change, batch) => self.node.propose_change(change, batch)?,
-                Leaving::Refuse(from, id, why) => self.refuse_change(from, id, why, effects),
-            }
-        }
-        Ok(())
-    }
-
-    /// A change of members that this caller of a member asked for has not left.
-    fn refuse_change(&self, from: u64, id: CommandId, why: Error, effects: &mut impl LogEffects) {
-        if from == self.origin.member {
-            effects.work(answer(id, why));
-        } else {
-            effects.send(from, PeerMessage::Refused { ids: vec![id], why });
-        }
-    }
-
-    /// Encodes waiting commands as one entry, bounded in bytes.
-    fn next_batch(&mut self) -> Option<Bytes> {
-        let commands = self.submissions.leave();
-        (!commands.is_empty()).then(|| command::encode(self.origin, &commands).into())
-    }
-
     fn ask_for_reads(&mut self) {
         if self.node.may_read()
             && let Some(context) = self.reads.attempt(self.led_by, self.now)
         {
             self.node.read_index(context);
-        }
-    }
-
-    /// A leader that stops hands leadership on when it has nothing more to propose, so that others
-    /// need not wait for an election.
-    fn hand_over(&mut self) {
-        let status = self.node.status();
-        let may_begin = self.is_stopping() && self.is_at_rest() && self.handing_over.is_none();
-        if !may_begin {
-            return;
-        }
-        let successor = self.node.successor().filter(|_| status.is_leader && !status.is_sole_voter);
-        let wait_ticks = successor.map_or(0, |_| self.node.election_ticks());
-        self.handing_over = Some(self.now + wait_ticks);
-        if let Some(successor) = successor {
-            self.node.transfer(successor);
         }
     }
 
@@ -522,7 +397,7 @@ impl LogCore {
     }
 
     /// At a stop: this member does not lead any more, or no other has taken over in time.
-    fn has_handed_over(&self) -> bool {
+    pub(super) fn has_handed_over(&self) -> bool {
         self.handing_over.is_some_and(|until| self.now >= until || !self.node.status().is_leader)
     }
 
@@ -543,6 +418,6 @@ impl LogCore {
 }
 
 /// A request that is answered without a state.
-fn answer(id: CommandId, why: Error) -> Work {
+pub(super) fn answer(id: CommandId, why: Error) -> Work {
     Work::Answer(id, Outcome { revision: 0, result: Err(why), rest: Rest::NONE })
 }

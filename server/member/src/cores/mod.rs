@@ -6,6 +6,8 @@
 pub mod edge;
 pub mod effects;
 mod forwards;
+mod handing_out;
+mod hearing;
 mod installing;
 mod leader_moves;
 mod lease_asks;

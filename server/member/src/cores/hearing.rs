@@ -1,0 +1,53 @@
+//! Messages of other members, as the log core takes them.
+
+use crate::apply::Work;
+use crate::apply::local::{LocalKind, LocalRequest};
+use crate::cores::forwards::ids_of;
+use crate::cores::log::{LogCore, answer};
+use crate::cores::log_events::LogEffects;
+use crate::error::Error;
+use crate::peer::PeerMessage;
+
+impl LogCore {
+    /// A message of another member.
+    pub(super) fn heard(&mut self, from: u64, message: PeerMessage, effects: &mut impl LogEffects) {
+        match message {
+            // A member that stops takes no more of the log: it would wait for the disk anew.
+            PeerMessage::Raft(message) if message.from() == from && !self.has_handed_over() => {
+                self.node.step(message);
+            }
+            PeerMessage::Raft(_) => {}
+            PeerMessage::Forward(batch) => {
+                let refused = if self.node.status().is_leader && !self.is_stopping() {
+                    match self.changes.forwarded(from, &batch, self.now) {
+                        Some(taken) => taken.err().map(|(id, why)| (vec![id], why)),
+                        None => {
+                            self.forwards.push(from, batch).err().map(|ids| (ids, Error::TooManyRequests))
+                        }
+                    }
+                } else {
+                    ids_of(from, &batch).map(|ids| (ids, Error::TimeoutLeaderFailed))
+                };
+                if let Some((ids, why)) = refused {
+                    effects.send(from, PeerMessage::Refused { ids, why });
+                }
+            }
+            PeerMessage::Refused { ids, why } => {
+                for id in ids {
+                    self.changes.refused(id);
+                    effects.work(answer(id, why.clone()));
+                }
+            }
+            PeerMessage::LeaseAsk { id, request } if request.is_for_leader() => {
+                let kind = LocalKind::Lease(request);
+                effects.work(Work::Local(LocalRequest { id, kind, from: Some(from) }));
+            }
+            PeerMessage::LeaseAsk { .. } => {}
+            PeerMessage::LeaseAnswer { id, outcome } => {
+                if from == self.led_by.1 && self.asks.is_answered(id, &outcome) {
+                    effects.work(Work::Answer(id, outcome));
+                }
+            }
+        }
+    }
+}
