@@ -81,6 +81,8 @@ pub const PEER_BACKLOG_BYTES: usize = 8 * 1024 * 1024;
 pub const PEER_LOOK_UP_PAUSE: Duration = Duration::from_millis(10);
 /// Bytes read from a peer at a time.
 pub const PEER_READ_BYTES: usize = 256 * 1024;
+/// Reads from a peer without giving way, while each finds less than there is room for.
+pub const PEER_READS_IN_A_ROW_MAX: u32 = 16;
 /// Connections that others may have open to the peer port.
 pub const PEER_CONNECTIONS_MAX: usize = 256;
 /// The part of the connections that there is room for, one in so many, that is kept for them.

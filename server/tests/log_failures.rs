@@ -21,6 +21,7 @@ use revd::observe::counters::Counters;
 use revd::observe::log::for_raft;
 use revd::peer::PeersSeed;
 use revd::queues::mailbox::{ReceiverSeed, SenderSeed, pair};
+use revd::queues::sleep::sleep;
 use revd_engine::db::DbOptions;
 use revd_engine::disk::SimDisk;
 use revd_engine::mvcc::{Applied, Durable, Store};
@@ -173,7 +174,7 @@ async fn feed(
         let (durable, committed) = (Rc::clone(&durable), Rc::clone(&committed));
         glommio::spawn_local(async move {
             loop {
-                glommio::timer::sleep(Duration::from_millis(50)).await;
+                sleep(Duration::from_millis(50)).await;
                 let _ = durable.try_send(vec![StateReport::Durable(index(committed.get()))]);
             }
         })

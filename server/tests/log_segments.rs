@@ -11,6 +11,7 @@ use std::time::Duration;
 use glommio::{LocalExecutorBuilder, Placement, PoolPlacement};
 use revd::disk::reserve::Reserve;
 use revd::disk::segments::{DirDisk, remove_leftovers};
+use revd::queues::sleep::sleep;
 use revd_engine::random::Random;
 use revd_member::wal::disk::LogDisk as _;
 use revd_member::wal::reader::segment_name;
@@ -93,7 +94,7 @@ fn a_failure_in_the_background_is_told_and_nothing_follows_it() {
         // The thread that was asked to do it in the background comes after the caller who was told.
         for _ in 0..3 {
             assert!(disk.settle().await.is_err());
-            glommio::timer::sleep(Duration::from_millis(2)).await;
+            sleep(Duration::from_millis(2)).await;
         }
         assert_eq!(names(&dir), [segment_name(2)], "the log would have a gap");
     });

@@ -16,6 +16,7 @@ use revd::observe::bounds::Bound;
 use revd::observe::counters::Counters;
 use revd::peer::caller::Caller;
 use revd::peer::{PeerEvent, Peers, PeersSeed};
+use revd::queues::sleep::sleep;
 use revd_engine::db::DbOptions;
 use revd_engine::disk::SimDisk;
 use revd_engine::mvcc::{Store, View};
@@ -135,7 +136,7 @@ impl TestMember {
                         stream.close().await.unwrap();
                     }
                     Ok(Order::Stop) => return peers.stop().await,
-                    Err(_) => glommio::timer::sleep(Duration::from_millis(2)).await,
+                    Err(_) => sleep(Duration::from_millis(2)).await,
                 }
             }
         });

@@ -27,6 +27,7 @@ use crate::observe::bounds::Bound;
 use crate::queues::latch::Latch;
 use crate::queues::mailbox::{ReceiverSeed, SenderSeed};
 use crate::queues::queue::LocalQueue;
+use crate::queues::sleep::sleep;
 
 /// The parts of an edge core, before it runs.
 pub struct EdgeSeed {
@@ -178,7 +179,7 @@ impl EdgeEffects for EdgeDriver<'_> {
 
     fn wait_for_cluster(&mut self) {
         self.0.spawn(async move || {
-            glommio::timer::sleep(limits::CLUSTER_READY_TIMEOUT).await;
+            sleep(limits::CLUSTER_READY_TIMEOUT).await;
             Ok(EdgeEvent::Overdue)
         });
     }
@@ -252,7 +253,7 @@ impl EdgeEffects for EdgeDriver<'_> {
 
     fn wait(&mut self, hearing: u64, time: Duration) {
         self.0.spawn(async move || {
-            glommio::timer::sleep(time).await;
+            sleep(time).await;
             Ok(EdgeEvent::Waited(hearing))
         });
     }

@@ -32,6 +32,7 @@ use crate::peer::states::States;
 use crate::peer::{PeerEvent, Peers, PeersSeed};
 use crate::queues::mailbox::{ReceiverSeed, SenderSeed};
 use crate::queues::queue::LocalQueue;
+use crate::queues::sleep::sleep;
 
 /// The parts of the log core, before it runs.
 pub struct LogSeed<D> {
@@ -301,7 +302,7 @@ async fn write_frames<D: LogDisk>(
             // On a full disk writes wait: a checkpoint releases old segments, or an operator makes
             // room.
             while matches!(result, Err(WalError::NoSpace { .. })) && !stopping.get() {
-                glommio::timer::sleep(limits::NO_SPACE_INTERVAL).await;
+                sleep(limits::NO_SPACE_INTERVAL).await;
                 for job in jobs.take_now() {
                     match job {
                         WriterJob::Release(index) => wal.release(index),

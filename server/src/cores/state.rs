@@ -30,6 +30,7 @@ use crate::observe::turns::Loop;
 use crate::queues::latch::Latch;
 use crate::queues::mailbox::{ReceiverSeed, SenderSeed};
 use crate::queues::queue::LocalQueue;
+use crate::queues::sleep::sleep;
 use crate::queues::turn::give_way;
 
 /// The parts of the state core, before it runs.
@@ -269,7 +270,7 @@ impl StateEffects for StateDriver {
     fn remind(&mut self, after: Duration) {
         let events = Rc::clone(&self.events);
         glommio::spawn_local(async move {
-            glommio::timer::sleep(after).await;
+            sleep(after).await;
             events.push(StateInput::Core(StateEvent::CheckpointDue));
         })
         .detach();

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::queues::sleep::sleep;
+
 /// Calls `step` after every `interval`, for as long as its task lives.
 pub async fn every(interval: Duration, mut step: impl FnMut()) {
     loop {
@@ -12,5 +14,5 @@ pub async fn every(interval: Duration, mut step: impl FnMut()) {
 
 /// Waits for this time.
 pub async fn rest(interval: Duration) {
-    glommio::timer::sleep(interval).await;
+    sleep(interval).await;
 }

@@ -13,6 +13,7 @@ use crate::net::http2::Http2;
 use crate::net::{http, http1};
 use crate::observe::bounds::Bound;
 use crate::queues::gate::Pass;
+use crate::queues::sleep::sleep;
 use crate::queues::turn::give_way;
 
 /// Serves a connection until the client is done, or the core is.
@@ -20,7 +21,7 @@ pub(super) async fn serve(stream: TcpStream, edge: Rc<EdgeContext>, pass: Pass) 
     let reading = first_bytes(stream);
     let api = Rc::clone(&edge.api);
     let late = async move {
-        glommio::timer::sleep(limits::FIRST_BYTES_DEADLINE).await;
+        sleep(limits::FIRST_BYTES_DEADLINE).await;
         api.reached(Bound::FirstBytes);
         Err(io::ErrorKind::TimedOut.into())
     };
@@ -34,7 +35,7 @@ pub(super) async fn serve(stream: TcpStream, edge: Rc<EdgeContext>, pass: Pass) 
     if first == PREFACE {
         // Boxed, so that the task of a silent client, which waits for its first bytes, stays small.
         if let Some(stream) = Box::new(Http2::new(stream, edge)).serve(&pass).await {
-            futures_lite::future::or(hear_out(stream), glommio::timer::sleep(limits::LINGER_DEADLINE)).await;
+            futures_lite::future::or(hear_out(stream), sleep(limits::LINGER_DEADLINE)).await;
         }
     } else {
         let (api, clock) = (Rc::clone(&edge.api), edge.clock);

@@ -9,6 +9,7 @@ use std::time::Duration;
 use revd_member::error::Status;
 
 use crate::limits;
+use crate::queues::sleep::{Sleep, sleep};
 
 /// A duration on the core's clock; one that is too long counts as for ever.
 pub(super) fn milliseconds(duration: Duration) -> u64 {
@@ -27,7 +28,7 @@ pub(super) struct Timer {
     /// The next such moment.
     at: Option<u64>,
     /// The timer that wakes the task, and when it does.
-    running: Option<(u64, Pin<Box<glommio::timer::Timer>>)>,
+    running: Option<(u64, Sleep)>,
 }
 
 impl Timer {
@@ -59,8 +60,8 @@ impl Timer {
         }
         // At least a millisecond, so that a moment that has passed does not wake the task at once.
         let runs_until = at.max(now + 1);
-        let mut timer = Box::pin(glommio::timer::Timer::new(Duration::from_millis(runs_until - now)));
-        let _ = timer.as_mut().poll(context);
+        let mut timer = sleep(Duration::from_millis(runs_until - now));
+        let _ = Pin::new(&mut timer).poll(context);
         self.running = Some((runs_until, timer));
     }
 }

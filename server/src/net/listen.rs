@@ -19,6 +19,7 @@ use crate::net::permits::ConnectionPermits;
 use crate::observe::bounds::Bound;
 use crate::observe::log;
 use crate::queues::gate::Gate;
+use crate::queues::sleep::sleep;
 use crate::queues::turn::give_way;
 
 /// Waits until no other process listens on the address. Our own sockets share the port
@@ -93,7 +94,7 @@ pub(super) async fn accept(
     let mut accepted = 0_usize;
     loop {
         let Ok(stream) = listener.accept().await else {
-            glommio::timer::sleep(limits::ACCEPT_RETRY_INTERVAL).await;
+            sleep(limits::ACCEPT_RETRY_INTERVAL).await;
             continue;
         };
         accepted += 1;

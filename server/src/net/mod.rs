@@ -44,6 +44,7 @@ use crate::net::permits::ConnectionPermits;
 use crate::net::unread::Unread;
 use crate::queues::gate::Gate;
 use crate::queues::latch::Latch;
+use crate::queues::sleep::sleep;
 
 /// Addresses of an edge, and limits of its connections.
 #[derive(Debug, Clone)]
@@ -113,6 +114,6 @@ pub async fn serve(
     }
     api.stop();
     gate.close();
-    futures_lite::future::or(gate.drained(), glommio::timer::sleep(limits::DRAIN_DEADLINE)).await;
+    futures_lite::future::or(gate.drained(), sleep(limits::DRAIN_DEADLINE)).await;
     Ok(())
 }

@@ -22,6 +22,7 @@ use crate::peer::shared::{PeerEvent, Shared, SnapshotStream};
 use crate::peer::transport::{self, FirstWords, Transport};
 use crate::queues::gate::Pass;
 use crate::queues::latch::Latch;
+use crate::queues::sleep::sleep;
 use crate::queues::turn::give_way;
 use crate::version;
 
@@ -29,7 +30,7 @@ use crate::version;
 pub(super) async fn run(listener: TcpListener, shared: Rc<Shared>) {
     loop {
         let Ok(stream) = listener.accept().await else {
-            glommio::timer::sleep(limits::ACCEPT_RETRY_INTERVAL).await;
+            sleep(limits::ACCEPT_RETRY_INTERVAL).await;
             continue;
         };
         match shared.gate.enter(shared.connections_max) {
@@ -167,7 +168,7 @@ async fn read(
 ) -> io::Result<()> {
     let invalid = |error: String| io::Error::new(io::ErrorKind::InvalidData, error);
     let (mut reader, backlog) = (FrameReader::default(), Rc::new(Backlog::default()));
-    let mut buffer = vec![0; limits::PEER_READ_BYTES];
+    let (mut buffer, mut in_a_row) = (vec![0; limits::PEER_READ_BYTES], 0);
     loop {
         let read = stream.read(&mut buffer).await?;
         if read == 0 {
@@ -184,7 +185,11 @@ async fn read(
         }
         backlog.has_room().await;
         silence.broken();
-        give_way().await; // more may be there already
+        in_a_row += 1;
+        if read == buffer.len() || in_a_row == limits::PEER_READS_IN_A_ROW_MAX {
+            in_a_row = 0;
+            give_way().await; // more may be there already
+        }
     }
 }
 

@@ -17,6 +17,7 @@ use crate::peer::outbox::Outbox;
 use crate::peer::pulse::Silence;
 use crate::peer::shared::{PeerEvent, Shared};
 use crate::peer::transport;
+use crate::queues::sleep::sleep;
 use crate::queues::turn::give_way;
 
 /// Keeps a connection to a member for as long as its task lives.
@@ -52,8 +53,8 @@ pub(super) async fn run(outbox: Rc<Outbox>, shared: Rc<Shared>) {
                 told = error;
             }
         }
-        glommio::timer::sleep(limits::PEER_DIAL_INTERVAL_MIN).await;
-        futures_lite::future::or(glommio::timer::sleep(pause), outbox.hinted()).await;
+        sleep(limits::PEER_DIAL_INTERVAL_MIN).await;
+        futures_lite::future::or(sleep(pause), outbox.hinted()).await;
         pause = (pause * 2).min(limits::PEER_DIAL_INTERVAL_MAX);
     }
 }

@@ -48,6 +48,7 @@ use crate::peer::outbox::Outbox;
 use crate::peer::shared::Shared;
 pub use crate::peer::shared::{PeerEvent, SnapshotStream};
 use crate::queues::gate::Gate;
+use crate::queues::sleep::sleep;
 
 /// The parts of a member's peers, before the log core runs.
 pub struct PeersSeed {
@@ -172,7 +173,7 @@ impl Peers {
                 outbox.sent().await;
             }
         };
-        futures_lite::future::or(sent, glommio::timer::sleep(limits::PEER_STOP_DEADLINE)).await;
+        futures_lite::future::or(sent, sleep(limits::PEER_STOP_DEADLINE)).await;
         for task in dialing.into_values() {
             task.cancel().await;
         }

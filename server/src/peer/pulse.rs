@@ -9,6 +9,7 @@ use futures_lite::AsyncWrite;
 
 use crate::limits;
 use crate::peer::transport;
+use crate::queues::sleep::sleep;
 
 /// The byte by which a listener shows that it lives.
 const PULSE: [u8; 1] = [b'.'];
@@ -26,7 +27,7 @@ impl Silence {
     /// Calls `pulse` once a second; ends when the peer was silent for too long.
     pub(super) async fn watch(&self, mut pulse: impl FnMut()) -> io::Error {
         loop {
-            glommio::timer::sleep(limits::PEER_PULSE_INTERVAL).await;
+            sleep(limits::PEER_PULSE_INTERVAL).await;
             self.0.set(self.0.get() + 1);
             if self.0.get() > limits::PEER_SILENT_PULSES_MAX {
                 return io::Error::new(io::ErrorKind::TimedOut, "the peer is silent");
@@ -39,7 +40,7 @@ impl Silence {
 /// Shows the dialer that this member lives, until it cannot.
 pub(super) async fn show_life(mut stream: impl AsyncWrite + Unpin) -> io::Error {
     loop {
-        glommio::timer::sleep(limits::PEER_PULSE_INTERVAL).await;
+        sleep(limits::PEER_PULSE_INTERVAL).await;
         if let Err(error) = transport::write(&mut stream, &PULSE).await {
             return error;
         }

@@ -35,6 +35,7 @@ use crate::peer::caller::Caller;
 use crate::peer::pulse::{Silence, show_life};
 use crate::peer::shared::SnapshotStream;
 use crate::peer::transport;
+use crate::queues::sleep::sleep;
 use crate::queues::turn::give_way;
 
 /// The byte by which a listener says that it has the state.
@@ -83,7 +84,7 @@ impl States {
             Err(error) => {
                 let fields = json!({"peer-id": peer, "took": took, "error": error.to_string()});
                 log::warn("the state could not be sent", fields);
-                glommio::timer::sleep(limits::STATE_RETRY_INTERVAL).await;
+                sleep(limits::STATE_RETRY_INTERVAL).await;
             }
         }
         result.is_ok()
@@ -173,7 +174,7 @@ async fn write_state(mut to: impl AsyncWrite + Unpin, term: u64, mut stream: Sta
         transport::write(&mut to, &bytes).await?;
         // The pace: never faster than this, whatever the network takes.
         let micros = bytes.len() as u64 * 1_000_000 / limits::STATE_BYTES_PER_SECOND;
-        glommio::timer::sleep(Duration::from_micros(micros)).await;
+        sleep(Duration::from_micros(micros)).await;
         bytes.clear();
         let reading = glommio::executor().spawn_blocking(move || read_chunks(stream, bytes));
         (stream, bytes) = reading.await.map_err(io::Error::other)?;

@@ -14,6 +14,7 @@ use crate::config::Keepalive;
 use crate::limits;
 use crate::net::listen;
 use crate::queues::latch::Latch;
+use crate::queues::sleep::sleep;
 use crate::resolve;
 
 /// A stream of bytes to and from one peer.
@@ -67,7 +68,7 @@ static IS_LOOKING_UP: AtomicBool = AtomicBool::new(false);
 /// such threads do not pile up.
 async fn look_up(name: String) -> io::Result<Vec<SocketAddr>> {
     while IS_LOOKING_UP.swap(true, Ordering::AcqRel) {
-        glommio::timer::sleep(limits::PEER_LOOK_UP_PAUSE).await;
+        sleep(limits::PEER_LOOK_UP_PAUSE).await;
     }
     let (found, done) = (Arc::new(Mutex::new(None)), Latch::default());
     let (answer, over) = (Arc::clone(&found), done.clone());
@@ -93,7 +94,7 @@ pub(super) async fn within<T>(
     doing: impl Future<Output = io::Result<T>>,
 ) -> io::Result<T> {
     let late = async {
-        glommio::timer::sleep(deadline).await;
+        sleep(deadline).await;
         Err(io::Error::new(io::ErrorKind::TimedOut, what))
     };
     futures_lite::future::or(doing, late).await

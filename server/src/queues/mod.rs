@@ -16,4 +16,5 @@ pub mod gate;
 pub mod latch;
 pub mod mailbox;
 pub mod queue;
+pub mod sleep;
 pub mod turn;
