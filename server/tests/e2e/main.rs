@@ -37,6 +37,7 @@ mod overdue;
 mod quota;
 mod raw_requests;
 mod reads;
+mod restart_bugs;
 mod soak;
 mod standard_services;
 mod start_and_stop;

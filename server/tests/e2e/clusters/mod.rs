@@ -4,6 +4,8 @@
 //! `REVD_CLUSTERS=etcd` runs these tests with a cluster of etcd in the place of revd's: they have
 //! to pass with it too.
 
+mod away;
+mod bugs;
 mod disaster;
 mod etcdctl;
 mod faults;

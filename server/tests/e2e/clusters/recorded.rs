@@ -10,11 +10,14 @@
 //! - Each watcher on each member is told of everything, once, in order: of one same history.
 
 use std::collections::BTreeMap;
+use std::io::Write as _;
 
+use revd_proto::etcdserverpb::WatchResponse;
 use revd_proto::mvccpb::KeyValue;
 use revd_proto::mvccpb::event::EventType;
 
 use crate::checker::{History, Transcript};
+use crate::harness::failure;
 
 /// A write that was sent: by which writer, and its number, which its value begins with.
 pub type Written = (u64, u64);
@@ -22,6 +25,7 @@ pub type Written = (u64, u64);
 /// A write that was acknowledged.
 #[derive(Debug)]
 pub struct Acknowledged {
+    pub member: usize,
     pub written: Written,
     pub revision: i64,
     /// The change that the key had to have before.
@@ -56,6 +60,7 @@ const ERRORS: [&str; 6] = [
 pub struct Record {
     /// An event is told only when reads show it too; etcd may tell it a moment earlier.
     tells_what_reads_show: bool,
+    first: i64,
     /// The newest revision that each member has shown.
     shown: BTreeMap<usize, i64>,
     /// The newest revision that was acknowledged or read linearizably.
@@ -68,6 +73,8 @@ pub struct Record {
     pub errors: BTreeMap<String, u64>,
     /// Faults that were seen at once.
     wrong: Vec<String>,
+    /// The history has changes of other clients too.
+    pub has_others: bool,
 }
 
 pub fn key(writer: u64) -> Vec<u8> {
@@ -79,9 +86,9 @@ fn number(value: &[u8]) -> Option<u64> {
 }
 
 impl Record {
-    /// An empty one.
-    pub fn of(tells_what_reads_show: bool) -> Self {
-        Self { tells_what_reads_show, ..Self::default() }
+    /// An empty one, of a history behind this revision.
+    pub fn of(tells_what_reads_show: bool, first: i64) -> Self {
+        Self { tells_what_reads_show, first, ..Self::default() }
     }
 
     /// A call to a member begins.
@@ -141,7 +148,7 @@ impl Record {
     /// The first faults, in words.
     pub fn check(&self, history: &History) -> Result<(), String> {
         let mut wrong = self.wrong.clone();
-        wrong.extend(dense(history));
+        wrong.extend(dense(history, self.first + 1).filter(|_| !self.has_others));
         let keys = by_key(history);
         for told in &self.acknowledged {
             wrong.extend(self.written_once(told, &keys).err());
@@ -168,6 +175,35 @@ impl Record {
         if wrong.is_empty() { Ok(()) } else { Err(wrong.join("\n")) }
     }
 
+    /// Leaves all of it, and the history that it is held against, in files of the failed test.
+    pub fn leave(&self, history: &History) {
+        let Some(mut file) = failure::file("record.txt") else { return };
+        let _ = writeln!(file, "errors {:#?}\nfaults {:#?}", self.errors, self.wrong);
+        for told in &self.acknowledged {
+            let _ = writeln!(file, "{told:?}");
+        }
+        for Read { member, key, revision, found } in &self.reads {
+            let (key, found) = (String::from_utf8_lossy(key), found.as_ref().map(in_short));
+            let _ = writeln!(file, "read on member {member} at {revision}: {key} is {found:?}");
+        }
+        for Transcript { request, responses, complete_to } in &self.transcripts {
+            let _ = writeln!(file, "watch {request:?}, complete to {complete_to:?}");
+            for response in responses {
+                let events = response.events.iter().filter_map(|event| event.kv.as_ref().map(in_short));
+                let events: Vec<_> = events.collect();
+                let _ = writeln!(
+                    file,
+                    "  {:?}: {events:?}",
+                    WatchResponse { events: vec![], ..response.clone() }
+                );
+            }
+        }
+        let Some(mut file) = failure::file("history.txt") else { return };
+        for kv in history.events().iter().filter_map(|event| event.kv.as_ref()) {
+            let _ = writeln!(file, "{}", in_short(kv));
+        }
+    }
+
     /// An acknowledged write is at its revision, behind the change that it named.
     fn written_once(
         &self,
@@ -177,7 +213,8 @@ impl Record {
         let changes = keys.get(&key(told.written.0)).map_or(&[][..], Vec::as_slice);
         let at = changes.iter().position(|change| change.mod_revision == told.revision);
         let Some(at) = at.filter(|at| number(&changes[*at].value) == Some(told.written.1)) else {
-            return Err(format!("{told:?} was acknowledged and is not there"));
+            let Acknowledged { member, .. } = told;
+            return Err(format!("member {member} acknowledged {told:?}, and it is not there"));
         };
         let before = at.checked_sub(1).map_or(0, |before| changes[before].mod_revision);
         if told.follows.is_some_and(|follows| follows != before) {
@@ -201,10 +238,20 @@ impl Record {
     }
 }
 
+/// A change without the filler of its value.
+fn in_short(kv: &KeyValue) -> String {
+    let key = String::from_utf8_lossy(&kv.key);
+    let KeyValue { mod_revision, create_revision, version, .. } = kv;
+    format!(
+        "{key} = {:?} at {mod_revision}, created at {create_revision}, version {version}",
+        number(&kv.value)
+    )
+}
+
 /// Every revision has its change: each command here makes exactly one.
-fn dense(history: &History) -> Option<String> {
+fn dense(history: &History, first: i64) -> Option<String> {
     let revisions = history.events().iter().map(|event| event.kv.as_ref().unwrap().mod_revision);
-    let gap = revisions.zip(2..).find(|(revision, expected)| revision != expected);
+    let gap = revisions.zip(first..).find(|(revision, expected)| revision != expected);
     gap.map(|(revision, expected)| format!("the history has {revision} where {expected} belongs"))
 }
 
@@ -244,7 +291,7 @@ mod tests {
     }
 
     fn acknowledged(writer: u64, number: u64, revision: i64, follows: Option<i64>) -> Acknowledged {
-        Acknowledged { written: (writer, number), revision, follows }
+        Acknowledged { member: 0, written: (writer, number), revision, follows }
     }
 
     /// A record of two writes and a read of the second, and spoiled ones.
@@ -252,7 +299,7 @@ mod tests {
     fn each_fault_is_seen() {
         let changes = [change(1, 1, 2, 1), change(1, 2, 3, 2)];
         let record = |told: Vec<Acknowledged>, found: usize| {
-            let mut record = Record { acknowledged: told, ..Record::default() };
+            let mut record = Record { acknowledged: told, first: 1, ..Record::default() };
             record.next(1);
             record.next(1);
             let found = Some(changes[found].clone());
@@ -263,7 +310,7 @@ mod tests {
         record(good(), 1).check(&history(&changes)).unwrap();
         let fault = |record: Record, changes: &[KeyValue]| record.check(&history(changes)).unwrap_err();
         assert!(fault(record(good(), 0), &changes).contains("but it was"), "a stale read");
-        assert!(fault(record(good(), 1), &changes[..1]).contains("is not there"), "a lost write");
+        assert!(fault(record(good(), 1), &changes[..1]).contains("it is not there"), "a lost write");
         let other = vec![acknowledged(1, 2, 3, Some(0))];
         assert!(fault(record(other, 1), &changes).contains("follows"), "a lost update");
         let twice = [changes[0].clone(), changes[1].clone(), change(1, 2, 4, 3)];

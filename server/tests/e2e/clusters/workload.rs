@@ -34,11 +34,37 @@ pub struct Workload {
     /// Members that are gone for ever.
     gone: RefCell<BTreeSet<usize>>,
     record: RefCell<Record>,
+    /// As all members have it in the end.
+    history: RefCell<History>,
     is_over: Cell<bool>,
     /// Writers and readers that have not ended.
     at_work: Cell<usize>,
+    /// The revision at which the clients began.
+    first: i64,
     /// Watchers may end when they were told of all up to here.
     last: Cell<Option<i64>>,
+    /// A client has met something that the test does not know.
+    is_broken: Cell<bool>,
+}
+
+/// A client at work: a panic in its task would be heard by nobody.
+struct AtWork<'w>(&'w Workload);
+
+impl Drop for AtWork<'_> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.is_broken.set(true);
+        }
+    }
+}
+
+/// A failed test leaves all that its clients were told.
+impl Drop for Workload {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.record.borrow().leave(&self.history.borrow());
+        }
+    }
 }
 
 /// Runs the clients while `faults` happen to the cluster; the record is checked when all members
@@ -47,17 +73,23 @@ pub async fn survives(
     cluster: &mut Cluster,
     faults: impl AsyncFnOnce(&mut Cluster, &Rc<Workload>),
 ) -> Record {
-    let record = Record::of(cluster.product == Product::Revd);
+    let request = RangeRequest { key: "k".into(), ..RangeRequest::default() };
+    let reply = cluster.client(cluster.present().next().unwrap()).kv.range(request).await.unwrap();
+    let first = reply.into_inner().header.unwrap().revision;
+    let record = Record::of(cluster.product == Product::Revd, first);
     let workload = Rc::new(Workload {
         clients: RefCell::default(),
         gone: RefCell::default(),
         record: RefCell::new(record),
+        history: RefCell::default(),
         is_over: Cell::new(false),
         at_work: Cell::new(0),
+        first,
         last: Cell::new(None),
+        is_broken: Cell::new(false),
     });
     let tasks = LocalSet::new();
-    let history = tasks
+    tasks
         .run_until(async {
             (0..cluster.members.len()).for_each(|member| workload.joins(cluster, member));
             for writer in 0..WRITERS {
@@ -67,17 +99,19 @@ pub async fn survives(
             faults(cluster, &workload).await;
             cluster.wait_until_all_answer().await;
             workload.is_over.set(true);
-            while workload.at_work.get() > 0 {
+            while workload.at_work.get() > 0 && !workload.is_broken.get() {
                 tokio::time::sleep(PAUSE).await;
             }
-            let history = history(cluster, workload.newest()).await;
+            let history = history(cluster, first + 1, workload.newest()).await;
             workload.last.set(Some(history.revision()));
-            history
+            *workload.history.borrow_mut() = history;
         })
         .await;
     tasks.await;
-    let record = workload.record.take();
-    record.check(&history).unwrap_or_else(|wrong| panic!("{wrong}"));
+    assert!(!workload.is_broken.get(), "a client has panicked");
+    let checked = workload.record.borrow().check(&workload.history.borrow());
+    checked.unwrap_or_else(|wrong| panic!("{wrong}"));
+    let (record, history) = (workload.record.take(), workload.history.take());
     println!(
         "{} writes acknowledged, {} reads, {} watches, {} changes; errors: {:#?}",
         record.acknowledged.len(),
@@ -123,6 +157,11 @@ impl Workload {
         spawn_local(Rc::clone(self).watch(member));
     }
 
+    /// Other clients write too, other keys.
+    pub fn has_others(&self) {
+        self.record.borrow_mut().has_others = true;
+    }
+
     /// A member is gone for ever.
     pub fn leaves(&self, member: usize) {
         self.gone.borrow_mut().insert(member);
@@ -142,6 +181,7 @@ impl Workload {
     }
 
     async fn work(&self, work: impl Future<Output = ()>) {
+        let _guard = AtWork(self);
         self.at_work.set(self.at_work.get() + 1);
         work.await;
         self.at_work.set(self.at_work.get() - 1);
@@ -179,7 +219,7 @@ impl Workload {
         let revision = reply.header.unwrap().revision;
         let mut record = self.record.borrow_mut();
         record.shows(member, true, floor, revision, "a put");
-        record.acknowledged.push(Acknowledged { written: (writer, number), revision, follows: None });
+        record.acknowledged.push(Acknowledged { member, written: (writer, number), revision, follows: None });
         Ok(())
     }
 
@@ -192,7 +232,7 @@ impl Workload {
         let revision = reply.header.unwrap().revision;
         self.record.borrow_mut().shows(member, true, floor, revision, "a transaction");
         if reply.succeeded {
-            let told = Acknowledged { written: (writer, number), revision, follows: Some(*known) };
+            let told = Acknowledged { member, written: (writer, number), revision, follows: Some(*known) };
             self.record.borrow_mut().acknowledged.push(told);
             *known = revision;
         } else {
@@ -238,7 +278,8 @@ impl Workload {
 
     /// Watches everything on one member; when the watch ends, from there on in the next.
     async fn watch(self: Rc<Self>, member: usize) {
-        let mut next = 1;
+        let _guard = AtWork(&self);
+        let mut next = self.first + 1;
         loop {
             let request = everything(next);
             let mut transcript = Transcript::new(request.clone());
@@ -278,17 +319,19 @@ impl Workload {
     }
 }
 
-/// All changes, from the beginning, as one member has them; all members have the same in the end.
-async fn history(cluster: &Cluster, newest: i64) -> History {
+/// All changes, from the first one, as one member has them; all members have the same in the end.
+async fn history(cluster: &Cluster, first: i64, newest: i64) -> History {
     let mut histories = Vec::new();
     for member in cluster.present() {
         let client = cluster.client(member);
-        let request = RangeRequest { key: "writer".into(), ..RangeRequest::default() };
+        let request =
+            RangeRequest { key: "writer/".into(), range_end: "writer0".into(), ..RangeRequest::default() };
         let reply = client.kv.clone().range(request).await.unwrap().into_inner();
         let last = reply.header.unwrap().revision;
-        assert!(last >= newest, "revisions that were shown are gone");
+        assert!(last >= newest, "member {member} has {last}, and {newest} was shown");
         let mut stream = client.open_watch();
-        stream.ask(RequestUnion::CreateRequest(everything(1)));
+        stream.ask(RequestUnion::CreateRequest(everything(first)));
+        let last = reply.kvs.iter().map(|kv| kv.mod_revision).max().unwrap_or(first);
         let mut history = History::default();
         while history.revision() < last {
             let response = stream.next_within(Duration::from_secs(30)).await;

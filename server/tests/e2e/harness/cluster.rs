@@ -128,6 +128,11 @@ impl Cluster {
         self.wait_until_ends(member).await;
     }
 
+    /// A member that was removed while it was down does not count any more.
+    pub fn forget(&mut self, member: usize) {
+        self.gone.insert(member);
+    }
+
     /// Waits until a removed member has ended by itself, as one that has nothing left to do.
     pub async fn wait_until_ends(&mut self, member: usize) {
         let server = &mut self.members[member];

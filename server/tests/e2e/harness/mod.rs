@@ -2,6 +2,7 @@
 
 mod clients;
 mod cluster;
+pub mod failure;
 mod network;
 mod peers;
 mod process;

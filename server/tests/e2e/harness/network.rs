@@ -63,6 +63,7 @@ impl Network {
 
     /// Neither of the two hears the other any more.
     pub fn cut(&self, a: usize, b: usize) {
+        eprintln!("members {a} and {b} are cut off from each other");
         self.cuts.send_modify(|cuts| {
             cuts.insert(way(a, b), false);
         });
@@ -75,6 +76,7 @@ impl Network {
 
     /// Everybody hears everybody.
     pub fn mend(&self) {
+        eprintln!("no member is cut off any more");
         self.cuts.send_modify(Cuts::clear);
     }
 }

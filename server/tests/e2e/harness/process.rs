@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use super::clients::{Client, connect};
+use super::failure;
 use super::peers::peers;
 
 /// A directory that is gone when the test is over.
@@ -200,6 +201,7 @@ impl Server {
     pub fn spawn_again(&mut self) {
         assert!(!self.is_running(), "it is not killed or stopped");
         self.log_start = usize::try_from(std::fs::metadata(&self.log).unwrap().len()).unwrap();
+        self.note("started again");
         self.child = self.command.spawn().unwrap();
     }
 
@@ -250,6 +252,13 @@ impl Server {
     pub fn kill(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
+        self.note("killed");
+    }
+
+    /// A line of the test in its log.
+    fn note(&self, what: &str) {
+        let mut file = std::fs::File::options().append(true).open(&self.log).unwrap();
+        std::io::Write::write_all(&mut file, format!("--- {what} by the test\n").as_bytes()).unwrap();
     }
 
     /// Asks it to stop and waits until it has.
@@ -261,6 +270,7 @@ impl Server {
     pub fn signal(&self, name: &str) {
         let done = Command::new("kill").args([format!("-{name}"), self.pid().to_string()]).status().unwrap();
         assert!(done.success());
+        self.note(&format!("sent SIG{name}"));
     }
 
     pub fn wait(&mut self) -> ExitStatus {
@@ -287,6 +297,7 @@ impl Drop for Server {
         let _ = self.child.wait();
         if std::thread::panicking() {
             eprintln!("log of the server at {}:\n{}", self.address, self.log());
+            failure::keep(&self.log);
         }
     }
 }

@@ -1,0 +1,102 @@
+//! Members that stand still or hear nobody for a while, with clients that stay: bugs that clusters
+//! of etcd had, by their numbers in the project's list.
+//!
+//! `REVD_AWAY_WRITES` says how much is written while a member hears nobody, `REVD_CLUSTER_STOPS` how
+//! often the leader stands still.
+
+use std::cell::Cell;
+use std::rc::Rc;
+use std::time::Duration;
+
+use revd_proto::etcdserverpb::PutRequest;
+use tokio::task::spawn_local;
+
+use super::workload::survives;
+use crate::harness::{
+    Client, Cluster, Product, Random, TempDir, Wiring, from_env, products_of_clusters, run,
+};
+
+/// Callers that write at the same time, beside the clients whose calls are recorded.
+const CALLERS: u64 = 64;
+
+/// Puts of keys that no recorded client knows, as fast as these members take them.
+async fn write_much(clients: [Client; 2], writes: u64) {
+    let left = Rc::new(Cell::new(writes));
+    let callers = (0..CALLERS).map(|caller| {
+        let (left, client) = (Rc::clone(&left), clients[usize::try_from(caller % 2).unwrap()].clone());
+        spawn_local(async move {
+            while let Some(number) = left.get().checked_sub(1) {
+                left.set(number);
+                let key = format!("much/{:05}", number % 50_000).into();
+                let put = PutRequest { key, value: vec![b'v'; 100].into(), ..PutRequest::default() };
+                client.kv.clone().put(put).await.unwrap();
+            }
+        })
+    });
+    for caller in callers.collect::<Vec<_>>() {
+        caller.await.unwrap();
+    }
+}
+
+/// etcd #15271: watchers of a member that was sent the state were told again what they knew. They
+/// are told of everything, once, or canceled; and no member's revision goes back.
+#[test]
+fn bug_063_watchers_of_a_member_that_gets_the_state_are_told_of_everything_once() {
+    for product in products_of_clusters() {
+        run(async {
+            let dir = TempDir::new();
+            let flags = ["--snapshot-count=1000", "--snapshot-catchup-entries=100"];
+            let mut cluster = Cluster::start(product, Wiring::Proxied, dir.path(), 3, &flags).await;
+            survives(&mut cluster, async |cluster, workload| {
+                workload.has_others();
+                let away = (cluster.leader().await + 1) % 3;
+                cluster.isolate(away);
+                let others = [1, 2].map(|next| cluster.client((away + next) % 3));
+                write_much(others.clone(), from_env("REVD_AWAY_WRITES", 20_000)).await;
+                cluster.mend();
+                // The load goes on while it comes back.
+                let is_back = Cell::new(false);
+                let loading = async {
+                    while !is_back.get() {
+                        write_much(others.clone(), 500).await;
+                    }
+                };
+                let coming_back = async {
+                    cluster.wait_until_answers(away).await;
+                    is_back.set(true);
+                };
+                tokio::join!(loading, coming_back);
+                let log = cluster.members[away].log();
+                let is_by_state = product == Product::Etcd || log.contains("received a state");
+                assert!(is_by_state, "member {away} had all it needs: {log}");
+            })
+            .await;
+        });
+    }
+}
+
+/// etcd #20418: a leader that had stood still served a read by the late answer to an earlier round.
+/// Its clients' reads wait in its sockets meanwhile; others write elsewhere.
+#[test]
+fn bug_043_a_leader_that_stood_still_serves_no_stale_read() {
+    for product in products_of_clusters() {
+        run(async {
+            let dir = TempDir::new();
+            let mut cluster = Cluster::start(product, Wiring::Direct, dir.path(), 3, &[]).await;
+            let mut random = Random::new(from_env("REVD_CLUSTER_SEED", 1));
+            let stops = from_env("REVD_CLUSTER_STOPS", 2);
+            survives(&mut cluster, async |cluster, _| {
+                for _ in 0..stops {
+                    let leader = cluster.leader().await;
+                    tokio::time::sleep(Duration::from_millis(random.below(400))).await;
+                    cluster.members[leader].signal("STOP");
+                    let longest = if stops > 2 { 8_000 } else { 2_000 };
+                    tokio::time::sleep(Duration::from_millis(2_000 + random.below(longest))).await;
+                    cluster.members[leader].signal("CONT");
+                    cluster.wait_until_all_answer().await;
+                }
+            })
+            .await;
+        });
+    }
+}

@@ -1,0 +1,106 @@
+//! Bugs that etcd had at a start after a crash, one test each; the numbers are those of the
+//! project's list of known bugs.
+
+use std::time::Duration;
+
+use revd_proto::etcdserverpb::{
+    CompactionRequest, DefragmentRequest, DeleteRangeRequest, PutRequest, RangeRequest,
+};
+
+use crate::harness::{Client, Random, from_env, with_restartable_server};
+
+async fn put(client: &Client, key: &str) -> i64 {
+    let put = PutRequest { key: key.to_owned().into(), value: "v".into(), ..PutRequest::default() };
+    client.kv.clone().put(put).await.unwrap().into_inner().header.unwrap().revision
+}
+
+async fn delete(client: &Client, key: &str) -> i64 {
+    let delete = DeleteRangeRequest { key: key.to_owned().into(), ..DeleteRangeRequest::default() };
+    client.kv.clone().delete_range(delete).await.unwrap().into_inner().header.unwrap().revision
+}
+
+/// The revision of the member, and whether the key is there.
+async fn read(client: &Client, key: &str) -> (i64, bool) {
+    let range = RangeRequest { key: key.to_owned().into(), ..RangeRequest::default() };
+    let reply = client.kv.clone().range(range).await.unwrap().into_inner();
+    (reply.header.unwrap().revision, reply.count > 0)
+}
+
+/// etcd #17780: a compaction removed the deletion that was the newest revision; a member that was
+/// killed before the compaction was over came back with an older one.
+#[test]
+fn bug_005_the_revision_of_a_compacted_deletion_stays() {
+    with_restartable_server(&[], async |server, mut client| {
+        let mut random = Random::new(5);
+        for round in 0..from_env("REVD_KILLS", 12) {
+            put(&client, "k").await;
+            let revision = delete(&client, "k").await;
+            let physical = round % 2 == 1;
+            client.kv.clone().compact(CompactionRequest { revision, physical }).await.unwrap();
+            // Around the checkpoint that saves it.
+            tokio::time::sleep(Duration::from_millis(random.below(150))).await;
+            server.kill();
+            server.start_again();
+            client = server.client().await;
+            assert_eq!(read(&client, "k").await, (revision, false), "round {round}");
+            assert_eq!(put(&client, "k").await, revision + 1, "round {round}");
+        }
+    });
+}
+
+/// etcd #6633: a member of which everything was deleted and compacted found no revision at its
+/// start, and refused every read as one of the future.
+#[test]
+fn bug_006_a_member_without_a_key_can_be_read_after_a_start() {
+    with_restartable_server(&[], async |server, mut client| {
+        put(&client, "k").await;
+        let revision = delete(&client, "k").await;
+        client.kv.clone().compact(CompactionRequest { revision, physical: true }).await.unwrap();
+        for is_killed in [false, true] {
+            if is_killed {
+                server.kill();
+            } else {
+                server.stop();
+            }
+            server.start_again();
+            client = server.client().await;
+            assert_eq!(read(&client, "k").await, (revision, false));
+            let at = RangeRequest { key: "k".into(), revision, ..RangeRequest::default() };
+            assert_eq!(client.kv.clone().range(at).await.unwrap().into_inner().count, 0);
+        }
+        assert_eq!(put(&client, "k").await, revision + 1);
+    });
+}
+
+/// etcd #11613: the file that a broken defragmentation had left took part in the next one.
+#[test]
+fn bug_011_files_that_were_left_behind_take_no_part_in_anything() {
+    with_restartable_server(&[], async |server, mut client| {
+        for number in 0..100 {
+            put(&client, &format!("k{number}")).await;
+        }
+        server.kill();
+        let member = server.data_dir().join("member");
+        // Of what dies half-way: a state that is received, one that is whole, and pieces of the log.
+        let tree = std::fs::read(member.join("tree.revd")).unwrap();
+        let half = &tree[..tree.len() / 2];
+        let leftovers = ["receiving.tmp", "received.revd", "wal/preparing-0.tmp", "wal/spare.tmp"];
+        for (name, content) in leftovers.iter().zip([half, &tree, half, half]) {
+            std::fs::write(member.join(name), content).unwrap();
+        }
+        server.start_again();
+        client = server.client().await;
+        let revision = put(&client, "k0").await;
+        client.kv.clone().compact(CompactionRequest { revision, physical: true }).await.unwrap();
+        client.maintenance.clone().defragment(DefragmentRequest {}).await.unwrap();
+        server.kill();
+        server.start_again();
+        client = server.client().await;
+        let all = RangeRequest { key: "k".into(), range_end: "l".into(), ..RangeRequest::default() };
+        let reply = client.kv.clone().range(all).await.unwrap().into_inner();
+        assert_eq!((reply.header.unwrap().revision, reply.count), (102, 100));
+        for name in &leftovers[..3] {
+            assert!(!member.join(name).exists(), "{name} is still there");
+        }
+    });
+}
