@@ -1,10 +1,10 @@
-// Drives a server with the npm package etcd3, a third-party client.
+// Drives a server, or the members of a list, with the npm package etcd3, a third-party client.
 
 import assert from 'node:assert/strict';
 import { createRequire } from 'node:module';
 
 const { Etcd3 } = createRequire(process.cwd() + '/')('etcd3');
-const [client, other] = [1, 2].map(() => new Etcd3({ hosts: process.argv[2] }));
+const [client, other] = [1, 2].map(() => new Etcd3({ hosts: process.argv[2].split(',') }));
 setTimeout(() => { throw new Error('something hangs'); }, 60_000).unref();
 
 await client.put('js/1').value('one');

@@ -1,12 +1,20 @@
-"""Drives a server with the PyPI package etcd3, a third-party client."""
+"""Drives a server, or the first and the last member of a list, with the PyPI package etcd3, a third-party client."""
 
 import sys
 import threading
 
 import etcd3
 
-host, port = sys.argv[1].removeprefix("http://").split(":")
-client, other = etcd3.client(host, int(port), timeout=20), etcd3.client(host, int(port), timeout=20)
+
+
+def connect(endpoint):
+    host, port = endpoint.removeprefix("http://").split(":")
+    return etcd3.client(host, int(port), timeout=20)
+
+
+endpoints = sys.argv[1].split(",")
+client, other = connect(endpoints[0]), connect(endpoints[-1])
+assert len(list(client.members)) == len(endpoints)
 
 client.put("py/1", "one")
 assert client.get("py/1")[0] == b"one"

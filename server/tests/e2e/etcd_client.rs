@@ -9,15 +9,19 @@ use crate::harness::{Server, TempDir};
 
 #[test]
 fn the_crate_etcd_client_works() {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let dir = TempDir::new();
-    let server = Server::revd(&dir.path().join("data"), &[]);
+    works(&Server::revd(&dir.path().join("data"), &[]).endpoint());
+}
+
+/// Runs the client against these members.
+pub fn works(endpoints: &str) {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let output = Command::new(env!("CARGO"))
         .args(["run", "--quiet", "--locked", "--manifest-path"])
         .arg(root.join("bench/peers/etcd-client/Cargo.toml"))
         .arg("--target-dir")
         .arg(root.join("target/peers/etcd-client"))
-        .args(["--", &server.endpoint()])
+        .args(["--", endpoints])
         .env("PROTOC", protoc_bin_vendored::protoc_bin_path().unwrap())
         .output()
         .unwrap();

@@ -19,7 +19,8 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::Status;
 
 use crate::harness::{
-    Client, Random, Server, connect, from_env, run, with_etcd_beside, with_restartable_server, with_server,
+    Client, Random, Server, connect, from_env, run, with_clusters_beside, with_etcd_beside,
+    with_restartable_server, with_server,
 };
 
 /// Seconds after a lease's end in which its keys are gone, as docs/COMPAT.md says.
@@ -53,8 +54,13 @@ async fn keep_alive(client: &Client, id: i64) -> Result<LeaseKeepAliveResponse, 
     replies.message().await.map(|reply| reply.expect("an answer to the only keepalive"))
 }
 
+/// Seconds of leases that a test asks for: out of bounds and short ones, and others.
+const ANY_TTL: [i64; 9] = [-5, 0, 1, 2, 60, 100, 9_000_000_000, 9_000_000_001, i64::MAX];
+/// None that ends within a test.
+const LONG_TTL: [i64; 5] = [600, 1_000, 9_000_000_000, 9_000_000_001, i64::MAX];
+
 /// A random call about leases, its reply or error as text; times are left out.
-async fn call(client: &Client, random: &mut Random) -> String {
+async fn call(client: &Client, random: &mut Random, ttls: &[i64]) -> String {
     let id = random.pick(&[i64::MIN, -1, 0, 1, 2, 3, 4, 5, 6, i64::MAX]);
     let key = format!("k{}", random.below(6));
     let kind = random.below(9);
@@ -62,7 +68,7 @@ async fn call(client: &Client, random: &mut Random) -> String {
     let mut lease = client.lease.clone();
     let text = match kind {
         0 | 1 if id != 0 => {
-            let ttl = random.pick(&[-5, 0, 1, 2, 60, 100, 9_000_000_000, 9_000_000_001, i64::MAX]);
+            let ttl = random.pick(ttls);
             lease.lease_grant(LeaseGrantRequest { ttl, id }).await.map(|reply| {
                 let reply = reply.into_inner();
                 format!("{} {} {} {}", reply.header.unwrap().revision, reply.id, reply.ttl, reply.error)
@@ -119,12 +125,30 @@ fn replies_are_those_of_etcd() {
         let (mut random, mut same) = (Random::new(5), Random::new(5));
         let mut seen = BTreeMap::new();
         for number in 0..calls {
-            let (left, right) = (call(&ours, &mut random).await, call(&theirs, &mut same).await);
+            let left = call(&ours, &mut random, &ANY_TTL).await;
+            let right = call(&theirs, &mut same, &ANY_TTL).await;
             assert_eq!(left, right, "call {number}");
             *seen.entry(left.contains("etcdserver: ")).or_insert(0) += 1;
         }
         println!("{calls} calls equal; with an error: {seen:?}");
         assert_eq!(seen.len(), 2);
+    });
+}
+
+/// Calls are spread over the members; each has caught up when it is asked.
+#[test]
+fn replies_of_three_members_are_those_of_three_etcds() {
+    with_clusters_beside(&[], async |ours, theirs| {
+        let (ours, theirs) = (ours.clients(), theirs.clients());
+        let (mut random, mut same) = (Random::new(6), Random::new(6));
+        for number in 0..from_env("REVD_LEASE_CALLS", 1_500) {
+            let member = usize::try_from(number).unwrap() % 3;
+            let (ours, theirs) = (&ours[member], &theirs[member]);
+            tokio::join!(exists(ours, "k"), exists(theirs, "k"));
+            let left = call(ours, &mut random, &LONG_TTL).await;
+            let right = call(theirs, &mut same, &LONG_TTL).await;
+            assert_eq!(left, right, "call {number} of member {member}");
+        }
     });
 }
 

@@ -81,7 +81,7 @@ fn bug_011_files_that_were_left_behind_take_no_part_in_anything() {
         }
         server.kill();
         let member = server.data_dir().join("member");
-        // Of what dies half-way: a state that is received, one that is whole, and pieces of the log.
+        // A part of a state that is received, a whole one, and pieces of the log.
         let tree = std::fs::read(member.join("tree.revd")).unwrap();
         let half = &tree[..tree.len() / 2];
         let leftovers = ["receiving.tmp", "received.revd", "wal/preparing-0.tmp", "wal/spare.tmp"];

@@ -7,8 +7,9 @@ use etcd_client::{
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Error> {
-    let endpoint = std::env::args().nth(1).expect("usage: etcd-client-check <endpoint>");
-    let mut client = Client::connect([endpoint], None).await?;
+    let endpoints = std::env::args().nth(1).expect("usage: etcd-client-check <endpoint>[,<endpoint>...]");
+    let endpoints: Vec<&str> = endpoints.split(',').collect();
+    let mut client = Client::connect(&endpoints, None).await?;
 
     client.put("key/1", "one", None).await?;
     client.put("key/2", "two", None).await?;
@@ -62,7 +63,7 @@ async fn main() -> Result<(), Error> {
     let deleted = client.delete("key/", Some(DeleteOptions::new().with_prefix())).await?;
     assert_eq!(deleted.deleted(), 3);
     assert!(client.status().await?.version().starts_with("3.7."));
-    assert_eq!(client.member_list().await?.members().len(), 1);
+    assert_eq!(client.member_list().await?.members().len(), endpoints.len());
     println!("all checks passed");
     Ok(())
 }

@@ -30,14 +30,15 @@ public final class Check {
     }
 
     public static void main(String[] args) throws Exception {
-        try (Client client = Client.builder().endpoints(args[0]).build();
-                Client other = Client.builder().endpoints(args[0]).build()) {
+        var endpoints = args[0].split(",");
+        try (Client client = Client.builder().endpoints(endpoints).build();
+                Client other = Client.builder().endpoints(endpoints).build()) {
             keys(client);
             watches(client, other);
             leases(client);
             locksAndElections(client, other);
-            check(client.getMaintenanceClient().statusMember(args[0]).get().getVersion().startsWith("3."), "status");
-            check(client.getClusterClient().listMember().get().getMembers().size() == 1, "members");
+            check(client.getMaintenanceClient().statusMember(endpoints[0]).get().getVersion().startsWith("3."), "status");
+            check(client.getClusterClient().listMember().get().getMembers().size() == endpoints.length, "members");
         }
         System.out.println("all checks passed");
         System.exit(0);

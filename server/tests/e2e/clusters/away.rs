@@ -1,8 +1,8 @@
 //! Members that stand still or hear nobody for a while, with clients that stay: bugs that clusters
 //! of etcd had, by their numbers in the project's list.
 //!
-//! `REVD_AWAY_WRITES` says how much is written while a member hears nobody, `REVD_CLUSTER_STOPS` how
-//! often the leader stands still.
+//! `REVD_AWAY_WRITES` says how much is written while a member hears nobody, `REVD_CLUSTER_STOPS`
+//! how often the leader stands still.
 
 use std::cell::Cell;
 use std::rc::Rc;

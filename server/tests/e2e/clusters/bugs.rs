@@ -266,7 +266,7 @@ fn bug_012_states_are_sent_and_installed_while_members_defragment_and_compact() 
                 .await;
                 cluster.mend();
                 let is_back = std::cell::Cell::new(false);
-                // What has been compacted before the clients began may be compacted again.
+                // A revision before the clients began: their watches may go back to that.
                 let busy = async |member: usize| {
                     let client = cluster.client(member);
                     while !is_back.get() {
@@ -331,8 +331,8 @@ fn bug_054_a_member_that_has_lost_its_data_does_not_come_back_with_its_id() {
     }
 }
 
-/// etcd #9395 and others: leases began anew with each leader. (What long leases have left is noted
-/// in the log: script `bug_076_what_a_lease_has_left_does_not_grow_with_twenty_leaders`.)
+/// etcd #9395 and others: leases began anew with each leader. (The time left
+/// of long leases is noted in the log: script `bug_076...` in `member/tests/scripts/lease/`.)
 #[test]
 fn bug_076_leases_end_however_often_the_leader_changes() {
     for product in products_of_clusters() {
