@@ -98,13 +98,20 @@ fn pages() -> Vec<PathBuf> {
     pages
 }
 
+/// Names of the members' scripts, which are tests too.
+fn scripts() -> Vec<String> {
+    let entries = |folder: PathBuf| std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let scripts = entries(root().join("server/member/tests/scripts")).flat_map(entries);
+    scripts.map(|script| script.file_name().unwrap().to_string_lossy().into_owned()).collect()
+}
+
 /// Names of tests are sentences: four words or more.
 #[test]
 fn docs_name_tests_that_are_there() {
     let is_sentence = |name: &str| {
         name.split('_').count() >= 4 && name.chars().all(|char| char == '_' || char.is_ascii_alphanumeric())
     };
-    let code: String = sources().into_iter().map(|(_, text)| text).collect();
+    let code: String = sources().into_iter().map(|(_, text)| text).chain(scripts()).collect();
     let (mut problems, mut checked) = (Vec::new(), 0);
     for page in pages() {
         let text = std::fs::read_to_string(&page).unwrap();

@@ -95,6 +95,25 @@ fn every_file_says_what_it_is_for() {
     assert_none(&without.collect::<Vec<_>>(), "the first line of a file is a //! sentence");
 }
 
+/// The time of day may jump: nothing that is decided goes by it.
+#[test]
+fn the_wall_clock_is_for_logs_and_ids_alone() {
+    const USERS: [&str; 4] = [
+        "server/src/api/cluster.rs",
+        "server/src/clock.rs",
+        "server/src/observe/log.rs",
+        "server/src/peer/probes.rs",
+    ];
+    let is_shipped = |name: &str| {
+        ["server/src/", "server/member/src/", "engine/src/"].iter().any(|at| name.starts_with(at))
+    };
+    let tells_time = |text: &str| ["SystemTime", "clock::wall"].iter().any(|word| text.contains(word));
+    let users = sources()
+        .into_iter()
+        .filter(|(name, text)| is_shipped(name) && tells_time(lexer::without_tests(text)));
+    assert_eq!(users.map(|(name, _)| name).collect::<Vec<_>>(), USERS);
+}
+
 /// Where functions begin, and their lines.
 fn function_lengths(text: &str) -> Vec<(usize, usize)> {
     let lines: Vec<&str> = text.lines().collect();
