@@ -168,7 +168,7 @@ impl LogCore {
                 effects.send(to, PeerMessage::LeaseAnswer { id, outcome });
             }
             LogEvent::StateReceived { from, term, state } => {
-                let unwanted = self.transfers.offer(&mut self.node, from, term, state);
+                let unwanted = self.transfers.receive(from, term, state);
                 unwanted.into_iter().for_each(|state| effects.discard(state));
             }
             LogEvent::StateSent { to, is_there } => {
@@ -266,6 +266,7 @@ impl LogCore {
     /// When raft refuses; the member must stop.
     pub fn advance(&mut self, effects: &mut impl LogEffects) -> Result<(), RaftError> {
         self.look_at_leader();
+        self.transfers.offer(&mut self.node).into_iter().for_each(|state| effects.discard(state));
         self.hand_out(effects)?;
         self.hand_out_changes(effects)?;
         self.ask_for_reads();

@@ -10,6 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use crate::apply::received::ReceivedState;
 use crate::limits;
 use crate::raft::node::RaftNode;
+use crate::raft::states::Offered;
 use crate::schema;
 
 /// Log core view.
@@ -19,10 +20,20 @@ pub(super) struct StateTransfers {
     sending: BTreeSet<u64>,
     /// Members that have got one, and the tick until which the log keeps what follows it.
     sent: BTreeMap<u64, u64>,
+    /// It waits for raft's word.
+    offered: Option<OfferedState>,
     /// The log is to begin again behind it.
     received: Option<Box<ReceivedState>>,
     /// The log begins again behind this entry; the state is not the tree file yet.
     installing: Option<u64>,
+}
+
+/// A state that has come whole.
+#[derive(Debug)]
+struct OfferedState {
+    from: u64,
+    term: u64,
+    state: Box<ReceivedState>,
 }
 
 /// The answer to a member's need of a state.
@@ -61,21 +72,31 @@ impl StateTransfers {
         !self.sending.is_empty() || !self.sent.is_empty()
     }
 
-    /// Another member has sent a state; it is given back if raft has no use for it, or another one
-    /// is on its way into its place.
-    pub(super) fn offer(
+    /// Another member has sent a state in the name of the leader of a term; it is given back if
+    /// another one is on its way into its place.
+    pub(super) fn receive(
         &mut self,
-        node: &mut RaftNode,
         from: u64,
         term: u64,
         state: Box<ReceivedState>,
     ) -> Option<Box<ReceivedState>> {
-        let is_busy = self.received.is_some() || self.installing.is_some();
-        let conf_state = schema::conf_state(state.tables());
-        if is_busy || !node.offer(from, term, state.applied(), &conf_state) {
+        if self.offered.is_some() || self.received.is_some() || self.installing.is_some() {
             return Some(state);
         }
-        self.received = Some(state);
+        self.offered = Some(OfferedState { from, term, state });
+        None
+    }
+
+    /// Offers raft the state that has come, until it has decided; a state that it has no use for is
+    /// given back.
+    pub(super) fn offer(&mut self, node: &mut RaftNode) -> Option<Box<ReceivedState>> {
+        let OfferedState { from, term, state } = self.offered.take()?;
+        let conf_state = schema::conf_state(state.tables());
+        match node.offer(from, term, state.applied(), &conf_state) {
+            Offered::Taken => self.received = Some(state),
+            Offered::Early => self.offered = Some(OfferedState { from, term, state }),
+            Offered::Unwanted => return Some(state),
+        }
         None
     }
 
@@ -92,5 +113,25 @@ impl StateTransfers {
     /// State up to here is durable elsewhere; true if a received state is in its place by that.
     pub(super) fn durable(&mut self, index: u64) -> bool {
         self.installing.take_if(|installing| *installing <= index).is_some()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn two_states_are_sent_at_a_time_and_the_log_stays_for_a_while() {
+        let mut transfers = StateTransfers::default();
+        assert!(!transfers.keeps_log(1));
+        let members = 2..2 + limits::STATES_SENT_MAX as u64;
+        assert!(members.clone().all(|to| transfers.send(to) == Sending::Begins));
+        assert_eq!((transfers.send(2), transfers.send(99)), (Sending::UnderWay, Sending::Later));
+        members.for_each(|to| transfers.sent(to, to == 2, 10));
+        let until = 10 + limits::STATE_SENT_TICKS;
+        assert!(transfers.keeps_log(until - 1), "what follows the state of member 2");
+        assert!(!transfers.keeps_log(until));
+        assert_eq!(transfers.send(99), Sending::Begins);
+        assert!(transfers.keeps_log(until));
     }
 }

@@ -29,7 +29,7 @@ pub mod message;
 pub mod node;
 mod pending;
 pub mod read_context;
-mod states;
+pub mod states;
 pub mod status;
 mod storage;
 mod timeouts;

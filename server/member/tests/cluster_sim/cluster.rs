@@ -1,5 +1,6 @@
 //! Members and the network between them, one step at a time.
 
+use revd_engine::disk::SimDisk;
 use revd_engine::mvcc::{HashKv, View};
 use revd_engine::random::Random;
 use revd_member::cores::log_events::LogEvent;
@@ -12,9 +13,21 @@ use crate::network::{Link, Network};
 /// Steps in which a cluster without faults comes to rest, many times over.
 const REST_STEPS_MAX: usize = 60_000;
 
+/// A state on its way: its ends, the term of the leader that sends it, and its file.
+struct StateOnItsWay {
+    link: Link,
+    term: u64,
+    file: SimDisk,
+    /// The sender has another process by now.
+    is_forgotten: bool,
+}
+
 pub(crate) struct Cluster {
     members: Vec<Member>,
     network: Network,
+    states: Vec<StateOnItsWay>,
+    /// One of them gets there in so many steps.
+    state_steps: u64,
     random: Random,
     history: History,
     /// Things fail, and clients call.
@@ -26,6 +39,8 @@ impl Cluster {
         Self {
             members: (1..=members).map(|id| Member::new(id, members)).collect(),
             network: Network::new(members),
+            states: Vec::new(),
+            state_steps: if seed.is_multiple_of(2) { 50 } else { 2_500 },
             random: Random::new(seed ^ 0xC105_7E12),
             history: History::default(),
             is_wild: true,
@@ -61,7 +76,8 @@ impl Cluster {
             _ => {}
         }
         self.turn(at);
-        self.transfer(at);
+        self.send_states(at);
+        self.deliver_state();
         self.restart(at);
     }
 
@@ -88,14 +104,28 @@ impl Cluster {
         }
     }
 
-    /// States that a member is to send get there, or not.
-    fn transfer(&mut self, at: usize) {
+    fn send_states(&mut self, at: usize) {
         let from = self.members[at].id;
         for (to, term, file) in self.members[at].sending() {
-            let is_broken = self.network.is_cut((from, to)) || self.is_wild && self.random.one_in(4);
-            let is_there = !is_broken && self.member(to).receive(from, term, file);
-            let is_known = is_there && !(self.is_wild && self.random.one_in(8));
-            self.members[at].event(LogEvent::StateSent { to, is_there: is_known });
+            self.states.push(StateOnItsWay { link: (from, to), term, file, is_forgotten: false });
+        }
+    }
+
+    /// A state gets there, or not; meanwhile another member may have become the leader.
+    fn deliver_state(&mut self) {
+        if self.states.is_empty() || !self.random.one_in(if self.is_wild { self.state_steps } else { 50 }) {
+            return;
+        }
+        let at = self.random.below(self.states.len() as u64);
+        let StateOnItsWay { link, term, file, is_forgotten } =
+            self.states.swap_remove(usize::try_from(at).unwrap());
+        let (from, to) = link;
+        let is_broken = self.network.is_cut(link) || self.is_wild && self.random.one_in(4);
+        let is_there = !is_broken && self.member(to).receive(from, term, file);
+        self.history.seen.late_states += u64::from(is_there && term < self.member(to).term());
+        let is_known = is_there && !(self.is_wild && self.random.one_in(8));
+        if !is_forgotten {
+            self.member(from).event(LogEvent::StateSent { to, is_there: is_known });
         }
     }
 
@@ -136,6 +166,13 @@ impl Cluster {
     fn crash(&mut self, at: usize) {
         let id = self.members[at].id;
         self.members[at].crash(&mut self.random);
+        for state in self.states.extract_if(.., |state| state.link.1 == id) {
+            let (from, to) = state.link;
+            let event = LogEvent::StateSent { to, is_there: false };
+            self.members[usize::try_from(from).unwrap() - 1].event(event);
+        }
+        // What has come of its state may be whole.
+        self.states.iter_mut().filter(|state| state.link.0 == id).for_each(|state| state.is_forgotten = true);
         for link in self.network.links() {
             if link.0 == id || link.1 == id {
                 self.disconnect(link);

@@ -30,6 +30,8 @@ pub(crate) struct Seen {
     pub(crate) handed_over: u64,
     /// Members that went on from the state of another one.
     pub(crate) states: u64,
+    /// States that came when the term in which they were sent was over.
+    pub(crate) late_states: u64,
     /// Of everything, so that equal runs are known.
     pub(crate) digest: u64,
 }
@@ -47,12 +49,13 @@ impl Seen {
         self.forwards += other.forwards;
         self.handed_over += other.handed_over;
         self.states += other.states;
+        self.late_states += other.late_states;
     }
 
     pub(crate) fn is_everything(&self) -> bool {
         let Self { leaders, entries, puts, reads, lost, refused_reads, crashes, cuts, .. } = self;
         let counts = [leaders, entries, puts, reads, lost, refused_reads, crashes, cuts];
-        let more = [&self.forwards, &self.handed_over, &self.states];
+        let more = [&self.forwards, &self.handed_over, &self.states, &self.late_states];
         counts.into_iter().chain(more).all(|count| *count > 0)
     }
 

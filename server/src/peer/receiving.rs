@@ -1,0 +1,135 @@
+//! Receiving a state: the bytes of its connection, and the jobs on its files.
+//!
+//! A job on a file is never left alone: it runs to its end before the place of the state is given
+//! to another one. Only waiting for the sender is broken off.
+
+use std::io;
+use std::sync::Arc;
+
+use bytes::{Buf as _, Bytes};
+use futures_lite::{AsyncRead, AsyncReadExt as _, AsyncWrite};
+use revd_engine::db::DbOptions;
+use revd_engine::disk::MmapDisk;
+use revd_engine::limits::TRANSFER_CHUNK_BYTES;
+use revd_engine::mvcc::{Store, StoreBuilder};
+use revd_member::apply::received::ReceivedState;
+use revd_member::peer::frame::FrameReader;
+
+use crate::disk::received::ReceivedFiles;
+use crate::limits;
+use crate::peer::pulse::{Silence, show_life};
+use crate::peer::transport;
+use crate::queues::latch::Latch;
+use crate::queues::turn::give_way;
+
+/// Log core view: the frames of a connection on which a state comes.
+pub(super) struct Incoming<R> {
+    stream: R,
+    reader: FrameReader,
+    buffer: Vec<u8>,
+}
+
+impl<R: AsyncRead + Unpin> Incoming<R> {
+    /// No frame is longer than a chunk.
+    pub(super) fn new(stream: R) -> Self {
+        let reader = FrameReader::new(TRANSFER_CHUNK_BYTES);
+        Self { stream, reader, buffer: vec![0; limits::PEER_READ_BYTES] }
+    }
+
+    /// The next frames, without those that only show life.
+    async fn frames(&mut self, silence: &Silence) -> io::Result<Vec<Bytes>> {
+        let mut frames = Vec::new();
+        while frames.is_empty() {
+            let read = self.stream.read(&mut self.buffer).await?;
+            if read == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            silence.broken();
+            let mut bytes = &self.buffer[..read];
+            while !bytes.is_empty() {
+                let frame = self.reader.take(&mut bytes);
+                let frame = frame.map_err(|error| invalid(error.to_string()))?;
+                frames.extend(frame.filter(|payload| !payload.is_empty()));
+            }
+            give_way().await;
+        }
+        Ok(frames)
+    }
+
+    /// The term in whose leader's name the state is sent, and about how many bytes it has.
+    pub(super) async fn announcement(&mut self) -> io::Result<(u64, u64)> {
+        match &mut self.frames(&Silence::default()).await?[..] {
+            [frame] if frame.len() == 16 => Ok((frame.get_u64_le(), frame.get_u64_le())),
+            _ => Err(invalid("a state that is not announced".to_owned())),
+        }
+    }
+}
+
+/// The next parts of the state, unless its sender is silent, or stands still, or another attempt is
+/// to have the place.
+pub(super) async fn next_chunks(
+    incoming: &mut Incoming<impl AsyncRead + Unpin>,
+    replaced: &Latch,
+) -> io::Result<Vec<Bytes>> {
+    let (silence, late) = (Silence::default(), "no part of it comes");
+    let coming = transport::within(limits::STATE_PART_DEADLINE, late, incoming.frames(&silence));
+    let watching = async { Err(silence.watch(|| {}).await) };
+    let replaced = async {
+        replaced.wait().await;
+        Err(io::Error::other("another attempt takes its place"))
+    };
+    futures_lite::future::or(replaced, futures_lite::future::or(coming, watching)).await
+}
+
+fn invalid(what: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, what)
+}
+
+/// Does this to its end, and shows the sender meanwhile that this member lives.
+pub(super) async fn while_living<T>(
+    writing: &mut (impl AsyncWrite + Unpin),
+    doing: impl Future<Output = T>,
+) -> T {
+    let living = async {
+        show_life(writing).await;
+        std::future::pending().await // the connection broke: the next look at it says so
+    };
+    futures_lite::future::or(doing, living).await
+}
+
+/// Begins the file of a state of about so many bytes.
+pub(super) fn begin(files: &ReceivedFiles, bytes: u64) -> io::Result<StoreBuilder> {
+    files.forget()?;
+    check_room(files, bytes)?;
+    let disk = MmapDisk::open(&files.receiving()).map_err(io::Error::other)?;
+    StoreBuilder::new(Arc::new(disk)).map_err(io::Error::other)
+}
+
+/// A state must not take the room that the log needs to go on.
+fn check_room(files: &ReceivedFiles, bytes: u64) -> io::Result<()> {
+    if files.has_room(bytes)? {
+        return Ok(());
+    }
+    let what = format!("the disk has no room for the {bytes} bytes that are to come, beside the reserve");
+    Err(io::Error::new(io::ErrorKind::StorageFull, what))
+}
+
+/// Adds parts.
+pub(super) fn add(
+    mut builder: StoreBuilder,
+    chunks: &[Bytes],
+    files: &ReceivedFiles,
+) -> io::Result<StoreBuilder> {
+    check_room(files, 0)?;
+    chunks.iter().try_for_each(|chunk| builder.add(chunk)).map_err(io::Error::other)?;
+    Ok(builder)
+}
+
+/// The file is whole: it gets a name that says so, and is opened.
+pub(super) fn finish(builder: StoreBuilder, files: &ReceivedFiles) -> io::Result<Box<ReceivedState>> {
+    builder.finish().map_err(io::Error::other)?;
+    files.keep()?;
+    let disk = MmapDisk::open(&files.received()).map_err(io::Error::other)?;
+    let store = Store::open(Arc::new(disk), DbOptions::default()).map_err(io::Error::other)?;
+    ReceivedState::load(store).map(Box::new).map_err(io::Error::other)
+}
