@@ -109,9 +109,12 @@ pub const PEER_COMPLAINT_INTERVAL: Duration = Duration::from_secs(1);
 pub const PEER_STOP_DEADLINE: Duration = Duration::from_millis(500);
 /// Bytes of a state that are read at a time to be sent.
 pub const STATE_READ_BYTES: usize = 512 * 1024;
-/// Bytes of a state that are sent in a second at most, so that others keep the network and the
-/// disk.
+/// Bytes of a state that are sent in a second at most while others are served, so that they keep
+/// the network and the disk; and no more than half of the time is spent on it then.
 pub const STATE_BYTES_PER_SECOND: u64 = 256 * 1024 * 1024;
+/// Time in which the next part of a state must come, from a sender that lives: its disk may be
+/// slow.
+pub const STATE_PART_DEADLINE: Duration = Duration::from_secs(60);
 /// Time after a state that could not be sent.
 pub const STATE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 

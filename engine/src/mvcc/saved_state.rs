@@ -20,14 +20,15 @@ use crate::{Error, Result};
 pub struct SavedState {
     tree: Snapshot,
     meta: StoreMeta,
+    bytes: u64,
 }
 
 impl Store {
     /// The state that the newest finished checkpoint has saved; none if nothing was ever saved.
     #[must_use]
     pub fn saved_state(&self) -> Option<SavedState> {
-        let (tree, meta) = (self.tree.clone(), self.saved);
-        (tree.txn() > 0).then_some(SavedState { tree, meta })
+        let (tree, meta, bytes) = (self.tree.clone(), self.saved, self.sizes().in_use);
+        (tree.txn() > 0).then_some(SavedState { tree, meta, bytes })
     }
 }
 
@@ -42,6 +43,12 @@ impl SavedState {
     #[must_use]
     pub fn revision(&self) -> i64 {
         self.meta.revision
+    }
+
+    /// Bytes that its pages take: a file that is made of its stream has about as many, or fewer.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// The rows of a small table.

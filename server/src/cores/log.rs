@@ -137,13 +137,14 @@ impl LogDriver {
     fn new(
         peers: PeersSeed,
         files: ReceivedFiles,
+        status: &Arc<MemberStatus>,
         events: &Rc<LocalQueue<LogInput>>,
     ) -> Result<Self, LogFailure> {
         let (of_peers, of_states) = (Rc::clone(events), Rc::clone(events));
         let peers = Peers::start(peers, move |event| of_peers.push(LogInput::Peer(event)));
         let peers = peers.map_err(LogFailure::Listen)?;
         let emit = move |event| of_states.push(LogInput::Core(event));
-        let states = States::new(peers.caller(), files, emit);
+        let states = States::new(peers.caller(), files, Arc::clone(status), emit);
         let (jobs, work) = (LocalQueue::new(), LocalQueue::new());
         Ok(Self { jobs, work, peers, states, messages: BTreeMap::new() })
     }
@@ -170,7 +171,7 @@ impl LogDriver {
 /// [`LogFailure`]
 pub async fn run<D: LogDisk>(seed: LogSeed<D>) -> Result<(), LogFailure> {
     let events: Rc<LocalQueue<LogInput>> = LocalQueue::new();
-    let mut driver = LogDriver::new(seed.peers, seed.files, &events)?;
+    let mut driver = LogDriver::new(seed.peers, seed.files, &seed.status, &events)?;
     let stopping = Rc::new(Cell::new(false));
     let wal = WalWriter::new(seed.wal);
     let config = LogConfig { origin: seed.origin, edges: seed.from_edges.len(), tick: seed.tick };

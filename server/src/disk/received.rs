@@ -10,6 +10,8 @@
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
 
+use crate::limits;
+
 /// The names in one directory.
 #[derive(Debug, Clone)]
 pub struct ReceivedFiles {
@@ -39,6 +41,16 @@ impl ReceivedFiles {
     #[must_use]
     pub fn receiving(&self) -> PathBuf {
         self.dir.join("receiving.tmp")
+    }
+
+    /// Whether the disk has room for so many bytes, beside what must not fail.
+    ///
+    /// # Errors
+    /// When the system does not say.
+    pub fn has_room(&self, bytes: u64) -> io::Result<bool> {
+        let disk = rustix::fs::statvfs(&self.dir)?;
+        let free = disk.f_bavail.saturating_mul(disk.f_frsize);
+        Ok(free >= bytes.saturating_add(limits::RESERVE_BYTES))
     }
 
     /// The state that is being received is whole and synced.

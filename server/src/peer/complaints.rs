@@ -22,6 +22,15 @@ impl Complaints {
         }
     }
 
+    /// Logs that a state of another member does not come, unless a line was written in the last
+    /// second.
+    pub(super) fn given_up(&self, now: u64, from: &str, why: &str) {
+        if let Some(untold) = self.may_tell(now) {
+            let fields = json!({"peer-id": from, "error": why, "others-since-the-last-line": untold});
+            log::warn("a state that another member was sending is given up", fields);
+        }
+    }
+
     /// Whether a line may be written now, and how many were not since the last one.
     fn may_tell(&self, now: u64) -> Option<u64> {
         let interval = u64::try_from(limits::PEER_COMPLAINT_INTERVAL.as_millis()).unwrap_or(u64::MAX);

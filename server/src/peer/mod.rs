@@ -6,7 +6,7 @@
 //! - `caller` says who this member is, on any core: connections for snapshots are opened by it.
 //! - `dial` keeps one connection to each other member, on which this member sends; `outbox`
 //!   holds the frames that wait.
-//! - `states` sends a state to a member that lags behind the log, and receives one.
+//! - `states` sends a state to a member that lags behind the log, and receives one, by `receiving`.
 //! - `transport` is what carries the bytes, `pulse` notices a peer that is silent, `backlog` bounds
 //!   what was received and is not taken yet, `complaints` bounds log lines, `shared` is what all
 //!   connections have in common.
@@ -22,6 +22,7 @@ mod dial;
 mod outbox;
 mod probes;
 mod pulse;
+mod receiving;
 mod shared;
 pub mod states;
 mod transport;

@@ -12,7 +12,7 @@ use crate::peer::transport;
 use crate::queues::sleep::sleep;
 
 /// The byte by which a listener shows that it lives.
-const PULSE: [u8; 1] = [b'.'];
+pub(super) const PULSE: [u8; 1] = [b'.'];
 
 /// Log core view: since when a peer is silent.
 #[derive(Debug, Default)]

@@ -1,30 +1,35 @@
 //! A state on its way between two members, on a connection of its own.
 //!
 //! ```text
-//! dialer:    frame: u64 term, little-endian | frames: one chunk of the state each
-//! listener:  a pulse a second | at the end TAKEN
+//! dialer:    frame: u64 term, u64 bytes of the state, little-endian
+//! listener:  READY, or why not: BUSY, NO_ROOM
+//! dialer:    frames: one chunk of the state each
+//! listener:  at the end TAKEN
 //! ```
 //!
-//! Files and mapped pages are read and written on helper threads. The receiver takes chunks as fast
-//! as its disk does, and the sender sends no faster than a bound, so that neither holds others up.
-//! A state that is not whole when the connection ends is begun anew.
+//! Both show once a second that they live, also while their disks are slow: the dialer by an empty
+//! frame, the listener by a pulse. Files and mapped pages are read and written on helper threads.
+//! The receiver (`receiving.rs`) takes chunks as fast as its disk does; the sender sends as fast
+//! while nothing else happens, and at a pace while others are served. A state that is not whole
+//! when the connection ends is removed at once, and begun anew.
 
-use std::cell::Cell;
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::io;
+use std::pin::pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::{Buf as _, Bytes};
+use bytes::BufMut as _;
 use futures_lite::{AsyncRead, AsyncReadExt as _, AsyncWrite};
-use revd_engine::db::DbOptions;
-use revd_engine::disk::MmapDisk;
-use revd_engine::mvcc::{SavedState, Store, StoreBuilder};
+use revd_engine::mvcc::SavedState;
 use revd_engine::transfer::StateStream;
 use revd_member::apply::received::ReceivedState;
 use revd_member::cores::log_events::LogEvent;
-use revd_member::peer::Peer;
-use revd_member::peer::frame::{self, FrameReader};
+use revd_member::peer::attempt::Attempt;
+use revd_member::peer::{Peer, frame};
+use revd_member::raft::status::MemberStatus;
 use serde_json::json;
 
 use crate::clock::Ticker;
@@ -32,29 +37,74 @@ use crate::disk::received::ReceivedFiles;
 use crate::limits;
 use crate::observe::log;
 use crate::peer::caller::Caller;
-use crate::peer::pulse::{Silence, show_life};
+use crate::peer::complaints::Complaints;
+use crate::peer::pulse::{PULSE, Silence};
+use crate::peer::receiving::{self, Incoming};
 use crate::peer::shared::SnapshotStream;
 use crate::peer::transport;
+use crate::queues::latch::Latch;
 use crate::queues::sleep::sleep;
 use crate::queues::turn::give_way;
 
-/// The byte by which a listener says that it has the state.
-const TAKEN: [u8; 1] = [b'!'];
+/// The byte by which a listener says that the state may come.
+const READY: u8 = b'+';
+/// The same for: it has another one, or another one comes.
+const BUSY: u8 = b'-';
+/// The same for: its disk has no room.
+const NO_ROOM: u8 = b'0';
+/// The same for: it has the state.
+const TAKEN: u8 = b'!';
 
 /// Log core view: states on their way to other members, and the one that another member sends.
 pub struct States {
     caller: Caller,
     files: ReceivedFiles,
-    /// A state is received, or is on its way into its place: there is one at a time.
-    is_receiving: Cell<bool>,
+    status: Arc<MemberStatus>,
+    place: RefCell<Place>,
+    complaints: Complaints,
+    clock: Ticker,
+    /// Of each member that a state could not be sent to, why: told once until it changes.
+    told: RefCell<BTreeMap<u64, String>>,
     emit: Box<dyn Fn(LogEvent)>,
+}
+
+/// The place of the one state that is received at a time.
+enum Place {
+    Free,
+    /// Parts of it come.
+    Coming(Rc<Reception>),
+    /// It is whole, and stays until it is the tree file, or is of no use.
+    Whole,
+}
+
+/// A state that comes.
+struct Reception {
+    attempt: Attempt,
+    /// Another attempt is to have its place.
+    replaced: Latch,
+    /// The place is another one's: its last job is done, and its file removed.
+    over: Latch,
 }
 
 impl States {
     /// `emit` is told what becomes of states.
     #[must_use]
-    pub fn new(caller: Caller, files: ReceivedFiles, emit: impl Fn(LogEvent) + 'static) -> Rc<Self> {
-        Rc::new(Self { caller, files, is_receiving: Cell::new(false), emit: Box::new(emit) })
+    pub fn new(
+        caller: Caller,
+        files: ReceivedFiles,
+        status: Arc<MemberStatus>,
+        emit: impl Fn(LogEvent) + 'static,
+    ) -> Rc<Self> {
+        Rc::new(Self {
+            caller,
+            files,
+            status,
+            place: RefCell::new(Place::Free),
+            complaints: Complaints::default(),
+            clock: Ticker::new(),
+            told: RefCell::default(),
+            emit: Box::new(emit),
+        })
     }
 
     /// Sends a state to a member, in the name of the leader of a term; [`LogEvent::StateSent`]
@@ -71,116 +121,187 @@ impl States {
     async fn try_send(&self, to: &Peer, term: u64, state: Option<SavedState>) -> bool {
         let (began, peer) = (Ticker::new(), format!("{:x}", to.id));
         let result = match state {
-            Some(state) => {
-                let fields = json!({"peer-id": peer, "index": state.applied().index});
-                log::info("sending the state to a member that lags behind the log", fields);
-                send_state(self.caller, to, term, &state).await
-            }
+            Some(state) => self.send_state(to, term, &state).await,
             None => Err(io::Error::other("nothing is saved yet")),
         };
         let took = format!("{} ms", began.microseconds() / 1_000);
-        match &result {
-            Ok(()) => log::info("the member has the state", json!({"peer-id": peer, "took": took})),
-            Err(error) => {
-                let fields = json!({"peer-id": peer, "took": took, "error": error.to_string()});
-                log::warn("the state could not be sent", fields);
-                sleep(limits::STATE_RETRY_INTERVAL).await;
-            }
-        }
-        result.is_ok()
-    }
-
-    /// Receives the state that another member has opened a connection for, if no other one is
-    /// received; [`LogEvent::StateReceived`] follows when it is whole.
-    pub fn receive(self: &Rc<Self>, connection: SnapshotStream) {
-        if self.is_receiving.replace(true) {
-            return; // the sender finds the connection closed, and tries again later
-        }
-        let own = Rc::clone(self);
-        glommio::spawn_local(async move { own.try_receive(connection).await }).detach();
-    }
-
-    async fn try_receive(&self, connection: SnapshotStream) {
-        let (began, peer) = (Ticker::new(), format!("{:x}", connection.from));
-        match self.receive_state(connection).await {
+        let why = match result {
             Ok(()) => {
-                let took = format!("{} ms", began.microseconds() / 1_000);
-                log::info("received a state", json!({"peer-id": peer, "took": took}));
+                self.told.borrow_mut().remove(&to.id);
+                log::info("the member has the state", json!({"peer-id": peer, "took": took}));
+                return true;
             }
-            Err(error) => {
-                let fields = json!({"peer-id": peer, "error": error.to_string()});
-                log::warn("a state that another member was sending is given up", fields);
-                self.is_receiving.set(false);
+            Err(error) => error.to_string(),
+        };
+        let told = self.told.borrow_mut().insert(to.id, why.clone());
+        if told.as_ref() != Some(&why) {
+            let fields = json!({"peer-id": peer, "took": took, "error": why});
+            log::warn("the state could not be sent, and is tried again", fields);
+        }
+        sleep(limits::STATE_RETRY_INTERVAL).await;
+        false
+    }
+
+    async fn send_state(&self, to: &Peer, term: u64, state: &SavedState) -> io::Result<()> {
+        let stream = self.caller.open_for_snapshot(to).await?;
+        let (mut reading, mut writing) = futures_lite::io::split(stream);
+        let mut announcement = Vec::with_capacity(16);
+        announcement.put_u64_le(term);
+        announcement.put_u64_le(state.bytes());
+        let mut bytes = Vec::new();
+        append_frame(&mut bytes, &announcement);
+        transport::write(&mut writing, &bytes).await?;
+        hear(&mut reading, READY).await?;
+        let fields = json!({
+            "peer-id": format!("{:x}", to.id), "index": state.applied().index, "bytes": state.bytes(),
+        });
+        log::info("sending the state to a member that lags behind the log", fields);
+        let sending = async {
+            self.write_state(writing, state.stream()).await?;
+            std::future::pending().await // the listener has the last word
+        };
+        futures_lite::future::or(hear(&mut reading, TAKEN), sending).await
+    }
+
+    async fn write_state(&self, mut to: impl AsyncWrite + Unpin, mut stream: StateStream) -> io::Result<()> {
+        let mut bytes = Vec::new();
+        loop {
+            let (began, last_index) = (Ticker::new(), self.status.last_index.load());
+            let job = glommio::executor().spawn_blocking(move || read_chunks(stream, bytes));
+            (stream, bytes) = while_pulsing(&mut to, job).await?.map_err(io::Error::other)?;
+            if bytes.is_empty() {
+                return Ok(());
             }
+            transport::write(&mut to, &bytes).await?;
+            // While the log grows, others are served: they get at least half of the time.
+            if self.status.last_index.load() == last_index {
+                give_way().await;
+            } else {
+                let pace = bytes.len() as u64 * 1_000_000 / limits::STATE_BYTES_PER_SECOND;
+                sleep(Duration::from_micros(pace.max(began.microseconds()))).await;
+            }
+            bytes.clear();
         }
     }
 
-    async fn receive_state(&self, connection: SnapshotStream) -> io::Result<()> {
-        let from = connection.from;
-        let (reading, mut writing) = futures_lite::io::split(connection.stream);
-        let (silence, files) = (Silence::default(), self.files.clone());
-        let receiving = read_state(reading, files.clone(), &silence);
-        let watched = futures_lite::future::or(receiving, async { Err(silence.watch(|| {}).await) });
-        let shown = async { Err(show_life(&mut writing).await) };
-        let (term, builder) = futures_lite::future::or(watched, shown).await?;
-        let opening = async { glommio::executor().spawn_blocking(move || finish(builder, &files)).await };
-        let shown = async { Err(show_life(&mut writing).await) };
-        let state = futures_lite::future::or(opening, shown).await?;
-        (self.emit)(LogEvent::StateReceived { from, term, state });
+    /// Receives the state that another member has opened a connection for, if its attempt is the
+    /// one that counts; [`LogEvent::StateReceived`] follows when it is whole.
+    pub fn receive(self: &Rc<Self>, connection: SnapshotStream) {
+        let own = Rc::clone(self);
+        glommio::spawn_local(async move {
+            let peer = format!("{:x}", connection.from);
+            if let Err(error) = own.try_receive(connection).await {
+                own.complaints.given_up(own.clock.milliseconds(), &peer, &error.to_string());
+            }
+        })
+        .detach();
+    }
+
+    async fn try_receive(&self, connection: SnapshotStream) -> io::Result<()> {
+        let SnapshotStream { from, stream, _pass } = connection;
+        let (reading, mut writing) = futures_lite::io::split(stream);
+        let mut incoming = Incoming::new(reading);
+        let late = "it does not say what it sends";
+        let announcing = incoming.announcement();
+        let (term, bytes) = transport::within(limits::PEER_HELLO_DEADLINE, late, announcing).await?;
+        let attempt = Attempt::new(from, term, (self.status.term.load(), self.status.leader.load()));
+        let Some(reception) = self.take_place(attempt).await else {
+            return transport::write(&mut writing, &[BUSY]).await;
+        };
+        let result = self.receive_state(&reception, bytes, incoming, &mut writing).await;
+        let is_whole = result.is_ok();
+        if !is_whole {
+            self.remove_files().await;
+        }
+        *self.place.borrow_mut() = if is_whole { Place::Whole } else { Place::Free };
+        reception.over.set();
+        (self.emit)(LogEvent::StateReceived { from, term, state: result? });
         // The dialer may be gone: this member has the state.
-        let _ = transport::write(&mut writing, &TAKEN).await;
+        let _ = transport::write(&mut writing, &[TAKEN]).await;
         Ok(())
+    }
+
+    /// The place for a state, if it is free for this attempt.
+    async fn take_place(&self, attempt: Attempt) -> Option<Rc<Reception>> {
+        loop {
+            let earlier = match &*self.place.borrow() {
+                Place::Free => None,
+                Place::Coming(earlier) if attempt.replaces(&earlier.attempt) => Some(Rc::clone(earlier)),
+                Place::Coming(_) | Place::Whole => return None,
+            };
+            let Some(earlier) = earlier else {
+                let (replaced, over) = (Latch::default(), Latch::default());
+                let reception = Rc::new(Reception { attempt, replaced, over });
+                *self.place.borrow_mut() = Place::Coming(Rc::clone(&reception));
+                return Some(reception);
+            };
+            earlier.replaced.set();
+            let over = async {
+                earlier.over.wait().await;
+                Ok(())
+            };
+            // Its last job may wait for a slow disk; the sender tries again.
+            transport::within(limits::PEER_HELLO_DEADLINE, "", over).await.ok()?;
+        }
+    }
+
+    async fn receive_state(
+        &self,
+        reception: &Reception,
+        bytes: u64,
+        mut incoming: Incoming<impl AsyncRead + Unpin>,
+        writing: &mut (impl AsyncWrite + Unpin),
+    ) -> io::Result<Box<ReceivedState>> {
+        let (began, files) = (Ticker::new(), self.files.clone());
+        let beginning = glommio::executor().spawn_blocking(move || receiving::begin(&files, bytes));
+        let mut builder = match receiving::while_living(writing, beginning).await {
+            Ok(builder) => builder,
+            Err(error) => {
+                let _ = transport::write(writing, &[NO_ROOM]).await;
+                return Err(error);
+            }
+        };
+        transport::write(writing, &[READY]).await?;
+        let taking_in = async {
+            while !builder.is_whole() {
+                let chunks = receiving::next_chunks(&mut incoming, &reception.replaced).await?;
+                let files = self.files.clone();
+                let adding = move || receiving::add(builder, &chunks, &files);
+                builder = glommio::executor().spawn_blocking(adding).await?;
+            }
+            // From now on no other attempt is better: this state is only to be opened.
+            *self.place.borrow_mut() = Place::Whole;
+            let files = self.files.clone();
+            glommio::executor().spawn_blocking(move || receiving::finish(builder, &files)).await
+        };
+        let state = receiving::while_living(writing, taking_in).await?;
+        let took = format!("{} ms", began.microseconds() / 1_000);
+        log::info("received a state", json!({"index": state.applied().index, "took": took}));
+        Ok(state)
     }
 
     /// Removes a received state; another one may be received then.
     pub fn discard(self: &Rc<Self>, state: Box<ReceivedState>) {
         let own = Rc::clone(self);
         glommio::spawn_local(async move {
-            let files = own.files.clone();
-            let removing = move || {
-                drop(state);
-                files.forget()
-            };
-            if let Err(error) = glommio::executor().spawn_blocking(removing).await {
-                log::warn("cannot remove a received state", json!({"error": error.to_string()}));
-            }
-            own.is_receiving.set(false);
+            glommio::executor().spawn_blocking(move || drop(state)).await;
+            own.remove_files().await;
+            *own.place.borrow_mut() = Place::Free;
         })
         .detach();
     }
 
+    /// Removes what there is of a state that is not needed: it takes room on the disk.
+    async fn remove_files(&self) {
+        let files = self.files.clone();
+        if let Err(error) = glommio::executor().spawn_blocking(move || files.forget()).await {
+            log::warn("cannot remove a received state", json!({"error": error.to_string()}));
+        }
+    }
+
     /// The state that was received last is in its place: another one may be received.
     pub fn installed(&self) {
-        self.is_receiving.set(false);
-    }
-}
-
-async fn send_state(caller: Caller, to: &Peer, term: u64, state: &SavedState) -> io::Result<()> {
-    let stream = caller.open_for_snapshot(to).await?;
-    let (reading, writing) = futures_lite::io::split(stream);
-    let silence = Silence::default();
-    let sending = async {
-        write_state(writing, term, state.stream()).await?;
-        std::future::pending().await // the listener has the last word
-    };
-    let hearing = futures_lite::future::or(hear_taken(reading, &silence), sending);
-    futures_lite::future::or(hearing, async { Err(silence.watch(|| {}).await) }).await
-}
-
-async fn write_state(mut to: impl AsyncWrite + Unpin, term: u64, mut stream: StateStream) -> io::Result<()> {
-    let mut bytes = Vec::new();
-    append_frame(&mut bytes, &term.to_le_bytes());
-    loop {
-        transport::write(&mut to, &bytes).await?;
-        // The pace: never faster than this, whatever the network takes.
-        let micros = bytes.len() as u64 * 1_000_000 / limits::STATE_BYTES_PER_SECOND;
-        sleep(Duration::from_micros(micros)).await;
-        bytes.clear();
-        let reading = glommio::executor().spawn_blocking(move || read_chunks(stream, bytes));
-        (stream, bytes) = reading.await.map_err(io::Error::other)?;
-        if bytes.is_empty() {
-            return Ok(());
-        }
+        *self.place.borrow_mut() = Place::Free;
     }
 }
 
@@ -199,70 +320,45 @@ fn append_frame(bytes: &mut Vec<u8>, payload: &[u8]) {
     frame::finish(bytes, start);
 }
 
-async fn hear_taken(mut stream: impl AsyncRead + Unpin, silence: &Silence) -> io::Result<()> {
-    let mut words = [0; 64];
+/// Waits for the end of a job, and shows the listener meanwhile that this member lives.
+async fn while_pulsing<T>(to: &mut (impl AsyncWrite + Unpin), job: impl Future<Output = T>) -> io::Result<T> {
+    let (mut job, mut pulse) = (pin!(job), Vec::new());
+    append_frame(&mut pulse, &[]);
     loop {
-        match stream.read(&mut words).await? {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            read if words[..read].contains(&TAKEN[0]) => return Ok(()),
-            _ => silence.broken(),
+        let done = async { Some((&mut job).await) };
+        let late = async {
+            sleep(limits::PEER_PULSE_INTERVAL).await;
+            None
+        };
+        match futures_lite::future::or(done, late).await {
+            Some(result) => return Ok(result),
+            None => transport::write(to, &pulse).await?,
         }
-        give_way().await;
     }
 }
 
-/// Reads until the state is whole: the term, and what has come.
-async fn read_state(
-    mut stream: impl AsyncRead + Unpin,
-    files: ReceivedFiles,
-    silence: &Silence,
-) -> io::Result<(u64, StoreBuilder)> {
-    let invalid = |what: String| io::Error::new(io::ErrorKind::InvalidData, what);
-    let mut builder = glommio::executor().spawn_blocking(move || begin(&files)).await?;
-    let (mut reader, mut term) = (FrameReader::default(), None);
-    let mut buffer = vec![0; limits::PEER_READ_BYTES];
-    while !builder.is_whole() {
-        let read = stream.read(&mut buffer).await?;
-        if read == 0 {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-        let (mut bytes, mut chunks) = (&buffer[..read], Vec::new());
-        while !bytes.is_empty() {
-            let frame = reader.take(&mut bytes).map_err(|error| invalid(error.to_string()))?;
-            let Some(mut payload) = frame else { continue };
-            match term {
-                None if payload.len() == 8 => term = Some(payload.get_u64_le()),
-                None => return Err(invalid("a state without a term".to_owned())),
-                Some(_) => chunks.push(payload),
+/// Waits for a word of the listener, as long as it lives.
+async fn hear(stream: &mut (impl AsyncRead + Unpin), awaited: u8) -> io::Result<()> {
+    let silence = Silence::default();
+    let hearing = async {
+        let mut words = [0; 64];
+        loop {
+            let read = stream.read(&mut words).await?;
+            if read == 0 {
+                return Err(io::ErrorKind::UnexpectedEof.into());
             }
-        }
-        if !chunks.is_empty() {
             silence.broken();
-            let adding = glommio::executor().spawn_blocking(move || add(builder, &chunks));
-            builder = adding.await.map_err(io::Error::other)?;
+            for word in &words[..read] {
+                match *word {
+                    word if word == awaited => return Ok(()),
+                    word if word == PULSE[0] => {}
+                    BUSY => return Err(io::Error::other("it has another state, or another one comes")),
+                    NO_ROOM => return Err(io::Error::other("it has no room for the state")),
+                    word => return Err(io::Error::other(format!("it says {word:#04x}"))),
+                }
+            }
+            give_way().await;
         }
-        silence.broken();
-        give_way().await;
-    }
-    Ok((term.expect("chunks come behind it"), builder))
-}
-
-fn begin(files: &ReceivedFiles) -> io::Result<StoreBuilder> {
-    files.forget()?;
-    let disk = MmapDisk::open(&files.receiving()).map_err(io::Error::other)?;
-    StoreBuilder::new(Arc::new(disk)).map_err(io::Error::other)
-}
-
-fn add(mut builder: StoreBuilder, chunks: &[Bytes]) -> revd_engine::Result<StoreBuilder> {
-    chunks.iter().try_for_each(|chunk| builder.add(chunk))?;
-    Ok(builder)
-}
-
-/// The file is whole: it gets a name that says so, and is opened.
-fn finish(builder: StoreBuilder, files: &ReceivedFiles) -> io::Result<Box<ReceivedState>> {
-    builder.finish().map_err(io::Error::other)?;
-    files.keep()?;
-    let disk = MmapDisk::open(&files.received()).map_err(io::Error::other)?;
-    let store = Store::open(Arc::new(disk), DbOptions::default()).map_err(io::Error::other)?;
-    ReceivedState::load(store).map(Box::new).map_err(io::Error::other)
+    };
+    futures_lite::future::or(hearing, async { Err(silence.watch(|| {}).await) }).await
 }

@@ -1,4 +1,5 @@
-//! Attempts of other members to send this one a state: one at a time comes, and which of two that is.
+//! Attempts of other members to send this one a state: one at a time comes, and which of two that
+//! is.
 
 /// An attempt of another member to send its state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -29,8 +29,8 @@ pub enum FrameError {
     #[error("bytes {0:08x} where a frame should begin")]
     Magic(u32),
     /// A frame that no member would send.
-    #[error("a frame of {0} bytes, more than {max}", max = limits::PEER_FRAME_BYTES_MAX)]
-    TooLong(usize),
+    #[error("a frame of {0} bytes, more than {1}")]
+    TooLong(usize, usize),
     /// Bytes changed on their way.
     #[error("a frame of {0} bytes whose checksum is wrong")]
     Checksum(usize),
@@ -59,14 +59,34 @@ pub fn finish(out: &mut [u8], start: usize) {
 }
 
 /// Cuts the bytes of one connection into frames.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct FrameReader {
+    payload_max: usize,
     header: Vec<u8>,
     payload: Vec<u8>,
     hasher: Hasher,
 }
 
+impl Default for FrameReader {
+    /// For frames of messages.
+    fn default() -> Self {
+        Self::new(limits::PEER_FRAME_BYTES_MAX)
+    }
+}
+
 impl FrameReader {
+    /// For frames whose payloads have at most so many bytes.
+    #[must_use]
+    pub fn new(payload_max: usize) -> Self {
+        Self { payload_max, header: Vec::new(), payload: Vec::new(), hasher: Hasher::new() }
+    }
+
+    /// Bytes that have come of a payload that is not whole yet.
+    #[must_use]
+    pub fn unfinished(&self) -> usize {
+        self.payload.len()
+    }
+
     /// Takes from the front of `bytes` up to the end of a frame; the payload of one that is
     /// whole now. Memory grows with the bytes that have come, not with the length that a frame
     /// claims.
@@ -85,8 +105,8 @@ impl FrameReader {
             if magic != MAGIC {
                 return Err(FrameError::Magic(magic));
             }
-            if self.claimed() > limits::PEER_FRAME_BYTES_MAX {
-                return Err(FrameError::TooLong(self.claimed()));
+            if self.claimed() > self.payload_max {
+                return Err(FrameError::TooLong(self.claimed(), self.payload_max));
             }
             self.hasher.update(&self.header[CHECKED_FROM..]);
         }
@@ -184,8 +204,10 @@ mod tests {
         assert_eq!(reader.take(&mut &[7; 100][..]), Ok(None));
         assert!(reader.payload.capacity() <= limits::PEER_FRAME_BYTES);
         header[8..12].copy_from_slice(&(most + 1).to_le_bytes());
-        let too_long = Err(FrameError::TooLong(most as usize + 1));
+        let too_long = Err(FrameError::TooLong(most as usize + 1, most as usize));
         assert_eq!(FrameReader::default().take(&mut &header[..]), too_long);
+        let small = FrameReader::new(6).take(&mut &frame(b"payload")[..]);
+        assert_eq!(small, Err(FrameError::TooLong(7, 6)));
         let mut http = &b"GET /members HTTP/1.1\r\n"[..];
         assert!(matches!(FrameReader::default().take(&mut http), Err(FrameError::Magic(_))));
     }

@@ -3,10 +3,12 @@
 //! A connection begins with the dialer's hello and the listener's answer (`hello.rs`). Behind them
 //! come frames (`frame.rs`), whose payloads are messages (`codec.rs`), from the dialer to the
 //! listener alone: each member dials every other one, so that two members have two connections.
-//! The server's `peer/` carries the bytes.
+//! The server's `peer/` carries the bytes. A state comes on a connection of its own, one at a time
+//! (`attempt.rs`).
 //!
 //! Nothing here trusts a byte: a connection ends at the first that no member would send.
 
+pub mod attempt;
 pub mod codec;
 pub mod frame;
 pub mod hello;

@@ -171,7 +171,7 @@ impl Cluster {
             let event = LogEvent::StateSent { to, is_there: false };
             self.members[usize::try_from(from).unwrap() - 1].event(event);
         }
-        // What has come of its state may be whole.
+        // A state that it was sending may be whole at its receiver.
         self.states.iter_mut().filter(|state| state.link.0 == id).for_each(|state| state.is_forgotten = true);
         for link in self.network.links() {
             if link.0 == id || link.1 == id {
