@@ -112,7 +112,7 @@ impl LogDisk for FaultyDisk {
         }
         // Killed here the member must find a log: with the last promises, and where it ends.
         self.disk.settle().await?;
-        let has_log = segments::read(&self.dir)?.is_some();
+        let has_log = segments::read(&self.dir, 0)?.is_some();
         self.seen.had_no_log.set(self.seen.had_no_log.get() + u64::from(!has_log));
         self.seen.created.set(self.seen.created.get() + 1);
         self.disk.create(segment, bytes).await
@@ -121,6 +121,14 @@ impl LogDisk for FaultyDisk {
     async fn write(&self, file: &Self::File, offset: u64, bytes: &[u8]) -> Result<(), WalError> {
         self.call()?;
         self.disk.write(file, offset, bytes).await
+    }
+
+    async fn read(&self, segment: u64, offset: u64, bytes: u64) -> Result<Bytes, WalError> {
+        self.disk.read(segment, offset, bytes).await
+    }
+
+    fn room(&self) -> u64 {
+        self.disk.room()
     }
 
     fn prepare(&self, _bytes: u64) {}
@@ -245,7 +253,7 @@ fn run(fault: Fault, check: impl FnOnce(Ended, &Path) + Send + 'static) {
 }
 
 fn last_in_log(dir: &Path) -> u64 {
-    match segments::read(dir).unwrap() {
+    match segments::read(dir, 0).unwrap() {
         Some(log) => log.entries.back().map_or(log.base.0, |entry| entry.index),
         None => 0,
     }

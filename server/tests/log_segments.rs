@@ -13,9 +13,13 @@ use revd::disk::reserve::Reserve;
 use revd::disk::segments::{DirDisk, remove_leftovers};
 use revd::queues::sleep::sleep;
 use revd_engine::random::Random;
+use revd_member::cluster::Identity;
+use revd_member::wal::birth::empty_log;
 use revd_member::wal::disk::LogDisk as _;
+use revd_member::wal::layout::LayoutConfig;
 use revd_member::wal::reader::segment_name;
-use revd_member::wal::{BLOCK, WalError};
+use revd_member::wal::writer::{WalSeed, WalWriter};
+use revd_member::wal::{BLOCK, FrameContent, LogEntry, WalError};
 
 const SEGMENT_BYTES: u64 = 1 << 20;
 
@@ -97,6 +101,45 @@ fn a_failure_in_the_background_is_told_and_nothing_follows_it() {
             sleep(Duration::from_millis(2)).await;
         }
         assert_eq!(names(&dir), [segment_name(2)], "the log would have a gap");
+    });
+}
+
+/// A read for a member that lags behind, while the log lets go of the entries, gives those that
+/// were written, or none.
+#[test]
+fn a_segment_that_is_used_again_while_it_is_read_gives_no_other_entries() {
+    on_a_core(|dir| async move {
+        let owner = Identity { cluster: 1, member: 2 };
+        let layout = LayoutConfig { segment_bytes: SEGMENT_BYTES, secret: 7 };
+        let mut writer = WalWriter::new(WalSeed { disk: disk(&dir), layout, log: empty_log(owner) });
+        let entry = |index: u64| LogEntry { index, term: 1, kind: 0, data: vec![7; 100_000].into() };
+        let (mut next, mut read, mut refused) = (2, 0, 0);
+        for round in 0..40 {
+            let low = next;
+            for index in low..low + 30 {
+                let frame = FrameContent { entries: vec![entry(index)], ..FrameContent::default() };
+                writer.append(&frame).await.unwrap();
+            }
+            next = low + 30;
+            let reading = glommio::spawn_local(writer.fetch(low, next, SEGMENT_BYTES));
+            writer.release(next - 1);
+            if round % 2 == 0 {
+                writer.settle().await.unwrap();
+            }
+            let frame = FrameContent { entries: vec![entry(next)], ..FrameContent::default() };
+            writer.append(&frame).await.unwrap();
+            next += 1;
+            match reading.await {
+                Ok(entries) => {
+                    assert!(!entries.is_empty());
+                    assert!(entries.iter().zip(low..).all(|(read, index)| *read == entry(index)));
+                    read += 1;
+                }
+                Err(_) => refused += 1,
+            }
+        }
+        println!("{read} read, {refused} refused");
+        assert!(refused > 0, "no segment was gone");
     });
 }
 

@@ -109,6 +109,20 @@ fn frame(random: &mut Random, expected: &Expected, released: u64) -> FrameConten
     frame
 }
 
+/// Entries behind `base` are read from the segments as they were written.
+async fn fetch(writer: &WalWriter<DirDisk>, expected: &Expected, base: u64, random: &mut Random) {
+    let last = 1 + expected.entries.len() as u64;
+    if last == base {
+        return;
+    }
+    let low = base + 1 + random.below(last - base);
+    let (high, bytes_max) = (low + 1 + random.below(20), random.below(60_000));
+    let entries = writer.fetch(low, high, bytes_max).await.unwrap();
+    let wanted = &expected.entries[usize::try_from(low).unwrap() - 2..];
+    assert!(!entries.is_empty() && wanted.starts_with(&entries), "entries {low}..{high} are not those");
+    assert!(entries.last().is_some_and(|last| last.index < high));
+}
+
 fn read(dir: &Path, files: &Files) -> Result<Option<RecoveredLog>, WalError> {
     let files: Vec<_> = files.iter().map(|(number, bytes)| (*number, Bytes::from(bytes.clone()))).collect();
     reader::assemble(dir, &files)
@@ -191,8 +205,9 @@ async fn go_on(image: &Files, found: &RecoveredLog, before: &Files, after: &File
         if written == lands_after {
             land(dir.path(), found, before, after);
         }
-        let again = segments::read(dir.path()).unwrap().unwrap();
+        let again = segments::read(dir.path(), 0).unwrap().unwrap();
         assert!(expected.is(&again), "after a crash and {next} entries");
+        fetch(&writer, &expected, found.base.0, random).await;
     }
 }
 
@@ -210,6 +225,7 @@ async fn crash_everywhere(frames: u64) -> usize {
         let after = files(dir.path());
         let acknowledged = expected.clone();
         expected.add(&frame);
+        fetch(&writer, &expected, frame.restart.map_or(released, |restart| restart.index), &mut random).await;
         released = released.max(frame.restart.map_or(0, |restart| restart.index));
         for (position, image) in images(&before, &after, &mut random).into_iter().enumerate() {
             count += 1;
@@ -249,7 +265,7 @@ async fn start_in_vain(dir: PathBuf) {
     const SEGMENT_BYTES: u64 = 256 * BLOCK as u64;
     const STARTS: u64 = 100;
     for start in 0..STARTS {
-        let log = segments::read(&dir).unwrap().unwrap_or_else(|| empty_log(OWNER));
+        let log = segments::read(&dir, 0).unwrap().unwrap_or_else(|| empty_log(OWNER));
         let next = log.entries.back().map_or(log.base.0, |entry| entry.index) + 1;
         assert_eq!(next, start - start.div_ceil(3) + 2, "an entry is lost");
         give_back_unused(&dir, &log.end).unwrap();

@@ -22,14 +22,27 @@ pub const RAFT_MESSAGE_BYTES_MAX: u64 = 1024 * 1024;
 pub const RAFT_MESSAGES_INFLIGHT_MAX: usize = 32;
 /// Bytes of entries that a leader proposes before a quorum has them.
 pub const UNCOMMITTED_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// Bytes of entries in memory that are kept for slow followers although their effects are durable.
-pub const LOG_KEPT_BYTES_MAX: usize = 64 * 1024 * 1024;
-/// The same while a state is on its way to a member, which needs the entries behind it.
-pub const LOG_KEPT_FOR_STATE_BYTES_MAX: usize =
-    LOG_MEMORY_BYTES_MAX - UNCOMMITTED_BYTES_MAX - UNSAVED_BYTES_MAX;
-/// Bytes of entries in memory above which a member takes in no more: those not applied, and those
-/// not saved, beside those that are kept.
-pub const LOG_MEMORY_BYTES_MAX: usize = 512 * 1024 * 1024;
+/// Bytes of applied entries that stay in memory for followers that are a moment behind.
+pub const LOG_TAIL_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Bytes on disk of the log that is kept for slow followers although its effects are durable; twice
+/// as many while a state is on its way to a member, which needs the entries behind it.
+pub const LOG_KEPT_BYTES_MAX: u64 = 512 * 1024 * 1024;
+/// The part of the room on its disk that such a log may take: one in so many bytes.
+pub const LOG_KEPT_ROOM_PART: u64 = 4;
+/// Room on the disk of the log below which nothing is kept for slow followers.
+pub const LOG_ROOM_BYTES_MIN: u64 = 128 * 1024 * 1024;
+/// Bytes of entries in memory above which a member takes in no more: those that are not applied,
+/// and those that stay.
+pub const LOG_MEMORY_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// Bytes of frames whose place in a segment is remembered together.
+pub const LOG_PLACE_BYTES: u64 = 64 * 1024;
+/// Bytes that are read from segments at a time for a member that lags behind; a longer frame is
+/// read whole.
+pub const LOG_FETCH_BYTES: u64 = 1024 * 1024;
+/// Bytes that were read for a member and that it has not confirmed.
+pub const LOG_FEED_BYTES_MAX: usize = 8 * 1024 * 1024;
+/// Ticks after which such bytes are taken for lost.
+pub const LOG_FEED_TICKS: u64 = 5;
 /// Rounds of other members' reads that wait for the first entry of a new leader.
 pub const EARLY_READS_MAX: usize = 1_000;
 /// Ticks after which a ReadIndex round without an answer is tried again.
@@ -231,8 +244,13 @@ const _: () = {
     assert!(FRAME_BYTES_MAX as u64 <= SEGMENT_BYTES, "a segment holds the frames that gather");
     assert!(FRAME_BYTES_MAX <= UNCOMMITTED_BYTES_MAX, "a frame may be proposed at once");
     assert!(
-        LOG_KEPT_BYTES_MAX <= LOG_KEPT_FOR_STATE_BYTES_MAX,
-        "entries that wait for the disk find room beside those that are kept"
+        UNCOMMITTED_BYTES_MAX + LOG_TAIL_BYTES_MAX < LOG_MEMORY_BYTES_MAX,
+        "entries that wait for the disk find room beside those that stay"
+    );
+    assert!(LOG_PLACE_BYTES <= LOG_FETCH_BYTES && LOG_FETCH_BYTES <= LOG_FEED_BYTES_MAX as u64);
+    assert!(
+        LOG_FETCH_BYTES <= RAFT_MESSAGE_BYTES_MAX && RAFT_MESSAGE_BYTES_MAX <= LOG_TAIL_BYTES_MAX as u64,
+        "a member that lags behind is sent whole messages"
     );
     assert!(
         CHECKPOINT_BYTES_MAX < UNSAVED_BYTES_MAX,

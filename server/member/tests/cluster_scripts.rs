@@ -30,6 +30,7 @@ use revd_member::cluster::conf_state::ConfState;
 use revd_member::cores::log::{LogConfig, LogCore};
 use revd_member::cores::log_events::{LogEffects, LogEvent};
 use revd_member::peer::{Peer, PeerMessage};
+use revd_member::raft::feed::LogFetch;
 use revd_member::raft::node::{RaftConfig, RaftNode};
 use revd_member::wal::FrameContent;
 use revd_member::wal::birth::empty_log;
@@ -94,6 +95,10 @@ impl LogEffects for Words {
 
     fn send(&mut self, to: u64, message: PeerMessage) {
         self.messages.push((to, message));
+    }
+
+    fn fetch(&mut self, fetch: LogFetch) {
+        self.say(&format!("read entries {}..{} for member {}", fetch.low, fetch.high, fetch.to));
     }
 
     fn set_peers(&mut self, _peers: Vec<Peer>) {}

@@ -47,6 +47,7 @@ use revd_member::cores::long::{LongCommand, LongList};
 use revd_member::cores::state::StateCore;
 use revd_member::error::Error as Refused;
 use revd_member::peer::{Peer, PeerMessage};
+use revd_member::raft::feed::LogFetch;
 use revd_member::raft::message::RaftMessage;
 use revd_member::raft::node::{RaftConfig, RaftNode};
 use revd_member::wal::FrameContent;
@@ -171,6 +172,11 @@ impl LogEffects for LogWords {
             }
             other => writeln!(self.0, "send to {to}: {other:?}").unwrap(),
         }
+    }
+
+    fn fetch(&mut self, fetch: LogFetch) {
+        let LogFetch { to, low, high, bytes_max: _ } = fetch;
+        writeln!(self.0, "read entries {low}..{high} for member {to}").unwrap();
     }
 
     fn set_peers(&mut self, peers: Vec<Peer>) {

@@ -123,7 +123,7 @@ impl RecoveryEffects for Files {
         Ok(())
     }
 
-    fn read_log(&mut self) -> Result<Option<RecoveredLog>, Refusal> {
+    fn read_log(&mut self, _applied: u64) -> Result<Option<RecoveredLog>, Refusal> {
         let log = self.log.clone();
         self.say(if log.is_some() { "read the log" } else { "there is no log" });
         Ok(log)

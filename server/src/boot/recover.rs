@@ -88,6 +88,7 @@ pub fn open(config: &Config) -> anyhow::Result<Member> {
         log_retention: LogRetention {
             snapshot_count: config.cluster.snapshot_count,
             catchup_entries: config.cluster.snapshot_catchup_entries,
+            ..LogRetention::default()
         },
         quota_bytes: config.quota_bytes,
         lease_extension: u64::try_from(config.election_timeout().as_millis())?,
@@ -181,8 +182,8 @@ impl RecoveryEffects for MemberFiles<'_> {
             .with_context(|| format!("removing leftovers in {}", wal_dir.display()))
     }
 
-    fn read_log(&mut self) -> anyhow::Result<Option<RecoveredLog>> {
-        Ok(segments::read(&self.config.wal_dir)?)
+    fn read_log(&mut self, applied: u64) -> anyhow::Result<Option<RecoveredLog>> {
+        Ok(segments::read(&self.config.wal_dir, applied)?)
     }
 
     fn open_received(&mut self) -> anyhow::Result<Option<Store>> {

@@ -41,7 +41,7 @@ impl StoppedMember {
     }
 
     pub(super) fn read_log(&self) -> anyhow::Result<RecoveredLog> {
-        let log = segments::read(&self.wal_dir)?;
+        let log = segments::read(&self.wal_dir, 0)?;
         log.with_context(|| format!("{} holds no log", self.wal_dir.display()))
     }
 }

@@ -18,16 +18,19 @@ use revd_member::cores::log::{LogConfig, LogCore};
 use revd_member::cores::log_events::{LogEffects, LogEvent};
 use revd_member::cores::member_changes::ChangeRules;
 use revd_member::peer::{Peer, PeerMessage};
+use revd_member::raft::feed::LogFetch;
 use revd_member::raft::node::{RaftError, RaftNode};
 use revd_member::raft::status::MemberStatus;
 use revd_member::wal::disk::LogDisk;
 use revd_member::wal::writer::{WalSeed, WalWriter};
 use revd_member::wal::{FrameContent, WalError};
+use serde_json::json;
 
 use crate::cores::{StateReport, StateReports};
 use crate::disk::received::ReceivedFiles;
 use crate::duties::pace::every;
 use crate::limits;
+use crate::observe::log;
 use crate::peer::states::States;
 use crate::peer::{PeerEvent, Peers, PeersSeed};
 use crate::queues::mailbox::{ReceiverSeed, SenderSeed};
@@ -91,6 +94,8 @@ enum WriterJob {
     Append(FrameContent),
     /// Segments that hold nothing above this index may be reused.
     Release(u64),
+    /// Read these entries.
+    Fetch(LogFetch),
 }
 
 /// Carries out what the core decides: each effect goes to the task it is for.
@@ -122,6 +127,10 @@ impl LogEffects for LogDriver {
 
     fn set_peers(&mut self, peers: Vec<Peer>) {
         self.peers.set_peers(peers);
+    }
+
+    fn fetch(&mut self, fetch: LogFetch) {
+        self.jobs.push(WriterJob::Fetch(fetch));
     }
 
     fn discard(&mut self, state: Box<ReceivedState>) {
@@ -289,35 +298,57 @@ async fn write_frames<D: LogDisk>(
     events: Rc<LocalQueue<LogInput>>,
     stopping: Rc<Cell<bool>>,
 ) -> Result<(), WalError> {
-    let mut waiting = VecDeque::new();
+    let (mut waiting, mut room) = (VecDeque::new(), u64::MAX);
     while let Some(batch) = jobs.take().await {
         waiting.extend(batch);
         while let Some(job) = waiting.pop_front() {
-            let mut result = match job {
-                WriterJob::Append(frame) => wal.append(&frame).await,
-                WriterJob::Release(index) => {
-                    wal.release(index);
-                    continue;
-                }
+            let WriterJob::Append(frame) = job else {
+                beside_writes(job, &mut wal, &events);
+                continue;
             };
+            let mut result = wal.append(&frame).await;
             // On a full disk writes wait: a checkpoint releases old segments, or an operator makes
             // room.
             while matches!(result, Err(WalError::NoSpace { .. })) && !stopping.get() {
+                events.push(LogInput::Core(LogEvent::DiskRoom(0)));
                 sleep(limits::NO_SPACE_INTERVAL).await;
                 for job in jobs.take_now() {
                     match job {
-                        WriterJob::Release(index) => wal.release(index),
                         append @ WriterJob::Append(_) => waiting.push_back(append),
+                        job => beside_writes(job, &mut wal, &events),
                     }
                 }
+                room = 0;
                 result = wal.resume().await;
             }
             if let Err(error) = result {
                 events.push(LogInput::WriteFailed(error));
                 return Ok(()); // nothing may follow a write that may or may not have happened
             }
+            if std::mem::replace(&mut room, wal.room()) != room {
+                events.push(LogInput::Core(LogEvent::DiskRoom(room)));
+            }
             events.push(LogInput::Core(LogEvent::Written));
         }
     }
     wal.settle().await
+}
+
+/// Carries out jobs that go on while frames are written.
+fn beside_writes<D: LogDisk>(job: WriterJob, wal: &mut WalWriter<D>, events: &Rc<LocalQueue<LogInput>>) {
+    match job {
+        WriterJob::Append(_) => unreachable!("writes go one by one"),
+        WriterJob::Release(index) => wal.release(index),
+        WriterJob::Fetch(fetch) => {
+            let (reading, events) = (wal.fetch(fetch.low, fetch.high, fetch.bytes_max), Rc::clone(events));
+            glommio::spawn_local(async move {
+                let entries = reading.await.inspect_err(|error| {
+                    let context = json!({"error": error.to_string(), "entry": fetch.low});
+                    log::warn("entries of the log cannot be read for another member", context);
+                });
+                events.push(LogInput::Core(LogEvent::Fetched(fetch, entries.ok())));
+            })
+            .detach();
+        }
+    }
 }

@@ -3,6 +3,7 @@
 //! a write and a sync would be two (docs/decisions/0004-log-writes.md has the figures).
 
 use std::collections::VecDeque;
+use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +12,7 @@ use bytes::Bytes;
 use glommio::io::DmaFile;
 use revd_member::wal::WalError;
 use revd_member::wal::disk::LogDisk;
-use revd_member::wal::reader::{LogEnd, RecoveredLog, assemble, segment_name};
+use revd_member::wal::reader::{Assembly, LogEnd, RecoveredLog, segment_name};
 
 use crate::disk::reserve::{Reserve, is_no_space};
 use crate::limits;
@@ -29,13 +30,16 @@ pub struct DirDisk {
     /// Given up when there is no room to prepare a segment.
     reserve: Arc<Reserve>,
     changes: Arc<DirectoryChanges>,
+    /// Bytes free on its file system, as of the last segment that was made or taken away.
+    room: Arc<AtomicU64>,
 }
 
 impl DirDisk {
     /// Segments in this directory.
     #[must_use]
     pub fn new(dir: PathBuf, sync: bool, reserve: Arc<Reserve>) -> Self {
-        Self { dir, sync, reserve, changes: Arc::default() }
+        let room = Arc::new(AtomicU64::new(room_in(&dir)));
+        Self { dir, sync, reserve, changes: Arc::default(), room }
     }
 
     fn path(&self, segment: u64) -> PathBuf {
@@ -87,28 +91,43 @@ impl LogDisk for DirDisk {
         Err(WalError::Io { what: "writing", path: path(), source })
     }
 
+    async fn read(&self, segment: u64, offset: u64, bytes: u64) -> Result<Bytes, WalError> {
+        let path = self.path(segment);
+        let read_now = move || {
+            let read = read_part(&path, offset, bytes);
+            read.map(Bytes::from).map_err(|source| io("reading", &path, source))
+        };
+        glommio::executor().spawn_blocking(read_now).await
+    }
+
+    fn room(&self) -> u64 {
+        self.room.load(Ordering::Relaxed)
+    }
+
     fn prepare(&self, bytes: u64) {
-        let (dir, reserve) = (self.dir.clone(), Arc::clone(&self.reserve));
+        let (dir, reserve, room) = (self.dir.clone(), Arc::clone(&self.reserve), Arc::clone(&self.room));
         self.changes.begin(move || {
-            if len_of(&dir.join(SPARE)) == bytes {
-                return Ok(()); // a segment that was let go of
-            }
-            let first = prepare(&dir, bytes);
-            if first.as_ref().is_err_and(is_no_space) && reserve.give_up("the log's next segment") {
-                let _ = prepare(&dir, bytes);
-            }
+            if len_of(&dir.join(SPARE)) != bytes {
+                let first = prepare(&dir, bytes);
+                if first.as_ref().is_err_and(is_no_space) && reserve.give_up("the log's next segment") {
+                    let _ = prepare(&dir, bytes);
+                }
+            } // else a segment that was let go of
+            room.store(room_in(&dir), Ordering::Relaxed);
             Ok(()) // the error shows when the file is needed
         });
     }
 
     fn remove(&self, segment: u64, spare_bytes: Option<u64>) {
         let (path, spare) = (self.path(segment), self.dir.join(SPARE));
+        let (dir, room) = (self.dir.clone(), Arc::clone(&self.room));
         self.changes.begin(move || {
             let result = if spare_bytes == Some(len_of(&path)) && !spare.exists() {
                 std::fs::rename(&path, &spare)
             } else {
                 std::fs::remove_file(&path)
             };
+            room.store(room_in(&dir), Ordering::Relaxed);
             result.map_err(|source| WalError::Io { what: "releasing", path, source })
         });
     }
@@ -222,11 +241,12 @@ impl DirectoryState {
     }
 }
 
-/// Reads the log in `dir`; none if there is no log yet.
+/// Reads the log in `dir`, one segment after the other; none if there is no log yet. Of entries up
+/// to the applied one only the terms are kept.
 ///
 /// # Errors
-/// [`WalError::Io`] when the system refuses; else as [`assemble`].
-pub fn read(dir: &Path) -> Result<Option<RecoveredLog>, WalError> {
+/// [`WalError::Io`] when the system refuses; else as [`Assembly`].
+pub fn read(dir: &Path, applied: u64) -> Result<Option<RecoveredLog>, WalError> {
     let mut files = Vec::new();
     let listing = std::fs::read_dir(dir).map_err(|source| io("listing", dir, source))?;
     for file in listing {
@@ -234,12 +254,21 @@ pub fn read(dir: &Path) -> Result<Option<RecoveredLog>, WalError> {
         let name = file.file_name();
         let number = name.to_str().and_then(|name| name.strip_suffix(".wal"));
         if let Some(number) = number.and_then(|number| u64::from_str_radix(number, 16).ok()) {
-            let bytes = read_file(&file.path()).map_err(|source| io("reading", &file.path(), source))?;
-            files.push((number, Bytes::from(bytes)));
+            files.push((number, file.path()));
         }
     }
     files.sort_by_key(|(number, _)| *number);
-    assemble(dir, &files)
+    let mut assembly = Assembly::new(dir, applied);
+    for (number, path) in files {
+        let bytes = read_file(&path).map_err(|source| io("reading", &path, source))?;
+        assembly.add(number, &bytes.into())?;
+    }
+    assembly.finish()
+}
+
+/// Bytes free on the file system of this directory; endless if it does not say. Blocks shortly.
+fn room_in(dir: &Path) -> u64 {
+    rustix::fs::statvfs(dir).map_or(u64::MAX, |stat| stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
 /// Reads a segment as the disk has it. Bytes that the process before was writing when it ended may
@@ -254,6 +283,19 @@ fn read_file(path: &Path) -> std::io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes)?;
     Ok(bytes)
+}
+
+/// Reads a part of a segment whose frames are written, and leaves nothing of it in the page cache:
+/// what is behind it there is yet to be written, past the cache. Blocks.
+fn read_part(path: &Path, offset: u64, bytes: u64) -> std::io::Result<Vec<u8>> {
+    use std::os::unix::fs::FileExt as _;
+    let file = std::fs::File::open(path)?;
+    // Only advice, as above.
+    let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random);
+    let mut part = vec![0; usize::try_from(bytes).map_err(std::io::Error::other)?];
+    file.read_exact_at(&mut part, offset)?;
+    let _ = rustix::fs::fadvise(&file, offset, NonZeroU64::new(bytes), rustix::fs::Advice::DontNeed);
+    Ok(part)
 }
 
 fn io(what: &'static str, path: &Path, source: std::io::Error) -> WalError {

@@ -170,7 +170,7 @@ async fn start_without_room(dir: &TempDir, disk: &SmallDisk) -> (PathBuf, PathBu
     }
     // Space that the start would give back is gone too.
     let wal = disk.path(&data.join("member/wal"));
-    give_back_unused(&wal, &segments::read(&wal).unwrap().unwrap().end).unwrap();
+    give_back_unused(&wal, &segments::read(&wal, 0).unwrap().unwrap().end).unwrap();
     let filler = disk.path(&dir.path().join("filler"));
     let mut file = std::fs::File::create(&filler).unwrap();
     while std::io::Write::write_all(&mut file, &[1; 64 * 1024]).is_ok() {}

@@ -14,6 +14,7 @@ use revd_member::cores::log_events::{LogEffects, LogEvent};
 use revd_member::peer::frame::{self, FrameReader};
 use revd_member::peer::hello::{self, Answer, Hello, PROTOCOL, Purpose, Refusal};
 use revd_member::peer::{Peer, PeerMessage, Sender, codec};
+use revd_member::raft::feed::LogFetch;
 use revd_member::raft::node::{RaftConfig, RaftNode};
 use revd_member::wal::FrameContent;
 use revd_member::wal::birth::empty_log;
@@ -121,6 +122,8 @@ impl LogEffects for Effects {
     fn send(&mut self, to: u64, message: PeerMessage) {
         self.messages.push((to, message));
     }
+
+    fn fetch(&mut self, _fetch: LogFetch) {}
 
     fn set_peers(&mut self, _peers: Vec<Peer>) {}
 

@@ -77,11 +77,12 @@ pub trait RecoveryEffects {
     /// # Errors
     /// When the system refuses.
     fn remove_leftovers(&mut self) -> Result<(), Self::Error>;
-    /// Read the log; none if there is none.
+    /// Read the log; none if there is none. The tree file holds what was applied up to this index;
+    /// no such entries are needed.
     ///
     /// # Errors
     /// When it is damaged, or the system refuses.
-    fn read_log(&mut self) -> Result<Option<RecoveredLog>, Self::Error>;
+    fn read_log(&mut self, applied: u64) -> Result<Option<RecoveredLog>, Self::Error>;
     /// Open the state that was received whole from another member; none if there is none.
     ///
     /// # Errors
@@ -189,7 +190,7 @@ pub fn recover<F: RecoveryEffects>(
     effects.make_directories()?;
     let mut store = effects.open_store()?;
     effects.remove_leftovers()?;
-    let found = effects.read_log()?;
+    let found = effects.read_log(store.applied().index)?;
     if let Some(received) = received(&store, found.as_ref(), effects)? {
         store = received;
     }
@@ -217,7 +218,7 @@ pub fn recover<F: RecoveryEffects>(
         Some((_, members)) => Membership::new(members.into_iter(), std::iter::empty()),
         None => schema::membership(store.tables()),
     };
-    let last = log.entries.back().map_or(log.base.0, |entry| entry.index);
+    let last = log.last();
     let raft_config = RaftConfig {
         id: identity.member,
         conf_state: if forces_new {

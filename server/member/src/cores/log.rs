@@ -136,10 +136,7 @@ impl LogCore {
             }
             LogEvent::Tick => self.tick(effects),
             LogEvent::Durable(index) => {
-                let keeps_log = self.transfers.keeps_log(self.now);
-                if let Some(index) = self.node.release(index.get(), keeps_log) {
-                    effects.release(index);
-                }
+                self.release(index.get(), effects);
                 if self.transfers.durable(index.get()) {
                     effects.release(index.get()); // the log of before
                     effects.installed();
@@ -175,6 +172,19 @@ impl LogCore {
                 self.transfers.sent(to, is_there, self.now);
                 self.node.streamed(to, is_there);
             }
+            LogEvent::Fetched(fetch, entries) => self.node.fetched(fetch, entries),
+            LogEvent::DiskRoom(bytes) => {
+                self.node.has_disk_room(bytes);
+                self.release(0, effects);
+            }
+        }
+    }
+
+    /// State up to here, if not more, is durable elsewhere.
+    fn release(&mut self, durable: u64, effects: &mut impl LogEffects) {
+        let keeps_log = self.transfers.keeps_log(self.now);
+        if let Some(index) = self.node.release(durable, keeps_log) {
+            effects.release(index);
         }
     }
 
@@ -271,8 +281,9 @@ impl LogCore {
         self.hand_out_changes(effects)?;
         self.ask_for_reads();
         self.hand_over();
-        let RaftEffects { append, messages, committed, changes, reads, behind, is_restarted } =
+        let RaftEffects { append, messages, committed, changes, reads, behind, fetches, is_restarted } =
             self.node.effects();
+        fetches.into_iter().for_each(|fetch| effects.fetch(fetch));
         if let Some(frame) = append {
             effects.append(frame);
         }

@@ -6,7 +6,8 @@ use crate::apply::outcome::Outcome;
 use crate::apply::received::ReceivedState;
 use crate::apply::{DurableIndex, Work};
 use crate::peer::{Peer, PeerMessage};
-use crate::wal::FrameContent;
+use crate::raft::feed::LogFetch;
+use crate::wal::{FrameContent, LogEntry};
 
 /// Events of the log core.
 #[derive(Debug)]
@@ -64,6 +65,10 @@ pub enum LogEvent {
         /// It is there.
         is_there: bool,
     },
+    /// The entries that were to be read; none if they cannot be.
+    Fetched(LogFetch, Option<Vec<LogEntry>>),
+    /// The disk of the log has room for so many bytes beside it.
+    DiskRoom(u64),
 }
 
 /// Effects of the log core, in this order.
@@ -76,6 +81,8 @@ pub trait LogEffects {
     fn work(&mut self, work: Work);
     /// Send this to another member, behind everything before it; it may be lost.
     fn send(&mut self, to: u64, message: PeerMessage);
+    /// Read these entries from the segments; [`LogEvent::Fetched`] follows.
+    fn fetch(&mut self, fetch: LogFetch);
     /// The other members are these from now on.
     fn set_peers(&mut self, peers: Vec<Peer>);
     /// Remove the file of this state; then another one may be received.

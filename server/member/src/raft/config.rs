@@ -1,6 +1,7 @@
 //! The settings raft starts with, and why it may not.
 
 use crate::cluster::conf_state::ConfState;
+use crate::limits;
 
 /// The member and its cluster, as raft starts with them.
 #[derive(Debug)]
@@ -22,19 +23,29 @@ pub struct RaftConfig {
     pub retention: LogRetention,
 }
 
-/// How much of the log stays for followers that lag behind, by etcd's rule.
+/// How much of the log stays for followers that lag behind: by etcd's rule, on disk, and as far as
+/// there is room there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct LogRetention {
     /// When more entries than this are durable elsewhere, some are let go of.
     pub snapshot_count: u64,
     /// So many of them stay.
     pub catchup_entries: u64,
+    /// Bytes on disk that they may take; twice as many while a state is on its way.
+    pub disk_bytes_max: u64,
+    /// Bytes of applied entries that stay in memory. Others are read again when they are needed.
+    pub memory_bytes_max: usize,
 }
 
 impl Default for LogRetention {
-    /// etcd's defaults.
+    /// etcd's defaults, and the bounds in bytes.
     fn default() -> Self {
-        Self { snapshot_count: 10_000, catchup_entries: 5_000 }
+        Self {
+            snapshot_count: 10_000,
+            catchup_entries: 5_000,
+            disk_bytes_max: limits::LOG_KEPT_BYTES_MAX,
+            memory_bytes_max: limits::LOG_TAIL_BYTES_MAX,
+        }
     }
 }
 

@@ -43,3 +43,8 @@ pub(super) fn from_raft(entry: Entry) -> LogEntry {
     };
     LogEntry { index: entry.index, term: entry.term, kind, data: entry.data }
 }
+
+/// Bytes that an entry takes in memory.
+pub(super) fn bytes_of(entry: &Entry) -> usize {
+    size_of::<Entry>() + entry.data.len() + entry.context.len()
+}

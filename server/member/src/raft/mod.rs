@@ -13,8 +13,9 @@
 //! 4. `advance` follows each `Ready`: `advance_append_async`, because writing goes on while raft
 //!    does.
 //! 5. The storage answers from all entries that were handed over, durable or not: `storage.rs`
-//!    holds them in memory until the state core has made their effects durable elsewhere, and for
-//!    slow followers somewhat longer.
+//!    holds them in memory until they are applied. Those before are read from the segments of the
+//!    log for members that lag behind (`feeding.rs`), as far as the log keeps them
+//!    (`retention.rs`).
 //! 6. Messages that raft-rs takes for impossible do not reach it: `admission.rs` leaves them out.
 //!
 //! raft-rs's own message types stay inside this folder. Its only randomness, election timeouts,
@@ -25,10 +26,14 @@ mod admission;
 pub mod conf_change;
 mod config;
 mod convert;
+pub mod feed;
+mod feeding;
+mod log_sizes;
 pub mod message;
 pub mod node;
 mod pending;
 pub mod read_context;
+mod retention;
 pub mod states;
 pub mod status;
 mod storage;

@@ -11,13 +11,16 @@ use crate::limits;
 use crate::raft::admission::may_step;
 use crate::raft::conf_change;
 pub use crate::raft::config::{LogRetention, RaftConfig, RaftError};
-use crate::raft::convert::{conf_state_to_raft, to_raft};
+use crate::raft::convert::conf_state_to_raft;
+use crate::raft::feed::LogFetch;
+use crate::raft::log_sizes::LogSizes;
 use crate::raft::message::RaftMessage;
 use crate::raft::pending::{self, PendingFrame, promises_nothing};
 use crate::raft::read_context::ReadContext;
 use crate::raft::status::RaftStatus;
 use crate::raft::storage::RaftEntries;
 use crate::raft::timeouts::ElectionTimeouts;
+use crate::wal::frame::encoded_len;
 use crate::wal::reader::RecoveredLog;
 use crate::wal::{FrameContent, HardState};
 
@@ -37,6 +40,8 @@ pub struct RaftEffects {
     pub reads: Vec<(ReadContext, u64)>,
     /// Members that lag behind the log and need a state; [`RaftNode::streamed`] follows for each.
     pub behind: Vec<u64>,
+    /// Read these; [`RaftNode::fetched`] follows for each.
+    pub fetches: Vec<LogFetch>,
     /// The log begins again behind the state that was received, durably: go on from it, before the
     /// committed entries.
     pub is_restarted: bool,
@@ -46,7 +51,10 @@ pub struct RaftEffects {
 pub struct RaftNode {
     pub(super) raw: RawNode<RaftEntries>,
     timeouts: ElectionTimeouts,
-    retention: LogRetention,
+    pub(super) retention: LogRetention,
+    pub(super) sizes: LogSizes,
+    /// Bytes that the disk of the log has room for.
+    pub(super) room: u64,
     /// The frames that come next, each of whole `Ready`s. A follower that is sent much while it
     /// writes would make one of them that takes long; the turns of its core are short.
     gathered: VecDeque<PendingFrame>,
@@ -67,7 +75,7 @@ impl RaftNode {
     /// # Errors
     /// [`RaftError`], when log and applied index do not meet.
     pub fn start(config: &RaftConfig, log: &RecoveredLog, logger: &slog::Logger) -> Result<Self, RaftError> {
-        let last = log.entries.back().map_or(log.base.0, |entry| entry.index);
+        let last = log.last();
         if config.applied < log.base.0 {
             return Err(RaftError::MissingEntries { base: log.base.0, applied: config.applied });
         }
@@ -80,9 +88,10 @@ impl RaftNode {
         // The commit index is written along with other things, never on its own: it may lag behind
         // what was applied.
         hard_state.commit = log.hard_state.commit.max(config.applied).min(last);
-        let entries = log.entries.iter().map(to_raft).collect();
         let conf_state = conf_state_to_raft(&config.conf_state);
-        let storage = RaftEntries::new(log.base, entries, hard_state, conf_state);
+        let storage = RaftEntries::new(log, hard_state, conf_state);
+        let mut sizes = LogSizes::new(config.retention.disk_bytes_max);
+        log.segments.iter().for_each(|segment| sizes.add(segment.last_index, segment.bytes));
         let raft_config = raft::Config {
             id: config.id,
             election_tick: config.election_ticks,
@@ -104,6 +113,8 @@ impl RaftNode {
             raw,
             timeouts: ElectionTimeouts::new(config.seed),
             retention: config.retention,
+            sizes,
+            room: u64::MAX,
             gathered: VecDeque::new(),
             writing: None,
             hard_state: log.hard_state,
@@ -134,6 +145,7 @@ impl RaftNode {
         }
         self.timeouts.before_tick(&mut self.raw.raft);
         self.raw.tick();
+        self.tick_feeds();
     }
 
     /// Something of the log is not durable.
@@ -249,6 +261,9 @@ impl RaftNode {
     pub fn applied(&mut self, index: u64) {
         if index > self.raw.raft.raft_log.applied {
             self.raw.advance_apply_to(index);
+            let tail_bytes = if self.has_others() { self.retention.memory_bytes_max } else { 0 };
+            let applied = self.raw.raft.raft_log.applied;
+            self.raw.mut_store().forget(applied, tail_bytes);
         }
     }
 
@@ -288,9 +303,12 @@ impl RaftNode {
         while self.raw.has_ready() {
             self.take_ready(&mut effects);
         }
+        effects.fetches = self.fetches();
         if self.writing.is_none()
             && let Some(mut frame) = self.gathered.pop_front()
         {
+            let last = frame.content.entries.last().map_or(0, |entry| entry.index);
+            self.sizes.add(last, encoded_len(&frame.content) as u64);
             effects.append = Some(std::mem::take(&mut frame.content));
             self.writing = Some(frame);
         }
@@ -301,6 +319,7 @@ impl RaftNode {
         let mut ready = self.raw.ready();
         if !ready.snapshot().is_empty() {
             self.raw.mut_store().restart(ready.snapshot());
+            self.sizes.clear();
             let metadata = ready.snapshot().get_metadata();
             let mut frame = PendingFrame::joined(self.gathered.drain(..));
             frame.begin_again(metadata);
@@ -354,28 +373,6 @@ impl RaftNode {
         }
     }
 
-    /// State up to here is durable elsewhere. The log may let go of everything up to the index that
-    /// is returned, if that is news. `keeps_all`: a member is about to need what follows a state.
-    pub fn release(&mut self, durable: u64, keeps_all: bool) -> Option<u64> {
-        self.applied(durable);
-        let entries = self.raw.mut_store();
-        entries.durable = entries.durable.max(durable);
-        let others = self.raw.raft.prs().iter().len() > 1;
-        let LogRetention { snapshot_count, catchup_entries } = self.retention;
-        let entries = self.raw.mut_store();
-        let before = entries.base();
-        let mut to = durable;
-        if others {
-            let is_much = !keeps_all && durable.saturating_sub(before) > snapshot_count;
-            to = if is_much { durable.saturating_sub(catchup_entries) } else { before };
-            let bytes_max =
-                if keeps_all { limits::LOG_KEPT_FOR_STATE_BYTES_MAX } else { limits::LOG_KEPT_BYTES_MAX };
-            to = to.max(entries.index_below(bytes_max)).min(durable);
-        }
-        entries.release(to);
-        (entries.base() > before).then(|| entries.base())
-    }
-
     /// Term, leader and indexes now.
     #[must_use]
     pub fn status(&self) -> RaftStatus {
@@ -402,6 +399,11 @@ impl RaftNode {
         self.raw.raft.state == StateRole::Leader
     }
 
+    /// There are other members.
+    pub(super) fn has_others(&self) -> bool {
+        self.raw.raft.prs().iter().len() > 1
+    }
+
     /// The frame that begins the log again is not durable yet.
     pub(super) fn is_restarting(&self) -> bool {
         self.gathered.iter().chain(&self.writing).any(|frame| frame.restart.is_some())
@@ -416,17 +418,12 @@ impl RaftNode {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::cluster::conf_state::ConfState;
-    use crate::wal::LogEntry;
 
     fn empty_log() -> RecoveredLog {
         RecoveredLog {
-            owner: crate::cluster::Identity { cluster: 1, member: 7 },
             hard_state: HardState { term: 1, vote: 0, commit: 1 },
             base: (1, 1),
-            entries: std::collections::VecDeque::new(),
-            segments: std::collections::VecDeque::new(),
-            end: crate::wal::reader::LogEnd { segment: 1, life: 0, offset: 4096, frame: 2 },
+            ..crate::wal::birth::empty_log(crate::cluster::Identity { cluster: 1, member: 7 })
         }
     }
 
@@ -541,30 +538,5 @@ mod tests {
         }
         assert_eq!(frames, [1, 2, 2, 1]);
         assert_eq!(committed, [3, 4, 5, 6, 7, 8]);
-    }
-
-    /// A cluster of two whose other member is away.
-    #[test]
-    fn entries_for_slow_followers_are_bounded_in_number_and_bytes() {
-        let mut log = empty_log();
-        let entry = |index, size| LogEntry { index, term: 1, kind: 0, data: vec![0; size].into() };
-        let large = limits::LOG_KEPT_BYTES_MAX / 4;
-        log.entries.extend((2..=40).map(|index| entry(index, if index > 30 { large } else { 1 })));
-        let config = RaftConfig {
-            conf_state: ConfState::of_voters(vec![7, 8]),
-            retention: LogRetention { snapshot_count: 20, catchup_entries: 5 },
-            ..RaftConfig::alone(7, 40)
-        };
-        let logger = slog::Logger::root(slog::Discard, slog::o!());
-        let mut node = RaftNode::start(&config, &log, &logger).unwrap();
-        assert_eq!(node.release(21, false), Some(21), "the rest is too large, but only this is durable");
-        assert_eq!(node.release(33, false), Some(33));
-        assert_eq!(node.release(40, false), Some(37), "no more than the bytes that may stay");
-        log.entries = (2..=40).map(|index| entry(index, 1)).collect();
-        let mut node = RaftNode::start(&config, &log, &logger).unwrap();
-        assert_eq!(node.release(21, false), None);
-        assert_eq!(node.release(22, false), Some(17), "of more than 20 entries the last five stay");
-        assert_eq!(node.release(37, false), None);
-        assert_eq!(node.release(38, false), Some(33));
     }
 }

@@ -1,97 +1,135 @@
 //! The entries raft may ask for.
 
-use std::collections::VecDeque;
+use std::cell::Cell;
+use std::collections::{BTreeMap, VecDeque};
 
 use raft::eraftpb::{ConfState, Entry, HardState, Snapshot};
 use raft::{GetEntriesContext, RaftState, Storage, StorageError};
 
-/// The end of the log, in memory. Entries leave at the front when the log lets go of them.
+use crate::raft::convert::{bytes_of, to_raft};
+use crate::raft::feed::Feed;
+use crate::wal::reader::RecoveredLog;
+use crate::wal::terms::TermRuns;
+
+/// The log: the terms of all entries, and its end, in memory. Entries leave memory when they are
+/// applied, and the log when it lets go of them; in between they are read from the segments for
+/// members that lag behind. Only what is sent is ever asked for then: raft looks at other entries
+/// before they are applied.
 #[derive(Debug)]
 pub(super) struct RaftEntries {
-    /// Index and term of the entry before the first one here.
-    base: (u64, u64),
+    /// Of the whole log.
+    terms: TermRuns,
+    /// Its end.
     entries: VecDeque<Entry>,
-    /// Bytes of the entries.
+    /// Bytes of those.
     bytes: usize,
+    /// By member that lags behind: entries that were read for it.
+    pub(super) feeds: BTreeMap<u64, Feed>,
+    /// An entry was asked for that is to be read first.
+    missed: Cell<bool>,
     pub(super) hard_state: HardState,
     pub(super) conf_state: ConfState,
-    /// State up to here is durable elsewhere, and can be sent to a member that lags behind `base`.
+    /// State up to here is durable elsewhere, and can be sent to a member that lags behind the
+    /// log.
     pub(super) durable: u64,
 }
 
-/// Bytes that an entry takes in memory.
-fn bytes_of(entry: &Entry) -> usize {
-    size_of::<Entry>() + entry.data.len() + entry.context.len()
-}
-
 impl RaftEntries {
-    /// The log behind its base.
-    pub(super) fn new(
-        base: (u64, u64),
-        entries: VecDeque<Entry>,
-        hard_state: HardState,
-        conf_state: ConfState,
-    ) -> Self {
+    /// A recovered log.
+    pub(super) fn new(log: &RecoveredLog, hard_state: HardState, conf_state: ConfState) -> Self {
+        let mut terms = log.older.clone().unwrap_or_else(|| TermRuns::new(log.base));
+        assert_eq!(terms.last(), log.base.0, "the entries follow those before");
+        log.entries.iter().for_each(|entry| terms.push(entry.index, entry.term));
+        let entries: VecDeque<Entry> = log.entries.iter().map(to_raft).collect();
         let bytes = entries.iter().map(bytes_of).sum();
-        Self { base, entries, bytes, hard_state, conf_state, durable: base.0 }
+        let (feeds, missed, durable) = (BTreeMap::new(), Cell::new(false), log.base.0);
+        Self { terms, entries, bytes, feeds, missed, hard_state, conf_state, durable }
     }
 
-    /// The index before the first entry.
+    /// The index before the first entry of the log.
     pub(super) fn base(&self) -> u64 {
-        self.base.0
+        self.terms.base().0
     }
 
-    /// Bytes of all entries.
+    /// The index before the first entry in memory.
+    pub(super) fn memory_base(&self) -> u64 {
+        self.terms.last() - self.entries.len() as u64
+    }
+
+    /// Bytes of the entries in memory.
     pub(super) fn bytes(&self) -> usize {
         self.bytes
     }
 
-    /// The index that leaves no more than so many bytes if everything up to it is released.
-    pub(super) fn index_below(&self, bytes_max: usize) -> u64 {
-        let mut bytes = self.bytes;
-        let too_many = self.entries.iter().take_while(|entry| {
-            let is_too_much = bytes > bytes_max;
-            bytes -= bytes_of(entry);
-            is_too_much
-        });
-        self.base.0 + too_many.count() as u64
+    /// An entry was asked for that is to be read first, since this was asked last.
+    pub(super) fn take_missed(&self) -> bool {
+        self.missed.take()
     }
 
-    fn last(&self) -> u64 {
-        self.base.0 + self.entries.len() as u64
+    /// The log has an entry of this index and term.
+    pub(super) fn is_known(&self, index: u64, term: u64) -> bool {
+        index > self.base() && self.terms.term(index) == Some(term)
     }
 
     fn position(&self, index: u64) -> Option<usize> {
-        usize::try_from(index.checked_sub(self.base.0 + 1)?).ok()
+        usize::try_from(index.checked_sub(self.memory_base() + 1)?).ok()
     }
 
     /// Adds entries; the first may replace those from its index on.
     pub(super) fn append(&mut self, entries: &[Entry]) {
         let Some(first) = entries.first() else { return };
-        let keep = self.position(first.index).expect("raft never replaces what was released");
-        assert!(keep <= self.entries.len(), "entry {} leaves a gap behind {}", first.index, self.last());
+        let keep = self.position(first.index).expect("raft never replaces what is applied");
         self.bytes -= self.entries.drain(keep..).map(|entry| bytes_of(&entry)).sum::<usize>();
         self.bytes += entries.iter().map(bytes_of).sum::<usize>();
+        entries.iter().for_each(|entry| self.terms.push(entry.index, entry.term));
         self.entries.extend(entries.iter().cloned());
     }
 
     /// Begins again behind a state that another member has sent.
     pub(super) fn restart(&mut self, snapshot: &Snapshot) {
         let metadata = snapshot.get_metadata();
-        self.base = (metadata.index, metadata.term);
+        self.terms = TermRuns::new((metadata.index, metadata.term));
         self.conf_state = metadata.get_conf_state().clone();
         self.entries.clear();
+        self.feeds.clear();
         (self.bytes, self.durable) = (0, metadata.index);
+    }
+
+    /// Lets applied entries leave memory, but for so many bytes of the last ones.
+    pub(super) fn forget(&mut self, applied: u64, bytes_max: usize) {
+        while self.bytes > bytes_max
+            && let Some(entry) = self.entries.pop_front_if(|entry| entry.index <= applied)
+        {
+            self.bytes -= bytes_of(&entry);
+        }
     }
 
     /// Lets go of entries up to `index`.
     pub(super) fn release(&mut self, index: u64) {
-        while self.entries.front().is_some_and(|entry| entry.index <= index) {
-            let entry = self.entries.pop_front().expect("there is a front");
+        while let Some(entry) = self.entries.pop_front_if(|entry| entry.index <= index) {
             self.bytes -= bytes_of(&entry);
-            self.base = (entry.index, entry.term);
         }
+        self.terms.release(index);
     }
+
+    /// Entries that were read for some member, from `low` on.
+    fn fed(&self, low: u64, high: u64) -> Option<impl Iterator<Item = &Entry>> {
+        let entries = self.feeds.values().find_map(|feed| feed.entries_from(low))?;
+        Some(entries.take_while(move |entry| entry.index < high))
+    }
+}
+
+/// As many entries as these bytes hold, and at least one.
+fn bounded<'a>(entries: impl Iterator<Item = &'a Entry>, bytes_max: Option<u64>) -> Vec<Entry> {
+    // A follower that is far behind asks for little of much.
+    let bytes_max = bytes_max.unwrap_or(raft::NO_LIMIT);
+    let mut bytes = 0;
+    let fits = |entry: &&Entry| {
+        let is_first = bytes == 0;
+        bytes += bytes_of(entry) as u64;
+        is_first || bytes <= bytes_max
+    };
+    entries.take_while(fits).cloned().collect()
 }
 
 impl Storage for RaftEntries {
@@ -104,47 +142,47 @@ impl Storage for RaftEntries {
         low: u64,
         high: u64,
         max_size: impl Into<Option<u64>>,
-        _context: GetEntriesContext,
+        context: GetEntriesContext,
     ) -> raft::Result<Vec<Entry>> {
-        let Some(from) = self.position(low) else { return Err(StorageError::Compacted.into()) };
+        if low <= self.base() {
+            return Err(StorageError::Compacted.into());
+        }
+        let Some(from) = self.position(low) else {
+            if let Some(fed) = self.fed(low, high) {
+                return Ok(bounded(fed, max_size.into()));
+            }
+            assert!(context.can_async(), "entry {low} left memory before it was applied");
+            self.missed.set(true);
+            return Err(StorageError::LogTemporarilyUnavailable.into());
+        };
         let Some(to) = self.position(high).filter(|to| *to <= self.entries.len()) else {
             return Err(StorageError::Unavailable.into());
         };
-        // A follower that is far behind asks for little of much.
-        let bytes_max = max_size.into().unwrap_or(raft::NO_LIMIT);
-        let mut bytes = 0;
-        let fits = |entry: &&Entry| {
-            let is_first = bytes == 0;
-            bytes += bytes_of(entry) as u64;
-            is_first || bytes <= bytes_max
-        };
-        Ok(self.entries.range(from..to).take_while(fits).cloned().collect())
+        Ok(bounded(self.entries.range(from..to), max_size.into()))
     }
 
     fn term(&self, index: u64) -> raft::Result<u64> {
-        if index == self.base.0 {
-            return Ok(self.base.1);
-        }
-        let position = self.position(index).ok_or(StorageError::Compacted)?;
-        Ok(self.entries.get(position).ok_or(StorageError::Unavailable)?.term)
+        let missing = if index < self.base() { StorageError::Compacted } else { StorageError::Unavailable };
+        self.terms.term(index).ok_or_else(|| missing.into())
     }
 
     fn first_index(&self) -> raft::Result<u64> {
-        Ok(self.base.0 + 1)
+        Ok(self.base() + 1)
     }
 
     fn last_index(&self) -> raft::Result<u64> {
-        Ok(self.last())
+        Ok(self.terms.last())
     }
 
     /// Only a promise: the state that is sent in the end may be newer, and says so itself.
     fn snapshot(&self, request_index: u64, _to: u64) -> raft::Result<Snapshot> {
-        if self.durable < request_index.max(1) {
+        let term = self.terms.term(self.durable);
+        let Some(term) = term.filter(|_| self.durable >= request_index.max(1)) else {
             return Err(StorageError::SnapshotTemporarilyUnavailable.into());
-        }
+        };
         let mut snapshot = Snapshot::default();
         snapshot.mut_metadata().index = self.durable;
-        snapshot.mut_metadata().term = self.term(self.durable)?;
+        snapshot.mut_metadata().term = term;
         snapshot.mut_metadata().set_conf_state(self.conf_state.clone());
         Ok(snapshot)
     }

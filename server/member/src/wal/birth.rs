@@ -6,6 +6,7 @@ use revd_engine::mvcc::Applied;
 
 use crate::cluster::Identity;
 use crate::wal::HardState;
+use crate::wal::places::Places;
 use crate::wal::reader::{LogEnd, RecoveredLog};
 
 /// The first entry of every log: the member exists. It is in the tree file before there is a log.
@@ -30,6 +31,8 @@ fn log_behind(owner: Identity, applied: Applied) -> RecoveredLog {
         hard_state: HardState { term: applied.term, vote: 0, commit: applied.index },
         base: (applied.index, applied.term),
         entries: VecDeque::new(),
+        older: None,
+        places: Places::default(),
         segments: VecDeque::new(),
         // Frame numbers go on across segments; the first segment begins with frame 1.
         end: LogEnd { segment: 0, life: 0, offset: 0, frame: 1 },

@@ -1,9 +1,11 @@
 //! The disk, as far as the log needs it.
 
+use bytes::Bytes;
+
 use crate::wal::WalError;
 
-/// Segment files, as little of them as the log needs. After any error but [`WalError::NoSpace`]
-/// nothing is known about what is on the disk, and the process must end.
+/// Segment files, as little of them as the log needs. After any error of a change but
+/// [`WalError::NoSpace`] nothing is known about what is on the disk, and the process must end.
 pub trait LogDisk: 'static {
     /// A segment open for writing.
     type File;
@@ -26,6 +28,16 @@ pub trait LogDisk: 'static {
         offset: u64,
         bytes: &[u8],
     ) -> impl Future<Output = Result<(), WalError>>;
+
+    /// Reads so many bytes of a segment that is there, as the disk has them. A segment that was
+    /// removed meanwhile may be another one by now.
+    ///
+    /// # Errors
+    /// When the system refuses, also because there is no such segment any more.
+    fn read(&self, segment: u64, offset: u64, bytes: u64) -> impl Future<Output = Result<Bytes, WalError>>;
+
+    /// Bytes that the disk has room for, as far as it was looked at.
+    fn room(&self) -> u64;
 
     /// Begins to make the file for the segment after this one. If it cannot be made now, it is made
     /// when it is needed.

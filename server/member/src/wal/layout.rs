@@ -6,6 +6,7 @@ use std::collections::VecDeque;
 use crate::cluster::Identity;
 use crate::limits;
 use crate::wal::frame::{self, FrameId, SegmentHeader};
+use crate::wal::places::{Place, Places};
 use crate::wal::reader::{LogEnd, RecoveredLog, SegmentInfo};
 use crate::wal::{BLOCK, FrameContent, HardState};
 
@@ -69,6 +70,7 @@ pub struct Layout {
     end: LogEnd,
     /// Bytes of the last segment's file; 0 while it is not ours.
     file_bytes: u64,
+    places: Places,
 }
 
 impl Layout {
@@ -84,6 +86,7 @@ impl Layout {
             segments: log.segments.clone(),
             end: log.end,
             file_bytes: 0,
+            places: log.places.clone(),
         }
     }
 
@@ -102,6 +105,7 @@ impl Layout {
             self.roll(len, &mut steps);
         }
         let id = FrameId { life: self.end.life, segment: self.end.segment, frame: self.end.frame };
+        self.places.add(id, self.end.offset, len, content);
         let bytes = frame::encode(id, content);
         steps.push(LogStep::Write { segment: self.end.segment, offset: self.end.offset, bytes });
         self.end.offset += len;
@@ -136,7 +140,7 @@ impl Layout {
         steps.push(LogStep::Write { segment, offset: 0, bytes: frame::encode_header(id, &header) });
         self.end = LogEnd { segment, life, offset: BLOCK as u64, frame: self.end.frame + 1 };
         self.file_bytes = bytes;
-        self.segments.push_back(SegmentInfo { number: segment, last_index: self.last.0 });
+        self.segments.push_back(SegmentInfo { number: segment, last_index: self.last.0, bytes });
     }
 
     /// The last segment, which is not made yet, is to be no larger than it must be; its bytes.
@@ -157,6 +161,16 @@ impl Layout {
                 is_reusable: segment.number > self.inherited,
             }));
         }
+        if let Some(first) = self.segments.front().filter(|_| !released.is_empty()) {
+            self.places.release(first.number);
+        }
         released
+    }
+
+    /// Where entries from `low` on and below `high` are, if they are written: some of them, and
+    /// with the second one no more than these bytes.
+    #[must_use]
+    pub fn plan(&self, low: u64, high: u64, bytes_max: u64) -> Vec<Place> {
+        self.places.plan(low, high, bytes_max)
     }
 }

@@ -19,7 +19,9 @@ pub mod birth;
 pub mod disk;
 pub mod frame;
 pub mod layout;
+pub mod places;
 pub mod reader;
+pub mod terms;
 pub mod writer;
 
 use std::path::PathBuf;

@@ -7,6 +7,8 @@ use bytes::Bytes;
 
 use crate::cluster::Identity;
 use crate::wal::frame::{self, LogFrame, SegmentHeader};
+use crate::wal::places::Places;
+use crate::wal::terms::TermRuns;
 use crate::wal::{BLOCK, HardState, LogEntry, WalError};
 
 /// A log as it is found on disk.
@@ -18,8 +20,12 @@ pub struct RecoveredLog {
     pub hard_state: HardState,
     /// Index and term of the entry before the first one here.
     pub base: (u64, u64),
-    /// All entries, ascending, none missing.
+    /// All entries behind it, ascending, none missing.
     pub entries: VecDeque<LogEntry>,
+    /// Entries up to the base that the segments hold and the state too, if any.
+    pub older: Option<TermRuns>,
+    /// Where entries are.
+    pub places: Places,
     /// The segments, oldest first.
     pub segments: VecDeque<SegmentInfo>,
     /// Where the next frame goes.
@@ -33,6 +39,8 @@ pub struct SegmentInfo {
     pub number: u64,
     /// The highest index in it or in those before.
     pub last_index: u64,
+    /// Length of its file.
+    pub bytes: u64,
 }
 
 /// Behind the last frame.
@@ -59,41 +67,120 @@ pub fn segment_name(number: u64) -> String {
 /// # Errors
 /// [`WalError::Damaged`] and [`WalError::Gap`] for what was durable and is not there any more.
 pub fn assemble(dir: &Path, files: &[(u64, Bytes)]) -> Result<Option<RecoveredLog>, WalError> {
-    for pair in files.windows(2) {
-        if pair[1].0 != pair[0].0 + 1 {
-            return Err(WalError::Gap { dir: dir.to_owned(), missing: pair[0].0 + 1, next: pair[1].0 });
+    let mut assembly = Assembly::new(dir, 0);
+    for (number, bytes) in files {
+        assembly.add(*number, bytes)?;
+    }
+    assembly.finish()
+}
+
+/// A log that is put together segment by segment: of entries that the state holds, only the terms
+/// are kept.
+pub struct Assembly {
+    dir: PathBuf,
+    applied: u64,
+    log: Option<RecoveredLog>,
+    /// The last segment so far: the next one says where its frames end.
+    waiting: Option<Segment>,
+}
+
+/// A segment's frames.
+struct Segment {
+    number: u64,
+    path: PathBuf,
+    bytes: u64,
+    frames: Vec<LogFrame>,
+}
+
+impl Assembly {
+    /// The log in this directory; the state holds what was applied up to this index.
+    #[must_use]
+    pub fn new(dir: &Path, applied: u64) -> Self {
+        Self { dir: dir.to_owned(), applied, log: None, waiting: None }
+    }
+
+    /// Adds the next segment.
+    ///
+    /// # Errors
+    /// As [`assemble`].
+    pub fn add(&mut self, number: u64, bytes: &Bytes) -> Result<(), WalError> {
+        if let Some(missing) = self.waiting.as_ref().map(|waiting| waiting.number + 1)
+            && missing != number
+        {
+            return Err(WalError::Gap { dir: self.dir.clone(), missing, next: number });
+        }
+        let path = self.dir.join(segment_name(number));
+        let frames = frames_of(&path, number, bytes)?;
+        let segment = Segment { number, path, bytes: bytes.len() as u64, frames };
+        match self.waiting.take() {
+            // A last segment without a header: its making was cut short.
+            Some(waiting) if segment.frames.is_empty() => {
+                self.waiting = Some(segment);
+                self.take(waiting, None)
+            }
+            Some(waiting) => {
+                let next = segment.frames[0].id.frame;
+                self.waiting = Some(segment);
+                self.take(waiting, Some(next))
+            }
+            None => {
+                self.waiting = Some(segment);
+                Ok(())
+            }
         }
     }
-    let mut segments = Vec::with_capacity(files.len());
-    for (number, bytes) in files {
-        let path = dir.join(segment_name(*number));
-        let frames = frames_of(&path, *number, bytes)?;
-        segments.push((*number, path, frames));
+
+    /// There are no more segments.
+    ///
+    /// # Errors
+    /// As [`assemble`].
+    pub fn finish(mut self) -> Result<Option<RecoveredLog>, WalError> {
+        if let Some(last) = self.waiting.take().filter(|last| !last.frames.is_empty()) {
+            self.take(last, None)?;
+        }
+        Ok(self.log)
     }
-    // A last segment without a header: its making was cut short.
-    if segments.last().is_some_and(|(_, _, frames)| frames.is_empty()) {
-        segments.pop();
-    }
-    let mut log: Option<RecoveredLog> = None;
-    let mut segments = segments.into_iter().peekable();
-    while let Some((number, path, mut frames)) = segments.next() {
+
+    /// The frames of a segment are part of the log, up to the one that the next segment begins
+    /// with.
+    fn take(&mut self, segment: Segment, next: Option<u64>) -> Result<(), WalError> {
+        let Segment { number, path, bytes, mut frames } = segment;
         let Some(first) = frames.first() else { return Err(damaged(&path, 0, "its header cannot be read")) };
         let header = first.header.ok_or_else(|| damaged(&path, 0, "it does not begin with a header"))?;
-        if let Some(next) = segments.peek().and_then(|(_, _, frames)| frames.first()) {
-            end_before(&path, &mut frames, next.id.frame)?;
+        if let Some(next) = next {
+            end_before(&path, &mut frames, next)?;
         }
-        match &mut log {
-            None => log = Some(first_segment(number, &frames[0], header)),
+        match &mut self.log {
+            None => self.log = Some(first_segment(number, &frames[0], header)),
             Some(log) => next_segment(log, &path, &frames[0], header)?,
         }
-        let log = log.as_mut().expect("set above");
+        let log = self.log.as_mut().expect("set above");
         for frame in frames.into_iter().skip(1) {
             add(log, &path, frame)?;
         }
         let last_index = log.entries.back().map_or(log.base.0, |entry| entry.index);
-        log.segments.push_back(SegmentInfo { number, last_index });
+        log.segments.push_back(SegmentInfo { number, last_index, bytes });
+        log.forget_applied(self.applied);
+        Ok(())
     }
-    Ok(log)
+}
+
+impl RecoveredLog {
+    /// The state holds what was applied up to this index: of those entries, only the terms are
+    /// kept.
+    pub fn forget_applied(&mut self, applied: u64) {
+        while let Some(entry) = self.entries.pop_front_if(|entry| entry.index <= applied) {
+            let older = self.older.get_or_insert_with(|| TermRuns::new(self.base));
+            older.push(entry.index, entry.term);
+            self.base = (entry.index, entry.term);
+        }
+    }
+
+    /// Index of the last entry.
+    #[must_use]
+    pub fn last(&self) -> u64 {
+        self.entries.back().map_or(self.base.0, |entry| entry.index)
+    }
 }
 
 /// The next segment begins with this frame: one of the same number here was under way when its
@@ -149,6 +236,8 @@ fn first_segment(number: u64, frame: &LogFrame, header: SegmentHeader) -> Recove
         hard_state: header.hard_state,
         base: (header.last_index, header.last_term),
         entries: VecDeque::new(),
+        older: None,
+        places: Places::default(),
         segments: VecDeque::new(),
         end: LogEnd {
             segment: number,
@@ -190,12 +279,13 @@ fn next_segment(
 }
 
 fn add(log: &mut RecoveredLog, path: &Path, frame: LogFrame) -> Result<(), WalError> {
+    log.places.add(frame.id, log.end.offset, frame.len as u64, &frame.content);
     if let Some(state) = frame.content.hard_state {
         log.hard_state = state;
     }
     if let Some(restart) = frame.content.restart {
         log.entries.clear();
-        log.base = (restart.index, restart.term);
+        (log.base, log.older) = ((restart.index, restart.term), None);
     }
     for entry in frame.content.entries {
         let next = log.base.0 + log.entries.len() as u64 + 1;
@@ -204,9 +294,14 @@ fn add(log: &mut RecoveredLog, path: &Path, frame: LogFrame) -> Result<(), WalEr
             return Err(damaged(path, log.end.offset, what));
         }
         if entry.index <= log.base.0 {
-            // The segment before, released since, ended with entries that this one replaces.
+            // The segment before, released since, ended with entries that this one replaces; or it
+            // is there, and they looked like applied ones.
             log.entries.clear();
             log.base = (entry.index, entry.term);
+            log.older.take_if(|older| older.base().0 >= entry.index);
+            if let Some(older) = &mut log.older {
+                older.push(entry.index, entry.term);
+            }
             continue;
         }
         let keep = usize::try_from(entry.index - log.base.0 - 1).expect("below the number of entries");

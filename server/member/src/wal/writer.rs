@@ -1,11 +1,13 @@
 //! Appending to the log. Where things go is decided in `layout`, how they get there in `disk`.
 
 use std::collections::VecDeque;
+use std::rc::Rc;
 
 use crate::wal::disk::LogDisk;
 use crate::wal::layout::{Layout, LayoutConfig, LogStep, ReleasedSegment};
+use crate::wal::places::Place;
 use crate::wal::reader::RecoveredLog;
-use crate::wal::{FrameContent, WalError};
+use crate::wal::{FrameContent, LogEntry, WalError};
 
 /// The log so far, and where and how it goes on.
 #[derive(Debug)]
@@ -18,9 +20,23 @@ pub struct WalSeed<D> {
     pub log: RecoveredLog,
 }
 
+/// Why entries cannot be read from the segments.
+#[derive(Debug, thiserror::Error)]
+pub enum FetchError {
+    /// The system refused.
+    #[error(transparent)]
+    Wal(#[from] WalError),
+    /// They are damaged, or the segment was released.
+    #[error(
+        "segment {:016x} does not hold entries {} to {} at offset {} any more",
+        .0.frame.segment, .0.first, .0.last, .0.offset
+    )]
+    OtherFrames(Place),
+}
+
 /// Log core view: the open end of the log.
 pub struct WalWriter<D: LogDisk> {
-    disk: D,
+    disk: Rc<D>,
     segment_bytes: u64,
     layout: Layout,
     /// The last segment; none before the first frame.
@@ -37,7 +53,7 @@ impl<D: LogDisk> WalWriter<D> {
         let WalSeed { disk, layout: config, log } = seed;
         let layout = Layout::new(config, &log);
         let (segment_bytes, steps) = (config.segment_bytes, VecDeque::new());
-        Self { disk, segment_bytes, layout, file: None, steps, is_next_prepared: false }
+        Self { disk: Rc::new(disk), segment_bytes, layout, file: None, steps, is_next_prepared: false }
     }
 
     /// Makes a frame durable. After [`WalError::NoSpace`] nothing of it is written, and
@@ -91,6 +107,32 @@ impl<D: LogDisk> WalWriter<D> {
         for ReleasedSegment { segment, is_reusable } in self.layout.release(index, !self.steps.is_empty()) {
             self.disk.remove(segment, is_reusable.then_some(self.segment_bytes));
         }
+    }
+
+    /// Reads entries from `low` on and below `high`: some of them, and with the second one no more
+    /// than these bytes. They are written by now, and the segments that hold them may be released
+    /// while they are read.
+    pub fn fetch(
+        &self,
+        low: u64,
+        high: u64,
+        bytes_max: u64,
+    ) -> impl Future<Output = Result<Vec<LogEntry>, FetchError>> + use<D> {
+        let (disk, plan) = (Rc::clone(&self.disk), self.layout.plan(low, high, bytes_max));
+        async move {
+            let mut entries = Vec::new();
+            for place in plan {
+                let bytes = disk.read(place.frame.segment, place.offset, place.bytes).await?;
+                entries.extend(place.decode(&bytes).ok_or(FetchError::OtherFrames(place))?);
+            }
+            Ok(entries)
+        }
+    }
+
+    /// Bytes that the disk has room for beside the log, as far as it was looked at.
+    #[must_use]
+    pub fn room(&self) -> u64 {
+        self.disk.room()
     }
 
     /// Waits until nothing is done in the background any more.

@@ -32,6 +32,9 @@ pub(crate) struct Seen {
     pub(crate) states: u64,
     /// States that came when the term in which they were sent was over.
     pub(crate) late_states: u64,
+    /// Reads of entries that had left memory, and those that failed.
+    pub(crate) fetches: u64,
+    pub(crate) unread: u64,
     /// Of everything, so that equal runs are known.
     pub(crate) digest: u64,
 }
@@ -50,12 +53,15 @@ impl Seen {
         self.handed_over += other.handed_over;
         self.states += other.states;
         self.late_states += other.late_states;
+        self.fetches += other.fetches;
+        self.unread += other.unread;
     }
 
     pub(crate) fn is_everything(&self) -> bool {
         let Self { leaders, entries, puts, reads, lost, refused_reads, crashes, cuts, .. } = self;
         let counts = [leaders, entries, puts, reads, lost, refused_reads, crashes, cuts];
-        let more = [&self.forwards, &self.handed_over, &self.states, &self.late_states];
+        let more =
+            [&self.forwards, &self.handed_over, &self.states, &self.late_states, &self.fetches, &self.unread];
         counts.into_iter().chain(more).all(|count| *count > 0)
     }
 

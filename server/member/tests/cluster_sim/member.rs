@@ -20,11 +20,12 @@ use revd_member::cluster::conf_state::ConfState;
 use revd_member::cores::log::{LogConfig, LogCore};
 use revd_member::cores::log_events::{LogEffects, LogEvent};
 use revd_member::peer::{Peer, PeerMessage};
+use revd_member::raft::feed::LogFetch;
 use revd_member::raft::node::{LogRetention, RaftConfig, RaftNode};
 use revd_member::schema;
 use revd_member::wal::birth::{BIRTH, empty_log};
 use revd_member::wal::reader::RecoveredLog;
-use revd_member::wal::{FrameContent, LogRestart};
+use revd_member::wal::{FrameContent, LogEntry, LogRestart};
 use revd_proto::etcdserverpb::PutRequest;
 
 use crate::history::History;
@@ -36,6 +37,7 @@ pub(crate) struct FromLog {
     pub(crate) release: Option<u64>,
     pub(crate) work: VecDeque<Work>,
     pub(crate) messages: Vec<(u64, PeerMessage)>,
+    fetches: Vec<LogFetch>,
     /// The state that was received last is in its place, or was of no use; the latter with its
     /// file.
     may_receive: bool,
@@ -57,6 +59,10 @@ impl LogEffects for FromLog {
 
     fn send(&mut self, to: u64, message: PeerMessage) {
         self.messages.push((to, message));
+    }
+
+    fn fetch(&mut self, fetch: LogFetch) {
+        self.fetches.push(fetch);
     }
 
     fn set_peers(&mut self, _peers: Vec<Peer>) {}
@@ -93,6 +99,8 @@ struct Running {
     leads: Option<u64>,
     is_receiving: bool,
     sending: Vec<(u64, u64, SimDisk)>,
+    /// Entries on their way from the log's segments.
+    fetching: Vec<(LogFetch, Option<Vec<LogEntry>>)>,
 }
 
 pub(crate) struct Member {
@@ -141,17 +149,23 @@ impl Member {
             let Applied { index, term } = store.applied();
             assert_eq!((index, term), self.durable.base);
         }
-        // Some keep so little of the log that others need a state.
-        let (snapshot_count, catchup_entries) = if seed.is_multiple_of(3) { (1 << 40, 0) } else { (6, 3) };
+        // Some keep so little of the log that others need a state, some so little of it in memory
+        // that they read all the time.
+        let (snapshot_count, catchup_entries) =
+            [(1 << 40, 0), (6, 3), (30, 20)][usize::try_from(seed % 3).unwrap()];
+        let disk_bytes_max = if seed.is_multiple_of(5) { 20 * 4096 } else { 1 << 40 };
+        let memory_bytes_max = if seed.is_multiple_of(4) { 1 << 20 } else { 300 };
         let config = RaftConfig {
             conf_state: ConfState::of_voters((1..=self.members).collect()),
             seed: seed ^ self.id << 32,
-            retention: LogRetention { snapshot_count, catchup_entries },
+            retention: LogRetention { snapshot_count, catchup_entries, disk_bytes_max, memory_bytes_max },
             ..RaftConfig::alone(self.id, store.applied().index)
         };
         let machine = Machine::new(store, MachineConfig { own, quota_bytes: 0, lease_extension: 0 }).unwrap();
         let logger = slog::Logger::root(slog::Discard, slog::o!());
-        let node = RaftNode::start(&config, &self.durable, &logger).unwrap();
+        let mut found = self.durable.clone();
+        found.forget_applied(config.applied);
+        let node = RaftNode::start(&config, &found, &logger).unwrap();
         let tick = Duration::from_millis(100);
         let mut log = LogCore::new(node, LogConfig { origin: own, edges: 1, tick });
         let mut from_log = FromLog::default();
@@ -169,6 +183,7 @@ impl Member {
             leads: None,
             is_receiving: false,
             sending: Vec::new(),
+            fetching: Vec::new(),
         });
     }
 
@@ -242,6 +257,9 @@ impl Member {
         if std::mem::take(&mut running.from_log.has_discarded) {
             self.received = None;
         }
+        for fetch in std::mem::take(&mut running.from_log.fetches) {
+            running.fetching.push((fetch, entries_of(&self.durable, fetch)));
+        }
         let messages = std::mem::take(&mut running.from_log.messages);
         let is_forward = |message: &PeerMessage| matches!(message, PeerMessage::Forward(_));
         history.seen.forwards += messages.iter().filter(|(_, message)| is_forward(message)).count() as u64;
@@ -252,6 +270,27 @@ impl Member {
             }
         }
         messages
+    }
+
+    /// Entries that were to be read are there, or cannot be read. The segment that held them may be
+    /// another one by now.
+    pub(crate) fn fetched(&mut self, random: &mut Random, is_wild: bool, history: &mut History) {
+        let Some(running) = &mut self.running else { return };
+        let Some((fetch, entries)) = running.fetching.pop() else { return };
+        let entries = match random.below(if is_wild { 8 } else { 1 }) {
+            1 => None,
+            2 => Some(Vec::new()),
+            // Of another index, or of another time.
+            3 => entries_of(&self.durable, LogFetch { low: fetch.low + 1, ..fetch }),
+            4 => entries.map(|mut entries| {
+                entries.iter_mut().for_each(|entry| entry.term += random.below(2));
+                entries
+            }),
+            _ => entries,
+        };
+        history.seen.fetches += 1;
+        history.seen.unread += u64::from(entries.as_ref().is_none_or(Vec::is_empty));
+        running.events.push_back(LogEvent::Fetched(fetch, entries));
     }
 
     /// The frame under way is durable.
@@ -380,6 +419,13 @@ impl Member {
     pub(crate) fn is_over(&self) -> bool {
         self.running.as_ref().is_some_and(|running| running.log.is_over())
     }
+}
+
+/// Entries that a member reads for another one: no more than the fetch names, and often fewer.
+fn entries_of(log: &RecoveredLog, fetch: LogFetch) -> Option<Vec<LogEntry>> {
+    let wanted = log.entries.iter().filter(|entry| (fetch.low..fetch.high).contains(&entry.index));
+    let entries: Vec<LogEntry> = wanted.take(usize::try_from(1 + fetch.low % 7).unwrap()).cloned().collect();
+    entries.first().is_some_and(|first| first.index == fetch.low).then_some(entries)
 }
 
 /// The file that a receiver makes of a state.

@@ -16,6 +16,7 @@ use revd_member::cores::log_events::LogEffects;
 use revd_member::cores::long::{LongCommand, LongList};
 use revd_member::error::Error;
 use revd_member::peer::{Peer, PeerMessage};
+use revd_member::raft::feed::LogFetch;
 use revd_member::wal::FrameContent;
 
 use crate::hash_of;
@@ -47,6 +48,10 @@ impl LogEffects for FromLog {
     }
 
     fn send(&mut self, _to: u64, _message: PeerMessage) {
+        unreachable!("there are no other members");
+    }
+
+    fn fetch(&mut self, _fetch: LogFetch) {
         unreachable!("there are no other members");
     }
 

@@ -90,8 +90,10 @@ impl RecoveryEffects for FoundFiles {
         Ok(())
     }
 
-    fn read_log(&mut self) -> Result<Option<RecoveredLog>, Refusal> {
-        Ok(self.log.take())
+    fn read_log(&mut self, applied: u64) -> Result<Option<RecoveredLog>, Refusal> {
+        let mut log = self.log.take();
+        log.iter_mut().for_each(|log| log.forget_applied(applied));
+        Ok(log)
     }
 
     fn open_received(&mut self) -> Result<Option<Store>, Refusal> {

@@ -90,3 +90,47 @@ fn a_member_of_revd_that_lags_behind_the_log_gets_the_state() {
         assert_eq!((keys.len(), keys[0].1), (301, 305));
     });
 }
+
+/// Values of the keys that follow make the log longer than what stays of it in memory.
+async fn put_much(cluster: &Cluster, member: usize, round: usize) {
+    for number in 0..40 {
+        let key = format!("k{round}{number:02}").into();
+        let request = PutRequest { key, value: vec![b'v'; 1 << 20].into(), ..PutRequest::default() };
+        cluster.client(member).kv.put(request).await.unwrap();
+    }
+}
+
+/// Entries that others wrote while it was away, or stood still, are read from their segments, also
+/// after all were started anew, and no state is sent.
+#[test]
+fn a_member_of_revd_that_was_away_comes_back_by_the_log_on_disk() {
+    run(async {
+        let dir = TempDir::new();
+        let mut cluster = Cluster::start(Product::Revd, Wiring::Direct, dir.path(), 3, &[]).await;
+        let away = (cluster.leader().await + 1) % 3;
+        let here = (away + 1) % 3;
+        put(&cluster, here, "k000").await;
+        cluster.members[away].kill();
+        put_much(&cluster, here, 1).await;
+        cluster.members[away].spawn_again();
+        cluster.wait_until_all_answer().await;
+        assert_eq!(keys(&cluster).await.len(), 41);
+        cluster.members[away].signal("STOP");
+        put_much(&cluster, here, 2).await;
+        cluster.members[away].signal("CONT");
+        cluster.wait_until_all_answer().await;
+        assert_eq!(keys(&cluster).await.len(), 81);
+        cluster.members[away].kill();
+        put_much(&cluster, here, 3).await;
+        let others = [here, (away + 2) % 3];
+        others.iter().for_each(|other| cluster.members[*other].kill());
+        others.iter().for_each(|other| cluster.members[*other].spawn_again());
+        cluster.members[away].spawn_again();
+        cluster.wait_until_all_answer().await;
+        assert_eq!(keys(&cluster).await.len(), 121);
+        for member in &cluster.members {
+            let log = member.log();
+            assert!(!log.contains("received a state") && !log.contains("sending the state"), "{log}");
+        }
+    });
+}

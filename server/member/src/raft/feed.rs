@@ -1,0 +1,76 @@
+//! Entries that are read from the segments of the log for one member that lags behind.
+
+use std::collections::VecDeque;
+
+use raft::eraftpb::Entry;
+
+use crate::limits;
+use crate::raft::convert::bytes_of;
+
+/// Entries that are to be read from the segments for a member.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct LogFetch {
+    /// That member.
+    pub to: u64,
+    /// The first entry.
+    pub low: u64,
+    /// The entry behind the last one; fewer will do.
+    pub high: u64,
+    /// Bytes behind which nothing more needs to be read.
+    pub bytes_max: u64,
+}
+
+/// Log core view: entries that were read for a member that lags behind.
+#[derive(Debug, Default)]
+pub(super) struct Feed {
+    /// The fetch that is under way.
+    pub(super) fetch: Option<LogFetch>,
+    /// Those that were read last, in a row.
+    entries: VecDeque<Entry>,
+    /// By fetch, the last entry and the bytes that the member has yet to confirm.
+    unconfirmed: VecDeque<(u64, usize)>,
+    /// Ticks since it has confirmed something, or was sent something.
+    ticks: u64,
+}
+
+impl Feed {
+    /// Those from this entry on, if it was read.
+    pub(super) fn entries_from(&self, low: u64) -> Option<impl Iterator<Item = &Entry>> {
+        let first = self.entries.front()?.index;
+        let from = usize::try_from(low.checked_sub(first)?).ok()?;
+        (from < self.entries.len()).then(|| self.entries.range(from..))
+    }
+
+    /// The fetch is over, and brought these.
+    pub(super) fn put(&mut self, entries: VecDeque<Entry>) {
+        let last = entries.back().map_or(0, |entry| entry.index);
+        self.unconfirmed.push_back((last, entries.iter().map(bytes_of).sum()));
+        (self.entries, self.ticks) = (entries, 0);
+    }
+
+    /// The member has entries up to this one.
+    pub(super) fn confirm(&mut self, matched: u64) {
+        while self.unconfirmed.pop_front_if(|(last, _)| *last <= matched).is_some() {
+            self.ticks = 0;
+        }
+    }
+
+    /// More may be read.
+    pub(super) fn has_room(&self) -> bool {
+        let bytes: usize = self.unconfirmed.iter().map(|(_, bytes)| bytes).sum();
+        self.fetch.is_none() && bytes < limits::LOG_FEED_BYTES_MAX
+    }
+
+    /// A step of the clock; false if the feed is over. Entries that are not confirmed in
+    /// time may be lost.
+    pub(super) fn tick(&mut self, is_needed: bool) -> bool {
+        self.ticks += 1;
+        if self.ticks > limits::LOG_FEED_TICKS {
+            self.unconfirmed.clear();
+        }
+        if !is_needed {
+            self.entries.clear();
+        }
+        is_needed || self.fetch.is_some()
+    }
+}

@@ -1,0 +1,95 @@
+//! Members that lag behind what is in memory are fed from the segments of the log.
+//!
+//! Raft asks for entries; those that are not in memory are *fetched*: an effect names them, they
+//! are read, and an event brings them. One fetch per member is under way at a time, of about one
+//! message, and no more than some bytes are with it unconfirmed, so that a member is fed as fast as
+//! it writes, while the turns of this core stay short and what else goes to that member does not
+//! wait behind much. Entries that were read count only if their terms are those of the log.
+
+use raft::{ProgressState, StateRole};
+
+use crate::limits;
+use crate::raft::convert::to_raft;
+use crate::raft::feed::LogFetch;
+use crate::raft::node::RaftNode;
+use crate::wal::LogEntry;
+
+impl RaftNode {
+    /// Entries that are to be read for members that lag behind, if raft has asked for it.
+    pub(super) fn fetches(&mut self) -> Vec<LogFetch> {
+        if !self.raw.store().take_missed() || self.raw.raft.state != StateRole::Leader {
+            return Vec::new();
+        }
+        let (own, store) = (self.raw.raft.id, self.raw.store());
+        let (base, high) = (store.base(), store.memory_base() + 1);
+        let members = self.raw.raft.prs().iter().filter(|(id, member)| {
+            let is_fed = member.state != ProgressState::Snapshot && !member.is_paused();
+            **id != own && is_fed && member.next_idx > base && member.next_idx < high
+        });
+        let members = members.map(|(id, member)| (*id, member.next_idx, member.matched));
+        let mut members: Vec<(u64, u64, u64)> = members.collect();
+        members.sort_unstable();
+        let feeds = &mut self.raw.mut_store().feeds;
+        let fetch = |(to, low, matched)| {
+            let feed = feeds.entry(to).or_default();
+            feed.confirm(matched);
+            if !feed.has_room() {
+                return None;
+            }
+            feed.fetch = Some(LogFetch { to, low, high, bytes_max: limits::LOG_FETCH_BYTES });
+            feed.fetch
+        };
+        members.into_iter().filter_map(fetch).collect()
+    }
+
+    /// The entries of a fetch; none if they cannot be read. They are not trusted: only those
+    /// of the log as it is now are sent. The log lets go of those that cannot be read, so that the
+    /// member is sent a state.
+    pub fn fetched(&mut self, fetch: LogFetch, entries: Option<Vec<LogEntry>>) {
+        let store = self.raw.mut_store();
+        if store.feeds.get(&fetch.to).and_then(|feed| feed.fetch) != Some(fetch) {
+            return; // the log has begun again since
+        }
+        let is_log = |entries: &Vec<LogEntry>| {
+            let in_row = entries.iter().zip(fetch.low..).all(|(entry, index)| entry.index == index);
+            let is_known = |entry: &LogEntry| store.is_known(entry.index, entry.term);
+            !entries.is_empty() && in_row && entries.iter().all(is_known)
+        };
+        let found = entries.filter(is_log);
+        let feed = store.feeds.entry(fetch.to).or_default();
+        feed.fetch = None;
+        match found {
+            Some(entries) => feed.put(entries.iter().map(to_raft).collect()),
+            None => store.release(fetch.low.min(store.memory_base())),
+        }
+        self.feed(fetch.to);
+    }
+
+    /// Sends a member as much as raft lets it have.
+    fn feed(&mut self, to: u64) {
+        let raft = &mut self.raw.raft;
+        while raft.state == StateRole::Leader
+            && let Some(next) = raft.prs().get(to).map(|member| member.next_idx)
+            && next <= raft.raft_log.last_index()
+        {
+            raft.send_append(to);
+            if raft.prs().get(to).is_none_or(|member| member.next_idx == next) {
+                return;
+            }
+        }
+    }
+
+    /// A step of the clock: what members do not need any more goes.
+    pub(super) fn tick_feeds(&mut self) {
+        if self.raw.store().feeds.is_empty() {
+            return;
+        }
+        let (raft, store) = (&self.raw.raft, self.raw.store());
+        let leads = raft.state == StateRole::Leader;
+        let is_behind = |id: &u64| {
+            leads && raft.prs().get(*id).is_some_and(|member| member.next_idx <= store.memory_base())
+        };
+        let behind: Vec<u64> = store.feeds.keys().copied().filter(is_behind).collect();
+        self.raw.mut_store().feeds.retain(|id, feed| feed.tick(behind.contains(id)));
+    }
+}

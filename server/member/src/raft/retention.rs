@@ -1,0 +1,94 @@
+//! How much of the log stays for members that lag behind.
+
+use crate::limits;
+use crate::raft::node::{LogRetention, RaftNode};
+
+impl RaftNode {
+    /// State up to here is durable elsewhere. The log may let go of everything up to the index that
+    /// is returned, if that is news. `keeps_all`: a member is about to need what follows a state.
+    pub fn release(&mut self, durable: u64, keeps_all: bool) -> Option<u64> {
+        self.applied(durable);
+        let others = self.has_others();
+        let LogRetention { snapshot_count, catchup_entries, .. } = self.retention;
+        let kept_bytes = self.kept_bytes(keeps_all);
+        let entries = self.raw.mut_store();
+        entries.durable = entries.durable.max(durable);
+        let durable = entries.durable;
+        let before = entries.base();
+        let mut to = durable;
+        if others {
+            let is_much = !keeps_all && durable.saturating_sub(before) > snapshot_count;
+            to = if is_much { durable.saturating_sub(catchup_entries) } else { before };
+            to = to.max(self.sizes.index_below(kept_bytes)).min(durable);
+        }
+        entries.release(to);
+        let is_news = entries.base() > before;
+        self.sizes.release(to);
+        is_news.then_some(to)
+    }
+
+    /// The disk of the log has room for so many bytes beside it. When it is short of it, nothing
+    /// but what is not durable elsewhere stays, from the next [`RaftNode::release`] on.
+    pub fn has_disk_room(&mut self, room: u64) {
+        self.room = room;
+    }
+
+    /// Bytes on disk that the log may take: a part of the room that there would be without it.
+    fn kept_bytes(&self, keeps_all: bool) -> u64 {
+        if self.room < limits::LOG_ROOM_BYTES_MIN {
+            return 0;
+        }
+        let most = self.retention.disk_bytes_max.saturating_mul(if keeps_all { 2 } else { 1 });
+        most.min(self.room.saturating_add(self.sizes.bytes()) / limits::LOG_KEPT_ROOM_PART)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::Identity;
+    use crate::cluster::conf_state::ConfState;
+    use crate::raft::node::RaftConfig;
+    use crate::wal::LogEntry;
+    use crate::wal::birth::empty_log;
+    use crate::wal::reader::{RecoveredLog, SegmentInfo};
+
+    /// A member of a cluster of two whose other member is away, with committed entries up to 40.
+    fn node(log: &RecoveredLog, retention: LogRetention) -> RaftNode {
+        let conf_state = ConfState::of_voters(vec![7, 8]);
+        let config = RaftConfig { conf_state, retention, ..RaftConfig::alone(7, 2) };
+        RaftNode::start(&config, log, &slog::Logger::root(slog::Discard, slog::o!())).unwrap()
+    }
+
+    /// Ten entries a segment.
+    fn log() -> RecoveredLog {
+        let mut log = empty_log(Identity { cluster: 1, member: 7 });
+        log.hard_state.commit = 40;
+        let entry = |index| LogEntry { index, term: 1, kind: 0, data: vec![0; 9].into() };
+        log.entries.extend((2..=40).map(entry));
+        let segment = |number: u64| SegmentInfo { number, last_index: number * 10, bytes: 1 << 20 };
+        log.segments.extend((1..=4).map(segment));
+        log
+    }
+
+    #[test]
+    fn entries_for_slow_followers_are_bounded_in_number_and_bytes() {
+        let retention = LogRetention { snapshot_count: 20, catchup_entries: 5, ..LogRetention::default() };
+        let mut by_number = node(&log(), retention);
+        assert_eq!(by_number.release(21, false), None);
+        assert_eq!(by_number.release(22, true), None, "a member is about to need them");
+        assert_eq!(by_number.release(22, false), Some(17), "of more than 20 entries the last five stay");
+        assert_eq!(by_number.release(37, false), None);
+        assert_eq!(by_number.release(38, false), Some(33));
+        let retention = LogRetention { snapshot_count: 1_000, disk_bytes_max: 2 << 20, ..retention };
+        let mut by_bytes = node(&log(), retention);
+        assert_eq!(by_bytes.release(15, false), Some(15), "more is too large, but only this is durable");
+        assert_eq!(by_bytes.release(40, true), None, "twice as much while a state is on its way");
+        assert_eq!(by_bytes.release(40, false), Some(20));
+        let mut of_room = node(&log(), LogRetention { disk_bytes_max: 1 << 40, ..retention });
+        of_room.has_disk_room(limits::LOG_ROOM_BYTES_MIN);
+        assert_eq!(of_room.release(40, false), None);
+        of_room.has_disk_room(limits::LOG_ROOM_BYTES_MIN - 1);
+        assert_eq!(of_room.release(0, false), Some(40), "the disk is short of room");
+    }
+}
