@@ -77,6 +77,12 @@ pub const RESTORED_PER_REPORT: u64 = 16 * 1024;
 /// A tail chunk of this many bytes is not merged with others any more.
 pub const TAIL_CHUNK_BYTES: usize = 1024 * 1024;
 
+// Maps.
+
+/// Maps of files whose pages are named when the disk does not give one; the tree file has one for
+/// each length that a reader still looks at.
+pub const MAPS_KNOWN_MAX: usize = 64;
+
 const _: () = {
     assert!(PAGE_BYTES_MIN.is_power_of_two() && PAGE_BYTES_MAX.is_power_of_two());
     assert!(PAGE_BYTES_DEFAULT.is_power_of_two());

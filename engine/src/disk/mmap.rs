@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
+use crate::disk::mapped::Mapped;
 use crate::disk::{Disk, Map};
 use crate::{Error, Result};
 
@@ -118,7 +119,7 @@ impl Disk for MmapDisk {
         // nothing looks at the part behind its end.
         let mapped = unsafe { memmap2::Mmap::map(&self.file) };
         let mapped = self.checked("mapping", mapped)?;
-        let map = Map::new(Arc::new(mapped));
+        let map = Map::new(Arc::new(Mapped::new(mapped)));
         *current = Some(map.clone());
         Ok(map)
     }

@@ -1,9 +1,12 @@
 //! The file under the tree, as little of it as the engine needs.
 
 mod mmap;
+
+mod mapped;
 #[cfg(feature = "sim")]
 mod sim;
 
+pub use mapped::offset_of;
 pub use mmap::MmapDisk;
 #[cfg(feature = "sim")]
 pub use sim::{Recorded, SimDisk};

@@ -30,6 +30,7 @@ use signal_hook::iterator::Signals;
 use crate::boot::wiring::{Common, start_core, wire};
 use crate::config::Config;
 use crate::cores::{Roles, assign};
+use crate::disk::unreadable;
 use crate::duties;
 use crate::limits;
 use crate::net::listen::wait_until_free;
@@ -57,6 +58,7 @@ pub fn run(config: &Config) -> anyhow::Result<i32> {
     let listeners = cores * config.client_addresses.len() + config.cluster.peer_addresses.len();
     let places = runtime::connection_places(cores, listeners)?;
     wait_for_addresses(config)?;
+    unreadable::say_which().context("asking for the signal of pages that cannot be read")?;
     let member = recover::open(config)?;
     // From here on a signal means: stop in good order. Before, it ends the process as ever: clients
     // were promised nothing.

@@ -1,5 +1,7 @@
-//! Files that are written: segments of the log, the reserve, and states that other members send.
+//! Files: segments of the log, the reserve, states that other members send, and pages that the disk
+//! does not give.
 
 pub mod received;
 pub mod reserve;
 pub mod segments;
+pub mod unreadable;

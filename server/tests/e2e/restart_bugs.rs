@@ -1,5 +1,5 @@
-//! Bugs that etcd had at a start after a crash, one test each; the numbers are those of the
-//! project's list of known bugs.
+//! Bugs that etcd and others had at a start after a crash, or with a disk that fails, one test
+//! each; the numbers are those of the project's list of known bugs.
 
 use std::time::Duration;
 
@@ -102,5 +102,34 @@ fn bug_011_files_that_were_left_behind_take_no_part_in_anything() {
         for name in &leftovers[..3] {
             assert!(!member.join(name).exists(), "{name} is still there");
         }
+    });
+}
+
+/// A disk that cannot read a page of a mapped file ends its reader by a signal: here the page is
+/// not in the file any more. The process ends with a line that names it, and says so to its
+/// supervisor.
+#[test]
+fn bug_026_a_page_that_the_disk_does_not_give_is_named() {
+    with_restartable_server(&[], async |server, client| {
+        for number in 0..200 {
+            let put = PutRequest {
+                key: format!("k{number:03}").into(),
+                value: vec![b'v'; 20_000].into(),
+                ..PutRequest::default()
+            };
+            client.kv.clone().put(put).await.unwrap();
+        }
+        // Values are read from the file after a start.
+        server.stop();
+        server.start_again();
+        let client = server.client().await;
+        let tree = server.data_dir().join("member/tree.revd");
+        std::fs::File::options().write(true).open(tree).unwrap().set_len(64 * 1024).unwrap();
+        let all = RangeRequest { key: "k".into(), range_end: "l".into(), ..RangeRequest::default() };
+        assert!(client.kv.clone().range(all).await.is_err());
+        assert_eq!(server.wait().code(), Some(1));
+        let log = server.log();
+        let words = "the disk does not give a page of the tree file";
+        assert!(log.contains(words) && log.contains("offset"), "{log}");
     });
 }

@@ -1,0 +1,85 @@
+//! Files in memory, and where they are: when the disk cannot give a page, the system interrupts the
+//! reader with a signal that has an address, and no more.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::limits::MAPS_KNOWN_MAX;
+
+/// Maps of this process. A signal handler reads them: no lock, no memory that moves.
+static PLACES: [Place; MAPS_KNOWN_MAX] = [const { Place::free() }; MAPS_KNOWN_MAX];
+
+/// From the first address to the one behind the last; both are 0 where there is no map.
+struct Place {
+    start: AtomicUsize,
+    end: AtomicUsize,
+}
+
+impl Place {
+    const fn free() -> Self {
+        Self { start: AtomicUsize::new(0), end: AtomicUsize::new(0) }
+    }
+
+    fn is_taken_for(&self, start: usize) -> bool {
+        self.start.compare_exchange(0, start, Ordering::AcqRel, Ordering::Relaxed).is_ok()
+    }
+
+    fn offset_of(&self, address: usize) -> Option<usize> {
+        let (start, end) = (self.start.load(Ordering::Acquire), self.end.load(Ordering::Acquire));
+        (start..end).contains(&address).then(|| address - start)
+    }
+}
+
+/// A file in memory.
+pub(super) struct Mapped {
+    bytes: memmap2::Mmap,
+    /// None if there are more maps than places: its pages have no names then.
+    place: Option<&'static Place>,
+}
+
+impl Mapped {
+    pub(super) fn new(bytes: memmap2::Mmap) -> Self {
+        let range = bytes.as_ptr_range();
+        let place = PLACES.iter().find(|place| place.is_taken_for(range.start.addr()));
+        if let Some(place) = place {
+            place.end.store(range.end.addr(), Ordering::Release);
+        }
+        Self { bytes, place }
+    }
+}
+
+impl AsRef<[u8]> for Mapped {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Mapped {
+    fn drop(&mut self) {
+        if let Some(place) = self.place {
+            place.end.store(0, Ordering::Release);
+            place.start.store(0, Ordering::Release);
+        }
+    }
+}
+
+/// The offset in its file of an address at which a file is mapped. A signal handler may ask.
+#[must_use]
+pub fn offset_of(address: usize) -> Option<usize> {
+    PLACES.iter().find_map(|place| place.offset_of(address))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_have_offsets_while_the_file_is_mapped() {
+        let map = || Mapped::new(memmap2::MmapMut::map_anon(10_000).unwrap().make_read_only().unwrap());
+        let (one, other) = (map(), map());
+        let start = one.as_ref().as_ptr().addr();
+        assert_eq!([0, 9_999].map(|at| offset_of(start + at)), [Some(0), Some(9_999)]);
+        assert_eq!(offset_of(other.as_ref().as_ptr().addr() + 7), Some(7));
+        drop(one);
+        assert_eq!(offset_of(start), None);
+    }
+}
