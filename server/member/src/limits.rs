@@ -43,8 +43,6 @@ pub const LOG_FETCH_BYTES: u64 = 1024 * 1024;
 pub const LOG_FEED_BYTES_MAX: usize = 8 * 1024 * 1024;
 /// Ticks after which such bytes are taken for lost.
 pub const LOG_FEED_TICKS: u64 = 5;
-/// Rounds of other members' reads that wait for the first entry of a new leader.
-pub const EARLY_READS_MAX: usize = 1_000;
 /// Ticks after which a ReadIndex round without an answer is tried again.
 pub const READ_ROUND_TICKS: u64 = 2;
 /// Ticks after which a request that the leader has not answered is sent again.

@@ -119,6 +119,14 @@ fn shown(message: &PeerMessage) -> String {
             format!("forward of {} commands", command::decode(batch.clone()).unwrap().commands.len())
         }
         PeerMessage::Refused { ids, why } => format!("{} commands refused: {why}", ids.len()),
+        PeerMessage::ReadAsk { term, context } => {
+            format!("read index of term {term}? attempt {}", context.attempt)
+        }
+        PeerMessage::ReadAnswer { context, index } => {
+            format!("attempt {} sees entry {index}", context.attempt)
+        }
+        PeerMessage::Confirm { term, round } => format!("still in term {term}? round {round}"),
+        PeerMessage::Confirmed { term, round } => format!("still in term {term}, round {round}"),
         other => format!("{other:?}"),
     }
 }

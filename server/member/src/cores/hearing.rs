@@ -1,12 +1,14 @@
 //! Messages of other members, as the log core takes them.
 
+use std::collections::BTreeSet;
+
 use crate::apply::Work;
 use crate::apply::local::{LocalKind, LocalRequest};
 use crate::cores::forwards::ids_of;
 use crate::cores::log::{LogCore, answer};
 use crate::cores::log_events::LogEffects;
 use crate::error::Error;
-use crate::peer::PeerMessage;
+use crate::peer::{PeerMessage, ReadContext};
 
 impl LogCore {
     /// A message of another member.
@@ -38,6 +40,21 @@ impl LogCore {
                     effects.work(answer(id, why.clone()));
                 }
             }
+            PeerMessage::ReadAsk { term, context } => self.heard_read_ask(from, term, context, effects),
+            PeerMessage::ReadAnswer { context, index } => {
+                let ready = self.reads.answered(context, index);
+                self.behind.extend(ready.into_iter().map(Work::Read));
+            }
+            PeerMessage::Confirm { term, round } => {
+                if self.node.status().term == term {
+                    effects.send(from, PeerMessage::Confirmed { term, round });
+                }
+            }
+            PeerMessage::Confirmed { term, round } => {
+                if self.node.status().term == term {
+                    self.leader_reads.confirmed(from, round);
+                }
+            }
             PeerMessage::LeaseAsk { id, request } if request.is_for_leader() => {
                 let kind = LocalKind::Lease(request);
                 effects.work(Work::Local(LocalRequest { id, kind, from: Some(from) }));
@@ -48,6 +65,19 @@ impl LogCore {
                     effects.work(Work::Answer(id, outcome));
                 }
             }
+        }
+    }
+    /// Reads of a member wait, which was in this term after they had begun.
+    fn heard_read_ask(&mut self, from: u64, term: u64, context: ReadContext, effects: &mut impl LogEffects) {
+        let status = self.node.status();
+        if !status.is_leader || status.term != term {
+            return; // it hears of another leader, and asks again
+        }
+        let both = BTreeSet::from([from, self.origin.member]);
+        if self.node.may_read() && self.node.is_quorum(&both) {
+            effects.send(from, PeerMessage::ReadAnswer { context, index: status.committed });
+        } else {
+            self.leader_reads.ask(from, context);
         }
     }
 }

@@ -18,6 +18,7 @@ use crate::apply::{Lost, Work};
 use crate::cluster::membership::Membership;
 use crate::cores::forwards::Forwards;
 use crate::cores::leader_moves::LeaderMoves;
+use crate::cores::leader_reads::{LeaderReads, ReadIndex};
 use crate::cores::lease_asks::LeaseAsks;
 use crate::cores::log_events::{LogEffects, LogEvent};
 use crate::cores::member_changes::{ChangeRules, MemberChanges};
@@ -53,6 +54,8 @@ pub struct LogCore {
     pub(super) submissions: Submissions,
     pub(super) forwards: Forwards,
     pub(super) reads: ReadRounds,
+    /// Members whose reads wait for this leader.
+    pub(super) leader_reads: LeaderReads,
     /// Requests about leases that the leader has yet to answer.
     pub(super) asks: LeaseAsks,
     pub(super) changes: MemberChanges,
@@ -93,6 +96,7 @@ impl LogCore {
             submissions: Submissions::new(edges),
             forwards: Forwards::default(),
             reads: ReadRounds::new(origin, edges),
+            leader_reads: LeaderReads::default(),
             asks: LeaseAsks::default(),
             leader_moves: LeaderMoves::default(),
             transfers: StateTransfers::default(),
@@ -279,9 +283,10 @@ impl LogCore {
         self.transfers.offer(&mut self.node).into_iter().for_each(|state| effects.discard(state));
         self.hand_out(effects)?;
         self.hand_out_changes(effects)?;
-        self.ask_for_reads();
+        self.ask_for_reads(effects);
+        self.answer_reads(effects);
         self.hand_over();
-        let RaftEffects { append, messages, committed, changes, reads, behind, fetches, is_restarted } =
+        let RaftEffects { append, messages, committed, changes, behind, fetches, is_restarted } =
             self.node.effects();
         fetches.into_iter().for_each(|fetch| effects.fetch(fetch));
         if let Some(frame) = append {
@@ -316,8 +321,6 @@ impl LogCore {
             let result = result.map(|()| Bytes::new());
             effects.work(Work::Answer(caller, Outcome { revision: 0, result, rest: Rest::NONE }));
         }
-        let ready = reads.into_iter().flat_map(|(context, index)| self.reads.answered(context, index));
-        ready.for_each(|ready| effects.work(Work::Read(ready)));
         // Other votes may commit more at once, and there may be others to send to.
         if changes.is_empty() { Ok(()) } else { self.advance(effects) }
     }
@@ -357,6 +360,7 @@ impl LogCore {
         if self.led_by != (term, leader) {
             self.led_by = (term, leader);
             self.lose(&Error::TimeoutLeaderFailed);
+            self.leader_reads.clear();
             if !is_leader {
                 self.forwards.clear();
             }
@@ -380,11 +384,40 @@ impl LogCore {
         self.asks.lose();
     }
 
-    fn ask_for_reads(&mut self) {
-        if self.node.may_read()
-            && let Some(context) = self.reads.attempt(self.led_by, self.now)
-        {
-            self.node.read_index(context);
+    /// One attempt for all reads of this member that wait.
+    fn ask_for_reads(&mut self, effects: &mut impl LogEffects) {
+        if !self.node.may_read() {
+            return;
+        }
+        let Some(context) = self.reads.attempt(self.led_by, self.now) else { return };
+        let (term, leader) = self.led_by;
+        if leader == self.origin.member {
+            self.leader_reads.ask(leader, context);
+        } else {
+            effects.send(leader, PeerMessage::ReadAsk { term, context });
+        }
+    }
+
+    /// The leader makes sure that it still leads, and answers members whose reads wait.
+    fn answer_reads(&mut self, effects: &mut impl LogEffects) {
+        let RaftStatus { term, committed, is_leader, .. } = self.node.status();
+        let own = self.origin.member;
+        if !is_leader || !self.node.may_read() {
+            return;
+        }
+        let mut answers = self.leader_reads.answers(|members| self.node.is_quorum(members));
+        if let Some(round) = self.leader_reads.round(own, committed, self.now) {
+            answers.extend(self.leader_reads.answers(|members| self.node.is_quorum(members)));
+            let others = if self.leader_reads.is_asking() { self.node.other_voters() } else { Vec::new() };
+            others.into_iter().for_each(|to| effects.send(to, PeerMessage::Confirm { term, round }));
+        }
+        for ReadIndex { to, context, index } in answers {
+            if to == own {
+                let ready = self.reads.answered(context, index);
+                self.behind.extend(ready.into_iter().map(Work::Read));
+            } else {
+                effects.send(to, PeerMessage::ReadAnswer { context, index });
+            }
         }
     }
 

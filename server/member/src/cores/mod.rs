@@ -10,6 +10,7 @@ mod handing_out;
 mod hearing;
 mod installing;
 mod leader_moves;
+mod leader_reads;
 mod lease_asks;
 pub mod log;
 pub mod log_events;

@@ -9,7 +9,7 @@ use crate::apply::ReadReady;
 use crate::apply::command::Origin;
 use crate::error::Error;
 use crate::limits;
-use crate::raft::read_context::ReadContext;
+use crate::peer::ReadContext;
 
 /// Log core view.
 #[derive(Debug)]

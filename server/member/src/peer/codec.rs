@@ -12,18 +12,22 @@
 //!                        2 remaining (i64 lease), 3 list,
 //!                        4 time to live (i64 lease, u8 1 with keys)
 //!        5 lease answer  u64 command id, i64 revision, u8: 0 an error, 1 the reply's bytes; that
+//!        6 read ask      u64 term, u64 boot and u64 attempt of the sender
+//!        7 read answer   u64 boot and u64 attempt of the receiver, u64 index
+//!        8 confirm       u64 term, u64 round
+//!        9 confirmed     the same
 //! error: u8, by the numbers of `ERRORS`
 //! ```
 
 use bytes::{Buf, BufMut as _, Bytes};
 
-use crate::apply::command::{self, CommandId};
+use crate::apply::command::{self, CommandId, Origin};
 use crate::apply::local::{DeadlineRequest, LeaseRequest};
 use crate::apply::outcome::{Outcome, Rest};
 use crate::error::Error;
 use crate::limits;
 use crate::peer::frame;
-use crate::peer::{PeerMessage, Sender};
+use crate::peer::{PeerMessage, ReadContext, Sender};
 use crate::raft::message::RaftMessage;
 
 const MESSAGE_HEADER: usize = 1 + 4;
@@ -32,6 +36,10 @@ const FORWARD: u8 = 2;
 const REFUSED: u8 = 3;
 const LEASE_ASK: u8 = 4;
 const LEASE_ANSWER: u8 = 5;
+const READ_ASK: u8 = 6;
+const READ_ANSWER: u8 = 7;
+const CONFIRM: u8 = 8;
+const CONFIRMED: u8 = 9;
 
 /// The errors that members tell each other, with their numbers on the wire: never reuse one.
 /// Another error travels as the last one, which leaves open what happened.
@@ -87,7 +95,11 @@ pub fn encoded_len(message: &PeerMessage) -> usize {
         PeerMessage::Raft(message) => MESSAGE_HEADER + message.encoded_len(),
         PeerMessage::Forward(data) => MESSAGE_HEADER + data.len(),
         PeerMessage::Refused { ids, .. } => SMALL + 8 * ids.len(),
-        PeerMessage::LeaseAsk { .. } => SMALL,
+        PeerMessage::LeaseAsk { .. }
+        | PeerMessage::ReadAsk { .. }
+        | PeerMessage::ReadAnswer { .. }
+        | PeerMessage::Confirm { .. }
+        | PeerMessage::Confirmed { .. } => SMALL,
         PeerMessage::LeaseAnswer { outcome, .. } => SMALL + outcome.result.as_ref().map_or(0, Bytes::len),
     }
 }
@@ -137,6 +149,22 @@ fn put_message(out: &mut Vec<u8>, message: &PeerMessage) {
             put_outcome(out, outcome);
             LEASE_ANSWER
         }
+        PeerMessage::ReadAsk { term, context } => {
+            put_numbers(out, [*term, context.origin.boot, context.attempt]);
+            READ_ASK
+        }
+        PeerMessage::ReadAnswer { context, index } => {
+            put_numbers(out, [context.origin.boot, context.attempt, *index]);
+            READ_ANSWER
+        }
+        PeerMessage::Confirm { term, round } => {
+            put_numbers(out, [*term, *round]);
+            CONFIRM
+        }
+        PeerMessage::Confirmed { term, round } => {
+            put_numbers(out, [*term, *round]);
+            CONFIRMED
+        }
     };
     let len = u32::try_from(out.len() - start - MESSAGE_HEADER).expect("a message is bounded");
     out[start] = kind;
@@ -170,9 +198,39 @@ fn take_message(kind: u8, mut body: Bytes, sender: Sender) -> Option<PeerMessage
             id: CommandId(body.try_get_u64_le().ok()?),
             outcome: take_outcome(&mut body)?,
         },
+        READ_ASK => {
+            let [term, boot, attempt] = take_numbers(&mut body)?;
+            let origin = Origin { member: sender.from, boot };
+            PeerMessage::ReadAsk { term, context: ReadContext { origin, attempt } }
+        }
+        READ_ANSWER => {
+            let [boot, attempt, index] = take_numbers(&mut body)?;
+            let origin = Origin { member: sender.to, boot };
+            PeerMessage::ReadAnswer { context: ReadContext { origin, attempt }, index }
+        }
+        CONFIRM => {
+            let [term, round] = take_numbers(&mut body)?;
+            PeerMessage::Confirm { term, round }
+        }
+        CONFIRMED => {
+            let [term, round] = take_numbers(&mut body)?;
+            PeerMessage::Confirmed { term, round }
+        }
         _ => return None,
     };
     body.is_empty().then_some(message)
+}
+
+fn put_numbers<const N: usize>(out: &mut Vec<u8>, numbers: [u64; N]) {
+    numbers.into_iter().for_each(|number| out.put_u64_le(number));
+}
+
+fn take_numbers<const N: usize>(bytes: &mut Bytes) -> Option<[u64; N]> {
+    let mut numbers = [0; N];
+    for number in &mut numbers {
+        *number = bytes.try_get_u64_le().ok()?;
+    }
+    Some(numbers)
 }
 
 fn put_error(out: &mut Vec<u8>, error: &Error) {
@@ -246,7 +304,7 @@ fn take_flag(bytes: &mut Bytes) -> Option<bool> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::apply::command::{Command, Kind, Origin};
+    use crate::apply::command::{Command, Kind};
     use crate::peer::frame::FrameReader;
 
     const SENDER: Sender = Sender { from: 1, to: 2 };
@@ -269,6 +327,7 @@ mod tests {
 
     fn samples() -> Vec<PeerMessage> {
         let id = CommandId::new(3, 4, 5);
+        let context = |member| ReadContext { origin: Origin { member, boot: 6 }, attempt: 7 };
         let ask = |request| PeerMessage::LeaseAsk { id, request };
         let answer = |result| PeerMessage::LeaseAnswer {
             id,
@@ -285,6 +344,10 @@ mod tests {
             ask(LeaseRequest::TimeToLive { lease: 6, keys: true }),
             answer(Ok(Bytes::from_static(b"reply"))),
             answer(Ok(Bytes::new())),
+            PeerMessage::ReadAsk { term: 5, context: context(SENDER.from) },
+            PeerMessage::ReadAnswer { context: context(SENDER.to), index: u64::MAX },
+            PeerMessage::Confirm { term: 5, round: 6 },
+            PeerMessage::Confirmed { term: 7, round: 8 },
         ];
         samples.extend(ERRORS.iter().map(|(_, error)| answer(Err(error.clone()))));
         samples

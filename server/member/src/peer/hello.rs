@@ -27,7 +27,7 @@ use bytes::{Buf, BufMut as _};
 use crate::cluster::Identity;
 
 /// The version of the protocol that this program speaks.
-pub const PROTOCOL: u8 = 1;
+pub const PROTOCOL: u8 = 2;
 const HELLO_MAGIC: [u8; 8] = *b"revdpeer";
 const ANSWER_MAGIC: [u8; 8] = *b"revdback";
 /// The bytes that say how many follow.

@@ -15,7 +15,7 @@ pub mod hello;
 
 use bytes::Bytes;
 
-use crate::apply::command::CommandId;
+use crate::apply::command::{CommandId, Origin};
 use crate::apply::local::LeaseRequest;
 use crate::apply::outcome::Outcome;
 use crate::error::Error;
@@ -44,6 +44,34 @@ pub enum PeerMessage {
         /// The answer of their callers.
         why: Error,
     },
+    /// Reads of the sender, which is in this term, wait for a read index of the term's leader.
+    ReadAsk {
+        /// That term.
+        term: u64,
+        /// The name of this attempt.
+        context: ReadContext,
+    },
+    /// The answer to a [`PeerMessage::ReadAsk`].
+    ReadAnswer {
+        /// The name of the attempt.
+        context: ReadContext,
+        /// Its reads see everything that matters once the entry of this index is applied.
+        index: u64,
+    },
+    /// Is the receiver still in this term, which the sender leads?
+    Confirm {
+        /// That term.
+        term: u64,
+        /// The sender's round.
+        round: u64,
+    },
+    /// It is: the answer to a [`PeerMessage::Confirm`].
+    Confirmed {
+        /// That term.
+        term: u64,
+        /// The round of the member that asked.
+        round: u64,
+    },
     /// A request about leases, for the leader.
     LeaseAsk {
         /// The sender's caller.
@@ -58,6 +86,17 @@ pub enum PeerMessage {
         /// Its answer.
         outcome: Outcome,
     },
+}
+
+/// The name of one attempt to learn a read index. A late answer must not serve reads that came
+/// after the attempt (etcd #20418), so that no attempt of any member, in any of its incarnations,
+/// has the name of another one.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ReadContext {
+    /// The member that asks, in one incarnation.
+    pub origin: Origin,
+    /// Attempts of that incarnation, up to this one.
+    pub attempt: u64,
 }
 
 /// The two ends of a connection of messages.

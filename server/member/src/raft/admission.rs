@@ -7,7 +7,7 @@
 use std::collections::BTreeSet;
 
 use raft::eraftpb::{ConfState, Message, MessageType};
-use raft::{INVALID_ID, Raft, StateRole, Storage};
+use raft::{INVALID_ID, Raft, Storage};
 
 /// Terms and indexes above this are of no cluster: a term every microsecond takes 100,000 years to
 /// get there.
@@ -44,11 +44,6 @@ pub(super) fn may_step<S: Storage>(raft: &Raft<S>, message: &Message) -> bool {
             let last = raft.raft_log.last_index();
             message.index <= last && message.reject_hint <= last && message.request_snapshot == 0
         }
-        // Only the leader answers: raft-rs would pass it on in the name of the member that asks.
-        MessageType::MsgReadIndex => {
-            raft.state == StateRole::Leader && message.term == 0 && message.entries.len() == 1
-        }
-        MessageType::MsgReadIndexResp => message.entries.len() == 1,
         // A member that is alone has nobody to take over from.
         MessageType::MsgTimeoutNow => !raft.prs().is_singleton(),
         MessageType::MsgRequestVote
@@ -165,7 +160,6 @@ mod tests {
             append(4, 1, vec![Entry { term: 3, ..entry(5) }]),
             append(900, 3, Vec::new()),
             message(MessageType::MsgHeartbeat, |message| message.commit = 5),
-            message(MessageType::MsgReadIndexResp, |message| message.set_entries(vec![entry(0)].into())),
             message(MessageType::MsgRequestVote, |message| message.term = 4),
         ] {
             assert!(may_step(&node.raft, &message), "{message:?}");
@@ -190,9 +184,9 @@ mod tests {
             append(5, 1, vec![Entry { term: 9, ..entry(6) }]),
             message(MessageType::MsgAppendResponse, |message| message.index = 6),
             message(MessageType::MsgAppendResponse, |message| message.reject_hint = u64::MAX),
+            // Read indexes are asked for without raft-rs.
             message(MessageType::MsgReadIndex, |_| {}),
-            // This member does not lead.
-            message(MessageType::MsgReadIndex, |message| message.set_entries(vec![entry(0)].into())),
+            message(MessageType::MsgReadIndexResp, |_| {}),
             message(MessageType::MsgPropose, |_| {}),
             message(MessageType::MsgHup, |_| {}),
         ] {

@@ -31,8 +31,8 @@ use crate::raft::admission::is_next_part;
 pub struct RaftMessage(pub(super) Message);
 
 /// The kinds that members send to each other, with their numbers on the wire: never reuse one.
-/// Proposals are not among them: a follower forwards its commands, and raft-rs would have
-/// rust-protobuf parse what a proposal says about members.
+/// Read indexes are asked for without raft-rs. Proposals are not among them: a follower forwards
+/// its commands, and raft-rs would have rust-protobuf parse what a proposal says about members.
 const KINDS: &[(u8, MessageType)] = &[
     (1, MessageType::MsgAppend),
     (2, MessageType::MsgAppendResponse),
@@ -45,8 +45,6 @@ const KINDS: &[(u8, MessageType)] = &[
     (9, MessageType::MsgSnapshot),
     (10, MessageType::MsgTransferLeader),
     (11, MessageType::MsgTimeoutNow),
-    (12, MessageType::MsgReadIndex),
-    (13, MessageType::MsgReadIndexResp),
 ];
 
 /// The kinds of entries, with their numbers on the wire, which are those in the log.
@@ -69,7 +67,7 @@ impl fmt::Display for RaftMessage {
                 write!(out, ", entries behind {} of term {}:", message.index, message.log_term)?;
                 message.entries.iter().try_for_each(|entry| write!(out, " {}", entry.index))?;
             }
-            MessageType::MsgAppendResponse | MessageType::MsgReadIndexResp => {
+            MessageType::MsgAppendResponse => {
                 write!(out, ", index {}", message.index)?;
             }
             _ => {}
@@ -183,15 +181,13 @@ impl RaftMessage {
 /// Whether raft-rs can take it: it stops the process where these do not hold.
 fn is_sound(message: &Message) -> bool {
     let (kind, entries) = (message.get_msg_type(), message.get_entries());
-    let may_have_entries =
-        matches!(kind, MessageType::MsgAppend | MessageType::MsgReadIndex | MessageType::MsgReadIndexResp);
     message.from != 0
         && message.to != 0
         && (kind == MessageType::MsgSnapshot) == message.snapshot.is_some()
-        && (may_have_entries || entries.is_empty())
+        && (kind == MessageType::MsgAppend || entries.is_empty())
         && (kind != MessageType::MsgAppend || is_next_part(message))
         // raft-rs takes a message without a term for one of its own program.
-        && (message.term != 0 || matches!(kind, MessageType::MsgReadIndex | MessageType::MsgTransferLeader))
+        && (message.term != 0 || kind == MessageType::MsgTransferLeader)
 }
 
 fn put_bytes(out: &mut Vec<u8>, bytes: &[u8]) {
@@ -301,10 +297,6 @@ mod tests {
                     ]
                     .into(),
                 ),
-                MessageType::MsgReadIndex => {
-                    sample.term = 0;
-                    sample.set_entries(vec![entry(0, 0, EntryType::EntryNormal, b"ticket")].into());
-                }
                 MessageType::MsgAppendResponse => {
                     sample.reject = true;
                     sample.reject_hint = 39;

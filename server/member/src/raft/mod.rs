@@ -32,7 +32,6 @@ mod log_sizes;
 pub mod message;
 pub mod node;
 mod pending;
-pub mod read_context;
 mod retention;
 pub mod states;
 pub mod status;

@@ -1,6 +1,6 @@
 //! One member's raft, as a state machine: events in, effects out.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 
 use bytes::Bytes;
 use raft::eraftpb::{Entry, EntryType, Message, MessageType};
@@ -16,7 +16,6 @@ use crate::raft::feed::LogFetch;
 use crate::raft::log_sizes::LogSizes;
 use crate::raft::message::RaftMessage;
 use crate::raft::pending::{self, PendingFrame, promises_nothing};
-use crate::raft::read_context::ReadContext;
 use crate::raft::status::RaftStatus;
 use crate::raft::storage::RaftEntries;
 use crate::raft::timeouts::ElectionTimeouts;
@@ -36,8 +35,6 @@ pub struct RaftEffects {
     pub committed: Vec<CommittedEntry>,
     /// Indexes of those that change members; nothing has changed yet.
     pub changes: Vec<u64>,
-    /// Rounds of [`RaftNode::read_index`] that are over, each with its read index.
-    pub reads: Vec<(ReadContext, u64)>,
     /// Members that lag behind the log and need a state; [`RaftNode::streamed`] follows for each.
     pub behind: Vec<u64>,
     /// Read these; [`RaftNode::fetched`] follows for each.
@@ -65,8 +62,6 @@ pub struct RaftNode {
     promised: Vec<RaftMessage>,
     /// The frame that begins the log again is durable.
     is_restarted: bool,
-    /// Rounds of other members that came before this leader has committed an entry of its term.
-    early_reads: Vec<Message>,
 }
 
 impl RaftNode {
@@ -120,7 +115,6 @@ impl RaftNode {
             hard_state: log.hard_state,
             promised: Vec::new(),
             is_restarted: false,
-            early_reads: Vec::new(),
         })
     }
 
@@ -168,12 +162,6 @@ impl RaftNode {
         }
         if kind == MessageType::MsgAppend && !message.entries.is_empty() && !self.has_room() {
             return; // the leader sends it again
-        }
-        if kind == MessageType::MsgReadIndex && self.leads() && !self.raw.raft.commit_to_current_term() {
-            if self.early_reads.len() < limits::EARLY_READS_MAX {
-                self.early_reads.push(message);
-            }
-            return;
         }
         // raft-rs refuses answers of members that it does not know.
         let _ = self.raw.step(message);
@@ -224,18 +212,30 @@ impl RaftNode {
         self.raw.raft.prs().get(member).map(|progress| progress.matched)
     }
 
-    /// Whether a round of [`RaftNode::read_index`] can be answered: the leader is known, and if it
-    /// is this member, it has committed an entry of its term.
+    /// Whether a read index can be asked for: the leader is known, and if it is this member, it has
+    /// committed an entry of its term, without which its commit index may lag behind.
     #[must_use]
     pub fn may_read(&self) -> bool {
         let raft = &self.raw.raft;
         raft.leader_id != 0 && (!self.leads() || raft.commit_to_current_term())
     }
 
-    /// Asks for the index up to which a linearizable read must see the state. The answer may be
-    /// lost; then another name is to be used.
-    pub fn read_index(&mut self, context: ReadContext) {
-        self.raw.read_index(context.encode());
+    /// Whether these members are a quorum of the voters.
+    #[must_use]
+    pub fn is_quorum(&self, members: &BTreeSet<u64>) -> bool {
+        let members = members.iter().copied().collect();
+        self.raw.raft.prs().has_quorum(&members)
+    }
+
+    /// The voters beside this member.
+    #[must_use]
+    pub fn other_voters(&self) -> Vec<u64> {
+        let raft = &self.raw.raft;
+        let voters = raft.prs().conf().voters();
+        let others = raft.prs().iter().map(|(id, _)| *id);
+        let mut others: Vec<u64> = others.filter(|id| *id != raft.id && voters.contains(*id)).collect();
+        others.sort_unstable();
+        others
     }
 
     /// Hands leadership to this member, if it catches up within an election time. No proposals are
@@ -292,14 +292,6 @@ impl RaftNode {
         let mut effects = RaftEffects::default();
         effects.messages.append(&mut self.promised);
         effects.is_restarted = std::mem::take(&mut self.is_restarted);
-        if !self.leads() {
-            self.early_reads.clear(); // those that ask see another leader, or ask again
-        }
-        if !self.early_reads.is_empty() && self.may_read() {
-            for message in std::mem::take(&mut self.early_reads) {
-                let _ = self.raw.step(message);
-            }
-        }
         while self.raw.has_ready() {
             self.take_ready(&mut effects);
         }
@@ -350,10 +342,6 @@ impl RaftNode {
             ready.take_persisted_messages().into_iter().partition(is_free);
         effects.messages.extend(free.into_iter().map(RaftMessage));
         let promises = promises.into_iter().map(RaftMessage);
-        let reads = ready.take_read_states().into_iter();
-        effects
-            .reads
-            .extend(reads.filter_map(|read| Some((ReadContext::decode(&read.request_ctx)?, read.index))));
         let committed = ready.take_committed_entries();
         let number = ready.number();
         self.raw.advance_append_async(ready);

@@ -100,7 +100,6 @@ pub(super) fn promises_nothing(kind: MessageType) -> bool {
     matches!(
         kind,
         MessageType::MsgHeartbeatResponse
-            | MessageType::MsgReadIndex
             | MessageType::MsgRequestPreVote
             | MessageType::MsgRequestPreVoteResponse
     )

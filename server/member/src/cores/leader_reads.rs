@@ -1,0 +1,157 @@
+//! Read indexes that a leader gives to members whose reads wait.
+//!
+//! A read index is the commit index of a member that leads at some moment after the read began, and
+//! that has committed an entry of its term. A member still leads if a quorum of voters is in its
+//! term: a later leader would need the vote of one of them, and with the vote its later term. So
+//! the leader asks the voters for their term, in a round for all reads that wait. A voter that asks
+//! for a read index says its term in doing so, after its reads began: where it and the leader are a
+//! quorum, as in clusters of three, no other member is asked.
+//!
+//! Nothing here relies on clocks, and nothing on raft-rs, which serves reads from old answers if
+//! names of rounds are used twice (etcd #20418).
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::limits;
+use crate::peer::ReadContext;
+
+/// Log core view.
+#[derive(Debug, Default)]
+pub(super) struct LeaderReads {
+    /// By member: the last attempt, if it is not in a round yet.
+    waiting: BTreeMap<u64, ReadContext>,
+    round: Option<ConfirmRound>,
+    /// Rounds that have begun, up to this one.
+    rounds: u64,
+}
+
+#[derive(Debug)]
+struct ConfirmRound {
+    /// The answer to all attempts in it.
+    index: u64,
+    attempts: BTreeMap<u64, ReadContext>,
+    /// Members that were in the leader's term after the round had begun.
+    confirmed: BTreeSet<u64>,
+    /// The tick in which the others are asked again.
+    next: u64,
+}
+
+/// A read index for a member.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct ReadIndex {
+    pub(super) to: u64,
+    pub(super) context: ReadContext,
+    pub(super) index: u64,
+}
+
+impl LeaderReads {
+    /// A member asks; its earlier attempts need no answer.
+    pub(super) fn ask(&mut self, from: u64, context: ReadContext) {
+        self.waiting.insert(from, context);
+    }
+
+    /// The round that the voters are to be asked for now, if any: a new one from this commit index,
+    /// or the last one again.
+    pub(super) fn round(&mut self, own: u64, index: u64, now: u64) -> Option<u64> {
+        let next = now + limits::READ_ROUND_TICKS;
+        if let Some(round) = &mut self.round {
+            if now < round.next {
+                return None;
+            }
+            round.next = next;
+            return Some(self.rounds);
+        }
+        if self.waiting.is_empty() {
+            return None;
+        }
+        let attempts = std::mem::take(&mut self.waiting);
+        self.round = Some(ConfirmRound { index, attempts, confirmed: BTreeSet::from([own]), next });
+        self.rounds += 1;
+        Some(self.rounds)
+    }
+
+    /// This member was in the leader's term after this round had begun.
+    pub(super) fn confirmed(&mut self, from: u64, number: u64) {
+        if number == self.rounds
+            && let Some(round) = &mut self.round
+        {
+            round.confirmed.insert(from);
+        }
+    }
+
+    /// The answers of the round, once a quorum has confirmed it.
+    pub(super) fn answers(&mut self, is_quorum: impl Fn(&BTreeSet<u64>) -> bool) -> Vec<ReadIndex> {
+        let round = self.round.take_if(|round| is_quorum(&round.confirmed));
+        let answers = round.map(|ConfirmRound { index, attempts, .. }| {
+            attempts.into_iter().map(move |(to, context)| ReadIndex { to, context, index })
+        });
+        answers.into_iter().flatten().collect()
+    }
+
+    /// A round is under way.
+    pub(super) fn is_asking(&self) -> bool {
+        self.round.is_some()
+    }
+
+    /// This member leads no more, or in another term: members that wait ask again.
+    pub(super) fn clear(&mut self) {
+        self.waiting.clear();
+        self.round = None;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apply::command::Origin;
+
+    fn context(member: u64, attempt: u64) -> ReadContext {
+        ReadContext { origin: Origin { member, boot: 9 }, attempt }
+    }
+
+    /// Of five members.
+    fn is_quorum(members: &BTreeSet<u64>) -> bool {
+        members.len() >= 3
+    }
+
+    #[test]
+    fn a_round_serves_those_that_asked_before_it_began() {
+        let mut reads = LeaderReads::default();
+        assert_eq!(reads.round(1, 7, 0), None, "nobody asks");
+        reads.ask(2, context(2, 1));
+        reads.ask(2, context(2, 2));
+        reads.ask(1, context(1, 4));
+        assert_eq!(reads.round(1, 7, 0), Some(1));
+        reads.ask(3, context(3, 1));
+        reads.confirmed(4, 1);
+        reads.confirmed(4, 1);
+        assert_eq!(reads.answers(is_quorum), [], "one member counts once");
+        assert_eq!(reads.round(1, 9, 1), None, "one round at a time");
+        reads.confirmed(5, 1);
+        let answer =
+            |member, attempt, index| ReadIndex { to: member, context: context(member, attempt), index };
+        assert_eq!(reads.answers(is_quorum), [answer(1, 4, 7), answer(2, 2, 7)]);
+        assert_eq!(reads.answers(is_quorum), []);
+        assert_eq!(reads.round(1, 9, 1), Some(2));
+        reads.confirmed(4, 1);
+        reads.confirmed(5, 1);
+        assert_eq!(reads.answers(is_quorum), [], "late words about the round before");
+        reads.confirmed(4, 2);
+        reads.confirmed(5, 2);
+        assert_eq!(reads.answers(is_quorum), [answer(3, 1, 9)]);
+    }
+
+    #[test]
+    fn a_round_without_a_quorum_is_asked_for_again() {
+        let mut reads = LeaderReads::default();
+        reads.ask(1, context(1, 1));
+        let asked: Vec<_> = (0..6).filter_map(|now| reads.round(1, 7, now)).collect();
+        assert_eq!(asked, [1, 1, 1]);
+        reads.clear();
+        reads.confirmed(2, 1);
+        reads.confirmed(3, 1);
+        assert_eq!(reads.answers(is_quorum), []);
+        reads.ask(1, context(1, 2));
+        assert_eq!(reads.round(1, 8, 6), Some(2), "numbers go on");
+    }
+}
