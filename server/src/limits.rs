@@ -224,6 +224,9 @@ pub const WATCH_TURNS: u64 = 512;
 
 /// Keepalives of one stream that are under way at a time.
 pub const KEEPALIVES_PER_STREAM: usize = 1_000;
+/// Time between looks at the versions of members. etcd looks every four seconds, by requests to
+/// each of them; here they are known from the connections.
+pub const VERSIONS_INTERVAL: Duration = Duration::from_secs(1);
 /// Time between the leader's looks for expired leases.
 pub const LEASE_CHECK_INTERVAL: Duration = Duration::from_millis(250);
 /// Bytes read from a connection after which it is no longer waited for: more than flow control lets

@@ -108,6 +108,7 @@ impl TestMember {
             let emit = move |event| {
                 let see = see.clone();
                 drop(see.send(match event {
+                    PeerEvent::Version(..) => return,
                     PeerEvent::Received { from, messages, .. } => Seen::Messages(from, messages),
                     PeerEvent::Connected(peer) => Seen::Connected(peer),
                     PeerEvent::Lost(peer) => Seen::Lost(peer),

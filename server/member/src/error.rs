@@ -78,8 +78,9 @@ pub enum Error {
     InvalidDowngradeTarget,
     #[error("etcdserver: cluster version not found during downgrade")]
     NoClusterVersion,
-    /// No etcd could read the data of this one.
-    #[error("the data of revd is that of no etcd version: make a snapshot and restore it there instead")]
+    #[error("etcdserver: cluster has a downgrade job in progress")]
+    DowngradeInProgress,
+    #[error("etcdserver: no inflight downgrade job")]
     NoDowngrade,
     /// A downgrade request that asks for nothing there is.
     #[error("etcdserver: unknown method")]
@@ -225,6 +226,7 @@ impl Error {
             | Self::NotForLearners
             | Self::BadLeaderTransferee
             | Self::NoClusterVersion
+            | Self::DowngradeInProgress
             | Self::NoDowngrade
             | Self::MemberExists
             | Self::PeerUrlExists

@@ -55,6 +55,9 @@ pub const FORWARDED_BYTES_MAX: usize = 64 * 1024 * 1024;
 pub const MEMBER_CHANGES_MAX: usize = 64;
 /// Time after which a connection with another member is relied on, as in etcd.
 pub const STEADY_CONNECTION: Duration = Duration::from_secs(5);
+/// Time after the start in which other members that are found hasten the first election, as in
+/// etcd.
+pub const FIRST_ELECTION_TIME: Duration = Duration::from_secs(5);
 /// Time that a command waits for a leader, beside two election timeouts; as in etcd.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 

@@ -9,6 +9,8 @@
 //! written                 of all members, and messages, until nothing is left
 //! stall M                 its disk takes long: such a line leaves it out
 //! status M
+//! without-pre-vote    hasten      new members: without `--pre-vote`, with
+//!                                 `--initial-election-tick-advance`; the others are without that
 //! ```
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
@@ -141,8 +143,17 @@ struct ClusterRunner {
     links: BTreeMap<(u64, u64), VecDeque<PeerMessage>>,
 }
 
-fn core(id: u64) -> LogCore {
+/// How members elect: what the flags of the same names say.
+#[derive(Clone, Copy)]
+struct Flags {
+    pre_vote: bool,
+    advances_election: bool,
+}
+
+fn core(id: u64, Flags { pre_vote, advances_election }: Flags) -> LogCore {
     let config = RaftConfig {
+        pre_vote,
+        advances_election,
         conf_state: ConfState::of_voters((1..=MEMBERS).collect()),
         seed: id,
         ..RaftConfig::alone(id, 1)
@@ -155,7 +166,11 @@ fn core(id: u64) -> LogCore {
 
 impl ClusterRunner {
     fn new() -> Self {
-        let cores = (1..=MEMBERS).map(core).collect();
+        Self::with(Flags { pre_vote: true, advances_election: false })
+    }
+
+    fn with(flags: Flags) -> Self {
+        let cores = (1..=MEMBERS).map(|id| core(id, flags)).collect();
         Self {
             cores,
             writing: vec![false; Self::at(MEMBERS) + 1],
@@ -280,6 +295,11 @@ impl Runner for ClusterRunner {
             ("drop", [from, to, ..]) => {
                 let link = self.links.get_mut(&(*from, *to)).ok_or("no connection")?;
                 link.drain(..most(2).min(link.len()));
+                Ok(String::new())
+            }
+            (name @ ("without-pre-vote" | "hasten"), []) => {
+                let hastens = name == "hasten";
+                *self = Self::with(Flags { pre_vote: hastens, advances_election: hastens });
                 Ok(String::new())
             }
             ("stall", [member]) => {

@@ -31,14 +31,24 @@ use revd_engine::random::Random;
 
 use crate::cluster::Cluster;
 use crate::history::Seen;
+use crate::member::PreVotes;
 use crate::network::Link;
 
 /// Steps of one run before it heals.
 const STEPS: usize = 20_000;
 
 fn run(seed: u64) -> Seen {
+    let pre_votes = match seed % 4 {
+        0 => PreVotes::Off,
+        1 => PreVotes::Toggled,
+        _ => PreVotes::On,
+    };
+    run_with(seed, pre_votes)
+}
+
+fn run_with(seed: u64, pre_votes: PreVotes) -> Seen {
     let members = if seed.is_multiple_of(3) { 5 } else { 3 };
-    let mut cluster = Cluster::new(seed, members);
+    let mut cluster = Cluster::new(seed, members, pre_votes);
     for _ in 0..STEPS {
         cluster.step();
     }
@@ -70,6 +80,15 @@ fn members_agree_whatever_fails() {
     assert!(wanted < 20 || seen.is_everything(), "something never happened: {seen:?}");
 }
 
+/// Row 51 (raft-rs#42, raft-rs#84): a member that asks before an election and one that does not
+/// waited for each other for ever, and votes were not set back.
+#[test]
+fn bug_051_members_change_one_by_one_whether_they_ask_before_an_election() {
+    for seed in 51..57 {
+        run_with(seed, PreVotes::Toggled);
+    }
+}
+
 /// The same seed is the same run.
 #[test]
 fn a_seed_is_one_run() {
@@ -93,7 +112,7 @@ fn connected_majority(members: u64, cuts: &[Link]) -> bool {
 fn keeps_its_leader(seed: u64, members: u64, cuts: &[Link]) {
     // A member ticks in one of so many steps; the longest election timeout has twenty ticks.
     let election = 20 * 50 * usize::try_from(members).unwrap();
-    let mut cluster = Cluster::new(seed, members);
+    let mut cluster = Cluster::new(seed, members, PreVotes::On);
     let leader = cluster.leader_behind_cuts(cuts, 3 * election);
     assert!(leader.is_some(), "no leader behind {cuts:?}");
     let later = cluster.leader_behind_cuts(cuts, 3 * election);

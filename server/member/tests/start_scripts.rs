@@ -36,6 +36,7 @@ use revd_member::cluster::Identity;
 use revd_member::cluster::initial::InitialCluster;
 use revd_member::cluster::joining::RemoteCluster;
 use revd_member::cluster::membership::Member;
+use revd_member::cluster::version::ClusterVersion;
 use revd_member::cores::edge::{EdgeCore, EdgeEffects, EdgeEvent, Notification};
 use revd_member::error::Error as Refused;
 use revd_member::raft::node::LogRetention;
@@ -73,9 +74,10 @@ impl Files {
 
 impl Files {
     /// The cluster goes on without this member.
-    fn remove(&mut self) -> revd_engine::Result<()> {
+    /// The next entry is applied, and saved.
+    fn write(&mut self, change: impl FnOnce(&mut Store)) -> revd_engine::Result<()> {
         let mut store = Store::open(Arc::new(self.tree.clone()), DbOptions::default())?;
-        schema::remove_member(&mut store, OWNER.member);
+        change(&mut store);
         let index = store.applied().index + 1;
         store.set_applied(Applied { index, term: 1 });
         let written = store.checkpoint(CheckpointKind::Auto).unwrap().write()?;
@@ -83,6 +85,9 @@ impl Files {
         Ok(())
     }
 }
+
+/// That of the program.
+const VERSION: ClusterVersion = ClusterVersion { major: 3, minor: 7 };
 
 /// A cluster of these members; those with a name in capitals are started.
 fn remote(names: &[&str]) -> RemoteCluster {
@@ -92,7 +97,8 @@ fn remote(names: &[&str]) -> RemoteCluster {
         peer_ur_ls: vec![format!("http://{}:2380", name.to_lowercase())],
         ..Member::default()
     };
-    RemoteCluster { id: 9, members: (1..).zip(names).map(member).collect() }
+    let versions = vec![VERSION, ClusterVersion::MIN];
+    RemoteCluster { id: 9, members: (1..).zip(names).map(member).collect(), versions }
 }
 
 impl RecoveryEffects for Files {
@@ -196,6 +202,27 @@ fn one_of_three(name: &str) -> InitialCluster {
     }
 }
 
+/// Settings of a start.
+fn settings(how: &[&str]) -> RecoveryConfig {
+    RecoveryConfig {
+        begins_cluster: !matches!(how, ["existing", ..]),
+        forces_new: false,
+        initial: match how {
+            ["as", name] | ["existing", name] => one_of_three(name),
+            _ => InitialCluster::alone("default", "http://localhost:2380", "etcd-cluster"),
+        },
+        version: VERSION,
+        pre_vote: true,
+        advances_election: true,
+        boot: 7,
+        election_ticks: 10,
+        election_seed: 0,
+        log_retention: LogRetention::default(),
+        quota_bytes: 0,
+        lease_extension: 0,
+    }
+}
+
 impl Runner for Files {
     type Command = Line;
 
@@ -203,20 +230,7 @@ impl Runner for Files {
         let words = words_of(line);
         match (line.name.as_str(), &words[..]) {
             ("start", how) => {
-                let config = RecoveryConfig {
-                    begins_cluster: !matches!(how, ["existing", ..]),
-                    forces_new: false,
-                    initial: match how {
-                        ["as", name] | ["existing", name] => one_of_three(name),
-                        _ => InitialCluster::alone("default", "http://localhost:2380", "etcd-cluster"),
-                    },
-                    boot: 7,
-                    election_ticks: 10,
-                    election_seed: 0,
-                    log_retention: LogRetention::default(),
-                    quota_bytes: 0,
-                    lease_extension: 0,
-                };
+                let config = settings(how);
                 let logger = slog::Logger::root(slog::Discard, slog::o!());
                 match recover(&config, &logger, self) {
                     Ok(recovery) => {
@@ -259,7 +273,14 @@ impl Runner for Files {
             ("foreign", []) => self.log.as_mut().ok_or("there is no log")?.owner.member = 0xbad,
             ("others", names) => self.remote = (!names.is_empty()).then(|| remote(names)),
             ("strangers", names) => self.remote = Some(RemoteCluster { id: 8, ..remote(names) }),
-            ("removed", []) => self.remove()?,
+            ("version", [version]) => {
+                let version = ClusterVersion::parse(version).ok_or("a version has two numbers")?;
+                match &mut self.remote {
+                    Some(remote) => remote.versions = vec![version],
+                    None => self.write(|store| schema::put_cluster_version(store, version))?,
+                }
+            }
+            ("removed", []) => self.write(|store| schema::remove_member(store, OWNER.member))?,
             ("etcd", []) => self.is_of_etcd = true,
             ("disk", ["full"]) => self.tree.limit(Some(FULL_DISK_BYTES)),
             ("disk", ["roomy"]) => self.tree.limit(None),

@@ -16,6 +16,7 @@ use revd_engine::mvcc::View;
 use revd_member::apply::alarm::Raised;
 use revd_member::budget::{Budget, Patience, Share};
 use revd_member::cluster::Identity;
+use revd_member::cluster::version::AgreedVersions;
 use revd_member::error::{Error, Status};
 use revd_member::raft::status::MemberStatus;
 use revd_member::read::view_slot::ViewSlot;
@@ -109,13 +110,13 @@ impl Budgets {
     }
 }
 
-/// Versions and health, for the plain HTTP end points.
+/// Health, for the plain HTTP end points.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NodeReport {
-    /// The cluster's version, once it is agreed.
-    pub cluster_version: Option<String>,
     /// The cluster has a leader.
     pub has_leader: bool,
+    /// This member has no vote.
+    pub is_learner: bool,
     /// Alarms of any member.
     pub raised: Raised,
 }
@@ -241,10 +242,16 @@ impl ServiceContext {
     pub(super) fn report(&self) -> NodeReport {
         let view = self.views.load();
         NodeReport {
-            cluster_version: schema::cluster_version(view.tables()).map(str::to_owned),
             has_leader: self.leader() != 0,
+            is_learner: self.status.is_learner.load(),
             raised: Raised::of(view.tables()),
         }
+    }
+
+    /// The cluster's version, and the downgrade that is enabled.
+    #[must_use]
+    pub fn versions(&self) -> AgreedVersions {
+        schema::versions(self.views.load().tables())
     }
 
     /// The id of the cluster's leader, 0 while there is none.

@@ -7,7 +7,7 @@ use prost::Message as _;
 use revd_engine::mvcc::{HashKv, Hashed, View};
 use revd_member::apply::command::Kind;
 use revd_member::apply::local::LocalKind;
-use revd_member::cluster::version::{ClusterVersion, may_go_down};
+use revd_member::cluster::version::{ClusterVersion, downgrade_target};
 use revd_member::error::Error;
 use revd_member::schema;
 use revd_proto::etcdserverpb::alarm_request::AlarmAction;
@@ -17,10 +17,12 @@ use revd_proto::etcdserverpb::{
     DowngradeResponse, HashKvRequest, HashKvResponse, HashRequest, HashResponse, MoveLeaderRequest,
     StatusRequest, StatusResponse,
 };
+use serde_json::json;
 
 use crate::api::call::{Message, decoded};
 use crate::api::context::ServiceContext;
 use crate::limits;
+use crate::observe::log;
 use crate::queues::turn::give_way;
 use crate::version;
 
@@ -39,7 +41,7 @@ impl Maintenance {
     pub(super) fn status(&self, message: Bytes) -> Result<Message, Error> {
         decoded(StatusRequest::decode(message))?;
         let view = self.context.views.load();
-        let sizes = view.sizes();
+        let (sizes, versions) = (view.sizes(), schema::versions(view.tables()));
         let leader = self.context.status.leader.load();
         let no_leader = (leader == 0).then(|| Error::NoLeader.to_string()).into_iter();
         let response = StatusResponse {
@@ -53,9 +55,12 @@ impl Maintenance {
             errors: no_leader.chain(schema::alarms(view.tables()).map(|alarm| shown(&alarm))).collect(),
             db_size_in_use: sizes.in_use.cast_signed(),
             is_learner: self.context.status.is_learner.load(),
-            storage_version: schema::cluster_version(view.tables()).unwrap_or_default().to_owned(),
+            storage_version: versions.cluster.map_or_else(String::new, |it| it.of_storage().with_patch()),
             db_size_quota: self.context.quota_bytes,
-            downgrade_info: Some(DowngradeInfo::default()),
+            downgrade_info: Some(DowngradeInfo {
+                enabled: versions.downgrade.is_some(),
+                target_version: versions.downgrade.map_or_else(String::new, ClusterVersion::with_patch),
+            }),
         };
         Ok(self.context.reply(view.revision(), vec![response.encode_to_vec().into()]))
     }
@@ -75,25 +80,35 @@ impl Maintenance {
         Ok(Message::new())
     }
 
-    /// Whether the cluster could become one of an older version. It does not: no etcd reads the
-    /// data of revd.
+    /// Asks whether the cluster may go down to an older version, has it do so, or has it stay.
     pub(super) async fn downgrade(&self, message: Bytes) -> Result<Message, Error> {
         let request = decoded(DowngradeRequest::decode(message))?;
         let action = DowngradeAction::try_from(request.action).map_err(|_| Error::UnknownDowngradeAction)?;
-        // There is nothing to cancel; etcd does not say so.
-        let is_local = action == DowngradeAction::Cancel;
-        let view = self.context.view_for_reading(is_local).await?;
-        let version = schema::cluster_version(view.tables());
-        if !is_local {
-            may_go_down(version, &request.version)?;
+        if action == DowngradeAction::Cancel {
+            // As etcd, which only logs why it could not.
+            if let Err(error) = self.cancel_downgrade().await {
+                log::warn("failed to cancel downgrade", json!({"error": error.to_string()}));
+            }
+        } else {
+            let target = downgrade_target(&request.version)?;
+            let view = self.context.view_for_reading(false).await?;
+            schema::versions(view.tables()).may_go_down(target)?;
+            if action == DowngradeAction::Enable {
+                self.context.propose(Kind::Downgrade, target.with_patch().into()).await?;
+            }
         }
-        if action == DowngradeAction::Enable {
-            return Err(Error::NoDowngrade);
-        }
-        let version = version.and_then(ClusterVersion::parse).map(|version| version.to_string());
-        let version = version.unwrap_or_default();
+        let view = self.context.views.load();
+        let version = schema::versions(view.tables()).cluster;
+        let version = version.map_or_else(String::new, |version| version.to_string());
         let response = DowngradeResponse { header: None, version };
         Ok(self.context.reply(view.revision(), vec![response.encode_to_vec().into()]))
+    }
+
+    async fn cancel_downgrade(&self) -> Result<(), Error> {
+        let view = self.context.view_for_reading(false).await?;
+        schema::versions(view.tables()).downgrade.ok_or(Error::NoDowngrade)?;
+        self.context.propose(Kind::Downgrade, Bytes::new()).await?;
+        Ok(())
     }
 
     /// One number for everything that members have in common: keys and tables. For tests, as etcd

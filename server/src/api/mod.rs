@@ -34,6 +34,7 @@ pub mod validate;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use revd_member::error::Error;
 use revd_member::watch::HubLimits;
 
 use crate::api::cluster::Cluster;
@@ -137,6 +138,14 @@ impl Api {
     #[must_use]
     pub fn report(&self) -> NodeReport {
         self.context.report()
+    }
+
+    /// Waits as a linearizable read does, for whatever this member is.
+    ///
+    /// # Errors
+    /// The error that a client would get.
+    pub async fn wait_to_read(&self) -> Result<(), Error> {
+        self.context.wait_to_read(false).await
     }
 
     /// How long this edge's turns take.

@@ -5,7 +5,9 @@ use bytes::Bytes;
 use revd_member::apply::command::Kind;
 use revd_member::apply::local::{DeadlineRequest, LeaseRequest, LocalKind};
 use revd_member::budget::{Patience, Share};
+use revd_member::cluster::version::{self, ClusterVersion, Versions};
 use revd_member::error::Error;
+use revd_member::schema;
 
 use crate::api::call::Message;
 use crate::api::context::ServiceContext;
@@ -97,6 +99,19 @@ impl ServiceContext {
             return Err(Error::TooManyRequests);
         }
         Ok(())
+    }
+
+    /// The versions of all members, as this one knows them, whose own is this.
+    ///
+    /// # Errors
+    /// When the member stops, or has too much to do.
+    pub async fn versions_of_members(&self, own: ClusterVersion) -> Result<Versions, Error> {
+        let outcome = self.begin_local(LocalKind::PeerVersions, true)?.await?;
+        let mut known = version::decode(outcome.result?);
+        known.insert(self.identity.member, own);
+        let view = self.views.load();
+        let members = schema::members(view.tables()).map(|member| known.get(&member.id).copied()).collect();
+        Ok(Versions { agreed: schema::versions(view.tables()), members })
     }
 
     /// Asks this member alone, and waits for the reply.

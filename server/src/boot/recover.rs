@@ -24,6 +24,7 @@ use revd_member::boot::recovery::{self, Recovery, RecoveryConfig, RecoveryEffect
 use revd_member::cluster::initial::InitialCluster;
 use revd_member::cluster::joining::RemoteCluster;
 use revd_member::cluster::membership::Membership;
+use revd_member::cluster::version::ClusterVersion;
 use revd_member::cluster::{self, Identity};
 use revd_member::raft::node::{LogRetention, RaftNode};
 use revd_member::wal::layout::LayoutConfig;
@@ -37,6 +38,7 @@ use crate::disk::reserve::Reserve;
 use crate::disk::segments::{self, DirDisk};
 use crate::limits;
 use crate::observe::log;
+use crate::version;
 
 /// A former member does not start; its process ends well, so that it is not started again.
 #[derive(Debug, thiserror::Error)]
@@ -82,6 +84,9 @@ pub fn open(config: &Config) -> anyhow::Result<Member> {
             advertised: config.cluster.advertise_peer_urls.clone(),
             token: config.cluster.token.clone(),
         },
+        version: ClusterVersion::of_release(version::ETCD),
+        pre_vote: config.cluster.pre_vote,
+        advances_election: config.cluster.advance_election_ticks,
         boot: random()?,
         election_ticks: config.election_ticks,
         election_seed: random()?,
@@ -206,7 +211,9 @@ impl RecoveryEffects for MemberFiles<'_> {
     }
 
     fn ask_others(&mut self, initial: &InitialCluster) -> Option<RemoteCluster> {
-        remote_cluster::ask(initial.urls_of_others())
+        let cluster = remote_cluster::ask(initial.urls_of_others())?;
+        let versions = remote_cluster::versions(initial.urls_of_others());
+        Some(RemoteCluster { versions, ..cluster })
     }
 
     fn sync_tree(&mut self, store: &mut Store) -> anyhow::Result<()> {
@@ -235,6 +242,11 @@ impl RecoveryEffects for MemberFiles<'_> {
             ),
             Refusal::Join(error) => error.into(),
             Refusal::Removed => Removed.into(),
+            Refusal::Older { cluster } => anyhow!(
+                "invalid downgrade; server version is lower than determined cluster version: the cluster of {tree} has \
+                 version {cluster}, this is a program of {}; start the program that it had, or enable a downgrade first",
+                version::ETCD
+            ),
             Refusal::TreeIsMissing => anyhow!(
                 "{wal_dir} holds a log but {tree} is new: put the tree file back, or start with an empty --data-dir \
                  and --wal-dir"

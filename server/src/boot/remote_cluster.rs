@@ -5,6 +5,7 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 
 use revd_member::cluster::joining::RemoteCluster;
+use revd_member::cluster::version::ClusterVersion;
 use revd_member::urls;
 use revd_proto::etcdserverpb::Member;
 use serde_json::{Value, json};
@@ -18,7 +19,7 @@ use crate::resolve;
 pub(super) fn ask<'u>(urls: impl Iterator<Item = &'u str>) -> Option<RemoteCluster> {
     for url in urls {
         let bad = |why| io::Error::new(io::ErrorKind::InvalidData, why);
-        let answer = get_members(url).and_then(|answer| {
+        let answer = get(url, "/members").and_then(|answer| {
             let cluster = read(&answer).ok_or_else(|| bad("not a list of members"))?;
             let names_itself =
                 cluster.members.iter().any(|member| member.peer_ur_ls.iter().any(|own| own == url));
@@ -34,13 +35,25 @@ pub(super) fn ask<'u>(urls: impl Iterator<Item = &'u str>) -> Option<RemoteClust
     None
 }
 
+/// The cluster versions that the members at these URLs name, as far as they can be reached and have
+/// decided on one.
+pub(super) fn versions<'u>(urls: impl Iterator<Item = &'u str>) -> Vec<ClusterVersion> {
+    let version = |url| {
+        let answer = get(url, "/version").ok()?;
+        let (_, body) = answer.split_once("\r\n\r\n")?;
+        let versions: Value = serde_json::from_str(body.trim()).ok()?;
+        ClusterVersion::parse(versions["etcdcluster"].as_str()?)
+    };
+    urls.filter_map(version).collect()
+}
+
 /// The whole answer, head and body.
-fn get_members(url: &str) -> io::Result<String> {
+fn get(url: &str, path: &str) -> io::Result<String> {
     let host = urls::authority(url);
     let mut stream = connect(resolve::addresses(host)?)?;
     stream.set_read_timeout(Some(limits::REMOTE_CLUSTER_DEADLINE))?;
     stream.set_write_timeout(Some(limits::REMOTE_CLUSTER_DEADLINE))?;
-    write!(stream, "GET /members HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")?;
+    write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")?;
     let mut answer = String::new();
     stream.take(limits::REMOTE_CLUSTER_BYTES_MAX).read_to_string(&mut answer)?;
     Ok(answer)
@@ -71,7 +84,7 @@ fn read(answer: &str) -> Option<RemoteCluster> {
     })?;
     let rows: Vec<Value> = serde_json::from_str(body.trim()).ok()?;
     let members: Option<Vec<Member>> = rows.iter().map(member).collect();
-    Some(RemoteCluster { id: u64::from_str_radix(id, 16).ok()?, members: members? })
+    Some(RemoteCluster { id: u64::from_str_radix(id, 16).ok()?, members: members?, versions: Vec::new() })
 }
 
 fn member(row: &Value) -> Option<Member> {
@@ -146,7 +159,7 @@ mod tests {
                       [{\"id\":10276657743932975437,\"peerURLs\":[\"http://localhost:2380\"],\"name\":\"default\",\
                       \"clientURLs\":[\"http://localhost:2379\"]},{\"id\":7,\"peerURLs\":[\"http://h:1\"],\
                       \"isLearner\":true}]\n";
-        let RemoteCluster { id, members } = read(answer).unwrap();
+        let RemoteCluster { id, members, .. } = read(answer).unwrap();
         assert_eq!((id, members.len()), (0xcdf8_1819_4e3a_8c32, 2));
         assert_eq!((members[0].id, &members[0].name[..]), (0x8e9e_05c5_2164_694d, "default"));
         assert_eq!(members[0].client_ur_ls, ["http://localhost:2379"]);

@@ -149,7 +149,11 @@ fn peers_seed(
 }
 
 fn member_duties(config: &Config, id: u64) -> MemberDuties {
-    MemberDuties { attributes: attributes(config, id), retention: config.retention }
+    MemberDuties {
+        attributes: attributes(config, id),
+        retention: config.retention,
+        downgrade_interval: config.cluster.downgrade_interval,
+    }
 }
 
 fn change_rules(config: &Config, forced_until: Option<u64>) -> ChangeRules {

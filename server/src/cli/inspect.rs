@@ -5,6 +5,7 @@ use std::io::Write;
 use revd_engine::mvcc::revision::RecordKind;
 use revd_engine::mvcc::{Revision, Store, StoredRecord};
 use revd_member::apply::command;
+use revd_member::cluster::version::ClusterVersion;
 use revd_member::schema;
 use revd_member::wal::LogEntry;
 use revd_member::wal::reader::RecoveredLog;
@@ -56,11 +57,12 @@ pub(super) fn run(member: &StoppedMember, shown: InspectOptions, out: &mut impl 
 }
 
 fn tree(store: &Store) -> Value {
-    let sizes = store.sizes();
+    let (sizes, versions) = (store.sizes(), schema::versions(store.tables()));
     json!({
         "what": "tree file", "bytes": sizes.file, "bytes-in-use": sizes.in_use, "revision": store.revision(),
         "compact-revision": store.reader().compact_revision(), "applied-index": store.applied().index,
-        "applied-term": store.applied().term, "cluster-version": schema::cluster_version(store.tables()),
+        "applied-term": store.applied().term, "cluster-version": versions.cluster.map(ClusterVersion::with_patch),
+        "downgrade-target": versions.downgrade.map(ClusterVersion::with_patch),
     })
 }
 

@@ -2,12 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::time::Duration;
 
 use revd_member::urls::{self, UrlError};
 
 use crate::config::error::ConfigError;
 use crate::config::sources::Settings;
-use crate::config::values::{bad, list, number, switch, text};
+use crate::config::values::{bad, duration, list, number, switch, text};
 use crate::resolve;
 
 /// etcd's name for a member that is given none.
@@ -36,6 +37,8 @@ pub struct ClusterConfig {
     pub snapshot_count: u64,
     /// Entries that are kept then, for members that are behind.
     pub snapshot_catchup_entries: u64,
+    /// How often it is looked whether a downgrade is over; zero never.
+    pub downgrade_interval: Duration,
     /// Ask before an election whether it can be won.
     pub pre_vote: bool,
     /// A start waits no whole election timeout for a leader.
@@ -61,6 +64,7 @@ impl ClusterConfig {
             learners_max: number(settings, "max-learners")?,
             snapshot_count: number(settings, "snapshot-count")?,
             snapshot_catchup_entries: number(settings, "snapshot-catchup-entries")?,
+            downgrade_interval: duration(settings, "downgrade-check-time")?,
             pre_vote: switch(settings, "pre-vote")?,
             advance_election_ticks: switch(settings, "initial-election-tick-advance")?,
         })

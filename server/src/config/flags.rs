@@ -94,6 +94,7 @@ pub const USED: &[UsedFlag] = &[
         "5000",
         "Entries that are kept when the log is cut, for members that are behind.",
     ),
+    ("downgrade-check-time", FlagKind::Text, "5s", "How often it is looked whether a downgrade is over."),
     ("pre-vote", FlagKind::Switch, "true", "Ask before an election whether it can be won."),
     (
         "initial-election-tick-advance",
@@ -206,7 +207,6 @@ const IGNORED_TEXT: &[&str] = &[
     "distributed-tracing-instance-id",
     "distributed-tracing-sampling-rate",
     "distributed-tracing-service-name",
-    "downgrade-check-time",
     "experimental-bootstrap-defrag-threshold-megabytes",
     "experimental-compact-hash-check-time",
     "experimental-compaction-batch-limit",
@@ -216,7 +216,6 @@ const IGNORED_TEXT: &[&str] = &[
     "experimental-distributed-tracing-instance-id",
     "experimental-distributed-tracing-sampling-rate",
     "experimental-distributed-tracing-service-name",
-    "experimental-downgrade-check-time",
     "experimental-warning-apply-duration",
     "experimental-warning-unary-request-duration",
     "feature-gates",
@@ -294,6 +293,7 @@ pub fn find(name: &str) -> Option<Flag> {
     let name = match name {
         "h" => "help",
         "experimental-max-learners" => "max-learners",
+        "experimental-downgrade-check-time" => "downgrade-check-time",
         "experimental-snapshot-catchup-entries" => "snapshot-catchup-entries",
         "experimental-watch-progress-notify-interval" => "watch-progress-notify-interval",
         name => name,

@@ -62,6 +62,8 @@ pub struct MemberDuties {
     pub attributes: MemberRow,
     /// Revisions that auto compaction keeps.
     pub retention: Retention,
+    /// How often it is looked whether a downgrade is over; zero never.
+    pub downgrade_interval: Duration,
 }
 
 /// Edge view: the core, and what its effects are carried out on.
@@ -208,6 +210,7 @@ impl EdgeEffects for EdgeDriver<'_> {
         if let Some(member) = self.0.member_duties.as_ref().filter(|_| of_member) {
             begun.extend([
                 glommio::spawn_local(duties::auto_compaction::run(api(), member.retention)),
+                glommio::spawn_local(duties::versions::run(api(), member.downgrade_interval)),
                 glommio::spawn_local(duties::lease_expiry::run(api())),
                 glommio::spawn_local(duties::lease_checkpoints::run(api())),
                 glommio::spawn_local(duties::reserve::run(api())),

@@ -242,6 +242,9 @@ fn hear(event: PeerEvent, core: &mut LogCore, driver: &mut LogDriver) {
             }
             drop(room);
         }
+        PeerEvent::Version(member, version) => {
+            core.receive(LogEvent::PeerVersion(member, version), driver);
+        }
         PeerEvent::Connected(member) => core.receive(LogEvent::PeerConnected(member), driver),
         PeerEvent::Lost(member) => core.receive(LogEvent::PeerLost(member), driver),
         PeerEvent::Snapshot(connection) => driver.states.receive(connection),

@@ -4,6 +4,7 @@
 //! | duty | of | pace |
 //! |------|----|------|
 //! | [`publication`] | the member | once, at its start |
+//! | [`versions`] | the member | `VERSIONS_INTERVAL` |
 //! | [`auto_compaction`] | the member | a tenth of the period, or five minutes |
 //! | [`lease_expiry`] | the member | `LEASE_CHECK_INTERVAL` |
 //! | [`lease_checkpoints`] | the member | `LEASE_NOTE_INTERVAL` |
@@ -15,8 +16,8 @@
 //! | [`memory`] | each core | `GIVE_BACK_INTERVAL` |
 //! | [`cleaner`] | the process | whenever something was dropped |
 //!
-//! One edge has the member's duties; auto compaction, lease expiry and lease checkpoints are the
-//! leader's, and rest elsewhere. Raft's clock is [`pace::every`] in
+//! One edge has the member's duties; auto compaction, lease expiry, lease checkpoints and decisions
+//! about versions are the leader's, and rest elsewhere. Raft's clock is [`pace::every`] in
 //! `cores/log.rs`.
 
 pub mod auto_compaction;
@@ -29,5 +30,6 @@ pub mod pace;
 pub mod publication;
 pub mod reserve;
 pub mod sweep;
+pub mod versions;
 pub mod watch_progress;
 pub mod watch_steps;

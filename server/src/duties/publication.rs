@@ -1,5 +1,5 @@
-//! Publication: once, before clients come, a member tells the cluster its name, its client URLs and
-//! its version.
+//! Publication: once, before clients come, a member tells the cluster its name and its client URLs;
+//! a leader sees then to the cluster's version.
 
 use std::rc::Rc;
 
@@ -12,26 +12,23 @@ use serde_json::json;
 
 use crate::api::Api;
 use crate::duties::pace::rest;
+use crate::duties::versions;
 use crate::limits;
 use crate::observe::log;
-use crate::version;
 
 /// Proposes them and waits, however long the log before them takes to be applied.
 pub async fn run(api: Rc<Api>, attributes: MemberRow) {
-    let published = propose(&api, Kind::MemberAttributes, attributes.encode_to_vec().into()).await;
-    let agreed = match published {
-        Ok(()) => propose(&api, Kind::ClusterVersion, version::CLUSTER.into()).await,
-        Err(error) => Err(error),
-    };
-    if let Err(error) = agreed
-        && error != Error::Stopped
-    {
-        log::fatal("this member cannot be published", json!({"error": error.to_string()}));
+    match propose(&api, Kind::MemberAttributes, attributes.encode_to_vec().into()).await {
+        Ok(()) => versions::look(&api).await,
+        Err(Error::Stopped) => {}
+        Err(error) => {
+            log::fatal("this member cannot be published", json!({"error": error.to_string()}));
+        }
     }
 }
 
-/// Proposes until it is applied: a cluster may be without a leader, or lose it meanwhile. Both
-/// commands may well be applied twice.
+/// Proposes until it is applied: a cluster may be without a leader, or lose it meanwhile. The
+/// command may well be applied twice.
 async fn propose(api: &Api, kind: Kind, message: Bytes) -> Result<(), Error> {
     loop {
         match api.context().propose_patiently(kind, message.clone()).await {

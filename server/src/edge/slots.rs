@@ -33,7 +33,8 @@ impl SlotClass {
             | Kind::MemberAdd
             | Kind::MemberRemove
             | Kind::MemberUpdate
-            | Kind::MemberPromote => Self::Calls,
+            | Kind::MemberPromote
+            | Kind::Downgrade => Self::Calls,
             Kind::LeaseCheckpoint => Self::Keepalives,
             Kind::Alarm => Self::Alarms,
             Kind::LeaseExpire | Kind::MemberAttributes | Kind::ClusterVersion => Self::Duties,
@@ -43,6 +44,7 @@ impl SlotClass {
     pub(super) fn of_local(kind: LocalKind) -> Self {
         match kind {
             LocalKind::Defragment | LocalKind::MoveLeader { .. } => Self::Calls,
+            LocalKind::PeerVersions => Self::Duties,
             LocalKind::Lease(request) => match request {
                 LeaseRequest::TimeToLive { .. }
                 | LeaseRequest::Keys { .. }

@@ -16,6 +16,7 @@ use crate::api::call::{Message, StreamingCall};
 use crate::api::method::Method;
 use crate::api::replies::ReplyQueue;
 use crate::net::messages::{Assembly, MessageLimits, RequestQueue, no_room};
+use crate::net::plain::PlainCall;
 use crate::net::request_headers::{CallHeaders, PlainHeaders};
 
 /// A call with one reply, under way.
@@ -112,6 +113,8 @@ pub(super) fn ends_soon(method: Method, is_long: bool) -> bool {
 
 /// A call under way, by the kind of its replies.
 pub(super) enum CallKind {
+    /// A plain HTTP request that is complete.
+    Plain(PlainCall),
     Unary(UnaryCall),
     Streaming(Box<OpenStreamingCall>),
 }

@@ -10,6 +10,7 @@ use revd_http2::PREFACE;
 use crate::limits;
 use crate::net::context::EdgeContext;
 use crate::net::http2::Http2;
+use crate::net::plain::PlainCall;
 use crate::net::{http, http1};
 use crate::observe::bounds::Bound;
 use crate::queues::gate::Pass;
@@ -39,8 +40,11 @@ pub(super) async fn serve(stream: TcpStream, edge: Rc<EdgeContext>, pass: Pass) 
         }
     } else {
         let (api, clock) = (Rc::clone(&edge.api), edge.clock);
-        let answering = Rc::new(move |method: &str, target: &str| http::answer(&api, method, target));
-        Box::pin(http1::serve(stream, first, answering, clock, &pass)).await;
+        let answering = move |method: String, target: String| -> PlainCall {
+            let api = Rc::clone(&api);
+            Box::pin(async move { http::answer(&api, &method, &target).await })
+        };
+        Box::pin(http1::serve(stream, first, Rc::new(answering), clock, &pass)).await;
     }
 }
 

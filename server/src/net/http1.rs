@@ -3,7 +3,7 @@
 
 use std::cell::Cell;
 use std::convert::Infallible;
-use std::future::Future as _;
+use std::future::Future;
 use std::io;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
@@ -22,11 +22,11 @@ use hyper::service::service_fn;
 use crate::clock::Ticker;
 use crate::limits;
 use crate::net::deadline;
-use crate::net::http::PlainReply;
+use crate::net::plain::PlainCall;
 use crate::queues::gate::Pass;
 
 /// The answer to a request, by its method and target.
-pub(crate) type Answering = dyn Fn(&str, &str) -> PlainReply;
+pub(crate) type Answering = dyn Fn(String, String) -> PlainCall;
 
 /// Answers requests until the client is gone or silent for `HTTP1_DEADLINE`, or the core ends.
 pub(crate) async fn serve(
@@ -77,7 +77,7 @@ async fn answer(
 ) -> Result<Response<WholeBody>, Infallible> {
     let uri = request.uri();
     let target = uri.path_and_query().map_or(uri.path(), |target| target.as_str());
-    let reply = answering(request.method().as_str(), target);
+    let reply = answering(request.method().as_str().to_owned(), target.to_owned()).await;
     let mut response = Response::new(WholeBody(None));
     *response.status_mut() = reply.status;
     for (name, value) in reply.headers() {

@@ -3,6 +3,7 @@
 
 mod batch;
 mod memory;
+mod plain;
 mod reading;
 mod reclaim;
 mod time;
@@ -29,7 +30,6 @@ use crate::net::calls::{
 };
 use crate::net::context::EdgeContext;
 use crate::net::deadline::{Deadlines, Timer, deadline_exceeded, milliseconds};
-use crate::net::http;
 use crate::net::http2::batch::InputBatch;
 use crate::net::http2::memory::ConnectionMemory;
 use crate::net::http2::unfinished::UnfinishedInput;
@@ -306,28 +306,6 @@ impl<T: Transport> Http2<T> {
         }
     }
 
-    /// Data of a plain HTTP request: it is dropped, but must be as long as `content-length` says
-    /// (section 8.1.1).
-    fn plain_data(&mut self, stream: u32, bytes: usize, end: bool) {
-        let Some(StreamState::Plain(head)) = self.connection.stream(stream) else { return };
-        if let Some(left) = &mut head.content_length {
-            match left.checked_sub(bytes as u64) {
-                Some(less) if less == 0 || !end => *left = less,
-                _ => return self.connection.reset(stream, ErrorCode::Protocol),
-            }
-        }
-        if !end {
-            return self.connection.credit(stream, bytes);
-        }
-        let answer = http::answer(&self.shared.api, &head.method, &head.path);
-        self.finish(stream);
-        self.connection.send_head(stream, &reply::plain(&answer), answer.text.is_empty());
-        if !answer.text.is_empty() {
-            self.connection.send_data(stream, &[Bytes::from(answer.text)]);
-            self.connection.send_end(stream, None);
-        }
-    }
-
     fn begin(&mut self, stream: u32, head: CallHeaders, end: bool, now: u64) {
         if head.timeout == Some(0) {
             // Also streaming calls, which would begin at once.
@@ -527,6 +505,11 @@ impl<T: Transport> Http2<T> {
         let Some(Call { stream, kind, .. }) = self.calls.get(slot) else { return };
         let stream = *stream;
         match kind {
+            CallKind::Plain(call) => {
+                if let Poll::Ready(answer) = call.as_mut().poll(&mut context) {
+                    self.answer_plain(stream, answer);
+                }
+            }
             CallKind::Unary(call) => {
                 if let Poll::Ready(result) = call.as_mut().poll(&mut context) {
                     self.reply(stream, result);

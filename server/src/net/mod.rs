@@ -7,13 +7,15 @@
 //!   were woken, `reply` encodes response headers. `keepalive`, `deadline` and `pace` watch the
 //!   time, `busy` shares the core between connections, `unread` knows which of them have not read
 //!   everything. The protocol itself is in `revd_http2`.
-//! - Plain requests (`/health`, `/version`): `http` answers them; HTTP/1.1 comes through `http1`.
+//! - Plain requests (`plain`): `http` answers them, `health` those of probes; HTTP/1.1 comes
+//!   through `http1`.
 
 mod busy;
 mod calls;
 mod connection;
 mod context;
 mod deadline;
+mod health;
 pub(crate) mod http;
 pub(crate) mod http1;
 mod http2;
@@ -22,6 +24,7 @@ pub mod listen;
 mod messages;
 mod pace;
 pub mod permits;
+pub(crate) mod plain;
 mod ready_queue;
 mod reply;
 mod request_headers;

@@ -3,7 +3,7 @@
 use revd_http2::hpack::{self, DYNAMIC, indexed, literal};
 use revd_member::error::Status;
 
-use crate::net::http::PlainReply;
+use crate::net::plain::PlainReply;
 
 /// `:status: 200` in the static table.
 const OK: usize = 8;

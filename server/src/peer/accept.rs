@@ -13,6 +13,7 @@ use serde_json::json;
 
 use crate::limits;
 use crate::net::http1;
+use crate::net::plain::PlainCall;
 use crate::observe::bounds::Bound;
 use crate::observe::log;
 use crate::peer::backlog::Backlog;
@@ -71,8 +72,9 @@ async fn converse(mut stream: TcpStream, from: &str, shared: &Rc<Shared>, pass: 
         }
         Ok(FirstWords::Foreign(first)) => {
             let (views, cluster) = (Arc::clone(&shared.views), shared.caller.identity.cluster);
-            let answer = move |method: &str, target: &str| {
-                probes::answer(views.load().tables(), cluster, method, target)
+            let answer = move |method: String, target: String| -> PlainCall {
+                let answer = probes::answer(views.load().tables(), cluster, &method, &target);
+                Box::pin(std::future::ready(answer))
             };
             http1::serve(stream, first, Rc::new(answer), shared.clock, pass).await;
             Ok(())
@@ -107,7 +109,7 @@ async fn greet(stream: &mut impl Transport, words: &[u8], shared: &Shared) -> io
         protocol: PROTOCOL,
         from: own.identity,
         boot: own.boot,
-        version: version::REVD.to_owned(),
+        version: version::for_peers(),
     };
     let answer = answer.encode();
     let answering = transport::write(stream, &answer);

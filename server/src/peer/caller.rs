@@ -40,7 +40,7 @@ impl Caller {
     /// Connects, and agrees with the listener on what follows.
     pub(super) async fn dial(self, url: &str, to: u64, purpose: Purpose) -> io::Result<(TcpStream, Answer)> {
         let mut stream = transport::connect(url).await?;
-        let version = version::REVD.to_owned();
+        let version = version::for_peers();
         let hello = Hello { purpose, from: self.identity, to, boot: self.boot, version };
         let greeting = greet(&mut stream, &hello);
         let answer = transport::within(limits::PEER_HELLO_DEADLINE, "it does not answer", greeting).await?;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use futures_lite::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use glommio::net::TcpStream;
+use revd_member::cluster::version::ClusterVersion;
 use revd_member::peer::hello::{Answer, Purpose};
 use serde_json::json;
 
@@ -30,6 +31,9 @@ pub(super) async fn run(outbox: Rc<Outbox>, shared: Rc<Shared>) {
                 Ok((stream, answer)) => {
                     told.clear();
                     tell_connected(&outbox, &url, &answer);
+                    if let Some(version) = ClusterVersion::parse(&answer.version) {
+                        (shared.emit)(PeerEvent::Version(outbox.peer, version));
+                    }
                     let began = shared.clock.milliseconds();
                     let error = converse(stream, &outbox, &shared).await;
                     let lasted = Duration::from_millis(shared.clock.milliseconds() - began);

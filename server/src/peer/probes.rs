@@ -1,5 +1,5 @@
-//! Plain requests on the peer port, as tools send them to an etcd's: its members, its version,
-//! whether it lives.
+//! Plain requests on the peer port, as tools send them to an etcd's: its members, its version, a
+//! downgrade, whether it lives.
 
 use ::http::StatusCode;
 use revd_engine::mvcc::Tables;
@@ -8,28 +8,37 @@ use revd_proto::etcdserverpb::Member;
 use serde_json::{Map, Value, json};
 
 use crate::clock;
-use crate::net::http::{JSON, PlainReply, TEXT, versions};
+use crate::net::http;
+use crate::net::plain::{JSON, PlainReply};
 
 /// Answers a request.
 #[must_use]
 pub(super) fn answer(tables: &Tables, cluster: u64, method: &str, target: &str) -> PlainReply {
     let path = target.split('?').next().unwrap_or(target);
-    let is_known = matches!(path, "/version" | "/members" | "/raft/probing");
-    let (status, kind, text) = match path {
-        _ if !is_known => (StatusCode::NOT_FOUND, TEXT, "404 page not found\n".to_owned()),
-        _ if method != "GET" => (StatusCode::METHOD_NOT_ALLOWED, TEXT, "Method Not Allowed\n".to_owned()),
-        "/version" => (StatusCode::OK, JSON, versions(schema::cluster_version(tables))),
+    if !matches!(path, "/version" | "/members" | "/raft/probing" | "/downgrade/enabled") {
+        return PlainReply::error(StatusCode::NOT_FOUND, "404 page not found");
+    }
+    if method != "GET" {
+        return PlainReply::error(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
+    }
+    let versions = schema::versions(tables);
+    let mut reply = match path {
+        "/version" => PlainReply::ok(JSON, http::versions(versions)),
         "/members" => {
             let members: Vec<Value> = schema::members(tables).map(row).collect();
-            (StatusCode::OK, JSON, format!("{}\n", Value::from(members)))
+            PlainReply::ok(JSON, format!("{}\n", Value::from(members)))
         }
+        // As this member knows; etcd's asks its leader first.
+        "/downgrade/enabled" => PlainReply::ok("text/plain", versions.downgrade.is_some().to_string()),
         _ => {
             let now = humantime::format_rfc3339_nanos(clock::wall()).to_string();
-            (StatusCode::OK, JSON, format!("{}\n", json!({"OK": true, "Now": now})))
+            PlainReply::ok(JSON, format!("{}\n", json!({"OK": true, "Now": now})))
         }
     };
-    let more = (path == "/members").then(|| ("x-etcd-cluster-id", format!("{cluster:x}")));
-    PlainReply { status, kind, text, more }
+    if matches!(path, "/members" | "/downgrade/enabled") {
+        reply.more.push(("x-etcd-cluster-id", format!("{cluster:x}")));
+    }
+    reply
 }
 
 /// A member as etcd's JSON has it: what is empty is left out, but for the peer URLs.

@@ -7,6 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use glommio::net::TcpStream;
+use revd_member::cluster::version::ClusterVersion;
 use revd_member::peer::PeerMessage;
 use revd_member::read::view_slot::ViewSlot;
 use revd_member::schema;
@@ -32,6 +33,8 @@ pub enum PeerEvent {
         /// Their place among what is received and not taken yet; dropped when they are.
         room: Room,
     },
+    /// A member has said which version it has.
+    Version(u64, ClusterVersion),
     /// Messages to this member get through from now on.
     Connected(u64),
     /// Messages that were on their way to this member, or from it, may be lost.

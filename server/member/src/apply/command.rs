@@ -57,6 +57,8 @@ pub enum Kind {
     MemberUpdate = 20,
     /// `etcdserverpb.MemberPromoteRequest`
     MemberPromote = 21,
+    /// The target of a downgrade as text, or nothing to cancel it.
+    Downgrade = 22,
 }
 
 impl Kind {
@@ -83,6 +85,7 @@ impl Kind {
             19 => Self::MemberRemove,
             20 => Self::MemberUpdate,
             21 => Self::MemberPromote,
+            22 => Self::Downgrade,
             _ => return None,
         })
     }

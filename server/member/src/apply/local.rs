@@ -25,6 +25,9 @@ pub enum LocalKind {
         /// That member.
         to: u64,
     },
+    /// Which versions do the other members have, as far as they can be reached
+    /// (`cluster::version::decode`)? Answered by the log core.
+    PeerVersions,
     /// Something about leases; it overtakes entries that wait to be applied.
     Lease(LeaseRequest),
 }

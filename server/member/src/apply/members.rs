@@ -1,4 +1,4 @@
-//! Changes of members, the attributes that members publish, and the cluster version.
+//! Changes of members, and the attributes that members publish.
 
 use bytes::Bytes;
 use prost::Message as _;
@@ -67,12 +67,6 @@ fn edit(store: &mut Store, id: u64, change: impl FnOnce(&mut Member)) {
         change(&mut member);
         schema::put_member(store, &member);
     }
-}
-
-/// The version all members can work at.
-pub(super) fn set_cluster_version(store: &mut Store, payload: &Bytes) -> Result<Bytes, Error> {
-    schema::put_cluster_version(store, payload);
-    Ok(Bytes::new())
 }
 
 #[cfg(test)]

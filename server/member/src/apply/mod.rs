@@ -20,6 +20,7 @@ pub mod received;
 mod reply;
 mod state;
 pub mod txn;
+mod versions;
 mod weight;
 
 pub use fatal::FatalError;
@@ -452,7 +453,8 @@ impl Machine {
                 members::change(&mut state.store, command, moment.verdict.as_ref())
             }
             Kind::MemberAttributes => members::set_attributes(&mut state.store, &payload),
-            Kind::ClusterVersion => members::set_cluster_version(&mut state.store, &payload),
+            Kind::ClusterVersion => versions::set_cluster(&mut state.store, &payload),
+            Kind::Downgrade => versions::set_downgrade(&mut state.store, &payload),
         };
         Effect::Reply(command.id, Outcome { revision: self.state.store.revision(), result, rest: Rest::NONE })
     }

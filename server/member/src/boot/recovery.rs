@@ -22,6 +22,7 @@ use crate::cluster::conf_state::ConfState;
 use crate::cluster::initial::{InitialCluster, InitialError};
 use crate::cluster::joining::{JoinError, RemoteCluster, join, may_begin};
 use crate::cluster::membership::{Member, Membership};
+use crate::cluster::version::ClusterVersion;
 use crate::cluster::{self, Identity};
 use crate::raft::node::{LogRetention, RaftConfig, RaftError, RaftNode};
 use crate::schema;
@@ -37,6 +38,12 @@ pub struct RecoveryConfig {
     pub initial: InitialCluster,
     /// This member alone is the cluster from now on.
     pub forces_new: bool,
+    /// The version that clusters of such members have.
+    pub version: ClusterVersion,
+    /// Ask before an election whether it can be won.
+    pub pre_vote: bool,
+    /// Do not wait a whole election timeout for a leader at the start.
+    pub advances_election: bool,
     /// Distinguishes this run of the process in the log.
     pub boot: u64,
     /// Ticks of raft's clock without a leader before an election.
@@ -125,6 +132,11 @@ pub enum Refusal {
     Join(JoinError),
     /// It was a member of its cluster.
     Removed,
+    /// The cluster has a version that this program does not know.
+    Older {
+        /// Of the cluster.
+        cluster: ClusterVersion,
+    },
     /// There is a log, but nothing in the tree file.
     TreeIsMissing,
     /// The tree file holds entries up to this one, but there is no log.
@@ -194,6 +206,9 @@ pub fn recover<F: RecoveryEffects>(
     if let Some(received) = received(&store, found.as_ref(), effects)? {
         store = received;
     }
+    if let Some(cluster) = schema::versions(store.tables()).cluster.filter(|it| *it > config.version) {
+        return Err(effects.refused(Refusal::Older { cluster }));
+    }
     let is_new = store.applied().index == 0;
     let joined = if is_new {
         begin(config, &mut store, found.as_ref(), effects).map_err(|refusal| effects.refused(refusal))?
@@ -231,6 +246,8 @@ pub fn recover<F: RecoveryEffects>(
         applied: store.applied().index,
         seed: config.election_seed,
         retention: config.log_retention,
+        pre_vote: config.pre_vote,
+        advances_election: config.advances_election,
     };
     let started = RaftNode::start(&raft_config, &log, logger);
     let node = started.map_err(|error| effects.refused(Refusal::Raft(error)))?;
@@ -282,7 +299,8 @@ fn begin<F: RecoveryEffects>(
     }
     if !config.begins_cluster {
         initial.may_join().map_err(Refusal::Initial)?;
-        return join(initial, effects.ask_others(initial)).map(Some).map_err(Refusal::Join);
+        let remote = effects.ask_others(initial);
+        return join(initial, config.version, remote).map(Some).map_err(Refusal::Join);
     }
     let rows = initial.begin().map_err(Refusal::Initial)?;
     let remote = if rows.len() > 1 { effects.ask_others(initial) } else { None };
@@ -294,7 +312,7 @@ fn begin<F: RecoveryEffects>(
 /// others may know it as started, and have changed since. Without an answer their ids are not
 /// known: those of added members are not made of their URLs alone.
 fn join_again(own: Identity, remote: Option<RemoteCluster>) -> Result<(Identity, Vec<Member>), Refusal> {
-    let RemoteCluster { id, members } = remote.ok_or(Refusal::Join(JoinError::NoAnswer))?;
+    let RemoteCluster { id, members, .. } = remote.ok_or(Refusal::Join(JoinError::NoAnswer))?;
     if id == own.cluster { Ok((own, members)) } else { Err(Refusal::ForeignLog { member: own.member }) }
 }
 

@@ -5,6 +5,7 @@ use revd_proto::etcdserverpb::Member;
 
 use crate::cluster::Identity;
 use crate::cluster::initial::InitialCluster;
+use crate::cluster::version::{ClusterVersion, may_join};
 
 /// A cluster as one of its members has it.
 #[derive(Debug, Clone, PartialEq)]
@@ -13,6 +14,8 @@ pub struct RemoteCluster {
     pub id: u64,
     /// Its members.
     pub members: Vec<Member>,
+    /// The cluster versions that members name which can be reached.
+    pub versions: Vec<ClusterVersion>,
 }
 
 /// Why a member cannot begin; in etcd's words, where it has any.
@@ -38,9 +41,20 @@ pub enum JoinError {
         /// Its URLs.
         urls: Vec<String>,
     },
+    /// Members of different versions cannot work together. A cluster has no version before its
+    /// first leader has decided on it.
+    #[error("incompatible with current running cluster: {}", why(*.0))]
+    Incompatible(Option<ClusterVersion>),
     /// The member has lost its data, and with it what it has promised the others.
     #[error("member {0:x} has already been bootstrapped: remove it from the cluster, and add it again")]
     Bootstrapped(u64),
+}
+
+fn why(cluster: Option<ClusterVersion>) -> String {
+    match cluster {
+        Some(cluster) => format!("it has version {cluster}, start a program that can work with it"),
+        None => "no member names its version; start again when it has a leader".to_owned(),
+    }
 }
 
 /// The place of this member in a cluster that there is, and all members.
@@ -49,9 +63,10 @@ pub enum JoinError {
 /// [`JoinError`]
 pub fn join(
     initial: &InitialCluster,
+    version: ClusterVersion,
     remote: Option<RemoteCluster>,
 ) -> Result<(Identity, Vec<Member>), JoinError> {
-    let RemoteCluster { id: cluster, members } = remote.ok_or(JoinError::NoAnswer)?;
+    let RemoteCluster { id: cluster, members, versions } = remote.ok_or(JoinError::NoAnswer)?;
     let shown = || {
         let pairs = members.iter().map(|member| format!("{:x}={}", member.id, member.peer_ur_ls.join(",")));
         format!("{{ClusterID:{cluster:x} Members:[{}]}}", pairs.collect::<Vec<_>>().join(" "))
@@ -70,6 +85,7 @@ pub fn join(
             own = Some(member);
         }
     }
+    may_join(version, versions.into_iter()).map_err(JoinError::Incompatible)?;
     match own {
         // It has its name from its first start.
         Some(own) if !own.name.is_empty() => Err(JoinError::Bootstrapped(own.id)),
@@ -95,6 +111,8 @@ pub fn may_begin(initial: &InitialCluster, remote: Option<&RemoteCluster>) -> Re
 mod tests {
     use super::*;
 
+    const OWN: ClusterVersion = ClusterVersion { major: 3, minor: 7 };
+
     fn initial(name: &str) -> InitialCluster {
         let url = |name: &str| vec![format!("http://{name}:1")];
         InitialCluster {
@@ -111,27 +129,28 @@ mod tests {
             let (name, peer_ur_ls) = ((*name).to_owned(), vec![format!("http://{host}:1")]);
             Member { id, name, peer_ur_ls, ..Member::default() }
         };
-        Some(RemoteCluster { id: 9, members: (1..).zip(members).map(member).collect() })
+        Some(RemoteCluster { id: 9, members: (1..).zip(members).map(member).collect(), versions: vec![OWN] })
     }
 
     #[test]
     fn a_member_takes_the_place_that_was_made_for_it() {
-        let (identity, members) = join(&initial("c"), remote(&[("a", "a"), ("b", "b"), ("", "c")])).unwrap();
+        let (identity, members) =
+            join(&initial("c"), OWN, remote(&[("a", "a"), ("b", "b"), ("", "c")])).unwrap();
         assert_eq!((identity, members.len()), (Identity { cluster: 9, member: 3 }, 3));
-        let count = join(&initial("c"), remote(&[("a", "a"), ("", "c")])).unwrap_err();
+        let count = join(&initial("c"), OWN, remote(&[("a", "a"), ("", "c")])).unwrap_err();
         assert!(count.to_string().ends_with("member count is unequal"), "{count}");
-        let other = join(&initial("c"), remote(&[("a", "a"), ("b", "b"), ("", "x")])).unwrap_err();
+        let other = join(&initial("c"), OWN, remote(&[("a", "a"), ("b", "b"), ("", "x")])).unwrap_err();
         assert!(
             other.to_string().contains("no match found for existing member (3, [\"http://x:1\"])"),
             "{other}"
         );
-        assert_eq!(join(&initial("c"), None), Err(JoinError::NoAnswer));
+        assert_eq!(join(&initial("c"), OWN, None), Err(JoinError::NoAnswer));
     }
 
     /// Row 54 of the list of bugs: without its data, a member has forgotten its promises.
     #[test]
     fn a_member_that_has_lost_its_data_is_not_itself_any_more() {
-        let again = join(&initial("c"), remote(&[("a", "a"), ("b", "b"), ("c", "c")]));
+        let again = join(&initial("c"), OWN, remote(&[("a", "a"), ("b", "b"), ("c", "c")]));
         assert_eq!(again, Err(JoinError::Bootstrapped(3)));
         let mut begun = remote(&[("a", "a"), ("b", "b"), ("c", "c")]).unwrap();
         begun.members[2].id = initial("c").own_id();
@@ -140,5 +159,19 @@ mod tests {
         assert!(may_begin(&initial("c"), Some(&begun)).is_err());
         assert_eq!(may_begin(&initial("b"), Some(&begun)), Ok(()));
         assert_eq!(may_begin(&initial("b"), None), Ok(()));
+    }
+
+    /// As etcd: it names its version once it is decided.
+    #[test]
+    fn a_cluster_of_another_version_is_not_joined() {
+        let joined = |versions: &[ClusterVersion]| {
+            let remote = remote(&[("a", "a"), ("b", "b"), ("", "c")]).unwrap();
+            join(&initial("c"), OWN, Some(RemoteCluster { versions: versions.to_vec(), ..remote }))
+        };
+        let newer = ClusterVersion { minor: 8, ..OWN };
+        assert!(joined(&[ClusterVersion::MIN, OWN]).is_ok());
+        assert_eq!(joined(&[OWN, newer]), Err(JoinError::Incompatible(Some(newer))));
+        let undecided = joined(&[]).unwrap_err().to_string();
+        assert!(undecided.starts_with("incompatible with current running cluster: no member"), "{undecided}");
     }
 }

@@ -22,6 +22,7 @@ use crate::cores::leader_reads::{LeaderReads, ReadIndex};
 use crate::cores::lease_asks::LeaseAsks;
 use crate::cores::log_events::{LogEffects, LogEvent};
 use crate::cores::member_changes::{ChangeRules, MemberChanges};
+use crate::cores::peer_versions::PeerVersions;
 use crate::cores::read_rounds::ReadRounds;
 use crate::cores::submissions::Submissions;
 use crate::cores::transfers::{Sending, StateTransfers};
@@ -59,6 +60,7 @@ pub struct LogCore {
     /// Requests about leases that the leader has yet to answer.
     pub(super) asks: LeaseAsks,
     pub(super) changes: MemberChanges,
+    versions: PeerVersions,
     pub(super) leader_moves: LeaderMoves,
     /// Ticks since the frame that is being written was handed out.
     pub(super) frame_ticks: u64,
@@ -69,6 +71,8 @@ pub struct LogCore {
     pub(super) leads_in: Option<u64>,
     /// The tick in which this member ceased to be one.
     pub(super) left_since: Option<u64>,
+    /// The tick until which other members that are found hasten the first election.
+    first_election_until: u64,
     /// At a stop, the tick until which another member may take over.
     pub(super) handing_over: Option<u64>,
     /// Applied up to here.
@@ -85,11 +89,14 @@ impl LogCore {
     #[must_use]
     pub fn new(node: RaftNode, config: LogConfig) -> Self {
         let LogConfig { origin, edges, tick } = config;
-        let wait_ticks = limits::REQUEST_TIMEOUT.as_nanos().div_ceil(tick.as_nanos().max(1));
-        let wait_ticks = u64::try_from(wait_ticks).unwrap_or(u64::MAX / 2);
+        let ticks = |time: Duration| {
+            let ticks = time.as_nanos().div_ceil(tick.as_nanos().max(1));
+            u64::try_from(ticks).unwrap_or(u64::MAX / 2)
+        };
         Self {
             now: 0,
-            request_ticks: wait_ticks + 2 * node.election_ticks(),
+            request_ticks: ticks(limits::REQUEST_TIMEOUT) + 2 * node.election_ticks(),
+            first_election_until: ticks(limits::FIRST_ELECTION_TIME),
             node,
             origin,
             edges_open: edges,
@@ -101,6 +108,7 @@ impl LogCore {
             leader_moves: LeaderMoves::default(),
             transfers: StateTransfers::default(),
             changes: MemberChanges::new(origin, ChangeRules::new(tick, true), Membership::default()),
+            versions: PeerVersions::default(),
             frame_ticks: 0,
             led_by: (0, 0),
             leads_in: None,
@@ -152,8 +160,12 @@ impl LogCore {
             }
             LogEvent::EdgeClosed => self.edges_open -= 1,
             LogEvent::Peer { from, message } => self.heard(from, message, effects),
+            LogEvent::PeerVersion(member, version) => self.versions.heard(member, version),
             LogEvent::PeerConnected(member) => {
                 self.changes.connected(member, self.now);
+                if self.now <= self.first_election_until && self.changes.connected_members() > 1 {
+                    self.node.advance_election();
+                }
                 if member == self.led_by.1 {
                     self.reads.hurry(self.now);
                 }
@@ -204,6 +216,13 @@ impl LogCore {
                     if let Err(why) = self.move_leader(request.id, to) {
                         effects.work(answer(request.id, why));
                     }
+                }
+                LocalKind::PeerVersions => {
+                    let versions = self.versions.report(&self.changes);
+                    effects.work(Work::Answer(
+                        request.id,
+                        Outcome { revision: 0, result: Ok(versions), rest: Rest::NONE },
+                    ));
                 }
                 _ => effects.work(Work::Local(request)),
             }

@@ -5,6 +5,7 @@ use crate::apply::local::Submitted;
 use crate::apply::outcome::Outcome;
 use crate::apply::received::ReceivedState;
 use crate::apply::{DurableIndex, Work};
+use crate::cluster::version::ClusterVersion;
 use crate::peer::{Peer, PeerMessage};
 use crate::raft::feed::LogFetch;
 use crate::wal::{FrameContent, LogEntry};
@@ -36,6 +37,8 @@ pub enum LogEvent {
         /// Its message.
         message: PeerMessage,
     },
+    /// A member has said which version it has.
+    PeerVersion(u64, ClusterVersion),
     /// There is a connection to this member.
     PeerConnected(u64),
     /// The connection to this member is gone, and what was on its way to it may be lost.

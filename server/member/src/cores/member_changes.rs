@@ -113,6 +113,10 @@ impl MemberChanges {
     }
 
     /// There is a connection to this member.
+    pub(super) fn connected_members(&self) -> usize {
+        self.connected.len()
+    }
+
     pub(super) fn is_connected(&self, member: u64) -> bool {
         self.connected.contains_key(&member)
     }

@@ -17,6 +17,7 @@ pub mod log_events;
 pub mod long;
 mod member_callers;
 pub mod member_changes;
+mod peer_versions;
 mod read_rounds;
 mod reads;
 mod saving;

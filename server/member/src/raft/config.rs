@@ -21,6 +21,10 @@ pub struct RaftConfig {
     pub seed: u64,
     /// How much of the log stays for slow followers.
     pub retention: LogRetention,
+    /// Ask before an election whether it can be won.
+    pub pre_vote: bool,
+    /// Do not wait a whole election timeout for a leader at the start.
+    pub advances_election: bool,
 }
 
 /// How much of the log stays for followers that lag behind: by etcd's rule, on disk, and as far as
@@ -62,6 +66,8 @@ impl RaftConfig {
             applied,
             seed: 0,
             retention: LogRetention::default(),
+            pre_vote: true,
+            advances_election: false,
         }
     }
 }

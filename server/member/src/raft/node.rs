@@ -52,6 +52,8 @@ pub struct RaftNode {
     pub(super) sizes: LogSizes,
     /// Bytes that the disk of the log has room for.
     pub(super) room: u64,
+    /// The first election is to come soon.
+    advances_election: bool,
     /// The frames that come next, each of whole `Ready`s. A follower that is sent much while it
     /// writes would make one of them that takes long; the turns of its core are short.
     gathered: VecDeque<PendingFrame>,
@@ -95,7 +97,7 @@ impl RaftNode {
             max_size_per_msg: limits::RAFT_MESSAGE_BYTES_MAX,
             max_inflight_msgs: limits::RAFT_MESSAGES_INFLIGHT_MAX,
             check_quorum: true,
-            pre_vote: true,
+            pre_vote: config.pre_vote,
             // The entries of a turn go in one message; those in flight are bounded together.
             batch_append: true,
             // Not a bound that raft-rs is to keep, but then it counts what is not committed.
@@ -110,6 +112,7 @@ impl RaftNode {
             retention: config.retention,
             sizes,
             room: u64::MAX,
+            advances_election: config.advances_election,
             gathered: VecDeque::new(),
             writing: None,
             hard_state: log.hard_state,
@@ -140,6 +143,14 @@ impl RaftNode {
         self.timeouts.before_tick(&mut self.raw.raft);
         self.raw.tick();
         self.tick_feeds();
+    }
+
+    /// The other members have just been found at the start: if there is no leader by now, the first
+    /// election comes soon. Once, and only if that is configured.
+    pub fn advance_election(&mut self) {
+        if std::mem::take(&mut self.advances_election) && !self.leads() {
+            self.timeouts.advance(&mut self.raw.raft);
+        }
     }
 
     /// Something of the log is not durable.

@@ -9,6 +9,9 @@
 use raft::{Raft, Storage};
 use revd_engine::random::Random;
 
+/// Ticks of an election time that a start does not skip, as in etcd.
+const TICKS_LEFT_AT_START: usize = 2;
+
 /// Log core view: the timeouts of one member.
 #[derive(Debug)]
 pub(super) struct ElectionTimeouts {
@@ -36,6 +39,13 @@ impl ElectionTimeouts {
             self.draw(raft);
             raft.election_elapsed = raft.election_timeout();
         }
+    }
+
+    /// Most of an election time counts as over: two ticks and the random part are left, in which a
+    /// leader that there is can make itself heard.
+    pub(super) fn advance<S: Storage>(&mut self, raft: &mut Raft<S>) {
+        self.before_tick(raft);
+        raft.election_elapsed += raft.election_timeout().saturating_sub(TICKS_LEFT_AT_START);
     }
 
     fn draw<S: Storage>(&mut self, raft: &mut Raft<S>) {

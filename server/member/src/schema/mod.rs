@@ -6,8 +6,11 @@ use revd_proto::etcdserverpb::{AlarmMember, Member};
 
 use crate::cluster::conf_state::ConfState;
 use crate::cluster::membership::Membership;
+use crate::cluster::version::{AgreedVersions, ClusterVersion};
 
 const CLUSTER_VERSION: &[u8] = b"clusterVersion";
+/// The target of a downgrade that is enabled.
+const DOWNGRADE: &[u8] = b"downgrade";
 const CONF_STATE: &[u8] = b"confState";
 /// Before the id of a former member.
 const REMOVED: &[u8] = b"removed/";
@@ -61,15 +64,27 @@ pub fn put_conf_state(store: &mut Store, state: &ConfState) {
     store.table_put(SmallTable::Cluster, CONF_STATE, &state.encode());
 }
 
-/// The cluster's version, once it is agreed.
+/// The cluster's version, and the downgrade that is enabled.
 #[must_use]
-pub fn cluster_version(tables: &Tables) -> Option<&str> {
-    tables.get(SmallTable::Cluster, CLUSTER_VERSION).and_then(|row| std::str::from_utf8(row).ok())
+pub fn versions(tables: &Tables) -> AgreedVersions {
+    let row = |key| {
+        let row = tables.get(SmallTable::Cluster, key)?;
+        ClusterVersion::parse(std::str::from_utf8(row).ok()?)
+    };
+    AgreedVersions { cluster: row(CLUSTER_VERSION), downgrade: row(DOWNGRADE) }
 }
 
 /// Writes the cluster's version.
-pub fn put_cluster_version(store: &mut Store, version: &[u8]) {
-    store.table_put(SmallTable::Cluster, CLUSTER_VERSION, version);
+pub fn put_cluster_version(store: &mut Store, version: ClusterVersion) {
+    store.table_put(SmallTable::Cluster, CLUSTER_VERSION, version.with_patch().as_bytes());
+}
+
+/// Writes the target of a downgrade; without one, none is enabled.
+pub fn put_downgrade(store: &mut Store, target: Option<ClusterVersion>) {
+    match target {
+        Some(target) => store.table_put(SmallTable::Cluster, DOWNGRADE, target.with_patch().as_bytes()),
+        None => store.table_remove(SmallTable::Cluster, DOWNGRADE),
+    }
 }
 
 fn alarm_key(alarm: &AlarmMember) -> [u8; 12] {

@@ -7,7 +7,7 @@ use revd_member::cores::log_events::LogEvent;
 use revd_member::peer::PeerMessage;
 
 use crate::history::{History, Seen};
-use crate::member::Member;
+use crate::member::{Member, PreVotes};
 use crate::network::{Link, Network};
 
 /// Steps in which a cluster without faults comes to rest, many times over.
@@ -35,9 +35,9 @@ pub(crate) struct Cluster {
 }
 
 impl Cluster {
-    pub(crate) fn new(seed: u64, members: u64) -> Self {
+    pub(crate) fn new(seed: u64, members: u64, pre_votes: PreVotes) -> Self {
         Self {
-            members: (1..=members).map(|id| Member::new(id, members)).collect(),
+            members: (1..=members).map(|id| Member::new(id, members, pre_votes)).collect(),
             network: Network::new(members),
             states: Vec::new(),
             state_steps: if seed.is_multiple_of(2) { 50 } else { 2_500 },

@@ -103,10 +103,20 @@ struct Running {
     fetching: Vec<(LogFetch, Option<Vec<LogEntry>>)>,
 }
 
+/// Whether members ask before an election whether it can be won (`--pre-vote`).
+#[derive(Clone, Copy)]
+pub(crate) enum PreVotes {
+    On,
+    Off,
+    /// By each start of each member.
+    Toggled,
+}
+
 pub(crate) struct Member {
     pub(crate) id: u64,
     members: u64,
     boot: u64,
+    pre_votes: PreVotes,
     disk: SimDisk,
     /// A state that another member has sent, whole.
     received: Option<SimDisk>,
@@ -115,7 +125,7 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    pub(crate) fn new(id: u64, members: u64) -> Self {
+    pub(crate) fn new(id: u64, members: u64, pre_votes: PreVotes) -> Self {
         let disk = SimDisk::new();
         let mut store = Self::open(&disk);
         schema::put_conf_state(&mut store, &ConfState::of_voters((1..=members).collect()));
@@ -123,7 +133,8 @@ impl Member {
         let written = store.checkpoint(CheckpointKind::Auto).unwrap().write().unwrap();
         store.finish_checkpoint(written);
         let durable = empty_log(Identity { cluster: 1, member: id });
-        let mut member = Self { id, members, boot: 0, disk, received: None, durable, running: None };
+        let mut member =
+            Self { id, members, boot: 0, pre_votes, disk, received: None, durable, running: None };
         member.start(id);
         member
     }
@@ -159,6 +170,12 @@ impl Member {
             conf_state: ConfState::of_voters((1..=self.members).collect()),
             seed: seed ^ self.id << 32,
             retention: LogRetention { snapshot_count, catchup_entries, disk_bytes_max, memory_bytes_max },
+            pre_vote: match self.pre_votes {
+                PreVotes::On => true,
+                PreVotes::Off => false,
+                PreVotes::Toggled => seed.is_multiple_of(2),
+            },
+            advances_election: seed.is_multiple_of(5),
             ..RaftConfig::alone(self.id, store.applied().index)
         };
         let machine = Machine::new(store, MachineConfig { own, quota_bytes: 0, lease_extension: 0 }).unwrap();

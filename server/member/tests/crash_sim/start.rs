@@ -12,6 +12,7 @@ use revd_member::boot::recovery::{
 };
 use revd_member::cluster::initial::InitialCluster;
 use revd_member::cluster::joining::RemoteCluster;
+use revd_member::cluster::version::ClusterVersion;
 use revd_member::raft::node::{LogRetention, RaftNode};
 use revd_member::wal::layout::Layout;
 use revd_member::wal::reader::{LogEnd, RecoveredLog};
@@ -43,6 +44,9 @@ impl Sim {
             begins_cluster: true,
             forces_new: false,
             initial: InitialCluster::alone("default", "http://localhost:2380", "etcd-cluster"),
+            version: ClusterVersion { major: 3, minor: 7 },
+            pre_vote: true,
+            advances_election: true,
             boot: ORIGIN.boot,
             election_ticks: 10,
             election_seed: 0,

@@ -1,0 +1,47 @@
+//! Plain HTTP requests on an HTTP/2 connection: probes that ask for health.
+
+use std::rc::Rc;
+
+use bytes::Bytes;
+use revd_http2::ErrorCode;
+
+use crate::net::calls::{Call, CallKind, StreamState};
+use crate::net::http;
+use crate::net::http2::Http2;
+use crate::net::plain::PlainReply;
+use crate::net::reply;
+use crate::net::request_headers::PlainHeaders;
+use crate::net::socket::Transport;
+
+impl<T: Transport> Http2<T> {
+    /// Data of a plain HTTP request: it is dropped, but must be as long as `content-length` says
+    /// (section 8.1.1).
+    pub(super) fn plain_data(&mut self, stream: u32, bytes: usize, end: bool) {
+        let Some(StreamState::Plain(head)) = self.connection.stream(stream) else { return };
+        if let Some(left) = &mut head.content_length {
+            match left.checked_sub(bytes as u64) {
+                Some(less) if less == 0 || !end => *left = less,
+                _ => return self.connection.reset(stream, ErrorCode::Protocol),
+            }
+        }
+        if !end {
+            return self.connection.credit(stream, bytes);
+        }
+        let PlainHeaders { method, path, .. } = &mut **head;
+        let (method, path) = (std::mem::take(method), std::mem::take(path));
+        let api = Rc::clone(&self.shared.api);
+        let call = Box::pin(async move { http::answer(&api, &method, &path).await });
+        let (hold, kind) = (self.memory.requests.hold(), CallKind::Plain(call));
+        let slot = self.insert(Call { stream, is_long: false, is_brief: true, hold, kind });
+        self.run(slot);
+    }
+
+    pub(super) fn answer_plain(&mut self, stream: u32, answer: PlainReply) {
+        self.finish(stream);
+        self.connection.send_head(stream, &reply::plain(&answer), answer.text.is_empty());
+        if !answer.text.is_empty() {
+            self.connection.send_data(stream, &[Bytes::from(answer.text)]);
+            self.connection.send_end(stream, None);
+        }
+    }
+}

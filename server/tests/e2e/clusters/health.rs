@@ -1,0 +1,118 @@
+//! Health by plain HTTP: every member of a cluster tells probes what an etcd in its place does.
+
+use std::io::{Read as _, Write as _};
+use std::net::{SocketAddr, TcpStream};
+use std::time::Duration;
+
+use revd_proto::etcdserverpb::alarm_request::AlarmAction;
+use revd_proto::etcdserverpb::{AlarmRequest, AlarmType, StatusRequest};
+
+use crate::harness::{Cluster, with_clusters_beside, within};
+
+/// Longer than members take to miss their leader.
+const MOMENTS: Duration = Duration::from_secs(30);
+
+/// The reply to a plain request: its status and type, the header against sniffing, and the body.
+pub(super) fn ask(address: SocketAddr, request: &str) -> String {
+    let mut stream = TcpStream::connect(address).unwrap();
+    stream.set_read_timeout(Some(MOMENTS)).unwrap();
+    write!(stream, "{request} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    let (head, body) = reply.split_once("\r\n\r\n").unwrap();
+    let mut lines = head.lines();
+    let status = lines.next().unwrap().to_owned();
+    let mut headers: Vec<String> = lines.map(str::to_lowercase).collect();
+    headers.retain(|line| ["content-type", "x-content", "allow:"].iter().any(|name| line.starts_with(name)));
+    headers.sort();
+    // etcd runs its checks in any order.
+    let mut lines: Vec<&str> = body.lines().collect();
+    lines.sort_unstable();
+    format!("{status}; {}; {} bytes: {}", headers.join("; "), body.len(), lines.join(" | "))
+}
+
+const REQUESTS: &[&str] = &[
+    "GET /health",
+    "GET /health?serializable=true",
+    "GET /health?serializable=True",
+    "GET /health?exclude=NOSPACE",
+    "GET /health?exclude=NOSPACE&exclude=CORRUPT",
+    "POST /health",
+    "GET /livez",
+    "GET /livez?verbose",
+    "GET /livez?verbose=false&exclude=serializable_read",
+    "GET /livez/serializable_read",
+    "GET /livez/serializable_read?verbose&exclude=serializable_read",
+    "GET /livez/linearizable_read",
+    "GET /livez/",
+    "PUT /livez",
+    "GET /readyz",
+    "GET /readyz?verbose",
+    "GET /readyz?exclude=linearizable_read&verbose",
+    "GET /readyz?exclude=linearizable_read&exclude=data_corruption&exclude=nothing",
+    "GET /readyz/data_corruption",
+    "GET /readyz/serializable_read?verbose",
+    "GET /readyz/linearizable_read",
+    "GET /readyz/non_learner?verbose",
+    "GET /readyz/nothing",
+    "DELETE /readyz/non_learner",
+    "GET /nothing",
+];
+
+/// The replies of these members to all requests, which are asked at once: some wait for a leader.
+fn said(cluster: &Cluster, members: &[usize]) -> Vec<String> {
+    let all = members.iter().flat_map(|member| REQUESTS.iter().map(move |request| (*member, *request)));
+    let asking = all.map(|(member, request)| {
+        let address = cluster.members[member].address;
+        std::thread::spawn(move || format!("member {member}: {request}: {}", ask(address, request)))
+    });
+    asking.collect::<Vec<_>>().into_iter().map(|asking| asking.join().unwrap()).collect()
+}
+
+/// Raises an alarm, or clears it; returns when all members know.
+async fn alarm(cluster: &Cluster, action: AlarmAction, kind: AlarmType) {
+    let client = cluster.client(0);
+    let status = client.maintenance.clone().status(StatusRequest {}).await.unwrap().into_inner();
+    let member_id = status.header.unwrap().member_id;
+    let request = AlarmRequest { action: action as i32, member_id, alarm: kind as i32 };
+    client.maintenance.clone().alarm(request).await.unwrap();
+    for member in cluster.present() {
+        let address = cluster.members[member].address;
+        within(MOMENTS, "an alarm is not known everywhere", async || {
+            let is_raised = ask(address, "GET /health").contains(&format!("ALARM {}", kind.as_str_name()));
+            (is_raised == (action == AlarmAction::Activate)).then_some(())
+        })
+        .await;
+    }
+}
+
+#[test]
+fn probes_are_told_the_same_by_every_member() {
+    with_clusters_beside(&[], async |ours, theirs| {
+        let all = [0, 1, 2];
+        assert_eq!(said(ours, &all), said(theirs, &all));
+        for kind in [AlarmType::Nospace, AlarmType::Corrupt] {
+            for cluster in [&*ours, &*theirs] {
+                alarm(cluster, AlarmAction::Activate, kind).await;
+            }
+            assert_eq!(said(ours, &all), said(theirs, &all), "{kind:?}");
+            for cluster in [&*ours, &*theirs] {
+                alarm(cluster, AlarmAction::Deactivate, kind).await;
+            }
+        }
+        let mut alone = Vec::new();
+        for cluster in [ours, theirs] {
+            cluster.members[1].kill();
+            cluster.members[2].kill();
+            let address = cluster.members[0].address;
+            within(MOMENTS, "the leader is not missed", async || {
+                ask(address, "GET /health").contains("RAFT NO LEADER").then_some(())
+            })
+            .await;
+            alone.push(said(cluster, &[0]));
+        }
+        assert_eq!(alone[0], alone[1], "without a leader");
+        let failed = alone[0].iter().filter(|line| line.contains("linearizable_read failed")).count();
+        assert_eq!(failed, 3, "{alone:#?}");
+    });
+}
