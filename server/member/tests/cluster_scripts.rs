@@ -8,6 +8,10 @@
 //! tick M [N]    put M [N]    read M    ask M    written M    close M     events of member M
 //! written                 of all members, and messages, until nothing is left
 //! stall M                 its disk takes long: such a line leaves it out
+//! memory BYTES            members anew, with so much of what is applied in memory
+//! applied M INDEX         it has applied entries up to there
+//! durable M INDEX         a checkpoint holds them
+//! fetched M    unread M   entries that it was to read are there, or cannot be read
 //! status M
 //! without-pre-vote    hasten      new members: without `--pre-vote`, with
 //!                                 `--initial-election-tick-advance`; the others are without that
@@ -23,19 +27,21 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use goldenscript::{Command as Line, Context, Runner};
+use revd_engine::mvcc::{Applied, Durable};
 use revd_member::apply::command::{self, Command, CommandId, Kind, Origin};
 use revd_member::apply::local::{DeadlineRequest, LocalRequest, Submitted};
 use revd_member::apply::received::ReceivedState;
-use revd_member::apply::{Lost, ReadReady, Work};
+use revd_member::apply::{DurableIndex, Lost, ReadReady, Work};
 use revd_member::cluster::Identity;
 use revd_member::cluster::conf_state::ConfState;
 use revd_member::cores::log::{LogConfig, LogCore};
 use revd_member::cores::log_events::{LogEffects, LogEvent};
+use revd_member::limits;
 use revd_member::peer::{Peer, PeerMessage};
 use revd_member::raft::feed::LogFetch;
-use revd_member::raft::node::{RaftConfig, RaftNode};
-use revd_member::wal::FrameContent;
+use revd_member::raft::node::{LogRetention, RaftConfig, RaftNode};
 use revd_member::wal::birth::empty_log;
+use revd_member::wal::{FrameContent, LogEntry};
 
 use golden::{run_all, words_of};
 
@@ -48,6 +54,9 @@ struct Words {
     text: String,
     messages: Vec<(u64, PeerMessage)>,
     has_frame: bool,
+    /// The entries of that frame.
+    entries: Vec<LogEntry>,
+    fetches: Vec<LogFetch>,
 }
 
 impl Words {
@@ -68,6 +77,7 @@ impl LogEffects for Words {
         });
         let parts: Vec<String> = state.into_iter().chain(entries).collect();
         self.say(&format!("write {}", parts.join("; ")));
+        self.entries = frame.entries;
     }
 
     fn release(&mut self, index: u64) {
@@ -101,6 +111,7 @@ impl LogEffects for Words {
 
     fn fetch(&mut self, fetch: LogFetch) {
         self.say(&format!("read entries {}..{} for member {}", fetch.low, fetch.high, fetch.to));
+        self.fetches.push(fetch);
     }
 
     fn set_peers(&mut self, _peers: Vec<Peer>) {}
@@ -140,22 +151,27 @@ struct ClusterRunner {
     /// A member whose frame is written by name alone.
     stalled: u64,
     submitted: u64,
+    /// By member: the entries that were written, and those that are to be read.
+    logs: BTreeMap<u64, Vec<LogEntry>>,
+    fetches: BTreeMap<u64, VecDeque<LogFetch>>,
     links: BTreeMap<(u64, u64), VecDeque<PeerMessage>>,
 }
 
-/// How members elect: what the flags of the same names say.
+/// How members elect, as the flags of the same names say, and how much of the log stays in memory.
 #[derive(Clone, Copy)]
 struct Flags {
     pre_vote: bool,
     advances_election: bool,
+    memory_bytes: usize,
 }
 
-fn core(id: u64, Flags { pre_vote, advances_election }: Flags) -> LogCore {
+fn core(id: u64, Flags { pre_vote, advances_election, memory_bytes }: Flags) -> LogCore {
     let config = RaftConfig {
         pre_vote,
         advances_election,
         conf_state: ConfState::of_voters((1..=MEMBERS).collect()),
         seed: id,
+        retention: LogRetention { memory_bytes_max: memory_bytes, ..LogRetention::default() },
         ..RaftConfig::alone(id, 1)
     };
     let logger = slog::Logger::root(slog::Discard, slog::o!());
@@ -165,8 +181,11 @@ fn core(id: u64, Flags { pre_vote, advances_election }: Flags) -> LogCore {
 }
 
 impl ClusterRunner {
+    const FLAGS: Flags =
+        Flags { pre_vote: true, advances_election: false, memory_bytes: limits::LOG_TAIL_BYTES_MAX };
+
     fn new() -> Self {
-        Self::with(Flags { pre_vote: true, advances_election: false })
+        Self::with(Self::FLAGS)
     }
 
     fn with(flags: Flags) -> Self {
@@ -176,6 +195,8 @@ impl ClusterRunner {
             writing: vec![false; Self::at(MEMBERS) + 1],
             stalled: 0,
             submitted: 0,
+            logs: BTreeMap::new(),
+            fetches: BTreeMap::new(),
             links: BTreeMap::new(),
         }
     }
@@ -187,13 +208,22 @@ impl ClusterRunner {
     /// Events of one turn of a member; what it wants then.
     fn turn(&mut self, member: u64, events: Vec<LogEvent>) -> Result<String, Box<dyn Error>> {
         let at = Self::at(member);
-        let mut words = Words { member, text: String::new(), messages: Vec::new(), has_frame: false };
+        let mut words = Words {
+            member,
+            text: String::new(),
+            messages: Vec::new(),
+            has_frame: false,
+            entries: Vec::new(),
+            fetches: Vec::new(),
+        };
         for event in events {
             self.cores[at].receive(event, &mut words);
         }
         self.cores[at].advance(&mut words)?;
         self.writing[at] |= words.has_frame;
-        let Words { mut text, messages, .. } = words;
+        let Words { mut text, messages, entries, fetches, .. } = words;
+        self.logs.entry(member).or_default().extend(entries);
+        self.fetches.entry(member).or_default().extend(fetches);
         for (to, message) in messages {
             let lost = if self.links.contains_key(&(member, to)) { "" } else { " (lost)" };
             writeln!(text, "{member} to {to}: {}{lost}", shown(&message))?;
@@ -231,6 +261,16 @@ impl ClusterRunner {
             return Err("nothing is being written".into());
         }
         self.turn(member, vec![LogEvent::Written])
+    }
+
+    /// A read is over.
+    fn fetched(&mut self, member: u64, is_there: bool) -> Result<String, Box<dyn Error>> {
+        let fetch = self.fetches.get_mut(&member).and_then(VecDeque::pop_front);
+        let fetch = fetch.ok_or("nothing is being read")?;
+        let log = self.logs.get(&member).into_iter().flatten();
+        let entries = log.filter(|entry| (fetch.low..fetch.high).contains(&entry.index)).cloned();
+        let entries = is_there.then(|| entries.collect());
+        self.turn(member, vec![LogEvent::Fetched(fetch, entries)])
     }
 
     /// Until no frame is under way and no message.
@@ -299,9 +339,22 @@ impl Runner for ClusterRunner {
             }
             (name @ ("without-pre-vote" | "hasten"), []) => {
                 let hastens = name == "hasten";
-                *self = Self::with(Flags { pre_vote: hastens, advances_election: hastens });
+                *self = Self::with(Flags { pre_vote: hastens, advances_election: hastens, ..Self::FLAGS });
                 Ok(String::new())
             }
+            ("memory", [bytes]) => {
+                *self = Self::with(Flags { memory_bytes: usize::try_from(*bytes)?, ..Self::FLAGS });
+                Ok(String::new())
+            }
+            ("applied", [member, index]) => self.turn(*member, vec![LogEvent::Applied(*index)]),
+            ("durable", [member, index]) => {
+                let applied = Applied { index: *index, term: 2 };
+                let checkpoint =
+                    Durable { applied, compaction_pending: false, defragmenting: false, no_space: None };
+                self.turn(*member, vec![LogEvent::Durable(DurableIndex::of(&checkpoint))])
+            }
+            ("fetched", [member]) => self.fetched(*member, true),
+            ("unread", [member]) => self.fetched(*member, false),
             ("stall", [member]) => {
                 self.stalled = *member;
                 Ok(String::new())

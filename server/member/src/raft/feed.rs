@@ -74,3 +74,48 @@ impl Feed {
         is_needed || self.fetch.is_some()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Entries of half of what a member may have unconfirmed.
+    fn entries(indexes: std::ops::RangeInclusive<u64>) -> VecDeque<Entry> {
+        let data = vec![0; limits::LOG_FEED_BYTES_MAX / 2];
+        let entry = |index| Entry { index, data: data.clone().into(), ..Entry::default() };
+        indexes.map(entry).collect()
+    }
+
+    #[test]
+    fn a_member_that_confirms_nothing_is_read_for_no_more_for_a_while() {
+        let mut feed = Feed::default();
+        feed.put(entries(5..=5));
+        assert!(feed.has_room());
+        feed.put(entries(6..=6));
+        assert!(!feed.has_room());
+        feed.confirm(5);
+        assert!(feed.has_room(), "it has confirmed some");
+        feed.put(entries(7..=7));
+        for _ in 0..limits::LOG_FEED_TICKS {
+            assert!(feed.tick(true) && !feed.has_room());
+        }
+        assert!(feed.tick(true) && feed.has_room(), "they may be lost");
+        let fetch = LogFetch { to: 2, low: 8, high: 9, bytes_max: 1 };
+        feed.fetch = Some(fetch);
+        assert!(!feed.has_room(), "one at a time");
+        assert!(feed.tick(false), "a read is under way");
+        feed.fetch = None;
+        assert!(!feed.tick(false));
+    }
+
+    #[test]
+    fn entries_are_given_from_any_on_and_none_else() {
+        let mut feed = Feed::default();
+        assert!(feed.entries_from(5).is_none());
+        feed.put(entries(5..=7));
+        let from = |index| feed.entries_from(index).map(|entries| entries.map(|entry| entry.index).collect());
+        assert_eq!(from(4), None::<Vec<u64>>);
+        assert_eq!(from(6), Some(vec![6, 7]));
+        assert_eq!(from(8), None);
+    }
+}
