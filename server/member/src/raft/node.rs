@@ -64,6 +64,8 @@ pub struct RaftNode {
     promised: Vec<RaftMessage>,
     /// The frame that begins the log again is durable.
     is_restarted: bool,
+    /// The leader, its term, and the index that it was told last to be in this log.
+    acknowledged: (u64, u64, u64),
 }
 
 impl RaftNode {
@@ -118,6 +120,7 @@ impl RaftNode {
             hard_state: log.hard_state,
             promised: Vec::new(),
             is_restarted: false,
+            acknowledged: (0, 0, 0),
         })
     }
 
@@ -174,13 +177,35 @@ impl RaftNode {
         if kind == MessageType::MsgAppend && !message.entries.is_empty() && !self.has_room() {
             return; // the leader sends it again
         }
+        let says_commit_only = kind == MessageType::MsgAppend && message.entries.is_empty();
+        let (committed, answers) = (self.raw.raft.raft_log.committed, self.raw.raft.msgs.len());
         // raft-rs refuses answers of members that it does not know.
         let _ = self.raw.step(message);
+        let is_news = says_commit_only && self.raw.raft.raft_log.committed > committed;
+        self.leave_out_answer(answers, is_news);
+    }
+
+    /// The leader need not hear again what this member has acknowledged, when it only said what is
+    /// committed: that would be a message for each frame. If the first answer is lost, the leader
+    /// asks again after a heartbeat, with nothing new committed.
+    fn leave_out_answer(&mut self, answers_before: usize, is_commit_alone: bool) {
+        let Some(answer) = self.raw.raft.msgs.get(answers_before) else { return };
+        if answer.get_msg_type() != MessageType::MsgAppendResponse || answer.reject {
+            return;
+        }
+        let acknowledged = (answer.to, answer.term, answer.index);
+        let (to, term, index) = self.acknowledged;
+        if is_commit_alone && (to, term) == (answer.to, answer.term) && answer.index <= index {
+            self.raw.raft.msgs.truncate(answers_before);
+        } else {
+            self.acknowledged = acknowledged;
+        }
     }
 
     /// The connection to this member broke: messages to it may be lost, and its process may be
     /// gone.
     pub fn connection_lost(&mut self, member: u64) {
+        self.acknowledged = (0, 0, 0);
         self.raw.report_unreachable(member);
         let raft = &mut self.raw.raft;
         if raft.state == StateRole::Follower && raft.leader_id == member {
