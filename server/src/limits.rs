@@ -171,6 +171,8 @@ pub const IO_BYTES: usize = 64 * 1024;
 /// Helper threads of a core for what takes long: a checkpoint, the preparation of a log segment, a
 /// change of the log's directory that waits for it, a command that visits very many keys.
 pub const HELPER_THREADS_PER_CORE: usize = 4;
+/// Members on one machine that begin with the same CPU, before others do not look any more.
+pub const MEMBERS_PER_CPU_MAX: u32 = 16;
 
 // The disk.
 

@@ -52,7 +52,8 @@ struct Process {
 /// The reason why it cannot start or stop cleanly, worded for the operator.
 pub fn run(config: &Config) -> anyhow::Result<i32> {
     config.warnings.iter().for_each(|warning| log::warn(warning, json!({})));
-    let cpus = runtime::allowed_cpus()?;
+    let mut cpus = runtime::allowed_cpus()?;
+    let _first_cpu = runtime::take_first_cpu(&mut cpus);
     let cores = config.cores.unwrap_or(cpus.len());
     runtime::check()?;
     let listeners = cores * config.client_addresses.len() + config.cluster.peer_addresses.len();

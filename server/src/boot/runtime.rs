@@ -1,5 +1,8 @@
 //! Whether this machine lets us run at all, and what to do if not.
 
+use std::os::linux::net::SocketAddrExt as _;
+use std::os::unix::net::{SocketAddr, UnixDatagram};
+
 use anyhow::{Context as _, bail};
 use glommio::{LocalExecutorBuilder, Placement};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
@@ -82,6 +85,26 @@ pub fn connection_places(cores: usize, listeners: usize) -> anyhow::Result<Conne
     Ok(ConnectionPlaces { clients: left - peers, peers })
 }
 
+/// Members on one machine begin with different CPUs, so that their log cores do not share one.
+/// Each holds a name for the CPU that its first core is on, which ends with the process: a socket
+/// without a file, bound to nothing else.
+pub struct FirstCpu(#[expect(dead_code, reason = "it is held")] Option<UnixDatagram>);
+
+/// Puts the CPU first that the fewest members on this machine begin with.
+pub fn take_first_cpu(cpus: &mut [usize]) -> FirstCpu {
+    for members in 0..limits::MEMBERS_PER_CPU_MAX {
+        for (at, cpu) in cpus.iter().enumerate() {
+            let name = format!("revd/first-cpu/{cpu}/{members}");
+            let address = SocketAddr::from_abstract_name(name);
+            if let Ok(held) = address.and_then(|address| UnixDatagram::bind_addr(&address)) {
+                cpus.rotate_left(at);
+                return FirstCpu(Some(held));
+            }
+        }
+    }
+    FirstCpu(None)
+}
+
 /// The CPUs this process may run on.
 ///
 /// # Errors
@@ -89,4 +112,25 @@ pub fn connection_places(cores: usize, listeners: usize) -> anyhow::Result<Conne
 pub fn allowed_cpus() -> anyhow::Result<Vec<usize>> {
     let set = rustix::thread::sched_getaffinity(None).context("asking which CPUs this process may use")?;
     Ok((0..rustix::thread::CpuSet::MAX_CPU).filter(|cpu| set.is_set(*cpu)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn members_begin_with_the_cpu_that_the_fewest_others_begin_with() {
+        // CPUs that there are not, so that members on this machine have no part in it.
+        let mut members = Vec::new();
+        let mut begin = || {
+            let mut cpus = [5_001, 5_002];
+            members.push(take_first_cpu(&mut cpus));
+            cpus
+        };
+        assert_eq!([begin(), begin(), begin()], [[5_001, 5_002], [5_002, 5_001], [5_001, 5_002]]);
+        members.remove(0);
+        let mut cpus = [5_001, 5_002];
+        let _first = take_first_cpu(&mut cpus);
+        assert_eq!(cpus, [5_001, 5_002], "a member that ends makes room");
+    }
 }

@@ -8,7 +8,8 @@
 //!
 //! A core is one glommio executor pinned to one CPU and may play several roles. One core plays all
 //! of them; with two to four, core 0 plays log and state beside an edge and every other core is an
-//! edge; with more, log and state have a core each.
+//! edge; with more, log and state have a core each. Members on one machine begin with different
+//! CPUs (`boot/runtime.rs`), so that their log cores do not wait for each other.
 
 pub mod edge;
 pub mod log;
