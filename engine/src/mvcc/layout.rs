@@ -3,6 +3,7 @@
 use crate::limits::USER_BYTES;
 use crate::meta::Table;
 use crate::mvcc::revision::Revision;
+use crate::mvcc::state_hash::StateHash;
 
 /// [`crate::mvcc::revision::RecordKey`] -> encoded `mvccpb.KeyValue`.
 pub(crate) const RECORDS: Table = Table(0);
@@ -31,7 +32,8 @@ pub struct Applied {
 /// 16  i64  revision                 48  i64  compaction under way: last record looked at, main
 /// 24  i64  compact revision         56  i64  ... and sub
 /// 64  i64  the saved index has forgotten what compactions up to this revision dropped
-/// 72  zeros; all integers little-endian
+/// 72  u64  state hash               80  u64  the entry it began with, 0 before it has begun
+/// 88  zeros; all integers little-endian
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StoreMeta {
@@ -49,6 +51,8 @@ pub(crate) struct StoreMeta {
     pub compact_cursor: Revision,
     /// The saved index has forgotten what compactions up to this revision dropped.
     pub swept: i64,
+    /// The state hash behind the applied entry.
+    pub hash: StateHash,
 }
 
 impl Default for StoreMeta {
@@ -61,12 +65,13 @@ impl Default for StoreMeta {
             compacted: -1,
             compact_cursor: Revision::default(),
             swept: -1,
+            hash: StateHash::default(),
         }
     }
 }
 
 /// Numbers that a store meta has.
-const WORDS: usize = 9;
+const WORDS: usize = 11;
 
 const _: () = assert!(WORDS * 8 <= USER_BYTES);
 
@@ -98,6 +103,8 @@ impl StoreMeta {
             self.compact_cursor.main.cast_unsigned(),
             self.compact_cursor.sub.cast_unsigned(),
             self.swept.cast_unsigned(),
+            self.hash.value,
+            self.hash.since,
         ];
         for (word, part) in words.iter().zip(out.chunks_exact_mut(8)) {
             part.copy_from_slice(&word.to_le_bytes());
@@ -118,6 +125,7 @@ impl StoreMeta {
             compacted: long(5),
             compact_cursor: Revision { main: long(6), sub: long(7) },
             swept: long(8),
+            hash: StateHash { value: word(9), since: word(10) },
         }
     }
 }
@@ -136,6 +144,7 @@ mod tests {
             compacted: 6,
             compact_cursor: Revision { main: 7, sub: 8 },
             swept: 9,
+            hash: StateHash { value: 10, since: 11 },
         };
         assert_eq!(StoreMeta::decode(&meta.encode()), meta);
     }

@@ -11,6 +11,7 @@ use crate::mvcc::key_index::KeyIndex;
 use crate::mvcc::layout::{Applied, SMALL, StoreMeta};
 use crate::mvcc::reader::{Reader, TailRef};
 use crate::mvcc::saved_index::IndexSweep;
+use crate::mvcc::state_hash::StateHash;
 use crate::mvcc::tables::{SmallTable, TableChanges, Tables, row_key};
 use crate::mvcc::tail::Tail;
 use crate::mvcc::view::View;
@@ -63,6 +64,18 @@ impl Store {
         let before = self.meta.applied;
         assert!(applied.index >= before.index, "{applied:?} is applied after {before:?}");
         self.meta.applied = applied;
+        self.meta.hash.applied(applied);
+    }
+
+    /// One number for everything that the log has changed, behind the last entry that is applied.
+    #[must_use]
+    pub fn state_hash(&self) -> StateHash {
+        self.meta.hash
+    }
+
+    /// The state hash begins with the entry that is being applied.
+    pub fn begin_state_hash(&mut self) {
+        self.meta.hash = StateHash::default();
     }
 
     /// Newest revision.
@@ -101,6 +114,7 @@ impl Store {
         self.hashing = Some(CompactionHash::new(&self.reader(), revision, is_clean)?);
         let (saved, done) = (self.saved.compact_revision, self.meta.compacted);
         assert!(saved < revision && done < revision, "{saved} and {done} are compacted, {revision} is not");
+        self.meta.hash.compaction(revision);
         self.meta.compact_revision = revision;
         self.meta.compact_cursor = crate::mvcc::Revision::default();
         Ok(())
@@ -161,6 +175,7 @@ impl Store {
 
     fn table_set(&mut self, table: SmallTable, key: &[u8], row: Option<Vec<u8>>) {
         let key = row_key(table, key);
+        self.meta.hash.row(&key, row.as_deref());
         if table.is_shared() {
             self.tables.set(key.clone(), row.clone());
         }

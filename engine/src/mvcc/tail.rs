@@ -24,11 +24,12 @@ pub struct TailChunk {
 pub type TailRecord<'t> = (RecordKey, &'t [u8]);
 
 impl TailChunk {
-    fn push(&mut self, key: RecordKey, parts: &[&[u8]]) {
-        let last = self.records.last().map(|(last, _)| last.revision);
+    fn push(&mut self, key: RecordKey, parts: &[&[u8]]) -> &[u8] {
+        let (last, start) = (self.records.last().map(|(last, _)| last.revision), self.data.len());
         assert!(last.is_none_or(|last| last < key.revision), "record {:?} follows {last:?}", key.revision);
         parts.iter().for_each(|part| self.data.extend_from_slice(part));
         self.records.push((key, self.data.len()));
+        &self.data[start..]
     }
 
     fn truncate_after(&mut self, revision: Revision) {
@@ -90,8 +91,9 @@ pub struct TailView {
 }
 
 impl Tail {
-    /// Adds a record, its value given in parts; its revision must be above all others.
-    pub fn push(&mut self, key: RecordKey, parts: &[&[u8]]) {
+    /// Adds a record, its value given in parts; its revision must be above all others. Returns the
+    /// value.
+    pub fn push(&mut self, key: RecordKey, parts: &[&[u8]]) -> &[u8] {
         if self.open.records.is_empty() {
             let last = self.published.chunks.last().map(|chunk| chunk.last());
             assert!(
@@ -100,7 +102,7 @@ impl Tail {
                 key.revision
             );
         }
-        self.open.push(key, parts);
+        self.open.push(key, parts)
     }
 
     /// Takes back every record above `revision`. Readers that share them keep them.

@@ -6,6 +6,7 @@ use crate::mvcc::key_range::KeyRange;
 use crate::mvcc::reader::Reader;
 use crate::mvcc::record::{Stamp, encode_put, encode_tombstone};
 use crate::mvcc::revision::{RecordKey, RecordKind, Revision};
+use crate::mvcc::state_hash::StateHash;
 use crate::mvcc::store::Store;
 use crate::mvcc::view::View;
 
@@ -24,6 +25,7 @@ struct Undo {
     index: IndexRoot,
     unsaved_bytes: usize,
     records_since_index: usize,
+    hash: StateHash,
 }
 
 /// Everything a transaction had done is undone.
@@ -43,8 +45,14 @@ impl Store {
             index: self.index.root().clone(),
             unsaved_bytes: self.unsaved_bytes,
             records_since_index: self.records_since_index,
+            hash: self.meta.hash,
         };
         Txn { undo: Some(undo), ..self.begin() }
+    }
+
+    fn push(&mut self, key: RecordKey, parts: &[&[u8]]) {
+        let record = self.tail.push(key, parts);
+        self.meta.hash.record(key, record);
     }
 }
 
@@ -91,7 +99,7 @@ impl Txn<'_> {
             lease,
         };
         let record = RecordKey { revision, kind: RecordKind::Put };
-        encode_put(key, value, stamp, |parts| self.store.tail.push(record, parts));
+        encode_put(key, value, stamp, |parts| self.store.push(record, parts));
         self.count(key.len() + value.len());
         put
     }
@@ -117,7 +125,7 @@ impl Txn<'_> {
             let deleted = self.store.index.tombstone(key, revision);
             assert!(deleted.is_some(), "a key that was found is not there at {revision:?}");
             let record = RecordKey { revision, kind: RecordKind::Tombstone };
-            encode_tombstone(key, |parts| self.store.tail.push(record, parts));
+            encode_tombstone(key, |parts| self.store.push(record, parts));
             self.count(key.len());
         }
         doomed
@@ -141,6 +149,7 @@ impl Txn<'_> {
             self.store.index.revert_to(undo.index);
             self.store.unsaved_bytes = undo.unsaved_bytes;
             self.store.records_since_index = undo.records_since_index;
+            self.store.meta.hash = undo.hash;
             let (newest, before) = (self.store.index.root().newest_change(), self.store.meta.revision);
             assert!(newest <= before, "the index is at {newest} after a return to {before}");
             self.store.tail.truncate_after(Revision { main: self.main - 1, sub: i64::MAX });

@@ -15,11 +15,16 @@ pub(super) fn conf_state_to_raft(state: &ConfState) -> eraftpb::ConfState {
 }
 
 pub(super) fn conf_state_from_raft(state: &eraftpb::ConfState) -> ConfState {
+    let sorted = |ids: &[u64]| {
+        let mut ids = ids.to_vec();
+        ids.sort_unstable(); // raft has them in an order that each member's past has made
+        ids
+    };
     ConfState {
-        voters: state.voters.clone(),
-        learners: state.learners.clone(),
-        voters_outgoing: state.voters_outgoing.clone(),
-        learners_next: state.learners_next.clone(),
+        voters: sorted(&state.voters),
+        learners: sorted(&state.learners),
+        voters_outgoing: sorted(&state.voters_outgoing),
+        learners_next: sorted(&state.learners_next),
         auto_leave: state.auto_leave,
     }
 }
