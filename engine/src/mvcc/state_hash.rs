@@ -1,14 +1,14 @@
 //! The state hash: one number for everything that the log has changed, in the order in which it was
 //! changed. Members that have applied the same entries to the same state have the same one.
 //!
-//! What goes in are the changes that reach the store, not the commands that asked for them: a
-//! record has versions and revisions in it that come of the state before, so that members whose
-//! states differ soon differ in what they write.
+//! The changes that reach the store go into it, not the commands that asked for them: a record has
+//! versions and revisions that come of the state before, so that members whose states differ soon
+//! differ in what they write.
 //!
 //! ```text
 //! word w into hash h:  x = (h ^ w) * 0x9e3779b97f4a7c15 mod 2^64;  h = x ^ (x >> 32)
 //!
-//! record      1, main, 2 * sub, and 1 more for a tombstone, CRC-32C of its bytes + 2^32 * their number
+//! record      1, main, 2 * sub (1 more for a tombstone), CRC-32C of its bytes + 2^32 * their count
 //! row         2, the same of table and key, the same of the row
 //! row gone    3, the same of table and key
 //! compaction  4, its revision
@@ -20,7 +20,6 @@
 //! began with the same entry can be compared. Rows of attached keys are left out: their numbers are
 //! each member's own, and what is attached is in the records.
 
-use crate::mvcc::layout::Applied;
 use crate::mvcc::revision::{RecordKey, RecordKind};
 use crate::mvcc::tables::SmallTable;
 
@@ -73,13 +72,13 @@ impl StateHash {
     }
 
     /// An entry is applied; the first one begins the hash.
-    pub(crate) fn applied(&mut self, applied: Applied) {
+    pub(crate) fn applied(&mut self, index: u64, term: u64) {
         if self.since == 0 {
-            *self = Self { value: 0, since: applied.index };
+            *self = Self { value: 0, since: index };
         }
         self.word(ENTRY);
-        self.word(applied.index);
-        self.word(applied.term);
+        self.word(index);
+        self.word(term);
     }
 }
 
@@ -90,7 +89,7 @@ mod tests {
     use super::*;
     use crate::db::DbOptions;
     use crate::disk::SimDisk;
-    use crate::mvcc::{CheckpointKind, KeyRange, Store};
+    use crate::mvcc::{Applied, CheckpointKind, KeyRange, Store};
 
     fn open(disk: &SimDisk) -> Store {
         Store::open(Arc::new(disk.clone()), DbOptions { page_bytes_if_new: 512 }).unwrap()

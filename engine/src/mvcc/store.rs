@@ -64,7 +64,7 @@ impl Store {
         let before = self.meta.applied;
         assert!(applied.index >= before.index, "{applied:?} is applied after {before:?}");
         self.meta.applied = applied;
-        self.meta.hash.applied(applied);
+        self.meta.hash.applied(applied.index, applied.term);
     }
 
     /// One number for everything that the log has changed, behind the last entry that is applied.

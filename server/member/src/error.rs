@@ -174,7 +174,12 @@ pub enum Error {
         /// The bytes that it had by then.
         bytes: usize,
     },
-    /// The engine found damage; the member is about to stop.
+    /// The state of this member is not that of the others. Clients go to another member, since they
+    /// are told so with the code Unavailable.
+    #[error("etcdserver: corrupt member: its data is not that of the cluster, ask another one")]
+    CorruptMember,
+    /// An alarm says that a member is corrupt, and nothing is written meanwhile; or the engine
+    /// found damage, and the member is about to stop.
     #[error("etcdserver: corrupt cluster")]
     Corrupt,
 }
@@ -244,6 +249,7 @@ impl Error {
             | Self::TimeoutLeaderFailed
             | Self::TimeoutConnectionLost
             | Self::Unhealthy
+            | Self::CorruptMember
             | Self::Stopped => Code::Unavailable,
             Self::NeverProposed => Code::DeadlineExceeded,
             Self::Malformed(_) => Code::Internal,

@@ -61,6 +61,20 @@ pub const FIRST_ELECTION_TIME: Duration = Duration::from_secs(5);
 /// Time that a command waits for a leader, beside two election timeouts; as in etcd.
 pub const REQUEST_TIMEOUT: Duration = Duration::from_secs(5);
 
+// State hashes.
+
+/// Newest entries whose state hashes a member knows: far more than another one applies while it is
+/// asked.
+pub const STATE_HASHES_KEPT: usize = 10_000;
+/// Ticks between comparisons of state hashes: half a second with etcd's ticks.
+pub const HASH_ROUND_TICKS: u64 = 5;
+/// Ticks that members are waited for which could say which of different hashes is right.
+pub const HASH_PATIENCE_TICKS: u64 = 20;
+/// Ticks after which a member that owes a hash is asked for another one.
+pub const HASH_ANSWER_TICKS: u64 = 300;
+/// Ticks after which a finding that has had no effect is proposed again.
+pub const HASH_FINDING_TICKS: u64 = 20;
+
 // Peers.
 
 /// Payload bytes of a frame to another member behind which the next one begins; a longer message

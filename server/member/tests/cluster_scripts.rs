@@ -27,10 +27,11 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use goldenscript::{Command as Line, Context, Runner};
-use revd_engine::mvcc::{Applied, Durable};
+use revd_engine::mvcc::{Applied, Durable, StateHash};
 use revd_member::apply::command::{self, Command, CommandId, Kind, Origin};
 use revd_member::apply::local::{DeadlineRequest, LocalRequest, Submitted};
 use revd_member::apply::received::ReceivedState;
+use revd_member::apply::state_hashes::{HashAsk, HashPoint};
 use revd_member::apply::{DurableIndex, Lost, ReadReady, Work};
 use revd_member::cluster::Identity;
 use revd_member::cluster::conf_state::ConfState;
@@ -99,6 +100,8 @@ impl LogEffects for Words {
             }
             Work::Lost(Lost { numbers, why }) => format!("lost up to {numbers:?}: {why}"),
             Work::Leads(Some(term)) => format!("lead in term {term}"),
+            Work::Hash(HashAsk { to, index: 0 }) => format!("newest hash, for {to}"),
+            Work::Hash(HashAsk { to, index }) => format!("hash behind {index}, for {to}"),
             Work::Leads(None) => "lead no more".to_owned(),
             other => format!("{other:?}"),
         };
@@ -369,6 +372,11 @@ impl Runner for ClusterRunner {
                     "term {}, leader {}, committed to {}",
                     status.term, status.leader, status.committed
                 ))
+            }
+            ("hash", [member, to, index, value, corrupt @ ..]) => {
+                let hash = StateHash { value: *value, since: 1 };
+                let point = HashPoint { index: *index, hash };
+                self.turn(*member, vec![LogEvent::Hash { to: *to, point, corrupt: corrupt.to_vec() }])
             }
             ("put" | "read" | "ask", [member, ..]) => self.submit(*member, &line.name, count),
             (name, _) => Err(format!("no event is called {name}, with these numbers").into()),

@@ -9,6 +9,7 @@
 //!   applies there too, with the same revision after it;
 //! - nothing acknowledged is taken back, and reads are linearizable: the revision that a put or a
 //!   read returns is not below that of any put or read that had returned when it was called;
+//! - members have the same state hash behind the same entry, and none is named as corrupt;
 //! - every call ends: it is answered, or its caller is told that it is lost.
 //!
 //! `REVD_CLUSTER_SEEDS` says how many seeds are tried; a failure names its seed.
@@ -86,6 +87,21 @@ fn members_agree_whatever_fails() {
 fn bug_051_members_change_one_by_one_whether_they_ask_before_an_election() {
     for seed in 51..57 {
         run_with(seed, PreVotes::Toggled);
+    }
+}
+
+/// Members compare the hashes of what they have applied.
+#[test]
+fn a_member_whose_state_is_not_what_the_log_has_made_it_is_named() {
+    for seed in 0..6 {
+        let members = if seed < 3 { 3 } else { 5 };
+        let at = usize::try_from(seed % members).unwrap();
+        let mut cluster = Cluster::new(seed, members, PreVotes::On);
+        (0..2_000).for_each(|_| cluster.step());
+        // A second has ten ticks of each member; a member ticks in one of so many steps.
+        let second = 10 * 50 * usize::try_from(members).unwrap();
+        let named = cluster.forge(at, 3 * second);
+        assert_eq!(named, vec![vec![at as u64 + 1]; named.len()], "seed {seed}");
     }
 }
 

@@ -37,6 +37,7 @@ use revd_member::apply::lease_reports::LeaseCounts;
 use revd_member::apply::local::{DeadlineRequest, LocalKind, LocalRequest, Submitted};
 use revd_member::apply::outcome::{Outcome, Rest};
 use revd_member::apply::received::{ReceivedState, ReplacedState};
+use revd_member::apply::state_hashes::{HashAsk, HashPoint};
 use revd_member::apply::{CommittedEntry, DurableIndex, Lost, Machine, MachineConfig, ReadReady, Work};
 use revd_member::cluster::Identity;
 use revd_member::cluster::conf_state::ConfState;
@@ -77,6 +78,11 @@ fn command(slot: usize, name: &str) -> Command {
             let action = if name == "alarm" { AlarmAction::Activate } else { AlarmAction::Deactivate };
             let (action, alarm) = (action as i32, AlarmType::Nospace as i32);
             (Kind::Alarm, AlarmRequest { action, member_id: OWNER.member, alarm }.encode_to_vec())
+        }
+        "corrupt" | "healed" => {
+            let action = if name == "corrupt" { AlarmAction::Activate } else { AlarmAction::Deactivate };
+            let (action, alarm) = (action as i32, AlarmType::Corrupt as i32);
+            (Kind::Alarm, AlarmRequest { action, member_id: ORIGIN.member, alarm }.encode_to_vec())
         }
         "grant" => (Kind::LeaseGrant, LeaseGrantRequest { id: 7, ttl: 60 }.encode_to_vec()),
         "compact" => (Kind::Compact, CompactionRequest { revision: 1, physical: true }.encode_to_vec()),
@@ -401,6 +407,16 @@ impl StateEffects for StateWords {
         writeln!(self.text, "stream the state of entry {applied} to {to} in term {term}").unwrap();
     }
 
+    fn hashed(&mut self, to: u64, point: HashPoint, corrupt: &[u64]) {
+        let HashPoint { index, hash } = point;
+        let since = hash.since;
+        writeln!(self.text, "hash behind {index} since {since} for {to}, corrupt {corrupt:?}").unwrap();
+    }
+
+    fn corrupt(&mut self, is_corrupt: bool) {
+        self.text += if is_corrupt { "serve no more\n" } else { "serve again\n" };
+    }
+
     fn note(&mut self, note: Note) {
         writeln!(self.text, "note {note:?}").unwrap();
     }
@@ -479,6 +495,7 @@ impl StateRunner {
             }
             ("lead", [term]) => Work::Leads(Some(term.parse()?)),
             ("follow", []) => Work::Leads(None),
+            ("hash", [to, index]) => Work::Hash(HashAsk { to: to.parse()?, index: index.parse()? }),
             _ => return Ok(None),
         }))
     }

@@ -83,8 +83,9 @@ pub struct ServiceContext {
     pub(super) counters: Arc<Counters>,
     pub(super) proposals: Rc<Proposals>,
     pub(super) budgets: Budgets,
-    /// Calls that only end when the client or the member does.
-    endless: Gate,
+    /// Calls that only end when the client or the member does; another gate after each time that
+    /// they had to.
+    endless: RefCell<Gate>,
     /// Streams whose clients want them to end without a leader; another gate after each time.
     led: RefCell<Gate>,
 }
@@ -136,20 +137,25 @@ impl ServiceContext {
             counters,
             proposals,
             budgets: Budgets::new(memory),
-            endless: Gate::default(),
+            endless: RefCell::default(),
             led: RefCell::default(),
         }
     }
 
-    /// Whether a call may be answered at all. A learner may be far behind: it answers few.
+    /// Whether a call may be answered at all. A learner may be far behind: it answers few. A
+    /// corrupt member answers none from its state.
     ///
     /// # Errors
     /// The error that the client gets.
     pub(super) fn admit(
         &self,
         metadata: Metadata,
+        is_of_state: bool,
         is_for_learners: impl FnOnce() -> bool,
     ) -> Result<(), Error> {
+        if is_of_state && self.status.is_corrupt.load() {
+            return Err(Error::CorruptMember);
+        }
         if self.status.is_learner.load() && !is_for_learners() {
             return Err(Error::NotForLearners);
         }
@@ -162,12 +168,24 @@ impl ServiceContext {
         &self,
         mut call: Pin<&mut impl Future<Output = Result<T, Status>>>,
     ) -> Result<T, Status> {
-        let Some(pass) = self.endless.enter(usize::MAX) else { return Err(Error::Stopped.into()) };
+        let pass = self.endless.borrow().enter(usize::MAX);
+        let Some(pass) = pass else { return Err(Error::Stopped.into()) };
         std::future::poll_fn(|context| match call.as_mut().poll(context) {
-            Poll::Pending => pass.poll_closed(context).map(|()| Err(Error::Stopped.into())),
+            Poll::Pending => pass.poll_closed(context).map(|()| Err(self.why_ended().into())),
             ready => ready,
         })
         .await
+    }
+
+    fn why_ended(&self) -> Error {
+        if self.status.is_corrupt.load() { Error::CorruptMember } else { Error::Stopped }
+    }
+
+    /// Called at a steady pace: ends calls that would go on for ever once this member is corrupt.
+    pub fn end_if_corrupt(&self) {
+        if self.status.is_corrupt.load() && !self.endless.borrow().is_closed() {
+            self.endless.take().close();
+        }
     }
 
     /// Has a stream end when there is no leader for long, if its client wants that.
@@ -187,7 +205,7 @@ impl ServiceContext {
 
     /// Ends calls that would go on for ever.
     pub(super) fn stop(&self) {
-        self.endless.close();
+        self.endless.borrow().close();
     }
 
     /// The memory of this core's connections.

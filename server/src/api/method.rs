@@ -122,7 +122,7 @@ macro_rules! unary {
                 $message: Bytes,
                 $replies: Share,
             ) -> Result<Message, Status> {
-                self.context.admit(metadata, || is_for_learners(method, &$message))?;
+                self.context.admit(metadata, method.is_of_state(), || is_for_learners(method, &$message))?;
                 let $api = self;
                 // Endless calls are boxed: they are larger than all others,
                 // which share the memory of this one.
@@ -175,7 +175,7 @@ macro_rules! streaming {
                 mut $requests: Box<dyn Requests>,
                 $replies: Replies,
             ) -> StreamingCall {
-                if let Err(error) = self.context.admit(metadata, || false) {
+                if let Err(error) = self.context.admit(metadata, method.is_of_state(), || false) {
                     return Box::pin(std::future::ready(Err(error.into())));
                 }
                 let ($api, context) = (Rc::clone(&self), &self.context);
@@ -239,6 +239,40 @@ streaming! {
         "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
         | "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
         reply, many, briefly => Reflection::serve(requests, &replies),
+}
+
+impl Unary {
+    /// Its answer is of data that clients have stored, or changes it: a corrupt member has none.
+    /// Calls of operators who look at the member and replace it are not.
+    fn is_of_state(self) -> bool {
+        let is_about_members = matches!(
+            self,
+            Self::MemberList
+                | Self::MemberAdd
+                | Self::MemberRemove
+                | Self::MemberUpdate
+                | Self::MemberPromote
+        );
+        let is_about_this_one = matches!(
+            self,
+            Self::Alarm
+                | Self::Status
+                | Self::Hash
+                | Self::HashKv
+                | Self::MoveLeader
+                | Self::Downgrade
+                | Self::HealthCheck
+                | Self::HealthList
+        );
+        !is_about_members && !is_about_this_one
+    }
+}
+
+impl Streaming {
+    /// As with [`Unary::is_of_state`].
+    fn is_of_state(self) -> bool {
+        !matches!(self, Self::HealthWatch | Self::Reflection)
+    }
 }
 
 /// Whether a learner answers this call, as one of etcd does.

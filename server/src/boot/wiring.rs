@@ -67,6 +67,7 @@ pub(super) fn wire(config: &Config, member: Member, roles: &[Roles], common: Com
     let Member { identity, origin, mut machine, node, wal, files, reserve, .. } = member;
     let Member { membership, forced_until, .. } = member;
     let edges = roles.iter().filter(|roles| roles.edge.is_some()).count();
+    status.is_corrupt.store(machine.is_corrupt());
     let views = Arc::new(ViewSlot::new(machine.store_mut().view(), edges));
     let api = ApiSeed {
         identity,

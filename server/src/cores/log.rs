@@ -277,6 +277,9 @@ async fn receive_reports(from_state: ReceiverSeed<StateReports>, events: Rc<Loca
         for report in reports {
             events.push(match report {
                 StateReport::Durable(index) => LogInput::Core(LogEvent::Durable(index)),
+                StateReport::Hash { to, point, corrupt } => {
+                    LogInput::Core(LogEvent::Hash { to, point, corrupt })
+                }
                 StateReport::Saved { to, term, state } => LogInput::Send(to, term, state),
                 StateReport::Answer { to, id, outcome } => {
                     LogInput::Core(LogEvent::Answer { to, id, outcome })

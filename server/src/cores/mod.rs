@@ -21,6 +21,7 @@ use revd_engine::mvcc::SavedState;
 use revd_member::apply::DurableIndex;
 use revd_member::apply::command::CommandId;
 use revd_member::apply::outcome::Outcome;
+use revd_member::apply::state_hashes::HashPoint;
 use revd_member::cores::edge::Notification;
 
 /// From the state core to an edge: what has happened since the last message.
@@ -42,6 +43,15 @@ pub enum StateReport {
         term: u64,
         /// The state; none if nothing was ever saved.
         state: Option<SavedState>,
+    },
+    /// A state hash that a member wants to know, or the log core.
+    Hash {
+        /// That member.
+        to: u64,
+        /// The hash.
+        point: HashPoint,
+        /// Members whose alarm says that they are corrupt.
+        corrupt: Vec<u64>,
     },
     /// The answer to a local request of another member.
     Answer {

@@ -10,6 +10,7 @@ use revd_member::apply::command::CommandId;
 use revd_member::apply::lease_reports::LeaseCounts;
 use revd_member::apply::outcome::Outcome;
 use revd_member::apply::received::ReplacedState;
+use revd_member::apply::state_hashes::HashPoint;
 use revd_member::apply::{DurableIndex, FatalError, Lost, Machine, Work};
 use revd_member::cores::effects::{Note, Standpoint, StateEffects, StateEvent};
 use revd_member::cores::long::{LongCommand, LongList};
@@ -305,6 +306,20 @@ impl StateEffects for StateDriver {
 
     fn stream(&mut self, to: u64, term: u64, state: Option<SavedState>) {
         self.reports.push(StateReport::Saved { to, term, state });
+    }
+
+    fn hashed(&mut self, to: u64, point: HashPoint, corrupt: &[u64]) {
+        self.reports.push(StateReport::Hash { to, point, corrupt: corrupt.to_vec() });
+    }
+
+    fn corrupt(&mut self, is_corrupt: bool) {
+        self.status.is_corrupt.store(is_corrupt);
+        let text = if is_corrupt {
+            "the data of this member is not that of the others: clients are sent away until it is replaced"
+        } else {
+            "the alarm that this member is corrupt was cleared: clients are served again"
+        };
+        log::warn(text, json!({}));
     }
 
     fn note(&mut self, note: Note) {

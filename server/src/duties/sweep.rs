@@ -1,5 +1,5 @@
 //! The sweep of an edge: calls that have waited too long are answered, refusals of its budgets are
-//! counted.
+//! counted, and the streams of a corrupt member end.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -15,6 +15,7 @@ pub async fn run(api: Rc<Api>, proposals: Rc<Proposals>, election_timeout: Durat
     every(limits::SWEEP_INTERVAL, || {
         proposals.sweep(api.context().leader(), sweeps);
         api.context().look_at_budgets();
+        api.context().end_if_corrupt();
     })
     .await;
 }

@@ -37,7 +37,9 @@ impl SlotClass {
             | Kind::Downgrade => Self::Calls,
             Kind::LeaseCheckpoint => Self::Keepalives,
             Kind::Alarm => Self::Alarms,
-            Kind::LeaseExpire | Kind::MemberAttributes | Kind::ClusterVersion => Self::Duties,
+            Kind::LeaseExpire | Kind::MemberAttributes | Kind::ClusterVersion | Kind::BeginHash => {
+                Self::Duties
+            }
         }
     }
 

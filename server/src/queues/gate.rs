@@ -47,6 +47,12 @@ impl Gate {
         }
     }
 
+    /// It lets nothing in.
+    #[must_use]
+    pub fn is_closed(&self) -> bool {
+        self.0.borrow().closed
+    }
+
     /// How much is inside.
     #[must_use]
     pub fn inside(&self) -> usize {

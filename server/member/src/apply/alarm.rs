@@ -31,6 +31,20 @@ impl Raised {
     }
 }
 
+/// The members whose data is damaged, or differs from that of others; 0 stands for any of them.
+#[must_use]
+pub fn corrupt_members(tables: &Tables) -> Vec<u64> {
+    let alarms = schema::alarms(tables).filter(|alarm| alarm.alarm == AlarmType::Corrupt as i32);
+    alarms.map(|alarm| alarm.member_id).collect()
+}
+
+/// The payload of a command that says so of a member.
+#[must_use]
+pub fn raise_corrupt(member: u64) -> Bytes {
+    let (action, alarm) = (AlarmAction::Activate as i32, AlarmType::Corrupt as i32);
+    AlarmRequest { action, member_id: member, alarm }.encode_to_vec().into()
+}
+
 /// Raises or clears an alarm; the reply names it if it was, or is now, there.
 pub(super) fn set(store: &mut Store, request: &AlarmRequest) -> Bytes {
     let alarm = AlarmMember { member_id: request.member_id, alarm: request.alarm };

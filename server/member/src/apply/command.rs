@@ -45,6 +45,8 @@ pub enum Kind {
     LeaseExpire = 8,
     /// `etcdserverpb.LeaseCheckpointRequest`: the remaining TTL of leases.
     LeaseCheckpoint = 9,
+    /// The state hash begins anew with this entry; no payload.
+    BeginHash = 10,
     /// `etcdserverpb.Member`: the name and client URLs a member publishes after its start.
     MemberAttributes = 16,
     /// A cluster version as text, for example `3.7.0`.
@@ -79,6 +81,7 @@ impl Kind {
             7 => Self::LeaseRevoke,
             8 => Self::LeaseExpire,
             9 => Self::LeaseCheckpoint,
+            10 => Self::BeginHash,
             16 => Self::MemberAttributes,
             17 => Self::ClusterVersion,
             18 => Self::MemberAdd,
@@ -134,6 +137,14 @@ pub struct Origin {
     pub member: u64,
     /// Unique per start of that member.
     pub boot: u64,
+}
+
+impl Origin {
+    /// Of commands of this member that nobody waits for: no run of a member has this number.
+    #[must_use]
+    pub fn unattended(member: u64) -> Self {
+        Self { member, boot: 0 }
+    }
 }
 
 /// One request on its way through the log.

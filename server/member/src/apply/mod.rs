@@ -6,6 +6,7 @@
 pub mod alarm;
 pub mod command;
 pub mod compare;
+mod compared;
 mod fatal;
 pub mod gates;
 pub mod kv;
@@ -19,6 +20,7 @@ pub mod outcome;
 pub mod received;
 mod reply;
 mod state;
+pub mod state_hashes;
 pub mod txn;
 mod versions;
 mod weight;
@@ -45,6 +47,7 @@ use crate::apply::outcome::{Effect, Outcome, Rest};
 use crate::apply::received::{ReceivedState, ReplacedState};
 use crate::apply::reply::Reply;
 use crate::apply::state::State;
+use crate::apply::state_hashes::{HashAsk, StateHashes};
 use crate::error::Error;
 use crate::lease::Leases;
 use crate::schema;
@@ -81,6 +84,8 @@ pub enum Work {
     /// Go on from this state, which holds the effects of all entries before; entries behind this
     /// follow it. The log begins again behind it.
     Install(Box<ReceivedState>),
+    /// A member wants to know a state hash of this one, or the log core of this one does.
+    Hash(HashAsk),
     /// The leader of this term needs a saved state for that member that holds the effects of all
     /// entries before.
     Stream {
@@ -162,6 +167,9 @@ pub struct Machine {
     /// Clients can come.
     serves: bool,
     raised: Raised,
+    /// Members whose data is damaged, or differs from that of others.
+    corrupt: Vec<u64>,
+    hashes: StateHashes,
     /// The entry that is applied in part.
     current: Option<Applying>,
 }
@@ -195,11 +203,12 @@ impl Machine {
     /// # Errors
     /// When the store is damaged.
     pub fn new(store: Store, config: MachineConfig) -> revd_engine::Result<Self> {
-        let raised = Raised::of(store.tables());
+        let (raised, corrupt) = (Raised::of(store.tables()), alarm::corrupt_members(store.tables()));
+        let hashes = StateHashes::new(store.applied().index, store.state_hash());
         let leases = Leases::load(&store)?;
         let (state, lessor) = (State { store, leases }, Lessor::default());
         let key_lists = KeyLists::default();
-        Ok(Self { state, config, lessor, key_lists, serves: false, raised, current: None })
+        Ok(Self { state, config, lessor, key_lists, serves: false, raised, corrupt, hashes, current: None })
     }
 
     /// The state.
@@ -330,8 +339,10 @@ impl Machine {
         }
         self.set_leadership(None, now, effects);
         self.key_lists.refuse_all(before, &Error::NoLeader, effects);
-        self.raised = Raised::of(received.tables());
-        Ok(received.replace(&mut self.state))
+        let replaced = received.replace(&mut self.state);
+        self.hashes = StateHashes::new(index, self.state.store.state_hash());
+        self.look_at_alarms();
+        Ok(replaced)
     }
 
     /// Applies the next entry, all of it.
@@ -423,6 +434,7 @@ impl Machine {
             && commands.as_slice().is_empty()
         {
             self.state.store.set_applied(Applied { index: *index, term: *term });
+            self.hashes.push(self.state.store.state_hash());
             self.current = None;
         }
     }
@@ -437,8 +449,12 @@ impl Machine {
                 let result = AlarmRequest::decode(payload)
                     .map_err(Error::from)
                     .map(|request| alarm::set(&mut state.store, &request));
-                self.raised = Raised::of(state.store.tables());
+                self.look_at_alarms();
                 result
+            }
+            Kind::BeginHash => {
+                state.store.begin_state_hash();
+                Ok(Bytes::new())
             }
             Kind::Compact => return self.compact(command, gates),
             Kind::LeaseGrant => {

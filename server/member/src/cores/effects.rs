@@ -8,6 +8,7 @@ use crate::apply::command::CommandId;
 use crate::apply::lease_reports::LeaseCounts;
 use crate::apply::outcome::Outcome;
 use crate::apply::received::ReplacedState;
+use crate::apply::state_hashes::HashPoint;
 use crate::apply::{DurableIndex, Lost, Machine, Work};
 use crate::cores::long::{FinishedCommand, LongCommand, LongList};
 use crate::error::Error;
@@ -89,6 +90,12 @@ pub trait StateEffects {
     /// Send this state to that member, in the name of the leader of that term; none if nothing was
     /// ever saved.
     fn stream(&mut self, to: u64, term: u64, state: Option<SavedState>);
+    /// A member wants to know this hash, or the log core of this one does; alarms say that these
+    /// members are corrupt.
+    fn hashed(&mut self, to: u64, point: HashPoint, corrupt: &[u64]);
+    /// From now on this member answers nobody from its state, or does again: it is corrupt, or its
+    /// alarm was cleared.
+    fn corrupt(&mut self, is_corrupt: bool);
     /// An operator wants to know.
     fn note(&mut self, note: Note);
     /// An entry is applied, all of it; for simulators that look at the state after each.

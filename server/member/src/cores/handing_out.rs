@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use crate::apply::Work;
-use crate::apply::command::{self, CommandId};
+use crate::apply::command::{self, CommandId, Origin};
 use crate::apply::local::{LocalKind, LocalRequest};
 use crate::cores::log::{LogCore, answer};
 use crate::cores::log_events::LogEffects;
@@ -44,6 +44,15 @@ impl LogCore {
             }
         }
         Ok(())
+    }
+
+    /// The leader proposes commands that nobody waits for, before all others.
+    pub(super) fn hand_out_unattended(&mut self) -> Result<(), RaftError> {
+        if self.unattended.is_empty() || self.node.is_writing() || !self.node.may_propose() {
+            return Ok(());
+        }
+        let commands = std::mem::take(&mut self.unattended);
+        self.node.propose(command::encode(Origin::unattended(self.origin.member), &commands).into())
     }
 
     /// Changes of members leave one at a time: the next one when the last one is applied.

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::apply::Work;
 use crate::apply::local::{LocalKind, LocalRequest};
+use crate::apply::state_hashes::HashAsk;
 use crate::cores::forwards::ids_of;
 use crate::cores::log::{LogCore, answer};
 use crate::cores::log_events::LogEffects;
@@ -60,6 +61,11 @@ impl LogCore {
                 effects.work(Work::Local(LocalRequest { id, kind, from: Some(from) }));
             }
             PeerMessage::LeaseAsk { .. } => {}
+            PeerMessage::HashAsk(index) => effects.work(Work::Hash(HashAsk { to: from, index })),
+            PeerMessage::Hash(point) => {
+                self.comparison.answered(from, point);
+                self.take_findings(effects);
+            }
             PeerMessage::LeaseAnswer { id, outcome } => {
                 if from == self.led_by.1 && self.asks.is_answered(id, &outcome) {
                     effects.work(Work::Answer(id, outcome));

@@ -11,11 +11,12 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::apply::command::{CommandId, Origin};
+use crate::apply::command::{Command, CommandId, Origin};
 use crate::apply::local::{LocalKind, Submitted};
 use crate::apply::outcome::{Outcome, Rest};
 use crate::apply::{Lost, Work};
 use crate::cluster::membership::Membership;
+use crate::cores::corruption::Comparison;
 use crate::cores::forwards::Forwards;
 use crate::cores::leader_moves::LeaderMoves;
 use crate::cores::leader_reads::{LeaderReads, ReadIndex};
@@ -82,6 +83,10 @@ pub struct LogCore {
     pub(super) alone_from: Option<u64>,
     /// Work for the state core behind the entries of this turn.
     pub(super) behind: Vec<Work>,
+    /// State hashes of all members, on the leader.
+    pub(super) comparison: Comparison,
+    /// Commands of this member that nobody waits for, until it may propose them.
+    pub(super) unattended: Vec<Command>,
 }
 
 impl LogCore {
@@ -117,6 +122,8 @@ impl LogCore {
             applied: 0,
             alone_from: None,
             behind: Vec::new(),
+            comparison: Comparison::new(origin.member),
+            unattended: Vec::new(),
         }
     }
 
@@ -172,6 +179,7 @@ impl LogCore {
             }
             LogEvent::PeerLost(member) => {
                 self.changes.disconnected(member);
+                self.comparison.lost(member);
                 self.node.connection_lost(member);
                 if member == self.led_by.1 {
                     self.lose(&Error::TimeoutConnectionLost);
@@ -180,6 +188,7 @@ impl LogCore {
             LogEvent::Answer { to, id, outcome } => {
                 effects.send(to, PeerMessage::LeaseAnswer { id, outcome });
             }
+            LogEvent::Hash { to, point, corrupt } => self.hashed(to, point, corrupt, effects),
             LogEvent::StateReceived { from, term, state } => {
                 let unwanted = self.transfers.receive(from, term, state);
                 unwanted.into_iter().for_each(|state| effects.discard(state));
@@ -252,7 +261,9 @@ impl LogCore {
 
     fn tick(&mut self, effects: &mut impl LogEffects) {
         self.now += 1;
-        self.watch_disk(); // before raft begins to count anew which members are there
+        // Before raft begins to count anew which members are there.
+        self.watch_disk();
+        self.compare_states(effects);
         self.node.tick();
         let oldest = self.now.checked_sub(self.request_ticks);
         if let Some(oldest) = oldest {
@@ -300,6 +311,7 @@ impl LogCore {
     pub fn advance(&mut self, effects: &mut impl LogEffects) -> Result<(), RaftError> {
         self.look_at_leader();
         self.transfers.offer(&mut self.node).into_iter().for_each(|state| effects.discard(state));
+        self.hand_out_unattended()?;
         self.hand_out(effects)?;
         self.hand_out_changes(effects)?;
         self.ask_for_reads(effects);

@@ -4,6 +4,7 @@ use crate::apply::command::CommandId;
 use crate::apply::local::Submitted;
 use crate::apply::outcome::Outcome;
 use crate::apply::received::ReceivedState;
+use crate::apply::state_hashes::HashPoint;
 use crate::apply::{DurableIndex, Work};
 use crate::cluster::version::ClusterVersion;
 use crate::peer::{Peer, PeerMessage};
@@ -51,6 +52,15 @@ pub enum LogEvent {
         id: CommandId,
         /// The answer.
         outcome: Outcome,
+    },
+    /// The state hash that a member wants to know, or this one's own log core.
+    Hash {
+        /// That member.
+        to: u64,
+        /// The hash.
+        point: HashPoint,
+        /// Members whose alarm says that they are corrupt, by the newest entry.
+        corrupt: Vec<u64>,
     },
     /// Another member has sent a state, which is durable in a file of its own.
     StateReceived {

@@ -3,6 +3,8 @@
 //! The server's `cores/` carries effects out on real files, threads and mailboxes; a simulator
 //! carries them out on recorded ones, and may let any core stand still between two of them.
 
+mod comparing;
+mod corruption;
 pub mod edge;
 pub mod effects;
 mod forwards;

@@ -16,6 +16,7 @@ use crate::apply::lease_lists::Listed;
 use crate::apply::lessor::Lessor;
 use crate::apply::local::{LeaseRequest, LocalKind, LocalRequest};
 use crate::apply::outcome::{Effect, Outcome, Rest};
+use crate::apply::state_hashes::HashAsks;
 use crate::apply::{CommittedEntry, DurableIndex, FatalError, Lost, Machine, Next, Work};
 use crate::cores::effects::{Note, Standpoint, StateEffects, StateEvent};
 use crate::cores::installing::{InstallStep, Installing};
@@ -47,6 +48,10 @@ pub struct StateCore {
     listing: Vec<CommandId>,
     /// Linearizable reads that wait for an entry to be applied.
     reads: PendingReads,
+    /// Members that want to know a state hash.
+    hash_asks: HashAsks,
+    /// This member is known to be corrupt.
+    is_corrupt: bool,
     /// Losses to tell of once the entry of an index is applied and its callers are answered.
     losses: VecDeque<(u64, Lost)>,
     /// Index of the last entry that came.
@@ -88,7 +93,6 @@ impl StateCore {
             revision: machine.store().revision(),
             published: applied,
             received: applied,
-            machine: Some(Box::new(machine)),
             lessor: None,
             edges,
             standpoint: Standpoint { is_ready: false },
@@ -99,6 +103,8 @@ impl StateCore {
             early: Vec::new(),
             listing: Vec::new(),
             reads: PendingReads::default(),
+            hash_asks: HashAsks::default(),
+            is_corrupt: machine.is_corrupt(),
             losses: VecDeque::new(),
             member_callers: MemberCallers::default(),
             effects: Vec::new(),
@@ -109,6 +115,7 @@ impl StateCore {
             installing: Installing::default(),
             to_stream: Vec::new(),
             is_stopping: false,
+            machine: Some(Box::new(machine)),
         }
     }
 
@@ -184,6 +191,7 @@ impl StateCore {
                 effects.answer(id, Outcome { revision: self.revision, ..outcome });
             }
             Work::Read(ready) => self.reads.add(ready, self.published, effects),
+            Work::Hash(ask) => self.hash_asks.add(ask),
             Work::Lost(lost) => self.losses.push_back((self.received, lost)),
             Work::Leads(term) => self.leads_in = term,
             // The state has the effects of all entries that wait.
@@ -289,6 +297,9 @@ impl StateCore {
         let next = self.apply(machine, now, effects)?;
         effects.counted(machine.lease_counts());
         self.publish(machine, effects);
+        for (to, point) in self.hash_asks.answers(machine.hashes()) {
+            effects.hashed(to, point, machine.corrupt_members());
+        }
         self.is_forgetting = machine.store_mut().forget_compacted(limits::FORGET_KEYS_PER_TURN);
         if !machine.is_within_entry() && !self.installing.is_under_way() {
             self.saving.schedule(machine, self.is_stopping, effects);
@@ -437,6 +448,10 @@ impl StateCore {
         self.revision = machine.store().revision();
         let applied = machine.store().applied().index;
         let leases = machine.leases().len();
+        if self.is_corrupt != machine.is_corrupt() {
+            self.is_corrupt = machine.is_corrupt();
+            effects.corrupt(self.is_corrupt); // before the View
+        }
         effects.publish(machine.store_mut().view(), applied, leases);
         self.published = applied;
         let is_ready = |pending: &mut PendingLeaseRequest| pending.behind <= applied;

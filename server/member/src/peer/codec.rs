@@ -16,14 +16,18 @@
 //!        7 read answer   u64 boot and u64 attempt of the receiver, u64 index
 //!        8 confirm       u64 term, u64 round
 //!        9 confirmed     the same
+//!       10 hash ask      u64 index
+//!       11 hash          u64 index, u64 the entry that the hash began with, u64 hash
 //! error: u8, by the numbers of `ERRORS`
 //! ```
 
 use bytes::{Buf, BufMut as _, Bytes};
+use revd_engine::mvcc::StateHash;
 
 use crate::apply::command::{self, CommandId, Origin};
 use crate::apply::local::{DeadlineRequest, LeaseRequest};
 use crate::apply::outcome::{Outcome, Rest};
+use crate::apply::state_hashes::HashPoint;
 use crate::error::Error;
 use crate::limits;
 use crate::peer::frame;
@@ -40,6 +44,8 @@ const READ_ASK: u8 = 6;
 const READ_ANSWER: u8 = 7;
 const CONFIRM: u8 = 8;
 const CONFIRMED: u8 = 9;
+const HASH_ASK: u8 = 10;
+const HASH: u8 = 11;
 
 /// The errors that members tell each other, with their numbers on the wire: never reuse one.
 /// Another error travels as the last one, which leaves open what happened.
@@ -99,7 +105,9 @@ pub fn encoded_len(message: &PeerMessage) -> usize {
         | PeerMessage::ReadAsk { .. }
         | PeerMessage::ReadAnswer { .. }
         | PeerMessage::Confirm { .. }
-        | PeerMessage::Confirmed { .. } => SMALL,
+        | PeerMessage::Confirmed { .. }
+        | PeerMessage::HashAsk(_)
+        | PeerMessage::Hash(_) => SMALL,
         PeerMessage::LeaseAnswer { outcome, .. } => SMALL + outcome.result.as_ref().map_or(0, Bytes::len),
     }
 }
@@ -165,6 +173,14 @@ fn put_message(out: &mut Vec<u8>, message: &PeerMessage) {
             put_numbers(out, [*term, *round]);
             CONFIRMED
         }
+        PeerMessage::HashAsk(index) => {
+            put_numbers(out, [*index]);
+            HASH_ASK
+        }
+        PeerMessage::Hash(HashPoint { index, hash }) => {
+            put_numbers(out, [*index, hash.since, hash.value]);
+            HASH
+        }
     };
     let len = u32::try_from(out.len() - start - MESSAGE_HEADER).expect("a message is bounded");
     out[start] = kind;
@@ -215,6 +231,12 @@ fn take_message(kind: u8, mut body: Bytes, sender: Sender) -> Option<PeerMessage
         CONFIRMED => {
             let [term, round] = take_numbers(&mut body)?;
             PeerMessage::Confirmed { term, round }
+        }
+        // 0 is this member's own way to ask for the newest.
+        HASH_ASK => PeerMessage::HashAsk(body.try_get_u64_le().ok().filter(|index| *index > 0)?),
+        HASH => {
+            let [index, since, value] = take_numbers(&mut body)?;
+            PeerMessage::Hash(HashPoint { index, hash: StateHash { value, since } })
         }
         _ => return None,
     };
@@ -348,6 +370,8 @@ mod tests {
             PeerMessage::ReadAnswer { context: context(SENDER.to), index: u64::MAX },
             PeerMessage::Confirm { term: 5, round: 6 },
             PeerMessage::Confirmed { term: 7, round: 8 },
+            PeerMessage::HashAsk(u64::MAX),
+            PeerMessage::Hash(HashPoint { index: 1, hash: StateHash { value: u64::MAX, since: 3 } }),
         ];
         samples.extend(ERRORS.iter().map(|(_, error)| answer(Err(error.clone()))));
         samples

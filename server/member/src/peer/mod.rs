@@ -18,6 +18,7 @@ use bytes::Bytes;
 use crate::apply::command::{CommandId, Origin};
 use crate::apply::local::LeaseRequest;
 use crate::apply::outcome::Outcome;
+use crate::apply::state_hashes::HashPoint;
 use crate::error::Error;
 use crate::raft::message::RaftMessage;
 
@@ -79,6 +80,10 @@ pub enum PeerMessage {
         /// The request.
         request: LeaseRequest,
     },
+    /// A leader wants to know the state hash of this member behind this entry, once it is applied.
+    HashAsk(u64),
+    /// The answer to a [`PeerMessage::HashAsk`].
+    Hash(HashPoint),
     /// The answer to a [`PeerMessage::LeaseAsk`].
     LeaseAnswer {
         /// The caller that asked.

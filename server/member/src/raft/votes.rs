@@ -39,6 +39,16 @@ impl RaftNode {
         Ok(self.votes())
     }
 
+    /// All members, with a vote or without.
+    #[must_use]
+    pub fn members(&self) -> Vec<u64> {
+        let ConfState { voters, learners, voters_outgoing, learners_next, .. } = self.votes();
+        let mut members = [voters, learners, voters_outgoing, learners_next].concat();
+        members.sort_unstable();
+        members.dedup();
+        members
+    }
+
     /// The members' votes.
     #[must_use]
     pub fn votes(&self) -> ConfState {

@@ -256,8 +256,26 @@ impl Cluster {
             && self.members.iter().any(Member::leads)
     }
 
-    /// All members are the same.
+    /// Something is written into the state of a member that is not in its log, while nothing fails
+    /// and clients call. Returns the members that are named in the end, as each member has it.
+    pub(crate) fn forge(mut self, at: usize, steps: usize) -> Vec<Vec<u64>> {
+        self.heal();
+        self.members[at].forge();
+        for _ in 0..steps {
+            let caller = self.pick();
+            if self.members[caller].is_running() && self.random.one_in(10) {
+                self.members[caller].call(&mut self.random, &self.history);
+            }
+            self.step();
+        }
+        let corrupt = |member: &mut Member| member.machine().unwrap().corrupt_members().to_vec();
+        self.members.iter_mut().map(corrupt).collect()
+    }
+
+    /// All members are the same, and none was taken for one that is not.
     pub(crate) fn end(mut self) -> Seen {
+        let named = |member: &mut Member| !member.machine().unwrap().corrupt_members().is_empty();
+        assert!(!self.members.iter_mut().any(named), "a member is named as corrupt");
         let hashes: Vec<u32> = self
             .members
             .iter_mut()

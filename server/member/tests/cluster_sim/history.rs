@@ -2,14 +2,15 @@
 
 use std::collections::BTreeMap;
 
+use revd_engine::mvcc::StateHash;
 use revd_member::apply::CommittedEntry;
 
 /// The truth about a run, as far as it is known.
 #[derive(Debug, Default)]
 pub(crate) struct History {
     leaders: BTreeMap<u64, u64>,
-    /// By index: the entry, and the revision after it.
-    applied: BTreeMap<u64, (CommittedEntry, i64)>,
+    /// By index: the entry, and revision and state hash behind it.
+    applied: BTreeMap<u64, (CommittedEntry, i64, StateHash)>,
     /// The highest revision that a call has returned.
     returned: i64,
     pub(crate) seen: Seen,
@@ -35,6 +36,8 @@ pub(crate) struct Seen {
     /// Reads of entries that had left memory, and those that failed.
     pub(crate) fetches: u64,
     pub(crate) unread: u64,
+    /// State hashes that members have told a leader.
+    pub(crate) hashes: u64,
     /// Of everything, so that equal runs are known.
     pub(crate) digest: u64,
 }
@@ -55,6 +58,7 @@ impl Seen {
         self.late_states += other.late_states;
         self.fetches += other.fetches;
         self.unread += other.unread;
+        self.hashes += other.hashes;
     }
 
     pub(crate) fn is_everything(&self) -> bool {
@@ -62,7 +66,7 @@ impl Seen {
         let counts = [leaders, entries, puts, reads, lost, refused_reads, crashes, cuts];
         let more =
             [&self.forwards, &self.handed_over, &self.states, &self.late_states, &self.fetches, &self.unread];
-        counts.into_iter().chain(more).all(|count| *count > 0)
+        counts.into_iter().chain(more).chain([&self.hashes]).all(|count| *count > 0)
     }
 
     pub(crate) fn mix(&mut self, number: u64) {
@@ -80,12 +84,17 @@ impl History {
         self.seen.mix(term << 8 | member);
     }
 
-    pub(crate) fn applied(&mut self, entry: &CommittedEntry, revision: i64) {
+    pub(crate) fn applied(&mut self, entry: &CommittedEntry, revision: i64, hash: StateHash) {
         let first = self.applied.entry(entry.index).or_insert_with(|| {
             self.seen.entries += 1;
-            (entry.clone(), revision)
+            (entry.clone(), revision, hash)
         });
-        assert_eq!(*first, (entry.clone(), revision), "entry {} is not the same everywhere", entry.index);
+        assert_eq!(
+            *first,
+            (entry.clone(), revision, hash),
+            "entry {} is not the same everywhere",
+            entry.index
+        );
         self.seen.mix(entry.index);
     }
 

@@ -8,17 +8,19 @@ use std::time::Duration;
 use prost::Message as _;
 use revd_engine::db::DbOptions;
 use revd_engine::disk::SimDisk;
-use revd_engine::mvcc::{Applied, CheckpointKind, SavedState, Store, StoreBuilder};
+use revd_engine::mvcc::{Applied, CheckpointKind, SavedState, SmallTable, Store, StoreBuilder};
 use revd_engine::random::Random;
 use revd_member::apply::command::{Command, CommandId, Kind, Origin};
 use revd_member::apply::local::Submitted;
 use revd_member::apply::outcome::Effect;
 use revd_member::apply::received::ReceivedState;
+use revd_member::apply::state_hashes::HashAsks;
 use revd_member::apply::{CommittedEntry, DurableIndex, Lost, Machine, MachineConfig, ReadReady, Work};
 use revd_member::cluster::Identity;
 use revd_member::cluster::conf_state::ConfState;
 use revd_member::cores::log::{LogConfig, LogCore};
 use revd_member::cores::log_events::{LogEffects, LogEvent};
+use revd_member::error::Error;
 use revd_member::peer::{Peer, PeerMessage};
 use revd_member::raft::feed::LogFetch;
 use revd_member::raft::node::{LogRetention, RaftConfig, RaftNode};
@@ -98,6 +100,7 @@ struct Running {
     tickets: u64,
     leads: Option<u64>,
     is_receiving: bool,
+    hash_asks: HashAsks,
     sending: Vec<(u64, u64, SimDisk)>,
     /// Entries on their way from the log's segments.
     fetching: Vec<(LogFetch, Option<Vec<LogEntry>>)>,
@@ -121,6 +124,8 @@ pub(crate) struct Member {
     /// A state that another member has sent, whole.
     received: Option<SimDisk>,
     durable: RecoveredLog,
+    /// Its state is not what the log has made it.
+    pub(crate) is_forged: bool,
     running: Option<Running>,
 }
 
@@ -133,8 +138,17 @@ impl Member {
         let written = store.checkpoint(CheckpointKind::Auto).unwrap().write().unwrap();
         store.finish_checkpoint(written);
         let durable = empty_log(Identity { cluster: 1, member: id });
-        let mut member =
-            Self { id, members, boot: 0, pre_votes, disk, received: None, durable, running: None };
+        let mut member = Self {
+            id,
+            members,
+            boot: 0,
+            pre_votes,
+            disk,
+            received: None,
+            durable,
+            is_forged: false,
+            running: None,
+        };
         member.start(id);
         member
     }
@@ -199,6 +213,7 @@ impl Member {
             tickets: 0,
             leads: None,
             is_receiving: false,
+            hash_asks: HashAsks::default(),
             sending: Vec::new(),
             fetching: Vec::new(),
         });
@@ -279,6 +294,8 @@ impl Member {
         }
         let messages = std::mem::take(&mut running.from_log.messages);
         let is_forward = |message: &PeerMessage| matches!(message, PeerMessage::Forward(_));
+        let is_hash = |message: &PeerMessage| matches!(message, PeerMessage::Hash(_));
+        history.seen.hashes += messages.iter().filter(|(_, message)| is_hash(message)).count() as u64;
         history.seen.forwards += messages.iter().filter(|(_, message)| is_forward(message)).count() as u64;
         if let Some(index) = running.from_log.release.take() {
             while self.durable.entries.front().is_some_and(|entry| entry.index <= index) {
@@ -372,7 +389,8 @@ impl Member {
         for _ in 0..=random.below(3) {
             let Some(work) = running.from_log.work.pop_front() else { break };
             match work {
-                Work::Entry(entry) => running.apply(&entry, history),
+                Work::Entry(entry) => running.apply(&entry, history, self.is_forged),
+                Work::Hash(ask) => running.hash_asks.add(ask),
                 Work::Lost(Lost { numbers, .. }) => {
                     let before = running.puts.len();
                     running.puts.retain(|_, call| call.number > numbers[0]);
@@ -408,7 +426,15 @@ impl Member {
                 Work::Local(request) => unreachable!("{request:?} without a reason"),
             }
         }
-        running.serve_reads(history);
+        running.serve_reads(history, self.is_forged);
+        running.tell_hashes();
+    }
+
+    /// Something writes into the state that is not in the log.
+    pub(crate) fn forge(&mut self) {
+        self.is_forged = true;
+        let store = self.running.as_mut().unwrap().machine.store_mut();
+        store.table_put(SmallTable::Cluster, b"forged", b"");
     }
 
     /// A checkpoint of what is applied.
@@ -458,31 +484,45 @@ fn copy(state: &SavedState) -> SimDisk {
 }
 
 impl Running {
-    fn apply(&mut self, entry: &CommittedEntry, history: &mut History) {
+    fn tell_hashes(&mut self) {
+        for (to, point) in self.hash_asks.answers(self.machine.hashes()) {
+            let corrupt = self.machine.corrupt_members().to_vec();
+            self.events.push_back(LogEvent::Hash { to, point, corrupt });
+        }
+    }
+
+    fn apply(&mut self, entry: &CommittedEntry, history: &mut History, is_forged: bool) {
         let mut effects = Vec::new();
         self.machine.apply(entry, 0, &mut effects).unwrap();
         let Applied { index, .. } = self.machine.store().applied();
         assert_eq!(index, entry.index);
-        history.applied(entry, self.machine.store().revision());
+        if !is_forged {
+            history.applied(entry, self.machine.store().revision(), self.machine.store().state_hash());
+        }
         for effect in effects {
             let Effect::Reply(id, outcome) = effect else { panic!("{effect:?}") };
             // One that was lost may be applied all the same.
             if let Some(call) = self.puts.remove(&id) {
+                if outcome.result == Err(Error::Corrupt) {
+                    assert!(!self.machine.corrupt_members().is_empty());
+                    continue;
+                }
                 outcome.result.unwrap();
-                history.put(call.floor, outcome.revision);
+                if !is_forged {
+                    history.put(call.floor, outcome.revision);
+                }
             }
         }
         self.events.push_back(LogEvent::Applied(index));
     }
 
-    fn serve_reads(&mut self, history: &mut History) {
+    fn serve_reads(&mut self, history: &mut History, is_forged: bool) {
         let applied = self.machine.store().applied().index;
         let revision = self.machine.store().revision();
         while let Some((ticket, _)) = self.ready.pop_front_if(|(_, index)| *index <= applied) {
             let later = self.reads.split_off(&(ticket + 1));
-            for floor in std::mem::replace(&mut self.reads, later).into_values() {
-                history.read(floor, revision);
-            }
+            let served = std::mem::replace(&mut self.reads, later).into_values();
+            served.filter(|_| !is_forged).for_each(|floor| history.read(floor, revision));
         }
     }
 }

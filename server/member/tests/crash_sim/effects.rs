@@ -10,6 +10,7 @@ use revd_member::apply::command::CommandId;
 use revd_member::apply::lease_reports::LeaseCounts;
 use revd_member::apply::outcome::Outcome;
 use revd_member::apply::received::{ReceivedState, ReplacedState};
+use revd_member::apply::state_hashes::HashPoint;
 use revd_member::apply::{DurableIndex, Lost, Machine, Work};
 use revd_member::cores::effects::{Note, StateEffects};
 use revd_member::cores::log_events::LogEffects;
@@ -163,6 +164,14 @@ impl StateEffects for FromState {
 
     fn stream(&mut self, _to: u64, _term: u64, _state: Option<SavedState>) {
         unreachable!("there are no other members");
+    }
+
+    fn hashed(&mut self, to: u64, _point: HashPoint, _corrupt: &[u64]) {
+        unreachable!("member {to} does not exist");
+    }
+
+    fn corrupt(&mut self, _is_corrupt: bool) {
+        unreachable!("there are no alarms");
     }
 
     fn note(&mut self, note: Note) {

@@ -6,6 +6,7 @@
 
 mod away;
 mod bugs;
+mod corruption;
 mod disaster;
 mod etcdctl;
 mod etcdctl_failover;
