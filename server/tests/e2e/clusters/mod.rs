@@ -13,6 +13,7 @@ mod etcdctl_failover;
 mod faults;
 mod go_client;
 mod health;
+mod installing;
 mod leaders;
 mod minority;
 mod recorded;
