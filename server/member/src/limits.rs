@@ -45,6 +45,8 @@ pub const LOG_FEED_BYTES_MAX: usize = 8 * 1024 * 1024;
 pub const LOG_FEED_TICKS: u64 = 5;
 /// Ticks after which a ReadIndex round without an answer is tried again.
 pub const READ_ROUND_TICKS: u64 = 2;
+/// One round in so many asks all voters, so that slow ones do not stay those that are asked.
+pub const READ_ROUNDS_OF_ALL: u64 = 16;
 /// Ticks after which a request that the leader has not answered is sent again.
 pub const ASK_AGAIN_TICKS: u64 = 5;
 /// Attempts of one ReadIndex round whose answers still count.

@@ -5,7 +5,9 @@
 //! term: a later leader would need the vote of one of them, and with the vote its later term. So
 //! the leader asks the voters for their term, in a round for all reads that wait. A voter that asks
 //! for a read index says its term in doing so, after its reads began: where it and the leader are a
-//! quorum, as in clusters of three, no other member is asked.
+//! quorum, as in clusters of three, no other member is asked. Of the others as many are asked as
+//! make a quorum, those that confirmed first when all were asked: now and then, when an answer is
+//! late, and when a connection breaks.
 //!
 //! Nothing here relies on clocks, and nothing on raft-rs, which serves reads from old answers if
 //! names of rounds are used twice (etcd #20418).
@@ -23,6 +25,16 @@ pub(super) struct LeaderReads {
     round: Option<ConfirmRound>,
     /// Rounds that have begun, up to this one.
     rounds: u64,
+    /// Members that confirmed the last round, in the order of their answers.
+    quick: Vec<u64>,
+}
+
+/// A round that voters are to be asked to confirm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Asking {
+    pub(super) round: u64,
+    /// All voters, not only as many as make a quorum.
+    pub(super) of_all: bool,
 }
 
 #[derive(Debug)]
@@ -30,8 +42,9 @@ struct ConfirmRound {
     /// The answer to all attempts in it.
     index: u64,
     attempts: BTreeMap<u64, ReadContext>,
-    /// Members that were in the leader's term after the round had begun.
-    confirmed: BTreeSet<u64>,
+    /// Members that were in the leader's term after the round had begun, this one and others in
+    /// the order of their answers.
+    confirmed: Vec<u64>,
     /// The tick in which the others are asked again.
     next: u64,
 }
@@ -50,47 +63,70 @@ impl LeaderReads {
         self.waiting.insert(from, context);
     }
 
-    /// The round that the voters are to be asked for now, if any: a new one from this commit index,
-    /// or the last one again.
-    pub(super) fn round(&mut self, own: u64, index: u64, now: u64) -> Option<u64> {
+    /// The round that voters are to be asked for now, if any: a new one from this commit index, or
+    /// the last one again.
+    pub(super) fn round(&mut self, own: u64, index: u64, now: u64) -> Option<Asking> {
         let next = now + limits::READ_ROUND_TICKS;
         if let Some(round) = &mut self.round {
             if now < round.next {
                 return None;
             }
             round.next = next;
-            return Some(self.rounds);
+            return Some(Asking { round: self.rounds, of_all: true });
         }
         if self.waiting.is_empty() {
             return None;
         }
         let attempts = std::mem::take(&mut self.waiting);
-        self.round = Some(ConfirmRound { index, attempts, confirmed: BTreeSet::from([own]), next });
+        self.round = Some(ConfirmRound { index, attempts, confirmed: vec![own], next });
         self.rounds += 1;
-        Some(self.rounds)
+        let of_all = self.rounds % limits::READ_ROUNDS_OF_ALL == 1;
+        Some(Asking { round: self.rounds, of_all })
+    }
+
+    /// As many of the other voters as make a quorum with this member, quick ones first.
+    pub(super) fn few(
+        &self,
+        own: u64,
+        mut others: Vec<u64>,
+        is_quorum: impl Fn(&BTreeSet<u64>) -> bool,
+    ) -> Vec<u64> {
+        let place = |member: &u64| self.quick.iter().position(|quick| quick == member);
+        others.sort_by_key(|member| place(member).unwrap_or(usize::MAX));
+        let mut members = BTreeSet::from([own]);
+        let missing = others.iter().take_while(|member| {
+            let is_missing = !is_quorum(&members);
+            members.insert(**member);
+            is_missing
+        });
+        let count = missing.count();
+        others.truncate(count);
+        others
+    }
+
+    /// The connection to a member broke: a round that waits for it asks the others now.
+    pub(super) fn connection_lost(&mut self, now: u64) {
+        if let Some(round) = &mut self.round {
+            round.next = now;
+        }
     }
 
     /// This member was in the leader's term after this round had begun.
     pub(super) fn confirmed(&mut self, from: u64, number: u64) {
         if number == self.rounds
             && let Some(round) = &mut self.round
+            && !round.confirmed.contains(&from)
         {
-            round.confirmed.insert(from);
+            round.confirmed.push(from);
         }
     }
 
     /// The answers of the round, once a quorum has confirmed it.
     pub(super) fn answers(&mut self, is_quorum: impl Fn(&BTreeSet<u64>) -> bool) -> Vec<ReadIndex> {
-        let round = self.round.take_if(|round| is_quorum(&round.confirmed));
-        let answers = round.map(|ConfirmRound { index, attempts, .. }| {
-            attempts.into_iter().map(move |(to, context)| ReadIndex { to, context, index })
-        });
-        answers.into_iter().flatten().collect()
-    }
-
-    /// A round is under way.
-    pub(super) fn is_asking(&self) -> bool {
-        self.round.is_some()
+        let round = self.round.take_if(|round| is_quorum(&round.confirmed.iter().copied().collect()));
+        let Some(ConfirmRound { index, attempts, confirmed, .. }) = round else { return Vec::new() };
+        self.quick = confirmed;
+        attempts.into_iter().map(|(to, context)| ReadIndex { to, context, index }).collect()
     }
 
     /// This member leads no more, or in another term: members that wait ask again.
@@ -121,7 +157,7 @@ mod tests {
         reads.ask(2, context(2, 1));
         reads.ask(2, context(2, 2));
         reads.ask(1, context(1, 4));
-        assert_eq!(reads.round(1, 7, 0), Some(1));
+        assert_eq!(reads.round(1, 7, 0), Some(Asking { round: 1, of_all: true }));
         reads.ask(3, context(3, 1));
         reads.confirmed(4, 1);
         reads.confirmed(4, 1);
@@ -132,7 +168,8 @@ mod tests {
             |member, attempt, index| ReadIndex { to: member, context: context(member, attempt), index };
         assert_eq!(reads.answers(is_quorum), [answer(1, 4, 7), answer(2, 2, 7)]);
         assert_eq!(reads.answers(is_quorum), []);
-        assert_eq!(reads.round(1, 9, 1), Some(2));
+        assert_eq!(reads.few(1, vec![2, 3, 4, 5], is_quorum), [4, 5], "those that confirmed first");
+        assert_eq!(reads.round(1, 9, 1), Some(Asking { round: 2, of_all: false }));
         reads.confirmed(4, 1);
         reads.confirmed(5, 1);
         assert_eq!(reads.answers(is_quorum), [], "late words about the round before");
@@ -146,12 +183,15 @@ mod tests {
         let mut reads = LeaderReads::default();
         reads.ask(1, context(1, 1));
         let asked: Vec<_> = (0..6).filter_map(|now| reads.round(1, 7, now)).collect();
-        assert_eq!(asked, [1, 1, 1]);
+        assert_eq!(asked, [Asking { round: 1, of_all: true }; 3]);
         reads.clear();
         reads.confirmed(2, 1);
         reads.confirmed(3, 1);
         assert_eq!(reads.answers(is_quorum), []);
         reads.ask(1, context(1, 2));
-        assert_eq!(reads.round(1, 8, 6), Some(2), "numbers go on");
+        assert_eq!(reads.round(1, 8, 6), Some(Asking { round: 2, of_all: false }), "numbers go on");
+        assert_eq!(reads.round(1, 8, 7), None);
+        reads.connection_lost(7);
+        assert_eq!(reads.round(1, 8, 7), Some(Asking { round: 2, of_all: true }), "another member may do");
     }
 }

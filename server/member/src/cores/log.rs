@@ -19,7 +19,7 @@ use crate::cluster::membership::Membership;
 use crate::cores::corruption::Comparison;
 use crate::cores::forwards::Forwards;
 use crate::cores::leader_moves::LeaderMoves;
-use crate::cores::leader_reads::{LeaderReads, ReadIndex};
+use crate::cores::leader_reads::{Asking, LeaderReads, ReadIndex};
 use crate::cores::lease_asks::LeaseAsks;
 use crate::cores::log_events::{LogEffects, LogEvent};
 use crate::cores::member_changes::{ChangeRules, MemberChanges};
@@ -181,6 +181,7 @@ impl LogCore {
                 self.changes.disconnected(member);
                 self.comparison.lost(member);
                 self.node.connection_lost(member);
+                self.leader_reads.connection_lost(self.now);
                 if member == self.led_by.1 {
                     self.lose(&Error::TimeoutConnectionLost);
                 }
@@ -437,10 +438,14 @@ impl LogCore {
             return;
         }
         let mut answers = self.leader_reads.answers(|members| self.node.is_quorum(members));
-        if let Some(round) = self.leader_reads.round(own, committed, self.now) {
-            answers.extend(self.leader_reads.answers(|members| self.node.is_quorum(members)));
-            let others = if self.leader_reads.is_asking() { self.node.other_voters() } else { Vec::new() };
+        if let Some(Asking { round, of_all }) = self.leader_reads.round(own, committed, self.now) {
+            let mut others = self.node.other_voters();
+            if !of_all {
+                others = self.leader_reads.few(own, others, |members| self.node.is_quorum(members));
+            }
             others.into_iter().for_each(|to| effects.send(to, PeerMessage::Confirm { term, round }));
+            // Without other voters there is nothing to wait for.
+            answers.extend(self.leader_reads.answers(|members| self.node.is_quorum(members)));
         }
         for ReadIndex { to, context, index } in answers {
             if to == own {
