@@ -162,6 +162,21 @@ impl Workload {
         self.record.borrow_mut().has_others = true;
     }
 
+    /// So many more reads of a member, linearizable and all at once.
+    pub fn reads(self: &Rc<Self>, member: usize, count: u64) {
+        for number in 0..count {
+            let workload = Rc::clone(self);
+            spawn_local(async move {
+                let read = async {
+                    if let Err(status) = workload.get(member, number % WRITERS, true).await {
+                        workload.record.borrow_mut().failed(&status);
+                    }
+                };
+                workload.work(read).await;
+            });
+        }
+    }
+
     /// A member is gone for ever.
     pub fn leaves(&self, member: usize) {
         self.gone.borrow_mut().insert(member);
