@@ -24,9 +24,11 @@ pub const RAFT_MESSAGES_INFLIGHT_MAX: usize = 32;
 pub const UNCOMMITTED_BYTES_MAX: usize = 64 * 1024 * 1024;
 /// Bytes of applied entries that stay in memory for followers that are a moment behind.
 pub const LOG_TAIL_BYTES_MAX: usize = 8 * 1024 * 1024;
-/// Bytes on disk of the log that is kept for slow followers although its effects are durable; twice
-/// as many while a state is on its way to a member, which needs the entries behind it.
+/// Bytes on disk of the log that is kept for slow followers although its effects are durable.
 pub const LOG_KEPT_BYTES_MAX: u64 = 512 * 1024 * 1024;
+/// So many times these bytes while a state is on its way to a member, which needs the entries
+/// behind it: a state may take minutes.
+pub const LOG_KEPT_FOR_STATE: u64 = 8;
 /// The part of the room on its disk that such a log may take: one in so many bytes.
 pub const LOG_KEPT_ROOM_PART: u64 = 4;
 /// Room on the disk of the log below which nothing is kept for slow followers.

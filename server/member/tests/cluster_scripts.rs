@@ -11,6 +11,7 @@
 //! memory BYTES            members anew, with so much of what is applied in memory
 //! applied M INDEX         it has applied entries up to there
 //! durable M INDEX         a checkpoint holds them
+//! room M BYTES            its disk has room for so many bytes beside the log
 //! fetched M    unread M   entries that it was to read are there, or cannot be read
 //! status M
 //! without-pre-vote    hasten      new members: without `--pre-vote`, with
@@ -356,6 +357,7 @@ impl Runner for ClusterRunner {
                     Durable { applied, compaction_pending: false, defragmenting: false, no_space: None };
                 self.turn(*member, vec![LogEvent::Durable(DurableIndex::of(&checkpoint))])
             }
+            ("room", [member, bytes]) => self.turn(*member, vec![LogEvent::DiskRoom(*bytes)]),
             ("fetched", [member]) => self.fetched(*member, true),
             ("unread", [member]) => self.fetched(*member, false),
             ("stall", [member]) => {

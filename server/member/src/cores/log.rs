@@ -208,7 +208,7 @@ impl LogCore {
 
     /// State up to here, if not more, is durable elsewhere.
     fn release(&mut self, durable: u64, effects: &mut impl LogEffects) {
-        let keeps_log = self.transfers.keeps_log(self.now);
+        let keeps_log = self.transfers.keeps_log(self.now, |member| self.node.feeds(member));
         if let Some(index) = self.node.release(durable, keeps_log) {
             effects.release(index);
         }

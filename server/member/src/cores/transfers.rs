@@ -66,9 +66,10 @@ impl StateTransfers {
         }
     }
 
-    /// The log keeps all that it can.
-    pub(super) fn keeps_log(&mut self, now: u64) -> bool {
-        self.sent.retain(|_, until| *until > now);
+    /// The log keeps all that it can: for a state on its way, and for its receiver while it is fed
+    /// what follows.
+    pub(super) fn keeps_log(&mut self, now: u64, is_fed: impl Fn(u64) -> bool) -> bool {
+        self.sent.retain(|member, until| *until > now || is_fed(*member));
         !self.sending.is_empty() || !self.sent.is_empty()
     }
 
@@ -122,16 +123,18 @@ mod tests {
 
     #[test]
     fn two_states_are_sent_at_a_time_and_the_log_stays_for_a_while() {
+        let no_feed = |_| false;
         let mut transfers = StateTransfers::default();
-        assert!(!transfers.keeps_log(1));
+        assert!(!transfers.keeps_log(1, no_feed));
         let members = 2..2 + limits::STATES_SENT_MAX as u64;
         assert!(members.clone().all(|to| transfers.send(to) == Sending::Begins));
         assert_eq!((transfers.send(2), transfers.send(99)), (Sending::UnderWay, Sending::Later));
         members.for_each(|to| transfers.sent(to, to == 2, 10));
         let until = 10 + limits::STATE_SENT_TICKS;
-        assert!(transfers.keeps_log(until - 1), "what follows the state of member 2");
-        assert!(!transfers.keeps_log(until));
+        assert!(transfers.keeps_log(until - 1, no_feed), "what follows the state of member 2");
+        assert!(transfers.keeps_log(until, |member| member == 2), "it is fed that");
+        assert!(!transfers.keeps_log(until, |member| member == 3));
         assert_eq!(transfers.send(99), Sending::Begins);
-        assert!(transfers.keeps_log(until));
+        assert!(transfers.keeps_log(until, no_feed));
     }
 }

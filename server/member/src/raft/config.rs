@@ -35,7 +35,7 @@ pub struct LogRetention {
     pub snapshot_count: u64,
     /// So many of them stay.
     pub catchup_entries: u64,
-    /// Bytes on disk that they may take; twice as many while a state is on its way.
+    /// Bytes on disk that they may take; more while a state is on its way.
     pub disk_bytes_max: u64,
     /// Bytes of applied entries that stay in memory. Others are read again when they are needed.
     pub memory_bytes_max: usize,

@@ -61,11 +61,16 @@ impl Feed {
         self.fetch.is_none() && bytes < limits::LOG_FEED_BYTES_MAX
     }
 
+    /// The member takes what it is sent.
+    pub(super) fn is_active(&self) -> bool {
+        self.ticks <= limits::LOG_FEED_TICKS
+    }
+
     /// A step of the clock; false if the feed is over. Entries that are not confirmed in
     /// time may be lost.
     pub(super) fn tick(&mut self, is_needed: bool) -> bool {
         self.ticks += 1;
-        if self.ticks > limits::LOG_FEED_TICKS {
+        if !self.is_active() {
             self.unconfirmed.clear();
         }
         if !is_needed {

@@ -10,7 +10,7 @@ use raft::{ProgressState, StateRole};
 
 use crate::limits;
 use crate::raft::convert::to_raft;
-use crate::raft::feed::LogFetch;
+use crate::raft::feed::{Feed, LogFetch};
 use crate::raft::node::RaftNode;
 use crate::wal::LogEntry;
 
@@ -77,6 +77,17 @@ impl RaftNode {
                 return;
             }
         }
+    }
+
+    /// Entries are read for this member, and it takes them.
+    #[must_use]
+    pub fn feeds(&self, member: u64) -> bool {
+        self.raw.store().feeds.get(&member).is_some_and(Feed::is_active)
+    }
+
+    /// Entries are read for some member, and it takes them.
+    pub(super) fn is_feeding(&self) -> bool {
+        self.raw.store().feeds.values().any(Feed::is_active)
     }
 
     /// A step of the clock: what members do not need any more goes.

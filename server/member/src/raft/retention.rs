@@ -5,10 +5,12 @@ use crate::raft::node::{LogRetention, RaftNode};
 
 impl RaftNode {
     /// State up to here is durable elsewhere. The log may let go of everything up to the index that
-    /// is returned, if that is news. `keeps_all`: a member is about to need what follows a state.
+    /// is returned, if that is news. Entries stay while some are read for another member: it would
+    /// not reach the end of a log that runs away from it. `keeps_all`: a member is about to need
+    /// what follows a state.
     pub fn release(&mut self, durable: u64, keeps_all: bool) -> Option<u64> {
         self.applied(durable);
-        let others = self.has_others();
+        let (others, is_fed) = (self.has_others(), self.is_feeding());
         let LogRetention { snapshot_count, catchup_entries, .. } = self.retention;
         let kept_bytes = self.kept_bytes(keeps_all);
         let entries = self.raw.mut_store();
@@ -17,7 +19,7 @@ impl RaftNode {
         let before = entries.base();
         let mut to = durable;
         if others {
-            let is_much = !keeps_all && durable.saturating_sub(before) > snapshot_count;
+            let is_much = !keeps_all && !is_fed && durable.saturating_sub(before) > snapshot_count;
             to = if is_much { durable.saturating_sub(catchup_entries) } else { before };
             to = to.max(self.sizes.index_below(kept_bytes)).min(durable);
         }
@@ -38,7 +40,11 @@ impl RaftNode {
         if self.room < limits::LOG_ROOM_BYTES_MIN {
             return 0;
         }
-        let most = self.retention.disk_bytes_max.saturating_mul(if keeps_all { 2 } else { 1 });
+        let most = self.retention.disk_bytes_max.saturating_mul(if keeps_all {
+            limits::LOG_KEPT_FOR_STATE
+        } else {
+            1
+        });
         most.min(self.room.saturating_add(self.sizes.bytes()) / limits::LOG_KEPT_ROOM_PART)
     }
 }
@@ -83,7 +89,7 @@ mod tests {
         let retention = LogRetention { snapshot_count: 1_000, disk_bytes_max: 2 << 20, ..retention };
         let mut by_bytes = node(&log(), retention);
         assert_eq!(by_bytes.release(15, false), Some(15), "more is too large, but only this is durable");
-        assert_eq!(by_bytes.release(40, true), None, "twice as much while a state is on its way");
+        assert_eq!(by_bytes.release(40, true), None, "more while a state is on its way");
         assert_eq!(by_bytes.release(40, false), Some(20));
         let mut of_room = node(&log(), LogRetention { disk_bytes_max: 1 << 40, ..retention });
         of_room.has_disk_room(limits::LOG_ROOM_BYTES_MIN);
