@@ -93,6 +93,10 @@ pub const PEER_DIAL_DEADLINE: Duration = Duration::from_secs(3);
 pub const PEER_HELLO_DEADLINE: Duration = Duration::from_secs(5);
 /// Time for each step of asking another member about the cluster, before a new member begins.
 pub const REMOTE_CLUSTER_DEADLINE: Duration = Duration::from_secs(2);
+/// Time in which another member has to answer what the hash of its keys is.
+pub const REMOTE_HASH_DEADLINE: Duration = Duration::from_secs(20);
+/// Hashes of keys that other members are told at a time; each takes a part of the log core's time.
+pub const PEER_HASHES_MAX: usize = 4;
 /// Bytes of the answer: more members than a cluster has.
 pub const REMOTE_CLUSTER_BYTES_MAX: u64 = 1024 * 1024;
 /// Time between the first attempts to reach a peer.

@@ -66,6 +66,10 @@ impl CompactionHashes {
         self.0.iter().find(|hashed| hashed.revision == revision).copied()
     }
 
+    pub(crate) fn newest_first(&self) -> impl Iterator<Item = Hashed> {
+        self.0.iter().rev().copied()
+    }
+
     pub(crate) fn add(&mut self, hashed: Hashed) {
         let hashes = Arc::make_mut(&mut self.0);
         let last = hashes.back().map(|last| last.revision);

@@ -87,6 +87,11 @@ impl View {
         &self.0.tables
     }
 
+    /// The hashes of compactions since the start, the newest first.
+    pub fn compaction_hashes(&self) -> impl Iterator<Item = Hashed> {
+        self.0.hashes.newest_first()
+    }
+
     /// HashKV of a revision as it was before the compaction at it, if that is known.
     pub(crate) fn compaction_hash(&self, revision: i64) -> Option<Hashed> {
         self.0.hashes.get(revision)

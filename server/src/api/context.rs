@@ -272,6 +272,26 @@ impl ServiceContext {
         schema::versions(self.views.load().tables())
     }
 
+    /// The newest View.
+    #[must_use]
+    pub fn view(&self) -> View {
+        self.views.load()
+    }
+
+    /// The member that answers.
+    #[must_use]
+    pub fn identity(&self) -> Identity {
+        self.identity
+    }
+
+    /// A View that holds everything that was acknowledged or read anywhere before.
+    ///
+    /// # Errors
+    /// The error that a client would get.
+    pub async fn linearizable_view(&self) -> Result<View, Error> {
+        self.view_for_reading(false).await
+    }
+
     /// The id of the cluster's leader, 0 while there is none.
     #[must_use]
     pub fn leader(&self) -> u64 {

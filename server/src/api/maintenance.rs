@@ -5,6 +5,7 @@ use std::rc::Rc;
 use bytes::Bytes;
 use prost::Message as _;
 use revd_engine::mvcc::{HashKv, Hashed, View};
+use revd_member::apply::alarm::{corrupt_members, raise_corrupt};
 use revd_member::apply::command::Kind;
 use revd_member::apply::local::LocalKind;
 use revd_member::cluster::version::{ClusterVersion, downgrade_target};
@@ -157,8 +158,24 @@ impl Maintenance {
     }
 }
 
-/// Hashes in turns, letting others of this core go on in between.
-async fn hashed(view: &View, revision: i64) -> Result<Hashed, Error> {
+impl ServiceContext {
+    /// Has the whole cluster know that this member is corrupt.
+    ///
+    /// # Errors
+    /// When that is not known to be applied.
+    pub async fn raise_corrupt(&self, member: u64) -> Result<(), Error> {
+        if corrupt_members(self.views.load().tables()).contains(&member) {
+            return Ok(());
+        }
+        self.propose(Kind::Alarm, raise_corrupt(member)).await.map(drop)
+    }
+}
+
+/// HashKV in turns, letting others of this core go on in between.
+///
+/// # Errors
+/// [`Error::Compacted`] and [`Error::FutureRevision`]; when the tree file is damaged.
+pub async fn hashed(view: &View, revision: i64) -> Result<Hashed, Error> {
     let mut run = HashKv::new(view.clone(), revision)?;
     loop {
         if let Some(hashed) = run.step(limits::HASH_RECORDS_PER_TURN)? {

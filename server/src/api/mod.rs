@@ -47,6 +47,7 @@ pub use crate::api::lease::More;
 use crate::api::lock::Lock;
 pub use crate::api::long_calls::may_be_long;
 use crate::api::maintenance::Maintenance;
+pub use crate::api::maintenance::hashed;
 use crate::api::watch::Watch;
 use crate::edge::pending::Proposals;
 use crate::edge::watchers::Watchers;

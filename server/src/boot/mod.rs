@@ -10,6 +10,7 @@
 //! The decisions on this way are the member's: `revd_member::boot` has recovery and the life of
 //! the process, `revd_member::cores` how each core comes up and ends.
 
+mod initial_check;
 mod notify;
 pub mod recover;
 mod remote_cluster;
@@ -60,7 +61,8 @@ pub fn run(config: &Config) -> anyhow::Result<i32> {
     let places = runtime::connection_places(cores, listeners)?;
     wait_for_addresses(config)?;
     unreadable::say_which().context("asking for the signal of pages that cannot be read")?;
-    let member = recover::open(config)?;
+    let mut member = recover::open(config)?;
+    initial_check::run(config, &mut member)?;
     // From here on a signal means: stop in good order. Before, it ends the process as ever: clients
     // were promised nothing.
     let signals = Signals::new([SIGINT, SIGTERM]).context("asking for signals")?;

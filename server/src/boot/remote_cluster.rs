@@ -1,18 +1,16 @@
 //! The cluster as its other members know it, asked for before a member without data begins: `GET
 //! /members` on their peer ports, which etcd's members answer alike.
 
-use std::io::{self, Read as _, Write as _};
-use std::net::{SocketAddr, TcpStream};
+use std::io;
 
 use revd_member::cluster::joining::RemoteCluster;
 use revd_member::cluster::version::ClusterVersion;
-use revd_member::urls;
 use revd_proto::etcdserverpb::Member;
 use serde_json::{Value, json};
 
 use crate::limits;
 use crate::observe::log;
-use crate::resolve;
+use crate::peer::ask;
 
 /// The answer of the first of these URLs that gives one. A member that has no state yet names no
 /// members; one that was removed names members of another time, and is not among them.
@@ -49,26 +47,7 @@ pub(super) fn versions<'u>(urls: impl Iterator<Item = &'u str>) -> Vec<ClusterVe
 
 /// The whole answer, head and body.
 fn get(url: &str, path: &str) -> io::Result<String> {
-    let host = urls::authority(url);
-    let mut stream = connect(resolve::addresses(host)?)?;
-    stream.set_read_timeout(Some(limits::REMOTE_CLUSTER_DEADLINE))?;
-    stream.set_write_timeout(Some(limits::REMOTE_CLUSTER_DEADLINE))?;
-    write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")?;
-    let mut answer = String::new();
-    stream.take(limits::REMOTE_CLUSTER_BYTES_MAX).read_to_string(&mut answer)?;
-    Ok(answer)
-}
-
-/// Connects to the first of these addresses where something listens.
-fn connect(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
-    let mut result = Err(io::ErrorKind::AddrNotAvailable.into());
-    for address in addresses {
-        result = TcpStream::connect_timeout(&address, limits::REMOTE_CLUSTER_DEADLINE);
-        if result.is_ok() {
-            break;
-        }
-    }
-    result
+    ask::get(url, path, limits::REMOTE_CLUSTER_DEADLINE)
 }
 
 /// Reads an answer: the cluster's id is a header, the members are a list.
@@ -103,6 +82,7 @@ fn member(row: &Value) -> Option<Member> {
 
 #[cfg(test)]
 mod tests {
+    use std::io::{Read as _, Write as _};
     use std::net::TcpListener;
 
     use super::*;
@@ -140,16 +120,6 @@ mod tests {
         for serving in [serving_empty, serving_removed, serving_member] {
             serving.join().unwrap();
         }
-    }
-
-    #[test]
-    fn a_name_stands_for_all_its_addresses() {
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        let (silent, closed) = ("[::1]:1".parse().unwrap(), "127.0.0.1:1".parse().unwrap());
-        let stream = connect(vec![silent, closed, address]).unwrap();
-        assert_eq!(stream.peer_addr().unwrap(), address);
-        assert!(connect(vec![closed]).is_err() && connect(vec![]).is_err());
     }
 
     /// An etcd 3.7.1 answers so.

@@ -153,6 +153,7 @@ fn member_duties(config: &Config, id: u64) -> MemberDuties {
     MemberDuties {
         attributes: attributes(config, id),
         retention: config.retention,
+        checks: config.checks,
         downgrade_interval: config.cluster.downgrade_interval,
     }
 }

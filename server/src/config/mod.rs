@@ -2,6 +2,7 @@
 //! meaning.
 
 mod cluster;
+mod corruption;
 mod error;
 pub mod flags;
 pub mod sources;
@@ -12,6 +13,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 pub use crate::config::cluster::ClusterConfig;
+pub use crate::config::corruption::CorruptionChecks;
 pub use crate::config::error::ConfigError;
 use crate::config::sources::{Gathered, Settings};
 use crate::config::values::{bad, duration, list, number, switch, text};
@@ -69,6 +71,8 @@ pub struct Config {
     pub quota_bytes: i64,
     /// Revisions that auto compaction keeps.
     pub retention: Retention,
+    /// When members are compared as etcd does.
+    pub checks: CorruptionChecks,
     /// Interval of progress notifications.
     pub progress_interval: Duration,
     /// How pings are dealt with.
@@ -201,6 +205,7 @@ pub fn resolve(gathered: Gathered) -> Result<Config, ConfigError> {
         streams_max: number(&settings, "max-concurrent-streams")?,
         quota_bytes: if quota == 0 { QUOTA_BYTES_DEFAULT } else { quota },
         retention: retention(&settings)?,
+        checks: CorruptionChecks::resolve(&settings, &mut warnings)?,
         progress_interval: progress_interval(&settings, &mut warnings)?,
         keepalive: Keepalive {
             min_time: duration(&settings, "grpc-keepalive-min-time")?,

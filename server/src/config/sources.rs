@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn what_etcd_knows_and_we_do_not_is_accepted_with_a_warning() {
-        let gathered = args("--max-snapshots 3 --experimental-initial-corrupt-check").unwrap();
+        let gathered = args("--max-snapshots 3 --experimental-memory-mlock").unwrap();
         assert_eq!(gathered.warnings.len(), 2);
     }
 

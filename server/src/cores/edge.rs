@@ -16,7 +16,7 @@ use revd_member::error::Error;
 use revd_proto::etcdserverpb::Member as MemberRow;
 
 use crate::api::{Api, ApiSeed};
-use crate::config::Retention;
+use crate::config::{CorruptionChecks, Retention};
 use crate::cores::Notifications;
 use crate::duties;
 use crate::edge::pending::Proposals;
@@ -62,6 +62,8 @@ pub struct MemberDuties {
     pub attributes: MemberRow,
     /// Revisions that auto compaction keeps.
     pub retention: Retention,
+    /// When members are compared as etcd does.
+    pub checks: CorruptionChecks,
     /// How often it is looked whether a downgrade is over; zero never.
     pub downgrade_interval: Duration,
 }
@@ -213,6 +215,8 @@ impl EdgeEffects for EdgeDriver<'_> {
                 glommio::spawn_local(duties::versions::run(api(), member.downgrade_interval)),
                 glommio::spawn_local(duties::lease_expiry::run(api())),
                 glommio::spawn_local(duties::lease_checkpoints::run(api())),
+                glommio::spawn_local(duties::corruption_checks::run(api(), member.checks)),
+                glommio::spawn_local(duties::corruption_checks::run_of_compactions(api(), member.checks)),
                 glommio::spawn_local(duties::reserve::run(api())),
             ]);
         }

@@ -8,6 +8,7 @@
 //! | [`auto_compaction`] | the member | a tenth of the period, or five minutes |
 //! | [`lease_expiry`] | the member | `LEASE_CHECK_INTERVAL` |
 //! | [`lease_checkpoints`] | the member | `LEASE_NOTE_INTERVAL` |
+//! | [`corruption_checks`] | the member | `--corrupt-check-time`, `--compact-hash-check-time` |
 //! | [`reserve`] | the member | `RESERVE_INTERVAL` |
 //! | [`sweep`] | each edge | `SWEEP_INTERVAL` |
 //! | [`leader_watch`] | each edge | an election timeout |
@@ -22,6 +23,7 @@
 
 pub mod auto_compaction;
 pub mod cleaner;
+pub mod corruption_checks;
 pub mod leader_watch;
 pub mod lease_checkpoints;
 pub mod lease_expiry;

@@ -71,9 +71,15 @@ async fn converse(mut stream: TcpStream, from: &str, shared: &Rc<Shared>, pass: 
             receive(stream, &hello, from, shared).await
         }
         Ok(FirstWords::Foreign(first)) => {
-            let (views, cluster) = (Arc::clone(&shared.views), shared.caller.identity.cluster);
+            let (views, identity) = (Arc::clone(&shared.views), shared.caller.identity);
+            let hashing = shared.hashing.clone();
             let answer = move |method: String, target: String| -> PlainCall {
-                let answer = probes::answer(views.load().tables(), cluster, &method, &target);
+                let view = views.load();
+                if let Some(revision) = probes::asks_for_hash(&method, &target) {
+                    let pass = hashing.enter(limits::PEER_HASHES_MAX);
+                    return Box::pin(probes::hash(view, identity, revision, pass));
+                }
+                let answer = probes::answer(view.tables(), identity.cluster, &method, &target);
                 Box::pin(std::future::ready(answer))
             };
             http1::serve(stream, first, Rc::new(answer), shared.clock, pass).await;

@@ -3,6 +3,7 @@
 //!
 //! - `accept` listens, hears who dials (`revd_member::peer::hello`), and reads messages; plain
 //!   requests on the same port are answered by `probes`.
+//! - `ask` sends such requests to other members.
 //! - `caller` says who this member is, on any core: connections for snapshots are opened by it.
 //! - `dial` keeps one connection to each other member, on which this member sends; `outbox`
 //!   holds the frames that wait.
@@ -15,6 +16,7 @@
 //! are on their way when one ends may be lost, and the log core is told so.
 
 mod accept;
+pub mod ask;
 mod backlog;
 pub mod caller;
 mod complaints;
@@ -94,6 +96,7 @@ impl Peers {
             connections_max,
             incoming: RefCell::default(),
             dropped: RefCell::default(),
+            hashing: Gate::default(),
             outboxes: RefCell::default(),
         });
         let listeners: io::Result<Vec<_>> = listen.into_iter().map(transport::bind).collect();

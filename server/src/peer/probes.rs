@@ -2,20 +2,25 @@
 //! downgrade, whether it lives.
 
 use ::http::StatusCode;
-use revd_engine::mvcc::Tables;
+use revd_engine::mvcc::{Hashed, Tables, View};
+use revd_member::cluster::Identity;
 use revd_member::schema;
 use revd_proto::etcdserverpb::Member;
 use serde_json::{Map, Value, json};
 
+use crate::api;
 use crate::clock;
 use crate::net::http;
 use crate::net::plain::{JSON, PlainReply};
+use crate::queues::gate::Pass;
+
+const HASH_KV: &str = "/members/hashkv";
 
 /// Answers a request.
 #[must_use]
 pub(super) fn answer(tables: &Tables, cluster: u64, method: &str, target: &str) -> PlainReply {
     let path = target.split('?').next().unwrap_or(target);
-    if !matches!(path, "/version" | "/members" | "/raft/probing" | "/downgrade/enabled") {
+    if !matches!(path, "/version" | "/members" | HASH_KV | "/raft/probing" | "/downgrade/enabled") {
         return PlainReply::error(StatusCode::NOT_FOUND, "404 page not found");
     }
     if method != "GET" {
@@ -38,6 +43,39 @@ pub(super) fn answer(tables: &Tables, cluster: u64, method: &str, target: &str) 
     if matches!(path, "/members" | "/downgrade/enabled") {
         reply.more.push(("x-etcd-cluster-id", format!("{cluster:x}")));
     }
+    reply
+}
+
+/// The revision of which a request wants to know the hash, if it does. It is a parameter; a body,
+/// as etcd's members send one to each other, is not read.
+pub(super) fn asks_for_hash(method: &str, target: &str) -> Option<i64> {
+    let (path, query) = target.split_once('?').unwrap_or((target, ""));
+    let revision = query.strip_prefix("revision=").and_then(|revision| revision.parse().ok());
+    (method == "GET" && path == HASH_KV).then(|| revision.unwrap_or(0))
+}
+
+/// HashKV as etcd's members tell it each other. Without a pass there are others to tell.
+pub(super) async fn hash(view: View, own: Identity, revision: i64, pass: Option<Pass>) -> PlainReply {
+    if pass.is_none() {
+        return PlainReply::error(StatusCode::SERVICE_UNAVAILABLE, "too many requests");
+    }
+    let mut reply = match api::hashed(&view, revision).await {
+        Ok(Hashed { hash, revision, compact_revision }) => {
+            let header = json!({
+                "cluster_id": own.cluster, "member_id": own.member, "revision": view.revision(),
+                "raft_term": view.applied().term,
+            });
+            let hash = json!({
+                "header": header, "hash": hash, "compact_revision": compact_revision, "hash_revision": revision,
+            });
+            PlainReply::ok(JSON, format!("{hash}\n"))
+        }
+        Err(error) => {
+            let text = error.to_string();
+            PlainReply::error(StatusCode::BAD_REQUEST, text.trim_start_matches("etcdserver: "))
+        }
+    };
+    reply.more.push(("x-etcd-cluster-id", format!("{:x}", own.cluster)));
     reply
 }
 

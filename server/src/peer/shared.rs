@@ -71,6 +71,8 @@ pub(super) struct Shared {
     pub(super) incoming: RefCell<BTreeMap<u64, Latch>>,
     /// Members that are none any more in the log, and perhaps not yet in the state.
     pub(super) dropped: RefCell<BTreeSet<u64>>,
+    /// Hashes of keys under way, for requests.
+    pub(super) hashing: Gate,
     /// To each other member.
     pub(super) outboxes: RefCell<BTreeMap<u64, Rc<Outbox>>>,
 }

@@ -30,6 +30,7 @@ const MAY_USE_GLOMMIO: &[&str] = &[
     "server/src/cores/log.rs",
     "server/src/cores/state.rs",
     "server/src/disk/segments.rs",
+    "server/src/duties/corruption_checks.rs",
     "server/src/duties/reserve.rs",
     "server/src/net/connection.rs",
     "server/src/net/http1.rs",

@@ -2,6 +2,7 @@
 //! their votes, and the rules by which they change.
 
 pub mod conf_state;
+pub mod hash_checks;
 pub mod initial;
 pub mod joining;
 pub mod membership;

@@ -6,8 +6,9 @@ use std::process::Command;
 use std::sync::Arc;
 use std::time::Duration;
 
-use revd_engine::db::DbOptions;
+use revd_engine::db::{Db, DbOptions};
 use revd_engine::disk::MmapDisk;
+use revd_engine::meta::Table;
 use revd_engine::mvcc::{CheckpointKind, Store};
 use revd_proto::etcdserverpb::watch_request::RequestUnion;
 use revd_proto::etcdserverpb::{
@@ -23,7 +24,8 @@ const CORRUPT: i32 = 2;
 const DEADLINE: Duration = Duration::from_secs(20);
 
 async fn put(client: &Client, key: &str, lease: i64) -> Result<(), Status> {
-    let request = PutRequest { key: key.to_owned().into(), lease, ..PutRequest::default() };
+    let (key, value) = (key.to_owned().into(), "value".into());
+    let request = PutRequest { key, value, lease, ..PutRequest::default() };
     client.kv.clone().put(request).await.map(drop)
 }
 
@@ -53,6 +55,25 @@ fn forge(member: &Server) {
     txn.commit();
     let checkpoint = store.checkpoint(CheckpointKind::WithIndex).unwrap();
     assert!(store.finish_checkpoint(checkpoint.write().unwrap()).no_space.is_none());
+}
+
+/// Changes the value of the newest record in the tree file of a member that is stopped: every
+/// checksum is right, and no later write depends on it.
+fn forge_value(member: &Server) {
+    let tree = member.data_dir().join("member/tree.revd");
+    let mut db = Db::open(Arc::new(MmapDisk::open(&tree).unwrap()), DbOptions::default()).unwrap();
+    let state = db.snapshot();
+    let (mut cursor, mut newest) = (state.cursor(Table(0)), None);
+    cursor.seek(&[]).unwrap();
+    while let Some((key, record)) = cursor.next().unwrap() {
+        newest = Some((key.to_vec(), record.to_vec()));
+    }
+    let (key, mut record) = newest.unwrap();
+    *record.last_mut().unwrap() ^= 1;
+    let mut txn = db.begin().unwrap();
+    txn.put(Table(0), &key, &record).unwrap();
+    txn.set_user(state.user());
+    txn.commit().unwrap();
 }
 
 fn etcdctl(server: &Server, line: &str) -> Option<String> {
@@ -132,6 +153,61 @@ fn a_member_with_another_state_is_named_sends_clients_away_and_is_replaced() {
         put(&cluster.client(added), "k", 0).await.unwrap();
         tokio::time::sleep(Duration::from_secs(2)).await;
         assert_eq!(alarms(&sound, 0, 0).await, []);
+    });
+}
+
+/// Stops member 1 of three and changes a value in its file.
+async fn with_another_value(dir: &TempDir, flags: &[&str]) -> Cluster {
+    let mut cluster = Cluster::start(Product::Revd, Wiring::Direct, dir.path(), 3, flags).await;
+    for _ in 0..3 {
+        put(&cluster.client(0), "k", 0).await.unwrap();
+    }
+    get(&cluster.client(1), false).await.unwrap(); // it has applied them
+    cluster.members[1].stop();
+    forge_value(&cluster.members[1]);
+    cluster
+}
+
+#[test]
+fn a_member_that_is_to_compare_its_keys_first_does_not_start_with_others() {
+    run(async {
+        for flag in ["--feature-gates=InitialCorruptCheck=true", "--experimental-initial-corrupt-check"] {
+            let dir = TempDir::new();
+            let mut cluster = with_another_value(&dir, &[flag]).await;
+            cluster.members[1].spawn_again();
+            let refused = &mut cluster.members[1];
+            assert!(!refused.wait().success());
+            let log = refused.log();
+            assert!(log.contains("found data inconsistency with peers"), "{log}");
+            cluster.members[2].stop();
+            cluster.members[2].start_again();
+            assert!(cluster.members[2].log().contains("initial corruption checking passed; no corruption"));
+        }
+    });
+}
+
+/// No later write depends on the value, so that only these checks see it.
+#[test]
+fn a_leader_that_is_to_compare_keys_names_a_member_with_others() {
+    run(async {
+        let of_all = ["--corrupt-check-time=500ms"];
+        let of_compactions = ["--feature-gates=CompactHashCheck=true", "--compact-hash-check-time=500ms"];
+        for flags in [&of_all[..], &of_compactions] {
+            let dir = TempDir::new();
+            let mut cluster = with_another_value(&dir, flags).await;
+            let sound = cluster.client(0);
+            let leader = cluster.leader().await;
+            assert_ne!(leader, 1);
+            cluster.members[1].start_again();
+            let named = id(&cluster, 1).await;
+            put(&sound, "k", 0).await.unwrap();
+            if flags == of_compactions {
+                // Of what it drops, no later hash is made.
+                let compaction = CompactionRequest { revision: 4, physical: true };
+                sound.kv.clone().compact(compaction).await.unwrap();
+            }
+            wait_until_named(&sound, named).await;
+        }
     });
 }
 
