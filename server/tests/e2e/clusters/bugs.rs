@@ -296,6 +296,50 @@ fn bug_012_states_are_sent_and_installed_while_members_defragment_and_compact() 
     }
 }
 
+/// Flips a bit of a record in the middle of what a member has written to its log.
+fn damage_log(data_dir: &std::path::Path) {
+    let folder = std::fs::read_dir(data_dir.join("member/wal")).unwrap().map(|entry| entry.unwrap().path());
+    let mut segments: Vec<_> =
+        folder.filter(|path| path.extension().is_some_and(|kind| kind == "wal")).collect();
+    segments.sort();
+    let mut bytes = std::fs::read(&segments[0]).unwrap();
+    let used = bytes.iter().rposition(|byte| *byte != 0).unwrap();
+    bytes[used / 2] ^= 0x10;
+    std::fs::write(&segments[0], bytes).unwrap();
+}
+
+/// Members of a former study (FAST 2018) took damage in the middle of their log for its end, and
+/// voted and acknowledged without what they had lost. One of revd or etcd does not start.
+#[test]
+fn bug_017_a_member_whose_log_is_damaged_in_the_middle_does_not_take_part() {
+    for product in products_of_clusters() {
+        run(with_cluster(product, Wiring::Direct, &[], async |cluster, dir| {
+            let damaged = (cluster.leader().await + 1) % 3;
+            let other = cluster.client((damaged + 1) % 3);
+            for _ in 0..100 {
+                other.kv.clone().put(put("k", vec![b'v'; 2_000])).await.unwrap();
+            }
+            let revision = common_revision(cluster).await;
+            let status = cluster.client(damaged).maintenance.status(StatusRequest {}).await.unwrap();
+            let id = status.into_inner().header.unwrap().member_id;
+            cluster.members[damaged].kill();
+            damage_log(cluster.members[damaged].data_dir());
+            cluster.members[damaged].spawn_again();
+            let server = &mut cluster.members[damaged];
+            within(MOMENTS, "it starts with a shorter log", async || (!server.is_running()).then_some(()))
+                .await;
+            let log = server.log();
+            assert!(product == Product::Etcd || log.contains(".wal") && log.contains("offset"), "{log}");
+            // It is removed, and what it had comes from the others.
+            other.cluster.clone().member_remove(MemberRemoveRequest { id }).await.unwrap();
+            cluster.forget(damaged);
+            let new = cluster.add(dir.path()).await;
+            cluster.wait_until_answers(new).await;
+            assert_eq!(common_revision(cluster).await, revision);
+        }));
+    }
+}
+
 /// etcd #3504: a member that has lost its disk came back with its old id, as if it had promised
 /// nothing. etcd's own members refuse that: the cluster knows them already.
 #[test]
