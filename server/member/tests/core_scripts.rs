@@ -82,7 +82,8 @@ fn command(slot: usize, name: &str) -> Command {
         "corrupt" | "healed" => {
             let action = if name == "corrupt" { AlarmAction::Activate } else { AlarmAction::Deactivate };
             let (action, alarm) = (action as i32, AlarmType::Corrupt as i32);
-            (Kind::Alarm, AlarmRequest { action, member_id: ORIGIN.member, alarm }.encode_to_vec())
+            let kind = if name == "corrupt" { Kind::Corrupt } else { Kind::Alarm };
+            (kind, AlarmRequest { action, member_id: ORIGIN.member, alarm }.encode_to_vec())
         }
         "grant" => (Kind::LeaseGrant, LeaseGrantRequest { id: 7, ttl: 60 }.encode_to_vec()),
         "compact" => (Kind::Compact, CompactionRequest { revision: 1, physical: true }.encode_to_vec()),

@@ -167,7 +167,7 @@ impl ServiceContext {
         if corrupt_members(self.views.load().tables()).contains(&member) {
             return Ok(());
         }
-        self.propose(Kind::Alarm, raise_corrupt(member)).await.map(drop)
+        self.propose(Kind::Corrupt, raise_corrupt(member)).await.map(drop)
     }
 }
 

@@ -36,7 +36,7 @@ impl SlotClass {
             | Kind::MemberPromote
             | Kind::Downgrade => Self::Calls,
             Kind::LeaseCheckpoint => Self::Keepalives,
-            Kind::Alarm => Self::Alarms,
+            Kind::Alarm | Kind::Corrupt => Self::Alarms,
             Kind::LeaseExpire | Kind::MemberAttributes | Kind::ClusterVersion | Kind::BeginHash => {
                 Self::Duties
             }

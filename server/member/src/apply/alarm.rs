@@ -31,11 +31,11 @@ impl Raised {
     }
 }
 
-/// The members whose data is damaged, or differs from that of others; 0 stands for any of them.
+/// The members that were compared with others and differ, until their alarm is cleared; 0 stands
+/// for any of them.
 #[must_use]
 pub fn corrupt_members(tables: &Tables) -> Vec<u64> {
-    let alarms = schema::alarms(tables).filter(|alarm| alarm.alarm == AlarmType::Corrupt as i32);
-    alarms.map(|alarm| alarm.member_id).collect()
+    schema::corrupt_members(tables).collect()
 }
 
 /// The payload of a command that says so of a member.
@@ -45,8 +45,15 @@ pub fn raise_corrupt(member: u64) -> Bytes {
     AlarmRequest { action, member_id: member, alarm }.encode_to_vec().into()
 }
 
-/// Raises or clears an alarm; the reply names it if it was, or is now, there.
-pub(super) fn set(store: &mut Store, request: &AlarmRequest) -> Bytes {
+/// Raises or clears an alarm; the reply names it if it was, or is now, there. `is_found`: members
+/// were compared. An alarm that a client raises does not make a member corrupt.
+pub(super) fn set(store: &mut Store, request: &AlarmRequest, is_found: bool) -> Bytes {
+    let is_about_corruption = request.alarm == AlarmType::Corrupt as i32;
+    if is_found && is_about_corruption {
+        schema::put_corrupt_member(store, request.member_id);
+    } else if is_about_corruption && request.action == AlarmAction::Deactivate as i32 {
+        schema::remove_corrupt_member(store, request.member_id);
+    }
     let alarm = AlarmMember { member_id: request.member_id, alarm: request.alarm };
     let is_raised = schema::alarms(store.tables()).any(|raised| raised == alarm);
     let mut alarms = Vec::new();

@@ -47,6 +47,8 @@ pub enum Kind {
     LeaseCheckpoint = 9,
     /// The state hash begins anew with this entry; no payload.
     BeginHash = 10,
+    /// `etcdserverpb.AlarmRequest`, to raise CORRUPT: members were compared, and this one differs.
+    Corrupt = 11,
     /// `etcdserverpb.Member`: the name and client URLs a member publishes after its start.
     MemberAttributes = 16,
     /// A cluster version as text, for example `3.7.0`.
@@ -82,6 +84,7 @@ impl Kind {
             8 => Self::LeaseExpire,
             9 => Self::LeaseCheckpoint,
             10 => Self::BeginHash,
+            11 => Self::Corrupt,
             16 => Self::MemberAttributes,
             17 => Self::ClusterVersion,
             18 => Self::MemberAdd,

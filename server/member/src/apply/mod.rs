@@ -445,10 +445,11 @@ impl Machine {
         let Self { state, lessor, .. } = self;
         let result = match command.kind {
             Kind::Put | Kind::DeleteRange | Kind::Txn => return self.change(command, gates, moment.is_own),
-            Kind::Alarm => {
+            Kind::Alarm | Kind::Corrupt => {
+                let is_found = command.kind == Kind::Corrupt;
                 let result = AlarmRequest::decode(payload)
                     .map_err(Error::from)
-                    .map(|request| alarm::set(&mut state.store, &request));
+                    .map(|request| alarm::set(&mut state.store, &request, is_found));
                 self.look_at_alarms();
                 result
             }

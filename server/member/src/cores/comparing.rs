@@ -66,7 +66,7 @@ impl LogCore {
         let found = self.comparison.findings(&members, self.now);
         self.unattended.extend(found.into_iter().map(|finding| {
             let (kind, payload) = match finding {
-                Finding::Corrupt(member) => (Kind::Alarm, alarm::raise_corrupt(member)),
+                Finding::Corrupt(member) => (Kind::Corrupt, alarm::raise_corrupt(member)),
                 Finding::BeginAnew => (Kind::BeginHash, Bytes::new()),
             };
             Command { id: CommandId(0), kind, payload }

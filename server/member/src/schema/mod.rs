@@ -12,6 +12,8 @@ const CLUSTER_VERSION: &[u8] = b"clusterVersion";
 /// The target of a downgrade that is enabled.
 const DOWNGRADE: &[u8] = b"downgrade";
 const CONF_STATE: &[u8] = b"confState";
+/// Before the id of a member that differs from others.
+const CORRUPT: &[u8] = b"corrupt/";
 /// Before the id of a former member.
 const REMOVED: &[u8] = b"removed/";
 
@@ -92,6 +94,24 @@ fn alarm_key(alarm: &AlarmMember) -> [u8; 12] {
     key[..8].copy_from_slice(&alarm.member_id.to_be_bytes());
     key[8..].copy_from_slice(&alarm.alarm.to_be_bytes());
     key
+}
+
+/// Members that were compared with others and differ.
+pub fn corrupt_members(tables: &Tables) -> impl Iterator<Item = u64> {
+    tables.rows(SmallTable::Cluster).filter_map(|(key, _)| {
+        let id = key.strip_prefix(CORRUPT)?;
+        Some(u64::from_be_bytes(id.try_into().ok()?))
+    })
+}
+
+/// Notes that this member differs.
+pub fn put_corrupt_member(store: &mut Store, id: u64) {
+    store.table_put(SmallTable::Cluster, &[CORRUPT, &id.to_be_bytes()].concat(), &[]);
+}
+
+/// Forgets it.
+pub fn remove_corrupt_member(store: &mut Store, id: u64) {
+    store.table_remove(SmallTable::Cluster, &[CORRUPT, &id.to_be_bytes()].concat());
 }
 
 /// Writes an alarm's row.
