@@ -13,3 +13,9 @@ pub fn addresses(host: &str) -> io::Result<Vec<SocketAddr>> {
     addresses.sort_by_key(SocketAddr::is_ipv6);
     Ok(addresses)
 }
+
+/// The first address of `host:port`; none if the name is not known.
+#[must_use]
+pub fn first_address(host: &str) -> Option<String> {
+    addresses(host).ok()?.first().map(ToString::to_string)
+}

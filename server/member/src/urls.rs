@@ -46,6 +46,48 @@ pub fn authority(url: &str) -> &str {
     authority.rsplit_once('@').map_or(authority, |(_, host)| host)
 }
 
+/// Whether two lists of URLs, each sorted, are the same: as they are written, or by the addresses
+/// that their names stand for. `resolve` knows the first address of a host and port.
+///
+/// # Errors
+/// How they differ, in etcd's words.
+pub fn are_same(
+    left: &[String],
+    right: &[String],
+    resolve: &mut dyn FnMut(&str) -> Option<String>,
+) -> Result<(), String> {
+    if left.len() != right.len() {
+        let shown = |urls: &[String]| {
+            let urls: Vec<String> = urls.iter().map(|url| format!("{url:?}")).collect();
+            format!("len([{}])", urls.join(" "))
+        };
+        return Err(format!("{} != {}", shown(left), shown(right)));
+    }
+    if left == right {
+        return Ok(());
+    }
+    let mut resolved = |urls: &[String]| {
+        let mut urls: Vec<String> = urls.iter().map(|url| with_address(url, resolve)).collect();
+        urls.sort();
+        urls
+    };
+    let (left, right) = (resolved(left), resolved(right));
+    match left.iter().zip(&right).find(|(left, right)| left != right) {
+        Some((left, right)) => Err(format!("resolved urls: {left:?} != {right:?}")),
+        None => Ok(()),
+    }
+}
+
+/// The URL with an address in the place of its name, if that is known. As with etcd, `localhost`
+/// stays as it is: each machine has one.
+fn with_address(url: &str, resolve: &mut dyn FnMut(&str) -> Option<String>) -> String {
+    let host = authority(url);
+    if !url.starts_with("http") || host.starts_with("localhost:") {
+        return url.to_owned();
+    }
+    resolve(host).map_or_else(|| url.to_owned(), |address| url.replacen(host, &address, 1))
+}
+
 fn parse_one(text: &str) -> Result<String, UrlError> {
     let problem = |problem: &str| UrlError::Parse { url: text.to_owned(), problem: problem.to_owned() };
     if text.bytes().any(|byte| byte.is_ascii_control()) {
@@ -123,5 +165,35 @@ mod tests {
         let urls = parsed(&[" http://b:1", "HTTPS://[::1]:2", "unix://x"]).unwrap();
         assert_eq!(urls, ["http://b:1", "https://[::1]:2", "unix://x"]);
         assert_eq!(authority(&urls[1]), "[::1]:2");
+    }
+
+    /// etcd 3.7.1 says the same of these flags.
+    #[test]
+    fn lists_of_urls_are_the_same_by_the_addresses_of_their_names() {
+        let mut names = |host: &str| match host {
+            "a:1" | "b:1" | "10.0.0.1:1" => Some("10.0.0.1:1".to_owned()),
+            "c:1" => Some("10.0.0.2:1".to_owned()),
+            _ => None,
+        };
+        let mut compared = |left: &[&str], right: &[&str]| {
+            let owned = |urls: &[&str]| urls.iter().map(|url| (*url).to_owned()).collect::<Vec<_>>();
+            are_same(&owned(left), &owned(right), &mut names)
+        };
+        assert_eq!(compared(&["http://a:1"], &["http://10.0.0.1:1"]), Ok(()));
+        assert_eq!(compared(&["http://b:1", "http://c:1"], &["http://10.0.0.2:1", "http://a:1"]), Ok(()));
+        assert_eq!(compared(&["http://unknown:1"], &["http://unknown:1"]), Ok(()));
+        let two = ["http://127.0.0.1:7001", "http://127.0.0.1:7003"];
+        assert_eq!(
+            compared(&two[..1], &two),
+            Err("len([\"http://127.0.0.1:7001\"]) != len([\"http://127.0.0.1:7001\" \"http://127.0.0.1:7003\"])"
+                .to_owned())
+        );
+        assert_eq!(
+            compared(&two[..1], &two[1..]),
+            Err("resolved urls: \"http://127.0.0.1:7001\" != \"http://127.0.0.1:7003\"".to_owned())
+        );
+        for different in [["http://a:1", "https://a:1"], ["http://a:1", "http://localhost:1"]] {
+            assert!(compared(&different[..1], &different[1..]).is_err(), "{different:?}");
+        }
     }
 }

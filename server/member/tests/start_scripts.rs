@@ -3,7 +3,9 @@
 //! revd-member --test start_scripts` writes what is wanted now; read the difference.
 //!
 //! ```text
-//! recovery:   start [existing [NAME]|as NAME]    others [NAME ...]    removed    log LAST
+//! recovery:   start [existing [NAME]|as NAME|forced]    others [NAME ...]    removed    log LAST
+//!             later NAME ...                    they answer when this member has waited
+//!             version VERSION                   of the cluster, or of the others if there are some
 //!             strangers [NAME ...]              another cluster answers instead
 //!             apply INDEX    lose tree|log    foreign    etcd    disk full|roomy
 //! lifecycle:  listens    quiet    signal N    ended
@@ -64,6 +66,8 @@ struct Files {
     is_of_etcd: bool,
     /// The answer of the other members.
     remote: Option<RemoteCluster>,
+    /// Their answer to a member that has waited.
+    later: Option<RemoteCluster>,
 }
 
 impl Files {
@@ -163,6 +167,16 @@ impl RecoveryEffects for Files {
         self.remote.clone()
     }
 
+    fn wait_for_others(&mut self) {
+        self.say("wait for the others");
+        self.remote = Some(self.later.take().expect("one that waits for ever"));
+    }
+
+    fn resolve(&mut self, host: &str) -> Option<String> {
+        writeln!(self.text, "resolve {host}").unwrap();
+        None
+    }
+
     fn sync_tree(&mut self, store: &mut Store) -> Result<(), Refusal> {
         writeln!(self.text, "sync the tree file with entry {}", store.applied().index).unwrap();
         store.make_durable().map_err(Refusal::Store)
@@ -206,7 +220,7 @@ fn one_of_three(name: &str) -> InitialCluster {
 fn settings(how: &[&str]) -> RecoveryConfig {
     RecoveryConfig {
         begins_cluster: !matches!(how, ["existing", ..]),
-        forces_new: false,
+        forces_new: how == ["forced"],
         initial: match how {
             ["as", name] | ["existing", name] => one_of_three(name),
             _ => InitialCluster::alone("default", "http://localhost:2380", "etcd-cluster"),
@@ -272,6 +286,7 @@ impl Runner for Files {
             ("lose", ["log"]) => self.log = None,
             ("foreign", []) => self.log.as_mut().ok_or("there is no log")?.owner.member = 0xbad,
             ("others", names) => self.remote = (!names.is_empty()).then(|| remote(names)),
+            ("later", names) => self.later = Some(remote(names)),
             ("strangers", names) => self.remote = Some(RemoteCluster { id: 8, ..remote(names) }),
             ("version", [version]) => {
                 let version = ClusterVersion::parse(version).ok_or("a version has two numbers")?;

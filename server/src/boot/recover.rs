@@ -38,6 +38,7 @@ use crate::disk::reserve::Reserve;
 use crate::disk::segments::{self, DirDisk};
 use crate::limits;
 use crate::observe::log;
+use crate::resolve;
 use crate::version;
 
 /// A former member does not start; its process ends well, so that it is not started again.
@@ -214,6 +215,15 @@ impl RecoveryEffects for MemberFiles<'_> {
         let cluster = remote_cluster::ask(initial.urls_of_others())?;
         let versions = remote_cluster::versions(initial.urls_of_others());
         Some(RemoteCluster { versions, ..cluster })
+    }
+
+    fn wait_for_others(&mut self) {
+        log::info("waiting for another member, to be told the cluster", serde_json::json!({}));
+        std::thread::park_timeout(limits::REMOTE_CLUSTER_DEADLINE);
+    }
+
+    fn resolve(&mut self, host: &str) -> Option<String> {
+        resolve::first_address(host)
     }
 
     fn sync_tree(&mut self, store: &mut Store) -> anyhow::Result<()> {

@@ -5,12 +5,14 @@ use std::io;
 
 use revd_member::cluster::joining::RemoteCluster;
 use revd_member::cluster::version::ClusterVersion;
+use revd_member::urls;
 use revd_proto::etcdserverpb::Member;
 use serde_json::{Value, json};
 
 use crate::limits;
 use crate::observe::log;
 use crate::peer::ask;
+use crate::resolve;
 
 /// The answer of the first of these URLs that gives one. A member that has no state yet names no
 /// members; one that was removed names members of another time, and is not among them.
@@ -19,8 +21,11 @@ pub(super) fn ask<'u>(urls: impl Iterator<Item = &'u str>) -> Option<RemoteClust
         let bad = |why| io::Error::new(io::ErrorKind::InvalidData, why);
         let answer = get(url, "/members").and_then(|answer| {
             let cluster = read(&answer).ok_or_else(|| bad("not a list of members"))?;
-            let names_itself =
-                cluster.members.iter().any(|member| member.peer_ur_ls.iter().any(|own| own == url));
+            let is_url = |own: &String| {
+                urls::are_same(std::slice::from_ref(own), &[url.to_owned()], &mut resolve::first_address)
+                    .is_ok()
+            };
+            let names_itself = cluster.members.iter().any(|member| member.peer_ur_ls.iter().any(is_url));
             if names_itself { Ok(cluster) } else { Err(bad("no member in its list has this URL")) }
         });
         match answer {

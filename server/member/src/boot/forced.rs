@@ -2,11 +2,14 @@
 //! data may be the last copy.
 
 use bytes::Bytes;
+use revd_engine::mvcc::Store;
 
 use crate::apply::command::{self, Origin};
-use crate::cluster::membership::MemberChange;
+use crate::cluster::initial::InitialCluster;
+use crate::cluster::membership::{Member, MemberChange};
 use crate::cores::member_changes::FORCED_BOOT;
 use crate::raft::conf_change::batch_of;
+use crate::schema;
 use crate::wal::LogEntry;
 use crate::wal::reader::RecoveredLog;
 
@@ -26,6 +29,16 @@ pub(super) fn keep_member(log: &mut RecoveredLog, forces_new: bool) {
         if change_in(entry).is_some_and(|(_, change)| change == MemberChange::Remove { id: own }) {
             entry.data = Bytes::new();
         }
+    }
+}
+
+/// A member whose own removal is in its state already is a member again, with the name and the URLs
+/// of its flags. That is durable with the checkpoint of its first entry; a member that ends before
+/// is forced once more.
+pub(super) fn restore_member(store: &mut Store, own: u64, initial: &InitialCluster) {
+    if schema::membership(store.tables()).is_removed(own) {
+        let (name, peer_ur_ls) = (initial.name.clone(), initial.advertised.clone());
+        schema::restore_member(store, &Member { id: own, name, peer_ur_ls, ..Member::default() });
     }
 }
 

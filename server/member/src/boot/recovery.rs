@@ -107,6 +107,10 @@ pub trait RecoveryEffects {
     fn forget_received(&mut self) -> Result<(), Self::Error>;
     /// Ask the other members about the cluster, each once, until one answers.
     fn ask_others(&mut self, initial: &InitialCluster) -> Option<RemoteCluster>;
+    /// No other member has answered: wait before they are asked again.
+    fn wait_for_others(&mut self);
+    /// The first address of a host and port.
+    fn resolve(&mut self, host: &str) -> Option<String>;
     /// Make durable what the tree file holds, and that it is there.
     ///
     /// # Errors
@@ -223,7 +227,7 @@ pub fn recover<F: RecoveryEffects>(
     let log = match (&joined, found) {
         (Some((identity, _)), None) => Ok(joining_log(*identity)),
         (Some(_), Some(log)) => Ok(log),
-        (None, found) => open_log(config, &store, found),
+        (None, found) => open_log(config, &mut store, found),
     };
     let mut log = log.map_err(|refusal| effects.refused(refusal))?;
     let identity = log.owner;
@@ -295,14 +299,15 @@ fn begin<F: RecoveryEffects>(
         if log.base.0 != 0 {
             return Err(Refusal::TreeIsMissing);
         }
-        return join_again(log.owner, effects.ask_others(initial)).map(Some);
+        return join_again(log.owner, initial, effects).map(Some);
     }
     if !config.begins_cluster {
         initial.may_join().map_err(Refusal::Initial)?;
         let remote = effects.ask_others(initial);
-        return join(initial, config.version, remote).map(Some).map_err(Refusal::Join);
+        let joined = join(initial, config.version, remote, &mut |host| effects.resolve(host));
+        return joined.map(Some).map_err(Refusal::Join);
     }
-    let rows = initial.begin().map_err(Refusal::Initial)?;
+    let rows = initial.begin(&mut |host| effects.resolve(host)).map_err(Refusal::Initial)?;
     let remote = if rows.len() > 1 { effects.ask_others(initial) } else { None };
     may_begin(initial, remote.as_ref()).map_err(Refusal::Join)?;
     make_tree(store, &rows).map(|()| None)
@@ -310,10 +315,20 @@ fn begin<F: RecoveryEffects>(
 
 /// Goes on with joining: the member's log knows its place, and what it has promised there. The
 /// others may know it as started, and have changed since. Without an answer their ids are not
-/// known: those of added members are not made of their URLs alone.
-fn join_again(own: Identity, remote: Option<RemoteCluster>) -> Result<(Identity, Vec<Member>), Refusal> {
-    let RemoteCluster { id, members, .. } = remote.ok_or(Refusal::Join(JoinError::NoAnswer))?;
-    if id == own.cluster { Ok((own, members)) } else { Err(Refusal::ForeignLog { member: own.member }) }
+/// known, for those of added members are not made of their URLs alone, and there is no state to
+/// serve: the member waits for one.
+fn join_again<F: RecoveryEffects>(
+    own: Identity,
+    initial: &InitialCluster,
+    effects: &mut F,
+) -> Result<(Identity, Vec<Member>), Refusal> {
+    loop {
+        match effects.ask_others(initial) {
+            Some(RemoteCluster { id, members, .. }) if id == own.cluster => return Ok((own, members)),
+            Some(_) => return Err(Refusal::ForeignLog { member: own.member }),
+            None => effects.wait_for_others(),
+        }
+    }
 }
 
 /// Makes the tree file of a member of a new cluster.
@@ -331,7 +346,7 @@ fn make_tree(store: &mut Store, rows: &[Member]) -> Result<(), Refusal> {
 /// The log as it was found, or the empty one of a member that was just made.
 fn open_log(
     config: &RecoveryConfig,
-    store: &Store,
+    store: &mut Store,
     found: Option<RecoveredLog>,
 ) -> Result<RecoveredLog, Refusal> {
     let log = match found {
@@ -339,6 +354,9 @@ fn open_log(
         None if store.applied() == BIRTH => empty_log(identity_of(config, store)?),
         None => return Err(Refusal::LogIsMissing { applied: store.applied().index }),
     };
+    if config.forces_new {
+        forced::restore_member(store, log.owner.member, &config.initial);
+    }
     match schema::member(store.tables(), log.owner.member) {
         Some(_) => Ok(log),
         None if schema::membership(store.tables()).is_removed(log.owner.member) => Err(Refusal::Removed),

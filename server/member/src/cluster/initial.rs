@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use revd_proto::etcdserverpb::Member;
 
 use crate::cluster;
+use crate::urls;
 
 /// The `--initial-*` flags of this member.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
@@ -30,12 +31,16 @@ pub enum InitialError {
     #[error("initial cluster {0} has duplicate url")]
     DuplicateUrl(String),
     /// Others are told of a URL that this member does not tell.
-    #[error("--initial-cluster has {missing} but missing from --initial-advertise-peer-urls={advertised}")]
+    #[error(
+        "--initial-cluster has {missing} but missing from --initial-advertise-peer-urls={advertised} ({difference})"
+    )]
     NotAdvertised {
         /// Of `--initial-cluster`.
         missing: String,
         /// The other flag's value.
         advertised: String,
+        /// How the two differ.
+        difference: String,
     },
     /// This member tells a URL that others are not told of.
     #[error("--initial-advertise-peer-urls has {missing} but missing from --initial-cluster={cluster}")]
@@ -44,6 +49,16 @@ pub enum InitialError {
         missing: String,
         /// This member's part of the other flag's value.
         cluster: String,
+    },
+    /// One of the flags has a URL twice.
+    #[error("failed to resolve {advertised} to match --initial-cluster={cluster} ({difference})")]
+    NotResolved {
+        /// The value of `--initial-advertise-peer-urls`.
+        advertised: String,
+        /// This member's part of that of `--initial-cluster`.
+        cluster: String,
+        /// How the two differ.
+        difference: String,
     },
     /// Two members whose ids are equal, or an id that raft has another use for.
     #[error("member exists with identical ID {0:x}: choose other peer URLs")]
@@ -80,24 +95,11 @@ impl InitialCluster {
     ///
     /// # Errors
     /// [`InitialError`]
-    pub fn begin(&self) -> Result<Vec<Member>, InitialError> {
-        let own = self.local()?;
-        let difference = |left: &[String], right: &[String]| -> Vec<String> {
-            left.iter().filter(|url| !right.contains(url)).map(|url| self.pair(url)).collect()
-        };
-        let missing = difference(own, &self.advertised);
-        if !missing.is_empty() {
-            let advertised = self.advertised.join(",");
-            return Err(InitialError::NotAdvertised { missing: missing.join(","), advertised });
-        }
-        let missing: Vec<_> = self.advertised.iter().filter(|url| !own.contains(url)).cloned().collect();
-        if !missing.is_empty() {
-            let cluster: Vec<_> = self.advertised.iter().map(|url| self.pair(url)).collect();
-            return Err(InitialError::NotInCluster {
-                missing: missing.join(","),
-                cluster: cluster.join(","),
-            });
-        }
+    pub fn begin(
+        &self,
+        resolve: &mut dyn FnMut(&str) -> Option<String>,
+    ) -> Result<Vec<Member>, InitialError> {
+        self.advertised_match(resolve)?;
         self.has_no_duplicates()?;
         let rows = self.members.iter().map(|(name, urls)| Member {
             id: cluster::member_id(urls, &self.token),
@@ -107,6 +109,33 @@ impl InitialCluster {
         });
         let mut ids = BTreeSet::from([0]);
         rows.map(|row| if ids.insert(row.id) { Ok(row) } else { Err(InitialError::BadId(row.id)) }).collect()
+    }
+
+    /// This member tells others the URLs that `--initial-cluster` has for it.
+    fn advertised_match(&self, resolve: &mut dyn FnMut(&str) -> Option<String>) -> Result<(), InitialError> {
+        let own = self.local()?;
+        let Err(difference) = urls::are_same(&self.advertised, own, resolve) else { return Ok(()) };
+        let missing = |left: &[String], right: &[String]| -> Vec<String> {
+            left.iter().filter(|url| !right.contains(url)).cloned().collect()
+        };
+        let pairs = |urls: &[String]| {
+            let pairs: Vec<String> = urls.iter().map(|url| format!("{}={url}", self.name)).collect();
+            pairs.join(",")
+        };
+        let (advertised, cluster) = (self.advertised.join(","), pairs(&self.advertised));
+        let not_advertised = missing(own, &self.advertised);
+        if !not_advertised.is_empty() {
+            return Err(InitialError::NotAdvertised {
+                missing: pairs(&not_advertised),
+                advertised,
+                difference,
+            });
+        }
+        let not_in_cluster = missing(&self.advertised, own);
+        if !not_in_cluster.is_empty() {
+            return Err(InitialError::NotInCluster { missing: not_in_cluster.join(","), cluster });
+        }
+        Err(InitialError::NotResolved { advertised, cluster, difference })
     }
 
     /// Whether a member can join a cluster with these flags.
@@ -135,10 +164,6 @@ impl InitialCluster {
         pairs.sort();
         Err(InitialError::DuplicateUrl(pairs.join(",")))
     }
-
-    fn pair(&self, url: &str) -> String {
-        format!("{}={url}", self.name)
-    }
 }
 
 #[cfg(test)]
@@ -160,13 +185,13 @@ mod tests {
     fn members_of_a_cluster_make_the_same_rows() {
         let a = initial("a", THREE, "http://127.0.0.1:2380");
         let b = initial("b", THREE, "http://127.0.0.1:2480");
-        assert_eq!(a.begin().unwrap(), b.begin().unwrap());
+        assert_eq!(a.begin(&mut |_| None).unwrap(), b.begin(&mut |_| None).unwrap());
         assert_ne!(a.own_id(), b.own_id());
-        assert_eq!(a.begin().unwrap()[0].id, a.own_id());
+        assert_eq!(a.begin(&mut |_| None).unwrap()[0].id, a.own_id());
         assert_eq!(a.urls_of_others().count(), 2);
     }
 
-    /// The texts of an etcd 3.7.1 that is started so; it adds in brackets how it resolved the URLs.
+    /// The texts of an etcd 3.7.1 that is started so.
     #[test]
     fn flags_that_contradict_each_other_are_refused_in_the_words_of_etcd() {
         let one = "a=http://x:1";
@@ -182,7 +207,8 @@ mod tests {
                 "a",
                 one,
                 "http://y:1",
-                "--initial-cluster has a=http://x:1 but missing from --initial-advertise-peer-urls=http://y:1",
+                "--initial-cluster has a=http://x:1 but missing from --initial-advertise-peer-urls=http://y:1 \
+                 (resolved urls: \"http://y:1\" != \"http://x:1\")",
             ),
             (
                 "a",
@@ -192,9 +218,11 @@ mod tests {
                  --initial-cluster=a=http://x:1,a=http://x:2",
             ),
         ] {
-            let error = initial(name, cluster, advertised).begin().unwrap_err();
+            let error = initial(name, cluster, advertised).begin(&mut |_| None).unwrap_err();
             assert_eq!(error.to_string(), problem);
         }
+        let named = initial("a", one, "http://y:1").begin(&mut |_| Some("10.0.0.1:1".to_owned()));
+        assert_eq!(named.unwrap()[0].peer_ur_ls, ["http://x:1"], "the same place by another name");
         assert!(initial("a", one, "http://elsewhere:1").may_join().is_ok());
         assert!(initial("b", one, "http://x:1").may_join().is_err());
     }

@@ -6,6 +6,7 @@ use revd_proto::etcdserverpb::Member;
 use crate::cluster::Identity;
 use crate::cluster::initial::InitialCluster;
 use crate::cluster::version::{ClusterVersion, may_join};
+use crate::urls;
 
 /// A cluster as one of its members has it.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,7 +32,8 @@ pub enum JoinError {
     Count(String),
     /// `--initial-cluster` does not have a member's URLs.
     #[error(
-        "error validating peerURLs {members}: PeerURLs: no match found for existing member ({id:x}, {urls:?})"
+        "error validating peerURLs {members}: PeerURLs: no match found for existing member ({id:x}, [{}]), last \
+         resolver error ({difference})", urls.join(" ")
     )]
     NoMatch {
         /// All members.
@@ -40,6 +42,8 @@ pub enum JoinError {
         id: u64,
         /// Its URLs.
         urls: Vec<String>,
+        /// How they differ from those that were compared last.
+        difference: String,
     },
     /// Members of different versions cannot work together. A cluster has no version before its
     /// first leader has decided on it.
@@ -65,6 +69,7 @@ pub fn join(
     initial: &InitialCluster,
     version: ClusterVersion,
     remote: Option<RemoteCluster>,
+    resolve: &mut dyn FnMut(&str) -> Option<String>,
 ) -> Result<(Identity, Vec<Member>), JoinError> {
     let RemoteCluster { id: cluster, members, versions } = remote.ok_or(JoinError::NoAnswer)?;
     let shown = || {
@@ -78,11 +83,16 @@ pub fn join(
     for member in &members {
         let mut urls = member.peer_ur_ls.clone();
         urls.sort();
-        let Some((name, _)) = initial.members.iter().find(|(_, named)| **named == urls) else {
-            return Err(JoinError::NoMatch { members: shown(), id: member.id, urls });
-        };
-        if *name == initial.name {
-            own = Some(member);
+        let mut difference = String::new();
+        let mut is_same =
+            |named: &[String]| urls::are_same(&urls, named, resolve).map_err(|why| difference = why).is_ok();
+        // No name is asked for where the texts say enough.
+        let found = initial.members.iter().find(|(_, named)| **named == urls);
+        let found = found.or_else(|| initial.members.iter().find(|(_, named)| is_same(named)));
+        match found {
+            Some((name, _)) if *name == initial.name => own = Some(member),
+            Some(_) => {}
+            None => return Err(JoinError::NoMatch { members: shown(), id: member.id, urls, difference }),
         }
     }
     may_join(version, versions.into_iter()).map_err(JoinError::Incompatible)?;
@@ -123,6 +133,11 @@ mod tests {
         }
     }
 
+    fn join_as_c(remote: Option<RemoteCluster>) -> Result<(Identity, Vec<Member>), JoinError> {
+        let mut resolve = |host: &str| (host == "sea:1").then(|| "c:1".to_owned());
+        join(&initial("c"), OWN, remote, &mut resolve)
+    }
+
     /// Members with these names and hosts; with a name a member was started.
     fn remote(members: &[(&str, &str)]) -> Option<RemoteCluster> {
         let member = |(id, (name, host)): (u64, &(&str, &str))| {
@@ -134,23 +149,26 @@ mod tests {
 
     #[test]
     fn a_member_takes_the_place_that_was_made_for_it() {
-        let (identity, members) =
-            join(&initial("c"), OWN, remote(&[("a", "a"), ("b", "b"), ("", "c")])).unwrap();
+        let (identity, members) = join_as_c(remote(&[("a", "a"), ("b", "b"), ("", "c")])).unwrap();
         assert_eq!((identity, members.len()), (Identity { cluster: 9, member: 3 }, 3));
-        let count = join(&initial("c"), OWN, remote(&[("a", "a"), ("", "c")])).unwrap_err();
+        let named = join_as_c(remote(&[("a", "a"), ("b", "b"), ("", "sea")])).unwrap();
+        assert_eq!(named.0.member, 3, "another name of its address");
+        let count = join_as_c(remote(&[("a", "a"), ("", "c")])).unwrap_err();
         assert!(count.to_string().ends_with("member count is unequal"), "{count}");
-        let other = join(&initial("c"), OWN, remote(&[("a", "a"), ("b", "b"), ("", "x")])).unwrap_err();
+        let other = join_as_c(remote(&[("a", "a"), ("b", "b"), ("", "x")])).unwrap_err();
         assert!(
-            other.to_string().contains("no match found for existing member (3, [\"http://x:1\"])"),
+            other.to_string().contains(
+                "no match found for existing member (3, [http://x:1]), last resolver error (resolved urls:"
+            ),
             "{other}"
         );
-        assert_eq!(join(&initial("c"), OWN, None), Err(JoinError::NoAnswer));
+        assert_eq!(join_as_c(None), Err(JoinError::NoAnswer));
     }
 
     /// Row 54 of the list of bugs: without its data, a member has forgotten its promises.
     #[test]
     fn a_member_that_has_lost_its_data_is_not_itself_any_more() {
-        let again = join(&initial("c"), OWN, remote(&[("a", "a"), ("b", "b"), ("c", "c")]));
+        let again = join_as_c(remote(&[("a", "a"), ("b", "b"), ("c", "c")]));
         assert_eq!(again, Err(JoinError::Bootstrapped(3)));
         let mut begun = remote(&[("a", "a"), ("b", "b"), ("c", "c")]).unwrap();
         begun.members[2].id = initial("c").own_id();
@@ -166,7 +184,7 @@ mod tests {
     fn a_cluster_of_another_version_is_not_joined() {
         let joined = |versions: &[ClusterVersion]| {
             let remote = remote(&[("a", "a"), ("b", "b"), ("", "c")]).unwrap();
-            join(&initial("c"), OWN, Some(RemoteCluster { versions: versions.to_vec(), ..remote }))
+            join_as_c(Some(RemoteCluster { versions: versions.to_vec(), ..remote }))
         };
         let newer = ClusterVersion { minor: 8, ..OWN };
         assert!(joined(&[ClusterVersion::MIN, OWN]).is_ok());

@@ -39,6 +39,12 @@ pub fn remove_member(store: &mut Store, id: u64) {
     store.table_put(SmallTable::Cluster, &[REMOVED, &id.to_be_bytes()].concat(), &[]);
 }
 
+/// Writes the row of a former member that is one again.
+pub fn restore_member(store: &mut Store, member: &Member) {
+    store.table_remove(SmallTable::Cluster, &[REMOVED, &member.id.to_be_bytes()].concat());
+    put_member(store, member);
+}
+
 /// Ids of former members.
 pub fn removed_members(tables: &Tables) -> impl Iterator<Item = u64> {
     tables.rows(SmallTable::Cluster).filter_map(|(key, _)| {

@@ -116,6 +116,14 @@ impl RecoveryEffects for FoundFiles {
         None
     }
 
+    fn wait_for_others(&mut self) {
+        unreachable!("a member alone has none");
+    }
+
+    fn resolve(&mut self, _host: &str) -> Option<String> {
+        None
+    }
+
     fn sync_tree(&mut self, store: &mut Store) -> Result<(), Refusal> {
         store.make_durable().map_err(Refusal::Store)
     }

@@ -107,6 +107,14 @@ impl RecoveryEffects for Found {
         None
     }
 
+    fn wait_for_others(&mut self) {
+        unreachable!("the member has a state");
+    }
+
+    fn resolve(&mut self, _host: &str) -> Option<String> {
+        None
+    }
+
     fn sync_tree(&mut self, store: &mut Store) -> Result<(), Refusal> {
         store.make_durable().map_err(Refusal::Store)?;
         self.0.change(Op::SyncNames);

@@ -131,6 +131,59 @@ fn it_prints_the_same_for_three_members_of_both() {
     });
 }
 
+/// A line with numbers, sizes and percentages masked, however wide their columns are.
+fn without_numbers(line: &str) -> String {
+    let mut out = String::new();
+    let mut digits = false;
+    for letter in line.chars().filter(|letter| letter.is_ascii_graphic()) {
+        let is_digit = letter.is_ascii_digit() || (digits && letter == '.');
+        if !is_digit {
+            out.push(letter);
+        } else if !digits {
+            out.push('#');
+        }
+        digits = is_digit;
+    }
+    ["#kB", "#MB", "#GB", "#B"].iter().fold(out, |out, size| out.replace(size, "SIZE"))
+}
+
+/// Versions are no figures: they are the same, before and while the cluster goes down.
+#[test]
+fn the_status_of_members_is_printed_in_the_same_form() {
+    with_clusters_beside(&[], async |ours, theirs| {
+        let mut said = Vec::new();
+        for cluster in [ours, theirs] {
+            let ctl = Ctl::of(cluster);
+            let mut lines = Vec::new();
+            for step in ["downgrade validate 3.6", "downgrade enable 3.6", "downgrade cancel"] {
+                let version = if step.contains("cancel") { "3.6.0" } else { "3.7.0" };
+                within(Duration::from_secs(30), "a version is never there", async || {
+                    let status = ctl.run(&[0, 1, 2], "endpoint status -w simple");
+                    (status.matches(&format!("3.7.1, {version}")).count() == 3).then_some(())
+                })
+                .await;
+                for form in ["simple", "table", "json", "fields"] {
+                    let status = ctl.run(&[1], &format!("endpoint status --cluster -w {form}"));
+                    let names = |text: &str| text.replace("3.7.", "x.y.").replace("3.6.", "x.z.");
+                    let named = ctl.comparable(&names(&status));
+                    // One of three leads, whichever.
+                    let mut status: Vec<_> = named.lines().map(without_numbers).collect();
+                    status.iter_mut().for_each(|line| {
+                        *line = line.replace("ID-m#", "ID").replace("CLIENT-m#", "CLIENT");
+                    });
+                    status.sort();
+                    lines.push(format!("{form}\n{}", status.join("\n")));
+                }
+                lines.push(ctl.comparable(&ctl.run(&[2], step)));
+            }
+            said.push(lines);
+        }
+        for (ours, theirs) in said[0].iter().zip(&said[1]) {
+            assert_eq!(ours, theirs);
+        }
+    });
+}
+
 /// The replies of one cluster to commands about its members, with names for all of them.
 struct Reconfiguration<'r, 'c> {
     ctl: &'r Ctl<'c>,
