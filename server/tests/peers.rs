@@ -112,7 +112,7 @@ impl TestMember {
                     PeerEvent::Received { from, messages, .. } => Seen::Messages(from, messages),
                     PeerEvent::Connected(peer) => Seen::Connected(peer),
                     PeerEvent::Lost(peer) => Seen::Lost(peer),
-                    PeerEvent::Removed => Seen::Removed,
+                    PeerEvent::Removed(_) => Seen::Removed,
                     PeerEvent::Snapshot(mut opened) => {
                         let reading = async move {
                             let mut bytes = Vec::new();

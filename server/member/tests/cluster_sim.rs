@@ -1,6 +1,7 @@
-//! A cluster in a simulator: the shipped log cores of three and of five members, with their state
+//! A cluster in a simulator: the shipped log cores of one to six members, with their state
 //! machines, on one thread and from a seed. The network delays, loses and cuts; members crash and
-//! lose what is not written; clocks run apart. Then the cluster heals, and everything must end.
+//! lose what is not written; clocks run apart; members are added, join, are promoted and removed.
+//! Then the cluster heals, and everything must end.
 //!
 //! Held against every run:
 //!
@@ -10,20 +11,34 @@
 //! - nothing acknowledged is taken back, and reads are linearizable: the revision that a put or a
 //!   read returns is not below that of any put or read that had returned when it was called;
 //! - members have the same state hash behind the same entry, and none is named as corrupt;
+//! - members, votes and ids of former members are the same everywhere behind an entry;
+//! - a leader has the votes of a quorum of voters, and a committed entry is in the logs of one:
+//!   learners count for nothing;
+//! - a member ends when it was removed, and never else; a change that is let through leaves a
+//!   cluster that serves, whichever added members are never started;
 //! - every call ends: it is answered, or its caller is told that it is lost.
 //!
-//! `REVD_CLUSTER_SEEDS` says how many seeds are tried; a failure names its seed.
+//! `REVD_CLUSTER_SEEDS` says how many seeds are tried, from `REVD_CLUSTER_FIRST` on; a failure
+//! names its seeds.
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
+#[path = "cluster_sim/changes.rs"]
+mod changes;
 #[path = "cluster_sim/cluster.rs"]
 mod cluster;
+#[path = "cluster_sim/files.rs"]
+mod files;
 #[path = "cluster_sim/history.rs"]
 mod history;
 #[path = "cluster_sim/member.rs"]
 mod member;
 #[path = "cluster_sim/network.rs"]
 mod network;
+#[path = "cluster_sim/operator.rs"]
+mod operator;
+#[path = "cluster_sim/running.rs"]
+mod running;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -49,7 +64,17 @@ fn run(seed: u64) -> Seen {
 
 fn run_with(seed: u64, pre_votes: PreVotes) -> Seen {
     let members = if seed.is_multiple_of(3) { 5 } else { 3 };
-    let mut cluster = Cluster::new(seed, members, pre_votes);
+    run_wild(Cluster::new(seed, members, pre_votes))
+}
+
+/// The members change too.
+fn run_with_changes(seed: u64) -> Seen {
+    let mut cluster = Cluster::new(seed, [1, 3, 3, 5][usize::try_from(seed % 4).unwrap()], PreVotes::On);
+    cluster.changes_members = true;
+    run_wild(cluster)
+}
+
+fn run_wild(mut cluster: Cluster) -> Seen {
     for _ in 0..STEPS {
         cluster.step();
     }
@@ -57,10 +82,13 @@ fn run_with(seed: u64, pre_votes: PreVotes) -> Seen {
     cluster.end()
 }
 
-#[test]
-fn members_agree_whatever_fails() {
-    let wanted: u64 = std::env::var("REVD_CLUSTER_SEEDS").map_or(40, |text| text.parse().unwrap());
-    let (seeds, seen) = (AtomicU64::new(0), Mutex::new(Seen::default()));
+/// Runs many seeds; the sum of what was seen.
+fn run_many(run: fn(u64) -> Seen, usually: u64) -> (u64, Seen) {
+    let wanted: u64 = std::env::var("REVD_CLUSTER_SEEDS").map_or(usually, |text| text.parse().unwrap());
+    let first: u64 = std::env::var("REVD_CLUSTER_FIRST").map_or(0, |text| text.parse().unwrap());
+    let wanted = first + wanted;
+    let (seeds, seen) = (AtomicU64::new(first), Mutex::new(Seen::default()));
+    let failed = Mutex::new(Vec::new());
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
@@ -69,15 +97,24 @@ fn members_agree_whatever_fails() {
                     if seed >= wanted {
                         return;
                     }
-                    let run = std::panic::catch_unwind(|| run(seed));
-                    let run = run.unwrap_or_else(|_| panic!("seed {seed}"));
-                    seen.lock().unwrap().add(&run);
+                    match std::panic::catch_unwind(|| run(seed)) {
+                        Ok(run) => seen.lock().unwrap().add(&run),
+                        Err(_) => failed.lock().unwrap().push(seed),
+                    }
                 }
             });
         }
     });
+    let failed = failed.into_inner().unwrap();
+    assert!(failed.is_empty(), "seeds {failed:?}");
     let seen = seen.into_inner().unwrap();
     println!("{seen:?}");
+    (wanted, seen)
+}
+
+#[test]
+fn members_agree_whatever_fails() {
+    let (wanted, seen) = run_many(run, 40);
     assert!(wanted < 20 || seen.is_everything(), "something never happened: {seen:?}");
 }
 
@@ -105,11 +142,52 @@ fn a_member_whose_state_is_not_what_the_log_has_made_it_is_named() {
     }
 }
 
+#[test]
+fn members_agree_while_they_come_and_go() {
+    let (wanted, seen) = run_many(run_with_changes, 20);
+    let is_everything = seen.is_everything() && seen.changes.is_everything();
+    assert!(wanted < 20 || is_everything, "something never happened: {seen:?}");
+}
+
+#[test]
+fn members_are_replaced_until_none_of_the_first_is_left() {
+    for seed in 0..2 {
+        let mut cluster = Cluster::new(seed, 1, PreVotes::On);
+        cluster.replace_all();
+        cluster.heal();
+        let seen = cluster.end();
+        assert!(seen.puts > 20 && seen.changes.removed >= 5, "seed {seed}: {seen:?}");
+    }
+}
+
+/// Without the vote of the one that is removed, the other one never learns that it is alone.
+#[test]
+fn the_other_one_of_two_voters_hears_of_a_removal() {
+    for seed in 0..10 {
+        let mut cluster = Cluster::new(seed, 2, PreVotes::On);
+        cluster.remove_the_leader_of_two();
+        cluster.heal();
+        let seen = cluster.end();
+        assert_eq!((seen.changes.leaders_removed, seen.changes.told), (1, 1), "seed {seed}");
+    }
+}
+
+/// Row 47 (tikv#8381): members crash while they join, also between two votes; each term has one
+/// leader all the same.
+#[test]
+fn bug_047_members_that_crash_while_they_join_keep_their_promises() {
+    for seed in [400, 404] {
+        let seen = run_with_changes(seed);
+        assert!(seen.crashes > 0 && seen.changes.voters > 0, "seed {seed}");
+    }
+}
+
 /// The same seed is the same run.
 #[test]
 fn a_seed_is_one_run() {
     for seed in [3, 4] {
         assert_eq!(run(seed), run(seed), "seed {seed}");
+        assert_eq!(run_with_changes(seed), run_with_changes(seed), "seed {seed} with changes");
     }
 }
 

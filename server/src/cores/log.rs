@@ -207,7 +207,6 @@ pub async fn run<D: LogDisk>(seed: LogSeed<D>) -> Result<(), LogFailure> {
         for event in events.take().await.expect("the log core does not close its own queue") {
             match event {
                 LogInput::Core(event) => core.receive(event, &mut driver),
-                LogInput::Peer(PeerEvent::Removed) => return Err(LogFailure::Removed),
                 LogInput::Peer(event) => hear(event, &mut core, &mut driver),
                 LogInput::Send(to, term, state) => driver.send_state(to, term, state, &mut core),
                 LogInput::WriteFailed(error) => return Err(error.into()),
@@ -248,7 +247,7 @@ fn hear(event: PeerEvent, core: &mut LogCore, driver: &mut LogDriver) {
         PeerEvent::Connected(member) => core.receive(LogEvent::PeerConnected(member), driver),
         PeerEvent::Lost(member) => core.receive(LogEvent::PeerLost(member), driver),
         PeerEvent::Snapshot(connection) => driver.states.receive(connection),
-        PeerEvent::Removed => unreachable!("it ends the loop"),
+        PeerEvent::Removed(by) => core.receive(LogEvent::SentAway { by }, driver),
     }
 }
 

@@ -46,7 +46,7 @@ pub(super) async fn run(outbox: Rc<Outbox>, shared: Rc<Shared>) {
                 }
                 Err(error) => {
                     if is_removal(&error) {
-                        (shared.emit)(PeerEvent::Removed);
+                        (shared.emit)(PeerEvent::Removed(outbox.peer));
                     }
                     format!("{url}: {error}")
                 }

@@ -41,8 +41,8 @@ pub enum PeerEvent {
     Lost(u64),
     /// Another member has opened a connection to send a snapshot.
     Snapshot(SnapshotStream),
-    /// Another member says that this one was removed from the cluster.
-    Removed,
+    /// This other member says that this one was removed from the cluster.
+    Removed(u64),
 }
 
 /// A connection that another member has opened to send a snapshot. It counts among those to the

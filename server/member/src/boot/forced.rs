@@ -8,7 +8,7 @@ use crate::apply::command::{self, Origin};
 use crate::cluster::initial::InitialCluster;
 use crate::cluster::membership::{Member, MemberChange};
 use crate::cores::member_changes::FORCED_BOOT;
-use crate::raft::conf_change::batch_of;
+use crate::raft::conf_change::batch_in;
 use crate::schema;
 use crate::wal::LogEntry;
 use crate::wal::reader::RecoveredLog;
@@ -47,7 +47,7 @@ fn change_in(entry: &LogEntry) -> Option<(Origin, MemberChange)> {
     if entry.kind != CHANGE {
         return None;
     }
-    let (origin, command) = command::decode_member_change(&batch_of(entry.data.clone()))?;
+    let (origin, command) = command::decode_member_change(&batch_in(entry.data.clone()))?;
     Some((origin, command.member_change()?.ok()?))
 }
 

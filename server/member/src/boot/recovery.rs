@@ -359,9 +359,18 @@ fn open_log(
     }
     match schema::member(store.tables(), log.owner.member) {
         Some(_) => Ok(log),
-        None if schema::membership(store.tables()).is_removed(log.owner.member) => Err(Refusal::Removed),
-        None => Err(Refusal::ForeignLog { member: log.owner.member }),
+        None => after_removal(&schema::membership(store.tables()), log),
     }
+}
+
+/// A former member ends, but for one of two voters: the other one may not know of the removal, and
+/// cannot learn of it without this one's vote. It says so if it does.
+fn after_removal(membership: &Membership, log: RecoveredLog) -> Result<RecoveredLog, Refusal> {
+    let member = log.owner.member;
+    if !membership.is_removed(member) {
+        return Err(Refusal::ForeignLog { member });
+    }
+    if membership.only_other_voter(member).is_some() { Ok(log) } else { Err(Refusal::Removed) }
 }
 
 /// A new member's ids: of those it was made with, the settings name its own.

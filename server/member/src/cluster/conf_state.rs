@@ -33,6 +33,12 @@ impl ConfState {
         Self { voters, ..Self::default() }
     }
 
+    /// A change of several members is not over. revd begins none.
+    #[must_use]
+    pub fn is_joint(&self) -> bool {
+        !self.voters_outgoing.is_empty() || !self.learners_next.is_empty() || self.auto_leave
+    }
+
     /// The bytes of its row.
     ///
     /// # Panics

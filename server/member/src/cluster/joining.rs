@@ -167,7 +167,7 @@ mod tests {
 
     /// Row 54 of the list of bugs: without its data, a member has forgotten its promises.
     #[test]
-    fn a_member_that_has_lost_its_data_is_not_itself_any_more() {
+    fn bug_054_a_member_that_has_lost_its_data_is_not_itself_any_more() {
         let again = join_as_c(remote(&[("a", "a"), ("b", "b"), ("c", "c")]));
         assert_eq!(again, Err(JoinError::Bootstrapped(3)));
         let mut begun = remote(&[("a", "a"), ("b", "b"), ("c", "c")]).unwrap();

@@ -153,6 +153,13 @@ impl Membership {
         self.members().filter(|member| !member.is_learner)
     }
 
+    /// The only voter beside this one, if there is one only.
+    #[must_use]
+    pub fn only_other_voter(&self, member: u64) -> Option<u64> {
+        let mut others = self.voters().filter(|voter| voter.id != member);
+        others.next().filter(|_| others.next().is_none()).map(|voter| voter.id)
+    }
+
     /// Whether a committed change takes effect.
     ///
     /// # Errors
@@ -278,6 +285,31 @@ impl Membership {
         if is_enough { Ok(()) } else { Err(Error::Unhealthy) }
     }
 
+    /// Whether the voters that the leader is connected with are a quorum with this change. Several
+    /// changes may have been asked for at once, at several members, each of which alone was
+    /// harmless: they pass here one after the other.
+    ///
+    /// # Errors
+    /// The answer that its caller gets.
+    pub fn leaves_quorum(
+        &self,
+        change: &MemberChange,
+        is_connected: impl Fn(u64) -> bool,
+    ) -> Result<(), Error> {
+        let mut voters: BTreeSet<u64> = self.voters().map(|member| member.id).collect();
+        let is_news = match change {
+            // A member alone must be able to get company.
+            MemberChange::Add { member, .. } if !member.is_learner && voters.len() > 1 => {
+                voters.insert(member.id)
+            }
+            MemberChange::Promote { id } => voters.insert(*id),
+            MemberChange::Remove { id } => voters.remove(id),
+            MemberChange::Add { .. } | MemberChange::Update { .. } => false,
+        };
+        let connected = voters.iter().filter(|id| is_connected(**id)).count();
+        if is_news && connected < quorum(voters.len()) { Err(Error::Unhealthy) } else { Ok(()) }
+    }
+
     /// Voters that this member has been connected with for long; itself too.
     fn steady(&self, connection: impl Fn(u64) -> Connection) -> usize {
         self.voters().filter(|member| connection(member.id) == Connection::Steady).count()
@@ -331,7 +363,7 @@ mod tests {
 
     /// Row 56 of the list of bugs: what was judged is in the rows, once.
     #[test]
-    fn a_committed_change_is_judged_by_those_before_it() {
+    fn bug_056_a_committed_change_is_judged_by_those_before_it() {
         let mut cluster = cluster(&[(1, "a"), (2, "b"), (3, "c")], &[]);
         let mut take = |change: MemberChange| {
             let verdict = cluster.judge(&change);
@@ -357,7 +389,7 @@ mod tests {
     }
 
     #[test]
-    fn two_members_have_no_url_in_common() {
+    fn bug_057_two_members_have_no_url_in_common_and_a_learner_with_others_learns() {
         let mut cluster = cluster(&[(1, "a"), (2, "b")], &[3]);
         let update = |id, url: &str| MemberChange::Update { id, peer_urls: vec![url.to_owned()] };
         let taken = MemberChange::Add {
@@ -378,7 +410,7 @@ mod tests {
     /// Row 60: (voters, of them not started, of them connected for long, recently) and what etcd
     /// 3.7.1 answers when a voter is added, a learner is added, member 2 is removed.
     #[test]
-    fn a_change_leaves_a_quorum() {
+    fn bug_060_a_change_leaves_a_quorum() {
         use Connection::{None, Recent, Steady};
         const OK: Result<(), Error> = Ok(());
         const FEW: Result<(), Error> = Err(Error::NotEnoughStarted);
@@ -421,7 +453,7 @@ mod tests {
 
     /// Row 55: a learner that is not started or not caught up gets no vote.
     #[test]
-    fn a_learner_is_promoted_when_it_has_nearly_all() {
+    fn bug_055_a_learner_is_promoted_when_it_has_nearly_all() {
         let promote =
             |learner: Option<u64>| may_promote(4, OWN, |id| if id == OWN { Some(1_000) } else { learner });
         assert_eq!(promote(None), Err(Error::MemberNotFound));
@@ -432,6 +464,28 @@ mod tests {
         assert_eq!(few.keeps_quorum(&MemberChange::Promote { id: 4 }), Err(Error::NotEnoughStarted));
         let three = cluster(&[(1, "a"), (2, "b"), (3, "")], &[4]);
         assert_eq!(three.keeps_quorum(&MemberChange::Promote { id: 4 }), Ok(()));
+    }
+
+    /// Three voters of which two are not started yet: each was added while the other was not there.
+    #[test]
+    fn changes_that_were_asked_for_at_once_leave_a_quorum() {
+        let is_connected = |id| id <= 3;
+        let mut cluster = cluster(&[(1, "a"), (2, "b"), (3, "c"), (7, ""), (8, "")], &[4]);
+        let may = |cluster: &Membership, change| cluster.leaves_quorum(&change, is_connected);
+        assert_eq!(may(&cluster, add(9, false)), Err(Error::Unhealthy));
+        assert_eq!(may(&cluster, add(9, true)), Ok(()));
+        assert_eq!(may(&cluster, MemberChange::Promote { id: 4 }), Err(Error::Unhealthy));
+        assert_eq!(may(&cluster, MemberChange::Remove { id: 3 }), Err(Error::Unhealthy));
+        for change in [7, 4, 99].map(|id| MemberChange::Remove { id }) {
+            assert_eq!(may(&cluster, change), Ok(()), "the others decide as before");
+        }
+        cluster.apply(MemberChange::Remove { id: 7 });
+        assert_eq!(may(&cluster, add(9, false)), Ok(()));
+        let alone = self::cluster(&[(1, "a")], &[4]);
+        assert_eq!(may(&alone, add(9, false)), Ok(()), "it has nobody else to ask");
+        assert_eq!(may(&alone, MemberChange::Promote { id: 4 }), Err(Error::Unhealthy));
+        assert_eq!(alone.only_other_voter(2), Some(1));
+        assert_eq!((alone.only_other_voter(1), cluster.only_other_voter(1)), (None, None));
     }
 
     #[test]

@@ -74,6 +74,8 @@ pub struct LogCore {
     pub(super) left_since: Option<u64>,
     /// The tick until which other members that are found hasten the first election.
     first_election_until: u64,
+    /// Another member has said so, by whose word it may end.
+    pub(super) is_sent_away: bool,
     /// At a stop, the tick until which another member may take over.
     pub(super) handing_over: Option<u64>,
     /// Applied up to here.
@@ -118,6 +120,7 @@ impl LogCore {
             led_by: (0, 0),
             leads_in: None,
             left_since: None,
+            is_sent_away: false,
             handing_over: None,
             applied: 0,
             alone_from: None,
@@ -131,6 +134,7 @@ impl LogCore {
     #[must_use]
     pub fn with_members(mut self, membership: Membership, rules: ChangeRules) -> Self {
         self.changes = MemberChanges::new(self.origin, rules, membership);
+        self.left_since = self.changes.is_removed().then_some(self.now);
         self
     }
 
@@ -185,6 +189,9 @@ impl LogCore {
                 if member == self.led_by.1 {
                     self.lose(&Error::TimeoutConnectionLost);
                 }
+            }
+            LogEvent::SentAway { by } => {
+                self.is_sent_away |= self.changes.only_other_voter().is_none_or(|voter| voter == by);
             }
             LogEvent::Answer { to, id, outcome } => {
                 effects.send(to, PeerMessage::LeaseAnswer { id, outcome });
@@ -457,6 +464,12 @@ impl LogCore {
         }
     }
 
+    /// The members, as of the entries that were handed out.
+    #[must_use]
+    pub fn membership(&self) -> &Membership {
+        self.changes.membership()
+    }
+
     /// Where raft stands.
     #[must_use]
     pub fn status(&self) -> RaftStatus {
@@ -482,10 +495,13 @@ impl LogCore {
         self.handing_over.is_some_and(|until| self.now >= until || !self.node.status().is_leader)
     }
 
-    /// The cluster goes on without this member, and the others have had time to hear so.
+    /// The cluster goes on without this member, and needs it no more: the others have had time to
+    /// hear so, or have said so. The other one of two voters has to say so.
     #[must_use]
     pub fn has_left(&self) -> bool {
-        self.left_since.is_some_and(|since| self.now - since >= self.node.election_ticks())
+        let has_waited = |since| self.now - since >= self.node.election_ticks();
+        self.is_sent_away
+            || self.left_since.is_some_and(has_waited) && self.changes.only_other_voter().is_none()
     }
 
     /// Nothing waits for a write.

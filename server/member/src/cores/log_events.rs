@@ -44,6 +44,11 @@ pub enum LogEvent {
     PeerConnected(u64),
     /// The connection to this member is gone, and what was on its way to it may be lost.
     PeerLost(u64),
+    /// Another member says that this one was removed.
+    SentAway {
+        /// That member.
+        by: u64,
+    },
     /// The answer to a local request of another member.
     Answer {
         /// That member.

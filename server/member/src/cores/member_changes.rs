@@ -2,9 +2,9 @@
 //! one at a time through the log, then in effect. [`crate::cluster::membership`] has the rules.
 //!
 //! ```text
-//! own edge -- is the cluster healthy? --> waiting -- leader: is the learner ready? --> proposed
-//!                                            |                                            |
-//! follower -------------- Forward -----------'     committed: judged by the log, on all members
+//! own edge -- is the cluster healthy? --> waiting -- leader: is the learner ready, --> proposed
+//!                                            |      is a quorum connected behind it?      |
+//! follower -------------- Forward -----------'     committed: judged by the log, everywhere
 //! ```
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -58,6 +58,8 @@ pub(super) struct MemberChanges {
     own: Origin,
     rules: ChangeRules,
     membership: Membership,
+    /// The index of the last change, as far as this member has handed it out.
+    last_change: u64,
     /// The tick since which there is a connection, by member.
     connected: BTreeMap<u64, u64>,
     waiting: VecDeque<Waiting>,
@@ -92,6 +94,7 @@ impl MemberChanges {
             own,
             rules,
             membership,
+            last_change: 0,
             connected: BTreeMap::new(),
             waiting: VecDeque::new(),
             left: BTreeSet::new(),
@@ -110,6 +113,12 @@ impl MemberChanges {
     /// This member belongs to the cluster no more.
     pub(super) fn is_removed(&self) -> bool {
         self.membership.is_removed(self.own.member)
+    }
+
+    /// The only other member with a vote, if there is one only. If it does not know that this one
+    /// was removed, it needs this one's vote to get there.
+    pub(super) fn only_other_voter(&self) -> Option<u64> {
+        self.membership.only_other_voter(self.own.member)
     }
 
     /// There is a connection to this member.
@@ -200,7 +209,16 @@ impl MemberChanges {
         let Waiting { from, id, batch, change, .. } = self.waiting.pop_front()?;
         let own = self.own.member;
         if let MemberChange::Promote { id: learner } = change
-            && let Err(why) = may_promote(learner, own, matched)
+            && let Err(why) = may_promote(learner, own, &matched)
+        {
+            return Some(Leaving::Refuse(from, id, why));
+        }
+        // One that has not got the last change may not even know the others that are left then.
+        let knows_members = |member| matched(member).is_some_and(|index| index >= self.last_change);
+        let is_connected = |member| member == own || self.is_connected(member) && knows_members(member);
+        if self.rules.is_strict
+            && from != NOBODY
+            && let Err(why) = self.membership.leaves_quorum(&change, is_connected)
         {
             return Some(Leaving::Refuse(from, id, why));
         }
@@ -327,6 +345,7 @@ impl MemberChanges {
                 conf_state = set_vote(self.vote_change(&change))?;
             }
             self.membership.apply(change);
+            self.last_change = entry.index;
         }
         entry.change = Some(Box::new(JudgedChange { verdict, conf_state }));
         Ok(())
@@ -452,9 +471,10 @@ mod tests {
         assert_eq!(refused, [(own(limits::MEMBER_CHANGES_MAX), Error::TooManyRequests)]);
         assert_eq!(changes.leave().len(), limits::MEMBER_CHANGES_MAX);
     }
+
     /// Row 59 of the list of bugs: changes that were on their way when the cluster was lost.
     #[test]
-    fn a_forced_cluster_has_one_member() {
+    fn bug_059_a_forced_cluster_has_one_member() {
         let mut changes = changes(3);
         changes.membership.apply(MemberChange::Add {
             member: Member { id: 1, is_learner: true, ..Member::default() },

@@ -71,24 +71,15 @@ pub(super) fn may_restore<S: Storage>(raft: &Raft<S>, message: &Message) -> bool
     is_ours && is_in_range && is_of_term && is_of_log && is_sound
 }
 
-/// Votes that raft-rs can restore: every member has one part, and somebody votes.
+/// Votes that raft-rs can restore: every member has one part, and somebody votes. revd changes one
+/// member at a time: there is no joint configuration.
 fn is_sound(conf: &ConfState) -> bool {
-    let is_set = |ids: &[u64]| {
-        let distinct: BTreeSet<u64> = ids.iter().copied().collect();
-        distinct.len() == ids.len() && !distinct.contains(&INVALID_ID)
-    };
-    let lists = [&conf.voters, &conf.learners, &conf.voters_outgoing, &conf.learners_next];
-    let is_joint = !conf.voters_outgoing.is_empty();
-    let learns = |id: &u64| conf.learners.contains(id) || conf.learners_next.contains(id);
-    lists.iter().all(|list| is_set(list))
+    let distinct: BTreeSet<u64> = conf.voters.iter().chain(&conf.learners).copied().collect();
+    let is_joint = !conf.voters_outgoing.is_empty() || !conf.learners_next.is_empty() || conf.auto_leave;
+    distinct.len() == conf.voters.len() + conf.learners.len()
+        && !distinct.contains(&INVALID_ID)
         && !conf.voters.is_empty()
-        && !conf.voters.iter().any(learns)
-        && !conf
-            .learners
-            .iter()
-            .any(|id| conf.voters_outgoing.contains(id) || conf.learners_next.contains(id))
-        && conf.learners_next.iter().all(|id| conf.voters_outgoing.contains(id))
-        && (is_joint || !conf.auto_leave)
+        && !is_joint
 }
 
 /// Entries follow the one that the message names, without a gap.

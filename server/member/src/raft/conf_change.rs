@@ -56,8 +56,14 @@ pub(crate) fn entry_of(change: VoteChange, batch: Bytes) -> Entry {
     entry
 }
 
-/// The batch of commands in the data of such an entry; nothing, if it is damaged.
-pub(crate) fn batch_of(data: Bytes) -> Bytes {
+/// The batch of commands in an entry that is to change votes. One that is to change several at once
+/// holds nothing for this version: revd proposes none.
+pub(crate) fn batch_of(kind: EntryType, data: Bytes) -> Bytes {
+    if kind == EntryType::EntryConfChange { batch_in(data) } else { Bytes::new() }
+}
+
+/// The batch in the data of such an entry; nothing, if it is damaged.
+pub(crate) fn batch_in(data: Bytes) -> Bytes {
     ConfChangeData::decode(data).map(|change| change.batch).unwrap_or_default()
 }
 
@@ -67,9 +73,12 @@ mod tests {
     use crate::cluster::Identity;
     use crate::cluster::conf_state::ConfState;
     use crate::raft::message::RaftMessage;
-    use crate::raft::node::{RaftConfig, RaftNode};
+    use crate::raft::node::{RaftConfig, RaftError, RaftNode};
+    use crate::raft::states::Offered;
+    use crate::wal::LogEntry;
     use crate::wal::birth::empty_log;
     use raft::eraftpb::{Message, MessageType};
+    use revd_engine::mvcc::Applied;
 
     /// Writes what is to be written until there is nothing more; returns the committed changes.
     fn settle(node: &mut RaftNode) -> Vec<Bytes> {
@@ -138,6 +147,10 @@ mod tests {
         node.propose_change(VoteChange::Gone(7), Bytes::from_static(b"batch")).unwrap();
         settle(&mut node);
         node.step(said_by_the_other(MessageType::MsgAppendResponse, 3));
+        let effects = node.effects();
+        assert_eq!(effects.changes, [0; 0], "it is not durable yet that it is committed");
+        assert_eq!(effects.append.unwrap().hard_state.unwrap().commit, 3);
+        node.written();
         assert_eq!(node.effects().changes, [3]);
         node.propose(Bytes::from_static(b"behind")).unwrap();
         node.set_vote(VoteChange::Gone(7)).unwrap();
@@ -150,9 +163,37 @@ mod tests {
     #[test]
     fn damaged_entries_hold_nothing() {
         let data = entry_of(VoteChange::Gone(7), Bytes::from_static(b"batch")).data;
-        assert_eq!(batch_of(data.clone()), &b"batch"[..]);
+        assert_eq!(batch_in(data.clone()), &b"batch"[..]);
         for len in 0..data.len() {
-            assert_eq!(batch_of(data.slice(..len)), &b""[..], "cut at {len}");
+            assert_eq!(batch_in(data.slice(..len)), &b""[..], "cut at {len}");
         }
+    }
+
+    /// Row 50 (etcd #11003, #12137): an entry of another program, an empty one as raft-rs itself
+    /// would propose to leave a joint configuration, and states and tree files with joint votes.
+    #[test]
+    fn bug_050_joint_changes_and_joint_states_are_refused() {
+        let logger = slog::Logger::root(slog::Discard, slog::o!());
+        let mut log = empty_log(Identity { cluster: 1, member: 7 });
+        let data = entry_of(VoteChange::Voter(9), Bytes::from_static(b"batch")).data;
+        let entry = |(index, data)| LogEntry { index, term: 1, kind: 2, data };
+        log.entries = (2..).zip([data, Bytes::new()]).map(entry).collect();
+        let mut node = RaftNode::start(&RaftConfig::alone(7, 1), &log, &logger).unwrap();
+        node.campaign().unwrap();
+        assert_eq!(settle(&mut node), [&b""[..], b""], "nothing that could be judged well");
+        node.applied(4);
+        assert!(node.status().is_leader && node.may_change());
+        let joint = ConfState { voters_outgoing: vec![7], ..ConfState::of_voters(vec![7, 9]) };
+        let mut follower = RaftNode::start(
+            &RaftConfig { conf_state: ConfState::of_voters(vec![7, 9]), ..RaftConfig::alone(7, 1) },
+            &empty_log(Identity { cluster: 1, member: 7 }),
+            &logger,
+        )
+        .unwrap();
+        let at = Applied { index: 50, term: 4 };
+        assert_eq!(follower.offer(9, 5, at, &joint), Offered::Unwanted);
+        assert_eq!(follower.offer(9, 5, at, &ConfState::of_voters(vec![7, 9])), Offered::Taken);
+        let config = RaftConfig { conf_state: joint, ..RaftConfig::alone(7, 1) };
+        assert!(matches!(RaftNode::start(&config, &log, &logger), Err(RaftError::Joint)));
     }
 }

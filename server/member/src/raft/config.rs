@@ -97,6 +97,11 @@ pub enum RaftError {
         /// The tree file's applied index.
         applied: u64,
     },
+    /// Two configurations at once: this version makes none, and cannot leave one.
+    #[error(
+        "the tree file holds a change of several members that is not over: start the version that has begun it"
+    )]
+    Joint,
     /// raft-rs refused.
     #[error("raft: {0}")]
     Raft(#[from] raft::Error),

@@ -14,6 +14,7 @@ pub(super) fn conf_state_to_raft(state: &ConfState) -> eraftpb::ConfState {
     out
 }
 
+/// raft-rs lists members in another order on each member; the rows of all members are the same.
 pub(super) fn conf_state_from_raft(state: &eraftpb::ConfState) -> ConfState {
     let sorted = |ids: &[u64]| {
         let mut ids = ids.to_vec();
@@ -52,4 +53,17 @@ pub(super) fn from_raft(entry: Entry) -> LogEntry {
 /// Bytes that an entry takes in memory.
 pub(super) fn bytes_of(entry: &Entry) -> usize {
     size_of::<Entry>() + entry.data.len() + entry.context.len()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rows_of_all_members_list_votes_in_one_order() {
+        let mut state = eraftpb::ConfState { voters: vec![9, 1, 4], ..eraftpb::ConfState::default() };
+        state.learners = vec![8, 7];
+        let read = conf_state_from_raft(&state);
+        assert_eq!((&read.voters[..], &read.learners[..]), (&[1, 4, 9][..], &[7, 8][..]));
+    }
 }

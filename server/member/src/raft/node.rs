@@ -44,6 +44,22 @@ pub struct RaftEffects {
     pub is_restarted: bool,
 }
 
+fn changes_members(entry: &Entry) -> bool {
+    entry.entry_type != EntryType::EntryNormal
+}
+
+impl RaftEffects {
+    fn hand_out(&mut self, committed: Vec<Entry>) {
+        for entry in committed {
+            let is_change = changes_members(&entry);
+            let Entry { index, term, data, entry_type, .. } = entry;
+            let data = if is_change { conf_change::batch_of(entry_type, data) } else { data };
+            self.committed.push(CommittedEntry { index, term, data, change: None });
+            self.changes.extend(is_change.then_some(index));
+        }
+    }
+}
+
 /// Log core view: raft and what is on its way to disk.
 pub struct RaftNode {
     pub(super) raw: RawNode<RaftEntries>,
@@ -62,6 +78,8 @@ pub struct RaftNode {
     hard_state: HardState,
     /// Messages that were waiting for a frame which is durable by now.
     promised: Vec<RaftMessage>,
+    /// Committed entries, likewise.
+    confirmed: Vec<Entry>,
     /// The frame that begins the log again is durable.
     is_restarted: bool,
     /// The leader, its term, and the index that it was told last to be in this log.
@@ -74,6 +92,9 @@ impl RaftNode {
     /// # Errors
     /// [`RaftError`], when log and applied index do not meet.
     pub fn start(config: &RaftConfig, log: &RecoveredLog, logger: &slog::Logger) -> Result<Self, RaftError> {
+        if config.conf_state.is_joint() {
+            return Err(RaftError::Joint);
+        }
         let last = log.last();
         if config.applied < log.base.0 {
             return Err(RaftError::MissingEntries { base: log.base.0, applied: config.applied });
@@ -119,6 +140,7 @@ impl RaftNode {
             writing: None,
             hard_state: log.hard_state,
             promised: Vec::new(),
+            confirmed: Vec::new(),
             is_restarted: false,
             acknowledged: (0, 0, 0),
         })
@@ -321,6 +343,7 @@ impl RaftNode {
     pub fn written(&mut self) {
         let frame = self.writing.take().expect("a frame was being written");
         self.promised.extend(frame.messages);
+        self.confirmed.extend(frame.committed);
         self.raw.on_persist_ready(frame.ready.expect("only a frame of some Ready is written"));
         if let Some(index) = frame.restart {
             self.applied(index);
@@ -332,6 +355,7 @@ impl RaftNode {
     pub fn effects(&mut self) -> RaftEffects {
         let mut effects = RaftEffects::default();
         effects.messages.append(&mut self.promised);
+        effects.hand_out(std::mem::take(&mut self.confirmed));
         effects.is_restarted = std::mem::take(&mut self.is_restarted);
         while self.raw.has_ready() {
             self.take_ready(&mut effects);
@@ -386,11 +410,14 @@ impl RaftNode {
         let committed = ready.take_committed_entries();
         let number = ready.number();
         self.raw.advance_append_async(ready);
-        for Entry { index, term, data, entry_type, .. } in committed {
-            let changes_members = entry_type != EntryType::EntryNormal;
-            let data = if changes_members { conf_change::batch_of(data) } else { data };
-            effects.committed.push(CommittedEntry { index, term, data, change: None });
-            effects.changes.extend(changes_members.then_some(index));
+        if committed.iter().any(changes_members) {
+            pending::gather(&mut self.gathered, self.hard_state, Vec::new());
+        }
+        let mut frames = self.writing.iter().chain(&self.gathered);
+        let waits = frames.any(|frame| !frame.committed.is_empty()) || committed.iter().any(changes_members);
+        match self.gathered.back_mut().or(self.writing.as_mut()) {
+            Some(frame) if waits => frame.committed.extend(committed),
+            _ => effects.hand_out(committed),
         }
         // Without anything of its own to write, it is durable when that is which came before it.
         if let Some(frame) = self.gathered.back_mut().or(self.writing.as_mut()) {

@@ -21,6 +21,10 @@ pub(super) struct PendingFrame {
     pub(super) messages: Vec<RaftMessage>,
     /// The log begins again behind this entry.
     pub(super) restart: Option<u64>,
+    /// Committed entries, of which the first changes members: the frame makes durable that they
+    /// are committed. A member that has forgotten that would count votes as before, and those that
+    /// were removed may be gone.
+    pub(super) committed: Vec<Entry>,
 }
 
 impl PendingFrame {
@@ -35,6 +39,7 @@ impl PendingFrame {
             one.restart = frame.restart.or(one.restart);
             one.ready = frame.ready;
             one.messages.append(&mut frame.messages);
+            one.committed.append(&mut frame.committed);
         }
         one
     }
@@ -57,8 +62,10 @@ impl PendingFrame {
         self.forget_promises(behind.index);
     }
 
-    /// Entries above this one will not be there when the log has begun again.
+    /// Entries above this one will not be there when the log has begun again; committed ones are
+    /// all in the state.
     pub(super) fn forget_promises(&mut self, above: u64) {
+        self.committed.clear();
         self.messages.retain(|RaftMessage(message)| {
             message.get_msg_type() != MessageType::MsgAppendResponse || message.index <= above
         });

@@ -5,9 +5,10 @@ use revd_engine::mvcc::{HashKv, View};
 use revd_engine::random::Random;
 use revd_member::cores::log_events::LogEvent;
 use revd_member::peer::PeerMessage;
+use revd_member::wal::birth::BIRTH;
 
 use crate::history::{History, Seen};
-use crate::member::{Member, PreVotes};
+use crate::member::{End, Member, PreVotes};
 use crate::network::{Link, Network};
 
 /// Steps in which a cluster without faults comes to rest, many times over.
@@ -23,41 +24,55 @@ struct StateOnItsWay {
 }
 
 pub(crate) struct Cluster {
-    members: Vec<Member>,
-    network: Network,
+    pub(crate) members: Vec<Member>,
+    pub(crate) network: Network,
     states: Vec<StateOnItsWay>,
     /// One of them gets there in so many steps.
     state_steps: u64,
-    random: Random,
-    history: History,
+    pub(crate) random: Random,
+    pub(crate) history: History,
     /// Things fail, and clients call.
-    is_wild: bool,
+    pub(crate) is_wild: bool,
+    /// An operator changes the members.
+    pub(crate) changes_members: bool,
 }
 
 impl Cluster {
     pub(crate) fn new(seed: u64, members: u64, pre_votes: PreVotes) -> Self {
+        let all: Vec<Member> =
+            (1..=members).map(|id| Member::of_new_cluster(id, members, pre_votes)).collect();
+        let mut history = History::default();
+        history.begin(BIRTH.index, all[0].cluster().expect("it was just started"));
         Self {
-            members: (1..=members).map(|id| Member::new(id, members, pre_votes)).collect(),
+            members: all,
             network: Network::new(members),
             states: Vec::new(),
             state_steps: if seed.is_multiple_of(2) { 50 } else { 2_500 },
             random: Random::new(seed ^ 0xC105_7E12),
-            history: History::default(),
+            history,
             is_wild: true,
+            changes_members: false,
         }
     }
 
-    fn pick(&mut self) -> usize {
-        usize::try_from(self.random.below(self.members.len() as u64)).unwrap()
+    /// A member that has begun.
+    pub(crate) fn pick(&mut self) -> usize {
+        let id = self.random.pick(&self.network.members());
+        self.place(id)
     }
 
-    fn pick_link(&mut self) -> Link {
+    fn pick_link(&mut self) -> Option<Link> {
         let links = self.network.links();
-        self.random.pick(&links)
+        (!links.is_empty()).then(|| self.random.pick(&links))
     }
 
-    fn member(&mut self, id: u64) -> &mut Member {
-        &mut self.members[usize::try_from(id).unwrap() - 1]
+    pub(crate) fn place(&self, id: u64) -> usize {
+        self.members.iter().position(|member| member.id == id).expect("there is such a member")
+    }
+
+    pub(crate) fn member(&mut self, id: u64) -> &mut Member {
+        let at = self.place(id);
+        &mut self.members[at]
     }
 
     /// Something happens somewhere.
@@ -74,12 +89,18 @@ impl Cluster {
             84..89 => self.connect(),
             89..97 if self.is_wild => self.members[at].call(&mut self.random, &self.history),
             97 if self.is_wild && self.random.one_in(5) => self.fail(at),
+            98 if self.is_wild && self.changes_members => self.ask_for_anything(at),
             _ => {}
         }
         self.turn(at);
         self.send_states(at);
         self.deliver_state();
         self.restart(at);
+        let is_new = |member: &Member| member.is_down() && !self.network.has(member.id);
+        if self.members.iter().any(is_new) && self.random.one_in(30) {
+            self.begin();
+        }
+        self.check_news();
     }
 
     /// A member that is down comes back, one that has stopped is gone.
@@ -88,21 +109,64 @@ impl Cluster {
             self.history.seen.handed_over += 1;
             self.crash(at);
         }
-        if !self.members[at].is_running() && (!self.is_wild || self.random.one_in(15)) {
-            let seed = self.random.below(u64::MAX);
-            self.members[at].start(seed);
+        if self.members[at].is_down() && (!self.is_wild || self.random.one_in(15)) {
+            self.start(at);
         }
+    }
+
+    fn start(&mut self, at: usize) {
+        let (seed, asked) = (self.random.below(u64::MAX), self.pick());
+        let remote = self.members[asked].remote();
+        self.members[at].start(seed, remote);
+        self.bury(at);
+    }
+
+    /// A member begins whose addition was asked for.
+    fn begin(&mut self) {
+        let is_new = |member: &&Member| member.is_down() && !self.network.has(member.id);
+        let new: Vec<u64> = self.members.iter().filter(is_new).map(|member| member.id).collect();
+        let id = self.random.pick(&new);
+        let at = self.place(id);
+        self.start(at);
+        if self.members[at].is_running() {
+            let others = self.network.members();
+            self.network.join(id, others.into_iter());
+        }
+    }
+
+    /// A member that has ended for good leaves the network.
+    fn bury(&mut self, at: usize) {
+        let Member { id, end: Some(end), .. } = self.members[at] else { return };
+        if !self.network.has(id) {
+            return;
+        }
+        let cluster = self.history.cluster().expect("it begins with one");
+        assert!(cluster.membership.is_removed(id), "member {id} has ended and is still one");
+        let changes = &mut self.history.seen.changes;
+        *match end {
+            End::Left => &mut changes.left,
+            End::Told => &mut changes.told,
+            End::Found => &mut changes.found,
+        } += 1;
+        self.disconnect_all(id);
+        self.network.leave(id);
     }
 
     fn turn(&mut self, at: usize) {
         let from = self.members[at].id;
-        for (to, message) in self.members[at].turn(&mut self.history) {
+        let (messages, gone) = self.members[at].turn(&mut self.history);
+        for (to, message) in messages {
             let is_raft = matches!(message, PeerMessage::Raft(_));
             if self.is_wild && is_raft && self.random.one_in(40) {
                 continue; // no room in the queue of the connection
             }
             self.network.send((from, to), message);
         }
+        for member in gone {
+            self.disconnect((from, member));
+            self.disconnect((member, from));
+        }
+        self.bury(at);
     }
 
     fn send_states(&mut self, at: usize) {
@@ -122,7 +186,9 @@ impl Cluster {
             self.states.swap_remove(usize::try_from(at).unwrap());
         let (from, to) = link;
         let is_broken = self.network.is_cut(link) || self.is_wild && self.random.one_in(4);
-        let is_there = !is_broken && self.member(to).receive(from, term, file);
+        let sender = self.place(from);
+        let is_meant = self.members[sender].dials(to) || is_forgotten;
+        let is_there = !is_broken && is_meant && self.member(to).receive(from, term, file);
         self.history.seen.late_states += u64::from(is_there && term < self.member(to).term());
         let is_known = is_there && !(self.is_wild && self.random.one_in(8));
         if !is_forgotten {
@@ -131,13 +197,14 @@ impl Cluster {
     }
 
     fn deliver(&mut self) {
-        let link = self.pick_link();
+        let Some(link) = self.pick_link() else { return };
         for _ in 0..=self.random.below(3) {
             let Some(message) = self.network.deliver(link) else { return };
             self.arrive(link, message);
         }
         if self.random.one_in(2) {
-            self.turn(usize::try_from(link.1).unwrap() - 1);
+            let at = self.place(link.1);
+            self.turn(at);
         }
     }
 
@@ -146,16 +213,22 @@ impl Cluster {
     }
 
     fn connect(&mut self) {
-        let link = self.pick_link();
-        let ends = [link.0, link.1];
-        let are_up = ends.iter().all(|end| self.member(*end).is_running());
-        if are_up && !self.network.is_cut(link) && !self.network.is_connected(link) {
+        let Some(link) = self.pick_link() else { return };
+        let (dialer, other) = (self.place(link.0), self.place(link.1));
+        let Some(membership) = self.members[other].membership() else { return };
+        let may_dial = self.members[dialer].dials(link.1) && !self.network.is_cut(link);
+        if !may_dial || self.network.is_connected(link) {
+            return;
+        }
+        if membership.is_removed(link.0) {
+            self.members[dialer].sent_away(link.1);
+        } else if !self.members[other].drops(link.0) {
             self.network.connect(link);
-            self.member(link.0).event(LogEvent::PeerConnected(link.1));
+            self.members[dialer].event(LogEvent::PeerConnected(link.1));
         }
     }
 
-    fn disconnect(&mut self, link: Link) {
+    pub(crate) fn disconnect(&mut self, link: Link) {
         if self.network.is_connected(link) {
             for message in self.network.disconnect(link, &mut self.random) {
                 self.arrive(link, message);
@@ -167,10 +240,15 @@ impl Cluster {
     fn crash(&mut self, at: usize) {
         let id = self.members[at].id;
         self.members[at].crash(&mut self.random);
+        self.disconnect_all(id);
+    }
+
+    fn disconnect_all(&mut self, id: u64) {
         for state in self.states.extract_if(.., |state| state.link.1 == id) {
             let (from, to) = state.link;
             let event = LogEvent::StateSent { to, is_there: false };
-            self.members[usize::try_from(from).unwrap() - 1].event(event);
+            let at = self.members.iter().position(|member| member.id == from).expect("it is there");
+            self.members[at].event(event);
         }
         // A state that it was sending may be whole at its receiver.
         self.states.iter_mut().filter(|state| state.link.0 == id).for_each(|state| state.is_forgotten = true);
@@ -189,14 +267,16 @@ impl Cluster {
             }
             1 => self.members[at].stop(),
             2 => {
-                let link = self.pick_link();
-                self.disconnect(link);
+                if let Some(link) = self.pick_link() {
+                    self.disconnect(link);
+                }
             }
             3 => {
                 // One way is cut; its end learns of it late, or never.
-                let link = self.pick_link();
-                let steps = 1 + self.random.below(600);
-                self.network.cut(link, steps);
+                if let Some(link) = self.pick_link() {
+                    let steps = 1 + self.random.below(600);
+                    self.network.cut(link, steps);
+                }
             }
             4 => {
                 self.history.seen.cuts += 1;
@@ -230,30 +310,57 @@ impl Cluster {
         leaders.map(|member| (member.id, member.term())).max_by_key(|(_, term)| *term)
     }
 
-    /// Nothing fails any more, and nobody calls: everything comes to an end.
+    /// Nothing fails any more, and nobody calls: everything comes to an end. Then the cluster
+    /// serves.
     pub(crate) fn heal(&mut self) {
         self.is_wild = false;
         self.network.heal();
+        self.rest();
+        let (puts, reads) = (self.history.seen.puts, self.history.seen.reads);
+        let ids = self.serving();
+        for id in &ids {
+            let at = self.place(*id);
+            self.members[at].call_once(&self.history);
+        }
+        self.rest();
+        let seen = &self.history.seen;
+        let served = (seen.puts - puts, seen.reads - reads);
+        assert!(served.0 > 0 && served.1 > 0, "of {ids:?} are served {served:?}: {:?}", self.history.seen);
+    }
+
+    pub(crate) fn rest(&mut self) {
         for _ in 0..REST_STEPS_MAX {
             self.step();
             if self.is_at_rest() {
                 return;
             }
         }
-        let open: Vec<_> = self
-            .members
-            .iter()
-            .map(|member| (member.open_calls(), member.applied(), member.leads()))
-            .collect();
-        panic!("the cluster does not come to rest: calls, applied index and leadership {open:?}");
+        let has_begun = |member: &&Member| member.end.is_some() || self.network.has(member.id);
+        let open: Vec<_> = self.members.iter().filter(has_begun).map(Member::standing).collect();
+        let cluster = self.history.cluster().map(|cluster| &cluster.votes);
+        panic!("the cluster does not come to rest: {cluster:?}, {open:#?}");
+    }
+
+    /// Members that are in the cluster and are not forgotten.
+    fn serving(&self) -> Vec<u64> {
+        let cluster = self.history.cluster().expect("it begins with one");
+        let members = self.members.iter().filter(|member| !member.never_starts);
+        members.map(|member| member.id).filter(|id| cluster.membership.member(*id).is_some()).collect()
     }
 
     fn is_at_rest(&self) -> bool {
-        let applied = self.members[0].applied();
-        self.members
+        let ids = self.serving();
+        let (serving, others): (Vec<&Member>, Vec<&Member>) =
+            self.members.iter().partition(|member| ids.contains(&member.id));
+        let applied = serving[0].applied();
+        // One that is removed ends when it meets a member that knows.
+        let can_end = |member: &Member| ids.iter().any(|id| member.dials(*id));
+        let is_calm = |member: &Member| member.is_running() && !member.is_stopping();
+        serving
             .iter()
-            .all(|member| member.is_running() && member.open_calls() == 0 && member.applied() == applied)
-            && self.members.iter().any(Member::leads)
+            .all(|member| is_calm(member) && member.open_calls() == 0 && member.applied() == applied)
+            && serving.iter().any(|member| member.leads())
+            && !others.iter().any(|member| member.is_running() && can_end(member))
     }
 
     /// Something is written into the state of a member that is not in its log, while nothing fails
@@ -274,13 +381,14 @@ impl Cluster {
 
     /// All members are the same, and none was taken for one that is not.
     pub(crate) fn end(mut self) -> Seen {
-        let named = |member: &mut Member| !member.machine().unwrap().corrupt_members().is_empty();
+        let named = |member: &mut Member| {
+            member.machine().is_some_and(|machine| !machine.corrupt_members().is_empty())
+        };
         assert!(!self.members.iter_mut().any(named), "a member is named as corrupt");
-        let hashes: Vec<u32> = self
-            .members
-            .iter_mut()
-            .map(|member| hash_of(member.machine().unwrap().store_mut().view()))
-            .collect();
+        let ids = self.serving();
+        let members = self.members.iter_mut().filter(|member| ids.contains(&member.id));
+        let hashes: Vec<u32> =
+            members.map(|member| hash_of(member.machine().unwrap().store_mut().view())).collect();
         assert!(hashes.iter().all(|hash| *hash == hashes[0]), "members differ: {hashes:?}");
         self.history.seen
     }

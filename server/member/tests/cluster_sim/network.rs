@@ -1,7 +1,7 @@
 //! The network between members: one connection each way, which keeps its order, may be slow, and
 //! may break; then what was on its way is lost from some point on.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use revd_engine::random::Random;
 use revd_member::peer::PeerMessage;
@@ -11,6 +11,7 @@ pub(crate) type Link = (u64, u64);
 
 #[derive(Default)]
 pub(crate) struct Network {
+    members: BTreeSet<u64>,
     /// Connections by their ends; none while there is none.
     links: BTreeMap<Link, Option<VecDeque<PeerMessage>>>,
     /// Links on which nothing gets through, and for how many more steps.
@@ -19,9 +20,30 @@ pub(crate) struct Network {
 
 impl Network {
     pub(crate) fn new(members: u64) -> Self {
-        let all = (1..=members).flat_map(|from| (1..=members).map(move |to| (from, to)));
-        let links = all.filter(|(from, to)| from != to).map(|link| (link, None)).collect();
-        Self { links, cut: BTreeMap::new() }
+        let mut network = Self::default();
+        (1..=members).for_each(|member| network.join(member, 1..member));
+        network
+    }
+
+    /// Links between a new member and those that there are.
+    pub(crate) fn join(&mut self, member: u64, others: impl Iterator<Item = u64>) {
+        self.members.insert(member);
+        let links = others.flat_map(|other| [(member, other), (other, member)]);
+        self.links.extend(links.map(|link| (link, None)));
+    }
+
+    /// The member is gone, and its links.
+    pub(crate) fn leave(&mut self, member: u64) {
+        self.members.remove(&member);
+        self.links.retain(|(from, to), _| ![*from, *to].contains(&member));
+    }
+
+    pub(crate) fn has(&self, member: u64) -> bool {
+        self.members.contains(&member)
+    }
+
+    pub(crate) fn members(&self) -> Vec<u64> {
+        self.members.iter().copied().collect()
     }
 
     pub(crate) fn links(&self) -> Vec<Link> {
