@@ -182,10 +182,14 @@ impl LogCore {
                 }
             }
             LogEvent::PeerLost(member) => {
+                // Once for a connection: questions without one are lost at once, and would be asked
+                // again at once, for ever.
+                if self.changes.is_connected(member) {
+                    self.leader_reads.connection_lost(self.now);
+                }
                 self.changes.disconnected(member);
                 self.comparison.lost(member);
                 self.node.connection_lost(member);
-                self.leader_reads.connection_lost(self.now);
                 if member == self.led_by.1 {
                     self.lose(&Error::TimeoutConnectionLost);
                 }
