@@ -83,7 +83,10 @@ pub const PEER_LOOK_UP_PAUSE: Duration = Duration::from_millis(10);
 pub const PEER_READ_BYTES: usize = 256 * 1024;
 /// Reads from a peer without giving way, while each finds less than there is room for.
 pub const PEER_READS_IN_A_ROW_MAX: u32 = 16;
-/// Connections that others may have open to the peer port.
+/// Bytes of frames that are not whole yet, of all members together that are not known here: one is
+/// as long as a frame may be.
+pub const PEER_UNKNOWN_BYTES: usize = PEER_FRAME_BYTES_MAX + PEER_READ_BYTES;
+/// Connections that others may have open to the peer port: half of them are kept for members.
 pub const PEER_CONNECTIONS_MAX: usize = 256;
 /// The part of the connections that there is room for, one in so many, that is kept for them.
 pub const PEER_CONNECTIONS_PART: usize = 8;

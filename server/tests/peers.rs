@@ -24,7 +24,8 @@ use revd_member::apply::command::{self, Command, CommandId, Kind, Origin};
 use revd_member::apply::local::LeaseRequest;
 use revd_member::apply::outcome::{Outcome, Rest};
 use revd_member::cluster::Identity;
-use revd_member::peer::hello::{Answer, HELLO_BYTES_MAX, Hello, Purpose, Refusal, missing};
+use revd_member::limits::PEER_FRAME_BYTES_MAX;
+use revd_member::peer::hello::{Answer, HELLO_BYTES_MAX, Hello, PROTOCOL, Purpose, Refusal, missing};
 use revd_member::peer::{Peer, PeerMessage, codec, frame};
 use revd_member::read::view_slot::ViewSlot;
 use revd_member::schema;
@@ -429,7 +430,7 @@ fn a_stranger_cannot_say_that_a_member_was_removed() {
     one.order(Order::SetPeers(vec![Peer { id: 3, urls }]));
     let mut answer = Answer {
         refusal: Some(Refusal::Removed),
-        protocol: 1,
+        protocol: PROTOCOL,
         from: Identity { cluster: 8, member: 3 },
         boot: 1,
         version: "0".to_owned(),
@@ -457,7 +458,7 @@ fn half_open_connections_are_given_up() {
     assert_eq!((hello_of_one.from.member, hello_of_one.to), (1, 3));
     let agreed = Answer {
         refusal: None,
-        protocol: 1,
+        protocol: PROTOCOL,
         from: Identity { cluster: CLUSTER, member: 3 },
         boot: 1,
         version: "0".to_owned(),
@@ -486,22 +487,54 @@ fn request(one: &TestMember, target: &str) -> (String, String) {
     (reply.lines().next().unwrap().to_owned(), reply)
 }
 
+/// Programs that are no members cannot keep members away, however many connections they open.
 #[test]
-fn more_connections_than_there_is_room_for_are_closed_at_once() {
+fn strangers_have_half_of_the_places_and_the_newest_has_the_oldest_ones() {
     let one = TestMember::start(1, free_address());
     let two = TestMember::start(2, free_address());
-    two.knows(&[&one]);
-    two.expect(&Seen::Connected(1));
-    let (idle, _) = one.dial(&hello());
-    let mut crowd: Vec<TcpStream> = (0..6).map(|_| one.connect()).collect();
-    let mut refused = one.connect();
-    assert_eq!(until_closed(&mut refused), 0);
-    assert_eq!(one.counters.bounds.get(Bound::PeerConnections), 1);
-    two.reaches(&one, 1);
-    crowd.clear();
-    drop(idle);
+    let (mut unknown, _) = one.dial(&hello());
+    let mut crowd: Vec<TcpStream> = (0..4).map(|_| one.connect()).collect();
+    assert_eq!(until_closed(&mut unknown), 0);
     one.expect(&Seen::Lost(3));
-    one.dial(&hello());
+    crowd.extend((0..20).map(|_| one.connect()));
+    let newest = crowd.split_off(20);
+    crowd.iter_mut().for_each(|stream| assert_eq!(until_closed(stream), 0));
+    assert_eq!(one.counters.bounds.get(Bound::PeerConnections), 21);
+    one.knows(&[&two]);
+    two.knows(&[&one]);
+    one.expect(&Seen::Connected(2));
+    two.expect(&Seen::Connected(1));
+    let crowd: Vec<TcpStream> = (0..20).map(|_| one.connect()).collect();
+    two.reaches(&one, 1);
+    drop((newest, crowd));
+    assert_eq!(request(&one, "/raft/probing").0, "HTTP/1.1 200 OK");
+    assert!(two.seen.try_recv().is_err(), "it kept its connection");
+}
+
+/// A program can call itself any number of members: together they hold no more than one long frame.
+#[test]
+fn frames_of_unknown_members_are_bounded_together() {
+    let one = TestMember::start(1, free_address());
+    let long = |from: u64| {
+        let mut hello = hello();
+        hello.from.member = from;
+        let (mut stream, answer) = one.dial(&hello);
+        assert_eq!(answer.refusal, None);
+        let mut header = Vec::new();
+        let start = frame::begin(&mut header);
+        frame::finish(&mut header, start);
+        header[8..12].copy_from_slice(&u32::try_from(PEER_FRAME_BYTES_MAX).unwrap().to_le_bytes());
+        stream.write_all(&header).unwrap();
+        stream
+    };
+    let (mut first, mut second) = (long(3), long(4));
+    let half = vec![7; PEER_FRAME_BYTES_MAX / 2];
+    first.write_all(&half).unwrap();
+    // Of its bytes, some find no taker any more.
+    let _ = second.write_all(&half).and_then(|()| second.write_all(&half));
+    one.expect(&Seen::Lost(4));
+    drop(first);
+    one.expect(&Seen::Lost(3));
 }
 
 #[test]

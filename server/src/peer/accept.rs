@@ -1,5 +1,6 @@
 //! Connections that others open: who dials, what for, and the messages that follow.
 
+use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,12 +17,11 @@ use crate::net::http1;
 use crate::net::plain::PlainCall;
 use crate::observe::bounds::Bound;
 use crate::observe::log;
-use crate::peer::backlog::Backlog;
+use crate::peer::places::Place;
 use crate::peer::probes;
 use crate::peer::pulse::{Silence, show_life};
 use crate::peer::shared::{PeerEvent, Shared, SnapshotStream};
 use crate::peer::transport::{self, FirstWords, Transport};
-use crate::queues::gate::Pass;
 use crate::queues::latch::Latch;
 use crate::queues::sleep::sleep;
 use crate::queues::turn::give_way;
@@ -34,41 +34,52 @@ pub(super) async fn run(listener: TcpListener, shared: Rc<Shared>) {
             sleep(limits::ACCEPT_RETRY_INTERVAL).await;
             continue;
         };
-        match shared.gate.enter(shared.connections_max) {
-            Some(pass) => drop(glommio::spawn_local(serve(stream, Rc::clone(&shared), pass)).detach()),
-            None => {
-                shared.counters.bounds.reached(Bound::PeerConnections);
-                complain(&shared, &remote(&stream), "too many connections");
-            }
+        let Some((place, has_taken)) = shared.places.enter() else { return };
+        if has_taken {
+            shared.counters.bounds.reached(Bound::PeerConnections);
         }
+        glommio::spawn_local(serve(stream, Rc::clone(&shared), place)).detach();
         give_way().await; // the next connection may be there already
     }
 }
 
-async fn serve(stream: TcpStream, shared: Rc<Shared>, pass: Pass) {
-    let (from, pass) = (remote(&stream), Rc::new(pass));
+async fn serve(stream: TcpStream, shared: Rc<Shared>, place: Place) {
+    let (from, place) = (remote(&stream), Rc::new(place));
     let told = async {
-        std::future::poll_fn(|context| pass.poll_closed(context)).await;
+        std::future::poll_fn(|context| place.poll_closed(context)).await;
         Ok(()) // the member stops
     };
-    let serving = converse(stream, &from, &shared, &pass);
-    if let Err(error) = futures_lite::future::or(serving, told).await {
+    let taken = async {
+        place.taken().wait().await;
+        Err(io::Error::other("too many connections: a newer one has its place"))
+    };
+    let serving = converse(stream, &from, &shared, &place);
+    let ended = futures_lite::future::or(serving, futures_lite::future::or(told, taken));
+    if let Err(error) = ended.await {
         complain(&shared, &from, &error.to_string());
     }
 }
 
 /// Hears the first words, and goes on as they say. An error is worth a line in the log.
-async fn converse(mut stream: TcpStream, from: &str, shared: &Rc<Shared>, pass: &Rc<Pass>) -> io::Result<()> {
+async fn converse(
+    mut stream: TcpStream,
+    from: &str,
+    shared: &Rc<Shared>,
+    place: &Rc<Place>,
+) -> io::Result<()> {
     let hearing = transport::first_words(&mut stream);
     match transport::within(limits::PEER_HELLO_DEADLINE, "it says nothing", hearing).await {
         Ok(FirstWords::Peer(words)) => {
             let hello = greet(&mut stream, &words, shared).await?;
+            if shared.outbox(hello.from.member).is_some() {
+                place.is_of_member();
+            }
             if hello.purpose == Purpose::Snapshot {
-                let (from, _pass) = (hello.from.member, Rc::clone(pass));
-                (shared.emit)(PeerEvent::Snapshot(SnapshotStream { from, stream, _pass }));
+                let (from, place) = (hello.from.member, Rc::clone(place));
+                (shared.emit)(PeerEvent::Snapshot(SnapshotStream { from, stream, place }));
                 return Ok(());
             }
-            receive(stream, &hello, from, shared).await
+            receive(stream, &hello, from, shared, place.taken()).await
         }
         Ok(FirstWords::Foreign(first)) => {
             let (views, identity) = (Arc::clone(&shared.views), shared.caller.identity);
@@ -82,7 +93,7 @@ async fn converse(mut stream: TcpStream, from: &str, shared: &Rc<Shared>, pass: 
                 let answer = probes::answer(view.tables(), identity.cluster, &method, &target);
                 Box::pin(std::future::ready(answer))
             };
-            http1::serve(stream, first, Rc::new(answer), shared.clock, pass).await;
+            http1::serve(stream, first, Rc::new(answer), shared.clock, place.pass()).await;
             Ok(())
         }
         // A look whether the port is open.
@@ -125,7 +136,13 @@ async fn greet(stream: &mut impl Transport, words: &[u8], shared: &Shared) -> io
 
 /// Receives messages until the connection ends, or its dialer has opened another one or was
 /// removed.
-async fn receive(stream: TcpStream, hello: &Hello, from: &str, shared: &Rc<Shared>) -> io::Result<()> {
+async fn receive(
+    stream: TcpStream,
+    hello: &Hello,
+    from: &str,
+    shared: &Rc<Shared>,
+    taken: Latch,
+) -> io::Result<()> {
     let sender = Sender { from: hello.from.member, to: shared.caller.identity.member };
     let replaced = Latch::default();
     let earlier = shared.incoming.borrow_mut().insert(sender.from, replaced.clone());
@@ -133,7 +150,8 @@ async fn receive(stream: TcpStream, hello: &Hello, from: &str, shared: &Rc<Share
         earlier.set();
         shared.tell_lost(sender.from);
     }
-    if let Some(outbox) = shared.outbox(sender.from) {
+    let known = shared.outbox(sender.from);
+    if let Some(outbox) = &known {
         outbox.hint(); // a member that can dial can be dialed
     }
     let silence = Silence::default();
@@ -144,7 +162,7 @@ async fn receive(stream: TcpStream, hello: &Hello, from: &str, shared: &Rc<Share
     let watching = async { Err(silence.watch(|| {}).await) };
     let ended = futures_lite::future::or(talking, watching);
     let over = async {
-        replaced.wait().await;
+        futures_lite::future::or(replaced.wait(), taken.wait()).await;
         Ok(())
     };
     let result = futures_lite::future::or(over, ended).await;
@@ -156,6 +174,8 @@ async fn receive(stream: TcpStream, hello: &Hello, from: &str, shared: &Rc<Share
     let fields =
         |error: &str| json!({"peer-id": format!("{:x}", sender.from), "remote-addr": from, "error": error});
     match result {
+        // Any program can call itself a member.
+        _ if known.is_none() => return result,
         // Bytes that no member sends.
         Err(error) if error.kind() == io::ErrorKind::InvalidData => return Err(error),
         Err(error) => {
@@ -175,7 +195,10 @@ async fn read(
     shared: &Shared,
 ) -> io::Result<()> {
     let invalid = |error: String| io::Error::new(io::ErrorKind::InvalidData, error);
-    let (mut reader, backlog) = (FrameReader::default(), Rc::new(Backlog::default()));
+    let is_known = shared.outbox(sender.from).is_some();
+    let backlog = if is_known { Rc::default() } else { Rc::clone(&shared.unknown_backlog) };
+    let mut reader = FrameReader::default();
+    let mut unfinished = Unfinished { of_all: &shared.unknown_bytes, bytes: 0 };
     let (mut buffer, mut in_a_row) = (vec![0; limits::PEER_READ_BYTES], 0);
     loop {
         let read = stream.read(&mut buffer).await?;
@@ -191,6 +214,9 @@ async fn read(
             let messages = codec::decode(payload, sender).map_err(|error| invalid(error.to_string()))?;
             (shared.emit)(PeerEvent::Received { from: sender.from, messages, room });
         }
+        if !is_known && !unfinished.is_now(reader.unfinished()) {
+            return Err(invalid("too many bytes of members that are not known here".to_owned()));
+        }
         backlog.has_room().await;
         silence.broken();
         in_a_row += 1;
@@ -198,6 +224,28 @@ async fn read(
             in_a_row = 0;
             give_way().await; // more may be there already
         }
+    }
+}
+
+/// The bytes of a frame that is not whole yet, of a member that is not known here, among those of
+/// all such members: a program can call itself any number of members.
+struct Unfinished<'s> {
+    of_all: &'s Cell<usize>,
+    bytes: usize,
+}
+
+impl Unfinished<'_> {
+    /// False if there are too many together.
+    fn is_now(&mut self, bytes: usize) -> bool {
+        self.of_all.set(self.of_all.get() - self.bytes + bytes);
+        self.bytes = bytes;
+        self.of_all.get() <= limits::PEER_UNKNOWN_BYTES
+    }
+}
+
+impl Drop for Unfinished<'_> {
+    fn drop(&mut self) {
+        self.of_all.set(self.of_all.get() - self.bytes);
     }
 }
 

@@ -6,12 +6,12 @@ use std::task::{Poll, Waker};
 
 use crate::limits;
 
-/// Log core view: one connection's bytes that wait for the log core. Its reader reads no more
-/// while there are too many.
+/// Log core view: bytes of a connection, or of several, that wait for the log core. Their readers
+/// read no more while there are too many.
 #[derive(Debug, Default)]
 pub(super) struct Backlog {
     bytes: Cell<usize>,
-    reader: RefCell<Option<Waker>>,
+    readers: RefCell<Vec<Waker>>,
 }
 
 /// Bytes in a backlog, until it is dropped.
@@ -34,7 +34,7 @@ impl Backlog {
             if self.bytes.get() < limits::PEER_BACKLOG_BYTES {
                 return Poll::Ready(());
             }
-            *self.reader.borrow_mut() = Some(context.waker().clone());
+            self.readers.borrow_mut().push(context.waker().clone());
             Poll::Pending
         })
         .await;
@@ -44,9 +44,7 @@ impl Backlog {
 impl Drop for Room {
     fn drop(&mut self) {
         self.backlog.bytes.set(self.backlog.bytes.get() - self.bytes);
-        if let Some(reader) = self.backlog.reader.borrow_mut().take() {
-            reader.wake();
-        }
+        self.backlog.readers.take().into_iter().for_each(Waker::wake);
     }
 }
 

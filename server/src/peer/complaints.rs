@@ -1,6 +1,7 @@
 //! Log lines about connections that others open, which whoever reaches the port can cause.
 
 use std::cell::Cell;
+use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
@@ -32,7 +33,7 @@ impl Complaints {
     }
 
     /// Whether a line may be written now, and how many were not since the last one.
-    fn may_tell(&self, now: u64) -> Option<u64> {
+    pub(super) fn may_tell(&self, now: u64) -> Option<u64> {
         let interval = u64::try_from(limits::PEER_COMPLAINT_INTERVAL.as_millis()).unwrap_or(u64::MAX);
         if self.told.get().is_some_and(|told| now.saturating_sub(told) < interval) {
             self.untold.set(self.untold.get() + 1);
@@ -43,6 +44,30 @@ impl Complaints {
     }
 }
 
+/// Log core view: what was told of the URLs of a member, of which none answers.
+#[derive(Debug, Default)]
+pub(super) struct Unreachable {
+    told: BTreeMap<String, String>,
+}
+
+impl Unreachable {
+    /// Another error than the one that was told of this URL last.
+    pub(super) fn is_news(&self, url: &str, error: &str) -> bool {
+        self.told.get(url).is_none_or(|told| told != error)
+    }
+
+    /// An error of this URL is told.
+    pub(super) fn tell(&mut self, url: String, error: String) {
+        if self.told.len() >= URLS_MAX {
+            self.told.clear(); // a member that moves all the time
+        }
+        self.told.insert(url, error);
+    }
+}
+
+/// URLs of one member whose errors are remembered.
+const URLS_MAX: usize = 100;
+
 fn fields(from: &str, why: &str, untold: u64) -> Value {
     json!({"remote-addr": from, "error": why, "others-since-the-last-line": untold})
 }
@@ -50,6 +75,21 @@ fn fields(from: &str, why: &str, untold: u64) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_unreachable_url_is_told_of_once_until_its_error_changes() {
+        let mut unreachable = Unreachable::default();
+        let mut tell = |url: &str, error: &str| {
+            let is_news = unreachable.is_news(url, error);
+            if is_news {
+                unreachable.tell(url.to_owned(), error.to_owned());
+            }
+            is_news
+        };
+        assert!(tell("a", "refused") && tell("b", "no address"));
+        assert!(!tell("a", "refused") && !tell("b", "no address"), "not in turn for ever");
+        assert!(tell("a", "no address") && !tell("a", "no address"));
+    }
 
     #[test]
     fn one_line_a_second_says_how_many_there_were() {

@@ -14,6 +14,7 @@ use serde_json::json;
 use crate::limits;
 use crate::observe::log;
 use crate::peer::caller::is_removal;
+use crate::peer::complaints::Unreachable;
 use crate::peer::outbox::Outbox;
 use crate::peer::pulse::Silence;
 use crate::peer::shared::{PeerEvent, Shared};
@@ -24,12 +25,12 @@ use crate::queues::turn::give_way;
 /// Keeps a connection to a member for as long as its task lives.
 pub(super) async fn run(outbox: Rc<Outbox>, shared: Rc<Shared>) {
     let mut pause = limits::PEER_DIAL_INTERVAL_MIN;
-    let mut told = String::new();
+    let mut told = Unreachable::default();
     loop {
         for url in outbox.urls() {
             let error = match shared.caller.dial(&url, outbox.peer, Purpose::Messages).await {
                 Ok((stream, answer)) => {
-                    told.clear();
+                    told = Unreachable::default();
                     tell_connected(&outbox, &url, &answer);
                     if let Some(version) = ClusterVersion::parse(&answer.version) {
                         (shared.emit)(PeerEvent::Version(outbox.peer, version));
@@ -48,13 +49,19 @@ pub(super) async fn run(outbox: Rc<Outbox>, shared: Rc<Shared>) {
                     if is_removal(&error) {
                         (shared.emit)(PeerEvent::Removed(outbox.peer));
                     }
-                    format!("{url}: {error}")
+                    error.to_string()
                 }
             };
             // Once until it changes: a member may be away for days.
-            if told != error {
-                log::warn("cannot reach a peer", json!({"peer-id": hex(outbox.peer), "error": error}));
-                told = error;
+            let now = shared.clock.milliseconds();
+            if told.is_news(&url, &error)
+                && let Some(untold) = shared.unreachable.may_tell(now)
+            {
+                let fields = json!({
+                    "peer-id": hex(outbox.peer), "url": url, "error": error, "others-since-the-last-line": untold,
+                });
+                log::warn("cannot reach a peer", fields);
+                told.tell(url, error);
             }
         }
         sleep(limits::PEER_DIAL_INTERVAL_MIN).await;

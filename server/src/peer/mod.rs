@@ -9,8 +9,8 @@
 //!   holds the frames that wait.
 //! - `states` sends a state to a member that lags behind the log, and receives one, by `receiving`.
 //! - `transport` is what carries the bytes, `pulse` notices a peer that is silent, `backlog` bounds
-//!   what was received and is not taken yet, `complaints` bounds log lines, `shared` is what all
-//!   connections have in common.
+//!   the bytes that were received and are not taken yet, `places` keeps room for connections of
+//!   members, `complaints` bounds log lines, `shared` is what all connections have in common.
 //!
 //! A member sends only on connections that it dialed itself: two members have two. Messages that
 //! are on their way when one ends may be lost, and the log core is told so.
@@ -22,6 +22,7 @@ pub mod caller;
 mod complaints;
 mod dial;
 mod outbox;
+mod places;
 mod probes;
 mod pulse;
 mod receiving;
@@ -29,7 +30,7 @@ mod shared;
 pub mod states;
 mod transport;
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
@@ -48,6 +49,7 @@ use crate::observe::counters::Counters;
 use crate::peer::caller::Caller;
 use crate::peer::complaints::Complaints;
 use crate::peer::outbox::Outbox;
+use crate::peer::places::Places;
 use crate::peer::shared::Shared;
 pub use crate::peer::shared::{PeerEvent, SnapshotStream};
 use crate::queues::gate::Gate;
@@ -91,9 +93,11 @@ impl Peers {
             counters,
             emit: Box::new(emit),
             complaints: Complaints::default(),
+            unreachable: Complaints::default(),
             clock: Ticker::new(),
-            gate: Gate::default(),
-            connections_max,
+            places: Places::new(connections_max),
+            unknown_bytes: Cell::new(0),
+            unknown_backlog: Rc::default(),
             incoming: RefCell::default(),
             dropped: RefCell::default(),
             hashing: Gate::default(),
@@ -170,7 +174,7 @@ impl Peers {
         for task in accepting {
             task.cancel().await;
         }
-        shared.gate.close();
+        shared.places.close();
         let outboxes: Vec<_> = shared.outboxes.borrow().values().map(Rc::clone).collect();
         let sent = async {
             for outbox in outboxes {

@@ -69,13 +69,13 @@ impl<R: AsyncRead + Unpin> Incoming<R> {
 /// to have the place.
 pub(super) async fn next_chunks(
     incoming: &mut Incoming<impl AsyncRead + Unpin>,
-    replaced: &Latch,
+    [replaced, taken]: &[Latch; 2],
 ) -> io::Result<Vec<Bytes>> {
     let (silence, late) = (Silence::default(), "no part of it comes");
     let coming = transport::within(limits::STATE_PART_DEADLINE, late, incoming.frames(&silence));
     let watching = async { Err(silence.watch(|| {}).await) };
     let replaced = async {
-        replaced.wait().await;
+        futures_lite::future::or(replaced.wait(), taken.wait()).await;
         Err(io::Error::other("another attempt takes its place"))
     };
     futures_lite::future::or(replaced, futures_lite::future::or(coming, watching)).await

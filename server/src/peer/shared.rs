@@ -1,7 +1,7 @@
 //! The parts that all connections of a member have in common, and the news they have for the log
 //! core.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -14,11 +14,12 @@ use revd_member::schema;
 
 use crate::clock::Ticker;
 use crate::observe::counters::Counters;
-use crate::peer::backlog::Room;
+use crate::peer::backlog::{Backlog, Room};
 use crate::peer::caller::Caller;
 use crate::peer::complaints::Complaints;
 use crate::peer::outbox::Outbox;
-use crate::queues::gate::{Gate, Pass};
+use crate::peer::places::{Place, Places};
+use crate::queues::gate::Gate;
 use crate::queues::latch::Latch;
 
 /// News for the log core.
@@ -53,7 +54,7 @@ pub struct SnapshotStream {
     pub from: u64,
     /// Nothing is read from it yet.
     pub stream: TcpStream,
-    pub(super) _pass: Rc<Pass>,
+    pub(super) place: Rc<Place>,
 }
 
 /// Log core view: the parts that all connections have in common.
@@ -63,10 +64,15 @@ pub(super) struct Shared {
     pub(super) counters: Arc<Counters>,
     pub(super) emit: Box<dyn Fn(PeerEvent)>,
     pub(super) complaints: Complaints,
+    /// About URLs of other members.
+    pub(super) unreachable: Complaints,
     pub(super) clock: Ticker,
-    /// Connections that others have opened, and how many they may.
-    pub(super) gate: Gate,
-    pub(super) connections_max: usize,
+    /// For connections that others open.
+    pub(super) places: Rc<Places>,
+    /// Bytes of frames that are not whole yet, of all members that are not known here.
+    pub(super) unknown_bytes: Cell<usize>,
+    /// The same for what the log core has not taken yet.
+    pub(super) unknown_backlog: Rc<Backlog>,
     /// Of each member, what ends the connection on which it sends when it opens another one.
     pub(super) incoming: RefCell<BTreeMap<u64, Latch>>,
     /// Members that are none any more in the log, and perhaps not yet in the state.

@@ -198,7 +198,7 @@ impl States {
     }
 
     async fn try_receive(&self, connection: SnapshotStream) -> io::Result<()> {
-        let SnapshotStream { from, stream, _pass } = connection;
+        let SnapshotStream { from, stream, place } = connection;
         let (reading, mut writing) = futures_lite::io::split(stream);
         let mut incoming = Incoming::new(reading);
         let late = "it does not say what it sends";
@@ -208,7 +208,8 @@ impl States {
         let Some(reception) = self.take_place(attempt).await else {
             return transport::write(&mut writing, &[BUSY]).await;
         };
-        let result = self.receive_state(&reception, bytes, incoming, &mut writing).await;
+        let ends = [reception.replaced.clone(), place.taken()];
+        let result = self.receive_state(ends, bytes, incoming, &mut writing).await;
         let is_whole = result.is_ok();
         if !is_whole {
             self.remove_files().await;
@@ -247,7 +248,7 @@ impl States {
 
     async fn receive_state(
         &self,
-        reception: &Reception,
+        ends: [Latch; 2],
         bytes: u64,
         mut incoming: Incoming<impl AsyncRead + Unpin>,
         writing: &mut (impl AsyncWrite + Unpin),
@@ -264,7 +265,7 @@ impl States {
         transport::write(writing, &[READY]).await?;
         let taking_in = async {
             while !builder.is_whole() {
-                let chunks = receiving::next_chunks(&mut incoming, &reception.replaced).await?;
+                let chunks = receiving::next_chunks(&mut incoming, &ends).await?;
                 let files = self.files.clone();
                 let adding = move || receiving::add(builder, &chunks, &files);
                 builder = glommio::executor().spawn_blocking(adding).await?;
