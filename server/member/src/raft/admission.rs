@@ -38,8 +38,6 @@ pub(super) fn may_step<S: Storage>(raft: &Raft<S>, message: &Message) -> bool {
             let names_an_entry = message.log_term != 0 || message.index == 0;
             names_an_entry && is_next_part(message) && !contradicts_commits(raft, message)
         }
-        // A leader names no commit index that this member has not acknowledged.
-        MessageType::MsgHeartbeat => message.commit <= raft.raft_log.last_index(),
         MessageType::MsgAppendResponse => {
             let last = raft.raft_log.last_index();
             message.index <= last && message.reject_hint <= last && message.request_snapshot == 0
@@ -50,6 +48,7 @@ pub(super) fn may_step<S: Storage>(raft: &Raft<S>, message: &Message) -> bool {
         | MessageType::MsgRequestVoteResponse
         | MessageType::MsgRequestPreVote
         | MessageType::MsgRequestPreVoteResponse
+        | MessageType::MsgHeartbeat
         | MessageType::MsgHeartbeatResponse => true,
         // Commands come as forwards, and a transfer is asked of the leader itself. States come on
         // connections of their own.
@@ -163,8 +162,6 @@ mod tests {
         for message in [
             message(MessageType::MsgHeartbeat, |message| message.to = 9),
             message(MessageType::MsgHeartbeat, |message| message.from = 1),
-            // It has lost entries that it had acknowledged.
-            message(MessageType::MsgHeartbeat, |message| message.commit = 6),
             message(MessageType::MsgHeartbeat, |message| message.term = u64::MAX),
             message(MessageType::MsgRequestVote, |message| message.term = 1 << 61),
             // A committed entry is another one.

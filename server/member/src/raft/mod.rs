@@ -16,7 +16,8 @@
 //!    holds them in memory until they are applied. Those before are read from the segments of the
 //!    log for members that lag behind (`feeding.rs`), as far as the log keeps them
 //!    (`retention.rs`).
-//! 6. Messages that raft-rs takes for impossible do not reach it: `admission.rs` leaves them out.
+//! 6. Messages that raft-rs takes for impossible do not reach it: `admission.rs` leaves them out,
+//!    and `lost.rs` changes those that say that this member has lost entries.
 //!
 //! raft-rs's own message types stay inside this folder. Its only randomness, election timeouts,
 //! comes from a seed that the caller gives (`timeouts.rs`): the same seed and the same events make
@@ -29,6 +30,7 @@ mod convert;
 pub mod feed;
 mod feeding;
 mod log_sizes;
+mod lost;
 pub mod message;
 pub mod node;
 mod pending;

@@ -14,6 +14,7 @@ pub use crate::raft::config::{LogRetention, RaftConfig, RaftError};
 use crate::raft::convert::conf_state_to_raft;
 use crate::raft::feed::LogFetch;
 use crate::raft::log_sizes::LogSizes;
+use crate::raft::lost::LostEntries;
 use crate::raft::message::RaftMessage;
 use crate::raft::pending::{self, PendingFrame, promises_nothing};
 use crate::raft::status::RaftStatus;
@@ -82,6 +83,7 @@ pub struct RaftNode {
     confirmed: Vec<Entry>,
     /// The frame that begins the log again is durable.
     is_restarted: bool,
+    lost: LostEntries,
     /// The leader, its term, and the index that it was told last to be in this log.
     acknowledged: (u64, u64, u64),
 }
@@ -142,6 +144,7 @@ impl RaftNode {
             promised: Vec::new(),
             confirmed: Vec::new(),
             is_restarted: false,
+            lost: LostEntries::new(logger),
             acknowledged: (0, 0, 0),
         })
     }
@@ -158,7 +161,7 @@ impl RaftNode {
     pub fn tick(&mut self) {
         // An election looks at entries that are not applied, and raft does not know yet that a
         // received state holds them.
-        if self.is_restarting() {
+        if self.is_restarting() || self.lost.is_short(self.raw.raft.raft_log.last_index()) {
             return;
         }
         // A voter that is alone elects itself at once; raft-rs takes its log for durable then.
@@ -185,8 +188,8 @@ impl RaftNode {
     }
 
     /// Takes in a message of another member, unless it makes no sense.
-    pub fn step(&mut self, RaftMessage(message): RaftMessage) {
-        if !may_step(&self.raw.raft, &message) {
+    pub fn step(&mut self, RaftMessage(mut message): RaftMessage) {
+        if !may_step(&self.raw.raft, &message) || !self.lost.look_at(&self.raw.raft, &mut message) {
             return;
         }
         let kind = message.get_msg_type();
@@ -302,24 +305,6 @@ impl RaftNode {
         self.raw.transfer_leader(to);
     }
 
-    /// The member that is to lead after this one: an active voter, of those the one that has most
-    /// of the log.
-    #[must_use]
-    pub fn successor(&self) -> Option<u64> {
-        self.successor_if(|_| true)
-    }
-
-    /// The same, of the members that may lead.
-    #[must_use]
-    pub fn successor_if(&self, may_lead: impl Fn(u64) -> bool) -> Option<u64> {
-        let raft = &self.raw.raft;
-        let voters = raft.prs().conf().voters();
-        let others = raft.prs().iter().filter(|(id, progress)| {
-            **id != raft.id && voters.contains(**id) && progress.recent_active && may_lead(**id)
-        });
-        others.max_by_key(|(id, progress)| (progress.matched, **id)).map(|(id, _)| *id)
-    }
-
     /// Everything up to here is applied.
     pub fn applied(&mut self, index: u64) {
         if index > self.raw.raft.raft_log.applied {
@@ -422,7 +407,7 @@ impl RaftNode {
         // Without anything of its own to write, it is durable when that is which came before it.
         if let Some(frame) = self.gathered.back_mut().or(self.writing.as_mut()) {
             frame.ready = Some(number);
-            frame.messages.extend(promises);
+            frame.promise(promises);
         } else {
             self.raw.on_persist_ready(number);
             effects.messages.extend(promises);

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use raft::eraftpb::{Entry, MessageType, SnapshotMetadata};
+use raft::eraftpb::{Entry, Message, MessageType, SnapshotMetadata};
 
 use crate::limits;
 use crate::raft::convert::from_raft;
@@ -71,6 +71,25 @@ impl PendingFrame {
         });
     }
 
+    /// Adds messages that wait for it. Of those of a kind to one member only the one that says most
+    /// counts: while the disk is full, others ask again and again.
+    pub(super) fn promise(&mut self, messages: impl Iterator<Item = RaftMessage>) {
+        for RaftMessage(message) in messages {
+            let kind = message.get_msg_type();
+            let is_alike = |RaftMessage(earlier): &RaftMessage| {
+                let is_same = (earlier.to, earlier.reject) == (message.to, message.reject);
+                is_same && earlier.get_msg_type() == kind && may_stand_alone(kind)
+            };
+            let says = |message: &Message| (message.term, message.index);
+            let says_more =
+                |RaftMessage(earlier): &RaftMessage| !message.reject && says(earlier) > says(&message);
+            if !self.messages.iter().any(|earlier| is_alike(earlier) && says_more(earlier)) {
+                self.messages.retain(|earlier| !is_alike(earlier));
+                self.messages.push(RaftMessage(message));
+            }
+        }
+    }
+
     /// Adds what a `Ready` has to write; entries replace those from the first one on.
     fn add(&mut self, hard_state: HardState, entries: Vec<Entry>) {
         // The commit index travels with whatever else has to be written.
@@ -112,6 +131,14 @@ pub(super) fn promises_nothing(kind: MessageType) -> bool {
     )
 }
 
+/// Answers, and requests for votes: a later one of a kind says all that an earlier one did.
+fn may_stand_alone(kind: MessageType) -> bool {
+    matches!(
+        kind,
+        MessageType::MsgAppendResponse | MessageType::MsgRequestVoteResponse | MessageType::MsgRequestVote
+    )
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -126,6 +153,27 @@ mod tests {
             frame.content.entries.iter().map(|entry| (entry.index, entry.term)).collect()
         };
         frames.iter().map(of).collect()
+    }
+
+    /// A disk that stays full for days, and a leader that asks ten times a second.
+    #[test]
+    fn acknowledgements_that_wait_for_the_disk_do_not_pile_up() {
+        let mut frame = PendingFrame::default();
+        let answer = |to, term, index, reject| {
+            let mut answer = Message { to, term, index, reject, ..Message::default() };
+            answer.set_msg_type(MessageType::MsgAppendResponse);
+            RaftMessage(answer)
+        };
+        let mut vote = Message { to: 2, term: 3, ..Message::default() };
+        vote.set_msg_type(MessageType::MsgRequestVoteResponse);
+        frame.promise(std::iter::once(RaftMessage(vote)));
+        for index in [7, 9, 9, 8, 9] {
+            frame.promise([answer(1, 3, index, false), answer(1, 3, index + 90, true)].into_iter());
+        }
+        frame.promise(std::iter::once(answer(2, 4, 5, false)));
+        let left: Vec<_> =
+            frame.messages.iter().map(|RaftMessage(left)| (left.to, left.index, left.reject)).collect();
+        assert_eq!(left, [(2, 0, false), (1, 9, false), (1, 99, true), (2, 5, false)]);
     }
 
     #[test]

@@ -9,6 +9,24 @@ use crate::raft::convert::conf_state_from_raft;
 use crate::raft::node::{RaftError, RaftNode};
 
 impl RaftNode {
+    /// The member that is to lead after this one: an active voter, of those the one that has most
+    /// of the log.
+    #[must_use]
+    pub fn successor(&self) -> Option<u64> {
+        self.successor_if(|_| true)
+    }
+
+    /// The same, of the members that may lead.
+    #[must_use]
+    pub fn successor_if(&self, may_lead: impl Fn(u64) -> bool) -> Option<u64> {
+        let raft = &self.raw.raft;
+        let voters = raft.prs().conf().voters();
+        let others = raft.prs().iter().filter(|(id, progress)| {
+            **id != raft.id && voters.contains(**id) && progress.recent_active && may_lead(**id)
+        });
+        others.max_by_key(|(id, progress)| (progress.matched, **id)).map(|(id, _)| *id)
+    }
+
     /// Whether a change of members would be accepted now: this member leads, and no other change
     /// is on its way.
     #[must_use]
