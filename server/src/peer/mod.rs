@@ -155,14 +155,22 @@ impl Peers {
     }
 
     /// Sends these to another member, in order, behind what was sent before; without a connection
-    /// or without room they are dropped. If raft would not notice, [`PeerEvent::Lost`] follows.
+    /// or without room they are dropped. If the sender would not notice, [`PeerEvent::Lost`]
+    /// follows.
     pub fn send(&self, to: u64, messages: &[PeerMessage]) {
         let outbox = self.shared.outbox(to);
         let is_sent = outbox.as_ref().is_some_and(|outbox| outbox.push(messages));
         if !is_sent && outbox.is_some_and(|outbox| outbox.is_open()) {
             self.shared.counters.bounds.reached(Bound::PeerOutbox);
         }
-        let is_noticed = |message: &PeerMessage| matches!(message, PeerMessage::Raft(_));
+        // A leader that asks voters for their term asks again, and all the sooner after a loss: a
+        // loss that is told for its question would have it ask for ever.
+        let is_noticed = |message: &PeerMessage| {
+            matches!(
+                message,
+                PeerMessage::Raft(_) | PeerMessage::Confirm { .. } | PeerMessage::Confirmed { .. }
+            )
+        };
         if !is_sent && !messages.iter().all(is_noticed) {
             self.shared.tell_lost(to);
         }
