@@ -182,6 +182,17 @@ fn bug_047_members_that_crash_while_they_join_keep_their_promises() {
     }
 }
 
+/// A hash that begins with another entry can be compared with no other one.
+#[test]
+fn hashes_that_began_apart_begin_anew_together() {
+    for seed in 0..3 {
+        let mut cluster = Cluster::new(seed, 3, PreVotes::On);
+        (0..2_000).for_each(|_| cluster.step());
+        let begun = cluster.forget_hash(usize::try_from(seed).unwrap(), 6_000);
+        assert!(begun[0] > 1 && begun.iter().all(|since| *since == begun[0]), "seed {seed}: {begun:?}");
+    }
+}
+
 /// The same seed is the same run.
 #[test]
 fn a_seed_is_one_run() {

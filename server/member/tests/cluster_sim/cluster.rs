@@ -368,6 +368,12 @@ impl Cluster {
     pub(crate) fn forge(mut self, at: usize, steps: usize) -> Vec<Vec<u64>> {
         self.heal();
         self.members[at].forge();
+        self.call_for(steps);
+        let corrupt = |member: &mut Member| member.machine().unwrap().corrupt_members().to_vec();
+        self.members.iter_mut().map(corrupt).collect()
+    }
+
+    fn call_for(&mut self, steps: usize) {
         for _ in 0..steps {
             let caller = self.pick();
             if self.members[caller].is_running() && self.random.one_in(10) {
@@ -375,8 +381,20 @@ impl Cluster {
             }
             self.step();
         }
-        let corrupt = |member: &mut Member| member.machine().unwrap().corrupt_members().to_vec();
-        self.members.iter_mut().map(corrupt).collect()
+    }
+
+    /// The hash of a member begins with another entry than those of the others. Returns with which
+    /// entry each begins in the end, when all have applied the same.
+    pub(crate) fn forget_hash(mut self, at: usize, steps: usize) -> Vec<u64> {
+        self.heal();
+        self.history.ignores_hashes = true; // until they begin anew, they differ
+        self.members[at].forget_hash();
+        self.call_for(steps);
+        self.heal();
+        let since = |member: &mut Member| member.machine().unwrap().store().state_hash().since;
+        let begun = self.members.iter_mut().map(since).collect();
+        self.end();
+        begun
     }
 
     /// All members are the same, and none was taken for one that is not.

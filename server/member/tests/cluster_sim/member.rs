@@ -462,6 +462,11 @@ impl Member {
         running.tell_hashes();
     }
 
+    /// Its file is one of a version that knew no state hashes.
+    pub(crate) fn forget_hash(&mut self) {
+        self.running.as_mut().unwrap().machine.store_mut().begin_state_hash();
+    }
+
     /// Something writes into the state that is not in the log.
     pub(crate) fn forge(&mut self) {
         self.is_forged = true;
