@@ -55,7 +55,9 @@ pub fn run(config: &Config) -> anyhow::Result<i32> {
     config.warnings.iter().for_each(|warning| log::warn(warning, json!({})));
     let mut cpus = runtime::allowed_cpus()?;
     let _first_cpu = runtime::take_first_cpu(&mut cpus);
-    let cores = config.cores.unwrap_or(cpus.len());
+    // More threads than CPUs only wake each other.
+    let share = (cpus.len() / config.cluster.members_on_host()).max(1);
+    let cores = config.cores.unwrap_or(share);
     runtime::check()?;
     let listeners = cores * config.client_addresses.len() + config.cluster.peer_addresses.len();
     let places = runtime::connection_places(cores, listeners)?;

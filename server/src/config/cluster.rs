@@ -69,6 +69,19 @@ impl ClusterConfig {
             advance_election_ticks: switch(settings, "initial-election-tick-advance")?,
         })
     }
+
+    /// Members of the initial cluster whose URLs have this member's host, itself among them: they
+    /// share the CPUs of one machine.
+    #[must_use]
+    pub fn members_on_host(&self) -> usize {
+        let host = |url: &String| {
+            let authority = urls::authority(url);
+            authority.rsplit_once(':').map_or(authority, |(host, _)| host).to_owned()
+        };
+        let own: Vec<String> = self.advertise_peer_urls.iter().map(host).collect();
+        let is_here = |urls: &&Vec<String>| urls.iter().any(|url| own.contains(&host(url)));
+        self.initial.values().filter(is_here).count().max(1)
+    }
 }
 
 /// An empty text is taken for the default, as etcd takes it.
@@ -148,6 +161,15 @@ mod tests {
         assert!(!config.force_new);
         assert_eq!(config.learners_max, 1);
         assert_eq!((config.snapshot_count, config.snapshot_catchup_entries), (10_000, 5_000));
+    }
+
+    #[test]
+    fn members_of_one_host_are_counted() {
+        let on_host = |line: &str| cluster(line).unwrap().members_on_host();
+        assert_eq!(on_host(""), 1);
+        let three = "--name a --initial-advertise-peer-urls http://10.0.0.1:2380 --initial-cluster \
+                     a=http://10.0.0.1:2380,b=http://10.0.0.2:2380,c=http://10.0.0.1:2480";
+        assert_eq!(on_host(three), 2);
     }
 
     #[test]

@@ -183,7 +183,12 @@ pub const USED: &[UsedFlag] = &[
         "",
         "Configuration file (YAML); replaces all flags and environment variables.",
     ),
-    ("cores", FlagKind::Text, "0", "Cores to use; 0 is every core this process may use. revd only."),
+    (
+        "cores",
+        FlagKind::Text,
+        "0",
+        "Cores to use; 0 is every core this process may use, shared with members of --initial-cluster that have its host. revd only.",
+    ),
     (
         "memory-bytes",
         FlagKind::Text,

@@ -81,7 +81,7 @@ pub struct Config {
     pub log_level: Level,
     /// Writes are synced; off only where a crash may lose everything.
     pub sync: bool,
-    /// How many cores; none for all.
+    /// How many cores; none for all, or for a share of them if other members live on this host.
     pub cores: Option<usize>,
     /// Memory that requests and replies are sized by; none for what there is.
     pub memory_bytes: Option<u64>,
