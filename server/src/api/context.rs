@@ -41,6 +41,8 @@ pub struct MemberRules {
     pub is_strict: bool,
     /// `--max-learners`
     pub learners_max: u32,
+    /// `--learner-reads`
+    pub learner_reads: bool,
 }
 
 /// The parts that the API of every edge is made from.
@@ -151,12 +153,12 @@ impl ServiceContext {
         &self,
         metadata: Metadata,
         is_of_state: bool,
-        is_for_learners: impl FnOnce() -> bool,
+        is_for_learners: impl FnOnce(bool) -> bool,
     ) -> Result<(), Error> {
         if is_of_state && self.status.is_corrupt.load() {
             return Err(Error::CorruptMember);
         }
-        if self.status.is_learner.load() && !is_for_learners() {
+        if self.status.is_learner.load() && !is_for_learners(self.member_rules.learner_reads) {
             return Err(Error::NotForLearners);
         }
         if metadata.requires_leader && self.leader() == 0 { Err(Error::NoLeader) } else { Ok(()) }

@@ -122,7 +122,7 @@ macro_rules! unary {
                 $message: Bytes,
                 $replies: Share,
             ) -> Result<Message, Status> {
-                self.context.admit(metadata, method.is_of_state(), || is_for_learners(method, &$message))?;
+                self.context.admit(metadata, method.is_of_state(), |reads| is_for_learners(method, &$message, reads))?;
                 let $api = self;
                 // Endless calls are boxed: they are larger than all others,
                 // which share the memory of this one.
@@ -175,7 +175,7 @@ macro_rules! streaming {
                 mut $requests: Box<dyn Requests>,
                 $replies: Replies,
             ) -> StreamingCall {
-                if let Err(error) = self.context.admit(metadata, method.is_of_state(), || false) {
+                if let Err(error) = self.context.admit(metadata, method.is_of_state(), |reads| reads && matches!(method, Streaming::Watch | Streaming::RangeStream)) {
                     return Box::pin(std::future::ready(Err(error.into())));
                 }
                 let ($api, context) = (Rc::clone(&self), &self.context);
@@ -275,11 +275,17 @@ impl Streaming {
     }
 }
 
-/// Whether a learner answers this call, as one of etcd does.
-fn is_for_learners(method: Unary, message: &Bytes) -> bool {
+/// Whether a learner answers this call: as one of etcd does, or, with `--learner-reads`, whatever
+/// changes nothing.
+fn is_for_learners(method: Unary, message: &Bytes, reads: bool) -> bool {
     match method {
         Unary::Status | Unary::HealthCheck | Unary::HealthList => true,
-        Unary::Range => RangeRequest::decode(message.clone()).is_ok_and(|request| request.serializable),
+        Unary::LeaseTimeToLive | Unary::LeaseLeases | Unary::MemberList | Unary::Hash | Unary::HashKv => {
+            reads
+        }
+        Unary::Range => {
+            reads || RangeRequest::decode(message.clone()).is_ok_and(|request| request.serializable)
+        }
         _ => false,
     }
 }
@@ -328,12 +334,14 @@ mod tests {
     fn a_learner_answers_what_needs_no_other_member() {
         let get = |serializable| {
             let request = RangeRequest { key: "k".into(), serializable, ..RangeRequest::default() };
-            is_for_learners(Unary::Range, &request.encode_to_vec().into())
+            is_for_learners(Unary::Range, &request.encode_to_vec().into(), false)
         };
         assert!(get(true) && !get(false));
-        assert!(is_for_learners(Unary::Status, &Bytes::new()));
-        assert!(!is_for_learners(Unary::Put, &Bytes::new()));
-        assert!(!is_for_learners(Unary::MemberList, &Bytes::new()));
+        let answers = |method, reads| is_for_learners(method, &Bytes::new(), reads);
+        assert!(answers(Unary::Status, false) && answers(Unary::Status, true));
+        assert!(!answers(Unary::Put, false) && !answers(Unary::Put, true));
+        assert!(!answers(Unary::MemberList, false) && answers(Unary::MemberList, true));
+        assert!(answers(Unary::Range, true) && !answers(Unary::LeaseGrant, true));
     }
 
     #[test]

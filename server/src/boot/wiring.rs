@@ -163,7 +163,12 @@ fn change_rules(config: &Config, forced_until: Option<u64>) -> ChangeRules {
 }
 
 fn member_rules(config: &Config) -> MemberRules {
-    MemberRules { is_strict: config.cluster.strict_reconfig, learners_max: config.cluster.learners_max }
+    let cluster = &config.cluster;
+    MemberRules {
+        is_strict: cluster.strict_reconfig,
+        learners_max: cluster.learners_max,
+        learner_reads: cluster.learner_reads,
+    }
 }
 
 fn request_limits(config: &Config) -> RequestLimits {

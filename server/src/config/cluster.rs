@@ -33,6 +33,8 @@ pub struct ClusterConfig {
     pub strict_reconfig: bool,
     /// Members that learn and have no vote.
     pub learners_max: u32,
+    /// As a learner, this member answers all that reads.
+    pub learner_reads: bool,
     /// Applied entries after which the log is cut.
     pub snapshot_count: u64,
     /// Entries that are kept then, for members that are behind.
@@ -62,6 +64,7 @@ impl ClusterConfig {
             force_new: switch(settings, "force-new-cluster")?,
             strict_reconfig: switch(settings, "strict-reconfig-check")?,
             learners_max: number(settings, "max-learners")?,
+            learner_reads: switch(settings, "learner-reads")?,
             snapshot_count: number(settings, "snapshot-count")?,
             snapshot_catchup_entries: number(settings, "snapshot-catchup-entries")?,
             downgrade_interval: duration(settings, "downgrade-check-time")?,
@@ -187,6 +190,7 @@ mod tests {
         assert_eq!(config.initial["b"], ["http://h:3"]);
         let config = cluster("--max-learners 5 --strict-reconfig-check=false --force-new-cluster").unwrap();
         assert_eq!((config.learners_max, config.strict_reconfig, config.force_new), (5, false, true));
+        assert!(!config.learner_reads && cluster("--learner-reads").unwrap().learner_reads);
         assert_eq!(cluster("--experimental-max-learners 3").unwrap().learners_max, 3);
     }
 

@@ -83,6 +83,12 @@ pub const USED: &[UsedFlag] = &[
     ),
     ("max-learners", FlagKind::Text, "1", "Members without a vote that a cluster may have."),
     (
+        "learner-reads",
+        FlagKind::Switch,
+        "false",
+        "As a learner, answer linearizable reads and watches too. revd only.",
+    ),
+    (
         "snapshot-count",
         FlagKind::Text,
         "10000",

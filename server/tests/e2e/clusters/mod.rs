@@ -15,6 +15,7 @@ mod go_client;
 mod health;
 mod installing;
 mod leaders;
+mod learners;
 mod minority;
 mod recorded;
 mod replication;

@@ -76,11 +76,16 @@ impl Cluster {
 
     /// Starts one more member, and returns its number; it may not serve yet.
     pub async fn add(&mut self, dir: &Path) -> usize {
+        self.add_with(dir, false, &[]).await
+    }
+
+    /// The same, of a learner or with flags of its own.
+    pub async fn add_with(&mut self, dir: &Path, is_learner: bool, flags: &[&str]) -> usize {
         let (number, listen) = (self.members.len(), free_address());
         let url = format!("http://{listen}");
         let client = self.client(self.present().next().unwrap());
         let members = within(START_DEADLINE, "no member can be added", async || {
-            let request = MemberAddRequest { peer_ur_ls: vec![url.clone()], is_learner: false };
+            let request = MemberAddRequest { peer_ur_ls: vec![url.clone()], is_learner };
             match client.cluster.clone().member_add(request).await {
                 Ok(reply) => Some(reply.into_inner().members),
                 // All have to be connected for five seconds.
@@ -97,7 +102,8 @@ impl Cluster {
             format!("{name}={}", member.peer_ur_ls[0])
         });
         let initial = named.collect::<Vec<_>>().join(",");
-        let flags = vec!["--initial-cluster-state=existing".to_owned()];
+        let flags = ["--initial-cluster-state=existing"].iter().chain(flags);
+        let flags = flags.map(|flag| (*flag).to_owned()).collect();
         self.members.push(spawn(self.product, dir, number, (listen, listen), &initial, flags));
         number
     }
