@@ -19,6 +19,7 @@ mod learners;
 mod minority;
 mod recorded;
 mod replication;
+mod strangers;
 mod tables;
 mod third_party;
 mod versions;
