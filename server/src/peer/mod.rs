@@ -163,14 +163,7 @@ impl Peers {
         if !is_sent && outbox.is_some_and(|outbox| outbox.is_open()) {
             self.shared.counters.bounds.reached(Bound::PeerOutbox);
         }
-        // A leader that asks voters for their term asks again, and all the sooner after a loss: a
-        // loss that is told for its question would have it ask for ever.
-        let is_noticed = |message: &PeerMessage| {
-            matches!(
-                message,
-                PeerMessage::Raft(_) | PeerMessage::Confirm { .. } | PeerMessage::Confirmed { .. }
-            )
-        };
+        let is_noticed = |message: &PeerMessage| message.is_repeated();
         if !is_sent && !messages.iter().all(is_noticed) {
             self.shared.tell_lost(to);
         }

@@ -93,6 +93,26 @@ pub enum PeerMessage {
     },
 }
 
+impl PeerMessage {
+    /// Its sender sends the like of it again by itself when no answer comes. A loss need not be
+    /// told then; a question that is asked the sooner for a loss would be asked for ever.
+    #[must_use]
+    pub fn is_repeated(&self) -> bool {
+        match self {
+            Self::Raft(_)
+            | Self::ReadAsk { .. }
+            | Self::ReadAnswer { .. }
+            | Self::Confirm { .. }
+            | Self::Confirmed { .. }
+            | Self::HashAsk(_)
+            | Self::Hash(_) => true,
+            Self::Forward(_) | Self::Refused { .. } | Self::LeaseAsk { .. } | Self::LeaseAnswer { .. } => {
+                false
+            }
+        }
+    }
+}
+
 /// The name of one attempt to learn a read index. A late answer must not serve reads that came
 /// after the attempt (etcd #20418), so that no attempt of any member, in any of its incarnations,
 /// has the name of another one.
