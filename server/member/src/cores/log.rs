@@ -429,7 +429,8 @@ impl LogCore {
 
     /// One attempt for all reads of this member that wait.
     fn ask_for_reads(&mut self, effects: &mut impl LogEffects) {
-        if !self.node.may_read() {
+        // A state that has just come may name a leader that this turn began without.
+        if !self.node.may_read() || self.led_by.1 == 0 {
             return;
         }
         let Some(context) = self.reads.attempt(self.led_by, self.now) else { return };
