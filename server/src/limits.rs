@@ -96,6 +96,12 @@ pub const PEER_DIAL_DEADLINE: Duration = Duration::from_secs(3);
 pub const PEER_HELLO_DEADLINE: Duration = Duration::from_secs(5);
 /// Time for each step of asking another member about the cluster, before a new member begins.
 pub const REMOTE_CLUSTER_DEADLINE: Duration = Duration::from_secs(2);
+/// Time in which a name server has to answer.
+pub const DNS_DEADLINE: Duration = Duration::from_secs(5);
+/// Bytes of its answer: as many as a message can have.
+pub const DNS_ANSWER_BYTES_MAX: usize = 65_535;
+/// Records of members in an answer: more than a cluster has; each name in them is looked up.
+pub const SRV_RECORDS_MAX: usize = 64;
 /// Time in which another member has to answer what the hash of its keys is.
 pub const REMOTE_HASH_DEADLINE: Duration = Duration::from_secs(20);
 /// Hashes of keys that other members are told at a time; each takes a part of the log core's time.

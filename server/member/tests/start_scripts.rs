@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! recovery:   start [existing [NAME]|as NAME|forced]    others [NAME ...]    removed    log LAST
+//!             discovered OWN NAME ...           the settings name no members
 //!             later NAME ...                    they answer when this member has waited
 //!             version VERSION                   of the cluster, or of the others if there are some
 //!             strangers [NAME ...]              another cluster answers instead
@@ -19,6 +20,7 @@
 
 mod golden;
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -64,6 +66,8 @@ struct Files {
     received: Option<SimDisk>,
     log: Option<RecoveredLog>,
     is_of_etcd: bool,
+    /// The members that are found by discovery, this one first.
+    discovered: Vec<String>,
     /// The answer of the other members.
     remote: Option<RemoteCluster>,
     /// Their answer to a member that has waited.
@@ -162,6 +166,14 @@ impl RecoveryEffects for Files {
         Ok(())
     }
 
+    fn discover(&mut self) -> Result<Option<BTreeMap<String, Vec<String>>>, Refusal> {
+        let Some(own) = self.discovered.first().cloned() else { return Ok(None) };
+        self.say("discover the members");
+        let name = |at: usize| if at == 0 { own.clone() } else { at.to_string() };
+        let members = self.discovered.iter().enumerate();
+        Ok(Some(members.map(|(at, host)| (name(at), vec![format!("http://{host}:2380")])).collect()))
+    }
+
     fn ask_others(&mut self, _initial: &InitialCluster) -> Option<RemoteCluster> {
         self.say("ask the other members");
         self.remote.clone()
@@ -213,6 +225,7 @@ fn one_of_three(name: &str) -> InitialCluster {
         members: ["a", "b", "c"].iter().map(|name| ((*name).to_owned(), url(name))).collect(),
         advertised: url(name),
         token: "etcd-cluster".to_owned(),
+        is_discovered: false,
     }
 }
 
@@ -285,6 +298,9 @@ impl Runner for Files {
             ("lose", ["tree"]) => self.tree = SimDisk::new(),
             ("lose", ["log"]) => self.log = None,
             ("foreign", []) => self.log.as_mut().ok_or("there is no log")?.owner.member = 0xbad,
+            ("discovered", names) => {
+                self.discovered = names.iter().map(|name| (*name).to_owned()).collect();
+            }
             ("others", names) => self.remote = (!names.is_empty()).then(|| remote(names)),
             ("later", names) => self.later = Some(remote(names)),
             ("strangers", names) => self.remote = Some(RemoteCluster { id: 8, ..remote(names) }),

@@ -10,6 +10,7 @@
 //! The decisions on this way are the member's: `revd_member::boot` has recovery and the life of
 //! the process, `revd_member::cores` how each core comes up and ends.
 
+mod dns;
 mod initial_check;
 mod notify;
 pub mod recover;

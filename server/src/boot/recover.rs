@@ -10,6 +10,7 @@
 //!   member/wal/         the log (or --wal-dir)
 //! ```
 
+use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,6 +25,7 @@ use revd_member::boot::recovery::{self, Recovery, RecoveryConfig, RecoveryEffect
 use revd_member::cluster::initial::InitialCluster;
 use revd_member::cluster::joining::RemoteCluster;
 use revd_member::cluster::membership::Membership;
+use revd_member::cluster::srv::{self, SrvDiscovery, SrvEffects, SrvTarget};
 use revd_member::cluster::version::ClusterVersion;
 use revd_member::cluster::{self, Identity};
 use revd_member::raft::node::{LogRetention, RaftNode};
@@ -31,8 +33,9 @@ use revd_member::wal::layout::LayoutConfig;
 use revd_member::wal::reader::{LogEnd, RecoveredLog};
 use revd_member::wal::writer::WalSeed;
 
+use crate::boot::dns::Dns;
 use crate::boot::remote_cluster;
-use crate::config::Config;
+use crate::config::{Config, Discovery};
 use crate::disk::received::ReceivedFiles;
 use crate::disk::reserve::Reserve;
 use crate::disk::segments::{self, DirDisk};
@@ -84,6 +87,7 @@ pub fn open(config: &Config) -> anyhow::Result<Member> {
             members: config.cluster.initial.clone(),
             advertised: config.cluster.advertise_peer_urls.clone(),
             token: config.cluster.token.clone(),
+            is_discovered: false,
         },
         version: ClusterVersion::of_release(version::ETCD),
         pre_vote: config.cluster.pre_vote,
@@ -211,6 +215,21 @@ impl RecoveryEffects for MemberFiles<'_> {
         self.files.forget().with_context(context)
     }
 
+    fn discover(&mut self) -> anyhow::Result<Option<BTreeMap<String, Vec<String>>>> {
+        let Discovery::Srv { domain, suffix } = &self.config.cluster.discovery else { return Ok(None) };
+        let (name, advertised) = (&self.config.name, &self.config.cluster.advertise_peer_urls);
+        let found =
+            srv::members(SrvDiscovery { domain, suffix, name, advertised }, &mut Records(Dns::of_system()))?;
+        if let Some(problem) = found.problem {
+            log::warn("failed to resolve during SRV discovery", serde_json::json!({"error": problem}));
+        }
+        for (name, urls) in &found.members {
+            let node = serde_json::json!({"node": format!("{name}={}", urls.join(","))});
+            log::info("got bootstrap from DNS for etcd-server", node);
+        }
+        Ok(Some(found.members))
+    }
+
     fn ask_others(&mut self, initial: &InitialCluster) -> Option<RemoteCluster> {
         let cluster = remote_cluster::ask(initial.urls_of_others())?;
         let versions = remote_cluster::versions(initial.urls_of_others());
@@ -278,6 +297,19 @@ impl RecoveryEffects for MemberFiles<'_> {
             Refusal::NewTree(error) => anyhow::Error::from(error).context(format!("making {tree}")),
             Refusal::Store(error) => anyhow::Error::from(error).context(format!("reading {tree}")),
         }
+    }
+}
+
+/// The DNS, asked about the members of a cluster.
+struct Records(Dns);
+
+impl SrvEffects for Records {
+    fn targets(&mut self, service: &str, domain: &str) -> Result<Vec<SrvTarget>, String> {
+        self.0.targets(&format!("{service}.{domain}"))
+    }
+
+    fn resolve(&mut self, host: &str) -> Option<String> {
+        resolve::first_address(host)
     }
 }
 

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use revd_member::urls::{self, UrlError};
 
+use crate::config::discovery::Discovery;
 use crate::config::error::ConfigError;
 use crate::config::sources::Settings;
 use crate::config::values::{bad, duration, list, number, switch, text};
@@ -23,6 +24,8 @@ pub struct ClusterConfig {
     pub advertise_peer_urls: Vec<String>,
     /// Peer URLs of the first members, by name.
     pub initial: BTreeMap<String, Vec<String>>,
+    /// Where the first members are found otherwise; `initial` names this one alone then.
+    pub discovery: Discovery,
     /// Part of the cluster's identity.
     pub token: String,
     /// Begin a new cluster if there is no data; else join one.
@@ -56,6 +59,7 @@ impl ClusterConfig {
         }
         let advertise_peer_urls = peer_urls(settings, "initial-advertise-peer-urls")?;
         Ok(Self {
+            discovery: Discovery::resolve(settings)?,
             peer_addresses: peer_addresses(settings)?,
             initial: initial(settings, name, &advertise_peer_urls)?,
             advertise_peer_urls,
@@ -127,6 +131,11 @@ fn initial(
     advertised: &[String],
 ) -> Result<BTreeMap<String, Vec<String>>, ConfigError> {
     let flag = "initial-cluster";
+    let is_given = |flag: &'static str| !text(settings, flag).is_empty();
+    // As in etcd, a name of records has no members without a domain that has the records.
+    if !settings.contains_key(flag) && is_given("discovery-srv-name") && !is_given("discovery-srv") {
+        return Ok(BTreeMap::new());
+    }
     let is_default = settings.get(flag).is_none_or(|cluster| *cluster == text(&Settings::new(), flag));
     if is_default && (name != NAME_DEFAULT || !settings.contains_key(flag)) {
         return Ok(BTreeMap::from([(name.to_owned(), advertised.to_vec())]));

@@ -46,6 +46,18 @@ pub enum ConfigError {
         /// The mistake in it.
         problem: String,
     },
+    /// A cluster begins in one way.
+    #[error(
+        "multiple discovery or bootstrap flags are set. Choose one of \"initial-cluster\", \"discovery-endpoints\" or \
+         \"discovery-srv\""
+    )]
+    SeveralBootstraps,
+    /// A discovery service needs both.
+    #[error("both --discovery-token and --discovery-endpoints must be set")]
+    HalfADiscovery,
+    /// A comma too many.
+    #[error("--discovery-endpoints must not contain empty endpoints")]
+    EmptyEndpoint,
     /// `listen-client-urls` alone would leave others without a way here.
     #[error("--advertise-client-urls is required when --listen-client-urls is set explicitly")]
     NothingAdvertised,

@@ -67,6 +67,13 @@ pub const USED: &[UsedFlag] = &[
         "default=http://localhost:2380",
         "Members of a new cluster, name=url, comma-separated.",
     ),
+    (
+        "discovery-srv",
+        FlagKind::Text,
+        "",
+        "Domain whose SRV records name the members of a new cluster, in place of initial-cluster.",
+    ),
+    ("discovery-srv-name", FlagKind::Text, "", "Appended, after a hyphen, to the service of these records."),
     ("initial-cluster-state", FlagKind::Text, "new", "new, or existing to join a cluster."),
     ("initial-cluster-token", FlagKind::Text, "etcd-cluster", "Distinguishes clusters with the same URLs."),
     (
@@ -239,8 +246,6 @@ const IGNORED_TEXT: &[&str] = &[
     "discovery-password",
     "discovery-proxy",
     "discovery-request-timeout",
-    "discovery-srv",
-    "discovery-srv-name",
     "discovery-token",
     "discovery-user",
     "distributed-tracing-address",

@@ -3,6 +3,7 @@
 
 mod cluster;
 mod corruption;
+mod discovery;
 mod error;
 pub mod flags;
 pub mod sources;
@@ -14,6 +15,7 @@ use std::time::Duration;
 
 pub use crate::config::cluster::ClusterConfig;
 pub use crate::config::corruption::CorruptionChecks;
+pub use crate::config::discovery::Discovery;
 pub use crate::config::error::ConfigError;
 use crate::config::sources::{Gathered, Settings};
 use crate::config::values::{bad, duration, list, number, switch, text};

@@ -13,6 +13,8 @@
 //! again behind it; that file takes the tree file's name. A crash before the frame leaves the state
 //! before, and the file is removed; after the frame the next start gives it its name.
 
+use std::collections::BTreeMap;
+
 use revd_engine::mvcc::{Applied, CheckpointKind, Store};
 
 use crate::apply::command::Origin;
@@ -56,6 +58,14 @@ pub struct RecoveryConfig {
     pub quota_bytes: i64,
     /// Milliseconds that a new leader adds to every lease.
     pub lease_extension: u64,
+}
+
+impl RecoveryConfig {
+    /// The same with these members.
+    fn of_discovered(&self, members: BTreeMap<String, Vec<String>>) -> Self {
+        let initial = InitialCluster { members, is_discovered: true, ..self.initial.clone() };
+        Self { initial, ..self.clone() }
+    }
 }
 
 /// Effects of recovery on the system, in this order. A call is over when it returns.
@@ -105,6 +115,14 @@ pub trait RecoveryEffects {
     /// # Errors
     /// When the system refuses.
     fn forget_received(&mut self) -> Result<(), Self::Error>;
+    /// The members of the cluster by name, if they are to be discovered and not named by the
+    /// settings. It is asked for only before there is a member.
+    ///
+    /// # Errors
+    /// When they cannot be found.
+    fn discover(&mut self) -> Result<Option<BTreeMap<String, Vec<String>>>, Self::Error> {
+        Ok(None)
+    }
     /// Ask the other members about the cluster, each once, until one answers.
     fn ask_others(&mut self, initial: &InitialCluster) -> Option<RemoteCluster>;
     /// No other member has answered: wait before they are asked again.
@@ -214,6 +232,11 @@ pub fn recover<F: RecoveryEffects>(
         return Err(effects.refused(Refusal::Older { cluster }));
     }
     let is_new = store.applied().index == 0;
+    let discovered = if is_new || found.is_none() { effects.discover()? } else { None };
+    let config = &match discovered {
+        Some(members) => config.of_discovered(members),
+        None => config.clone(),
+    };
     let joined = if is_new {
         begin(config, &mut store, found.as_ref(), effects).map_err(|refusal| effects.refused(refusal))?
     } else {

@@ -19,6 +19,8 @@ pub struct InitialCluster {
     pub advertised: Vec<String>,
     /// Part of the identity of a new cluster.
     pub token: String,
+    /// The members were discovered: the names of the others are made up, by each member in its way.
+    pub is_discovered: bool,
 }
 
 /// Why no member can be begun with these flags; in etcd's words, where it has any.
@@ -75,6 +77,7 @@ impl InitialCluster {
             members: BTreeMap::from([(name.to_owned(), urls.clone())]),
             advertised: urls,
             token: token.to_owned(),
+            is_discovered: false,
         }
     }
 
@@ -103,7 +106,8 @@ impl InitialCluster {
         self.has_no_duplicates()?;
         let rows = self.members.iter().map(|(name, urls)| Member {
             id: cluster::member_id(urls, &self.token),
-            name: name.clone(),
+            // A member without a name gets it when it says that it serves.
+            name: if self.is_discovered { String::new() } else { name.clone() },
             peer_ur_ls: urls.clone(),
             ..Member::default()
         });
@@ -176,7 +180,8 @@ mod tests {
             members.entry(name.to_owned()).or_default().push(url.to_owned());
         }
         let advertised = advertised.split(',').map(str::to_owned).collect();
-        InitialCluster { name: name.to_owned(), members, advertised, token: "etcd-cluster".to_owned() }
+        let (name, token) = (name.to_owned(), "etcd-cluster".to_owned());
+        InitialCluster { name, members, advertised, token, is_discovered: false }
     }
 
     const THREE: &str = "a=http://127.0.0.1:2380,b=http://127.0.0.1:2480,c=http://127.0.0.1:2580";
@@ -189,6 +194,20 @@ mod tests {
         assert_ne!(a.own_id(), b.own_id());
         assert_eq!(a.begin(&mut |_| None).unwrap()[0].id, a.own_id());
         assert_eq!(a.urls_of_others().count(), 2);
+    }
+
+    #[test]
+    fn members_that_were_discovered_make_the_same_rows() {
+        let discovered = |name, members, advertised| {
+            let initial = initial(name, members, advertised);
+            InitialCluster { is_discovered: true, ..initial }.begin(&mut |_| None).map(|mut rows| {
+                rows.sort_by_key(|row| row.id);
+                rows
+            })
+        };
+        let a = discovered("a", "0=http://h:2,a=http://h:1,1=http://h:3", "http://h:1");
+        let b = discovered("b", "1=http://h:1,b=http://h:2,0=http://h:3", "http://h:2");
+        assert_eq!(a.unwrap(), b.unwrap());
     }
 
     /// The texts of an etcd 3.7.1 that is started so.

@@ -6,6 +6,7 @@ pub mod hash_checks;
 pub mod initial;
 pub mod joining;
 pub mod membership;
+pub mod srv;
 pub mod version;
 
 use sha1::{Digest as _, Sha1};

@@ -125,7 +125,7 @@ impl Starting<'_> {
         let place = (name(own), row(own, "", false).peer_ur_ls);
         let members = members.map(|member| (name(member.id), member.peer_ur_ls.clone()));
         let members = std::iter::once(place).chain(members).collect();
-        InitialCluster { name: name(own), members, advertised: Vec::new(), token: String::new() }
+        InitialCluster { name: name(own), members, advertised: Vec::new(), ..InitialCluster::default() }
     }
 }
 

@@ -8,6 +8,7 @@ mod away;
 mod bugs;
 mod corruption;
 mod disaster;
+mod discovery;
 mod etcdctl;
 mod etcdctl_failover;
 mod faults;

@@ -146,6 +146,18 @@ impl Server {
         Self::spawn_as(product, command, address, data_dir, flags)
     }
 
+    /// revd that asks this name server, not waited for.
+    pub fn spawn_asking(
+        name_server: SocketAddr,
+        address: SocketAddr,
+        data_dir: &Path,
+        flags: &[&str],
+    ) -> Self {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_revd"));
+        command.env("REVD_TEST_NAME_SERVER", name_server.to_string());
+        Self::spawn_as(Product::Revd, command, address, data_dir, flags)
+    }
+
     /// etcd on a data directory.
     pub fn etcd(program: &Path, data_dir: &Path, flags: &[&str]) -> Self {
         let peer = format!("http://{}", free_address());
