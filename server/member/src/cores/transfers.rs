@@ -111,6 +111,11 @@ impl StateTransfers {
         state
     }
 
+    /// A received state is on its way into its place.
+    pub(super) fn is_installing(&self) -> bool {
+        self.received.is_some() || self.installing.is_some()
+    }
+
     /// State up to here is durable elsewhere; true if a received state is in its place by that.
     pub(super) fn durable(&mut self, index: u64) -> bool {
         self.installing.take_if(|installing| *installing <= index).is_some()

@@ -4,11 +4,11 @@ use crate::limits;
 use crate::raft::node::{LogRetention, RaftNode};
 
 impl RaftNode {
-    /// State up to here is durable elsewhere. The log may let go of everything up to the index that
-    /// is returned, if that is news. Entries stay while some are read for another member: it would
-    /// not reach the end of a log that runs away from it. `keeps_all`: a member is about to need
-    /// what follows a state.
-    pub fn release(&mut self, durable: u64, keeps_all: bool) -> Option<u64> {
+    /// State up to here is durable elsewhere. The segments may let go of everything up to the index
+    /// that is returned. It need not be news: segments that were begun since may hold nothing above
+    /// it either. Entries stay while some are read for another member: it would not reach the end
+    /// of a log that runs away from it. `keeps_all`: a member is about to need what follows a state.
+    pub fn release(&mut self, durable: u64, keeps_all: bool) -> u64 {
         self.applied(durable);
         let (others, is_fed) = (self.has_others(), self.is_feeding());
         let LogRetention { snapshot_count, catchup_entries, .. } = self.retention;
@@ -16,7 +16,7 @@ impl RaftNode {
         let entries = self.raw.mut_store();
         entries.durable = entries.durable.max(durable);
         let durable = entries.durable;
-        let before = entries.base();
+        let before = entries.released();
         let mut to = durable;
         if others {
             let is_much = !keeps_all && !is_fed && durable.saturating_sub(before) > snapshot_count;
@@ -24,13 +24,13 @@ impl RaftNode {
             to = to.max(self.sizes.index_below(kept_bytes)).min(durable);
         }
         entries.release(to);
-        let is_news = entries.base() > before;
-        self.sizes.release(to);
-        is_news.then_some(to)
+        let released = entries.released();
+        self.sizes.release(released);
+        released
     }
 
     /// The disk of the log has room for so many bytes beside it. When it is short of it, nothing
-    /// but what is not durable elsewhere stays, from the next [`RaftNode::release`] on.
+    /// but what is not durable elsewhere stays there, from the next [`RaftNode::release`] on.
     pub fn has_disk_room(&mut self, room: u64) {
         self.room = room;
     }
@@ -54,6 +54,7 @@ mod tests {
     use super::*;
     use crate::cluster::Identity;
     use crate::cluster::conf_state::ConfState;
+    use crate::raft::convert::{bytes_of, to_raft};
     use crate::raft::node::RaftConfig;
     use crate::wal::LogEntry;
     use crate::wal::birth::empty_log;
@@ -81,20 +82,37 @@ mod tests {
     fn entries_for_slow_followers_are_bounded_in_number_and_bytes() {
         let retention = LogRetention { snapshot_count: 20, catchup_entries: 5, ..LogRetention::default() };
         let mut by_number = node(&log(), retention);
-        assert_eq!(by_number.release(21, false), None);
-        assert_eq!(by_number.release(22, true), None, "a member is about to need them");
-        assert_eq!(by_number.release(22, false), Some(17), "of more than 20 entries the last five stay");
-        assert_eq!(by_number.release(37, false), None);
-        assert_eq!(by_number.release(38, false), Some(33));
+        assert_eq!(by_number.release(21, false), 1);
+        assert_eq!(by_number.release(22, true), 1, "a member is about to need them");
+        assert_eq!(by_number.release(22, false), 17, "of more than 20 entries the last five stay");
+        assert_eq!(by_number.release(37, false), 17);
+        assert_eq!(by_number.release(38, false), 33);
         let retention = LogRetention { snapshot_count: 1_000, disk_bytes_max: 2 << 20, ..retention };
         let mut by_bytes = node(&log(), retention);
-        assert_eq!(by_bytes.release(15, false), Some(15), "more is too large, but only this is durable");
-        assert_eq!(by_bytes.release(40, true), None, "more while a state is on its way");
-        assert_eq!(by_bytes.release(40, false), Some(20));
+        assert_eq!(by_bytes.release(15, false), 15, "more is too large, but only this is durable");
+        assert_eq!(by_bytes.release(40, true), 15, "more while a state is on its way");
+        assert_eq!(by_bytes.release(40, false), 20);
         let mut of_room = node(&log(), LogRetention { disk_bytes_max: 1 << 40, ..retention });
         of_room.has_disk_room(limits::LOG_ROOM_BYTES_MIN);
-        assert_eq!(of_room.release(40, false), None);
+        assert_eq!(of_room.release(40, false), 1);
         of_room.has_disk_room(limits::LOG_ROOM_BYTES_MIN - 1);
-        assert_eq!(of_room.release(0, false), Some(40), "the disk is short of room");
+        assert_eq!(of_room.release(0, false), 40, "the disk is short of room");
+        assert_eq!(of_room.release(0, false), 40, "segments without entries may have been begun since");
+    }
+
+    /// A short hiccup of a member costs no state, however little room the disk has.
+    #[test]
+    fn entries_in_memory_stay_when_the_segments_go() {
+        let tail_bytes = 9 * bytes_of(&to_raft(&log().entries[0]));
+        let retention = LogRetention { memory_bytes_max: tail_bytes, ..LogRetention::default() };
+        let mut node = node(&log(), retention);
+        node.has_disk_room(0);
+        assert_eq!(node.release(30, false), 30);
+        let store = node.raw.store();
+        assert_eq!((store.base(), store.memory_base()), (30, 30), "what is not applied, and no more");
+        assert_eq!(node.release(40, false), 40);
+        assert_eq!((node.raw.store().base(), node.raw.store().memory_base()), (31, 31));
+        node.raw.mut_store().forget(40, 0);
+        assert_eq!(node.raw.store().base(), 40, "they are nowhere any more");
     }
 }

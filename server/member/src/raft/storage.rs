@@ -23,6 +23,8 @@ pub(super) struct RaftEntries {
     entries: VecDeque<Entry>,
     /// Bytes of those.
     bytes: usize,
+    /// The segments may hold nothing up to here.
+    released: u64,
     /// By member that lags behind: entries that were read for it.
     pub(super) feeds: BTreeMap<u64, Feed>,
     /// An entry was asked for that is to be read first.
@@ -43,7 +45,8 @@ impl RaftEntries {
         let entries: VecDeque<Entry> = log.entries.iter().map(to_raft).collect();
         let bytes = entries.iter().map(bytes_of).sum();
         let (feeds, missed, durable) = (BTreeMap::new(), Cell::new(false), log.base.0);
-        Self { terms, entries, bytes, feeds, missed, hard_state, conf_state, durable }
+        let released = terms.base().0;
+        Self { terms, entries, bytes, released, feeds, missed, hard_state, conf_state, durable }
     }
 
     /// The index before the first entry of the log.
@@ -54,6 +57,11 @@ impl RaftEntries {
     /// The index before the first entry in memory.
     pub(super) fn memory_base(&self) -> u64 {
         self.terms.last() - self.entries.len() as u64
+    }
+
+    /// The index up to which the segments may hold nothing.
+    pub(super) fn released(&self) -> u64 {
+        self.released
     }
 
     /// Bytes of the entries in memory.
@@ -92,7 +100,7 @@ impl RaftEntries {
         self.conf_state = metadata.get_conf_state().clone();
         self.entries.clear();
         self.feeds.clear();
-        (self.bytes, self.durable) = (0, metadata.index);
+        (self.bytes, self.released, self.durable) = (0, metadata.index, metadata.index);
     }
 
     /// Lets applied entries leave memory, but for so many bytes of the last ones.
@@ -102,14 +110,14 @@ impl RaftEntries {
         {
             self.bytes -= bytes_of(&entry);
         }
+        self.release(self.released);
     }
 
-    /// Lets go of entries up to `index`.
+    /// The segments let go of entries up to `index`. Those in memory stay in the log until they
+    /// leave it.
     pub(super) fn release(&mut self, index: u64) {
-        while let Some(entry) = self.entries.pop_front_if(|entry| entry.index <= index) {
-            self.bytes -= bytes_of(&entry);
-        }
-        self.terms.release(index);
+        self.released = self.released.max(index);
+        self.terms.release(self.released.min(self.memory_base()));
     }
 
     /// Entries that were read for some member, from `low` on.
