@@ -91,8 +91,8 @@ pub const PEER_FRAME_BYTES_MAX: usize = 260 * 1024 * 1024;
 
 /// States that are sent at a time: each holds pages of the tree file, and takes bandwidth.
 pub const STATES_SENT_MAX: usize = 2;
-/// Ticks for which the log keeps what follows a state that was sent: half a minute with etcd's
-/// ticks, as in etcd.
+/// Ticks for which the log keeps what follows a state that was sent, or what a member that pauses
+/// was being fed: half a minute with etcd's ticks, as in etcd.
 pub const STATE_SENT_TICKS: u64 = 300;
 /// Time from a change of the state to the checkpoint that saves it.
 pub const CHECKPOINT_INTERVAL: Duration = Duration::from_millis(100);

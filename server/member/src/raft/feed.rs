@@ -31,6 +31,8 @@ pub(super) struct Feed {
     unconfirmed: VecDeque<(u64, usize)>,
     /// Ticks since it has confirmed something, or was sent something.
     ticks: u64,
+    /// The last entry that it has confirmed, and the ticks since.
+    progress: (u64, u64),
 }
 
 impl Feed {
@@ -53,6 +55,9 @@ impl Feed {
         while self.unconfirmed.pop_front_if(|(last, _)| *last <= matched).is_some() {
             self.ticks = 0;
         }
+        if matched > self.progress.0 {
+            self.progress = (matched, 0);
+        }
     }
 
     /// More may be read.
@@ -61,16 +66,18 @@ impl Feed {
         self.fetch.is_none() && bytes < limits::LOG_FEED_BYTES_MAX
     }
 
-    /// The member takes what it is sent.
+    /// The member takes what it is sent, or may again: a pause of its disk or of the network costs
+    /// no state.
     pub(super) fn is_active(&self) -> bool {
-        self.ticks <= limits::LOG_FEED_TICKS
+        self.progress.1 <= limits::STATE_SENT_TICKS
     }
 
     /// A step of the clock; false if the feed is over. Entries that are not confirmed in
     /// time may be lost.
     pub(super) fn tick(&mut self, is_needed: bool) -> bool {
         self.ticks += 1;
-        if !self.is_active() {
+        self.progress.1 += 1;
+        if self.ticks > limits::LOG_FEED_TICKS {
             self.unconfirmed.clear();
         }
         if !is_needed {
@@ -111,6 +118,23 @@ mod tests {
         assert!(feed.tick(false), "a read is under way");
         feed.fetch = None;
         assert!(!feed.tick(false));
+    }
+
+    /// Bytes that are lost are read again; the log stays for far longer.
+    #[test]
+    fn a_member_that_pauses_is_waited_for_like_one_that_was_sent_a_state() {
+        let mut feed = Feed::default();
+        feed.put(entries(5..=6));
+        feed.confirm(5);
+        for _ in 0..limits::STATE_SENT_TICKS {
+            assert!(feed.tick(true) && feed.is_active());
+        }
+        assert!(feed.has_room());
+        feed.put(entries(6..=6));
+        feed.confirm(5);
+        assert!(feed.tick(true) && !feed.is_active(), "it is sent something, and confirms nothing");
+        feed.confirm(6);
+        assert!(feed.is_active());
     }
 
     #[test]
