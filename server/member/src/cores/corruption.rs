@@ -52,8 +52,8 @@ pub(super) struct Comparison {
 /// A comparison behind one entry.
 #[derive(Debug)]
 struct Round {
-    /// The tick in which it began.
-    since: u64,
+    /// The tick since which it is not known which of different hashes is right.
+    undecided_since: Option<u64>,
     /// By member.
     hashes: BTreeMap<u64, StateHash>,
     owing: BTreeSet<u64>,
@@ -129,7 +129,7 @@ impl Comparison {
             return asked;
         }
         let round = self.rounds.entry(own.index).or_insert_with(|| Round {
-            since: now,
+            undecided_since: None,
             hashes: BTreeMap::from([(self.own, own.hash)]),
             owing: BTreeSet::new(),
         });
@@ -156,10 +156,11 @@ impl Comparison {
     /// are asked, whatever else they owe. Returns those to ask, and the entry.
     pub(super) fn inquire(&mut self, members: &[u64], connected: &[u64], now: u64) -> Vec<(u64, u64)> {
         let Some(index) = self.undecided(members.len()) else { return Vec::new() };
-        let round = &self.rounds[&index];
-        if now >= round.since + limits::HASH_PATIENCE_TICKS {
+        let Some(round) = self.rounds.get_mut(&index).filter(|round| !round.is_given_up(now)) else {
             return Vec::new();
-        }
+        };
+        round.undecided_since.get_or_insert(now);
+        let round = &*round;
         let is_new = |member: &&u64| !round.hashes.contains_key(member) && !round.owing.contains(member);
         let asked: Vec<u64> = connected.iter().filter(is_new).copied().collect();
         for member in &asked {
@@ -187,10 +188,12 @@ impl Comparison {
         let mut found = BTreeSet::new();
         let (own, undecided) = (self.own, self.undecided(members.len()));
         self.rounds.retain(|index, round| {
-            let is_over = round.owing.is_empty() || now >= round.since + limits::HASH_PATIENCE_TICKS;
             found.extend(round.findings(own, members));
-            if undecided == Some(*index) && is_over {
-                found.insert(Finding::Corrupt(UNKNOWN_MEMBER));
+            if undecided == Some(*index) {
+                round.undecided_since.get_or_insert(now);
+                if round.owing.is_empty() || round.is_given_up(now) {
+                    found.insert(Finding::Corrupt(UNKNOWN_MEMBER));
+                }
             }
             !round.owing.is_empty()
         });
@@ -207,6 +210,12 @@ impl Comparison {
 }
 
 impl Round {
+    /// Members that could say which hash is right were waited for long enough. A member that lags
+    /// far behind may answer long after the round began: the others are asked only then.
+    fn is_given_up(&self, now: u64) -> bool {
+        self.undecided_since.is_some_and(|since| now >= since + limits::HASH_PATIENCE_TICKS)
+    }
+
     /// Members by their hashes, where these can be compared with that of this member.
     fn by_hash(&self, own: u64) -> BTreeMap<u64, Vec<u64>> {
         let since = self.hashes[&own].since;
@@ -311,6 +320,7 @@ mod tests {
     fn without_a_majority_the_cluster_is_named_when_nobody_is_waited_for() {
         let mut comparison = begun(point(7, 70));
         comparison.answered(3, point(7, 71));
+        assert_eq!(comparison.findings(&MEMBERS, 0), []);
         assert_eq!(comparison.findings(&MEMBERS, limits::HASH_PATIENCE_TICKS - 1), []);
         assert_eq!(
             comparison.findings(&MEMBERS, limits::HASH_PATIENCE_TICKS),
@@ -323,6 +333,20 @@ mod tests {
         assert_eq!(pair.begin(point(7, 70), vec![], vec![2], 0), [2]);
         pair.answered(2, point(7, 71));
         assert_eq!(pair.findings(&[1, 2], 0), [Finding::Corrupt(UNKNOWN_MEMBER)]);
+    }
+
+    /// The third member was not asked there, and is then.
+    #[test]
+    fn a_late_answer_that_differs_has_the_others_asked_before_the_cluster_is_named() {
+        let mut comparison = Comparison::new(1);
+        assert_eq!(comparison.begin(point(7, 70), vec![], vec![3], 0), [3]);
+        let late = 10 * limits::HASH_PATIENCE_TICKS;
+        comparison.answered(3, point(7, 71));
+        assert_eq!(comparison.inquire(&MEMBERS, &MEMBERS[1..], late), [(2, 7)]);
+        assert_eq!(comparison.findings(&MEMBERS, late), []);
+        assert_eq!(comparison.findings(&MEMBERS, late + limits::HASH_PATIENCE_TICKS - 1), []);
+        comparison.answered(2, point(7, 70));
+        assert_eq!(comparison.findings(&MEMBERS, late + limits::HASH_PATIENCE_TICKS), [Finding::Corrupt(3)]);
     }
 
     /// Of five members some owe answers of different entries.
