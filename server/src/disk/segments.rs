@@ -282,6 +282,8 @@ fn read_file(path: &Path) -> std::io::Result<Vec<u8>> {
     let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes)?;
+    // It is in memory twice now, and is read from here on past the cache, if ever.
+    let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
     Ok(bytes)
 }
 
