@@ -199,7 +199,7 @@ impl RaftNode {
         if kind == MessageType::MsgRequestVoteResponse && self.has_unwritten() {
             return; // no member was asked for its vote yet
         }
-        if kind == MessageType::MsgAppend && !message.entries.is_empty() && !self.has_room() {
+        if kind == MessageType::MsgAppend && !self.has_room_for(&mut message) {
             return; // the leader sends it again
         }
         let says_commit_only = kind == MessageType::MsgAppend && message.entries.is_empty();
@@ -448,11 +448,6 @@ impl RaftNode {
     /// The frame that begins the log again is not durable yet.
     pub(super) fn is_restarting(&self) -> bool {
         self.gathered.iter().chain(&self.writing).any(|frame| frame.restart.is_some())
-    }
-
-    /// There is memory for more entries.
-    fn has_room(&self) -> bool {
-        self.raw.store().bytes() < limits::LOG_MEMORY_BYTES_MAX
     }
 }
 

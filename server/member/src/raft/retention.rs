@@ -1,4 +1,6 @@
-//! How much of the log stays for members that lag behind.
+//! How much of the log stays for members that lag behind, and how much memory it may take.
+
+use raft::eraftpb::Message;
 
 use crate::limits;
 use crate::raft::node::{LogRetention, RaftNode};
@@ -47,14 +49,34 @@ impl RaftNode {
         });
         most.min(self.room.saturating_add(self.sizes.bytes()) / limits::LOG_KEPT_ROOM_PART)
     }
+
+    /// There is memory for more entries.
+    pub(super) fn has_room(&self) -> bool {
+        self.raw.store().bytes() < limits::LOG_MEMORY_BYTES_MAX
+    }
+
+    /// Leaves out entries of a message that there is no memory for; false if none is left. Those
+    /// that take the place of others stay: the others may never be committed.
+    pub(super) fn has_room_for(&self, message: &mut Message) -> bool {
+        if message.entries.is_empty() || self.has_room() {
+            return true;
+        }
+        let there = self.raw.raft.raft_log.last_index().saturating_sub(message.index);
+        message.entries.truncate(usize::try_from(there).unwrap_or(usize::MAX));
+        !message.entries.is_empty()
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+    use raft::eraftpb::{Entry, MessageType};
+
     use super::*;
     use crate::cluster::Identity;
     use crate::cluster::conf_state::ConfState;
     use crate::raft::convert::{bytes_of, to_raft};
+    use crate::raft::message::RaftMessage;
     use crate::raft::node::RaftConfig;
     use crate::wal::LogEntry;
     use crate::wal::birth::empty_log;
@@ -114,5 +136,43 @@ mod tests {
         assert_eq!((node.raw.store().base(), node.raw.store().memory_base()), (31, 31));
         node.raw.mut_store().forget(40, 0);
         assert_eq!(node.raw.store().base(), 40, "they are nowhere any more");
+    }
+
+    /// Entries of a leader that is gone, which no leader commits any more, would stay for ever else.
+    #[test]
+    fn a_full_memory_takes_in_no_more_entries_but_others_in_their_place() {
+        let mut log = log();
+        (log.base, log.hard_state.commit) = ((2, 1), 2);
+        log.entries.clear();
+        let mut node = node(&log, LogRetention::default());
+        let large = Bytes::from(vec![0; limits::LOG_MEMORY_BYTES_MAX / 4]);
+        let append = |from, (index, log_term), entries: &[(u64, &Bytes)], term| {
+            let mut message = Message { from, to: 7, term, index, log_term, ..Message::default() };
+            message.set_msg_type(MessageType::MsgAppend);
+            let entry = |(at, (term, data)): (u64, &(u64, &Bytes))| Entry {
+                index: at,
+                term: *term,
+                data: Bytes::clone(data),
+                ..Entry::default()
+            };
+            let entries: Vec<_> = (index + 1..).zip(entries).map(entry).collect();
+            message.set_entries(entries.into());
+            RaftMessage(message)
+        };
+        let take = |node: &mut RaftNode, message| {
+            node.step(message);
+            while {
+                drop(node.effects());
+                node.is_writing()
+            } {
+                node.written();
+            }
+            node.status().last_index
+        };
+        assert_eq!(take(&mut node, append(8, (2, 1), &[(2, &large); 4], 2)), 6);
+        assert_eq!(take(&mut node, append(8, (6, 2), &[(2, &large)], 2)), 6, "no room");
+        let none = Bytes::new();
+        assert_eq!(take(&mut node, append(9, (5, 2), &[(3, &none); 3], 3)), 6, "one for one");
+        assert_eq!(take(&mut node, append(9, (6, 3), &[(3, &none); 2], 3)), 8, "there is room again");
     }
 }
