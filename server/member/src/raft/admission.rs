@@ -56,6 +56,24 @@ pub(super) fn may_step<S: Storage>(raft: &Raft<S>, message: &Message) -> bool {
     }
 }
 
+/// The highest index up to this one whose term is no higher, or that before the log.
+///
+/// raft-rs looks for it index by index, in all of the log if another member says so. Terms never
+/// fall, so that it need not.
+pub(super) fn last_of_term<S: Storage>(raft: &Raft<S>, index: u64, term: u64) -> u64 {
+    let log = &raft.raft_log;
+    let (mut low, mut high) = (log.first_index().saturating_sub(1), index);
+    while low < high {
+        let middle = high - (high - low) / 2;
+        if log.term(middle).is_ok_and(|found| found <= term) {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    low.min(index)
+}
+
 /// Whether raft may be offered this state of another member.
 pub(super) fn may_restore<S: Storage>(raft: &Raft<S>, message: &Message) -> bool {
     let metadata = message.get_snapshot().get_metadata();
@@ -121,6 +139,21 @@ mod tests {
         node.raft.become_follower(3, 2);
         node.raft.raft_log.commit_to(4);
         node
+    }
+
+    #[test]
+    fn the_end_of_a_term_is_the_one_that_raft_finds() {
+        let storage = MemStorage::new_with_conf_state(ConfState::from((vec![1, 2, 3], vec![])));
+        let terms = [1, 1, 2, 2, 2, 5, 5, 7];
+        let entries = (1..).zip(terms).map(|(index, term)| Entry { term, ..entry(index) });
+        storage.wl().append(&entries.collect::<Vec<_>>()).unwrap();
+        let config = Config { id: 1, election_tick: 10, heartbeat_tick: 1, ..Config::default() };
+        let logger = slog::Logger::root(slog::Discard, slog::o!());
+        let node = RawNode::new(&config, storage, &logger).unwrap();
+        for (index, term) in (0..=8).flat_map(|index| (0..9).map(move |term| (index, term))) {
+            let (found, _) = node.raft.raft_log.find_conflict_by_term(index, term);
+            assert_eq!(last_of_term(&node.raft, index, term), found, "term {term} up to {index}");
+        }
     }
 
     fn entry(index: u64) -> Entry {

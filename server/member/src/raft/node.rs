@@ -8,7 +8,7 @@ use raft::{RawNode, StateRole};
 
 use crate::apply::CommittedEntry;
 use crate::limits;
-use crate::raft::admission::may_step;
+use crate::raft::admission::{last_of_term, may_step};
 use crate::raft::conf_change;
 pub use crate::raft::config::{LogRetention, RaftConfig, RaftError};
 use crate::raft::convert::conf_state_to_raft;
@@ -201,6 +201,9 @@ impl RaftNode {
         }
         if kind == MessageType::MsgAppend && !self.has_room_for(&mut message) {
             return; // the leader sends it again
+        }
+        if kind == MessageType::MsgAppendResponse && message.reject && message.log_term > 0 {
+            message.reject_hint = last_of_term(&self.raw.raft, message.reject_hint, message.log_term);
         }
         let says_commit_only = kind == MessageType::MsgAppend && message.entries.is_empty();
         let (committed, answers) = (self.raw.raft.raft_log.committed, self.raw.raft.msgs.len());
