@@ -92,8 +92,21 @@ impl WalFiles {
     fn read(&self) -> Option<RecoveredLog> {
         let files = self.segments.iter().map(|(number, bytes)| (*number, Bytes::from(bytes.clone())));
         let files: Vec<_> = files.collect();
-        reader::assemble(Path::new("wal"), &files).unwrap_or_else(|error| panic!("{error}"))
+        let whole = reader::assemble(Path::new("wal"), &files).unwrap_or_else(|error| panic!("{error}"));
+        whole.inspect(|log| forgets_alike(&files, log))
     }
+}
+
+/// A start forgets applied entries between segments, so that they are never in memory together.
+fn forgets_alike(files: &[(u64, Bytes)], whole: &RecoveredLog) {
+    let committed = whole.hard_state.commit.clamp(whole.base.0, whole.last());
+    let seed = whole.end.offset ^ (whole.end.frame << 32);
+    let applied = whole.base.0 + Random::new(seed).below(committed - whole.base.0 + 1);
+    let mut assembly = reader::Assembly::new(Path::new("wal"), applied);
+    files.iter().for_each(|(number, bytes)| assembly.add(*number, bytes).unwrap());
+    let mut expected = whole.clone();
+    expected.forget_applied(applied);
+    assert_eq!(assembly.finish().unwrap(), Some(expected), "with what was applied up to {applied}");
 }
 
 /// The files of a member, and what happens to them.
