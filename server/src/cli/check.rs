@@ -31,19 +31,14 @@ pub(super) fn run(member: &StoppedMember, out: &mut impl Write) -> anyhow::Resul
         store.revision(),
         store.reader().compact_revision()
     )?;
-    let log = member.read_log()?;
-    let last = log.entries.back().map_or(log.base.0, |entry| entry.index);
-    writeln!(
-        out,
-        "log: {} segments, entries {} to {last}, checksums right",
-        log.segments.len(),
-        log.base.0 + 1
-    )?;
     let applied = store.applied().index;
-    if applied < log.base.0 || applied > last {
+    let log = member.read_log(applied)?;
+    let (base, last) = (log.oldest().0, log.last());
+    writeln!(out, "log: {} segments, entries {} to {last}, checksums right", log.segments.len(), base + 1)?;
+    if applied < base || applied > last {
         bail!(
             "the tree file holds entries up to {applied}, the log those from {} to {last}: one of them is from another time",
-            log.base.0 + 1
+            base + 1
         );
     }
     if schema::member(store.tables(), log.owner.member).is_none() {

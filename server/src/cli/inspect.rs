@@ -45,7 +45,8 @@ pub(super) fn run(member: &StoppedMember, shown: InspectOptions, out: &mut impl 
         })?;
         failure?;
     }
-    let log = member.read_log()?;
+    // Only what is shown is read into memory.
+    let log = member.read_log(if shown.log { 0 } else { store.applied().index })?;
     show(log_summary(&log))?;
     if shown.log {
         for entry in &log.entries {
@@ -88,7 +89,7 @@ fn log_summary(log: &RecoveredLog) -> Value {
         "what": "log", "cluster": format!("{:x}", log.owner.cluster), "member": format!("{:x}", log.owner.member),
         "term": log.hard_state.term, "vote": format!("{:x}", log.hard_state.vote), "commit": log.hard_state.commit,
         "segments": log.segments.iter().map(|segment| segment.number).collect::<Vec<_>>(),
-        "first-entry": log.base.0 + 1, "last-entry": log.entries.back().map_or(log.base.0, |entry| entry.index),
+        "first-entry": log.oldest().0 + 1, "last-entry": log.last(),
     })
 }
 

@@ -40,8 +40,9 @@ impl StoppedMember {
         Store::open(std::sync::Arc::new(disk), DbOptions::default()).with_context(context)
     }
 
-    pub(super) fn read_log(&self) -> anyhow::Result<RecoveredLog> {
-        let log = segments::read(&self.wal_dir, 0)?;
+    /// Of entries up to the applied one only the terms are kept: a log may be larger than memory.
+    pub(super) fn read_log(&self, applied: u64) -> anyhow::Result<RecoveredLog> {
+        let log = segments::read(&self.wal_dir, applied)?;
         log.with_context(|| format!("{} holds no log", self.wal_dir.display()))
     }
 }

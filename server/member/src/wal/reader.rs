@@ -176,6 +176,12 @@ impl RecoveredLog {
         }
     }
 
+    /// Index and term of the entry before the first one that the segments hold.
+    #[must_use]
+    pub fn oldest(&self) -> (u64, u64) {
+        self.older.as_ref().map_or(self.base, TermRuns::base)
+    }
+
     /// Index of the last entry.
     #[must_use]
     pub fn last(&self) -> u64 {
