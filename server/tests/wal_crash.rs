@@ -134,7 +134,6 @@ fn read(dir: &Path, files: &Files) -> Result<Option<RecoveredLog>, WalError> {
 
 /// A start forgets applied entries between segments, so that they are never in memory together.
 fn forgets_alike(dir: &Path, files: &[(u64, Bytes)], whole: &RecoveredLog) {
-    // What is applied was committed; the test's own commit index says little.
     let seed = whole.end.offset ^ (whole.end.frame << 32);
     let committed = whole.hard_state.commit.clamp(whole.base.0, whole.last());
     let applied = whole.base.0 + Random::new(seed).below(committed - whole.base.0 + 1);

@@ -9,7 +9,8 @@ impl RaftNode {
     /// State up to here is durable elsewhere. The segments may let go of everything up to the index
     /// that is returned. It need not be news: segments that were begun since may hold nothing above
     /// it either. Entries stay while some are read for another member: it would not reach the end
-    /// of a log that runs away from it. `keeps_all`: a member is about to need what follows a state.
+    /// of a log that runs away from it. `keeps_all`: a member is about to need what follows a
+    /// state.
     pub fn release(&mut self, durable: u64, keeps_all: bool) -> u64 {
         self.applied(durable);
         let (others, is_fed) = (self.has_others(), self.is_feeding());
@@ -138,7 +139,7 @@ mod tests {
         assert_eq!(node.raw.store().base(), 40, "they are nowhere any more");
     }
 
-    /// Entries of a leader that is gone, which no leader commits any more, would stay for ever else.
+    /// Entries of a leader that is gone would stay for ever else: they are never committed.
     #[test]
     fn a_full_memory_takes_in_no_more_entries_but_others_in_their_place() {
         let mut log = log();
