@@ -9,16 +9,24 @@
 use std::collections::BTreeMap;
 
 use raft::eraftpb::{Message, MessageType};
-use raft::{Raft, Storage};
+use raft::{INVALID_ID, ProgressState, Raft, StateRole, Storage};
 
 /// Log core view: what is known of lost entries.
 #[derive(Debug)]
 pub(super) struct LostEntries {
     logger: slog::Logger,
-    /// This member has acknowledged entries up to here, and has not got them again yet.
-    own: Option<u64>,
+    /// This member has acknowledged entries up to here, by the word of the leader of a term, and
+    /// has not got them again yet.
+    own: Option<Promise>,
     /// Other members that have lost some, and the term in which that was told.
     told: BTreeMap<u64, u64>,
+}
+
+/// Entries up to this one were committed in this term, if its leader has said so.
+#[derive(Debug, Clone, Copy)]
+struct Promise {
+    term: u64,
+    until: u64,
 }
 
 impl LostEntries {
@@ -28,40 +36,43 @@ impl LostEntries {
     }
 
     /// Looks at a message before raft does; false if raft must not see it.
-    pub(super) fn look_at<S: Storage>(&mut self, raft: &Raft<S>, message: &mut Message) -> bool {
-        let last = raft.raft_log.last_index();
+    pub(super) fn look_at<S: Storage>(&mut self, raft: &mut Raft<S>, message: &mut Message) -> bool {
         match message.get_msg_type() {
-            MessageType::MsgHeartbeat if message.commit > last => {
-                if message.term >= raft.term {
-                    self.lost_own(last, message.commit);
+            MessageType::MsgHeartbeat if message.commit > raft.raft_log.last_index() => {
+                if may_lead(raft, message) {
+                    self.lost_own(raft, message);
                 }
-                // raft-rs ends the process at a commit index behind the log's end. With this one
-                // the leader hears an answer, and sends what is missing.
-                message.commit = last;
+                // raft-rs ends the process at a commit index behind the log's end, and compares no
+                // terms: the end of the log may be of an earlier leader, and never committed.
+                message.commit = raft.raft_log.committed;
             }
             MessageType::MsgAppendResponse if message.reject && message.term == raft.term => {
-                let matched = raft.prs().get(message.from).map_or(0, |progress| progress.matched);
-                if message.reject_hint < matched {
-                    self.lost_of(message, matched);
-                }
+                self.lost_of(raft, message);
             }
             MessageType::MsgRequestVote | MessageType::MsgRequestPreVote | MessageType::MsgTimeoutNow => {
-                return !self.is_short(last);
+                return !self.is_short(raft);
             }
             _ => {}
         }
         true
     }
 
-    /// This member's log, which ends here, lacks entries that it has acknowledged.
-    pub(super) fn is_short(&mut self, last: u64) -> bool {
-        if self.own.take_if(|until| *until <= last).is_some() {
+    /// This member's log lacks entries that it has acknowledged.
+    pub(super) fn is_short<S: Storage>(&mut self, raft: &Raft<S>) -> bool {
+        let log = &raft.raft_log;
+        let (last, term) = (log.last_index(), log.term(log.committed).unwrap_or(0));
+        // With an entry of a later leader come all that were committed before it. The word of a
+        // program that only says that it leads is over then, too.
+        let is_over = |own: &mut Promise| own.until <= last || own.term < term;
+        if self.own.take_if(is_over).is_some() {
             slog::warn!(self.logger, "the lost entries are there again, up to {last}");
         }
         self.own.is_some()
     }
 
-    fn lost_own(&mut self, last: u64, acknowledged: u64) {
+    /// The leader says that this member has acknowledged more than its log has.
+    fn lost_own<S: Storage>(&mut self, raft: &mut Raft<S>, message: &Message) {
+        let (last, acknowledged) = (raft.raft_log.last_index(), message.commit);
         if self.own.is_none() {
             slog::error!(
                 self.logger,
@@ -70,10 +81,38 @@ impl LostEntries {
                  them again from the leader"
             );
         }
-        self.own = self.own.max(Some(acknowledged));
+        let until = self.own.map_or(acknowledged, |own| own.until.max(acknowledged));
+        self.own = Some(Promise { term: message.term, until });
+        // Without new entries the leader would send nothing, and so hear nothing of it.
+        let mut answer =
+            Message { to: message.from, from: raft.id, term: message.term, ..Message::default() };
+        answer.set_msg_type(MessageType::MsgAppendResponse);
+        (answer.reject, answer.index) = (true, acknowledged);
+        (answer.reject_hint, answer.log_term) = (last, raft.raft_log.term(last).unwrap_or(0));
+        answer.commit = raft.raft_log.committed;
+        raft.msgs.push(answer);
     }
 
-    fn lost_of(&mut self, message: &Message, matched: u64) {
+    /// Another member refuses entries. If it has acknowledged them, the leader goes back to the end
+    /// of its log: raft-rs takes such an answer for one that comes late.
+    fn lost_of<S: Storage>(&mut self, raft: &mut Raft<S>, message: &Message) {
+        let (is_leader, committed) = (raft.state == StateRole::Leader, raft.raft_log.committed);
+        let Some(progress) = raft.mut_prs().get_mut(message.from) else { return };
+        let matched = progress.matched;
+        if !is_leader || message.reject_hint >= matched {
+            return;
+        }
+        if progress.state != ProgressState::Snapshot {
+            // What is committed stays acknowledged: the member is told so by each heartbeat. What
+            // is not must not count.
+            progress.matched = matched.min(committed);
+            progress.become_probe();
+            progress.next_idx = message.index + 1;
+        }
+        self.tell_lost_of(message, matched);
+    }
+
+    fn tell_lost_of(&mut self, message: &Message, matched: u64) {
         if self.told.insert(message.from, message.term) != Some(message.term) {
             slog::error!(
                 self.logger,
@@ -86,14 +125,23 @@ impl LostEntries {
     }
 }
 
+/// The sender of a heartbeat may lead: it does as far as this member knows, or there is no other
+/// leader of its term.
+fn may_lead<S: Storage>(raft: &Raft<S>, message: &Message) -> bool {
+    let is_leader = raft.leader_id == message.from || raft.leader_id == INVALID_ID;
+    message.term > raft.term || message.term == raft.term && is_leader
+}
+
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
     use raft::eraftpb::Entry;
 
     use crate::cluster::Identity;
     use crate::cluster::conf_state::ConfState;
     use crate::raft::message::RaftMessage;
     use crate::raft::node::{RaftConfig, RaftNode};
+    use crate::wal::LogEntry;
     use crate::wal::birth::empty_log;
 
     use super::*;
@@ -118,23 +166,37 @@ mod tests {
         }
     }
 
+    /// Member `id` of three, with this log behind entry 1 of term 1.
+    fn node(id: u64, entries: &[(u64, u64)]) -> RaftNode {
+        let conf_state = ConfState::of_voters(vec![1, 2, 7]);
+        let config = RaftConfig { conf_state, ..RaftConfig::alone(id, 1) };
+        let mut log = empty_log(Identity { cluster: 1, member: id });
+        let entry = |&(index, term): &(u64, u64)| LogEntry { index, term, kind: 0, data: Bytes::new() };
+        log.entries = entries.iter().map(entry).collect();
+        log.hard_state.term = entries.last().map_or(1, |(_, term)| *term);
+        RaftNode::start(&config, &log, &slog::Logger::root(slog::Discard, slog::o!())).unwrap()
+    }
+
+    fn heartbeat(from: u64, term: u64, commit: u64) -> RaftMessage {
+        message(MessageType::MsgHeartbeat, term, |beat| (beat.from, beat.commit) = (from, commit))
+    }
+
+    /// A request for a vote of one whose log ends there, which even a member with a leader answers.
+    fn vote(term: u64, index: u64, log_term: u64) -> RaftMessage {
+        message(MessageType::MsgRequestVote, term, |vote| {
+            (vote.from, vote.index, vote.log_term) = (2, index, log_term);
+            vote.context = b"CampaignTransfer".to_vec().into();
+        })
+    }
+
     /// Row 17 (FAST 2018) and 54: a log that was cut off behind what its member had acknowledged.
     #[test]
     fn bug_017_a_member_that_has_lost_entries_takes_them_again_and_does_not_vote_before() {
-        let conf_state = ConfState::of_voters(vec![1, 2, 7]);
-        let config = RaftConfig { conf_state, ..RaftConfig::alone(7, 1) };
-        let logger = slog::Logger::root(slog::Discard, slog::o!());
-        let log = empty_log(Identity { cluster: 1, member: 7 });
-        let mut node = RaftNode::start(&config, &log, &logger).unwrap();
-        let vote = |term| {
-            message(MessageType::MsgRequestVote, term, |vote| {
-                (vote.from, vote.index, vote.log_term) = (2, 1, 1);
-                vote.context = b"CampaignTransfer".to_vec().into();
-            })
-        };
-        node.step(message(MessageType::MsgHeartbeat, 3, |beat| beat.commit = 3));
-        assert_eq!(said(&mut node), [MessageType::MsgHeartbeatResponse], "the leader goes on with it");
-        node.step(vote(4));
+        let mut node = node(7, &[]);
+        node.step(heartbeat(1, 3, 3));
+        let both = [MessageType::MsgHeartbeatResponse, MessageType::MsgAppendResponse];
+        assert_eq!(said(&mut node), both, "the leader goes on with it");
+        node.step(vote(4, 1, 1));
         (0..60).for_each(|_| node.tick());
         assert_eq!(said(&mut node), [], "it votes for nobody, also not for itself");
         let entry = |index| Entry { index, term: 2, ..Entry::default() };
@@ -143,10 +205,91 @@ mod tests {
             append.set_entries(vec![entry(2), entry(3)].into());
         }));
         assert_eq!(said(&mut node), [MessageType::MsgAppendResponse]);
-        node.step(message(MessageType::MsgRequestVote, 4, |vote| {
-            (vote.from, vote.index, vote.log_term) = (2, 3, 2);
-            vote.context = b"CampaignTransfer".to_vec().into();
-        }));
+        node.step(vote(4, 3, 2));
         assert_eq!(said(&mut node), [MessageType::MsgRequestVoteResponse]);
+    }
+
+    /// What a leader of an earlier term has left at the end of the log is not what was
+    /// acknowledged.
+    #[test]
+    fn bug_017_no_entry_of_an_earlier_leader_is_committed_by_a_heartbeat_that_names_a_later_one() {
+        let mut node = node(7, &[(2, 2), (3, 2)]);
+        node.step(heartbeat(1, 3, 5));
+        assert_eq!(node.status().committed, 1);
+        assert!(node.effects().committed.is_empty());
+    }
+
+    /// Anything that speaks the protocol can say that it leads.
+    #[test]
+    fn only_the_leader_is_believed_and_no_longer_than_another_one_commits() {
+        let mut node = node(7, &[]);
+        node.step(heartbeat(2, 3, 0));
+        node.step(heartbeat(1, 3, 900));
+        drop(said(&mut node));
+        node.step(vote(4, 1, 1));
+        assert_eq!(said(&mut node), [MessageType::MsgRequestVoteResponse], "another one leads in that term");
+        node.step(heartbeat(1, 5, 900));
+        drop(said(&mut node));
+        node.step(vote(6, 1, 1));
+        assert_eq!(said(&mut node), [], "it may have the entries that it was told of");
+        node.step(message(MessageType::MsgAppend, 7, |append| {
+            (append.from, append.index, append.log_term, append.commit) = (2, 1, 1, 2);
+            append.set_entries(vec![Entry { index: 2, term: 7, ..Entry::default() }].into());
+        }));
+        assert_eq!(said(&mut node), [MessageType::MsgAppendResponse]);
+        node.step(vote(8, 2, 7));
+        assert_eq!(said(&mut node), [MessageType::MsgRequestVoteResponse], "a later leader has none of them");
+    }
+
+    /// Takes messages to and fro until nobody has any, everything being durable.
+    fn talk(nodes: &mut [RaftNode]) {
+        loop {
+            let mut sent = Vec::new();
+            for node in nodes.iter_mut() {
+                loop {
+                    let effects = node.effects();
+                    sent.extend(effects.messages);
+                    if effects.append.is_none() {
+                        break;
+                    }
+                    node.written();
+                }
+            }
+            if sent.is_empty() {
+                return;
+            }
+            for message in sent {
+                let to = nodes.iter_mut().find(|node| node.raw.raft.id == message.to());
+                to.into_iter().for_each(|node| node.step(message.clone()));
+            }
+        }
+    }
+
+    /// The leader has nothing new to send, and takes every state of what it knows of the member.
+    #[test]
+    fn bug_017_a_leader_without_anything_to_send_feeds_a_member_that_has_lost_entries() {
+        for is_noticed in [true, false] {
+            let mut nodes = [node(1, &[]), node(2, &[]), node(7, &[])];
+            nodes[0].campaign().unwrap();
+            talk(&mut nodes);
+            for _ in 0..5 {
+                nodes[0].propose(vec![7; 1024 * 1024].into()).unwrap();
+                talk(&mut nodes);
+            }
+            assert_eq!((nodes[0].status().committed, nodes[2].status().last_index), (7, 7));
+            // It comes back with a file of before, and an entry that no leader has.
+            nodes[2] = node(7, &[(2, 1)]);
+            if is_noticed {
+                nodes[0].connection_lost(7);
+            }
+            for _ in 0..40 {
+                nodes[0].tick();
+                talk(&mut nodes);
+            }
+            let status = nodes[2].status();
+            assert_eq!((status.last_index, status.committed), (7, 7));
+            nodes[2].step(vote(9, 7, 2));
+            assert_eq!(said(&mut nodes[2]), [MessageType::MsgRequestVoteResponse]);
+        }
     }
 }

@@ -161,7 +161,7 @@ impl RaftNode {
     pub fn tick(&mut self) {
         // An election looks at entries that are not applied, and raft does not know yet that a
         // received state holds them.
-        if self.is_restarting() || self.lost.is_short(self.raw.raft.raft_log.last_index()) {
+        if self.is_restarting() || self.lost.is_short(&self.raw.raft) {
             return;
         }
         // A voter that is alone elects itself at once; raft-rs takes its log for durable then.
@@ -189,7 +189,7 @@ impl RaftNode {
 
     /// Takes in a message of another member, unless it makes no sense.
     pub fn step(&mut self, RaftMessage(mut message): RaftMessage) {
-        if !may_step(&self.raw.raft, &message) || !self.lost.look_at(&self.raw.raft, &mut message) {
+        if !may_step(&self.raw.raft, &message) || !self.lost.look_at(&mut self.raw.raft, &mut message) {
             return;
         }
         let kind = message.get_msg_type();
