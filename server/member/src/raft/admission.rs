@@ -28,8 +28,7 @@ pub(super) fn may_step<S: Storage>(raft: &Raft<S>, message: &Message) -> bool {
         message.reject_hint,
     ];
     let is_ours = message.to == raft.id && message.from != INVALID_ID && message.from != raft.id;
-    let is_far_ahead = message.term > raft.term.saturating_add(TERMS_AHEAD_MAX);
-    if !is_ours || is_far_ahead || numbers.iter().any(|number| *number > NUMBER_MAX) {
+    if !is_ours || is_far_ahead(raft, message) || numbers.iter().any(|number| *number > NUMBER_MAX) {
         return false;
     }
     match message.get_msg_type() {
@@ -85,7 +84,12 @@ pub(super) fn may_restore<S: Storage>(raft: &Raft<S>, message: &Message) -> bool
     let log = &raft.raft_log;
     let is_of_log = metadata.index != log.committed || log.match_term(metadata.index, metadata.term);
     let is_sound = metadata.index > 0 && is_sound(metadata.get_conf_state());
-    is_ours && is_in_range && is_of_term && is_of_log && is_sound
+    is_ours && is_in_range && is_of_term && is_of_log && is_sound && !is_far_ahead(raft, message)
+}
+
+/// No member has missed so many terms.
+fn is_far_ahead<S: Storage>(raft: &Raft<S>, message: &Message) -> bool {
+    message.term > raft.term.saturating_add(TERMS_AHEAD_MAX)
 }
 
 /// Votes that raft-rs can restore: every member has one part, and somebody votes. revd changes one
