@@ -372,6 +372,9 @@ impl RaftNode {
             if let Some(writing) = &mut self.writing {
                 writing.forget_promises(metadata.index);
             }
+            // The state holds these, and raft has its votes by now: no change is made twice.
+            effects.committed.clear();
+            effects.changes.clear();
         }
         let entries = ready.take_entries();
         self.raw.mut_store().append(&entries);

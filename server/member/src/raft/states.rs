@@ -61,8 +61,11 @@ impl RaftNode {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
     use crate::cluster::Identity;
+    use crate::raft::conf_change::{VoteChange, entry_of};
     use crate::raft::message::RaftMessage;
     use crate::raft::node::RaftConfig;
     use crate::wal::LogRestart;
@@ -79,6 +82,7 @@ mod tests {
         let at = Applied { index: 50, term: 4 };
         let (taken, unwanted) = (Offered::Taken, Offered::Unwanted);
         assert_eq!(node.offer(1, 3, at, &votes), unwanted, "of a later term than its leader's");
+        assert_eq!(node.offer(1, 1 << 40, at, &votes), unwanted, "no cluster has had so many terms");
         assert_eq!(node.offer(1, 5, at, &ConfState::of_voters(vec![1, 1])), unwanted, "one votes twice");
         assert_eq!(node.offer(1, 5, at, &ConfState::of_voters(vec![1, 2])), unwanted, "not for it");
         assert_eq!(node.offer(1, 5, at, &votes), taken);
@@ -117,5 +121,32 @@ mod tests {
         let heard: Vec<_> =
             answers.iter().map(|RaftMessage(sent)| (sent.to, sent.term, sent.index)).collect();
         assert_eq!(heard, [(2, 6, 50)], "the one that leads hears of it");
+    }
+
+    /// Its votes are raft's from then on, and hold those changes.
+    #[test]
+    fn changes_of_members_that_a_state_holds_are_not_made_again() {
+        let config =
+            RaftConfig { conf_state: ConfState::of_voters(vec![1, 2, 7]), ..RaftConfig::alone(7, 1) };
+        let log = empty_log(Identity { cluster: 1, member: 7 });
+        let logger = slog::Logger::root(slog::Discard, slog::o!());
+        let mut node = RaftNode::start(&config, &log, &logger).unwrap();
+        let mut append = Message { from: 1, to: 7, term: 5, ..Message::default() };
+        append.set_msg_type(MessageType::MsgAppend);
+        (append.index, append.log_term, append.commit) = (1, 1, 2);
+        let mut entry = entry_of(VoteChange::Gone(2), Bytes::new());
+        (entry.index, entry.term) = (2, 5);
+        append.set_entries(vec![entry].into());
+        node.step(RaftMessage(append));
+        for _ in ["the entry", "that it is committed"] {
+            assert!(node.effects().committed.is_empty());
+            node.written();
+        }
+        let at = Applied { index: 50, term: 5 };
+        assert_eq!(node.offer(1, 5, at, &ConfState::of_voters(vec![1, 7])), Offered::Taken);
+        let effects = node.effects();
+        assert_eq!((effects.committed.len(), effects.changes), (0, vec![]));
+        node.written();
+        assert!(node.effects().is_restarted);
     }
 }
