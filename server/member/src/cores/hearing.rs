@@ -14,6 +14,12 @@ use crate::peer::{PeerMessage, ReadContext};
 impl LogCore {
     /// A message of another member.
     pub(super) fn heard(&mut self, from: u64, message: PeerMessage, effects: &mut impl LogEffects) {
+        let is_of_leader = from == self.led_by.1;
+        let is_of_raft = matches!(message, PeerMessage::Raft(_));
+        // Raft alone may hear of members before their change is committed here, or after.
+        if !is_of_raft && !is_of_leader && self.node.matched(from).is_none() {
+            return;
+        }
         match message {
             // A member that stops takes no more of the log: it would wait for the disk anew.
             PeerMessage::Raft(message) if message.from() == from && !self.has_handed_over() => {
@@ -35,14 +41,15 @@ impl LogCore {
                     effects.send(from, PeerMessage::Refused { ids, why });
                 }
             }
-            PeerMessage::Refused { ids, why } => {
+            // What has left for a former leader is lost already.
+            PeerMessage::Refused { ids, why } if is_of_leader => {
                 for id in ids {
                     self.changes.refused(id);
                     effects.work(answer(id, why.clone()));
                 }
             }
             PeerMessage::ReadAsk { term, context } => self.heard_read_ask(from, term, context, effects),
-            PeerMessage::ReadAnswer { context, index } => {
+            PeerMessage::ReadAnswer { context, index } if is_of_leader => {
                 let ready = self.reads.answered(context, index);
                 self.behind.extend(ready.into_iter().map(Work::Read));
             }
@@ -60,14 +67,14 @@ impl LogCore {
                 let kind = LocalKind::Lease(request);
                 effects.work(Work::Local(LocalRequest { id, kind, from: Some(from) }));
             }
-            PeerMessage::LeaseAsk { .. } => {}
+            PeerMessage::LeaseAsk { .. } | PeerMessage::Refused { .. } | PeerMessage::ReadAnswer { .. } => {}
             PeerMessage::HashAsk(index) => effects.work(Work::Hash(HashAsk { to: from, index })),
             PeerMessage::Hash(point) => {
                 self.comparison.answered(from, point);
                 self.take_findings(effects);
             }
             PeerMessage::LeaseAnswer { id, outcome } => {
-                if from == self.led_by.1 && self.asks.is_answered(id, &outcome) {
+                if is_of_leader && self.asks.is_answered(id, &outcome) {
                     effects.work(Work::Answer(id, outcome));
                 }
             }

@@ -117,9 +117,14 @@ pub fn encoded_len(message: &PeerMessage) -> usize {
 /// # Errors
 /// [`MessageError`]
 pub fn decode(mut payload: Bytes, sender: Sender) -> Result<Vec<PeerMessage>, MessageError> {
-    let mut messages = Vec::new();
+    let (mut messages, bytes) = (Vec::new(), payload.len());
     while !payload.is_empty() {
         let kind = payload.get_u8();
+        // Only a message that is long by itself makes a frame longer: small ones would take far
+        // more memory decoded, and a long turn.
+        if bytes > limits::PEER_FRAME_BYTES && !messages.is_empty() {
+            return Err(MessageError { kind, bytes });
+        }
         let wrong = |bytes| MessageError { kind, bytes };
         let len = payload.try_get_u32_le().map_err(|_| wrong(payload.len()))? as usize;
         if payload.len() < len {
@@ -201,7 +206,8 @@ fn take_message(kind: u8, mut body: Bytes, sender: Sender) -> Option<PeerMessage
             let is_theirs = batch.origin.member == sender.from && !batch.commands.is_empty();
             PeerMessage::Forward(is_theirs.then_some(data)?)
         }
-        REFUSED => {
+        // The ids are of one batch.
+        REFUSED if body.len() <= limits::ENTRY_BYTES_MAX => {
             let why = take_error(&mut body)?;
             let count = body.len() / 8;
             PeerMessage::Refused { why, ids: (0..count).map(|_| CommandId(body.get_u64_le())).collect() }
@@ -437,6 +443,20 @@ mod tests {
         assert!(decode(payload(&[no_batch]), SENDER).is_err());
         let empty = command::encode(Origin { member: 1, boot: 3 }, &[]);
         assert!(decode(payload(&[PeerMessage::Forward(empty.into())]), SENDER).is_err());
+    }
+
+    /// Each of them takes many times its bytes in memory.
+    #[test]
+    fn a_frame_of_more_small_messages_than_members_send_is_refused() {
+        let mut frame = payload(&[PeerMessage::HashAsk(1)]).to_vec();
+        frame = frame.repeat(limits::PEER_FRAME_BYTES / frame.len());
+        assert!(decode(frame.clone().into(), SENDER).is_ok());
+        frame.extend_from_slice(&payload(&[PeerMessage::HashAsk(1)]));
+        assert!(decode(frame.into(), SENDER).is_err());
+        let refused = |ids| PeerMessage::Refused { ids: vec![CommandId(1); ids], why: Error::Timeout };
+        let most = limits::ENTRY_BYTES_MAX / 8 - 1;
+        assert!(decode(payload(&[refused(most)]), SENDER).is_ok());
+        assert!(decode(payload(&[refused(most + 1)]), SENDER).is_err());
     }
 
     #[test]
