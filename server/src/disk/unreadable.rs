@@ -1,5 +1,6 @@
-//! Pages of the tree file that the disk does not give: the system interrupts the thread that reads
-//! one, and would end the process without a word (SIGBUS).
+//! Pages of a mapped file that the disk does not give: the system interrupts the thread that reads
+//! one, and would end the process without a word (SIGBUS). The tree file is mapped, and a state
+//! that another member has sent.
 
 use std::io::Write as _;
 use std::os::fd::AsFd as _;
@@ -34,7 +35,7 @@ fn say(offset: Option<usize>) {
     let mut rest = &mut line[..];
     let _ = write!(
         rest,
-        r#"{{"level":"fatal","caller":"disk/unreadable.rs","msg":"the disk does not give a page of the tree file""#
+        r#"{{"level":"fatal","caller":"disk/unreadable.rs","msg":"the disk does not give a page of the tree file or of a received state""#
     );
     if let Some(offset) = offset {
         let _ = write!(rest, r#","offset":{offset}"#);

@@ -72,7 +72,7 @@ impl PendingFrame {
     }
 
     /// Adds messages that wait for it. Of those of a kind to one member only the one that says most
-    /// counts: while the disk is full, others ask again and again.
+    /// counts, of refusals the last: while the disk is full, others ask again and again.
     pub(super) fn promise(&mut self, messages: impl Iterator<Item = RaftMessage>) {
         for RaftMessage(message) in messages {
             let kind = message.get_msg_type();
