@@ -178,7 +178,8 @@ impl States {
                 give_way().await;
             } else {
                 let pace = bytes.len() as u64 * 1_000_000 / limits::STATE_BYTES_PER_SECOND;
-                sleep(Duration::from_micros(pace.max(began.microseconds()))).await;
+                let pause = Duration::from_micros(pace.max(began.microseconds()));
+                while_pulsing(&mut to, sleep(pause.min(limits::STATE_PAUSE_MAX))).await?;
             }
             bytes.clear();
         }
