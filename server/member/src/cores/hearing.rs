@@ -41,7 +41,7 @@ impl LogCore {
                     effects.send(from, PeerMessage::Refused { ids, why });
                 }
             }
-            // What has left for a former leader is lost already.
+            // Commands that have left for a former leader are lost already.
             PeerMessage::Refused { ids, why } if is_of_leader => {
                 for id in ids {
                     self.changes.refused(id);

@@ -103,8 +103,8 @@ impl LostEntries {
             return;
         }
         if progress.state != ProgressState::Snapshot {
-            // What is committed stays acknowledged: the member is told so by each heartbeat. What
-            // is not must not count.
+            // Committed entries stay acknowledged: each heartbeat tells the member so. Others must
+            // not count.
             progress.matched = matched.min(committed);
             progress.become_probe();
             progress.next_idx = message.index + 1;
@@ -209,8 +209,8 @@ mod tests {
         assert_eq!(said(&mut node), [MessageType::MsgRequestVoteResponse]);
     }
 
-    /// What a leader of an earlier term has left at the end of the log is not what was
-    /// acknowledged.
+    /// Entries that a leader of an earlier term has left at the end of the log are not those that
+    /// were acknowledged.
     #[test]
     fn bug_017_no_entry_of_an_earlier_leader_is_committed_by_a_heartbeat_that_names_a_later_one() {
         let mut node = node(7, &[(2, 2), (3, 2)]);
