@@ -18,7 +18,11 @@ impl LogCore {
     /// a write is in flight; a follower sends it to the leader.
     pub(super) fn hand_out(&mut self, effects: &mut impl LogEffects) -> Result<(), RaftError> {
         let mut frame_bytes = 0;
-        while !self.node.is_writing() && self.node.may_propose() && frame_bytes < limits::FRAME_BYTES_MAX {
+        while !self.changes.is_forcing()
+            && !self.node.is_writing()
+            && self.node.may_propose()
+            && frame_bytes < limits::FRAME_BYTES_MAX
+        {
             let before = frame_bytes;
             let own = self.next_batch();
             for batch in [own, self.forwards.pop()].into_iter().flatten() {

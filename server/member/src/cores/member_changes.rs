@@ -292,6 +292,12 @@ impl MemberChanges {
         if is_learner { VoteChange::Learner(change.id()) } else { VoteChange::Voter(change.id()) }
     }
 
+    /// The members of a cluster that is lost are still to be removed: nothing else is proposed
+    /// before, so that clients find this member alone.
+    pub(super) fn is_forcing(&self) -> bool {
+        self.rules.forced_until.is_some() || self.waiting.iter().any(|waiting| waiting.from == NOBODY)
+    }
+
     /// Entries up to this one are handed out. Once these are all of a cluster that is lost, its
     /// other members are removed, and this one votes.
     pub(super) fn handed_out(&mut self, index: u64, now: u64) {

@@ -304,7 +304,9 @@ fn damage_log(data_dir: &std::path::Path) {
     segments.sort();
     let mut bytes = std::fs::read(&segments[0]).unwrap();
     let used = bytes.iter().rposition(|byte| *byte != 0).unwrap();
-    bytes[used / 2] ^= 0x10;
+    // Not between frames, where nothing would be lost.
+    let middle = used / 2 + bytes[used / 2..].windows(8).position(|part| part == b"vvvvvvvv").unwrap();
+    bytes[middle] ^= 0x10;
     std::fs::write(&segments[0], bytes).unwrap();
 }
 
