@@ -130,6 +130,8 @@ pub const STATE_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Time in which the next part of a state must come, from a sender that lives: its disk may be
 /// slow.
 pub const STATE_PART_DEADLINE: Duration = Duration::from_secs(60);
+/// Time without a part of a state behind which the leader's own takes its place.
+pub const STATE_STILL_TIME: Duration = Duration::from_secs(5);
 /// Time after a state that could not be sent.
 pub const STATE_RETRY_INTERVAL: Duration = Duration::from_secs(1);
 

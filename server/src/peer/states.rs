@@ -13,7 +13,7 @@
 //! while nothing else happens, and at a pace while others are served. A state that is not whole
 //! when the connection ends is removed at once, and begun anew.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
 use std::pin::pin;
@@ -80,6 +80,8 @@ enum Place {
 /// A state that comes.
 struct Reception {
     attempt: Attempt,
+    /// Since when its next part is waited for, in milliseconds; none while one is added.
+    waits_since: Cell<Option<u64>>,
     /// Another attempt is to have its place.
     replaced: Latch,
     /// The place is another one's: its last job is done, and its file removed.
@@ -209,8 +211,7 @@ impl States {
         let Some(reception) = self.take_place(attempt).await else {
             return transport::write(&mut writing, &[BUSY]).await;
         };
-        let ends = [reception.replaced.clone(), place.taken()];
-        let result = self.receive_state(ends, bytes, incoming, &mut writing).await;
+        let result = self.receive_state(&reception, place.taken(), bytes, incoming, &mut writing).await;
         let is_whole = result.is_ok();
         if !is_whole {
             self.remove_files().await;
@@ -228,12 +229,15 @@ impl States {
         loop {
             let earlier = match &*self.place.borrow() {
                 Place::Free => None,
-                Place::Coming(earlier) if attempt.replaces(&earlier.attempt) => Some(Rc::clone(earlier)),
+                Place::Coming(earlier) if attempt.replaces(&earlier.attempt, self.stands_still(earlier)) => {
+                    Some(Rc::clone(earlier))
+                }
                 Place::Coming(_) | Place::Whole => return None,
             };
             let Some(earlier) = earlier else {
                 let (replaced, over) = (Latch::default(), Latch::default());
-                let reception = Rc::new(Reception { attempt, replaced, over });
+                let waits_since = Cell::default();
+                let reception = Rc::new(Reception { attempt, waits_since, replaced, over });
                 *self.place.borrow_mut() = Place::Coming(Rc::clone(&reception));
                 return Some(reception);
             };
@@ -247,9 +251,16 @@ impl States {
         }
     }
 
+    /// No part of it has come for a while, and its sender may not lead any more.
+    fn stands_still(&self, reception: &Reception) -> bool {
+        let waited = reception.waits_since.get().map_or(0, |since| self.clock.milliseconds() - since);
+        Duration::from_millis(waited) >= limits::STATE_STILL_TIME
+    }
+
     async fn receive_state(
         &self,
-        ends: [Latch; 2],
+        reception: &Reception,
+        taken: Latch,
         bytes: u64,
         mut incoming: Incoming<impl AsyncRead + Unpin>,
         writing: &mut (impl AsyncWrite + Unpin),
@@ -264,9 +275,12 @@ impl States {
             }
         };
         transport::write(writing, &[READY]).await?;
+        let ends = [reception.replaced.clone(), taken];
         let taking_in = async {
             while !builder.is_whole() {
+                reception.waits_since.set(Some(self.clock.milliseconds()));
                 let chunks = receiving::next_chunks(&mut incoming, &ends).await?;
+                reception.waits_since.set(None);
                 let files = self.files.clone();
                 let adding = move || receiving::add(builder, &chunks, &files);
                 builder = glommio::executor().spawn_blocking(adding).await?;
