@@ -166,7 +166,8 @@ impl Membership {
     /// The answer that its caller gets.
     pub fn judge(&self, change: &MemberChange) -> Result<(), Error> {
         let id = change.id();
-        if self.removed.contains(&id) {
+        // 0 is raft's word for no member.
+        if id == 0 || self.removed.contains(&id) {
             return Err(Error::MemberNotFound);
         }
         let found = self.members.get(&id);

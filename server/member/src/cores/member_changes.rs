@@ -175,8 +175,11 @@ impl MemberChanges {
         batch: &Bytes,
         now: u64,
     ) -> Option<Result<(), (CommandId, Error)>> {
-        let (_, command) = command::decode_member_change(batch)?;
+        let (origin, command) = command::decode_member_change(batch)?;
         let id = command.id;
+        if origin.member != from {
+            return Some(Err((id, Error::Malformed("a change of members of another member"))));
+        }
         let taken = match command.member_change() {
             Some(Ok(change)) => self.wait(Waiting { since: now, from, id, batch: batch.clone(), change }),
             _ => Err(Error::Malformed("no change of members")),
@@ -342,6 +345,9 @@ impl MemberChanges {
         {
             self.left.remove(&command.id);
         }
+        if found.is_none() {
+            entry.data = Bytes::new(); // the machine, too, finds no commands in it
+        }
         let change = found.and_then(|(_, command)| command.member_change());
         let change = change.unwrap_or(Err(Error::Malformed("no change of members")));
         let verdict = change.as_ref().map_err(Clone::clone).and_then(|change| self.membership.judge(change));
@@ -442,6 +448,14 @@ mod tests {
     }
 
     #[test]
+    fn a_change_comes_from_the_member_that_sends_it() {
+        let mut changes = changes(2);
+        let sent = Bytes::from(command::encode(Origin { member: 3, boot: 1 }, &[promote(7)]));
+        assert!(matches!(changes.forwarded(2, &sent, 0), Some(Err((_, Error::Malformed(_))))));
+        assert!(changes.is_empty());
+    }
+
+    #[test]
     fn every_member_comes_to_the_same_verdict() {
         let mut changes = changes(1);
         let batch = |command| Bytes::from(command::encode(Origin { member: 5, boot: 1 }, &[command]));
@@ -453,8 +467,16 @@ mod tests {
         assert!(!changes.is_removed());
         assert_eq!(commit(&mut changes, batch(remove)), (Some(VoteChange::Gone(1)), Ok(())));
         assert!(changes.is_removed());
-        // A damaged entry changes nothing, on any member.
+        // A damaged entry changes nothing, on any member, and nothing else is in it.
         assert!(commit(&mut changes, Bytes::from_static(b"damaged")).1.is_err());
+        let mut cut: Vec<u8> = batch(add(1, 3, true)).to_vec();
+        cut.pop();
+        for data in [cut.into(), batch(command(1, Kind::Put, Bytes::new()))] {
+            let mut entry = entry(data);
+            let set_vote = |_| Err("no vote changes");
+            changes.committed(&mut entry, ConfState::default(), set_vote).unwrap();
+            assert!(entry.data.is_empty() && entry.change.unwrap().verdict.is_err());
+        }
         assert!(commit(&mut changes, Bytes::new()).1.is_err());
     }
 
