@@ -501,8 +501,8 @@ fn strangers_have_half_of_the_places_and_the_newest_has_the_oldest_ones() {
     crowd.iter_mut().for_each(|stream| assert_eq!(until_closed(stream), 0));
     assert_eq!(one.counters.bounds.get(Bound::PeerConnections), 21);
     one.knows(&[&two]);
+    one.expect(&Seen::Connected(2)); // from here on member 2 is no stranger
     two.knows(&[&one]);
-    one.expect(&Seen::Connected(2));
     two.expect(&Seen::Connected(1));
     let crowd: Vec<TcpStream> = (0..20).map(|_| one.connect()).collect();
     two.reaches(&one, 1);
