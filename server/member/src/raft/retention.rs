@@ -26,6 +26,9 @@ impl RaftNode {
             to = if is_much { durable.saturating_sub(catchup_entries) } else { before };
             to = to.max(self.sizes.index_below(kept_bytes)).min(durable);
         }
+        if kept_bytes > 0 {
+            entries.drop_to(to); // by the rule, also in memory
+        }
         entries.release(to);
         let released = entries.released();
         self.sizes.release(released);

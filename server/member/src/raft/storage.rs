@@ -113,6 +113,13 @@ impl RaftEntries {
         self.release(self.released);
     }
 
+    /// Entries up to `index`, which are applied, leave memory.
+    pub(super) fn drop_to(&mut self, index: u64) {
+        while let Some(entry) = self.entries.pop_front_if(|entry| entry.index <= index) {
+            self.bytes -= bytes_of(&entry);
+        }
+    }
+
     /// The segments let go of entries up to `index`. Those in memory stay in the log until they
     /// leave it.
     pub(super) fn release(&mut self, index: u64) {
