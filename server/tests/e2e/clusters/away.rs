@@ -53,7 +53,7 @@ fn bug_063_watchers_of_a_member_that_gets_the_state_are_told_of_everything_once(
     for product in products_of_clusters() {
         run(async {
             let dir = TempDir::new();
-            let flags = ["--snapshot-count=1000", "--snapshot-catchup-entries=100"];
+            let flags = ["--snapshot-count=50", "--snapshot-catchup-entries=5"]; // entries hold many puts
             let mut cluster = Cluster::start(product, Wiring::Proxied, dir.path(), 3, &flags).await;
             survives(&mut cluster, async |cluster, workload| {
                 workload.has_others();
