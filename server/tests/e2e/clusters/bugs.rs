@@ -259,7 +259,7 @@ fn bug_012_states_are_sent_and_installed_while_members_defragment_and_compact() 
             survives(cluster, async |cluster, workload| {
                 let away = (cluster.leader().await + 1) % 3;
                 cluster.isolate(away);
-                let enough = workload.newest() + 1_000;
+                let enough = workload.newest() + 4_000;
                 within(MOMENTS, "nothing is written without one member", async || {
                     (workload.newest() > enough).then_some(())
                 })
