@@ -222,6 +222,15 @@ impl LogRunner {
         let node = RaftNode::start(&config, &empty_log(OWNER), &logger).unwrap();
         self.core = LogCore::new(node, Self::CONFIG);
     }
+
+    /// Members 3 and 4 are there, without a vote.
+    fn beside_learners(&mut self) {
+        let conf_state = ConfState { learners: vec![3, 4], ..ConfState::of_voters(vec![OWNER.member]) };
+        let config = RaftConfig { conf_state, ..RaftConfig::alone(OWNER.member, 1) };
+        let logger = slog::Logger::root(slog::Discard, slog::o!());
+        let node = RaftNode::start(&config, &empty_log(OWNER), &logger).unwrap();
+        self.core = LogCore::new(node, Self::CONFIG);
+    }
 }
 
 /// A heartbeat of this leader, as it comes from the network.
@@ -240,6 +249,10 @@ impl LogRunner {
         Ok(Some(match (name, words) {
             ("three", []) => {
                 self.among_three();
+                return Ok(None);
+            }
+            ("learners", []) => {
+                self.beside_learners();
                 return Ok(None);
             }
             ("ticks", [count]) => {
