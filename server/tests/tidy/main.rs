@@ -73,8 +73,10 @@ fn root() -> PathBuf {
 /// Every Rust file of ours: its path from the root, and its text.
 fn sources() -> Vec<(String, String)> {
     let mut found = Vec::new();
-    let mut folders: Vec<PathBuf> =
-        ["engine", "server", "proto", "bench", "loadgen"].iter().map(|folder| root().join(folder)).collect();
+    let mut folders: Vec<PathBuf> = ["engine", "server", "proto", "bench", "loadgen", "sim"]
+        .iter()
+        .map(|folder| root().join(folder))
+        .collect();
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
