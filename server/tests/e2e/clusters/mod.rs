@@ -24,4 +24,5 @@ mod strangers;
 mod tables;
 mod third_party;
 mod versions;
+mod wires;
 mod workload;

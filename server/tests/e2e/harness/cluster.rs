@@ -13,7 +13,7 @@ use revd_proto::etcdserverpb::{
 use tonic::Code;
 
 use super::clients::{Client, connect_lazily};
-use super::network::Network;
+use super::network::{Network, Party};
 use super::peers::peers;
 use super::process::{Product, START_DEADLINE, Server, free_address};
 
@@ -26,6 +26,8 @@ pub enum Wiring {
     Direct,
     /// Through proxies, which can be cut.
     Proxied,
+    /// Their clients too, and members of their own that join.
+    AllProxied,
 }
 
 /// All members, and the network between them.
@@ -34,7 +36,10 @@ pub struct Cluster {
     /// By number, also those that were removed.
     pub members: Vec<Server>,
     gone: BTreeSet<usize>,
+    wiring: Wiring,
     network: Option<Network>,
+    /// Of each member, where clients and strangers find its proxies.
+    fronts: Vec<[SocketAddr; 2]>,
 }
 
 /// The product that a test of clusters runs with: `REVD_CLUSTERS=etcd` tries the test itself.
@@ -52,7 +57,7 @@ impl Cluster {
         std::fs::create_dir_all(dir).unwrap();
         let listen: Vec<SocketAddr> = (0..members).map(|_| free_address()).collect();
         let mut advertised = listen.clone();
-        let network = (wiring == Wiring::Proxied).then(|| {
+        let network = (wiring != Wiring::Direct).then(|| {
             advertised = (0..members).map(|_| free_address()).collect();
             Network::start(advertised.iter().copied().zip(listen.iter().copied()).collect())
         });
@@ -63,7 +68,10 @@ impl Cluster {
             let flags: Vec<_> = flags.iter().map(|flag| (*flag).to_owned()).collect();
             spawn(product, dir, at, (*listen, *advertised), &initial, flags)
         });
-        let mut cluster = Self { product, members: members.collect(), gone: BTreeSet::new(), network };
+        let members = members.collect();
+        let mut cluster =
+            Self { product, members, gone: BTreeSet::new(), wiring, network, fronts: Vec::new() };
+        (0..cluster.members.len()).for_each(|member| cluster.front(member));
         cluster.members.iter_mut().for_each(Server::wait_until_ready);
         cluster.wait_until_all_answer().await;
         cluster
@@ -81,8 +89,8 @@ impl Cluster {
 
     /// The same, of a learner or with flags of its own.
     pub async fn add_with(&mut self, dir: &Path, is_learner: bool, flags: &[&str]) -> usize {
-        let (number, listen) = (self.members.len(), free_address());
-        let url = format!("http://{listen}");
+        let place = self.place();
+        let url = format!("http://{}", place.1);
         let client = self.client(self.present().next().unwrap());
         let members = within(START_DEADLINE, "no member can be added", async || {
             let request = MemberAddRequest { peer_ur_ls: vec![url.clone()], is_learner };
@@ -96,6 +104,29 @@ impl Cluster {
             }
         })
         .await;
+        self.join(dir, place, &members, flags)
+    }
+
+    /// Where the next member listens for others, and where they find it.
+    pub fn place(&self) -> (SocketAddr, SocketAddr) {
+        let listen = free_address();
+        if self.wiring != Wiring::AllProxied {
+            return (listen, listen);
+        }
+        let proxy = free_address();
+        self.network().add(proxy, listen, self.members.len(), None);
+        (listen, proxy)
+    }
+
+    /// Starts a member that was added at a place, and returns its number; it may not serve yet.
+    pub fn join(
+        &mut self,
+        dir: &Path,
+        place: (SocketAddr, SocketAddr),
+        members: &[Member],
+        flags: &[&str],
+    ) -> usize {
+        let number = self.members.len();
         let named = members.iter().map(|member| {
             let own = format!("m{number}");
             let name = if member.name.is_empty() { &own } else { &member.name };
@@ -104,8 +135,29 @@ impl Cluster {
         let initial = named.collect::<Vec<_>>().join(",");
         let flags = ["--initial-cluster-state=existing"].iter().chain(flags);
         let flags = flags.map(|flag| (*flag).to_owned()).collect();
-        self.members.push(spawn(self.product, dir, number, (listen, listen), &initial, flags));
+        self.members.push(spawn(self.product, dir, number, place, &initial, flags));
+        self.front(number);
         number
+    }
+
+    /// Proxies before the clients' port of a member.
+    fn front(&mut self, member: usize) {
+        if self.wiring != Wiring::AllProxied {
+            return;
+        }
+        let server = self.members[member].address;
+        let front = [Party::Clients, Party::Strangers].map(|party| {
+            let proxy = free_address();
+            self.network().add(proxy, server, member, Some(party));
+            proxy
+        });
+        self.fronts.push(front);
+    }
+
+    /// A client of one member behind a proxy: the first one of clients, the second of strangers.
+    /// A call that is not answered in this time fails.
+    pub fn clients_behind_proxies(&self, member: usize, patience: Duration) -> [Client; 2] {
+        self.fronts[member].map(|front| connect_lazily(&format!("http://{front}"), patience))
     }
 
     /// All members, if one has this URL.
@@ -189,7 +241,7 @@ impl Cluster {
         }
     }
 
-    /// The member and the others do not hear each other any more; needs [`Wiring::Proxied`].
+    /// The member and the others do not hear each other any more; needs proxies.
     pub fn isolate(&self, member: usize) {
         self.present().filter(|other| *other != member).for_each(|other| self.network().cut(member, other));
     }
