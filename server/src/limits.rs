@@ -102,6 +102,10 @@ pub const DNS_DEADLINE: Duration = Duration::from_secs(5);
 pub const DNS_ANSWER_BYTES_MAX: usize = 65_535;
 /// Records of members in an answer: more than a cluster has; each name in them is looked up.
 pub const SRV_RECORDS_MAX: usize = 64;
+/// Bytes of an answer of a discovery service: many more members than a cluster has.
+pub const REGISTRY_ANSWER_BYTES_MAX: usize = 1024 * 1024;
+/// Time between two lines that say that members have not registered yet.
+pub const REGISTRY_TELL_INTERVAL: Duration = Duration::from_secs(10);
 /// Time in which another member has to answer what the hash of its keys is.
 pub const REMOTE_HASH_DEADLINE: Duration = Duration::from_secs(20);
 /// Hashes of keys that other members are told at a time; each takes a part of the log core's time.

@@ -187,6 +187,12 @@ pub const LOOKS_PER_RELEASE: usize = 16;
 /// `--wait-cluster-ready-timeout`.
 pub const CLUSTER_READY_TIMEOUT: Duration = Duration::from_secs(5);
 
+/// Time between two looks at a discovery service while members of the cluster are not there.
+pub const REGISTRY_INTERVAL: Duration = Duration::from_secs(1);
+/// A discovery service that does not answer is asked again after two seconds, then four: twice as
+/// long so many times. With etcd it is four minutes in the end.
+pub const REGISTRY_DOUBLINGS_MAX: u32 = 4;
+
 // Leases.
 
 /// Leases revoked by one command of the leader.

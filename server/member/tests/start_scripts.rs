@@ -20,7 +20,6 @@
 
 mod golden;
 
-use std::collections::BTreeMap;
 use std::error::Error;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -166,12 +165,13 @@ impl RecoveryEffects for Files {
         Ok(())
     }
 
-    fn discover(&mut self) -> Result<Option<BTreeMap<String, Vec<String>>>, Refusal> {
+    fn discover(&mut self, named: &InitialCluster) -> Result<Option<InitialCluster>, Refusal> {
         let Some(own) = self.discovered.first().cloned() else { return Ok(None) };
         self.say("discover the members");
         let name = |at: usize| if at == 0 { own.clone() } else { at.to_string() };
         let members = self.discovered.iter().enumerate();
-        Ok(Some(members.map(|(at, host)| (name(at), vec![format!("http://{host}:2380")])).collect()))
+        let members = members.map(|(at, host)| (name(at), vec![format!("http://{host}:2380")])).collect();
+        Ok(Some(InitialCluster { members, names_are_made_up: true, ..named.clone() }))
     }
 
     fn ask_others(&mut self, _initial: &InitialCluster) -> Option<RemoteCluster> {
@@ -225,7 +225,7 @@ fn one_of_three(name: &str) -> InitialCluster {
         members: ["a", "b", "c"].iter().map(|name| ((*name).to_owned(), url(name))).collect(),
         advertised: url(name),
         token: "etcd-cluster".to_owned(),
-        is_discovered: false,
+        names_are_made_up: false,
     }
 }
 

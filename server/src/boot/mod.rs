@@ -11,9 +11,11 @@
 //! the process, `revd_member::cores` how each core comes up and ends.
 
 mod dns;
+mod grpc_call;
 mod initial_check;
 mod notify;
 pub mod recover;
+mod registry;
 mod remote_cluster;
 pub mod runtime;
 mod wiring;
@@ -56,16 +58,17 @@ pub fn run(config: &Config) -> anyhow::Result<i32> {
     config.warnings.iter().for_each(|warning| log::warn(warning, json!({})));
     let mut cpus = runtime::allowed_cpus()?;
     let _first_cpu = runtime::take_first_cpu(&mut cpus);
-    // More threads than CPUs only wake each other.
-    let share = (cpus.len() / config.cluster.members_on_host()).max(1);
-    let cores = config.cores.unwrap_or(share);
+    let cores_max = config.cores.unwrap_or(cpus.len());
     runtime::check()?;
-    let listeners = cores * config.client_addresses.len() + config.cluster.peer_addresses.len();
-    let places = runtime::connection_places(cores, listeners)?;
+    let listeners = cores_max * config.client_addresses.len() + config.cluster.peer_addresses.len();
+    let places = runtime::connection_places(cores_max, listeners)?;
     wait_for_addresses(config)?;
     unreadable::say_which().context("asking for the signal of pages that cannot be read")?;
     let mut member = recover::open(config)?;
     initial_check::run(config, &mut member)?;
+    // More threads than CPUs only wake each other.
+    let share = cpus.len() / runtime::members_on_host(&member.membership, member.identity.member);
+    let cores = config.cores.unwrap_or(share.max(1));
     // From here on a signal means: stop in good order. Before, it ends the process as ever: clients
     // were promised nothing.
     let signals = Signals::new([SIGINT, SIGTERM]).context("asking for signals")?;

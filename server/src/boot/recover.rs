@@ -10,7 +10,6 @@
 //!   member/wal/         the log (or --wal-dir)
 //! ```
 
-use std::collections::BTreeMap;
 use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -25,7 +24,8 @@ use revd_member::boot::recovery::{self, Recovery, RecoveryConfig, RecoveryEffect
 use revd_member::cluster::initial::InitialCluster;
 use revd_member::cluster::joining::RemoteCluster;
 use revd_member::cluster::membership::Membership;
-use revd_member::cluster::srv::{self, SrvDiscovery, SrvEffects, SrvTarget};
+use revd_member::cluster::registry::{self, Registration};
+use revd_member::cluster::srv::{self, SrvDiscovery, SrvEffects, SrvMembers, SrvTarget};
 use revd_member::cluster::version::ClusterVersion;
 use revd_member::cluster::{self, Identity};
 use revd_member::raft::node::{LogRetention, RaftNode};
@@ -34,8 +34,9 @@ use revd_member::wal::reader::{LogEnd, RecoveredLog};
 use revd_member::wal::writer::WalSeed;
 
 use crate::boot::dns::Dns;
+use crate::boot::registry::Registry;
 use crate::boot::remote_cluster;
-use crate::config::{Config, Discovery};
+use crate::config::{Config, Discovery, DiscoveryService};
 use crate::disk::received::ReceivedFiles;
 use crate::disk::reserve::Reserve;
 use crate::disk::segments::{self, DirDisk};
@@ -87,7 +88,7 @@ pub fn open(config: &Config) -> anyhow::Result<Member> {
             members: config.cluster.initial.clone(),
             advertised: config.cluster.advertise_peer_urls.clone(),
             token: config.cluster.token.clone(),
-            is_discovered: false,
+            names_are_made_up: false,
         },
         version: ClusterVersion::of_release(version::ETCD),
         pre_vote: config.cluster.pre_vote,
@@ -149,6 +150,26 @@ impl<'c> MemberFiles<'c> {
         let reserve = Arc::new(Reserve::new(member_dir.join("reserve"), limits::RESERVE_BYTES));
         let files = ReceivedFiles::new(&member_dir);
         Self { config, tree: files.tree(), files, member_dir, reserve, lock: None }
+    }
+}
+
+impl MemberFiles<'_> {
+    /// The members that have registered with a service, with this one.
+    fn by_service(
+        &self,
+        service: &DiscoveryService,
+        named: &InitialCluster,
+    ) -> anyhow::Result<InitialCluster> {
+        log::info("Bootstrapping cluster using v3 discovery.", serde_json::json!({}));
+        let own = Registration {
+            token: &named.token,
+            id: named.own_id(),
+            name: &named.name,
+            advertised: &named.advertised,
+            begins_cluster: self.config.cluster.is_new,
+        };
+        let members = registry::join(own, &mut Registry::new(service))?;
+        Ok(InitialCluster { members, ..named.clone() })
     }
 }
 
@@ -215,19 +236,12 @@ impl RecoveryEffects for MemberFiles<'_> {
         self.files.forget().with_context(context)
     }
 
-    fn discover(&mut self) -> anyhow::Result<Option<BTreeMap<String, Vec<String>>>> {
-        let Discovery::Srv { domain, suffix } = &self.config.cluster.discovery else { return Ok(None) };
-        let (name, advertised) = (&self.config.name, &self.config.cluster.advertise_peer_urls);
-        let found =
-            srv::members(SrvDiscovery { domain, suffix, name, advertised }, &mut Records(Dns::of_system()))?;
-        if let Some(problem) = found.problem {
-            log::warn("failed to resolve during SRV discovery", serde_json::json!({"error": problem}));
+    fn discover(&mut self, named: &InitialCluster) -> anyhow::Result<Option<InitialCluster>> {
+        match &self.config.cluster.discovery {
+            Discovery::None => Ok(None),
+            Discovery::Srv { domain, suffix } => by_records(domain, suffix, named).map(Some),
+            Discovery::Service(service) => self.by_service(service, named).map(Some),
         }
-        for (name, urls) in &found.members {
-            let node = serde_json::json!({"node": format!("{name}={}", urls.join(","))});
-            log::info("got bootstrap from DNS for etcd-server", node);
-        }
-        Ok(Some(found.members))
     }
 
     fn ask_others(&mut self, initial: &InitialCluster) -> Option<RemoteCluster> {
@@ -298,6 +312,21 @@ impl RecoveryEffects for MemberFiles<'_> {
             Refusal::Store(error) => anyhow::Error::from(error).context(format!("reading {tree}")),
         }
     }
+}
+
+/// The members that SRV records name.
+fn by_records(domain: &str, suffix: &str, named: &InitialCluster) -> anyhow::Result<InitialCluster> {
+    let (name, advertised) = (&named.name, &named.advertised);
+    let flags = SrvDiscovery { domain, suffix, name, advertised };
+    let SrvMembers { members, problem } = srv::members(flags, &mut Records(Dns::of_system()))?;
+    if let Some(problem) = problem {
+        log::warn("failed to resolve during SRV discovery", serde_json::json!({"error": problem}));
+    }
+    for (name, urls) in &members {
+        let node = serde_json::json!({"node": format!("{name}={}", urls.join(","))});
+        log::info("got bootstrap from DNS for etcd-server", node);
+    }
+    Ok(InitialCluster { members, names_are_made_up: true, ..named.clone() })
 }
 
 /// The DNS, asked about the members of a cluster.

@@ -5,6 +5,9 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 
 use anyhow::{Context as _, bail};
 use glommio::{LocalExecutorBuilder, Placement};
+use revd_member::cluster::membership::Membership;
+use revd_member::urls;
+use revd_proto::etcdserverpb::Member;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 use crate::limits;
@@ -105,6 +108,19 @@ pub fn take_first_cpu(cpus: &mut [usize]) -> FirstCpu {
     FirstCpu(None)
 }
 
+/// Members with a URL that has a host of this member's, itself among them: they share the CPUs of
+/// one machine.
+pub fn members_on_host(membership: &Membership, own: u64) -> usize {
+    let hosts = |member: &Member| -> Vec<String> {
+        let authorities = member.peer_ur_ls.iter().map(|url| urls::authority(url));
+        let hosts = authorities.map(|it| it.rsplit_once(':').map_or(it, |(host, _)| host));
+        hosts.map(str::to_owned).collect()
+    };
+    let here = membership.member(own).map(hosts).unwrap_or_default();
+    let members = membership.members();
+    members.filter(|member| hosts(member).iter().any(|host| here.contains(host))).count().max(1)
+}
+
 /// The CPUs this process may run on.
 ///
 /// # Errors
@@ -117,6 +133,24 @@ pub fn allowed_cpus() -> anyhow::Result<Vec<usize>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn members_of_one_host_are_counted() {
+        let member = |id, urls: &[&str]| {
+            let urls = urls.iter().map(|url| (*url).to_owned()).collect();
+            Member { id, peer_ur_ls: urls, ..Member::default() }
+        };
+        let of = |members: &[Member], own| {
+            members_on_host(&Membership::new(members.iter().cloned(), std::iter::empty()), own)
+        };
+        let three = [
+            member(1, &["http://10.0.0.1:2380"]),
+            member(2, &["http://10.0.0.2:2380"]),
+            member(3, &["http://10.0.0.1:2480", "http://h:1"]),
+        ];
+        assert_eq!((of(&three, 1), of(&three, 2), of(&three, 3)), (2, 1, 2));
+        assert_eq!((of(&[], 1), of(&three, 4)), (1, 1));
+    }
 
     #[test]
     fn members_begin_with_the_cpu_that_the_fewest_others_begin_with() {

@@ -58,12 +58,18 @@ impl ClusterConfig {
             return Err(bad(settings, "initial-cluster-state", "must be new or existing".to_owned()));
         }
         let advertise_peer_urls = peer_urls(settings, "initial-advertise-peer-urls")?;
+        let discovery = Discovery::resolve(settings)?;
+        // As etcd: the name of the cluster with the service takes the token's place.
+        let token = match &discovery {
+            Discovery::Service(service) => service.token.clone(),
+            Discovery::None | Discovery::Srv { .. } => text(settings, "initial-cluster-token"),
+        };
         Ok(Self {
-            discovery: Discovery::resolve(settings)?,
+            discovery,
             peer_addresses: peer_addresses(settings)?,
             initial: initial(settings, name, &advertise_peer_urls)?,
             advertise_peer_urls,
-            token: text(settings, "initial-cluster-token"),
+            token,
             is_new: state == "new",
             force_new: switch(settings, "force-new-cluster")?,
             strict_reconfig: switch(settings, "strict-reconfig-check")?,
@@ -75,19 +81,6 @@ impl ClusterConfig {
             pre_vote: switch(settings, "pre-vote")?,
             advance_election_ticks: switch(settings, "initial-election-tick-advance")?,
         })
-    }
-
-    /// Members of the initial cluster whose URLs have this member's host, itself among them: they
-    /// share the CPUs of one machine.
-    #[must_use]
-    pub fn members_on_host(&self) -> usize {
-        let host = |url: &String| {
-            let authority = urls::authority(url);
-            authority.rsplit_once(':').map_or(authority, |(host, _)| host).to_owned()
-        };
-        let own: Vec<String> = self.advertise_peer_urls.iter().map(host).collect();
-        let is_here = |urls: &&Vec<String>| urls.iter().any(|url| own.contains(&host(url)));
-        self.initial.values().filter(is_here).count().max(1)
     }
 }
 
@@ -173,15 +166,6 @@ mod tests {
         assert!(!config.force_new);
         assert_eq!(config.learners_max, 1);
         assert_eq!((config.snapshot_count, config.snapshot_catchup_entries), (10_000, 5_000));
-    }
-
-    #[test]
-    fn members_of_one_host_are_counted() {
-        let on_host = |line: &str| cluster(line).unwrap().members_on_host();
-        assert_eq!(on_host(""), 1);
-        let three = "--name a --initial-advertise-peer-urls http://10.0.0.1:2380 --initial-cluster \
-                     a=http://10.0.0.1:2380,b=http://10.0.0.2:2380,c=http://10.0.0.1:2480";
-        assert_eq!(on_host(three), 2);
     }
 
     #[test]

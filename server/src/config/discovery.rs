@@ -1,9 +1,15 @@
 //! Flags of bootstrap by discovery: where the first members of a cluster are found when no flag
 //! names them.
 
+use std::time::Duration;
+
 use crate::config::error::ConfigError;
 use crate::config::sources::Settings;
-use crate::config::values::{bad, text};
+use crate::config::values::{bad, duration, switch, text};
+
+const ENDPOINTS: &str = "discovery-endpoints";
+const NO_TLS: &str =
+    "a discovery service is asked over http:// only by this version (no TLS, no unix sockets)";
 
 /// Where the first members of a cluster are found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -17,6 +23,73 @@ pub enum Discovery {
         /// Appended to the name of the service; nothing if empty.
         suffix: String,
     },
+    /// They register with a service.
+    Service(DiscoveryService),
+}
+
+/// A server of etcd's API where the members of a cluster register (`--discovery-endpoints`).
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiscoveryService {
+    /// Names the cluster there.
+    pub token: String,
+    /// Hosts and ports.
+    pub endpoints: Vec<String>,
+    /// Time in which one accepts a connection.
+    pub dial_timeout: Duration,
+    /// Time in which one answers.
+    pub request_timeout: Duration,
+    /// A user of the service and the password.
+    pub credentials: Option<(String, String)>,
+}
+
+impl DiscoveryService {
+    fn resolve(settings: &Settings) -> Result<Self, ConfigError> {
+        let endpoints = text(settings, ENDPOINTS);
+        let hosts = endpoints.split(',').map(|endpoint| host(settings, endpoint.trim()));
+        for flag in ["discovery-cert", "discovery-key", "discovery-cacert"] {
+            if !text(settings, flag).is_empty() {
+                return Err(bad(settings, flag, NO_TLS.to_owned()));
+            }
+        }
+        // Its default is true, as that of none of etcd's other switches without effect.
+        let insecure = "discovery-insecure-transport";
+        if settings.contains_key(insecure) && !switch(settings, insecure)? {
+            return Err(bad(settings, insecure, NO_TLS.to_owned()));
+        }
+        let (user, password) = (text(settings, "discovery-user"), text(settings, "discovery-password"));
+        Ok(Self {
+            token: text(settings, "discovery-token"),
+            endpoints: hosts.collect::<Result<_, _>>()?,
+            dial_timeout: timeout(settings, "discovery-dial-timeout")?,
+            request_timeout: timeout(settings, "discovery-request-timeout")?,
+            // As etcd: without a password nobody is named.
+            credentials: (!user.is_empty() && !password.is_empty()).then_some((user, password)),
+        })
+    }
+}
+
+/// Host and port of an endpoint.
+fn host(settings: &Settings, endpoint: &str) -> Result<String, ConfigError> {
+    let host = match endpoint.split_once("://") {
+        Some(("http", host)) => host,
+        Some(_) => return Err(bad(settings, ENDPOINTS, NO_TLS.to_owned())),
+        None => endpoint,
+    };
+    let host = host.trim_end_matches('/');
+    if host.rsplit_once(':').is_none_or(|(_, port)| port.parse::<u16>().is_err()) {
+        let problem = format!("{endpoint} should be host:port or http://host:port");
+        return Err(bad(settings, ENDPOINTS, problem));
+    }
+    Ok(host.to_owned())
+}
+
+/// A time that a system takes for a timeout.
+fn timeout(settings: &Settings, flag: &'static str) -> Result<Duration, ConfigError> {
+    let timeout = duration(settings, flag)?;
+    if timeout.is_zero() {
+        return Err(bad(settings, flag, "must be longer than nothing".to_owned()));
+    }
+    Ok(timeout)
 }
 
 impl Discovery {
@@ -24,20 +97,18 @@ impl Discovery {
     pub(super) fn resolve(settings: &Settings) -> Result<Self, ConfigError> {
         let given = |flag| !text(settings, flag).is_empty();
         let is_named = settings.get("initial-cluster").is_some_and(|cluster| !cluster.is_empty());
-        let ways = [is_named, given("discovery-endpoints"), given("discovery-srv")];
+        let ways = [is_named, given(ENDPOINTS), given("discovery-srv")];
         if ways.into_iter().filter(|is_given| *is_given).count() > 1 {
             return Err(ConfigError::SeveralBootstraps);
         }
-        if given("discovery-token") != given("discovery-endpoints") {
+        if given("discovery-token") != given(ENDPOINTS) {
             return Err(ConfigError::HalfADiscovery);
         }
-        if given("discovery-endpoints") {
-            if text(settings, "discovery-endpoints").split(',').any(|endpoint| endpoint.trim().is_empty()) {
+        if given(ENDPOINTS) {
+            if text(settings, ENDPOINTS).split(',').any(|endpoint| endpoint.trim().is_empty()) {
                 return Err(ConfigError::EmptyEndpoint);
             }
-            let problem = "a discovery service of etcd is not asked by this version: name the members in \
-                           --initial-cluster, or find them by --discovery-srv";
-            return Err(bad(settings, "discovery-endpoints", problem.to_owned()));
+            return DiscoveryService::resolve(settings).map(Self::Service);
         }
         if !given("discovery-srv") {
             return Ok(Self::None);
@@ -66,7 +137,35 @@ mod tests {
         assert_eq!(discovery("--discovery-srv d.test --initial-cluster="), Ok(srv("")));
     }
 
-    /// The texts of an etcd 3.7.1 that is started so, but for the last one.
+    #[test]
+    fn members_register_with_a_service() {
+        let line = "--discovery-token t --discovery-endpoints http://h:1,g:2, --discovery-user u";
+        let Discovery::Service(service) = discovery(&line.replace("2,", "2")).unwrap() else {
+            panic!("another way of discovery");
+        };
+        assert_eq!((&service.token[..], service.endpoints), ("t", vec!["h:1".to_owned(), "g:2".to_owned()]));
+        assert_eq!((service.dial_timeout.as_secs(), service.request_timeout.as_secs()), (2, 5));
+        assert_eq!(service.credentials, None);
+        let flags = "--discovery-token t --discovery-endpoints h:1";
+        let more = "--discovery-user u --discovery-password p --discovery-request-timeout 500ms";
+        let Discovery::Service(service) = discovery(&format!("{flags} {more}")).unwrap() else {
+            panic!("another way of discovery");
+        };
+        assert_eq!(service.credentials, Some(("u".to_owned(), "p".to_owned())));
+        assert_eq!(service.request_timeout.as_millis(), 500);
+        for (more, part) in [
+            ("--discovery-cert x", "no TLS"),
+            ("--discovery-insecure-transport=false", "no TLS"),
+            ("--discovery-endpoints https://h:1", "no TLS"),
+            ("--discovery-endpoints h", "host:port"),
+            ("--discovery-dial-timeout 0", "longer than nothing"),
+        ] {
+            let refused = discovery(&format!("{flags} {more}")).unwrap_err();
+            assert!(refused.contains(part), "{more}: {refused}");
+        }
+    }
+
+    /// The texts of an etcd 3.7.1 that is started so.
     #[test]
     fn flags_that_exclude_each_other_are_refused_in_the_words_of_etcd() {
         let several = "multiple discovery or bootstrap flags are set. Choose one of \"initial-cluster\", \
@@ -85,7 +184,5 @@ mod tests {
         ] {
             assert_eq!(discovery(line).unwrap_err(), problem, "{line}");
         }
-        let refused = discovery("--discovery-token t --discovery-endpoints http://h:1").unwrap_err();
-        assert!(refused.contains("not asked by this version"), "{refused}");
     }
 }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 pub use crate::config::cluster::ClusterConfig;
 pub use crate::config::corruption::CorruptionChecks;
-pub use crate::config::discovery::Discovery;
+pub use crate::config::discovery::{Discovery, DiscoveryService};
 pub use crate::config::error::ConfigError;
 use crate::config::sources::{Gathered, Settings};
 use crate::config::values::{bad, duration, list, number, switch, text};

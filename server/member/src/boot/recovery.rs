@@ -13,8 +13,6 @@
 //! again behind it; that file takes the tree file's name. A crash before the frame leaves the state
 //! before, and the file is removed; after the frame the next start gives it its name.
 
-use std::collections::BTreeMap;
-
 use revd_engine::mvcc::{Applied, CheckpointKind, Store};
 
 use crate::apply::command::Origin;
@@ -58,14 +56,6 @@ pub struct RecoveryConfig {
     pub quota_bytes: i64,
     /// Milliseconds that a new leader adds to every lease.
     pub lease_extension: u64,
-}
-
-impl RecoveryConfig {
-    /// The same with these members.
-    fn of_discovered(&self, members: BTreeMap<String, Vec<String>>) -> Self {
-        let initial = InitialCluster { members, is_discovered: true, ..self.initial.clone() };
-        Self { initial, ..self.clone() }
-    }
 }
 
 /// Effects of recovery on the system, in this order. A call is over when it returns.
@@ -115,12 +105,12 @@ pub trait RecoveryEffects {
     /// # Errors
     /// When the system refuses.
     fn forget_received(&mut self) -> Result<(), Self::Error>;
-    /// The members of the cluster by name, if they are to be discovered and not named by the
-    /// settings. It is asked for only before there is a member.
+    /// The members of the cluster, if they are to be discovered: the settings name this one alone
+    /// then. It is asked for only before there is a member.
     ///
     /// # Errors
     /// When they cannot be found.
-    fn discover(&mut self) -> Result<Option<BTreeMap<String, Vec<String>>>, Self::Error> {
+    fn discover(&mut self, _named: &InitialCluster) -> Result<Option<InitialCluster>, Self::Error> {
         Ok(None)
     }
     /// Ask the other members about the cluster, each once, until one answers.
@@ -232,11 +222,7 @@ pub fn recover<F: RecoveryEffects>(
         return Err(effects.refused(Refusal::Older { cluster }));
     }
     let is_new = store.applied().index == 0;
-    let discovered = if is_new || found.is_none() { effects.discover()? } else { None };
-    let config = &match discovered {
-        Some(members) => config.of_discovered(members),
-        None => config.clone(),
-    };
+    let config = &discovered(config, &store, found.as_ref(), effects)?;
     let joined = if is_new {
         begin(config, &mut store, found.as_ref(), effects).map_err(|refusal| effects.refused(refusal))?
     } else {
@@ -287,6 +273,21 @@ pub fn recover<F: RecoveryEffects>(
     let machine = read.map_err(|error| effects.refused(Refusal::Store(error)))?;
     let forced_until = forces_new.then_some(last);
     Ok(Recovery { identity, origin, machine, node, log, membership, forced_until, is_new })
+}
+
+/// The settings with the members that are discovered, before there is a member. A tree file that
+/// was made with them has them; its member need only know which of them it is.
+fn discovered<F: RecoveryEffects>(
+    config: &RecoveryConfig,
+    store: &Store,
+    found: Option<&RecoveredLog>,
+    effects: &mut F,
+) -> Result<RecoveryConfig, F::Error> {
+    let is_known = || schema::member(store.tables(), config.initial.own_id()).is_some();
+    let is_new = store.applied().index == 0;
+    let discovered =
+        if is_new || (found.is_none() && !is_known()) { effects.discover(&config.initial)? } else { None };
+    Ok(RecoveryConfig { initial: discovered.unwrap_or_else(|| config.initial.clone()), ..config.clone() })
 }
 
 /// The state that another member has sent, if the log begins again behind it and it is not the tree

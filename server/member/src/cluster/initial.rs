@@ -19,8 +19,9 @@ pub struct InitialCluster {
     pub advertised: Vec<String>,
     /// Part of the identity of a new cluster.
     pub token: String,
-    /// The members were discovered: the names of the others are made up, by each member in its way.
-    pub is_discovered: bool,
+    /// The members were found without names: those of the others are made up, by each member in its
+    /// way.
+    pub names_are_made_up: bool,
 }
 
 /// Why no member can be begun with these flags; in etcd's words, where it has any.
@@ -77,7 +78,7 @@ impl InitialCluster {
             members: BTreeMap::from([(name.to_owned(), urls.clone())]),
             advertised: urls,
             token: token.to_owned(),
-            is_discovered: false,
+            names_are_made_up: false,
         }
     }
 
@@ -107,7 +108,7 @@ impl InitialCluster {
         let rows = self.members.iter().map(|(name, urls)| Member {
             id: cluster::member_id(urls, &self.token),
             // A member without a name gets it when it says that it serves.
-            name: if self.is_discovered { String::new() } else { name.clone() },
+            name: if self.names_are_made_up { String::new() } else { name.clone() },
             peer_ur_ls: urls.clone(),
             ..Member::default()
         });
@@ -181,7 +182,7 @@ mod tests {
         }
         let advertised = advertised.split(',').map(str::to_owned).collect();
         let (name, token) = (name.to_owned(), "etcd-cluster".to_owned());
-        InitialCluster { name, members, advertised, token, is_discovered: false }
+        InitialCluster { name, members, advertised, token, names_are_made_up: false }
     }
 
     const THREE: &str = "a=http://127.0.0.1:2380,b=http://127.0.0.1:2480,c=http://127.0.0.1:2580";
@@ -200,7 +201,7 @@ mod tests {
     fn members_that_were_discovered_make_the_same_rows() {
         let discovered = |name, members, advertised| {
             let initial = initial(name, members, advertised);
-            InitialCluster { is_discovered: true, ..initial }.begin(&mut |_| None).map(|mut rows| {
+            InitialCluster { names_are_made_up: true, ..initial }.begin(&mut |_| None).map(|mut rows| {
                 rows.sort_by_key(|row| row.id);
                 rows
             })

@@ -130,7 +130,7 @@ mod tests {
             members: ["a", "b", "c"].iter().map(|name| ((*name).to_owned(), url(name))).collect(),
             advertised: url(name),
             token: "t".to_owned(),
-            is_discovered: false,
+            names_are_made_up: false,
         }
     }
 

@@ -6,6 +6,7 @@ pub mod hash_checks;
 pub mod initial;
 pub mod joining;
 pub mod membership;
+pub mod registry;
 pub mod srv;
 pub mod version;
 

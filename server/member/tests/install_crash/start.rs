@@ -34,7 +34,7 @@ pub(crate) fn start(name: &str, directory: &Directory) -> Recovery {
             members: NAMES.iter().map(|name| ((*name).to_owned(), url(name))).collect(),
             advertised: url(name),
             token: "etcd-cluster".to_owned(),
-            is_discovered: false,
+            names_are_made_up: false,
         },
         version: ClusterVersion { major: 3, minor: 7 },
         pre_vote: true,

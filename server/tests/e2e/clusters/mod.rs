@@ -19,6 +19,7 @@ mod leaders;
 mod learners;
 mod minority;
 mod recorded;
+mod registry;
 mod replication;
 mod strangers;
 mod tables;
