@@ -194,9 +194,7 @@ impl LogCore {
                     self.lose(&Error::TimeoutConnectionLost);
                 }
             }
-            LogEvent::SentAway { by } => {
-                self.is_sent_away |= self.changes.only_other_voter().is_none_or(|voter| voter == by);
-            }
+            LogEvent::SentAway { by } => self.is_sent_away |= self.changes.is_sent_away(by),
             LogEvent::Answer { to, id, outcome } => {
                 effects.send(to, PeerMessage::LeaseAnswer { id, outcome });
             }

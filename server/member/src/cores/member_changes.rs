@@ -57,6 +57,8 @@ impl ChangeRules {
 pub(super) struct MemberChanges {
     own: Origin,
     rules: ChangeRules,
+    /// `--force-new-cluster` was given at this start.
+    is_forced: bool,
     membership: Membership,
     /// The index of the last change, as far as this member has handed it out.
     last_change: u64,
@@ -91,6 +93,7 @@ pub(super) enum Leaving {
 impl MemberChanges {
     pub(super) fn new(own: Origin, rules: ChangeRules, membership: Membership) -> Self {
         Self {
+            is_forced: rules.forced_until.is_some(),
             own,
             rules,
             membership,
@@ -119,6 +122,12 @@ impl MemberChanges {
     /// was removed, it needs this one's vote to get there.
     pub(super) fn only_other_voter(&self) -> Option<u64> {
         self.membership.only_other_voter(self.own.member)
+    }
+
+    /// Whether it is over for this member when this other one says that it was removed. A forced one
+    /// goes on alone by its operator's word, whatever others say.
+    pub(super) fn is_sent_away(&self, by: u64) -> bool {
+        !self.is_forced && self.only_other_voter().is_none_or(|voter| voter == by)
     }
 
     /// There is a connection to this member.
@@ -453,6 +462,16 @@ mod tests {
         let sent = Bytes::from(command::encode(Origin { member: 3, boot: 1 }, &[promote(7)]));
         assert!(matches!(changes.forwarded(2, &sent, 0), Some(Err((_, Error::Malformed(_))))));
         assert!(changes.is_empty());
+    }
+
+    #[test]
+    fn a_forced_member_is_not_sent_away() {
+        assert!(changes(3).is_sent_away(2) && changes(2).is_sent_away(2) && !changes(2).is_sent_away(3));
+        let rules = ChangeRules { forced_until: Some(9), ..changes(3).rules };
+        let mut forced = MemberChanges::new(OWN, rules, changes(3).membership);
+        assert!(!forced.is_sent_away(2));
+        forced.handed_out(10, 0);
+        assert!(!forced.is_sent_away(2), "also when the other members are being removed");
     }
 
     #[test]
