@@ -64,7 +64,8 @@ impl Proposals {
         let class = SlotClass::of(kind);
         // Payloads of the other classes are small and few: their slots bound them.
         let bytes = if class == SlotClass::Calls { payload.len() } else { 0 };
-        let entry = Entry { class, bytes, is_command: true, patient };
+        let changes_members = kind.changes_members();
+        let entry = Entry { class, bytes, is_command: true, changes_members, patient };
         self.enter(entry, |batch, id| batch.commands.push(Command { id, kind, payload }))
     }
 
@@ -73,7 +74,8 @@ impl Proposals {
     /// # Errors
     /// As [`Proposals::submit`].
     pub fn submit_local(self: &Rc<Self>, kind: LocalKind, patient: bool) -> Result<Proposal, Error> {
-        let entry = Entry { class: SlotClass::of_local(kind), bytes: 0, is_command: false, patient };
+        let class = SlotClass::of_local(kind);
+        let entry = Entry { class, bytes: 0, is_command: false, changes_members: false, patient };
         self.enter(entry, |batch, id| batch.local.push(LocalRequest { id, kind, from: None }))
     }
 
@@ -83,7 +85,7 @@ impl Proposals {
         entry: Entry,
         add: impl FnOnce(&mut Submitted, CommandId),
     ) -> Result<Proposal, Error> {
-        let Entry { class, bytes, is_command, patient } = entry;
+        let Entry { class, bytes, is_command, changes_members, patient } = entry;
         let mut table = self.table.borrow_mut();
         if table.closed {
             return Err(Error::Stopped);
@@ -98,7 +100,17 @@ impl Proposals {
         table.submitted += 1;
         let number = table.submitted;
         let caller = Caller::Waiting(None);
-        table.waiters.insert(Waiter { id, class, bytes, is_command, number, settled: false, since, caller });
+        table.waiters.insert(Waiter {
+            id,
+            class,
+            bytes,
+            is_command,
+            changes_members,
+            number,
+            settled: false,
+            since,
+            caller,
+        });
         table.taken[class as usize] += 1;
         table.inflight_bytes += bytes;
         add(&mut table.batch, id);
@@ -193,10 +205,12 @@ impl Proposals {
     }
 
     /// Commands that were submitted up to this number and have no outcome will not get one, as far
-    /// as this member knows. Some of them may still be applied, as with any timed-out write.
+    /// as this member knows. Some of them may still be applied, as with any timed-out write. Changes
+    /// of members wait on a way of their own, and are answered one by one.
     pub fn lost(&self, number: u64, why: &Error) {
         let table = &mut *self.table.borrow_mut();
-        let lost = |waiter: &Waiter| waiter.is_command && waiter.number <= number.min(table.carried);
+        let number = number.min(table.carried);
+        let lost = |waiter: &Waiter| waiter.is_command && !waiter.changes_members && waiter.number <= number;
         let lost = table.waiters.iter().filter(|(_, waiter)| lost(waiter)).map(|(slot, _)| slot);
         for slot in lost.collect::<Vec<usize>>() {
             table.settle(slot, Err(why.clone()));
@@ -459,9 +473,12 @@ mod tests {
         let mut done = put(&proposals, 1).unwrap();
         let id = proposals.take_batch().commands[0].id;
         proposals.resolve(id, outcome(1));
+        let mut change = proposals.submit(Kind::MemberRemove, Bytes::new(), false).unwrap();
+        assert_eq!(proposals.take_batch().commands.len(), 1);
         let mut next = put(&proposals, 1).unwrap();
         proposals.lost(9, &Error::TimeoutConnectionLost);
         assert_eq!(block_on(poll_once(&mut keepalive)), None, "it is asked again");
+        assert_eq!(block_on(poll_once(&mut change)), None, "it waits on its own way");
         assert_eq!(block_on(&mut done).unwrap().revision, 1, "it has its outcome");
         assert_eq!(block_on(poll_once(&mut next)), None, "it is still here");
     }

@@ -29,7 +29,7 @@ use revd_proto::etcdserverpb::PutRequest;
 
 use crate::files::{CLUSTER, Files, Starting, open, row};
 use crate::history::{ClusterAt, History};
-use crate::running::{CallKind, FromLog, Running, copy, entries_of, voters_of};
+use crate::running::{Call, CallKind, FromLog, Running, copy, entries_of, voters_of};
 
 /// Of all members, and of the cluster.
 const VERSION: ClusterVersion = ClusterVersion { major: 3, minor: 7 };
@@ -424,7 +424,8 @@ impl Member {
                 Work::Hash(ask) => running.hash_asks.add(ask),
                 Work::Lost(Lost { numbers, .. }) => {
                     let before = running.calls.len();
-                    running.calls.retain(|_, call| call.number > numbers[0]);
+                    let is_left = |call: &Call| call.number > numbers[0] || call.kind == CallKind::Change;
+                    running.calls.retain(|_, call| is_left(call));
                     history.seen.lost += (before - running.calls.len()) as u64;
                 }
                 Work::Read(ReadReady { ticket, index: Ok(index), .. }) => {

@@ -51,6 +51,8 @@ pub(super) struct Waiter {
     pub(super) bytes: usize,
     /// It goes through the log.
     pub(super) is_command: bool,
+    /// That one changes the members.
+    pub(super) changes_members: bool,
     /// The value of `PendingTable::submitted` after it.
     pub(super) number: u64,
     /// The outcome has arrived: nothing more will come for the slot.
@@ -66,6 +68,7 @@ pub(super) struct Entry {
     /// Counted among those in flight.
     pub(super) bytes: usize,
     pub(super) is_command: bool,
+    pub(super) changes_members: bool,
     pub(super) patient: bool,
 }
 
