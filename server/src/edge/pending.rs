@@ -205,8 +205,8 @@ impl Proposals {
     }
 
     /// Commands that were submitted up to this number and have no outcome will not get one, as far
-    /// as this member knows. Some of them may still be applied, as with any timed-out write. Changes
-    /// of members wait on a way of their own, and are answered one by one.
+    /// as this member knows. Some of them may still be applied, as with any timed-out write.
+    /// Changes of members wait on a way of their own, and are answered one by one.
     pub fn lost(&self, number: u64, why: &Error) {
         let table = &mut *self.table.borrow_mut();
         let number = number.min(table.carried);

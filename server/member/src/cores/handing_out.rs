@@ -67,9 +67,10 @@ impl LogCore {
                 effects.send(leader, PeerMessage::Forward(batch));
             }
         }
+        let (now, patience) = (self.now, self.node.election_ticks());
         while !self.node.is_writing()
             && self.node.may_change()
-            && let Some(leaving) = self.changes.next(|member| self.node.matched(member))
+            && let Some(leaving) = self.changes.next(now, patience, |member| self.node.matched(member))
         {
             match leaving {
                 Leaving::Propose(change, batch) => self.node.propose_change(change, batch)?,

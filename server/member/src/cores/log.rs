@@ -114,7 +114,7 @@ impl LogCore {
             asks: LeaseAsks::default(),
             leader_moves: LeaderMoves::default(),
             transfers: StateTransfers::default(),
-            changes: MemberChanges::new(origin, ChangeRules::new(tick, true), Membership::default()),
+            changes: MemberChanges::new(origin, ChangeRules::new(tick, true), Membership::default(), 0),
             versions: PeerVersions::default(),
             frame_ticks: 0,
             led_by: (0, 0),
@@ -133,7 +133,8 @@ impl LogCore {
     /// Goes on with these members, which change by these rules.
     #[must_use]
     pub fn with_members(mut self, membership: Membership, rules: ChangeRules) -> Self {
-        self.changes = MemberChanges::new(self.origin, rules, membership);
+        let applied = self.node.applied_index();
+        self.changes = MemberChanges::new(self.origin, rules, membership, applied);
         self.left_since = self.changes.is_removed().then_some(self.now);
         self
     }
@@ -372,7 +373,7 @@ impl LogCore {
     /// it.
     fn restart(&mut self, effects: &mut impl LogEffects) {
         let state = self.transfers.install();
-        self.changes.begin_again(schema::membership(state.tables()));
+        self.changes.begin_again(schema::membership(state.tables()), state.applied().index);
         effects.set_peers(self.changes.peers());
         self.left_since = self.left_since.or(self.changes.is_removed().then_some(self.now));
         effects.work(Work::Install(state));

@@ -60,7 +60,8 @@ pub(super) struct MemberChanges {
     /// `--force-new-cluster` was given at this start.
     is_forced: bool,
     membership: Membership,
-    /// The index of the last change, as far as this member has handed it out.
+    /// The index of the last change, as far as this member has handed it out; of those before its
+    /// start, or in a state that was received, the last one possible.
     last_change: u64,
     /// The tick since which there is a connection, by member.
     connected: BTreeMap<u64, u64>,
@@ -91,13 +92,14 @@ pub(super) enum Leaving {
 }
 
 impl MemberChanges {
-    pub(super) fn new(own: Origin, rules: ChangeRules, membership: Membership) -> Self {
+    /// With the members as of this entry.
+    pub(super) fn new(own: Origin, rules: ChangeRules, membership: Membership, applied: u64) -> Self {
         Self {
             is_forced: rules.forced_until.is_some(),
             own,
             rules,
             membership,
-            last_change: 0,
+            last_change: applied,
             connected: BTreeMap::new(),
             waiting: VecDeque::new(),
             left: BTreeSet::new(),
@@ -108,9 +110,11 @@ impl MemberChanges {
         &self.membership
     }
 
-    /// The members are these: the changes that led to them are in a state that was received.
-    pub(super) fn begin_again(&mut self, membership: Membership) {
+    /// The members are these: the changes that led to them are in a state that was received, which
+    /// is behind this entry.
+    pub(super) fn begin_again(&mut self, membership: Membership, applied: u64) {
         self.membership = membership;
+        self.last_change = applied;
     }
 
     /// This member belongs to the cluster no more.
@@ -124,8 +128,8 @@ impl MemberChanges {
         self.membership.only_other_voter(self.own.member)
     }
 
-    /// Whether it is over for this member when this other one says that it was removed. A forced one
-    /// goes on alone by its operator's word, whatever others say.
+    /// Whether it is over for this member when this other one says that it was removed. A forced
+    /// one goes on alone by its operator's word, whatever others say.
     pub(super) fn is_sent_away(&self, by: u64) -> bool {
         !self.is_forced && self.only_other_voter().is_none_or(|voter| voter == by)
     }
@@ -216,22 +220,31 @@ impl MemberChanges {
     }
 
     /// On the leader: the next change that may be proposed. `matched` is the last entry that a
-    /// member is known to have.
-    pub(super) fn next(&mut self, matched: impl Fn(u64) -> Option<u64>) -> Option<Leaving> {
-        let Waiting { from, id, batch, change, .. } = self.waiting.pop_front()?;
-        let own = self.own.member;
-        if let MemberChange::Promote { id: learner } = change
-            && let Err(why) = may_promote(learner, own, &matched)
-        {
-            return Some(Leaving::Refuse(from, id, why));
+    /// member is known to have. A voter may be new, or this leader: a change waits for so many
+    /// ticks until enough voters are connected.
+    pub(super) fn next(
+        &mut self,
+        now: u64,
+        patience: u64,
+        matched: impl Fn(u64) -> Option<u64>,
+    ) -> Option<Leaving> {
+        let Waiting { since, from, id, change, .. } = self.waiting.front()?;
+        let (from, id, own) = (*from, *id, self.own.member);
+        let mut refusal = match change {
+            MemberChange::Promote { id: learner } => may_promote(*learner, own, &matched).err(),
+            _ => None,
+        };
+        if refusal.is_none() && self.rules.is_strict && from != NOBODY {
+            // One that has not got the last change may not even know the others that are left then.
+            let knows_members = |member| matched(member).is_some_and(|index| index >= self.last_change);
+            let is_connected = |member| member == own || self.is_connected(member) && knows_members(member);
+            refusal = self.membership.leaves_quorum(change, is_connected).err();
+            if refusal.is_some() && now - since < patience {
+                return None;
+            }
         }
-        // One that has not got the last change may not even know the others that are left then.
-        let knows_members = |member| matched(member).is_some_and(|index| index >= self.last_change);
-        let is_connected = |member| member == own || self.is_connected(member) && knows_members(member);
-        if self.rules.is_strict
-            && from != NOBODY
-            && let Err(why) = self.membership.leaves_quorum(&change, is_connected)
-        {
+        let Waiting { batch, change, .. } = self.waiting.pop_front()?;
+        if let Some(why) = refusal {
             return Some(Leaving::Refuse(from, id, why));
         }
         if from == own {
@@ -385,7 +398,7 @@ mod tests {
         let member = |id| Member { id, name: format!("m{id}"), ..Member::default() };
         let membership = Membership::new((1..=members).map(member), std::iter::empty());
         let rules = ChangeRules { is_strict: true, steady_ticks: STEADY, forced_until: None };
-        MemberChanges::new(OWN, rules, membership)
+        MemberChanges::new(OWN, rules, membership, 0)
     }
 
     fn command(slot: usize, kind: Kind, payload: Bytes) -> Command {
@@ -443,15 +456,15 @@ mod tests {
         let mut changes = changes(2);
         assert_eq!(changes.submit(&mut vec![promote(1)], 0), []);
         let matched = |id| if id == 1 { Some(10) } else { Some(8) };
-        let refused = changes.next(matched);
+        let refused = changes.next(0, 0, matched);
         assert!(matches!(refused, Some(Leaving::Refuse(1, _, Error::LearnerNotReady))), "{refused:?}");
         let sent = command::encode(Origin { member: 2, boot: 1 }, &[promote(7)]).into();
         assert_eq!(changes.forwarded(2, &sent, 0), Some(Ok(())));
-        let Some(Leaving::Propose(VoteChange::Voter(2), batch)) = changes.next(|_| Some(10)) else {
+        let Some(Leaving::Propose(VoteChange::Voter(2), batch)) = changes.next(0, 0, |_| Some(10)) else {
             panic!()
         };
         assert_eq!(batch, sent, "as it was received");
-        assert!(changes.next(matched).is_none());
+        assert!(changes.next(0, 0, matched).is_none());
         let puts = command::encode(OWN, &[command(1, Kind::Put, Bytes::new())]).into();
         assert_eq!(changes.forwarded(2, &puts, 0), None);
     }
@@ -465,10 +478,27 @@ mod tests {
     }
 
     #[test]
+    fn a_voter_that_lacks_what_was_known_at_the_start_does_not_count() {
+        let membership = || changes(3).membership;
+        let mut changes = MemberChanges::new(OWN, changes(3).rules, membership(), 7);
+        let leaves = |changes: &mut MemberChanges, matched: u64| {
+            changes.connected(2, 0);
+            let remove = command(1, Kind::MemberRemove, Bytes::from_static(&[8, 3]));
+            let sent = command::encode(Origin { member: 2, boot: 1 }, &[remove]).into();
+            assert_eq!(changes.forwarded(2, &sent, 0), Some(Ok(())));
+            assert!(matched >= changes.last_change || changes.next(8, 9, |_| Some(matched)).is_none());
+            matches!(changes.next(9, 9, |_| Some(matched)), Some(Leaving::Propose(..)))
+        };
+        assert!(!leaves(&mut changes, 6) && leaves(&mut changes, 7));
+        changes.begin_again(membership(), 20);
+        assert!(!leaves(&mut changes, 19) && leaves(&mut changes, 20));
+    }
+
+    #[test]
     fn a_forced_member_is_not_sent_away() {
         assert!(changes(3).is_sent_away(2) && changes(2).is_sent_away(2) && !changes(2).is_sent_away(3));
         let rules = ChangeRules { forced_until: Some(9), ..changes(3).rules };
-        let mut forced = MemberChanges::new(OWN, rules, changes(3).membership);
+        let mut forced = MemberChanges::new(OWN, rules, changes(3).membership, 0);
         assert!(!forced.is_sent_away(2));
         forced.handed_out(10, 0);
         assert!(!forced.is_sent_away(2), "also when the other members are being removed");
@@ -504,8 +534,8 @@ mod tests {
         let mut changes = changes(1);
         let own = |slot| CommandId::new(0, slot, 0);
         assert_eq!(changes.submit(&mut vec![add(1, 2, true), add(2, 3, true), add(3, 4, true)], 7), []);
-        let Some(Leaving::Propose(_, first)) = changes.next(|_| Some(1)) else { panic!() };
-        let Some(Leaving::Propose(..)) = changes.next(|_| Some(1)) else { panic!() };
+        let Some(Leaving::Propose(_, first)) = changes.next(0, 0, |_| Some(1)) else { panic!() };
+        let Some(Leaving::Propose(..)) = changes.next(0, 0, |_| Some(1)) else { panic!() };
         assert_eq!(commit(&mut changes, first).1, Ok(()));
         assert_eq!(changes.lose(), [own(2)], "the first is answered when it is applied");
         let sent = command::encode(Origin { member: 2, boot: 1 }, &[promote(7)]).into();
@@ -536,7 +566,7 @@ mod tests {
         changes.handed_out(6, 0);
         assert_eq!(changes.expire(1000), [], "nobody waits for them, and they are needed");
         let mut votes = Vec::new();
-        while let Some(leaving) = changes.next(|_| Some(6)) {
+        while let Some(leaving) = changes.next(0, 0, |_| Some(6)) {
             let Leaving::Propose(change, batch) = leaving else { panic!("{leaving:?}") };
             assert_eq!(commit(&mut changes, batch), (Some(change), Ok(())));
             votes.push(change);

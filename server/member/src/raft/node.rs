@@ -270,6 +270,11 @@ impl RaftNode {
         Ok(self.raw.raft.step(message)?)
     }
 
+    /// The last entry that is known to be applied.
+    pub(crate) fn applied_index(&self) -> u64 {
+        self.raw.raft.raft_log.applied
+    }
+
     /// The last entry that a member is known to have; none of a member that there is not.
     #[must_use]
     pub fn matched(&self, member: u64) -> Option<u64> {

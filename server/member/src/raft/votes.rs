@@ -27,11 +27,11 @@ impl RaftNode {
         others.max_by_key(|(id, progress)| (progress.matched, **id)).map(|(id, _)| *id)
     }
 
-    /// Whether a change of members would be accepted now: this member leads, and no other change
-    /// is on its way.
+    /// Whether a change of members would be accepted now: this member leads, knows what a quorum
+    /// has since an entry of its term is committed, and no other change is on its way.
     #[must_use]
     pub fn may_change(&self) -> bool {
-        self.may_propose() && !self.raw.raft.has_pending_conf()
+        self.may_propose() && self.raw.raft.commit_to_current_term() && !self.raw.raft.has_pending_conf()
     }
 
     /// Proposes a change of members; it takes effect when [`RaftNode::set_vote`] says so.
