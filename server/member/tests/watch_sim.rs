@@ -3,17 +3,14 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
-#[path = "../../tests/checker/mod.rs"]
-mod checker;
-
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Wake, Waker};
 
 use bytes::Bytes;
-use checker::{History, Transcript, mutants};
 use prost::Message as _;
+use revd_checker::{Changes, Transcript, mutants};
 use revd_engine::db::DbOptions;
 use revd_engine::disk::SimDisk;
 use revd_engine::mvcc::{Applied, CheckpointKind, KeyRange, Store};
@@ -61,7 +58,7 @@ struct Sim {
     starved: usize,
     store: Store,
     hub: Hub,
-    history: History,
+    history: Changes,
     clients: Vec<Client>,
     /// Watchers that are over.
     over: Vec<Transcript>,
@@ -86,7 +83,7 @@ impl Sim {
             starved: 0,
             store,
             hub: Hub::new(HubLimits { fragment_bytes: 300_000, step_work }),
-            history: History::default(),
+            history: Changes::default(),
             clients: Vec::new(),
             over: Vec::new(),
             tick: 0,
@@ -272,7 +269,7 @@ impl Sim {
     }
 
     /// Lets all clients read to the end; all transcripts.
-    fn finish(&mut self) -> (History, Vec<Transcript>) {
+    fn finish(&mut self) -> (Changes, Vec<Transcript>) {
         let woken = Arc::new(Woken(AtomicBool::new(true)));
         let waker = Waker::from(Arc::clone(&woken));
         self.hub.step(&self.store.view()).unwrap();

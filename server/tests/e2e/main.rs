@@ -12,8 +12,6 @@ mod bad_input;
 mod behind_puts;
 mod bounds;
 mod changed_twice;
-#[path = "../checker/mod.rs"]
-mod checker;
 mod clusters;
 mod differential;
 mod draining;

@@ -11,8 +11,8 @@ use revd_proto::etcdserverpb::{
 use revd_proto::mvccpb::event::EventType;
 use revd_proto::mvccpb::{Event, KeyValue};
 
-use crate::checker::{History, Transcript};
 use crate::harness::{Client, Server, TempDir, WatchStream, from_env, run, with_server};
+use revd_checker::{Changes, Transcript};
 
 async fn put(client: &Client, key: &str, value: &str) -> i64 {
     let put =
@@ -80,7 +80,7 @@ fn bug_065_is_found_in_an_old_etcd() {
 
 /// Puts and deletes a key, compacts at the deletion, watches from there; what the checker says.
 async fn deletion_at_the_compacted_revision(client: &Client) -> Result<usize, String> {
-    let mut history = History::default();
+    let mut history = Changes::default();
     let event = |kind: EventType, kv: KeyValue| Event { r#type: kind as i32, kv: Some(kv), prev_kv: None };
     let put_event = |revision, version, created| {
         let key = "k".into();

@@ -21,8 +21,8 @@ use revd_proto::mvccpb::event::EventType;
 use revd_proto::mvccpb::{Event, KeyValue};
 use tokio::task::{LocalSet, spawn_local};
 
-use crate::checker::{History, Transcript};
 use crate::harness::{Client, Random, Server, TempDir, WatchStream, connect, from_env, run};
+use revd_checker::{Changes, Transcript};
 
 const KEYS: u64 = 200;
 const WRITERS: u64 = 4;
@@ -289,8 +289,8 @@ impl Call {
 }
 
 /// Holds the auditor's events against themselves and against what was acknowledged.
-fn audited(events: Vec<Event>, storm: &Storm) -> History {
-    let mut history = History::default();
+fn audited(events: Vec<Event>, storm: &Storm) -> Changes {
+    let mut history = Changes::default();
     history.compacted = storm.compacted.get();
     let mut state: BTreeMap<Vec<u8>, KeyValue> = BTreeMap::new();
     let mut at: BTreeMap<(i64, Vec<u8>), Option<Vec<u8>>> = BTreeMap::new();

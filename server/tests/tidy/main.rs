@@ -73,7 +73,7 @@ fn root() -> PathBuf {
 /// Every Rust file of ours: its path from the root, and its text.
 fn sources() -> Vec<(String, String)> {
     let mut found = Vec::new();
-    let mut folders: Vec<PathBuf> = ["engine", "server", "proto", "bench", "loadgen", "sim"]
+    let mut folders: Vec<PathBuf> = ["engine", "server", "proto", "bench", "loadgen", "checker", "sim"]
         .iter()
         .map(|folder| root().join(folder))
         .collect();

@@ -16,8 +16,8 @@ use revd_proto::etcdserverpb::WatchResponse;
 use revd_proto::mvccpb::KeyValue;
 use revd_proto::mvccpb::event::EventType;
 
-use crate::checker::{History, Transcript};
 use crate::harness::failure;
+use revd_checker::{Changes, Transcript};
 
 /// A write that was sent: by which writer, and its number, which its value begins with.
 pub type Written = (u64, u64);
@@ -146,7 +146,7 @@ impl Record {
     ///
     /// # Errors
     /// The first faults, in words.
-    pub fn check(&self, history: &History) -> Result<(), String> {
+    pub fn check(&self, history: &Changes) -> Result<(), String> {
         let mut wrong = self.wrong.clone();
         wrong.extend(dense(history, self.first + 1).filter(|_| !self.has_others));
         let keys = by_key(history);
@@ -176,7 +176,7 @@ impl Record {
     }
 
     /// Leaves all of it, and the history that it is held against, in files of the failed test.
-    pub fn leave(&self, history: &History) {
+    pub fn leave(&self, history: &Changes) {
         let Some(mut file) = failure::file("record.txt") else { return };
         let _ = writeln!(file, "errors {:#?}\nfaults {:#?}", self.errors, self.wrong);
         for told in &self.acknowledged {
@@ -249,13 +249,13 @@ fn in_short(kv: &KeyValue) -> String {
 }
 
 /// Every revision has its change: each command here makes exactly one.
-fn dense(history: &History, first: i64) -> Option<String> {
+fn dense(history: &Changes, first: i64) -> Option<String> {
     let revisions = history.events().iter().map(|event| event.kv.as_ref().unwrap().mod_revision);
     let gap = revisions.zip(first..).find(|(revision, expected)| revision != expected);
     gap.map(|(revision, expected)| format!("the history has {revision} where {expected} belongs"))
 }
 
-fn by_key(history: &History) -> BTreeMap<Vec<u8>, Vec<KeyValue>> {
+fn by_key(history: &Changes) -> BTreeMap<Vec<u8>, Vec<KeyValue>> {
     let mut keys = BTreeMap::<Vec<u8>, Vec<KeyValue>>::new();
     for event in history.events() {
         assert_eq!(event.r#type, EventType::Put as i32, "nobody deletes");
@@ -282,8 +282,8 @@ mod tests {
         }
     }
 
-    fn history(changes: &[KeyValue]) -> History {
-        let mut history = History::default();
+    fn history(changes: &[KeyValue]) -> Changes {
+        let mut history = Changes::default();
         for kv in changes {
             history.push(Event { kv: Some(kv.clone()), ..Event::default() });
         }

@@ -17,8 +17,8 @@ use tokio::task::{LocalSet, spawn_local};
 use tonic::Status;
 
 use super::recorded::{Acknowledged, Read, Record, key};
-use crate::checker::{History, Transcript};
 use crate::harness::{Client, Cluster, Product, Random};
+use revd_checker::{Changes, Transcript};
 
 /// Each with a key of its own.
 const WRITERS: u64 = 12;
@@ -35,7 +35,7 @@ pub struct Workload {
     gone: RefCell<BTreeSet<usize>>,
     record: RefCell<Record>,
     /// As all members have it in the end.
-    history: RefCell<History>,
+    history: RefCell<Changes>,
     is_over: Cell<bool>,
     /// Writers and readers that have not ended.
     at_work: Cell<usize>,
@@ -335,7 +335,7 @@ impl Workload {
 }
 
 /// All changes, from the first one, as one member has them; all members have the same in the end.
-async fn history(cluster: &Cluster, first: i64, newest: i64) -> History {
+async fn history(cluster: &Cluster, first: i64, newest: i64) -> Changes {
     let mut histories = Vec::new();
     for member in cluster.present() {
         let client = cluster.client(member);
@@ -347,7 +347,7 @@ async fn history(cluster: &Cluster, first: i64, newest: i64) -> History {
         let mut stream = client.open_watch();
         stream.ask(RequestUnion::CreateRequest(everything(first)));
         let last = reply.kvs.iter().map(|kv| kv.mod_revision).max().unwrap_or(first);
-        let mut history = History::default();
+        let mut history = Changes::default();
         while history.revision() < last {
             let response = stream.next_within(Duration::from_secs(30)).await;
             let response = response.expect("all that has happened").unwrap();

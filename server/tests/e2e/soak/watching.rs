@@ -10,13 +10,13 @@ use revd_proto::etcdserverpb::{CompactionRequest, WatchCreateRequest, WatchProgr
 use revd_proto::mvccpb::event::EventType;
 
 use super::honest::{Shared, Written};
-use crate::checker::{History, Transcript};
 use crate::harness::{Random, connect};
+use revd_checker::{Changes, Transcript};
 
 /// Events that watchers were told of.
 #[derive(Default)]
 pub struct Watched {
-    history: RefCell<History>,
+    history: RefCell<Changes>,
     /// The auditor was told of everything up to here.
     audited: Cell<i64>,
     transcripts: RefCell<Vec<Transcript>>,

@@ -1,0 +1,190 @@
+//! Leases: alive as long as the holder was promised by the holder's own clock, and gone in bounded
+//! time, with all their keys in one revision; keepalives and times to live say what is true.
+
+use std::collections::BTreeMap;
+
+use crate::Rules;
+use crate::fault::{Check, Fault};
+use crate::history::{Call, History, Outcome, Request, Response, Time};
+use crate::model::Version;
+use crate::order::Known;
+use crate::replay::{Cause, Truth};
+
+/// Microseconds of a second, in which leases are counted.
+const SECOND: Time = 1_000_000;
+
+/// The words of clients and members about one lease.
+#[derive(Debug, Default)]
+pub struct Lease {
+    /// The time to live that was granted, in seconds.
+    granted: Option<i64>,
+    /// It was granted so often.
+    grants: usize,
+    /// Beginnings and ends of calls that gave it its whole time again.
+    renewals: Vec<(Time, Time, i64)>,
+    /// When calls began that revoke it, whatever came of them.
+    revokes: Vec<Time>,
+    /// The end of a call that may have renewed it.
+    maybe_until: Time,
+}
+
+impl Lease {
+    /// It lives for sure until then.
+    #[must_use]
+    pub fn sure_until(&self, rules: &Rules) -> Time {
+        self.sure_at(Time::MAX, rules)
+    }
+
+    /// The same, as far as it was known at a time.
+    fn sure_at(&self, time: Time, rules: &Rules) -> Time {
+        let known = self.renewals.iter().filter(|(_, returned, _)| *returned < time);
+        let deadline = |(began, _, ttl): &(Time, Time, i64)| began + rules.shortest(seconds(*ttl));
+        known.map(deadline).max().unwrap_or(0)
+    }
+
+    /// A call may have ended it by then.
+    fn may_be_revoked(&self, by: Time) -> bool {
+        self.revokes.iter().any(|began| *began < by)
+    }
+}
+
+fn seconds(count: i64) -> Time {
+    Time::try_from(count).unwrap_or(0) * SECOND
+}
+
+/// All leases of a history by id.
+#[must_use]
+pub fn leases(history: &History) -> BTreeMap<i64, Lease> {
+    let mut leases: BTreeMap<i64, Lease> = BTreeMap::new();
+    for call in &history.calls {
+        let unknown = matches!(call.outcome, Outcome::Unknown(_));
+        match (&call.request, call.answer()) {
+            (_, Some(Response::LeaseGrant(response))) => {
+                let lease = leases.entry(response.id).or_default();
+                lease.granted = Some(response.ttl);
+                lease.grants += 1;
+                lease.renewals.push((call.began, call.returned, response.ttl));
+            }
+            (_, Some(Response::LeaseKeepAlive(response))) if response.ttl > 0 => {
+                let lease = leases.entry(response.id).or_default();
+                lease.renewals.push((call.began, call.returned, response.ttl));
+            }
+            (Request::LeaseRevoke(request), _) if !matches!(call.outcome, Outcome::Refused(_)) => {
+                leases.entry(request.id).or_default().revokes.push(call.began);
+            }
+            (Request::LeaseKeepAlive(request), None) if unknown => {
+                let lease = leases.entry(request.id).or_default();
+                lease.maybe_until = lease.maybe_until.max(call.returned);
+            }
+            (Request::LeaseGrant(request), None) if unknown => {
+                let lease = leases.entry(request.id).or_default();
+                lease.grants += 1;
+                lease.maybe_until = lease.maybe_until.max(call.returned);
+            }
+            _ => {}
+        }
+    }
+    leases
+}
+
+/// Holds leases against the truth.
+#[must_use]
+pub(crate) fn check(history: &History, truth: &Truth, known: &Known, rules: &Rules) -> Vec<Fault> {
+    let leases = leases(history);
+    let mut wrong = Vec::new();
+    for call in &history.calls {
+        wrong.extend(answered(call, &leases, truth, rules).map(|text| format!("{text}: {call:?}")));
+    }
+    for (revision, cause) in &truth.causes {
+        let Cause::Revoke { lease: id, is_sure: true } = cause else { continue };
+        let (Some(lease), Some(at)) = (leases.get(id), known.when(*revision)) else { continue };
+        let deadline = lease.sure_until(rules);
+        if at < deadline && !lease.may_be_revoked(at) {
+            wrong.push(format!(
+                "lease {id} was to live until {deadline}, its keys are gone at {at}: {lease:?}"
+            ));
+        }
+    }
+    wrong.extend(attached_again(&leases, truth));
+    if let Some(calm) = rules.calm_since {
+        wrong.extend(history.calls.iter().filter_map(|call| too_old(call, &leases, calm, rules)));
+    }
+    wrong.into_iter().map(|text| Fault::new(Check::Leases, text)).collect()
+}
+
+/// The fault of an answer about a lease.
+fn answered(call: &Call, leases: &BTreeMap<i64, Lease>, truth: &Truth, rules: &Rules) -> Option<String> {
+    let early = |id: i64| {
+        let lease = leases.get(&id)?;
+        let deadline = lease.sure_until(rules);
+        let is_early = call.returned < deadline && !lease.may_be_revoked(call.returned);
+        is_early.then(|| format!("lease {id} was to live until {deadline}, and is gone"))
+    };
+    let granted = |id: i64| leases.get(&id).and_then(|lease| lease.granted);
+    match (&call.request, call.answer()?) {
+        (Request::LeaseGrant(request), Response::LeaseGrant(response)) => {
+            let is_short = response.ttl < request.ttl || (request.id != 0 && request.id != response.id);
+            is_short.then(|| "another lease than the one asked for".to_owned())
+        }
+        (_, Response::LeaseKeepAlive(response)) if response.ttl <= 0 => early(response.id),
+        (_, Response::LeaseKeepAlive(response)) => {
+            let is_other = granted(response.id).is_some_and(|granted| granted != response.ttl);
+            is_other.then(|| format!("the lease was granted for {:?}", granted(response.id)))
+        }
+        (_, Response::LeaseTimeToLive(response)) if response.ttl < 0 && response.granted_ttl == 0 => {
+            early(response.id)
+        }
+        (_, Response::LeaseTimeToLive(response)) => {
+            let deadline = leases.get(&response.id)?.sure_at(call.began, rules);
+            // Whole seconds; the answer is from before its arrival.
+            let is_short = call.returned + seconds(response.ttl + 1) < deadline;
+            let is_other = granted(response.id).is_some_and(|granted| granted != response.granted_ttl);
+            (is_short || is_other)
+                .then(|| format!("granted for {:?}, alive until {deadline}", granted(response.id)))
+        }
+        (Request::LeaseRevoke(request), Response::LeaseRevoke(response)) => {
+            let revision = response.header.as_ref()?.revision.min(truth.model.revision());
+            let is_left = |version: &&Version| version.kv.as_ref().is_some_and(|kv| kv.lease == request.id);
+            let left = truth.model.versions().find(|(_, versions)| {
+                let later = versions.partition_point(|version| version.main <= revision);
+                versions[..later].last().filter(is_left).is_some()
+            });
+            left.map(|(key, _)| format!("{key:?} is still there at revision {revision}"))
+        }
+        _ => None,
+    }
+}
+
+/// Keys that are attached to a lease behind its end.
+fn attached_again(leases: &BTreeMap<i64, Lease>, truth: &Truth) -> Vec<String> {
+    let mut ended: BTreeMap<i64, i64> = BTreeMap::new();
+    for (revision, cause) in &truth.causes {
+        if let Cause::Revoke { lease, is_sure: true } = cause
+            && leases.get(lease).is_some_and(|lease| lease.grants == 1)
+        {
+            ended.entry(*lease).or_insert(*revision);
+        }
+    }
+    let kvs = truth.model.changes().iter().filter_map(|event| event.kv.as_ref());
+    let late = kvs.filter(|kv| ended.get(&kv.lease).is_some_and(|end| kv.mod_revision > *end));
+    late.map(|kv| format!("lease {} ended at revision {}, then {kv:?}", kv.lease, ended[&kv.lease])).collect()
+}
+
+/// A read that shows a key whose lease should have ended.
+fn too_old(call: &Call, leases: &BTreeMap<i64, Lease>, calm: Time, rules: &Rules) -> Option<String> {
+    let (Request::Range(request), Some(Response::Range(response))) = (&call.request, call.answer()) else {
+        return None;
+    };
+    let is_old = |id: &i64| {
+        let Some(lease) = leases.get(id).filter(|lease| request.revision <= 0 && lease.granted.is_some())
+        else {
+            return false;
+        };
+        let last = lease.renewals.iter().map(|(_, returned, _)| *returned).max().unwrap_or(0);
+        let ttl = lease.renewals.iter().map(|(.., ttl)| *ttl).max().unwrap_or(0);
+        let end = last.max(lease.maybe_until).max(calm) + rules.longest(seconds(ttl)) + rules.lease_slack;
+        call.began > end
+    };
+    let id = response.kvs.iter().map(|kv| kv.lease).filter(|id| *id != 0).find(is_old)?;
+    Some(format!("lease {id} should have ended long ago, {:?}: {call:?}", leases.get(&id)))
+}

@@ -1,0 +1,402 @@
+//! A right history passes, and each kind of spoilt history is found by the checks that should.
+
+#![allow(clippy::unwrap_used, reason = "a test may fail where it stands")]
+
+mod world;
+
+use std::collections::BTreeSet;
+
+use revd_checker::{Call, Check, History, Hold, Outcome, Request, Response, Rules, Time, check, read, write};
+use revd_proto::etcdserverpb::{PutRequest, RangeResponse};
+use world::{SECOND, World};
+
+fn rules() -> Rules {
+    Rules {
+        watches_show: true,
+        errors: Some(vec!["etcdserver: request timed out".to_owned()]),
+        lease_slack: 3 * SECOND,
+        calm_since: Some(0),
+        ..Rules::default()
+    }
+}
+
+fn found_in(history: &History) -> BTreeSet<Check> {
+    check(history, &rules()).faults.iter().map(|fault| fault.check).collect()
+}
+
+#[test]
+fn a_right_history_passes_and_is_the_same_from_its_file() {
+    for seed in 1..60 {
+        let history = World::run(seed).history;
+        let report = check(&history, &rules());
+        let faults: Vec<String> = report.faults.iter().map(ToString::to_string).collect();
+        assert!(faults.is_empty(), "seed {seed}: {faults:#?}");
+        assert!(report.registers >= 3 && report.events > 100, "{} {}", report.registers, report.events);
+        assert_eq!(read(&write(&history)).unwrap(), history);
+    }
+}
+
+/// Writes without an answer, done or not, are known by what others saw.
+#[test]
+fn unknown_outcomes_are_decided_by_what_others_saw() {
+    for seed in 1..60 {
+        let mut world = World::run(seed);
+        for number in 0..world.history.calls.len() {
+            if world.below(4) == 0 {
+                let call = &mut world.history.calls[number];
+                call.outcome = Outcome::Unknown("etcdserver: request timed out".to_owned());
+            }
+        }
+        for number in 0..20 {
+            let mut call = world.history.calls[number].clone();
+            call.request = Request::Put(world::put("key/0", &format!("never {number}")));
+            call.outcome = Outcome::Unknown("etcdserver: request timed out".to_owned());
+            world.history.calls.push(call);
+        }
+        let faults = check(&world.history, &rules()).faults;
+        assert!(faults.is_empty(), "seed {seed}: {faults:#?}");
+    }
+}
+
+type Spoil = fn(&mut World) -> Option<()>;
+
+/// The number of the last call that this is true of.
+fn last(history: &History, is_it: impl Fn(&Call) -> bool) -> Option<usize> {
+    history.calls.iter().rposition(is_it)
+}
+
+fn put_of(call: &Call) -> Option<&PutRequest> {
+    match (&call.request, call.answer()) {
+        (Request::Put(put), Some(_)) => Some(put),
+        _ => None,
+    }
+}
+
+fn range_of(call: &mut Call) -> Option<&mut RangeResponse> {
+    match &mut call.outcome {
+        Outcome::Answered(Response::Range(response)) => Some(response),
+        _ => None,
+    }
+}
+
+fn is_plain_read(call: &Call) -> bool {
+    let Request::Range(request) = &call.request else { return false };
+    let is_found = matches!(call.answer(), Some(Response::Range(found)) if !found.kvs.is_empty());
+    is_found && !request.serializable && request.range_end.is_empty()
+}
+
+/// A read of a time before a change that was acknowledged: its whole answer is older.
+fn stale(world: &mut World, is_serializable: bool, place: Option<u32>) -> Option<()> {
+    let at = world.model.revision() - 10;
+    let mut read = world::get("key/1");
+    read.serializable = is_serializable;
+    let (mut response, _) = revd_checker::Attempt::run(&world.model, at, &Request::Range(read.clone()))?;
+    response.header().get_or_insert_default().revision = at;
+    let began = world.now + SECOND;
+    let member = place.unwrap_or(7);
+    world.history.calls.push(Call {
+        client: 900,
+        member,
+        life: 0,
+        began,
+        returned: began + 1,
+        request: Request::Range(read),
+        outcome: Outcome::Answered(response),
+    });
+    Some(())
+}
+
+const SPOILS: &[(&str, Spoil, &[Check])] = &[
+    (
+        "a linearizable read of the past",
+        |world| stale(world, false, None),
+        &[Check::StaleRead, Check::Registers],
+    ),
+    ("a serializable read of the past on another member", |world| stale(world, true, None), &[]),
+    ("a member that goes back", |world| stale(world, true, Some(1)), &[Check::GoesBack]),
+    (
+        "an acknowledged write that is not there",
+        |world| {
+            let mut call = world.history.calls.iter().rfind(|call| put_of(call).is_some())?.clone();
+            call.request = Request::Put(world::put("key/9", "lost"));
+            world.history.calls.push(call);
+            Some(())
+        },
+        &[Check::Replay],
+    ),
+    (
+        "a write that was carried out twice",
+        |world| {
+            let again = world.history.calls.iter().rfind(|call| put_of(call).is_some())?.request.clone();
+            let at = world.model.revision();
+            let (_, changes) = revd_checker::Attempt::run(&world.model, at, &again)?;
+            world.model.push(changes);
+            world.history.watches.clear();
+            world.watched();
+            Some(())
+        },
+        &[Check::Replay],
+    ),
+    (
+        "a refused write that was carried out",
+        |world| {
+            let number = last(&world.history, |call| put_of(call).is_some_and(|put| put.lease == 0))?;
+            world.history.calls[number].outcome =
+                Outcome::Refused("etcdserver: request timed out".to_owned());
+            Some(())
+        },
+        &[Check::Replay],
+    ),
+    (
+        "a previous value that was not",
+        |world| {
+            let with =
+                |call: &Call| matches!(call.answer(), Some(Response::Put(put)) if put.prev_kv.is_some());
+            let number = last(&world.history, with)?;
+            if let Outcome::Answered(Response::Put(put)) = &mut world.history.calls[number].outcome {
+                put.prev_kv.as_mut()?.version += 1;
+            }
+            Some(())
+        },
+        &[Check::Replay],
+    ),
+    (
+        "a transaction that took the other branch",
+        |world| {
+            let is_txn = |call: &Call| matches!(call.answer(), Some(Response::Txn(txn)) if !txn.succeeded);
+            let number = last(&world.history, is_txn)?;
+            if let Request::Txn(txn) = &mut world.history.calls[number].request {
+                txn.compare.clear();
+            }
+            Some(())
+        },
+        &[Check::Reads],
+    ),
+    (
+        "a value that nobody wrote",
+        |world| {
+            let number = last(&world.history, is_plain_read)?;
+            range_of(&mut world.history.calls[number])?.kvs[0].value = "other".into();
+            Some(())
+        },
+        &[Check::Reads, Check::Registers],
+    ),
+    (
+        "a count that is wrong",
+        |world| {
+            let number = last(&world.history, is_plain_read)?;
+            range_of(&mut world.history.calls[number])?.count += 1;
+            Some(())
+        },
+        &[Check::Reads],
+    ),
+    (
+        "a write behind a revision that was shown before it began",
+        |world| {
+            let number = last(&world.history, |call| put_of(call).is_some())?;
+            let end = world.now + SECOND;
+            let call = &mut world.history.calls[number];
+            (call.member, call.began, call.returned) = (7, end, end + 1);
+            Some(())
+        },
+        &[Check::Order],
+    ),
+    (
+        "an error that no fault explains",
+        |world| {
+            let number = last(&world.history, is_plain_read)?;
+            world.history.calls[number].outcome = Outcome::Unknown("panicked".to_owned());
+            Some(())
+        },
+        &[Check::Errors],
+    ),
+    (
+        "a refusal of a revision that is there",
+        |world| {
+            let old = |call: &Call| matches!(&call.request, Request::Range(range) if range.revision > 0);
+            let number = last(&world.history, old)?;
+            let call = &mut world.history.calls[number];
+            let Request::Range(request) = &mut call.request else { return None };
+            request.revision = 100;
+            (call.began, call.returned) = (world.now, world.now + 1);
+            call.outcome =
+                Outcome::Refused("etcdserver: mvcc: required revision is a future revision".to_owned());
+            Some(())
+        },
+        &[Check::Reads, Check::Errors],
+    ),
+    (
+        "a refusal of a revision that nobody compacted",
+        |world| {
+            let old = |call: &Call| matches!(&call.request, Request::Range(range) if range.revision > 0);
+            let number = last(&world.history, old)?;
+            let call = &mut world.history.calls[number];
+            let Request::Range(request) = &mut call.request else { return None };
+            request.revision = world.model.revision();
+            call.outcome =
+                Outcome::Refused("etcdserver: mvcc: required revision has been compacted".to_owned());
+            Some(())
+        },
+        &[Check::Reads, Check::Errors],
+    ),
+    (
+        "a read of a revision that is compacted",
+        |world| {
+            let began = world.now + SECOND;
+            let mut read = world::get("key/1");
+            read.revision = 2;
+            let (mut response, _) = revd_checker::Attempt::run(
+                &world.model,
+                world.model.revision(),
+                &Request::Range(read.clone()),
+            )?;
+            response.header().get_or_insert_default().revision = world.model.revision();
+            world.history.calls.push(Call {
+                client: 900,
+                member: 0,
+                life: 0,
+                began,
+                returned: began + 1,
+                request: Request::Range(read),
+                outcome: Outcome::Answered(response),
+            });
+            Some(())
+        },
+        &[Check::Reads],
+    ),
+    (
+        "a hash of another state",
+        |world| {
+            let is_hash = |call: &Call| matches!(call.request, Request::HashKv(_));
+            let number = last(&world.history, is_hash)?;
+            if let Outcome::Answered(Response::HashKv(hash)) = &mut world.history.calls[number].outcome {
+                hash.hash ^= 1;
+            }
+            Some(())
+        },
+        &[Check::HashKv],
+    ),
+    (
+        "members that differ",
+        |world| {
+            world.history.states[4].digest = "other".into();
+            Some(())
+        },
+        &[Check::Members],
+    ),
+    (
+        "a lock with two holders",
+        |world| {
+            let Hold { from, until, .. } = world.history.holds[0];
+            let hold = Hold { client: 5, from: from + 1, until, ..world.history.holds[0].clone() };
+            world.history.holds.push(hold);
+            Some(())
+        },
+        &[Check::Locks],
+    ),
+];
+
+#[test]
+fn each_spoilt_history_is_found_by_the_checks_that_should_find_it() {
+    for (name, spoil, expected) in SPOILS {
+        let mut spoilt = 0;
+        for seed in 1..30 {
+            let mut world = World::run(seed);
+            if spoil(&mut world).is_none() {
+                continue;
+            }
+            spoilt += 1;
+            let report = check(&world.history, &rules());
+            let found: BTreeSet<Check> = report.faults.iter().map(|fault| fault.check).collect();
+            // A stale value may be the newest one by chance; then only its revision tells.
+            let by_chance = BTreeSet::from([Check::Registers]);
+            let expected: BTreeSet<Check> = expected.iter().copied().collect();
+            let differs: BTreeSet<Check> = found.symmetric_difference(&expected).copied().collect();
+            assert!(
+                differs.is_subset(&by_chance) && (found.is_empty() == expected.is_empty()),
+                "{name}, seed {seed}: found {found:?}, expected {expected:?}: {:#?}",
+                report.faults
+            );
+        }
+        assert!(spoilt > 10, "{name}: only {spoilt} histories could be spoilt so");
+    }
+}
+
+/// The transcript of the watcher, spoilt in each of the ways that there are.
+#[test]
+fn spoilt_transcripts_are_found() {
+    let mut ways = BTreeSet::new();
+    for seed in 1..20 {
+        let world = World::run(seed);
+        let watch = &world.history.watches[0];
+        for (name, transcript) in revd_checker::mutants(&watch.transcript, world.model.revision()) {
+            let mut history = world.history.clone();
+            history.watches[0].transcript = transcript.clone();
+            let mut other = watch.clone();
+            other.transcript = transcript;
+            history.watches = vec![watch.clone(), other];
+            assert_eq!(found_in(&history), BTreeSet::from([Check::Watches]), "{name}");
+            ways.insert(name);
+        }
+    }
+    assert_eq!(ways.len(), 6, "{ways:?}");
+}
+
+/// Leases in the hands of a cluster that counts their time wrong.
+#[test]
+fn leases_that_end_early_or_never_are_found() {
+    let time_of = |history: &History, is_it: fn(&Call) -> bool| -> Time {
+        history.calls[last(history, is_it).unwrap()].began
+    };
+    let is_keepalive = |call: &Call| matches!(call.request, Request::LeaseKeepAlive(_));
+    let leases = BTreeSet::from([Check::Leases]);
+
+    let mut early = World::run(1).history;
+    let at = time_of(&early, is_keepalive);
+    for call in early.calls.iter_mut().filter(|call| call.began >= at) {
+        call.began -= 3 * SECOND; // the last keepalive finds no lease
+        call.returned -= 3 * SECOND;
+    }
+    assert_eq!(found_in(&early), leases, "early by its keepalive");
+
+    let mut short = World::run(2).history;
+    let is_alive =
+        |call: &Call| matches!(call.answer(), Some(Response::LeaseKeepAlive(response)) if response.ttl > 0);
+    let number = last(&short, is_alive).unwrap();
+    if let Outcome::Answered(Response::LeaseKeepAlive(response)) = &mut short.calls[number].outcome {
+        response.ttl = 4;
+    }
+    assert_eq!(found_in(&short), leases, "another time to live than granted");
+
+    let mut world = World::new(3);
+    (0..30).for_each(|_| world.step());
+    world.call(Request::LeaseGrant(revd_proto::etcdserverpb::LeaseGrantRequest { id: 9, ttl: 5 }));
+    world.call(Request::Put(PutRequest { lease: 9, ..world::put("leased", "v") }));
+    world.now += 4 * SECOND;
+    world.ends(9);
+    world.step();
+    let mut late = World::new(3);
+    late.watched();
+    world.watched();
+    let gone = found_in(&world.history);
+    assert_eq!(gone, leases, "its key is gone a second early");
+
+    let mut world = World::new(4);
+    (0..30).for_each(|_| world.step());
+    world.call(Request::LeaseGrant(revd_proto::etcdserverpb::LeaseGrantRequest { id: 9, ttl: 5 }));
+    world.call(Request::Put(PutRequest { lease: 9, ..world::put("leased", "v") }));
+    world.now += 60 * SECOND;
+    world.call(Request::Range(world::get("leased")));
+    world.watched();
+    assert_eq!(found_in(&world.history), leases, "its key is there a minute late");
+
+    let mut world = World::new(5);
+    (0..30).for_each(|_| world.step());
+    world.call(Request::LeaseGrant(revd_proto::etcdserverpb::LeaseGrantRequest { id: 9, ttl: 5 }));
+    world.call(Request::Put(PutRequest { lease: 9, ..world::put("leased", "v") }));
+    let revoke = Request::LeaseRevoke(revd_proto::etcdserverpb::LeaseRevokeRequest { id: 9 });
+    world.call(revoke);
+    world.call(Request::Put(PutRequest { lease: 9, ..world::put("leased", "w") }));
+    world.watched();
+    assert_eq!(found_in(&world.history), leases, "a key of a lease that was revoked");
+}
