@@ -4,7 +4,7 @@
 //! Rules for the calls of every service hook in here: [`ServiceContext::admit`] is asked before
 //! each of them.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
@@ -90,6 +90,8 @@ pub struct ServiceContext {
     endless: RefCell<Gate>,
     /// Streams whose clients want them to end without a leader; another gate after each time.
     led: RefCell<Gate>,
+    /// There was no leader when [`crate::duties::leader_watch`] looked last.
+    is_leaderless: Cell<bool>,
 }
 
 /// Edge view: the memory of its connections.
@@ -141,6 +143,7 @@ impl ServiceContext {
             budgets: Budgets::new(memory),
             endless: RefCell::default(),
             led: RefCell::default(),
+            is_leaderless: Cell::new(true),
         }
     }
 
@@ -154,6 +157,7 @@ impl ServiceContext {
         metadata: Metadata,
         is_of_state: bool,
         is_for_learners: impl FnOnce(bool) -> bool,
+        is_stream: bool,
     ) -> Result<(), Error> {
         if is_of_state && self.status.is_corrupt.load() {
             return Err(Error::CorruptMember);
@@ -161,7 +165,8 @@ impl ServiceContext {
         if self.status.is_learner.load() && !is_for_learners(self.member_rules.learner_reads) {
             return Err(Error::NotForLearners);
         }
-        if metadata.requires_leader && self.leader() == 0 { Err(Error::NoLeader) } else { Ok(()) }
+        let is_refused = self.leader() == 0 && (self.is_leaderless.get() || !is_stream);
+        if metadata.requires_leader && is_refused { Err(Error::NoLeader) } else { Ok(()) }
     }
 
     /// Lets a call go on until the member stops. The call stays where it is: moving it
@@ -198,6 +203,13 @@ impl ServiceContext {
             Poll::Pending => pass.poll_closed(context).map(|()| Err(Error::NoLeader.into())),
             ready => ready,
         }))
+    }
+
+    /// A look at whether there is a leader. Streams that begin before the next one are admitted as
+    /// if they had begun before this one: a client that lost its stream with its leader opens
+    /// another one before there is the next leader, and would not try again after a refusal.
+    pub fn set_leaderless(&self, is_leaderless: bool) {
+        self.is_leaderless.set(is_leaderless);
     }
 
     /// There is no leader for long: ends the streams that are to end then.

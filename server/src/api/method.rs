@@ -122,7 +122,7 @@ macro_rules! unary {
                 $message: Bytes,
                 $replies: Share,
             ) -> Result<Message, Status> {
-                self.context.admit(metadata, method.is_of_state(), |reads| is_for_learners(method, &$message, reads))?;
+                self.context.admit(metadata, method.is_of_state(), |reads| is_for_learners(method, &$message, reads), false)?;
                 let $api = self;
                 // Endless calls are boxed: they are larger than all others,
                 // which share the memory of this one.
@@ -175,7 +175,7 @@ macro_rules! streaming {
                 mut $requests: Box<dyn Requests>,
                 $replies: Replies,
             ) -> StreamingCall {
-                if let Err(error) = self.context.admit(metadata, method.is_of_state(), |reads| reads && matches!(method, Streaming::Watch | Streaming::RangeStream)) {
+                if let Err(error) = self.context.admit(metadata, method.is_of_state(), |reads| reads && matches!(method, Streaming::Watch | Streaming::RangeStream), true) {
                     return Box::pin(std::future::ready(Err(error.into())));
                 }
                 let ($api, context) = (Rc::clone(&self), &self.context);

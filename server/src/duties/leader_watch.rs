@@ -1,6 +1,8 @@
 //! The watch for a leader: streams whose clients want one end when there was none for long. Calls
-//! that begin without a leader are refused at once; a stream costs more to open again, so that
-//! etcd waits three election timeouts.
+//! with one reply that begin without a leader are refused at once; a stream costs more to open
+//! again, so that etcd waits three election timeouts. A stream that begins without a leader is
+//! refused if the last look found none either (etcd: at once; its member still has the old leader
+//! when clients of a member that stops come to it, because that member leads until they are gone).
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -13,7 +15,9 @@ use crate::limits;
 pub async fn run(api: Rc<Api>, election_timeout: Duration) {
     let mut watch = LeaderWatch::default();
     every(election_timeout, || {
-        if watch.look(api.context().leader() != 0) {
+        let has_leader = api.context().leader() != 0;
+        api.context().set_leaderless(!has_leader);
+        if watch.look(has_leader) {
             api.context().end_led();
         }
     })

@@ -77,7 +77,7 @@ struct Watching {
 impl Watching {
     fn start(endpoints: &str) -> Self {
         let mut command = etcdctl(endpoints, "watch w/ --prefix");
-        let mut process = command.stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+        let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
         let lines = std::io::BufReader::new(process.stdout.take().unwrap()).lines();
         let heard = Arc::new(Mutex::new(Vec::new()));
         let hearing = Arc::clone(&heard);
