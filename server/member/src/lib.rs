@@ -31,6 +31,7 @@ pub mod cluster;
 // Leaves: every module may use them.
 pub mod budget;
 pub mod error;
+pub mod files;
 pub mod limits;
 pub mod urls;
 pub mod wire;

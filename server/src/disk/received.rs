@@ -1,46 +1,44 @@
-//! Files of a state that another member sends, on its way to becoming the tree file.
-//!
-//! ```text
-//! receiving.tmp --whole and synced--> received.revd --the log begins again behind it--> tree.revd
-//! ```
-//!
-//! Each arrow is a rename, and durable when it returns. Which of them a start finds done, and how
-//! it goes on, is decided by `revd_member::boot::recovery`.
+//! The files of a state that another member sends, and the tree file beside them. What is done to
+//! them, in which order, is decided by `revd_member::boot`.
 
-use std::io::{self, ErrorKind};
+use std::io;
 use std::path::{Path, PathBuf};
 
+use revd_member::boot::received_files::{self, RECEIVED, RECEIVING, TREE};
+use revd_member::files::Files as _;
+
+use crate::disk::directory::DirFiles;
 use crate::limits;
 
 /// The names in one directory.
 #[derive(Debug, Clone)]
 pub struct ReceivedFiles {
-    dir: PathBuf,
+    files: DirFiles,
 }
 
 impl ReceivedFiles {
     /// Beside the tree file of this directory.
     #[must_use]
     pub fn new(dir: &Path) -> Self {
-        Self { dir: dir.to_owned() }
+        Self { files: DirFiles::new(dir) }
     }
 
     /// The tree file.
     #[must_use]
     pub fn tree(&self) -> PathBuf {
-        self.dir.join("tree.revd")
+        self.files.file(TREE)
     }
 
     /// A state that is whole.
     #[must_use]
     pub fn received(&self) -> PathBuf {
-        self.dir.join("received.revd")
+        self.files.file(RECEIVED)
     }
 
     /// A part of a state.
     #[must_use]
     pub fn receiving(&self) -> PathBuf {
-        self.dir.join("receiving.tmp")
+        self.files.file(RECEIVING)
     }
 
     /// Whether the disk has room for so many bytes, beside what must not fail.
@@ -48,7 +46,7 @@ impl ReceivedFiles {
     /// # Errors
     /// When the system does not say.
     pub fn has_room(&self, bytes: u64) -> io::Result<bool> {
-        let disk = rustix::fs::statvfs(&self.dir)?;
+        let disk = rustix::fs::statvfs(self.files.path())?;
         let free = disk.f_bavail.saturating_mul(disk.f_frsize);
         Ok(free >= bytes.saturating_add(limits::RESERVE_BYTES))
     }
@@ -58,8 +56,7 @@ impl ReceivedFiles {
     /// # Errors
     /// When the system refuses.
     pub fn keep(&self) -> io::Result<()> {
-        std::fs::rename(self.receiving(), self.received())?;
-        self.sync()
+        received_files::keep(&self.files)
     }
 
     /// The state that was received is the tree file from now on.
@@ -67,8 +64,7 @@ impl ReceivedFiles {
     /// # Errors
     /// When the system refuses.
     pub fn install(&self) -> io::Result<()> {
-        std::fs::rename(self.received(), self.tree())?;
-        self.sync()
+        received_files::install(&self.files)
     }
 
     /// Removes the state that was received, and what there is of another one.
@@ -76,16 +72,6 @@ impl ReceivedFiles {
     /// # Errors
     /// When the system refuses.
     pub fn forget(&self) -> io::Result<()> {
-        for path in [self.receiving(), self.received()] {
-            match std::fs::remove_file(path) {
-                Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
-                _ => {}
-            }
-        }
-        Ok(())
-    }
-
-    fn sync(&self) -> io::Result<()> {
-        std::fs::File::open(&self.dir).and_then(|dir| dir.sync_all())
+        received_files::forget(&self.files)
     }
 }

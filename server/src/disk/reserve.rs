@@ -6,6 +6,7 @@ use std::io;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use revd_member::files::is_no_space;
 use serde_json::json;
 
 use crate::observe::log;
@@ -16,12 +17,6 @@ pub struct Reserve {
     path: PathBuf,
     bytes: u64,
     is_full: AtomicBool,
-}
-
-/// Whether the system said that there is no room.
-#[must_use]
-pub fn is_no_space(error: &io::Error) -> bool {
-    matches!(error.kind(), io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded)
 }
 
 impl Reserve {

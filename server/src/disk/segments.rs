@@ -12,15 +12,11 @@ use bytes::Bytes;
 use glommio::io::DmaFile;
 use revd_member::wal::WalError;
 use revd_member::wal::disk::LogDisk;
-use revd_member::wal::reader::{Assembly, LogEnd, RecoveredLog, segment_name};
+use revd_member::wal::reader::{LogEnd, RecoveredLog, segment_name};
+use revd_member::wal::segment_files;
 
-use crate::disk::reserve::{Reserve, is_no_space};
-use crate::limits;
-
-/// A prepared file that waits to become a segment.
-const SPARE: &str = "spare.tmp";
-/// How the names of files begin that are being prepared.
-const PREPARING: &str = "preparing";
+use crate::disk::directory::DirFiles;
+use crate::disk::reserve::Reserve;
 
 /// A directory of the file system.
 pub struct DirDisk {
@@ -60,21 +56,15 @@ impl LogDisk for DirDisk {
     type File = DmaFile;
 
     async fn create(&self, segment: u64, bytes: u64) -> Result<DmaFile, WalError> {
-        let path = self.path(segment);
         let make_now = {
-            let (dir, path, reserve) = (self.dir.clone(), path.clone(), Arc::clone(&self.reserve));
-            move || {
-                make(&dir, &path, bytes).map_err(|source| {
-                    if is_no_space(&source) {
-                        reserve.give_up("a segment of the log");
-                        return WalError::NoSpace { path, source };
-                    }
-                    WalError::Io { what: "making", path, source }
-                })
-            }
+            let (files, reserve) = (DirFiles::new(&self.dir), Arc::clone(&self.reserve));
+            let no_room = move || {
+                reserve.give_up("a segment of the log");
+            };
+            move || segment_files::make(&files, segment, bytes, no_room)
         };
         self.changes.in_turn(make_now).await?;
-        self.open_file(&path).await
+        self.open_file(&self.path(segment)).await
     }
 
     async fn write(&self, file: &DmaFile, offset: u64, bytes: &[u8]) -> Result<(), WalError> {
@@ -107,28 +97,19 @@ impl LogDisk for DirDisk {
     fn prepare(&self, bytes: u64) {
         let (dir, reserve, room) = (self.dir.clone(), Arc::clone(&self.reserve), Arc::clone(&self.room));
         self.changes.begin(move || {
-            if len_of(&dir.join(SPARE)) != bytes {
-                let first = prepare(&dir, bytes);
-                if first.as_ref().is_err_and(is_no_space) && reserve.give_up("the log's next segment") {
-                    let _ = prepare(&dir, bytes);
-                }
-            } // else a segment that was let go of
+            let makes_room = || reserve.give_up("the log's next segment");
+            segment_files::prepare_next(&DirFiles::new(&dir), bytes, makes_room);
             room.store(room_in(&dir), Ordering::Relaxed);
-            Ok(()) // the error shows when the file is needed
+            Ok(())
         });
     }
 
     fn remove(&self, segment: u64, spare_bytes: Option<u64>) {
-        let (path, spare) = (self.path(segment), self.dir.join(SPARE));
         let (dir, room) = (self.dir.clone(), Arc::clone(&self.room));
         self.changes.begin(move || {
-            let result = if spare_bytes == Some(len_of(&path)) && !spare.exists() {
-                std::fs::rename(&path, &spare)
-            } else {
-                std::fs::remove_file(&path)
-            };
+            let released = segment_files::release(&DirFiles::new(&dir), segment, spare_bytes);
             room.store(room_in(&dir), Ordering::Relaxed);
-            result.map_err(|source| WalError::Io { what: "releasing", path, source })
+            released
         });
     }
 
@@ -241,29 +222,12 @@ impl DirectoryState {
     }
 }
 
-/// Reads the log in `dir`, one segment after the other; none if there is no log yet. Of entries up
-/// to the applied one only the terms are kept.
+/// Reads the log in `dir`; blocks.
 ///
 /// # Errors
-/// [`WalError::Io`] when the system refuses; else as [`Assembly`].
+/// As [`segment_files::read`].
 pub fn read(dir: &Path, applied: u64) -> Result<Option<RecoveredLog>, WalError> {
-    let mut files = Vec::new();
-    let listing = std::fs::read_dir(dir).map_err(|source| io("listing", dir, source))?;
-    for file in listing {
-        let file = file.map_err(|source| io("listing", dir, source))?;
-        let name = file.file_name();
-        let number = name.to_str().and_then(|name| name.strip_suffix(".wal"));
-        if let Some(number) = number.and_then(|number| u64::from_str_radix(number, 16).ok()) {
-            files.push((number, file.path()));
-        }
-    }
-    files.sort_by_key(|(number, _)| *number);
-    let mut assembly = Assembly::new(dir, applied);
-    for (number, path) in files {
-        let bytes = read_file(&path).map_err(|source| io("reading", &path, source))?;
-        assembly.add(number, &bytes.into())?;
-    }
-    assembly.finish()
+    segment_files::read(&DirFiles::new(dir), applied)
 }
 
 /// Bytes free on the file system of this directory; endless if it does not say. Blocks shortly.
@@ -271,28 +235,12 @@ fn room_in(dir: &Path) -> u64 {
     rustix::fs::statvfs(dir).map_or(u64::MAX, |stat| stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
-/// Reads a segment as the disk has it. Bytes that the process before was writing when it ended may
-/// stand in a cache only, its own or the disk's: it counts as part of the log from now on, so it
-/// must be durable.
-fn read_file(path: &Path) -> std::io::Result<Vec<u8>> {
-    use std::io::Read as _;
-    let mut file = std::fs::File::open(path)?;
-    file.sync_all()?;
-    // Only advice: where it is not taken, the pages are read as they are.
-    let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
-    let mut bytes = Vec::new();
-    file.read_to_end(&mut bytes)?;
-    // It is in memory twice now, and is read from here on past the cache, if ever.
-    let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::DontNeed);
-    Ok(bytes)
-}
-
 /// Reads a part of a segment whose frames are written, and leaves nothing of it in the page cache:
 /// what is behind it there is yet to be written, past the cache. Blocks.
 fn read_part(path: &Path, offset: u64, bytes: u64) -> std::io::Result<Vec<u8>> {
     use std::os::unix::fs::FileExt as _;
     let file = std::fs::File::open(path)?;
-    // Only advice, as above.
+    // Only advice: where it is not taken, the pages are read as they are.
     let _ = rustix::fs::fadvise(&file, 0, None, rustix::fs::Advice::Random);
     let mut part = vec![0; usize::try_from(bytes).map_err(std::io::Error::other)?];
     file.read_exact_at(&mut part, offset)?;
@@ -304,84 +252,20 @@ fn io(what: &'static str, path: &Path, source: std::io::Error) -> WalError {
     WalError::Io { what, path: path.to_owned(), source }
 }
 
-fn len_of(path: &Path) -> u64 {
-    std::fs::metadata(path).map_or(0, |data| data.len())
-}
-
-/// Makes a segment of the spare, or of a file that is prepared now. Blocks.
-fn make(dir: &Path, path: &Path, bytes: u64) -> std::io::Result<()> {
-    let spare = dir.join(SPARE);
-    if len_of(&spare) != bytes {
-        prepare(dir, bytes)?;
-    }
-    std::fs::rename(&spare, path)?;
-    std::fs::File::open(dir)?.sync_all()
-}
-
-/// Writes a file full of zeros, so that later syncs have no metadata to write, and calls it the
-/// spare. Blocks.
-fn prepare(dir: &Path, bytes: u64) -> std::io::Result<()> {
-    use std::io::Write as _;
-    use std::os::unix::fs::OpenOptionsExt as _;
-    static NAMES: AtomicU64 = AtomicU64::new(0);
-    let path = dir.join(format!("{PREPARING}-{}.tmp", NAMES.fetch_add(1, Ordering::Relaxed)));
-    let mut file =
-        std::fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&path)?;
-    let zeros = vec![0; limits::PREPARED_BYTES_PER_WRITE];
-    let mut left = bytes;
-    let filled = loop {
-        let part = usize::try_from(left)
-            .unwrap_or(limits::PREPARED_BYTES_PER_WRITE)
-            .min(limits::PREPARED_BYTES_PER_WRITE);
-        if part == 0 {
-            break file.sync_all();
-        }
-        if let Err(error) = file.write_all(&zeros[..part]) {
-            break Err(error);
-        }
-        left -= part as u64;
-    };
-    if let Err(error) = filled {
-        // The part that was written must not take the last room. If it cannot go, the next start
-        // removes it.
-        let _ = std::fs::remove_file(&path);
-        return Err(error);
-    }
-    std::fs::rename(&path, dir.join(SPARE))
-}
-
 /// Removes files that a process which is dead by now was preparing. Blocks.
 ///
 /// # Errors
 /// When the system refuses.
 pub fn remove_leftovers(dir: &Path) -> std::io::Result<()> {
-    for file in std::fs::read_dir(dir)? {
-        let file = file?;
-        let name = file.file_name();
-        if name.to_str().is_some_and(|name| name.starts_with(PREPARING) && name.ends_with(".tmp")) {
-            std::fs::remove_file(file.path())?;
-        }
-    }
-    Ok(())
+    segment_files::remove_leftovers(&DirFiles::new(dir))
 }
 
-/// Gives back the room that a dead process has taken and not used: the rest of the last segment,
-/// which is not written to any more, and the segment behind it if its making was cut short. So a
-/// member that is killed at every start, before it comes to a checkpoint, does not fill its disk.
-/// Blocks.
+/// Gives back the room that a dead process has taken and not used. Blocks.
 ///
 /// # Errors
 /// When the system refuses.
 pub fn give_back_unused(dir: &Path, end: &LogEnd) -> std::io::Result<()> {
-    let unmade = dir.join(segment_name(end.segment + 1));
-    if unmade.exists() {
-        std::fs::remove_file(unmade)?;
-    }
-    let last = dir.join(segment_name(end.segment));
-    if len_of(&last) > end.offset {
-        std::fs::OpenOptions::new().write(true).open(last)?.set_len(end.offset)?;
-    }
-    Ok(())
+    segment_files::give_back_unused(&DirFiles::new(dir), end)
 }
 
 fn glommio_io(what: &'static str, path: &Path, error: glommio::GlommioError<()>) -> WalError {

@@ -2,4 +2,5 @@
 
 mod forced;
 pub mod lifecycle;
+pub mod received_files;
 pub mod recovery;

@@ -21,6 +21,7 @@ pub mod frame;
 pub mod layout;
 pub mod places;
 pub mod reader;
+pub mod segment_files;
 pub mod terms;
 pub mod writer;
 
