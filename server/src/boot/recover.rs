@@ -342,10 +342,16 @@ impl SrvEffects for Records {
     }
 }
 
-/// Makes a directory only its owner can enter; one that others can enter is closed to them.
+/// Makes a directory only its owner can enter, durably; one that others can enter is closed to them.
 fn private_dir(path: &Path) -> anyhow::Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
+    let is_missing = |dir: &&Path| !dir.as_os_str().is_empty() && !dir.exists();
+    let missing: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
     std::fs::create_dir_all(path).with_context(|| format!("making the directory {}", path.display()))?;
+    // Files in a directory that is gone after a crash are gone too.
+    for parent in missing.into_iter().filter_map(Path::parent) {
+        sync_dir(if parent.as_os_str().is_empty() { Path::new(".") } else { parent })?;
+    }
     let permissions = std::fs::Permissions::from_mode(0o700);
     std::fs::set_permissions(path, permissions)
         .with_context(|| format!("making the directory {} private", path.display()))
