@@ -342,7 +342,8 @@ impl SrvEffects for Records {
     }
 }
 
-/// Makes a directory only its owner can enter, durably; one that others can enter is closed to them.
+/// Makes a directory only its owner can enter, durably; one that others can enter is closed to
+/// them.
 fn private_dir(path: &Path) -> anyhow::Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
     let is_missing = |dir: &&Path| !dir.as_os_str().is_empty() && !dir.exists();

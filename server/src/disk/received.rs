@@ -1,5 +1,5 @@
-//! The files of a state that another member sends, and the tree file beside them. What is done to
-//! them, in which order, is decided by `revd_member::boot`.
+//! The files of a state that another member sends, and the tree file beside them. Which of them
+//! change, in which order, is decided by `revd_member::boot`.
 
 use std::io;
 use std::path::{Path, PathBuf};

@@ -74,8 +74,8 @@ pub fn release(files: &impl Files, segment: u64, spare_bytes: Option<u64>) -> Re
 }
 
 /// Reads the log, one segment after the other; none if there is no log yet. Of entries up to the
-/// applied one only the terms are kept. What is read counts as part of the log from now on, and is
-/// durable: the process before may have ended while it wrote it.
+/// applied one only the terms are kept. All that is read counts as part of the log from now on, and
+/// is durable: the process before may have ended while it wrote it.
 ///
 /// # Errors
 /// [`WalError::Io`] when the system refuses; else as [`Assembly`].
