@@ -64,7 +64,9 @@ pub trait Disk: Send + Sync {
 pub struct Map(Arc<dyn AsRef<[u8]> + Send + Sync>);
 
 impl Map {
-    pub(crate) fn new(bytes: Arc<dyn AsRef<[u8]> + Send + Sync>) -> Self {
+    /// All bytes of a file, at once.
+    #[must_use]
+    pub fn new(bytes: Arc<dyn AsRef<[u8]> + Send + Sync>) -> Self {
         Self(bytes)
     }
 

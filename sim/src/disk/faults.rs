@@ -1,0 +1,61 @@
+//! Faults and troubles of a disk, and names for what takes time.
+
+use crate::time::Micros;
+
+/// The fault kinds of a member's disk in one run, drawn by the swarm: chances out of 1,000 each.
+#[derive(Debug, Clone, Copy, Default)]
+pub struct DiskFaults {
+    /// A crash is the end of the process alone: the next one sees all that was written, synced or
+    /// not, but for calls that were under way; one of these may land later.
+    pub only_process: u32,
+    /// At a crash of the machine: a sector of an unsynced write is lost; else it landed.
+    pub lost_sector: u32,
+    /// At a crash of the machine: an unsynced write is lost whole.
+    pub lost_write: u32,
+    /// At a crash of the machine: a file that was renamed, made or removed and whose folder was not
+    /// synced has its former name again.
+    pub undone_name: u32,
+    /// At a crash: some bit of what is durable has changed; to be noticed when it is read.
+    pub rot: u32,
+}
+
+/// A trouble of the disk, for as long as the world says.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Trouble {
+    /// Nothing grows: no space, but that of the reserve once it is given up, and of files that are
+    /// removed.
+    pub is_full: bool,
+    /// Each call takes so much longer.
+    pub slow: Micros,
+    /// Nothing ends until the trouble is over: the world does not call `Directory::end`.
+    pub is_stuck: bool,
+    /// The call after so many fails with an error of the system, and so does every later one of the
+    /// same process.
+    pub fails_after: Option<u32>,
+    /// A sync says that it is done and is not: a later one without this trouble is for all of it.
+    pub lies: bool,
+}
+
+/// A call or job that was begun, named for `Directory::end`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Ticket(pub u64);
+
+/// What takes time.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Begun {
+    /// Its name.
+    pub ticket: Ticket,
+    /// How long it takes.
+    pub cost: Micros,
+}
+
+/// What a crash was.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Crash {
+    /// The machine and its caches went on.
+    pub is_process_alone: bool,
+    /// Changes that were not durable.
+    pub unsynced: usize,
+    /// The file in which a bit has changed, and where.
+    pub rotten: Option<(String, u64)>,
+}

@@ -1,0 +1,133 @@
+//! Bytes of files and their names, and the changes of both.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use bytes::Bytes;
+
+/// What a disk writes whole or not at all.
+pub const SECTOR: usize = 512;
+
+/// A folder of the data directory. What is done to the names of one is kept in its order; folders
+/// know nothing of each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Folder {
+    /// The data directory itself.
+    Data,
+    /// `member/`
+    Member,
+    /// `member/wal/`
+    Log,
+}
+
+impl Folder {
+    /// Its path.
+    #[must_use]
+    pub fn path(self) -> &'static str {
+        match self {
+            Self::Data => "data",
+            Self::Member => "data/member",
+            Self::Log => "data/member/wal",
+        }
+    }
+}
+
+/// A file by the number that it has on its disk, whatever its names are.
+pub(super) type FileNumber = usize;
+
+/// A change that a process asks for.
+#[derive(Debug, Clone)]
+pub(super) enum Change {
+    Write { file: FileNumber, offset: usize, bytes: Bytes },
+    SetLen { file: FileNumber, bytes: usize },
+    Sync { file: FileNumber },
+    Make { folder: Folder, name: String, file: FileNumber },
+    Rename { folder: Folder, from: String, to: String },
+    Remove { folder: Folder, name: String },
+    SyncNames { folder: Folder },
+}
+
+/// What a sync makes durable.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Target {
+    File(FileNumber),
+    Names(Folder),
+}
+
+impl Change {
+    pub(super) fn target(&self) -> Target {
+        match self {
+            Self::Write { file, .. } | Self::SetLen { file, .. } | Self::Sync { file } => Target::File(*file),
+            Self::Make { folder, .. }
+            | Self::Rename { folder, .. }
+            | Self::Remove { folder, .. }
+            | Self::SyncNames { folder } => Target::Names(*folder),
+        }
+    }
+
+    pub(super) fn is_sync(&self) -> bool {
+        matches!(self, Self::Sync { .. } | Self::SyncNames { .. })
+    }
+}
+
+/// All bytes and names. Clones share the bytes until one changes them.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Image {
+    pub(super) names: BTreeMap<(Folder, String), FileNumber>,
+    pub(super) files: BTreeMap<FileNumber, Arc<Vec<u8>>>,
+}
+
+impl Image {
+    pub(super) fn file(&self, folder: Folder, name: &str) -> Option<FileNumber> {
+        self.names.get(&(folder, name.to_owned())).copied()
+    }
+
+    pub(super) fn bytes(&self, file: FileNumber) -> Arc<Vec<u8>> {
+        self.files.get(&file).cloned().unwrap_or_default()
+    }
+
+    pub(super) fn len(&self, file: FileNumber) -> usize {
+        self.files.get(&file).map_or(0, |bytes| bytes.len())
+    }
+
+    pub(super) fn bytes_mut(&mut self, file: FileNumber) -> &mut Vec<u8> {
+        Arc::make_mut(self.files.entry(file).or_default())
+    }
+
+    pub(super) fn apply(&mut self, change: &Change) {
+        self.apply_sectors(change, &mut || true);
+    }
+
+    /// Of a write, only those sectors that `keeps` says.
+    pub(super) fn apply_sectors(&mut self, change: &Change, keeps: &mut dyn FnMut() -> bool) {
+        match change {
+            Change::Write { file, offset, bytes } => {
+                let file = self.bytes_mut(*file);
+                let mut at = *offset;
+                let mut rest = &bytes[..];
+                while !rest.is_empty() {
+                    let (part, behind) = rest.split_at(rest.len().min(SECTOR - at % SECTOR));
+                    if keeps() {
+                        file.resize(file.len().max(at + part.len()), 0);
+                        file[at..at + part.len()].copy_from_slice(part);
+                    }
+                    (at, rest) = (at + part.len(), behind);
+                }
+            }
+            Change::SetLen { file, bytes } => self.bytes_mut(*file).resize(*bytes, 0),
+            Change::Sync { .. } | Change::SyncNames { .. } => {}
+            Change::Make { folder, name, file } => {
+                self.files.entry(*file).or_default();
+                self.names.insert((*folder, name.clone()), *file);
+            }
+            Change::Rename { folder, from, to } => {
+                if let Some(file) = self.names.remove(&(*folder, from.clone())) {
+                    self.names.insert((*folder, to.clone()), file);
+                }
+            }
+            Change::Remove { folder, name } => {
+                self.names.remove(&(*folder, name.clone()));
+            }
+        }
+    }
+}

@@ -1,0 +1,164 @@
+//! Changes that are not durable yet: what becomes of them by a sync, and by a crash.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use revd_engine::random::Random;
+
+use crate::disk::faults::DiskFaults;
+use crate::disk::image::{Change, Folder, Image, SECTOR, Target};
+
+/// A change, and the job of which it is a part while that has not ended: it may have happened then,
+/// or not.
+#[derive(Debug)]
+struct Entry {
+    change: Change,
+    job: Option<u64>,
+}
+
+/// Changes in the order in which they were asked for.
+#[derive(Debug, Default)]
+pub(super) struct Journal {
+    entries: Vec<Entry>,
+    open: BTreeSet<u64>,
+}
+
+impl Journal {
+    pub(super) fn begin(&mut self, job: u64) {
+        self.open.insert(job);
+    }
+
+    pub(super) fn end(&mut self, job: u64, disk: &mut Image) {
+        self.open.remove(&job);
+        self.entries.iter_mut().filter(|entry| entry.job == Some(job)).for_each(|entry| entry.job = None);
+        self.settle(disk);
+    }
+
+    pub(super) fn add(&mut self, change: Change, job: Option<u64>, disk: &mut Image) {
+        let settles = change.is_sync() && job.is_none();
+        self.entries.push(Entry { change, job });
+        if settles {
+            self.settle(disk);
+        }
+    }
+
+    /// What is synced, and part of no job that is under way, is on the disk from now on.
+    fn settle(&mut self, disk: &mut Image) {
+        let (mut under_way, mut synced) = (BTreeSet::new(), BTreeMap::new());
+        for (at, Entry { change, job }) in self.entries.iter().enumerate() {
+            if job.is_some() {
+                under_way.insert(change.target());
+            } else if change.is_sync() {
+                synced.insert(change.target(), at);
+            }
+        }
+        synced.retain(|target, _| !under_way.contains(target));
+        let mut at = 0;
+        self.entries.retain(|Entry { change, .. }| {
+            let is_synced = synced.get(&change.target()).is_some_and(|last| at <= *last);
+            at += 1;
+            if is_synced {
+                disk.apply(change);
+            }
+            !is_synced
+        });
+    }
+
+    /// A crash: of each job that is under way, some of its first changes have happened, and a part
+    /// of the next one if it is a write. Returns writes that were cut off.
+    pub(super) fn cut_jobs(&mut self, random: &mut Random) -> Vec<Change> {
+        let mut cut = Vec::new();
+        for job in std::mem::take(&mut self.open) {
+            let count = self.entries.iter().filter(|entry| entry.job == Some(job)).count() as u64;
+            let (done, mut seen) = (random.below(count + 1), 0);
+            self.entries.retain_mut(|entry| {
+                if entry.job != Some(job) {
+                    return true;
+                }
+                entry.job = None;
+                seen += 1;
+                if seen == done + 1 && matches!(entry.change, Change::Write { .. }) {
+                    cut.push(entry.change.clone());
+                }
+                seen <= done
+            });
+        }
+        cut
+    }
+
+    /// Adds those sectors of a write that chance keeps.
+    pub(super) fn add_torn(&mut self, change: &Change, random: &mut Random) {
+        let Change::Write { file, offset, bytes } = change else { return };
+        for (at, sector) in (0..bytes.len()).step_by(SECTOR).zip(bytes.chunks(SECTOR)) {
+            if random.one_in(2) {
+                let bytes = bytes.slice_ref(sector);
+                let change = Change::Write { file: *file, offset: offset + at, bytes };
+                self.entries.push(Entry { change, job: None });
+            }
+        }
+    }
+
+    /// What the next process sees when only the process before died.
+    pub(super) fn replay(&self, disk: &Image) -> Image {
+        let mut image = disk.clone();
+        self.entries.iter().for_each(|entry| image.apply(&entry.change));
+        image
+    }
+
+    /// The power failed: unsynced writes are lost whole or by sectors, unsynced names from the first
+    /// one on that is lost.
+    pub(super) fn lose(&mut self, disk: &mut Image, random: &mut Random, faults: &DiskFaults) {
+        let faults = &as_drawn(random, faults);
+        let mut last_sync: BTreeMap<Target, usize> = BTreeMap::new();
+        for (at, entry) in self.entries.iter().enumerate().filter(|(_, entry)| entry.change.is_sync()) {
+            last_sync.insert(entry.change.target(), at);
+        }
+        let mut undone: BTreeSet<Folder> = BTreeSet::new();
+        for (at, Entry { change, .. }) in self.entries.drain(..).enumerate() {
+            if last_sync.get(&change.target()).is_some_and(|last| at <= *last) {
+                disk.apply(&change);
+                continue;
+            }
+            match change.target() {
+                Target::File(_) if chance(random, faults.lost_write) => {}
+                Target::File(_) => disk.apply_sectors(&change, &mut || !chance(random, faults.lost_sector)),
+                Target::Names(folder) => {
+                    if undone.contains(&folder) || chance(random, faults.undone_name) {
+                        undone.insert(folder);
+                    } else {
+                        disk.apply(&change);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Files that some change names, or that a name may come back to.
+    pub(super) fn files(&self) -> BTreeSet<usize> {
+        let files = self.entries.iter().filter_map(|entry| match &entry.change {
+            Change::Write { file, .. }
+            | Change::SetLen { file, .. }
+            | Change::Sync { file }
+            | Change::Make { file, .. } => Some(*file),
+            _ => None,
+        });
+        files.collect()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.entries.len()
+    }
+}
+
+/// One crash in four loses nothing, one in four all that was not synced.
+fn as_drawn(random: &mut Random, faults: &DiskFaults) -> DiskFaults {
+    let all = |chance| DiskFaults { lost_sector: 0, lost_write: chance, undone_name: chance, ..*faults };
+    match random.below(4) {
+        0 => all(0),
+        1 if faults.lost_write > 0 => all(1_000),
+        _ => *faults,
+    }
+}
+
+pub(super) fn chance(random: &mut Random, of_thousand: u32) -> bool {
+    random.below(1_000) < u64::from(of_thousand)
+}
