@@ -7,8 +7,9 @@ use revd_engine::random::Random;
 
 use crate::disk::faults::{Begun, Crash, DiskFaults, Ticket, Trouble};
 use crate::disk::image::{Change, FileNumber, Folder, Image};
-use crate::disk::journal::{Journal, chance};
+use crate::disk::journal::chance;
 use crate::disk::log_calls::LogCalls;
+use crate::disk::medium::{Medium, Recording, Step};
 use crate::time::Micros;
 
 /// Bytes of the reserve: a segment of the log, and a checkpoint.
@@ -22,8 +23,8 @@ const FILES_KEPT: usize = 32;
 pub(super) struct Contents {
     pub(super) random: Random,
     pub(super) live: Image,
-    disk: Image,
-    journal: Journal,
+    medium: Medium,
+    pub(super) recording: Option<Recording>,
     next_file: FileNumber,
     next_ticket: u64,
     /// The process that uses the directory now; handles of earlier ones are dead.
@@ -44,13 +45,16 @@ pub(super) struct Contents {
 }
 
 impl Contents {
-    pub(super) fn new(random: Random) -> Self {
+    /// The disk as an earlier process has left it.
+    pub(super) fn of(medium: Medium, random: Random) -> Self {
+        let live = medium.live();
+        let next_file = live.files.keys().max().map_or(0, |last| last + 1);
         Self {
             random,
-            live: Image::default(),
-            disk: Image::default(),
-            journal: Journal::default(),
-            next_file: 0,
+            live,
+            medium,
+            recording: None,
+            next_file,
             next_ticket: 0,
             process: 0,
             is_locked: false,
@@ -63,6 +67,17 @@ impl Contents {
             begun: Vec::new(),
             log: LogCalls::default(),
             late: Vec::new(),
+        }
+    }
+
+    pub(super) fn record(&mut self) {
+        self.recording = Some(Recording { start: self.medium.clone(), steps: Vec::new() });
+    }
+
+    fn step(&mut self, step: Step) {
+        self.medium.step(&step);
+        if let Some(recording) = &mut self.recording {
+            recording.steps.push(step);
         }
     }
 
@@ -79,7 +94,7 @@ impl Contents {
     pub(super) fn begin_job(&mut self) -> u64 {
         assert!(self.job.is_none(), "one job begins at a time");
         self.next_ticket += 1;
-        self.journal.begin(self.next_ticket);
+        self.step(Step::Begin(self.next_ticket));
         (self.job, self.cost) = (Some(self.next_ticket), 0);
         self.next_ticket
     }
@@ -91,7 +106,7 @@ impl Contents {
     }
 
     pub(super) fn end(&mut self, ticket: Ticket) {
-        self.journal.end(ticket.0, &mut self.disk);
+        self.step(Step::End(ticket.0));
         self.land_late();
         if self.live.files.len() > FILES_KEPT {
             self.forget_files();
@@ -101,9 +116,10 @@ impl Contents {
     /// Writes of a dead process, which nothing waits for, reach the disk now and then.
     pub(super) fn land_late(&mut self) {
         self.late.iter_mut().for_each(|(after, _)| *after = after.saturating_sub(1));
-        for (_, change) in self.late.extract_if(.., |(after, _)| *after == 0) {
+        let landing: Vec<_> = self.late.extract_if(.., |(after, _)| *after == 0).collect();
+        for (_, change) in landing {
             self.live.apply(&change);
-            self.disk.apply(&change);
+            self.step(Step::Land(change));
         }
     }
 
@@ -125,7 +141,7 @@ impl Contents {
         if change.is_sync() && self.trouble.lies {
             return Ok(());
         }
-        self.journal.add(change, self.job, &mut self.disk);
+        self.step(Step::Change(change, self.job));
         Ok(())
     }
 
@@ -150,7 +166,7 @@ impl Contents {
             let done = usize::try_from(self.random.below(room as u64 + 1)).expect("below a length");
             let part = Change::Write { file: *file, offset: *offset, bytes: bytes.slice(..done) };
             self.live.apply(&part);
-            self.journal.add(part, self.job, &mut self.disk);
+            self.step(Step::Change(part, self.job));
         }
         failure()
     }
@@ -235,45 +251,24 @@ impl Contents {
         self.trouble.fails_after = None;
         self.begun.clear();
         self.log = LogCalls::default();
-        let unsynced = self.journal.len();
-        let cut = self.journal.cut_jobs(random);
+        let unsynced = self.medium.unsynced();
         let is_process_alone = chance(random, faults.only_process);
         if is_process_alone {
-            for change in cut {
-                match random.below(3) {
-                    0 => self.late.push((1 + random.below(12), change)),
-                    1 => self.journal.add(change, None, &mut self.disk),
-                    _ => self.journal.add_torn(&change, random),
-                }
-            }
-            self.live = self.journal.replay(&self.disk);
+            self.late.extend(self.medium.lose_process(random));
         } else {
             self.late.clear();
-            self.journal.lose(&mut self.disk, random, faults);
-            cut.iter().for_each(|change| self.disk.apply_sectors(change, &mut || random.one_in(2)));
-            self.lose_folders();
-            self.live = self.disk.clone();
+            self.medium.lose_power(random, faults);
         }
+        self.live = self.medium.live();
         self.forget_files();
         let rotten = if chance(random, faults.rot) { self.rot(random) } else { None };
         Crash { is_process_alone, unsynced, rotten }
     }
 
-    /// With the name of a folder all names in it are gone.
-    fn lose_folders(&mut self) {
-        for (name, folder) in [("member", Folder::Member), ("wal", Folder::Log)] {
-            if self.disk.file(Folder::Data, name).is_none() {
-                self.disk.names.retain(|(of, _), _| *of != folder);
-            }
-        }
-    }
-
     /// Files without a name are gone.
     fn forget_files(&mut self) {
-        let mut used = self.journal.files();
-        used.extend(self.live.names.values().chain(self.disk.names.values()));
+        let used = self.medium.forget_files(&self.live);
         self.live.files.retain(|file, _| used.contains(file));
-        self.disk.files.retain(|file, _| used.contains(file));
     }
 
     /// Flips a bit of a file at rest; its name, and where.
@@ -293,7 +288,7 @@ impl Contents {
 
     /// The changed bits are what the disk has from now on.
     pub(super) fn flip(&mut self, file: FileNumber, offset: usize, bits: u8) {
-        for image in [&mut self.live, &mut self.disk] {
+        for image in [&mut self.live, &mut self.medium.durable] {
             if let Some(byte) = image.bytes_mut(file).get_mut(offset) {
                 *byte ^= bits;
             }

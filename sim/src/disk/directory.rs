@@ -7,6 +7,7 @@ use revd_engine::random::Random;
 use crate::disk::contents::Contents;
 use crate::disk::faults::{Begun, Crash, DiskFaults, Trouble};
 use crate::disk::image::Folder;
+use crate::disk::medium::Medium;
 
 /// A member's directory. Clones share it.
 #[derive(Clone)]
@@ -16,7 +17,11 @@ impl Directory {
     /// An empty one.
     #[must_use]
     pub fn new(random: Random) -> Self {
-        Self(Arc::new(Mutex::new(Contents::new(random))))
+        Self::of(Contents::of(Medium::default(), random))
+    }
+
+    pub(super) fn of(contents: Contents) -> Self {
+        Self(Arc::new(Mutex::new(contents)))
     }
 
     pub(super) fn contents(&self) -> MutexGuard<'_, Contents> {
@@ -27,15 +32,15 @@ impl Directory {
     /// unsynced writes are lost, torn or there. Handles of the process are dead: they change
     /// nothing any more.
     pub fn crash(&self, random: &mut Random, faults: &DiskFaults) -> Crash {
-        self.contents().crash(random, faults)
+        let faults = faults.of_crash(random);
+        self.contents().crash(random, &faults)
     }
 
     /// The process ends by itself, or has refused to start.
     pub fn leave(&self) {
-        let alone = DiskFaults { only_process: 1_000, ..DiskFaults::default() };
         let mut contents = self.contents();
         let mut random = contents.random.clone();
-        contents.crash(&mut random, &alone);
+        contents.crash(&mut random, &DiskFaults::PROCESS);
     }
 
     /// From now on the disk has this trouble, or none.

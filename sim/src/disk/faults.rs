@@ -1,5 +1,7 @@
 //! Faults and troubles of a disk, and names for what takes time.
 
+use revd_engine::random::Random;
+
 use crate::time::Micros;
 
 /// The fault kinds of a member's disk in one run, drawn by the swarm: chances out of 1,000 each.
@@ -17,6 +19,41 @@ pub struct DiskFaults {
     pub undone_name: u32,
     /// At a crash: some bit of what is durable has changed; to be noticed when it is read.
     pub rot: u32,
+}
+
+impl DiskFaults {
+    /// All that was written is there after a crash of the machine.
+    pub const KEEPS_ALL: Self =
+        Self { only_process: 0, lost_sector: 0, lost_write: 0, undone_name: 0, rot: 0 };
+    /// Nothing that was not synced is.
+    pub const KEEPS_SYNCED: Self = Self { lost_write: 1_000, undone_name: 1_000, ..Self::KEEPS_ALL };
+    /// Any sectors of it are.
+    pub const KEEPS_SOME: Self = Self { lost_sector: 500, undone_name: 500, ..Self::KEEPS_ALL };
+    /// Only the process ends.
+    pub const PROCESS: Self = Self { only_process: 1_000, ..Self::KEEPS_ALL };
+
+    /// Those of one run: each kind is there or not.
+    #[must_use]
+    pub fn draw(random: &mut Random) -> Self {
+        let mut kind = |chances: &[u32]| random.pick(chances);
+        Self {
+            only_process: kind(&[0, 300, 900]),
+            lost_sector: kind(&[0, 100, 500]),
+            lost_write: kind(&[0, 200, 700]),
+            undone_name: kind(&[0, 200, 700]),
+            rot: 0,
+        }
+    }
+
+    /// Those of one crash: one in four loses nothing, one in four all that was not synced.
+    pub(super) fn of_crash(&self, random: &mut Random) -> Self {
+        let (only_process, rot) = (self.only_process, self.rot);
+        match random.below(4) {
+            0 => Self { only_process, rot, ..Self::KEEPS_ALL },
+            1 if self.lost_write > 0 => Self { only_process, rot, ..Self::KEEPS_SYNCED },
+            _ => *self,
+        }
+    }
 }
 
 /// A trouble of the disk, for as long as the world says.
@@ -40,7 +77,7 @@ pub struct Trouble {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Ticket(pub u64);
 
-/// What takes time.
+/// Something that takes time.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Begun {
     /// Its name.
@@ -49,7 +86,7 @@ pub struct Begun {
     pub cost: Micros,
 }
 
-/// What a crash was.
+/// A crash, as it was.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Crash {
     /// The machine and its caches went on.

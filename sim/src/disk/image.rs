@@ -5,10 +5,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
-/// What a disk writes whole or not at all.
+/// Bytes that a disk writes whole or not at all.
 pub const SECTOR: usize = 512;
 
-/// A folder of the data directory. What is done to the names of one is kept in its order; folders
+/// A folder of the data directory. Changes of the names of one are kept in their order; folders
 /// know nothing of each other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Folder {
@@ -47,7 +47,7 @@ pub(super) enum Change {
     SyncNames { folder: Folder },
 }
 
-/// What a sync makes durable.
+/// The object of a sync.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Target {
     File(FileNumber),

@@ -9,14 +9,14 @@ use crate::disk::image::{Change, Folder, Image, SECTOR, Target};
 
 /// A change, and the job of which it is a part while that has not ended: it may have happened then,
 /// or not.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 struct Entry {
     change: Change,
     job: Option<u64>,
 }
 
 /// Changes in the order in which they were asked for.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Journal {
     entries: Vec<Entry>,
     open: BTreeSet<u64>,
@@ -41,7 +41,7 @@ impl Journal {
         }
     }
 
-    /// What is synced, and part of no job that is under way, is on the disk from now on.
+    /// All that is synced, and part of no job that is under way, is on the disk from now on.
     fn settle(&mut self, disk: &mut Image) {
         let (mut under_way, mut synced) = (BTreeSet::new(), BTreeMap::new());
         for (at, Entry { change, job }) in self.entries.iter().enumerate() {
@@ -97,17 +97,16 @@ impl Journal {
         }
     }
 
-    /// What the next process sees when only the process before died.
+    /// The image that the next process sees when only the process before died.
     pub(super) fn replay(&self, disk: &Image) -> Image {
         let mut image = disk.clone();
         self.entries.iter().for_each(|entry| image.apply(&entry.change));
         image
     }
 
-    /// The power failed: unsynced writes are lost whole or by sectors, unsynced names from the first
-    /// one on that is lost.
+    /// The power failed: unsynced writes are lost whole or by sectors, unsynced names from the
+    /// first one on that is lost.
     pub(super) fn lose(&mut self, disk: &mut Image, random: &mut Random, faults: &DiskFaults) {
-        let faults = &as_drawn(random, faults);
         let mut last_sync: BTreeMap<Target, usize> = BTreeMap::new();
         for (at, entry) in self.entries.iter().enumerate().filter(|(_, entry)| entry.change.is_sync()) {
             last_sync.insert(entry.change.target(), at);
@@ -146,16 +145,6 @@ impl Journal {
 
     pub(super) fn len(&self) -> usize {
         self.entries.len()
-    }
-}
-
-/// One crash in four loses nothing, one in four all that was not synced.
-fn as_drawn(random: &mut Random, faults: &DiskFaults) -> DiskFaults {
-    let all = |chance| DiskFaults { lost_sector: 0, lost_write: chance, undone_name: chance, ..*faults };
-    match random.below(4) {
-        0 => all(0),
-        1 if faults.lost_write > 0 => all(1_000),
-        _ => *faults,
     }
 }
 

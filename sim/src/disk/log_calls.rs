@@ -1,5 +1,5 @@
-//! The calls of the log's handles: those that are under way, and changes of the log's directory that
-//! wait for those before them.
+//! The calls of the log's handles: those that are under way, and changes of the log's directory
+//! that wait for those before them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
@@ -30,7 +30,7 @@ pub(super) enum Outcome {
     Told,
 }
 
-/// What a call returns when its time is over.
+/// The result of a call when its time is over.
 #[derive(Debug)]
 pub(super) enum End {
     Return(Result<Bytes, WalError>),

@@ -1,5 +1,5 @@
-//! The log's files as its writer has them: calls take time, and changes of the directory are made one
-//! after the other, as the server's helper threads make them.
+//! The log's files as its writer has them: calls take time, and changes of the directory are made
+//! one after the other, as the server's helper threads make them.
 
 use std::future::poll_fn;
 use std::io;

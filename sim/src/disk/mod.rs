@@ -2,8 +2,9 @@
 //! troubles of its disk.
 //!
 //! A directory outlives the processes of its member. Its calls change what a process sees at once;
-//! what they cost in virtual time is said by [`Begun`]: the world calls [`Directory::end`] when that
-//! time is over. A call or job that has not ended by a crash has happened in part, or not at all.
+//! what they cost in virtual time is said by [`Begun`]: the world calls [`Directory::end`] when
+//! that time is over. A call or job that has not ended by a crash has happened in part, or not at
+//! all.
 //!
 //! Rules of the disk:
 //! - A write is durable when a sync of its file that was asked for later has returned. Until then a
@@ -11,8 +12,8 @@
 //! - A name that was made, changed or removed is durable when its folder was synced later. Until
 //!   then it may be lost, with all later changes in the same folder.
 //! - The log's writes are durable when they return, as with `O_DSYNC`.
-//! - When only the process ends, the next one sees what was written; that may still be lost. A write
-//!   that was under way may land later, while the next process runs.
+//! - When only the process ends, the next one sees what was written; that may still be lost. A
+//!   write that was under way may land later, while the next process runs.
 //! - A file that gets another name keeps its bytes: a segment that is used again holds old frames.
 
 mod contents;
@@ -22,7 +23,9 @@ mod image;
 mod journal;
 mod log_calls;
 mod log_files;
+mod medium;
 mod names;
+mod recording;
 mod start;
 #[cfg(test)]
 mod tests;
@@ -32,4 +35,6 @@ pub use directory::Directory;
 pub use faults::{Begun, Crash, DiskFaults, Ticket, Trouble};
 pub use image::{Folder, SECTOR};
 pub use log_files::LogFiles;
+pub use medium::Recording;
+pub use recording::Replay;
 pub use start::{PAGES, Recovering, StartError};

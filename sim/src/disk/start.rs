@@ -1,4 +1,4 @@
-//! What recovery finds and does in a directory.
+//! A start: the files that recovery finds, and what it does to them.
 
 use std::sync::Arc;
 
@@ -145,10 +145,9 @@ impl RecoveryEffects for Recovering<'_> {
             if !data.has(name) {
                 let file = self.directory.contents().new_file();
                 files(data.change(Change::Make { folder: Folder::Data, name: name.to_owned(), file }))?;
-                files(data.sync())?;
             }
         }
-        Ok(())
+        files(data.sync())
     }
 
     fn open_store(&mut self) -> Result<Store, StartError> {

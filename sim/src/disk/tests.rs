@@ -358,8 +358,8 @@ fn what_is_read_while_a_segment_is_released_is_what_the_disk_has_then() {
     run(&directory, log.read(1, 0, 3)).unwrap_err();
 }
 
-/// Wherever a bit flips in a log at rest: the log is refused with the name of a file, or it is as it
-/// was but for its last frame, whose loss looks like a crash.
+/// Wherever a bit flips in a log at rest: the log is refused with the name of a file, or it is as
+/// it was but for its last frame, whose loss looks like a crash.
 #[test]
 fn a_flipped_bit_in_the_log_is_refused_or_in_its_last_frame() {
     let (mut refused, mut cut, mut same) = (0, 0, 0);
