@@ -1,0 +1,100 @@
+//! The simulator as a program: runs seeds, prints their ledger, and cuts down what fails.
+//!
+//! ```text
+//! revd-sim [--seeds N] [--first N] [--seconds N] [--ledger FILE] [--faults N,N,...] [--shrink]
+//! ```
+//!
+//! `--seconds` ends it after that time, `--faults` keeps some of the faults of one seed, `--shrink`
+//! looks for the fewest faults with which a seed fails. A place that no run has reached fails a run
+//! of 1,000 seeds or more.
+
+use std::collections::BTreeSet;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use revd_sim::faults::storm;
+use revd_sim::runs::{self, Failure};
+
+struct Arguments {
+    seeds: u64,
+    first: u64,
+    seconds: Option<u64>,
+    ledger: Option<String>,
+    faults: Option<BTreeSet<usize>>,
+    shrinks: bool,
+}
+
+fn arguments() -> Result<Arguments, String> {
+    let mut found =
+        Arguments { seeds: 100, first: 0, seconds: None, ledger: None, faults: None, shrinks: false };
+    let mut words = std::env::args().skip(1);
+    while let Some(word) = words.next() {
+        let mut value = || words.next().ok_or(format!("{word} needs a value"));
+        let number = |text: String| text.parse().map_err(|_| format!("{text} is no number"));
+        match word.as_str() {
+            "--seeds" => found.seeds = number(value()?)?,
+            "--first" => found.first = number(value()?)?,
+            "--seconds" => found.seconds = Some(number(value()?)?),
+            "--ledger" => found.ledger = Some(value()?),
+            "--shrink" => found.shrinks = true,
+            "--faults" => {
+                let kept: Result<BTreeSet<usize>, _> = value()?.split(',').map(str::parse).collect();
+                found.faults = Some(kept.map_err(|error| error.to_string())?);
+            }
+            _ => return Err(format!("{word} is not known")),
+        }
+    }
+    Ok(found)
+}
+
+fn tell(failure: &Failure, shrinks: bool) {
+    println!("seed {} fails: {}\n  {}", failure.seed, failure.why, failure.command());
+    if shrinks {
+        let kept = runs::shrink(failure.seed);
+        let names: Vec<String> = kept.iter().map(usize::to_string).collect();
+        println!("  with fewer faults: {} --faults {}", failure.command(), names.join(","));
+        let all = storm(failure.seed);
+        for at in &kept {
+            println!("    {:?}", all[*at]);
+        }
+    }
+}
+
+fn main() -> ExitCode {
+    let arguments = match arguments() {
+        Ok(arguments) => arguments,
+        Err(problem) => {
+            eprintln!("{problem}");
+            return ExitCode::FAILURE;
+        }
+    };
+    let Arguments { seeds, first, seconds, ledger: file, faults, shrinks } = arguments;
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "the program ends after so much true time; no run reads it"
+    )]
+    let began = Instant::now();
+    let is_over = || seconds.is_some_and(|seconds| began.elapsed() >= Duration::from_secs(seconds));
+    let (ledger, failures) = match &faults {
+        Some(kept) => match runs::run(first, Some(kept)) {
+            Ok(ledger) => (ledger, Vec::new()),
+            Err(failure) => (runs::Ledger::default(), vec![failure]),
+        },
+        None => runs::run_many(first, seeds, is_over),
+    };
+    println!("{ledger}");
+    failures.iter().for_each(|failure| tell(failure, shrinks));
+    if let Some(file) = file
+        && let Err(error) = std::fs::write(&file, format!("first seed: {first}\n{ledger}"))
+    {
+        eprintln!("{file}: {error}");
+        return ExitCode::FAILURE;
+    }
+    let is_long = ledger.seeds >= 1_000;
+    let missing = (ledger.marks.missing(), ledger.missing_faults());
+    if is_long && missing != (Vec::new(), Vec::new()) {
+        println!("never reached: {missing:?}");
+        return ExitCode::FAILURE;
+    }
+    if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}

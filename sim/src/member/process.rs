@@ -1,0 +1,269 @@
+//! A process while it runs: which part takes an event.
+
+use std::time::Duration;
+
+use revd_engine::mvcc::View;
+use revd_member::cluster::Identity;
+use revd_member::cluster::membership::Membership;
+use revd_member::cores::edge::EdgeEvent;
+use revd_member::cores::effects::StateEvent;
+use revd_member::cores::log_events::LogEvent;
+use revd_member::schema;
+use revd_proto::etcdserverpb::Member as MemberRow;
+
+use crate::calls::{CallId, Request, StreamId};
+use crate::disk::Ticket;
+use crate::marks::Mark;
+use crate::member::common::{Common, End, JobEnd, StateInput, TICK};
+use crate::member::edge::{EdgePart, LEASE_INTERVAL, SWEEP_INTERVAL, StreamRequest};
+use crate::member::log::LogPart;
+use crate::member::peers::PULSE_INTERVAL;
+use crate::member::state::StatePart;
+use crate::network::{Arrival, Side};
+use crate::outside::{Outside, Part, Timer};
+use crate::time::Micros;
+
+/// A process that runs.
+pub struct Process {
+    pub(super) common: Common,
+    pub(super) log: LogPart,
+    pub(super) state: StatePart,
+    pub(super) edge: EdgePart,
+    pub(super) began: Micros,
+}
+
+impl Process {
+    /// Which start of the member it is.
+    #[must_use]
+    pub fn boot(&self) -> u64 {
+        self.common.boot
+    }
+
+    /// The member and its cluster.
+    #[must_use]
+    pub fn identity(&self) -> Identity {
+        self.common.identity
+    }
+
+    /// When it began.
+    #[must_use]
+    pub fn began(&self) -> Micros {
+        self.began
+    }
+
+    /// The members, as its newest View has them.
+    #[must_use]
+    pub fn membership(&self) -> Membership {
+        schema::membership(self.common.views.load().tables())
+    }
+
+    /// The rows of all members, for one that joins; none if this one is not among them.
+    #[must_use]
+    pub fn rows(&self) -> Option<Vec<MemberRow>> {
+        let rows: Vec<MemberRow> = schema::members(self.common.views.load().tables()).collect();
+        rows.iter().any(|row| row.id == self.common.identity.member).then_some(rows)
+    }
+
+    /// Whether it leads, as its status says.
+    #[must_use]
+    pub fn leads(&self) -> bool {
+        self.common.status.leader.load() == self.common.identity.member
+    }
+
+    /// Leader, committed and applied index, as its status says.
+    #[must_use]
+    pub fn standing(&self) -> (u64, u64, u64) {
+        let status = &self.common.status;
+        (status.leader.load(), status.committed.load(), status.applied.load())
+    }
+
+    /// How it is inside, for a failure's message.
+    #[must_use]
+    pub fn inside(&self) -> String {
+        format!(
+            "term {}, waiting {}, {}, log over {}, writing {}, receiving a state {}, state over {}, backlog {}, {}",
+            self.common.status.term.load(),
+            self.common.inside(),
+            self.log.writer.inside(),
+            self.log.is_over,
+            self.log.writer.is_writing(),
+            self.log.states.is_receiving(),
+            self.state.is_over,
+            self.state.core.backlog(),
+            self.log.peers.inside(),
+        )
+    }
+
+    /// It lets clients in.
+    #[must_use]
+    pub fn is_ready(&self) -> bool {
+        self.edge.is_ready
+    }
+
+    /// The work under way, as far as a kill in it is of interest.
+    #[must_use]
+    pub fn under_way(&self) -> Vec<Mark> {
+        let marks = [
+            (self.log.writer.is_writing(), Mark::KilledInFrame),
+            (self.common.writes_checkpoint(), Mark::KilledInCheckpoint),
+            (self.log.states.is_receiving(), Mark::KilledReceiving),
+        ];
+        marks.into_iter().filter_map(|(is_so, mark)| is_so.then_some(mark)).collect()
+    }
+
+    /// The process is killed: the frame under way may be on the disk or not.
+    pub fn leave(&mut self, out: &mut Outside) {
+        out.truth.log(self.common.identity.member).leave_open(self.log.writer.take_frame());
+    }
+
+    /// The newest View, for those who compare members.
+    #[must_use]
+    pub fn view(&self) -> View {
+        self.common.views.load()
+    }
+
+    /// The calls and streams that end with the process.
+    #[must_use]
+    pub fn open(&self) -> (Vec<CallId>, Vec<StreamId>) {
+        (self.edge.open_calls(), self.edge.open_streams())
+    }
+
+    /// A part stands still for a while.
+    pub fn stand_still(&mut self, part: Part, time: Micros, out: &Outside) {
+        self.common.stand_still(part, time, out);
+    }
+
+    /// Each turn of a part takes so much longer from now on.
+    pub fn slow(&mut self, part: Part, by: Micros) {
+        self.common.slow(part, by);
+    }
+
+    /// Its clock jumps forward.
+    pub fn jump(&mut self, by: Micros) {
+        self.common.clock.jump(by);
+    }
+
+    /// It is asked to stop.
+    pub fn stop(&mut self, out: &mut Outside) {
+        if self.edge.is_ready {
+            self.edge.event(EdgeEvent::Drained, &mut self.common, out);
+        }
+    }
+
+    /// A part takes its turn.
+    ///
+    /// # Errors
+    /// How the process has ended.
+    pub fn turn(&mut self, part: Part, out: &mut Outside) -> Result<(), End> {
+        if !self.common.may_turn(part, out) {
+            return Ok(());
+        }
+        let Self { common, log, state, edge, .. } = self;
+        match part {
+            Part::Log => log.turn(common, out),
+            Part::State => state.turn(edge.is_ready, common, out),
+            Part::Edge => edge.turn(state.is_over, common, out),
+        }
+    }
+
+    /// A time is over.
+    pub fn timer(&mut self, timer: Timer, out: &mut Outside) {
+        let Self { common, log, edge, .. } = self;
+        match timer {
+            Timer::Tick => {
+                common.log_event(LogEvent::Tick, out);
+                common.timer(TICK, Timer::Tick, out);
+            }
+            Timer::Pulse => {
+                log.peers.pulse(common, out);
+                log.states.pulse(common, out);
+                common.timer(PULSE_INTERVAL, Timer::Pulse, out);
+            }
+            Timer::Dial(id, attempt) => log.peers.dial(id, attempt, common, out),
+            Timer::Late(connection) => {
+                log.peers.late(connection, common, out);
+                log.states.late(connection, common, out);
+            }
+            Timer::Remind => common.state_input(StateInput::Core(StateEvent::CheckpointDue), out),
+            Timer::Room => log.writer.try_again(common, out),
+            Timer::Resend(to) => common.log_event(LogEvent::StateSent { to, is_there: false }, out),
+            Timer::Sweep => {
+                edge.sweep(common, out);
+                common.timer(SWEEP_INTERVAL, Timer::Sweep, out);
+            }
+            Timer::Leases => {
+                edge.look_for_expired(common, out);
+                common.timer(LEASE_INTERVAL, Timer::Leases, out);
+            }
+            Timer::Progress => {
+                edge.tick_hub(common, out);
+                common.timer(Duration::from_secs(2), Timer::Progress, out);
+            }
+            Timer::Overdue => edge.event(EdgeEvent::Overdue, common, out),
+            Timer::Publish => edge.publish_again(common, out),
+            Timer::Waited(question) => edge.event(EdgeEvent::Waited(question), common, out),
+        }
+    }
+
+    /// A call on the disk is over.
+    pub fn disk(&mut self, ticket: Ticket, out: &mut Outside) {
+        self.common.directory.end(ticket);
+        self.log.writer.run(&mut self.common, out);
+    }
+
+    /// A helper is done.
+    pub fn job(&mut self, ticket: Ticket, out: &mut Outside) {
+        let Some(end) = self.common.take_job(ticket) else { return };
+        let input = match end {
+            JobEnd::Written(written) => StateInput::Written(written),
+            JobEnd::Finished(command) => StateInput::Core(StateEvent::Finished(*command)),
+            JobEnd::Listed(outcome) => StateInput::Core(StateEvent::Listed(outcome)),
+            JobEnd::Installed(renamed) => StateInput::Installed(renamed),
+            JobEnd::State(job) => return self.log.states.done(job, &mut self.common, out),
+        };
+        self.common.state_input(input, out);
+    }
+
+    /// Something arrives on a connection.
+    pub fn arrive(&mut self, arrival: Arrival, out: &mut Outside) {
+        let Arrival { connection, at, bytes } = arrival;
+        let (bytes, Self { common, log, .. }) = (bytes.as_deref(), self);
+        if log.is_over {
+            return;
+        }
+        match at {
+            Side::Dialer => {
+                let _ = log.peers.heard_back(connection, bytes, common, out)
+                    || log.states.heard_back(connection, bytes, common, out);
+            }
+            Side::Listener => {
+                if log.states.heard(connection, bytes, common, out) {
+                    return;
+                }
+                if let Some((from, rest)) = log.peers.heard(connection, bytes, common, out) {
+                    log.states.accept(connection, from, &rest, common, out);
+                }
+            }
+        }
+    }
+
+    /// A client calls.
+    pub(crate) fn call(&mut self, call: CallId, request: Request, out: &mut Outside) {
+        self.edge.call(call, request, &mut self.common, out);
+    }
+
+    /// A client gives a call up.
+    pub(crate) fn give_up(&mut self, call: CallId) {
+        self.edge.give_up(call);
+    }
+
+    /// A client opens a watch stream.
+    pub(crate) fn open_stream(&mut self, id: StreamId) {
+        self.edge.open_stream(id);
+    }
+
+    /// A client has something for its stream, or takes no messages, or closes it.
+    pub(crate) fn with_stream(&mut self, id: StreamId, request: StreamRequest, out: &mut Outside) {
+        self.edge.with_stream(id, request, &mut self.common, out);
+    }
+}

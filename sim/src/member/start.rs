@@ -1,0 +1,131 @@
+//! The start of a process: the shipped recovery over the member's directory.
+
+use revd_member::boot::recovery::{Recovery, RecoveryConfig, recover};
+use revd_member::cluster::initial::InitialCluster;
+use revd_member::cluster::joining::RemoteCluster;
+use revd_member::cluster::version::ClusterVersion;
+use revd_member::cores::log::{LogConfig, LogCore};
+use revd_member::cores::member_changes::ChangeRules;
+use revd_member::cores::state::StateCore;
+use revd_member::peer::Peer;
+use revd_member::raft::node::LogRetention;
+use revd_member::read::view_slot::ViewSlot;
+use revd_member::wal::layout::LayoutConfig;
+use revd_member::wal::writer::{WalSeed, WalWriter};
+
+use crate::disk::{Directory, StartError};
+use crate::member::common::{Clock, Common, End, TICK};
+use crate::member::edge::EdgePart;
+use crate::member::log::LogPart;
+use crate::member::peers::{PULSE_INTERVAL, Peers};
+use crate::member::process::Process;
+use crate::member::state::StatePart;
+use crate::member::states::States;
+use crate::member::writer::Writer;
+use crate::outside::{Outside, Timer};
+use crate::truth::ClusterAt;
+
+/// Of all members, and of the cluster.
+pub(crate) const VERSION: ClusterVersion = ClusterVersion { major: 3, minor: 7 };
+
+/// The settings of a start.
+#[derive(Debug, Clone)]
+pub struct Settings {
+    /// Which start of the member it is, unique in the run.
+    pub boot: u64,
+    /// The member's number in the run.
+    pub member: usize,
+    /// The flags that name the members.
+    pub initial: InitialCluster,
+    /// Without data, begin a new cluster; else join one.
+    pub begins_cluster: bool,
+    /// The cluster, as another member answers for it.
+    pub remote: Option<RemoteCluster>,
+    /// Ask before an election whether it can be won.
+    pub pre_vote: bool,
+    /// How much of the log stays for members that lag behind.
+    pub retention: LogRetention,
+    /// Bytes of a segment of the log.
+    pub segment_bytes: u64,
+    /// Bytes that the store may have; 0: no limit.
+    pub quota_bytes: i64,
+    /// Work of a step of the watch hub.
+    pub step_work: usize,
+    /// The member's clock.
+    pub clock: Clock,
+}
+
+/// Why a process did not come to life.
+#[derive(Debug)]
+pub enum NoStart {
+    /// It found files that it does not start from, or was refused.
+    Refused(StartError),
+    /// It ended in its first turn.
+    Ended(End),
+}
+
+/// Starts from what is in the directory.
+///
+/// # Errors
+/// [`NoStart`]
+pub(crate) fn start(
+    directory: &Directory,
+    settings: Settings,
+    out: &mut Outside,
+) -> Result<Box<Process>, NoStart> {
+    let Settings { boot, member, remote, clock, .. } = settings;
+    let config = RecoveryConfig {
+        begins_cluster: settings.begins_cluster,
+        forces_new: false,
+        initial: settings.initial,
+        version: VERSION,
+        pre_vote: settings.pre_vote,
+        advances_election: true,
+        boot,
+        election_ticks: 10,
+        election_seed: out.random.number(),
+        log_retention: settings.retention,
+        quota_bytes: settings.quota_bytes,
+        lease_extension: 1_000,
+    };
+    let logger = slog::Logger::root(slog::Discard, slog::o!());
+    let mut ask_others = |_: &InitialCluster| remote.clone();
+    let mut effects = directory.recovery(&mut ask_others);
+    let recovery = recover(&config, &logger, &mut effects).map_err(NoStart::Refused)?;
+    let Recovery { identity, origin, mut machine, node, log, membership, .. } = recovery;
+    let applied = machine.store().applied().index;
+    let truth = &mut out.truth;
+    truth.log(identity.member).recovered(&log, applied);
+    if applied > 0 {
+        truth.begin(applied, || ClusterAt::of(&machine));
+    }
+    let views = ViewSlot::new(machine.store_mut().view(), 1);
+    let common = Common::new((member, boot), identity, views, clock, directory.clone());
+    common.status.applied.store(applied);
+    common.status.is_corrupt.store(machine.is_corrupt());
+    let layout = LayoutConfig { segment_bytes: settings.segment_bytes, secret: out.random.number() };
+    let writer = WalWriter::new(WalSeed { disk: directory.log(), layout, log });
+    let peers = membership.members().map(|row| Peer { id: row.id, urls: row.peer_ur_ls.clone() });
+    let peers: Vec<Peer> = peers.collect();
+    let log_config = LogConfig { origin, edges: 1, tick: TICK };
+    let core = LogCore::new(node, log_config).with_members(membership, ChangeRules::new(TICK, true));
+    let mut process = Box::new(Process {
+        common,
+        log: LogPart {
+            core,
+            writer: Writer::new(writer),
+            peers: Peers::new(),
+            states: States::default(),
+            is_over: false,
+        },
+        state: StatePart { core: StateCore::new(machine, 1), is_over: false },
+        edge: EdgePart::new(member, settings.step_work),
+        began: out.now(),
+    });
+    process.log.peers.set_peers(peers, &mut process.common, out);
+    process.log.start(&mut process.common, out).map_err(NoStart::Ended)?;
+    process.edge.start(&mut process.common, out);
+    process.common.timer(TICK, Timer::Tick, out);
+    process.common.timer(PULSE_INTERVAL, Timer::Pulse, out);
+    Ok(process)
+}

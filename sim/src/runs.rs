@@ -1,0 +1,125 @@
+//! Many runs on two threads, and the replay of one.
+
+use std::cell::Cell;
+use std::collections::BTreeSet;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Mutex;
+use std::sync::Once;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::faults::{Fault, storm};
+pub use crate::ledger::Ledger;
+use crate::world::World;
+
+thread_local! {
+    /// A failure on this thread is expected, and not worth a message.
+    static IS_QUIET: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A run that has failed, and why.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    /// Its seed.
+    pub seed: u64,
+    /// The message.
+    pub why: String,
+}
+
+impl Failure {
+    /// The command that replays it.
+    #[must_use]
+    pub fn command(&self) -> String {
+        format!("cargo run --release -p revd-sim -- --first {} --seeds 1", self.seed)
+    }
+}
+
+fn hush() {
+    static HOOK: Once = Once::new();
+    HOOK.call_once(|| {
+        let loud = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |info| {
+            if !IS_QUIET.get() {
+                loud(info);
+            }
+        }));
+    });
+}
+
+/// Runs a seed with those of its faults that are kept, all if none are named.
+///
+/// # Errors
+/// The reason why the run has failed.
+pub fn run(seed: u64, keep: Option<&BTreeSet<usize>>) -> Result<Ledger, Failure> {
+    let faults: Vec<Fault> = storm(seed)
+        .into_iter()
+        .enumerate()
+        .filter_map(|(at, fault)| keep.is_none_or(|keep| keep.contains(&at)).then_some(fault))
+        .collect();
+    catch_unwind(AssertUnwindSafe(|| {
+        let mut world = World::new(seed);
+        world.plan(faults);
+        world.run();
+        world.finish()
+    }))
+    .map_err(|panic| {
+        let why = panic.downcast_ref::<String>().cloned();
+        let why = why.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
+        Failure { seed, why: why.unwrap_or_default() }
+    })
+}
+
+/// Runs the same without a message.
+fn run_quietly(seed: u64, keep: &BTreeSet<usize>) -> Result<Ledger, Failure> {
+    hush();
+    let before = IS_QUIET.replace(true);
+    let result = run(seed, Some(keep));
+    IS_QUIET.set(before);
+    result
+}
+
+/// Runs seeds from this one on, until so many are done or it is to end; two at a time.
+#[must_use]
+pub fn run_many(first: u64, count: u64, is_over: impl Fn() -> bool + Sync) -> (Ledger, Vec<Failure>) {
+    let next = AtomicU64::new(first);
+    let sum = Mutex::new((Ledger::default(), Vec::new()));
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                while !is_over() {
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= first + count {
+                        return;
+                    }
+                    let result = run(seed, None);
+                    let mut sum = sum.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+                    match result {
+                        Ok(ledger) => sum.0.add(&ledger),
+                        Err(failure) => sum.1.push(failure),
+                    }
+                }
+            });
+        }
+    });
+    sum.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner)
+}
+
+/// The faults of a seed that fails without which it does not fail: it is cut down by halves first,
+/// then one by one.
+#[must_use]
+pub fn shrink(seed: u64) -> BTreeSet<usize> {
+    let mut kept: BTreeSet<usize> = (0..storm(seed).len()).collect();
+    let mut part = kept.len().div_ceil(2);
+    while part > 0 {
+        let mut has_shrunk = false;
+        for chunk in kept.clone().into_iter().collect::<Vec<usize>>().chunks(part) {
+            let fewer: BTreeSet<usize> = kept.iter().copied().filter(|at| !chunk.contains(at)).collect();
+            if run_quietly(seed, &fewer).is_err() {
+                (kept, has_shrunk) = (fewer, true);
+            }
+        }
+        if !has_shrunk || part == 1 {
+            part /= 2;
+        }
+    }
+    kept
+}

@@ -1,0 +1,214 @@
+//! The world: one heap of events, the cluster, its clients. One step is the next event.
+
+use std::collections::BTreeMap;
+
+use revd_engine::random::Random;
+
+use crate::calls::Door as _;
+use crate::clients::Clients;
+use crate::cluster::{Cluster, Habits};
+use crate::faults::{self, Fault, FaultKind, Undo};
+use crate::ledger::Ledger;
+use crate::marks::Marks;
+use crate::network::Links;
+use crate::outside::Event;
+use crate::probe::Probe;
+use crate::time::{MILLISECOND, Micros, SECOND};
+
+/// The number by which the probe is woken; those of clients are smaller.
+const PROBE: u64 = u64::MAX;
+
+/// All that there is.
+pub struct World {
+    pub(crate) cluster: Cluster,
+    clients: Clients,
+    pub(crate) probe: Probe,
+    pub(crate) random: Random,
+    events: u64,
+    probe_pause: Micros,
+    probe_rests: bool,
+    /// Faults to come, and what has happened by kind.
+    storm: Vec<Fault>,
+    pub(crate) faults: BTreeMap<FaultKind, u64>,
+    pub(crate) undos: BTreeMap<u64, Undo>,
+    pub(crate) undone: u64,
+}
+
+impl World {
+    /// As the seed draws it.
+    #[must_use]
+    pub fn new(seed: u64) -> Self {
+        let mut random = Random::new(seed ^ 0x51D0_0D1E);
+        let members = [1, 3, 3, 3, 5][usize::try_from(random.below(5)).expect("one of five")];
+        let habits = Habits {
+            pre_vote: !random.one_in(4),
+            step_work: if random.one_in(2) { 3_000 } else { 20 },
+            restart_max: [SECOND / 2, 3 * SECOND][usize::try_from(random.below(2)).expect("one of two")],
+        };
+        let links = Links {
+            delay: 50 + random.below(2_000),
+            jitter: random.below(3_000),
+            late_one_in: [0, 300][usize::try_from(random.below(2)).expect("one of two")],
+            flip_one_in: 0,
+        };
+        let cluster = Cluster::new(Random::new(random.number()), members, habits, links);
+        let clients = Clients::new(Random::new(random.number()));
+        let probe = Probe::new(Random::new(random.number()));
+        let probe_pause = [3, 10, 40][usize::try_from(random.below(3)).expect("one of three")] * MILLISECOND;
+        let mut world = Self {
+            cluster,
+            clients,
+            probe,
+            random,
+            events: 0,
+            probe_pause,
+            probe_rests: false,
+            storm: Vec::new(),
+            faults: BTreeMap::new(),
+            undos: BTreeMap::new(),
+            undone: 0,
+        };
+        for member in 0..members {
+            world.cluster.slots[member].disk_faults = faults::disk_faults(&mut world.random);
+        }
+        world.clients.start(&mut world.cluster);
+        world.cluster.wake_after(SECOND, PROBE);
+        world
+    }
+
+    /// The time.
+    #[must_use]
+    pub fn now(&self) -> Micros {
+        self.cluster.out.now()
+    }
+
+    /// Of everything that has happened.
+    #[must_use]
+    pub fn digest(&self) -> u64 {
+        let mut random = Random::new(self.cluster.out.truth.digest ^ self.events ^ self.now() << 20);
+        random.number()
+    }
+
+    /// The next event happens.
+    ///
+    /// # Panics
+    /// When something is not as it must be.
+    pub fn step(&mut self) {
+        let event = self.cluster.out.agenda.take().expect("clocks tick");
+        self.events += 1;
+        match event {
+            Event::Wake(PROBE) if self.probe_rests => {}
+            Event::Wake(PROBE) => {
+                self.probe.act(&mut self.cluster);
+                let pause = 1 + self.random.below(2 * self.probe_pause);
+                self.cluster.wake_after(pause, PROBE);
+            }
+            Event::Wake(number) => self.clients.wake(number, &mut self.cluster),
+            Event::Answered(call, reply) => {
+                if self.cluster.close_call(call) && !self.probe.answered(call, &reply) {
+                    self.clients.answered(call, reply, &mut self.cluster);
+                }
+            }
+            Event::Watched(stream, message) => {
+                if self.cluster.has_stream(stream) {
+                    self.clients.watched(stream, message, &mut self.cluster);
+                }
+            }
+            Event::StreamEnded(stream) => {
+                if self.cluster.forget_stream(stream) {
+                    self.clients.stream_ended(stream, &mut self.cluster);
+                }
+            }
+            Event::Start(member) => self.cluster.start(member),
+            Event::GoOn(member, boot) => self.cluster.go_on(member, boot),
+            Event::Fault => {
+                let fault = self.storm.remove(0);
+                self.fail(fault);
+            }
+            Event::Over(number) => self.undo(number),
+            Event::Operator | Event::Look => {}
+            event => self.cluster.dispatch(event),
+        }
+    }
+
+    /// These faults come.
+    pub fn plan(&mut self, storm: Vec<Fault>) {
+        for fault in &storm {
+            self.cluster.out.agenda.plan(fault.at - self.now(), Event::Fault);
+        }
+        self.storm = storm;
+    }
+
+    /// Goes through the storm that is planned, and heals.
+    ///
+    /// # Panics
+    /// When something is not as it must be.
+    pub fn run(&mut self) {
+        while !self.storm.is_empty() {
+            self.step();
+        }
+        self.run_for(2 * SECOND);
+        self.heal();
+    }
+
+    /// Judges the history of the clients.
+    ///
+    /// # Panics
+    /// When a check fails.
+    #[must_use]
+    pub fn finish(self) -> Ledger {
+        let probes = self.probe_counts();
+        let truth = &self.cluster.out.truth;
+        let ledger = Ledger {
+            seeds: 1,
+            simulated: self.now(),
+            events: self.events,
+            fewest_faults: self.faults.values().sum(),
+            faults: self.faults,
+            marks: self.cluster.out.marks.clone(),
+            elections: truth.elections(),
+            entries: truth.committed_index(),
+            probes,
+        };
+        self.clients.judge();
+        ledger
+    }
+
+    pub(crate) fn clients_calm(&mut self) {
+        self.clients.calm(&mut self.cluster);
+    }
+
+    pub(crate) fn clients_are_done(&self) -> bool {
+        self.clients.is_done()
+    }
+
+    pub(crate) fn probe_rests(&mut self) {
+        self.probe_rests = true;
+    }
+
+    /// Faults that have happened, by kind.
+    #[must_use]
+    pub fn faults(&self) -> &BTreeMap<FaultKind, u64> {
+        &self.faults
+    }
+
+    /// The places that were reached.
+    #[must_use]
+    pub fn marks(&self) -> &Marks {
+        &self.cluster.out.marks
+    }
+
+    /// Puts and reads of the probe that were answered.
+    #[must_use]
+    pub fn probe_counts(&self) -> (u64, u64) {
+        (self.probe.puts, self.probe.reads)
+    }
+
+    /// Runs for so long.
+    pub fn run_for(&mut self, time: Micros) {
+        let until = self.now() + time;
+        while self.now() < until {
+            self.step();
+        }
+    }
+}

@@ -1,0 +1,38 @@
+//! Runs of the simulator.
+//!
+//! `REVD_SIM_SEEDS` says how many seeds are tried, from `REVD_SIM_FIRST` on; a failure names them.
+
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
+
+use revd_sim::faults::storm;
+use revd_sim::runs::run_many;
+use revd_sim::world::World;
+
+fn number(name: &str, usually: u64) -> u64 {
+    std::env::var(name).map_or(usually, |text| text.parse().unwrap())
+}
+
+#[test]
+fn a_seed_is_one_run() {
+    let digest = |seed: u64| {
+        let mut world = World::new(seed);
+        world.plan(storm(seed));
+        world.run();
+        world.digest()
+    };
+    for seed in 0..2 {
+        assert_eq!(digest(seed), digest(seed), "seed {seed}");
+    }
+    assert_ne!(digest(0), digest(1));
+}
+
+#[test]
+fn members_agree_whatever_fails() {
+    let usually = if cfg!(debug_assertions) { 12 } else { 1_000 };
+    let (first, count) = (number("REVD_SIM_FIRST", 0), number("REVD_SIM_SEEDS", usually));
+    let (ledger, failures) = run_many(first, count, || false);
+    println!("{ledger}");
+    let commands: Vec<String> = failures.iter().map(|it| format!("{}: {}", it.command(), it.why)).collect();
+    assert!(failures.is_empty(), "{} seeds fail:\n{}", failures.len(), commands.join("\n"));
+    assert!(ledger.fewest_faults >= 20 || count < 100, "{} faults", ledger.fewest_faults);
+}
