@@ -1,8 +1,9 @@
 //! A member that was away is sent a state while the cluster goes on, and crashes anywhere in its
-//! installation: at every change of its directory - chunks that come, syncs, names, frames of the
-//! log, its release, the checkpoint after it - with none, all or random sectors of what was not
-//! synced, and with a frame of the log cut short; then a second time, in the recovery. (Rows 2, 20
-//! and 48 of the catalogue of consensus bugs.)
+//! installation: at every change of its directory (`revd_sim::disk`) - chunks that come, syncs,
+//! names, frames of the log, its release, the checkpoint after it - with none, all or random
+//! sectors of what was not synced, and with a frame of the log cut short; or its process dies
+//! alone. Then it crashes a second time, in the recovery. (Rows 2, 20 and 48 of the catalogue of
+//! consensus bugs.)
 //!
 //! Each image must start, with the state before or after, in the words of the log that the others
 //! have; it must hold every promise that the member had made; and some of them are brought back
@@ -12,8 +13,6 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
-#[path = "install_crash/directory.rs"]
-mod directory;
 #[path = "install_crash/others.rs"]
 mod others;
 #[path = "install_crash/receiver.rs"]
@@ -26,8 +25,8 @@ use revd_engine::random::Random;
 use revd_member::cores::log_events::LogEvent;
 use revd_member::limits;
 use revd_member::peer::PeerMessage;
+use revd_sim::disk::{Directory, DiskFaults, Recording};
 
-use crate::directory::{Directory, Image, Left, Op};
 use crate::others::{Kept, Other};
 use crate::receiver::{Promise, Receiver};
 use crate::start::{NAMES, start};
@@ -54,8 +53,9 @@ struct Cluster {
 
 impl Cluster {
     fn new(seed: u64) -> Self {
-        let others = NAMES[..2].iter().map(|name| Other::new(start(name, &Directory::default())));
-        let directory = Directory::default();
+        let others = NAMES[..2].iter().map(|name| Other::new(start(name, &Directory::new(Random::new(0)))));
+        let directory = Directory::new(Random::new(seed));
+        directory.record();
         let receiver = Receiver::new(start(NAMES[2], &directory), directory);
         let (others, random) = (others.collect(), Random::new(seed));
         Self { others, receiver, is_away: false, random }
@@ -145,9 +145,9 @@ impl Cluster {
 
 /// A recorded run.
 struct Run {
-    ops: Vec<Op>,
+    recording: Recording,
     promises: Vec<(usize, Promise)>,
-    /// Ops before the member was away for the first time.
+    /// Steps before the member was away for the first time.
     begins: usize,
     kept: Kept,
     ids: Vec<u64>,
@@ -160,7 +160,7 @@ fn run(seed: u64) -> Run {
     cluster.elect();
     cluster.puts(8);
     cluster.settle();
-    let begins = cluster.receiver.directory.ops_done();
+    let begins = cluster.receiver.directory.steps();
     for _ in 0..2 {
         cluster.is_away = true;
         // The log is kept for a while for a member that was sent a state.
@@ -178,12 +178,19 @@ fn run(seed: u64) -> Run {
     let ids = others.iter().map(|other| other.id).collect();
     let kept = others[0].keep();
     let truth = others[0].truth.clone();
-    Run { ops: receiver.directory.ops(), promises: receiver.promises, begins, kept, ids, truth }
+    Run {
+        recording: receiver.directory.recorded().unwrap(),
+        promises: receiver.promises,
+        begins,
+        kept,
+        ids,
+        truth,
+    }
 }
 
 /// Starts a member from what a crash has left; the changes that the start makes.
-fn boot(image: &Image, run: &Run, promise: Promise) -> (Directory, Receiver) {
-    let directory = image.directory();
+fn boot(directory: Directory, run: &Run, promise: Promise) -> Receiver {
+    directory.record();
     let recovery = start(NAMES[2], &directory);
     let last = recovery.log.entries.back().map_or(recovery.log.base.0, |entry| entry.index);
     assert!(last >= promise.index, "entry {} was acknowledged, the log ends with {last}", promise.index);
@@ -193,8 +200,10 @@ fn boot(image: &Image, run: &Run, promise: Promise) -> (Directory, Receiver) {
     let applied = usize::try_from(recovery.machine.store().applied().index).unwrap();
     let view = recovery.machine.store_mut().view();
     assert_eq!((view.revision(), hash_of(view)), run.truth[applied], "the state of entry {applied}");
-    assert!(!directory.has(directory::Name::Received), "a state that was received is installed or removed");
-    (directory.clone(), Receiver::new(recovery, directory))
+    let is_received = |(path, _): &(String, usize)| path.ends_with("received.revd");
+    let is_there = directory.listing().iter().any(is_received);
+    assert!(!is_there, "a state that was received is installed or removed");
+    Receiver::new(recovery, directory)
 }
 
 /// It comes back into the cluster, whose members were started anew too.
@@ -206,41 +215,51 @@ fn come_back(receiver: Receiver, run: &Run, seed: u64) {
     cluster.settle();
 }
 
+/// The machine ends, and keeps all, nothing or some of what was not synced, or the process ends
+/// alone.
+const CRASHES: [DiskFaults; 4] =
+    [DiskFaults::KEEPS_ALL, DiskFaults::KEEPS_SYNCED, DiskFaults::KEEPS_SOME, DiskFaults::PROCESS];
+
 fn crash_everywhere(seed: u64) -> u64 {
     let run = run(seed);
     let (mut random, mut images) = (Random::new(seed ^ 0xC4A5), 0);
-    for done in run.begins..=run.ops.len() {
-        let at = run.promises.partition_point(|(ops, _)| *ops <= done);
-        let promise = run.promises[at - 1].1;
-        let next = run.ops.get(done).filter(|op| matches!(op, Op::Log(_)));
-        for (left, torn) in [
-            (Left::All, None),
-            (Left::Nothing, None),
-            (Left::Some, None),
-            (Left::Some, next),
-            (Left::All, next),
-        ] {
-            if next.is_none() && torn.is_some() {
-                continue;
-            }
-            let image = Image::default().after(&run.ops[..done], torn, left, &mut random);
-            let (directory, receiver) = boot(&image, &run, promise);
-            images += 1;
-            let (first, own) = (image.renumbered(), directory.ops());
-            if random.one_in(3) {
-                for again in 0..=own.len() {
-                    for left in [Left::All, Left::Nothing, Left::Some] {
-                        boot(&first.after(&own[..again], None, left, &mut random), &run, promise);
-                        images += 1;
-                    }
+    let mut replay = run.recording.replay();
+    loop {
+        let done = replay.done();
+        if done >= run.begins {
+            let at = run.promises.partition_point(|(steps, _)| *steps <= done);
+            let promise = run.promises[at - 1].1;
+            for faults in CRASHES {
+                let (directory, _) = replay.crash(&mut random, &faults);
+                let receiver = boot(directory, &run, promise);
+                images += 1;
+                if random.one_in(12) {
+                    images += crash_again(&receiver.directory, &run, promise, &mut random);
+                }
+                if random.one_in(10) {
+                    come_back(receiver, &run, seed ^ done as u64);
                 }
             }
-            if random.one_in(10) {
-                come_back(receiver, &run, seed ^ done as u64);
-            }
+        }
+        if !replay.step() {
+            return images;
         }
     }
-    images
+}
+
+/// A second crash, anywhere in the start after the first one.
+fn crash_again(started: &Directory, run: &Run, promise: Promise, random: &mut Random) -> u64 {
+    let own = started.recorded().unwrap();
+    let (mut replay, mut images) = (own.replay(), 0);
+    loop {
+        for faults in CRASHES {
+            boot(replay.crash(random, &faults).0, run, promise);
+            images += 1;
+        }
+        if !replay.step() {
+            return images;
+        }
+    }
 }
 
 #[test]

@@ -3,6 +3,8 @@
 
 use std::cell::Cell;
 use std::collections::VecDeque;
+use std::pin::Pin;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use bytes::Bytes;
@@ -24,11 +26,13 @@ use revd_member::cores::state::StateCore;
 use revd_member::error::Error;
 use revd_member::peer::PeerMessage;
 use revd_member::wal::BLOCK;
-use revd_member::wal::layout::{Layout, LayoutConfig, LogStep, ReleasedSegment};
+use revd_member::wal::WalError;
+use revd_member::wal::layout::LayoutConfig;
+use revd_member::wal::writer::{WalSeed, WalWriter};
+use revd_sim::disk::{Directory, LogFiles, Ticket};
 
-use crate::directory::{Directory, Name, Op};
 use crate::others::{FromLog, TICK};
-use crate::start::{forget, open};
+use crate::start::open;
 
 const LAYOUT: LayoutConfig = LayoutConfig { segment_bytes: 6 * BLOCK as u64, secret: 0x5EED };
 
@@ -48,16 +52,19 @@ struct Coming {
     builder: StoreBuilder,
 }
 
+type Writing = Pin<Box<dyn Future<Output = (WalWriter<LogFiles>, Result<(), WalError>)>>>;
+
 pub(crate) struct Receiver {
     pub(crate) id: u64,
     pub(crate) directory: Directory,
-    layout: Layout,
+    /// None while a frame is written.
+    writer: Option<WalWriter<LogFiles>>,
+    writing: Option<Writing>,
+    /// Calls on the log's files that are under way.
+    calls: Vec<Ticket>,
     log: LogCore,
     from_log: FromLog,
     events: VecDeque<LogEvent>,
-    /// The steps that are left of the frame that is being written.
-    steps: VecDeque<LogStep>,
-    removals: VecDeque<ReleasedSegment>,
     state: StateCore,
     from_state: FromState,
     to_state: VecDeque<StateEvent>,
@@ -72,15 +79,30 @@ pub(crate) struct Receiver {
 }
 
 /// Effects of the state core, and what is under way elsewhere.
-#[derive(Default)]
 struct FromState {
+    directory: Directory,
     microseconds: Cell<u64>,
-    writing: Option<Box<WrittenCheckpoint>>,
+    writing: Option<(Box<WrittenCheckpoint>, Ticket)>,
     reminders: u64,
-    is_naming: bool,
+    naming: Option<Ticket>,
     durable: Vec<DurableIndex>,
     applied: Vec<u64>,
     last: Option<View>,
+}
+
+impl FromState {
+    fn new(directory: Directory) -> Self {
+        Self {
+            directory,
+            microseconds: Cell::default(),
+            writing: None,
+            reminders: 0,
+            naming: None,
+            durable: Vec::new(),
+            applied: Vec::new(),
+            last: None,
+        }
+    }
 }
 
 impl StateEffects for FromState {
@@ -123,7 +145,8 @@ impl StateEffects for FromState {
     fn tell_of_view(&mut self) {}
 
     fn write(&mut self, checkpoint: Checkpoint, _is_light: bool) {
-        self.writing = Some(Box::new(checkpoint.write().unwrap()));
+        let (written, begun) = self.directory.job(|| checkpoint.write().unwrap());
+        self.writing = Some((Box::new(written), begun.ticket));
     }
 
     fn remind(&mut self, _after: Duration) {
@@ -143,7 +166,9 @@ impl StateEffects for FromState {
     }
 
     fn install(&mut self) {
-        self.is_naming = true;
+        let (renamed, begun) = self.directory.job(|| self.directory.install_received());
+        renamed.unwrap();
+        self.naming = Some(begun.ticket);
     }
 
     fn discard(&mut self, state: ReplacedState) {
@@ -173,15 +198,15 @@ impl Receiver {
         log.start(&mut from_log).unwrap();
         Self {
             id: identity.member,
-            directory,
-            layout: Layout::new(LAYOUT, &found),
+            writer: Some(WalWriter::new(WalSeed { disk: directory.log(), layout: LAYOUT, log: found })),
+            writing: None,
+            calls: Vec::new(),
             log,
             from_log,
             events: VecDeque::new(),
-            steps: VecDeque::new(),
-            removals: VecDeque::new(),
             state: StateCore::new(machine, 1),
-            from_state: FromState::default(),
+            from_state: FromState::new(directory.clone()),
+            directory,
             to_state: VecDeque::new(),
             coming: None,
             is_place_taken: false,
@@ -200,10 +225,18 @@ impl Receiver {
         if std::mem::replace(&mut self.is_place_taken, true) {
             return false;
         }
-        forget(&self.directory);
-        let builder = StoreBuilder::new(self.directory.open(Name::Receiving)).unwrap();
+        let builder = self.at_once(|directory| {
+            StoreBuilder::new(directory.begin_receiving(state.bytes()).unwrap()).unwrap()
+        });
         self.coming = Some(Coming { from, term, stream: state.stream(), builder });
         true
+    }
+
+    /// A helper's job that is over when it returns; a crash may come in the middle of it.
+    fn at_once<T>(&self, job: impl FnOnce(&Directory) -> T) -> T {
+        let (done, begun) = self.directory.job(|| job(&self.directory));
+        self.directory.end(begun.ticket);
+        done
     }
 
     /// Senders whose states are whole here.
@@ -217,8 +250,9 @@ impl Receiver {
             0 | 1 => self.turn_log(),
             2 => self.write_log(),
             3 => {
-                if let Some(released) = self.removals.pop_front() {
-                    self.directory.change(Op::RemoveSegment(released.segment));
+                if !self.calls.is_empty() {
+                    let at = usize::try_from(random.below(self.calls.len() as u64)).unwrap();
+                    self.directory.end(self.calls.swap_remove(at));
                 }
             }
             4 => self.turn_state(),
@@ -236,7 +270,7 @@ impl Receiver {
         }
         self.log.advance(&mut self.from_log).unwrap();
         if std::mem::take(&mut self.from_log.has_discarded) {
-            forget(&self.directory);
+            self.at_once(|directory| directory.forget_received().unwrap());
             self.is_place_taken = false;
         }
         if std::mem::take(&mut self.from_log.is_installed) {
@@ -248,18 +282,31 @@ impl Receiver {
         }
     }
 
-    /// One step of the frame under way is durable, or the next job of the writer begins.
+    /// The frame under way goes on, or the next job of the writer begins.
     fn write_log(&mut self) {
-        if let Some(step) = self.steps.pop_front() {
-            self.directory.change(Op::Log(step));
-            if self.steps.is_empty() {
-                self.events.push_back(LogEvent::Written);
+        if self.writing.is_none() {
+            let mut writer = self.writer.take().expect("nothing is written");
+            if let Some(index) = self.from_log.release.take() {
+                writer.release(index);
             }
-        } else if let Some(index) = self.from_log.release.take() {
-            self.removals.extend(self.layout.release(index, false));
-        } else if let Some(frame) = self.from_log.frame.take() {
-            self.steps.extend(self.layout.append(&frame));
+            match self.from_log.frame.take() {
+                None => self.writer = Some(writer),
+                Some(frame) => {
+                    self.writing = Some(Box::pin(async move {
+                        let result = writer.append(&frame).await;
+                        (writer, result)
+                    }));
+                }
+            }
         }
+        let writing = self.writing.as_mut();
+        let polled = writing.map(|it| it.as_mut().poll(&mut Context::from_waker(Waker::noop())));
+        if let Some(Poll::Ready((writer, written))) = polled {
+            written.unwrap();
+            (self.writer, self.writing) = (Some(writer), None);
+            self.events.push_back(LogEvent::Written);
+        }
+        self.calls.extend(self.directory.take_begun().into_iter().map(|begun| begun.ticket));
     }
 
     fn turn_state(&mut self) {
@@ -284,14 +331,15 @@ impl Receiver {
         let Some(mut coming) = self.coming.take() else { return };
         let mut chunk = Vec::new();
         if coming.stream.next_chunk(&mut chunk).unwrap() {
-            coming.builder.add(&Bytes::from(chunk)).unwrap();
+            self.at_once(|_| coming.builder.add(&Bytes::from(chunk)).unwrap());
             self.coming = Some(coming);
             return;
         }
-        coming.builder.finish().unwrap();
-        self.directory.change(Op::Rename(Name::Receiving, Name::Received));
-        self.directory.change(Op::SyncNames);
-        let store = open(self.directory.open(Name::Received));
+        self.at_once(|directory| {
+            coming.builder.finish().unwrap();
+            directory.keep_received().unwrap();
+        });
+        let store = open(self.directory.received().unwrap());
         let state = Box::new(ReceivedState::load(store).unwrap());
         self.taken.push(coming.from);
         self.events.push_back(LogEvent::StateReceived { from: coming.from, term: coming.term, state });
@@ -299,12 +347,12 @@ impl Receiver {
 
     /// The end of what goes on elsewhere.
     fn end_jobs(&mut self, random: &mut Random) {
-        if let Some(written) = self.from_state.writing.take() {
+        if let Some((written, ticket)) = self.from_state.writing.take() {
+            self.directory.end(ticket);
             self.to_state.push_back(StateEvent::Written { written, made_room: false });
-        } else if std::mem::take(&mut self.from_state.is_naming) {
+        } else if let Some(ticket) = self.from_state.naming.take() {
             self.installed += 1;
-            self.directory.change(Op::Rename(Name::Received, Name::Tree));
-            self.directory.change(Op::SyncNames);
+            self.directory.end(ticket);
             self.to_state.push_back(StateEvent::Installed);
         } else if self.from_state.reminders > 0 && random.one_in(4) {
             self.from_state.reminders -= 1;
@@ -326,7 +374,7 @@ impl Receiver {
             _ => return,
         }
         promise.term = promise.term.max(number(18));
-        self.promises.push((self.directory.ops_done(), promise));
+        self.promises.push((self.directory.steps(), promise));
     }
 
     /// The View that it serves, if that is all that it has applied.
