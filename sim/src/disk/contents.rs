@@ -211,6 +211,11 @@ impl Contents {
         self.change(process, Change::Make { folder, name: name.to_owned(), file }).map(|()| file)
     }
 
+    pub(super) fn set_size(&mut self, bytes: u64) {
+        let used: usize = self.live.names.values().map(|file| self.live.len(*file)).sum();
+        self.free = Some(bytes.saturating_sub(used as u64));
+    }
+
     pub(super) fn room(&self) -> u64 {
         self.free.unwrap_or(u64::MAX)
     }

@@ -48,6 +48,11 @@ impl Directory {
         self.contents().set_trouble(trouble);
     }
 
+    /// The disk has so many bytes in all; with little room files grow by no more than they need.
+    pub fn set_size(&self, bytes: u64) {
+        self.contents().set_size(bytes);
+    }
+
     /// Runs a helper's job (a checkpoint that is written, a part of a state, a rename, a start) at
     /// once; none of its changes is sure to have happened before it ends. The world hands its
     /// result on only then.

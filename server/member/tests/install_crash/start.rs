@@ -18,6 +18,9 @@ pub(crate) const NAMES: [&str; 3] = ["a", "b", "c"];
 pub(crate) const RETENTION: LogRetention =
     LogRetention { snapshot_count: 6, catchup_entries: 3, disk_bytes_max: 1 << 40, memory_bytes_max: 300 };
 
+/// So little room that files grow by no more than they need.
+const DISK_BYTES: u64 = 1_000 * 1024;
+
 /// Starts a member of three, or makes a new one in an empty directory.
 pub(crate) fn start(name: &str, directory: &Directory) -> Recovery {
     let url = |name: &str| vec![format!("http://{name}:2380")];
@@ -41,6 +44,7 @@ pub(crate) fn start(name: &str, directory: &Directory) -> Recovery {
         quota_bytes: 0,
         lease_extension: 0,
     };
+    directory.set_size(DISK_BYTES);
     let logger = slog::Logger::root(slog::Discard, slog::o!());
     let recovered = recover(&config, &logger, &mut directory.recovery(&mut |_| None));
     let recovery = recovered.unwrap_or_else(|error| panic!("{error}"));
