@@ -21,6 +21,7 @@ mod minority;
 mod recorded;
 mod registry;
 mod replication;
+mod storms;
 mod strangers;
 mod tables;
 mod third_party;

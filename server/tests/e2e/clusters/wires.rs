@@ -3,10 +3,15 @@
 
 use std::time::Duration;
 
-use revd_proto::etcdserverpb::{PutRequest, RangeRequest};
+use revd_proto::etcdserverpb::{PutRequest, RangeRequest, StatusRequest};
 
 use super::workload::survives;
-use crate::harness::{Cluster, Fault, Party, Product, TempDir, Way, Wiring, run};
+use crate::harness::{
+    Cluster, Fault, Party, Product, TempDir, Way, Wiring, products_of_clusters, run, within,
+};
+
+/// Longer than a cluster needs to elect a leader.
+const MOMENTS: Duration = Duration::from_secs(60);
 
 /// Both directions between all members.
 fn ways(members: usize) -> Vec<Way> {
@@ -38,6 +43,51 @@ fn damaged_frames_of_peers_end_their_connection_and_are_never_applied() {
         assert!(logs.contains("checksum"), "no member has said that a frame is damaged: {logs}");
         assert!(!logs.contains("a bug in revd"), "{logs}");
     });
+}
+
+/// The term and the leader as a member has them.
+async fn leadership(cluster: &Cluster, member: usize) -> (u64, u64) {
+    let status = cluster.client(member).maintenance.status(StatusRequest {}).await.unwrap().into_inner();
+    (status.raft_term, status.leader)
+}
+
+/// Each direction between two of three members is silent in turn: the third hears both, so that a
+/// leader is found that stays, and what clients write through some member is acknowledged.
+#[test]
+fn bug_052_members_that_hear_each_other_one_way_alone_keep_a_leader() {
+    for product in products_of_clusters() {
+        run(async {
+            let dir = TempDir::new();
+            let mut cluster = Cluster::start(product, Wiring::Proxied, dir.path(), 3, &[]).await;
+            survives(&mut cluster, async |cluster, workload| {
+                for way in ways(3) {
+                    let strike = cluster.network().strike(way, Fault::Silence);
+                    // Longer than a lost leader takes to be missed, and another to be elected.
+                    let mut steady = (0, leadership(cluster, 0).await);
+                    within(MOMENTS, "elections do not end", async || {
+                        tokio::time::sleep(Duration::from_millis(500)).await;
+                        let mut seen = Vec::new();
+                        for member in 0..3 {
+                            seen.push(leadership(cluster, member).await);
+                        }
+                        let now = seen.into_iter().max().unwrap();
+                        let is_steady = now == steady.1 && now.1 != 0;
+                        steady = (if is_steady { steady.0 + 1 } else { 0 }, now);
+                        (steady.0 == 6).then_some(())
+                    })
+                    .await;
+                    let enough = workload.newest() + 20;
+                    within(MOMENTS, "nothing is written", async || {
+                        (workload.newest() > enough).then_some(())
+                    })
+                    .await;
+                    assert!(cluster.network().relieve(strike) > 0, "{way:?} carries nothing anyhow");
+                    cluster.wait_until_all_answer().await;
+                }
+            })
+            .await;
+        });
+    }
 }
 
 /// HTTP/2 garbage hurts the connection that it comes on; calls on others are answered meanwhile.

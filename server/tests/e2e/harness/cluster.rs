@@ -15,7 +15,7 @@ use tonic::Code;
 use super::clients::{Client, connect_lazily};
 use super::network::{Network, Party};
 use super::peers::peers;
-use super::process::{Product, START_DEADLINE, Server, free_address};
+use super::process::{Product, START_DEADLINE, Server, SmallDisk, free_address};
 
 /// Longer than etcd needs to say that it cannot do something: 5 s and two election timeouts.
 const PATIENCE: Duration = Duration::from_secs(15);
@@ -46,6 +46,7 @@ pub struct Cluster {
 pub fn products_of_clusters() -> Vec<Product> {
     match std::env::var("REVD_CLUSTERS").as_deref() {
         Ok("revd") | Err(_) => vec![Product::Revd],
+        Ok("etcd") if std::env::var_os("REVD_ETCD_BINARY").is_some() => vec![Product::Etcd],
         Ok("etcd") => peers().map(|_| Product::Etcd).into_iter().collect(),
         Ok(other) => panic!("REVD_CLUSTERS={other:?} is neither revd nor etcd"),
     }
@@ -54,6 +55,18 @@ pub fn products_of_clusters() -> Vec<Product> {
 impl Cluster {
     /// Starts all members, and waits until each has a leader.
     pub async fn start(product: Product, wiring: Wiring, dir: &Path, members: usize, flags: &[&str]) -> Self {
+        Self::start_on(product, wiring, dir, members, flags, None).await
+    }
+
+    /// The same, with one member on a disk of its own, which is mounted there.
+    pub async fn start_on(
+        product: Product,
+        wiring: Wiring,
+        dir: &Path,
+        members: usize,
+        flags: &[&str],
+        disk: Option<(usize, &SmallDisk, &Path)>,
+    ) -> Self {
         std::fs::create_dir_all(dir).unwrap();
         let listen: Vec<SocketAddr> = (0..members).map(|_| free_address()).collect();
         let mut advertised = listen.clone();
@@ -66,7 +79,9 @@ impl Cluster {
         let initial = initial.join(",");
         let members = listen.iter().zip(&advertised).enumerate().map(|(at, (listen, advertised))| {
             let flags: Vec<_> = flags.iter().map(|flag| (*flag).to_owned()).collect();
-            spawn(product, dir, at, (*listen, *advertised), &initial, flags)
+            let own = disk.filter(|(member, ..)| *member == at);
+            let (disk, dir) = own.map_or((None, dir), |(_, disk, dir)| (Some(disk), dir));
+            spawn((product, disk), dir, at, (*listen, *advertised), &initial, flags)
         });
         let members = members.collect();
         let mut cluster =
@@ -135,7 +150,7 @@ impl Cluster {
         let initial = named.collect::<Vec<_>>().join(",");
         let flags = ["--initial-cluster-state=existing"].iter().chain(flags);
         let flags = flags.map(|flag| (*flag).to_owned()).collect();
-        self.members.push(spawn(self.product, dir, number, place, &initial, flags));
+        self.members.push(spawn((self.product, None), dir, number, place, &initial, flags));
         self.front(number);
         number
     }
@@ -251,7 +266,7 @@ impl Cluster {
         self.network().mend();
     }
 
-    /// The network, which can be cut.
+    /// The network, which has faults when a test wants them.
     pub fn network(&self) -> &Network {
         self.network.as_ref().expect("members that are wired through proxies")
     }
@@ -265,7 +280,7 @@ fn is_unknown(status: &tonic::Status) -> bool {
 
 /// A member on its addresses: the one that it listens on for others, and the one they are told.
 fn spawn(
-    product: Product,
+    (product, disk): (Product, Option<&SmallDisk>),
     dir: &Path,
     number: usize,
     (listen, advertised): (SocketAddr, SocketAddr),
@@ -280,7 +295,7 @@ fn spawn(
         all.extend(["--log-level", "error"].map(str::to_owned));
     }
     all.extend(flags);
-    Server::spawn_member(product, free_address(), &dir.join(format!("m{number}")), &all)
+    Server::spawn_member_on(disk, product, free_address(), &dir.join(format!("m{number}")), &all)
 }
 
 /// Asks until there is an answer; fails with `why` when there is none in time.

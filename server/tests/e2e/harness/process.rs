@@ -45,8 +45,8 @@ impl SmallDisk {
         heard.is_ok().then_some(disk)
     }
 
-    /// revd as a process that sees the file system.
-    fn command(&self) -> Command {
+    /// A program as a process that sees the file system.
+    fn command(&self, program: &Path) -> Command {
         let mut command = Command::new("nsenter");
         command.args([
             "--target",
@@ -55,7 +55,7 @@ impl SmallDisk {
             "--mount",
             "--preserve-credentials",
         ]);
-        command.arg("--wd=/").arg(env!("CARGO_BIN_EXE_revd"));
+        command.arg("--wd=/").arg(program);
         command
     }
 
@@ -80,10 +80,23 @@ pub enum Product {
     Etcd,
 }
 
+impl Product {
+    /// Its program; that of etcd is that of the peers, or what `REVD_ETCD_BINARY` names.
+    fn program(self) -> PathBuf {
+        let other = std::env::var_os("REVD_ETCD_BINARY").map(PathBuf::from);
+        match self {
+            Self::Revd => env!("CARGO_BIN_EXE_revd").into(),
+            Self::Etcd => other.unwrap_or_else(|| peers().expect("a test of etcd has it").path("etcd")),
+        }
+    }
+}
+
 /// A running server.
 pub struct Server {
     product: Product,
     command: Command,
+    /// The command of another version, while this one runs as that, or the other way round.
+    other: Option<Command>,
     child: Child,
     pub address: SocketAddr,
     data_dir: PathBuf,
@@ -118,7 +131,7 @@ impl Server {
 
     /// The same, not waited for.
     pub fn spawn_revd_on(disk: &SmallDisk, data_dir: &Path, flags: &[&str]) -> Self {
-        Self::spawn_as(Product::Revd, disk.command(), free_address(), data_dir, flags)
+        Self::spawn_as(Product::Revd, disk.command(&Product::Revd.program()), free_address(), data_dir, flags)
     }
 
     /// revd that may open so many files.
@@ -136,13 +149,21 @@ impl Server {
         Self::spawn_as(Product::Revd, command, address, data_dir, flags)
     }
 
-    /// A member of a cluster, not waited for: the others may have to be there first. The program
-    /// of etcd is that of the peers.
+    /// A member of a cluster, not waited for: the others may have to be there first.
     pub fn spawn_member(product: Product, address: SocketAddr, data_dir: &Path, flags: &[String]) -> Self {
-        let command = match product {
-            Product::Revd => Command::new(env!("CARGO_BIN_EXE_revd")),
-            Product::Etcd => Command::new(peers().expect("a test of etcd has it").path("etcd")),
-        };
+        Self::spawn_member_on(None, product, address, data_dir, flags)
+    }
+
+    /// The same, perhaps on a disk of its own.
+    pub fn spawn_member_on(
+        disk: Option<&SmallDisk>,
+        product: Product,
+        address: SocketAddr,
+        data_dir: &Path,
+        flags: &[String],
+    ) -> Self {
+        let program = product.program();
+        let command = disk.map_or_else(|| Command::new(&program), |disk| disk.command(&program));
         Self::spawn_as(product, command, address, data_dir, flags)
     }
 
@@ -193,13 +214,31 @@ impl Server {
 
     fn spawn(product: Product, mut command: Command, address: SocketAddr, data_dir: &Path) -> Self {
         let log = data_dir.with_extension("log");
-        let file = std::fs::File::options().create(true).append(true).open(&log).unwrap();
-        let log_start = usize::try_from(file.metadata().unwrap().len()).unwrap();
-        command.arg("--data-dir").arg(data_dir).stdin(Stdio::null()).stdout(Stdio::null()).stderr(file);
-        // A group of its own: a Ctrl-C at the terminal reaches the
-        // test, which then ends its servers.
-        let child = command.process_group(0).spawn().unwrap();
-        Self { product, command, child, address, data_dir: data_dir.to_owned(), log, log_start }
+        let log_start = std::fs::metadata(&log).map_or(0, |log| usize::try_from(log.len()).unwrap());
+        command.arg("--data-dir").arg(data_dir);
+        let child = attached(&mut command, &log).spawn().unwrap();
+        let data_dir = data_dir.to_owned();
+        Self { product, command, other: None, child, address, data_dir, log, log_start }
+    }
+
+    /// The next start is that of another version: of the program that `REVD_OTHER_BINARY` names,
+    /// else of this one with other flags. The start after the next such call is of this version
+    /// again.
+    pub fn becomes_another(&mut self) {
+        let other = self.other.take().unwrap_or_else(|| {
+            let own = self.product.program();
+            let program = std::env::var_os("REVD_OTHER_BINARY").map_or(own.clone(), PathBuf::from);
+            let words = [self.command.get_program()].into_iter().chain(self.command.get_args());
+            let mut words = words.map(|word| if own == word { program.as_os_str() } else { word });
+            let mut command = Command::new(words.next().unwrap());
+            command.args(words);
+            if own == program {
+                command.args(["--pre-vote=false", "--max-txn-ops=100"]);
+            }
+            attached(&mut command, &self.log);
+            command
+        });
+        self.other = Some(std::mem::replace(&mut self.command, other));
     }
 
     /// The server again as it was started before: on the same address and data, with the same
@@ -301,6 +340,13 @@ impl Server {
     pub fn is_running(&mut self) -> bool {
         self.child.try_wait().unwrap().is_none()
     }
+}
+
+/// A command that writes to a log, in a group of its own: a Ctrl-C at the terminal reaches the
+/// test, which then ends its servers.
+fn attached<'c>(command: &'c mut Command, log: &Path) -> &'c mut Command {
+    let file = std::fs::File::options().create(true).append(true).open(log).unwrap();
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(file).process_group(0)
 }
 
 impl Drop for Server {
