@@ -75,6 +75,10 @@ pub const MAILBOX_MESSAGES_MAX: usize = 128;
 
 /// Bytes of frames that wait to be sent to one other member, or are being sent; more are dropped.
 pub const PEER_OUTBOX_BYTES: usize = 64 * 1024 * 1024;
+/// Members that are not known here and are dialed, so that they get answers; of more, none is.
+pub const PEER_GUESTS_MAX: usize = 8;
+/// Bytes of frames that wait for one of them.
+pub const PEER_GUEST_OUTBOX_BYTES: usize = 4 * 1024 * 1024;
 /// Bytes received from one other member that the log core has not taken; it is not read then.
 pub const PEER_BACKLOG_BYTES: usize = 8 * 1024 * 1024;
 /// How long a name of a peer waits for another one that is being looked up, before it looks again.

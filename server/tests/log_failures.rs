@@ -264,7 +264,16 @@ fn no_peers() -> PeersSeed {
     let mut store = Store::open(Arc::new(SimDisk::new()), DbOptions::default()).unwrap();
     let views = Arc::new(ViewSlot::new(store.view(), 1));
     let counters = Arc::new(Counters::new(1));
-    PeersSeed { identity: OWNER, boot: 1, listen: vec![], connections_max: 0, peers: vec![], views, counters }
+    PeersSeed {
+        identity: OWNER,
+        boot: 1,
+        urls: vec![],
+        listen: vec![],
+        connections_max: 0,
+        peers: vec![],
+        views,
+        counters,
+    }
 }
 
 #[test]

@@ -3,6 +3,9 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
+#[path = "peers/guests.rs"]
+mod guests;
+
 use std::io::{Read as _, Write as _};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
@@ -87,6 +90,15 @@ fn view(removed: &[u64]) -> View {
 
 impl TestMember {
     fn start(id: u64, address: SocketAddr) -> Self {
+        Self::start_naming(id, address, vec![])
+    }
+
+    /// One that says in its hellos that it listens there.
+    fn start_naming(id: u64, address: SocketAddr, urls: Vec<String>) -> Self {
+        Self::start_with(id, address, urls, 8)
+    }
+
+    fn start_with(id: u64, address: SocketAddr, urls: Vec<String>, connections_max: usize) -> Self {
         let (see, seen) = channel();
         let (orders, take) = channel();
         let (up, is_up) = channel();
@@ -100,8 +112,9 @@ impl TestMember {
             let seed = PeersSeed {
                 identity,
                 boot: 1,
+                urls,
                 listen,
-                connections_max: 8,
+                connections_max,
                 peers,
                 views: viewed,
                 counters: counted,
@@ -132,7 +145,7 @@ impl TestMember {
                     Ok(Order::Send(to, messages)) => peers.send(to, &messages),
                     Ok(Order::SetPeers(others)) => peers.set_peers(others),
                     Ok(Order::Snapshot(to, bytes)) => {
-                        let caller = Caller { identity, boot: 1 };
+                        let caller = Caller { identity, boot: 1, urls: [].into() };
                         let mut stream = caller.open_for_snapshot(&to).await.unwrap();
                         stream.write_all(&bytes).await.unwrap();
                         stream.close().await.unwrap();
@@ -230,7 +243,7 @@ fn until_closed(stream: &mut TcpStream) -> usize {
 /// Member 3 dials member 1.
 fn hello() -> Hello {
     let from = Identity { cluster: CLUSTER, member: 3 };
-    Hello { purpose: Purpose::Messages, from, to: 1, boot: 9, version: "0".to_owned() }
+    Hello { purpose: Purpose::Messages, from, to: 1, boot: 9, urls: vec![], version: "0".to_owned() }
 }
 
 fn framed(messages: &[PeerMessage]) -> Vec<u8> {

@@ -78,6 +78,7 @@ impl TestMember {
             let seed = PeersSeed {
                 identity: Identity { cluster: CLUSTER, member: id },
                 boot: 1,
+                urls: vec![],
                 listen: vec![address],
                 connections_max: 8,
                 peers: Vec::new(),
@@ -148,7 +149,7 @@ impl TestMember {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let identity = Identity { cluster: CLUSTER, member: from };
         let (purpose, version) = (Purpose::Snapshot, "0".to_owned());
-        let hello = Hello { purpose, from: identity, to: self.id, boot: 9, version };
+        let hello = Hello { purpose, from: identity, to: self.id, boot: 9, urls: vec![], version };
         stream.write_all(&hello.encode()).unwrap();
         let (mut answer, mut buffer) = (Vec::new(), [0; HELLO_BYTES_MAX]);
         while let more @ 1.. = missing(&answer).unwrap() {

@@ -172,6 +172,22 @@ fn the_other_one_of_two_voters_hears_of_a_removal() {
     }
 }
 
+/// Answers go only where a member dials: one that was away while others came and went dials back
+/// those that dial it.
+#[test]
+fn a_member_that_was_away_answers_one_that_it_does_not_know() {
+    for seed in 0..10 {
+        let mut cluster = Cluster::new(seed, 3, PreVotes::On);
+        if seed < 5 {
+            cluster.need_the_vote_of_one_that_was_away();
+        } else {
+            cluster.follow_a_leader_that_is_not_known();
+        }
+        cluster.heal();
+        assert!(cluster.end().changes.guests > 0, "seed {seed}");
+    }
+}
+
 /// Row 47 (tikv#8381): members crash while they join, also between two votes; each term has one
 /// leader all the same.
 #[test]

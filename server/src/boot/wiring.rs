@@ -138,9 +138,14 @@ fn peers_seed(
     (views, counters): (&Arc<ViewSlot>, &Arc<Counters>),
 ) -> PeersSeed {
     let members = membership.members();
+    let mut urls = config.cluster.advertise_peer_urls.clone();
+    let own_row = membership.member(identity.member).into_iter().flat_map(|own| &own.peer_ur_ls);
+    let others: Vec<String> = own_row.filter(|url| !urls.contains(url)).cloned().collect();
+    urls.extend(others);
     PeersSeed {
         identity,
         boot,
+        urls,
         listen: config.cluster.peer_addresses.clone(),
         connections_max,
         peers: members.map(|member| Peer { id: member.id, urls: member.peer_ur_ls.clone() }).collect(),

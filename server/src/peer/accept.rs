@@ -17,6 +17,7 @@ use crate::net::http1;
 use crate::net::plain::PlainCall;
 use crate::observe::bounds::Bound;
 use crate::observe::log;
+use crate::peer::guests::Named;
 use crate::peer::places::Place;
 use crate::peer::probes;
 use crate::peer::pulse::{Silence, show_life};
@@ -71,7 +72,7 @@ async fn converse(
     match transport::within(limits::PEER_HELLO_DEADLINE, "it says nothing", hearing).await {
         Ok(FirstWords::Peer(words)) => {
             let hello = greet(&mut stream, &words, shared).await?;
-            if shared.outbox(hello.from.member).is_some() {
+            if shared.is_known(hello.from.member) {
                 place.is_of_member();
             }
             if hello.purpose == Purpose::Snapshot {
@@ -107,7 +108,7 @@ async fn converse(
 
 /// Agrees with the dialer on what follows, or refuses.
 async fn greet(stream: &mut impl Transport, words: &[u8], shared: &Shared) -> io::Result<Hello> {
-    let own = shared.caller;
+    let own = &shared.caller;
     let judged = match Hello::decode(words) {
         Ok(hello) => match hello.judge(own.identity) {
             Ok(()) if shared.is_removed(hello.from.member) => Err(Refusal::Removed),
@@ -150,8 +151,9 @@ async fn receive(
         earlier.set();
         shared.tell_lost(sender.from);
     }
-    let known = shared.outbox(sender.from);
-    if let Some(outbox) = &known {
+    let is_known = shared.is_known(sender.from);
+    let _named = Named::begin(shared, sender.from, &hello.urls, &replaced);
+    if let Some(outbox) = shared.outbox(sender.from) {
         outbox.hint(); // a member that can dial can be dialed
     }
     let silence = Silence::default();
@@ -159,10 +161,18 @@ async fn receive(
     let talking = futures_lite::future::or(read(reading, sender, &silence, shared), async {
         Err(show_life(writing).await)
     });
-    let watching = async { Err(silence.watch(|| {}).await) };
+    // One that was never known here is in no other list that changes.
+    let removed = Latch::default();
+    let look = || {
+        if shared.is_removed(sender.from) {
+            removed.set();
+        }
+    };
+    let watching = async { Err(silence.watch(look).await) };
     let ended = futures_lite::future::or(talking, watching);
     let over = async {
-        futures_lite::future::or(replaced.wait(), taken.wait()).await;
+        let displaced = futures_lite::future::or(replaced.wait(), taken.wait());
+        futures_lite::future::or(displaced, removed.wait()).await;
         Ok(())
     };
     let result = futures_lite::future::or(over, ended).await;
@@ -175,7 +185,7 @@ async fn receive(
         |error: &str| json!({"peer-id": format!("{:x}", sender.from), "remote-addr": from, "error": error});
     match result {
         // Any program can call itself a member.
-        _ if known.is_none() => return result,
+        _ if !is_known => return result,
         // Bytes that no member sends.
         Err(error) if error.kind() == io::ErrorKind::InvalidData => return Err(error),
         Err(error) => {
@@ -195,7 +205,7 @@ async fn read(
     shared: &Shared,
 ) -> io::Result<()> {
     let invalid = |error: String| io::Error::new(io::ErrorKind::InvalidData, error);
-    let is_known = shared.outbox(sender.from).is_some();
+    let is_known = shared.is_known(sender.from);
     let backlog = if is_known { Rc::default() } else { Rc::clone(&shared.unknown_backlog) };
     let mut reader = FrameReader::default();
     let mut unfinished = Unfinished { of_all: &shared.unknown_bytes, bytes: 0 };

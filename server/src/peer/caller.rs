@@ -1,6 +1,7 @@
 //! The dialer's part of first words, on any core.
 
 use std::io;
+use std::sync::Arc;
 
 use glommio::net::TcpStream;
 use revd_member::cluster::Identity;
@@ -12,12 +13,14 @@ use crate::peer::transport::{self, FirstWords, Transport};
 use crate::version;
 
 /// A member, as it says who it is.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Caller {
     /// The member.
     pub identity: Identity,
     /// Changes at every start.
     pub boot: u64,
+    /// Where its peers reach it.
+    pub urls: Arc<[String]>,
 }
 
 impl Caller {
@@ -26,7 +29,7 @@ impl Caller {
     ///
     /// # Errors
     /// Why the last one of the member's URLs was of no use.
-    pub async fn open_for_snapshot(self, to: &Peer) -> io::Result<TcpStream> {
+    pub async fn open_for_snapshot(&self, to: &Peer) -> io::Result<TcpStream> {
         let mut result = Err(io::Error::new(io::ErrorKind::NotFound, "the member has no peer URL"));
         for url in &to.urls {
             result = self.dial(url, to.id, Purpose::Snapshot).await.map(|(stream, _)| stream);
@@ -38,10 +41,11 @@ impl Caller {
     }
 
     /// Connects, and agrees with the listener on what follows.
-    pub(super) async fn dial(self, url: &str, to: u64, purpose: Purpose) -> io::Result<(TcpStream, Answer)> {
+    pub(super) async fn dial(&self, url: &str, to: u64, purpose: Purpose) -> io::Result<(TcpStream, Answer)> {
         let mut stream = transport::connect(url).await?;
         let version = version::for_peers();
-        let hello = Hello { purpose, from: self.identity, to, boot: self.boot, version };
+        let urls = self.urls.to_vec();
+        let hello = Hello { purpose, from: self.identity, to, boot: self.boot, urls, version };
         let greeting = greet(&mut stream, &hello);
         let answer = transport::within(limits::PEER_HELLO_DEADLINE, "it does not answer", greeting).await?;
         Ok((stream, answer))

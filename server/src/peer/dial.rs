@@ -6,6 +6,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use futures_lite::{AsyncRead, AsyncReadExt as _, AsyncWrite};
+use glommio::Task;
 use glommio::net::TcpStream;
 use revd_member::cluster::version::ClusterVersion;
 use revd_member::peer::hello::{Answer, Purpose};
@@ -22,8 +23,12 @@ use crate::peer::transport;
 use crate::queues::sleep::sleep;
 use crate::queues::turn::give_way;
 
-/// Keeps a connection to a member for as long as its task lives.
-pub(super) async fn run(outbox: Rc<Outbox>, shared: Rc<Shared>) {
+/// Keeps a connection to a member for as long as the task lives.
+pub(super) fn start(outbox: Rc<Outbox>, shared: &Rc<Shared>) -> Task<()> {
+    glommio::spawn_local(run(outbox, Rc::clone(shared)))
+}
+
+async fn run(outbox: Rc<Outbox>, shared: Rc<Shared>) {
     let mut pause = limits::PEER_DIAL_INTERVAL_MIN;
     let mut told = Unreachable::default();
     loop {
@@ -31,8 +36,9 @@ pub(super) async fn run(outbox: Rc<Outbox>, shared: Rc<Shared>) {
             let error = match shared.caller.dial(&url, outbox.peer, Purpose::Messages).await {
                 Ok((stream, answer)) => {
                     told = Unreachable::default();
-                    tell_connected(&outbox, &url, &answer);
-                    if let Some(version) = ClusterVersion::parse(&answer.version) {
+                    tell_connected(&outbox, &url, &answer, &shared);
+                    outbox.set_version(ClusterVersion::parse(&answer.version));
+                    if let Some(version) = outbox.version().filter(|_| shared.is_known(outbox.peer)) {
                         (shared.emit)(PeerEvent::Version(outbox.peer, version));
                     }
                     let began = shared.clock.milliseconds();
@@ -42,11 +48,11 @@ pub(super) async fn run(outbox: Rc<Outbox>, shared: Rc<Shared>) {
                     if lasted >= limits::PEER_DIAL_INTERVAL_MAX {
                         pause = limits::PEER_DIAL_INTERVAL_MIN;
                     }
-                    tell_lost(&outbox, &url, &error);
+                    tell_lost(&outbox, &url, &error, &shared);
                     break;
                 }
                 Err(error) => {
-                    if is_removal(&error) {
+                    if is_removal(&error) && outbox.is_agreed(&url) {
                         (shared.emit)(PeerEvent::Removed(outbox.peer));
                     }
                     error.to_string()
@@ -111,12 +117,23 @@ fn hex(id: u64) -> String {
     format!("{id:x}")
 }
 
-fn tell_connected(outbox: &Outbox, url: &str, answer: &Answer) {
+/// Whether a line may be written: any program can have a guest dialed.
+fn may_tell(outbox: &Outbox, shared: &Shared) -> bool {
+    shared.is_known(outbox.peer) || shared.complaints.may_tell(shared.clock.milliseconds()).is_some()
+}
+
+fn tell_connected(outbox: &Outbox, url: &str, answer: &Answer, shared: &Shared) {
+    if !may_tell(outbox, shared) {
+        return;
+    }
     let fields = json!({"peer-id": hex(outbox.peer), "url": url, "peer-version": answer.version});
     log::info("connected to a peer", fields);
 }
 
-fn tell_lost(outbox: &Outbox, url: &str, error: &io::Error) {
+fn tell_lost(outbox: &Outbox, url: &str, error: &io::Error, shared: &Shared) {
+    if !may_tell(outbox, shared) {
+        return;
+    }
     let fields = json!({"peer-id": hex(outbox.peer), "url": url, "error": error.to_string()});
     log::warn("lost the connection to a peer", fields);
 }

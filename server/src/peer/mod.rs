@@ -5,6 +5,7 @@
 //!   requests on the same port are answered by `probes`.
 //! - `ask` sends such requests to other members.
 //! - `caller` says who this member is, on any core: connections for snapshots are opened by it.
+//! - `guests` are members that dial and are not known here: they are dialed back.
 //! - `dial` keeps one connection to each other member, on which this member sends; `outbox`
 //!   holds the frames that wait.
 //! - `states` sends a state to a member that lags behind the log, and receives one, by `receiving`.
@@ -21,6 +22,7 @@ mod backlog;
 pub mod caller;
 mod complaints;
 mod dial;
+mod guests;
 mod outbox;
 mod places;
 mod probes;
@@ -61,7 +63,9 @@ pub struct PeersSeed {
     pub identity: Identity,
     /// Changes at every start.
     pub boot: u64,
-    /// Where peers connect.
+    /// Where peers reach it.
+    pub urls: Vec<String>,
+    /// Where it listens for them.
     pub listen: Vec<SocketAddr>,
     /// Connections that others may have open.
     pub connections_max: usize,
@@ -86,9 +90,9 @@ impl Peers {
     /// # Errors
     /// When an address cannot be listened on.
     pub fn start(seed: PeersSeed, emit: impl Fn(PeerEvent) + 'static) -> io::Result<Self> {
-        let PeersSeed { identity, boot, listen, connections_max, peers, views, counters } = seed;
+        let PeersSeed { identity, boot, urls, listen, connections_max, peers, views, counters } = seed;
         let shared = Rc::new(Shared {
-            caller: Caller { identity, boot },
+            caller: Caller { identity, boot, urls: urls.into() },
             views,
             counters,
             emit: Box::new(emit),
@@ -102,6 +106,7 @@ impl Peers {
             dropped: RefCell::default(),
             hashing: Gate::default(),
             outboxes: RefCell::default(),
+            guests: RefCell::default(),
         });
         let listeners: io::Result<Vec<_>> = listen.into_iter().map(transport::bind).collect();
         let listeners = listeners?.into_iter();
@@ -133,11 +138,16 @@ impl Peers {
             self.shared.dropped.borrow_mut().remove(&id);
             if let Some(outbox) = self.shared.outbox(id) {
                 outbox.set_urls(urls);
+                let guest = self.shared.guests.borrow_mut().remove(&id);
+                if let Some(dialing) = guest {
+                    outbox.version().inspect(|version| (self.shared.emit)(PeerEvent::Version(id, *version)));
+                    self.dialing.insert(id, dialing);
+                }
                 continue;
             }
             let outbox = Rc::new(Outbox::new(id, urls));
             self.shared.outboxes.borrow_mut().insert(id, Rc::clone(&outbox));
-            let dialing = glommio::spawn_local(dial::run(outbox, Rc::clone(&self.shared)));
+            let dialing = dial::start(outbox, &self.shared);
             self.dialing.insert(id, dialing);
         }
     }
@@ -151,7 +161,7 @@ impl Peers {
     /// This member, as it says who it is.
     #[must_use]
     pub fn caller(&self) -> Caller {
-        self.shared.caller
+        self.shared.caller.clone()
     }
 
     /// Sends these to another member, in order, behind what was sent before; without a connection
@@ -183,7 +193,8 @@ impl Peers {
             }
         };
         futures_lite::future::or(sent, sleep(limits::PEER_STOP_DEADLINE)).await;
-        for task in dialing.into_values() {
+        let guests = shared.guests.take();
+        for task in dialing.into_values().chain(guests.into_values()) {
             task.cancel().await;
         }
     }

@@ -4,6 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::task::{Poll, Waker};
 
+use revd_member::cluster::version::ClusterVersion;
 use revd_member::peer::{PeerMessage, codec, frame};
 
 use crate::limits;
@@ -12,7 +13,14 @@ use crate::queues::queue::LocalQueue;
 /// Log core view: frames for one other member, bounded in bytes; open while there is a connection.
 pub(super) struct Outbox {
     pub(super) peer: u64,
+    /// By its row; none of a member that is not known here.
     urls: RefCell<Vec<String>>,
+    /// As the member itself says, on a connection that it holds open.
+    named: RefCell<Vec<String>>,
+    /// More bytes find no room.
+    bytes_max: Cell<usize>,
+    /// As the member said at the last connection.
+    version: Cell<Option<ClusterVersion>>,
     is_open: Cell<bool>,
     frames: RefCell<VecDeque<Vec<u8>>>,
     /// Bytes of frames, with those that are being sent.
@@ -30,6 +38,9 @@ impl Outbox {
         Self {
             peer,
             urls: RefCell::new(urls),
+            named: RefCell::default(),
+            bytes_max: Cell::new(limits::PEER_OUTBOX_BYTES),
+            version: Cell::new(None),
             is_open: Cell::new(false),
             frames: RefCell::default(),
             bytes: Cell::new(0),
@@ -39,12 +50,39 @@ impl Outbox {
         }
     }
 
-    pub(super) fn urls(&self) -> Vec<String> {
-        self.urls.borrow().clone()
+    /// For a member that is not known here, which listens there by its own word.
+    pub(super) fn of_guest(peer: u64, named: &[String]) -> Self {
+        let outbox = Self::new(peer, Vec::new());
+        outbox.set_named(named);
+        outbox.bytes_max.set(limits::PEER_GUEST_OUTBOX_BYTES);
+        outbox
     }
 
-    /// Where the member listens from now on; a connection that is there stays.
+    /// Where to dial the member: first where its row says.
+    pub(super) fn urls(&self) -> Vec<String> {
+        let mut urls = self.urls.borrow().clone();
+        let named = self.named.borrow();
+        let others = named.iter().filter(|url| !urls.contains(url)).cloned().collect::<Vec<_>>();
+        urls.extend(others);
+        urls
+    }
+
+    /// The members agreed on this URL: not any program can say that it is the member's.
+    pub(super) fn is_agreed(&self, url: &str) -> bool {
+        self.urls.borrow().iter().any(|agreed| agreed == url)
+    }
+
+    /// The member says that it listens here, too; nothing if it says no more.
+    pub(super) fn set_named(&self, named: &[String]) {
+        if *self.named.borrow() != named {
+            *self.named.borrow_mut() = named.to_vec();
+            self.hint();
+        }
+    }
+
+    /// Where the member, which is known, listens from now on; a connection that is there stays.
     pub(super) fn set_urls(&self, urls: Vec<String>) {
+        self.bytes_max.set(limits::PEER_OUTBOX_BYTES);
         if *self.urls.borrow() != urls {
             *self.urls.borrow_mut() = urls;
             self.hint();
@@ -68,6 +106,14 @@ impl Outbox {
         self.is_open.get()
     }
 
+    pub(super) fn version(&self) -> Option<ClusterVersion> {
+        self.version.get()
+    }
+
+    pub(super) fn set_version(&self, version: Option<ClusterVersion>) {
+        self.version.set(version);
+    }
+
     /// A connection is there.
     pub(super) fn open(&self) {
         self.is_open.set(true);
@@ -86,7 +132,7 @@ impl Outbox {
     #[must_use]
     pub(super) fn push(&self, messages: &[PeerMessage]) -> bool {
         let len: usize = messages.iter().map(codec::encoded_len).sum();
-        let is_full = self.bytes.get() > 0 && self.bytes.get() + len > limits::PEER_OUTBOX_BYTES;
+        let is_full = self.bytes.get() > 0 && self.bytes.get() + len > self.bytes_max.get();
         if !self.is_open() || is_full {
             return false;
         }
@@ -163,6 +209,20 @@ mod tests {
         let result = Ok(Bytes::from(vec![7; bytes]));
         let outcome = Outcome { revision: 1, result, rest: Rest::NONE };
         [PeerMessage::LeaseAnswer { id: CommandId(1), outcome }]
+    }
+
+    #[test]
+    fn a_guest_has_little_room_until_it_is_known() {
+        let outbox = Outbox::of_guest(1, &["http://named:1".to_owned()]);
+        outbox.open();
+        assert!(outbox.push(&message(limits::PEER_GUEST_OUTBOX_BYTES)), "one always finds room");
+        assert!(!outbox.push(&message(1)), "full");
+        outbox.set_urls(vec!["http://row:1".to_owned()]);
+        assert!(outbox.push(&message(1)));
+        assert_eq!(outbox.urls(), ["http://row:1", "http://named:1"]);
+        assert!(outbox.is_agreed("http://row:1") && !outbox.is_agreed("http://named:1"));
+        outbox.set_named(&["http://row:1".to_owned()]);
+        assert_eq!(outbox.urls(), ["http://row:1"]);
     }
 
     #[test]

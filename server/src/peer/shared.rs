@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
 
+use glommio::Task;
 use glommio::net::TcpStream;
 use revd_member::cluster::version::ClusterVersion;
 use revd_member::peer::PeerMessage;
@@ -79,14 +80,21 @@ pub(super) struct Shared {
     pub(super) dropped: RefCell<BTreeSet<u64>>,
     /// Hashes of keys under way, for requests.
     pub(super) hashing: Gate,
-    /// To each other member.
+    /// To each other member, and to guests.
     pub(super) outboxes: RefCell<BTreeMap<u64, Rc<Outbox>>>,
+    /// Members that are not known here and hold a connection open: what dials them.
+    pub(super) guests: RefCell<BTreeMap<u64, Task<()>>>,
 }
 
 impl Shared {
     /// The frames that wait for this member.
     pub(super) fn outbox(&self, to: u64) -> Option<Rc<Outbox>> {
         self.outboxes.borrow().get(&to).map(Rc::clone)
+    }
+
+    /// A member by the log, as far as it is known here.
+    pub(super) fn is_known(&self, member: u64) -> bool {
+        self.outboxes.borrow().contains_key(&member) && !self.guests.borrow().contains_key(&member)
     }
 
     /// It was a member once, and is none any more.

@@ -37,7 +37,9 @@ pub fn hello(bytes: &[u8]) {
 pub fn hello_seeds() -> Vec<Vec<u8>> {
     let from = Identity { cluster: 1, member: SENDER.from };
     let version = "0.1.0".to_owned();
-    let hello = Hello { purpose: Purpose::Messages, from, to: SENDER.to, boot: 5, version: version.clone() };
+    let urls = vec!["http://10.0.0.1:2380".to_owned(), "http://a.b:1".to_owned()];
+    let (purpose, to) = (Purpose::Messages, SENDER.to);
+    let hello = Hello { purpose, from, to, boot: 5, urls, version: version.clone() };
     let answer = Answer { refusal: None, protocol: PROTOCOL, from, boot: 5, version };
     let refused = Answer { refusal: Some(Refusal::Cluster), ..answer.clone() };
     vec![hello.encode(), answer.encode(), refused.encode()]

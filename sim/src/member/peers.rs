@@ -100,8 +100,8 @@ pub(super) fn member_at(url: &str) -> Option<usize> {
 
 /// The dialer's first words.
 pub(super) fn hello_to(to: u64, purpose: Purpose, common: &Common) -> Vec<u8> {
-    let version = VERSION.to_owned();
-    Hello { purpose, from: common.identity, to, boot: common.boot, version }.encode()
+    let (urls, version) = (Vec::new(), VERSION.to_owned()); // guests are not dialed back here yet
+    Hello { purpose, from: common.identity, to, boot: common.boot, urls, version }.encode()
 }
 
 /// The dialer's judgement of the listener's answer.

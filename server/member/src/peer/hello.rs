@@ -13,7 +13,9 @@
 //!  23  u64  member id of the dialer
 //!  31  u64  member id that it wants to speak to
 //!  39  u64  boot number of the dialer
-//!  47  server version of the dialer, as text
+//!  47  u8   length of the next part
+//!  48  where the dialer listens for its peers, URLs with commas between them
+//!      server version of the dialer, as text
 //! answer
 //!  14  u8   0 for agreed, or why not, by the numbers of `Refusal`
 //!  15  u64  cluster id
@@ -27,7 +29,7 @@ use bytes::{Buf, BufMut as _};
 use crate::cluster::Identity;
 
 /// The version of the protocol that this program speaks.
-pub const PROTOCOL: u8 = 2;
+pub const PROTOCOL: u8 = 3;
 const HELLO_MAGIC: [u8; 8] = *b"revdpeer";
 const ANSWER_MAGIC: [u8; 8] = *b"revdback";
 /// The bytes that say how many follow.
@@ -35,7 +37,13 @@ const PREFIX: usize = 8 + 4 + 1;
 /// Bytes of the longest hello or answer.
 pub const HELLO_BYTES_MAX: usize = PREFIX + u8::MAX as usize;
 /// Bytes of a server's version.
-const VERSION_BYTES_MAX: usize = 64;
+const VERSION_BYTES_MAX: usize = 32;
+/// Bytes of the URLs together: the rest of a hello.
+const URLS_BYTES_MAX: usize = u8::MAX as usize - HELLO_FRONT - VERSION_BYTES_MAX;
+/// URLs of one member.
+const URLS_MAX: usize = 4;
+/// Bytes of a hello between its prefix and its URLs.
+const HELLO_FRONT: usize = 2 + 4 * 8 + 1;
 
 /// The use of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -58,6 +66,9 @@ pub struct Hello {
     pub to: u64,
     /// Changes at every start of the dialer.
     pub boot: u64,
+    /// Where it listens for its peers, as far as there is room: a listener that does not know it
+    /// answers there.
+    pub urls: Vec<String>,
     /// The version of its program.
     pub version: String,
 }
@@ -137,6 +148,9 @@ impl Hello {
         for number in [self.from.cluster, self.from.member, self.to, self.boot] {
             body.put_u64_le(number);
         }
+        let urls = joined(&self.urls);
+        body.put_u8(u8::try_from(urls.len()).expect("they are bounded"));
+        body.extend(urls.into_bytes());
         with_prefix(&HELLO_MAGIC, body, &self.version)
     }
 
@@ -149,7 +163,7 @@ impl Hello {
         if body[0] != PROTOCOL {
             return Err(HelloError::Protocol(body[0]));
         }
-        if body.len() < 2 + 4 * 8 {
+        if body.len() < HELLO_FRONT {
             return Err(HelloError::Damaged);
         }
         body.advance(1);
@@ -160,7 +174,9 @@ impl Hello {
         };
         let from = Identity { cluster: body.get_u64_le(), member: body.get_u64_le() };
         let (to, boot) = (body.get_u64_le(), body.get_u64_le());
-        Ok(Self { purpose, from, to, boot, version: version(body)? })
+        let urls_len = usize::from(body.get_u8());
+        let (text, rest) = body.split_at_checked(urls_len).ok_or(HelloError::Damaged)?;
+        Ok(Self { purpose, from, to, boot, urls: urls(text)?, version: version(rest)? })
     }
 
     /// Whether a member takes this connection.
@@ -170,6 +186,9 @@ impl Hello {
     pub fn judge(&self, own: Identity) -> Result<(), Refusal> {
         if self.from.cluster != own.cluster {
             return Err(Refusal::Cluster);
+        }
+        if self.from.member == 0 {
+            return Err(Refusal::Unwanted); // raft's word for no member
         }
         if self.from.member == own.member {
             return Err(Refusal::SameMember);
@@ -252,6 +271,33 @@ fn checked<'b>(magic: &[u8; 8], bytes: &'b [u8]) -> Result<&'b [u8], HelloError>
     Ok(body)
 }
 
+/// As many of the URLs as there is room for.
+fn joined(urls: &[String]) -> String {
+    let mut text = String::new();
+    for url in urls.iter().filter(|url| is_plain(url.as_bytes())).take(URLS_MAX) {
+        if text.len() + 1 + url.len() <= URLS_BYTES_MAX {
+            text.extend([if text.is_empty() { "" } else { "," }, url]);
+        }
+    }
+    text
+}
+
+/// Letters of a URL, of which none separates URLs.
+fn is_plain(url: &[u8]) -> bool {
+    !url.is_empty() && url.iter().all(|byte| byte.is_ascii_graphic() && *byte != b',')
+}
+
+fn urls(text: &[u8]) -> Result<Vec<String>, HelloError> {
+    if text.is_empty() {
+        return Ok(Vec::new());
+    }
+    let urls: Vec<&[u8]> = text.split(|byte| *byte == b',').collect();
+    if text.len() > URLS_BYTES_MAX || urls.len() > URLS_MAX || !urls.iter().all(|url| is_plain(url)) {
+        return Err(HelloError::Damaged);
+    }
+    Ok(urls.into_iter().map(|url| String::from_utf8_lossy(url).into_owned()).collect())
+}
+
 /// A server's version goes into log lines: plain letters only.
 fn version(bytes: &[u8]) -> Result<String, HelloError> {
     if bytes.len() > VERSION_BYTES_MAX || !bytes.iter().all(u8::is_ascii_graphic) {
@@ -268,7 +314,8 @@ mod tests {
 
     fn hello() -> Hello {
         let from = Identity { cluster: 5, member: 1 };
-        Hello { purpose: Purpose::Messages, from, to: 2, boot: 9, version: "0.1.0".to_owned() }
+        let urls = vec!["http://a:2380".to_owned(), "http://10.0.0.1:2380".to_owned()];
+        Hello { purpose: Purpose::Messages, from, to: 2, boot: 9, urls, version: "0.1.0".to_owned() }
     }
 
     fn answer(refusal: Option<Refusal>) -> Answer {
@@ -286,6 +333,22 @@ mod tests {
         }
         let long = Hello { version: "v".repeat(1000), ..hello() };
         assert_eq!(Hello::decode(&long.encode()).unwrap().version.len(), VERSION_BYTES_MAX);
+    }
+
+    #[test]
+    fn a_hello_names_as_many_urls_as_there_is_room_for() {
+        let named = |urls: Vec<String>| {
+            let longest = Hello { urls, version: "v".repeat(VERSION_BYTES_MAX), ..hello() };
+            Hello::decode(&longest.encode()).unwrap().urls
+        };
+        let url = |len: usize| "u".repeat(len);
+        assert_eq!(named(vec![url(1), url(187), url(2)]), [url(1), url(2)], "one is too long");
+        assert_eq!(named(vec![url(187)]), [url(187)]);
+        assert!(named(vec![url(188)]).is_empty());
+        assert_eq!(named(vec![url(1); 9]), vec![url(1); URLS_MAX]);
+        assert!(named(vec!["a,b".to_owned(), "a b".to_owned(), String::new()]).is_empty());
+        assert_eq!(urls(b"a,,b"), Err(HelloError::Damaged));
+        assert_eq!(urls(b"a,b,c,d,e"), Err(HelloError::Damaged));
     }
 
     #[test]
@@ -331,5 +394,6 @@ mod tests {
         assert_eq!(judged(|hello| hello.from.cluster = 6), Err(Refusal::Cluster));
         assert_eq!(judged(|hello| hello.to = 3), Err(Refusal::Member));
         assert_eq!(judged(|hello| hello.from.member = 2), Err(Refusal::SameMember));
+        assert_eq!(judged(|hello| hello.from.member = 0), Err(Refusal::Unwanted));
     }
 }

@@ -79,6 +79,10 @@ impl Cluster {
     fn see_to(&mut self, goal: Goal) {
         for step in 0..GOAL_STEPS_MAX {
             self.step();
+            if !self.is_wild && step.is_multiple_of(300) {
+                let at = self.pick();
+                self.members[at].call(&mut self.random, &self.history);
+            }
             let cluster = self.history.cluster().expect("it begins with one");
             let member = cluster.membership.member(goal.member());
             let is_there = match goal {
@@ -113,6 +117,70 @@ impl Cluster {
         let replace = [Gone(1), Learner(6), Voter(6), Gone(2), Gone(3), Learner(7), Voter(7), Gone(4)];
         let rest = [Voter(8), Gone(5)];
         grow.into_iter().chain(replace).chain(rest).for_each(|goal| self.see_to(goal));
+    }
+
+    /// One of three members is away while a fourth comes and another one goes; returns the one that
+    /// is away, the one that is gone, and the one that stays.
+    fn replace_one_while_another_is_away(&mut self) -> (u64, u64, u64) {
+        self.is_wild = false;
+        self.rest();
+        let leader = self.members.iter().find(|member| member.leads()).expect("it rests").id;
+        let (away, gone) = (1 + leader % 3, 1 + (leader + 1) % 3);
+        // It hears nothing more, and the others do not know: changes are let through.
+        for link in self.network.links() {
+            if link.0 == away || link.1 == away {
+                self.network.cut(link, u64::MAX);
+            }
+        }
+        // Connections have to be there for a while.
+        (0..2_000).for_each(|_| self.step());
+        self.ask(self.place(leader), &operator::add(4, true), false);
+        while self.history.cluster().expect("it begins with one").membership.member(4).is_none() {
+            self.step();
+        }
+        self.leave_down(away);
+        self.network.heal();
+        [Goal::Learner(4), Goal::Voter(4), Goal::Gone(gone)].into_iter().for_each(|goal| self.see_to(goal));
+        (away, gone, leader)
+    }
+
+    /// The fourth member needs the vote of the one that was away and has never heard of it.
+    pub(crate) fn need_the_vote_of_one_that_was_away(&mut self) {
+        let (away, gone, stays) = self.replace_one_while_another_is_away();
+        self.leave_down(stays);
+        self.come_back_to_an_unknown_leader(away, gone);
+        self.member(stays).never_starts = false;
+    }
+
+    /// The fourth member leads when the one comes back that has never heard of it.
+    pub(crate) fn follow_a_leader_that_is_not_known(&mut self) {
+        let (away, gone, stays) = self.replace_one_while_another_is_away();
+        for step in 0..GOAL_STEPS_MAX {
+            if self.member(4).leads() {
+                break;
+            }
+            if step.is_multiple_of(3_000) {
+                self.crash(self.place(stays));
+            }
+            self.step();
+        }
+        let term = self.member(4).term();
+        self.come_back_to_an_unknown_leader(away, gone);
+        assert_eq!(self.member(4).term(), term, "it leads on");
+    }
+
+    /// In the end member 4 leads, and the member that was away knows all that the log says.
+    fn come_back_to_an_unknown_leader(&mut self, away: u64, gone: u64) {
+        self.member(away).never_starts = false;
+        for _ in 0..GOAL_STEPS_MAX {
+            self.step();
+            let knows = self.member(away).membership().is_some_and(|members| members.is_removed(gone));
+            if self.member(4).leads() && knows {
+                return;
+            }
+        }
+        let open: Vec<_> = self.members.iter().map(Member::standing).collect();
+        panic!("member 4 does not lead member {away}: {open:#?}");
     }
 
     /// The leader of two voters removes itself, and the other one does not hear of it for long.

@@ -216,14 +216,20 @@ impl Cluster {
         let Some(link) = self.pick_link() else { return };
         let (dialer, other) = (self.place(link.0), self.place(link.1));
         let Some(membership) = self.members[other].membership() else { return };
-        let may_dial = self.members[dialer].dials(link.1) && !self.network.is_cut(link);
+        let is_known = self.members[dialer].dials(link.1);
+        // One that dials and is not known is dialed back, while its connection is there.
+        let is_guest = self.members[dialer].is_running() && self.network.is_connected((link.1, link.0));
+        let may_dial = (is_known || is_guest) && !self.network.is_cut(link);
         if !may_dial || self.network.is_connected(link) {
             return;
         }
         if membership.is_removed(link.0) {
-            self.members[dialer].sent_away(link.1);
+            if is_known {
+                self.members[dialer].sent_away(link.1);
+            }
         } else if !self.members[other].drops(link.0) {
             self.network.connect(link);
+            self.history.seen.changes.guests += u64::from(!is_known);
             self.members[dialer].event(LogEvent::PeerConnected(link.1));
         }
     }
@@ -234,13 +240,23 @@ impl Cluster {
                 self.arrive(link, message);
             }
             self.member(link.0).event(LogEvent::PeerLost(link.1));
+            let back = (link.1, link.0);
+            if !self.members[self.place(back.0)].dials(back.1) {
+                self.disconnect(back); // it was a guest
+            }
         }
     }
 
-    fn crash(&mut self, at: usize) {
+    pub(crate) fn crash(&mut self, at: usize) {
         let id = self.members[at].id;
         self.members[at].crash(&mut self.random);
         self.disconnect_all(id);
+    }
+
+    /// A member ends, and is not started again for now.
+    pub(crate) fn leave_down(&mut self, id: u64) {
+        self.member(id).never_starts = true;
+        self.crash(self.place(id));
     }
 
     fn disconnect_all(&mut self, id: u64) {

@@ -109,12 +109,15 @@ pub(crate) struct Changes {
     pub(crate) left: u64,
     pub(crate) told: u64,
     pub(crate) found: u64,
+    /// Connections to members that the dialer did not know.
+    pub(crate) guests: u64,
 }
 
 impl Changes {
-    fn counts(&mut self) -> [&mut u64; 14] {
+    fn counts(&mut self) -> [&mut u64; 15] {
         let Self { voters, learners, removed, promoted, updated, judged_bad, .. } = self;
-        let Self { done, refused, not_ready, unhealthy, leaders_removed, left, told, found, .. } = self;
+        let Self { done, refused, not_ready, unhealthy, leaders_removed, left, told, found, guests, .. } =
+            self;
         [
             voters,
             learners,
@@ -130,6 +133,7 @@ impl Changes {
             left,
             told,
             found,
+            guests,
         ]
     }
 

@@ -190,7 +190,7 @@ impl Member {
         self.running.as_ref().map(|running| schema::membership(running.machine.store().tables()))
     }
 
-    /// This member dials that one.
+    /// This member dials that one, which it knows.
     pub(crate) fn dials(&self, to: u64) -> bool {
         self.running.as_ref().is_some_and(|running| running.peers.contains(&to))
     }

@@ -132,6 +132,28 @@ fn a_member_that_was_away_for_long_comes_back_by_snapshot() {
     }
 }
 
+/// Without the vote of the one that was away, the one that it has never heard of cannot lead.
+#[test]
+fn a_member_that_was_away_votes_for_one_that_it_does_not_know() {
+    for product in products_of_clusters() {
+        run(async {
+            let dir = TempDir::new();
+            let flags = ["--strict-reconfig-check=false"];
+            let mut cluster = Cluster::start(product, Wiring::Direct, dir.path(), 3, &flags).await;
+            cluster.members[2].kill();
+            let new = cluster.add_with(dir.path(), false, &flags).await;
+            cluster.wait_until_answers(new).await;
+            cluster.remove(1).await;
+            cluster.members[0].kill();
+            cluster.members[2].spawn_again();
+            cluster.wait_until_answers(2).await;
+            cluster.wait_until_answers(new).await;
+            cluster.members[0].spawn_again();
+            cluster.wait_until_all_answer().await;
+        });
+    }
+}
+
 /// New members come, the original ones go, until none is left.
 #[test]
 fn members_are_replaced_one_by_one_under_load() {

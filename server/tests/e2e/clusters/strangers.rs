@@ -43,7 +43,7 @@ impl Target {
 
     fn hello(self, purpose: Purpose) -> Hello {
         let from = Identity { cluster: self.cluster, member: 0xbad };
-        Hello { purpose, from, to: self.member, boot: 1, version: "9.9.9".to_owned() }
+        Hello { purpose, from, to: self.member, boot: 1, urls: vec![], version: "9.9.9".to_owned() }
     }
 
     /// A hello that is damaged at this byte, with the right checksum.
