@@ -16,6 +16,8 @@
 //!   learners count for nothing;
 //! - a member ends when it was removed, and never else; a change that is let through leaves a
 //!   cluster that serves, whichever added members are never started;
+//! - a change of members whose caller hears that it is done is in the log once, and one that is
+//!   refused has no effect;
 //! - every call ends: it is answered, or its caller is told that it is lost.
 //!
 //! `REVD_CLUSTER_SEEDS` says how many seeds are tried, from `REVD_CLUSTER_FIRST` on; a failure
@@ -39,6 +41,8 @@ mod network;
 mod operator;
 #[path = "cluster_sim/running.rs"]
 mod running;
+#[path = "cluster_sim/told.rs"]
+mod told;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};

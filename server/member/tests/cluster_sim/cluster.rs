@@ -419,6 +419,7 @@ impl Cluster {
             member.machine().is_some_and(|machine| !machine.corrupt_members().is_empty())
         };
         assert!(!self.members.iter_mut().any(named), "a member is named as corrupt");
+        self.history.check_told();
         let ids = self.serving();
         let members = self.members.iter_mut().filter(|member| ids.contains(&member.id));
         let hashes: Vec<u32> =

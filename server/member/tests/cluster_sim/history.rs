@@ -8,6 +8,8 @@ use revd_member::cluster::conf_state::ConfState;
 use revd_member::cluster::membership::Membership;
 use revd_member::error::Error;
 
+use crate::told::Told;
+
 /// The state of a member behind an entry, as far as members are compared while they run.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct ClusterAt {
@@ -60,6 +62,7 @@ pub(crate) struct History {
     /// State hashes need not be equal.
     pub(crate) ignores_hashes: bool,
     pub(crate) seen: Seen,
+    pub(crate) told: Told,
 }
 
 /// Counts of what has happened, so that it is known that something did.
@@ -282,6 +285,11 @@ impl History {
             Some(Error::Unhealthy) => changes.unhealthy += 1,
             Some(_) => changes.refused += 1,
         }
+    }
+
+    /// Callers were told the truth about changes of members.
+    pub(crate) fn check_told(&self) {
+        self.told.check(self.applied.values().map(|(entry, ..)| entry));
     }
 
     /// A call begins: it must return at least this revision.

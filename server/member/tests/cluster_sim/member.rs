@@ -157,6 +157,7 @@ impl Member {
         let mut from_log = FromLog::default();
         log.start(&mut from_log).unwrap();
         self.running = Some(Running {
+            origin,
             log,
             machine,
             from_log,

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use revd_engine::disk::SimDisk;
 use revd_engine::mvcc::{Applied, SavedState, StoreBuilder};
-use revd_member::apply::command::{Command, CommandId, Kind};
+use revd_member::apply::command::{Command, CommandId, Kind, Origin};
 use revd_member::apply::local::Submitted;
 use revd_member::apply::outcome::{Effect, Outcome};
 use revd_member::apply::received::ReceivedState;
@@ -94,6 +94,8 @@ pub(crate) enum CallKind {
 
 /// A member that runs.
 pub(crate) struct Running {
+    /// Of its commands.
+    pub(crate) origin: Origin,
     pub(crate) log: LogCore,
     pub(crate) machine: Machine,
     pub(crate) from_log: FromLog,
@@ -218,7 +220,10 @@ impl Running {
         match (call.kind, &outcome.result) {
             (CallKind::Put, Ok(_)) if is_forged => {}
             (CallKind::Put, Ok(_)) => history.put(call.floor, outcome.revision),
-            (CallKind::Change, result) => history.changed(result.as_ref().err()),
+            (CallKind::Change, result) => {
+                history.told.answered(self.origin, id, result.as_ref().err());
+                history.changed(result.as_ref().err());
+            }
             (CallKind::Publish, Ok(_)) => {}
             (CallKind::Put | CallKind::Publish, Err(_)) if outcome.revision == 0 => {}
             (CallKind::Put | CallKind::Publish, Err(error)) => panic!("{error:?}"),
