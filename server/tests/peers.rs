@@ -301,8 +301,9 @@ fn what_raft_would_not_repeat_is_reported_lost() {
 fn a_peer_that_moved_is_found_at_its_other_url() {
     let one = TestMember::start(1, free_address());
     let two = TestMember::start(2, free_address());
-    // A name may stand for several addresses; two listens on one of them.
-    let name = format!("http://localhost:{}", two.address.port());
+    // A name may stand for several addresses; two listens on one of them. A row has a URL as it
+    // was written.
+    let name = format!(" HTTP://localhost:{}", two.address.port());
     let urls = vec!["https://localhost:1".to_owned(), url(free_address()), name];
     one.order(Order::SetPeers(vec![Peer { id: 2, urls }]));
     one.expect(&Seen::Connected(2));

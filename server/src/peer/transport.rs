@@ -9,6 +9,7 @@ use std::time::Duration;
 use futures_lite::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use glommio::net::{TcpListener, TcpStream};
 use revd_member::peer::hello::{self, HelloError};
+use revd_member::urls;
 
 use crate::config::Keepalive;
 use crate::limits;
@@ -31,6 +32,8 @@ pub(super) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 
 /// Connects to a peer's URL.
 pub(super) async fn connect(url: &str) -> io::Result<TcpStream> {
+    // As with etcd, a row has what `MemberUpdate` brought: spaces, a scheme in capitals.
+    let url = urls::parse(&[url.to_owned()]).map_or_else(|_| url.to_owned(), |urls| urls.concat());
     let Some(address) = url.strip_prefix("http://") else {
         let problem = "only http:// is spoken between members by this version";
         return Err(io::Error::new(io::ErrorKind::Unsupported, problem));
