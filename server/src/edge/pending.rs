@@ -468,7 +468,7 @@ mod tests {
 
     #[test]
     fn only_commands_that_left_are_lost() {
-        let proposals = Proposals::new(0, LIMITS);
+        let proposals = Proposals::new(0, ProposalLimits { inflight_max: 3, ..LIMITS });
         let mut keepalive = proposals.submit_local(KEEP_ALIVE.into(), true).unwrap();
         let mut done = put(&proposals, 1).unwrap();
         let id = proposals.take_batch().commands[0].id;
