@@ -120,6 +120,9 @@ pub const REMOTE_CLUSTER_BYTES_MAX: u64 = 1024 * 1024;
 pub const PEER_DIAL_INTERVAL_MIN: Duration = Duration::from_millis(50);
 /// Time between attempts to reach a peer that was away for long.
 pub const PEER_DIAL_INTERVAL_MAX: Duration = Duration::from_secs(1);
+/// Time in which the state of a member comes to say that another one was removed; longer ago that
+/// one is missing for another reason.
+pub const PEER_MISSING_TIME: Duration = Duration::from_secs(5);
 /// Time between signs of life on a connection.
 pub const PEER_PULSE_INTERVAL: Duration = Duration::from_secs(1);
 /// Signs of life that may be missing before a connection is given up.

@@ -118,8 +118,9 @@ async fn greet(stream: &mut impl Transport, words: &[u8], shared: &Shared) -> io
         Err(HelloError::Protocol(_)) => Err(Refusal::Protocol),
         Err(error) => return Err(io::Error::new(io::ErrorKind::InvalidData, error)),
     };
-    if judged.as_ref().is_ok_and(|hello| shared.dropped.borrow().contains(&hello.from.member)) {
-        // It dials again, until the state says that it was removed, or it is a member again.
+    if judged.as_ref().is_ok_and(|hello| shared.is_dropped(hello.from.member)) {
+        // It dials again, until the state says that it was removed, or it is a member again, or a
+        // state that was received was older than it: it is a guest then, and may be the leader.
         return Err(io::Error::other("the dialer is no member at this moment"));
     }
     let answer = Answer {

@@ -126,7 +126,7 @@ impl Peers {
         let gone: Vec<u64> = self.dialing.keys().filter(|id| !peers.contains_key(id)).copied().collect();
         for id in gone {
             self.dialing.remove(&id); // a task that is dropped is cancelled
-            self.shared.dropped.borrow_mut().insert(id);
+            self.shared.dropped.borrow_mut().insert(id, self.shared.clock.milliseconds());
             if let Some(connection) = self.shared.incoming.borrow_mut().remove(&id) {
                 connection.set(); // it is told why when it dials again
             }

@@ -2,7 +2,7 @@
 //! core.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -14,6 +14,7 @@ use revd_member::read::view_slot::ViewSlot;
 use revd_member::schema;
 
 use crate::clock::Ticker;
+use crate::limits;
 use crate::observe::counters::Counters;
 use crate::peer::backlog::{Backlog, Room};
 use crate::peer::caller::Caller;
@@ -76,8 +77,9 @@ pub(super) struct Shared {
     pub(super) unknown_backlog: Rc<Backlog>,
     /// Of each member, what ends the connection on which it sends when it opens another one.
     pub(super) incoming: RefCell<BTreeMap<u64, Latch>>,
-    /// Members that are none any more in the log, and perhaps not yet in the state.
-    pub(super) dropped: RefCell<BTreeSet<u64>>,
+    /// Members that are none any more in the log, and perhaps not yet in the state; and since when,
+    /// in milliseconds.
+    pub(super) dropped: RefCell<BTreeMap<u64, u64>>,
     /// Hashes of keys under way, for requests.
     pub(super) hashing: Gate,
     /// To each other member, and to guests.
@@ -95,6 +97,13 @@ impl Shared {
     /// A member by the log, as far as it is known here.
     pub(super) fn is_known(&self, member: u64) -> bool {
         self.outboxes.borrow().contains_key(&member) && !self.guests.borrow().contains_key(&member)
+    }
+
+    /// It was a member a moment ago: the state may come to say that it was removed.
+    pub(super) fn is_dropped(&self, member: u64) -> bool {
+        let missing_ms = u64::try_from(limits::PEER_MISSING_TIME.as_millis()).unwrap_or(u64::MAX);
+        let since = self.dropped.borrow().get(&member).copied();
+        since.is_some_and(|since| self.clock.milliseconds().saturating_sub(since) < missing_ms)
     }
 
     /// It was a member once, and is none any more.

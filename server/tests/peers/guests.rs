@@ -10,7 +10,7 @@ use revd_member::cluster::Identity;
 use revd_member::peer::Peer;
 use revd_member::peer::hello::{Answer, Hello, PROTOCOL, Refusal};
 
-use crate::{CLUSTER, Order, PATIENCE, Seen, TestMember, first_words, free_address, hello, url, view};
+use crate::{CLUSTER, Order, PATIENCE, Seen, TestMember, ask, first_words, free_address, hello, url, view};
 
 /// One that was added while this one was away is dialed back for as long as it dials.
 #[test]
@@ -39,6 +39,25 @@ fn a_guest_that_was_removed_is_told() {
     one.expect(&Seen::Connected(2));
     one.views.store(view(&[2]));
     while two.seen.recv_timeout(PATIENCE).unwrap() != Seen::Removed {}
+}
+
+/// A state that was received may be older than a member that leads by now: nobody else says that it
+/// is one.
+#[test]
+fn a_member_that_is_missing_for_long_is_a_guest() {
+    let one = TestMember::start(1, free_address());
+    let two = TestMember::start(2, free_address());
+    two.knows(&[&one]);
+    two.expect(&Seen::Connected(1));
+    one.knows(&[&two]);
+    one.expect(&Seen::Connected(2));
+    one.order(Order::SetPeers(vec![]));
+    while one.seen.recv_timeout(PATIENCE).unwrap() != Seen::Lost(2) {}
+    let is_heard = (0..600).any(|number| {
+        two.order(Order::Send(1, vec![ask(number)]));
+        matches!(one.seen.recv_timeout(Duration::from_millis(100)), Ok(Seen::Messages(2, _)))
+    });
+    assert!(is_heard);
 }
 
 /// One that has moved while this one was away says where it is.
