@@ -13,6 +13,7 @@ use std::sync::Arc;
 use crate::btree::TreeNode;
 use crate::db::slot_offset;
 use crate::meta::{Meta, TableRoot, first_page};
+use crate::mutants::{self, Mutant};
 use crate::page::{PageId, PageKind, PageRef, PageWriter, Pages, Verified, encode_extent, extent_pages};
 use crate::snapshot::Snapshot;
 use crate::space::{Extent, Space};
@@ -62,9 +63,13 @@ fn commit(txn: &mut WriteTxn<'_>) -> Result<Snapshot> {
     assert_eq!(meta.pages, db.space.end(), "the file ends elsewhere than its space");
     let (new, old) = (slot_offset(&meta), slot_offset(&db.current.parts().meta));
     assert_ne!(new, old, "transaction {} would overwrite the slot of the state before", meta.txn);
-    db.disk.sync()?;
+    if !mutants::is(Mutant::MetaSlotBeforeSync) {
+        db.disk.sync()?;
+    }
     db.disk.write_at(new, &meta.encode())?;
-    db.disk.sync()?;
+    if !mutants::is(Mutant::MetaSlotUnsynced) {
+        db.disk.sync()?;
+    }
     if txn.shrinking {
         db.cut(page_bytes)?;
     }

@@ -10,6 +10,7 @@ use std::sync::{Arc, Weak};
 use crate::disk::Disk;
 use crate::limits::{GROW_BYTES_MAX, GROW_BYTES_MIN, PAGE_BYTES_DEFAULT, PAGE_BYTES_MAX, PAGE_BYTES_MIN};
 use crate::meta::{Meta, SLOT_BYTES, SLOT_OFFSETS, first_page};
+use crate::mutants::{self, Mutant};
 use crate::page::{PageKind, Pages, Verified};
 use crate::snapshot::{Snapshot, SnapshotParts};
 use crate::space::{Extent, Space};
@@ -133,7 +134,8 @@ impl Db {
         while self.live.len() > 1 && self.live[0].1.strong_count() == 0 {
             self.live.pop_front();
         }
-        let oldest = self.live.front().map_or(self.current.txn(), |(txn, _)| *txn);
+        let is_read = self.live.front().filter(|_| !mutants::is(Mutant::FreedPageReusedUnderReader));
+        let oldest = is_read.map_or(self.current.txn(), |(txn, _)| *txn);
         assert!(
             oldest <= self.current.txn(),
             "state {oldest} is read, but {} is the newest",
@@ -170,7 +172,7 @@ impl Db {
     /// was written. But the next commit writes to pages of the state before it, which would then
     /// still be the one on the disk. So the slot is written and synced again first.
     pub(crate) fn settle(&mut self) -> Result<()> {
-        if !self.is_settled {
+        if !self.is_settled && !mutants::is(Mutant::OpenedStateUnsettled) {
             let meta = &self.current.parts().meta;
             self.disk.write_at(slot_offset(meta), &meta.encode())?;
             self.disk.sync()?;

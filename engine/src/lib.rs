@@ -40,6 +40,7 @@ pub mod disk;
 // Leaves.
 pub mod error;
 pub mod limits;
+pub mod mutants;
 pub mod random;
 pub mod varint;
 

@@ -7,6 +7,9 @@
 //! (`revd_member::{wal, raft}`); the state core applies it (`revd_member::apply`) to the engine and
 //! sends the outcome back. One Range: `net`, `api`, `revd_member::read`, done.
 
+/// Faults are planted in tests of the crates below alone: no program that serves has them.
+const _: () = assert!(!revd_member::mutants::ARE_PLANTED, "build revd without the feature `mutants`");
+
 pub mod cli;
 
 pub mod boot;

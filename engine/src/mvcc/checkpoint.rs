@@ -15,6 +15,7 @@ use std::collections::BTreeSet;
 
 use crate::db::Db;
 use crate::limits::{INDEX_CHECKPOINT_PART, INDEX_CHECKPOINT_RECORDS_MIN};
+use crate::mutants::{self, Mutant};
 use crate::mvcc::compaction::compact_step;
 use crate::mvcc::compaction_hash::CompactionHash;
 use crate::mvcc::defragment::Defragmentation;
@@ -157,7 +158,7 @@ impl Store {
                 None
             }
             Err(DiskFull { tables, error }) => {
-                for (key, row) in tables {
+                for (key, row) in tables.into_iter().filter(|_| !mutants::is(Mutant::RowsLostOnFullDisk)) {
                     self.table_changes.entry(key).or_insert(row); // what came later is newer
                 }
                 Some(error)
@@ -264,7 +265,9 @@ impl Checkpoint {
             to.index_revision = from.index_revision;
         }
         let (mut compacted_keys, mut hashing) = (BTreeSet::new(), self.hashing);
-        if to.compacted < to.compact_revision && to.index_revision >= to.compact_revision {
+        let is_saved =
+            to.index_revision >= to.compact_revision || mutants::is(Mutant::CompactionBeforeIndexSaved);
+        if to.compacted < to.compact_revision && is_saved {
             compacted_keys = compact_step(&mut txn, &base, &index, from.revision, &mut to, &mut hashing)?;
         }
         let sweep = match self.sweep {
@@ -272,7 +275,14 @@ impl Checkpoint {
             None => None,
         };
         assert!(to.is_sound(), "a checkpoint from {from:?} leads to {to:?}");
-        txn.set_user(&to.encode());
+        let mut saved = to;
+        if mutants::is(Mutant::AppliedIndexAheadOfData) {
+            saved.applied.index += 1;
+        }
+        if mutants::is(Mutant::AppliedIndexBehindData) {
+            saved.applied = from.applied;
+        }
+        txn.set_user(&saved.encode());
         let committed = txn.commit();
         #[cfg(feature = "verify")]
         if committed.is_ok() {

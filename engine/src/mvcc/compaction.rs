@@ -8,6 +8,7 @@
 use std::collections::BTreeSet;
 
 use crate::limits::{COMPACT_BYTES_PER_STEP, COMPACT_RECORDS_PER_STEP};
+use crate::mutants::{self, Mutant};
 use crate::mvcc::compaction_hash::CompactionHash;
 use crate::mvcc::key_index::IndexRoot;
 use crate::mvcc::layout::{RECORDS, StoreMeta};
@@ -30,7 +31,8 @@ pub(crate) fn compact_step(
 ) -> Result<BTreeSet<Vec<u8>>> {
     let at = to.compact_revision;
     let (saved, done) = (to.index_revision, to.compacted);
-    assert!(saved >= at, "records up to {at} leave the tree, the saved index needs those above {saved}");
+    let is_saved = saved >= at || mutants::is(Mutant::CompactionBeforeIndexSaved);
+    assert!(is_saved, "records up to {at} leave the tree, the saved index needs those above {saved}");
     assert!(done < at, "the compaction at {at} goes on, {done} is done");
     if let Some(hash) = hashing {
         hash.begin(index);
@@ -84,7 +86,9 @@ pub(crate) fn compact_step(
 fn kept(index: &IndexRoot, user_key: &[u8], record: RecordKey, at: i64) -> bool {
     let newest = index.change_at(user_key, at).map(|change| change.revision);
     match record.kind {
+        RecordKind::Put if mutants::is(Mutant::CompactedPutRemoved) && record.revision.main == at => false,
         RecordKind::Put => newest == Some(record.revision),
+        RecordKind::Tombstone if mutants::is(Mutant::CompactedDeletionRemoved) => false,
         RecordKind::Tombstone => {
             record.revision.main == at && newest.is_none_or(|newest| newest <= record.revision)
         }

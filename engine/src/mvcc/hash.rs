@@ -10,6 +10,7 @@
 //! A compaction hashes the records that it drops (`compaction_hash.rs`).
 
 use crate::limits;
+use crate::mutants::{self, Mutant};
 use crate::mvcc::compaction_hash::{Hashed, begun, is_newest, with_record};
 use crate::mvcc::key_index::{Direction, Sought};
 use crate::mvcc::key_range::KeyRange;
@@ -99,6 +100,9 @@ impl HashKv {
             left = (left - 1).saturating_sub(bytes.len() / limits::HASH_BYTES_PER_RECORD);
             last = key.revision;
             if key.revision.main <= compact {
+                if mutants::is(Mutant::HashKvSkipsCompacted) {
+                    return Ok(true);
+                }
                 let record =
                     StoredRecord::parse(bytes).ok_or_else(|| Error::corrupt("a record cannot be read"))?;
                 if !is_newest(reader.index, record.key, key.revision, kept_at) {

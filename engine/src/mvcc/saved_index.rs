@@ -9,6 +9,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::limits::{self, SWEEP_KEYS_PER_STEP, SWEEP_WRITES_PER_STEP, key_bytes_max};
+use crate::mutants::{self, Mutant};
 use crate::mvcc::key_history::KeyHistory;
 use crate::mvcc::key_index::{IndexRoot, Key, KeyIndex};
 use crate::mvcc::layout::{INDEX, INDEX_LONG, RECORDS, StoreMeta};
@@ -42,7 +43,10 @@ pub(crate) fn changed_keys(base: &Snapshot, tail: &TailView, after: i64) -> Resu
     while let Some((_, record)) = cursor.next()? {
         keys.insert(key_of(record)?.to_vec());
     }
-    for (_, record) in tail.after(after) {
+    for (key, record) in tail.after(after) {
+        if mutants::is(Mutant::SavedIndexMissesDeletions) && key.kind == RecordKind::Tombstone {
+            continue;
+        }
         keys.insert(key_of(record)?.to_vec());
     }
     Ok(keys)

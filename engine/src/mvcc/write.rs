@@ -1,5 +1,6 @@
 //! One revision being written.
 
+use crate::mutants::{self, Mutant};
 use crate::mvcc::key_history::KeyMeta;
 use crate::mvcc::key_index::{Direction, IndexRoot, PutResult};
 use crate::mvcc::key_range::KeyRange;
@@ -52,6 +53,9 @@ impl Store {
 
     fn push(&mut self, key: RecordKey, parts: &[&[u8]]) {
         let record = self.tail.push(key, parts);
+        if mutants::is(Mutant::StateHashSkipsDeletions) && key.kind == RecordKind::Tombstone {
+            return;
+        }
         self.meta.hash.record(key, record);
     }
 }
@@ -152,7 +156,9 @@ impl Txn<'_> {
             self.store.meta.hash = undo.hash;
             let (newest, before) = (self.store.index.root().newest_change(), self.store.meta.revision);
             assert!(newest <= before, "the index is at {newest} after a return to {before}");
-            self.store.tail.truncate_after(Revision { main: self.main - 1, sub: i64::MAX });
+            if !mutants::is(Mutant::RevertLeavesRecords) {
+                self.store.tail.truncate_after(Revision { main: self.main - 1, sub: i64::MAX });
+            }
         }
         Reverted
     }

@@ -33,5 +33,6 @@ pub mod budget;
 pub mod error;
 pub mod files;
 pub mod limits;
+pub mod mutants;
 pub mod urls;
 pub mod wire;

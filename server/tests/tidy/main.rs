@@ -9,6 +9,7 @@ mod figures;
 
 mod docs;
 mod layers;
+mod planted;
 
 mod imports;
 mod lexer;
@@ -73,10 +74,11 @@ fn root() -> PathBuf {
 /// Every Rust file of ours: its path from the root, and its text.
 fn sources() -> Vec<(String, String)> {
     let mut found = Vec::new();
-    let mut folders: Vec<PathBuf> = ["engine", "server", "proto", "bench", "loadgen", "checker", "sim"]
-        .iter()
-        .map(|folder| root().join(folder))
-        .collect();
+    let mut folders: Vec<PathBuf> =
+        ["engine", "server", "proto", "bench", "loadgen", "checker", "sim", "mutants"]
+            .iter()
+            .map(|folder| root().join(folder))
+            .collect();
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
@@ -312,6 +314,7 @@ fn every_dependency_says_why_it_is_there() {
         "proto/clients",
         "bench",
         "loadgen",
+        "mutants",
     ] {
         let path = root().join(folder).join("Cargo.toml");
         let manifest = std::fs::read_to_string(&path).unwrap();

@@ -17,6 +17,7 @@ use bytes::{Buf, BufMut, Bytes};
 
 use crate::cluster::membership::MemberChange;
 use crate::error::Error;
+use crate::mutants::{self, Mutant};
 
 const FORMAT: u8 = 1;
 const BATCH_HEADER: usize = 1 + 8 + 8 + 4;
@@ -263,6 +264,9 @@ pub fn decode(mut data: Bytes) -> Result<Batch, DecodeError> {
     }
     if data.has_remaining() {
         return Err(DecodeError::Short(total));
+    }
+    if mutants::is(Mutant::CommandCarriedOutTwice) {
+        commands.extend(commands.last().cloned());
     }
     Ok(Batch { origin, commands })
 }

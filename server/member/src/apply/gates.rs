@@ -6,6 +6,7 @@ use revd_proto::etcdserverpb::{PutRequest, RequestOp, TxnRequest};
 use crate::apply::alarm::Raised;
 use crate::apply::state::State;
 use crate::error::Error;
+use crate::mutants::{self, Mutant};
 
 /// Bytes that etcd adds to those of a put's key and value.
 const PUT_OVERHEAD_BYTES: i64 = 256;
@@ -32,6 +33,7 @@ pub fn txn_cost(txn: &TxnRequest) -> i64 {
     let cost = |ops: &[RequestOp]| -> i64 {
         let costs = ops.iter().map(|op| match &op.request {
             Some(Request::RequestPut(put)) => put_cost(put),
+            Some(Request::RequestTxn(_)) if mutants::is(Mutant::NestedPutsPassQuota) => 0,
             Some(Request::RequestTxn(nested)) => txn_cost(nested),
             _ => 0,
         });

@@ -18,6 +18,7 @@ use crate::apply::state::State;
 use crate::error::Error;
 use crate::lease::{ExpiryCheck, KeepaliveResult, LeaseDeadlines, Leases};
 use crate::limits;
+use crate::mutants::{self, Mutant};
 
 /// Leader's view. The edges are asked about keepalives that may be on their way.
 #[derive(Debug, Default)]
@@ -143,8 +144,7 @@ impl Lessor {
         effects: &mut Vec<Effect>,
     ) -> Result<Bytes, Error> {
         let request = LeaseRevokeRequest::decode(payload)?;
-        self.revoke_one(state, request.id, effects)?;
-        Ok(Bytes::new())
+        self.revoke_one(state, request.id, effects).map(|()| Bytes::new())
     }
 
     /// Revokes what was due in the term of the entry that says so; a leader of the past
@@ -157,10 +157,10 @@ impl Lessor {
         effects: &mut Vec<Effect>,
     ) -> Result<Bytes, Error> {
         let expired = ExpiredLeases::decode(payload)?;
-        for id in expired.leases.into_iter().filter(|_| expired.term == term) {
+        let is_of_term = expired.term == term || mutants::is(Mutant::RevokeWithoutTerm);
+        for id in expired.leases.into_iter().filter(|_| is_of_term) {
             // One that a client has revoked meanwhile is gone already.
-            let is_revoked = self.revoke_one(state, id, effects).is_ok();
-            self.counts.expired += u64::from(is_revoked);
+            self.counts.expired += u64::from(self.revoke_one(state, id, effects).is_ok());
         }
         Ok(Bytes::new())
     }
@@ -292,7 +292,7 @@ impl Lessor {
             ExpiryCheck::Some | ExpiryCheck::None => return Some(self.expired(Vec::new())),
             ExpiryCheck::Unfinished => return Some(LOOK_AGAIN),
         }
-        if self.edges == 0 {
+        if self.edges == 0 || mutants::is(Mutant::LeaseExpiresUnheard) {
             return Some(self.decide(state, now));
         }
         self.questions += 1;

@@ -4,6 +4,7 @@ use revd_engine::mvcc::{KeyMeta, KeyRange, Reader, Store, Txn, View};
 
 use crate::error::Error;
 use crate::lease::{Leases, Touched};
+use crate::mutants::{self, Mutant};
 
 /// State core view.
 #[derive(Debug)]
@@ -41,7 +42,11 @@ impl State {
                 Ok(result)
             }
             Err(error) => {
-                writing.txn.revert();
+                if mutants::is(Mutant::TxnHalfApplied) {
+                    writing.txn.commit();
+                } else {
+                    writing.txn.revert();
+                }
                 Err(error)
             }
         }

@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, VecDeque};
 use revd_engine::mvcc::StateHash;
 
 use crate::limits;
+use crate::mutants::{self, Mutant};
 
 /// The state hash of a member behind an entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -43,6 +44,7 @@ impl StateHashes {
 
     /// The next entry is applied.
     pub fn push(&mut self, hash: StateHash) {
+        let hash = if mutants::is(Mutant::StateHashesSkipped) { StateHash::default() } else { hash };
         self.last += 1;
         self.hashes.push_back(hash);
         if self.hashes.len() > limits::STATE_HASHES_KEPT {

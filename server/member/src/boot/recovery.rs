@@ -24,6 +24,7 @@ use crate::cluster::joining::{JoinError, RemoteCluster, join, may_begin};
 use crate::cluster::membership::{Member, Membership};
 use crate::cluster::version::ClusterVersion;
 use crate::cluster::{self, Identity};
+use crate::mutants::{self, Mutant};
 use crate::raft::node::{LogRetention, RaftConfig, RaftError, RaftNode};
 use crate::schema;
 use crate::wal::birth::{BIRTH, empty_log, joining_log};
@@ -267,7 +268,8 @@ pub fn recover<F: RecoveryEffects>(
     // Not before log and tree file are known to belong together.
     effects.give_back_unused(&log.end)?;
     effects.fill_reserve();
-    let origin = Origin { member: identity.member, boot: config.boot };
+    let boot = if mutants::is(Mutant::AnswersOfFormerProcess) { 1 } else { config.boot };
+    let origin = Origin { member: identity.member, boot };
     let RecoveryConfig { quota_bytes, lease_extension, .. } = *config;
     let read = Machine::new(store, MachineConfig { own: origin, quota_bytes, lease_extension });
     let machine = read.map_err(|error| effects.refused(Refusal::Store(error)))?;
@@ -302,7 +304,10 @@ fn received<F: RecoveryEffects>(
         effects.forget_received()?;
         return Ok(None);
     };
-    let received = effects.open_received()?.filter(|store| store.applied() == Applied { index, term });
+    let is_whole = |store: &Store| {
+        store.applied() == Applied { index, term } || mutants::is(Mutant::ReceivedStateOfOtherEntry)
+    };
+    let received = effects.open_received()?.filter(is_whole);
     if received.is_some() {
         effects.install_received()?;
     }

@@ -15,6 +15,7 @@ use revd_proto::etcdserverpb::{MemberPromoteRequest, MemberRemoveRequest, Member
 pub use revd_proto::etcdserverpb::Member;
 
 use crate::error::Error;
+use crate::mutants::{self, Mutant};
 
 /// A learner may be promoted when it has nine tenths of the leader's log, as in etcd.
 const READY_TENTHS: u64 = 9;
@@ -167,7 +168,8 @@ impl Membership {
     pub fn judge(&self, change: &MemberChange) -> Result<(), Error> {
         let id = change.id();
         // 0 is raft's word for no member.
-        if id == 0 || self.removed.contains(&id) {
+        let is_former = self.removed.contains(&id) && !mutants::is(Mutant::IdReusedAfterRemoval);
+        if id == 0 || is_former {
             return Err(Error::MemberNotFound);
         }
         let found = self.members.get(&id);

@@ -10,6 +10,7 @@ use crate::cores::log_events::LogEffects;
 use crate::cores::member_changes::Leaving;
 use crate::error::Error;
 use crate::limits;
+use crate::mutants::{self, Mutant};
 use crate::peer::PeerMessage;
 use crate::raft::node::RaftError;
 
@@ -41,6 +42,9 @@ impl LogCore {
             }
         } else if self.changes.is_connected(leader) {
             while let Some(batch) = self.next_batch() {
+                if mutants::is(Mutant::ForwardDoubled) {
+                    effects.send(leader, PeerMessage::Forward(batch.clone()));
+                }
                 effects.send(leader, PeerMessage::Forward(batch));
             }
             while let Some((id, request)) = self.asks.send_next() {

@@ -9,6 +9,7 @@ use crate::cores::forwards::ids_of;
 use crate::cores::log::{LogCore, answer};
 use crate::cores::log_events::LogEffects;
 use crate::error::Error;
+use crate::mutants::{self, Mutant};
 use crate::peer::{PeerMessage, ReadContext};
 
 impl LogCore {
@@ -54,7 +55,7 @@ impl LogCore {
                 self.behind.extend(ready.into_iter().map(Work::Read));
             }
             PeerMessage::Confirm { term, round } => {
-                if self.node.status().term == term {
+                if self.node.status().term == term || mutants::is(Mutant::ConfirmationTermIgnored) {
                     effects.send(from, PeerMessage::Confirmed { term, round });
                 }
             }
@@ -83,11 +84,13 @@ impl LogCore {
     /// Reads of a member wait, which was in this term after they had begun.
     fn heard_read_ask(&mut self, from: u64, term: u64, context: ReadContext, effects: &mut impl LogEffects) {
         let status = self.node.status();
-        if !status.is_leader || status.term != term {
+        let is_of_term = status.term == term || mutants::is(Mutant::ReadTermIgnored);
+        if !status.is_leader || !is_of_term {
             return; // it hears of another leader, and asks again
         }
         let both = BTreeSet::from([from, self.origin.member]);
-        if self.node.may_read() && self.node.is_quorum(&both) {
+        let is_quorum = self.node.is_quorum(&both) || mutants::is(Mutant::LeaderReadsWithoutQuorum);
+        if self.node.may_read() && is_quorum {
             effects.send(from, PeerMessage::ReadAnswer { context, index: status.committed });
         } else {
             self.leader_reads.ask(from, context);

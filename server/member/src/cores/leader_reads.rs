@@ -15,6 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::limits;
+use crate::mutants::{self, Mutant};
 use crate::peer::ReadContext;
 
 /// Log core view.
@@ -60,6 +61,12 @@ pub(super) struct ReadIndex {
 impl LeaderReads {
     /// A member asks; its earlier attempts need no answer.
     pub(super) fn ask(&mut self, from: u64, context: ReadContext) {
+        if mutants::is(Mutant::ReadRoundTakesLatecomers)
+            && let Some(round) = &mut self.round
+        {
+            round.attempts.insert(from, context);
+            return;
+        }
         self.waiting.insert(from, context);
     }
 
@@ -113,7 +120,7 @@ impl LeaderReads {
 
     /// This member was in the leader's term after this round had begun.
     pub(super) fn confirmed(&mut self, from: u64, number: u64) {
-        if number == self.rounds
+        if (number == self.rounds || mutants::is(Mutant::LateConfirmationCounts))
             && let Some(round) = &mut self.round
             && !round.confirmed.contains(&from)
         {
@@ -123,7 +130,11 @@ impl LeaderReads {
 
     /// The answers of the round, once a quorum has confirmed it.
     pub(super) fn answers(&mut self, is_quorum: impl Fn(&BTreeSet<u64>) -> bool) -> Vec<ReadIndex> {
-        let round = self.round.take_if(|round| is_quorum(&round.confirmed.iter().copied().collect()));
+        let is_confirmed = |round: &mut ConfirmRound| {
+            is_quorum(&round.confirmed.iter().copied().collect())
+                || mutants::is(Mutant::LeaderReadsWithoutQuorum)
+        };
+        let round = self.round.take_if(is_confirmed);
         let Some(ConfirmRound { index, attempts, confirmed, .. }) = round else { return Vec::new() };
         self.quick = confirmed;
         attempts.into_iter().map(|(to, context)| ReadIndex { to, context, index }).collect()

@@ -29,6 +29,7 @@ use crate::cores::submissions::Submissions;
 use crate::cores::transfers::{Sending, StateTransfers};
 use crate::error::Error;
 use crate::limits;
+use crate::mutants::{self, Mutant};
 use crate::peer::PeerMessage;
 use crate::raft::node::{RaftEffects, RaftError, RaftNode};
 use crate::raft::status::RaftStatus;
@@ -167,6 +168,9 @@ impl LogCore {
                 }
             }
             LogEvent::Applied(index) => {
+                if mutants::is(Mutant::LogReleasedByApplied) {
+                    self.release(index, effects);
+                }
                 self.applied = index;
                 self.node.applied(index);
             }
@@ -221,7 +225,7 @@ impl LogCore {
         let keeps_log = self.transfers.keeps_log(self.now, |member| self.node.feeds(member));
         let index = self.node.release(durable, keeps_log);
         // The log begins behind a received state by now, which is not in its place yet.
-        if !self.transfers.is_installing() {
+        if !self.transfers.is_installing() || mutants::is(Mutant::LogReleasedBeforeInstall) {
             effects.release(index);
         }
     }
@@ -330,7 +334,7 @@ impl LogCore {
         self.ask_for_reads(effects);
         self.answer_reads(effects);
         self.hand_over();
-        let RaftEffects { append, messages, committed, changes, behind, fetches, is_restarted } =
+        let RaftEffects { append, messages, mut committed, changes, behind, fetches, is_restarted } =
             self.node.effects();
         fetches.into_iter().for_each(|fetch| effects.fetch(fetch));
         if let Some(frame) = append {
@@ -347,6 +351,12 @@ impl LogCore {
         }
         if is_restarted {
             self.restart(effects);
+        }
+        if mutants::is(Mutant::EntriesAppliedBackwards) {
+            committed.reverse();
+        }
+        if mutants::is(Mutant::EntryAppliedTwice) {
+            committed.extend(committed.last().cloned());
         }
         for mut entry in committed {
             if changes.contains(&entry.index) {
@@ -373,7 +383,9 @@ impl LogCore {
     /// it.
     fn restart(&mut self, effects: &mut impl LogEffects) {
         let state = self.transfers.install();
-        self.changes.begin_again(schema::membership(state.tables()), state.applied().index);
+        if !mutants::is(Mutant::MembersOfBeforeState) {
+            self.changes.begin_again(schema::membership(state.tables()), state.applied().index);
+        }
         effects.set_peers(self.changes.peers());
         self.left_since = self.left_since.or(self.changes.is_removed().then_some(self.now));
         effects.work(Work::Install(state));
@@ -420,7 +432,8 @@ impl LogCore {
 
     /// Requests that have left for the leader may not be answered.
     fn lose(&mut self, why: &Error) {
-        if let Some(numbers) = self.submissions.lose() {
+        let lost = self.submissions.lose().filter(|_| !mutants::is(Mutant::LossNotTold));
+        if let Some(numbers) = lost {
             self.behind.push(Work::Lost(Lost { numbers, why: why.clone() }));
         }
         let changes = self.changes.lose();

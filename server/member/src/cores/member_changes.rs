@@ -21,6 +21,7 @@ use crate::cluster::conf_state::ConfState;
 use crate::cluster::membership::{Connection, MemberChange, Membership, may_promote};
 use crate::error::Error;
 use crate::limits;
+use crate::mutants::{self, Mutant};
 use crate::peer::Peer;
 use crate::raft::conf_change::VoteChange;
 
@@ -231,6 +232,7 @@ impl MemberChanges {
         let Waiting { since, from, id, change, .. } = self.waiting.front()?;
         let (from, id, own) = (*from, *id, self.own.member);
         let mut refusal = match change {
+            MemberChange::Promote { .. } if mutants::is(Mutant::LaggingLearnerPromoted) => None,
             MemberChange::Promote { id: learner } => may_promote(*learner, own, &matched).err(),
             _ => None,
         };
@@ -239,6 +241,7 @@ impl MemberChanges {
             let knows_members = |member| matched(member).is_some_and(|index| index >= self.last_change);
             let is_connected = |member| member == own || self.is_connected(member) && knows_members(member);
             refusal = self.membership.leaves_quorum(change, is_connected).err();
+            refusal = refusal.filter(|_| !mutants::is(Mutant::ChangeWithoutQuorum));
             if refusal.is_some() && now - since < patience {
                 return None;
             }
@@ -311,7 +314,8 @@ impl MemberChanges {
             MemberChange::Promote { .. } => false,
             // The vote that it has.
             MemberChange::Update { id, .. } => {
-                self.membership.member(*id).is_some_and(|member| member.is_learner)
+                let is_learner = self.membership.member(*id).is_some_and(|member| member.is_learner);
+                is_learner && !mutants::is(Mutant::UpdatePromotes)
             }
         };
         if is_learner { VoteChange::Learner(change.id()) } else { VoteChange::Voter(change.id()) }
@@ -376,7 +380,10 @@ impl MemberChanges {
         let mut conf_state = votes;
         if let (Ok(change), Ok(())) = (change, &verdict) {
             if self.rules.forced_until.is_none_or(|until| entry.index > until) {
-                conf_state = set_vote(self.vote_change(&change))?;
+                let changed = set_vote(self.vote_change(&change))?;
+                if !mutants::is(Mutant::ConfStateOfWrongIndex) {
+                    conf_state = changed;
+                }
             }
             self.membership.apply(change);
             self.last_change = entry.index;

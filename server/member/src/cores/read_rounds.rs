@@ -9,6 +9,7 @@ use crate::apply::ReadReady;
 use crate::apply::command::Origin;
 use crate::error::Error;
 use crate::limits;
+use crate::mutants::{self, Mutant};
 use crate::peer::ReadContext;
 
 /// Log core view.
@@ -40,6 +41,12 @@ impl ReadRounds {
 
     /// Reads of this edge up to this ticket wait.
     pub(super) fn wait(&mut self, edge: u16, ticket: u64) {
+        if mutants::is(Mutant::ReadJoinsAttempt)
+            && let Some(round) = &mut self.round
+        {
+            round.tickets[usize::from(edge)] = Some(ticket);
+            return;
+        }
         self.waiting[usize::from(edge)] = Some(ticket);
     }
 
@@ -56,7 +63,7 @@ impl ReadRounds {
             self.round = Some(ReadRound { asked, tickets, attempts: Vec::new(), next: now });
         }
         let round = self.round.as_mut().expect("it was just begun");
-        self.attempts += 1;
+        self.attempts += u64::from(!mutants::is(Mutant::ReadContextReused));
         let context = ReadContext { origin: self.origin, attempt: self.attempts };
         round.next = now.saturating_add(limits::READ_ROUND_TICKS << round.attempts.len().min(3));
         if round.attempts.len() == limits::READ_ATTEMPTS_MAX {

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::apply::ReadReady;
 use crate::cores::effects::StateEffects;
+use crate::mutants::{self, Mutant};
 
 /// State core view: the newest ticket of each edge by the index that its reads wait for. There are
 /// at most as many as edges times entries that are committed and not applied.
@@ -17,7 +18,9 @@ impl PendingReads {
         let ReadReady { edge, ticket, index } = ready;
         match index {
             Err(why) => effects.end_reads(edge, ticket, Err(why)),
-            Ok(index) if index <= published => effects.end_reads(edge, ticket, Ok(())),
+            Ok(index) if index <= published || mutants::is(Mutant::ReadBeforeApplied) => {
+                effects.end_reads(edge, ticket, Ok(()));
+            }
             Ok(index) => {
                 let newest = self.0.entry((index, edge)).or_default();
                 *newest = ticket.max(*newest);

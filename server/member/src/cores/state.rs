@@ -26,6 +26,7 @@ use crate::cores::reads::PendingReads;
 use crate::cores::saving::Saving;
 use crate::error::Error;
 use crate::limits;
+use crate::mutants::{self, Mutant};
 
 /// State core view.
 pub struct StateCore {
@@ -301,7 +302,8 @@ impl StateCore {
             effects.hashed(to, point, machine.corrupt_members());
         }
         self.is_forgetting = machine.store_mut().forget_compacted(limits::FORGET_KEYS_PER_TURN);
-        if !machine.is_within_entry() && !self.installing.is_under_way() {
+        let is_within = machine.is_within_entry() && !mutants::is(Mutant::CheckpointWithinEntry);
+        if !is_within && !self.installing.is_under_way() {
             self.saving.schedule(machine, self.is_stopping, effects);
         }
         Ok(next)
@@ -315,7 +317,9 @@ impl StateCore {
         }
         let saved = machine.store().saved_state();
         let applied = saved.as_ref().map_or(0, |state| state.applied().index);
-        for StateRequest { to, term, .. } in self.to_stream.extract_if(.., |asked| asked.behind <= applied) {
+        let is_there =
+            |asked: &mut StateRequest| asked.behind <= applied || mutants::is(Mutant::SentStateTooOld);
+        for StateRequest { to, term, .. } in self.to_stream.extract_if(.., is_there) {
             effects.stream(to, term, saved.clone());
         }
     }
@@ -328,7 +332,8 @@ impl StateCore {
         now: u64,
         effects: &mut impl StateEffects,
     ) -> Result<(), FatalError> {
-        match self.installing.next(!machine.is_within_entry() && !self.saving.is_writing()) {
+        let is_writing = self.saving.is_writing() && !mutants::is(Mutant::InstallDuringCheckpoint);
+        match self.installing.next(!machine.is_within_entry() && !is_writing) {
             InstallStep::Wait => {}
             InstallStep::Name => effects.install(),
             InstallStep::Replace(state) => {
@@ -436,6 +441,9 @@ impl StateCore {
     fn publish(&mut self, machine: &mut Machine, effects: &mut impl StateEffects) {
         let is_new = std::mem::take(&mut self.has_news);
         if is_new {
+            if mutants::is(Mutant::AnswerBeforeView) {
+                self.carry_out(effects);
+            }
             self.show(machine, effects);
         }
         self.carry_out(effects);
@@ -462,7 +470,8 @@ impl StateCore {
     /// Tells of losses behind entries whose callers have their answers. Callers that only wait for
     /// the space of a compaction get theirs before: nothing of theirs is lost.
     fn tell_losses(&mut self, effects: &mut impl StateEffects) {
-        while let Some((_, lost)) = self.losses.pop_front_if(|(index, _)| *index <= self.published) {
+        let is_over = |index: u64| index <= self.published || mutants::is(Mutant::LossBeforeAnswers);
+        while let Some((_, lost)) = self.losses.pop_front_if(|(index, _)| is_over(*index)) {
             for (id, outcome) in self.saving.take_compacted() {
                 effects.answer(id, outcome);
             }
@@ -534,7 +543,12 @@ struct PendingLeaseRequest {
 fn answer(callers: &mut MemberCallers, id: CommandId, outcome: Outcome, effects: &mut impl StateEffects) {
     match callers.leave(id) {
         Some(MemberCaller { member, id }) => effects.answer_member(member, id, outcome),
-        None => effects.answer(id, outcome),
+        None => {
+            if mutants::is(Mutant::AnswerDoubled) {
+                effects.answer(id, outcome.clone());
+            }
+            effects.answer(id, outcome);
+        }
     }
 }
 

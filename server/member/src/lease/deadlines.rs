@@ -15,6 +15,7 @@
 use std::collections::{BTreeMap, BTreeSet, btree_map, btree_set};
 
 use crate::lease::walk::SnapshotWalk;
+use crate::mutants::{self, Mutant};
 
 /// Leader's view: the deadline of every lease; empty on others.
 #[derive(Debug, Default)]
@@ -115,6 +116,9 @@ impl LeaseDeadlines {
 
     /// This member does not lead any more.
     pub fn follow(&mut self) {
+        if mutants::is(Mutant::KeepaliveByFormerLeader) {
+            return;
+        }
         let Self { leases, queue, reading, mut past, .. } = std::mem::take(self);
         let kept = reading.map(SnapshotWalk::into_kept).unwrap_or_default();
         if !leases.is_empty() || !kept.is_empty() {
@@ -137,7 +141,10 @@ impl LeaseDeadlines {
         let Some(Loading { term, extension, after }) = self.loading.take() else { return false };
         let (mut loaded, mut last) = (0, after);
         for (id, ttl, checkpointed) in leases(after).take(count) {
-            self.set(id, ttl, extension + milliseconds(left(ttl, checkpointed)), checkpointed);
+            let checkpointed = if mutants::is(Mutant::LeaseCheckpointIgnored) { 0 } else { checkpointed };
+            if !(mutants::is(Mutant::LeaseLostAtFailover) && id % 4 == 3) {
+                self.set(id, ttl, extension + milliseconds(left(ttl, checkpointed)), checkpointed);
+            }
             (loaded, last) = (loaded + 1, Some(id));
         }
         if loaded == count {
@@ -201,7 +208,7 @@ impl LeaseDeadlines {
     pub fn renew(&mut self, id: i64, now: u64) -> KeepaliveResult {
         let now = self.since(now);
         let Some(deadline) = self.leases.get_mut(&id) else { return KeepaliveResult::NotFound };
-        if deadline.is_expired {
+        if deadline.is_expired && !mutants::is(Mutant::ExpiredLeaseResurrected) {
             return KeepaliveResult::Expired;
         }
         if let Some(walk) = &mut self.reading {
@@ -258,7 +265,8 @@ impl LeaseDeadlines {
         let mut over = Vec::new();
         for id in looked_at {
             let Some(deadline) = self.leases.get_mut(&id) else { continue };
-            if deadline.at > then {
+            let early = if mutants::is(Mutant::LeaseExpiresEarly) { 1_000 } else { 0 };
+            if deadline.at > then + early {
                 self.queue_again(id);
                 continue;
             }

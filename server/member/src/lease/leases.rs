@@ -9,6 +9,7 @@ use revd_engine::mvcc::{KeyRange, SmallTable, Store};
 use crate::error::Error;
 use crate::lease::walk::SnapshotWalk;
 use crate::limits;
+use crate::mutants::{self, Mutant};
 
 /// The longest a lease can be granted for, in seconds.
 pub const TTL_MAX: i64 = 9_000_000_000;
@@ -225,6 +226,7 @@ impl Leases {
                 continue;
             }
             if old != 0
+                && !(mutants::is(Mutant::LeaseKeyNotDetached) && id == 0)
                 && let Some(lease) = self.leases.get_mut(&old)
                 && let Some((key, number)) = lease.keys.remove_entry(&*key)
             {

@@ -9,6 +9,8 @@ use std::collections::BTreeSet;
 use raft::eraftpb::{ConfState, Message, MessageType};
 use raft::{INVALID_ID, Raft, Storage};
 
+use crate::mutants::{self, Mutant};
+
 /// Terms and indexes above this are of no cluster: a term every microsecond takes 100,000 years to
 /// get there.
 const NUMBER_MAX: u64 = 1 << 61;
@@ -27,7 +29,8 @@ pub(super) fn may_step<S: Storage>(raft: &Raft<S>, message: &Message) -> bool {
         message.commit_term,
         message.reject_hint,
     ];
-    let is_ours = message.to == raft.id && message.from != INVALID_ID && message.from != raft.id;
+    let is_for_us = message.to == raft.id || mutants::is(Mutant::MessageForAnotherTaken);
+    let is_ours = is_for_us && message.from != INVALID_ID && message.from != raft.id;
     if !is_ours || is_far_ahead(raft, message) || numbers.iter().any(|number| *number > NUMBER_MAX) {
         return false;
     }

@@ -11,6 +11,8 @@ use std::collections::BTreeMap;
 use raft::eraftpb::{Message, MessageType};
 use raft::{INVALID_ID, ProgressState, Raft, StateRole, Storage};
 
+use crate::mutants::{self, Mutant};
+
 /// Log core view: what is known of lost entries.
 #[derive(Debug)]
 pub(super) struct LostEntries {
@@ -50,7 +52,7 @@ impl LostEntries {
                 self.lost_of(raft, message);
             }
             MessageType::MsgRequestVote | MessageType::MsgRequestPreVote | MessageType::MsgTimeoutNow => {
-                return !self.is_short(raft);
+                return !self.is_short(raft) || mutants::is(Mutant::LostEntriesVote);
             }
             _ => {}
         }

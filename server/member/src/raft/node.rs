@@ -8,6 +8,7 @@ use raft::{RawNode, StateRole};
 
 use crate::apply::CommittedEntry;
 use crate::limits;
+use crate::mutants::{self, Mutant};
 use crate::raft::admission::{last_of_term, may_step};
 use crate::raft::conf_change;
 pub use crate::raft::config::{LogRetention, RaftConfig, RaftError};
@@ -286,7 +287,8 @@ impl RaftNode {
     #[must_use]
     pub fn may_read(&self) -> bool {
         let raft = &self.raw.raft;
-        raft.leader_id != 0 && (!self.leads() || raft.commit_to_current_term())
+        raft.leader_id != 0
+            && (!self.leads() || raft.commit_to_current_term() || mutants::is(Mutant::ReadAtCommitOfOldTerm))
     }
 
     /// Whether these members are a quorum of the voters.
@@ -338,6 +340,10 @@ impl RaftNode {
         self.promised.extend(frame.messages);
         self.confirmed.extend(frame.committed);
         self.raw.on_persist_ready(frame.ready.expect("only a frame of some Ready is written"));
+        if mutants::is(Mutant::CommitWithoutQuorum) && self.leads() {
+            let own = self.raw.raft.raft_log.persisted;
+            self.raw.raft.raft_log.commit_to(own);
+        }
         if let Some(index) = frame.restart {
             self.applied(index);
             self.is_restarted = true;
@@ -357,6 +363,9 @@ impl RaftNode {
         if self.writing.is_none()
             && let Some(mut frame) = self.gathered.pop_front()
         {
+            if mutants::is(Mutant::StateWithoutHardState) && frame.restart.is_some() {
+                frame.content.hard_state = None;
+            }
             let last = frame.content.entries.last().map_or(0, |entry| entry.index);
             self.sizes.add(last, encoded_len(&frame.content) as u64);
             effects.append = Some(std::mem::take(&mut frame.content));
@@ -385,7 +394,8 @@ impl RaftNode {
         self.raw.mut_store().append(&entries);
         let must_sync = ready.must_sync();
         if let Some(state) = ready.hs() {
-            self.hard_state = HardState { term: state.term, vote: state.vote, commit: state.commit };
+            let vote = if mutants::is(Mutant::VoteNotSaved) { 0 } else { state.vote };
+            self.hard_state = HardState { term: state.term, vote, commit: state.commit };
             self.raw.mut_store().hard_state = state.clone();
         }
         if must_sync {
@@ -406,13 +416,18 @@ impl RaftNode {
         let committed = ready.take_committed_entries();
         let number = ready.number();
         self.raw.advance_append_async(ready);
+        if mutants::is(Mutant::LeaderCountsUnwritten) {
+            self.raw.on_persist_ready(number);
+        }
         if committed.iter().any(changes_members) {
             pending::gather(&mut self.gathered, self.hard_state, Vec::new());
         }
         let mut frames = self.writing.iter().chain(&self.gathered);
         let waits = frames.any(|frame| !frame.committed.is_empty()) || committed.iter().any(changes_members);
         match self.gathered.back_mut().or(self.writing.as_mut()) {
-            Some(frame) if waits => frame.committed.extend(committed),
+            Some(frame) if waits && !mutants::is(Mutant::MemberChangeNotDurable) => {
+                frame.committed.extend(committed);
+            }
             _ => effects.hand_out(committed),
         }
         // Without anything of its own to write, it is durable when that is which came before it.

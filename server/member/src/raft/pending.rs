@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 use raft::eraftpb::{Entry, Message, MessageType, SnapshotMetadata};
 
 use crate::limits;
+use crate::mutants::{self, Mutant};
 use crate::raft::convert::from_raft;
 use crate::raft::message::RaftMessage;
 use crate::wal::{FrameContent, HardState, LogEntry, LogRestart};
@@ -65,6 +66,9 @@ impl PendingFrame {
     /// Entries above this one will not be there when the log has begun again; committed ones are
     /// all in the state.
     pub(super) fn forget_promises(&mut self, above: u64) {
+        if mutants::is(Mutant::PromisesOfReplacedLog) {
+            return;
+        }
         self.committed.clear();
         self.messages.retain(|RaftMessage(message)| {
             message.get_msg_type() != MessageType::MsgAppendResponse || message.index <= above
@@ -108,7 +112,7 @@ pub(super) fn gather(frames: &mut VecDeque<PendingFrame>, hard_state: HardState,
     let first = entries.first().map_or(u64::MAX, |entry| entry.index);
     let replaces =
         |frame: &PendingFrame| frame.content.entries.last().is_some_and(|last| last.index >= first);
-    if frames.iter().rev().skip(1).any(replaces) {
+    if frames.iter().rev().skip(1).any(replaces) && !mutants::is(Mutant::ReplacedEntriesApart) {
         let one = PendingFrame::joined(frames.drain(..));
         frames.push_back(one);
     }
@@ -128,7 +132,8 @@ pub(super) fn promises_nothing(kind: MessageType) -> bool {
         MessageType::MsgHeartbeatResponse
             | MessageType::MsgRequestPreVote
             | MessageType::MsgRequestPreVoteResponse
-    )
+    ) || mutants::is(Mutant::AppendAcknowledgedUnwritten) && kind == MessageType::MsgAppendResponse
+        || mutants::is(Mutant::VoteNotDurable) && kind == MessageType::MsgRequestVoteResponse
 }
 
 /// Answers, and requests for votes: a later one of a kind says all that an earlier one did.

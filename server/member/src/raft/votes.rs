@@ -4,6 +4,7 @@ use bytes::Bytes;
 use raft::StateRole;
 
 use crate::cluster::conf_state::ConfState;
+use crate::mutants::{self, Mutant};
 use crate::raft::conf_change::{self, VoteChange};
 use crate::raft::convert::conf_state_from_raft;
 use crate::raft::node::{RaftError, RaftNode};
@@ -31,7 +32,8 @@ impl RaftNode {
     /// has since an entry of its term is committed, and no other change is on its way.
     #[must_use]
     pub fn may_change(&self) -> bool {
-        self.may_propose() && self.raw.raft.commit_to_current_term() && !self.raw.raft.has_pending_conf()
+        let is_free = !self.raw.raft.has_pending_conf() || mutants::is(Mutant::TwoChangesAtOnce);
+        self.may_propose() && self.raw.raft.commit_to_current_term() && is_free
     }
 
     /// Proposes a change of members; it takes effect when [`RaftNode::set_vote`] says so.

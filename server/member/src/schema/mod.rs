@@ -7,6 +7,7 @@ use revd_proto::etcdserverpb::{AlarmMember, Member};
 use crate::cluster::conf_state::ConfState;
 use crate::cluster::membership::Membership;
 use crate::cluster::version::{AgreedVersions, ClusterVersion};
+use crate::mutants::{self, Mutant};
 
 const CLUSTER_VERSION: &[u8] = b"clusterVersion";
 /// The target of a downgrade that is enabled.
@@ -69,7 +70,10 @@ pub fn conf_state(tables: &Tables) -> ConfState {
 
 /// Writes the row of votes.
 pub fn put_conf_state(store: &mut Store, state: &ConfState) {
-    store.table_put(SmallTable::Cluster, CONF_STATE, &state.encode());
+    let is_there = store.tables().get(SmallTable::Cluster, CONF_STATE).is_some();
+    if !(is_there && mutants::is(Mutant::ConfStateNotSaved)) {
+        store.table_put(SmallTable::Cluster, CONF_STATE, &state.encode());
+    }
 }
 
 /// The cluster's version, and the downgrade that is enabled.

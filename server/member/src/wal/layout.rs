@@ -5,6 +5,7 @@ use std::collections::VecDeque;
 
 use crate::cluster::Identity;
 use crate::limits;
+use crate::mutants::{self, Mutant};
 use crate::wal::frame::{self, FrameId, SegmentHeader};
 use crate::wal::places::{Place, Places};
 use crate::wal::reader::{LogEnd, RecoveredLog, SegmentInfo};
@@ -131,7 +132,11 @@ impl Layout {
         let life = (secret ^ segment).wrapping_mul(0x9E37_79B9_7F4A_7C15).rotate_left(29) ^ secret;
         let header = SegmentHeader {
             owner: self.owner,
-            hard_state: self.hard_state,
+            hard_state: if mutants::is(Mutant::SegmentHeaderWithoutHardState) {
+                HardState::default()
+            } else {
+                self.hard_state
+            },
             last_index: self.last.0,
             last_term: self.last.1,
         };
@@ -154,11 +159,12 @@ impl Layout {
     /// the one behind it waits to be made (`is_waiting`), two are kept.
     pub fn release(&mut self, index: u64, is_waiting: bool) -> Vec<ReleasedSegment> {
         let kept = 1 + usize::from(is_waiting);
+        let index = index + u64::from(mutants::is(Mutant::SegmentReleasedEarly));
         let mut released = Vec::new();
         while self.segments.len() > kept && self.segments[0].last_index <= index {
             released.extend(self.segments.pop_front().map(|segment| ReleasedSegment {
                 segment: segment.number,
-                is_reusable: segment.number > self.inherited,
+                is_reusable: segment.number > self.inherited || mutants::is(Mutant::FormerSegmentReused),
             }));
         }
         if let Some(first) = self.segments.front().filter(|_| !released.is_empty()) {

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use bytes::Bytes;
 
 use crate::cluster::Identity;
+use crate::mutants::{self, Mutant};
 use crate::wal::frame::{self, LogFrame, SegmentHeader};
 use crate::wal::places::Places;
 use crate::wal::terms::TermRuns;
@@ -106,6 +107,7 @@ impl Assembly {
     pub fn add(&mut self, number: u64, bytes: &Bytes) -> Result<(), WalError> {
         if let Some(missing) = self.waiting.as_ref().map(|waiting| waiting.number + 1)
             && missing != number
+            && !mutants::is(Mutant::SegmentGapPassedOver)
         {
             return Err(WalError::Gap { dir: self.dir.clone(), missing, next: number });
         }
@@ -224,7 +226,8 @@ fn frames_of(path: &Path, number: u64, bytes: &Bytes) -> Result<Vec<LogFrame>, W
         // damage.
         let Some(id) = frame::peek(&bytes[behind..]) else { continue };
         let same_life = last.is_none_or(|last| id.life == last.life && id.frame > last.frame);
-        if id.segment == number && same_life && frame::decode(&bytes.slice(behind..)).is_some() {
+        let is_here = id.segment == number && same_life && !mutants::is(Mutant::DamageTakenForEnd);
+        if is_here && frame::decode(&bytes.slice(behind..)).is_some() {
             let what = format!("frame {} is whole although the one here is not", id.frame);
             return Err(damaged(path, offset as u64, what));
         }
@@ -290,7 +293,9 @@ fn add(log: &mut RecoveredLog, path: &Path, frame: LogFrame) -> Result<(), WalEr
         log.hard_state = state;
     }
     if let Some(restart) = frame.content.restart {
-        log.entries.clear();
+        if !mutants::is(Mutant::EntriesBeforeStateKept) {
+            log.entries.clear();
+        }
         (log.base, log.older) = ((restart.index, restart.term), None);
     }
     for entry in frame.content.entries {

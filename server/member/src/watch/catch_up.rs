@@ -10,6 +10,7 @@ use revd_engine::Result;
 use revd_engine::mvcc::View;
 
 use crate::limits;
+use crate::mutants::{self, Mutant};
 use crate::watch::hub::Hub;
 use crate::watch::pass::{StepBudget, number};
 use crate::watch::watcher::{Watcher, WatcherPlace};
@@ -36,7 +37,9 @@ impl Hub {
             && next < compact_revision
         {
             let slot = slot as usize;
-            if self.streams[self.watchers[slot].stream as usize].has_room() {
+            if mutants::is(Mutant::UnsyncedWatcherDropped) {
+                self.remove(slot);
+            } else if self.streams[self.watchers[slot].stream as usize].has_room() {
                 self.cancel_compacted(slot, compact_revision);
             } else {
                 self.park(slot, next);

@@ -8,6 +8,7 @@ use revd_engine::mvcc::View;
 use slab::Slab;
 
 use crate::budget::Share;
+use crate::mutants::{self, Mutant};
 use crate::watch::pass::{Reached, StepBudget, WatchPass, number};
 use crate::watch::reply::{Content, Reply};
 use crate::watch::starved::Starved;
@@ -245,7 +246,10 @@ impl Hub {
             let synced_to = self.synced_to();
             if self.passes[self.synced].is_idle() && synced_to < view.revision() {
                 let reader = view.reader();
-                if self.passes[self.synced].members > 0 && !reader.is_whole_after(synced_to) {
+                if self.passes[self.synced].members > 0
+                    && !mutants::is(Mutant::CompactionPassesHub)
+                    && !reader.is_whole_after(synced_to)
+                {
                     // This edge stood still while a compaction passed it.
                     let next = self.future.first().map_or(i64::MAX, |(begin, _)| *begin);
                     let whole_after = reader.compact_revision().min(next) - 1;
@@ -360,7 +364,7 @@ impl Hub {
             let Some((next, slot)) = outside.range((synced_to + 1, 0)..).next().copied() else {
                 return Some(i64::MAX);
             };
-            if next > synced_to + 1 {
+            if next > synced_to + 1 + i64::from(mutants::is(Mutant::WatcherJoinsEarly)) {
                 return Some(next - 1);
             }
             if budget.is_spent() {

@@ -15,6 +15,7 @@ use revd_engine::mvcc::{Reader, Revision, View};
 use slab::Slab;
 
 use crate::limits;
+use crate::mutants::{self, Mutant};
 use crate::watch::batch_events::{BatchEvents, CohortEvents};
 use crate::watch::events::{RecordEvent, Selection};
 use crate::watch::range::WatchRange;
@@ -199,7 +200,9 @@ impl WatchPass {
 
     /// Begins to read the records after `synced_to`, up to `limit`.
     pub(super) fn begin(&mut self, view: &View, limit: i64) {
-        let at = Revision { main: self.synced_to, sub: i64::MAX };
+        let main = self.synced_to + i64::from(mutants::is(Mutant::WatchEventLost))
+            - i64::from(mutants::is(Mutant::WatchEventDoubled));
+        let at = Revision { main, sub: i64::MAX };
         let encoded = BatchEvents::default();
         self.batch =
             Some(PassBatch { view: view.clone(), limit, at, looked: None, encoded, bytes: 0, to: None });
@@ -225,7 +228,7 @@ impl WatchPass {
             }
             let is_new = main > batch.at.main;
             if is_new && (budget.is_spent() || batch.bytes >= limits::WATCH_STEP_BYTES) {
-                to = Some(main - 1); // whole revisions only
+                to = Some(main - i64::from(!mutants::is(Mutant::WatchRevisionCut))); // whole revisions only
                 return Ok(false);
             }
             if budget.is_spent() {

@@ -3,6 +3,7 @@
 use revd_engine::mvcc::View;
 
 use crate::limits;
+use crate::mutants::{self, Mutant};
 use crate::watch::hub::Hub;
 use crate::watch::pass::StepBudget;
 use crate::watch::reply::{Content, NO_WATCHER, Reply};
@@ -24,7 +25,7 @@ impl Hub {
     /// A request for progress of all of a stream's watchers; not answered while any is unsynced.
     pub fn request_progress(&mut self, id: StreamId, view: &View) {
         self.seen = self.seen.max(view.revision());
-        if self.is_at(view) {
+        if self.is_at(view) || mutants::is(Mutant::ProgressTooEarly) {
             self.answer_progress(id.0);
         } else if std::mem::replace(&mut self.streams[id.0].asked, self.seen) == 0 {
             self.asked.push_back((id.0, self.seen));
@@ -32,7 +33,7 @@ impl Hub {
     }
 
     fn answer_progress(&mut self, stream: usize) {
-        let revision = self.synced_to();
+        let revision = if mutants::is(Mutant::ProgressTooEarly) { self.seen } else { self.synced_to() };
         let stream = &mut self.streams[stream];
         if stream.is_up_to_date(revision) {
             stream.push(Reply { watch_id: NO_WATCHER, revision, content: Content::Progress });

@@ -11,6 +11,7 @@ use std::rc::Rc;
 
 use slab::Slab;
 
+use crate::mutants::{self, Mutant};
 use crate::watch::range::WatchRange;
 
 /// No node.
@@ -238,7 +239,7 @@ impl RangeMap {
         let RangeNode { before, behind, .. } = *self.node(at);
         let mut last = at;
         for side in [before, behind] {
-            if side != NONE {
+            if side != NONE && !mutants::is(Mutant::RangeMapEntryLost) {
                 let theirs = self.node(side).last;
                 if self.node(theirs).range.ends_behind(&self.node(last).range) {
                     last = theirs;

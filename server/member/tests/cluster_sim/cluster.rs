@@ -297,7 +297,7 @@ impl Cluster {
             }
             4 => {
                 self.history.seen.cuts += 1;
-                let (id, steps) = (self.members[at].id, 1 + self.random.below(900));
+                let (id, steps) = (self.members[at].id, self.steps_of_cut());
                 for link in self.network.links() {
                     if link.0 == id || link.1 == id {
                         self.network.cut(link, steps);
@@ -315,6 +315,14 @@ impl Cluster {
                 }
             }
         }
+    }
+
+    /// Some cuts are so long that the others elect a leader meanwhile, and go on beside one that
+    /// does not know: a member ticks in one of so many steps, and waits ten to twenty ticks.
+    fn steps_of_cut(&mut self) -> u64 {
+        let election = 20 * 50 * self.members.len() as u64;
+        let steps = if self.random.one_in(4) { 2 * election } else { 900 };
+        1 + self.random.below(steps)
     }
 
     /// Nothing fails but these links, which are cut for ever; returns the leader and its term at
