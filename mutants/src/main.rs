@@ -75,7 +75,6 @@ fn main() -> Result<()> {
     let options = Options::parse(std::env::args().skip(1))?;
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let page = root.join("docs/TESTING.md");
-    let mut rows = table::read(&page)?;
     let mut programs = programs::build(&root, options.is_release)?;
     if let Some(only) = &options.only {
         programs.retain(|program| program.name == *only);
@@ -83,8 +82,8 @@ fn main() -> Result<()> {
     let limits = limits(&programs, &options)?;
     let mut unfound = Vec::new();
     for (name, sentence) in all().filter(|(name, _)| options.wants(name)) {
-        let known = rows.get(name).and_then(Row::program);
-        let order = ordered(&programs, options.first.as_deref().or(known.as_deref()));
+        let known = table::read(&page)?.get(name).and_then(Row::program);
+        let order = ordered(&programs, name, options.first.as_deref().or(known.as_deref()));
         let found = find(&order, name, &limits);
         match &found {
             Some((program, found)) => println!("{name}: {program}, {found}"),
@@ -93,8 +92,9 @@ fn main() -> Result<()> {
                 unfound.push(name);
             }
         }
-        rows.insert(name.to_owned(), Row::new(sentence, found.as_ref()));
         if options.writes {
+            let mut rows = table::read(&page)?;
+            rows.insert(name.to_owned(), Row::new(sentence, found.as_ref()));
             table::write(&page, &rows, &all().collect::<Vec<_>>())?;
         }
     }
@@ -118,9 +118,11 @@ fn limits(programs: &[Program], options: &Options) -> Result<BTreeMap<String, Du
     Ok(limits)
 }
 
-/// This program first, then quick ones before slow ones.
-fn ordered<'p>(programs: &'p [Program], first: Option<&str>) -> Vec<&'p Program> {
-    let mut order: Vec<&Program> = programs.iter().collect();
+/// Programs that have this mutant in them: this one first, then quick ones before slow ones.
+fn ordered<'p>(programs: &'p [Program], mutant: &str, first: Option<&str>) -> Vec<&'p Program> {
+    let is_of_engine = revd_engine::mutants::ALL.iter().any(|(name, _)| *name == mutant);
+    let has_it = |program: &&Program| is_of_engine || !program.is_of_engine;
+    let mut order: Vec<&Program> = programs.iter().filter(has_it).collect();
     order.sort_by_key(|program| Some(program.name.as_str()) != first);
     order
 }

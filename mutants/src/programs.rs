@@ -27,6 +27,8 @@ const ORDER: &[&str] = &[
 pub(crate) struct Program {
     pub(crate) name: String,
     path: PathBuf,
+    /// It has no member in it.
+    pub(crate) is_of_engine: bool,
     /// Its package's folder.
     folder: PathBuf,
 }
@@ -74,11 +76,12 @@ pub(crate) fn build(root: &Path, is_release: bool) -> Result<Vec<Program>> {
         let manifest = Path::new(said["manifest_path"].as_str().context("a program without a package")?);
         let name = said["target"]["name"].as_str().context("a program without a name")?.to_owned();
         let folder = manifest.parent().context("a package without a folder")?.to_owned();
-        programs.push(Program { name, path: path.into(), folder });
+        let is_of_engine = folder.ends_with("engine");
+        programs.push(Program { name, path: path.into(), is_of_engine, folder });
     }
     // Both packages have such a program.
     for program in &mut programs {
-        if program.name == "scripts" && program.folder.ends_with("engine") {
+        if program.name == "scripts" && program.is_of_engine {
             program.name = "engine_scripts".to_owned();
         }
     }

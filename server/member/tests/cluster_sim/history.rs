@@ -1,9 +1,10 @@
 //! The events of a run, and the rules that they keep.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use revd_engine::mvcc::StateHash;
 use revd_member::apply::CommittedEntry;
+use revd_member::apply::command::{self, Batch, Command, CommandId, Kind, Origin};
 use revd_member::cluster::conf_state::ConfState;
 use revd_member::cluster::membership::Membership;
 use revd_member::error::Error;
@@ -57,6 +58,10 @@ pub(crate) struct History {
     /// Leaders and entries that are new since they were taken.
     pub(crate) new_leaders: Vec<NewLeader>,
     pub(crate) new_entries: Vec<u64>,
+    /// All commands of entries that were applied.
+    commands: BTreeSet<(u64, u64, CommandId)>,
+    /// A member was named: puts are refused.
+    is_alarm_raised: bool,
     /// The highest revision that a call has returned.
     returned: i64,
     /// State hashes need not be equal.
@@ -206,6 +211,7 @@ impl History {
         if is_new {
             self.seen.entries += 1;
             self.new_entries.push(index);
+            self.carried_out(entry, revision);
             self.applied.insert(index, (entry.clone(), revision, cluster.hash));
             let is_same = self
                 .cluster_at(index)
@@ -222,6 +228,25 @@ impl History {
             self.is_as_known(index, &cluster);
         }
         self.seen.mix(index);
+    }
+
+    /// A command is in the log once, whichever members it has passed, and each put makes a revision.
+    fn carried_out(&mut self, entry: &CommittedEntry, revision: i64) {
+        if entry.data.is_empty() {
+            return;
+        }
+        let Batch { origin, commands } = command::decode(entry.data.clone()).unwrap();
+        let Origin { member, boot } = origin;
+        for Command { id, .. } in &commands {
+            let is_new = origin == Origin::unattended(member) || self.commands.insert((member, boot, *id));
+            assert!(is_new, "entry {} has command {id:?} of {origin:?} again", entry.index);
+        }
+        self.is_alarm_raised |= commands.iter().any(|command| command.kind == Kind::Corrupt);
+        let puts = commands.iter().filter(|command| command.kind == Kind::Put).count();
+        let before = self.applied.get(&(entry.index - 1)).map(|(_, before, _)| *before);
+        if let Some(before) = before.filter(|_| !self.is_alarm_raised) {
+            assert_eq!(revision, before + i64::try_from(puts).unwrap(), "behind entry {}", entry.index);
+        }
     }
 
     /// A member goes on from the state behind this entry.
