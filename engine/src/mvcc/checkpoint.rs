@@ -116,8 +116,9 @@ impl Store {
         let all = self.index.root().len().max(kept.cast_unsigned());
         let much = INDEX_CHECKPOINT_RECORDS_MIN
             .max(usize::try_from(all).unwrap_or(usize::MAX) / INDEX_CHECKPOINT_PART);
-        let for_compaction =
-            self.compaction_pending() && self.saved.index_revision < self.meta.compact_revision;
+        let for_compaction = self.compaction_pending()
+            && self.saved.index_revision < self.meta.compact_revision
+            && !mutants::is(Mutant::CompactionBeforeIndexSaved);
         let save_index = index_is_old
             && (kind == CheckpointKind::WithIndex || self.records_since_index >= much || for_compaction);
         let has_chores = self.compaction_pending() || self.is_sweeping() || self.is_defragmenting();

@@ -70,3 +70,27 @@ impl Gates {
         if fits { Ok(reply) } else { Err(Error::NoSpace) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Finding 117: nested puts passed the quota.
+    #[test]
+    fn nested_puts_cost_what_they_cost_outside() {
+        let put = |bytes: usize| RequestOp {
+            request: Some(Request::RequestPut(PutRequest {
+                value: vec![0; bytes].into(),
+                ..PutRequest::default()
+            })),
+        };
+        let mut txn =
+            TxnRequest { success: vec![put(10)], failure: vec![put(5), put(7)], ..TxnRequest::default() };
+        assert_eq!(txn_cost(&txn), 2 * PUT_OVERHEAD_BYTES + 12, "the costlier branch");
+        for depth in 1..5 {
+            let nested = RequestOp { request: Some(Request::RequestTxn(txn)) };
+            txn = TxnRequest { success: vec![nested, put(1)], ..TxnRequest::default() };
+            assert_eq!(txn_cost(&txn), (2 + depth) * PUT_OVERHEAD_BYTES + 12 + depth);
+        }
+    }
+}

@@ -287,8 +287,8 @@ impl RaftNode {
     #[must_use]
     pub fn may_read(&self) -> bool {
         let raft = &self.raw.raft;
-        raft.leader_id != 0
-            && (!self.leads() || raft.commit_to_current_term() || mutants::is(Mutant::ReadAtCommitOfOldTerm))
+        let is_current = raft.commit_to_current_term() || mutants::is(Mutant::ReadAtCommitOfOldTerm);
+        raft.leader_id != 0 && (!self.leads() || is_current)
     }
 
     /// Whether these members are a quorum of the voters.
@@ -363,9 +363,8 @@ impl RaftNode {
         if self.writing.is_none()
             && let Some(mut frame) = self.gathered.pop_front()
         {
-            if mutants::is(Mutant::StateWithoutHardState) && frame.restart.is_some() {
-                frame.content.hard_state = None;
-            }
+            let is_restart = frame.restart.is_some() && mutants::is(Mutant::StateWithoutHardState);
+            let _ = frame.content.hard_state.take_if(|_| is_restart);
             let last = frame.content.entries.last().map_or(0, |entry| entry.index);
             self.sizes.add(last, encoded_len(&frame.content) as u64);
             effects.append = Some(std::mem::take(&mut frame.content));
@@ -394,8 +393,7 @@ impl RaftNode {
         self.raw.mut_store().append(&entries);
         let must_sync = ready.must_sync();
         if let Some(state) = ready.hs() {
-            let vote = if mutants::is(Mutant::VoteNotSaved) { 0 } else { state.vote };
-            self.hard_state = HardState { term: state.term, vote, commit: state.commit };
+            self.hard_state = HardState { term: state.term, vote: state.vote, commit: state.commit };
             self.raw.mut_store().hard_state = state.clone();
         }
         if must_sync {
@@ -419,15 +417,14 @@ impl RaftNode {
         if mutants::is(Mutant::LeaderCountsUnwritten) {
             self.raw.on_persist_ready(number);
         }
-        if committed.iter().any(changes_members) {
+        let is_change = committed.iter().any(changes_members) && !mutants::is(Mutant::MemberChangeNotDurable);
+        if is_change {
             pending::gather(&mut self.gathered, self.hard_state, Vec::new());
         }
         let mut frames = self.writing.iter().chain(&self.gathered);
-        let waits = frames.any(|frame| !frame.committed.is_empty()) || committed.iter().any(changes_members);
+        let waits = is_change || frames.any(|frame| !frame.committed.is_empty());
         match self.gathered.back_mut().or(self.writing.as_mut()) {
-            Some(frame) if waits && !mutants::is(Mutant::MemberChangeNotDurable) => {
-                frame.committed.extend(committed);
-            }
+            Some(frame) if waits => frame.committed.extend(committed),
             _ => effects.hand_out(committed),
         }
         // Without anything of its own to write, it is durable when that is which came before it.
@@ -518,8 +515,7 @@ mod tests {
         let mut node = node(&log, 1).unwrap();
         node.campaign().unwrap();
         assert_eq!(settle(&mut node, &mut log), [2]);
-        assert!(node.status().is_leader);
-        assert_eq!(node.status().term, 2);
+        assert_eq!((node.status().is_leader, node.status().term), (true, 2));
         node.propose(Bytes::from_static(b"a")).unwrap();
         node.propose(Bytes::from_static(b"b")).unwrap();
         let effects = node.effects();

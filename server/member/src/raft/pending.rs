@@ -97,7 +97,8 @@ impl PendingFrame {
     /// Adds what a `Ready` has to write; entries replace those from the first one on.
     fn add(&mut self, hard_state: HardState, entries: Vec<Entry>) {
         // The commit index travels with whatever else has to be written.
-        self.content.hard_state = Some(hard_state);
+        let vote = if mutants::is(Mutant::VoteNotSaved) { 0 } else { hard_state.vote };
+        self.content.hard_state = Some(HardState { vote, ..hard_state });
         self.bytes += entries.iter().map(|entry| entry.data.len()).sum::<usize>();
         self.replace_from(entries.into_iter().map(from_raft).collect());
     }

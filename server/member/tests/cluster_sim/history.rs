@@ -230,7 +230,7 @@ impl History {
         self.seen.mix(index);
     }
 
-    /// A command is in the log once, whichever members it has passed, and each put makes a revision.
+    /// A command is in the log once, by whichever way it came, and each put makes a revision.
     fn carried_out(&mut self, entry: &CommittedEntry, revision: i64) {
         if entry.data.is_empty() {
             return;
