@@ -36,6 +36,9 @@ pub const LOG_ROOM_BYTES_MIN: u64 = 128 * 1024 * 1024;
 /// Bytes of entries in memory above which a member takes in no more: those that are not applied,
 /// and those that stay.
 pub const LOG_MEMORY_BYTES_MAX: usize = 256 * 1024 * 1024;
+/// Reads of entries for another member that fail in a row before the log lets go of them, and that
+/// member is sent a state.
+pub const LOG_FETCHES_FAILED_MAX: u32 = 5;
 /// Bytes of frames whose place in a segment is remembered together.
 pub const LOG_PLACE_BYTES: u64 = 64 * 1024;
 /// Bytes that are read from segments at a time for a member that lags behind; a longer frame is
@@ -86,6 +89,9 @@ pub const HASH_FINDING_TICKS: u64 = 20;
 pub const PEER_FRAME_BYTES: usize = 2 * 1024 * 1024;
 /// Payload bytes of the longest frame: an entry with a command as long as commands may be.
 pub const PEER_FRAME_BYTES_MAX: usize = 260 * 1024 * 1024;
+/// Bytes that the entries of one message may take in memory beside their data, unless the message
+/// itself is longer: small ones take many times their length.
+pub const PEER_ENTRIES_BYTES: usize = 128 * 1024 * 1024;
 
 // Checkpoints.
 
@@ -266,6 +272,11 @@ const _: () = {
         RAFT_MESSAGE_BYTES_MAX <= PEER_FRAME_BYTES as u64 && PEER_FRAME_BYTES <= PEER_FRAME_BYTES_MAX,
         "messages of raft go several to a frame"
     );
+    assert!(
+        RAFT_MESSAGES_INFLIGHT_MAX as u64 * RAFT_MESSAGE_BYTES_MAX <= PEER_ENTRIES_BYTES as u64,
+        "raft may put all that is on its way into one message"
+    );
+    assert!(ENTRY_BYTES_MAX < PEER_FRAME_BYTES, "a batch of several commands is no long message");
     assert!(FRAME_BYTES_MAX as u64 <= SEGMENT_BYTES, "a segment holds the frames that gather");
     assert!(FRAME_BYTES_MAX <= UNCOMMITTED_BYTES_MAX, "a frame may be proposed at once");
     assert!(

@@ -13,6 +13,7 @@
 //! durable M INDEX         a checkpoint holds them
 //! room M BYTES            its disk has room for so many bytes beside the log
 //! fetched M    unread M   entries that it was to read are there, or cannot be read
+//! released M              its log has let go of them
 //! status M
 //! without-pre-vote    hasten      new members: without `--pre-vote`, with
 //!                                 `--initial-election-tick-advance`; the others are without that
@@ -40,7 +41,7 @@ use revd_member::cores::log::{LogConfig, LogCore};
 use revd_member::cores::log_events::{LogEffects, LogEvent};
 use revd_member::limits;
 use revd_member::peer::{Peer, PeerMessage};
-use revd_member::raft::feed::LogFetch;
+use revd_member::raft::feed::{LogFetch, Unread};
 use revd_member::raft::node::{LogRetention, RaftConfig, RaftNode};
 use revd_member::wal::birth::empty_log;
 use revd_member::wal::{FrameContent, LogEntry};
@@ -268,12 +269,12 @@ impl ClusterRunner {
     }
 
     /// A read is over.
-    fn fetched(&mut self, member: u64, is_there: bool) -> Result<String, Box<dyn Error>> {
+    fn fetched(&mut self, member: u64, unread: Option<Unread>) -> Result<String, Box<dyn Error>> {
         let fetch = self.fetches.get_mut(&member).and_then(VecDeque::pop_front);
         let fetch = fetch.ok_or("nothing is being read")?;
         let log = self.logs.get(&member).into_iter().flatten();
         let entries = log.filter(|entry| (fetch.low..fetch.high).contains(&entry.index)).cloned();
-        let entries = is_there.then(|| entries.collect());
+        let entries = unread.map_or_else(|| Ok(entries.collect()), Err);
         self.turn(member, vec![LogEvent::Fetched(fetch, entries)])
     }
 
@@ -358,8 +359,9 @@ impl Runner for ClusterRunner {
                 self.turn(*member, vec![LogEvent::Durable(DurableIndex::of(&checkpoint))])
             }
             ("room", [member, bytes]) => self.turn(*member, vec![LogEvent::DiskRoom(*bytes)]),
-            ("fetched", [member]) => self.fetched(*member, true),
-            ("unread", [member]) => self.fetched(*member, false),
+            ("fetched", [member]) => self.fetched(*member, None),
+            ("unread", [member]) => self.fetched(*member, Some(Unread::Failed)),
+            ("released", [member]) => self.fetched(*member, Some(Unread::Released)),
             ("stall", [member]) => {
                 self.stalled = *member;
                 Ok(String::new())

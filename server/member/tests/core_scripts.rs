@@ -206,30 +206,15 @@ struct LogRunner {
 
 impl LogRunner {
     fn new() -> Self {
-        let config = RaftConfig::alone(OWNER.member, 1);
-        let logger = slog::Logger::root(slog::Discard, slog::o!());
-        let node = RaftNode::start(&config, &empty_log(OWNER), &logger).unwrap();
-        Self { core: LogCore::new(node, Self::CONFIG), slot: 0 }
+        Self { core: Self::core(ConfState::of_voters(vec![OWNER.member])), slot: 0 }
     }
 
-    const CONFIG: LogConfig = LogConfig { origin: ORIGIN, edges: 1, tick: Duration::from_millis(100) };
-
-    /// Begins again as one of three voters.
-    fn among_three(&mut self) {
-        let conf_state = ConfState::of_voters(vec![2, 3, 4]);
+    /// A core that begins with these votes.
+    fn core(conf_state: ConfState) -> LogCore {
         let config = RaftConfig { conf_state, ..RaftConfig::alone(OWNER.member, 1) };
         let logger = slog::Logger::root(slog::Discard, slog::o!());
         let node = RaftNode::start(&config, &empty_log(OWNER), &logger).unwrap();
-        self.core = LogCore::new(node, Self::CONFIG);
-    }
-
-    /// Members 3 and 4 are there, without a vote.
-    fn beside_learners(&mut self) {
-        let conf_state = ConfState { learners: vec![3, 4], ..ConfState::of_voters(vec![OWNER.member]) };
-        let config = RaftConfig { conf_state, ..RaftConfig::alone(OWNER.member, 1) };
-        let logger = slog::Logger::root(slog::Discard, slog::o!());
-        let node = RaftNode::start(&config, &empty_log(OWNER), &logger).unwrap();
-        self.core = LogCore::new(node, Self::CONFIG);
+        LogCore::new(node, LogConfig { origin: ORIGIN, edges: 1, tick: Duration::from_millis(100) })
     }
 }
 
@@ -248,11 +233,12 @@ impl LogRunner {
     fn peer_event(&mut self, name: &str, words: &[&str]) -> Result<Option<LogEvent>, Box<dyn Error>> {
         Ok(Some(match (name, words) {
             ("three", []) => {
-                self.among_three();
+                self.core = Self::core(ConfState::of_voters(vec![2, 3, 4]));
                 return Ok(None);
             }
             ("learners", []) => {
-                self.beside_learners();
+                let alone = ConfState::of_voters(vec![OWNER.member]);
+                self.core = Self::core(ConfState { learners: vec![3, 4], ..alone });
                 return Ok(None);
             }
             ("ticks", [count]) => {

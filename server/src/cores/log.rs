@@ -18,11 +18,11 @@ use revd_member::cores::log::{LogConfig, LogCore};
 use revd_member::cores::log_events::{LogEffects, LogEvent};
 use revd_member::cores::member_changes::ChangeRules;
 use revd_member::peer::{Peer, PeerMessage};
-use revd_member::raft::feed::LogFetch;
+use revd_member::raft::feed::{LogFetch, Unread};
 use revd_member::raft::node::{RaftError, RaftNode};
 use revd_member::raft::status::MemberStatus;
 use revd_member::wal::disk::LogDisk;
-use revd_member::wal::writer::{WalSeed, WalWriter};
+use revd_member::wal::writer::{FetchError, WalSeed, WalWriter};
 use revd_member::wal::{FrameContent, WalError};
 use serde_json::json;
 
@@ -347,11 +347,16 @@ fn beside_writes<D: LogDisk>(job: WriterJob, wal: &mut WalWriter<D>, events: &Rc
         WriterJob::Fetch(fetch) => {
             let (reading, events) = (wal.fetch(fetch.low, fetch.high, fetch.bytes_max), Rc::clone(events));
             glommio::spawn_local(async move {
-                let entries = reading.await.inspect_err(|error| {
-                    let context = json!({"error": error.to_string(), "entry": fetch.low});
-                    log::warn("entries of the log cannot be read for another member", context);
+                let entries = reading.await.map_err(|error| {
+                    let why = json!({"error": error.to_string(), "entry": fetch.low});
+                    if matches!(error, FetchError::Released(_)) {
+                        log::info("the log has let go of entries that another member lacks", why);
+                        return Unread::Released;
+                    }
+                    log::warn("entries of the log cannot be read for another member", why);
+                    Unread::Failed
                 });
-                events.push(LogInput::Core(LogEvent::Fetched(fetch, entries.ok())));
+                events.push(LogInput::Core(LogEvent::Fetched(fetch, entries)));
             })
             .detach();
         }

@@ -17,6 +17,8 @@ use revd_member::wal::segment_files;
 
 use crate::disk::directory::DirFiles;
 use crate::disk::reserve::Reserve;
+use crate::limits;
+use crate::queues::sleep::sleep;
 
 /// A directory of the file system.
 pub struct DirDisk {
@@ -106,7 +108,7 @@ impl LogDisk for DirDisk {
 
     fn remove(&self, segment: u64, spare_bytes: Option<u64>) {
         let (dir, room) = (self.dir.clone(), Arc::clone(&self.room));
-        self.changes.begin(move || {
+        self.changes.begin_removal(move || {
             let released = segment_files::release(&DirFiles::new(&dir), segment, spare_bytes);
             room.store(room_in(&dir), Ordering::Relaxed);
             released
@@ -114,21 +116,36 @@ impl LogDisk for DirDisk {
     }
 
     async fn settle(&self) -> Result<(), WalError> {
-        self.changes.in_turn(|| Ok(())).await
+        let changes = Arc::clone(&self.changes);
+        let remove_now = move || {
+            let removals = std::mem::take(&mut changes.begun().removals);
+            removals.into_iter().try_for_each(|removal| removal())
+        };
+        self.changes.in_turn(remove_now).await
     }
 }
 
 /// Something to be done to the directory.
 type DirectoryChange = Box<dyn FnOnce() -> Result<(), WalError> + Send>;
 
-/// Changes of the directory: done on helper threads, one thing at a time and in the order in
-/// which it was begun, for two that are under way at once would meet on the spare. After something
-/// has failed nothing more is done.
+/// Changes of the directory: done on helper threads, one thing at a time, for two that are under way
+/// at once would meet on the spare. After something has failed nothing more is done.
+///
+/// Segments that go may be hundreds, when the log was kept for a member that lagged behind: they go
+/// one by one with pauses in between, and what the log needs to go on goes before them. Other
+/// changes are made in the order in which they were begun.
 #[derive(Default)]
 struct DirectoryChanges {
     begun: Mutex<BegunChanges>,
     /// Held by the thread that changes the directory.
     turn: Mutex<DirectoryState>,
+}
+
+/// A change that was made.
+#[derive(Debug, PartialEq, Eq)]
+enum Done {
+    Removal,
+    Other,
 }
 
 /// How the changes went so far.
@@ -146,12 +163,14 @@ enum DirectoryState {
 #[derive(Default)]
 struct BegunChanges {
     waiting: VecDeque<DirectoryChange>,
-    /// A thread has been asked to do it.
-    has_thread: bool,
+    /// Files that go, behind those.
+    removals: VecDeque<DirectoryChange>,
+    /// A task has them made.
+    has_task: bool,
 }
 
 impl DirectoryChanges {
-    /// Does this when everything that was begun before is done.
+    /// Does this when everything that was begun before is done, but for removals.
     async fn in_turn(
         self: &Arc<Self>,
         change: impl FnOnce() -> Result<(), WalError> + Send + 'static,
@@ -159,7 +178,9 @@ impl DirectoryChanges {
         let changes = Arc::clone(self);
         let change_now = move || {
             let mut outcome = changes.take_turn();
-            changes.do_begun(&mut outcome);
+            while let Some(change) = changes.next(&outcome) {
+                outcome.note(change());
+            }
             match &*outcome {
                 DirectoryState::Well => change(),
                 DirectoryState::Failed(_) | DirectoryState::Told => Err(outcome.tell()),
@@ -170,35 +191,55 @@ impl DirectoryChanges {
 
     /// Begins to do this in the background.
     fn begin(self: &Arc<Self>, change: impl FnOnce() -> Result<(), WalError> + Send + 'static) {
-        let mut begun = self.begun();
-        begun.waiting.push_back(Box::new(change));
-        if std::mem::replace(&mut begun.has_thread, true) {
+        self.begun().waiting.push_back(Box::new(change));
+        self.go_on();
+    }
+
+    /// Begins to do this in the background, behind other things.
+    fn begin_removal(self: &Arc<Self>, change: impl FnOnce() -> Result<(), WalError> + Send + 'static) {
+        self.begun().removals.push_back(Box::new(change));
+        self.go_on();
+    }
+
+    /// Sees to it that what was begun is done. The thread is free between two changes: it is the
+    /// only one.
+    fn go_on(self: &Arc<Self>) {
+        if std::mem::replace(&mut self.begun().has_task, true) {
             return;
         }
         let changes = Arc::clone(self);
         glommio::spawn_local(async move {
-            let do_now = move || {
-                let mut outcome = changes.take_turn();
-                changes.begun().has_thread = false;
-                changes.do_begun(&mut outcome);
-            };
-            glommio::executor().spawn_blocking(do_now).await;
+            while changes.has_more() {
+                let now = Arc::clone(&changes);
+                if glommio::executor().spawn_blocking(move || now.do_next()).await == Done::Removal {
+                    sleep(limits::SEGMENT_REMOVAL_INTERVAL).await;
+                }
+            }
         })
         .detach();
     }
 
-    fn do_begun(&self, outcome: &mut DirectoryState) {
-        while matches!(outcome, DirectoryState::Well)
-            && let Some(change) = self.next()
-        {
-            if let Err(error) = change() {
-                *outcome = DirectoryState::Failed(error);
-            }
-        }
+    /// Whether a task has something to do; else there is none from now on.
+    fn has_more(&self) -> bool {
+        let mut begun = self.begun();
+        begun.has_task = !(begun.waiting.is_empty() && begun.removals.is_empty());
+        begun.has_task
     }
 
-    fn next(&self) -> Option<DirectoryChange> {
-        self.begun().waiting.pop_front()
+    /// Does one thing, a removal if nothing else waits.
+    fn do_next(&self) -> Done {
+        let mut outcome = self.take_turn();
+        let next = self.begun().waiting.pop_front();
+        let done = if next.is_some() { Done::Other } else { Done::Removal };
+        let change = next.or_else(|| self.begun().removals.pop_front());
+        if let (Some(change), DirectoryState::Well) = (change, &*outcome) {
+            outcome.note(change());
+        }
+        done
+    }
+
+    fn next(&self, outcome: &DirectoryState) -> Option<DirectoryChange> {
+        if matches!(outcome, DirectoryState::Well) { self.begun().waiting.pop_front() } else { None }
     }
 
     fn begun(&self) -> MutexGuard<'_, BegunChanges> {
@@ -211,6 +252,12 @@ impl DirectoryChanges {
 }
 
 impl DirectoryState {
+    fn note(&mut self, done: Result<(), WalError>) {
+        if let Err(error) = done {
+            *self = Self::Failed(error);
+        }
+    }
+
     fn tell(&mut self) -> WalError {
         match std::mem::replace(self, Self::Told) {
             Self::Failed(error) => error,
@@ -276,4 +323,55 @@ fn glommio_io(what: &'static str, path: &Path, error: glommio::GlommioError<()>)
         other => std::io::Error::other(other.to_string()),
     };
     WalError::Io { what, path: path.to_owned(), source }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Changes that write down their names.
+    fn changes(named: &[(&'static str, Done)], made: &Arc<Mutex<Vec<&'static str>>>) -> DirectoryChanges {
+        let changes = DirectoryChanges::default();
+        for (name, kind) in named {
+            let (name, made) = (*name, Arc::clone(made));
+            let change: DirectoryChange = Box::new(move || {
+                made.lock().unwrap().push(name);
+                if name == "bad" {
+                    Err(io("making", Path::new(name), std::io::ErrorKind::Other.into()))
+                } else {
+                    Ok(())
+                }
+            });
+            match kind {
+                Done::Removal => changes.begun().removals.push_back(change),
+                Done::Other => changes.begun().waiting.push_back(change),
+            }
+        }
+        changes
+    }
+
+    #[test]
+    fn segments_go_one_by_one_and_behind_what_the_log_needs() {
+        let made = Arc::default();
+        let named = [("first", Done::Removal), ("second", Done::Removal), ("prepared", Done::Other)];
+        let changes = changes(&named, &made);
+        assert_eq!(changes.do_next(), Done::Other);
+        assert_eq!(*made.lock().unwrap(), ["prepared"]);
+        assert_eq!(changes.do_next(), Done::Removal);
+        assert_eq!(*made.lock().unwrap(), ["prepared", "first"]);
+        assert!(changes.has_more());
+        assert_eq!(changes.do_next(), Done::Removal);
+        assert_eq!(*made.lock().unwrap(), ["prepared", "first", "second"]);
+        assert!(!changes.has_more());
+    }
+
+    #[test]
+    fn nothing_is_done_after_a_failure() {
+        let made = Arc::default();
+        let changes =
+            changes(&[("bad", Done::Other), ("other", Done::Other), ("gone", Done::Removal)], &made);
+        (0..3).for_each(|_| drop(changes.do_next()));
+        assert_eq!(*made.lock().unwrap(), ["bad"]);
+        assert!(!changes.has_more(), "what is left is not asked for again and again");
+    }
 }

@@ -53,8 +53,8 @@ impl Timer {
     /// a look.
     pub(super) fn poll(&mut self, context: &mut Context<'_>, now: u64) {
         let Some(at) = self.at else { return self.running = None };
-        // A running timer is not polled again: it knows its task, and asking glommio each turn
-        // costs more than the turn.
+        // A running timer is not polled again: it knows its task, and a look at the list of waits
+        // in each turn would be for nothing.
         if self.running.as_ref().is_some_and(|(runs_until, _)| (now + 1..=at).contains(runs_until)) {
             return;
         }

@@ -271,6 +271,13 @@ pub fn decode(mut data: Bytes) -> Result<Batch, DecodeError> {
     Ok(Batch { origin, commands })
 }
 
+/// Commands that the data of an entry claims to hold.
+#[must_use]
+pub fn claimed(data: &Bytes) -> Option<usize> {
+    let count = data.get(BATCH_HEADER - 4..BATCH_HEADER)?;
+    Some(u32::from_le_bytes(count.try_into().ok()?) as usize)
+}
+
 /// The batch in the data of an entry, if it is a change of members; others are not decoded.
 #[must_use]
 pub fn decode_member_change(data: &Bytes) -> Option<(Origin, Command)> {
@@ -304,6 +311,8 @@ mod tests {
     #[test]
     fn a_batch_survives_the_round_trip() {
         let (origin, commands) = sample();
+        assert_eq!(claimed(&encode(origin, &commands).into()), Some(3));
+        assert_eq!(claimed(&encode(origin, &[])[1..].to_vec().into()), None);
         let batch = decode(encode(origin, &commands).into()).unwrap();
         assert_eq!(batch, Batch { origin, commands });
     }

@@ -8,7 +8,7 @@ use crate::apply::state_hashes::HashPoint;
 use crate::apply::{DurableIndex, Work};
 use crate::cluster::version::ClusterVersion;
 use crate::peer::{Peer, PeerMessage};
-use crate::raft::feed::LogFetch;
+use crate::raft::feed::{LogFetch, Unread};
 use crate::wal::{FrameContent, LogEntry};
 
 /// Events of the log core.
@@ -83,8 +83,8 @@ pub enum LogEvent {
         /// It is there.
         is_there: bool,
     },
-    /// The entries that were to be read; none if they cannot be.
-    Fetched(LogFetch, Option<Vec<LogEntry>>),
+    /// The entries that were to be read, or why they are not there.
+    Fetched(LogFetch, Result<Vec<LogEntry>, Unread>),
     /// The disk of the log has room for so many bytes beside it.
     DiskRoom(u64),
 }

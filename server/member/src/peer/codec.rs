@@ -202,6 +202,11 @@ fn take_message(kind: u8, mut body: Bytes, sender: Sender) -> Option<PeerMessage
         FORWARD => {
             // It is proposed as it is: a batch that cannot be read would stop every member.
             let data = std::mem::take(&mut body);
+            // Only a command that is long by itself makes a batch longer; small ones would take far
+            // more memory decoded.
+            if data.len() > limits::PEER_FRAME_BYTES && command::claimed(&data) != Some(1) {
+                return None;
+            }
             let batch = command::decode(data.clone()).ok()?;
             let is_theirs = batch.origin.member == sender.from && !batch.commands.is_empty();
             PeerMessage::Forward(is_theirs.then_some(data)?)
@@ -457,6 +462,20 @@ mod tests {
         let most = limits::ENTRY_BYTES_MAX / 8 - 1;
         assert!(decode(payload(&[refused(most)]), SENDER).is_ok());
         assert!(decode(payload(&[refused(most + 1)]), SENDER).is_err());
+    }
+
+    /// Each of them takes several times its bytes in memory.
+    #[test]
+    fn a_message_of_more_small_parts_than_members_send_is_refused() {
+        let forward = |bytes: usize, commands: usize| {
+            let command = |_| Command { id: CommandId(9), kind: Kind::Put, payload: vec![0; bytes].into() };
+            let commands: Vec<Command> = (0..commands).map(command).collect();
+            PeerMessage::Forward(command::encode(Origin { member: 1, boot: 3 }, &commands).into())
+        };
+        let is_taken = |message| decode(payload(&[message]), SENDER).is_ok();
+        assert!(is_taken(forward(limits::PEER_FRAME_BYTES, 1)), "a long command");
+        assert!(is_taken(forward(0, limits::ENTRY_BYTES_MAX / 13)), "a batch as long as they are");
+        assert!(!is_taken(forward(0, limits::PEER_FRAME_BYTES / 13 + 1)));
     }
 
     #[test]

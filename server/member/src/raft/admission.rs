@@ -117,9 +117,15 @@ pub(super) fn is_next_part(message: &Message) -> bool {
     })
 }
 
-/// An entry would replace one that is committed here.
+/// An entry would replace one that is committed here, or is behind one of an earlier term than the
+/// last of those: a leader of this term has all that is committed, and terms never fall. raft-rs
+/// looks index by index for the place where the logs part; so it need not look in front of that.
 fn contradicts_commits<S: Storage>(raft: &Raft<S>, message: &Message) -> bool {
     let log = &raft.raft_log;
+    let is_behind = message.index >= log.committed && message.term >= raft.term;
+    if is_behind && log.term(log.committed).is_ok_and(|committed| message.log_term < committed) {
+        return true;
+    }
     log.match_term(message.index, message.log_term)
         && message
             .entries
@@ -130,10 +136,12 @@ fn contradicts_commits<S: Storage>(raft: &Raft<S>, message: &Message) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
-    use raft::eraftpb::{ConfState, Entry};
+    use raft::eraftpb::{ConfState, Entry, Snapshot};
     use raft::storage::MemStorage;
-    use raft::{Config, RawNode};
+    use raft::{Config, GetEntriesContext, RaftState, RawNode};
 
     /// Member 1 of three follows member 2 in term 3; its log is that of term 1 up to entry 5, of
     /// which 4 are committed.
@@ -161,6 +169,72 @@ mod tests {
             let (found, _) = node.raft.raft_log.find_conflict_by_term(index, term);
             assert_eq!(last_of_term(&node.raft, index, term), found, "term {term} up to {index}");
         }
+    }
+
+    /// A log that counts how often raft asks for a term.
+    struct Counted(MemStorage, Cell<u64>);
+
+    impl Storage for Counted {
+        fn initial_state(&self) -> raft::Result<RaftState> {
+            self.0.initial_state()
+        }
+
+        fn entries(
+            &self,
+            low: u64,
+            high: u64,
+            max_size: impl Into<Option<u64>>,
+            context: GetEntriesContext,
+        ) -> raft::Result<Vec<Entry>> {
+            self.0.entries(low, high, max_size, context)
+        }
+
+        fn term(&self, index: u64) -> raft::Result<u64> {
+            self.1.set(self.1.get() + 1);
+            self.0.term(index)
+        }
+
+        fn first_index(&self) -> raft::Result<u64> {
+            self.0.first_index()
+        }
+
+        fn last_index(&self) -> raft::Result<u64> {
+            self.0.last_index()
+        }
+
+        fn snapshot(&self, request_index: u64, to: u64) -> raft::Result<Snapshot> {
+            self.0.snapshot(request_index, to)
+        }
+    }
+
+    /// A follower that rejects entries looks for the place where the logs part, index by index.
+    #[test]
+    fn a_rejection_looks_at_no_entry_that_is_committed() {
+        const LAST: u64 = 100_000;
+        const UNCOMMITTED: u64 = 10;
+        let storage = MemStorage::new_with_conf_state(ConfState::from((vec![1, 2, 3], vec![])));
+        let term = |index| if index <= 50_000 { 2 } else { 5 };
+        let entries = (1..=LAST).map(|index| Entry { term: term(index), ..entry(index) });
+        storage.wl().append(&entries.collect::<Vec<_>>()).unwrap();
+        let config = Config { id: 1, election_tick: 10, heartbeat_tick: 1, ..Config::default() };
+        let logger = slog::Logger::root(slog::Discard, slog::o!());
+        let mut node = RawNode::new(&config, Counted(storage, Cell::new(0)), &logger).unwrap();
+        node.raft.become_follower(6, 2);
+        node.raft.raft_log.commit_to(LAST - UNCOMMITTED);
+        for (log_term, commits_hold) in [(1, false), (2, false), (4, false), (6, true)] {
+            let mut message = append(LAST + 5, log_term, vec![]);
+            message.term = 6;
+            node.store().1.set(0);
+            let is_let_in = may_step(&node.raft, &message);
+            assert_eq!(is_let_in, commits_hold, "behind an entry of term {log_term}");
+            if is_let_in {
+                node.step(message).unwrap();
+            }
+            let asked = node.store().1.get();
+            assert!(asked <= 3 * UNCOMMITTED, "{asked} terms for an entry of term {log_term}");
+        }
+        // A former leader is told of the later term, whatever its log is.
+        assert!(may_step(&node.raft, &append(LAST, 1, vec![])));
     }
 
     fn entry(index: u64) -> Entry {

@@ -20,6 +20,15 @@ pub struct LogFetch {
     pub bytes_max: u64,
 }
 
+/// Why entries of a fetch were not read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Unread {
+    /// The log has let go of them.
+    Released,
+    /// The disk does not give them, or gives others. It may the next time.
+    Failed,
+}
+
 /// Log core view: entries that were read for a member that lags behind.
 #[derive(Debug, Default)]
 pub(super) struct Feed {
@@ -29,6 +38,8 @@ pub(super) struct Feed {
     entries: VecDeque<Entry>,
     /// By fetch, the last entry and the bytes that the member has yet to confirm.
     unconfirmed: VecDeque<(u64, usize)>,
+    /// Reads in a row that have failed.
+    failures: u32,
     /// Ticks since it has confirmed something, or was sent something.
     ticks: u64,
     /// The last entry that it has confirmed, and the ticks since.
@@ -47,7 +58,13 @@ impl Feed {
     pub(super) fn put(&mut self, entries: VecDeque<Entry>) {
         let last = entries.back().map_or(0, |entry| entry.index);
         self.unconfirmed.push_back((last, entries.iter().map(bytes_of).sum()));
-        (self.entries, self.ticks) = (entries, 0);
+        (self.entries, self.ticks, self.failures) = (entries, 0, 0);
+    }
+
+    /// The fetch is over, and has failed; whether another one may help.
+    pub(super) fn fail(&mut self) -> bool {
+        self.failures += 1;
+        self.failures < limits::LOG_FETCHES_FAILED_MAX
     }
 
     /// The member has entries up to this one.
@@ -118,6 +135,17 @@ mod tests {
         assert!(feed.tick(false), "a read is under way");
         feed.fetch = None;
         assert!(!feed.tick(false));
+    }
+
+    #[test]
+    fn a_read_that_fails_is_tried_again_a_few_times() {
+        let mut feed = Feed::default();
+        for _ in 0..2 {
+            (1..limits::LOG_FETCHES_FAILED_MAX).for_each(|_| assert!(feed.fail()));
+            feed.put(entries(5..=5));
+        }
+        (1..limits::LOG_FETCHES_FAILED_MAX).for_each(|_| assert!(feed.fail()));
+        assert!(!feed.fail(), "the last one");
     }
 
     /// Bytes that are lost are read again; the log stays for far longer.

@@ -10,7 +10,7 @@ use raft::{ProgressState, StateRole};
 
 use crate::limits;
 use crate::raft::convert::to_raft;
-use crate::raft::feed::{Feed, LogFetch};
+use crate::raft::feed::{Feed, LogFetch, Unread};
 use crate::raft::node::RaftNode;
 use crate::wal::LogEntry;
 
@@ -42,10 +42,11 @@ impl RaftNode {
         members.into_iter().filter_map(fetch).collect()
     }
 
-    /// The entries of a fetch; none if they cannot be read. They are not trusted: only those
-    /// of the log as it is now are sent. The log lets go of those that cannot be read, so that the
-    /// member is sent a state.
-    pub fn fetched(&mut self, fetch: LogFetch, entries: Option<Vec<LogEntry>>) {
+    /// The entries of a fetch, or why they are not there. They are not trusted: only those of the
+    /// log as it is now are sent. Those that the disk does not give are asked for again when the
+    /// member answers the next heartbeat; in the end the log lets go of them, so that the member is
+    /// sent a state.
+    pub fn fetched(&mut self, fetch: LogFetch, entries: Result<Vec<LogEntry>, Unread>) {
         let store = self.raw.mut_store();
         if store.feeds.get(&fetch.to).and_then(|feed| feed.fetch) != Some(fetch) {
             return; // the log has begun again since
@@ -53,14 +54,18 @@ impl RaftNode {
         let is_log = |entries: &Vec<LogEntry>| {
             let in_row = entries.iter().zip(fetch.low..).all(|(entry, index)| entry.index == index);
             let is_known = |entry: &LogEntry| store.is_known(entry.index, entry.term);
-            !entries.is_empty() && in_row && entries.iter().all(is_known)
+            in_row && entries.iter().all(is_known)
         };
-        let found = entries.filter(is_log);
+        let found = entries.and_then(|entries| match entries.is_empty() {
+            true => Err(Unread::Released),
+            false => Some(entries).filter(is_log).ok_or(Unread::Failed),
+        });
         let feed = store.feeds.entry(fetch.to).or_default();
         feed.fetch = None;
         match found {
-            Some(entries) => feed.put(entries.iter().map(to_raft).collect()),
-            None => store.release(fetch.low.min(store.memory_base())),
+            Ok(entries) => feed.put(entries.iter().map(to_raft).collect()),
+            Err(Unread::Failed) if feed.fail() => return,
+            Err(Unread::Failed | Unread::Released) => store.release(fetch.low.min(store.memory_base())),
         }
         self.feed(fetch.to);
     }

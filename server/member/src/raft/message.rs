@@ -24,6 +24,7 @@ use std::fmt;
 use bytes::{Buf, BufMut, Bytes};
 use raft::eraftpb::{ConfState, Entry, EntryType, Message, MessageType, Snapshot, SnapshotMetadata};
 
+use crate::limits;
 use crate::raft::admission::is_next_part;
 
 /// A message of raft. raft-rs's own type stays inside this folder.
@@ -202,7 +203,10 @@ fn take_bytes(bytes: &mut Bytes) -> Option<Bytes> {
 
 fn take_entries(bytes: &mut Bytes) -> Option<Vec<Entry>> {
     let count = bytes.try_get_u32_le().ok()? as usize;
-    // Each takes at least its header: a false count reserves no more than the message's own size.
+    if count.saturating_mul(size_of::<Entry>()) > bytes.len().max(limits::PEER_ENTRIES_BYTES) {
+        return None;
+    }
+    // Each takes at least its header: a false count reserves no more than the message has room for.
     let mut entries = Vec::with_capacity(count.min(bytes.len() / ENTRY_HEADER));
     for _ in 0..count {
         let mut entry = Entry {
@@ -323,6 +327,20 @@ mod tests {
             }
         }
         samples.into_iter().map(RaftMessage).collect()
+    }
+
+    /// Each takes several times its bytes in memory.
+    #[test]
+    fn more_small_entries_than_members_send_are_refused() {
+        let most = limits::PEER_ENTRIES_BYTES / size_of::<Entry>();
+        let append = |entries: usize| {
+            let mut sample = message(MessageType::MsgAppend);
+            let indexes = 1..=entries as u64;
+            sample.set_entries(indexes.map(|index| entry(index, 1, EntryType::EntryNormal, b"")).collect());
+            Bytes::from(encoded(&RaftMessage(sample)))
+        };
+        assert!(RaftMessage::decode(append(most)).is_some());
+        assert!(RaftMessage::decode(append(most + 1)).is_none());
     }
 
     fn encoded(message: &RaftMessage) -> Vec<u8> {

@@ -71,14 +71,18 @@ mod tests {
     use crate::wal::LogRestart;
     use crate::wal::birth::empty_log;
 
+    fn member_7(votes: &ConfState) -> RaftNode {
+        let config = RaftConfig { conf_state: votes.clone(), ..RaftConfig::alone(7, 1) };
+        let log = empty_log(Identity { cluster: 1, member: 7 });
+        let logger = slog::Logger::root(slog::Discard, slog::o!());
+        RaftNode::start(&config, &log, &logger).unwrap()
+    }
+
     /// raft-rs stops the process at an election that looks for entries which the state holds.
     #[test]
     fn no_election_begins_before_the_log_has_begun_again() {
         let votes = ConfState::of_voters(vec![1, 2, 7]);
-        let config = RaftConfig { conf_state: votes.clone(), ..RaftConfig::alone(7, 1) };
-        let log = empty_log(Identity { cluster: 1, member: 7 });
-        let logger = slog::Logger::root(slog::Discard, slog::o!());
-        let mut node = RaftNode::start(&config, &log, &logger).unwrap();
+        let mut node = member_7(&votes);
         let at = Applied { index: 50, term: 4 };
         let (taken, unwanted) = (Offered::Taken, Offered::Unwanted);
         assert_eq!(node.offer(1, 3, at, &votes), unwanted, "of a later term than its leader's");
@@ -104,10 +108,7 @@ mod tests {
     #[test]
     fn a_state_of_an_earlier_leader_is_taken_in_the_name_of_the_present_one() {
         let votes = ConfState::of_voters(vec![1, 2, 7]);
-        let config = RaftConfig { conf_state: votes.clone(), ..RaftConfig::alone(7, 1) };
-        let log = empty_log(Identity { cluster: 1, member: 7 });
-        let logger = slog::Logger::root(slog::Discard, slog::o!());
-        let mut node = RaftNode::start(&config, &log, &logger).unwrap();
+        let mut node = member_7(&votes);
         let at = Applied { index: 50, term: 4 };
         node.raw.raft.become_follower(6, INVALID_ID);
         assert_eq!(node.offer(1, 5, at, &votes), Offered::Early, "nobody leads");
@@ -126,11 +127,7 @@ mod tests {
     /// Its votes are raft's from then on, and hold those changes.
     #[test]
     fn changes_of_members_that_a_state_holds_are_not_made_again() {
-        let config =
-            RaftConfig { conf_state: ConfState::of_voters(vec![1, 2, 7]), ..RaftConfig::alone(7, 1) };
-        let log = empty_log(Identity { cluster: 1, member: 7 });
-        let logger = slog::Logger::root(slog::Discard, slog::o!());
-        let mut node = RaftNode::start(&config, &log, &logger).unwrap();
+        let mut node = member_7(&ConfState::of_voters(vec![1, 2, 7]));
         let mut append = Message { from: 1, to: 7, term: 5, ..Message::default() };
         append.set_msg_type(MessageType::MsgAppend);
         (append.index, append.log_term, append.commit) = (1, 1, 2);

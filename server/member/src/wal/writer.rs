@@ -1,5 +1,6 @@
 //! Appending to the log. Where things go is decided in `layout`, how they get there in `disk`.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::rc::Rc;
 
@@ -26,12 +27,15 @@ pub enum FetchError {
     /// The system refused.
     #[error(transparent)]
     Wal(#[from] WalError),
-    /// They are damaged, or the segment was released.
+    /// The log lets go of them.
+    #[error("segment {:016x}, which held entries {} to {}, was released", .0.frame.segment, .0.first, .0.last)]
+    Released(Place),
+    /// Something else is there.
     #[error(
-        "segment {:016x} does not hold entries {} to {} at offset {} any more",
+        "segment {:016x} is damaged: it does not hold entries {} to {} at offset {} any more",
         .0.frame.segment, .0.first, .0.last, .0.offset
     )]
-    OtherFrames(Place),
+    Damaged(Place),
 }
 
 /// Log core view: the open end of the log.
@@ -44,6 +48,8 @@ pub struct WalWriter<D: LogDisk> {
     /// Steps of the frame that is being appended.
     steps: VecDeque<LogStep>,
     is_next_prepared: bool,
+    /// The first segment that is not released.
+    first: Rc<Cell<u64>>,
 }
 
 impl<D: LogDisk> WalWriter<D> {
@@ -52,8 +58,9 @@ impl<D: LogDisk> WalWriter<D> {
     pub fn new(seed: WalSeed<D>) -> Self {
         let WalSeed { disk, layout: config, log } = seed;
         let layout = Layout::new(config, &log);
-        let (segment_bytes, steps) = (config.segment_bytes, VecDeque::new());
-        Self { disk: Rc::new(disk), segment_bytes, layout, file: None, steps, is_next_prepared: false }
+        let (segment_bytes, steps, first) = (config.segment_bytes, VecDeque::new(), Rc::default());
+        let disk = Rc::new(disk);
+        Self { disk, segment_bytes, layout, file: None, steps, is_next_prepared: false, first }
     }
 
     /// Makes a frame durable. After [`WalError::NoSpace`] nothing of it is written, and
@@ -105,6 +112,7 @@ impl<D: LogDisk> WalWriter<D> {
     /// stays.
     pub fn release(&mut self, index: u64) {
         for ReleasedSegment { segment, is_reusable } in self.layout.release(index, !self.steps.is_empty()) {
+            self.first.set(segment + 1);
             self.disk.remove(segment, is_reusable.then_some(self.segment_bytes));
         }
     }
@@ -119,11 +127,17 @@ impl<D: LogDisk> WalWriter<D> {
         bytes_max: u64,
     ) -> impl Future<Output = Result<Vec<LogEntry>, FetchError>> + use<D> {
         let (disk, plan) = (Rc::clone(&self.disk), self.layout.plan(low, high, bytes_max));
+        let first = Rc::clone(&self.first);
         async move {
             let mut entries = Vec::new();
             for place in plan {
-                let bytes = disk.read(place.frame.segment, place.offset, place.bytes).await?;
-                entries.extend(place.decode(&bytes).ok_or(FetchError::OtherFrames(place))?);
+                let read = disk.read(place.frame.segment, place.offset, place.bytes).await;
+                let decoded = read.map(|bytes| place.decode(&bytes));
+                // Its file is another one's by now, or is gone.
+                if !matches!(decoded, Ok(Some(_))) && place.frame.segment < first.get() {
+                    return Err(FetchError::Released(place));
+                }
+                entries.extend(decoded?.ok_or(FetchError::Damaged(place))?);
             }
             Ok(entries)
         }

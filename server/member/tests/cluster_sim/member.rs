@@ -22,7 +22,7 @@ use revd_member::cores::log::{LogConfig, LogCore};
 use revd_member::cores::log_events::LogEvent;
 use revd_member::cores::member_changes::ChangeRules;
 use revd_member::peer::PeerMessage;
-use revd_member::raft::feed::LogFetch;
+use revd_member::raft::feed::{LogFetch, Unread};
 use revd_member::raft::node::LogRetention;
 use revd_member::schema;
 use revd_proto::etcdserverpb::PutRequest;
@@ -297,9 +297,10 @@ impl Member {
             }),
             _ => entries,
         };
+        let unread = if fetch.low % 2 == 0 { Unread::Released } else { Unread::Failed };
         history.seen.fetches += 1;
         history.seen.unread += u64::from(entries.as_ref().is_none_or(Vec::is_empty));
-        running.events.push_back(LogEvent::Fetched(fetch, entries));
+        running.events.push_back(LogEvent::Fetched(fetch, entries.ok_or(unread)));
     }
 
     /// The frame under way is durable.

@@ -16,7 +16,7 @@ use revd_member::boot::recovery::Recovery;
 use revd_member::cores::log::{LogConfig, LogCore};
 use revd_member::cores::log_events::{LogEffects, LogEvent};
 use revd_member::peer::{Peer, PeerMessage};
-use revd_member::raft::feed::LogFetch;
+use revd_member::raft::feed::{LogFetch, Unread};
 use revd_member::raft::node::{RaftConfig, RaftNode};
 use revd_member::schema;
 use revd_member::wal::reader::RecoveredLog;
@@ -164,7 +164,7 @@ impl Other {
             let wanted = |entry: &&LogEntry| (fetch.low..fetch.high).contains(&entry.index);
             let entries: Vec<_> = self.durable.entries.iter().filter(wanted).cloned().collect();
             let is_there = entries.first().is_some_and(|first| first.index == fetch.low);
-            self.event(LogEvent::Fetched(fetch, is_there.then_some(entries)));
+            self.event(LogEvent::Fetched(fetch, is_there.then_some(entries).ok_or(Unread::Released)));
         }
         if let Some(index) = self.from_log.release.take() {
             while self.durable.entries.front().is_some_and(|entry| entry.index <= index) {
