@@ -312,7 +312,10 @@ fn a_crash_while_the_file_is_made_leaves_nothing_or_everything() {
     let (chunks, mut random) = (saved(4), Random::new(9));
     let disk = SimDisk::new();
     let mut builder = StoreBuilder::new(Arc::new(disk.clone())).unwrap();
-    chunks.iter().for_each(|chunk| builder.add(chunk).unwrap());
+    for chunk in &chunks {
+        builder.add(chunk).unwrap();
+        builder.sync().unwrap();
+    }
     let applied = builder.applied().unwrap();
     builder.finish().unwrap();
     let calls = disk.recorded();

@@ -107,6 +107,14 @@ impl StoreBuilder {
         self.meta().map(|meta| meta.applied)
     }
 
+    /// Makes durable what has come so far, so that less is left for [`StoreBuilder::finish`].
+    ///
+    /// # Errors
+    /// When the disk refuses. The file must be thrown away then.
+    pub fn sync(&mut self) -> Result<()> {
+        self.file.sync()
+    }
+
     /// Everything has come.
     #[must_use]
     pub fn is_whole(&self) -> bool {

@@ -123,6 +123,16 @@ impl FileBuilder {
         Ok(bytes.len() - rest.len())
     }
 
+    /// Makes durable what has come so far, so that less is left for [`FileBuilder::finish`].
+    ///
+    /// # Errors
+    /// When the disk refuses. The file must be thrown away then.
+    pub fn sync(&mut self) -> Result<()> {
+        let result = self.disk.sync();
+        self.failed |= result.is_err();
+        result
+    }
+
     /// All rows have come.
     #[must_use]
     pub fn is_whole(&self) -> bool {

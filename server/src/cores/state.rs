@@ -133,6 +133,7 @@ pub async fn run(seed: StateSeed) -> Result<(), StateFailure> {
                 StateInput::Written(written) => made_durable(written?, &seed.reserve),
                 StateInput::Installed(renamed) => {
                     renamed.map_err(StateFailure::Install)?;
+                    log::info("the received state is the tree file", json!({}));
                     StateEvent::Installed
                 }
                 StateInput::Discarded => continue,

@@ -15,6 +15,7 @@ use revd_engine::mvcc::{Store, StoreBuilder};
 use revd_member::apply::received::ReceivedState;
 use revd_member::peer::frame::FrameReader;
 
+use crate::clock::Ticker;
 use crate::disk::received::ReceivedFiles;
 use crate::limits;
 use crate::peer::pulse::{Silence, show_life};
@@ -97,12 +98,27 @@ pub(super) async fn while_living<T>(
     futures_lite::future::or(doing, living).await
 }
 
+/// The file of a state as far as it has come.
+pub(super) struct Building {
+    builder: StoreBuilder,
+    /// Bytes that have come since it was synced.
+    unsynced: usize,
+}
+
+impl Building {
+    /// All of it has come.
+    pub(super) fn is_whole(&self) -> bool {
+        self.builder.is_whole()
+    }
+}
+
 /// Begins the file of a state of about so many bytes.
-pub(super) fn begin(files: &ReceivedFiles, bytes: u64) -> io::Result<StoreBuilder> {
+pub(super) fn begin(files: &ReceivedFiles, bytes: u64) -> io::Result<Building> {
     files.forget()?;
     check_room(files, bytes)?;
     let disk = MmapDisk::open(&files.receiving()).map_err(io::Error::other)?;
-    StoreBuilder::new(Arc::new(disk)).map_err(io::Error::other)
+    let builder = StoreBuilder::new(Arc::new(disk)).map_err(io::Error::other)?;
+    Ok(Building { builder, unsynced: 0 })
 }
 
 /// A state must not take the room that the log needs to go on.
@@ -114,22 +130,30 @@ fn check_room(files: &ReceivedFiles, bytes: u64) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::StorageFull, what))
 }
 
-/// Adds parts.
-pub(super) fn add(
-    mut builder: StoreBuilder,
-    chunks: &[Bytes],
-    files: &ReceivedFiles,
-) -> io::Result<StoreBuilder> {
+/// Adds parts. The file is synced from time to time: the disk is busy while the rest comes, and
+/// little is left for the end.
+pub(super) fn add(mut building: Building, chunks: &[Bytes], files: &ReceivedFiles) -> io::Result<Building> {
     check_room(files, 0)?;
-    chunks.iter().try_for_each(|chunk| builder.add(chunk)).map_err(io::Error::other)?;
-    Ok(builder)
+    for chunk in chunks {
+        building.builder.add(chunk).map_err(io::Error::other)?;
+        building.unsynced += chunk.len();
+    }
+    if building.unsynced >= limits::STATE_SYNC_BYTES {
+        building.unsynced = 0;
+        building.builder.sync().map_err(io::Error::other)?;
+    }
+    Ok(building)
 }
 
-/// The file is whole: it gets a name that says so, and is opened.
-pub(super) fn finish(builder: StoreBuilder, files: &ReceivedFiles) -> io::Result<Box<ReceivedState>> {
-    builder.finish().map_err(io::Error::other)?;
+/// The file is whole: it gets a name that says so, and is opened. The state, and the microseconds
+/// until it was durable.
+pub(super) fn finish(building: Building, files: &ReceivedFiles) -> io::Result<(Box<ReceivedState>, u64)> {
+    let began = Ticker::new();
+    building.builder.finish().map_err(io::Error::other)?;
     files.keep()?;
+    let synced_for = began.microseconds();
     let disk = MmapDisk::open(&files.received()).map_err(io::Error::other)?;
     let store = Store::open(Arc::new(disk), DbOptions::default()).map_err(io::Error::other)?;
-    ReceivedState::load(store).map(Box::new).map_err(io::Error::other)
+    let state = ReceivedState::load(store).map_err(io::Error::other)?;
+    Ok((Box::new(state), synced_for))
 }

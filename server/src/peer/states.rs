@@ -166,22 +166,30 @@ impl States {
     }
 
     async fn write_state(&self, mut to: impl AsyncWrite + Unpin, mut stream: StateStream) -> io::Result<()> {
-        let mut bytes = Vec::new();
+        let (mut bytes, mut read_for, mut written_for) = (Vec::new(), 0, 0);
+        let all = Ticker::new();
         loop {
             let (began, last_index) = (Ticker::new(), self.status.last_index.load());
             let job = glommio::executor().spawn_blocking(move || read_chunks(stream, bytes));
             (stream, bytes) = while_pulsing(&mut to, job).await?.map_err(io::Error::other)?;
+            let read = began.microseconds();
+            read_for += read;
             if bytes.is_empty() {
+                let milliseconds = |of: u64| format!("{} ms", of / 1_000);
+                let fields = json!({
+                    "took": milliseconds(all.microseconds()), "reading": milliseconds(read_for),
+                    "writing": milliseconds(written_for),
+                });
+                log::info("the whole state is sent", fields);
                 return Ok(());
             }
             transport::write(&mut to, &bytes).await?;
-            // While the log grows, others are served: they get at least half of the time.
+            let written = began.microseconds();
+            written_for += written - read;
             if self.status.last_index.load() == last_index {
                 give_way().await;
             } else {
-                let pace = bytes.len() as u64 * 1_000_000 / limits::STATE_BYTES_PER_SECOND;
-                let pause = Duration::from_micros(pace.max(began.microseconds()));
-                while_pulsing(&mut to, sleep(pause.min(limits::STATE_PAUSE_MAX))).await?;
+                while_pulsing(&mut to, sleep(pause_behind(bytes.len(), read, written))).await?;
             }
             bytes.clear();
         }
@@ -285,14 +293,22 @@ impl States {
                 let adding = move || receiving::add(builder, &chunks, &files);
                 builder = glommio::executor().spawn_blocking(adding).await?;
             }
+            let come = began.microseconds();
             // From now on no other attempt is better: this state is only to be opened.
             *self.place.borrow_mut() = Place::Whole;
             let files = self.files.clone();
-            glommio::executor().spawn_blocking(move || receiving::finish(builder, &files)).await
+            let finishing = move || receiving::finish(builder, &files);
+            let finished = glommio::executor().spawn_blocking(finishing).await?;
+            Ok::<_, io::Error>((finished, come))
         };
-        let state = receiving::while_living(writing, taking_in).await?;
-        let took = format!("{} ms", began.microseconds() / 1_000);
-        log::info("received a state", json!({"index": state.applied().index, "took": took}));
+        let ((state, synced_for), come) = receiving::while_living(writing, taking_in).await?;
+        let milliseconds = |of: u64| format!("{} ms", of / 1_000);
+        let took = began.microseconds();
+        let fields = json!({
+            "index": state.applied().index, "took": milliseconds(took), "receiving": milliseconds(come),
+            "syncing": milliseconds(synced_for), "opening": milliseconds(took - come - synced_for),
+        });
+        log::info("received a state", fields);
         Ok(state)
     }
 
@@ -319,6 +335,15 @@ impl States {
     pub fn installed(&self) {
         *self.place.borrow_mut() = Place::Free;
     }
+}
+
+/// The pause behind a part of a state while the log grows, that is, while others are served: it
+/// keeps the pace, and others get as much time as was read, that of waiting for the receiver among
+/// it. Microseconds until the part was read, and until it was written.
+fn pause_behind(bytes: usize, read: u64, written: u64) -> Duration {
+    let pace = bytes as u64 * 1_000_000 / limits::STATE_BYTES_PER_SECOND;
+    let pause = pace.max(2 * read).saturating_sub(written);
+    Duration::from_micros(pause).min(limits::STATE_PAUSE_MAX)
 }
 
 /// The next chunks, in frames.
@@ -377,4 +402,20 @@ async fn hear(stream: &mut (impl AsyncRead + Unpin), awaited: u8) -> io::Result<
         }
     };
     futures_lite::future::or(hearing, async { Err(silence.watch(|| {}).await) }).await
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_state_keeps_its_pace_and_leaves_others_half_of_the_time() {
+        let bytes = usize::try_from(limits::STATE_BYTES_PER_SECOND / 1_000).unwrap();
+        let pause = |read, written| pause_behind(bytes, read, written).as_micros();
+        assert_eq!(pause(0, 0), 1_000, "the pace");
+        assert_eq!(pause(200, 300), 700, "the time that the part has taken is in it");
+        assert_eq!(pause(200, 5_000), 0, "the receiver was waited for longer");
+        assert_eq!(pause(900, 1_000), 800, "as long as was read, nothing is read");
+        assert_eq!(pause(60_000_000, 60_000_000), limits::STATE_PAUSE_MAX.as_micros());
+    }
 }
