@@ -93,8 +93,9 @@ fn a_failure_in_the_background_is_told_and_nothing_follows_it() {
         std::fs::remove_file(dir.join(segment_name(1))).unwrap();
         disk.remove(1, None);
         disk.remove(2, None);
-        let failed = disk.create(3, SEGMENT_BYTES).await;
+        let failed = disk.settle().await;
         assert!(matches!(failed, Err(WalError::Io { what: "releasing", .. })));
+        assert!(disk.create(3, SEGMENT_BYTES).await.is_err());
         // The thread that was asked to do it in the background comes after the caller who was told.
         for _ in 0..3 {
             assert!(disk.settle().await.is_err());

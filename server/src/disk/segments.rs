@@ -65,7 +65,7 @@ impl LogDisk for DirDisk {
             };
             move || segment_files::make(&files, segment, bytes, no_room)
         };
-        self.changes.in_turn(make_now).await?;
+        self.changes.in_turn(Before::Other, make_now).await?;
         self.open_file(&self.path(segment)).await
     }
 
@@ -116,20 +116,15 @@ impl LogDisk for DirDisk {
     }
 
     async fn settle(&self) -> Result<(), WalError> {
-        let changes = Arc::clone(&self.changes);
-        let remove_now = move || {
-            let removals = std::mem::take(&mut changes.begun().removals);
-            removals.into_iter().try_for_each(|removal| removal())
-        };
-        self.changes.in_turn(remove_now).await
+        self.changes.in_turn(Before::All, || Ok(())).await
     }
 }
 
 /// Something to be done to the directory.
 type DirectoryChange = Box<dyn FnOnce() -> Result<(), WalError> + Send>;
 
-/// Changes of the directory: done on helper threads, one thing at a time, for two that are under way
-/// at once would meet on the spare. After something has failed nothing more is done.
+/// Changes of the directory: done on helper threads, one thing at a time, for two that are under
+/// way at once would meet on the spare. After something has failed nothing more is done.
 ///
 /// Segments that go may be hundreds, when the log was kept for a member that lagged behind: they go
 /// one by one with pauses in between, and what the log needs to go on goes before them. Other
@@ -139,6 +134,14 @@ struct DirectoryChanges {
     begun: Mutex<BegunChanges>,
     /// Held by the thread that changes the directory.
     turn: Mutex<DirectoryState>,
+}
+
+/// The changes that are to be made before another one.
+#[derive(Debug, PartialEq, Eq)]
+enum Before {
+    All,
+    /// But for removals.
+    Other,
 }
 
 /// A change that was made.
@@ -170,15 +173,18 @@ struct BegunChanges {
 }
 
 impl DirectoryChanges {
-    /// Does this when everything that was begun before is done, but for removals.
+    /// Does this when what was begun before is done.
     async fn in_turn(
         self: &Arc<Self>,
+        before: Before,
         change: impl FnOnce() -> Result<(), WalError> + Send + 'static,
     ) -> Result<(), WalError> {
         let changes = Arc::clone(self);
         let change_now = move || {
             let mut outcome = changes.take_turn();
-            while let Some(change) = changes.next(&outcome) {
+            while matches!(*outcome, DirectoryState::Well)
+                && let Some(change) = changes.next(&before)
+            {
                 outcome.note(change());
             }
             match &*outcome {
@@ -238,8 +244,10 @@ impl DirectoryChanges {
         done
     }
 
-    fn next(&self, outcome: &DirectoryState) -> Option<DirectoryChange> {
-        if matches!(outcome, DirectoryState::Well) { self.begun().waiting.pop_front() } else { None }
+    fn next(&self, before: &Before) -> Option<DirectoryChange> {
+        let mut begun = self.begun();
+        let other = begun.waiting.pop_front();
+        other.or_else(|| if *before == Before::All { begun.removals.pop_front() } else { None })
     }
 
     fn begun(&self) -> MutexGuard<'_, BegunChanges> {

@@ -410,12 +410,12 @@ mod tests {
 
     #[test]
     fn a_state_keeps_its_pace_and_leaves_others_half_of_the_time() {
-        let bytes = usize::try_from(limits::STATE_BYTES_PER_SECOND / 1_000).unwrap();
+        let bytes = usize::try_from(limits::STATE_BYTES_PER_SECOND / 8).unwrap();
         let pause = |read, written| pause_behind(bytes, read, written).as_micros();
-        assert_eq!(pause(0, 0), 1_000, "the pace");
-        assert_eq!(pause(200, 300), 700, "the time that the part has taken is in it");
-        assert_eq!(pause(200, 5_000), 0, "the receiver was waited for longer");
-        assert_eq!(pause(900, 1_000), 800, "as long as was read, nothing is read");
+        assert_eq!(pause(0, 0), 125_000, "the pace");
+        assert_eq!(pause(20_000, 30_000), 95_000, "the time that the part has taken is in it");
+        assert_eq!(pause(20_000, 500_000), 0, "the receiver was waited for longer");
+        assert_eq!(pause(90_000, 100_000), 80_000, "as long as was read, nothing is read");
         assert_eq!(pause(60_000_000, 60_000_000), limits::STATE_PAUSE_MAX.as_micros());
     }
 }
