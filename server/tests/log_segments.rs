@@ -18,7 +18,7 @@ use revd_member::wal::birth::empty_log;
 use revd_member::wal::disk::LogDisk as _;
 use revd_member::wal::layout::LayoutConfig;
 use revd_member::wal::reader::segment_name;
-use revd_member::wal::writer::{WalSeed, WalWriter};
+use revd_member::wal::writer::{FetchError, WalSeed, WalWriter};
 use revd_member::wal::{BLOCK, FrameContent, LogEntry, WalError};
 
 const SEGMENT_BYTES: u64 = 1 << 20;
@@ -136,11 +136,40 @@ fn a_segment_that_is_used_again_while_it_is_read_gives_no_other_entries() {
                     assert!(entries.iter().zip(low..).all(|(read, index)| *read == entry(index)));
                     read += 1;
                 }
-                Err(_) => refused += 1,
+                Err(error) => {
+                    assert!(matches!(error, FetchError::Released(_)), "{error}");
+                    refused += 1;
+                }
             }
         }
         println!("{read} read, {refused} refused");
         assert!(refused > 0, "no segment was gone");
+    });
+}
+
+#[test]
+fn entries_that_are_damaged_are_told_from_those_that_were_released() {
+    on_a_core(|dir| async move {
+        let owner = Identity { cluster: 1, member: 2 };
+        let layout = LayoutConfig { segment_bytes: SEGMENT_BYTES, secret: 7 };
+        let mut writer = WalWriter::new(WalSeed { disk: disk(&dir), layout, log: empty_log(owner) });
+        let entry = |index: u64| LogEntry { index, term: 1, kind: 0, data: vec![7; 100_000].into() };
+        for index in 2..32 {
+            let frame = FrameContent { entries: vec![entry(index)], ..FrameContent::default() };
+            writer.append(&frame).await.unwrap();
+        }
+        let first = dir.join(names(&dir).into_iter().find(|name| name.ends_with(".wal")).unwrap());
+        let mut bytes = std::fs::read(&first).unwrap();
+        bytes[50_000] ^= 1;
+        std::fs::write(&first, bytes).unwrap();
+        let damaged = writer.fetch(2, 3, SEGMENT_BYTES).await;
+        assert!(matches!(damaged, Err(FetchError::Damaged(_))), "{damaged:?}");
+        let reading = writer.fetch(2, 3, SEGMENT_BYTES);
+        writer.release(31);
+        writer.settle().await.unwrap();
+        let released = reading.await;
+        assert!(matches!(released, Err(FetchError::Released(_))), "{released:?}");
+        assert!(writer.fetch(2, 3, SEGMENT_BYTES).await.unwrap().is_empty(), "it is in no segment");
     });
 }
 
