@@ -378,7 +378,8 @@ mod tests {
         let made = Arc::default();
         let changes =
             changes(&[("bad", Done::Other), ("other", Done::Other), ("gone", Done::Removal)], &made);
-        (0..3).for_each(|_| drop(changes.do_next()));
+        let done = [changes.do_next(), changes.do_next(), changes.do_next()];
+        assert_eq!(done, [Done::Other, Done::Other, Done::Removal]);
         assert_eq!(*made.lock().unwrap(), ["bad"]);
         assert!(!changes.has_more(), "what is left is not asked for again and again");
     }
