@@ -22,7 +22,7 @@ use revd_member::raft::feed::{LogFetch, Unread};
 use revd_member::raft::node::{RaftError, RaftNode};
 use revd_member::raft::status::MemberStatus;
 use revd_member::wal::disk::LogDisk;
-use revd_member::wal::writer::{FetchError, WalSeed, WalWriter};
+use revd_member::wal::writer::{WalSeed, WalWriter};
 use revd_member::wal::{FrameContent, WalError};
 use serde_json::json;
 
@@ -349,12 +349,16 @@ fn beside_writes<D: LogDisk>(job: WriterJob, wal: &mut WalWriter<D>, events: &Rc
             glommio::spawn_local(async move {
                 let entries = reading.await.map_err(|error| {
                     let why = json!({"error": error.to_string(), "entry": fetch.low});
-                    if matches!(error, FetchError::Released(_)) {
-                        log::info("the log has let go of entries that another member lacks", why);
-                        return Unread::Released;
+                    let unread = Unread::from(&error);
+                    match unread {
+                        Unread::Released => {
+                            log::info("the log has let go of entries that another member lacks", why);
+                        }
+                        Unread::Failed => {
+                            log::warn("entries of the log cannot be read for another member", why);
+                        }
                     }
-                    log::warn("entries of the log cannot be read for another member", why);
-                    Unread::Failed
+                    unread
                 });
                 events.push(LogInput::Core(LogEvent::Fetched(fetch, entries)));
             })

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Waker};
 
 use revd_member::cores::log_events::LogEvent;
 use revd_member::limits;
-use revd_member::raft::feed::LogFetch;
+use revd_member::raft::feed::{LogFetch, Unread};
 use revd_member::wal::writer::{FetchError, WalWriter};
 use revd_member::wal::{FrameContent, LogEntry, WalError};
 
@@ -123,7 +123,7 @@ impl Writer {
         fetches.retain_mut(|(fetch, fetching)| {
             let Poll::Ready(entries) = poll(fetching) else { return true };
             out.marks.reach(Mark::Fetched);
-            common.log_event(LogEvent::Fetched(*fetch, entries.ok()), out);
+            common.log_event(LogEvent::Fetched(*fetch, entries.map_err(|error| Unread::from(&error))), out);
             false
         });
         self.fetches = fetches;

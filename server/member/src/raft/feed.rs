@@ -6,6 +6,7 @@ use raft::eraftpb::Entry;
 
 use crate::limits;
 use crate::raft::convert::bytes_of;
+use crate::wal::writer::FetchError;
 
 /// Entries that are to be read from the segments for a member.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,6 +28,15 @@ pub enum Unread {
     Released,
     /// The disk does not give them, or gives others. It may the next time.
     Failed,
+}
+
+impl From<&FetchError> for Unread {
+    fn from(error: &FetchError) -> Self {
+        match error {
+            FetchError::Released(_) => Self::Released,
+            FetchError::Wal(_) | FetchError::Damaged(_) => Self::Failed,
+        }
+    }
 }
 
 /// Log core view: entries that were read for a member that lags behind.
