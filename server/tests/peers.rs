@@ -356,10 +356,7 @@ fn frames_that_no_member_sends_end_their_connection_alone() {
     let two = TestMember::start(2, free_address());
     two.knows(&[&one]);
     two.expect(&Seen::Connected(1));
-    let mut oversized = framed(&[])[..0].to_vec();
-    let start = frame::begin(&mut oversized);
-    frame::finish(&mut oversized, start);
-    oversized[8..12].copy_from_slice(&u32::MAX.to_le_bytes());
+    let oversized = frame::header_of(u32::MAX).to_vec();
     let mut flipped = framed(&[ask(1)]);
     *flipped.last_mut().unwrap() ^= 1;
     let mut unknown = Vec::new();
@@ -534,10 +531,7 @@ fn frames_of_unknown_members_are_bounded_together() {
         hello.from.member = from;
         let (mut stream, answer) = one.dial(&hello);
         assert_eq!(answer.refusal, None);
-        let mut header = Vec::new();
-        let start = frame::begin(&mut header);
-        frame::finish(&mut header, start);
-        header[8..12].copy_from_slice(&u32::try_from(PEER_FRAME_BYTES_MAX).unwrap().to_le_bytes());
+        let header = frame::header_of(u32::try_from(PEER_FRAME_BYTES_MAX).unwrap());
         stream.write_all(&header).unwrap();
         stream
     };

@@ -62,7 +62,7 @@ impl Target {
         bytes.extend_from_slice(payload);
         frame::finish(&mut bytes, start);
         if usize::try_from(claims).unwrap() != payload.len() {
-            bytes[8..12].copy_from_slice(&claims.to_le_bytes());
+            bytes[..frame::FRAME_HEADER].copy_from_slice(&frame::header_of(claims));
         }
         bytes
     }
