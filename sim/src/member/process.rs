@@ -30,6 +30,7 @@ pub struct Process {
     pub(super) state: StatePart,
     pub(super) edge: EdgePart,
     pub(super) began: Micros,
+    pub(super) is_stopping: bool,
 }
 
 impl Process {
@@ -145,7 +146,7 @@ impl Process {
 
     /// It is asked to stop.
     pub fn stop(&mut self, out: &mut Outside) {
-        if self.edge.is_ready {
+        if self.edge.is_ready && !std::mem::replace(&mut self.is_stopping, true) {
             self.edge.event(EdgeEvent::Drained, &mut self.common, out);
         }
     }

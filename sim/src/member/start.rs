@@ -121,6 +121,7 @@ pub(crate) fn start(
         state: StatePart { core: StateCore::new(machine, 1), is_over: false },
         edge: EdgePart::new(member, settings.step_work),
         began: out.now(),
+        is_stopping: false,
     });
     process.log.peers.set_peers(peers, &mut process.common, out);
     process.log.start(&mut process.common, out).map_err(NoStart::Ended)?;
