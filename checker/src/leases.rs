@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 use crate::Rules;
 use crate::fault::{Check, Fault};
 use crate::history::{Call, History, Outcome, Request, Response, Time};
+use crate::known::Known;
 use crate::model::Version;
-use crate::order::Known;
 use crate::replay::{Cause, Truth};
 
 /// Microseconds of a second, in which leases are counted.

@@ -33,6 +33,8 @@ mod registers;
 
 mod replay;
 
+mod known;
+
 // Leaves: every module may use them.
 mod fault;
 mod history;
@@ -45,10 +47,10 @@ pub use fault::{Check, Fault};
 pub use file::{read, write};
 pub use hash_kv::hash_kv;
 pub use history::{Call, History, Hold, Outcome, Request, Response, StateAt, Time, Watch};
+pub use known::Known;
 pub use leases::{Lease, leases};
 pub use lists::{PREFIX as LISTS, elements};
 pub use model::{Attempt, Model, Version};
-pub use order::Known;
 pub use range::is_in_range;
 pub use replay::{Cause, Truth, has_changed, replay};
 pub use watch::{Changes, Transcript, mutants};
@@ -100,9 +102,9 @@ pub struct Report {
 /// Holds a history against everything that etcd promises.
 #[must_use]
 pub fn check(history: &History, rules: &Rules) -> Report {
-    let (truth, mut faults) = replay::replay(history, rules);
     let known = Known::of(history);
-    faults.extend(order::check(history, &truth, &known));
+    let (truth, mut faults) = replay::replay(history, &known, rules);
+    faults.extend(order::check(history, &known));
     faults.extend(order::check_members(history, rules));
     let (found, registers) = registers::check(history);
     faults.extend(found);

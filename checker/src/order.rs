@@ -6,68 +6,8 @@ use std::collections::BTreeMap;
 use crate::Rules;
 use crate::fault::{Check, Fault};
 use crate::history::{Call, History, Request, Time};
-use crate::replay::{Cause, Truth, has_changed};
-
-/// A revision that was shown: when, and by which member.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-struct Shown {
-    at: Time,
-    revision: i64,
-    place: (u32, u32),
-}
-
-/// Revisions that were shown to anybody, by time.
-#[derive(Debug, Default)]
-pub struct Known(Vec<(Time, i64)>);
-
-impl Known {
-    /// All that replies and watchers showed.
-    #[must_use]
-    pub fn of(history: &History) -> Self {
-        let mut shown = by_replies(history);
-        shown.extend(by_watchers(history));
-        shown.sort_unstable();
-        let mut grown: Vec<(Time, i64)> = Vec::new();
-        for Shown { at, revision, .. } in shown {
-            if revision > grown.last().map_or(history.first, |(_, newest)| *newest) {
-                grown.push((at, revision));
-            }
-        }
-        Self(grown)
-    }
-
-    /// The newest revision that was shown before a time; 0 if none was.
-    #[must_use]
-    pub fn before(&self, time: Time) -> i64 {
-        let later = self.0.partition_point(|(at, _)| *at < time);
-        later.checked_sub(1).map_or(0, |last| self.0[last].1)
-    }
-
-    /// When a revision, or a later one, was first shown.
-    #[must_use]
-    pub fn when(&self, revision: i64) -> Option<Time> {
-        let older = self.0.partition_point(|(_, shown)| *shown < revision);
-        self.0.get(older).map(|(at, _)| *at)
-    }
-}
-
-fn by_replies(history: &History) -> Vec<Shown> {
-    let shown = |call: &Call| {
-        let revision = call.shown()?;
-        Some(Shown { at: call.returned, revision, place: (call.member, call.life) })
-    };
-    history.calls.iter().filter_map(shown).collect()
-}
-
-fn by_watchers(history: &History) -> impl Iterator<Item = Shown> {
-    history.watches.iter().flat_map(|watch| {
-        let responses = watch.times.iter().zip(&watch.transcript.responses);
-        responses.map(|(at, response)| {
-            let revision = response.header.as_ref().map_or(0, |header| header.revision);
-            Shown { at: *at, revision, place: (watch.member, watch.life) }
-        })
-    })
-}
+use crate::known::{Known, Shown, by_replies, by_watchers};
+use crate::replay::has_changed;
 
 /// Whether a call has to show everything that was shown before it began.
 fn is_linearizable(call: &Call) -> bool {
@@ -90,9 +30,10 @@ fn is_serializable(request: &revd_proto::etcdserverpb::TxnRequest) -> bool {
     ops.all(|op| matches!(&op.request, Some(Op::RequestRange(request)) if request.serializable))
 }
 
-/// Writes behind everything that was shown, linearizable calls not before it.
+/// Acknowledged writes behind everything that was shown, linearizable calls not before it. The
+/// replay holds the same against writes without an answer.
 #[must_use]
-pub(crate) fn check(history: &History, truth: &Truth, known: &Known) -> Vec<Fault> {
+pub(crate) fn check(history: &History, known: &Known) -> Vec<Fault> {
     let mut faults = Vec::new();
     for call in &history.calls {
         let (Some(revision), floor) = (call.shown(), known.before(call.began)) else { continue };
@@ -101,13 +42,6 @@ pub(crate) fn check(history: &History, truth: &Truth, known: &Known) -> Vec<Faul
         } else if is_linearizable(call) && revision < floor {
             let text = format!("revision {floor} was shown before this call began: {call:?}");
             faults.push(Fault::new(Check::StaleRead, text));
-        }
-    }
-    for (revision, cause) in &truth.causes {
-        let Cause::Call(number) = cause else { continue };
-        let call = &history.calls[*number];
-        if call.answer().is_none() {
-            faults.extend(behind(call, *revision, known.before(call.began)));
         }
     }
     faults

@@ -7,8 +7,8 @@ use revd_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use crate::Rules;
 use crate::fault::{Check, Fault};
 use crate::history::{Call, History, Outcome, Request, Response, Time};
+use crate::known::Known;
 use crate::model::{Attempt, without_headers};
-use crate::order::Known;
 use crate::replay::{Truth, has_changed};
 
 /// etcd's words for a revision that is gone, and for one that is not there yet.

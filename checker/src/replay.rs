@@ -12,6 +12,7 @@ use revd_proto::mvccpb::{Event, KeyValue};
 use crate::Rules;
 use crate::fault::{Check, Fault};
 use crate::history::{Call, History, Outcome, Request, Response};
+use crate::known::Known;
 use crate::model::{Attempt, Model, without_headers};
 
 /// Faults after which a replay ends: those behind them follow from them.
@@ -67,8 +68,8 @@ fn ops_have_changed(responses: &[ResponseOp]) -> bool {
 
 /// Replays a history.
 #[must_use]
-pub fn replay(history: &History, rules: &Rules) -> (Truth, Vec<Fault>) {
-    let mut replay = Replay::new(history, rules);
+pub fn replay(history: &History, known: &Known, rules: &Rules) -> (Truth, Vec<Fault>) {
+    let mut replay = Replay::new(history, known, rules);
     let last = replay.last();
     let model = &replay.truth.model;
     for revision in model.first() + 1..=last {
@@ -86,6 +87,7 @@ pub fn replay(history: &History, rules: &Rules) -> (Truth, Vec<Fault>) {
 
 struct Replay<'h> {
     history: &'h History,
+    known: &'h Known,
     rules: &'h Rules,
     truth: Truth,
     faults: Vec<Fault>,
@@ -102,10 +104,11 @@ struct Replay<'h> {
 }
 
 impl<'h> Replay<'h> {
-    fn new(history: &'h History, rules: &'h Rules) -> Self {
+    fn new(history: &'h History, known: &'h Known, rules: &'h Rules) -> Self {
         let model = Model::new(history.first, &history.found);
         let mut replay = Self {
             history,
+            known,
             rules,
             truth: Truth { model, causes: BTreeMap::new(), is_whole: true },
             faults: Vec::new(),
@@ -196,12 +199,8 @@ impl<'h> Replay<'h> {
             return self.wrong(format!("nobody knows what has changed at revision {revision}"));
         }
         let candidates = self.candidates(&seen);
-        for number in candidates.iter().copied().filter(|number| !self.done.contains(number)) {
-            let call = self.call(number);
-            if !matches!(call.outcome, Outcome::Unknown(_)) {
-                continue;
-            }
-            if let Some(changes) = self.explains(&call.request, &seen) {
+        for number in candidates.iter().copied().filter(|number| self.is_open(*number)) {
+            if let Some(changes) = self.explains(&self.call(number).request, &seen) {
                 self.done.insert(number);
                 return self.goes_on(Cause::Call(number), changes);
             }
@@ -216,6 +215,15 @@ impl<'h> Replay<'h> {
             ));
         }
         self.goes_on(Cause::Others, seen.into_values().collect());
+    }
+
+    /// Whether a call without an answer may have made the next revision: it is not done yet, and
+    /// began before that revision was shown. As calls that may have made one revision may have made
+    /// every later one too, it does not matter which of those with the same effect is taken.
+    fn is_open(&self, number: usize) -> bool {
+        let call = self.call(number);
+        let began_before = self.known.before(call.began) <= self.truth.model.revision();
+        matches!(call.outcome, Outcome::Unknown(_)) && began_before && !self.done.contains(&number)
     }
 
     /// Calls that put a value that was seen.
@@ -239,7 +247,7 @@ impl<'h> Replay<'h> {
         let first = seen.keys().next()?;
         let lease = model.get(first, model.revision()).map_or(0, |kv| kv.lease);
         let revoked = Some(model.revoke(lease)).filter(|changes| lease != 0 && has_all(changes, seen));
-        let mut calls = self.deletions.iter().copied().filter(|number| !self.done.contains(number));
+        let mut calls = self.deletions.iter().copied().filter(|number| self.is_open(*number));
         let called =
             calls.find_map(|number| Some((number, self.explains(&self.call(number).request, seen)?)));
         match (revoked, called) {

@@ -58,6 +58,38 @@ fn unknown_outcomes_are_decided_by_what_others_saw() {
     }
 }
 
+/// Two deletions without an answer, of which the one that gave up first began when the change was
+/// known.
+#[test]
+fn an_unknown_write_is_not_the_cause_of_what_was_shown_before_it_began() {
+    let deletion = |began, returned| Call {
+        client: 1,
+        member: 0,
+        life: 0,
+        began,
+        returned,
+        request: Request::DeleteRange(world::delete("k")),
+        outcome: Outcome::Unknown("etcdserver: request timed out".to_owned()),
+    };
+    let (early, late) = (deletion(SECOND, 4 * SECOND), deletion(3 * SECOND, 3_050_000));
+    let mut world = World::new(1);
+    world.call(Request::Put(world::put("k", "v")));
+    let (_, changes) =
+        revd_checker::Attempt::run(&world.model, world.model.revision(), &early.request).unwrap();
+    world.model.push(changes);
+    world.now = 1_600_000 - 1_000;
+    world.call(Request::Range(world::get("k")));
+    world.history.calls.push(late);
+    let without = world.history.calls.len();
+    world.history.calls.push(early);
+    world.now = 5 * SECOND;
+    world.watched();
+    let faults = check(&world.history, &rules()).faults;
+    assert!(faults.is_empty(), "{faults:#?}");
+    world.history.calls.truncate(without);
+    assert!(found_in(&world.history).contains(&Check::Replay), "nobody has deleted it");
+}
+
 type Spoil = fn(&mut World) -> Option<()>;
 
 /// The number of the last call that this is true of.
