@@ -539,7 +539,7 @@ impl Door for Cluster {
         if let Some(member) = self.calls.remove(&call)
             && let Some(process) = &mut self.slots[member].process
         {
-            process.give_up(call);
+            process.give_up(call, &mut self.out);
         }
     }
 
@@ -548,7 +548,7 @@ impl Door for Cluster {
         self.opened += 1;
         let stream = StreamId(self.opened);
         self.streams.insert(stream, member);
-        process.open_stream(stream);
+        process.open_stream(stream, &mut self.out);
         Some(stream)
     }
 

@@ -173,13 +173,17 @@ impl Common {
 
     /// The part may take its turn; else it stands still, and comes again.
     pub(super) fn may_turn(&mut self, part: Part, out: &mut Outside) -> bool {
-        let pace = &mut self.paces[part as usize];
-        pace.is_planned = false;
-        if pace.still_until > out.now() {
+        if self.paces[part as usize].still_until > out.now() {
+            self.begin_turn(part);
             self.wake(part, out);
             return false;
         }
         true
+    }
+
+    /// The part's core takes its turn: what comes from now on is for another one.
+    pub(super) fn begin_turn(&mut self, part: Part) {
+        self.paces[part as usize].is_planned = false;
     }
 
     /// The part stands still for so long.

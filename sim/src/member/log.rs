@@ -153,6 +153,8 @@ impl LogPart {
         if self.is_over {
             return Ok(());
         }
+        let ticks = inputs.iter().filter(|input| matches!(input, LogInput::Core(LogEvent::Tick))).count();
+        assert!(ticks <= 1, "{ticks} steps of raft's clock in one turn");
         let applied = common.status.applied.load();
         let (core, mut driver) = self.driver(common, out);
         for input in inputs {

@@ -14,7 +14,7 @@ use revd_proto::etcdserverpb::Member as MemberRow;
 use crate::calls::{CallId, Request, StreamId};
 use crate::disk::Ticket;
 use crate::marks::Mark;
-use crate::member::common::{Common, End, JobEnd, StateInput, TICK};
+use crate::member::common::{Common, End, JobEnd, StateInput, StateJob, TICK};
 use crate::member::edge::{EdgePart, LEASE_INTERVAL, SWEEP_INTERVAL, StreamRequest};
 use crate::member::log::LogPart;
 use crate::member::peers::PULSE_INTERVAL;
@@ -23,12 +23,32 @@ use crate::network::{Arrival, Side};
 use crate::outside::{Outside, Part, Timer};
 use crate::time::Micros;
 
+/// Something for a task on the thread of the log core: it waits for the thread's next turn.
+pub(super) enum ForLog {
+    Arrival(Arrival),
+    Timer(Timer),
+    Job(StateJob),
+    /// A call on the disk is over.
+    Disk,
+}
+
+/// Something for a task on the thread of the edge: it waits for the thread's next turn.
+pub(super) enum ForEdge {
+    Call(CallId, Request),
+    GiveUp(CallId),
+    Open(StreamId),
+    Stream(StreamId, StreamRequest),
+    Timer(Timer),
+}
+
 /// A process that runs.
 pub struct Process {
     pub(super) common: Common,
     pub(super) log: LogPart,
     pub(super) state: StatePart,
     pub(super) edge: EdgePart,
+    pub(super) for_log: Vec<ForLog>,
+    pub(super) for_edge: Vec<ForEdge>,
     pub(super) began: Micros,
     pub(super) is_stopping: bool,
 }
@@ -126,7 +146,15 @@ impl Process {
     /// The calls and streams that end with the process.
     #[must_use]
     pub fn open(&self) -> (Vec<CallId>, Vec<StreamId>) {
-        (self.edge.open_calls(), self.edge.open_streams())
+        let (mut calls, mut streams) = (self.edge.open_calls(), self.edge.open_streams());
+        for input in &self.for_edge {
+            match input {
+                ForEdge::Call(call, _) => calls.push(*call),
+                ForEdge::Open(stream) => streams.push(*stream),
+                ForEdge::GiveUp(_) | ForEdge::Stream(..) | ForEdge::Timer(_) => {}
+            }
+        }
+        (calls, streams)
     }
 
     /// A part stands still for a while.
@@ -151,7 +179,7 @@ impl Process {
         }
     }
 
-    /// A part takes its turn.
+    /// A part takes its turn: the tasks on its thread, then its core.
     ///
     /// # Errors
     /// How the process has ended.
@@ -159,6 +187,20 @@ impl Process {
         if !self.common.may_turn(part, out) {
             return Ok(());
         }
+        match part {
+            Part::Log => {
+                for input in std::mem::take(&mut self.for_log) {
+                    self.log_task(input, out);
+                }
+            }
+            Part::State => {}
+            Part::Edge => {
+                for input in std::mem::take(&mut self.for_edge) {
+                    self.edge_task(input, out);
+                }
+            }
+        }
+        self.common.begin_turn(part);
         let Self { common, log, state, edge, .. } = self;
         match part {
             Part::Log => log.turn(common, out),
@@ -167,9 +209,92 @@ impl Process {
         }
     }
 
-    /// A time is over.
+    fn for_log(&mut self, input: ForLog, out: &mut Outside) {
+        self.for_log.push(input);
+        self.common.wake(Part::Log, out);
+    }
+
+    fn for_edge(&mut self, input: ForEdge, out: &mut Outside) {
+        self.for_edge.push(input);
+        self.common.wake(Part::Edge, out);
+    }
+
+    /// A time is over. A thread that stands still finds each of its times over once, as in
+    /// production: the next one begins when it has seen this one.
     pub fn timer(&mut self, timer: Timer, out: &mut Outside) {
-        let Self { common, log, edge, .. } = self;
+        match timer {
+            Timer::Tick
+            | Timer::Pulse
+            | Timer::Dial(..)
+            | Timer::Late(_)
+            | Timer::Room
+            | Timer::Resend(_) => self.for_log(ForLog::Timer(timer), out),
+            Timer::Remind => self.common.state_input(StateInput::Core(StateEvent::CheckpointDue), out),
+            Timer::Sweep
+            | Timer::Leases
+            | Timer::Progress
+            | Timer::Overdue
+            | Timer::Publish
+            | Timer::Waited(_) => self.for_edge(ForEdge::Timer(timer), out),
+        }
+    }
+
+    /// A call on the disk is over.
+    pub fn disk(&mut self, ticket: Ticket, out: &mut Outside) {
+        self.common.directory.end(ticket);
+        self.for_log(ForLog::Disk, out);
+    }
+
+    /// A helper is done.
+    pub fn job(&mut self, ticket: Ticket, out: &mut Outside) {
+        let Some(end) = self.common.take_job(ticket) else { return };
+        let input = match end {
+            JobEnd::Written(written) => StateInput::Written(written),
+            JobEnd::Finished(command) => StateInput::Core(StateEvent::Finished(*command)),
+            JobEnd::Listed(outcome) => StateInput::Core(StateEvent::Listed(outcome)),
+            JobEnd::Installed(renamed) => StateInput::Installed(renamed),
+            JobEnd::State(job) => return self.for_log(ForLog::Job(job), out),
+        };
+        self.common.state_input(input, out);
+    }
+
+    /// Something arrives on a connection.
+    pub fn arrive(&mut self, arrival: Arrival, out: &mut Outside) {
+        self.for_log(ForLog::Arrival(arrival), out);
+    }
+
+    /// A client calls.
+    pub(crate) fn call(&mut self, call: CallId, request: Request, out: &mut Outside) {
+        self.for_edge(ForEdge::Call(call, request), out);
+    }
+
+    /// A client gives a call up.
+    pub(crate) fn give_up(&mut self, call: CallId, out: &mut Outside) {
+        self.for_edge(ForEdge::GiveUp(call), out);
+    }
+
+    /// A client opens a watch stream.
+    pub(crate) fn open_stream(&mut self, id: StreamId, out: &mut Outside) {
+        self.for_edge(ForEdge::Open(id), out);
+    }
+
+    /// A client has something for its stream, or takes no messages, or closes it.
+    pub(crate) fn with_stream(&mut self, id: StreamId, request: StreamRequest, out: &mut Outside) {
+        self.for_edge(ForEdge::Stream(id, request), out);
+    }
+
+    fn log_task(&mut self, input: ForLog, out: &mut Outside) {
+        let Self { common, log, .. } = self;
+        match input {
+            ForLog::Arrival(arrival) => self.arrived(arrival, out),
+            ForLog::Timer(timer) => self.log_timer(timer, out),
+            ForLog::Job(job) => log.states.done(job, common, out),
+            ForLog::Disk => log.writer.run(common, out),
+        }
+    }
+
+    fn log_timer(&mut self, timer: Timer, out: &mut Outside) {
+        let Self { common, log, .. } = self;
         match timer {
             Timer::Tick => {
                 common.log_event(LogEvent::Tick, out);
@@ -185,48 +310,13 @@ impl Process {
                 log.peers.late(connection, common, out);
                 log.states.late(connection, common, out);
             }
-            Timer::Remind => common.state_input(StateInput::Core(StateEvent::CheckpointDue), out),
             Timer::Room => log.writer.try_again(common, out),
             Timer::Resend(to) => common.log_event(LogEvent::StateSent { to, is_there: false }, out),
-            Timer::Sweep => {
-                edge.sweep(common, out);
-                common.timer(SWEEP_INTERVAL, Timer::Sweep, out);
-            }
-            Timer::Leases => {
-                edge.look_for_expired(common, out);
-                common.timer(LEASE_INTERVAL, Timer::Leases, out);
-            }
-            Timer::Progress => {
-                edge.tick_hub(common, out);
-                common.timer(Duration::from_secs(2), Timer::Progress, out);
-            }
-            Timer::Overdue => edge.event(EdgeEvent::Overdue, common, out),
-            Timer::Publish => edge.publish_again(common, out),
-            Timer::Waited(question) => edge.event(EdgeEvent::Waited(question), common, out),
+            timer => unreachable!("{timer:?} is not of the log core's thread"),
         }
     }
 
-    /// A call on the disk is over.
-    pub fn disk(&mut self, ticket: Ticket, out: &mut Outside) {
-        self.common.directory.end(ticket);
-        self.log.writer.run(&mut self.common, out);
-    }
-
-    /// A helper is done.
-    pub fn job(&mut self, ticket: Ticket, out: &mut Outside) {
-        let Some(end) = self.common.take_job(ticket) else { return };
-        let input = match end {
-            JobEnd::Written(written) => StateInput::Written(written),
-            JobEnd::Finished(command) => StateInput::Core(StateEvent::Finished(*command)),
-            JobEnd::Listed(outcome) => StateInput::Core(StateEvent::Listed(outcome)),
-            JobEnd::Installed(renamed) => StateInput::Installed(renamed),
-            JobEnd::State(job) => return self.log.states.done(job, &mut self.common, out),
-        };
-        self.common.state_input(input, out);
-    }
-
-    /// Something arrives on a connection.
-    pub fn arrive(&mut self, arrival: Arrival, out: &mut Outside) {
+    fn arrived(&mut self, arrival: Arrival, out: &mut Outside) {
         let Arrival { connection, at, bytes } = arrival;
         let (bytes, Self { common, log, .. }) = (bytes.as_deref(), self);
         if log.is_over {
@@ -248,23 +338,36 @@ impl Process {
         }
     }
 
-    /// A client calls.
-    pub(crate) fn call(&mut self, call: CallId, request: Request, out: &mut Outside) {
-        self.edge.call(call, request, &mut self.common, out);
+    fn edge_task(&mut self, input: ForEdge, out: &mut Outside) {
+        let Self { common, edge, .. } = self;
+        match input {
+            ForEdge::Call(call, request) => edge.call(call, request, common, out),
+            ForEdge::GiveUp(call) => edge.give_up(call),
+            ForEdge::Open(stream) => edge.open_stream(stream),
+            ForEdge::Stream(stream, request) => edge.with_stream(stream, request, common, out),
+            ForEdge::Timer(timer) => self.edge_timer(timer, out),
+        }
     }
 
-    /// A client gives a call up.
-    pub(crate) fn give_up(&mut self, call: CallId) {
-        self.edge.give_up(call);
-    }
-
-    /// A client opens a watch stream.
-    pub(crate) fn open_stream(&mut self, id: StreamId) {
-        self.edge.open_stream(id);
-    }
-
-    /// A client has something for its stream, or takes no messages, or closes it.
-    pub(crate) fn with_stream(&mut self, id: StreamId, request: StreamRequest, out: &mut Outside) {
-        self.edge.with_stream(id, request, &mut self.common, out);
+    fn edge_timer(&mut self, timer: Timer, out: &mut Outside) {
+        let Self { common, edge, .. } = self;
+        match timer {
+            Timer::Sweep => {
+                edge.sweep(common, out);
+                common.timer(SWEEP_INTERVAL, Timer::Sweep, out);
+            }
+            Timer::Leases => {
+                edge.look_for_expired(common, out);
+                common.timer(LEASE_INTERVAL, Timer::Leases, out);
+            }
+            Timer::Progress => {
+                edge.tick_hub(common, out);
+                common.timer(Duration::from_secs(2), Timer::Progress, out);
+            }
+            Timer::Overdue => edge.event(EdgeEvent::Overdue, common, out),
+            Timer::Publish => edge.publish_again(common, out),
+            Timer::Waited(question) => edge.event(EdgeEvent::Waited(question), common, out),
+            timer => unreachable!("{timer:?} is not of the edge's thread"),
+        }
     }
 }

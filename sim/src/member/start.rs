@@ -120,6 +120,8 @@ pub(crate) fn start(
         },
         state: StatePart { core: StateCore::new(machine, 1), is_over: false },
         edge: EdgePart::new(member, settings.step_work),
+        for_log: Vec::new(),
+        for_edge: Vec::new(),
         began: out.now(),
         is_stopping: false,
     });
