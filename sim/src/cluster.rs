@@ -404,15 +404,14 @@ impl Cluster {
         network.tidy();
     }
 
-    /// A process stands still.
-    pub(crate) fn pause(&mut self, member: usize, time: Micros) {
+    /// A process stands still, unless it does already.
+    pub(crate) fn pause(&mut self, member: usize, time: Micros) -> bool {
         let slot = &mut self.slots[member];
-        let Some(process) = &slot.process else { return };
-        if slot.paused.is_none() {
-            slot.paused = Some(Vec::new());
-            self.out.marks.reach(Mark::ProcessStoodStill);
-            self.out.agenda.plan(time, Event::GoOn(member, process.boot()));
-        }
+        let Some(process) = slot.process.as_ref().filter(|_| slot.paused.is_none()) else { return false };
+        self.out.agenda.plan(time, Event::GoOn(member, process.boot()));
+        slot.paused = Some(Vec::new());
+        self.out.marks.reach(Mark::ProcessStoodStill);
+        true
     }
 
     /// A process that stands still goes on.
@@ -429,11 +428,9 @@ impl Cluster {
         }
     }
 
-    /// A member is asked to stop; it is started again.
-    pub(crate) fn stop(&mut self, member: usize) {
-        if let Some(process) = &mut self.slots[member].process {
-            process.stop(&mut self.out);
-        }
+    /// A member is asked to stop, unless it was already; it is started again.
+    pub(crate) fn stop(&mut self, member: usize) -> bool {
+        self.slots[member].process.as_mut().is_some_and(|process| process.stop(&mut self.out))
     }
 
     /// The clock of a member jumps forward.

@@ -7,6 +7,9 @@ use crate::disk::DiskFaults;
 use crate::outside::Part;
 use crate::time::{MILLISECOND, Micros, SECOND};
 
+/// Makes a seed that of its storm.
+const STORM: u64 = 0xFA17_5702;
+
 macro_rules! kinds {
     ($($(#[doc = $doc:literal])* $name:ident,)*) => {
         /// A kind of fault.
@@ -78,7 +81,7 @@ kinds! {
 }
 
 /// A fault of the storm. Its seed says where it is and how long it lasts: it stays the same when
-/// others are left out.
+/// others are left out. Where it meets nothing, another one comes instead, as its seed says.
 #[derive(Debug, Clone, Copy)]
 pub struct Fault {
     /// When.
@@ -86,10 +89,31 @@ pub struct Fault {
     /// Which.
     pub kind: FaultKind,
     pub(crate) seed: u64,
+    /// So often it was put off, or came instead of one that met nothing.
+    misses: u32,
+}
+
+/// A fault that has missed so often does not come any more.
+const MISSES_MAX: u32 = 200;
+
+impl Fault {
+    /// The one that comes instead of this one, which has met nothing.
+    pub(crate) fn instead(self, kinds: &[FaultKind]) -> Option<Self> {
+        let mut random = Random::new(self.seed ^ 0x0DD5);
+        let (kind, seed) = (random.pick(kinds), random.number());
+        Self { kind, seed, ..self }.put_off()
+    }
+
+    /// The same, a little later.
+    pub(crate) fn put_off(self) -> Option<Self> {
+        let at = self.at + 1 + self.seed % (400 * MILLISECOND);
+        let misses = self.misses + 1;
+        (misses <= MISSES_MAX).then_some(Self { at, misses, ..self })
+    }
 }
 
 /// The end of a fault.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Undo {
     Uncut(Vec<(usize, usize)>),
     FastLink(usize),
@@ -97,13 +121,12 @@ pub(crate) enum Undo {
     FastPart(usize, Part),
     NoFlips,
     Outbox,
-    KillAgain(usize),
+    /// Of the process of this start of a member.
+    KillAgain(usize, u64),
 }
 
-/// The faults of a seed, by time.
-#[must_use]
-pub fn storm(seed: u64) -> Vec<Fault> {
-    let mut random = Random::new(seed ^ 0xFA17_5702);
+/// The kinds that a storm draws from, each as often as it is likely.
+fn draw_kinds(random: &mut Random) -> Vec<FaultKind> {
     let mut weighted = Vec::new();
     for kind in FaultKind::ALL {
         let weight = if random.below(5) < 2 { 0 } else { 1 + random.below(8) };
@@ -112,13 +135,26 @@ pub fn storm(seed: u64) -> Vec<Fault> {
     if weighted.is_empty() {
         weighted.push(FaultKind::Kill);
     }
+    weighted
+}
+
+/// The kinds that the storm of a seed draws from.
+pub(crate) fn kinds(seed: u64) -> Vec<FaultKind> {
+    draw_kinds(&mut Random::new(seed ^ STORM))
+}
+
+/// The faults of a seed, by time.
+#[must_use]
+pub fn storm(seed: u64) -> Vec<Fault> {
+    let mut random = Random::new(seed ^ STORM);
+    let weighted = draw_kinds(&mut random);
     let count = 26 + random.below(30);
     let pause = [100 * MILLISECOND, 400 * MILLISECOND, SECOND];
     let pause = random.pick(&pause);
     let mut at = 2 * SECOND;
     let faults = (0..count).map(|_| {
         at += 1 + random.below(2 * pause);
-        Fault { at, kind: random.pick(&weighted), seed: random.number() }
+        Fault { at, kind: random.pick(&weighted), seed: random.number(), misses: 0 }
     });
     faults.collect()
 }

@@ -27,11 +27,12 @@ impl World {
     /// Everything is mended.
     fn mend(&mut self) {
         for number in self.undos.keys().copied().collect::<Vec<u64>>() {
-            if !matches!(self.undos.get(&number), Some(crate::faults::Undo::KillAgain(_))) {
+            if !matches!(self.undos.get(&number), Some(crate::faults::Undo::KillAgain(..))) {
                 self.undo(number);
             }
         }
         self.undos.clear();
+        self.to_kill_again.clear();
         for link in self.cluster.out.network.cuts() {
             self.cluster.cut(link, false);
         }

@@ -16,9 +16,11 @@ pub struct Ledger {
     pub simulated: Micros,
     /// Events.
     pub events: u64,
+    /// Faults that were drawn, by kind; some have met nothing.
+    pub drawn: BTreeMap<FaultKind, u64>,
     /// Faults that have happened, by kind.
     pub faults: BTreeMap<FaultKind, u64>,
-    /// The fewest faults of a run.
+    /// The fewest faults that have happened in a run.
     pub fewest_faults: u64,
     /// Places that were reached.
     pub marks: Marks,
@@ -40,8 +42,11 @@ impl Ledger {
         self.seeds += other.seeds;
         self.simulated += other.simulated;
         self.events += other.events;
-        for (kind, count) in &other.faults {
-            *self.faults.entry(*kind).or_default() += count;
+        let faults = [(&mut self.drawn, &other.drawn), (&mut self.faults, &other.faults)];
+        for (own, others) in faults {
+            for (kind, count) in others {
+                *own.entry(*kind).or_default() += count;
+            }
         }
         self.marks.add(&other.marks);
         self.elections += other.elections;
@@ -58,16 +63,18 @@ impl Ledger {
 
 impl fmt::Display for Ledger {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let faults: u64 = self.faults.values().sum();
+        let (drawn, happened): (u64, u64) = (self.drawn.values().sum(), self.faults.values().sum());
         let hours = self.simulated / SECOND / 3_600;
         writeln!(out, "seeds: {}", self.seeds)?;
         writeln!(out, "simulated: {} s ({hours} h)", self.simulated / SECOND)?;
         writeln!(out, "events: {}", self.events)?;
         writeln!(out, "leaders elected: {}, entries committed: {}", self.elections, self.entries)?;
         writeln!(out, "probe: {} puts, {} reads", self.probes.0, self.probes.1)?;
-        writeln!(out, "faults: {faults}, at least {} in each run", self.fewest_faults)?;
+        let fewest = self.fewest_faults;
+        writeln!(out, "faults: {drawn} drawn, {happened} happened, at least {fewest} of them in each run")?;
         for kind in FaultKind::ALL {
-            writeln!(out, "  {kind:?}: {}", self.faults.get(kind).copied().unwrap_or(0))?;
+            let count = |faults: &BTreeMap<FaultKind, u64>| faults.get(kind).copied().unwrap_or(0);
+            writeln!(out, "  {kind:?}: {} drawn, {} happened", count(&self.drawn), count(&self.faults))?;
         }
         writeln!(out, "places reached:")?;
         for mark in Mark::ALL {

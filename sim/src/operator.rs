@@ -60,16 +60,16 @@ impl World {
         known.members().any(|member| member.name.is_empty())
     }
 
-    /// The members change.
-    pub(crate) fn change_members(&mut self, random: &mut Random) {
+    /// The members change; whether a member was asked for it.
+    pub(crate) fn change_members(&mut self, random: &mut Random) -> bool {
         let ready = self.cluster.running();
-        let Some(at) = (!ready.is_empty()).then(|| random.pick(&ready)) else { return };
+        let Some(at) = (!ready.is_empty()).then(|| random.pick(&ready)) else { return false };
         let Some(known) = self.cluster.slots[at].process.as_ref().map(|process| process.membership()) else {
-            return;
+            return false;
         };
         let ids: Vec<u64> = known.members().map(|member| member.id).collect();
         if ids.is_empty() {
-            return;
+            return false;
         }
         let learners: Vec<u64> =
             known.members().filter(|member| member.is_learner).map(|member| member.id).collect();
@@ -85,13 +85,14 @@ impl World {
                 self.added(random)
             }
             _ if ids.len() > 2 => remove(member),
-            _ => return,
+            _ => return false,
         };
-        if is_admitted(&asked, &known) {
-            let (kind, payload) = asked;
-            // It may be carried out without an answer.
-            let _ = self.cluster.call(at, Request::Command { kind, payload: payload.into() });
+        if !is_admitted(&asked, &known) {
+            return false;
         }
+        let (kind, payload) = asked;
+        // It may be carried out without an answer.
+        self.cluster.call(at, Request::Command { kind, payload: payload.into() }).is_some()
     }
 
     /// Another machine, whose member is to be added; it tries to join for as long as the run lasts.

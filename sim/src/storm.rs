@@ -13,58 +13,79 @@ use crate::time::{MILLISECOND, Micros, SECOND};
 use crate::world::World;
 
 impl World {
-    /// The fault happens, if it can.
-    pub(crate) fn fail(&mut self, fault: Fault) {
+    /// The fault happens, if there is something that it can happen to; whether it has.
+    pub(crate) fn fail(&mut self, fault: Fault) -> bool {
         let mut random = Random::new(fault.seed);
         let running = self.cluster.running();
         if running.is_empty() {
-            return;
+            return false;
         }
         let member = random.pick(&running);
-        let leader = self.cluster.leader().unwrap_or(member);
         let time = [200 * MILLISECOND, 2 * SECOND, 8 * SECOND];
         let time = 1 + random.below(random.clone().pick(&time));
-        *self.faults.entry(fault.kind).or_default() += 1;
+        let part = random.pick(&[Part::Log, Part::State, Part::Edge]);
         match fault.kind {
             FaultKind::Kill => self.cluster.kill(member),
-            FaultKind::KillLeader => self.cluster.kill(leader),
+            FaultKind::KillLeader => {
+                let Some(leader) = self.cluster.leader() else { return false };
+                self.cluster.kill(leader);
+            }
             FaultKind::KillTwice => {
                 self.cluster.kill(member);
-                self.undo_after(random.below(2 * SECOND), Undo::KillAgain(member));
+                self.to_kill_again.insert(member, random.below(SECOND));
             }
             FaultKind::KillAll => running.into_iter().for_each(|member| self.cluster.kill(member)),
-            FaultKind::Stop => self.cluster.stop(member),
-            FaultKind::PausePart => {
-                let part = random.pick(&[Part::Log, Part::State, Part::Edge]);
-                self.cluster.stand_still(member, part, time);
-            }
+            FaultKind::Stop => return self.cluster.stop(member),
+            FaultKind::PausePart => self.cluster.stand_still(member, part, time),
             FaultKind::SlowPart => {
-                let part = random.pick(&[Part::Log, Part::State, Part::Edge]);
-                self.cluster.slow_part(member, part, random.below(50 * MILLISECOND));
+                self.cluster.slow_part(member, part, MILLISECOND + random.below(50 * MILLISECOND));
                 self.undo_after(time, Undo::FastPart(member, part));
             }
-            FaultKind::PauseProcess => self.cluster.pause(member, time),
-            FaultKind::ClockJump => self.cluster.jump(member, random.below(20 * SECOND)),
-            FaultKind::Change => self.change_members(&mut random),
+            FaultKind::PauseProcess => return self.cluster.pause(member, time),
+            FaultKind::ClockJump => self.cluster.jump(member, MILLISECOND + random.below(20 * SECOND)),
+            FaultKind::Change => return self.change_members(&mut random),
             FaultKind::Defragment | FaultKind::MoveLeader | FaultKind::Compact => {
-                self.ask(fault.kind, member, &mut random);
+                return self.ask(fault.kind, member, &mut random);
             }
             FaultKind::DiskFull | FaultKind::DiskSlow | FaultKind::DiskStuck | FaultKind::DiskFails => {
                 self.trouble(fault.kind, member, &mut random);
                 self.undo_after(time, Undo::Mend(member));
             }
-            _ => self.disturb_links(fault.kind, (member, leader), time, &mut random),
+            _ if running.len() < 2 => return false,
+            FaultKind::SlowLink => {
+                let by = MILLISECOND + random.below(300 * MILLISECOND);
+                self.cluster.out.network.set_slow(member, by);
+                self.undo_after(time, Undo::FastLink(member));
+            }
+            FaultKind::Flips => {
+                self.cluster.out.network.flip_bits(20 + random.below(200));
+                self.undo_after(time, Undo::NoFlips);
+            }
+            FaultKind::FullOutbox => {
+                self.cluster.out.full_outbox_one_in = 1 + random.below(20);
+                self.undo_after(time, Undo::Outbox);
+            }
+            FaultKind::Break => {
+                let whole = self.cluster.out.network.whole();
+                if whole.is_empty() {
+                    return false;
+                }
+                self.cluster.break_off(random.pick(&whole));
+            }
+            FaultKind::CutOneWay
+            | FaultKind::Isolate
+            | FaultKind::IsolateLeader
+            | FaultKind::Split
+            | FaultKind::Bridge => return self.cut_links(fault.kind, member, time, &mut random),
         }
+        true
     }
 
-    fn disturb_links(
-        &mut self,
-        kind: FaultKind,
-        (member, leader): (usize, usize),
-        time: Micros,
-        random: &mut Random,
-    ) {
+    /// Links are cut, if any of them was whole between members that run; whether that is so.
+    fn cut_links(&mut self, kind: FaultKind, member: usize, time: Micros, random: &mut Random) -> bool {
         let all: Vec<usize> = (0..self.cluster.slots.len()).collect();
+        let others: Vec<usize> =
+            self.cluster.running().into_iter().filter(|other| *other != member).collect();
         let pairs = |between: &dyn Fn(usize, usize) -> bool| -> Vec<(usize, usize)> {
             let pairs = all.iter().flat_map(|from| all.iter().map(move |to| (*from, *to)));
             pairs.filter(|(from, to)| from != to && between(*from, *to)).collect()
@@ -72,38 +93,28 @@ impl World {
         let side = random.number();
         let is_left = |member: usize| side >> member & 1 == 0;
         let links = match kind {
-            FaultKind::CutOneWay => vec![(member, random.pick(&all))],
+            FaultKind::CutOneWay => vec![(member, random.pick(&others))],
             FaultKind::Isolate => pairs(&|from, to| from == member || to == member),
-            FaultKind::IsolateLeader => pairs(&|from, to| from == leader || to == leader),
+            FaultKind::IsolateLeader => {
+                let Some(leader) = self.cluster.leader() else { return false };
+                pairs(&|from, to| from == leader || to == leader)
+            }
             FaultKind::Split => pairs(&|from, to| is_left(from) != is_left(to)),
             FaultKind::Bridge => {
                 pairs(&|from, to| from != member && to != member && is_left(from) != is_left(to))
             }
-            FaultKind::Break => {
-                let open = self.cluster.out.network.open();
-                if !open.is_empty() {
-                    self.cluster.break_off(random.pick(&open));
-                }
-                return;
-            }
-            FaultKind::SlowLink => {
-                self.cluster.out.network.set_slow(member, random.below(300 * MILLISECOND));
-                return self.undo_after(time, Undo::FastLink(member));
-            }
-            FaultKind::Flips => {
-                self.cluster.out.network.flip_bits(20 + random.below(200));
-                return self.undo_after(time, Undo::NoFlips);
-            }
-            FaultKind::FullOutbox => {
-                self.cluster.out.full_outbox_one_in = 1 + random.below(20);
-                return self.undo_after(time, Undo::Outbox);
-            }
-            kind => unreachable!("{kind:?} is none of links"),
+            kind => unreachable!("{kind:?} cuts no links"),
         };
-        for link in &links {
-            self.cluster.cut(*link, true);
+        let runs = |member: usize| self.cluster.slots[member].process.is_some();
+        let is_whole = |(from, to): &(usize, usize)| {
+            runs(*from) && runs(*to) && !self.cluster.out.network.has_cut(*from, *to)
+        };
+        let happens = links.iter().any(is_whole);
+        if happens {
+            links.iter().for_each(|link| self.cluster.cut(*link, true));
+            self.undo_after(time, Undo::Uncut(links));
         }
-        self.undo_after(time, Undo::Uncut(links));
+        happens
     }
 
     fn trouble(&mut self, kind: FaultKind, member: usize, random: &mut Random) {
@@ -120,22 +131,44 @@ impl World {
         self.cluster.set_trouble(member, trouble);
     }
 
-    fn ask(&mut self, kind: FaultKind, member: usize, random: &mut Random) {
-        let request = match kind {
-            FaultKind::Defragment => Request::Defragment,
+    /// A member is asked for something that it can do; whether it is, and lets clients in.
+    fn ask(&mut self, kind: FaultKind, member: usize, random: &mut Random) -> bool {
+        let (at, request) = match kind {
+            FaultKind::Defragment => (member, Request::Defragment),
             FaultKind::MoveLeader => {
-                let to = random.pick(&self.cluster.members());
-                Request::MoveLeader { to: self.cluster.member_id(to) }
+                let Some(leader) = self.cluster.leader() else { return false };
+                let has_id = |to: &usize| *to != leader && self.cluster.member_id(*to) != 0;
+                let others: Vec<usize> = self.cluster.running().into_iter().filter(has_id).collect();
+                if others.is_empty() {
+                    return false;
+                }
+                (leader, Request::MoveLeader { to: self.cluster.member_id(random.pick(&others)) })
             }
             _ => {
-                let newest = self.cluster.slots[member].process.as_ref().map_or(0, |it| it.view().revision());
-                let revision = (newest - i64::try_from(random.below(100)).expect("small")).max(1);
+                let Some(view) = self.cluster.slots[member].process.as_ref().map(|it| it.view()) else {
+                    return false;
+                };
+                let revision = view.revision() - i64::try_from(random.below(100)).expect("small");
+                if revision <= view.compact_revision().max(0) {
+                    return false;
+                }
                 let request = CompactionRequest { revision, physical: random.one_in(2) };
-                Request::Command { kind: Kind::Compact, payload: request.encode_to_vec().into() }
+                let payload = request.encode_to_vec().into();
+                (member, Request::Command { kind: Kind::Compact, payload })
             }
         };
         // Its answer is of no interest.
-        let _ = self.cluster.call(member, request);
+        self.cluster.call(at, request).is_some()
+    }
+
+    /// A member has been started: it may have to be killed again.
+    pub(crate) fn has_started(&mut self, member: usize) {
+        let boot = self.cluster.slots[member].process.as_ref().map(|process| process.boot());
+        if let Some(boot) = boot
+            && let Some(after) = self.to_kill_again.remove(&member)
+        {
+            self.undo_after(after, Undo::KillAgain(member, boot));
+        }
     }
 
     fn undo_after(&mut self, time: Micros, undo: Undo) {
@@ -145,17 +178,32 @@ impl World {
         self.cluster.out.agenda.plan(time, Event::Over(number));
     }
 
-    /// A fault is over.
+    /// A fault is over, unless one of the same kind at the same place is not.
     pub(crate) fn undo(&mut self, number: u64) {
-        match self.undos.remove(&number) {
-            None => {}
-            Some(Undo::Uncut(links)) => links.into_iter().for_each(|link| self.cluster.cut(link, false)),
-            Some(Undo::FastLink(member)) => self.cluster.out.network.set_slow(member, 0),
-            Some(Undo::Mend(member)) => self.cluster.set_trouble(member, Trouble::default()),
-            Some(Undo::FastPart(member, part)) => self.cluster.slow_part(member, part, 0),
-            Some(Undo::NoFlips) => self.cluster.out.network.flip_bits(0),
-            Some(Undo::Outbox) => self.cluster.out.full_outbox_one_in = 0,
-            Some(Undo::KillAgain(member)) => self.cluster.kill(member),
+        let Some(undo) = self.undos.remove(&number) else { return };
+        if self.undos.values().any(|other| *other == undo) {
+            return;
+        }
+        match undo {
+            Undo::Uncut(links) => {
+                for link in links {
+                    let still_cuts = |other: &Undo| matches!(other, Undo::Uncut(it) if it.contains(&link));
+                    if !self.undos.values().any(still_cuts) {
+                        self.cluster.cut(link, false);
+                    }
+                }
+            }
+            Undo::FastLink(member) => self.cluster.out.network.set_slow(member, 0),
+            Undo::Mend(member) => self.cluster.set_trouble(member, Trouble::default()),
+            Undo::FastPart(member, part) => self.cluster.slow_part(member, part, 0),
+            Undo::NoFlips => self.cluster.out.network.flip_bits(0),
+            Undo::Outbox => self.cluster.out.full_outbox_one_in = 0,
+            Undo::KillAgain(member, boot) => {
+                let process = self.cluster.slots[member].process.as_ref();
+                if process.is_some_and(|process| process.boot() == boot) {
+                    self.cluster.kill(member);
+                }
+            }
         }
     }
 }

@@ -27,9 +27,14 @@ pub struct World {
     events: u64,
     probe_pause: Micros,
     probe_rests: bool,
-    /// Faults to come, and what has happened by kind.
+    /// Faults to come, by time, and the kinds that those come of that come instead.
     storm: Vec<Fault>,
-    pub(crate) faults: BTreeMap<FaultKind, u64>,
+    kinds: Vec<FaultKind>,
+    /// By kind: faults that were drawn, and those that have happened.
+    drawn: BTreeMap<FaultKind, u64>,
+    faults: BTreeMap<FaultKind, u64>,
+    /// Members that are to be killed so long after their next start.
+    pub(crate) to_kill_again: BTreeMap<usize, Micros>,
     pub(crate) undos: BTreeMap<u64, Undo>,
     pub(crate) undone: u64,
 }
@@ -64,7 +69,10 @@ impl World {
             probe_pause,
             probe_rests: false,
             storm: Vec::new(),
+            kinds: faults::kinds(seed),
+            drawn: BTreeMap::new(),
             faults: BTreeMap::new(),
+            to_kill_again: BTreeMap::new(),
             undos: BTreeMap::new(),
             undone: 0,
         };
@@ -119,15 +127,38 @@ impl World {
                     self.clients.stream_ended(stream, &mut self.cluster);
                 }
             }
-            Event::Start(member) => self.cluster.start(member),
+            Event::Start(member) => {
+                self.cluster.start(member);
+                self.has_started(member);
+            }
             Event::GoOn(member, boot) => self.cluster.go_on(member, boot),
             Event::Fault => {
                 let fault = self.storm.remove(0);
-                self.fail(fault);
+                self.comes(fault);
             }
             Event::Over(number) => self.undo(number),
             Event::Operator | Event::Look => {}
             event => self.cluster.dispatch(event),
+        }
+    }
+
+    /// A fault comes, or another one instead if there is nothing for it. It waits for a member to
+    /// run.
+    fn comes(&mut self, fault: Fault) {
+        let later = if self.cluster.running().is_empty() {
+            fault.put_off()
+        } else {
+            *self.drawn.entry(fault.kind).or_default() += 1;
+            if self.fail(fault) {
+                *self.faults.entry(fault.kind).or_default() += 1;
+                return;
+            }
+            fault.instead(&self.kinds)
+        };
+        if let Some(fault) = later {
+            let at = self.storm.partition_point(|other| other.at <= fault.at);
+            self.storm.insert(at, fault);
+            self.cluster.out.agenda.plan(fault.at - self.now(), Event::Fault);
         }
     }
 
@@ -164,6 +195,7 @@ impl World {
             simulated: self.now(),
             events: self.events,
             fewest_faults: self.faults.values().sum(),
+            drawn: self.drawn,
             faults: self.faults,
             marks: self.cluster.out.marks.clone(),
             elections: truth.elections(),

@@ -34,7 +34,7 @@ fn members_agree_whatever_fails() {
     println!("{ledger}");
     let commands: Vec<String> = failures.iter().map(|it| format!("{}: {}", it.command(), it.why)).collect();
     assert!(failures.is_empty(), "{} seeds fail:\n{}", failures.len(), commands.join("\n"));
-    assert!(ledger.fewest_faults >= 20 || count < 100, "{} faults", ledger.fewest_faults);
+    assert!(ledger.fewest_faults >= 20, "{} faults have happened in a run", ledger.fewest_faults);
 }
 
 /// A bit that flipped in the length of a frame made its receiver wait for bytes that never came:

@@ -172,11 +172,13 @@ impl Process {
         self.common.clock.jump(by);
     }
 
-    /// It is asked to stop.
-    pub fn stop(&mut self, out: &mut Outside) {
-        if self.edge.is_ready && !std::mem::replace(&mut self.is_stopping, true) {
+    /// It is asked to stop; whether that is news to it.
+    pub fn stop(&mut self, out: &mut Outside) -> bool {
+        let is_news = self.edge.is_ready && !std::mem::replace(&mut self.is_stopping, true);
+        if is_news {
             self.edge.event(EdgeEvent::Drained, &mut self.common, out);
         }
+        is_news
     }
 
     /// A part takes its turn: the tasks on its thread, then its core.

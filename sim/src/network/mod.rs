@@ -243,6 +243,15 @@ impl Network {
         self.connections.keys().copied().collect()
     }
 
+    /// Connections that bytes get through on, both ways.
+    #[must_use]
+    pub fn whole(&self) -> Vec<ConnectionId> {
+        let is_whole = |pipe: &Pipe| !pipe.is_over && pipe.left.is_none();
+        let whole = self.connections.iter();
+        let whole = whole.filter(|(_, it)| is_whole(&it.to_dialer) && is_whole(&it.to_listener));
+        whole.map(|(id, _)| *id).collect()
+    }
+
     /// Breaks a connection: of what is on its way some bytes arrive, and then its end.
     pub fn break_off<E: From<Arrival>>(
         &mut self,
