@@ -72,8 +72,6 @@ pub struct Cluster {
     called: u64,
     streams: BTreeMap<StreamId, usize>,
     opened: u64,
-    /// Processes that ended by themselves where they must not.
-    pub(crate) may_lose_disks: bool,
 }
 
 pub(crate) fn url(member: usize) -> String {
@@ -101,7 +99,6 @@ impl Cluster {
             called: 0,
             streams: BTreeMap::new(),
             opened: 0,
-            may_lose_disks: false,
         };
         for member in 0..members {
             cluster.add_slot(true, &mut random);
@@ -227,6 +224,8 @@ impl Cluster {
             Ok(process) => {
                 if self.slots[member].id.replace(process.identity().member).is_some() {
                     self.out.marks.reach(Mark::Restarted);
+                } else if !self.slots[member].begins_cluster {
+                    self.out.marks.reach(Mark::Joined);
                 }
                 self.slots[member].process = Some(process);
             }
@@ -243,10 +242,6 @@ impl Cluster {
             // No place was made for it yet.
             StartError::Refused(Refusal::Join(_)) | StartError::NoAnswer => {
                 self.plan_start(member, 2 * SECOND);
-            }
-            StartError::Damaged(_) | StartError::Refused(_) if self.may_lose_disks => {
-                self.out.marks.reach(Mark::FoundDamaged);
-                slot.is_gone = true;
             }
             // The disk fails or is full: an operator mends it.
             StartError::Damaged(_) | StartError::Refused(_) if slot.had_trouble => {
@@ -348,10 +343,7 @@ impl Cluster {
             End::Removed => self.slots[member].is_gone = true,
             End::Stopped => self.out.marks.reach(Mark::Stopped),
             End::DiskFailed(why) => {
-                assert!(
-                    self.slots[member].had_trouble || self.may_lose_disks,
-                    "member {member}: its disk is in order: {why}"
-                );
+                assert!(self.slots[member].had_trouble, "member {member}: its disk is in order: {why}");
                 self.out.marks.reach(Mark::DiskFailed);
             }
             End::Failed(why) => panic!("member {member} has ended: {why}"),

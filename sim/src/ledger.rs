@@ -54,10 +54,17 @@ impl Ledger {
         self.probes = (self.probes.0 + other.probes.0, self.probes.1 + other.probes.1);
     }
 
-    /// Kinds of faults that never happened.
+    /// Whether enough seeds have run for every place and kind of fault to be met.
     #[must_use]
-    pub fn missing_faults(&self) -> Vec<FaultKind> {
-        FaultKind::ALL.iter().copied().filter(|kind| !self.faults.contains_key(kind)).collect()
+    pub fn is_long(&self) -> bool {
+        self.seeds >= 1_000
+    }
+
+    /// Places that were never reached, and kinds of faults that never happened.
+    #[must_use]
+    pub fn never_met(&self) -> (Vec<Mark>, Vec<FaultKind>) {
+        let faults = FaultKind::ALL.iter().copied().filter(|kind| !self.faults.contains_key(kind));
+        (self.marks.missing(), faults.collect())
     }
 }
 

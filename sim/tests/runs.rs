@@ -35,6 +35,7 @@ fn members_agree_whatever_fails() {
     let commands: Vec<String> = failures.iter().map(|it| format!("{}: {}", it.command(), it.why)).collect();
     assert!(failures.is_empty(), "{} seeds fail:\n{}", failures.len(), commands.join("\n"));
     assert!(ledger.fewest_faults >= 20, "{} faults have happened in a run", ledger.fewest_faults);
+    assert!(!ledger.is_long() || ledger.never_met() == (vec![], vec![]), "{:?}", ledger.never_met());
 }
 
 /// A bit that flipped in the length of a frame made its receiver wait for bytes that never came:

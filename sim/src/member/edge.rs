@@ -448,7 +448,7 @@ impl EdgeDriver<'_> {
                 Err(_) => self.edge.is_looking_for_expired = false,
             },
             Caller::Expiry => {
-                if result.is_ok() {
+                if result.is_ok_and(|outcome| outcome.result.is_ok()) {
                     self.out.marks.reach(Mark::LeasesExpired);
                 }
                 self.edge.is_looking_for_expired = false;

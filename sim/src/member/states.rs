@@ -128,9 +128,9 @@ fn finish(builder: StoreBuilder, directory: &Directory) -> Result<Box<ReceivedSt
 }
 
 impl States {
-    /// A state is being received.
+    /// Parts of a state are still to come.
     pub(super) fn is_receiving(&self) -> bool {
-        !matches!(self.place, Place::Free)
+        matches!(self.place, Place::Coming(..))
     }
 
     /// Sends a state to a member, in the name of the leader of a term.

@@ -122,7 +122,9 @@ impl Writer {
         let mut fetches = std::mem::take(&mut self.fetches);
         fetches.retain_mut(|(fetch, fetching)| {
             let Poll::Ready(entries) = poll(fetching) else { return true };
-            out.marks.reach(Mark::Fetched);
+            if entries.is_ok() {
+                out.marks.reach(Mark::Fetched);
+            }
             common.log_event(LogEvent::Fetched(*fetch, entries.map_err(|error| Unread::from(&error))), out);
             false
         });
