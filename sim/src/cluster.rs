@@ -28,8 +28,6 @@ pub struct Slot {
     begins_cluster: bool,
     /// It was removed, and is started no more.
     pub(crate) is_gone: bool,
-    /// It is not to start for now.
-    pub(crate) is_held: bool,
     /// Microseconds that its clock shows in a true second.
     pub(crate) rate: u64,
     retention: LogRetention,
@@ -125,7 +123,6 @@ impl Cluster {
             id: None,
             begins_cluster,
             is_gone: false,
-            is_held: false,
             rate: 950_000 + random.below(100_000),
             retention,
             segment_bytes: if random.one_in(2) { 512 * 1024 } else { 64 * 1024 },
@@ -201,7 +198,7 @@ impl Cluster {
     pub(crate) fn start(&mut self, member: usize) {
         self.slots[member].plans_start = false;
         let slot = &self.slots[member];
-        if slot.process.is_some() || slot.is_gone || slot.is_held {
+        if slot.process.is_some() || slot.is_gone {
             return;
         }
         let remote = self.remote(member);
@@ -386,11 +383,7 @@ impl Cluster {
             true => slot.disk_faults,
             false => DiskFaults { only_process: 1_000, ..slot.disk_faults },
         };
-        let crash = slot.directory.crash(&mut self.out.random, &faults);
-        if crash.rotten.is_some() {
-            let id = slot.id.unwrap_or(0);
-            self.out.truth.log(id).is_lost = true;
-        }
+        slot.directory.crash(&mut self.out.random, &faults);
         let Outside { network, random, agenda, .. } = &mut self.out;
         network.process_ended(member, random, agenda);
         network.tidy();

@@ -38,7 +38,6 @@ impl World {
         }
         for member in 0..self.cluster.slots.len() {
             self.cluster.set_trouble(member, Trouble::default());
-            self.cluster.slots[member].is_held = false;
             self.cluster.plan_start(member, SECOND);
         }
     }

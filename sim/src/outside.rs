@@ -80,10 +80,6 @@ pub enum Event {
     Fault,
     /// A fault is over, by its number.
     Over(u64),
-    /// The operator looks at the cluster.
-    Operator,
-    /// Everything is looked at.
-    Look,
 }
 
 impl From<Arrival> for Event {

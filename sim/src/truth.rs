@@ -54,8 +54,6 @@ pub struct DurableLog {
     base: u64,
     state: HardState,
     open: Option<FrameContent>,
-    /// The member has lost promises with its disk: nothing is known.
-    pub is_lost: bool,
 }
 
 impl DurableLog {
@@ -102,17 +100,15 @@ impl DurableLog {
     /// A start has found this: everything that was durable before is in it. The log goes on from
     /// there.
     pub fn recovered(&mut self, found: &RecoveredLog, applied: u64) {
-        if !self.is_lost {
-            let mut checked = self.check(found, applied);
-            if checked.is_err()
-                && let Some(frame) = self.open.take()
-            {
-                let mut with_open = self.clone();
-                with_open.write(&frame);
-                checked = with_open.check(found, applied);
-            }
-            checked.unwrap_or_else(|why| panic!("a start has lost what was durable: {why}"));
+        let mut checked = self.check(found, applied);
+        if checked.is_err()
+            && let Some(frame) = self.open.take()
+        {
+            let mut with_open = self.clone();
+            with_open.write(&frame);
+            checked = with_open.check(found, applied);
         }
+        checked.unwrap_or_else(|why| panic!("a start has lost what was durable: {why}"));
         self.open = None;
         self.terms.split_off(&(found.last().max(applied) + 1));
         self.terms.extend(found.entries.iter().map(|entry| (entry.index, entry.term)));
@@ -162,10 +158,6 @@ pub struct Truth {
     logs: BTreeMap<u64, DurableLog>,
     /// Of everything, so that equal runs are known.
     pub digest: u64,
-    /// Disks lie in this run: promises and entries may be lost, and that must be noticed.
-    pub is_lied_to: bool,
-    /// Bits rot in this run: a member may find that its state is not that of the others.
-    pub has_rot: bool,
 }
 
 impl Truth {
@@ -195,12 +187,12 @@ impl Truth {
             self.mix(term << 8 ^ member);
             let has_voted = |id: &&u64| {
                 let log = self.logs.get(*id);
-                **id == member || log.is_some_and(|log| log.is_lost || log.may_have_voted(term, member))
+                **id == member || log.is_some_and(|log| log.may_have_voted(term, member))
             };
             let about = self.voters_about(u64::MAX);
             let is_quorum = |voters: &Vec<u64>| voters.iter().filter(has_voted).count() * 2 > voters.len();
             assert!(
-                self.has_open_change() || about.iter().any(is_quorum) || self.is_lied_to,
+                self.has_open_change() || about.iter().any(is_quorum),
                 "term {term}: no quorum of {about:x?} has voted for {member:x}"
             );
         }
@@ -222,11 +214,11 @@ impl Truth {
             return false;
         }
         self.mix(index ^ (data.len() as u64) << 32);
-        let has_it = |id: &&u64| self.logs.get(*id).is_some_and(|log| log.is_lost || log.has(*index, *term));
+        let has_it = |id: &&u64| self.logs.get(*id).is_some_and(|log| log.has(*index, *term));
         let about = self.voters_about(*index);
         let is_quorum = |voters: &Vec<u64>| voters.iter().filter(has_it).count() * 2 > voters.len();
         assert!(
-            self.has_open_change() || about.is_empty() || about.iter().any(is_quorum) || self.is_lied_to,
+            self.has_open_change() || about.is_empty() || about.iter().any(is_quorum),
             "entry {index} of term {term} is not with a quorum of {about:x?}"
         );
         let is_change = change.is_some();
@@ -251,7 +243,7 @@ impl Truth {
 
     /// A member says that its state is not that of the others, or is again.
     pub fn corrupt(&mut self, member: u64, is_corrupt: bool) {
-        assert!(!is_corrupt || self.has_rot, "member {member:x} is named as corrupt");
+        assert!(!is_corrupt, "member {member:x} is named as corrupt");
     }
 
     /// A member has applied everything up to some entry, which its state names.

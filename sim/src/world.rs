@@ -137,7 +137,6 @@ impl World {
                 self.comes(fault);
             }
             Event::Over(number) => self.undo(number),
-            Event::Operator | Event::Look => {}
             event => self.cluster.dispatch(event),
         }
     }
