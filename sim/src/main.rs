@@ -5,8 +5,8 @@
 //! ```
 //!
 //! `--seconds` ends it after that time, `--faults` keeps some of the faults of one seed, `--shrink`
-//! looks for the fewest faults with which a seed fails. A place that no seed has reached, or a fault
-//! that has happened in none, fails a run of 1,000 seeds or more.
+//! looks for the fewest faults with which a seed fails. A place that no seed has reached, or a
+//! fault that has happened in none, fails a run of 1,000 seeds or more.
 
 use std::collections::BTreeSet;
 use std::process::ExitCode;
