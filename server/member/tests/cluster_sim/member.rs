@@ -341,11 +341,13 @@ impl Member {
     /// Clients call: some put, some read. A learner is only read from.
     pub(crate) fn call(&mut self, random: &mut Random, history: &History) {
         let Some(running) = &mut self.running else { return };
-        if running.calls.len() + running.reads.len() > 12 || running.log.is_stopping() {
+        // Reads go on where writes wait: a leader that is cut off must not serve them.
+        if running.reads.len() > 6 || running.log.is_stopping() {
             return;
         }
         let own = schema::member(running.machine.store().tables(), self.id);
-        let puts = if own.as_ref().is_none_or(|own| own.is_learner) { 0 } else { random.below(4) };
+        let may_put = own.as_ref().is_some_and(|own| !own.is_learner) && running.calls.len() <= 9;
+        let puts = if may_put { random.below(4) } else { 0 };
         let floor = history.called();
         let mut submitted = Submitted::default();
         for _ in 0..puts {

@@ -76,7 +76,8 @@ pub(crate) struct Shown {
 
 /// An effect of the state core that is not carried out yet.
 pub(crate) enum Effect {
-    Publish(View),
+    /// The View, and the last entry that is whole in it.
+    Publish(View, u64),
     Answer(CommandId, Outcome),
     Write(Box<Checkpoint>),
     Remind,
@@ -108,8 +109,8 @@ impl StateEffects for FromState {
 
     fn counted(&mut self, _counts: LeaseCounts) {}
 
-    fn publish(&mut self, view: View, _applied: u64, _leases: usize) {
-        self.effects.push_back(Effect::Publish(view));
+    fn publish(&mut self, view: View, applied: u64, _leases: usize) {
+        self.effects.push_back(Effect::Publish(view, applied));
     }
 
     fn answer(&mut self, id: CommandId, outcome: Outcome) {

@@ -119,6 +119,8 @@ pub(crate) struct Member {
     writing: Option<Box<WrittenCheckpoint>>,
     reminders: usize,
     shown: Shown,
+    /// The last entry that is whole in it.
+    applied: u64,
     held: Vec<Shown>,
     /// The newest revision that a client knows of.
     answered: i64,
@@ -171,6 +173,7 @@ impl Member {
             writing: None,
             reminders: 0,
             shown: Shown { view, hash },
+            applied: 0,
             held: Vec::new(),
             answered: 0,
             acknowledged: Vec::new(),
@@ -421,6 +424,8 @@ impl Member {
             for event in self.to_log.drain(..count) {
                 self.log.receive(event, &mut self.from_log);
             }
+            // The log core knows in each turn which View is published.
+            self.log.receive(LogEvent::Applied(self.applied), &mut self.from_log);
             self.log.advance(&mut self.from_log).unwrap();
         }
     }
@@ -462,7 +467,8 @@ impl Member {
 
     fn carry_out(&mut self, effect: Effect) {
         match effect {
-            Effect::Publish(view) => {
+            Effect::Publish(view, applied) => {
+                self.applied = applied;
                 assert!(view.revision() >= self.shown.view.revision(), "Views go on");
                 let hash = hash_of(view.clone());
                 self.shown = Shown { view, hash };
