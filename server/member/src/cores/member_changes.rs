@@ -76,6 +76,8 @@ pub(super) struct MemberChanges {
 struct Waiting {
     /// The tick at which it came.
     since: u64,
+    /// The tick since which it is first, and lacks connected voters at this leader.
+    lacks_since: Option<u64>,
     /// The member that sent it.
     from: u64,
     id: CommandId,
@@ -154,8 +156,11 @@ impl MemberChanges {
         self.connected.entry(member).or_insert(now);
     }
 
+    /// Its changes that wait here are lost, and it knows: after a start it has other callers by the
+    /// same ids.
     pub(super) fn disconnected(&mut self, member: u64) {
         self.connected.remove(&member);
+        self.waiting.retain(|waiting| waiting.from != member);
     }
 
     /// Takes changes of members out of an edge's commands; returns those that are refused.
@@ -179,7 +184,7 @@ impl MemberChanges {
             self.membership.stays_healthy(&change, |id| self.connection(id, now))?;
         }
         let (id, batch) = (command.id, command::encode(self.own, &[command]).into());
-        self.wait(Waiting { since: now, from: self.own.member, id, batch, change })
+        self.wait(Waiting { since: now, lacks_since: None, from: self.own.member, id, batch, change })
     }
 
     /// Takes a batch that another member sent, if it is a change of members.
@@ -195,7 +200,9 @@ impl MemberChanges {
             return Some(Err((id, Error::Malformed("a change of members of another member"))));
         }
         let taken = match command.member_change() {
-            Some(Ok(change)) => self.wait(Waiting { since: now, from, id, batch: batch.clone(), change }),
+            Some(Ok(change)) => {
+                self.wait(Waiting { since: now, lacks_since: None, from, id, batch: batch.clone(), change })
+            }
             _ => Err(Error::Malformed("no change of members")),
         };
         Some(taken.map_err(|why| (id, why)))
@@ -229,7 +236,7 @@ impl MemberChanges {
         patience: u64,
         matched: impl Fn(u64) -> Option<u64>,
     ) -> Option<Leaving> {
-        let Waiting { since, from, id, change, .. } = self.waiting.front()?;
+        let Waiting { from, id, change, .. } = self.waiting.front()?;
         let (from, id, own) = (*from, *id, self.own.member);
         let mut refusal = match change {
             MemberChange::Promote { .. } if mutants::is(Mutant::LaggingLearnerPromoted) => None,
@@ -242,8 +249,11 @@ impl MemberChanges {
             let is_connected = |member| member == own || self.is_connected(member) && knows_members(member);
             refusal = self.membership.leaves_quorum(change, is_connected).err();
             refusal = refusal.filter(|_| !mutants::is(Mutant::ChangeWithoutQuorum));
-            if refusal.is_some() && now - since < patience {
-                return None;
+            if refusal.is_some() {
+                let first = self.waiting.front_mut()?;
+                if now - *first.lacks_since.get_or_insert(now) < patience {
+                    return None;
+                }
             }
         }
         let Waiting { batch, change, .. } = self.waiting.pop_front()?;
@@ -272,6 +282,7 @@ impl MemberChanges {
     /// by themselves.
     pub(super) fn lose(&mut self) -> Vec<CommandId> {
         self.waiting.retain(|waiting| [self.own.member, NOBODY].contains(&waiting.from));
+        self.waiting.iter_mut().for_each(|waiting| waiting.lacks_since = None);
         std::mem::take(&mut self.left).into_iter().collect()
     }
 
@@ -350,7 +361,14 @@ impl MemberChanges {
             let Some(Ok(change)) = command.member_change() else { continue };
             let forced = Origin { member: own, boot: FORCED_BOOT };
             let batch = command::encode(forced, &[command]).into();
-            self.waiting.push_back(Waiting { since: now, from: NOBODY, id, batch, change });
+            self.waiting.push_back(Waiting {
+                since: now,
+                lacks_since: None,
+                from: NOBODY,
+                id,
+                batch,
+                change,
+            });
         }
     }
 
@@ -493,8 +511,11 @@ mod tests {
             let remove = command(1, Kind::MemberRemove, Bytes::from_static(&[8, 3]));
             let sent = command::encode(Origin { member: 2, boot: 1 }, &[remove]).into();
             assert_eq!(changes.forwarded(2, &sent, 0), Some(Ok(())));
-            assert!(matched >= changes.last_change || changes.next(8, 9, |_| Some(matched)).is_none());
-            matches!(changes.next(9, 9, |_| Some(matched)), Some(Leaving::Propose(..)))
+            // It came long before this member led.
+            let is_known = matched >= changes.last_change;
+            let mut next = |now| changes.next(now, 9, |_| Some(matched));
+            assert!(is_known || next(50).is_none() && next(58).is_none());
+            matches!(next(59), Some(Leaving::Propose(..)))
         };
         assert!(!leaves(&mut changes, 6) && leaves(&mut changes, 7));
         changes.begin_again(membership(), 20);
@@ -554,6 +575,17 @@ mod tests {
         let refused = changes.submit(&mut many, 0);
         assert_eq!(refused, [(own(limits::MEMBER_CHANGES_MAX), Error::TooManyRequests)]);
         assert_eq!(changes.leave().len(), limits::MEMBER_CHANGES_MAX);
+    }
+
+    #[test]
+    fn a_member_that_starts_again_is_not_answered_for_the_process_before() {
+        let mut changes = changes(1);
+        let sent = command::encode(Origin { member: 2, boot: 1 }, &[promote(7)]).into();
+        assert_eq!(changes.forwarded(2, &sent, 7), Some(Ok(())));
+        changes.disconnected(3);
+        assert!(!changes.is_empty());
+        changes.disconnected(2);
+        assert!(changes.is_empty());
     }
 
     /// Row 59 of the list of bugs: changes that were on their way when the cluster was lost.
