@@ -50,6 +50,8 @@ pub(super) struct Feed {
     unconfirmed: VecDeque<(u64, usize)>,
     /// Reads in a row that have failed.
     failures: u32,
+    /// One of them in this tick: the next one waits for the next tick.
+    has_failed: bool,
     /// Ticks since it has confirmed something, or was sent something.
     ticks: u64,
     /// The last entry that it has confirmed, and the ticks since.
@@ -71,10 +73,12 @@ impl Feed {
         (self.entries, self.ticks, self.failures) = (entries, 0, 0);
     }
 
-    /// The fetch is over, and has failed; whether another one may help.
+    /// The fetch is over, and has failed; whether another one may help. Without hope they are
+    /// counted anew: the member is sent a state, and may lag behind again after it.
     pub(super) fn fail(&mut self) -> bool {
-        self.failures += 1;
-        self.failures < limits::LOG_FETCHES_FAILED_MAX
+        self.failures = (self.failures + 1) % limits::LOG_FETCHES_FAILED_MAX;
+        self.has_failed = true;
+        self.failures > 0
     }
 
     /// The member has entries up to this one.
@@ -90,7 +94,7 @@ impl Feed {
     /// More may be read.
     pub(super) fn has_room(&self) -> bool {
         let bytes: usize = self.unconfirmed.iter().map(|(_, bytes)| bytes).sum();
-        self.fetch.is_none() && bytes < limits::LOG_FEED_BYTES_MAX
+        self.fetch.is_none() && !self.has_failed && bytes < limits::LOG_FEED_BYTES_MAX
     }
 
     /// The member takes what it is sent, or may again: a pause of its disk or of the network costs
@@ -104,6 +108,7 @@ impl Feed {
     pub(super) fn tick(&mut self, is_needed: bool) -> bool {
         self.ticks += 1;
         self.progress.1 += 1;
+        self.has_failed = false;
         if self.ticks > limits::LOG_FEED_TICKS {
             self.unconfirmed.clear();
         }
@@ -156,6 +161,10 @@ mod tests {
         }
         (1..limits::LOG_FETCHES_FAILED_MAX).for_each(|_| assert!(feed.fail()));
         assert!(!feed.fail(), "the last one");
+        assert!(feed.fail(), "after the state that was sent they are counted anew");
+        assert!(!feed.has_room(), "not in the same tick");
+        feed.confirm(5);
+        assert!(feed.tick(true) && feed.has_room());
     }
 
     /// Bytes that are lost are read again; the log stays for far longer.
