@@ -17,7 +17,7 @@ use crate::net::http1;
 use crate::net::plain::PlainCall;
 use crate::observe::bounds::Bound;
 use crate::observe::log;
-use crate::peer::guests::Named;
+use crate::peer::guests::{self, Named};
 use crate::peer::places::Place;
 use crate::peer::probes;
 use crate::peer::pulse::{Silence, show_life};
@@ -146,6 +146,9 @@ async fn receive(
     taken: Latch,
 ) -> io::Result<()> {
     let sender = Sender { from: hello.from.member, to: shared.caller.identity.member };
+    if !guests::has_place(shared, sender.from, &hello.urls) {
+        return Err(io::Error::other("there are as many members that are not known here as there may be"));
+    }
     let replaced = Latch::default();
     let earlier = shared.incoming.borrow_mut().insert(sender.from, replaced.clone());
     if let Some(earlier) = earlier {

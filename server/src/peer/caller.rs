@@ -32,7 +32,7 @@ impl Caller {
     pub async fn open_for_snapshot(&self, to: &Peer) -> io::Result<TcpStream> {
         let mut result = Err(io::Error::new(io::ErrorKind::NotFound, "the member has no peer URL"));
         for url in &to.urls {
-            result = self.dial(url, to.id, Purpose::Snapshot).await.map(|(stream, _)| stream);
+            result = self.dial(url, true, to.id, Purpose::Snapshot).await.map(|(stream, _)| stream);
             if result.is_ok() {
                 break;
             }
@@ -40,9 +40,16 @@ impl Caller {
         result
     }
 
-    /// Connects, and agrees with the listener on what follows.
-    pub(super) async fn dial(&self, url: &str, to: u64, purpose: Purpose) -> io::Result<(TcpStream, Answer)> {
-        let mut stream = transport::connect(url).await?;
+    /// Connects, and agrees with the listener on what follows. The members agreed on the URL, or
+    /// any program has named it.
+    pub(super) async fn dial(
+        &self,
+        url: &str,
+        is_agreed: bool,
+        to: u64,
+        purpose: Purpose,
+    ) -> io::Result<(TcpStream, Answer)> {
+        let mut stream = transport::connect(url, is_agreed).await?;
         let version = version::for_peers();
         let urls = self.urls.to_vec();
         let hello = Hello { purpose, from: self.identity, to, boot: self.boot, urls, version };

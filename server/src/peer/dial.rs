@@ -31,11 +31,19 @@ pub(super) fn start(outbox: Rc<Outbox>, shared: &Rc<Shared>) -> Task<()> {
 async fn run(outbox: Rc<Outbox>, shared: Rc<Shared>) {
     let mut pause = limits::PEER_DIAL_INTERVAL_MIN;
     let mut told = Unreachable::default();
+    // The URL that answered last: the one of the row may be that of a place that the member left.
+    let mut answered = None;
     loop {
-        for url in outbox.urls() {
-            let error = match shared.caller.dial(&url, outbox.peer, Purpose::Messages).await {
+        let mut urls = outbox.urls();
+        if let Some(at) = urls.iter().position(|url| answered.as_ref() == Some(url)) {
+            urls[..=at].rotate_right(1);
+        }
+        for url in urls {
+            let is_agreed = outbox.is_agreed(&url);
+            let error = match shared.caller.dial(&url, is_agreed, outbox.peer, Purpose::Messages).await {
                 Ok((stream, answer)) => {
                     told = Unreachable::default();
+                    answered = Some(url.clone());
                     tell_connected(&outbox, &url, &answer, &shared);
                     outbox.set_version(ClusterVersion::parse(&answer.version));
                     if let Some(version) = outbox.version().filter(|_| shared.is_known(outbox.peer)) {
@@ -52,7 +60,7 @@ async fn run(outbox: Rc<Outbox>, shared: Rc<Shared>) {
                     break;
                 }
                 Err(error) => {
-                    if is_removal(&error) && outbox.is_agreed(&url) {
+                    if is_removal(&error) && is_agreed {
                         (shared.emit)(PeerEvent::Removed(outbox.peer));
                     }
                     error.to_string()
@@ -60,8 +68,9 @@ async fn run(outbox: Rc<Outbox>, shared: Rc<Shared>) {
             };
             // Once until it changes: a member may be away for days.
             let now = shared.clock.milliseconds();
+            let lines = if shared.is_known(outbox.peer) { &shared.unreachable } else { &shared.complaints };
             if told.is_news(&url, &error)
-                && let Some(untold) = shared.unreachable.may_tell(now)
+                && let Some(untold) = lines.may_tell(now)
             {
                 let fields = json!({
                     "peer-id": hex(outbox.peer), "url": url, "error": error, "others-since-the-last-line": untold,

@@ -23,12 +23,19 @@ pub(super) struct Named {
     replaced: Latch,
 }
 
+/// Whether a member that is not known here gets answers. Without a place for one more guest it is
+/// sent away: it dials again, and there may be one then.
+pub(super) fn has_place(shared: &Shared, member: u64, urls: &[String]) -> bool {
+    let is_there = shared.outbox(member).is_some();
+    is_there || urls.is_empty() || shared.guests.borrow().len() < limits::PEER_GUESTS_MAX
+}
+
 impl Named {
     /// Dials the member there, too.
     pub(super) fn begin(shared: &Rc<Shared>, member: u64, urls: &[String], replaced: &Latch) -> Self {
         match shared.outbox(member) {
             Some(outbox) => outbox.set_named(urls),
-            None if urls.is_empty() || shared.guests.borrow().len() >= limits::PEER_GUESTS_MAX => {}
+            None if urls.is_empty() => {}
             None => {
                 let outbox = Rc::new(Outbox::of_guest(member, urls));
                 shared.outboxes.borrow_mut().insert(member, Rc::clone(&outbox));

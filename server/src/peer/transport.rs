@@ -30,8 +30,8 @@ pub(super) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     listen::bind(address, &keepalive)
 }
 
-/// Connects to a peer's URL.
-pub(super) async fn connect(url: &str) -> io::Result<TcpStream> {
+/// Connects to a peer's URL, on which the members have agreed or not.
+pub(super) async fn connect(url: &str, is_agreed: bool) -> io::Result<TcpStream> {
     // As with etcd, a row has what `MemberUpdate` brought: spaces, a scheme in capitals.
     let url = urls::parse(&[url.to_owned()]).map_or_else(|_| url.to_owned(), |urls| urls.concat());
     let Some(address) = url.strip_prefix("http://") else {
@@ -39,7 +39,7 @@ pub(super) async fn connect(url: &str) -> io::Result<TcpStream> {
         return Err(io::Error::new(io::ErrorKind::Unsupported, problem));
     };
     let mut result = Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
-    for address in addresses_of(address.trim_end_matches('/')).await? {
+    for address in addresses_of(address.trim_end_matches('/'), is_agreed).await? {
         let connecting = async {
             let stream = TcpStream::connect(address).await?;
             stream.set_nodelay(true)?;
@@ -55,22 +55,26 @@ pub(super) async fn connect(url: &str) -> io::Result<TcpStream> {
 }
 
 /// The addresses of `host:port`.
-async fn addresses_of(address: &str) -> io::Result<Vec<SocketAddr>> {
+async fn addresses_of(address: &str, is_agreed: bool) -> io::Result<Vec<SocketAddr>> {
     if let Ok(address) = address.parse() {
         return Ok(vec![address]);
     }
     let name = address.to_owned();
-    within(limits::PEER_DIAL_DEADLINE, "its name is not resolved", look_up(name)).await
+    let is_looking_up = if is_agreed { &LOOKS_UP_AGREED } else { &LOOKS_UP_NAMED };
+    within(limits::PEER_DIAL_DEADLINE, "its name is not resolved", look_up(name, is_looking_up)).await
 }
 
-/// A name is being looked up.
-static IS_LOOKING_UP: AtomicBool = AtomicBool::new(false);
+/// A name is being looked up on which the members have agreed.
+static LOOKS_UP_AGREED: AtomicBool = AtomicBool::new(false);
+/// The same of a name that any program may have named: names without an answer must not keep
+/// members from each other.
+static LOOKS_UP_NAMED: AtomicBool = AtomicBool::new(false);
 
 /// Asks the system, on a thread of its own: without a resolver the answer takes half a minute, and
-/// the helper threads of this core have segments of the log to make. One name at a time, so that
-/// such threads do not pile up.
-async fn look_up(name: String) -> io::Result<Vec<SocketAddr>> {
-    while IS_LOOKING_UP.swap(true, Ordering::AcqRel) {
+/// the helper threads of this core have segments of the log to make. One name of a kind at a time,
+/// so that such threads do not pile up.
+async fn look_up(name: String, is_looking_up: &'static AtomicBool) -> io::Result<Vec<SocketAddr>> {
+    while is_looking_up.swap(true, Ordering::AcqRel) {
         sleep(limits::PEER_LOOK_UP_PAUSE).await;
     }
     let (found, done) = (Arc::new(Mutex::new(None)), Latch::default());
@@ -78,11 +82,11 @@ async fn look_up(name: String) -> io::Result<Vec<SocketAddr>> {
     let asking = move || {
         let addresses = resolve::addresses(&name);
         *answer.lock().unwrap_or_else(PoisonError::into_inner) = Some(addresses);
-        IS_LOOKING_UP.store(false, Ordering::Release);
+        is_looking_up.store(false, Ordering::Release);
         over.set();
     };
     if let Err(error) = std::thread::Builder::new().name("peer name".to_owned()).spawn(asking) {
-        IS_LOOKING_UP.store(false, Ordering::Release);
+        is_looking_up.store(false, Ordering::Release);
         return Err(error);
     }
     done.wait().await;

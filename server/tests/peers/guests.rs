@@ -1,8 +1,8 @@
 //! Members that dial one that does not know them, or knows them under another address.
 
 use std::collections::BTreeSet;
-use std::io::Write as _;
-use std::net::TcpListener;
+use std::io::{ErrorKind, Read as _, Write as _};
+use std::net::{TcpListener, TcpStream};
 use std::time::Duration;
 
 use revd::limits::PEER_GUESTS_MAX;
@@ -118,4 +118,26 @@ fn guests_are_few() {
         dialed.insert(Hello::decode(&first_words(&mut stream)).unwrap().to);
     }
     assert_eq!(dialed.len(), PEER_GUESTS_MAX, "{dialed:?}");
+}
+
+/// It dials again, and there may be a place then.
+#[test]
+fn a_guest_without_a_place_is_sent_away() {
+    let one = TestMember::start_with(1, free_address(), vec![], 4 * PEER_GUESTS_MAX);
+    let urls = vec![url(free_address())];
+    let dial = |member| {
+        let from = Identity { cluster: CLUSTER, member };
+        one.dial(&Hello { from, boot: member, urls: urls.clone(), ..hello() }).0
+    };
+    let is_sent_away = |mut stream: TcpStream| {
+        stream.set_read_timeout(Some(Duration::from_millis(500))).unwrap();
+        match stream.read(&mut [0; 1]) {
+            Ok(read) => read == 0,
+            Err(error) => error.kind() != ErrorKind::WouldBlock,
+        }
+    };
+    let held: Vec<_> = (10..).take(PEER_GUESTS_MAX).map(dial).collect();
+    assert!(is_sent_away(dial(99)));
+    drop(held);
+    assert!((0..600).any(|_| !is_sent_away(dial(99))));
 }
