@@ -346,20 +346,20 @@ impl SrvEffects for Records {
 /// them.
 fn private_dir(path: &Path) -> anyhow::Result<()> {
     use std::os::unix::fs::PermissionsExt as _;
-    let was_there = path.exists();
     let is_missing = |dir: &&Path| !dir.as_os_str().is_empty() && !dir.exists();
-    let missing: Vec<&Path> = path.ancestors().skip(1).take_while(is_missing).collect();
+    let made: Vec<&Path> = path.ancestors().take_while(is_missing).collect();
     std::fs::create_dir_all(path).with_context(|| format!("making the directory {}", path.display()))?;
     let permissions = std::fs::Permissions::from_mode(0o700);
     std::fs::set_permissions(path, permissions)
         .with_context(|| format!("making the directory {} private", path.display()))?;
     // With the name of a directory all that is in it is lost. A process that died while it made
-    // this one may not have come to sync its name.
-    for parent in std::iter::once(path).chain(missing).filter_map(Path::parent) {
+    // some of these may not have come to sync their names.
+    for dir in path.ancestors() {
+        let Some(parent) = dir.parent() else { break };
         let parent = if parent.as_os_str().is_empty() { Path::new(".") } else { parent };
         // A directory above that this process may not read, or on a file system that cannot sync
         // directories, was made by others.
-        sync_dir(parent).or_else(|error| if was_there { Ok(()) } else { Err(error) })?;
+        sync_dir(parent).or_else(|error| if made.contains(&dir) { Err(error) } else { Ok(()) })?;
     }
     Ok(())
 }

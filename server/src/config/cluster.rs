@@ -125,6 +125,10 @@ fn initial(
 ) -> Result<BTreeMap<String, Vec<String>>, ConfigError> {
     let flag = "initial-cluster";
     let is_given = |flag: &'static str| !text(settings, flag).is_empty();
+    // A service names the members; until it has, there is this one.
+    if is_given("discovery-endpoints") {
+        return Ok(BTreeMap::from([(name.to_owned(), advertised.to_vec())]));
+    }
     // As in etcd, a name of records has no members without a domain that has the records.
     if !settings.contains_key(flag) && is_given("discovery-srv-name") && !is_given("discovery-srv") {
         return Ok(BTreeMap::new());
@@ -174,6 +178,17 @@ mod tests {
         assert_eq!(config.initial, BTreeMap::from([("b".to_owned(), vec!["http://h:1".to_owned()])]));
         let config = cluster("--name b --initial-cluster default=http://localhost:2380").unwrap();
         assert_eq!(config.initial["b"], ["http://localhost:2380"]);
+    }
+
+    /// Other flags may be given without a meaning, by templates.
+    #[test]
+    fn a_member_registers_with_its_urls() {
+        for other in ["", "--initial-cluster=", "--discovery-srv-name x"] {
+            let line = format!("--name m --discovery-token t --discovery-endpoints h:1 {other}");
+            let config = cluster(&line).unwrap();
+            let own = BTreeMap::from([("m".to_owned(), config.advertise_peer_urls.clone())]);
+            assert_eq!(config.initial, own, "{other}");
+        }
     }
 
     #[test]
