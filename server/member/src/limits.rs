@@ -91,7 +91,7 @@ pub const PEER_FRAME_BYTES: usize = 2 * 1024 * 1024;
 pub const PEER_FRAME_BYTES_MAX: usize = 260 * 1024 * 1024;
 /// Bytes that the entries of one message may take in memory beside their data, unless the message
 /// itself is longer: small ones take many times their length.
-pub const PEER_ENTRIES_BYTES: usize = 128 * 1024 * 1024;
+pub const PEER_ENTRIES_BYTES: usize = 64 * 1024 * 1024;
 
 // Checkpoints.
 
@@ -273,8 +273,9 @@ const _: () = {
         "messages of raft go several to a frame"
     );
     assert!(
-        RAFT_MESSAGES_INFLIGHT_MAX as u64 * RAFT_MESSAGE_BYTES_MAX <= PEER_ENTRIES_BYTES as u64,
-        "raft may put all that is on its way into one message"
+        RAFT_MESSAGES_INFLIGHT_MAX as u64 * RAFT_MESSAGE_BYTES_MAX + 2 * FRAME_BYTES_MAX as u64
+            <= PEER_ENTRIES_BYTES as u64,
+        "raft may put all that is on its way, and what was just proposed, into one message"
     );
     assert!(ENTRY_BYTES_MAX < PEER_FRAME_BYTES, "a batch of several commands is no long message");
     assert!(FRAME_BYTES_MAX as u64 <= SEGMENT_BYTES, "a segment holds the frames that gather");

@@ -1,4 +1,4 @@
-//! The planted mutants of a member: see [`revd_engine::mutants`].
+//! The planted mutants of a member: see [`mod@revd_engine::mutants`].
 
 pub use revd_engine::mutants::ARE_PLANTED;
 
