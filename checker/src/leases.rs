@@ -3,6 +3,8 @@
 
 use std::collections::BTreeMap;
 
+use revd_proto::etcdserverpb::LeaseTimeToLiveResponse;
+
 use crate::Rules;
 use crate::fault::{Check, Fault};
 use crate::history::{Call, History, Outcome, Request, Response, Time};
@@ -26,6 +28,8 @@ pub struct Lease {
     revokes: Vec<Time>,
     /// The end of a call that may have renewed it.
     maybe_until: Time,
+    /// The first call that may have renewed it, at any time since, began then.
+    maybe_from: Option<Time>,
 }
 
 impl Lease {
@@ -40,6 +44,17 @@ impl Lease {
         let known = self.renewals.iter().filter(|(_, returned, _)| *returned < time);
         let deadline = |(began, _, ttl): &(Time, Time, i64)| began + rules.shortest(seconds(*ttl));
         known.map(deadline).max().unwrap_or(0)
+    }
+
+    /// No call may have given it its whole time again in between.
+    fn was_left_alone(&self, from: Time, to: Time) -> bool {
+        let meets = |(began, returned, _): &(Time, Time, i64)| *began <= to && from <= *returned;
+        !self.renewals.iter().any(meets) && self.maybe_from.is_none_or(|began| to < began)
+    }
+
+    fn may_be_renewed_by(&mut self, call: &Call) {
+        self.maybe_until = self.maybe_until.max(call.returned);
+        self.maybe_from = Some(self.maybe_from.map_or(call.began, |from| from.min(call.began)));
     }
 
     /// A call may have ended it by then.
@@ -73,13 +88,12 @@ pub fn leases(history: &History) -> BTreeMap<i64, Lease> {
                 leases.entry(request.id).or_default().revokes.push(call.began);
             }
             (Request::LeaseKeepAlive(request), None) if unknown => {
-                let lease = leases.entry(request.id).or_default();
-                lease.maybe_until = lease.maybe_until.max(call.returned);
+                leases.entry(request.id).or_default().may_be_renewed_by(call);
             }
             (Request::LeaseGrant(request), None) if unknown => {
                 let lease = leases.entry(request.id).or_default();
                 lease.grants += 1;
-                lease.maybe_until = lease.maybe_until.max(call.returned);
+                lease.may_be_renewed_by(call);
             }
             _ => {}
         }
@@ -108,6 +122,7 @@ pub(crate) fn check(history: &History, truth: &Truth, known: &Known, rules: &Rul
     wrong.extend(attached_again(&leases, truth));
     if let Some(calm) = rules.calm_since {
         wrong.extend(history.calls.iter().filter_map(|call| too_old(call, &leases, calm, rules)));
+        wrong.extend(grown(history, &leases, calm, rules));
     }
     wrong.into_iter().map(|text| Fault::new(Check::Leases, text)).collect()
 }
@@ -153,6 +168,38 @@ fn answered(call: &Call, leases: &BTreeMap<i64, Lease>, truth: &Truth, rules: &R
         }
         _ => None,
     }
+}
+
+/// Remaining times that grow while the lease is left alone, or exceed what was granted. A leader
+/// that is new counts from the granted time, or a checkpoint, and adds an extension: it is another
+/// if the term is.
+fn grown(history: &History, leases: &BTreeMap<i64, Lease>, calm: Time, rules: &Rules) -> Vec<String> {
+    let mut answers: BTreeMap<i64, Vec<(&Call, &LeaseTimeToLiveResponse)>> = BTreeMap::new();
+    for call in history.calls.iter().filter(|call| call.began >= calm) {
+        if let Some(Response::LeaseTimeToLive(response)) = call.answer() {
+            answers.entry(response.id).or_default().push((call, response));
+        }
+    }
+    let term = |response: &LeaseTimeToLiveResponse| response.header.as_ref().map(|header| header.raft_term);
+    let mut wrong = Vec::new();
+    for (id, mut answers) in answers {
+        answers.sort_by_key(|(call, _)| call.began);
+        let Some(lease) = leases.get(&id) else { continue };
+        let exceeds = |response: &LeaseTimeToLiveResponse| {
+            seconds(response.ttl) > seconds(response.granted_ttl) + rules.lease_slack
+        };
+        let longer = answers.iter().filter(|(_, response)| exceeds(response));
+        wrong.extend(longer.map(|(call, _)| format!("more time is left than was granted: {call:?}")));
+        for pair in answers.windows(2) {
+            let [(one, before), (other, after)] = pair else { continue };
+            let is_one_leader = one.returned < other.began && term(before) == term(after);
+            let is_alone = is_one_leader && lease.was_left_alone(one.began, other.returned);
+            if is_alone && after.ttl > before.ttl {
+                wrong.push(format!("lease {id} has more time left without a keepalive: {one:?}, {other:?}"));
+            }
+        }
+    }
+    wrong
 }
 
 /// Keys that are attached to a lease behind its end.

@@ -112,7 +112,8 @@ impl Transcript {
         let start =
             if self.request.start_revision > 0 { self.request.start_revision } else { header(created) + 1 };
         let first = history.events.partition_point(|event| mod_revision(event) < start);
-        let mut reading = Reading { transcript: self, history, start, at: first, told: 0, open: None };
+        let mut reading =
+            Reading { transcript: self, history, start, at: first, told: 0, reached: 0, open: None };
         for (number, response) in self.responses.iter().enumerate().skip(1) {
             reading.hears(response)?;
             if response.canceled {
@@ -150,6 +151,8 @@ struct Reading<'c> {
     /// Changes before this one are told, or do not concern it.
     at: usize,
     told: usize,
+    /// The revision of the newest event or progress.
+    reached: i64,
     /// The revision of the newest event: more of it may follow, or must after a fragment.
     open: Option<i64>,
 }
@@ -176,9 +179,15 @@ impl Reading<'_> {
             }
         }
         let next = self.next_revision();
+        if response.compact_revision == 0 && !response.canceled {
+            // Of a response with events more may follow, but none of an older revision.
+            let told = response.events.last().map_or(header(response), mod_revision);
+            self.reached = self.reached.max(told);
+        }
         if response.compact_revision != 0 {
-            let is_behind = next.is_none_or(|next| next < response.compact_revision)
+            let may_be = next.is_none_or(|next| next < response.compact_revision)
                 || self.start < response.compact_revision;
+            let is_behind = may_be && self.reached < response.compact_revision;
             if response.compact_revision > self.history.compacted || !is_behind {
                 return Err(format!("canceled without need: {response:?}"));
             }

@@ -7,7 +7,7 @@ mod world;
 use std::collections::BTreeSet;
 
 use revd_checker::{Call, Check, History, Hold, Outcome, Request, Response, Rules, Time, check, read, write};
-use revd_proto::etcdserverpb::{PutRequest, RangeResponse};
+use revd_proto::etcdserverpb::{PutRequest, RangeResponse, WatchResponse};
 use world::{SECOND, World};
 
 fn rules() -> Rules {
@@ -372,6 +372,67 @@ fn spoilt_transcripts_are_found() {
         }
     }
     assert_eq!(ways.len(), 6, "{ways:?}");
+}
+
+/// A watcher that has been told of a revision is not behind a compaction at it.
+#[test]
+fn a_cancel_for_a_compaction_that_the_watcher_had_passed_is_found() {
+    let world = World::run(1);
+    let compaction = world.history.calls.iter().find_map(|call| match &call.request {
+        Request::Compact(request) => Some(request.revision),
+        _ => None,
+    });
+    let compacted = compaction.unwrap();
+    let watch = &world.history.watches[0].transcript;
+    let newest = |response: &WatchResponse| {
+        response.events.last().map_or(0, |event| event.kv.as_ref().unwrap().mod_revision)
+    };
+    let passed = watch.responses.iter().position(|response| newest(response) >= compacted).unwrap();
+    let cancel =
+        WatchResponse { canceled: true, compact_revision: compacted, ..watch.responses[passed].clone() };
+    let cancel = WatchResponse { events: Vec::new(), ..cancel };
+    let canceled_behind = |told: usize| {
+        let mut history = world.history.clone();
+        let mut other = history.watches[0].clone();
+        other.transcript.responses.truncate(told);
+        other.transcript.responses.push(cancel.clone());
+        other.transcript.complete_to = None;
+        history.watches.push(other);
+        found_in(&history)
+    };
+    assert_eq!(canceled_behind(passed), BTreeSet::new(), "it was behind");
+    assert_eq!(canceled_behind(passed + 1), BTreeSet::from([Check::Watches]));
+}
+
+/// The time that is left of a lease, said twice.
+#[test]
+fn a_remaining_time_that_grows_by_itself_is_found() {
+    let found = |first: i64, second: i64, is_kept_alive: bool| {
+        let mut world = World::new(6);
+        world.call(Request::LeaseGrant(revd_proto::etcdserverpb::LeaseGrantRequest { id: 9, ttl: 5 }));
+        for left in [first, second] {
+            world.now += SECOND / 2;
+            world.call(Request::LeaseTimeToLive(revd_proto::etcdserverpb::LeaseTimeToLiveRequest {
+                id: 9,
+                keys: false,
+            }));
+            let outcome = &mut world.history.calls.last_mut().unwrap().outcome;
+            let Outcome::Answered(Response::LeaseTimeToLive(response)) = outcome else { unreachable!() };
+            response.ttl = left;
+            world.now += SECOND / 2;
+            if is_kept_alive && left == first {
+                world
+                    .call(Request::LeaseKeepAlive(revd_proto::etcdserverpb::LeaseKeepAliveRequest { id: 9 }));
+            }
+        }
+        world.watched();
+        found_in(&world.history)
+    };
+    let leases = BTreeSet::from([Check::Leases]);
+    assert_eq!(found(4, 4, false), BTreeSet::new());
+    assert_eq!(found(4, 5, true), BTreeSet::new());
+    assert_eq!(found(4, 5, false), leases, "it grows");
+    assert_eq!(found(9, 8, false), leases, "it exceeds what was granted and the slack");
 }
 
 /// Leases in the hands of a cluster that counts their time wrong.
