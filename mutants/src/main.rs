@@ -109,6 +109,7 @@ fn limits(programs: &[Program], options: &Options) -> Result<BTreeMap<String, Du
             Some(limit) => limit,
             None => match program.run(None, Duration::MAX) {
                 (Verdict::Passed, took) => LIMIT_MIN.max(took * TIMES_AS_LONG),
+                (Verdict::Late, _) => bail!("{} does not end", program.name),
                 (Verdict::Found(found), _) => bail!("{} fails without a mutant: {found}", program.name),
             },
         };
@@ -131,6 +132,10 @@ fn ordered<'p>(programs: &'p [Program], mutant: &str, first: Option<&str>) -> Ve
 fn find(programs: &[&Program], mutant: &str, limits: &BTreeMap<String, Duration>) -> Option<(String, Found)> {
     programs.iter().find_map(|program| match program.run(Some(mutant), limits[&program.name]) {
         (Verdict::Found(found), _) => Some((program.name.clone(), found)),
+        (Verdict::Late, took) => {
+            println!("{mutant}: {} has not ended after {} s", program.name, took.as_secs());
+            None
+        }
         (Verdict::Passed, _) => None,
     })
 }

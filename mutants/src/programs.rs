@@ -39,6 +39,8 @@ pub(crate) enum Verdict {
     /// Every test has passed.
     Passed,
     Found(Found),
+    /// It had not ended in time. That is no finding: the machine may have been busy.
+    Late,
 }
 
 /// A test that has failed.
@@ -117,10 +119,7 @@ impl Program {
             End::Over { why } => {
                 Verdict::Found(Found { test: "(the program ends)".to_owned(), why, seeds: None, seconds })
             }
-            End::Late => {
-                let why = "it does not end".to_owned();
-                Verdict::Found(Found { test: "(time)".to_owned(), why, seeds: None, seconds })
-            }
+            End::Late => Verdict::Late,
         };
         (verdict, took)
     }
