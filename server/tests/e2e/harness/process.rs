@@ -291,12 +291,17 @@ impl Server {
     /// that was killed. The tests' etcd is silent; it has its port before it answers.
     pub fn is_ready(&mut self) -> bool {
         let is_running = self.is_running();
-        let is_ready = match self.product {
-            Product::Revd => self.log().contains("ready to serve client requests"),
-            Product::Etcd => TcpStream::connect(self.address).is_ok(),
-        };
+        let is_ready = self.has_been_ready();
         assert!(is_ready || is_running, "the server at {} has ended: {}", self.address, self.log());
         is_ready
+    }
+
+    /// The same of a server that may have ended.
+    pub fn has_been_ready(&self) -> bool {
+        match self.product {
+            Product::Revd => self.log().contains("ready to serve client requests"),
+            Product::Etcd => TcpStream::connect(self.address).is_ok(),
+        }
     }
 
     /// The process is gone at once, as after a power cut of the program.

@@ -21,6 +21,8 @@ use crate::harness::{Client, Cluster, Fault, Party, Product, Server, SmallDisk, 
 
 /// Between two looks at what is due.
 const TICK: Duration = Duration::from_millis(20);
+/// Members that stop, join or begin have done so, so long after the last fault.
+const CALM_MAX: Duration = Duration::from_secs(120);
 /// A member that was asked to stop has ended by then, or is killed.
 const STOP_TICKS: u32 = 400;
 
@@ -98,6 +100,7 @@ impl<'c> Storm<'c> {
     pub async fn rages(&mut self, incidents: &[Incident]) {
         let mut ends: Vec<(Duration, Remedy)> = Vec::new();
         let mut due = incidents.iter().peekable();
+        let mut last_fault = Duration::ZERO;
         loop {
             let now = Duration::from_micros(self.clients.recorder.now());
             while let Some(incident) = due.next_if(|incident| incident.begin <= now) {
@@ -112,17 +115,27 @@ impl<'c> Storm<'c> {
                 self.mends(remedy).await;
             }
             self.looks_after().await;
-            if due.peek().is_none()
-                && ends.is_empty()
-                && self.joining.is_empty()
-                && self.young.is_none()
-                && self.stopping.is_empty()
-            {
+            if due.peek().is_some() || !ends.is_empty() {
+                last_fault = now;
+            } else if self.is_settled() {
                 return;
             }
+            assert!(now < last_fault + CALM_MAX, "{}", self.waits_for());
             assert!(!self.clients.is_broken.get(), "a client has panicked");
             tokio::time::sleep(TICK).await;
         }
+    }
+
+    fn is_settled(&self) -> bool {
+        self.joining.is_empty() && self.young.is_none() && self.stopping.is_empty()
+    }
+
+    fn waits_for(&self) -> String {
+        let joining: Vec<usize> = self.joining.iter().map(|joining| joining.seat).collect();
+        let Self { young, stopping, .. } = self;
+        format!(
+            "all faults are over; seats that stop {stopping:?}, are to be replaced {joining:?}, begin {young:?}"
+        )
     }
 
     fn server(&mut self, seat: usize) -> &mut Server {
@@ -279,7 +292,7 @@ impl<'c> Storm<'c> {
             }
         }
         if let Some(seat) = self.young.filter(|seat| !self.busy[*seat])
-            && self.server(seat).is_ready()
+            && self.server(seat).has_been_ready()
         {
             self.young = None;
         }
@@ -403,11 +416,13 @@ async fn disarm(clients: Vec<Client>) {
     }
 }
 
-/// Removes the member of this name, and adds one at this URL: all members then. None if the first
-/// was not removed; the calls are no client's: they may be made again.
+/// Removes the member of this name, and adds one at this URL: all members then. None if no
+/// member answered for long; a removal that was asked for may be carried out at any time, so
+/// there is no way back behind it. The calls are no client's: they may be made again.
 async fn exchange(clients: Vec<Client>, name: String, url: String) -> Option<Vec<Member>> {
-    let mut is_removed = false;
-    for _ in 0..60 {
+    let (mut may_be_removed, mut rounds) = (false, 0);
+    while may_be_removed || rounds < 60 {
+        rounds += 1;
         for client in &clients {
             let mut cluster = client.cluster.clone();
             let Ok(list) = cluster.member_list(MemberListRequest { linearizable: true }).await else {
@@ -415,10 +430,11 @@ async fn exchange(clients: Vec<Client>, name: String, url: String) -> Option<Vec
             };
             let members = list.into_inner().members;
             if let Some(old) = members.iter().find(|member| member.name == name) {
+                may_be_removed = true;
                 let _ = cluster.member_remove(MemberRemoveRequest { id: old.id }).await;
                 continue;
             }
-            is_removed = true;
+            may_be_removed = true;
             if members.iter().any(|member| member.peer_ur_ls.contains(&url)) {
                 return Some(members);
             }
@@ -427,6 +443,5 @@ async fn exchange(clients: Vec<Client>, name: String, url: String) -> Option<Vec
         }
         tokio::time::sleep(Duration::from_millis(500)).await;
     }
-    assert!(!is_removed, "a member was removed, and none can be added");
     None
 }

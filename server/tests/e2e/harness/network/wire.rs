@@ -1,5 +1,6 @@
 //! One connection through a proxy: bytes are carried both ways, as the faults of each way let them.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -101,15 +102,15 @@ struct Carrier<'r> {
     way: Way,
     rules: &'r Rules,
     random: Random,
-    /// Bytes since a fault that counts them began, and its number.
-    counted: (u64, u64),
+    /// Bytes since each fault that counts them began, by its number.
+    counted: BTreeMap<u64, u64>,
     /// Bytes before the next flipped bit.
     until_flip: Option<u64>,
 }
 
 impl<'r> Carrier<'r> {
     fn new(way: Way, rules: &'r Rules, number: u64) -> Self {
-        Self { way, rules, random: Random::new(number), counted: (0, 0), until_flip: None }
+        Self { way, rules, random: Random::new(number), counted: BTreeMap::new(), until_flip: None }
     }
 
     async fn carry(mut self, mut from: ReadHalf<'_>, mut to: WriteHalf<'_>) -> Result<(), Broken> {
@@ -196,11 +197,9 @@ impl<'r> Carrier<'r> {
 
     /// How many of so many bytes go before the end of a connection that this fault cuts.
     fn until_cut(&mut self, strike: u64, end: u64, length: usize) -> usize {
-        if self.counted.0 != strike {
-            self.counted = (strike, 0);
-        }
-        let left = usize::try_from(end - self.counted.1.min(end)).unwrap();
-        self.counted.1 += length as u64;
+        let counted = self.counted.entry(strike).or_insert(0);
+        let left = usize::try_from(end - end.min(*counted)).unwrap();
+        *counted += length as u64;
         left.min(length)
     }
 
