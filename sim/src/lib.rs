@@ -8,7 +8,7 @@
 //! - `network` carries bytes between members: hellos, frames and states, which may be late, cut,
 //!   doubled, damaged or lost.
 //! - `disk` is the data directory of a member: what a crash leaves of it, and its troubles.
-//! - `clients` ask and watch, and record what they were told (`revd_checker::History`).
+//! - `clients` is the place of those that ask and watch; until then `probe` puts and reads.
 //! - `calls` is what clients and members say to each other.
 //!
 //! A seed draws its storm (`faults`); it happens (`storm`, `operator`), is healed (`heal`), and

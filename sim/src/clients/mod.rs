@@ -1,5 +1,5 @@
-//! Clients of the cluster: they put, delete, read, watch, keep leases and locks, and record what
-//! they were told. No client repeats a request by itself.
+//! The place of the cluster's clients. There are none yet: the load of a run is `probe`, which puts
+//! and reads; histories that are held against `revd_checker` are recorded by storms of processes.
 
 use revd_engine::random::Random;
 
