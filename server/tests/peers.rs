@@ -246,6 +246,17 @@ fn hello() -> Hello {
     Hello { purpose: Purpose::Messages, from, to: 1, boot: 9, urls: vec![], version: "0".to_owned() }
 }
 
+/// Members 1 and 2, connected both ways.
+fn two_that_know_each_other() -> (TestMember, TestMember) {
+    let one = TestMember::start(1, free_address());
+    let two = TestMember::start(2, free_address());
+    two.knows(&[&one]);
+    two.expect(&Seen::Connected(1));
+    one.knows(&[&two]);
+    one.expect(&Seen::Connected(2));
+    (one, two)
+}
+
 fn framed(messages: &[PeerMessage]) -> Vec<u8> {
     let mut out = Vec::new();
     codec::encode(messages, &mut out);
@@ -418,12 +429,7 @@ fn a_member_that_was_removed_is_told_so() {
 /// A state that was received may be older than the list of members that a new one began with.
 #[test]
 fn a_member_that_is_missing_for_a_while_was_not_removed() {
-    let one = TestMember::start(1, free_address());
-    let two = TestMember::start(2, free_address());
-    two.knows(&[&one]);
-    two.expect(&Seen::Connected(1));
-    one.knows(&[&two]);
-    one.expect(&Seen::Connected(2));
+    let (one, two) = two_that_know_each_other();
     one.order(Order::SetPeers(vec![]));
     while let Ok(seen) = two.seen.recv_timeout(Duration::from_millis(500)) {
         assert_ne!(seen, Seen::Removed);

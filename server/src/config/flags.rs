@@ -32,200 +32,160 @@ pub struct Flag {
 /// A flag that is used: name, kind, default as text, what it does.
 pub type UsedFlag = (&'static str, FlagKind, &'static str, &'static str);
 
+const fn text(name: &'static str, default: &'static str, what: &'static str) -> UsedFlag {
+    (name, FlagKind::Text, default, what)
+}
+
+const fn switch(name: &'static str, default: bool, what: &'static str) -> UsedFlag {
+    (name, FlagKind::Switch, if default { "true" } else { "false" }, what)
+}
+
 /// The flags that are used.
 pub const USED: &[UsedFlag] = &[
-    ("name", FlagKind::Text, "default", "Human-readable name of this member."),
-    ("data-dir", FlagKind::Text, "${name}.etcd", "Directory of this member's data."),
-    ("wal-dir", FlagKind::Text, "", "Directory of the write-ahead log, if not in the data directory."),
-    (
-        "listen-client-urls",
-        FlagKind::Text,
-        "http://localhost:2379",
-        "URLs to serve clients on, comma-separated.",
-    ),
-    (
+    text("name", "default", "Human-readable name of this member."),
+    text("data-dir", "${name}.etcd", "Directory of this member's data."),
+    text("wal-dir", "", "Directory of the write-ahead log, if not in the data directory."),
+    text("listen-client-urls", "http://localhost:2379", "URLs to serve clients on, comma-separated."),
+    text(
         "advertise-client-urls",
-        FlagKind::Text,
         "http://localhost:2379",
         "Client URLs that the rest of the cluster and clients are told.",
     ),
-    (
-        "listen-peer-urls",
-        FlagKind::Text,
-        "http://localhost:2380",
-        "URLs to talk to other members on, comma-separated.",
-    ),
-    (
+    text("listen-peer-urls", "http://localhost:2380", "URLs to talk to other members on, comma-separated."),
+    text(
         "initial-advertise-peer-urls",
-        FlagKind::Text,
         "http://localhost:2380",
         "Peer URLs of this member; its id is made from them.",
     ),
-    (
+    text(
         "initial-cluster",
-        FlagKind::Text,
         "default=http://localhost:2380",
         "Members of a new cluster, name=url, comma-separated.",
     ),
-    (
+    text(
         "discovery-srv",
-        FlagKind::Text,
         "",
         "Domain whose SRV records name the members of a new cluster, in place of initial-cluster.",
     ),
-    ("discovery-srv-name", FlagKind::Text, "", "Appended, after a hyphen, to the service of these records."),
-    (
+    text("discovery-srv-name", "", "Appended, after a hyphen, to the service of these records."),
+    text(
         "discovery-endpoints",
-        FlagKind::Text,
         "",
         "A server of etcd's API where the members of a new cluster register, in place of initial-cluster.",
     ),
-    (
-        "discovery-token",
-        FlagKind::Text,
-        "",
-        "The cluster's name there; takes the place of initial-cluster-token.",
-    ),
-    ("discovery-dial-timeout", FlagKind::Text, "2s", "Time in which it accepts a connection."),
-    ("discovery-request-timeout", FlagKind::Text, "5s", "Time in which it answers."),
-    ("discovery-user", FlagKind::Text, "", "A user of that server; only together with a password."),
-    ("discovery-password", FlagKind::Text, "", "The password of this user."),
-    ("initial-cluster-state", FlagKind::Text, "new", "new, or existing to join a cluster."),
-    ("initial-cluster-token", FlagKind::Text, "etcd-cluster", "Distinguishes clusters with the same URLs."),
-    (
+    text("discovery-token", "", "The cluster's name there; takes the place of initial-cluster-token."),
+    text("discovery-dial-timeout", "2s", "Time in which it accepts a connection."),
+    text("discovery-request-timeout", "5s", "Time in which it answers."),
+    text("discovery-user", "", "A user of that server; only together with a password."),
+    text("discovery-password", "", "The password of this user."),
+    text("initial-cluster-state", "new", "new, or existing to join a cluster."),
+    text("initial-cluster-token", "etcd-cluster", "Distinguishes clusters with the same URLs."),
+    switch(
         "force-new-cluster",
-        FlagKind::Switch,
-        "false",
+        false,
         "Begin a cluster of this member alone with the data that it has; for disasters.",
     ),
-    (
+    switch(
         "strict-reconfig-check",
-        FlagKind::Switch,
-        "true",
+        true,
         "Refuse changes of members that would cost the cluster its quorum.",
     ),
-    ("max-learners", FlagKind::Text, "1", "Members without a vote that a cluster may have."),
-    (
-        "learner-reads",
-        FlagKind::Switch,
-        "false",
-        "As a learner, answer linearizable reads and watches too. revd only.",
-    ),
-    (
+    text("max-learners", "1", "Members without a vote that a cluster may have."),
+    switch("learner-reads", false, "As a learner, answer linearizable reads and watches too. revd only."),
+    text(
         "snapshot-count",
-        FlagKind::Text,
         "10000",
         "Applied entries after which the log is cut; members that are further behind get a snapshot.",
     ),
-    (
+    text(
         "snapshot-catchup-entries",
-        FlagKind::Text,
         "5000",
         "Entries that are kept when the log is cut, for members that are behind.",
     ),
-    ("downgrade-check-time", FlagKind::Text, "5s", "How often it is looked whether a downgrade is over."),
-    ("pre-vote", FlagKind::Switch, "true", "Ask before an election whether it can be won."),
-    (
+    text("downgrade-check-time", "5s", "How often it is looked whether a downgrade is over."),
+    switch("pre-vote", true, "Ask before an election whether it can be won."),
+    switch(
         "initial-election-tick-advance",
-        FlagKind::Switch,
-        "true",
+        true,
         "Do not wait a whole election timeout for a leader at the start.",
     ),
-    ("heartbeat-interval", FlagKind::Text, "100", "Milliseconds between heartbeats."),
-    ("election-timeout", FlagKind::Text, "1000", "Milliseconds without a leader before an election."),
-    ("max-txn-ops", FlagKind::Text, "128", "Operations allowed in a transaction."),
-    ("max-request-bytes", FlagKind::Text, "1572864", "Bytes allowed in a request."),
-    ("max-concurrent-streams", FlagKind::Text, "4294967295", "Streams a client may have open at a time."),
-    ("quota-backend-bytes", FlagKind::Text, "0", "Size limit of the store; 0 is 2 GiB."),
-    (
+    text("heartbeat-interval", "100", "Milliseconds between heartbeats."),
+    text("election-timeout", "1000", "Milliseconds without a leader before an election."),
+    text("max-txn-ops", "128", "Operations allowed in a transaction."),
+    text("max-request-bytes", "1572864", "Bytes allowed in a request."),
+    text("max-concurrent-streams", "4294967295", "Streams a client may have open at a time."),
+    text("quota-backend-bytes", "0", "Size limit of the store; 0 is 2 GiB."),
+    text(
         "auto-compaction-mode",
-        FlagKind::Text,
         "periodic",
         "What auto-compaction-retention counts: periodic (time) or revision.",
     ),
-    (
+    text(
         "auto-compaction-retention",
-        FlagKind::Text,
         "0",
         "What auto compaction keeps: hours or a duration like 10m, or a number of revisions; 0 keeps everything.",
     ),
-    (
+    text(
         "feature-gates",
-        FlagKind::Text,
         "",
         "Features, name=true or name=false, comma-separated: InitialCorruptCheck compares this member's keys with those \
          of the others before it serves, CompactHashCheck compares hashes of compactions.",
     ),
-    (
+    text(
         "corrupt-check-time",
-        FlagKind::Text,
         "0s",
         "Interval at which a leader compares the keys of all members, as a duration; 0 never.",
     ),
-    (
+    text(
         "compact-hash-check-time",
-        FlagKind::Text,
         "1m",
         "Interval at which a leader compares hashes of compactions, with the feature CompactHashCheck.",
     ),
-    (
+    switch(
         "experimental-initial-corrupt-check",
-        FlagKind::Switch,
-        "false",
+        false,
         "The feature InitialCorruptCheck, as etcd 3.5 names it.",
     ),
-    (
+    switch(
         "experimental-compact-hash-check-enabled",
-        FlagKind::Switch,
-        "false",
+        false,
         "The feature CompactHashCheck, as etcd 3.5 names it.",
     ),
-    (
+    text(
         "watch-progress-notify-interval",
-        FlagKind::Text,
         "10m",
         "Interval of progress notifications to watchers that ask for them, as a duration.",
     ),
-    (
+    text(
         "grpc-keepalive-min-time",
-        FlagKind::Text,
         "5s",
         "Shortest time between pings of a client; one that pings more often is disconnected, as a duration.",
     ),
-    (
+    text(
         "grpc-keepalive-interval",
-        FlagKind::Text,
         "2h",
         "Time without traffic after which the server pings a client, as a duration; 0 never.",
     ),
-    (
+    text(
         "grpc-keepalive-timeout",
-        FlagKind::Text,
         "20s",
         "Time in which a client has to answer a ping before its connection is closed, as a duration.",
     ),
-    ("log-level", FlagKind::Text, "info", "debug, info, warn, error or fatal."),
-    ("unsafe-no-fsync", FlagKind::Switch, "false", "Do not sync writes: a crash of the machine loses data."),
-    (
-        "config-file",
-        FlagKind::Text,
-        "",
-        "Configuration file (YAML); replaces all flags and environment variables.",
-    ),
-    (
+    text("log-level", "info", "debug, info, warn, error or fatal."),
+    switch("unsafe-no-fsync", false, "Do not sync writes: a crash of the machine loses data."),
+    text("config-file", "", "Configuration file (YAML); replaces all flags and environment variables."),
+    text(
         "cores",
-        FlagKind::Text,
         "0",
         "Cores to use; 0 is every core this process may use, shared with members of the cluster that have its host. revd only.",
     ),
-    (
+    text(
         "memory-bytes",
-        FlagKind::Text,
         "0",
         "Memory that requests and replies are sized by; 0 is what the machine or the cgroup has. revd only.",
     ),
-    ("version", FlagKind::Switch, "false", "Print the version and exit."),
-    ("help", FlagKind::Switch, "false", "Print this text and exit."),
+    switch("version", false, "Print the version and exit."),
+    switch("help", false, "Print this text and exit."),
 ];
 
 /// etcd's other flags with a value.

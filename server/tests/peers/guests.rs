@@ -10,17 +10,26 @@ use revd_member::cluster::Identity;
 use revd_member::peer::Peer;
 use revd_member::peer::hello::{Answer, Hello, PROTOCOL, Refusal};
 
-use crate::{CLUSTER, Order, PATIENCE, Seen, TestMember, ask, first_words, free_address, hello, url, view};
+use crate::{
+    CLUSTER, Order, PATIENCE, Seen, TestMember, ask, first_words, free_address, hello,
+    two_that_know_each_other, url, view,
+};
 
-/// One that was added while this one was away is dialed back for as long as it dials.
-#[test]
-fn a_member_that_is_not_known_here_gets_answers_while_it_dials() {
+/// Member 1 does not know member 2, which says in its hellos where it listens, and is dialed back.
+fn host_and_guest() -> (TestMember, TestMember) {
     let one = TestMember::start(1, free_address());
     let two_is_at = free_address();
     let two = TestMember::start_naming(2, two_is_at, vec![url(two_is_at)]);
     two.knows(&[&one]);
     two.expect(&Seen::Connected(1));
     one.expect(&Seen::Connected(2));
+    (one, two)
+}
+
+/// One that was added while this one was away is dialed back for as long as it dials.
+#[test]
+fn a_member_that_is_not_known_here_gets_answers_while_it_dials() {
+    let (one, two) = host_and_guest();
     one.reaches(&two, 1);
     one.knows(&[&two]); // by the log, too: the connection stays
     one.reaches(&two, 2);
@@ -31,12 +40,7 @@ fn a_member_that_is_not_known_here_gets_answers_while_it_dials() {
 /// One that was added and removed again while this one was away learns of it here, too.
 #[test]
 fn a_guest_that_was_removed_is_told() {
-    let one = TestMember::start(1, free_address());
-    let two_is_at = free_address();
-    let two = TestMember::start_naming(2, two_is_at, vec![url(two_is_at)]);
-    two.knows(&[&one]);
-    two.expect(&Seen::Connected(1));
-    one.expect(&Seen::Connected(2));
+    let (one, two) = host_and_guest();
     one.views.store(view(&[2]));
     while two.seen.recv_timeout(PATIENCE).unwrap() != Seen::Removed {}
 }
@@ -45,12 +49,7 @@ fn a_guest_that_was_removed_is_told() {
 /// is one.
 #[test]
 fn a_member_that_is_missing_for_long_is_a_guest() {
-    let one = TestMember::start(1, free_address());
-    let two = TestMember::start(2, free_address());
-    two.knows(&[&one]);
-    two.expect(&Seen::Connected(1));
-    one.knows(&[&two]);
-    one.expect(&Seen::Connected(2));
+    let (one, two) = two_that_know_each_other();
     one.order(Order::SetPeers(vec![]));
     while one.seen.recv_timeout(PATIENCE).unwrap() != Seen::Lost(2) {}
     let is_heard = (0..600).any(|number| {
