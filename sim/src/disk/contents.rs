@@ -87,6 +87,7 @@ impl Contents {
             (true, false) => self.free = None,
             _ => {}
         }
+        self.has_failed = false;
         self.trouble = trouble;
     }
 

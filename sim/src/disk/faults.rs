@@ -67,7 +67,7 @@ pub struct Trouble {
     /// Nothing ends until the trouble is over: the world does not call `Directory::end`.
     pub is_stuck: bool,
     /// The call after so many fails with an error of the system, and so does every later one of the
-    /// same process.
+    /// same process, until the trouble is over.
     pub fails_after: Option<u32>,
     /// A sync says that it is done and is not: a later one without this trouble is for all of it.
     pub lies: bool,
