@@ -169,6 +169,12 @@ impl Contents {
             self.live.apply(&part);
             self.step(Step::Change(part, self.job));
         }
+        // The log's files are read past the cache.
+        if let Change::Sync { file } = change
+            && !self.live.names.iter().any(|((folder, _), of)| *folder == Folder::Log && of == file)
+        {
+            self.step(Step::Forget(change.target()));
+        }
         failure()
     }
 

@@ -67,7 +67,8 @@ pub struct Trouble {
     /// Nothing ends until the trouble is over: the world does not call `Directory::end`.
     pub is_stuck: bool,
     /// The call after so many fails with an error of the system, and so does every later one of the
-    /// same process, until the trouble is over.
+    /// same process, until the trouble is over. After a sync that fails the cache takes what it
+    /// holds for clean, as kernels do: later processes see it, and no sync is for it any more.
     pub fails_after: Option<u32>,
     /// A sync says that it is done and is not: a later one without this trouble is for all of it.
     pub lies: bool,

@@ -13,6 +13,27 @@ use crate::disk::image::{Change, Folder, Image, SECTOR, Target};
 struct Entry {
     change: Change,
     job: Option<u64>,
+    /// A sync of it has failed, and the cache takes it for clean: no later sync is for it.
+    is_forgotten: bool,
+}
+
+impl Entry {
+    fn new(change: Change, job: Option<u64>) -> Self {
+        Self { change, job, is_forgotten: false }
+    }
+
+    /// Another one has changed the same sector, which is not clean any more then.
+    fn is_touched_by(&self, other: &Change) -> bool {
+        let Change::Write { file, offset, bytes } = &self.change else { return false };
+        let end = offset + bytes.len();
+        match other {
+            Change::Write { file: of, offset: from, bytes } => {
+                of == file && *from < end && *offset < from + bytes.len()
+            }
+            Change::SetLen { file: of, bytes } => of == file && bytes < &end,
+            _ => false,
+        }
+    }
 }
 
 /// Changes in the order in which they were asked for.
@@ -35,7 +56,7 @@ impl Journal {
 
     pub(super) fn add(&mut self, change: Change, job: Option<u64>, disk: &mut Image) {
         let settles = change.is_sync() && job.is_none();
-        self.entries.push(Entry { change, job });
+        self.entries.push(Entry::new(change, job));
         if settles {
             self.settle(disk);
         }
@@ -44,7 +65,7 @@ impl Journal {
     /// All that is synced, and part of no job that is under way, is on the disk from now on.
     fn settle(&mut self, disk: &mut Image) {
         let (mut under_way, mut synced) = (BTreeSet::new(), BTreeMap::new());
-        for (at, Entry { change, job }) in self.entries.iter().enumerate() {
+        for (at, Entry { change, job, .. }) in self.entries.iter().enumerate() {
             if job.is_some() {
                 under_way.insert(change.target());
             } else if change.is_sync() {
@@ -52,15 +73,44 @@ impl Journal {
             }
         }
         synced.retain(|target, _| !under_way.contains(target));
-        let mut at = 0;
-        self.entries.retain(|Entry { change, .. }| {
-            let is_synced = synced.get(&change.target()).is_some_and(|last| at <= *last);
-            at += 1;
-            if is_synced {
-                disk.apply(change);
+        let mut forgotten: Vec<Entry> = Vec::new();
+        for (at, entry) in std::mem::take(&mut self.entries).into_iter().enumerate() {
+            let is_synced = synced.get(&entry.change.target()).is_some_and(|last| at <= *last);
+            if entry.is_forgotten {
+                forgotten.push(entry);
+            } else if is_synced {
+                for earlier in forgotten.extract_if(.., |earlier| earlier.is_touched_by(&entry.change)) {
+                    disk.apply(&earlier.change);
+                }
+                disk.apply(&entry.change);
+            } else {
+                self.entries.push(entry);
             }
-            !is_synced
-        });
+        }
+        // They come before all that is not durable yet.
+        self.entries.splice(..0, forgotten);
+    }
+
+    /// A sync of this has failed: it was for all that was written since the one before.
+    pub(super) fn forget(&mut self, target: Target) {
+        let is_sync = |entry: &Entry| entry.change.is_sync() && entry.change.target() == target;
+        let since = self.entries.iter().rposition(is_sync).map_or(0, |at| at + 1);
+        for entry in self.entries.split_off(since) {
+            let Change::Write { file, offset, bytes } = &entry.change else {
+                self.entries.push(entry);
+                continue;
+            };
+            if entry.change.target() != target {
+                self.entries.push(entry);
+                continue;
+            }
+            // By sectors: each may be written again by itself.
+            for (at, sector) in (0..bytes.len()).step_by(SECTOR).zip(bytes.chunks(SECTOR)) {
+                let bytes = bytes.slice_ref(sector);
+                let change = Change::Write { file: *file, offset: offset + at, bytes };
+                self.entries.push(Entry { change, job: entry.job, is_forgotten: true });
+            }
+        }
     }
 
     /// A crash: of each job that is under way, some of its first changes have happened, and a part
@@ -92,7 +142,7 @@ impl Journal {
             if random.one_in(2) {
                 let bytes = bytes.slice_ref(sector);
                 let change = Change::Write { file: *file, offset: offset + at, bytes };
-                self.entries.push(Entry { change, job: None });
+                self.entries.push(Entry::new(change, None));
             }
         }
     }
@@ -112,8 +162,9 @@ impl Journal {
             last_sync.insert(entry.change.target(), at);
         }
         let mut undone: BTreeSet<Folder> = BTreeSet::new();
-        for (at, Entry { change, .. }) in self.entries.drain(..).enumerate() {
-            if last_sync.get(&change.target()).is_some_and(|last| at <= *last) {
+        for (at, Entry { change, is_forgotten, .. }) in self.entries.drain(..).enumerate() {
+            let is_synced = last_sync.get(&change.target()).is_some_and(|last| at <= *last);
+            if is_synced && !is_forgotten {
                 disk.apply(&change);
                 continue;
             }

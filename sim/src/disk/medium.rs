@@ -24,6 +24,8 @@ pub(super) enum Step {
     End(u64),
     /// A write of a dead process reaches the disk.
     Land(Change),
+    /// A sync has failed.
+    Forget(Target),
 }
 
 /// All that was done to a directory since it is recorded.
@@ -40,6 +42,7 @@ impl Medium {
             Step::Begin(job) => self.journal.begin(*job),
             Step::End(job) => self.journal.end(*job, &mut self.durable),
             Step::Land(change) => self.durable.apply(change),
+            Step::Forget(target) => self.journal.forget(*target),
         }
     }
 

@@ -394,3 +394,28 @@ fn a_flipped_bit_in_the_log_is_refused_or_in_its_last_frame() {
     }
     assert!(refused > 500 && cut > 20 && same > 100, "{refused} {cut} {same}");
 }
+
+/// After a failed sync a later one is not for the same bytes, unless they are written again.
+#[test]
+fn bytes_of_a_failed_sync_are_durable_only_when_they_are_written_again() {
+    let (mut lost, mut random) = (0, Random::new(1));
+    for seed in 0..50 {
+        let directory = directory(seed);
+        let disk = tree(&directory);
+        folder(&directory, Folder::Member).sync().unwrap();
+        disk.write_at(0, &[1; 2 * SECTOR]).unwrap();
+        directory.set_trouble(Trouble { fails_after: Some(0), ..Trouble::default() });
+        disk.sync().unwrap_err();
+        directory.leave();
+        let disk = tree(&directory);
+        assert_eq!(bytes_of(&disk), [1; 2 * SECTOR], "the cache has it");
+        disk.write_at(0, &[2; SECTOR]).unwrap();
+        disk.sync().unwrap();
+        assert_eq!(bytes_of(&disk)[..], [[2; SECTOR], [1; SECTOR]].concat());
+        directory.crash(&mut random, &POWER);
+        let left = bytes_of(&tree(&directory));
+        assert_eq!(left[..SECTOR], [2; SECTOR]);
+        lost += u64::from(left.get(SECTOR..).is_none_or(|second| second != [1; SECTOR]));
+    }
+    assert!(lost > 10, "{lost}");
+}
