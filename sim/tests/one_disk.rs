@@ -20,7 +20,7 @@ use bytes::Bytes;
 use prost::Message as _;
 use revd_engine::check::check;
 use revd_engine::mvcc::verify::verify;
-use revd_engine::mvcc::{CheckpointKind, HashKv, View};
+use revd_engine::mvcc::{CheckpointKind, HashKv, Store, View};
 use revd_engine::random::Random;
 use revd_member::apply::command::{self, Command, CommandId, Kind, Origin};
 use revd_member::apply::{DurableIndex, Machine};
@@ -101,6 +101,15 @@ fn hash_of(view: View) -> revd_engine::Result<u32> {
             return Ok(hashed.hash);
         }
     }
+}
+
+/// Reads every page and record.
+fn look_at(store: &mut Store) -> revd_engine::Result<()> {
+    if let Some(db) = store.db() {
+        check(db)?;
+    }
+    verify(store)?;
+    hash_of(store.view()).map(drop)
 }
 
 fn config(boot: u64) -> RecoveryConfig {
@@ -197,11 +206,12 @@ impl Run<'_> {
         let layout = LayoutConfig { segment_bytes: 6 * BLOCK as u64, secret: 0x5EED ^ self.boot };
         let writer = WalWriter::new(WalSeed { disk: self.directory.log(), layout, log });
         let mut life = Life { node, machine, origin, writer: Some(writer), begun: Vec::new() };
-        let store = life.machine.store_mut();
-        if let Some(db) = store.db() {
-            check(db).unwrap();
+        if let Err(error) = look_at(life.machine.store_mut()) {
+            // Pages that a lie has lost are found when they are read.
+            assert!(self.mode == Mode::Lying && error.is_fatal(), "{error}");
+            self.seen.refused_after_lies += 1;
+            return None;
         }
-        verify(store).unwrap();
         self.hold_against_truth(&mut life);
         Some(life)
     }
