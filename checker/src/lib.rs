@@ -42,6 +42,8 @@ mod model;
 mod range;
 mod watch;
 
+use bytes::Bytes;
+
 pub use errors::counts as errors;
 pub use fault::{Check, Fault};
 pub use file::{read, write};
@@ -62,8 +64,9 @@ pub struct Rules {
     pub goes_on: bool,
     /// A revision that a watcher was told of is shown by its member's reads too.
     pub watches_show: bool,
-    /// Clients that are not in the history write too, and compact.
-    pub others: bool,
+    /// Clients that are not in the history compact, and write keys that begin so; it need not tell
+    /// of these changes.
+    pub others: Option<Bytes>,
     /// The errors that clients may meet; none: any.
     pub errors: Option<Vec<String>>,
     /// The members' clocks go wrong by so many parts in a million.

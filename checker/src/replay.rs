@@ -43,6 +43,8 @@ pub struct Truth {
     pub causes: BTreeMap<i64, Cause>,
     /// The replay has reached the last revision.
     pub is_whole: bool,
+    /// Others have made changes that nobody saw.
+    pub has_gaps: bool,
 }
 
 /// Whether an acknowledged call has changed something.
@@ -110,7 +112,7 @@ impl<'h> Replay<'h> {
             history,
             known,
             rules,
-            truth: Truth { model, causes: BTreeMap::new(), is_whole: true },
+            truth: Truth { model, causes: BTreeMap::new(), is_whole: true, has_gaps: false },
             faults: Vec::new(),
             acknowledged: BTreeMap::new(),
             seen: BTreeMap::new(),
@@ -195,25 +197,26 @@ impl<'h> Replay<'h> {
     /// A revision that no write was acknowledged at.
     fn unacknowledged(&mut self, revision: i64) {
         let seen = self.seen.get(&revision).cloned().unwrap_or_default();
-        if seen.is_empty() && !self.rules.others {
+        if seen.is_empty() && self.rules.others.is_none() {
             return self.wrong(format!("nobody knows what has changed at revision {revision}"));
         }
         let candidates = self.candidates(&seen);
-        for number in candidates.iter().copied().filter(|number| self.is_open(*number)) {
-            if let Some(changes) = self.explains(&self.call(number).request, &seen) {
-                self.done.insert(number);
-                return self.goes_on(Cause::Call(number), changes);
-            }
+        let open = candidates.iter().copied().filter(|number| self.is_open(*number));
+        if let Some((number, changes)) = self.explained(open, &seen) {
+            self.done.insert(number);
+            return self.goes_on(Cause::Call(number), changes);
         }
         if let Some((cause, changes)) = self.deleted(&seen) {
             return self.goes_on(cause, changes);
         }
-        if !self.rules.others {
+        let others = self.rules.others.as_ref();
+        if !others.is_some_and(|others| seen.keys().all(|key| key.starts_with(others))) {
             let calls: Vec<_> = candidates.iter().map(|number| self.call(*number)).collect();
             self.wrong(format!(
                 "revision {revision} has changes that nobody made, or a second time: {seen:?}; like {calls:?}"
             ));
         }
+        self.truth.has_gaps |= seen.is_empty();
         self.goes_on(Cause::Others, seen.into_values().collect());
     }
 
@@ -241,15 +244,31 @@ impl<'h> Replay<'h> {
         has_all(&changes, seen).then_some(changes)
     }
 
+    /// The call that makes just these changes, or one that makes more: not all may have been seen.
+    fn explained(
+        &self,
+        calls: impl Iterator<Item = usize>,
+        seen: &BTreeMap<Bytes, Event>,
+    ) -> Option<(usize, Vec<Event>)> {
+        let mut more = None;
+        for number in calls {
+            let Some(changes) = self.explains(&self.call(number).request, seen) else { continue };
+            if changes.len() == seen.len() {
+                return Some((number, changes));
+            }
+            more = more.or(Some((number, changes)));
+        }
+        more
+    }
+
     /// Deletions by a lease or by a call without an answer.
     fn deleted(&self, seen: &BTreeMap<Bytes, Event>) -> Option<(Cause, Vec<Event>)> {
         let model = &self.truth.model;
         let first = seen.keys().next()?;
         let lease = model.get(first, model.revision()).map_or(0, |kv| kv.lease);
         let revoked = Some(model.revoke(lease)).filter(|changes| lease != 0 && has_all(changes, seen));
-        let mut calls = self.deletions.iter().copied().filter(|number| self.is_open(*number));
-        let called =
-            calls.find_map(|number| Some((number, self.explains(&self.call(number).request, seen)?)));
+        let calls = self.deletions.iter().copied().filter(|number| self.is_open(*number));
+        let called = self.explained(calls, seen);
         match (revoked, called) {
             (Some(changes), called) => Some((Cause::Revoke { lease, is_sure: called.is_none() }, changes)),
             (None, Some((number, changes))) => Some((Cause::Call(number), changes)),
@@ -259,7 +278,7 @@ impl<'h> Replay<'h> {
 
     /// No reply shows a revision behind the last one that is known.
     fn all_is_known(&mut self, last: i64) {
-        if self.rules.others {
+        if self.rules.others.is_some() {
             return;
         }
         let beyond = self.history.calls.iter().find(|call| call.shown() > Some(last));

@@ -52,7 +52,12 @@ impl World {
         self.probe.calm();
         let until = self.now() + BOUND;
         while !self.is_whole() {
-            assert!(self.now() < until, "no progress after everything was mended: {}", self.standings());
+            assert!(
+                self.now() < until,
+                "no progress after everything was mended: {}\n{}",
+                self.standings(),
+                self.clients_standing()
+            );
             self.run_for(SECOND / 10);
         }
         self.probe_rests();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use revd_engine::random::Random;
 
 use crate::calls::Door as _;
-use crate::clients::Clients;
+use crate::clients::{Clients, Clocks};
 use crate::cluster::{Cluster, Habits};
 use crate::faults::{self, Fault, FaultKind, Undo};
 use crate::ledger::Ledger;
@@ -201,12 +201,25 @@ impl World {
             entries: truth.committed_index(),
             probes,
         };
-        self.clients.judge();
+        let drift = self.cluster.slots.iter().map(|slot| slot.rate.abs_diff(SECOND)).max();
+        let have_jumped = ledger.faults.contains_key(&FaultKind::ClockJump);
+        let (now, clocks) = (ledger.simulated, Clocks { drift: drift.unwrap_or(0), have_jumped });
+        self.clients.judge(now, clocks);
         ledger
     }
 
     pub(crate) fn clients_calm(&mut self) {
         self.clients.calm(&mut self.cluster);
+    }
+
+    /// Everything up to this revision has been recorded: compactions may go so far.
+    pub(crate) fn audited(&self) -> i64 {
+        self.clients.audited()
+    }
+
+    /// The clients that are not done.
+    pub(crate) fn clients_standing(&self) -> String {
+        self.clients.standing()
     }
 
     pub(crate) fn clients_are_done(&self) -> bool {

@@ -1,50 +1,345 @@
-//! The place of the cluster's clients. There are none yet: the load of a run is `probe`, which puts
-//! and reads; histories that are held against `revd_checker` are recorded by storms of processes.
+//! Clients of the cluster: they put, delete, read, watch, keep leases and locks, and record what
+//! they were told. No client repeats a request by itself.
+//!
+//! - `roles`: each client's next request, from what it was told; one file for each kind of client.
+//! - `watchers`: streams of watchers that stall, cancel and go on elsewhere; one of them, the
+//!   auditor, is told of everything, so that the history has every revision.
+//! - `words`: requests and replies as an edge has them and as the history has them.
+//! - `shared`: knowledge of all clients, and the draws for the whole run.
 
+mod holder;
+mod lister;
+mod locker;
+mod next;
+mod reader;
+mod roles;
+mod shared;
+mod watchers;
+mod words;
+mod writer;
+
+use std::collections::BTreeMap;
+
+use revd_checker::{Call, History, Outcome, Report, Request, Rules, check};
 use revd_engine::random::Random;
 
 use crate::calls::{CallId, Door, Reply, StreamId, WatchMessage};
+use crate::time::{MILLISECOND, Micros, SECOND};
+use next::Next;
+use roles::Role;
+use shared::Shared;
+use watchers::Watcher;
+
+/// Wake numbers: the client in the lower part, above it one more than a call that it may give up.
+const CLIENTS_MAX: u64 = 1 << 12;
+/// A lease ends so much later than its time to live at most, when nothing is wrong: expiry is
+/// looked for now and then, and a new leader gives each the time of an election more.
+const LEASE_SLACK: Micros = 12 * SECOND;
+
+/// A call on its way.
+#[derive(Debug)]
+struct Open {
+    client: usize,
+    member: usize,
+    began: Micros,
+    request: Request,
+}
+
+/// A client with calls of its own.
+#[derive(Debug)]
+struct Client {
+    role: Role,
+    member: usize,
+    pause: Micros,
+    /// It has been answered since the storm was over.
+    is_served: bool,
+    rests: bool,
+}
+
+/// How wrong the clocks of a run's members were.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub struct Clocks {
+    /// In parts of a million.
+    pub drift: u64,
+    /// One has jumped: nothing is known about times.
+    pub have_jumped: bool,
+}
 
 /// All clients of a run.
 #[derive(Debug)]
-pub struct Clients {}
+pub struct Clients {
+    random: Random,
+    shared: Shared,
+    clients: Vec<Client>,
+    watchers: Vec<Watcher>,
+    open: BTreeMap<CallId, Open>,
+    history: History,
+    calm_since: Option<Micros>,
+}
 
 impl Clients {
     /// The seed draws how many there are and what they do.
     #[must_use]
-    pub fn new(_random: Random) -> Self {
-        Self {}
+    pub fn new(mut random: Random) -> Self {
+        let shared = Shared::draw(&mut random);
+        let mut clients = Vec::new();
+        let mut add = |role: Role, random: &mut Random| {
+            let pause = random.pick(&[2, 10, 40, 100]) * MILLISECOND;
+            clients.push(Client { role, member: 0, pause, is_served: false, rests: false });
+        };
+        // The first kind writes in every run; the others are there or not.
+        for kind in 0..Role::KINDS {
+            let count = if kind == 0 || random.one_in(2) { 1 + random.below(3) } else { 0 };
+            (0..count).for_each(|_| add(Role::new(kind), &mut random));
+        }
+        let others = random.below(4);
+        let watchers = (0..=others).map(|number| Watcher::new(number == 0)).collect();
+        Self {
+            random,
+            shared,
+            clients,
+            watchers,
+            open: BTreeMap::new(),
+            history: History::default(),
+            calm_since: None,
+        }
     }
 
     /// Called once at the start.
-    pub fn start(&mut self, _door: &mut impl Door) {}
+    pub fn start(&mut self, door: &mut impl Door) {
+        for client in 0..self.clients.len() + self.watchers.len() {
+            self.wake_later(client, SECOND / 2 + self.random.clone().below(SECOND), door);
+        }
+    }
+
+    fn wake_later(&mut self, client: usize, after: Micros, door: &mut impl Door) {
+        door.wake_after(after + self.random.below(MILLISECOND), client as u64);
+    }
 
     /// The time of [`Door::wake_after`] is over.
-    pub fn wake(&mut self, _number: u64, _door: &mut impl Door) {}
+    pub fn wake(&mut self, number: u64, door: &mut impl Door) {
+        let client = usize::try_from(number % CLIENTS_MAX).expect("a small number");
+        if let Some(call) = (number / CLIENTS_MAX).checked_sub(1) {
+            self.give_up(CallId(call), door);
+        } else if client < self.clients.len() {
+            self.act(client, door);
+        } else {
+            let watcher = client - self.clients.len();
+            let newest = self.calm_since.map(|_| self.shared.answered);
+            let (history, random) = (&mut self.history, &mut self.random);
+            let after = self.watchers[watcher].act(watcher, newest, &self.shared, history, random, door);
+            self.wake_later(client, after, door);
+        }
+    }
+
+    /// A client asks its next question, or rests.
+    fn act(&mut self, number: usize, door: &mut impl Door) {
+        let members = door.members();
+        let client = &mut self.clients[number];
+        let is_calm = self.calm_since.is_some();
+        if members.is_empty() || client.rests {
+            return self.wake_later(number, SECOND, door);
+        }
+        if !members.contains(&client.member) {
+            client.member = self.random.pick(&members);
+        }
+        let next =
+            client.role.next(is_calm && client.is_served, door.now(), &mut self.shared, &mut self.random);
+        match next {
+            Next::Rest(time) => self.wake_later(number, time, door),
+            Next::Done => client.rests = true,
+            Next::Calls(requests) => {
+                let sent = requests.into_iter().filter(|request| self.send(number, request, door)).count();
+                if sent == 0 {
+                    self.fails(number, door);
+                }
+            }
+        }
+    }
+
+    fn send(&mut self, client: usize, request: &Request, door: &mut impl Door) -> bool {
+        let member = self.clients[client].member;
+        let Some(call) = door.call(member, words::request(request)) else { return false };
+        self.open.insert(call, Open { client, member, began: door.now(), request: request.clone() });
+        if self.random.one_in(40) {
+            let patience = self.random.below(SECOND);
+            door.wake_after(patience, (call.0 + 1) * CLIENTS_MAX + client as u64);
+        }
+        true
+    }
+
+    /// The client's next call goes to another member, after a while.
+    fn fails(&mut self, client: usize, door: &mut impl Door) {
+        let members = door.members();
+        if !members.is_empty() {
+            self.clients[client].member = self.random.pick(&members);
+        }
+        self.clients[client].role.fails();
+        let pause = self.clients[client].pause + 20 * MILLISECOND;
+        self.wake_later(client, pause, door);
+    }
+
+    fn give_up(&mut self, call: CallId, door: &mut impl Door) {
+        if self.open.contains_key(&call) {
+            door.give_up(call);
+            self.ends(call, Outcome::Unknown("given up".to_owned()), door);
+        }
+    }
 
     /// A call is answered.
-    pub fn answered(&mut self, _call: CallId, _reply: Reply, _door: &mut impl Door) {}
+    pub fn answered(&mut self, call: CallId, reply: Reply, door: &mut impl Door) {
+        if let Some(open) = self.open.get(&call) {
+            let outcome = words::outcome(&open.request, reply);
+            self.ends(call, outcome, door);
+        }
+    }
+
+    fn ends(&mut self, call: CallId, outcome: Outcome, door: &mut impl Door) {
+        let Some(Open { client, member, began, request }) = self.open.remove(&call) else { return };
+        let returned = door.now();
+        let place = shared::place(door.member_id(member));
+        let id = u32::try_from(client).expect("few clients");
+        let call = Call { client: id, member: place, life: 0, began, returned, request, outcome };
+        self.shared.learns(&call);
+        let own = &mut self.clients[client];
+        own.is_served |= self.calm_since.is_some() && call.answer().is_some();
+        let is_answered = !matches!(call.outcome, Outcome::Unknown(_));
+        if call.answer().is_none() {
+            let members = door.members(); // one that refuses may refuse for ever
+            own.member = if members.is_empty() { member } else { self.random.pick(&members) };
+        }
+        own.role.learns(&call, &mut self.shared, &mut self.history);
+        let pause = own.pause;
+        self.history.calls.push(call);
+        let is_last = !self.open.values().any(|open| open.client == client);
+        match (is_last, is_answered) {
+            (false, _) => {}
+            (true, true) => {
+                let pause = self.random.below(2 * pause);
+                self.wake_later(client, pause, door);
+            }
+            (true, false) => self.fails(client, door),
+        }
+    }
 
     /// A stream has a message.
-    pub fn watched(&mut self, _stream: StreamId, _message: WatchMessage, _door: &mut impl Door) {}
+    pub fn watched(&mut self, stream: StreamId, message: WatchMessage, door: &mut impl Door) {
+        let (history, shared) = (&mut self.history, &mut self.shared);
+        for watcher in &mut self.watchers {
+            if watcher.is_on(stream) {
+                let newest = watcher.hears(words::watch_response(&message.reply), door.now(), history);
+                shared.newest = shared.newest.max(newest);
+                if watcher.is_auditor() {
+                    shared.audited = shared.audited.max(watcher.told_to());
+                }
+            }
+        }
+    }
 
     /// A stream has ended, for the member's process has.
-    pub fn stream_ended(&mut self, _stream: StreamId, _door: &mut impl Door) {}
+    pub fn stream_ended(&mut self, stream: StreamId, _door: &mut impl Door) {
+        self.watchers.iter_mut().filter(|watcher| watcher.is_on(stream)).for_each(Watcher::ends);
+    }
 
     /// The storm is over: all go on calmly, stalled ones read again, and each goes on until it has
     /// been answered at least once more.
-    pub fn calm(&mut self, _door: &mut impl Door) {}
+    pub fn calm(&mut self, door: &mut impl Door) {
+        self.calm_since = Some(door.now());
+        self.shared.calms(door.now() + LEASE_SLACK);
+    }
 
-    /// Since [`Clients::calm`] every client has had a success of each kind that it asks for, and
-    /// nothing is open: the run may end.
+    /// Since [`Clients::calm`] every client has had a success, and nothing is open: the run may
+    /// end.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        true
+        self.open.is_empty() && self.clients.iter().all(|client| client.rests)
+    }
+
+    /// Those that are not done, for a run that comes to no end.
+    #[must_use]
+    pub fn standing(&self) -> String {
+        let clients: Vec<&Client> = self.clients.iter().filter(|client| !client.rests).collect();
+        let newest = self.shared.answered;
+        let watchers: Vec<&Watcher> =
+            self.watchers.iter().filter(|watcher| !watcher.has_heard(newest)).collect();
+        format!("{} open calls, to revision {newest}, {clients:?}, {watchers:?}", self.open.len())
+    }
+
+    /// Everything up to this revision has been seen by the auditor: compactions may go so far.
+    #[must_use]
+    pub fn audited(&self) -> i64 {
+        self.shared.audited
+    }
+
+    /// How many calls were answered.
+    #[must_use]
+    pub fn answers(&self) -> usize {
+        self.history.calls.iter().filter(|call| call.answer().is_some()).count()
+    }
+
+    /// The promises by which the history is judged.
+    #[must_use]
+    pub fn rules(&self, clocks: Clocks) -> Rules {
+        Rules {
+            goes_on: true,
+            watches_show: true,
+            others: Some("probe/".into()),
+            errors: None,
+            drift: if clocks.have_jumped { 1_000_000 } else { clocks.drift },
+            calm_since: self.calm_since,
+            lease_slack: LEASE_SLACK,
+        }
+    }
+
+    /// The whole history, with those calls that were not answered.
+    #[must_use]
+    pub fn into_history(mut self, now: Micros) -> History {
+        for Open { client, member, began, request } in std::mem::take(&mut self.open).into_values() {
+            let id = u32::try_from(client).expect("few clients");
+            let member = u32::try_from(member).expect("few members");
+            let outcome = Outcome::Unknown("not answered".to_owned());
+            self.history.calls.push(Call {
+                client: id,
+                member,
+                life: 0,
+                began,
+                returned: now,
+                request,
+                outcome,
+            });
+        }
+        let newest = self.shared.answered;
+        self.watchers.iter_mut().for_each(|watcher| watcher.completes(newest, &mut self.history));
+        self.history
+    }
+
+    /// The whole history, held against etcd's promises.
+    #[must_use]
+    pub fn judged(self, now: Micros, clocks: Clocks) -> (History, Report) {
+        let rules = self.rules(clocks);
+        let history = self.into_history(now);
+        let report = check(&history, &rules);
+        (history, report)
     }
 
     /// Judges the whole history.
     ///
     /// # Panics
-    /// When a check fails; the message says which, and shows the part of the history.
-    pub fn judge(self) {}
+    /// When a promise was not kept: the message has the first ones. `REVD_SIM_KEEP` names a file
+    /// for the history, to be looked at and checked again. Until the clients themselves are known
+    /// to be right in many runs, histories are judged only where `REVD_SIM_JUDGE` is set.
+    pub fn judge(self, now: Micros, clocks: Clocks) {
+        if std::env::var_os("REVD_SIM_JUDGE").is_none() {
+            return;
+        }
+        let (history, report) = self.judged(now, clocks);
+        if report.faults.is_empty() {
+            return;
+        }
+        if let Some(path) = std::env::var_os("REVD_SIM_KEEP") {
+            std::fs::write(path, revd_checker::write(&history)).expect("the file can be written");
+        }
+        let faults: Vec<String> = report.faults.iter().take(3).map(ToString::to_string).collect();
+        panic!("{} promises were not kept: {:.3000}", report.faults.len(), faults.join("\n"));
+    }
 }

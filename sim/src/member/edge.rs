@@ -68,6 +68,8 @@ struct Stream {
     hub: HubStream,
     requests: VecDeque<RequestUnion>,
     is_stalled: bool,
+    /// When its newest message arrives: messages of a stream stay in order.
+    arrives: Micros,
 }
 
 /// The edge.
@@ -248,13 +250,14 @@ impl EdgePart {
             edge.hub.step(&common.views.load()).expect("the store is whole");
         }
         common.views.follow(0, edge.hub.is_watching());
-        for stream in edge.streams.iter().filter(|stream| !stream.is_stalled) {
+        for stream in edge.streams.iter_mut().filter(|stream| !stream.is_stalled) {
             while let Some(reply) = edge.hub.take(stream.hub) {
                 if matches!(reply.content, Content::Compacted(_)) {
                     out.marks.reach(Mark::WatchCompacted);
                 }
                 let after = 50 + out.random.below(300);
-                out.reply(after, Event::Watched(stream.id, WatchMessage { reply }));
+                stream.arrives = stream.arrives.max(out.now() + after);
+                out.reply(stream.arrives - out.now(), Event::Watched(stream.id, WatchMessage { reply }));
             }
         }
         if edge.hub.has_steps() {
@@ -316,7 +319,7 @@ impl EdgePart {
     /// A client opens a watch stream.
     pub(super) fn open_stream(&mut self, id: StreamId) {
         let hub = self.hub.open(&self.share);
-        self.streams.push(Stream { id, hub, requests: VecDeque::new(), is_stalled: false });
+        self.streams.push(Stream { id, hub, requests: VecDeque::new(), is_stalled: false, arrives: 0 });
     }
 
     /// A client has something for its stream, or takes no messages, or closes it.
