@@ -248,11 +248,14 @@ impl Clients {
         self.shared.calms(door.now() + LEASE_SLACK);
     }
 
-    /// Since [`Clients::calm`] every client has had a success, and nothing is open: the run may
-    /// end.
+    /// Since [`Clients::calm`] every client has had a success, nothing is open, and watchers were
+    /// told of everything that calls have shown: the run may end.
     #[must_use]
     pub fn is_done(&self) -> bool {
-        self.open.is_empty() && self.clients.iter().all(|client| client.rests)
+        let newest = self.shared.answered;
+        self.open.is_empty()
+            && self.clients.iter().all(|client| client.rests)
+            && self.watchers.iter().all(|watcher| watcher.has_heard(newest))
     }
 
     /// Those that are not done, for a run that comes to no end.
@@ -326,12 +329,8 @@ impl Clients {
     ///
     /// # Panics
     /// When a promise was not kept: the message has the first ones. `REVD_SIM_KEEP` names a file
-    /// for the history, to be looked at and checked again. Until the clients themselves are known
-    /// to be right in many runs, histories are judged only where `REVD_SIM_JUDGE` is set.
+    /// for the history, to be looked at and checked again.
     pub fn judge(self, now: Micros, clocks: Clocks) {
-        if std::env::var_os("REVD_SIM_JUDGE").is_none() {
-            return;
-        }
         let (history, report) = self.judged(now, clocks);
         if report.faults.is_empty() {
             return;

@@ -29,8 +29,10 @@ pub(super) struct Watcher {
     is_auditor: bool,
     stream: Option<StreamId>,
     watching: Vec<Watching>,
-    /// Watchers that a compaction has ended go on behind it.
+    /// Watchers that a compaction has ended go on behind it ...
     again: Vec<WatchCreateRequest>,
+    /// ... and are canceled, as etcd's client does: until then the stream is told of no progress.
+    compacted: Vec<i64>,
     ids: i64,
     is_stalled: bool,
     /// Everything up to here was told on the stream, or by a watcher before it.
@@ -71,8 +73,8 @@ fn any(shared: &Shared, random: &mut Random) -> WatchCreateRequest {
 
 impl Watcher {
     pub(super) fn new(is_auditor: bool) -> Self {
-        let (stream, watching) = (None, Vec::new());
-        Self { is_auditor, stream, watching, again: Vec::new(), ids: 0, is_stalled: false, heard: 0 }
+        let (watching, again, compacted) = (Vec::new(), Vec::new(), Vec::new());
+        Self { is_auditor, stream: None, watching, again, compacted, ids: 0, is_stalled: false, heard: 0 }
     }
 
     pub(super) fn is_auditor(&self) -> bool {
@@ -105,6 +107,9 @@ impl Watcher {
         if self.is_stalled {
             self.is_stalled = false;
             door.stall(stream, false);
+        }
+        for watch_id in std::mem::take(&mut self.compacted) {
+            door.request_watch(stream, RequestUnion::CancelRequest(WatchCancelRequest { watch_id }));
         }
         for request in std::mem::take(&mut self.again) {
             let member = history.watches[self.watching.last().map_or(0, |last| last.place)].member;
@@ -211,8 +216,16 @@ impl Watcher {
         if is_for_all {
             self.heard = self.heard.max(shown);
         }
+        // Watchers are created, or refused, in the order in which they were asked for.
+        let is_refused = response.created && response.canceled;
+        let mut unborn = self.watching.iter().filter(|it| !it.is_over && !it.is_created);
+        let refused = unborn.next().filter(|_| is_refused).map(|watching| watching.id);
         for watching in self.watching.iter_mut().filter(|watching| !watching.is_over) {
-            let is_own = watching.id == response.watch_id || (is_for_all && watching.is_created);
+            let is_own = if is_refused {
+                refused == Some(watching.id)
+            } else {
+                watching.id == response.watch_id || (is_for_all && watching.is_created)
+            };
             if !is_own {
                 continue;
             }
@@ -223,6 +236,7 @@ impl Watcher {
             if response.compact_revision > 0 {
                 let start_revision = watching.next.max(response.compact_revision);
                 self.again.push(WatchCreateRequest { start_revision, ..watching.request.clone() });
+                self.compacted.push(watching.id);
             }
         }
         shown
@@ -231,13 +245,15 @@ impl Watcher {
     /// The stream is gone.
     pub(super) fn ends(&mut self) {
         self.stream = None;
+        self.compacted.clear(); // their ids were of that stream
         self.ids = 0;
         self.heard = 0;
     }
 
     /// Every watcher was told of everything up to here, or is over.
     pub(super) fn has_heard(&self, newest: i64) -> bool {
-        self.stream.is_some() && self.heard >= newest
+        let all_are_over = self.again.is_empty() && self.watching.iter().all(|watching| watching.is_over);
+        self.stream.is_some() && (self.heard >= newest || all_are_over)
     }
 
     /// The run is over.
