@@ -155,6 +155,7 @@ impl World {
                     return false;
                 }
                 let request = CompactionRequest { revision, physical: random.one_in(2) };
+                self.others_compact(&request);
                 let payload = request.encode_to_vec().into();
                 (member, Request::Command { kind: Kind::Compact, payload })
             }

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use revd_engine::random::Random;
+use revd_proto::etcdserverpb::CompactionRequest;
 
 use crate::calls::Door as _;
 use crate::clients::{Clients, Clocks};
@@ -215,6 +216,11 @@ impl World {
     /// Everything up to this revision has been recorded: compactions may go so far.
     pub(crate) fn audited(&self) -> i64 {
         self.clients.audited()
+    }
+
+    /// The storm asks for this compaction: it belongs to the history, whatever comes of it.
+    pub(crate) fn others_compact(&mut self, request: &CompactionRequest) {
+        self.clients.others_compact(request, self.cluster.out.now());
     }
 
     /// The clients that are not done.

@@ -22,6 +22,7 @@ use std::collections::BTreeMap;
 
 use revd_checker::{Call, History, Outcome, Report, Request, Rules, check};
 use revd_engine::random::Random;
+use revd_proto::etcdserverpb::CompactionRequest;
 
 use crate::calls::{CallId, Door, Reply, StreamId, WatchMessage};
 use crate::time::{MILLISECOND, Micros, SECOND};
@@ -272,6 +273,16 @@ impl Clients {
     #[must_use]
     pub fn audited(&self) -> i64 {
         self.shared.audited
+    }
+
+    /// A compaction that is of no client: nobody knows what comes of it.
+    pub fn others_compact(&mut self, request: &CompactionRequest, now: Micros) {
+        let outcome = Outcome::Unknown("asked for by the storm".to_owned());
+        let (client, member) = (u32::MAX, u32::MAX);
+        let request = Request::Compact(request.clone());
+        let call = Call { client, member, life: 0, began: now, returned: now, request, outcome };
+        self.shared.learns(&call);
+        self.history.calls.push(call);
     }
 
     /// How many calls were answered.
