@@ -35,6 +35,8 @@ mod replay;
 
 mod known;
 
+mod matching;
+
 // Leaves: every module may use them.
 mod fault;
 mod history;
@@ -64,8 +66,7 @@ pub struct Rules {
     pub goes_on: bool,
     /// A revision that a watcher was told of is shown by its member's reads too.
     pub watches_show: bool,
-    /// Clients that are not in the history compact, and write keys that begin so; it need not tell
-    /// of these changes.
+    /// Clients that are not in the history compact, and write keys that begin so.
     pub others: Option<Bytes>,
     /// The errors that clients may meet; none: any.
     pub errors: Option<Vec<String>>,

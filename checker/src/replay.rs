@@ -2,7 +2,7 @@
 //! every reply. Each revision has one cause: an acknowledged write says its own; that of another is
 //! found by what watchers and readers saw of it. O(n log n).
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use revd_proto::etcdserverpb::{RequestOp, ResponseOp, TxnRequest, request_op, response_op};
@@ -13,6 +13,7 @@ use crate::Rules;
 use crate::fault::{Check, Fault};
 use crate::history::{Call, History, Outcome, Request, Response};
 use crate::known::Known;
+use crate::matching::{Maker, Matching};
 use crate::model::{Attempt, Model, without_headers};
 
 /// Faults after which a replay ends: those behind them follow from them.
@@ -43,8 +44,6 @@ pub struct Truth {
     pub causes: BTreeMap<i64, Cause>,
     /// The replay has reached the last revision.
     pub is_whole: bool,
-    /// Others have made changes that nobody saw.
-    pub has_gaps: bool,
 }
 
 /// Whether an acknowledged call has changed something.
@@ -66,6 +65,15 @@ fn ops_have_changed(responses: &[ResponseOp]) -> bool {
         Some(Answer::ResponseTxn(response)) => ops_have_changed(&response.responses),
         Some(Answer::ResponseRange(_)) | None => false,
     })
+}
+
+/// The lease that a call may have granted.
+fn granted(call: &Call) -> Option<i64> {
+    match (&call.request, &call.outcome) {
+        (_, Outcome::Answered(Response::LeaseGrant(response))) => Some(response.id),
+        (Request::LeaseGrant(request), Outcome::Unknown(_)) => Some(request.id),
+        _ => None,
+    }
 }
 
 /// Replays a history.
@@ -101,8 +109,10 @@ struct Replay<'h> {
     puts: BTreeMap<(Bytes, Bytes), Vec<usize>>,
     /// Calls without an answer that delete.
     deletions: Vec<usize>,
-    /// Calls without an answer that are known to have been carried out.
-    done: BTreeSet<usize>,
+    /// How often each lease may have been granted.
+    grants: BTreeMap<i64, usize>,
+    /// Causes of revisions that no write was acknowledged at: each has one.
+    makers: Matching,
 }
 
 impl<'h> Replay<'h> {
@@ -112,13 +122,14 @@ impl<'h> Replay<'h> {
             history,
             known,
             rules,
-            truth: Truth { model, causes: BTreeMap::new(), is_whole: true, has_gaps: false },
+            truth: Truth { model, causes: BTreeMap::new(), is_whole: true },
             faults: Vec::new(),
             acknowledged: BTreeMap::new(),
             seen: BTreeMap::new(),
             puts: BTreeMap::new(),
             deletions: Vec::new(),
-            done: BTreeSet::new(),
+            grants: BTreeMap::new(),
+            makers: Matching::default(),
         };
         for (number, call) in history.calls.iter().enumerate() {
             if has_changed(call) {
@@ -131,6 +142,9 @@ impl<'h> Replay<'h> {
             }
             if written.deletes && matches!(call.outcome, Outcome::Unknown(_)) {
                 replay.deletions.push(number);
+            }
+            if let Some(lease) = granted(call) {
+                *replay.grants.entry(lease).or_default() += 1;
             }
         }
         replay.look();
@@ -197,90 +211,83 @@ impl<'h> Replay<'h> {
     /// A revision that no write was acknowledged at.
     fn unacknowledged(&mut self, revision: i64) {
         let seen = self.seen.get(&revision).cloned().unwrap_or_default();
-        if seen.is_empty() && self.rules.others.is_none() {
+        if seen.is_empty() {
             return self.wrong(format!("nobody knows what has changed at revision {revision}"));
         }
         let candidates = self.candidates(&seen);
-        let open = candidates.iter().copied().filter(|number| self.is_open(*number));
-        if let Some((number, changes)) = self.explained(open, &seen) {
-            self.done.insert(number);
-            return self.goes_on(Cause::Call(number), changes);
-        }
-        if let Some((cause, changes)) = self.deleted(&seen) {
+        if let Some((cause, makers, changes)) = self.explained(&candidates, &seen) {
+            if !self.makers.add(makers) {
+                self.wrong(format!("revision {revision} has changes that were made before: {seen:?}"));
+            }
             return self.goes_on(cause, changes);
         }
         let others = self.rules.others.as_ref();
         if !others.is_some_and(|others| seen.keys().all(|key| key.starts_with(others))) {
             let calls: Vec<_> = candidates.iter().map(|number| self.call(*number)).collect();
-            self.wrong(format!(
-                "revision {revision} has changes that nobody made, or a second time: {seen:?}; like {calls:?}"
-            ));
+            self.wrong(format!("revision {revision} has changes that nobody made: {seen:?}; like {calls:?}"));
         }
-        self.truth.has_gaps |= seen.is_empty();
         self.goes_on(Cause::Others, seen.into_values().collect());
     }
 
-    /// Whether a call without an answer may have made the next revision: it is not done yet, and
-    /// began before that revision was shown. As calls that may have made one revision may have made
-    /// every later one too, it does not matter which of those with the same effect is taken.
+    /// Whether a call without an answer may have made the next revision: it began before that
+    /// revision was shown.
     fn is_open(&self, number: usize) -> bool {
         let call = self.call(number);
         let began_before = self.known.before(call.began) <= self.truth.model.revision();
-        matches!(call.outcome, Outcome::Unknown(_)) && began_before && !self.done.contains(&number)
+        matches!(call.outcome, Outcome::Unknown(_)) && began_before
     }
 
-    /// Calls that put a value that was seen.
+    /// Calls that put a value that was seen; if none was, those that delete.
     fn candidates(&self, seen: &BTreeMap<Bytes, Event>) -> Vec<usize> {
         let kvs = seen.values().filter(|event| event.r#type == EventType::Put as i32);
-        let put = kvs.filter_map(|event| event.kv.as_ref()).next();
-        let key = put.map(|KeyValue { key, value, .. }| (key.clone(), value.clone()));
-        key.and_then(|key| self.puts.get(&key)).cloned().unwrap_or_default()
+        match kvs.filter_map(|event| event.kv.as_ref()).next() {
+            Some(KeyValue { key, value, .. }) => {
+                self.puts.get(&(key.clone(), value.clone())).cloned().unwrap_or_default()
+            }
+            None => self.deletions.clone(),
+        }
     }
 
     /// The changes that a request makes now, if all that was seen is among them.
-    fn explains(&self, request: &Request, seen: &BTreeMap<Bytes, Event>) -> Option<Vec<Event>> {
+    fn changes(&self, request: &Request, seen: &BTreeMap<Bytes, Event>) -> Option<Vec<Event>> {
         let model = &self.truth.model;
         let (_, changes) = Attempt::run(model, model.revision(), request)?;
         has_all(&changes, seen).then_some(changes)
     }
 
-    /// The call that makes just these changes, or one that makes more: not all may have been seen.
+    /// The changes of a revision by calls without an answer or the end of a lease, and all that
+    /// would make the same ones. Those who make just what was seen come before those who make more:
+    /// not all may have been seen.
     fn explained(
         &self,
-        calls: impl Iterator<Item = usize>,
+        candidates: &[usize],
         seen: &BTreeMap<Bytes, Event>,
-    ) -> Option<(usize, Vec<Event>)> {
-        let mut more = None;
-        for number in calls {
-            let Some(changes) = self.explains(&self.call(number).request, seen) else { continue };
-            if changes.len() == seen.len() {
-                return Some((number, changes));
-            }
-            more = more.or(Some((number, changes)));
-        }
-        more
-    }
-
-    /// Deletions by a lease or by a call without an answer.
-    fn deleted(&self, seen: &BTreeMap<Bytes, Event>) -> Option<(Cause, Vec<Event>)> {
+    ) -> Option<(Cause, Vec<Maker>, Vec<Event>)> {
+        let open = candidates.iter().copied().filter(|number| self.is_open(*number));
+        let called = open.filter_map(|number| {
+            Some((Maker::Call(number), self.changes(&self.call(number).request, seen)?))
+        });
         let model = &self.truth.model;
-        let first = seen.keys().next()?;
-        let lease = model.get(first, model.revision()).map_or(0, |kv| kv.lease);
+        let lease = seen.keys().next().and_then(|key| model.get(key, model.revision()));
+        let lease = lease.map_or(0, |kv| kv.lease);
         let revoked = Some(model.revoke(lease)).filter(|changes| lease != 0 && has_all(changes, seen));
-        let calls = self.deletions.iter().copied().filter(|number| self.is_open(*number));
-        let called = self.explained(calls, seen);
-        match (revoked, called) {
-            (Some(changes), called) => Some((Cause::Revoke { lease, is_sure: called.is_none() }, changes)),
-            (None, Some((number, changes))) => Some((Cause::Call(number), changes)),
-            (None, None) => None,
-        }
+        let ends = 0..revoked.as_ref().map_or(0, |_| self.grants.get(&lease).copied().unwrap_or(0).max(1));
+        let revoked = ends.filter_map(|end| Some((Maker::Lease(lease, end), revoked.clone()?)));
+        let mut all: Vec<(Maker, Vec<Event>)> = revoked.chain(called).collect();
+        let best = all.iter().position(|(_, changes)| changes.len() == seen.len()).unwrap_or(0);
+        let changes = all.get(best)?.1.clone();
+        all.retain(|(_, others)| *others == changes);
+        let makers: Vec<Maker> = all.into_iter().map(|(maker, _)| maker).collect();
+        let is_sure = !makers.iter().any(|maker| matches!(maker, Maker::Call(_)));
+        let cause = match makers[0] {
+            Maker::Call(number) => Cause::Call(number),
+            Maker::Lease(lease, _) => Cause::Revoke { lease, is_sure },
+        };
+        Some((cause, makers, changes))
     }
 
     /// No reply shows a revision behind the last one that is known.
     fn all_is_known(&mut self, last: i64) {
-        if self.rules.others.is_some() {
-            return;
-        }
         let beyond = self.history.calls.iter().find(|call| call.shown() > Some(last));
         if let Some(call) = beyond {
             self.wrong(format!(

@@ -7,7 +7,7 @@ mod world;
 use std::collections::BTreeSet;
 
 use revd_checker::{Call, Check, History, Hold, Outcome, Request, Response, Rules, Time, check, read, write};
-use revd_proto::etcdserverpb::{PutRequest, RangeResponse, WatchResponse};
+use revd_proto::etcdserverpb::{DeleteRangeRequest, PutRequest, RangeResponse, WatchResponse};
 use world::{SECOND, World};
 
 fn rules() -> Rules {
@@ -58,20 +58,55 @@ fn unknown_outcomes_are_decided_by_what_others_saw() {
     }
 }
 
-/// Two deletions without an answer, of which the one that gave up first began when the change was
-/// known.
-#[test]
-fn an_unknown_write_is_not_the_cause_of_what_was_shown_before_it_began() {
-    let deletion = |began, returned| Call {
+/// A deletion without an answer.
+fn deletion(key: &str, range_end: &str, began: Time, returned: Time) -> Call {
+    let range_end = range_end.to_owned().into();
+    Call {
         client: 1,
         member: 0,
         life: 0,
         began,
         returned,
-        request: Request::DeleteRange(world::delete("k")),
+        request: Request::DeleteRange(DeleteRangeRequest { range_end, ..world::delete(key) }),
         outcome: Outcome::Unknown("etcdserver: request timed out".to_owned()),
+    }
+}
+
+/// What deletes one key may be either of two deletions; what deletes two is only one of them. Each
+/// has deleted once at most.
+#[test]
+fn an_unknown_deletion_is_the_cause_of_one_revision() {
+    let end = 9 * SECOND;
+    let found = |deletions: &[(&str, &str)], times: usize| {
+        let mut world = World::new(1);
+        let calls = deletions.iter().map(|(key, range_end)| deletion(key, range_end, 0, end));
+        world.history.calls.extend(calls);
+        for time in 0..times {
+            world.call(Request::Put(world::put("k1", &format!("v{time}"))));
+            if time > 0 {
+                world.call(Request::Put(world::put("k2", &format!("v{time}"))));
+            }
+            let at = world.model.revision();
+            let all = deletion("k", "l", 0, 0).request;
+            let (_, changes) = revd_checker::Attempt::run(&world.model, at, &all).unwrap();
+            world.model.push(changes);
+        }
+        world.now = end + 1;
+        world.watched();
+        found_in(&world.history)
     };
-    let (early, late) = (deletion(SECOND, 4 * SECOND), deletion(3 * SECOND, 3_050_000));
+    let replay = BTreeSet::from([Check::Replay]);
+    assert_eq!(found(&[("k1", "")], 1), BTreeSet::new());
+    assert_eq!(found(&[("k", "l"), ("k1", "")], 2), BTreeSet::new());
+    assert_eq!(found(&[("k", "l")], 2), replay, "one deletion for two revisions");
+    assert_eq!(found(&[("k1", ""), ("k2", "")], 2), replay, "both keys in one revision");
+}
+
+/// Two deletions without an answer, of which the one that gave up first began when the change was
+/// known.
+#[test]
+fn an_unknown_write_is_not_the_cause_of_what_was_shown_before_it_began() {
+    let (early, late) = (deletion("k", "", SECOND, 4 * SECOND), deletion("k", "", 3 * SECOND, 3_050_000));
     let mut world = World::new(1);
     world.call(Request::Put(world::put("k", "v")));
     let (_, changes) =
@@ -135,6 +170,18 @@ fn stale(world: &mut World, is_serializable: bool, place: Option<u32>) -> Option
         request: Request::Range(read),
         outcome: Outcome::Answered(response),
     });
+    Some(())
+}
+
+/// A read of this revision, at the end, is refused.
+fn refused(world: &mut World, revision: i64, error: &str) -> Option<()> {
+    let old = |call: &Call| matches!(&call.request, Request::Range(range) if range.revision > 0);
+    let number = last(&world.history, old)?;
+    let call = &mut world.history.calls[number];
+    let Request::Range(request) = &mut call.request else { return None };
+    request.revision = revision;
+    (call.began, call.returned) = (world.now, world.now + 1);
+    call.outcome = Outcome::Refused(error.to_owned());
     Some(())
 }
 
@@ -244,30 +291,14 @@ const SPOILS: &[(&str, Spoil, &[Check])] = &[
     ),
     (
         "a refusal of a revision that is there",
-        |world| {
-            let old = |call: &Call| matches!(&call.request, Request::Range(range) if range.revision > 0);
-            let number = last(&world.history, old)?;
-            let call = &mut world.history.calls[number];
-            let Request::Range(request) = &mut call.request else { return None };
-            request.revision = 100;
-            (call.began, call.returned) = (world.now, world.now + 1);
-            call.outcome =
-                Outcome::Refused("etcdserver: mvcc: required revision is a future revision".to_owned());
-            Some(())
-        },
+        |world| refused(world, 100, "etcdserver: mvcc: required revision is a future revision"),
         &[Check::Reads, Check::Errors],
     ),
     (
         "a refusal of a revision that nobody compacted",
         |world| {
-            let old = |call: &Call| matches!(&call.request, Request::Range(range) if range.revision > 0);
-            let number = last(&world.history, old)?;
-            let call = &mut world.history.calls[number];
-            let Request::Range(request) = &mut call.request else { return None };
-            request.revision = world.model.revision();
-            call.outcome =
-                Outcome::Refused("etcdserver: mvcc: required revision has been compacted".to_owned());
-            Some(())
+            let newest = world.model.revision();
+            refused(world, newest, "etcdserver: mvcc: required revision has been compacted")
         },
         &[Check::Reads, Check::Errors],
     ),
