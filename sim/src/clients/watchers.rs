@@ -117,9 +117,10 @@ impl Watcher {
         }
         if let Some(newest) = newest {
             if !self.has_heard(newest) {
-                // One that begins later keeps the stream from being told how far it is.
-                let late =
-                    self.watching.iter().filter(|it| !it.is_over && it.request.start_revision > newest);
+                // One that begins later keeps the stream from being told how far it is. The auditor
+                // is never canceled: it has heard what there is before it begins.
+                let late = |it: &&Watching| !it.is_over && it.request.start_revision > newest;
+                let late = self.watching.iter().filter(late).filter(|_| !self.is_auditor);
                 for id in late.map(|watching| watching.id).collect::<Vec<_>>() {
                     door.request_watch(
                         stream,
@@ -250,10 +251,12 @@ impl Watcher {
         self.heard = 0;
     }
 
-    /// Every watcher was told of everything up to here, or is over.
+    /// Every watcher was told of everything up to here, begins behind it, or is over.
     pub(super) fn has_heard(&self, newest: i64) -> bool {
-        let all_are_over = self.again.is_empty() && self.watching.iter().all(|watching| watching.is_over);
-        self.stream.is_some() && (self.heard >= newest || all_are_over)
+        let has_heard = |it: &Watching| it.is_created && (self.heard >= newest || it.next > newest);
+        let may_be_over = !self.is_auditor;
+        let all_have = self.watching.iter().all(|it| has_heard(it) || (may_be_over && it.is_over));
+        self.stream.is_some() && self.again.is_empty() && all_have
     }
 
     /// The run is over.
