@@ -279,7 +279,7 @@ impl Clients {
     pub fn others_compact(&mut self, request: &CompactionRequest, now: Micros) {
         let outcome = Outcome::Unknown("asked for by the storm".to_owned());
         let (client, member) = (u32::MAX, u32::MAX);
-        let request = Request::Compact(request.clone());
+        let request = Request::Compact(*request);
         let call = Call { client, member, life: 0, began: now, returned: now, request, outcome };
         self.shared.learns(&call);
         self.history.calls.push(call);
