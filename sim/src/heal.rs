@@ -13,9 +13,9 @@ use crate::world::World;
 /// Virtual time within which a healed cluster serves on every member.
 const BOUND: Micros = 90 * SECOND;
 
-/// The hash of all keys of a state, as HashKV has it.
-fn hash_of(view: View) -> u32 {
-    let mut run = HashKv::new(view, 0).expect("nothing is compacted that is asked for");
+/// The hash of all keys of a state up to a revision, the newest if it is 0, as HashKV has it.
+fn hash_of(view: View, revision: i64) -> u32 {
+    let mut run = HashKv::new(view, revision).expect("nothing is compacted that is asked for");
     loop {
         if let Some(hashed) = run.step(usize::MAX).expect("the store is whole") {
             return hashed.hash;
@@ -111,13 +111,19 @@ impl World {
             && standings.iter().all(|(leader, committed, applied)| *leader != 0 && committed == applied)
     }
 
-    /// Members hold the same keys.
-    fn compare(&self) {
+    /// Members hold the same keys; the history has what it takes to say whether the right ones.
+    fn compare(&mut self) {
         let mut hashes = Vec::new();
         for member in self.members() {
             let process = self.cluster.slots[member].process.as_ref().expect("it rests");
             let view = process.view();
-            hashes.push((view.revision(), view.compact_revision(), hash_of(view)));
+            hashes.push((view.revision(), view.compact_revision(), hash_of(view.clone(), 0)));
+            let audited = self.audited();
+            if audited >= view.compact_revision() {
+                let id = self.cluster.slots[member].id.expect("it is a member");
+                let compacted = view.compact_revision();
+                self.hashed(id, hash_of(view, audited), audited, compacted);
+            }
         }
         let is_same = hashes
             .windows(2)

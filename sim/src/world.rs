@@ -223,6 +223,11 @@ impl World {
         self.clients.others_compact(request, self.cluster.out.now());
     }
 
+    /// A member holds keys of this hash.
+    pub(crate) fn hashed(&mut self, member: u64, hash: u32, revision: i64, compacted: i64) {
+        self.clients.hashed(member, hash, revision, compacted, self.cluster.out.now());
+    }
+
     /// The clients that are not done.
     pub(crate) fn clients_standing(&self) -> String {
         self.clients.standing()

@@ -7,6 +7,7 @@
 //! - `words`: requests and replies as an edge has them and as the history has them.
 //! - `shared`: knowledge of all clients, and the draws for the whole run.
 
+mod gatherer;
 mod holder;
 mod lister;
 mod locker;
@@ -20,9 +21,9 @@ mod writer;
 
 use std::collections::BTreeMap;
 
-use revd_checker::{Call, History, Outcome, Report, Request, Rules, check};
+use revd_checker::{Call, History, Outcome, Report, Request, Response, Rules, check};
 use revd_engine::random::Random;
-use revd_proto::etcdserverpb::CompactionRequest;
+use revd_proto::etcdserverpb::{CompactionRequest, HashKvRequest, HashKvResponse};
 
 use crate::calls::{CallId, Door, Reply, StreamId, WatchMessage};
 use crate::time::{MILLISECOND, Micros, SECOND};
@@ -88,9 +89,8 @@ impl Clients {
             let pause = random.pick(&[2, 10, 40, 100]) * MILLISECOND;
             clients.push(Client { role, member: 0, pause, is_served: false, rests: false });
         };
-        // The first kind writes in every run; the others are there or not.
         for kind in 0..Role::KINDS {
-            let count = if kind == 0 || random.one_in(2) { 1 + random.below(3) } else { 0 };
+            let count = Role::count(kind, &mut random);
             (0..count).for_each(|_| add(Role::new(kind), &mut random));
         }
         let others = random.below(4);
@@ -228,10 +228,12 @@ impl Clients {
         let (history, shared) = (&mut self.history, &mut self.shared);
         for watcher in &mut self.watchers {
             if watcher.is_on(stream) {
-                let newest = watcher.hears(words::watch_response(&message.reply), door.now(), history);
+                let response = words::watch_response(&message.reply);
+                let newest = watcher.hears(&response, door.now(), history);
                 shared.newest = shared.newest.max(newest);
                 if watcher.is_auditor() {
                     shared.audited = shared.audited.max(watcher.told_to());
+                    shared.sees(&response);
                 }
             }
         }
@@ -283,6 +285,25 @@ impl Clients {
         let call = Call { client, member, life: 0, began: now, returned: now, request, outcome };
         self.shared.learns(&call);
         self.history.calls.push(call);
+    }
+
+    /// A member's own view at the end: the hash of all keys up to a revision that the auditor knows.
+    pub fn hashed(&mut self, member: u64, hash: u32, revision: i64, compacted: i64, now: Micros) {
+        let response = HashKvResponse {
+            hash,
+            hash_revision: revision,
+            compact_revision: compacted,
+            ..HashKvResponse::default()
+        };
+        self.history.calls.push(Call {
+            client: u32::MAX,
+            member: shared::place(member),
+            life: 0,
+            began: now,
+            returned: now,
+            request: Request::HashKv(HashKvRequest { revision }),
+            outcome: Outcome::Answered(Response::HashKv(response)),
+        });
     }
 
     /// How many calls were answered.

@@ -3,6 +3,7 @@
 use revd_checker::{Call, History};
 use revd_engine::random::Random;
 
+use super::gatherer::Gatherer;
 use super::holder::Holder;
 use super::lister::Lister;
 use super::locker::Locker;
@@ -20,10 +21,21 @@ pub(super) enum Role {
     Lister(Lister),
     Holder(Holder),
     Locker(Locker),
+    Gatherer(Gatherer),
 }
 
 impl Role {
-    pub(super) const KINDS: u64 = 5;
+    pub(super) const KINDS: u64 = 6;
+
+    /// How many clients of a kind a run has: the first kind writes in every run, the others are
+    /// there or not. What gathers many keys makes a run long.
+    pub(super) fn count(kind: u64, random: &mut Random) -> u64 {
+        match kind {
+            5 => u64::from(random.one_in(4)),
+            1.. if random.one_in(2) => 0,
+            _ => 1 + random.below(3),
+        }
+    }
 
     pub(super) fn new(kind: u64) -> Self {
         match kind {
@@ -31,7 +43,8 @@ impl Role {
             1 => Self::Reader(Reader::default()),
             2 => Self::Lister(Lister::default()),
             3 => Self::Holder(Holder::default()),
-            _ => Self::Locker(Locker::default()),
+            4 => Self::Locker(Locker::default()),
+            _ => Self::Gatherer(Gatherer::default()),
         }
     }
 
@@ -50,6 +63,7 @@ impl Role {
             Self::Lister(role) => role.next(shared, random),
             Self::Holder(role) => role.next(may_end, now, shared, random),
             Self::Locker(role) => role.next(may_end, now, shared, random),
+            Self::Gatherer(role) => role.next(may_end, shared, random),
         }
     }
 
@@ -60,6 +74,7 @@ impl Role {
             Self::Lister(role) => role.learns(call, shared),
             Self::Holder(role) => role.learns(call),
             Self::Locker(role) => role.learns(call, history),
+            Self::Gatherer(role) => role.learns(call),
         }
     }
 
@@ -70,6 +85,7 @@ impl Role {
             Self::Lister(role) => *role = Lister::default(),
             Self::Holder(role) => role.fails(),
             Self::Locker(role) => role.fails(),
+            Self::Gatherer(role) => role.fails(),
         }
     }
 }

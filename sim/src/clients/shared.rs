@@ -3,6 +3,8 @@
 use bytes::Bytes;
 use revd_checker::Call;
 use revd_engine::random::Random;
+use revd_proto::etcdserverpb::WatchResponse;
+use revd_proto::mvccpb::event::EventType;
 
 use crate::time::Micros;
 
@@ -17,6 +19,8 @@ pub(super) struct Shared {
     pub(super) audited: i64,
     /// The newest compaction that may have been carried out.
     pub(super) compacted: i64,
+    /// The newest deletion that the auditor was told of.
+    pub(super) deleted: i64,
     /// Keys that are written.
     pub(super) keys: u64,
     pub(super) value_bytes: u64,
@@ -44,6 +48,7 @@ impl Shared {
             answered: 1,
             audited: 1,
             compacted: 0,
+            deleted: 1,
             keys: random.pick(&[2, 8, 30]),
             value_bytes: random.pick(&[10, 100, 3_000]),
             compacts_one_in: random.pick(&[0, 20, 100]),
@@ -83,6 +88,13 @@ impl Shared {
         if let revd_checker::Request::Compact(request) = &call.request {
             self.compacted = self.compacted.max(request.revision);
         }
+    }
+
+    /// The auditor was told this.
+    pub(super) fn sees(&mut self, response: &WatchResponse) {
+        let deletions = response.events.iter().filter(|event| event.r#type == EventType::Delete as i32);
+        let newest = deletions.filter_map(|event| Some(event.kv.as_ref()?.mod_revision)).max();
+        self.deleted = self.deleted.max(newest.unwrap_or(0));
     }
 
     /// The storm is over; leases that nobody keeps are gone this long after their time.

@@ -47,8 +47,10 @@ fn everything(start_revision: i64) -> WatchCreateRequest {
 
 fn any(shared: &Shared, random: &mut Random) -> WatchCreateRequest {
     let newest = shared.newest;
-    let start_revision = match random.below(4) {
+    let start_revision = match random.below(5) {
         0 => 0,
+        // The first revision that a compaction leaves.
+        4 => shared.compacted.max(1),
         1 => newest + i64::try_from(random.below(20)).expect("a small number"),
         _ => (newest - i64::try_from(random.below(200)).expect("a small number")).max(1),
     };
@@ -211,7 +213,7 @@ impl Watcher {
     }
 
     /// A response; the newest revision that it shows.
-    pub(super) fn hears(&mut self, response: WatchResponse, now: Micros, history: &mut History) -> i64 {
+    pub(super) fn hears(&mut self, response: &WatchResponse, now: Micros, history: &mut History) -> i64 {
         let shown = response.header.as_ref().map_or(0, |header| header.revision);
         let is_for_all = response.watch_id == -1 && !response.created;
         if is_for_all {
@@ -233,7 +235,7 @@ impl Watcher {
             let watch = &mut history.watches[watching.place];
             watch.times.push(now);
             watch.transcript.responses.push(response.clone());
-            watching.hears(&response, shown);
+            watching.hears(response, shown);
             if response.compact_revision > 0 {
                 let start_revision = watching.next.max(response.compact_revision);
                 self.again.push(WatchCreateRequest { start_revision, ..watching.request.clone() });

@@ -38,7 +38,9 @@ impl Writer {
     pub(super) fn next(&mut self, shared: &mut Shared, random: &mut Random) -> Next {
         if shared.compacts_one_in > 0 && random.one_in(shared.compacts_one_in) {
             let behind = i64::try_from(random.below(40)).expect("a small number");
-            let revision = (shared.audited - behind).max(1);
+            // A deletion at the revision of a compaction stays, for watchers that begin there.
+            let at_deletion = shared.deleted <= shared.audited && random.one_in(2);
+            let revision = if at_deletion { shared.deleted } else { (shared.audited - behind).max(1) };
             return Request::Compact(CompactionRequest { revision, physical: random.one_in(4) }).into();
         }
         if shared.flood > 0 && random.one_in(100) {
