@@ -33,8 +33,12 @@ impl Gatherer {
         if may_end {
             return Next::Done;
         }
+        let all = RangeRequest { key: "many/".into(), range_end: "many0".into(), ..RangeRequest::default() };
         if self.rounds == ROUNDS {
-            return Next::Rest(SECOND);
+            // From now on it looks now and then.
+            self.has_begun = !self.has_begun;
+            let count = RangeRequest { count_only: true, ..all };
+            return if self.has_begun { Next::Rest(SECOND) } else { Request::Range(count).into() };
         }
         if !std::mem::replace(&mut self.has_begun, true) && random.one_in(2) {
             return Request::LeaseGrant(LeaseGrantRequest { ttl: 2, id: shared.lease() }).into();
@@ -44,12 +48,12 @@ impl Gatherer {
             let success = (0..KEYS_PER_BATCH).map(|key| op(Op::RequestPut(self.put(key, shared)))).collect();
             return Request::Txn(TxnRequest { success, ..TxnRequest::default() }).into();
         }
-        let (key, range_end) = ("many/".into(), "many0".into());
         let is_leased = self.lease.is_some();
         *self = Self { rounds: self.rounds + 1, ..Self::default() };
         if is_leased {
-            return Request::Range(RangeRequest { key, range_end, ..RangeRequest::default() }).into();
+            return Request::Range(all).into();
         }
+        let RangeRequest { key, range_end, .. } = all;
         Request::DeleteRange(DeleteRangeRequest { key, range_end, prev_kv: random.one_in(2) }).into()
     }
 
