@@ -1,6 +1,6 @@
-//! A history as a file: a line for each call, response of a watcher, hold and state. Messages are
-//! in protobuf as hexadecimal digits, so that they are read back exactly; what stands behind ` # `
-//! is the same for people.
+//! A history as a file: a line with the promises that it is judged by, and one for each call,
+//! response of a watcher, hold and state. Messages are in protobuf as hexadecimal digits, so that
+//! they are read back exactly; what stands behind ` # ` is the same for people.
 
 use std::fmt::Write as _;
 
@@ -9,11 +9,12 @@ use prost::Message;
 use revd_proto::etcdserverpb::{WatchCreateRequest, WatchResponse};
 use revd_proto::mvccpb::KeyValue;
 
+use crate::Rules;
 use crate::history::{Call, History, Hold, Outcome, Request, Response, StateAt, Watch};
 use crate::watch::Transcript;
 
 /// The first line.
-const TITLE: &str = "revd history 1";
+const TITLE: &str = "revd history 2";
 /// Nothing stands at a place.
 const NONE: &str = "-";
 
@@ -58,10 +59,26 @@ kinds! {
     LeaseTimeToLive = "time-to-live"
 }
 
-/// A history as text.
+fn maybe<T>(value: Option<T>, text: impl Fn(T) -> String) -> String {
+    value.map_or_else(|| NONE.to_owned(), text)
+}
+
+/// The promises as a line.
+fn rules_line(rules: &Rules) -> String {
+    let Rules { goes_on, watches_show, others, others_unseen, errors, drift, calm_since, lease_slack } =
+        rules;
+    let others = maybe(others.as_ref(), |others| hex(others));
+    let errors = maybe(errors.as_ref(), |errors| hex(errors.join("\n").as_bytes()));
+    let calm_since = maybe(*calm_since, |time| time.to_string());
+    format!(
+        "rules {goes_on} {watches_show} {others} {others_unseen} {errors} {drift} {calm_since} {lease_slack}"
+    )
+}
+
+/// A history as text, with the promises that it is judged by.
 #[must_use]
-pub fn write(history: &History) -> String {
-    let mut text = format!("{TITLE}\nfirst {}\n", history.first);
+pub fn write(history: &History, rules: &Rules) -> String {
+    let mut text = format!("{TITLE}\n{}\nfirst {}\n", rules_line(rules), history.first);
     let mut line = |line: String, remark: String| {
         let remark = remark.replace('\n', " ");
         let _ = if remark.is_empty() {
@@ -88,7 +105,7 @@ pub fn write(history: &History) -> String {
     }
     for Watch { client, member, life, transcript, times } in &history.watches {
         let Transcript { request, responses, complete_to } = transcript;
-        let complete_to = complete_to.map_or_else(|| NONE.to_owned(), |to| to.to_string());
+        let complete_to = maybe(*complete_to, |to| to.to_string());
         line(format!("watch {client} {member} {life} {complete_to} {}", of(request)), format!("{request:?}"));
         for (number, response) in responses.iter().enumerate() {
             let at = times.get(number).copied().unwrap_or(0);
@@ -96,7 +113,7 @@ pub fn write(history: &History) -> String {
         }
     }
     for Hold { client, name, lease, from, until } in &history.holds {
-        let until = until.map_or_else(|| NONE.to_owned(), |until| until.to_string());
+        let until = maybe(*until, |until| until.to_string());
         line(format!("hold {client} {} {lease} {from} {until}", hex(name)), String::new());
     }
     for StateAt { member, index, digest } in &history.states {
@@ -137,28 +154,52 @@ impl Words<'_> {
     fn text(&mut self) -> Option<String> {
         String::from_utf8(self.bytes()?.to_vec()).ok()
     }
+
+    /// The errors that clients may meet, a line for each.
+    fn errors(&mut self) -> Option<Option<Vec<String>>> {
+        let Some(bytes) = self.maybe_bytes()? else { return Some(None) };
+        let text = String::from_utf8(bytes.to_vec()).ok()?;
+        Some(Some(text.lines().map(str::to_owned).collect()))
+    }
+
+    /// Bytes, unless there are none.
+    fn maybe_bytes(&mut self) -> Option<Option<Bytes>> {
+        self.bytes().map(|bytes| Some(bytes).filter(|bytes| !bytes.is_empty()))
+    }
 }
 
-/// A history from its text.
+/// A history from its text, and the promises that it is judged by.
 ///
 /// # Errors
 /// The line that cannot be read.
-pub fn read(text: &str) -> Result<History, String> {
+pub fn read(text: &str) -> Result<(History, Rules), String> {
     let mut lines = text.lines();
     if lines.next() != Some(TITLE) {
         return Err(format!("the first line is not {TITLE:?}"));
     }
-    let mut history = History::default();
+    let (mut history, mut rules) = (History::default(), Rules::default());
     for line in lines {
         let words = line.split(" # ").next().unwrap_or(line);
         let mut words = Words(words.split_ascii_whitespace());
-        take(&mut words, &mut history).ok_or_else(|| format!("cannot be read: {line:.200}"))?;
+        take(&mut words, &mut history, &mut rules).ok_or_else(|| format!("cannot be read: {line:.200}"))?;
     }
-    Ok(history)
+    Ok((history, rules))
 }
 
-fn take(words: &mut Words, history: &mut History) -> Option<()> {
+fn take(words: &mut Words, history: &mut History, rules: &mut Rules) -> Option<()> {
     match words.0.next()? {
+        "rules" => {
+            *rules = Rules {
+                goes_on: words.number()?,
+                watches_show: words.number()?,
+                others: words.maybe_bytes()?,
+                others_unseen: words.number()?,
+                errors: words.errors()?,
+                drift: words.number()?,
+                calm_since: words.maybe()?,
+                lease_slack: words.number()?,
+            };
+        }
         "first" => history.first = words.number()?,
         "found" => history.found.push(words.message::<KeyValue>()?),
         "call" => history.calls.push(call(words)?),

@@ -68,6 +68,8 @@ pub struct Rules {
     pub watches_show: bool,
     /// Clients that are not in the history compact, and write keys that begin so.
     pub others: Option<Bytes>,
+    /// No watcher and no reader need have seen what they write.
+    pub others_unseen: bool,
     /// The errors that clients may meet; none: any.
     pub errors: Option<Vec<String>>,
     /// The members' clocks go wrong by so many parts in a million.

@@ -1,4 +1,5 @@
-//! Checks the histories of failed runs again: `revd-checker FILE...`, files as a run leaves them.
+//! Checks the histories of failed runs again: `revd-checker FILE...`, files as a run leaves them,
+//! by the promises that they were judged by.
 
 use std::process::ExitCode;
 
@@ -7,8 +8,8 @@ fn main() -> ExitCode {
     for name in std::env::args().skip(1) {
         let history = std::fs::read_to_string(&name).map_err(|error| error.to_string());
         match history.and_then(|text| revd_checker::read(&text)) {
-            Ok(history) => {
-                let report = revd_checker::check(&history, &revd_checker::Rules::default());
+            Ok((history, rules)) => {
+                let report = revd_checker::check(&history, &rules);
                 println!(
                     "{name}: {} calls, {} watches, revision {}, {} faults",
                     history.calls.len(),

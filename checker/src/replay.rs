@@ -44,6 +44,8 @@ pub struct Truth {
     pub causes: BTreeMap<i64, Cause>,
     /// The replay has reached the last revision.
     pub is_whole: bool,
+    /// Others have made changes that nobody saw.
+    pub has_gaps: bool,
 }
 
 /// Whether an acknowledged call has changed something.
@@ -122,7 +124,7 @@ impl<'h> Replay<'h> {
             history,
             known,
             rules,
-            truth: Truth { model, causes: BTreeMap::new(), is_whole: true },
+            truth: Truth { model, causes: BTreeMap::new(), is_whole: true, has_gaps: false },
             faults: Vec::new(),
             acknowledged: BTreeMap::new(),
             seen: BTreeMap::new(),
@@ -211,11 +213,12 @@ impl<'h> Replay<'h> {
     /// A revision that no write was acknowledged at.
     fn unacknowledged(&mut self, revision: i64) {
         let seen = self.seen.get(&revision).cloned().unwrap_or_default();
-        if seen.is_empty() {
+        if seen.is_empty() && !self.rules.others_unseen {
             return self.wrong(format!("nobody knows what has changed at revision {revision}"));
         }
         let candidates = self.candidates(&seen);
-        if let Some((cause, makers, changes)) = self.explained(&candidates, &seen) {
+        let is_known = !seen.is_empty();
+        if is_known && let Some((cause, makers, changes)) = self.explained(&candidates, &seen) {
             if !self.makers.add(makers) {
                 self.wrong(format!("revision {revision} has changes that were made before: {seen:?}"));
             }
@@ -226,6 +229,7 @@ impl<'h> Replay<'h> {
             let calls: Vec<_> = candidates.iter().map(|number| self.call(*number)).collect();
             self.wrong(format!("revision {revision} has changes that nobody made: {seen:?}; like {calls:?}"));
         }
+        self.truth.has_gaps |= seen.is_empty();
         self.goes_on(Cause::Others, seen.into_values().collect());
     }
 
@@ -288,6 +292,9 @@ impl<'h> Replay<'h> {
 
     /// No reply shows a revision behind the last one that is known.
     fn all_is_known(&mut self, last: i64) {
+        if self.rules.others_unseen {
+            return;
+        }
         let beyond = self.history.calls.iter().find(|call| call.shown() > Some(last));
         if let Some(call) = beyond {
             self.wrong(format!(

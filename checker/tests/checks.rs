@@ -32,7 +32,10 @@ fn a_right_history_passes_and_is_the_same_from_its_file() {
         let faults: Vec<String> = report.faults.iter().map(ToString::to_string).collect();
         assert!(faults.is_empty(), "seed {seed}: {faults:#?}");
         assert!(report.registers >= 3 && report.events > 100, "{} {}", report.registers, report.events);
-        assert_eq!(read(&write(&history)).unwrap(), history);
+        assert_eq!(read(&write(&history, &rules())).unwrap(), (history, rules()));
+        let other =
+            Rules { others: Some("o/".into()), errors: None, drift: 7, goes_on: true, ..Rules::default() };
+        assert_eq!(read(&write(&History::default(), &other)).unwrap(), (History::default(), other));
     }
 }
 

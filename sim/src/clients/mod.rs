@@ -21,7 +21,7 @@ mod writer;
 
 use std::collections::BTreeMap;
 
-use revd_checker::{Call, History, Outcome, Report, Request, Response, Rules, check};
+use revd_checker::{Call, History, Outcome, Request, Response, Rules, check};
 use revd_engine::random::Random;
 use revd_proto::etcdserverpb::{CompactionRequest, HashKvRequest, HashKvResponse};
 
@@ -319,6 +319,7 @@ impl Clients {
             goes_on: true,
             watches_show: true,
             others: Some("probe/".into()),
+            others_unseen: false,
             errors: None,
             drift: if clocks.have_jumped { 1_000_000 } else { clocks.drift },
             calm_since: self.calm_since,
@@ -348,27 +349,20 @@ impl Clients {
         self.history
     }
 
-    /// The whole history, held against etcd's promises.
-    #[must_use]
-    pub fn judged(self, now: Micros, clocks: Clocks) -> (History, Report) {
-        let rules = self.rules(clocks);
-        let history = self.into_history(now);
-        let report = check(&history, &rules);
-        (history, report)
-    }
-
     /// Judges the whole history.
     ///
     /// # Panics
     /// When a promise was not kept: the message has the first ones. `REVD_SIM_KEEP` names a file
     /// for the history, to be looked at and checked again.
     pub fn judge(self, now: Micros, clocks: Clocks) {
-        let (history, report) = self.judged(now, clocks);
+        let rules = self.rules(clocks);
+        let history = self.into_history(now);
+        let report = check(&history, &rules);
         if report.faults.is_empty() {
             return;
         }
         if let Some(path) = std::env::var_os("REVD_SIM_KEEP") {
-            std::fs::write(path, revd_checker::write(&history)).expect("the file can be written");
+            std::fs::write(path, revd_checker::write(&history, &rules)).expect("the file can be written");
         }
         let faults: Vec<String> = report.faults.iter().take(3).map(ToString::to_string).collect();
         panic!("{} promises were not kept: {:.3000}", report.faults.len(), faults.join("\n"));

@@ -56,7 +56,7 @@ fn bug_063_watchers_of_a_member_that_gets_the_state_are_told_of_everything_once(
             let flags = ["--snapshot-count=50", "--snapshot-catchup-entries=5"]; // entries hold many puts
             let mut cluster = Cluster::start(product, Wiring::Proxied, dir.path(), 3, &flags).await;
             survives(&mut cluster, async |cluster, workload| {
-                workload.has_others();
+                workload.has_others("much/");
                 let away = (cluster.leader().await + 1) % 3;
                 cluster.isolate(away);
                 let others = [1, 2].map(|next| cluster.client((away + next) % 3));

@@ -18,7 +18,6 @@ mod installing;
 mod leaders;
 mod learners;
 mod minority;
-mod recorded;
 mod registry;
 mod replication;
 mod storms;

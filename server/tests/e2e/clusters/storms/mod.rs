@@ -15,7 +15,7 @@ mod clients;
 mod disks;
 mod driver;
 mod plan;
-mod record;
+pub mod record;
 mod watchers;
 
 use std::collections::BTreeSet;
@@ -66,12 +66,12 @@ const ERRORS: [&str; 13] = [
 ];
 
 /// Leaves the history of a storm that has failed.
-struct Leaving<'h>(&'h History);
+struct Leaving<'h>(&'h History, &'h Rules);
 
 impl Drop for Leaving<'_> {
     fn drop(&mut self) {
         if let Some(mut file) = failure::file("storm.history") {
-            let _ = file.write_all(revd_checker::write(self.0).as_bytes());
+            let _ = file.write_all(revd_checker::write(self.0, self.1).as_bytes());
         }
     }
 }
@@ -159,8 +159,9 @@ async fn storm(product: Product, seats: usize, seed: u64, length: Duration) {
     assert!(!clients.is_broken.get(), "a client has panicked");
     say(&storm, &clients);
     let history = clients.recorder.history.take();
-    let _leaving = Leaving(&history);
-    judge(&history, product, calm_since, ended);
+    let rules = rules(product, calm_since);
+    let _leaving = Leaving(&history, &rules);
+    judge(&history, &rules, ended);
     for member in &storm.cluster.members {
         let log = member.log();
         assert!(!log.contains("a bug in revd") && !log.contains("panicked"), "{log}");
@@ -257,21 +258,25 @@ fn say(storm: &Storm<'_>, clients: &Clients) {
     assert!(answered > 500, "the load was too small to show anything: {answered} calls answered");
 }
 
-/// All checks.
-fn judge(history: &History, product: Product, calm_since: u64, ended: Result<(), &str>) {
+/// The promises that a storm is judged by.
+fn rules(product: Product, calm_since: u64) -> Rules {
     let is_revd = product == Product::Revd;
-    let rules = Rules {
+    Rules {
         goes_on: is_revd,
         watches_show: is_revd,
         errors: is_revd.then(|| ERRORS.map(str::to_owned).to_vec()),
         calm_since: Some(calm_since),
         lease_slack: LEASE_SLACK,
         ..Rules::default()
-    };
-    if let Some(path) = std::env::var_os("REVD_STORMS_KEEP") {
-        std::fs::write(path, revd_checker::write(history)).unwrap();
     }
-    let report = revd_checker::check(history, &rules);
+}
+
+/// All checks.
+fn judge(history: &History, rules: &Rules, ended: Result<(), &str>) {
+    if let Some(path) = std::env::var_os("REVD_STORMS_KEEP") {
+        std::fs::write(path, revd_checker::write(history, rules)).unwrap();
+    }
+    let report = revd_checker::check(history, rules);
     let unknown = history.calls.iter().filter(|call| matches!(call.outcome, Outcome::Unknown(_))).count();
     println!(
         "{} calls ({unknown} without an answer), {} revisions, {} watches told of {} events, {} holds of the \
