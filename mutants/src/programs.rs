@@ -20,7 +20,17 @@ const ORDER: &[&str] = &[
     "crash_sim",
     "install_crash",
     "cluster_sim",
+    "runs",
 ];
+
+/// What is built together: the simulator of clusters for itself, for it would be slow with the
+/// checks that the tests of the engine turn on in the engine.
+const BUILDS: &[&[&str]] = &[
+    &["-p", "revd-engine", "-p", "revd-member", "--features", "revd-engine/mutants,revd-member/mutants"],
+    &["-p", "revd-sim", "--test", "runs", "--features", "mutants"],
+];
+/// Seeds of the simulator of clusters, until one has failed.
+const CLUSTER_SEEDS: &str = "60";
 
 /// A compiled test program.
 #[derive(Debug)]
@@ -61,25 +71,11 @@ impl fmt::Display for Found {
     }
 }
 
-/// Builds the tests of engine and member with the feature.
+/// Builds the tests of engine, member and simulator with the feature.
 pub(crate) fn build(root: &Path, is_release: bool) -> Result<Vec<Program>> {
-    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
-    let mut build = Command::new(cargo);
-    build.current_dir(root).args(["test", "--no-run", "--message-format=json-render-diagnostics"]);
-    build.args(["-p", "revd-engine", "-p", "revd-member"]);
-    build.args(["--features", "revd-engine/mutants,revd-member/mutants"]);
-    build.args(is_release.then_some("--release"));
-    let output = build.stderr(Stdio::inherit()).output()?;
-    ensure!(output.status.success(), "the tests cannot be built");
     let mut programs = Vec::new();
-    for line in String::from_utf8(output.stdout)?.lines() {
-        let said: serde_json::Value = serde_json::from_str(line)?;
-        let Some(path) = said["executable"].as_str() else { continue };
-        let manifest = Path::new(said["manifest_path"].as_str().context("a program without a package")?);
-        let name = said["target"]["name"].as_str().context("a program without a name")?.to_owned();
-        let folder = manifest.parent().context("a package without a folder")?.to_owned();
-        let is_of_engine = folder.ends_with("engine");
-        programs.push(Program { name, path: path.into(), is_of_engine, folder });
+    for packages in BUILDS {
+        programs.extend(built(root, packages, is_release)?);
     }
     // Both packages have such a program.
     for program in &mut programs {
@@ -93,6 +89,27 @@ pub(crate) fn build(root: &Path, is_release: bool) -> Result<Vec<Program>> {
     Ok(programs)
 }
 
+/// The test programs of these packages.
+fn built(root: &Path, packages: &[&str], is_release: bool) -> Result<Vec<Program>> {
+    let cargo = std::env::var("CARGO").unwrap_or_else(|_| "cargo".to_owned());
+    let mut build = Command::new(cargo);
+    build.current_dir(root).args(["test", "--no-run", "--message-format=json-render-diagnostics"]);
+    build.args(packages).args(is_release.then_some("--release"));
+    let output = build.stderr(Stdio::inherit()).output()?;
+    ensure!(output.status.success(), "the tests cannot be built");
+    let mut programs = Vec::new();
+    for line in String::from_utf8(output.stdout)?.lines() {
+        let said: serde_json::Value = serde_json::from_str(line)?;
+        let Some(path) = said["executable"].as_str() else { continue };
+        let manifest = Path::new(said["manifest_path"].as_str().context("a program without a package")?);
+        let name = said["target"]["name"].as_str().context("a program without a name")?.to_owned();
+        let folder = manifest.parent().context("a package without a folder")?.to_owned();
+        let is_of_engine = folder.ends_with("engine");
+        programs.push(Program { name, path: path.into(), is_of_engine, folder });
+    }
+    Ok(programs)
+}
+
 impl Program {
     /// Runs it, with this mutant planted, until a test fails or the time is over; how long that
     /// took.
@@ -101,6 +118,7 @@ impl Program {
         let mut run = Command::new(&self.path);
         run.current_dir(&self.folder).arg("--nocapture").env_remove("REVD_MUTANT");
         run.envs(mutant.map(|name| ("REVD_MUTANT", name))).env("RUST_BACKTRACE", "0");
+        run.env("REVD_SIM_SEEDS", CLUSTER_SEEDS).env("REVD_SIM_UNTIL", "failure");
         let mut child = match run.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn() {
             Ok(child) => child,
             Err(error) => panic!("{} cannot be run: {error}", self.name),
