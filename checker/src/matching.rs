@@ -29,7 +29,7 @@ impl Matching {
     pub(crate) fn add(&mut self, makers: Vec<Maker>) -> bool {
         let effect = self.makers.len();
         self.makers.push(makers);
-        // Breadth first, so that no history makes it recurse: each cause is reached from one effect.
+        // Without recursion, whatever the history is: each cause is reached from one effect.
         let mut reached: BTreeMap<Maker, usize> = BTreeMap::new();
         let mut waiting = BTreeSet::from([effect]);
         while let Some(from) = waiting.pop_first() {

@@ -75,8 +75,8 @@ fn deletion(key: &str, range_end: &str, began: Time, returned: Time) -> Call {
     }
 }
 
-/// What deletes one key may be either of two deletions; what deletes two is only one of them. Each
-/// has deleted once at most.
+/// Of a deletion of one key and one of two, either explains that one key is gone, and only one that
+/// both are. Each has deleted once at most.
 #[test]
 fn an_unknown_deletion_is_the_cause_of_one_revision() {
     let end = 9 * SECOND;

@@ -23,8 +23,8 @@ const ORDER: &[&str] = &[
     "runs",
 ];
 
-/// What is built together: the simulator of clusters for itself, for it would be slow with the
-/// checks that the tests of the engine turn on in the engine.
+/// The packages that are built together: the simulator of clusters stands alone, for it would be
+/// slow with the checks that the tests of the engine turn on in the engine.
 const BUILDS: &[&[&str]] = &[
     &["-p", "revd-engine", "-p", "revd-member", "--features", "revd-engine/mutants,revd-member/mutants"],
     &["-p", "revd-sim", "--test", "runs", "--features", "mutants"],

@@ -8,7 +8,7 @@
 //! - `network` carries bytes between members: hellos, frames and states, which may be late, cut,
 //!   doubled, damaged or lost.
 //! - `disk` is the data directory of a member: what a crash leaves of it, and its troubles.
-//! - `clients` ask and watch, and what they were told is judged; a `probe` puts and reads beside them.
+//! - `clients` ask and watch, and their history is judged; a `probe` puts and reads beside them.
 //! - `calls` is what clients and members say to each other.
 //!
 //! A seed draws its storm (`faults`); it happens (`storm`, `operator`), is healed (`heal`), and

@@ -287,7 +287,8 @@ impl Clients {
         self.history.calls.push(call);
     }
 
-    /// A member's own view at the end: the hash of all keys up to a revision that the auditor knows.
+    /// A member's own view at the end: the hash of all keys up to a revision that the auditor
+    /// knows.
     pub fn hashed(&mut self, member: u64, hash: u32, revision: i64, compacted: i64, now: Micros) {
         let response = HashKvResponse {
             hash,

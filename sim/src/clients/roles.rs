@@ -28,7 +28,7 @@ impl Role {
     pub(super) const KINDS: u64 = 6;
 
     /// How many clients of a kind a run has: the first kind writes in every run, the others are
-    /// there or not. What gathers many keys makes a run long.
+    /// there or not. Those that gather many keys make a run long.
     pub(super) fn count(kind: u64, random: &mut Random) -> u64 {
         match kind {
             5 => u64::from(random.one_in(4)),
