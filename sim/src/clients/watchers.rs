@@ -255,9 +255,12 @@ impl Watcher {
 
     /// Every watcher was told of everything up to here, begins behind it, or is over.
     pub(super) fn has_heard(&self, newest: i64) -> bool {
-        let has_heard = |it: &Watching| it.is_created && (self.heard >= newest || it.next > newest);
         let may_be_over = !self.is_auditor;
-        let all_have = self.watching.iter().all(|it| has_heard(it) || (may_be_over && it.is_over));
+        let has_heard = |it: &Watching| {
+            let is_told = it.is_created && (self.heard >= newest || it.next > newest);
+            if it.is_over { may_be_over } else { is_told }
+        };
+        let all_have = self.watching.iter().all(has_heard);
         self.stream.is_some() && self.again.is_empty() && all_have
     }
 
@@ -283,5 +286,72 @@ impl Watching {
             self.next = self.next.max(shown + 1);
         }
         self.is_over |= response.canceled;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use revd_proto::etcdserverpb::ResponseHeader;
+    use revd_proto::mvccpb::{Event, KeyValue};
+
+    use super::*;
+    use crate::calls::{CallId, Request};
+
+    /// One member; the requests that it was sent on watch streams.
+    #[derive(Default)]
+    struct Asked(Vec<RequestUnion>);
+
+    impl Door for Asked {
+        fn now(&self) -> Micros {
+            0
+        }
+        fn members(&self) -> Vec<usize> {
+            vec![0]
+        }
+        fn member_id(&self, _member: usize) -> u64 {
+            1
+        }
+        fn call(&mut self, _member: usize, _request: Request) -> Option<CallId> {
+            None
+        }
+        fn give_up(&mut self, _call: CallId) {}
+        fn open_stream(&mut self, _member: usize) -> Option<StreamId> {
+            Some(StreamId(1))
+        }
+        fn request_watch(&mut self, _stream: StreamId, request: RequestUnion) {
+            self.0.push(request);
+        }
+        fn stall(&mut self, _stream: StreamId, _is_stalled: bool) {}
+        fn close_stream(&mut self, _stream: StreamId) {}
+        fn wake_after(&mut self, _after: Micros, _number: u64) {}
+    }
+
+    fn response(revision: i64) -> WatchResponse {
+        let header = Some(ResponseHeader { revision, ..ResponseHeader::default() });
+        WatchResponse { header, watch_id: 1, ..WatchResponse::default() }
+    }
+
+    /// It was canceled once, as one that begins late, and the history had no revision behind.
+    #[test]
+    fn an_auditor_that_knows_more_than_calls_have_shown_goes_on() {
+        let (mut random, mut history, mut door) = (Random::new(1), History::default(), Asked::default());
+        let shared = Shared::draw(&mut random);
+        let mut auditor = Watcher::new(true);
+        auditor.act(0, None, &shared, &mut history, &mut random, &mut door);
+        auditor.hears(&WatchResponse { created: true, ..response(1) }, 0, &mut history);
+        let kv = KeyValue { mod_revision: 9, ..KeyValue::default() };
+        let events = vec![Event { kv: Some(kv), ..Event::default() }];
+        auditor.hears(&WatchResponse { events, ..response(9) }, 0, &mut history);
+        assert!(auditor.has_heard(5) && !auditor.has_heard(10));
+        auditor.ends();
+        assert!(!auditor.has_heard(5), "it has no stream");
+        auditor.act(0, Some(5), &shared, &mut history, &mut random, &mut door);
+        assert!(!auditor.has_heard(5), "nobody has said that it watches");
+        auditor.act(0, Some(5), &shared, &mut history, &mut random, &mut door);
+        assert!(!door.0.iter().any(|asked| matches!(asked, RequestUnion::CancelRequest(_))), "{:?}", door.0);
+        auditor.hears(&WatchResponse { created: true, ..response(5) }, 0, &mut history);
+        assert!(auditor.has_heard(5));
+        auditor.hears(&WatchResponse { canceled: true, ..response(5) }, 0, &mut history);
+        assert!(!auditor.has_heard(5), "a canceled auditor has not heard the rest");
     }
 }
