@@ -1,6 +1,7 @@
 //! A call as services see it: a method, a message, and what came with it. Nothing of HTTP.
 
 use std::pin::Pin;
+use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use bytes::Bytes;
@@ -14,10 +15,31 @@ pub type Message = SmallVec<[Bytes; 2]>;
 pub type StreamingCall = Pin<Box<dyn Future<Output = Result<(), Status>>>>;
 
 /// The metadata that a client sent along with its request.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Metadata {
     /// `hasleader: true`: answer only while there is a leader.
     pub requires_leader: bool,
+    /// The caller, as it names itself; none for one that says nothing.
+    pub caller: Option<Rc<CallerIdentity>>,
+}
+
+/// A caller, as it names itself. The name of a certificate is proven by the handshake; a
+/// token is not looked at yet.
+#[derive(Clone, PartialEq, Eq)]
+pub struct CallerIdentity {
+    /// The `token` header of the request.
+    pub token: Option<Box<[u8]>>,
+    /// Common name of the client certificate; none for requests that a JSON gateway passes on.
+    pub common_name: Option<Rc<str>>,
+}
+
+impl std::fmt::Debug for CallerIdentity {
+    /// Without the token: it opens the door to anybody who reads a log.
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let has_token = self.token.is_some();
+        let mut fields = formatter.debug_struct("CallerIdentity");
+        fields.field("has_token", &has_token).field("common_name", &self.common_name).finish()
+    }
 }
 
 /// The request messages of a call with a stream of them.

@@ -154,7 +154,7 @@ impl ServiceContext {
     /// The error that the client gets.
     pub(super) fn admit(
         &self,
-        metadata: Metadata,
+        metadata: &Metadata,
         is_of_state: bool,
         is_for_learners: impl FnOnce(bool) -> bool,
         is_stream: bool,
@@ -196,7 +196,7 @@ impl ServiceContext {
     }
 
     /// Has a stream end when there is no leader for long, if its client wants that.
-    pub(super) fn while_led(&self, metadata: Metadata, mut call: StreamingCall) -> StreamingCall {
+    pub(super) fn while_led(&self, metadata: &Metadata, mut call: StreamingCall) -> StreamingCall {
         let pass = metadata.requires_leader.then(|| self.led.borrow().enter(usize::MAX)).flatten();
         let Some(pass) = pass else { return call };
         Box::pin(std::future::poll_fn(move |context| match call.as_mut().poll(context) {

@@ -122,7 +122,7 @@ macro_rules! unary {
                 $message: Bytes,
                 $replies: Share,
             ) -> Result<Message, Status> {
-                self.context.admit(metadata, method.is_of_state(), |reads| is_for_learners(method, &$message, reads), false)?;
+                self.context.admit(&metadata, method.is_of_state(), |reads| is_for_learners(method, &$message, reads), false)?;
                 let $api = self;
                 // Endless calls are boxed: they are larger than all others,
                 // which share the memory of this one.
@@ -175,13 +175,13 @@ macro_rules! streaming {
                 mut $requests: Box<dyn Requests>,
                 $replies: Replies,
             ) -> StreamingCall {
-                if let Err(error) = self.context.admit(metadata, method.is_of_state(), |reads| reads && matches!(method, Streaming::Watch | Streaming::RangeStream), true) {
+                if let Err(error) = self.context.admit(&metadata, method.is_of_state(), |reads| reads && matches!(method, Streaming::Watch | Streaming::RangeStream), true) {
                     return Box::pin(std::future::ready(Err(error.into())));
                 }
                 let ($api, context) = (Rc::clone(&self), &self.context);
                 // Each in a box of its own: thousands of watch streams should not be as
                 // large as the largest of these.
-                context.while_led(metadata, match method {
+                context.while_led(&metadata, match method {
                     $(Streaming::$name => Box::pin(async move {
                         let $requests = take_request!($number, $requests);
                         Ok(carry_out!($waits, $api, $call)?)

@@ -35,7 +35,7 @@ pub(super) async fn serve(stream: TcpStream, edge: Rc<EdgeContext>, pass: Pass) 
     let Ok((stream, first)) = first else { return };
     if first == PREFACE {
         // Boxed, so that the task of a silent client, which waits for its first bytes, stays small.
-        if let Some(stream) = Box::new(Http2::new(stream, edge)).serve(&pass).await {
+        if let Some(stream) = Box::new(Http2::new(stream, None, edge)).serve(&pass).await {
             futures_lite::future::or(hear_out(stream), sleep(limits::LINGER_DEADLINE)).await;
         }
     } else {

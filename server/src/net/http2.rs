@@ -104,12 +104,12 @@ enum ReadOutcome {
 impl<T: Transport> Http2<T> {
     /// A connection whose preface was read.
     #[must_use]
-    pub(super) fn new(socket: T, shared: Rc<EdgeContext>) -> Self {
+    pub(super) fn new(socket: T, common_name: Option<Rc<str>>, shared: Rc<EdgeContext>) -> Self {
         let now = shared.clock.milliseconds();
         let config = shared.http2;
         Self {
             connection: Connection::new(Role::Server, config),
-            header_decoder: HeaderDecoder::new(config.header_bytes_max as usize),
+            header_decoder: HeaderDecoder::new(config.header_bytes_max as usize, common_name),
             encoder: ResponseEncoder::default(),
             calls: Calls::default(),
             ready: ReadyQueue::default(),
@@ -384,11 +384,14 @@ impl<T: Transport> Http2<T> {
                     result = asking.hold_message(share);
                 }
                 let UnaryRequest { head, deadline, assembly, message, .. } = &mut **asking;
-                let (head, deadline, unfinished) = (*head, *deadline, !assembly.is_empty());
+                let (deadline, unfinished) = (*deadline, !assembly.is_empty());
                 let message = if end { message.take() } else { None };
                 match (result, message) {
                     (Err(status), _) => self.refuse(stream, &status),
-                    (Ok(()), Some(message)) => self.ask_in_turn(stream, head, message, deadline),
+                    (Ok(()), Some(message)) => {
+                        let head = head.clone();
+                        self.ask_in_turn(stream, head, message, deadline);
+                    }
                     (Ok(()), _) if end => {
                         let text = if unfinished { "unexpected EOF" } else { "EOF" };
                         self.refuse(stream, &Status::unknown(text));

@@ -1,11 +1,13 @@
 //! Request headers: from header fields to what a call needs (RFC 9113, section 8.3, and the gRPC
 //! protocol over it).
 
+use std::rc::Rc;
+
 use revd_http2::hpack::{Decoder, Malformed};
 use revd_member::error::Error;
 use revd_member::error::Status;
 
-use crate::api::call::Metadata;
+use crate::api::call::{CallerIdentity, Metadata};
 use crate::api::method::{self, Method};
 use crate::limits;
 use crate::net::http;
@@ -14,7 +16,7 @@ use crate::net::http;
 const FIELD_OVERHEAD: usize = 32;
 
 /// The request headers of a gRPC call.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct CallHeaders {
     pub method: Method,
     pub metadata: Metadata,
@@ -56,6 +58,8 @@ pub(super) enum RequestHeaders {
 pub(super) struct HeaderDecoder {
     decoder: Decoder,
     bytes_max: usize,
+    /// Of the certificate of the connection's client.
+    common_name: Option<Rc<str>>,
     seen: Vec<DecodedBlock>,
     /// The place in `seen` that is overwritten next.
     next: usize,
@@ -71,8 +75,8 @@ struct DecodedBlock {
 
 impl HeaderDecoder {
     #[must_use]
-    pub(super) fn new(bytes_max: usize) -> Self {
-        Self { decoder: Decoder::default(), bytes_max, seen: Vec::new(), next: 0 }
+    pub(super) fn new(bytes_max: usize, common_name: Option<Rc<str>>) -> Self {
+        Self { decoder: Decoder::default(), bytes_max, common_name, seen: Vec::new(), next: 0 }
     }
 
     /// Decodes a header block. Every block of a connection must pass through the decoder, or the
@@ -84,16 +88,16 @@ impl HeaderDecoder {
         let generation = self.decoder.generation();
         let is_known = |seen: &&DecodedBlock| seen.generation == generation && *seen.block == *block;
         if let Some(seen) = self.seen.iter().find(is_known) {
-            return Ok(RequestHeaders::Call(seen.head));
+            return Ok(RequestHeaders::Call(seen.head.clone()));
         }
         let mut fields = HeaderFields { bytes_left: self.bytes_max, ..HeaderFields::default() };
         self.decoder.decode(block, |name, value| fields.add(name, value))?;
-        let head = fields.head();
-        if let RequestHeaders::Call(head) = head
+        let head = fields.head(self.common_name.as_ref());
+        if let RequestHeaders::Call(head) = &head
             && self.decoder.generation() == generation
             && block.len() <= limits::HEAD_REMEMBERED_BYTES_MAX
         {
-            let seen = DecodedBlock { block: block.into(), generation, head };
+            let seen = DecodedBlock { block: block.into(), generation, head: head.clone() };
             if self.seen.len() < limits::HEADS_REMEMBERED {
                 self.seen.push(seen);
             } else {
@@ -133,6 +137,9 @@ struct HeaderFields {
     /// Why the last bad field is refused, in grpc-go's words.
     bad_field: Option<String>,
     requires_leader: bool,
+    token: Option<Box<[u8]>>,
+    /// A JSON gateway passes the request on: the connection's certificate is the gateway's.
+    is_of_gateway: bool,
     timeout: Option<u64>,
     content_length: Option<u64>,
     encoding: Option<String>,
@@ -172,6 +179,8 @@ impl HeaderFields {
                 }
             }
             b"grpc-encoding" => self.encoding = Some(String::from_utf8_lossy(value).into_owned()),
+            b"token" if self.token.is_none() => self.token = Some(value.into()),
+            b"grpcgateway-accept" => self.is_of_gateway = true,
             b"hasleader" => self.requires_leader = value == b"true",
             b"client-api-version" => self.bad_version = std::str::from_utf8(value).is_err(),
             _ if name.ends_with(b"-bin") => {
@@ -185,6 +194,12 @@ impl HeaderFields {
         }
     }
 
+    fn caller(&mut self, common_name: Option<&Rc<str>>) -> Option<Rc<CallerIdentity>> {
+        let common_name = common_name.filter(|_| !self.is_of_gateway).cloned();
+        let caller = CallerIdentity { token: self.token.take(), common_name };
+        (caller.token.is_some() || caller.common_name.is_some()).then(|| Rc::new(caller))
+    }
+
     /// Adds a pseudo header field; false if it is unknown or there twice.
     fn add_pseudo(&mut self, name: &[u8], value: &[u8]) -> bool {
         match name {
@@ -196,10 +211,11 @@ impl HeaderFields {
         }
     }
 
-    fn head(self) -> RequestHeaders {
+    fn head(mut self, common_name: Option<&Rc<str>>) -> RequestHeaders {
         if self.is_too_large {
             return RequestHeaders::TooLarge;
         }
+        let caller = self.caller(common_name);
         let (Some(method), Some(path)) = (self.method, self.path) else { return RequestHeaders::Malformed };
         if self.is_malformed || !self.has_scheme {
             return RequestHeaders::Malformed;
@@ -237,7 +253,7 @@ impl HeaderFields {
                 return RequestHeaders::Refused(Status::unimplemented(text));
             }
         };
-        let metadata = Metadata { requires_leader: self.requires_leader };
+        let metadata = Metadata { requires_leader: self.requires_leader, caller };
         match method::find(&path) {
             Ok(method) => RequestHeaders::Call(CallHeaders { method, metadata, timeout: self.timeout, gzip }),
             Err(status) => RequestHeaders::Refused(status),
@@ -334,16 +350,44 @@ mod tests {
     ];
 
     fn read(fields: &[(&str, &str)]) -> RequestHeaders {
-        HeaderDecoder::new(4_000).read(&block(fields)).unwrap()
+        HeaderDecoder::new(4_000, None).read(&block(fields)).unwrap()
     }
 
     fn with(name: &'static str, value: &'static str) -> Vec<(&'static str, &'static str)> {
         PUT.iter().copied().chain([(name, value)]).collect()
     }
 
+    fn caller(common_name: Option<&str>, fields: &[(&str, &str)]) -> Option<Rc<CallerIdentity>> {
+        let mut heads = HeaderDecoder::new(4_000, common_name.map(Rc::from));
+        let read = [(); 2].map(|()| match heads.read(&block(fields)).unwrap() {
+            RequestHeaders::Call(head) => head.metadata.caller,
+            other => panic!("{other:?}"),
+        });
+        assert_eq!(read[0], read[1], "also of a block that was seen before");
+        read[0].clone()
+    }
+
+    #[test]
+    fn a_caller_is_named_by_its_token_and_by_its_certificate() {
+        assert_eq!(caller(None, &PUT), None);
+        let named = caller(None, &with("token", "t.7")).unwrap();
+        assert_eq!((named.token.as_deref(), &named.common_name), (Some(&b"t.7"[..]), &None));
+        assert!(!format!("{named:?}").contains("t.7"), "a token is in no log");
+        let named = caller(Some("root"), &PUT).unwrap();
+        assert_eq!((&named.token, named.common_name.as_deref()), (&None, Some("root")));
+        let named = caller(Some("root"), &with("token", "t.7")).unwrap();
+        assert!(named.token.is_some() && named.common_name.is_some());
+    }
+
+    /// Row 86 of the bugs never to have (CVE-2018-16886): the certificate is the gateway's own.
+    #[test]
+    fn the_certificate_of_a_gateway_names_no_caller() {
+        assert_eq!(caller(Some("root"), &with("grpcgateway-accept", "*/*")), None);
+    }
+
     #[test]
     fn a_call_is_understood_and_recognised() {
-        let mut heads = HeaderDecoder::new(4_000);
+        let mut heads = HeaderDecoder::new(4_000, None);
         let mut bytes = block(&with("grpc-timeout", "5S"));
         for _ in 0..3 {
             let RequestHeaders::Call(head) = heads.read(&bytes).unwrap() else { panic!("no call") };

@@ -54,7 +54,7 @@ impl<T: Transport> Http2<T> {
             self.waiting.pop();
             let Some(StreamState::Request(asking)) = self.connection.stream(stream) else { continue };
             let Some(message) = asking.message.take() else { continue };
-            let (head, deadline, is_long) = (asking.head, asking.deadline, asking.is_long);
+            let (head, deadline, is_long) = (asking.head.clone(), asking.deadline, asking.is_long);
             self.ask(stream, head, message, deadline, is_long);
             self.calls.reap();
         }
