@@ -287,6 +287,26 @@ pub const ACCEPT_RETRY_INTERVAL: Duration = Duration::from_millis(50);
 pub const BIND_TRIES: u32 = 300;
 /// Time between those tries.
 pub const BIND_INTERVAL: Duration = Duration::from_millis(10);
+/// Time in which a TLS handshake must be done.
+pub const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
+/// TLS handshakes under way on a core; the oldest one ends when there is one more.
+pub const HANDSHAKES_PER_CORE_MAX: usize = 2_000;
+/// Microseconds of computing for TLS handshakes behind which the rest of the core has its turn.
+pub const HANDSHAKE_MICROSECONDS: u64 = 500;
+/// Bytes of TLS records of a connection that wait for the kernel.
+pub const TLS_SEND_BYTES: usize = 64 * 1024;
+/// Bytes of TLS records read at a time.
+pub const TLS_READ_BYTES: usize = 16 * 1024;
+/// The same where the reader has hardly any room, and in handshakes.
+pub const TLS_SMALL_READ_BYTES: usize = 2048;
+/// Certificates of members whose names are being looked up.
+pub const TLS_LOOK_UPS_MAX: usize = 4;
+/// Time between looks at the files of certificates.
+pub const TLS_FILES_INTERVAL: Duration = Duration::from_secs(1);
+/// Seconds before the end of a certificate from which on there are warnings: a month.
+pub const CERTIFICATE_WARNING_SECONDS: i64 = 30 * 24 * 3600;
+/// Looks at the files between two of those warnings: a day.
+pub const CERTIFICATE_WARNING_LOOKS: u64 = 24 * 3600;
 /// Time in which a connection must send its preface or first request line.
 pub const FIRST_BYTES_DEADLINE: Duration = Duration::from_secs(10);
 /// Time in which an HTTP/2 connection must send its SETTINGS, and in which a header block must end:

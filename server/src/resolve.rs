@@ -1,7 +1,7 @@
 //! The addresses that a name stands for.
 
 use std::io;
-use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::net::{IpAddr, SocketAddr, ToSocketAddrs as _};
 
 /// The addresses of `host:port`, those of IPv4 first, as Go takes them and members listen on them.
 /// Blocks while the system is asked for a name.
@@ -18,4 +18,12 @@ pub fn addresses(host: &str) -> io::Result<Vec<SocketAddr>> {
 #[must_use]
 pub fn first_address(host: &str) -> Option<String> {
     addresses(host).ok()?.first().map(ToString::to_string)
+}
+
+/// The names of an address; none if the system knows none. Blocks while it is asked.
+#[must_use]
+pub fn names(address: IpAddr) -> Vec<String> {
+    // Without a name the text of the address comes back.
+    let name = dns_lookup::lookup_addr(&address).ok();
+    name.filter(|name| name.parse::<IpAddr>().is_err()).into_iter().collect()
 }

@@ -12,11 +12,13 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use glommio::{LocalExecutorBuilder, Placement};
+use revd::config::TlsConfig;
 use revd::cores::log::{LogFailure, LogSeed};
 use revd::cores::{StateReport, StateReports};
 use revd::disk::received::ReceivedFiles;
 use revd::disk::reserve::Reserve;
 use revd::disk::segments::{self, DirDisk};
+use revd::net::tls::TlsDomain;
 use revd::observe::counters::Counters;
 use revd::observe::log::for_raft;
 use revd::peer::PeersSeed;
@@ -269,6 +271,7 @@ fn no_peers() -> PeersSeed {
         boot: 1,
         urls: vec![],
         listen: vec![],
+        tls: TlsDomain::open("peer", TlsConfig::default()).unwrap(),
         connections_max: 0,
         peers: vec![],
         views,

@@ -15,6 +15,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use futures_lite::{AsyncReadExt as _, AsyncWriteExt as _};
 use glommio::{ExecutorJoinHandle, LocalExecutorBuilder, Placement};
+use revd::config::{ListenAddress, TlsConfig};
+use revd::net::tls::TlsDomain;
 use revd::observe::bounds::Bound;
 use revd::observe::counters::Counters;
 use revd::peer::caller::Caller;
@@ -69,6 +71,10 @@ struct TestMember {
     core: Option<ExecutorJoinHandle<()>>,
 }
 
+fn own_tls() -> Arc<TlsDomain> {
+    TlsDomain::open("peer", TlsConfig::default()).unwrap()
+}
+
 fn free_address() -> SocketAddr {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
 }
@@ -108,12 +114,13 @@ impl TestMember {
         let viewed = Arc::clone(&views);
         let core = LocalExecutorBuilder::new(Placement::Unbound).spawn(move || async move {
             let identity = Identity { cluster: CLUSTER, member: id };
-            let (listen, peers) = (vec![address], Vec::new());
+            let (listen, peers) = (vec![ListenAddress::plain(address)], Vec::new());
             let seed = PeersSeed {
                 identity,
                 boot: 1,
                 urls,
                 listen,
+                tls: own_tls(),
                 connections_max,
                 peers,
                 views: viewed,
@@ -145,7 +152,7 @@ impl TestMember {
                     Ok(Order::Send(to, messages)) => peers.send(to, &messages),
                     Ok(Order::SetPeers(others)) => peers.set_peers(others),
                     Ok(Order::Snapshot(to, bytes)) => {
-                        let caller = Caller { identity, boot: 1, urls: [].into() };
+                        let caller = Caller { identity, boot: 1, urls: [].into(), tls: own_tls() };
                         let mut stream = caller.open_for_snapshot(&to).await.unwrap();
                         stream.write_all(&bytes).await.unwrap();
                         stream.close().await.unwrap();

@@ -11,7 +11,9 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use glommio::{ExecutorJoinHandle, LocalExecutorBuilder, Placement};
+use revd::config::{ListenAddress, TlsConfig};
 use revd::disk::received::ReceivedFiles;
+use revd::net::tls::TlsDomain;
 use revd::observe::counters::Counters;
 use revd::peer::states::States;
 use revd::peer::{PeerEvent, Peers, PeersSeed};
@@ -79,7 +81,8 @@ impl TestMember {
                 identity: Identity { cluster: CLUSTER, member: id },
                 boot: 1,
                 urls: vec![],
-                listen: vec![address],
+                listen: vec![ListenAddress::plain(address)],
+                tls: TlsDomain::open("peer", TlsConfig::default()).unwrap(),
                 connections_max: 8,
                 peers: Vec::new(),
                 views: Arc::new(ViewSlot::new(view, 0)),

@@ -10,6 +10,7 @@ use serde_json::json;
 
 use crate::boot::recover::Member;
 use crate::config::Config;
+use crate::net::tls::TlsDomain;
 use crate::observe::log;
 use crate::peer::ask;
 
@@ -17,7 +18,7 @@ use crate::peer::ask;
 ///
 /// # Errors
 /// When another member has other keys, in etcd's words; when the own ones cannot be read.
-pub(super) fn run(config: &Config, member: &mut Member) -> anyhow::Result<()> {
+pub(super) fn run(config: &Config, member: &mut Member, tls: &TlsDomain) -> anyhow::Result<()> {
     let own = member.identity;
     if !config.checks.at_start || member.machine.store().applied().index <= BIRTH.index {
         return Ok(()); // a new member has nothing to compare
@@ -32,7 +33,7 @@ pub(super) fn run(config: &Config, member: &mut Member) -> anyhow::Result<()> {
     };
     let others = member.membership.members().filter(|other| other.id != own.member).cloned();
     let others: Vec<MemberRow> = others.collect();
-    let hashes = ask::hashes(&others, own.cluster, hashed.revision);
+    let hashes = ask::hashes(&others, own.cluster, hashed.revision, tls);
     if differs_at_start(hashed, &hashes) {
         bail!("{:x} found data inconsistency with peers", own.member);
     }

@@ -39,6 +39,7 @@ use crate::duties;
 use crate::limits;
 use crate::net::listen::wait_until_free;
 use crate::net::permits::ConnectionPermits;
+use crate::net::tls::{self, TlsDomain};
 use crate::observe::counters::Counters;
 use crate::observe::log;
 use crate::queues::latch::Latch;
@@ -64,8 +65,12 @@ pub fn run(config: &Config) -> anyhow::Result<i32> {
     let places = runtime::connection_places(cores_max, listeners)?;
     wait_for_addresses(config)?;
     unreadable::say_which().context("asking for the signal of pages that cannot be read")?;
-    let mut member = recover::open(config)?;
-    initial_check::run(config, &mut member)?;
+    let clients_tls = TlsDomain::open("client", config.security.clients.clone())?;
+    let peers_tls = TlsDomain::open("peer", config.security.peers.clone())?;
+    let mut member = recover::open(config, &peers_tls)?;
+    initial_check::run(config, &mut member, &peers_tls)?;
+    let watched = vec![Arc::clone(&clients_tls), Arc::clone(&peers_tls)];
+    tls::watch(watched).context("starting the thread that looks at certificates")?;
     // More threads than CPUs only wake each other.
     let share = cpus.len() / runtime::members_on_host(&member.membership, member.identity.member);
     let cores = config.cores.unwrap_or(share.max(1));
@@ -88,6 +93,7 @@ pub fn run(config: &Config) -> anyhow::Result<i32> {
         permits: ConnectionPermits::new(places.clients),
         peer_connections_max: places.peers,
         counters,
+        tls: [clients_tls, peers_tls],
         ready,
         stop: stop.clone(),
         listening,
@@ -125,7 +131,8 @@ fn wait_for_addresses(config: &Config) -> anyhow::Result<()> {
     let clients = config.client_addresses.iter().map(|address| (address, "clients", "client"));
     let peers = config.cluster.peer_addresses.iter().map(|address| (address, "peers", "peer"));
     for (address, whom, flag) in peers.chain(clients) {
-        wait_until_free(*address).with_context(|| {
+        wait_until_free(address.address).with_context(|| {
+            let address = address.address;
             format!("listening for {whom} on {address}: end the other process or change --listen-{flag}-urls")
         })?;
     }
@@ -168,7 +175,7 @@ fn announce(config: &Config, roles: &[Roles]) {
         "ready to serve client requests",
         json!({
             "name": config.name, "client-urls": config.advertise_client_urls,
-            "listening-on": config.client_addresses.iter().map(ToString::to_string).collect::<Vec<_>>(),
+            "listening-on": config.client_addresses.iter().map(|it| it.address.to_string()).collect::<Vec<_>>(),
             "cores": roles.iter().map(ToString::to_string).collect::<Vec<_>>(),
         }),
     );

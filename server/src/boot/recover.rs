@@ -41,6 +41,7 @@ use crate::disk::received::ReceivedFiles;
 use crate::disk::reserve::Reserve;
 use crate::disk::segments::{self, DirDisk};
 use crate::limits;
+use crate::net::tls::TlsDomain;
 use crate::observe::log;
 use crate::resolve;
 use crate::version;
@@ -78,7 +79,7 @@ pub struct Member {
 ///
 /// # Errors
 /// The reason why it cannot start, worded for the operator.
-pub fn open(config: &Config) -> anyhow::Result<Member> {
+pub fn open(config: &Config, tls: &TlsDomain) -> anyhow::Result<Member> {
     let started = crate::clock::now();
     let recovery_config = RecoveryConfig {
         begins_cluster: config.cluster.is_new,
@@ -104,7 +105,7 @@ pub fn open(config: &Config) -> anyhow::Result<Member> {
         quota_bytes: config.quota_bytes,
         lease_extension: u64::try_from(config.election_timeout().as_millis())?,
     };
-    let mut files = MemberFiles::new(config);
+    let mut files = MemberFiles::new(config, tls);
     let recovery = recovery::recover(&recovery_config, &log::for_raft(), &mut files)?;
     let Recovery { identity, origin, machine, node, log, membership, forced_until, is_new } = recovery;
     let (store, applied) = (machine.store(), machine.store().applied().index);
@@ -137,6 +138,8 @@ pub fn open(config: &Config) -> anyhow::Result<Member> {
 /// The files of one member.
 struct MemberFiles<'c> {
     config: &'c Config,
+    /// Certificates for members.
+    tls: &'c TlsDomain,
     member_dir: PathBuf,
     files: ReceivedFiles,
     tree: PathBuf,
@@ -145,11 +148,11 @@ struct MemberFiles<'c> {
 }
 
 impl<'c> MemberFiles<'c> {
-    fn new(config: &'c Config) -> Self {
+    fn new(config: &'c Config, tls: &'c TlsDomain) -> Self {
         let member_dir = config.data_dir.join("member");
         let reserve = Arc::new(Reserve::new(member_dir.join("reserve"), limits::RESERVE_BYTES));
         let files = ReceivedFiles::new(&member_dir);
-        Self { config, tree: files.tree(), files, member_dir, reserve, lock: None }
+        Self { config, tls, tree: files.tree(), files, member_dir, reserve, lock: None }
     }
 }
 
@@ -245,8 +248,8 @@ impl RecoveryEffects for MemberFiles<'_> {
     }
 
     fn ask_others(&mut self, initial: &InitialCluster) -> Option<RemoteCluster> {
-        let cluster = remote_cluster::ask(initial.urls_of_others())?;
-        let versions = remote_cluster::versions(initial.urls_of_others());
+        let cluster = remote_cluster::ask(initial.urls_of_others(), self.tls)?;
+        let versions = remote_cluster::versions(initial.urls_of_others(), self.tls);
         Some(RemoteCluster { versions, ..cluster })
     }
 

@@ -10,16 +10,17 @@ use revd_proto::etcdserverpb::Member;
 use serde_json::{Value, json};
 
 use crate::limits;
+use crate::net::tls::TlsDomain;
 use crate::observe::log;
 use crate::peer::ask;
 use crate::resolve;
 
 /// The answer of the first of these URLs that gives one. A member that has no state yet names no
 /// members; one that was removed names members of another time, and is not among them.
-pub(super) fn ask<'u>(urls: impl Iterator<Item = &'u str>) -> Option<RemoteCluster> {
+pub(super) fn ask<'u>(urls: impl Iterator<Item = &'u str>, tls: &TlsDomain) -> Option<RemoteCluster> {
     for url in urls {
         let bad = |why| io::Error::new(io::ErrorKind::InvalidData, why);
-        let answer = get(url, "/members").and_then(|answer| {
+        let answer = get(url, "/members", tls).and_then(|answer| {
             let cluster = read(&answer).ok_or_else(|| bad("not a list of members"))?;
             let is_url = |own: &String| {
                 urls::are_same(std::slice::from_ref(own), &[url.to_owned()], &mut resolve::first_address)
@@ -40,9 +41,9 @@ pub(super) fn ask<'u>(urls: impl Iterator<Item = &'u str>) -> Option<RemoteClust
 
 /// The cluster versions that the members at these URLs name, as far as they can be reached and have
 /// decided on one.
-pub(super) fn versions<'u>(urls: impl Iterator<Item = &'u str>) -> Vec<ClusterVersion> {
+pub(super) fn versions<'u>(urls: impl Iterator<Item = &'u str>, tls: &TlsDomain) -> Vec<ClusterVersion> {
     let version = |url| {
-        let answer = get(url, "/version").ok()?;
+        let answer = get(url, "/version", tls).ok()?;
         let (_, body) = answer.split_once("\r\n\r\n")?;
         let versions: Value = serde_json::from_str(body.trim()).ok()?;
         ClusterVersion::parse(versions["etcdcluster"].as_str()?)
@@ -51,8 +52,8 @@ pub(super) fn versions<'u>(urls: impl Iterator<Item = &'u str>) -> Vec<ClusterVe
 }
 
 /// The whole answer, head and body.
-fn get(url: &str, path: &str) -> io::Result<String> {
-    ask::get(url, path, limits::REMOTE_CLUSTER_DEADLINE)
+fn get(url: &str, path: &str, tls: &TlsDomain) -> io::Result<String> {
+    ask::get(url, path, limits::REMOTE_CLUSTER_DEADLINE, tls)
 }
 
 /// Reads an answer: the cluster's id is a header, the members are a list.
@@ -119,7 +120,10 @@ mod tests {
         let (empty, serving_empty) = answering(|_| vec![]);
         let (removed, serving_removed) = answering(|_| vec![other()]);
         let (member, serving_member) = answering(|url| vec![other(), url.to_owned()]);
-        let found = ask([&empty[..], &removed, &member].into_iter()).unwrap();
+        let found = {
+            let tls = TlsDomain::open("peer", crate::config::TlsConfig::default()).unwrap();
+            ask([&empty[..], &removed, &member].into_iter(), &tls).unwrap()
+        };
         assert_eq!((found.id, found.members.len()), (9, 2));
         assert_eq!(found.members[1].peer_ur_ls, [member]);
         for serving in [serving_empty, serving_removed, serving_member] {

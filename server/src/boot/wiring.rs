@@ -28,6 +28,7 @@ use crate::limits::{self, MemoryLimits};
 use crate::memory;
 use crate::net::ListenConfig;
 use crate::net::permits::ConnectionPermits;
+use crate::net::tls::TlsDomain;
 use crate::observe::counters::Counters;
 use crate::observe::log;
 use crate::peer::PeersSeed;
@@ -52,6 +53,8 @@ pub(super) struct Common {
     pub(super) peer_connections_max: usize,
     /// Numbers for operators.
     pub(super) counters: Arc<Counters>,
+    /// Certificates for clients, and for members.
+    pub(super) tls: [Arc<TlsDomain>; 2],
     /// Set once clients may come.
     pub(super) ready: Latch,
     /// Set when the member is to stop.
@@ -62,7 +65,8 @@ pub(super) struct Common {
 
 /// Connects the cores with mailboxes; a core's seeds stand at its place in `roles`.
 pub(super) fn wire(config: &Config, member: Member, roles: &[Roles], common: Common) -> Vec<CoreSeeds> {
-    let Common { status, permits, peer_connections_max, counters, ready, stop, listening } = common;
+    let Common { status, permits, peer_connections_max, counters, ready, stop, listening, .. } = common;
+    let [clients_tls, peers_tls] = common.tls;
     let mut seeds: Vec<CoreSeeds> = roles.iter().map(|_| CoreSeeds::default()).collect();
     let Member { identity, origin, mut machine, node, wal, files, reserve, .. } = member;
     let Member { membership, forced_until, .. } = member;
@@ -82,8 +86,8 @@ pub(super) fn wire(config: &Config, member: Member, roles: &[Roles], common: Com
         reserve: Arc::clone(&reserve),
         memory: memory_limits(config, edges),
     };
-    let listen = listen_config(config, permits);
-    let member_duties = member_duties(config, identity.member);
+    let listen = listen_config(config, permits, clients_tls);
+    let member_duties = member_duties(config, identity.member, &peers_tls);
     let (mut from_edges, mut to_edges) = (Vec::new(), Vec::new());
     for (roles, seeds) in roles.iter().zip(&mut seeds) {
         let Some(edge) = roles.edge else { continue };
@@ -108,7 +112,7 @@ pub(super) fn wire(config: &Config, member: Member, roles: &[Roles], common: Com
     let (to_state, from_log) = pair(limits::MAILBOX_MESSAGES_MAX);
     let (to_log, from_state) = pair(limits::MAILBOX_MESSAGES_MAX);
     let own = (identity, origin.boot);
-    let peers = peers_seed(config, own, peer_connections_max, &membership, (&views, &counters));
+    let peers = peers_seed(config, own, (peer_connections_max, peers_tls), &membership, (&views, &counters));
     let log = LogSeed {
         node,
         wal,
@@ -133,7 +137,7 @@ pub(super) fn wire(config: &Config, member: Member, roles: &[Roles], common: Com
 fn peers_seed(
     config: &Config,
     (identity, boot): (Identity, u64),
-    connections_max: usize,
+    (connections_max, tls): (usize, Arc<TlsDomain>),
     membership: &Membership,
     (views, counters): (&Arc<ViewSlot>, &Arc<Counters>),
 ) -> PeersSeed {
@@ -147,6 +151,7 @@ fn peers_seed(
         boot,
         urls,
         listen: config.cluster.peer_addresses.clone(),
+        tls,
         connections_max,
         peers: members.map(|member| Peer { id: member.id, urls: member.peer_ur_ls.clone() }).collect(),
         views: Arc::clone(views),
@@ -154,11 +159,12 @@ fn peers_seed(
     }
 }
 
-fn member_duties(config: &Config, id: u64) -> MemberDuties {
+fn member_duties(config: &Config, id: u64, tls: &Arc<TlsDomain>) -> MemberDuties {
     MemberDuties {
         attributes: attributes(config, id),
         retention: config.retention,
         checks: config.checks,
+        tls: Arc::clone(tls),
         downgrade_interval: config.cluster.downgrade_interval,
     }
 }
@@ -184,9 +190,10 @@ fn memory_limits(config: &Config, edges: usize) -> MemoryLimits {
     MemoryLimits::new(config.memory_bytes.unwrap_or_else(memory::available_bytes), edges)
 }
 
-fn listen_config(config: &Config, permits: Arc<ConnectionPermits>) -> ListenConfig {
+fn listen_config(config: &Config, permits: Arc<ConnectionPermits>, tls: Arc<TlsDomain>) -> ListenConfig {
     ListenConfig {
         addresses: config.client_addresses.clone(),
+        tls,
         message_bytes_max: config.request_bytes_max.saturating_add(limits::GRPC_OVERHEAD_BYTES),
         streams_max: config.streams_max.min(limits::STREAMS_PER_CONNECTION_MAX),
         keepalive: config.keepalive,

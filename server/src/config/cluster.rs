@@ -8,6 +8,7 @@ use revd_member::urls::{self, UrlError};
 
 use crate::config::discovery::Discovery;
 use crate::config::error::ConfigError;
+use crate::config::security::{ListenAddress, NO_UNIX_SOCKETS, listened};
 use crate::config::sources::Settings;
 use crate::config::values::{bad, duration, list, number, switch, text};
 use crate::resolve;
@@ -19,7 +20,7 @@ const NAME_DEFAULT: &str = "default";
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ClusterConfig {
     /// Where other members connect.
-    pub peer_addresses: Vec<SocketAddr>,
+    pub peer_addresses: Vec<ListenAddress>,
     /// The peer URLs that other members are told.
     pub advertise_peer_urls: Vec<String>,
     /// Peer URLs of the first members, by name.
@@ -96,15 +97,13 @@ fn checked(settings: &Settings, flag: &'static str, texts: &[String]) -> Result<
 }
 
 /// As etcd binds: addresses and `localhost`, no other names.
-fn peer_addresses(settings: &Settings) -> Result<Vec<SocketAddr>, ConfigError> {
+fn peer_addresses(settings: &Settings) -> Result<Vec<ListenAddress>, ConfigError> {
     let flag = "listen-peer-urls";
     let mut addresses = Vec::new();
     for url in peer_urls(settings, flag)? {
-        if !url.starts_with("http://") {
-            let problem =
-                format!("{url} is not served by this version: only http:// is (no TLS, no unix sockets)");
-            return Err(bad(settings, flag, problem));
-        }
+        let Some((_, is_secure)) = listened(&url) else {
+            return Err(bad(settings, flag, format!("{url} {NO_UNIX_SOCKETS}")));
+        };
         let host = urls::authority(&url);
         if !host.starts_with("localhost:") && host.parse::<SocketAddr>().is_err() {
             return Err(bad(settings, flag, format!("expected IP in URL for binding ({url})")));
@@ -112,7 +111,9 @@ fn peer_addresses(settings: &Settings) -> Result<Vec<SocketAddr>, ConfigError> {
         // As Go does: a name that stands for several addresses means its IPv4 one.
         let resolved =
             resolve::addresses(host).map_err(|error| bad(settings, flag, format!("{host}: {error}")))?;
-        addresses.extend(resolved.first().copied().filter(|address| !addresses.contains(address)));
+        if let Some(address) = resolved.first() {
+            ListenAddress::add(&mut addresses, *address, is_secure);
+        }
     }
     Ok(addresses)
 }
@@ -163,7 +164,8 @@ mod tests {
     #[test]
     fn defaults_are_those_of_etcd() {
         let config = cluster("").unwrap();
-        assert_eq!(config.peer_addresses, ["127.0.0.1:2380".parse().unwrap()]);
+        let address = "127.0.0.1:2380".parse().unwrap();
+        assert_eq!(config.peer_addresses, [ListenAddress { address, is_plain: true, is_secure: false }]);
         assert_eq!(config.advertise_peer_urls, ["http://localhost:2380"]);
         assert_eq!(config.initial["default"], ["http://localhost:2380"]);
         assert!(config.is_new && config.strict_reconfig && config.pre_vote && config.advance_election_ticks);
@@ -209,7 +211,7 @@ mod tests {
                 "--listen-peer-urls http://example.com:2380",
                 "expected IP in URL for binding (http://example.com:2380)",
             ),
-            ("--listen-peer-urls https://127.0.0.1:2380", "TLS"),
+            ("--listen-peer-urls unix://127.0.0.1:2380", "no unix sockets"),
             ("--listen-peer-urls http://127.0.0.1", "URL address does not have the form \"host:port\""),
             ("--initial-advertise-peer-urls foo", "URL scheme must be http, https, unix, or unixs: foo"),
             ("--initial-cluster a", "URL scheme must be http, https, unix, or unixs: "),

@@ -46,6 +46,9 @@ pub enum ConfigError {
         /// The mistake in it.
         problem: String,
     },
+    /// TLS that cannot be spoken, in etcd's words.
+    #[error("{0}")]
+    Security(String),
     /// A cluster begins in one way.
     #[error(
         "multiple discovery or bootstrap flags are set. Choose one of \"initial-cluster\", \"discovery-endpoints\" or \

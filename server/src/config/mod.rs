@@ -6,10 +6,10 @@ mod corruption;
 mod discovery;
 mod error;
 pub mod flags;
+mod security;
 pub mod sources;
 mod values;
 
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -17,6 +17,8 @@ pub use crate::config::cluster::ClusterConfig;
 pub use crate::config::corruption::CorruptionChecks;
 pub use crate::config::discovery::{Discovery, DiscoveryService};
 pub use crate::config::error::ConfigError;
+pub use crate::config::security::{ListenAddress, OwnCertificate, SecurityConfig, TlsConfig, TlsVersions};
+use crate::config::security::{NO_UNIX_SOCKETS, listened};
 use crate::config::sources::{Gathered, Settings};
 use crate::config::values::{bad, duration, list, number, switch, text};
 use crate::observe::log::Level;
@@ -54,11 +56,13 @@ pub struct Config {
     /// Where its log is.
     pub wal_dir: PathBuf,
     /// Where clients connect.
-    pub client_addresses: Vec<SocketAddr>,
+    pub client_addresses: Vec<ListenAddress>,
     /// The URLs that clients and other members are told.
     pub advertise_client_urls: Vec<String>,
     /// Its part in its cluster.
     pub cluster: ClusterConfig,
+    /// TLS.
+    pub security: SecurityConfig,
     /// Raft's clock step.
     pub heartbeat: Duration,
     /// Steps without a leader before an election.
@@ -193,12 +197,16 @@ pub fn resolve(gathered: Gathered) -> Result<Config, ConfigError> {
     let log_level = Level::parse(&level)
         .ok_or_else(|| bad(&settings, "log-level", "must be debug, info, warn, error or fatal".to_owned()))?;
     let quota: i64 = number(&settings, "quota-backend-bytes")?;
+    let cluster = ClusterConfig::resolve(&settings, &name)?;
+    let client_addresses = client_addresses(&settings)?;
+    let listening = [&client_addresses[..], &cluster.peer_addresses];
     Ok(Config {
-        cluster: ClusterConfig::resolve(&settings, &name)?,
+        security: SecurityConfig::resolve(&settings, listening, &data_dir, &mut warnings)?,
+        cluster,
         name,
         data_dir,
         wal_dir,
-        client_addresses: client_addresses(&settings)?,
+        client_addresses,
         advertise_client_urls: list(&text(&settings, "advertise-client-urls")),
         heartbeat: Duration::from_millis(heartbeat_ms),
         election_ticks: usize::try_from(election_ms / heartbeat_ms).expect("bounded above"),
@@ -253,20 +261,20 @@ fn progress_interval(settings: &Settings, warnings: &mut Vec<String>) -> Result<
     Ok(interval.max(PROGRESS_INTERVAL_MIN))
 }
 
-fn client_addresses(settings: &Settings) -> Result<Vec<SocketAddr>, ConfigError> {
+fn client_addresses(settings: &Settings) -> Result<Vec<ListenAddress>, ConfigError> {
     let flag = "listen-client-urls";
     let mut addresses = Vec::new();
     for url in list(&text(settings, flag)) {
-        let Some(host) = url.strip_prefix("http://") else {
-            let problem =
-                format!("{url} is not served by this version: only http:// is (no TLS, no unix sockets)");
-            return Err(bad(settings, flag, problem));
+        let Some((host, is_secure)) = listened(&url) else {
+            return Err(bad(settings, flag, format!("{url} {NO_UNIX_SOCKETS}")));
         };
         let host = host.trim_end_matches('/');
         // As Go does: a name that stands for several addresses means its IPv4 one.
         let resolved = resolve::addresses(host)
             .map_err(|error| bad(settings, flag, format!("{host}: {error}; write http://host:port")))?;
-        addresses.extend(resolved.first().copied().filter(|address| !addresses.contains(address)));
+        if let Some(address) = resolved.first() {
+            ListenAddress::add(&mut addresses, *address, is_secure);
+        }
     }
     if addresses.is_empty() {
         return Err(bad(settings, flag, "at least one URL is needed".to_owned()));
@@ -286,7 +294,8 @@ mod tests {
     fn defaults_are_those_of_etcd() {
         let config = config("").unwrap();
         assert_eq!(config.data_dir, PathBuf::from("default.etcd"));
-        assert_eq!(config.client_addresses, ["127.0.0.1:2379".parse().unwrap()]);
+        let address = "127.0.0.1:2379".parse().unwrap();
+        assert_eq!(config.client_addresses, [ListenAddress { address, is_plain: true, is_secure: false }]);
         assert_eq!((config.txn_ops_max, config.request_bytes_max), (128, 1_572_864));
         assert_eq!((config.election_ticks, config.lease_ttl_min()), (10, 2));
     }
@@ -313,7 +322,6 @@ mod tests {
             ("--heartbeat-interval 0", "election-timeout"),
             ("--max-txn-ops many", "many"),
             ("--listen-client-urls http://127.0.0.1:1", "advertise-client-urls is required"),
-            ("--listen-client-urls https://127.0.0.1:1 --advertise-client-urls x", "TLS"),
             ("--log-level loud", "loud"),
             ("--auto-compaction-retention soon", "duration like"),
             ("--auto-compaction-mode weekly", "periodic or revision"),

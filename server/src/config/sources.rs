@@ -79,6 +79,38 @@ pub fn add_env(
     Ok(())
 }
 
+/// The blocks of a file about TLS: the flag that each of their keys stands for.
+const SECURITY_BLOCKS: [(&str, &[(&str, &str)]); 2] = [
+    (
+        "client-transport-security",
+        &[
+            ("cert-file", "cert-file"),
+            ("key-file", "key-file"),
+            ("client-cert-file", "client-cert-file"),
+            ("client-key-file", "client-key-file"),
+            ("client-cert-auth", "client-cert-auth"),
+            ("trusted-ca-file", "trusted-ca-file"),
+            ("auto-tls", "auto-tls"),
+            ("allowed-hostname", "client-cert-allowed-hostname"),
+        ],
+    ),
+    (
+        "peer-transport-security",
+        &[
+            ("cert-file", "peer-cert-file"),
+            ("key-file", "peer-key-file"),
+            ("client-cert-file", "peer-client-cert-file"),
+            ("client-key-file", "peer-client-key-file"),
+            ("client-cert-auth", "peer-client-cert-auth"),
+            ("trusted-ca-file", "peer-trusted-ca-file"),
+            ("auto-tls", "peer-auto-tls"),
+            ("allowed-cn", "peer-cert-allowed-cn"),
+            ("allowed-hostname", "peer-cert-allowed-hostname"),
+            ("skip-client-san-verification", "peer-skip-client-san-verification"),
+        ],
+    ),
+];
+
 /// Reads a configuration file. Keys that are no settings are passed over, as etcd does.
 ///
 /// # Errors
@@ -87,13 +119,30 @@ pub fn from_yaml(text: &str) -> Result<Gathered, String> {
     let document: BTreeMap<String, serde_norway::Value> =
         serde_norway::from_str(text).map_err(|error| error.to_string())?;
     let mut gathered = Gathered::default();
+    let mut settings = Vec::new();
     for (key, value) in document {
+        let block = SECURITY_BLOCKS.iter().find(|(block, _)| *block == key);
+        match (block, value) {
+            (Some((_, names)), serde_norway::Value::Mapping(block)) => {
+                let name = |key: &str| names.iter().find(|(inner, _)| *inner == key).map(|(_, flag)| *flag);
+                let known =
+                    |(key, value): (serde_norway::Value, _)| Some((name(key.as_str()?)?.to_owned(), value));
+                settings.extend(block.into_iter().filter_map(known));
+            }
+            (_, value) => settings.push((key, value)),
+        }
+    }
+    for (key, value) in settings {
         let Some(flag) = flags::find(&key) else { continue };
         let value = match value {
             serde_norway::Value::String(text) => text,
             serde_norway::Value::Bool(on) => on.to_string(),
             serde_norway::Value::Number(number) => number.to_string(),
             serde_norway::Value::Null => continue,
+            serde_norway::Value::Sequence(texts) if texts.iter().all(serde_norway::Value::is_string) => {
+                let texts: Vec<_> = texts.iter().filter_map(serde_norway::Value::as_str).collect();
+                texts.join(",")
+            }
             other => {
                 return Err(format!("{key} must be a single value, not {other:?}"));
             }
@@ -158,5 +207,11 @@ mod tests {
         assert_eq!(gathered.settings["unsafe-no-fsync"], "true");
         assert!(gathered.warnings.is_empty());
         assert!(from_yaml("- a\n- b\n").is_err());
+        let text = "client-transport-security:\n  cert-file: c\n  client-cert-auth: true\n  x: y\n\
+                    peer-transport-security: {auto-tls: true, allowed-cn: [a, b]}\n";
+        let settings = from_yaml(text).unwrap().settings;
+        assert_eq!((&settings["cert-file"][..], &settings["client-cert-auth"][..]), ("c", "true"));
+        assert_eq!((&settings["peer-auto-tls"][..], &settings["peer-cert-allowed-cn"][..]), ("true", "a,b"));
+        assert_eq!(settings.len(), 4);
     }
 }

@@ -5,6 +5,7 @@
 use std::cell::{Cell, RefCell};
 use std::io;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
@@ -22,6 +23,7 @@ use crate::duties;
 use crate::edge::pending::Proposals;
 use crate::limits;
 use crate::net::ListenConfig;
+use crate::net::tls::TlsDomain;
 use crate::net::unread::Unread;
 use crate::observe::bounds::Bound;
 use crate::queues::latch::Latch;
@@ -64,6 +66,8 @@ pub struct MemberDuties {
     pub retention: Retention,
     /// When members are compared as etcd does.
     pub checks: CorruptionChecks,
+    /// Certificates for members.
+    pub tls: Arc<TlsDomain>,
     /// How often it is looked whether a downgrade is over; zero never.
     pub downgrade_interval: Duration,
 }
@@ -215,8 +219,16 @@ impl EdgeEffects for EdgeDriver<'_> {
                 glommio::spawn_local(duties::versions::run(api(), member.downgrade_interval)),
                 glommio::spawn_local(duties::lease_expiry::run(api())),
                 glommio::spawn_local(duties::lease_checkpoints::run(api())),
-                glommio::spawn_local(duties::corruption_checks::run(api(), member.checks)),
-                glommio::spawn_local(duties::corruption_checks::run_of_compactions(api(), member.checks)),
+                glommio::spawn_local(duties::corruption_checks::run(
+                    api(),
+                    member.checks,
+                    Arc::clone(&member.tls),
+                )),
+                glommio::spawn_local(duties::corruption_checks::run_of_compactions(
+                    api(),
+                    member.checks,
+                    Arc::clone(&member.tls),
+                )),
                 glommio::spawn_local(duties::reserve::run(api())),
             ]);
         }

@@ -3,6 +3,7 @@
 //! `revd_member::cluster::hash_checks` has the rules.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
 use revd_engine::mvcc::Hashed;
 use revd_member::cluster::hash_checks::{self, MemberHash};
@@ -14,24 +15,25 @@ use serde_json::json;
 use crate::api::{self, Api};
 use crate::config::CorruptionChecks;
 use crate::duties::pace::rest;
+use crate::net::tls::TlsDomain;
 use crate::observe::log;
 use crate::peer::ask;
 
 /// Runs until it is cancelled: compares HashKV of everything.
-pub async fn run(api: Rc<Api>, checks: CorruptionChecks) {
+pub async fn run(api: Rc<Api>, checks: CorruptionChecks, tls: Arc<TlsDomain>) {
     while !checks.interval.is_zero() {
         rest(checks.interval).await;
         if api.context().leads()
-            && let Err(error) = check(&api).await
+            && let Err(error) = check(&api, &tls).await
         {
             log::warn("failed to check hash KV", json!({"error": error.to_string()}));
         }
     }
 }
 
-async fn check(api: &Api) -> Result<(), Error> {
+async fn check(api: &Api, tls: &Arc<TlsDomain>) -> Result<(), Error> {
     let before = api::hashed(&api.context().view(), 0).await?;
-    let others = of_others(api, before.revision).await;
+    let others = of_others(api, before.revision, tls).await;
     let view = api.context().linearizable_view().await?;
     let after = api::hashed(&view, 0).await?;
     let own = api.context().identity().member;
@@ -45,25 +47,25 @@ async fn check(api: &Api) -> Result<(), Error> {
 }
 
 /// Runs until it is cancelled: compares HashKV of compactions.
-pub async fn run_of_compactions(api: Rc<Api>, checks: CorruptionChecks) {
+pub async fn run_of_compactions(api: Rc<Api>, checks: CorruptionChecks, tls: Arc<TlsDomain>) {
     let Some(interval) = checks.compaction_interval else { return };
     let mut checked = 0;
     loop {
         rest(interval).await;
         if api.context().leads() {
-            check_compactions(&api, &mut checked).await;
+            check_compactions(&api, &mut checked, &tls).await;
         }
     }
 }
 
 /// The newest compaction that all members have is enough.
-async fn check_compactions(api: &Api, checked: &mut i64) {
+async fn check_compactions(api: &Api, checked: &mut i64, tls: &Arc<TlsDomain>) {
     let view = api.context().view();
     let (own, members) = (api.context().identity().member, schema::members(view.tables()).count());
     let unchecked: Vec<Hashed> =
         view.compaction_hashes().take_while(|hashed| hashed.revision > *checked).collect();
     for hashed in unchecked {
-        let others = of_others(api, hashed.revision).await;
+        let others = of_others(api, hashed.revision, tls).await;
         let result = hash_checks::of_compaction((own, hashed), members, &others);
         for member in &result.corrupt {
             let fields = json!({"member-id": format!("{member:x}"), "revision": hashed.revision});
@@ -81,10 +83,12 @@ async fn check_compactions(api: &Api, checked: &mut i64) {
 }
 
 /// HashKV of a revision of the other members that answer.
-async fn of_others(api: &Api, revision: i64) -> Vec<MemberHash> {
+async fn of_others(api: &Api, revision: i64, tls: &Arc<TlsDomain>) -> Vec<MemberHash> {
     let own = api.context().identity();
     let view = api.context().view();
     let others: Vec<Member> =
         schema::members(view.tables()).filter(|member| member.id != own.member).collect();
-    glommio::executor().spawn_blocking(move || ask::hashes(&others, own.cluster, revision)).await
+    let tls = Arc::clone(tls);
+    let asking = move || ask::hashes(&others, own.cluster, revision, &tls);
+    glommio::executor().spawn_blocking(asking).await
 }

@@ -3,22 +3,73 @@
 use std::io;
 use std::rc::Rc;
 
-use futures_lite::{AsyncRead, AsyncReadExt as _};
+use futures_lite::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use glommio::net::TcpStream;
 use revd_http2::PREFACE;
 
+use crate::config::ListenAddress;
 use crate::limits;
 use crate::net::context::EdgeContext;
 use crate::net::http2::Http2;
 use crate::net::plain::PlainCall;
+use crate::net::socket::Transport;
+use crate::net::tls::{self, Accepted};
 use crate::net::{http, http1};
 use crate::observe::bounds::Bound;
 use crate::queues::gate::Pass;
 use crate::queues::sleep::sleep;
 use crate::queues::turn::give_way;
 
+/// The first byte of a TLS handshake; no request begins with it.
+const TLS_HANDSHAKE: u8 = 0x16;
+
 /// Serves a connection until the client is done, or the core is.
-pub(super) async fn serve(stream: TcpStream, edge: Rc<EdgeContext>, pass: Pass) {
+pub(super) async fn serve(stream: TcpStream, address: ListenAddress, edge: Rc<EdgeContext>, pass: Pass) {
+    let Ok((stream, first)) = begin(stream, &edge, &pass).await else { return };
+    // Bytes that are not for this address are read and not answered, as etcd does.
+    match first.first() {
+        Some(&TLS_HANDSHAKE) if address.is_secure => {
+            // Boxed, so that plain connections do not have the size of others.
+            Box::pin(serve_tls(stream, first, edge, pass)).await;
+        }
+        Some(&TLS_HANDSHAKE) => pass_over(stream).await,
+        _ if address.is_plain => converse(stream, first, None, edge, pass).await,
+        _ => pass_over(stream).await,
+    }
+}
+
+/// Closing before everything is read would look like a broken connection.
+async fn pass_over(mut stream: impl AsyncRead + Unpin) {
+    let mut nowhere = [0; 1024];
+    let _ = futures_lite::future::poll_once(stream.read(&mut nowhere)).await;
+}
+
+async fn serve_tls(stream: TcpStream, first: Vec<u8>, edge: Rc<EdgeContext>, pass: Pass) {
+    let accepting = tls::accept(stream, &first, None, &edge.tls, &edge.handshakes);
+    let told = async {
+        std::future::poll_fn(|context| pass.poll_closed(context)).await;
+        Err(io::ErrorKind::ConnectionAborted.into())
+    };
+    let accepted = futures_lite::future::or(accepting, told).await;
+    let Accepted { stream, common_name } = match accepted {
+        Ok(accepted) => accepted,
+        Err(error) => {
+            if error.kind() == io::ErrorKind::TimedOut {
+                edge.api.reached(Bound::Handshakes);
+            }
+            return;
+        }
+    };
+    let Ok((stream, first)) = begin(stream, &edge, &pass).await else { return };
+    converse(stream, first, common_name, edge, pass).await;
+}
+
+/// Reads the first bytes, in time. A client that sends nothing, or goes away again, gets no answer.
+async fn begin<T: AsyncRead + Unpin>(
+    stream: T,
+    edge: &Rc<EdgeContext>,
+    pass: &Pass,
+) -> io::Result<(T, Vec<u8>)> {
     let reading = first_bytes(stream);
     let api = Rc::clone(&edge.api);
     let late = async move {
@@ -30,12 +81,20 @@ pub(super) async fn serve(stream: TcpStream, edge: Rc<EdgeContext>, pass: Pass) 
         std::future::poll_fn(|context| pass.poll_closed(context)).await;
         Err(io::ErrorKind::ConnectionAborted.into())
     };
-    let first = futures_lite::future::or(reading, futures_lite::future::or(late, told)).await;
-    // A client that sends nothing in time, or goes away again, gets no answer.
-    let Ok((stream, first)) = first else { return };
+    futures_lite::future::or(reading, futures_lite::future::or(late, told)).await
+}
+
+/// Serves a client whose first bytes were read.
+async fn converse<T: Transport + AsyncRead + AsyncWrite + Unpin + 'static>(
+    stream: T,
+    first: Vec<u8>,
+    common_name: Option<Rc<str>>,
+    edge: Rc<EdgeContext>,
+    pass: Pass,
+) {
     if first == PREFACE {
         // Boxed, so that the task of a silent client, which waits for its first bytes, stays small.
-        if let Some(stream) = Box::new(Http2::new(stream, None, edge)).serve(&pass).await {
+        if let Some(stream) = Box::new(Http2::new(stream, common_name, edge)).serve(&pass).await {
             futures_lite::future::or(hear_out(stream), sleep(limits::LINGER_DEADLINE)).await;
         }
     } else {
@@ -60,7 +119,7 @@ async fn hear_out(mut stream: impl AsyncRead + Unpin) {
 }
 
 /// Reads until it is clear whether the client speaks HTTP/2.
-async fn first_bytes(mut stream: TcpStream) -> io::Result<(TcpStream, Vec<u8>)> {
+async fn first_bytes<T: AsyncRead + Unpin>(mut stream: T) -> io::Result<(T, Vec<u8>)> {
     let mut first = Vec::with_capacity(PREFACE.len());
     let mut buffer = [0; PREFACE.len()];
     while first.len() < PREFACE.len() && PREFACE.starts_with(&first) {

@@ -3,6 +3,7 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::Arc;
 
 use crate::api::Api;
 use crate::clock::Ticker;
@@ -10,6 +11,7 @@ use crate::config::Keepalive;
 use crate::limits;
 use crate::net::busy::BusyConnections;
 use crate::net::messages::MessageLimits;
+use crate::net::tls::{HandshakeTurns, TlsDomain};
 use crate::net::unread::Unread;
 
 /// Edge view: made once, when the edge begins to listen.
@@ -25,6 +27,9 @@ pub(super) struct EdgeContext {
     pub messages: MessageLimits,
     pub http2: revd_http2::Config,
     pub keepalive: Keepalive,
+    /// Certificates for clients.
+    pub tls: Arc<TlsDomain>,
+    pub handshakes: HandshakeTurns,
     pub clock: Ticker,
 }
 

@@ -11,8 +11,7 @@ use std::task::{Context, Poll, ready};
 
 use ::http::{HeaderName, HeaderValue, Request, Response};
 use bytes::{Buf as _, Bytes};
-use futures_lite::{AsyncRead as _, AsyncWrite as _};
-use glommio::net::TcpStream;
+use futures_lite::{AsyncRead, AsyncWrite};
 use http_body::{Body, Frame};
 use hyper::body::Incoming;
 use hyper::rt::ReadBufCursor;
@@ -29,8 +28,8 @@ use crate::queues::gate::Pass;
 pub(crate) type Answering = dyn Fn(String, String) -> PlainCall;
 
 /// Answers requests until the client is gone or silent for `HTTP1_DEADLINE`, or the core ends.
-pub(crate) async fn serve(
-    stream: TcpStream,
+pub(crate) async fn serve<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: S,
     first: Vec<u8>,
     answering: Rc<Answering>,
     clock: Ticker,
@@ -104,14 +103,14 @@ impl Body for WholeBody {
     }
 }
 
-/// A glommio socket for hyper.
-struct Socket {
-    stream: TcpStream,
+/// A socket of the runtime for hyper.
+struct Socket<S> {
+    stream: S,
     /// Bytes that were read to find out which protocol the client speaks.
     first: Bytes,
 }
 
-impl hyper::rt::Read for Socket {
+impl<S: AsyncRead + Unpin> hyper::rt::Read for Socket<S> {
     fn poll_read(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -131,7 +130,7 @@ impl hyper::rt::Read for Socket {
     }
 }
 
-impl hyper::rt::Write for Socket {
+impl<S: AsyncWrite + Unpin> hyper::rt::Write for Socket<S> {
     fn poll_write(
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,

@@ -11,7 +11,7 @@ use glommio::net::TcpListener;
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use serde_json::json;
 
-use crate::config::Keepalive;
+use crate::config::{Keepalive, ListenAddress};
 use crate::limits;
 use crate::net::connection;
 use crate::net::context::EdgeContext;
@@ -85,7 +85,7 @@ fn listening(address: SocketAddr, keepalive: &Keepalive) -> io::Result<OwnedFd> 
 
 /// Accepts connections for as long as it is not dropped.
 pub(super) async fn accept(
-    listener: TcpListener,
+    (listener, address): (TcpListener, ListenAddress),
     edge: Rc<EdgeContext>,
     gate: Gate,
     permits: Arc<ConnectionPermits>,
@@ -110,7 +110,7 @@ pub(super) async fn accept(
             tell_refused(&mut told, edge.clock.milliseconds(), &permits);
             continue;
         };
-        let serving = connection::serve(stream, Rc::clone(&edge), pass);
+        let serving = connection::serve(stream, address, Rc::clone(&edge), pass);
         glommio::spawn_local(async move {
             serving.await;
             drop(permit);

@@ -7,6 +7,7 @@
 //!   were woken, `reply` encodes response headers. `keepalive`, `deadline` and `pace` watch the
 //!   time, `busy` shares the core between connections, `unread` knows which of them have not read
 //!   everything. The protocol itself is in `revd_http2`.
+//! - `tls` stands between a socket and all of this, where an address asks for it.
 //! - Plain requests (`plain`): `http` answers them, `health` those of probes; HTTP/1.1 comes
 //!   through `http1`.
 
@@ -29,21 +30,22 @@ mod ready_queue;
 mod reply;
 mod request_headers;
 mod socket;
+pub mod tls;
 pub mod unread;
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use crate::api::Api;
 use crate::clock::Ticker;
-use crate::config::Keepalive;
+use crate::config::{Keepalive, ListenAddress};
 use crate::limits;
 use crate::net::context::EdgeContext;
 use crate::net::messages::MessageLimits;
 use crate::net::permits::ConnectionPermits;
+use crate::net::tls::{HandshakeTurns, TlsDomain};
 use crate::net::unread::Unread;
 use crate::queues::gate::Gate;
 use crate::queues::latch::Latch;
@@ -53,7 +55,9 @@ use crate::queues::sleep::sleep;
 #[derive(Debug, Clone)]
 pub struct ListenConfig {
     /// Client addresses.
-    pub addresses: Vec<SocketAddr>,
+    pub addresses: Vec<ListenAddress>,
+    /// Certificates for those that speak TLS.
+    pub tls: Arc<TlsDomain>,
     /// A larger message is refused.
     pub message_bytes_max: usize,
     /// Streams a client may have open on a connection.
@@ -96,15 +100,17 @@ pub async fn serve(
             out_bytes_max: limits::SEND_BUFFER_BYTES,
         },
         keepalive: config.keepalive,
+        tls: config.tls,
+        handshakes: HandshakeTurns::default(),
         clock: Ticker::new(),
     });
     let gate = Gate::default();
     let mut accepting = Vec::new();
     for address in config.addresses {
-        let listener = listen::bind(address, &config.keepalive)?;
+        let listener = listen::bind(address.address, &config.keepalive)?;
         let permits = Arc::clone(&config.permits);
         accepting.push(glommio::spawn_local(listen::accept(
-            listener,
+            (listener, address),
             Rc::clone(&edge),
             gate.clone(),
             permits,

@@ -51,6 +51,8 @@ pub enum Bound {
     /// `FIRST_BYTES_DEADLINE`, `HTTP2_DEADLINE`: a connection that did not say what it is, or no
     /// settings.
     FirstBytes,
+    /// `HANDSHAKE_DEADLINE`, `HANDSHAKES_PER_CORE_MAX`: a TLS handshake that was not done.
+    Handshakes,
     /// `HTTP2_DEADLINE`: a header block that did not end.
     HeaderBlockTime,
     /// `HEARING_READS_MAX`: a lease ended while something that had come was not read.
@@ -79,7 +81,7 @@ impl From<Limit> for Bound {
 
 impl Bound {
     /// Every bound, in the order of their declaration.
-    pub const ALL: [Self; 26] = [
+    pub const ALL: [Self; 27] = [
         Self::Proposals,
         Self::Connections,
         Self::Keepalives,
@@ -100,6 +102,7 @@ impl Bound {
         Self::SlowReaders,
         Self::WaitingCalls,
         Self::FirstBytes,
+        Self::Handshakes,
         Self::HeaderBlockTime,
         Self::Unread,
         Self::Garbage,
@@ -132,6 +135,7 @@ impl Bound {
             Self::SlowReaders => "revd_limit_reached_total{limit=\"slow_readers\"}",
             Self::WaitingCalls => "revd_limit_reached_total{limit=\"waiting_calls\"}",
             Self::FirstBytes => "revd_limit_reached_total{limit=\"first_bytes\"}",
+            Self::Handshakes => "revd_limit_reached_total{limit=\"tls_handshakes\"}",
             Self::HeaderBlockTime => "revd_limit_reached_total{limit=\"header_block_time\"}",
             Self::Unread => "revd_limit_reached_total{limit=\"unread\"}",
             Self::Garbage => "revd_limit_reached_total{limit=\"garbage\"}",

@@ -12,12 +12,14 @@ use revd_member::peer::hello::{Answer, Hello, HelloError, PROTOCOL, Purpose, Ref
 use revd_member::peer::{Sender, codec};
 use serde_json::json;
 
+use crate::config::ListenAddress;
 use crate::limits;
 use crate::net::http1;
 use crate::net::plain::PlainCall;
 use crate::observe::bounds::Bound;
 use crate::observe::log;
 use crate::peer::guests::{self, Named};
+use crate::peer::link::Link;
 use crate::peer::places::Place;
 use crate::peer::probes;
 use crate::peer::pulse::{Silence, show_life};
@@ -29,7 +31,7 @@ use crate::queues::turn::give_way;
 use crate::version;
 
 /// Accepts connections for as long as its task lives.
-pub(super) async fn run(listener: TcpListener, shared: Rc<Shared>) {
+pub(super) async fn run(listener: TcpListener, address: ListenAddress, shared: Rc<Shared>) {
     loop {
         let Ok(stream) = listener.accept().await else {
             sleep(limits::ACCEPT_RETRY_INTERVAL).await;
@@ -39,12 +41,12 @@ pub(super) async fn run(listener: TcpListener, shared: Rc<Shared>) {
         if has_taken {
             shared.counters.bounds.reached(Bound::PeerConnections);
         }
-        glommio::spawn_local(serve(stream, Rc::clone(&shared), place)).detach();
+        glommio::spawn_local(serve(stream, address, Rc::clone(&shared), place)).detach();
         give_way().await; // the next connection may be there already
     }
 }
 
-async fn serve(stream: TcpStream, shared: Rc<Shared>, place: Place) {
+async fn serve(stream: TcpStream, address: ListenAddress, shared: Rc<Shared>, place: Place) {
     let (from, place) = (remote(&stream), Rc::new(place));
     let told = async {
         std::future::poll_fn(|context| place.poll_closed(context)).await;
@@ -54,7 +56,16 @@ async fn serve(stream: TcpStream, shared: Rc<Shared>, place: Place) {
         place.taken().wait().await;
         Err(io::Error::other("too many connections: a newer one has its place"))
     };
-    let serving = converse(stream, &from, &shared, &place);
+    let serving = async {
+        let beginning = Link::accept(stream, address, &shared.caller.tls, &shared.handshakes).await;
+        let (stream, first) = match beginning {
+            Ok(begun) => begun,
+            // A look whether the port is open.
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => return Ok(()),
+            Err(error) => return Err(error),
+        };
+        converse(stream, first, &from, &shared, &place).await
+    };
     let ended = futures_lite::future::or(serving, futures_lite::future::or(told, taken));
     if let Err(error) = ended.await {
         complain(&shared, &from, &error.to_string());
@@ -63,12 +74,13 @@ async fn serve(stream: TcpStream, shared: Rc<Shared>, place: Place) {
 
 /// Hears the first words, and goes on as they say. An error is worth a line in the log.
 async fn converse(
-    mut stream: TcpStream,
+    mut stream: Link,
+    first: Vec<u8>,
     from: &str,
     shared: &Rc<Shared>,
     place: &Rc<Place>,
 ) -> io::Result<()> {
-    let hearing = transport::first_words(&mut stream);
+    let hearing = transport::first_words(&mut stream, first);
     match transport::within(limits::PEER_HELLO_DEADLINE, "it says nothing", hearing).await {
         Ok(FirstWords::Peer(words)) => {
             let hello = greet(&mut stream, &words, shared).await?;
@@ -139,7 +151,7 @@ async fn greet(stream: &mut impl Transport, words: &[u8], shared: &Shared) -> io
 /// Receives messages until the connection ends, or its dialer has opened another one or was
 /// removed.
 async fn receive(
-    stream: TcpStream,
+    stream: Link,
     hello: &Hello,
     from: &str,
     shared: &Rc<Shared>,

@@ -1,6 +1,6 @@
 //! Plain requests to the peer port of another member. They block: for threads that may.
 
-use std::io::{self, Read as _, Write as _};
+use std::io::{self, Read as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
@@ -11,17 +11,25 @@ use revd_proto::etcdserverpb::Member;
 use serde_json::Value;
 
 use crate::limits;
+use crate::net::tls::{self, TlsDomain};
 use crate::resolve;
 
 /// The whole answer, head and body.
 ///
 /// # Errors
 /// When nothing answers within this time, at each step.
-pub fn get(url: &str, path: &str, deadline: Duration) -> io::Result<String> {
+pub fn get(url: &str, path: &str, deadline: Duration, tls: &TlsDomain) -> io::Result<String> {
     let host = urls::authority(url);
-    let mut stream = connect(resolve::addresses(host)?)?;
+    let stream = connect(resolve::addresses(host)?)?;
     stream.set_read_timeout(Some(deadline))?;
     stream.set_write_timeout(Some(deadline))?;
+    if url.starts_with("https://") {
+        return exchange(tls::connect_blocking(stream, host, tls)?, host, path);
+    }
+    exchange(stream, host, path)
+}
+
+fn exchange(mut stream: impl io::Read + io::Write, host: &str, path: &str) -> io::Result<String> {
     write!(stream, "GET {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n")?;
     let mut answer = String::new();
     stream.take(limits::REMOTE_CLUSTER_BYTES_MAX).read_to_string(&mut answer)?;
@@ -30,10 +38,10 @@ pub fn get(url: &str, path: &str, deadline: Duration) -> io::Result<String> {
 
 /// HashKV of a revision of these members of a cluster, as far as they answer.
 #[must_use]
-pub fn hashes(members: &[Member], cluster: u64, revision: i64) -> Vec<MemberHash> {
+pub fn hashes(members: &[Member], cluster: u64, revision: i64, tls: &TlsDomain) -> Vec<MemberHash> {
     let path = format!("/members/hashkv?revision={revision}");
     let of_member = |member: &Member| {
-        let answers = member.peer_ur_ls.iter().map(|url| get(url, &path, limits::REMOTE_HASH_DEADLINE));
+        let answers = member.peer_ur_ls.iter().map(|url| get(url, &path, limits::REMOTE_HASH_DEADLINE, tls));
         answers.flatten().find_map(|answer| read_hash(&answer, member.id, cluster))
     };
     members.iter().filter_map(of_member).collect()

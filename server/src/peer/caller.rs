@@ -3,12 +3,13 @@
 use std::io;
 use std::sync::Arc;
 
-use glommio::net::TcpStream;
 use revd_member::cluster::Identity;
 use revd_member::peer::Peer;
 use revd_member::peer::hello::{Answer, Hello, Purpose, Refusal};
 
 use crate::limits;
+use crate::net::tls::{self, TlsDomain};
+use crate::peer::link::Link;
 use crate::peer::transport::{self, FirstWords, Transport};
 use crate::version;
 
@@ -21,6 +22,8 @@ pub struct Caller {
     pub boot: u64,
     /// Where its peers reach it.
     pub urls: Arc<[String]>,
+    /// Certificates for members.
+    pub tls: Arc<TlsDomain>,
 }
 
 impl Caller {
@@ -29,7 +32,7 @@ impl Caller {
     ///
     /// # Errors
     /// Why the last one of the member's URLs was of no use.
-    pub async fn open_for_snapshot(&self, to: &Peer) -> io::Result<TcpStream> {
+    pub async fn open_for_snapshot(&self, to: &Peer) -> io::Result<Link> {
         let mut result = Err(io::Error::new(io::ErrorKind::NotFound, "the member has no peer URL"));
         for url in &to.urls {
             result = self.dial(url, true, to.id, Purpose::Snapshot).await.map(|(stream, _)| stream);
@@ -48,8 +51,11 @@ impl Caller {
         is_agreed: bool,
         to: u64,
         purpose: Purpose,
-    ) -> io::Result<(TcpStream, Answer)> {
-        let mut stream = transport::connect(url, is_agreed).await?;
+    ) -> io::Result<(Link, Answer)> {
+        let mut stream = match transport::connect(url, is_agreed).await? {
+            (stream, None) => Link::Plain(stream),
+            (stream, Some(host)) => Link::Secure(Box::new(tls::connect(stream, &host, &self.tls).await?)),
+        };
         let version = version::for_peers();
         let urls = self.urls.to_vec();
         let hello = Hello { purpose, from: self.identity, to, boot: self.boot, urls, version };
@@ -67,7 +73,7 @@ pub(super) fn is_removal(error: &io::Error) -> bool {
 
 async fn greet(stream: &mut impl Transport, hello: &Hello) -> io::Result<Answer> {
     transport::write(stream, &hello.encode()).await?;
-    let FirstWords::Peer(words) = transport::first_words(stream).await? else {
+    let FirstWords::Peer(words) = transport::first_words(stream, Vec::new()).await? else {
         return Err(io::Error::other(
             "it does not speak the protocol of revd's peers: another program, or TLS",
         ));

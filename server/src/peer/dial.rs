@@ -7,7 +7,6 @@ use std::time::Duration;
 
 use futures_lite::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use glommio::Task;
-use glommio::net::TcpStream;
 use revd_member::cluster::version::ClusterVersion;
 use revd_member::peer::hello::{Answer, Purpose};
 use serde_json::json;
@@ -16,6 +15,7 @@ use crate::limits;
 use crate::observe::log;
 use crate::peer::caller::is_removal;
 use crate::peer::complaints::Unreachable;
+use crate::peer::link::Link;
 use crate::peer::outbox::Outbox;
 use crate::peer::pulse::Silence;
 use crate::peer::shared::{PeerEvent, Shared};
@@ -86,7 +86,7 @@ async fn run(outbox: Rc<Outbox>, shared: Rc<Shared>) {
 }
 
 /// Sends what waits until the connection ends; why it did.
-async fn converse(stream: TcpStream, outbox: &Outbox, shared: &Shared) -> io::Error {
+async fn converse(stream: Link, outbox: &Outbox, shared: &Shared) -> io::Error {
     outbox.open();
     (shared.emit)(PeerEvent::Connected(outbox.peer));
     let silence = Silence::default();

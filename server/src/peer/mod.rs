@@ -9,9 +9,10 @@
 //! - `dial` keeps one connection to each other member, on which this member sends; `outbox`
 //!   holds the frames that wait.
 //! - `states` sends a state to a member that lags behind the log, and receives one, by `receiving`.
-//! - `transport` is what carries the bytes, `pulse` notices a peer that is silent, `backlog` bounds
-//!   the bytes that were received and are not taken yet, `places` keeps room for connections of
-//!   members, `complaints` bounds log lines, `shared` is what all connections have in common.
+//! - `link` is a connection, with TLS on it or not; `transport` connects, and has what is common to
+//!   all that is said; `pulse` notices a peer that is silent, `backlog` bounds the bytes that were
+//!   received and are not taken yet, `places` keeps room for connections of members, `complaints`
+//!   bounds log lines, `shared` is what all connections have in common.
 //!
 //! A member sends only on connections that it dialed itself: two members have two. Messages that
 //! are on their way when one ends may be lost, and the log core is told so.
@@ -23,6 +24,7 @@ pub mod caller;
 mod complaints;
 mod dial;
 mod guests;
+mod link;
 mod outbox;
 mod places;
 mod probes;
@@ -35,7 +37,6 @@ mod transport;
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::io;
-use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -45,7 +46,9 @@ use revd_member::peer::{Peer, PeerMessage};
 use revd_member::read::view_slot::ViewSlot;
 
 use crate::clock::Ticker;
+use crate::config::ListenAddress;
 use crate::limits;
+use crate::net::tls::{HandshakeTurns, TlsDomain};
 use crate::observe::bounds::Bound;
 use crate::observe::counters::Counters;
 use crate::peer::caller::Caller;
@@ -66,7 +69,9 @@ pub struct PeersSeed {
     /// Where peers reach it.
     pub urls: Vec<String>,
     /// Where it listens for them.
-    pub listen: Vec<SocketAddr>,
+    pub listen: Vec<ListenAddress>,
+    /// Certificates for members.
+    pub tls: Arc<TlsDomain>,
     /// Connections that others may have open.
     pub connections_max: usize,
     /// The other members at the start; this one may be among them.
@@ -90,9 +95,9 @@ impl Peers {
     /// # Errors
     /// When an address cannot be listened on.
     pub fn start(seed: PeersSeed, emit: impl Fn(PeerEvent) + 'static) -> io::Result<Self> {
-        let PeersSeed { identity, boot, urls, listen, connections_max, peers, views, counters } = seed;
+        let PeersSeed { identity, boot, urls, listen, tls, connections_max, peers, views, counters } = seed;
         let shared = Rc::new(Shared {
-            caller: Caller { identity, boot, urls: urls.into() },
+            caller: Caller { identity, boot, urls: urls.into(), tls },
             views,
             counters,
             emit: Box::new(emit),
@@ -104,14 +109,16 @@ impl Peers {
             unknown_backlog: Rc::default(),
             incoming: RefCell::default(),
             dropped: RefCell::default(),
+            handshakes: HandshakeTurns::default(),
             hashing: Gate::default(),
             outboxes: RefCell::default(),
             guests: RefCell::default(),
         });
-        let listeners: io::Result<Vec<_>> = listen.into_iter().map(transport::bind).collect();
-        let listeners = listeners?.into_iter();
-        let accept = |listener| glommio::spawn_local(accept::run(listener, Rc::clone(&shared)));
-        let accepting = listeners.map(accept).collect();
+        let bind = |address: ListenAddress| Ok((transport::bind(address.address)?, address));
+        let listeners: io::Result<Vec<_>> = listen.into_iter().map(bind).collect();
+        let accept =
+            |(listener, address)| glommio::spawn_local(accept::run(listener, address, Rc::clone(&shared)));
+        let accepting = listeners?.into_iter().map(accept).collect();
         let mut own = Self { shared, accepting, dialing: BTreeMap::new() };
         own.set_peers(peers);
         Ok(own)

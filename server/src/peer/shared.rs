@@ -7,7 +7,6 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use glommio::Task;
-use glommio::net::TcpStream;
 use revd_member::cluster::version::ClusterVersion;
 use revd_member::peer::PeerMessage;
 use revd_member::read::view_slot::ViewSlot;
@@ -15,10 +14,12 @@ use revd_member::schema;
 
 use crate::clock::Ticker;
 use crate::limits;
+use crate::net::tls::HandshakeTurns;
 use crate::observe::counters::Counters;
 use crate::peer::backlog::{Backlog, Room};
 use crate::peer::caller::Caller;
 use crate::peer::complaints::Complaints;
+use crate::peer::link::Link;
 use crate::peer::outbox::Outbox;
 use crate::peer::places::{Place, Places};
 use crate::queues::gate::Gate;
@@ -55,7 +56,7 @@ pub struct SnapshotStream {
     /// That member.
     pub from: u64,
     /// Nothing is read from it yet.
-    pub stream: TcpStream,
+    pub stream: Link,
     pub(super) place: Rc<Place>,
 }
 
@@ -80,6 +81,8 @@ pub(super) struct Shared {
     /// Members that are none any more in the log, and perhaps not yet in the state; and since when,
     /// in milliseconds.
     pub(super) dropped: RefCell<BTreeMap<u64, u64>>,
+    /// TLS handshakes that others have begun.
+    pub(super) handshakes: HandshakeTurns,
     /// Hashes of keys under way, for requests.
     pub(super) hashing: Gate,
     /// To each other member, and to guests.

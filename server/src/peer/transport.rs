@@ -1,4 +1,4 @@
-//! The bytes between members: TCP now, TLS behind the same trait later.
+//! The bytes between members: connecting, and what is common to all that they say.
 
 use std::io;
 use std::net::SocketAddr;
@@ -30,20 +30,24 @@ pub(super) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     listen::bind(address, &keepalive)
 }
 
-/// Connects to a peer's URL, on which the members have agreed or not.
-pub(super) async fn connect(url: &str, is_agreed: bool) -> io::Result<TcpStream> {
+/// Connects to a peer's URL, on which the members have agreed or not; the host, if the URL asks for
+/// TLS with it.
+pub(super) async fn connect(url: &str, is_agreed: bool) -> io::Result<(TcpStream, Option<String>)> {
     // As with etcd, a row has what `MemberUpdate` brought: spaces, a scheme in capitals.
     let url = urls::parse(&[url.to_owned()]).map_or_else(|_| url.to_owned(), |urls| urls.concat());
-    let Some(address) = url.strip_prefix("http://") else {
-        let problem = "only http:// is spoken between members by this version";
+    let is_secure = url.starts_with("https://");
+    let address = url.strip_prefix(if is_secure { "https://" } else { "http://" });
+    let Some(address) = address.map(|address| address.trim_end_matches('/')) else {
+        let problem = "only http:// and https:// are spoken between members by this version";
         return Err(io::Error::new(io::ErrorKind::Unsupported, problem));
     };
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let mut result = Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));
-    for address in addresses_of(address.trim_end_matches('/'), is_agreed).await? {
+    for address in addresses_of(address, is_agreed).await? {
         let connecting = async {
             let stream = TcpStream::connect(address).await?;
             stream.set_nodelay(true)?;
-            Ok(stream)
+            Ok((stream, is_secure.then(|| host.to_owned())))
         };
         let late = "it does not accept the connection";
         result = within(limits::PEER_DIAL_DEADLINE, late, connecting).await;
@@ -115,9 +119,9 @@ pub(super) enum FirstWords {
     Foreign(Vec<u8>),
 }
 
-/// Reads first words, and no byte behind them.
-pub(super) async fn first_words(stream: &mut impl Transport) -> io::Result<FirstWords> {
-    let mut words = Vec::with_capacity(hello::HELLO_BYTES_MAX);
+/// Reads first words, and no byte behind them; the first of them were read already.
+pub(super) async fn first_words(stream: &mut impl Transport, mut words: Vec<u8>) -> io::Result<FirstWords> {
+    words.reserve(hello::HELLO_BYTES_MAX);
     loop {
         match hello::missing(&words) {
             Err(HelloError::Foreign) => return Ok(FirstWords::Foreign(words)),

@@ -39,6 +39,7 @@ mod restart_bugs;
 mod soak;
 mod standard_services;
 mod start_and_stop;
+mod tls;
 mod watch_bugs;
 mod watch_differential;
 mod watch_storm;

@@ -91,6 +91,9 @@ impl Product {
     }
 }
 
+/// No flag of a server: has it listen without TLS as well, on the same address.
+pub const MIXED: &str = "--mixed";
+
 /// A running server.
 pub struct Server {
     product: Product,
@@ -99,6 +102,7 @@ pub struct Server {
     other: Option<Command>,
     child: Child,
     pub address: SocketAddr,
+    scheme: &'static str,
     data_dir: PathBuf,
     log: PathBuf,
     /// Length of the log before this start.
@@ -202,14 +206,25 @@ impl Server {
         if product == Product::Revd && !has_peers {
             command.args(["--listen-peer-urls", "http://127.0.0.1:0"]); // where no other server is
         }
-        command.args(["--listen-client-urls", &format!("http://{address}")]);
-        command.args(["--advertise-client-urls", &format!("http://{address}")]).args(flags);
+        let is_secure =
+            flags.iter().any(|flag| ["--cert-file", "--auto-tls"].map(OsStr::new).contains(&flag.as_ref()));
+        let scheme = if is_secure { "https" } else { "http" };
+        let mut urls = format!("{scheme}://{address}");
+        command.args(["--advertise-client-urls", &urls]);
+        if flags.iter().any(|flag| flag.as_ref() == MIXED) {
+            urls.push_str(&format!(",http://{address}"));
+        }
+        command
+            .args(["--listen-client-urls", &urls])
+            .args(flags.iter().filter(|flag| flag.as_ref() != MIXED));
         let peers = "--listen-peer-urls";
         if !flags.iter().any(|flag| flag.as_ref() == peers) {
             // The usual port is that of any other test.
             command.args([peers, &format!("http://{}", free_address())]);
         }
-        Self::spawn(product, command, address, data_dir)
+        let mut server = Self::spawn(product, command, address, data_dir);
+        server.scheme = scheme;
+        server
     }
 
     fn spawn(product: Product, mut command: Command, address: SocketAddr, data_dir: &Path) -> Self {
@@ -218,7 +233,7 @@ impl Server {
         command.arg("--data-dir").arg(data_dir);
         let child = attached(&mut command, &log).spawn().unwrap();
         let data_dir = data_dir.to_owned();
-        Self { product, command, other: None, child, address, data_dir, log, log_start }
+        Self { product, command, other: None, child, address, scheme: "http", data_dir, log, log_start }
     }
 
     /// The next start is that of another version: of the program that `REVD_OTHER_BINARY` names,
@@ -266,7 +281,7 @@ impl Server {
     }
 
     pub fn endpoint(&self) -> String {
-        format!("http://{}", self.address)
+        format!("{}://{}", self.scheme, self.address)
     }
 
     pub fn pid(&self) -> u32 {

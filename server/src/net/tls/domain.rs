@@ -1,0 +1,175 @@
+//! The certificates of one port while the member runs: loaded at the start, and again whenever a
+//! file changes.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt as _;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::Context as _;
+use serde_json::json;
+
+use crate::config::TlsConfig;
+use crate::limits;
+use crate::net::tls::material::Material;
+use crate::net::tls::own;
+use crate::net::tls::today;
+use crate::observe::log;
+
+/// Node view: TLS of one port.
+pub struct TlsDomain {
+    /// `client` or `peer`, for the log.
+    whom: &'static str,
+    config: TlsConfig,
+    /// None until it is needed, where no file is named.
+    material: Mutex<Option<Arc<Material>>>,
+    /// The files as they were before they were loaded first.
+    loaded: Vec<Print>,
+}
+
+impl std::fmt::Debug for TlsDomain {
+    /// Without what was loaded: keys are in it.
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("TlsDomain").field("whom", &self.whom).finish_non_exhaustive()
+    }
+}
+
+impl TlsDomain {
+    /// Loads the files, and makes a certificate where the member is to have one of its own.
+    ///
+    /// # Errors
+    /// When a file cannot be used; worded for the operator.
+    pub fn open(whom: &'static str, config: TlsConfig) -> anyhow::Result<Arc<Self>> {
+        if let Some(own) = &config.own {
+            own::make(&config, own).with_context(|| format!("making a certificate ({whom} TLS)"))?;
+        }
+        let mut domain = Self { whom, config, material: Mutex::default(), loaded: Vec::new() };
+        domain.loaded = domain.prints();
+        if !domain.config.is_empty() {
+            domain.current().map_err(anyhow::Error::msg).with_context(|| format!("{whom} TLS"))?;
+            domain.warn_of_ends();
+        }
+        Ok(Arc::new(domain))
+    }
+
+    /// The certificates that were loaded last.
+    ///
+    /// # Errors
+    /// As [`TlsDomain::open`], where nothing was loaded yet.
+    pub(crate) fn current(&self) -> Result<Arc<Material>, String> {
+        let mut material = self.material.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(material) = &*material {
+            return Ok(Arc::clone(material));
+        }
+        let loaded = Arc::new(Material::load(&self.config)?);
+        *material = Some(Arc::clone(&loaded));
+        Ok(loaded)
+    }
+
+    /// Loads the files anew; what was loaded before stays if one of them is of no use.
+    fn reload(&self) -> Result<(), String> {
+        let loaded = Arc::new(Material::load(&self.config)?);
+        *self.material.lock().unwrap_or_else(PoisonError::into_inner) = Some(loaded);
+        Ok(())
+    }
+
+    fn files(&self) -> impl Iterator<Item = &String> {
+        let TlsConfig { cert_file, key_file, client_cert_file, client_key_file, .. } = &self.config;
+        let TlsConfig { trusted_ca_file, crl_file, .. } = &self.config;
+        let all = [cert_file, key_file, client_cert_file, client_key_file, trusted_ca_file, crl_file];
+        all.into_iter().filter(|file| !file.is_empty())
+    }
+
+    fn prints(&self) -> Vec<Print> {
+        self.files().map(|file| print(file)).collect()
+    }
+
+    /// One warning for each certificate that ends soon.
+    fn warn_of_ends(&self) {
+        let Ok(material) = self.current() else { return };
+        let now = today::seconds();
+        for (file, end) in &material.ends {
+            if *end - now > limits::CERTIFICATE_WARNING_SECONDS {
+                continue;
+            }
+            let fields = json!({
+                "file": file, "tls-of": self.whom, "not-after": today::text(*end),
+                "days-left": (*end - now).div_euclid(24 * 3600),
+            });
+            let message = if *end < now { "a certificate has expired" } else { "a certificate expires soon" };
+            log::warn(message, fields);
+        }
+    }
+}
+
+/// Changes with each change of a file, also when another file takes its place.
+type Print = Option<(u64, u64, i64, i64, i64, i64)>;
+
+fn print(file: &str) -> Print {
+    let found = fs::metadata(file).ok()?;
+    Some((found.ino(), found.size(), found.mtime(), found.mtime_nsec(), found.ctime(), found.ctime_nsec()))
+}
+
+/// Looks at the files of these domains from time to time, for as long as the process lives, and
+/// loads what has changed.
+///
+/// # Errors
+/// When there is no thread for it.
+pub fn watch(domains: Vec<Arc<TlsDomain>>) -> std::io::Result<()> {
+    let mut watched: Vec<Watched> =
+        domains.into_iter().filter(|domain| domain.files().next().is_some()).map(Watched::new).collect();
+    if watched.is_empty() {
+        return Ok(());
+    }
+    let watching = move || {
+        let mut looks = 0_u64;
+        loop {
+            std::thread::park_timeout(limits::TLS_FILES_INTERVAL);
+            looks += 1;
+            let tells = looks.is_multiple_of(limits::CERTIFICATE_WARNING_LOOKS);
+            for watched in &mut watched {
+                watched.look();
+                if tells {
+                    watched.domain.warn_of_ends();
+                }
+            }
+        }
+    };
+    std::thread::Builder::new().name("tls files".to_owned()).spawn(watching).map(drop)
+}
+
+/// One domain, and its files as they were when they were loaded.
+struct Watched {
+    domain: Arc<TlsDomain>,
+    loaded: Vec<Print>,
+    /// Why the files as they are cannot be used, once it is told.
+    told: Option<String>,
+}
+
+impl Watched {
+    fn new(domain: Arc<TlsDomain>) -> Self {
+        let loaded = domain.loaded.clone();
+        Self { domain, loaded, told: None }
+    }
+
+    fn look(&mut self) {
+        let prints = self.domain.prints();
+        if prints == self.loaded {
+            return;
+        }
+        let fields = |error: &str| json!({"tls-of": self.domain.whom, "error": error});
+        match self.domain.reload() {
+            Ok(()) => {
+                self.loaded = prints;
+                self.told = None;
+                log::info("certificates were loaded anew", json!({"tls-of": self.domain.whom}));
+                self.domain.warn_of_ends();
+            }
+            // A certificate whose key comes a moment later: it is tried again.
+            Err(error) if self.told.as_ref() != Some(&error) => {
+                log::warn("changed certificates cannot be used; the former ones stay", fields(&error));
+                self.told = Some(error);
+            }
+            Err(_) => {}
+        }
+    }
+}

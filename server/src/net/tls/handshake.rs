@@ -1,0 +1,164 @@
+//! Handshakes, within their time and in turns.
+
+use std::io;
+use std::net::{IpAddr, TcpStream};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Poll, ready};
+use std::time::Duration;
+
+use futures_lite::{AsyncRead, AsyncWrite};
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::{ClientConnection, ServerConnection, StreamOwned};
+
+use crate::clock::Ticker;
+use crate::limits;
+use crate::net::tls::address;
+use crate::net::tls::der::Certificate;
+use crate::net::tls::domain::TlsDomain;
+use crate::net::tls::material::Material;
+use crate::net::tls::stream::TlsStream;
+use crate::net::tls::today;
+use crate::net::tls::turns::{HandshakePlace, HandshakeTurns};
+use crate::queues::sleep::sleep;
+
+/// A session that a caller has begun.
+pub(crate) struct Accepted<S> {
+    /// The session.
+    pub(crate) stream: TlsStream<S>,
+    /// The common name of the caller's certificate, which was verified.
+    pub(crate) common_name: Option<Rc<str>>,
+}
+
+/// Carries out the handshake that a caller begins; `first` was read already. `from` is compared
+/// with the names in the caller's certificate where that is asked for.
+///
+/// # Errors
+/// Why there is no session.
+pub(crate) async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
+    socket: S,
+    first: &[u8],
+    from: Option<IpAddr>,
+    domain: &TlsDomain,
+    turns: &HandshakeTurns,
+) -> io::Result<Accepted<S>> {
+    let material = domain.current().map_err(io::Error::other)?;
+    let server = material.server.as_ref().ok_or_else(|| io::Error::other("there is no certificate"))?;
+    let session = ServerConnection::new(Arc::clone(server)).map_err(io::Error::other)?;
+    let stream = TlsStream::new(socket, session);
+    let (place, clock) = (turns.enter(), Ticker::new());
+    let accepting = async {
+        let stream = converse(stream, first, &place, clock).await?;
+        let common_name = check(&stream, from, &material).await?;
+        Ok(Accepted { stream, common_name })
+    };
+    in_time(accepting, &place).await
+}
+
+/// Begins a session with a host that was dialed.
+///
+/// # Errors
+/// Why there is none.
+pub(crate) async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
+    socket: S,
+    host: &str,
+    domain: &TlsDomain,
+) -> io::Result<TlsStream<S>> {
+    let stream = TlsStream::new(socket, dialing(host, domain)?);
+    let (place, clock) = (HandshakeTurns::default().enter(), Ticker::new());
+    in_time(converse(stream, &[], &place, clock), &place).await
+}
+
+async fn in_time<T>(doing: impl Future<Output = io::Result<T>>, place: &HandshakePlace) -> io::Result<T> {
+    let late = async {
+        sleep(limits::HANDSHAKE_DEADLINE).await;
+        Err(io::Error::new(io::ErrorKind::TimedOut, "the TLS handshake takes too long"))
+    };
+    let displaced = async {
+        place.displaced().await;
+        Err(io::Error::new(io::ErrorKind::TimedOut, "too many TLS handshakes: a newer one has its place"))
+    };
+    futures_lite::future::or(doing, futures_lite::future::or(late, displaced)).await
+}
+
+/// Says and hears what a handshake needs.
+async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
+    mut stream: TlsStream<S>,
+    first: &[u8],
+    place: &HandshakePlace,
+    clock: Ticker,
+) -> io::Result<TlsStream<S>> {
+    let mut received = first.to_vec();
+    loop {
+        if !received.is_empty() {
+            let feeding = place.compute(|| clock.microseconds(), || stream.feed(&received)).await;
+            if let Err(error) = feeding {
+                // The other side is told why; it may be gone.
+                let told = std::future::poll_fn(|context| stream.poll_send(context));
+                let _ = futures_lite::future::or(told, give_up()).await;
+                return Err(error);
+            }
+        }
+        std::future::poll_fn(|context| stream.poll_send(context)).await?;
+        if !stream.is_handshaking() {
+            return Ok(stream);
+        }
+        received.resize(limits::TLS_SMALL_READ_BYTES, 0);
+        let reading = |context: &mut std::task::Context<'_>| {
+            Poll::Ready(ready!(stream.poll_receive(context, &mut received)))
+        };
+        let read = std::future::poll_fn(reading).await?;
+        if read == 0 {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        received.truncate(read);
+    }
+}
+
+async fn give_up() -> io::Result<()> {
+    sleep(Duration::from_millis(100)).await;
+    Ok(())
+}
+
+/// The rest of the rules for a caller: its certificate, if the session goes on from an earlier one,
+/// and its address. The common name of its certificate.
+async fn check<S>(
+    stream: &TlsStream<S>,
+    from: Option<IpAddr>,
+    material: &Material,
+) -> io::Result<Option<Rc<str>>> {
+    let Some(callers) = &material.callers else { return Ok(None) };
+    let Some((own, others)) = stream.certificates().split_first() else {
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, "tls: no certificate"));
+    };
+    if stream.is_resumed() {
+        let now = UnixTime::since_unix_epoch(today::now());
+        let verified = callers.verify_client_cert(own, others, now);
+        verified.map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error))?;
+    }
+    if let Some(from) = from.filter(|_| material.compares_addresses) {
+        address::check(own, from).await?;
+    }
+    let name = |own: &CertificateDer<'_>| Certificate::read(own)?.common_name;
+    Ok(name(own).map(Rc::from))
+}
+
+/// The same as [`connect`], for threads that may block.
+///
+/// # Errors
+/// Why there is no session.
+pub(crate) fn connect_blocking(
+    socket: TcpStream,
+    authority: &str,
+    domain: &TlsDomain,
+) -> io::Result<StreamOwned<ClientConnection, TcpStream>> {
+    let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
+    Ok(StreamOwned::new(dialing(host, domain)?, socket))
+}
+
+fn dialing(host: &str, domain: &TlsDomain) -> io::Result<ClientConnection> {
+    let material = domain.current().map_err(io::Error::other)?;
+    let name = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+    let name = ServerName::try_from(name).map_err(io::Error::other)?;
+    ClientConnection::new(Arc::clone(&material.client), name).map_err(io::Error::other)
+}

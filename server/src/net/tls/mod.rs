@@ -1,0 +1,25 @@
+//! TLS under connections of clients and of members (decision 0026).
+//!
+//! - `domain` has the certificates of one port, and loads them anew when their files change;
+//!   `material` is one loading, `own` makes certificates, `names` knows cipher suites.
+//! - `rules` says which certificates of others count, `der` reads what it looks at, `address`
+//!   compares a member's address with the names in its certificate,
+//!   `today` knows the date.
+//! - `handshake` begins a session, in `turns`; `stream` is the session, a transport.
+
+mod address;
+mod der;
+mod domain;
+mod handshake;
+mod material;
+mod names;
+mod own;
+mod rules;
+mod stream;
+mod today;
+mod turns;
+
+pub use domain::{TlsDomain, watch};
+pub(crate) use handshake::{Accepted, accept, connect, connect_blocking};
+pub(crate) use stream::TlsStream;
+pub(crate) use turns::HandshakeTurns;

@@ -1,0 +1,237 @@
+//! Which certificates of others count: first the chain, by rustls, then the rules that etcd adds. A
+//! rule that asks for a name is broken by a certificate that has none.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use rustls::client::WebPkiServerVerifier;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::CryptoProvider;
+use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::server::danger::{ClientCertVerified, ClientCertVerifier};
+use rustls::server::{ParsedCertificate, WebPkiClientVerifier};
+use rustls::{
+    CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme,
+};
+
+use crate::net::tls::der::{Certificate, Serial};
+
+/// The rules beside the chain.
+#[derive(Debug, Default)]
+pub(super) struct Rules {
+    /// Numbers of certificates that count no more.
+    pub revoked: BTreeSet<Serial>,
+    /// Common names of which a certificate must have one; any if there are none.
+    pub allowed_names: Vec<String>,
+    /// Host names of which a certificate must have one; any if there are none.
+    pub allowed_hosts: Vec<ServerName<'static>>,
+}
+
+impl Rules {
+    /// As in etcd, every certificate that is sent is looked for among the revoked ones, and the
+    /// names are those of the first.
+    fn check(&self, own: &CertificateDer<'_>, others: &[CertificateDer<'_>]) -> Result<(), Error> {
+        let unreadable = || Error::from(CertificateError::BadEncoding);
+        let refused = || Error::from(CertificateError::ApplicationVerificationFailure);
+        if !self.revoked.is_empty() {
+            for certificate in std::iter::once(own).chain(others) {
+                let read = Certificate::read(certificate).ok_or_else(unreadable)?;
+                if self.revoked.contains(&read.serial) {
+                    return Err(CertificateError::Revoked.into());
+                }
+            }
+        }
+        if !self.allowed_names.is_empty() {
+            let name = Certificate::read(own).ok_or_else(unreadable)?.common_name;
+            if name.is_none_or(|name| !self.allowed_names.contains(&name)) {
+                return Err(refused());
+            }
+        }
+        if !self.allowed_hosts.is_empty() {
+            let parsed = ParsedCertificate::try_from(own)?;
+            let is_for = |host| rustls::client::verify_server_name(&parsed, host).is_ok();
+            if !self.allowed_hosts.iter().any(is_for) {
+                return Err(refused());
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Authorities, and certificates among them that may stand for themselves.
+#[derive(Debug)]
+pub(super) struct Authorities {
+    roots: Arc<RootCertStore>,
+    all: Vec<CertificateDer<'static>>,
+}
+
+impl Authorities {
+    /// Of a bundle.
+    pub(super) fn new(all: Vec<CertificateDer<'static>>) -> Self {
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(all.iter().cloned());
+        Self { roots: Arc::new(roots), all }
+    }
+
+    /// None of them can be used.
+    pub(super) fn is_empty(&self) -> bool {
+        self.roots.is_empty()
+    }
+
+    /// A certificate of an authority that shows itself: `openssl req -x509` makes such, and Go
+    /// takes them. webpki does not, so that the bundle and the dates decide here.
+    fn stands_for_itself(&self, error: &Error, own: &CertificateDer<'_>, now: UnixTime) -> bool {
+        let is_authority = match error {
+            Error::InvalidCertificate(CertificateError::Other(other)) => {
+                other.to_string().contains("CaUsedAsEndEntity")
+            }
+            _ => false,
+        };
+        let is_current = |read: Certificate| {
+            let now = i64::try_from(now.as_secs()).unwrap_or(i64::MAX);
+            (read.not_before..=read.not_after).contains(&now)
+        };
+        is_authority
+            && self.all.iter().any(|authority| authority == own)
+            && Certificate::read(own).is_some_and(is_current)
+    }
+}
+
+/// Looks at the certificates of those who connect.
+#[derive(Debug)]
+pub(super) struct CallerVerifier {
+    chains: Arc<dyn ClientCertVerifier>,
+    authorities: Authorities,
+    rules: Arc<Rules>,
+}
+
+impl CallerVerifier {
+    /// Everybody has to show a certificate.
+    pub(super) fn new(
+        authorities: Authorities,
+        rules: Arc<Rules>,
+        provider: &Arc<CryptoProvider>,
+    ) -> Result<Self, String> {
+        let chains =
+            WebPkiClientVerifier::builder_with_provider(Arc::clone(&authorities.roots), Arc::clone(provider));
+        let chains = chains.build().map_err(|error| error.to_string())?;
+        Ok(Self { chains, authorities, rules })
+    }
+}
+
+impl ClientCertVerifier for CallerVerifier {
+    fn root_hint_subjects(&self) -> &[DistinguishedName] {
+        self.chains.root_hint_subjects()
+    }
+
+    fn verify_client_cert(
+        &self,
+        own: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
+        now: UnixTime,
+    ) -> Result<ClientCertVerified, Error> {
+        match self.chains.verify_client_cert(own, others, now) {
+            Err(error) if !self.authorities.stands_for_itself(&error, own, now) => return Err(error),
+            _ => {}
+        }
+        self.rules.check(own, others)?;
+        Ok(ClientCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.chains.verify_tls12_signature(message, certificate, signed)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        self.chains.verify_tls13_signature(message, certificate, signed)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.chains.supported_verify_schemes()
+    }
+}
+
+/// Looks at the certificate of a member that is dialed.
+#[derive(Debug)]
+pub(super) struct ListenerVerifier {
+    /// None where every certificate is taken: members that make their own have nothing to verify
+    /// them by.
+    chains: Option<Arc<WebPkiServerVerifier>>,
+    authorities: Authorities,
+    rules: Arc<Rules>,
+    provider: Arc<CryptoProvider>,
+}
+
+impl ListenerVerifier {
+    /// With `verifies` off every certificate counts.
+    pub(super) fn new(
+        authorities: Authorities,
+        rules: Arc<Rules>,
+        provider: &Arc<CryptoProvider>,
+        verifies: bool,
+    ) -> Result<Self, String> {
+        let chains = if verifies {
+            let roots = Arc::clone(&authorities.roots);
+            let chains = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(provider)).build();
+            Some(chains.map_err(|error| error.to_string())?)
+        } else {
+            None
+        };
+        Ok(Self { chains, authorities, rules, provider: Arc::clone(provider) })
+    }
+}
+
+impl ServerCertVerifier for ListenerVerifier {
+    fn verify_server_cert(
+        &self,
+        own: &CertificateDer<'_>,
+        others: &[CertificateDer<'_>],
+        host: &ServerName<'_>,
+        ocsp: &[u8],
+        now: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        let Some(chains) = &self.chains else { return Ok(ServerCertVerified::assertion()) };
+        if let Err(error) = chains.verify_server_cert(own, others, host, ocsp, now) {
+            if !self.authorities.stands_for_itself(&error, own, now) {
+                return Err(error);
+            }
+            rustls::client::verify_server_name(&ParsedCertificate::try_from(own)?, host)?;
+        }
+        self.rules.check(own, others)?;
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, certificate, signed, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signed, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}

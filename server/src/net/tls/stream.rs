@@ -1,0 +1,233 @@
+//! A TLS session over a socket, as a transport: bytes in, records out.
+//!
+//! Ciphertext is read into the buffer of the reader, and the session keeps only what it must: a
+//! record that is not whole, and plaintext that its reader had no room for. Records of at most
+//! `TLS_SEND_BYTES` wait for the kernel; what they carry stays in the sender's own buffer until
+//! they are sent.
+
+use std::io::{self, IoSlice, Write as _};
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use futures_lite::{AsyncRead, AsyncWrite};
+use revd_http2::Out;
+use rustls::pki_types::CertificateDer;
+use rustls::{Connection, HandshakeKind};
+
+use crate::limits;
+use crate::net::socket::Transport;
+
+/// rustls takes no more ciphertext while more plaintext than this waits for its reader.
+const UNREAD_BYTES_MAX: usize = 16 * 1024;
+
+/// A session, from its handshake to its end.
+pub(crate) struct TlsStream<S> {
+    socket: S,
+    session: Connection,
+    /// Plaintext that the session holds.
+    readable: usize,
+    /// Ciphertext that was read and not given to the session yet.
+    unfed: Vec<u8>,
+    /// Bytes of the sender's buffer whose records wait for the kernel.
+    sealed: usize,
+    /// The other side sends nothing more.
+    is_over: bool,
+}
+
+impl<S> TlsStream<S> {
+    /// Nothing is said yet.
+    pub(super) fn new(socket: S, session: impl Into<Connection>) -> Self {
+        let mut session = session.into();
+        session.set_buffer_limit(Some(limits::TLS_SEND_BYTES));
+        Self { socket, session, readable: 0, unfed: Vec::new(), sealed: 0, is_over: false }
+    }
+
+    pub(super) fn is_handshaking(&self) -> bool {
+        self.session.is_handshaking()
+    }
+
+    /// The certificates of the other side, its own first.
+    pub(super) fn certificates(&self) -> &[CertificateDer<'static>] {
+        self.session.peer_certificates().unwrap_or_default()
+    }
+
+    /// The session goes on from an earlier one: the other side's certificates were not verified in
+    /// this handshake.
+    pub(super) fn is_resumed(&self) -> bool {
+        self.session.handshake_kind() == Some(HandshakeKind::Resumed)
+    }
+
+    /// Gives ciphertext to the session, as much as it takes before plaintext is read.
+    pub(super) fn feed(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() && !self.is_over {
+            if self.readable >= UNREAD_BYTES_MAX {
+                self.unfed.extend_from_slice(bytes);
+                return Ok(());
+            }
+            self.session.read_tls(&mut bytes)?;
+            let state = self.session.process_new_packets();
+            let state = state.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            self.readable = state.plaintext_bytes_to_read();
+            self.is_over = state.peer_has_closed();
+        }
+        Ok(())
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
+    /// Reads ciphertext, when there is some.
+    pub(super) fn poll_receive(
+        &mut self,
+        context: &mut Context<'_>,
+        into: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.socket).poll_read(context, into)
+    }
+
+    /// Sends the records that wait.
+    pub(super) fn poll_send(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.session.wants_write() {
+            let mut socket = NonBlocking { socket: &mut self.socket, context };
+            match self.session.write_tls(&mut socket) {
+                Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Poll::Pending,
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_plaintext(&mut self, context: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
+        let mut small = [0; limits::TLS_SMALL_READ_BYTES];
+        loop {
+            if self.readable > 0 {
+                let read = io::Read::read(&mut self.session.reader(), into)?;
+                self.readable -= read;
+                return Poll::Ready(Ok(read));
+            }
+            if !self.unfed.is_empty() {
+                let unfed = std::mem::take(&mut self.unfed);
+                self.feed(&unfed)?;
+                continue;
+            }
+            if self.is_over {
+                return Poll::Ready(Ok(0));
+            }
+            // The reader's buffer has ciphertext first, then plaintext; a few bytes of a buffer
+            // would make a call to the kernel of each part of a record.
+            let buffer = if into.len() < small.len() { &mut small[..] } else { &mut *into };
+            let len = buffer.len().min(limits::TLS_READ_BYTES);
+            let received = ready!(Pin::new(&mut self.socket).poll_read(context, &mut buffer[..len]))?;
+            if received == 0 {
+                // Without a goodbye; HTTP/2 and frames of members know by themselves what is whole.
+                self.is_over = true;
+                return Poll::Ready(Ok(0));
+            }
+            let fed = self.feed(&buffer[..received]);
+            if fed.is_err() || self.session.wants_write() {
+                // Why the session ends, or an answer to new keys. If the kernel takes nothing now,
+                // it goes with what is sent next.
+                if let Poll::Ready(sent) = self.poll_send(context) {
+                    fed.and(sent)?;
+                } else {
+                    fed?;
+                }
+            }
+        }
+    }
+
+    fn poll_goodbye(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.session.send_close_notify(); // once, however often it is called
+        ready!(self.poll_send(context))?;
+        Pin::new(&mut self.socket).poll_close(context)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> Transport for TlsStream<S> {
+    fn poll_read(&mut self, context: &mut Context<'_>, into: &mut [u8]) -> Poll<io::Result<usize>> {
+        self.poll_plaintext(context, into)
+    }
+
+    fn poll_write(&mut self, context: &mut Context<'_>, out: &mut Out) -> Poll<io::Result<()>> {
+        if self.sealed == 0 {
+            let mut slices = [IoSlice::new(&[]); limits::SEND_SLICES];
+            let filled = out.fill(&mut slices);
+            self.sealed = self.session.writer().write_vectored(&slices[..filled])?;
+        }
+        ready!(self.poll_send(context))?;
+        if self.sealed == 0 {
+            return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
+        }
+        out.advance(std::mem::take(&mut self.sealed));
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_close(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_goodbye(context)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncRead for TlsStream<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        into: &mut [u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_plaintext(context, into)
+    }
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> AsyncWrite for TlsStream<S> {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        ready!(self.poll_send(context))?;
+        let sealed = self.session.writer().write(bytes)?;
+        if let Poll::Ready(sent) = self.poll_send(context) {
+            sent?;
+        }
+        Poll::Ready(Ok(sealed))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        ready!(self.poll_send(context))?;
+        Pin::new(&mut self.socket).poll_flush(context)
+    }
+
+    fn poll_close(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.poll_goodbye(context)
+    }
+}
+
+/// A socket for rustls, which knows no tasks: what would wait is an error.
+struct NonBlocking<'s, 'c, 'w, S> {
+    socket: &'s mut S,
+    context: &'c mut Context<'w>,
+}
+
+impl<S: AsyncWrite + Unpin> io::Write for NonBlocking<'_, '_, '_, S> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        now(Pin::new(&mut *self.socket).poll_write(self.context, bytes))
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        match slices {
+            [one] => self.write(one),
+            _ => now(Pin::new(&mut *self.socket).poll_write_vectored(self.context, slices)),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+fn now<T>(polled: Poll<io::Result<T>>) -> io::Result<T> {
+    match polled {
+        Poll::Ready(result) => result,
+        Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+    }
+}
