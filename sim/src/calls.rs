@@ -74,6 +74,8 @@ pub trait Door {
     fn members(&self) -> Vec<usize>;
     /// The member id of one of them.
     fn member_id(&self, member: usize) -> u64;
+    /// The process that it runs now: another number after each start; 0 while it does not run.
+    fn life(&self, member: usize) -> u64;
     /// Calls a member; one that does not run refuses it (none).
     fn call(&mut self, member: usize, request: Request) -> Option<CallId>;
     /// Gives a call up: no answer follows, and the request may be carried out.

@@ -508,6 +508,10 @@ impl Door for Cluster {
         self.slots[member].id.unwrap_or(0)
     }
 
+    fn life(&self, member: usize) -> u64 {
+        self.slots[member].process.as_ref().map_or(0, |process| process.boot())
+    }
+
     fn call(&mut self, member: usize, request: Request) -> Option<CallId> {
         let process = self.slots[member].process.as_mut().filter(|process| process.is_ready())?;
         self.called += 1;

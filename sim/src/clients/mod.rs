@@ -43,6 +43,7 @@ const LEASE_SLACK: Micros = 12 * SECOND;
 struct Open {
     client: usize,
     member: usize,
+    life: u32,
     began: Micros,
     request: Request,
 }
@@ -161,7 +162,8 @@ impl Clients {
     fn send(&mut self, client: usize, request: &Request, door: &mut impl Door) -> bool {
         let member = self.clients[client].member;
         let Some(call) = door.call(member, words::request(request)) else { return false };
-        self.open.insert(call, Open { client, member, began: door.now(), request: request.clone() });
+        let (life, began) = (shared::life(door, member), door.now());
+        self.open.insert(call, Open { client, member, life, began, request: request.clone() });
         if self.random.one_in(40) {
             let patience = self.random.below(SECOND);
             door.wake_after(patience, (call.0 + 1) * CLIENTS_MAX + client as u64);
@@ -196,11 +198,11 @@ impl Clients {
     }
 
     fn ends(&mut self, call: CallId, outcome: Outcome, door: &mut impl Door) {
-        let Some(Open { client, member, began, request }) = self.open.remove(&call) else { return };
+        let Some(Open { client, member, life, began, request }) = self.open.remove(&call) else { return };
         let returned = door.now();
         let place = shared::place(door.member_id(member));
         let id = u32::try_from(client).expect("few clients");
-        let call = Call { client: id, member: place, life: 0, began, returned, request, outcome };
+        let call = Call { client: id, member: place, life, began, returned, request, outcome };
         self.shared.learns(&call);
         let own = &mut self.clients[client];
         own.is_served |= self.calm_since.is_some() && call.answer().is_some();
@@ -317,7 +319,8 @@ impl Clients {
     #[must_use]
     pub fn rules(&self, clocks: Clocks) -> Rules {
         Rules {
-            goes_on: true,
+            // A member that finds no quorum serves what it has after a while, as etcd's do.
+            goes_on: false,
             watches_show: true,
             others: Some("probe/".into()),
             others_unseen: false,
@@ -331,14 +334,14 @@ impl Clients {
     /// The whole history, with those calls that were not answered.
     #[must_use]
     pub fn into_history(mut self, now: Micros) -> History {
-        for Open { client, member, began, request } in std::mem::take(&mut self.open).into_values() {
+        for Open { client, member, life, began, request } in std::mem::take(&mut self.open).into_values() {
             let id = u32::try_from(client).expect("few clients");
             let member = u32::try_from(member).expect("few members");
             let outcome = Outcome::Unknown("not answered".to_owned());
             self.history.calls.push(Call {
                 client: id,
                 member,
-                life: 0,
+                life,
                 began,
                 returned: now,
                 request,

@@ -6,6 +6,7 @@ use revd_engine::random::Random;
 use revd_proto::etcdserverpb::WatchResponse;
 use revd_proto::mvccpb::event::EventType;
 
+use crate::calls::Door;
 use crate::time::Micros;
 
 /// Known to all clients.
@@ -39,6 +40,11 @@ pub(super) struct Shared {
 /// A member in the history, by its id: a number that is given to another member is none.
 pub(super) fn place(id: u64) -> u32 {
     u32::try_from((id ^ id >> 32) & u64::from(u32::MAX)).expect("it was cut")
+}
+
+/// The process that a member runs, in the history.
+pub(super) fn life(door: &impl Door, member: usize) -> u32 {
+    u32::try_from(door.life(member)).expect("few starts")
 }
 
 impl Shared {

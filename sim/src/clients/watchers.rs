@@ -7,7 +7,7 @@ use revd_proto::etcdserverpb::watch_create_request::FilterType;
 use revd_proto::etcdserverpb::watch_request::RequestUnion;
 use revd_proto::etcdserverpb::{WatchCancelRequest, WatchCreateRequest, WatchProgressRequest, WatchResponse};
 
-use super::shared::{Shared, place};
+use super::shared::{Shared, life, place};
 use crate::calls::{Door, StreamId};
 use crate::time::{MILLISECOND, Micros, SECOND};
 
@@ -28,6 +28,8 @@ struct Watching {
 pub(super) struct Watcher {
     is_auditor: bool,
     stream: Option<StreamId>,
+    /// The process that it is told by.
+    life: u32,
     watching: Vec<Watching>,
     /// Watchers that a compaction has ended go on behind it ...
     again: Vec<WatchCreateRequest>,
@@ -76,7 +78,17 @@ fn any(shared: &Shared, random: &mut Random) -> WatchCreateRequest {
 impl Watcher {
     pub(super) fn new(is_auditor: bool) -> Self {
         let (watching, again, compacted) = (Vec::new(), Vec::new(), Vec::new());
-        Self { is_auditor, stream: None, watching, again, compacted, ids: 0, is_stalled: false, heard: 0 }
+        Self {
+            is_auditor,
+            stream: None,
+            life: 0,
+            watching,
+            again,
+            compacted,
+            ids: 0,
+            is_stalled: false,
+            heard: 0,
+        }
     }
 
     pub(super) fn is_auditor(&self) -> bool {
@@ -171,7 +183,7 @@ impl Watcher {
         }
         let member = random.pick(&members);
         let Some(stream) = door.open_stream(member) else { return };
-        self.stream = Some(stream);
+        (self.stream, self.life) = (Some(stream), life(door, member));
         self.is_stalled = false;
         let place = place(door.member_id(member));
         let before = std::mem::take(&mut self.watching);
@@ -200,7 +212,7 @@ impl Watcher {
         let client = u32::try_from(number).expect("few clients");
         let transcript = Transcript::new(request.clone());
         let place = history.watches.len();
-        history.watches.push(Watch { client, member, life: 0, transcript, times: Vec::new() });
+        history.watches.push(Watch { client, member, life: self.life, transcript, times: Vec::new() });
         let next = request.start_revision;
         self.watching.push(Watching {
             id: self.ids,
@@ -309,6 +321,9 @@ mod tests {
             vec![0]
         }
         fn member_id(&self, _member: usize) -> u64 {
+            1
+        }
+        fn life(&self, _member: usize) -> u64 {
             1
         }
         fn call(&mut self, _member: usize, _request: Request) -> Option<CallId> {
