@@ -137,9 +137,9 @@ pub const PEER_STOP_DEADLINE: Duration = Duration::from_millis(500);
 pub const STATE_READ_BYTES: usize = 512 * 1024;
 /// Bytes of a state that are sent in a second at most while others are served, so that they keep
 /// the network and the disk; and no more than half of the time is spent on it then.
-pub const STATE_BYTES_PER_SECOND: u64 = 256 * 1024 * 1024;
+pub const STATE_BYTES_PER_SECOND: u64 = 512 * 1024 * 1024;
 /// Bytes of a state that comes behind which its file is synced, so that little is left for the end.
-pub const STATE_SYNC_BYTES: usize = 64 * 1024 * 1024;
+pub const STATE_SYNC_BYTES: usize = 16 * 1024 * 1024;
 /// The longest time between two parts of a state that is sent while others are served.
 pub const STATE_PAUSE_MAX: Duration = Duration::from_secs(1);
 /// Time in which the next part of a state must come, from a sender that lives: its disk may be

@@ -68,11 +68,21 @@ pub(crate) fn leaf_cell_bytes(key: &[u8], value: &[u8]) -> usize {
     LEAF_HEAD + key.len() + value.len()
 }
 
+/// The bytes before key and value in a leaf cell with its value inside.
+pub(crate) fn leaf_cell_head(key: &[u8], value: &[u8]) -> [u8; LEAF_HEAD] {
+    leaf_head(key, u32::try_from(value.len()).expect("a checked length"))
+}
+
+fn leaf_head(key: &[u8], value_len: u32) -> [u8; LEAF_HEAD] {
+    let mut head = [0; LEAF_HEAD];
+    head[..2].copy_from_slice(&u16::try_from(key.len()).expect("a checked length").to_le_bytes());
+    head[2..].copy_from_slice(&value_len.to_le_bytes());
+    head
+}
+
 /// A leaf cell with its value inside.
 pub(crate) fn leaf_cell(key: &[u8], value: &[u8]) -> Vec<u8> {
-    let mut cell = Vec::with_capacity(leaf_cell_bytes(key, value));
-    push_leaf_head(&mut cell, key, u32::try_from(value.len()).expect("a checked length"));
-    cell.extend_from_slice(value);
+    let cell = [&leaf_cell_head(key, value)[..], key, value].concat();
     assert_eq!(cell.len(), leaf_cell_bytes(key, value), "a cell has another length than was asked for room");
     cell
 }
@@ -81,16 +91,11 @@ pub(crate) fn leaf_cell(key: &[u8], value: &[u8]) -> Vec<u8> {
 pub(crate) fn leaf_cell_elsewhere(key: &[u8], len: usize, at: PageRef) -> Vec<u8> {
     assert!(at.id.0 > 0 && len <= VALUE_BYTES_MAX, "a value of {len} bytes at page {}", at.id.0);
     let mut cell = Vec::with_capacity(LEAF_HEAD + key.len() + REFERENCE);
-    push_leaf_head(&mut cell, key, u32::try_from(len).expect("a checked length") | ELSEWHERE);
+    cell.extend_from_slice(&leaf_head(key, u32::try_from(len).expect("a checked length") | ELSEWHERE));
+    cell.extend_from_slice(key);
     cell.extend_from_slice(&at.id.0.to_le_bytes());
     cell.extend_from_slice(&at.crc.to_le_bytes());
     cell
-}
-
-fn push_leaf_head(cell: &mut Vec<u8>, key: &[u8], value_len: u32) {
-    cell.extend_from_slice(&u16::try_from(key.len()).expect("a checked length").to_le_bytes());
-    cell.extend_from_slice(&value_len.to_le_bytes());
-    cell.extend_from_slice(key);
 }
 
 /// A branch cell.

@@ -49,6 +49,12 @@ impl Cells {
         &self.data[start..end]
     }
 
+    /// Forgets all cells, and keeps their memory for others.
+    pub(crate) fn clear(&mut self) {
+        self.data.clear();
+        self.ends.clear();
+    }
+
     /// Adds a cell, given in parts, behind the last one.
     pub fn push(&mut self, parts: &[&[u8]]) {
         for part in parts {

@@ -12,8 +12,8 @@ use crate::disk::Disk;
 use crate::limits::{GROW_BYTES_MAX, WRITE_BYTES_MAX};
 use crate::meta::{TableRoot, first_page};
 use crate::page::{
-    Cells, PageId, PageKind, PageRef, SLOT, branch_cell, encode_extent, extent_pages, leaf_cell,
-    leaf_cell_bytes, leaf_cell_bytes_max, leaf_cell_elsewhere,
+    Cells, PageId, PageKind, PageRef, SLOT, branch_cell, encode_extent, extent_pages, leaf_cell_bytes,
+    leaf_cell_bytes_max, leaf_cell_elsewhere, leaf_cell_head,
 };
 
 /// The pages of a new file, written in their order.
@@ -107,37 +107,41 @@ impl PageRow {
 impl TableLoad {
     /// Adds the next row; its key must be above those of all rows before.
     pub(super) fn put(&mut self, key: &[u8], value: &[u8], out: &mut PageRow) -> Result<()> {
-        let cell = if leaf_cell_bytes(key, value) <= leaf_cell_bytes_max(out.page_bytes) {
-            leaf_cell(key, value)
-        } else {
-            leaf_cell_elsewhere(key, value.len(), out.value(value)?)
-        };
         self.rows += 1;
-        self.add(0, key, &cell, out)
+        if leaf_cell_bytes(key, value) <= leaf_cell_bytes_max(out.page_bytes) {
+            return self.add(0, key, &[&leaf_cell_head(key, value), key, value], out);
+        }
+        let cell = leaf_cell_elsewhere(key, value.len(), out.value(value)?);
+        self.add(0, key, &[&cell], out)
     }
 
-    /// Adds a cell to the open page of a level.
-    fn add(&mut self, level: usize, key: &[u8], cell: &[u8], out: &mut PageRow) -> Result<()> {
+    /// Adds a cell, given in parts, to the open page of a level.
+    fn add(&mut self, level: usize, key: &[u8], cell: &[&[u8]], out: &mut PageRow) -> Result<()> {
         if self.levels.len() == level {
             self.levels.push(OpenPage::default());
         }
         let cells = &self.levels[level].cells;
-        if !cells.is_empty() && cells.page_bytes() + SLOT + cell.len() > out.page_bytes as usize {
+        let cell_bytes: usize = cell.iter().map(|part| part.len()).sum();
+        if !cells.is_empty() && cells.page_bytes() + SLOT + cell_bytes > out.page_bytes as usize {
             self.close(level, out)?;
         }
         let page = &mut self.levels[level];
         if page.cells.is_empty() {
-            page.first = key.to_vec();
+            page.first.clear();
+            page.first.extend_from_slice(key);
         }
-        page.cells.push(&[cell]);
+        page.cells.push(cell);
         Ok(())
     }
 
     /// Writes the open page of a level, and refers to it from the level above.
     fn close(&mut self, level: usize, out: &mut PageRow) -> Result<()> {
-        let page = std::mem::take(&mut self.levels[level]);
+        let mut page = std::mem::take(&mut self.levels[level]);
         let at = out.page(kind(level), &page.cells)?;
-        self.add(level + 1, &page.first, &branch_cell(&page.first, at), out)
+        self.add(level + 1, &page.first, &[&branch_cell(&page.first, at)], out)?;
+        page.cells.clear();
+        self.levels[level] = page; // the next page needs as much memory
+        Ok(())
     }
 
     /// Writes the pages that are open, and says where the table begins.

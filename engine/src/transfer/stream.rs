@@ -5,7 +5,7 @@ use crate::limits::{TABLES_MAX, TRANSFER_CHUNK_BYTES};
 use crate::meta::Table;
 use crate::mutants::{self, Mutant};
 use crate::snapshot::Snapshot;
-use crate::transfer::{CHECKSUM, VERSION};
+use crate::transfer::{CHECKSUM, ROW_HEAD, VERSION};
 
 /// A state being read; the state stays in the file as long as this lives. It may be read on any
 /// thread, and reading may wait for the disk.
@@ -51,27 +51,39 @@ impl StateStream {
     /// When the file is damaged.
     pub fn next_chunk(&mut self, chunk: &mut Vec<u8>) -> Result<bool> {
         chunk.clear();
-        chunk.resize(CHECKSUM, 0);
-        self.take_left(chunk);
-        while chunk.len() < TRANSFER_CHUNK_BYTES && usize::from(self.table) < TABLES_MAX {
-            self.read_rows(chunk)?;
+        self.append_chunk(chunk)
+    }
+
+    /// Puts the next chunk behind what `out` holds; false, and nothing, when there is none.
+    ///
+    /// # Errors
+    /// When the file is damaged.
+    pub fn append_chunk(&mut self, out: &mut Vec<u8>) -> Result<bool> {
+        let start = out.len();
+        let end = start + TRANSFER_CHUNK_BYTES;
+        out.reserve(TRANSFER_CHUNK_BYTES);
+        out.extend_from_slice(&[0; CHECKSUM]);
+        self.take_left(out, end);
+        while out.len() < end && usize::from(self.table) < TABLES_MAX {
+            self.read_rows(out, end)?;
         }
-        if chunk.len() == CHECKSUM {
+        let (checksum, bytes) = out[start..].split_at_mut(CHECKSUM);
+        if bytes.is_empty() {
+            out.truncate(start);
             return Ok(false);
         }
         let mut hasher = crc32fast::Hasher::new_with_initial(self.crc);
-        hasher.update(&chunk[CHECKSUM..]);
+        hasher.update(bytes);
         self.crc = hasher.finalize();
-        chunk[..CHECKSUM].copy_from_slice(&self.crc.to_le_bytes());
+        checksum.copy_from_slice(&self.crc.to_le_bytes());
         Ok(true)
     }
 
-    /// Moves what is left into the chunk, as much as there is room for.
-    fn take_left(&mut self, chunk: &mut Vec<u8>) {
-        let room = TRANSFER_CHUNK_BYTES - chunk.len();
+    /// Moves what is left behind what `out` holds, until it is full at `end`.
+    fn take_left(&mut self, out: &mut Vec<u8>, end: usize) {
         let some = &self.left[self.taken..];
-        let some = &some[..some.len().min(room)];
-        chunk.extend_from_slice(some);
+        let some = &some[..some.len().min(end - out.len())];
+        out.extend_from_slice(some);
         self.taken += some.len();
         if self.taken == self.left.len() {
             self.left = Vec::new();
@@ -79,12 +91,13 @@ impl StateStream {
         }
     }
 
-    /// Reads rows of the table until the chunk is full, or the table is at its end.
-    fn read_rows(&mut self, chunk: &mut Vec<u8>) -> Result<()> {
+    /// Reads rows of the table until `out` is full at `end`, or the table is read.
+    fn read_rows(&mut self, out: &mut Vec<u8>, end: usize) -> Result<()> {
         let state = self.state.clone();
         let mut cursor = state.cursor(Table(self.table));
         cursor.seek(&self.from)?;
-        while chunk.len() < TRANSFER_CHUNK_BYTES {
+        let mut last = None;
+        while out.len() < end {
             let Some((key, value)) = cursor.next()? else {
                 let (read, rows) = (self.rows, state.len(Table(self.table)));
                 if read != rows {
@@ -97,24 +110,34 @@ impl StateStream {
                 return Ok(());
             };
             self.rows += 1;
-            let key_len = u16::try_from(key.len()).expect("a key is shorter than a page");
-            let value_len = u32::try_from(value.len()).expect("a value's length is checked when it is put");
-            let head = [&key_len.to_le_bytes()[..], &value_len.to_le_bytes()[..]].concat();
-            self.from.clear();
-            self.from.extend_from_slice(key);
-            self.from.push(0);
+            last = Some(key);
             if mutants::is(Mutant::SentStateLosesRows) && self.rows == 7 {
                 continue;
             }
-            if chunk.len() + head.len() + key.len() + value.len() <= TRANSFER_CHUNK_BYTES {
-                [&head[..], key, value].iter().for_each(|part| chunk.extend_from_slice(part));
+            let head = row_head(key, value);
+            if out.len() + head.len() + key.len() + value.len() <= end {
+                [&head[..], key, value].iter().for_each(|part| out.extend_from_slice(part));
             } else {
                 self.left = [&head[..], key, value].concat();
-                self.take_left(chunk);
+                self.take_left(out, end);
             }
+        }
+        if let Some(last) = last {
+            self.from.clear();
+            self.from.extend_from_slice(last);
+            self.from.push(0);
         }
         Ok(())
     }
+}
+
+fn row_head(key: &[u8], value: &[u8]) -> [u8; ROW_HEAD] {
+    let key_len = u16::try_from(key.len()).expect("a key is shorter than a page");
+    let value_len = u32::try_from(value.len()).expect("a value's length is checked when it is put");
+    let mut head = [0; ROW_HEAD];
+    head[..2].copy_from_slice(&key_len.to_le_bytes());
+    head[2..].copy_from_slice(&value_len.to_le_bytes());
+    head
 }
 
 fn tables() -> impl Iterator<Item = Table> {

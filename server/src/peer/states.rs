@@ -348,9 +348,13 @@ fn pause_behind(bytes: usize, read: u64, written: u64) -> Duration {
 
 /// The next chunks, in frames.
 fn read_chunks(mut stream: StateStream, mut bytes: Vec<u8>) -> revd_engine::Result<(StateStream, Vec<u8>)> {
-    let mut chunk = Vec::new();
-    while bytes.len() < limits::STATE_READ_BYTES && stream.next_chunk(&mut chunk)? {
-        append_frame(&mut bytes, &chunk);
+    while bytes.len() < limits::STATE_READ_BYTES {
+        let start = frame::begin(&mut bytes);
+        if !stream.append_chunk(&mut bytes)? {
+            bytes.truncate(start);
+            break;
+        }
+        frame::finish(&mut bytes, start);
     }
     Ok((stream, bytes))
 }
