@@ -58,7 +58,7 @@ impl ChangeRules {
 pub(super) struct MemberChanges {
     own: Origin,
     rules: ChangeRules,
-    /// `--force-new-cluster` was given at this start.
+    /// `--force-new-cluster` was given at this start, and members of the lost cluster are left.
     is_forced: bool,
     membership: Membership,
     /// The index of the last change, as far as this member has handed it out; of those before its
@@ -132,9 +132,15 @@ impl MemberChanges {
     }
 
     /// Whether it is over for this member when this other one says that it was removed. A forced
-    /// one goes on alone by its operator's word, whatever others say.
+    /// one goes on alone by its operator's word, whatever members of the lost cluster say: they are
+    /// removed by now, or will be.
     pub(super) fn is_sent_away(&self, by: u64) -> bool {
-        !self.is_forced && self.only_other_voter().is_none_or(|voter| voter == by)
+        let is_of_lost_cluster = self.is_forced || self.membership.is_removed(by);
+        !is_of_lost_cluster && self.only_other_voter().is_none_or(|voter| voter == by)
+    }
+
+    fn has_others(&self) -> bool {
+        self.membership.members().any(|member| member.id != self.own.member)
     }
 
     /// There is a connection to this member.
@@ -345,6 +351,7 @@ impl MemberChanges {
             return;
         }
         self.rules.forced_until = None;
+        self.is_forced = self.has_others();
         let own = self.own.member;
         let mut commands = Vec::new();
         // First: the last voter is never removed.
@@ -405,6 +412,7 @@ impl MemberChanges {
             }
             self.membership.apply(change);
             self.last_change = entry.index;
+            self.is_forced &= self.rules.forced_until.is_some() || self.has_others();
         }
         entry.change = Some(Box::new(JudgedChange { verdict, conf_state }));
         Ok(())

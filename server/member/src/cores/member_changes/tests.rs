@@ -42,6 +42,17 @@ fn commit(changes: &mut MemberChanges, data: Bytes) -> (Option<VoteChange>, Resu
     (changed, entry.change.unwrap().verdict)
 }
 
+/// Commits all changes that wait; the votes that they change.
+fn commit_all(changes: &mut MemberChanges) -> Vec<VoteChange> {
+    let mut votes = Vec::new();
+    while let Some(leaving) = changes.next(0, 0, |_| Some(6)) {
+        let Leaving::Propose(change, batch) = leaving else { panic!("{leaving:?}") };
+        assert_eq!(commit(changes, batch), (Some(change), Ok(())));
+        votes.push(change);
+    }
+    votes
+}
+
 #[test]
 fn a_change_is_admitted_where_the_others_are_connected() {
     let mut changes = changes(3);
@@ -117,6 +128,16 @@ fn a_forced_member_is_not_sent_away() {
     assert!(!forced.is_sent_away(2));
     forced.handed_out(10, 0);
     assert!(!forced.is_sent_away(2), "also when the other members are being removed");
+    commit_all(&mut forced);
+    assert!(!forced.is_sent_away(2) && !forced.is_sent_away(3), "nor when they were removed");
+    let batch = |command| Bytes::from(command::encode(OWN, &[command]));
+    assert_eq!(commit(&mut forced, batch(add(1, 9, false))).1, Ok(()));
+    assert!(forced.is_sent_away(9), "a member that came since then is believed");
+    // One that was alone before has nobody to remove.
+    let mut alone = MemberChanges::new(OWN, rules, changes(1).membership, 0);
+    alone.handed_out(10, 0);
+    assert_eq!(commit(&mut alone, batch(add(1, 9, false))).1, Ok(()));
+    assert!(alone.is_sent_away(9));
 }
 
 #[test]
@@ -191,14 +212,8 @@ fn bug_059_a_forced_cluster_has_one_member() {
     assert!(changes.is_empty());
     changes.handed_out(6, 0);
     assert_eq!(changes.expire(1000), [], "nobody waits for them, and they are needed");
-    let mut votes = Vec::new();
-    while let Some(leaving) = changes.next(0, 0, |_| Some(6)) {
-        let Leaving::Propose(change, batch) = leaving else { panic!("{leaving:?}") };
-        assert_eq!(commit(&mut changes, batch), (Some(change), Ok(())));
-        votes.push(change);
-    }
     use VoteChange::{Gone, Voter};
-    assert_eq!(votes, [Voter(1), Gone(2), Gone(3), Gone(9)]);
+    assert_eq!(commit_all(&mut changes), [Voter(1), Gone(2), Gone(3), Gone(9)]);
     let left: Vec<_> = changes.membership().members().map(|member| (member.id, member.is_learner)).collect();
     assert_eq!(left, [(1, false)]);
     assert!(changes.membership().is_removed(9) && changes.lose().is_empty());
