@@ -23,7 +23,7 @@ use crate::peer::link::Link;
 use crate::peer::places::Place;
 use crate::peer::probes;
 use crate::peer::pulse::{Silence, show_life};
-use crate::peer::shared::{PeerEvent, Shared, SnapshotStream};
+use crate::peer::shared::{Incoming, PeerEvent, Shared, SnapshotStream};
 use crate::peer::transport::{self, FirstWords, Transport};
 use crate::queues::latch::Latch;
 use crate::queues::sleep::sleep;
@@ -92,7 +92,7 @@ async fn converse(
                 (shared.emit)(PeerEvent::Snapshot(SnapshotStream { from, stream, place }));
                 return Ok(());
             }
-            receive(stream, &hello, from, shared, place.taken()).await
+            receive(stream, &hello, from, shared, place).await
         }
         Ok(FirstWords::Foreign(first)) => {
             let (views, identity) = (Arc::clone(&shared.views), shared.caller.identity);
@@ -155,16 +155,17 @@ async fn receive(
     hello: &Hello,
     from: &str,
     shared: &Rc<Shared>,
-    taken: Latch,
+    place: &Rc<Place>,
 ) -> io::Result<()> {
     let sender = Sender { from: hello.from.member, to: shared.caller.identity.member };
     if !guests::has_place(shared, sender.from, &hello.urls) {
         return Err(io::Error::other("there are as many members that are not known here as there may be"));
     }
     let replaced = Latch::default();
-    let earlier = shared.incoming.borrow_mut().insert(sender.from, replaced.clone());
+    let incoming = Incoming { replaced: replaced.clone(), place: Rc::clone(place) };
+    let earlier = shared.incoming.borrow_mut().insert(sender.from, incoming);
     if let Some(earlier) = earlier {
-        earlier.set();
+        earlier.replaced.set();
         shared.tell_lost(sender.from);
     }
     let is_known = shared.is_known(sender.from);
@@ -187,6 +188,7 @@ async fn receive(
     let watching = async { Err(silence.watch(look).await) };
     let ended = futures_lite::future::or(talking, watching);
     let over = async {
+        let taken = place.taken();
         let displaced = futures_lite::future::or(replaced.wait(), taken.wait());
         futures_lite::future::or(displaced, removed.wait()).await;
         Ok(())
@@ -221,8 +223,8 @@ async fn read(
     shared: &Shared,
 ) -> io::Result<()> {
     let invalid = |error: String| io::Error::new(io::ErrorKind::InvalidData, error);
-    let is_known = shared.is_known(sender.from);
-    let backlog = if is_known { Rc::default() } else { Rc::clone(&shared.unknown_backlog) };
+    let mut is_known = shared.is_known(sender.from);
+    let mut backlog = if is_known { Rc::default() } else { Rc::clone(&shared.unknown_backlog) };
     let mut reader = FrameReader::default();
     let mut unfinished = Unfinished { of_all: &shared.unknown_bytes, bytes: 0 };
     let (mut buffer, mut in_a_row) = (vec![0; limits::PEER_READ_BYTES], 0);
@@ -232,6 +234,11 @@ async fn read(
             return Ok(());
         }
         silence.broken();
+        if !is_known && shared.is_known(sender.from) {
+            is_known = true; // by the log, since it dialed
+            backlog = Rc::default();
+            unfinished.is_now(0);
+        }
         let mut bytes = &buffer[..read];
         while !bytes.is_empty() {
             let frame = reader.take(&mut bytes).map_err(|error| invalid(error.to_string()))?;

@@ -135,7 +135,7 @@ impl Peers {
             self.dialing.remove(&id); // a task that is dropped is cancelled
             self.shared.dropped.borrow_mut().insert(id, self.shared.clock.milliseconds());
             if let Some(connection) = self.shared.incoming.borrow_mut().remove(&id) {
-                connection.set(); // it is told why when it dials again
+                connection.replaced.set(); // it is told why when it dials again
             }
             if self.shared.outboxes.borrow_mut().remove(&id).is_some_and(|outbox| outbox.close()) {
                 (self.shared.emit)(PeerEvent::Lost(id));
@@ -143,6 +143,9 @@ impl Peers {
         }
         for (id, urls) in peers {
             self.shared.dropped.borrow_mut().remove(&id);
+            if let Some(connection) = self.shared.incoming.borrow().get(&id) {
+                connection.place.is_of_member(); // it may have been a stranger's so far
+            }
             if let Some(outbox) = self.shared.outbox(id) {
                 outbox.set_urls(urls);
                 let guest = self.shared.guests.borrow_mut().remove(&id);

@@ -60,6 +60,13 @@ pub struct SnapshotStream {
     pub(super) place: Rc<Place>,
 }
 
+/// Log core view: a connection on which a member sends.
+pub(super) struct Incoming {
+    /// Ends it: the member has opened another one, or was removed.
+    pub(super) replaced: Latch,
+    pub(super) place: Rc<Place>,
+}
+
 /// Log core view: the parts that all connections have in common.
 pub(super) struct Shared {
     pub(super) caller: Caller,
@@ -76,8 +83,8 @@ pub(super) struct Shared {
     pub(super) unknown_bytes: Cell<usize>,
     /// The same for what the log core has not taken yet.
     pub(super) unknown_backlog: Rc<Backlog>,
-    /// Of each member, what ends the connection on which it sends when it opens another one.
-    pub(super) incoming: RefCell<BTreeMap<u64, Latch>>,
+    /// Of each member, the connection on which it sends.
+    pub(super) incoming: RefCell<BTreeMap<u64, Incoming>>,
     /// Members that are none any more in the log, and perhaps not yet in the state; and since when,
     /// in milliseconds.
     pub(super) dropped: RefCell<BTreeMap<u64, u64>>,

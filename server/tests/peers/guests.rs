@@ -37,6 +37,20 @@ fn a_member_that_is_not_known_here_gets_answers_while_it_dials() {
     one.expect(&Seen::Lost(2));
 }
 
+/// It stays connected, and programs that are none cannot have its place from then on.
+#[test]
+fn a_guest_that_becomes_known_has_a_members_place() {
+    let (one, two) = host_and_guest();
+    one.knows(&[&two]);
+    one.reaches(&two, 1);
+    let crowd: Vec<TcpStream> = (0..20).map(|_| one.connect()).collect();
+    // The last of the crowd has one of the places that strangers have.
+    let newest = one.dial(&hello());
+    two.reaches(&one, 2);
+    drop((crowd, newest));
+    assert!(two.seen.try_recv().is_err(), "it kept its connection");
+}
+
 /// One that was added and removed again while this one was away learns of it here, too.
 #[test]
 fn a_guest_that_was_removed_is_told() {
