@@ -1,10 +1,11 @@
 //! Server processes: started on free ports, ended and cleaned up whatever happens to the test.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
@@ -55,7 +56,7 @@ impl SmallDisk {
             "--mount",
             "--preserve-credentials",
         ]);
-        command.arg("--wd=/").arg(program);
+        command.arg("--wd=/").args(words_of(program));
         command
     }
 
@@ -141,7 +142,7 @@ impl Server {
     /// revd that may open so many files.
     pub fn revd_with_files(files: u32, data_dir: &Path, flags: &[&str]) -> Self {
         let mut command = Command::new("prlimit");
-        command.arg(format!("--nofile={files}:{files}")).arg(env!("CARGO_BIN_EXE_revd"));
+        command.arg(format!("--nofile={files}:{files}")).args(words_of(&Product::Revd.program()));
         let mut server = Self::spawn_as(Product::Revd, command, free_address(), data_dir, flags);
         server.wait_until_ready();
         server
@@ -149,7 +150,7 @@ impl Server {
 
     /// revd, not waited for.
     pub fn spawn_revd(address: SocketAddr, data_dir: &Path, flags: &[&str]) -> Self {
-        let command = Command::new(env!("CARGO_BIN_EXE_revd"));
+        let command = command_of(&Product::Revd.program());
         Self::spawn_as(Product::Revd, command, address, data_dir, flags)
     }
 
@@ -167,7 +168,7 @@ impl Server {
         flags: &[String],
     ) -> Self {
         let program = product.program();
-        let command = disk.map_or_else(|| Command::new(&program), |disk| disk.command(&program));
+        let command = disk.map_or_else(|| command_of(&program), |disk| disk.command(&program));
         Self::spawn_as(product, command, address, data_dir, flags)
     }
 
@@ -178,7 +179,7 @@ impl Server {
         data_dir: &Path,
         flags: &[&str],
     ) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_revd"));
+        let mut command = command_of(&Product::Revd.program());
         command.env("REVD_TEST_NAME_SERVER", name_server.to_string());
         Self::spawn_as(Product::Revd, command, address, data_dir, flags)
     }
@@ -189,8 +190,7 @@ impl Server {
         let initial = format!("default={peer}");
         let own = ["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer];
         let flags = [&own[..], &["--initial-cluster", &initial, "--log-level", "error"], flags].concat();
-        let mut server =
-            Self::spawn_as(Product::Etcd, Command::new(program), free_address(), data_dir, &flags);
+        let mut server = Self::spawn_as(Product::Etcd, command_of(program), free_address(), data_dir, &flags);
         server.wait_until_ready();
         server
     }
@@ -362,6 +362,31 @@ impl Server {
     }
 }
 
+/// The words that start a server which the system ends as soon as the thread that has started it is
+/// gone: a test that is killed cannot end it.
+fn words_of(program: &Path) -> Vec<OsString> {
+    let mut words = vec![program.as_os_str().to_owned()];
+    if has_setpriv() {
+        words.splice(0..0, ["setpriv", "--pdeathsig", "KILL"].map(OsString::from));
+    }
+    words
+}
+
+fn command_of(program: &Path) -> Command {
+    let words = words_of(program);
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]);
+    command
+}
+
+/// util-linux has it, wherever tests run; without it servers only end with a test that can end
+/// them.
+fn has_setpriv() -> bool {
+    static HAS: OnceLock<bool> = OnceLock::new();
+    let said = || Command::new("setpriv").args(["--pdeathsig", "KILL", "true"]).output();
+    *HAS.get_or_init(|| said().is_ok_and(|said| said.status.success()))
+}
+
 /// A command that writes to a log, in a group of its own: a Ctrl-C at the terminal reaches the
 /// test, which then ends its servers.
 fn attached<'c>(command: &'c mut Command, log: &Path) -> &'c mut Command {
@@ -403,4 +428,14 @@ pub fn wait_until(deadline: Duration, mut condition: impl FnMut() -> bool, why: 
         #[expect(clippy::disallowed_methods, reason = "a test polls another process")]
         std::thread::sleep(Duration::from_millis(2));
     }
+}
+
+/// As it is when a test is killed: nothing of it runs any more.
+#[test]
+fn a_server_ends_with_the_thread_that_has_started_it() {
+    let dir = TempDir::new();
+    let data = dir.path().join("revd");
+    let start = move || Server::revd(&data, &[]);
+    let mut server = std::thread::spawn(start).join().unwrap();
+    assert!(!has_setpriv() || !server.wait().success());
 }

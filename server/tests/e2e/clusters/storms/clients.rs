@@ -20,7 +20,7 @@ use super::record::{Known, Recorder};
 use crate::harness::Random;
 
 /// Keys that are put, read and deleted by many.
-const REGISTERS: u64 = 12;
+pub const REGISTERS: u64 = 12;
 /// A list is continued by another one behind so many elements.
 const ELEMENTS_MAX: usize = 40;
 /// Between two calls of a client.

@@ -54,8 +54,8 @@ pub struct Storm<'c> {
     pub direct: Rc<RefCell<Vec<Known>>>,
     /// Numbers of the members in the seats.
     seats: Vec<usize>,
-    /// Seats whose process does not run as usual.
-    busy: Vec<bool>,
+    /// Since when a seat's process does not run as usual.
+    busy: Vec<Option<Duration>>,
     /// Stopping seats, and for how many ticks.
     stopping: BTreeMap<usize, u32>,
     joining: Vec<Joining>,
@@ -67,6 +67,8 @@ pub struct Storm<'c> {
     pub ledger: BTreeMap<String, [u64; 2]>,
     /// Faults of ways that met something.
     pub met: u64,
+    /// When each fault that lasts began and ended, without those of ways that met nothing.
+    pub felt: Vec<(Duration, Duration)>,
 }
 
 impl<'c> Storm<'c> {
@@ -84,7 +86,7 @@ impl<'c> Storm<'c> {
             flags: flags.iter().map(|flag| (*flag).to_owned()).collect(),
             clients,
             direct: Rc::new(RefCell::new(direct)),
-            busy: vec![false; seats.len()],
+            busy: vec![None; seats.len()],
             seats,
             stopping: BTreeMap::new(),
             joining: Vec::new(),
@@ -92,27 +94,29 @@ impl<'c> Storm<'c> {
             small_disk,
             ledger: BTreeMap::new(),
             met: 0,
+            felt: Vec::new(),
             cluster,
         }
     }
 
     /// All faults, and their ends.
     pub async fn rages(&mut self, incidents: &[Incident]) {
-        let mut ends: Vec<(Duration, Remedy)> = Vec::new();
+        let mut ends: Vec<(Duration, Duration, Remedy)> = Vec::new();
         let mut due = incidents.iter().peekable();
         let mut last_fault = Duration::ZERO;
         loop {
-            let now = Duration::from_micros(self.clients.recorder.now());
+            let now = self.now();
             while let Some(incident) = due.next_if(|incident| incident.begin <= now) {
                 let remedy = self.strikes(&incident.blow);
                 let entry = self.ledger.entry(incident.blow.name()).or_default();
                 entry[usize::from(remedy.is_none())] += 1;
-                ends.extend(remedy.map(|remedy| (now + (incident.end - incident.begin), remedy)));
+                let end = now + (incident.end - incident.begin);
+                ends.extend(remedy.map(|remedy| (now, end, remedy)));
             }
-            let (over, rest) = ends.into_iter().partition(|(end, _)| *end <= now);
+            let (over, rest) = ends.into_iter().partition(|(_, end, _)| *end <= now);
             ends = rest;
-            for (_, remedy) in over {
-                self.mends(remedy).await;
+            for (begin, _, remedy) in over {
+                self.mends(begin, remedy);
             }
             self.looks_after().await;
             if due.peek().is_some() || !ends.is_empty() {
@@ -124,6 +128,11 @@ impl<'c> Storm<'c> {
             assert!(!self.clients.is_broken.get(), "a client has panicked");
             tokio::time::sleep(TICK).await;
         }
+    }
+
+    /// Since the storm began.
+    fn now(&self) -> Duration {
+        Duration::from_micros(self.clients.recorder.now())
     }
 
     fn is_settled(&self) -> bool {
@@ -150,7 +159,7 @@ impl<'c> Storm<'c> {
 
     /// Seats whose processes are as usual, of these.
     fn free(&self, seats: &[usize]) -> Vec<usize> {
-        seats.iter().copied().filter(|seat| !self.busy[*seat]).collect()
+        seats.iter().copied().filter(|seat| self.busy[*seat].is_none()).collect()
     }
 
     fn strike_all(&self, ways: &[Way], fault: Fault) -> Remedy {
@@ -166,10 +175,10 @@ impl<'c> Storm<'c> {
         eprintln!("{:>9} us: {blow:?}", self.clients.recorder.now());
         Some(match blow {
             Blow::Kill(seats) => {
-                let seats = self.free(seats);
+                let (seats, now) = (self.free(seats), self.now());
                 for seat in &seats {
                     self.server(*seat).kill();
-                    self.busy[*seat] = true;
+                    self.busy[*seat] = Some(now);
                 }
                 if seats.is_empty() {
                     return None;
@@ -227,17 +236,30 @@ impl<'c> Storm<'c> {
     }
 
     fn occupy(&mut self, seat: usize) -> Option<()> {
-        let is_busy = std::mem::replace(&mut self.busy[seat], true);
-        (!is_busy).then_some(())
+        let is_free = self.busy[seat].is_none();
+        let now = self.now();
+        self.busy[seat].get_or_insert(now);
+        is_free.then_some(())
     }
 
-    async fn mends(&mut self, remedy: Remedy) {
+    /// Its process runs as usual again. Several that were killed at once are one fault.
+    fn releases(&mut self, seat: usize) {
+        let (Some(begin), now) = (self.busy[seat].take(), self.now()) else { return };
+        match self.felt.iter_mut().find(|(same, _)| *same == begin) {
+            Some((_, end)) => *end = now,
+            None => self.felt.push((begin, now)),
+        }
+    }
+
+    fn mends(&mut self, begin: Duration, remedy: Remedy) {
+        let met = self.met;
+        let is_of_disk = matches!(remedy, Remedy::FreeDisk(_) | Remedy::CalmDisk(_));
         match remedy {
             Remedy::Nothing => {}
             Remedy::Start(seats) => seats.into_iter().for_each(|seat| self.starts(seat)),
             Remedy::Continue(seat) => {
                 self.server(seat).signal("CONT");
-                self.busy[seat] = false;
+                self.releases(seat);
             }
             Remedy::Relieve(strikes) => {
                 let network = self.cluster.network();
@@ -251,12 +273,15 @@ impl<'c> Storm<'c> {
             Remedy::CalmDisk(busy) => drop(busy),
             Remedy::Silence(reading) => reading.abort(),
         }
+        if is_of_disk || self.met > met {
+            self.felt.push((begin, self.now()));
+        }
     }
 
     /// The process of a seat begins again.
     fn starts(&mut self, seat: usize) {
         self.server(seat).spawn_again();
-        self.busy[seat] = false;
+        self.releases(seat);
         self.direct.borrow_mut()[seat].life += 1;
         self.clients.known.borrow_mut()[seat].life += 1;
     }
@@ -283,7 +308,7 @@ impl<'c> Storm<'c> {
             self.joins(seat, place, adding.await.unwrap());
         }
         for seat in 0..self.seats.len() {
-            if !self.busy[seat] && !self.server(seat).is_running() {
+            if self.busy[seat].is_none() && !self.server(seat).is_running() {
                 let log = self.server(seat).log();
                 let is_wrong = self.cluster.product == Product::Revd && self.young != Some(seat);
                 assert!(!is_wrong, "the member in seat {seat} has ended by itself: {log}");
@@ -291,7 +316,7 @@ impl<'c> Storm<'c> {
                 self.starts(seat);
             }
         }
-        if let Some(seat) = self.young.filter(|seat| !self.busy[*seat])
+        if let Some(seat) = self.young.filter(|seat| self.busy[*seat].is_none())
             && self.server(seat).has_been_ready()
         {
             self.young = None;
@@ -334,7 +359,7 @@ impl<'c> Storm<'c> {
         self.cluster.forget(old);
         let _ = std::fs::remove_dir_all(self.cluster.members[old].data_dir());
         self.seats[seat] = number;
-        self.busy[seat] = false;
+        self.releases(seat);
         self.young = Some(seat);
         let (direct, known) = knowns(self.cluster, number);
         self.direct.borrow_mut()[seat] = direct;

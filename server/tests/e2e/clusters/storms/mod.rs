@@ -18,7 +18,7 @@ mod plan;
 pub mod record;
 mod watchers;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write as _;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -31,7 +31,7 @@ use tokio::task::LocalSet;
 use crate::harness::{
     Cluster, Product, SmallDisk, TempDir, Wiring, failure, from_env, products_of_clusters, run,
 };
-use clients::{Clients, prefix};
+use clients::{Clients, REGISTERS, prefix};
 use driver::{Storm, knowns};
 use plan::Blow;
 use record::Known;
@@ -40,6 +40,8 @@ use record::Known;
 const SEEDS: [(usize, u64); 3] = [(1, 89), (3, 15), (5, 68)];
 /// Longer than a mended cluster needs to serve, and its leases to end.
 const MOMENTS: Duration = Duration::from_secs(60);
+/// Faults that last and overlap another one, in a minute of storm, at least.
+const OVERLAPPING_PER_MINUTE: u64 = 10;
 /// Answers of each member behind the storm.
 const PROGRESS: u64 = 10;
 /// Two segments of the log, the reserve, and room for the store.
@@ -122,12 +124,7 @@ async fn storm(product: Product, seats: usize, seed: u64, length: Duration) {
     };
     let is_wanted = only.is_some().then_some(&is_wanted as &dyn Fn(&Blow) -> bool);
     let incidents = plan::draw(seed, length, seats, product, is_wanted);
-    let (overlapping, at_once) = plan::overlaps(&incidents);
-    assert!(overlapping >= 10 || only.is_some(), "only {overlapping} faults overlap");
-    println!(
-        "storm {seed} over {seats} members: {} faults, {overlapping} of them overlap, up to {at_once} at once",
-        incidents.len()
-    );
+    println!("storm {seed} over {seats} members: {} faults", incidents.len());
     let small_disk = small_disk(&dir, usize::try_from(seed).unwrap() % seats);
     let flags: &[&str] = match product {
         Product::Revd => &["--snapshot-count=200", "--snapshot-catchup-entries=50"],
@@ -162,6 +159,9 @@ async fn storm(product: Product, seats: usize, seed: u64, length: Duration) {
     let rules = rules(product, calm_since);
     let _leaving = Leaving(&history, &rules);
     judge(&history, &rules, ended);
+    if only.is_none() {
+        assert_felt(&storm, &history, length);
+    }
     for member in &storm.cluster.members {
         let log = member.log();
         assert!(!log.contains("a bug in revd") && !log.contains("panicked"), "{log}");
@@ -248,9 +248,46 @@ async fn in_time<T>(why: &'static str, mut ask: impl AsyncFnMut() -> Option<T>) 
     tokio::time::timeout(MOMENTS, asking).await.map_err(|_| why)
 }
 
+/// A storm that nothing has felt shows nothing.
+fn assert_felt(storm: &Storm<'_>, history: &History, length: Duration) {
+    let (overlapping, _) = plan::overlaps(&storm.felt);
+    let least = usize::try_from(OVERLAPPING_PER_MINUTE * length.as_secs() / 60).unwrap();
+    assert!(overlapping >= least, "only {overlapping} faults have overlapped");
+    let is_of_ways = |name: &str| name.starts_with("peers: ") || name.starts_with("clients: ");
+    let ways: u64 =
+        storm.ledger.iter().filter(|(name, _)| is_of_ways(name)).map(|(_, [count, _])| count).sum();
+    assert!(ways == 0 || storm.met > 0, "none of {ways} faults of lines has met a byte");
+    let [written, read] = registers_of_several(history);
+    assert!(
+        written == REGISTERS && read == REGISTERS,
+        "of {REGISTERS} registers {written} were written, and {read} read, by several clients"
+    );
+}
+
+/// How many registers several clients have written, and how many they have read.
+fn registers_of_several(history: &History) -> [u64; 2] {
+    let mut clients: BTreeMap<&[u8], [BTreeSet<u32>; 2]> = BTreeMap::new();
+    for call in history.calls.iter().filter(|call| matches!(call.outcome, Outcome::Answered(_))) {
+        let (key, is_read) = match &call.request {
+            Request::Put(put) => (&put.key, false),
+            Request::Range(range) if range.range_end.is_empty() => (&range.key, true),
+            _ => continue,
+        };
+        if key.starts_with(b"reg/") {
+            clients.entry(key).or_default()[usize::from(is_read)].insert(call.client);
+        }
+    }
+    [0, 1].map(|kind| clients.values().filter(|clients| clients[kind].len() > 1).count() as u64)
+}
+
 /// The ledger of a storm.
 fn say(storm: &Storm<'_>, clients: &Clients) {
-    println!("faults (happened, left out): {:?}; {} kinds of lines met something", storm.ledger, storm.met);
+    println!("faults (happened, left out): {:?}; {} of lines met something", storm.ledger, storm.met);
+    let (overlapping, at_once) = plan::overlaps(&storm.felt);
+    println!(
+        "{} faults that last were felt, {overlapping} overlapped, up to {at_once} at once",
+        storm.felt.len()
+    );
     let tally = clients.recorder.tally.borrow();
     println!("calls (answered, refused, unknown): {tally:?}");
     println!("errors: {:#?}", clients.recorder.errors.borrow());

@@ -206,14 +206,14 @@ pub fn draw(
     incidents
 }
 
-/// How many of the faults overlap another, and how many there are at a time at most.
-pub fn overlaps(incidents: &[Incident]) -> (usize, usize) {
-    let at_once =
-        |at: Duration| incidents.iter().filter(|incident| incident.begin <= at && at < incident.end).count();
-    let meets = |one: &Incident, other: &Incident| one.begin < other.end && other.begin < one.end;
-    let overlapping = incidents
-        .iter()
-        .filter(|one| incidents.iter().any(|other| one != &other && meets(one, other)))
-        .count();
-    (overlapping, incidents.iter().map(|incident| at_once(incident.begin)).max().unwrap_or(0))
+/// How many of these faults, by beginning and end, overlap another, and how many there are at a
+/// time at most.
+pub fn overlaps(faults: &[(Duration, Duration)]) -> (usize, usize) {
+    let at_once = |at: Duration| faults.iter().filter(|(begin, end)| *begin <= at && at < *end).count();
+    let meets = |at: usize, other: usize| {
+        at != other && faults[at].0 < faults[other].1 && faults[other].0 < faults[at].1
+    };
+    let all = 0..faults.len();
+    let overlapping = all.clone().filter(|at| all.clone().any(|other| meets(*at, other))).count();
+    (overlapping, faults.iter().map(|(begin, _)| at_once(*begin)).max().unwrap_or(0))
 }
