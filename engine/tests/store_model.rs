@@ -10,7 +10,9 @@ use revd_engine::check::check;
 use revd_engine::db::DbOptions;
 use revd_engine::disk::{Recorded, SimDisk};
 use revd_engine::mvcc::verify::verify;
-use revd_engine::mvcc::{Applied, CheckpointKind, Direction, HashKv, KeyRange, Store, StoredRecord, View};
+use revd_engine::mvcc::{
+    Applied, CheckpointKind, Direction, HashKv, KeyRange, Revision, Store, StoredRecord, View,
+};
 use revd_engine::random::Random;
 
 /// One operation of a transaction.
@@ -238,6 +240,28 @@ fn assert_view(view: &View, twin: &Twin, random: &mut Random) {
         assert!(reader.resolve(twin.compact - 1).is_err());
     }
     assert!(reader.resolve(twin.revision() + 1).is_err());
+    assert_history(view, twin);
+}
+
+/// A watch may begin at the compacted revision: what happened to each key then is still there, its
+/// deletion too, and everything since.
+fn assert_history(view: &View, twin: &Twin) {
+    let before = Revision { main: (twin.compact - 1).max(0), sub: i64::MAX };
+    let mut found = BTreeMap::new();
+    let reader = view.reader();
+    let reading = reader.each_record_after(before, |key, record| {
+        found.insert((key.revision.main, key.revision.sub), record.to_vec());
+        Ok(true)
+    });
+    reading.unwrap();
+    for (at, (main, sub, key, kv)) in twin.records.iter().enumerate() {
+        let is_replaced = || twin.records[at + 1..].iter().any(|(later, _, k, _)| later == main && k == key);
+        if *main < twin.compact || *main == twin.compact && is_replaced() {
+            continue;
+        }
+        let expected = encode(key, kv.as_ref());
+        assert_eq!(found.get(&(*main, *sub)), Some(&expected), "{main}.{sub}, compacted at {}", twin.compact);
+    }
 }
 
 fn open(disk: &SimDisk) -> Store {
