@@ -339,6 +339,7 @@ mod tests {
     use super::*;
     use crate::apply::command::{Command, Kind};
     use crate::peer::frame::FrameReader;
+    use crate::peer::hello::PROTOCOL;
 
     const SENDER: Sender = Sender { from: 1, to: 2 };
 
@@ -386,6 +387,16 @@ mod tests {
         ];
         samples.extend(ERRORS.iter().map(|(_, error)| answer(Err(error.clone()))));
         samples
+    }
+
+    /// Members of another version are refused by the number of their protocol. One whose bytes changed
+    /// without that would be connected to, not understood, and connected to again without an end.
+    #[test]
+    fn other_bytes_are_another_protocol() {
+        let mut bytes = Vec::new();
+        let without_errors = samples().len() - ERRORS.len();
+        encode(&samples()[..without_errors], &mut bytes);
+        assert_eq!((PROTOCOL, crc32fast::hash(&bytes)), (3, 0xce9c_4c3d));
     }
 
     /// The payloads of the frames in these bytes.

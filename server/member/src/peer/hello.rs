@@ -28,7 +28,8 @@ use bytes::{Buf, BufMut as _};
 
 use crate::cluster::Identity;
 
-/// The version of the protocol that this program speaks.
+/// The version of the protocol that this program speaks: another one with any change of the bytes
+/// that members write to each other.
 pub const PROTOCOL: u8 = 3;
 const HELLO_MAGIC: [u8; 8] = *b"revdpeer";
 const ANSWER_MAGIC: [u8; 8] = *b"revdback";
