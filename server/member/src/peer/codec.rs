@@ -389,8 +389,8 @@ mod tests {
         samples
     }
 
-    /// Members of another version are refused by the number of their protocol. One whose bytes changed
-    /// without that would be connected to, not understood, and connected to again without an end.
+    /// Members of another version are refused by the number of their protocol. One whose bytes
+    /// changed without that is connected to, not understood, and connected to again without an end.
     #[test]
     fn other_bytes_are_another_protocol() {
         let mut bytes = Vec::new();
