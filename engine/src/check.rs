@@ -44,6 +44,8 @@ struct PageWalk<'p> {
     pages: Pages,
     original: &'p Pages,
     seen: BTreeSet<u64>,
+    /// Pages of the file.
+    end: u64,
     keys: u64,
 }
 
@@ -56,12 +58,13 @@ pub fn check(db: &Db) -> Result<FileReport> {
     let inner = snapshot.parts();
     // Verify every checksum again, whatever was verified before.
     let pages = Pages { verified: Arc::new(Verified::default()), ..inner.pages.clone() };
-    let mut walk = PageWalk { pages, original: &inner.pages, seen: BTreeSet::new(), keys: 0 };
+    let mut walk =
+        PageWalk { pages, original: &inner.pages, seen: BTreeSet::new(), end: db.space.end(), keys: 0 };
     for table in &inner.meta.tables {
         walk.table(table)?;
     }
-    if let Some(list) = db.space.list() {
-        walk.mark(list)?;
+    for part in db.space.list() {
+        walk.mark(part.extent)?;
     }
     let reachable = walk.seen.len() as u64;
     let mut unused = 0;
@@ -78,7 +81,11 @@ pub fn check(db: &Db) -> Result<FileReport> {
 
 impl PageWalk<'_> {
     fn mark(&mut self, extent: Extent) -> Result<()> {
-        for page in extent.start.0..extent.start.0 + extent.pages {
+        if extent.stop() > self.end {
+            let what = format!("begins {} pages in a file of {}", extent.pages, self.end);
+            return Err(self.original.damage(extent.start, what));
+        }
+        for page in extent.start.0..extent.stop() {
             if !self.seen.insert(page) {
                 return Err(self.original.damage(crate::page::PageId(page), "is used twice"));
             }

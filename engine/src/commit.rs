@@ -14,9 +14,9 @@ use crate::btree::TreeNode;
 use crate::db::slot_offset;
 use crate::meta::{Meta, TableRoot, first_page};
 use crate::mutants::{self, Mutant};
-use crate::page::{PageId, PageKind, PageRef, PageWriter, Pages, Verified, encode_extent, extent_pages};
+use crate::page::{PageId, PageWriter, Pages, Verified};
 use crate::snapshot::Snapshot;
-use crate::space::{Extent, Space};
+use crate::space::{Extent, PlacedList};
 use crate::txn::WriteTxn;
 use crate::{Error, Result};
 
@@ -37,8 +37,7 @@ impl WriteTxn<'_> {
 /// A transaction with a place for everything: nothing is written yet.
 struct Placed {
     nodes: Vec<PageId>,
-    free: PageRef,
-    free_bytes: Vec<u8>,
+    list: PlacedList,
     freed: Vec<Extent>,
 }
 
@@ -49,11 +48,11 @@ fn commit(txn: &mut WriteTxn<'_>) -> Result<Snapshot> {
     txn.db.poisoned = true; // until everything below has succeeded
     // Also if there is no room: the caller that is told so takes the state before for durable.
     txn.db.settle()?;
-    let before = txn.db.space.clone();
+    let before = txn.db.space.mark();
     let placed = place(txn, page_bytes);
     check_placed(txn, &placed)?;
     if let Err(error) = txn.db.grow(page_bytes) {
-        txn.db.space = before;
+        txn.db.space.undo(before);
         txn.db.poisoned = !error.is_no_space();
         return Err(error);
     }
@@ -74,7 +73,7 @@ fn commit(txn: &mut WriteTxn<'_>) -> Result<Snapshot> {
         db.cut(page_bytes)?;
     }
     db.poisoned = false;
-    db.space.freed_by(meta.txn, placed.freed);
+    db.space.committed(meta.txn, placed.freed, &placed.list);
     let snapshot = Snapshot::new(Pages { map: db.disk.map()?, page_bytes, verified }, meta);
     db.watch(&snapshot);
     db.current = snapshot.clone();
@@ -95,7 +94,7 @@ fn check_placed(txn: &WriteTxn<'_>, placed: &Placed) -> Result<()> {
     let extent = |start: PageId, bytes: &[u8]| Extent { start, pages: bytes.len() as u64 / page_bytes };
     let single = placed.nodes.iter().map(|page| Extent { start: *page, pages: 1 });
     let values = txn.values.iter().map(|(start, bytes)| extent(*start, bytes));
-    let list = std::iter::once(extent(placed.free.id, &placed.free_bytes));
+    let list = std::iter::once(extent(placed.list.at().id, &placed.list.bytes));
     let written = single.chain(values).chain(list).map(|extent| (extent, false));
     let mut all: Vec<(Extent, bool)> =
         written.chain(placed.freed.iter().map(|extent| (*extent, true))).collect();
@@ -121,9 +120,8 @@ fn place(txn: &mut WriteTxn<'_>, page_bytes: u32) -> Placed {
     let space = &mut txn.db.space;
     let nodes = if txn.shrinking { space.allocate_lowest(nodes) } else { space.allocate_pages(nodes) };
     let mut freed = std::mem::take(&mut txn.freed);
-    freed.extend(space.take_list());
-    let (free, free_bytes) = place_free_list(space, &freed, page_bytes, txn.shrinking);
-    Placed { nodes, free, free_bytes, freed }
+    let list = space.place_list(&mut freed, page_bytes, txn.shrinking);
+    Placed { nodes, list, freed }
 }
 
 /// Writes every page, and says what the meta slot has to say.
@@ -152,27 +150,15 @@ fn write(txn: &mut WriteTxn<'_>, placed: &Placed) -> Result<(Arc<Verified>, Meta
     let left = ids.count();
     assert_eq!(left, 0, "{left} of {} pages were allocated for no node", placed.nodes.len());
     out.flush()?;
-    out.write_extent(placed.free.id, &placed.free_bytes)?;
-    let meta =
-        Meta { page_bytes, txn: base.meta.txn + 1, pages, free: Some(placed.free), tables, user: txn.user };
+    out.write_extent(placed.list.at().id, &placed.list.bytes)?;
+    let meta = Meta {
+        page_bytes,
+        txn: base.meta.txn + 1,
+        pages,
+        free: Some(placed.list.at()),
+        free_is_whole: placed.list.is_full,
+        tables,
+        user: txn.user,
+    };
     Ok((verified, meta))
-}
-
-/// Places and lays out the list of everything that is free after this commit.
-fn place_free_list(
-    space: &mut Space,
-    freed: &[Extent],
-    page_bytes: u32,
-    shrinking: bool,
-) -> (PageRef, Vec<u8>) {
-    // Taking pages shortens a free extent or uses one up: the list only gets shorter than what was
-    // asked for.
-    let pages = extent_pages(space.encoded_len(freed.len()), page_bytes);
-    let id = space.allocate(pages);
-    if shrinking {
-        space.trim();
-    }
-    let (bytes, crc) = encode_extent(PageKind::FreeList, id, &space.encode(freed), pages, page_bytes);
-    space.set_list(Extent { start: id, pages });
-    (PageRef { id, crc }, bytes)
 }

@@ -8,12 +8,14 @@ use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
 use crate::disk::Disk;
-use crate::limits::{GROW_BYTES_MAX, GROW_BYTES_MIN, PAGE_BYTES_DEFAULT, PAGE_BYTES_MAX, PAGE_BYTES_MIN};
+use crate::limits::{
+    GROW_BYTES_MAX, GROW_BYTES_MIN, PAGE_BYTES_DEFAULT, PAGE_BYTES_MAX, PAGE_BYTES_MIN, SPACE_PARTS_MAX,
+};
 use crate::meta::{Meta, SLOT_BYTES, SLOT_OFFSETS, first_page};
 use crate::mutants::{self, Mutant};
 use crate::page::{PageKind, Pages, Verified};
 use crate::snapshot::{Snapshot, SnapshotParts};
-use crate::space::{Extent, Space};
+use crate::space::{ListPart, Space};
 use crate::{Error, Result};
 
 /// How a file is made.
@@ -197,21 +199,27 @@ impl Db {
     }
 }
 
+/// Reads the list of unused pages, from its newest part to the full list.
 fn read_space(pages: &Pages, meta: &Meta) -> Result<Space> {
-    let first = first_page(meta.page_bytes);
-    let Some(list) = meta.free else {
-        return Ok(Space::decode(meta.pages, first, &[]).expect("an empty list"));
-    };
-    let (extent, content) = pages.extent(PageKind::FreeList, list)?;
-    let mut space = Space::decode(meta.pages, first, content)
-        .map_err(|what| pages.damage(list.id, format!("(the free list) {what}")))?;
-    // The list's own pages are written anew by the next commit and free after it.
-    let own = Extent { start: list.id, pages: extent };
-    if !space.is_taken(own) {
-        return Err(pages.damage(list.id, "(the free list) names its own pages, or ends behind the file"));
+    let mut parts = Vec::new();
+    let mut next = meta.free.map(|at| (at, meta.free_is_whole, SPACE_PARTS_MAX));
+    while let Some((at, is_full, place)) = next {
+        let kind = if is_full { PageKind::FreeList } else { PageKind::FreeListChanges };
+        let (extent, content) = pages.extent(kind, at)?;
+        parts.push((ListPart::new(at, extent, content), content));
+        next = None;
+        if !is_full {
+            let damage = |what: &str| pages.damage(at.id, format!("(the free list) {what}"));
+            let (before, parts_before) = ListPart::before(content).map_err(|what| damage(&what))?;
+            if parts_before >= place {
+                return Err(damage("is a chain that does not end"));
+            }
+            next = Some((before, parts_before == 1, parts_before));
+        }
     }
-    space.set_list(own);
-    Ok(space)
+    let newest = meta.free.unwrap_or_default().id;
+    Space::decode(meta.pages, first_page(meta.page_bytes), &parts)
+        .map_err(|what| pages.damage(newest, format!("(the free list) {what}")))
 }
 
 pub(crate) fn slot_offset(meta: &Meta) -> u64 {

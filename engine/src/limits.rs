@@ -26,6 +26,12 @@ pub const GROW_BYTES_MIN: u64 = 1024 * 1024;
 /// The file grows by at most this much at a time.
 pub const GROW_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
+/// Parts of the list of unused pages: a full list and changes of it. Opening a file reads all.
+pub const SPACE_PARTS_MAX: usize = 256;
+/// Changes of that list that are kept until a commit writes them; it writes the full list if there
+/// are more.
+pub const SPACE_CHANGES_MAX: usize = 64 * 1024;
+
 /// Bytes of one chunk of a state that is streamed: what a sender reads at a time, and what a
 /// receiver must have room for.
 pub const TRANSFER_CHUNK_BYTES: usize = 128 * 1024;

@@ -4,7 +4,7 @@
 //! slot 0 at offset 0, slot 1 at offset 4096; transaction n writes slot n mod 2; 512 bytes each, so
 //! that one sector holds a slot:
 //!   0  8    "revdtree"
-//!   8  u32  format version, 1
+//!   8  u32  format version: 1, or 2 if the free list's extent holds changes of another one
 //!  12  u32  bytes of a page
 //!  16  u64  transaction number
 //!  24  u64  pages of the file that were ever used, the slots' included
@@ -28,7 +28,10 @@ pub const SLOT_OFFSETS: [u64; 2] = [0, 4096];
 const RESERVED: u64 = 8192;
 
 const MAGIC: &[u8; 8] = b"revdtree";
-const FORMAT: u32 = 1;
+/// The free list is one extent.
+const FORMAT_WHOLE_LIST: u32 = 1;
+/// The free list is a chain of extents.
+const FORMAT_CHANGED_LIST: u32 = 2;
 const TABLES_AT: usize = 48;
 const TABLE_BYTES: usize = 24;
 const USER_AT: usize = TABLES_AT + TABLES_MAX * TABLE_BYTES;
@@ -83,6 +86,8 @@ pub struct Meta {
     pub pages: u64,
     /// The list of free pages.
     pub free: Option<PageRef>,
+    /// It is a full list, else changes of one.
+    pub free_is_whole: bool,
     /// The tables.
     pub tables: [TableRoot; TABLES_MAX],
     /// The owner's bytes.
@@ -98,6 +103,7 @@ impl Meta {
             txn: 0,
             pages: first_page(page_bytes),
             free: None,
+            free_is_whole: true,
             tables: [TableRoot::default(); TABLES_MAX],
             user: [0; USER_BYTES],
         }
@@ -112,7 +118,8 @@ impl Meta {
         let mut out = [0; SLOT_BYTES];
         let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
         put(0, MAGIC);
-        put(8, &FORMAT.to_le_bytes());
+        let format = if self.free_is_whole { FORMAT_WHOLE_LIST } else { FORMAT_CHANGED_LIST };
+        put(8, &format.to_le_bytes());
         put(12, &self.page_bytes.to_le_bytes());
         put(16, &self.txn.to_le_bytes());
         put(24, &self.pages.to_le_bytes());
@@ -144,9 +151,14 @@ impl Meta {
         let slot = slot.get(..SLOT_BYTES)?;
         let word = |at: usize| read_le!(slot, at, u32);
         let long = |at: usize| read_le!(slot, at, u64);
-        if &slot[..8] != MAGIC || word(CRC_AT)? != crc32fast::hash(&slot[..CRC_AT]) || word(8)? != FORMAT {
+        if &slot[..8] != MAGIC || word(CRC_AT)? != crc32fast::hash(&slot[..CRC_AT]) {
             return None;
         }
+        let free_is_whole = match word(8)? {
+            FORMAT_WHOLE_LIST => true,
+            FORMAT_CHANGED_LIST => false,
+            _ => return None,
+        };
         let reference = |at: usize| {
             let (id, crc) = (long(at)?, word(at + 8)?);
             Some((id != 0).then_some(PageRef { id: PageId(id), crc }))
@@ -160,6 +172,7 @@ impl Meta {
             txn: long(16)?,
             pages: long(24)?,
             free: reference(32)?,
+            free_is_whole,
             tables,
             user: slot[USER_AT..USER_AT + USER_BYTES].try_into().ok()?,
         };
@@ -167,7 +180,8 @@ impl Meta {
             && (PAGE_BYTES_MIN..=PAGE_BYTES_MAX).contains(&meta.page_bytes)
             && meta.pages >= first_page(meta.page_bytes);
         let tables_ok = meta.tables.iter().all(TableRoot::is_sound);
-        (page_ok && tables_ok).then_some(meta)
+        let list_ok = meta.free.is_some() || meta.free_is_whole;
+        (page_ok && tables_ok && list_ok).then_some(meta)
     }
 }
 

@@ -73,7 +73,8 @@ impl<'d> WriteTxn<'d> {
             leaf_cell(key, value)
         } else {
             let pages = extent_pages(value.len(), page_bytes);
-            let id = self.db.space.allocate(pages);
+            let space = &mut self.db.space;
+            let id = if self.shrinking { space.allocate_low(pages) } else { space.allocate(pages) };
             assert!(
                 id.0 >= first_page(page_bytes),
                 "a value is placed over the meta slots, at page {}",
@@ -173,7 +174,8 @@ impl<'d> WriteTxn<'d> {
 impl Drop for WriteTxn<'_> {
     fn drop(&mut self) {
         let page_bytes = u64::from(self.base.parts().meta.page_bytes);
-        for (start, bytes) in self.values.drain(..) {
+        // In the order that undoes it, so that nothing of it is left to write.
+        for (start, bytes) in self.values.drain(..).rev() {
             self.db.space.release(Extent { start, pages: bytes.len() as u64 / page_bytes });
         }
     }

@@ -78,7 +78,7 @@ impl Sealer {
             }
         }
         if let Some(free) = &mut meta.free {
-            free.crc = self.extent(PageKind::FreeList, *free);
+            free.crc = self.free_list(*free, meta.free_is_whole);
         }
         self.bytes[at..at + SLOT_BYTES].copy_from_slice(&meta.encode());
     }
@@ -130,6 +130,21 @@ impl Sealer {
             }
         }
         found
+    }
+
+    /// The checksum of a part of the free list, after those of the parts before it were set.
+    fn free_list(&mut self, at: PageRef, is_whole: bool) -> u32 {
+        let head = usize::try_from(at.id.0).ok().and_then(|id| id.checked_mul(PAGE)?.checked_add(24));
+        let head = head.filter(|head| !is_whole && head + 16 <= self.bytes.len());
+        if let Some(head) = head
+            && self.reached.insert(at.id.0)
+        {
+            let before = u64::from_le_bytes(self.bytes[head..head + 8].try_into().unwrap());
+            let is_whole = self.bytes[head + 12..head + 16] == 1_u32.to_le_bytes();
+            let crc = self.free_list(PageRef { id: PageId(before), crc: 0 }, is_whole);
+            self.bytes[head + 8..head + 12].copy_from_slice(&crc.to_le_bytes());
+        }
+        self.extent(if is_whole { PageKind::FreeList } else { PageKind::FreeListChanges }, at)
     }
 
     fn extent(&mut self, kind: PageKind, at: PageRef) -> u32 {

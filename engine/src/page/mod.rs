@@ -77,6 +77,8 @@ pub enum PageKind {
     Value = 3,
     /// Free pages.
     FreeList = 4,
+    /// Changes of the list of free extents, and where the list before is.
+    FreeListChanges = 5,
 }
 
 impl PageKind {
@@ -86,6 +88,7 @@ impl PageKind {
             2 => Self::Branch,
             3 => Self::Value,
             4 => Self::FreeList,
+            5 => Self::FreeListChanges,
             _ => return None,
         })
     }

@@ -158,6 +158,7 @@ impl FileBuilder {
             txn: 1,
             pages: body.pages.pages(),
             free: None,
+            free_is_whole: true,
             tables: body.roots,
             user: body.user,
         };
