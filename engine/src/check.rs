@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use crate::db::Db;
+use crate::db::{Db, read_space};
 use crate::meta::{TableRoot, first_page};
 use crate::page::{PageKind, PageRef, Pages, StoredValue, Verified};
 use crate::space::Extent;
@@ -72,9 +72,15 @@ pub fn check(db: &Db) -> Result<FileReport> {
         walk.mark(extent)?;
         unused += extent.pages;
     }
+    if db.space.is_as_listed() && !read_space(&walk.pages, &inner.meta)?.is_equal(&db.space) {
+        return Err(Error::corrupt("the list of free pages is not the one that this process goes by"));
+    }
     let known = reachable + unused + first_page(inner.meta.page_bytes);
     if known != db.space.end() {
-        return Err(Error::corrupt(format!("{} pages are neither used nor free", db.space.end() - known)));
+        return Err(Error::corrupt(format!(
+            "{} pages are neither used nor free",
+            db.space.end().abs_diff(known)
+        )));
     }
     Ok(FileReport { reachable, unused, keys: walk.keys })
 }

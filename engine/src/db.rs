@@ -11,7 +11,7 @@ use crate::disk::Disk;
 use crate::limits::{
     GROW_BYTES_MAX, GROW_BYTES_MIN, PAGE_BYTES_DEFAULT, PAGE_BYTES_MAX, PAGE_BYTES_MIN, SPACE_PARTS_MAX,
 };
-use crate::meta::{Meta, SLOT_BYTES, SLOT_OFFSETS, first_page};
+use crate::meta::{FORMAT_CHAINED, Meta, SLOT_BYTES, SLOT_OFFSETS, first_page};
 use crate::mutants::{self, Mutant};
 use crate::page::{PageKind, Pages, Verified};
 use crate::snapshot::{Snapshot, SnapshotParts};
@@ -81,6 +81,11 @@ impl Db {
             let start = usize::try_from(offset).expect("a small constant");
             bytes.get(start..start + SLOT_BYTES)
         });
+        if let Some(format) = slots.iter().flatten().filter_map(|slot| Meta::format_of(slot)).max()
+            && format > FORMAT_CHAINED
+        {
+            return Err(Error::Newer { format, known: FORMAT_CHAINED });
+        }
         let newest = slots.iter().flatten().filter_map(|slot| Meta::decode(slot)).max_by_key(|meta| meta.txn);
         let meta = match newest {
             Some(meta) => meta,
@@ -200,13 +205,13 @@ impl Db {
 }
 
 /// Reads the list of unused pages, from its newest part to the full list.
-fn read_space(pages: &Pages, meta: &Meta) -> Result<Space> {
+pub(crate) fn read_space(pages: &Pages, meta: &Meta) -> Result<Space> {
     let mut parts = Vec::new();
     let mut next = meta.free.map(|at| (at, meta.free_is_whole, SPACE_PARTS_MAX));
     while let Some((at, is_full, place)) = next {
         let kind = if is_full { PageKind::FreeList } else { PageKind::FreeListChanges };
         let (extent, content) = pages.extent(kind, at)?;
-        parts.push((ListPart::new(at, extent, content), content));
+        parts.push((ListPart::new(at, extent), content));
         next = None;
         if !is_full {
             let damage = |what: &str| pages.damage(at.id, format!("(the free list) {what}"));

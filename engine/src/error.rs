@@ -29,6 +29,13 @@ pub enum Error {
     },
     /// The file is not what was written: bit rot, a misdirected write, a foreign file.
     Corrupt(String),
+    /// The file is of a later format.
+    Newer {
+        /// Its format.
+        format: u32,
+        /// The latest format that this version reads.
+        known: u32,
+    },
     /// The revision asked for is below the compaction.
     Compacted {
         /// The oldest revision that can be read.
@@ -87,7 +94,7 @@ impl Error {
     /// The process must not go on with this store.
     #[must_use]
     pub fn is_fatal(&self) -> bool {
-        matches!(self, Self::Io { .. } | Self::Corrupt(_) | Self::Poisoned)
+        matches!(self, Self::Io { .. } | Self::Corrupt(_) | Self::Newer { .. } | Self::Poisoned)
     }
 }
 
@@ -96,6 +103,11 @@ impl std::fmt::Display for Error {
         match self {
             Self::Io { what, source } | Self::NoSpace { what, source } => write!(out, "{what}: {source}"),
             Self::Corrupt(what) => out.write_str(what),
+            Self::Newer { format, known } => write!(
+                out,
+                "the tree file has format {format}, this revd reads formats up to {known}: a newer revd has \
+                 written it, start that one"
+            ),
             Self::Stream(what) => write!(out, "the stream of a state {what}"),
             Self::Compacted { compact_revision } => {
                 write!(out, "the revision is below the compaction at {compact_revision}")

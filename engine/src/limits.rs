@@ -28,8 +28,8 @@ pub const GROW_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
 /// Parts of the list of unused pages: a full list and changes of it. Opening a file reads all.
 pub const SPACE_PARTS_MAX: usize = 256;
-/// Changes of that list that are kept until a commit writes them; it writes the full list if there
-/// are more.
+/// Changes of that list that are kept until a commit writes them; the next list is a full one if
+/// there were more.
 pub const SPACE_CHANGES_MAX: usize = 64 * 1024;
 
 /// Bytes of one chunk of a state that is streamed: what a sender reads at a time, and what a

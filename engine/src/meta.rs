@@ -4,13 +4,13 @@
 //! slot 0 at offset 0, slot 1 at offset 4096; transaction n writes slot n mod 2; 512 bytes each, so
 //! that one sector holds a slot:
 //!   0  8    "revdtree"
-//!   8  u32  format version: 1, or 2 if the free list's extent holds changes of another one
+//!   8  u32  format version: 1, or 2 once the free list may be a chain of changes
 //!  12  u32  bytes of a page
 //!  16  u64  transaction number
 //!  24  u64  pages of the file that were ever used, the slots' included
 //!  32  u64  first page of the free list's extent, 0: none
 //!  40  u32  its checksum
-//!  44  u32  0
+//!  44  u32  1 if that extent holds changes of another one, else 0
 //!  48  8 tables of 24 bytes: u64 root page (0: empty) | u32 its checksum | u32 depth | u64 keys
 //! 240  128  the owner's own
 //! 368       zeros
@@ -29,9 +29,10 @@ const RESERVED: u64 = 8192;
 
 const MAGIC: &[u8; 8] = b"revdtree";
 /// The free list is one extent.
-const FORMAT_WHOLE_LIST: u32 = 1;
-/// The free list is a chain of extents.
-const FORMAT_CHANGED_LIST: u32 = 2;
+pub const FORMAT_FIRST: u32 = 1;
+/// The free list may be a chain of extents: a revd that knows the first format only must not open
+/// the file, not even by its older slot.
+pub const FORMAT_CHAINED: u32 = 2;
 const TABLES_AT: usize = 48;
 const TABLE_BYTES: usize = 24;
 const USER_AT: usize = TABLES_AT + TABLES_MAX * TABLE_BYTES;
@@ -78,6 +79,8 @@ impl TableRoot {
 /// The state of a file after one transaction.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Meta {
+    /// The format; never becomes lower.
+    pub format: u32,
     /// Bytes of a page.
     pub page_bytes: u32,
     /// Number of the transaction.
@@ -99,6 +102,7 @@ impl Meta {
     #[must_use]
     pub fn empty(page_bytes: u32) -> Self {
         Self {
+            format: FORMAT_FIRST,
             page_bytes,
             txn: 0,
             pages: first_page(page_bytes),
@@ -118,14 +122,14 @@ impl Meta {
         let mut out = [0; SLOT_BYTES];
         let mut put = |at: usize, bytes: &[u8]| out[at..at + bytes.len()].copy_from_slice(bytes);
         put(0, MAGIC);
-        let format = if self.free_is_whole { FORMAT_WHOLE_LIST } else { FORMAT_CHANGED_LIST };
-        put(8, &format.to_le_bytes());
+        put(8, &self.format.to_le_bytes());
         put(12, &self.page_bytes.to_le_bytes());
         put(16, &self.txn.to_le_bytes());
         put(24, &self.pages.to_le_bytes());
         let free = self.free.unwrap_or_default();
         put(32, &free.id.0.to_le_bytes());
         put(40, &free.crc.to_le_bytes());
+        put(44, &u32::from(!self.free_is_whole).to_le_bytes());
         for (table, at) in self.tables.iter().zip((TABLES_AT..).step_by(TABLE_BYTES)) {
             let root = table.root.unwrap_or_default();
             put(at, &root.id.0.to_le_bytes());
@@ -151,12 +155,10 @@ impl Meta {
         let slot = slot.get(..SLOT_BYTES)?;
         let word = |at: usize| read_le!(slot, at, u32);
         let long = |at: usize| read_le!(slot, at, u64);
-        if &slot[..8] != MAGIC || word(CRC_AT)? != crc32fast::hash(&slot[..CRC_AT]) {
-            return None;
-        }
-        let free_is_whole = match word(8)? {
-            FORMAT_WHOLE_LIST => true,
-            FORMAT_CHANGED_LIST => false,
+        let format = Self::format_of(slot).filter(|format| *format <= FORMAT_CHAINED)?;
+        let free_is_whole = match (format, word(44)?) {
+            (_, 0) => true,
+            (FORMAT_CHAINED, 1) => false,
             _ => return None,
         };
         let reference = |at: usize| {
@@ -168,6 +170,7 @@ impl Meta {
             *table = TableRoot { root: reference(at)?, depth: word(at + 12)?, len: long(at + 16)? };
         }
         let meta = Self {
+            format,
             page_bytes: word(12)?,
             txn: long(16)?,
             pages: long(24)?,
@@ -181,7 +184,15 @@ impl Meta {
             && meta.pages >= first_page(meta.page_bytes);
         let tables_ok = meta.tables.iter().all(TableRoot::is_sound);
         let list_ok = meta.free.is_some() || meta.free_is_whole;
-        (page_ok && tables_ok && list_ok).then_some(meta)
+        (page_ok && tables_ok && list_ok && meta.txn > 0).then_some(meta)
+    }
+
+    /// The format of a slot that is whole, also of one that this version cannot read.
+    #[must_use]
+    pub fn format_of(slot: &[u8]) -> Option<u32> {
+        let slot = slot.get(..SLOT_BYTES).filter(|slot| &slot[..8] == MAGIC)?;
+        let is_whole = read_le!(slot, CRC_AT, u32)? == crc32fast::hash(&slot[..CRC_AT]);
+        read_le!(slot, 8, u32).filter(|format| is_whole && *format >= FORMAT_FIRST)
     }
 }
 

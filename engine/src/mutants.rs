@@ -58,6 +58,10 @@ mutants! {
     MetaSlotUnsynced,
     /// Pages that a commit has freed are used again while a snapshot still reads them.
     FreedPageReusedUnderReader,
+    /// The parts of a list of free pages are free as soon as a full list is placed.
+    ListPartsFreeAtOnce,
+    /// A transaction that gives pages back does not note it for the list of free pages.
+    ReleaseNotNoted,
     /// The state that a file was opened with is taken for durable without being written again.
     OpenedStateUnsettled,
     /// A checkpoint saves the applied index of an entry whose records are not in it.

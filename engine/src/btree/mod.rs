@@ -77,8 +77,13 @@ impl Edit<'_> {
         if let StoredValue::Extent { at, len } = leaf.value {
             let extent = Extent { start: at.id, pages: extent_pages(len, self.base.page_bytes) };
             match self.values.iter().rposition(|(id, _)| *id == at.id) {
+                Some(own)
+                    if self.values[own].1.len() as u64 != extent.pages * u64::from(self.base.page_bytes) =>
+                {
+                    return Err(self.base.damage(at.id, "is named by two values of different lengths"));
+                }
                 Some(own) => {
-                    self.values.swap_remove(own);
+                    self.values.remove(own); // the others stay in the order in which they were placed
                     self.unplaced.push(extent);
                 }
                 None => self.freed.push(extent),

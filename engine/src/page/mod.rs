@@ -21,7 +21,7 @@
 //! An extent (long value, list of free pages) takes whole pages in a row:
 //!
 //! ```text
-//!  0  u8   kind: 3 value, 4 free list
+//!  0  u8   kind: 3 value, 4 full free list, 5 changes of it
 //!  1  3 x 0
 //!  4  u32  pages in the extent
 //!  8  u64  number of its first page

@@ -2,10 +2,11 @@
 //!
 //! A commit writes what it has changed, and a reference to the part before; now and then it writes
 //! the full list again, and frees the parts. So a commit writes for the list as much as it has
-//! changed, however many free pages there are; and the parts together are never much longer than
-//! the full list. docs/FORMAT.md draws the parts.
+//! changed, however many free pages there are; and the changes never take more pages than the full
+//! list. docs/FORMAT.md draws the parts.
 
 use crate::limits::SPACE_PARTS_MAX;
+use crate::mutants::{self, Mutant};
 use crate::page::{PageId, PageKind, PageRef, encode_extent, extent_pages, read_le};
 use crate::space::{Change, Extent, Space};
 
@@ -25,8 +26,6 @@ pub struct ListPart {
     pub extent: Extent,
     /// The reference to it.
     pub at: PageRef,
-    /// Its bytes.
-    len: usize,
 }
 
 /// A list with a place, to be written.
@@ -37,6 +36,17 @@ pub struct PlacedList {
     pub bytes: Vec<u8>,
     /// It is a full list, else changes of the list before.
     pub is_full: bool,
+    /// Changes would have been shorter.
+    pub wants_chain: bool,
+}
+
+/// How a list is placed.
+#[derive(Debug, Clone, Copy)]
+pub struct ListRules {
+    /// The file's format has chains of changes.
+    pub may_chain: bool,
+    /// Low pages are taken, and free ones are cut off the file's end.
+    pub is_shrinking: bool,
 }
 
 impl PlacedList {
@@ -96,38 +106,39 @@ impl Space {
     }
 
     /// Places and lays out the list of all that is unused after a commit that frees `freed`; parts
-    /// that are not needed any more join `freed`. `shrinking` takes low pages, and cuts free ones
-    /// off the file's end.
+    /// that are not needed any more join `freed`.
     #[must_use]
-    pub fn place_list(&mut self, freed: &mut Vec<Extent>, page_bytes: u32, shrinking: bool) -> PlacedList {
-        let pending: usize = self.pending.iter().map(|(_, extents)| extents.len()).sum();
+    pub fn place_list(&mut self, freed: &mut Vec<Extent>, page_bytes: u32, rules: ListRules) -> PlacedList {
         // Taking pages shortens a free extent or uses one up: the full list only gets shorter.
-        let full = (self.free.len() + pending + freed.len() + self.list.len()) * EXTENT_BYTES;
+        let runs = self.free.len() + self.waiting.len();
+        let full = (runs + freed.len() + self.list.len()) * EXTENT_BYTES;
         let changed = CHANGES_HEAD + (self.changes.len() + OWN_CHANGES + freed.len()) * EXTENT_BYTES;
-        let since_full: usize = self.list.iter().skip(1).map(|part| part.len).sum();
-        let is_full = shrinking
-            || self.list.is_empty()
-            || self.list.len() >= SPACE_PARTS_MAX
-            || self.has_many_changes()
-            || since_full + changed > full
-            || extent_pages(full, page_bytes) <= extent_pages(changed, page_bytes);
-        if is_full {
+        let since_full: u64 = self.list.iter().skip(1).map(|part| part.extent.pages).sum();
+        let (changed_pages, full_pages) = (extent_pages(changed, page_bytes), extent_pages(full, page_bytes));
+        let is_shorter = changed_pages < full_pages && since_full + changed_pages <= full_pages;
+        let has_room = !self.list.is_empty() && self.list.len() < SPACE_PARTS_MAX;
+        let wants_chain = !rules.is_shrinking && has_room && !self.forgot_changes && is_shorter;
+        let is_full = !wants_chain || !rules.may_chain;
+        if is_full && mutants::is(Mutant::ListPartsFreeAtOnce) {
+            for part in std::mem::take(&mut self.list) {
+                self.release(part.extent);
+            }
+        } else if is_full {
             freed.extend(self.list.iter().map(|part| part.extent));
         }
         let planned = if is_full { full } else { changed };
         let pages = extent_pages(planned, page_bytes);
-        let id = if shrinking { self.allocate_low(pages) } else { self.allocate(pages) };
-        if shrinking {
+        let id = if rules.is_shrinking { self.allocate_low(pages) } else { self.allocate(pages) };
+        if rules.is_shrinking {
             self.trim();
         }
         let content = if is_full { self.encode_full(freed) } else { self.encode_changes(freed) };
-        let len = content.len();
-        assert!(len <= planned, "the list has {len} bytes, {planned} were planned");
+        assert!(content.len() <= planned, "the list has {} bytes, {planned} were planned", content.len());
         let kind = if is_full { PageKind::FreeList } else { PageKind::FreeListChanges };
         let (bytes, crc) = encode_extent(kind, id, &content, pages, page_bytes);
         let extent = Extent { start: id, pages };
         assert!(self.is_taken(extent), "the list is written to {extent:?}, which is free");
-        PlacedList { part: ListPart { extent, at: PageRef { id, crc }, len }, bytes, is_full }
+        PlacedList { part: ListPart { extent, at: PageRef { id, crc } }, bytes, is_full, wants_chain }
     }
 
     fn encode_full(&self, freed: &[Extent]) -> Vec<u8> {
@@ -167,8 +178,8 @@ impl Space {
 impl ListPart {
     /// A part that was read.
     #[must_use]
-    pub fn new(at: PageRef, pages: u64, content: &[u8]) -> Self {
-        Self { extent: Extent { start: at.id, pages }, at, len: content.len() }
+    pub fn new(at: PageRef, pages: u64) -> Self {
+        Self { extent: Extent { start: at.id, pages }, at }
     }
 
     /// The part before, of changes; and how many parts stand before them.

@@ -7,7 +7,7 @@ use crate::limits::{
     PAGE_BYTES_MAX, PAGE_BYTES_MIN, TABLES_MAX, TRANSFER_CHUNK_BYTES, USER_BYTES, VALUE_BYTES_MAX,
     key_bytes_max,
 };
-use crate::meta::{Meta, SLOT_OFFSETS, TableRoot};
+use crate::meta::{FORMAT_FIRST, Meta, SLOT_OFFSETS, TableRoot};
 use crate::page::read_le;
 use crate::transfer::bulk::{PageRow, TableLoad};
 use crate::transfer::{CHECKSUM, HEAD, ROW_HEAD, VERSION};
@@ -154,6 +154,7 @@ impl FileBuilder {
         body.pages.cut()?;
         self.disk.sync()?;
         let meta = Meta {
+            format: FORMAT_FIRST,
             page_bytes: body.pages.page_bytes(),
             txn: 1,
             pages: body.pages.pages(),
