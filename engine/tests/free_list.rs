@@ -128,7 +128,10 @@ fn a_file_without_a_chain_is_one_of_the_first_format() {
     assert!(slots(&disk.recorded()).all(|meta| meta.format == 1 && meta.free_is_whole));
     // Once it may have had one, no earlier revd may open it, whichever slot it would take.
     let disk = SimDisk::new();
-    drop(scattered(&disk, &mut Random::new(13)));
+    let mut db = scattered(&disk, &mut Random::new(13));
+    for seed in 0..9 {
+        change(&mut db, &mut Random::new(seed), 1);
+    }
     let formats: Vec<u32> = slots(&disk.recorded()).map(|meta| meta.format).collect();
     assert!(formats.is_sorted() && formats.last() == Some(&2), "{formats:?}");
     assert!(slots(&disk.recorded()).all(|meta| meta.free_is_whole || meta.format == 2));
