@@ -6,7 +6,23 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::page::PageId;
-use crate::space::Extent;
+
+/// A row of pages.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Extent {
+    /// First page.
+    pub start: PageId,
+    /// Number of pages.
+    pub pages: u64,
+}
+
+impl Extent {
+    /// The page behind it.
+    #[must_use]
+    pub fn stop(self) -> u64 {
+        self.start.0.saturating_add(self.pages)
+    }
+}
 
 /// Pages, in rows.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -8,39 +8,17 @@
 
 mod extents;
 mod list;
+mod part;
 
 use std::collections::VecDeque;
 
 use crate::limits::SPACE_CHANGES_MAX;
 use crate::mutants::{self, Mutant};
 use crate::page::PageId;
+pub use crate::space::extents::Extent;
 use crate::space::extents::Extents;
-pub use crate::space::list::{ListPart, ListRules, PlacedList};
-
-/// A row of pages.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Extent {
-    /// First page.
-    pub start: PageId,
-    /// Number of pages.
-    pub pages: u64,
-}
-
-impl Extent {
-    /// The page behind it.
-    #[must_use]
-    pub fn stop(self) -> u64 {
-        self.start.0.saturating_add(self.pages)
-    }
-}
-
-/// One change of the list on disk.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-struct Change {
-    extent: Extent,
-    /// The pages leave the list, else they join it.
-    is_taken: bool,
-}
+use crate::space::part::Change;
+pub use crate::space::part::{ListPart, ListRules, PlacedList};
 
 /// The space map of one file, owned by the one writer.
 #[derive(Debug, Clone, Default)]
