@@ -34,4 +34,5 @@ pub mod limits;
 pub mod memory;
 pub mod observe;
 pub mod resolve;
+pub mod secret;
 pub mod version;

@@ -7,6 +7,33 @@ use std::time::Duration;
 
 pub use revd_member::limits::*;
 
+// Users: tokens and passwords.
+
+/// Simple tokens that a member keeps; beyond, the oldest are none any more.
+pub const TOKENS_MAX: usize = 65_536;
+/// Those of one user.
+pub const TOKENS_PER_USER_MAX: usize = 4_096;
+/// Threads that make and check hashes of passwords.
+pub const PASSWORD_THREADS: usize = 2;
+/// They give way to cores that serve.
+pub const PASSWORD_THREADS_NICE: i32 = 10;
+/// Passwords that wait for them; beyond, a login is refused with `too many requests`.
+pub const PASSWORDS_WAITING_MAX: usize = 1_024;
+/// The cost of a hash that a client has made itself, above which it counts as wrong: it would keep
+/// a thread for minutes.
+pub const PASSWORD_COST_MAX: u32 = 14;
+/// Users may change so often while a login is under way.
+pub const LOGIN_ATTEMPTS_MAX: usize = 10;
+/// Failed logins in one name before the next one has to wait.
+pub const LOGIN_FAILURES_FREE: u32 = 10;
+/// Milliseconds of the first wait; each is twice the one before.
+pub const LOGIN_WAIT_MS: u64 = 250;
+/// Milliseconds of the longest wait; after so long, failures are forgotten.
+pub const LOGIN_WAIT_MS_MAX: u64 = 30_000;
+/// Names for which failed logins are counted, and the bytes of each that count.
+pub const LOGIN_NAMES_MAX: usize = 4_096;
+pub const LOGIN_NAME_BYTES_MAX: usize = 512;
+
 // Pending requests of an edge.
 
 /// Bounds of what one edge may have on its way through the log, each kind with slots of its own.

@@ -3,10 +3,12 @@
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 use glommio::{LocalExecutorBuilder, Placement};
 use prost::Message as _;
+use revd::api::auth::tokens::Tokens;
 use revd::cores::state::{self, StateSeed};
 use revd::cores::{Notifications, StateReports};
 use revd::disk::received::ReceivedFiles;
@@ -57,6 +59,7 @@ fn seeds() -> (StateSeed, Around) {
         to_edges: vec![to_edge],
         status: Arc::new(MemberStatus::default()),
         counters: Arc::new(Counters::new(1)),
+        tokens: Arc::new(Tokens::new(Duration::from_secs(300))),
         files: ReceivedFiles::new(&std::env::temp_dir()),
         reserve: Arc::new(Reserve::new(std::env::temp_dir().join("revd-no-reserve"), 0)),
         ready: ready.clone(),

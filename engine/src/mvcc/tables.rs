@@ -19,6 +19,10 @@ pub enum SmallTable {
     Leases = 4,
     /// Keys attached to leases; not in Views.
     LeaseKeys = 5,
+    /// Users, by name.
+    Users = 6,
+    /// Roles, by name.
+    Roles = 7,
 }
 
 impl SmallTable {

@@ -1,8 +1,10 @@
 //! The errors of requests: one place for gRPC codes and etcd's exact texts. Clients compare the
 //! texts, so they are part of the contract.
 
+mod auth;
 mod status;
 
+pub use auth::AuthError;
 pub use status::{Code, Status};
 
 /// An error a client sees.
@@ -106,6 +108,9 @@ pub enum Error {
     LearnerNotReady,
     #[error("etcdserver: too many learner members in cluster")]
     TooManyLearners,
+    /// Something about users, roles or rights.
+    #[error(transparent)]
+    Auth(AuthError),
     /// The member is shutting down.
     #[error("etcdserver: server stopped")]
     Stopped,
@@ -262,6 +267,7 @@ impl Error {
             | Self::WriteReplyTooLarge { .. }
             | Self::NoWatcher(_)
             | Self::NoReplyRoom { .. } => Code::ResourceExhausted,
+            Self::Auth(error) => error.code(),
             Self::Unanswered(why) => why.code(),
             Self::Corrupt => Code::DataLoss,
         }

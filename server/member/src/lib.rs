@@ -20,6 +20,8 @@ pub mod wal;
 
 pub mod apply;
 
+pub mod auth;
+
 pub mod lease;
 
 pub mod read;

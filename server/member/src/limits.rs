@@ -5,6 +5,11 @@
 
 use std::time::Duration;
 
+// Users and roles.
+
+/// Bytes of the name of a user or a role: it is the key of a row.
+pub const AUTH_NAME_BYTES_MAX: usize = 512;
+
 // The log.
 
 /// Command bytes in one raft entry; a larger command has an entry of its own.

@@ -161,6 +161,7 @@ impl LeaseRunner {
         for effect in effects {
             let (id, outcome) = match effect {
                 Effect::Reply(id, outcome) | Effect::ReplyWhenCompacted(id, outcome) => (id, outcome),
+                Effect::Tokens(_) => panic!("nobody logs in"),
                 Effect::Hear(question) => {
                     writeln!(said, "question {question} to every edge: pass on the keepalives you have")
                         .unwrap();

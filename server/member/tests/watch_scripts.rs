@@ -102,6 +102,7 @@ fn shown(reply: &Reply) -> String {
     let content = match &reply.content {
         Content::Created => "created".to_owned(),
         Content::Refused(reason) => format!("refused: {reason}"),
+        Content::Revoked(reason) => format!("revoked: {reason}"),
         Content::Canceled => "canceled".to_owned(),
         Content::Compacted(revision) => format!("canceled, compacted at {revision}"),
         Content::Progress => "progress".to_owned(),

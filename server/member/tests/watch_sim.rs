@@ -313,7 +313,7 @@ fn decoded(reply: &Reply) -> (i64, WatchResponse) {
             (response.created, response.canceled) = (true, true);
             response.cancel_reason = (*reason).to_owned();
         }
-        Content::Canceled => response.canceled = true,
+        Content::Revoked(_) | Content::Canceled => response.canceled = true,
         Content::Compacted(revision) => {
             (response.canceled, response.compact_revision) = (true, *revision);
         }

@@ -8,6 +8,8 @@ use bytes::Bytes;
 use revd_member::error::{Error, Status};
 use smallvec::SmallVec;
 
+use crate::secret::Secret;
+
 /// One encoded message, in as many pieces as it was made of.
 pub type Message = SmallVec<[Bytes; 2]>;
 
@@ -19,16 +21,20 @@ pub type StreamingCall = Pin<Box<dyn Future<Output = Result<(), Status>>>>;
 pub struct Metadata {
     /// `hasleader: true`: answer only while there is a leader.
     pub requires_leader: bool,
-    /// The caller, as it names itself; none for one that says nothing.
-    pub caller: Option<Rc<CallerIdentity>>,
+    /// The caller, as it names itself.
+    pub caller: Credentials,
 }
+
+/// The names that a caller gives itself; none of one that says nothing. Calls with the same header
+/// block share them.
+pub type Credentials = Option<Rc<CallerIdentity>>;
 
 /// A caller, as it names itself. The name of a certificate is proven by the handshake; a
 /// token is not looked at yet.
 #[derive(Clone, PartialEq, Eq)]
 pub struct CallerIdentity {
-    /// The `token` header of the request.
-    pub token: Option<Box<[u8]>>,
+    /// The `token` header of the request, or `authorization` without `Bearer`.
+    pub token: Option<Secret>,
     /// Common name of the client certificate; none for requests that a JSON gateway passes on.
     pub common_name: Option<Rc<str>>,
 }

@@ -6,6 +6,7 @@ use std::time::UNIX_EPOCH;
 use bytes::Bytes;
 use prost::Message as _;
 use revd_member::apply::command::Kind;
+use revd_member::auth::{Caller, Wants};
 use revd_member::cluster;
 use revd_member::cluster::membership::MemberChange;
 use revd_member::error::Error;
@@ -37,9 +38,10 @@ impl Cluster {
     }
 
     /// A new member, whose id is made of its URLs and the time: it is another one each time.
-    pub(super) async fn member_add(&self, message: Bytes) -> Result<Message, Error> {
+    pub(super) async fn member_add(&self, caller: &Caller, message: Bytes) -> Result<Message, Error> {
         let request = decoded(MemberAddRequest::decode(message))?;
         let peer_ur_ls = urls::parse(&request.peer_ur_ls).map_err(|_| Error::BadMemberUrls)?;
+        self.context.check_now(caller, &Wants::Root).await?; // after the URLs, as etcd
         let now = clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default().as_secs();
         let id = cluster::member_id(&peer_ur_ls, &now.to_string());
         let member = Member { id, peer_ur_ls, is_learner: request.is_learner, ..Member::default() };
@@ -72,7 +74,7 @@ impl Cluster {
         if self.context.member_rules.is_strict {
             schema::membership(self.context.views.load().tables()).keeps_quorum(change)?;
         }
-        let outcome = self.context.begin(kind, payload, false)?.await?;
+        let outcome = self.context.begin(&Caller::Member, kind, payload, false)?.await?;
         Ok(self.context.reply(0, vec![outcome.result?]))
     }
 }

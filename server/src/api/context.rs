@@ -14,6 +14,7 @@ use std::task::Poll;
 use bytes::Bytes;
 use revd_engine::mvcc::View;
 use revd_member::apply::alarm::Raised;
+use revd_member::auth::Access;
 use revd_member::budget::{Budget, Patience, Share};
 use revd_member::cluster::Identity;
 use revd_member::cluster::version::AgreedVersions;
@@ -23,6 +24,7 @@ use revd_member::read::view_slot::ViewSlot;
 use revd_member::schema;
 use revd_proto::etcdserverpb::ResponseHeader;
 
+use crate::api::auth::parts::AuthParts;
 use crate::api::call::{Message, Metadata, StreamingCall};
 use crate::api::header::with_header;
 use crate::api::validate::RequestLimits;
@@ -70,6 +72,8 @@ pub struct ApiSeed {
     pub reserve: Arc<Reserve>,
     /// Memory that connections may take.
     pub memory: MemoryLimits,
+    /// Tokens and passwords.
+    pub auth: AuthParts,
 }
 
 /// Edge view: what the services of one edge core work with.
@@ -85,6 +89,9 @@ pub struct ServiceContext {
     pub(super) counters: Arc<Counters>,
     pub(super) proposals: Rc<Proposals>,
     pub(super) budgets: Budgets,
+    pub(super) auth: AuthParts,
+    /// The rights of users as of the newest View that somebody was judged by.
+    pub(super) access: RefCell<Access>,
     /// Calls that only end when the client or the member does; another gate after each time that
     /// they had to.
     endless: RefCell<Gate>,
@@ -129,7 +136,7 @@ pub struct NodeReport {
 impl ServiceContext {
     pub(super) fn new(seed: ApiSeed, proposals: Rc<Proposals>) -> Self {
         let ApiSeed { identity, limits, quota_bytes, member_rules, .. } = seed;
-        let ApiSeed { views, status, counters, reserve, memory, .. } = seed;
+        let ApiSeed { views, status, counters, reserve, memory, auth, .. } = seed;
         Self {
             identity,
             limits,
@@ -141,6 +148,8 @@ impl ServiceContext {
             counters,
             proposals,
             budgets: Budgets::new(memory),
+            auth,
+            access: RefCell::default(),
             endless: RefCell::default(),
             led: RefCell::default(),
             is_leaderless: Cell::new(true),

@@ -2,6 +2,7 @@
 
 use bytes::Bytes;
 use prost::Message as _;
+use revd_member::auth::Caller;
 use revd_member::budget::Patience;
 use revd_member::error::Error;
 use revd_member::error::Status;
@@ -15,7 +16,8 @@ use revd_proto::v3electionpb::{
 };
 use smallvec::smallvec;
 
-use crate::api::call::{Message, decoded};
+use crate::api::auth::identity::Need;
+use crate::api::call::{Credentials, Message, decoded};
 use crate::api::key_queue::{
     KeyQueue, QueuedKey, created_at, found, key_value, oldest, op, prefix, prefix_end, resignation, unknown,
     value_bytes,
@@ -41,19 +43,19 @@ impl Election {
     }
 
     /// Answers when the caller leads; a call that goes away before leaves the queue.
-    pub(super) async fn campaign(&self, message: Bytes) -> Result<Message, Status> {
+    pub(super) async fn campaign(&self, caller: &Caller, message: Bytes) -> Result<Message, Status> {
         let request = decoded(CampaignRequest::decode(message))?;
         let (own, reply, mut guard) = self
             .0
-            .join(&request.name, request.lease, &request.value)
+            .join(caller, &request.name, request.lease, &request.value)
             .await
             .map_err(|error| unknown(&error))?;
         if found(&reply).is_some_and(|kv| kv.value != request.value) {
             let QueuedKey { key, revision, lease, .. } = own.clone();
-            self.set_value(key, revision, lease, request.value).await?;
+            self.set_value(caller, key, revision, lease, request.value).await?;
         }
         guard.wait_with(&own);
-        self.0.wait_until_oldest(&own).await.map_err(|error| unknown(&error))?;
+        self.0.wait_until_oldest(caller, &own).await.map_err(|error| unknown(&error))?;
         guard.keep();
         let QueuedKey { key, lease, revision: rev, .. } = own;
         let leader = Some(LeaderKey { name: request.name, key, rev, lease });
@@ -61,16 +63,17 @@ impl Election {
     }
 
     /// The leader says something else.
-    pub(super) async fn proclaim(&self, message: Bytes) -> Result<Message, Status> {
+    pub(super) async fn proclaim(&self, caller: &Caller, message: Bytes) -> Result<Message, Status> {
         let request = decoded(ProclaimRequest::decode(message))?;
         let leader = request.leader.ok_or_else(no_leader_field)?;
-        let lease = self.0.session(leader.lease).await.map_err(|error| unknown(&error))?;
-        let header = self.set_value(leader.key, leader.rev, lease, request.value).await?;
+        let lease = self.0.session(caller, leader.lease).await.map_err(|error| unknown(&error))?;
+        let header = self.set_value(caller, leader.key, leader.rev, lease, request.value).await?;
         Ok(smallvec![ProclaimResponse { header }.encode_to_vec().into()])
     }
 
     async fn set_value(
         &self,
+        caller: &Caller,
         key: Bytes,
         revision: i64,
         lease: i64,
@@ -82,24 +85,29 @@ impl Election {
             success: vec![op(Request::RequestPut(put))],
             failure: Vec::new(),
         };
-        let reply = self.0.run_txn(&txn).await.map_err(|error| unknown(&error))?;
+        let reply = self.0.run_txn(caller, &txn).await.map_err(|error| unknown(&error))?;
         if reply.succeeded { Ok(reply.header) } else { Err(not_leader()) }
     }
 
     /// The leader leads no more.
-    pub(super) async fn resign(&self, message: Bytes) -> Result<Message, Status> {
+    pub(super) async fn resign(&self, caller: &Caller, message: Bytes) -> Result<Message, Status> {
         let request = decoded(ResignRequest::decode(message))?;
         let leader = request.leader.ok_or_else(no_leader_field)?;
-        let reply =
-            self.0.run_txn(&resignation(leader.key, leader.rev)).await.map_err(|error| unknown(&error))?;
+        let reply = self
+            .0
+            .run_txn(caller, &resignation(leader.key, leader.rev))
+            .await
+            .map_err(|error| unknown(&error))?;
         Ok(smallvec![ResignResponse { header: reply.header }.encode_to_vec().into()])
     }
 
     /// The leader, and its value.
-    pub(super) async fn leader(&self, message: Bytes) -> Result<Message, Status> {
+    pub(super) async fn leader(&self, caller: &Caller, message: Bytes) -> Result<Message, Status> {
         let request = decoded(LeaderRequest::decode(message))?;
         let view = self.0.context.view_for_reading(false).await.map_err(|error| unknown(&error))?;
-        let leader = oldest(&view, &prefix(&request.name)).await;
+        let prefix = prefix(&request.name);
+        self.0.check(caller, &prefix, &view).map_err(|error| unknown(&error))?;
+        let leader = oldest(&view, &prefix).await;
         let Some((key, meta)) = leader else { return Err(Status::unknown("election: no leader")) };
         let leader = key_value(&view, key, meta).map_err(|error| unknown(&error))?;
         Ok(self.proclaimed(view.revision(), leader))
@@ -111,9 +119,14 @@ impl Election {
     }
 
     /// Everything the leaders proclaim, one leader after the other, also through times without one.
-    pub(super) async fn observe(&self, message: Bytes, replies: &Replies) -> Result<(), Status> {
+    pub(super) async fn observe(
+        &self,
+        credentials: &Credentials,
+        message: Bytes,
+        replies: &Replies,
+    ) -> Result<(), Status> {
         let prefix = prefix(&decoded(LeaderRequest::decode(message))?.name);
-        while let Some((seen, leader)) = self.show_leader(&prefix, replies).await? {
+        while let Some((seen, leader)) = self.show_leader(credentials, &prefix, replies).await? {
             let ended = match leader {
                 Some(key) => self.observe_leader(seen, key, replies).await,
                 None => self.wait_for_leader(&prefix, seen).await,
@@ -142,12 +155,15 @@ impl Election {
     /// key; none when the client is gone.
     async fn show_leader(
         &self,
+        credentials: &Credentials,
         prefix: &Bytes,
         replies: &Replies,
     ) -> Result<Option<(i64, Option<Bytes>)>, Error> {
         let share = replies.share();
         while replies.ready().await {
+            let caller = self.0.context.caller(Need::Judged, credentials).await?;
             let view = self.0.context.view_for_reading(false).await?;
+            self.0.check(&caller, prefix, &view)?;
             let revision = view.revision();
             let Some((key, meta)) = oldest(&view, prefix).await else { return Ok(Some((revision, None))) };
             let bytes = value_bytes(&view, meta)?.clamp(1, share.bytes_max());

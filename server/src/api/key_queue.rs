@@ -9,6 +9,7 @@ use prost::Message as _;
 use revd_engine::mvcc::{Created, KeyMeta, KeyRange, View};
 use revd_member::apply::command::Kind;
 use revd_member::apply::gates;
+use revd_member::auth::{Caller, Wants};
 use revd_member::budget::Share;
 use revd_member::error::Error;
 use revd_member::error::Status;
@@ -95,7 +96,7 @@ impl Drop for KeyGuard {
         let resign = deletion(self.key.clone(), ours).encode_to_vec().into();
         // The outcome is not waited for. If the deletion is not accepted,
         // the lease's end removes the key.
-        if let Ok(proposal) = self.context.begin(Kind::Txn, resign, false) {
+        if let Ok(proposal) = self.context.begin(&Caller::Member, Kind::Txn, resign, false) {
             proposal.detach();
         }
     }
@@ -233,9 +234,9 @@ impl KeyQueue {
     }
 
     /// Carries out a transaction of our own.
-    pub(super) async fn run_txn(&self, txn: &TxnRequest) -> Result<TxnResponse, Error> {
-        let reply =
-            self.kv.txn(txn.encode_to_vec().into(), &self.context.budgets.replies.share()).await?.concat();
+    pub(super) async fn run_txn(&self, caller: &Caller, txn: &TxnRequest) -> Result<TxnResponse, Error> {
+        let replies = self.context.budgets.replies.share();
+        let reply = self.kv.txn(caller, txn.encode_to_vec().into(), &replies).await?.concat();
         decoded(TxnResponse::decode(&reply[..]))
     }
 
@@ -243,17 +244,21 @@ impl KeyQueue {
     /// has; with the transaction's reply.
     pub(super) async fn join(
         &self,
+        caller: &Caller,
         name: &Bytes,
         lease: i64,
         value: &Bytes,
     ) -> Result<(QueuedKey, TxnResponse, KeyGuard), Error> {
-        let lease = self.session(lease).await?;
+        let lease = self.session(caller, lease).await?;
         let prefix = prefix(name);
+        let view = self.context.view_for_reading(false).await?;
+        self.check(caller, &prefix, &view)?;
+        let seen = view.revision();
+        drop(view);
         let sign = if lease < 0 { "-" } else { "" };
         let key: Bytes =
             [&prefix[..], format!("{sign}{:x}", lease.unsigned_abs()).as_bytes()].concat().into();
         let put = PutRequest { key: key.clone(), value: value.clone(), lease, ..PutRequest::default() };
-        let seen = self.context.view_for_reading(false).await?.revision();
         let txn = TxnRequest {
             compare: vec![created_at(&key, 0)],
             success: vec![op(Request::RequestPut(put))],
@@ -261,11 +266,12 @@ impl KeyQueue {
         };
         self.context.check_quota(gates::txn_cost(&txn)).await?;
         validate::txn(&txn, self.context.limits)?;
+        self.context.check_now(caller, &Wants::Txn(&txn)).await?;
         let message: Bytes = txn.encode_to_vec().into();
         validate::proposal_size(message.len(), self.context.limits)?;
         // The deletion that gives the key up is behind this put in the log: were the put withdrawn,
         // the key there would be another call's.
-        let proposal = self.context.begin(Kind::Txn, message, false)?.kept();
+        let proposal = self.context.begin(caller, Kind::Txn, message, false)?.kept();
         let mut guard = KeyGuard::new(&self.context, &key, seen);
         let reply = match self
             .context
@@ -297,13 +303,19 @@ impl KeyQueue {
         Ok((own, reply, guard))
     }
 
+    /// Whether a caller may read the keys of a queue.
+    pub(super) fn check(&self, caller: &Caller, prefix: &Bytes, view: &View) -> Result<(), Error> {
+        let range_end = prefix_end(prefix);
+        self.context.check(caller, &Wants::Read { key: prefix, range_end: &range_end }, view)
+    }
+
     /// The lease a caller names, or a new one.
-    pub(super) async fn session(&self, lease: i64) -> Result<i64, Error> {
+    pub(super) async fn session(&self, caller: &Caller, lease: i64) -> Result<i64, Error> {
         if lease != 0 {
             return Ok(lease);
         }
         let request = LeaseGrantRequest { ttl: SESSION_TTL, id: 0 };
-        let reply = self.lease.grant(request.encode_to_vec().into()).await?.concat();
+        let reply = self.lease.grant(caller, request.encode_to_vec().into()).await?.concat();
         Ok(decoded(LeaseGrantResponse::decode(&reply[..]))?.id)
     }
 
@@ -320,10 +332,11 @@ impl KeyQueue {
     }
 
     /// Waits until a key is the oldest. Costs nothing while waiting: the key before it is watched.
-    pub(super) async fn wait_until_oldest(&self, own: &QueuedKey) -> Result<(), Error> {
+    pub(super) async fn wait_until_oldest(&self, caller: &Caller, own: &QueuedKey) -> Result<(), Error> {
         loop {
             let before = {
                 let view = self.context.view_for_reading(false).await?;
+                self.check(caller, &own.prefix, &view)?;
                 let newest = find_created(&view, &own.prefix, Created::LastBefore(own.revision)).await;
                 newest.map(|(key, _)| (key, view.revision()))
             };

@@ -7,6 +7,7 @@ use prost::Message as _;
 use revd_engine::mvcc::View;
 use revd_member::apply::command::Kind;
 use revd_member::apply::gates;
+use revd_member::auth::{Caller, Wants};
 use revd_member::budget::{Patience, Share};
 use revd_member::error::Error;
 use revd_member::read::range::{RangePosition, RangeRun};
@@ -34,13 +35,19 @@ impl Kv {
         Self { context: Rc::clone(context) }
     }
 
-    pub(super) async fn range(&self, message: Bytes, replies: &Share) -> Result<Message, Error> {
+    pub(super) async fn range(
+        &self,
+        caller: &Caller,
+        message: Bytes,
+        replies: &Share,
+    ) -> Result<Message, Error> {
         let request = decoded(RangeRequest::decode(message))?;
         validate::range(&request)?;
         self.context.wait_to_read(request.serializable).await?;
         // Each attempt has a View of its own, so that none is held while it waits for room.
         let answer = async || {
             let view = self.context.views.load();
+            self.context.check(caller, &reading(&request), &view)?;
             let body = answer_in_turns(&request, &view, replies).await?;
             Ok((view.revision(), body))
         };
@@ -51,17 +58,23 @@ impl Kv {
         Ok(self.context.reply(revision, body))
     }
 
-    pub(super) async fn put(&self, message: Bytes, replies: &Share) -> Result<Message, Error> {
+    pub(super) async fn put(
+        &self,
+        caller: &Caller,
+        message: Bytes,
+        replies: &Share,
+    ) -> Result<Message, Error> {
         let request = decoded(PutRequest::decode(message.clone()))?;
         self.context.check_quota(gates::put_cost(&request)).await?;
         validate::put(&request)?;
-        self.context.propose_growth(Kind::Put, message, replies).await
+        self.context.check_now(caller, &Wants::Put(&request)).await?;
+        self.context.propose_growth(caller, Kind::Put, message, replies).await
     }
 
-    pub(super) async fn compact(&self, message: Bytes) -> Result<Message, Error> {
+    pub(super) async fn compact(&self, caller: &Caller, message: Bytes) -> Result<Message, Error> {
         // A physical compaction is answered when the space is free.
         let patient = decoded(CompactionRequest::decode(message.clone()))?.physical;
-        self.context.submit(Kind::Compact, message, patient).await
+        self.context.submit(caller, Kind::Compact, message, patient).await
     }
 
     /// Compacts on this member's own account.
@@ -76,11 +89,17 @@ impl Kv {
     /// Streams a range in chunks, all of them at one revision. No state is held while a
     /// chunk waits for the client: a slow one keeps nothing alive, and is told when a
     /// compaction has taken the rest.
-    pub(super) async fn range_stream(&self, message: Bytes, replies: &Replies) -> Result<(), Error> {
+    pub(super) async fn range_stream(
+        &self,
+        caller: &Caller,
+        message: Bytes,
+        replies: &Replies,
+    ) -> Result<(), Error> {
         let mut request = decoded(RangeRequest::decode(message))?;
         validate::range(&request)?;
         check_streamable(&request)?;
         let view = self.context.view_for_reading(request.serializable).await?;
+        self.context.check(caller, &reading(&request), &view)?;
         if request.sort_target != SortTarget::Key as i32 {
             return self.sorted_stream(&request, &view, replies).await;
         }
@@ -168,6 +187,10 @@ impl Kv {
         }
         replies.ready().await
     }
+}
+
+fn reading(request: &RangeRequest) -> Wants<'_> {
+    Wants::Read { key: &request.key, range_end: &request.range_end }
 }
 
 /// A part of a streamed range: whether it is the last, where the next begins, and the part.

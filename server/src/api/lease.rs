@@ -13,17 +13,19 @@ use revd_member::apply::command::Kind;
 use revd_member::apply::gates;
 use revd_member::apply::lease_reports::{CHECKPOINT_FIRST, ExpiredLeases, LOOK_AGAIN, RemainingTtls};
 use revd_member::apply::local::{DeadlineRequest, Heard, LeaseRequest, LocalKind};
+use revd_member::auth::{Attached, Caller, Wants};
 use revd_member::error::Error;
 use revd_member::error::Status;
 use revd_member::wire::put_number;
 use revd_proto::etcdserverpb::{
     LeaseCheckpoint, LeaseCheckpointRequest, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseLeasesRequest,
-    LeaseRevokeRequest, LeaseTimeToLiveRequest,
+    LeaseLeasesResponse, LeaseRevokeRequest, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
 };
 use revd_proto::tags::lease_keep_alive_response;
 use smallvec::smallvec;
 
-use crate::api::call::{Message, Requests, decoded};
+use crate::api::auth::identity::Need;
+use crate::api::call::{Credentials, Message, Requests, decoded};
 use crate::api::context::ServiceContext;
 use crate::api::header::put_header;
 use crate::api::replies::Replies;
@@ -134,7 +136,7 @@ impl Lease {
 
     /// A new lease; the id is chosen here if the client does not, and the
     /// time is not below the shortest.
-    pub(super) async fn grant(&self, message: Bytes) -> Result<Message, Error> {
+    pub(super) async fn grant(&self, caller: &Caller, message: Bytes) -> Result<Message, Error> {
         let request = decoded(LeaseGrantRequest::decode(message))?;
         self.context.check_quota(gates::LEASE_COST).await?;
         let ttl = request.ttl.max(self.ttl_min);
@@ -143,7 +145,7 @@ impl Lease {
             let granted = LeaseGrantRequest { ttl, id }.encode_to_vec().into();
             match self
                 .context
-                .propose_growth(Kind::LeaseGrant, granted, &self.context.budgets.replies.share())
+                .propose_growth(caller, Kind::LeaseGrant, granted, &self.context.budgets.replies.share())
                 .await
             {
                 Err(Error::LeaseExists) if request.id == 0 => {}
@@ -152,12 +154,12 @@ impl Lease {
         }
     }
 
-    pub(super) async fn revoke(&self, message: Bytes) -> Result<Message, Error> {
+    pub(super) async fn revoke(&self, caller: &Caller, message: Bytes) -> Result<Message, Error> {
         decoded(LeaseRevokeRequest::decode(message.clone()))?;
-        self.context.propose(Kind::LeaseRevoke, message).await
+        self.context.submit(caller, Kind::LeaseRevoke, message, false).await
     }
 
-    pub(super) async fn time_to_live(&self, message: Bytes) -> Result<Message, Error> {
+    pub(super) async fn time_to_live(&self, caller: &Caller, message: Bytes) -> Result<Message, Error> {
         let bytes = message.len();
         let LeaseTimeToLiveRequest { id, keys } = decoded(LeaseTimeToLiveRequest::decode(message))?;
         validate::proposal_size(bytes, self.context.limits)?;
@@ -165,6 +167,7 @@ impl Lease {
             return self.ask_leader(LeaseRequest::TimeToLive { lease: id, keys }).await;
         }
         self.wait_for_keys().await?;
+        self.check_keys(caller, id, &Wants::ReadLease(Some(id))).await?;
         match self.context.ask(LeaseRequest::TimeToLive { lease: id, keys }.into(), false).await {
             Err(Error::NotLeader) => self.time_and_keys(id).await,
             result => result,
@@ -192,9 +195,28 @@ impl Lease {
         Ok(reply)
     }
 
-    pub(super) async fn leases(&self, message: Bytes) -> Result<Message, Error> {
+    pub(super) async fn leases(&self, caller: &Caller, message: Bytes) -> Result<Message, Error> {
         decoded(LeaseLeasesRequest::decode(message))?;
-        self.context.ask(DeadlineRequest::List.into(), false).await
+        let reply = self.context.ask(DeadlineRequest::List.into(), false).await?;
+        if !self.context.is_root(caller, &self.context.views.load()) {
+            let listed = decoded(LeaseLeasesResponse::decode(&reply.concat()[..]))?;
+            for lease in listed.leases {
+                self.check_keys(caller, lease.id, &Wants::ReadLease(Some(lease.id))).await?;
+            }
+        }
+        Ok(reply)
+    }
+
+    /// Whether a caller may have what depends on the keys of a lease.
+    async fn check_keys(&self, caller: &Caller, lease: i64, wants: &Wants<'_>) -> Result<(), Error> {
+        let view = self.context.views.load();
+        if self.context.is_root(caller, &view) {
+            return Ok(());
+        }
+        self.context.check(caller, wants, &view)?;
+        let known = self.context.begin_local(LeaseRequest::Keys { lease }.into(), false)?.await?;
+        let keys = decoded(LeaseTimeToLiveResponse::decode(known.result?))?.keys;
+        self.context.check_keys(caller, wants, &self.context.views.load(), Attached::Keys(&keys))
     }
 
     /// Asks the leader, whoever that is. One that ceases to lead before it answers is not asked
@@ -212,6 +234,7 @@ impl Lease {
     /// without room waits for it: its client does not hear of that.
     pub(super) async fn keep_alive(
         &self,
+        credentials: &Credentials,
         mut requests: Box<dyn Requests>,
         replies: &Replies,
     ) -> Result<(), Status> {
@@ -245,6 +268,8 @@ impl Lease {
                 StreamEvent::Request(None) => more_requests = false,
                 StreamEvent::Request(Some(message)) => {
                     let lease = decoded(LeaseKeepAliveRequest::decode(message?))?.id;
+                    let caller = self.context.caller(Need::Login, credentials).await?;
+                    self.check_keys(&caller, lease, &Wants::WriteLease(lease)).await?;
                     // The header says what was before: a lease that is found gone was
                     // not alive at a later revision.
                     let revision = self.context.revision();
@@ -289,7 +314,7 @@ impl Lease {
             RenewalStep::TakeCheckpointBack => {
                 let checkpoints = vec![LeaseCheckpoint { id: lease, remaining_ttl: 0 }];
                 let checkpoint = LeaseCheckpointRequest { checkpoints }.encode_to_vec().into();
-                self.context.begin(Kind::LeaseCheckpoint, checkpoint, true)
+                self.context.begin(&Caller::Member, Kind::LeaseCheckpoint, checkpoint, true)
             }
         };
         renewal.proposal = match begun {
@@ -326,7 +351,7 @@ impl Lease {
         if ExpiredLeases::decode(expired.clone())?.leases.is_empty() {
             return Ok(More::No);
         }
-        self.context.submit(Kind::LeaseExpire, expired, true).await?;
+        self.context.submit(&Caller::Member, Kind::LeaseExpire, expired, true).await?;
         Ok(More::Perhaps)
     }
 
@@ -353,7 +378,7 @@ impl Lease {
             let RemainingTtls { checkpoint, next } = RemainingTtls::decode(remaining)?;
             if !checkpoint.checkpoints.is_empty() {
                 let checkpoint = checkpoint.encode_to_vec().into();
-                self.context.submit(Kind::LeaseCheckpoint, checkpoint, true).await?;
+                self.context.submit(&Caller::Member, Kind::LeaseCheckpoint, checkpoint, true).await?;
             }
             let Some(next) = next else { return Ok(()) };
             from = next;

@@ -8,6 +8,7 @@ use revd_engine::mvcc::{HashKv, Hashed, View};
 use revd_member::apply::alarm::{corrupt_members, raise_corrupt};
 use revd_member::apply::command::Kind;
 use revd_member::apply::local::LocalKind;
+use revd_member::auth::{Caller, Wants};
 use revd_member::cluster::version::{ClusterVersion, downgrade_target};
 use revd_member::error::Error;
 use revd_member::schema;
@@ -140,12 +141,13 @@ impl Maintenance {
     }
 
     /// Lists, raises or clears alarms.
-    pub(super) async fn alarm(&self, message: Bytes) -> Result<Message, Error> {
+    pub(super) async fn alarm(&self, caller: &Caller, message: Bytes) -> Result<Message, Error> {
         let request = decoded(AlarmRequest::decode(message.clone()))?;
         match AlarmAction::try_from(request.action) {
-            Ok(AlarmAction::Get) => {}
+            Ok(AlarmAction::Get) => self.context.check_now(caller, &Wants::Login).await?,
             Ok(AlarmAction::Activate | AlarmAction::Deactivate) => {
-                return self.context.propose(Kind::Alarm, message).await;
+                self.context.check_now(caller, &Wants::Root).await?;
+                return self.context.submit(caller, Kind::Alarm, message, false).await;
             }
             Err(_) => return Err(Error::UnknownAlarmAction(request.action)),
         }

@@ -5,6 +5,12 @@
 //! - `briefly`: it waits for the log, for memory, or for its own client.
 //! - `endlessly`: it waits for other clients, as long as they like; it ends when the member stops.
 //!
+//! Then, what a caller needs while rights are needed (decision 0025):
+//!
+//! - `open`: nothing, nor is it asked who it is.
+//! - `login`: to be somebody; `root`: to have that role.
+//! - `judged`: what it asks for decides, and its service has that judged.
+//!
 //! A row of a streaming method also says whether its replies are those of a `watch`, for
 //! which there is memory of its own, or `reply` to what is asked, and whether there is
 //! `one` request message or `many`.
@@ -14,11 +20,13 @@ use std::rc::Rc;
 
 use bytes::Bytes;
 use prost::Message as _;
+use revd_member::apply::command::Kind;
 use revd_member::budget::Share;
 use revd_member::error::Status;
 use revd_proto::etcdserverpb::RangeRequest;
 
 use crate::api::Api;
+use crate::api::auth::identity::Need;
 use crate::api::call::{Message, Metadata, Requests, StreamingCall, only};
 use crate::api::contract::services;
 use crate::api::health::Health;
@@ -53,6 +61,31 @@ macro_rules! carry_out {
     };
 }
 
+macro_rules! need {
+    (open) => {
+        Need::Open
+    };
+    (login) => {
+        Need::Login
+    };
+    (root) => {
+        Need::Root
+    };
+    (judged) => {
+        Need::Judged
+    };
+}
+
+/// A stream is judged by its service while it goes on, unless its need says enough at its start.
+macro_rules! need_of_stream {
+    (judged) => {
+        Need::Open
+    };
+    ($other:ident) => {
+        need!($other)
+    };
+}
+
 macro_rules! is_endless {
     (endlessly) => {
         true
@@ -84,8 +117,8 @@ macro_rules! is_watch {
 /// Makes [`Unary`] and its calls of the rows.
 macro_rules! unary {
     (
-        |$api:ident, $message:ident, $replies:ident|
-        $($name:ident = $path:literal, $waits:ident => $call:expr,)*
+        |$api:ident, $caller:ident, $message:ident, $replies:ident|
+        $($name:ident = $path:literal, $waits:ident, $need:ident => $call:expr,)*
     ) => {
         /// A method with one request and one reply.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -98,6 +131,14 @@ macro_rules! unary {
                 match path {
                     $($path => Some(Self::$name),)*
                     _ => None,
+                }
+            }
+
+            /// Its need while rights are needed.
+            #[must_use]
+            pub fn need(self) -> Need {
+                match self {
+                    $(Self::$name => need!($need),)*
                 }
             }
 
@@ -123,6 +164,7 @@ macro_rules! unary {
                 $replies: Share,
             ) -> Result<Message, Status> {
                 self.context.admit(&metadata, method.is_of_state(), |reads| is_for_learners(method, &$message, reads), false)?;
+                let $caller = &self.context.caller(method.need(), &metadata.caller).await?;
                 let $api = self;
                 // Endless calls are boxed: they are larger than all others,
                 // which share the memory of this one.
@@ -137,8 +179,8 @@ macro_rules! unary {
 /// Makes [`Streaming`] and its calls of the rows.
 macro_rules! streaming {
     (
-        |$api:ident, $requests:ident, $replies:ident|
-        $($name:ident = $($path:literal)|+, $kind:ident, $number:ident, $waits:ident => $call:expr,)*
+        |$api:ident, $credentials:ident, $requests:ident, $replies:ident|
+        $($name:ident = $($path:literal)|+, $kind:ident, $number:ident, $waits:ident, $need:ident => $call:expr,)*
     ) => {
         /// A method with a stream of replies.
         #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -151,6 +193,14 @@ macro_rules! streaming {
                 match path {
                     $($($path)|+ => Some(Self::$name),)*
                     _ => None,
+                }
+            }
+
+            /// Its need while rights are needed.
+            #[must_use]
+            pub fn need(self) -> Need {
+                match self {
+                    $(Self::$name => need!($need),)*
                 }
             }
 
@@ -181,8 +231,10 @@ macro_rules! streaming {
                 let ($api, context) = (Rc::clone(&self), &self.context);
                 // Each in a box of its own: thousands of watch streams should not be as
                 // large as the largest of these.
+                let $credentials = metadata.caller.clone();
                 context.while_led(&metadata, match method {
                     $(Streaming::$name => Box::pin(async move {
+                        $api.context.caller(need_of_stream!($need), &$credentials).await?;
                         let $requests = take_request!($number, $requests);
                         Ok(carry_out!($waits, $api, $call)?)
                     }),)*
@@ -193,52 +245,75 @@ macro_rules! streaming {
 }
 
 unary! {
-    |api, message, replies|
-    Range = "/etcdserverpb.KV/Range", briefly => api.kv.range(message, &replies),
-    Put = "/etcdserverpb.KV/Put", briefly => api.kv.put(message, &replies),
-    DeleteRange = "/etcdserverpb.KV/DeleteRange", briefly => api.kv.delete_range(message, &replies),
-    Txn = "/etcdserverpb.KV/Txn", briefly => api.kv.txn(message, &replies),
-    Compact = "/etcdserverpb.KV/Compact", briefly => api.kv.compact(message),
-    LeaseGrant = "/etcdserverpb.Lease/LeaseGrant", briefly => api.lease.grant(message),
-    LeaseRevoke = "/etcdserverpb.Lease/LeaseRevoke", briefly => api.lease.revoke(message),
-    LeaseTimeToLive = "/etcdserverpb.Lease/LeaseTimeToLive", briefly => api.lease.time_to_live(message),
-    LeaseLeases = "/etcdserverpb.Lease/LeaseLeases", briefly => api.lease.leases(message),
-    MemberList = "/etcdserverpb.Cluster/MemberList", briefly => api.cluster.member_list(message),
-    MemberAdd = "/etcdserverpb.Cluster/MemberAdd", briefly => api.cluster.member_add(message),
-    MemberRemove = "/etcdserverpb.Cluster/MemberRemove", briefly => api.cluster.member_remove(message),
-    MemberUpdate = "/etcdserverpb.Cluster/MemberUpdate", briefly => api.cluster.member_update(message),
-    MemberPromote = "/etcdserverpb.Cluster/MemberPromote", briefly => api.cluster.member_promote(message),
-    Alarm = "/etcdserverpb.Maintenance/Alarm", briefly => api.maintenance.alarm(message),
-    Status = "/etcdserverpb.Maintenance/Status", at_once => api.maintenance.status(message),
-    Hash = "/etcdserverpb.Maintenance/Hash", briefly => api.maintenance.hash(message),
-    HashKv = "/etcdserverpb.Maintenance/HashKV", briefly => api.maintenance.hash_kv(message),
-    Defragment = "/etcdserverpb.Maintenance/Defragment", briefly => api.maintenance.defragment(message),
-    MoveLeader = "/etcdserverpb.Maintenance/MoveLeader", briefly => api.maintenance.move_leader(message),
-    Downgrade = "/etcdserverpb.Maintenance/Downgrade", briefly => api.maintenance.downgrade(message),
-    Lock = "/v3lockpb.Lock/Lock", endlessly => api.lock.lock(message),
-    Unlock = "/v3lockpb.Lock/Unlock", briefly => api.lock.unlock(message),
-    Campaign = "/v3electionpb.Election/Campaign", endlessly => api.election.campaign(message),
-    Proclaim = "/v3electionpb.Election/Proclaim", briefly => api.election.proclaim(message),
-    Resign = "/v3electionpb.Election/Resign", briefly => api.election.resign(message),
-    Leader = "/v3electionpb.Election/Leader", briefly => api.election.leader(message),
-    HealthCheck = "/grpc.health.v1.Health/Check", at_once => Health::check(message),
-    HealthList = "/grpc.health.v1.Health/List", at_once => Health::list(message),
+    |api, caller, message, replies|
+    Range = "/etcdserverpb.KV/Range", briefly, judged => api.kv.range(caller, message, &replies),
+    Put = "/etcdserverpb.KV/Put", briefly, judged => api.kv.put(caller, message, &replies),
+    DeleteRange = "/etcdserverpb.KV/DeleteRange", briefly, judged => api.kv.delete_range(caller, message, &replies),
+    Txn = "/etcdserverpb.KV/Txn", briefly, judged => api.kv.txn(caller, message, &replies),
+    Compact = "/etcdserverpb.KV/Compact", briefly, root => api.kv.compact(caller, message),
+    LeaseGrant = "/etcdserverpb.Lease/LeaseGrant", briefly, login => api.lease.grant(caller, message),
+    LeaseRevoke = "/etcdserverpb.Lease/LeaseRevoke", briefly, login => api.lease.revoke(caller, message),
+    LeaseTimeToLive = "/etcdserverpb.Lease/LeaseTimeToLive", briefly, login => api.lease.time_to_live(caller, message),
+    LeaseLeases = "/etcdserverpb.Lease/LeaseLeases", briefly, login => api.lease.leases(caller, message),
+    MemberList = "/etcdserverpb.Cluster/MemberList", briefly, login => api.cluster.member_list(message),
+    MemberAdd = "/etcdserverpb.Cluster/MemberAdd", briefly, judged => api.cluster.member_add(caller, message),
+    MemberRemove = "/etcdserverpb.Cluster/MemberRemove", briefly, root => api.cluster.member_remove(message),
+    MemberUpdate = "/etcdserverpb.Cluster/MemberUpdate", briefly, root => api.cluster.member_update(message),
+    MemberPromote = "/etcdserverpb.Cluster/MemberPromote", briefly, root => api.cluster.member_promote(message),
+    Alarm = "/etcdserverpb.Maintenance/Alarm", briefly, judged => api.maintenance.alarm(caller, message),
+    Status = "/etcdserverpb.Maintenance/Status", at_once, login => api.maintenance.status(message),
+    Hash = "/etcdserverpb.Maintenance/Hash", briefly, root => api.maintenance.hash(message),
+    HashKv = "/etcdserverpb.Maintenance/HashKV", briefly, root => api.maintenance.hash_kv(message),
+    Defragment = "/etcdserverpb.Maintenance/Defragment", briefly, root => api.maintenance.defragment(message),
+    MoveLeader = "/etcdserverpb.Maintenance/MoveLeader", briefly, root => api.maintenance.move_leader(message),
+    Downgrade = "/etcdserverpb.Maintenance/Downgrade", briefly, root => api.maintenance.downgrade(message),
+    AuthEnable = "/etcdserverpb.Auth/AuthEnable", briefly, root => api.auth.change(caller, Kind::AuthEnable, message),
+    AuthDisable = "/etcdserverpb.Auth/AuthDisable", briefly, root => api.auth.change(caller, Kind::AuthDisable, message),
+    AuthStatus = "/etcdserverpb.Auth/AuthStatus", briefly, judged => api.auth.status(caller, message),
+    Authenticate = "/etcdserverpb.Auth/Authenticate", briefly, open => api.auth.authenticate(message),
+    UserAdd = "/etcdserverpb.Auth/UserAdd", briefly, root => api.auth.user_add(caller, message),
+    UserGet = "/etcdserverpb.Auth/UserGet", briefly, judged => api.auth.user_get(caller, message),
+    UserList = "/etcdserverpb.Auth/UserList", briefly, root => api.auth.user_list(caller, message),
+    UserDelete = "/etcdserverpb.Auth/UserDelete", briefly, root => api.auth.change(caller, Kind::UserDelete, message),
+    UserChangePassword = "/etcdserverpb.Auth/UserChangePassword", briefly, root =>
+        api.auth.user_change_password(caller, message),
+    UserGrantRole = "/etcdserverpb.Auth/UserGrantRole", briefly, root =>
+        api.auth.change(caller, Kind::UserGrantRole, message),
+    UserRevokeRole = "/etcdserverpb.Auth/UserRevokeRole", briefly, root =>
+        api.auth.change(caller, Kind::UserRevokeRole, message),
+    RoleAdd = "/etcdserverpb.Auth/RoleAdd", briefly, root => api.auth.change(caller, Kind::RoleAdd, message),
+    RoleGet = "/etcdserverpb.Auth/RoleGet", briefly, judged => api.auth.role_get(caller, message),
+    RoleList = "/etcdserverpb.Auth/RoleList", briefly, root => api.auth.role_list(caller, message),
+    RoleDelete = "/etcdserverpb.Auth/RoleDelete", briefly, root => api.auth.change(caller, Kind::RoleDelete, message),
+    RoleGrantPermission = "/etcdserverpb.Auth/RoleGrantPermission", briefly, root =>
+        api.auth.change(caller, Kind::RoleGrantPermission, message),
+    RoleRevokePermission = "/etcdserverpb.Auth/RoleRevokePermission", briefly, root =>
+        api.auth.change(caller, Kind::RoleRevokePermission, message),
+    Lock = "/v3lockpb.Lock/Lock", endlessly, judged => api.lock.lock(caller, message),
+    Unlock = "/v3lockpb.Lock/Unlock", briefly, judged => api.lock.unlock(caller, message),
+    Campaign = "/v3electionpb.Election/Campaign", endlessly, judged => api.election.campaign(caller, message),
+    Proclaim = "/v3electionpb.Election/Proclaim", briefly, judged => api.election.proclaim(caller, message),
+    Resign = "/v3electionpb.Election/Resign", briefly, judged => api.election.resign(caller, message),
+    Leader = "/v3electionpb.Election/Leader", briefly, judged => api.election.leader(caller, message),
+    HealthCheck = "/grpc.health.v1.Health/Check", at_once, open => Health::check(message),
+    HealthList = "/grpc.health.v1.Health/List", at_once, open => Health::list(message),
 }
 
 streaming! {
-    |api, requests, replies|
-    RangeStream = "/etcdserverpb.KV/RangeStream", reply, one, briefly =>
-        api.kv.range_stream(requests, &replies),
-    LeaseKeepAlive = "/etcdserverpb.Lease/LeaseKeepAlive", reply, many, endlessly =>
-        api.lease.keep_alive(requests, &replies),
-    Watch = "/etcdserverpb.Watch/Watch", watch, many, endlessly => api.watch.serve(requests, &replies),
-    Observe = "/v3electionpb.Election/Observe", watch, one, endlessly =>
-        api.election.observe(requests, &replies),
-    HealthWatch = "/grpc.health.v1.Health/Watch", reply, one, endlessly => Health::watch(requests, &replies),
+    |api, credentials, requests, replies|
+    RangeStream = "/etcdserverpb.KV/RangeStream", reply, one, briefly, judged =>
+        api.kv.range_stream(&api.context.caller(Need::Judged, &credentials).await?, requests, &replies),
+    LeaseKeepAlive = "/etcdserverpb.Lease/LeaseKeepAlive", reply, many, endlessly, judged =>
+        api.lease.keep_alive(&credentials, requests, &replies),
+    Watch = "/etcdserverpb.Watch/Watch", watch, many, endlessly, judged =>
+        api.watch.serve(&credentials, requests, &replies),
+    Observe = "/v3electionpb.Election/Observe", watch, one, endlessly, judged =>
+        api.election.observe(&credentials, requests, &replies),
+    HealthWatch = "/grpc.health.v1.Health/Watch", reply, one, endlessly, open => Health::watch(requests, &replies),
     Reflection =
         "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo"
         | "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo",
-        reply, many, briefly => Reflection::serve(requests, &replies),
+        reply, many, briefly, open => Reflection::serve(requests, &replies),
 }
 
 impl Unary {
@@ -324,8 +399,8 @@ mod tests {
         assert_eq!(text("/foo.Bar/Baz"), "unknown service foo.Bar");
         assert_eq!(text("/etcdserverpb.KV/Get"), "unknown method Get for service etcdserverpb.KV");
         assert_eq!(
-            text("/etcdserverpb.Auth/UserAdd"),
-            "etcdserverpb.Auth/UserAdd is not supported by this version of revd"
+            text("/etcdserverpb.Maintenance/Snapshot"),
+            "etcdserverpb.Maintenance/Snapshot is not supported by this version of revd"
         );
         assert_eq!(text("/nothing"), "malformed method name: \"/nothing\"");
     }

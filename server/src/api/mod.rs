@@ -6,6 +6,7 @@
 
 pub mod method;
 
+pub mod auth;
 mod cluster;
 mod election;
 mod health;
@@ -37,6 +38,7 @@ use std::sync::Arc;
 use revd_member::error::Error;
 use revd_member::watch::HubLimits;
 
+use crate::api::auth::Auth;
 use crate::api::cluster::Cluster;
 pub use crate::api::context::{ApiSeed, Budgets, MemberRules, NodeReport, ServiceContext};
 use crate::api::election::Election;
@@ -65,6 +67,7 @@ pub struct Api {
     lease: Lease,
     lock: Lock,
     election: Election,
+    auth: Auth,
     cluster: Cluster,
     maintenance: Maintenance,
 }
@@ -76,7 +79,7 @@ impl Api {
         let fragment_bytes = seed.limits.request_bytes_max.saturating_add(limits::GRPC_OVERHEAD_BYTES);
         let hub_limits = HubLimits { fragment_bytes, step_work: limits::WATCH_STEP_WORK };
         let (views, counters) = (Arc::clone(&seed.views), Arc::clone(&seed.counters));
-        let watchers = Watchers::new(proposals.edge(), views, counters, hub_limits);
+        let watchers = Watchers::new(proposals.edge(), views, counters, Arc::clone(&seed.status), hub_limits);
         let (lease_seed, lease_ttl_min) = (seed.lease_seed, seed.lease_ttl_min);
         let context = Rc::new(ServiceContext::new(seed, proposals));
         let kv = Kv::new(&context);
@@ -86,6 +89,7 @@ impl Api {
             watch: Watch::new(&context, &watchers),
             lock: Lock::new(queue.clone()),
             election: Election::new(queue),
+            auth: Auth::new(&context),
             cluster: Cluster::new(&context),
             maintenance: Maintenance::new(&context),
             context,

@@ -2,8 +2,10 @@
 //! core, and what they answer then.
 
 use bytes::Bytes;
+use revd_member::apply::authorized;
 use revd_member::apply::command::Kind;
 use revd_member::apply::local::{DeadlineRequest, LeaseRequest, LocalKind};
+use revd_member::auth::Caller;
 use revd_member::budget::{Patience, Share};
 use revd_member::cluster::version::{self, ClusterVersion, Versions};
 use revd_member::error::Error;
@@ -13,16 +15,17 @@ use crate::api::call::Message;
 use crate::api::context::ServiceContext;
 use crate::api::{txn, validate};
 use crate::edge::pending::Proposal;
+use crate::edge::slots::SlotClass;
 use crate::limits;
 use crate::observe::bounds::Bound;
 
 impl ServiceContext {
-    /// Proposes a command and waits until it is durable and applied.
+    /// Proposes a command of the member's own, and waits until it is durable and applied.
     ///
     /// # Errors
     /// The error that the client gets.
     pub async fn propose(&self, kind: Kind, message: Bytes) -> Result<Message, Error> {
-        self.submit(kind, message, false).await
+        self.submit(&Caller::Member, kind, message, false).await
     }
 
     /// The same, however long that takes: for what the member itself cannot go on without.
@@ -30,12 +33,19 @@ impl ServiceContext {
     /// # Errors
     /// When the member stops.
     pub async fn propose_patiently(&self, kind: Kind, message: Bytes) -> Result<Message, Error> {
-        self.submit(kind, message, true).await
+        self.submit(&Caller::Member, kind, message, true).await
     }
 
-    pub(super) async fn submit(&self, kind: Kind, message: Bytes, patient: bool) -> Result<Message, Error> {
+    /// Proposes a command in the name of a caller, and waits until it is durable and applied.
+    pub(super) async fn submit(
+        &self,
+        caller: &Caller,
+        kind: Kind,
+        message: Bytes,
+        patient: bool,
+    ) -> Result<Message, Error> {
         validate::proposal_size(message.len(), self.limits)?;
-        let outcome = self.begin(kind, message, patient)?.await?;
+        let outcome = self.begin(caller, kind, message, patient)?.await?;
         let result = outcome.result.map_err(|error| self.counted(error))?;
         Ok(self.reply(outcome.revision, vec![result]))
     }
@@ -43,23 +53,25 @@ impl ServiceContext {
     /// Proposes a command, and reads what is to be answered beside its result.
     pub(super) async fn propose_and_read(
         &self,
+        caller: &Caller,
         kind: Kind,
         message: Bytes,
         replies: &Share,
     ) -> Result<Message, Error> {
         validate::proposal_size(message.len(), self.limits)?;
-        self.answer(self.begin(kind, message, false)?, replies).await
+        self.answer(self.begin(caller, kind, message, false)?, replies).await
     }
 
     /// Proposes what may make the store larger. If it went beyond the
     /// quota, the cluster has to know.
     pub(super) async fn propose_growth(
         &self,
+        caller: &Caller,
         kind: Kind,
         message: Bytes,
         replies: &Share,
     ) -> Result<Message, Error> {
-        let result = self.propose_and_read(kind, message, replies).await;
+        let result = self.propose_and_read(caller, kind, message, replies).await;
         if result == Err(Error::NoSpace) {
             self.raise_no_space().await;
         }
@@ -81,13 +93,31 @@ impl ServiceContext {
     }
 
     /// Hands a command on, if there is room.
-    pub(super) fn begin(&self, kind: Kind, message: Bytes, patient: bool) -> Result<Proposal, Error> {
+    pub(super) fn begin(
+        &self,
+        caller: &Caller,
+        kind: Kind,
+        message: Bytes,
+        patient: bool,
+    ) -> Result<Proposal, Error> {
         self.check_unapplied(kind)?;
-        let submitted = self.proposals.submit(kind, message, patient);
+        let (class, (kind, message)) = (SlotClass::of(kind), self.enclosed(caller, kind, message));
+        let submitted = self.proposals.submit_as(class, kind, message, patient);
         if submitted.as_ref().is_err_and(|error| *error == Error::TooManyRequests) {
             self.reached(if kind == Kind::LeaseCheckpoint { Bound::Keepalives } else { Bound::Proposals });
         }
         submitted
+    }
+
+    /// The command as it goes through the log: a user's with its name, the member's own as such
+    /// where it is not by its kind.
+    fn enclosed(&self, caller: &Caller, kind: Kind, message: Bytes) -> (Kind, Bytes) {
+        match caller {
+            Caller::Member if kind.is_of_members_alone() => (kind, message),
+            Caller::Nobody | Caller::BadToken => (kind, message),
+            Caller::Member => authorized::enclose(caller, 0, kind, message),
+            Caller::User(_) => authorized::enclose(caller, self.auth_revision(), kind, message),
+        }
     }
 
     /// Refuses what clients write while this member is far behind what is committed.

@@ -12,6 +12,7 @@ use revd_engine::mvcc::{KeyRange, View};
 use revd_member::apply::command::Kind;
 use revd_member::apply::compare::{Comparing, Path};
 use revd_member::apply::{gates, kv, txn};
+use revd_member::auth::{Caller, Wants};
 use revd_member::budget::{Patience, Share};
 use revd_member::error::Error;
 use revd_member::read::parts::{ReadRequest, ReplyAssembly, ReplyPart, RunningRead};
@@ -24,30 +25,48 @@ use crate::limits;
 use crate::queues::turn::give_way;
 
 impl Kv {
-    pub(super) async fn delete_range(&self, message: Bytes, replies: &Share) -> Result<Message, Error> {
+    pub(super) async fn delete_range(
+        &self,
+        caller: &Caller,
+        message: Bytes,
+        replies: &Share,
+    ) -> Result<Message, Error> {
         let request = decoded(DeleteRangeRequest::decode(message.clone()))?;
         validate::delete_range(&request)?;
+        self.context.check_now(caller, &Wants::Delete(&request)).await?;
         if let Some(what) = kv::delete_read(&request).filter(|_| !request.range_end.is_empty()) {
             self.check_reads(&self.context.views.load(), &[what], replies).await?;
         }
-        self.context.propose_and_read(Kind::DeleteRange, message, replies).await
+        self.context.propose_and_read(caller, Kind::DeleteRange, message, replies).await
     }
 
-    pub(super) async fn txn(&self, message: Bytes, replies: &Share) -> Result<Message, Error> {
+    pub(super) async fn txn(
+        &self,
+        caller: &Caller,
+        message: Bytes,
+        replies: &Share,
+    ) -> Result<Message, Error> {
         let request = txn::decode(&message)?;
         self.context.check_quota(gates::txn_cost(&request)).await?;
         validate::txn(&request, self.context.limits)?;
         if txn::is_read_only(&request) {
-            return Box::pin(self.read_only_txn(&request, replies)).await;
+            return Box::pin(self.read_only_txn(caller, &request, replies)).await;
         }
+        self.context.check_now(caller, &Wants::Txn(&request)).await?;
         if txn::may_read_much(&request) {
             Box::pin(self.check_txn_reads(&request, replies)).await?;
         }
-        self.context.propose_growth(Kind::Txn, message, replies).await
+        self.context.propose_growth(caller, Kind::Txn, message, replies).await
     }
 
-    async fn read_only_txn(&self, request: &TxnRequest, replies: &Share) -> Result<Message, Error> {
+    async fn read_only_txn(
+        &self,
+        caller: &Caller,
+        request: &TxnRequest,
+        replies: &Share,
+    ) -> Result<Message, Error> {
         let view = self.context.view_for_reading(txn::is_serializable(request)).await?;
+        self.context.check(caller, &Wants::Txn(request), &view)?;
         let path = compared(&view, request).await?;
         let parts = txn::read_only_parts(&view, request, &path)?;
         let read = async || assemble(&parts, replies).await;

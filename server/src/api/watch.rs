@@ -5,17 +5,19 @@ use std::task::{Context, Poll};
 
 use bytes::Bytes;
 use prost::Message as _;
-use revd_member::error::Status;
+use revd_member::auth::{Caller, Wants};
+use revd_member::error::{AuthError, Error, Status};
 use revd_member::watch::{Content, Reply};
 use revd_member::wire::{put_field, put_number};
 use revd_proto::etcdserverpb::WatchRequest;
 use revd_proto::tags::watch_response;
 
-use crate::api::call::{Requests, decoded};
+use crate::api::auth::identity::Need;
+use crate::api::call::{Credentials, Requests, decoded};
 use crate::api::context::ServiceContext;
 use crate::api::header::put_header;
 use crate::api::replies::Replies;
-use crate::edge::watchers::{EdgeWatchStream, Watchers};
+use crate::edge::watchers::{EdgeWatchStream, WatchJudge, Watchers};
 use crate::limits;
 use crate::queues::turn::give_way;
 
@@ -43,10 +45,12 @@ impl Watch {
     /// turns: neither waits for the other.
     pub(super) async fn serve(
         &self,
+        credentials: &Credentials,
         mut requests: Box<dyn Requests>,
         replies: &Replies,
     ) -> Result<(), Status> {
         let stream = self.watchers.open(replies.share());
+        stream.judge_by(self.judge(credentials));
         let mut scratch = Vec::new();
         let mut more_requests = true;
         let (mut done, mut request_first) = (0, true);
@@ -70,6 +74,8 @@ impl Watch {
                 NextStep::Request(Some(message)) => {
                     let request = decoded(WatchRequest::decode(message?))?;
                     if let Some(request) = request.request_union {
+                        // A token may be new to this member; then it is not any more.
+                        self.context.caller(Need::Judged, credentials).await?;
                         stream.request(request);
                     }
                 }
@@ -95,6 +101,15 @@ impl Watch {
         }
     }
 
+    /// Says what this client may watch: it is looked up each time who that is.
+    fn judge(&self, credentials: &Credentials) -> WatchJudge {
+        let (context, credentials) = (Rc::clone(&self.context), credentials.clone());
+        Box::new(move |view, key, range_end| {
+            let caller = context.identify_now(&credentials).unwrap_or(Caller::BadToken);
+            context.check(&caller, &Wants::Read { key, range_end }, view).map_err(|error| why(&error))
+        })
+    }
+
     fn tell(&self, reply: Reply, replies: &Replies, scratch: &mut Vec<u8>) {
         scratch.clear();
         put_header(scratch, self.context.identity, reply.revision, self.context.status.term.load());
@@ -103,6 +118,10 @@ impl Watch {
             Content::Created => put_number(scratch, watch_response::CREATED, 1),
             Content::Refused(reason) => {
                 put_number(scratch, watch_response::CREATED, 1);
+                put_number(scratch, watch_response::CANCELED, 1);
+                put_field(scratch, watch_response::CANCEL_REASON, reason.as_bytes());
+            }
+            Content::Revoked(reason) => {
                 put_number(scratch, watch_response::CANCELED, 1);
                 put_field(scratch, watch_response::CANCEL_REASON, reason.as_bytes());
             }
@@ -118,6 +137,22 @@ impl Watch {
             }
         }
         replies.put_with_head(scratch, &[]);
+    }
+}
+
+/// The reason of a cancellation, as Go words an error with a code.
+fn why(error: &Error) -> &'static str {
+    match error {
+        Error::Auth(AuthError::EmptyUser) => {
+            "rpc error: code = InvalidArgument desc = etcdserver: user name is empty"
+        }
+        Error::Auth(AuthError::InvalidAuthToken) => {
+            "rpc error: code = Unauthenticated desc = etcdserver: invalid auth token"
+        }
+        Error::Auth(AuthError::OldAuthRevision) => {
+            "rpc error: code = InvalidArgument desc = etcdserver: revision of auth store is old"
+        }
+        _ => "rpc error: code = PermissionDenied desc = etcdserver: permission denied",
     }
 }
 

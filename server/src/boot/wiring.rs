@@ -14,6 +14,9 @@ use revd_member::read::view_slot::ViewSlot;
 use revd_proto::etcdserverpb::Member as MemberRow;
 use serde_json::json;
 
+use crate::api::auth::parts::AuthParts;
+use crate::api::auth::passwords::Passwords;
+use crate::api::auth::tokens::Tokens;
 use crate::api::validate::RequestLimits;
 use crate::api::{ApiSeed, MemberRules};
 use crate::boot::recover::{Member, Removed};
@@ -22,6 +25,7 @@ use crate::cores::Roles;
 use crate::cores::edge::{self, EdgeSeed, MemberDuties};
 use crate::cores::log::{self as log_core, LogFailure, LogSeed};
 use crate::cores::state::{self, StateSeed};
+use crate::disk::reserve::Reserve;
 use crate::disk::segments::DirDisk;
 use crate::duties;
 use crate::limits::{self, MemoryLimits};
@@ -72,20 +76,11 @@ pub(super) fn wire(config: &Config, member: Member, roles: &[Roles], common: Com
     let Member { membership, forced_until, .. } = member;
     let edges = roles.iter().filter(|roles| roles.edge.is_some()).count();
     status.is_corrupt.store(machine.is_corrupt());
+    status.needs_rights.store(machine.needs_rights());
     let views = Arc::new(ViewSlot::new(machine.store_mut().view(), edges));
-    let api = ApiSeed {
-        identity,
-        limits: request_limits(config),
-        quota_bytes: config.quota_bytes,
-        member_rules: member_rules(config),
-        lease_ttl_min: config.lease_ttl_min(),
-        lease_seed: origin.boot,
-        views: Arc::clone(&views),
-        status: Arc::clone(&status),
-        counters: Arc::clone(&counters),
-        reserve: Arc::clone(&reserve),
-        memory: memory_limits(config, edges),
-    };
+    let shared = (Arc::clone(&views), Arc::clone(&status), Arc::clone(&counters), Arc::clone(&reserve));
+    let api = api_seed(config, (identity, origin.boot), edges, shared);
+    let tokens = Arc::clone(&api.auth.tokens);
     let listen = listen_config(config, permits, clients_tls);
     let member_duties = member_duties(config, identity.member, &peers_tls);
     let (mut from_edges, mut to_edges) = (Vec::new(), Vec::new());
@@ -126,12 +121,48 @@ pub(super) fn wire(config: &Config, member: Member, roles: &[Roles], common: Com
         peers,
         members: (membership, change_rules(config, forced_until)),
     };
-    let state =
-        StateSeed { machine, from_log, to_log, to_edges, views, status, counters, files, reserve, ready };
+    let state = StateSeed {
+        machine,
+        from_log,
+        to_log,
+        to_edges,
+        views,
+        status,
+        counters,
+        tokens,
+        files,
+        reserve,
+        ready,
+    };
     let place = |role: fn(&Roles) -> bool| roles.iter().position(role).expect("every role is assigned");
     seeds[place(|roles| roles.log)].log = Some(log);
     seeds[place(|roles| roles.state)].state = Some(state);
     seeds
+}
+
+/// The parts that cores share.
+type Shared = (Arc<ViewSlot>, Arc<MemberStatus>, Arc<Counters>, Arc<Reserve>);
+
+fn api_seed(
+    config: &Config,
+    (identity, lease_seed): (Identity, u64),
+    edges: usize,
+    (views, status, counters, reserve): Shared,
+) -> ApiSeed {
+    ApiSeed {
+        identity,
+        limits: request_limits(config),
+        quota_bytes: config.quota_bytes,
+        member_rules: member_rules(config),
+        lease_ttl_min: config.lease_ttl_min(),
+        lease_seed,
+        views,
+        status,
+        counters,
+        reserve,
+        memory: memory_limits(config, edges),
+        auth: AuthParts::new(Tokens::new(config.auth_token_ttl), Passwords::new(config.bcrypt_cost)),
+    }
 }
 
 fn peers_seed(

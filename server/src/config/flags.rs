@@ -111,6 +111,8 @@ pub const USED: &[UsedFlag] = &[
     ),
     text("heartbeat-interval", "100", "Milliseconds between heartbeats."),
     text("election-timeout", "1000", "Milliseconds without a leader before an election."),
+    text("auth-token-ttl", "300", "Seconds after which a token ends that is not used."),
+    text("bcrypt-cost", "10", "Cost of hashes of passwords, 4 to 31; each step doubles it."),
     text("max-txn-ops", "128", "Operations allowed in a transaction."),
     text("max-request-bytes", "1572864", "Bytes allowed in a request."),
     text("max-concurrent-streams", "4294967295", "Streams a client may have open at a time."),
@@ -235,11 +237,9 @@ pub const USED: &[UsedFlag] = &[
 /// etcd's other flags with a value.
 const IGNORED_TEXT: &[&str] = &[
     "auth-token",
-    "auth-token-ttl",
     "backend-batch-interval",
     "backend-batch-limit",
     "backend-bbolt-freelist-type",
-    "bcrypt-cost",
     "bootstrap-defrag-threshold-megabytes",
     "cluster-active-size",
     "cluster-remove-delay",

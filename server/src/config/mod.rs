@@ -24,6 +24,10 @@ use crate::config::values::{bad, duration, list, number, switch, text};
 use crate::observe::log::Level;
 use crate::resolve;
 
+/// etcd's default, as the table of flags has it.
+const AUTH_TOKEN_TTL_DEFAULT: Duration = Duration::from_secs(300);
+/// The same.
+const BCRYPT_COST_DEFAULT: u32 = 10;
 /// etcd's default quota.
 const QUOTA_BYTES_DEFAULT: i64 = 2 * 1024 * 1024 * 1024;
 /// etcd refuses longer election timeouts.
@@ -91,6 +95,10 @@ pub struct Config {
     pub cores: Option<usize>,
     /// Memory that requests and replies are sized by; none for what there is.
     pub memory_bytes: Option<u64>,
+    /// A simple token that is not used for so long is none any more.
+    pub auth_token_ttl: Duration,
+    /// The cost of new hashes of passwords.
+    pub bcrypt_cost: u32,
     /// For the log, once it is open.
     pub warnings: Vec<String>,
 }
@@ -226,8 +234,27 @@ pub fn resolve(gathered: Gathered) -> Result<Config, ConfigError> {
         sync,
         cores: (cores > 0).then_some(cores),
         memory_bytes: (memory_bytes > 0).then_some(memory_bytes),
+        auth_token_ttl: auth_token_ttl(&settings)?,
+        bcrypt_cost: bcrypt_cost(&settings, &mut warnings)?,
         warnings,
     })
+}
+
+/// As with etcd, 0 stands for the default.
+fn auth_token_ttl(settings: &Settings) -> Result<Duration, ConfigError> {
+    let seconds: u32 = number(settings, "auth-token-ttl")?;
+    Ok(if seconds == 0 { AUTH_TOKEN_TTL_DEFAULT } else { Duration::from_secs(u64::from(seconds)) })
+}
+
+/// As with etcd, the default is used for what bcrypt does not know.
+fn bcrypt_cost(settings: &Settings, warnings: &mut Vec<String>) -> Result<u32, ConfigError> {
+    let cost: u32 = number(settings, "bcrypt-cost")?;
+    if (4..=31).contains(&cost) {
+        return Ok(cost);
+    }
+    warnings
+        .push(format!("--bcrypt-cost {cost}: {BCRYPT_COST_DEFAULT} is used, for it is not between 4 and 31"));
+    Ok(BCRYPT_COST_DEFAULT)
 }
 
 /// etcd takes a bare number as hours, or as revisions, by the mode; anything else is a duration.

@@ -12,6 +12,7 @@ use revd_member::apply::outcome::Outcome;
 use revd_member::apply::received::ReplacedState;
 use revd_member::apply::state_hashes::HashPoint;
 use revd_member::apply::{DurableIndex, FatalError, Lost, Machine, Work};
+use revd_member::auth::rules::TokenChange;
 use revd_member::cores::effects::{Note, Standpoint, StateEffects, StateEvent};
 use revd_member::cores::long::{LongCommand, LongList};
 use revd_member::cores::state::StateCore;
@@ -20,6 +21,7 @@ use revd_member::raft::status::MemberStatus;
 use revd_member::read::view_slot::ViewSlot;
 use serde_json::json;
 
+use crate::api::auth::tokens::Tokens;
 use crate::clock::Ticker;
 use crate::cores::{Notification, Notifications, StateReport, StateReports};
 use crate::disk::received::ReceivedFiles;
@@ -50,6 +52,8 @@ pub struct StateSeed {
     pub status: Arc<MemberStatus>,
     /// Where it counts.
     pub counters: Arc<Counters>,
+    /// The tokens that users have been given.
+    pub tokens: Arc<Tokens>,
     /// Where a state that another member sends becomes the tree file.
     pub files: ReceivedFiles,
     /// Given up when a checkpoint finds no room.
@@ -89,6 +93,7 @@ struct StateDriver {
     views: Arc<ViewSlot>,
     status: Arc<MemberStatus>,
     counters: Arc<Counters>,
+    tokens: Arc<Tokens>,
     clock: Ticker,
 }
 
@@ -117,6 +122,7 @@ pub async fn run(seed: StateSeed) -> Result<(), StateFailure> {
         views: seed.views,
         status: seed.status,
         counters: seed.counters,
+        tokens: seed.tokens,
         clock: Ticker::new(),
     };
     while !core.is_over(&mut driver) {
@@ -321,6 +327,14 @@ impl StateEffects for StateDriver {
             "the alarm that this member is corrupt was cleared: clients are served again"
         };
         log::warn(text, json!({}));
+    }
+
+    fn rights_needed(&mut self, are_needed: bool) {
+        self.status.needs_rights.store(are_needed);
+    }
+
+    fn tokens(&mut self, change: TokenChange) {
+        self.tokens.change(change);
     }
 
     fn note(&mut self, note: Note) {

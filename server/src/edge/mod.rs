@@ -3,5 +3,5 @@
 mod leader_history;
 pub mod pending;
 pub mod reads;
-mod slots;
+pub mod slots;
 pub mod watchers;

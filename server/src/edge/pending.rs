@@ -61,7 +61,20 @@ impl Proposals {
     /// [`Error::TooManyRequests`] when a bound is reached,
     /// [`Error::Stopped`] after [`Proposals::close`].
     pub fn submit(self: &Rc<Self>, kind: Kind, payload: Bytes, patient: bool) -> Result<Proposal, Error> {
-        let class = SlotClass::of(kind);
+        self.submit_as(SlotClass::of(kind), kind, payload, patient)
+    }
+
+    /// The same on a slot of this class, where the kind does not tell.
+    ///
+    /// # Errors
+    /// As [`Proposals::submit`].
+    pub fn submit_as(
+        self: &Rc<Self>,
+        class: SlotClass,
+        kind: Kind,
+        payload: Bytes,
+        patient: bool,
+    ) -> Result<Proposal, Error> {
         // Payloads of the other classes are small and few: their slots bound them.
         let bytes = if class == SlotClass::Calls { payload.len() } else { 0 };
         let changes_members = kind.changes_members();

@@ -8,12 +8,13 @@ use crate::limits::ProposalLimits;
 
 /// Which slots a request takes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum SlotClass {
+pub enum SlotClass {
     /// Calls of clients, bounded in slots and bytes.
     Calls,
     /// Keepalives, and the lease checkpoints that some of them need first.
     /// Keepalive streams wait for these slots.
     Keepalives,
+    /// Alarms that are raised or cleared.
     Alarms,
     /// Duties of the member itself, a few at a time: calls of clients never take these.
     Duties,
@@ -22,7 +23,9 @@ pub(super) enum SlotClass {
 impl SlotClass {
     pub(super) const COUNT: usize = 4;
 
-    pub(super) fn of(kind: Kind) -> Self {
+    /// Of a command of this kind.
+    #[must_use]
+    pub fn of(kind: Kind) -> Self {
         match kind {
             Kind::Put
             | Kind::DeleteRange
@@ -34,7 +37,20 @@ impl SlotClass {
             | Kind::MemberRemove
             | Kind::MemberUpdate
             | Kind::MemberPromote
-            | Kind::Downgrade => Self::Calls,
+            | Kind::Downgrade
+            | Kind::Authorized
+            | Kind::AuthEnable
+            | Kind::AuthDisable
+            | Kind::Authenticate
+            | Kind::UserAdd
+            | Kind::UserDelete
+            | Kind::UserChangePassword
+            | Kind::UserGrantRole
+            | Kind::UserRevokeRole
+            | Kind::RoleAdd
+            | Kind::RoleDelete
+            | Kind::RoleGrantPermission
+            | Kind::RoleRevokePermission => Self::Calls,
             Kind::LeaseCheckpoint => Self::Keepalives,
             Kind::Alarm | Kind::Corrupt => Self::Alarms,
             Kind::LeaseExpire | Kind::MemberAttributes | Kind::ClusterVersion | Kind::BeginHash => {

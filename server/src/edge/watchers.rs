@@ -1,7 +1,9 @@
 //! The watchers of an edge, for the services that watch: the Watch service on behalf of clients,
 //! Lock and Election for themselves.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -10,7 +12,9 @@ use prost::Message as _;
 use revd_engine::mvcc::View;
 use revd_member::budget::Share;
 use revd_member::error::Error;
+use revd_member::raft::status::MemberStatus;
 use revd_member::read::view_slot::ViewSlot;
+use revd_member::schema::{self, AuthState};
 use revd_member::watch::{Content, Hub, HubCounts, HubLimits, Reply, StreamId};
 use revd_proto::etcdserverpb::watch_request::RequestUnion;
 use revd_proto::etcdserverpb::{WatchCreateRequest, WatchResponse};
@@ -27,7 +31,26 @@ pub struct Watchers {
     hub: RefCell<Hub>,
     views: Arc<ViewSlot>,
     counters: Arc<Counters>,
+    status: Arc<MemberStatus>,
+    /// Says of each stream of a client what it may watch.
+    judges: RefCell<Judges>,
+    /// The state of users and roles that all watchers have been judged by, while rights are
+    /// needed.
+    judged: Cell<Option<AuthState>>,
     edge: u16,
+}
+
+/// Whether a range, a first key and the wire's form of its end, may be watched, and why not.
+pub type WatchJudge = Box<dyn Fn(&View, &[u8], &[u8]) -> Result<(), &'static str>>;
+
+/// The judge of each stream.
+#[derive(Default)]
+struct Judges(BTreeMap<StreamId, WatchJudge>);
+
+impl fmt::Debug for Judges {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.debug_set().entries(self.0.keys()).finish()
+    }
 }
 
 /// A watch stream; it ends with its call.
@@ -40,8 +63,15 @@ pub struct EdgeWatchStream {
 impl Watchers {
     /// No watchers yet.
     #[must_use]
-    pub fn new(edge: u16, views: Arc<ViewSlot>, counters: Arc<Counters>, limits: HubLimits) -> Rc<Self> {
-        Rc::new(Self { hub: RefCell::new(Hub::new(limits)), views, counters, edge })
+    pub fn new(
+        edge: u16,
+        views: Arc<ViewSlot>,
+        counters: Arc<Counters>,
+        status: Arc<MemberStatus>,
+        limits: HubLimits,
+    ) -> Rc<Self> {
+        let (hub, judges, judged) = (RefCell::new(Hub::new(limits)), RefCell::default(), Cell::new(None));
+        Rc::new(Self { hub, views, counters, status, judges, judged, edge })
     }
 
     /// There may be a newer View: takes a step towards it. The rest is for [`Watchers::step_on`].
@@ -72,10 +102,26 @@ impl Watchers {
     }
 
     fn take_step(&self, hub: &mut Hub) -> Result<(), Error> {
+        let view = self.views.load();
+        self.judge(hub, &view);
         let turns = self.counters.turns(self.edge);
-        turns.timed(Loop::Watches, || json!({}), || hub.step(&self.views.load()))?;
+        turns.timed(Loop::Watches, || json!({}), || hub.step(&view))?;
         self.count(hub);
         Ok(())
+    }
+
+    /// Users or roles may have changed: watchers that lost their right end before they are told of
+    /// anything in this View.
+    fn judge(&self, hub: &mut Hub, view: &View) {
+        if !self.status.needs_rights.load() {
+            return self.judged.set(None);
+        }
+        let state = schema::auth_state(view.tables());
+        if self.judged.replace(Some(state)) != Some(state) {
+            for (stream, judge) in &self.judges.borrow().0 {
+                hub.revoke(*stream, |key, range_end| judge(view, key, range_end), view);
+            }
+        }
     }
 
     fn count(&self, hub: &Hub) {
@@ -103,7 +149,9 @@ impl Watchers {
     fn with_hub<T>(&self, change: impl FnOnce(&mut Hub, &View) -> T) -> T {
         self.views.follow(self.edge, true);
         let mut hub = self.hub.borrow_mut();
-        let result = change(&mut hub, &self.views.load());
+        let view = self.views.load();
+        self.judge(&mut hub, &view);
+        let result = change(&mut hub, &view);
         hub.call_stepper();
         self.count(&hub);
         if !hub.is_watching() {
@@ -114,13 +162,33 @@ impl Watchers {
 }
 
 impl EdgeWatchStream {
+    /// From now on this decides what may be watched, each time that users or roles change.
+    pub fn judge_by(&self, judge: WatchJudge) {
+        self.watchers.judges.borrow_mut().0.insert(self.id, judge);
+    }
+
     /// Carries out a request.
     pub fn request(&self, request: RequestUnion) {
         self.watchers.with_hub(|hub, view| match request {
-            RequestUnion::CreateRequest(create) => hub.create(self.id, &create, view),
+            RequestUnion::CreateRequest(create) => match self.judge(&create, view) {
+                Ok(()) => hub.create(self.id, &create, view),
+                Err(reason) => hub.refuse(self.id, reason, view),
+            },
             RequestUnion::CancelRequest(cancel) => hub.cancel(self.id, cancel.watch_id, view),
             RequestUnion::ProgressRequest(_) => hub.request_progress(self.id, view),
         });
+    }
+
+    /// Whether a watcher may be made. An empty key stands for the smallest one. A bad start is
+    /// refused as such, whoever asks.
+    fn judge(&self, create: &WatchCreateRequest, view: &View) -> Result<(), &'static str> {
+        if !self.watchers.status.needs_rights.load() || create.start_revision < 0 {
+            return Ok(());
+        }
+        let judges = self.watchers.judges.borrow();
+        let Some(judge) = judges.0.get(&self.id) else { return Ok(()) };
+        let key = if create.key.is_empty() { &[0][..] } else { &create.key };
+        judge(view, key, &create.range_end)
     }
 
     /// The next reply.
@@ -146,6 +214,7 @@ impl EdgeWatchStream {
 
 impl Drop for EdgeWatchStream {
     fn drop(&mut self) {
+        self.watchers.judges.borrow_mut().0.remove(&self.id);
         self.watchers.with_hub(|hub, _| hub.close(self.id));
     }
 }
@@ -179,6 +248,9 @@ impl OwnWatcher {
                 Some(Reply { content: Content::Refused(reason), .. }) => {
                     return Err(Error::NoWatcher(reason));
                 }
+                Some(Reply { content: Content::Revoked(reason), .. }) => {
+                    return Err(Error::NoWatcher(reason));
+                }
                 _ => {}
             }
         }
@@ -198,7 +270,7 @@ mod tests {
         let mut store = Store::open(Arc::new(SimDisk::new()), DbOptions::default()).unwrap();
         let (views, counters) = (Arc::new(ViewSlot::new(store.view(), 1)), Arc::new(Counters::new(1)));
         let limits = HubLimits { fragment_bytes: 1 << 20, step_work: crate::limits::WATCH_STEP_WORK };
-        let watchers = Watchers::new(0, views, counters, limits);
+        let watchers = Watchers::new(0, views, counters, Arc::default(), limits);
         let follow = |key: &'static str, range_end: &'static str| {
             let (key, range_end) = (key.into(), range_end.into());
             let request = WatchCreateRequest { key, range_end, ..WatchCreateRequest::default() };

@@ -11,6 +11,7 @@ use crate::api::call::{CallerIdentity, Metadata};
 use crate::api::method::{self, Method};
 use crate::limits;
 use crate::net::http;
+use crate::secret::Secret;
 
 /// Bytes that a field counts beside its name and value (RFC 9113, section 10.5.1).
 const FIELD_OVERHEAD: usize = 32;
@@ -137,7 +138,8 @@ struct HeaderFields {
     /// Why the last bad field is refused, in grpc-go's words.
     bad_field: Option<String>,
     requires_leader: bool,
-    token: Option<Box<[u8]>>,
+    /// The first `token`, and the first `authorization`.
+    tokens: [Option<Secret>; 2],
     /// A JSON gateway passes the request on: the connection's certificate is the gateway's.
     is_of_gateway: bool,
     timeout: Option<u64>,
@@ -179,9 +181,12 @@ impl HeaderFields {
                 }
             }
             b"grpc-encoding" => self.encoding = Some(String::from_utf8_lossy(value).into_owned()),
-            b"token" if self.token.is_none() => self.token = Some(value.into()),
             b"grpcgateway-accept" => self.is_of_gateway = true,
             b"hasleader" => self.requires_leader = value == b"true",
+            b"token" => self.tokens[0] = self.tokens[0].take().or_else(|| Some(value.to_vec().into())),
+            b"authorization" => {
+                self.tokens[1] = self.tokens[1].take().or_else(|| Some(value.to_vec().into()));
+            }
             b"client-api-version" => self.bad_version = std::str::from_utf8(value).is_err(),
             _ if name.ends_with(b"-bin") => {
                 if let Some(at) = bad_base64(value) {
@@ -196,7 +201,12 @@ impl HeaderFields {
 
     fn caller(&mut self, common_name: Option<&Rc<str>>) -> Option<Rc<CallerIdentity>> {
         let common_name = common_name.filter(|_| !self.is_of_gateway).cloned();
-        let caller = CallerIdentity { token: self.token.take(), common_name };
+        let [token, authorization] = std::mem::take(&mut self.tokens);
+        let token = token.or(authorization).map(|token| match token.expose().strip_prefix(b"Bearer ") {
+            Some(bare) => bare.to_vec().into(),
+            None => token,
+        });
+        let caller = CallerIdentity { token, common_name };
         (caller.token.is_some() || caller.common_name.is_some()).then(|| Rc::new(caller))
     }
 
@@ -371,7 +381,12 @@ mod tests {
     fn a_caller_is_named_by_its_token_and_by_its_certificate() {
         assert_eq!(caller(None, &PUT), None);
         let named = caller(None, &with("token", "t.7")).unwrap();
-        assert_eq!((named.token.as_deref(), &named.common_name), (Some(&b"t.7"[..]), &None));
+        assert_eq!(
+            (named.token.as_ref().map(Secret::expose), &named.common_name),
+            (Some(&b"t.7"[..]), &None)
+        );
+        let bearer = caller(None, &with("authorization", "Bearer t.7")).unwrap();
+        assert_eq!(bearer.token, named.token);
         assert!(!format!("{named:?}").contains("t.7"), "a token is in no log");
         let named = caller(Some("root"), &PUT).unwrap();
         assert_eq!((&named.token, named.common_name.as_deref()), (&None, Some("root")));

@@ -107,8 +107,8 @@ fn methods_that_are_not_there() {
             ("/etcdserverpb.KV/Get", "unknown method Get for service etcdserverpb.KV"),
             ("/no.Such/Thing", "unknown service no.Such"),
             (
-                "/etcdserverpb.Auth/UserAdd",
-                "etcdserverpb.Auth/UserAdd is not supported by this version of revd",
+                "/etcdserverpb.Maintenance/Snapshot",
+                "etcdserverpb.Maintenance/Snapshot is not supported by this version of revd",
             ),
         ] {
             let status = client.raw(path, Bytes::new()).await.unwrap_err();

@@ -8,6 +8,7 @@
 
 mod alarms;
 mod attacks;
+mod auth;
 mod bad_input;
 mod behind_puts;
 mod bounds;

@@ -133,6 +133,9 @@ pub(super) fn watch_response(reply: &WatchReply) -> WatchResponse {
             WatchResponse { created: true, canceled: true, cancel_reason: (*reason).to_owned(), ..base }
         }
         Content::Canceled => WatchResponse { canceled: true, ..base },
+        Content::Revoked(reason) => {
+            WatchResponse { canceled: true, cancel_reason: (*reason).to_owned(), ..base }
+        }
         Content::Compacted(revision) => WatchResponse { canceled: true, compact_revision: *revision, ..base },
         Content::Progress => base,
         Content::Events { events, fragment } => {

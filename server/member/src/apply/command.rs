@@ -64,6 +64,32 @@ pub enum Kind {
     MemberPromote = 21,
     /// The target of a downgrade as text, or nothing to cancel it.
     Downgrade = 22,
+    /// A command in the name of somebody; see `authorized`.
+    Authorized = 31,
+    /// `etcdserverpb.AuthEnableRequest`
+    AuthEnable = 32,
+    /// `etcdserverpb.AuthDisableRequest`
+    AuthDisable = 33,
+    /// A user has logged in; see `users::Login`.
+    Authenticate = 34,
+    /// `etcdserverpb.AuthUserAddRequest`, with a hash in place of the password.
+    UserAdd = 35,
+    /// `etcdserverpb.AuthUserDeleteRequest`
+    UserDelete = 36,
+    /// `etcdserverpb.AuthUserChangePasswordRequest`, with a hash in place of the password.
+    UserChangePassword = 37,
+    /// `etcdserverpb.AuthUserGrantRoleRequest`
+    UserGrantRole = 38,
+    /// `etcdserverpb.AuthUserRevokeRoleRequest`
+    UserRevokeRole = 39,
+    /// `etcdserverpb.AuthRoleAddRequest`
+    RoleAdd = 40,
+    /// `etcdserverpb.AuthRoleDeleteRequest`
+    RoleDelete = 41,
+    /// `etcdserverpb.AuthRoleGrantPermissionRequest`
+    RoleGrantPermission = 42,
+    /// `etcdserverpb.AuthRoleRevokePermissionRequest`
+    RoleRevokePermission = 43,
 }
 
 impl Kind {
@@ -73,7 +99,23 @@ impl Kind {
         matches!(self, Self::MemberAdd | Self::MemberRemove | Self::MemberUpdate | Self::MemberPromote)
     }
 
-    fn from_byte(byte: u8) -> Option<Self> {
+    /// Only members propose it, and not in anybody's name.
+    #[must_use]
+    pub fn is_of_members_alone(self) -> bool {
+        match self {
+            Self::LeaseExpire
+            | Self::LeaseCheckpoint
+            | Self::BeginHash
+            | Self::Corrupt
+            | Self::MemberAttributes
+            | Self::ClusterVersion
+            | Self::Authenticate => true,
+            // These have entries of a form of their own.
+            kind => kind.changes_members(),
+        }
+    }
+
+    pub(super) fn from_byte(byte: u8) -> Option<Self> {
         Some(match byte {
             1 => Self::Put,
             2 => Self::DeleteRange,
@@ -93,6 +135,19 @@ impl Kind {
             20 => Self::MemberUpdate,
             21 => Self::MemberPromote,
             22 => Self::Downgrade,
+            31 => Self::Authorized,
+            32 => Self::AuthEnable,
+            33 => Self::AuthDisable,
+            34 => Self::Authenticate,
+            35 => Self::UserAdd,
+            36 => Self::UserDelete,
+            37 => Self::UserChangePassword,
+            38 => Self::UserGrantRole,
+            39 => Self::UserRevokeRole,
+            40 => Self::RoleAdd,
+            41 => Self::RoleDelete,
+            42 => Self::RoleGrantPermission,
+            43 => Self::RoleRevokePermission,
             _ => return None,
         })
     }

@@ -1,9 +1,10 @@
 //! From committed entries to state and replies: a pure function of the state and the entry.
 //!
-//! The chain a command passes: (auth, with its issue: may this user do it) -> `gates`: alarms and
-//! quota -> the command itself. A refused command changes nothing but the applied index.
+//! The chain a command passes: `users`: may its caller do it -> `gates`: alarms and quota -> the
+//! command itself. A refused command changes nothing but the applied index.
 
 pub mod alarm;
+pub mod authorized;
 pub mod command;
 pub mod compare;
 mod compared;
@@ -22,6 +23,7 @@ mod reply;
 mod state;
 pub mod state_hashes;
 pub mod txn;
+pub mod users;
 mod versions;
 mod weight;
 
@@ -48,6 +50,8 @@ use crate::apply::received::{ReceivedState, ReplacedState};
 use crate::apply::reply::Reply;
 use crate::apply::state::State;
 use crate::apply::state_hashes::{HashAsk, StateHashes};
+use crate::auth::Access;
+use crate::auth::rules::TokenChange;
 use crate::error::Error;
 use crate::lease::Leases;
 use crate::schema;
@@ -170,6 +174,7 @@ pub struct Machine {
     /// Members whose data is damaged, or differs from that of others.
     corrupt: Vec<u64>,
     hashes: StateHashes,
+    access: Access,
     /// The entry that is applied in part.
     current: Option<Applying>,
 }
@@ -205,10 +210,11 @@ impl Machine {
     pub fn new(store: Store, config: MachineConfig) -> revd_engine::Result<Self> {
         let (raised, corrupt) = (Raised::of(store.tables()), alarm::corrupt_members(store.tables()));
         let hashes = StateHashes::new(store.applied().index, store.state_hash());
-        let leases = Leases::load(&store)?;
+        let (leases, access) = (Leases::load(&store)?, Access::of(store.tables()));
         let (state, lessor) = (State { store, leases }, Lessor::default());
         let key_lists = KeyLists::default();
-        Ok(Self { state, config, lessor, key_lists, serves: false, raised, corrupt, hashes, current: None })
+        let (serves, current) = (false, None);
+        Ok(Self { state, config, lessor, key_lists, serves, raised, corrupt, hashes, access, current })
     }
 
     /// The state.
@@ -342,6 +348,9 @@ impl Machine {
         let replaced = received.replace(&mut self.state);
         self.hashes = StateHashes::new(index, self.state.store.state_hash());
         self.look_at_alarms();
+        self.access = Access::of(self.state.store.tables());
+        // Changes that end tokens may be among those that are skipped.
+        effects.push(Effect::Tokens(TokenChange::RevokedAll));
         Ok(replaced)
     }
 
@@ -414,7 +423,7 @@ impl Machine {
         let (index, term, is_own) = (current.index, current.term, current.is_own);
         let Some(command) = current.commands.next() else { return Ok(()) };
         let verdict = current.verdict.take();
-        let effect = self.run(&command, Moment { term, now, is_own, verdict }, effects);
+        let effect = self.run(&command, Moment { index, term, now, is_own, verdict }, effects);
         let damaged = !self.raised.corrupt
             && matches!(&effect, Effect::Reply(_, outcome) if outcome.result == Err(Error::Corrupt));
         if damaged {
@@ -439,7 +448,7 @@ impl Machine {
         }
     }
 
-    fn run(&mut self, command: &Command, moment: Moment, effects: &mut Vec<Effect>) -> Effect {
+    fn carry_out(&mut self, command: &Command, moment: Moment, effects: &mut Vec<Effect>) -> Effect {
         let payload = command.payload.clone();
         let gates = Gates { raised: self.raised, quota_bytes: self.config.quota_bytes };
         let Self { state, lessor, .. } = self;
@@ -472,8 +481,21 @@ impl Machine {
             Kind::MemberAttributes => members::set_attributes(&mut state.store, &payload),
             Kind::ClusterVersion => versions::set_cluster(&mut state.store, &payload),
             Kind::Downgrade => versions::set_downgrade(&mut state.store, &payload),
+            Kind::Authorized => Err(Error::Malformed("an envelope without a command")),
+            Kind::AuthEnable
+            | Kind::AuthDisable
+            | Kind::Authenticate
+            | Kind::UserAdd
+            | Kind::UserDelete
+            | Kind::UserChangePassword
+            | Kind::UserGrantRole
+            | Kind::UserRevokeRole
+            | Kind::RoleAdd
+            | Kind::RoleDelete
+            | Kind::RoleGrantPermission
+            | Kind::RoleRevokePermission => self.change_users(command, moment.index, effects),
         };
-        Effect::Reply(command.id, Outcome { revision: self.state.store.revision(), result, rest: Rest::NONE })
+        self.reply(command, result)
     }
 
     /// Carries out a command that changes keys.
@@ -516,6 +538,7 @@ impl Machine {
 /// When a command is applied: in the log, and by the clock.
 #[derive(Debug, Clone)]
 struct Moment {
+    index: u64,
     term: u64,
     now: u64,
     /// This run of the process has proposed it: somebody may wait for its reply.
@@ -525,75 +548,4 @@ struct Moment {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::apply::command::{CommandId, encode};
-    use crate::apply::lease_reports::ExpiredLeases;
-    use crate::limits;
-    use revd_engine::db::DbOptions;
-    use revd_engine::disk::SimDisk;
-    use revd_proto::etcdserverpb::LeaseGrantRequest;
-    use std::sync::Arc;
-
-    const OWN: Origin = Origin { member: 1, boot: 1 };
-
-    /// A start may take longer than leases live: their time begins when they can be kept alive.
-    #[test]
-    fn leases_have_their_time_when_clients_can_come() {
-        let store = Store::open(Arc::new(SimDisk::new()), DbOptions { page_bytes_if_new: 512 }).unwrap();
-        let config = MachineConfig { own: OWN, quota_bytes: 0, lease_extension: 1_000 };
-        let (mut machine, mut effects) = (Machine::new(store, config).unwrap(), Vec::new());
-        assert!(!machine.set_leadership(Some(2), 0, &mut effects));
-        let grant = LeaseGrantRequest { id: 7, ttl: 5 }.encode_to_vec().into();
-        let id = CommandId::new(0, 1, 0);
-        let data = encode(OWN, &[Command { id, kind: Kind::LeaseGrant, payload: grant }]).into();
-        machine.apply(&CommittedEntry { index: 1, term: 2, data, change: None }, 0, &mut effects).unwrap();
-        machine.serve(1);
-        assert!(machine.set_leadership(Some(2), 60_000, &mut effects));
-        let mut look = |now| {
-            let mut effects = Vec::new();
-            machine.lease_request(id, LeaseRequest::Expired, now, &mut effects);
-            effects
-        };
-        let [Effect::Reply(_, outcome)] = &look(65_999)[..] else { panic!("it is asked too early") };
-        assert_eq!(
-            ExpiredLeases::decode(outcome.result.clone().unwrap()).unwrap(),
-            ExpiredLeases { term: 2, leases: Vec::new() }
-        );
-        assert_eq!(look(66_000), [Effect::Hear(1)]);
-    }
-    /// Issue 14, number 22: a new leader looked at all leases in one turn.
-    #[test]
-    fn a_new_leader_leads_when_it_knows_all_leases() {
-        let store = Store::open(Arc::new(SimDisk::new()), DbOptions { page_bytes_if_new: 512 }).unwrap();
-        let config = MachineConfig { own: OWN, quota_bytes: 0, lease_extension: 1_000 };
-        let (mut machine, mut effects) = (Machine::new(store, config).unwrap(), Vec::new());
-        let leases = 5 * limits::LEASES_PER_TURN + 1;
-        for id in 1..=leases as i64 {
-            machine.state.leases.grant(&mut machine.state.store, id, 5).unwrap();
-        }
-        machine.serve(0);
-        let mut calls = 1;
-        while !machine.set_leadership(Some(2), 1_000 * calls, &mut effects) {
-            assert!(machine.lessor().is_loading() && machine.lessor().is_changing());
-            assert_eq!(machine.lessor().term(), None);
-            calls += 1;
-        }
-        assert_eq!((calls, machine.lessor().term()), (6, Some(2)));
-        // Those that were brought first have their time from now on too.
-        let id = CommandId::new(0, 1, 0);
-        for (now, over) in [(11_999, 0), (12_000, limits::LEASES_PER_REVOKE)] {
-            effects.clear();
-            machine.lease_request(id, LeaseRequest::Expired, now, &mut effects);
-            let [Effect::Reply(_, outcome)] = &effects[..] else { panic!("{effects:?}") };
-            assert_eq!(ExpiredLeases::decode(outcome.result.clone().unwrap()).unwrap().leases.len(), over);
-        }
-        assert!(machine.set_leadership(None, 12_000, &mut effects));
-        let calls = (1..).take_while(|_| {
-            let is_changing = machine.lessor().is_changing();
-            assert!(!machine.set_leadership(None, 12_000, &mut effects));
-            is_changing
-        });
-        assert_eq!(calls.count(), 5, "what it knew is forgotten in parts");
-    }
-}
+mod tests;

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use crate::apply::command::CommandId;
+use crate::auth::rules::TokenChange;
 use crate::error::Error;
 use crate::read::parts::ReplyPart;
 
@@ -62,4 +63,6 @@ pub enum Effect {
     ReplyWhenCompacted(CommandId, Outcome),
     /// Ask every edge to pass on the keepalives it has, and then to say so by this number.
     Hear(u64),
+    /// A token counts from now on, or some do not any more.
+    Tokens(TokenChange),
 }

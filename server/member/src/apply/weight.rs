@@ -6,6 +6,7 @@ use prost::Message as _;
 use revd_engine::mvcc::KeyRange;
 use revd_proto::etcdserverpb::{Compare, DeleteRangeRequest, LeaseRevokeRequest};
 
+use crate::apply::authorized;
 use crate::apply::command::{Command, Kind};
 use crate::apply::compare::keys_per_comparison;
 use crate::apply::lease_reports::ExpiredLeases;
@@ -15,6 +16,9 @@ use crate::limits;
 
 /// Whether a command visits many keys.
 pub(super) fn is_long(command: &Command, state: &State) -> bool {
+    if let Some(bare) = authorized::bare(command) {
+        return is_long(&bare, state);
+    }
     let keys = match command.kind {
         Kind::DeleteRange => {
             let request = DeleteRangeRequest::decode(command.payload.clone()).unwrap_or_default();

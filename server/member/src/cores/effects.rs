@@ -10,6 +10,7 @@ use crate::apply::outcome::Outcome;
 use crate::apply::received::ReplacedState;
 use crate::apply::state_hashes::HashPoint;
 use crate::apply::{DurableIndex, Lost, Machine, Work};
+use crate::auth::rules::TokenChange;
 use crate::cores::long::{FinishedCommand, LongCommand, LongList};
 use crate::error::Error;
 
@@ -96,6 +97,10 @@ pub trait StateEffects {
     /// From now on this member answers nobody from its state, or does again: it is corrupt, or its
     /// alarm was cleared.
     fn corrupt(&mut self, is_corrupt: bool);
+    /// Requests need rights from the next View on, or do not; before each View.
+    fn rights_needed(&mut self, _are_needed: bool) {}
+    /// A token counts from now on, or some do not any more; before the outcome that says so.
+    fn tokens(&mut self, _change: TokenChange) {}
     /// An operator wants to know.
     fn note(&mut self, note: Note);
     /// An entry is applied, all of it; for simulators that look at the state after each.

@@ -460,6 +460,7 @@ impl StateCore {
             self.is_corrupt = machine.is_corrupt();
             effects.corrupt(self.is_corrupt); // before the View
         }
+        effects.rights_needed(machine.needs_rights()); // before the View
         effects.publish(machine.store_mut().view(), applied, leases);
         self.published = applied;
         let is_ready = |pending: &mut PendingLeaseRequest| pending.behind <= applied;
@@ -485,6 +486,7 @@ impl StateCore {
                 Effect::Reply(id, outcome) => answer(&mut self.member_callers, id, outcome, effects),
                 Effect::ReplyWhenCompacted(id, outcome) => self.saving.when_compacted(id, outcome),
                 Effect::Hear(question) => effects.hear(question),
+                Effect::Tokens(change) => effects.tokens(change),
             }
         }
     }

@@ -112,6 +112,11 @@ impl Leases {
         self.leases.get(&id).into_iter().flat_map(|lease| lease.keys.keys().map(|key| &**key))
     }
 
+    /// The keys that are attached to any lease, in order; all of them in one go.
+    pub fn attached(&self) -> impl Iterator<Item = &[u8]> {
+        self.keys.keys().map(|key| &**key)
+    }
+
     /// How many keys are attached to a lease.
     #[must_use]
     pub fn key_count(&self, id: i64) -> usize {

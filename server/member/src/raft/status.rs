@@ -47,6 +47,8 @@ pub struct MemberStatus {
     pub reads_alone: Flag,
     /// This member follows without a vote.
     pub is_learner: Flag,
+    /// Requests need rights; set before the first View in which they do.
+    pub needs_rights: Flag,
     /// The state of this member is not that of the others, as its alarm says.
     pub is_corrupt: Flag,
 }

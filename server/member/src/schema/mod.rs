@@ -1,5 +1,12 @@
 //! Rows of the small tables beside the key space.
 
+mod auth;
+
+pub use auth::{
+    AuthState, auth_state, put_auth_state, put_role, put_user, remove_role, remove_user, role, roles, user,
+    users,
+};
+
 use prost::Message as _;
 use revd_engine::mvcc::{SmallTable, Store, Tables};
 use revd_proto::etcdserverpb::{AlarmMember, Member};

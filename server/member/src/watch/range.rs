@@ -41,6 +41,16 @@ impl WatchRange {
         (self.end == RangeEnd::One).then_some(&self.start)
     }
 
+    /// Where it ends, in the wire's form.
+    #[must_use]
+    pub fn wire_end(&self) -> &[u8] {
+        match &self.end {
+            RangeEnd::One => b"",
+            RangeEnd::Before(end) => end,
+            RangeEnd::Open => b"\0",
+        }
+    }
+
     /// Its first key.
     #[must_use]
     pub fn start(&self) -> &[u8] {

@@ -25,6 +25,8 @@ pub enum Content {
     Refused(&'static str),
     /// The client has ended it.
     Canceled,
+    /// Its client may not watch this any more, and why.
+    Revoked(&'static str),
     /// A compaction has taken what it should have been told; the oldest revision that is left.
     Compacted(i64),
     /// Everything up to the header's revision has been sent.

@@ -35,6 +35,34 @@ impl Hub {
         self.streams[id.0].push(Reply { watch_id, revision: view.revision(), content });
     }
 
+    /// A watcher is refused for a reason that lies elsewhere.
+    pub fn refuse(&mut self, id: StreamId, reason: &'static str, view: &View) {
+        let content = Content::Refused(reason);
+        self.streams[id.0].push(Reply { watch_id: NO_WATCHER, revision: view.revision(), content });
+    }
+
+    /// Cancels the watchers of a stream whose ranges (first key, and the wire's form of the end)
+    /// may not be watched any more.
+    pub fn revoke(
+        &mut self,
+        id: StreamId,
+        mut judge: impl FnMut(&[u8], &[u8]) -> std::result::Result<(), &'static str>,
+        view: &View,
+    ) {
+        let (watchers, streams) = (&self.watchers, &self.streams);
+        let judged = streams[id.0].ids.iter().filter_map(|(watch_id, slot)| {
+            let range = &watchers[(*slot)?].range;
+            judge(range.start(), range.wire_end()).err().map(|reason| (*watch_id, reason))
+        });
+        for (watch_id, reason) in judged.collect::<Vec<_>>() {
+            if let Some(Some(slot)) = self.streams[id.0].ids.remove(&watch_id) {
+                self.remove(slot);
+                let content = Content::Revoked(reason);
+                self.streams[id.0].push(Reply { watch_id, revision: view.revision(), content });
+            }
+        }
+    }
+
     fn try_create(
         &mut self,
         id: StreamId,

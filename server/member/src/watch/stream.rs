@@ -11,7 +11,7 @@ use crate::watch::events::fragments;
 use crate::watch::reply::{Content, Reply};
 
 /// Names a stream of a hub.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct StreamId(pub(super) usize);
 
 /// One call of a client.

@@ -1,0 +1,275 @@
+//! Tests of commands in somebody's name.
+
+use std::sync::Arc;
+
+use prost::Message;
+use revd_engine::db::DbOptions;
+use revd_engine::disk::SimDisk;
+use revd_proto::authpb::Permission;
+use revd_proto::authpb::permission::Type;
+use revd_proto::etcdserverpb::request_op::Request;
+use revd_proto::etcdserverpb::{
+    AuthDisableRequest, AuthEnableRequest, LeaseGrantRequest, RangeRequest, RequestOp, TxnRequest,
+};
+
+use super::*;
+use crate::apply::command::{CommandId, Origin, encode};
+use crate::apply::{CommittedEntry, MachineConfig};
+use crate::auth::User;
+use crate::limits;
+
+const OWN: Origin = Origin { member: 1, boot: 1 };
+
+struct Subject {
+    machine: Machine,
+    tokens: Vec<TokenChange>,
+}
+
+impl Subject {
+    fn new() -> Self {
+        let store = Store::open(Arc::new(SimDisk::new()), DbOptions::default()).unwrap();
+        let config = MachineConfig { own: OWN, quota_bytes: 0, lease_extension: 0 };
+        let mut machine = Machine::new(store, config).unwrap();
+        machine.serve(1);
+        Self { machine, tokens: Vec::new() }
+    }
+
+    /// Root, and `ann`, who may read and write `[b, c)`; rights are needed.
+    fn enabled() -> Self {
+        let mut subject = Self::new();
+        for name in ["root", "ann"] {
+            let request = AuthUserAddRequest { name: name.to_owned(), ..AuthUserAddRequest::default() };
+            subject.own(Kind::UserAdd, &request).unwrap();
+        }
+        let role = || "b".to_owned();
+        subject.own(Kind::RoleAdd, &AuthRoleAddRequest { name: role() }).unwrap();
+        let perm = Permission { perm_type: Type::Readwrite as i32, key: "b".into(), range_end: "c".into() };
+        let grant = AuthRoleGrantPermissionRequest { name: role(), perm: Some(perm) };
+        subject.own(Kind::RoleGrantPermission, &grant).unwrap();
+        subject.grant_role("ann", "b");
+        subject.grant_role("root", "root");
+        subject.own(Kind::AuthEnable, &AuthEnableRequest {}).unwrap();
+        subject
+    }
+
+    fn grant_role(&mut self, user: &str, role: &str) {
+        let request = AuthUserGrantRoleRequest { user: user.to_owned(), role: role.to_owned() };
+        self.own(Kind::UserGrantRole, &request).unwrap();
+    }
+
+    fn own(&mut self, kind: Kind, message: &impl Message) -> Result<Bytes, Error> {
+        self.send(&Caller::Member, kind, message)
+    }
+
+    fn ann(&mut self, kind: Kind, message: &impl Message) -> Result<Bytes, Error> {
+        let caller = self.user("ann");
+        self.send(&caller, kind, message)
+    }
+
+    fn user(&self, name: &str) -> Caller {
+        let revision = Some(self.machine.access.revision());
+        Caller::User(Arc::new(User { name: name.to_owned(), revision }))
+    }
+
+    fn send(&mut self, caller: &Caller, kind: Kind, message: &impl Message) -> Result<Bytes, Error> {
+        self.send_bytes(caller, kind, message.encode_to_vec().into())
+    }
+
+    fn send_bytes(&mut self, caller: &Caller, kind: Kind, payload: Bytes) -> Result<Bytes, Error> {
+        let (kind, payload) = authorized::enclose(caller, 0, kind, payload);
+        let data = encode(OWN, &[Command { id: CommandId::new(0, 1, 0), kind, payload }]).into();
+        let index = self.machine.store().applied().index + 1;
+        let mut effects = Vec::new();
+        self.machine.apply(&CommittedEntry { index, term: 1, data, change: None }, 0, &mut effects).unwrap();
+        let mut result = None;
+        for effect in effects {
+            match effect {
+                Effect::Reply(_, outcome) => result = Some(outcome.result),
+                Effect::Tokens(change) => self.tokens.push(change),
+                other => panic!("{other:?}"),
+            }
+        }
+        result.unwrap()
+    }
+}
+
+fn put(key: &'static str) -> PutRequest {
+    PutRequest { key: key.into(), ..PutRequest::default() }
+}
+
+fn txn(request: Request) -> TxnRequest {
+    TxnRequest { failure: vec![RequestOp { request: Some(request) }], ..TxnRequest::default() }
+}
+
+#[test]
+fn a_user_changes_what_it_may_write_and_nothing_else() {
+    let mut subject = Subject::enabled();
+    assert!(subject.ann(Kind::Put, &put("b")).is_ok());
+    let before = (
+        subject.machine.store().revision(),
+        subject
+            .machine
+            .store()
+            .reader()
+            .count(revd_engine::mvcc::KeyRange::from_wire(b"\0", b"\0"), i64::MAX),
+    );
+    for (caller, error) in [
+        (subject.user("ann"), Error::Auth(AuthError::PermissionDenied)),
+        (subject.user("nobody"), Error::Auth(AuthError::PermissionDenied)),
+        // A bare command: proposed while rights were not needed, or by who sent no token.
+        (Caller::Nobody, Error::Auth(AuthError::EmptyUser)),
+    ] {
+        assert_eq!(subject.send(&caller, Kind::Put, &put("c")), Err(error));
+    }
+    let whole =
+        DeleteRangeRequest { key: "b".into(), range_end: "\0".into(), ..DeleteRangeRequest::default() };
+    assert_eq!(subject.ann(Kind::DeleteRange, &whole), Err(Error::Auth(AuthError::PermissionDenied)));
+    for kind in [Kind::Compact, Kind::Alarm, Kind::AuthDisable, Kind::UserAdd, Kind::RoleDelete] {
+        let caller = subject.user("ann");
+        assert_eq!(
+            subject.send_bytes(&caller, kind, Bytes::new()),
+            Err(Error::Auth(AuthError::PermissionDenied))
+        );
+    }
+    let after = (
+        subject.machine.store().revision(),
+        subject
+            .machine
+            .store()
+            .reader()
+            .count(revd_engine::mvcc::KeyRange::from_wire(b"\0", b"\0"), i64::MAX),
+    );
+    assert_eq!(before, after);
+    assert!(subject.own(Kind::Put, &put("c")).is_ok());
+}
+
+/// A command is on its way through the log while its user loses the permission.
+#[test]
+fn a_permission_that_is_revoked_before_a_command_is_applied_counts() {
+    let mut subject = Subject::enabled();
+    let before = subject.user("ann");
+    let revoke = AuthUserRevokeRoleRequest { name: "ann".to_owned(), role: "b".to_owned() };
+    subject.own(Kind::UserRevokeRole, &revoke).unwrap();
+    assert_eq!(subject.send(&before, Kind::Put, &put("b")), Err(Error::Auth(AuthError::OldAuthRevision)));
+    assert_eq!(subject.ann(Kind::Put, &put("b")), Err(Error::Auth(AuthError::PermissionDenied)));
+    subject.grant_role("ann", "b");
+    assert!(subject.ann(Kind::Put, &put("b")).is_ok());
+}
+
+/// CVE-2026-33343, row 81 of the catalogue: transactions in transactions were not looked into.
+#[test]
+fn bug_81_no_depth_hides_a_forbidden_operation() {
+    let mut subject = Subject::enabled();
+    let range = |key: &'static str| RangeRequest { key: key.into(), ..RangeRequest::default() };
+    let delete = |key: &'static str| DeleteRangeRequest { key: key.into(), ..DeleteRangeRequest::default() };
+    let leaves = |key: &'static str| {
+        [
+            Request::RequestRange(range(key)),
+            Request::RequestPut(put(key)),
+            Request::RequestDeleteRange(delete(key)),
+        ]
+    };
+    for (allowed, forbidden) in leaves("b").into_iter().zip(leaves("x")) {
+        for depth in 0..4 {
+            let nest = |leaf: Request| (0..depth).fold(txn(leaf), |inner, _| txn(Request::RequestTxn(inner)));
+            assert!(subject.ann(Kind::Txn, &nest(allowed.clone())).is_ok());
+            let revision = subject.machine.store().revision();
+            assert_eq!(
+                subject.ann(Kind::Txn, &nest(forbidden.clone())),
+                Err(Error::Auth(AuthError::PermissionDenied))
+            );
+            let mut compared = nest(allowed.clone());
+            compared
+                .compare
+                .push(revd_proto::etcdserverpb::Compare { key: "x".into(), ..Default::default() });
+            assert_eq!(subject.ann(Kind::Txn, &compared), Err(Error::Auth(AuthError::PermissionDenied)));
+            assert_eq!(subject.machine.store().revision(), revision);
+        }
+    }
+}
+
+/// CVE-2026-44283, row 82 of the catalogue: options of a put inside a transaction.
+#[test]
+fn bug_82_options_of_a_put_need_rights_in_transactions_too() {
+    let mut subject = Subject::enabled();
+    subject.own(Kind::RoleAdd, &AuthRoleAddRequest { name: "w".to_owned() }).unwrap();
+    let perm = Permission { perm_type: Type::Write as i32, key: "w".into(), range_end: Bytes::new() };
+    let grant = AuthRoleGrantPermissionRequest { name: "w".to_owned(), perm: Some(perm) };
+    subject.own(Kind::RoleGrantPermission, &grant).unwrap();
+    subject.grant_role("ann", "w");
+    for (id, key) in [(1, "x"), (2, "b")] {
+        subject.own(Kind::LeaseGrant, &LeaseGrantRequest { id, ttl: 60 }).unwrap();
+        subject.own(Kind::Put, &PutRequest { lease: id, ..put(key) }).unwrap();
+    }
+    let previous = |key| PutRequest { prev_kv: true, ..put(key) };
+    let leased = |key, lease| PutRequest { lease, ..put(key) };
+    for (request, is_allowed) in [
+        (put("w"), true),
+        (previous("w"), false),
+        (previous("b"), true),
+        (leased("w", 1), false), // with a key that is not ann's to end
+        (leased("w", 2), true),
+    ] {
+        let outside = subject.ann(Kind::Put, &request);
+        let inside = subject.ann(Kind::Txn, &txn(Request::RequestPut(request.clone())));
+        for result in [outside, inside] {
+            assert_eq!(result.is_ok(), is_allowed, "{request:?}");
+        }
+    }
+    for (id, result) in [(1, Err(Error::Auth(AuthError::PermissionDenied))), (2, Ok(()))] {
+        let revoked = subject.ann(Kind::LeaseRevoke, &LeaseRevokeRequest { id });
+        assert_eq!(revoked.map(drop), result);
+    }
+}
+
+#[test]
+fn logins_make_tokens_and_changes_end_them() {
+    let mut subject = Subject::enabled();
+    let login = |name: &str| Login { name: name.to_owned(), digest: Some([7; 32]) }.encode();
+    let outcome = subject.send_bytes(&Caller::Nobody, Kind::Authenticate, login("ann")).unwrap();
+    let index = subject.machine.store().applied().index;
+    assert_eq!(decode_login(outcome), Some((index, subject.machine.access.revision())));
+    let made = TokenChange::Made { user: "ann".to_owned(), digest: [7; 32], index };
+    assert_eq!(std::mem::take(&mut subject.tokens), [made]);
+    let unknown = subject.send_bytes(&Caller::Nobody, Kind::Authenticate, login("eve"));
+    assert_eq!(unknown, Err(Error::Auth(AuthError::AuthFailed)));
+    let change = AuthUserChangePasswordRequest { name: "ann".to_owned(), ..Default::default() };
+    subject.own(Kind::UserChangePassword, &change).unwrap();
+    subject.own(Kind::UserDelete, &AuthUserDeleteRequest { name: "ann".to_owned() }).unwrap();
+    let root = AuthUserDeleteRequest { name: "root".to_owned() };
+    assert_eq!(subject.own(Kind::UserDelete, &root), Err(Error::Auth(AuthError::InvalidAuthManagement)));
+    subject.own(Kind::AuthDisable, &AuthDisableRequest {}).unwrap();
+    let of_ann = TokenChange::RevokedOf("ann".to_owned());
+    assert_eq!(subject.tokens, [of_ann.clone(), of_ann, TokenChange::RevokedAll]);
+    assert!(subject.send(&Caller::Nobody, Kind::Put, &put("x")).is_ok(), "nobody is asked any more");
+    let off = subject.send_bytes(&Caller::Nobody, Kind::Authenticate, login("root"));
+    assert_eq!(off, Err(Error::Auth(AuthError::AuthNotEnabled)));
+}
+
+#[test]
+fn names_are_bounded() {
+    let mut subject = Subject::new();
+    for (bytes, result) in [
+        (0, Err(Error::Auth(AuthError::EmptyRole))),
+        (limits::AUTH_NAME_BYTES_MAX, Ok(())),
+        (limits::AUTH_NAME_BYTES_MAX + 1, Err(Error::RequestTooLarge)),
+    ] {
+        let added = subject.own(Kind::RoleAdd, &AuthRoleAddRequest { name: "x".repeat(bytes) });
+        assert_eq!(added.map(drop), result);
+    }
+}
+
+/// Row 89 of the catalogue: fields that are empty, twice, or no message at all.
+#[test]
+fn bug_89_malformed_requests_about_users_are_answers() {
+    let mut subject = Subject::new();
+    for number in 0..=u8::MAX {
+        let Some(kind) = Kind::from_byte(number).filter(|kind| !kind.changes_members()) else { continue };
+        if matches!(kind, Kind::BeginHash) {
+            continue;
+        }
+        for payload in [&b""[..], b"\xff", b"\x0a\x05abc", b"\x0a\x00\x12\x00", b"\x12\x02\x12\x00"] {
+            let _ = subject.send_bytes(&Caller::Nobody, kind, Bytes::from_static(payload));
+        }
+    }
+}

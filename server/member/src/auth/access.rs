@@ -1,0 +1,127 @@
+//! The rights of users as of one state, and the one function that judges requests.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use revd_engine::mvcc::Tables;
+
+use crate::auth::caller::{Caller, User};
+use crate::auth::rights::Rights;
+use crate::auth::wants::{Attached, Judge, Wants};
+use crate::error::{AuthError, Error};
+use crate::schema::{self, AuthState};
+
+/// The rights of users, remembered for one state of users and roles.
+#[derive(Debug)]
+pub struct Access {
+    state: AuthState,
+    known: BTreeMap<String, Arc<Rights>>,
+}
+
+impl Default for Access {
+    fn default() -> Self {
+        Self { state: AuthState::NEW, known: BTreeMap::new() }
+    }
+}
+
+impl Access {
+    /// As of these tables.
+    #[must_use]
+    pub fn of(tables: &Tables) -> Self {
+        Self { state: schema::auth_state(tables), known: BTreeMap::new() }
+    }
+
+    /// Goes on to the state of these tables.
+    pub fn follow(&mut self, tables: &Tables) -> AuthState {
+        let state = schema::auth_state(tables);
+        if state != self.state {
+            *self = Self { state, known: BTreeMap::new() };
+        }
+        state
+    }
+
+    /// Requests need rights.
+    #[must_use]
+    pub fn is_enabled(&self) -> bool {
+        self.state.enabled
+    }
+
+    /// Counts changes of users, roles and permissions.
+    #[must_use]
+    pub fn revision(&self) -> u64 {
+        self.state.revision
+    }
+
+    fn rights(&mut self, tables: &Tables, name: &str) -> Option<Arc<Rights>> {
+        if let Some(rights) = self.known.get(name) {
+            return Some(Arc::clone(rights));
+        }
+        let rights = Arc::new(Rights::of(tables, name)?);
+        self.known.insert(name.to_owned(), Arc::clone(&rights));
+        Some(rights)
+    }
+
+    /// The caller may do everything, or rights are not asked for.
+    pub fn is_root(&mut self, tables: &Tables, caller: &Caller) -> bool {
+        match caller {
+            _ if !self.state.enabled => true,
+            Caller::Member => true,
+            Caller::Nobody | Caller::BadToken => false,
+            Caller::User(user) => self.rights(tables, &user.name).is_some_and(|rights| rights.is_root),
+        }
+    }
+
+    /// Whether a caller may do what it wants; this is the only place that decides so. `tables`
+    /// are those of the last [`Access::follow`]. Where leases are not known, what is attached to
+    /// them does not count: the state core judges again.
+    ///
+    /// # Errors
+    /// The error that the client gets, in etcd's order.
+    pub fn check(
+        &mut self,
+        tables: &Tables,
+        caller: &Caller,
+        wants: &Wants<'_>,
+        attached: Attached<'_>,
+    ) -> Result<(), Error> {
+        if !self.state.enabled || *caller == Caller::Member {
+            return Ok(());
+        }
+        let user = match caller {
+            Caller::Member => return Ok(()),
+            Caller::BadToken => return Err(Error::Auth(AuthError::InvalidAuthToken)),
+            _ if matches!(wants, Wants::Nothing) => return Ok(()),
+            Caller::Nobody => return Err(Error::Auth(AuthError::EmptyUser)),
+            Caller::User(user) if user.name.is_empty() => return Err(Error::Auth(AuthError::EmptyUser)),
+            Caller::User(user) => user,
+        };
+        let Some(rights) = self.rights(tables, &user.name) else {
+            return Err(self.of_unknown_user(user, wants));
+        };
+        // As with etcd: an old token of root counts where no key is named.
+        if rights.is_root && !wants.names_keys() {
+            return Ok(());
+        }
+        if wants.names_keys() || wants.names_lease() {
+            self.check_revision(user)?;
+        }
+        if rights.is_root {
+            return Ok(());
+        }
+        Judge { name: &user.name, rights: &rights, attached }.judge(wants)
+    }
+
+    /// The answer to a user that is gone, or never was: its token or certificate names one.
+    fn of_unknown_user(&self, user: &User, wants: &Wants<'_>) -> Error {
+        match wants {
+            Wants::Login | Wants::Nothing => Error::Auth(AuthError::InvalidAuthToken),
+            Wants::Root | Wants::User(_) | Wants::Role(_) => Error::Auth(AuthError::UserNotFound),
+            _ => self.check_revision(user).err().unwrap_or(Error::Auth(AuthError::PermissionDenied)),
+        }
+    }
+
+    fn check_revision(&self, user: &User) -> Result<(), Error> {
+        let is_old = user.revision.is_some_and(|revision| revision < self.state.revision);
+        if is_old { Err(Error::Auth(AuthError::OldAuthRevision)) } else { Ok(()) }
+    }
+}

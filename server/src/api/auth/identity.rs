@@ -1,0 +1,138 @@
+//! From what a client says to who it is, and whether that one may have what it asks for. While
+//! rights are not needed, all of this is one look at a flag.
+
+use std::sync::Arc;
+
+use revd_engine::mvcc::View;
+use revd_member::auth::{Attached, Caller, User, Wants};
+use revd_member::error::{AuthError, Error};
+
+use crate::api::auth::tokens::Found;
+use crate::api::call::Credentials;
+use crate::api::context::ServiceContext;
+
+/// The need of a method: a column of the table of methods.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Need {
+    /// Nothing: its caller may be anybody.
+    Open,
+    /// A caller that is somebody.
+    Login,
+    /// A caller with the role `root`.
+    Root,
+    /// Its service has its request judged.
+    Judged,
+}
+
+impl ServiceContext {
+    /// The caller that a client is, if that matters for a method with this need.
+    ///
+    /// # Errors
+    /// The error that the client gets, where the need alone decides.
+    pub async fn caller(&self, need: Need, credentials: &Credentials) -> Result<Caller, Error> {
+        if !self.status.needs_rights.load() || need == Need::Open {
+            return Ok(Caller::Nobody);
+        }
+        Box::pin(async {
+            let caller = self.identify(credentials).await;
+            match need {
+                Need::Open | Need::Judged => {}
+                Need::Login => self.check_now(&caller, &Wants::Login).await?,
+                Need::Root => self.check_now(&caller, &Wants::Root).await?,
+            }
+            Ok(caller)
+        })
+        .await
+    }
+
+    /// The caller that a client is by its token. One that this member may not know yet is looked up
+    /// again once the member has caught up with the others.
+    async fn identify(&self, credentials: &Credentials) -> Caller {
+        match self.identify_now(credentials) {
+            Ok(caller) => caller,
+            Err(_) if self.wait_to_read(false).await.is_err() => Caller::BadToken,
+            Err(_) => self.identify_now(credentials).unwrap_or(Caller::BadToken),
+        }
+    }
+
+    /// The same as of now; or the index of the entry that may make the token known.
+    pub fn identify_now(&self, credentials: &Credentials) -> Result<Caller, u64> {
+        let Some(identity) = credentials else { return Ok(Caller::Nobody) };
+        let Some(token) = &identity.token else {
+            // Proven by the handshake; a token goes first.
+            let of_name = |name: &str| Arc::new(User { name: name.to_owned(), revision: None });
+            return Ok(identity
+                .common_name
+                .as_deref()
+                .map_or(Caller::Nobody, |name| Caller::User(of_name(name))));
+        };
+        match self.auth.tokens.find(token, self.status.applied.load()) {
+            Found::User(user) => Ok(Caller::User(user)),
+            Found::Nothing => Ok(Caller::BadToken),
+            Found::Later(index) => Err(index),
+        }
+    }
+
+    /// Whether a caller may have what it wants, judged by the View that it is to have it from.
+    ///
+    /// # Errors
+    /// The error that the client gets.
+    pub fn check(&self, caller: &Caller, wants: &Wants<'_>, view: &View) -> Result<(), Error> {
+        self.check_keys(caller, wants, view, Attached::Unknown)
+    }
+
+    /// The same, where keys of leases are known.
+    pub fn check_keys(
+        &self,
+        caller: &Caller,
+        wants: &Wants<'_>,
+        view: &View,
+        attached: Attached<'_>,
+    ) -> Result<(), Error> {
+        // Set before the first View in which rights are needed.
+        if !self.status.needs_rights.load() {
+            return Ok(());
+        }
+        let access = &mut *self.access.borrow_mut();
+        access.follow(view.tables());
+        access.check(view.tables(), caller, wants, attached)
+    }
+
+    /// The caller may have everything.
+    pub fn is_root(&self, caller: &Caller, view: &View) -> bool {
+        if !self.status.needs_rights.load() {
+            return true;
+        }
+        let access = &mut *self.access.borrow_mut();
+        access.follow(view.tables());
+        access.is_root(view.tables(), caller)
+    }
+
+    /// Whether a caller may have what it is about to propose. It is judged again when the command
+    /// is applied; here a refusal waits until this member knows what others have granted.
+    ///
+    /// # Errors
+    /// The error that the client gets.
+    pub async fn check_now(&self, caller: &Caller, wants: &Wants<'_>) -> Result<(), Error> {
+        if !self.status.needs_rights.load() {
+            return Ok(());
+        }
+        match self.check(caller, wants, &self.views.load()) {
+            Ok(()) => Ok(()),
+            Err(Error::Auth(AuthError::InvalidAuthToken)) => Err(Error::Auth(AuthError::InvalidAuthToken)),
+            Err(_) => {
+                Box::pin(async {
+                    let view = self.view_for_reading(false).await?;
+                    self.check(caller, wants, &view)
+                })
+                .await
+            }
+        }
+    }
+
+    /// The auth revision of this member's state.
+    pub fn auth_revision(&self) -> u64 {
+        let access = &mut *self.access.borrow_mut();
+        access.follow(self.views.load().tables()).revision
+    }
+}

@@ -1,0 +1,208 @@
+//! The Auth service: users, roles, logins.
+//!
+//! Rights are judged in `revd_member::auth`; passwords and tokens are here, for they need secrets,
+//! threads and time.
+
+pub mod identity;
+mod logins;
+pub mod parts;
+pub mod passwords;
+pub mod tokens;
+
+use std::rc::Rc;
+
+use base64::Engine as _;
+use base64::prelude::BASE64_STANDARD;
+use bytes::Bytes;
+use prost::Message as _;
+use revd_engine::mvcc::View;
+use revd_member::apply::command::Kind;
+use revd_member::apply::users::{Login, decode_login};
+use revd_member::auth::{Caller, ROOT, Wants, rules};
+use revd_member::error::{AuthError, Error};
+use revd_member::schema;
+use revd_proto::authpb::Permission;
+use revd_proto::authpb::permission::Type;
+use revd_proto::etcdserverpb::{
+    AuthRoleGetRequest, AuthRoleGetResponse, AuthRoleListRequest, AuthRoleListResponse, AuthStatusRequest,
+    AuthStatusResponse, AuthUserAddRequest, AuthUserChangePasswordRequest, AuthUserGetRequest,
+    AuthUserGetResponse, AuthUserListRequest, AuthUserListResponse, AuthenticateRequest,
+    AuthenticateResponse,
+};
+
+use crate::api::call::{Message, decoded};
+use crate::api::context::ServiceContext;
+use crate::limits;
+use crate::secret::{Secret, fill_random};
+
+/// The letters of a new token.
+fn letters() -> Secret {
+    const ALPHABET: &[u8; 52] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+    let mut letters = Vec::with_capacity(tokens::LETTERS);
+    while letters.len() < tokens::LETTERS {
+        let mut drawn = [0; 32];
+        fill_random(&mut drawn);
+        // Those above would make some letters likelier than others.
+        let even = drawn.iter().filter(|byte| usize::from(**byte) < 4 * ALPHABET.len());
+        letters
+            .extend(even.take(tokens::LETTERS - letters.len()).map(|byte| ALPHABET[usize::from(*byte) % 52]));
+    }
+    letters.into()
+}
+
+/// Edge view.
+#[derive(Debug)]
+pub(super) struct Auth {
+    context: Rc<ServiceContext>,
+}
+
+impl Auth {
+    pub(super) fn new(context: &Rc<ServiceContext>) -> Self {
+        Self { context: Rc::clone(context) }
+    }
+
+    /// Enables or disables, or changes users or roles in a way that needs no password.
+    pub(super) async fn change(&self, caller: &Caller, kind: Kind, message: Bytes) -> Result<Message, Error> {
+        self.context.submit(caller, kind, message, false).await
+    }
+
+    /// A new user: the password stays here, its hash goes through the log.
+    pub(super) async fn user_add(&self, caller: &Caller, message: Bytes) -> Result<Message, Error> {
+        let mut request = decoded(AuthUserAddRequest::decode(message))?;
+        let password = Secret::from(std::mem::take(&mut request.password));
+        request.hashed_password = match request.options {
+            Some(options) if options.no_password => String::new(),
+            _ => self.hashed(password).await?,
+        };
+        self.change(caller, Kind::UserAdd, request.encode_to_vec().into()).await
+    }
+
+    /// As with etcd, a client that gives no password may give a hash of its own.
+    pub(super) async fn user_change_password(
+        &self,
+        caller: &Caller,
+        message: Bytes,
+    ) -> Result<Message, Error> {
+        let mut request = decoded(AuthUserChangePasswordRequest::decode(message))?;
+        let password = Secret::from(std::mem::take(&mut request.password));
+        if !password.expose().is_empty() {
+            request.hashed_password = self.hashed(password).await?;
+        }
+        self.change(caller, Kind::UserChangePassword, request.encode_to_vec().into()).await
+    }
+
+    async fn hashed(&self, password: Secret) -> Result<String, Error> {
+        let hash = self.context.auth.passwords.hash(password).await?;
+        Ok(BASE64_STANDARD.encode(hash))
+    }
+
+    /// Whether rights are needed; anybody may know.
+    pub(super) async fn status(&self, caller: &Caller, message: Bytes) -> Result<Message, Error> {
+        decoded(AuthStatusRequest::decode(message))?;
+        let view = self.view(caller, &Wants::Nothing).await?;
+        let state = schema::auth_state(view.tables());
+        self.reply(
+            &view,
+            &AuthStatusResponse { header: None, enabled: state.enabled, auth_revision: state.revision },
+        )
+    }
+
+    pub(super) async fn user_get(&self, caller: &Caller, message: Bytes) -> Result<Message, Error> {
+        let name = decoded(AuthUserGetRequest::decode(message))?.name;
+        let view = self.view(caller, &Wants::User(&name)).await?;
+        let user = schema::user(view.tables(), &name).ok_or(Error::Auth(AuthError::UserNotFound))?;
+        self.reply(&view, &AuthUserGetResponse { header: None, roles: user.roles })
+    }
+
+    pub(super) async fn user_list(&self, caller: &Caller, message: Bytes) -> Result<Message, Error> {
+        decoded(AuthUserListRequest::decode(message))?;
+        let view = self.view(caller, &Wants::Root).await?;
+        let users = schema::users(view.tables()).map(|user| text(&user.name)).collect();
+        self.reply(&view, &AuthUserListResponse { header: None, users })
+    }
+
+    /// The role `root` has no permissions of its own: it is shown with all there are.
+    pub(super) async fn role_get(&self, caller: &Caller, message: Bytes) -> Result<Message, Error> {
+        let name = decoded(AuthRoleGetRequest::decode(message))?.role;
+        let view = self.view(caller, &Wants::Role(&name)).await?;
+        let role = schema::role(view.tables(), &name).ok_or(Error::Auth(AuthError::RoleNotFound))?;
+        let everything = || Permission {
+            perm_type: Type::Readwrite as i32,
+            key: Bytes::new(),
+            range_end: Bytes::from_static(b"\0"),
+        };
+        let perm = if name == ROOT { vec![everything()] } else { role.key_permission };
+        self.reply(&view, &AuthRoleGetResponse { header: None, perm })
+    }
+
+    pub(super) async fn role_list(&self, caller: &Caller, message: Bytes) -> Result<Message, Error> {
+        decoded(AuthRoleListRequest::decode(message))?;
+        let view = self.view(caller, &Wants::Root).await?;
+        let roles = schema::roles(view.tables()).map(|role| text(&role.name)).collect();
+        self.reply(&view, &AuthRoleListResponse { header: None, roles })
+    }
+
+    /// A state that answers linearizably, in which the caller may have what it wants.
+    async fn view(&self, caller: &Caller, wants: &Wants<'_>) -> Result<View, Error> {
+        let view = self.context.view_for_reading(false).await?;
+        self.context.check(caller, wants, &view)?;
+        Ok(view)
+    }
+
+    fn reply(&self, view: &View, response: &impl prost::Message) -> Result<Message, Error> {
+        Ok(self.context.reply(view.revision(), vec![response.encode_to_vec().into()]))
+    }
+
+    /// A login: the password is checked here, the log makes the token known to all members. If
+    /// users have changed meanwhile, the password is checked again.
+    pub(super) async fn authenticate(&self, message: Bytes) -> Result<Message, Error> {
+        let AuthenticateRequest { name, password } = decoded(AuthenticateRequest::decode(message))?;
+        let password = Secret::from(password);
+        for _ in 0..limits::LOGIN_ATTEMPTS_MAX {
+            let view = self.context.view_for_reading(false).await?;
+            let revision = schema::auth_state(view.tables()).revision;
+            self.check_password(&name, &password, &view).await?;
+            drop(view);
+            let letters = letters();
+            let login = Login { name: name.clone(), digest: Some(tokens::digest(letters.expose())) };
+            let begun = self.context.begin(&Caller::Member, Kind::Authenticate, login.encode(), false)?;
+            let outcome = begun.await?;
+            let (index, now) = decode_login(outcome.result?).ok_or(Error::Malformed("a login is none"))?;
+            if now == revision {
+                let token = format!("{}.{index}", text(letters.expose()));
+                let body = AuthenticateResponse { header: None, token }.encode_to_vec();
+                return Ok(self.context.reply(outcome.revision, vec![body.into()]));
+            }
+        }
+        Err(Error::TooManyRequests)
+    }
+
+    async fn check_password(&self, name: &str, password: &Secret, view: &View) -> Result<(), Error> {
+        if !schema::auth_state(view.tables()).enabled {
+            return Err(Error::Auth(AuthError::AuthNotEnabled));
+        }
+        let auth = &self.context.auth;
+        auth.logins.may_try(name)?;
+        let user = schema::user(view.tables(), name);
+        let has_none = user.as_ref().is_some_and(rules::has_no_password);
+        let hash = user.map(|user| user.password).filter(|_| !has_none);
+        let checked = auth.passwords.check(password.clone(), hash).await;
+        if checked == Err(Error::Auth(AuthError::AuthFailed)) {
+            auth.logins.failed(name);
+            // As with etcd, whose text tells that there is such a user.
+            return Err(if has_none {
+                Error::Auth(AuthError::NoPasswordUser)
+            } else {
+                Error::Auth(AuthError::AuthFailed)
+            });
+        }
+        checked?;
+        auth.logins.succeeded(name);
+        Ok(())
+    }
+}
+
+/// A name; names come as text.
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}

@@ -1,0 +1,57 @@
+//! Bytes that must not be seen: passwords and tokens.
+
+use std::fmt;
+
+use zeroize::Zeroizing;
+
+/// Bytes that no log line or error shows, and that are wiped when they are freed.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Secret(Zeroizing<Vec<u8>>);
+
+impl Secret {
+    /// The bytes, for what has to work with them.
+    #[must_use]
+    pub fn expose(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+impl From<Vec<u8>> for Secret {
+    fn from(bytes: Vec<u8>) -> Self {
+        Self(Zeroizing::new(bytes))
+    }
+}
+
+impl From<String> for Secret {
+    fn from(text: String) -> Self {
+        text.into_bytes().into()
+    }
+}
+
+impl fmt::Debug for Secret {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("[hidden]")
+    }
+}
+
+/// Bytes that nobody can guess.
+///
+/// # Panics
+/// Where the kernel has no random numbers.
+pub fn fill_random(bytes: &mut [u8]) {
+    let mut filled = 0;
+    while filled < bytes.len() {
+        let read = rustix::rand::getrandom(&mut bytes[filled..], rustix::rand::GetRandomFlags::empty());
+        filled += read.expect("Linux has random numbers for everybody");
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_secret_does_not_show() {
+        assert_eq!(format!("{:?}", Some(Secret::from("hunter2".to_owned()))), "Some([hidden])");
+    }
+}

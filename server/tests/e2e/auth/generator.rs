@@ -1,0 +1,324 @@
+//! Calls of users, made from a seed.
+
+use bytes::Bytes;
+use prost::Message;
+use revd_proto::authpb::{Permission, UserAddOptions};
+use revd_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
+use revd_proto::etcdserverpb::request_op::Request;
+use revd_proto::etcdserverpb::{
+    AlarmRequest, AuthDisableRequest, AuthEnableRequest, AuthRoleAddRequest, AuthRoleDeleteRequest,
+    AuthRoleGetRequest, AuthRoleGrantPermissionRequest, AuthRoleListRequest, AuthRoleRevokePermissionRequest,
+    AuthStatusRequest, AuthUserAddRequest, AuthUserChangePasswordRequest, AuthUserDeleteRequest,
+    AuthUserGetRequest, AuthUserGrantRoleRequest, AuthUserListRequest, AuthUserRevokeRoleRequest,
+    AuthenticateRequest, CompactionRequest, Compare, DeleteRangeRequest, HashKvRequest, LeaseGrantRequest,
+    LeaseLeasesRequest, LeaseRevokeRequest, LeaseTimeToLiveRequest, MemberListRequest, PutRequest,
+    RangeRequest, RequestOp, StatusRequest, TxnRequest,
+};
+
+use crate::harness::Random;
+
+/// In whose name a call is made: with the token that this user got last.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Actor {
+    Nobody,
+    Garbage,
+    User(&'static str),
+}
+
+/// The part of a reply that has to be equal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Compared {
+    Whole,
+    Revision,
+    Nothing,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct Call {
+    pub(crate) actor: Actor,
+    pub(crate) path: &'static str,
+    pub(crate) message: Bytes,
+    pub(crate) compared: Compared,
+    /// The user that gets a token by it.
+    pub(crate) login: Option<&'static str>,
+    pub(crate) is_login: bool,
+    /// For the message of a failure.
+    _shown: String,
+}
+
+const USERS: [&str; 4] = ["root", "ann", "bob", "cat"];
+const ROLES: [&str; 4] = ["root", "reader", "writer", "all"];
+const KEYS: [&str; 8] = ["a", "b", "b1", "c", "d", "e", "f", "g"];
+
+pub(crate) struct Generator {
+    random: Random,
+}
+
+fn op(request: Request) -> RequestOp {
+    RequestOp { request: Some(request) }
+}
+
+impl Generator {
+    pub(crate) fn new(random: Random) -> Self {
+        Self { random }
+    }
+
+    fn below(&mut self, bound: u64) -> u64 {
+        self.random.below(bound)
+    }
+
+    fn chance(&mut self, in_ten: u64) -> bool {
+        self.below(10) < in_ten
+    }
+
+    fn pick<T: Copy>(&mut self, of: &[T]) -> T {
+        of[usize::try_from(self.below(of.len() as u64)).unwrap()]
+    }
+
+    fn key(&mut self) -> Bytes {
+        self.pick(&KEYS).into()
+    }
+
+    fn range_end(&mut self) -> Bytes {
+        match self.below(6) {
+            0..3 => Bytes::new(),
+            3 => Bytes::from_static(b"\0"),
+            _ => self.pick(&["b", "c", "b2", "e", "h", "a\0"]).into(),
+        }
+    }
+
+    fn lease(&mut self) -> i64 {
+        if self.chance(7) { 0 } else { i64::try_from(self.below(4)).unwrap() }
+    }
+
+    pub(crate) fn next(&mut self, number: u64) -> Call {
+        // At first everything is set up, so that there is something to be denied.
+        let root = Actor::User("root");
+        if let Some(call) = setup(number) {
+            return Call { actor: root, ..call };
+        }
+        let actor = match self.below(20) {
+            0 => Actor::Nobody,
+            1 => Actor::Garbage,
+            2..9 => root,
+            _ => Actor::User(self.pick(&USERS)),
+        };
+        let call = match self.below(10) {
+            0..2 => self.login(),
+            2..5 => self.change(),
+            5 => self.look(),
+            _ => self.data(),
+        };
+        Call { actor, ..call }
+    }
+
+    fn login(&mut self) -> Call {
+        let name = self.pick(&USERS);
+        let password = if self.chance(9) { name } else { "wrong" };
+        login(name, password)
+    }
+
+    fn permission(&mut self) -> Permission {
+        let key = self.pick(&KEYS);
+        // One end for each key: two that begin alike are granted twice by etcd.
+        let range_end = match key {
+            "a" => "",
+            "b" => "c",
+            "b1" => "b2",
+            "c" => "d",
+            "d" => "\0",
+            "e" => "a",
+            "f" => "g",
+            _ => "",
+        };
+        let perm_type = i32::try_from(self.below(3)).unwrap();
+        let key = if self.chance(1) { Bytes::new() } else { key.into() };
+        Permission { perm_type, key, range_end: range_end.into() }
+    }
+
+    fn change(&mut self) -> Call {
+        let name = self.pick(&USERS).to_owned();
+        let role = self.pick(&ROLES).to_owned();
+        match self.below(24) {
+            0..3 => {
+                let options = self.chance(1).then_some(UserAddOptions { no_password: true });
+                let name = if self.chance(1) { String::new() } else { name };
+                let (password, hashed_password) = (name.clone(), String::new());
+                let request = AuthUserAddRequest { name, password, options, hashed_password };
+                of("/etcdserverpb.Auth/UserAdd", &request)
+            }
+            3 => of("/etcdserverpb.Auth/UserDelete", &AuthUserDeleteRequest { name }),
+            4 => {
+                let hashed_password = String::new();
+                let password = name.clone();
+                let request = AuthUserChangePasswordRequest { name, password, hashed_password };
+                of("/etcdserverpb.Auth/UserChangePassword", &request)
+            }
+            5..10 => of("/etcdserverpb.Auth/UserGrantRole", &AuthUserGrantRoleRequest { user: name, role }),
+            10..12 => {
+                let role = if self.chance(5) { "all".to_owned() } else { role };
+                of("/etcdserverpb.Auth/UserRevokeRole", &AuthUserRevokeRoleRequest { name, role })
+            }
+            12..14 => {
+                let name = if self.chance(1) { String::new() } else { role };
+                of("/etcdserverpb.Auth/RoleAdd", &AuthRoleAddRequest { name })
+            }
+            14 => of("/etcdserverpb.Auth/RoleDelete", &AuthRoleDeleteRequest { role }),
+            15..20 => {
+                let perm = (!self.chance(1)).then(|| self.permission());
+                let request = AuthRoleGrantPermissionRequest { name: role, perm };
+                of("/etcdserverpb.Auth/RoleGrantPermission", &request)
+            }
+            20..22 => {
+                let Permission { key, range_end, .. } = self.permission();
+                let request = AuthRoleRevokePermissionRequest { role, key, range_end };
+                of("/etcdserverpb.Auth/RoleRevokePermission", &request)
+            }
+            22 if self.chance(3) => of("/etcdserverpb.Auth/AuthDisable", &AuthDisableRequest {}),
+            _ => of("/etcdserverpb.Auth/AuthEnable", &AuthEnableRequest {}),
+        }
+    }
+
+    fn look(&mut self) -> Call {
+        let name = self.pick(&USERS).to_owned();
+        let role = self.pick(&ROLES).to_owned();
+        match self.below(10) {
+            0 => of("/etcdserverpb.Auth/AuthStatus", &AuthStatusRequest {}),
+            1..3 => of("/etcdserverpb.Auth/UserGet", &AuthUserGetRequest { name }),
+            3 => of("/etcdserverpb.Auth/UserList", &AuthUserListRequest {}),
+            4..6 => of("/etcdserverpb.Auth/RoleGet", &AuthRoleGetRequest { role }),
+            6 => of("/etcdserverpb.Auth/RoleList", &AuthRoleListRequest {}),
+            7 => {
+                let call = of("/etcdserverpb.Cluster/MemberList", &MemberListRequest { linearizable: true });
+                Call { compared: Compared::Nothing, ..call }
+            }
+            8 => {
+                let call = of("/etcdserverpb.Maintenance/Status", &StatusRequest {});
+                Call { compared: Compared::Revision, ..call }
+            }
+            _ => of("/etcdserverpb.Maintenance/Alarm", &AlarmRequest::default()),
+        }
+    }
+
+    fn range(&mut self) -> RangeRequest {
+        let serializable = self.chance(3);
+        RangeRequest { key: self.key(), range_end: self.range_end(), serializable, ..RangeRequest::default() }
+    }
+
+    fn put(&mut self) -> PutRequest {
+        let (key, lease, prev_kv) = (self.key(), self.lease(), self.chance(3));
+        PutRequest { key, value: "v".into(), lease, prev_kv, ..PutRequest::default() }
+    }
+
+    fn delete(&mut self) -> DeleteRangeRequest {
+        let (key, range_end, prev_kv) = (self.key(), self.range_end(), self.chance(3));
+        DeleteRangeRequest { key, range_end, prev_kv }
+    }
+
+    fn txn(&mut self, depth: u64) -> TxnRequest {
+        let compare = (0..self.below(2)).map(|_| Compare {
+            key: self.key(),
+            range_end: self.range_end(),
+            target: CompareTarget::Version as i32,
+            result: CompareResult::Greater as i32,
+            target_union: Some(TargetUnion::Version(0)),
+        });
+        let compare = compare.collect();
+        let success = (0..self.below(2)).map(|_| self.op(depth)).collect();
+        let failure = vec![self.op(depth)];
+        TxnRequest { compare, success, failure }
+    }
+
+    fn op(&mut self, depth: u64) -> RequestOp {
+        match self.below(6) {
+            0..2 => op(Request::RequestRange(self.range())),
+            2 => op(Request::RequestPut(self.put())),
+            3 => op(Request::RequestDeleteRange(self.delete())),
+            _ if depth < 4 => op(Request::RequestTxn(self.txn(depth + 1))),
+            _ => op(Request::RequestRange(self.range())),
+        }
+    }
+
+    fn data(&mut self) -> Call {
+        let id = i64::try_from(self.below(4)).unwrap();
+        match self.below(24) {
+            0..6 => of("/etcdserverpb.KV/Range", &self.range()),
+            6..10 => of("/etcdserverpb.KV/Put", &self.put()),
+            10..12 => of("/etcdserverpb.KV/DeleteRange", &self.delete()),
+            12..18 => of("/etcdserverpb.KV/Txn", &self.txn(0)),
+            18 => of("/etcdserverpb.Lease/LeaseGrant", &LeaseGrantRequest { id: id.max(1), ttl: 100_000 }),
+            19 => of("/etcdserverpb.Lease/LeaseRevoke", &LeaseRevokeRequest { id: id + 1 }),
+            20 => {
+                let request = LeaseTimeToLiveRequest { id: id + 1, keys: self.chance(7) };
+                let call = of("/etcdserverpb.Lease/LeaseTimeToLive", &request);
+                Call { compared: Compared::Nothing, ..call }
+            }
+            21 => {
+                let call = of("/etcdserverpb.Lease/LeaseLeases", &LeaseLeasesRequest {});
+                Call { compared: Compared::Nothing, ..call }
+            }
+            22 => of("/etcdserverpb.KV/Compact", &CompactionRequest { revision: id, physical: false }),
+            _ => of("/etcdserverpb.Maintenance/HashKV", &HashKvRequest { revision: 0 }),
+        }
+    }
+}
+
+fn of(path: &'static str, message: &(impl Message + std::fmt::Debug)) -> Call {
+    Call {
+        actor: Actor::Nobody,
+        path,
+        message: message.encode_to_vec().into(),
+        compared: Compared::Whole,
+        login: None,
+        is_login: false,
+        _shown: format!("{message:?}"),
+    }
+}
+
+fn login(name: &'static str, password: &str) -> Call {
+    let request = AuthenticateRequest { name: name.to_owned(), password: password.to_owned() };
+    Call {
+        login: Some(name),
+        is_login: true,
+        // The token.
+        compared: Compared::Revision,
+        ..of("/etcdserverpb.Auth/Authenticate", &request)
+    }
+}
+
+fn setup(number: u64) -> Option<Call> {
+    let add_user = |name: &str| {
+        let (name, password) = (name.to_owned(), name.to_owned());
+        let request = AuthUserAddRequest { name, password, ..AuthUserAddRequest::default() };
+        of("/etcdserverpb.Auth/UserAdd", &request)
+    };
+    let add_role =
+        |name: &str| of("/etcdserverpb.Auth/RoleAdd", &AuthRoleAddRequest { name: name.to_owned() });
+    let grant = |user: &str, role: &str| {
+        let (user, role) = (user.to_owned(), role.to_owned());
+        of("/etcdserverpb.Auth/UserGrantRole", &AuthUserGrantRoleRequest { user, role })
+    };
+    let permit = |name: &str, perm_type, key: &'static str, range_end: &'static str| {
+        let perm = Some(Permission { perm_type, key: key.into(), range_end: range_end.into() });
+        let request = AuthRoleGrantPermissionRequest { name: name.to_owned(), perm };
+        of("/etcdserverpb.Auth/RoleGrantPermission", &request)
+    };
+    Some(match number {
+        0..4 => add_user(USERS[usize::try_from(number).unwrap()]),
+        4..8 => add_role(ROLES[usize::try_from(number - 4).unwrap()]),
+        8 => permit("reader", 0, "b", "c"),
+        9 => permit("writer", 1, "b", "c"),
+        10 => permit("all", 2, "c", "d"),
+        11 => grant("root", "root"),
+        12 => grant("ann", "reader"),
+        13 => grant("ann", "writer"),
+        14 => grant("bob", "reader"),
+        15 => grant("cat", "all"),
+        16 => of("/etcdserverpb.Auth/AuthEnable", &AuthEnableRequest {}),
+        17..21 => {
+            let name = USERS[usize::try_from(number - 17).unwrap()];
+            login(name, name)
+        }
+        _ => return None,
+    })
+}

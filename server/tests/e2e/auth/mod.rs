@@ -1,0 +1,138 @@
+//! Users, roles and tokens: the same requests of the same users to revd and to etcd 3.7.1.
+//!
+//! Each answer must be the same: the whole reply but for ids and the raft term, every error by
+//! code and text. `REVD_AUTH_REQUESTS` and `REVD_AUTH_SEEDS` make the test longer.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::{Buf as _, Bytes};
+use prost::Message as _;
+use revd_proto::etcdserverpb::{AuthenticateResponse, ResponseHeader};
+use tonic::{Code, Request, Status};
+
+use crate::harness::{Client, Random, from_env, with_clusters_beside, with_etcd_beside};
+
+mod bugs;
+mod generator;
+
+use generator::{Actor, Call, Compared, Generator};
+
+pub(crate) const FLAGS: [&str; 2] = ["--unsafe-no-fsync", "--bcrypt-cost=4"];
+
+/// The answer to a call.
+#[derive(Debug, Clone, PartialEq)]
+pub(crate) enum Answer {
+    Reply { revision: i64, body: Bytes },
+    Refused(Code, String),
+}
+
+/// Calls any method with the token of a user.
+pub(crate) async fn call(
+    client: &Client,
+    path: &'static str,
+    message: Bytes,
+    token: Option<&str>,
+) -> Result<Bytes, Status> {
+    let mut request = Request::new(message);
+    request.set_timeout(Duration::from_secs(20));
+    if let Some(token) = token {
+        request.metadata_mut().insert("token", token.parse().unwrap());
+    }
+    client.raw(path, request).await.map(tonic::Response::into_inner)
+}
+
+/// Splits the header off a reply; it is the first field.
+fn answer(result: Result<Bytes, Status>, compared: Compared) -> Answer {
+    let mut body = match result {
+        Ok(body) => body,
+        Err(status) => return Answer::Refused(status.code(), status.message().to_owned()),
+    };
+    let mut revision = 0;
+    if body.first() == Some(&0x0a) {
+        body.advance(1);
+        let len = prost::encoding::decode_varint(&mut body).unwrap();
+        revision = ResponseHeader::decode(body.split_to(usize::try_from(len).unwrap())).unwrap().revision;
+    }
+    match compared {
+        Compared::Whole => Answer::Reply { revision, body },
+        Compared::Revision => Answer::Reply { revision, body: Bytes::new() },
+        Compared::Nothing => Answer::Reply { revision: 0, body: Bytes::new() },
+    }
+}
+
+/// One server: its members, and the tokens that users got from it.
+struct Side<'c> {
+    members: &'c [Client],
+    tokens: BTreeMap<&'static str, String>,
+}
+
+impl Side<'_> {
+    async fn send(&mut self, member: usize, call: &Call) -> Answer {
+        let token = match call.actor {
+            Actor::Nobody => None,
+            Actor::Garbage => Some("abcdefghijklmnop.1".to_owned()),
+            Actor::User(name) => self.tokens.get(name).cloned(),
+        };
+        let client = &self.members[member];
+        loop {
+            let result = self::call(client, call.path, call.message.clone(), token.as_deref()).await;
+            if let (Ok(reply), Some(name)) = (&result, call.login) {
+                let token = AuthenticateResponse::decode(reply.clone()).unwrap().token;
+                self.tokens.insert(name, token);
+            }
+            let is_limited =
+                matches!(&result, Err(status) if status.message() == "etcdserver: too many requests");
+            if !(is_limited && call.is_login) {
+                return answer(result, call.compared);
+            }
+            // etcd lets passwords be guessed.
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+    }
+}
+
+async fn compare(seed: u64, requests: u64, revd: &[Client], etcd: &[Client]) {
+    let mut generator = Generator::new(Random::new(seed));
+    let side = |members| Side { members, tokens: BTreeMap::new() };
+    let (mut ours, mut theirs) = (side(revd), side(etcd));
+    let (mut replies, mut refusals) = (BTreeMap::new(), BTreeMap::new());
+    for number in 0..requests {
+        let call = generator.next(number);
+        let member = usize::try_from(number).unwrap() % revd.len();
+        let (our, their) = (ours.send(member, &call).await, theirs.send(member, &call).await);
+        assert!(
+            our == their,
+            "seed {seed}, request {number}, member {member}: {call:?}\nrevd: {our:?}\netcd: {their:?}"
+        );
+        match our {
+            Answer::Reply { .. } => *replies.entry(call.path).or_insert(0) += 1,
+            Answer::Refused(_, text) => *refusals.entry(text).or_insert(0) += 1,
+        }
+    }
+    println!("seed {seed}: equal replies {replies:?}, equal refusals {refusals:?}");
+    assert!(replies.len() >= 15, "the generator does not reach enough methods: {replies:?}");
+    let denied = refusals.get("etcdserver: permission denied").copied().unwrap_or(0);
+    assert!(denied * 20 >= requests, "users are hardly ever denied anything: {refusals:?}");
+}
+
+#[test]
+fn users_may_do_what_etcd_lets_them() {
+    let requests = from_env("REVD_AUTH_REQUESTS", 600);
+    let seeds = from_env("REVD_AUTH_SEEDS", 2);
+    for seed in 1..=seeds {
+        with_etcd_beside(&FLAGS, async |revd, etcd| {
+            compare(seed, requests, &[revd.client().await], &[etcd.client().await]).await;
+        });
+    }
+}
+
+/// A token that one member gave out counts at the others.
+#[test]
+fn users_of_three_members_may_do_what_three_etcds_let_them() {
+    let requests = from_env("REVD_AUTH_REQUESTS", 200);
+    with_clusters_beside(&FLAGS, async |revd, etcd| {
+        let (revd, etcd) = (revd.clients(), etcd.clients());
+        compare(7, requests, &revd, &etcd).await;
+    });
+}
