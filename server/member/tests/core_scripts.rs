@@ -12,7 +12,7 @@
 //!              lead TERM    follow    ask MEMBER SLOT keepalive    answer SLOT
 //!              read EDGE TICKET INDEX    read EDGE TICKET refused    lost NUMBER
 //!              install INDEX    named    stream
-//!              log INDEX                         the last entry of the log
+//!              log INDEX    term TERM            the last entry of the log; of entries from now on
 //!              hold ...                          work that comes in one message with the next
 //!              disk full [reserve]    disk free         the tree file cannot grow; by the reserve
 //! ```
@@ -86,6 +86,8 @@ fn command(slot: usize, name: &str) -> Command {
             (kind, AlarmRequest { action, member_id: ORIGIN.member, alarm }.encode_to_vec())
         }
         "grant" => (Kind::LeaseGrant, LeaseGrantRequest { id: 7, ttl: 60 }.encode_to_vec()),
+        // Lease 7, by the word of the leader of term 1.
+        "expire" => (Kind::LeaseExpire, [1_u64, 7].map(u64::to_le_bytes).concat()),
         "compact" => (Kind::Compact, CompactionRequest { revision: 1, physical: true }.encode_to_vec()),
         _ => panic!("no command is called {name}"),
     };
@@ -431,6 +433,8 @@ struct StateRunner {
     /// Work that comes with the next.
     held: Vec<Work>,
     index: u64,
+    /// Of entries.
+    term: u64,
     slot: usize,
 }
 
@@ -441,7 +445,7 @@ impl StateRunner {
         let machine = Machine::new(store(&disk), config).unwrap();
         let (mut core, mut words) = (StateCore::new(machine, 1), StateWords::default());
         core.receive(StateEvent::Work(vec![Work::Leads(Some(1))]), &mut words).unwrap();
-        Self { core, disk, has_reserve: false, words, held: Vec::new(), index: 1, slot: 0 }
+        Self { core, disk, has_reserve: false, words, held: Vec::new(), index: 1, term: 1, slot: 0 }
     }
 
     /// The end of a checkpoint: as in the server, one that found no room makes some if there is a
@@ -466,7 +470,7 @@ impl StateRunner {
         let commands: Vec<Command> = commands.collect();
         self.index += 1;
         let data = if commands.is_empty() { Bytes::new() } else { command::encode(ORIGIN, &commands).into() };
-        Work::Entry(CommittedEntry { index: self.index, term: 1, data, change: None })
+        Work::Entry(CommittedEntry { index: self.index, term: self.term, data, change: None })
     }
 
     /// Work that the log core hands down, if it is called that.
@@ -511,6 +515,10 @@ impl Runner for StateRunner {
             "hold" => {
                 let work = self.work(names[0], &names[1..])?.ok_or("only work is held")?;
                 self.held.push(work);
+                return Ok(String::new());
+            }
+            "term" => {
+                self.term = names[0].parse()?;
                 return Ok(String::new());
             }
             "log" => {

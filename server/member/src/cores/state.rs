@@ -142,7 +142,7 @@ impl StateCore {
         };
         is_listing(machine.lessor())
             || machine.lessor().is_changing()
-            || !self.lease_requests.is_empty()
+            || !(self.lease_requests.is_empty() || self.has_yet_to_lead(machine))
             || self.is_forgetting
             || machine.is_within_entry()
             || machine.is_listing_keys()
@@ -349,11 +349,17 @@ impl StateCore {
         Ok(())
     }
 
+    /// A new leader has not applied an entry of its term. Those before it may end leases, by the
+    /// word of an earlier leader: nobody is told before that a lease lives.
+    fn has_yet_to_lead(&self, machine: &Machine) -> bool {
+        self.leads_in.is_some_and(|term| machine.store().applied().term < term)
+    }
+
     fn lead(&mut self, machine: &mut Machine, now: u64, effects: &mut impl StateEffects) {
         if self.standpoint.is_ready {
             machine.serve(self.edges);
         }
-        let term = self.leads_in;
+        let term = self.leads_in.filter(|_| !self.has_yet_to_lead(machine));
         let is_new = machine.set_leadership(term, now, &mut self.effects);
         let leases = machine.leases().len();
         if is_new && leases > 0 {
@@ -362,9 +368,9 @@ impl StateCore {
     }
 
     /// Lease requests, in their order, for a while: some list keys. The rest comes in the next
-    /// turn. They wait for a new leader to know all leases.
+    /// turn. They wait for a new leader to lead, and to know all leases.
     fn carry_out_lease_requests(&mut self, machine: &mut Machine, now: u64, effects: &impl StateEffects) {
-        if machine.lessor().is_loading() {
+        if machine.lessor().is_loading() || self.has_yet_to_lead(machine) {
             return;
         }
         let began = effects.microseconds();
