@@ -232,6 +232,8 @@ async fn remaining_ttls(
 #[test]
 fn leases_have_no_time_before_the_member_is_ready() {
     with_core(async |Core { to_state, from_core, ready, .. }| {
+        // It leads when it has applied an entry of its term.
+        assert!(to_state.send(vec![entry(1, &[])]).await);
         assert_eq!(remaining_ttls(to_state, from_core).await, Err(Error::NotLeader));
         ready.set();
         assert!(remaining_ttls(to_state, from_core).await.is_ok());
