@@ -204,7 +204,11 @@ impl Servers {
         let mut clients = Vec::new();
         for _ in 0..members {
             peers.push(format!("http://{}", free_address()?));
-            clients.push(format!("http://{}", free_address()?));
+            // A server with a certificate is asked over TLS; `--cacert` has its authority.
+            let is_secure =
+                spec.flags.iter().any(|flag| flag.starts_with("--cert-file") || flag == "--auto-tls");
+            let scheme = if is_secure { "https" } else { "http" };
+            clients.push(format!("{scheme}://{}", free_address()?));
         }
         let cluster: Vec<_> = peers.iter().enumerate().map(|(at, peer)| format!("m{at}={peer}")).collect();
         let cpus = if spec.cpus.is_empty() { at_start()?.0 } else { cpu_set(&spec.cpus) };

@@ -17,6 +17,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::presets;
+use crate::wire::tls::{self, TlsArgs};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -39,6 +40,8 @@ Examples:
 struct Cli {
     #[command(subcommand)]
     command: Option<LoadgenCommand>,
+    #[command(flatten)]
+    tls: TlsArgs,
 }
 
 #[derive(Subcommand)]
@@ -81,6 +84,10 @@ pub fn main() -> ExitCode {
         args.insert(1, "benchmark".to_owned());
     }
     let cli = Cli::parse_from(args);
+    if let Err(error) = tls::set(&cli.tls) {
+        eprintln!("loadgen: {error:#}");
+        return ExitCode::from(outputs::FAILED);
+    }
     let result = match cli.command {
         None => canonical::run(),
         Some(LoadgenCommand::Scenario(scenario)) => scenario::run(*scenario),

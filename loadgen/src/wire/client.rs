@@ -1,7 +1,7 @@
 //! One connection to a server: calls out, messages in. Never waits: bytes that cannot be sent now
 //! wait for the socket.
 
-use std::io::{self, IoSlice, Read as _, Write as _};
+use std::io::{self, IoSlice};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -12,6 +12,7 @@ use revd_http2::{Config, Connection, ErrorCode, Event, HeadersKind, PREFACE, Rol
 
 use crate::wire::head::{CallFailure, CallHeads, ReplyHeads};
 use crate::wire::method::RpcMethod;
+use crate::wire::tls::Socket;
 
 /// In front of each message: a compression flag, and its length.
 const PREFIX_BYTES: usize = 5;
@@ -41,7 +42,7 @@ struct CallStream {
 /// A connection.
 #[derive(Debug)]
 pub struct ClientConnection {
-    socket: TcpStream,
+    socket: Socket,
     http2: Connection<CallStream>,
     call_heads: CallHeads,
     reply_heads: ReplyHeads,
@@ -53,16 +54,13 @@ pub struct ClientConnection {
 /// A server's address without a scheme.
 ///
 /// # Errors
-/// When it is no `host:port`, or asks for TLS.
+/// When it is no `host:port`.
 pub fn host(endpoint: &str) -> anyhow::Result<&str> {
-    anyhow::ensure!(
-        !endpoint.starts_with("https://"),
-        "{endpoint}: TLS is not spoken yet; use an http:// endpoint"
-    );
-    let host = endpoint.strip_prefix("http://").unwrap_or(endpoint).trim_end_matches('/');
+    let host = endpoint.strip_prefix("http://").or_else(|| endpoint.strip_prefix("https://"));
+    let host = host.unwrap_or(endpoint).trim_end_matches('/');
     anyhow::ensure!(
         host.contains(':'),
-        "{endpoint} is no endpoint: it should be host:port or http://host:port"
+        "{endpoint} is no endpoint: it should be host:port, http://host:port or https://host:port"
     );
     Ok(host)
 }
@@ -88,7 +86,16 @@ impl ClientConnection {
         let mut last = None;
         for address in addresses(endpoint)? {
             match TcpStream::connect_timeout(&address, patience) {
-                Ok(socket) => return Self::new(socket, host(endpoint)?),
+                Ok(socket) => {
+                    let host = host(endpoint)?;
+                    let socket = if endpoint.starts_with("https://") {
+                        Socket::secure(socket, host, patience)
+                            .with_context(|| format!("connecting to {endpoint}"))?
+                    } else {
+                        Socket::Plain(socket)
+                    };
+                    return Self::new(socket, host);
+                }
                 Err(error) => last = Some(error),
             }
         }
@@ -96,9 +103,8 @@ impl ClientConnection {
         Err(error).with_context(|| format!("connecting to {endpoint}"))
     }
 
-    fn new(socket: TcpStream, authority: &str) -> anyhow::Result<Self> {
-        socket.set_nodelay(true)?;
-        socket.set_nonblocking(true)?;
+    fn new(socket: Socket, authority: &str) -> anyhow::Result<Self> {
+        socket.never_wait()?;
         let config = Config {
             stream_window: 16 << 20,
             connection_window: 64 << 20,
@@ -183,7 +189,10 @@ impl ClientConnection {
             self.http2.pump();
             let out = self.http2.out();
             if out.is_empty() {
-                return Ok(true);
+                return match self.socket.flush() {
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => Ok(false),
+                    result => result.map(|()| true),
+                };
             }
             let mut pieces = [IoSlice::new(&[]); PIECES];
             let filled = out.fill(&mut pieces);
@@ -202,8 +211,8 @@ impl ClientConnection {
     /// # Errors
     /// When the connection is lost, or the server broke the protocol.
     pub fn read(&mut self, buffer: &mut [u8], sink: &mut impl ReplySink) -> io::Result<bool> {
-        let read = match self.socket.read(buffer) {
-            Ok(0) => {
+        let (read, has_more) = match self.socket.read(buffer) {
+            Ok((0, _)) => {
                 return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the server closed the connection"));
             }
             Ok(read) => read,
@@ -224,7 +233,7 @@ impl ClientConnection {
             whole.drain(..used);
             self.partial = whole;
         }
-        Ok(read == buffer.len())
+        Ok(has_more)
     }
 
     fn events(&mut self, input: &mut &[u8], sink: &mut impl ReplySink) -> io::Result<()> {

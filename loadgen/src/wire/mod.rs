@@ -4,6 +4,7 @@ pub mod client;
 pub mod fields;
 pub mod head;
 pub mod method;
+pub mod tls;
 
 pub use client::{ClientConnection, ReplySink};
 pub use method::RpcMethod;

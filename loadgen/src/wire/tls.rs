@@ -1,0 +1,220 @@
+//! TLS of connections: what every connection of this process shows and trusts, and a session over
+//! a socket that does not wait.
+
+use std::io::{self, IoSlice, Read as _, Write as _};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use clap::Args;
+use rustls::client::Resumption;
+use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
+use rustls::crypto::{CryptoProvider, aws_lc_rs};
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
+use rustls::{ClientConfig, ClientConnection, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
+
+/// More plaintext than this is read before more records are.
+const UNREAD_BYTES_MAX: usize = 12 * 1024;
+
+/// Certificates, as etcdctl names them.
+#[derive(Args, Clone, Debug, Default)]
+pub struct TlsArgs {
+    /// Authorities that sign certificates of servers, for https:// endpoints
+    #[arg(long, global = true, value_name = "FILE", help_heading = "TLS")]
+    cacert: Option<String>,
+    /// Certificate to show
+    #[arg(long, global = true, value_name = "FILE", requires = "key", help_heading = "TLS")]
+    cert: Option<String>,
+    /// Its private key
+    #[arg(long, global = true, value_name = "FILE", requires = "cert", help_heading = "TLS")]
+    key: Option<String>,
+    /// Take any certificate of a server
+    #[arg(long, global = true, help_heading = "TLS")]
+    insecure_skip_tls_verify: bool,
+}
+
+static CONFIG: OnceLock<Arc<ClientConfig>> = OnceLock::new();
+
+/// Takes the certificates of all connections that follow.
+///
+/// # Errors
+/// With the file in it.
+pub fn set(args: &TlsArgs) -> anyhow::Result<()> {
+    let provider = Arc::new(aws_lc_rs::default_provider());
+    let mut roots = RootCertStore::empty();
+    if let Some(file) = &args.cacert {
+        for certificate in certificates(file)? {
+            roots.add(certificate).with_context(|| file.clone())?;
+        }
+    }
+    let builder = ClientConfig::builder_with_provider(Arc::clone(&provider));
+    let builder = builder.with_safe_default_protocol_versions()?;
+    let builder = if args.insecure_skip_tls_verify {
+        builder.dangerous().with_custom_certificate_verifier(Arc::new(Anyone(provider)))
+    } else {
+        builder.with_root_certificates(roots)
+    };
+    let mut config = match (&args.cert, &args.key) {
+        (Some(cert), Some(file)) => {
+            let key = PrivateKeyDer::from_pem_file(file);
+            let key = key.map_err(|_| anyhow::anyhow!("{file}: no private key in PEM"))?;
+            builder.with_client_auth_cert(certificates(cert)?, key)?
+        }
+        _ => builder.with_no_client_auth(),
+    };
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    // As Go's clients: each connection has a handshake of its own.
+    config.resumption = Resumption::disabled();
+    let _ = CONFIG.set(Arc::new(config));
+    Ok(())
+}
+
+fn certificates(file: &str) -> anyhow::Result<Vec<CertificateDer<'static>>> {
+    let found: Result<Vec<_>, _> =
+        CertificateDer::pem_file_iter(file).with_context(|| file.to_owned())?.collect();
+    let found = found.with_context(|| file.to_owned())?;
+    anyhow::ensure!(!found.is_empty(), "{file}: no certificate in PEM");
+    Ok(found)
+}
+
+/// A socket, with TLS on it or not.
+#[derive(Debug)]
+pub(super) enum Socket {
+    Plain(TcpStream),
+    Secure(TcpStream, Box<ClientConnection>),
+}
+
+impl Socket {
+    /// A session with a host, within this time.
+    pub(super) fn secure(mut socket: TcpStream, host: &str, patience: Duration) -> anyhow::Result<Self> {
+        if CONFIG.get().is_none() {
+            set(&TlsArgs::default())?;
+        }
+        let config = CONFIG.get().context("certificates are there")?;
+        let host = host.rsplit_once(':').map_or(host, |(host, _)| host);
+        let host = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())?;
+        let mut session = ClientConnection::new(Arc::clone(config), host)?;
+        socket.set_read_timeout(Some(patience))?;
+        while session.is_handshaking() {
+            session.complete_io(&mut socket)?;
+        }
+        Ok(Self::Secure(socket, Box::new(session)))
+    }
+
+    fn tcp(&self) -> &TcpStream {
+        match self {
+            Self::Plain(socket) | Self::Secure(socket, _) => socket,
+        }
+    }
+
+    pub(super) fn never_wait(&self) -> io::Result<()> {
+        self.tcp().set_nodelay(true)?;
+        self.tcp().set_nonblocking(true)
+    }
+
+    /// Takes what it can of the pieces.
+    pub(super) fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        match self {
+            Self::Plain(socket) => socket.write_vectored(pieces),
+            Self::Secure(socket, session) => {
+                send(socket, session)?;
+                let taken = session.writer().write_vectored(pieces)?;
+                match send(socket, session) {
+                    Err(error) if error.kind() != io::ErrorKind::WouldBlock => Err(error),
+                    _ => Ok(taken),
+                }
+            }
+        }
+    }
+
+    /// Sends records that wait.
+    pub(super) fn flush(&mut self) -> io::Result<()> {
+        match self {
+            Self::Plain(_) => Ok(()),
+            Self::Secure(socket, session) => send(socket, session),
+        }
+    }
+
+    /// Reads; how much, and whether there may be more.
+    pub(super) fn read(&mut self, buffer: &mut [u8]) -> io::Result<(usize, bool)> {
+        let Self::Secure(socket, session) = self else {
+            let read = self.tcp().read(buffer)?;
+            return Ok((read, read == buffer.len()));
+        };
+        let (mut is_dry, mut is_over, mut unread) = (false, false, 0);
+        while unread < UNREAD_BYTES_MAX && !is_dry && !is_over {
+            match session.read_tls(socket) {
+                Ok(0) => is_over = true,
+                Ok(_) => {
+                    let state = session.process_new_packets();
+                    let state = state.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+                    unread = state.plaintext_bytes_to_read();
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => is_dry = true,
+                Err(error) => return Err(error),
+            }
+        }
+        match session.reader().read(buffer) {
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock && is_over => Ok((0, false)),
+            Err(error) => Err(error),
+            Ok(read) => Ok((read, !is_dry && !is_over || read == buffer.len())),
+        }
+    }
+}
+
+fn send(socket: &mut TcpStream, session: &mut ClientConnection) -> io::Result<()> {
+    while session.wants_write() {
+        session.write_tls(socket)?;
+    }
+    Ok(())
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.tcp().as_fd()
+    }
+}
+
+/// Takes every certificate.
+#[derive(Debug)]
+struct Anyone(Arc<CryptoProvider>);
+
+impl ServerCertVerifier for Anyone {
+    fn verify_server_cert(
+        &self,
+        _: &CertificateDer<'_>,
+        _: &[CertificateDer<'_>],
+        _: &ServerName<'_>,
+        _: &[u8],
+        _: UnixTime,
+    ) -> Result<ServerCertVerified, Error> {
+        Ok(ServerCertVerified::assertion())
+    }
+
+    fn verify_tls12_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, certificate, signed, algorithms)
+    }
+
+    fn verify_tls13_signature(
+        &self,
+        message: &[u8],
+        certificate: &CertificateDer<'_>,
+        signed: &DigitallySignedStruct,
+    ) -> Result<HandshakeSignatureValid, Error> {
+        let algorithms = &self.0.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signed, algorithms)
+    }
+
+    fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
+        self.0.signature_verification_algorithms.supported_schemes()
+    }
+}
