@@ -170,7 +170,7 @@ fn index(index: u64) -> DurableIndex {
 /// Sends batches of commands, each after the one before was committed; now and then
 /// entries are durable elsewhere.
 async fn feed(
-    fault: Fault,
+    (fault, seen): (Fault, Rc<Seen>),
     to_log: SenderSeed<Submitted>,
     from_log: ReceiverSeed<Vec<Work>>,
     durable: SenderSeed<StateReports>,
@@ -179,13 +179,16 @@ async fn feed(
     let to_log = to_log.open().await;
     let from_log = from_log.open().await;
     let durable = Rc::new(durable.open().await);
-    // The log may let go of more even while it does not get on.
+    // The log may let go of more even while it does not get on: not before the disk was full, which
+    // a slow one would never be.
     let _releasing = matches!(fault, Fault::RoomFor(_)).then(|| {
         let (durable, committed) = (Rc::clone(&durable), Rc::clone(&committed));
         glommio::spawn_local(async move {
             loop {
                 sleep(Duration::from_millis(50)).await;
-                let _ = durable.try_send(vec![StateReport::Durable(index(committed.get()))]);
+                if seen.refused.get() > 0 {
+                    let _ = durable.try_send(vec![StateReport::Durable(index(committed.get()))]);
+                }
             }
         })
     });
@@ -237,7 +240,7 @@ async fn serve(dir: &Path, fault: Fault) -> Ended {
         peers: no_peers(),
         files: ReceivedFiles::new(&std::env::temp_dir()),
     };
-    let committed = Rc::new(Cell::new(0));
+    let (committed, fault) = (Rc::new(Cell::new(0)), (fault, Rc::clone(&seen)));
     let feeding = glommio::spawn_local(feed(fault, to_log, from_log, durable, Rc::clone(&committed)));
     let result = revd::cores::log::run(seed).await;
     feeding.cancel().await;
