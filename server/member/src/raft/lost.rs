@@ -5,6 +5,10 @@
 //! follower whose log is shorter than that says so when it is sent what follows. So both can know.
 //! The member must not help to elect a leader without the entries that it had promised to keep, nor
 //! lead; it takes them again from the leader that has them.
+//!
+//! Other entries may have come back in the place of those that are lost: the end of an older log.
+//! By the commit index of a heartbeat only entries are committed that the leader has sent, or what
+//! follows them, to this process: the leader's word is about what an earlier one had acknowledged.
 
 use std::collections::BTreeMap;
 
@@ -20,6 +24,8 @@ pub(super) struct LostEntries {
     /// This member has acknowledged entries up to here, by the word of the leader of a term, and
     /// has not got them again yet.
     own: Option<Promise>,
+    /// In this term the log is the leader's up to this entry.
+    confirmed: (u64, u64),
     /// Other members that have lost some, and the term in which that was told.
     told: BTreeMap<u64, u64>,
 }
@@ -34,7 +40,7 @@ struct Promise {
 impl LostEntries {
     /// Nothing is known yet.
     pub(super) fn new(logger: &slog::Logger) -> Self {
-        Self { logger: logger.clone(), own: None, told: BTreeMap::new() }
+        Self { logger: logger.clone(), own: None, confirmed: (0, 0), told: BTreeMap::new() }
     }
 
     /// Looks at a message before raft does; false if raft must not see it.
@@ -48,6 +54,12 @@ impl LostEntries {
                 // terms: the end of the log may be of an earlier leader, and never committed.
                 message.commit = raft.raft_log.committed;
             }
+            MessageType::MsgHeartbeat if !self.is_confirmed(raft, message) => {
+                if may_lead(raft, message) {
+                    self.ask_for_proof(raft, message);
+                }
+                message.commit = raft.raft_log.committed;
+            }
             MessageType::MsgAppendResponse if message.reject && message.term == raft.term => {
                 self.lost_of(raft, message);
             }
@@ -57,6 +69,28 @@ impl LostEntries {
             _ => {}
         }
         true
+    }
+
+    /// raft is about to see this append. If it takes it, the log is the leader's up to its end.
+    pub(super) fn hear_append<S: Storage>(&mut self, raft: &Raft<S>, append: &Message) {
+        let log = &raft.raft_log;
+        let is_taken = append.index >= log.committed && log.match_term(append.index, append.log_term);
+        if is_taken && may_lead(raft, append) {
+            let last = append.index + append.entries.len() as u64;
+            self.confirmed = self.confirmed.max((append.term, last));
+        }
+    }
+
+    /// The log is the leader's up to the commit index of its heartbeat, or that commits nothing.
+    fn is_confirmed<S: Storage>(&self, raft: &Raft<S>, heartbeat: &Message) -> bool {
+        let (term, index) = self.confirmed;
+        heartbeat.commit <= raft.raft_log.committed || term == heartbeat.term && heartbeat.commit <= index
+    }
+
+    /// A process before this one has acknowledged what the leader has committed: the leader is to
+    /// send some of it again. Without new entries it would send nothing.
+    fn ask_for_proof<S: Storage>(&self, raft: &mut Raft<S>, heartbeat: &Message) {
+        reject(raft, heartbeat, heartbeat.commit);
     }
 
     /// This member's log lacks entries that it has acknowledged.
@@ -86,22 +120,16 @@ impl LostEntries {
         let until = self.own.map_or(acknowledged, |own| own.until.max(acknowledged));
         self.own = Some(Promise { term: message.term, until });
         // Without new entries the leader would send nothing, and so hear nothing of it.
-        let mut answer =
-            Message { to: message.from, from: raft.id, term: message.term, ..Message::default() };
-        answer.set_msg_type(MessageType::MsgAppendResponse);
-        (answer.reject, answer.index) = (true, acknowledged);
-        (answer.reject_hint, answer.log_term) = (last, raft.raft_log.term(last).unwrap_or(0));
-        answer.commit = raft.raft_log.committed;
-        raft.msgs.push(answer);
+        reject(raft, message, last);
     }
 
     /// Another member refuses entries. If it has acknowledged them, the leader goes back to the end
-    /// of its log: raft-rs takes such an answer for one that comes late.
+    /// of its log, or to what is before them: raft-rs takes such an answer for one that comes late.
     fn lost_of<S: Storage>(&mut self, raft: &mut Raft<S>, message: &Message) {
         let (is_leader, committed) = (raft.state == StateRole::Leader, raft.raft_log.committed);
         let Some(progress) = raft.mut_prs().get_mut(message.from) else { return };
         let matched = progress.matched;
-        if !is_leader || message.reject_hint >= matched {
+        if !is_leader || message.index > matched && message.reject_hint >= matched {
             return;
         }
         if progress.state != ProgressState::Snapshot {
@@ -111,7 +139,9 @@ impl LostEntries {
             progress.become_probe();
             progress.next_idx = message.index + 1;
         }
-        self.tell_lost_of(message, matched);
+        if message.reject_hint < matched.min(message.index) {
+            self.tell_lost_of(message, matched);
+        }
     }
 
     fn tell_lost_of(&mut self, message: &Message, matched: u64) {
@@ -127,7 +157,19 @@ impl LostEntries {
     }
 }
 
-/// The sender of a heartbeat may lead: it does as far as this member knows, or there is no other
+/// Refuses what the leader's heartbeat says that this member has: its log is like the leader's up
+/// to `hint` at most.
+fn reject<S: Storage>(raft: &mut Raft<S>, heartbeat: &Message, hint: u64) {
+    let mut answer =
+        Message { to: heartbeat.from, from: raft.id, term: heartbeat.term, ..Message::default() };
+    answer.set_msg_type(MessageType::MsgAppendResponse);
+    (answer.reject, answer.index) = (true, heartbeat.commit);
+    (answer.reject_hint, answer.log_term) = (hint, raft.raft_log.term(hint).unwrap_or(0));
+    answer.commit = raft.raft_log.committed;
+    raft.msgs.push(answer);
+}
+
+/// The sender of a message may lead: it does as far as this member knows, or there is no other
 /// leader of its term.
 fn may_lead<S: Storage>(raft: &Raft<S>, message: &Message) -> bool {
     let is_leader = raft.leader_id == message.from || raft.leader_id == INVALID_ID;
@@ -221,6 +263,25 @@ mod tests {
         assert!(node.effects().committed.is_empty());
     }
 
+    /// The entries that it had acknowledged are lost, and those that they took the place of are
+    /// back: the leader has as many.
+    #[test]
+    fn bug_017_no_entry_of_an_earlier_leader_is_committed_in_the_place_of_one_that_is_lost() {
+        let mut node = node(7, &[(2, 2), (3, 2)]);
+        node.step(heartbeat(1, 3, 3));
+        assert_eq!(node.status().committed, 1);
+        let both = [MessageType::MsgHeartbeatResponse, MessageType::MsgAppendResponse];
+        assert_eq!(said(&mut node), both, "the leader is to show its entries");
+        node.step(message(MessageType::MsgAppend, 3, |append| {
+            (append.index, append.log_term) = (2, 2);
+            append.set_entries(vec![Entry { index: 3, term: 3, ..Entry::default() }].into());
+        }));
+        assert_eq!(said(&mut node), [MessageType::MsgAppendResponse]);
+        node.step(heartbeat(1, 3, 3));
+        assert_eq!((node.status().committed, node.raw.raft.raft_log.term(3).unwrap()), (3, 3));
+        assert_eq!(said(&mut node), [MessageType::MsgHeartbeatResponse]);
+    }
+
     /// Anything that speaks the protocol can say that it leads.
     #[test]
     fn only_the_leader_is_believed_and_no_longer_than_another_one_commits() {
@@ -279,17 +340,21 @@ mod tests {
                 talk(&mut nodes);
             }
             assert_eq!((nodes[0].status().committed, nodes[2].status().last_index), (7, 7));
-            // It comes back with a file of before, and an entry that no leader has.
-            nodes[2] = node(7, &[(2, 1)]);
-            if is_noticed {
-                nodes[0].connection_lost(7);
+            // It comes back with a file of before, and entries that no leader has.
+            for last in [2, 6, 7, 8] {
+                let entries: Vec<(u64, u64)> = (2..=last).map(|index| (index, 1)).collect();
+                nodes[2] = node(7, &entries);
+                if is_noticed {
+                    nodes[0].connection_lost(7);
+                }
+                for _ in 0..40 {
+                    nodes[0].tick();
+                    talk(&mut nodes);
+                }
+                let (status, log) = (nodes[2].status(), &nodes[2].raw.raft.raft_log);
+                assert_eq!((status.last_index, status.committed), (7, 7), "{last}, {is_noticed}");
+                assert!((2..=7).all(|index| log.term(index).unwrap() == 2), "{last}, {is_noticed}");
             }
-            for _ in 0..40 {
-                nodes[0].tick();
-                talk(&mut nodes);
-            }
-            let status = nodes[2].status();
-            assert_eq!((status.last_index, status.committed), (7, 7));
             nodes[2].step(vote(9, 7, 2));
             assert_eq!(said(&mut nodes[2]), [MessageType::MsgRequestVoteResponse]);
         }

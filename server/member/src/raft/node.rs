@@ -203,6 +203,9 @@ impl RaftNode {
         if kind == MessageType::MsgAppend && !self.has_room_for(&mut message) {
             return; // the leader sends it again
         }
+        if kind == MessageType::MsgAppend {
+            self.lost.hear_append(&self.raw.raft, &message);
+        }
         if kind == MessageType::MsgAppendResponse && message.reject && message.log_term > 0 {
             message.reject_hint = last_of_term(&self.raw.raft, message.reject_hint, message.log_term);
         }
