@@ -133,8 +133,6 @@ pub const DNS_DEADLINE: Duration = Duration::from_secs(5);
 pub const DNS_ANSWER_BYTES_MAX: usize = 65_535;
 /// Records of members in an answer: more than a cluster has; each name in them is looked up.
 pub const SRV_RECORDS_MAX: usize = 64;
-/// Time between two segments of the log that go: hundreds may, when it was kept for another member.
-pub const SEGMENT_REMOVAL_INTERVAL: Duration = Duration::from_millis(5);
 /// Bytes of an answer of a discovery service: many more members than a cluster has.
 pub const REGISTRY_ANSWER_BYTES_MAX: usize = 1024 * 1024;
 /// Time between two lines that say that members have not registered yet.

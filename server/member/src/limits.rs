@@ -44,6 +44,8 @@ pub const LOG_MEMORY_BYTES_MAX: usize = 256 * 1024 * 1024;
 /// Reads of entries for another member that fail in a row before the log lets go of them, and that
 /// member is sent a state.
 pub const LOG_FETCHES_FAILED_MAX: u32 = 5;
+/// Time between two segments of the log that go: hundreds may, when it was kept for another member.
+pub const SEGMENT_REMOVAL_INTERVAL: Duration = Duration::from_millis(5);
 /// Bytes of frames whose place in a segment is remembered together.
 pub const LOG_PLACE_BYTES: u64 = 64 * 1024;
 /// Bytes that are read from segments at a time for a member that lags behind; a longer frame is

@@ -2,7 +2,6 @@
 //! with O_DSYNC, a file makes a write durable before it completes: one request to the kernel where
 //! a write and a sync would be two (docs/decisions/0004-log-writes.md has the figures).
 
-use std::collections::VecDeque;
 use std::num::NonZeroU64;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,6 +10,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use bytes::Bytes;
 use glommio::io::DmaFile;
 use revd_member::wal::WalError;
+use revd_member::wal::changes::{Before, Changes, Kind, Progress};
 use revd_member::wal::disk::LogDisk;
 use revd_member::wal::reader::{LogEnd, RecoveredLog, segment_name};
 use revd_member::wal::segment_files;
@@ -98,7 +98,7 @@ impl LogDisk for DirDisk {
 
     fn prepare(&self, bytes: u64) {
         let (dir, reserve, room) = (self.dir.clone(), Arc::clone(&self.reserve), Arc::clone(&self.room));
-        self.changes.begin(move || {
+        self.changes.begin(Kind::Other, move || {
             let makes_room = || reserve.give_up("the log's next segment");
             segment_files::prepare_next(&DirFiles::new(&dir), bytes, makes_room);
             room.store(room_in(&dir), Ordering::Relaxed);
@@ -108,7 +108,7 @@ impl LogDisk for DirDisk {
 
     fn remove(&self, segment: u64, spare_bytes: Option<u64>) {
         let (dir, room) = (self.dir.clone(), Arc::clone(&self.room));
-        self.changes.begin_removal(move || {
+        self.changes.begin(Kind::Removal, move || {
             let released = segment_files::release(&DirFiles::new(&dir), segment, spare_bytes);
             room.store(room_in(&dir), Ordering::Relaxed);
             released
@@ -123,51 +123,18 @@ impl LogDisk for DirDisk {
 /// Something to be done to the directory.
 type DirectoryChange = Box<dyn FnOnce() -> Result<(), WalError> + Send>;
 
-/// Changes of the directory: done on helper threads, one thing at a time, for two that are under
-/// way at once would meet on the spare. After something has failed nothing more is done.
-///
-/// Segments that go may be hundreds, when the log was kept for a member that lagged behind: they go
-/// one by one with pauses in between, and what the log needs to go on goes before them. Other
-/// changes are made in the order in which they were begun.
+/// Changes of the directory: done on helper threads, in the order of [`Changes`].
 #[derive(Default)]
 struct DirectoryChanges {
     begun: Mutex<BegunChanges>,
     /// Held by the thread that changes the directory.
-    turn: Mutex<DirectoryState>,
-}
-
-/// The changes that are to be made before another one.
-#[derive(Debug, PartialEq, Eq)]
-enum Before {
-    All,
-    /// But for removals.
-    Other,
-}
-
-/// A change that was made.
-#[derive(Debug, PartialEq, Eq)]
-enum Done {
-    Removal,
-    Other,
-}
-
-/// How the changes went so far.
-#[derive(Default)]
-enum DirectoryState {
-    #[default]
-    Well,
-    /// A change in the background failed; the next caller is told.
-    Failed(WalError),
-    /// A caller was told of a failure.
-    Told,
+    turn: Mutex<Progress>,
 }
 
 /// Changes to be made in the background.
 #[derive(Default)]
 struct BegunChanges {
-    waiting: VecDeque<DirectoryChange>,
-    /// Files that go, behind those.
-    removals: VecDeque<DirectoryChange>,
+    waiting: Changes<DirectoryChange>,
     /// A task has them made.
     has_task: bool,
 }
@@ -181,29 +148,21 @@ impl DirectoryChanges {
     ) -> Result<(), WalError> {
         let changes = Arc::clone(self);
         let change_now = move || {
-            let mut outcome = changes.take_turn();
-            while matches!(*outcome, DirectoryState::Well)
-                && let Some(change) = changes.next(&before)
+            let mut progress = changes.take_turn();
+            while progress.is_well()
+                && let Some(change) = changes.next_before(before)
             {
-                outcome.note(change());
+                progress.note(change());
             }
-            match &*outcome {
-                DirectoryState::Well => change(),
-                DirectoryState::Failed(_) | DirectoryState::Told => Err(outcome.tell()),
-            }
+            progress.check()?;
+            change()
         };
         glommio::executor().spawn_blocking(change_now).await
     }
 
     /// Begins to do this in the background.
-    fn begin(self: &Arc<Self>, change: impl FnOnce() -> Result<(), WalError> + Send + 'static) {
-        self.begun().waiting.push_back(Box::new(change));
-        self.go_on();
-    }
-
-    /// Begins to do this in the background, behind other things.
-    fn begin_removal(self: &Arc<Self>, change: impl FnOnce() -> Result<(), WalError> + Send + 'static) {
-        self.begun().removals.push_back(Box::new(change));
+    fn begin(self: &Arc<Self>, kind: Kind, change: impl FnOnce() -> Result<(), WalError> + Send + 'static) {
+        self.begun().waiting.begin(kind, Box::new(change));
         self.go_on();
     }
 
@@ -217,7 +176,8 @@ impl DirectoryChanges {
         glommio::spawn_local(async move {
             while changes.has_more() {
                 let now = Arc::clone(&changes);
-                if glommio::executor().spawn_blocking(move || now.do_next()).await == Done::Removal {
+                let made = glommio::executor().spawn_blocking(move || now.make_next()).await;
+                if made == Some(Kind::Removal) {
                     sleep(limits::SEGMENT_REMOVAL_INTERVAL).await;
                 }
             }
@@ -228,52 +188,30 @@ impl DirectoryChanges {
     /// Whether a task has something to do; else there is none from now on.
     fn has_more(&self) -> bool {
         let mut begun = self.begun();
-        begun.has_task = !(begun.waiting.is_empty() && begun.removals.is_empty());
+        begun.has_task = !begun.waiting.is_empty();
         begun.has_task
     }
 
-    /// Does one thing, a removal if nothing else waits.
-    fn do_next(&self) -> Done {
-        let mut outcome = self.take_turn();
-        let next = self.begun().waiting.pop_front();
-        let done = if next.is_some() { Done::Other } else { Done::Removal };
-        let change = next.or_else(|| self.begun().removals.pop_front());
-        if let (Some(change), DirectoryState::Well) = (change, &*outcome) {
-            outcome.note(change());
+    /// Makes one change, unless one before it has failed.
+    fn make_next(&self) -> Option<Kind> {
+        let mut progress = self.take_turn();
+        let (kind, change) = self.begun().waiting.take_next()?;
+        if progress.is_well() {
+            progress.note(change());
         }
-        done
+        Some(kind)
     }
 
-    fn next(&self, before: &Before) -> Option<DirectoryChange> {
-        let mut begun = self.begun();
-        let other = begun.waiting.pop_front();
-        other.or_else(|| if *before == Before::All { begun.removals.pop_front() } else { None })
+    fn next_before(&self, before: Before) -> Option<DirectoryChange> {
+        self.begun().waiting.next_before(before)
     }
 
     fn begun(&self) -> MutexGuard<'_, BegunChanges> {
         self.begun.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take_turn(&self) -> MutexGuard<'_, DirectoryState> {
+    fn take_turn(&self) -> MutexGuard<'_, Progress> {
         self.turn.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl DirectoryState {
-    fn note(&mut self, done: Result<(), WalError>) {
-        if let Err(error) = done {
-            *self = Self::Failed(error);
-        }
-    }
-
-    fn tell(&mut self) -> WalError {
-        match std::mem::replace(self, Self::Told) {
-            Self::Failed(error) => error,
-            Self::Well | Self::Told => {
-                let source = std::io::Error::other("an earlier change of the log's directory failed");
-                WalError::Io { what: "changing", path: PathBuf::new(), source }
-            }
-        }
     }
 }
 
@@ -337,49 +275,19 @@ fn glommio_io(what: &'static str, path: &Path, error: glommio::GlommioError<()>)
 mod tests {
     use super::*;
 
-    /// Changes that write down their names.
-    fn changes(named: &[(&'static str, Done)], made: &Arc<Mutex<Vec<&'static str>>>) -> DirectoryChanges {
-        let changes = DirectoryChanges::default();
-        for (name, kind) in named {
-            let (name, made) = (*name, Arc::clone(made));
-            let change: DirectoryChange = Box::new(move || {
-                made.lock().unwrap().push(name);
-                if name == "bad" {
-                    Err(io("making", Path::new(name), std::io::ErrorKind::Other.into()))
-                } else {
-                    Ok(())
-                }
-            });
-            match kind {
-                Done::Removal => changes.begun().removals.push_back(change),
-                Done::Other => changes.begun().waiting.push_back(change),
-            }
-        }
-        changes
-    }
-
-    #[test]
-    fn segments_go_one_by_one_and_behind_what_the_log_needs() {
-        let made = Arc::default();
-        let named = [("first", Done::Removal), ("second", Done::Removal), ("prepared", Done::Other)];
-        let changes = changes(&named, &made);
-        assert_eq!(changes.do_next(), Done::Other);
-        assert_eq!(*made.lock().unwrap(), ["prepared"]);
-        assert_eq!(changes.do_next(), Done::Removal);
-        assert_eq!(*made.lock().unwrap(), ["prepared", "first"]);
-        assert!(changes.has_more());
-        assert_eq!(changes.do_next(), Done::Removal);
-        assert_eq!(*made.lock().unwrap(), ["prepared", "first", "second"]);
-        assert!(!changes.has_more());
-    }
-
     #[test]
     fn nothing_is_done_after_a_failure() {
-        let made = Arc::default();
-        let changes =
-            changes(&[("bad", Done::Other), ("other", Done::Other), ("gone", Done::Removal)], &made);
-        let done = [changes.do_next(), changes.do_next(), changes.do_next()];
-        assert_eq!(done, [Done::Other, Done::Other, Done::Removal]);
+        let (changes, made) = (DirectoryChanges::default(), Arc::new(Mutex::new(Vec::new())));
+        for (name, kind) in [("bad", Kind::Other), ("other", Kind::Other), ("gone", Kind::Removal)] {
+            let made = Arc::clone(&made);
+            let change: DirectoryChange = Box::new(move || {
+                made.lock().unwrap().push(name);
+                Err(io("making", Path::new(name), std::io::ErrorKind::Other.into()))
+            });
+            changes.begun().waiting.begin(kind, change);
+        }
+        let done = [changes.make_next(), changes.make_next(), changes.make_next(), changes.make_next()];
+        assert_eq!(done, [Some(Kind::Other), Some(Kind::Other), Some(Kind::Removal), None]);
         assert_eq!(*made.lock().unwrap(), ["bad"]);
         assert!(!changes.has_more(), "what is left is not asked for again and again");
     }

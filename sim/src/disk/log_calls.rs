@@ -1,14 +1,14 @@
 //! The calls of the log's handles: those that are under way, and changes of the log's directory
 //! that wait for those before them.
 
-use std::collections::{BTreeMap, VecDeque};
-use std::io;
+use std::collections::BTreeMap;
 
 use bytes::Bytes;
 use revd_member::wal::WalError;
+use revd_member::wal::changes::{Before, Changes, Kind, Progress};
 
 use crate::disk::faults::Ticket;
-use crate::disk::image::{FileNumber, Folder};
+use crate::disk::image::FileNumber;
 
 /// A change of the log's directory that waits for those before it.
 #[derive(Debug)]
@@ -17,17 +17,6 @@ pub(super) enum Waiting {
     Prepare(u64),
     Remove(u64, Option<u64>),
     Settle(u64),
-}
-
-/// How the changes of the directory went so far.
-#[derive(Debug, Default)]
-pub(super) enum Outcome {
-    #[default]
-    Well,
-    /// One in the background failed; the next caller is told.
-    Failed(WalError),
-    /// A caller was told of a failure.
-    Told,
 }
 
 /// The result of a call when its time is over.
@@ -49,20 +38,22 @@ pub(super) struct LogCalls {
     /// By ticket: the call that waits for it, if any does.
     pub(super) under_way: BTreeMap<Ticket, (u64, End)>,
     pub(super) ended: BTreeMap<u64, Result<Bytes, WalError>>,
-    pub(super) waiting: VecDeque<Waiting>,
+    pub(super) waiting: Changes<Waiting>,
     /// The change of the directory that is being made.
     pub(super) turn: Option<Ticket>,
-    pub(super) outcome: Outcome,
+    /// The pause behind a removal.
+    pub(super) pause: Option<Ticket>,
+    /// Somebody waits for all changes: they are made without pauses.
+    pub(super) settles: bool,
+    pub(super) progress: Progress,
 }
 
-impl Outcome {
-    pub(super) fn tell(&mut self) -> WalError {
-        match std::mem::replace(self, Self::Told) {
-            Self::Failed(error) => error,
-            Self::Well | Self::Told => {
-                let source = io::Error::other("an earlier change of the log's directory failed");
-                WalError::Io { what: "changing", path: Folder::Log.path().into(), source }
-            }
+impl LogCalls {
+    /// The change of the directory that is made now.
+    pub(super) fn next_change(&mut self) -> Option<(Kind, Waiting)> {
+        if self.pause.is_some() && !self.settles {
+            return self.waiting.next_before(Before::Other).map(|change| (Kind::Other, change));
         }
+        self.waiting.take_next()
     }
 }

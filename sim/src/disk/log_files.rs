@@ -1,11 +1,13 @@
 //! The log's files as its writer has them: calls take time, and changes of the directory are made
-//! one after the other, as the server's helper threads make them.
+//! one after the other, in the order in which the server's helper threads make them.
 
 use std::future::poll_fn;
 use std::io;
 use std::task::Poll;
 
 use bytes::Bytes;
+use revd_member::limits::SEGMENT_REMOVAL_INTERVAL;
+use revd_member::wal::changes::Kind;
 use revd_member::wal::disk::LogDisk;
 use revd_member::wal::reader::segment_name;
 use revd_member::wal::{WalError, segment_files};
@@ -13,7 +15,7 @@ use revd_member::wal::{WalError, segment_files};
 use crate::disk::directory::Directory;
 use crate::disk::faults::{Begun, Ticket};
 use crate::disk::image::{Change, FileNumber, Folder};
-use crate::disk::log_calls::{End, Outcome, Waiting};
+use crate::disk::log_calls::{End, Waiting};
 use crate::disk::names::FolderFiles;
 
 /// The log's files, for a `WalWriter`.
@@ -53,6 +55,7 @@ impl Directory {
                 contents.log.ended.insert(call, result);
             }
             contents.log.turn.take_if(|turn| *turn == ticket);
+            contents.log.pause.take_if(|pause| *pause == ticket);
         }
         self.log().go_on();
     }
@@ -77,14 +80,17 @@ impl LogFiles {
     fn go_on(&self) {
         loop {
             let next = {
-                let mut contents = self.files.directory.contents();
-                if contents.log.turn.is_some() {
+                let log = &mut self.files.directory.contents().log;
+                if log.turn.is_some() {
                     return;
                 }
-                contents.log.waiting.pop_front()
+                log.next_change()
             };
-            let Some(next) = next else { return };
+            let Some((kind, next)) = next else { return };
             self.begin(next);
+            if kind == Kind::Removal {
+                self.pause();
+            }
         }
     }
 
@@ -96,9 +102,8 @@ impl LogFiles {
         };
         {
             let log = &mut directory.contents().log;
-            if !matches!(log.outcome, Outcome::Well) {
-                if let Some(call) = call {
-                    let error = log.outcome.tell();
+            if !log.progress.is_well() {
+                if let (Some(call), Err(error)) = (call, log.progress.check()) {
                     log.ended.insert(call, Err(error));
                 }
                 return;
@@ -124,14 +129,23 @@ impl LogFiles {
             (Some(call), made) => {
                 log.under_way.insert(begun.ticket, (call, End::Return(made.map(|()| Bytes::new()))));
             }
-            (None, Ok(())) => {}
-            (None, Err(error)) => log.outcome = Outcome::Failed(error),
+            (None, made) => log.progress.note(made),
         }
     }
 
-    fn wait(&self, change: Waiting) {
+    /// Other segments go after a while.
+    fn pause(&self) {
+        let mut contents = self.files.directory.contents();
+        contents.begin_job();
+        let Begun { ticket, .. } = contents.end_of_job_changes();
+        let cost = u64::try_from(SEGMENT_REMOVAL_INTERVAL.as_micros()).expect("a short time");
+        contents.begun.push(Begun { ticket, cost });
+        contents.log.pause = Some(ticket);
+    }
+
+    fn wait(&self, kind: Kind, change: Waiting) {
         if !self.is_dead() {
-            self.files.directory.contents().log.waiting.push_back(change);
+            self.files.directory.contents().log.waiting.begin(kind, change);
             self.go_on();
         }
     }
@@ -155,7 +169,7 @@ impl LogDisk for LogFiles {
 
     async fn create(&self, segment: u64, bytes: u64) -> Result<FileNumber, WalError> {
         let call = self.new_call();
-        self.wait(Waiting::Make { segment, bytes, call });
+        self.wait(Kind::Other, Waiting::Make { segment, bytes, call });
         self.end_of(call).await?;
         let file = self.files.directory.contents().live.file(Folder::Log, &segment_name(segment));
         file.ok_or_else(|| failed("opening", io::ErrorKind::NotFound.into()))
@@ -191,16 +205,17 @@ impl LogDisk for LogFiles {
     }
 
     fn prepare(&self, bytes: u64) {
-        self.wait(Waiting::Prepare(bytes));
+        self.wait(Kind::Other, Waiting::Prepare(bytes));
     }
 
     fn remove(&self, segment: u64, spare_bytes: Option<u64>) {
-        self.wait(Waiting::Remove(segment, spare_bytes));
+        self.wait(Kind::Removal, Waiting::Remove(segment, spare_bytes));
     }
 
     async fn settle(&self) -> Result<(), WalError> {
         let call = self.new_call();
-        self.wait(Waiting::Settle(call));
+        self.files.directory.contents().log.settles = true;
+        self.wait(Kind::Removal, Waiting::Settle(call));
         self.end_of(call).await.map(drop)
     }
 }

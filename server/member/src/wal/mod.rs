@@ -16,6 +16,7 @@
 //! Format: `frame.rs`, drawn byte by byte.
 
 pub mod birth;
+pub mod changes;
 pub mod disk;
 pub mod frame;
 pub mod layout;
