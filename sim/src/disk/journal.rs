@@ -73,22 +73,19 @@ impl Journal {
             }
         }
         synced.retain(|target, _| !under_way.contains(target));
-        let mut forgotten: Vec<Entry> = Vec::new();
         for (at, entry) in std::mem::take(&mut self.entries).into_iter().enumerate() {
             let is_synced = synced.get(&entry.change.target()).is_some_and(|last| at <= *last);
-            if entry.is_forgotten {
-                forgotten.push(entry);
-            } else if is_synced {
-                for earlier in forgotten.extract_if(.., |earlier| earlier.is_touched_by(&entry.change)) {
-                    disk.apply(&earlier.change);
-                }
-                disk.apply(&entry.change);
-            } else {
+            if entry.is_forgotten || !is_synced {
+                // In their order: a crash keeps the first changes of a job.
                 self.entries.push(entry);
+                continue;
             }
+            let is_written = |it: &mut Entry| it.is_forgotten && it.is_touched_by(&entry.change);
+            for earlier in self.entries.extract_if(.., is_written) {
+                disk.apply(&earlier.change);
+            }
+            disk.apply(&entry.change);
         }
-        // They come before all that is not durable yet.
-        self.entries.splice(..0, forgotten);
     }
 
     /// A sync of this has failed: it was for all that was written since the one before.

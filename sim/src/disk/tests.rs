@@ -419,3 +419,27 @@ fn bytes_of_a_failed_sync_are_durable_only_when_they_are_written_again() {
     }
     assert!(lost > 10, "{lost}");
 }
+
+#[test]
+fn a_sync_that_fails_leaves_the_changes_of_its_job_in_their_order() {
+    let (mut left, mut cut) = (0, 0);
+    for seed in 0..50 {
+        let directory = directory(seed);
+        let disk = tree(&directory);
+        let (_, other) = directory.job(|| ());
+        let _ = directory.job(|| {
+            disk.write_at(SECTOR as u64, &[1; SECTOR]).unwrap();
+            disk.sync().unwrap();
+            disk.write_at(0, &[2; SECTOR]).unwrap();
+            directory.set_trouble(Trouble { fails_after: Some(0), ..Trouble::default() });
+            disk.sync().unwrap_err();
+        });
+        directory.end(other.ticket);
+        directory.leave();
+        let bytes = bytes_of(&tree(&directory));
+        let has = |sector: usize| bytes.get(sector * SECTOR).is_some_and(|byte| *byte != 0);
+        assert!(has(1) || !has(0), "{seed}: the second write without the first one");
+        (left, cut) = (left + u64::from(has(0)), cut + u64::from(!has(0)));
+    }
+    assert!(left > 5 && cut > 5, "{left} {cut}");
+}
