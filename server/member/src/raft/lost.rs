@@ -7,8 +7,10 @@
 //! lead; it takes them again from the leader that has them.
 //!
 //! Other entries may have come back in the place of those that are lost: the end of an older log.
-//! By the commit index of a heartbeat only entries are committed that the leader has sent, or what
-//! follows them, to this process: the leader's word is about what an earlier one had acknowledged.
+//! By the commit index of a heartbeat only entries are committed that are the leader's for certain:
+//! the entry at that index is of its own term, or the leader has sent it, or what follows it, to
+//! this process. Else the leader's word is about what an earlier process had acknowledged; until
+//! the leader has shown its entries, they count as lost.
 
 use std::collections::BTreeMap;
 
@@ -22,7 +24,7 @@ use crate::mutants::{self, Mutant};
 pub(super) struct LostEntries {
     logger: slog::Logger,
     /// This member has acknowledged entries up to here, by the word of the leader of a term, and
-    /// has not got them again yet.
+    /// does not have them for certain.
     own: Option<Promise>,
     /// In this term the log is the leader's up to this entry.
     confirmed: (u64, u64),
@@ -35,6 +37,8 @@ pub(super) struct LostEntries {
 struct Promise {
     term: u64,
     until: u64,
+    /// The log is shorter. Else it may be the same: a process has just begun.
+    is_lost: bool,
 }
 
 impl LostEntries {
@@ -64,7 +68,8 @@ impl LostEntries {
                 self.lost_of(raft, message);
             }
             MessageType::MsgRequestVote | MessageType::MsgRequestPreVote | MessageType::MsgTimeoutNow => {
-                return !self.is_short(raft) || mutants::is(Mutant::LostEntriesVote);
+                let may_stand = !self.is_short(raft) || self.is_kept_by(message);
+                return may_stand || mutants::is(Mutant::LostEntriesVote);
             }
             _ => {}
         }
@@ -83,24 +88,45 @@ impl LostEntries {
 
     /// The log is the leader's up to the commit index of its heartbeat, or that commits nothing.
     fn is_confirmed<S: Storage>(&self, raft: &Raft<S>, heartbeat: &Message) -> bool {
-        let (term, index) = self.confirmed;
-        heartbeat.commit <= raft.raft_log.committed || term == heartbeat.term && heartbeat.commit <= index
+        let ((term, index), log, commit) = (self.confirmed, &raft.raft_log, heartbeat.commit);
+        let is_sent = term == heartbeat.term && commit <= index;
+        // Only the leader itself makes entries of its term: what is before one is as in its log.
+        commit <= log.committed || is_sent || log.term(commit) == Ok(heartbeat.term)
     }
 
     /// A process before this one has acknowledged what the leader has committed: the leader is to
     /// send some of it again. Without new entries it would send nothing.
-    fn ask_for_proof<S: Storage>(&self, raft: &mut Raft<S>, heartbeat: &Message) {
+    fn ask_for_proof<S: Storage>(&mut self, raft: &mut Raft<S>, heartbeat: &Message) {
+        self.promise(heartbeat, false);
         reject(raft, heartbeat, heartbeat.commit);
     }
 
-    /// This member's log lacks entries that it has acknowledged.
+    /// This member has acknowledged all that the heartbeat commits.
+    fn promise(&mut self, heartbeat: &Message, is_lost: bool) {
+        let until = self.own.map_or(heartbeat.commit, |own| own.until.max(heartbeat.commit));
+        let is_lost = is_lost || self.own.is_some_and(|own| own.is_lost);
+        self.own = Some(Promise { term: heartbeat.term, until, is_lost });
+    }
+
+    /// The candidate has all that this member has acknowledged: its log ends there or
+    /// behind, with an entry of the leader that has said so, or of a later one.
+    fn is_kept_by(&self, message: &Message) -> bool {
+        let is_asking = message.get_msg_type() != MessageType::MsgTimeoutNow;
+        let has_all = |own: Promise| message.log_term >= own.term && message.index >= own.until;
+        is_asking && self.own.is_some_and(has_all)
+    }
+
+    /// This member's log lacks entries that it has acknowledged, or may lack them.
     pub(super) fn is_short<S: Storage>(&mut self, raft: &Raft<S>) -> bool {
-        let log = &raft.raft_log;
+        let (log, confirmed) = (&raft.raft_log, self.confirmed);
         let (last, term) = (log.last_index(), log.term(log.committed).unwrap_or(0));
         // With an entry of a later leader come all that were committed before it. The word of a
         // program that only says that it leads is over then, too.
-        let is_over = |own: &mut Promise| own.until <= last || own.term < term;
-        if self.own.take_if(is_over).is_some() {
+        let is_over = |own: &mut Promise| {
+            let is_sent = own.term <= confirmed.0 && own.until <= confirmed.1.min(last);
+            is_sent || own.until <= log.committed || own.term < term
+        };
+        if self.own.take_if(is_over).is_some_and(|own| own.is_lost) {
             slog::warn!(self.logger, "the lost entries are there again, up to {last}");
         }
         self.own.is_some()
@@ -109,7 +135,7 @@ impl LostEntries {
     /// The leader says that this member has acknowledged more than its log has.
     fn lost_own<S: Storage>(&mut self, raft: &mut Raft<S>, message: &Message) {
         let (last, acknowledged) = (raft.raft_log.last_index(), message.commit);
-        if self.own.is_none() {
+        if !self.own.is_some_and(|own| own.is_lost) {
             slog::error!(
                 self.logger,
                 "this member has acknowledged entry {acknowledged} and has none behind {last}: its disk has lost \
@@ -117,8 +143,7 @@ impl LostEntries {
                  them again from the leader"
             );
         }
-        let until = self.own.map_or(acknowledged, |own| own.until.max(acknowledged));
-        self.own = Some(Promise { term: message.term, until });
+        self.promise(message, true);
         // Without new entries the leader would send nothing, and so hear nothing of it.
         reject(raft, message, last);
     }
@@ -272,6 +297,9 @@ mod tests {
         assert_eq!(node.status().committed, 1);
         let both = [MessageType::MsgHeartbeatResponse, MessageType::MsgAppendResponse];
         assert_eq!(said(&mut node), both, "the leader is to show its entries");
+        node.step(vote(4, 3, 2));
+        (0..60).for_each(|_| node.tick());
+        assert_eq!(said(&mut node), [], "it votes for nobody that may not have them, also not for itself");
         node.step(message(MessageType::MsgAppend, 3, |append| {
             (append.index, append.log_term) = (2, 2);
             append.set_entries(vec![Entry { index: 3, term: 3, ..Entry::default() }].into());
@@ -280,6 +308,32 @@ mod tests {
         node.step(heartbeat(1, 3, 3));
         assert_eq!((node.status().committed, node.raw.raft.raft_log.term(3).unwrap()), (3, 3));
         assert_eq!(said(&mut node), [MessageType::MsgHeartbeatResponse]);
+    }
+
+    /// A plain start looks like a loss, while the log ends with entries of earlier leaders. The
+    /// others need its vote if the leader dies then.
+    #[test]
+    fn a_member_that_may_have_lost_entries_votes_for_one_that_has_them() {
+        let mut node = node(7, &[(2, 2), (3, 2)]);
+        node.step(heartbeat(1, 3, 3));
+        drop(said(&mut node));
+        for (index, log_term) in [(3, 2), (2, 3)] {
+            node.step(vote(4, index, log_term));
+            assert_eq!(said(&mut node), [], "{index} of {log_term}");
+        }
+        node.step(vote(4, 4, 3));
+        assert_eq!(said(&mut node), [MessageType::MsgRequestVoteResponse]);
+    }
+
+    /// The leader's log may begin there: it could show what is before only by a whole state.
+    #[test]
+    fn a_member_that_was_started_again_asks_for_nothing_if_its_log_is_the_leaders() {
+        let mut node = node(7, &[(2, 2), (3, 3)]);
+        node.step(heartbeat(1, 3, 3));
+        assert_eq!(node.status().committed, 3);
+        assert_eq!(said(&mut node), [MessageType::MsgHeartbeatResponse]);
+        node.step(vote(4, 3, 3));
+        assert_eq!(said(&mut node), [MessageType::MsgRequestVoteResponse]);
     }
 
     /// Anything that speaks the protocol can say that it leads.
