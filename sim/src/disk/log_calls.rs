@@ -43,7 +43,7 @@ pub(super) struct LogCalls {
     pub(super) turn: Option<Ticket>,
     /// The pause behind a removal.
     pub(super) pause: Option<Ticket>,
-    /// Somebody waits for all changes: they are made without pauses.
+    /// A caller waits for all changes: they are made without pauses.
     pub(super) settles: bool,
     pub(super) progress: Progress,
 }

@@ -76,10 +76,13 @@ impl LostEntries {
         true
     }
 
-    /// raft is about to see this append. If it takes it, the log is the leader's up to its end.
+    /// raft is about to see this message. An append that it takes makes the log the leader's up to
+    /// the append's end.
     pub(super) fn hear_append<S: Storage>(&mut self, raft: &Raft<S>, append: &Message) {
         let log = &raft.raft_log;
-        let is_taken = append.index >= log.committed && log.match_term(append.index, append.log_term);
+        let is_append = append.get_msg_type() == MessageType::MsgAppend;
+        let is_taken =
+            is_append && append.index >= log.committed && log.match_term(append.index, append.log_term);
         if is_taken && may_lead(raft, append) {
             let last = append.index + append.entries.len() as u64;
             self.confirmed = self.confirmed.max((append.term, last));

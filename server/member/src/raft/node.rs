@@ -203,16 +203,13 @@ impl RaftNode {
         if kind == MessageType::MsgAppend && !self.has_room_for(&mut message) {
             return; // the leader sends it again
         }
-        if kind == MessageType::MsgAppend {
-            self.lost.hear_append(&self.raw.raft, &message);
-        }
+        self.lost.hear_append(&self.raw.raft, &message);
         if kind == MessageType::MsgAppendResponse && message.reject && message.log_term > 0 {
             message.reject_hint = last_of_term(&self.raw.raft, message.reject_hint, message.log_term);
         }
         let says_commit_only = kind == MessageType::MsgAppend && message.entries.is_empty();
         let (committed, answers) = (self.raw.raft.raft_log.committed, self.raw.raft.msgs.len());
-        // raft-rs refuses answers of members that it does not know.
-        let _ = self.raw.step(message);
+        let _ = self.raw.step(message); // it refuses answers of members that it does not know
         let is_news = says_commit_only && self.raw.raft.raft_log.committed > committed;
         self.leave_out_answer(answers, is_news);
     }
