@@ -47,30 +47,42 @@ impl Cluster {
         let member = Member { id, peer_ur_ls, is_learner: request.is_learner, ..Member::default() };
         let learners_max = self.context.member_rules.learners_max;
         let payload = MemberChange::encode_add(&member, learners_max);
-        self.change(Kind::MemberAdd, payload, &MemberChange::Add { member, learners_max }).await
+        self.change(caller, Kind::MemberAdd, payload, &MemberChange::Add { member, learners_max }).await
     }
 
-    pub(super) async fn member_remove(&self, message: Bytes) -> Result<Message, Error> {
+    pub(super) async fn member_remove(&self, caller: &Caller, message: Bytes) -> Result<Message, Error> {
         let change = MemberChange::decode_remove(message.clone())?;
-        self.change(Kind::MemberRemove, message, &change).await
+        self.change(caller, Kind::MemberRemove, message, &change).await
     }
 
     /// Other peer URLs; etcd's members end when they are told of what is no URL.
-    pub(super) async fn member_update(&self, message: Bytes) -> Result<Message, Error> {
+    pub(super) async fn member_update(&self, caller: &Caller, message: Bytes) -> Result<Message, Error> {
         let change = MemberChange::decode_update(message.clone())?;
         if let MemberChange::Update { peer_urls, .. } = &change {
             urls::parse(peer_urls).map_err(|_| Error::BadMemberUrls)?;
         }
-        self.change(Kind::MemberUpdate, message, &change).await
+        self.change(caller, Kind::MemberUpdate, message, &change).await
     }
 
-    pub(super) async fn member_promote(&self, message: Bytes) -> Result<Message, Error> {
+    pub(super) async fn member_promote(&self, caller: &Caller, message: Bytes) -> Result<Message, Error> {
         let change = MemberChange::decode_promote(message.clone())?;
-        self.change(Kind::MemberPromote, message, &change).await
+        self.change(caller, Kind::MemberPromote, message, &change).await
     }
 
     /// Proposes a change, unless the members that are started would be no quorum then.
-    async fn change(&self, kind: Kind, payload: Bytes, change: &MemberChange) -> Result<Message, Error> {
+    async fn change(
+        &self,
+        caller: &Caller,
+        kind: Kind,
+        payload: Bytes,
+        change: &MemberChange,
+    ) -> Result<Message, Error> {
+        if self.context.status.needs_rights.load() {
+            // It is not judged again when it is applied, and a member that lags may not know that
+            // this root is none any more.
+            let view = self.context.view_for_reading(false).await?;
+            self.context.check(caller, &Wants::Root, &view)?;
+        }
         if self.context.member_rules.is_strict {
             schema::membership(self.context.views.load().tables()).keeps_quorum(change)?;
         }

@@ -167,11 +167,18 @@ impl Lease {
             return self.ask_leader(LeaseRequest::TimeToLive { lease: id, keys }).await;
         }
         self.wait_for_keys().await?;
-        self.check_keys(caller, id, &Wants::ReadLease(Some(id))).await?;
-        match self.context.ask(LeaseRequest::TimeToLive { lease: id, keys }.into(), false).await {
+        let reply = match self.context.ask(LeaseRequest::TimeToLive { lease: id, keys }.into(), false).await {
             Err(Error::NotLeader) => self.time_and_keys(id).await,
             result => result,
+        }?;
+        let view = self.context.views.load();
+        if !self.context.is_root(caller, &view) {
+            // Those that are shown: others may have been attached by now.
+            let shown = decoded(LeaseTimeToLiveResponse::decode(&reply.concat()[..]))?.keys;
+            let wants = Wants::ReadLease(Some(id));
+            self.context.check_keys(caller, &wants, &view, Attached::Keys(&shown))?;
         }
+        Ok(reply)
     }
 
     /// Waits until keys are known here that were attached anywhere before. As with etcd, a change

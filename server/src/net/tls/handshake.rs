@@ -121,7 +121,7 @@ async fn give_up() -> io::Result<()> {
 }
 
 /// The rest of the rules for a caller: its certificate, if the session goes on from an earlier one,
-/// and its address. The common name of its certificate.
+/// and its address. The common name of its certificate, if callers are known by that.
 async fn check<S>(
     stream: &TlsStream<S>,
     from: Option<IpAddr>,
@@ -140,7 +140,7 @@ async fn check<S>(
         address::check(own, from).await?;
     }
     let name = |own: &CertificateDer<'_>| Certificate::read(own)?.common_name;
-    Ok(name(own).map(Rc::from))
+    Ok(name(own).filter(|_| material.names_callers).map(Rc::from))
 }
 
 /// The same as [`connect`], for threads that may block.

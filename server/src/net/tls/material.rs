@@ -37,6 +37,9 @@ pub(crate) struct Material {
     pub(crate) client: Arc<ClientConfig>,
     /// Looks at the certificates of those who connect; none if they show none.
     pub(super) callers: Option<Arc<dyn ClientCertVerifier>>,
+    /// Callers are known by the common names of their certificates: those are asked for, not only
+    /// looked at because there is an authority.
+    pub(super) names_callers: bool,
     /// Addresses of callers are compared with the names in their certificates.
     pub(super) compares_addresses: bool,
     /// The end of each certificate, by its file, in seconds since 1970.
@@ -77,7 +80,8 @@ impl Material {
             own.map(|own| own.server(&provider, &versions, callers.clone(), config.has_http2)).transpose()?;
         let verifier = ListenerVerifier::new(authorities(config)?, rules, &provider, config.own.is_none())?;
         let client = client(dialing, &provider, &versions, verifier)?;
-        Ok(Self { server, client, callers, compares_addresses: config.compares_addresses, ends })
+        let (names_callers, compares_addresses) = (config.asks_for_certificates, config.compares_addresses);
+        Ok(Self { server, client, callers, names_callers, compares_addresses, ends })
     }
 }
 

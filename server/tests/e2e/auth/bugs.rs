@@ -159,7 +159,7 @@ fn bug_80_every_method_asks_who_calls() {
     });
 }
 
-/// Difference 32 of docs/COMPAT.md: requests without a token that ask for nothing.
+/// Difference 33 of docs/COMPAT.md: requests without a token that ask for nothing.
 fn is_known(path: &str, is_nobody: bool) -> bool {
     is_nobody && (path.ends_with("KV/Txn") || path.ends_with("Auth/UserGet"))
 }

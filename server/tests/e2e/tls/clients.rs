@@ -71,6 +71,36 @@ fn only_those_with_a_certificate_that_counts_are_served_as_by_etcd() {
     }
 }
 
+/// A certificate's name is that of a user, if certificates are asked for; a token goes first. An
+/// authority alone makes nobody root.
+#[test]
+fn names_of_certificates_are_those_of_users_as_with_etcd() {
+    if peers().is_none() {
+        return;
+    }
+    let dir = TempDir::new();
+    let Clients { authority, server, good, .. } = clients(&dir);
+    let named = |file, name| authority.issue(Wanted { file, common_name: Some(name), ..Wanted::default() });
+    let (root, ann) = (named("root", "root"), named("ann", "ann"));
+    let own = ["--cert-file", &server.cert, "--key-file", &server.key, "--trusted-ca-file", &authority.file];
+    for asks in [true, false] {
+        let flags = [&own[..], &["--bcrypt-cost=4", "--client-cert-auth"][..1 + usize::from(asks)]].concat();
+        let said = said_of_both(&flags, async |server: &Server| {
+            let endpoint = server.endpoint();
+            let run = |client, line| etcdctl(&endpoint, &authority.file, Some(client), line);
+            for line in
+                ["user add root:r", "user grant-role root root", "user add ann --no-password", "auth enable"]
+            {
+                assert!(run(&root, line).0, "{line}");
+            }
+            let as_root = "user list --user root:r --command-timeout 5s";
+            let lines = [(&root, "user list"), (&ann, "get k"), (&ann, as_root), (&good, "get k")];
+            lines.map(|(client, line)| run(client, line).0)
+        });
+        assert_eq!(said, [asks, false, true, false]);
+    }
+}
+
 /// A server's certificate is for other hosts, or of an authority that the client does not know.
 #[test]
 fn clients_refuse_a_server_as_they_refuse_an_etcd() {
