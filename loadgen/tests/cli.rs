@@ -126,10 +126,11 @@ fn bad_input_is_named_and_fails() {
     let folder = tempfile::tempdir().unwrap();
     let partial = folder.path().join("partial.json");
     let dying = Fake::start(Faults { dies_after: Some(200), ..Faults::default() });
-    let cases: [(&[&str], &str); 9] = [
+    let cases: [(&[&str], &str); 10] = [
         (&["put", "--endpoints", "127.0.0.1:1"], "127.0.0.1:1 does not answer"),
         (&["put", "--endpoints", "no.such.host.invalid:1"], "no.such.host.invalid:1"),
-        (&["put", "--endpoints", "https://127.0.0.1:1"], "TLS is not spoken yet"),
+        (&["put", "--endpoints", "https://127.0.0.1:1"], "connecting to https://127.0.0.1:1"),
+        (&["put", "--cacert", "no.such.pem"], "no.such.pem"),
         (&["put", "--endpoints", "nonsense"], "nonsense is no endpoint"),
         (&["run", "putt"], "there is no scenario `putt`"),
         (&["put", "--rate=-3"], "--rate -3"),
