@@ -318,6 +318,8 @@ pub const HANDSHAKE_DEADLINE: Duration = Duration::from_secs(10);
 pub const HANDSHAKES_PER_CORE_MAX: usize = 2_000;
 /// Microseconds of computing for TLS handshakes behind which the rest of the core has its turn.
 pub const HANDSHAKE_MICROSECONDS: u64 = 500;
+/// Certificates behind the first one of a chain: public chains have two or three.
+pub const TLS_CHAIN_MAX: usize = 5;
 /// Bytes of TLS records of a connection that wait for the kernel.
 pub const TLS_SEND_BYTES: usize = 64 * 1024;
 /// Bytes of TLS records read at a time.

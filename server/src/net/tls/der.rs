@@ -133,7 +133,10 @@ pub(super) fn revoked(der: &[u8]) -> Option<BTreeSet<Serial>> {
         body.time()?;
     }
     let mut found = BTreeSet::new();
-    let Some(mut entries) = body.take_if(SEQUENCE) else { return Some(found) };
+    if body.0.first() != Some(&SEQUENCE) {
+        return Some(found); // nothing is revoked
+    }
+    let mut entries = body.take(SEQUENCE)?;
     while !entries.0.is_empty() {
         found.insert(serial(entries.take(SEQUENCE)?.take(INTEGER)?));
     }
@@ -291,6 +294,19 @@ mod tests {
         };
         assert_eq!(numbers(&[]), Vec::<Vec<u8>>::new());
         assert_eq!(numbers(&[200, 7]), [vec![7], vec![200]], "without zeros in front");
+        // A list of numbers that is too long for what it lies in is damage, not an empty list.
+        let mut damaged = list(&[200, 7]);
+        let entries = (0..damaged.len()).filter(|at| damaged[*at] == SEQUENCE).find(|at| {
+            let mut behind = Reader(&damaged[*at..]);
+            behind.take(SEQUENCE).is_some_and(|mut first| {
+                first
+                    .take(SEQUENCE)
+                    .and_then(|mut entry| entry.take(INTEGER))
+                    .is_some_and(|number| number.0.len() <= 2)
+            })
+        });
+        damaged[entries.unwrap() + 1] = 0x7f;
+        assert_eq!(revoked(&damaged), None);
     }
 
     /// Every cut, and every byte replaced by some others: nothing panics, and no cut is taken for

@@ -14,6 +14,7 @@ use rustls::{
     CertificateError, DigitallySignedStruct, DistinguishedName, Error, RootCertStore, SignatureScheme,
 };
 
+use crate::limits;
 use crate::net::tls::der::{Certificate, Serial};
 
 /// The rules beside the chain.
@@ -97,6 +98,15 @@ impl Authorities {
     }
 }
 
+/// Certificates of authorities that name each other are tried in every order: a dozen of them would
+/// keep a core busy for tenths of a second, before any signature is looked at.
+fn check_length(others: &[CertificateDer<'_>]) -> Result<(), Error> {
+    if others.len() > limits::TLS_CHAIN_MAX {
+        return Err(Error::InvalidCertificate(CertificateError::UnknownIssuer));
+    }
+    Ok(())
+}
+
 /// Looks at the certificates of those who connect.
 #[derive(Debug)]
 pub(super) struct CallerVerifier {
@@ -130,6 +140,7 @@ impl ClientCertVerifier for CallerVerifier {
         others: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
+        check_length(others)?;
         match self.chains.verify_client_cert(own, others, now) {
             Err(error) if !self.authorities.stands_for_itself(&error, own, now) => return Err(error),
             _ => {}
@@ -200,6 +211,7 @@ impl ServerCertVerifier for ListenerVerifier {
         ocsp: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
+        check_length(others)?;
         let Some(chains) = &self.chains else { return Ok(ServerCertVerified::assertion()) };
         if let Err(error) = chains.verify_server_cert(own, others, host, ocsp, now) {
             if !self.authorities.stands_for_itself(&error, own, now) {
@@ -233,5 +245,17 @@ impl ServerCertVerifier for ListenerVerifier {
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
         self.provider.signature_verification_algorithms.supported_schemes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_chain_that_is_too_long_is_refused_before_it_is_looked_at() {
+        let chain = |len| vec![CertificateDer::from(Vec::new()); len];
+        assert!(check_length(&chain(limits::TLS_CHAIN_MAX)).is_ok());
+        assert!(check_length(&chain(limits::TLS_CHAIN_MAX + 1)).is_err());
     }
 }
