@@ -184,7 +184,7 @@ impl Meta {
             && meta.pages >= first_page(meta.page_bytes);
         let tables_ok = meta.tables.iter().all(TableRoot::is_sound);
         let list_ok = meta.free.is_some() || meta.free_is_whole;
-        (page_ok && tables_ok && list_ok && meta.txn > 0).then_some(meta)
+        (page_ok && tables_ok && list_ok).then_some(meta)
     }
 
     /// The format of a slot that is whole, also of one that this version cannot read.
