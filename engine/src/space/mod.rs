@@ -98,13 +98,13 @@ impl Space {
         let mut ids = Vec::new();
         let mut left = pages;
         while left > 0 {
-            let taken = match self.free.first() {
-                Some(first) => Extent { start: first.start, pages: first.pages.min(left) },
-                None => Extent { start: self.allocate(left), pages: left },
-            };
-            if self.free.first().is_some() {
+            let taken = if let Some(first) = self.free.first() {
+                let taken = Extent { start: first.start, pages: first.pages.min(left) };
                 self.take(taken);
-            }
+                taken
+            } else {
+                Extent { start: self.allocate(left), pages: left }
+            };
             ids.extend((taken.start.0..taken.stop()).map(PageId));
             left -= taken.pages;
         }
