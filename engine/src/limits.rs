@@ -52,8 +52,10 @@ pub const FREED_AT_ONCE_CHANGES: u64 = 500;
 /// Bytes that take as long to free as what one change replaces.
 pub const FREED_BYTES_PER_CHANGE: usize = 4 * 1024;
 
-/// Records a compaction looks at in one checkpoint: bounds the work and the memory of a step.
+/// Records a compaction removes in one checkpoint: bounds what a step writes, and its memory.
 pub const COMPACT_RECORDS_PER_STEP: usize = 10_000;
+/// Records a compaction looks at in one checkpoint: where it finds little to remove it only reads.
+pub const COMPACT_LOOKS_PER_STEP: usize = 40_000;
 /// Bytes of records that a compaction hashes in one checkpoint, where it computes a hash: they are
 /// read whole then.
 pub const COMPACT_BYTES_PER_STEP: usize = 32 * 1024 * 1024;
@@ -107,6 +109,7 @@ const _: () = {
     assert!(TRANSFER_CHUNK_BYTES > 4 + 8 + USER_BYTES + 8 * TABLES_MAX);
     // Every step of a chore goes on by something.
     assert!(COMPACT_RECORDS_PER_STEP > 0 && COMPACT_BYTES_PER_STEP > 0);
+    assert!(COMPACT_RECORDS_PER_STEP <= COMPACT_LOOKS_PER_STEP);
     assert!(SWEEP_WRITES_PER_STEP > 0 && SWEEP_WRITES_PER_STEP <= SWEEP_KEYS_PER_STEP);
     assert!(DEFRAGMENT_LEAVES_PER_STEP > 0 && DEFRAGMENT_WAITS_MAX > 1);
     assert!(HASH_LOOK_STEPS_MIN > 0 && HASH_STEPS_PER_RECORD > 0 && HASH_BYTES_PER_RECORD > 0);

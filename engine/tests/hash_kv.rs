@@ -95,6 +95,58 @@ fn hash_kv_of_a_compaction_is_what_it_was_before() {
     assert!(matches!(hash(&mut store, before[12].revision - 1), Err(revd_engine::Error::Compacted { .. })));
 }
 
+/// One at the newest revision after every step of the one before: each that runs comes to its end,
+/// and the hash of the first is there.
+#[test]
+fn compactions_end_although_others_are_asked_for_meanwhile() {
+    let disk = SimDisk::new();
+    let mut store = open(&disk);
+    let mut index = 0;
+    let mut write = |store: &mut Store, what: Do| {
+        index += 1;
+        apply(store, what, index);
+    };
+    let key = |number: i64| format!("key/{number:05}").into_bytes();
+    for number in 0..30_000 {
+        write(&mut store, Do::Put(key(number % 100), vec![1]));
+    }
+    let first = store.revision();
+    let before = hash(&mut store, first).unwrap();
+    write(&mut store, Do::Compact(first));
+    let (mut ends, mut compacted) = (Vec::new(), -1);
+    for step in 0..12 {
+        write(&mut store, Do::Delete(key(step)));
+        let newest = store.revision();
+        write(&mut store, Do::Compact(newest));
+        let checkpoint = store.checkpoint(CheckpointKind::Auto).unwrap();
+        let durable = store.finish_checkpoint(checkpoint.write().unwrap());
+        while store.forget_compacted(1_000) {}
+        assert!(durable.compaction_pending && durable.compacted < newest);
+        if durable.compacted > compacted {
+            compacted = durable.compacted;
+            ends.push((step, compacted));
+        }
+    }
+    assert!(ends.len() > 3 && ends[0] == (3, first), "{ends:?}");
+    assert_eq!(hash(&mut store, first).unwrap(), before);
+    // A restart goes on with the newest.
+    let newest = store.compact_revision();
+    drop(store);
+    let mut store = open(&disk);
+    while store.compaction_pending() {
+        checkpoint(&mut store);
+    }
+    revd_engine::mvcc::verify::verify(&store).unwrap();
+    let mut records = 0;
+    let view = store.view();
+    let count = |_, _: &[u8]| {
+        records += 1;
+        Ok(true)
+    };
+    view.reader().each_record_after(revd_engine::mvcc::Revision::default(), count).unwrap();
+    assert_eq!(records, 88 + 1, "a record for each key, and the tombstone at {newest}");
+}
+
 #[test]
 fn a_compaction_that_a_restart_interrupts_leaves_no_hash() {
     let disk = SimDisk::new();

@@ -164,7 +164,13 @@ struct Ended {
 /// As of a checkpoint that holds everything up to here.
 fn index(index: u64) -> DurableIndex {
     let applied = Applied { index, term: 1 };
-    DurableIndex::of(&Durable { applied, compaction_pending: false, defragmenting: false, no_space: None })
+    DurableIndex::of(&Durable {
+        applied,
+        compacted: -1,
+        compaction_pending: false,
+        defragmenting: false,
+        no_space: None,
+    })
 }
 
 /// Sends batches of commands, each after the one before was committed; now and then

@@ -16,8 +16,7 @@ use std::collections::BTreeSet;
 use crate::db::Db;
 use crate::limits::{INDEX_CHECKPOINT_PART, INDEX_CHECKPOINT_RECORDS_MIN};
 use crate::mutants::{self, Mutant};
-use crate::mvcc::compaction::compact_step;
-use crate::mvcc::compaction_hash::CompactionHash;
+use crate::mvcc::compaction::CompactionPass;
 use crate::mvcc::defragment::Defragmentation;
 use crate::mvcc::key_index::IndexRoot;
 use crate::mvcc::layout::{Applied, RECORDS, SMALL, StoreMeta};
@@ -51,7 +50,7 @@ pub struct Checkpoint {
     save_index: bool,
     defragmentation: Option<Defragmentation>,
     sweep: Option<IndexSweep>,
-    hashing: Option<CompactionHash>,
+    pass: Option<CompactionPass>,
     unsaved_bytes: usize,
     records_since_index: usize,
 }
@@ -80,7 +79,8 @@ struct Committed {
     /// Keys of which the compaction has dropped records.
     compacted_keys: BTreeSet<Vec<u8>>,
     sweep: Option<IndexSweep>,
-    hashing: Option<CompactionHash>,
+    /// The compaction, if there was one to go on with.
+    pass: Option<CompactionPass>,
     defragmentation: Option<Defragmentation>,
     unsaved_bytes: usize,
     records_since_index: usize,
@@ -98,6 +98,8 @@ struct DiskFull {
 pub struct Durable {
     /// The entry up to which the log may forget everything.
     pub applied: Applied,
+    /// The space of compactions up to this revision is free.
+    pub compacted: i64,
     /// The next checkpoint has more to compact.
     pub compaction_pending: bool,
     /// The next checkpoint has more pages to move.
@@ -116,6 +118,7 @@ impl Store {
         let all = self.index.root().len().max(kept.cast_unsigned());
         let much = INDEX_CHECKPOINT_RECORDS_MIN
             .max(usize::try_from(all).unwrap_or(usize::MAX) / INDEX_CHECKPOINT_PART);
+        // Also for one that waits: the sweep takes keys away that it leaves nothing of.
         let for_compaction = self.compaction_pending()
             && self.saved.index_revision < self.meta.compact_revision
             && !mutants::is(Mutant::CompactionBeforeIndexSaved);
@@ -138,7 +141,7 @@ impl Store {
             save_index,
             defragmentation: self.defragmentation.clone(),
             sweep: self.sweep.clone(),
-            hashing: self.hashing,
+            pass: self.pass,
             unsaved_bytes: self.unsaved_bytes,
             records_since_index: self.records_since_index,
         })
@@ -167,6 +170,7 @@ impl Store {
         };
         Durable {
             applied: self.saved.applied,
+            compacted: self.saved.compacted,
             compaction_pending: self.compaction_pending(),
             defragmenting: self.is_defragmenting(),
             no_space,
@@ -188,8 +192,6 @@ impl Store {
         }
         self.tree = saved.tree;
         self.saved = saved.meta;
-        let looked_at = self.saved.compact_cursor.main.min(self.saved.compact_revision);
-        self.trimmed = self.trimmed.max(self.saved.compacted).max(looked_at);
         self.tail.drop_through(self.saved.revision);
         let (unsaved, bytes) = (self.unsaved_bytes, saved.unsaved_bytes);
         assert!(unsaved >= bytes, "a checkpoint holds {bytes} unsaved bytes of {unsaved}");
@@ -199,31 +201,31 @@ impl Store {
         if saved.saved_index {
             self.records_since_index -= records;
         }
-        self.take_hash(saved.hashing);
+        self.meta.compacted = self.saved.compacted;
+        self.meta.compact_cursor = self.saved.compact_cursor;
+        self.take_pass(saved.pass);
         self.to_compact.extend(saved.compacted_keys);
         self.sweep = saved.sweep;
         if self.sweep.is_none() && self.saved.swept < self.saved.compacted {
             self.sweep = Some(IndexSweep::new(self.saved.compacted));
         }
         self.meta.swept = self.saved.swept;
-        if self.meta.compact_revision == self.saved.compact_revision {
-            self.meta.compacted = self.saved.compacted;
-            self.meta.compact_cursor = self.saved.compact_cursor;
-        }
     }
 }
 
 impl Store {
-    /// Keeps the hash of a compaction that is done, or goes on with it; another may have begun
-    /// since.
-    fn take_hash(&mut self, saved: Option<CompactionHash>) {
-        let Some(hash) = saved else { return };
-        let is_done = self.saved.compacted == hash.revision();
-        if self.hashing.is_some_and(|hashing| hashing.revision() == hash.revision()) {
-            self.hashing = Some(hash).filter(|_| !is_done);
-        }
-        if let Some(hashed) = hash.finish().filter(|_| is_done) {
-            self.hashes.add(hashed);
+    /// Goes on with the compaction; when it is done, keeps its hash and begins with the next one.
+    fn take_pass(&mut self, saved: Option<CompactionPass>) {
+        let Some(pass) = saved else { return };
+        let at = self.pass.map(|pass| pass.at);
+        assert_eq!(at, Some(pass.at), "a checkpoint has compacted at {}", pass.at);
+        self.trimmed = self.trimmed.max(self.saved.compacted).max(pass.cursor.main.min(pass.at));
+        self.pass = Some(pass).filter(|pass| !pass.is_done);
+        if pass.is_done {
+            if let Some(hash) = pass.hash {
+                self.hashes.add(hash.finish());
+            }
+            self.begin_pass(None);
         }
     }
 }
@@ -265,11 +267,13 @@ impl Checkpoint {
         } else {
             to.index_revision = from.index_revision;
         }
-        let (mut compacted_keys, mut hashing) = (BTreeSet::new(), self.hashing);
-        let is_saved =
-            to.index_revision >= to.compact_revision || mutants::is(Mutant::CompactionBeforeIndexSaved);
-        if to.compacted < to.compact_revision && is_saved {
-            compacted_keys = compact_step(&mut txn, &base, &index, from.revision, &mut to, &mut hashing)?;
+        let (mut compacted_keys, mut pass) = (BTreeSet::new(), self.pass);
+        if let Some(pass) = &mut pass {
+            let is_saved = to.index_revision >= pass.at || mutants::is(Mutant::CompactionBeforeIndexSaved);
+            assert!(is_saved, "records up to {} go, the saved index is at {}", pass.at, to.index_revision);
+            compacted_keys = pass.step(&mut txn, &base, &index, from.revision)?;
+            to.compacted = if pass.is_done { pass.at } else { to.compacted };
+            to.compact_cursor = pass.saved_cursor(to.compact_revision);
         }
         let sweep = match self.sweep {
             Some(sweep) => sweep.step(&mut txn, &base, &index, &mut to)?,
@@ -296,7 +300,7 @@ impl Checkpoint {
                 saved_index: save_index,
                 compacted_keys,
                 sweep,
-                hashing,
+                pass,
                 defragmentation,
                 unsaved_bytes: self.unsaved_bytes,
                 records_since_index: self.records_since_index,

@@ -7,78 +7,100 @@
 
 use std::collections::BTreeSet;
 
-use crate::limits::{COMPACT_BYTES_PER_STEP, COMPACT_RECORDS_PER_STEP};
+use crate::limits::{COMPACT_BYTES_PER_STEP, COMPACT_LOOKS_PER_STEP, COMPACT_RECORDS_PER_STEP};
 use crate::mutants::{self, Mutant};
 use crate::mvcc::compaction_hash::CompactionHash;
 use crate::mvcc::key_index::IndexRoot;
-use crate::mvcc::layout::{RECORDS, StoreMeta};
+use crate::mvcc::layout::RECORDS;
 use crate::mvcc::record::key_of;
 use crate::mvcc::revision::{RecordKey, RecordKind, Revision};
 use crate::snapshot::Snapshot;
 use crate::txn::WriteTxn;
 use crate::{Error, Result};
 
-/// Removes a bounded number of records that the compaction drops, and adds all it looks at to the
-/// hash. Only looks at records that were in the tree before this checkpoint; `tree_revision` says
-/// up to where those go.
-pub(crate) fn compact_step(
-    txn: &mut WriteTxn<'_>,
-    base: &Snapshot,
-    index: &IndexRoot,
-    tree_revision: i64,
-    to: &mut StoreMeta,
-    hashing: &mut Option<CompactionHash>,
-) -> Result<BTreeSet<Vec<u8>>> {
-    let at = to.compact_revision;
-    let (saved, done) = (to.index_revision, to.compacted);
-    let is_saved = saved >= at || mutants::is(Mutant::CompactionBeforeIndexSaved);
-    assert!(is_saved, "records up to {at} leave the tree, the saved index needs those above {saved}");
-    assert!(done < at, "the compaction at {at} goes on, {done} is done");
-    if let Some(hash) = hashing {
-        hash.begin(index);
+/// A compaction that frees space, as far as it has come. One runs to its end, whatever is compacted
+/// meanwhile; then the newest one begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct CompactionPass {
+    /// The revision it compacts at.
+    pub(crate) at: i64,
+    /// It has looked at every record before this one.
+    pub(crate) cursor: Revision,
+    /// The hash that it computes, if it can.
+    pub(crate) hash: Option<CompactionHash>,
+    /// It has looked at every record that it may drop.
+    pub(crate) is_done: bool,
+}
+
+impl CompactionPass {
+    /// A pass from the first record on, or from where one was interrupted.
+    #[must_use]
+    pub(crate) fn new(at: i64, cursor: Revision, hash: Option<CompactionHash>) -> Self {
+        Self { at, cursor, hash, is_done: false }
     }
-    let (mut dropped_keys, mut hashed_bytes) = (BTreeSet::new(), 0);
-    let mut cursor = base.cursor(RECORDS);
-    cursor.seek(&RecordKey { revision: to.compact_cursor, kind: RecordKind::Put }.encode())?;
-    for _ in 0..COMPACT_RECORDS_PER_STEP {
-        let next = cursor.next()?;
-        let key = match next {
-            Some((key, _)) => {
-                RecordKey::decode(key).ok_or_else(|| Error::corrupt("a record's key cannot be read"))?
-            }
-            None => RecordKey { revision: Revision { main: i64::MAX, sub: 0 }, kind: RecordKind::Put },
-        };
-        if key.revision.main > at {
-            // Everything up to `at` has been looked at, provided all of it was in the tree.
-            if tree_revision >= at {
-                to.compacted = at;
-                to.compact_cursor = Revision::default();
-            }
-            return Ok(dropped_keys);
-        }
-        let record = next.expect("a record was found").1;
-        let user_key = key_of(record)?;
-        if let Some(hash) = hashing {
-            hash.add(index, user_key, key, record);
-            hashed_bytes += record.len();
-        }
-        if !kept(index, user_key, key, at) {
-            if !txn.remove(RECORDS, &key.encode())? {
-                let Revision { main, sub } = key.revision;
-                return Err(Error::corrupt_or_bug(format!(
-                    "the record {main}.{sub} lies where it is not looked for"
-                )));
-            }
-            dropped_keys.insert(user_key.to_vec());
-        }
-        let sub = key.revision.sub.checked_add(1);
-        let sub = sub.ok_or_else(|| Error::corrupt("a revision has more changes than there can be"))?;
-        to.compact_cursor = Revision { main: key.revision.main, sub };
-        if hashed_bytes >= COMPACT_BYTES_PER_STEP {
-            break;
-        }
+
+    /// The place to go on from after a restart, which goes on with the newest compaction: the first
+    /// record if that is another one.
+    #[must_use]
+    pub(crate) fn saved_cursor(&self, newest: i64) -> Revision {
+        if self.is_done || self.at != newest { Revision::default() } else { self.cursor }
     }
-    Ok(dropped_keys)
+
+    /// Removes a bounded number of records that the compaction drops, and adds all it looks at to
+    /// the hash; returns their keys. Only looks at records that were in the tree before this
+    /// checkpoint; `tree_revision` says up to where those go.
+    pub(crate) fn step(
+        &mut self,
+        txn: &mut WriteTxn<'_>,
+        base: &Snapshot,
+        index: &IndexRoot,
+        tree_revision: i64,
+    ) -> Result<BTreeSet<Vec<u8>>> {
+        assert!(!self.is_done, "the compaction at {} goes on, but it is done", self.at);
+        if let Some(hash) = &mut self.hash {
+            hash.begin(index);
+        }
+        let (mut dropped, mut dropped_keys, mut hashed_bytes) = (0, BTreeSet::new(), 0);
+        let mut cursor = base.cursor(RECORDS);
+        cursor.seek(&RecordKey { revision: self.cursor, kind: RecordKind::Put }.encode())?;
+        for _ in 0..COMPACT_LOOKS_PER_STEP {
+            let next = cursor.next()?;
+            let key = match next {
+                Some((key, _)) => {
+                    RecordKey::decode(key).ok_or_else(|| Error::corrupt("a record's key cannot be read"))?
+                }
+                None => RecordKey { revision: Revision { main: i64::MAX, sub: 0 }, kind: RecordKind::Put },
+            };
+            if key.revision.main > self.at {
+                // Everything up to `at` has been looked at, provided all of it was in the tree.
+                self.is_done = tree_revision >= self.at;
+                break;
+            }
+            let record = next.expect("a record was found").1;
+            let user_key = key_of(record)?;
+            if let Some(hash) = &mut self.hash {
+                hash.add(index, user_key, key, record);
+                hashed_bytes += record.len();
+            }
+            if !kept(index, user_key, key, self.at) {
+                if !txn.remove(RECORDS, &key.encode())? {
+                    let Revision { main, sub } = key.revision;
+                    return Err(Error::corrupt_or_bug(format!(
+                        "the record {main}.{sub} lies where it is not looked for"
+                    )));
+                }
+                dropped_keys.insert(user_key.to_vec());
+                dropped += 1;
+            }
+            let sub = key.revision.sub.checked_add(1);
+            let sub = sub.ok_or_else(|| Error::corrupt("a revision has more changes than there can be"))?;
+            self.cursor = Revision { main: key.revision.main, sub };
+            if dropped >= COMPACT_RECORDS_PER_STEP || hashed_bytes >= COMPACT_BYTES_PER_STEP {
+                break;
+            }
+        }
+        Ok(dropped_keys)
+    }
 }
 
 /// Whether a record at or below `at` stays: it is its key's newest change up to there, and a put or

@@ -35,8 +35,6 @@ pub(crate) struct CompactionHash {
     revision: i64,
     /// The compaction before.
     compact_revision: i64,
-    /// All that the compaction before has dropped is gone from the tree.
-    is_clean: bool,
     /// The compaction keeps something: a tombstone of its very revision, or a key; that is known
     /// when it has begun.
     keeps_any: Option<bool>,
@@ -83,11 +81,11 @@ impl CompactionHashes {
 
 impl CompactionHash {
     /// The hash of a compaction at `revision` that is about to begin in the state `reader` reads;
-    /// `is_clean`: the one before has dropped all it had to.
+    /// the one before has dropped all it had to.
     ///
     /// # Errors
     /// When the tree file is damaged.
-    pub(crate) fn new(reader: &Reader<'_>, revision: i64, is_clean: bool) -> Result<Self> {
+    pub(crate) fn new(reader: &Reader<'_>, revision: i64) -> Result<Self> {
         let mut keeps_tombstone = false;
         // Any tombstone will do, and there are as many puts in a revision as a transaction may
         // have.
@@ -100,12 +98,7 @@ impl CompactionHash {
             Ok(key.revision.main == revision && !keeps_tombstone)
         })?;
         let (keeps_any, compact_revision) = (keeps_tombstone.then_some(true), reader.compact_revision);
-        Ok(Self { crc: begun(), revision, compact_revision, is_clean, keeps_any })
-    }
-
-    /// The revision that is hashed.
-    pub(crate) fn revision(&self) -> i64 {
-        self.revision
+        Ok(Self { crc: begun(), revision, compact_revision, keeps_any })
     }
 
     /// Adds a record, before it is dropped. All records up to the revision must come, in order.
@@ -133,11 +126,9 @@ impl CompactionHash {
         });
     }
 
-    /// The hash, when all records were added. None where records that the compaction before should
-    /// have dropped may be part of it.
-    pub(crate) fn finish(self) -> Option<Hashed> {
-        let is_exact = self.is_clean || self.keeps_any == Some(true);
+    /// The hash, when all records were added.
+    pub(crate) fn finish(self) -> Hashed {
         let Self { crc: hash, revision, compact_revision, .. } = self;
-        is_exact.then_some(Hashed { hash, revision, compact_revision })
+        Hashed { hash, revision, compact_revision }
     }
 }

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::db::{Db, DbOptions};
 use crate::disk::Disk;
 use crate::limits;
+use crate::mvcc::compaction::CompactionPass;
 use crate::mvcc::compaction_hash::CompactionHashes;
 use crate::mvcc::garbage::Replaced;
 use crate::mvcc::key_index::KeyIndex;
@@ -70,8 +71,9 @@ impl Store {
             sweep: (meta.swept < meta.compacted).then(|| IndexSweep::new(meta.compacted)),
             to_compact: std::collections::VecDeque::new(),
             db: Some(db),
-            // Not from the middle: as in etcd, a compaction that was interrupted leaves no hash.
-            hashing: None,
+            // Without a hash: as in etcd, a compaction that was interrupted leaves none.
+            pass: (meta.compacted < meta.compact_revision)
+                .then(|| CompactionPass::new(meta.compact_revision, meta.compact_cursor, None)),
             hashes: CompactionHashes::default(),
             records_since_index,
             unsaved_bytes: 0,

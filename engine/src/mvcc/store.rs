@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::db::{Db, Sizes};
+use crate::mvcc::compaction::CompactionPass;
 use crate::mvcc::compaction_hash::{CompactionHash, CompactionHashes};
 use crate::mvcc::defragment::Defragmentation;
 use crate::mvcc::garbage::{Collector, Garbage, Replaced};
@@ -40,8 +41,8 @@ pub struct Store {
     pub(crate) sweep: Option<IndexSweep>,
     /// Keys of which a compaction has dropped records: the index has yet to forget them.
     pub(crate) to_compact: VecDeque<Vec<u8>>,
-    /// The hash that the compaction under way computes, if it can.
-    pub(crate) hashing: Option<CompactionHash>,
+    /// The compaction that frees space.
+    pub(crate) pass: Option<CompactionPass>,
     /// Hashes of compactions that are done.
     pub(crate) hashes: CompactionHashes,
     /// Records that the saved index does not know.
@@ -98,6 +99,12 @@ impl Store {
         }
     }
 
+    /// Oldest readable revision, -1 before the first compaction.
+    #[must_use]
+    pub fn compact_revision(&self) -> i64 {
+        self.meta.compact_revision
+    }
+
     /// Makes everything below `revision` unreadable; its space is freed by later checkpoints.
     ///
     /// # Errors
@@ -110,14 +117,24 @@ impl Store {
         if revision > self.meta.revision {
             return Err(Error::FutureRevision { current: self.meta.revision });
         }
-        let is_clean = self.meta.compacted == self.meta.compact_revision;
-        self.hashing = Some(CompactionHash::new(&self.reader(), revision, is_clean)?);
+        let hash = match self.pass {
+            Some(_) => None, // as in etcd, for want of what the one before is to leave
+            None => Some(CompactionHash::new(&self.reader(), revision)?),
+        };
         let (saved, done) = (self.saved.compact_revision, self.meta.compacted);
         assert!(saved < revision && done < revision, "{saved} and {done} are compacted, {revision} is not");
         self.meta.hash.compaction(revision);
         self.meta.compact_revision = revision;
-        self.meta.compact_cursor = crate::mvcc::Revision::default();
+        self.begin_pass(hash);
         Ok(())
+    }
+
+    /// Begins to free the space of the newest compaction, unless an earlier one is still at it.
+    pub(crate) fn begin_pass(&mut self, hash: Option<CompactionHash>) {
+        if self.pass.is_none() && self.meta.compacted < self.meta.compact_revision {
+            let cursor = crate::mvcc::Revision::default();
+            self.pass = Some(CompactionPass::new(self.meta.compact_revision, cursor, hash));
+        }
     }
 
     /// Space that a compaction frees is not all free yet.
@@ -134,9 +151,8 @@ impl Store {
 
     /// Has at most `keys_max` keys forget revisions that are gone; true if there are more of them.
     pub fn forget_compacted(&mut self, keys_max: usize) -> bool {
-        let at = self.saved.compact_revision;
-        let compacted = self.meta.compact_revision;
-        assert!(at <= compacted, "keys forget what is below {at}, but are compacted at {compacted} only");
+        // The compaction under way may still need what a later one has made unreadable.
+        let at = self.pass.map_or(i64::MAX, |pass| pass.at).min(self.saved.compact_revision);
         for _ in 0..keys_max {
             let Some(key) = self.to_compact.pop_front() else { return false };
             let forgotten = self.index.compact_key(&key, at);

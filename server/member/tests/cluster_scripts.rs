@@ -354,8 +354,13 @@ impl Runner for ClusterRunner {
             ("applied", [member, index]) => self.turn(*member, vec![LogEvent::Applied(*index)]),
             ("durable", [member, index]) => {
                 let applied = Applied { index: *index, term: 2 };
-                let checkpoint =
-                    Durable { applied, compaction_pending: false, defragmenting: false, no_space: None };
+                let checkpoint = Durable {
+                    applied,
+                    compacted: -1,
+                    compaction_pending: false,
+                    defragmenting: false,
+                    no_space: None,
+                };
                 self.turn(*member, vec![LogEvent::Durable(DurableIndex::of(&checkpoint))])
             }
             ("room", [member, bytes]) => self.turn(*member, vec![LogEvent::DiskRoom(*bytes)]),

@@ -160,7 +160,7 @@ impl LeaseRunner {
         let mut said = String::new();
         for effect in effects {
             let (id, outcome) = match effect {
-                Effect::Reply(id, outcome) | Effect::ReplyWhenCompacted(id, outcome) => (id, outcome),
+                Effect::Reply(id, outcome) | Effect::ReplyWhenCompacted(id, outcome, _) => (id, outcome),
                 Effect::Tokens(_) => panic!("nobody logs in"),
                 Effect::Hear(question) => {
                     writeln!(said, "question {question} to every edge: pass on the keepalives you have")

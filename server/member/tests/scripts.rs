@@ -198,7 +198,8 @@ impl MachineRunner {
         let data = command::encode(OWN, &[command]).into();
         let mut effects = Vec::new();
         self.machine.apply(&CommittedEntry { index, term: 1, data, change: None }, 0, &mut effects)?;
-        let Some(Effect::Reply(_, outcome) | Effect::ReplyWhenCompacted(_, outcome)) = effects.pop() else {
+        let Some(Effect::Reply(_, outcome) | Effect::ReplyWhenCompacted(_, outcome, _)) = effects.pop()
+        else {
             return Err("no outcome".into());
         };
         let Outcome { revision, result, rest } = outcome;

@@ -286,7 +286,7 @@ fn requests(bytes: &[u8]) {
         let after = machine.store().revision();
         assert!(after == before || after == before + 1 || kind == Kind::LeaseExpire);
         for effect in &effects {
-            let (Effect::Reply(_, outcome) | Effect::ReplyWhenCompacted(_, outcome)) = effect else {
+            let (Effect::Reply(_, outcome) | Effect::ReplyWhenCompacted(_, outcome, _)) = effect else {
                 continue;
             };
             assert!(outcome.revision == after, "the outcome names the revision");

@@ -528,7 +528,7 @@ impl Machine {
         let waits = result.is_ok() && request.is_ok_and(|request| request.physical);
         let outcome = Outcome { revision: self.state.store.revision(), result, rest: Rest::NONE };
         if waits {
-            Effect::ReplyWhenCompacted(command.id, outcome)
+            Effect::ReplyWhenCompacted(command.id, outcome, self.state.store.compact_revision())
         } else {
             Effect::Reply(command.id, outcome)
         }

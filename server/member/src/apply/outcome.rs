@@ -59,8 +59,8 @@ impl Eq for Rest {}
 pub enum Effect {
     /// Answer now.
     Reply(CommandId, Outcome),
-    /// Answer when the compaction that was just scheduled has freed its space.
-    ReplyWhenCompacted(CommandId, Outcome),
+    /// Answer when compactions up to this revision have freed their space.
+    ReplyWhenCompacted(CommandId, Outcome, i64),
     /// Ask every edge to pass on the keepalives it has, and then to say so by this number.
     Hear(u64),
     /// A token counts from now on, or some do not any more.

@@ -30,8 +30,8 @@ pub(super) struct Saving {
     is_due: bool,
     /// The last checkpoint found no room: the next one waits a while.
     has_no_room: bool,
-    /// Answers that wait for the space a compaction frees.
-    compacting: Vec<(CommandId, Outcome)>,
+    /// Answers that wait for the space that compactions free, and up to which revision.
+    compacting: Vec<(i64, CommandId, Outcome)>,
     /// Callers that wait for a defragmentation that has not begun yet.
     defragment_next: Vec<CommandId>,
     /// Callers that wait for the defragmentation under way.
@@ -49,14 +49,20 @@ impl Saving {
         self.defragment_next.push(id);
     }
 
-    /// An answer waits for the space that a compaction frees.
-    pub(super) fn when_compacted(&mut self, id: CommandId, outcome: Outcome) {
-        self.compacting.push((id, outcome));
+    /// An answer waits for the space that compactions up to a revision free.
+    pub(super) fn when_compacted(&mut self, id: CommandId, outcome: Outcome, at: i64) {
+        self.compacting.push((at, id, outcome));
     }
 
     /// The answers that wait for the space of a compaction. The compactions themselves are done.
     pub(super) fn take_compacted(&mut self) -> Vec<(CommandId, Outcome)> {
-        std::mem::take(&mut self.compacting)
+        self.compacted(i64::MAX)
+    }
+
+    /// The answers that wait for the space of compactions up to a revision.
+    fn compacted(&mut self, revision: i64) -> Vec<(CommandId, Outcome)> {
+        let is_free = |(at, ..): &mut (i64, CommandId, Outcome)| *at <= revision;
+        self.compacting.extract_if(.., is_free).map(|(_, id, outcome)| (id, outcome)).collect()
     }
 
     /// The last checkpoint found no room, and none was made for it.
@@ -148,10 +154,7 @@ impl Saving {
         self.phase = CheckpointPhase::Idle;
         self.has_no_room = durable.no_space.is_some() && !made_room;
         let revision = machine.store().revision();
-        let mut answers = Vec::new();
-        if !durable.compaction_pending {
-            answers.append(&mut self.compacting);
-        }
+        let mut answers = self.compacted(durable.compacted);
         if !durable.defragmenting {
             answers.append(&mut self.defragmented(revision));
         }
@@ -162,7 +165,7 @@ impl Saving {
     pub(super) fn replaced(&mut self, machine: &Machine) -> Vec<(CommandId, Outcome)> {
         let mut answers = self.defragmented(machine.store().revision());
         if !machine.store().compaction_pending() {
-            answers.append(&mut self.compacting);
+            answers.append(&mut self.take_compacted());
         }
         answers
     }

@@ -490,7 +490,7 @@ impl StateCore {
         for effect in self.effects.drain(..) {
             match effect {
                 Effect::Reply(id, outcome) => answer(&mut self.member_callers, id, outcome, effects),
-                Effect::ReplyWhenCompacted(id, outcome) => self.saving.when_compacted(id, outcome),
+                Effect::ReplyWhenCompacted(id, outcome, at) => self.saving.when_compacted(id, outcome, at),
                 Effect::Hear(question) => effects.hear(question),
                 Effect::Tokens(change) => effects.tokens(change),
             }

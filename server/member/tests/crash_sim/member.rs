@@ -75,8 +75,8 @@ impl Part {
 /// A call whose client waits.
 struct Call {
     is_local: bool,
-    /// It is told when the space is free.
-    is_patient: bool,
+    /// It is told when the space of a compaction at this revision is free.
+    compaction: Option<i64>,
     /// The entry that holds its command, once that is committed.
     index: u64,
 }
@@ -259,7 +259,7 @@ impl Member {
 
     /// Every client is answered, but for those that wait for space on a disk that stays full.
     fn is_served(&mut self) -> bool {
-        let waits_for_space = |call: &Call| call.is_patient || call.is_local;
+        let waits_for_space = |call: &Call| call.compaction.is_some() || call.is_local;
         self.calls.values().all(|call| self.space.stays_full && waits_for_space(call))
     }
 
@@ -377,14 +377,14 @@ impl Member {
 
     /// A command whose client waits for its answer.
     fn command(&mut self, kind: Kind, payload: Bytes) -> Command {
-        let is_patient =
-            kind == Kind::Compact && CompactionRequest::decode(payload.clone()).unwrap().physical;
-        Command { id: self.call(false, is_patient), kind, payload }
+        let request = (kind == Kind::Compact).then(|| CompactionRequest::decode(payload.clone()).unwrap());
+        let compaction = request.filter(|request| request.physical).map(|request| request.revision);
+        Command { id: self.call(false, compaction), kind, payload }
     }
 
     /// A client that waits for an answer.
-    fn call(&mut self, is_local: bool, is_patient: bool) -> CommandId {
-        self.calls.insert(self.next_slot, Call { is_local, is_patient, index: 0 });
+    fn call(&mut self, is_local: bool, compaction: Option<i64>) -> CommandId {
+        self.calls.insert(self.next_slot, Call { is_local, compaction, index: 0 });
         self.next_slot += 1;
         CommandId::new(0, self.next_slot - 1, 0)
     }
@@ -396,7 +396,7 @@ impl Member {
         let mut submitted = Submitted::default();
         for _ in 0..=self.random.below(4) {
             if self.random.one_in(60) {
-                let id = self.call(true, false);
+                let id = self.call(true, None);
                 submitted.local.push(LocalRequest { id, kind: LocalKind::Defragment, from: None });
             } else {
                 let (kind, payload) = random_command(&mut self.random, self.shown.view.revision());
@@ -495,10 +495,10 @@ impl Member {
             outcome.revision
         );
         self.answered = self.answered.max(outcome.revision);
-        let Call { is_local, is_patient, index } = self.calls.remove(&id.slot()).expect("one answer a call");
+        let Call { is_local, compaction, index } = self.calls.remove(&id.slot()).expect("one answer a call");
         assert!(index > 0 || is_local, "an answer overtakes its entry");
         self.space.seen.refused += u64::from(outcome.result == Err(Error::NoSpace));
-        let compacted = if is_patient && outcome.result.is_ok() { shown.compact_revision() } else { 0 };
+        let compacted = compaction.filter(|_| outcome.result.is_ok()).unwrap_or(0);
         self.acknowledge(Acknowledged { index, compacted });
     }
 
