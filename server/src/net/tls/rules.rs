@@ -98,11 +98,14 @@ impl Authorities {
     }
 }
 
+/// No authority vouches for the certificate.
+const UNKNOWN: Error = Error::InvalidCertificate(CertificateError::UnknownIssuer);
+
 /// Certificates of authorities that name each other are tried in every order: a dozen of them would
 /// keep a core busy for tenths of a second, before any signature is looked at.
 fn check_length(others: &[CertificateDer<'_>]) -> Result<(), Error> {
     if others.len() > limits::TLS_CHAIN_MAX {
-        return Err(Error::InvalidCertificate(CertificateError::UnknownIssuer));
+        return Err(UNKNOWN);
     }
     Ok(())
 }
@@ -110,9 +113,11 @@ fn check_length(others: &[CertificateDer<'_>]) -> Result<(), Error> {
 /// Looks at the certificates of those who connect.
 #[derive(Debug)]
 pub(super) struct CallerVerifier {
-    chains: Arc<dyn ClientCertVerifier>,
+    /// None where there is no authority: then no certificate counts.
+    chains: Option<Arc<dyn ClientCertVerifier>>,
     authorities: Authorities,
     rules: Arc<Rules>,
+    provider: Arc<CryptoProvider>,
 }
 
 impl CallerVerifier {
@@ -122,16 +127,19 @@ impl CallerVerifier {
         rules: Arc<Rules>,
         provider: &Arc<CryptoProvider>,
     ) -> Result<Self, String> {
-        let chains =
-            WebPkiClientVerifier::builder_with_provider(Arc::clone(&authorities.roots), Arc::clone(provider));
-        let chains = chains.build().map_err(|error| error.to_string())?;
-        Ok(Self { chains, authorities, rules })
+        let build = || {
+            let roots = Arc::clone(&authorities.roots);
+            let chains = WebPkiClientVerifier::builder_with_provider(roots, Arc::clone(provider));
+            chains.build().map_err(|error| error.to_string())
+        };
+        let chains = (!authorities.is_empty()).then(build).transpose()?;
+        Ok(Self { chains, authorities, rules, provider: Arc::clone(provider) })
     }
 }
 
 impl ClientCertVerifier for CallerVerifier {
     fn root_hint_subjects(&self) -> &[DistinguishedName] {
-        self.chains.root_hint_subjects()
+        self.chains.as_ref().map_or(&[], |chains| chains.root_hint_subjects())
     }
 
     fn verify_client_cert(
@@ -141,7 +149,7 @@ impl ClientCertVerifier for CallerVerifier {
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
         check_length(others)?;
-        match self.chains.verify_client_cert(own, others, now) {
+        match self.chains.as_ref().ok_or(UNKNOWN)?.verify_client_cert(own, others, now) {
             Err(error) if !self.authorities.stands_for_itself(&error, own, now) => return Err(error),
             _ => {}
         }
@@ -155,7 +163,8 @@ impl ClientCertVerifier for CallerVerifier {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.chains.verify_tls12_signature(message, certificate, signed)
+        let algorithms = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls12_signature(message, certificate, signed, algorithms)
     }
 
     fn verify_tls13_signature(
@@ -164,19 +173,21 @@ impl ClientCertVerifier for CallerVerifier {
         certificate: &CertificateDer<'_>,
         signed: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        self.chains.verify_tls13_signature(message, certificate, signed)
+        let algorithms = &self.provider.signature_verification_algorithms;
+        rustls::crypto::verify_tls13_signature(message, certificate, signed, algorithms)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        self.chains.supported_verify_schemes()
+        self.provider.signature_verification_algorithms.supported_schemes()
     }
 }
 
 /// Looks at the certificate of a member that is dialed.
 #[derive(Debug)]
 pub(super) struct ListenerVerifier {
-    /// None where every certificate is taken: members that make their own have nothing to verify
-    /// them by.
+    /// Members that make their own certificates have nothing to verify them by: every one is taken.
+    takes_all: bool,
+    /// None where there is no authority: then no certificate counts, if not all do.
     chains: Option<Arc<WebPkiServerVerifier>>,
     authorities: Authorities,
     rules: Arc<Rules>,
@@ -191,14 +202,13 @@ impl ListenerVerifier {
         provider: &Arc<CryptoProvider>,
         verifies: bool,
     ) -> Result<Self, String> {
-        let chains = if verifies {
+        let build = || {
             let roots = Arc::clone(&authorities.roots);
             let chains = WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(provider)).build();
-            Some(chains.map_err(|error| error.to_string())?)
-        } else {
-            None
+            chains.map_err(|error| error.to_string())
         };
-        Ok(Self { chains, authorities, rules, provider: Arc::clone(provider) })
+        let chains = (!authorities.is_empty()).then(build).transpose()?;
+        Ok(Self { takes_all: !verifies, chains, authorities, rules, provider: Arc::clone(provider) })
     }
 }
 
@@ -212,7 +222,10 @@ impl ServerCertVerifier for ListenerVerifier {
         now: UnixTime,
     ) -> Result<ServerCertVerified, Error> {
         check_length(others)?;
-        let Some(chains) = &self.chains else { return Ok(ServerCertVerified::assertion()) };
+        if self.takes_all {
+            return Ok(ServerCertVerified::assertion());
+        }
+        let chains = self.chains.as_ref().ok_or(UNKNOWN)?;
         if let Err(error) = chains.verify_server_cert(own, others, host, ocsp, now) {
             if !self.authorities.stands_for_itself(&error, own, now) {
                 return Err(error);
@@ -257,5 +270,25 @@ mod tests {
         let chain = |len| vec![CertificateDer::from(Vec::new()); len];
         assert!(check_length(&chain(limits::TLS_CHAIN_MAX)).is_ok());
         assert!(check_length(&chain(limits::TLS_CHAIN_MAX + 1)).is_err());
+    }
+
+    /// A system without a bundle of authorities, and no flag that names one: a member starts, as an
+    /// etcd does, and takes no certificate.
+    #[test]
+    fn without_any_authority_no_certificate_counts() {
+        let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+        let none = || Authorities::new(Vec::new());
+        let key = rcgen::KeyPair::generate().unwrap();
+        let params = rcgen::CertificateParams::new(["h".to_owned()]).unwrap();
+        let certificate = params.self_signed(&key).unwrap();
+        let (host, now) = (ServerName::try_from("h").unwrap(), UnixTime::now());
+        let callers = CallerVerifier::new(none(), Arc::default(), &provider).unwrap();
+        assert_eq!(callers.verify_client_cert(certificate.der(), &[], now).unwrap_err(), UNKNOWN);
+        assert!(callers.root_hint_subjects().is_empty() && callers.client_auth_mandatory());
+        for verifies in [true, false] {
+            let listeners = ListenerVerifier::new(none(), Arc::default(), &provider, verifies).unwrap();
+            let verified = listeners.verify_server_cert(certificate.der(), &[], &host, &[], now);
+            assert_eq!(verified.is_ok(), !verifies);
+        }
     }
 }
