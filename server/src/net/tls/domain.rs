@@ -65,11 +65,9 @@ impl TlsDomain {
         Ok(loaded)
     }
 
-    /// Loads the files anew; what was loaded before stays if one of them is of no use.
-    fn reload(&self) -> Result<(), String> {
-        let loaded = Arc::new(Material::load(&self.config)?);
-        *self.material.lock().unwrap_or_else(PoisonError::into_inner) = Some(loaded);
-        Ok(())
+    /// Handshakes from now on use what was loaded.
+    fn replace(&self, loaded: Material) {
+        *self.material.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(loaded));
     }
 
     fn files(&self) -> impl Iterator<Item = &String> {
@@ -141,6 +139,8 @@ pub fn watch(domains: Vec<Arc<TlsDomain>>) -> std::io::Result<()> {
 struct Watched {
     domain: Arc<TlsDomain>,
     loaded: Vec<Print>,
+    /// The files as they were at the last look.
+    seen: Vec<Print>,
     /// Why the files as they are cannot be used, once it is told.
     told: Option<String>,
 }
@@ -148,17 +148,26 @@ struct Watched {
 impl Watched {
     fn new(domain: Arc<TlsDomain>) -> Self {
         let loaded = domain.loaded.clone();
-        Self { domain, loaded, told: None }
+        Self { domain, seen: loaded.clone(), loaded, told: None }
     }
 
+    /// Loads files that have changed once they are as they were at the look before: half of a
+    /// bundle that is being copied would be a good bundle of half the authorities.
     fn look(&mut self) {
         let prints = self.domain.prints();
-        if prints == self.loaded {
+        let is_stable = std::mem::replace(&mut self.seen, prints.clone()) == prints;
+        if !is_stable || prints == self.loaded {
+            return;
+        }
+        let loading = Material::load(&self.domain.config);
+        // They changed while they were read.
+        if self.domain.prints() != prints {
             return;
         }
         let fields = |error: &str| json!({"tls-of": self.domain.whom, "error": error});
-        match self.domain.reload() {
-            Ok(()) => {
+        match loading {
+            Ok(loaded) => {
+                self.domain.replace(loaded);
                 self.loaded = prints;
                 self.told = None;
                 log::info("certificates were loaded anew", json!({"tls-of": self.domain.whom}));
@@ -171,5 +180,88 @@ impl Watched {
             }
             Err(_) => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, KeyPair};
+
+    use super::*;
+
+    fn authority(name: &str) -> String {
+        let mut params = CertificateParams::new([name.to_owned()]).unwrap();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.self_signed(&KeyPair::generate().unwrap()).unwrap().pem()
+    }
+
+    fn pair() -> [String; 2] {
+        let key = KeyPair::generate().unwrap();
+        let made = CertificateParams::new(["h".to_owned()]).unwrap().self_signed(&key).unwrap();
+        [made.pem(), key.serialize_pem()]
+    }
+
+    /// Files of a domain that is looked at.
+    struct Files {
+        dir: tempfile::TempDir,
+        watched: Watched,
+    }
+
+    impl Files {
+        fn new() -> Self {
+            let dir = tempfile::tempdir().unwrap();
+            let file = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+            let [cert, key] = pair();
+            for (name, text) in [("cert", cert), ("key", key), ("bundle", authority("a"))] {
+                fs::write(file(name), text).unwrap();
+            }
+            let config = TlsConfig {
+                cert_file: file("cert"),
+                key_file: file("key"),
+                trusted_ca_file: file("bundle"),
+                ..TlsConfig::default()
+            };
+            let watched = Watched::new(TlsDomain::open("client", config).unwrap());
+            Self { dir, watched }
+        }
+
+        fn write(&self, name: &str, text: &str) {
+            fs::write(self.dir.path().join(name), text).unwrap();
+        }
+
+        /// Whether a look loads something.
+        fn loads(&mut self) -> bool {
+            let before = self.watched.domain.current().unwrap();
+            self.watched.look();
+            !Arc::ptr_eq(&before, &self.watched.domain.current().unwrap())
+        }
+    }
+
+    #[test]
+    fn files_are_loaded_when_two_looks_find_them_alike() {
+        let mut files = Files::new();
+        assert!(!files.loads() && !files.loads(), "nothing has changed");
+        let whole = [authority("b"), authority("c")].concat();
+        // Each part is a good bundle.
+        files.write("bundle", &whole[..whole.len() / 2]);
+        assert!(!files.loads(), "it has changed since the last look");
+        files.write("bundle", &whole);
+        assert!(!files.loads(), "it has changed again");
+        assert!(files.loads() && !files.loads());
+    }
+
+    #[test]
+    fn a_pair_of_which_one_half_is_there_is_not_used() {
+        let mut files = Files::new();
+        let [cert, key] = pair();
+        files.write("cert", &cert);
+        assert!((0..3).all(|_| !files.loads()), "of another key");
+        assert!(files.watched.told.as_ref().is_some_and(|why| why.contains("cert")), "it is told");
+        files.write("key", &key[..key.len() / 2]);
+        assert!((0..3).all(|_| !files.loads()), "half of a key");
+        files.write("key", &key);
+        assert!(!files.loads() && files.loads() && files.watched.told.is_none());
+        fs::remove_file(files.dir.path().join("bundle")).unwrap();
+        assert!((0..3).all(|_| !files.loads()), "no bundle");
     }
 }
