@@ -248,6 +248,8 @@ pub const TURN_FAR_TOO_LONG_MICROSECONDS: u64 = 100_000;
 pub const TURN_WARNING_MILLISECONDS: u64 = 10_000;
 /// Time between two lines about the progress of long work.
 pub const PROGRESS_INTERVAL: Duration = Duration::from_secs(1);
+/// Time between two lines about TLS handshakes of clients that failed.
+pub const REJECTED_INTERVAL: Duration = Duration::from_secs(1);
 /// Time between two lines about refused connections.
 pub const REFUSED_INTERVAL: Duration = Duration::from_secs(10);
 /// Log lines that may wait to be written; more are dropped and counted.
@@ -320,6 +322,14 @@ pub const HANDSHAKES_PER_CORE_MAX: usize = 2_000;
 pub const HANDSHAKE_MICROSECONDS: u64 = 500;
 /// Certificates behind the first one of a chain: public chains have two or three.
 pub const TLS_CHAIN_MAX: usize = 5;
+/// Bytes of a TLS record or a handshake message that is not whole, as rustls bounds them: a message
+/// in several records, and the beginning of the next record.
+pub const TLS_UNFINISHED_BYTES: usize = 80 * 1024;
+/// Bytes that all handshakes under way on a core have been sent; the oldest one ends when there are
+/// more.
+pub const HANDSHAKE_BYTES_PER_CORE_MAX: usize = 16 * 1024 * 1024;
+/// One of so many parts of the log core's time is for handshakes that members, or others, begin.
+pub const PEER_HANDSHAKE_PARTS: u64 = 10;
 /// Bytes of TLS records of a connection that wait for the kernel.
 pub const TLS_SEND_BYTES: usize = 64 * 1024;
 /// Bytes of TLS records read at a time.
@@ -328,7 +338,9 @@ pub const TLS_READ_BYTES: usize = 16 * 1024;
 pub const TLS_SMALL_READ_BYTES: usize = 2048;
 /// Certificates of members whose names are being looked up.
 pub const TLS_LOOK_UPS_MAX: usize = 4;
-/// Time between looks at the files of certificates.
+/// Host names of one certificate that are looked up.
+pub const TLS_LOOK_UP_NAMES_MAX: usize = 32;
+/// Time between looks at the files of certificates; a change counts when two find the same.
 pub const TLS_FILES_INTERVAL: Duration = Duration::from_secs(1);
 /// Seconds before the end of a certificate from which on there are warnings: a month.
 pub const CERTIFICATE_WARNING_SECONDS: i64 = 30 * 24 * 3600;

@@ -203,6 +203,18 @@ impl TlsConfig {
             warnings.push(format!("ignoring {whom} auto TLS since certs given"));
             return Ok(());
         }
+        if *self
+            != (Self {
+                has_http2: self.has_http2,
+                compares_addresses: self.compares_addresses,
+                ..common.clone()
+            })
+        {
+            warnings.push(format!(
+                "nobody is asked for a certificate on {whom} URLs: a member that makes its own (auto TLS) verifies nobody, \
+                 and the other flags about certificates there have no effect"
+            ));
+        }
         if own.years == 0 {
             return Err(wrong("selfSignedCertValidity is invalid,it should be greater than 0"));
         }
@@ -322,6 +334,13 @@ mod tests {
         let made = config("--auto-tls --data-dir d --self-signed-cert-validity 3").unwrap().security.clients;
         assert_eq!(made.cert_file, "d/fixtures/client/cert.pem");
         assert_eq!(made.own.unwrap().years, 3);
+        let warned = |line: &str| {
+            let warnings = config(line).unwrap().warnings;
+            warnings.iter().filter(|warning| warning.contains("nobody is asked")).count()
+        };
+        assert_eq!(warned("--auto-tls --peer-auto-tls"), 0);
+        assert_eq!(warned("--auto-tls --client-cert-auth --trusted-ca-file t"), 1);
+        assert_eq!(warned("--peer-auto-tls --peer-cert-allowed-cn m"), 1);
         let given = config("--peer-auto-tls --peer-cert-file c --peer-key-file k").unwrap();
         assert_eq!(given.security.peers.own, None);
         assert!(given.warnings.iter().any(|it| it == "ignoring peer auto TLS since certs given"));

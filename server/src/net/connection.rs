@@ -1,11 +1,13 @@
 //! One client connection: its protocol, and its life until it ends or the core does.
 
 use std::io;
+use std::net::SocketAddr;
 use std::rc::Rc;
 
 use futures_lite::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use glommio::net::TcpStream;
 use revd_http2::PREFACE;
+use serde_json::json;
 
 use crate::config::ListenAddress;
 use crate::limits;
@@ -16,6 +18,7 @@ use crate::net::socket::Transport;
 use crate::net::tls::{self, Accepted};
 use crate::net::{http, http1};
 use crate::observe::bounds::Bound;
+use crate::observe::log;
 use crate::queues::gate::Pass;
 use crate::queues::sleep::sleep;
 use crate::queues::turn::give_way;
@@ -45,7 +48,9 @@ async fn pass_over(mut stream: impl AsyncRead + Unpin) {
 }
 
 async fn serve_tls(stream: TcpStream, first: Vec<u8>, edge: Rc<EdgeContext>, pass: Pass) {
-    let accepting = tls::accept(stream, &first, None, &edge.tls, &edge.handshakes);
+    let from = stream.peer_addr().ok();
+    let address = from.map(|from| from.ip());
+    let accepting = tls::accept(stream, &first, address, &edge.tls, &edge.handshakes);
     let told = async {
         std::future::poll_fn(|context| pass.poll_closed(context)).await;
         Err(io::ErrorKind::ConnectionAborted.into())
@@ -57,11 +62,26 @@ async fn serve_tls(stream: TcpStream, first: Vec<u8>, edge: Rc<EdgeContext>, pas
             if error.kind() == io::ErrorKind::TimedOut {
                 edge.api.reached(Bound::Handshakes);
             }
-            return;
+            return tell_rejected(&edge, from, &error);
         }
     };
     let Ok((stream, first)) = begin(stream, &edge, &pass).await else { return };
     converse(stream, first, common_name, edge, pass).await;
+}
+
+/// In etcd's words, once in `REJECTED_INTERVAL`: whoever reaches the port can cause such lines.
+fn tell_rejected(edge: &EdgeContext, from: Option<SocketAddr>, error: &io::Error) {
+    // The member stops.
+    if error.kind() == io::ErrorKind::ConnectionAborted {
+        return;
+    }
+    if let Some(untold) = edge.rejected.may_tell(edge.clock.milliseconds(), limits::REJECTED_INTERVAL) {
+        let from = from.map_or_else(String::new, |from| from.to_string());
+        let fields = json!({
+            "remote-addr": from, "error": error.to_string(), "others-since-the-last-line": untold,
+        });
+        log::warn("rejected connection on client endpoint", fields);
+    }
 }
 
 /// Reads the first bytes, in time. A client that sends nothing, or goes away again, gets no answer.

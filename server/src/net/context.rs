@@ -13,6 +13,7 @@ use crate::net::busy::BusyConnections;
 use crate::net::messages::MessageLimits;
 use crate::net::tls::{HandshakeTurns, TlsDomain};
 use crate::net::unread::Unread;
+use crate::observe::seldom::Seldom;
 
 /// Edge view: made once, when the edge begins to listen.
 pub(super) struct EdgeContext {
@@ -30,6 +31,8 @@ pub(super) struct EdgeContext {
     /// Certificates for clients.
     pub tls: Arc<TlsDomain>,
     pub handshakes: HandshakeTurns,
+    /// Lines about those that failed.
+    pub rejected: Seldom,
     pub clock: Ticker,
 }
 

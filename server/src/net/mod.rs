@@ -47,6 +47,7 @@ use crate::net::messages::MessageLimits;
 use crate::net::permits::ConnectionPermits;
 use crate::net::tls::{HandshakeTurns, TlsDomain};
 use crate::net::unread::Unread;
+use crate::observe::seldom::Seldom;
 use crate::queues::gate::Gate;
 use crate::queues::latch::Latch;
 use crate::queues::sleep::sleep;
@@ -101,7 +102,8 @@ pub async fn serve(
         },
         keepalive: config.keepalive,
         tls: config.tls,
-        handshakes: HandshakeTurns::default(),
+        handshakes: HandshakeTurns::new(1),
+        rejected: Seldom::default(),
         clock: Ticker::new(),
     });
     let gate = Gate::default();

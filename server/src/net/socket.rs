@@ -21,6 +21,20 @@ pub(super) trait Transport {
 
     /// Closes the sending side.
     fn poll_close(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>>;
+
+    /// Bytes of this connection that are in memory beside those of its reader and its sender.
+    fn held(&self) -> TransportBytes {
+        TransportBytes::default()
+    }
+}
+
+/// Bytes that a transport keeps itself.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) struct TransportBytes {
+    /// Input that cannot be read yet, or was not.
+    pub received: usize,
+    /// Output, as it is sent: what it is made of is still the sender's.
+    pub sealed: usize,
 }
 
 impl Transport for TcpStream {

@@ -4,4 +4,5 @@ pub mod bounds;
 pub mod count;
 pub mod counters;
 pub mod log;
+pub mod seldom;
 pub mod turns;

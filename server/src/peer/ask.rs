@@ -19,14 +19,26 @@ use crate::resolve;
 /// # Errors
 /// When nothing answers within this time, at each step.
 pub fn get(url: &str, path: &str, deadline: Duration, tls: &TlsDomain) -> io::Result<String> {
-    let host = urls::authority(url);
-    let stream = connect(resolve::addresses(host)?)?;
+    let (host, is_secure) = host(url)?;
+    let stream = connect(resolve::addresses(&host)?)?;
     stream.set_read_timeout(Some(deadline))?;
     stream.set_write_timeout(Some(deadline))?;
-    if url.starts_with("https://") {
-        return exchange(tls::connect_blocking(stream, host, tls)?, host, path);
+    if is_secure {
+        return exchange(tls::connect_blocking(stream, &host, tls)?, &host, path);
     }
-    exchange(stream, host, path)
+    exchange(stream, &host, path)
+}
+
+/// Host and port of a URL, and whether TLS is spoken there. A row has what `MemberUpdate` brought:
+/// a scheme in capitals must not make a request in the clear of one that was to be secret.
+fn host(url: &str) -> io::Result<(String, bool)> {
+    let url = urls::parse(&[url.to_owned()]).map_err(io::Error::other)?.concat();
+    let is_secure = url.starts_with("https://");
+    if !is_secure && !url.starts_with("http://") {
+        let problem = "only http:// and https:// are asked between members by this version";
+        return Err(io::Error::new(io::ErrorKind::Unsupported, problem));
+    }
+    Ok((urls::authority(&url).to_owned(), is_secure))
 }
 
 fn exchange(mut stream: impl io::Read + io::Write, host: &str, path: &str) -> io::Result<String> {
@@ -84,6 +96,17 @@ mod tests {
     use std::net::TcpListener;
 
     use super::*;
+
+    #[test]
+    fn a_scheme_in_capitals_is_the_same_scheme() {
+        let secure = |url: &str| host(url).map(|(_, is_secure)| is_secure).ok();
+        assert_eq!(
+            [secure("HTTPS://h:1"), secure(" https://h:1"), secure("Http://h:1")].map(Option::unwrap),
+            [true, true, false]
+        );
+        assert_eq!(host("hTTps://h:1").unwrap().0, "h:1");
+        assert_eq!([secure("unixs://h:1"), secure("h:1"), secure("")], [None; 3]);
+    }
 
     #[test]
     fn a_name_stands_for_all_its_addresses() {

@@ -1,19 +1,16 @@
 //! Log lines about connections that others open, which whoever reaches the port can cause.
 
-use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
 use crate::limits;
 use crate::observe::log;
+use crate::observe::seldom::Seldom;
 
-/// Log core view: when the last line was written, and how many were not since.
+/// Log core view: lines of which there is one a second.
 #[derive(Debug, Default)]
-pub(super) struct Complaints {
-    told: Cell<Option<u64>>,
-    untold: Cell<u64>,
-}
+pub(super) struct Complaints(Seldom);
 
 impl Complaints {
     /// Logs that a connection is of no use, unless a line was written in the last second.
@@ -34,13 +31,7 @@ impl Complaints {
 
     /// Whether a line may be written now, and how many were not since the last one.
     pub(super) fn may_tell(&self, now: u64) -> Option<u64> {
-        let interval = u64::try_from(limits::PEER_COMPLAINT_INTERVAL.as_millis()).unwrap_or(u64::MAX);
-        if self.told.get().is_some_and(|told| now.saturating_sub(told) < interval) {
-            self.untold.set(self.untold.get() + 1);
-            return None;
-        }
-        self.told.set(Some(now));
-        Some(self.untold.take())
+        self.0.may_tell(now, limits::PEER_COMPLAINT_INTERVAL)
     }
 }
 
@@ -89,15 +80,5 @@ mod tests {
         assert!(tell("a", "refused") && tell("b", "no address"));
         assert!(!tell("a", "refused") && !tell("b", "no address"), "not in turn for ever");
         assert!(tell("a", "no address") && !tell("a", "no address"));
-    }
-
-    #[test]
-    fn one_line_a_second_says_how_many_there_were() {
-        let complaints = Complaints::default();
-        assert_eq!(complaints.may_tell(5_000), Some(0));
-        assert_eq!(complaints.may_tell(5_001), None);
-        assert_eq!(complaints.may_tell(5_999), None);
-        assert_eq!(complaints.may_tell(6_000), Some(2));
-        assert_eq!(complaints.may_tell(9_000), Some(0));
     }
 }

@@ -109,7 +109,7 @@ impl Peers {
             unknown_backlog: Rc::default(),
             incoming: RefCell::default(),
             dropped: RefCell::default(),
-            handshakes: HandshakeTurns::default(),
+            handshakes: HandshakeTurns::new(limits::PEER_HANDSHAKE_PARTS),
             hashing: Gate::default(),
             outboxes: RefCell::default(),
             guests: RefCell::default(),

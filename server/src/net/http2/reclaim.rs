@@ -36,7 +36,8 @@ impl<T: Transport> Http2<T> {
     /// Counts the replies that wait to be sent: at the end of a turn, and at once behind a reply
     /// that is not short, so that the next reply knows of it.
     pub(super) fn count_backlog(&mut self) {
-        self.memory.count_backlog(self.connection.backlog(), self.connection.backlog_apart());
+        let backlog = self.connection.backlog() + self.socket.held().sealed;
+        self.memory.count_backlog(backlog, self.connection.backlog_apart());
     }
 
     /// Counts what the connection holds at the end of a turn.
@@ -51,7 +52,8 @@ impl<T: Transport> Http2<T> {
             self.end_late(now);
         }
         let block_bytes = block.map_or(0, |(_, bytes)| bytes);
-        let counted = self.memory.count_unfinished(self.partial.capacity(), block_bytes);
+        let partial = self.partial.capacity() + self.socket.held().received;
+        let counted = self.memory.count_unfinished(partial, block_bytes);
         if counted.is_err() && !self.has_failed {
             self.memory.requests.refuse();
             self.fail(NO_BLOCK_ROOM);
@@ -114,7 +116,8 @@ impl<T: Transport> Http2<T> {
     /// read, and others need the memory.
     fn end_unfinished_block(&mut self) {
         let waits_for_us = self.is_behind || self.is_full_of_requests();
-        let is_begun = self.connection.unfinished_block().is_some() || !self.partial.is_empty();
+        let has_block = self.connection.unfinished_block().is_some();
+        let is_begun = has_block || !self.partial.is_empty() || self.socket.held().received > 0;
         if is_begun
             && !waits_for_us
             && !self.has_failed

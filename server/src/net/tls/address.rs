@@ -8,9 +8,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls::pki_types::CertificateDer;
 
+use crate::clock::Ticker;
 use crate::limits;
 use crate::net::tls::der::Certificate;
 use crate::queues::latch::Latch;
+use crate::queues::sleep::sleep;
 use crate::resolve;
 
 /// Checks a caller's certificate.
@@ -42,15 +44,20 @@ static LOOKING_UP: AtomicUsize = AtomicUsize::new(0);
 
 /// Asks the system on a thread of its own: it may take half a minute.
 async fn is_one_of(names: Vec<String>, address: IpAddr) -> io::Result<bool> {
-    if LOOKING_UP.fetch_add(1, Ordering::AcqRel) >= limits::TLS_LOOK_UPS_MAX {
+    // Members come one after the other; the handshake has a deadline.
+    while LOOKING_UP.fetch_add(1, Ordering::AcqRel) >= limits::TLS_LOOK_UPS_MAX {
         LOOKING_UP.fetch_sub(1, Ordering::AcqRel);
-        return Err(io::Error::other("tls: too many names of certificates are being looked up"));
+        sleep(limits::PEER_LOOK_UP_PAUSE).await;
     }
     let (found, done) = (Arc::new(Mutex::new(false)), Latch::default());
     let (answer, over) = (Arc::clone(&found), done.clone());
     let asking = move || {
+        // A resolver that does not answer takes half a minute for each name.
+        let (clock, names_max) = (Ticker::new(), limits::TLS_LOOK_UP_NAMES_MAX);
+        let is_in_time = || u128::from(clock.milliseconds()) < limits::HANDSHAKE_DEADLINE.as_millis();
+        let hosts = names.iter().filter(|name| !name.starts_with("*.")).take(names_max);
         let is_named = resolve::names(address).iter().any(|name| is_named(name, &names))
-            || names.iter().filter(|name| !name.starts_with("*.")).any(|name| has(name, address));
+            || hosts.take_while(|_| is_in_time()).any(|name| has(name, address));
         *answer.lock().unwrap_or_else(PoisonError::into_inner) = is_named;
         LOOKING_UP.fetch_sub(1, Ordering::AcqRel);
         over.set();

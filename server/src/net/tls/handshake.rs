@@ -9,9 +9,8 @@ use std::time::Duration;
 
 use futures_lite::{AsyncRead, AsyncWrite};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::{ClientConnection, ServerConnection, StreamOwned};
+use rustls::{ClientConnection, HandshakeKind, ServerConnection, StreamOwned};
 
-use crate::clock::Ticker;
 use crate::limits;
 use crate::net::tls::address;
 use crate::net::tls::der::Certificate;
@@ -30,8 +29,8 @@ pub(crate) struct Accepted<S> {
     pub(crate) common_name: Option<Rc<str>>,
 }
 
-/// Carries out the handshake that a caller begins; `first` was read already. `from` is compared
-/// with the names in the caller's certificate where that is asked for.
+/// Carries out the handshake that a caller begins; `first` was read already. `from`, its address,
+/// is compared with the names in the caller's certificate where that is asked for.
 ///
 /// # Errors
 /// Why there is no session.
@@ -46,10 +45,10 @@ pub(crate) async fn accept<S: AsyncRead + AsyncWrite + Unpin>(
     let server = material.server.as_ref().ok_or_else(|| io::Error::other("there is no certificate"))?;
     let session = ServerConnection::new(Arc::clone(server)).map_err(io::Error::other)?;
     let stream = TlsStream::new(socket, session);
-    let (place, clock) = (turns.enter(), Ticker::new());
+    let place = turns.enter(from);
     let accepting = async {
-        let stream = converse(stream, first, &place, clock).await?;
-        let common_name = check(&stream, from, &material).await?;
+        let stream = converse(stream, first, &place).await?;
+        let common_name = check(&stream, from, &material, &place).await?;
         Ok(Accepted { stream, common_name })
     };
     in_time(accepting, &place).await
@@ -64,9 +63,22 @@ pub(crate) async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
     host: &str,
     domain: &TlsDomain,
 ) -> io::Result<TlsStream<S>> {
-    let stream = TlsStream::new(socket, dialing(host, domain)?);
-    let (place, clock) = (HandshakeTurns::default().enter(), Ticker::new());
-    in_time(converse(stream, &[], &place, clock), &place).await
+    let material = domain.current().map_err(io::Error::other)?;
+    let stream = TlsStream::new(socket, dialing(host, &material)?);
+    let place = HandshakeTurns::new(1).enter(None);
+    let stream = in_time(converse(stream, &[], &place), &place).await?;
+    if stream.is_resumed() {
+        verify_again(stream.certificates(), host, &material)?;
+    }
+    Ok(stream)
+}
+
+/// A resumed session shows no certificate: the one of the first session may have ended since.
+fn verify_again(shown: &[CertificateDer<'_>], host: &str, material: &Material) -> io::Result<()> {
+    let (own, others) = shown.split_first().ok_or(io::ErrorKind::PermissionDenied)?;
+    let now = UnixTime::since_unix_epoch(today::now());
+    let verified = material.listeners.verify_server_cert(own, others, &server_name(host)?, &[], now);
+    verified.map(drop).map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error))
 }
 
 async fn in_time<T>(doing: impl Future<Output = io::Result<T>>, place: &HandshakePlace) -> io::Result<T> {
@@ -86,12 +98,12 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
     mut stream: TlsStream<S>,
     first: &[u8],
     place: &HandshakePlace,
-    clock: Ticker,
 ) -> io::Result<TlsStream<S>> {
     let mut received = first.to_vec();
     loop {
         if !received.is_empty() {
-            let feeding = place.compute(|| clock.microseconds(), || stream.feed(&received)).await;
+            let feeding = place.compute(|| stream.feed(&received)).await;
+            place.hold(stream.received());
             if let Err(error) = feeding {
                 // The other side is told why; it may be gone.
                 let told = std::future::poll_fn(|context| stream.poll_send(context));
@@ -126,6 +138,7 @@ async fn check<S>(
     stream: &TlsStream<S>,
     from: Option<IpAddr>,
     material: &Material,
+    place: &HandshakePlace,
 ) -> io::Result<Option<Rc<str>>> {
     let Some(callers) = &material.callers else { return Ok(None) };
     let Some((own, others)) = stream.certificates().split_first() else {
@@ -133,10 +146,14 @@ async fn check<S>(
     };
     if stream.is_resumed() {
         let now = UnixTime::since_unix_epoch(today::now());
-        let verified = callers.verify_client_cert(own, others, now);
+        let verify = || callers.verify_client_cert(own, others, now);
+        let verified = place.compute(verify).await;
         verified.map_err(|error| io::Error::new(io::ErrorKind::PermissionDenied, error))?;
     }
-    if let Some(from) = from.filter(|_| material.compares_addresses) {
+    if material.compares_addresses {
+        // A socket that is gone, or one of a kind that has no addresses.
+        let no_address = "tls: the caller has no address to compare with its certificate";
+        let from = from.ok_or_else(|| io::Error::new(io::ErrorKind::PermissionDenied, no_address))?;
         address::check(own, from).await?;
     }
     let name = |own: &CertificateDer<'_>| Certificate::read(own)?.common_name;
@@ -153,12 +170,24 @@ pub(crate) fn connect_blocking(
     domain: &TlsDomain,
 ) -> io::Result<StreamOwned<ClientConnection, TcpStream>> {
     let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
-    Ok(StreamOwned::new(dialing(host, domain)?, socket))
+    let material = domain.current().map_err(io::Error::other)?;
+    let mut session = dialing(host, &material)?;
+    let mut socket = socket;
+    while session.is_handshaking() {
+        session.complete_io(&mut socket)?;
+    }
+    if session.handshake_kind() == Some(HandshakeKind::Resumed) {
+        verify_again(session.peer_certificates().unwrap_or_default(), host, &material)?;
+    }
+    Ok(StreamOwned::new(session, socket))
 }
 
-fn dialing(host: &str, domain: &TlsDomain) -> io::Result<ClientConnection> {
-    let material = domain.current().map_err(io::Error::other)?;
+fn dialing(host: &str, material: &Material) -> io::Result<ClientConnection> {
+    let config = Arc::clone(&material.client);
+    ClientConnection::new(config, server_name(host)?).map_err(io::Error::other)
+}
+
+fn server_name(host: &str) -> io::Result<ServerName<'static>> {
     let name = host.trim_start_matches('[').trim_end_matches(']').to_owned();
-    let name = ServerName::try_from(name).map_err(io::Error::other)?;
-    ClientConnection::new(Arc::clone(&material.client), name).map_err(io::Error::other)
+    ServerName::try_from(name).map_err(io::Error::other)
 }

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::sync::Arc;
 
+use rustls::client::danger::ServerCertVerifier;
 use rustls::crypto::CryptoProvider;
 use rustls::crypto::aws_lc_rs::Ticketer;
 use rustls::pki_types::pem::PemObject as _;
@@ -35,6 +36,8 @@ pub(crate) struct Material {
     pub(super) server: Option<Arc<ServerConfig>>,
     /// For connections to other members.
     pub(crate) client: Arc<ClientConfig>,
+    /// Looks at the certificates of those who are dialed.
+    pub(super) listeners: Arc<dyn ServerCertVerifier>,
     /// Looks at the certificates of those who connect; none if they show none.
     pub(super) callers: Option<Arc<dyn ClientCertVerifier>>,
     /// Callers are known by the common names of their certificates: those are asked for, not only
@@ -79,9 +82,10 @@ impl Material {
         let server =
             own.map(|own| own.server(&provider, &versions, callers.clone(), config.has_http2)).transpose()?;
         let verifier = ListenerVerifier::new(authorities(config)?, rules, &provider, config.own.is_none())?;
-        let client = client(dialing, &provider, &versions, verifier)?;
+        let listeners: Arc<dyn ServerCertVerifier> = Arc::new(verifier);
+        let client = client(dialing, &provider, &versions, Arc::clone(&listeners))?;
         let (names_callers, compares_addresses) = (config.asks_for_certificates, config.compares_addresses);
-        Ok(Self { server, client, callers, names_callers, compares_addresses, ends })
+        Ok(Self { server, client, listeners, callers, names_callers, compares_addresses, ends })
     }
 }
 
@@ -146,11 +150,11 @@ fn client(
     own: Option<KeyPair>,
     provider: &Arc<CryptoProvider>,
     versions: &[&'static SupportedProtocolVersion],
-    verifier: ListenerVerifier,
+    verifier: Arc<dyn ServerCertVerifier>,
 ) -> Result<Arc<ClientConfig>, String> {
     let builder = ClientConfig::builder_with_provider(Arc::clone(provider));
     let builder = builder.with_protocol_versions(versions).map_err(|error| error.to_string())?;
-    let builder = builder.dangerous().with_custom_certificate_verifier(Arc::new(verifier));
+    let builder = builder.dangerous().with_custom_certificate_verifier(verifier);
     Ok(Arc::new(match own {
         Some(KeyPair { files, chain, key }) => {
             let problem = |error: rustls::Error| format!("{}: {error}", files.join(", "));

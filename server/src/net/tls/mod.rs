@@ -5,7 +5,8 @@
 //! - `rules` says which certificates of others count, `der` reads what it looks at, `address`
 //!   compares a member's address with the names in its certificate,
 //!   `today` knows the date.
-//! - `handshake` begins a session, in `turns`; `stream` is the session, a transport.
+//! - `handshake` begins a session, in `turns`; `stream` is the session, a transport, `records`
+//!   where its input ends.
 
 mod address;
 mod der;
@@ -14,6 +15,7 @@ mod handshake;
 mod material;
 mod names;
 mod own;
+mod records;
 mod rules;
 mod stream;
 mod today;

@@ -2,8 +2,9 @@
 //!
 //! Ciphertext is read into the buffer of the reader, and the session keeps only what it must: a
 //! record that is not whole, and plaintext that its reader had no room for. Records of at most
-//! `TLS_SEND_BYTES` wait for the kernel; what they carry stays in the sender's own buffer until
-//! they are sent.
+//! `TLS_SEND_BYTES` wait for the kernel; what they carry leaves the sender's own buffer as they are
+//! sent, byte by byte, so that a slow client's pace is seen as it is. All that the session keeps
+//! is counted (`held`).
 
 use std::io::{self, IoSlice, Write as _};
 use std::pin::Pin;
@@ -15,7 +16,8 @@ use rustls::pki_types::CertificateDer;
 use rustls::{Connection, HandshakeKind};
 
 use crate::limits;
-use crate::net::socket::Transport;
+use crate::net::socket::{Transport, TransportBytes};
+use crate::net::tls::records::Records;
 
 /// rustls takes no more ciphertext while more plaintext than this waits for its reader.
 const UNREAD_BYTES_MAX: usize = 16 * 1024;
@@ -28,8 +30,14 @@ pub(crate) struct TlsStream<S> {
     readable: usize,
     /// Ciphertext that was read and not given to the session yet.
     unfed: Vec<u8>,
+    /// Bytes that were fed since the last ones that brought plaintext: of a record, or of a message
+    /// in several records, that is not whole.
+    unfinished: usize,
+    records: Records,
     /// Bytes of the sender's buffer whose records wait for the kernel.
     sealed: usize,
+    /// Bytes of those records that the kernel has taken and the sender was not told of.
+    taken: usize,
     /// The other side sends nothing more.
     is_over: bool,
 }
@@ -39,7 +47,17 @@ impl<S> TlsStream<S> {
     pub(super) fn new(socket: S, session: impl Into<Connection>) -> Self {
         let mut session = session.into();
         session.set_buffer_limit(Some(limits::TLS_SEND_BYTES));
-        Self { socket, session, readable: 0, unfed: Vec::new(), sealed: 0, is_over: false }
+        Self {
+            socket,
+            session,
+            readable: 0,
+            unfed: Vec::new(),
+            unfinished: 0,
+            records: Records::default(),
+            sealed: 0,
+            taken: 0,
+            is_over: false,
+        }
     }
 
     pub(super) fn is_handshaking(&self) -> bool {
@@ -64,13 +82,24 @@ impl<S> TlsStream<S> {
                 self.unfed.extend_from_slice(bytes);
                 return Ok(());
             }
-            self.session.read_tls(&mut bytes)?;
+            let (before, readable, was_handshaking) = (bytes, self.readable, self.is_handshaking());
+            let read = self.session.read_tls(&mut bytes)?;
             let state = self.session.process_new_packets();
             let state = state.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
             self.readable = state.plaintext_bytes_to_read();
             self.is_over = state.peer_has_closed();
+            self.records.pass(&before[..read]);
+            let has_news = self.readable > readable || was_handshaking && !self.is_handshaking();
+            self.unfinished =
+                if has_news { self.records.unfinished() } else { self.unfinished.saturating_add(read) };
         }
         Ok(())
+    }
+
+    /// Bytes of input that are not read, or cannot be read yet. rustls keeps no more of a message
+    /// that is not whole than its own bound says.
+    pub(super) fn received(&self) -> usize {
+        self.unfinished.min(limits::TLS_UNFINISHED_BYTES) + self.readable + self.unfed.capacity()
     }
 }
 
@@ -90,7 +119,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> TlsStream<S> {
             let mut socket = NonBlocking { socket: &mut self.socket, context };
             match self.session.write_tls(&mut socket) {
                 Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
-                Ok(_) => {}
+                Ok(taken) => self.taken += taken,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Poll::Pending,
                 Err(error) => return Poll::Ready(Err(error)),
             }
@@ -153,18 +182,33 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Transport for TlsStream<S> {
         if self.sealed == 0 {
             let mut slices = [IoSlice::new(&[]); limits::SEND_SLICES];
             let filled = out.fill(&mut slices);
-            self.sealed = self.session.writer().write_vectored(&slices[..filled])?;
+            (self.sealed, self.taken) = (self.session.writer().write_vectored(&slices[..filled])?, 0);
         }
-        ready!(self.poll_send(context))?;
+        let is_all = match self.poll_send(context) {
+            Poll::Ready(sent) => sent.map(|()| true)?,
+            Poll::Pending => false,
+        };
         if self.sealed == 0 {
             return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
         }
-        out.advance(std::mem::take(&mut self.sealed));
+        // The last byte stays until all is sent, so that the sender comes again. Records are a
+        // little longer than what is in them: no byte leaves before it is sent.
+        let taken = std::mem::take(&mut self.taken);
+        let left = if is_all { self.sealed } else { taken.min(self.sealed - 1) };
+        if left == 0 {
+            return Poll::Pending;
+        }
+        self.sealed -= left;
+        out.advance(left);
         Poll::Ready(Ok(()))
     }
 
     fn poll_close(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         self.poll_goodbye(context)
+    }
+
+    fn held(&self) -> TransportBytes {
+        TransportBytes { received: self.received(), sealed: self.sealed }
     }
 }
 

@@ -1,28 +1,70 @@
-//! Handshakes of one core: how many are under way, and whose turn it is to compute. One takes
-//! tenths of a millisecond; a thousand that come at once must not keep the core from its
-//! connections.
+//! Handshakes of one core: how many are under way, what they hold, and whose turn it is to compute.
+//! One takes tenths of a millisecond; a thousand that come at once must not keep the core from its
+//! connections, nor the callers of one address those of another.
 
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
+use std::net::IpAddr;
+use std::ops::Bound;
 use std::rc::Rc;
+use std::time::Duration;
 
+use crate::clock::Ticker;
 use crate::limits;
 use crate::queues::latch::Latch;
+use crate::queues::sleep::sleep;
 use crate::queues::turn::give_way;
 
 /// Core view: all handshakes under way.
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub(crate) struct HandshakeTurns(Rc<Inside>);
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct Inside {
-    places: RefCell<BTreeMap<u64, Latch>>,
-    next_place: Cell<u64>,
+    clock: Ticker,
+    places: RefCell<Places>,
     /// One of them computes, or gives way.
     is_taken: Cell<bool>,
-    waiting: RefCell<VecDeque<Latch>>,
+    waiting: RefCell<Line>,
     /// Microseconds of computing since others had their turn.
     used: Cell<u64>,
+    /// One of these parts of the core's time is for handshakes; with one alone they give way and no
+    /// more.
+    parts: u64,
+    /// Nothing is computed before this, in microseconds.
+    rests_until: Cell<u64>,
+}
+
+impl Inside {
+    /// Microseconds until others had their part, of which there may be none left; none if this
+    /// turn is not used up.
+    fn rest(&self, now: u64) -> Option<u64> {
+        let is_used_up = self.used.get() >= limits::HANDSHAKE_MICROSECONDS;
+        is_used_up.then(|| self.rests_until.get().saturating_sub(now))
+    }
+}
+
+/// Handshakes under way, oldest first.
+#[derive(Debug, Default)]
+struct Places {
+    taken: BTreeMap<u64, (Latch, usize)>,
+    next: u64,
+    /// Bytes that all of them were sent.
+    bytes: usize,
+}
+
+impl Places {
+    /// The oldest ones lose their places while there is too much: callers that mean it are done
+    /// long before.
+    fn make_room(&mut self) {
+        while self.taken.len() > limits::HANDSHAKES_PER_CORE_MAX
+            || self.bytes > limits::HANDSHAKE_BYTES_PER_CORE_MAX
+        {
+            let Some((_, (displaced, bytes))) = self.taken.pop_first() else { return };
+            self.bytes -= bytes;
+            displaced.set();
+        }
+    }
 }
 
 /// The place of a handshake; it leaves by being dropped.
@@ -30,23 +72,36 @@ struct Inside {
 pub(super) struct HandshakePlace {
     inside: Rc<Inside>,
     id: u64,
+    from: Address,
     displaced: Latch,
 }
 
 impl HandshakeTurns {
-    /// A place for one more; the oldest one loses its own when there are too many: clients that
-    /// mean it are done long before.
-    pub(super) fn enter(&self) -> HandshakePlace {
+    /// Handshakes have one of so many parts of the core's time, or with one part the turns that
+    /// others leave.
+    pub(crate) fn new(parts: u64) -> Self {
+        Self(Rc::new(Inside {
+            clock: Ticker::new(),
+            places: RefCell::default(),
+            is_taken: Cell::new(false),
+            waiting: RefCell::default(),
+            used: Cell::new(0),
+            parts,
+            rests_until: Cell::new(0),
+        }))
+    }
+
+    /// A place for one more of this address; the oldest one of all loses its own when there are too
+    /// many.
+    pub(super) fn enter(&self, from: Option<IpAddr>) -> HandshakePlace {
         let (inside, displaced) = (Rc::clone(&self.0), Latch::default());
-        let id = inside.next_place.replace(inside.next_place.get() + 1);
         let mut places = inside.places.borrow_mut();
-        places.insert(id, displaced.clone());
-        let oldest = (places.len() > limits::HANDSHAKES_PER_CORE_MAX).then(|| places.pop_first()).flatten();
+        let id = places.next;
+        places.next += 1;
+        places.taken.insert(id, (displaced.clone(), 0));
+        places.make_room();
         drop(places);
-        if let Some((_, oldest)) = oldest {
-            oldest.set();
-        }
-        HandshakePlace { inside, id, displaced }
+        HandshakePlace { inside, id, from: address(from), displaced }
     }
 }
 
@@ -56,19 +111,38 @@ impl HandshakePlace {
         self.displaced.wait().await;
     }
 
-    /// Computes when it is its turn, and lets the core do other things after a while. `clock` tells
-    /// microseconds.
-    pub(super) async fn compute<T>(&self, clock: impl Fn() -> u64, computing: impl FnOnce() -> T) -> T {
-        let turn = Turn::wait(&self.inside).await;
-        let began = clock();
-        let result = computing();
-        let used = self.inside.used.get() + clock().saturating_sub(began);
-        if used >= limits::HANDSHAKE_MICROSECONDS {
-            self.inside.used.set(0);
-            give_way().await;
-        } else {
-            self.inside.used.set(used);
+    /// Counts bytes that the caller has sent and that are kept.
+    pub(super) fn hold(&self, received: usize) {
+        let mut places = self.inside.places.borrow_mut();
+        if let Some((_, bytes)) = places.taken.get_mut(&self.id) {
+            let before = std::mem::replace(bytes, received);
+            places.bytes = places.bytes - before + received;
+            places.make_room();
         }
+    }
+
+    /// Computes when it is its turn, behind other things of the core if handshakes have computed
+    /// for a while.
+    pub(super) async fn compute<T>(&self, computing: impl FnOnce() -> T) -> T {
+        let Inside { clock, used, rests_until, parts, .. } = &*self.inside;
+        let turn = Turn::wait(&self.inside, self.from).await;
+        // Used up until the rest is over: this one may be given up in the middle of it.
+        match self.inside.rest(clock.microseconds()) {
+            None => {}
+            Some(rest) => {
+                if rest == 0 {
+                    give_way().await;
+                } else {
+                    sleep(Duration::from_micros(rest)).await;
+                }
+                used.set(0);
+            }
+        }
+        let began = clock.microseconds();
+        let result = computing();
+        let ended = clock.microseconds();
+        used.set(used.get() + ended.saturating_sub(began));
+        rests_until.set(ended + used.get() * (parts - 1));
         drop(turn);
         result
     }
@@ -76,7 +150,47 @@ impl HandshakePlace {
 
 impl Drop for HandshakePlace {
     fn drop(&mut self) {
-        self.inside.places.borrow_mut().remove(&self.id);
+        let mut places = self.inside.places.borrow_mut();
+        if let Some((_, bytes)) = places.taken.remove(&self.id) {
+            places.bytes -= bytes;
+        }
+    }
+}
+
+/// An address, of IPv6 the half that its owner does not choose; 0 for none.
+type Address = u128;
+
+fn address(from: Option<IpAddr>) -> Address {
+    match from.map(|from| from.to_canonical()) {
+        Some(IpAddr::V4(four)) => four.to_ipv6_mapped().to_bits(),
+        Some(IpAddr::V6(six)) => six.to_bits() >> 64 << 64,
+        None => 0,
+    }
+}
+
+/// Those that wait for a turn: addresses in a circle, those of each in order.
+#[derive(Debug, Default)]
+struct Line {
+    by_address: BTreeMap<Address, VecDeque<Latch>>,
+    /// The address whose turn was last.
+    last: Address,
+}
+
+impl Line {
+    fn push(&mut self, from: Address, called: Latch) {
+        self.by_address.entry(from).or_default().push_back(called);
+    }
+
+    fn pop(&mut self) -> Option<Latch> {
+        let behind = self.by_address.range((Bound::Excluded(self.last), Bound::Unbounded)).next();
+        let from = *behind.or_else(|| self.by_address.iter().next())?.0;
+        self.last = from;
+        let those = self.by_address.get_mut(&from)?;
+        let next = those.pop_front();
+        if those.is_empty() {
+            self.by_address.remove(&from);
+        }
+        next
     }
 }
 
@@ -87,12 +201,12 @@ struct Turn<'i> {
 }
 
 impl<'i> Turn<'i> {
-    async fn wait(inside: &'i Inside) -> Self {
+    async fn wait(inside: &'i Inside, from: Address) -> Self {
         if !inside.is_taken.replace(true) {
             return Self { inside, called: None };
         }
         let called = Latch::default();
-        inside.waiting.borrow_mut().push_back(called.clone());
+        inside.waiting.borrow_mut().push(from, called.clone());
         let turn = Self { inside, called: Some(called.clone()) };
         called.wait().await;
         turn
@@ -105,7 +219,7 @@ impl Drop for Turn<'_> {
             // Given up before it was its turn: it is called, does nothing, and the next one is.
             Some(called) if !called.is_set() => called.set(),
             _ => loop {
-                let Some(next) = self.inside.waiting.borrow_mut().pop_front() else {
+                let Some(next) = self.inside.waiting.borrow_mut().pop() else {
                     self.inside.is_taken.set(false);
                     return;
                 };
@@ -125,20 +239,40 @@ mod tests {
 
     #[test]
     fn the_oldest_handshake_makes_room() {
-        let turns = HandshakeTurns::default();
-        let places: Vec<_> = (0..=limits::HANDSHAKES_PER_CORE_MAX).map(|_| turns.enter()).collect();
+        let turns = HandshakeTurns::new(1);
+        let places: Vec<_> = (0..=limits::HANDSHAKES_PER_CORE_MAX).map(|_| turns.enter(None)).collect();
         assert!(places[0].displaced.is_set());
         assert!(!places[1].displaced.is_set());
         drop(places);
-        assert!(turns.0.places.borrow().is_empty());
+        assert!(turns.0.places.borrow().taken.is_empty());
+    }
+
+    #[test]
+    fn handshakes_hold_no_more_than_their_bytes_together() {
+        let turns = HandshakeTurns::new(1);
+        let one = limits::HANDSHAKE_BYTES_PER_CORE_MAX / 4;
+        let places: Vec<_> = (0..4).map(|_| turns.enter(None)).collect();
+        places.iter().for_each(|place| place.hold(one));
+        assert!(places.iter().all(|place| !place.displaced.is_set()), "all of it");
+        places[2].hold(one + 1);
+        assert!(places[0].displaced.is_set() && !places[1].displaced.is_set());
+        places[0].hold(7); // has no place any more
+        places[3].hold(limits::HANDSHAKE_BYTES_PER_CORE_MAX + 1);
+        assert!(places.iter().all(|place| place.displaced.is_set()));
+        let new = turns.enter(None);
+        new.hold(5);
+        drop(places);
+        assert_eq!(turns.0.places.borrow().bytes, 5);
+        drop(new);
+        assert_eq!(turns.0.places.borrow().bytes, 0);
     }
 
     #[test]
     fn one_computes_at_a_time_and_one_that_gives_up_is_passed_over() {
-        let turns = HandshakeTurns::default();
-        let first = block_on(Turn::wait(&turns.0));
-        let [mut second, mut third] = [(); 2].map(|()| Box::pin(Turn::wait(&turns.0)));
-        let mut fourth = Box::pin(Turn::wait(&turns.0));
+        let turns = HandshakeTurns::new(1);
+        let first = block_on(Turn::wait(&turns.0, 0));
+        let [mut second, mut third] = [(); 2].map(|()| Box::pin(Turn::wait(&turns.0, 0)));
+        let mut fourth = Box::pin(Turn::wait(&turns.0, 0));
         block_on(async {
             for waiting in [&mut second, &mut third, &mut fourth] {
                 assert!(poll_once(waiting).await.is_none());
@@ -152,5 +286,41 @@ mod tests {
         });
         drop(fourth);
         assert!(!turns.0.is_taken.get());
+    }
+
+    #[test]
+    fn a_hundred_callers_of_one_address_do_not_keep_one_of_another_waiting() {
+        let mut line = Line::default();
+        let from = |text: &str| address(Some(text.parse().unwrap()));
+        let called: Vec<Latch> = (0..100).map(|_| Latch::default()).collect();
+        for (at, latch) in called.iter().enumerate() {
+            // Of one network, of which one caller has all addresses.
+            line.push(from(&format!("fd00::{at:x}")), latch.clone());
+        }
+        let other = Latch::default();
+        line.push(from("10.0.0.1"), other.clone());
+        let first_two: Vec<Latch> = (0..2).filter_map(|_| line.pop()).collect();
+        first_two.iter().for_each(Latch::set);
+        assert!(other.is_set() && called[0].is_set());
+        let rest: Vec<Latch> = std::iter::from_fn(|| line.pop()).collect();
+        rest[0].set();
+        assert!(called[1].is_set() && rest.len() == 99, "in order");
+        assert_eq!(from("::ffff:10.0.0.1"), from("10.0.0.1"));
+    }
+
+    /// A handshake that computes for 2 ms has the core rest for 18, whoever is given up meanwhile.
+    #[test]
+    fn handshakes_have_their_part_of_the_time_and_no_more() {
+        for (parts, least) in [(10, 18_000), (1, 0)] {
+            let turns = HandshakeTurns::new(parts);
+            let clock = Ticker::new();
+            assert_eq!(turns.0.rest(clock.microseconds()), None, "nothing was computed yet");
+            let ended = block_on(turns.enter(None).compute(|| {
+                while clock.microseconds() < 2_000 {}
+                turns.0.clock.microseconds()
+            }));
+            assert!(turns.0.rest(ended).is_some_and(|rest| rest >= least));
+            assert_eq!(turns.0.rest(ended + 60_000_000), Some(0), "it gives way all the same");
+        }
     }
 }
