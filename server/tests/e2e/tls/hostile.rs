@@ -1,46 +1,153 @@
-//! Callers that do not end their handshakes, or say something else in them.
+//! Callers that do not end their handshakes, or say something else in them, or misuse a session.
 
-use std::io::{Read as _, Write as _};
+use std::io::{ErrorKind, Read as _, Write as _};
 use std::net::TcpStream;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use crate::harness::{Random, Server, TempDir, peers};
-use crate::tls::certificates::{Authority, Wanted};
+use crate::harness::{Random, Server, TempDir, from_env, peers};
+use crate::tls::certificates::{Authority, Issued, Wanted};
 use crate::tls::etcdctl;
+use crate::tls::session::{session, session_with};
 
 /// The beginning of a handshake record of 512 bytes.
 const BEGINNING: &[u8] = &[0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3];
-const HALF_OPEN: usize = 600;
+/// The beginning of a handshake message of 64,000 bytes, in records of 16,000.
+const LONG_MESSAGE: &[u8] = &[1, 0, 0xfa, 0];
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+const SETTINGS: &[u8] = &[0, 0, 0, 4, 0, 0, 0, 0, 0];
+const MIB: u64 = 1024 * 1024;
 
-fn server(dir: &TempDir) -> (Server, String) {
+fn server(dir: &TempDir, more: &[&str]) -> (Server, Authority, Issued) {
     let authority = Authority::new(&dir.path().join("c"), "authority");
     let own = authority.issue(Wanted::default());
-    let flags = ["--cert-file", &own.cert, "--key-file", &own.key];
-    (Server::revd(&dir.path().join("revd"), &flags), authority.file)
+    let flags = [&["--cert-file", &own.cert, "--key-file", &own.key], more].concat();
+    (Server::revd(&dir.path().join("revd"), &flags), authority, own)
 }
 
+fn resident(server: &Server) -> u64 {
+    let status = std::fs::read_to_string(format!("/proc/{}/status", server.pid())).unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.trim().split(' ').next().unwrap().parse::<u64>().unwrap() * 1024
+}
+
+fn dial(server: &Server) -> TcpStream {
+    let stream = TcpStream::connect(server.address).unwrap();
+    stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    stream
+}
+
+/// Another client's puts, one after the other, while `doing` goes on: all of them go well.
+fn beside_puts<T>(server: &Server, authority: &Authority, doing: impl FnOnce() -> T) -> T {
+    let is_over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let puts = scope.spawn(|| {
+            let mut puts = 0;
+            while puts == 0 || !is_over.load(Ordering::Relaxed) {
+                let (is_served, text) = etcdctl(&server.endpoint(), &authority.file, None, "put k v");
+                assert!(is_served, "put {puts}: {text}");
+                puts += 1;
+            }
+        });
+        let done = doing();
+        is_over.store(true, Ordering::Relaxed);
+        puts.join().unwrap();
+        done
+    })
+}
+
+/// `REVD_HALF_OPEN` says how many there are.
 #[test]
 fn half_open_handshakes_keep_nobody_away() {
     if peers().is_none() {
         return;
     }
     let dir = TempDir::new();
-    let (server, authority) = server(&dir);
-    let open = |at: usize| {
-        let mut stream = TcpStream::connect(server.address).unwrap();
-        stream.write_all(&BEGINNING[..1 + at % BEGINNING.len()]).unwrap();
+    let (server, authority, _) = server(&dir, &[]);
+    let open = |at: u64| {
+        let mut stream = dial(&server);
+        let len = 1 + usize::try_from(at).unwrap() % BEGINNING.len();
+        // One that came before may have its place already.
+        let _ = stream.write_all(&BEGINNING[..len]);
         stream
     };
-    let held: Vec<_> = (0..HALF_OPEN).map(open).collect();
-    let (is_served, text) = etcdctl(&server.endpoint(), &authority, None, "put k v");
-    assert!(is_served, "{text}");
+    let before = resident(&server);
+    let half_open = from_env("REVD_HALF_OPEN", 4_500);
+    let held = beside_puts(&server, &authority, || (0..half_open).map(open).collect::<Vec<_>>());
+    let grown = resident(&server).saturating_sub(before);
+    assert!(grown < 120 * MIB, "{} MiB for {half_open} handshakes", grown / MIB);
     // All of them end, by the server's clock.
     for mut stream in held {
-        stream.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
         let mut nowhere = Vec::new();
-        let ended = stream.read_to_end(&mut nowhere);
-        assert!(ended.is_ok_and(|_| true), "it stays open");
+        if let Err(error) = stream.read_to_end(&mut nowhere) {
+            assert_eq!(error.kind(), ErrorKind::ConnectionReset, "it stays open");
+        }
     }
+    let (is_served, text) = etcdctl(&server.endpoint(), &authority.file, None, "put k v");
+    assert!(is_served, "{text}");
+}
+
+/// Each sends nearly all of a message that may be 64 KiB long: `REVD_LONG_HANDSHAKES` of them hold
+/// what `HANDSHAKE_BYTES_PER_CORE_MAX` says and no more.
+#[test]
+fn handshakes_that_hold_much_give_their_places_up() {
+    if peers().is_none() {
+        return;
+    }
+    let dir = TempDir::new();
+    let (server, authority, _) = server(&dir, &["--cores", "1"]);
+    let record = |front: &[u8]| [&[0x16, 3, 1, 0x3e, 0x80], front, &vec![0; 16_000 - front.len()]].concat();
+    let mut message = [record(LONG_MESSAGE), record(&[]), record(&[]), record(&[])].concat();
+    message.truncate(message.len() - 100);
+    let before = resident(&server);
+    let open = |_| {
+        let mut stream = dial(&server);
+        let _ = stream.write_all(&message);
+        stream
+    };
+    let many = from_env("REVD_LONG_HANDSHAKES", 1_500);
+    let held: Vec<_> = beside_puts(&server, &authority, || (0..many).map(open).collect());
+    let grown = resident(&server).saturating_sub(before);
+    assert!(grown < 70 * MIB, "{} MiB for {many} handshakes of 64 KB", grown / MIB);
+    drop(held);
+    assert!(server.log().contains("rejected connection on client endpoint"), "it is told");
+}
+
+/// A record that never becomes whole is a request that never does: it counts, and those who send
+/// such are ended when others need the memory.
+#[test]
+fn records_that_are_not_whole_count_in_the_memory_of_connections() {
+    if peers().is_none() {
+        return;
+    }
+    let dir = TempDir::new();
+    // 8 MiB for requests.
+    let (server, authority, _) = server(&dir, &["--cores", "1", "--memory-bytes", "67108864"]);
+    let open = |_| {
+        let mut session = session(&server, &authority);
+        session.write_all(&[PREFACE, SETTINGS].concat()).unwrap();
+        session.flush().unwrap();
+        // A record of 16,000 bytes of which 15,000 come.
+        let part = [&[0x17, 3, 3, 0x3e, 0x80][..], &vec![7; 15_000]].concat();
+        session.sock.write_all(&part).unwrap();
+        session
+    };
+    let held: Vec<_> = (0..600).map(open).collect();
+    let ended = held.into_iter().filter(|held| {
+        held.sock.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let mut nowhere = [0; 4096];
+        loop {
+            match (&held.sock).read(&mut nowhere) {
+                Ok(0) => return true,
+                Ok(_) => {}
+                Err(error) => return error.kind() == ErrorKind::ConnectionReset,
+            }
+        }
+    });
+    assert!(ended.take(20).count() == 20, "they stay, whoever needs their memory");
+    let (is_served, text) = etcdctl(&server.endpoint(), &authority.file, None, "put k v");
+    assert!(is_served, "{text}");
 }
 
 /// Records that are too long, that never end, of unknown kinds, and handshakes of random bytes.
@@ -50,7 +157,7 @@ fn no_bytes_in_a_handshake_end_the_member() {
         return;
     }
     let dir = TempDir::new();
-    let (mut server, authority) = server(&dir);
+    let (mut server, authority, _) = server(&dir, &[]);
     let mut random = Random::new(7);
     for round in 0..400 {
         let mut bytes: Vec<u8> = (0..random.below(5_000)).map(|_| random.byte()).collect();
@@ -72,7 +179,76 @@ fn no_bytes_in_a_handshake_end_the_member() {
         // It may be closed before everything is said.
         let _ = stream.write_all(&bytes);
     }
-    let (is_served, text) = etcdctl(&server.endpoint(), &authority, None, "put k v");
+    let (is_served, text) = etcdctl(&server.endpoint(), &authority.file, None, "put k v");
     assert!(is_served, "{text}");
     assert!(server.is_running() && !server.log().contains("panic"));
+}
+
+/// In a session: a record that is longer than any may be, new keys without an end, a handshake that
+/// begins anew (TLS 1.2, as openssl asks for it).
+#[test]
+fn a_session_that_is_misused_ends_alone() {
+    if peers().is_none() {
+        return;
+    }
+    let dir = TempDir::new();
+    let (mut server, authority, _) = server(&dir, &[]);
+    let begun = || {
+        let mut session = session(&server, &authority);
+        session.write_all(&[PREFACE, SETTINGS].concat()).unwrap();
+        session.flush().unwrap();
+        session
+    };
+    let mut long = begun();
+    long.sock.write_all(&[&[0x17, 3, 3, 0xff, 0xff][..], &[7; 60_000]].concat()).unwrap_or_default();
+    let mut nowhere = Vec::new();
+    let ended = long.sock.read_to_end(&mut nowhere);
+    assert!(!ended.is_err_and(|error| error.kind() == ErrorKind::WouldBlock), "it stays open");
+    let (before, mut keys) = (resident(&server), begun());
+    for _ in 0..20_000 {
+        if keys.conn.refresh_traffic_keys().is_err() || keys.flush().is_err() {
+            break;
+        }
+    }
+    drop(keys);
+    assert!(resident(&server).saturating_sub(before) < 20 * MIB);
+    let address = server.address.to_string();
+    let mut openssl = Command::new("openssl")
+        .args(["s_client", "-tls1_2", "-connect", &address, "-CAfile", &authority.file])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("openssl is there");
+    let _ = openssl.stdin.as_mut().unwrap().write_all(&b"R\n".repeat(50));
+    let said = openssl.wait_with_output().unwrap();
+    let said = String::from_utf8_lossy(&said.stderr);
+    assert!(said.contains("RENEGOTIATING") && said.contains("no renegotiation"), "{said}");
+    let (is_served, text) = etcdctl(&server.endpoint(), &authority.file, None, "put k v");
+    assert!(is_served, "{text}");
+    assert!(server.is_running() && !server.log().contains("panic"));
+}
+
+/// More certificates than any chain has, and one that is larger than a handshake message may be.
+#[test]
+fn chains_that_are_too_long_are_refused() {
+    if peers().is_none() {
+        return;
+    }
+    let dir = TempDir::new();
+    let authority = Authority::new(&dir.path().join("c"), "authority");
+    let own = authority.issue(Wanted::default());
+    let flags = ["--cert-file", &own.cert, "--key-file", &own.key];
+    let asks = ["--client-cert-auth", "--trusted-ca-file", &authority.file];
+    let server = Server::revd(&dir.path().join("revd"), &[&flags[..], &asks].concat());
+    let client = authority.issue(Wanted { file: "client", serial: 9, ..Wanted::default() });
+    let is_served = |copies: usize| {
+        let mut session = session_with(&server, &authority, &client, copies);
+        let mut answer = [0; 9];
+        let said = session.write_all(&[PREFACE, SETTINGS].concat()).and_then(|()| session.flush());
+        said.and_then(|()| session.read_exact(&mut answer)).is_ok()
+    };
+    assert!(is_served(0) && is_served(5), "as many as a chain may have");
+    assert!(!is_served(6) && !is_served(60) && !is_served(300));
+    assert!(is_served(0));
 }

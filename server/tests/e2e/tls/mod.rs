@@ -5,7 +5,9 @@ mod certificates;
 mod clients;
 mod hostile;
 mod members;
+mod rolling;
 mod rotation;
+mod session;
 
 use std::process::Command;
 

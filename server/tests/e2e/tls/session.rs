@@ -1,0 +1,55 @@
+//! TLS sessions of a client that is not etcdctl: what is in them, a test says byte by byte.
+
+use std::io::Write as _;
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::time::Duration;
+
+use rustls::pki_types::pem::PemObject as _;
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
+use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+
+use crate::harness::Server;
+use crate::tls::certificates::{Authority, Issued};
+
+/// A session with a socket under it.
+pub(super) type Session = StreamOwned<ClientConnection, TcpStream>;
+
+/// A session without a certificate.
+pub(super) fn session(server: &Server, authority: &Authority) -> Session {
+    let mut session = begin(server, builder(authority).with_no_client_auth());
+    session.flush().unwrap();
+    session
+}
+
+/// A session that begins with this certificate, and so many copies of the authority's behind it.
+pub(super) fn session_with(
+    server: &Server,
+    authority: &Authority,
+    client: &Issued,
+    copies: usize,
+) -> Session {
+    let own = CertificateDer::from_pem_file(&client.cert).unwrap();
+    let other = CertificateDer::from_pem_file(&authority.file).unwrap();
+    let chain = std::iter::once(own).chain(std::iter::repeat_n(other, copies)).collect();
+    let key = PrivateKeyDer::from_pem_file(&client.key).unwrap();
+    begin(server, builder(authority).with_client_auth_cert(chain, key).unwrap())
+}
+
+type Builder = rustls::ConfigBuilder<ClientConfig, rustls::client::WantsClientCert>;
+
+fn builder(authority: &Authority) -> Builder {
+    let mut roots = RootCertStore::empty();
+    roots.add(CertificateDer::from_pem_file(&authority.file).unwrap()).unwrap();
+    let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
+    let builder = ClientConfig::builder_with_provider(provider);
+    builder.with_safe_default_protocol_versions().unwrap().with_root_certificates(roots)
+}
+
+fn begin(server: &Server, mut config: ClientConfig) -> Session {
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let socket = TcpStream::connect(server.address).unwrap();
+    socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let host = ServerName::from(server.address.ip());
+    StreamOwned::new(ClientConnection::new(Arc::new(config), host).unwrap(), socket)
+}
