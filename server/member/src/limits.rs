@@ -59,6 +59,9 @@ pub const LOG_FEED_TICKS: u64 = 5;
 pub const READ_ROUND_TICKS: u64 = 2;
 /// One round in so many asks all voters, so that slow ones do not stay those that are asked.
 pub const READ_ROUNDS_OF_ALL: u64 = 16;
+/// Ticks since raft's clock was last served beyond which a leader makes sure that it still leads,
+/// before it answers for leases; as etcd's.
+pub const LEADER_SURE_TICKS: u32 = 3;
 /// Ticks after which a request that the leader has not answered is sent again.
 pub const ASK_AGAIN_TICKS: u64 = 5;
 /// Attempts of one ReadIndex round whose answers still count.

@@ -4,7 +4,10 @@
 //!
 //! ```text
 //! log core:    start    propose put put keepalive    written    durable INDEX    tick    close
+//!              clock MILLISECONDS                the time of this turn and of those behind it
 //!              three    connected MEMBER    disconnected MEMBER    heartbeat MEMBER TERM
+//!              would-vote MEMBER TERM    votes MEMBER TERM    has MEMBER TERM INDEX
+//!              confirmed MEMBER TERM ROUND       that member was in this term after the round began
 //!              ticks N    applied INDEX    reads
 //!              asked MEMBER SLOT keepalive    answered MEMBER SLOT [refused]
 //!              removes MEMBER SLOT               that member asks for its own removal
@@ -220,10 +223,10 @@ impl LogRunner {
     }
 }
 
-/// A heartbeat of this leader, as it comes from the network.
-fn heartbeat(from: u64, term: u64) -> PeerMessage {
-    let mut bytes = vec![7, 0];
-    for field in [OWNER.member, from, term, 0, 0, 0, 0, 0, 0, 0] {
+/// A message of raft, of a kind by its number on the wire, as it comes from the network.
+fn raft(kind: u8, from: u64, term: u64, index: u64) -> PeerMessage {
+    let mut bytes = vec![kind, 0];
+    for field in [OWNER.member, from, term, 0, index, 0, 0, 0, 0, 0] {
         bytes.extend(field.to_le_bytes());
     }
     bytes.extend([0; 8]); // neither context nor entries
@@ -250,10 +253,24 @@ impl LogRunner {
                 LogEvent::Tick
             }
             ("connected", [member]) => LogEvent::PeerConnected(member.parse()?),
+            ("confirmed", [member, term, round]) => {
+                let (term, round) = (term.parse()?, round.parse()?);
+                LogEvent::Peer { from: member.parse()?, message: PeerMessage::Confirmed { term, round } }
+            }
             ("disconnected", [member]) => LogEvent::PeerLost(member.parse()?),
             ("heartbeat", [member, term]) => {
                 let from = member.parse()?;
-                LogEvent::Peer { from, message: heartbeat(from, term.parse()?) }
+                LogEvent::Peer { from, message: raft(7, from, term.parse()?, 0) }
+            }
+            ("would-vote" | "votes" | "has", [member, term, index @ ..]) => {
+                let kind = match name {
+                    "would-vote" => 6,
+                    "votes" => 4,
+                    _ => 2,
+                };
+                let index = index.first().map_or(Ok(0), |index| index.parse())?;
+                let from = member.parse()?;
+                LogEvent::Peer { from, message: raft(kind, from, term.parse()?, index) }
             }
             ("asked", [member, slot, name]) => {
                 let Some(LocalKind::Lease(request)) = local_kind(name) else {
@@ -302,6 +319,7 @@ impl Runner for LogRunner {
                 Some(LogEvent::Durable(DurableIndex::of(&store.finish_checkpoint(written))))
             }
             "tick" => Some(LogEvent::Tick),
+            "clock" => Some(LogEvent::Turn(words_of(line)[0].parse::<u64>()? * 1_000)),
             "applied" => Some(LogEvent::Applied(words_of(line)[0].parse()?)),
             "reads" => {
                 let reads_alone = self.core.status().reads_alone;

@@ -26,6 +26,7 @@ use revd_member::wal::writer::{WalSeed, WalWriter};
 use revd_member::wal::{FrameContent, WalError};
 use serde_json::json;
 
+use crate::clock::Ticker;
 use crate::cores::{StateReport, StateReports};
 use crate::disk::received::ReceivedFiles;
 use crate::duties::pace::every;
@@ -200,11 +201,14 @@ pub async fn run<D: LogDisk>(seed: LogSeed<D>) -> Result<(), LogFailure> {
         })),
         glommio::spawn_local(receive_reports(seed.from_state, Rc::clone(&events))),
     ];
+    let clock = Ticker::new();
     core.start(&mut driver)?;
     driver.send_messages();
     publish(&core, &seed.status);
     while !core.is_over() {
-        for event in events.take().await.expect("the log core does not close its own queue") {
+        let taken = events.take().await.expect("the log core does not close its own queue");
+        core.receive(LogEvent::Turn(clock.microseconds()), &mut driver);
+        for event in taken {
             match event {
                 LogInput::Core(event) => core.receive(event, &mut driver),
                 LogInput::Peer(event) => hear(event, &mut core, &mut driver),

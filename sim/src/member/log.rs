@@ -156,7 +156,9 @@ impl LogPart {
         let ticks = inputs.iter().filter(|input| matches!(input, LogInput::Core(LogEvent::Tick))).count();
         assert!(ticks <= 1, "{ticks} steps of raft's clock in one turn");
         let applied = common.status.applied.load();
+        let now = common.clock.at(out.now());
         let (core, mut driver) = self.driver(common, out);
+        core.receive(LogEvent::Turn(now), &mut driver);
         for input in inputs {
             match input {
                 LogInput::Core(event) => core.receive(event, &mut driver),

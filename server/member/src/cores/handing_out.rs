@@ -36,10 +36,7 @@ impl LogCore {
         }
         let leader = self.led_by.1;
         if leader == self.origin.member {
-            while let Some((id, request)) = self.asks.take_next() {
-                let kind = LocalKind::Lease(request);
-                effects.work(Work::Local(LocalRequest { id, kind, from: None }));
-            }
+            self.hand_down_asks(effects);
         } else if self.changes.is_connected(leader) {
             while let Some(batch) = self.next_batch() {
                 if mutants::is(Mutant::ForwardDoubled) {
@@ -52,6 +49,16 @@ impl LogCore {
             }
         }
         Ok(())
+    }
+
+    /// The leader's own state answers for leases, while the leader is sure that it leads.
+    pub(super) fn hand_down_asks(&mut self, effects: &mut impl LogEffects) {
+        while !self.leader_reads.is_in_doubt()
+            && let Some((id, request)) = self.asks.take_next()
+        {
+            let kind = LocalKind::Lease(request);
+            effects.work(Work::Local(LocalRequest { id, kind, from: None }));
+        }
     }
 
     /// The leader proposes commands that nobody waits for, before all others.

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 
 use crate::apply::Work;
 use crate::apply::local::{LocalKind, LocalRequest};
+use crate::apply::outcome::{Outcome, Rest};
 use crate::apply::state_hashes::HashAsk;
 use crate::cores::forwards::ids_of;
 use crate::cores::log::{LogCore, answer};
@@ -63,6 +64,11 @@ impl LogCore {
                 if self.node.status().term == term {
                     self.leader_reads.confirmed(from, round);
                 }
+            }
+            // The member asks again, whoever leads then.
+            PeerMessage::LeaseAsk { id, .. } if self.leader_reads.is_in_doubt() => {
+                let outcome = Outcome { revision: 0, result: Err(Error::NotLeader), rest: Rest::NONE };
+                effects.send(from, PeerMessage::LeaseAnswer { id, outcome });
             }
             PeerMessage::LeaseAsk { id, request } if request.is_for_leader() => {
                 let kind = LocalKind::Lease(request);

@@ -28,6 +28,16 @@ pub(super) struct LeaderReads {
     rounds: u64,
     /// Members that confirmed the last round, in the order of their answers.
     quick: Vec<u64>,
+    doubt: Option<Doubt>,
+}
+
+/// This member may lead no more, for all that it knows.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Doubt {
+    /// A round that begins from now on says whether it does.
+    Open,
+    /// The round under way does.
+    InRound,
 }
 
 /// A round that voters are to be asked to confirm.
@@ -81,9 +91,10 @@ impl LeaderReads {
             round.next = next;
             return Some(Asking { round: self.rounds, of_all: true });
         }
-        if self.waiting.is_empty() {
+        if self.waiting.is_empty() && self.doubt.is_none() {
             return None;
         }
+        self.doubt = self.doubt.map(|_| Doubt::InRound);
         let attempts = std::mem::take(&mut self.waiting);
         self.round = Some(ConfirmRound { index, attempts, confirmed: vec![own], next });
         self.rounds += 1;
@@ -136,12 +147,24 @@ impl LeaderReads {
         };
         let round = self.round.take_if(is_confirmed);
         let Some(ConfirmRound { index, attempts, confirmed, .. }) = round else { return Vec::new() };
+        self.doubt.take_if(|doubt| *doubt == Doubt::InRound);
         self.quick = confirmed;
         attempts.into_iter().map(|(to, context)| ReadIndex { to, context, index }).collect()
     }
 
+    /// This member stood still, and others may have elected a leader.
+    pub(super) fn doubt(&mut self) {
+        self.doubt = Some(Doubt::Open);
+    }
+
+    /// It has not made sure since then that it leads.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.doubt.is_some()
+    }
+
     /// This member leads no more, or in another term: members that wait ask again.
     pub(super) fn clear(&mut self) {
+        self.doubt = None;
         self.waiting.clear();
         self.round = None;
     }

@@ -64,6 +64,11 @@ pub struct LogCore {
     pub(super) changes: MemberChanges,
     versions: PeerVersions,
     pub(super) leader_moves: LeaderMoves,
+    /// Microseconds at which this turn began, and at which a tick was taken last.
+    turn_began: u64,
+    ticked: Option<u64>,
+    /// Longest time between ticks that no leader was elected in for certain.
+    sure_microseconds: u64,
     /// Ticks since the frame that is being written was handed out.
     pub(super) frame_ticks: u64,
     pub(super) transfers: StateTransfers,
@@ -117,6 +122,9 @@ impl LogCore {
             transfers: StateTransfers::default(),
             changes: MemberChanges::new(origin, ChangeRules::new(tick, true), Membership::default(), 0),
             versions: PeerVersions::default(),
+            turn_began: 0,
+            ticked: None,
+            sure_microseconds: microseconds(tick * limits::LEADER_SURE_TICKS),
             frame_ticks: 0,
             led_by: (0, 0),
             leads_in: None,
@@ -154,6 +162,7 @@ impl LogCore {
     /// Takes an event in; [`LogCore::advance`] follows the last one of a turn.
     pub fn receive(&mut self, event: LogEvent, effects: &mut impl LogEffects) {
         match event {
+            LogEvent::Turn(began) => self.look_at_clock(began),
             LogEvent::Submitted { edge, submitted } => self.submitted(edge, submitted, effects),
             LogEvent::Written => {
                 self.frame_ticks = 0;
@@ -235,7 +244,9 @@ impl LogCore {
         let (leader, own) = (self.led_by.1, self.origin.member);
         for request in std::mem::take(&mut submitted.local) {
             match request.kind {
-                LocalKind::Lease(lease) if lease.is_for_leader() && leader != own => {
+                LocalKind::Lease(lease)
+                    if lease.is_for_leader() && (leader != own || self.leader_reads.is_in_doubt()) =>
+                {
                     self.asks.add(request.id, lease, self.now);
                 }
                 LocalKind::MoveLeader { to } => {
@@ -276,8 +287,19 @@ impl LogCore {
         Ok(())
     }
 
+    /// A thread that stood still finds requests before it hears of the next leader. This member
+    /// does not answer for leases then until it has made sure that it leads.
+    fn look_at_clock(&mut self, began: u64) {
+        self.turn_began = began;
+        let since = began.saturating_sub(*self.ticked.get_or_insert(began));
+        if since > self.sure_microseconds && self.node.status().is_leader {
+            self.leader_reads.doubt();
+        }
+    }
+
     fn tick(&mut self, effects: &mut impl LogEffects) {
         self.now += 1;
+        self.ticked = Some(self.turn_began);
         // Before raft begins to count anew which members are there.
         self.watch_disk();
         self.compare_states(effects);
@@ -481,6 +503,7 @@ impl LogCore {
                 effects.send(to, PeerMessage::ReadAnswer { context, index });
             }
         }
+        self.hand_down_asks(effects); // it may be sure again that it leads
     }
 
     /// The members, as of the entries that were handed out.
@@ -531,6 +554,10 @@ impl LogCore {
             && self.forwards.is_empty()
             && self.changes.is_empty()
     }
+}
+
+fn microseconds(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// A request that is answered without a state.

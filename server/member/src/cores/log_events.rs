@@ -14,6 +14,9 @@ use crate::wal::{FrameContent, LogEntry};
 /// Events of the log core.
 #[derive(Debug)]
 pub enum LogEvent {
+    /// A turn begins, so many microseconds after any moment before the first one. The other events
+    /// of the turn follow.
+    Turn(u64),
     /// The requests that an edge submits in one turn.
     Submitted {
         /// That edge.
