@@ -13,7 +13,7 @@ use crate::calls::{CallId, Door, Reply, Request, StreamId};
 use crate::disk::{Directory, DiskFaults, StartError, Ticket, Trouble};
 use crate::marks::{Mark, Marks};
 use crate::member::{Clock, End, NoStart, Process, Settings, StreamRequest, VERSION, start};
-use crate::network::{Arrival, ConnectionId, Links, Network, Side};
+use crate::network::{Arrival, ConnectionId, Links, Network, Side, member_at, url};
 use crate::outside::{Event, Outside, Part};
 use crate::time::{Agenda, MILLISECOND, Micros, SECOND};
 use crate::truth::Truth;
@@ -28,6 +28,8 @@ pub struct Slot {
     begins_cluster: bool,
     /// It was removed, and is started no more.
     pub(crate) is_gone: bool,
+    /// A bit of its files has flipped.
+    pub(crate) is_rotten: bool,
     /// Microseconds that its clock shows in a true second.
     pub(crate) rate: u64,
     retention: LogRetention,
@@ -64,16 +66,14 @@ pub struct Habits {
 pub struct Cluster {
     pub(crate) out: Outside,
     pub(crate) slots: Vec<Slot>,
+    /// A member has just found that its files are damaged.
+    pub(crate) found_rotten: Option<usize>,
     habits: Habits,
     boots: u64,
     calls: BTreeMap<CallId, usize>,
     called: u64,
     streams: BTreeMap<StreamId, usize>,
     opened: u64,
-}
-
-pub(crate) fn url(member: usize) -> String {
-    format!("http://m{member}:2380")
 }
 
 impl Cluster {
@@ -91,6 +91,7 @@ impl Cluster {
         let mut cluster = Self {
             out,
             slots: Vec::new(),
+            found_rotten: None,
             habits,
             boots: 0,
             calls: BTreeMap::new(),
@@ -123,6 +124,7 @@ impl Cluster {
             id: None,
             begins_cluster,
             is_gone: false,
+            is_rotten: false,
             rate: 950_000 + random.below(100_000),
             retention,
             segment_bytes: if random.one_in(2) { 512 * 1024 } else { 64 * 1024 },
@@ -173,22 +175,29 @@ impl Cluster {
         })
     }
 
+    /// The flags of a member; of one that joins with the URLs that the others have for it by now.
     fn initial(&self, member: usize, remote: Option<&RemoteCluster>) -> InitialCluster {
         let name = |member: usize| format!("m{member}");
-        let slot = &self.slots[member];
-        let mut members: BTreeMap<String, Vec<String>> = if slot.begins_cluster {
+        let mut own = vec![url(member)];
+        let mut members: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        if self.slots[member].begins_cluster {
             let begin = (0..self.slots.len()).filter(|other| self.slots[*other].begins_cluster);
-            begin.map(|other| (name(other), vec![url(other)])).collect()
+            members.extend(begin.map(|other| (name(other), vec![url(other)])));
         } else {
-            let rows = remote.iter().flat_map(|remote| &remote.members).enumerate();
-            let rows = rows.filter(|(_, row)| row.peer_ur_ls != [url(member)]);
-            rows.map(|(at, row)| (format!("x{at}"), row.peer_ur_ls.clone())).collect()
-        };
-        members.insert(name(member), vec![url(member)]);
+            let is_own = |urls: &[String]| urls.iter().any(|url| member_at(url) == Some(member));
+            for (at, row) in remote.iter().flat_map(|remote| &remote.members).enumerate() {
+                if is_own(&row.peer_ur_ls) {
+                    own.clone_from(&row.peer_ur_ls);
+                } else {
+                    members.insert(format!("x{at}"), row.peer_ur_ls.clone());
+                }
+            }
+        }
+        members.insert(name(member), own.clone());
         InitialCluster {
             name: name(member),
             members,
-            advertised: vec![url(member)],
+            advertised: own,
             token: "sim".to_owned(),
             names_are_made_up: false,
         }
@@ -228,6 +237,11 @@ impl Cluster {
             }
             Err(NoStart::Refused(refusal)) => self.refused(member, &refusal),
             Err(NoStart::Ended(end)) => self.ended(member, end),
+            Err(NoStart::Lost(why)) => {
+                assert!(self.slots[member].is_rotten, "a start has lost what was durable: {why}");
+                // No other member can know: it does not go on.
+                self.rot_found(member, Mark::RotLooksTorn);
+            }
         }
     }
 
@@ -239,6 +253,9 @@ impl Cluster {
             // No place was made for it yet.
             StartError::Refused(Refusal::Join(_)) | StartError::NoAnswer => {
                 self.plan_start(member, 2 * SECOND);
+            }
+            StartError::Damaged(_) | StartError::Refused(_) if slot.is_rotten => {
+                self.rot_found(member, Mark::RotFound)
             }
             // The disk fails or is full: an operator mends it.
             StartError::Damaged(_) | StartError::Refused(_) if slot.had_trouble => {
@@ -334,9 +351,35 @@ impl Cluster {
         process.arrive(arrival, &mut self.out);
     }
 
+    /// A member does not go on with the damage in its files.
+    fn rot_found(&mut self, member: usize, how: Mark) {
+        self.out.marks.reach(how);
+        self.lose_disk(member);
+        self.found_rotten = Some(member);
+    }
+
+    /// The machine of a member is lost, with its disk.
+    pub(crate) fn lose_disk(&mut self, member: usize) {
+        self.kill(member);
+        let slot = &mut self.slots[member];
+        (slot.is_gone, slot.is_rotten) = (true, false);
+        slot.directory = Directory::new(Random::new(self.out.random.number()));
+    }
+
+    /// A machine loses power, and its disk has changed a bit by the next start; whether it has.
+    pub(crate) fn rot(&mut self, member: usize, random: &mut Random) -> bool {
+        self.kill(member);
+        let slot = &mut self.slots[member];
+        slot.is_rotten = slot.directory.rot(random).is_some();
+        slot.is_rotten
+    }
+
     /// A process has ended by itself.
     fn ended(&mut self, member: usize, end: End) {
         match end {
+            End::DiskFailed(_) | End::Failed(_) if self.slots[member].is_rotten => {
+                return self.rot_found(member, Mark::RotFound);
+            }
             End::Removed => self.slots[member].is_gone = true,
             End::Stopped => self.out.marks.reach(Mark::Stopped),
             End::DiskFailed(why) => {

@@ -78,6 +78,10 @@ kinds! {
     Compact,
     /// The members change.
     Change,
+    /// A member loses its disk for good, and is replaced.
+    LoseDisk,
+    /// A machine loses power, and a bit of its files has flipped when it starts again.
+    Rot,
 }
 
 /// A fault of the storm. Its seed says where it is and how long it lasts: it stays the same when
@@ -125,12 +129,27 @@ pub(crate) enum Undo {
     KillAgain(usize, u64),
 }
 
+/// A member that is lost for good and replaced.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Replacing {
+    pub(crate) lost: u64,
+    /// The id and the place of the one that comes instead.
+    pub(crate) instead: Option<(u64, usize)>,
+}
+
 /// The kinds that a storm draws from, each as often as it is likely.
 fn draw_kinds(random: &mut Random) -> Vec<FaultKind> {
     let mut weighted = Vec::new();
     for kind in FaultKind::ALL {
         let weight = if random.below(5) < 2 { 0 } else { 1 + random.below(8) };
         (0..weight).for_each(|_| weighted.push(*kind));
+    }
+    // Nothing but the replacement of a lost member may change members: of three voters one is gone,
+    // and no other may be.
+    let replaces = |kind: &FaultKind| matches!(kind, FaultKind::LoseDisk | FaultKind::Rot);
+    if weighted.contains(&FaultKind::Change) && weighted.iter().any(replaces) {
+        let is_kept = random.one_in(2);
+        weighted.retain(|kind| if is_kept { !replaces(kind) } else { *kind != FaultKind::Change });
     }
     if weighted.is_empty() {
         weighted.push(FaultKind::Kill);

@@ -2,25 +2,18 @@
 
 use std::collections::BTreeSet;
 
-use revd_engine::mvcc::{HashKv, View};
-
 use crate::calls::Door as _;
 use crate::cluster::Slot;
 use crate::disk::Trouble;
 use crate::time::{Micros, SECOND};
+use crate::truth::hash_of;
 use crate::world::World;
 
 /// Virtual time within which a healed cluster serves on every member.
 const BOUND: Micros = 90 * SECOND;
 
-/// The hash of all keys of a state up to a revision, the newest if it is 0, as HashKV has it.
-fn hash_of(view: View, revision: i64) -> u32 {
-    let mut run = HashKv::new(view, revision).expect("nothing is compacted that is asked for");
-    loop {
-        if let Some(hashed) = run.step(usize::MAX).expect("the store is whole") {
-            return hashed.hash;
-        }
-    }
+fn sound(hash: revd_engine::Result<u32>) -> u32 {
+    hash.expect("the store is whole, and nothing is compacted that is asked for")
 }
 
 impl World {
@@ -50,8 +43,21 @@ impl World {
         self.mend();
         self.clients_calm();
         self.probe.calm();
+        self.wait_until_whole();
+        self.probe_rests();
+        self.wait_for_rest();
+        if self.look_for_rot() {
+            self.probe_again();
+            self.wait_until_whole();
+            self.probe_rests();
+            self.wait_for_rest();
+        }
+        self.compare();
+    }
+
+    fn wait_until_whole(&mut self) {
         let until = self.now() + BOUND;
-        while !self.is_whole() {
+        while !self.is_whole() || self.replacing.is_some() {
             assert!(
                 self.now() < until,
                 "no progress after everything was mended: {}\n{}",
@@ -60,13 +66,14 @@ impl World {
             );
             self.run_for(SECOND / 10);
         }
-        self.probe_rests();
+    }
+
+    fn wait_for_rest(&mut self) {
         let until = self.now() + 30 * SECOND;
         while self.cluster.open_calls() > 0 || !self.is_at_rest() {
             assert!(self.now() < until, "a call does not end: {}", self.standings());
             self.run_for(SECOND / 10);
         }
-        self.compare();
     }
 
     /// The members, by their places.
@@ -117,12 +124,12 @@ impl World {
         for member in self.members() {
             let process = self.cluster.slots[member].process.as_ref().expect("it rests");
             let view = process.view();
-            hashes.push((view.revision(), view.compact_revision(), hash_of(view.clone(), 0)));
+            hashes.push((view.revision(), view.compact_revision(), sound(hash_of(view.clone(), 0))));
             let audited = self.audited();
             if audited >= view.compact_revision() {
                 let id = self.cluster.slots[member].id.expect("it is a member");
                 let compacted = view.compact_revision();
-                self.hashed(id, hash_of(view, audited), audited, compacted);
+                self.hashed(id, sound(hash_of(view, audited)), audited, compacted);
             }
         }
         let is_same = hashes

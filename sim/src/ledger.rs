@@ -1,6 +1,6 @@
 //! The ledger of many runs: seeds, simulated time, faults by kind, places that were reached.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use crate::faults::FaultKind;
@@ -30,9 +30,47 @@ pub struct Ledger {
     pub entries: u64,
     /// Puts and reads of the probe that were answered.
     pub probes: (u64, u64),
+    /// Seeds that have failed.
+    pub failed: BTreeSet<u64>,
+}
+
+/// The number behind these words.
+fn number_behind(text: &str, words: &str) -> Option<u64> {
+    let rest = &text[text.find(words)? + words.len()..];
+    rest.split(|c: char| !c.is_ascii_digit()).next()?.parse().ok()
 }
 
 impl Ledger {
+    /// As it was written.
+    #[must_use]
+    pub fn parse(text: &str) -> Option<Self> {
+        let number = |words| number_behind(text, words);
+        let (faults, marks) = text.split_once("places reached:")?;
+        let mut ledger = Self {
+            seeds: number("seeds: ")?,
+            simulated: number("simulated: ")? * SECOND,
+            events: number("events: ")?,
+            elections: number("leaders elected: ")?,
+            entries: number("entries committed: ")?,
+            probes: (number("probe: ")?, number_behind(text, "puts, ")?),
+            fewest_faults: number("at least ")?,
+            ..Self::default()
+        };
+        for kind in FaultKind::ALL {
+            let line = faults.lines().find_map(|line| line.strip_prefix(&format!("  {kind:?}: ")));
+            let count = |words| line.and_then(|line| number_behind(line, words)).filter(|count| *count > 0);
+            ledger.drawn.extend(count("").map(|count| (*kind, count)));
+            ledger.faults.extend(count("drawn, ").map(|count| (*kind, count)));
+        }
+        for mark in Mark::ALL {
+            let line = marks.lines().find_map(|line| line.strip_prefix(&format!("  {mark:?}: ")));
+            ledger.marks.reach_often(*mark, line.and_then(|line| line.parse().ok()).unwrap_or(0));
+        }
+        let failed = text.lines().find_map(|line| line.strip_prefix("failed:"))?;
+        ledger.failed = failed.split_whitespace().filter_map(|seed| seed.parse().ok()).collect();
+        Some(ledger)
+    }
+
     /// Adds another one.
     pub fn add(&mut self, other: &Self) {
         self.fewest_faults = match self.seeds {
@@ -52,6 +90,7 @@ impl Ledger {
         self.elections += other.elections;
         self.entries += other.entries;
         self.probes = (self.probes.0 + other.probes.0, self.probes.1 + other.probes.1);
+        self.failed.extend(&other.failed);
     }
 
     /// Whether enough seeds have run for every place and kind of fault to be met.
@@ -87,6 +126,62 @@ impl fmt::Display for Ledger {
         for mark in Mark::ALL {
             writeln!(out, "  {mark:?}: {}", self.marks.count(*mark))?;
         }
-        Ok(())
+        let failed: Vec<String> = self.failed.iter().map(|seed| format!(" {seed}")).collect();
+        writeln!(out, "failed:{}", failed.concat())
+    }
+}
+
+/// The ledgers of a file, each with its title: the program and its settings.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct Book(Vec<(String, Ledger)>);
+
+const TITLE: &str = "== ";
+
+impl Book {
+    /// As it was written.
+    #[must_use]
+    pub fn parse(text: &str) -> Self {
+        let parts = text.split(TITLE).filter_map(|part| part.split_once('\n'));
+        let whole = parts.filter_map(|(title, rest)| Some((title.to_owned(), Ledger::parse(rest)?)));
+        Self(whole.collect())
+    }
+
+    /// Adds more runs under a title.
+    pub fn add(&mut self, title: &str, more: &Ledger) {
+        match self.0.iter_mut().find(|(of, _)| of == title) {
+            Some((_, ledger)) => ledger.add(more),
+            None => self.0.push((title.to_owned(), more.clone())),
+        }
+    }
+}
+
+impl fmt::Display for Book {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|(title, ledger)| write!(out, "{TITLE}{title}\n{ledger}"))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_book_goes_on_where_it_ended() {
+        let mut run = Ledger { seeds: 3, simulated: 7 * SECOND, events: 12, ..Ledger::default() };
+        (run.elections, run.entries, run.probes, run.fewest_faults) = (4, 5, (6, 7), 21);
+        run.drawn.insert(FaultKind::Kill, 9);
+        run.faults.insert(FaultKind::Kill, 8);
+        run.marks.reach(Mark::Elected);
+        run.failed.insert(17);
+        let mut book = Book::default();
+        book.add("one", &run);
+        assert_eq!(Book::parse(&book.to_string()), book);
+        let mut again = Book::parse(&book.to_string());
+        again.add("one", &Ledger { fewest_faults: 20, ..run.clone() });
+        again.add("two", &run);
+        let sum = &again.0[0].1;
+        assert_eq!((sum.seeds, sum.simulated, sum.fewest_faults), (6, 14 * SECOND, 20));
+        assert_eq!((sum.faults[&FaultKind::Kill], sum.marks.count(Mark::Elected)), (16, 2));
+        assert_eq!(again.0[1], ("two".to_owned(), run));
     }
 }

@@ -11,14 +11,16 @@
 //! - `clients` ask and watch, and their history is judged; a `probe` puts and reads beside them.
 //! - `calls` is what clients and members say to each other.
 //!
-//! A seed draws its storm (`faults`); it happens (`storm`, `operator`), is healed (`heal`), and
-//! counted (`ledger`); `runs` does that many times, and cuts down what fails.
+//! A seed draws its storm (`faults`); it happens (`storm`, `operator`, `replacing`), is healed
+//! (`heal`), and counted (`ledger`); `runs` does that many times, and cuts down what fails.
 //!
 //! No clock, thread, socket, file or random number but those of the seed is used by a run.
 
 pub mod runs;
 
 pub mod heal;
+
+pub mod replacing;
 
 pub mod operator;
 

@@ -1,32 +1,44 @@
 //! The simulator as a program: runs seeds, prints their ledger, and cuts down what fails.
 //!
 //! ```text
-//! revd-sim [--seeds N] [--first N] [--seconds N] [--ledger FILE] [--faults N,N,...] [--shrink]
+//! revd-sim [--seeds N] [--first N] [--seconds N] [--threads N] [--ledger FILE] [--faults N,N,...]
+//!     [--shrink]
 //! ```
 //!
-//! `--seconds` ends it after that time, `--faults` keeps some of the faults of one seed, `--shrink`
+//! `--seconds` ends it after that time, `--threads` says how many runs there are at a time, as many
+//! as there are CPUs if it is not given. `--ledger` adds the runs to those in the file, by commit.
+//! Also `--faults` keeps some of the faults of one seed, `--shrink`
 //! looks for the fewest faults with which a seed fails. A place that no seed has reached, or a
 //! fault that has happened in none, fails a run of 1,000 seeds or more.
 
 use std::collections::BTreeSet;
-use std::process::ExitCode;
+use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use revd_sim::faults::storm;
+use revd_sim::ledger::{Book, Ledger};
 use revd_sim::runs::{self, Failure};
 
 struct Arguments {
     seeds: u64,
     first: u64,
     seconds: Option<u64>,
+    threads: usize,
     ledger: Option<String>,
     faults: Option<BTreeSet<usize>>,
     shrinks: bool,
 }
 
 fn arguments() -> Result<Arguments, String> {
-    let mut found =
-        Arguments { seeds: 100, first: 0, seconds: None, ledger: None, faults: None, shrinks: false };
+    let mut found = Arguments {
+        seeds: 100,
+        first: 0,
+        seconds: None,
+        threads: std::thread::available_parallelism().map_or(1, usize::from),
+        ledger: None,
+        faults: None,
+        shrinks: false,
+    };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
         let mut value = || words.next().ok_or(format!("{word} needs a value"));
@@ -35,6 +47,7 @@ fn arguments() -> Result<Arguments, String> {
             "--seeds" => found.seeds = number(value()?)?,
             "--first" => found.first = number(value()?)?,
             "--seconds" => found.seconds = Some(number(value()?)?),
+            "--threads" => found.threads = value()?.parse().map_err(|_| "how many threads?")?,
             "--ledger" => found.ledger = Some(value()?),
             "--shrink" => found.shrinks = true,
             "--faults" => {
@@ -45,6 +58,24 @@ fn arguments() -> Result<Arguments, String> {
         }
     }
     Ok(found)
+}
+
+/// The commit of the tree that this program was started in.
+fn commit() -> String {
+    let git = Command::new("git").args(["describe", "--always", "--dirty"]).output();
+    let text = git.ok().filter(|git| git.status.success()).and_then(|git| String::from_utf8(git.stdout).ok());
+    text.map_or_else(|| "no commit".to_owned(), |text| text.trim().to_owned())
+}
+
+/// Adds these runs to those that are in the file.
+fn keep(file: &str, ledger: &Ledger) -> std::io::Result<()> {
+    let before = match std::fs::read_to_string(file) {
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
+        read => read?,
+    };
+    let mut book = Book::parse(&before);
+    book.add(&commit(), ledger);
+    std::fs::write(file, book.to_string())
 }
 
 fn tell(failure: &Failure, shrinks: bool) {
@@ -68,7 +99,7 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let Arguments { seeds, first, seconds, ledger: file, faults, shrinks } = arguments;
+    let Arguments { seeds, first, seconds, threads, ledger: file, faults, shrinks } = arguments;
     #[expect(
         clippy::disallowed_methods,
         reason = "the program ends after so much true time; no run reads it"
@@ -78,14 +109,14 @@ fn main() -> ExitCode {
     let (ledger, failures) = match &faults {
         Some(kept) => match runs::run(first, Some(kept)) {
             Ok(ledger) => (ledger, Vec::new()),
-            Err(failure) => (runs::Ledger::default(), vec![failure]),
+            Err(failure) => (Ledger::default(), vec![failure]),
         },
-        None => runs::run_many(first, seeds, is_over),
+        None => runs::run_many((first, seeds), threads, is_over),
     };
     println!("{ledger}");
     failures.iter().for_each(|failure| tell(failure, shrinks));
     if let Some(file) = file
-        && let Err(error) = std::fs::write(&file, format!("first seed: {first}\n{ledger}"))
+        && let Err(error) = keep(&file, &ledger)
     {
         eprintln!("{file}: {error}");
         return ExitCode::FAILURE;

@@ -52,6 +52,8 @@ marks! {
     Silent,
     /// Another member has refused a connection.
     Refused,
+    /// A member that was not known was dialed back.
+    GuestDialed,
     /// Entries were read again from the segments for another member, whole.
     Fetched,
     /// Commands were lost, as far as their member knows.
@@ -72,6 +74,12 @@ marks! {
     LeaderRemoved,
     /// A member that was added has begun.
     Joined,
+    /// A member that was lost for good was replaced by another one that serves.
+    Replaced,
+    /// A member has found that a bit of its files had flipped, and did not go on.
+    RotFound,
+    /// The end of a log was damaged, which looks like a frame that a crash has cut off.
+    RotLooksTorn,
     /// A process ended as it was asked to.
     Stopped,
     /// A part stood still while the others went on.
@@ -85,15 +93,9 @@ marks! {
 }
 
 impl Mark {
-    /// Places that a long form may miss: those that only calls of clients lead to, which the
-    /// simulator does not have yet, and windows of microseconds that few seeds meet.
-    pub const MAY_BE_MISSED: &[Self] = &[
-        Self::LeasesExpired,
-        Self::LongCommand,
-        Self::WatchCompacted,
-        Self::ElectedDuringChange,
-        Self::KilledReceiving,
-    ];
+    /// Places that a long form may miss: windows of microseconds that few seeds meet.
+    pub const MAY_BE_MISSED: &[Self] =
+        &[Self::ElectedDuringChange, Self::KilledReceiving, Self::RotLooksTorn];
 }
 
 /// How often each place was reached.
@@ -104,6 +106,13 @@ impl Marks {
     /// It was reached.
     pub fn reach(&mut self, mark: Mark) {
         *self.0.entry(mark).or_default() += 1;
+    }
+
+    /// It was reached so often.
+    pub fn reach_often(&mut self, mark: Mark, count: u64) {
+        if count > 0 {
+            *self.0.entry(mark).or_default() += count;
+        }
     }
 
     /// How often it was reached.

@@ -10,7 +10,7 @@ use revd_member::cluster::membership::{MemberChange, Membership};
 use revd_proto::etcdserverpb::{Member, MemberPromoteRequest, MemberRemoveRequest, MemberUpdateRequest};
 
 use crate::calls::{Door as _, Request};
-use crate::cluster::url;
+use crate::network::url;
 use crate::time::SECOND;
 use crate::world::World;
 
@@ -18,21 +18,21 @@ use crate::world::World;
 const MEMBERS_MAX: usize = 6;
 const LEARNERS_MAX: u32 = 2;
 /// Machines of a run.
-const SLOTS_MAX: usize = 12;
+pub(crate) const SLOTS_MAX: usize = 12;
 
 /// A change that the operator asks for, as a command.
-type Asked = (Kind, Vec<u8>);
+pub(crate) type Asked = (Kind, Vec<u8>);
 
-fn add(id: u64, slot: usize, is_learner: bool) -> Asked {
+pub(crate) fn add(id: u64, slot: usize, is_learner: bool) -> Asked {
     let row = Member { id, peer_ur_ls: vec![url(slot)], is_learner, ..Member::default() };
     (Kind::MemberAdd, MemberChange::encode_add(&row, LEARNERS_MAX).to_vec())
 }
 
-fn remove(id: u64) -> Asked {
+pub(crate) fn remove(id: u64) -> Asked {
     (Kind::MemberRemove, MemberRemoveRequest { id }.encode_to_vec())
 }
 
-fn promote(id: u64) -> Asked {
+pub(crate) fn promote(id: u64) -> Asked {
     (Kind::MemberPromote, MemberPromoteRequest { id }.encode_to_vec())
 }
 
@@ -87,7 +87,12 @@ impl World {
             _ if ids.len() > 2 => remove(member),
             _ => return false,
         };
-        if !is_admitted(&asked, &known) {
+        self.ask_for_change(at, asked, &known)
+    }
+
+    /// Asks a member that knows these for a change; whether it was asked.
+    pub(crate) fn ask_for_change(&mut self, at: usize, asked: Asked, known: &Membership) -> bool {
+        if !is_admitted(&asked, known) {
             return false;
         }
         let (kind, payload) = asked;

@@ -80,6 +80,8 @@ pub enum Event {
     Fault,
     /// A fault is over, by its number.
     Over(u64),
+    /// The operator looks after the member that is to be replaced.
+    Replace,
 }
 
 impl From<Arrival> for Event {

@@ -32,6 +32,7 @@ pub struct Probe {
     /// By member: puts and reads that were answered since the cluster was healed.
     healed: BTreeMap<usize, (u64, u64)>,
     value_bytes: u64,
+    is_calm: bool,
 }
 
 impl Probe {
@@ -40,7 +41,7 @@ impl Probe {
     pub fn new(mut random: Random) -> Self {
         let value_bytes = [20, 200, 2_000][usize::try_from(random.below(3)).expect("one of three")];
         let (open, healed) = (BTreeMap::new(), BTreeMap::new());
-        Self { random, open, returned: 0, puts: 0, reads: 0, healed, value_bytes }
+        Self { random, open, returned: 0, puts: 0, reads: 0, healed, value_bytes, is_calm: false }
     }
 
     /// Calls some member.
@@ -93,6 +94,13 @@ impl Probe {
     /// The cluster is healed: from now on each member is to answer.
     pub fn calm(&mut self) {
         self.healed.clear();
+        self.is_calm = true;
+    }
+
+    /// The storm is over.
+    #[must_use]
+    pub fn is_calm(&self) -> bool {
+        self.is_calm
     }
 
     /// Whether these members have all answered a put and a read since then.

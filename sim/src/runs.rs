@@ -1,4 +1,4 @@
-//! Many runs on two threads, and the replay of one.
+//! Many runs on some threads, and the replay of one.
 
 use std::cell::Cell;
 use std::collections::BTreeSet;
@@ -77,13 +77,17 @@ fn run_quietly(seed: u64, keep: &BTreeSet<usize>) -> Result<Ledger, Failure> {
     result
 }
 
-/// Runs seeds from this one on, until so many are done or it is to end; two at a time.
+/// Runs seeds from this one on, until so many are done or it is to end; so many at a time.
 #[must_use]
-pub fn run_many(first: u64, count: u64, is_over: impl Fn() -> bool + Sync) -> (Ledger, Vec<Failure>) {
+pub fn run_many(
+    (first, count): (u64, u64),
+    threads: usize,
+    is_over: impl Fn() -> bool + Sync,
+) -> (Ledger, Vec<Failure>) {
     let next = AtomicU64::new(first);
     let sum = Mutex::new((Ledger::default(), Vec::new()));
     std::thread::scope(|scope| {
-        for _ in 0..2 {
+        for _ in 0..threads {
             scope.spawn(|| {
                 while !is_over() {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
@@ -94,7 +98,11 @@ pub fn run_many(first: u64, count: u64, is_over: impl Fn() -> bool + Sync) -> (L
                     let mut sum = sum.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                     match result {
                         Ok(ledger) => sum.0.add(&ledger),
-                        Err(failure) => sum.1.push(failure),
+                        Err(failure) => {
+                            println!("seed {seed} has failed");
+                            sum.0.failed.insert(seed);
+                            sum.1.push(failure);
+                        }
                     }
                 }
             });

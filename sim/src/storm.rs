@@ -44,6 +44,8 @@ impl World {
             FaultKind::PauseProcess => return self.cluster.pause(member, time),
             FaultKind::ClockJump => self.cluster.jump(member, MILLISECOND + random.below(20 * SECOND)),
             FaultKind::Change => return self.change_members(&mut random),
+            FaultKind::LoseDisk => return self.lose_disk(member),
+            FaultKind::Rot => return self.rot(member, &mut random),
             FaultKind::Defragment | FaultKind::MoveLeader | FaultKind::Compact => {
                 return self.ask(fault.kind, member, &mut random);
             }

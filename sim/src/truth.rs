@@ -3,13 +3,26 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use revd_engine::mvcc::StateHash;
+use revd_engine::mvcc::{HashKv, StateHash, View};
 use revd_member::apply::{CommittedEntry, Machine};
 use revd_member::cluster::conf_state::ConfState;
 use revd_member::cluster::membership::Membership;
 use revd_member::schema;
 use revd_member::wal::reader::RecoveredLog;
 use revd_member::wal::{FrameContent, HardState};
+
+/// The hash of all keys of a state up to a revision, the newest if it is 0, as HashKV has it.
+///
+/// # Errors
+/// When a page is damaged, or the revision is none of them.
+pub fn hash_of(view: View, revision: i64) -> revd_engine::Result<u32> {
+    let mut run = HashKv::new(view, revision)?;
+    loop {
+        if let Some(hashed) = run.step(usize::MAX)? {
+            return Ok(hashed.hash);
+        }
+    }
+}
 
 /// The members and their votes behind an entry.
 #[derive(Debug, Clone, PartialEq)]
@@ -97,9 +110,11 @@ impl DurableLog {
         self.open = frame;
     }
 
-    /// A start has found this: everything that was durable before is in it. The log goes on from
-    /// there.
-    pub fn recovered(&mut self, found: &RecoveredLog, applied: u64) {
+    /// A start has found this. The log goes on from there.
+    ///
+    /// # Errors
+    /// When not everything is in it that was durable before.
+    pub fn recovered(&mut self, found: &RecoveredLog, applied: u64) -> Result<(), String> {
         let mut checked = self.check(found, applied);
         if checked.is_err()
             && let Some(frame) = self.open.take()
@@ -108,12 +123,13 @@ impl DurableLog {
             with_open.write(&frame);
             checked = with_open.check(found, applied);
         }
-        checked.unwrap_or_else(|why| panic!("a start has lost what was durable: {why}"));
+        checked?;
         self.open = None;
         self.terms.split_off(&(found.last().max(applied) + 1));
         self.terms.extend(found.entries.iter().map(|entry| (entry.index, entry.term)));
         self.base = self.base.max(found.base.0);
         self.state = found.hard_state;
+        Ok(())
     }
 
     fn check(&self, found: &RecoveredLog, applied: u64) -> Result<(), String> {

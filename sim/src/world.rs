@@ -1,6 +1,6 @@
 //! The world: one heap of events, the cluster, its clients. One step is the next event.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use revd_engine::random::Random;
 use revd_proto::etcdserverpb::CompactionRequest;
@@ -8,7 +8,8 @@ use revd_proto::etcdserverpb::CompactionRequest;
 use crate::calls::Door as _;
 use crate::clients::{Clients, Clocks};
 use crate::cluster::{Cluster, Habits};
-use crate::faults::{self, Fault, FaultKind, Undo};
+use crate::disk::Trouble;
+use crate::faults::{self, Fault, FaultKind, Replacing, Undo};
 use crate::ledger::Ledger;
 use crate::marks::Marks;
 use crate::network::Links;
@@ -38,6 +39,7 @@ pub struct World {
     pub(crate) to_kill_again: BTreeMap<usize, Micros>,
     pub(crate) undos: BTreeMap<u64, Undo>,
     pub(crate) undone: u64,
+    pub(crate) replacing: Option<Replacing>,
 }
 
 impl World {
@@ -76,6 +78,7 @@ impl World {
             to_kill_again: BTreeMap::new(),
             undos: BTreeMap::new(),
             undone: 0,
+            replacing: None,
         };
         for member in 0..members {
             world.cluster.slots[member].disk_faults = faults::disk_faults(&mut world.random);
@@ -109,7 +112,9 @@ impl World {
             Event::Wake(PROBE) if self.probe_rests => {}
             Event::Wake(PROBE) => {
                 self.probe.act(&mut self.cluster);
-                let pause = 1 + self.random.below(2 * self.probe_pause);
+                // After the storm it is to see that members serve, and no more.
+                let pause = self.probe_pause.max(if self.probe.is_calm() { SECOND / 10 } else { 0 });
+                let pause = 1 + self.random.below(2 * pause);
                 self.cluster.wake_after(pause, PROBE);
             }
             Event::Wake(number) => self.clients.wake(number, &mut self.cluster),
@@ -138,7 +143,11 @@ impl World {
                 self.comes(fault);
             }
             Event::Over(number) => self.undo(number),
+            Event::Replace => self.replace(),
             event => self.cluster.dispatch(event),
+        }
+        if let Some(member) = self.cluster.found_rotten.take() {
+            self.begin_replacing(member);
         }
     }
 
@@ -168,6 +177,13 @@ impl World {
             self.cluster.out.agenda.plan(fault.at - self.now(), Event::Fault);
         }
         self.storm = storm;
+    }
+
+    /// The disks of all members lie from now on: a sync says that it is done, and is not.
+    pub fn lie(&mut self) {
+        for member in 0..self.cluster.slots.len() {
+            self.cluster.set_trouble(member, Trouble { lies: true, ..Trouble::default() });
+        }
     }
 
     /// Goes through the storm that is planned, and heals.
@@ -201,6 +217,7 @@ impl World {
             elections: truth.elections(),
             entries: truth.committed_index(),
             probes,
+            failed: BTreeSet::new(),
         };
         let drift = self.cluster.slots.iter().map(|slot| slot.rate.abs_diff(SECOND)).max();
         let have_jumped = ledger.faults.contains_key(&FaultKind::ClockJump);
@@ -239,6 +256,11 @@ impl World {
 
     pub(crate) fn probe_rests(&mut self) {
         self.probe_rests = true;
+    }
+
+    pub(crate) fn probe_again(&mut self) {
+        self.probe_rests = false;
+        self.cluster.wake_after(SECOND, PROBE);
     }
 
     /// Faults that have happened, by kind.

@@ -7,7 +7,7 @@
 //!              clock MILLISECONDS                the time of this turn and of those behind it
 //!              three    connected MEMBER    disconnected MEMBER    heartbeat MEMBER TERM
 //!              would-vote MEMBER TERM    votes MEMBER TERM    has MEMBER TERM INDEX
-//!              confirmed MEMBER TERM ROUND       that member was in this term after the round began
+//!              confirmed MEMBER TERM ROUND       that member was in this term in the round
 //!              ticks N    applied INDEX    reads
 //!              asked MEMBER SLOT keepalive    answered MEMBER SLOT [refused]
 //!              removes MEMBER SLOT               that member asks for its own removal

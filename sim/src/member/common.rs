@@ -64,7 +64,8 @@ pub(super) enum JobEnd {
 
 /// The ends of jobs on states.
 pub(super) enum StateJob {
-    Read(ConnectionId, Box<(StateStream, Vec<u8>)>),
+    /// None when a page is damaged.
+    Read(ConnectionId, Option<Box<(StateStream, Vec<u8>)>>),
     Begun(ConnectionId, Result<Box<StoreBuilder>, String>),
     Added(ConnectionId, Result<Box<StoreBuilder>, String>),
     Finished(ConnectionId, Result<Box<ReceivedState>, String>),

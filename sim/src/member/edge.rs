@@ -93,6 +93,8 @@ pub(super) struct EdgePart {
     arrivals: u64,
     events: Vec<EdgeEvent>,
     progress: u64,
+    /// A page that watchers needed is damaged.
+    damage: Option<revd_engine::Error>,
 }
 
 impl EdgePart {
@@ -116,6 +118,7 @@ impl EdgePart {
             arrivals: 0,
             events: Vec::new(),
             progress: 0,
+            damage: None,
         }
     }
 
@@ -195,9 +198,11 @@ impl EdgePart {
         if self.core.is_over() {
             return Err(End::Stopped);
         }
-        self.step_hub(common, out);
+        if self.damage.is_none() {
+            self.step_hub(common, out);
+        }
         self.submit(common, out);
-        Ok(())
+        self.damage.take().map_or(Ok(()), |error| Err(End::Failed(format!("watches: {error}"))))
     }
 
     /// Begins.
@@ -247,7 +252,7 @@ impl EdgePart {
             }
         }
         if edge.hub.is_watching() || edge.hub.has_steps() {
-            edge.hub.step(&common.views.load()).expect("the store is whole");
+            edge.damage = edge.hub.step(&common.views.load()).err();
         }
         common.views.follow(0, edge.hub.is_watching());
         for stream in edge.streams.iter_mut().filter(|stream| !stream.is_stalled) {
@@ -539,7 +544,7 @@ impl EdgeEffects for EdgeDriver<'_> {
 
     fn step_watches(&mut self) {
         if self.edge.hub.is_watching() {
-            self.edge.hub.step(&self.common.views.load()).expect("the store is whole");
+            self.edge.damage = self.edge.hub.step(&self.common.views.load()).err();
         }
     }
 

@@ -1,7 +1,7 @@
 //! Connections to and from other members: what `server/src/peer/{dial,accept,pulse}.rs` carry out
 //! in production, over hello, frames and codec as they ship.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use revd_member::cluster::Identity;
@@ -14,15 +14,19 @@ use revd_member::schema;
 
 use crate::marks::Mark;
 use crate::member::common::Common;
-use crate::network::{ConnectionId, Side};
+use crate::network::{ConnectionId, Side, member_at, url};
 use crate::outside::{Outside, Timer};
-use crate::time::Micros;
+use crate::time::{Micros, SECOND};
 
 const DIAL_PAUSE_MIN: Duration = Duration::from_millis(50);
 const DIAL_PAUSE_MAX: Duration = Duration::from_secs(1);
 pub(super) const HELLO_DEADLINE: Duration = Duration::from_secs(5);
 pub(super) const PULSE_INTERVAL: Duration = Duration::from_secs(1);
 pub(super) const SILENT_PULSES_MAX: u32 = 5;
+/// Members that are not known here and are dialed.
+const GUESTS_MAX: usize = 8;
+/// Time in which the state of a member comes to say that another one was removed.
+const MISSING_TIME: Micros = 5 * SECOND;
 /// Bytes by which a listener shows that it lives.
 pub(super) const PULSE: u8 = b'.';
 /// The version that members tell each other.
@@ -35,13 +39,23 @@ pub(super) struct Peers {
     incoming: BTreeMap<ConnectionId, Incoming>,
     /// Of each member, the connection on which it sends.
     current: BTreeMap<u64, ConnectionId>,
-    dropped: BTreeSet<u64>,
+    /// Members that are none any more in the log, and perhaps not yet in the state; and since when,
+    /// by the process's clock.
+    dropped: BTreeMap<u64, Micros>,
 }
 
 /// The way to one other member.
 struct Dialer {
+    /// By its row; none of a guest.
     urls: Vec<String>,
+    /// As the member itself says, on a connection that it holds open.
+    named: Vec<String>,
+    /// It is no member as far as this one knows.
+    is_guest: bool,
+    version: Option<ClusterVersion>,
     next_url: usize,
+    /// The URL of the newest attempt.
+    dialed: String,
     state: Dialing,
     pause: Duration,
     /// Since when there is a connection, by the process's clock.
@@ -75,6 +89,11 @@ pub(super) enum Words {
     Foreign,
 }
 
+/// It was a member once, and is none any more.
+fn is_removed(member: u64, common: &Common) -> bool {
+    schema::removed_members(common.views.load().tables()).any(|removed| removed == member)
+}
+
 /// Adds bytes to first words, and no byte behind them.
 pub(super) fn add_words(words: &mut Vec<u8>, bytes: &[u8]) -> Words {
     let mut rest = bytes;
@@ -93,14 +112,9 @@ pub(super) fn add_words(words: &mut Vec<u8>, bytes: &[u8]) -> Words {
     }
 }
 
-/// The member at a URL: its number stands in the name of its host.
-pub(super) fn member_at(url: &str) -> Option<usize> {
-    url.strip_prefix("http://m")?.split(':').next()?.parse().ok()
-}
-
 /// The dialer's first words.
 pub(super) fn hello_to(to: u64, purpose: Purpose, common: &Common) -> Vec<u8> {
-    let (urls, version) = (Vec::new(), VERSION.to_owned()); // guests are not dialed back here yet
+    let (urls, version) = (vec![url(common.member)], VERSION.to_owned());
     Hello { purpose, from: common.identity, to, boot: common.boot, urls, version }.encode()
 }
 
@@ -117,6 +131,29 @@ pub(super) fn judge_answer(words: &[u8], to: u64, own: Identity) -> Result<Answe
 }
 
 impl Dialer {
+    fn new(urls: Vec<String>, named: Vec<String>) -> Self {
+        Self {
+            is_guest: urls.is_empty(),
+            urls,
+            named,
+            version: None,
+            next_url: 0,
+            dialed: String::new(),
+            state: Dialing::Waiting,
+            pause: DIAL_PAUSE_MIN,
+            opened: 0,
+            silent: 0,
+            has_sent: false,
+            attempt: 0,
+        }
+    }
+
+    /// Where to dial the member: first where its row says.
+    fn ways(&self) -> Vec<String> {
+        let named = self.named.iter().filter(|url| !self.urls.contains(url));
+        self.urls.iter().chain(named).cloned().collect()
+    }
+
     fn connection(&self) -> Option<ConnectionId> {
         match self.state {
             Dialing::Waiting => None,
@@ -132,13 +169,18 @@ impl Peers {
             by_connection: BTreeMap::new(),
             incoming: BTreeMap::new(),
             current: BTreeMap::new(),
-            dropped: BTreeSet::new(),
+            dropped: BTreeMap::new(),
         }
     }
 
-    /// Where a member listens; none if it is none of the others.
+    /// Where a member listens; none if it is none of the others, and no guest.
     pub(super) fn urls(&self, id: u64) -> Option<Vec<String>> {
-        self.dialers.get(&id).map(|dialer| dialer.urls.clone())
+        self.dialers.get(&id).map(Dialer::ways)
+    }
+
+    /// A member by the log, as far as it is known here.
+    fn is_known(&self, id: u64) -> bool {
+        self.dialers.get(&id).is_some_and(|dialer| !dialer.is_guest)
     }
 
     /// The other members are these from now on.
@@ -146,36 +188,44 @@ impl Peers {
         let own = common.identity.member;
         let peers: BTreeMap<u64, Vec<String>> =
             peers.into_iter().filter(|peer| peer.id != own).map(|peer| (peer.id, peer.urls)).collect();
-        let gone: Vec<u64> = self.dialers.keys().filter(|id| !peers.contains_key(id)).copied().collect();
+        let is_gone = |(id, dialer): &(&u64, &Dialer)| !dialer.is_guest && !peers.contains_key(id);
+        let gone: Vec<u64> = self.dialers.iter().filter(is_gone).map(|(id, _)| *id).collect();
         for id in gone {
-            self.dropped.insert(id);
+            self.dropped.insert(id, common.clock.at(out.now()));
             if let Some(connection) = self.current.remove(&id) {
                 self.incoming.remove(&connection);
                 out.close(connection, Side::Listener);
             }
-            let Some(dialer) = self.dialers.remove(&id) else { continue };
-            if let Some(connection) = dialer.connection() {
-                self.by_connection.remove(&connection);
-                out.close(connection, Side::Dialer);
-            }
-            if matches!(dialer.state, Dialing::Open(_)) {
-                common.log_event(LogEvent::PeerLost(id), out);
-            }
+            self.dial_no_more(id, common, out);
         }
         for (id, urls) in peers {
             self.dropped.remove(&id);
-            if let Some(dialer) = self.dialers.get_mut(&id) {
-                if dialer.urls != urls {
-                    dialer.urls = urls;
-                    self.hint(id, common, out);
-                }
+            let Some(dialer) = self.dialers.get_mut(&id) else {
+                self.dialers.insert(id, Dialer::new(urls, Vec::new()));
+                self.dial(id, 0, common, out);
                 continue;
+            };
+            if std::mem::take(&mut dialer.is_guest)
+                && let Some(version) = dialer.version
+            {
+                common.log_event(LogEvent::PeerVersion(id, version), out);
             }
-            let (state, pause) = (Dialing::Waiting, DIAL_PAUSE_MIN);
-            let dialer =
-                Dialer { urls, next_url: 0, state, pause, opened: 0, silent: 0, has_sent: false, attempt: 0 };
-            self.dialers.insert(id, dialer);
-            self.dial(id, 0, common, out);
+            if dialer.urls != urls {
+                dialer.urls = urls;
+                self.hint(id, common, out);
+            }
+        }
+    }
+
+    /// It is no member any more, or a guest that has left.
+    fn dial_no_more(&mut self, id: u64, common: &mut Common, out: &mut Outside) {
+        let Some(dialer) = self.dialers.remove(&id) else { return };
+        if let Some(connection) = dialer.connection() {
+            self.by_connection.remove(&connection);
+            out.close(connection, Side::Dialer);
+        }
+        if matches!(dialer.state, Dialing::Open(_)) {
+            common.log_event(LogEvent::PeerLost(id), out);
         }
     }
 
@@ -194,9 +244,11 @@ impl Peers {
         if dialer.attempt != attempt || !matches!(dialer.state, Dialing::Waiting) {
             return;
         }
-        let Some(url) = dialer.urls.get(dialer.next_url) else { return };
-        dialer.next_url = (dialer.next_url + 1) % dialer.urls.len();
-        let Some(to) = member_at(url) else { return };
+        let ways = dialer.ways();
+        let Some(way) = ways.get(dialer.next_url % ways.len().max(1)) else { return };
+        dialer.next_url = (dialer.next_url + 1) % ways.len();
+        let Some(to) = member_at(way) else { return };
+        dialer.dialed.clone_from(way);
         let connection = out.network.dial((common.member, common.boot), to);
         out.send(connection, Side::Dialer, hello_to(id, Purpose::Messages, common));
         common.timer(HELLO_DEADLINE, Timer::Late(connection), out);
@@ -276,14 +328,19 @@ impl Peers {
                 Ok(answer) => {
                     dialer.state = Dialing::Open(connection);
                     dialer.opened = common.clock.at(out.now());
-                    if let Some(version) = ClusterVersion::parse(&answer.version) {
+                    dialer.version = ClusterVersion::parse(&answer.version);
+                    if dialer.is_guest {
+                        out.marks.reach(Mark::GuestDialed);
+                    } else if let Some(version) = dialer.version {
                         common.log_event(LogEvent::PeerVersion(id, version), out);
                     }
                     common.log_event(LogEvent::PeerConnected(id), out);
                 }
                 Err(refusal) => {
                     out.marks.reach(Mark::Refused);
-                    if refusal == Some(Refusal::Removed) {
+                    // Any program can say that it listens somewhere.
+                    let is_agreed = dialer.urls.contains(&dialer.dialed);
+                    if refusal == Some(Refusal::Removed) && is_agreed {
                         common.log_event(LogEvent::SentAway { by: id }, out);
                     }
                     self.lose(id, common, out);
@@ -327,8 +384,12 @@ impl Peers {
             self.incoming.remove(&connection);
             return Some((from, rest));
         }
-        self.take_incoming(connection, from, common, out);
-        self.read(connection, &rest, common, out);
+        if self.has_place(from) {
+            self.take_incoming(connection, from, hello.urls, common, out);
+            self.read(connection, &rest, common, out);
+        } else {
+            self.refuse(connection, out);
+        }
         None
     }
 
@@ -340,12 +401,9 @@ impl Peers {
         common: &Common,
         out: &mut Outside,
     ) -> Option<Hello> {
-        let is_removed = |member: u64| {
-            schema::removed_members(common.views.load().tables()).any(|removed| removed == member)
-        };
         let judged = match Hello::decode(words) {
             Ok(hello) => match hello.judge(common.identity) {
-                Ok(()) if is_removed(hello.from.member) => Err(Refusal::Removed),
+                Ok(()) if is_removed(hello.from.member, common) => Err(Refusal::Removed),
                 Ok(()) => Ok(hello),
                 Err(refusal) => Err(refusal),
             },
@@ -356,7 +414,10 @@ impl Peers {
                 return None;
             }
         };
-        if judged.as_ref().is_ok_and(|hello| self.dropped.contains(&hello.from.member)) {
+        let now = common.clock.at(out.now());
+        let is_dropped =
+            |id: u64| self.dropped.get(&id).is_some_and(|since| now.saturating_sub(*since) < MISSING_TIME);
+        if judged.as_ref().is_ok_and(|hello| is_dropped(hello.from.member)) {
             self.refuse(connection, out);
             return None;
         }
@@ -380,7 +441,14 @@ impl Peers {
     }
 
     /// The member sends on this connection from now on, and no more on an earlier one.
-    fn take_incoming(&mut self, connection: ConnectionId, from: u64, common: &mut Common, out: &mut Outside) {
+    fn take_incoming(
+        &mut self,
+        connection: ConnectionId,
+        from: u64,
+        named: Vec<String>,
+        common: &mut Common,
+        out: &mut Outside,
+    ) {
         if let Some(earlier) = self.current.insert(from, connection) {
             out.marks.reach(Mark::DialedAgain);
             self.incoming.remove(&earlier);
@@ -390,7 +458,29 @@ impl Peers {
         if let Some(incoming) = self.incoming.get_mut(&connection) {
             incoming.from = Some(from);
         }
+        // A guest is dialed back for as long as it holds this connection.
+        if let Some(dialer) = self.dialers.get_mut(&from) {
+            dialer.named = named;
+        } else if !named.is_empty() {
+            self.dialers.insert(from, Dialer::new(Vec::new(), named));
+            self.dial(from, 0, common, out);
+        }
         self.hint(from, common, out);
+    }
+
+    /// Of members that are not known here few are dialed back; one more is sent away.
+    fn has_place(&self, from: u64) -> bool {
+        let guests = self.dialers.values().filter(|dialer| dialer.is_guest).count();
+        self.dialers.contains_key(&from) || guests < GUESTS_MAX
+    }
+
+    /// A member says no more where it listens.
+    fn names_no_more(&mut self, from: u64, common: &mut Common, out: &mut Outside) {
+        if self.is_known(from) {
+            self.dialers.entry(from).and_modify(|dialer| dialer.named.clear());
+        } else {
+            self.dial_no_more(from, common, out);
+        }
     }
 
     /// Reads messages and hands them on.
@@ -424,6 +514,7 @@ impl Peers {
         if self.current.get(&from) == Some(&connection) {
             self.current.remove(&from);
             self.tell_lost(from, common, out);
+            self.names_no_more(from, common, out);
         }
     }
 
@@ -455,7 +546,13 @@ impl Peers {
             out.marks.reach(Mark::Silent);
             self.lose(id, common, out);
         }
-        let mut silent = Vec::new();
+        // One that was never known here is in no list that changes.
+        let is_former = |id: &u64| !self.is_known(*id) && is_removed(*id, common);
+        let former = self.current.iter().filter(|(id, _)| is_former(id));
+        let mut silent: Vec<ConnectionId> = Vec::new();
+        for connection in former.map(|(_, connection)| *connection).collect::<Vec<_>>() {
+            self.end_incoming(connection, common, out);
+        }
         for (connection, incoming) in &mut self.incoming {
             incoming.silent += 1;
             if incoming.silent > SILENT_PULSES_MAX {

@@ -62,6 +62,8 @@ pub enum NoStart {
     Refused(StartError),
     /// It ended in its first turn.
     Ended(End),
+    /// It would go on without what was durable before.
+    Lost(String),
 }
 
 /// Starts from what is in the directory.
@@ -95,7 +97,7 @@ pub(crate) fn start(
     let Recovery { identity, origin, mut machine, node, log, membership, .. } = recovery;
     let applied = machine.store().applied().index;
     let truth = &mut out.truth;
-    truth.log(identity.member).recovered(&log, applied);
+    truth.log(identity.member).recovered(&log, applied).map_err(NoStart::Lost)?;
     if applied > 0 {
         truth.begin(applied, || ClusterAt::of(&machine));
     }

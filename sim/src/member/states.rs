@@ -20,9 +20,9 @@ use crate::disk::Directory;
 use crate::marks::Mark;
 use crate::member::common::{Common, JobEnd, StateJob};
 use crate::member::peers::{
-    HELLO_DEADLINE, PULSE, SILENT_PULSES_MAX, Words, add_words, hello_to, judge_answer, member_at,
+    HELLO_DEADLINE, PULSE, SILENT_PULSES_MAX, Words, add_words, hello_to, judge_answer,
 };
-use crate::network::{ConnectionId, Side};
+use crate::network::{ConnectionId, Side, member_at};
 use crate::outside::{Outside, Timer};
 use crate::time::{Micros, SECOND};
 
@@ -93,12 +93,13 @@ fn framed(payload: &[u8]) -> Vec<u8> {
     bytes
 }
 
-fn read_chunks(mut stream: StateStream) -> (StateStream, Vec<u8>) {
+/// None when a page of the state is damaged.
+fn read_chunks(mut stream: StateStream) -> Option<(StateStream, Vec<u8>)> {
     let (mut bytes, mut chunk) = (Vec::new(), Vec::new());
-    while bytes.len() < READ_BYTES && stream.next_chunk(&mut chunk).expect("its pages are mapped") {
+    while bytes.len() < READ_BYTES && stream.next_chunk(&mut chunk).ok()? {
         bytes.extend(framed(&chunk));
     }
-    (stream, bytes)
+    Some((stream, bytes))
 }
 
 fn begin(directory: &Directory, bytes: u64) -> Result<Box<StoreBuilder>, String> {
@@ -220,7 +221,7 @@ impl States {
     }
 
     fn read_more(connection: ConnectionId, stream: StateStream, common: &mut Common, out: &mut Outside) {
-        let read = || JobEnd::State(StateJob::Read(connection, Box::new(read_chunks(stream))));
+        let read = || JobEnd::State(StateJob::Read(connection, read_chunks(stream).map(Box::new)));
         common.spawn(read, out);
     }
 
@@ -360,7 +361,8 @@ impl States {
     /// A job on a state is done.
     pub(super) fn done(&mut self, job: StateJob, common: &mut Common, out: &mut Outside) {
         match job {
-            StateJob::Read(connection, read) => {
+            StateJob::Read(connection, None) => self.give_up(connection, common, out),
+            StateJob::Read(connection, Some(read)) => {
                 let (stream, bytes) = *read;
                 if bytes.is_empty() || !self.sending.contains_key(&connection) {
                     return; // the listener has the last word

@@ -14,6 +14,16 @@ use crate::time::{Agenda, Micros};
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ConnectionId(pub u64);
 
+/// The URL at which a member begins to listen.
+pub(crate) fn url(member: usize) -> String {
+    format!("http://m{member}:2380")
+}
+
+/// The member at a URL: its number stands in the name of its host.
+pub(crate) fn member_at(url: &str) -> Option<usize> {
+    url.strip_prefix("http://m")?.split(':').next()?.parse().ok()
+}
+
 /// An end of a connection.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Side {
