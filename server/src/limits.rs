@@ -163,6 +163,8 @@ pub const STATE_READ_BYTES: usize = 512 * 1024;
 /// Bytes of a state that are sent in a second at most while others are served, so that they keep
 /// the network and the disk; and no more than half of the time is spent on it then.
 pub const STATE_BYTES_PER_SECOND: u64 = 512 * 1024 * 1024;
+/// Reads of a state's parts that wait to be added to its file, of [`PEER_READ_BYTES`] each.
+pub const STATE_PARTS_WAITING_MAX: usize = 16;
 /// Bytes of a state that comes behind which its file is synced, so that little is left for the end.
 pub const STATE_SYNC_BYTES: usize = 16 * 1024 * 1024;
 /// The longest time between two parts of a state that is sent while others are served.

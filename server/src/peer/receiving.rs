@@ -1,15 +1,18 @@
 //! Receiving a state: the bytes of its connection, and the jobs on its files.
 //!
-//! A job on a file is never left alone: it runs to its end before the place of the state is given
-//! to another one. Only waiting for the sender is broken off.
+//! Parts are read while earlier ones are added to the file, and added while it is synced. A job
+//! on a file is never left alone: it runs to its end before the place of the state is given to
+//! another one. Only waiting for the sender is broken off.
 
 use std::io;
 use std::sync::Arc;
 
 use bytes::{Buf as _, Bytes};
-use futures_lite::{AsyncRead, AsyncReadExt as _, AsyncWrite};
+use futures_lite::{AsyncRead, AsyncReadExt as _, AsyncWrite, future};
+use glommio::Task;
+use glommio::channels::local_channel::{LocalReceiver, LocalSender};
 use revd_engine::db::DbOptions;
-use revd_engine::disk::MmapDisk;
+use revd_engine::disk::{Disk, MmapDisk};
 use revd_engine::limits::TRANSFER_CHUNK_BYTES;
 use revd_engine::mvcc::{Store, StoreBuilder};
 use revd_member::apply::received::ReceivedState;
@@ -76,10 +79,10 @@ pub(super) async fn next_chunks(
     let coming = transport::within(limits::STATE_PART_DEADLINE, late, incoming.frames(&silence));
     let watching = async { Err(silence.watch(|| {}).await) };
     let replaced = async {
-        futures_lite::future::or(replaced.wait(), taken.wait()).await;
+        future::or(replaced.wait(), taken.wait()).await;
         Err(io::Error::other("another attempt takes its place"))
     };
-    futures_lite::future::or(replaced, futures_lite::future::or(coming, watching)).await
+    future::or(replaced, future::or(coming, watching)).await
 }
 
 fn invalid(what: String) -> io::Error {
@@ -95,13 +98,14 @@ pub(super) async fn while_living<T>(
         show_life(writing).await;
         std::future::pending().await // the connection broke: the next look at it says so
     };
-    futures_lite::future::or(doing, living).await
+    future::or(doing, living).await
 }
 
 /// The file of a state as far as it has come.
 pub(super) struct Building {
     builder: StoreBuilder,
-    /// Bytes that have come since it was synced.
+    disk: Arc<MmapDisk>,
+    /// Bytes that have come since a sync of the file began.
     unsynced: usize,
 }
 
@@ -110,15 +114,28 @@ impl Building {
     pub(super) fn is_whole(&self) -> bool {
         self.builder.is_whole()
     }
+
+    /// Bytes that have come since a sync of the file began.
+    pub(super) fn unsynced(&self) -> usize {
+        self.unsynced
+    }
+
+    /// A job that makes durable what has come, while more is added. The file takes nothing more if
+    /// it fails.
+    pub(super) fn sync(&mut self) -> impl FnOnce() -> io::Result<()> + Send + 'static + use<> {
+        self.unsynced = 0;
+        let disk = Arc::clone(&self.disk);
+        move || disk.sync().map_err(io::Error::other)
+    }
 }
 
 /// Begins the file of a state of about so many bytes.
 pub(super) fn begin(files: &ReceivedFiles, bytes: u64) -> io::Result<Building> {
     files.forget()?;
     check_room(files, bytes)?;
-    let disk = MmapDisk::open(&files.receiving()).map_err(io::Error::other)?;
-    let builder = StoreBuilder::new(Arc::new(disk)).map_err(io::Error::other)?;
-    Ok(Building { builder, unsynced: 0 })
+    let disk = Arc::new(MmapDisk::open(&files.receiving()).map_err(io::Error::other)?);
+    let builder = StoreBuilder::new(Arc::clone(&disk) as Arc<dyn Disk>).map_err(io::Error::other)?;
+    Ok(Building { builder, disk, unsynced: 0 })
 }
 
 /// A state must not take the room that the log needs to go on.
@@ -130,17 +147,73 @@ fn check_room(files: &ReceivedFiles, bytes: u64) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::StorageFull, what))
 }
 
-/// Adds parts. The file is synced from time to time: the disk is busy while the rest comes, and
-/// little is left for the end.
-pub(super) fn add(mut building: Building, chunks: &[Bytes], files: &ReceivedFiles) -> io::Result<Building> {
+/// Parts that have come, or why no more come.
+pub(super) type Parts = io::Result<Vec<Bytes>>;
+
+/// Reads parts until none come any more. `waits` is told when the next one is waited for, and when
+/// it is not.
+pub(super) async fn read_all<T>(
+    incoming: &mut Incoming<impl AsyncRead + Unpin>,
+    ends: &[Latch; 2],
+    parts: &LocalSender<Parts>,
+    waits: impl Fn(bool),
+) -> T {
+    loop {
+        waits(true);
+        let chunks = next_chunks(incoming, ends).await;
+        waits(false);
+        let is_end = chunks.is_err();
+        if parts.send(chunks).await.is_err() || is_end {
+            return std::future::pending().await; // the file is ended by the one that adds to it
+        }
+    }
+}
+
+/// Adds all parts as they come. The file is synced while more is added: the disk is busy all the
+/// time, and little is left for the end. No job on it goes on when this returns.
+pub(super) async fn add_all(
+    mut building: Building,
+    parts: &LocalReceiver<Parts>,
+    files: &ReceivedFiles,
+) -> io::Result<Building> {
+    let mut syncing = None;
+    let result = async {
+        while !building.is_whole() {
+            let Some(chunks) = parts.recv().await else { return Err(io::ErrorKind::UnexpectedEof.into()) };
+            let mut chunks = chunks?;
+            while let Some(Some(more)) = future::poll_once(parts.recv()).await {
+                chunks.extend(more?);
+            }
+            let files = files.clone();
+            let adding = move || add(building, &chunks, &files);
+            building = glommio::executor().spawn_blocking(adding).await?;
+            if building.unsynced() >= limits::STATE_SYNC_BYTES {
+                join(syncing.take()).await?; // never more than two such parts are not durable
+                let job = building.sync();
+                syncing = Some(glommio::spawn_local(glommio::executor().spawn_blocking(job)));
+            }
+        }
+        Ok(building)
+    };
+    let result = result.await;
+    join(syncing).await?;
+    result
+}
+
+/// Waits for the end of a sync, if there is one.
+async fn join(syncing: Option<Task<io::Result<()>>>) -> io::Result<()> {
+    match syncing {
+        Some(syncing) => syncing.await,
+        None => Ok(()),
+    }
+}
+
+/// Adds parts.
+fn add(mut building: Building, chunks: &[Bytes], files: &ReceivedFiles) -> io::Result<Building> {
     check_room(files, 0)?;
     for chunk in chunks {
         building.builder.add(chunk).map_err(io::Error::other)?;
         building.unsynced += chunk.len();
-    }
-    if building.unsynced >= limits::STATE_SYNC_BYTES {
-        building.unsynced = 0;
-        building.builder.sync().map_err(io::Error::other)?;
     }
     Ok(building)
 }

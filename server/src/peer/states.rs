@@ -9,9 +9,9 @@
 //!
 //! Both show once a second that they live, also while their disks are slow: the dialer by an empty
 //! frame, the listener by a pulse. Files and mapped pages are read and written on helper threads.
-//! The receiver (`receiving.rs`) takes chunks as fast as its disk does; the sender sends as fast
-//! while nothing else happens, and at a pace while others are served. A state that is not whole
-//! when the connection ends is removed at once, and begun anew.
+//! The receiver (`receiving.rs`) reads, adds and syncs chunks at the same time, as fast as its disk
+//! does; the sender sends as fast while nothing else happens, and at a pace while others are
+//! served. A state that is not whole when the connection ends is removed at once, and begun anew.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -23,6 +23,7 @@ use std::time::Duration;
 
 use bytes::BufMut as _;
 use futures_lite::{AsyncRead, AsyncReadExt as _, AsyncWrite};
+use glommio::channels::local_channel;
 use revd_engine::mvcc::SavedState;
 use revd_engine::transfer::StateStream;
 use revd_member::apply::received::ReceivedState;
@@ -275,7 +276,7 @@ impl States {
     ) -> io::Result<Box<ReceivedState>> {
         let (began, files) = (Ticker::new(), self.files.clone());
         let beginning = glommio::executor().spawn_blocking(move || receiving::begin(&files, bytes));
-        let mut builder = match receiving::while_living(writing, beginning).await {
+        let builder = match receiving::while_living(writing, beginning).await {
             Ok(builder) => builder,
             Err(error) => {
                 let _ = transport::write(writing, &[NO_ROOM]).await;
@@ -284,15 +285,12 @@ impl States {
         };
         transport::write(writing, &[READY]).await?;
         let ends = [reception.replaced.clone(), taken];
+        let (parts, waiting) = local_channel::new_bounded(limits::STATE_PARTS_WAITING_MAX);
+        let waits = |waits: bool| reception.waits_since.set(waits.then(|| self.clock.milliseconds()));
+        let reading = receiving::read_all(&mut incoming, &ends, &parts, waits);
         let taking_in = async {
-            while !builder.is_whole() {
-                reception.waits_since.set(Some(self.clock.milliseconds()));
-                let chunks = receiving::next_chunks(&mut incoming, &ends).await?;
-                reception.waits_since.set(None);
-                let files = self.files.clone();
-                let adding = move || receiving::add(builder, &chunks, &files);
-                builder = glommio::executor().spawn_blocking(adding).await?;
-            }
+            let adding = receiving::add_all(builder, &waiting, &self.files);
+            let builder = futures_lite::future::or(adding, reading).await?;
             let come = began.microseconds();
             // From now on no other attempt is better: this state is only to be opened.
             *self.place.borrow_mut() = Place::Whole;

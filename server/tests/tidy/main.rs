@@ -40,6 +40,7 @@ const MAY_USE_GLOMMIO: &[&str] = &[
     "server/src/peer/accept.rs",
     "server/src/peer/dial.rs",
     "server/src/peer/link.rs",
+    "server/src/peer/receiving.rs",
     "server/src/peer/states.rs",
     "server/src/peer/mod.rs",
     "server/src/peer/shared.rs",
