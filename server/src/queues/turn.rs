@@ -8,9 +8,7 @@ use crate::queues::sleep::{Sleep, sleep};
 
 /// A task that is ready again at once keeps the runtime from looking at sockets and timers until
 /// the runtime's own time is over, a hundred milliseconds later. A timer that is over almost at
-/// once does not. (A shorter time of the runtime's own is no way out: when it ends before any task
-/// ran, because the system took the thread away, the runtime sleeps although tasks are ready, and a
-/// core with nothing else to wait for sleeps for ever.)
+/// once does not.
 const PAUSE: Duration = Duration::from_micros(5);
 
 /// Lets everything else of this core have its turn.

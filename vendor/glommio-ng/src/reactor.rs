@@ -112,9 +112,9 @@ mod timers {
             self.wheel.exists(handle)
         }
 
-        /// Return the duration until next event and the number of
+        /// Return the time of the next event and the number of
         /// ready and woke timers.
-        pub(super) fn process_timers(&mut self) -> (Option<Duration>, usize) {
+        pub(super) fn process_timers(&mut self) -> (Option<Instant>, usize) {
             self.wheel.process_timers()
         }
     }
@@ -773,8 +773,8 @@ impl Reactor {
 
     /// Processes ready timers and extends the list of wakers to wake.
     ///
-    /// Returns the duration until the next timer
-    fn process_timers(&self) -> (Option<Duration>, usize) {
+    /// Returns the time of the next timer
+    fn process_timers(&self) -> (Option<Instant>, usize) {
         let mut timers = self.timers.borrow_mut();
         timers.process_timers()
     }
@@ -815,7 +815,7 @@ impl Reactor {
         Ok(woke > 0)
     }
 
-    fn process_external_events(&self) -> (Option<Duration>, usize) {
+    fn process_external_events(&self) -> (Option<Instant>, usize) {
         let (next_timer, mut woke) = self.process_timers();
         woke += self.process_shared_channels();
         (next_timer, woke)

@@ -1439,6 +1439,16 @@ impl LocalExecutor {
         self.queues.borrow().preempt_timer_duration
     }
 
+    /// How long what is about to run may run: zero when nothing is.
+    fn turn_duration(&self) -> Duration {
+        let queues = self.queues.borrow();
+        if queues.active_executors.is_empty() {
+            Duration::ZERO
+        } else {
+            queues.preempt_timer_duration
+        }
+    }
+
     fn spin_before_park(&self) -> Option<Duration> {
         self.queues.borrow().spin_before_park
     }
@@ -1448,20 +1458,24 @@ impl LocalExecutor {
         self.reactor.need_preempt()
     }
 
+    /// Runs task queues until none is left, and then returns false, or until
+    /// the reactor has to be looked at.
+    ///
+    /// One task runs in any case. The timer may have fired before the first one
+    /// begins: if that were the end of it, we would sleep although tasks are
+    /// ready, and perhaps never wake up.
     fn run_task_queues(&self) -> bool {
         let mut ran = false;
         loop {
             self.reactor.sys.install_eventfd();
-            if self.need_preempt() {
-                break;
+            if ran && self.need_preempt() {
+                return true;
             }
             if !self.run_one_task_queue() {
                 return false;
-            } else {
-                ran = true;
             }
+            ran = true;
         }
-        ran
     }
 
     fn run_one_task_queue(&self) -> bool {
@@ -1501,7 +1515,7 @@ impl LocalExecutor {
             let mut tasks_executed_this_loop = 0;
             loop {
                 let mut queue_ref = queue.borrow_mut();
-                if self.need_preempt() || queue_ref.yielded() {
+                if (tasks_executed_this_loop > 0 && self.need_preempt()) || queue_ref.yielded() {
                     break;
                 }
 
@@ -1604,7 +1618,7 @@ impl LocalExecutor {
                 // ring ASAP (before we run the task queues). We will also use
                 // the opportunity to install the timer.
                 this.parker
-                    .poll_io(|| Some(this.preempt_timer_duration()))
+                    .poll_io(|| Some(this.turn_duration()))
                     .expect("Failed to poll io! This is actually pretty bad!");
 
                 // run user code

@@ -298,6 +298,11 @@ impl Source {
         self.inner.borrow_mut().wakers.waiters.push(waker)
     }
 
+    /// It is queued or with the kernel, and its completion was not consumed.
+    pub(super) fn is_pending(&self) -> bool {
+        self.inner.borrow().enqueued.is_some()
+    }
+
     pub(super) fn is_installed(&self) -> Option<bool> {
         match &self.inner.borrow().source_type {
             SourceType::ForeignNotifier(_, installed) => Some(*installed),

@@ -8,6 +8,7 @@ use log::warn;
 use nix::{
     poll::PollFlags,
     sys::socket::{SockaddrLike, SockaddrStorage},
+    time::{clock_gettime, ClockId},
 };
 use rlimit::Resource;
 use std::{
@@ -71,6 +72,9 @@ enum UringOpDescriptor {
     },
     StatxFd(RawFd, *mut Statx),
     Timeout(*const crate::sys::KernelTimespec, u32),
+    /// A time of the kernel's monotonic clock, where `Timeout` is a time from
+    /// now on.
+    TimeoutAt(*const crate::sys::KernelTimespec),
     TimeoutRemove(u64),
     SockSend(*const u8, usize, i32),
     SockSendMsg(*mut libc::msghdr, i32),
@@ -456,6 +460,11 @@ where
             UringOpDescriptor::Timeout(timespec, events) => {
                 opcode::Timeout::new(timespec as *const types::Timespec)
                     .count(events)
+                    .build()
+            }
+            UringOpDescriptor::TimeoutAt(timespec) => {
+                opcode::Timeout::new(timespec as *const types::Timespec)
+                    .flags(types::TimeoutFlags::ABS)
                     .build()
             }
             UringOpDescriptor::TimeoutRemove(timer) => opcode::TimeoutRemove::new(timer).build(),
@@ -1105,22 +1114,20 @@ impl SleepableRing {
         std::os::unix::io::AsRawFd::as_raw_fd(&self.ring)
     }
 
-    /// This function prepares a timer that fires unconditionally after a
-    /// certain duration. The timer is added at the front of the queue such
-    /// that it will be the first SQE submitted the next time we enter the
-    /// latency ring
-    fn prepare_latency_preemption_timer(&mut self, d: Duration) -> Source {
+    /// This function prepares a timer that fires unconditionally at a certain
+    /// time of the kernel's monotonic clock. The timer is added at the front of
+    /// the queue such that it will be the first SQE submitted the next time we
+    /// enter the latency ring
+    fn prepare_latency_preemption_timer(&mut self, at: Duration) -> Source {
         let source = Source::new(
             IoRequirements::default(),
             -1,
-            SourceType::Timeout(TimeSpec64::try_from(d).unwrap(), 0),
+            SourceType::Timeout(TimeSpec64::try_from(at).unwrap_or_else(|max| max), 0),
             None,
             None,
         );
         let op = match &*source.source_type() {
-            SourceType::Timeout(ts, events) => {
-                UringOpDescriptor::Timeout(&ts.raw as *const _, *events)
-            }
+            SourceType::Timeout(ts, _) => UringOpDescriptor::TimeoutAt(&ts.raw as *const _),
             _ => unreachable!(),
         };
 
@@ -1237,13 +1244,23 @@ impl SleepableRing {
         }
     }
 
-    fn sleep(&mut self, link: &Source) -> io::Result<usize> {
+    /// Everything that was queued is with the kernel.
+    fn is_flushed(&mut self) -> bool {
+        self.submission_queue.borrow().is_empty() && self.waiting_kernel_submission() == 0
+    }
+
+    /// Sleeps until this ring or the one that `link` polls has a completion.
+    ///
+    /// A link that is with the kernel already is used again: nothing ends it but a
+    /// completion of the other ring, and there would be one more of them for
+    /// each sleep that this ring has ended.
+    fn sleep(&mut self, link: &Source) -> io::Result<()> {
         assert_eq!(
             self.waiting_kernel_submission(),
             0,
             "sleeping with pending SQEs"
         );
-        if !self.ring.submission().is_full() {
+        if !link.is_pending() {
             let op = UringDescriptor {
                 fd: link.raw(),
                 flags: squeue::Flags::empty(),
@@ -1257,55 +1274,28 @@ impl SleepableRing {
             let entry = fill_sqe(&op, DmaBuffer::new, &mut self.source_map.borrow_mut());
             // SAFETY: the poll targets the latency ring's fd, which outlives
             // this reactor, and the source is held by the `SourceMap` until its
-            // completion is reaped. The emptiness check above means the push
-            // cannot fail.
+            // completion is reaped. The submission queue is empty, as asserted
+            // above, so the push cannot fail.
             unsafe {
                 self.ring
                     .submission()
                     .push(&entry)
                     .expect("submission queue was checked to have room");
             }
-
-            // We have now prepared the SQE that links the two rings. We now need to submit
-            // it successfully to be able to safely sleep.
-
-            if self
-                .submit_sqes()
-                .or_else(Reactor::busy_ok)
-                .or_else(Reactor::again_ok)
-                .or_else(Reactor::intr_ok)?
-                != 1
-            {
-                // We failed to submit the `SQE` that links the rings. Just can't sleep.
-                // Waiting here is unsafe because we could end up waiting much longer than
-                // needed.
-                //
-                // The entry stays queued rather than being repaired. io-uring
-                // cannot rewrite an entry once pushed, and does not need to:
-                // the poll goes out with the next submit, arms on the latency
-                // ring, and completes almost immediately, and that completion
-                // is what retires the source registration. A `LinkRings`
-                // completion wakes nobody, so the only cost is a spurious CQE.
-                // See docs/investigations/iou-replacement/sleep-failure-path.md.
-                Err(io::Error::from_raw_os_error(libc::EBUSY))
-            } else {
-                // The rings are linked. Goodnight!
-                self.ring
-                    .submit_and_wait(1)
-                    .map(|_| 1)
-                    .or_else(Reactor::busy_ok)
-                    .or_else(Reactor::again_ok)
-                    .or_else(Reactor::intr_ok)
-            }
-        } else {
-            // Can't link rings because we ran out of `CQE`s. Just can't sleep.
-            // Submit what we have, once we're out of here we'll consume them
-            // and at some point will be able to sleep again.
-            self.submit_sqes()
-                .or_else(Reactor::busy_ok)
-                .or_else(Reactor::again_ok)
-                .or_else(Reactor::intr_ok)
         }
+
+        // One call links the rings and sleeps. The kernel waits only if it has taken
+        // all entries: a link that it refuses for now stays queued, goes out with
+        // the next submit, and until then the queue is not empty, so that there
+        // is no sleep without it.
+        let submitted = self
+            .ring
+            .submit_and_wait(1)
+            .or_else(Reactor::busy_ok)
+            .or_else(Reactor::again_ok)
+            .or_else(Reactor::intr_ok)?;
+        self.in_kernel += submitted;
+        Ok(())
     }
 }
 
@@ -1332,8 +1322,9 @@ impl UringCommon for SleepableRing {
 
     fn needs_kernel_enter(&mut self) -> bool {
         // We only need to enter the kernel to submit SQEs, not to collect CQEs (the
-        // kernel posts the CQEs asynchronously for us)
-        self.waiting_kernel_submission() > 0
+        // kernel posts the CQEs asynchronously for us), unless there were more of
+        // them than the ring has room for: the kernel keeps those until we ask.
+        self.waiting_kernel_submission() > 0 || self.ring.submission().cq_overflow()
     }
 
     fn can_sleep(&mut self) -> bool {
@@ -1399,16 +1390,59 @@ impl UringCommon for SleepableRing {
     }
 }
 
+/// A timer of the latency ring.
+struct LatencyTimer {
+    /// When it fires. It never fires earlier.
+    when: Instant,
+    source: Source,
+}
+
+/// What the kernel's monotonic clock showed at some `Instant`: the two are the
+/// same clock, but an `Instant` does not tell its reading, and the kernel wants
+/// to be told when a timer is to fire.
+struct KernelClock {
+    instant: Instant,
+    reading: Duration,
+}
+
+impl KernelClock {
+    /// The clock is read some times, and the reading that took least time is
+    /// used: timers are late by as much, and never early.
+    fn new() -> io::Result<KernelClock> {
+        let read = || {
+            let instant = Instant::now();
+            let reading = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
+            Ok((instant.elapsed(), instant, Duration::from(reading)))
+        };
+        let readings: io::Result<Vec<_>> = (0..16).map(|_| read()).collect();
+        let closest = readings?.into_iter().min().expect("there are some");
+        let (_, instant, reading) = closest;
+        Ok(KernelClock { instant, reading })
+    }
+
+    fn reading_at(&self, when: Instant) -> Duration {
+        match when.checked_duration_since(self.instant) {
+            Some(after) => self.reading.saturating_add(after),
+            None => self
+                .reading
+                .saturating_sub(self.instant.duration_since(when)),
+        }
+    }
+}
+
 pub(crate) struct Reactor {
     // FIXME: it is starting to feel we should clean this up to a Inner pattern
     main_ring: RefCell<SleepableRing>,
     latency_ring: RefCell<SleepableRing>,
     poll_ring: RefCell<PollRing>,
 
-    latency_preemption_timeout_src: Cell<Option<Source>>,
-    throughput_preemption_timeout_src: Cell<Option<Source>>,
+    latency_timer: RefCell<Option<LatencyTimer>>,
+    throughput_preemption_timeout_src: RefCell<Option<Source>>,
+    clock: KernelClock,
 
-    link_fd: RawFd,
+    // The poll of the latency ring that is registered into the main ring while we
+    // sleep. It is reused, because it stays there when the main ring ends a sleep.
+    link_src: Source,
 
     // This keeps the `eventfd` alive. Drop will close it when we're done
     notifier: Arc<sys::SleepNotifier>,
@@ -1526,7 +1560,13 @@ impl Reactor {
             },
         }
 
-        let link_fd = latency_ring.ring_fd();
+        let link_src = Source::new(
+            IoRequirements::default(),
+            latency_ring.ring_fd(),
+            SourceType::LinkRings,
+            None,
+            None,
+        );
 
         let eventfd_src = Source::new(
             IoRequirements::default(),
@@ -1544,10 +1584,11 @@ impl Reactor {
             main_ring: RefCell::new(main_ring),
             latency_ring: RefCell::new(latency_ring),
             poll_ring: RefCell::new(poll_ring),
-            latency_preemption_timeout_src: Cell::new(None),
-            throughput_preemption_timeout_src: Cell::new(None),
+            latency_timer: RefCell::new(None),
+            throughput_preemption_timeout_src: RefCell::new(None),
+            clock: KernelClock::new()?,
             blocking_thread,
-            link_fd,
+            link_src,
             notifier,
             eventfd_src,
             source_map,
@@ -1945,14 +1986,7 @@ impl Reactor {
     /// We may not be able to register an `SQE` at this point, so we return an
     /// Error and will just not sleep.
     fn link_rings_and_sleep(&self, ring: &mut SleepableRing) -> io::Result<()> {
-        let link_rings = Source::new(
-            IoRequirements::default(),
-            self.link_fd,
-            SourceType::LinkRings,
-            None,
-            None,
-        );
-        ring.sleep(&link_rings).or_else(Self::busy_ok).map(|_| {})
+        ring.sleep(&self.link_src)
     }
 
     pub(crate) fn poll_io(&self, woke: &mut usize) -> io::Result<()> {
@@ -2007,16 +2041,25 @@ impl Reactor {
     ///   Otherwise, we will sleep and never wake up.
     ///
     /// * The user timer point of expiration never changes. So once we register
-    ///   it we don't need to rearm it until it fires. But the preempt timer has
-    ///   to be rearmed every time. Moreover, it needs to give every task queue
-    ///   a fair shot at running. So it needs to be rearmed as close as possible
-    ///   to the point where we *leave* this method. For instance: if we spin
-    ///   here for 3ms and the preempt timer is 10ms that would leave the next
-    ///   task queue just 7ms to run.
+    ///   it we don't need to rearm it until it fires. The preempt timer would
+    ///   have to be rearmed every time. Moreover, it needs to give every
+    ///   task queue a fair shot at running. So it needs to be rearmed as close
+    ///   as possible to the point where we *leave* this method. For instance: if
+    ///   we spin here for 3ms and the preempt timer is 10ms that would leave the
+    ///   next task queue just 7ms to run.
+    ///
+    /// Rearming is two system calls and two completions in each pass, most of
+    /// what a pass costs the kernel when little is to be done in it. So a timer
+    /// that is in the kernel already stays there if it fires in time for what is
+    /// wanted now, whatever it was made for. It may fire early then, which costs
+    /// one pass: a task queue that is taken out of the CPU early is the next one
+    /// to run unless another one has waited for longer, with a whole preempt
+    /// timer of its own, and after a sleep that ended early the timer is made
+    /// for what we sleep for.
     pub(crate) fn wait<Preempt, F>(
         &self,
         preempt_timer: Preempt,
-        user_timer: Option<Duration>,
+        user_timer: Option<Instant>,
         mut woke: usize,
         process_remote_channels: F,
     ) -> io::Result<bool>
@@ -2033,22 +2076,17 @@ impl Reactor {
         // consume all events from the rings
         consume_rings!(into &mut woke; lat_ring, poll_ring, main_ring);
 
-        // Cancel the old timer regardless of whether we can sleep:
-        // if we won't sleep, we will register the new timer with its new
-        // value.
-        //
-        // But if we will sleep, there might be a timer registered that needs
-        // to be removed otherwise we'll wake up when it expires.
-        drop(self.latency_preemption_timeout_src.take());
-
         // Schedule the throughput-based timeout immediately: it won't matter if we end
-        // up sleeping.
-        self.throughput_preemption_timeout_src.replace(Some(
-            main_ring.prepare_throughput_preemption_timer(
+        // up sleeping. One that has not fired yet counts the completions since
+        // it was made, so it fires earlier than a new one would.
+        let mut throughput_timer = self.throughput_preemption_timeout_src.borrow_mut();
+        if !throughput_timer.as_ref().is_some_and(Source::is_pending) {
+            *throughput_timer = Some(main_ring.prepare_throughput_preemption_timer(
                 self.ring_depth() as u32,
                 self.eventfd_src.raw(),
-            ),
-        ));
+            ));
+        }
+        drop(throughput_timer);
 
         // This will only dispatch if we run out of sqes. Which means until
         // flush_rings! nothing is really send to the kernel...
@@ -2060,7 +2098,7 @@ impl Reactor {
         consume_rings!(into &mut woke; lat_ring, poll_ring, main_ring);
 
         // If we generated any event so far, we can't sleep. Need to handle them.
-        let should_sleep = preempt_timer().is_none()
+        let mut should_sleep = preempt_timer().is_none()
             && (woke == 0)
             && poll_ring.can_sleep()
             && main_ring.can_sleep()
@@ -2069,11 +2107,13 @@ impl Reactor {
         if should_sleep {
             // We are about to go to sleep. It's ok to sleep, but if there
             // is a timer set, we need to make sure we wake up to handle it.
-            if let Some(dur) = user_timer {
-                self.latency_preemption_timeout_src
-                    .set(Some(lat_ring.prepare_latency_preemption_timer(dur)));
-                assert!(flush_rings!(lat_ring)? > 0);
+            if let Some(when) = user_timer {
+                should_sleep =
+                    self.fire_by(&mut lat_ring, when, &mut woke)? && woke == 0;
             }
+        }
+
+        if should_sleep {
             // From this moment on the remote executors are aware that we are sleeping
             // We have to sweep the remote channels function once more because since
             // last time until now it could be that something happened in a remote executor
@@ -2099,8 +2139,10 @@ impl Reactor {
         }
 
         if let Some(preempt) = preempt_timer() {
-            self.latency_preemption_timeout_src
-                .set(Some(lat_ring.prepare_latency_preemption_timer(preempt)));
+            // Zero: no task is going to run.
+            if !preempt.is_zero() {
+                self.fire_by(&mut lat_ring, Instant::now() + preempt, &mut woke)?;
+            }
             flush_rings!(lat_ring, main_ring)?;
         }
 
@@ -2112,6 +2154,41 @@ impl Reactor {
         // need_preempt() should be false at this point. As soon as the next event
         // in the preempt ring completes, though, then it will be true.
         Ok(should_sleep)
+    }
+
+    /// Makes sure that the latency ring flares at `when` or before. Says
+    /// whether it will: the kernel may have refused the timer for now.
+    ///
+    /// Nothing is consumed from the ring after the timer was given to the
+    /// kernel. If it fires at once, its completion is still there, and a sleep
+    /// that follows ends at once.
+    fn fire_by(
+        &self,
+        lat_ring: &mut SleepableRing,
+        when: Instant,
+        woke: &mut usize,
+    ) -> io::Result<bool> {
+        let mut timer = self.latency_timer.borrow_mut();
+        if let Some(armed) = &*timer {
+            if armed.source.is_pending() && armed.when <= when {
+                return Ok(lat_ring.is_flushed());
+            }
+        }
+        if let Some(late) = timer.take() {
+            let is_pending = late.source.is_pending();
+            drop(late);
+            if is_pending {
+                // The completions of the timer and of its cancellation are not
+                // to be taken for what it was made for.
+                flush_cancellations!(into woke; lat_ring);
+                flush_rings!(lat_ring)?;
+                consume_rings!(into woke; lat_ring);
+            }
+        }
+        let source = lat_ring.prepare_latency_preemption_timer(self.clock.reading_at(when));
+        *timer = Some(LatencyTimer { when, source });
+        flush_rings!(lat_ring)?;
+        Ok(lat_ring.is_flushed())
     }
 
     pub(crate) fn flush_syscall_thread(&self) -> usize {

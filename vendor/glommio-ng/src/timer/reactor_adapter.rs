@@ -9,7 +9,7 @@ use super::staged_wheel::StagedWheel;
 use super::timer_id::TimerId;
 use ahash::AHashMap;
 use std::task::Waker;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 /// Adapter for StagedWheel that integrates with the Reactor.
 ///
@@ -83,14 +83,14 @@ impl ReactorTimers {
 
     /// Process expired timers
     ///
-    /// Returns (next_timer_duration, num_woke)
+    /// Returns (next_timer_expiry, num_woke)
     ///
     /// # Re-entrancy Safety
     ///
     /// This method collects all expired wakers BEFORE calling wake() to avoid
     /// re-entrancy panics. If a waker tries to insert/remove timers during
     /// wake(), it won't conflict with our mutable borrow.
-    pub(crate) fn process_timers(&mut self) -> (Option<Duration>, usize) {
+    pub(crate) fn process_timers(&mut self) -> (Option<Instant>, usize) {
         let now = Instant::now();
 
         // Advance the wheel to current time
@@ -115,9 +115,7 @@ impl ReactorTimers {
         // Find the next timer expiry
         let next_expiry = self.id_to_expiry.values().copied().min();
 
-        let next_duration = next_expiry.map(|expires_at| expires_at.saturating_duration_since(now));
-
-        (next_duration, woke)
+        (next_expiry, woke)
     }
 
     /// Get the number of active timers
@@ -142,6 +140,7 @@ impl Default for ReactorTimers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::time::Duration;
 
     // Helper: a waker that does nothing when woken.
     fn dummy_waker() -> Waker {
