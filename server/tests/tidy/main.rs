@@ -50,6 +50,7 @@ const MAY_USE_GLOMMIO: &[&str] = &[
     "server/tests/log_failures.rs",
     "server/tests/log_segments.rs",
     "server/tests/peers.rs",
+    "server/tests/runtime.rs",
     "server/tests/states.rs",
     "server/tests/state_core.rs",
     "server/tests/wal_crash.rs",

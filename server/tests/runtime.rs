@@ -1,0 +1,229 @@
+//! The runtime of the cores, which revd builds with timers of its own (`vendor/glommio-ng/`): every
+//! wait ends, none ends early, and a task that runs for long is told so.
+
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
+
+use std::cell::{Cell, RefCell};
+use std::io::Read as _;
+use std::net::TcpStream;
+use std::rc::Rc;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use futures_lite::future::{poll_once, yield_now};
+use glommio::channels::shared_channel;
+use glommio::net::TcpListener;
+use glommio::{LocalExecutorBuilder, Placement};
+use revd::clock;
+use revd::queues::sleep::sleep;
+use revd::queues::turn::give_way;
+
+/// A core that does not end has lost a wake-up. No core here takes a hundredth of this.
+const LOST_AFTER: Duration = Duration::from_secs(60);
+
+/// The result of `test` on a core of its own.
+fn on_a_core<T, F>(test: impl FnOnce() -> F + Send + 'static) -> T
+where
+    T: Send + 'static,
+    F: Future<Output = T> + 'static,
+{
+    on(LocalExecutorBuilder::new(Placement::Unbound), test)
+}
+
+fn on<T, F>(core: LocalExecutorBuilder, test: impl FnOnce() -> F + Send + 'static) -> T
+where
+    T: Send + 'static,
+    F: Future<Output = T> + 'static,
+{
+    let (result, ended) = mpsc::channel();
+    core.spawn(move || async move { result.send(test().await).unwrap() }).unwrap();
+    ended.recv_timeout(LOST_AFTER).expect("the core waits for a wake-up that does not come")
+}
+
+/// Waits for so long, and looks at the clock when that is over.
+async fn wait(time: Duration) {
+    let until = clock::now() + time;
+    sleep(time).await;
+    assert!(clock::now() >= until, "a wait of {time:?} ended early");
+}
+
+/// Longer and shorter than the runtime's own timer, which stays armed over sleeps (100 ms).
+#[test]
+fn waits_of_an_idle_core_end() {
+    on_a_core(|| async {
+        for time in [0, 1, 130, 20, 250, 3, 1, 101, 99] {
+            wait(Duration::from_millis(time)).await;
+        }
+    });
+}
+
+/// The timer in the kernel is for the long wait when the short one begins.
+#[test]
+fn a_short_wait_does_not_take_as_long_as_a_long_one_that_began_before() {
+    on_a_core(|| async {
+        let mut long = Box::pin(sleep(LOST_AFTER * 10));
+        assert!(poll_once(&mut long).await.is_none());
+        for round in 0..20 {
+            // The core sleeps over the end of its own timer, and the one of the long wait is armed.
+            let idle = if round % 5 == 0 { 120 } else { 2 };
+            wait(Duration::from_millis(idle)).await;
+        }
+        assert!(poll_once(&mut long).await.is_none());
+    });
+}
+
+#[test]
+fn waits_end_beside_messages_of_other_cores_and_tasks_that_are_always_ready() {
+    let (sender, receiver) = shared_channel::new_bounded(64);
+    let sending = LocalExecutorBuilder::new(Placement::Unbound).spawn(move || async move {
+        let sender = sender.connect().await;
+        // Until the other core has gone.
+        while sender.send(()).await.is_ok() {
+            sleep(Duration::from_micros(30)).await;
+        }
+    });
+    on_a_core(move || async move {
+        let receiver = receiver.connect().await;
+        let is_over = Rc::new(Cell::new(false));
+        let messages = Rc::new(Cell::new(0_u64));
+        let (over, counted) = (Rc::clone(&is_over), Rc::clone(&messages));
+        let receiving = glommio::spawn_local(async move {
+            while !over.get() && receiver.recv().await.is_some() {
+                counted.set(counted.get() + 1);
+            }
+        });
+        let over = Rc::clone(&is_over);
+        let busy = glommio::spawn_local(async move {
+            while !over.get() {
+                give_way().await;
+            }
+        });
+        let waits: Vec<_> = (0..40_u64)
+            .map(|number| {
+                glommio::spawn_local(async move {
+                    for round in 0..25 {
+                        wait(Duration::from_micros((number * 331 + round * 97) % 9_000)).await;
+                    }
+                })
+            })
+            .collect();
+        for waiting in waits {
+            waiting.await;
+        }
+        is_over.set(true);
+        busy.await;
+        receiving.await;
+        assert!(messages.get() > 100, "{} messages", messages.get());
+    });
+    sending.unwrap().join().unwrap();
+}
+
+/// Work in long turns with sleeps of the core between them: whichever timer was armed last, each
+/// turn is told that it has run for long.
+#[test]
+fn a_task_that_runs_for_long_is_told_so() {
+    on_a_core(|| async {
+        let mut long = Box::pin(sleep(LOST_AFTER * 10));
+        assert!(poll_once(&mut long).await.is_none());
+        for idle in [0, 1, 130, 1, 250, 0, 0] {
+            wait(Duration::from_millis(idle)).await;
+            let began = clock::now();
+            while !glommio::executor().need_preempt() {
+                assert!(began.elapsed() < LOST_AFTER, "nothing tells this task that it has run for long");
+                std::hint::spin_loop();
+            }
+            yield_now().await;
+        }
+    });
+}
+
+/// A core of which the runtime's own time is always over before its tasks begin: they run, and so
+/// do those that become ready while nothing else would wake the core.
+#[test]
+fn tasks_that_are_ready_run_though_their_time_is_over_before_they_begin() {
+    let core = LocalExecutorBuilder::new(Placement::Unbound).preempt_timer(Duration::from_nanos(1));
+    let turns = on(core, || async {
+        let turns = Rc::new(Cell::new(0));
+        let tasks: Vec<_> = (0..4)
+            .map(|_| {
+                let turns = Rc::clone(&turns);
+                glommio::spawn_local(async move {
+                    for _ in 0..2_000 {
+                        turns.set(turns.get() + 1);
+                        yield_now().await;
+                    }
+                })
+            })
+            .collect();
+        for task in tasks {
+            task.await;
+        }
+        turns.get()
+    });
+    assert_eq!(turns, 8_000);
+}
+
+/// Completions that the kernel had no room for in a ring come when the core asks again, and a core
+/// that submits nothing asks too.
+#[test]
+fn more_completions_than_a_ring_has_room_for_arrive() {
+    const CONNECTIONS: usize = 300; // twice the depth of a ring is the room for completions: 256
+    let accepted = on_a_core(|| async {
+        let listener = Rc::new(TcpListener::bind("127.0.0.1:0").unwrap());
+        let address = listener.local_addr().unwrap();
+        let streams = Rc::new(RefCell::new(Vec::new()));
+        let accepting: Vec<_> = (0..CONNECTIONS)
+            .map(|_| {
+                let (listener, streams) = (Rc::clone(&listener), Rc::clone(&streams));
+                glommio::spawn_local(async move {
+                    let stream = listener.accept().await.unwrap();
+                    streams.borrow_mut().push(stream);
+                })
+            })
+            .collect();
+        wait(Duration::from_millis(20)).await; // all of them are with the kernel
+        // The core does not look at its rings while they come.
+        let connect =
+            move || (0..CONNECTIONS).map(|_| TcpStream::connect(address).unwrap()).collect::<Vec<_>>();
+        let mut clients = std::thread::spawn(connect).join().unwrap();
+        for accepted in accepting {
+            accepted.await;
+        }
+        let accepted = streams.borrow().len();
+        drop(streams);
+        assert_eq!(clients.last_mut().unwrap().read(&mut [0]).unwrap_or(0), 0);
+        accepted
+    });
+    assert_eq!(accepted, CONNECTIONS);
+}
+
+/// A core with nothing to do sleeps until its next wait ends: timers that are kept armed end a
+/// sleep early once, not again and again.
+#[test]
+fn an_idle_core_is_idle() {
+    let switches = || {
+        let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
+        line.trim().parse::<u64>().unwrap()
+    };
+    let woken = on_a_core(move || async move {
+        wait(Duration::from_millis(1)).await;
+        let before = switches();
+        wait(Duration::from_millis(1_500)).await;
+        switches() - before
+    });
+    assert!(woken < 8, "the core slept {woken} times in one wait");
+}
+
+/// The timer in the kernel was for a wait that is no more.
+#[test]
+fn a_wait_that_is_given_up_leaves_the_others_to_end() {
+    on_a_core(|| async {
+        for round in 0..200_u64 {
+            let mut given_up = Box::pin(sleep(Duration::from_micros(round % 700)));
+            let _ = poll_once(&mut given_up).await;
+            drop(given_up);
+            wait(Duration::from_micros(900 - round % 300)).await;
+        }
+    });
+}
