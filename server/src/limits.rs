@@ -13,6 +13,10 @@ pub use revd_member::limits::*;
 pub const TOKENS_MAX: usize = 65_536;
 /// Those of one user.
 pub const TOKENS_PER_USER_MAX: usize = 4_096;
+/// Bytes of a signed token.
+pub const JWT_BYTES_MAX: usize = 16 * 1024;
+/// Signed tokens that a member remembers to have verified; beyond, they are verified again.
+pub const JWTS_VERIFIED_MAX: usize = 16_384;
 /// Threads that make and check hashes of passwords.
 pub const PASSWORD_THREADS: usize = 2;
 /// They give way to cores that serve.

@@ -47,7 +47,7 @@ impl Kv {
         // Each attempt has a View of its own, so that none is held while it waits for room.
         let answer = async || {
             let view = self.context.views.load();
-            self.context.check(caller, &reading(&request), &view)?;
+            self.context.check_read(caller, &reading(&request), &view)?;
             let body = answer_in_turns(&request, &view, replies).await?;
             Ok((view.revision(), body))
         };
@@ -99,7 +99,7 @@ impl Kv {
         validate::range(&request)?;
         check_streamable(&request)?;
         let view = self.context.view_for_reading(request.serializable).await?;
-        self.context.check(caller, &reading(&request), &view)?;
+        self.context.check_read(caller, &reading(&request), &view)?;
         if request.sort_target != SortTarget::Key as i32 {
             return self.sorted_stream(&request, &view, replies).await;
         }

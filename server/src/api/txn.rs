@@ -66,7 +66,7 @@ impl Kv {
         replies: &Share,
     ) -> Result<Message, Error> {
         let view = self.context.view_for_reading(txn::is_serializable(request)).await?;
-        self.context.check(caller, &Wants::Txn(request), &view)?;
+        self.context.check_read(caller, &Wants::Txn(request), &view)?;
         let path = compared(&view, request).await?;
         let parts = txn::read_only_parts(&view, request, &path)?;
         let read = async || assemble(&parts, replies).await;

@@ -17,7 +17,7 @@ use crate::api::call::{Credentials, Requests, decoded};
 use crate::api::context::ServiceContext;
 use crate::api::header::put_header;
 use crate::api::replies::Replies;
-use crate::edge::watchers::{EdgeWatchStream, WatchJudge, Watchers};
+use crate::edge::watchers::{Asked, EdgeWatchStream, WatchJudge, Watchers};
 use crate::limits;
 use crate::queues::turn::give_way;
 
@@ -104,8 +104,11 @@ impl Watch {
     /// Says what this client may watch: it is looked up each time who that is.
     fn judge(&self, credentials: &Credentials) -> WatchJudge {
         let (context, credentials) = (Rc::clone(&self.context), credentials.clone());
-        Box::new(move |view, key, range_end| {
-            let caller = context.identify_now(&credentials).unwrap_or(Caller::BadToken);
+        Box::new(move |view, key, range_end, asked| {
+            let caller = match asked {
+                Asked::First => context.identify_now(&credentials).unwrap_or(Caller::BadToken),
+                Asked::Again => context.identify_again(&credentials),
+            };
             context.check(&caller, &Wants::Read { key, range_end }, view).map_err(|error| why(&error))
         })
     }

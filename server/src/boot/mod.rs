@@ -31,6 +31,7 @@ use serde_json::json;
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
 
+use crate::api::auth::parts::AuthParts;
 use crate::boot::wiring::{Common, start_core, wire};
 use crate::config::Config;
 use crate::cores::{Roles, assign};
@@ -67,6 +68,8 @@ pub fn run(config: &Config) -> anyhow::Result<i32> {
     unreadable::say_which().context("asking for the signal of pages that cannot be read")?;
     let clients_tls = TlsDomain::open("client", config.security.clients.clone())?;
     let peers_tls = TlsDomain::open("peer", config.security.peers.clone())?;
+    let auth = AuthParts::open(config)
+        .map_err(|error| anyhow::anyhow!("failed to create token provider: {error}"))?;
     let mut member = recover::open(config, &peers_tls)?;
     initial_check::run(config, &mut member, &peers_tls)?;
     let watched = vec![Arc::clone(&clients_tls), Arc::clone(&peers_tls)];
@@ -94,6 +97,7 @@ pub fn run(config: &Config) -> anyhow::Result<i32> {
         peer_connections_max: places.peers,
         counters,
         tls: [clients_tls, peers_tls],
+        auth,
         ready,
         stop: stop.clone(),
         listening,

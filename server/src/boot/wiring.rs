@@ -15,8 +15,6 @@ use revd_proto::etcdserverpb::Member as MemberRow;
 use serde_json::json;
 
 use crate::api::auth::parts::AuthParts;
-use crate::api::auth::passwords::Passwords;
-use crate::api::auth::tokens::Tokens;
 use crate::api::validate::RequestLimits;
 use crate::api::{ApiSeed, MemberRules};
 use crate::boot::recover::{Member, Removed};
@@ -59,6 +57,8 @@ pub(super) struct Common {
     pub(super) counters: Arc<Counters>,
     /// Certificates for clients, and for members.
     pub(super) tls: [Arc<TlsDomain>; 2],
+    /// Keys of tokens, threads for passwords.
+    pub(super) auth: AuthParts,
     /// Set once clients may come.
     pub(super) ready: Latch,
     /// Set when the member is to stop.
@@ -79,7 +79,7 @@ pub(super) fn wire(config: &Config, member: Member, roles: &[Roles], common: Com
     status.needs_rights.store(machine.needs_rights());
     let views = Arc::new(ViewSlot::new(machine.store_mut().view(), edges));
     let shared = (Arc::clone(&views), Arc::clone(&status), Arc::clone(&counters), Arc::clone(&reserve));
-    let api = api_seed(config, (identity, origin.boot), edges, shared);
+    let api = api_seed(config, (identity, origin.boot), edges, shared, common.auth);
     let tokens = Arc::clone(&api.auth.tokens);
     let listen = listen_config(config, permits, clients_tls);
     let member_duties = member_duties(config, identity.member, &peers_tls);
@@ -148,6 +148,7 @@ fn api_seed(
     (identity, lease_seed): (Identity, u64),
     edges: usize,
     (views, status, counters, reserve): Shared,
+    auth: AuthParts,
 ) -> ApiSeed {
     ApiSeed {
         identity,
@@ -161,7 +162,7 @@ fn api_seed(
         counters,
         reserve,
         memory: memory_limits(config, edges),
-        auth: AuthParts::new(Tokens::new(config.auth_token_ttl), Passwords::new(config.bcrypt_cost)),
+        auth,
     }
 }
 

@@ -49,6 +49,9 @@ pub enum ConfigError {
     /// TLS that cannot be spoken, in etcd's words.
     #[error("{0}")]
     Security(String),
+    /// Tokens that cannot be made or looked at, in etcd's words.
+    #[error("--auth-token: {0}")]
+    Tokens(String),
     /// A cluster begins in one way.
     #[error(
         "multiple discovery or bootstrap flags are set. Choose one of \"initial-cluster\", \"discovery-endpoints\" or \

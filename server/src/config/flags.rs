@@ -111,6 +111,11 @@ pub const USED: &[UsedFlag] = &[
     ),
     text("heartbeat-interval", "100", "Milliseconds between heartbeats."),
     text("election-timeout", "1000", "Milliseconds without a leader before an election."),
+    text(
+        "auth-token",
+        "simple",
+        "Tokens of users: simple, or jwt,sign-method=RS256,priv-key=FILE,pub-key=FILE,ttl=5m (RS, PS, ES, HS, EdDSA).",
+    ),
     text("auth-token-ttl", "300", "Seconds after which a token ends that is not used."),
     text("bcrypt-cost", "10", "Cost of hashes of passwords, 4 to 31; each step doubles it."),
     text("max-txn-ops", "128", "Operations allowed in a transaction."),
@@ -236,7 +241,6 @@ pub const USED: &[UsedFlag] = &[
 
 /// etcd's other flags with a value.
 const IGNORED_TEXT: &[&str] = &[
-    "auth-token",
     "backend-batch-interval",
     "backend-batch-limit",
     "backend-bbolt-freelist-type",

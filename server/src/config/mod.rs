@@ -8,6 +8,7 @@ mod error;
 pub mod flags;
 mod security;
 pub mod sources;
+mod tokens;
 mod values;
 
 use std::path::PathBuf;
@@ -20,6 +21,7 @@ pub use crate::config::error::ConfigError;
 pub use crate::config::security::{ListenAddress, OwnCertificate, SecurityConfig, TlsConfig, TlsVersions};
 use crate::config::security::{NO_UNIX_SOCKETS, listened};
 use crate::config::sources::{Gathered, Settings};
+pub use crate::config::tokens::{JwtConfig, TokenConfig};
 use crate::config::values::{bad, duration, list, number, switch, text};
 use crate::observe::log::Level;
 use crate::resolve;
@@ -95,6 +97,8 @@ pub struct Config {
     pub cores: Option<usize>,
     /// Memory that requests and replies are sized by; none for what there is.
     pub memory_bytes: Option<u64>,
+    /// Which tokens prove who a user is.
+    pub tokens: TokenConfig,
     /// A simple token that is not used for so long is none any more.
     pub auth_token_ttl: Duration,
     /// The cost of new hashes of passwords.
@@ -234,6 +238,7 @@ pub fn resolve(gathered: Gathered) -> Result<Config, ConfigError> {
         sync,
         cores: (cores > 0).then_some(cores),
         memory_bytes: (memory_bytes > 0).then_some(memory_bytes),
+        tokens: TokenConfig::resolve(&settings, &mut warnings)?,
         auth_token_ttl: auth_token_ttl(&settings)?,
         bcrypt_cost: bcrypt_cost(&settings, &mut warnings)?,
         warnings,

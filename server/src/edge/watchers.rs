@@ -41,7 +41,16 @@ pub struct Watchers {
 }
 
 /// Whether a range, a first key and the wire's form of its end, may be watched, and why not.
-pub type WatchJudge = Box<dyn Fn(&View, &[u8], &[u8]) -> Result<(), &'static str>>;
+pub type WatchJudge = Box<dyn Fn(&View, &[u8], &[u8], Asked) -> Result<(), &'static str>>;
+
+/// When a judge is asked about a watcher.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// It is to be made.
+    First,
+    /// It is there, and users or roles have changed.
+    Again,
+}
 
 /// The judge of each stream.
 #[derive(Default)]
@@ -119,7 +128,7 @@ impl Watchers {
         let state = schema::auth_state(view.tables());
         if self.judged.replace(Some(state)) != Some(state) {
             for (stream, judge) in &self.judges.borrow().0 {
-                hub.revoke(*stream, |key, range_end| judge(view, key, range_end), view);
+                hub.revoke(*stream, |key, range_end| judge(view, key, range_end, Asked::Again), view);
             }
         }
     }
@@ -188,7 +197,7 @@ impl EdgeWatchStream {
         let judges = self.watchers.judges.borrow();
         let Some(judge) = judges.0.get(&self.id) else { return Ok(()) };
         let key = if create.key.is_empty() { &[0][..] } else { &create.key };
-        judge(view, key, &create.range_end)
+        judge(view, key, &create.range_end, Asked::First)
     }
 
     /// The next reply.

@@ -92,7 +92,9 @@ impl Access {
             Caller::BadToken => return Err(Error::Auth(AuthError::InvalidAuthToken)),
             _ if matches!(wants, Wants::Nothing) => return Ok(()),
             Caller::Nobody => return Err(Error::Auth(AuthError::EmptyUser)),
-            Caller::User(user) if user.name.is_empty() => return Err(Error::Auth(AuthError::EmptyUser)),
+            Caller::User(user) if user.name.is_empty() && !wants.names_keys() => {
+                return Err(Error::Auth(AuthError::EmptyUser));
+            }
             Caller::User(user) => user,
         };
         let Some(rights) = self.rights(tables, &user.name) else {
@@ -121,7 +123,11 @@ impl Access {
     }
 
     fn check_revision(&self, user: &User) -> Result<(), Error> {
-        let is_old = user.revision.is_some_and(|revision| revision < self.state.revision);
-        if is_old { Err(Error::Auth(AuthError::OldAuthRevision)) } else { Ok(()) }
+        match user.revision {
+            // As with etcd, where it is that of a caller that has no token.
+            Some(0) => Err(Error::Auth(AuthError::EmptyUser)),
+            Some(revision) if revision < self.state.revision => Err(Error::Auth(AuthError::OldAuthRevision)),
+            _ => Ok(()),
+        }
     }
 }

@@ -26,6 +26,9 @@ pub enum AuthError {
     AuthFailed,
     #[error("auth: authentication failed, password was given for no password user")]
     NoPasswordUser,
+    /// Members know the public key alone: tokens are made elsewhere.
+    #[error("auth: token signing attempted with verify-only key")]
+    VerifyOnlyKey,
     #[error("bcrypt: password length exceeds 72 bytes")]
     PasswordTooLong,
     #[error("etcdserver: permission not given")]
@@ -60,7 +63,7 @@ impl AuthError {
             | Self::OldAuthRevision => Code::InvalidArgument,
             Self::PermissionDenied => Code::PermissionDenied,
             Self::InvalidAuthToken => Code::Unauthenticated,
-            Self::NoPasswordUser | Self::PasswordTooLong => Code::Unknown,
+            Self::NoPasswordUser | Self::PasswordTooLong | Self::VerifyOnlyKey => Code::Unknown,
             Self::RootUserNotFound
             | Self::RootRoleNotGranted
             | Self::UserExists

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use revd_engine::mvcc::View;
 use revd_member::auth::{Attached, Caller, User, Wants};
 use revd_member::error::{AuthError, Error};
+use revd_member::schema;
 
+use crate::api::auth::parts::TokenKind;
 use crate::api::auth::tokens::Found;
 use crate::api::call::Credentials;
 use crate::api::context::ServiceContext;
@@ -66,11 +68,27 @@ impl ServiceContext {
                 .as_deref()
                 .map_or(Caller::Nobody, |name| Caller::User(of_name(name))));
         };
-        match self.auth.tokens.find(token, self.status.applied.load()) {
-            Found::User(user) => Ok(Caller::User(user)),
-            Found::Nothing => Ok(Caller::BadToken),
-            Found::Later(index) => Err(index),
+        match &self.auth.kind {
+            TokenKind::Simple => match self.auth.tokens.find(token, self.status.applied.load()) {
+                Found::User(user) => Ok(Caller::User(user)),
+                Found::Nothing => Ok(Caller::BadToken),
+                Found::Later(index) => Err(index),
+            },
+            TokenKind::Jwt(jwt) => Ok(jwt.find(token).map_or(Caller::BadToken, Caller::User)),
+            TokenKind::Nothing => Ok(Caller::BadToken),
         }
+    }
+
+    /// The caller that a client is who has been let in before. A signed token was new enough then:
+    /// its name alone counts, as long as that one has the right, or each change of any user would
+    /// end all watches.
+    pub fn identify_again(&self, credentials: &Credentials) -> Caller {
+        let token = credentials.as_ref().and_then(|identity| identity.token.as_ref());
+        if let (TokenKind::Jwt(jwt), Some(token)) = (&self.auth.kind, token) {
+            let of_name = |name| Caller::User(Arc::new(User { name, revision: None }));
+            return jwt.name(token).map_or(Caller::BadToken, of_name);
+        }
+        self.identify_now(credentials).unwrap_or(Caller::BadToken)
     }
 
     /// Whether a caller may have what it wants, judged by the View that it is to have it from.
@@ -96,6 +114,24 @@ impl ServiceContext {
         let access = &mut *self.access.borrow_mut();
         access.follow(view.tables());
         access.check(view.tables(), caller, wants, attached)
+    }
+
+    /// Whether a caller may read, judged by the View that it reads. As in etcd, a signed token of
+    /// another auth revision than this one does not count, also not of a later one.
+    ///
+    /// # Errors
+    /// The error that the client gets.
+    pub fn check_read(&self, caller: &Caller, wants: &Wants<'_>, view: &View) -> Result<(), Error> {
+        self.check(caller, wants, view)?;
+        match caller {
+            Caller::User(user) if self.status.needs_rights.load() => match user.revision {
+                Some(revision) if revision != schema::auth_state(view.tables()).revision => {
+                    Err(Error::Auth(AuthError::OldAuthRevision))
+                }
+                _ => Ok(()),
+            },
+            _ => Ok(()),
+        }
     }
 
     /// The caller may have everything.

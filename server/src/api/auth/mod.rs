@@ -4,6 +4,8 @@
 //! threads and time.
 
 pub mod identity;
+pub mod jwt;
+mod jwt_keys;
 mod logins;
 pub mod parts;
 pub mod passwords;
@@ -30,6 +32,7 @@ use revd_proto::etcdserverpb::{
     AuthenticateResponse,
 };
 
+use crate::api::auth::parts::TokenKind;
 use crate::api::call::{Message, decoded};
 use crate::api::context::ServiceContext;
 use crate::limits;
@@ -153,8 +156,9 @@ impl Auth {
         Ok(self.context.reply(view.revision(), vec![response.encode_to_vec().into()]))
     }
 
-    /// A login: the password is checked here, the log makes the token known to all members. If
-    /// users have changed meanwhile, the password is checked again.
+    /// A login: the password is checked here, the log makes a simple token known to all members,
+    /// and says at which auth revision a signed one is made. If users have changed meanwhile, the
+    /// password is checked again.
     pub(super) async fn authenticate(&self, message: Bytes) -> Result<Message, Error> {
         let AuthenticateRequest { name, password } = decoded(AuthenticateRequest::decode(message))?;
         let password = Secret::from(password);
@@ -164,12 +168,18 @@ impl Auth {
             self.check_password(&name, &password, &view).await?;
             drop(view);
             let letters = letters();
-            let login = Login { name: name.clone(), digest: Some(tokens::digest(letters.expose())) };
+            let is_simple = matches!(self.context.auth.kind, TokenKind::Simple);
+            let digest = is_simple.then(|| tokens::digest(letters.expose()));
+            let login = Login { name: name.clone(), digest };
             let begun = self.context.begin(&Caller::Member, Kind::Authenticate, login.encode(), false)?;
             let outcome = begun.await?;
             let (index, now) = decode_login(outcome.result?).ok_or(Error::Malformed("a login is none"))?;
             if now == revision {
-                let token = format!("{}.{index}", text(letters.expose()));
+                let token = match &self.context.auth.kind {
+                    TokenKind::Simple => format!("{}.{index}", text(letters.expose())),
+                    TokenKind::Jwt(jwt) => self.context.auth.passwords.sign(jwt, name, now).await?,
+                    TokenKind::Nothing => return Err(Error::Auth(AuthError::AuthFailed)),
+                };
                 let body = AuthenticateResponse { header: None, token }.encode_to_vec();
                 return Ok(self.context.reply(outcome.revision, vec![body.into()]));
             }

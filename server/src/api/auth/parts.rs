@@ -2,14 +2,18 @@
 
 use std::sync::Arc;
 
+use crate::api::auth::jwt::Jwt;
 use crate::api::auth::logins::Logins;
 use crate::api::auth::passwords::Passwords;
 use crate::api::auth::tokens::Tokens;
+use crate::config::{Config, TokenConfig};
 
 /// Node view.
 #[derive(Debug, Clone)]
 pub struct AuthParts {
-    /// The tokens that users have been given.
+    /// Which tokens count.
+    pub kind: TokenKind,
+    /// The simple tokens that users have been given.
     pub tokens: Arc<Tokens>,
     /// The threads that make and check hashes of passwords.
     pub passwords: Arc<Passwords>,
@@ -17,11 +21,33 @@ pub struct AuthParts {
     pub logins: Arc<Logins>,
 }
 
+/// The kind of tokens that count.
+#[derive(Debug, Clone)]
+pub enum TokenKind {
+    /// None.
+    Nothing,
+    /// Letters that members remember.
+    Simple,
+    /// Signed ones.
+    Jwt(Arc<Jwt>),
+}
+
 impl AuthParts {
-    /// No tokens yet.
-    #[must_use]
-    pub fn new(tokens: Tokens, passwords: Passwords) -> Self {
-        let logins = Arc::new(Logins::default());
-        Self { tokens: Arc::new(tokens), passwords: Arc::new(passwords), logins }
+    /// No tokens yet; keys of signed ones are read.
+    ///
+    /// # Errors
+    /// What is wrong with the keys, for the operator.
+    pub fn open(config: &Config) -> Result<Self, String> {
+        let kind = match &config.tokens {
+            TokenConfig::Nothing => TokenKind::Nothing,
+            TokenConfig::Simple => TokenKind::Simple,
+            TokenConfig::Jwt(jwt) => TokenKind::Jwt(Arc::new(Jwt::load(jwt)?)),
+        };
+        Ok(Self {
+            kind,
+            tokens: Arc::new(Tokens::new(config.auth_token_ttl)),
+            passwords: Arc::new(Passwords::new(config.bcrypt_cost)),
+            logins: Arc::new(Logins::default()),
+        })
     }
 }

@@ -8,6 +8,7 @@ use bcrypt::{HashParts, Version};
 use bytes::Bytes;
 use revd_member::error::{AuthError, Error};
 
+use crate::api::auth::jwt::Jwt;
 use crate::limits;
 use crate::queues::latch::Latch;
 use crate::secret::{Secret, fill_random};
@@ -38,6 +39,11 @@ enum Work {
     Check {
         password: Secret,
         hash: Option<Bytes>,
+    },
+    Sign {
+        jwt: Arc<Jwt>,
+        name: String,
+        revision: u64,
     },
 }
 
@@ -73,6 +79,14 @@ impl Passwords {
     /// [`AuthError::AuthFailed`] when it is not; [`Error::TooManyRequests`] when too many wait.
     pub(super) async fn check(&self, password: Secret, hash: Option<Bytes>) -> Result<(), Error> {
         self.run(Work::Check { password, hash }).await.map(drop)
+    }
+
+    /// A signed token: with a long key that takes milliseconds.
+    ///
+    /// # Errors
+    /// [`AuthError::VerifyOnlyKey`]; [`Error::TooManyRequests`] when too many wait.
+    pub(super) async fn sign(&self, jwt: &Arc<Jwt>, name: String, revision: u64) -> Result<String, Error> {
+        self.run(Work::Sign { jwt: Arc::clone(jwt), name, revision }).await
     }
 
     async fn run(&self, work: Work) -> Result<String, Error> {
@@ -115,6 +129,7 @@ fn work(to_do: &Mutex<Receiver<Job>>, cost: u32) {
         if Arc::strong_count(&answer) > 1 {
             let result = match work {
                 Work::Hash { password, salt } => hash(&password, cost, salt),
+                Work::Sign { jwt, name, revision } => jwt.sign(&name, revision),
                 Work::Check { password, hash } => check(&password, hash.as_deref(), cost, &nobodys),
             };
             *answer.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);

@@ -21,13 +21,18 @@ use tonic::{Code, Request, Status};
 use super::{FLAGS, call};
 use crate::harness::{Client, Server, with_etcd_beside, with_server};
 
-const PASSWORD: &str = "correct-horse-battery";
+pub(crate) const PASSWORD: &str = "correct-horse-battery";
 
-async fn must(client: &Client, path: &'static str, message: &impl Message, token: Option<&str>) -> Bytes {
+pub(crate) async fn must(
+    client: &Client,
+    path: &'static str,
+    message: &impl Message,
+    token: Option<&str>,
+) -> Bytes {
     call(client, path, message.encode_to_vec().into(), token).await.unwrap()
 }
 
-async fn login(client: &Client, name: &str) -> String {
+pub(crate) async fn login(client: &Client, name: &str) -> String {
     let request = AuthenticateRequest { name: name.to_owned(), password: PASSWORD.to_owned() };
     let reply = must(client, "/etcdserverpb.Auth/Authenticate", &request, None).await;
     AuthenticateResponse::decode(reply).unwrap().token
@@ -35,7 +40,13 @@ async fn login(client: &Client, name: &str) -> String {
 
 /// Keys, leases 1 (on `x`) and 2 (on `b1`), root, and ann, who may read and write `[b, c)`. Tokens
 /// of both.
-async fn set_up(client: &Client) -> (String, String) {
+pub(crate) async fn set_up(client: &Client) -> (String, String) {
+    set_up_without_logins(client).await;
+    (login(client, "root").await, login(client, "ann").await)
+}
+
+/// The same, where nobody can log in.
+pub(crate) async fn set_up_without_logins(client: &Client) {
     for id in [1, 2] {
         let grant = LeaseGrantRequest { id, ttl: 10_000 };
         must(client, "/etcdserverpb.Lease/LeaseGrant", &grant, None).await;
@@ -59,7 +70,6 @@ async fn set_up(client: &Client) -> (String, String) {
         must(client, "/etcdserverpb.Auth/UserGrantRole", &request, None).await;
     }
     must(client, "/etcdserverpb.Auth/AuthEnable", &AuthEnableRequest {}, None).await;
-    (login(client, "root").await, login(client, "ann").await)
 }
 
 /// Every method with one request and one reply, as the wire contract describes itself.
@@ -164,12 +174,12 @@ fn is_known(path: &str, is_nobody: bool) -> bool {
     is_nobody && (path.ends_with("KV/Txn") || path.ends_with("Auth/UserGet"))
 }
 
-fn told(result: Result<Bytes, Status>) -> Result<(), (Code, String)> {
+pub(crate) fn told(result: Result<Bytes, Status>) -> Result<(), (Code, String)> {
     result.map(drop).map_err(|status| (status.code(), status.message().to_owned()))
 }
 
 /// The first answer to a request for a watcher.
-async fn watch(
+pub(crate) async fn watch(
     client: &Client,
     create: WatchCreateRequest,
     token: Option<&str>,
@@ -237,7 +247,7 @@ fn bug_84_keys_of_leases_are_shown_to_those_who_may_read_them() {
     });
 }
 
-fn holds(dir: &std::path::Path, secret: &[u8]) -> bool {
+pub(crate) fn holds(dir: &std::path::Path, secret: &[u8]) -> bool {
     let entries = std::fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path());
     entries.into_iter().any(|path| {
         if path.is_dir() {

@@ -50,8 +50,17 @@ const USERS: [&str; 4] = ["root", "ann", "bob", "cat"];
 const ROLES: [&str; 4] = ["root", "reader", "writer", "all"];
 const KEYS: [&str; 8] = ["a", "b", "b1", "c", "d", "e", "f", "g"];
 
+/// The kind of tokens that users have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Tokens {
+    Simple,
+    /// Each change makes them old: users log in more often.
+    Signed,
+}
+
 pub(crate) struct Generator {
     random: Random,
+    tokens: Tokens,
 }
 
 fn op(request: Request) -> RequestOp {
@@ -59,8 +68,8 @@ fn op(request: Request) -> RequestOp {
 }
 
 impl Generator {
-    pub(crate) fn new(random: Random) -> Self {
-        Self { random }
+    pub(crate) fn new(random: Random, tokens: Tokens) -> Self {
+        Self { random, tokens }
     }
 
     fn below(&mut self, bound: u64) -> u64 {
@@ -105,7 +114,8 @@ impl Generator {
         };
         let call = match self.below(10) {
             0..2 => self.login(),
-            2..5 => self.change(),
+            2..5 if self.tokens == Tokens::Simple || self.chance(2) => self.change(),
+            2..4 => self.login(),
             5 => self.look(),
             _ => self.data(),
         };
@@ -147,8 +157,10 @@ impl Generator {
                 let request = AuthUserAddRequest { name, password, options, hashed_password };
                 of("/etcdserverpb.Auth/UserAdd", &request)
             }
-            3 => of("/etcdserverpb.Auth/UserDelete", &AuthUserDeleteRequest { name }),
-            4 => {
+            3 if self.tokens == Tokens::Simple => {
+                of("/etcdserverpb.Auth/UserDelete", &AuthUserDeleteRequest { name })
+            }
+            3..5 => {
                 let hashed_password = String::new();
                 let password = name.clone();
                 let request = AuthUserChangePasswordRequest { name, password, hashed_password };

@@ -73,7 +73,8 @@ pub fn connect_lazily(endpoint: &str, patience: std::time::Duration) -> Client {
 }
 
 impl Client {
-    fn over(channel: Channel) -> Self {
+    /// Over a connection that is made otherwise.
+    pub fn over(channel: Channel) -> Self {
         Self {
             kv: KvClient::new(channel.clone()).max_decoding_message_size(usize::MAX),
             maintenance: MaintenanceClient::new(channel.clone()),

@@ -11,33 +11,33 @@ use rcgen::{
 };
 
 /// In place of the address on which the servers of tests listen.
-pub(super) const HERE: &str = "here";
+pub(crate) const HERE: &str = "here";
 
 /// An authority, whose certificates go to a directory.
-pub(super) struct Authority {
+pub(crate) struct Authority {
     dir: PathBuf,
     params: CertificateParams,
     key: KeyPair,
     /// The file of its own certificate.
-    pub(super) file: String,
+    pub(crate) file: String,
 }
 
 /// A certificate and its key, by their files.
 #[derive(Debug, Clone)]
-pub(super) struct Issued {
-    pub(super) cert: String,
-    pub(super) key: String,
+pub(crate) struct Issued {
+    pub(crate) cert: String,
+    pub(crate) key: String,
 }
 
 /// A certificate that is to be made.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Wanted<'w> {
+pub(crate) struct Wanted<'w> {
     /// Of its files.
-    pub(super) file: &'w str,
-    pub(super) common_name: Option<&'w str>,
-    pub(super) names: &'w [&'w str],
-    pub(super) serial: u64,
-    pub(super) is_over: bool,
+    pub(crate) file: &'w str,
+    pub(crate) common_name: Option<&'w str>,
+    pub(crate) names: &'w [&'w str],
+    pub(crate) serial: u64,
+    pub(crate) is_over: bool,
 }
 
 impl Default for Wanted<'_> {
@@ -67,7 +67,7 @@ fn params(common_name: Option<&str>, names: &[&str]) -> CertificateParams {
 }
 
 impl Authority {
-    pub(super) fn new(dir: &Path, name: &str) -> Self {
+    pub(crate) fn new(dir: &Path, name: &str) -> Self {
         fs::create_dir_all(dir).unwrap();
         let mut params = params(Some(name), &[]);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
@@ -78,7 +78,7 @@ impl Authority {
         Self { dir: dir.to_owned(), params, key, file: file.to_str().unwrap().to_owned() }
     }
 
-    pub(super) fn issue(&self, wanted: Wanted<'_>) -> Issued {
+    pub(crate) fn issue(&self, wanted: Wanted<'_>) -> Issued {
         let key = KeyPair::generate().unwrap();
         let made = self.sign(wanted, &key);
         let path = |end: &str| self.dir.join(format!("{}.{end}", wanted.file)).to_str().unwrap().to_owned();
@@ -98,7 +98,7 @@ impl Authority {
     }
 
     /// Writes a list of revoked certificates, in DER as etcd reads it.
-    pub(super) fn revoke(&self, file: &str, serials: &[u64]) -> String {
+    pub(crate) fn revoke(&self, file: &str, serials: &[u64]) -> String {
         let revoked = |serial: &u64| RevokedCertParams {
             serial_number: SerialNumber::from(*serial),
             revocation_time: date_time_ymd(2024, 1, 1),

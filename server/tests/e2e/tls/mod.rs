@@ -1,7 +1,7 @@
 //! TLS from outside: clients, members, certificates that change, and callers that mean no good;
 //! where a client sees it, beside an etcd.
 
-mod certificates;
+pub(crate) mod certificates;
 mod clients;
 mod hostile;
 mod members;

@@ -1,0 +1,181 @@
+//! Signed tokens (JWT), with etcd's claims: `username`, `revision` (of users and roles, when it was
+//! made) and `exp`. Whoever has the public key can look at one: no member remembers any, and one
+//! that a member, or a program elsewhere, has made counts at all. A token ends with its time, and
+//! for requests that name keys as soon as users or roles have changed.
+//!
+//! ```text
+//! {"alg":"RS256","typ":"JWT"} . {"exp":...,"revision":...,"username":"ann"} . signature
+//!         base64url                          base64url                          base64url
+//! ```
+//!
+//! Verifying takes tens of microseconds: who has been verified is remembered, by the digest of the
+//! token.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+use std::time::{Duration, UNIX_EPOCH};
+
+use base64::Engine as _;
+use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use revd_member::auth::User;
+use revd_member::error::{AuthError, Error};
+use serde_json::{Map, Value, json};
+use sha2::{Digest as _, Sha256};
+
+use crate::api::auth::jwt_keys::Keys;
+use crate::clock;
+use crate::config::JwtConfig;
+use crate::limits;
+use crate::secret::Secret;
+
+/// A number in a claim above which Go's whole numbers end.
+const NUMBER_MAX: f64 = 9_223_372_036_854_775_807.0;
+
+/// Node view: the keys, and tokens that have been verified.
+#[derive(Debug)]
+pub struct Jwt {
+    keys: Keys,
+    ttl: Duration,
+    verified: RwLock<BTreeMap<[u8; 32], Verified>>,
+}
+
+/// What a token says, once its signature was right.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Verified {
+    user: Arc<User>,
+    /// It counts from here to before there, in seconds since 1970.
+    not_before: i64,
+    ends: i64,
+}
+
+impl Verified {
+    fn counts_at(&self, now: i64) -> bool {
+        self.not_before <= now && now < self.ends
+    }
+}
+
+fn seconds_now() -> i64 {
+    let since = clock::wall().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_secs()).unwrap_or(i64::MAX)
+}
+
+impl Jwt {
+    /// Reads the keys.
+    ///
+    /// # Errors
+    /// For the operator; no part of a key is in it.
+    pub fn load(config: &JwtConfig) -> Result<Self, String> {
+        Ok(Self { keys: Keys::load(config)?, ttl: config.ttl, verified: RwLock::default() })
+    }
+
+    /// A token for a user, at an auth revision.
+    ///
+    /// # Errors
+    /// [`AuthError::VerifyOnlyKey`] without a private key.
+    pub(super) fn sign(&self, user: &str, revision: u64) -> Result<String, Error> {
+        let ttl = i64::try_from(self.ttl.as_secs()).unwrap_or(i64::MAX);
+        self.sign_until(user, revision, seconds_now().saturating_add(ttl))
+    }
+
+    fn sign_until(&self, user: &str, revision: u64, ends: i64) -> Result<String, Error> {
+        let head = json!({"alg": self.keys.method(), "typ": "JWT"});
+        let claims = json!({"exp": ends, "revision": revision, "username": user});
+        let encode = |part: &Value| BASE64_URL_SAFE_NO_PAD.encode(part.to_string());
+        let mut token = format!("{}.{}", encode(&head), encode(&claims));
+        let signature = self.keys.sign(token.as_bytes()).ok_or(Error::Auth(AuthError::VerifyOnlyKey))?;
+        token.push('.');
+        BASE64_URL_SAFE_NO_PAD.encode_string(signature, &mut token);
+        Ok(token)
+    }
+
+    /// The user that a token names, if it counts now.
+    pub(super) fn find(&self, token: &Secret) -> Option<Arc<User>> {
+        self.find_at(token, seconds_now())
+    }
+
+    fn find_at(&self, token: &Secret, now: i64) -> Option<Arc<User>> {
+        self.verified(token).filter(|verified| verified.counts_at(now)).map(|verified| verified.user)
+    }
+
+    /// The name in a token that was right when it came, whether or not its time is over.
+    pub(super) fn name(&self, token: &Secret) -> Option<String> {
+        self.verified(token).map(|verified| verified.user.name.clone())
+    }
+
+    fn verified(&self, token: &Secret) -> Option<Verified> {
+        let token = token.expose();
+        if token.len() > limits::JWT_BYTES_MAX {
+            return None;
+        }
+        let digest = Sha256::digest(token).into();
+        let known = self.verified.read().unwrap_or_else(PoisonError::into_inner).get(&digest).cloned();
+        known.or_else(|| {
+            let verified = self.verify(token)?;
+            self.remember(digest, verified.clone());
+            Some(verified)
+        })
+    }
+
+    /// When there is no more room, those make it that are over; else all, and are verified again.
+    fn remember(&self, digest: [u8; 32], verified: Verified) {
+        let known = &mut *self.verified.write().unwrap_or_else(PoisonError::into_inner);
+        if known.len() >= limits::JWTS_VERIFIED_MAX {
+            let now = seconds_now();
+            known.retain(|_, verified| verified.counts_at(now));
+        }
+        if known.len() >= limits::JWTS_VERIFIED_MAX {
+            known.clear();
+        }
+        known.insert(digest, verified);
+    }
+
+    fn verify(&self, token: &[u8]) -> Option<Verified> {
+        let dot = token.iter().rposition(|byte| *byte == b'.')?;
+        let (text, signature) = (&token[..dot], &token[dot + 1..]);
+        let dot = text.iter().position(|byte| *byte == b'.')?;
+        let (head, claims) = (&text[..dot], &text[dot + 1..]);
+        let head = object(head)?;
+        // Ours alone, whatever the token would like; and nothing that has to be understood and is
+        // not.
+        if head.get("alg")?.as_str()? != self.keys.method() || head.contains_key("crit") {
+            return None;
+        }
+        let signature = BASE64_URL_SAFE_NO_PAD.decode(signature).ok()?;
+        if !self.keys.verify(text, &signature) {
+            return None;
+        }
+        read_claims(&object(claims)?)
+    }
+}
+
+/// An object of JSON, in base64. Of names that are there twice the last one counts, as in Go.
+fn object(base64: &[u8]) -> Option<Map<String, Value>> {
+    serde_json::from_slice(&BASE64_URL_SAFE_NO_PAD.decode(base64).ok()?).ok()
+}
+
+/// What a token says; none if a claim has a form that etcd does not take. A time that is not
+/// there, or 0, is no bound.
+fn read_claims(claims: &Map<String, Value>) -> Option<Verified> {
+    let name = claims.get("username")?.as_str()?.to_owned();
+    let revision = whole(claims.get("revision")?)?;
+    let revision = Some(u64::try_from(revision).ok()?);
+    let time = |claim: &str| match claims.get(claim) {
+        None => Some(None),
+        Some(value) => whole(value).map(|seconds| Some(seconds).filter(|seconds| *seconds != 0)),
+    };
+    Some(Verified {
+        user: Arc::new(User { name, revision }),
+        not_before: time("nbf")?.unwrap_or(i64::MIN),
+        ends: time("exp")?.unwrap_or(i64::MAX),
+    })
+}
+
+/// The whole part of a number.
+fn whole(value: &Value) -> Option<i64> {
+    let number = value.as_f64()?;
+    #[expect(clippy::cast_possible_truncation, reason = "the fraction is not wanted, and it fits")]
+    (number.abs() < NUMBER_MAX).then_some(number as i64)
+}
+
+#[cfg(test)]
+mod tests;
