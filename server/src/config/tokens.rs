@@ -29,7 +29,8 @@ pub struct JwtConfig {
     pub sign_method: String,
     /// File of the public key or its certificate; empty if there is none.
     pub public_key_file: String,
-    /// File of the private key, or of the shared one of an HMAC; empty if tokens are made elsewhere.
+    /// File of the private key, or of the shared one of an HMAC; empty if tokens are made
+    /// elsewhere.
     pub private_key_file: String,
     /// How long a new token counts.
     pub ttl: Duration,
@@ -93,7 +94,7 @@ mod tests {
     use crate::config::{Config, resolve, sources};
 
     fn config(value: &str) -> Result<Config, ConfigError> {
-        resolve(sources::from_args([format!("--auth-token={value}")].into_iter()).unwrap())
+        resolve(sources::from_args([format!("--auth-token={value}")]).unwrap())
     }
 
     fn jwt(value: &str) -> JwtConfig {

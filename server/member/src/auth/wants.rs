@@ -45,11 +45,6 @@ impl Wants<'_> {
     pub(super) fn names_keys(&self) -> bool {
         matches!(self, Self::Read { .. } | Self::Put(_) | Self::Delete(_) | Self::Txn(_))
     }
-
-    /// It is about keys that are attached to leases.
-    pub(super) fn names_lease(&self) -> bool {
-        matches!(self, Self::WriteLease(_) | Self::ReadLease(_))
-    }
 }
 
 /// The knowledge of the keys that are attached to leases.
@@ -61,6 +56,17 @@ pub enum Attached<'a> {
     Leases(&'a Leases),
     /// The keys of the lease in question.
     Keys(&'a [Bytes]),
+}
+
+impl Attached<'_> {
+    /// Keys are known that are attached to the lease of a request.
+    pub(super) fn has_keys_of(&self, wants: &Wants<'_>) -> bool {
+        match (self, wants) {
+            (Self::Keys(keys), Wants::WriteLease(_) | Wants::ReadLease(_)) => !keys.is_empty(),
+            (Self::Leases(leases), Wants::WriteLease(lease)) => leases.keys(*lease).next().is_some(),
+            _ => false,
+        }
+    }
 }
 
 /// A user's rights at the moment in which it is judged.

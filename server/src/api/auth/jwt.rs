@@ -1,5 +1,5 @@
 //! Signed tokens (JWT), with etcd's claims: `username`, `revision` (of users and roles, when it was
-//! made) and `exp`. Whoever has the public key can look at one: no member remembers any, and one
+//! made) and `exp`. The public key is enough to look at one: no member remembers any, and one
 //! that a member, or a program elsewhere, has made counts at all. A token ends with its time, and
 //! for requests that name keys as soon as users or roles have changed.
 //!
@@ -39,7 +39,7 @@ pub struct Jwt {
     verified: RwLock<BTreeMap<[u8; 32], Verified>>,
 }
 
-/// What a token says, once its signature was right.
+/// The content of a token whose signature was right.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Verified {
     user: Arc<User>,
@@ -153,7 +153,7 @@ fn object(base64: &[u8]) -> Option<Map<String, Value>> {
     serde_json::from_slice(&BASE64_URL_SAFE_NO_PAD.decode(base64).ok()?).ok()
 }
 
-/// What a token says; none if a claim has a form that etcd does not take. A time that is not
+/// The content of a token; none if a claim has a form that etcd does not take. A time that is not
 /// there, or 0, is no bound.
 fn read_claims(claims: &Map<String, Value>) -> Option<Verified> {
     let name = claims.get("username")?.as_str()?.to_owned();

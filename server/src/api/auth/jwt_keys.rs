@@ -120,7 +120,7 @@ enum Signer {
     Rsa(RsaKeyPair, &'static dyn RsaEncoding),
     Ecdsa(EcdsaKeyPair),
     Ed25519(Ed25519KeyPair),
-    Hmac(hmac::Key),
+    Hmac(Box<hmac::Key>),
 }
 
 impl Signer {
@@ -150,7 +150,7 @@ impl Signer {
 
 enum Verifier {
     Public(ParsedPublicKey),
-    Hmac(hmac::Key),
+    Hmac(Box<hmac::Key>),
 }
 
 impl Verifier {
@@ -199,7 +199,7 @@ impl Keys {
             if private.is_empty() {
                 return Err(NO_KEY.to_owned());
             }
-            let key = || hmac::Key::new(algorithm, private);
+            let key = || Box::new(hmac::Key::new(algorithm, private));
             return Ok(Self { method, signer: Some(Signer::Hmac(key())), verifier: Verifier::Hmac(key()) });
         }
         let signer = (!private.is_empty()).then(|| family.signer(private)).transpose()?;

@@ -36,7 +36,7 @@ impl AuthParts {
     /// No tokens yet; keys of signed ones are read.
     ///
     /// # Errors
-    /// What is wrong with the keys, for the operator.
+    /// The mistake in the keys, for the operator.
     pub fn open(config: &Config) -> Result<Self, String> {
         let kind = match &config.tokens {
             TokenConfig::Nothing => TokenKind::Nothing,

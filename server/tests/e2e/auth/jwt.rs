@@ -379,7 +379,7 @@ fn users_with_signed_tokens_of_three_members_may_do_what_three_etcds_let_them() 
     });
 }
 
-/// What cannot work is said at the start, in etcd's words.
+/// Keys and options that cannot work are refused at the start, in etcd's words.
 #[test]
 fn flags_that_cannot_work_end_the_start() {
     let dir = TempDir::new();
