@@ -41,7 +41,9 @@ use revd_member::apply::local::{DeadlineRequest, LocalKind, LocalRequest, Submit
 use revd_member::apply::outcome::{Outcome, Rest};
 use revd_member::apply::received::{ReceivedState, ReplacedState};
 use revd_member::apply::state_hashes::{HashAsk, HashPoint};
+use revd_member::apply::users::Login;
 use revd_member::apply::{CommittedEntry, DurableIndex, Lost, Machine, MachineConfig, ReadReady, Work};
+use revd_member::auth::rules::TokenChange;
 use revd_member::cluster::Identity;
 use revd_member::cluster::conf_state::ConfState;
 use revd_member::cores::effects::{Note, Standpoint, StateEffects, StateEvent};
@@ -58,8 +60,8 @@ use revd_member::wal::FrameContent;
 use revd_member::wal::birth::empty_log;
 use revd_proto::etcdserverpb::alarm_request::AlarmAction;
 use revd_proto::etcdserverpb::{
-    AlarmRequest, AlarmType, CompactionRequest, DeleteRangeRequest, LeaseGrantRequest, MemberRemoveRequest,
-    PutRequest,
+    AlarmRequest, AlarmType, AuthUserAddRequest, AuthUserGrantRoleRequest, CompactionRequest,
+    DeleteRangeRequest, LeaseGrantRequest, MemberRemoveRequest, PutRequest,
 };
 
 use golden::{run_all, words_of};
@@ -87,6 +89,19 @@ fn command(slot: usize, name: &str) -> Command {
             let (action, alarm) = (action as i32, AlarmType::Corrupt as i32);
             let kind = if name == "corrupt" { Kind::Corrupt } else { Kind::Alarm };
             (kind, AlarmRequest { action, member_id: ORIGIN.member, alarm }.encode_to_vec())
+        }
+        "root" => {
+            let request = AuthUserAddRequest { name: "root".to_owned(), ..Default::default() };
+            (Kind::UserAdd, request.encode_to_vec())
+        }
+        "root-role" => {
+            let (user, role) = ("root".to_owned(), "root".to_owned());
+            (Kind::UserGrantRole, AuthUserGrantRoleRequest { user, role }.encode_to_vec())
+        }
+        "enable-auth" => (Kind::AuthEnable, Vec::new()),
+        "login" => {
+            let login = Login { name: "root".to_owned(), digest: Some([7; 32]) };
+            (Kind::Authenticate, login.encode().to_vec())
         }
         "grant" => (Kind::LeaseGrant, LeaseGrantRequest { id: 7, ttl: 60 }.encode_to_vec()),
         // Lease 7, by the word of the leader of term 1.
@@ -420,6 +435,12 @@ impl StateEffects for StateWords {
 
     fn discard(&mut self, _state: ReplacedState) {
         self.text += "discard the state before\n";
+    }
+
+    fn tokens(&mut self, change: TokenChange) {
+        if let TokenChange::Made { user, index, .. } = change {
+            writeln!(self.text, "a token of {user}, by entry {index}").unwrap();
+        }
     }
 
     fn stream(&mut self, to: u64, term: u64, state: Option<SavedState>) {

@@ -5,21 +5,22 @@ use std::collections::VecDeque;
 use std::future::Future as _;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::Poll;
+use std::sync::Arc;
+use std::task::{Context, Poll};
 
 use bytes::{Buf as _, Bytes};
 use prost::Message as _;
 use revd_member::apply::command::Kind;
 use revd_member::apply::gates;
 use revd_member::apply::lease_reports::{CHECKPOINT_FIRST, ExpiredLeases, LOOK_AGAIN, RemainingTtls};
-use revd_member::apply::local::{DeadlineRequest, Heard, LeaseRequest, LocalKind};
+use revd_member::apply::local::{DeadlineRequest, Heard, LeaseRequest, LeaseRight, LeaseRights, LocalKind};
 use revd_member::auth::{Attached, Caller, Wants};
 use revd_member::error::Error;
 use revd_member::error::Status;
 use revd_member::wire::put_number;
 use revd_proto::etcdserverpb::{
     LeaseCheckpoint, LeaseCheckpointRequest, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseLeasesRequest,
-    LeaseLeasesResponse, LeaseRevokeRequest, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
+    LeaseRevokeRequest, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
 };
 use revd_proto::tags::lease_keep_alive_response;
 use smallvec::smallvec;
@@ -66,6 +67,7 @@ impl LeaseIds {
 /// A keepalive on its way.
 struct Renewal {
     lease: i64,
+    caller: Caller,
     /// The revision when it came.
     revision: i64,
     step: RenewalStep,
@@ -76,6 +78,8 @@ struct Renewal {
 /// The next step of a renewal.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum RenewalStep {
+    /// Whether the caller may, depends on the keys of the lease.
+    AskRights,
     KeepAlive,
     /// The lease has a checkpoint: one without a remaining TTL replaces
     /// it, then the keepalive follows.
@@ -99,9 +103,8 @@ impl RenewalStep {
                 Ok(NextRenewalStep::Begin(Self::TakeCheckpointBack))
             }
             (Self::KeepAlive, Ok(outcome)) => Ok(NextRenewalStep::Reply(outcome)),
-            (Self::TakeCheckpointBack, Ok(_)) | (Self::KeepAlive, Err(Error::NotLeader)) => {
-                Ok(NextRenewalStep::Begin(Self::KeepAlive))
-            }
+            (Self::AskRights | Self::TakeCheckpointBack, Ok(_))
+            | (Self::KeepAlive, Err(Error::NotLeader)) => Ok(NextRenewalStep::Begin(Self::KeepAlive)),
             (Self::TakeCheckpointBack, Err(error)) if error.leaves_write_open() => {
                 Ok(NextRenewalStep::Begin(Self::KeepAlive))
             }
@@ -206,24 +209,11 @@ impl Lease {
         decoded(LeaseLeasesRequest::decode(message))?;
         let reply = self.context.ask(DeadlineRequest::List.into(), false).await?;
         if !self.context.is_root(caller, &self.context.views.load()) {
-            let listed = decoded(LeaseLeasesResponse::decode(&reply.concat()[..]))?;
-            for lease in listed.leases {
-                self.check_keys(caller, lease.id, &Wants::ReadLease(Some(lease.id))).await?;
-            }
+            let rights = LeaseRights { caller: caller.clone(), right: LeaseRight::ReadAll };
+            let may = self.context.begin_local(LocalKind::MayCaller(Arc::new(rights)), false)?.await?;
+            may.result?;
         }
         Ok(reply)
-    }
-
-    /// Whether a caller may have what depends on the keys of a lease.
-    async fn check_keys(&self, caller: &Caller, lease: i64, wants: &Wants<'_>) -> Result<(), Error> {
-        let view = self.context.views.load();
-        if self.context.is_root(caller, &view) {
-            return Ok(());
-        }
-        self.context.check(caller, wants, &view)?;
-        let known = self.context.begin_local(LeaseRequest::Keys { lease }.into(), false)?.await?;
-        let keys = decoded(LeaseTimeToLiveResponse::decode(known.result?))?.keys;
-        self.context.check_keys(caller, wants, &self.context.views.load(), Attached::Keys(&keys))
     }
 
     /// Asks the leader, whoever that is. One that ceases to lead before it answers is not asked
@@ -238,59 +228,45 @@ impl Lease {
     }
 
     /// Keeps leases alive, in the order they are named; several may be on their way. A renewal
-    /// without room waits for it: its client does not hear of that.
+    /// without room waits for it: its client does not hear of that. One that is refused ends the
+    /// stream, after the answers to those before it.
     pub(super) async fn keep_alive(
         &self,
         credentials: &Credentials,
         mut requests: Box<dyn Requests>,
         replies: &Replies,
     ) -> Result<(), Status> {
-        let mut stream = KeepaliveStream::new(&self.context.proposals);
-        let mut renewals: VecDeque<Renewal> = VecDeque::new();
-        let mut more_requests = true;
-        while more_requests || !renewals.is_empty() {
-            let event = std::future::poll_fn(|context| {
-                // The first may need another step; the last may have come when there was no room.
-                let [first, last] = [renewals.front(), renewals.back()]
-                    .map(|renewal| renewal.is_some_and(|renewal| renewal.proposal.is_none()));
-                let is_full = first || last || renewals.len() >= limits::KEEPALIVES_PER_STREAM;
-                stream.hold_back(is_full);
-                if (first || last) && stream.poll_slot(context).is_ready() {
-                    return Poll::Ready(StreamEvent::Room { first });
-                }
-                if more_requests
-                    && !is_full
-                    && let Poll::Ready(request) = requests.poll_next(context)
-                {
-                    return Poll::Ready(StreamEvent::Request(request));
-                }
-                match renewals.front_mut().and_then(|renewal| renewal.proposal.as_mut()) {
-                    Some(proposal) => Pin::new(proposal)
-                        .poll(context)
-                        .map(|outcome| StreamEvent::Outcome(outcome.and_then(|it| it.result))),
-                    None => Poll::Pending,
-                }
-            });
-            match event.await {
-                StreamEvent::Request(None) => more_requests = false,
+        let mut calls = KeepAlives::new(KeepaliveStream::new(&self.context.proposals));
+        while calls.more_requests || !calls.renewals.is_empty() {
+            let event = std::future::poll_fn(|context| calls.poll_event(&mut *requests, context)).await;
+            match event {
+                StreamEvent::Request(None) => calls.more_requests = false,
                 StreamEvent::Request(Some(message)) => {
                     let lease = decoded(LeaseKeepAliveRequest::decode(message?))?.id;
-                    let caller = self.context.caller(Need::Login, credentials).await?;
-                    self.check_keys(&caller, lease, &Wants::WriteLease(lease)).await?;
-                    // The header says what was before: a lease that is found gone was
-                    // not alive at a later revision.
-                    let revision = self.context.revision();
-                    let mut renewal =
-                        Renewal { lease, revision, step: RenewalStep::KeepAlive, proposal: None };
-                    self.begin_renewal(&mut renewal)?;
-                    renewals.push_back(renewal);
+                    match self.renewal(credentials, lease).await {
+                        Ok(mut renewal) => {
+                            self.begin_renewal(&mut renewal)?;
+                            calls.renewals.push_back(renewal);
+                        }
+                        Err(error) => calls.refuse(error),
+                    }
                 }
                 StreamEvent::Room { first } => {
+                    let renewals = &mut calls.renewals;
                     let waiting = if first { renewals.front_mut() } else { renewals.back_mut() };
                     waiting.map_or(Ok(()), |renewal| self.begin_renewal(renewal))?;
                 }
+                StreamEvent::Rights(Err(error)) => {
+                    calls.renewals.pop_back();
+                    calls.refuse(error);
+                }
+                StreamEvent::Rights(Ok(_)) => {
+                    let Some(renewal) = calls.renewals.back_mut() else { continue };
+                    renewal.step = RenewalStep::KeepAlive;
+                    self.begin_renewal(renewal)?;
+                }
                 StreamEvent::Outcome(outcome) => {
-                    let Some(renewal) = renewals.front_mut() else { continue };
+                    let Some(renewal) = calls.renewals.front_mut() else { continue };
                     match renewal.step.next(outcome)? {
                         NextRenewalStep::Begin(step) => {
                             renewal.step = step;
@@ -298,7 +274,7 @@ impl Lease {
                         }
                         NextRenewalStep::Reply(seconds) => {
                             let reply = self.kept_alive(renewal.lease, renewal.revision, seconds);
-                            renewals.pop_front();
+                            calls.renewals.pop_front();
                             if !replies.send(reply).await {
                                 return Ok(());
                             }
@@ -307,7 +283,22 @@ impl Lease {
                 }
             }
         }
-        Ok(())
+        calls.refused.map_or(Ok(()), |error| Err(error.into()))
+    }
+
+    /// What a client asks for with a keepalive, if it may ask for one.
+    async fn renewal(&self, credentials: &Credentials, lease: i64) -> Result<Renewal, Error> {
+        let caller = self.context.caller(Need::Login, credentials).await?;
+        let view = self.context.views.load();
+        let is_root = self.context.is_root(&caller, &view);
+        if !is_root {
+            self.context.check(&caller, &Wants::WriteLease(lease), &view)?;
+        }
+        // The header says what was before: a lease that is found gone was not alive at a later
+        // revision.
+        let revision = self.context.revision();
+        let step = if is_root { RenewalStep::KeepAlive } else { RenewalStep::AskRights };
+        Ok(Renewal { lease, caller, revision, step, proposal: None })
     }
 
     /// Submits what a renewal needs next, if there is room for it now. However long the answer
@@ -315,6 +306,11 @@ impl Lease {
     fn begin_renewal(&self, renewal: &mut Renewal) -> Result<(), Error> {
         let lease = renewal.lease;
         let begun = match renewal.step {
+            RenewalStep::AskRights => {
+                let (caller, right) = (renewal.caller.clone(), LeaseRight::Write(lease));
+                let rights = Arc::new(LeaseRights { caller, right });
+                self.context.begin_local(LocalKind::MayCaller(rights), true)
+            }
             RenewalStep::KeepAlive => {
                 self.context.begin_local(DeadlineRequest::KeepAlive { lease }.into(), true)
             }
@@ -412,6 +408,61 @@ enum StreamEvent {
     Request(Option<Result<Bytes, Status>>),
     /// Of the first renewal.
     Outcome(Result<Bytes, Error>),
+    /// The last renewal may go on, or is refused.
+    Rights(Result<Bytes, Error>),
+}
+
+/// The renewals of a stream. Only the last one may be waiting for its caller's rights: etcd carries
+/// keepalives of a stream out one after the other, too.
+struct KeepAlives {
+    stream: KeepaliveStream,
+    renewals: VecDeque<Renewal>,
+    more_requests: bool,
+    refused: Option<Error>,
+}
+
+impl KeepAlives {
+    fn new(stream: KeepaliveStream) -> Self {
+        Self { stream, renewals: VecDeque::new(), more_requests: true, refused: None }
+    }
+
+    /// Nothing more is taken from the client; it is told why at the end.
+    fn refuse(&mut self, error: Error) {
+        self.more_requests = false;
+        self.refused = Some(error);
+    }
+
+    fn poll_event(&mut self, requests: &mut dyn Requests, context: &mut Context<'_>) -> Poll<StreamEvent> {
+        let Self { stream, renewals, more_requests, .. } = self;
+        // The first may need another step; the last may have come when there was no room.
+        let [first, last] = [renewals.front(), renewals.back()]
+            .map(|renewal| renewal.is_some_and(|renewal| renewal.proposal.is_none()));
+        let asks =
+            |renewal: Option<&Renewal>| renewal.is_some_and(|renewal| renewal.step == RenewalStep::AskRights);
+        let [first_asks, last_asks] = [asks(renewals.front()), asks(renewals.back())];
+        let is_full = first || last || last_asks || renewals.len() >= limits::KEEPALIVES_PER_STREAM;
+        stream.hold_back(is_full);
+        if (first || last) && stream.poll_slot(context).is_ready() {
+            return Poll::Ready(StreamEvent::Room { first });
+        }
+        if *more_requests
+            && !is_full
+            && let Poll::Ready(request) = requests.poll_next(context)
+        {
+            return Poll::Ready(StreamEvent::Request(request));
+        }
+        let mut poll = |renewal: Option<&mut Renewal>| match renewal.and_then(|it| it.proposal.as_mut()) {
+            Some(proposal) => Pin::new(proposal).poll(context).map(|it| it.and_then(|it| it.result)),
+            None => Poll::Pending,
+        };
+        if !first_asks && let Poll::Ready(outcome) = poll(renewals.front_mut()) {
+            return Poll::Ready(StreamEvent::Outcome(outcome));
+        }
+        if last_asks {
+            return poll(renewals.back_mut()).map(StreamEvent::Rights);
+        }
+        Poll::Pending
+    }
 }
 
 #[cfg(test)]
@@ -420,11 +471,12 @@ mod tests {
 
     #[test]
     fn a_renewal_goes_on_with_the_next_leader_and_ends_with_other_errors() {
-        use RenewalStep::{KeepAlive, TakeCheckpointBack};
+        use RenewalStep::{AskRights, KeepAlive, TakeCheckpointBack};
         let seconds = Bytes::from_static(&[60, 0, 0, 0, 0, 0, 0, 0]);
         for (step, outcome, next) in [
             (KeepAlive, Ok(seconds.clone()), Ok(NextRenewalStep::Reply(seconds))),
             (KeepAlive, Ok(CHECKPOINT_FIRST), Ok(NextRenewalStep::Begin(TakeCheckpointBack))),
+            (AskRights, Ok(Bytes::new()), Ok(NextRenewalStep::Begin(KeepAlive))),
             (TakeCheckpointBack, Ok(Bytes::new()), Ok(NextRenewalStep::Begin(KeepAlive))),
             (KeepAlive, Err(Error::NotLeader), Ok(NextRenewalStep::Begin(KeepAlive))),
             (TakeCheckpointBack, Err(Error::TimeoutLeaderFailed), Ok(NextRenewalStep::Begin(KeepAlive))),

@@ -152,11 +152,14 @@ impl ServiceContext {
 
     /// Asks this member alone, if there is room.
     pub(super) fn begin_local(&self, kind: LocalKind, patient: bool) -> Result<Proposal, Error> {
+        let bound = match &kind {
+            LocalKind::Lease(LeaseRequest::Deadline(DeadlineRequest::KeepAlive { .. }))
+            | LocalKind::MayCaller(_) => Bound::Keepalives,
+            _ => Bound::Proposals,
+        };
         let submitted = self.proposals.submit_local(kind, patient);
         if submitted.as_ref().is_err_and(|error| *error == Error::TooManyRequests) {
-            let is_keepalive =
-                matches!(kind, LocalKind::Lease(LeaseRequest::Deadline(DeadlineRequest::KeepAlive { .. })));
-            self.reached(if is_keepalive { Bound::Keepalives } else { Bound::Proposals });
+            self.reached(bound);
         }
         submitted
     }

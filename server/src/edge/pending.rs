@@ -87,7 +87,7 @@ impl Proposals {
     /// # Errors
     /// As [`Proposals::submit`].
     pub fn submit_local(self: &Rc<Self>, kind: LocalKind, patient: bool) -> Result<Proposal, Error> {
-        let class = SlotClass::of_local(kind);
+        let class = SlotClass::of_local(&kind);
         let entry = Entry { class, bytes: 0, is_command: false, changes_members: false, patient };
         self.enter(entry, |batch, id| batch.local.push(LocalRequest { id, kind, from: None }))
     }
@@ -421,8 +421,9 @@ mod tests {
         for kind in [Kind::Put, Kind::Txn, Kind::LeaseRevoke] {
             assert_eq!(submit(kind).unwrap_err(), Error::TooManyRequests, "{kind:?}");
         }
-        for kind in [DeadlineRequest::List.into(), LeaseRequest::TimeToLive { lease: 7, keys: true }.into()] {
-            assert_eq!(ask(kind).unwrap_err(), Error::TooManyRequests, "{kind:?}");
+        let all = LeaseRequest::TimeToLive { lease: 7, keys: true };
+        for kind in [LeaseRequest::Deadline(DeadlineRequest::List), all] {
+            assert_eq!(ask(kind.into()).unwrap_err(), Error::TooManyRequests, "{kind:?}");
         }
         let keepalives = [ask(KEEP_ALIVE.into()).unwrap(), submit(Kind::LeaseCheckpoint).unwrap()];
         assert_eq!(ask(KEEP_ALIVE.into()).unwrap_err(), Error::TooManyRequests);

@@ -2,7 +2,7 @@
 //! those of requests that must not wait.
 
 use revd_member::apply::command::Kind;
-use revd_member::apply::local::{DeadlineRequest, LeaseRequest, LocalKind};
+use revd_member::apply::local::{DeadlineRequest, LeaseRequest, LeaseRight, LocalKind};
 
 use crate::limits::ProposalLimits;
 
@@ -59,8 +59,12 @@ impl SlotClass {
         }
     }
 
-    pub(super) fn of_local(kind: LocalKind) -> Self {
+    pub(super) fn of_local(kind: &LocalKind) -> Self {
         match kind {
+            LocalKind::MayCaller(rights) => match rights.right {
+                LeaseRight::Write(_) => Self::Keepalives,
+                LeaseRight::ReadAll => Self::Calls,
+            },
             LocalKind::Defragment | LocalKind::MoveLeader { .. } => Self::Calls,
             LocalKind::PeerVersions => Self::Duties,
             LocalKind::Lease(request) => match request {

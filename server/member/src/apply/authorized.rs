@@ -65,11 +65,6 @@ pub(super) fn open(envelope: &Command) -> Option<(Caller, Command)> {
     Some((caller, Command { id: envelope.id, kind, payload: bytes }))
 }
 
-/// The command without its envelope, if it has one.
-pub(super) fn bare(command: &Command) -> Option<Command> {
-    if command.kind == Kind::Authorized { open(command).map(|(_, command)| command) } else { None }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;

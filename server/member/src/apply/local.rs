@@ -2,10 +2,13 @@
 //! way of commands, but beside the log, and are answered from this member's state.
 //! Nothing here is written to disk.
 
+use std::sync::Arc;
+
 use crate::apply::command::{Command, CommandId};
+use crate::auth::Caller;
 
 /// A request to this member alone.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LocalRequest {
     /// The caller to answer.
     pub id: CommandId,
@@ -16,7 +19,7 @@ pub struct LocalRequest {
 }
 
 /// The kind of a local request.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq)]
 pub enum LocalKind {
     /// Give space back to the file system.
     Defragment,
@@ -30,6 +33,27 @@ pub enum LocalKind {
     PeerVersions,
     /// Something about leases; it overtakes entries that wait to be applied.
     Lease(LeaseRequest),
+    /// May a caller do what depends on the keys of leases, as this member knows them? It overtakes
+    /// entries, too.
+    MayCaller(Arc<LeaseRights>),
+}
+
+/// A caller, and what it wants of the keys that are attached to leases.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LeaseRights {
+    /// The caller.
+    pub caller: Caller,
+    /// The right that it needs.
+    pub right: LeaseRight,
+}
+
+/// The right to keys that are attached to leases.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LeaseRight {
+    /// To write those of this lease.
+    Write(i64),
+    /// To read those of any lease.
+    ReadAll,
 }
 
 /// A local request about leases.

@@ -409,7 +409,7 @@ impl Machine {
     pub fn next(&self) -> Next {
         match self.current.as_ref().map(|current| current.commands.as_slice()) {
             None | Some([]) => Next::Nothing,
-            Some([command, ..]) if weight::is_long(command, &self.state) => Next::LongCommand,
+            Some([command, ..]) if weight::is_long(command, &self.state, &self.access) => Next::LongCommand,
             Some(_) => Next::Command,
         }
     }

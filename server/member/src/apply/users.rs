@@ -11,6 +11,7 @@ use revd_proto::etcdserverpb::{
 };
 
 use crate::apply::command::{Command, Kind};
+use crate::apply::local::{LeaseRight, LeaseRights};
 use crate::apply::outcome::{Effect, Outcome, Rest};
 use crate::apply::state::State;
 use crate::apply::{Machine, Moment, authorized, txn};
@@ -106,6 +107,19 @@ impl Machine {
     #[must_use]
     pub fn needs_rights(&self) -> bool {
         self.access.is_enabled()
+    }
+
+    /// Whether a caller may do what depends on keys of leases.
+    ///
+    /// # Errors
+    /// The error that the client gets.
+    pub fn check_lease_rights(&mut self, rights: &LeaseRights) -> Result<(), Error> {
+        let wants = match rights.right {
+            LeaseRight::Write(lease) => Wants::WriteLease(lease),
+            LeaseRight::ReadAll => Wants::ReadLease(None),
+        };
+        let attached = Attached::Leases(&self.state.leases);
+        self.access.check(self.state.store.tables(), &rights.caller, &wants, attached)
     }
 
     /// Carries a command out, if its caller may have it.

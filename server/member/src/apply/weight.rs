@@ -4,7 +4,7 @@
 use bytes::Bytes;
 use prost::Message as _;
 use revd_engine::mvcc::KeyRange;
-use revd_proto::etcdserverpb::{Compare, DeleteRangeRequest, LeaseRevokeRequest};
+use revd_proto::etcdserverpb::{Compare, DeleteRangeRequest, LeaseRevokeRequest, PutRequest};
 
 use crate::apply::authorized;
 use crate::apply::command::{Command, Kind};
@@ -12,64 +12,97 @@ use crate::apply::compare::keys_per_comparison;
 use crate::apply::lease_reports::ExpiredLeases;
 use crate::apply::state::State;
 use crate::apply::txn;
+use crate::auth::Access;
 use crate::limits;
 
-/// Whether a command visits many keys.
-pub(super) fn is_long(command: &Command, state: &State) -> bool {
-    if let Some(bare) = authorized::bare(command) {
-        return is_long(&bare, state);
+/// Whether a command visits many keys, or its caller's rights are held against many.
+pub(super) fn is_long(command: &Command, state: &State, access: &Access) -> bool {
+    let scale = |looks| Scale { state, looks: looks as u64 };
+    if command.kind != Kind::Authorized {
+        return scale(0).is_long(command);
     }
-    let keys = match command.kind {
-        Kind::DeleteRange => {
-            let request = DeleteRangeRequest::decode(command.payload.clone()).unwrap_or_default();
-            keys_of(state, &request.key, &request.range_end)
-        }
-        Kind::Txn => keys_of_txn(state, command.payload.clone(), 0),
-        Kind::LeaseRevoke => {
-            let request = LeaseRevokeRequest::decode(command.payload.clone()).unwrap_or_default();
-            state.leases.key_count(request.id) as u64
-        }
-        Kind::LeaseExpire => ExpiredLeases::decode(command.payload.clone())
-            .map_or(0, |due| due.leases.iter().map(|id| 1 + state.leases.key_count(*id) as u64).sum()),
-        _ => 0,
-    };
-    keys > limits::KEYS_PER_COMMAND
+    let opened = authorized::open(command);
+    opened.is_some_and(|(caller, bare)| scale(access.looks_per_lease(&caller)).is_long(&bare))
 }
 
-fn keys_of(state: &State, key: &Bytes, range_end: &Bytes) -> u64 {
-    if range_end.is_empty() {
-        return 1;
-    }
-    state.store.reader().count(KeyRange::from_wire(key, range_end), i64::MAX)
+/// What commands are measured by.
+struct Scale<'a> {
+    state: &'a State,
+    /// How often the keys of a lease are looked at before the caller may put one with it.
+    looks: u64,
 }
 
-/// Both branches and all nested ones: which are taken shows only later.
-fn keys_of_txn(state: &State, mut bytes: Bytes, depth: usize) -> u64 {
-    let mut keys = 0;
-    while let Some((field, mut part)) = txn::next_field(&mut bytes).ok().flatten() {
-        let visited = match field {
-            1 => Compare::decode(part).map_or(0, |compare| {
-                keys_of(state, &compare.key, &compare.range_end).saturating_mul(keys_per_comparison(&compare))
-            }),
-            // Of several fields one counts.
-            2 | 3 => std::iter::from_fn(|| txn::next_field(&mut part).ok().flatten())
-                .fold(1, |keys, (field, part)| keys.max(keys_of_op(state, field, part, depth))),
+impl Scale<'_> {
+    fn is_long(&self, command: &Command) -> bool {
+        self.keys(command) > limits::KEYS_PER_COMMAND
+    }
+
+    fn keys(&self, command: &Command) -> u64 {
+        let (state, payload) = (self.state, || command.payload.clone());
+        match command.kind {
+            Kind::Put if self.looks_at_leases() => self.keys_of_put(payload()),
+            Kind::DeleteRange => {
+                let request = DeleteRangeRequest::decode(payload()).unwrap_or_default();
+                self.keys_of(&request.key, &request.range_end)
+            }
+            Kind::Txn => self.keys_of_txn(payload(), 0),
+            Kind::LeaseRevoke => {
+                let request = LeaseRevokeRequest::decode(payload()).unwrap_or_default();
+                state.leases.key_count(request.id) as u64
+            }
+            Kind::LeaseExpire => ExpiredLeases::decode(payload())
+                .map_or(0, |due| due.leases.iter().map(|id| 1 + state.leases.key_count(*id) as u64).sum()),
             _ => 0,
-        };
-        keys = u64::saturating_add(keys, visited);
-        if keys > limits::KEYS_PER_COMMAND {
-            break; // it is long, however much is to come
         }
     }
-    keys
-}
 
-fn keys_of_op(state: &State, field: u32, part: Bytes, depth: usize) -> u64 {
-    match field {
-        3 => DeleteRangeRequest::decode(part)
-            .map_or(0, |delete| keys_of(state, &delete.key, &delete.range_end)),
-        4 if depth < limits::TXN_DEPTH_MAX => 1 + keys_of_txn(state, part, depth + 1),
-        _ => 1, // a range too: it is read by the edge
+    /// The keys of leases may be too many for a turn.
+    fn looks_at_leases(&self) -> bool {
+        self.looks > 0 && self.state.leases.attached_count() as u64 > limits::KEYS_PER_COMMAND
+    }
+
+    fn keys_of_put(&self, put: Bytes) -> u64 {
+        let lease = PutRequest::decode(put).map_or(0, |put| put.lease);
+        1 + self.looks.min(self.state.leases.key_count(lease) as u64)
+    }
+
+    fn keys_of(&self, key: &Bytes, range_end: &Bytes) -> u64 {
+        if range_end.is_empty() {
+            return 1;
+        }
+        self.state.store.reader().count(KeyRange::from_wire(key, range_end), i64::MAX)
+    }
+
+    /// Both branches and all nested ones: which are taken shows only later.
+    fn keys_of_txn(&self, mut bytes: Bytes, depth: usize) -> u64 {
+        let mut keys = 0;
+        while let Some((field, mut part)) = txn::next_field(&mut bytes).ok().flatten() {
+            let visited = match field {
+                1 => Compare::decode(part).map_or(0, |compare| {
+                    self.keys_of(&compare.key, &compare.range_end)
+                        .saturating_mul(keys_per_comparison(&compare))
+                }),
+                // Of several fields one counts.
+                2 | 3 => std::iter::from_fn(|| txn::next_field(&mut part).ok().flatten())
+                    .fold(1, |keys, (field, part)| keys.max(self.keys_of_op(field, part, depth))),
+                _ => 0,
+            };
+            keys = u64::saturating_add(keys, visited);
+            if keys > limits::KEYS_PER_COMMAND {
+                break; // it is long, however much is to come
+            }
+        }
+        keys
+    }
+
+    fn keys_of_op(&self, field: u32, part: Bytes, depth: usize) -> u64 {
+        match field {
+            2 if self.looks_at_leases() => self.keys_of_put(part),
+            3 => DeleteRangeRequest::decode(part)
+                .map_or(0, |delete| self.keys_of(&delete.key, &delete.range_end)),
+            4 if depth < limits::TXN_DEPTH_MAX => 1 + self.keys_of_txn(part, depth + 1),
+            _ => 1, // a range too: it is read by the edge
+        }
     }
 }
 
@@ -84,7 +117,7 @@ mod tests {
     use revd_engine::mvcc::Store;
     use revd_proto::etcdserverpb::compare::TargetUnion;
     use revd_proto::etcdserverpb::request_op::Request;
-    use revd_proto::etcdserverpb::{LeaseGrantRequest, PutRequest, RangeRequest, RequestOp, TxnRequest};
+    use revd_proto::etcdserverpb::{LeaseGrantRequest, RangeRequest, RequestOp, TxnRequest};
     use std::sync::Arc;
 
     const OWN: Origin = Origin { member: 1, boot: 1 };

@@ -61,6 +61,19 @@ impl Access {
         Some(rights)
     }
 
+    /// How often the keys of a lease are looked at, at most, before a caller may put a key with it;
+    /// as often as it has keys if the rights of the caller are not remembered.
+    pub(crate) fn looks_per_lease(&self, caller: &Caller) -> usize {
+        match caller {
+            Caller::User(user) if self.state.enabled => match self.known.get(&user.name) {
+                Some(rights) if rights.is_root => 0,
+                Some(rights) => rights.write.len() + 1,
+                None => usize::MAX,
+            },
+            _ => 0,
+        }
+    }
+
     /// The caller may do everything, or rights are not asked for.
     pub fn is_root(&mut self, tables: &Tables, caller: &Caller) -> bool {
         match caller {

@@ -15,6 +15,18 @@ pub enum Caller {
     User(Arc<User>),
 }
 
+impl Caller {
+    /// The user without its token; none if it is no user.
+    #[must_use]
+    pub fn in_name_only(&self) -> Option<Self> {
+        let Self::User(user) = self else { return None };
+        Some(match user.revision {
+            None => self.clone(),
+            Some(_) => Self::User(Arc::new(User { name: user.name.clone(), revision: None })),
+        })
+    }
+}
+
 /// A user as a token or a certificate names it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct User {

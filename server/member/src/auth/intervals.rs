@@ -47,13 +47,45 @@ impl Intervals {
     /// none the first key counts.
     #[must_use]
     pub fn contain(&self, key: &[u8], range_end: &[u8]) -> bool {
-        let behind = self.0.partition_point(|(start, _)| start.as_slice() <= key);
-        let Some((_, end)) = behind.checked_sub(1).map(|at| &self.0[at]) else { return false };
-        let Some(end) = end else { return true };
-        match range_end {
-            b"\0" => false,
-            range_end => key < end.as_slice() && range_end <= end.as_slice(),
+        match self.end_of_begun(key) {
+            None => false,
+            Some(None) => true,
+            Some(Some(end)) => range_end != b"\0" && key < end && range_end <= end,
         }
+    }
+
+    /// The end of the last interval that begins at this key or before, if there is one; none is
+    /// the end of all keys.
+    fn end_of_begun(&self, key: &[u8]) -> Option<Option<&[u8]>> {
+        let behind = self.0.partition_point(|(start, _)| start.as_slice() <= key);
+        Some(self.0[behind.checked_sub(1)?].1.as_deref())
+    }
+
+    /// Whether all keys of an ordered set are in it. `next` is the first key of the set that is
+    /// not before another one: it is asked once for each interval, and once more, however many
+    /// keys the set has.
+    pub fn hold_all<'k>(&self, mut next: impl FnMut(&[u8]) -> Option<&'k [u8]>) -> bool {
+        let mut from: &[u8] = b"";
+        while let Some(key) = next(from) {
+            match self.end_of_begun(key) {
+                Some(None) => return true,
+                Some(Some(end)) if key < end => from = end,
+                _ => return false,
+            }
+        }
+        true
+    }
+
+    /// How many there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// No key is in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
     }
 }
 
@@ -77,6 +109,32 @@ mod tests {
         assert!(!set.contain(b"m", b"\0") && !set.contain(b"a", b"\0"));
         // A range without a key in it: the first key decides.
         assert!(set.contain(b"b", b"a") && !set.contain(b"f", b"a"));
+    }
+
+    /// Very many keys cost no more than the intervals that they are in.
+    #[test]
+    fn a_set_of_keys_is_looked_at_once_for_each_interval() {
+        let mut denied = 0;
+        for seed in 0..300 {
+            let mut random = Random::new(seed);
+            let mut byte = |below| u8::try_from(random.below(below)).unwrap();
+            let parts =
+                (0..4).map(|_| (vec![byte(40)], Some(vec![byte(40)]))).filter(|(a, b)| Some(a) < b.as_ref());
+            let set = Intervals::merged(parts.chain([(vec![0], Some(vec![20]))]).collect());
+            let keys: std::collections::BTreeSet<Vec<u8>> =
+                (0..1 + byte(60)).map(|_| vec![byte(24), byte(3)]).collect();
+            let (mut looks, one_by_one) = (0, keys.iter().all(|key| set.contain(key, b"")));
+            let held = set.hold_all(|from| {
+                looks += 1;
+                keys.range(from.to_vec()..).next().map(Vec::as_slice)
+            });
+            assert_eq!(held, one_by_one, "{set:?} {keys:?}");
+            assert!(looks <= set.len() + 1, "{looks} looks for {set:?}");
+            denied += u32::from(!held);
+        }
+        assert!((50..250).contains(&denied), "{denied}");
+        assert!(Intervals::default().hold_all(|_| None), "no keys, no right needed");
+        assert!(!Intervals::default().hold_all(|_| Some(b"a")));
     }
 
     /// Merged intervals say the same as looking at every key one by one.

@@ -4,6 +4,7 @@ use bytes::Bytes;
 use revd_proto::etcdserverpb::request_op::Request;
 use revd_proto::etcdserverpb::{DeleteRangeRequest, PutRequest, RequestOp, TxnRequest};
 
+use crate::auth::intervals::Intervals;
 use crate::auth::rights::Rights;
 use crate::error::{AuthError, Error};
 use crate::lease::Leases;
@@ -36,7 +37,7 @@ pub enum Wants<'r> {
     Txn(&'r TxnRequest),
     /// To end a lease, or keep it alive: to write the keys that are attached to it.
     WriteLease(i64),
-    /// To know what is attached to a lease, or to all of them: to read these keys.
+    /// To know what is attached to a lease, or to any: to read these keys.
     ReadLease(Option<i64>),
 }
 
@@ -134,24 +135,23 @@ impl Judge<'_> {
     }
 
     fn write_lease(&self, lease: i64) -> Result<(), Error> {
-        self.each_key(Some(lease), |key| self.write(key, b""))
+        self.keys_of(Some(lease), &self.rights.write)
     }
 
     fn read_lease(&self, lease: Option<i64>) -> Result<(), Error> {
-        self.each_key(lease, |key| self.read(key, b""))
+        self.keys_of(lease, &self.rights.read)
     }
 
-    /// Looks at each key of a lease, or of all.
-    fn each_key(
-        &self,
-        lease: Option<i64>,
-        mut look: impl FnMut(&[u8]) -> Result<(), Error>,
-    ) -> Result<(), Error> {
+    /// All keys of a lease, or of any, have to be among these. However many it has, it is looked at
+    /// once for each interval: this is done for every put with a lease, on the state core.
+    fn keys_of(&self, lease: Option<i64>, rights: &Intervals) -> Result<(), Error> {
         match (self.attached, lease) {
             (Attached::Unknown, _) | (_, Some(0)) => Ok(()),
-            (Attached::Keys(keys), _) => keys.iter().try_for_each(|key| look(key)),
-            (Attached::Leases(leases), Some(lease)) => leases.keys(lease).try_for_each(look),
-            (Attached::Leases(leases), None) => leases.attached().try_for_each(look),
+            (Attached::Keys(keys), _) => allowed(keys.iter().all(|key| rights.contain(key, b""))),
+            (Attached::Leases(leases), Some(lease)) => {
+                allowed(rights.hold_all(|from| leases.key_from(lease, from)))
+            }
+            (Attached::Leases(leases), None) => allowed(rights.hold_all(|from| leases.attached_from(from))),
         }
     }
 }

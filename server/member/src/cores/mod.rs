@@ -14,6 +14,7 @@ mod installing;
 mod leader_moves;
 mod leader_reads;
 mod lease_asks;
+mod lease_rights;
 pub mod log;
 pub mod log_events;
 pub mod long;

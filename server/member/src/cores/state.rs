@@ -20,6 +20,7 @@ use crate::apply::state_hashes::HashAsks;
 use crate::apply::{CommittedEntry, DurableIndex, FatalError, Lost, Machine, Next, Work};
 use crate::cores::effects::{Note, Standpoint, StateEffects, StateEvent};
 use crate::cores::installing::{InstallStep, Installing};
+use crate::cores::lease_rights::LeaseRightsAsked;
 use crate::cores::long::{FinishedCommand, LongCommand, LongList};
 use crate::cores::member_callers::{MemberCaller, MemberCallers};
 use crate::cores::reads::PendingReads;
@@ -45,6 +46,8 @@ pub struct StateCore {
     deferred: VecDeque<PendingLeaseRequest>,
     /// Requests about leases that this leader may come to know by entries that are in its log.
     early: Vec<PendingLeaseRequest>,
+    /// Callers whose rights depend on keys of leases.
+    rights_asked: LeaseRightsAsked,
     /// Callers that will get the list of all leases that is being encoded.
     listing: Vec<CommandId>,
     /// Linearizable reads that wait for an entry to be applied.
@@ -102,6 +105,7 @@ impl StateCore {
             lease_requests: VecDeque::new(),
             deferred: VecDeque::new(),
             early: Vec::new(),
+            rights_asked: LeaseRightsAsked::default(),
             listing: Vec::new(),
             reads: PendingReads::default(),
             hash_asks: HashAsks::default(),
@@ -143,6 +147,7 @@ impl StateCore {
         is_listing(machine.lessor())
             || machine.lessor().is_changing()
             || !(self.lease_requests.is_empty() || self.has_yet_to_lead(machine))
+            || !self.rights_asked.is_empty()
             || self.is_forgetting
             || machine.is_within_entry()
             || machine.is_listing_keys()
@@ -220,6 +225,7 @@ impl StateCore {
                 let behind = effects.last_index();
                 self.lease_requests.push_back(PendingLeaseRequest { caller, request, behind });
             }
+            (Some(caller), LocalKind::MayCaller(rights), _) => self.rights_asked.add(caller, rights),
             (None, _, member) => {
                 let result = Err(Error::TooManyRequests);
                 let outcome = Outcome { revision: self.revision, result, rest: Rest::NONE };
@@ -294,6 +300,7 @@ impl StateCore {
         self.stream(machine, effects);
         self.lead(machine, now, effects);
         self.carry_out_lease_requests(machine, now, effects);
+        self.rights_asked.answer(machine, || effects.microseconds(), &mut self.effects);
         machine.list_keys(now, &mut self.effects);
         let next = self.apply(machine, now, effects)?;
         effects.counted(machine.lease_counts());
@@ -459,6 +466,12 @@ impl StateCore {
     }
 
     fn show(&mut self, machine: &mut Machine, effects: &mut impl StateEffects) {
+        // Before the View: who waits until an entry is in one finds the token that it has made.
+        for effect in self.effects.extract_if(.., |effect| matches!(effect, Effect::Tokens(_))) {
+            if let Effect::Tokens(change) = effect {
+                effects.tokens(change);
+            }
+        }
         self.revision = machine.store().revision();
         let applied = machine.store().applied().index;
         let leases = machine.leases().len();

@@ -112,9 +112,25 @@ impl Leases {
         self.leases.get(&id).into_iter().flat_map(|lease| lease.keys.keys().map(|key| &**key))
     }
 
-    /// The keys that are attached to any lease, in order; all of them in one go.
-    pub fn attached(&self) -> impl Iterator<Item = &[u8]> {
-        self.keys.keys().map(|key| &**key)
+    /// The first key attached to a lease that is not before another one.
+    #[must_use]
+    pub fn key_from(&self, id: i64, from: &[u8]) -> Option<&[u8]> {
+        let keys = &self.leases.get(&id)?.keys;
+        let from = (Bound::Included(from), Bound::Unbounded);
+        keys.range::<[u8], _>(from).next().map(|(key, _)| &**key)
+    }
+
+    /// The same of keys that are attached to any lease.
+    #[must_use]
+    pub fn attached_from(&self, from: &[u8]) -> Option<&[u8]> {
+        let from = (Bound::Included(from), Bound::Unbounded);
+        self.keys.range::<[u8], _>(from).next().map(|(key, _)| &**key)
+    }
+
+    /// How many keys are attached to any lease.
+    #[must_use]
+    pub fn attached_count(&self) -> usize {
+        self.keys.len()
     }
 
     /// How many keys are attached to a lease.

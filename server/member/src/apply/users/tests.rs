@@ -14,7 +14,7 @@ use revd_proto::etcdserverpb::{
 
 use super::*;
 use crate::apply::command::{CommandId, Origin, encode};
-use crate::apply::{CommittedEntry, MachineConfig};
+use crate::apply::{CommittedEntry, MachineConfig, Next};
 use crate::auth::User;
 use crate::limits;
 
@@ -219,6 +219,59 @@ fn bug_82_options_of_a_put_need_rights_in_transactions_too() {
     for (id, result) in [(1, Err(Error::Auth(AuthError::PermissionDenied))), (2, Ok(()))] {
         let revoked = subject.ann(Kind::LeaseRevoke, &LeaseRevokeRequest { id });
         assert_eq!(revoked.map(drop), result);
+    }
+}
+
+/// A put with a lease of very many keys: they are looked at once for each interval of its user, and
+/// a user with very many intervals is judged on a helper thread.
+#[test]
+fn keys_of_a_lease_cost_a_put_no_more_than_its_users_intervals() {
+    let many = limits::KEYS_PER_COMMAND + 1;
+    let mut subject = Subject::enabled();
+    subject.own(Kind::LeaseGrant, &LeaseGrantRequest { id: 1, ttl: 60 }).unwrap();
+    subject.own(Kind::RoleAdd, &AuthRoleAddRequest { name: "many".to_owned() }).unwrap();
+    for number in 0..many {
+        let key = Bytes::from(format!("b{number:06}"));
+        let put = PutRequest { key: key.clone(), lease: 1, ..PutRequest::default() };
+        subject.own(Kind::Put, &put).unwrap();
+        let perm = Some(Permission { perm_type: Type::Write as i32, key, range_end: Bytes::new() });
+        let grant = AuthRoleGrantPermissionRequest { name: "many".to_owned(), perm };
+        subject.own(Kind::RoleGrantPermission, &grant).unwrap();
+    }
+    subject.own(Kind::UserAdd, &AuthUserAddRequest { name: "bob".to_owned(), ..Default::default() }).unwrap();
+    subject.grant_role("bob", "many");
+    let put = PutRequest { lease: 1, ..put("b000000") };
+    let in_txn = txn(Request::RequestPut(put.clone())).encode_to_vec();
+    let mut next = |user: &str, kind, payload: Vec<u8>| {
+        let caller = subject.user(user);
+        let (kind, payload) = authorized::enclose(&caller, 0, kind, payload.into());
+        let data = encode(OWN, &[Command { id: CommandId::new(0, 1, 0), kind, payload }]).into();
+        let index = subject.machine.store().applied().index + 1;
+        subject.machine.begin(&CommittedEntry { index, term: 1, data, change: None }).unwrap();
+        let (next, mut effects) = (subject.machine.next(), Vec::new());
+        subject.machine.step(0, &mut effects).unwrap();
+        let Some(Effect::Reply(_, outcome)) = effects.pop() else { panic!("no reply") };
+        (next, outcome.result.map(drop))
+    };
+    let (long, short) = (Next::LongCommand, Next::Command);
+    // How many intervals a user has is not known before it is judged first.
+    for (user, expected) in [("ann", [long, short]), ("bob", [long, long]), ("root", [long, short])] {
+        for expected in expected {
+            assert_eq!(next(user, Kind::Put, put.encode_to_vec()), (expected, Ok(())), "{user}");
+        }
+        let [_, expected] = expected;
+        assert_eq!(next(user, Kind::Txn, in_txn.clone()), (expected, Ok(())), "{user}");
+    }
+    let other = PutRequest { lease: 1, ..self::put("x") };
+    subject.own(Kind::Put, &other).unwrap();
+    for user in ["ann", "bob"] {
+        let caller = subject.user(user);
+        assert_eq!(subject.send(&caller, Kind::Put, &put), Err(Error::Auth(AuthError::PermissionDenied)));
+        let mut may =
+            |right| subject.machine.check_lease_rights(&LeaseRights { caller: caller.clone(), right });
+        assert_eq!(may(LeaseRight::Write(1)), Err(Error::Auth(AuthError::PermissionDenied)));
+        assert_eq!(may(LeaseRight::ReadAll), Err(Error::Auth(AuthError::PermissionDenied)));
+        assert_eq!(may(LeaseRight::Write(2)), Ok(()), "no keys are attached to it");
     }
 }
 
