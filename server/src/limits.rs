@@ -17,25 +17,48 @@ pub const TOKENS_PER_USER_MAX: usize = 4_096;
 pub const JWT_BYTES_MAX: usize = 16 * 1024;
 /// Signed tokens that a member remembers to have verified; beyond, they are verified again.
 pub const JWTS_VERIFIED_MAX: usize = 16_384;
+/// Tokens that are looked at, to see whether their time is over, each time that one is made.
+pub const TOKENS_LOOKED_AT: usize = 4;
 /// Threads that make and check hashes of passwords.
 pub const PASSWORD_THREADS: usize = 2;
 /// They give way to cores that serve.
 pub const PASSWORD_THREADS_NICE: i32 = 10;
-/// Passwords that wait for them; beyond, a login is refused with `too many requests`.
+/// Passwords that wait for them, of logins, and as many of users that are made or changed; beyond,
+/// who has most waiting is refused with `too many requests`.
 pub const PASSWORDS_WAITING_MAX: usize = 1_024;
+/// Those of one address.
+pub const PASSWORDS_PER_ADDRESS_MAX: usize = 256;
 /// The cost of a hash that a client has made itself, above which it counts as wrong: it would keep
 /// a thread for minutes.
 pub const PASSWORD_COST_MAX: u32 = 14;
 /// Users may change so often while a login is under way.
 pub const LOGIN_ATTEMPTS_MAX: usize = 10;
-/// Failed logins in one name before the next one has to wait.
-pub const LOGIN_FAILURES_FREE: u32 = 10;
-/// Milliseconds of the first wait; each is twice the one before.
-pub const LOGIN_WAIT_MS: u64 = 250;
-/// Milliseconds of the longest wait; after so long, failures are forgotten.
-pub const LOGIN_WAIT_MS_MAX: u64 = 30_000;
-/// Names for which failed logins are counted, and the bytes of each that count.
+/// How guessing passwords is slowed down.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct GuessLimits {
+    /// Failed logins before the next one has to wait.
+    pub free: u32,
+    /// Milliseconds of the first wait; each is twice the one before.
+    pub wait_ms: u64,
+    /// Milliseconds of the longest wait.
+    pub wait_ms_max: u64,
+}
+
+/// Guesses in one name from one address.
+pub const GUESSES_BY_BOTH: GuessLimits = GuessLimits { free: 10, wait_ms: 250, wait_ms_max: 30_000 };
+/// Guesses in one name from all addresses, or from one address in all names: weaker, for others
+/// have to wait too, unless they have logged in from there.
+pub const GUESSES_BY_ONE: GuessLimits = GuessLimits { free: 100, wait_ms: 250, wait_ms_max: 1_000 };
+/// Milliseconds without a guess after which those before are forgotten.
+pub const LOGINS_FORGOTTEN_MS: u64 = 30_000;
+/// Names with addresses for which failed logins are counted; the oldest make room. As many are
+/// known by a login that was right.
+pub const LOGIN_PAIRS_MAX: usize = 16_384;
+/// The same of names.
 pub const LOGIN_NAMES_MAX: usize = 4_096;
+/// The same of addresses.
+pub const LOGIN_ADDRESSES_MAX: usize = 4_096;
+/// The bytes of a name that count.
 pub const LOGIN_NAME_BYTES_MAX: usize = 512;
 
 // Pending requests of an edge.
@@ -284,6 +307,8 @@ pub const FRAME_PARTS_MAX: usize = 8;
 pub const STREAM_CHUNK_BYTES: usize = 64 * 1024;
 /// Watch replies that are handed on before the next request of their stream is looked for.
 pub const WATCH_REPLIES_AT_A_TIME: usize = 16;
+/// Watchers that are judged in one step of a hub after users or roles have changed.
+pub const WATCHERS_JUDGED_PER_STEP: usize = 1_000;
 /// Requests and replies of a watch stream handled in one turn.
 pub const WATCH_TURNS: u64 = 512;
 

@@ -13,7 +13,7 @@ use prost::Message as _;
 use revd_checker::{Changes, Transcript, mutants};
 use revd_engine::db::DbOptions;
 use revd_engine::disk::SimDisk;
-use revd_engine::mvcc::{Applied, CheckpointKind, KeyRange, Store};
+use revd_engine::mvcc::{Applied, CheckpointKind, KeyRange, Store, View};
 use revd_engine::random::Random;
 use revd_member::budget::{Budget, Hold, Share};
 use revd_member::limits::WATCH_STEP_WORK;
@@ -57,6 +57,8 @@ struct Sim {
     /// Most streams that were starved at a time.
     starved: usize,
     store: Store,
+    /// The newest View that may be told of, while watchers are judged anew.
+    told_of: Option<View>,
     hub: Hub,
     history: Changes,
     clients: Vec<Client>,
@@ -82,6 +84,7 @@ impl Sim {
             budget,
             starved: 0,
             store,
+            told_of: None,
             hub: Hub::new(HubLimits { fragment_bytes: 300_000, step_work }),
             history: Changes::default(),
             clients: Vec::new(),
@@ -222,7 +225,11 @@ impl Sim {
                 self.read(client);
             }
             7 | 8 | 16 | 17 => {
-                self.hub.step(&self.store.view()).unwrap();
+                let view = self.told_of.clone().unwrap_or_else(|| self.store.view());
+                self.hub.step(&view).unwrap();
+                if self.random.one_in(4) {
+                    self.told_of = self.random.one_in(4).then(|| self.store.view());
+                }
             }
             18 if self.random.one_in(3) => self.checkpoint(),
             19 if self.random.one_in(15) => {

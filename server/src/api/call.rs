@@ -1,5 +1,6 @@
 //! A call as services see it: a method, a message, and what came with it. Nothing of HTTP.
 
+use std::net::{IpAddr, Ipv6Addr};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -16,9 +17,36 @@ pub type Message = SmallVec<[Bytes; 2]>;
 /// A call with a stream of replies, under way.
 pub type StreamingCall = Pin<Box<dyn Future<Output = Result<(), Status>>>>;
 
+/// Where a call comes from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Source {
+    /// The client's address.
+    pub address: Address,
+    /// The number of its connection.
+    pub connection: u64,
+}
+
+/// A client's address, as far as clients are told apart by it.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Address(Option<IpAddr>);
+
+impl Address {
+    /// A host of IPv4, or a network of IPv6: who has one address there has all of 64 bits.
+    #[must_use]
+    pub fn of(address: IpAddr) -> Self {
+        const NETWORK: u128 = !0 << 64;
+        Self(Some(match address.to_canonical() {
+            IpAddr::V6(address) => Ipv6Addr::from_bits(address.to_bits() & NETWORK).into(),
+            v4 @ IpAddr::V4(_) => v4,
+        }))
+    }
+}
+
 /// The metadata that a client sent along with its request.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Metadata {
+    /// Where it is.
+    pub source: Source,
     /// `hasleader: true`: answer only while there is a leader.
     pub requires_leader: bool,
     /// The caller, as it names itself.

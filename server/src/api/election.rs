@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use prost::Message as _;
-use revd_member::auth::Caller;
+use revd_member::auth::{Caller, Wants};
 use revd_member::budget::Patience;
 use revd_member::error::Error;
 use revd_member::error::Status;
@@ -31,6 +31,15 @@ fn no_leader_field() -> Status {
 
 fn not_leader() -> Status {
     Status::unknown("election: not leader")
+}
+
+/// The leader of a moment, as an Observe has shown it.
+struct Shown {
+    /// The caller that it was shown to.
+    to: Caller,
+    revision: i64,
+    /// The leader's key, if there is one.
+    leader: Option<Bytes>,
 }
 
 /// Edge view.
@@ -66,6 +75,10 @@ impl Election {
     pub(super) async fn proclaim(&self, caller: &Caller, message: Bytes) -> Result<Message, Status> {
         let request = decoded(ProclaimRequest::decode(message))?;
         let leader = request.leader.ok_or_else(no_leader_field)?;
+        let put = PutRequest { key: leader.key.clone(), ..PutRequest::default() };
+        let wants = if put.key.is_empty() { Wants::Login } else { Wants::Put(&put) };
+        let may_put = self.0.context.check_now(caller, &wants).await;
+        may_put.map_err(|error| unknown(&error))?;
         let lease = self.0.session(caller, leader.lease).await.map_err(|error| unknown(&error))?;
         let header = self.set_value(caller, leader.key, leader.rev, lease, request.value).await?;
         Ok(smallvec![ProclaimResponse { header }.encode_to_vec().into()])
@@ -126,50 +139,51 @@ impl Election {
         replies: &Replies,
     ) -> Result<(), Status> {
         let prefix = prefix(&decoded(LeaderRequest::decode(message))?.name);
-        while let Some((seen, leader)) = self.show_leader(credentials, &prefix, replies).await? {
-            let ended = match leader {
-                Some(key) => self.observe_leader(seen, key, replies).await,
-                None => self.wait_for_leader(&prefix, seen).await,
+        while let Some(shown) = self.show_leader(credentials, &prefix, replies).await? {
+            let ended = match &shown.leader {
+                Some(key) => self.observe_leader(&shown, key, replies).await,
+                None => self.wait_for_leader(&shown, &prefix).await,
             };
             match ended {
-                Ok(()) | Err(Error::Compacted) => {} // look again
+                Ok(()) | Err(Error::Compacted | Error::Auth(_)) => {} // look again
                 Err(error) => return Err(error.into()),
             }
         }
         Ok(())
     }
 
-    async fn wait_for_leader(&self, prefix: &Bytes, seen: i64) -> Result<(), Error> {
+    async fn wait_for_leader(&self, shown: &Shown, prefix: &Bytes) -> Result<(), Error> {
         let range_end = prefix_end(prefix).into();
         let request = WatchCreateRequest {
             key: prefix.clone(),
             range_end,
-            start_revision: seen + 1,
+            start_revision: shown.revision + 1,
             ..WatchCreateRequest::default()
         };
-        self.0.watch(request).next().await.map(drop)
+        self.0.watch(&shown.to, request).next().await.map(drop)
     }
 
     /// Shows what the leader of now says, if there is one: it is read when there is room
-    /// for it, and nothing of it is held before. The revision of then and the leader's
-    /// key; none when the client is gone.
+    /// for it, and nothing of it is held before. None when the client is gone.
     async fn show_leader(
         &self,
         credentials: &Credentials,
         prefix: &Bytes,
         replies: &Replies,
-    ) -> Result<Option<(i64, Option<Bytes>)>, Error> {
+    ) -> Result<Option<Shown>, Error> {
         let share = replies.share();
         while replies.ready().await {
             let caller = self.0.context.caller(Need::Judged, credentials).await?;
             let view = self.0.context.view_for_reading(false).await?;
             self.0.check(&caller, prefix, &view)?;
             let revision = view.revision();
-            let Some((key, meta)) = oldest(&view, prefix).await else { return Ok(Some((revision, None))) };
+            let Some((key, meta)) = oldest(&view, prefix).await else {
+                return Ok(Some(Shown { to: caller, revision, leader: None }));
+            };
             let bytes = value_bytes(&view, meta)?.clamp(1, share.bytes_max());
             if share.fits(bytes) {
                 replies.put(self.proclaimed(revision, key_value(&view, key.clone(), meta)?));
-                return Ok(Some((revision, Some(key))));
+                return Ok(Some(Shown { to: caller, revision, leader: Some(key) }));
             }
             drop(view);
             self.0.context.reached(Bound::WatchBytes);
@@ -181,9 +195,10 @@ impl Election {
 
     /// Shows what one leader says until its key is gone. Later events wait with the watcher, where
     /// they are counted, until the client has taken what was shown before.
-    async fn observe_leader(&self, seen: i64, key: Bytes, replies: &Replies) -> Result<(), Error> {
-        let request = WatchCreateRequest { key, start_revision: seen + 1, ..WatchCreateRequest::default() };
-        let watching = self.0.watch_for(request, replies.share());
+    async fn observe_leader(&self, shown: &Shown, key: &Bytes, replies: &Replies) -> Result<(), Error> {
+        let (key, start_revision) = (key.clone(), shown.revision + 1);
+        let request = WatchCreateRequest { key, start_revision, ..WatchCreateRequest::default() };
+        let watching = self.0.watch_for(&shown.to, request, replies.share());
         while replies.ready().await {
             let (revision, events) = watching.next().await?;
             for event in events {

@@ -28,7 +28,7 @@ use crate::api::context::ServiceContext;
 use crate::api::kv::Kv;
 use crate::api::lease::Lease;
 use crate::api::validate;
-use crate::edge::watchers::{OwnWatcher, Watchers};
+use crate::edge::watchers::{OwnWatcher, WatchJudge, Watchers};
 use crate::limits;
 use crate::queues::turn::give_way;
 
@@ -249,8 +249,9 @@ impl KeyQueue {
         lease: i64,
         value: &Bytes,
     ) -> Result<(QueuedKey, TxnResponse, KeyGuard), Error> {
-        let lease = self.session(caller, lease).await?;
         let prefix = prefix(name);
+        self.check_now(caller, &prefix).await?;
+        let lease = self.session(caller, lease).await?;
         let view = self.context.view_for_reading(false).await?;
         self.check(caller, &prefix, &view)?;
         let seen = view.revision();
@@ -309,7 +310,14 @@ impl KeyQueue {
         self.context.check(caller, &Wants::Read { key: prefix, range_end: &range_end }, view)
     }
 
-    /// The lease a caller names, or a new one.
+    /// The same as of now, before anything is done for it.
+    async fn check_now(&self, caller: &Caller, prefix: &Bytes) -> Result<(), Error> {
+        let range_end = prefix_end(prefix);
+        self.context.check_now(caller, &Wants::Read { key: prefix, range_end: &range_end }).await
+    }
+
+    /// The lease a caller names, or a new one. A new one is an entry of the log: the caller's
+    /// rights to what it is for were looked at before.
     pub(super) async fn session(&self, caller: &Caller, lease: i64) -> Result<i64, Error> {
         if lease != 0 {
             return Ok(lease);
@@ -319,16 +327,27 @@ impl KeyQueue {
         Ok(decoded(LeaseGrantResponse::decode(&reply[..]))?.id)
     }
 
-    /// Watches on behalf of a call that takes events as soon as they
-    /// come, whatever its client does.
-    pub(super) fn watch(&self, request: WatchCreateRequest) -> OwnWatcher {
-        self.watch_for(request, &self.context.budgets.watches.share())
+    /// Watches on behalf of a caller that takes events as soon as they come, whatever its client
+    /// does.
+    pub(super) fn watch(&self, caller: &Caller, request: WatchCreateRequest) -> OwnWatcher {
+        self.watch_for(caller, request, &self.context.budgets.watches.share())
     }
 
-    /// Watches on behalf of a call whose client may keep it waiting: events that are left then are
-    /// in the share of its connection.
-    pub(super) fn watch_for(&self, request: WatchCreateRequest, share: &Share) -> OwnWatcher {
-        OwnWatcher::new(&self.watchers, request, share)
+    /// Watches on behalf of a caller whose client may keep it waiting: events that are left then
+    /// are in the share of its connection. It ends with the caller's right to read the keys.
+    pub(super) fn watch_for(
+        &self,
+        caller: &Caller,
+        request: WatchCreateRequest,
+        share: &Share,
+    ) -> OwnWatcher {
+        let context = Rc::clone(&self.context);
+        let caller = caller.in_name_only().unwrap_or_else(|| caller.clone());
+        let judge: WatchJudge = Box::new(move |view, key, range_end, _| {
+            let judged = context.check(&caller, &Wants::Read { key, range_end }, view);
+            judged.map_err(|_| "the right to read these keys was revoked")
+        });
+        OwnWatcher::new(&self.watchers, request, share, judge)
     }
 
     /// Waits until a key is the oldest. Costs nothing while waiting: the key before it is watched.
@@ -347,8 +366,8 @@ impl KeyQueue {
                 filters: vec![FilterType::Noput as i32],
                 ..WatchCreateRequest::default()
             };
-            match self.watch(request).next().await {
-                Ok(_) | Err(Error::Compacted) => {} // look again
+            match self.watch(caller, request).next().await {
+                Ok(_) | Err(Error::Compacted | Error::Auth(_)) => {} // look again
                 Err(error) => return Err(error),
             }
         }

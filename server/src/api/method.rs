@@ -117,7 +117,7 @@ macro_rules! is_watch {
 /// Makes [`Unary`] and its calls of the rows.
 macro_rules! unary {
     (
-        |$api:ident, $caller:ident, $message:ident, $replies:ident|
+        |$api:ident, $caller:ident, $source:ident, $message:ident, $replies:ident|
         $($name:ident = $path:literal, $waits:ident, $need:ident => $call:expr,)*
     ) => {
         /// A method with one request and one reply.
@@ -165,7 +165,7 @@ macro_rules! unary {
             ) -> Result<Message, Status> {
                 self.context.admit(&metadata, method.is_of_state(), |reads| is_for_learners(method, &$message, reads), false)?;
                 let $caller = &self.context.caller(method.need(), &metadata.caller).await?;
-                let $api = self;
+                let ($api, $source) = (self, metadata.source);
                 // Endless calls are boxed: they are larger than all others,
                 // which share the memory of this one.
                 Ok(match method {
@@ -245,7 +245,7 @@ macro_rules! streaming {
 }
 
 unary! {
-    |api, caller, message, replies|
+    |api, caller, source, message, replies|
     Range = "/etcdserverpb.KV/Range", briefly, judged => api.kv.range(caller, message, &replies),
     Put = "/etcdserverpb.KV/Put", briefly, judged => api.kv.put(caller, message, &replies),
     DeleteRange = "/etcdserverpb.KV/DeleteRange", briefly, judged => api.kv.delete_range(caller, message, &replies),
@@ -270,13 +270,13 @@ unary! {
     AuthEnable = "/etcdserverpb.Auth/AuthEnable", briefly, root => api.auth.change(caller, Kind::AuthEnable, message),
     AuthDisable = "/etcdserverpb.Auth/AuthDisable", briefly, root => api.auth.change(caller, Kind::AuthDisable, message),
     AuthStatus = "/etcdserverpb.Auth/AuthStatus", briefly, judged => api.auth.status(caller, message),
-    Authenticate = "/etcdserverpb.Auth/Authenticate", briefly, open => api.auth.authenticate(message),
-    UserAdd = "/etcdserverpb.Auth/UserAdd", briefly, root => api.auth.user_add(caller, message),
+    Authenticate = "/etcdserverpb.Auth/Authenticate", briefly, open => api.auth.authenticate(source, message),
+    UserAdd = "/etcdserverpb.Auth/UserAdd", briefly, root => api.auth.user_add(source, caller, message),
     UserGet = "/etcdserverpb.Auth/UserGet", briefly, judged => api.auth.user_get(caller, message),
     UserList = "/etcdserverpb.Auth/UserList", briefly, root => api.auth.user_list(caller, message),
     UserDelete = "/etcdserverpb.Auth/UserDelete", briefly, root => api.auth.change(caller, Kind::UserDelete, message),
     UserChangePassword = "/etcdserverpb.Auth/UserChangePassword", briefly, root =>
-        api.auth.user_change_password(caller, message),
+        api.auth.user_change_password(source, caller, message),
     UserGrantRole = "/etcdserverpb.Auth/UserGrantRole", briefly, root =>
         api.auth.change(caller, Kind::UserGrantRole, message),
     UserRevokeRole = "/etcdserverpb.Auth/UserRevokeRole", briefly, root =>

@@ -1,5 +1,6 @@
 //! The Watch service: one call carries the requests and replies of many watchers.
 
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
@@ -101,15 +102,24 @@ impl Watch {
         }
     }
 
-    /// Says what this client may watch: it is looked up each time who that is.
+    /// Says what this client may watch. Who that is says its token, for each watcher that is made.
+    /// One that goes on is its user's, also when the token counts no more: as with etcd, only a
+    /// lack of rights ends it.
     fn judge(&self, credentials: &Credentials) -> WatchJudge {
         let (context, credentials) = (Rc::clone(&self.context), credentials.clone());
+        let known = RefCell::new(None);
         Box::new(move |view, key, range_end, asked| {
-            let caller = match asked {
-                Asked::First => context.identify_now(&credentials).unwrap_or(Caller::BadToken),
-                Asked::Again => context.identify_again(&credentials),
+            let known = &mut *known.borrow_mut();
+            let caller = match (asked, &*known) {
+                (Asked::First, _) => context.identify_now(&credentials).unwrap_or(Caller::BadToken),
+                (Asked::Again, Some(caller)) => Caller::clone(caller),
+                (Asked::Again, None) => context.identify_again(&credentials),
             };
-            context.check(&caller, &Wants::Read { key, range_end }, view).map_err(|error| why(&error))
+            context.check(&caller, &Wants::Read { key, range_end }, view).map_err(|error| why(&error))?;
+            if known.is_none() {
+                *known = caller.in_name_only();
+            }
+            Ok(())
         })
     }
 

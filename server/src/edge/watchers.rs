@@ -1,9 +1,10 @@
 //! The watchers of an edge, for the services that watch: the Watch service on behalf of clients,
 //! Lock and Election for themselves.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::fmt;
+use std::ops::Bound;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -11,7 +12,7 @@ use std::task::{Context, Poll};
 use prost::Message as _;
 use revd_engine::mvcc::View;
 use revd_member::budget::Share;
-use revd_member::error::Error;
+use revd_member::error::{AuthError, Error};
 use revd_member::raft::status::MemberStatus;
 use revd_member::read::view_slot::ViewSlot;
 use revd_member::schema::{self, AuthState};
@@ -21,6 +22,7 @@ use revd_proto::etcdserverpb::{WatchCreateRequest, WatchResponse};
 use revd_proto::mvccpb::Event;
 use serde_json::json;
 
+use crate::limits;
 use crate::observe::counters::Counters;
 use crate::observe::turns::Loop;
 
@@ -34,9 +36,7 @@ pub struct Watchers {
     status: Arc<MemberStatus>,
     /// Says of each stream of a client what it may watch.
     judges: RefCell<Judges>,
-    /// The state of users and roles that all watchers have been judged by, while rights are
-    /// needed.
-    judged: Cell<Option<AuthState>>,
+    judging: RefCell<Judging>,
     edge: u16,
 }
 
@@ -50,6 +50,33 @@ pub enum Asked {
     First,
     /// It is there, and users or roles have changed.
     Again,
+}
+/// How far watchers are judged anew, while rights are needed.
+#[derive(Debug, Default)]
+struct Judging {
+    /// All watchers have been judged by this state of users and roles, or a newer one.
+    judged: Option<AuthState>,
+    round: Option<Round>,
+}
+
+/// Watchers are judged, some in each step, because users or roles have changed. Each is judged by
+/// the newest View there is.
+#[derive(Debug)]
+struct Round {
+    /// The View in which they had changed: when the round is over, it may be told of.
+    view: View,
+    /// Its users and roles.
+    state: AuthState,
+    /// The View of the round before: nothing newer than this is told meanwhile.
+    told_of: Option<View>,
+    /// The stream to go on with, and the watcher's id from which on.
+    next: Option<(StreamId, i64)>,
+}
+
+impl Round {
+    fn new(view: &View, state: AuthState, told_of: Option<View>) -> Self {
+        Self { view: view.clone(), state, told_of, next: None }
+    }
 }
 
 /// The judge of each stream.
@@ -79,8 +106,8 @@ impl Watchers {
         status: Arc<MemberStatus>,
         limits: HubLimits,
     ) -> Rc<Self> {
-        let (hub, judges, judged) = (RefCell::new(Hub::new(limits)), RefCell::default(), Cell::new(None));
-        Rc::new(Self { hub, views, counters, status, judges, judged, edge })
+        let (hub, judges, judging) = (RefCell::new(Hub::new(limits)), RefCell::default(), RefCell::default());
+        Rc::new(Self { hub, views, counters, status, judges, judging, edge })
     }
 
     /// There may be a newer View: takes a step towards it. The rest is for [`Watchers::step_on`].
@@ -91,7 +118,7 @@ impl Watchers {
         let mut hub = self.hub.borrow_mut();
         if hub.is_watching() {
             self.take_step(&mut hub)?;
-            hub.call_stepper();
+            self.call_stepper(&mut hub);
         }
         Ok(())
     }
@@ -101,7 +128,11 @@ impl Watchers {
     /// # Errors
     /// When the store is damaged.
     pub async fn step_on(&self) -> Result<(), Error> {
-        std::future::poll_fn(|context| self.hub.borrow_mut().poll_steps(context)).await;
+        std::future::poll_fn(|context| {
+            let polled = self.hub.borrow_mut().poll_steps(context);
+            if self.judging.borrow().round.is_some() { Poll::Ready(()) } else { polled }
+        })
+        .await;
         let mut hub = self.hub.borrow_mut();
         self.take_step(&mut hub)?;
         if !hub.is_watching() {
@@ -110,27 +141,76 @@ impl Watchers {
         Ok(())
     }
 
+    fn call_stepper(&self, hub: &mut Hub) {
+        if self.judging.borrow().round.is_some() {
+            hub.wake_stepper();
+        } else {
+            hub.call_stepper();
+        }
+    }
+
     fn take_step(&self, hub: &mut Hub) -> Result<(), Error> {
-        let view = self.views.load();
-        self.judge(hub, &view);
         let turns = self.counters.turns(self.edge);
-        turns.timed(Loop::Watches, || json!({}), || hub.step(&view))?;
+        turns.timed(
+            Loop::Watches,
+            || json!({}),
+            || {
+                let told_of = self.judge(hub);
+                told_of.map_or(Ok(false), |view| hub.step(&view))
+            },
+        )?;
         self.count(hub);
         Ok(())
     }
 
-    /// Users or roles may have changed: watchers that lost their right end before they are told of
-    /// anything in this View.
-    fn judge(&self, hub: &mut Hub, view: &View) {
+    /// Judges some watchers, if users or roles have changed: those that have lost their right end
+    /// before they are told of anything that is newer than that. The newest View that may be told
+    /// of, if there is one.
+    fn judge(&self, hub: &mut Hub) -> Option<View> {
+        let view = self.views.load();
+        let judging = &mut *self.judging.borrow_mut();
         if !self.status.needs_rights.load() {
-            return self.judged.set(None);
+            *judging = Judging::default();
+            return Some(view);
         }
         let state = schema::auth_state(view.tables());
-        if self.judged.replace(Some(state)) != Some(state) {
-            for (stream, judge) in &self.judges.borrow().0 {
-                hub.revoke(*stream, |key, range_end| judge(view, key, range_end, Asked::Again), view);
-            }
+        if judging.round.is_none() && judging.judged == Some(state) {
+            return Some(view);
         }
+        let mut round = judging.round.take().unwrap_or_else(|| Round::new(&view, state, None));
+        if !self.judge_some(hub, &mut round.next, &view) {
+            return judging.round.insert(round).told_of.clone();
+        }
+        judging.judged = Some(round.state);
+        if round.state == state {
+            return Some(view);
+        }
+        // They have changed again meanwhile. However often they do, each round brings news.
+        judging.round = Some(Round::new(&view, state, Some(round.view.clone())));
+        Some(round.view)
+    }
+
+    /// Judges so many watchers as one step may; true when those were the last ones.
+    fn judge_some(&self, hub: &mut Hub, next: &mut Option<(StreamId, i64)>, view: &View) -> bool {
+        let judges = self.judges.borrow();
+        let from = next.map_or(Bound::Unbounded, |(stream, _)| Bound::Included(stream));
+        let mut left = limits::WATCHERS_JUDGED_PER_STEP;
+        for (stream, judge) in judges.0.range((from, Bound::Unbounded)) {
+            let from = next.filter(|(next, _)| next == stream).map_or(i64::MIN, |(_, id)| id);
+            if left == 0 {
+                *next = Some((*stream, from));
+                return false;
+            }
+            let judge = |key: &[u8], range_end: &[u8]| judge(view, key, range_end, Asked::Again);
+            let (rest, looked) = hub.revoke(*stream, from, left, judge, view);
+            if let Some(id) = rest {
+                *next = Some((*stream, id));
+                return false;
+            }
+            // A stream without watchers takes time too.
+            left = left.saturating_sub(looked.max(1));
+        }
+        true
     }
 
     fn count(&self, hub: &Hub) {
@@ -159,9 +239,8 @@ impl Watchers {
         self.views.follow(self.edge, true);
         let mut hub = self.hub.borrow_mut();
         let view = self.views.load();
-        self.judge(&mut hub, &view);
         let result = change(&mut hub, &view);
-        hub.call_stepper();
+        self.call_stepper(&mut hub);
         self.count(&hub);
         if !hub.is_watching() {
             self.views.follow(self.edge, false);
@@ -233,10 +312,17 @@ impl Drop for EdgeWatchStream {
 pub struct OwnWatcher(EdgeWatchStream);
 
 impl OwnWatcher {
-    /// Begins to watch; events that are not taken yet are counted in `share`.
+    /// Begins to watch, as long as the judge lets it; events that are not taken yet are counted in
+    /// `share`.
     #[must_use]
-    pub fn new(watchers: &Rc<Watchers>, request: WatchCreateRequest, share: &Share) -> Self {
+    pub fn new(
+        watchers: &Rc<Watchers>,
+        request: WatchCreateRequest,
+        share: &Share,
+        judge: WatchJudge,
+    ) -> Self {
         let stream = watchers.open(share);
+        stream.judge_by(judge);
         stream.request(RequestUnion::CreateRequest(request));
         Self(stream)
     }
@@ -244,8 +330,8 @@ impl OwnWatcher {
     /// The next events, and the revision of their reply.
     ///
     /// # Errors
-    /// [`Error::Compacted`] when a compaction took it; [`Error::NoWatcher`]
-    /// when there is no such watcher.
+    /// [`Error::Compacted`] when a compaction took it; [`AuthError::PermissionDenied`] when the
+    /// right to it is gone; [`Error::NoWatcher`] when there is no such watcher.
     pub async fn next(&self) -> Result<(i64, Vec<Event>), Error> {
         loop {
             std::future::poll_fn(|context| self.0.poll_replies(context)).await;
@@ -257,8 +343,8 @@ impl OwnWatcher {
                 Some(Reply { content: Content::Refused(reason), .. }) => {
                     return Err(Error::NoWatcher(reason));
                 }
-                Some(Reply { content: Content::Revoked(reason), .. }) => {
-                    return Err(Error::NoWatcher(reason));
+                Some(Reply { content: Content::Revoked(_), .. }) => {
+                    return Err(Error::Auth(AuthError::PermissionDenied));
                 }
                 _ => {}
             }
@@ -268,6 +354,8 @@ impl OwnWatcher {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
     use super::*;
     use futures_lite::future::{block_on, poll_once};
     use revd_engine::db::DbOptions;
@@ -283,10 +371,136 @@ mod tests {
         let follow = |key: &'static str, range_end: &'static str| {
             let (key, range_end) = (key.into(), range_end.into());
             let request = WatchCreateRequest { key, range_end, ..WatchCreateRequest::default() };
-            OwnWatcher::new(&watchers, request, &Share::new(usize::MAX))
+            OwnWatcher::new(&watchers, request, &Share::new(usize::MAX), Box::new(|_, _, _, _| Ok(())))
         };
         assert_eq!(block_on(poll_once(follow("a", "b").next())), None, "it waits for something to happen");
         let refused = block_on(poll_once(follow("b", "a").next())).expect("it does not wait");
         assert_eq!(refused, Err(Error::NoWatcher("mvcc: watcher range is empty")));
+    }
+
+    /// Watchers of a store in which rights are needed.
+    struct Subject {
+        store: Store,
+        views: Arc<ViewSlot>,
+        watchers: Rc<Watchers>,
+        revision: u64,
+        /// Every watcher has lost its right.
+        is_revoked: Rc<Cell<bool>>,
+        /// Watchers that were judged because users had changed.
+        judged: Rc<Cell<usize>>,
+    }
+
+    impl Subject {
+        fn new() -> Self {
+            let mut store = Store::open(Arc::new(SimDisk::new()), DbOptions::default()).unwrap();
+            let (views, counters) = (Arc::new(ViewSlot::new(store.view(), 1)), Arc::new(Counters::new(1)));
+            let status = Arc::new(MemberStatus::default());
+            status.needs_rights.store(true);
+            let limits = HubLimits { fragment_bytes: 1 << 20, step_work: crate::limits::WATCH_STEP_WORK };
+            let watchers = Watchers::new(0, Arc::clone(&views), counters, status, limits);
+            let (is_revoked, judged) = (Rc::default(), Rc::default());
+            let mut subject = Self { store, views, watchers, revision: 1, is_revoked, judged };
+            subject.change_users();
+            subject
+        }
+
+        fn change_users(&mut self) {
+            self.revision += 1;
+            schema::put_auth_state(&mut self.store, AuthState { enabled: true, revision: self.revision });
+            self.views.store(self.store.view());
+        }
+
+        fn put(&mut self) {
+            let mut txn = self.store.begin();
+            txn.put(b"k", b"", 0);
+            txn.commit();
+            self.views.store(self.store.view());
+        }
+
+        /// A stream with so many watchers of one key.
+        fn stream(&self, watchers: usize) -> EdgeWatchStream {
+            let stream = self.watchers.open(&Share::new(usize::MAX));
+            let (is_revoked, judged) = (Rc::clone(&self.is_revoked), Rc::clone(&self.judged));
+            stream.judge_by(Box::new(move |_, _, _, when| {
+                judged.set(judged.get() + usize::from(when == Asked::Again));
+                if is_revoked.get() { Err("revoked") } else { Ok(()) }
+            }));
+            for _ in 0..watchers {
+                let create = WatchCreateRequest { key: "k".into(), ..WatchCreateRequest::default() };
+                stream.request(RequestUnion::CreateRequest(create));
+            }
+            while stream.take().is_some() {}
+            stream
+        }
+
+        /// Takes steps until there are none left; most watchers that were judged in one of them.
+        fn settle(&self) -> usize {
+            let before = self.judged.get();
+            self.watchers.step().unwrap();
+            let mut most = self.judged.get() - before;
+            loop {
+                let before = self.judged.get();
+                if block_on(poll_once(self.watchers.step_on())).is_none() {
+                    return most;
+                }
+                most = most.max(self.judged.get() - before);
+            }
+        }
+    }
+
+    /// Events, and watchers that were told that they have lost their right.
+    fn told(streams: &[EdgeWatchStream]) -> (usize, usize) {
+        let (mut events, mut revoked) = (0, 0);
+        for stream in streams {
+            while let Some(reply) = stream.take() {
+                events += usize::from(matches!(reply.content, Content::Events { .. }));
+                revoked += usize::from(matches!(reply.content, Content::Revoked(_)));
+            }
+        }
+        (events, revoked)
+    }
+
+    #[test]
+    fn very_many_watchers_are_judged_a_step_at_a_time_and_told_nothing_newer_before() {
+        let per_step = crate::limits::WATCHERS_JUDGED_PER_STEP;
+        let mut subject = Subject::new();
+        let mut streams = vec![subject.stream(2 * per_step + 7)];
+        streams.extend((0..per_step / 2).map(|_| subject.stream(2)));
+        let all = 3 * per_step + 7;
+        subject.settle();
+        subject.put();
+        subject.settle();
+        assert_eq!(told(&streams), (all, 0));
+        subject.judged.set(0);
+        subject.change_users();
+        subject.put();
+        subject.watchers.step().unwrap();
+        assert_eq!((subject.judged.get(), told(&streams)), (per_step, (0, 0)), "not all are judged");
+        assert_eq!(subject.settle(), per_step);
+        assert_eq!((subject.judged.get(), told(&streams)), (all, (all, 0)), "each once, then the event");
+        subject.is_revoked.set(true);
+        subject.change_users();
+        subject.put();
+        subject.settle();
+        assert_eq!(told(&streams), (0, all));
+    }
+
+    /// Users change while watchers are judged, again and again: these are told of what was before.
+    #[test]
+    fn however_often_users_change_watchers_are_told_of_what_was_before() {
+        let mut subject = Subject::new();
+        let streams = [subject.stream(3 * crate::limits::WATCHERS_JUDGED_PER_STEP)];
+        subject.settle();
+        for _ in 0..10 {
+            subject.change_users();
+            subject.put();
+            subject.watchers.step().unwrap();
+        }
+        let (events, revoked) = told(&streams);
+        assert!(events > 0 && revoked == 0, "{events} events, {revoked} revoked");
+        subject.settle();
+        let (more, _) = told(&streams);
+        // Each watcher is told of each put, of some of them together.
+        assert!(events + more >= 3 * crate::limits::WATCHERS_JUDGED_PER_STEP);
     }
 }

@@ -3,12 +3,14 @@
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use futures_lite::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use glommio::net::TcpStream;
 use revd_http2::PREFACE;
 use serde_json::json;
 
+use crate::api::call::{Address, Source};
 use crate::config::ListenAddress;
 use crate::limits;
 use crate::net::context::EdgeContext;
@@ -28,17 +30,25 @@ const TLS_HANDSHAKE: u8 = 0x16;
 
 /// Serves a connection until the client is done, or the core is.
 pub(super) async fn serve(stream: TcpStream, address: ListenAddress, edge: Rc<EdgeContext>, pass: Pass) {
+    let source = source_of(&stream);
     let Ok((stream, first)) = begin(stream, &edge, &pass).await else { return };
     // Bytes that are not for this address are read and not answered, as etcd does.
     match first.first() {
         Some(&TLS_HANDSHAKE) if address.is_secure => {
             // Boxed, so that plain connections do not have the size of others.
-            Box::pin(serve_tls(stream, first, edge, pass)).await;
+            Box::pin(serve_tls(stream, source, first, edge, pass)).await;
         }
         Some(&TLS_HANDSHAKE) => pass_over(stream).await,
-        _ if address.is_plain => converse(stream, first, None, edge, pass).await,
+        _ if address.is_plain => converse(stream, first, (None, source), edge, pass).await,
         _ => pass_over(stream).await,
     }
+}
+
+/// Where a connection comes from.
+fn source_of(stream: &TcpStream) -> Source {
+    static CONNECTIONS: AtomicU64 = AtomicU64::new(0);
+    let address = stream.peer_addr().map_or_else(|_| Address::default(), |peer| Address::of(peer.ip()));
+    Source { address, connection: CONNECTIONS.fetch_add(1, Ordering::Relaxed) }
 }
 
 /// Closing before everything is read would look like a broken connection.
@@ -47,7 +57,7 @@ async fn pass_over(mut stream: impl AsyncRead + Unpin) {
     let _ = futures_lite::future::poll_once(stream.read(&mut nowhere)).await;
 }
 
-async fn serve_tls(stream: TcpStream, first: Vec<u8>, edge: Rc<EdgeContext>, pass: Pass) {
+async fn serve_tls(stream: TcpStream, source: Source, first: Vec<u8>, edge: Rc<EdgeContext>, pass: Pass) {
     let from = stream.peer_addr().ok();
     let address = from.map(|from| from.ip());
     let accepting = tls::accept(stream, &first, address, &edge.tls, &edge.handshakes);
@@ -66,7 +76,7 @@ async fn serve_tls(stream: TcpStream, first: Vec<u8>, edge: Rc<EdgeContext>, pas
         }
     };
     let Ok((stream, first)) = begin(stream, &edge, &pass).await else { return };
-    converse(stream, first, common_name, edge, pass).await;
+    converse(stream, first, (common_name, source), edge, pass).await;
 }
 
 /// In etcd's words, once in `REJECTED_INTERVAL`: whoever reaches the port can cause such lines.
@@ -108,13 +118,13 @@ async fn begin<T: AsyncRead + Unpin>(
 async fn converse<T: Transport + AsyncRead + AsyncWrite + Unpin + 'static>(
     stream: T,
     first: Vec<u8>,
-    common_name: Option<Rc<str>>,
+    (common_name, source): (Option<Rc<str>>, Source),
     edge: Rc<EdgeContext>,
     pass: Pass,
 ) {
     if first == PREFACE {
         // Boxed, so that the task of a silent client, which waits for its first bytes, stays small.
-        if let Some(stream) = Box::new(Http2::new(stream, common_name, edge)).serve(&pass).await {
+        if let Some(stream) = Box::new(Http2::new(stream, common_name, source, edge)).serve(&pass).await {
             futures_lite::future::or(hear_out(stream), sleep(limits::LINGER_DEADLINE)).await;
         }
     } else {

@@ -20,7 +20,7 @@ use revd_http2::{Connection, ErrorCode, Event, Fault, HeadersKind, Role};
 use revd_member::error::Status;
 use serde_json::json;
 
-use crate::api::call::Message;
+use crate::api::call::{Message, Source};
 use crate::api::method::Method;
 use crate::api::replies::{Replies as ReplySink, prefix};
 use crate::limits;
@@ -104,12 +104,17 @@ enum ReadOutcome {
 impl<T: Transport> Http2<T> {
     /// A connection whose preface was read.
     #[must_use]
-    pub(super) fn new(socket: T, common_name: Option<Rc<str>>, shared: Rc<EdgeContext>) -> Self {
+    pub(super) fn new(
+        socket: T,
+        common_name: Option<Rc<str>>,
+        source: Source,
+        shared: Rc<EdgeContext>,
+    ) -> Self {
         let now = shared.clock.milliseconds();
         let config = shared.http2;
         Self {
             connection: Connection::new(Role::Server, config),
-            header_decoder: HeaderDecoder::new(config.header_bytes_max as usize, common_name),
+            header_decoder: HeaderDecoder::new(config.header_bytes_max as usize, common_name, source),
             encoder: ResponseEncoder::default(),
             calls: Calls::default(),
             ready: ReadyQueue::default(),

@@ -7,7 +7,7 @@ use revd_http2::hpack::{Decoder, Malformed};
 use revd_member::error::Error;
 use revd_member::error::Status;
 
-use crate::api::call::{CallerIdentity, Metadata};
+use crate::api::call::{CallerIdentity, Metadata, Source};
 use crate::api::method::{self, Method};
 use crate::limits;
 use crate::net::http;
@@ -61,6 +61,7 @@ pub(super) struct HeaderDecoder {
     bytes_max: usize,
     /// Of the certificate of the connection's client.
     common_name: Option<Rc<str>>,
+    source: Source,
     seen: Vec<DecodedBlock>,
     /// The place in `seen` that is overwritten next.
     next: usize,
@@ -76,8 +77,8 @@ struct DecodedBlock {
 
 impl HeaderDecoder {
     #[must_use]
-    pub(super) fn new(bytes_max: usize, common_name: Option<Rc<str>>) -> Self {
-        Self { decoder: Decoder::default(), bytes_max, common_name, seen: Vec::new(), next: 0 }
+    pub(super) fn new(bytes_max: usize, common_name: Option<Rc<str>>, source: Source) -> Self {
+        Self { decoder: Decoder::default(), bytes_max, common_name, source, seen: Vec::new(), next: 0 }
     }
 
     /// Decodes a header block. Every block of a connection must pass through the decoder, or the
@@ -93,7 +94,7 @@ impl HeaderDecoder {
         }
         let mut fields = HeaderFields { bytes_left: self.bytes_max, ..HeaderFields::default() };
         self.decoder.decode(block, |name, value| fields.add(name, value))?;
-        let head = fields.head(self.common_name.as_ref());
+        let head = fields.head(self.common_name.as_ref(), self.source);
         if let RequestHeaders::Call(head) = &head
             && self.decoder.generation() == generation
             && block.len() <= limits::HEAD_REMEMBERED_BYTES_MAX
@@ -221,7 +222,7 @@ impl HeaderFields {
         }
     }
 
-    fn head(mut self, common_name: Option<&Rc<str>>) -> RequestHeaders {
+    fn head(mut self, common_name: Option<&Rc<str>>, source: Source) -> RequestHeaders {
         if self.is_too_large {
             return RequestHeaders::TooLarge;
         }
@@ -263,7 +264,7 @@ impl HeaderFields {
                 return RequestHeaders::Refused(Status::unimplemented(text));
             }
         };
-        let metadata = Metadata { requires_leader: self.requires_leader, caller };
+        let metadata = Metadata { source, requires_leader: self.requires_leader, caller };
         match method::find(&path) {
             Ok(method) => RequestHeaders::Call(CallHeaders { method, metadata, timeout: self.timeout, gzip }),
             Err(status) => RequestHeaders::Refused(status),
@@ -360,7 +361,7 @@ mod tests {
     ];
 
     fn read(fields: &[(&str, &str)]) -> RequestHeaders {
-        HeaderDecoder::new(4_000, None).read(&block(fields)).unwrap()
+        HeaderDecoder::new(4_000, None, Source::default()).read(&block(fields)).unwrap()
     }
 
     fn with(name: &'static str, value: &'static str) -> Vec<(&'static str, &'static str)> {
@@ -368,7 +369,7 @@ mod tests {
     }
 
     fn caller(common_name: Option<&str>, fields: &[(&str, &str)]) -> Option<Rc<CallerIdentity>> {
-        let mut heads = HeaderDecoder::new(4_000, common_name.map(Rc::from));
+        let mut heads = HeaderDecoder::new(4_000, common_name.map(Rc::from), Source::default());
         let read = [(); 2].map(|()| match heads.read(&block(fields)).unwrap() {
             RequestHeaders::Call(head) => head.metadata.caller,
             other => panic!("{other:?}"),
@@ -402,7 +403,7 @@ mod tests {
 
     #[test]
     fn a_call_is_understood_and_recognised() {
-        let mut heads = HeaderDecoder::new(4_000, None);
+        let mut heads = HeaderDecoder::new(4_000, None, Source::default());
         let mut bytes = block(&with("grpc-timeout", "5S"));
         for _ in 0..3 {
             let RequestHeaders::Call(head) = heads.read(&bytes).unwrap() else { panic!("no call") };

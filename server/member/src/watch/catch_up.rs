@@ -67,7 +67,8 @@ impl Hub {
             self.catching_up[role] = self.abandon(pass, view.compact_revision(), synced_to);
             return Ok(true);
         }
-        if !self.run(pass, view, synced_to, budget)? {
+        // Newcomers may have made it newer than this View.
+        if !self.run(pass, view, synced_to.min(view.revision()), budget)? {
             return Ok(true);
         }
         Ok(self.join_synced(pass, budget))

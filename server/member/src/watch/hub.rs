@@ -168,7 +168,8 @@ impl Hub {
     }
 
     /// Tells of what is new in `view`: first synced watchers, then unsynced ones; bounded. True if
-    /// there is more to do: let others go on and call it again, with the newest View.
+    /// there is more to do: let others go on and call it again, with the newest View, or with an
+    /// older one as long as nothing behind that may be told.
     ///
     /// # Errors
     /// When records cannot be read.
@@ -236,6 +237,13 @@ impl Hub {
             && self.has_steps()
             && let Some(stepper) = self.stepper.take()
         {
+            stepper.wake();
+        }
+    }
+
+    /// Wakes that task, for a reason of its own.
+    pub fn wake_stepper(&mut self) {
+        if let Some(stepper) = self.stepper.take() {
             stepper.wake();
         }
     }

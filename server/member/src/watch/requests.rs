@@ -41,26 +41,38 @@ impl Hub {
         self.streams[id.0].push(Reply { watch_id: NO_WATCHER, revision: view.revision(), content });
     }
 
-    /// Cancels the watchers of a stream whose ranges (first key, and the wire's form of the end)
-    /// may not be watched any more.
+    /// Cancels watchers of a stream whose ranges (first key, and the wire's form of the end) may
+    /// not be watched any more: looks at so many of them, from this id on. The id to go on from, if
+    /// there are more, and how many were looked at.
     pub fn revoke(
         &mut self,
         id: StreamId,
+        from: i64,
+        count: usize,
         mut judge: impl FnMut(&[u8], &[u8]) -> std::result::Result<(), &'static str>,
         view: &View,
-    ) {
+    ) -> (Option<i64>, usize) {
         let (watchers, streams) = (&self.watchers, &self.streams);
-        let judged = streams[id.0].ids.iter().filter_map(|(watch_id, slot)| {
-            let range = &watchers[(*slot)?].range;
-            judge(range.start(), range.wire_end()).err().map(|reason| (*watch_id, reason))
-        });
-        for (watch_id, reason) in judged.collect::<Vec<_>>() {
-            if let Some(Some(slot)) = self.streams[id.0].ids.remove(&watch_id) {
-                self.remove(slot);
-                let content = Content::Revoked(reason);
-                self.streams[id.0].push(Reply { watch_id, revision: view.revision(), content });
+        let (mut looked, mut revoked, mut next) = (0, Vec::new(), None);
+        for (watch_id, slot) in streams[id.0].ids.range(from..) {
+            if looked == count {
+                next = Some(*watch_id);
+                break;
+            }
+            looked += 1;
+            let Some(slot) = *slot else { continue };
+            let range = &watchers[slot].range;
+            if let Err(reason) = judge(range.start(), range.wire_end()) {
+                revoked.push((*watch_id, slot, reason));
             }
         }
+        for (watch_id, slot, reason) in revoked {
+            self.streams[id.0].ids.remove(&watch_id);
+            self.remove(slot);
+            let content = Content::Revoked(reason);
+            self.streams[id.0].push(Reply { watch_id, revision: view.revision(), content });
+        }
+        (next, looked)
     }
 
     fn try_create(

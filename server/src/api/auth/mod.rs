@@ -3,6 +3,7 @@
 //! Rights are judged in `revd_member::auth`; passwords and tokens are here, for they need secrets,
 //! threads and time.
 
+mod fair_queue;
 pub mod identity;
 pub mod jwt;
 mod jwt_keys;
@@ -33,7 +34,7 @@ use revd_proto::etcdserverpb::{
 };
 
 use crate::api::auth::parts::TokenKind;
-use crate::api::call::{Message, decoded};
+use crate::api::call::{Message, Source, decoded};
 use crate::api::context::ServiceContext;
 use crate::limits;
 use crate::secret::{Secret, fill_random};
@@ -70,12 +71,17 @@ impl Auth {
     }
 
     /// A new user: the password stays here, its hash goes through the log.
-    pub(super) async fn user_add(&self, caller: &Caller, message: Bytes) -> Result<Message, Error> {
+    pub(super) async fn user_add(
+        &self,
+        source: Source,
+        caller: &Caller,
+        message: Bytes,
+    ) -> Result<Message, Error> {
         let mut request = decoded(AuthUserAddRequest::decode(message))?;
         let password = Secret::from(std::mem::take(&mut request.password));
         request.hashed_password = match request.options {
             Some(options) if options.no_password => String::new(),
-            _ => self.hashed(password).await?,
+            _ => self.hashed(source, password).await?,
         };
         self.change(caller, Kind::UserAdd, request.encode_to_vec().into()).await
     }
@@ -83,19 +89,20 @@ impl Auth {
     /// As with etcd, a client that gives no password may give a hash of its own.
     pub(super) async fn user_change_password(
         &self,
+        source: Source,
         caller: &Caller,
         message: Bytes,
     ) -> Result<Message, Error> {
         let mut request = decoded(AuthUserChangePasswordRequest::decode(message))?;
         let password = Secret::from(std::mem::take(&mut request.password));
         if !password.expose().is_empty() {
-            request.hashed_password = self.hashed(password).await?;
+            request.hashed_password = self.hashed(source, password).await?;
         }
         self.change(caller, Kind::UserChangePassword, request.encode_to_vec().into()).await
     }
 
-    async fn hashed(&self, password: Secret) -> Result<String, Error> {
-        let hash = self.context.auth.passwords.hash(password).await?;
+    async fn hashed(&self, source: Source, password: Secret) -> Result<String, Error> {
+        let hash = self.context.auth.passwords.hash(source, password).await?;
         Ok(BASE64_STANDARD.encode(hash))
     }
 
@@ -159,13 +166,13 @@ impl Auth {
     /// A login: the password is checked here, the log makes a simple token known to all members,
     /// and says at which auth revision a signed one is made. If users have changed meanwhile, the
     /// password is checked again.
-    pub(super) async fn authenticate(&self, message: Bytes) -> Result<Message, Error> {
+    pub(super) async fn authenticate(&self, source: Source, message: Bytes) -> Result<Message, Error> {
         let AuthenticateRequest { name, password } = decoded(AuthenticateRequest::decode(message))?;
         let password = Secret::from(password);
         for _ in 0..limits::LOGIN_ATTEMPTS_MAX {
             let view = self.context.view_for_reading(false).await?;
             let revision = schema::auth_state(view.tables()).revision;
-            self.check_password(&name, &password, &view).await?;
+            self.check_password(source, &name, &password, &view).await?;
             drop(view);
             let letters = letters();
             let is_simple = matches!(self.context.auth.kind, TokenKind::Simple);
@@ -177,7 +184,7 @@ impl Auth {
             if now == revision {
                 let token = match &self.context.auth.kind {
                     TokenKind::Simple => format!("{}.{index}", text(letters.expose())),
-                    TokenKind::Jwt(jwt) => self.context.auth.passwords.sign(jwt, name, now).await?,
+                    TokenKind::Jwt(jwt) => self.context.auth.passwords.sign(source, jwt, name, now).await?,
                     TokenKind::Nothing => return Err(Error::Auth(AuthError::AuthFailed)),
                 };
                 let body = AuthenticateResponse { header: None, token }.encode_to_vec();
@@ -187,18 +194,24 @@ impl Auth {
         Err(Error::TooManyRequests)
     }
 
-    async fn check_password(&self, name: &str, password: &Secret, view: &View) -> Result<(), Error> {
+    async fn check_password(
+        &self,
+        source: Source,
+        name: &str,
+        password: &Secret,
+        view: &View,
+    ) -> Result<(), Error> {
         if !schema::auth_state(view.tables()).enabled {
             return Err(Error::Auth(AuthError::AuthNotEnabled));
         }
         let auth = &self.context.auth;
-        auth.logins.may_try(name)?;
+        auth.logins.may_try(name, source.address)?;
         let user = schema::user(view.tables(), name);
         let has_none = user.as_ref().is_some_and(rules::has_no_password);
         let hash = user.map(|user| user.password).filter(|_| !has_none);
-        let checked = auth.passwords.check(password.clone(), hash).await;
+        let checked = auth.passwords.check(source, password.clone(), hash).await;
         if checked == Err(Error::Auth(AuthError::AuthFailed)) {
-            auth.logins.failed(name);
+            auth.logins.failed(name, source.address);
             // As with etcd, whose text tells that there is such a user.
             return Err(if has_none {
                 Error::Auth(AuthError::NoPasswordUser)
@@ -207,7 +220,7 @@ impl Auth {
             });
         }
         checked?;
-        auth.logins.succeeded(name);
+        auth.logins.succeeded(name, source.address);
         Ok(())
     }
 }

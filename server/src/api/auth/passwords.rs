@@ -1,26 +1,86 @@
 //! Passwords: bcrypt takes tens of milliseconds on purpose, so it runs on threads of its own, few
 //! of them and at a low priority, and what waits for them is bounded.
 
-use std::sync::mpsc::{Receiver, SyncSender, TrySendError, sync_channel};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};
 
 use bcrypt::{HashParts, Version};
 use bytes::Bytes;
 use revd_member::error::{AuthError, Error};
+use serde_json::json;
 
+use crate::api::auth::fair_queue::{FairBounds, FairQueue};
 use crate::api::auth::jwt::Jwt;
+use crate::api::call::Source;
 use crate::limits;
+use crate::observe::log;
 use crate::queues::latch::Latch;
 use crate::secret::{Secret, fill_random};
 
 /// bcrypt reads no more of a password.
 const PASSWORD_BYTES_MAX: usize = 72;
 
-/// Node view: the threads that make and check hashes. They begin with the first password.
+/// Node view: the threads that make and check hashes. They begin with the first password, and end
+/// when nobody can ask them any more.
 #[derive(Debug)]
 pub struct Passwords {
     cost: u32,
-    jobs: OnceLock<SyncSender<Job>>,
+    jobs: Arc<Jobs>,
+    threads: Once,
+}
+
+/// What waits for the threads.
+#[derive(Debug)]
+struct Jobs {
+    waiting: Mutex<Waiting>,
+    has_more: Condvar,
+}
+
+/// Logins, and passwords of users that are made or changed, take turns: who may change users waits
+/// for no login.
+#[derive(Debug)]
+struct Waiting {
+    logins: FairQueue<Job>,
+    changes: FairQueue<Job>,
+    login_next: bool,
+    is_over: bool,
+}
+
+impl Waiting {
+    fn next(&mut self) -> Option<Job> {
+        self.login_next = !self.login_next;
+        if self.login_next {
+            self.logins.pop().or_else(|| self.changes.pop())
+        } else {
+            self.changes.pop().or_else(|| self.logins.pop())
+        }
+    }
+}
+
+impl Jobs {
+    fn waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Waits for the next one; none at the end.
+    fn next(&self) -> Option<Job> {
+        let mut waiting = self.waiting();
+        loop {
+            if let Some(job) = waiting.next() {
+                return Some(job);
+            }
+            if waiting.is_over {
+                return None;
+            }
+            waiting = self.has_more.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+        }
+    }
+}
+
+impl Drop for Passwords {
+    fn drop(&mut self) {
+        self.jobs.waiting().is_over = true;
+        self.jobs.has_more.notify_all();
+    }
 }
 
 #[derive(Debug)]
@@ -57,84 +117,109 @@ impl Passwords {
     /// Hashes are made at this cost.
     #[must_use]
     pub fn new(cost: u32) -> Self {
-        Self { cost, jobs: OnceLock::new() }
+        let bounds = FairBounds {
+            all_max: limits::PASSWORDS_WAITING_MAX,
+            address_max: limits::PASSWORDS_PER_ADDRESS_MAX,
+        };
+        let (logins, changes) = (FairQueue::new(bounds), FairQueue::new(bounds));
+        let waiting = Mutex::new(Waiting { logins, changes, login_next: false, is_over: false });
+        Self { cost, jobs: Arc::new(Jobs { waiting, has_more: Condvar::new() }), threads: Once::new() }
     }
 
     /// The hash of a password.
     ///
     /// # Errors
     /// [`AuthError::PasswordTooLong`]; [`Error::TooManyRequests`] when too many wait.
-    pub(super) async fn hash(&self, password: Secret) -> Result<String, Error> {
+    pub(super) async fn hash(&self, source: Source, password: Secret) -> Result<String, Error> {
         if password.expose().len() > PASSWORD_BYTES_MAX {
             return Err(Error::Auth(AuthError::PasswordTooLong));
         }
         let mut salt = [0; 16];
         fill_random(&mut salt);
-        self.run(Work::Hash { password, salt }).await
+        self.run(source, Work::Hash { password, salt }).await
     }
 
     /// Whether a password is a user's; the answer takes as long if there is no such user.
     ///
     /// # Errors
     /// [`AuthError::AuthFailed`] when it is not; [`Error::TooManyRequests`] when too many wait.
-    pub(super) async fn check(&self, password: Secret, hash: Option<Bytes>) -> Result<(), Error> {
-        self.run(Work::Check { password, hash }).await.map(drop)
+    pub(super) async fn check(
+        &self,
+        source: Source,
+        password: Secret,
+        hash: Option<Bytes>,
+    ) -> Result<(), Error> {
+        self.run(source, Work::Check { password, hash }).await.map(drop)
     }
 
     /// A signed token: with a long key that takes milliseconds.
     ///
     /// # Errors
     /// [`AuthError::VerifyOnlyKey`]; [`Error::TooManyRequests`] when too many wait.
-    pub(super) async fn sign(&self, jwt: &Arc<Jwt>, name: String, revision: u64) -> Result<String, Error> {
-        self.run(Work::Sign { jwt: Arc::clone(jwt), name, revision }).await
+    pub(super) async fn sign(
+        &self,
+        source: Source,
+        jwt: &Arc<Jwt>,
+        name: String,
+        revision: u64,
+    ) -> Result<String, Error> {
+        self.run(source, Work::Sign { jwt: Arc::clone(jwt), name, revision }).await
     }
 
-    async fn run(&self, work: Work) -> Result<String, Error> {
+    async fn run(&self, source: Source, work: Work) -> Result<String, Error> {
         let answer = Arc::new(Answer::default());
         let job = Job { work, answer: Arc::clone(&answer) };
-        let jobs = self.jobs.get_or_init(|| begin_threads(self.cost));
-        jobs.try_send(job).map_err(|error| match error {
-            TrySendError::Full(_) => Error::TooManyRequests,
-            TrySendError::Disconnected(_) => Error::Stopped,
-        })?;
+        self.threads.call_once(|| begin_threads(self.cost, &self.jobs));
+        let evicted = {
+            let waiting = &mut *self.jobs.waiting();
+            match job.work {
+                Work::Hash { .. } => waiting.changes.push(source, job),
+                Work::Check { .. } | Work::Sign { .. } => waiting.logins.push(source, job),
+            }
+        };
+        self.jobs.has_more.notify_one();
+        if let Some(Job { answer, .. }) = evicted {
+            answer.give(Err(Error::TooManyRequests));
+        }
         answer.is_there.wait().await;
         let result = answer.result.lock().unwrap_or_else(PoisonError::into_inner).take();
         result.unwrap_or(Err(Error::Stopped))
     }
 }
 
-/// They end when nobody can ask them any more.
-fn begin_threads(cost: u32) -> SyncSender<Job> {
-    let (jobs, to_do) = sync_channel(limits::PASSWORDS_WAITING_MAX);
-    let to_do = Arc::new(Mutex::new(to_do));
-    for number in 0..limits::PASSWORD_THREADS {
-        let to_do = Arc::clone(&to_do);
-        let thread = std::thread::Builder::new().name(format!("passwords {number}"));
-        // Without threads there is nobody to hear: callers are told that the member stops.
-        let _ = thread.spawn(move || work(&to_do, cost));
+impl Answer {
+    fn give(&self, result: Result<String, Error>) {
+        *self.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+        self.is_there.set();
     }
-    jobs
 }
 
-fn work(to_do: &Mutex<Receiver<Job>>, cost: u32) {
+fn begin_threads(cost: u32, jobs: &Arc<Jobs>) {
+    for number in 0..limits::PASSWORD_THREADS {
+        let jobs = Arc::clone(jobs);
+        let thread = std::thread::Builder::new().name(format!("passwords {number}"));
+        if let Err(error) = thread.spawn(move || work(&jobs, cost)) {
+            log::warn("a thread for passwords could not begin", json!({"error": error.to_string()}));
+        }
+    }
+}
+
+fn work(jobs: &Jobs, cost: u32) {
     let own = rustix::thread::gettid();
     let _ = rustix::process::setpriority_process(Some(own), limits::PASSWORD_THREADS_NICE);
     // The hash of a password that no user has.
     let nobodys = bcrypt::hash_with_salt(b"nobody's", cost, [0; 16]).map(|hash| hash.to_string());
     let nobodys = nobodys.unwrap_or_default();
-    loop {
-        let job = to_do.lock().unwrap_or_else(PoisonError::into_inner).recv();
-        let Ok(Job { work, answer }) = job else { return };
+    while let Some(Job { work, answer }) = jobs.next() {
         // A caller that has gone away needs no answer.
-        if Arc::strong_count(&answer) > 1 {
-            let result = match work {
-                Work::Hash { password, salt } => hash(&password, cost, salt),
-                Work::Sign { jwt, name, revision } => jwt.sign(&name, revision),
-                Work::Check { password, hash } => check(&password, hash.as_deref(), cost, &nobodys),
-            };
-            *answer.result.lock().unwrap_or_else(PoisonError::into_inner) = Some(result);
+        if Arc::strong_count(&answer) == 1 {
+            continue;
         }
-        answer.is_there.set();
+        answer.give(match work {
+            Work::Hash { password, salt } => hash(&password, cost, salt),
+            Work::Sign { jwt, name, revision } => jwt.sign(&name, revision),
+            Work::Check { password, hash } => check(&password, hash.as_deref(), cost, &nobodys),
+        });
     }
 }
 
@@ -170,11 +255,11 @@ mod tests {
     fn passwords_are_known_by_their_hashes() {
         let passwords = Passwords::new(4);
         let secret = |text: &str| Secret::from(text.to_owned());
-        let hash = block_on(passwords.hash(secret("rosebud"))).unwrap();
+        let hash = block_on(passwords.hash(Source::default(), secret("rosebud"))).unwrap();
         assert!(hash.starts_with("$2a$04$"));
         let check = |text, hash: Option<&str>| {
             let hash = hash.map(|hash| Bytes::copy_from_slice(hash.as_bytes()));
-            block_on(passwords.check(secret(text), hash))
+            block_on(passwords.check(Source::default(), secret(text), hash))
         };
         assert_eq!(check("rosebud", Some(&hash)), Ok(()));
         // Made by Go.
@@ -185,7 +270,7 @@ mod tests {
             assert_eq!(check("rosebud", hash), Err(Error::Auth(AuthError::AuthFailed)));
         }
         assert_eq!(
-            block_on(passwords.hash(secret(&"x".repeat(73)))),
+            block_on(passwords.hash(Source::default(), secret(&"x".repeat(73)))),
             Err(Error::Auth(AuthError::PasswordTooLong))
         );
     }

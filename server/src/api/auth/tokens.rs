@@ -3,7 +3,7 @@
 //! that are not used for a while, as etcd does. Only a digest of the letters is kept: neither a
 //! member's memory nor its log has a token that could be used.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -35,7 +35,9 @@ pub struct Tokens {
 struct Made {
     by_key: BTreeMap<Key, Token>,
     /// The keys of each user's tokens, the oldest first.
-    by_user: BTreeMap<String, Vec<Key>>,
+    by_user: BTreeMap<String, BTreeSet<Key>>,
+    /// When each token is looked at next, to see whether its time is over: no later than that is.
+    looks: BTreeSet<(u64, Key)>,
 }
 
 #[derive(Debug)]
@@ -43,6 +45,8 @@ struct Token {
     user: Arc<User>,
     /// By the clock in milliseconds.
     used: AtomicU64,
+    /// Its place in `Made::looks`.
+    look: u64,
 }
 
 /// The result of looking a token up.
@@ -119,14 +123,10 @@ impl Token {
 }
 
 impl Made {
-    /// Tokens that are over make room, then the oldest: of the same user, or of all.
+    /// Tokens that are over go, a few each time that there is a new one; if there is no room, the
+    /// oldest makes room: of the same user, or of all.
     fn insert(&mut self, user: String, key: Key, now: u64, ttl: u64) {
-        let own = self.by_user.get(&user).map_or(0, Vec::len);
-        if own >= limits::TOKENS_PER_USER_MAX || self.by_key.len() >= limits::TOKENS_MAX {
-            let over = |(_, token): &(&Key, &Token)| token.is_over(now, ttl);
-            let over: Vec<Key> = self.by_key.iter().filter(over).map(|(key, _)| *key).collect();
-            over.into_iter().for_each(|key| self.remove(key));
-        }
+        self.remove_those_over(now, ttl);
         let oldest = match self.by_user.get(&user) {
             Some(own) if own.len() >= limits::TOKENS_PER_USER_MAX => own.first(),
             _ if self.by_key.len() >= limits::TOKENS_MAX => self.by_key.keys().next(),
@@ -135,15 +135,35 @@ impl Made {
         if let Some(oldest) = oldest.copied() {
             self.remove(oldest);
         }
-        self.by_user.entry(user.clone()).or_default().push(key);
-        let user = Arc::new(User { name: user, revision: None });
-        self.by_key.insert(key, Token { user, used: AtomicU64::new(now) });
+        self.by_user.entry(user.clone()).or_default().insert(key);
+        let (user, look) = (Arc::new(User { name: user, revision: None }), now.saturating_add(ttl));
+        self.looks.insert((look, key));
+        self.by_key.insert(key, Token { user, used: AtomicU64::new(now), look });
+    }
+
+    /// Looks at a few tokens whose time may be over. One that was used since is looked at again
+    /// when it may be over then: more are looked at than made, so that none stays for long.
+    fn remove_those_over(&mut self, now: u64, ttl: u64) {
+        for _ in 0..limits::TOKENS_LOOKED_AT {
+            let Some((_, key)) = self.looks.first().copied().filter(|(look, _)| *look < now) else {
+                return;
+            };
+            self.looks.pop_first();
+            let Some(token) = self.by_key.get_mut(&key) else { continue };
+            if token.is_over(now, ttl) {
+                self.remove(key);
+            } else {
+                token.look = token.used.load(Ordering::Relaxed).saturating_add(ttl);
+                self.looks.insert((token.look, key));
+            }
+        }
     }
 
     fn remove(&mut self, key: Key) {
         let Some(token) = self.by_key.remove(&key) else { return };
+        self.looks.remove(&(token.look, key));
         if let Some(own) = self.by_user.get_mut(&token.user.name) {
-            own.retain(|other| *other != key);
+            own.remove(&key);
             if own.is_empty() {
                 self.by_user.remove(&token.user.name);
             }
@@ -152,7 +172,7 @@ impl Made {
 
     fn remove_user(&mut self, user: &str) {
         for key in self.by_user.remove(user).unwrap_or_default() {
-            self.by_key.remove(&key);
+            self.remove(key);
         }
     }
 }
@@ -227,7 +247,28 @@ mod tests {
             tokens.change_at(made(&format!("user {}", index / 9), A, index), 0);
         }
         assert_eq!(count(&tokens), limits::TOKENS_MAX);
-        tokens.change_at(made("late", A, 1 << 40), 5_000);
-        assert_eq!(count(&tokens), 1, "those that are over go first");
+    }
+
+    /// At its bound, and while most tokens are over, a new one costs what any other does.
+    #[test]
+    fn a_new_token_looks_at_a_few_others() {
+        let tokens = Tokens::new(Duration::from_secs(1));
+        let count = |tokens: &Tokens| tokens.made.read().unwrap().by_key.len();
+        let all = limits::TOKENS_MAX as u64;
+        for index in 0..all {
+            tokens.change_at(made(&format!("user {}", index / 9), A, index), 0);
+        }
+        assert_eq!(user(&tokens, "abcdefghijklmnop.5", 900).as_deref(), Some("user 0"));
+        tokens.change_at(made("late", A, all), 1_500);
+        assert_eq!(count(&tokens), limits::TOKENS_MAX - limits::TOKENS_LOOKED_AT + 1);
+        assert!(user(&tokens, "abcdefghijklmnop.5", 1_500).is_some(), "it was used");
+        let rounds = all / (limits::TOKENS_LOOKED_AT as u64 - 1);
+        for index in 0..rounds {
+            tokens.change_at(made(&format!("late {}", index / 9), A, all + 1 + index), 1_500);
+        }
+        assert_eq!(count(&tokens) as u64, rounds + 2, "those that are over are gone");
+        assert!(user(&tokens, "abcdefghijklmnop.5", 1_600).is_some());
+        let made = tokens.made.read().unwrap();
+        assert_eq!(made.looks.len(), made.by_key.len(), "each is looked at again");
     }
 }
