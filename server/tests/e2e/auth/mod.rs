@@ -16,6 +16,8 @@ use crate::harness::{Client, Random, from_env, with_clusters_beside, with_etcd_b
 mod bugs;
 mod generator;
 mod jwt;
+mod open_calls;
+mod passwords;
 
 use generator::{Actor, Call, Compared, Generator, Tokens};
 

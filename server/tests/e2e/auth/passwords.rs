@@ -1,0 +1,73 @@
+//! Passwords of every length: what they are refused for, and which ones count as the same.
+
+use bytes::Bytes;
+use prost::Message;
+use revd_proto::etcdserverpb::{
+    AuthUserAddRequest, AuthUserChangePasswordRequest, AuthUserGrantRoleRequest, AuthenticateRequest,
+};
+use tonic::Code;
+
+use super::{FLAGS, call};
+use crate::harness::{Client, said_of_both};
+
+type Told = Result<(), (Code, String)>;
+
+async fn tell(client: &Client, path: &'static str, message: &impl Message, token: Option<&str>) -> Told {
+    let result = call(client, path, message.encode_to_vec().into(), token).await;
+    result.map(drop).map_err(|status| (status.code(), status.message().to_owned()))
+}
+
+async fn add(client: &Client, name: &str, password: &str) -> Told {
+    let (name, password) = (name.to_owned(), password.to_owned());
+    let request = AuthUserAddRequest { name, password, ..AuthUserAddRequest::default() };
+    tell(client, "/etcdserverpb.Auth/UserAdd", &request, None).await
+}
+
+async fn change(client: &Client, name: &str, password: &str) -> Told {
+    let (name, password) = (name.to_owned(), password.to_owned());
+    let request = AuthUserChangePasswordRequest { name, password, ..Default::default() };
+    tell(client, "/etcdserverpb.Auth/UserChangePassword", &request, None).await
+}
+
+async fn login(client: &Client, name: &str, password: &str) -> Told {
+    let request = AuthenticateRequest { name: name.to_owned(), password: password.to_owned() };
+    tell(client, "/etcdserverpb.Auth/Authenticate", &request, None).await
+}
+
+/// bcrypt reads 72 bytes: a longer password is refused where it is set, and cut where it is
+/// checked, as etcd does.
+#[test]
+fn the_length_of_a_password_counts_as_with_etcd() {
+    let lengths = [0, 1, 71, 72, 73, 1_000];
+    let seen = said_of_both(&FLAGS, async |server| {
+        let client = server.client().await;
+        let mut seen = vec![add(&client, "root", "root").await];
+        for len in lengths {
+            seen.push(add(&client, &format!("user {len}"), &"p".repeat(len)).await);
+            seen.push(add(&client, "changed", "at first").await);
+            seen.push(change(&client, "changed", &"c".repeat(len)).await);
+            seen.push(change(&client, "nobody", &"c".repeat(len)).await);
+        }
+        seen.push(add(&client, "zero", "a\0b").await);
+        seen.push(add(&client, "letters", &"\u{e4}".repeat(36)).await);
+        seen.push(add(&client, "more letters", &"\u{e4}".repeat(37)).await);
+        let grant = AuthUserGrantRoleRequest { user: "root".to_owned(), role: "root".to_owned() };
+        seen.push(tell(&client, "/etcdserverpb.Auth/UserGrantRole", &grant, None).await);
+        let enabled = call(&client, "/etcdserverpb.Auth/AuthEnable", Bytes::new(), None).await;
+        assert!(enabled.is_ok(), "{enabled:?}");
+        for len in lengths {
+            for tried in [len, len + 1, 71, 72, 73, 1_000] {
+                seen.push(login(&client, &format!("user {len}"), &"p".repeat(tried)).await);
+            }
+            seen.push(login(&client, "changed", &"c".repeat(len)).await);
+        }
+        for (name, password) in [("zero", "a\0b"), ("zero", "a"), ("zero", "a\0c"), ("zero", "a\0b\0")] {
+            seen.push(login(&client, name, password).await);
+        }
+        seen.push(login(&client, "letters", &"\u{e4}".repeat(36)).await);
+        seen
+    });
+    let too_long = Err((Code::Unknown, "bcrypt: password length exceeds 72 bytes".to_owned()));
+    assert!(seen.iter().filter(|told| **told == too_long).count() >= 4, "{seen:?}");
+    assert!(seen.iter().filter(|told| told.is_ok()).count() > 20, "{seen:?}");
+}
