@@ -60,8 +60,8 @@ use revd_member::wal::FrameContent;
 use revd_member::wal::birth::empty_log;
 use revd_proto::etcdserverpb::alarm_request::AlarmAction;
 use revd_proto::etcdserverpb::{
-    AlarmRequest, AlarmType, AuthUserAddRequest, AuthUserGrantRoleRequest, CompactionRequest,
-    DeleteRangeRequest, LeaseGrantRequest, MemberRemoveRequest, PutRequest,
+    AlarmRequest, AlarmType, CompactionRequest, DeleteRangeRequest, LeaseGrantRequest, MemberRemoveRequest,
+    PutRequest,
 };
 
 use golden::{run_all, words_of};
@@ -90,19 +90,11 @@ fn command(slot: usize, name: &str) -> Command {
             let kind = if name == "corrupt" { Kind::Corrupt } else { Kind::Alarm };
             (kind, AlarmRequest { action, member_id: ORIGIN.member, alarm }.encode_to_vec())
         }
-        "root" => {
-            let request = AuthUserAddRequest { name: "root".to_owned(), ..Default::default() };
-            (Kind::UserAdd, request.encode_to_vec())
-        }
-        "root-role" => {
-            let (user, role) = ("root".to_owned(), "root".to_owned());
-            (Kind::UserGrantRole, AuthUserGrantRoleRequest { user, role }.encode_to_vec())
-        }
+        // Fields 1 and 2 are texts.
+        "root" => (Kind::UserAdd, b"\x0a\x04root".to_vec()),
+        "root-role" => (Kind::UserGrantRole, b"\x0a\x04root\x12\x04root".to_vec()),
         "enable-auth" => (Kind::AuthEnable, Vec::new()),
-        "login" => {
-            let login = Login { name: "root".to_owned(), digest: Some([7; 32]) };
-            (Kind::Authenticate, login.encode().to_vec())
-        }
+        "login" => (Kind::Authenticate, Login { name: "root".into(), digest: Some([7; 32]) }.encode().into()),
         "grant" => (Kind::LeaseGrant, LeaseGrantRequest { id: 7, ttl: 60 }.encode_to_vec()),
         // Lease 7, by the word of the leader of term 1.
         "expire" => (Kind::LeaseExpire, [1_u64, 7].map(u64::to_le_bytes).concat()),

@@ -286,7 +286,7 @@ impl Lease {
         calls.refused.map_or(Ok(()), |error| Err(error.into()))
     }
 
-    /// What a client asks for with a keepalive, if it may ask for one.
+    /// The renewal that a client asks for with a keepalive, if it may ask for one.
     async fn renewal(&self, credentials: &Credentials, lease: i64) -> Result<Renewal, Error> {
         let caller = self.context.caller(Need::Login, credentials).await?;
         let view = self.context.views.load();

@@ -25,7 +25,7 @@ pub(super) fn is_long(command: &Command, state: &State, access: &Access) -> bool
     opened.is_some_and(|(caller, bare)| scale(access.looks_per_lease(&caller)).is_long(&bare))
 }
 
-/// What commands are measured by.
+/// The measure of commands.
 struct Scale<'a> {
     state: &'a State,
     /// How often the keys of a lease are looked at before the caller may put one with it.

@@ -24,7 +24,7 @@ pub(super) struct FairBounds {
     pub(super) address_max: usize,
 }
 
-/// What one address has waiting: its connections in the order of their turns.
+/// All that one address has waiting: its connections in the order of their turns.
 #[derive(Debug)]
 struct Lane<T> {
     connections: VecDeque<(u64, VecDeque<T>)>,
@@ -79,8 +79,8 @@ impl<T> FairQueue<T> {
         Self { lanes: BTreeMap::new(), turns: VecDeque::new(), len: 0, bounds }
     }
 
-    /// Adds what comes from there. What has to go for it, if there was no room: another one's that
-    /// has more waiting, or this one.
+    /// Adds an item from there. The result is the item that has to go for it, if there was no room:
+    /// another one's that has more waiting, or this one.
     pub(super) fn push(&mut self, source: Source, item: T) -> Option<T> {
         let Source { address, connection } = source;
         let own = self.lanes.get(&address).map_or(0, |lane| lane.len);

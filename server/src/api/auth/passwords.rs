@@ -28,7 +28,7 @@ pub struct Passwords {
     threads: Once,
 }
 
-/// What waits for the threads.
+/// Passwords that wait for the threads.
 #[derive(Debug)]
 struct Jobs {
     waiting: Mutex<Waiting>,
