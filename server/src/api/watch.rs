@@ -102,9 +102,9 @@ impl Watch {
         }
     }
 
-    /// Says what this client may watch. Its token says who it is, for each watcher that is made. One
-    /// that goes on is its user's, also when the token counts no more: as with etcd, only a lack of
-    /// rights ends it.
+    /// Says what this client may watch. Its token says who it is, for each watcher that is made;
+    /// one that goes on is its user's, also when the token counts no more. As with etcd, only a
+    /// lack of rights ends it.
     fn judge(&self, credentials: &Credentials) -> WatchJudge {
         let (context, credentials) = (Rc::clone(&self.context), credentials.clone());
         let known = RefCell::new(None);
