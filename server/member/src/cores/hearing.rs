@@ -25,6 +25,9 @@ impl LogCore {
         match message {
             // A member that stops takes no more of the log: it would wait for the disk anew.
             PeerMessage::Raft(message) if message.from() == from && !self.has_handed_over() => {
+                if message.term() == self.led_by.0 {
+                    self.leader_reads.heard(from, self.now);
+                }
                 self.node.step(message);
             }
             PeerMessage::Raft(_) => {}

@@ -29,6 +29,10 @@ pub(super) struct LeaderReads {
     /// Members that confirmed the last round, in the order of their answers.
     quick: Vec<u64>,
     doubt: Option<Doubt>,
+    /// The tick in which this term's leader was known, and those in which other members of the
+    /// term were heard last.
+    since: u64,
+    heard: BTreeMap<u64, u64>,
 }
 
 /// This member may lead no more, for all that it knows.
@@ -157,14 +161,37 @@ impl LeaderReads {
         self.doubt = Some(Doubt::Open);
     }
 
+    /// A member of this term has sent something.
+    pub(super) fn heard(&mut self, from: u64, now: u64) {
+        self.heard.insert(from, now);
+    }
+
+    /// A step of the leader's clock. Without a word of a quorum for the time of an election the
+    /// others may have elected another leader, and this one does not know yet: raft looks once in
+    /// such a time whether a quorum is there.
+    pub(super) fn tick(
+        &mut self,
+        own: u64,
+        now: u64,
+        election_ticks: u64,
+        is_quorum: impl Fn(&BTreeSet<u64>) -> bool,
+    ) {
+        let is_near = |tick: u64| tick + election_ticks >= now;
+        let near = self.heard.iter().filter(|(_, tick)| is_near(**tick)).map(|(member, _)| *member);
+        if !is_near(self.since) && !is_quorum(&near.chain([own]).collect()) {
+            self.doubt();
+        }
+    }
+
     /// It has not made sure since then that it leads.
     pub(super) fn is_in_doubt(&self) -> bool {
         self.doubt.is_some()
     }
 
     /// This member leads no more, or in another term: members that wait ask again.
-    pub(super) fn clear(&mut self) {
-        self.doubt = None;
+    pub(super) fn clear(&mut self, now: u64) {
+        (self.doubt, self.since) = (None, now);
+        self.heard.clear();
         self.waiting.clear();
         self.round = None;
     }
@@ -218,7 +245,7 @@ mod tests {
         reads.ask(1, context(1, 1));
         let asked: Vec<_> = (0..6).filter_map(|now| reads.round(1, 7, now)).collect();
         assert_eq!(asked, [Asking { round: 1, of_all: true }; 3]);
-        reads.clear();
+        reads.clear(0);
         reads.confirmed(2, 1);
         reads.confirmed(3, 1);
         assert_eq!(reads.answers(is_quorum), []);

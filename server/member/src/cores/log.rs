@@ -300,6 +300,10 @@ impl LogCore {
     fn tick(&mut self, effects: &mut impl LogEffects) {
         self.now += 1;
         self.ticked = Some(self.turn_began);
+        if self.node.status().is_leader {
+            let (own, election_ticks) = (self.origin.member, self.node.election_ticks());
+            self.leader_reads.tick(own, self.now, election_ticks, |members| self.node.is_quorum(members));
+        }
         // Before raft begins to count anew which members are there.
         self.watch_disk();
         self.compare_states(effects);
@@ -438,7 +442,7 @@ impl LogCore {
         if self.led_by != (term, leader) {
             self.led_by = (term, leader);
             self.lose(&Error::TimeoutLeaderFailed);
-            self.leader_reads.clear();
+            self.leader_reads.clear(self.now);
             if !is_leader {
                 self.forwards.clear();
             }

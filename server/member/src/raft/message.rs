@@ -96,6 +96,11 @@ impl RaftMessage {
         self.0.from
     }
 
+    /// The term that the sender was in.
+    pub(crate) fn term(&self) -> u64 {
+        self.0.term
+    }
+
     /// Bytes that [`RaftMessage::encode`] appends, or a few more.
     #[must_use]
     pub fn encoded_len(&self) -> usize {
