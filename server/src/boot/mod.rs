@@ -135,8 +135,8 @@ fn wait_for_addresses(config: &Config) -> anyhow::Result<()> {
     let clients = config.client_addresses.iter().map(|address| (address, "clients", "client"));
     let peers = config.cluster.peer_addresses.iter().map(|address| (address, "peers", "peer"));
     for (address, whom, flag) in peers.chain(clients) {
-        wait_until_free(address.address).with_context(|| {
-            let address = address.address;
+        wait_until_free(&address.place).with_context(|| {
+            let address = &address.place;
             format!("listening for {whom} on {address}: end the other process or change --listen-{flag}-urls")
         })?;
     }
@@ -179,7 +179,7 @@ fn announce(config: &Config, roles: &[Roles]) {
         "ready to serve client requests",
         json!({
             "name": config.name, "client-urls": config.advertise_client_urls,
-            "listening-on": config.client_addresses.iter().map(|it| it.address.to_string()).collect::<Vec<_>>(),
+            "listening-on": config.client_addresses.iter().map(|it| it.place.to_string()).collect::<Vec<_>>(),
             "cores": roles.iter().map(ToString::to_string).collect::<Vec<_>>(),
         }),
     );

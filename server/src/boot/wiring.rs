@@ -229,6 +229,7 @@ fn listen_config(config: &Config, permits: Arc<ConnectionPermits>, tls: Arc<TlsD
         message_bytes_max: config.request_bytes_max.saturating_add(limits::GRPC_OVERHEAD_BYTES),
         streams_max: config.streams_max.min(limits::STREAMS_PER_CONNECTION_MAX),
         keepalive: config.keepalive,
+        sockets: Arc::default(),
         permits,
     }
 }

@@ -8,7 +8,7 @@ use revd_member::urls::{self, UrlError};
 
 use crate::config::discovery::Discovery;
 use crate::config::error::ConfigError;
-use crate::config::security::{ListenAddress, NO_UNIX_SOCKETS, listened};
+use crate::config::listening::{ListenAddress, ListenPlace, Listened, Served, listened};
 use crate::config::sources::Settings;
 use crate::config::values::{bad, duration, list, number, switch, text};
 use crate::resolve;
@@ -101,10 +101,15 @@ fn peer_addresses(settings: &Settings) -> Result<Vec<ListenAddress>, ConfigError
     let flag = "listen-peer-urls";
     let mut addresses = Vec::new();
     for url in peer_urls(settings, flag)? {
-        let Some((_, is_secure)) = listened(&url) else {
-            return Err(bad(settings, flag, format!("{url} {NO_UNIX_SOCKETS}")));
+        let (host, is_secure) = match listened(&url) {
+            Some((Listened::Host(_), is_secure)) => (urls::authority(&url), is_secure),
+            Some((Listened::File(path), is_secure)) => {
+                let place = ListenPlace::Unix(path.into());
+                ListenAddress::add(&mut addresses, place, is_secure, Served::All);
+                continue;
+            }
+            None => return Err(bad(settings, flag, format!("{url} names no file"))),
         };
-        let host = urls::authority(&url);
         if !host.starts_with("localhost:") && host.parse::<SocketAddr>().is_err() {
             return Err(bad(settings, flag, format!("expected IP in URL for binding ({url})")));
         }
@@ -112,7 +117,7 @@ fn peer_addresses(settings: &Settings) -> Result<Vec<ListenAddress>, ConfigError
         let resolved =
             resolve::addresses(host).map_err(|error| bad(settings, flag, format!("{host}: {error}")))?;
         if let Some(address) = resolved.first() {
-            ListenAddress::add(&mut addresses, *address, is_secure);
+            ListenAddress::add(&mut addresses, ListenPlace::Tcp(*address), is_secure, Served::All);
         }
     }
     Ok(addresses)
@@ -165,7 +170,7 @@ mod tests {
     fn defaults_are_those_of_etcd() {
         let config = cluster("").unwrap();
         let address = "127.0.0.1:2380".parse().unwrap();
-        assert_eq!(config.peer_addresses, [ListenAddress { address, is_plain: true, is_secure: false }]);
+        assert_eq!(config.peer_addresses, [ListenAddress::plain(address)]);
         assert_eq!(config.advertise_peer_urls, ["http://localhost:2380"]);
         assert_eq!(config.initial["default"], ["http://localhost:2380"]);
         assert!(config.is_new && config.strict_reconfig && config.pre_vote && config.advance_election_ticks);
@@ -211,7 +216,7 @@ mod tests {
                 "--listen-peer-urls http://example.com:2380",
                 "expected IP in URL for binding (http://example.com:2380)",
             ),
-            ("--listen-peer-urls unix://127.0.0.1:2380", "no unix sockets"),
+            ("--listen-peer-urls unix://", "names no file"),
             ("--listen-peer-urls http://127.0.0.1", "URL address does not have the form \"host:port\""),
             ("--initial-advertise-peer-urls foo", "URL scheme must be http, https, unix, or unixs: foo"),
             ("--initial-cluster a", "URL scheme must be http, https, unix, or unixs: "),

@@ -64,6 +64,9 @@ pub enum ConfigError {
     /// A comma too many.
     #[error("--discovery-endpoints must not contain empty endpoints")]
     EmptyEndpoint,
+    /// A URL has calls, or plain requests.
+    #[error("cannot bind both --listen-client-urls and --listen-client-http-urls on the same url {0}")]
+    SharedUrl(String),
     /// `listen-client-urls` alone would leave others without a way here.
     #[error("--advertise-client-urls is required when --listen-client-urls is set explicitly")]
     NothingAdvertised,

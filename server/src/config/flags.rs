@@ -47,6 +47,11 @@ pub const USED: &[UsedFlag] = &[
     text("wal-dir", "", "Directory of the write-ahead log, if not in the data directory."),
     text("listen-client-urls", "http://localhost:2379", "URLs to serve clients on, comma-separated."),
     text(
+        "listen-client-http-urls",
+        "",
+        "URLs to answer plain requests on, comma-separated; those of listen-client-urls are for gRPC alone then.",
+    ),
+    text(
         "advertise-client-urls",
         "http://localhost:2379",
         "Client URLs that the rest of the cluster and clients are told.",
@@ -274,7 +279,6 @@ const IGNORED_TEXT: &[&str] = &[
     "experimental-warning-apply-duration",
     "experimental-warning-unary-request-duration",
     "host-whitelist",
-    "listen-client-http-urls",
     "listen-metrics-urls",
     "log-format",
     "log-outputs",

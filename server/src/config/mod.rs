@@ -6,6 +6,7 @@ mod corruption;
 mod discovery;
 mod error;
 pub mod flags;
+mod listening;
 mod security;
 pub mod sources;
 mod tokens;
@@ -18,8 +19,9 @@ pub use crate::config::cluster::ClusterConfig;
 pub use crate::config::corruption::CorruptionChecks;
 pub use crate::config::discovery::{Discovery, DiscoveryService};
 pub use crate::config::error::ConfigError;
-pub use crate::config::security::{ListenAddress, OwnCertificate, SecurityConfig, TlsConfig, TlsVersions};
-use crate::config::security::{NO_UNIX_SOCKETS, listened};
+pub use crate::config::listening::{ListenAddress, ListenPlace, Served};
+pub(crate) use crate::config::listening::{Listened, listened};
+pub use crate::config::security::{OwnCertificate, SecurityConfig, TlsConfig, TlsVersions};
 use crate::config::sources::{Gathered, Settings};
 pub use crate::config::tokens::{JwtConfig, TokenConfig};
 use crate::config::values::{bad, duration, list, number, switch, text};
@@ -293,25 +295,56 @@ fn progress_interval(settings: &Settings, warnings: &mut Vec<String>) -> Result<
     Ok(interval.max(PROGRESS_INTERVAL_MIN))
 }
 
+/// With URLs for plain requests, the others are for calls alone, as with etcd.
 fn client_addresses(settings: &Settings) -> Result<Vec<ListenAddress>, ConfigError> {
-    let flag = "listen-client-urls";
+    let (flag, http_flag) = ("listen-client-urls", "listen-client-http-urls");
+    let http_urls = list(&text(settings, http_flag));
+    let served = if http_urls.is_empty() { Served::All } else { Served::Calls };
     let mut addresses = Vec::new();
     for url in list(&text(settings, flag)) {
-        let Some((host, is_secure)) = listened(&url) else {
-            return Err(bad(settings, flag, format!("{url} {NO_UNIX_SOCKETS}")));
-        };
-        let host = host.trim_end_matches('/');
-        // As Go does: a name that stands for several addresses means its IPv4 one.
-        let resolved = resolve::addresses(host)
-            .map_err(|error| bad(settings, flag, format!("{host}: {error}; write http://host:port")))?;
-        if let Some(address) = resolved.first() {
-            ListenAddress::add(&mut addresses, *address, is_secure);
-        }
+        add_client_address(settings, flag, &url, &mut addresses, served)?;
     }
     if addresses.is_empty() {
         return Err(bad(settings, flag, "at least one URL is needed".to_owned()));
     }
+    for url in http_urls {
+        let mut own = Vec::new();
+        add_client_address(settings, http_flag, &url, &mut own, Served::Plain)?;
+        for own in own {
+            if addresses.iter().any(|known| known.place == own.place && known.served == Served::Calls) {
+                return Err(ConfigError::SharedUrl(url));
+            }
+            ListenAddress::add(&mut addresses, own.place, own.is_secure, own.served);
+        }
+    }
     Ok(addresses)
+}
+
+fn add_client_address(
+    settings: &Settings,
+    flag: &'static str,
+    url: &str,
+    addresses: &mut Vec<ListenAddress>,
+    served: Served,
+) -> Result<(), ConfigError> {
+    let (host, is_secure) = match listened(url) {
+        Some((Listened::Host(host), is_secure)) => (host.trim_end_matches('/'), is_secure),
+        Some((Listened::File(path), is_secure)) => {
+            ListenAddress::add(addresses, ListenPlace::Unix(path.into()), is_secure, served);
+            return Ok(());
+        }
+        None => {
+            let problem = format!("URL scheme must be http, https, unix, or unixs: {url}");
+            return Err(bad(settings, flag, problem));
+        }
+    };
+    // As Go does: a name that stands for several addresses means its IPv4 one.
+    let resolved = resolve::addresses(host)
+        .map_err(|error| bad(settings, flag, format!("{host}: {error}; write http://host:port")))?;
+    if let Some(address) = resolved.first() {
+        ListenAddress::add(addresses, ListenPlace::Tcp(*address), is_secure, served);
+    }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -327,9 +360,29 @@ mod tests {
         let config = config("").unwrap();
         assert_eq!(config.data_dir, PathBuf::from("default.etcd"));
         let address = "127.0.0.1:2379".parse().unwrap();
-        assert_eq!(config.client_addresses, [ListenAddress { address, is_plain: true, is_secure: false }]);
+        assert_eq!(config.client_addresses, [ListenAddress::plain(address)]);
         assert_eq!((config.txn_ops_max, config.request_bytes_max), (128, 1_572_864));
         assert_eq!((config.election_ticks, config.lease_ttl_min()), (10, 2));
+    }
+
+    #[test]
+    fn plain_requests_may_have_urls_of_their_own() {
+        let base = "--advertise-client-urls x --listen-client-urls http://127.0.0.1:1,unix:///a";
+        let served = |line: &str| -> Vec<(String, Served)> {
+            let config = config(&format!("{base} {line}")).unwrap();
+            config.client_addresses.iter().map(|it| (it.place.to_string(), it.served)).collect()
+        };
+        let owned = |place: &str, served| (place.to_owned(), served);
+        assert_eq!(served(""), [owned("127.0.0.1:1", Served::All), owned("/a", Served::All)]);
+        assert_eq!(
+            served("--listen-client-http-urls http://127.0.0.1:2")[1..],
+            [owned("/a", Served::Calls), owned("127.0.0.1:2", Served::Plain)]
+        );
+        let error = config(&format!("{base} --listen-client-http-urls http://127.0.0.1:1")).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "cannot bind both --listen-client-urls and --listen-client-http-urls on the same url http://127.0.0.1:1"
+        );
     }
 
     #[test]
@@ -354,6 +407,7 @@ mod tests {
             ("--heartbeat-interval 0", "election-timeout"),
             ("--max-txn-ops many", "many"),
             ("--listen-client-urls http://127.0.0.1:1", "advertise-client-urls is required"),
+            ("--listen-client-urls x --advertise-client-urls x", "must be http, https, unix, or unixs: x"),
             ("--log-level loud", "loud"),
             ("--auto-compaction-retention soon", "duration like"),
             ("--auto-compaction-mode weekly", "periodic or revision"),

@@ -1,10 +1,10 @@
 //! Flags about TLS: files, who may connect, versions and cipher suites. The files are read by
 //! `net/tls`.
 
-use std::net::SocketAddr;
 use std::path::Path;
 
 use crate::config::error::ConfigError;
+use crate::config::listening::{ListenAddress, ListenPlace};
 use crate::config::sources::Settings;
 use crate::config::values::{list, number, switch, text};
 
@@ -74,46 +74,6 @@ impl Default for TlsVersions {
     }
 }
 
-/// An address to listen on, and what is spoken there.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct ListenAddress {
-    /// Where.
-    pub address: SocketAddr,
-    /// Bytes as they are.
-    pub is_plain: bool,
-    /// TLS; with `is_plain` either is heard.
-    pub is_secure: bool,
-}
-
-impl ListenAddress {
-    /// An address without TLS.
-    #[must_use]
-    pub fn plain(address: SocketAddr) -> Self {
-        Self { address, is_plain: true, is_secure: false }
-    }
-
-    /// Adds an address; one that is there already speaks both.
-    pub(super) fn add(addresses: &mut Vec<Self>, address: SocketAddr, is_secure: bool) {
-        match addresses.iter_mut().find(|known| known.address == address) {
-            Some(known) => {
-                known.is_plain |= !is_secure;
-                known.is_secure |= is_secure;
-            }
-            None => addresses.push(Self { address, is_plain: !is_secure, is_secure }),
-        }
-    }
-}
-
-/// The rest of a URL to listen on, and whether TLS is spoken there; none for other schemes.
-pub(super) fn listened(url: &str) -> Option<(&str, bool)> {
-    let plain = url.strip_prefix("http://").map(|rest| (rest, false));
-    plain.or_else(|| url.strip_prefix("https://").map(|rest| (rest, true)))
-}
-
-/// The problem with other schemes.
-pub(super) const NO_UNIX_SOCKETS: &str =
-    "is not served by this version: http:// and https:// are (no unix sockets)";
-
 impl TlsConfig {
     /// No certificate is given or made.
     #[must_use]
@@ -139,8 +99,11 @@ impl SecurityConfig {
         let years = number(settings, "self-signed-cert-validity")?;
         let common = TlsConfig { versions, cipher_suites, ..TlsConfig::default() };
         let own = |addresses: &[ListenAddress]| {
-            let hosts = addresses.iter().map(|listening| listening.address.ip().to_string()).collect();
-            OwnCertificate { hosts, years }
+            let host = |listening: &ListenAddress| match &listening.place {
+                ListenPlace::Tcp(address) => Some(address.ip().to_string()),
+                ListenPlace::Unix(_) => None,
+            };
+            OwnCertificate { hosts: addresses.iter().filter_map(host).collect(), years }
         };
         let text = |flag| text(settings, flag);
         let mut of_clients = TlsConfig {
@@ -239,14 +202,13 @@ impl TlsConfig {
         if let Some(secure) = addresses.iter().find(|listening| listening.is_secure)
             && self.is_empty()
         {
-            let address = secure.address;
             return Err(wrong(&if whom == "client" {
                 format!(
-                    "TLS key/cert (--cert-file, --key-file) must be provided for client url https://{address} with \
-                     HTTPS scheme"
+                    "TLS key/cert (--cert-file, --key-file) must be provided for client url {} with HTTPS scheme",
+                    secure.secure_url()
                 )
             } else {
-                format!("cannot listen on TLS for {address}: KeyFile and CertFile are not presented")
+                format!("cannot listen on TLS for {}: KeyFile and CertFile are not presented", secure.place)
             }));
         }
         if cert_file.is_empty() != key_file.is_empty() {
@@ -376,7 +338,10 @@ mod tests {
             ),
             ("--auto-tls --self-signed-cert-validity 0", "selfSignedCertValidity is invalid"),
             ("--peer-cert-allowed-cn a --peer-cert-allowed-hostname b", "mutually exclusive"),
-            ("--listen-client-urls unix://x --advertise-client-urls x", "no unix sockets"),
+            (
+                "--listen-client-urls unixs://x --advertise-client-urls x",
+                "must be provided for client url unixs://x with HTTPS scheme",
+            ),
         ] {
             let error = config(line).unwrap_err().to_string();
             assert!(error.contains(part), "{line}: {error}");

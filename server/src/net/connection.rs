@@ -11,7 +11,7 @@ use revd_http2::PREFACE;
 use serde_json::json;
 
 use crate::api::call::{Address, Source};
-use crate::config::ListenAddress;
+use crate::config::{ListenAddress, Served};
 use crate::limits;
 use crate::net::context::EdgeContext;
 use crate::net::http2::Http2;
@@ -29,17 +29,17 @@ use crate::queues::turn::give_way;
 const TLS_HANDSHAKE: u8 = 0x16;
 
 /// Serves a connection until the client is done, or the core is.
-pub(super) async fn serve(stream: TcpStream, address: ListenAddress, edge: Rc<EdgeContext>, pass: Pass) {
-    let source = source_of(&stream);
+pub(super) async fn serve(stream: TcpStream, address: Rc<ListenAddress>, edge: Rc<EdgeContext>, pass: Pass) {
+    let way = (source_of(&stream), address.served);
     let Ok((stream, first)) = begin(stream, &edge, &pass).await else { return };
     // Bytes that are not for this address are read and not answered, as etcd does.
     match first.first() {
         Some(&TLS_HANDSHAKE) if address.is_secure => {
             // Boxed, so that plain connections do not have the size of others.
-            Box::pin(serve_tls(stream, source, first, edge, pass)).await;
+            Box::pin(serve_tls(stream, way, first, edge, pass)).await;
         }
         Some(&TLS_HANDSHAKE) => pass_over(stream).await,
-        _ if address.is_plain => converse(stream, first, (None, source), edge, pass).await,
+        _ if address.is_plain => converse(stream, first, (None, way), edge, pass).await,
         _ => pass_over(stream).await,
     }
 }
@@ -57,7 +57,13 @@ async fn pass_over(mut stream: impl AsyncRead + Unpin) {
     let _ = futures_lite::future::poll_once(stream.read(&mut nowhere)).await;
 }
 
-async fn serve_tls(stream: TcpStream, source: Source, first: Vec<u8>, edge: Rc<EdgeContext>, pass: Pass) {
+async fn serve_tls(
+    stream: TcpStream,
+    way: (Source, Served),
+    first: Vec<u8>,
+    edge: Rc<EdgeContext>,
+    pass: Pass,
+) {
     let from = stream.peer_addr().ok();
     let address = from.map(|from| from.ip());
     let accepting = tls::accept(stream, &first, address, &edge.tls, &edge.handshakes);
@@ -76,7 +82,7 @@ async fn serve_tls(stream: TcpStream, source: Source, first: Vec<u8>, edge: Rc<E
         }
     };
     let Ok((stream, first)) = begin(stream, &edge, &pass).await else { return };
-    converse(stream, first, (common_name, source), edge, pass).await;
+    converse(stream, first, (common_name, way), edge, pass).await;
 }
 
 /// In etcd's words, once in `REJECTED_INTERVAL`: whoever reaches the port can cause such lines.
@@ -118,15 +124,18 @@ async fn begin<T: AsyncRead + Unpin>(
 async fn converse<T: Transport + AsyncRead + AsyncWrite + Unpin + 'static>(
     stream: T,
     first: Vec<u8>,
-    (common_name, source): (Option<Rc<str>>, Source),
+    (common_name, way): (Option<Rc<str>>, (Source, Served)),
     edge: Rc<EdgeContext>,
     pass: Pass,
 ) {
     if first == PREFACE {
         // Boxed, so that the task of a silent client, which waits for its first bytes, stays small.
-        if let Some(stream) = Box::new(Http2::new(stream, common_name, source, edge)).serve(&pass).await {
+        if let Some(stream) = Box::new(Http2::new(stream, common_name, way, edge)).serve(&pass).await {
             futures_lite::future::or(hear_out(stream), sleep(limits::LINGER_DEADLINE)).await;
         }
+    } else if way.1 == Served::Calls {
+        // No call is made this way, and plain requests have URLs of their own.
+        pass_over(stream).await;
     } else {
         let (api, clock) = (Rc::clone(&edge.api), edge.clock);
         let answering = move |method: String, target: String| -> PlainCall {

@@ -23,6 +23,7 @@ use serde_json::json;
 use crate::api::call::{Message, Source};
 use crate::api::method::Method;
 use crate::api::replies::{Replies as ReplySink, prefix};
+use crate::config::Served;
 use crate::limits;
 use crate::net::busy::TurnShare;
 use crate::net::calls::{
@@ -107,14 +108,14 @@ impl<T: Transport> Http2<T> {
     pub(super) fn new(
         socket: T,
         common_name: Option<Rc<str>>,
-        source: Source,
+        way: (Source, Served),
         shared: Rc<EdgeContext>,
     ) -> Self {
         let now = shared.clock.milliseconds();
         let config = shared.http2;
         Self {
             connection: Connection::new(Role::Server, config),
-            header_decoder: HeaderDecoder::new(config.header_bytes_max as usize, common_name, source),
+            header_decoder: HeaderDecoder::new(config.header_bytes_max as usize, common_name, way),
             encoder: ResponseEncoder::default(),
             calls: Calls::default(),
             ready: ReadyQueue::default(),

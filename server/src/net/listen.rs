@@ -4,31 +4,41 @@
 use std::io;
 use std::net::SocketAddr;
 use std::os::fd::{FromRawFd as _, IntoRawFd as _, OwnedFd};
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use glommio::net::TcpListener;
+use glommio::net::{TcpListener, TcpStream};
 use rustix::net::{AddressFamily, SocketType, sockopt};
 use serde_json::json;
 
-use crate::config::{Keepalive, ListenAddress};
+use crate::config::{Keepalive, ListenAddress, ListenPlace};
 use crate::limits;
 use crate::net::connection;
 use crate::net::context::EdgeContext;
 use crate::net::permits::ConnectionPermits;
+use crate::net::unix::{self, UnixSockets};
 use crate::observe::bounds::Bound;
 use crate::observe::log;
 use crate::queues::gate::Gate;
 use crate::queues::sleep::sleep;
 use crate::queues::turn::give_way;
 
+/// Waits until no other process listens there.
+///
+/// # Errors
+/// When it stays taken or does not exist here.
+pub fn wait_until_free(place: &ListenPlace) -> io::Result<()> {
+    match place {
+        ListenPlace::Tcp(address) => wait_until_address_is_free(*address),
+        ListenPlace::Unix(path) => unix::take(path),
+    }
+}
+
 /// Waits until no other process listens on the address. Our own sockets share the port
 /// (SO_REUSEPORT), so that binding them does not fail; and after a crash the kernel closes the
 /// sockets of an io_uring a moment later than the process ends.
-///
-/// # Errors
-/// When the address stays taken or does not exist here.
-pub fn wait_until_free(address: SocketAddr) -> io::Result<()> {
+fn wait_until_address_is_free(address: SocketAddr) -> io::Result<()> {
     // Bound but not listening: no client can meet this socket.
     let try_bind = || rustix::net::bind(new_socket(address)?, &address).map_err(io::Error::from);
     for _ in 0..limits::BIND_TRIES {
@@ -56,10 +66,24 @@ fn new_socket(address: SocketAddr) -> io::Result<OwnedFd> {
 ///
 /// # Errors
 /// When the address cannot be listened on.
-pub fn bind(address: SocketAddr, keepalive: &Keepalive) -> io::Result<TcpListener> {
-    let socket = listening(address, keepalive)?;
+pub fn bind(place: &ListenPlace, keepalive: &Keepalive, sockets: &UnixSockets) -> io::Result<TcpListener> {
+    let socket = match place {
+        ListenPlace::Tcp(address) => listening(*address, keepalive)?,
+        // The runtime's type is named after TCP, and works with any socket of streams.
+        ListenPlace::Unix(path) => sockets.listening(path)?,
+    };
     // SAFETY: the descriptor is a listening socket that has no other owner.
     Ok(unsafe { TcpListener::from_raw_fd(socket.into_raw_fd()) })
+}
+
+/// Connects to the socket of a file.
+///
+/// # Errors
+/// When it takes no connection now.
+pub(crate) fn connect_file(path: &Path) -> io::Result<TcpStream> {
+    let socket = unix::connect(path)?;
+    // SAFETY: the descriptor is a connected socket that has no other owner.
+    Ok(unsafe { TcpStream::from_raw_fd(socket.into_raw_fd()) })
 }
 
 fn listening(address: SocketAddr, keepalive: &Keepalive) -> io::Result<OwnedFd> {
@@ -90,6 +114,7 @@ pub(super) async fn accept(
     gate: Gate,
     permits: Arc<ConnectionPermits>,
 ) {
+    let address = Rc::new(address);
     let mut told = None;
     let mut accepted = 0_usize;
     loop {
@@ -110,7 +135,7 @@ pub(super) async fn accept(
             tell_refused(&mut told, edge.clock.milliseconds(), &permits);
             continue;
         };
-        let serving = connection::serve(stream, address, Rc::clone(&edge), pass);
+        let serving = connection::serve(stream, Rc::clone(&address), Rc::clone(&edge), pass);
         glommio::spawn_local(async move {
             serving.await;
             drop(permit);

@@ -1,7 +1,8 @@
 //! From a socket to a service and back; services (`api`) know nothing of it.
 //!
-//! - `listen` accepts connections; `connection` finds out which protocol a client speaks; `context`
-//!   is what the connections of an edge share, `permits` bounds their number.
+//! - `listen` accepts connections, on sockets of addresses and of files (`unix`); `connection`
+//!   finds out which protocol a client speaks; `context` is what the connections of an edge share,
+//!   `permits` bounds their number.
 //! - gRPC: `http2` drives a connection. `request_headers` decodes header blocks, `messages` cuts
 //!   request bodies into messages, `calls` keeps the calls under way and `ready_queue` those that
 //!   were woken, `reply` encodes response headers. `keepalive`, `deadline` and `pace` watch the
@@ -31,6 +32,7 @@ mod reply;
 mod request_headers;
 mod socket;
 pub mod tls;
+pub mod unix;
 pub mod unread;
 
 use std::cell::{Cell, RefCell};
@@ -46,6 +48,7 @@ use crate::net::context::EdgeContext;
 use crate::net::messages::MessageLimits;
 use crate::net::permits::ConnectionPermits;
 use crate::net::tls::{HandshakeTurns, TlsDomain};
+use crate::net::unix::UnixSockets;
 use crate::net::unread::Unread;
 use crate::observe::seldom::Seldom;
 use crate::queues::gate::Gate;
@@ -65,6 +68,8 @@ pub struct ListenConfig {
     pub streams_max: u32,
     /// When clients may ping, and when silent ones are pinged.
     pub keepalive: Keepalive,
+    /// Those of them that are files.
+    pub sockets: Arc<UnixSockets>,
     /// Permits for connections to any core.
     pub permits: Arc<ConnectionPermits>,
 }
@@ -109,7 +114,7 @@ pub async fn serve(
     let gate = Gate::default();
     let mut accepting = Vec::new();
     for address in config.addresses {
-        let listener = listen::bind(address.address, &config.keepalive)?;
+        let listener = listen::bind(&address.place, &config.keepalive, &config.sockets)?;
         let permits = Arc::clone(&config.permits);
         accepting.push(glommio::spawn_local(listen::accept(
             (listener, address),

@@ -9,6 +9,7 @@ use revd_member::error::Status;
 
 use crate::api::call::{CallerIdentity, Metadata, Source};
 use crate::api::method::{self, Method};
+use crate::config::Served;
 use crate::limits;
 use crate::net::http;
 use crate::secret::Secret;
@@ -61,7 +62,8 @@ pub(super) struct HeaderDecoder {
     bytes_max: usize,
     /// Of the certificate of the connection's client.
     common_name: Option<Rc<str>>,
-    source: Source,
+    /// Where the connection comes from, and what is served there.
+    way: (Source, Served),
     seen: Vec<DecodedBlock>,
     /// The place in `seen` that is overwritten next.
     next: usize,
@@ -77,8 +79,8 @@ struct DecodedBlock {
 
 impl HeaderDecoder {
     #[must_use]
-    pub(super) fn new(bytes_max: usize, common_name: Option<Rc<str>>, source: Source) -> Self {
-        Self { decoder: Decoder::default(), bytes_max, common_name, source, seen: Vec::new(), next: 0 }
+    pub(super) fn new(bytes_max: usize, common_name: Option<Rc<str>>, way: (Source, Served)) -> Self {
+        Self { decoder: Decoder::default(), bytes_max, common_name, way, seen: Vec::new(), next: 0 }
     }
 
     /// Decodes a header block. Every block of a connection must pass through the decoder, or the
@@ -94,7 +96,7 @@ impl HeaderDecoder {
         }
         let mut fields = HeaderFields { bytes_left: self.bytes_max, ..HeaderFields::default() };
         self.decoder.decode(block, |name, value| fields.add(name, value))?;
-        let head = fields.head(self.common_name.as_ref(), self.source);
+        let head = fields.head(self.common_name.as_ref(), self.way);
         if let RequestHeaders::Call(head) = &head
             && self.decoder.generation() == generation
             && block.len() <= limits::HEAD_REMEMBERED_BYTES_MAX
@@ -222,7 +224,7 @@ impl HeaderFields {
         }
     }
 
-    fn head(mut self, common_name: Option<&Rc<str>>, source: Source) -> RequestHeaders {
+    fn head(mut self, common_name: Option<&Rc<str>>, (source, served): (Source, Served)) -> RequestHeaders {
         if self.is_too_large {
             return RequestHeaders::TooLarge;
         }
@@ -232,9 +234,9 @@ impl HeaderFields {
             return RequestHeaders::Malformed;
         }
         let path = String::from_utf8_lossy(&path).into_owned();
-        if !self.is_grpc {
+        if !self.is_grpc || served == Served::Plain {
             let method = String::from_utf8_lossy(&method).into_owned();
-            if http::is_served(&path) {
+            if served == Served::Plain || (served == Served::All && http::is_served(&path)) {
                 return RequestHeaders::Plain(PlainHeaders {
                     method,
                     path,
@@ -361,7 +363,12 @@ mod tests {
     ];
 
     fn read(fields: &[(&str, &str)]) -> RequestHeaders {
-        HeaderDecoder::new(4_000, None, Source::default()).read(&block(fields)).unwrap()
+        read_where(Served::All, fields)
+    }
+
+    fn read_where(served: Served, fields: &[(&str, &str)]) -> RequestHeaders {
+        let mut heads = HeaderDecoder::new(4_000, None, (Source::default(), served));
+        heads.read(&block(fields)).unwrap()
     }
 
     fn with(name: &'static str, value: &'static str) -> Vec<(&'static str, &'static str)> {
@@ -369,7 +376,8 @@ mod tests {
     }
 
     fn caller(common_name: Option<&str>, fields: &[(&str, &str)]) -> Option<Rc<CallerIdentity>> {
-        let mut heads = HeaderDecoder::new(4_000, common_name.map(Rc::from), Source::default());
+        let way = (Source::default(), Served::All);
+        let mut heads = HeaderDecoder::new(4_000, common_name.map(Rc::from), way);
         let read = [(); 2].map(|()| match heads.read(&block(fields)).unwrap() {
             RequestHeaders::Call(head) => head.metadata.caller,
             other => panic!("{other:?}"),
@@ -403,7 +411,7 @@ mod tests {
 
     #[test]
     fn a_call_is_understood_and_recognised() {
-        let mut heads = HeaderDecoder::new(4_000, None, Source::default());
+        let mut heads = HeaderDecoder::new(4_000, None, (Source::default(), Served::All));
         let mut bytes = block(&with("grpc-timeout", "5S"));
         for _ in 0..3 {
             let RequestHeaders::Call(head) = heads.read(&bytes).unwrap() else { panic!("no call") };
@@ -440,6 +448,9 @@ mod tests {
         assert!(matches!(read(&PUT[..3]), RequestHeaders::Rejected("415", _)));
         let plain = [(":method", "GET"), (":scheme", "http"), (":path", "/health?serializable=true")];
         assert!(matches!(read(&plain), RequestHeaders::Plain(..)));
+        assert!(matches!(read_where(Served::Calls, &plain), RequestHeaders::Rejected("415", _)));
+        assert!(matches!(read_where(Served::Calls, &PUT), RequestHeaders::Call(_)));
+        assert!(matches!(read_where(Served::Plain, &PUT), RequestHeaders::Plain(..)), "and not found");
     }
 
     #[test]

@@ -32,6 +32,7 @@ use crate::version;
 
 /// Accepts connections for as long as its task lives.
 pub(super) async fn run(listener: TcpListener, address: ListenAddress, shared: Rc<Shared>) {
+    let address = Rc::new(address);
     loop {
         let Ok(stream) = listener.accept().await else {
             sleep(limits::ACCEPT_RETRY_INTERVAL).await;
@@ -41,12 +42,12 @@ pub(super) async fn run(listener: TcpListener, address: ListenAddress, shared: R
         if has_taken {
             shared.counters.bounds.reached(Bound::PeerConnections);
         }
-        glommio::spawn_local(serve(stream, address, Rc::clone(&shared), place)).detach();
+        glommio::spawn_local(serve(stream, Rc::clone(&address), Rc::clone(&shared), place)).detach();
         give_way().await; // the next connection may be there already
     }
 }
 
-async fn serve(stream: TcpStream, address: ListenAddress, shared: Rc<Shared>, place: Place) {
+async fn serve(stream: TcpStream, address: Rc<ListenAddress>, shared: Rc<Shared>, place: Place) {
     let (from, place) = (remote(&stream), Rc::new(place));
     let told = async {
         std::future::poll_fn(|context| place.poll_closed(context)).await;
@@ -57,7 +58,7 @@ async fn serve(stream: TcpStream, address: ListenAddress, shared: Rc<Shared>, pl
         Err(io::Error::other("too many connections: a newer one has its place"))
     };
     let serving = async {
-        let beginning = Link::accept(stream, address, &shared.caller.tls, &shared.handshakes).await;
+        let beginning = Link::accept(stream, &address, &shared.caller.tls, &shared.handshakes).await;
         let (stream, first) = match beginning {
             Ok(begun) => begun,
             // A look whether the port is open.

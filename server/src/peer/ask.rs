@@ -2,6 +2,7 @@
 
 use std::io::{self, Read as _};
 use std::net::{SocketAddr, TcpStream};
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 use revd_engine::mvcc::Hashed;
@@ -10,6 +11,7 @@ use revd_member::urls;
 use revd_proto::etcdserverpb::Member;
 use serde_json::Value;
 
+use crate::config::{Listened, listened};
 use crate::limits;
 use crate::net::tls::{self, TlsDomain};
 use crate::resolve;
@@ -20,24 +22,36 @@ use crate::resolve;
 /// When nothing answers within this time, at each step.
 pub fn get(url: &str, path: &str, deadline: Duration, tls: &TlsDomain) -> io::Result<String> {
     let (host, is_secure) = host(url)?;
+    if let Some((Listened::File(file), is_secure)) = listened(url.trim()) {
+        let stream = UnixStream::connect(file)?;
+        stream.set_read_timeout(Some(deadline))?;
+        stream.set_write_timeout(Some(deadline))?;
+        return exchange_over(stream, is_secure, &host, path, tls);
+    }
     let stream = connect(resolve::addresses(&host)?)?;
     stream.set_read_timeout(Some(deadline))?;
     stream.set_write_timeout(Some(deadline))?;
+    exchange_over(stream, is_secure, &host, path, tls)
+}
+
+fn exchange_over(
+    stream: impl io::Read + io::Write,
+    is_secure: bool,
+    host: &str,
+    path: &str,
+    tls: &TlsDomain,
+) -> io::Result<String> {
     if is_secure {
-        return exchange(tls::connect_blocking(stream, &host, tls)?, &host, path);
+        return exchange(tls::connect_blocking(stream, host, tls)?, host, path);
     }
-    exchange(stream, &host, path)
+    exchange(stream, host, path)
 }
 
 /// Host and port of a URL, and whether TLS is spoken there. A row has what `MemberUpdate` brought:
 /// a scheme in capitals must not make a request in the clear of one that was to be secret.
 fn host(url: &str) -> io::Result<(String, bool)> {
     let url = urls::parse(&[url.to_owned()]).map_err(io::Error::other)?.concat();
-    let is_secure = url.starts_with("https://");
-    if !is_secure && !url.starts_with("http://") {
-        let problem = "only http:// and https:// are asked between members by this version";
-        return Err(io::Error::new(io::ErrorKind::Unsupported, problem));
-    }
+    let (_, is_secure) = listened(&url).ok_or(io::ErrorKind::Unsupported)?;
     Ok((urls::authority(&url).to_owned(), is_secure))
 }
 
@@ -105,7 +119,8 @@ mod tests {
             [true, true, false]
         );
         assert_eq!(host("hTTps://h:1").unwrap().0, "h:1");
-        assert_eq!([secure("unixs://h:1"), secure("h:1"), secure("")], [None; 3]);
+        assert_eq!([secure("unixs://h:1"), secure("unix://h:1")], [Some(true), Some(false)]);
+        assert_eq!([secure("ftp://h:1"), secure("h:1"), secure("")], [None; 3]);
     }
 
     #[test]

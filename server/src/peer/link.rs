@@ -30,7 +30,7 @@ impl Link {
     /// Begins what is spoken on an address: the connection, and bytes of it that were read already.
     pub(super) async fn accept(
         mut stream: TcpStream,
-        address: ListenAddress,
+        address: &ListenAddress,
         domain: &TlsDomain,
         turns: &HandshakeTurns,
     ) -> io::Result<(Self, Vec<u8>)> {

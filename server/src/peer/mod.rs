@@ -49,6 +49,7 @@ use crate::clock::Ticker;
 use crate::config::ListenAddress;
 use crate::limits;
 use crate::net::tls::{HandshakeTurns, TlsDomain};
+use crate::net::unix::UnixSockets;
 use crate::observe::bounds::Bound;
 use crate::observe::counters::Counters;
 use crate::peer::caller::Caller;
@@ -87,6 +88,8 @@ pub struct Peers {
     shared: Rc<Shared>,
     accepting: Vec<Task<()>>,
     dialing: BTreeMap<u64, Task<()>>,
+    /// Their files go with them.
+    _sockets: UnixSockets,
 }
 
 impl Peers {
@@ -95,6 +98,7 @@ impl Peers {
     /// # Errors
     /// When an address cannot be listened on.
     pub fn start(seed: PeersSeed, emit: impl Fn(PeerEvent) + 'static) -> io::Result<Self> {
+        let sockets = UnixSockets::default();
         let PeersSeed { identity, boot, urls, listen, tls, connections_max, peers, views, counters } = seed;
         let shared = Rc::new(Shared {
             caller: Caller { identity, boot, urls: urls.into(), tls },
@@ -114,12 +118,12 @@ impl Peers {
             outboxes: RefCell::default(),
             guests: RefCell::default(),
         });
-        let bind = |address: ListenAddress| Ok((transport::bind(address.address)?, address));
+        let bind = |address: ListenAddress| Ok((transport::bind(&address.place, &sockets)?, address));
         let listeners: io::Result<Vec<_>> = listen.into_iter().map(bind).collect();
         let accept =
             |(listener, address)| glommio::spawn_local(accept::run(listener, address, Rc::clone(&shared)));
         let accepting = listeners?.into_iter().map(accept).collect();
-        let mut own = Self { shared, accepting, dialing: BTreeMap::new() };
+        let mut own = Self { shared, accepting, dialing: BTreeMap::new(), _sockets: sockets };
         own.set_peers(peers);
         Ok(own)
     }
@@ -191,7 +195,7 @@ impl Peers {
 
     /// Sends what waits, for a short time, and ends all connections.
     pub async fn stop(self) {
-        let Self { shared, accepting, dialing } = self;
+        let Self { shared, accepting, dialing, _sockets } = self;
         for task in accepting {
             task.cancel().await;
         }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -11,9 +12,10 @@ use glommio::net::{TcpListener, TcpStream};
 use revd_member::peer::hello::{self, HelloError};
 use revd_member::urls;
 
-use crate::config::Keepalive;
+use crate::config::{Keepalive, ListenPlace, Listened, listened};
 use crate::limits;
 use crate::net::listen;
+use crate::net::unix::UnixSockets;
 use crate::queues::latch::Latch;
 use crate::queues::sleep::sleep;
 use crate::resolve;
@@ -24,10 +26,10 @@ pub(super) trait Transport: AsyncRead + AsyncWrite + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Unpin> Transport for T {}
 
 /// Opens a socket for peers.
-pub(super) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+pub(super) fn bind(place: &ListenPlace, sockets: &UnixSockets) -> io::Result<TcpListener> {
     // Silent peers are noticed by `pulse`.
     let keepalive = Keepalive { min_time: Duration::ZERO, interval: Duration::ZERO, timeout: Duration::ZERO };
-    listen::bind(address, &keepalive)
+    listen::bind(place, &keepalive, sockets)
 }
 
 /// Connects to a peer's URL, on which the members have agreed or not; the host, if the URL asks for
@@ -35,11 +37,13 @@ pub(super) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 pub(super) async fn connect(url: &str, is_agreed: bool) -> io::Result<(TcpStream, Option<String>)> {
     // As with etcd, a row has what `MemberUpdate` brought: spaces, a scheme in capitals.
     let url = urls::parse(&[url.to_owned()]).map_or_else(|_| url.to_owned(), |urls| urls.concat());
-    let is_secure = url.starts_with("https://");
-    let address = url.strip_prefix(if is_secure { "https://" } else { "http://" });
-    let Some(address) = address.map(|address| address.trim_end_matches('/')) else {
-        let problem = "only http:// and https:// are spoken between members by this version";
-        return Err(io::Error::new(io::ErrorKind::Unsupported, problem));
+    let (address, is_secure) = match listened(&url) {
+        Some((Listened::Host(address), is_secure)) => (address.trim_end_matches('/'), is_secure),
+        Some((Listened::File(path), is_secure)) => {
+            let host = path.split([':', '/']).next().unwrap_or_default();
+            return Ok((listen::connect_file(Path::new(path))?, is_secure.then(|| host.to_owned())));
+        }
+        None => return Err(io::Error::new(io::ErrorKind::Unsupported, "no URL of a peer")),
     };
     let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
     let mut result = Err(io::Error::new(io::ErrorKind::NotFound, "the name has no address"));

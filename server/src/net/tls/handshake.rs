@@ -1,7 +1,7 @@
 //! Handshakes, within their time and in turns.
 
 use std::io;
-use std::net::{IpAddr, TcpStream};
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Poll, ready};
@@ -164,11 +164,11 @@ async fn check<S>(
 ///
 /// # Errors
 /// Why there is no session.
-pub(crate) fn connect_blocking(
-    socket: TcpStream,
+pub(crate) fn connect_blocking<S: io::Read + io::Write>(
+    socket: S,
     authority: &str,
     domain: &TlsDomain,
-) -> io::Result<StreamOwned<ClientConnection, TcpStream>> {
+) -> io::Result<StreamOwned<ClientConnection, S>> {
     let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
     let material = domain.current().map_err(io::Error::other)?;
     let mut session = dialing(host, &material)?;

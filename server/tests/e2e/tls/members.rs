@@ -10,7 +10,7 @@ use crate::tls::etcdctl;
 const SOON: Duration = Duration::from_secs(60);
 
 /// Flags of one member of a cluster at these addresses, and more.
-fn flags_of_cluster(at: usize, urls: &[String], more: &[&str]) -> Vec<String> {
+pub(super) fn flags_of_cluster(at: usize, urls: &[String], more: &[&str]) -> Vec<String> {
     let initial: Vec<String> = urls.iter().enumerate().map(|(at, url)| format!("m{at}={url}")).collect();
     let name = format!("m{at}");
     let own = [

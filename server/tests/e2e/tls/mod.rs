@@ -8,6 +8,7 @@ mod members;
 mod rolling;
 mod rotation;
 mod session;
+mod sockets;
 
 use std::process::Command;
 
