@@ -1,0 +1,197 @@
+//! The cost of a large store: `cargo run --release -p revd-bench --bin large -- KEYS [PUTS]`.
+//!
+//! Loads so many keys, then puts uniformly at random, with a checkpoint for every so many puts as
+//! a server that is busy would take them, then compacts. Printed for each phase: bytes written per
+//! put, the longest checkpoint (of CPU time), and memory (at its end, and the most of it); at the
+//! end the time of a restart.
+
+#![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use revd_bench::{key, value};
+use revd_engine::db::DbOptions;
+use revd_engine::disk::{Disk, Map, MmapDisk};
+use revd_engine::mvcc::{Applied, CheckpointKind, Store};
+use revd_engine::random::Random;
+
+/// A tenth of a second of 50,000 puts a second.
+const PUTS_PER_CHECKPOINT: u64 = 5_000;
+const VALUE_BYTES: usize = 256;
+/// Keys that forget, as a turn of the state core has them do.
+const FORGET_KEYS: usize = 5_000;
+
+/// Counts what is written.
+struct CountingDisk {
+    disk: MmapDisk,
+    written: Arc<AtomicU64>,
+}
+
+impl Disk for CountingDisk {
+    fn file_len(&self) -> revd_engine::Result<u64> {
+        self.disk.file_len()
+    }
+
+    fn set_len(&self, len: u64) -> revd_engine::Result<()> {
+        self.disk.set_len(len)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> revd_engine::Result<()> {
+        self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        self.disk.write_at(offset, bytes)
+    }
+
+    fn sync(&self) -> revd_engine::Result<()> {
+        Ok(()) // the disk of the machine is shared: bytes are counted, not waited for
+    }
+
+    fn map(&self) -> revd_engine::Result<Map> {
+        self.disk.map()
+    }
+}
+
+/// A store, and what its phases have cost.
+struct Bench {
+    store: Store,
+    written: Arc<AtomicU64>,
+    /// As the phase began.
+    begun: (Instant, u64),
+    longest: Duration,
+    checkpoints: u64,
+    /// The most memory since, in kB.
+    peak: Arc<AtomicU64>,
+}
+
+fn main() -> anyhow::Result<()> {
+    let mut args = std::env::args().skip(1).map(|text| text.parse::<u64>());
+    let keys = args.next().transpose()?.unwrap_or(1_000_000);
+    let puts = args.next().transpose()?.unwrap_or(keys);
+    let directory = tempfile::tempdir_in(std::env::var("REVD_BENCH_DIR").unwrap_or_else(|_| ".".to_owned()))?;
+    let path = directory.path().join("tree");
+    println!(
+        "{keys} keys of 64 B, values of {VALUE_BYTES} B, {puts} random puts, a checkpoint each {PUTS_PER_CHECKPOINT}"
+    );
+    println!("| phase | seconds | written per put | checkpoints | longest | memory | peak | file |");
+    println!("|---|---|---|---|---|---|---|---|");
+    let mut bench = Bench::open(&path)?;
+    let mut random = Random::new(1);
+    for number in 0..keys {
+        // In no order; each comes once where the number of keys is a power of ten.
+        bench.put(number * 0x9E37_79B1 % keys, number)?;
+    }
+    bench.report("load", keys)?;
+    for part in 1..=2 {
+        for number in 0..puts {
+            bench.put(random.below(keys), number)?;
+        }
+        bench.report(&format!("random puts {part}"), puts)?;
+    }
+    bench.compact()?;
+    bench.report("compaction", 0)?;
+    for number in 0..puts / 4 {
+        bench.put(random.below(keys), number)?;
+    }
+    bench.report("random puts 3", puts / 4)?;
+    bench.compact()?;
+    bench.report("compaction", 0)?;
+    let live = bench.store.view().reader().count(revd_engine::mvcc::KeyRange::ALL, i64::MAX);
+    drop(bench);
+    let begun = Instant::now();
+    let mut store = open(&path, &Arc::default())?;
+    println!("restart: {:.2} s", begun.elapsed().as_secs_f64());
+    anyhow::ensure!(store.view().reader().count(revd_engine::mvcc::KeyRange::ALL, i64::MAX) == live);
+    Ok(())
+}
+
+fn open(path: &std::path::Path, written: &Arc<AtomicU64>) -> anyhow::Result<Store> {
+    let disk = CountingDisk { disk: MmapDisk::open(path)?, written: Arc::clone(written) };
+    Ok(Store::open(Arc::new(disk), DbOptions::default())?)
+}
+
+impl Bench {
+    fn open(path: &std::path::Path) -> anyhow::Result<Self> {
+        let written = Arc::default();
+        let store = open(path, &written)?;
+        let (begun, peak) = ((Instant::now(), 0), Arc::<AtomicU64>::default());
+        let sampled = Arc::clone(&peak);
+        std::thread::spawn(move || {
+            loop {
+                sampled.fetch_max(memory().unwrap_or(0), Ordering::Relaxed);
+                std::thread::sleep(Duration::from_millis(20));
+            }
+        });
+        Ok(Self { store, written, begun, longest: Duration::ZERO, checkpoints: 0, peak })
+    }
+
+    fn put(&mut self, number: u64, seed: u64) -> anyhow::Result<()> {
+        let index = self.store.applied().index + 1;
+        let mut txn = self.store.begin();
+        txn.put(&key(number), &value(VALUE_BYTES, seed), 0);
+        txn.commit();
+        self.store.set_applied(Applied { index, term: 1 });
+        if index.is_multiple_of(PUTS_PER_CHECKPOINT) {
+            self.checkpoint()?;
+        }
+        Ok(())
+    }
+
+    fn checkpoint(&mut self) -> anyhow::Result<()> {
+        let begun = cpu_time()?;
+        if let Some(checkpoint) = self.store.checkpoint(CheckpointKind::Auto) {
+            self.store.finish_checkpoint(checkpoint.write()?);
+            self.checkpoints += 1;
+        }
+        self.longest = self.longest.max(cpu_time()? - begun);
+        Ok(())
+    }
+
+    /// Compacts at the newest revision, until its space is free.
+    fn compact(&mut self) -> anyhow::Result<()> {
+        self.store.compact(self.store.revision())?;
+        let index = self.store.applied().index;
+        self.store.set_applied(Applied { index, term: 1 });
+        while self.store.compaction_pending() || self.store.is_sweeping() {
+            self.checkpoint()?;
+            while self.store.forget_compacted(FORGET_KEYS) {}
+        }
+        Ok(())
+    }
+
+    fn report(&mut self, phase: &str, puts: u64) -> anyhow::Result<()> {
+        let (since, before) = self.begun;
+        let (seconds, written) = (since.elapsed().as_secs_f64(), self.written.load(Ordering::Relaxed));
+        let all = written - before;
+        let each = match puts {
+            0 => format!("{} MB in all", all / 1_000_000),
+            _ => format!("{} B", all / puts),
+        };
+        let sizes = self.store.sizes();
+        println!(
+            "| {phase} | {seconds:.1} | {each} | {} | {} ms | {} MB | {} MB | {} of {} MB |",
+            self.checkpoints,
+            self.longest.as_millis(),
+            memory()? / 1_000,
+            self.peak.swap(0, Ordering::Relaxed) / 1_000,
+            sizes.in_use / 1_000_000,
+            sizes.file / 1_000_000,
+        );
+        self.begun = (Instant::now(), written);
+        (self.longest, self.checkpoints) = (Duration::ZERO, 0);
+        Ok(())
+    }
+}
+
+/// CPU time of this thread: other processes of the machine are no part of it.
+fn cpu_time() -> anyhow::Result<Duration> {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
+    Ok(Duration::from_nanos(text.split(' ').next().unwrap_or("0").parse()?))
+}
+
+/// Memory of the process without mapped files, in kB.
+fn memory() -> anyhow::Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let found = status.lines().find_map(|text| text.strip_prefix("RssAnon:"));
+    Ok(found.unwrap_or("0").trim().trim_end_matches(" kB").parse()?)
+}
