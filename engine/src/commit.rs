@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use crate::btree::TreeNode;
 use crate::db::slot_offset;
-use crate::meta::{FORMAT_CHAINED, FORMAT_FIRST, Meta, TableRoot, first_page};
+use crate::meta::{FORMAT_CHAINED, Meta, TableRoot, first_page};
 use crate::mutants::{self, Mutant};
 use crate::page::{PageId, PageWriter, Pages, Verified};
 use crate::snapshot::Snapshot;
@@ -120,7 +120,7 @@ fn place(txn: &mut WriteTxn<'_>, page_bytes: u32) -> Placed {
     let space = &mut txn.db.space;
     let nodes = if txn.shrinking { space.allocate_lowest(nodes) } else { space.allocate_pages(nodes) };
     let mut freed = std::mem::take(&mut txn.freed);
-    let may_chain = txn.base.parts().meta.format == FORMAT_CHAINED;
+    let may_chain = txn.base.parts().meta.format >= FORMAT_CHAINED;
     let list = space.place_list(&mut freed, page_bytes, ListRules { may_chain, is_shrinking: txn.shrinking });
     Placed { nodes, list, freed }
 }
@@ -152,9 +152,9 @@ fn write(txn: &mut WriteTxn<'_>, placed: &Placed) -> Result<(Arc<Verified>, Meta
     assert_eq!(left, 0, "{left} of {} pages were allocated for no node", placed.nodes.len());
     out.flush()?;
     out.write_extent(placed.list.at().id, &placed.list.bytes)?;
-    let wants_chain = placed.list.wants_chain || base.meta.format == FORMAT_CHAINED;
+    let wanted = if placed.list.wants_chain { FORMAT_CHAINED } else { base.meta.format };
     let meta = Meta {
-        format: if wants_chain { FORMAT_CHAINED } else { FORMAT_FIRST },
+        format: txn.format_min.max(wanted),
         page_bytes,
         txn: base.meta.txn + 1,
         pages,

@@ -67,18 +67,29 @@ pub const HASH_LOOK_STEPS_MIN: usize = 4_000;
 pub const HASH_STEPS_PER_RECORD: usize = 16;
 /// Bytes of records that count as much work of a hash as one record.
 pub const HASH_BYTES_PER_RECORD: usize = 4 * 1024;
-/// Keys of the saved index that are looked at in one checkpoint after a compaction.
-pub const SWEEP_KEYS_PER_STEP: usize = 20_000;
-/// Keys of the saved index that are written again in one checkpoint after a compaction.
-pub const SWEEP_WRITES_PER_STEP: usize = 5_000;
+/// Keys of the saved index that are saved anew in one checkpoint after a compaction.
+pub const SWEEP_KEYS_PER_STEP: u64 = 10_000;
+/// Rows of long keys that are looked at in one checkpoint after a compaction.
+pub const SWEEP_LONG_ROWS_PER_STEP: usize = 1_000;
+/// The saved index is swept when compactions have dropped one record for this many keys, in a large
+/// store: what is swept has to be worth writing the index.
+pub const SWEEP_PART: u64 = 2;
 
-/// The index is saved when this many records were added since the last time, or more if it is large
+/// All of the index is saved once while this many records are added, or more if it is large
 /// (below).
-pub const INDEX_CHECKPOINT_RECORDS_MIN: usize = 64 * 1024;
-/// The index is saved when one record in this many of all keys and kept revisions was added, if
-/// that is more than the number above: saving a key writes its whole history, so what is written
-/// for the index stays in proportion to the records.
-pub const INDEX_CHECKPOINT_PART: usize = 8;
+pub const INDEX_ROUND_RECORDS_MIN: u64 = 64 * 1024;
+/// All of the index is saved once while one record for this many of all keys and kept revisions is
+/// added, if that is more than the number above: saving a key writes its whole history, so what is
+/// written for the index stays in proportion to the records. A start reads as many records.
+pub const INDEX_ROUND_PART: u64 = 2;
+/// An index of at most so many keys is saved at once, and before a compaction.
+pub const INDEX_SMALL_KEYS: u64 = 64 * 1024;
+/// Keys of a larger index that are saved at a time, or more if more records were added.
+pub const INDEX_STEP_KEYS: u64 = 16 * 1024;
+/// Keys of it that one checkpoint saves at most.
+pub const INDEX_CHECKPOINT_KEYS_MAX: u64 = 128 * 1024;
+/// Bytes of rows after which a step of saving ends.
+pub const INDEX_STEP_BYTES: usize = 8 * 1024 * 1024;
 /// Keys or records restored between two reports of progress.
 pub const RESTORED_PER_REPORT: u64 = 16 * 1024;
 
@@ -110,11 +121,14 @@ const _: () = {
     // Every step of a chore goes on by something.
     assert!(COMPACT_RECORDS_PER_STEP > 0 && COMPACT_BYTES_PER_STEP > 0);
     assert!(COMPACT_RECORDS_PER_STEP <= COMPACT_LOOKS_PER_STEP);
-    assert!(SWEEP_WRITES_PER_STEP > 0 && SWEEP_WRITES_PER_STEP <= SWEEP_KEYS_PER_STEP);
+    assert!(SWEEP_KEYS_PER_STEP > 0 && SWEEP_LONG_ROWS_PER_STEP > 0 && SWEEP_PART > 0);
     assert!(DEFRAGMENT_LEAVES_PER_STEP > 0 && DEFRAGMENT_WAITS_MAX > 1);
     assert!(HASH_LOOK_STEPS_MIN > 0 && HASH_STEPS_PER_RECORD > 0 && HASH_BYTES_PER_RECORD > 0);
     assert!(COMPACTION_HASHES_MAX > 0 && LOOK_BACK_STEPS > 0);
-    assert!(INDEX_CHECKPOINT_PART > 0 && RESTORED_PER_REPORT > 0 && FREED_BYTES_PER_CHANGE > 0);
+    assert!(RESTORED_PER_REPORT > 0 && FREED_BYTES_PER_CHANGE > 0);
+    // Saving the index keeps up with the records, whose round is half of it.
+    assert!(INDEX_ROUND_PART > 0 && INDEX_ROUND_RECORDS_MIN > 0 && INDEX_STEP_BYTES > 0);
+    assert!(0 < INDEX_STEP_KEYS && INDEX_STEP_KEYS <= INDEX_CHECKPOINT_KEYS_MAX);
 };
 
 /// Longest key a page of this size takes: at least four cells fit any page, whatever their keys.

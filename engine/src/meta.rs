@@ -4,7 +4,8 @@
 //! slot 0 at offset 0, slot 1 at offset 4096; transaction n writes slot n mod 2; 512 bytes each, so
 //! that one sector holds a slot:
 //!   0  8    "revdtree"
-//!   8  u32  format version: 1, or 2 once the free list may be a chain of changes
+//!   8  u32  format version: 1, or 2 once the free list may be a chain of changes, or 3 once ranges
+//!           of the index may be saved up to different revisions
 //!  12  u32  bytes of a page
 //!  16  u64  transaction number
 //!  24  u64  pages of the file that were ever used, the slots' included
@@ -33,6 +34,9 @@ pub const FORMAT_FIRST: u32 = 1;
 /// The free list may be a chain of extents: a revd that knows the first format only must not open
 /// the file, not even by its older slot.
 pub const FORMAT_CHAINED: u32 = 2;
+/// Ranges of the saved index may be complete up to different revisions, and records that a start
+/// would read may be gone: an earlier revd would take what it cannot find for damage.
+pub const FORMAT_RANGED: u32 = 3;
 const TABLES_AT: usize = 48;
 const TABLE_BYTES: usize = 24;
 const USER_AT: usize = TABLES_AT + TABLES_MAX * TABLE_BYTES;
@@ -155,10 +159,10 @@ impl Meta {
         let slot = slot.get(..SLOT_BYTES)?;
         let word = |at: usize| read_le!(slot, at, u32);
         let long = |at: usize| read_le!(slot, at, u64);
-        let format = Self::format_of(slot).filter(|format| *format <= FORMAT_CHAINED)?;
+        let format = Self::format_of(slot).filter(|format| *format <= FORMAT_RANGED)?;
         let free_is_whole = match (format, word(44)?) {
             (_, 0) => true,
-            (FORMAT_CHAINED, 1) => false,
+            (FORMAT_CHAINED.., 1) => false,
             _ => return None,
         };
         let reference = |at: usize| {

@@ -28,6 +28,8 @@ pub struct WriteTxn<'d> {
     /// Long values, placed already; given back if the transaction is dropped.
     pub(crate) values: Vec<(PageId, Vec<u8>)>,
     pub(crate) user: [u8; USER_BYTES],
+    /// The file gets at least this format.
+    pub(crate) format_min: u32,
     /// Whether the commit cuts free pages off the file's end.
     pub(crate) shrinking: bool,
     /// A page could not be read: the nodes are incomplete.
@@ -52,7 +54,8 @@ impl<'d> WriteTxn<'d> {
     pub(crate) fn new(db: &'d mut Db, base: Snapshot) -> Self {
         let meta = &base.parts().meta;
         let (trees, user) = (meta.tables.map(Tree::new), meta.user);
-        Self { db, base, trees, freed: Vec::new(), values: Vec::new(), user, shrinking: false, failed: false }
+        let (freed, values, format_min) = (Vec::new(), Vec::new(), meta.format);
+        Self { db, base, trees, freed, values, user, format_min, shrinking: false, failed: false }
     }
 
     /// Sets a key; true if it is new.
@@ -163,6 +166,11 @@ impl<'d> WriteTxn<'d> {
     #[must_use]
     pub fn base_txn(&self) -> u64 {
         self.base.txn()
+    }
+
+    /// The owner writes what must not be read by a version that knows only earlier formats.
+    pub(crate) fn need_format(&mut self, format: u32) {
+        self.format_min = self.format_min.max(format);
     }
 
     /// The owner's bytes in the meta slot.

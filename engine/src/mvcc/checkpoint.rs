@@ -2,26 +2,29 @@
 //!
 //! A checkpoint takes what was applied up to a moment and makes it durable as one commit: new
 //! records (they lie at the right edge of their table), changed rows of small tables, now and then
-//! the changed part of the key index, a step of compaction, and the store meta that says up to
-//! which log entry all this is true. Preparing it is a few reference counts; everything else
-//! happens in [`Checkpoint::write`], on any thread, while the store goes on.
+//! a part of the key index, a step of compaction, and the store meta that says up to which log
+//! entry all this is true. Preparing it is a few reference counts; everything else happens in
+//! [`Checkpoint::write`], on any thread, while the store goes on.
 //!
-//! The steps of a compaction are in `compaction.rs`. One may remove a record at R only if the
-//! saved index does not need it any more: the index must be saved at a revision of R or above, in
-//! an earlier commit or the same one. (After a restart the index is rebuilt from what was saved
-//! plus the records above; a removed tombstone that it does not know would revive its key.)
+//! The steps of a compaction are in `compaction.rs`. One may remove a tombstone at R only if all of
+//! the index is saved at a revision of R or above, in an earlier commit or the same one. (After a
+//! restart the index is rebuilt from what was saved plus the records above; a removed tombstone
+//! that it does not know would revive its key.)
 
 use std::collections::BTreeSet;
 
 use crate::db::Db;
-use crate::limits::{INDEX_CHECKPOINT_PART, INDEX_CHECKPOINT_RECORDS_MIN};
+use crate::limits::SWEEP_PART;
+use crate::meta::FORMAT_RANGED;
 use crate::mutants::{self, Mutant};
 use crate::mvcc::compaction::CompactionPass;
 use crate::mvcc::defragment::Defragmentation;
+use crate::mvcc::index_pace::IndexShare;
 use crate::mvcc::key_index::IndexRoot;
 use crate::mvcc::layout::{Applied, RECORDS, SMALL, StoreMeta};
 use crate::mvcc::revision::Revision;
-use crate::mvcc::saved_index::{IndexSweep, changed_keys, save_keys};
+use crate::mvcc::saved_index::{IndexSweep, IndexWriter};
+use crate::mvcc::saved_ranges::SavedRanges;
 use crate::mvcc::store::Store;
 use crate::mvcc::tables::TableChanges;
 use crate::mvcc::tail::TailView;
@@ -32,7 +35,7 @@ use crate::{Error, Result};
 /// Whether a checkpoint saves the key index too.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum CheckpointKind {
-    /// The index is saved when enough has changed, or a compaction waits for it.
+    /// As much of the index is saved as changes have earned, or a compaction waits for.
     Auto,
     /// The index is saved: the next start needs no catching up.
     WithIndex,
@@ -47,12 +50,15 @@ pub struct Checkpoint {
     tail: TailView,
     tables: TableChanges,
     index: IndexRoot,
-    save_index: bool,
+    /// How much of it is saved.
+    index_share: Option<IndexShare>,
+    ranges: SavedRanges,
+    long_keys: BTreeSet<Vec<u8>>,
     defragmentation: Option<Defragmentation>,
     sweep: Option<IndexSweep>,
     pass: Option<CompactionPass>,
     unsaved_bytes: usize,
-    records_since_index: usize,
+    records_since_index: u64,
 }
 
 /// A checkpoint that was written, or found no room.
@@ -75,7 +81,7 @@ impl WrittenCheckpoint {
 struct Committed {
     tree: Snapshot,
     meta: StoreMeta,
-    saved_index: bool,
+    ranges: SavedRanges,
     /// Keys of which the compaction has dropped records.
     compacted_keys: BTreeSet<Vec<u8>>,
     sweep: Option<IndexSweep>,
@@ -83,13 +89,15 @@ struct Committed {
     pass: Option<CompactionPass>,
     defragmentation: Option<Defragmentation>,
     unsaved_bytes: usize,
-    records_since_index: usize,
+    /// Records that have earned what was saved of the index.
+    index_records: u64,
 }
 
-/// Rows that go back into the store because the disk is full.
+/// Changes that go back into the store because the disk is full.
 #[derive(Debug)]
 struct DiskFull {
     tables: TableChanges,
+    long_keys: BTreeSet<Vec<u8>>,
     error: Error,
 }
 
@@ -113,19 +121,9 @@ impl Store {
     /// Prepares a checkpoint of everything applied so far; none if there is nothing to do, or one
     /// is being written.
     pub fn checkpoint(&mut self, kind: CheckpointKind) -> Option<Checkpoint> {
-        let index_is_old = self.meta.revision > self.saved.index_revision;
-        let kept = self.meta.revision - self.meta.compact_revision;
-        let all = self.index.root().len().max(kept.cast_unsigned());
-        let much = INDEX_CHECKPOINT_RECORDS_MIN
-            .max(usize::try_from(all).unwrap_or(usize::MAX) / INDEX_CHECKPOINT_PART);
-        // Also for one that waits: the sweep takes keys away that it leaves nothing of.
-        let for_compaction = self.compaction_pending()
-            && self.saved.index_revision < self.meta.compact_revision
-            && !mutants::is(Mutant::CompactionBeforeIndexSaved);
-        let save_index = index_is_old
-            && (kind == CheckpointKind::WithIndex || self.records_since_index >= much || for_compaction);
+        let index_share = self.index_share(kind);
         let has_chores = self.compaction_pending() || self.is_sweeping() || self.is_defragmenting();
-        if !self.has_unsaved() && !has_chores && !save_index {
+        if !self.has_unsaved() && !has_chores && index_share.is_none() {
             return None;
         }
         let db = self.db.take()?;
@@ -138,13 +136,31 @@ impl Store {
             tail: self.tail.publish().clone(),
             tables: std::mem::take(&mut self.table_changes),
             index: self.index.root().clone(),
-            save_index,
+            index_share,
+            ranges: self.ranges.clone(),
+            long_keys: std::mem::take(&mut self.unsaved_long),
             defragmentation: self.defragmentation.clone(),
             sweep: self.sweep.clone(),
             pass: self.pass,
             unsaved_bytes: self.unsaved_bytes,
             records_since_index: self.records_since_index,
         })
+    }
+
+    /// How much of the index the next checkpoint saves.
+    fn index_share(&self, kind: CheckpointKind) -> Option<IndexShare> {
+        if self.meta.revision <= self.saved.index_revision {
+            return None;
+        }
+        let (keys, kept) = (self.index.root().len(), self.meta.revision - self.meta.compact_revision);
+        // A small index costs little; a large one is not waited for.
+        let for_compaction = self.pass.is_some_and(|pass| self.saved.index_revision < pass.at)
+            && self.index_pace.is_small(keys)
+            && !mutants::is(Mutant::CompactionBeforeIndexSaved);
+        if kind == CheckpointKind::WithIndex || for_compaction {
+            return Some(IndexShare::Whole);
+        }
+        self.index_pace.earned(self.records_since_index, keys, kept.cast_unsigned())
     }
 
     /// Takes a written checkpoint in: the records it holds leave memory. One that found no room
@@ -161,7 +177,8 @@ impl Store {
                 self.take_in(saved);
                 None
             }
-            Err(DiskFull { tables, error }) => {
+            Err(DiskFull { tables, long_keys, error }) => {
+                self.unsaved_long.extend(long_keys);
                 for (key, row) in tables.into_iter().filter(|_| !mutants::is(Mutant::RowsLostOnFullDisk)) {
                     self.table_changes.entry(key).or_insert(row); // what came later is newer
                 }
@@ -196,18 +213,21 @@ impl Store {
         let (unsaved, bytes) = (self.unsaved_bytes, saved.unsaved_bytes);
         assert!(unsaved >= bytes, "a checkpoint holds {bytes} unsaved bytes of {unsaved}");
         self.unsaved_bytes -= bytes;
-        let (unknown, records) = (self.records_since_index, saved.records_since_index);
-        assert!(unknown >= records, "a checkpoint holds {records} records of {unknown} that the index lacks");
-        if saved.saved_index {
-            self.records_since_index -= records;
-        }
+        let (earned, records) = (self.records_since_index, saved.index_records);
+        assert!(earned >= records, "a checkpoint has used up {records} records of {earned}");
+        self.records_since_index -= records;
+        self.ranges = saved.ranges;
         self.meta.compacted = self.saved.compacted;
         self.meta.compact_cursor = self.saved.compact_cursor;
         self.take_pass(saved.pass);
+        self.dropped_since_sweep += saved.compacted_keys.len() as u64;
         self.to_compact.extend(saved.compacted_keys);
         self.sweep = saved.sweep;
-        if self.sweep.is_none() && self.saved.swept < self.saved.compacted {
+        let keys = self.index.root().len();
+        let is_worth_it = self.index_pace.is_small(keys) || self.dropped_since_sweep >= keys / SWEEP_PART;
+        if self.sweep.is_none() && self.saved.swept < self.saved.compacted && is_worth_it {
             self.sweep = Some(IndexSweep::new(self.saved.compacted));
+            self.dropped_since_sweep = 0;
         }
         self.meta.swept = self.saved.swept;
     }
@@ -246,7 +266,7 @@ impl Checkpoint {
     /// After any error the store must not go on: only opening it again tells what is on the disk.
     pub fn write(self) -> Result<WrittenCheckpoint> {
         self.assert_follows();
-        let Self { mut db, from, mut to, tail, tables, index, save_index, .. } = self;
+        let Self { mut db, from, mut to, tail, tables, index, index_share, long_keys, .. } = self;
         let base = db.snapshot();
         let mut txn = db.begin()?;
         let defragmentation = match self.defragmentation {
@@ -260,25 +280,32 @@ impl Checkpoint {
                 None => txn.remove(SMALL, key)?,
             };
         }
-        if save_index {
-            let changed = changed_keys(&base, &tail, from.index_revision)?;
-            save_keys(&mut txn, &base, &index, changed, to.compact_revision)?;
-            to.index_revision = to.revision;
-        } else {
-            to.index_revision = from.index_revision;
+        let (compact, revision) = (to.compact_revision, to.revision);
+        let mut writer = IndexWriter { txn: &mut txn, base: &base, index: &index, revision, compact };
+        let mut ranges = self.ranges.clone();
+        let sweep = match self.sweep {
+            Some(sweep) => sweep.step(&mut writer, &mut ranges, &mut to)?,
+            None => None,
+        };
+        // Behind the sweep, which knows the long keys of the state before only.
+        writer.save_long(&long_keys)?;
+        to.long_revision = revision;
+        let mut index_records = 0;
+        if let Some(share) = index_share {
+            let saved = writer.save(&mut ranges, share.keys())?;
+            index_records = share.used(saved, self.records_since_index);
         }
+        ranges.write(&mut txn, &self.ranges)?;
+        to.index_revision = ranges.oldest();
         let (mut compacted_keys, mut pass) = (BTreeSet::new(), self.pass);
         if let Some(pass) = &mut pass {
-            let is_saved = to.index_revision >= pass.at || mutants::is(Mutant::CompactionBeforeIndexSaved);
-            assert!(is_saved, "records up to {} go, the saved index is at {}", pass.at, to.index_revision);
-            compacted_keys = pass.step(&mut txn, &base, &index, from.revision)?;
+            compacted_keys = pass.step(&mut txn, &base, &index, from.revision, to.index_revision)?;
             to.compacted = if pass.is_done { pass.at } else { to.compacted };
             to.compact_cursor = pass.saved_cursor(to.compact_revision);
         }
-        let sweep = match self.sweep {
-            Some(sweep) => sweep.step(&mut txn, &base, &index, &mut to)?,
-            None => None,
-        };
+        if !ranges.is_whole() || pass.is_some_and(|pass| to.index_revision < pass.at) {
+            txn.need_format(FORMAT_RANGED);
+        }
         assert!(to.is_sound(), "a checkpoint from {from:?} leads to {to:?}");
         let mut saved = to;
         if mutants::is(Mutant::AppliedIndexAheadOfData) {
@@ -297,15 +324,15 @@ impl Checkpoint {
             Ok(tree) => Ok(Committed {
                 tree,
                 meta: to,
-                saved_index: save_index,
+                ranges,
                 compacted_keys,
                 sweep,
                 pass,
                 defragmentation,
                 unsaved_bytes: self.unsaved_bytes,
-                records_since_index: self.records_since_index,
+                index_records,
             }),
-            Err(error) if error.is_no_space() => Err(DiskFull { tables, error }),
+            Err(error) if error.is_no_space() => Err(DiskFull { tables, long_keys, error }),
             Err(error) => return Err(error),
         };
         Ok(WrittenCheckpoint { db, result })

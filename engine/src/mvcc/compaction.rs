@@ -4,6 +4,11 @@
 //! When all are gone, the saved index is swept in key order: histories that have become shorter are
 //! written again, each leaf once. Until then the saved index may name records that are gone;
 //! opening a store drops those names. A sweep that a crash interrupts begins again.
+//!
+//! A start adds the records that the saved index does not have. It does without those that were
+//! superseded, since the others say themselves which version of their key they are. But a key whose
+//! tombstone is missing would come to life again: a tombstone stays until all of the index is saved
+//! behind it, and goes with the next compaction.
 
 use std::collections::BTreeSet;
 
@@ -48,13 +53,15 @@ impl CompactionPass {
 
     /// Removes a bounded number of records that the compaction drops, and adds all it looks at to
     /// the hash; returns their keys. Only looks at records that were in the tree before this
-    /// checkpoint; `tree_revision` says up to where those go.
+    /// checkpoint; `tree_revision` says up to where those go, and `index_revision` up to where all
+    /// of the index is saved.
     pub(crate) fn step(
         &mut self,
         txn: &mut WriteTxn<'_>,
         base: &Snapshot,
         index: &IndexRoot,
         tree_revision: i64,
+        index_revision: i64,
     ) -> Result<BTreeSet<Vec<u8>>> {
         assert!(!self.is_done, "the compaction at {} goes on, but it is done", self.at);
         if let Some(hash) = &mut self.hash {
@@ -82,7 +89,10 @@ impl CompactionPass {
                 hash.add(index, user_key, key, record);
                 hashed_bytes += record.len();
             }
-            if !kept(index, user_key, key, self.at) {
+            let is_needed = key.kind == RecordKind::Tombstone
+                && key.revision.main > index_revision
+                && !mutants::is(Mutant::CompactionBeforeIndexSaved);
+            if !kept(index, user_key, key, self.at) && !is_needed {
                 if !txn.remove(RECORDS, &key.encode())? {
                     let Revision { main, sub } = key.revision;
                     return Err(Error::corrupt_or_bug(format!(

@@ -131,6 +131,13 @@ impl KeyHistory {
         Self { newest: KeyChange { revision, create_revision: revision.main, version: 1 }, older: None }
     }
 
+    /// A put of which no earlier changes are known.
+    #[must_use]
+    pub fn recorded(put: KeyMeta) -> Self {
+        let KeyMeta { create_revision, modified: revision, version } = put;
+        Self { newest: KeyChange { revision, create_revision, version }, older: None }
+    }
+
     /// A history from its changes, oldest first; none if there are none.
     #[must_use]
     pub fn from_changes(changes: impl IntoIterator<Item = KeyChange>) -> Option<Self> {
@@ -165,6 +172,11 @@ impl KeyHistory {
             None => KeyChange { revision, create_revision: revision.main, version: 1 },
         };
         self.push(change);
+    }
+
+    /// A put as its record describes it, where the change before it may be gone.
+    pub fn put_as_recorded(&mut self, put: KeyMeta) {
+        self.push(Self::recorded(put).newest);
     }
 
     /// A delete at `revision`; false if the key does not exist anyway.
@@ -289,6 +301,20 @@ impl KeyHistory {
         });
     }
 
+    /// Appends the durable form of what a compaction at `at` leaves; false if it leaves nothing.
+    pub fn encode_compacted(&self, at: i64, out: &mut Vec<u8>) -> bool {
+        if self.older.is_some() {
+            let compacted = self.compacted(at);
+            compacted.iter().for_each(|history| history.encode(out));
+            return compacted.is_some();
+        }
+        let is_kept = self.newest.live().is_some() || self.newest.revision.main > at;
+        if is_kept {
+            self.encode(out);
+        }
+        is_kept
+    }
+
     /// Reads the durable form; none if it is not one.
     #[must_use]
     pub fn decode(mut bytes: &[u8]) -> Option<Self> {
@@ -356,6 +382,14 @@ mod tests {
         let mut gone = example();
         gone.delete(revision(10, 0));
         assert!(gone.compacted(10).is_none());
+        for history in [example(), gone, KeyHistory::created(revision(3, 1))] {
+            for at in 0..12 {
+                let (mut one, mut other) = (Vec::new(), Vec::new());
+                let left = history.compacted(at).inspect(|history| history.encode(&mut one));
+                assert_eq!(history.encode_compacted(at, &mut other), left.is_some());
+                assert_eq!(one, other);
+            }
+        }
     }
 
     #[test]

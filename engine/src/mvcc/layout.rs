@@ -15,6 +15,10 @@ pub(crate) const INDEX_LONG: Table = Table(2);
 /// Small-table number, row key -> row.
 pub(crate) const SMALL: Table = Table(3);
 
+/// Start of a range of the index -> i64 revision up to which it is saved, little-endian; no rows if
+/// all of it is saved up to one revision. The first range starts with one zero.
+pub(crate) const INDEX_RANGES: Table = Table(4);
+
 /// How far the log has been applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Applied {
@@ -27,13 +31,14 @@ pub struct Applied {
 /// The store meta: how far the store has come, durable together with the data it speaks of.
 ///
 /// ```text
-///  0  u64  applied index            32  i64  revision the saved index is complete up to
+///  0  u64  applied index            32  i64  revision that all of the saved index has
 ///  8  u64  applied term             40  i64  compaction finished up to this revision
 /// 16  i64  revision                 48  i64  compaction under way: last record looked at, main
 /// 24  i64  compact revision         56  i64  ... and sub
 /// 64  i64  the saved index has forgotten what compactions up to this revision dropped
 /// 72  u64  state hash               80  u64  the entry it began with, 0 before it has begun
-/// 88  zeros; all integers little-endian
+/// 88  i64  revision that long keys of the saved index have, if it is above the one at 32
+/// 96  zeros; all integers little-endian
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StoreMeta {
@@ -43,7 +48,7 @@ pub(crate) struct StoreMeta {
     pub revision: i64,
     /// Oldest readable revision, -1 before the first compaction.
     pub compact_revision: i64,
-    /// The index table holds every change up to this revision.
+    /// The saved index holds every change up to this revision; parts of it hold more.
     pub index_revision: i64,
     /// Every record that a compaction at this revision drops is gone.
     pub compacted: i64,
@@ -53,6 +58,8 @@ pub(crate) struct StoreMeta {
     pub swept: i64,
     /// The state hash behind the applied entry.
     pub hash: StateHash,
+    /// The saved index holds every change of keys too long for a page up to this revision.
+    pub long_revision: i64,
 }
 
 impl Default for StoreMeta {
@@ -66,12 +73,13 @@ impl Default for StoreMeta {
             compact_cursor: Revision::default(),
             swept: -1,
             hash: StateHash::default(),
+            long_revision: 0,
         }
     }
 }
 
 /// Numbers that a store meta has.
-const WORDS: usize = 11;
+const WORDS: usize = 12;
 
 const _: () = assert!(WORDS * 8 <= USER_BYTES);
 
@@ -79,6 +87,7 @@ impl StoreMeta {
     /// Whether these numbers can be true of any store.
     pub(crate) fn is_sound(&self) -> bool {
         let Self { revision, compact_revision, index_revision, compacted, compact_cursor, swept, .. } = *self;
+        let long_revision = self.long_revision;
         let are_in_range = revision > 0 && compact_revision >= -1 && index_revision > 0;
         let cursor = compact_cursor.main.min(compact_cursor.sub);
         are_in_range
@@ -87,6 +96,7 @@ impl StoreMeta {
             && index_revision <= revision
             && (-1..=compact_revision).contains(&compacted)
             && (-1..=revision).contains(&swept)
+            && (0..=revision).contains(&long_revision)
     }
 
     /// Lays it out.
@@ -105,6 +115,7 @@ impl StoreMeta {
             self.swept.cast_unsigned(),
             self.hash.value,
             self.hash.since,
+            self.long_revision.cast_unsigned(),
         ];
         for (word, part) in words.iter().zip(out.chunks_exact_mut(8)) {
             part.copy_from_slice(&word.to_le_bytes());
@@ -126,6 +137,7 @@ impl StoreMeta {
             compact_cursor: Revision { main: long(6), sub: long(7) },
             swept: long(8),
             hash: StateHash { value: word(9), since: word(10) },
+            long_revision: long(11),
         }
     }
 }
@@ -145,6 +157,7 @@ mod tests {
             compact_cursor: Revision { main: 7, sub: 8 },
             swept: 9,
             hash: StateHash { value: 10, since: 11 },
+            long_revision: 12,
         };
         assert_eq!(StoreMeta::decode(&meta.encode()), meta);
     }

@@ -1,21 +1,19 @@
-//! The key index in the tree file: how it is written, made smaller after a compaction, and read
-//! back.
+//! The key index in the tree file: how it is written, range by range, and read back.
 //!
-//! A checkpoint saves the keys that have changed since the index was saved last. Keys that fit a
-//! page are rows of their own; longer ones share the row of their CRC-32C. After a compaction the
-//! sweep goes through all of it, a bounded step with each checkpoint, and writes again what has
-//! become shorter.
+//! A step of saving walks a range of keys in memory and in the file side by side, and writes what
+//! differs. So the file's rows of a range become those of the moment, whatever has happened since
+//! they were written: changes, deletions, and what compactions have made shorter. Keys that fit a
+//! page are rows of their own. Longer ones share the row of their CRC-32C; they are rare, and each
+//! checkpoint saves those that have changed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use crate::limits::{self, SWEEP_KEYS_PER_STEP, SWEEP_WRITES_PER_STEP, key_bytes_max};
+use crate::limits::{self, INDEX_STEP_BYTES, SWEEP_KEYS_PER_STEP, SWEEP_LONG_ROWS_PER_STEP, key_bytes_max};
 use crate::mutants::{self, Mutant};
 use crate::mvcc::key_history::KeyHistory;
 use crate::mvcc::key_index::{IndexRoot, Key, KeyIndex};
-use crate::mvcc::layout::{INDEX, INDEX_LONG, RECORDS, StoreMeta};
-use crate::mvcc::record::key_of;
-use crate::mvcc::revision::{RecordKey, RecordKind, Revision};
-use crate::mvcc::tail::TailView;
+use crate::mvcc::layout::{INDEX, INDEX_LONG, StoreMeta};
+use crate::mvcc::saved_ranges::{SavedRanges, boundary};
 use crate::snapshot::Snapshot;
 use crate::txn::WriteTxn;
 use crate::{Error, Result};
@@ -34,167 +32,199 @@ pub enum Opening {
     Records(u64),
 }
 
-/// Keys with records above revision `after`.
-pub(crate) fn changed_keys(base: &Snapshot, tail: &TailView, after: i64) -> Result<BTreeSet<Vec<u8>>> {
-    let after = Revision { main: after, sub: i64::MAX };
-    let mut keys = BTreeSet::new();
-    let mut cursor = base.cursor(RECORDS);
-    cursor.seek(&RecordKey { revision: after, kind: RecordKind::Tombstone }.encode())?;
-    while let Some((_, record)) = cursor.next()? {
-        keys.insert(key_of(record)?.to_vec());
-    }
-    for (key, record) in tail.after(after) {
-        if mutants::is(Mutant::SavedIndexMissesDeletions) && key.kind == RecordKind::Tombstone {
-            continue;
-        }
-        keys.insert(key_of(record)?.to_vec());
-    }
-    Ok(keys)
+/// A checkpoint's view of the index: what is in memory goes to the file.
+pub(crate) struct IndexWriter<'w, 'd> {
+    pub(crate) txn: &'w mut WriteTxn<'d>,
+    pub(crate) base: &'w Snapshot,
+    /// As of `revision`.
+    pub(crate) index: &'w IndexRoot,
+    pub(crate) revision: i64,
+    /// The compaction that histories are saved after.
+    pub(crate) compact: i64,
 }
 
-/// Writes the histories of these keys into the index tables, as they are after the compaction at
-/// `compact`.
-pub(crate) fn save_keys(
-    txn: &mut WriteTxn<'_>,
-    base: &Snapshot,
-    index: &IndexRoot,
-    keys: BTreeSet<Vec<u8>>,
-    compact: i64,
-) -> Result<()> {
-    let key_max = key_bytes_max(base.page_bytes());
-    let mut history = Vec::new();
-    let mut buckets = BTreeSet::new();
-    for key in keys {
-        if key.len() > key_max {
-            buckets.insert(crc32c::crc32c(&key));
-            continue;
+/// A step of saving.
+struct SavedRange {
+    /// Keys that were looked at.
+    keys: u64,
+    /// Where it ended; none at the end of all keys.
+    end: Option<Vec<u8>>,
+}
+
+impl IndexWriter<'_, '_> {
+    /// Saves about so many keys of the ranges that were saved longest ago; returns how many.
+    pub(crate) fn save(&mut self, ranges: &mut SavedRanges, keys_max: u64) -> Result<u64> {
+        let mut keys = 0;
+        while keys < keys_max && ranges.oldest() < self.revision {
+            let from = ranges.oldest_start();
+            let range = self.save_range(&from, keys_max - keys)?;
+            ranges.saved(&from, range.end.as_deref(), self.revision);
+            keys += range.keys;
         }
-        history.clear();
-        match index.history(&key).and_then(|history| history.compacted(compact)) {
-            Some(kept) => {
-                kept.encode(&mut history);
-                debug_assert!(KeyHistory::decode(&history).is_some(), "a saved history cannot be read back");
-                txn.put(INDEX, &key, &history)?;
+        Ok(keys)
+    }
+
+    /// Saves the keys from `from` on, at most `keys_max` and not much more than
+    /// `INDEX_STEP_BYTES`.
+    fn save_range(&mut self, from: &[u8], keys_max: u64) -> Result<SavedRange> {
+        let key_max = key_bytes_max(self.base.page_bytes());
+        let mut rows = self.base.cursor(INDEX);
+        rows.seek(from)?;
+        let mut row = rows.next()?;
+        let mut entries = self.index.entries_from(from).peekable();
+        let (mut keys, mut bytes, mut last, mut history) = (0, 0, Vec::new(), Vec::new());
+        loop {
+            let entry = entries.peek().copied();
+            let of_row = row.filter(|(key, _)| entry.is_none_or(|(other, _)| *key <= other));
+            let of_entry = entry.filter(|(key, _)| row.is_none_or(|(other, _)| *key <= other));
+            let Some(key) = of_row.map(|(key, _)| key).or(of_entry.map(|(key, _)| key)) else {
+                return Ok(SavedRange { keys, end: None });
+            };
+            if key < from || (keys > 0 && key <= &last[..]) {
+                return Err(Error::corrupt("the keys of the saved index are out of order"));
             }
-            None => {
-                txn.remove(INDEX, &key)?;
+            if keys > 0 {
+                // A range starts with a key that is the key of a row.
+                let end = boundary(&last, key);
+                if (keys >= keys_max || bytes >= INDEX_STEP_BYTES) && end.len() <= key_max {
+                    return Ok(SavedRange { keys, end: Some(end.to_vec()) });
+                }
+            }
+            history.clear();
+            let newest = of_entry.map(|(_, history)| history.newest());
+            let is_kept =
+                of_entry.is_some_and(|(_, entry)| entry.encode_compacted(self.compact, &mut history));
+            let is_missed = mutants::is(Mutant::SavedIndexMissesDeletions)
+                && newest.is_none_or(|newest| newest.live().is_none());
+            let saved = of_row.map(|(_, saved)| saved);
+            if key.len() <= key_max && !is_missed && saved != is_kept.then_some(&history[..]) {
+                if is_kept {
+                    debug_assert!(KeyHistory::decode(&history).is_some(), "a history cannot be read back");
+                    self.txn.put(INDEX, key, &history)?;
+                } else {
+                    self.txn.remove(INDEX, key)?;
+                }
+            }
+            keys += 1;
+            bytes += key.len() + history.len().max(saved.map_or(0, <[u8]>::len));
+            last.clear();
+            last.extend_from_slice(key);
+            if of_row.is_some() {
+                row = rows.next()?;
+            }
+            if of_entry.is_some() {
+                entries.next();
             }
         }
     }
-    if !buckets.is_empty() {
-        save_long_keys(txn, index, key_max, &buckets, compact)?;
+
+    /// Saves keys too long for a page: the rows that they are in are written anew.
+    pub(crate) fn save_long(&mut self, keys: &BTreeSet<Vec<u8>>) -> Result<()> {
+        let mut buckets: BTreeMap<u32, BTreeSet<&[u8]>> = BTreeMap::new();
+        for key in keys {
+            buckets.entry(crc32c::crc32c(key)).or_default().insert(key);
+        }
+        for (bucket, mut keys) in buckets {
+            let bucket = bucket.to_be_bytes();
+            let saved = self.base.get(INDEX_LONG, &bucket)?.unwrap_or_default();
+            for (key, _) in long_keys(saved)? {
+                keys.insert(key);
+            }
+            self.write_long(&bucket, saved, &keys)?;
+        }
+        Ok(())
     }
-    Ok(())
+
+    fn write_long(&mut self, bucket: &[u8], saved: &[u8], keys: &BTreeSet<&[u8]>) -> Result<()> {
+        let (mut row, mut encoded) = (Vec::new(), Vec::new());
+        for key in keys {
+            encoded.clear();
+            let Some(history) = self.index.history(key) else { continue };
+            if !history.encode_compacted(self.compact, &mut encoded) {
+                continue;
+            }
+            for part in [key, &encoded[..]] {
+                let len = u32::try_from(part.len()).expect("keys and histories are bounded");
+                row.extend_from_slice(&len.to_le_bytes());
+                row.extend_from_slice(part);
+            }
+        }
+        match row.is_empty() {
+            _ if row == saved => {}
+            true => drop(self.txn.remove(INDEX_LONG, bucket)?),
+            false => drop(self.txn.put(INDEX_LONG, bucket, &row)?),
+        }
+        Ok(())
+    }
+
+    /// Looks at a bounded number of rows of long keys, from `from` on; the row to go on from.
+    fn sweep_long(&mut self, from: &[u8]) -> Result<Option<Vec<u8>>> {
+        let mut rows = self.base.cursor(INDEX_LONG);
+        rows.seek(from)?;
+        let mut bytes = 0;
+        for at in 0.. {
+            let Some((bucket, saved)) = rows.next()? else { break };
+            if at >= SWEEP_LONG_ROWS_PER_STEP || bytes >= INDEX_STEP_BYTES {
+                return Ok(Some(bucket.to_vec()));
+            }
+            if bucket.len() != size_of::<u32>() {
+                return Err(Error::corrupt("a row of long keys has no checksum for its key"));
+            }
+            bytes += saved.len();
+            let keys = long_keys(saved)?.into_iter().map(|(key, _)| key).collect();
+            self.write_long(bucket, saved, &keys)?;
+        }
+        Ok(None)
+    }
 }
 
-/// Keys too long for a page are rare: each of their buckets is written anew from the index.
-fn save_long_keys(
-    txn: &mut WriteTxn<'_>,
-    index: &IndexRoot,
-    key_max: usize,
-    buckets: &BTreeSet<u32>,
-    compact: i64,
-) -> Result<()> {
-    let mut rows: BTreeMap<u32, Vec<u8>> = buckets.iter().map(|bucket| (*bucket, Vec::new())).collect();
-    for (key, history) in index.entries() {
-        if key.len() <= key_max {
-            continue;
-        }
-        let Some(row) = rows.get_mut(&crc32c::crc32c(key)) else { continue };
-        let Some(history) = history.compacted(compact) else { continue };
-        let mut encoded = Vec::new();
-        history.encode(&mut encoded);
-        for part in [key, &encoded] {
-            row.extend_from_slice(
-                &u32::try_from(part.len()).expect("keys and histories are bounded").to_le_bytes(),
-            );
-            row.extend_from_slice(part);
-        }
-    }
-    for (bucket, row) in rows {
-        if row.is_empty() {
-            txn.remove(INDEX_LONG, &bucket.to_be_bytes())?;
-        } else {
-            txn.put(INDEX_LONG, &bucket.to_be_bytes(), &row)?;
-        }
-    }
-    Ok(())
-}
-
-/// How far a sweep of the saved index has come.
+/// How far a sweep of the saved index has come: after a compaction all of it is saved anew, a step
+/// with each checkpoint.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct IndexSweep {
     /// The compaction it follows.
     compacted: i64,
-    /// The next key.
-    from: Vec<u8>,
+    /// The next key; none when only long keys are left.
+    from: Option<Vec<u8>>,
+    /// The next row of long keys.
+    from_long: Vec<u8>,
 }
 
 impl IndexSweep {
     /// A sweep from the first key on.
     #[must_use]
     pub(crate) fn new(compacted: i64) -> Self {
-        Self { compacted, from: Vec::new() }
+        Self { compacted, from: Some(Vec::new()), from_long: Vec::new() }
     }
 
-    /// Looks at a bounded number of keys; none when all are done.
+    /// Saves a bounded number of keys; none when all are done.
     pub(crate) fn step(
         mut self,
-        txn: &mut WriteTxn<'_>,
-        base: &Snapshot,
-        index: &IndexRoot,
+        writer: &mut IndexWriter<'_, '_>,
+        ranges: &mut SavedRanges,
         to: &mut StoreMeta,
     ) -> Result<Option<Self>> {
-        let mut shorter = BTreeSet::new();
-        let mut history = Vec::new();
-        let mut cursor = base.cursor(INDEX);
-        cursor.seek(&self.from)?;
-        for _ in 0..SWEEP_KEYS_PER_STEP {
-            let next = cursor.next()?;
-            let Some((key, saved)) = next.filter(|_| shorter.len() < SWEEP_WRITES_PER_STEP) else {
-                self.from = next.map(|(key, _)| key.to_vec()).unwrap_or_default();
-                break;
-            };
-            history.clear();
-            if let Some(kept) = index.history(key).and_then(|history| history.compacted(to.compact_revision))
-            {
-                kept.encode(&mut history);
-            }
-            if history.len() < saved.len() {
-                shorter.insert(key.to_vec());
-            }
-            self.from = [key, &[0]].concat();
+        if let Some(from) = &self.from {
+            let range = writer.save_range(from, SWEEP_KEYS_PER_STEP)?;
+            ranges.saved(from, range.end.as_deref(), writer.revision);
+            self.from = range.end;
         }
-        let at_end = cursor.next()?.is_none() && shorter.len() < SWEEP_WRITES_PER_STEP;
-        save_keys(txn, base, index, shorter, to.compact_revision)?;
-        if !at_end {
+        if self.from.is_some() {
             return Ok(Some(self));
         }
-        sweep_long_keys(txn, base, index, to.compact_revision)?;
-        to.swept = self.compacted;
-        Ok(None)
+        match writer.sweep_long(&self.from_long)? {
+            Some(next) => Ok(Some(Self { from_long: next, ..self })),
+            None => {
+                to.swept = self.compacted;
+                Ok(None)
+            }
+        }
     }
-}
-
-/// Sweeps all long keys at once: they are rare.
-fn sweep_long_keys(txn: &mut WriteTxn<'_>, base: &Snapshot, index: &IndexRoot, compact: i64) -> Result<()> {
-    let mut buckets = BTreeSet::new();
-    let mut cursor = base.cursor(INDEX_LONG);
-    cursor.seek(&[])?;
-    while let Some((bucket, _)) = cursor.next()? {
-        let bucket = bucket.try_into().map_err(|_| Error::corrupt("a bucket of long keys cannot be read"))?;
-        buckets.insert(u32::from_be_bytes(bucket));
-    }
-    if buckets.is_empty() {
-        return Ok(());
-    }
-    save_long_keys(txn, index, key_bytes_max(base.page_bytes()), &buckets, compact)
 }
 
 /// Loads the saved index, and compacts it: steps of a compaction that happened after it was saved
 /// are not in it.
 pub(crate) fn load(tree: &Snapshot, meta: StoreMeta, tell: &mut dyn FnMut(Opening)) -> Result<KeyIndex> {
-    let malformed = || Error::corrupt("a key's saved history cannot be read");
     let compact = meta.compact_revision;
     let decode = |encoded: &[u8]| {
         KeyHistory::decode(encoded).filter(|history| history.newest().revision.main <= meta.revision)
@@ -236,16 +266,29 @@ pub(crate) fn load(tree: &Snapshot, meta: StoreMeta, tell: &mut dyn FnMut(Openin
     }
     let mut cursor = tree.cursor(INDEX_LONG);
     cursor.seek(&[])?;
-    while let Some((_, mut row)) = cursor.next()? {
-        while !row.is_empty() {
-            let key = take_part(&mut row).ok_or_else(malformed)?;
-            let history = take_part(&mut row).and_then(decode).ok_or_else(malformed)?;
+    while let Some((_, row)) = cursor.next()? {
+        for (key, history) in long_keys(row)? {
+            let history = decode(history).ok_or_else(malformed)?;
             if let Some(history) = history.compacted(compact) {
                 index.set(key, history);
             }
         }
     }
     Ok(index)
+}
+
+fn malformed() -> Error {
+    Error::corrupt("a key's saved history cannot be read")
+}
+
+/// The keys of a row of long keys, with their encoded histories.
+fn long_keys(mut row: &[u8]) -> Result<Vec<(&[u8], &[u8])>> {
+    let mut keys = Vec::new();
+    while !row.is_empty() {
+        let key = take_part(&mut row).ok_or_else(malformed)?;
+        keys.push((key, take_part(&mut row).ok_or_else(malformed)?));
+    }
+    Ok(keys)
 }
 
 fn take_part<'r>(row: &mut &'r [u8]) -> Option<&'r [u8]> {

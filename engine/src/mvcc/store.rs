@@ -1,6 +1,6 @@
 //! The store: the state being changed.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 use crate::db::{Db, Sizes};
@@ -8,10 +8,12 @@ use crate::mvcc::compaction::CompactionPass;
 use crate::mvcc::compaction_hash::{CompactionHash, CompactionHashes};
 use crate::mvcc::defragment::Defragmentation;
 use crate::mvcc::garbage::{Collector, Garbage, Replaced};
+use crate::mvcc::index_pace::IndexPace;
 use crate::mvcc::key_index::KeyIndex;
 use crate::mvcc::layout::{Applied, SMALL, StoreMeta};
 use crate::mvcc::reader::{Reader, TailRef};
 use crate::mvcc::saved_index::IndexSweep;
+use crate::mvcc::saved_ranges::SavedRanges;
 use crate::mvcc::state_hash::StateHash;
 use crate::mvcc::tables::{SmallTable, TableChanges, Tables, row_key};
 use crate::mvcc::tail::Tail;
@@ -45,8 +47,18 @@ pub struct Store {
     pub(crate) pass: Option<CompactionPass>,
     /// Hashes of compactions that are done.
     pub(crate) hashes: CompactionHashes,
-    /// Records that the saved index does not know.
-    pub(crate) records_since_index: usize,
+    /// Up to which revision each range of the saved index is complete.
+    pub(crate) ranges: SavedRanges,
+    pub(crate) index_pace: IndexPace,
+    /// Records that have earned the saving of a part of the index.
+    pub(crate) records_since_index: u64,
+    /// Keys of which compactions have dropped records since the last sweep of the saved index
+    /// began, by steps.
+    pub(crate) dropped_since_sweep: u64,
+    /// Keys too long for a page that have changed since they were saved.
+    pub(crate) unsaved_long: BTreeSet<Vec<u8>>,
+    /// Keys longer than that are too long for a page.
+    pub(crate) key_bytes_max: usize,
     /// Bytes of records that no finished checkpoint holds.
     pub(crate) unsaved_bytes: usize,
     pub(crate) replaced: Replaced,
@@ -271,6 +283,12 @@ impl Store {
     #[must_use]
     pub fn sizes(&self) -> Sizes {
         self.sizes
+    }
+
+    /// Saves the index in steps of so few keys: for tests, in which few keys are a large index.
+    #[cfg(feature = "sim")]
+    pub fn save_index_in_steps_of(&mut self, keys: u64) {
+        self.index_pace = IndexPace::in_steps_of(keys);
     }
 
     /// Makes the state that the file was opened with durable, if it is in the kernel's cache only.

@@ -25,7 +25,7 @@ pub struct Txn<'s> {
 struct Undo {
     index: IndexRoot,
     unsaved_bytes: usize,
-    records_since_index: usize,
+    records_since_index: u64,
     hash: StateHash,
 }
 
@@ -86,7 +86,10 @@ impl Txn<'_> {
         revision
     }
 
-    fn count(&mut self, bytes: usize) {
+    fn count(&mut self, key: &[u8], bytes: usize) {
+        if key.len() > self.store.key_bytes_max {
+            self.store.unsaved_long.insert(key.to_vec());
+        }
         self.store.unsaved_bytes += bytes;
         self.store.records_since_index += 1;
         self.store.replaced.count(bytes);
@@ -104,7 +107,7 @@ impl Txn<'_> {
         };
         let record = RecordKey { revision, kind: RecordKind::Put };
         encode_put(key, value, stamp, |parts| self.store.push(record, parts));
-        self.count(key.len() + value.len());
+        self.count(key, key.len() + value.len());
         put
     }
 
@@ -130,7 +133,7 @@ impl Txn<'_> {
             assert!(deleted.is_some(), "a key that was found is not there at {revision:?}");
             let record = RecordKey { revision, kind: RecordKind::Tombstone };
             encode_tombstone(key, |parts| self.store.push(record, parts));
-            self.count(key.len());
+            self.count(key, key.len());
         }
         doomed
     }

@@ -7,10 +7,10 @@ use crate::limits::{
     PAGE_BYTES_MAX, PAGE_BYTES_MIN, TABLES_MAX, TRANSFER_CHUNK_BYTES, USER_BYTES, VALUE_BYTES_MAX,
     key_bytes_max,
 };
-use crate::meta::{FORMAT_FIRST, Meta, SLOT_OFFSETS, TableRoot};
+use crate::meta::{FORMAT_FIRST, FORMAT_RANGED, Meta, SLOT_OFFSETS, TableRoot};
 use crate::page::read_le;
 use crate::transfer::bulk::{PageRow, TableLoad};
-use crate::transfer::{CHECKSUM, HEAD, ROW_HEAD, VERSION};
+use crate::transfer::{CHECKSUM, HEAD, ROW_HEAD, VERSION, VERSION_RANGED};
 use crate::{Error, Result};
 
 /// A file being made. It is no tree file before [`FileBuilder::finish`] has returned: a crash until
@@ -26,6 +26,7 @@ pub struct FileBuilder {
 
 /// The file behind the stream's head.
 struct Body {
+    format: u32,
     user: [u8; USER_BYTES],
     rows: [u64; TABLES_MAX],
     pages: PageRow,
@@ -154,7 +155,7 @@ impl FileBuilder {
         body.pages.cut()?;
         self.disk.sync()?;
         let meta = Meta {
-            format: FORMAT_FIRST,
+            format: body.format,
             page_bytes: body.pages.page_bytes(),
             txn: 1,
             pages: body.pages.pages(),
@@ -172,9 +173,14 @@ impl Body {
     fn new(disk: &Arc<dyn Disk>, head: &[u8]) -> Result<Self> {
         let cut = || Error::stream("has a head that cannot be read");
         let version = read_le!(head, 0, u32).ok_or_else(cut)?;
-        if version != VERSION {
-            return Err(Error::stream(format!("has version {version}, this revd reads version {VERSION}")));
-        }
+        let format = match version {
+            VERSION => FORMAT_FIRST,
+            VERSION_RANGED => FORMAT_RANGED,
+            _ => {
+                let what = format!("has version {version}, this revd reads version {VERSION_RANGED}");
+                return Err(Error::stream(what));
+            }
+        };
         let page_bytes = read_le!(head, 4, u32).ok_or_else(cut)?;
         if !page_bytes.is_power_of_two() || !(PAGE_BYTES_MIN..=PAGE_BYTES_MAX).contains(&page_bytes) {
             return Err(Error::stream(format!("is for pages of {page_bytes} bytes")));
@@ -186,7 +192,7 @@ impl Body {
         }
         let pages = PageRow::new(Arc::clone(disk), page_bytes);
         let (roots, table) = ([TableRoot::default(); TABLES_MAX], TableLoad::default());
-        Ok(Self { user, rows, pages, roots, at: 0, table, come: 0, last: None })
+        Ok(Self { format, user, rows, pages, roots, at: 0, table, come: 0, last: None })
     }
 
     /// Takes a row; what is behind it, or none if the row is not whole.

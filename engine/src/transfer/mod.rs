@@ -29,6 +29,8 @@ use crate::limits::{TABLES_MAX, USER_BYTES};
 pub(crate) const CHECKSUM: usize = 4;
 /// The version of what follows it.
 pub(crate) const VERSION: u32 = 1;
+/// The same, of a state that a file of an earlier format than `FORMAT_RANGED` must not hold.
+pub(crate) const VERSION_RANGED: u32 = 2;
 /// Bytes of the stream before the first row.
 pub(crate) const HEAD: usize = 8 + USER_BYTES + 8 * TABLES_MAX;
 /// Bytes of a row before its key.

@@ -77,6 +77,19 @@ impl KeyIndex {
         PutResult { meta, previous }
     }
 
+    /// A put as its record describes it, where the change before it may be gone; it must be above
+    /// all others of that key.
+    pub fn put_as_recorded(&mut self, key: &[u8], put: KeyMeta) {
+        let split = node::update(Arc::make_mut(&mut self.root.node), key, &mut |history| match history {
+            Some(history) => {
+                history.put_as_recorded(put);
+                None
+            }
+            None => Some(KeyHistory::recorded(put)),
+        });
+        self.grow(split);
+    }
+
     /// A delete of `key` at `revision`; the key before, or none if it did not exist and nothing
     /// happened.
     pub fn tombstone(&mut self, key: &[u8], revision: Revision) -> Option<KeyMeta> {
@@ -198,6 +211,11 @@ impl IndexRoot {
     /// All keys with their histories, dead ones included, in order.
     pub fn entries(&self) -> impl Iterator<Item = (&[u8], &KeyHistory)> {
         node::IndexEntries::new(&self.node).map(|entry| (&*entry.key, &entry.history))
+    }
+
+    /// All keys from `key` on with their histories, dead ones included, in order.
+    pub fn entries_from(&self, key: &[u8]) -> impl Iterator<Item = (&[u8], &KeyHistory)> + use<'_> {
+        node::IndexEntries::from(&self.node, key).map(|entry| (&*entry.key, &entry.history))
     }
 
     /// Revision of the last change of any key; 0 if there is none.

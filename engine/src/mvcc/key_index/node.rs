@@ -402,6 +402,24 @@ impl<'n> IndexEntries<'n> {
     pub(super) fn new(root: &'n IndexNode) -> Self {
         Self { nodes: vec![root], leaf: [].iter() }
     }
+
+    /// Those from `key` on.
+    pub(super) fn from(root: &'n IndexNode, key: &[u8]) -> Self {
+        let (mut nodes, mut node) = (Vec::new(), root);
+        loop {
+            match node {
+                IndexNode::Branch(children) => {
+                    let at = IndexNode::covering(children, key);
+                    nodes.extend(children[at + 1..].iter().rev().map(|child| &*child.node));
+                    node = &children[at].node;
+                }
+                IndexNode::Leaf(entries) => {
+                    let from = entries.partition_point(|entry| &*entry.key < key);
+                    return Self { nodes, leaf: entries[from..].iter() };
+                }
+            }
+        }
+    }
 }
 
 impl<'n> Iterator for IndexEntries<'n> {

@@ -1,0 +1,128 @@
+//! When the index is saved, and how much of it with one checkpoint.
+//!
+//! All of the index is saved once a *round*: while so many records are added as half of all keys or
+//! kept revisions. Each record earns the saving of its share of the keys, and a checkpoint saves
+//! what has been earned, in steps that are worth a commit. So neither a checkpoint nor the time
+//! between two is long, however many keys there are, and each key is written once in a round. A
+//! small index is one step.
+
+use crate::limits::{
+    INDEX_CHECKPOINT_KEYS_MAX, INDEX_ROUND_PART, INDEX_ROUND_RECORDS_MIN, INDEX_SMALL_KEYS, INDEX_STEP_KEYS,
+};
+
+/// The rate at which records earn the saving of the index.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct IndexPace {
+    /// Records in a round, at least.
+    records_min: u64,
+    /// Keys of an index that is saved at once.
+    small_keys: u64,
+    /// Keys of a step.
+    step_keys: u64,
+}
+
+/// How much of the index a checkpoint saves, and what it uses up for that.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum IndexShare {
+    /// All of it.
+    Whole,
+    /// So many keys, of an index of so many that is saved once in a round of so many records.
+    Keys { keys: u64, of: u64, round: u64 },
+}
+
+impl Default for IndexPace {
+    fn default() -> Self {
+        Self {
+            records_min: INDEX_ROUND_RECORDS_MIN,
+            small_keys: INDEX_SMALL_KEYS,
+            step_keys: INDEX_STEP_KEYS,
+        }
+    }
+}
+
+impl IndexPace {
+    /// One for tests, in which few keys are a large index.
+    #[cfg(feature = "sim")]
+    pub(crate) fn in_steps_of(step_keys: u64) -> Self {
+        Self { records_min: step_keys, small_keys: 0, step_keys }
+    }
+
+    /// An index of so many keys is saved at once.
+    pub(crate) fn is_small(&self, keys: u64) -> bool {
+        keys <= self.small_keys
+    }
+
+    /// The share that so many records have earned, of an index of so many keys with so many
+    /// revisions that are kept; none if that is no step.
+    pub(crate) fn earned(&self, records: u64, keys: u64, kept: u64) -> Option<IndexShare> {
+        let round = self.records_min.max(keys.max(kept) / INDEX_ROUND_PART);
+        if self.is_small(keys) {
+            return (records >= round).then_some(IndexShare::Whole);
+        }
+        let earned = u128::from(records) * u128::from(keys) / u128::from(round);
+        let earned = u64::try_from(earned).unwrap_or(u64::MAX).min(keys);
+        let max = INDEX_CHECKPOINT_KEYS_MAX.max(self.step_keys);
+        (earned >= self.step_keys.min(keys)).then_some(IndexShare::Keys {
+            keys: earned.min(max),
+            of: keys,
+            round,
+        })
+    }
+}
+
+impl IndexShare {
+    /// Keys to be saved.
+    pub(crate) fn keys(&self) -> u64 {
+        match self {
+            Self::Whole => u64::MAX,
+            Self::Keys { keys, .. } => *keys,
+        }
+    }
+
+    /// Records of `records` that were used up when so many keys were saved.
+    pub(crate) fn used(&self, keys: u64, records: u64) -> u64 {
+        match self {
+            Self::Whole => records,
+            Self::Keys { of, round, .. } => {
+                let used = u128::from(keys) * u128::from(*round) / u128::from((*of).max(1));
+                u64::try_from(used).unwrap_or(u64::MAX).min(records)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_small_index_is_saved_at_once_and_seldom() {
+        let pace = IndexPace::default();
+        assert_eq!(pace.earned(INDEX_ROUND_RECORDS_MIN - 1, 100, 100), None);
+        assert_eq!(pace.earned(INDEX_ROUND_RECORDS_MIN, 100, 100), Some(IndexShare::Whole));
+        assert_eq!(pace.earned(INDEX_ROUND_RECORDS_MIN, 100, 1_000_000), None);
+        assert_eq!(pace.earned(500_000, 100, 1_000_000), Some(IndexShare::Whole));
+    }
+
+    /// A checkpoint every thousand records: all keys are saved once in a round, evenly.
+    #[test]
+    fn a_large_index_is_saved_evenly() {
+        let (pace, keys) = (IndexPace::default(), 10_000_000);
+        let (mut records, mut saved, mut steps, mut most) = (0, 0, 0, 0);
+        for _ in 0..5_000 {
+            records += 1_000;
+            if let Some(share) = pace.earned(records, keys, keys) {
+                records -= share.used(share.keys(), records);
+                saved += share.keys();
+                most = most.max(share.keys());
+                steps += 1;
+            }
+        }
+        assert!((keys - 2 * INDEX_STEP_KEYS..=keys).contains(&saved), "{saved} of {keys} keys in a round");
+        assert!(most < 2 * INDEX_STEP_KEYS && steps > 300, "{steps} steps, the largest of {most} keys");
+        // A share that was earned meanwhile is made up for, but not at once.
+        let late = pace.earned(5_000_000, keys, keys).unwrap();
+        assert_eq!(late.keys(), INDEX_CHECKPOINT_KEYS_MAX);
+        assert!(late.used(late.keys(), 5_000_000) < 100_000);
+    }
+}

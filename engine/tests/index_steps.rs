@@ -1,0 +1,236 @@
+//! A large index is saved a range at a time: what a checkpoint writes, what a start needs, formats,
+//! tombstones, and keys too long for a page. Crashes at any write are in `store_model.rs`.
+
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
+
+use std::sync::Arc;
+
+use revd_engine::check::check;
+use revd_engine::db::DbOptions;
+use revd_engine::disk::{Recorded, SimDisk};
+use revd_engine::meta::{Meta, SLOT_OFFSETS};
+use revd_engine::mvcc::revision::RecordKind;
+use revd_engine::mvcc::verify::verify;
+use revd_engine::mvcc::{Applied, CheckpointKind, KeyRange, Revision, SavedState, Store, StoreBuilder};
+use revd_engine::random::Random;
+
+const OPTIONS: DbOptions = DbOptions { page_bytes_if_new: 512 };
+const KEYS: u64 = 3_000;
+const STEP: u64 = 100;
+
+fn open(disk: &SimDisk) -> Store {
+    let mut store = Store::open(Arc::new(disk.clone()), OPTIONS).unwrap();
+    store.save_index_in_steps_of(STEP);
+    store
+}
+
+fn applied(store: &mut Store) {
+    let index = store.applied().index + 1;
+    store.set_applied(Applied { index, term: 1 });
+}
+
+fn put(store: &mut Store, key: &[u8]) {
+    let mut txn = store.begin();
+    txn.put(key, &[7; 40], 0);
+    txn.commit();
+    applied(store);
+}
+
+fn delete(store: &mut Store, key: &[u8]) {
+    let mut txn = store.begin();
+    assert_eq!(txn.delete_range(KeyRange::One(key)).len(), 1);
+    txn.commit();
+    applied(store);
+}
+
+fn key(number: u64) -> Vec<u8> {
+    format!("key/{number:05}").into_bytes()
+}
+
+fn save(store: &mut Store, kind: CheckpointKind) {
+    if let Some(checkpoint) = store.checkpoint(kind) {
+        store.finish_checkpoint(checkpoint.write().unwrap());
+    }
+}
+
+/// A store with all keys, and its index saved in many ranges of different revisions.
+fn ranged(disk: &SimDisk) -> Store {
+    let mut store = open(disk);
+    (0..KEYS).for_each(|number| put(&mut store, &key(number)));
+    save(&mut store, CheckpointKind::WithIndex);
+    let mut random = Random::new(5);
+    for _ in 0..40 {
+        (0..20).for_each(|_| put(&mut store, &key(random.below(KEYS))));
+        save(&mut store, CheckpointKind::Auto);
+    }
+    store
+}
+
+fn formats(disk: &SimDisk) -> Vec<u32> {
+    let calls = disk.recorded();
+    let slot = |call: &Recorded| match call {
+        Recorded::Write { offset, bytes } if SLOT_OFFSETS.contains(offset) => Meta::decode(bytes),
+        _ => None,
+    };
+    calls.iter().filter_map(slot).map(|meta| meta.format).collect()
+}
+
+fn tombstones(store: &mut Store) -> usize {
+    let (view, mut count) = (store.view(), 0);
+    let each = view.reader().each_record_after(Revision::default(), |key, _| {
+        count += usize::from(key.kind == RecordKind::Tombstone);
+        Ok(true)
+    });
+    each.unwrap();
+    count
+}
+
+fn verified(disk: &SimDisk) -> Store {
+    let store = open(disk);
+    check(store.db().unwrap()).unwrap();
+    verify(&store).unwrap();
+    store
+}
+
+#[test]
+fn a_checkpoint_writes_a_part_of_the_index() {
+    let disk = SimDisk::new();
+    let mut store = ranged(&disk);
+    let whole = usize::try_from(store.sizes().in_use).unwrap();
+    let mut random = Random::new(6);
+    let (mut most, mut all) = (0, 0);
+    for _ in 0..300 {
+        let before = disk.recorded().len();
+        (0..20).for_each(|_| put(&mut store, &key(random.below(KEYS))));
+        save(&mut store, CheckpointKind::Auto);
+        let calls = disk.recorded();
+        let bytes = |call: &Recorded| if let Recorded::Write { bytes, .. } = call { bytes.len() } else { 0 };
+        let written: usize = calls[before..].iter().map(bytes).sum();
+        (most, all) = (most.max(written), all + written);
+    }
+    assert!(most < whole / 10, "{most} bytes in one checkpoint of a store of {whole}");
+    assert_eq!(verified(&disk).revision(), store.revision());
+    // 6,000 records are four rounds; the records alone are some 90 bytes each.
+    assert!(all < 6_000 * 600, "{all} bytes for 6,000 puts");
+}
+
+/// A small store stays what every revd can read, and a large one is refused by those that cannot;
+/// as a stream too.
+#[test]
+fn only_a_file_with_ranges_has_a_new_format() {
+    let disk = SimDisk::new();
+    let mut store = Store::open(Arc::new(disk.clone()), OPTIONS).unwrap();
+    for number in 0..KEYS {
+        put(&mut store, &key(number % 500));
+        if number % 100 == 0 {
+            save(&mut store, CheckpointKind::Auto);
+        }
+    }
+    store.compact(store.revision() - 10).unwrap();
+    applied(&mut store);
+    while store.compaction_pending() || store.is_sweeping() {
+        save(&mut store, CheckpointKind::Auto);
+    }
+    assert!(formats(&disk).iter().all(|format| *format < 3));
+    assert_eq!(streamed(&store.saved_state().unwrap()).0, 1);
+    let disk = SimDisk::new();
+    let mut store = ranged(&disk);
+    save(&mut store, CheckpointKind::WithIndex);
+    let found = formats(&disk);
+    assert!(found.is_sorted() && found.last() == Some(&3), "{found:?}");
+    let mut store = ranged(&SimDisk::new());
+    let state = store.saved_state().unwrap();
+    let (version, copy) = streamed(&state);
+    assert_eq!((version, formats(&copy)), (2, vec![3]));
+    let mut copy = verified(&copy);
+    assert_eq!(copy.view().reader().count(KeyRange::ALL, i64::MAX), KEYS);
+    assert_eq!(copy.revision(), store.view().revision());
+}
+
+/// The version of a state's stream, and the file that comes of it.
+fn streamed(state: &SavedState) -> (u32, SimDisk) {
+    let disk = SimDisk::new();
+    let mut builder = StoreBuilder::new(Arc::new(disk.clone())).unwrap();
+    let (mut stream, mut chunk, mut version) = (state.stream(), Vec::new(), None);
+    while stream.next_chunk(&mut chunk).unwrap() {
+        version.get_or_insert(u32::from_le_bytes(chunk[4..8].try_into().unwrap()));
+        builder.add(&chunk).unwrap();
+    }
+    builder.finish().unwrap();
+    (version.unwrap(), disk)
+}
+
+/// The compaction does not wait for the index, and a start does not revive what was deleted.
+#[test]
+fn a_tombstone_stays_until_all_of_the_index_is_saved_behind_it() {
+    let disk = SimDisk::new();
+    let mut store = ranged(&disk);
+    for number in 0..KEYS / 10 {
+        delete(&mut store, &key(number * 10));
+    }
+    let deleted = usize::try_from(KEYS / 10).unwrap();
+    let at = store.revision();
+    put(&mut store, &key(0));
+    store.compact(at).unwrap();
+    applied(&mut store);
+    let mut steps = 0;
+    while store.compaction_pending() {
+        save(&mut store, CheckpointKind::Auto);
+        steps += 1;
+        let again = verified(&SimDisk::from_bytes(disk.bytes()));
+        assert_eq!(again.reader().count(KeyRange::ALL, i64::MAX), KEYS - KEYS / 10 + 1);
+    }
+    assert!(steps < 5, "the compaction took {steps} steps");
+    while store.forget_compacted(1_000) {}
+    assert_eq!(tombstones(&mut store), deleted);
+    // When the index has been saved behind them, the next compaction takes them along.
+    save(&mut store, CheckpointKind::WithIndex);
+    store.compact(store.revision()).unwrap();
+    applied(&mut store);
+    while store.compaction_pending() {
+        save(&mut store, CheckpointKind::Auto);
+    }
+    assert_eq!(tombstones(&mut store), 0);
+    assert_eq!(verified(&disk).reader().count(KeyRange::ALL, i64::MAX), KEYS - KEYS / 10 + 1);
+}
+
+/// Each is saved with the checkpoint that follows its change, also if the rest of the index is not,
+/// and what a compaction leaves nothing of is swept away.
+#[test]
+fn long_keys_are_saved_one_by_one() {
+    let disk = SimDisk::new();
+    let mut store = ranged(&disk);
+    let long = |number: u64| [key(number), vec![b'x'; 200]].concat();
+    (0..300).for_each(|number| put(&mut store, &long(number)));
+    save(&mut store, CheckpointKind::Auto);
+    for number in 0..300 {
+        if number % 3 == 0 {
+            delete(&mut store, &long(number));
+        } else {
+            put(&mut store, &long(number));
+        }
+        if number % 7 == 0 {
+            save(&mut store, CheckpointKind::Auto);
+            let mut again = verified(&SimDisk::from_bytes(disk.bytes()));
+            assert_eq!(again.view().revision(), store.revision());
+        }
+    }
+    save(&mut store, CheckpointKind::Auto);
+    let before = disk.recorded().len();
+    put(&mut store, &long(1));
+    save(&mut store, CheckpointKind::Auto);
+    let bytes = |call: &Recorded| if let Recorded::Write { bytes, .. } = call { bytes.len() } else { 0 };
+    let written: usize = disk.recorded()[before..].iter().map(bytes).sum();
+    assert!(written < 20_000, "{written} bytes for a change of one long key");
+    let mut store = Store::open(Arc::new(disk.clone()), OPTIONS).unwrap(); // small: always swept
+    store.compact(store.revision()).unwrap();
+    applied(&mut store);
+    while store.compaction_pending() || store.is_sweeping() {
+        save(&mut store, CheckpointKind::Auto);
+        while store.forget_compacted(1_000) {}
+    }
+    let again = verified(&disk);
+    assert_eq!(again.reader().count(KeyRange::ALL, i64::MAX), KEYS + 200);
+    let rows = again.db().unwrap().snapshot().len(revd_engine::meta::Table(2));
+    assert_eq!(rows, 200, "rows of long keys");
+}
