@@ -14,6 +14,7 @@ use tonic::{Code, Request, Status};
 use crate::harness::{Client, Random, from_env, with_clusters_beside, with_etcd_beside};
 
 mod bugs;
+mod clusters;
 mod generator;
 mod jwt;
 mod open_calls;
