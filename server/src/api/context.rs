@@ -32,6 +32,7 @@ use crate::disk::reserve::Reserve;
 use crate::edge::pending::Proposals;
 use crate::limits::{self, MemoryLimits};
 use crate::observe::bounds::Bound;
+use crate::observe::calls::CountedCall;
 use crate::observe::counters::Counters;
 use crate::observe::turns::Turns;
 use crate::queues::gate::Gate;
@@ -137,6 +138,7 @@ impl ServiceContext {
     pub(super) fn new(seed: ApiSeed, proposals: Rc<Proposals>) -> Self {
         let ApiSeed { identity, limits, quota_bytes, member_rules, .. } = seed;
         let ApiSeed { views, status, counters, reserve, memory, auth, .. } = seed;
+        proposals.count_in(&counters);
         Self {
             identity,
             limits,
@@ -266,6 +268,11 @@ impl ServiceContext {
         };
         self.reached(bound);
         error
+    }
+
+    /// A call of a method begins.
+    pub(super) fn count_call(&self, method: usize) -> CountedCall<'_> {
+        self.counters.calls_of(self.proposals.edge()).begin(method)
     }
 
     /// How long this edge's turns take.

@@ -32,6 +32,7 @@ use crate::api::contract::services;
 use crate::api::health::Health;
 use crate::api::reflection::Reflection;
 use crate::api::replies::Replies;
+use crate::observe::calls;
 
 /// A method this version has.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -95,6 +96,23 @@ macro_rules! is_endless {
     };
 }
 
+/// The `grpc_type` of a method with a stream of replies, by how many requests it takes.
+macro_rules! kind_of_stream {
+    (one) => {
+        "server_stream"
+    };
+    (many) => {
+        "bidi_stream"
+    };
+}
+
+/// The first of several paths.
+macro_rules! first {
+    ($first:literal $(, $more:literal)*) => {
+        $first
+    };
+}
+
 /// Takes the request message, if there is only one.
 macro_rules! take_request {
     (one, $requests:ident) => {
@@ -127,6 +145,9 @@ macro_rules! unary {
         }
 
         impl Unary {
+            /// Every one, in the order of their declaration.
+            const NAMES: &[NamedMethod] = &[$(NamedMethod::new($path, "unary"),)*];
+
             fn find(path: &str) -> Option<Self> {
                 match path {
                     $($path => Some(Self::$name),)*
@@ -152,11 +173,7 @@ macro_rules! unary {
         }
 
         impl Api {
-            /// Answers a call with one request and one reply.
-            ///
-            /// # Errors
-            /// The error that the client gets.
-            pub async fn unary(
+            async fn answer(
                 self: Rc<Self>,
                 method: Unary,
                 metadata: Metadata,
@@ -189,6 +206,9 @@ macro_rules! streaming {
         }
 
         impl Streaming {
+            /// Every one, in the order of their declaration.
+            const NAMES: &[NamedMethod] = &[$(NamedMethod::new(first!($($path),+), kind_of_stream!($number)),)*];
+
             fn find(path: &str) -> Option<Self> {
                 match path {
                     $($($path)|+ => Some(Self::$name),)*
@@ -215,10 +235,7 @@ macro_rules! streaming {
         }
 
         impl Api {
-            /// Answers a call with a stream of replies; ready when the call is over. An error is
-            /// what the client gets, perhaps after some replies.
-            #[must_use]
-            pub fn streaming(
+            fn stream(
                 self: Rc<Self>,
                 method: Streaming,
                 metadata: Metadata,
@@ -316,6 +333,88 @@ streaming! {
         reply, many, briefly, open => Reflection::serve(requests, &replies),
 }
 
+/// A method as tools name it.
+#[derive(Debug)]
+pub(super) struct NamedMethod {
+    pub(super) service: &'static str,
+    pub(super) name: &'static str,
+    /// Which sides of it are streams.
+    pub(super) kind: &'static str,
+}
+
+/// How many methods this version has.
+const METHODS_COUNT: usize = Unary::NAMES.len() + Streaming::NAMES.len();
+
+/// Every method, by the number under which its calls are counted.
+pub(super) const METHODS: [&NamedMethod; METHODS_COUNT] = {
+    let mut all = [&Unary::NAMES[0]; METHODS_COUNT];
+    let mut number = 0;
+    while number < METHODS_COUNT {
+        all[number] = if number < Unary::NAMES.len() {
+            &Unary::NAMES[number]
+        } else {
+            &Streaming::NAMES[number - Unary::NAMES.len()]
+        };
+        number += 1;
+    }
+    all
+};
+
+const _: () = assert!(METHODS_COUNT <= calls::METHODS_MAX);
+
+impl NamedMethod {
+    const fn new(path: &'static str, kind: &'static str) -> Self {
+        let (_, path) = path.split_at(1);
+        let mut at = 0;
+        while path.as_bytes()[at] != b'/' {
+            at += 1;
+        }
+        let (service, name) = path.split_at(at);
+        let (_, name) = name.split_at(1);
+        Self { service, name, kind }
+    }
+}
+
+impl Api {
+    /// Answers a call with one request and one reply.
+    ///
+    /// # Errors
+    /// The error that the client gets.
+    pub async fn unary(
+        self: Rc<Self>,
+        method: Unary,
+        metadata: Metadata,
+        message: Bytes,
+        replies: Share,
+    ) -> Result<Message, Status> {
+        let context = Rc::clone(&self.context);
+        let call = context.count_call(method as usize);
+        let result = self.answer(method, metadata, message, replies).await;
+        call.end(result.as_ref().err().map_or(0, |status| status.code() as u8));
+        result
+    }
+
+    /// Answers a call with a stream of replies; ready when the call is over. An error is what the
+    /// client gets, perhaps after some replies.
+    #[must_use]
+    pub fn streaming(
+        self: Rc<Self>,
+        method: Streaming,
+        metadata: Metadata,
+        requests: Box<dyn Requests>,
+        replies: Replies,
+    ) -> StreamingCall {
+        let context = Rc::clone(&self.context);
+        let streaming = self.stream(method, metadata, requests, replies);
+        Box::pin(async move {
+            let call = context.count_call(Unary::NAMES.len() + method as usize);
+            let result = streaming.await;
+            call.end(result.as_ref().err().map_or(0, |status| status.code() as u8));
+            result
+        })
+    }
+}
+
 impl Unary {
     /// Its answer is of data that clients have stored, or changes it: a corrupt member has none.
     /// Calls of operators who look at the member and replace it are not.
@@ -403,6 +502,15 @@ mod tests {
             "etcdserverpb.Maintenance/Snapshot is not supported by this version of revd"
         );
         assert_eq!(text("/nothing"), "malformed method name: \"/nothing\"");
+    }
+
+    #[test]
+    fn methods_are_counted_under_their_names() {
+        assert_eq!((METHODS[1].service, METHODS[1].name), ("etcdserverpb.KV", "Put"));
+        let watch = METHODS[Unary::NAMES.len() + Streaming::Watch as usize];
+        assert_eq!((watch.service, watch.name, watch.kind), ("etcdserverpb.Watch", "Watch", "bidi_stream"));
+        let names = METHODS.iter().map(|method| format!("/{}/{}", method.service, method.name));
+        assert!(names.clone().all(|path| find(&path).is_ok()), "{:?}", names.collect::<Vec<_>>());
     }
 
     #[test]

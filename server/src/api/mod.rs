@@ -4,6 +4,8 @@
 //! edge share one [`ServiceContext`]. A service sees the bytes of a message and returns bytes; the
 //! transport (`net`) knows neither requests nor replies.
 
+mod metrics;
+
 pub mod method;
 
 pub mod auth;
@@ -137,6 +139,12 @@ impl Api {
     /// A bound was reached.
     pub fn reached(&self, bound: Bound) {
         self.context.reached(bound);
+    }
+
+    /// Numbers for operators, as text.
+    #[must_use]
+    pub fn metrics(&self) -> String {
+        self.context.metrics()
     }
 
     /// For the plain HTTP end points.

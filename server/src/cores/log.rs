@@ -258,6 +258,9 @@ fn hear(event: PeerEvent, core: &mut LogCore, driver: &mut LogDriver) {
 fn publish(core: &LogCore, status: &MemberStatus) {
     let now = core.status();
     status.term.store(now.term);
+    if now.leader != 0 && now.leader != status.leader.load() {
+        status.leader_changes.store(status.leader_changes.load() + 1);
+    }
     status.leader.store(now.leader);
     status.last_index.store(now.last_index);
     status.committed.store(now.committed);

@@ -21,6 +21,7 @@ use std::cell::RefCell;
 use std::future::Future;
 use std::pin::Pin;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
 use bytes::Bytes;
@@ -33,6 +34,7 @@ use crate::edge::pending::table::{Caller, Entry, PendingTable, Waiter};
 use crate::edge::reads::WaitingRead;
 use crate::edge::slots::SlotClass;
 use crate::limits::{ProposalLimits, RequestSweeps};
+use crate::observe::counters::Counters;
 
 /// Edge view: the proposals of one edge core.
 #[derive(Debug)]
@@ -47,6 +49,11 @@ impl Proposals {
     #[must_use]
     pub fn new(edge: u16, limits: ProposalLimits) -> Rc<Self> {
         Rc::new(Self { edge, limits, table: RefCell::default() })
+    }
+
+    /// Has their numbers published from now on.
+    pub fn count_in(&self, counters: &Arc<Counters>) {
+        self.table.borrow_mut().numbers.counters = Some((Arc::clone(counters), self.edge));
     }
 
     /// The edge they are of.
@@ -113,7 +120,7 @@ impl Proposals {
         table.submitted += 1;
         let number = table.submitted;
         let caller = Caller::Waiting(None);
-        table.waiters.insert(Waiter {
+        table.insert(Waiter {
             id,
             class,
             bytes,
@@ -124,8 +131,6 @@ impl Proposals {
             since,
             caller,
         });
-        table.taken[class as usize] += 1;
-        table.inflight_bytes += bytes;
         add(&mut table.batch, id);
         table.call_carrier();
         drop(table);
@@ -237,13 +242,18 @@ impl Proposals {
         let RequestSweeps { request_max, leader_lost } = limits;
         let table = &mut *self.table.borrow_mut();
         table.sweeps += 1;
-        let PendingTable { sweeps, reads, leaders, waiters, .. } = table;
+        let PendingTable { sweeps, reads, leaders, waiters, numbers, .. } = table;
         leaders.look(*sweeps, leader);
         reads.sweep(*sweeps, request_max);
         for (_, waiter) in waiters {
             let Some(since) = waiter.since.filter(|since| *sweeps - since > request_max) else { continue };
             let is_command = waiter.is_command;
-            waiter.answer(|| Err(leaders.cause(since, is_command, leader_lost)));
+            waiter.answer(|| {
+                if is_command {
+                    numbers.failed();
+                }
+                Err(leaders.cause(since, is_command, leader_lost))
+            });
         }
     }
 
@@ -367,6 +377,36 @@ mod tests {
         assert_eq!(block_on(first).unwrap().revision, 1);
         assert_eq!(block_on(second).unwrap().revision, 2);
         assert_eq!(proposals.inflight(), 0);
+    }
+
+    #[test]
+    fn commands_that_wait_and_those_that_failed_are_counted() {
+        let (proposals, counters) = (Proposals::new(1, LIMITS), Arc::new(Counters::new(2)));
+        proposals.count_in(&counters);
+        let numbers = || {
+            let published = counters.proposals_of(1);
+            (published.pending.get(), published.failed.get())
+        };
+        let first = put(&proposals, 1).unwrap();
+        drop(put(&proposals, 1).unwrap()); // it leaves the batch with its caller
+        let _asked = proposals.submit_local(LocalKind::Defragment, false).unwrap();
+        assert_eq!(numbers(), (2, 0));
+        let batch = proposals.take_batch();
+        assert_eq!(numbers(), (1, 0));
+        proposals.resolve(batch.commands[0].id, outcome(1));
+        drop(first);
+        assert_eq!(numbers(), (0, 0));
+        let (lost, late) = (put(&proposals, 1).unwrap(), put(&proposals, 1).unwrap());
+        let batch = proposals.take_batch();
+        (0..3).for_each(|_| proposals.sweep(LEADER, sweeps(2)));
+        assert_eq!(numbers(), (2, 2), "both were told that their time is over");
+        proposals.lost(batch.number, &Error::LeaderChanged);
+        assert_eq!(numbers(), (0, 2));
+        drop((lost, late));
+        let lost = put(&proposals, 1).unwrap();
+        proposals.lost(proposals.take_batch().number, &Error::LeaderChanged);
+        drop(lost);
+        assert_eq!(numbers(), (0, 3));
     }
 
     #[test]

@@ -1,18 +1,18 @@
-//! Plain HTTP on the client port: `/version`, and health (`health.rs`).
+//! Plain HTTP on the client port: `/version`, `/metrics`, and health (`health.rs`).
 
 use ::http::StatusCode;
 use revd_member::cluster::version::{AgreedVersions, ClusterVersion};
 
 use crate::api::Api;
 use crate::net::health;
-use crate::net::plain::{JSON, PlainReply, parameters};
+use crate::net::plain::{JSON, METRICS, PlainReply, parameters};
 use crate::version;
 
 /// Whether this path is served.
 #[must_use]
 pub(super) fn is_served(target: &str) -> bool {
     let path = target.split('?').next().unwrap_or_default();
-    path == "/version" || health::is_served(path)
+    path == "/version" || path == "/metrics" || health::is_served(path)
 }
 
 /// Answers a request that is no gRPC call.
@@ -25,6 +25,7 @@ pub(super) async fn answer(api: &Api, method: &str, target: &str) -> PlainReply 
         return PlainReply::error(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
     }
     match path {
+        "/metrics" => PlainReply::ok(METRICS, api.metrics()),
         "/version" => PlainReply::ok(JSON, versions(api.context().versions())),
         _ => health::answer(api, path, &parameters(query)).await,
     }

@@ -5,6 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use revd_http2::Limit;
 
+use crate::observe::exposition::{Exposition, Kind};
+
 /// A bound that can be reached while serving.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Bound {
@@ -111,37 +113,37 @@ impl Bound {
         Self::PeerSilence,
     ];
 
-    /// The name of its metric, with its label.
+    /// Its name among metrics.
     #[must_use]
-    pub fn metric(self) -> &'static str {
+    fn name(self) -> &'static str {
         match self {
-            Self::Proposals => "revd_limit_reached_total{limit=\"proposals\"}",
-            Self::Connections => "revd_limit_reached_total{limit=\"connections\"}",
-            Self::Keepalives => "revd_limit_reached_total{limit=\"keepalives\"}",
-            Self::Reads => "revd_limit_reached_total{limit=\"reads\"}",
-            Self::Unapplied => "revd_limit_reached_total{limit=\"unapplied_entries\"}",
-            Self::SortBytes => "revd_limit_reached_total{limit=\"sort_bytes\"}",
-            Self::TxnCompares => "revd_limit_reached_total{limit=\"txn_compared_keys\"}",
-            Self::TxnReads => "revd_limit_reached_total{limit=\"txn_reads\"}",
-            Self::WriteReply => "revd_limit_reached_total{limit=\"write_reply_bytes\"}",
-            Self::Resets => "revd_limit_reached_total{limit=\"resets\"}",
-            Self::IdleFrames => "revd_limit_reached_total{limit=\"idle_frames\"}",
-            Self::Settings => "revd_limit_reached_total{limit=\"settings\"}",
-            Self::HeaderBlock => "revd_limit_reached_total{limit=\"header_block_bytes\"}",
-            Self::ReplyBytes => "revd_limit_reached_total{limit=\"reply_bytes\"}",
-            Self::RequestBytes => "revd_limit_reached_total{limit=\"request_bytes\"}",
-            Self::WatchBytes => "revd_limit_reached_total{limit=\"watch_bytes\"}",
-            Self::UnfinishedRequests => "revd_limit_reached_total{limit=\"unfinished_requests\"}",
-            Self::SlowReaders => "revd_limit_reached_total{limit=\"slow_readers\"}",
-            Self::WaitingCalls => "revd_limit_reached_total{limit=\"waiting_calls\"}",
-            Self::FirstBytes => "revd_limit_reached_total{limit=\"first_bytes\"}",
-            Self::Handshakes => "revd_limit_reached_total{limit=\"tls_handshakes\"}",
-            Self::HeaderBlockTime => "revd_limit_reached_total{limit=\"header_block_time\"}",
-            Self::Unread => "revd_limit_reached_total{limit=\"unread\"}",
-            Self::Garbage => "revd_limit_reached_total{limit=\"garbage\"}",
-            Self::PeerConnections => "revd_limit_reached_total{limit=\"peer_connections\"}",
-            Self::PeerOutbox => "revd_limit_reached_total{limit=\"peer_outbox_bytes\"}",
-            Self::PeerSilence => "revd_limit_reached_total{limit=\"peer_silence\"}",
+            Self::Proposals => "proposals",
+            Self::Connections => "connections",
+            Self::Keepalives => "keepalives",
+            Self::Reads => "reads",
+            Self::Unapplied => "unapplied_entries",
+            Self::SortBytes => "sort_bytes",
+            Self::TxnCompares => "txn_compared_keys",
+            Self::TxnReads => "txn_reads",
+            Self::WriteReply => "write_reply_bytes",
+            Self::Resets => "resets",
+            Self::IdleFrames => "idle_frames",
+            Self::Settings => "settings",
+            Self::HeaderBlock => "header_block_bytes",
+            Self::ReplyBytes => "reply_bytes",
+            Self::RequestBytes => "request_bytes",
+            Self::WatchBytes => "watch_bytes",
+            Self::UnfinishedRequests => "unfinished_requests",
+            Self::SlowReaders => "slow_readers",
+            Self::WaitingCalls => "waiting_calls",
+            Self::FirstBytes => "first_bytes",
+            Self::Handshakes => "tls_handshakes",
+            Self::HeaderBlockTime => "header_block_time",
+            Self::Unread => "unread",
+            Self::Garbage => "garbage",
+            Self::PeerConnections => "peer_connections",
+            Self::PeerOutbox => "peer_outbox_bytes",
+            Self::PeerSilence => "peer_silence",
         }
     }
 }
@@ -163,6 +165,15 @@ impl BoundCounters {
         self.0[bound as usize].fetch_add(1, Ordering::Relaxed);
     }
 
+    /// Adds their metrics.
+    pub fn write(&self, to: &mut Exposition) {
+        let help = "How often a bound was reached, and something refused, dropped or made to wait.";
+        let mut family = to.family("revd_limit_reached_total", Kind::Counter, help);
+        for bound in Bound::ALL {
+            family.sample("", &[("limit", bound.name())], self.get(bound));
+        }
+    }
+
     /// How often it was reached.
     #[must_use]
     pub fn get(&self, bound: Bound) -> u64 {
@@ -181,7 +192,7 @@ mod tests {
             assert_eq!(bound as usize, at);
             counters.reached(bound);
             assert_eq!(counters.get(bound), 1);
-            assert_eq!(Bound::ALL.iter().filter(|other| other.metric() == bound.metric()).count(), 1);
+            assert_eq!(Bound::ALL.iter().filter(|other| other.name() == bound.name()).count(), 1);
         }
     }
 }

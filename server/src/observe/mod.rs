@@ -1,8 +1,14 @@
 //! The log, and numbers for operators.
 
-pub mod bounds;
-pub mod count;
 pub mod counters;
-pub mod log;
-pub mod seldom;
+pub mod process;
+
+pub mod bounds;
+pub mod calls;
 pub mod turns;
+
+pub mod seldom;
+
+pub mod count;
+pub mod exposition;
+pub mod log;

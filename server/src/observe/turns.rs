@@ -7,6 +7,7 @@ use serde_json::{Value, json};
 use crate::clock::{self, Ticker};
 use crate::limits;
 use crate::observe::count::Count;
+use crate::observe::exposition::{Exposition, Kind};
 use crate::observe::log;
 
 /// A loop that works in turns.
@@ -30,6 +31,8 @@ const ENDS: [usize; 7] = [8, 10, 12, 14, 16, 18, 20];
 #[derive(Debug)]
 pub struct Turns {
     loops: [[Count; BUCKETS]; Loop::ALL.len()],
+    /// Microseconds of all turns.
+    took: [Count; Loop::ALL.len()],
     clock: Ticker,
     /// When a turn was last complained of, in milliseconds; and how many came too soon after one to
     /// be told of.
@@ -48,32 +51,13 @@ impl Loop {
             Self::State => "state",
         }
     }
-
-    /// The names of its metrics: turns that ended before each of `ENDS`, then all.
-    fn metrics(self) -> [&'static str; ENDS.len() + 1] {
-        macro_rules! names {
-            ($name:literal: $($end:literal)*) => {
-                [$(concat!("revd_turn_duration_seconds_bucket{loop=\"", $name, "\",le=\"", $end, "\"}")),*]
-            };
-        }
-        match self {
-            Self::Connection => {
-                names!("connection": "0.000256" "0.001024" "0.004096" "0.016384" "0.065536" "0.262144" "1.048576" "+Inf")
-            }
-            Self::Watches => {
-                names!("watches": "0.000256" "0.001024" "0.004096" "0.016384" "0.065536" "0.262144" "1.048576" "+Inf")
-            }
-            Self::State => {
-                names!("state": "0.000256" "0.001024" "0.004096" "0.016384" "0.065536" "0.262144" "1.048576" "+Inf")
-            }
-        }
-    }
 }
 
 impl Default for Turns {
     fn default() -> Self {
         Self {
             loops: std::array::from_fn(|_| std::array::from_fn(|_| Count::default())),
+            took: std::array::from_fn(|_| Count::default()),
             clock: Ticker::new(),
             told: AtomicU64::new(0),
             untold: Count::default(),
@@ -89,6 +73,8 @@ impl Turns {
         let bucket = (u64::BITS - microseconds.leading_zeros()) as usize;
         let count = &self.loops[which as usize][bucket.min(BUCKETS - 1)];
         count.set(count.get() + 1);
+        let took = &self.took[which as usize];
+        took.set(took.get().saturating_add(microseconds));
         if microseconds >= limits::TURN_FAR_TOO_LONG_MICROSECONDS {
             self.tell(which, microseconds, doing);
         }
@@ -134,17 +120,30 @@ impl Turns {
     }
 }
 
-/// The metrics of several cores together.
-pub fn samples<'t>(cores: impl Iterator<Item = &'t Turns> + Clone) -> Vec<(&'static str, u64)> {
-    let mut samples = Vec::new();
+/// Adds the metrics of several cores together.
+pub fn write<'t>(cores: impl Iterator<Item = &'t Turns> + Clone, to: &mut Exposition) {
+    let help = "How long turns of the loops took: other tasks of a core wait as long as one lasts.";
+    let mut family = to.family("revd_turn_duration_seconds", Kind::Histogram, help);
     for which in Loop::ALL {
-        // Bucket `n` holds what is below `2^n`.
-        let ends = ENDS.iter().map(|end| end + 1).chain([BUCKETS]);
-        for (name, buckets) in which.metrics().into_iter().zip(ends) {
-            samples.push((name, cores.clone().map(|turns| turns.before(which, buckets)).sum()));
+        let sum = |of: &dyn Fn(&Turns) -> u64| cores.clone().map(of).sum::<u64>();
+        let name = which.name();
+        for end in ENDS {
+            // Bucket `n` holds what is below `2^n`.
+            let before = sum(&|turns| turns.before(which, end + 1));
+            let end = seconds(1 << end).to_string();
+            family.sample("_bucket", &[("loop", name), ("le", &end)], before);
         }
+        let (total, took) =
+            (sum(&|turns| turns.total(which)), sum(&|turns| turns.took[which as usize].get()));
+        family.sample("_bucket", &[("loop", name), ("le", "+Inf")], total);
+        family.sample("_sum", &[("loop", name)], seconds(took));
+        family.sample("_count", &[("loop", name)], total);
     }
-    samples
+}
+
+#[expect(clippy::cast_precision_loss, reason = "for people to read")]
+fn seconds(microseconds: u64) -> f64 {
+    microseconds as f64 / 1e6
 }
 
 #[cfg(test)]
@@ -159,15 +158,17 @@ mod tests {
         }
         assert_eq!(cores[0].timed(Loop::State, || json!({}), || 7), 7);
         assert_eq!((cores[0].total(Loop::Connection), cores[0].total(Loop::State)), (4, 1));
-        let samples = samples(cores.iter());
-        let named = |name: &str| samples.iter().find(|sample| sample.0.contains(name)).unwrap().1;
-        let connection = |end| named(&format!("{{loop=\"connection\",le=\"{end}\""));
-        assert_eq!(connection("0.000256"), 2);
-        assert_eq!(connection("0.001024"), 4);
-        assert_eq!(connection("0.065536"), 4);
-        assert_eq!(connection("0.262144"), 5);
-        assert_eq!(connection("+Inf"), 6);
-        assert_eq!(named("{loop=\"state\",le=\"+Inf\""), 1);
+        let mut text = Exposition::default();
+        write(cores.iter(), &mut text);
+        let text = text.into_text();
+        let has = |line: &str| assert!(text.lines().any(|own| own == line), "no {line} in {text}");
+        for (end, turns) in [("0.000256", 2), ("0.001024", 4), ("0.065536", 4), ("0.262144", 5), ("+Inf", 6)]
+        {
+            has(&format!("revd_turn_duration_seconds_bucket{{loop=\"connection\",le=\"{end}\"}} {turns}"));
+        }
+        has("revd_turn_duration_seconds_bucket{loop=\"state\",le=\"+Inf\"} 1");
+        has("revd_turn_duration_seconds_count{loop=\"connection\"} 6");
+        has("revd_turn_duration_seconds_sum{loop=\"watches\"} 0");
     }
 
     #[test]

@@ -31,6 +31,7 @@ mod large_values;
 mod leases;
 mod lock_bugs;
 mod memory;
+mod metrics;
 mod offline;
 mod overdue;
 mod quota;

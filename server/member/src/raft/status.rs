@@ -33,6 +33,8 @@ pub struct MemberStatus {
     pub term: Gauge,
     /// Member id of the leader, 0 while there is none.
     pub leader: Gauge,
+    /// How often a leader was found that was not the one known before.
+    pub leader_changes: Gauge,
     /// Index of the last entry in the log.
     pub last_index: Gauge,
     /// Index of the last committed entry.

@@ -1,6 +1,7 @@
 //! The table of an edge's pending requests: their slots, and the batch of the turn.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use std::task::Waker;
 
 use revd_member::apply::command::CommandId;
@@ -12,6 +13,7 @@ use slab::Slab;
 use crate::edge::leader_history::LeaderHistory;
 use crate::edge::reads::Reads;
 use crate::edge::slots::SlotClass;
+use crate::observe::counters::{Counters, ProposalCounters};
 
 /// Edge view: the requests without an answer, by slot, and those that have not left.
 #[derive(Debug, Default)]
@@ -41,6 +43,44 @@ pub(super) struct PendingTable {
     /// Sweeps since the start.
     pub(super) sweeps: u64,
     pub(super) closed: bool,
+    pub(super) numbers: Numbers,
+}
+
+/// The commands as operators see them.
+#[derive(Debug, Default)]
+pub(super) struct Numbers {
+    /// Where it is published, and the edge that it is of.
+    pub(super) counters: Option<(Arc<Counters>, u16)>,
+    pending: u64,
+}
+
+impl Numbers {
+    fn published(&self) -> Option<&ProposalCounters> {
+        self.counters.as_ref().map(|(counters, edge)| counters.proposals_of(*edge))
+    }
+
+    fn begun(&mut self) {
+        self.pending += 1;
+        self.publish();
+    }
+
+    fn ended(&mut self) {
+        self.pending -= 1;
+        self.publish();
+    }
+
+    fn publish(&self) {
+        if let Some(published) = self.published() {
+            published.pending.set(self.pending);
+        }
+    }
+
+    /// A caller was told that its command came to nothing, as far as this member knows.
+    pub(super) fn failed(&self) {
+        if let Some(published) = self.published() {
+            published.failed.set(published.failed.get() + 1);
+        }
+    }
 }
 
 /// A request in its slot.
@@ -107,6 +147,16 @@ impl PendingTable {
         CommandId::new(edge, slot, self.generations[slot])
     }
 
+    /// Puts a request into its slot.
+    pub(super) fn insert(&mut self, waiter: Waiter) {
+        if waiter.is_command {
+            self.numbers.begun();
+        }
+        self.taken[waiter.class as usize] += 1;
+        self.inflight_bytes += waiter.bytes;
+        self.waiters.insert(waiter);
+    }
+
     pub(super) fn call_carrier(&mut self) {
         if let Some(carrier) = self.carrier.take() {
             carrier.wake();
@@ -120,8 +170,16 @@ impl PendingTable {
             return;
         }
         self.inflight_bytes -= waiter.bytes;
+        if waiter.is_command {
+            self.numbers.ended();
+        }
         match &waiter.caller {
-            Caller::Waiting(_) => waiter.answer(|| result),
+            Caller::Waiting(_) => {
+                if waiter.is_command && result.is_err() {
+                    self.numbers.failed();
+                }
+                waiter.answer(|| result);
+            }
             Caller::Abandoned | Caller::Withdrawn => self.remove(slot),
             Caller::Done(_) => {} // timed out before: the caller has its answer
         }
@@ -142,6 +200,9 @@ impl PendingTable {
     /// Frees a slot; one for keepalives goes to the stream that has waited longest.
     pub(super) fn remove(&mut self, slot: usize) {
         let waiter = self.waiters.remove(slot);
+        if waiter.is_command && !waiter.settled {
+            self.numbers.ended();
+        }
         self.taken[waiter.class as usize] -= 1;
         if waiter.class == SlotClass::Keepalives
             && let Some((_, stream)) = self.queue.pop_first()
