@@ -341,8 +341,8 @@ impl ServiceContext {
     }
 
     /// Waits until the newest View holds everything that was acknowledged or read anywhere before;
-    /// not for a serializable read. The View of a leader that alone has a vote does: no message, no
-    /// wait.
+    /// not for a serializable read. The View of a leader without any other member does: no
+    /// message, no wait.
     ///
     /// # Errors
     /// The error that the client gets.

@@ -86,7 +86,7 @@ pub struct LogCore {
     pub(super) handing_over: Option<u64>,
     /// Applied up to here.
     pub(super) applied: u64,
-    /// The commit index at which this member alone had a vote and led: another member may have
+    /// The commit index at which this member was the only one and led: another member may have
     /// answered for what was committed before.
     pub(super) alone_from: Option<u64>,
     /// Work for the state core behind the entries of this turn.
@@ -429,10 +429,11 @@ impl LogCore {
         }
     }
 
-    /// Whether reads need no other member from now on.
+    /// Whether reads need no other member from now on. A learner is one: it may have applied, and
+    /// shown, what this member has committed and not applied yet.
     fn look_at_votes(&mut self) {
         let RaftStatus { committed, is_leader, is_sole_voter, .. } = self.node.status();
-        let is_alone = is_leader && is_sole_voter && self.node.may_read();
+        let is_alone = is_leader && is_sole_voter && !self.node.has_others() && self.node.may_read();
         self.alone_from = is_alone.then(|| self.alone_from.unwrap_or(committed));
     }
 

@@ -463,8 +463,8 @@ impl RaftNode {
         self.raw.raft.state == StateRole::Leader
     }
 
-    /// There are other members.
-    pub(super) fn has_others(&self) -> bool {
+    /// There are other members, with or without a vote.
+    pub(crate) fn has_others(&self) -> bool {
         self.raw.raft.prs().iter().len() > 1
     }
 
