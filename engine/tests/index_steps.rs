@@ -147,6 +147,27 @@ fn only_a_file_with_ranges_has_a_new_format() {
     assert_eq!(copy.revision(), store.view().revision());
 }
 
+/// One that was written before there were ranges; the e2e test of formats reads what is in it.
+#[test]
+fn a_file_of_the_first_format_goes_on_in_ranges() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../server/tests/format/v1/tree.revd");
+    let mut bytes = std::fs::read(file).unwrap();
+    bytes.resize(1 << 20, 0); // zeros at its end are left out
+    let disk = SimDisk::from_bytes(bytes);
+    let mut store = open(&disk);
+    verify(&store).unwrap();
+    let (revision, keys) = (store.revision(), store.reader().count(KeyRange::ALL, i64::MAX));
+    assert_eq!((revision, store.compact_revision()), (11, 3));
+    store.save_index_in_steps_of(1);
+    for number in 0..5 {
+        put(&mut store, &key(number));
+        save(&mut store, CheckpointKind::Auto);
+        let again = verified(&disk);
+        assert_eq!(again.reader().count(KeyRange::ALL, i64::MAX), keys + number + 1);
+    }
+    assert_eq!(formats(&disk).last(), Some(&3));
+}
+
 /// The version of a state's stream, and the file that comes of it.
 fn streamed(state: &SavedState) -> (u32, SimDisk) {
     let disk = SimDisk::new();
