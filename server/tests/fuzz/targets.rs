@@ -3,6 +3,7 @@
 //! `server/tests/fuzz.rs` with mutated seeds on a stable toolchain.
 
 mod peers;
+mod tls;
 
 use std::path::Path;
 use std::sync::Arc;
@@ -58,6 +59,8 @@ pub const TARGETS: &[Target] = &[
     Target { name: "peer_frames", run: peers::frames, seeds: peers::frame_seeds },
     Target { name: "peer_messages", run: peers::messages, seeds: peers::message_seeds },
     Target { name: "peer_raft", run: peers::raft, seeds: peers::message_seeds },
+    Target { name: "tls_certificate", run: tls::certificate, seeds: tls::certificate_seeds },
+    Target { name: "tls_handshake", run: tls::handshake, seeds: tls::handshake_seeds },
 ];
 
 const PAGES: DbOptions = DbOptions { page_bytes_if_new: 512 };

@@ -5,6 +5,7 @@
 //! - `rules` says which certificates of others count, `der` reads what it looks at, `address`
 //!   compares a member's address with the names in its certificate,
 //!   `today` knows the date.
+//! - `hostile` has the calls of fuzz targets.
 //! - `handshake` begins a session, in `turns`; `stream` is the session, a transport, `records`
 //!   where its input ends.
 
@@ -12,6 +13,7 @@ mod address;
 mod der;
 mod domain;
 mod handshake;
+pub mod hostile;
 mod material;
 mod names;
 mod own;
