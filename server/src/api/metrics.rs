@@ -40,7 +40,11 @@ impl ServiceContext {
         let help = "Index of the last entry in the state that is served.";
         gauge("etcd_server_proposals_applied_total", help, view.applied().index);
         let pending = self.counters.proposals().map(|edge| edge.pending.get()).sum();
-        gauge("etcd_server_proposals_pending", "Commands of callers of this member that wait.", pending);
+        gauge(
+            "etcd_server_proposals_pending",
+            "Commands of callers of this member without an outcome.",
+            pending,
+        );
         let failed: u64 = self.counters.proposals().map(|edge| edge.failed.get()).sum();
         let help = "Commands of callers of this member that came to nothing, as far as it knows.";
         to.one("etcd_server_proposals_failed_total", Kind::Counter, help, failed);

@@ -389,7 +389,8 @@ mod tests {
         };
         let first = put(&proposals, 1).unwrap();
         drop(put(&proposals, 1).unwrap()); // it leaves the batch with its caller
-        let _asked = proposals.submit_local(LocalKind::Defragment, false).unwrap();
+        let keepalive = LocalKind::Lease(LeaseRequest::Deadline(KEEP_ALIVE));
+        let _asked = proposals.submit_local(keepalive, false).unwrap();
         assert_eq!(numbers(), (2, 0));
         let batch = proposals.take_batch();
         assert_eq!(numbers(), (1, 0));

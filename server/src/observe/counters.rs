@@ -32,7 +32,7 @@ struct EdgeCounters {
 /// Edge view: commands of its callers.
 #[derive(Debug, Default)]
 pub struct ProposalCounters {
-    /// Without an answer.
+    /// Without an outcome.
     pub pending: Count,
     /// Answered with an error before they were known to be applied.
     pub failed: Count,

@@ -125,7 +125,7 @@ pub fn write<'t>(cores: impl Iterator<Item = &'t Turns> + Clone, to: &mut Exposi
     let help = "How long turns of the loops took: other tasks of a core wait as long as one lasts.";
     let mut family = to.family("revd_turn_duration_seconds", Kind::Histogram, help);
     for which in Loop::ALL {
-        let sum = |of: &dyn Fn(&Turns) -> u64| cores.clone().map(of).sum::<u64>();
+        let sum = |of: &dyn Fn(&Turns) -> u64| cores.clone().map(of).fold(0, u64::saturating_add);
         let name = which.name();
         for end in ENDS {
             // Bucket `n` holds what is below `2^n`.
