@@ -88,11 +88,16 @@ impl Generator {
         self.pick(&KEYS).into()
     }
 
-    fn range_end(&mut self) -> Bytes {
+    /// None that ends before it begins: whether etcd allows these goes by the form of a tree, and
+    /// that by the order of roles.
+    fn range_end(&mut self, key: &[u8]) -> Bytes {
         match self.below(6) {
             0..3 => Bytes::new(),
             3 => Bytes::from_static(b"\0"),
-            _ => self.pick(&["b", "c", "b2", "e", "h", "a\0"]).into(),
+            _ => {
+                let end = Bytes::from(self.pick(&["b", "c", "b2", "e", "h", "a\0"]));
+                if &end[..] < key { Bytes::from_static(b"h") } else { end }
+            }
         }
     }
 
@@ -214,7 +219,9 @@ impl Generator {
 
     fn range(&mut self) -> RangeRequest {
         let serializable = self.chance(3);
-        RangeRequest { key: self.key(), range_end: self.range_end(), serializable, ..RangeRequest::default() }
+        let key = self.key();
+        let range_end = self.range_end(&key);
+        RangeRequest { key, range_end, serializable, ..RangeRequest::default() }
     }
 
     fn put(&mut self) -> PutRequest {
@@ -223,17 +230,21 @@ impl Generator {
     }
 
     fn delete(&mut self) -> DeleteRangeRequest {
-        let (key, range_end, prev_kv) = (self.key(), self.range_end(), self.chance(3));
+        let (key, prev_kv) = (self.key(), self.chance(3));
+        let range_end = self.range_end(&key);
         DeleteRangeRequest { key, range_end, prev_kv }
     }
 
     fn txn(&mut self, depth: u64) -> TxnRequest {
-        let compare = (0..self.below(2)).map(|_| Compare {
-            key: self.key(),
-            range_end: self.range_end(),
-            target: CompareTarget::Version as i32,
-            result: CompareResult::Greater as i32,
-            target_union: Some(TargetUnion::Version(0)),
+        let compare = (0..self.below(2)).map(|_| {
+            let key = self.key();
+            Compare {
+                range_end: self.range_end(&key),
+                key,
+                target: CompareTarget::Version as i32,
+                result: CompareResult::Greater as i32,
+                target_union: Some(TargetUnion::Version(0)),
+            }
         });
         let compare = compare.collect();
         let success = (0..self.below(2)).map(|_| self.op(depth)).collect();

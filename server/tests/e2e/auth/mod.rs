@@ -17,8 +17,10 @@ mod bugs;
 mod clusters;
 mod generator;
 mod jwt;
+mod matrix;
 mod open_calls;
 mod passwords;
+mod requests;
 
 use generator::{Actor, Call, Compared, Generator, Tokens};
 

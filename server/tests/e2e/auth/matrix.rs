@@ -1,0 +1,364 @@
+//! The matrix: every method there is, in every form of its request, by every kind of caller, to
+//! revd and to an etcd 3.7.1 in the same state. Nothing in it is listed by hand but callers, keys,
+//! and the answers that are never the same: `requests.rs` makes the requests of the contract.
+//!
+//! Answers are equal, code and text and the whole reply; what is refused has changed nothing.
+//! A test of every change takes a part of the nested transactions; `REVD_MATRIX=1` takes all.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use bytes::Bytes;
+use prost::Message as _;
+use revd_clients::raw::RawCodec;
+use revd_proto::etcdserverpb::{
+    AuthUserAddRequest, AuthUserChangePasswordRequest, AuthUserGrantRoleRequest, HashKvRequest,
+    HashKvResponse, LeaseGrantRequest, PutRequest,
+};
+use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
+use tonic::{Code, Request, Status};
+
+use super::bugs::{PASSWORD, login, must, set_up};
+use super::requests::{Contract, Method};
+use super::{Answer, FLAGS, answer};
+use crate::auth::generator::Compared;
+use crate::harness::{Client, MIXED, Server, TempDir, connect, from_env, with_etcd_beside};
+use crate::tls::certificates::{Authority, Issued, Wanted};
+
+/// In whose name a request is made.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Caller {
+    Nobody,
+    Garbage,
+    /// With a token that was one.
+    Ended,
+    /// A user that may do nothing.
+    Bob,
+    /// A user that may read and write `[b, c)`.
+    Ann,
+    Root,
+    AnnsCertificate,
+    RootsCertificate,
+    /// Root's name in a certificate of somebody else's.
+    OtherAuthority,
+    Revoked,
+}
+
+const CALLERS: [Caller; 10] = [
+    Caller::Nobody,
+    Caller::Garbage,
+    Caller::Ended,
+    Caller::Bob,
+    Caller::OtherAuthority,
+    Caller::Revoked,
+    Caller::Ann,
+    Caller::AnnsCertificate,
+    Caller::RootsCertificate,
+    Caller::Root,
+];
+
+impl Caller {
+    /// It may do everything.
+    fn is_root(self) -> bool {
+        matches!(self, Self::Root | Self::RootsCertificate)
+    }
+
+    fn is_let_in(self) -> bool {
+        !matches!(self, Self::OtherAuthority | Self::Revoked)
+    }
+}
+
+/// Certificates: the server's, and those of callers.
+struct Certificates {
+    authority: Authority,
+    server: Issued,
+    issued: BTreeMap<&'static str, Issued>,
+    list: String,
+}
+
+impl Certificates {
+    fn make(dir: &TempDir) -> Self {
+        let authority = Authority::new(&dir.path().join("ca"), "authority");
+        let stranger = Authority::new(&dir.path().join("other"), "stranger");
+        let wanted = |file, common_name, serial| Wanted { file, common_name, serial, ..Wanted::default() };
+        let issued = BTreeMap::from([
+            ("plain", authority.issue(wanted("plain", None, 3))),
+            ("ann", authority.issue(wanted("ann", Some("ann"), 4))),
+            ("root", authority.issue(wanted("root", Some("root"), 5))),
+            ("revoked", authority.issue(wanted("revoked", Some("root"), 600))),
+            ("other", stranger.issue(wanted("other", Some("root"), 6))),
+        ]);
+        let list = authority.revoke("list.der", &[600]);
+        Self { server: authority.issue(wanted("server", None, 2)), authority, issued, list }
+    }
+
+    fn client(&self, endpoint: &str, name: &str) -> Client {
+        let read = |file: &str| std::fs::read(file).unwrap();
+        let own = &self.issued[name];
+        let tls = ClientTlsConfig::new()
+            .ca_certificate(Certificate::from_pem(read(&self.authority.file)))
+            .identity(Identity::from_pem(read(&own.cert), read(&own.key)))
+            .domain_name("localhost");
+        let endpoint = Endpoint::from_shared(endpoint.to_owned()).unwrap().tls_config(tls).unwrap();
+        Client::over(endpoint.connect_timeout(Duration::from_secs(10)).connect_lazy())
+    }
+}
+
+/// One server, its callers' connections and tokens.
+struct Side {
+    clients: BTreeMap<&'static str, Client>,
+    tokens: BTreeMap<&'static str, String>,
+}
+
+impl Side {
+    async fn new(server: &Server, certificates: &Certificates) -> Self {
+        let endpoint = server.endpoint();
+        let names = certificates.issued.keys();
+        let mut clients: BTreeMap<_, _> =
+            names.map(|name| (*name, certificates.client(&endpoint, name))).collect();
+        clients.insert("plain", connect(&endpoint.replace("https", "http")).await);
+        let mut side = Self { clients, tokens: BTreeMap::new() };
+        side.set_up().await;
+        side
+    }
+
+    async fn set_up(&mut self) {
+        let client = &self.clients["plain"];
+        let (root, ann) = set_up(client).await;
+        for name in ["bob", "old"] {
+            let (name, password) = (name.to_owned(), PASSWORD.to_owned());
+            let request = AuthUserAddRequest { name, password, ..AuthUserAddRequest::default() };
+            must(client, "/etcdserverpb.Auth/UserAdd", &request, Some(&root)).await;
+        }
+        let grant = AuthUserGrantRoleRequest { user: "old".to_owned(), role: "root".to_owned() };
+        must(client, "/etcdserverpb.Auth/UserGrantRole", &grant, Some(&root)).await;
+        let (bob, ended) = (login(client, "bob").await, login(client, "old").await);
+        let (name, password) = ("old".to_owned(), "another".to_owned());
+        let change = AuthUserChangePasswordRequest { name, password, ..Default::default() };
+        must(client, "/etcdserverpb.Auth/UserChangePassword", &change, Some(&root)).await;
+        self.tokens.extend([("root", root), ("ann", ann), ("bob", bob), ("ended", ended)]);
+    }
+
+    /// The keys and leases that requests are about, whatever was done to them.
+    async fn restore(&self) {
+        let (client, root) = (&self.clients["plain"], Some(self.tokens["root"].as_str()));
+        for id in [1, 2] {
+            let grant = LeaseGrantRequest { id, ttl: 10_000 }.encode_to_vec();
+            let _ = super::call(client, "/etcdserverpb.Lease/LeaseGrant", grant.into(), root).await;
+        }
+        for (key, lease) in [("a", 0), ("b", 0), ("b1", 2), ("x", 1)] {
+            let put = PutRequest { key: key.into(), value: "secret".into(), lease, ..PutRequest::default() };
+            must(client, "/etcdserverpb.KV/Put", &put, root).await;
+        }
+    }
+
+    async fn hash(&self) -> HashKvResponse {
+        let (client, root) = (&self.clients["plain"], Some(self.tokens["root"].as_str()));
+        let request = HashKvRequest { revision: 0 };
+        let reply = must(client, "/etcdserverpb.Maintenance/HashKV", &request, root).await;
+        HashKvResponse { header: None, ..HashKvResponse::decode(reply).unwrap() }
+    }
+
+    async fn ask(&self, caller: Caller, method: &Method, message: Bytes) -> Answer {
+        let (client, token) = match caller {
+            Caller::Nobody => ("plain", None),
+            Caller::Garbage => ("plain", Some("garbage")),
+            Caller::Ended => ("plain", Some(&*self.tokens["ended"])),
+            Caller::Bob => ("plain", Some(&*self.tokens["bob"])),
+            // A token goes first.
+            Caller::Ann => ("root", Some(&*self.tokens["ann"])),
+            Caller::Root => ("ann", Some(&*self.tokens["root"])),
+            Caller::AnnsCertificate => ("ann", None),
+            Caller::RootsCertificate => ("root", None),
+            Caller::OtherAuthority => ("other", None),
+            Caller::Revoked => ("revoked", None),
+        };
+        let client = &self.clients[client];
+        let said = if method.is_unary {
+            one(client, method.path, message, token).await
+        } else {
+            first(client, method, message, token).await
+        };
+        // These have no header in front.
+        let is_bare = method.path.starts_with("/grpc.") || method.path.ends_with("/RangeStream");
+        answer(if is_bare { said.map(|_| Bytes::new()) } else { said }, compared(method.path))
+    }
+}
+
+/// So long a call may wait for others: locks are held, and nobody leads.
+const PATIENCE: Duration = Duration::from_millis(400);
+
+/// The reply of a call with one; the word for none if it waits for others.
+async fn one(
+    client: &Client,
+    path: &'static str,
+    message: Bytes,
+    token: Option<&str>,
+) -> Result<Bytes, Status> {
+    let called = super::call(client, path, message, token);
+    let waits = ["/Lock", "/Campaign"].iter().any(|end| path.ends_with(end));
+    if !waits {
+        return called.await;
+    }
+    tokio::time::timeout(PATIENCE, called).await.unwrap_or(Ok(Bytes::from_static(b"nothing")))
+}
+
+/// The first reply of a call with a stream of them; an empty one if there is none for a while.
+async fn first(
+    client: &Client,
+    method: &Method,
+    message: Bytes,
+    token: Option<&str>,
+) -> Result<Bytes, Status> {
+    let mut grpc = tonic::client::Grpc::new(client.channel.clone());
+    grpc.ready().await.map_err(|error| Status::unknown(error.to_string()))?;
+    let (sender, messages) = tokio::sync::mpsc::unbounded_channel();
+    let _ = sender.send(message);
+    let _held = method.is_open.then_some(sender);
+    let mut request = Request::new(tokio_stream::wrappers::UnboundedReceiverStream::new(messages));
+    if let Some(token) = token {
+        request.metadata_mut().insert("token", token.parse().unwrap());
+    }
+    let called = async {
+        let path = http::uri::PathAndQuery::from_static(method.path);
+        let mut replies = grpc.streaming(request, path, RawCodec).await?.into_inner();
+        replies.message().await
+    };
+    match tokio::time::timeout(PATIENCE, called).await {
+        Ok(reply) => Ok(reply?.unwrap_or_default()),
+        Err(_) => Ok(Bytes::from_static(b"nothing")),
+    }
+}
+
+/// The part of the reply that two servers in the same state have in common.
+fn compared(path: &str) -> Compared {
+    // revd puts a key once more that is found in a queue: revisions differ from there on.
+    if path.starts_with("/v3") {
+        return Compared::Nothing;
+    }
+    match path.rsplit_once('/').unwrap().1 {
+        "Authenticate" | "Status" | "MemberList" | "Hash" | "LeaseTimeToLive" | "LeaseLeases"
+        | "Downgrade" | "Defragment" | "LeaseKeepAlive" | "AuthDisable" => Compared::Nothing,
+        _ => Compared::Whole,
+    }
+}
+
+/// Methods of other servers than etcd, and those that revd does not have yet.
+fn is_compared(path: &str, said: &Answer) -> bool {
+    let is_missing =
+        matches!(said, Answer::Refused(Code::Unimplemented, text) if text.contains("not supported"));
+    !path.starts_with("/grpc.") && !is_missing
+}
+
+/// Differences that docs/COMPAT.md has: 33, a request that asks for nothing without a token; and
+/// peer URLs that are none, which end an etcd.
+fn is_known(path: &str, caller: Caller) -> bool {
+    (caller == Caller::Nobody && path.ends_with("Auth/UserGet"))
+        || (caller.is_root() && path.ends_with("Cluster/MemberUpdate"))
+        // etcd leaves one that may not see the leader without an answer.
+        || (!caller.is_root() && path.ends_with("Election/Observe"))
+}
+
+/// The requests that are made: a part of the nested transactions, unless all are asked for; of a
+/// caller whose connection is refused a few.
+fn chosen(contract: &Contract, method: &Method, caller: Caller, number: u32) -> Vec<Bytes> {
+    // Users and roles in whose name requests are. Root's would change ann.
+    let ghost = format!("ghost{number}");
+    let mut requests = contract.requests(method, &ghost);
+    if !caller.is_root() {
+        let of_ann = contract.requests(method, "ann");
+        requests.extend(of_ann.into_iter().filter(|request| !requests.contains(request)).collect::<Vec<_>>());
+    }
+    let is_part = from_env("REVD_MATRIX", 0) == 0 && method.path.ends_with("KV/Txn");
+    let requests = requests.into_iter().step_by(if is_part { 29 } else { 1 });
+    if caller.is_let_in() { requests.collect() } else { requests.take(1).collect() }
+}
+
+#[derive(Default)]
+struct Found {
+    asked: u32,
+    refused: u32,
+    differ: Vec<String>,
+}
+
+/// All requests of a method by one caller: answers are equal, and if all were refused nothing has
+/// changed.
+async fn ask_all(
+    contract: &Contract,
+    method: &Method,
+    caller: Caller,
+    sides: [&Side; 2],
+    found: &mut Found,
+) -> bool {
+    let [ours, theirs] = sides;
+    let before = ours.hash().await;
+    let mut are_all_refused = true;
+    for message in chosen(contract, method, caller, found.asked) {
+        found.asked += 1;
+        let our = ours.ask(caller, method, message.clone()).await;
+        let their = theirs.ask(caller, method, message.clone()).await;
+        if matches!(our, Answer::Refused(..)) {
+            found.refused += 1;
+        } else {
+            are_all_refused = false;
+        }
+        if !is_compared(method.path, &our) || is_known(method.path, caller) {
+            continue;
+        }
+        let is_equal = if caller.is_let_in() {
+            our == their
+        } else {
+            matches!((&our, &their), (Answer::Refused(..), Answer::Refused(..)))
+        };
+        if !is_equal {
+            let difference =
+                format!("{} {message:?} by {caller:?}:\n  revd {our:?}\n  etcd {their:?}", method.path);
+            eprintln!("{difference}");
+            found.differ.push(difference);
+        }
+    }
+    let after = ours.hash().await;
+    assert!(
+        !are_all_refused || before == after,
+        "{} by {caller:?} was refused and changed something",
+        method.path
+    );
+    are_all_refused
+}
+
+#[test]
+fn every_method_by_every_caller_is_answered_as_by_etcd() {
+    let dir = TempDir::new();
+    let certificates = Certificates::make(&dir);
+    let Certificates { authority, server, list, .. } = &certificates;
+    let flags = [
+        &FLAGS[..],
+        &["--cert-file", &server.cert, "--key-file", &server.key, "--trusted-ca-file", &authority.file],
+        &["--client-cert-auth", "--client-crl-file", list, MIXED],
+    ]
+    .concat();
+    let contract = Contract::read();
+    with_etcd_beside(&flags, async |revd, etcd| {
+        let (ours, theirs) = (Side::new(revd, &certificates).await, Side::new(etcd, &certificates).await);
+        let mut found = Found::default();
+        // It ends all that the others are asked for.
+        let (last, methods): (Vec<_>, Vec<_>) =
+            contract.methods.iter().partition(|method| method.path.ends_with("/AuthDisable"));
+        for method in methods.into_iter().chain(last) {
+            for caller in CALLERS {
+                if !ask_all(&contract, method, caller, [&ours, &theirs], &mut found).await
+                    && !method.path.ends_with("/AuthDisable")
+                {
+                    ours.restore().await;
+                    theirs.restore().await;
+                }
+                if method.path.ends_with("/AuthDisable") && caller.is_root() {
+                    break;
+                }
+            }
+        }
+        println!("{} requests, {} refused", found.asked, found.refused);
+        assert!(found.differ.is_empty(), "{} differ:\n{}", found.differ.len(), found.differ.join("\n"));
+        assert!(found.asked > 1_500 && found.refused > 700 && found.refused < found.asked);
+    });
+}
