@@ -77,15 +77,11 @@ impl Cluster {
         payload: Bytes,
         change: &MemberChange,
     ) -> Result<Message, Error> {
-        if self.context.status.needs_rights.load() {
-            // It is not judged again when it is applied, and a member that lags may not know that
-            // this root is none any more.
-            let view = self.context.view_for_reading(false).await?;
-            self.context.check(caller, &Wants::Root, &view)?;
-        }
         if self.context.member_rules.is_strict {
             schema::membership(self.context.views.load().tables()).keeps_quorum(change)?;
         }
+        // It is not judged again when it is applied: raft has counted votes by then.
+        self.context.check_newest(caller, &Wants::Root).await?;
         let outcome = self.context.begin(&Caller::Member, kind, payload, false)?.await?;
         Ok(self.context.reply(0, vec![outcome.result?]))
     }

@@ -173,7 +173,7 @@ impl Election {
     ) -> Result<Option<Shown>, Error> {
         let share = replies.share();
         while replies.ready().await {
-            let caller = self.0.context.caller(Need::Judged, credentials).await?;
+            let caller = self.0.context.caller(Need::Judged, false, credentials).await?;
             let view = self.0.context.view_for_reading(false).await?;
             self.0.check(&caller, prefix, &view)?;
             let revision = view.revision();

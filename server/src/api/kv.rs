@@ -95,6 +95,7 @@ impl Kv {
         message: Bytes,
         replies: &Replies,
     ) -> Result<(), Error> {
+        self.context.auth.limits.take(caller, message.len())?;
         let mut request = decoded(RangeRequest::decode(message))?;
         validate::range(&request)?;
         check_streamable(&request)?;

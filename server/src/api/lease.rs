@@ -64,6 +64,9 @@ impl LeaseIds {
     }
 }
 
+/// Bytes that a keepalive counts as.
+const KEEPALIVE_BYTES: usize = 10;
+
 /// A keepalive on its way.
 struct Renewal {
     lease: i64,
@@ -288,7 +291,8 @@ impl Lease {
 
     /// The renewal that a client asks for with a keepalive, if it may ask for one.
     async fn renewal(&self, credentials: &Credentials, lease: i64) -> Result<Renewal, Error> {
-        let caller = self.context.caller(Need::Login, credentials).await?;
+        let caller = self.context.caller(Need::Login, false, credentials).await?;
+        self.context.auth.limits.take(&caller, KEEPALIVE_BYTES)?;
         let view = self.context.views.load();
         let is_root = self.context.is_root(&caller, &view);
         if !is_root {

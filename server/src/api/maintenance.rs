@@ -69,31 +69,46 @@ impl Maintenance {
 
     /// Gives space back to the file system, while serving; answers when that is done. As with
     /// etcd, the reply has no header.
-    pub(super) async fn defragment(&self, message: Bytes) -> Result<Message, Error> {
+    pub(super) async fn defragment(&self, caller: &Caller, message: Bytes) -> Result<Message, Error> {
         decoded(DefragmentRequest::decode(message))?;
+        self.check_newest_known(caller).await?;
         self.context.ask(LocalKind::Defragment, true).await?;
         Ok(Message::new())
     }
 
+    /// Whether a caller is root, by what is newest; by what this member knows where there is no
+    /// leader who could tell: it may be looked after then, too.
+    async fn check_newest_known(&self, caller: &Caller) -> Result<(), Error> {
+        if self.context.leader() != 0 && self.context.wait_to_read(false).await.is_err() {
+            log::warn("whether rights are needed is judged by what this member knows", json!({}));
+        }
+        self.context.check(caller, &Wants::Root, &self.context.views.load())
+    }
+
     /// Another voter leads from now on. As with etcd, the reply has no header.
-    pub(super) async fn move_leader(&self, message: Bytes) -> Result<Message, Error> {
+    pub(super) async fn move_leader(&self, caller: &Caller, message: Bytes) -> Result<Message, Error> {
         let to = decoded(MoveLeaderRequest::decode(message))?.target_id;
+        if self.context.leads() {
+            self.context.check_newest(caller, &Wants::Root).await?;
+        }
         self.context.ask(LocalKind::MoveLeader { to }, true).await?;
         Ok(Message::new())
     }
 
     /// Asks whether the cluster may go down to an older version, has it do so, or has it stay.
-    pub(super) async fn downgrade(&self, message: Bytes) -> Result<Message, Error> {
+    pub(super) async fn downgrade(&self, caller: &Caller, message: Bytes) -> Result<Message, Error> {
         let request = decoded(DowngradeRequest::decode(message))?;
         let action = DowngradeAction::try_from(request.action).map_err(|_| Error::UnknownDowngradeAction)?;
         if action == DowngradeAction::Cancel {
             // As etcd, which only logs why it could not.
+            self.check_newest_known(caller).await?;
             if let Err(error) = self.cancel_downgrade().await {
                 log::warn("failed to cancel downgrade", json!({"error": error.to_string()}));
             }
         } else {
             let target = downgrade_target(&request.version)?;
             let view = self.context.view_for_reading(false).await?;
+            self.context.check(caller, &Wants::Root, &view)?;
             schema::versions(view.tables()).may_go_down(target)?;
             if action == DowngradeAction::Enable {
                 self.context.propose(Kind::Downgrade, target.with_patch().into()).await?;

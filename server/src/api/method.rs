@@ -181,13 +181,16 @@ macro_rules! unary {
                 $replies: Share,
             ) -> Result<Message, Status> {
                 self.context.admit(&metadata, method.is_of_state(), |reads| is_for_learners(method, &$message, reads), false)?;
-                let $caller = &self.context.caller(method.need(), &metadata.caller).await?;
+                let $caller = &self.context.caller(method.need(), method.is_judged_once(), &metadata.caller).await?;
+                self.context.auth.limits.take($caller, $message.len())?;
                 let ($api, $source) = (self, metadata.source);
                 // Endless calls are boxed: they are larger than all others,
                 // which share the memory of this one.
-                Ok(match method {
+                let reply: Message = match method {
                     $(Unary::$name => carry_out!(boxed $waits, $api, $call)?,)*
-                })
+                };
+                $api.context.auth.limits.replied($caller, || reply.iter().map(Bytes::len).sum());
+                Ok(reply)
             }
         }
     };
@@ -251,7 +254,7 @@ macro_rules! streaming {
                 let $credentials = metadata.caller.clone();
                 context.while_led(&metadata, match method {
                     $(Streaming::$name => Box::pin(async move {
-                        $api.context.caller(need_of_stream!($need), &$credentials).await?;
+                        $api.context.caller(need_of_stream!($need), false, &$credentials).await?;
                         let $requests = take_request!($number, $requests);
                         Ok(carry_out!($waits, $api, $call)?)
                     }),)*
@@ -281,9 +284,9 @@ unary! {
     Status = "/etcdserverpb.Maintenance/Status", at_once, login => api.maintenance.status(message),
     Hash = "/etcdserverpb.Maintenance/Hash", briefly, root => api.maintenance.hash(message),
     HashKv = "/etcdserverpb.Maintenance/HashKV", briefly, root => api.maintenance.hash_kv(message),
-    Defragment = "/etcdserverpb.Maintenance/Defragment", briefly, root => api.maintenance.defragment(message),
-    MoveLeader = "/etcdserverpb.Maintenance/MoveLeader", briefly, root => api.maintenance.move_leader(message),
-    Downgrade = "/etcdserverpb.Maintenance/Downgrade", briefly, root => api.maintenance.downgrade(message),
+    Defragment = "/etcdserverpb.Maintenance/Defragment", briefly, root => api.maintenance.defragment(caller, message),
+    MoveLeader = "/etcdserverpb.Maintenance/MoveLeader", briefly, root => api.maintenance.move_leader(caller, message),
+    Downgrade = "/etcdserverpb.Maintenance/Downgrade", briefly, root => api.maintenance.downgrade(caller, message),
     AuthEnable = "/etcdserverpb.Auth/AuthEnable", briefly, root => api.auth.change(caller, Kind::AuthEnable, message),
     AuthDisable = "/etcdserverpb.Auth/AuthDisable", briefly, root => api.auth.change(caller, Kind::AuthDisable, message),
     AuthStatus = "/etcdserverpb.Auth/AuthStatus", briefly, judged => api.auth.status(caller, message),
@@ -319,7 +322,7 @@ unary! {
 streaming! {
     |api, credentials, requests, replies|
     RangeStream = "/etcdserverpb.KV/RangeStream", reply, one, briefly, judged =>
-        api.kv.range_stream(&api.context.caller(Need::Judged, &credentials).await?, requests, &replies),
+        api.kv.range_stream(&api.context.caller(Need::Judged, false, &credentials).await?, requests, &replies),
     LeaseKeepAlive = "/etcdserverpb.Lease/LeaseKeepAlive", reply, many, endlessly, judged =>
         api.lease.keep_alive(&credentials, requests, &replies),
     Watch = "/etcdserverpb.Watch/Watch", watch, many, endlessly, judged =>
@@ -416,6 +419,20 @@ impl Api {
 }
 
 impl Unary {
+    /// Nothing judges it again when it is applied: its service has it judged by what is newest.
+    fn is_judged_once(self) -> bool {
+        matches!(
+            self,
+            Self::MemberAdd
+                | Self::MemberRemove
+                | Self::MemberUpdate
+                | Self::MemberPromote
+                | Self::Defragment
+                | Self::MoveLeader
+                | Self::Downgrade
+        )
+    }
+
     /// Its answer is of data that clients have stored, or changes it: a corrupt member has none.
     /// Calls of operators who look at the member and replace it are not.
     fn is_of_state(self) -> bool {

@@ -73,10 +73,13 @@ impl Watch {
             request_first = !request_first;
             match next {
                 NextStep::Request(Some(message)) => {
-                    let request = decoded(WatchRequest::decode(message?))?;
+                    let message = message?;
+                    let bytes = message.len();
+                    let request = decoded(WatchRequest::decode(message))?;
                     if let Some(request) = request.request_union {
                         // A token may be new to this member; then it is not any more.
-                        self.context.caller(Need::Judged, credentials).await?;
+                        let caller = self.context.caller(Need::Judged, false, credentials).await?;
+                        self.context.auth.limits.take(&caller, bytes)?;
                         stream.request(request);
                     }
                 }

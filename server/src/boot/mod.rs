@@ -58,6 +58,7 @@ struct Process {
 /// The reason why it cannot start or stop cleanly, worded for the operator.
 pub fn run(config: &Config) -> anyhow::Result<i32> {
     config.warnings.iter().for_each(|warning| log::warn(warning, json!({})));
+    runtime::limit_core_files(config.core_dumps);
     let mut cpus = runtime::allowed_cpus()?;
     let _first_cpu = runtime::take_first_cpu(&mut cpus);
     let cores_max = config.cores.unwrap_or(cpus.len());

@@ -9,8 +9,10 @@ use revd_member::cluster::membership::Membership;
 use revd_member::urls;
 use revd_proto::etcdserverpb::Member;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+use serde_json::json;
 
 use crate::limits;
+use crate::observe::log;
 
 /// glommio wants to be allowed to lock this much memory.
 const LOCKED_BYTES_MIN: u64 = 512 * 1024;
@@ -32,6 +34,18 @@ pub fn check() -> anyhow::Result<()> {
              (sysctl kernel.io_uring_disabled=0; in containers a seccomp profile that permits io_uring_setup, \
              io_uring_enter and io_uring_register)",
         )
+}
+
+/// A core file would have passwords and keys in it that were in use: there is none unless the
+/// operator asks for it. The process stays open to debuggers of its own user.
+pub fn limit_core_files(are_wanted: bool) {
+    if are_wanted {
+        return;
+    }
+    let maximum = getrlimit(Resource::Core).maximum;
+    if let Err(error) = setrlimit(Resource::Core, Rlimit { current: Some(0), maximum }) {
+        log::warn("core files cannot be forbidden", json!({"error": error.to_string()}));
+    }
 }
 
 fn raise_memory_lock_limit() -> anyhow::Result<()> {

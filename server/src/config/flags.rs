@@ -123,6 +123,16 @@ pub const USED: &[UsedFlag] = &[
     ),
     text("auth-token-ttl", "300", "Seconds after which a token ends that is not used."),
     text("bcrypt-cost", "10", "Cost of hashes of passwords, 4 to 31; each step doubles it."),
+    text(
+        "limit-user",
+        "",
+        "What a user may ask for: name=calls/s,bytes/s, where 0 is no limit; may be repeated.",
+    ),
+    switch(
+        "core-dumps",
+        false,
+        "Let the system write core files, which may have passwords and keys in them.",
+    ),
     text("max-txn-ops", "128", "Operations allowed in a transaction."),
     text("max-request-bytes", "1572864", "Bytes allowed in a request."),
     text("max-concurrent-streams", "4294967295", "Streams a client may have open at a time."),

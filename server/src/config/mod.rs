@@ -10,8 +10,10 @@ mod listening;
 mod security;
 pub mod sources;
 mod tokens;
+mod user_limits;
 mod values;
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -24,6 +26,7 @@ pub(crate) use crate::config::listening::{Listened, listened};
 pub use crate::config::security::{OwnCertificate, SecurityConfig, TlsConfig, TlsVersions};
 use crate::config::sources::{Gathered, Settings};
 pub use crate::config::tokens::{JwtConfig, TokenConfig};
+pub use crate::config::user_limits::UserLimit;
 use crate::config::values::{bad, duration, list, number, switch, text};
 use crate::observe::log::Level;
 use crate::resolve;
@@ -105,6 +108,10 @@ pub struct Config {
     pub auth_token_ttl: Duration,
     /// The cost of new hashes of passwords.
     pub bcrypt_cost: u32,
+    /// The limits of what users may ask for each second.
+    pub user_limits: BTreeMap<String, UserLimit>,
+    /// A core file may be written when the process ends by an error.
+    pub core_dumps: bool,
     /// For the log, once it is open.
     pub warnings: Vec<String>,
 }
@@ -243,6 +250,8 @@ pub fn resolve(gathered: Gathered) -> Result<Config, ConfigError> {
         tokens: TokenConfig::resolve(&settings, &mut warnings)?,
         auth_token_ttl: auth_token_ttl(&settings)?,
         bcrypt_cost: bcrypt_cost(&settings, &mut warnings)?,
+        user_limits: user_limits::resolve(&settings)?,
+        core_dumps: switch(&settings, "core-dumps")?,
         warnings,
     })
 }

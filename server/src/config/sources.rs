@@ -23,7 +23,11 @@ impl Gathered {
         if flag.support == FlagSupport::Ignored {
             self.warnings.push(format!("the setting {} has no effect in this version", flag.name));
         }
-        self.settings.insert(flag.name, value);
+        match self.settings.get_mut(flag.name) {
+            // Of several it is the last one that counts, as in Go, but for a flag that is a list.
+            Some(before) if flag.name == "limit-user" => *before = format!("{before};{value}"),
+            _ => drop(self.settings.insert(flag.name, value)),
+        }
     }
 }
 
@@ -73,7 +77,8 @@ pub fn add_env(
                 return Err(ConfigError::Shadowed { variable, flag: flag.name });
             }
             Some(flag) => gathered.set(flag, value),
-            None => gathered.warnings.push(format!("unrecognized environment variable {variable}={value}")),
+            // Not its value: images of etcd put passwords into variables like these.
+            None => gathered.warnings.push(format!("unrecognized environment variable {variable}")),
         }
     }
     Ok(())

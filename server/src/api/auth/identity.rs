@@ -27,12 +27,18 @@ pub enum Need {
 }
 
 impl ServiceContext {
-    /// The caller that a client is, if that matters for a method with this need.
+    /// The caller that a client is, if that matters for a method with this need. A method that is
+    /// judged only once is told in any case: that rights are needed may be news.
     ///
     /// # Errors
     /// The error that the client gets, where the need alone decides.
-    pub async fn caller(&self, need: Need, credentials: &Credentials) -> Result<Caller, Error> {
-        if !self.status.needs_rights.load() || need == Need::Open {
+    pub async fn caller(
+        &self,
+        need: Need,
+        is_judged_once: bool,
+        credentials: &Credentials,
+    ) -> Result<Caller, Error> {
+        if need == Need::Open || !(self.status.needs_rights.load() || is_judged_once) {
             return Ok(Caller::Nobody);
         }
         Box::pin(async {
@@ -164,6 +170,19 @@ impl ServiceContext {
                 .await
             }
         }
+    }
+
+    /// Whether a caller may have what nothing judges again, by the newest state of users and roles:
+    /// this member may lag behind `auth enable`, or behind the end of a root's rights. Without a
+    /// leader it is what this member knows.
+    ///
+    /// # Errors
+    /// The error that the client gets.
+    pub async fn check_newest(&self, caller: &Caller, wants: &Wants<'_>) -> Result<(), Error> {
+        if self.leader() != 0 || self.status.needs_rights.load() {
+            self.wait_to_read(false).await?;
+        }
+        self.check(caller, wants, &self.views.load())
     }
 
     /// The auth revision of this member's state.

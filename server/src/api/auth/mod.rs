@@ -11,6 +11,7 @@ mod logins;
 pub mod parts;
 pub mod passwords;
 pub mod tokens;
+pub mod user_limits;
 
 use std::rc::Rc;
 

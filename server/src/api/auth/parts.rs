@@ -6,6 +6,7 @@ use crate::api::auth::jwt::Jwt;
 use crate::api::auth::logins::Logins;
 use crate::api::auth::passwords::Passwords;
 use crate::api::auth::tokens::Tokens;
+use crate::api::auth::user_limits::UserLimits;
 use crate::config::{Config, TokenConfig};
 
 /// Node view.
@@ -19,6 +20,8 @@ pub struct AuthParts {
     pub passwords: Arc<Passwords>,
     /// Failed logins.
     pub logins: Arc<Logins>,
+    /// The limits of users.
+    pub limits: Arc<UserLimits>,
 }
 
 /// The kind of tokens that count.
@@ -48,6 +51,7 @@ impl AuthParts {
             tokens: Arc::new(Tokens::new(config.auth_token_ttl)),
             passwords: Arc::new(Passwords::new(config.bcrypt_cost)),
             logins: Arc::new(Logins::default()),
+            limits: Arc::new(UserLimits::new(&config.user_limits)),
         })
     }
 }
