@@ -190,7 +190,8 @@ pub const STATE_READ_BYTES: usize = 512 * 1024;
 /// Bytes of a state that are sent in a second at most while others are served, so that they keep
 /// the network and the disk; and no more than half of the time is spent on it then.
 pub const STATE_BYTES_PER_SECOND: u64 = 512 * 1024 * 1024;
-/// Reads of a state's parts that wait to be added to its file, of [`PEER_READ_BYTES`] each.
+/// Reads of a state's parts that wait to be added to its file, of [`PEER_READ_BYTES`] each. As many
+/// are being added meanwhile, and one is being read: 8.5 MiB of the one state that comes.
 pub const STATE_PARTS_WAITING_MAX: usize = 16;
 /// Bytes of a state that comes behind which its file is synced, so that little is left for the end.
 pub const STATE_SYNC_BYTES: usize = 16 * 1024 * 1024;
@@ -255,8 +256,9 @@ pub const LOG_IO_BYTES: usize = 4 * 1024 * 1024;
 /// Memory registered with the kernel by a core that writes no log.
 pub const IO_BYTES: usize = 64 * 1024;
 /// Helper threads of a core for what takes long: a checkpoint, the preparation of a log segment, a
-/// change of the log's directory that waits for it, a command that visits very many keys.
-pub const HELPER_THREADS_PER_CORE: usize = 4;
+/// change of the log's directory that waits for it, a command that visits very many keys, and of a
+/// state that comes its parts and the sync of its file.
+pub const HELPER_THREADS_PER_CORE: usize = 6;
 /// Members on one machine that begin with the same CPU, before others do not look any more.
 pub const MEMBERS_PER_CPU_MAX: u32 = 16;
 

@@ -150,18 +150,14 @@ fn check_room(files: &ReceivedFiles, bytes: u64) -> io::Result<()> {
 /// Parts that have come, or why no more come.
 pub(super) type Parts = io::Result<Vec<Bytes>>;
 
-/// Reads parts until none come any more. `waits` is told when the next one is waited for, and when
-/// it is not.
+/// Reads parts until none come any more.
 pub(super) async fn read_all<T>(
     incoming: &mut Incoming<impl AsyncRead + Unpin>,
     ends: &[Latch; 2],
     parts: &LocalSender<Parts>,
-    waits: impl Fn(bool),
 ) -> T {
     loop {
-        waits(true);
         let chunks = next_chunks(incoming, ends).await;
-        waits(false);
         let is_end = chunks.is_err();
         if parts.send(chunks).await.is_err() || is_end {
             return std::future::pending().await; // the file is ended by the one that adds to it
@@ -169,24 +165,30 @@ pub(super) async fn read_all<T>(
     }
 }
 
-/// Adds all parts as they come. The file is synced while more is added: the disk is busy all the
-/// time, and little is left for the end. No job on it goes on when this returns.
+/// Adds all parts as they come; `waits` is told when the next one is waited for, and when it is
+/// not. The file is synced while more is added: the disk is busy all the time, and little is left
+/// for the end. No job on it goes on when this returns.
 pub(super) async fn add_all(
     mut building: Building,
     parts: &LocalReceiver<Parts>,
     files: &ReceivedFiles,
+    waits: impl Fn(bool),
 ) -> io::Result<Building> {
     let mut syncing = None;
-    let result = async {
+    let adding = async {
         while !building.is_whole() {
-            let Some(chunks) = parts.recv().await else { return Err(io::ErrorKind::UnexpectedEof.into()) };
-            let mut chunks = chunks?;
-            while let Some(Some(more)) = future::poll_once(parts.recv()).await {
-                chunks.extend(more?);
-            }
+            waits(true);
+            let come = parts.recv().await;
+            waits(false);
+            let mut chunks = come.unwrap_or_else(|| Err(io::ErrorKind::UnexpectedEof.into()))?;
+            let end = drain(&mut chunks, parts).await;
             let files = files.clone();
             let adding = move || add(building, &chunks, &files);
             building = glommio::executor().spawn_blocking(adding).await?;
+            // A sender is silent, or gone, behind its last part: that is no loss.
+            if let Some(error) = end.filter(|_| !building.is_whole()) {
+                return Err(error);
+            }
             if building.unsynced() >= limits::STATE_SYNC_BYTES {
                 join(syncing.take()).await?; // never more than two such parts are not durable
                 let job = building.sync();
@@ -195,9 +197,20 @@ pub(super) async fn add_all(
         }
         Ok(building)
     };
-    let result = result.await;
+    let result = adding.await;
     join(syncing).await?;
     result
+}
+
+/// Adds the parts that wait to these; why no more come, if that stands behind them.
+async fn drain(chunks: &mut Vec<Bytes>, parts: &LocalReceiver<Parts>) -> Option<io::Error> {
+    while let Some(Some(more)) = future::poll_once(parts.recv()).await {
+        match more {
+            Ok(more) => chunks.extend(more),
+            Err(error) => return Some(error),
+        }
+    }
+    None
 }
 
 /// Waits for the end of a sync, if there is one.
@@ -229,4 +242,58 @@ pub(super) fn finish(building: Building, files: &ReceivedFiles) -> io::Result<(B
     let store = Store::open(Arc::new(disk), DbOptions::default()).map_err(io::Error::other)?;
     let state = ReceivedState::load(store).map_err(io::Error::other)?;
     Ok((Box::new(state), synced_for))
+}
+
+#[cfg(test)]
+mod tests {
+    use glommio::channels::local_channel;
+    use glommio::{LocalExecutorBuilder, Placement};
+    use revd_engine::disk::SimDisk;
+    use revd_engine::mvcc::{Applied, CheckpointKind};
+
+    use super::*;
+
+    /// The chunks of a state up to entry 5.
+    fn chunks() -> Vec<Bytes> {
+        let mut store = Store::open(Arc::new(SimDisk::new()), DbOptions::default()).unwrap();
+        for number in 0..600_u32 {
+            let mut txn = store.begin();
+            txn.put(&number.to_le_bytes(), &[7; 1_000], 0);
+            txn.commit();
+        }
+        store.set_applied(Applied { index: 5, term: 3 });
+        let checkpoint = store.checkpoint(CheckpointKind::Auto).unwrap();
+        store.finish_checkpoint(checkpoint.write().unwrap());
+        let (mut stream, mut chunks, mut chunk) = (store.saved_state().unwrap().stream(), vec![], vec![]);
+        while stream.next_chunk(&mut chunk).unwrap() {
+            chunks.push(Bytes::copy_from_slice(&chunk));
+        }
+        assert!(chunks.len() > 3, "several chunks");
+        chunks
+    }
+
+    /// Adds these parts, which all wait already, to a new file.
+    fn added(parts: Vec<Parts>) -> io::Result<bool> {
+        let dir = tempfile::tempdir().unwrap();
+        let files = ReceivedFiles::new(dir.path());
+        let executor = LocalExecutorBuilder::new(Placement::Unbound).make().unwrap();
+        executor.run(async {
+            let (sender, waiting) = local_channel::new_bounded(limits::STATE_PARTS_WAITING_MAX);
+            for part in parts {
+                sender.send(part).await.ok().unwrap();
+            }
+            let building = add_all(begin(&files, 1)?, &waiting, &files, |_| {}).await?;
+            Ok(building.is_whole())
+        })
+    }
+
+    /// The disk may be slow while the sender, behind its last byte, is silent or goes.
+    #[test]
+    fn a_sender_that_is_gone_behind_its_last_part_has_sent_the_state() {
+        let (chunks, gone) = (chunks(), || Err(io::Error::from(io::ErrorKind::UnexpectedEof)));
+        let (first, rest) = chunks.split_at(1);
+        assert!(added(vec![Ok(first.to_vec()), Ok(rest.to_vec()), gone()]).unwrap());
+        let error = added(vec![Ok(first.to_vec()), gone()]).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+    }
 }

@@ -286,10 +286,10 @@ impl States {
         transport::write(writing, &[READY]).await?;
         let ends = [reception.replaced.clone(), taken];
         let (parts, waiting) = local_channel::new_bounded(limits::STATE_PARTS_WAITING_MAX);
+        let reading = receiving::read_all(&mut incoming, &ends, &parts);
         let waits = |waits: bool| reception.waits_since.set(waits.then(|| self.clock.milliseconds()));
-        let reading = receiving::read_all(&mut incoming, &ends, &parts, waits);
         let taking_in = async {
-            let adding = receiving::add_all(builder, &waiting, &self.files);
+            let adding = receiving::add_all(builder, &waiting, &self.files, waits);
             let builder = futures_lite::future::or(adding, reading).await?;
             let come = began.microseconds();
             // From now on no other attempt is better: this state is only to be opened.
