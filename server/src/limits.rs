@@ -17,6 +17,8 @@ pub const TOKENS_PER_USER_MAX: usize = 4_096;
 pub const JWT_BYTES_MAX: usize = 16 * 1024;
 /// Signed tokens that a member remembers to have verified; beyond, they are verified again.
 pub const JWTS_VERIFIED_MAX: usize = 16_384;
+/// Wrong signed tokens that a member remembers to have refused; beyond, all are verified again.
+pub const JWTS_REFUSED_MAX: usize = 4_096;
 /// Tokens that are looked at, to see whether their time is over, each time that one is made.
 pub const TOKENS_LOOKED_AT: usize = 4;
 /// Threads that make and check hashes of passwords.
@@ -313,6 +315,8 @@ pub const WATCH_REPLIES_AT_A_TIME: usize = 16;
 pub const WATCHERS_JUDGED_PER_STEP: usize = 1_000;
 /// Requests and replies of a watch stream handled in one turn.
 pub const WATCH_TURNS: u64 = 512;
+/// As many of them a request counts for whose caller is found out by a token.
+pub const WATCH_TURNS_OF_TOKEN: u64 = 16;
 
 // Leases at the edges.
 
@@ -508,6 +512,7 @@ const _: () = {
         PROPOSALS.inflight_bytes_max + ENTRY_BYTES_MAX <= PEER_FRAME_BYTES_MAX,
         "the longest command can be sent to another member"
     );
+    assert!(WATCH_TURNS_OF_TOKEN <= WATCH_TURNS);
     assert!(PEER_READ_BYTES <= PEER_BACKLOG_BYTES && PEER_FRAME_BYTES <= PEER_OUTBOX_BYTES);
     assert!(
         RAFT_MESSAGES_INFLIGHT_MAX as u64 * RAFT_MESSAGE_BYTES_MAX <= PEER_OUTBOX_BYTES as u64 / 2,

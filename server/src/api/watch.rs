@@ -81,6 +81,9 @@ impl Watch {
                         let caller = self.context.caller(Need::Judged, false, credentials).await?;
                         self.context.auth.limits.take(&caller, bytes)?;
                         stream.request(request);
+                        if credentials.is_some() {
+                            done += limits::WATCH_TURNS_OF_TOKEN; // looked up, perhaps verified
+                        }
                     }
                 }
                 // The client has nothing more to ask, but still listens.

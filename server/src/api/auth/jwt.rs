@@ -8,10 +8,11 @@
 //!         base64url                          base64url                          base64url
 //! ```
 //!
-//! Verifying takes tens of microseconds: who has been verified is remembered, by the digest of the
-//! token.
+//! Verifying takes tens of microseconds: tokens that have been verified are remembered by their
+//! digest, and apart from them, so that nobody's guesses take their room, those that were refused.
+//! Nothing of a token is parsed before its signature is right.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::{Duration, UNIX_EPOCH};
 
@@ -37,6 +38,8 @@ pub struct Jwt {
     keys: Keys,
     ttl: Duration,
     verified: RwLock<BTreeMap<[u8; 32], Verified>>,
+    /// Tokens that are none.
+    refused: RwLock<BTreeSet<[u8; 32]>>,
 }
 
 /// The content of a token whose signature was right.
@@ -65,7 +68,8 @@ impl Jwt {
     /// # Errors
     /// For the operator; no part of a key is in it.
     pub fn load(config: &JwtConfig) -> Result<Self, String> {
-        Ok(Self { keys: Keys::load(config)?, ttl: config.ttl, verified: RwLock::default() })
+        let (verified, refused) = (RwLock::default(), RwLock::default());
+        Ok(Self { keys: Keys::load(config)?, ttl: config.ttl, verified, refused })
     }
 
     /// A token for a user, at an auth revision.
@@ -109,11 +113,24 @@ impl Jwt {
         }
         let digest = Sha256::digest(token).into();
         let known = self.verified.read().unwrap_or_else(PoisonError::into_inner).get(&digest).cloned();
-        known.or_else(|| {
-            let verified = self.verify(token)?;
-            self.remember(digest, verified.clone());
-            Some(verified)
-        })
+        if known.is_some() || self.refused.read().unwrap_or_else(PoisonError::into_inner).contains(&digest) {
+            return known;
+        }
+        let verified = self.verify(token);
+        match &verified {
+            Some(verified) => self.remember(digest, verified.clone()),
+            None => self.remember_refused(digest),
+        }
+        verified
+    }
+
+    /// One caller may send the same wrong token with each of its requests.
+    fn remember_refused(&self, digest: [u8; 32]) {
+        let refused = &mut *self.refused.write().unwrap_or_else(PoisonError::into_inner);
+        if refused.len() >= limits::JWTS_REFUSED_MAX {
+            refused.clear();
+        }
+        refused.insert(digest);
     }
 
     /// When there is no more room, those make it that are over; else all, and are verified again.
@@ -134,14 +151,14 @@ impl Jwt {
         let (text, signature) = (&token[..dot], &token[dot + 1..]);
         let dot = text.iter().position(|byte| *byte == b'.')?;
         let (head, claims) = (&text[..dot], &text[dot + 1..]);
+        let signature = BASE64_URL_SAFE_NO_PAD.decode(signature).ok()?;
+        if !self.keys.verify(text, &signature) {
+            return None;
+        }
         let head = object(head)?;
         // Ours alone, whatever the token would like; and nothing that has to be understood and is
         // not.
         if head.get("alg")?.as_str()? != self.keys.method() || head.contains_key("crit") {
-            return None;
-        }
-        let signature = BASE64_URL_SAFE_NO_PAD.decode(signature).ok()?;
-        if !self.keys.verify(text, &signature) {
             return None;
         }
         read_claims(&object(claims)?)

@@ -250,6 +250,25 @@ fn verified_tokens_have_a_bound() {
 }
 
 /// In etcd's words, and without a part of a key.
+/// A wrong token would cost a verification with each request that carries it.
+#[test]
+fn refused_tokens_are_remembered_and_have_a_bound() {
+    let dir = tempfile::tempdir().unwrap();
+    let jwt = hmac(dir.path());
+    let refused = || jwt.refused.read().unwrap().len();
+    let right = jwt.sign_until("ann", 7, NOW + 10).unwrap();
+    for _ in 0..3 {
+        assert_eq!(found(&jwt, &format!("{right}x")), None);
+        assert_eq!(found(&jwt, &right), ann());
+        assert_eq!(refused(), 1, "once, and the right one is not among them");
+    }
+    for number in 0..2 * limits::JWTS_REFUSED_MAX {
+        assert_eq!(found(&jwt, &format!("a.b.{number}")), None);
+        assert!(refused() <= limits::JWTS_REFUSED_MAX);
+    }
+    assert_eq!(found(&jwt, &right), ann());
+}
+
 #[test]
 fn keys_that_do_not_fit_are_refused() {
     let dir = TempDir::new().unwrap();
