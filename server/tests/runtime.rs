@@ -4,13 +4,14 @@
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
 use std::cell::{Cell, RefCell};
-use std::io::Read as _;
+use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
 use std::rc::Rc;
 use std::sync::mpsc;
 use std::time::Duration;
 
 use futures_lite::future::{poll_once, yield_now};
+use futures_lite::{AsyncReadExt as _, AsyncWriteExt as _};
 use glommio::channels::shared_channel;
 use glommio::net::TcpListener;
 use glommio::{LocalExecutorBuilder, Placement};
@@ -40,11 +41,12 @@ where
     ended.recv_timeout(LOST_AFTER).expect("the core waits for a wake-up that does not come")
 }
 
-/// Waits for so long, and looks at the clock when that is over.
-async fn wait(time: Duration) {
+/// Waits for so long, looks at the clock when that is over, and says how late it is.
+async fn wait(time: Duration) -> Duration {
     let until = clock::now() + time;
     sleep(time).await;
-    assert!(clock::now() >= until, "a wait of {time:?} ended early");
+    let late = clock::now().checked_duration_since(until);
+    late.unwrap_or_else(|| panic!("a wait of {time:?} ended early"))
 }
 
 /// Longer and shorter than the runtime's own timer, which stays armed over sleeps (100 ms).
@@ -57,19 +59,26 @@ fn waits_of_an_idle_core_end() {
     });
 }
 
-/// The timer in the kernel is for the long wait when the short one begins.
+/// The timer in the kernel is for the long wait when the short one begins. A busy machine makes
+/// waits late, but not every one of them.
 #[test]
 fn a_short_wait_does_not_take_as_long_as_a_long_one_that_began_before() {
-    on_a_core(|| async {
+    let least_late = on_a_core(|| async {
         let mut long = Box::pin(sleep(LOST_AFTER * 10));
         assert!(poll_once(&mut long).await.is_none());
+        let mut least_late = [Duration::MAX; 2];
         for round in 0..20 {
             // The core sleeps over the end of its own timer, and the one of the long wait is armed.
-            let idle = if round % 5 == 0 { 120 } else { 2 };
-            wait(Duration::from_millis(idle)).await;
+            let is_long = round % 5 == 0;
+            let late = wait(Duration::from_millis(if is_long { 120 } else { 2 })).await;
+            let least = &mut least_late[usize::from(is_long)];
+            *least = late.min(*least);
         }
         assert!(poll_once(&mut long).await.is_none());
+        least_late
     });
+    let is_in_time = least_late.iter().all(|late| *late < Duration::from_millis(20));
+    assert!(is_in_time, "waits of 2 and of 120 ms were late by {least_late:?} at least");
 }
 
 #[test]
@@ -195,6 +204,49 @@ fn more_completions_than_a_ring_has_room_for_arrive() {
         accepted
     });
     assert_eq!(accepted, CONNECTIONS);
+}
+
+/// A socket ends a sleep by the one ring, helper threads and other cores end it by the other one:
+/// the poll that joins them stays over sleeps that the socket has ended, and still works for those
+/// that come then. No timer of the core is there to end a sleep too.
+#[test]
+fn a_core_wakes_up_for_threads_and_cores_after_sleeps_that_sockets_have_ended() {
+    const ROUNDS: usize = 1_000;
+    let (ask, asked) = shared_channel::new_bounded(1);
+    let (answer, answered) = shared_channel::new_bounded(1);
+    let answering = LocalExecutorBuilder::new(Placement::Unbound).spawn(move || async move {
+        let (asked, answer) = (asked.connect().await, answer.connect().await);
+        while let Some(round) = asked.recv().await {
+            answer.send(round).await.unwrap();
+        }
+    });
+    let core = LocalExecutorBuilder::new(Placement::Unbound).preempt_timer(LOST_AFTER * 10);
+    on(core, || async move {
+        let (ask, answered) = (ask.connect().await, answered.connect().await);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        let echoing = std::thread::spawn(move || {
+            let mut echo = TcpStream::connect(address).unwrap();
+            echo.set_nodelay(true).unwrap();
+            let mut byte = [0];
+            while echo.read_exact(&mut byte).is_ok() {
+                echo.write_all(&byte).unwrap();
+            }
+        });
+        let mut stream = listener.accept().await.unwrap();
+        stream.set_nodelay(true).unwrap();
+        for round in 0..ROUNDS {
+            let mut byte = [0];
+            stream.write_all(&[7]).await.unwrap();
+            assert_eq!(stream.read(&mut byte).await.unwrap(), 1);
+            assert_eq!(glommio::executor().spawn_blocking(move || round).await, round);
+            ask.send(round).await.unwrap();
+            assert_eq!(answered.recv().await, Some(round));
+        }
+        drop((stream, ask));
+        echoing.join().unwrap();
+    });
+    answering.unwrap().join().unwrap();
 }
 
 /// A core with nothing to do sleeps until its next wait ends: timers that are kept armed end a
