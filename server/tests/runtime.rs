@@ -6,6 +6,7 @@
 use std::cell::{Cell, RefCell};
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
+use std::process::Command;
 use std::rc::Rc;
 use std::sync::mpsc;
 use std::time::Duration;
@@ -249,22 +250,61 @@ fn a_core_wakes_up_for_threads_and_cores_after_sleeps_that_sockets_have_ended() 
     answering.unwrap().join().unwrap();
 }
 
+/// A container can have a monotonic clock of its own, before or behind that of the machine: a time
+/// that the runtime gives to the kernel is not one on the wrong clock.
+#[test]
+fn waits_are_as_long_in_a_time_namespace() {
+    const TESTS: [&str; 3] = [
+        "waits_of_an_idle_core_end",
+        "a_short_wait_does_not_take_as_long_as_a_long_one_that_began_before",
+        "an_idle_core_is_idle",
+    ];
+    let unshared = |rights: &[&str], offset: &str| {
+        let mut command = Command::new("unshare");
+        command.args(rights).args(["--time", &format!("--monotonic={offset}")]);
+        command
+    };
+    let is_allowed = |rights: &&[&str]| {
+        let outcome = unshared(rights, "1").arg("true").output();
+        outcome.is_ok_and(|outcome| outcome.status.success())
+    };
+    // With rights of its own, or with those of a user namespace.
+    let Some(rights) = [&[][..], &["--map-root-user"]].into_iter().find(is_allowed) else {
+        println!("skipped: no time namespace can be made here");
+        return;
+    };
+    for offset in ["1000000", "-5"] {
+        let ourselves = std::env::current_exe().unwrap();
+        let outcome = unshared(rights, offset).arg(ourselves).arg("--exact").args(TESTS).output().unwrap();
+        let told = String::from_utf8_lossy(&outcome.stdout);
+        assert!(outcome.status.success(), "with a clock that is off by {offset} s: {told}");
+        assert!(told.contains("3 passed"), "{told}");
+    }
+}
+
 /// A core with nothing to do sleeps until its next wait ends: timers that are kept armed end a
 /// sleep early once, not again and again.
 #[test]
 fn an_idle_core_is_idle() {
+    const WAIT: Duration = Duration::from_millis(1_500);
+    let worked = || {
+        let figures = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+        Duration::from_nanos(figures.split(' ').next().unwrap().parse().unwrap())
+    };
     let switches = || {
         let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:")).unwrap();
         line.trim().parse::<u64>().unwrap()
     };
-    let woken = on_a_core(move || async move {
+    let (woken, worked) = on_a_core(move || async move {
         wait(Duration::from_millis(1)).await;
-        let before = switches();
-        wait(Duration::from_millis(1_500)).await;
-        switches() - before
+        let before = (switches(), worked());
+        wait(WAIT).await;
+        (switches() - before.0, worked() - before.1)
     });
     assert!(woken < 8, "the core slept {woken} times in one wait");
+    // A sleep that ends at once is none that the kernel counts.
+    assert!(worked < WAIT / 50, "the core worked for {worked:?} in a wait of {WAIT:?}");
 }
 
 /// The timer in the kernel was for a wait that is no more.

@@ -8,7 +8,6 @@ use log::warn;
 use nix::{
     poll::PollFlags,
     sys::socket::{SockaddrLike, SockaddrStorage},
-    time::{clock_gettime, ClockId},
 };
 use rlimit::Resource;
 use std::{
@@ -72,9 +71,6 @@ enum UringOpDescriptor {
     },
     StatxFd(RawFd, *mut Statx),
     Timeout(*const crate::sys::KernelTimespec, u32),
-    /// A time of the kernel's monotonic clock, where `Timeout` is a time from
-    /// now on.
-    TimeoutAt(*const crate::sys::KernelTimespec),
     TimeoutRemove(u64),
     SockSend(*const u8, usize, i32),
     SockSendMsg(*mut libc::msghdr, i32),
@@ -460,11 +456,6 @@ where
             UringOpDescriptor::Timeout(timespec, events) => {
                 opcode::Timeout::new(timespec as *const types::Timespec)
                     .count(events)
-                    .build()
-            }
-            UringOpDescriptor::TimeoutAt(timespec) => {
-                opcode::Timeout::new(timespec as *const types::Timespec)
-                    .flags(types::TimeoutFlags::ABS)
                     .build()
             }
             UringOpDescriptor::TimeoutRemove(timer) => opcode::TimeoutRemove::new(timer).build(),
@@ -1114,20 +1105,22 @@ impl SleepableRing {
         std::os::unix::io::AsRawFd::as_raw_fd(&self.ring)
     }
 
-    /// This function prepares a timer that fires unconditionally at a certain
-    /// time of the kernel's monotonic clock. The timer is added at the front of
-    /// the queue such that it will be the first SQE submitted the next time we
-    /// enter the latency ring
-    fn prepare_latency_preemption_timer(&mut self, at: Duration) -> Source {
+    /// This function prepares a timer that fires unconditionally after a
+    /// certain duration. The timer is added at the front of the queue such
+    /// that it will be the first SQE submitted the next time we enter the
+    /// latency ring
+    fn prepare_latency_preemption_timer(&mut self, d: Duration) -> Source {
         let source = Source::new(
             IoRequirements::default(),
             -1,
-            SourceType::Timeout(TimeSpec64::try_from(at).unwrap_or_else(|max| max), 0),
+            SourceType::Timeout(TimeSpec64::try_from(d).unwrap_or_else(|max| max), 0),
             None,
             None,
         );
         let op = match &*source.source_type() {
-            SourceType::Timeout(ts, _) => UringOpDescriptor::TimeoutAt(&ts.raw as *const _),
+            SourceType::Timeout(ts, events) => {
+                UringOpDescriptor::Timeout(&ts.raw as *const _, *events)
+            }
             _ => unreachable!(),
         };
 
@@ -1397,39 +1390,6 @@ struct LatencyTimer {
     source: Source,
 }
 
-/// What the kernel's monotonic clock showed at some `Instant`: the two are the
-/// same clock, but an `Instant` does not tell its reading, and the kernel wants
-/// to be told when a timer is to fire.
-struct KernelClock {
-    instant: Instant,
-    reading: Duration,
-}
-
-impl KernelClock {
-    /// The clock is read some times, and the reading that took least time is
-    /// used: timers are late by as much, and never early.
-    fn new() -> io::Result<KernelClock> {
-        let read = || {
-            let instant = Instant::now();
-            let reading = clock_gettime(ClockId::CLOCK_MONOTONIC)?;
-            Ok((instant.elapsed(), instant, Duration::from(reading)))
-        };
-        let readings: io::Result<Vec<_>> = (0..16).map(|_| read()).collect();
-        let closest = readings?.into_iter().min().expect("there are some");
-        let (_, instant, reading) = closest;
-        Ok(KernelClock { instant, reading })
-    }
-
-    fn reading_at(&self, when: Instant) -> Duration {
-        match when.checked_duration_since(self.instant) {
-            Some(after) => self.reading.saturating_add(after),
-            None => self
-                .reading
-                .saturating_sub(self.instant.duration_since(when)),
-        }
-    }
-}
-
 pub(crate) struct Reactor {
     // FIXME: it is starting to feel we should clean this up to a Inner pattern
     main_ring: RefCell<SleepableRing>,
@@ -1438,7 +1398,6 @@ pub(crate) struct Reactor {
 
     latency_timer: RefCell<Option<LatencyTimer>>,
     throughput_preemption_timeout_src: RefCell<Option<Source>>,
-    clock: KernelClock,
 
     // The poll of the latency ring that is registered into the main ring while we
     // sleep. It is reused, because it stays there when the main ring ends a sleep.
@@ -1586,7 +1545,6 @@ impl Reactor {
             poll_ring: RefCell::new(poll_ring),
             latency_timer: RefCell::new(None),
             throughput_preemption_timeout_src: RefCell::new(None),
-            clock: KernelClock::new()?,
             blocking_thread,
             link_src,
             notifier,
@@ -2108,8 +2066,15 @@ impl Reactor {
             // We are about to go to sleep. It's ok to sleep, but if there
             // is a timer set, we need to make sure we wake up to handle it.
             if let Some(when) = user_timer {
-                should_sleep =
-                    self.fire_by(&mut lat_ring, when, &mut woke)? && woke == 0;
+                // One that is due by now is for the next pass: the kernel would
+                // end the sleep at once.
+                should_sleep = when > Instant::now()
+                    && self.fire_by(&mut lat_ring, when, &mut woke)?;
+                // What was with the kernel in the place of this timer has completed, and
+                // with it the link of a sleep that the main ring has ended: that
+                // completion, left in the main ring, would end this sleep at once.
+                consume_rings!(into &mut woke; main_ring);
+                should_sleep = should_sleep && woke == 0 && main_ring.can_sleep();
             }
         }
 
@@ -2133,9 +2098,9 @@ impl Reactor {
                     flush_rings!(lat_ring, poll_ring, main_ring)?;
                     consume_rings!(into &mut 0; lat_ring, poll_ring, main_ring);
                 }
-                // Woke up, so no need to notify us anymore.
-                self.notifier.wake_up();
             }
+            // Woke up, or did not sleep after all, so no need to notify us anymore.
+            self.notifier.wake_up();
         }
 
         if let Some(preempt) = preempt_timer() {
@@ -2185,7 +2150,10 @@ impl Reactor {
                 consume_rings!(into woke; lat_ring);
             }
         }
-        let source = lat_ring.prepare_latency_preemption_timer(self.clock.reading_at(when));
+        // The kernel is told how far off it is. A point on its clock it would take for
+        // one on the clock of the machine, and in a time namespace ours is another.
+        let after = when.saturating_duration_since(Instant::now());
+        let source = lat_ring.prepare_latency_preemption_timer(after);
         *timer = Some(LatencyTimer { when, source });
         flush_rings!(lat_ring)?;
         Ok(lat_ring.is_flushed())
