@@ -316,7 +316,8 @@ mod tests {
             let clock = Ticker::new();
             assert_eq!(turns.0.rest(clock.microseconds()), None, "nothing was computed yet");
             let ended = block_on(turns.enter(None).compute(|| {
-                while clock.microseconds() < 2_000 {}
+                let began = clock.microseconds();
+                while clock.microseconds() < began + 2_000 {}
                 turns.0.clock.microseconds()
             }));
             assert!(turns.0.rest(ended).is_some_and(|rest| rest >= least));
