@@ -29,7 +29,9 @@ fn start(dir: &Path, authority: &Authority) -> Rolling {
         owns.push(authority.issue(Wanted { file: &file, serial: 10 + at as u64, ..Wanted::default() }));
         let bundle = dir.join(format!("{file}-bundle.pem")).to_str().unwrap().to_owned();
         fs::copy(&authority.file, &bundle).unwrap();
-        let flags = flags(at, &urls, &bundle, &owns[at], &[]);
+        // A machine that is busy with other tests must not make an election of it.
+        let patient = ["--heartbeat-interval", "500", "--election-timeout", "10000"];
+        let flags = flags(at, &urls, &bundle, &owns[at], &patient);
         bundles.push(bundle);
         servers.push(Server::spawn_member(Product::Revd, free_address(), &dir.join(&file), &flags));
     }
