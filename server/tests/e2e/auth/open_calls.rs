@@ -28,8 +28,15 @@ async fn open(
     requests: Vec<Vec<u8>>,
     token: Option<&str>,
 ) -> Result<Streaming<Bytes>, Status> {
-    let messages = tokio_stream::iter(requests.into_iter().map(Bytes::from));
-    let mut request = Request::new(tokio_stream::StreamExt::chain(messages, tokio_stream::pending()));
+    let (sender, messages) = tokio::sync::mpsc::unbounded_channel();
+    requests.into_iter().for_each(|request| sender.send(request.into()).unwrap());
+    // A call with one request begins when that is the last.
+    if path.ends_with("/Observe") {
+        drop(sender);
+    } else {
+        tokio::spawn(async move { sender.closed().await });
+    }
+    let mut request = Request::new(tokio_stream::wrappers::UnboundedReceiverStream::new(messages));
     if let Some(token) = token {
         request.metadata_mut().insert("token", token.parse().unwrap());
     }
