@@ -473,6 +473,8 @@ pub const SPARE_BUFFERS: usize = 32;
 pub const SPARE_BUFFER_BYTES_MAX: usize = 256 * 1024;
 /// Bytes of unsent replies on one connection before its next calls wait.
 pub const REPLY_BYTES_PER_CONNECTION: usize = 16 * 1024 * 1024;
+/// Bytes of replies that there is room for where metrics are asked for: they are rarely longer.
+pub const METRICS_REPLY_BYTES: usize = 64 * 1024;
 /// Ranges of many keys under way at a time on one connection. Each holds its reply so far, and all
 /// share the core: more at a time would not end sooner.
 pub const LONG_CALLS_PER_CONNECTION: usize = 8;

@@ -4,6 +4,7 @@ use ::http::StatusCode;
 use revd_member::cluster::version::{AgreedVersions, ClusterVersion};
 
 use crate::api::Api;
+use crate::limits;
 use crate::net::health;
 use crate::net::plain::{JSON, METRICS, PlainReply, parameters};
 use crate::version;
@@ -13,6 +14,13 @@ use crate::version;
 pub(super) fn is_served(target: &str) -> bool {
     let path = target.split('?').next().unwrap_or_default();
     path == "/version" || path == "/metrics" || health::is_served(path)
+}
+
+/// Bytes of replies that there must be room for before one to this path is made: probes are
+/// answered also while there is hardly any.
+#[must_use]
+pub(super) fn room_for(target: &str) -> usize {
+    if target.starts_with("/metrics") { limits::METRICS_REPLY_BYTES } else { 0 }
 }
 
 /// Answers a request that is no gRPC call.

@@ -35,6 +35,12 @@ impl PlainReply {
         Self { status, kind: TEXT, text: format!("{text}\n"), more }
     }
 
+    /// A refusal without a text.
+    #[must_use]
+    pub(crate) fn empty(status: StatusCode) -> Self {
+        Self { status, kind: TEXT, text: String::new(), more: Vec::new() }
+    }
+
     /// Tells browsers to take the type as it is said.
     #[must_use]
     pub(crate) fn plain_text(mut self) -> Self {

@@ -172,6 +172,42 @@ fn ranges_that_nobody_takes_do_not_pile_up() {
     });
 }
 
+/// Plain requests need no user, and wait for nothing: their replies are bounded all the same.
+#[test]
+fn metrics_that_nobody_takes_do_not_pile_up() {
+    with_server(&["--cores", "1"], async |server, client| {
+        const STREAMS: u32 = 3_000;
+        is_served(client).await;
+        let before = resident(server);
+        let mut stream = attacker(server);
+        // No stream has a window.
+        let mut bytes = frame(4, 0, 0, &[0, 4, 0, 0, 0, 0]);
+        let mut block = vec![0x82, 0x86]; // GET, http
+        literal(&mut block, b":path", b"/metrics", false);
+        literal(&mut block, b":authority", b"a", false);
+        bytes.extend((0..STREAMS).flat_map(|at| frame(1, 5, 1 + 2 * at, &block)));
+        stream.write_all(&bytes).unwrap();
+        let (mut answered, mut refused) = (0, 0);
+        while answered + refused < STREAMS {
+            let mut head = [0; 9];
+            stream.read_exact(&mut head).expect("requests are not answered");
+            let mut payload = vec![0; usize::from(head[1]) << 8 | usize::from(head[2])];
+            stream.read_exact(&mut payload).unwrap();
+            match (head[3], head[4] & 1) {
+                (1, 0) => answered += 1,
+                (1, _) => refused += 1,
+                _ => {}
+            }
+        }
+        let grown = resident(server).saturating_sub(before);
+        println!("{} MB for {answered} replies that nobody takes", grown / 1_000_000);
+        assert!(answered > 0 && refused > 0, "{answered} answered, {refused} refused");
+        assert!(grown < 60_000_000, "{grown} bytes for {answered} replies");
+        is_served(client).await;
+        drop(stream);
+    });
+}
+
 /// A client that asks for far more than may wait on a connection, and
 /// takes all of it, gets all of it.
 #[test]

@@ -1,7 +1,9 @@
-//! Plain HTTP requests on an HTTP/2 connection: probes that ask for health.
+//! Plain HTTP requests on an HTTP/2 connection: probes that ask for health, and scrapes. They need
+//! no user, so that their replies are bounded before they are made.
 
 use std::rc::Rc;
 
+use ::http::StatusCode;
 use bytes::Bytes;
 use revd_http2::ErrorCode;
 
@@ -12,6 +14,7 @@ use crate::net::plain::PlainReply;
 use crate::net::reply;
 use crate::net::request_headers::PlainHeaders;
 use crate::net::socket::Transport;
+use crate::observe::bounds::Bound;
 
 impl<T: Transport> Http2<T> {
     /// Data of a plain HTTP request: it is dropped, but must be as long as `content-length` says
@@ -29,6 +32,11 @@ impl<T: Transport> Http2<T> {
         }
         let PlainHeaders { method, path, .. } = &mut **head;
         let (method, path) = (std::mem::take(method), std::mem::take(path));
+        // Unlike calls they do not wait: a probe is told at once.
+        if self.is_congested() || !self.memory.replies.fits(http::room_for(&path)) {
+            self.shared.api.reached(Bound::ReplyBytes);
+            return self.answer_plain(stream, PlainReply::empty(StatusCode::SERVICE_UNAVAILABLE));
+        }
         let api = Rc::clone(&self.shared.api);
         let call = Box::pin(async move { http::answer(&api, &method, &path).await });
         let (hold, kind) = (self.memory.requests.hold(), CallKind::Plain(call));
@@ -40,8 +48,11 @@ impl<T: Transport> Http2<T> {
         self.finish(stream);
         self.connection.send_head(stream, &reply::plain(&answer), answer.text.is_empty());
         if !answer.text.is_empty() {
-            self.connection.send_data(stream, &[Bytes::from(answer.text)]);
+            // What is queued counts as long as it is, not as it grew.
+            let text = Bytes::from(answer.text.into_bytes().into_boxed_slice());
+            self.connection.send_data(stream, &[text]);
             self.connection.send_end(stream, None);
+            self.count_backlog();
         }
     }
 }
