@@ -362,6 +362,9 @@ pub const TLS_CHAIN_MAX: usize = 5;
 /// Bytes of a TLS record or a handshake message that is not whole, as rustls bounds them: a message
 /// in several records, and the beginning of the next record.
 pub const TLS_UNFINISHED_BYTES: usize = 80 * 1024;
+/// The same of a caller once its handshake is done: the longest record, and a few short ones that
+/// carry nothing. More than that is a message in several records, which no caller has to send.
+pub const TLS_UNFINISHED_SESSION_BYTES: usize = 5 + (16 + 2 + 2) * 1024;
 /// Bytes that all handshakes under way on a core have been sent; the oldest one ends when there are
 /// more.
 pub const HANDSHAKE_BYTES_PER_CORE_MAX: usize = 16 * 1024 * 1024;

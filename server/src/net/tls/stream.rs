@@ -92,6 +92,19 @@ impl<S> TlsStream<S> {
             let has_news = self.readable > readable || was_handshaking && !self.is_handshaking();
             self.unfinished =
                 if has_news { self.records.unfinished() } else { self.unfinished.saturating_add(read) };
+            self.check_unfinished()?;
+        }
+        Ok(())
+    }
+
+    /// rustls joins 64 KiB of a message whose end does not come. That counts in the memory of
+    /// handshakes; of sessions there are far more, and of some nothing is counted: those of HTTP/1,
+    /// and those of which the first bytes have not come. A member's tickets have any length: it is
+    /// dialed, and no caller.
+    fn check_unfinished(&self) -> io::Result<()> {
+        let is_callers = matches!(self.session, Connection::Server(_)) && !self.is_handshaking();
+        if is_callers && self.unfinished > limits::TLS_UNFINISHED_SESSION_BYTES {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "a TLS message without an end"));
         }
         Ok(())
     }

@@ -6,10 +6,12 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use rustls::ContentType;
+
 use crate::harness::{Random, Server, TempDir, from_env, peers, wait_until};
 use crate::tls::certificates::{Authority, Issued, Wanted};
 use crate::tls::etcdctl;
-use crate::tls::session::{session, session_with};
+use crate::tls::session::{raw_session, session, session_with};
 
 /// The beginning of a handshake record of 512 bytes.
 const BEGINNING: &[u8] = &[0x16, 3, 1, 2, 0, 1, 0, 1, 0xfc, 3, 3];
@@ -155,6 +157,27 @@ fn records_that_are_not_whole_count_in_the_memory_of_connections() {
     assert!(is_served, "{text}");
 }
 
+/// In a session, which counts in no memory of handshakes, a message in several records is not waited
+/// for, whatever was said before.
+#[test]
+fn a_message_that_does_not_end_ends_its_session() {
+    if peers().is_none() {
+        return;
+    }
+    let dir = TempDir::new();
+    let (server, authority, _) = server(&dir, &[]);
+    for said in [&[PREFACE, SETTINGS].concat()[..], b"GET / HTTP/1.1\r\n"] {
+        let mut session = raw_session(&server, &authority);
+        session.send(ContentType::ApplicationData, said);
+        session.send(ContentType::Handshake, &[LONG_MESSAGE, &[0; 16_000]].concat());
+        session.send(ContentType::Handshake, &[0; 16_000]);
+        let look = || has_ended(&session.socket);
+        wait_until(Duration::from_secs(20), look, || "it is waited for".to_owned());
+    }
+    let (is_served, text) = etcdctl(&server.endpoint(), &authority.file, None, "put k v");
+    assert!(is_served, "{text}");
+}
+
 /// Records that are too long, that never end, of unknown kinds, and handshakes of random bytes.
 #[test]
 fn no_bytes_in_a_handshake_end_the_member() {
@@ -189,8 +212,8 @@ fn no_bytes_in_a_handshake_end_the_member() {
     assert!(server.is_running() && !server.log().contains("panic"));
 }
 
-/// In a session: a record that is longer than any may be, new keys without an end, a handshake that
-/// begins anew (TLS 1.2, as openssl asks for it).
+/// In a session: a record that is longer than any may be, new keys and empty records without an end,
+/// a handshake that begins anew (TLS 1.2, as openssl asks for it).
 #[test]
 fn a_session_that_is_misused_ends_alone() {
     if peers().is_none() {

@@ -5,9 +5,14 @@ use std::net::TcpStream;
 use std::sync::Arc;
 use std::time::Duration;
 
+use rustls::ConnectionTrafficSecrets::{Aes128Gcm, Aes256Gcm, Chacha20Poly1305};
+use rustls::crypto::cipher::{MessageEncrypter, OutboundChunks, OutboundPlainMessage};
 use rustls::pki_types::pem::PemObject as _;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName};
-use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
+use rustls::{
+    ClientConfig, ClientConnection, ContentType, ProtocolVersion, RootCertStore, StreamOwned,
+    SupportedCipherSuite,
+};
 
 use crate::harness::Server;
 use crate::tls::certificates::{Authority, Issued};
@@ -52,4 +57,39 @@ fn begin(server: &Server, mut config: ClientConfig) -> Session {
     socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
     let host = ServerName::from(server.address.ip());
     StreamOwned::new(ClientConnection::new(Arc::new(config), host).unwrap(), socket)
+}
+
+/// A session of TLS 1.3 whose records a test makes, of any kind; nothing is read.
+pub(super) struct RawSession {
+    pub socket: TcpStream,
+    encrypter: Box<dyn MessageEncrypter>,
+    sent: u64,
+}
+
+/// A session without a certificate, after its handshake.
+pub(super) fn raw_session(server: &Server, authority: &Authority) -> RawSession {
+    let mut config = builder(authority).with_no_client_auth();
+    config.enable_secret_extraction = true;
+    let mut session = begin(server, config);
+    session.flush().unwrap();
+    let Some(SupportedCipherSuite::Tls13(suite)) = session.conn.negotiated_cipher_suite() else {
+        panic!("a session of TLS 1.3")
+    };
+    let StreamOwned { conn, sock: socket } = session;
+    let (sent, secrets) = conn.dangerous_extract_secrets().unwrap().tx;
+    let (Aes128Gcm { key, iv } | Aes256Gcm { key, iv } | Chacha20Poly1305 { key, iv }) = secrets else {
+        panic!("keys of a cipher that is known")
+    };
+    RawSession { socket, encrypter: suite.aead_alg.encrypter(key, iv), sent }
+}
+
+impl RawSession {
+    /// Sends one record; the session may have ended.
+    pub(super) fn send(&mut self, typ: ContentType, content: &[u8]) {
+        let version = ProtocolVersion::TLSv1_3;
+        let message = OutboundPlainMessage { typ, version, payload: OutboundChunks::Single(content) };
+        let record = self.encrypter.encrypt(message, self.sent).unwrap().encode();
+        self.sent += 1;
+        let _ = self.socket.write_all(&record);
+    }
 }
