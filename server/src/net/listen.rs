@@ -29,27 +29,27 @@ use crate::queues::turn::give_way;
 /// # Errors
 /// When it stays taken or does not exist here.
 pub fn wait_until_free(place: &ListenPlace) -> io::Result<()> {
-    match place {
-        ListenPlace::Tcp(address) => wait_until_address_is_free(*address),
-        ListenPlace::Unix(path) => unix::take(path),
-    }
-}
-
-/// Waits until no other process listens on the address. Our own sockets share the port
-/// (SO_REUSEPORT), so that binding them does not fail; and after a crash the kernel closes the
-/// sockets of an io_uring a moment later than the process ends.
-fn wait_until_address_is_free(address: SocketAddr) -> io::Result<()> {
-    // Bound but not listening: no client can meet this socket.
-    let try_bind = || rustix::net::bind(new_socket(address)?, &address).map_err(io::Error::from);
+    // After a crash the kernel closes the sockets of an io_uring a moment later than the process
+    // ends.
     for _ in 0..limits::BIND_TRIES {
-        match try_bind() {
+        match take(place) {
             Err(error) if error.kind() == io::ErrorKind::AddrInUse => {
                 std::thread::park_timeout(limits::BIND_INTERVAL)
             }
             result => return result,
         }
     }
-    try_bind()
+    take(place)
+}
+
+/// Whether no other process listens there. Our own sockets share the port (SO_REUSEPORT), so that
+/// binding them does not fail.
+fn take(place: &ListenPlace) -> io::Result<()> {
+    match place {
+        // Bound but not listening: no client can meet this socket.
+        ListenPlace::Tcp(address) => Ok(rustix::net::bind(new_socket(*address)?, address)?),
+        ListenPlace::Unix(path) => unix::take(path),
+    }
 }
 
 /// A socket that may use an address where connections of an earlier process are still dying.
@@ -172,5 +172,17 @@ mod tests {
         let (connection, _) = listener.accept().unwrap();
         assert_eq!(sockopt::tcp_user_timeout(&connection).unwrap(), 20_000);
         assert_eq!(sockopt::tcp_keepidle(&connection).unwrap(), limits::KEEPALIVE_IDLE);
+    }
+    #[test]
+    fn a_socket_that_is_a_file_is_waited_for_until_it_is_free() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let other = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        let waiting = std::thread::spawn(move || wait_until_free(&ListenPlace::Unix(path)));
+        // Tried once at least: then a connection waits.
+        drop(other.accept().unwrap());
+        drop(other);
+        waiting.join().unwrap().expect("it is free by now");
+        assert!(!dir.path().join("socket").exists());
     }
 }

@@ -5,7 +5,6 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::fs::FileTypeExt as _;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
@@ -69,8 +68,10 @@ pub(super) fn take(path: &Path) -> io::Result<()> {
     if !found.file_type().is_socket() {
         return Err(io::Error::new(io::ErrorKind::AlreadyExists, "a file that is no socket is there"));
     }
-    match UnixStream::connect(path) {
+    match connect(path) {
         Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => fs::remove_file(path),
+        // It listens, and accepts nothing: so many wait already.
+        Err(error) if error.kind() == io::ErrorKind::WouldBlock => Err(io::ErrorKind::AddrInUse.into()),
         Err(error) => Err(error),
         Ok(_) => Err(io::ErrorKind::AddrInUse.into()),
     }
@@ -107,5 +108,17 @@ mod tests {
         assert_eq!(take(&path).unwrap_err().kind(), io::ErrorKind::AlreadyExists);
         assert_eq!(fs::read(&path).unwrap(), b"precious");
         assert!(connect(&path).is_err());
+    }
+    #[test]
+    fn a_process_that_accepts_nothing_has_its_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let hung = new_socket().unwrap();
+        rustix::net::bind(&hung, &SocketAddrUnix::new(&path).unwrap()).unwrap();
+        rustix::net::listen(&hung, 0).unwrap();
+        let waiting: Vec<OwnedFd> = std::iter::from_fn(|| connect(&path).ok()).take(100).collect();
+        assert!(!waiting.is_empty() && waiting.len() < 100);
+        assert_eq!(take(&path).unwrap_err().kind(), io::ErrorKind::AddrInUse);
+        assert!(path.exists());
     }
 }
