@@ -39,6 +39,11 @@ pub(super) async fn connect(url: &str, is_agreed: bool) -> io::Result<(TcpStream
     let url = urls::parse(&[url.to_owned()]).map_or_else(|_| url.to_owned(), |urls| urls.concat());
     let (address, is_secure) = match listened(&url) {
         Some((Listened::Host(address), is_secure)) => (address.trim_end_matches('/'), is_secure),
+        // Any program may have named it, and would have this member call any other of the machine.
+        Some((Listened::File(_), _)) if !is_agreed => {
+            let why = "a socket of this machine on which the members have not agreed";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, why));
+        }
         Some((Listened::File(path), is_secure)) => {
             let host = path.split([':', '/']).next().unwrap_or_default();
             return Ok((listen::connect_file(Path::new(path))?, is_secure.then(|| host.to_owned())));
@@ -146,4 +151,25 @@ pub(super) async fn first_words(stream: &mut impl Transport, mut words: Vec<u8>)
 pub(super) async fn write(stream: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> io::Result<()> {
     stream.write_all(bytes).await?;
     stream.flush().await
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_lite::future::block_on;
+
+    use super::*;
+
+    #[test]
+    fn a_file_that_any_program_has_named_is_not_connected_to() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("socket");
+        let other = std::os::unix::net::UnixListener::bind(&path).unwrap();
+        other.set_nonblocking(true).unwrap();
+        for scheme in ["unix", "UNIXS"] {
+            let url = format!("{scheme}://{}", path.display());
+            let Err(error) = block_on(connect(&url, false)) else { panic!("{url} is connected to") };
+            assert_eq!(error.kind(), io::ErrorKind::Unsupported, "{url}: {error}");
+        }
+        assert_eq!(other.accept().unwrap_err().kind(), io::ErrorKind::WouldBlock);
+    }
 }
