@@ -380,6 +380,8 @@ pub const TLS_SMALL_READ_BYTES: usize = 2048;
 pub const TLS_LOOK_UPS_MAX: usize = 4;
 /// Host names of one certificate that are looked up.
 pub const TLS_LOOK_UP_NAMES_MAX: usize = 32;
+/// Time between looks at the memory, the time and the files of this process, for its metrics.
+pub const PROCESS_INTERVAL: Duration = Duration::from_secs(1);
 /// Time between looks at the files of certificates; a change counts when two find the same.
 pub const TLS_FILES_INTERVAL: Duration = Duration::from_secs(1);
 /// Seconds before the end of a certificate from which on there are warnings: a month.

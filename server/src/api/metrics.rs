@@ -11,7 +11,6 @@ use crate::api::context::ServiceContext;
 use crate::api::method::{METHODS, NamedMethod};
 use crate::observe::calls::CODES;
 use crate::observe::exposition::{Exposition, Kind};
-use crate::observe::process;
 use crate::version;
 
 impl ServiceContext {
@@ -24,7 +23,7 @@ impl ServiceContext {
         of_store(&mut to, &view);
         self.counters.write(&mut to);
         self.of_calls(&mut to);
-        process::write(&mut to);
+        self.counters.process.write(&mut to);
         to.into_text()
     }
 

@@ -4,6 +4,7 @@ use crate::observe::bounds::BoundCounters;
 use crate::observe::calls::CallCounters;
 use crate::observe::count::Count;
 use crate::observe::exposition::{Exposition, Kind};
+use crate::observe::process::ProcessFigures;
 use crate::observe::turns::{self, Turns};
 
 /// Node view. But for the bounds, each number is written by one core and read by anyone, without a
@@ -17,6 +18,8 @@ pub struct Counters {
     pub leases: LeaseCounters,
     /// Written by every core: how often bounds were reached.
     pub bounds: BoundCounters,
+    /// Written by a thread of its own.
+    pub process: ProcessFigures,
 }
 
 /// Edge view, on cache lines of its own.
@@ -73,6 +76,7 @@ impl Counters {
             state_turns: Turns::default(),
             leases: LeaseCounters::default(),
             bounds: BoundCounters::default(),
+            process: ProcessFigures::default(),
         }
     }
 

@@ -1,9 +1,13 @@
 //! Memory, time and files of this process, as the kernel knows them.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use rustix::process::{Resource, getrlimit};
 
+use crate::limits;
+use crate::observe::counters::Counters;
 use crate::observe::exposition::{Exposition, Kind};
 
 /// Bytes and seconds of this process, as the kernel counts them.
@@ -16,33 +20,78 @@ struct Usage {
     started: Duration,
 }
 
-/// Adds the metrics of the process, under the names that Prometheus's own clients give them.
-/// Figures that the kernel does not tell are left out.
-pub fn write(to: &mut Exposition) {
-    let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
-    let page = u64::try_from(rustix::param::page_size()).unwrap_or(4096);
-    if let Some(usage) = usage(&stat, page, rustix::param::clock_ticks_per_second()) {
-        let Usage { resident_bytes, virtual_bytes, cpu, started } = usage;
-        let help = "Memory of this process that is in RAM, in bytes. Pages of the mapped store count.";
-        to.one("process_resident_memory_bytes", Kind::Gauge, help, resident_bytes);
-        let help = "Addresses that this process has taken, in bytes.";
-        to.one("process_virtual_memory_bytes", Kind::Gauge, help, virtual_bytes);
-        let help = "CPU time of this process, in seconds.";
-        to.one("process_cpu_seconds_total", Kind::Counter, help, cpu.as_secs_f64());
-        let boot = std::fs::read_to_string("/proc/stat").unwrap_or_default();
-        if let Some(boot) = boot_time(&boot) {
+/// Node view: figures of this process as they were at the last look, which is never a core's: the
+/// kernel takes its time for some, the longer the more sockets are open.
+#[derive(Debug, Default)]
+pub struct ProcessFigures {
+    resident_bytes: AtomicU64,
+    virtual_bytes: AtomicU64,
+    cpu_milliseconds: AtomicU64,
+    /// Since 1970.
+    started_milliseconds: AtomicU64,
+    open_files: AtomicU64,
+}
+
+/// Looks at this process from time to time on a thread of its own, for as long as there are readers.
+///
+/// # Errors
+/// When the system has no thread.
+pub fn watch(counters: &Arc<Counters>) -> std::io::Result<()> {
+    let boot = boot_time(&std::fs::read_to_string("/proc/stat").unwrap_or_default());
+    counters.process.look(boot);
+    let counters = Arc::downgrade(counters);
+    let watching = move || {
+        loop {
+            std::thread::park_timeout(limits::PROCESS_INTERVAL);
+            let Some(counters) = counters.upgrade() else { return };
+            counters.process.look(boot);
+        }
+    };
+    std::thread::Builder::new().name("process".to_owned()).spawn(watching).map(drop)
+}
+
+impl ProcessFigures {
+    /// Asks the kernel; the machine was started at `boot`. What it does not tell stays 0.
+    fn look(&self, boot: Option<u64>) {
+        let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
+        let page = u64::try_from(rustix::param::page_size()).unwrap_or(4096);
+        let milliseconds = |time: Duration| u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        if let Some(usage) = usage(&stat, page, rustix::param::clock_ticks_per_second()) {
+            self.resident_bytes.store(usage.resident_bytes, Ordering::Relaxed);
+            self.virtual_bytes.store(usage.virtual_bytes, Ordering::Relaxed);
+            self.cpu_milliseconds.store(milliseconds(usage.cpu), Ordering::Relaxed);
+            let started = boot.map(|boot| milliseconds(Duration::from_secs(boot) + usage.started));
+            self.started_milliseconds.store(started.unwrap_or(0), Ordering::Relaxed);
+        }
+        self.open_files.store(open_files().unwrap_or(0), Ordering::Relaxed);
+    }
+
+    /// Adds the metrics of the process, under the names that Prometheus's own clients give them.
+    /// Figures that the kernel does not tell are left out.
+    pub fn write(&self, to: &mut Exposition) {
+        let get = |figure: &AtomicU64| Some(figure.load(Ordering::Relaxed)).filter(|figure| *figure > 0);
+        if let (Some(resident), Some(taken)) = (get(&self.resident_bytes), get(&self.virtual_bytes)) {
+            let help = "Memory of this process that is in RAM, in bytes. Pages of the mapped store count.";
+            to.one("process_resident_memory_bytes", Kind::Gauge, help, resident);
+            let help = "Addresses that this process has taken, in bytes.";
+            to.one("process_virtual_memory_bytes", Kind::Gauge, help, taken);
+            let help = "CPU time of this process, in seconds.";
+            let cpu = Duration::from_millis(self.cpu_milliseconds.load(Ordering::Relaxed));
+            to.one("process_cpu_seconds_total", Kind::Counter, help, cpu.as_secs_f64());
+        }
+        if let Some(started) = get(&self.started_milliseconds) {
             let help = "When this process was started, in seconds since 1970.";
-            let at = (Duration::from_secs(boot) + started).as_secs_f64();
+            let at = Duration::from_millis(started).as_secs_f64();
             to.one("process_start_time_seconds", Kind::Gauge, help, at);
         }
-    }
-    if let Some(open) = open_files() {
-        to.one("process_open_fds", Kind::Gauge, "Files and sockets that are open.", open);
-        to.one("os_fd_used", Kind::Gauge, "Files and sockets that are open.", open);
-    }
-    if let Some(limit) = getrlimit(Resource::Nofile).current {
-        to.one("process_max_fds", Kind::Gauge, "Files and sockets that may be open.", limit);
-        to.one("os_fd_limit", Kind::Gauge, "Files and sockets that may be open.", limit);
+        if let Some(open) = get(&self.open_files) {
+            to.one("process_open_fds", Kind::Gauge, "Files and sockets that are open.", open);
+            to.one("os_fd_used", Kind::Gauge, "Files and sockets that are open.", open);
+        }
+        if let Some(limit) = getrlimit(Resource::Nofile).current {
+            to.one("process_max_fds", Kind::Gauge, "Files and sockets that may be open.", limit);
+            to.one("os_fd_limit", Kind::Gauge, "Files and sockets that may be open.", limit);
+        }
     }
 }
 
@@ -96,8 +145,13 @@ mod tests {
 
     #[test]
     fn this_process_has_memory_and_files() {
+        let counters = Arc::new(Counters::new(1));
+        let mut before = Exposition::default();
+        counters.process.write(&mut before);
+        assert!(!before.into_text().contains("process_open_fds"), "a scrape asks the kernel nothing");
+        watch(&counters).unwrap();
         let mut text = Exposition::default();
-        write(&mut text);
+        counters.process.write(&mut text);
         let text = text.into_text();
         let value = |name: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
