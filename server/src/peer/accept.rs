@@ -38,7 +38,8 @@ pub(super) async fn run(listener: TcpListener, address: ListenAddress, shared: R
             sleep(limits::ACCEPT_RETRY_INTERVAL).await;
             continue;
         };
-        let Some((place, has_taken)) = shared.places.enter() else { return };
+        let from = stream.peer_addr().ok().map(|from| from.ip());
+        let Some((place, has_taken)) = shared.places.enter(from) else { return };
         if has_taken {
             shared.counters.bounds.reached(Bound::PeerConnections);
         }

@@ -1,12 +1,15 @@
 //! Places for connections that others open to the peer port: half of them are kept for members, and
-//! a program that is none gives its place to the next one.
+//! a program that is none gives its place to the next one: first those of the address that has the
+//! most.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::rc::Rc;
 use std::task::Context;
 use std::task::Poll;
 
+use crate::net::tls::{Address, address_of};
 use crate::queues::gate::{Gate, Pass};
 use crate::queues::latch::Latch;
 
@@ -18,7 +21,7 @@ pub(super) struct Places {
     members_max: usize,
     /// The ends of strangers' connections, oldest first: of those that are not known to be members'
     /// (yet).
-    strangers: RefCell<BTreeMap<u64, Latch>>,
+    strangers: RefCell<BTreeMap<u64, (Address, Latch)>>,
     members: Cell<usize>,
     entered: Cell<u64>,
 }
@@ -52,17 +55,19 @@ impl Places {
         })
     }
 
-    /// A place for a connection of which nothing is known yet, and whether another one had to give
-    /// it up; none when the member stops.
-    pub(super) fn enter(self: &Rc<Self>) -> Option<(Place, bool)> {
+    /// A place for a connection of which nothing is known yet but where it comes from, and whether
+    /// another one had to give it up; none when the member stops.
+    pub(super) fn enter(self: &Rc<Self>, from: Option<IpAddr>) -> Option<(Place, bool)> {
         let pass = self.gate.enter(usize::MAX)?;
         let number = self.entered.get();
         self.entered.set(number + 1);
         let mut strangers = self.strangers.borrow_mut();
-        let oldest = (strangers.len() >= self.strangers_max).then(|| strangers.pop_first()).flatten();
-        let has_taken = oldest.map(|(_, oldest)| oldest.set()).is_some();
         let taken = Latch::default();
-        strangers.insert(number, taken.clone());
+        strangers.insert(number, (address_of(from), taken.clone()));
+        let is_full = strangers.len() > self.strangers_max;
+        let displaced = is_full.then(|| oldest_of_most(&strangers)).flatten();
+        let displaced = displaced.and_then(|number| strangers.remove(&number));
+        let has_taken = displaced.map(|(_, displaced)| displaced.set()).is_some();
         let place = Place { places: Rc::clone(self), pass, number, is_member: Cell::new(false), taken };
         Some((place, has_taken))
     }
@@ -71,6 +76,15 @@ impl Places {
     pub(super) fn close(&self) {
         self.gate.close();
     }
+}
+
+/// The oldest connection of the address that has the most, so that one host's are not in the way of
+/// members that connect anew.
+fn oldest_of_most(strangers: &BTreeMap<u64, (Address, Latch)>) -> Option<u64> {
+    let mut of = BTreeMap::<Address, usize>::new();
+    strangers.values().for_each(|(from, _)| *of.entry(*from).or_default() += 1);
+    let most = of.values().max()?;
+    strangers.iter().find(|(_, (from, _))| of.get(from) == Some(most)).map(|(number, _)| *number)
 }
 
 impl Place {
@@ -118,7 +132,7 @@ mod tests {
     #[test]
     fn strangers_have_half_of_the_places_and_the_oldest_one_gives_its_own_up() {
         let places = Places::new(4);
-        let enter = || places.enter().unwrap();
+        let enter = || places.enter(None).unwrap();
         let ((first, _), (second, has_taken)) = (enter(), enter());
         assert!(!has_taken && !first.taken().is_set());
         second.is_of_member();
@@ -136,6 +150,16 @@ mod tests {
         fifth.is_of_member();
         assert!(fifth.is_member.get());
         places.close();
-        assert!(places.enter().is_none());
+        assert!(places.enter(None).is_none());
+    }
+
+    #[test]
+    fn a_host_that_connects_without_an_end_has_no_place_of_another() {
+        let places = Places::new(256);
+        let [here, there] = ["10.0.0.1", "10.0.0.2"].map(|from| Some(from.parse().unwrap()));
+        let (first, _) = places.enter(there).unwrap();
+        let others: Vec<_> = (0..129).map(|_| places.enter(here).unwrap().0).collect();
+        assert!(!first.taken().is_set());
+        assert!(others[0].taken().is_set() && others[1].taken().is_set() && !others[2].taken().is_set());
     }
 }

@@ -47,23 +47,72 @@ impl Inside {
 /// Handshakes under way, oldest first.
 #[derive(Debug, Default)]
 struct Places {
-    taken: BTreeMap<u64, (Latch, usize)>,
+    taken: BTreeMap<u64, Taken>,
     next: u64,
+    /// What those of each address hold.
+    of: BTreeMap<Address, Held>,
     /// Bytes that all of them were sent.
     bytes: usize,
 }
 
+#[derive(Debug)]
+struct Taken {
+    from: Address,
+    bytes: usize,
+    displaced: Latch,
+}
+
+#[derive(Debug, Default)]
+struct Held {
+    places: usize,
+    bytes: usize,
+}
+
 impl Places {
-    /// The oldest ones lose their places while there is too much: callers that mean it are done
-    /// long before.
+    fn add(&mut self, from: Address, displaced: Latch) -> u64 {
+        let id = self.next;
+        self.next += 1;
+        self.taken.insert(id, Taken { from, bytes: 0, displaced });
+        self.of.entry(from).or_default().places += 1;
+        self.make_room();
+        id
+    }
+
+    fn remove(&mut self, id: u64) -> Option<Latch> {
+        let Taken { from, bytes, displaced } = self.taken.remove(&id)?;
+        self.bytes -= bytes;
+        if let Some(held) = self.of.get_mut(&from) {
+            held.places -= 1;
+            held.bytes -= bytes;
+            if held.places == 0 {
+                self.of.remove(&from);
+            }
+        }
+        Some(displaced)
+    }
+
+    /// The oldest one of the address that holds the most loses its place while there is too much:
+    /// callers that mean it are done long before, and those of one address are not in the way of
+    /// another's.
     fn make_room(&mut self) {
-        while self.taken.len() > limits::HANDSHAKES_PER_CORE_MAX
-            || self.bytes > limits::HANDSHAKE_BYTES_PER_CORE_MAX
-        {
-            let Some((_, (displaced, bytes))) = self.taken.pop_first() else { return };
-            self.bytes -= bytes;
+        loop {
+            let most = if self.taken.len() > limits::HANDSHAKES_PER_CORE_MAX {
+                self.oldest_of_most(|held| held.places)
+            } else if self.bytes > limits::HANDSHAKE_BYTES_PER_CORE_MAX {
+                self.oldest_of_most(|held| held.bytes)
+            } else {
+                return;
+            };
+            let Some(displaced) = most.and_then(|id| self.remove(id)) else { return };
             displaced.set();
         }
+    }
+
+    fn oldest_of_most(&self, what: impl Fn(&Held) -> usize) -> Option<u64> {
+        let most = self.of.values().map(&what).max()?;
+        let mut oldest = self.taken.iter();
+        let found = oldest.find(|(_, taken)| self.of.get(&taken.from).is_some_and(|held| what(held) == most));
+        found.map(|(id, _)| *id)
     }
 }
 
@@ -91,17 +140,12 @@ impl HandshakeTurns {
         }))
     }
 
-    /// A place for one more of this address; the oldest one of all loses its own when there are too
-    /// many.
+    /// A place for one more of this address; when there are too many, the oldest one of the address
+    /// that has the most loses its own.
     pub(super) fn enter(&self, from: Option<IpAddr>) -> HandshakePlace {
-        let (inside, displaced) = (Rc::clone(&self.0), Latch::default());
-        let mut places = inside.places.borrow_mut();
-        let id = places.next;
-        places.next += 1;
-        places.taken.insert(id, (displaced.clone(), 0));
-        places.make_room();
-        drop(places);
-        HandshakePlace { inside, id, from: address(from), displaced }
+        let (inside, from, displaced) = (Rc::clone(&self.0), address(from), Latch::default());
+        let id = inside.places.borrow_mut().add(from, displaced.clone());
+        HandshakePlace { inside, id, from, displaced }
     }
 }
 
@@ -114,9 +158,11 @@ impl HandshakePlace {
     /// Counts bytes that the caller has sent and that are kept.
     pub(super) fn hold(&self, received: usize) {
         let mut places = self.inside.places.borrow_mut();
-        if let Some((_, bytes)) = places.taken.get_mut(&self.id) {
-            let before = std::mem::replace(bytes, received);
-            places.bytes = places.bytes - before + received;
+        let Places { taken, of, bytes, .. } = &mut *places;
+        if let (Some(taken), Some(held)) = (taken.get_mut(&self.id), of.get_mut(&self.from)) {
+            let before = std::mem::replace(&mut taken.bytes, received);
+            *bytes = *bytes - before + received;
+            held.bytes = held.bytes - before + received;
             places.make_room();
         }
     }
@@ -150,17 +196,14 @@ impl HandshakePlace {
 
 impl Drop for HandshakePlace {
     fn drop(&mut self) {
-        let mut places = self.inside.places.borrow_mut();
-        if let Some((_, bytes)) = places.taken.remove(&self.id) {
-            places.bytes -= bytes;
-        }
+        self.inside.places.borrow_mut().remove(self.id);
     }
 }
 
 /// An address, of IPv6 the half that its owner does not choose; 0 for none.
-type Address = u128;
+pub(crate) type Address = u128;
 
-fn address(from: Option<IpAddr>) -> Address {
+pub(crate) fn address(from: Option<IpAddr>) -> Address {
     match from.map(|from| from.to_canonical()) {
         Some(IpAddr::V4(four)) => four.to_ipv6_mapped().to_bits(),
         Some(IpAddr::V6(six)) => six.to_bits() >> 64 << 64,
@@ -245,6 +288,22 @@ mod tests {
         assert!(!places[1].displaced.is_set());
         drop(places);
         assert!(turns.0.places.borrow().taken.is_empty());
+    }
+
+    #[test]
+    fn callers_of_one_address_do_not_have_the_places_of_another() {
+        let turns = HandshakeTurns::new(1);
+        let from = |text: &str| Some(text.parse().unwrap());
+        let first = turns.enter(from("10.0.0.1"));
+        let others: Vec<_> =
+            (0..2 * limits::HANDSHAKES_PER_CORE_MAX).map(|_| turns.enter(from("10.0.0.2"))).collect();
+        assert!(!first.displaced.is_set() && others[0].displaced.is_set());
+        first.hold(limits::HANDSHAKE_BYTES_PER_CORE_MAX / 2);
+        others.iter().for_each(|other| other.hold(limits::HANDSHAKE_BYTES_PER_CORE_MAX / 100));
+        assert!(!first.displaced.is_set(), "the others together hold more");
+        drop((first, others));
+        let places = turns.0.places.borrow();
+        assert!(places.taken.is_empty() && places.of.is_empty() && places.bytes == 0);
     }
 
     #[test]
