@@ -1,9 +1,9 @@
 //! Whether a caller's address is one of those that its certificate names, as etcd asks between its
 //! members: an address itself, or a host name that it resolves to.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustls::pki_types::CertificateDer;
@@ -39,35 +39,64 @@ pub(super) async fn check(certificate: &CertificateDer<'_>, address: IpAddr) -> 
     refused(format!("tls: \"{address}\" does not match any of DNSNames {:?}", read.dns_names))
 }
 
-/// Names are being looked up for so many handshakes.
-static LOOKING_UP: AtomicUsize = AtomicUsize::new(0);
+/// Callers for whom names are being looked up.
+static LOOKING_UP: Mutex<BTreeSet<IpAddr>> = Mutex::new(BTreeSet::new());
 
-/// Asks the system on a thread of its own: it may take half a minute.
-async fn is_one_of(names: Vec<String>, address: IpAddr) -> io::Result<bool> {
-    // Members come one after the other; the handshake has a deadline.
-    while LOOKING_UP.fetch_add(1, Ordering::AcqRel) >= limits::TLS_LOOK_UPS_MAX {
-        LOOKING_UP.fetch_sub(1, Ordering::AcqRel);
-        sleep(limits::PEER_LOOK_UP_PAUSE).await;
+/// A caller's turn to have names looked up. One has one, so that callers whose names are not
+/// answered leave turns to others.
+struct LookUp(IpAddr);
+
+impl LookUp {
+    fn begin(address: IpAddr) -> Option<Self> {
+        let mut callers = LOOKING_UP.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_free = callers.len() < limits::TLS_LOOK_UPS_MAX;
+        (is_free && callers.insert(address)).then_some(Self(address))
     }
+}
+
+impl Drop for LookUp {
+    fn drop(&mut self) {
+        LOOKING_UP.lock().unwrap_or_else(PoisonError::into_inner).remove(&self.0);
+    }
+}
+
+/// Asks the system on a thread of its own: it may take half a minute, and goes on where the
+/// handshake does not.
+async fn is_one_of(names: Vec<String>, address: IpAddr) -> io::Result<bool> {
+    let turn = loop {
+        // Members come one after the other; the handshake has a deadline.
+        match LookUp::begin(address) {
+            Some(turn) => break turn,
+            None => sleep(limits::PEER_LOOK_UP_PAUSE).await,
+        }
+    };
     let (found, done) = (Arc::new(Mutex::new(false)), Latch::default());
     let (answer, over) = (Arc::clone(&found), done.clone());
     let asking = move || {
-        // A resolver that does not answer takes half a minute for each name.
-        let (clock, names_max) = (Ticker::new(), limits::TLS_LOOK_UP_NAMES_MAX);
+        let clock = Ticker::new();
         let is_in_time = || u128::from(clock.milliseconds()) < limits::HANDSHAKE_DEADLINE.as_millis();
-        let hosts = names.iter().filter(|name| !name.starts_with("*.")).take(names_max);
-        let is_named = resolve::names(address).iter().any(|name| is_named(name, &names))
-            || hosts.take_while(|_| is_in_time()).any(|name| has(name, address));
+        let is_named = is_named_by(&names, is_in_time, |name| has(name, address), || resolve::names(address));
         *answer.lock().unwrap_or_else(PoisonError::into_inner) = is_named;
-        LOOKING_UP.fetch_sub(1, Ordering::AcqRel);
+        drop(turn);
         over.set();
     };
-    if let Err(error) = std::thread::Builder::new().name("tls name".to_owned()).spawn(asking) {
-        LOOKING_UP.fetch_sub(1, Ordering::AcqRel);
-        return Err(error);
-    }
+    std::thread::Builder::new().name("tls name".to_owned()).spawn(asking)?;
     done.wait().await;
     Ok(*found.lock().unwrap_or_else(PoisonError::into_inner))
+}
+
+/// Whether one of the names resolves to the address, or the address has one of them. A resolver that
+/// does not answer takes half a minute for each name, and networks without a zone for addresses are
+/// common: those are asked last.
+fn is_named_by(
+    names: &[String],
+    is_in_time: impl Fn() -> bool,
+    has: impl Fn(&str) -> bool,
+    names_of_address: impl Fn() -> Vec<String>,
+) -> bool {
+    let hosts = names.iter().filter(|name| !name.starts_with("*.")).take(limits::TLS_LOOK_UP_NAMES_MAX);
+    hosts.take_while(|_| is_in_time()).any(|name| has(name))
+        || (is_in_time() && names_of_address().iter().any(|name| is_named(name, names)))
 }
 
 /// A name that the address has, among those of a certificate.
@@ -107,11 +136,32 @@ mod tests {
         assert!(!is_named("b.svc", &["*.b.svc".to_owned()]));
     }
 
+    #[test]
+    fn an_address_is_asked_for_its_names_last_and_only_in_time() {
+        let names = ["*.b.svc", "a", "b"].map(str::to_owned);
+        let never = || -> Vec<String> { panic!("the names of the address are not asked for") };
+        assert!(is_named_by(&names, || true, |name| name == "b", never));
+        assert!(!is_named_by(&names, || false, |_| true, never), "the handshake is over");
+        assert!(is_named_by(&names, || true, |_| false, || vec!["c.b.svc.".to_owned()]));
+        assert!(!is_named_by(&names, || true, |_| false, || vec!["c".to_owned()]));
+    }
+
+    #[test]
+    fn a_caller_has_one_turn_at_a_time() {
+        let [one, other] = ["192.0.2.1", "192.0.2.2"].map(|address| address.parse().unwrap());
+        let turn = LookUp::begin(one).unwrap();
+        assert!(LookUp::begin(one).is_none());
+        let others = LookUp::begin(other).unwrap();
+        drop(turn);
+        drop((LookUp::begin(one).unwrap(), others));
+    }
+
     /// Row 95 of the bugs never to have: etcd lets a certificate without names pass.
     #[test]
     fn another_address_or_none_at_all_is_a_no() {
         for names in [&[][..], &["10.0.0.1"], &["host.invalid"], &["*.invalid", "10.0.0.1"]] {
-            let error = checked(names, "127.0.0.1").unwrap_err();
+            // Not the address of another test: one has one turn.
+            let error = checked(names, "127.0.0.2").unwrap_err();
             assert_eq!(error.kind(), io::ErrorKind::PermissionDenied, "{names:?}: {error}");
         }
     }
