@@ -88,7 +88,7 @@ pub fn run(config: &Config) -> anyhow::Result<i32> {
     let status = Arc::new(MemberStatus::default());
     let edges = roles.iter().filter(|roles| roles.edge.is_some()).count();
     let counters = Arc::new(Counters::new(edges));
-    process::watch(&counters).context("starting the thread that looks at this process")?;
+    process::watch(&counters.process).context("starting the thread that looks at this process")?;
     let collect =
         duties::cleaner::start(Arc::clone(&counters)).context("starting the thread that frees memory")?;
     member.machine.store().collect_garbage(collect);

@@ -1,5 +1,7 @@
 //! Numbers about this member under etcd's metric names, for anyone in the process to read.
 
+use std::sync::Arc;
+
 use crate::observe::bounds::BoundCounters;
 use crate::observe::calls::CallCounters;
 use crate::observe::count::Count;
@@ -19,7 +21,7 @@ pub struct Counters {
     /// Written by every core: how often bounds were reached.
     pub bounds: BoundCounters,
     /// Written by a thread of its own.
-    pub process: ProcessFigures,
+    pub process: Arc<ProcessFigures>,
 }
 
 /// Edge view, on cache lines of its own.
@@ -76,7 +78,7 @@ impl Counters {
             state_turns: Turns::default(),
             leases: LeaseCounters::default(),
             bounds: BoundCounters::default(),
-            process: ProcessFigures::default(),
+            process: Arc::default(),
         }
     }
 

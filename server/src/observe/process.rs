@@ -7,7 +7,6 @@ use std::time::Duration;
 use rustix::process::{Resource, getrlimit};
 
 use crate::limits;
-use crate::observe::counters::Counters;
 use crate::observe::exposition::{Exposition, Kind};
 
 /// Bytes and seconds of this process, as the kernel counts them.
@@ -32,26 +31,26 @@ pub struct ProcessFigures {
     open_files: AtomicU64,
 }
 
-/// Looks at this process from time to time on a thread of its own, for as long as there are readers.
+/// Looks at this process from time to time, on a thread of its own, as long as there are readers.
 ///
 /// # Errors
 /// When the system has no thread.
-pub fn watch(counters: &Arc<Counters>) -> std::io::Result<()> {
+pub fn watch(figures: &Arc<ProcessFigures>) -> std::io::Result<()> {
     let boot = boot_time(&std::fs::read_to_string("/proc/stat").unwrap_or_default());
-    counters.process.look(boot);
-    let counters = Arc::downgrade(counters);
+    figures.look(boot);
+    let figures = Arc::downgrade(figures);
     let watching = move || {
         loop {
             std::thread::park_timeout(limits::PROCESS_INTERVAL);
-            let Some(counters) = counters.upgrade() else { return };
-            counters.process.look(boot);
+            let Some(figures) = figures.upgrade() else { return };
+            figures.look(boot);
         }
     };
     std::thread::Builder::new().name("process".to_owned()).spawn(watching).map(drop)
 }
 
 impl ProcessFigures {
-    /// Asks the kernel; the machine was started at `boot`. What it does not tell stays 0.
+    /// Asks the kernel; the machine was started at `boot`. Figures that it does not tell stay 0.
     fn look(&self, boot: Option<u64>) {
         let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
         let page = u64::try_from(rustix::param::page_size()).unwrap_or(4096);
@@ -145,13 +144,13 @@ mod tests {
 
     #[test]
     fn this_process_has_memory_and_files() {
-        let counters = Arc::new(Counters::new(1));
+        let figures = Arc::new(ProcessFigures::default());
         let mut before = Exposition::default();
-        counters.process.write(&mut before);
+        figures.write(&mut before);
         assert!(!before.into_text().contains("process_open_fds"), "a scrape asks the kernel nothing");
-        watch(&counters).unwrap();
+        watch(&figures).unwrap();
         let mut text = Exposition::default();
-        counters.process.write(&mut text);
+        figures.write(&mut text);
         let text = text.into_text();
         let value = |name: &str| {
             let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));

@@ -48,7 +48,7 @@ impl<T: Transport> Http2<T> {
         self.finish(stream);
         self.connection.send_head(stream, &reply::plain(&answer), answer.text.is_empty());
         if !answer.text.is_empty() {
-            // What is queued counts as long as it is, not as it grew.
+            // A queued text counts as long as it is, not as it grew.
             let text = Bytes::from(answer.text.into_bytes().into_boxed_slice());
             self.connection.send_data(stream, &[text]);
             self.connection.send_end(stream, None);

@@ -85,9 +85,9 @@ async fn is_one_of(names: Vec<String>, address: IpAddr) -> io::Result<bool> {
     Ok(*found.lock().unwrap_or_else(PoisonError::into_inner))
 }
 
-/// Whether one of the names resolves to the address, or the address has one of them. A resolver that
-/// does not answer takes half a minute for each name, and networks without a zone for addresses are
-/// common: those are asked last.
+/// Whether one of the names resolves to the address, or the address has one of them. A resolver
+/// that does not answer takes half a minute for each name, and networks without a zone for
+/// addresses are common: those are asked last.
 fn is_named_by(
     names: &[String],
     is_in_time: impl Fn() -> bool,

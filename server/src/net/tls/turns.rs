@@ -49,7 +49,7 @@ impl Inside {
 struct Places {
     taken: BTreeMap<u64, Taken>,
     next: u64,
-    /// What those of each address hold.
+    /// Places and bytes of those of each address.
     of: BTreeMap<Address, Held>,
     /// Bytes that all of them were sent.
     bytes: usize,

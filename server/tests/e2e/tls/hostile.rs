@@ -157,8 +157,8 @@ fn records_that_are_not_whole_count_in_the_memory_of_connections() {
     assert!(is_served, "{text}");
 }
 
-/// In a session, which counts in no memory of handshakes, a message in several records is not waited
-/// for, whatever was said before.
+/// In a session, which counts in no memory of handshakes, a message in several records is not
+/// waited for, whatever was said before.
 #[test]
 fn a_message_that_does_not_end_ends_its_session() {
     if peers().is_none() {
@@ -212,8 +212,8 @@ fn no_bytes_in_a_handshake_end_the_member() {
     assert!(server.is_running() && !server.log().contains("panic"));
 }
 
-/// In a session: a record that is longer than any may be, new keys and empty records without an end,
-/// a handshake that begins anew (TLS 1.2, as openssl asks for it).
+/// In a session: a record that is longer than any may be, new keys and empty records without an
+/// end, a handshake that begins anew (TLS 1.2, as openssl asks for it).
 #[test]
 fn a_session_that_is_misused_ends_alone() {
     if peers().is_none() {
