@@ -50,7 +50,8 @@ impl LookUp {
     fn begin(address: IpAddr) -> Option<Self> {
         let mut callers = LOOKING_UP.lock().unwrap_or_else(PoisonError::into_inner);
         let is_free = callers.len() < limits::TLS_LOOK_UPS_MAX;
-        (is_free && callers.insert(address)).then_some(Self(address))
+        // Made only where it is had: dropping it would wait for this lock.
+        (is_free && callers.insert(address)).then(|| Self(address))
     }
 }
 
