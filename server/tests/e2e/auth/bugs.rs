@@ -47,6 +47,12 @@ pub(crate) async fn set_up(client: &Client) -> (String, String) {
 
 /// The same, where nobody can log in.
 pub(crate) async fn set_up_without_logins(client: &Client) {
+    set_up_users(client).await;
+    must(client, "/etcdserverpb.Auth/AuthEnable", &AuthEnableRequest {}, None).await;
+}
+
+/// The same, where nobody needs rights.
+pub(crate) async fn set_up_users(client: &Client) {
     for id in [1, 2] {
         let grant = LeaseGrantRequest { id, ttl: 10_000 };
         must(client, "/etcdserverpb.Lease/LeaseGrant", &grant, None).await;
@@ -69,11 +75,10 @@ pub(crate) async fn set_up_without_logins(client: &Client) {
         let request = AuthUserGrantRoleRequest { user: user.to_owned(), role: role.to_owned() };
         must(client, "/etcdserverpb.Auth/UserGrantRole", &request, None).await;
     }
-    must(client, "/etcdserverpb.Auth/AuthEnable", &AuthEnableRequest {}, None).await;
 }
 
 /// Every method with one request and one reply, as the wire contract describes itself.
-fn unary_methods() -> Vec<&'static str> {
+pub(crate) fn unary_methods() -> Vec<&'static str> {
     let files = prost_types::FileDescriptorSet::decode(revd_proto::DESCRIPTORS).unwrap();
     let mut paths = Vec::new();
     for file in &files.file {

@@ -15,12 +15,15 @@ use crate::harness::{Client, Random, from_env, with_clusters_beside, with_etcd_b
 
 mod bugs;
 mod clusters;
+mod fairness;
 mod generator;
 mod jwt;
+mod lagging;
 mod matrix;
 mod open_calls;
 mod passwords;
 mod requests;
+mod secrets;
 
 use generator::{Actor, Call, Compared, Generator, Tokens};
 

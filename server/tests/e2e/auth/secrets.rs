@@ -1,0 +1,164 @@
+//! Secrets are planted in every call and in what goes wrong around them, and looked for in all that
+//! a member leaves: its log, its files, its replies, what its offline commands show.
+
+use std::io::{Read as _, Write as _};
+use std::net::TcpStream;
+use std::process::Command;
+use std::time::Duration;
+
+use bytes::Bytes;
+use prost::Message as _;
+use revd_proto::etcdserverpb::{
+    AuthUserAddRequest, AuthUserChangePasswordRequest, AuthenticateRequest, PutRequest,
+};
+use tonic::Request;
+
+use super::bugs::{holds, login, set_up, unary_methods};
+use super::call;
+use crate::harness::{Client, Server, TempDir, run};
+
+const PASSWORD: &str = "planted-password-of-cat";
+const WRONG: &str = "planted-wrong-password";
+const LONG: &str =
+    "planted-password-that-is-too-long-for-bcrypt-planted-password-that-is-too-long-for-bcrypt";
+const TOKEN: &str = "plantedtokenabcd.77";
+const BEARER: &str = "planted-bearer-token";
+
+/// Calls a method with headers that have secrets in them.
+async fn call_with(client: &Client, path: &'static str, message: Bytes, headers: &[(&'static str, &str)]) {
+    let mut request = Request::new(message);
+    request.set_timeout(Duration::from_secs(2));
+    for (name, value) in headers {
+        request.metadata_mut().insert(*name, value.parse().unwrap());
+    }
+    if let Err(status) = client.raw(path, request).await {
+        for secret in [PASSWORD, WRONG, LONG, TOKEN, BEARER] {
+            assert!(!status.message().contains(secret), "{path}: {status}");
+        }
+    }
+}
+
+async fn plant_in_every_call(client: &Client) {
+    let messages = [
+        Bytes::new(),
+        AuthenticateRequest { name: "cat".to_owned(), password: WRONG.to_owned() }.encode_to_vec().into(),
+        // The password where a message, or a number, is expected.
+        [&[0x0a, 0x7f][..], WRONG.as_bytes()].concat().into(),
+        [&[0x08, 0xff][..], WRONG.as_bytes()].concat().into(),
+        WRONG.as_bytes().into(),
+    ];
+    for path in unary_methods() {
+        if path.ends_with("AuthDisable") {
+            continue;
+        }
+        for message in &messages {
+            call_with(client, path, message.clone(), &[("token", TOKEN)]).await;
+            let bearer = format!("Bearer {BEARER}");
+            call_with(client, path, message.clone(), &[("authorization", &bearer)]).await;
+        }
+    }
+}
+
+async fn plant_in_passwords(client: &Client, root: &str) {
+    let add = |name: &str, password: &str| AuthUserAddRequest {
+        name: name.to_owned(),
+        password: password.to_owned(),
+        ..AuthUserAddRequest::default()
+    };
+    let path = "/etcdserverpb.Auth/UserAdd";
+    for (name, password) in [("cat", PASSWORD), ("cat", PASSWORD), ("dog", LONG), ("", PASSWORD)] {
+        let _ = call(client, path, add(name, password).encode_to_vec().into(), Some(root)).await;
+    }
+    for (name, password) in [("cat", PASSWORD), ("nobody", PASSWORD), ("cat", LONG)] {
+        let (name, password) = (name.to_owned(), password.to_owned());
+        let request = AuthUserChangePasswordRequest { name, password, ..Default::default() };
+        let path = "/etcdserverpb.Auth/UserChangePassword";
+        let _ = call(client, path, request.encode_to_vec().into(), Some(root)).await;
+    }
+    for (name, password) in [("cat", PASSWORD), ("cat", WRONG), ("nobody", WRONG), ("cat", LONG)] {
+        let request = AuthenticateRequest { name: name.to_owned(), password: password.to_owned() };
+        let path = "/etcdserverpb.Auth/Authenticate";
+        let _ = call(client, path, request.encode_to_vec().into(), None).await;
+    }
+}
+
+/// Requests over HTTP/1, with secrets in headers and in the query.
+fn plain_replies(endpoint: &str) -> String {
+    let address = endpoint.trim_start_matches("http://");
+    let mut told = String::new();
+    for target in ["/health", "/version", "/livez?verbose", "/readyz?verbose", "/metrics", "/v3/kv/range"] {
+        let mut stream = TcpStream::connect(address).unwrap();
+        stream.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
+        let head = format!(
+            "GET {target} HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {BEARER}\r\ntoken: {TOKEN}\r\n\
+             connection: close\r\n\r\n"
+        );
+        stream.write_all(head.as_bytes()).unwrap();
+        let _ = stream.read_to_string(&mut told);
+    }
+    told
+}
+
+fn offline(data: &str) -> String {
+    let mut text = String::new();
+    for args in
+        [vec!["check", data], vec!["inspect", data, "--records", "--log"], vec!["inspect", data, "--json"]]
+    {
+        let output = Command::new(env!("CARGO_BIN_EXE_revd")).args(args).output().unwrap();
+        text += &String::from_utf8_lossy(&[output.stdout, output.stderr].concat());
+    }
+    text
+}
+
+/// Part 3 of the promises about secrets: neither the log at its most talkative, nor a reply, a file
+/// or an offline command has a password or a token, whatever goes wrong.
+#[test]
+fn planted_secrets_are_found_nowhere() {
+    run(async {
+        let dir = TempDir::new();
+        let data = dir.path().join("data");
+        let flags = ["--unsafe-no-fsync", "--bcrypt-cost=4", "--log-level=debug"];
+        let mut server = Server::revd(&data, &flags);
+        let client = server.client().await;
+        let (root, ann) = set_up(&client).await;
+        plant_in_passwords(&client, &root).await;
+        plant_in_every_call(&client).await;
+        let put = PutRequest { key: "b".into(), value: "marker-value".into(), ..PutRequest::default() };
+        call(&client, "/etcdserverpb.KV/Put", put.encode_to_vec().into(), Some(&ann)).await.unwrap();
+        let again = login(&client, "ann").await;
+        let plain = plain_replies(&server.endpoint());
+        let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.pid())).unwrap();
+        let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
+        assert_eq!(core.split_whitespace().nth(4), Some("0"), "no core file: {core}");
+        server.kill();
+        let shown_before = offline(data.to_str().unwrap());
+        server.start_again();
+        server.stop();
+        let shown = shown_before + &offline(data.to_str().unwrap());
+        assert!(shown.contains("all is well"), "{shown}");
+        let tokens = [&root[..16], &ann[..16], &again[..16]];
+        let own = "correct-horse-battery"; // of `set_up`
+        for secret in [PASSWORD, WRONG, LONG, &TOKEN[..16], BEARER, own].into_iter().chain(tokens) {
+            assert!(!server.log().contains(secret), "the log has {secret}");
+            assert!(!shown.contains(secret), "an offline command shows {secret}");
+            assert!(!plain.contains(secret), "a reply has {secret}");
+            assert!(!holds(&data, secret.as_bytes()), "a file has {secret}");
+        }
+        assert!(holds(&data, b"marker-value"), "what is looked for would be found");
+    });
+}
+
+/// An operator who wants core files gets them.
+#[test]
+fn core_files_are_written_where_they_are_asked_for() {
+    run(async {
+        let dir = TempDir::new();
+        let of = |pid: u32| {
+            let limits = std::fs::read_to_string(format!("/proc/{pid}/limits")).unwrap();
+            let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
+            core.split_whitespace().nth(4).unwrap().to_owned()
+        };
+        let server = Server::revd(&dir.path().join("with"), &["--unsafe-no-fsync", "--core-dumps"]);
+        assert_eq!(of(server.pid()), of(std::process::id()));
+    });
+}
