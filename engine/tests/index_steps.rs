@@ -8,7 +8,8 @@ use std::sync::Arc;
 use revd_engine::check::check;
 use revd_engine::db::DbOptions;
 use revd_engine::disk::{Recorded, SimDisk};
-use revd_engine::meta::{Meta, SLOT_OFFSETS};
+use revd_engine::limits::SWEEP_KEYS_PER_STEP;
+use revd_engine::meta::{Meta, SLOT_OFFSETS, Table};
 use revd_engine::mvcc::revision::RecordKind;
 use revd_engine::mvcc::verify::verify;
 use revd_engine::mvcc::{Applied, CheckpointKind, KeyRange, Revision, SavedState, Store, StoreBuilder};
@@ -215,6 +216,41 @@ fn a_tombstone_stays_until_all_of_the_index_is_saved_behind_it() {
     assert_eq!(verified(&disk).reader().count(KeyRange::ALL, i64::MAX), KEYS - KEYS / 10 + 1);
 }
 
+/// An index is as large as its rows in the file: few keys in memory do not make it one that is
+/// saved at once.
+#[test]
+fn rows_of_keys_that_are_gone_are_removed_a_step_at_a_time() {
+    const MANY: u64 = 3 * SWEEP_KEYS_PER_STEP;
+    let disk = SimDisk::new();
+    let mut store = open(&disk);
+    (0..MANY).for_each(|number| put(&mut store, &key(number)));
+    save(&mut store, CheckpointKind::WithIndex);
+    let mut txn = store.begin();
+    assert_eq!(txn.delete_range(KeyRange::ALL).len() as u64, MANY);
+    txn.commit();
+    applied(&mut store);
+    let rows = |store: &Store| store.db().unwrap().snapshot().len(Table(1));
+    // The tombstones are in the file then, and what the deletion has earned is used up.
+    save(&mut store, CheckpointKind::WithIndex);
+    assert_eq!(rows(&store), MANY);
+    let (mut most, mut steps) = (0, 0);
+    for _ in 0..4 {
+        put(&mut store, &key(0));
+        store.compact(store.revision()).unwrap();
+        applied(&mut store);
+        while store.compaction_pending() || store.is_sweeping() {
+            let before = rows(&store);
+            save(&mut store, CheckpointKind::Auto);
+            while store.forget_compacted(1_000) {}
+            most = most.max(before.saturating_sub(rows(&store)));
+            steps += 1;
+        }
+    }
+    assert!(most <= SWEEP_KEYS_PER_STEP + 2 * STEP, "{most} rows removed in one of {steps} checkpoints");
+    assert_eq!(rows(&store), 1);
+    assert_eq!(verified(&disk).reader().count(KeyRange::ALL, i64::MAX), 1);
+}
+
 /// Each is saved with the checkpoint that follows its change, also if the rest of the index is not,
 /// and what a compaction leaves nothing of is swept away.
 #[test]
@@ -252,6 +288,6 @@ fn long_keys_are_saved_one_by_one() {
     }
     let again = verified(&disk);
     assert_eq!(again.reader().count(KeyRange::ALL, i64::MAX), KEYS + 200);
-    let rows = again.db().unwrap().snapshot().len(revd_engine::meta::Table(2));
+    let rows = again.db().unwrap().snapshot().len(Table(2));
     assert_eq!(rows, 200, "rows of long keys");
 }

@@ -21,7 +21,7 @@ use crate::mvcc::compaction::CompactionPass;
 use crate::mvcc::defragment::Defragmentation;
 use crate::mvcc::index_pace::IndexShare;
 use crate::mvcc::key_index::IndexRoot;
-use crate::mvcc::layout::{Applied, RECORDS, SMALL, StoreMeta};
+use crate::mvcc::layout::{Applied, INDEX, RECORDS, SMALL, StoreMeta};
 use crate::mvcc::revision::Revision;
 use crate::mvcc::saved_index::{IndexSweep, IndexWriter};
 use crate::mvcc::saved_ranges::SavedRanges;
@@ -152,7 +152,7 @@ impl Store {
         if self.meta.revision <= self.saved.index_revision {
             return None;
         }
-        let (keys, kept) = (self.index.root().len(), self.meta.revision - self.meta.compact_revision);
+        let (keys, kept) = (self.index_keys(), self.meta.revision - self.meta.compact_revision);
         // A small index costs little; a large one is not waited for.
         let for_compaction = self.pass.is_some_and(|pass| self.saved.index_revision < pass.at)
             && self.index_pace.is_small(keys)
@@ -161,6 +161,12 @@ impl Store {
             return Some(IndexShare::Whole);
         }
         self.index_pace.earned(self.records_since_index, keys, kept.cast_unsigned())
+    }
+
+    /// Keys that saving all of the index looks at: those in memory, or the rows of the file, which
+    /// are more when a compaction has dropped keys that are not swept yet.
+    fn index_keys(&self) -> u64 {
+        self.index.root().len().max(self.tree.len(INDEX))
     }
 
     /// Takes a written checkpoint in: the records it holds leave memory. One that found no room
@@ -223,7 +229,7 @@ impl Store {
         self.dropped_since_sweep += saved.compacted_keys.len() as u64;
         self.to_compact.extend(saved.compacted_keys);
         self.sweep = saved.sweep;
-        let keys = self.index.root().len();
+        let keys = self.index_keys();
         let is_worth_it = self.index_pace.is_small(keys) || self.dropped_since_sweep >= keys / SWEEP_PART;
         if self.sweep.is_none() && self.saved.swept < self.saved.compacted && is_worth_it {
             self.sweep = Some(IndexSweep::new(self.saved.compacted));

@@ -44,7 +44,7 @@ impl IndexPace {
     /// One for tests, in which few keys are a large index.
     #[cfg(feature = "sim")]
     pub(crate) fn in_steps_of(step_keys: u64) -> Self {
-        Self { records_min: step_keys, small_keys: 0, step_keys }
+        Self { records_min: step_keys, small_keys: step_keys / 2, step_keys }
     }
 
     /// An index of so many keys is saved at once.

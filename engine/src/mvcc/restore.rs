@@ -12,7 +12,7 @@ use crate::mvcc::garbage::Replaced;
 use crate::mvcc::index_pace::IndexPace;
 use crate::mvcc::key_history::KeyMeta;
 use crate::mvcc::key_index::KeyIndex;
-use crate::mvcc::layout::{RECORDS, SMALL, StoreMeta};
+use crate::mvcc::layout::{INDEX, RECORDS, SMALL, StoreMeta};
 use crate::mvcc::record::StoredRecord;
 use crate::mvcc::revision::{RecordKey, RecordKind, Revision};
 use crate::mvcc::saved_index::{self, IndexSweep, Opening};
@@ -66,7 +66,7 @@ impl Store {
             }
         }
         // How much a large index would gain is not known.
-        let is_small = IndexPace::default().is_small(index.root().len());
+        let is_small = IndexPace::default().is_small(index.root().len().max(tree.len(INDEX)));
         let is_swept_again = is_small && meta.swept < meta.compacted;
         let key_bytes_max = limits::key_bytes_max(tree.page_bytes());
         Ok(Self {
