@@ -37,8 +37,10 @@ pub(crate) enum Answer {
 }
 
 impl Answer {
-    fn does_not_know_the_token(&self) -> bool {
-        matches!(self, Self::Refused(Code::Unauthenticated, text) if text == "etcdserver: invalid auth token")
+    /// Words of a member of etcd that lags behind the others' tokens, users or roles.
+    fn lags_behind(&self) -> bool {
+        let words = ["etcdserver: invalid auth token", "etcdserver: revision of auth store is old"];
+        matches!(self, Self::Refused(_, text) if words.contains(&text.as_str()))
     }
 }
 
@@ -116,10 +118,10 @@ async fn compare(seed: u64, requests: u64, tokens: Tokens, revd: &[Client], etcd
         let call = generator.next(number);
         let member = usize::try_from(number).unwrap() % revd.len();
         let (our, mut their) = (ours.send(member, &call).await, theirs.send(member, &call).await);
-        // A member of etcd may not know yet a token that another one has given. Refused, the call
-        // has done nothing.
+        // A member of etcd may lag behind the one that was asked before. Refused, the call has done
+        // nothing.
         for _ in 0..100 {
-            if our == their || !their.does_not_know_the_token() {
+            if our == their || !their.lags_behind() {
                 break;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;

@@ -114,7 +114,8 @@ fn handshakes_that_hold_much_give_their_places_up() {
     let told = || server.log().contains("rejected connection on client endpoint");
     wait_until(Duration::from_secs(60), told, || "nobody gives way".to_owned());
     let grown = resident(&server).saturating_sub(before);
-    assert!(grown < 70 * MIB, "{} MiB for {many} handshakes of 64 KB", grown / MIB);
+    // 127 MiB without the bound.
+    assert!(grown < 100 * MIB, "{} MiB for {many} handshakes of 64 KB", grown / MIB);
     drop(held);
 }
 
