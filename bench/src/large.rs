@@ -11,9 +11,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use revd_bench::{key, value};
+use revd_bench::{CountingDisk, key, value};
 use revd_engine::db::DbOptions;
-use revd_engine::disk::{Disk, Map, MmapDisk};
+use revd_engine::disk::MmapDisk;
 use revd_engine::mvcc::{Applied, CheckpointKind, Store};
 use revd_engine::random::Random;
 
@@ -22,35 +22,6 @@ const PUTS_PER_CHECKPOINT: u64 = 5_000;
 const VALUE_BYTES: usize = 256;
 /// Keys that forget, as a turn of the state core has them do.
 const FORGET_KEYS: usize = 5_000;
-
-/// Counts what is written.
-struct CountingDisk {
-    disk: MmapDisk,
-    written: Arc<AtomicU64>,
-}
-
-impl Disk for CountingDisk {
-    fn file_len(&self) -> revd_engine::Result<u64> {
-        self.disk.file_len()
-    }
-
-    fn set_len(&self, len: u64) -> revd_engine::Result<()> {
-        self.disk.set_len(len)
-    }
-
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> revd_engine::Result<()> {
-        self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        self.disk.write_at(offset, bytes)
-    }
-
-    fn sync(&self) -> revd_engine::Result<()> {
-        Ok(()) // the disk of the machine is shared: bytes are counted, not waited for
-    }
-
-    fn map(&self) -> revd_engine::Result<Map> {
-        self.disk.map()
-    }
-}
 
 /// A store, and what its phases have cost.
 struct Bench {
@@ -106,7 +77,7 @@ fn main() -> anyhow::Result<()> {
 }
 
 fn open(path: &std::path::Path, written: &Arc<AtomicU64>) -> anyhow::Result<Store> {
-    let disk = CountingDisk { disk: MmapDisk::open(path)?, written: Arc::clone(written) };
+    let disk = CountingDisk { disk: MmapDisk::open(path)?, written: Arc::clone(written), syncs: false };
     Ok(Store::open(Arc::new(disk), DbOptions::default())?)
 }
 

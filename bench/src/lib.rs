@@ -1,7 +1,45 @@
-//! Shared by micro-benchmarks: keys and values of a fixed shape. Whole servers are measured by
-//! `loadgen`.
+//! Shared by micro-benchmarks: keys and values of a fixed shape, and a disk that counts. Whole
+//! servers are measured by `loadgen`.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
+use revd_engine::disk::{Disk, Map, MmapDisk};
+
+/// A file; counts the bytes that are written.
+pub struct CountingDisk {
+    /// The file itself.
+    pub disk: MmapDisk,
+    /// Bytes that were written.
+    pub written: Arc<AtomicU64>,
+    /// Syncs are carried out. Without them bytes are counted and not waited for: the disk of the
+    /// machine is shared.
+    pub syncs: bool,
+}
+
+impl Disk for CountingDisk {
+    fn file_len(&self) -> revd_engine::Result<u64> {
+        self.disk.file_len()
+    }
+
+    fn set_len(&self, len: u64) -> revd_engine::Result<()> {
+        self.disk.set_len(len)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> revd_engine::Result<()> {
+        self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
+        self.disk.write_at(offset, bytes)
+    }
+
+    fn sync(&self) -> revd_engine::Result<()> {
+        if self.syncs { self.disk.sync() } else { Ok(()) }
+    }
+
+    fn map(&self) -> revd_engine::Result<Map> {
+        self.disk.map()
+    }
+}
 
 /// Key number `number`: 64 bytes, like the ones Kubernetes makes.
 #[must_use]

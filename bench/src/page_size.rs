@@ -10,44 +10,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use revd_bench::{key, value};
+use revd_bench::{CountingDisk, key, value};
 use revd_engine::db::DbOptions;
-use revd_engine::disk::{Disk, Map, MmapDisk};
+use revd_engine::disk::MmapDisk;
 use revd_engine::mvcc::{Applied, CheckpointKind, Store};
 
 const KEYS: u64 = 200_000;
 const PUTS: u64 = 600_000;
 const PUTS_PER_CHECKPOINT: u64 = 1_000;
 const READS: u64 = 500_000;
-
-/// Counts what is written.
-struct CountingDisk {
-    disk: MmapDisk,
-    written: Arc<AtomicU64>,
-}
-
-impl Disk for CountingDisk {
-    fn file_len(&self) -> revd_engine::Result<u64> {
-        self.disk.file_len()
-    }
-
-    fn set_len(&self, len: u64) -> revd_engine::Result<()> {
-        self.disk.set_len(len)
-    }
-
-    fn write_at(&self, offset: u64, bytes: &[u8]) -> revd_engine::Result<()> {
-        self.written.fetch_add(bytes.len() as u64, Ordering::Relaxed);
-        self.disk.write_at(offset, bytes)
-    }
-
-    fn sync(&self) -> revd_engine::Result<()> {
-        self.disk.sync()
-    }
-
-    fn map(&self) -> revd_engine::Result<Map> {
-        self.disk.map()
-    }
-}
 
 fn main() -> anyhow::Result<()> {
     println!("| page | written per put | checkpoint of {PUTS_PER_CHECKPOINT} puts | file | random read |");
@@ -62,7 +33,7 @@ fn measure(page_bytes: u32) -> anyhow::Result<()> {
     let dir = tempfile::tempdir_in("target")?;
     let path = dir.path().join("tree");
     let written = Arc::new(AtomicU64::new(0));
-    let disk = CountingDisk { disk: MmapDisk::open(&path)?, written: Arc::clone(&written) };
+    let disk = CountingDisk { disk: MmapDisk::open(&path)?, written: Arc::clone(&written), syncs: true };
     let mut store = Store::open(Arc::new(disk), DbOptions { page_bytes_if_new: page_bytes })?;
     let mut checkpoints = Duration::ZERO;
     for number in 0..PUTS {
