@@ -36,16 +36,21 @@ fn start(dir: &Path, authority: &Authority) -> Rolling {
         servers.push(Server::spawn_member(Product::Revd, free_address(), &dir.join(&file), &flags));
     }
     servers.iter_mut().for_each(Server::wait_until_ready);
-    let leader = run(async {
-        let client = connect(&servers[0].endpoint()).await;
-        let status = client.maintenance.clone().status(StatusRequest {}).await.unwrap().into_inner();
-        let mut ids = Vec::new();
-        for server in &servers {
-            let own = connect(&server.endpoint()).await.maintenance.clone().status(StatusRequest {}).await;
-            ids.push(own.unwrap().into_inner().header.unwrap().member_id);
-        }
-        ids.iter().position(|id| *id == status.leader).expect("there is a leader")
-    });
+    // So patient members may be ready long before they elect one of them.
+    let leads = |server: &Server| {
+        run(async {
+            let status = connect(&server.endpoint()).await.maintenance.clone().status(StatusRequest {}).await;
+            let status = status.unwrap().into_inner();
+            status.leader != 0 && status.leader == status.header.unwrap().member_id
+        })
+    };
+    let mut leader = None;
+    let elected = || {
+        leader = servers.iter().position(leads);
+        leader.is_some()
+    };
+    wait_until(SOON, elected, || "no member leads".to_owned());
+    let leader = leader.unwrap();
     Rolling { servers, owns, bundles, leader }
 }
 
