@@ -314,7 +314,7 @@ fn a_crash_while_the_file_is_made_leaves_nothing_or_everything() {
     let mut builder = StoreBuilder::new(Arc::new(disk.clone())).unwrap();
     for chunk in &chunks {
         builder.add(chunk).unwrap();
-        builder.sync().unwrap();
+        builder.sync()().unwrap();
     }
     let applied = builder.applied().unwrap();
     builder.finish().unwrap();

@@ -107,11 +107,10 @@ impl StoreBuilder {
         self.meta().map(|meta| meta.applied)
     }
 
-    /// Makes durable what has come so far, so that less is left for [`StoreBuilder::finish`].
-    ///
-    /// # Errors
-    /// When the disk refuses. The file must be thrown away then.
-    pub fn sync(&mut self) -> Result<()> {
+    /// A job that makes durable what has come so far, so that less is left for
+    /// [`StoreBuilder::finish`]. More may be added while it runs. It fails when the disk refuses,
+    /// which takes nothing more then: the file must be thrown away.
+    pub fn sync(&self) -> impl FnOnce() -> Result<()> + Send + use<> {
         self.file.sync()
     }
 

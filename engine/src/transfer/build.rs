@@ -124,14 +124,12 @@ impl FileBuilder {
         Ok(bytes.len() - rest.len())
     }
 
-    /// Makes durable what has come so far, so that less is left for [`FileBuilder::finish`].
-    ///
-    /// # Errors
-    /// When the disk refuses. The file must be thrown away then.
-    pub fn sync(&mut self) -> Result<()> {
-        let result = self.disk.sync();
-        self.failed |= result.is_err();
-        result
+    /// A job that makes durable what has come so far, so that less is left for
+    /// [`FileBuilder::finish`]. More may be added while it runs. It fails when the disk refuses,
+    /// which takes nothing more then: the file must be thrown away.
+    pub fn sync(&self) -> impl FnOnce() -> Result<()> + Send + use<> {
+        let disk = Arc::clone(&self.disk);
+        move || disk.sync()
     }
 
     /// All rows have come.

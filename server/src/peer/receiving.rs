@@ -12,7 +12,7 @@ use futures_lite::{AsyncRead, AsyncReadExt as _, AsyncWrite, future};
 use glommio::Task;
 use glommio::channels::local_channel::{LocalReceiver, LocalSender};
 use revd_engine::db::DbOptions;
-use revd_engine::disk::{Disk, MmapDisk};
+use revd_engine::disk::MmapDisk;
 use revd_engine::limits::TRANSFER_CHUNK_BYTES;
 use revd_engine::mvcc::{Store, StoreBuilder};
 use revd_member::apply::received::ReceivedState;
@@ -104,7 +104,6 @@ pub(super) async fn while_living<T>(
 /// The file of a state as far as it has come.
 pub(super) struct Building {
     builder: StoreBuilder,
-    disk: Arc<MmapDisk>,
     /// Bytes that have come since a sync of the file began.
     unsynced: usize,
 }
@@ -115,17 +114,11 @@ impl Building {
         self.builder.is_whole()
     }
 
-    /// Bytes that have come since a sync of the file began.
-    pub(super) fn unsynced(&self) -> usize {
-        self.unsynced
-    }
-
-    /// A job that makes durable what has come, while more is added. The file takes nothing more if
-    /// it fails.
-    pub(super) fn sync(&mut self) -> impl FnOnce() -> io::Result<()> + Send + 'static + use<> {
+    /// A job that makes durable what has come, while more is added.
+    fn sync(&mut self) -> impl FnOnce() -> io::Result<()> + Send + use<> {
         self.unsynced = 0;
-        let disk = Arc::clone(&self.disk);
-        move || disk.sync().map_err(io::Error::other)
+        let sync = self.builder.sync();
+        move || sync().map_err(io::Error::other)
     }
 }
 
@@ -133,9 +126,9 @@ impl Building {
 pub(super) fn begin(files: &ReceivedFiles, bytes: u64) -> io::Result<Building> {
     files.forget()?;
     check_room(files, bytes)?;
-    let disk = Arc::new(MmapDisk::open(&files.receiving()).map_err(io::Error::other)?);
-    let builder = StoreBuilder::new(Arc::clone(&disk) as Arc<dyn Disk>).map_err(io::Error::other)?;
-    Ok(Building { builder, disk, unsynced: 0 })
+    let disk = MmapDisk::open(&files.receiving()).map_err(io::Error::other)?;
+    let builder = StoreBuilder::new(Arc::new(disk)).map_err(io::Error::other)?;
+    Ok(Building { builder, unsynced: 0 })
 }
 
 /// A state must not take the room that the log needs to go on.
@@ -189,7 +182,7 @@ pub(super) async fn add_all(
             if let Some(error) = end.filter(|_| !building.is_whole()) {
                 return Err(error);
             }
-            if building.unsynced() >= limits::STATE_SYNC_BYTES {
+            if building.unsynced >= limits::STATE_SYNC_BYTES {
                 join(syncing.take()).await?; // never more than two such parts are not durable
                 let job = building.sync();
                 syncing = Some(glommio::spawn_local(glommio::executor().spawn_blocking(job)));
