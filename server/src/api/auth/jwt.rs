@@ -195,4 +195,6 @@ fn whole(value: &Value) -> Option<i64> {
 }
 
 #[cfg(test)]
+mod key_pairs;
+#[cfg(test)]
 mod tests;

@@ -3,14 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use aws_lc_rs::encoding::AsDer as _;
 use aws_lc_rs::hmac;
-use aws_lc_rs::rand::SystemRandom;
-use aws_lc_rs::rsa::KeySize;
-use aws_lc_rs::signature::{
-    ECDSA_P256_SHA256_FIXED_SIGNING, ECDSA_P384_SHA384_FIXED_SIGNING, ECDSA_P521_SHA512_FIXED_SIGNING,
-    EcdsaKeyPair, EcdsaSigningAlgorithm, Ed25519KeyPair, KeyPair as _, RsaKeyPair,
-};
 use base64::Engine as _;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
 use bytes::Bytes;
@@ -25,6 +18,7 @@ use tonic::Code;
 
 use super::bugs::{PASSWORD, login, must, set_up, told, watch};
 use super::generator::Tokens;
+use super::key_pairs::{write_file, write_pair};
 use super::{FLAGS, call, compare};
 use crate::harness::{
     Client, Server, TempDir, from_env, with_clusters_beside, with_etcd_beside, with_server,
@@ -50,41 +44,12 @@ const METHODS: [(&str, &str); 13] = [
 const METHODS_OF_CI: u64 = 5;
 const SECRET: &[u8] = b"a secret that etcd and revd share\n";
 
-fn write(dir: &Path, name: &str, bytes: &[u8]) -> String {
-    let path = dir.join(name);
-    std::fs::write(&path, bytes).unwrap();
-    path.to_str().unwrap().to_owned()
-}
-
-fn pem(tag: &str, der: &[u8]) -> Vec<u8> {
-    pem::encode(&pem::Pem::new(tag, der)).into_bytes()
-}
-
 /// Writes a private key and the public one.
 fn keys(dir: &Path, family: &str) -> (String, String) {
-    let ecdsa = |algorithm: &'static EcdsaSigningAlgorithm| {
-        let pair = EcdsaKeyPair::generate(algorithm).unwrap();
-        let private = pair.to_pkcs8v1().unwrap().as_ref().to_vec();
-        (private, pair.public_key().as_der().unwrap().as_ref().to_vec())
-    };
-    let (private, public) = match family {
-        "RSA" => {
-            let pair = RsaKeyPair::generate(KeySize::Rsa2048).unwrap();
-            let private = pair.as_der().unwrap().as_ref().to_vec();
-            (private, pair.public_key().as_der().unwrap().as_ref().to_vec())
-        }
-        "P256" => ecdsa(&ECDSA_P256_SHA256_FIXED_SIGNING),
-        "P384" => ecdsa(&ECDSA_P384_SHA384_FIXED_SIGNING),
-        "P521" => ecdsa(&ECDSA_P521_SHA512_FIXED_SIGNING),
-        "Ed25519" => {
-            let private = Ed25519KeyPair::generate_pkcs8v1(&SystemRandom::new()).unwrap();
-            let pair = Ed25519KeyPair::from_pkcs8(private.as_ref()).unwrap();
-            (private.as_ref().to_vec(), pair.public_key().as_der().unwrap().as_ref().to_vec())
-        }
-        _ => return (write(dir, "hmac", SECRET), String::new()),
-    };
-    let private = write(dir, &format!("{family}.key"), &pem("PRIVATE KEY", &private));
-    (private, write(dir, &format!("{family}.pub"), &pem("PUBLIC KEY", &public)))
+    if family == "HMAC" {
+        return (write_file(dir, "hmac", SECRET), String::new());
+    }
+    write_pair(dir, family)
 }
 
 /// The flag for members that make tokens, and for those that only look at them.

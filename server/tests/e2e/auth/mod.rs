@@ -18,6 +18,8 @@ mod clusters;
 mod fairness;
 mod generator;
 mod jwt;
+#[path = "../../../src/api/auth/jwt/key_pairs.rs"]
+mod key_pairs;
 mod lagging;
 mod matrix;
 mod open_calls;

@@ -2,58 +2,18 @@
 
 use std::path::Path;
 
-use aws_lc_rs::encoding::AsDer as _;
-use aws_lc_rs::rand::SystemRandom;
-use aws_lc_rs::rsa::KeySize;
-use aws_lc_rs::signature::{
-    ECDSA_P256_SHA256_FIXED_SIGNING, ECDSA_P384_SHA384_FIXED_SIGNING, ECDSA_P521_SHA512_FIXED_SIGNING,
-    EcdsaKeyPair, EcdsaSigningAlgorithm, Ed25519KeyPair, KeyPair as _, RsaKeyPair,
-};
 use tempfile::TempDir;
 
+use super::key_pairs::{write_file, write_pair};
 use super::*;
 
 const NOW: i64 = 1_000;
 
-/// Writes a key pair in PEM: PKCS#8 and SPKI.
 fn pair(dir: &Path, family: &str) -> (String, String) {
-    let ecdsa = |algorithm: &'static EcdsaSigningAlgorithm| {
-        let pair = EcdsaKeyPair::generate(algorithm).unwrap();
-        let private = pair.to_pkcs8v1().unwrap().as_ref().to_vec();
-        (private, pair.public_key().as_der().unwrap().as_ref().to_vec())
-    };
-    let (private, public) = match family {
-        "RSA" => {
-            let pair = RsaKeyPair::generate(KeySize::Rsa2048).unwrap();
-            let private = pair.as_der().unwrap().as_ref().to_vec();
-            (private, pair.public_key().as_der().unwrap().as_ref().to_vec())
-        }
-        "P256" => ecdsa(&ECDSA_P256_SHA256_FIXED_SIGNING),
-        "P384" => ecdsa(&ECDSA_P384_SHA384_FIXED_SIGNING),
-        "P521" => ecdsa(&ECDSA_P521_SHA512_FIXED_SIGNING),
-        "Ed25519" => {
-            let private = Ed25519KeyPair::generate_pkcs8v1(&SystemRandom::new()).unwrap();
-            let pair = Ed25519KeyPair::from_pkcs8(private.as_ref()).unwrap();
-            (private.as_ref().to_vec(), pair.public_key().as_der().unwrap().as_ref().to_vec())
-        }
-        "HMAC" => (b"a shared secret\n".to_vec(), Vec::new()),
-        other => panic!("{other}"),
-    };
-    let private = if family == "HMAC" { private } else { pem("PRIVATE KEY", private) };
-    (
-        file(dir, &format!("{family}.key"), &private),
-        file(dir, &format!("{family}.pub"), &pem("PUBLIC KEY", public)),
-    )
-}
-
-fn pem(tag: &str, der: Vec<u8>) -> Vec<u8> {
-    pem::encode(&pem::Pem::new(tag, der)).into_bytes()
-}
-
-fn file(dir: &Path, name: &str, bytes: &[u8]) -> String {
-    let path = dir.join(name);
-    std::fs::write(&path, bytes).unwrap();
-    path.to_str().unwrap().to_owned()
+    if family == "HMAC" {
+        return (write_file(dir, "HMAC.key", b"a shared secret\n"), String::new());
+    }
+    write_pair(dir, family)
 }
 
 fn load(method: &str, private: &str, public: &str) -> Result<Jwt, String> {
@@ -102,7 +62,7 @@ fn a_token_of_every_algorithm_is_its_users_and_no_other_algorithms() {
     let mut tokens = Vec::new();
     for (method, family) in METHODS {
         let (private, public) = keys(family);
-        let both = load(method, private, if family == "HMAC" { "" } else { public }).unwrap();
+        let both = load(method, private, public).unwrap();
         let token = both.sign_until("ann", 7, NOW + 1).unwrap();
         assert_eq!(found(&both, &token), ann(), "{method}");
         if family != "HMAC" {
@@ -277,9 +237,10 @@ fn keys_that_do_not_fit_are_refused() {
     let (ed, _) = pair(dir.path(), "Ed25519");
     let other = TempDir::new().unwrap();
     let (_, other_public) = pair(other.path(), "RSA");
-    let junk = file(dir.path(), "junk", b"correct-horse");
-    let empty = file(dir.path(), "empty", b"");
-    let broken = file(dir.path(), "broken", &pem("PRIVATE KEY", b"correct-horse".to_vec()));
+    let junk = write_file(dir.path(), "junk", b"correct-horse");
+    let empty = write_file(dir.path(), "empty", b"");
+    let broken = pem::encode(&pem::Pem::new("PRIVATE KEY", *b"correct-horse"));
+    let broken = write_file(dir.path(), "broken", broken.as_bytes());
     for (method, private, public, text) in [
         ("", &*rsa, "", "auth: invalid auth options: auth: invalid auth signature method"),
         ("rs256", &*rsa, "", "auth: invalid auth options: auth: invalid auth signature method"),
