@@ -26,6 +26,12 @@ pub const GROW_BYTES_MIN: u64 = 1024 * 1024;
 /// The file grows by at most this much at a time.
 pub const GROW_BYTES_MAX: u64 = 16 * 1024 * 1024;
 
+/// Addresses for a file: at least so many bytes, and so many times its length, so that a file that
+/// grows is seldom mapped anew. Addresses take no memory.
+pub const MAP_BYTES_MIN: u64 = 1 << 30;
+/// See [`MAP_BYTES_MIN`].
+pub const MAP_GROWTH: u64 = 4;
+
 /// Parts of the list of unused pages: a full list and changes of it. Opening a file reads all.
 pub const SPACE_PARTS_MAX: usize = 256;
 /// Changes of that list that are kept until a commit writes them; the next list is a full one if

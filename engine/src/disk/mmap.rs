@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use crate::disk::mapped::Mapped;
 use crate::disk::{Disk, Map};
+use crate::limits::{MAP_BYTES_MIN, MAP_GROWTH};
 use crate::{Error, Result};
 
 /// A tree file. The process must hold the data directory's lock: the map is only sound while no
@@ -16,7 +17,7 @@ use crate::{Error, Result};
 pub struct MmapDisk {
     path: PathBuf,
     file: File,
-    /// The newest map; taken anew only when the file has outgrown it.
+    /// Addresses for the file and for what it grows by; taken anew when it has outgrown them.
     map: Mutex<Option<Map>>,
     failed: AtomicBool,
     /// The length was changed since the last sync.
@@ -74,6 +75,18 @@ impl MmapDisk {
         }
     }
 
+    /// The file at so many addresses. They may be more than it has bytes: a page behind its end is
+    /// there once the file has grown.
+    fn map_addresses(&self, bytes: u64) -> std::io::Result<Map> {
+        let bytes = usize::try_from(bytes).map_err(std::io::Error::other)?;
+        // SAFETY: the map is read-only and the data directory's lock keeps other processes away.
+        // This process never writes to bytes a reader can reach, and shortens the file only by
+        // pages that no state a reader can hold names. Nothing looks at addresses behind the length
+        // that the file had when a reader's map was taken, so none that has no page is touched.
+        let mapped = unsafe { memmap2::MmapOptions::new().len(bytes).map(&self.file)? };
+        Ok(Map::new(Arc::new(Mapped::new(mapped))))
+    }
+
     fn usable(&self) -> Result<()> {
         if self.failed.load(Ordering::SeqCst) { Err(Error::Poisoned) } else { Ok(()) }
     }
@@ -110,17 +123,49 @@ impl Disk for MmapDisk {
     fn map(&self) -> Result<Map> {
         let len = self.file_len()?;
         let mut current = self.map.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(map) = current.as_ref().filter(|map| map.bytes().len() as u64 >= len) {
-            return Ok(map.clone());
+        if let Some(map) = current.as_ref().and_then(|map| map.with_len(len)) {
+            return Ok(map);
         }
-        // SAFETY: the map is read-only and the data directory's lock keeps other processes away.
-        // This process never writes to bytes a reader can reach, and shortens the file only by
-        // pages that no state a reader can hold names: a map may be longer than the file then, but
-        // nothing looks at the part behind its end.
-        let mapped = unsafe { memmap2::Mmap::map(&self.file) };
-        let mapped = self.checked("mapping", mapped)?;
-        let map = Map::new(Arc::new(Mapped::new(mapped)));
-        *current = Some(map.clone());
-        Ok(map)
+        // Without the address space for it (`ulimit -v`) the file is mapped as it is.
+        let map = self.map_addresses(addresses_for(len)).or_else(|_| self.map_addresses(len));
+        let map = self.checked("mapping", map)?;
+        let shown = map.with_len(len).expect("the map is at least as long as the file was");
+        *current = Some(map);
+        Ok(shown)
+    }
+}
+
+/// Bytes of address space for a file of this length. A map that is made anew costs each reader the
+/// faults of all its pages again, so that is to happen a few times in a file's life; addresses cost
+/// nothing.
+fn addresses_for(len: u64) -> u64 {
+    len.saturating_mul(MAP_GROWTH).max(MAP_BYTES_MIN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_grows_stays_where_it_is_in_memory() {
+        let dir = tempfile::tempdir().unwrap();
+        let disk = MmapDisk::open(&dir.path().join("tree")).unwrap();
+        let empty = disk.map().unwrap();
+        assert_eq!(empty.bytes(), b"");
+        disk.set_len(1 << 20).unwrap();
+        let one = disk.map().unwrap();
+        disk.set_len(5 << 20).unwrap();
+        let five = disk.map().unwrap();
+        assert_eq!([one.bytes().len(), five.bytes().len()], [1 << 20, 5 << 20]);
+        assert_eq!([&empty, &one].map(|map| map.bytes().as_ptr()), [five.bytes().as_ptr(); 2]);
+        disk.write_at((5 << 20) - 3, b"end").unwrap();
+        assert_eq!(five.bytes()[(5 << 20) - 3..], *b"end");
+        disk.set_len(2 << 20).unwrap();
+        assert_eq!(disk.map().unwrap().bytes().len(), 2 << 20);
+        // Of the sparse kind, which takes no room.
+        disk.file.set_len(MAP_BYTES_MIN + 1).unwrap();
+        let grown = disk.map().unwrap();
+        assert_eq!(grown.bytes().len() as u64, MAP_BYTES_MIN + 1);
+        assert_eq!((five.bytes()[0], grown.bytes()[1 << 30]), (0, 0), "both maps can be read");
     }
 }

@@ -61,19 +61,30 @@ pub trait Disk: Send + Sync {
 
 /// Read access to a file's bytes; clones share it.
 #[derive(Clone)]
-pub struct Map(Arc<dyn AsRef<[u8]> + Send + Sync>);
+pub struct Map {
+    bytes: Arc<dyn AsRef<[u8]> + Send + Sync>,
+    /// There may be more addresses than bytes of the file.
+    len: usize,
+}
 
 impl Map {
     /// All bytes of a file, at once.
     #[must_use]
     pub fn new(bytes: Arc<dyn AsRef<[u8]> + Send + Sync>) -> Self {
-        Self(bytes)
+        let len = (*bytes).as_ref().len();
+        Self { bytes, len }
+    }
+
+    /// The same addresses, as far as a file of this length goes. None if they are too few for it.
+    fn with_len(&self, len: u64) -> Option<Self> {
+        let len = usize::try_from(len).ok().filter(|len| *len <= (*self.bytes).as_ref().len())?;
+        Some(Self { bytes: Arc::clone(&self.bytes), len })
     }
 
     /// All bytes.
     #[must_use]
     pub fn bytes(&self) -> &[u8] {
-        (*self.0).as_ref()
+        &(*self.bytes).as_ref()[..self.len]
     }
 }
 
