@@ -1,19 +1,24 @@
 //! Failed logins: a client that guesses passwords has to wait, longer after each guess.
 //!
 //! Guesses are counted three times: of a name by an address, of a name by all addresses, and of all
-//! names by an address. The first count makes a client wait for up to half a minute. The others
-//! begin later and ask for a second at most, and they do not count for an address that has logged
-//! in under that name before: a stranger who guesses keeps no user out, and neither does a
-//! neighbour behind the same address.
+//! names by an address. By the first count, tries are refused for up to half a minute. By the
+//! others, which begin later, they are delayed: they go one after the other at a steady pace, one
+//! at a time from each address in that name, so that one that guesses without an end delays others
+//! by a step. An address that has logged in under a name before is delayed by neither of these, and
+//! never refused for guesses in that name: it takes turns with its neighbours, by connections.
+//!
+//! A try counts from when it begins: of many at once in one name no more go on than may fail.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use revd_member::error::Error;
 
-use crate::api::call::Address;
+use crate::api::call::{Address, Source};
 use crate::clock::Ticker;
-use crate::limits::{self, GuessLimits};
+use crate::limits;
+use crate::queues::sleep::sleep;
 
 /// Node view: guesses, and where users have logged in.
 #[derive(Debug)]
@@ -22,13 +27,16 @@ pub struct Logins {
     clock: Ticker,
 }
 
+type Pair = (String, Address);
+
 #[derive(Debug)]
 struct Counted {
-    by_both: Table<(String, Address)>,
+    by_both: Table<Pair>,
     by_name: Table<String>,
     by_address: Table<Address>,
     /// The last successful logins.
-    known: Table<(String, Address)>,
+    known: Table<Pair>,
+    delayed: Delayed,
 }
 
 /// Counts by what they are of; beyond its bound the one that was not touched for longest goes.
@@ -39,22 +47,34 @@ struct Table<K> {
     max: usize,
 }
 
-#[derive(Debug, Clone, Copy)]
+/// All times are by the clock in milliseconds.
+#[derive(Debug, Clone, Copy, Default)]
 struct Guesses {
-    count: u32,
-    /// By the clock in milliseconds.
+    failed: u32,
+    /// When the last one has failed.
     last: u64,
+    /// Tries whose outcome is not known yet.
+    under_way: u32,
+    /// When the next one may go on that is delayed.
+    next: u64,
+    touched: u64,
 }
 
 impl Guesses {
-    /// Until when the next try has to wait; some are free.
-    fn wait_until(self, limits: &GuessLimits) -> u64 {
-        let beyond = self.count.saturating_sub(limits.free);
+    /// Those of long ago are forgotten.
+    fn failed_at(&self, now: u64) -> u32 {
+        if now.saturating_sub(self.last) > limits::LOGINS_FORGOTTEN_MS { 0 } else { self.failed }
+    }
+
+    /// Until when the next try is refused; some are free.
+    fn refused_until(&self, now: u64) -> u64 {
+        let limits::GuessLimits { free, wait_ms, wait_ms_max } = limits::GUESSES_BY_BOTH;
+        let beyond = self.failed_at(now).saturating_sub(free - 1);
         if beyond == 0 {
             return 0;
         }
-        let wait = limits.wait_ms.saturating_mul(1 << (beyond - 1).min(16));
-        self.last.saturating_add(wait.min(limits.wait_ms_max))
+        let wait = wait_ms.saturating_mul(1 << (beyond - 1).min(16));
+        self.last.saturating_add(wait.min(wait_ms_max))
     }
 }
 
@@ -63,28 +83,77 @@ impl<K: Ord + Clone> Table<K> {
         Self { counts: BTreeMap::new(), oldest: BTreeSet::new(), max }
     }
 
-    /// Counts one more; those of long ago are forgotten.
-    fn add(&mut self, key: K, now: u64) {
-        let before = self.remove(&key);
+    fn get(&self, key: &K) -> Guesses {
+        self.counts.get(key).copied().unwrap_or_default()
+    }
+
+    fn change(&mut self, key: &K, now: u64, change: impl FnOnce(&mut Guesses)) {
+        let mut guesses = self.remove(key).unwrap_or_default();
         if self.counts.len() >= self.max
             && let Some((_, oldest)) = self.oldest.pop_first()
         {
             self.counts.remove(&oldest);
         }
-        let recent = before.filter(|guesses| now.saturating_sub(guesses.last) <= limits::LOGINS_FORGOTTEN_MS);
-        let count = recent.map_or(0, |guesses| guesses.count).saturating_add(1);
+        change(&mut guesses);
+        guesses.touched = now;
         self.oldest.insert((now, key.clone()));
-        self.counts.insert(key, Guesses { count, last: now });
+        self.counts.insert(key.clone(), guesses);
     }
 
     fn remove(&mut self, key: &K) -> Option<Guesses> {
         let guesses = self.counts.remove(key)?;
-        self.oldest.remove(&(guesses.last, key.clone()));
+        self.oldest.remove(&(guesses.touched, key.clone()));
         Some(guesses)
     }
 
-    fn waits(&self, key: &K, limits: &GuessLimits, now: u64) -> bool {
-        self.counts.get(key).is_some_and(|guesses| now < guesses.wait_until(limits))
+    fn add_failed(&mut self, key: &K, now: u64) {
+        self.change(key, now, |guesses| {
+            guesses.failed = guesses.failed_at(now).saturating_add(1);
+            guesses.last = now;
+        });
+    }
+
+    /// From when on a try may go on, if they are delayed: each has its own time.
+    fn slot(&self, key: &K, free: u32, now: u64) -> Option<u64> {
+        let guesses = self.get(key);
+        (guesses.failed_at(now) >= free).then(|| guesses.next.max(now))
+    }
+}
+
+/// The tries that are delayed.
+#[derive(Debug, Default)]
+struct Delayed {
+    of: BTreeMap<Address, Vec<(u64, String)>>,
+    len: usize,
+}
+
+impl Delayed {
+    fn has_room(&self, address: Address) -> bool {
+        self.len < limits::PASSWORDS_WAITING_MAX
+            && self.of.get(&address).map_or(0, Vec::len) < limits::PASSWORDS_PER_ADDRESS_MAX
+    }
+
+    /// There is one in this name, from there; of the same connection, where that matters.
+    fn has(&self, name: &str, address: Address, connection: Option<u64>) -> bool {
+        let of = self.of.get(&address).map_or(&[][..], Vec::as_slice);
+        of.iter().any(|(by, of)| of == name && connection.is_none_or(|connection| connection == *by))
+    }
+
+    fn add(&mut self, name: &str, source: Source) {
+        self.of.entry(source.address).or_default().push((source.connection, name.to_owned()));
+        self.len += 1;
+    }
+
+    fn remove(&mut self, name: &str, source: Source) {
+        let Some(of) = self.of.get_mut(&source.address) else { return };
+        let Some(at) = of.iter().position(|(by, of)| *by == source.connection && of == name) else {
+            return;
+        };
+        of.swap_remove(at);
+        self.len -= 1;
+        if of.is_empty() {
+            self.of.remove(&source.address);
+        }
     }
 }
 
@@ -95,12 +164,73 @@ impl Default for Logins {
             by_name: Table::new(limits::LOGIN_NAMES_MAX),
             by_address: Table::new(limits::LOGIN_ADDRESSES_MAX),
             known: Table::new(limits::LOGIN_PAIRS_MAX),
+            delayed: Delayed::default(),
         };
         Self { counted: Mutex::new(counted), clock: Ticker::new() }
     }
 }
 
-fn key(name: &str, address: Address) -> (String, Address) {
+/// When a try may go on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Turn {
+    /// Then; it counts as one under way.
+    At(u64),
+    /// Others have to end before: it should ask again.
+    Later,
+}
+
+impl Counted {
+    /// The turn of a try.
+    ///
+    /// # Errors
+    /// [`Error::TooManyRequests`] when it is refused.
+    fn turn(&mut self, pair: &Pair, source: Source, now: u64) -> Result<Turn, Error> {
+        let refused = Err(Error::TooManyRequests);
+        let (name, address) = pair;
+        let own = self.by_both.get(pair);
+        let failed = own.failed_at(now);
+        let is_known = self.known.counts.contains_key(pair);
+        let at = if is_known {
+            self.by_both.slot(pair, limits::GUESSES_BY_BOTH.free, now)
+        } else {
+            if now < own.refused_until(now) {
+                return refused;
+            }
+            if failed.saturating_add(own.under_way) >= limits::GUESSES_BY_BOTH.free && own.under_way > 0 {
+                return if failed < limits::GUESSES_BY_BOTH.free { Ok(Turn::Later) } else { refused };
+            }
+            let of_name = self.by_name.slot(name, limits::GUESSES_BY_ONE_FREE, now);
+            of_name.max(self.by_address.slot(address, limits::GUESSES_BY_ONE_FREE, now))
+        };
+        if let Some(at) = at {
+            let connection = is_known.then_some(source.connection);
+            if at - now > limits::LOGIN_DELAY_MS_MAX || self.delayed.has(name, *address, connection) {
+                return refused;
+            }
+            self.take_slots(pair, is_known, at, now);
+        }
+        self.by_both.change(pair, now, |own| own.under_way = own.under_way.saturating_add(1));
+        Ok(Turn::At(at.unwrap_or(now)))
+    }
+
+    /// The time of a try is taken: the next ones come behind it.
+    fn take_slots(&mut self, pair: &Pair, is_known: bool, at: u64, now: u64) {
+        let (name, address) = pair;
+        if is_known {
+            let pace = limits::GUESSES_KNOWN_PACE_MS;
+            return self.by_both.change(pair, now, |own| own.next = at + pace);
+        }
+        let take = |guesses: &mut Guesses| guesses.next = at + limits::GUESSES_BY_ONE_PACE_MS;
+        if self.by_name.slot(name, limits::GUESSES_BY_ONE_FREE, now).is_some() {
+            self.by_name.change(name, now, take);
+        }
+        if self.by_address.slot(address, limits::GUESSES_BY_ONE_FREE, now).is_some() {
+            self.by_address.change(address, now, take);
+        }
+    }
+}
+
+fn pair(name: &str, address: Address) -> Pair {
     (name[..name.floor_char_boundary(limits::LOGIN_NAME_BYTES_MAX)].to_owned(), address)
 }
 
@@ -109,125 +239,117 @@ impl Logins {
         self.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A login in this name, from there, may be tried.
+    /// Waits until a login in this name, from there, may be tried.
     ///
     /// # Errors
-    /// [`Error::TooManyRequests`] when it has to wait.
-    pub(super) fn may_try(&self, name: &str, address: Address) -> Result<(), Error> {
-        self.may_try_at(name, address, self.clock.milliseconds())
+    /// [`Error::TooManyRequests`] when it may not.
+    pub(super) async fn turn(&self, name: &str, source: Source) -> Result<Try<'_>, Error> {
+        let pair = pair(name, source.address);
+        let began = self.clock.milliseconds();
+        let mut place = None;
+        loop {
+            let now = self.clock.milliseconds();
+            let turn = self.counted().turn(&pair, source, now)?;
+            // From here on it counts, also when its caller goes away while it waits.
+            let tried = matches!(turn, Turn::At(_)).then(|| Try { logins: self, pair: Some(pair.clone()) });
+            let wait = match turn {
+                Turn::At(at) => at.saturating_sub(now),
+                Turn::Later if now - began > limits::LOGIN_DELAY_MS_MAX => {
+                    return Err(Error::TooManyRequests);
+                }
+                Turn::Later => limits::LOGIN_ASK_AGAIN_MS,
+            };
+            if wait > 0 && place.is_none() {
+                place = Some(Place::taken(self, &pair.0, source)?);
+            }
+            if wait > 0 {
+                sleep(Duration::from_millis(wait)).await;
+            }
+            if let Some(tried) = tried {
+                return Ok(tried);
+            }
+        }
     }
 
-    fn may_try_at(&self, name: &str, address: Address, now: u64) -> Result<(), Error> {
-        let counted = self.counted();
-        let both = key(name, address);
-        let waits = counted.by_both.waits(&both, &limits::GUESSES_BY_BOTH, now)
-            || (!counted.known.counts.contains_key(&both)
-                && (counted.by_name.waits(&both.0, &limits::GUESSES_BY_ONE, now)
-                    || counted.by_address.waits(&address, &limits::GUESSES_BY_ONE, now)));
-        if waits { Err(Error::TooManyRequests) } else { Ok(()) }
+    fn succeeded_at(&self, pair: &Pair, now: u64) {
+        let mut counted = self.counted();
+        let under_way = counted.by_both.remove(pair).map_or(0, |own| own.under_way);
+        if under_way > 1 {
+            counted.by_both.change(pair, now, |own| own.under_way = under_way - 1);
+        }
+        counted.known.change(pair, now, |_| ());
     }
 
-    /// A login was right: the guesses before it are forgotten, and the address is known.
-    pub(super) fn succeeded(&self, name: &str, address: Address) {
-        self.succeeded_at(name, address, self.clock.milliseconds());
+    fn failed_at(&self, pair: &Pair, now: u64) {
+        let mut counted = self.counted();
+        counted.by_name.add_failed(&pair.0, now);
+        counted.by_address.add_failed(&pair.1, now);
+        counted.by_both.change(pair, now, |own| own.under_way = own.under_way.saturating_sub(1));
+        counted.by_both.add_failed(pair, now);
     }
 
-    fn succeeded_at(&self, name: &str, address: Address, now: u64) {
-        let (both, mut counted) = (key(name, address), self.counted());
-        counted.by_both.remove(&both);
-        counted.known.add(both, now);
+    fn given_up_at(&self, pair: &Pair, now: u64) {
+        let mut counted = self.counted();
+        let own = counted.by_both.get(pair);
+        if own.under_way <= 1 && own.failed_at(now) == 0 && own.next <= now {
+            counted.by_both.remove(pair);
+        } else {
+            counted.by_both.change(pair, now, |own| own.under_way = own.under_way.saturating_sub(1));
+        }
+    }
+}
+
+/// A try that is under way: it has to say how it ended. One whose caller goes away says nothing.
+#[derive(Debug)]
+pub(super) struct Try<'l> {
+    logins: &'l Logins,
+    pair: Option<Pair>,
+}
+
+impl Try<'_> {
+    /// The login was right: the guesses before it are forgotten, and the address is known.
+    pub(super) fn succeeded(mut self) {
+        let Some(pair) = self.pair.take() else { return };
+        self.logins.succeeded_at(&pair, self.logins.clock.milliseconds());
     }
 
-    /// A login has failed.
-    pub(super) fn failed(&self, name: &str, address: Address) {
-        self.failed_at(name, address, self.clock.milliseconds());
+    /// The login has failed.
+    pub(super) fn failed(mut self) {
+        let Some(pair) = self.pair.take() else { return };
+        self.logins.failed_at(&pair, self.logins.clock.milliseconds());
     }
+}
 
-    fn failed_at(&self, name: &str, address: Address, now: u64) {
-        let (both, mut counted) = (key(name, address), self.counted());
-        counted.by_name.add(both.0.clone(), now);
-        counted.by_address.add(address, now);
-        counted.by_both.add(both, now);
+impl Drop for Try<'_> {
+    fn drop(&mut self) {
+        let Some(pair) = self.pair.take() else { return };
+        self.logins.given_up_at(&pair, self.logins.clock.milliseconds());
+    }
+}
+
+/// A place among the tries that are delayed.
+struct Place<'l> {
+    logins: &'l Logins,
+    name: &'l str,
+    source: Source,
+}
+
+impl<'l> Place<'l> {
+    fn taken(logins: &'l Logins, name: &'l str, source: Source) -> Result<Self, Error> {
+        let delayed = &mut logins.counted().delayed;
+        if !delayed.has_room(source.address) {
+            return Err(Error::TooManyRequests);
+        }
+        delayed.add(name, source);
+        Ok(Self { logins, name, source })
+    }
+}
+
+impl Drop for Place<'_> {
+    fn drop(&mut self) {
+        self.logins.counted().delayed.remove(self.name, self.source);
     }
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn at(number: u32) -> Address {
-        Address::of(std::net::Ipv4Addr::from(number).into())
-    }
-
-    const HERE: u32 = 7;
-
-    #[test]
-    fn guessing_takes_longer_and_longer_where_it_is_done() {
-        let logins = Logins::default();
-        let GuessLimits { free, wait_ms, wait_ms_max } = limits::GUESSES_BY_BOTH;
-        let mut now = 0;
-        for _ in 0..free {
-            assert_eq!(logins.may_try_at("ann", at(HERE), now), Ok(()));
-            logins.failed_at("ann", at(HERE), now);
-        }
-        let mut wait = wait_ms;
-        for _ in 0..10 {
-            logins.failed_at("ann", at(HERE), now);
-            assert_eq!(logins.may_try_at("ann", at(HERE), now + wait - 1), Err(Error::TooManyRequests));
-            now += wait;
-            assert_eq!(logins.may_try_at("ann", at(HERE), now), Ok(()));
-            wait = wait_ms_max.min(2 * wait);
-        }
-        assert_eq!(wait, wait_ms_max);
-        assert_eq!(logins.may_try_at("ann", at(8), now), Ok(()), "from elsewhere");
-        assert_eq!(logins.may_try_at("bob", at(HERE), now), Ok(()), "another one from there");
-        logins.failed_at("ann", at(HERE), now);
-        logins.succeeded_at("ann", at(HERE), now);
-        assert_eq!(logins.may_try_at("ann", at(HERE), now), Ok(()));
-    }
-
-    /// The names of users are no secret: a stranger guesses in one from everywhere, all the time.
-    #[test]
-    fn a_stranger_keeps_no_user_out_where_it_has_logged_in() {
-        let logins = Logins::default();
-        logins.succeeded_at("ann", at(HERE), 0);
-        for number in 0..5_000 {
-            logins.failed_at("ann", at(1_000 + number), 1);
-        }
-        assert_eq!(logins.may_try_at("ann", at(HERE), 1), Ok(()), "where it has logged in");
-        assert_eq!(logins.may_try_at("ann", at(8), 1), Err(Error::TooManyRequests), "elsewhere it waits");
-        let second = 1 + limits::GUESSES_BY_ONE.wait_ms_max;
-        assert_eq!(logins.may_try_at("ann", at(8), second), Ok(()), "a second at most");
-        assert_eq!(logins.may_try_at("bob", at(8), 1), Ok(()), "other users do not");
-    }
-
-    /// Many share one address: one of them guesses in all names.
-    #[test]
-    fn a_neighbour_keeps_no_user_out() {
-        let logins = Logins::default();
-        logins.succeeded_at("ann", at(HERE), 0);
-        for number in 0..5_000 {
-            logins.failed_at(&format!("user {number}"), at(HERE), 1);
-        }
-        assert_eq!(logins.may_try_at("ann", at(HERE), 1), Ok(()));
-        assert_eq!(logins.may_try_at("bob", at(HERE), 1), Err(Error::TooManyRequests));
-        let second = 1 + limits::GUESSES_BY_ONE.wait_ms_max;
-        assert_eq!(logins.may_try_at("bob", at(HERE), second), Ok(()), "for a second at most");
-    }
-
-    #[test]
-    fn counts_are_bounded() {
-        let logins = Logins::default();
-        for number in 0..2 * u32::try_from(limits::LOGIN_PAIRS_MAX).unwrap() {
-            logins.failed_at(&number.to_string(), at(number), u64::from(number));
-            logins.succeeded_at("ann", at(number), u64::from(number));
-        }
-        let counted = logins.counted();
-        let lens = (counted.by_both.counts.len(), counted.known.counts.len());
-        assert_eq!(lens, (limits::LOGIN_PAIRS_MAX, limits::LOGIN_PAIRS_MAX));
-        let lens = (counted.by_name.counts.len(), counted.by_address.counts.len());
-        assert_eq!(lens, (limits::LOGIN_NAMES_MAX, limits::LOGIN_ADDRESSES_MAX));
-        assert_eq!(counted.by_both.oldest.len(), limits::LOGIN_PAIRS_MAX);
-        assert!(!counted.by_both.counts.contains_key(&key("0", at(0))), "the oldest make room");
-    }
-}
+mod tests;

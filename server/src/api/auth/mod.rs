@@ -24,7 +24,7 @@ use revd_member::apply::command::Kind;
 use revd_member::apply::users::{Login, decode_login};
 use revd_member::auth::{Caller, ROOT, Wants, rules};
 use revd_member::error::{AuthError, Error};
-use revd_member::schema;
+use revd_member::schema::{self, AuthState};
 use revd_proto::authpb::Permission;
 use revd_proto::authpb::permission::Type;
 use revd_proto::etcdserverpb::{
@@ -171,10 +171,7 @@ impl Auth {
         let AuthenticateRequest { name, password } = decoded(AuthenticateRequest::decode(message))?;
         let password = Secret::from(password);
         for _ in 0..limits::LOGIN_ATTEMPTS_MAX {
-            let view = self.context.view_for_reading(false).await?;
-            let revision = schema::auth_state(view.tables()).revision;
-            self.check_password(source, &name, &password, &view).await?;
-            drop(view);
+            let revision = self.check_password(source, &name, &password).await?;
             let letters = letters();
             let is_simple = matches!(self.context.auth.kind, TokenKind::Simple);
             let digest = is_simple.then(|| tokens::digest(letters.expose()));
@@ -195,24 +192,23 @@ impl Auth {
         Err(Error::TooManyRequests)
     }
 
-    async fn check_password(
-        &self,
-        source: Source,
-        name: &str,
-        password: &Secret,
-        view: &View,
-    ) -> Result<(), Error> {
-        if !schema::auth_state(view.tables()).enabled {
+    /// Checks a password; the auth revision that its user was looked up at.
+    async fn check_password(&self, source: Source, name: &str, password: &Secret) -> Result<u64, Error> {
+        let auth = &self.context.auth;
+        // That may take long: no View is held meanwhile.
+        let tried = auth.logins.turn(name, source).await?;
+        let view = self.context.view_for_reading(false).await?;
+        let AuthState { enabled, revision, .. } = schema::auth_state(view.tables());
+        if !enabled {
             return Err(Error::Auth(AuthError::AuthNotEnabled));
         }
-        let auth = &self.context.auth;
-        auth.logins.may_try(name, source.address)?;
         let user = schema::user(view.tables(), name);
+        drop(view);
         let has_none = user.as_ref().is_some_and(rules::has_no_password);
         let hash = user.map(|user| user.password).filter(|_| !has_none);
         let checked = auth.passwords.check(source, password.clone(), hash).await;
         if checked == Err(Error::Auth(AuthError::AuthFailed)) {
-            auth.logins.failed(name, source.address);
+            tried.failed();
             // As with etcd, whose text tells that there is such a user.
             return Err(if has_none {
                 Error::Auth(AuthError::NoPasswordUser)
@@ -221,8 +217,8 @@ impl Auth {
             });
         }
         checked?;
-        auth.logins.succeeded(name, source.address);
-        Ok(())
+        tried.succeeded();
+        Ok(revision)
     }
 }
 
