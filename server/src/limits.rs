@@ -60,8 +60,8 @@ pub const GUESSES_KNOWN_PACE_MS: u64 = 1_000;
 pub const LOGIN_DELAY_MS_MAX: u64 = 30_000;
 /// Milliseconds after which a try asks again that waits for others to end.
 pub const LOGIN_ASK_AGAIN_MS: u64 = 250;
-/// Milliseconds without a guess after which those before are forgotten: many times the longest wait,
-/// or waiting that long would make guesses free.
+/// Milliseconds without a guess after which those before are forgotten: many times the longest
+/// wait, or waiting that long would make guesses free.
 pub const LOGINS_FORGOTTEN_MS: u64 = 600_000;
 /// Names with addresses for which failed logins are counted; the oldest make room. As many are
 /// known by a login that was right.
@@ -330,6 +330,8 @@ pub const WATCH_TURNS_OF_TOKEN: u64 = 16;
 
 // Leases at the edges.
 
+/// Keys that a reply about a lease shows, whose reader is judged in one turn.
+pub const LEASE_KEYS_JUDGED_PER_TURN: usize = 1_000;
 /// Keepalives of one stream that are under way at a time.
 pub const KEEPALIVES_PER_STREAM: usize = 1_000;
 /// Time between looks at the versions of members. etcd looks every four seconds, by requests to

@@ -14,13 +14,13 @@ use revd_member::apply::command::Kind;
 use revd_member::apply::gates;
 use revd_member::apply::lease_reports::{CHECKPOINT_FIRST, ExpiredLeases, LOOK_AGAIN, RemainingTtls};
 use revd_member::apply::local::{DeadlineRequest, Heard, LeaseRequest, LeaseRight, LeaseRights, LocalKind};
-use revd_member::auth::{Attached, Caller, Wants};
+use revd_member::auth::{Caller, Wants};
 use revd_member::error::Error;
 use revd_member::error::Status;
 use revd_member::wire::put_number;
 use revd_proto::etcdserverpb::{
     LeaseCheckpoint, LeaseCheckpointRequest, LeaseGrantRequest, LeaseKeepAliveRequest, LeaseLeasesRequest,
-    LeaseRevokeRequest, LeaseTimeToLiveRequest, LeaseTimeToLiveResponse,
+    LeaseRevokeRequest, LeaseTimeToLiveRequest,
 };
 use revd_proto::tags::lease_keep_alive_response;
 use smallvec::smallvec;
@@ -173,18 +173,26 @@ impl Lease {
             return self.ask_leader(LeaseRequest::TimeToLive { lease: id, keys }).await;
         }
         self.wait_for_keys().await?;
+        let is_root = self.context.is_root(caller, &self.context.views.load());
+        if !is_root {
+            // Before a reply is made of very many keys.
+            self.check_attached(caller, LeaseRight::Read(id)).await?;
+        }
         let reply = match self.context.ask(LeaseRequest::TimeToLive { lease: id, keys }.into(), false).await {
             Err(Error::NotLeader) => self.time_and_keys(id).await,
             result => result,
         }?;
-        let view = self.context.views.load();
-        if !self.context.is_root(caller, &view) {
-            // Those that are shown: others may have been attached by now.
-            let shown = decoded(LeaseTimeToLiveResponse::decode(&reply.concat()[..]))?.keys;
-            let wants = Wants::ReadLease(Some(id));
-            self.context.check_keys(caller, &wants, &view, Attached::Keys(&shown))?;
+        if !is_root {
+            // Those that are shown: others may have been attached since.
+            self.context.check_shown(caller, id, reply.iter()).await?;
         }
         Ok(reply)
+    }
+
+    /// Whether a caller may have what depends on keys of leases: the state core knows these.
+    async fn check_attached(&self, caller: &Caller, right: LeaseRight) -> Result<(), Error> {
+        let rights = LeaseRights { caller: caller.clone(), right };
+        self.context.begin_local(LocalKind::MayCaller(Arc::new(rights)), false)?.await?.result.map(drop)
     }
 
     /// Waits until keys are known here that were attached anywhere before. As with etcd, a change
@@ -212,9 +220,7 @@ impl Lease {
         decoded(LeaseLeasesRequest::decode(message))?;
         let reply = self.context.ask(DeadlineRequest::List.into(), false).await?;
         if !self.context.is_root(caller, &self.context.views.load()) {
-            let rights = LeaseRights { caller: caller.clone(), right: LeaseRight::ReadAll };
-            let may = self.context.begin_local(LocalKind::MayCaller(Arc::new(rights)), false)?.await?;
-            may.result?;
+            self.check_attached(caller, LeaseRight::ReadAll).await?;
         }
         Ok(reply)
     }

@@ -14,6 +14,7 @@ mod election;
 mod health;
 mod kv;
 mod lease;
+mod lease_keys;
 mod lock;
 mod maintenance;
 mod reflection;

@@ -63,7 +63,7 @@ impl SlotClass {
         match kind {
             LocalKind::MayCaller(rights) => match rights.right {
                 LeaseRight::Write(_) => Self::Keepalives,
-                LeaseRight::ReadAll => Self::Calls,
+                LeaseRight::Read(_) | LeaseRight::ReadAll => Self::Calls,
             },
             LocalKind::Defragment | LocalKind::MoveLeader { .. } => Self::Calls,
             LocalKind::PeerVersions => Self::Duties,

@@ -52,6 +52,8 @@ pub struct LeaseRights {
 pub enum LeaseRight {
     /// To write those of this lease.
     Write(i64),
+    /// To read those of this lease.
+    Read(i64),
     /// To read those of any lease.
     ReadAll,
 }

@@ -116,6 +116,7 @@ impl Machine {
     pub fn check_lease_rights(&mut self, rights: &LeaseRights) -> Result<(), Error> {
         let wants = match rights.right {
             LeaseRight::Write(lease) => Wants::WriteLease(lease),
+            LeaseRight::Read(lease) => Wants::ReadLease(Some(lease)),
             LeaseRight::ReadAll => Wants::ReadLease(None),
         };
         let attached = Attached::Leases(&self.state.leases);

@@ -113,8 +113,9 @@ impl Access {
         let Some(rights) = self.rights(tables, &user.name) else {
             return Err(self.of_unknown_user(user, wants));
         };
-        // As with etcd: an old token counts where no key is named.
-        if wants.names_keys() || attached.has_keys_of(wants) {
+        // As with etcd: an old token counts where no key is named, and for keys of leases it still
+        // is root's.
+        if wants.names_keys() || !rights.is_root && attached.has_keys_of(wants) {
             self.check_revision(user)?;
         }
         if rights.is_root {

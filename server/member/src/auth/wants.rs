@@ -64,7 +64,10 @@ impl Attached<'_> {
     pub(super) fn has_keys_of(&self, wants: &Wants<'_>) -> bool {
         match (self, wants) {
             (Self::Keys(keys), Wants::WriteLease(_) | Wants::ReadLease(_)) => !keys.is_empty(),
-            (Self::Leases(leases), Wants::WriteLease(lease)) => leases.keys(*lease).next().is_some(),
+            (Self::Leases(leases), Wants::WriteLease(lease) | Wants::ReadLease(Some(lease))) => {
+                leases.key_from(*lease, b"").is_some()
+            }
+            (Self::Leases(leases), Wants::ReadLease(None)) => leases.attached_from(b"").is_some(),
             _ => false,
         }
     }

@@ -22,7 +22,7 @@ use crate::harness::{Client, said_of_both, with_server};
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A call with a stream of replies: the requests, then nothing more until the call is dropped.
-async fn open(
+pub(crate) async fn open(
     client: &Client,
     path: &'static str,
     requests: Vec<Vec<u8>>,

@@ -270,9 +270,45 @@ fn keys_of_a_lease_cost_a_put_no_more_than_its_users_intervals() {
         let mut may =
             |right| subject.machine.check_lease_rights(&LeaseRights { caller: caller.clone(), right });
         assert_eq!(may(LeaseRight::Write(1)), Err(Error::Auth(AuthError::PermissionDenied)));
+        assert_eq!(may(LeaseRight::Read(1)), Err(Error::Auth(AuthError::PermissionDenied)));
         assert_eq!(may(LeaseRight::ReadAll), Err(Error::Auth(AuthError::PermissionDenied)));
         assert_eq!(may(LeaseRight::Write(2)), Ok(()), "no keys are attached to it");
     }
+}
+
+/// An old token does not count for keys that are attached to leases, unless it is root's: as with
+/// etcd.
+#[test]
+fn an_old_token_counts_for_keys_of_leases_if_it_is_roots() {
+    let mut subject = Subject::enabled();
+    let keys = [("b", 1), ("b1", 1)];
+    for id in [1, 2] {
+        subject.own(Kind::LeaseGrant, &LeaseGrantRequest { id, ttl: 60 }).unwrap();
+    }
+    let (root, ann) = (subject.user("root"), subject.user("ann"));
+    subject.own(Kind::RoleAdd, &AuthRoleAddRequest { name: "another".to_owned() }).unwrap();
+    let may = |subject: &mut Subject, caller: &Caller, right| {
+        subject.machine.check_lease_rights(&LeaseRights { caller: caller.clone(), right })
+    };
+    let rights = [LeaseRight::Write(1), LeaseRight::Read(1), LeaseRight::ReadAll];
+    for right in rights {
+        assert_eq!(may(&mut subject, &ann, right), Ok(()), "there are no keys");
+    }
+    for (key, lease) in keys {
+        subject.own(Kind::Put, &PutRequest { lease, ..put(key) }).unwrap();
+    }
+    for right in rights {
+        let old = Err(Error::Auth(AuthError::OldAuthRevision));
+        assert_eq!(may(&mut subject, &ann, right), old, "{right:?}");
+        let new = subject.user("ann");
+        assert_eq!(may(&mut subject, &new, right), Ok(()), "{right:?}");
+        assert_eq!(may(&mut subject, &root, right), Ok(()), "{right:?}");
+    }
+    assert_eq!(may(&mut subject, &ann, LeaseRight::Write(2)), Ok(()), "without keys");
+    let revoke = LeaseRevokeRequest { id: 1 };
+    let old = Err(Error::Auth(AuthError::OldAuthRevision));
+    assert_eq!(subject.send(&ann, Kind::LeaseRevoke, &revoke), old);
+    assert!(subject.send(&root, Kind::LeaseRevoke, &revoke).is_ok());
 }
 
 #[test]
