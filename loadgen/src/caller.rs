@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::clock;
+use crate::login;
 use crate::wire::head::CallFailure;
 use crate::wire::{ClientConnection, ReplySink, RpcMethod};
 use anyhow::Context as _;
@@ -55,6 +56,7 @@ impl ReplySink for HeardReplies {
 /// A connection.
 #[derive(Debug)]
 pub struct Caller {
+    endpoint: String,
     pub client: ClientConnection,
     pub heard: HeardReplies,
     buffer: Vec<u8>,
@@ -74,9 +76,10 @@ impl Caller {
     /// # Errors
     /// When no server listens there.
     pub fn connect(endpoint: &str) -> anyhow::Result<Self> {
-        let client = ClientConnection::connect(endpoint, Duration::from_secs(5))?;
+        let client = login::connect(endpoint, Duration::from_secs(5))?;
         let heard = HeardReplies { keeps: true, ..HeardReplies::default() };
-        let mut caller = Self { client, heard, buffer: vec![0; 256 * 1024], next: 0 };
+        let endpoint = endpoint.to_owned();
+        let mut caller = Self { endpoint, client, heard, buffer: vec![0; 256 * 1024], next: 0 };
         // The server's settings say how many streams it allows.
         caller.client.flush()?;
         caller.turn(Duration::from_millis(200))?;
@@ -212,13 +215,28 @@ impl Caller {
     }
 
     fn ask_bytes(&mut self, path: &'static str, body: &[u8], patience: Duration) -> anyhow::Result<Vec<u8>> {
+        let mut said = self.wait_for(path, body, patience)?;
+        if said.as_ref().is_err_and(|what| login::is_refused(&self.endpoint, what)) {
+            login::renew(&mut self.client, &self.endpoint)?;
+            said = self.wait_for(path, body, patience)?;
+        }
+        said.map_err(|what| anyhow::anyhow!("{path}: {what}"))
+    }
+
+    fn wait_for(
+        &mut self,
+        path: &'static str,
+        body: &[u8],
+        patience: Duration,
+    ) -> anyhow::Result<Result<Vec<u8>, String>> {
         let token = self.begin(path, body).context("no more streams")?;
         let is_over = self.until(patience, |heard| heard.ended.contains_key(&token))?;
         anyhow::ensure!(is_over, "no answer to {path}");
-        let outcome = self.heard.ended.remove(&token);
-        outcome.context("a call without an end")?.map_err(|what| anyhow::anyhow!("{path}: {what}"))?;
+        if let Err(what) = self.heard.ended.remove(&token).context("a call without an end")? {
+            return Ok(Err(what));
+        }
         let at = self.heard.messages.iter().position(|(of, _)| *of == token).context("an empty answer")?;
-        Ok(self.heard.messages.swap_remove(at).1)
+        Ok(Ok(self.heard.messages.swap_remove(at).1))
     }
 }
 

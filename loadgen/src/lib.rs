@@ -45,9 +45,13 @@ pub mod keys;
 pub mod caller;
 pub mod probe;
 
+pub mod accounts;
+pub mod login;
+
 pub mod wire;
 
 // Leaves: every module may use them.
+pub mod certificates;
 pub mod clock;
 pub mod disk;
 pub mod table;

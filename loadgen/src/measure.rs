@@ -118,7 +118,10 @@ impl Session {
             }
         }
         if run.stopped.is_none() {
-            run.violations.extend(differing_members(&plan.endpoints));
+            match differing_members(&plan.endpoints) {
+                Ok(differ) => run.violations.extend(differ),
+                Err(why) => run.warnings.push(why),
+            }
         }
         Ok(run)
     }
@@ -136,17 +139,25 @@ impl Session {
 }
 
 /// Members must hold the same keys in the end; some may need a moment to get there.
-fn differing_members(endpoints: &[String]) -> Option<String> {
+///
+/// # Errors
+/// When this user may not look.
+fn differing_members(endpoints: &[String]) -> Result<Option<String>, String> {
     let mut hashes = Vec::new();
     for _ in 0..if endpoints.len() > 1 { 50 } else { 0 } {
-        hashes = endpoints.iter().map(|endpoint| probe::hash_kv(endpoint).ok()).collect();
+        let said: Vec<_> = endpoints.iter().map(|endpoint| probe::hash_kv(endpoint)).collect();
+        let is_denied = |error: &anyhow::Error| error.to_string().contains("permission denied");
+        if said.iter().flat_map(|said| said.as_ref().err()).any(is_denied) {
+            return Err("members were not compared: HashKV is root's alone".to_owned());
+        }
+        hashes = said.into_iter().map(Result::ok).collect();
         if hashes.iter().all(|hash| hash.is_some() && *hash == hashes[0]) {
-            return None;
+            return Ok(None);
         }
         clock::rest(Duration::from_millis(100));
     }
-    (!hashes.is_empty())
-        .then(|| format!("members hold different keys: HashKV of {endpoints:?} is {hashes:?}"))
+    let differ = !hashes.is_empty();
+    Ok(differ.then(|| format!("members hold different keys: HashKV of {endpoints:?} is {hashes:?}")))
 }
 
 /// Processor, cores, memory and kernel, in words.

@@ -156,6 +156,8 @@ pub enum OpKind {
         /// Their seconds.
         ttl: i64,
     },
+    /// Makes a connection, reads one key by a serializable get, and closes the connection.
+    Connect,
     /// Takes a lock and gives it back.
     Lock {
         /// How many locks there are.
@@ -199,6 +201,7 @@ impl OpKind {
             Self::LeaseGrant { .. } => "lease-grant",
             Self::LeaseKeepAlive { .. } => "lease-keepalive",
             Self::LeaseExpiry { .. } => "lease-expiry",
+            Self::Connect => "connect",
             Self::Lock { .. } => "lock",
         }
     }
@@ -214,6 +217,7 @@ impl OpKind {
             Self::LeaseGrant { .. }
             | Self::LeaseKeepAlive { .. }
             | Self::LeaseExpiry { .. }
+            | Self::Connect
             | Self::Lock { .. } => false,
         }
     }
@@ -256,6 +260,12 @@ impl Plan {
     #[must_use]
     pub fn catches_up(&self) -> bool {
         self.watch.as_ref().is_some_and(|watch| watch.from_start)
+    }
+
+    /// Each operation has a connection of its own.
+    #[must_use]
+    pub fn connects(&self) -> bool {
+        self.ops.iter().any(|op| op.kind == OpKind::Connect)
     }
 
     /// Refuses plans that make no sense.
@@ -301,6 +311,10 @@ impl Plan {
         let watches = self.watch.is_some();
         ensure!(!self.ops.is_empty() || watches, "{name}: there is nothing to do: no op and no watch");
         ensure!(self.ops.is_empty() || self.ops.iter().any(|op| op.weight > 0), "{name}: all weights are 0");
+        ensure!(
+            !self.connects() || (self.ops.len() == 1 && !watches),
+            "{name}: connect goes with no other operation, and not with watchers"
+        );
         if let Some(watch) = &self.watch {
             ensure!(
                 watch.watchers >= watch.streams && watch.streams >= watch.conns && watch.conns > 0,
@@ -348,6 +362,13 @@ mod tests {
             (Plan { clients: 0, ..good.clone() }, "--clients"),
             (Plan { ops: Vec::new(), ..good.clone() }, "nothing to do"),
             (Plan { duration: 0.0, ..good.clone() }, "when it ends"),
+            (
+                Plan {
+                    ops: vec![PlannedOp::new(OpKind::Connect), PlannedOp::new(OpKind::Cas)],
+                    ..good.clone()
+                },
+                "connect goes with no other",
+            ),
             (Plan { watch: Some(WatchPlan { conns: 5, ..WatchPlan::default() }), ..good }, "connections"),
         ] {
             let error = bad.check().unwrap_err().to_string();

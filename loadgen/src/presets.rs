@@ -5,7 +5,7 @@ use crate::keys::{KeyOrder, KeySpace, SizeRange};
 use crate::plan::{OpKind, Plan, PlannedOp, RangeOp, WatchPlan};
 
 /// Every name and what it stands for.
-pub const NAMES: [(&str, &str); 27] = [
+pub const NAMES: [(&str, &str); 28] = [
     ("put", "writes of single keys"),
     ("get", "linearizable reads of single keys"),
     ("get-serializable", "reads of single keys from what the member has"),
@@ -25,6 +25,7 @@ pub const NAMES: [(&str, &str); 27] = [
     ("lease-keepalive", "500 streams that keep a lease alive each"),
     ("lease-expiry", "1,000 leases that end: how late their keys go"),
     ("lock", "100 callers want one of ten locks"),
+    ("connect", "1,000 new connections a second, a read of one key on each"),
     ("kubernetes", "list, watch, updates, node heartbeats and events of a cluster"),
     ("config-watch", "few writes, many readers and watchers"),
     ("lease-storm", "leases made and kept alive by many"),
@@ -94,6 +95,7 @@ pub fn preset(name: &str) -> anyhow::Result<Plan> {
         "lease-keepalive" => Plan { clients: 500, ..one(OpKind::LeaseKeepAlive { ttl: 600 }) },
         "lease-expiry" => Plan { total: Some(1_000), warmup: 0.0, ..one(OpKind::LeaseExpiry { ttl: 5 }) },
         "lock" => one(OpKind::Lock { locks: 10 }),
+        "connect" => Plan { rate: Some(1_000.0), clients: 500, ..one(OpKind::Connect) },
         "kubernetes" => kubernetes(ops(Vec::new())),
         "config-watch" => {
             let kinds = vec![weighted(19, get(true)), weighted(1, PUT)];

@@ -13,10 +13,16 @@ use anyhow::{Context as _, bail};
 use rustix::process::{Pid, Signal, kill_process};
 use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 
+use crate::accounts;
+use crate::certificates::ServerCertificate;
 use crate::clock;
 use crate::clock::SECOND;
 use crate::cost::ProcessUsage;
+use crate::login;
 use crate::probe;
+use crate::wire::client::host;
+use crate::wire::tls;
+use crate::wire::users::{self, Credentials};
 
 /// How long a server has to come up.
 const PATIENCE: u64 = 60 * SECOND;
@@ -52,6 +58,17 @@ pub struct ServerSpec {
     pub cpus: Vec<usize>,
     /// Where its data goes; none: the system's place for temporary files.
     pub below: Option<PathBuf>,
+    /// Its protection.
+    pub security: Security,
+}
+
+/// The protection of a server, beside flags of its own.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Security {
+    /// TLS for clients, with certificates that are made for it.
+    pub tls: bool,
+    /// Users, with all defaults; the load is one's that may read and write all keys.
+    pub auth: bool,
 }
 
 /// A running server, or a cluster of them.
@@ -199,14 +216,18 @@ impl Servers {
         let folder = spec.data_folder();
         let data = builder.tempdir_in(&folder);
         let data = data.with_context(|| format!("making a folder in {}", folder.display()))?;
+        let certificate = if spec.security.tls { Some(ServerCertificate::make(data.path())?) } else { None };
+        if let Some(certificate) = &certificate {
+            tls::trust(&certificate.authority)?;
+        }
         let members = spec.members.max(1);
         let mut peers = Vec::new();
         let mut clients = Vec::new();
         for _ in 0..members {
             peers.push(format!("http://{}", free_address()?));
             // A server with a certificate is asked over TLS; `--cacert` has its authority.
-            let is_secure =
-                spec.flags.iter().any(|flag| flag.starts_with("--cert-file") || flag == "--auto-tls");
+            let is_secure = spec.security.tls
+                || spec.flags.iter().any(|flag| flag.starts_with("--cert-file") || flag == "--auto-tls");
             let scheme = if is_secure { "https" } else { "http" };
             clients.push(format!("{scheme}://{}", free_address()?));
         }
@@ -229,12 +250,28 @@ impl Servers {
                 command.args(["--listen-peer-urls", peer]);
             }
             command.args(["--log-level", "error", "--quota-backend-bytes", QUOTA]).args(&spec.flags);
+            command.args(certificate.iter().flat_map(ServerCertificate::flags));
             let child = servers.spawn(&mut command, at)?;
             servers.members.push((command, child));
         }
         servers.wait()?;
-        servers.leader()?;
+        let leader = servers.leader()?;
+        if spec.security.auth {
+            let user = accounts::set_up(&servers.endpoints[leader])?;
+            servers.endpoints.iter().try_for_each(|endpoint| servers.belongs_to(endpoint, &user))?;
+        }
         Ok(servers)
+    }
+
+    /// Calls to a member are this user's, from when it knows of it on.
+    fn belongs_to(&self, endpoint: &str, user: &Credentials) -> anyhow::Result<()> {
+        users::set_for(host(endpoint)?, user.clone());
+        let until = clock::nanos() + PATIENCE;
+        while let Err(error) = login::token(endpoint) {
+            anyhow::ensure!(clock::nanos() < until, "{}: {error:#}", self.name);
+            clock::rest(Duration::from_millis(10));
+        }
+        Ok(())
     }
 
     /// Starts a member on the CPUs of the servers, whatever those of this thread are.
@@ -321,6 +358,12 @@ impl Servers {
     #[must_use]
     pub fn endpoint(&self) -> &str {
         &self.endpoints[0]
+    }
+
+    /// Where its data, logs and certificates are.
+    #[must_use]
+    pub fn data_folder(&self) -> &Path {
+        self.data.path()
     }
 
     /// CPU, memory and disk of all members so far.

@@ -9,6 +9,18 @@ use toml::{Table, Value};
 use crate::plan::Plan;
 use crate::presets;
 
+/// Which of two servers has something.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Which {
+    /// The first.
+    A,
+    /// The second.
+    B,
+    /// Each of them.
+    Both,
+}
+
 /// A file.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
@@ -22,6 +34,12 @@ pub struct Suite {
     /// When a comparison with an earlier result fails.
     #[serde(default)]
     pub fail_if: Vec<String>,
+    /// Servers that are started for it have certificates.
+    #[serde(default)]
+    pub tls: Option<Which>,
+    /// They have users.
+    #[serde(default)]
+    pub auth: Option<Which>,
     /// Fields of all plans.
     #[serde(default)]
     defaults: Table,

@@ -20,7 +20,7 @@ use super::store::{GRANT, PUT, RANGE};
 use crate::caller::Caller;
 use crate::clock;
 use crate::clock::SECOND;
-use crate::probe;
+use crate::login;
 use crate::wire::RpcMethod;
 
 /// Gets a second; every tenth call is a put instead.
@@ -226,7 +226,7 @@ impl HonestLeases {
         for (id, _) in &self.held {
             let request = LeaseTimeToLiveRequest { id: *id, keys: false }.encode_to_vec();
             let reply =
-                probe::ask(endpoint, RpcMethod::Other("/etcdserverpb.Lease/LeaseTimeToLive"), &request);
+                login::ask(endpoint, RpcMethod::Other("/etcdserverpb.Lease/LeaseTimeToLive"), &request);
             match reply.map(|body| LeaseTimeToLiveResponse::decode(&body[..])) {
                 Ok(Ok(reply)) if reply.ttl > 0 => {}
                 Ok(reply) => noticed.lost.push(format!("lease: {:?} s left", reply.map(|reply| reply.ttl))),

@@ -18,6 +18,7 @@ use clap::{CommandFactory as _, Parser, Subcommand};
 
 use crate::presets;
 use crate::wire::tls::{self, TlsArgs};
+use crate::wire::users::{self, UserArgs};
 
 const EXAMPLES: &str = "\
 Examples:
@@ -42,6 +43,8 @@ struct Cli {
     command: Option<LoadgenCommand>,
     #[command(flatten)]
     tls: TlsArgs,
+    #[command(flatten)]
+    user: UserArgs,
 }
 
 #[derive(Subcommand)]
@@ -84,7 +87,7 @@ pub fn main() -> ExitCode {
         args.insert(1, "benchmark".to_owned());
     }
     let cli = Cli::parse_from(args);
-    if let Err(error) = tls::set(&cli.tls) {
+    if let Err(error) = tls::set(&cli.tls).and_then(|()| users::set(&cli.user)) {
         eprintln!("loadgen: {error:#}");
         return ExitCode::from(outputs::FAILED);
     }

@@ -6,7 +6,9 @@ use std::sync::Once;
 use clap::Args;
 
 use crate::cli::values::words;
-use crate::servers::{self, Program, ServerSpec, Servers};
+use crate::servers::{self, Program, Security, ServerSpec, Servers};
+use crate::suite::Suite;
+use crate::wire::users::without_passwords;
 use crate::{clock, disk, measure};
 
 /// A server that loadgen starts itself.
@@ -24,6 +26,12 @@ pub(super) struct ServerArgs {
         help_heading = "Server"
     )]
     server_flags: String,
+    /// Give it a certificate: calls go over TLS
+    #[arg(long, requires = "server", help_heading = "Server")]
+    tls: bool,
+    /// Give it users: calls are made by one that may read and write all keys
+    #[arg(long, requires = "server", help_heading = "Server")]
+    auth: bool,
     /// A server that runs already: what does it cost? (may be given for each member)
     #[arg(long, value_name = "PID", help_heading = "Server")]
     server_pid: Vec<u32>,
@@ -41,7 +49,14 @@ pub(super) struct ServerArgs {
 impl ServerArgs {
     pub(super) fn spec(&self, program: &str) -> anyhow::Result<ServerSpec> {
         let place = ServerPlace { cpus: self.server_cpus.as_deref(), below: self.data_below.as_ref() };
-        place.spec(servers::find(program)?, &self.server_flags, 1)
+        let spec = place.spec(servers::find(program)?, &self.server_flags, 1)?;
+        Ok(ServerSpec { security: Security { tls: self.tls, auth: self.auth }, ..spec })
+    }
+
+    /// As a suite has it, where the command line says nothing.
+    pub(super) fn secure(&mut self, suite: &Suite) {
+        self.tls |= suite.tls.is_some();
+        self.auth |= suite.auth.is_some();
     }
 
     pub(super) fn start(&self) -> anyhow::Result<Option<Servers>> {
@@ -130,7 +145,8 @@ impl PairArgs {
 
 /// The line above kept figures: command, machine, day, versions.
 pub(super) fn heading(specs: &[ServerSpec]) -> String {
-    let command: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let command = without_passwords(&words);
     let now = humantime::format_rfc3339_seconds(clock::wall()).to_string();
     let day = now.split('T').next().unwrap_or_default();
     let named = |Program { name, version, .. }: &Program| {
@@ -139,7 +155,7 @@ pub(super) fn heading(specs: &[ServerSpec]) -> String {
     let named: Vec<_> = specs.iter().map(|spec| named(&spec.program)).collect();
     let is_memory = specs.iter().any(|spec| disk::is_memory(&spec.data_folder()).unwrap_or(false));
     let place = if is_memory { "; data in memory (tmpfs), where a sync is free" } else { "" };
-    format!("`loadgen {}` on {}, {day}: {}{place}\n", command.join(" "), measure::machine(), named.join(", "))
+    format!("`loadgen {command}` on {}, {day}: {}{place}\n", measure::machine(), named.join(", "))
 }
 
 /// Where servers run.
@@ -156,6 +172,7 @@ impl ServerPlace<'_> {
             members,
             cpus: self.cpus.map(servers::cpus).transpose()?.unwrap_or_default(),
             below: self.below.cloned(),
+            security: Security::default(),
         };
         let folder = spec.data_folder();
         if disk::is_memory(&folder).unwrap_or(false) {

@@ -43,9 +43,11 @@ pub(super) fn run(args: &SuiteArgs) -> anyhow::Result<ExitCode> {
     for text in &suite.fail_if {
         rules.push(text.parse()?);
     }
-    let started = args.server.start()?;
-    args.server.pin()?;
-    let pids = args.server.pids(started.as_ref())?;
+    let mut server = args.server.clone();
+    server.secure(&suite);
+    let started = server.start()?;
+    server.pin()?;
+    let pids = server.pids(started.as_ref())?;
     let session = args.outputs.session()?;
     let rounds = args.rounds.or(suite.rounds).unwrap_or(1);
     let mut runs = Vec::new();

@@ -9,7 +9,8 @@ use crate::cli::outputs::{Outputs, status};
 use crate::cli::servers::PairArgs;
 use crate::cli::values::{members, seconds};
 use crate::result::RunResult;
-use crate::suite::Suite;
+use crate::servers::Security;
+use crate::suite::{Suite, Which};
 use crate::{presets, ratios, versus};
 
 /// `loadgen versus`.
@@ -30,6 +31,12 @@ pub(super) struct VersusArgs {
     /// Members of each cluster; callers are spread over all of them, a single one calls the leader
     #[arg(long, default_value_t = 1, value_parser = members)]
     members: usize,
+    /// Give both servers, or one, a certificate: calls go over TLS [default: the suite's]
+    #[arg(long, value_name = "WHICH", num_args = 0..=1, default_missing_value = "both", help_heading = "Servers")]
+    tls: Option<Which>,
+    /// Give both, or one, users: calls are made by one that may read and write all keys
+    #[arg(long, value_name = "WHICH", num_args = 0..=1, default_missing_value = "both", help_heading = "Servers")]
+    auth: Option<Which>,
     #[command(flatten)]
     pair: PairArgs,
     #[command(flatten)]
@@ -38,8 +45,9 @@ pub(super) struct VersusArgs {
 
 /// Measures two servers in turn.
 pub(super) fn run(args: &VersusArgs) -> anyhow::Result<ExitCode> {
-    let mut plans = match (&args.suite, args.scenarios.as_slice()) {
-        (Some(path), _) => Suite::read(path)?.plans()?,
+    let suite = args.suite.as_deref().map(Suite::read).transpose()?;
+    let mut plans = match (&suite, args.scenarios.as_slice()) {
+        (Some(suite), _) => suite.plans()?,
         (None, []) => presets::NAMES
             .iter()
             .map(|(name, _)| presets::preset(name))
@@ -48,10 +56,16 @@ pub(super) fn run(args: &VersusArgs) -> anyhow::Result<ExitCode> {
             names.iter().map(|name| presets::preset(name)).collect::<anyhow::Result<Vec<_>>>()?
         }
     };
-    for plan in plans.iter_mut().filter(|_| args.suite.is_none()) {
+    for plan in plans.iter_mut().filter(|_| suite.is_none()) {
         plan.duration = if plan.catches_up() { plan.duration } else { args.duration };
     }
-    let [a, b] = args.pair.both(args.members)?;
+    let [mut a, mut b] = args.pair.both(args.members)?;
+    let tls = args.tls.or(suite.as_ref().and_then(|suite| suite.tls));
+    let auth = args.auth.or(suite.as_ref().and_then(|suite| suite.auth));
+    for (spec, own) in [(&mut a, Which::A), (&mut b, Which::B)] {
+        let has = |which: Option<Which>| which.is_some_and(|which| which == own || which == Which::Both);
+        spec.security = Security { tls: has(tls), auth: has(auth) };
+    }
     args.pair.pin()?;
     let session = args.outputs.session()?;
     let labels = [a.program.name.as_str(), b.program.name.as_str()];

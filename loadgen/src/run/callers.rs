@@ -1,5 +1,6 @@
 //! Callers of one thread, and what answers do to them. No socket is touched here.
 
+use crate::login;
 use crate::plan::Plan;
 use crate::record::{OpRecord, histogram};
 use crate::run::watchers::RunWatchers;
@@ -30,6 +31,8 @@ pub(super) struct CallerState {
     is_on_held: bool,
     /// The meaning of the messages so far.
     verdict: Option<ReplyVerdict>,
+    /// How often in a row its token was refused.
+    refusals: u32,
     /// The newest revision it has seen, and the least that its answer must show.
     revision: i64,
     least: i64,
@@ -62,6 +65,8 @@ pub(super) struct Callers {
     pub(super) idle: Vec<u32>,
     /// Those whose operation needs another call.
     pub(super) again: Vec<u32>,
+    /// Those whose call was refused for its token.
+    pub(super) refused: Vec<u32>,
     pub(super) busy: usize,
     pub(super) source: OpSource,
     pub(super) watchers: RunWatchers,
@@ -84,11 +89,15 @@ pub(super) struct Callers {
     pub(super) done: u64,
     pub(super) failed: u64,
     pub(super) last_error: String,
+    endpoints: Vec<String>,
     /// The time of this turn.
     pub(super) now: u64,
     /// The connection whose turn it is.
     pub(super) client: usize,
 }
+
+/// A caller gives up when its token is refused once more than this, each time a new one.
+const REFUSALS_MAX: u32 = 3;
 
 /// Violations that are kept.
 const VIOLATIONS_MAX: usize = 10;
@@ -100,6 +109,7 @@ impl Callers {
             callers: Vec::new(),
             idle: Vec::new(),
             again: Vec::new(),
+            refused: Vec::new(),
             busy: 0,
             source,
             watchers: RunWatchers::new(plan),
@@ -115,6 +125,7 @@ impl Callers {
             done: 0,
             failed: 0,
             last_error: String::new(),
+            endpoints: plan.endpoints.clone(),
             now: 0,
             client: 0,
         }
@@ -156,10 +167,20 @@ impl Callers {
         self.idle.push(u32::try_from(caller).unwrap_or(u32::MAX));
     }
 
+    /// Whether a call failed for its token alone, and another token may help.
+    fn may_renew(&mut self, caller: usize, what: &str) -> bool {
+        let caller = &mut self.callers[caller];
+        if !caller.is_busy || !self.endpoints.iter().any(|endpoint| login::is_refused(endpoint, what)) {
+            return false;
+        }
+        (caller.stream, caller.refusals) = (0, caller.refusals + 1);
+        caller.refusals <= REFUSALS_MAX
+    }
+
     /// A call was answered.
     fn answered(&mut self, caller: usize, verdict: ReplyVerdict) {
         let op = self.callers[caller].op;
-        self.callers[caller].stream = 0;
+        (self.callers[caller].stream, self.callers[caller].refusals) = (0, 0);
         self.expected += self.source.op(op).confirmed();
         let token = u32::try_from(caller).unwrap_or(u32::MAX);
         match verdict {
@@ -260,6 +281,7 @@ impl ReplySink for Callers {
         match (outcome, self.callers[caller].verdict.take()) {
             (Ok(()), Some(verdict)) => self.answered(caller, verdict),
             (Ok(()), None) => self.fail(caller, "the call ended without a reply"),
+            (Err(CallFailure(what)), _) if self.may_renew(caller, &what) => self.refused.push(token),
             (Err(CallFailure(what)), _) => self.fail(caller, &what),
         }
     }

@@ -2,6 +2,7 @@
 //! callers and its watchers.
 
 mod callers;
+mod links;
 mod round;
 mod shared;
 mod watchers;

@@ -16,13 +16,15 @@ use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
 use crate::arrivals::Arrivals;
 use crate::clock;
 use crate::clock::SECOND;
+use crate::login;
 use crate::plan::{OpKind, Plan};
 use crate::record::OpRecord;
 use crate::run::callers::{CallerState, Callers, WATCH};
+use crate::run::links::Link;
 use crate::run::shared::RunShared;
 use crate::run::watchers::{create, create_for_leases};
 use crate::scenario::{NextCall, OpSource};
-use crate::wire::{ClientConnection, RpcMethod};
+use crate::wire::RpcMethod;
 
 /// Bytes read at a time.
 const READ_BYTES: usize = 256 * 1024;
@@ -33,20 +35,6 @@ const RECONNECT_INTERVAL: u64 = 200_000_000;
 const RECONNECT_PATIENCE: u64 = 5 * SECOND;
 /// Replies may take this long after the last call.
 const DRAIN: u64 = 10 * SECOND;
-
-/// A connection, or none when it was lost.
-struct Link {
-    endpoint: String,
-    client: Option<ClientConnection>,
-    /// Waits for the socket to take more.
-    is_blocked: bool,
-    is_dirty: bool,
-    lost_at: u64,
-    try_at: u64,
-    /// Slow watchers read again then.
-    rests_until: u64,
-    is_watch: bool,
-}
 
 /// The report of a thread.
 pub(super) struct WorkerReport {
@@ -133,12 +121,14 @@ impl Worker {
             is_metered: false,
             traffic_ended: 0,
         };
-        let conns = share_of(plan.conns.max(plan.threads), thread, plan.threads);
+        let clients = share_of(plan.clients, thread, plan.threads).max(1);
+        let shared_conns = share_of(plan.conns.max(plan.threads), thread, plan.threads);
+        let conns = if plan.connects() { clients } else { shared_conns };
         for number in 0..conns {
             worker.connect(number * plan.threads + thread, false)?;
         }
         if !plan.ops.is_empty() {
-            for number in 0..share_of(plan.clients, thread, plan.threads).max(1) {
+            for number in 0..clients {
                 worker.callers.callers.push(CallerState::new(number % conns));
                 worker.callers.idle.push(u32::try_from(number).context("too many callers")?);
             }
@@ -148,19 +138,14 @@ impl Worker {
 
     fn connect(&mut self, number: usize, is_watch: bool) -> anyhow::Result<()> {
         let endpoint = &self.plan.endpoints[number % self.plan.endpoints.len()];
-        let client = ClientConnection::connect(endpoint, Duration::from_secs(5))?;
-        let data = EventData::new_u64(self.links.len() as u64);
-        epoll::add(&self.epoll, &client, data, EventFlags::IN)?;
-        self.links.push(Link {
-            endpoint: endpoint.clone(),
-            client: Some(client),
-            is_blocked: false,
-            is_dirty: true,
-            lost_at: 0,
-            try_at: 0,
-            rests_until: 0,
-            is_watch,
-        });
+        if self.plan.connects() {
+            self.links.push(Link::anew(endpoint)?);
+            return Ok(());
+        }
+        let mut link = Link::new(endpoint, is_watch);
+        let client = login::connect(endpoint, Duration::from_secs(5))?;
+        link.attach(&self.epoll, self.links.len(), client)?;
+        self.links.push(link);
         Ok(())
     }
 
@@ -304,7 +289,8 @@ impl Worker {
     }
 
     fn can_call(&self, caller: u32) -> bool {
-        self.links[self.callers.callers[caller as usize].client].client.is_some()
+        let link = &self.links[self.callers.callers[caller as usize].client];
+        link.client.is_some() || link.anew.is_some()
     }
 
     fn begin(&mut self, caller: u32, intended: u64, now: u64) {
@@ -332,7 +318,14 @@ impl Worker {
     /// Sends a call; false when the connection has no stream for it.
     fn send(&mut self, caller: u32, method: RpcMethod, body: &[u8], now: u64) -> bool {
         let state = &mut self.callers.callers[caller as usize];
-        let link = &mut self.links[state.client];
+        let number = state.client;
+        let link = &mut self.links[number];
+        if let Some(address) = link.anew
+            && let Err(error) = link.connect_anew(&self.epoll, number, address)
+        {
+            self.callers.fail(caller as usize, &format!("{error:#}"));
+            return true;
+        }
         let Some(client) = &mut link.client else {
             self.callers.fail(caller as usize, "the connection is lost");
             return true;
@@ -382,6 +375,9 @@ impl Worker {
                 self.ask(caller, now);
             }
         }
+        if !self.callers.refused.is_empty() {
+            self.renew_tokens(now);
+        }
         for (caller, method, body) in std::mem::take(&mut self.blocked) {
             if !self.send(caller, method, &body, now) {
                 self.blocked.push((caller, method, body));
@@ -392,6 +388,19 @@ impl Worker {
             self.sweep(now);
         }
         Ok(())
+    }
+
+    /// Calls whose token was refused have done nothing: they are made again, with a new one. Others
+    /// wait for the login meanwhile, as callers behind one client do.
+    fn renew_tokens(&mut self, now: u64) {
+        for caller in std::mem::take(&mut self.callers.refused) {
+            let link = &mut self.links[self.callers.callers[caller as usize].client];
+            let renewed = link.client.as_mut().map_or(Ok(()), |client| login::renew(client, &link.endpoint));
+            match renewed {
+                Ok(()) => self.ask(caller, now),
+                Err(error) => self.callers.fail(caller as usize, &format!("{error:#}")),
+            }
+        }
     }
 
     fn read(&mut self, number: usize) {
@@ -406,36 +415,21 @@ impl Worker {
         if let Err(error) = result {
             return self.lose(number, &error);
         }
+        // It was made for one operation, which is over.
+        if link.anew.is_some() && !self.callers.callers[number].is_busy {
+            return link.close(&self.epoll);
+        }
         let slow = self.plan.watch.as_ref().map_or(0, |watch| watch.slow);
         if slow > 0 && link.is_watch {
             link.rests_until = self.callers.now + slow * 1_000_000;
-            self.listen(number);
+            link.listen(&self.epoll, number);
         }
-    }
-
-    /// Registers the readiness that this connection waits for.
-    fn listen(&mut self, number: usize) {
-        let link = &self.links[number];
-        let Some(client) = &link.client else { return };
-        let mut flags = if link.rests_until == 0 { EventFlags::IN } else { EventFlags::empty() };
-        flags.set(EventFlags::OUT, link.is_blocked);
-        let _ = epoll::modify(&self.epoll, client, EventData::new_u64(number as u64), flags);
     }
 
     fn flush(&mut self) {
         for number in 0..self.links.len() {
-            let link = &mut self.links[number];
-            if !std::mem::take(&mut link.is_dirty) {
-                continue;
-            }
-            let Some(client) = &mut link.client else { continue };
-            match client.flush() {
-                Ok(is_done) if is_done == link.is_blocked => {
-                    link.is_blocked = !is_done;
-                    self.listen(number);
-                }
-                Ok(_) => {}
-                Err(error) => self.lose(number, &error),
+            if let Err(error) = self.links[number].flush(&self.epoll, number) {
+                self.lose(number, &error);
             }
         }
     }
@@ -443,10 +437,10 @@ impl Worker {
     /// A connection is gone: everything on it fails, and is not tried again.
     fn lose(&mut self, number: usize, error: &io::Error) {
         let link = &mut self.links[number];
-        let Some(client) = link.client.take() else { return };
-        let _ = epoll::delete(&self.epoll, &client);
+        if link.detach(&self.epoll).is_none() {
+            return;
+        }
         (link.lost_at, link.try_at) = (self.callers.now, self.callers.now);
-        link.is_blocked = false;
         let what = format!("connection lost: {error}");
         if link.is_watch {
             self.callers.watchers.broken.get_or_insert(format!("watchers: {what}"));
@@ -459,7 +453,9 @@ impl Worker {
         }
         let callers = &self.callers.callers;
         self.blocked.retain(|(caller, ..)| callers[*caller as usize].client != number);
-        self.callers.again.retain(|caller| callers[*caller as usize].client != number);
+        for waiting in [&mut self.callers.again, &mut self.callers.refused] {
+            waiting.retain(|caller| callers[*caller as usize].client != number);
+        }
     }
 
     /// Now and then: calls that take too long, connections that are lost, slow watchers, news for
@@ -481,7 +477,7 @@ impl Worker {
             self.try_again(number, now);
             if self.links[number].rests_until != 0 && self.links[number].rests_until <= now {
                 self.links[number].rests_until = 0;
-                self.listen(number);
+                self.links[number].listen(&self.epoll, number);
             }
         }
         let counts = (self.callers.done, self.callers.failed, self.callers.watchers.delivered);
@@ -493,18 +489,12 @@ impl Worker {
 
     fn try_again(&mut self, number: usize, now: u64) {
         let link = &mut self.links[number];
-        if link.client.is_some() || link.is_watch || now < link.try_at {
+        if link.client.is_some() || link.is_watch || link.anew.is_some() || now < link.try_at {
             return;
         }
         link.try_at = now + RECONNECT_INTERVAL;
-        match ClientConnection::connect(&link.endpoint, Duration::from_millis(100)) {
-            Ok(client) => {
-                let data = EventData::new_u64(number as u64);
-                if epoll::add(&self.epoll, &client, data, EventFlags::IN).is_ok() {
-                    link.client = Some(client);
-                    link.is_dirty = true;
-                }
-            }
+        match login::connect(&link.endpoint, Duration::from_millis(100)) {
+            Ok(client) => drop(link.attach(&self.epoll, number, client)),
             Err(error) if now > link.lost_at + RECONNECT_PATIENCE => self.shared.stop(&format!("{error:#}")),
             Err(_) => {}
         }

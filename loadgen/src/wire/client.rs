@@ -4,6 +4,7 @@
 use std::io::{self, IoSlice};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -103,8 +104,39 @@ impl ClientConnection {
         Err(error).with_context(|| format!("connecting to {endpoint}"))
     }
 
+    /// Begins to connect to an address, and waits for nothing: the connection is there, or refused,
+    /// as its socket can be written or read.
+    ///
+    /// # Errors
+    /// With the endpoint in it.
+    pub fn begin(endpoint: &str, address: SocketAddr) -> anyhow::Result<Self> {
+        use rustix::net::{AddressFamily, SocketFlags, SocketType, connect, socket_with};
+        let family = if address.is_ipv4() { AddressFamily::INET } else { AddressFamily::INET6 };
+        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+        let begun = socket_with(family, SocketType::STREAM, flags, None).and_then(|socket| {
+            match connect(&socket, &address) {
+                Ok(()) | Err(rustix::io::Errno::INPROGRESS) => Ok(socket),
+                Err(error) => Err(error),
+            }
+        });
+        let socket = TcpStream::from(begun.with_context(|| format!("connecting to {endpoint}"))?);
+        let host = host(endpoint)?;
+        let socket = if endpoint.starts_with("https://") {
+            Socket::begin_secure(socket, host)?
+        } else {
+            Socket::Plain(socket)
+        };
+        Self::new(socket, host)
+    }
+
+    /// Says goodbye, as far as the socket takes it at once.
+    pub fn close(mut self) {
+        self.socket.close();
+    }
+
     fn new(socket: Socket, authority: &str) -> anyhow::Result<Self> {
         socket.never_wait()?;
+        let is_secure = socket.is_secure();
         let config = Config {
             stream_window: 16 << 20,
             connection_window: 64 << 20,
@@ -126,11 +158,22 @@ impl ClientConnection {
         Ok(Self {
             socket,
             http2,
-            call_heads: CallHeads::new(authority),
+            call_heads: CallHeads::new(authority, is_secure),
             reply_heads: ReplyHeads::default(),
             partial: Vec::new(),
             block: Vec::new(),
         })
+    }
+
+    /// The token of all calls that follow; watches and keepalives that are open keep theirs.
+    pub fn set_token(&mut self, token: Option<Arc<str>>) {
+        self.call_heads.set_token(token);
+    }
+
+    /// The token of calls.
+    #[must_use]
+    pub fn token(&self) -> Option<&Arc<str>> {
+        self.call_heads.token()
     }
 
     /// Makes a call with one message: the stream it is on; none while the server allows no more of

@@ -1,55 +1,97 @@
 //! Request headers, and the headers and trailers of replies.
 
+use std::sync::Arc;
+
 use revd_http2::hpack::{Decoder, indexed, literal};
 
 use crate::wire::method::RpcMethod;
 
-/// `:method: POST`, `:scheme: http` in the static table (RFC 7541, appendix A).
+/// `:method: POST`, `:scheme: http` and `https` in the static table (RFC 7541, appendix A).
 const POST: usize = 3;
 const HTTP: usize = 6;
+const HTTPS: usize = 7;
 /// Where the table that a connection fills begins.
 const DYNAMIC: usize = 62;
+/// Bytes that a peer keeps in its table, and those that an entry has beside its letters (sections
+/// 4.1 and 4.2).
+const TABLE_BYTES: usize = 4096;
+const ENTRY_BYTES: usize = 32;
 
-/// Encodes request headers: a field that was sent once on the connection is indexed from then on.
+/// A field that a connection may have sent before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum CallField {
+    Authority,
+    ContentType,
+    Te,
+    Path(RpcMethod),
+    /// The token with this number.
+    Token(u32),
+}
+
+/// Encodes request headers: a field that was sent once on the connection is indexed from then on,
+/// as long as the peer's table has room.
 #[derive(Debug)]
 pub struct CallHeads {
     authority: String,
-    /// Paths in the dynamic table, oldest first; three common fields were inserted before them.
-    known: Vec<RpcMethod>,
-    is_common_known: bool,
+    is_secure: bool,
+    /// In whose name calls are made, and how many tokens there were before.
+    token: Option<Arc<str>>,
+    tokens: u32,
+    /// Fields in the dynamic table, oldest first, and the room that is left in it.
+    known: Vec<CallField>,
+    room: usize,
 }
 
 impl CallHeads {
     /// For calls to this host.
     #[must_use]
-    pub fn new(authority: &str) -> Self {
-        Self { authority: authority.to_owned(), known: Vec::new(), is_common_known: false }
+    pub fn new(authority: &str, is_secure: bool) -> Self {
+        let (known, room) = (Vec::new(), TABLE_BYTES);
+        Self { authority: authority.to_owned(), is_secure, token: None, tokens: 0, known, room }
+    }
+
+    /// The token of all calls that follow.
+    pub fn set_token(&mut self, token: Option<Arc<str>>) {
+        self.token = token;
+        self.tokens += 1;
+    }
+
+    /// The token of calls.
+    #[must_use]
+    pub fn token(&self) -> Option<&Arc<str>> {
+        self.token.as_ref()
     }
 
     /// Appends the request headers of a call.
     pub fn put(&mut self, method: RpcMethod, block: &mut Vec<u8>) {
         indexed(block, POST);
-        indexed(block, HTTP);
-        let behind = self.known.len();
-        match self.known.iter().position(|known| *known == method) {
-            Some(at) => indexed(block, DYNAMIC + behind - 1 - at),
-            None if self.is_common_known => {
-                literal(block, b":path", method.path().as_bytes(), true);
-                self.known.push(method);
-            }
-            // The first one goes in front of the common fields only in the block: it is not kept.
-            None => literal(block, b":path", method.path().as_bytes(), false),
+        indexed(block, if self.is_secure { HTTPS } else { HTTP });
+        self.field(CallField::Path(method), block);
+        self.field(CallField::Authority, block);
+        self.field(CallField::ContentType, block);
+        self.field(CallField::Te, block);
+        if self.token.is_some() {
+            self.field(CallField::Token(self.tokens), block);
         }
-        if self.is_common_known {
-            for at in (0..3).rev() {
-                indexed(block, DYNAMIC + self.known.len() + at);
-            }
-            return;
+    }
+
+    fn field(&mut self, field: CallField, block: &mut Vec<u8>) {
+        if let Some(at) = self.known.iter().position(|known| *known == field) {
+            return indexed(block, DYNAMIC + self.known.len() - 1 - at);
         }
-        literal(block, b":authority", self.authority.as_bytes(), true);
-        literal(block, b"content-type", b"application/grpc", true);
-        literal(block, b"te", b"trailers", true);
-        self.is_common_known = true;
+        let (name, value): (&[u8], &[u8]) = match field {
+            CallField::Path(method) => (b":path", method.path().as_bytes()),
+            CallField::Authority => (b":authority", self.authority.as_bytes()),
+            CallField::ContentType => (b"content-type", b"application/grpc"),
+            CallField::Te => (b"te", b"trailers"),
+            CallField::Token(_) => (b"token", self.token.as_deref().unwrap_or_default().as_bytes()),
+        };
+        let room = self.room.checked_sub(name.len() + value.len() + ENTRY_BYTES);
+        literal(block, name, value, room.is_some());
+        if let Some(room) = room {
+            self.room = room;
+            self.known.push(field);
+        }
     }
 }
 
@@ -173,9 +215,16 @@ fn code_name(code: u32) -> &'static str {
 mod tests {
     use super::*;
 
+    fn decoded(decoder: &mut Decoder, block: &[u8]) -> Vec<(String, String)> {
+        let mut fields = Vec::new();
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        decoder.decode(block, |name, value| fields.push((text(name), text(value)))).unwrap();
+        fields
+    }
+
     #[test]
     fn heads_mean_the_same_however_they_are_said() {
-        let mut heads = CallHeads::new("host:1");
+        let mut heads = CallHeads::new("host:1", false);
         let mut decoder = Decoder::default();
         for method in [
             RpcMethod::Put,
@@ -185,10 +234,8 @@ mod tests {
             RpcMethod::Range,
             RpcMethod::Put,
         ] {
-            let (mut block, mut fields) = (Vec::new(), Vec::new());
+            let mut block = Vec::new();
             heads.put(method, &mut block);
-            let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-            decoder.decode(&block, |name, value| fields.push((text(name), text(value)))).unwrap();
             let expected = [
                 (":method", "POST"),
                 (":scheme", "http"),
@@ -199,11 +246,34 @@ mod tests {
             ];
             let expected: Vec<_> =
                 expected.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect();
-            assert_eq!(fields, expected);
+            assert_eq!(decoded(&mut decoder, &block), expected);
         }
         let mut block = Vec::new();
         heads.put(RpcMethod::Put, &mut block);
         assert!(block.len() < 10, "{} bytes for a head that is known", block.len());
+    }
+
+    /// However many there are, and however long: the peer's table has an end.
+    #[test]
+    fn tokens_change_and_are_said_in_full_where_the_table_is_full() {
+        let mut heads = CallHeads::new("host:1", true);
+        let mut decoder = Decoder::default();
+        for number in 0..50_usize {
+            let token = format!("{number}.{}", "t".repeat(number * 60));
+            heads.set_token(Some(Arc::from(token.as_str())));
+            for _ in 0..2 {
+                let mut block = Vec::new();
+                heads.put(RpcMethod::Put, &mut block);
+                let fields = decoded(&mut decoder, &block);
+                assert_eq!(fields.len(), 7);
+                assert_eq!(fields[1], (":scheme".to_owned(), "https".to_owned()));
+                assert_eq!(fields[6], ("token".to_owned(), token.clone()));
+            }
+        }
+        heads.set_token(None);
+        let mut block = Vec::new();
+        heads.put(RpcMethod::Put, &mut block);
+        assert_eq!(decoded(&mut decoder, &block).len(), 6);
     }
 
     #[test]

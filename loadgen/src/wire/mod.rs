@@ -5,6 +5,7 @@ pub mod fields;
 pub mod head;
 pub mod method;
 pub mod tls;
+pub mod users;
 
 pub use client::{ClientConnection, ReplySink};
 pub use method::RpcMethod;

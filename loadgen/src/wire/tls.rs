@@ -4,7 +4,7 @@
 use std::io::{self, IoSlice, Read as _, Write as _};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::{Arc, OnceLock};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use anyhow::Context as _;
@@ -36,16 +36,57 @@ pub struct TlsArgs {
     insecure_skip_tls_verify: bool,
 }
 
-static CONFIG: OnceLock<Arc<ClientConfig>> = OnceLock::new();
+/// The settings of connections, and what follows from them.
+#[derive(Debug)]
+struct Settings {
+    args: TlsArgs,
+    /// Authorities of servers that loadgen starts itself.
+    more: Vec<String>,
+    made: Arc<ClientConfig>,
+}
+
+static SETTINGS: Mutex<Option<Settings>> = Mutex::new(None);
 
 /// Takes the certificates of all connections that follow.
 ///
 /// # Errors
 /// With the file in it.
 pub fn set(args: &TlsArgs) -> anyhow::Result<()> {
+    change(|settings| settings.args = args.clone()).map(drop)
+}
+
+/// Believes one authority more, on connections that follow.
+///
+/// # Errors
+/// With the file in it.
+pub fn trust(file: &str) -> anyhow::Result<()> {
+    change(|settings| settings.more.push(file.to_owned())).map(drop)
+}
+
+fn change(change: impl FnOnce(&mut Settings)) -> anyhow::Result<Arc<ClientConfig>> {
+    let mut known = SETTINGS.lock().unwrap_or_else(PoisonError::into_inner);
+    let mut settings = match known.take() {
+        Some(settings) => settings,
+        None => {
+            let made = Arc::new(made(&TlsArgs::default(), &[])?);
+            Settings { args: TlsArgs::default(), more: Vec::new(), made }
+        }
+    };
+    change(&mut settings);
+    settings.made = Arc::new(made(&settings.args, &settings.more)?);
+    Ok(Arc::clone(&known.insert(settings).made))
+}
+
+fn config() -> anyhow::Result<Arc<ClientConfig>> {
+    let known =
+        SETTINGS.lock().unwrap_or_else(PoisonError::into_inner).as_ref().map(|it| Arc::clone(&it.made));
+    known.map_or_else(|| change(|_| {}), Ok)
+}
+
+fn made(args: &TlsArgs, more: &[String]) -> anyhow::Result<ClientConfig> {
     let provider = Arc::new(aws_lc_rs::default_provider());
     let mut roots = RootCertStore::empty();
-    if let Some(file) = &args.cacert {
+    for file in args.cacert.iter().chain(more) {
         for certificate in certificates(file)? {
             roots.add(certificate).with_context(|| file.clone())?;
         }
@@ -68,8 +109,7 @@ pub fn set(args: &TlsArgs) -> anyhow::Result<()> {
     config.alpn_protocols = vec![b"h2".to_vec()];
     // As Go's clients: each connection has a handshake of its own.
     config.resumption = Resumption::disabled();
-    let _ = CONFIG.set(Arc::new(config));
-    Ok(())
+    Ok(config)
 }
 
 fn certificates(file: &str) -> anyhow::Result<Vec<CertificateDer<'static>>> {
@@ -90,18 +130,31 @@ pub(super) enum Socket {
 impl Socket {
     /// A session with a host, within this time.
     pub(super) fn secure(mut socket: TcpStream, host: &str, patience: Duration) -> anyhow::Result<Self> {
-        if CONFIG.get().is_none() {
-            set(&TlsArgs::default())?;
-        }
-        let config = CONFIG.get().context("certificates are there")?;
-        let host = host.rsplit_once(':').map_or(host, |(host, _)| host);
-        let host = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())?;
-        let mut session = ClientConnection::new(Arc::clone(config), host)?;
+        let mut session = session(host)?;
         socket.set_read_timeout(Some(patience))?;
         while session.is_handshaking() {
             session.complete_io(&mut socket)?;
         }
         Ok(Self::Secure(socket, Box::new(session)))
+    }
+
+    /// A session with a host whose handshake goes on with reading and writing; what is written
+    /// before it has ended is sent then.
+    pub(super) fn begin_secure(socket: TcpStream, host: &str) -> anyhow::Result<Self> {
+        Ok(Self::Secure(socket, Box::new(session(host)?)))
+    }
+
+    /// There is TLS on it.
+    pub(super) fn is_secure(&self) -> bool {
+        matches!(self, Self::Secure(..))
+    }
+
+    /// Says that nothing follows, as far as the socket takes it at once.
+    pub(super) fn close(&mut self) {
+        if let Self::Secure(socket, session) = self {
+            session.send_close_notify();
+            let _ = send(socket, session);
+        }
     }
 
     fn tcp(&self) -> &TcpStream {
@@ -163,6 +216,12 @@ impl Socket {
             Ok(read) => Ok((read, !is_dry && !is_over || read == buffer.len())),
         }
     }
+}
+
+fn session(host: &str) -> anyhow::Result<ClientConnection> {
+    let host = host.rsplit_once(':').map_or(host, |(host, _)| host);
+    let host = ServerName::try_from(host.trim_matches(['[', ']']).to_owned())?;
+    Ok(ClientConnection::new(config()?, host)?)
 }
 
 fn send(socket: &mut TcpStream, session: &mut ClientConnection) -> io::Result<()> {

@@ -1,0 +1,142 @@
+//! TLS and users, against a real revd that has both.
+
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
+
+mod programs;
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use programs::{good, loadgen, revd, texts};
+use revd_loadgen::result::RunResult;
+use revd_loadgen::servers::{Security, ServerSpec, Servers, find};
+use revd_loadgen::suite::Suite;
+use revd_loadgen::wire::RpcMethod;
+use revd_loadgen::wire::users::{Credentials, set_for};
+use revd_loadgen::{clock, login, probe};
+
+const SHORT: [&str; 7] = ["--duration", "400ms", "--warmup", "100ms", "--quiet", "--key-space-size", "100"];
+
+fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+fn server(security: Security) -> Servers {
+    let program = find(&format!("revd={}", text(&revd()))).unwrap();
+    Servers::start(&ServerSpec { program, members: 1, security, ..ServerSpec::default() }).unwrap()
+}
+
+/// The runs of a file: all calls went well, and nothing was wrong.
+fn judge(json: &Path) -> Vec<RunResult> {
+    let runs = RunResult::read(json).unwrap();
+    for run in &runs {
+        assert!(run.is_good(), "{}: {:?} {:?}", run.plan.name, run.violations, run.stopped);
+        for op in run.rounds.iter().flat_map(|round| &round.ops) {
+            assert!(op.count > 0 && op.errors.is_empty(), "{}: {:?}", op.name, op.errors);
+        }
+    }
+    runs
+}
+
+/// Which servers are believed, and who may call.
+#[test]
+fn certificates_and_users_count_as_they_do_for_etcdctl() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("run.json");
+    let server = server(Security { tls: true, auth: true });
+    let authority = server.data_folder().join("authority.pem");
+    let run = |words: &[&str]| {
+        let endpoint = ["--endpoints", server.endpoint(), "--json", text(&json)];
+        loadgen(&[&["put"], &SHORT[..], &endpoint, words].concat())
+    };
+    let cacert = ["--cacert", text(&authority)];
+    for user in [&["--user", "loadgen:loadgen"][..], &["--user", "loadgen", "--password", "loadgen"]] {
+        let output = run(&[&cacert, user].concat());
+        assert!(output.status.success(), "{:?}", texts(&output));
+        judge(&json);
+    }
+    let output = run(&["--insecure-skip-tls-verify", "--user", "root:loadgen"]);
+    assert!(output.status.success(), "{:?}", texts(&output));
+    let user = ["--user", "loadgen:loadgen"];
+    for (words, why) in [
+        (&user[..], "invalid peer certificate"),
+        (&cacert[..], "user name is empty"),
+        (&[&cacert[..], &["--user", "loadgen:wrong"]].concat()[..], "authentication failed"),
+        (&[&cacert[..], &["--user", "loadgen"]].concat()[..], "its password is missing"),
+        (&[&cacert[..], &["--cert", "no.such.pem", "--key", "no.such.key"]].concat()[..], "no.such.key"),
+    ] {
+        let output = run(words);
+        let (out, err) = texts(&output);
+        assert!(!output.status.success(), "{words:?} went well");
+        assert!(out.contains(why) || err.contains(why), "{words:?}: {out}\n{err}");
+    }
+}
+
+/// Auth that is switched off and on again ends all tokens: each call goes well none the less.
+#[test]
+fn a_token_that_is_refused_is_renewed() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("run.json");
+    let server = server(Security { tls: false, auth: true });
+    let endpoint = server.endpoint();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_loadgen"))
+        .args(["mixed", "--mix", "put=4,get=4,cas=1,lease-keepalive=1", "--duration", "6s"])
+        .args(["--no-preload", "--quiet", "--endpoints", endpoint, "--json", text(&json)])
+        .args(["--user", "loadgen:loadgen", "--clients", "20", "--conns", "4", "--threads", "2"])
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let root = Credentials { name: "root".to_owned(), password: "loadgen".to_owned() };
+    set_for(revd_loadgen::wire::client::host(endpoint).unwrap(), root);
+    let revision = || probe::status(endpoint).unwrap().revision;
+    let before = revision();
+    while revision() < before + 100 {
+        assert!(child.try_wait().unwrap().is_none(), "it has ended before it did anything");
+        clock::rest(Duration::from_millis(10));
+    }
+    for _ in 0..5 {
+        for path in ["/etcdserverpb.Auth/AuthDisable", "/etcdserverpb.Auth/AuthEnable"] {
+            login::ask(endpoint, RpcMethod::Other(path), &[]).unwrap();
+        }
+        clock::rest(Duration::from_millis(200));
+    }
+    assert!(child.wait().unwrap().success());
+    judge(&json);
+}
+
+/// `versus` makes certificates and users for both, or for one of them.
+#[test]
+fn two_servers_are_secured_alike() {
+    let folder = tempfile::tempdir().unwrap();
+    let json = folder.path().join("versus.json");
+    let (a, b) = (format!("one={}", text(&revd())), format!("two={}", text(&revd())));
+    let run = |words: &[&str]| {
+        let pair = ["versus", "--a", &a, "--b", &b, "--rounds", "1", "-q", "--json", text(&json)];
+        good(&[&pair, words].concat());
+        let runs = judge(&json);
+        runs.iter().map(|run| run.plan.endpoints[0].starts_with("https://")).collect::<Vec<_>>()
+    };
+    let short = ["--scenario", "put,watch-latency,connect", "--duration", "300ms"];
+    let both = [&short[..], &["--tls", "--auth"]].concat();
+    assert_eq!(run(&both), [true; 6]);
+    let one = [&["--scenario", "get", "--duration", "300ms"][..], &["--tls", "a", "--auth", "b"]].concat();
+    assert_eq!(run(&one), [true, false]);
+    let suite = folder.path().join("suite.toml");
+    let toml = "tls = \"both\"\nauth = \"a\"\n[[scenario]]\npreset = \"put\"\nduration = 0.3\nwarmup = 0.1\n";
+    std::fs::write(&suite, toml).unwrap();
+    assert_eq!(run(&["--suite", text(&suite)]), [true, true]);
+    assert_eq!(run(&["--suite", text(&suite), "--tls", "b"]), [false, true]);
+    good(&["suite", text(&suite), "--server", text(&revd()), "-q", "--json", text(&json)]);
+    assert!(judge(&json)[0].plan.endpoints[0].starts_with("https://"));
+}
+
+#[test]
+fn the_suites_that_come_with_it_are_read() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("suites");
+    let files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path()).collect();
+    assert!(files.len() >= 4);
+    for file in files {
+        assert!(!Suite::read(&file).unwrap().plans().unwrap().is_empty(), "{}", file.display());
+    }
+}
