@@ -9,10 +9,11 @@ pub use revd_member::limits::*;
 
 // Users: tokens and passwords.
 
-/// Simple tokens that a member keeps; beyond, the oldest are none any more.
+/// Simple tokens that a member keeps; beyond, the user that has most loses one that it has not used
+/// for long.
 pub const TOKENS_MAX: usize = 65_536;
-/// Those of one user.
-pub const TOKENS_PER_USER_MAX: usize = 4_096;
+/// Tokens of that user that are looked at, to find one.
+pub const TOKENS_LOOKED_AT_FOR_ROOM: usize = 16;
 /// Bytes of a signed token.
 pub const JWT_BYTES_MAX: usize = 16 * 1024;
 /// Signed tokens that a member remembers to have verified; beyond, they are verified again.

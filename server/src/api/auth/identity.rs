@@ -161,7 +161,9 @@ impl ServiceContext {
         }
         match self.check(caller, wants, &self.views.load()) {
             Ok(()) => Ok(()),
-            Err(Error::Auth(AuthError::InvalidAuthToken)) => Err(Error::Auth(AuthError::InvalidAuthToken)),
+            // Another View would not make it one. A user that is not known here yet may be known
+            // elsewhere.
+            Err(error) if *caller == Caller::BadToken => Err(error),
             Err(_) => {
                 Box::pin(async {
                     let view = self.view_for_reading(false).await?;

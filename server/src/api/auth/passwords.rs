@@ -1,6 +1,7 @@
 //! Passwords: bcrypt takes tens of milliseconds on purpose, so it runs on threads of its own, few
 //! of them and at a low priority, and what waits for them is bounded.
 
+use std::collections::VecDeque;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};
 
 use bcrypt::{HashParts, Version};
@@ -41,12 +42,18 @@ struct Jobs {
 struct Waiting {
     logins: FairQueue<Job>,
     changes: FairQueue<Job>,
+    /// Tokens of those whose password was right: they have waited among the logins, and signing
+    /// takes a part of what a password does.
+    signings: VecDeque<Job>,
     login_next: bool,
     is_over: bool,
 }
 
 impl Waiting {
     fn next(&mut self) -> Option<Job> {
+        if let Some(job) = self.signings.pop_front() {
+            return Some(job);
+        }
         self.login_next = !self.login_next;
         if self.login_next {
             self.logins.pop().or_else(|| self.changes.pop())
@@ -122,7 +129,8 @@ impl Passwords {
             address_max: limits::PASSWORDS_PER_ADDRESS_MAX,
         };
         let (logins, changes) = (FairQueue::new(bounds), FairQueue::new(bounds));
-        let waiting = Mutex::new(Waiting { logins, changes, login_next: false, is_over: false });
+        let signings = VecDeque::new();
+        let waiting = Mutex::new(Waiting { logins, changes, signings, login_next: false, is_over: false });
         Self { cost, jobs: Arc::new(Jobs { waiting, has_more: Condvar::new() }), threads: Once::new() }
     }
 
@@ -174,7 +182,12 @@ impl Passwords {
             let waiting = &mut *self.jobs.waiting();
             match job.work {
                 Work::Hash { .. } => waiting.changes.push(source, job),
-                Work::Check { .. } | Work::Sign { .. } => waiting.logins.push(source, job),
+                Work::Check { .. } => waiting.logins.push(source, job),
+                Work::Sign { .. } if waiting.signings.len() >= limits::PASSWORDS_WAITING_MAX => Some(job),
+                Work::Sign { .. } => {
+                    waiting.signings.push_back(job);
+                    None
+                }
             }
         };
         self.jobs.has_more.notify_one();
@@ -250,6 +263,27 @@ fn check(password: &Secret, hash: Option<&[u8]>, cost: u32, nobodys: &str) -> Re
 mod tests {
     use super::*;
     use futures_lite::future::block_on;
+
+    /// The caller of a signed login has waited once.
+    #[test]
+    fn what_is_to_be_signed_waits_behind_no_password() {
+        let passwords = Passwords::new(4);
+        let waiting = &mut *passwords.jobs.waiting();
+        let job = || {
+            let work = Work::Check { password: Secret::from(String::new()), hash: None };
+            Job { work, answer: Arc::new(Answer::default()) }
+        };
+        for connection in 0..10 {
+            let source = Source { connection, ..Source::default() };
+            assert!(waiting.logins.push(source, job()).is_none());
+            assert!(waiting.changes.push(source, job()).is_none());
+        }
+        let signing = job();
+        let answer = Arc::clone(&signing.answer);
+        waiting.signings.push_back(signing);
+        assert!(waiting.next().is_some_and(|next| Arc::ptr_eq(&next.answer, &answer)));
+        assert_eq!(std::iter::from_fn(|| waiting.next()).count(), 20);
+    }
 
     #[test]
     fn passwords_are_known_by_their_hashes() {

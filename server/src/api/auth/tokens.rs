@@ -6,6 +6,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
+use std::thread;
 use std::time::Duration;
 
 use revd_member::auth::User;
@@ -34,10 +35,22 @@ pub struct Tokens {
 #[derive(Debug, Default)]
 struct Made {
     by_key: BTreeMap<Key, Token>,
-    /// The keys of each user's tokens, the oldest first.
-    by_user: BTreeMap<String, BTreeSet<Key>>,
+    by_user: BTreeMap<String, Own>,
+    /// How many tokens each user has.
+    counts: BTreeSet<(usize, String)>,
     /// When each token is looked at next, to see whether its time is over: no later than that is.
-    looks: BTreeSet<(u64, Key)>,
+    looks: Looks,
+    /// The tokens of users that lost all of theirs: they go a few at a time.
+    revoked: Vec<Looks>,
+}
+
+type Looks = BTreeSet<(u64, Key)>;
+
+/// The tokens of one user.
+#[derive(Debug)]
+struct Own {
+    user: Arc<User>,
+    looks: Looks,
 }
 
 #[derive(Debug)]
@@ -45,7 +58,7 @@ struct Token {
     user: Arc<User>,
     /// By the clock in milliseconds.
     used: AtomicU64,
-    /// Its place in `Made::looks`.
+    /// Its place in `Made::looks` and `Own::looks`.
     look: u64,
 }
 
@@ -88,11 +101,17 @@ impl Tokens {
     }
 
     fn change_at(&self, change: TokenChange, now: u64) {
-        let made = &mut *self.made.write().unwrap_or_else(PoisonError::into_inner);
+        let mut made = self.made.write().unwrap_or_else(PoisonError::into_inner);
         match change {
-            TokenChange::Made { user, digest, index } => made.insert(user, (index, digest), now, self.ttl),
-            TokenChange::RevokedOf(user) => made.remove_user(&user),
-            TokenChange::RevokedAll => *made = Made::default(),
+            TokenChange::Made { user, digest, index } => made.insert(&user, (index, digest), now, self.ttl),
+            TokenChange::RevokedOf(user) => made.revoke(&user),
+            TokenChange::RevokedAll => {
+                let all = std::mem::take(&mut *made);
+                drop(made);
+                // To free so many takes milliseconds, which the state core has not. Without another
+                // thread they are freed here.
+                let _ = thread::Builder::new().name("tokens".to_owned()).spawn(move || drop(all));
+            }
         }
     }
 
@@ -106,7 +125,7 @@ impl Tokens {
         let made = self.made.read().unwrap_or_else(PoisonError::into_inner);
         // Compared by digests: how long that takes says nothing of the letters.
         match made.by_key.get(&(index, digest(letters))) {
-            Some(token) if !token.is_over(now, self.ttl) => {
+            Some(token) if !token.is_over(now, self.ttl) && made.counts_for_its_user(token) => {
                 token.used.store(now, Ordering::Relaxed);
                 Found::User(Arc::clone(&token.user))
             }
@@ -120,23 +139,34 @@ impl Token {
     fn is_over(&self, now: u64, ttl: u64) -> bool {
         now.saturating_sub(self.used.load(Ordering::Relaxed)) > ttl
     }
+
+    fn next_look(&self, ttl: u64) -> u64 {
+        self.used.load(Ordering::Relaxed).saturating_add(ttl)
+    }
 }
 
 impl Made {
-    /// Tokens that are over go, a few each time that there is a new one; if there is no room, the
-    /// oldest makes room: of the same user, or of all.
-    fn insert(&mut self, user: String, key: Key, now: u64, ttl: u64) {
+    /// Tokens that are over go, a few each time that there is a new one, and those that were
+    /// revoked. If there is still no room, one makes it that was not used for long: of the user
+    /// that has most, or of this one if none has more.
+    fn insert(&mut self, name: &str, key: Key, now: u64, ttl: u64) {
+        self.remove_revoked();
         self.remove_those_over(now, ttl);
-        let oldest = match self.by_user.get(&user) {
-            Some(own) if own.len() >= limits::TOKENS_PER_USER_MAX => own.first(),
-            _ if self.by_key.len() >= limits::TOKENS_MAX => self.by_key.keys().next(),
-            _ => None,
-        };
-        if let Some(oldest) = oldest.copied() {
-            self.remove(oldest);
+        if self.by_key.len() >= limits::TOKENS_MAX {
+            let own = self.by_user.get(name).map_or(0, |own| own.looks.len());
+            let largest = self.counts.last().filter(|(count, _)| *count > own);
+            let of = largest.map_or_else(|| name.to_owned(), |(_, of)| of.clone());
+            self.make_room(&of, ttl);
         }
-        self.by_user.entry(user.clone()).or_default().insert(key);
-        let (user, look) = (Arc::new(User { name: user, revision: None }), now.saturating_add(ttl));
+        let own = self.by_user.entry(name.to_owned()).or_insert_with(|| Own {
+            user: Arc::new(User { name: name.to_owned(), revision: None }),
+            looks: Looks::new(),
+        });
+        let (user, look) = (Arc::clone(&own.user), now.saturating_add(ttl));
+        let count = own.looks.len();
+        if own.looks.insert((look, key)) {
+            recount(&mut self.counts, name, count, count + 1);
+        }
         self.looks.insert((look, key));
         self.by_key.insert(key, Token { user, used: AtomicU64::new(now), look });
     }
@@ -148,32 +178,87 @@ impl Made {
             let Some((_, key)) = self.looks.first().copied().filter(|(look, _)| *look < now) else {
                 return;
             };
-            self.looks.pop_first();
-            let Some(token) = self.by_key.get_mut(&key) else { continue };
+            let Some(token) = self.by_key.get(&key) else { return };
             if token.is_over(now, ttl) {
                 self.remove(key);
             } else {
-                token.look = token.used.load(Ordering::Relaxed).saturating_add(ttl);
-                self.looks.insert((token.look, key));
+                self.look_later(key, ttl);
             }
+        }
+    }
+
+    /// A token goes that its user has not used for long, as far as a few looks show.
+    fn make_room(&mut self, of: &str, ttl: u64) {
+        for look in 1..=limits::TOKENS_LOOKED_AT_FOR_ROOM {
+            let Some((_, key)) = self.by_user.get(of).and_then(|own| own.looks.first().copied()) else {
+                return;
+            };
+            let was_used = self.by_key.get(&key).is_some_and(|token| token.next_look(ttl) > token.look);
+            if !was_used || look == limits::TOKENS_LOOKED_AT_FOR_ROOM {
+                return self.remove(key);
+            }
+            self.look_later(key, ttl);
+        }
+    }
+
+    /// A token that was used since it was looked at: its time is over later.
+    fn look_later(&mut self, key: Key, ttl: u64) {
+        let Some(token) = self.by_key.get_mut(&key) else { return };
+        let next = token.next_look(ttl);
+        let before = std::mem::replace(&mut token.look, next);
+        self.looks.remove(&(before, key));
+        self.looks.insert((token.look, key));
+        if let Some(own) = self.by_user.get_mut(&token.user.name)
+            && own.looks.remove(&(before, key))
+        {
+            own.looks.insert((token.look, key));
         }
     }
 
     fn remove(&mut self, key: Key) {
         let Some(token) = self.by_key.remove(&key) else { return };
         self.looks.remove(&(token.look, key));
-        if let Some(own) = self.by_user.get_mut(&token.user.name) {
-            own.remove(&key);
-            if own.is_empty() {
-                self.by_user.remove(&token.user.name);
-            }
+        let name = &token.user.name;
+        let Some(own) = self.by_user.get_mut(name) else { return };
+        let count = own.looks.len();
+        if !own.looks.remove(&(token.look, key)) {
+            return;
+        }
+        recount(&mut self.counts, name, count, count - 1);
+        if count == 1 {
+            self.by_user.remove(name);
         }
     }
 
-    fn remove_user(&mut self, user: &str) {
-        for key in self.by_user.remove(user).unwrap_or_default() {
-            self.remove(key);
+    /// None of a user's tokens counts from now on, however many there are.
+    fn revoke(&mut self, name: &str) {
+        let Some(own) = self.by_user.remove(name) else { return };
+        self.counts.remove(&(own.looks.len(), name.to_owned()));
+        self.revoked.push(own.looks);
+    }
+
+    /// A user that has lost its tokens may have new ones.
+    fn counts_for_its_user(&self, token: &Token) -> bool {
+        self.by_user.get(&token.user.name).is_some_and(|own| Arc::ptr_eq(&own.user, &token.user))
+    }
+
+    /// More go than are made.
+    fn remove_revoked(&mut self) {
+        for _ in 0..limits::TOKENS_LOOKED_AT {
+            let Some(looks) = self.revoked.last_mut() else { return };
+            match looks.pop_first() {
+                // Its place in the set is of when it was revoked: it may have been looked at since.
+                Some((_, key)) => self.remove(key),
+                None => drop(self.revoked.pop()),
+            }
         }
+    }
+}
+
+fn recount(counts: &mut BTreeSet<(usize, String)>, name: &str, before: usize, now: usize) {
+    counts.remove(&(before, name.to_owned()));
+    if now > 0 {
+        counts.insert((now, name.to_owned()));
     }
 }
 
@@ -233,27 +318,71 @@ mod tests {
         assert_eq!(tokens.find_at(&token("abcdefghijklmnop.12"), 9, 0), Found::Later(12));
     }
 
+    fn count(tokens: &Tokens) -> usize {
+        let made = tokens.made.read().unwrap();
+        let of_users: usize = made.by_user.values().map(|own| own.looks.len()).sum();
+        assert_eq!(of_users, made.counts.iter().map(|(count, _)| count).sum::<usize>());
+        assert_eq!(made.by_user.len(), made.counts.len());
+        assert_eq!(made.looks.len(), made.by_key.len(), "each is looked at");
+        made.by_key.len()
+    }
+
+    /// One user has as many as there is room for; when there is none, those give way that were not
+    /// used for long, of the user that has most.
     #[test]
     fn tokens_have_a_bound() {
-        let tokens = Tokens::new(Duration::from_secs(1));
-        let count = |tokens: &Tokens| tokens.made.read().unwrap().by_key.len();
-        for index in 0..limits::TOKENS_PER_USER_MAX as u64 + 5 {
+        let tokens = Tokens::new(Duration::from_secs(100));
+        let all = limits::TOKENS_MAX as u64;
+        for index in 0..all {
             tokens.change_at(made("ann", A, index), 0);
         }
-        assert_eq!(count(&tokens), limits::TOKENS_PER_USER_MAX);
-        assert_eq!(user(&tokens, "abcdefghijklmnop.4", 0), None, "the oldest make room");
-        assert!(user(&tokens, "abcdefghijklmnop.5", 0).is_some());
-        for index in 0..limits::TOKENS_MAX as u64 {
-            tokens.change_at(made(&format!("user {}", index / 9), A, index), 0);
+        assert_eq!(count(&tokens), limits::TOKENS_MAX);
+        // The oldest one is in use, the next one is not.
+        assert!(user(&tokens, "abcdefghijklmnop.0", 10).is_some());
+        tokens.change_at(made("ann", A, all), 20);
+        assert!(user(&tokens, "abcdefghijklmnop.0", 20).is_some(), "it is used");
+        assert_eq!(user(&tokens, "abcdefghijklmnop.1", 20), None, "it was not used");
+        for index in 1..=100 {
+            tokens.change_at(made("bob", A, all + index), 20);
+            tokens.change_at(made("cat", A, all + 1_000 + index), 20);
         }
         assert_eq!(count(&tokens), limits::TOKENS_MAX);
+        for index in 1..=100 {
+            assert!(user(&tokens, &format!("abcdefghijklmnop.{}", all + index), 20).is_some());
+        }
+        assert_eq!(user(&tokens, "abcdefghijklmnop.201", 20), None, "ann has most");
+        assert!(user(&tokens, "abcdefghijklmnop.202", 20).is_some());
+    }
+
+    /// However many tokens a user loses, others do not wait for that: they go with those that are
+    /// made later.
+    #[test]
+    fn the_tokens_of_a_user_count_no_more_at_once_and_go_one_after_the_other() {
+        let tokens = Tokens::new(Duration::from_secs(100));
+        for index in 0..1_000 {
+            tokens.change_at(made("ann", A, index), 0);
+        }
+        tokens.change_at(made("bob", A, 1_000), 0);
+        assert!(user(&tokens, "abcdefghijklmnop.7", 5).is_some());
+        tokens.change_at(TokenChange::RevokedOf("ann".to_owned()), 10);
+        assert_eq!(user(&tokens, "abcdefghijklmnop.7", 10), None);
+        assert_eq!(tokens.made.read().unwrap().by_key.len(), 1_001, "nothing is freed at once");
+        tokens.change_at(made("ann", A, 1_001), 10);
+        assert!(user(&tokens, "abcdefghijklmnop.1001", 10).is_some(), "a new one");
+        assert_eq!(user(&tokens, "abcdefghijklmnop.8", 10), None, "an old one still does not count");
+        for index in 0..400 {
+            tokens.change_at(made("cat", A, 2_000 + index), 20);
+        }
+        assert_eq!(count(&tokens), 402, "bob's, ann's new one, and cat's");
+        assert!(tokens.made.read().unwrap().revoked.is_empty());
+        tokens.change_at(TokenChange::RevokedAll, 30);
+        assert_eq!(count(&tokens), 0);
     }
 
     /// At its bound, and while most tokens are over, a new one costs what any other does.
     #[test]
     fn a_new_token_looks_at_a_few_others() {
         let tokens = Tokens::new(Duration::from_secs(1));
-        let count = |tokens: &Tokens| tokens.made.read().unwrap().by_key.len();
         let all = limits::TOKENS_MAX as u64;
         for index in 0..all {
             tokens.change_at(made(&format!("user {}", index / 9), A, index), 0);
@@ -268,7 +397,5 @@ mod tests {
         }
         assert_eq!(count(&tokens) as u64, rounds + 2, "those that are over are gone");
         assert!(user(&tokens, "abcdefghijklmnop.5", 1_600).is_some());
-        let made = tokens.made.read().unwrap();
-        assert_eq!(made.looks.len(), made.by_key.len(), "each is looked at again");
     }
 }

@@ -7,13 +7,42 @@ use bytes::Bytes;
 use prost::Message as _;
 use revd_proto::etcdserverpb::downgrade_request::DowngradeAction;
 use revd_proto::etcdserverpb::{
-    AuthEnableRequest, DefragmentRequest, DowngradeRequest, MemberAddRequest, MemberListRequest,
-    MemberListResponse, MemberPromoteRequest, MemberRemoveRequest, MemberUpdateRequest,
+    AuthEnableRequest, AuthUserAddRequest, DefragmentRequest, DowngradeRequest, LeaseGrantRequest,
+    MemberAddRequest, MemberListRequest, MemberListResponse, MemberPromoteRequest, MemberRemoveRequest,
+    MemberUpdateRequest,
 };
 
-use super::bugs::{login, must, set_up_users};
+use super::bugs::{PASSWORD, login, must, set_up, set_up_users};
+use super::key_pairs::write_file;
 use super::{FLAGS, call};
 use crate::harness::{Cluster, Fault, Product, TempDir, Way, Wiring, run};
+
+/// A signed token says who its user is, and that one may be news to this member.
+#[test]
+fn a_user_that_a_member_does_not_know_yet_is_waited_for() {
+    run(async {
+        let dir = TempDir::new();
+        let secret = write_file(dir.path(), "hmac", b"a secret of these three members");
+        let tokens = format!("--auth-token=jwt,sign-method=HS256,priv-key={secret},ttl=10m");
+        let flags = [&FLAGS[..], &[&tokens]].concat();
+        let cluster = Cluster::start(Product::Revd, Wiring::Proxied, dir.path(), 3, &flags).await;
+        let leader = cluster.leader().await;
+        let behind = (leader + 1) % 3;
+        let (at_leader, client) = (cluster.client(leader), cluster.client(behind));
+        let (root, _) = set_up(&at_leader).await;
+        // It knows that rights are needed.
+        must(&client, "/etcdserverpb.Cluster/MemberList", &MemberListRequest::default(), Some(&root)).await;
+        let delay = Fault::Delay { least: Duration::from_millis(700), jitter: Duration::ZERO };
+        let late = cluster.network().strike(Way::between(leader, behind), delay);
+        let (name, password) = ("dan".to_owned(), PASSWORD.to_owned());
+        let add = AuthUserAddRequest { name, password, ..AuthUserAddRequest::default() };
+        must(&at_leader, "/etcdserverpb.Auth/UserAdd", &add, Some(&root)).await;
+        let dan = login(&at_leader, "dan").await;
+        let grant = LeaseGrantRequest { id: 77, ttl: 60 };
+        must(&client, "/etcdserverpb.Lease/LeaseGrant", &grant, Some(&dan)).await;
+        cluster.network().relieve(late);
+    });
+}
 
 #[test]
 fn a_member_that_lags_behind_auth_enable_takes_no_change_from_anybody() {

@@ -140,7 +140,9 @@ async fn compare(seed: u64, requests: u64, tokens: Tokens, revd: &[Client], etcd
     }
     println!("seed {seed}: equal replies {replies:?}, equal refusals {refusals:?}");
     assert!(replies.len() >= 15, "the generator does not reach enough methods: {replies:?}");
-    let denied = refusals.get("etcdserver: permission denied").copied().unwrap_or(0);
+    // Signed tokens are often old where users with simple ones would be denied something.
+    let denied = ["etcdserver: permission denied", "etcdserver: revision of auth store is old"];
+    let denied: u64 = denied.iter().filter_map(|text| refusals.get(*text)).sum();
     assert!(denied * 30 >= requests, "users are hardly ever denied anything: {refusals:?}");
 }
 
