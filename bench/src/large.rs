@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use revd_bench::{CountingDisk, key, value};
+use revd_bench::{CountingDisk, cpu_time, key, value};
 use revd_engine::db::DbOptions;
 use revd_engine::disk::MmapDisk;
 use revd_engine::mvcc::{Applied, CheckpointKind, Store};
@@ -152,12 +152,6 @@ impl Bench {
         (self.longest, self.checkpoints) = (Duration::ZERO, 0);
         Ok(())
     }
-}
-
-/// CPU time of this thread: other processes of the machine are no part of it.
-fn cpu_time() -> anyhow::Result<Duration> {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat")?;
-    Ok(Duration::from_nanos(text.split(' ').next().unwrap_or("0").parse()?))
 }
 
 /// Memory of the process without mapped files, in kB.

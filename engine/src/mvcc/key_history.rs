@@ -15,113 +15,16 @@
 
 use std::sync::Arc;
 
+use crate::mvcc::key_changes::{CHUNK, Changes};
+pub use crate::mvcc::key_changes::{KeyChange, KeyMeta};
 use crate::mvcc::revision::Revision;
 use crate::varint;
-
-/// Changes in one chunk of older ones.
-const CHUNK: usize = 32;
-
-/// A key at some revision, as the index knows it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KeyMeta {
-    /// Revision of the put that began this generation.
-    pub create_revision: i64,
-    /// The last change.
-    pub modified: Revision,
-    /// Puts in this generation so far, from 1.
-    pub version: i64,
-}
-
-/// One change; a tombstone has version 0.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct KeyChange {
-    /// When.
-    pub revision: Revision,
-    /// Begin of this generation, 0 for a tombstone.
-    pub create_revision: i64,
-    /// Puts in this generation up to this one, 0 for a tombstone.
-    pub version: i64,
-}
-
-impl KeyChange {
-    /// The key exists after this change.
-    #[must_use]
-    pub fn live(&self) -> Option<KeyMeta> {
-        (self.version > 0).then_some(KeyMeta {
-            create_revision: self.create_revision,
-            modified: self.revision,
-            version: self.version,
-        })
-    }
-}
 
 /// All changes of one key that are kept. Copies share the older ones.
 #[derive(Debug, Clone)]
 pub struct KeyHistory {
     newest: KeyChange,
-    older: Option<Arc<OlderChanges>>,
-}
-
-/// A chunk of changes and the chunks before it: a key changed a million times costs no more to
-/// change again, and little more to look back at.
-#[derive(Debug)]
-struct OlderChanges {
-    /// Oldest first; never empty.
-    changes: Vec<KeyChange>,
-    before: Option<Arc<OlderChanges>>,
-    /// A chunk further back, for looking: two chunks with jumps of one length are followed by one
-    /// that jumps over both, so any chunk is found in logarithmic time.
-    jump: Option<Arc<OlderChanges>>,
-    /// Chunks before it.
-    depth: u64,
-}
-
-impl OlderChanges {
-    fn new(change: KeyChange, before: Option<Arc<Self>>) -> Self {
-        let jump = before.as_ref().map(|before| {
-            let first = before.jump.as_ref();
-            let second = first.and_then(|first| first.jump.as_ref());
-            match (first, second) {
-                (Some(first), Some(second)) if before.depth - first.depth == first.depth - second.depth => {
-                    second
-                }
-                _ => before,
-            }
-        });
-        let (jump, depth) = (jump.cloned(), before.as_ref().map_or(0, |before| before.depth + 1));
-        debug_assert!(jump.as_ref().is_none_or(|jump| jump.depth < depth), "a jump from {depth} leads on");
-        Self { changes: vec![change], before, jump, depth }
-    }
-
-    fn begins_by(&self, at: i64) -> bool {
-        self.changes[0].revision.main <= at
-    }
-
-    /// The next one to look at for what was there at a revision before this one begins.
-    fn towards(&self, at: i64) -> Option<&Self> {
-        let jump = self.jump.as_deref().filter(|jump| !jump.begins_by(at));
-        jump.or(self.before.as_deref())
-    }
-}
-
-impl Clone for OlderChanges {
-    fn clone(&self) -> Self {
-        let mut changes = Vec::with_capacity(self.changes.len() + 1);
-        changes.extend_from_slice(&self.changes);
-        Self { changes, before: self.before.clone(), jump: self.jump.clone(), depth: self.depth }
-    }
-}
-
-impl Drop for OlderChanges {
-    fn drop(&mut self) {
-        // One by one: dropping a long chain by recursion would overflow the stack. A jump is never
-        // the last way to its chunk while the chain is there.
-        self.jump = None;
-        let mut next = self.before.take();
-        while let Some(mut older) = next.and_then(|older| Arc::try_unwrap(older).ok()) {
-            next = older.before.take();
-        }
-    }
+    older: Option<Arc<Changes>>,
 }
 
 impl KeyHistory {
@@ -138,15 +41,6 @@ impl KeyHistory {
         Self { newest: KeyChange { revision, create_revision, version }, older: None }
     }
 
-    /// A history from its changes, oldest first; none if there are none.
-    #[must_use]
-    pub fn from_changes(changes: impl IntoIterator<Item = KeyChange>) -> Option<Self> {
-        let mut changes = changes.into_iter();
-        let mut history = Self { newest: changes.next()?, older: None };
-        changes.for_each(|change| history.push(change));
-        Some(history)
-    }
-
     /// The last change.
     #[must_use]
     pub fn newest(&self) -> KeyChange {
@@ -158,8 +52,8 @@ impl KeyHistory {
         assert!(new > last, "a change at {new:?} follows one at {last:?}");
         let previous = std::mem::replace(&mut self.newest, change);
         match &mut self.older {
-            Some(older) if older.changes.len() < CHUNK => Arc::make_mut(older).changes.push(previous),
-            older => *older = Some(Arc::new(OlderChanges::new(previous, older.take()))),
+            Some(older) => Changes::push(older, previous),
+            older => *older = Some(Changes::one(previous)),
         }
     }
 
@@ -194,13 +88,7 @@ impl KeyHistory {
         if self.newest.revision.main <= at {
             return Some(self.newest);
         }
-        let mut chunk = self.older.as_deref();
-        while let Some(older) = chunk.filter(|older| !older.begins_by(at)) {
-            chunk = older.towards(at);
-        }
-        let changes = &chunk?.changes;
-        let behind = changes.partition_point(|change| change.revision.main <= at);
-        Some(changes[behind - 1])
+        self.older.as_ref()?.change_at(at)
     }
 
     /// The key as of revision `at`.
@@ -212,52 +100,30 @@ impl KeyHistory {
     /// All changes, oldest first.
     #[must_use]
     pub fn changes(&self) -> Vec<KeyChange> {
-        let mut all = Vec::new();
-        self.for_each_change(|change| all.push(*change));
-        all
+        self.changes_after(Revision { main: -1, sub: 0 }).collect()
     }
 
-    /// Walks all changes, oldest first.
-    fn for_each_change(&self, mut each: impl FnMut(&KeyChange)) {
-        let mut chunks = Vec::new();
-        let mut chunk = self.older.as_deref();
-        while let Some(older) = chunk {
-            chunks.push(older);
-            chunk = older.before.as_deref();
-        }
-        for older in chunks.into_iter().rev() {
-            older.changes.iter().for_each(&mut each);
-        }
-        each(&self.newest);
+    /// The changes behind a revision, oldest first.
+    pub(crate) fn changes_after(&self, revision: Revision) -> impl Iterator<Item = KeyChange> + use<'_> {
+        let older = self.older.iter().flat_map(move |older| older.after(revision));
+        older.chain((self.newest.revision > revision).then_some(self.newest))
     }
 
     /// How many changes there are.
-    fn len(&self) -> usize {
-        let mut len = 1;
-        let mut chunk = self.older.as_deref();
-        while let Some(older) = chunk {
-            len += older.changes.len();
-            chunk = older.before.as_deref();
-        }
-        len
+    pub(crate) fn len(&self) -> u64 {
+        1 + self.older.as_ref().map_or(0, |older| older.len())
     }
 
-    /// Pieces of memory that it lies in.
+    /// Pieces of memory that it lies in, about.
     #[must_use]
     pub fn pieces(&self) -> u64 {
-        self.older.as_ref().map_or(1, |older| older.depth + 2)
+        self.len() / CHUNK as u64 + 1
     }
 
     /// The oldest change that is kept.
     #[must_use]
     pub fn oldest(&self) -> KeyChange {
-        let mut oldest = self.newest;
-        let mut chunk = self.older.as_deref();
-        while let Some(older) = chunk {
-            oldest = older.changes[0];
-            chunk = older.towards(i64::MIN);
-        }
-        oldest
+        self.older.as_ref().map_or(self.newest, |older| older.first())
     }
 
     /// The history that a compaction at `at` leaves; none if it leaves nothing.
@@ -268,10 +134,12 @@ impl KeyHistory {
         }
         let kept = self.change_at(at).filter(|change| change.live().is_some());
         let from = kept.map_or(Revision { main: at, sub: i64::MAX }, |change| change.revision);
-        let after = |change: &KeyChange| {
-            change.revision > from || kept.is_some_and(|kept| kept.revision == change.revision)
-        };
-        let compacted = Self::from_changes(self.changes().into_iter().filter(after));
+        let is_gone =
+            |revision: Revision| revision <= from && kept.is_none_or(|kept| revision != kept.revision);
+        let compacted = (!is_gone(self.newest.revision)).then(|| Self {
+            newest: self.newest,
+            older: self.older.as_ref().and_then(|older| Changes::cut(older, &is_gone)),
+        });
         let newest = compacted.as_ref().map(|compacted| compacted.newest);
         assert!(
             newest.is_none_or(|newest| newest == self.newest),
@@ -289,16 +157,16 @@ impl KeyHistory {
     /// The durable form: the number of changes, then each as four integers, all as varints,
     /// revisions relative to the change before.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        varint::put(out, self.len() as u64);
+        varint::put(out, self.len());
         let mut before = 0;
-        self.for_each_change(|change| {
+        for change in self.changes_after(Revision { main: -1, sub: 0 }) {
             varint::put(out, (change.revision.main - before).cast_unsigned());
             varint::put(out, change.revision.sub.cast_unsigned());
             // Relative to the change itself: one byte for the common case, a key put once.
             varint::put(out, (change.revision.main - change.create_revision).cast_unsigned());
             varint::put(out, change.version.cast_unsigned());
             before = change.revision.main;
-        });
+        }
     }
 
     /// Appends the durable form of what a compaction at `at` leaves; false if it leaves nothing.
@@ -427,22 +295,19 @@ mod tests {
         drop(history);
     }
 
-    /// However long the history is, and wherever in it one looks.
+    /// A compaction shares what it leaves, and a window of changes that goes on is no longer than
+    /// what is in it.
     #[test]
-    fn looking_back_takes_logarithmic_time() {
+    fn a_compaction_shares_what_is_left() {
         let mut history = KeyHistory::created(revision(1, 0));
-        for main in 2..1_000_000 {
-            history.put(revision(main, 0));
-        }
-        let mut most = 0;
-        for at in (1..1_000_000 - 2 * i64::try_from(CHUNK).unwrap()).step_by(997) {
-            assert_eq!(history.change_at(at).unwrap().revision.main, at);
-            let (mut chunk, mut steps) = (history.older.as_deref(), 0);
-            while let Some(older) = chunk.filter(|older| !older.begins_by(at)) {
-                (chunk, steps) = (older.towards(at), steps + 1);
-            }
-            most = most.max(steps);
-        }
-        assert!(most <= 60, "{most} of 31,250 chunks were looked at"); // twice or so the logarithm
+        (2..=100_000).for_each(|main| history.put(revision(main, 0)));
+        let half = history.compacted(50_000).unwrap();
+        assert_eq!((half.len(), half.oldest().revision.main), (50_001, 50_000));
+        assert_eq!(half.at(49_999), None);
+        assert_eq!((half.at(50_000), half.at(99_999)), (history.at(50_000), history.at(99_999)));
+        let all = half.compacted(100_000).unwrap();
+        assert_eq!((all.len(), all.pieces()), (1, 1));
+        assert!(half.compacted(50_000).unwrap().changes() == half.changes());
+        assert!(half.changes_after(revision(99_998, 7)).eq(half.changes()[49_999..].iter().copied()));
     }
 }

@@ -103,7 +103,7 @@ impl KeyIndex {
     }
 
     /// Drops the changes of one key that a compaction at `at` makes unreadable. Returns in how many
-    /// pieces of memory its history lay, 0 if nothing was dropped.
+    /// pieces of memory they lay, 0 if nothing was dropped.
     pub fn compact_key(&mut self, key: &[u8], at: i64) -> u64 {
         let Some(history) = self.root.history(key) else { return 0 };
         if history.oldest().revision.main > at
@@ -111,13 +111,14 @@ impl KeyIndex {
         {
             return 0; // the oldest change is the one to keep
         }
-        let pieces = history.pieces();
-        match history.compacted(at) {
+        let (pieces, compacted) = (history.pieces(), history.compacted(at));
+        let left = compacted.as_ref().map_or(0, KeyHistory::pieces);
+        match compacted {
             Some(compacted) => self.set(key, compacted),
             None => node::remove(Arc::make_mut(&mut self.root.node), key),
         }
         self.shrink();
-        pieces
+        1 + pieces - left
     }
 
     /// Sets a key's whole history, as when the index is loaded.
