@@ -2,7 +2,7 @@
 //! every reply. Each revision has one cause: an acknowledged write says its own; that of another is
 //! found by what watchers and readers saw of it. O(n log n).
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use revd_proto::etcdserverpb::{RequestOp, ResponseOp, TxnRequest, request_op, response_op};
@@ -107,6 +107,8 @@ struct Replay<'h> {
     acknowledged: BTreeMap<i64, Vec<usize>>,
     /// Changes of each revision that anybody saw, by key.
     seen: BTreeMap<i64, BTreeMap<Bytes, Event>>,
+    /// The keys of revisions with several changes in the orders in which watchers were told.
+    orders: BTreeMap<i64, BTreeSet<Vec<Bytes>>>,
     /// Calls that put this value, whatever came of them.
     puts: BTreeMap<(Bytes, Bytes), Vec<usize>>,
     /// Calls without an answer that delete.
@@ -128,6 +130,7 @@ impl<'h> Replay<'h> {
             faults: Vec::new(),
             acknowledged: BTreeMap::new(),
             seen: BTreeMap::new(),
+            orders: BTreeMap::new(),
             puts: BTreeMap::new(),
             deletions: Vec::new(),
             grants: BTreeMap::new(),
@@ -155,11 +158,18 @@ impl<'h> Replay<'h> {
 
     /// Gathers what was seen of revisions.
     fn look(&mut self) {
-        for watch in &self.history.watches {
-            for event in watch.transcript.responses.iter().flat_map(|response| &response.events) {
+        let revision = |event: &Event| event.kv.as_ref().map(|kv| kv.mod_revision);
+        for response in self.history.watches.iter().flat_map(|watch| &watch.transcript.responses) {
+            for event in &response.events {
                 let Some(kv) = &event.kv else { continue };
                 let event = Event { prev_kv: None, ..event.clone() };
                 self.seen.entry(kv.mod_revision).or_default().insert(kv.key.clone(), event);
+            }
+            let several = response.events.chunk_by(|one, other| revision(one) == revision(other));
+            for events in several.filter(|events| events.len() > 1) {
+                let keys = events.iter().filter_map(|event| Some(event.kv.as_ref()?.key.clone()));
+                let orders = self.orders.entry(revision(&events[0]).unwrap_or(0)).or_default();
+                orders.insert(keys.collect());
             }
         }
         for call in &self.history.calls {
@@ -261,7 +271,8 @@ impl<'h> Replay<'h> {
 
     /// The changes of a revision by calls without an answer or the end of a lease, and all that
     /// would make the same ones. Those who make just what was seen come before those who make more:
-    /// not all may have been seen.
+    /// not all may have been seen. Of two that make the same in another order, the right one is that
+    /// of which watchers were told.
     fn explained(
         &self,
         candidates: &[usize],
@@ -277,7 +288,11 @@ impl<'h> Replay<'h> {
         let revoked = Some(model.revoke(lease)).filter(|changes| lease != 0 && has_all(changes, seen));
         let ends = 0..revoked.as_ref().map_or(0, |_| self.grants.get(&lease).copied().unwrap_or(0).max(1));
         let revoked = ends.filter_map(|end| Some((Maker::Lease(lease, end), revoked.clone()?)));
-        let mut all: Vec<(Maker, Vec<Event>)> = revoked.chain(called).collect();
+        let orders = self.orders.get(&(model.revision() + 1));
+        let is_as_told =
+            |changes: &[Event]| orders.into_iter().flatten().all(|keys| has_order(changes, keys));
+        let all = revoked.chain(called).filter(|(_, changes)| is_as_told(changes));
+        let mut all: Vec<(Maker, Vec<Event>)> = all.collect();
         let best = all.iter().position(|(_, changes)| changes.len() == seen.len()).unwrap_or(0);
         let changes = all.get(best)?.1.clone();
         all.retain(|(_, others)| *others == changes);
@@ -309,6 +324,12 @@ fn has_all(changes: &[Event], seen: &BTreeMap<Bytes, Event>) -> bool {
     let by_key: BTreeMap<&[u8], &Event> =
         changes.iter().filter_map(|event| Some((&event.kv.as_ref()?.key[..], event))).collect();
     !changes.is_empty() && seen.iter().all(|(key, event)| by_key.get(&key[..]) == Some(&event))
+}
+
+/// Whether the changes of these keys come in this order.
+fn has_order(changes: &[Event], keys: &[Bytes]) -> bool {
+    let mut changed = changes.iter().filter_map(|event| Some(&event.kv.as_ref()?.key));
+    keys.iter().all(|key| changed.any(|other| other == key))
 }
 
 /// The writes that a request may make.

@@ -7,7 +7,10 @@ mod world;
 use std::collections::BTreeSet;
 
 use revd_checker::{Call, Check, History, Hold, Outcome, Request, Response, Rules, Time, check, read, write};
-use revd_proto::etcdserverpb::{DeleteRangeRequest, PutRequest, RangeResponse, WatchResponse};
+use revd_proto::etcdserverpb::request_op::Request as Op;
+use revd_proto::etcdserverpb::{
+    DeleteRangeRequest, HashKvRequest, PutRequest, RangeResponse, TxnRequest, WatchResponse,
+};
 use world::{SECOND, World};
 
 fn rules() -> Rules {
@@ -103,6 +106,31 @@ fn an_unknown_deletion_is_the_cause_of_one_revision() {
     assert_eq!(found(&[("k", "l"), ("k1", "")], 2), BTreeSet::new());
     assert_eq!(found(&[("k", "l")], 2), replay, "one deletion for two revisions");
     assert_eq!(found(&[("k1", ""), ("k2", "")], 2), replay, "both keys in one revision");
+}
+
+/// Two transactions without an answer delete the same keys in two orders; the events say which of
+/// them it was. `HashKV` has the order too. Seed 1002421 of the simulator was such a history.
+#[test]
+fn an_unknown_write_changes_keys_in_the_order_that_watchers_were_told() {
+    let both = |keys: [&str; 2]| {
+        let success = keys.map(|key| world::op(Op::RequestDeleteRange(world::delete(key)))).to_vec();
+        Request::Txn(TxnRequest { success, ..TxnRequest::default() })
+    };
+    for (first, second) in [(["k1", "k2"], ["k2", "k1"]), (["k2", "k1"], ["k1", "k2"])] {
+        let mut world = World::new(1);
+        for request in [both(first), both(second)] {
+            world.history.calls.push(Call { request, ..deletion("", "", 0, 9 * SECOND) });
+        }
+        world.call(Request::Put(world::put("k1", "v")));
+        world.call(Request::Put(world::put("k2", "v")));
+        let (_, changes) =
+            revd_checker::Attempt::run(&world.model, world.model.revision(), &both(second)).unwrap();
+        world.model.push(changes);
+        world.now = 10 * SECOND;
+        world.call(Request::HashKv(HashKvRequest::default()));
+        world.watched();
+        assert_eq!(found_in(&world.history), BTreeSet::new());
+    }
 }
 
 /// Two deletions without an answer, of which the one that gave up first began when the change was
