@@ -271,7 +271,7 @@ impl<'h> Replay<'h> {
 
     /// The changes of a revision by calls without an answer or the end of a lease, and all that
     /// would make the same ones. Those who make just what was seen come before those who make more:
-    /// not all may have been seen. Of two that make the same in another order, the right one is that
+    /// not all may have been seen. Of two that differ in their order the right one is that
     /// of which watchers were told.
     fn explained(
         &self,

@@ -33,11 +33,15 @@ pub(super) struct Contents {
     /// Changes belong to this job.
     job: Option<u64>,
     cost: Micros,
+    /// The cost without the trouble of the disk.
+    usual: Micros,
     trouble: Trouble,
     has_failed: bool,
     /// Bytes that there is room for; none if the disk has no end.
     free: Option<u64>,
     is_found_full: bool,
+    /// A bit has flipped at rest since the process began.
+    has_flipped: bool,
     pub(super) begun: Vec<Begun>,
     pub(super) log: LogCalls,
     /// Writes of dead processes that land after so many calls.
@@ -60,10 +64,12 @@ impl Contents {
             is_locked: false,
             job: None,
             cost: 0,
+            usual: 0,
             trouble: Trouble::default(),
             has_failed: false,
             free: None,
             is_found_full: false,
+            has_flipped: false,
             begun: Vec::new(),
             log: LogCalls::default(),
             late: Vec::new(),
@@ -96,14 +102,14 @@ impl Contents {
         assert!(self.job.is_none(), "one job begins at a time");
         self.next_ticket += 1;
         self.step(Step::Begin(self.next_ticket));
-        (self.job, self.cost) = (Some(self.next_ticket), 0);
+        (self.job, self.cost, self.usual) = (Some(self.next_ticket), 0, 0);
         self.next_ticket
     }
 
     /// All changes of the job are asked for.
     pub(super) fn end_of_job_changes(&mut self) -> Begun {
         let ticket = Ticket(self.job.take().expect("a job was begun"));
-        Begun { ticket, cost: self.cost }
+        Begun { ticket, cost: self.cost, usual: self.usual }
     }
 
     pub(super) fn end(&mut self, ticket: Ticket) {
@@ -129,7 +135,9 @@ impl Contents {
         if process != self.process {
             return Err(io::Error::other("the process is dead"));
         }
-        self.cost += self.cost_of(&change);
+        let usual = self.cost_of(&change);
+        self.usual += usual;
+        self.cost += usual + self.trouble.slow;
         self.fail(&change)?;
         let (before, after) = (self.bytes_with_names(&change), self.bytes_after(&change));
         if let Some(free) = &mut self.free {
@@ -179,12 +187,11 @@ impl Contents {
     }
 
     fn cost_of(&mut self, change: &Change) -> Micros {
-        let cost = match change {
+        match change {
             Change::Write { bytes, .. } => 20 + bytes.len() as u64 / 500,
             Change::Sync { .. } | Change::SyncNames { .. } => 100 + self.random.below(900),
             _ => 10,
-        };
-        cost + self.trouble.slow
+        }
     }
 
     /// Bytes of the files that the change makes longer or shorter, or takes a name from.
@@ -258,7 +265,10 @@ impl Contents {
 
     /// The process ends here, alone or with its machine.
     pub(super) fn crash(&mut self, random: &mut Random, faults: &DiskFaults) -> Crash {
+        let is_same = self.medium.shows(&self.live);
+        assert!(is_same || self.has_flipped, "the journal has another order than the changes had");
         self.process += 1;
+        self.has_flipped = false;
         (self.job, self.is_locked, self.has_failed, self.is_found_full) = (None, false, false, false);
         self.trouble.fails_after = None;
         self.begun.clear();
@@ -300,6 +310,7 @@ impl Contents {
 
     /// The changed bits are what the disk has from now on.
     pub(super) fn flip(&mut self, file: FileNumber, offset: usize, bits: u8) {
+        self.has_flipped = true;
         for image in [&mut self.live, &mut self.medium.durable] {
             if let Some(byte) = image.bytes_mut(file).get_mut(offset) {
                 *byte ^= bits;

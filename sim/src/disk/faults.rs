@@ -85,6 +85,8 @@ pub struct Begun {
     pub ticket: Ticket,
     /// How long it takes.
     pub cost: Micros,
+    /// How long it would take on a disk without trouble: when that is mended, no more is left.
+    pub usual: Micros,
 }
 
 /// A crash, as it was.

@@ -139,7 +139,7 @@ impl LogFiles {
         contents.begin_job();
         let Begun { ticket, .. } = contents.end_of_job_changes();
         let cost = u64::try_from(SEGMENT_REMOVAL_INTERVAL.as_micros()).expect("a short time");
-        contents.begun.push(Begun { ticket, cost });
+        contents.begun.push(Begun { ticket, cost, usual: cost });
         contents.log.pause = Some(ticket);
     }
 

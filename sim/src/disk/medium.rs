@@ -41,7 +41,8 @@ impl Medium {
             Step::Change(change, job) => self.journal.add(change.clone(), *job, &mut self.durable),
             Step::Begin(job) => self.journal.begin(*job),
             Step::End(job) => self.journal.end(*job, &mut self.durable),
-            Step::Land(change) => self.durable.apply(change),
+            // Behind the changes before it: a later sync is for all of them, in their order.
+            Step::Land(change) => self.journal.add(change.clone(), None, &mut self.durable),
             Step::Forget(target) => self.journal.forget(*target),
         }
     }
@@ -54,6 +55,13 @@ impl Medium {
     /// The image that a process sees.
     pub(super) fn live(&self) -> Image {
         self.journal.replay(&self.durable)
+    }
+
+    /// Whether a process that has changed its image with each change sees what the disk would show
+    /// to the next one.
+    pub(super) fn shows(&self, live: &Image) -> bool {
+        let medium = self.live();
+        live.names == medium.names && live.names.values().all(|file| live.bytes(*file) == medium.bytes(*file))
     }
 
     /// The process dies alone, in the middle of its jobs. Returns writes that land later, with the

@@ -106,6 +106,9 @@ impl Clock {
     }
 }
 
+/// The event at the end of something that the disk does.
+type EndEvent = fn(usize, u64, Ticket) -> Event;
+
 /// The pace of a part.
 #[derive(Debug, Default, Clone, Copy)]
 struct Pace {
@@ -129,6 +132,8 @@ pub(super) struct Common {
     pub(super) to_state: Vec<StateInput>,
     pub(super) to_edge: Vec<Notification>,
     jobs: BTreeMap<Ticket, JobEnd>,
+    /// Calls of the disk: how long each would take without trouble, and its end.
+    under_way: BTreeMap<Ticket, (Micros, EndEvent)>,
     paces: [Pace; 3],
 }
 
@@ -152,6 +157,7 @@ impl Common {
             to_state: Vec::new(),
             to_edge: Vec::new(),
             jobs: BTreeMap::new(),
+            under_way: BTreeMap::new(),
             paces: [Pace::default(); 3],
         }
     }
@@ -226,15 +232,17 @@ impl Common {
 
     /// A helper does this; its end is an event.
     pub(super) fn spawn(&mut self, job: impl FnOnce() -> JobEnd, out: &mut Outside) {
-        let (end, Begun { ticket, cost }) = self.directory.job(job);
-        self.jobs.insert(ticket, end);
-        out.agenda.plan(cost + 20, Event::Job(self.member, self.boot, ticket));
+        let (end, mut begun) = self.directory.job(job);
+        (begun.cost, begun.usual) = (begun.cost + 20, begun.usual + 20);
+        self.jobs.insert(begun.ticket, end);
+        self.plan_end(begun, Event::Job, out);
     }
 
     /// The job is over: its result.
     pub(super) fn take_job(&mut self, ticket: Ticket) -> Option<JobEnd> {
-        self.directory.end(ticket);
-        self.jobs.remove(&ticket)
+        let end = self.jobs.remove(&ticket)?;
+        self.end(ticket);
+        Some(end)
     }
 
     /// A checkpoint is being written.
@@ -244,8 +252,30 @@ impl Common {
 
     /// The calls on the disk that were begun end later.
     pub(super) fn plan_disk(&mut self, out: &mut Outside) {
-        for Begun { ticket, cost } in self.directory.take_begun() {
-            out.agenda.plan(cost, Event::Disk(self.member, self.boot, ticket));
+        for begun in self.directory.take_begun() {
+            self.plan_end(begun, Event::Disk, out);
+        }
+    }
+
+    fn plan_end(&mut self, begun: Begun, event: EndEvent, out: &mut Outside) {
+        let Begun { ticket, cost, usual } = begun;
+        self.under_way.insert(ticket, (usual, event));
+        out.agenda.plan(cost, event(self.member, self.boot, ticket));
+    }
+
+    /// The time of a call or job is over; false if it has ended before.
+    pub(super) fn end(&mut self, ticket: Ticket) -> bool {
+        let is_under_way = self.under_way.remove(&ticket).is_some();
+        if is_under_way {
+            self.directory.end(ticket);
+        }
+        is_under_way
+    }
+
+    /// The disk is no more slow: what is under way ends as soon as it would if it began now.
+    pub(super) fn hurry(&self, out: &mut Outside) {
+        for (ticket, (usual, event)) in &self.under_way {
+            out.agenda.plan(*usual, event(self.member, self.boot, *ticket));
         }
     }
 }

@@ -172,6 +172,11 @@ impl Process {
         self.common.clock.jump(by);
     }
 
+    /// Its disk is no more slow.
+    pub fn hurry(&self, out: &mut Outside) {
+        self.common.hurry(out);
+    }
+
     /// It is asked to stop; whether that is news to it.
     pub fn stop(&mut self, out: &mut Outside) -> bool {
         let is_news = self.edge.is_ready && !std::mem::replace(&mut self.is_stopping, true);
@@ -243,8 +248,9 @@ impl Process {
 
     /// A call on the disk is over.
     pub fn disk(&mut self, ticket: Ticket, out: &mut Outside) {
-        self.common.directory.end(ticket);
-        self.for_log(ForLog::Disk, out);
+        if self.common.end(ticket) {
+            self.for_log(ForLog::Disk, out);
+        }
     }
 
     /// A helper is done.
