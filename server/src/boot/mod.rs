@@ -75,7 +75,7 @@ pub fn run(config: &Config) -> anyhow::Result<i32> {
     let mut member = recover::open(config, &peers_tls)?;
     initial_check::run(config, &mut member, &peers_tls)?;
     let watched = vec![Arc::clone(&clients_tls), Arc::clone(&peers_tls)];
-    tls::watch(watched).context("starting the thread that looks at certificates")?;
+    let ends = tls::watch(watched).context("starting the thread that looks at certificates")?;
     // More threads than CPUs only wake each other.
     let share = cpus.len() / runtime::members_on_host(&member.membership, member.identity.member);
     let cores = config.cores.unwrap_or(share.max(1));
@@ -87,7 +87,7 @@ pub fn run(config: &Config) -> anyhow::Result<i32> {
     let applied = member.machine.store().applied().index;
     let status = Arc::new(MemberStatus::default());
     let edges = roles.iter().filter(|roles| roles.edge.is_some()).count();
-    let counters = Arc::new(Counters::new(edges));
+    let counters = Arc::new(Counters::new(edges).with_certificates(ends));
     process::watch(&counters.process).context("starting the thread that looks at this process")?;
     let collect =
         duties::cleaner::start(Arc::clone(&counters)).context("starting the thread that frees memory")?;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::observe::bounds::BoundCounters;
 use crate::observe::calls::CallCounters;
+use crate::observe::certificates::{self, CertificateEnds};
 use crate::observe::count::Count;
 use crate::observe::exposition::{Exposition, Kind};
 use crate::observe::process::ProcessFigures;
@@ -22,6 +23,8 @@ pub struct Counters {
     pub bounds: BoundCounters,
     /// Written by a thread of its own.
     pub process: Arc<ProcessFigures>,
+    /// Written by the thread that looks at certificates.
+    certificates: Vec<Arc<CertificateEnds>>,
 }
 
 /// Edge view, on cache lines of its own.
@@ -79,7 +82,14 @@ impl Counters {
             leases: LeaseCounters::default(),
             bounds: BoundCounters::default(),
             process: Arc::default(),
+            certificates: Vec::new(),
         }
+    }
+
+    /// The same, with the ends of certificates.
+    #[must_use]
+    pub fn with_certificates(self, certificates: Vec<Arc<CertificateEnds>>) -> Self {
+        Self { certificates, ..self }
     }
 
     /// Those of an edge.
@@ -136,6 +146,7 @@ impl Counters {
         counter("etcd_debugging_server_lease_expired_total", help, expired.get());
         turns::write(self.edges.iter().map(|edge| &edge.turns).chain([&self.state_turns]), to);
         self.bounds.write(to);
+        certificates::write(&self.certificates, to);
     }
 }
 

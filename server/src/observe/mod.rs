@@ -1,5 +1,6 @@
 //! The log, and numbers for operators.
 
+pub mod certificates;
 pub mod counters;
 pub mod process;
 

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use anyhow::Context as _;
 use serde_json::json;
@@ -13,6 +13,7 @@ use crate::limits;
 use crate::net::tls::material::Material;
 use crate::net::tls::own;
 use crate::net::tls::today;
+use crate::observe::certificates::CertificateEnds;
 use crate::observe::log;
 
 /// Node view: TLS of one port.
@@ -20,10 +21,22 @@ pub struct TlsDomain {
     /// `client` or `peer`, for the log.
     whom: &'static str,
     config: TlsConfig,
-    /// None until it is needed, where no file is named.
-    material: Mutex<Option<Arc<Material>>>,
+    material: Arc<Mutex<Loaded>>,
+    /// The ends of its certificates, for the metrics.
+    ends: Arc<CertificateEnds>,
     /// The files as they were before they were loaded first.
     loaded: Vec<Print>,
+}
+
+/// The result of the last loading.
+#[derive(Default)]
+enum Loaded {
+    /// Nothing yet: where no file is named, that waits until a member is dialed over TLS.
+    #[default]
+    Nothing,
+    /// A thread loads it.
+    Begun,
+    Done(Result<Arc<Material>, String>),
 }
 
 impl std::fmt::Debug for TlsDomain {
@@ -42,32 +55,70 @@ impl TlsDomain {
         if let Some(own) = &config.own {
             own::make(&config, own).with_context(|| format!("making a certificate ({whom} TLS)"))?;
         }
-        let mut domain = Self { whom, config, material: Mutex::default(), loaded: Vec::new() };
+        let ends = Arc::new(CertificateEnds::new(whom));
+        let mut domain = Self { whom, config, material: Arc::default(), ends, loaded: Vec::new() };
         domain.loaded = domain.prints();
         if !domain.config.is_empty() {
-            domain.current().map_err(anyhow::Error::msg).with_context(|| format!("{whom} TLS"))?;
+            domain.current_or_load().map_err(anyhow::Error::msg).with_context(|| format!("{whom} TLS"))?;
+            domain.tell_ends();
             domain.warn_of_ends();
         }
         Ok(Arc::new(domain))
     }
 
-    /// The certificates that were loaded last.
+    /// The certificates that were loaded last. Cores ask for them, so that nothing is read here:
+    /// where nothing is loaded yet, a thread begins to.
     ///
     /// # Errors
-    /// As [`TlsDomain::open`], where nothing was loaded yet.
+    /// That they are still being loaded; or as [`TlsDomain::open`].
     pub(crate) fn current(&self) -> Result<Arc<Material>, String> {
-        let mut material = self.material.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(material) = &*material {
-            return Ok(Arc::clone(material));
+        let loading = || Err("certificates are being loaded".to_owned());
+        let mut material = locked(&self.material);
+        match &*material {
+            Loaded::Done(loaded) => return loaded.clone(),
+            Loaded::Begun => return loading(),
+            Loaded::Nothing => {}
         }
-        let loaded = Arc::new(Material::load(&self.config)?);
-        *material = Some(Arc::clone(&loaded));
-        Ok(loaded)
+        let (config, slot) = (self.config.clone(), Arc::clone(&self.material));
+        let load = move || {
+            let loaded = Material::load(&config).map(Arc::new);
+            *locked(&slot) = Loaded::Done(loaded);
+        };
+        let thread = std::thread::Builder::new().name("tls files".to_owned());
+        thread.spawn(load).map_err(|error| error.to_string())?;
+        *material = Loaded::Begun;
+        loading()
+    }
+
+    /// The same for threads that may block: what is not loaded yet is loaded here.
+    ///
+    /// # Errors
+    /// As [`TlsDomain::open`].
+    pub(super) fn current_or_load(&self) -> Result<Arc<Material>, String> {
+        if let Loaded::Done(loaded) = &*locked(&self.material) {
+            return loaded.clone();
+        }
+        let loaded = Material::load(&self.config).map(Arc::new);
+        *locked(&self.material) = Loaded::Done(loaded.clone());
+        loaded
     }
 
     /// Handshakes from now on use what was loaded.
     fn replace(&self, loaded: Material) {
-        *self.material.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(loaded));
+        *locked(&self.material) = Loaded::Done(Ok(Arc::new(loaded)));
+        self.tell_ends();
+    }
+
+    fn loaded(&self) -> Option<Arc<Material>> {
+        match &*locked(&self.material) {
+            Loaded::Done(Ok(material)) => Some(Arc::clone(material)),
+            _ => None,
+        }
+    }
+
+    fn tell_ends(&self) {
+        let ends = self.loaded().map(|material| material.ends.clone());
+        self.ends.set(ends.unwrap_or_default());
     }
 
     fn files(&self) -> impl Iterator<Item = &String> {
@@ -83,7 +134,7 @@ impl TlsDomain {
 
     /// One warning for each certificate that ends soon.
     fn warn_of_ends(&self) {
-        let Ok(material) = self.current() else { return };
+        let Some(material) = self.loaded() else { return };
         let now = today::seconds();
         for (file, end) in &material.ends {
             if *end - now > limits::CERTIFICATE_WARNING_SECONDS {
@@ -99,6 +150,10 @@ impl TlsDomain {
     }
 }
 
+fn locked(material: &Mutex<Loaded>) -> MutexGuard<'_, Loaded> {
+    material.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
 /// Changes with each change of a file, also when another file takes its place.
 type Print = Option<(u64, u64, i64, i64, i64, i64)>;
 
@@ -108,15 +163,16 @@ fn print(file: &str) -> Print {
 }
 
 /// Looks at the files of these domains from time to time, for as long as the process lives, and
-/// loads what has changed.
+/// loads what has changed. The ends of their certificates, which it keeps up to date.
 ///
 /// # Errors
 /// When there is no thread for it.
-pub fn watch(domains: Vec<Arc<TlsDomain>>) -> std::io::Result<()> {
+pub fn watch(domains: Vec<Arc<TlsDomain>>) -> std::io::Result<Vec<Arc<CertificateEnds>>> {
+    let ends = domains.iter().map(|domain| Arc::clone(&domain.ends)).collect();
     let mut watched: Vec<Watched> =
         domains.into_iter().filter(|domain| domain.files().next().is_some()).map(Watched::new).collect();
     if watched.is_empty() {
-        return Ok(());
+        return Ok(ends);
     }
     let watching = move || {
         let mut looks = 0_u64;
@@ -132,7 +188,7 @@ pub fn watch(domains: Vec<Arc<TlsDomain>>) -> std::io::Result<()> {
             }
         }
     };
-    std::thread::Builder::new().name("tls files".to_owned()).spawn(watching).map(drop)
+    std::thread::Builder::new().name("tls files".to_owned()).spawn(watching).map(|_| ends)
 }
 
 /// One domain, and its files as they were when they were loaded.
@@ -248,6 +304,32 @@ mod tests {
         files.write("bundle", &whole);
         assert!(!files.loads(), "it has changed again");
         assert!(files.loads() && !files.loads());
+    }
+
+    /// A session that is resumed shows no certificate.
+    #[test]
+    fn there_are_no_tickets_where_callers_show_certificates() {
+        let files = Files::new();
+        let server = |domain: &TlsDomain| domain.current().unwrap().server.clone().unwrap();
+        let asking = server(&files.watched.domain);
+        assert_eq!((asking.send_tls13_tickets, asking.ticketer.enabled()), (0, false));
+        let config = TlsConfig { trusted_ca_file: String::new(), ..files.watched.domain.config.clone() };
+        let open = server(&TlsDomain::open("client", config).unwrap());
+        assert_eq!((open.send_tls13_tickets, open.ticketer.enabled()), (1, true));
+    }
+
+    /// A member without a certificate dials one that has some: a core asks.
+    #[test]
+    fn no_core_reads_files_for_who_names_none() {
+        let domain = TlsDomain::open("peer", TlsConfig::default()).unwrap();
+        let first = domain.current();
+        assert!(first.is_err_and(|why| why.contains("being loaded")), "another thread does");
+        while domain.current().is_err_and(|why| why.contains("being loaded")) {
+            std::thread::park_timeout(std::time::Duration::from_millis(1));
+        }
+        let loaded = domain.current().unwrap();
+        assert!(Arc::ptr_eq(&loaded, &domain.current_or_load().unwrap()), "it is loaded once");
+        assert!(TlsDomain::open("peer", TlsConfig::default()).unwrap().current_or_load().is_ok());
     }
 
     #[test]

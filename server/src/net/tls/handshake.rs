@@ -170,7 +170,7 @@ pub(crate) fn connect_blocking<S: io::Read + io::Write>(
     domain: &TlsDomain,
 ) -> io::Result<StreamOwned<ClientConnection, S>> {
     let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
-    let material = domain.current().map_err(io::Error::other)?;
+    let material = domain.current_or_load().map_err(io::Error::other)?;
     let mut session = dialing(host, &material)?;
     let mut socket = socket;
     while session.is_handshaking() {

@@ -129,6 +129,7 @@ impl KeyPair {
         let problem = |error: rustls::Error| format!("{}: {error}", self.files.join(", "));
         let builder = ServerConfig::builder_with_provider(Arc::clone(provider));
         let builder = builder.with_protocol_versions(versions).map_err(problem)?;
+        let asks = callers.is_some();
         let builder = match callers {
             Some(callers) => builder.with_client_cert_verifier(callers),
             None => builder.with_no_client_auth(),
@@ -139,9 +140,14 @@ impl KeyPair {
             server.alpn_protocols.insert(0, b"h2".to_vec());
         }
         // Tickets alone, which need no memory, and one each: clients keep a connection for long.
+        // Where callers are asked for certificates there are none: a session that is resumed shows
+        // no certificate, and one that was revoked since would be refused behind the handshake,
+        // without a word why.
         server.session_storage = Arc::new(NoServerSessionStorage {});
-        server.ticketer = Ticketer::new().map_err(|error| error.to_string())?;
-        server.send_tls13_tickets = 1;
+        server.send_tls13_tickets = usize::from(!asks);
+        if !asks {
+            server.ticketer = Ticketer::new().map_err(|error| error.to_string())?;
+        }
         Ok(Arc::new(server))
     }
 }

@@ -136,7 +136,7 @@ fn requests(path: &str) -> Vec<Bytes> {
     }
 }
 
-async fn hash(client: &Client, root: &str) -> u32 {
+pub(crate) async fn hash(client: &Client, root: &str) -> u32 {
     let reply =
         must(client, "/etcdserverpb.Maintenance/HashKV", &HashKvRequest { revision: 0 }, Some(root)).await;
     HashKvResponse::decode(reply).unwrap().hash

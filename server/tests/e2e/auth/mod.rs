@@ -14,6 +14,7 @@ use tonic::{Code, Request, Status};
 use crate::harness::{Client, Random, from_env, with_clusters_beside, with_etcd_beside};
 
 mod bugs;
+mod catalogue;
 mod clusters;
 mod fairness;
 mod generator;

@@ -37,7 +37,7 @@ fn clients(dir: &TempDir) -> Clients {
 
 /// Rows 85 and 95 of the bugs never to have: on every combination of listeners.
 #[test]
-fn only_those_with_a_certificate_that_counts_are_served_as_by_etcd() {
+fn bug_085_only_those_with_a_certificate_that_counts_are_served_as_by_etcd() {
     if peers().is_none() {
         return;
     }

@@ -98,7 +98,7 @@ fn three_members_speak_tls_and_change_certificates_one_after_the_other() {
 
 /// Row 95 of the bugs never to have: any certificate of the authority may speak raft.
 #[test]
-fn a_certificate_without_the_right_name_is_no_member() {
+fn bug_095_a_certificate_without_the_right_name_is_no_member() {
     if peers().is_none() {
         return;
     }

@@ -3,6 +3,7 @@
 
 pub(crate) mod certificates;
 mod clients;
+mod expiry;
 mod hostile;
 mod members;
 mod rolling;
@@ -17,7 +18,12 @@ use crate::tls::certificates::Issued;
 
 /// Runs etcdctl with a client's certificate, and this authority if there is TLS: whether it went
 /// well, and what it printed.
-fn etcdctl(endpoint: &str, authority: &str, client: Option<&Issued>, line: &str) -> (bool, String) {
+pub(crate) fn etcdctl(
+    endpoint: &str,
+    authority: &str,
+    client: Option<&Issued>,
+    line: &str,
+) -> (bool, String) {
     let mut command = Command::new(peers().expect("the test has asked for them").path("etcdctl"));
     command.args(["--endpoints", endpoint, "--command-timeout", "10s"]);
     if !authority.is_empty() {

@@ -91,7 +91,7 @@ fn members_find_each_other_through_files() {
 
 /// Row 85 of the bugs never to have: the list of revoked certificates counts on both kinds of URLs.
 #[test]
-fn plain_requests_have_urls_of_their_own_as_with_an_etcd() {
+fn bug_085_plain_requests_have_urls_of_their_own_as_with_an_etcd() {
     if peers().is_none() {
         return;
     }
