@@ -20,6 +20,11 @@ pub const VALUE_BYTES_MAX: usize = (1 << 31) - 1;
 /// Neighbouring pages are written together, up to about this many bytes in one call.
 pub const WRITE_BYTES_MAX: usize = 256 * 1024;
 
+/// A file that is made in one go is written in parts of about this many bytes, past the page cache.
+pub const BULK_WRITE_BYTES: usize = 1024 * 1024;
+/// What is written past the page cache begins and ends at multiples of this, on disk and in memory.
+pub const DIRECT_ALIGNMENT: usize = 4096;
+
 /// The file grows by at least this much at a time, so that commits rarely change its length.
 pub const GROW_BYTES_MIN: u64 = 1024 * 1024;
 
@@ -99,6 +104,13 @@ pub const INDEX_STEP_BYTES: usize = 8 * 1024 * 1024;
 /// Keys or records restored between two reports of progress.
 pub const RESTORED_PER_REPORT: u64 = 16 * 1024;
 
+/// Threads that load the index when a store is opened, at most: each reads all records that the
+/// saved index does not have.
+pub const INDEX_LOAD_THREADS_MAX: usize = 8;
+/// Keys of the saved index for which one more thread is worth its while. Few in builds with a
+/// simulated disk, so that small stores of tests are loaded side by side too.
+pub const INDEX_LOAD_KEYS_MIN: u64 = if cfg!(feature = "sim") { 32 } else { 16 * 1024 };
+
 /// A tail chunk of this many bytes is not merged with others any more.
 pub const TAIL_CHUNK_BYTES: usize = 1024 * 1024;
 
@@ -121,6 +133,8 @@ const _: () = {
     assert!(DEPTH_MAX < u32::MAX as usize);
     // Pages that are neighbours leave in one write, and the file grows by whole pages.
     assert!(WRITE_BYTES_MAX >= PAGE_BYTES_MAX as usize);
+    assert!(BULK_WRITE_BYTES >= PAGE_BYTES_MAX as usize && BULK_WRITE_BYTES.is_multiple_of(DIRECT_ALIGNMENT));
+    assert!(DIRECT_ALIGNMENT.is_power_of_two());
     assert!(GROW_BYTES_MIN <= GROW_BYTES_MAX && GROW_BYTES_MIN.is_multiple_of(PAGE_BYTES_MAX as u64));
     // The head of a stream fits its first chunk, beside the chunk's checksum.
     assert!(TRANSFER_CHUNK_BYTES > 4 + 8 + USER_BYTES + 8 * TABLES_MAX);
@@ -133,6 +147,7 @@ const _: () = {
     assert!(COMPACTION_HASHES_MAX > 0 && LOOK_BACK_STEPS > 0);
     assert!(RESTORED_PER_REPORT > 0 && FREED_BYTES_PER_CHANGE > 0);
     // Saving the index keeps up with the records, whose round is half of it.
+    assert!(INDEX_LOAD_THREADS_MAX >= 2 && INDEX_LOAD_KEYS_MIN > 0);
     assert!(INDEX_ROUND_PART > 0 && INDEX_ROUND_RECORDS_MIN > 0 && INDEX_STEP_BYTES > 0);
     assert!(0 < INDEX_STEP_KEYS && INDEX_STEP_KEYS <= INDEX_CHECKPOINT_KEYS_MAX);
 };

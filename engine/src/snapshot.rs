@@ -51,6 +51,15 @@ impl Snapshot {
         Cursor::new(&self.parts.pages, self.parts.meta.tables[table.index()])
     }
 
+    /// At most `parts - 1` keys that divide a table into parts of about as many pages; none for a
+    /// table of one page. Few pages are read for it.
+    ///
+    /// # Errors
+    /// When a page is damaged.
+    pub(crate) fn dividing_keys(&self, table: Table, parts: usize) -> Result<Vec<&[u8]>> {
+        cursor::dividing_keys(&self.parts.pages, &self.parts.meta.tables[table.index()], parts)
+    }
+
     /// Keys in a table.
     #[must_use]
     pub fn len(&self, table: Table) -> u64 {

@@ -2,7 +2,7 @@
 
 use crate::Result;
 use crate::meta::TableRoot;
-use crate::page::{PageId, PageKind, PageView, Pages, StoredValue, extent_pages};
+use crate::page::{PageId, PageKind, PageRef, PageView, Pages, StoredValue, extent_pages};
 
 /// The value of a key.
 ///
@@ -12,6 +12,44 @@ pub fn get<'p>(pages: &'p Pages, table: &TableRoot, key: &[u8]) -> Result<Option
     let mut cursor = Cursor::new(pages, *table);
     cursor.seek(key)?;
     Ok(cursor.next()?.filter(|(found, _)| *found == key).map(|(_, value)| value))
+}
+
+/// At most `parts - 1` keys of branches, in their order, that divide a table into parts of about as
+/// many pages.
+///
+/// # Errors
+/// When a page on the way is damaged.
+pub fn dividing_keys<'p>(pages: &'p Pages, table: &TableRoot, parts: usize) -> Result<Vec<&'p [u8]>> {
+    /// Pages of one level for each part: the level above has too few to make parts alike.
+    const PAGES_PER_PART: usize = 4;
+    let mut level: Vec<(&[u8], PageRef)> = table.root.map(|root| (&[][..], root)).into_iter().collect();
+    for _ in 1..table.depth {
+        if parts < 2 || level.len() >= parts * PAGES_PER_PART {
+            break;
+        }
+        let mut below = Vec::new();
+        for (first, at) in level {
+            let page = pages.tree_page(at)?;
+            if page.kind() != PageKind::Branch {
+                return Err(pages.damage(at.id, "is no branch"));
+            }
+            for number in 0..page.len() {
+                let cell = page.branch_cell(number);
+                let cell = cell.ok_or_else(|| pages.damage(at.id, "has a cell that cannot be read"))?;
+                // The first key that a branch says is no bound: that of the branch itself is.
+                below.push((if number == 0 { first } else { cell.key }, cell.child));
+            }
+        }
+        level = below;
+    }
+    let parts = parts.clamp(1, level.len().max(1));
+    let mut keys: Vec<&[u8]> = (1..parts).map(|part| level[part * level.len() / parts].0).collect();
+    let is_sorted =
+        keys.is_sorted_by(|one, next| one < next) && keys.first().is_none_or(|key| !key.is_empty());
+    if !is_sorted {
+        keys.clear(); // a damaged table: whoever reads it finds that
+    }
+    Ok(keys)
 }
 
 /// A place between two keys.

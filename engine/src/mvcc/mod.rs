@@ -24,6 +24,7 @@ pub mod key_history;
 pub mod key_index;
 pub mod key_range;
 mod layout;
+mod loading;
 mod reader;
 pub mod record;
 mod restore;

@@ -1,6 +1,5 @@
 //! Opening a store: load the saved index, then the records above it.
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::db::{Db, DbOptions};
@@ -10,17 +9,13 @@ use crate::mvcc::compaction::CompactionPass;
 use crate::mvcc::compaction_hash::CompactionHashes;
 use crate::mvcc::garbage::Replaced;
 use crate::mvcc::index_pace::IndexPace;
-use crate::mvcc::key_history::KeyMeta;
-use crate::mvcc::key_index::KeyIndex;
-use crate::mvcc::layout::{INDEX, RECORDS, SMALL, StoreMeta};
-use crate::mvcc::record::StoredRecord;
-use crate::mvcc::revision::{RecordKey, RecordKind, Revision};
-use crate::mvcc::saved_index::{self, IndexSweep, Opening};
+use crate::mvcc::layout::{INDEX, SMALL, StoreMeta};
+use crate::mvcc::loading::{LoadedIndex, Loading};
+use crate::mvcc::saved_index::{IndexSweep, Opening};
 use crate::mvcc::saved_ranges::SavedRanges;
 use crate::mvcc::store::Store;
 use crate::mvcc::tables::{SmallTable, Tables};
 use crate::mvcc::tail::Tail;
-use crate::snapshot::Snapshot;
 use crate::{Error, Result};
 
 impl Store {
@@ -48,11 +43,8 @@ impl Store {
             return Err(Error::corrupt(format!("the store meta cannot be true: {meta:?}")));
         }
         let ranges = SavedRanges::load(&tree, &meta)?;
-        let index = saved_index::load(&tree, meta, tell)?;
-        let mut replay =
-            Replay { tree: &tree, index, meta, ranges: &ranges, records: 0, long: BTreeSet::new() };
-        replay.run(tell)?;
-        let Replay { index, records: records_since_index, long: unsaved_long, .. } = replay;
+        let LoadedIndex { index, records: records_since_index, long: unsaved_long } =
+            Loading { tree: &tree, meta, ranges: &ranges }.run(tell)?;
         let newest = index.root().newest_change();
         assert!(newest <= meta.revision, "the index is at {newest}, the store at {}", meta.revision);
         let mut tables = Tables::default();
@@ -100,104 +92,13 @@ impl Store {
     }
 }
 
-/// Reading the records that the saved index does not have.
-struct Replay<'r> {
-    tree: &'r Snapshot,
-    index: KeyIndex,
-    meta: StoreMeta,
-    ranges: &'r SavedRanges,
-    /// Records that were not in it.
-    records: u64,
-    /// Keys too long for a page that they have changed.
-    long: BTreeSet<Vec<u8>>,
-}
-
-impl Replay<'_> {
-    fn run(&mut self, tell: &mut dyn FnMut(Opening)) -> Result<()> {
-        let (tree, meta) = (self.tree, self.meta);
-        let mut cursor = tree.cursor(RECORDS);
-        let after = Revision { main: meta.index_revision, sub: i64::MAX };
-        cursor.seek(&RecordKey { revision: after, kind: RecordKind::Tombstone }.encode())?;
-        let mut read = 0_u64;
-        while let Some((key, record)) = cursor.next()? {
-            let key =
-                RecordKey::decode(key).ok_or_else(|| Error::corrupt("a record's key cannot be read"))?;
-            let record =
-                StoredRecord::parse(record).ok_or_else(|| Error::corrupt("a record cannot be read"))?;
-            if key.revision.main > meta.revision {
-                return Err(Error::corrupt(format!(
-                    "there is a record of revision {}, but the store is at {}",
-                    key.revision.main, meta.revision
-                )));
-            }
-            read += 1;
-            if read.is_multiple_of(limits::RESTORED_PER_REPORT) {
-                tell(Opening::Records(read));
-            }
-            self.take(key, &record)?;
-        }
-        Ok(())
-    }
-
-    fn take(&mut self, key: RecordKey, record: &StoredRecord<'_>) -> Result<()> {
-        let is_long = record.key.len() > limits::key_bytes_max(self.tree.page_bytes());
-        let StoreMeta { long_revision, index_revision, .. } = self.meta;
-        let saved = if is_long { long_revision.max(index_revision) } else { self.ranges.at(record.key) };
-        if key.revision.main <= saved {
-            return Ok(());
-        }
-        self.records += 1;
-        if is_long {
-            self.long.insert(record.key.to_vec());
-        }
-        // Some versions have saved some keys ahead of the rest of their range.
-        let known = self.index.root().change_at(record.key, i64::MAX);
-        if known.is_some_and(|known| known.revision >= key.revision) {
-            return Ok(());
-        }
-        let is_compacted = key.revision.main <= self.meta.compact_revision;
-        match key.kind {
-            // A compaction may have dropped the change before it.
-            RecordKind::Put if is_compacted => {
-                let (create_revision, version) = (record.stamp.create_revision, record.stamp.version);
-                let is_possible =
-                    (1..i64::MAX).contains(&version) && (0..=key.revision.main).contains(&create_revision);
-                if !is_possible {
-                    return Err(self.contradiction(key, record, 0));
-                }
-                let put = KeyMeta { create_revision, modified: key.revision, version };
-                self.index.put_as_recorded(record.key, put);
-            }
-            RecordKind::Put => {
-                let put = self.index.put(record.key, key.revision);
-                if put.meta.version != record.stamp.version {
-                    return Err(self.contradiction(key, record, put.meta.version));
-                }
-            }
-            RecordKind::Tombstone => {
-                self.index.tombstone(record.key, key.revision);
-            }
-        }
-        if is_compacted {
-            self.index.compact_key(record.key, self.meta.compact_revision);
-        }
-        Ok(())
-    }
-
-    fn contradiction(&self, key: RecordKey, record: &StoredRecord<'_>, version: i64) -> Error {
-        Error::corrupt(format!(
-            "record {}.{} says version {} of its key, the index says {version}",
-            key.revision.main, key.revision.sub, record.stamp.version
-        ))
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::disk::SimDisk;
     use crate::mvcc::key_history::KeyHistory;
-    use crate::mvcc::layout::INDEX;
+    use crate::mvcc::layout::RECORDS;
+    use crate::mvcc::revision::{RecordKey, RecordKind, Revision};
 
     /// Only a damaged or forged file can hold changes above the store's revision: they would break
     /// the order of changes that the index relies on.

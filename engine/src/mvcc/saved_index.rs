@@ -222,21 +222,52 @@ impl IndexSweep {
     }
 }
 
-/// Loads the saved index, and compacts it: steps of a compaction that happened after it was saved
-/// are not in it.
-pub(crate) fn load(tree: &Snapshot, meta: StoreMeta, tell: &mut dyn FnMut(Opening)) -> Result<KeyIndex> {
+/// Keys of the index, from one on and below another, or all behind it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct IndexPart {
+    pub(crate) from: Vec<u8>,
+    pub(crate) end: Option<Vec<u8>>,
+}
+
+impl IndexPart {
+    /// Parts that hold about as much of the saved index each, in their order; fewer if the index is
+    /// small.
+    ///
+    /// # Errors
+    /// When the file is damaged.
+    pub(crate) fn divide(tree: &Snapshot, parts: usize) -> Result<Vec<Self>> {
+        let mut starts = vec![Vec::new()];
+        starts.extend(tree.dividing_keys(INDEX, parts)?.into_iter().map(<[u8]>::to_vec));
+        let ends = starts.iter().skip(1).cloned().map(Some).chain([None]);
+        Ok(starts.clone().into_iter().zip(ends).map(|(from, end)| Self { from, end }).collect())
+    }
+
+    pub(crate) fn has(&self, key: &[u8]) -> bool {
+        *self.from <= *key && self.end.as_deref().is_none_or(|end| key < end)
+    }
+}
+
+/// Loads a part of the saved index, and compacts it: steps of a compaction that happened after it
+/// was saved are not in it. Returns with it how many keys that fit a page it has read; `tell` is
+/// called for some of them.
+pub(crate) fn load(
+    tree: &Snapshot,
+    meta: StoreMeta,
+    part: &IndexPart,
+    tell: &mut dyn FnMut(),
+) -> Result<(KeyIndex, u64)> {
     let compact = meta.compact_revision;
     let decode = |encoded: &[u8]| {
         KeyHistory::decode(encoded).filter(|history| history.newest().revision.main <= meta.revision)
     };
     let mut failure = None;
-    let (mut loaded, of, mut before) = (0_u64, tree.len(INDEX), None);
+    let (mut loaded, mut before) = (0_u64, None);
     let mut cursor = tree.cursor(INDEX);
-    cursor.seek(&[])?;
+    cursor.seek(&part.from)?;
     let keys = std::iter::from_fn(|| {
         loop {
             let (key, encoded) = match cursor.next() {
-                Ok(next) => next?,
+                Ok(next) => next.filter(|(key, _)| part.end.as_deref().is_none_or(|end| *key < end))?,
                 Err(error) => {
                     failure = Some(error);
                     return None;
@@ -244,7 +275,7 @@ pub(crate) fn load(tree: &Snapshot, meta: StoreMeta, tell: &mut dyn FnMut(Openin
             };
             loaded += 1;
             if loaded.is_multiple_of(limits::RESTORED_PER_REPORT) {
-                tell(Opening::Keys { loaded, of });
+                tell();
             }
             let Some(history) = decode(encoded) else {
                 failure = Some(malformed());
@@ -267,14 +298,14 @@ pub(crate) fn load(tree: &Snapshot, meta: StoreMeta, tell: &mut dyn FnMut(Openin
     let mut cursor = tree.cursor(INDEX_LONG);
     cursor.seek(&[])?;
     while let Some((_, row)) = cursor.next()? {
-        for (key, history) in long_keys(row)? {
+        for (key, history) in long_keys(row)?.into_iter().filter(|(key, _)| part.has(key)) {
             let history = decode(history).ok_or_else(malformed)?;
             if let Some(history) = history.compacted(compact) {
                 index.set(key, history);
             }
         }
     }
-    Ok(index)
+    Ok((index, loaded))
 }
 
 fn malformed() -> Error {

@@ -43,6 +43,13 @@ impl KeyIndex {
         Self { root: IndexRoot { node: Arc::new(root) } }
     }
 
+    /// One index of several; none if the keys of each do not follow those of the one before.
+    #[must_use]
+    pub fn concatenated(parts: impl IntoIterator<Item = Self>) -> Option<Self> {
+        let root = node::concatenate(parts.into_iter().map(|part| Arc::unwrap_or_clone(part.root.node)))?;
+        Some(Self { root: IndexRoot { node: Arc::new(root) } })
+    }
+
     /// The index as it is now.
     #[must_use]
     pub fn root(&self) -> &IndexRoot {

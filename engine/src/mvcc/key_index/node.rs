@@ -331,6 +331,11 @@ pub(super) fn build(mut entries: impl Iterator<Item = IndexEntry>) -> IndexNode 
         last = leaf.last().map(|entry| Arc::clone(&entry.key));
         level.push(Child::of(IndexNode::Leaf(leaf)));
     }
+    above_all(level)
+}
+
+/// The tree of these nodes of one level.
+fn above_all(mut level: Vec<Child>) -> IndexNode {
     while level.len() > 1 {
         let mut parts = level.into_iter();
         level = Vec::new();
@@ -345,6 +350,33 @@ pub(super) fn build(mut entries: impl Iterator<Item = IndexEntry>) -> IndexNode 
     match level.pop() {
         Some(root) => Arc::unwrap_or_clone(root.node),
         None => IndexNode::default(),
+    }
+}
+
+/// One tree of several, whose leaves become its leaves; none if their keys do not follow each
+/// other.
+pub(super) fn concatenate(trees: impl IntoIterator<Item = IndexNode>) -> Option<IndexNode> {
+    let (mut leaves, mut last) = (Vec::new(), None);
+    for tree in trees {
+        let (from, behind) = (leaves.len(), tree.last_key().cloned());
+        take_leaves(tree, &mut leaves);
+        let first = leaves.get(from).map(|leaf: &Child| &leaf.first);
+        if first.is_some_and(|first| last.as_ref().is_some_and(|last| last >= first)) {
+            return None;
+        }
+        last = behind.or(last);
+    }
+    Some(above_all(leaves))
+}
+
+fn take_leaves(tree: IndexNode, leaves: &mut Vec<Child>) {
+    match tree {
+        IndexNode::Branch(children) => {
+            children.into_iter().for_each(|child| take_leaves(Arc::unwrap_or_clone(child.node), leaves));
+        }
+        IndexNode::Leaf(entries) if entries.is_empty() => {}
+        // The first key that a branch says is no bound of its first child: it is asked anew.
+        leaf @ IndexNode::Leaf(_) => leaves.push(Child::of(leaf)),
     }
 }
 

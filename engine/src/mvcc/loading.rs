@@ -1,0 +1,322 @@
+//! Loading the index when a store is opened: what is saved of it, then the records above that.
+//!
+//! The keys are divided into parts, one for each thread. A thread loads the saved index of its
+//! keys, and reads all records above it for those that are of its keys: reading one is little
+//! beside what a change of the index costs. No part needs another one, and their order is that of
+//! their keys, so the trees of all become one whatever the threads do when.
+
+use std::collections::BTreeSet;
+use std::sync::mpsc;
+use std::thread;
+
+use crate::limits;
+use crate::mvcc::key_history::KeyMeta;
+use crate::mvcc::key_index::KeyIndex;
+use crate::mvcc::layout::{INDEX, RECORDS, StoreMeta};
+use crate::mvcc::record::StoredRecord;
+use crate::mvcc::revision::{RecordKey, RecordKind, Revision};
+use crate::mvcc::saved_index::{self, IndexPart, Opening};
+use crate::mvcc::saved_ranges::SavedRanges;
+use crate::snapshot::Snapshot;
+use crate::{Error, Result};
+
+/// The state whose index is loaded.
+#[derive(Clone, Copy)]
+pub(crate) struct Loading<'l> {
+    pub(crate) tree: &'l Snapshot,
+    pub(crate) meta: StoreMeta,
+    pub(crate) ranges: &'l SavedRanges,
+}
+
+/// The index as of the state's revision, or some of its keys.
+pub(crate) struct LoadedIndex {
+    pub(crate) index: KeyIndex,
+    /// Records that were not in the saved one.
+    pub(crate) records: u64,
+    /// Keys too long for a page that they have changed.
+    pub(crate) long: BTreeSet<Vec<u8>>,
+}
+
+/// Word from a thread.
+enum Progress {
+    /// So many more keys are loaded.
+    Keys(u64),
+    /// The first of the threads has read so many records: the others read the same.
+    Records(u64),
+}
+
+impl Loading<'_> {
+    /// Loads it with as many threads as there are CPUs, or fewer if it is small.
+    ///
+    /// # Errors
+    /// When the file is damaged.
+    pub(crate) fn run(self, tell: &mut dyn FnMut(Opening)) -> Result<LoadedIndex> {
+        let cpus = thread::available_parallelism().map_or(1, usize::from);
+        let worth = self.tree.len(INDEX) / limits::INDEX_LOAD_KEYS_MIN;
+        let threads = cpus.clamp(2, limits::INDEX_LOAD_THREADS_MAX).min(usize::try_from(worth).unwrap_or(1));
+        self.run_in_parts(&IndexPart::divide(self.tree, threads)?, tell)
+    }
+
+    fn run_in_parts(self, parts: &[IndexPart], tell: &mut dyn FnMut(Opening)) -> Result<LoadedIndex> {
+        let of = self.tree.len(INDEX);
+        let mut loaded = 0;
+        let mut tell = |progress| {
+            tell(match progress {
+                Progress::Keys(more) => {
+                    loaded += more;
+                    Opening::Keys { loaded, of }
+                }
+                Progress::Records(read) => Opening::Records(read),
+            });
+        };
+        let results = match parts {
+            [all] => vec![self.load(all, true, &mut tell)],
+            parts => self.load_all(parts, &mut tell),
+        };
+        let (mut indexes, mut rows, mut records, mut long) = (Vec::new(), 0, 0, BTreeSet::new());
+        for result in results {
+            let (part, part_rows) = result?;
+            indexes.push(part.index);
+            long.extend(part.long);
+            rows += part_rows;
+            records += part.records;
+        }
+        let out_of_order = || Error::corrupt("the keys of the saved index are out of order");
+        if rows != of {
+            return Err(Error::corrupt(format!("the saved index has {rows} keys instead of {of}")));
+        }
+        let index = KeyIndex::concatenated(indexes).ok_or_else(out_of_order)?;
+        Ok(LoadedIndex { index, records, long })
+    }
+
+    /// Loads parts side by side.
+    fn load_all(
+        self,
+        parts: &[IndexPart],
+        tell: &mut dyn FnMut(Progress),
+    ) -> Vec<Result<(LoadedIndex, u64)>> {
+        thread::scope(|scope| {
+            let (sender, progress) = mpsc::channel();
+            let begin = |(at, part)| {
+                let sender = sender.clone();
+                // If nobody hears it, the thread that would is unwinding.
+                let work = move || self.load(part, at == 0, &mut |news| drop(sender.send(news)));
+                scope.spawn(work)
+            };
+            let threads: Vec<_> = parts.iter().enumerate().map(begin).collect();
+            drop(sender);
+            progress.into_iter().for_each(tell);
+            let joined = threads.into_iter().map(thread::ScopedJoinHandle::join);
+            joined.map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+        })
+    }
+
+    /// Loads a part, and says how many rows of the saved index are its.
+    fn load(
+        self,
+        part: &IndexPart,
+        is_first: bool,
+        tell: &mut dyn FnMut(Progress),
+    ) -> Result<(LoadedIndex, u64)> {
+        let Self { tree, meta, ranges } = self;
+        let mut some = || tell(Progress::Keys(limits::RESTORED_PER_REPORT));
+        let (index, rows) = saved_index::load(tree, meta, part, &mut some)?;
+        let mut replay = Replay { tree, meta, ranges, part, index, records: 0, long: BTreeSet::new() };
+        replay.run(&mut |read| {
+            if is_first {
+                tell(Progress::Records(read));
+            }
+        })?;
+        let Replay { index, records, long, .. } = replay;
+        Ok((LoadedIndex { index, records, long }, rows))
+    }
+}
+
+/// Reading the records that the saved index does not have.
+struct Replay<'r> {
+    tree: &'r Snapshot,
+    meta: StoreMeta,
+    ranges: &'r SavedRanges,
+    /// The keys that count.
+    part: &'r IndexPart,
+    index: KeyIndex,
+    /// Records that were not in it.
+    records: u64,
+    /// Keys too long for a page that they have changed.
+    long: BTreeSet<Vec<u8>>,
+}
+
+impl Replay<'_> {
+    fn run(&mut self, tell: &mut dyn FnMut(u64)) -> Result<()> {
+        let (tree, meta) = (self.tree, self.meta);
+        let mut cursor = tree.cursor(RECORDS);
+        let after = Revision { main: meta.index_revision, sub: i64::MAX };
+        cursor.seek(&RecordKey { revision: after, kind: RecordKind::Tombstone }.encode())?;
+        let mut read = 0_u64;
+        while let Some((key, record)) = cursor.next()? {
+            let key =
+                RecordKey::decode(key).ok_or_else(|| Error::corrupt("a record's key cannot be read"))?;
+            let record =
+                StoredRecord::parse(record).ok_or_else(|| Error::corrupt("a record cannot be read"))?;
+            if key.revision.main > meta.revision {
+                return Err(Error::corrupt(format!(
+                    "there is a record of revision {}, but the store is at {}",
+                    key.revision.main, meta.revision
+                )));
+            }
+            read += 1;
+            if read.is_multiple_of(limits::RESTORED_PER_REPORT) {
+                tell(read);
+            }
+            if self.part.has(record.key) {
+                self.take(key, &record)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn take(&mut self, key: RecordKey, record: &StoredRecord<'_>) -> Result<()> {
+        let is_long = record.key.len() > limits::key_bytes_max(self.tree.page_bytes());
+        let StoreMeta { long_revision, index_revision, .. } = self.meta;
+        let saved = if is_long { long_revision.max(index_revision) } else { self.ranges.at(record.key) };
+        if key.revision.main <= saved {
+            return Ok(());
+        }
+        self.records += 1;
+        if is_long {
+            self.long.insert(record.key.to_vec());
+        }
+        // Some versions have saved some keys ahead of the rest of their range.
+        let known = self.index.root().change_at(record.key, i64::MAX);
+        if known.is_some_and(|known| known.revision >= key.revision) {
+            return Ok(());
+        }
+        let is_compacted = key.revision.main <= self.meta.compact_revision;
+        match key.kind {
+            // A compaction may have dropped the change before it.
+            RecordKind::Put if is_compacted => {
+                let (create_revision, version) = (record.stamp.create_revision, record.stamp.version);
+                let is_possible =
+                    (1..i64::MAX).contains(&version) && (0..=key.revision.main).contains(&create_revision);
+                if !is_possible {
+                    return Err(self.contradiction(key, record, 0));
+                }
+                let put = KeyMeta { create_revision, modified: key.revision, version };
+                self.index.put_as_recorded(record.key, put);
+            }
+            RecordKind::Put => {
+                let put = self.index.put(record.key, key.revision);
+                if put.meta.version != record.stamp.version {
+                    return Err(self.contradiction(key, record, put.meta.version));
+                }
+            }
+            RecordKind::Tombstone => {
+                self.index.tombstone(record.key, key.revision);
+            }
+        }
+        if is_compacted {
+            self.index.compact_key(record.key, self.meta.compact_revision);
+        }
+        Ok(())
+    }
+
+    fn contradiction(&self, key: RecordKey, record: &StoredRecord<'_>, version: i64) -> Error {
+        Error::corrupt(format!(
+            "record {}.{} says version {} of its key, the index says {version}",
+            key.revision.main, key.revision.sub, record.stamp.version
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::db::DbOptions;
+    use crate::disk::{Disk, SimDisk};
+    use crate::mvcc::{CheckpointKind, Store};
+    use crate::random::Random;
+
+    /// A store whose saved index is behind its records, ranges of which are saved later than
+    /// others, with keys too long for a page, and tombstones.
+    fn store(seed: u64) -> Store {
+        let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
+        let mut store = Store::open(disk, DbOptions { page_bytes_if_new: 512 }).unwrap();
+        store.save_index_in_steps_of(40);
+        let mut random = Random::new(seed);
+        for _ in 0..2_000 {
+            let number = random.below(400);
+            let long = if number.is_multiple_of(50) { "x".repeat(70) } else { String::new() };
+            let key = format!("{:03}{long}", number * 7 % 400);
+            let mut txn = store.begin();
+            match random.below(4) {
+                0 => drop(txn.delete_range(crate::mvcc::KeyRange::One(key.as_bytes()))),
+                _ => drop(txn.put(key.as_bytes(), b"value", 0)),
+            }
+            txn.commit();
+            let applied = store.applied();
+            store.set_applied(crate::mvcc::Applied { index: applied.index + 1, term: 1 });
+            if random.below(60) == 0 {
+                let checkpoint = store.checkpoint(CheckpointKind::Auto).unwrap();
+                store.finish_checkpoint(checkpoint.write().unwrap());
+            }
+        }
+        let checkpoint = store.checkpoint(CheckpointKind::Auto).unwrap();
+        store.finish_checkpoint(checkpoint.write().unwrap());
+        store
+    }
+
+    fn entries(loaded: &LoadedIndex) -> Vec<(Vec<u8>, Vec<crate::mvcc::key_history::KeyChange>)> {
+        let entries = loaded.index.root().entries();
+        entries.map(|(key, history)| (key.to_vec(), history.changes())).collect()
+    }
+
+    #[test]
+    fn an_index_is_the_same_however_many_parts_it_is_loaded_in() {
+        for seed in 1..6 {
+            let store = store(seed);
+            let ranges = SavedRanges::load(&store.tree, &store.saved).unwrap();
+            let loading = Loading { tree: &store.tree, meta: store.saved, ranges: &ranges };
+            let mut told = Vec::new();
+            let mut load = |parts| {
+                let parts = IndexPart::divide(&store.tree, parts).unwrap();
+                (parts.len(), loading.run_in_parts(&parts, &mut |step| told.push(step)).unwrap())
+            };
+            let (_, whole) = load(1);
+            assert!(whole.records > 0, "records above the saved index");
+            let all = entries(&whole);
+            assert_eq!(all.len() as u64, store.index.root().len());
+            for wanted in 2..8 {
+                let (parts, loaded) = load(wanted);
+                assert_eq!(parts, wanted, "the table has leaves enough");
+                assert_eq!(entries(&loaded), all);
+                assert_eq!((loaded.records, &loaded.long), (whole.records, &whole.long));
+                assert_eq!(loaded.index.root().newest_change(), whole.index.root().newest_change());
+                let live = |index: &KeyIndex| index.root().live_count(crate::mvcc::KeyRange::From(b"1"));
+                assert_eq!(live(&loaded.index), live(&whole.index));
+            }
+        }
+    }
+
+    /// What falls between two parts, or is in both, is seen.
+    #[test]
+    fn parts_that_are_not_all_of_the_index_are_damage() {
+        let store = store(9);
+        let ranges = SavedRanges::load(&store.tree, &store.saved).unwrap();
+        let loading = Loading { tree: &store.tree, meta: store.saved, ranges: &ranges };
+        let part = |from: &str, end: Option<&str>| IndexPart {
+            from: from.as_bytes().to_vec(),
+            end: end.map(|end| end.as_bytes().to_vec()),
+        };
+        let load = |parts: &[IndexPart]| loading.run_in_parts(parts, &mut |_| {}).map(|_| ());
+        assert!(load(&[part("", Some("2")), part("2", None)]).is_ok());
+        for parts in [
+            [part("", Some("2")), part("3", None)],
+            [part("", Some("3")), part("2", None)],
+            [part("2", None), part("", Some("2"))],
+        ] {
+            assert!(matches!(load(&parts), Err(Error::Corrupt { .. })), "{parts:?}");
+        }
+    }
+}
