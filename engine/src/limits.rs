@@ -22,7 +22,7 @@ pub const WRITE_BYTES_MAX: usize = 256 * 1024;
 
 /// A file that is made in one go is written in parts of about this many bytes, past the page cache.
 pub const BULK_WRITE_BYTES: usize = 1024 * 1024;
-/// What is written past the page cache begins and ends at multiples of this, on disk and in memory.
+/// A write past the page cache begins and ends at multiples of this, on disk and in memory.
 pub const DIRECT_ALIGNMENT: usize = 4096;
 
 /// The file grows by at least this much at a time, so that commits rarely change its length.

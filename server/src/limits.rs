@@ -198,13 +198,14 @@ pub const PEER_SILENT_PULSES_MAX: u32 = 5;
 pub const PEER_COMPLAINT_INTERVAL: Duration = Duration::from_secs(1);
 /// Time to send what waits before a member stops.
 pub const PEER_STOP_DEADLINE: Duration = Duration::from_millis(500);
-/// Bytes of a state that are read at a time to be sent.
-pub const STATE_READ_BYTES: usize = 512 * 1024;
+/// Bytes of a state that are read at a time to be sent, while as many are written.
+pub const STATE_READ_BYTES: usize = 1024 * 1024;
 /// Bytes of a state that are sent in a second at most while others are served, so that they keep
 /// the network and the disk; and no more than half of the time is spent on it then.
 pub const STATE_BYTES_PER_SECOND: u64 = 512 * 1024 * 1024;
 /// Reads of a state's parts that wait to be added to its file, of [`PEER_READ_BYTES`] each. As many
-/// are being added meanwhile, and one is being read: 8.5 MiB of the one state that comes.
+/// are being added meanwhile, pages of as many wait to be written, or are, and one is being read:
+/// 17 MiB of the one state that comes.
 pub const STATE_PARTS_WAITING_MAX: usize = 16;
 /// Bytes of a state that comes behind which its file is synced, so that little is left for the end.
 pub const STATE_SYNC_BYTES: usize = 16 * 1024 * 1024;

@@ -5,11 +5,11 @@ use std::os::unix::fs::FileExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use crate::disk::mapped::Mapped;
 use crate::disk::{Disk, Map};
-use crate::limits::{MAP_BYTES_MIN, MAP_GROWTH};
+use crate::limits::{DIRECT_ALIGNMENT, MAP_BYTES_MIN, MAP_GROWTH};
 use crate::{Error, Result};
 
 /// A tree file. The process must hold the data directory's lock: the map is only sound while no
@@ -17,6 +17,8 @@ use crate::{Error, Result};
 pub struct MmapDisk {
     path: PathBuf,
     file: File,
+    /// The same file, past the page cache; none where the file system has no such way.
+    direct: OnceLock<Option<File>>,
     /// Addresses for the file and for what it grows by; taken anew when it has outgrown them.
     map: Mutex<Option<Map>>,
     failed: AtomicBool,
@@ -41,6 +43,7 @@ impl MmapDisk {
         Ok(Self {
             path: path.to_owned(),
             file,
+            direct: OnceLock::new(),
             map: Mutex::new(None),
             failed: AtomicBool::new(false),
             // The process before may have changed it, and not have lived to sync.
@@ -87,6 +90,15 @@ impl MmapDisk {
         Ok(Map::new(Arc::new(Mapped::new(mapped))))
     }
 
+    /// The file opened anew, by the name that it has had since it was opened.
+    fn direct(&self) -> Option<&File> {
+        let direct = self.direct.get_or_init(|| {
+            let flags = rustix::fs::OFlags::DIRECT.bits().cast_signed();
+            OpenOptions::new().write(true).custom_flags(flags).open(&self.path).ok()
+        });
+        direct.as_ref()
+    }
+
     fn usable(&self) -> Result<()> {
         if self.failed.load(Ordering::SeqCst) { Err(Error::Poisoned) } else { Ok(()) }
     }
@@ -110,6 +122,20 @@ impl Disk for MmapDisk {
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
         self.usable()?;
         self.checked("writing", self.file.write_all_at(bytes, offset))
+    }
+
+    fn write_past_cache(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.usable()?;
+        let places = [offset, bytes.len() as u64, bytes.as_ptr().addr() as u64];
+        let is_aligned = places.iter().all(|place| place.is_multiple_of(DIRECT_ALIGNMENT as u64));
+        if let Some(direct) = self.direct().filter(|_| is_aligned) {
+            match direct.write_all_at(bytes, offset) {
+                // This device has larger blocks.
+                Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => {}
+                result => return self.checked("writing", result),
+            }
+        }
+        self.write_at(offset, bytes)
     }
 
     fn sync(&self) -> Result<()> {
@@ -167,5 +193,34 @@ mod tests {
         let grown = disk.map().unwrap();
         assert_eq!(grown.bytes().len() as u64, MAP_BYTES_MIN + 1);
         assert_eq!((five.bytes()[0], grown.bytes()[1 << 30]), (0, 0), "both maps can be read");
+    }
+
+    /// A file system in memory has no direct writes, and a buffer may lie anywhere: what is written
+    /// is the same.
+    #[test]
+    fn what_is_written_past_the_cache_is_there() {
+        let homes =
+            [std::env::temp_dir(), PathBuf::from("/dev/shm"), PathBuf::from(env!("CARGO_MANIFEST_DIR"))];
+        for home in homes.iter().filter(|home| home.is_dir()) {
+            let dir = tempfile::tempdir_in(home).unwrap();
+            let disk = MmapDisk::open(&dir.path().join("file")).unwrap();
+            let buffer: Vec<u8> =
+                (0..5 * DIRECT_ALIGNMENT).map(|at| u8::try_from(at % 251).unwrap()).collect();
+            let aligned = buffer.as_ptr().addr().wrapping_neg() % DIRECT_ALIGNMENT;
+            let mut expected = vec![0; 8 * DIRECT_ALIGNMENT];
+            disk.set_len(expected.len() as u64).unwrap();
+            for (offset, start, len) in [
+                (0, aligned, 2 * DIRECT_ALIGNMENT),
+                (3 * DIRECT_ALIGNMENT, aligned + 1, DIRECT_ALIGNMENT),
+                (5 * DIRECT_ALIGNMENT, aligned, 100),
+                (6 * DIRECT_ALIGNMENT + 1, aligned, DIRECT_ALIGNMENT),
+            ] {
+                let bytes = &buffer[start..start + len];
+                disk.write_past_cache(offset as u64, bytes).unwrap();
+                expected[offset..offset + len].copy_from_slice(bytes);
+            }
+            disk.sync().unwrap();
+            assert!(disk.map().unwrap().bytes() == expected, "in {}", home.display());
+        }
     }
 }

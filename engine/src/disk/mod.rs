@@ -46,6 +46,16 @@ pub trait Disk: Send + Sync {
     /// When not everything was written.
     fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()>;
 
+    /// The same, for bytes that nobody reads soon: they take no room in the page cache where the
+    /// disk can do without. Fastest for many bytes that begin, on disk and in memory, at multiples
+    /// of [`DIRECT_ALIGNMENT`](crate::limits::DIRECT_ALIGNMENT).
+    ///
+    /// # Errors
+    /// When not everything was written.
+    fn write_past_cache(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.write_at(offset, bytes)
+    }
+
     /// Makes every earlier write and the length durable.
     ///
     /// # Errors

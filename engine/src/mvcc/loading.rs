@@ -299,7 +299,7 @@ mod tests {
         }
     }
 
-    /// What falls between two parts, or is in both, is seen.
+    /// Keys that fall between two parts, or are in both, are seen.
     #[test]
     fn parts_that_are_not_all_of_the_index_are_damage() {
         let store = store(9);

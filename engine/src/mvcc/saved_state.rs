@@ -8,11 +8,11 @@
 use std::sync::Arc;
 
 use crate::disk::Disk;
-use crate::mvcc::layout::{Applied, StoreMeta};
+use crate::mvcc::layout::{Applied, RECORDS, StoreMeta};
 use crate::mvcc::store::{Store, rows_of};
 use crate::mvcc::tables::SmallTable;
 use crate::snapshot::Snapshot;
-use crate::transfer::{FileBuilder, StateStream};
+use crate::transfer::{FileBuilder, LaidOut, StateStream};
 use crate::{Error, Result};
 
 /// A saved state; its pages stay in the file as long as this or its stream lives.
@@ -78,7 +78,7 @@ impl StoreBuilder {
     /// # Errors
     /// When the disk is not empty.
     pub fn new(disk: Arc<dyn Disk>) -> Result<Self> {
-        Ok(Self { file: FileBuilder::new(disk)? })
+        Ok(Self { file: FileBuilder::new(disk, RECORDS)? })
     }
 
     /// Takes the next chunk. Blocks for the disk.
@@ -87,14 +87,28 @@ impl StoreBuilder {
     /// [`Error::Stream`] when it is not the next one, or what comes cannot be a store; when the
     /// disk refuses. The file must be thrown away then.
     pub fn add(&mut self, chunk: &[u8]) -> Result<()> {
+        self.lay_out(chunk)?;
+        self.take_laid_out().map_or(Ok(()), LaidOut::write)
+    }
+
+    /// Takes the next chunk, and lays out the pages that it fills. They are to be taken then.
+    ///
+    /// # Errors
+    /// As [`StoreBuilder::add`].
+    pub fn lay_out(&mut self, chunk: &[u8]) -> Result<()> {
         let had_head = self.file.user().is_some();
-        self.file.add(chunk)?;
+        self.file.lay_out(chunk)?;
         match self.meta() {
             Some(meta) if !had_head && !meta.is_sound() => {
                 Err(Error::stream(format!("has a store meta that cannot be true: {meta:?}")))
             }
             _ => Ok(()),
         }
+    }
+
+    /// Pages that are laid out, to be written on any thread before the file is finished.
+    pub fn take_laid_out(&mut self) -> Option<LaidOut> {
+        self.file.take_laid_out()
     }
 
     fn meta(&self) -> Option<StoreMeta> {

@@ -7,9 +7,9 @@ use crate::limits::{
     PAGE_BYTES_MAX, PAGE_BYTES_MIN, TABLES_MAX, TRANSFER_CHUNK_BYTES, USER_BYTES, VALUE_BYTES_MAX,
     key_bytes_max,
 };
-use crate::meta::{FORMAT_FIRST, FORMAT_RANGED, Meta, SLOT_OFFSETS, TableRoot};
+use crate::meta::{FORMAT_FIRST, FORMAT_RANGED, Meta, SLOT_OFFSETS, Table, TableRoot};
 use crate::page::read_le;
-use crate::transfer::bulk::{PageRow, TableLoad};
+use crate::transfer::bulk::{LaidOut, PageRow, TableLoad};
 use crate::transfer::{CHECKSUM, HEAD, ROW_HEAD, VERSION, VERSION_RANGED};
 use crate::{Error, Result};
 
@@ -17,6 +17,8 @@ use crate::{Error, Result};
 /// then leaves one that opens as empty, or does not open.
 pub struct FileBuilder {
     disk: Arc<dyn Disk>,
+    /// The table whose rows nobody reads soon.
+    cold: Table,
     crc: u32,
     /// Bytes of the stream that are not a whole head or row yet.
     partial: Vec<u8>,
@@ -34,6 +36,7 @@ struct Body {
     roots: [TableRoot; TABLES_MAX],
     /// The one being written.
     at: usize,
+    cold: Table,
     table: TableLoad,
     /// Rows of it that have come.
     come: u64,
@@ -48,15 +51,16 @@ impl std::fmt::Debug for FileBuilder {
 }
 
 impl FileBuilder {
-    /// Makes a file on an empty disk.
+    /// Makes a file on an empty disk. Rows of the table `cold` are not read soon: they need no room
+    /// in the page cache.
     ///
     /// # Errors
     /// When the disk is not empty.
-    pub fn new(disk: Arc<dyn Disk>) -> Result<Self> {
+    pub fn new(disk: Arc<dyn Disk>, cold: Table) -> Result<Self> {
         if disk.file_len()? > 0 {
             return Err(Error::stream("is to become a file that is not empty"));
         }
-        Ok(Self { disk, crc: 0, partial: Vec::new(), body: None, failed: false })
+        Ok(Self { disk, cold, crc: 0, partial: Vec::new(), body: None, failed: false })
     }
 
     /// The owner's bytes, once the stream's head has come.
@@ -71,12 +75,30 @@ impl FileBuilder {
     /// [`Error::Stream`] when it is not the next one; when the disk refuses. The file must be
     /// thrown away then.
     pub fn add(&mut self, chunk: &[u8]) -> Result<()> {
+        self.lay_out(chunk)?;
+        let result = self.take_laid_out().map_or(Ok(()), LaidOut::write);
+        self.failed = result.is_err();
+        result
+    }
+
+    /// Takes the next chunk, and lays out the pages that it fills. They are to be taken then.
+    ///
+    /// # Errors
+    /// As [`FileBuilder::add`].
+    pub fn lay_out(&mut self, chunk: &[u8]) -> Result<()> {
         if self.failed {
             return Err(Error::Poisoned);
         }
         let result = self.take(chunk);
         self.failed = result.is_err();
         result
+    }
+
+    /// Pages that are laid out, to be written on any thread before the file is finished; none if
+    /// they are not enough for a write.
+    pub fn take_laid_out(&mut self) -> Option<LaidOut> {
+        let laid_out = self.body.as_mut()?.pages.take_laid_out();
+        (!laid_out.is_empty()).then_some(laid_out)
     }
 
     fn take(&mut self, chunk: &[u8]) -> Result<()> {
@@ -92,17 +114,28 @@ impl FileBuilder {
         if self.crc != u32::from_le_bytes(*crc) {
             return Err(Error::stream("has a chunk that is damaged, or not the next one"));
         }
-        if self.partial.is_empty() {
-            let used = self.parse(bytes)?;
-            self.partial.extend_from_slice(&bytes[used..]);
-        } else {
-            let mut joined = std::mem::take(&mut self.partial);
-            joined.extend_from_slice(bytes);
-            let used = self.parse(&joined)?;
-            joined.drain(..used);
-            self.partial = joined;
+        let mut rest = bytes;
+        while !self.partial.is_empty() && !rest.is_empty() {
+            let (some, behind) = rest.split_at(self.missing().min(rest.len()));
+            let mut partial = std::mem::take(&mut self.partial);
+            partial.extend_from_slice(some);
+            let used = self.parse(&partial)?;
+            partial.drain(..used);
+            (self.partial, rest) = (partial, behind);
         }
+        let used = self.parse(rest)?;
+        self.partial.extend_from_slice(&rest[used..]);
         Ok(())
+    }
+
+    /// How many bytes are missing at least until the head or row that has come in part is whole.
+    fn missing(&self) -> usize {
+        let whole = match (&self.body, row_lens(&self.partial)) {
+            (None, _) => HEAD,
+            (Some(_), None) => ROW_HEAD,
+            (Some(_), Some((key, value))) => ROW_HEAD + key + value,
+        };
+        whole.saturating_sub(self.partial.len()).max(1)
     }
 
     /// Takes what is whole of these bytes; returns how many those are.
@@ -110,7 +143,7 @@ impl FileBuilder {
         let mut rest = bytes;
         if self.body.is_none() {
             let Some((head, behind)) = rest.split_at_checked(HEAD) else { return Ok(0) };
-            let mut body = Body::new(&self.disk, head)?;
+            let mut body = Body::new(&self.disk, self.cold, head)?;
             body.end_tables()?;
             (self.body, rest) = (Some(body), behind);
         }
@@ -149,8 +182,7 @@ impl FileBuilder {
         let Some(mut body) = self.body.filter(|body| body.at == TABLES_MAX) else {
             return Err(Error::stream("ends before its last row"));
         };
-        body.pages.flush()?;
-        body.pages.cut()?;
+        body.pages.finish()?;
         self.disk.sync()?;
         let meta = Meta {
             format: body.format,
@@ -168,7 +200,7 @@ impl FileBuilder {
 }
 
 impl Body {
-    fn new(disk: &Arc<dyn Disk>, head: &[u8]) -> Result<Self> {
+    fn new(disk: &Arc<dyn Disk>, cold: Table, head: &[u8]) -> Result<Self> {
         let cut = || Error::stream("has a head that cannot be read");
         let version = read_le!(head, 0, u32).ok_or_else(cut)?;
         let format = match version {
@@ -190,7 +222,7 @@ impl Body {
         }
         let pages = PageRow::new(Arc::clone(disk), page_bytes);
         let (roots, table) = ([TableRoot::default(); TABLES_MAX], TableLoad::default());
-        Ok(Self { format, user, rows, pages, roots, at: 0, table, come: 0, last: None })
+        Ok(Self { format, user, rows, pages, roots, at: 0, cold, table, come: 0, last: None })
     }
 
     /// Takes a row; what is behind it, or none if the row is not whole.
@@ -198,10 +230,7 @@ impl Body {
         if self.at == TABLES_MAX {
             return Ok(None);
         }
-        let (Some(key_len), Some(value_len)) = (read_le!(bytes, 0, u16), read_le!(bytes, 2, u32)) else {
-            return Ok(None);
-        };
-        let (key_len, value_len) = (usize::from(key_len), value_len as usize);
+        let Some((key_len, value_len)) = row_lens(bytes) else { return Ok(None) };
         if key_len > key_bytes_max(self.pages.page_bytes()) || value_len > VALUE_BYTES_MAX {
             return Err(Error::stream(format!(
                 "has a key of {key_len} bytes with {value_len} bytes of value"
@@ -230,6 +259,11 @@ impl Body {
             (self.come, self.last) = (0, None);
             self.at += 1;
         }
-        Ok(())
+        self.pages.set_cold(self.at == self.cold.index())
     }
+}
+
+/// Bytes of the key and the value of a row whose head has come.
+fn row_lens(row: &[u8]) -> Option<(usize, usize)> {
+    Some((usize::from(read_le!(row, 0, u16)?), read_le!(row, 2, u32)? as usize))
 }

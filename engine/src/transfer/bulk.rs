@@ -1,6 +1,9 @@
 //! Writing a tree from its rows in key order: each page once, from the front of the file to its
 //! end.
 //!
+//! Pages that are laid out are written by whoever takes them, so that the next ones can be laid out
+//! meanwhile.
+//!
 //! On every level one page is open. When it is full it is written, and a reference to it goes to
 //! the page above; so a page's children stand before it. Pages are left full: rows that come later
 //! lie behind, or divide the page that they hit.
@@ -9,22 +12,44 @@ use std::sync::Arc;
 
 use crate::Result;
 use crate::disk::Disk;
-use crate::limits::{GROW_BYTES_MAX, WRITE_BYTES_MAX};
+use crate::limits::{BULK_WRITE_BYTES, DIRECT_ALIGNMENT, GROW_BYTES_MAX};
 use crate::meta::{TableRoot, first_page};
 use crate::page::{
     Cells, PageId, PageKind, PageRef, SLOT, branch_cell, encode_extent, extent_pages, leaf_cell_bytes,
     leaf_cell_bytes_max, leaf_cell_elsewhere, leaf_cell_head,
 };
 
-/// The pages of a new file, written in their order.
+/// The pages of a new file, laid out in their order.
 pub(super) struct PageRow {
     disk: Arc<dyn Disk>,
     page_bytes: u32,
     /// The next page.
     next: u64,
-    /// Pages that are not written yet: the last ones before `next`.
-    buffer: Vec<u8>,
+    /// The last ones before `next`.
+    buffer: PageBuffer,
+    /// The next pages are not read soon.
+    are_cold: bool,
+    laid_out: Vec<LaidOutPart>,
     file_len: u64,
+}
+
+/// Pages that begin where a direct write may begin.
+struct PageBuffer {
+    bytes: Vec<u8>,
+    /// So many bytes lie before the first page.
+    lead: usize,
+}
+
+struct LaidOutPart {
+    offset: u64,
+    pages: PageBuffer,
+    are_cold: bool,
+}
+
+/// Pages that are laid out and not written.
+pub struct LaidOut {
+    disk: Arc<dyn Disk>,
+    parts: Vec<LaidOutPart>,
 }
 
 /// A table being written.
@@ -43,10 +68,54 @@ struct OpenPage {
     first: Vec<u8>,
 }
 
+impl PageBuffer {
+    /// With room for what is written in one go.
+    fn new(page_bytes: u32) -> Self {
+        let mut bytes: Vec<u8> =
+            Vec::with_capacity(DIRECT_ALIGNMENT + BULK_WRITE_BYTES + page_bytes as usize);
+        let lead = bytes.as_ptr().addr().wrapping_neg() % DIRECT_ALIGNMENT;
+        bytes.resize(lead, 0);
+        Self { bytes, lead }
+    }
+
+    fn pages(&self) -> &[u8] {
+        &self.bytes[self.lead..]
+    }
+}
+
+impl LaidOut {
+    /// There are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    /// Writes them. Blocks for the disk.
+    ///
+    /// # Errors
+    /// When the disk refuses. The file must be thrown away then.
+    pub fn write(self) -> Result<()> {
+        for LaidOutPart { offset, pages, are_cold } in &self.parts {
+            match are_cold {
+                true => self.disk.write_past_cache(*offset, pages.pages())?,
+                false => self.disk.write_at(*offset, pages.pages())?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for LaidOut {
+    fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(out, "LaidOut({} parts)", self.parts.len())
+    }
+}
+
 impl PageRow {
     /// Pages behind the meta slots of an empty disk.
     pub(super) fn new(disk: Arc<dyn Disk>, page_bytes: u32) -> Self {
-        Self { disk, page_bytes, next: first_page(page_bytes), buffer: Vec::new(), file_len: 0 }
+        let (next, buffer) = (first_page(page_bytes), PageBuffer::new(page_bytes));
+        Self { disk, page_bytes, next, buffer, are_cold: false, laid_out: Vec::new(), file_len: 0 }
     }
 
     /// Bytes of a page.
@@ -59,11 +128,20 @@ impl PageRow {
         self.next
     }
 
+    /// Whether nobody reads the next pages soon.
+    pub(super) fn set_cold(&mut self, are_cold: bool) -> Result<()> {
+        if self.are_cold != are_cold {
+            self.end_part()?;
+            self.are_cold = are_cold;
+        }
+        Ok(())
+    }
+
     fn page(&mut self, kind: PageKind, cells: &Cells) -> Result<PageRef> {
         let id = PageId(self.next);
-        let at = cells.encode(kind, id, self.page_bytes, &mut self.buffer);
+        let at = cells.encode(kind, id, self.page_bytes, &mut self.buffer.bytes);
         self.next += 1;
-        self.flush_if_full()?;
+        self.end_part_if_full()?;
         Ok(at)
     }
 
@@ -71,20 +149,19 @@ impl PageRow {
         let id = PageId(self.next);
         let pages = extent_pages(value.len(), self.page_bytes);
         let (bytes, crc) = encode_extent(PageKind::Value, id, value, pages, self.page_bytes);
-        self.buffer.extend_from_slice(&bytes);
+        self.buffer.bytes.extend_from_slice(&bytes);
         self.next += pages;
-        self.flush_if_full()?;
+        self.end_part_if_full()?;
         Ok(PageRef { id, crc })
     }
 
-    fn flush_if_full(&mut self) -> Result<()> {
-        if self.buffer.len() < WRITE_BYTES_MAX { Ok(()) } else { self.flush() }
+    fn end_part_if_full(&mut self) -> Result<()> {
+        if self.buffer.pages().len() < BULK_WRITE_BYTES { Ok(()) } else { self.end_part() }
     }
 
-    /// Writes all pages that are not written yet.
-    pub(super) fn flush(&mut self) -> Result<()> {
-        let page = u64::from(self.page_bytes);
-        let end = self.next * page;
+    /// The pages that are not taken yet can be taken, and have room in the file.
+    fn end_part(&mut self) -> Result<()> {
+        let end = self.next * u64::from(self.page_bytes);
         if end > self.file_len {
             // If there is no room for a large step, an exact one may find some.
             let step = end.next_multiple_of(GROW_BYTES_MAX);
@@ -93,13 +170,21 @@ impl PageRow {
                 grown => grown.map(|()| step)?,
             };
         }
-        self.disk.write_at(end - self.buffer.len() as u64, &self.buffer)?;
-        self.buffer.clear();
+        let pages = std::mem::replace(&mut self.buffer, PageBuffer::new(self.page_bytes));
+        let offset = end - pages.pages().len() as u64;
+        self.laid_out.push(LaidOutPart { offset, pages, are_cold: self.are_cold });
         Ok(())
     }
 
-    /// Cuts off the room behind the last page.
-    pub(super) fn cut(&mut self) -> Result<()> {
+    /// The pages that are enough for a write.
+    pub(super) fn take_laid_out(&mut self) -> LaidOut {
+        LaidOut { disk: Arc::clone(&self.disk), parts: std::mem::take(&mut self.laid_out) }
+    }
+
+    /// Writes all pages that were not taken, and cuts off the room behind the last one.
+    pub(super) fn finish(&mut self) -> Result<()> {
+        self.end_part()?;
+        self.take_laid_out().write()?;
         self.disk.set_len(self.next * u64::from(self.page_bytes))
     }
 }

@@ -21,6 +21,7 @@ mod bulk;
 mod stream;
 
 pub use build::FileBuilder;
+pub use bulk::LaidOut;
 pub use stream::StateStream;
 
 use crate::limits::{TABLES_MAX, USER_BYTES};

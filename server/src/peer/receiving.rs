@@ -1,6 +1,7 @@
 //! Receiving a state: the bytes of its connection, and the jobs on its files.
 //!
-//! Parts are read while earlier ones are added to the file, and added while it is synced. A job
+//! Parts are read while pages are laid out of earlier ones, and those while pages of still earlier
+//! ones are written. A job
 //! on a file is never left alone: it runs to its end before the place of the state is given to
 //! another one. Only waiting for the sender is broken off.
 
@@ -104,7 +105,7 @@ pub(super) async fn while_living<T>(
 /// The file of a state as far as it has come.
 pub(super) struct Building {
     builder: StoreBuilder,
-    /// Bytes that have come since a sync of the file began.
+    /// Bytes that have come since a sync of the file was begun.
     unsynced: usize,
 }
 
@@ -114,11 +115,19 @@ impl Building {
         self.builder.is_whole()
     }
 
-    /// A job that makes durable what has come, while more is added.
-    fn sync(&mut self) -> impl FnOnce() -> io::Result<()> + Send + use<> {
-        self.unsynced = 0;
-        let sync = self.builder.sync();
-        move || sync().map_err(io::Error::other)
+    /// A job that writes the pages that are laid out, while more are, and syncs the file now and
+    /// then; none if there is nothing to do. The file takes nothing more if it fails.
+    fn write(&mut self) -> Option<impl FnOnce() -> io::Result<()> + Send + 'static + use<>> {
+        let laid_out = self.builder.take_laid_out()?;
+        let is_due = self.unsynced >= limits::STATE_SYNC_BYTES;
+        let sync = is_due.then(|| {
+            self.unsynced = 0;
+            self.builder.sync()
+        });
+        Some(move || {
+            laid_out.write().map_err(io::Error::other)?;
+            sync.map_or(Ok(()), |sync| sync()).map_err(io::Error::other)
+        })
     }
 }
 
@@ -159,15 +168,15 @@ pub(super) async fn read_all<T>(
 }
 
 /// Adds all parts as they come; `waits` is told when the next one is waited for, and when it is
-/// not. The file is synced while more is added: the disk is busy all the time, and little is left
-/// for the end. No job on it goes on when this returns.
+/// not. Pages are written while more are laid out: the disk is busy all the time, and little is
+/// left for the end. No job on the file goes on when this returns.
 pub(super) async fn add_all(
     mut building: Building,
     parts: &LocalReceiver<Parts>,
     files: &ReceivedFiles,
     waits: impl Fn(bool),
 ) -> io::Result<Building> {
-    let mut syncing = None;
+    let mut writing = None;
     let adding = async {
         while !building.is_whole() {
             waits(true);
@@ -182,16 +191,14 @@ pub(super) async fn add_all(
             if let Some(error) = end.filter(|_| !building.is_whole()) {
                 return Err(error);
             }
-            if building.unsynced >= limits::STATE_SYNC_BYTES {
-                join(syncing.take()).await?; // never more than two such parts are not durable
-                let job = building.sync();
-                syncing = Some(glommio::spawn_local(glommio::executor().spawn_blocking(job)));
-            }
+            join(writing.take()).await?; // the pages of one turn wait at most
+            let job = building.write();
+            writing = job.map(|job| glommio::spawn_local(glommio::executor().spawn_blocking(job)));
         }
         Ok(building)
     };
     let result = adding.await;
-    join(syncing).await?;
+    join(writing).await?;
     result
 }
 
@@ -206,19 +213,19 @@ async fn drain(chunks: &mut Vec<Bytes>, parts: &LocalReceiver<Parts>) -> Option<
     None
 }
 
-/// Waits for the end of a sync, if there is one.
-async fn join(syncing: Option<Task<io::Result<()>>>) -> io::Result<()> {
-    match syncing {
-        Some(syncing) => syncing.await,
+/// Waits for the end of a job, if there is one.
+async fn join(job: Option<Task<io::Result<()>>>) -> io::Result<()> {
+    match job {
+        Some(job) => job.await,
         None => Ok(()),
     }
 }
 
-/// Adds parts.
+/// Adds parts: their pages are laid out.
 fn add(mut building: Building, chunks: &[Bytes], files: &ReceivedFiles) -> io::Result<Building> {
     check_room(files, 0)?;
     for chunk in chunks {
-        building.builder.add(chunk).map_err(io::Error::other)?;
+        building.builder.lay_out(chunk).map_err(io::Error::other)?;
         building.unsynced += chunk.len();
     }
     Ok(building)

@@ -9,9 +9,10 @@
 //!
 //! Both show once a second that they live, also while their disks are slow: the dialer by an empty
 //! frame, the listener by a pulse. Files and mapped pages are read and written on helper threads.
-//! The receiver (`receiving.rs`) reads, adds and syncs chunks at the same time, as fast as its disk
-//! does; the sender sends as fast while nothing else happens, and at a pace while others are
-//! served. A state that is not whole when the connection ends is removed at once, and begun anew.
+//! The receiver (`receiving.rs`) reads chunks, lays out pages and writes them at the same time, as
+//! fast as its disk does; the sender sends as fast while nothing else happens, and at a pace while
+//! others are served. A state that is not whole when the connection ends is removed at once, and
+//! begun anew.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -23,6 +24,7 @@ use std::time::Duration;
 
 use bytes::BufMut as _;
 use futures_lite::{AsyncRead, AsyncReadExt as _, AsyncWrite};
+use glommio::Task;
 use glommio::channels::local_channel;
 use revd_engine::mvcc::SavedState;
 use revd_engine::transfer::StateStream;
@@ -166,14 +168,15 @@ impl States {
         futures_lite::future::or(hear(&mut reading, TAKEN), sending).await
     }
 
-    async fn write_state(&self, mut to: impl AsyncWrite + Unpin, mut stream: StateStream) -> io::Result<()> {
-        let (mut bytes, mut read_for, mut written_for) = (Vec::new(), 0, 0);
-        let all = Ticker::new();
+    /// Reads each part while the one before it is written.
+    async fn write_state(&self, mut to: impl AsyncWrite + Unpin, stream: StateStream) -> io::Result<()> {
+        let (all, mut read_for, mut written_for) = (Ticker::new(), 0, 0);
+        let mut next = read_ahead(stream, Vec::new());
+        let mut spare = Vec::new();
         loop {
             let (began, last_index) = (Ticker::new(), self.status.last_index.load());
-            let job = glommio::executor().spawn_blocking(move || read_chunks(stream, bytes));
-            (stream, bytes) = while_pulsing(&mut to, job).await?.map_err(io::Error::other)?;
-            let read = began.microseconds();
+            let part = while_pulsing(&mut to, &mut next).await?.map_err(io::Error::other)?;
+            let StatePart { stream, mut bytes, read } = part;
             read_for += read;
             if bytes.is_empty() {
                 let milliseconds = |of: u64| format!("{} ms", of / 1_000);
@@ -184,15 +187,18 @@ impl States {
                 log::info("the whole state is sent", fields);
                 return Ok(());
             }
+            next = read_ahead(stream, spare);
+            let waited = began.microseconds();
             transport::write(&mut to, &bytes).await?;
-            let written = began.microseconds();
-            written_for += written - read;
+            let took = began.microseconds();
+            written_for += took - waited;
             if self.status.last_index.load() == last_index {
                 give_way().await;
             } else {
-                while_pulsing(&mut to, sleep(pause_behind(bytes.len(), read, written))).await?;
+                while_pulsing(&mut to, sleep(pause_behind(bytes.len(), read, took))).await?;
             }
             bytes.clear();
+            spare = bytes;
         }
     }
 
@@ -336,16 +342,31 @@ impl States {
 }
 
 /// The pause behind a part of a state while the log grows, that is, while others are served: it
-/// keeps the pace, and others get as much time as was read, that of waiting for the receiver among
-/// it. Microseconds until the part was read, and until it was written.
-fn pause_behind(bytes: usize, read: u64, written: u64) -> Duration {
+/// keeps the pace, and others get as much time as was read. Microseconds for which the part was
+/// read, and which it took in all, that of waiting for the receiver among it.
+fn pause_behind(bytes: usize, read: u64, took: u64) -> Duration {
     let pace = bytes as u64 * 1_000_000 / limits::STATE_BYTES_PER_SECOND;
-    let pause = pace.max(2 * read).saturating_sub(written);
+    let pause = pace.max(2 * read).saturating_sub(took);
     Duration::from_micros(pause).min(limits::STATE_PAUSE_MAX)
 }
 
-/// The next chunks, in frames.
-fn read_chunks(mut stream: StateStream, mut bytes: Vec<u8>) -> revd_engine::Result<(StateStream, Vec<u8>)> {
+/// A part of a state that is sent.
+struct StatePart {
+    /// The parts behind it.
+    stream: StateStream,
+    /// Chunks in frames; none at the end.
+    bytes: Vec<u8>,
+    /// Microseconds for which it was read.
+    read: u64,
+}
+
+/// Begins to read the next part on a helper thread, into memory that was used before.
+fn read_ahead(stream: StateStream, spare: Vec<u8>) -> Task<revd_engine::Result<StatePart>> {
+    glommio::spawn_local(glommio::executor().spawn_blocking(move || read_part(stream, spare)))
+}
+
+fn read_part(mut stream: StateStream, mut bytes: Vec<u8>) -> revd_engine::Result<StatePart> {
+    let began = Ticker::new();
     while bytes.len() < limits::STATE_READ_BYTES {
         let start = frame::begin(&mut bytes);
         if !stream.append_chunk(&mut bytes)? {
@@ -354,7 +375,7 @@ fn read_chunks(mut stream: StateStream, mut bytes: Vec<u8>) -> revd_engine::Resu
         }
         frame::finish(&mut bytes, start);
     }
-    Ok((stream, bytes))
+    Ok(StatePart { stream, bytes, read: began.microseconds() })
 }
 
 fn append_frame(bytes: &mut Vec<u8>, payload: &[u8]) {
