@@ -413,6 +413,9 @@ pub const HTTP1_DEADLINE: Duration = Duration::from_secs(30);
 /// Bytes read at a time from an HTTP/2 connection, into a buffer that the connections of a core
 /// share.
 pub const READ_BYTES: usize = 32 * 1024;
+/// Bytes that an HTTP/1 connection counts as, beside its replies: the head of a request, and what
+/// is read and written at a time.
+pub const HTTP1_CONNECTION_BYTES: usize = HEADER_LIST_BYTES_MAX as usize + 2 * HTTP1_READ_BYTES;
 /// Bytes read at a time from an HTTP/1 connection.
 pub const HTTP1_READ_BYTES: usize = 4096;
 /// Silence after which a connection is probed.

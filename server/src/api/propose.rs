@@ -15,6 +15,7 @@ use crate::api::call::Message;
 use crate::api::context::ServiceContext;
 use crate::api::{txn, validate};
 use crate::edge::pending::Proposal;
+use crate::edge::pending::user_shares::UserNumber;
 use crate::edge::slots::SlotClass;
 use crate::limits;
 use crate::observe::bounds::Bound;
@@ -101,8 +102,12 @@ impl ServiceContext {
         patient: bool,
     ) -> Result<Proposal, Error> {
         self.check_unapplied(kind)?;
-        let (class, (kind, message)) = (SlotClass::of(kind), self.enclosed(caller, kind, message));
-        let submitted = self.proposals.submit_as(class, kind, message, patient);
+        let user = match caller {
+            Caller::User(user) => Some(UserNumber::of(&user.name)),
+            _ => None,
+        };
+        let (of, (kind, message)) = ((SlotClass::of(kind), user), self.enclosed(caller, kind, message));
+        let submitted = self.proposals.submit_as(of, kind, message, patient);
         if submitted.as_ref().is_err_and(|error| *error == Error::TooManyRequests) {
             self.reached(if kind == Kind::LeaseCheckpoint { Bound::Keepalives } else { Bound::Proposals });
         }

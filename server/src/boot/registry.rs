@@ -62,7 +62,8 @@ impl<'c> Registry<'c> {
                 .map_err(|error| error.to_string())
         };
         if let (Some((name, password)), None) = (credentials, &self.token) {
-            let user = AuthenticateRequest { name: name.clone(), password: password.clone() };
+            let password = String::from_utf8_lossy(password.expose()).into_owned();
+            let user = AuthenticateRequest { name: name.clone(), password };
             self.token = match make(AUTHENTICATE, None, &user.encode_to_vec()) {
                 Ok(answer) => Some(decoded::<AuthenticateResponse>(&answer)?.token),
                 // As etcd's client: the service knows no users, and wants none.

@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::config::error::ConfigError;
 use crate::config::sources::Settings;
 use crate::config::values::{bad, duration, switch, text};
+use crate::secret::Secret;
 
 const ENDPOINTS: &str = "discovery-endpoints";
 const NO_TLS: &str =
@@ -39,7 +40,7 @@ pub struct DiscoveryService {
     /// Time in which one answers.
     pub request_timeout: Duration,
     /// A user of the service and the password.
-    pub credentials: Option<(String, String)>,
+    pub credentials: Option<(String, Secret)>,
 }
 
 impl DiscoveryService {
@@ -63,7 +64,7 @@ impl DiscoveryService {
             dial_timeout: timeout(settings, "discovery-dial-timeout")?,
             request_timeout: timeout(settings, "discovery-request-timeout")?,
             // As etcd: without a password nobody is named.
-            credentials: (!user.is_empty() && !password.is_empty()).then_some((user, password)),
+            credentials: (!user.is_empty() && !password.is_empty()).then(|| (user, Secret::from(password))),
         })
     }
 }
@@ -151,7 +152,8 @@ mod tests {
         let Discovery::Service(service) = discovery(&format!("{flags} {more}")).unwrap() else {
             panic!("another way of discovery");
         };
-        assert_eq!(service.credentials, Some(("u".to_owned(), "p".to_owned())));
+        assert!(!format!("{service:?}").contains("\"p\""), "no panic and no log line shows it");
+        assert_eq!(service.credentials, Some(("u".to_owned(), Secret::from("p".to_owned()))));
         assert_eq!(service.request_timeout.as_millis(), 500);
         for (more, part) in [
             ("--discovery-cert x", "no TLS"),

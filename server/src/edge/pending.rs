@@ -16,6 +16,7 @@
 
 pub mod keepalive_stream;
 mod table;
+pub mod user_shares;
 
 use std::cell::RefCell;
 use std::future::Future;
@@ -31,6 +32,7 @@ use revd_member::apply::outcome::Outcome;
 use revd_member::error::Error;
 
 use crate::edge::pending::table::{Caller, Entry, PendingTable, Waiter};
+use crate::edge::pending::user_shares::{Part, UserNumber};
 use crate::edge::reads::WaitingRead;
 use crate::edge::slots::SlotClass;
 use crate::limits::{ProposalLimits, RequestSweeps};
@@ -68,24 +70,25 @@ impl Proposals {
     /// [`Error::TooManyRequests`] when a bound is reached,
     /// [`Error::Stopped`] after [`Proposals::close`].
     pub fn submit(self: &Rc<Self>, kind: Kind, payload: Bytes, patient: bool) -> Result<Proposal, Error> {
-        self.submit_as(SlotClass::of(kind), kind, payload, patient)
+        self.submit_as((SlotClass::of(kind), None), kind, payload, patient)
     }
 
-    /// The same on a slot of this class, where the kind does not tell.
+    /// The same on a slot of this class, where the kind does not tell, and in the part of a user.
     ///
     /// # Errors
     /// As [`Proposals::submit`].
     pub fn submit_as(
         self: &Rc<Self>,
-        class: SlotClass,
+        (class, user): (SlotClass, Option<UserNumber>),
         kind: Kind,
         payload: Bytes,
         patient: bool,
     ) -> Result<Proposal, Error> {
+        let user = user.filter(|_| class == SlotClass::Calls);
         // Payloads of the other classes are small and few: their slots bound them.
         let bytes = if class == SlotClass::Calls { payload.len() } else { 0 };
         let changes_members = kind.changes_members();
-        let entry = Entry { class, bytes, is_command: true, changes_members, patient };
+        let entry = Entry { class, bytes, user, is_command: true, changes_members, patient };
         self.enter(entry, |batch, id| batch.commands.push(Command { id, kind, payload }))
     }
 
@@ -95,7 +98,8 @@ impl Proposals {
     /// As [`Proposals::submit`].
     pub fn submit_local(self: &Rc<Self>, kind: LocalKind, patient: bool) -> Result<Proposal, Error> {
         let class = SlotClass::of_local(&kind);
-        let entry = Entry { class, bytes: 0, is_command: false, changes_members: false, patient };
+        let changes_members = false;
+        let entry = Entry { class, bytes: 0, user: None, is_command: false, changes_members, patient };
         self.enter(entry, |batch, id| batch.local.push(LocalRequest { id, kind, from: None }))
     }
 
@@ -105,7 +109,7 @@ impl Proposals {
         entry: Entry,
         add: impl FnOnce(&mut Submitted, CommandId),
     ) -> Result<Proposal, Error> {
-        let Entry { class, bytes, is_command, changes_members, patient } = entry;
+        let Entry { class, bytes, user, is_command, changes_members, patient } = entry;
         let mut table = self.table.borrow_mut();
         if table.closed {
             return Err(Error::Stopped);
@@ -113,6 +117,13 @@ impl Proposals {
         if table.taken[class as usize] >= self.limits.slots(class)
             || table.inflight_bytes.saturating_add(bytes) > self.limits.inflight_bytes_max
         {
+            return Err(Error::TooManyRequests);
+        }
+        let free = Part {
+            slots: self.limits.slots(class) - table.taken[class as usize],
+            bytes: self.limits.inflight_bytes_max - table.inflight_bytes,
+        };
+        if user.is_some_and(|user| !table.users.fits(user, bytes, free)) {
             return Err(Error::TooManyRequests);
         }
         let id = table.next_id(self.edge);
@@ -124,6 +135,7 @@ impl Proposals {
             id,
             class,
             bytes,
+            user,
             is_command,
             changes_members,
             number,

@@ -1,21 +1,26 @@
 //! One client connection: its protocol, and its life until it ends or the core does.
 
+use std::cell::RefCell;
 use std::io;
 use std::net::SocketAddr;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use ::http::StatusCode;
 use futures_lite::{AsyncRead, AsyncReadExt as _, AsyncWrite};
 use glommio::net::TcpStream;
 use revd_http2::PREFACE;
+use revd_member::budget::Hold;
 use serde_json::json;
 
+use crate::api::Api;
 use crate::api::call::{Address, Source};
 use crate::config::{ListenAddress, Served};
 use crate::limits;
 use crate::net::context::EdgeContext;
+use crate::net::counted::Counted;
 use crate::net::http2::Http2;
-use crate::net::plain::PlainCall;
+use crate::net::plain::{PlainCall, PlainReply};
 use crate::net::socket::Transport;
 use crate::net::tls::{self, Accepted};
 use crate::net::{http, http1};
@@ -81,8 +86,10 @@ async fn serve_tls(
             return tell_rejected(&edge, from, &error);
         }
     };
+    // Parts of records may lie in a session before it is clear what its client speaks.
+    let Ok(stream) = Counted::new(stream, &edge.api.budgets().requests.share(), 0) else { return };
     let Ok((stream, first)) = begin(stream, &edge, &pass).await else { return };
-    converse(stream, first, (common_name, way), edge, pass).await;
+    converse(stream.into_inner(), first, (common_name, way), edge, pass).await;
 }
 
 /// In etcd's words, once in `REJECTED_INTERVAL`: whoever reaches the port can cause such lines.
@@ -137,13 +144,32 @@ async fn converse<T: Transport + AsyncRead + AsyncWrite + Unpin + 'static>(
         // No call is made this way, and plain requests have URLs of their own.
         pass_over(stream).await;
     } else {
-        let (api, clock) = (Rc::clone(&edge.api), edge.clock);
-        let answering = move |method: String, target: String| -> PlainCall {
-            let api = Rc::clone(&api);
-            Box::pin(async move { http::answer(&api, &method, &target).await })
+        let (budgets, buffers) = (edge.api.budgets(), limits::HTTP1_CONNECTION_BYTES);
+        let Ok(stream) = Counted::new(stream, &budgets.requests.share(), buffers) else {
+            return edge.api.reached(Bound::RequestBytes);
         };
-        Box::pin(http1::serve(stream, first, Rc::new(answering), clock, &pass)).await;
+        let answering = answering(Rc::clone(&edge.api), budgets.replies.share().hold());
+        Box::pin(http1::serve(stream, first, answering, edge.clock, &pass)).await;
     }
+}
+
+/// Answers requests of one HTTP/1 connection. Its last reply counts until the next one is made, or
+/// the connection ends: the client may not have taken it.
+fn answering(api: Rc<Api>, told: Hold) -> Rc<http1::Answering> {
+    let told = Rc::new(RefCell::new(told));
+    Rc::new(move |method: String, target: String| -> PlainCall {
+        let (api, told) = (Rc::clone(&api), Rc::clone(&told));
+        told.borrow_mut().set(0);
+        if told.borrow_mut().grow(http::room_for(&target)).is_err() {
+            api.reached(Bound::ReplyBytes);
+            return Box::pin(std::future::ready(PlainReply::empty(StatusCode::SERVICE_UNAVAILABLE)));
+        }
+        Box::pin(async move {
+            let reply = http::answer(&api, &method, &target).await;
+            told.borrow_mut().set(reply.text.len());
+            reply
+        })
+    })
 }
 
 /// Reads and drops input until the client closes: closing first would discard replies that it has

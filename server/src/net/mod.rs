@@ -16,6 +16,7 @@ mod busy;
 mod calls;
 mod connection;
 mod context;
+mod counted;
 mod deadline;
 mod health;
 pub(crate) mod http;

@@ -11,6 +11,7 @@ use revd_member::error::Error;
 use slab::Slab;
 
 use crate::edge::leader_history::LeaderHistory;
+use crate::edge::pending::user_shares::{UserNumber, UserShares};
 use crate::edge::reads::Reads;
 use crate::edge::slots::SlotClass;
 use crate::observe::counters::{Counters, ProposalCounters};
@@ -32,6 +33,7 @@ pub(super) struct PendingTable {
     /// Slots taken of each class.
     pub(super) taken: [usize; SlotClass::COUNT],
     pub(super) inflight_bytes: usize,
+    pub(super) users: UserShares,
     /// Keepalive streams that wait for a slot, in the order in which they came.
     pub(super) queue: BTreeMap<u64, Waker>,
     pub(super) queued: u64,
@@ -89,6 +91,8 @@ pub(super) struct Waiter {
     pub(super) id: CommandId,
     pub(super) class: SlotClass,
     pub(super) bytes: usize,
+    /// In whose part it counts.
+    pub(super) user: Option<UserNumber>,
     /// It goes through the log.
     pub(super) is_command: bool,
     /// That one changes the members.
@@ -107,6 +111,7 @@ pub(super) struct Entry {
     pub(super) class: SlotClass,
     /// Counted among those in flight.
     pub(super) bytes: usize,
+    pub(super) user: Option<UserNumber>,
     pub(super) is_command: bool,
     pub(super) changes_members: bool,
     pub(super) patient: bool,
@@ -151,6 +156,9 @@ impl PendingTable {
     pub(super) fn insert(&mut self, waiter: Waiter) {
         if waiter.is_command {
             self.numbers.begun();
+        }
+        if let Some(user) = waiter.user {
+            self.users.take(user, waiter.bytes);
         }
         self.taken[waiter.class as usize] += 1;
         self.inflight_bytes += waiter.bytes;
@@ -202,6 +210,9 @@ impl PendingTable {
         let waiter = self.waiters.remove(slot);
         if waiter.is_command && !waiter.settled {
             self.numbers.ended();
+        }
+        if let Some(user) = waiter.user {
+            self.users.give(user, waiter.bytes);
         }
         self.taken[waiter.class as usize] -= 1;
         if waiter.class == SlotClass::Keepalives

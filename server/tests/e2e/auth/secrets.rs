@@ -15,7 +15,9 @@ use tonic::Request;
 
 use super::bugs::{holds, login, set_up, unary_methods};
 use super::call;
-use crate::harness::{Client, Server, TempDir, run};
+use super::key_pairs::write_pair;
+use crate::harness::{Client, Server, TempDir, run, wait_until};
+use crate::tls::certificates::{Authority, Wanted};
 
 const PASSWORD: &str = "planted-password-of-cat";
 const WRONG: &str = "planted-wrong-password";
@@ -145,6 +147,70 @@ fn planted_secrets_are_found_nowhere() {
             assert!(!holds(&data, secret.as_bytes()), "a file has {secret}");
         }
         assert!(holds(&data, b"marker-value"), "what is looked for would be found");
+    });
+}
+
+/// The lines of a private key that are not the same in all keys.
+fn lines_of_key(file: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(file).unwrap();
+    let lines: Vec<String> =
+        text.lines().filter(|line| !line.starts_with("-----")).map(str::to_owned).collect();
+    assert!(lines.len() >= 2, "{text}");
+    // The first one begins with what says the kind of the key.
+    lines[1..].to_vec()
+}
+
+/// Keys of TLS and of tokens, right ones and broken ones: neither the log nor a file has a line of
+/// them, nor what a member says that does not start.
+#[test]
+fn private_keys_are_found_nowhere() {
+    run(async {
+        let dir = TempDir::new();
+        let authority = Authority::new(&dir.path().join("c"), "authority");
+        let (own, peer) = (
+            authority.issue(Wanted::default()),
+            authority.issue(Wanted { file: "peer", serial: 8, ..Wanted::default() }),
+        );
+        let (private, public) = write_pair(dir.path(), "RSA");
+        let data = dir.path().join("data");
+        let tokens =
+            format!("--auth-token=jwt,sign-method=RS256,priv-key={private},pub-key={public},ttl=10m");
+        let tls = ["--cert-file", &own.cert, "--key-file", &own.key, "--trusted-ca-file", &authority.file];
+        let peers = ["--peer-cert-file", &peer.cert, "--peer-key-file", &peer.key];
+        let flags = [&tls[..], &peers, &[&tokens, "--log-level=debug", "--bcrypt-cost=4"]].concat();
+        let keys: Vec<String> =
+            [&own.key, &peer.key, &private].into_iter().flat_map(|key| lines_of_key(key)).collect();
+        let mut server = Server::revd(&data, &flags);
+        let broken = std::fs::read_to_string(&own.key).unwrap();
+        let half = &broken[..broken.len() / 2];
+        std::fs::write(&own.key, half).unwrap();
+        let told = || server.log().contains("the former ones stay");
+        wait_until(Duration::from_secs(30), told, || server.log());
+        server.stop();
+        for key in &keys {
+            assert!(!server.log().contains(key), "the log has a line of a key");
+        }
+        // Files are long: the first and the last of these lines, of keys of TLS and of tokens.
+        for key in [&keys[0], &keys[keys.len() - 1]] {
+            assert!(!holds(&data, key.as_bytes()), "a file has a line of a key");
+        }
+        // Neither half a key, nor one where a certificate should be, nor one of tokens that is cut.
+        std::fs::write(&private, half).unwrap();
+        let jwt = format!("--auth-token=jwt,sign-method=RS256,priv-key={private}");
+        for flags in [
+            vec!["--cert-file", &own.cert, "--key-file", &own.key],
+            vec!["--cert-file", &peer.key, "--key-file", &peer.key],
+            vec!["--cert-file", &peer.cert, "--key-file", &peer.key, "--trusted-ca-file", &peer.key],
+            vec![&jwt],
+        ] {
+            let mut command = Command::new(env!("CARGO_BIN_EXE_revd"));
+            command.env("RUST_BACKTRACE", "full").arg("--data-dir").arg(dir.path().join("other"));
+            let output = command.args(["--log-level=debug"]).args(&flags).output().unwrap();
+            let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
+            assert!(!output.status.success() && !said.is_empty(), "{flags:?}: {said}");
+            assert!(!keys.iter().any(|key| said.contains(key)), "{flags:?} shows a key");
+            assert!(!half.lines().skip(1).any(|line| said.contains(line)), "{flags:?} shows half a key");
+        }
     });
 }
 
