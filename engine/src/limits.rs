@@ -99,8 +99,17 @@ pub const INDEX_SMALL_KEYS: u64 = 64 * 1024;
 pub const INDEX_STEP_KEYS: u64 = 16 * 1024;
 /// Keys of it that one checkpoint saves at most.
 pub const INDEX_CHECKPOINT_KEYS_MAX: u64 = 128 * 1024;
-/// Bytes of rows after which a step of saving ends.
+/// Bytes of rows after which a step of saving ends, and what one checkpoint saves of a large index;
+/// or so many times the bytes of its records, if that is more: an index is written once in a round
+/// of half as many records.
 pub const INDEX_STEP_BYTES: usize = 8 * 1024 * 1024;
+/// See [`INDEX_STEP_BYTES`].
+pub const INDEX_BYTES_PER_RECORD_BYTE: usize = 4;
+/// Bytes of keys too long for a page that wait for their range to be saved; if there are more, the
+/// next checkpoint saves all that wait.
+pub const LONG_KEYS_WAITING_BYTES: usize = 8 * 1024 * 1024;
+/// Older changes of a key that are saved together, in a row of about one page, and once.
+pub const HISTORY_ROW_CHANGES: usize = 768;
 /// Keys or records restored between two reports of progress.
 pub const RESTORED_PER_REPORT: u64 = 16 * 1024;
 
@@ -127,8 +136,8 @@ const _: () = {
     // Offsets in a page and lengths of keys are 16 bits wide.
     assert!(PAGE_BYTES_MAX <= 1 << 16);
     assert!(key_bytes_max(PAGE_BYTES_MAX) <= u16::MAX as usize);
-    // Tables whose keys are numbers: a revision and a kind, or a checksum.
-    assert!(key_bytes_max(PAGE_BYTES_MIN) >= 17);
+    // Tables whose keys are numbers: a revision and a kind, a digest, or two revisions.
+    assert!(key_bytes_max(PAGE_BYTES_MIN) >= 32);
     assert!(TABLES_MAX <= u8::MAX as usize, "a table's number is a byte");
     assert!(DEPTH_MAX < u32::MAX as usize);
     // Pages that are neighbours leave in one write, and the file grows by whole pages.
@@ -149,6 +158,7 @@ const _: () = {
     // Saving the index keeps up with the records, whose round is half of it.
     assert!(INDEX_LOAD_THREADS_MAX >= 2 && INDEX_LOAD_KEYS_MIN > 0);
     assert!(INDEX_ROUND_PART > 0 && INDEX_ROUND_RECORDS_MIN > 0 && INDEX_STEP_BYTES > 0);
+    assert!(INDEX_BYTES_PER_RECORD_BYTE as u64 >= INDEX_ROUND_PART && HISTORY_ROW_CHANGES > 0);
     assert!(0 < INDEX_STEP_KEYS && INDEX_STEP_KEYS <= INDEX_CHECKPOINT_KEYS_MAX);
 };
 

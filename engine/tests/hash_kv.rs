@@ -192,3 +192,68 @@ fn a_step_of_a_compaction_hashes_bounded_bytes() {
     assert!(steps >= 3, "{steps} steps");
     assert_eq!(hash(&mut store, at).unwrap().hash, before.hash);
 }
+
+/// Members save their indexes at other times, and restart: what compactions have left in their
+/// files differs, and their hashes do not.
+#[test]
+fn members_that_differ_in_what_they_have_saved_have_one_hash() {
+    const STEPS: [u64; 4] = [u64::MAX, 7, 40, 300];
+    let disks: Vec<SimDisk> = STEPS.iter().map(|_| SimDisk::new()).collect();
+    let open = |member: usize| {
+        let mut store = open(&disks[member]);
+        if STEPS[member] < u64::MAX {
+            store.save_index_in_steps_of(STEPS[member]);
+        }
+        store
+    };
+    let mut members: Vec<Store> = (0..STEPS.len()).map(open).collect();
+    let mut random = revd_engine::random::Random::new(18);
+    let long = |number: u64| format!("{number}{}", "x".repeat(100)).into_bytes();
+    let (mut compared, mut differences) = (0, 0);
+    for index in 1..2_500_u64 {
+        let number = random.below(400);
+        let key = if number.is_multiple_of(10) { long(number) } else { number.to_string().into_bytes() };
+        let drawn = (random.below(100), random.below(20));
+        for store in &mut members {
+            let what = match drawn {
+                (0, back) => {
+                    let at = store.revision() - i64::try_from(back).unwrap();
+                    if at > store.compact_revision() { Do::Compact(at) } else { Do::Delete(key.clone()) }
+                }
+                (1..30, _) => Do::Delete(key.clone()),
+                _ => Do::Put(key.clone(), index.to_be_bytes().to_vec()),
+            };
+            apply(store, what, index);
+        }
+        let member = usize::try_from(random.below(STEPS.len() as u64)).unwrap();
+        match random.below(60) {
+            // One that restarts loses nothing: its log is what it saves last.
+            0 => {
+                let written = members[member].checkpoint(CheckpointKind::Auto);
+                if let Some(written) = written {
+                    members[member].finish_checkpoint(written.write().unwrap());
+                }
+                members[member] = open(member);
+            }
+            1..20 => checkpoint(&mut members[member]),
+            20..30 => drop(members[member].forget_compacted(5)),
+            _ => {}
+        }
+        if index % 50 == 0 {
+            let compact = members[0].compact_revision();
+            for at in [0, compact.max(1) + 1, (compact + members[0].revision()) / 2] {
+                if at <= compact.max(1) && at > 0 || at > members[0].revision() {
+                    continue;
+                }
+                let hashes: Vec<_> = members.iter_mut().map(|store| hash(store, at).unwrap()).collect();
+                assert!(hashes.iter().all(|hash| *hash == hashes[0]), "{hashes:?} at {index}");
+                compared += 1;
+            }
+            let states =
+                members.iter().map(|store| store.db().unwrap().snapshot().len(revd_engine::meta::Table(0)));
+            let states: std::collections::BTreeSet<u64> = states.collect();
+            differences += usize::from(states.len() > 1);
+        }
+    }
+    assert!(compared > 60 && differences > 20, "{compared} hashes compared, {differences} differed in rows");
+}

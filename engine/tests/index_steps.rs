@@ -166,7 +166,8 @@ fn a_file_of_the_first_format_goes_on_in_ranges() {
         let again = verified(&disk);
         assert_eq!(again.reader().count(KeyRange::ALL, i64::MAX), keys + number + 1);
     }
-    assert_eq!(formats(&disk).last(), Some(&3));
+    // Its long key has got a row of its own.
+    assert_eq!(formats(&disk).last(), Some(&4));
 }
 
 /// The version of a state's stream, and the file that comes of it.
@@ -290,4 +291,136 @@ fn long_keys_are_saved_one_by_one() {
     assert_eq!(again.reader().count(KeyRange::ALL, i64::MAX), KEYS + 200);
     let rows = again.db().unwrap().snapshot().len(Table(2));
     assert_eq!(rows, 200, "rows of long keys");
+}
+
+/// Bytes that the calls from `before` on have written.
+fn written(disk: &SimDisk, before: usize) -> usize {
+    let bytes = |call: &Recorded| if let Recorded::Write { bytes, .. } = call { bytes.len() } else { 0 };
+    disk.recorded()[before..].iter().map(bytes).sum()
+}
+
+/// Long keys whose CRC-32C is one: whatever comes first, four bytes behind it make it that.
+fn of_one_checksum(number: u64) -> Vec<u8> {
+    let mut key = [key(number), vec![b'x'; 200]].concat();
+    let rest = !crc32c::crc32c(&key);
+    key.extend_from_slice(&rest.to_le_bytes());
+    key
+}
+
+/// They would make one row of any size, which is written whole for a change of one.
+#[test]
+fn long_keys_of_one_checksum_have_rows_of_their_own() {
+    assert_eq!(crc32c::crc32c(&of_one_checksum(1)), crc32c::crc32c(&of_one_checksum(2)));
+    let disk = SimDisk::new();
+    let mut store = open(&disk);
+    (0..500).for_each(|number| put(&mut store, &of_one_checksum(number)));
+    save(&mut store, CheckpointKind::WithIndex);
+    assert_eq!(store.db().unwrap().snapshot().len(Table(2)), 500);
+    put(&mut store, &of_one_checksum(7));
+    let before = disk.recorded().len();
+    save(&mut store, CheckpointKind::WithIndex);
+    let bytes = written(&disk, before);
+    assert!(bytes < 20_000, "{bytes} bytes for one of the keys");
+    assert_eq!(verified(&disk).reader().count(KeyRange::ALL, i64::MAX), 500);
+    assert_eq!(formats(&disk).last(), Some(&4), "an earlier revd would give a key a second row");
+}
+
+/// One that changes all the time is saved as seldom as others, and with a crash between the change
+/// is in its record.
+#[test]
+fn a_hot_long_key_is_not_saved_by_each_checkpoint() {
+    let disk = SimDisk::new();
+    let mut store = ranged(&disk);
+    let hot = [key(5), vec![b'x'; 300]].concat();
+    let row = |store: &Store| {
+        let (tree, mut rows) = (store.db().unwrap().snapshot(), Vec::new());
+        let mut cursor = tree.cursor(Table(2));
+        cursor.seek(&[]).unwrap();
+        while let Some((_, row)) = cursor.next().unwrap() {
+            rows.push(row.to_vec());
+        }
+        rows
+    };
+    let (mut saved, mut before) = (0, row(&store));
+    for round in 0..400 {
+        put(&mut store, &hot);
+        (0..9).for_each(|number| put(&mut store, &key(number * 300)));
+        save(&mut store, CheckpointKind::Auto);
+        let now = row(&store);
+        saved += usize::from(now != before);
+        before = now;
+        if round % 50 == 0 {
+            let again = verified(&SimDisk::from_bytes(disk.bytes()));
+            assert_eq!(again.reader().get(&hot, i64::MAX), store.reader().get(&hot, i64::MAX));
+        }
+    }
+    // 4,000 records are less than three rounds of an index of 3,001 keys.
+    assert!((1..=4).contains(&saved), "saved {saved} times by 400 checkpoints");
+}
+
+/// Those that wait for their range are bounded.
+#[test]
+fn many_long_keys_do_not_wait() {
+    let disk = SimDisk::new();
+    let mut store = open(&disk);
+    store.save_index_in_small_steps_of(STEP * 100, 10_000);
+    for number in 0..400 {
+        put(&mut store, &of_one_checksum(number));
+        save(&mut store, CheckpointKind::Auto);
+    }
+    let rows = store.db().unwrap().snapshot().len(Table(2));
+    assert!((300..400).contains(&rows), "{rows} of 400 long keys are saved");
+    assert_eq!(verified(&disk).reader().count(KeyRange::ALL, i64::MAX), 400);
+}
+
+/// A save of a hot key writes the changes since the one before, and a compaction leaves nothing
+/// behind.
+#[test]
+fn the_past_of_a_hot_key_is_saved_once() {
+    let disk = SimDisk::new();
+    let mut store = Store::open(Arc::new(disk.clone()), OPTIONS).unwrap();
+    let long = [key(5), vec![b'x'; 300]].concat();
+    for _ in 0..10_000 {
+        put(&mut store, b"hot");
+        put(&mut store, &long);
+    }
+    save(&mut store, CheckpointKind::WithIndex);
+    let older = |store: &Store| store.db().unwrap().snapshot().len(Table(5));
+    assert_eq!((older(&store), formats(&disk).last()), (2 * 12, Some(&4)));
+    for _ in 0..3 {
+        [&b"hot"[..], &long].iter().for_each(|key| put(&mut store, key));
+        let before = disk.recorded().len();
+        save(&mut store, CheckpointKind::WithIndex);
+        let bytes = written(&disk, before);
+        assert!(bytes < 50_000, "{bytes} bytes for two changes");
+    }
+    let copy = streamed(&store.saved_state().unwrap());
+    assert_eq!((copy.0, formats(&copy.1)), (3, vec![4]));
+    let again = verified(&copy.1);
+    for at in (2..store.revision()).step_by(97) {
+        assert_eq!(again.reader().get(b"hot", at), store.reader().get(b"hot", at));
+        assert_eq!(again.reader().get(&long, at), store.reader().get(&long, at));
+    }
+    let compact = |store: &mut Store, at: i64| {
+        store.compact(at).unwrap();
+        applied(store);
+        while store.compaction_pending() || store.is_sweeping() {
+            save(store, CheckpointKind::Auto);
+            while store.forget_compacted(1_000) {}
+        }
+    };
+    compact(&mut store, 10_000);
+    assert_eq!(older(&store), 2 * 6);
+    assert_eq!(verified(&disk).revision(), store.revision());
+    let last = store.revision();
+    compact(&mut store, last);
+    assert_eq!(older(&store), 0);
+    (0..2_000).for_each(|_| put(&mut store, b"hot"));
+    save(&mut store, CheckpointKind::WithIndex);
+    assert_eq!((older(&store), verified(&disk).revision()), (1, store.revision()));
+    delete(&mut store, b"hot");
+    let last = store.revision();
+    compact(&mut store, last);
+    assert_eq!(older(&store), 0);
+    assert_eq!(verified(&disk).reader().count(KeyRange::ALL, i64::MAX), 1);
 }

@@ -22,8 +22,9 @@ use crate::mvcc::defragment::Defragmentation;
 use crate::mvcc::index_pace::IndexShare;
 use crate::mvcc::key_index::IndexRoot;
 use crate::mvcc::layout::{Applied, INDEX, RECORDS, SMALL, StoreMeta};
+use crate::mvcc::long_keys::WaitingKeys;
 use crate::mvcc::revision::Revision;
-use crate::mvcc::saved_index::{IndexSweep, IndexWriter};
+use crate::mvcc::saved_index::{IndexSweep, IndexWork};
 use crate::mvcc::saved_ranges::SavedRanges;
 use crate::mvcc::store::Store;
 use crate::mvcc::tables::TableChanges;
@@ -50,12 +51,9 @@ pub struct Checkpoint {
     tail: TailView,
     tables: TableChanges,
     index: IndexRoot,
-    /// How much of it is saved.
-    index_share: Option<IndexShare>,
+    index_work: IndexWork,
     ranges: SavedRanges,
-    long_keys: BTreeSet<Vec<u8>>,
     defragmentation: Option<Defragmentation>,
-    sweep: Option<IndexSweep>,
     pass: Option<CompactionPass>,
     unsaved_bytes: usize,
     records_since_index: u64,
@@ -82,6 +80,8 @@ struct Committed {
     tree: Snapshot,
     meta: StoreMeta,
     ranges: SavedRanges,
+    /// Long keys that still wait.
+    long_keys: WaitingKeys,
     /// Keys of which the compaction has dropped records.
     compacted_keys: BTreeSet<Vec<u8>>,
     sweep: Option<IndexSweep>,
@@ -97,7 +97,7 @@ struct Committed {
 #[derive(Debug)]
 struct DiskFull {
     tables: TableChanges,
-    long_keys: BTreeSet<Vec<u8>>,
+    long_keys: WaitingKeys,
     error: Error,
 }
 
@@ -136,11 +136,16 @@ impl Store {
             tail: self.tail.publish().clone(),
             tables: std::mem::take(&mut self.table_changes),
             index: self.index.root().clone(),
-            index_share,
+            index_work: IndexWork {
+                share: index_share,
+                bytes_max: self.index_pace.bytes_max(index_share, self.unsaved_bytes),
+                sweep: self.sweep.clone(),
+                saves_long: self.unsaved_long.bytes() > self.index_pace.long_bytes,
+                long_keys: std::mem::take(&mut self.unsaved_long),
+                row_changes: self.index_pace.row_changes,
+            },
             ranges: self.ranges.clone(),
-            long_keys: std::mem::take(&mut self.unsaved_long),
             defragmentation: self.defragmentation.clone(),
-            sweep: self.sweep.clone(),
             pass: self.pass,
             unsaved_bytes: self.unsaved_bytes,
             records_since_index: self.records_since_index,
@@ -184,7 +189,7 @@ impl Store {
                 None
             }
             Err(DiskFull { tables, long_keys, error }) => {
-                self.unsaved_long.extend(long_keys);
+                self.unsaved_long.merge(long_keys);
                 for (key, row) in tables.into_iter().filter(|_| !mutants::is(Mutant::RowsLostOnFullDisk)) {
                     self.table_changes.entry(key).or_insert(row); // what came later is newer
                 }
@@ -223,17 +228,17 @@ impl Store {
         assert!(earned >= records, "a checkpoint has used up {records} records of {earned}");
         self.records_since_index -= records;
         self.ranges = saved.ranges;
+        self.unsaved_long.merge(saved.long_keys);
         self.meta.compacted = self.saved.compacted;
         self.meta.compact_cursor = self.saved.compact_cursor;
         self.take_pass(saved.pass);
-        self.dropped_since_sweep += saved.compacted_keys.len() as u64;
+        self.meta.unswept = self.saved.unswept;
         self.to_compact.extend(saved.compacted_keys);
         self.sweep = saved.sweep;
         let keys = self.index_keys();
-        let is_worth_it = self.index_pace.is_small(keys) || self.dropped_since_sweep >= keys / SWEEP_PART;
+        let is_worth_it = self.index_pace.is_small(keys) || self.meta.unswept >= keys / SWEEP_PART;
         if self.sweep.is_none() && self.saved.swept < self.saved.compacted && is_worth_it {
-            self.sweep = Some(IndexSweep::new(self.saved.compacted));
-            self.dropped_since_sweep = 0;
+            self.sweep = Some(IndexSweep::new(&self.saved));
         }
         self.meta.swept = self.saved.swept;
     }
@@ -272,7 +277,7 @@ impl Checkpoint {
     /// After any error the store must not go on: only opening it again tells what is on the disk.
     pub fn write(self) -> Result<WrittenCheckpoint> {
         self.assert_follows();
-        let Self { mut db, from, mut to, tail, tables, index, index_share, long_keys, .. } = self;
+        let Self { mut db, from, mut to, tail, tables, index, index_work, .. } = self;
         let base = db.snapshot();
         let mut txn = db.begin()?;
         let defragmentation = match self.defragmentation {
@@ -286,21 +291,10 @@ impl Checkpoint {
                 None => txn.remove(SMALL, key)?,
             };
         }
-        let (compact, revision) = (to.compact_revision, to.revision);
-        let mut writer = IndexWriter { txn: &mut txn, base: &base, index: &index, revision, compact };
         let mut ranges = self.ranges.clone();
-        let sweep = match self.sweep {
-            Some(sweep) => sweep.step(&mut writer, &mut ranges, &mut to)?,
-            None => None,
-        };
-        // Behind the sweep, which knows the long keys of the state before only.
-        writer.save_long(&long_keys)?;
-        to.long_revision = revision;
-        let mut index_records = 0;
-        if let Some(share) = index_share {
-            let saved = writer.save(&mut ranges, share.keys())?;
-            index_records = share.used(saved, self.records_since_index);
-        }
+        let share = index_work.share;
+        let done = index_work.write(&mut txn, &base, &index, &mut ranges, &mut to)?;
+        let index_records = share.map_or(0, |share| share.used(done.keys, self.records_since_index));
         ranges.write(&mut txn, &self.ranges)?;
         to.index_revision = ranges.oldest();
         let (mut compacted_keys, mut pass) = (BTreeSet::new(), self.pass);
@@ -308,6 +302,7 @@ impl Checkpoint {
             compacted_keys = pass.step(&mut txn, &base, &index, from.revision, to.index_revision)?;
             to.compacted = if pass.is_done { pass.at } else { to.compacted };
             to.compact_cursor = pass.saved_cursor(to.compact_revision);
+            to.unswept = to.unswept.saturating_add(compacted_keys.len() as u64);
         }
         if !ranges.is_whole() || pass.is_some_and(|pass| to.index_revision < pass.at) {
             txn.need_format(FORMAT_RANGED);
@@ -331,14 +326,17 @@ impl Checkpoint {
                 tree,
                 meta: to,
                 ranges,
+                long_keys: done.long_keys,
                 compacted_keys,
-                sweep,
+                sweep: done.sweep,
                 pass,
                 defragmentation,
                 unsaved_bytes: self.unsaved_bytes,
                 index_records,
             }),
-            Err(error) if error.is_no_space() => Err(DiskFull { tables, long_keys, error }),
+            Err(error) if error.is_no_space() => {
+                Err(DiskFull { tables, long_keys: done.all_long_keys(), error })
+            }
             Err(error) => return Err(error),
         };
         Ok(WrittenCheckpoint { db, result })

@@ -7,7 +7,8 @@
 //! small index is one step.
 
 use crate::limits::{
-    INDEX_CHECKPOINT_KEYS_MAX, INDEX_ROUND_PART, INDEX_ROUND_RECORDS_MIN, INDEX_SMALL_KEYS, INDEX_STEP_KEYS,
+    HISTORY_ROW_CHANGES, INDEX_BYTES_PER_RECORD_BYTE, INDEX_CHECKPOINT_KEYS_MAX, INDEX_ROUND_PART,
+    INDEX_ROUND_RECORDS_MIN, INDEX_SMALL_KEYS, INDEX_STEP_BYTES, INDEX_STEP_KEYS, LONG_KEYS_WAITING_BYTES,
 };
 
 /// The rate at which records earn the saving of the index.
@@ -19,6 +20,12 @@ pub(crate) struct IndexPace {
     small_keys: u64,
     /// Keys of a step.
     step_keys: u64,
+    /// Bytes of a step.
+    step_bytes: usize,
+    /// Bytes of long keys that wait for their range.
+    pub(crate) long_bytes: usize,
+    /// Older changes of a key in one row.
+    pub(crate) row_changes: usize,
 }
 
 /// How much of the index a checkpoint saves, and what it uses up for that.
@@ -36,6 +43,9 @@ impl Default for IndexPace {
             records_min: INDEX_ROUND_RECORDS_MIN,
             small_keys: INDEX_SMALL_KEYS,
             step_keys: INDEX_STEP_KEYS,
+            step_bytes: INDEX_STEP_BYTES,
+            long_bytes: LONG_KEYS_WAITING_BYTES,
+            row_changes: HISTORY_ROW_CHANGES,
         }
     }
 }
@@ -44,7 +54,25 @@ impl IndexPace {
     /// One for tests, in which few keys are a large index.
     #[cfg(feature = "sim")]
     pub(crate) fn in_steps_of(step_keys: u64) -> Self {
-        Self { records_min: step_keys, small_keys: step_keys / 2, step_keys }
+        let (step_bytes, long_bytes) = (INDEX_STEP_BYTES, LONG_KEYS_WAITING_BYTES);
+        let small_keys = step_keys / 2;
+        Self { records_min: step_keys, small_keys, step_keys, step_bytes, long_bytes, row_changes: 4 }
+    }
+
+    /// The same, in steps of so few bytes.
+    #[cfg(feature = "sim")]
+    pub(crate) fn with_bytes(self, step_bytes: usize) -> Self {
+        Self { step_bytes, long_bytes: step_bytes, ..self }
+    }
+
+    /// Bytes of rows that a checkpoint of so many bytes of records saves.
+    pub(crate) fn bytes_max(&self, share: Option<IndexShare>, records: usize) -> usize {
+        match share {
+            Some(IndexShare::Keys { .. }) => {
+                self.step_bytes.max(records.saturating_mul(INDEX_BYTES_PER_RECORD_BYTE))
+            }
+            Some(IndexShare::Whole) | None => usize::MAX,
+        }
     }
 
     /// An index of so many keys is saved at once.
@@ -124,5 +152,18 @@ mod tests {
         let late = pace.earned(5_000_000, keys, keys).unwrap();
         assert_eq!(late.keys(), INDEX_CHECKPOINT_KEYS_MAX);
         assert!(late.used(late.keys(), 5_000_000) < 100_000);
+    }
+
+    /// Large keys do not leave the index behind: a round writes each once, while half as many
+    /// records come, each as large as its key.
+    #[test]
+    fn records_earn_bytes_too() {
+        let pace = IndexPace::default();
+        let share = Some(IndexShare::Keys { keys: 1, of: 1, round: 1 });
+        assert_eq!(pace.bytes_max(share, 100), INDEX_STEP_BYTES);
+        let much = 100 * INDEX_STEP_BYTES;
+        assert_eq!(pace.bytes_max(share, much), INDEX_BYTES_PER_RECORD_BYTE * much);
+        assert_eq!(pace.bytes_max(share, usize::MAX), usize::MAX);
+        assert_eq!(pace.bytes_max(Some(IndexShare::Whole), 100), usize::MAX);
     }
 }

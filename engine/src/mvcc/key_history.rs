@@ -157,9 +157,14 @@ impl KeyHistory {
     /// The durable form: the number of changes, then each as four integers, all as varints,
     /// revisions relative to the change before.
     pub fn encode(&self, out: &mut Vec<u8>) {
-        varint::put(out, self.len());
+        Self::encode_changes(self.len(), self.changes_after(Revision { main: -1, sub: 0 }), out);
+    }
+
+    /// The same of some changes, so many.
+    pub(crate) fn encode_changes(len: u64, changes: impl Iterator<Item = KeyChange>, out: &mut Vec<u8>) {
+        varint::put(out, len);
         let mut before = 0;
-        for change in self.changes_after(Revision { main: -1, sub: 0 }) {
+        for change in changes {
             varint::put(out, (change.revision.main - before).cast_unsigned());
             varint::put(out, change.revision.sub.cast_unsigned());
             // Relative to the change itself: one byte for the common case, a key put once.
@@ -185,11 +190,15 @@ impl KeyHistory {
 
     /// Reads the durable form; none if it is not one.
     #[must_use]
-    pub fn decode(mut bytes: &[u8]) -> Option<Self> {
-        let count = varint::take(&mut bytes)?;
+    pub fn decode(bytes: &[u8]) -> Option<Self> {
+        Self::decode_behind(None, bytes)
+    }
+
+    /// Reads the durable form of changes that follow those of a history.
+    pub(crate) fn decode_behind(mut history: Option<Self>, mut bytes: &[u8]) -> Option<Self> {
+        let count = varint::take(&mut bytes).filter(|count| *count > 0)?;
         let mut main = 0_i64;
-        let mut last = Revision::default();
-        let mut history: Option<Self> = None;
+        let mut last = history.as_ref().map_or(Revision::default(), |history| history.newest.revision);
         for _ in 0..count {
             main = main.checked_add_unsigned(varint::take(&mut bytes)?)?;
             let sub = i64::try_from(varint::take(&mut bytes)?).ok()?;

@@ -9,8 +9,7 @@ use crate::mvcc::state_hash::StateHash;
 pub(crate) const RECORDS: Table = Table(0);
 /// User key -> encoded history, for keys that fit a page.
 pub(crate) const INDEX: Table = Table(1);
-/// CRC-32C of a longer key, big-endian -> all such keys: u32 key length | key | u32 history length
-/// | history.
+/// Longer keys: see `long_keys.rs`.
 pub(crate) const INDEX_LONG: Table = Table(2);
 /// Small-table number, row key -> row.
 pub(crate) const SMALL: Table = Table(3);
@@ -18,6 +17,8 @@ pub(crate) const SMALL: Table = Table(3);
 /// Start of a range of the index -> i64 revision up to which it is saved, little-endian; no rows if
 /// all of it is saved up to one revision. The first range starts with one zero.
 pub(crate) const INDEX_RANGES: Table = Table(4);
+/// Older changes of keys: see `saved_history.rs`.
+pub(crate) const HISTORIES: Table = Table(5);
 
 /// How far the log has been applied.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
@@ -37,8 +38,9 @@ pub struct Applied {
 /// 24  i64  compact revision         56  i64  ... and sub
 /// 64  i64  the saved index has forgotten what compactions up to this revision dropped
 /// 72  u64  state hash               80  u64  the entry it began with, 0 before it has begun
-/// 88  i64  revision that long keys of the saved index have, if it is above the one at 32
-/// 96  zeros; all integers little-endian
+/// 88  i64  revision that long keys of the saved index have, if it is above that of their range
+/// 96  u64  records that compactions have dropped and no sweep of the saved index has followed
+/// 104 zeros; all integers little-endian
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct StoreMeta {
@@ -58,8 +60,12 @@ pub(crate) struct StoreMeta {
     pub swept: i64,
     /// The state hash behind the applied entry.
     pub hash: StateHash,
-    /// The saved index holds every change of keys too long for a page up to this revision.
+    /// The saved index holds every change of keys too long for a page up to this revision, which an
+    /// earlier version has written; or up to that of their range.
     pub long_revision: i64,
+    /// Keys of which compactions have dropped records, counted by steps, and that no sweep of the
+    /// saved index has followed.
+    pub unswept: u64,
 }
 
 impl Default for StoreMeta {
@@ -74,12 +80,13 @@ impl Default for StoreMeta {
             swept: -1,
             hash: StateHash::default(),
             long_revision: 0,
+            unswept: 0,
         }
     }
 }
 
 /// Numbers that a store meta has.
-const WORDS: usize = 12;
+const WORDS: usize = 13;
 
 const _: () = assert!(WORDS * 8 <= USER_BYTES);
 
@@ -116,6 +123,7 @@ impl StoreMeta {
             self.hash.value,
             self.hash.since,
             self.long_revision.cast_unsigned(),
+            self.unswept,
         ];
         for (word, part) in words.iter().zip(out.chunks_exact_mut(8)) {
             part.copy_from_slice(&word.to_le_bytes());
@@ -138,6 +146,7 @@ impl StoreMeta {
             swept: long(8),
             hash: StateHash { value: word(9), since: word(10) },
             long_revision: long(11),
+            unswept: word(12),
         }
     }
 }
@@ -158,6 +167,7 @@ mod tests {
             swept: 9,
             hash: StateHash { value: 10, since: 11 },
             long_revision: 12,
+            unswept: 13,
         };
         assert_eq!(StoreMeta::decode(&meta.encode()), meta);
     }

@@ -5,14 +5,14 @@
 //! beside what a change of the index costs. No part needs another one, and their order is that of
 //! their keys, so the trees of all become one whatever the threads do when.
 
-use std::collections::BTreeSet;
 use std::sync::mpsc;
 use std::thread;
 
 use crate::limits;
 use crate::mvcc::key_history::KeyMeta;
-use crate::mvcc::key_index::KeyIndex;
+use crate::mvcc::key_index::{Key, KeyIndex};
 use crate::mvcc::layout::{INDEX, RECORDS, StoreMeta};
+use crate::mvcc::long_keys::WaitingKeys;
 use crate::mvcc::record::StoredRecord;
 use crate::mvcc::revision::{RecordKey, RecordKind, Revision};
 use crate::mvcc::saved_index::{self, IndexPart, Opening};
@@ -34,7 +34,7 @@ pub(crate) struct LoadedIndex {
     /// Records that were not in the saved one.
     pub(crate) records: u64,
     /// Keys too long for a page that they have changed.
-    pub(crate) long: BTreeSet<Vec<u8>>,
+    pub(crate) long: WaitingKeys,
 }
 
 /// Word from a thread.
@@ -73,11 +73,11 @@ impl Loading<'_> {
             [all] => vec![self.load(all, true, &mut tell)],
             parts => self.load_all(parts, &mut tell),
         };
-        let (mut indexes, mut rows, mut records, mut long) = (Vec::new(), 0, 0, BTreeSet::new());
+        let (mut indexes, mut rows, mut records, mut long) = (Vec::new(), 0, 0, WaitingKeys::default());
         for result in results {
             let (part, part_rows) = result?;
             indexes.push(part.index);
-            long.extend(part.long);
+            long.merge(part.long);
             rows += part_rows;
             records += part.records;
         }
@@ -121,7 +121,7 @@ impl Loading<'_> {
         let Self { tree, meta, ranges } = self;
         let mut some = || tell(Progress::Keys(limits::RESTORED_PER_REPORT));
         let (index, rows) = saved_index::load(tree, meta, part, &mut some)?;
-        let mut replay = Replay { tree, meta, ranges, part, index, records: 0, long: BTreeSet::new() };
+        let mut replay = Replay { tree, meta, ranges, part, index, records: 0, long: WaitingKeys::default() };
         replay.run(&mut |read| {
             if is_first {
                 tell(Progress::Records(read));
@@ -143,7 +143,7 @@ struct Replay<'r> {
     /// Records that were not in it.
     records: u64,
     /// Keys too long for a page that they have changed.
-    long: BTreeSet<Vec<u8>>,
+    long: WaitingKeys,
 }
 
 impl Replay<'_> {
@@ -177,14 +177,13 @@ impl Replay<'_> {
 
     fn take(&mut self, key: RecordKey, record: &StoredRecord<'_>) -> Result<()> {
         let is_long = record.key.len() > limits::key_bytes_max(self.tree.page_bytes());
-        let StoreMeta { long_revision, index_revision, .. } = self.meta;
-        let saved = if is_long { long_revision.max(index_revision) } else { self.ranges.at(record.key) };
+        let saved = self.ranges.at(record.key).max(if is_long { self.meta.long_revision } else { 0 });
         if key.revision.main <= saved {
             return Ok(());
         }
         self.records += 1;
         if is_long {
-            self.long.insert(record.key.to_vec());
+            self.long.insert(Key::from(record.key));
         }
         // Some versions have saved some keys ahead of the rest of their range.
         let known = self.index.root().change_at(record.key, i64::MAX);

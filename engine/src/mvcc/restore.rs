@@ -73,7 +73,7 @@ impl Store {
             trimmed: meta.compact_revision,
             sizes: db.sizes(),
             defragmentation: None,
-            sweep: is_swept_again.then(|| IndexSweep::new(meta.compacted)),
+            sweep: is_swept_again.then(|| IndexSweep::new(&meta)),
             to_compact: std::collections::VecDeque::new(),
             db: Some(db),
             // Without a hash: as in etcd, a compaction that was interrupted leaves none.
@@ -83,7 +83,6 @@ impl Store {
             ranges,
             index_pace: IndexPace::default(),
             records_since_index,
-            dropped_since_sweep: 0,
             unsaved_long,
             unsaved_bytes: 0,
             replaced: Replaced::default(),

@@ -2,17 +2,24 @@
 //!
 //! A step of saving walks a range of keys in memory and in the file side by side, and writes what
 //! differs. So the file's rows of a range become those of the moment, whatever has happened since
-//! they were written: changes, deletions, and what compactions have made shorter. Keys that fit a
-//! page are rows of their own. Longer ones share the row of their CRC-32C; they are rare, and each
-//! checkpoint saves those that have changed.
+//! they were written: changes, deletions, and what compactions have made shorter.
+//!
+//! Keys too long for a page lie in a table of their own, in no order of keys. The walk passes over
+//! them, as many at once as have their first bytes in common, and those of the range that have
+//! changed are saved with it. If many wait for their range they are saved before it: that they are
+//! ahead of it does no harm to a start.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use crate::limits::{self, INDEX_STEP_BYTES, SWEEP_KEYS_PER_STEP, SWEEP_LONG_ROWS_PER_STEP, key_bytes_max};
+use crate::meta::FORMAT_DIVIDED;
 use crate::mutants::{self, Mutant};
+use crate::mvcc::index_pace::IndexShare;
 use crate::mvcc::key_history::KeyHistory;
 use crate::mvcc::key_index::{IndexRoot, Key, KeyIndex};
 use crate::mvcc::layout::{INDEX, INDEX_LONG, StoreMeta};
+use crate::mvcc::long_keys::{self, WaitingKeys};
+use crate::mvcc::saved_history::{self, HistoryReader, HistoryRule};
 use crate::mvcc::saved_ranges::{SavedRanges, boundary};
 use crate::snapshot::Snapshot;
 use crate::txn::WriteTxn;
@@ -33,52 +40,138 @@ pub enum Opening {
 }
 
 /// A checkpoint's view of the index: what is in memory goes to the file.
-pub(crate) struct IndexWriter<'w, 'd> {
-    pub(crate) txn: &'w mut WriteTxn<'d>,
-    pub(crate) base: &'w Snapshot,
+struct IndexWriter<'w, 'd> {
+    txn: &'w mut WriteTxn<'d>,
+    base: &'w Snapshot,
     /// As of `revision`.
-    pub(crate) index: &'w IndexRoot,
-    pub(crate) revision: i64,
-    /// The compaction that histories are saved after.
-    pub(crate) compact: i64,
+    index: &'w IndexRoot,
+    revision: i64,
+    rule: HistoryRule,
+    /// Long keys that have changed since they were saved.
+    waiting: WaitingKeys,
+    /// Those of them that were saved.
+    saved_long: Vec<Key>,
+    /// Rows of an earlier version that were divided.
+    divided: BTreeSet<Vec<u8>>,
+}
+
+/// The work of a checkpoint for the saved index.
+#[derive(Debug)]
+pub(crate) struct IndexWork {
+    /// How much of it is saved, if any is due, and how many bytes.
+    pub(crate) share: Option<IndexShare>,
+    pub(crate) bytes_max: usize,
+    pub(crate) sweep: Option<IndexSweep>,
+    /// Keys too long for a page that have changed since they were saved; all are saved now if that
+    /// says so.
+    pub(crate) long_keys: WaitingKeys,
+    pub(crate) saves_long: bool,
+    /// Older changes of a key in one row.
+    pub(crate) row_changes: usize,
+}
+
+/// The work that is done.
+#[derive(Debug)]
+pub(crate) struct IndexWorkDone {
+    /// Keys of the share that were looked at.
+    pub(crate) keys: u64,
+    pub(crate) sweep: Option<IndexSweep>,
+    /// Long keys that still wait.
+    pub(crate) long_keys: WaitingKeys,
+    saved_long: Vec<Key>,
+}
+
+impl IndexWork {
+    pub(crate) fn write(
+        self,
+        txn: &mut WriteTxn<'_>,
+        base: &Snapshot,
+        index: &IndexRoot,
+        ranges: &mut SavedRanges,
+        to: &mut StoreMeta,
+    ) -> Result<IndexWorkDone> {
+        let rule = HistoryRule { compact: to.compact_revision, row_changes: self.row_changes };
+        let mut writer = IndexWriter::new(txn, base, index, to.revision, rule, self.long_keys);
+        let sweep = match self.sweep {
+            Some(sweep) => sweep.step(&mut writer, ranges, to)?,
+            None => None,
+        };
+        if self.saves_long {
+            writer.save_waiting(&[], None)?;
+        }
+        let keys = match self.share {
+            Some(share) => writer.save(ranges, share.keys(), self.bytes_max)?,
+            None => 0,
+        };
+        let IndexWriter { waiting: long_keys, saved_long, .. } = writer;
+        Ok(IndexWorkDone { keys, sweep, long_keys, saved_long })
+    }
+}
+
+impl IndexWorkDone {
+    /// All long keys that waited before: nothing of the work is durable.
+    pub(crate) fn all_long_keys(mut self) -> WaitingKeys {
+        self.saved_long.into_iter().for_each(|key| self.long_keys.insert(key));
+        self.long_keys
+    }
 }
 
 /// A step of saving.
 struct SavedRange {
-    /// Keys that were looked at.
+    /// Keys that were looked at, and bytes of their rows.
     keys: u64,
+    bytes: usize,
     /// Where it ended; none at the end of all keys.
     end: Option<Vec<u8>>,
 }
 
-impl IndexWriter<'_, '_> {
-    /// Saves about so many keys of the ranges that were saved longest ago; returns how many.
-    pub(crate) fn save(&mut self, ranges: &mut SavedRanges, keys_max: u64) -> Result<u64> {
-        let mut keys = 0;
-        while keys < keys_max && ranges.oldest() < self.revision {
+impl<'w, 'd> IndexWriter<'w, 'd> {
+    fn new(
+        txn: &'w mut WriteTxn<'d>,
+        base: &'w Snapshot,
+        index: &'w IndexRoot,
+        revision: i64,
+        rule: HistoryRule,
+        waiting: WaitingKeys,
+    ) -> Self {
+        let (saved_long, divided) = (Vec::new(), BTreeSet::new());
+        Self { txn, base, index, revision, rule, waiting, saved_long, divided }
+    }
+
+    /// Saves about so many keys and bytes of the ranges that were saved longest ago; returns how
+    /// many keys.
+    fn save(&mut self, ranges: &mut SavedRanges, keys_max: u64, bytes_max: usize) -> Result<u64> {
+        let (mut keys, mut bytes) = (0, 0);
+        while keys < keys_max && bytes < bytes_max && ranges.oldest() < self.revision {
             let from = ranges.oldest_start();
-            let range = self.save_range(&from, keys_max - keys)?;
+            let range = self.save_range(&from, keys_max - keys, bytes_max - bytes)?;
             ranges.saved(&from, range.end.as_deref(), self.revision);
-            keys += range.keys;
+            (keys, bytes) = (keys + range.keys, bytes + range.bytes);
         }
         Ok(keys)
     }
 
-    /// Saves the keys from `from` on, at most `keys_max` and not much more than
-    /// `INDEX_STEP_BYTES`.
-    fn save_range(&mut self, from: &[u8], keys_max: u64) -> Result<SavedRange> {
-        let key_max = key_bytes_max(self.base.page_bytes());
-        let mut rows = self.base.cursor(INDEX);
+    /// Saves the keys from `from` on, at most `keys_max` and not much more than `bytes_max` or
+    /// `INDEX_STEP_BYTES`, and the long keys between.
+    fn save_range(&mut self, from: &[u8], keys_max: u64, bytes_max: usize) -> Result<SavedRange> {
+        let range = self.save_short(from, keys_max, bytes_max.min(INDEX_STEP_BYTES))?;
+        self.save_waiting(from, range.end.as_deref())?;
+        Ok(range)
+    }
+
+    fn save_short(&mut self, from: &[u8], keys_max: u64, bytes_max: usize) -> Result<SavedRange> {
+        let (base, index, key_max) = (self.base, self.index, key_bytes_max(self.base.page_bytes()));
+        let mut rows = base.cursor(INDEX);
         rows.seek(from)?;
         let mut row = rows.next()?;
-        let mut entries = self.index.entries_from(from).peekable();
+        let mut entries = index.entries_from(from);
+        let mut entry = entries.next();
         let (mut keys, mut bytes, mut last, mut history) = (0, 0, Vec::new(), Vec::new());
         loop {
-            let entry = entries.peek().copied();
             let of_row = row.filter(|(key, _)| entry.is_none_or(|(other, _)| *key <= other));
             let of_entry = entry.filter(|(key, _)| row.is_none_or(|(other, _)| *key <= other));
             let Some(key) = of_row.map(|(key, _)| key).or(of_entry.map(|(key, _)| key)) else {
-                return Ok(SavedRange { keys, end: None });
+                return Ok(SavedRange { keys, bytes, end: None });
             };
             if key < from || (keys > 0 && key <= &last[..]) {
                 return Err(Error::corrupt("the keys of the saved index are out of order"));
@@ -86,73 +179,108 @@ impl IndexWriter<'_, '_> {
             if keys > 0 {
                 // A range starts with a key that is the key of a row.
                 let end = boundary(&last, key);
-                if (keys >= keys_max || bytes >= INDEX_STEP_BYTES) && end.len() <= key_max {
-                    return Ok(SavedRange { keys, end: Some(end.to_vec()) });
+                if (keys >= keys_max || bytes >= bytes_max) && end.len() <= key_max {
+                    return Ok(SavedRange { keys, bytes, end: Some(end.to_vec()) });
                 }
             }
-            history.clear();
-            let newest = of_entry.map(|(_, history)| history.newest());
-            let is_kept =
-                of_entry.is_some_and(|(_, entry)| entry.encode_compacted(self.compact, &mut history));
-            let is_missed = mutants::is(Mutant::SavedIndexMissesDeletions)
-                && newest.is_none_or(|newest| newest.live().is_none());
-            let saved = of_row.map(|(_, saved)| saved);
-            if key.len() <= key_max && !is_missed && saved != is_kept.then_some(&history[..]) {
-                if is_kept {
-                    debug_assert!(KeyHistory::decode(&history).is_some(), "a history cannot be read back");
-                    self.txn.put(INDEX, key, &history)?;
-                } else {
-                    self.txn.remove(INDEX, key)?;
+            if key.len() > key_max {
+                // All that begin like this one: no range ends among them.
+                bytes += key_max;
+                match behind_prefix(&key[..key_max]) {
+                    Some(next) => {
+                        entries = index.entries_from(&next);
+                        entry = entries.next();
+                    }
+                    None => entry = None,
+                }
+            } else {
+                let saved = of_row.map(|(_, saved)| saved);
+                let written =
+                    self.save_key(key, saved, of_entry.map(|(_, history)| history), &mut history)?;
+                bytes += key.len() + written + history.len().max(saved.map_or(0, <[u8]>::len));
+                if of_entry.is_some() {
+                    entry = entries.next();
                 }
             }
             keys += 1;
-            bytes += key.len() + history.len().max(saved.map_or(0, <[u8]>::len));
             last.clear();
             last.extend_from_slice(key);
             if of_row.is_some() {
                 row = rows.next()?;
             }
-            if of_entry.is_some() {
-                entries.next();
-            }
         }
     }
 
-    /// Saves keys too long for a page: the rows that they are in are written anew.
-    pub(crate) fn save_long(&mut self, keys: &BTreeSet<Vec<u8>>) -> Result<()> {
-        let mut buckets: BTreeMap<u32, BTreeSet<&[u8]>> = BTreeMap::new();
-        for key in keys {
-            buckets.entry(crc32c::crc32c(key)).or_default().insert(key);
+    /// Saves a key that fits a page; bytes that were written besides its row.
+    fn save_key(
+        &mut self,
+        key: &[u8],
+        saved: Option<&[u8]>,
+        history: Option<&KeyHistory>,
+        out: &mut Vec<u8>,
+    ) -> Result<usize> {
+        let newest = history.map(KeyHistory::newest);
+        if mutants::is(Mutant::SavedIndexMissesDeletions)
+            && newest.is_none_or(|newest| newest.live().is_none())
+        {
+            return Ok(0);
         }
-        for (bucket, mut keys) in buckets {
-            let bucket = bucket.to_be_bytes();
-            let saved = self.base.get(INDEX_LONG, &bucket)?.unwrap_or_default();
-            for (key, _) in long_keys(saved)? {
-                keys.insert(key);
+        let done = saved_history::save(self.txn, self.base, saved, history, self.rule, out)?;
+        if done.is_divided {
+            self.txn.need_format(FORMAT_DIVIDED);
+        }
+        if saved != done.is_kept.then_some(&out[..]) {
+            if done.is_kept {
+                self.txn.put(INDEX, key, out)?;
+            } else {
+                self.txn.remove(INDEX, key)?;
             }
-            self.write_long(&bucket, saved, &keys)?;
+        }
+        Ok(done.bytes)
+    }
+
+    /// Saves the long keys that wait, from `from` on and below `end`.
+    fn save_waiting(&mut self, from: &[u8], end: Option<&[u8]>) -> Result<()> {
+        for key in self.waiting.take_range(from, end) {
+            let earlier = long_keys::earlier_row_key(&key);
+            if let Some(row) = self.base.get(INDEX_LONG, &earlier)? {
+                self.divide(&earlier, row)?;
+            }
+            self.save_long(&key)?;
+            self.saved_long.push(key);
         }
         Ok(())
     }
 
-    fn write_long(&mut self, bucket: &[u8], saved: &[u8], keys: &BTreeSet<&[u8]>) -> Result<()> {
-        let (mut row, mut encoded) = (Vec::new(), Vec::new());
-        for key in keys {
-            encoded.clear();
-            let Some(history) = self.index.history(key) else { continue };
-            if !history.encode_compacted(self.compact, &mut encoded) {
-                continue;
-            }
-            for part in [key, &encoded[..]] {
-                let len = u32::try_from(part.len()).expect("keys and histories are bounded");
-                row.extend_from_slice(&len.to_le_bytes());
-                row.extend_from_slice(part);
+    fn save_long(&mut self, key: &[u8]) -> Result<()> {
+        let row_key = long_keys::row_key(key);
+        let saved = self.base.get(INDEX_LONG, &row_key)?;
+        let (base, mut history) = (self.base, Vec::new());
+        let saved_history = match saved.map(long_keys::sole).transpose()? {
+            Some((other, _)) if other != key => return Err(saved_history::malformed()),
+            other => other.map(|(_, history)| history),
+        };
+        let now = self.index.history(key);
+        let done = saved_history::save(self.txn, base, saved_history, now, self.rule, &mut history)?;
+        let row = done.is_kept.then(|| long_keys::encode(key, &history));
+        if saved != row.as_deref() {
+            self.txn.need_format(FORMAT_DIVIDED);
+            match row {
+                Some(row) => drop(self.txn.put(INDEX_LONG, &row_key, &row)?),
+                None => drop(self.txn.remove(INDEX_LONG, &row_key)?),
             }
         }
-        match row.is_empty() {
-            _ if row == saved => {}
-            true => drop(self.txn.remove(INDEX_LONG, bucket)?),
-            false => drop(self.txn.put(INDEX_LONG, bucket, &row)?),
+        Ok(())
+    }
+
+    /// Gives each key of a row that an earlier version has written its own.
+    fn divide(&mut self, row_key: &[u8], row: &[u8]) -> Result<()> {
+        if self.divided.insert(row_key.to_vec()) {
+            for (key, _) in long_keys::decode(row)? {
+                self.save_long(key)?;
+            }
+            self.txn.need_format(FORMAT_DIVIDED);
+            self.txn.remove(INDEX_LONG, row_key)?;
         }
         Ok(())
     }
@@ -163,19 +291,33 @@ impl IndexWriter<'_, '_> {
         rows.seek(from)?;
         let mut bytes = 0;
         for at in 0.. {
-            let Some((bucket, saved)) = rows.next()? else { break };
+            let Some((row_key, row)) = rows.next()? else { break };
             if at >= SWEEP_LONG_ROWS_PER_STEP || bytes >= INDEX_STEP_BYTES {
-                return Ok(Some(bucket.to_vec()));
+                return Ok(Some(row_key.to_vec()));
             }
-            if bucket.len() != size_of::<u32>() {
-                return Err(Error::corrupt("a row of long keys has no checksum for its key"));
+            bytes += row.len();
+            match row_key.len() {
+                long_keys::ROW_KEY => {
+                    let (key, _) = long_keys::sole(row)?;
+                    if long_keys::row_key(key) != row_key {
+                        return Err(Error::corrupt("a row of a long key lies where it is not looked for"));
+                    }
+                    self.save_long(key)?;
+                }
+                long_keys::EARLIER_ROW_KEY => self.divide(row_key, row)?,
+                _ => return Err(Error::corrupt("a row of long keys has no checksum for its key")),
             }
-            bytes += saved.len();
-            let keys = long_keys(saved)?.into_iter().map(|(key, _)| key).collect();
-            self.write_long(bucket, saved, &keys)?;
         }
         Ok(None)
     }
+}
+
+/// The shortest key behind all that begin so; none if there is none.
+fn behind_prefix(prefix: &[u8]) -> Option<Vec<u8>> {
+    let last = prefix.iter().rposition(|byte| *byte < u8::MAX)?;
+    let mut next = prefix[..=last].to_vec();
+    next[last] += 1;
+    Some(next)
 }
 
 /// How far a sweep of the saved index has come: after a compaction all of it is saved anew, a step
@@ -184,6 +326,8 @@ impl IndexWriter<'_, '_> {
 pub(crate) struct IndexSweep {
     /// The compaction it follows.
     compacted: i64,
+    /// Keys that had dropped records when it began.
+    unswept: u64,
     /// The next key; none when only long keys are left.
     from: Option<Vec<u8>>,
     /// The next row of long keys.
@@ -193,19 +337,20 @@ pub(crate) struct IndexSweep {
 impl IndexSweep {
     /// A sweep from the first key on.
     #[must_use]
-    pub(crate) fn new(compacted: i64) -> Self {
-        Self { compacted, from: Some(Vec::new()), from_long: Vec::new() }
+    pub(crate) fn new(meta: &StoreMeta) -> Self {
+        let StoreMeta { compacted, unswept, .. } = *meta;
+        Self { compacted, unswept, from: Some(Vec::new()), from_long: Vec::new() }
     }
 
     /// Saves a bounded number of keys; none when all are done.
-    pub(crate) fn step(
+    fn step(
         mut self,
         writer: &mut IndexWriter<'_, '_>,
         ranges: &mut SavedRanges,
         to: &mut StoreMeta,
     ) -> Result<Option<Self>> {
         if let Some(from) = &self.from {
-            let range = writer.save_range(from, SWEEP_KEYS_PER_STEP)?;
+            let range = writer.save_range(from, SWEEP_KEYS_PER_STEP, INDEX_STEP_BYTES)?;
             ranges.saved(from, range.end.as_deref(), writer.revision);
             self.from = range.end;
         }
@@ -216,6 +361,7 @@ impl IndexSweep {
             Some(next) => Ok(Some(Self { from_long: next, ..self })),
             None => {
                 to.swept = self.compacted;
+                to.unswept = to.unswept.saturating_sub(self.unswept);
                 Ok(None)
             }
         }
@@ -257,8 +403,10 @@ pub(crate) fn load(
     tell: &mut dyn FnMut(),
 ) -> Result<(KeyIndex, u64)> {
     let compact = meta.compact_revision;
-    let decode = |encoded: &[u8]| {
-        KeyHistory::decode(encoded).filter(|history| history.newest().revision.main <= meta.revision)
+    let reader = HistoryReader::new(tree);
+    let decode = |encoded: &[u8]| match reader.read(encoded) {
+        Ok(history) if history.newest().revision.main > meta.revision => Err(saved_history::malformed()),
+        history => history,
     };
     let mut failure = None;
     let (mut loaded, mut before) = (0_u64, None);
@@ -277,9 +425,12 @@ pub(crate) fn load(
             if loaded.is_multiple_of(limits::RESTORED_PER_REPORT) {
                 tell();
             }
-            let Some(history) = decode(encoded) else {
-                failure = Some(malformed());
-                return None;
+            let history = match decode(encoded) {
+                Ok(history) => history,
+                Err(error) => {
+                    failure = Some(error);
+                    return None;
+                }
             };
             if before.is_some_and(|before: &[u8]| before >= key) {
                 failure = Some(Error::corrupt("the keys of the saved index are out of order"));
@@ -298,9 +449,8 @@ pub(crate) fn load(
     let mut cursor = tree.cursor(INDEX_LONG);
     cursor.seek(&[])?;
     while let Some((_, row)) = cursor.next()? {
-        for (key, history) in long_keys(row)?.into_iter().filter(|(key, _)| part.has(key)) {
-            let history = decode(history).ok_or_else(malformed)?;
-            if let Some(history) = history.compacted(compact) {
+        for (key, history) in long_keys::decode(row)?.into_iter().filter(|(key, _)| part.has(key)) {
+            if let Some(history) = decode(history)?.compacted(compact) {
                 index.set(key, history);
             }
         }
@@ -308,23 +458,117 @@ pub(crate) fn load(
     Ok((index, loaded))
 }
 
-fn malformed() -> Error {
-    Error::corrupt("a key's saved history cannot be read")
-}
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
 
-/// The keys of a row of long keys, with their encoded histories.
-fn long_keys(mut row: &[u8]) -> Result<Vec<(&[u8], &[u8])>> {
-    let mut keys = Vec::new();
-    while !row.is_empty() {
-        let key = take_part(&mut row).ok_or_else(malformed)?;
-        keys.push((key, take_part(&mut row).ok_or_else(malformed)?));
+    use super::*;
+    use crate::db::{Db, DbOptions};
+    use crate::disk::SimDisk;
+    use crate::mvcc::checkpoint::CheckpointKind;
+    use crate::mvcc::layout::Applied;
+    use crate::mvcc::revision::Revision;
+    use crate::mvcc::store::Store;
+
+    const KEY_MAX: usize = 64;
+
+    /// Saves an index of these keys into an empty file, at most so many bytes; keys that were
+    /// looked at, rows that were written, and whether that was all.
+    fn save(names: &[Vec<u8>], bytes_max: usize) -> (u64, u64, bool) {
+        let mut index = KeyIndex::new();
+        let (mut revision, mut waiting) = (1, WaitingKeys::default());
+        for name in names {
+            revision += 1;
+            index.put(name, Revision { main: revision, sub: 0 });
+            if name.len() > KEY_MAX {
+                waiting.insert(index.root().shared_key(name).unwrap());
+            }
+        }
+        let mut db = Db::open(Arc::new(SimDisk::new()), DbOptions { page_bytes_if_new: 512 }).unwrap();
+        let (base, mut ranges) = (db.snapshot(), SavedRanges::whole(1));
+        let mut txn = db.begin().unwrap();
+        let rule = HistoryRule { compact: -1, row_changes: 100 };
+        let mut writer = IndexWriter::new(&mut txn, &base, index.root(), revision, rule, waiting);
+        let keys = writer.save(&mut ranges, u64::MAX, bytes_max).unwrap();
+        let IndexWriter { waiting: left, saved_long: saved, .. } = writer;
+        assert_eq!(left.bytes() > 0, saved.len() < names.iter().filter(|name| name.len() > KEY_MAX).count());
+        let tree = txn.commit().unwrap();
+        (keys, tree.len(INDEX) + tree.len(INDEX_LONG), ranges.oldest() == revision)
     }
-    Ok(keys)
-}
 
-fn take_part<'r>(row: &mut &'r [u8]) -> Option<&'r [u8]> {
-    let (len, rest) = row.split_first_chunk::<4>()?;
-    let (part, rest) = rest.split_at_checked(u32::from_le_bytes(*len) as usize)?;
-    *row = rest;
-    Some(part)
+    #[test]
+    fn long_keys_that_begin_alike_are_passed_over_at_once() {
+        let long = |byte: u8, number: u32| {
+            let number = number.to_be_bytes();
+            [&[byte; KEY_MAX][..], &number].concat()
+        };
+        let many = |byte: u8| (0..5_000).map(move |number| long(byte, number));
+        let names: Vec<_> =
+            many(b'a').chain(many(u8::MAX)).chain([vec![b'a'; KEY_MAX], vec![b'b'], vec![u8::MAX]]).collect();
+        // Three short ones, and two beginnings.
+        assert_eq!(save(&names, usize::MAX), (5, 10_003, true));
+        assert_eq!(behind_prefix(&[b'a', 0xff, 0xff]), Some(vec![b'b']));
+        assert_eq!(behind_prefix(&[0xff; 3]), None);
+    }
+
+    #[test]
+    fn a_step_ends_after_so_many_bytes() {
+        let names: Vec<_> = (0..2_000_u32).map(|number| format!("{number:050}").into_bytes()).collect();
+        assert_eq!(save(&names, usize::MAX), (2_000, 2_000, true));
+        let (keys, rows, is_all) = save(&names, 6_000);
+        assert!((80..=120).contains(&keys) && rows == keys && !is_all, "{keys} keys in {rows} rows");
+    }
+
+    /// How much a sweep of a large index would gain is not forgotten by a restart, and neither is
+    /// that one was under way.
+    #[test]
+    fn a_sweep_that_is_due_comes_after_a_restart() {
+        let disk = SimDisk::new();
+        let open = || {
+            let options = DbOptions { page_bytes_if_new: 512 };
+            let mut store = Store::open(Arc::new(disk.clone()), options).unwrap();
+            store.save_index_in_steps_of(10);
+            store.sweep = None; // a large one does not begin at the start
+            store
+        };
+        let save = |store: &mut Store| {
+            let checkpoint = store.checkpoint(CheckpointKind::Auto).unwrap();
+            store.finish_checkpoint(checkpoint.write().unwrap());
+        };
+        let mut store = open();
+        let put_each = |store: &mut Store| {
+            for number in 0..100 {
+                let mut txn = store.begin();
+                txn.put(format!("{number}").as_bytes(), b"", 0);
+                txn.commit();
+            }
+            store.set_applied(Applied { index: store.applied().index + 1, term: 1 });
+        };
+        for part in [40, 80] {
+            put_each(&mut store);
+            save(&mut store);
+            store.compact(i64::from(part) + if part == 80 { 101 } else { 1 }).unwrap();
+            put_each(&mut store);
+            while store.compaction_pending() {
+                save(&mut store);
+            }
+            store.sweep = None;
+            store = open();
+        }
+        assert!(store.meta.unswept >= 50, "{} keys have lost records", store.meta.unswept);
+        put_each(&mut store);
+        save(&mut store);
+        assert!(store.is_sweeping());
+        store = open();
+        put_each(&mut store);
+        save(&mut store);
+        assert!(store.is_sweeping(), "the sweep was forgotten");
+        while store.is_sweeping() {
+            save(&mut store);
+        }
+        store = open();
+        put_each(&mut store);
+        save(&mut store);
+        assert_eq!((store.is_sweeping(), store.meta.unswept), (false, 0));
+    }
 }

@@ -1,6 +1,6 @@
 //! The store: the state being changed.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::db::{Db, Sizes};
@@ -11,6 +11,7 @@ use crate::mvcc::garbage::{Collector, Garbage, Replaced};
 use crate::mvcc::index_pace::IndexPace;
 use crate::mvcc::key_index::KeyIndex;
 use crate::mvcc::layout::{Applied, SMALL, StoreMeta};
+use crate::mvcc::long_keys::WaitingKeys;
 use crate::mvcc::reader::{Reader, TailRef};
 use crate::mvcc::saved_index::IndexSweep;
 use crate::mvcc::saved_ranges::SavedRanges;
@@ -52,11 +53,8 @@ pub struct Store {
     pub(crate) index_pace: IndexPace,
     /// Records that have earned the saving of a part of the index.
     pub(crate) records_since_index: u64,
-    /// Keys of which compactions have dropped records since the last sweep of the saved index
-    /// began, by steps.
-    pub(crate) dropped_since_sweep: u64,
     /// Keys too long for a page that have changed since they were saved.
-    pub(crate) unsaved_long: BTreeSet<Vec<u8>>,
+    pub(crate) unsaved_long: WaitingKeys,
     /// Keys longer than that are too long for a page.
     pub(crate) key_bytes_max: usize,
     /// Bytes of records that no finished checkpoint holds.
@@ -289,6 +287,12 @@ impl Store {
     #[cfg(feature = "sim")]
     pub fn save_index_in_steps_of(&mut self, keys: u64) {
         self.index_pace = IndexPace::in_steps_of(keys);
+    }
+
+    /// The same, and of so few bytes.
+    #[cfg(feature = "sim")]
+    pub fn save_index_in_small_steps_of(&mut self, keys: u64, bytes: usize) {
+        self.index_pace = IndexPace::in_steps_of(keys).with_bytes(bytes);
     }
 
     /// Makes the state that the file was opened with durable, if it is in the kernel's cache only.

@@ -88,7 +88,8 @@ impl Txn<'_> {
 
     fn count(&mut self, key: &[u8], bytes: usize) {
         if key.len() > self.store.key_bytes_max {
-            self.store.unsaved_long.insert(key.to_vec());
+            let shared = self.store.index.root().shared_key(key);
+            self.store.unsaved_long.insert(shared.expect("a key that was changed is in the index"));
         }
         self.store.unsaved_bytes += bytes;
         self.store.records_since_index += 1;

@@ -7,10 +7,10 @@ use crate::limits::{
     PAGE_BYTES_MAX, PAGE_BYTES_MIN, TABLES_MAX, TRANSFER_CHUNK_BYTES, USER_BYTES, VALUE_BYTES_MAX,
     key_bytes_max,
 };
-use crate::meta::{FORMAT_FIRST, FORMAT_RANGED, Meta, SLOT_OFFSETS, Table, TableRoot};
+use crate::meta::{FORMAT_DIVIDED, FORMAT_FIRST, FORMAT_RANGED, Meta, SLOT_OFFSETS, Table, TableRoot};
 use crate::page::read_le;
 use crate::transfer::bulk::{LaidOut, PageRow, TableLoad};
-use crate::transfer::{CHECKSUM, HEAD, ROW_HEAD, VERSION, VERSION_RANGED};
+use crate::transfer::{CHECKSUM, HEAD, ROW_HEAD, VERSION, VERSION_DIVIDED, VERSION_RANGED};
 use crate::{Error, Result};
 
 /// A file being made. It is no tree file before [`FileBuilder::finish`] has returned: a crash until
@@ -206,8 +206,9 @@ impl Body {
         let format = match version {
             VERSION => FORMAT_FIRST,
             VERSION_RANGED => FORMAT_RANGED,
+            VERSION_DIVIDED => FORMAT_DIVIDED,
             _ => {
-                let what = format!("has version {version}, this revd reads version {VERSION_RANGED}");
+                let what = format!("has version {version}, this revd reads version {VERSION_DIVIDED}");
                 return Err(Error::stream(what));
             }
         };

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //! chunk   u32 CRC-32 of the rest, begun with that of the chunk before | bytes of the stream
-//! stream  u32 version, 1 | u32 bytes of a page | 128 the owner's bytes | 8 x u64 rows of tables
+//! stream  u32 version | u32 bytes of a page | 128 the owner's bytes | 8 x u64 rows of tables
 //!         then the rows of table 0, of table 1, ...:
 //! row     u16 key length | u32 value length | key | value
 //! all integers little-endian
@@ -32,6 +32,8 @@ pub(crate) const CHECKSUM: usize = 4;
 pub(crate) const VERSION: u32 = 1;
 /// The same, of a state that a file of an earlier format than `FORMAT_RANGED` must not hold.
 pub(crate) const VERSION_RANGED: u32 = 2;
+/// The same, of `FORMAT_DIVIDED`.
+pub(crate) const VERSION_DIVIDED: u32 = 3;
 /// Bytes of the stream before the first row.
 pub(crate) const HEAD: usize = 8 + USER_BYTES + 8 * TABLES_MAX;
 /// Bytes of a row before its key.

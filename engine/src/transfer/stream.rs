@@ -2,10 +2,10 @@
 
 use crate::Result;
 use crate::limits::{TABLES_MAX, TRANSFER_CHUNK_BYTES};
-use crate::meta::{FORMAT_RANGED, Table};
+use crate::meta::{FORMAT_DIVIDED, FORMAT_RANGED, Table};
 use crate::mutants::{self, Mutant};
 use crate::snapshot::Snapshot;
-use crate::transfer::{CHECKSUM, ROW_HEAD, VERSION, VERSION_RANGED};
+use crate::transfer::{CHECKSUM, ROW_HEAD, VERSION, VERSION_DIVIDED, VERSION_RANGED};
 
 /// A state being read; the state stays in the file as long as this lives. It may be read on any
 /// thread, and reading may wait for the disk.
@@ -29,8 +29,11 @@ impl StateStream {
     /// A stream of all that `state` holds.
     #[must_use]
     pub fn new(state: Snapshot) -> Self {
-        let is_ranged = state.parts().meta.format >= FORMAT_RANGED;
-        let version = if is_ranged { VERSION_RANGED } else { VERSION };
+        let version = match state.parts().meta.format {
+            FORMAT_DIVIDED.. => VERSION_DIVIDED,
+            FORMAT_RANGED => VERSION_RANGED,
+            _ => VERSION,
+        };
         let mut left = version.to_le_bytes().to_vec();
         left.extend_from_slice(&state.page_bytes().to_le_bytes());
         left.extend_from_slice(state.user());

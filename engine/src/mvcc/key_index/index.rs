@@ -167,6 +167,13 @@ impl IndexRoot {
         self.node.find(key)
     }
 
+    /// The key as the index holds it, to be shared.
+    #[must_use]
+    pub fn shared_key(&self, key: &[u8]) -> Option<Key> {
+        let entry = node::IndexEntries::from(&self.node, key).next();
+        entry.filter(|entry| *entry.key == *key).map(|entry| Key::clone(&entry.key))
+    }
+
     /// The key as of revision `at`; `i64::MAX` means now.
     #[must_use]
     pub fn get(&self, key: &[u8], at: i64) -> Option<KeyMeta> {

@@ -1,0 +1,210 @@
+//! A key's history in the file.
+//!
+//! A short one is one value. Of a long one only the newest changes are in that value; the others
+//! are in rows of their own, each with so many changes, which are written once and removed when a
+//! compaction has left nothing of them:
+//!
+//! ```text
+//! value     history | varint 0, id main, id sub, last main, last sub, history behind that change
+//! table 5   id main, id sub, first main, first sub (u64, big-endian) -> history of these changes
+//! ```
+//!
+//! The id is the revision of the first change that ever lay in such a row of the key: no other key
+//! has it. So a key that was changed a million times costs a save what has changed since the last
+//! one. Rows may begin with changes that a compaction has dropped; opening a store drops them.
+
+use std::sync::atomic::AtomicU64;
+use std::sync::atomic::Ordering::Relaxed;
+
+use crate::mvcc::key_history::KeyHistory;
+use crate::mvcc::layout::HISTORIES;
+use crate::mvcc::revision::Revision;
+use crate::snapshot::Snapshot;
+use crate::txn::WriteTxn;
+use crate::{Error, Result, varint};
+
+/// Bytes of a row's key, and of the part of it that all rows of one history have.
+const ROW_KEY: usize = 32;
+const ID: usize = 16;
+
+/// The rows that hold the older changes of a key.
+#[derive(Debug, Clone, Copy)]
+struct OlderRows {
+    id: Revision,
+    /// The last change in them.
+    last: Revision,
+}
+
+/// How histories are saved.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct HistoryRule {
+    /// The compaction that they are saved after.
+    pub(crate) compact: i64,
+    /// Changes in a row; a history of twice as many is divided.
+    pub(crate) row_changes: usize,
+}
+
+/// A history that was saved.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct SavedHistory {
+    /// There is something left of it; else its key's row goes.
+    pub(crate) is_kept: bool,
+    /// It is in rows, which earlier versions do not know.
+    pub(crate) is_divided: bool,
+    /// Bytes of rows that were written.
+    pub(crate) bytes: usize,
+}
+
+/// Saves what the compaction leaves of a history: the value for its key goes to `out`, and rows of
+/// older changes to the file. `saved` is the value there is in `base`.
+pub(crate) fn save(
+    txn: &mut WriteTxn<'_>,
+    base: &Snapshot,
+    saved: Option<&[u8]>,
+    history: Option<&KeyHistory>,
+    rule: HistoryRule,
+    out: &mut Vec<u8>,
+) -> Result<SavedHistory> {
+    out.clear();
+    let mut rows = match saved {
+        Some(saved) => split(saved).ok_or_else(malformed)?.0,
+        None => None,
+    };
+    let divided_from = 2 * rule.row_changes;
+    if rows.is_none() && history.is_none_or(|history| history.len() < divided_from as u64) {
+        let is_kept = history.is_some_and(|history| history.encode_compacted(rule.compact, out));
+        return Ok(SavedHistory { is_kept, is_divided: false, bytes: 0 });
+    }
+    let Some(kept) = history.and_then(|history| history.compacted(rule.compact)) else {
+        if let Some(rows) = rows {
+            remove_before(txn, base, rows, None)?;
+        }
+        return Ok(SavedHistory { is_kept: false, is_divided: false, bytes: 0 });
+    };
+    let oldest = kept.oldest().revision;
+    if let Some(older) = rows {
+        let is_needed = older.last >= oldest;
+        remove_before(txn, base, older, is_needed.then_some(oldest))?;
+        rows = rows.filter(|_| is_needed);
+    }
+    let before_all = Revision { main: -1, sub: 0 };
+    let behind: Vec<_> = kept.changes_after(rows.map_or(before_all, |rows| rows.last)).collect();
+    let (mut behind, mut bytes) = (&behind[..], 0);
+    while behind.len() >= divided_from {
+        let (row, rest) = behind.split_at(rule.row_changes);
+        let id = rows.map_or(row[0].revision, |rows| rows.id);
+        out.clear();
+        KeyHistory::encode_changes(row.len() as u64, row.iter().copied(), out);
+        txn.put(HISTORIES, &row_key(id, row[0].revision), out)?;
+        bytes += out.len();
+        rows = Some(OlderRows { id, last: row[row.len() - 1].revision });
+        behind = rest;
+    }
+    out.clear();
+    if let Some(OlderRows { id, last }) = rows {
+        out.push(0);
+        [id.main, id.sub, last.main, last.sub].iter().for_each(|word| varint::put(out, word.cast_unsigned()));
+    }
+    KeyHistory::encode_changes(behind.len() as u64, behind.iter().copied(), out);
+    Ok(SavedHistory { is_kept: true, is_divided: rows.is_some(), bytes })
+}
+
+/// Reads histories back.
+#[derive(Debug)]
+pub(crate) struct HistoryReader<'t> {
+    tree: &'t Snapshot,
+    /// Rows that no key has named yet: a forged file cannot have one read twice.
+    rows_left: AtomicU64,
+}
+
+impl<'t> HistoryReader<'t> {
+    pub(crate) fn new(tree: &'t Snapshot) -> Self {
+        Self { tree, rows_left: AtomicU64::new(tree.len(HISTORIES)) }
+    }
+
+    /// The history of a value, as it was saved: it may begin with changes that a compaction has
+    /// dropped since.
+    ///
+    /// # Errors
+    /// When the file is damaged.
+    pub(crate) fn read(&self, value: &[u8]) -> Result<KeyHistory> {
+        let (rows, behind) = split(value).ok_or_else(malformed)?;
+        let older = rows.map(|rows| self.older(rows)).transpose()?;
+        KeyHistory::decode_behind(older, behind).ok_or_else(malformed)
+    }
+
+    fn older(&self, rows: OlderRows) -> Result<KeyHistory> {
+        let mut history: Option<KeyHistory> = None;
+        let mut cursor = self.tree.cursor(HISTORIES);
+        cursor.seek(&row_key(rows.id, Revision::default()))?;
+        while let Some((key, row)) = cursor.next()? {
+            if first_of(key, rows.id)?.is_none() {
+                break;
+            }
+            let left = self.rows_left.fetch_update(Relaxed, Relaxed, |left| left.checked_sub(1));
+            left.map_err(|_| malformed())?;
+            history = Some(KeyHistory::decode_behind(history, row).ok_or_else(malformed)?);
+        }
+        let whole = history.filter(|history| history.newest().revision == rows.last);
+        whole.ok_or_else(|| Error::corrupt("older changes of a key are not all there"))
+    }
+}
+
+/// Removes the rows of which nothing is behind or at `oldest`, or all of them.
+fn remove_before(
+    txn: &mut WriteTxn<'_>,
+    base: &Snapshot,
+    rows: OlderRows,
+    oldest: Option<Revision>,
+) -> Result<()> {
+    let mut cursor = base.cursor(HISTORIES);
+    cursor.seek(&row_key(rows.id, Revision::default()))?;
+    let mut before: Option<&[u8]> = None;
+    while let Some((key, _)) = cursor.next()? {
+        let Some(first) = first_of(key, rows.id)? else { break };
+        if oldest.is_some_and(|oldest| first > oldest) {
+            return Ok(());
+        }
+        // All changes of the row before are before this row's first one.
+        if let Some(before) = before.replace(key) {
+            txn.remove(HISTORIES, before)?;
+        }
+    }
+    if let Some(last) = before.filter(|_| oldest.is_none()) {
+        txn.remove(HISTORIES, last)?;
+    }
+    Ok(())
+}
+
+fn row_key(id: Revision, first: Revision) -> [u8; ROW_KEY] {
+    let mut key = [0; ROW_KEY];
+    for (word, part) in [id.main, id.sub, first.main, first.sub].iter().zip(key.chunks_exact_mut(8)) {
+        part.copy_from_slice(&word.to_be_bytes());
+    }
+    key
+}
+
+/// The first change in a row of this id; none if it is one of another.
+fn first_of(key: &[u8], id: Revision) -> Result<Option<Revision>> {
+    let key: &[u8; ROW_KEY] = key.try_into().map_err(|_| malformed())?;
+    if key[..ID] != row_key(id, id)[..ID] {
+        return Ok(None);
+    }
+    let word = |at: usize| i64::from_be_bytes(key[at..at + 8].try_into().expect("eight bytes"));
+    Ok(Some(Revision { main: word(ID), sub: word(ID + 8) }))
+}
+
+fn split(mut value: &[u8]) -> Option<(Option<OlderRows>, &[u8])> {
+    if value.first() != Some(&0) {
+        return Some((None, value));
+    }
+    value = &value[1..];
+    let mut word = || varint::take(&mut value).and_then(|word| i64::try_from(word).ok());
+    let id = Revision { main: word()?, sub: word()? };
+    let last = Revision { main: word()?, sub: word()? };
+    Some((Some(OlderRows { id, last }), value))
+}
+
+pub(crate) fn malformed() -> Error {
+    Error::corrupt("a key's saved history cannot be read")
+}
