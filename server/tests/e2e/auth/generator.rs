@@ -12,8 +12,12 @@ use revd_proto::etcdserverpb::{
     AuthUserGetRequest, AuthUserGrantRoleRequest, AuthUserListRequest, AuthUserRevokeRoleRequest,
     AuthenticateRequest, CompactionRequest, Compare, DeleteRangeRequest, HashKvRequest, LeaseGrantRequest,
     LeaseLeasesRequest, LeaseRevokeRequest, LeaseTimeToLiveRequest, MemberListRequest, PutRequest,
-    RangeRequest, RequestOp, StatusRequest, TxnRequest,
+    RangeRequest, RequestOp, StatusRequest, TxnRequest, WatchCreateRequest,
 };
+use revd_proto::v3electionpb::{
+    CampaignRequest, CampaignResponse, LeaderKey, LeaderRequest, ProclaimRequest, ResignRequest,
+};
+use revd_proto::v3lockpb::{LockRequest, LockResponse, UnlockRequest};
 
 use crate::harness::Random;
 
@@ -41,7 +45,10 @@ pub(crate) struct Call {
     pub(crate) compared: Compared,
     /// The user that gets a token by it.
     pub(crate) login: Option<&'static str>,
-    pub(crate) is_login: bool,
+    /// Rights may be others afterwards.
+    pub(crate) changes_users: bool,
+    /// It makes a watch.
+    pub(crate) watch: Option<WatchCreateRequest>,
     /// For the message of a failure.
     _shown: String,
 }
@@ -61,7 +68,16 @@ pub(crate) enum Tokens {
 pub(crate) struct Generator {
     random: Random,
     tokens: Tokens,
+    /// The number of the call, and the newest revision.
+    number: u64,
+    revision: i64,
+    /// Locks and leaderships that somebody got; the newest last.
+    locks: Vec<Bytes>,
+    leaders: Vec<LeaderKey>,
 }
+
+/// Locks and leaderships that are known; the oldest are forgotten.
+const HELD_MAX: usize = 4;
 
 fn op(request: Request) -> RequestOp {
     RequestOp { request: Some(request) }
@@ -69,7 +85,19 @@ fn op(request: Request) -> RequestOp {
 
 impl Generator {
     pub(crate) fn new(random: Random, tokens: Tokens) -> Self {
-        Self { random, tokens }
+        Self { random, tokens, number: 0, revision: 0, locks: Vec::new(), leaders: Vec::new() }
+    }
+
+    /// Takes in a reply, which both have given.
+    pub(crate) fn learn(&mut self, call: &Call, revision: i64, body: &Bytes) {
+        self.revision = revision;
+        match call.path {
+            LOCK => self.locks.push(LockResponse::decode(body.clone()).unwrap().key),
+            CAMPAIGN => self.leaders.extend(CampaignResponse::decode(body.clone()).unwrap().leader),
+            _ => {}
+        }
+        self.locks.drain(..self.locks.len().saturating_sub(HELD_MAX));
+        self.leaders.drain(..self.leaders.len().saturating_sub(HELD_MAX));
     }
 
     fn below(&mut self, bound: u64) -> u64 {
@@ -106,6 +134,7 @@ impl Generator {
     }
 
     pub(crate) fn next(&mut self, number: u64) -> Call {
+        self.number = number;
         // At first everything is set up, so that there is something to be denied.
         let root = Actor::User("root");
         if let Some(call) = setup(number) {
@@ -119,7 +148,9 @@ impl Generator {
         };
         let call = match self.below(10) {
             0..2 => self.login(),
-            2..5 if self.tokens == Tokens::Simple || self.chance(2) => self.change(),
+            2..5 if self.tokens == Tokens::Simple || self.chance(2) => {
+                Call { changes_users: true, ..self.change() }
+            }
             2..4 => self.login(),
             5 => self.look(),
             _ => self.data(),
@@ -264,7 +295,9 @@ impl Generator {
 
     fn data(&mut self) -> Call {
         let id = i64::try_from(self.below(4)).unwrap();
-        match self.below(24) {
+        match self.below(32) {
+            24..26 => self.watch(),
+            26..32 => self.recipe(),
             0..6 => of("/etcdserverpb.KV/Range", &self.range()),
             6..10 => of("/etcdserverpb.KV/Put", &self.put()),
             10..12 => of("/etcdserverpb.KV/DeleteRange", &self.delete()),
@@ -286,6 +319,53 @@ impl Generator {
     }
 }
 
+const LOCK: &str = "/v3lockpb.Lock/Lock";
+const CAMPAIGN: &str = "/v3electionpb.Election/Campaign";
+
+impl Generator {
+    /// From now on, or from shortly before: no compaction of this test goes so far, and there is no
+    /// progress to be told of before a watch begins.
+    fn watch(&mut self) -> Call {
+        let RangeRequest { key, range_end, .. } = self.range();
+        let back = i64::try_from(self.below(10)).unwrap();
+        let start = self.revision - back;
+        let start_revision = if start < 5 || self.chance(5) { 0 } else { start };
+        let prev_kv = self.chance(3);
+        let create =
+            WatchCreateRequest { key, range_end, start_revision, prev_kv, ..WatchCreateRequest::default() };
+        Call { watch: Some(create.clone()), ..of("/etcdserverpb.Watch/Watch", &create) }
+    }
+
+    /// A lock or a leadership with a name of its own: a second key in one queue is put once more by
+    /// revd (docs/COMPAT.md, 19). Without a lease of the caller's the key would be another one at
+    /// each server.
+    fn recipe(&mut self) -> Call {
+        let name = Bytes::from(format!("{}/{}", self.pick(&KEYS), self.number));
+        let lease = i64::try_from(1 + self.below(3)).unwrap();
+        let known = self.below(HELD_MAX as u64);
+        let held = |len: usize| usize::try_from(known).unwrap().min(len.saturating_sub(1));
+        let leader = self.leaders.get(held(self.leaders.len())).cloned();
+        let leader = leader.filter(|_| !self.chance(1));
+        match self.below(9) {
+            0..2 => of(LOCK, &LockRequest { name, lease }),
+            2 => {
+                let key = self.locks.get(held(self.locks.len())).cloned().unwrap_or(name);
+                of("/v3lockpb.Lock/Unlock", &UnlockRequest { key })
+            }
+            3..5 => of(CAMPAIGN, &CampaignRequest { name, lease, value: "v".into() }),
+            5..7 => {
+                let request = ProclaimRequest { leader, value: "w".into() };
+                of("/v3electionpb.Election/Proclaim", &request)
+            }
+            7 => {
+                let name = leader.map_or(name, |leader| leader.name);
+                of("/v3electionpb.Election/Leader", &LeaderRequest { name })
+            }
+            _ => of("/v3electionpb.Election/Resign", &ResignRequest { leader }),
+        }
+    }
+}
+
 fn of(path: &'static str, message: &(impl Message + std::fmt::Debug)) -> Call {
     Call {
         actor: Actor::Nobody,
@@ -293,7 +373,8 @@ fn of(path: &'static str, message: &(impl Message + std::fmt::Debug)) -> Call {
         message: message.encode_to_vec().into(),
         compared: Compared::Whole,
         login: None,
-        is_login: false,
+        changes_users: false,
+        watch: None,
         _shown: format!("{message:?}"),
     }
 }
@@ -302,7 +383,6 @@ fn login(name: &'static str, password: &str) -> Call {
     let request = AuthenticateRequest { name: name.to_owned(), password: password.to_owned() };
     Call {
         login: Some(name),
-        is_login: true,
         // The token.
         compared: Compared::Revision,
         ..of("/etcdserverpb.Auth/Authenticate", &request)

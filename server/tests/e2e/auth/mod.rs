@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use bytes::{Buf as _, Bytes};
 use prost::Message as _;
-use revd_proto::etcdserverpb::{AuthenticateResponse, ResponseHeader};
+use revd_proto::etcdserverpb::{AuthenticateResponse, RangeRequest, ResponseHeader};
 use tonic::{Code, Request, Status};
 
 use crate::harness::{Client, Random, from_env, with_clusters_beside, with_etcd_beside};
@@ -27,8 +27,10 @@ mod open_calls;
 mod passwords;
 mod requests;
 mod secrets;
+mod watchers;
 
 use generator::{Actor, Call, Compared, Generator, Tokens};
+use watchers::{Watch, Watchers};
 
 pub(crate) const FLAGS: [&str; 2] = ["--unsafe-no-fsync", "--bcrypt-cost=4"];
 
@@ -43,7 +45,7 @@ impl Answer {
     /// Words of a member of etcd that lags behind the others' tokens, users or roles.
     fn lags_behind(&self) -> bool {
         let words = ["etcdserver: invalid auth token", "etcdserver: revision of auth store is old"];
-        matches!(self, Self::Refused(_, text) if words.contains(&text.as_str()))
+        matches!(self, Self::Refused(_, text) if words.iter().any(|word| text.ends_with(word)))
     }
 }
 
@@ -81,6 +83,9 @@ fn answer(result: Result<Bytes, Status>, compared: Compared) -> Answer {
     }
 }
 
+/// Logins come from so many addresses: who has been wrong often waits where that was.
+const ADDRESSES: u64 = 40;
+
 /// One server: its members, and the tokens that users got from it.
 struct Side<'c> {
     members: &'c [Client],
@@ -88,28 +93,46 @@ struct Side<'c> {
 }
 
 impl Side<'_> {
-    async fn send(&mut self, member: usize, call: &Call) -> Answer {
-        let token = match call.actor {
+    fn token(&self, actor: Actor) -> Option<String> {
+        match actor {
             Actor::Nobody => None,
             Actor::Garbage => Some("abcdefghijklmnop.1".to_owned()),
             Actor::User(name) => self.tokens.get(name).cloned(),
-        };
-        let client = &self.members[member];
-        loop {
-            let result = self::call(client, call.path, call.message.clone(), token.as_deref()).await;
-            if let (Ok(reply), Some(name)) = (&result, call.login) {
-                let token = AuthenticateResponse::decode(reply.clone()).unwrap().token;
-                self.tokens.insert(name, token);
-            }
-            let is_limited =
-                matches!(&result, Err(status) if status.message() == "etcdserver: too many requests");
-            if !(is_limited && call.is_login) {
-                return answer(result, call.compared);
-            }
-            // etcd lets passwords be guessed.
-            tokio::time::sleep(Duration::from_millis(100)).await;
         }
     }
+
+    async fn send(&mut self, number: u64, call: &Call) -> (Answer, Option<Watch>) {
+        let token = self.token(call.actor);
+        let client = &self.members[member_of(number, self.members)];
+        if let Some(create) = &call.watch {
+            if self.members.len() > 1 {
+                // A watch is judged by what its member knows: after a linearizable read, refused or
+                // not, that is what the others know.
+                let get = RangeRequest { key: "b".into(), ..RangeRequest::default() }.encode_to_vec();
+                let _ = self::call(client, "/etcdserverpb.KV/Range", get.into(), None).await;
+            }
+            return match watchers::open(client, create, token.as_deref()).await {
+                Ok(watch) => (Answer::Reply { revision: 0, body: Bytes::new() }, Some(watch)),
+                Err((code, text)) => (Answer::Refused(code, text), None),
+            };
+        }
+        let Some(name) = call.login else {
+            let result = self::call(client, call.path, call.message.clone(), token.as_deref()).await;
+            return (answer(result, call.compared), None);
+        };
+        let host = u8::try_from(1 + number % ADDRESSES).unwrap();
+        let elsewhere = client.at_address([127, 9, 9, host].into());
+        let result = self::call(&elsewhere, call.path, call.message.clone(), token.as_deref()).await;
+        if let Ok(reply) = &result {
+            let token = AuthenticateResponse::decode(reply.clone()).unwrap().token;
+            self.tokens.insert(name, token);
+        }
+        (answer(result, call.compared), None)
+    }
+}
+
+fn member_of(number: u64, members: &[Client]) -> usize {
+    usize::try_from(number).unwrap() % members.len()
 }
 
 async fn compare(seed: u64, requests: u64, tokens: Tokens, revd: &[Client], etcd: &[Client]) {
@@ -117,10 +140,11 @@ async fn compare(seed: u64, requests: u64, tokens: Tokens, revd: &[Client], etcd
     let side = |members| Side { members, tokens: BTreeMap::new() };
     let (mut ours, mut theirs) = (side(revd), side(etcd));
     let (mut replies, mut refusals) = (BTreeMap::new(), BTreeMap::new());
+    let (mut watchers, mut newest) = (Watchers::default(), 0);
     for number in 0..requests {
         let call = generator.next(number);
-        let member = usize::try_from(number).unwrap() % revd.len();
-        let (our, mut their) = (ours.send(member, &call).await, theirs.send(member, &call).await);
+        let (our, our_watch) = ours.send(number, &call).await;
+        let (mut their, mut their_watch) = theirs.send(number, &call).await;
         // A member of etcd may lag behind the one that was asked before. Refused, the call has done
         // nothing.
         for _ in 0..100 {
@@ -128,18 +152,31 @@ async fn compare(seed: u64, requests: u64, tokens: Tokens, revd: &[Client], etcd
                 break;
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
-            their = theirs.send(member, &call).await;
+            (their, their_watch) = theirs.send(number, &call).await;
         }
-        assert!(
-            our == their,
-            "seed {seed}, request {number}, member {member}: {call:?}\nrevd: {our:?}\netcd: {their:?}"
-        );
+        assert!(our == their, "seed {seed}, request {number}: {call:?}\nrevd: {our:?}\netcd: {their:?}");
+        if let (Some(ours), Some(theirs), Some(create)) = (our_watch, their_watch, &call.watch) {
+            watchers.add((call.actor, create.clone(), member_of(number, revd)), ours, theirs);
+        }
+        if let Answer::Reply { revision, body } = &our {
+            newest = newest.max(*revision);
+            generator.learn(&call, newest, body);
+            if call.changes_users {
+                watchers.judge(newest, etcd, |actor| theirs.token(actor)).await;
+            }
+        }
+        if number % 20 == 0 {
+            watchers.look(newest).await;
+        }
         match our {
             Answer::Reply { .. } => *replies.entry(call.path).or_insert(0) += 1,
             Answer::Refused(_, text) => *refusals.entry(text).or_insert(0) += 1,
         }
     }
-    println!("seed {seed}: equal replies {replies:?}, equal refusals {refusals:?}");
+    println!(
+        "seed {seed}: equal replies {replies:?}, equal refusals {refusals:?}, {} watches ended",
+        watchers.ended
+    );
     assert!(replies.len() >= 15, "the generator does not reach enough methods: {replies:?}");
     // Signed tokens are often old where users with simple ones would be denied something.
     let denied = ["etcdserver: permission denied", "etcdserver: revision of auth store is old"];

@@ -15,6 +15,8 @@ use tonic::{Request, Response, Status};
 /// All services over one connection.
 #[derive(Clone)]
 pub struct Client {
+    /// For other connections; none if it was made otherwise.
+    endpoint: Option<Endpoint>,
     pub channel: Channel,
     pub kv: KvClient<Channel>,
     pub maintenance: MaintenanceClient<Channel>,
@@ -62,20 +64,23 @@ impl WatchStream {
 
 /// Connects; there must be a server.
 pub async fn connect(endpoint: &str) -> Client {
-    Client::over(Endpoint::from_shared(endpoint.to_owned()).unwrap().connect().await.unwrap())
+    let endpoint = Endpoint::from_shared(endpoint.to_owned()).unwrap();
+    Client { endpoint: Some(endpoint.clone()), ..Client::over(endpoint.connect().await.unwrap()) }
 }
 
 /// Connects when there is something to send, and again when the connection is lost; a call that is
 /// not answered in this time fails.
 pub fn connect_lazily(endpoint: &str, patience: std::time::Duration) -> Client {
     let endpoint = Endpoint::from_shared(endpoint.to_owned()).unwrap();
-    Client::over(endpoint.connect_timeout(patience).timeout(patience).connect_lazy())
+    let endpoint = endpoint.connect_timeout(patience).timeout(patience);
+    Client { endpoint: Some(endpoint.clone()), ..Client::over(endpoint.connect_lazy()) }
 }
 
 impl Client {
     /// Over a connection that is made otherwise.
     pub fn over(channel: Channel) -> Self {
         Self {
+            endpoint: None,
             kv: KvClient::new(channel.clone()).max_decoding_message_size(usize::MAX),
             maintenance: MaintenanceClient::new(channel.clone()),
             cluster: ClusterClient::new(channel.clone()),
@@ -83,6 +88,12 @@ impl Client {
             lease: LeaseClient::new(channel.clone()),
             channel,
         }
+    }
+
+    /// Another connection, from this address of the machine.
+    pub fn at_address(&self, own: std::net::IpAddr) -> Self {
+        let endpoint = self.endpoint.clone().expect("a client that was made of an endpoint");
+        Self::over(endpoint.local_address(Some(own)).connect_lazy())
     }
 
     /// Opens a watch call. There is no response before there is a request.
