@@ -52,6 +52,11 @@ pub const USED: &[UsedFlag] = &[
         "URLs to answer plain requests on, comma-separated; those of listen-client-urls are for gRPC alone then.",
     ),
     text(
+        "listen-metrics-urls",
+        "",
+        "More URLs to answer /metrics, /health, /livez and /readyz on, and nothing else; comma-separated.",
+    ),
+    text(
         "advertise-client-urls",
         "http://localhost:2379",
         "Client URLs that the rest of the cluster and clients are told.",
@@ -289,7 +294,6 @@ const IGNORED_TEXT: &[&str] = &[
     "experimental-warning-apply-duration",
     "experimental-warning-unary-request-duration",
     "host-whitelist",
-    "listen-metrics-urls",
     "log-format",
     "log-outputs",
     "log-rotation-config-json",

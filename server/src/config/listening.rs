@@ -31,6 +31,8 @@ pub enum Served {
     Calls,
     /// Plain requests alone.
     Plain,
+    /// Metrics and health alone.
+    Metrics,
 }
 
 /// A place to listen at, and what is spoken there.

@@ -326,6 +326,18 @@ fn client_addresses(settings: &Settings) -> Result<Vec<ListenAddress>, ConfigErr
             ListenAddress::add(&mut addresses, own.place, own.is_secure, own.served);
         }
     }
+    let flag = "listen-metrics-urls";
+    for url in list(&text(settings, flag)) {
+        let mut own = Vec::new();
+        add_client_address(settings, flag, &url, &mut own, Served::Metrics)?;
+        for own in own {
+            let mut others = addresses.iter().filter(|known| known.served != Served::Metrics);
+            if others.any(|known| known.place == own.place) {
+                return Err(bad(settings, flag, format!("{url} is for clients")));
+            }
+            ListenAddress::add(&mut addresses, own.place, own.is_secure, own.served);
+        }
+    }
     Ok(addresses)
 }
 

@@ -148,14 +148,14 @@ async fn converse<T: Transport + AsyncRead + AsyncWrite + Unpin + 'static>(
         let Ok(stream) = Counted::new(stream, &budgets.requests.share(), buffers) else {
             return edge.api.reached(Bound::RequestBytes);
         };
-        let answering = answering(Rc::clone(&edge.api), budgets.replies.share().hold());
+        let answering = answering(Rc::clone(&edge.api), way.1, budgets.replies.share().hold());
         Box::pin(http1::serve(stream, first, answering, edge.clock, &pass)).await;
     }
 }
 
 /// Answers requests of one HTTP/1 connection. Its last reply counts until the next one is made, or
 /// the connection ends: the client may not have taken it.
-fn answering(api: Rc<Api>, told: Hold) -> Rc<http1::Answering> {
+fn answering(api: Rc<Api>, served: Served, told: Hold) -> Rc<http1::Answering> {
     let told = Rc::new(RefCell::new(told));
     Rc::new(move |method: String, target: String| -> PlainCall {
         let (api, told) = (Rc::clone(&api), Rc::clone(&told));
@@ -165,7 +165,7 @@ fn answering(api: Rc<Api>, told: Hold) -> Rc<http1::Answering> {
             return Box::pin(std::future::ready(PlainReply::empty(StatusCode::SERVICE_UNAVAILABLE)));
         }
         Box::pin(async move {
-            let reply = http::answer(&api, &method, &target).await;
+            let reply = http::answer(&api, served, &method, &target).await;
             told.borrow_mut().set(reply.text.len());
             reply
         })

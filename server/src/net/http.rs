@@ -1,19 +1,21 @@
-//! Plain HTTP on the client port: `/version`, `/metrics`, and health (`health.rs`).
+//! Plain HTTP on the ports of clients and of metrics: `/version`, `/metrics`, and health
+//! (`health.rs`).
 
 use ::http::StatusCode;
 use revd_member::cluster::version::{AgreedVersions, ClusterVersion};
 
 use crate::api::Api;
+use crate::config::Served;
 use crate::limits;
 use crate::net::health;
 use crate::net::plain::{JSON, METRICS, PlainReply, parameters};
 use crate::version;
 
-/// Whether this path is served.
+/// Whether this path is served where such requests are.
 #[must_use]
-pub(super) fn is_served(target: &str) -> bool {
+pub(super) fn is_served(served: Served, target: &str) -> bool {
     let path = target.split('?').next().unwrap_or_default();
-    path == "/version" || path == "/metrics" || health::is_served(path)
+    path == "/metrics" || health::is_served(path) || (path == "/version" && served != Served::Metrics)
 }
 
 /// Bytes of replies that there must be room for before one to this path is made: probes are
@@ -24,12 +26,18 @@ pub(super) fn room_for(target: &str) -> usize {
 }
 
 /// Answers a request that is no gRPC call.
-pub(super) async fn answer(api: &Api, method: &str, target: &str) -> PlainReply {
+pub(super) async fn answer(api: &Api, served: Served, method: &str, target: &str) -> PlainReply {
+    let reply = answer_whole(api, served, method, target).await;
+    PlainReply { is_head_alone: method == "HEAD", ..reply }
+}
+
+async fn answer_whole(api: &Api, served: Served, method: &str, target: &str) -> PlainReply {
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
-    if !is_served(path) {
+    if !is_served(served, path) {
         return PlainReply::error(StatusCode::NOT_FOUND, "404 page not found");
     }
-    if method != "GET" {
+    // As with etcd, metrics are shown whatever the method is.
+    if method != "GET" && path != "/metrics" {
         return PlainReply::error(StatusCode::METHOD_NOT_ALLOWED, "Method Not Allowed");
     }
     match path {

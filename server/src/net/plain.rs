@@ -14,6 +14,8 @@ pub(crate) struct PlainReply {
     pub status: StatusCode,
     pub kind: &'static str,
     pub text: String,
+    /// The text is not sent: its length is all that is asked for.
+    pub is_head_alone: bool,
     /// Headers beside the usual ones.
     pub more: Vec<(&'static str, String)>,
 }
@@ -22,7 +24,7 @@ impl PlainReply {
     /// An answer.
     #[must_use]
     pub(crate) fn ok(kind: &'static str, text: String) -> Self {
-        Self { status: StatusCode::OK, kind, text, more: Vec::new() }
+        Self { status: StatusCode::OK, kind, text, is_head_alone: false, more: Vec::new() }
     }
 
     /// A refusal, as Go's library words it.
@@ -32,13 +34,13 @@ impl PlainReply {
         if status == StatusCode::METHOD_NOT_ALLOWED {
             more.push(("allow", "GET".to_owned()));
         }
-        Self { status, kind: TEXT, text: format!("{text}\n"), more }
+        Self { status, kind: TEXT, text: format!("{text}\n"), is_head_alone: false, more }
     }
 
     /// A refusal without a text.
     #[must_use]
     pub(crate) fn empty(status: StatusCode) -> Self {
-        Self { status, kind: TEXT, text: String::new(), more: Vec::new() }
+        Self { status, kind: TEXT, text: String::new(), is_head_alone: false, more: Vec::new() }
     }
 
     /// Tells browsers to take the type as it is said.

@@ -33,6 +33,8 @@ pub(super) struct CallHeaders {
 pub(super) struct PlainHeaders {
     pub method: String,
     pub path: String,
+    /// The requests that are answered where it came.
+    pub served: Served,
     /// `content-length`, if the request has it.
     pub content_length: Option<u64>,
 }
@@ -234,14 +236,12 @@ impl HeaderFields {
             return RequestHeaders::Malformed;
         }
         let path = String::from_utf8_lossy(&path).into_owned();
-        if !self.is_grpc || served == Served::Plain {
+        let is_never_call = matches!(served, Served::Plain | Served::Metrics);
+        if !self.is_grpc || is_never_call {
             let method = String::from_utf8_lossy(&method).into_owned();
-            if served == Served::Plain || (served == Served::All && http::is_served(&path)) {
-                return RequestHeaders::Plain(PlainHeaders {
-                    method,
-                    path,
-                    content_length: self.content_length,
-                });
+            if is_never_call || (served == Served::All && http::is_served(served, &path)) {
+                let content_length = self.content_length;
+                return RequestHeaders::Plain(PlainHeaders { method, path, served, content_length });
             }
             let content_type = String::from_utf8_lossy(&self.content_type);
             let text = format!("invalid gRPC request content-type {content_type:?}");

@@ -30,15 +30,15 @@ impl<T: Transport> Http2<T> {
         if !end {
             return self.connection.credit(stream, bytes);
         }
-        let PlainHeaders { method, path, .. } = &mut **head;
-        let (method, path) = (std::mem::take(method), std::mem::take(path));
+        let PlainHeaders { method, path, served, .. } = &mut **head;
+        let (method, path, served) = (std::mem::take(method), std::mem::take(path), *served);
         // Unlike calls they do not wait: a probe is told at once.
         if self.is_congested() || !self.memory.replies.fits(http::room_for(&path)) {
             self.shared.api.reached(Bound::ReplyBytes);
             return self.answer_plain(stream, PlainReply::empty(StatusCode::SERVICE_UNAVAILABLE));
         }
         let api = Rc::clone(&self.shared.api);
-        let call = Box::pin(async move { http::answer(&api, &method, &path).await });
+        let call = Box::pin(async move { http::answer(&api, served, &method, &path).await });
         let (hold, kind) = (self.memory.requests.hold(), CallKind::Plain(call));
         let slot = self.insert(Call { stream, is_long: false, is_brief: true, hold, kind });
         self.run(slot);
@@ -46,8 +46,9 @@ impl<T: Transport> Http2<T> {
 
     pub(super) fn answer_plain(&mut self, stream: u32, answer: PlainReply) {
         self.finish(stream);
-        self.connection.send_head(stream, &reply::plain(&answer), answer.text.is_empty());
-        if !answer.text.is_empty() {
+        let is_over = answer.text.is_empty() || answer.is_head_alone;
+        self.connection.send_head(stream, &reply::plain(&answer), is_over);
+        if !is_over {
             // A queued text counts as long as it is, not as it grew.
             let text = Bytes::from(answer.text.into_bytes().into_boxed_slice());
             self.connection.send_data(stream, &[text]);
