@@ -697,9 +697,11 @@ fn submit_event_chain(
     queue: &mut VecDeque<UringDescriptor>,
     ring_size: usize,
 ) -> Option<bool> {
-    let now = Instant::now();
+    // Most looks find nothing to submit: the clock is read where something is.
+    let mut now = None;
 
     while let Some(chain) = peek_one_chain(queue, ring_size) {
+        let now = *now.get_or_insert_with(Instant::now);
         // A chain is linked with IOSQE_IO_LINK, so it is only meaningful whole:
         // committing part of one would submit a link timeout without the
         // operation it guards, or the reverse. Check the whole chain fits
