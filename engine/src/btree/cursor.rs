@@ -9,9 +9,18 @@ use crate::page::{PageId, PageKind, PageRef, PageView, Pages, StoredValue, exten
 /// # Errors
 /// When a page on the way is damaged.
 pub fn get<'p>(pages: &'p Pages, table: &TableRoot, key: &[u8]) -> Result<Option<&'p [u8]>> {
-    let mut cursor = Cursor::new(pages, *table);
-    cursor.seek(key)?;
-    Ok(cursor.next()?.filter(|(found, _)| *found == key).map(|(_, value)| value))
+    let Some(mut at) = table.root else { return Ok(None) };
+    for _ in 0..table.depth.max(1) {
+        let page = pages.tree_page(at)?;
+        let malformed = || pages.damage(at.id, "cannot be searched");
+        let (cell, is_found) = page.search(key).ok_or_else(malformed)?;
+        if page.kind() == PageKind::Leaf {
+            let found = is_found.then(|| page.leaf_cell(cell).ok_or_else(malformed)).transpose()?;
+            return found.map(|found| value(pages, found.value)).transpose();
+        }
+        at = page.branch_cell(cell).ok_or_else(malformed)?.child;
+    }
+    Err(pages.damage(at.id, "lies deeper than the meta slot says"))
 }
 
 /// At most `parts - 1` keys of branches, in their order, that divide a table into parts of about as

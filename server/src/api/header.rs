@@ -1,18 +1,28 @@
 //! `ResponseHeader`: field 1 of every response.
 
-use bytes::{BufMut as _, Bytes, BytesMut};
+use bytes::Bytes;
+use revd_engine::varint;
 use revd_member::cluster::Identity;
-use revd_member::wire::put_varint;
 use revd_proto::RESPONSE_HEADER_TAG;
 use revd_proto::tags::response_header;
 
 use crate::api::call::Message;
 use crate::limits;
 
+/// Bytes of the longest header.
+const HEADER_BYTES_MAX: usize = 2 + 4 * (1 + varint::BYTES_MAX);
+
 /// Appends the header to a response that is begun.
 pub fn put_header(out: &mut Vec<u8>, identity: Identity, revision: i64, term: u64) {
-    let start = out.len();
-    out.extend_from_slice(&[RESPONSE_HEADER_TAG, 0]);
+    let (header, len) = encode(identity, revision, term);
+    out.extend_from_slice(&header[..len]);
+}
+
+/// The header's bytes, and how many of them count.
+fn encode(identity: Identity, revision: i64, term: u64) -> ([u8; HEADER_BYTES_MAX], usize) {
+    let mut header = [0; HEADER_BYTES_MAX];
+    header[0] = RESPONSE_HEADER_TAG;
+    let mut end = 2;
     for (tag, value) in [
         (response_header::CLUSTER_ID, identity.cluster),
         (response_header::MEMBER_ID, identity.member),
@@ -20,28 +30,31 @@ pub fn put_header(out: &mut Vec<u8>, identity: Identity, revision: i64, term: u6
         (response_header::RAFT_TERM, term),
     ] {
         if value != 0 {
-            out.push(tag);
-            put_varint(out, value);
+            let (bytes, len) = varint::encode(value);
+            header[end] = tag;
+            header[end + 1..][..len].copy_from_slice(&bytes[..len]);
+            end += 1 + len;
         }
     }
-    out[start + 1] = u8::try_from(out.len() - start - 2).expect("a header has at most 44 bytes");
+    header[1] = u8::try_from(end - 2).expect("a header has at most 44 bytes");
+    (header, end)
 }
 
 /// Puts the header in front of a response's body.
 #[must_use]
 pub fn with_header(identity: Identity, revision: i64, term: u64, body: Vec<Bytes>) -> Message {
     let body_len: usize = body.iter().map(Bytes::len).sum();
-    let copied = if body_len <= limits::COPY_BYTES_MAX { body_len } else { 0 };
-    let mut header = Vec::with_capacity(48 + copied);
-    put_header(&mut header, identity, revision, term);
-    let mut first = BytesMut::with_capacity(header.len() + copied);
-    first.put_slice(&header);
+    let is_copied = body_len <= limits::COPY_BYTES_MAX;
+    let (header, len) = encode(identity, revision, term);
+    // As many bytes as are needed: then no more memory is taken to share them.
+    let mut first = Vec::with_capacity(len + if is_copied { body_len } else { 0 });
+    first.extend_from_slice(&header[..len]);
     let mut message = Message::new();
-    if body_len <= limits::COPY_BYTES_MAX {
-        body.iter().for_each(|part| first.put_slice(part));
-        message.push(first.freeze());
+    if is_copied {
+        body.iter().for_each(|part| first.extend_from_slice(part));
+        message.push(first.into());
     } else {
-        message.push(first.freeze());
+        message.push(first.into());
         message.extend(body);
     }
     message

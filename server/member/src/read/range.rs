@@ -8,6 +8,7 @@ use std::cmp::Reverse;
 use bytes::Bytes;
 use revd_engine::mvcc::record::{Stamp, encode_put};
 use revd_engine::mvcc::{Counting, Direction, KeyMeta, KeyRange, Reader, Scan, Sought, StoredRecord};
+use revd_engine::varint;
 use revd_proto::etcdserverpb::RangeRequest;
 use revd_proto::etcdserverpb::range_request::{SortOrder, SortTarget};
 use revd_proto::tags::range_response;
@@ -29,6 +30,9 @@ pub struct Body {
     hold: Hold,
     replies: Share,
 }
+
+/// Bytes of the number of keys and of the head of a field, with tags.
+const FIELDS_ROOM: usize = 3 * (1 + varint::BYTES_MAX);
 
 impl Body {
     /// Nothing yet.
@@ -60,6 +64,8 @@ impl Body {
     /// # Errors
     /// [`Error::ReplyTooLarge`], [`Error::NoReplyRoom`].
     pub fn push_field(&mut self, tag: u8, bytes: &[u8]) -> Result<(), Error> {
+        // Most replies have one: room for it and for the numbers behind it, at once.
+        self.open.reserve(bytes.len() + FIELDS_ROOM);
         put_field(&mut self.open, tag, bytes);
         self.close_chunk_if_full()
     }
