@@ -35,4 +35,5 @@ pub mod memory;
 pub mod observe;
 pub mod resolve;
 pub mod secret;
+pub mod threads;
 pub mod version;

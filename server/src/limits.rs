@@ -36,37 +36,21 @@ pub const PASSWORDS_PER_ADDRESS_MAX: usize = 256;
 pub const PASSWORD_COST_MAX: u32 = 14;
 /// Users may change so often while a login is under way.
 pub const LOGIN_ATTEMPTS_MAX: usize = 10;
-/// How guessing passwords is slowed down.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct GuessLimits {
-    /// Failed logins before the next one has to wait.
-    pub free: u32,
-    /// Milliseconds of the first wait; each is twice the one before.
-    pub wait_ms: u64,
-    /// Milliseconds of the longest wait.
-    pub wait_ms_max: u64,
-}
-
-/// Guesses in one name from one address.
-pub const GUESSES_BY_BOTH: GuessLimits = GuessLimits { free: 10, wait_ms: 250, wait_ms_max: 30_000 };
-/// Guesses in one name from all addresses, or from one address in all names, that are free: beyond,
-/// tries are delayed where nobody has logged in under that name before.
-pub const GUESSES_BY_ONE_FREE: u32 = 100;
-/// Milliseconds between two of those tries.
-pub const GUESSES_BY_ONE_PACE_MS: u64 = 250;
-/// Milliseconds between two tries in a name at an address that has logged in under it, once there
-/// were as many guesses as are free.
-pub const GUESSES_KNOWN_PACE_MS: u64 = 1_000;
-/// Milliseconds that a try is delayed, at most; beyond, it is refused.
-pub const LOGIN_DELAY_MS_MAX: u64 = 30_000;
-/// Milliseconds after which a try asks again that waits for others to end.
-pub const LOGIN_ASK_AGAIN_MS: u64 = 250;
+/// Failed logins in one name from one address before the next one has to wait.
+pub const GUESSES_FREE: u32 = 10;
+/// Failed logins in one name from all addresses, or from one address in all names: beyond, one is
+/// free where nobody has logged in under that name before.
+pub const GUESSES_BEFORE_ALARM: u32 = 100;
+/// Milliseconds of the first wait; each is twice the one before.
+pub const GUESS_WAIT_MS: u64 = 250;
+/// Milliseconds of the longest wait.
+pub const GUESS_WAIT_MS_MAX: u64 = 30_000;
 /// Milliseconds without a guess after which those before are forgotten: many times the longest
 /// wait, or waiting that long would make guesses free.
 pub const LOGINS_FORGOTTEN_MS: u64 = 600_000;
 /// Names with addresses for which failed logins are counted; the oldest make room. As many are
 /// known by a login that was right.
-pub const LOGIN_PAIRS_MAX: usize = 16_384;
+pub const LOGIN_ORIGINS_MAX: usize = 16_384;
 /// The same of names.
 pub const LOGIN_NAMES_MAX: usize = 4_096;
 /// The same of addresses.
@@ -537,7 +521,7 @@ const _: () = {
         "the longest command can be sent to another member"
     );
     assert!(WATCH_TURNS_OF_TOKEN <= WATCH_TURNS);
-    assert!(10 * GUESSES_BY_BOTH.wait_ms_max <= LOGINS_FORGOTTEN_MS);
+    assert!(10 * GUESS_WAIT_MS_MAX <= LOGINS_FORGOTTEN_MS);
     assert!(PEER_READ_BYTES <= PEER_BACKLOG_BYTES && PEER_FRAME_BYTES <= PEER_OUTBOX_BYTES);
     assert!(
         RAFT_MESSAGES_INFLIGHT_MAX as u64 * RAFT_MESSAGE_BYTES_MAX <= PEER_OUTBOX_BYTES as u64 / 2,

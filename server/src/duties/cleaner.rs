@@ -6,6 +6,7 @@ use std::sync::mpsc::{TrySendError, sync_channel};
 use crate::limits;
 use crate::observe::bounds::Bound;
 use crate::observe::counters::Counters;
+use crate::threads;
 
 /// Starts the thread, on any CPU. It ends when the last clone of the returned function is dropped;
 /// the end of the process does not wait for it, since that frees everything at once.
@@ -17,7 +18,7 @@ pub fn start<T: Send + 'static>(
 ) -> std::io::Result<impl Fn(T) + Send + Sync + 'static> {
     let (to_cleaner, garbage) = sync_channel::<T>(limits::GARBAGE_MAX);
     let clean = move || garbage.into_iter().for_each(drop);
-    std::thread::Builder::new().name("cleaner".to_owned()).spawn(clean)?;
+    threads::begin("cleaner", clean)?;
     Ok(move |garbage| {
         // Garbage that does not get through is dropped here.
         if let Err(TrySendError::Full(_)) = to_cleaner.try_send(garbage) {

@@ -12,6 +12,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use serde_json::{Map, Value};
 
 use crate::limits;
+use crate::threads;
 
 /// How much a line matters.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -74,7 +75,7 @@ pub fn start(level: Level) {
     let (jobs, queue) = sync_channel(limits::LOG_LINES_MAX);
     if LOGGER.set(Logger { level, jobs, dropped: AtomicU64::new(0) }).is_ok() {
         // Without the thread there is no log, and nothing else suffers.
-        let _ = std::thread::Builder::new().name("log".to_owned()).spawn(move || write_lines(&queue));
+        let _ = threads::begin("log", move || write_lines(&queue));
     }
 }
 

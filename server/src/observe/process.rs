@@ -8,6 +8,7 @@ use rustix::process::{Resource, getrlimit};
 
 use crate::limits;
 use crate::observe::exposition::{Exposition, Kind};
+use crate::threads;
 
 /// Bytes and seconds of this process, as the kernel counts them.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -46,7 +47,7 @@ pub fn watch(figures: &Arc<ProcessFigures>) -> std::io::Result<()> {
             figures.look(boot);
         }
     };
-    std::thread::Builder::new().name("process".to_owned()).spawn(watching).map(drop)
+    threads::begin("process", watching)
 }
 
 impl ProcessFigures {

@@ -19,6 +19,7 @@ use crate::net::unix::UnixSockets;
 use crate::queues::latch::Latch;
 use crate::queues::sleep::sleep;
 use crate::resolve;
+use crate::threads;
 
 /// A stream of bytes to and from one peer.
 pub(super) trait Transport: AsyncRead + AsyncWrite + Unpin {}
@@ -98,7 +99,7 @@ async fn look_up(name: String, is_looking_up: &'static AtomicBool) -> io::Result
         is_looking_up.store(false, Ordering::Release);
         over.set();
     };
-    if let Err(error) = std::thread::Builder::new().name("peer name".to_owned()).spawn(asking) {
+    if let Err(error) = threads::begin("peer name", asking) {
         is_looking_up.store(false, Ordering::Release);
         return Err(error);
     }

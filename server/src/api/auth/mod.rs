@@ -195,8 +195,7 @@ impl Auth {
     /// Checks a password; the auth revision that its user was looked up at.
     async fn check_password(&self, source: Source, name: &str, password: &Secret) -> Result<u64, Error> {
         let auth = &self.context.auth;
-        // That may take long: no View is held meanwhile.
-        let tried = auth.logins.turn(name, source).await?;
+        auth.passwords.may_try(source, name)?;
         let view = self.context.view_for_reading(false).await?;
         let AuthState { enabled, revision, .. } = schema::auth_state(view.tables());
         if !enabled {
@@ -206,9 +205,8 @@ impl Auth {
         drop(view);
         let has_none = user.as_ref().is_some_and(rules::has_no_password);
         let hash = user.map(|user| user.password).filter(|_| !has_none);
-        let checked = auth.passwords.check(source, password.clone(), hash).await;
+        let checked = auth.passwords.check(source, name, password.clone(), hash).await;
         if checked == Err(Error::Auth(AuthError::AuthFailed)) {
-            tried.failed();
             // As with etcd, whose text tells that there is such a user.
             return Err(if has_none {
                 Error::Auth(AuthError::NoPasswordUser)
@@ -217,7 +215,6 @@ impl Auth {
             });
         }
         checked?;
-        tried.succeeded();
         Ok(revision)
     }
 }

@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use crate::api::auth::jwt::Jwt;
-use crate::api::auth::logins::Logins;
 use crate::api::auth::passwords::Passwords;
 use crate::api::auth::tokens::Tokens;
 use crate::api::auth::user_limits::UserLimits;
@@ -18,8 +17,6 @@ pub struct AuthParts {
     pub tokens: Arc<Tokens>,
     /// The threads that make and check hashes of passwords.
     pub passwords: Arc<Passwords>,
-    /// Failed logins.
-    pub logins: Arc<Logins>,
     /// The limits of users.
     pub limits: Arc<UserLimits>,
 }
@@ -50,7 +47,6 @@ impl AuthParts {
             kind,
             tokens: Arc::new(Tokens::new(config.auth_token_ttl)),
             passwords: Arc::new(Passwords::new(config.bcrypt_cost)),
-            logins: Arc::new(Logins::default()),
             limits: Arc::new(UserLimits::new(&config.user_limits)),
         })
     }

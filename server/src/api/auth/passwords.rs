@@ -11,11 +11,13 @@ use serde_json::json;
 
 use crate::api::auth::fair_queue::{FairBounds, FairQueue};
 use crate::api::auth::jwt::Jwt;
+use crate::api::auth::logins::{Logins, Origin};
 use crate::api::call::Source;
 use crate::limits;
 use crate::observe::log;
 use crate::queues::latch::Latch;
 use crate::secret::{Secret, fill_random};
+use crate::threads;
 
 /// bcrypt reads no more of a password.
 const PASSWORD_BYTES_MAX: usize = 72;
@@ -26,6 +28,8 @@ const PASSWORD_BYTES_MAX: usize = 72;
 pub struct Passwords {
     cost: u32,
     jobs: Arc<Jobs>,
+    /// Failed logins.
+    logins: Arc<Logins>,
     threads: Once,
 }
 
@@ -106,6 +110,7 @@ enum Work {
     Check {
         password: Secret,
         hash: Option<Bytes>,
+        origin: Origin,
     },
     Sign {
         jwt: Arc<Jwt>,
@@ -131,7 +136,8 @@ impl Passwords {
         let (logins, changes) = (FairQueue::new(bounds), FairQueue::new(bounds));
         let signings = VecDeque::new();
         let waiting = Mutex::new(Waiting { logins, changes, signings, login_next: false, is_over: false });
-        Self { cost, jobs: Arc::new(Jobs { waiting, has_more: Condvar::new() }), threads: Once::new() }
+        let jobs = Arc::new(Jobs { waiting, has_more: Condvar::new() });
+        Self { cost, jobs, logins: Arc::default(), threads: Once::new() }
     }
 
     /// The hash of a password.
@@ -147,17 +153,28 @@ impl Passwords {
         self.run(source, Work::Hash { password, salt }).await
     }
 
+    /// A login in this name may be tried; it is asked again when its turn has come.
+    ///
+    /// # Errors
+    /// [`Error::TooManyRequests`] after too many guesses.
+    pub(super) fn may_try(&self, source: Source, name: &str) -> Result<(), Error> {
+        self.logins.may_try(&Origin::new(name, source.address))
+    }
+
     /// Whether a password is a user's; the answer takes as long if there is no such user.
     ///
     /// # Errors
-    /// [`AuthError::AuthFailed`] when it is not; [`Error::TooManyRequests`] when too many wait.
+    /// [`AuthError::AuthFailed`] when it is not; [`Error::TooManyRequests`] when too many wait, or
+    /// after too many guesses.
     pub(super) async fn check(
         &self,
         source: Source,
+        name: &str,
         password: Secret,
         hash: Option<Bytes>,
     ) -> Result<(), Error> {
-        self.run(source, Work::Check { password, hash }).await.map(drop)
+        let origin = Origin::new(name, source.address);
+        self.run(source, Work::Check { password, hash, origin }).await.map(drop)
     }
 
     /// A signed token: with a long key that takes milliseconds.
@@ -174,10 +191,20 @@ impl Passwords {
         self.run(source, Work::Sign { jwt: Arc::clone(jwt), name, revision }).await
     }
 
+    fn begin_threads(&self) {
+        for number in 0..limits::PASSWORD_THREADS {
+            let (jobs, logins, cost) = (Arc::clone(&self.jobs), Arc::clone(&self.logins), self.cost);
+            let begun = threads::begin(format!("passwords {number}"), move || work(&jobs, &logins, cost));
+            if let Err(error) = begun {
+                log::warn("a thread for passwords could not begin", json!({"error": error.to_string()}));
+            }
+        }
+    }
+
     async fn run(&self, source: Source, work: Work) -> Result<String, Error> {
         let answer = Arc::new(Answer::default());
         let job = Job { work, answer: Arc::clone(&answer) };
-        self.threads.call_once(|| begin_threads(self.cost, &self.jobs));
+        self.threads.call_once(|| self.begin_threads());
         let evicted = {
             let waiting = &mut *self.jobs.waiting();
             match job.work {
@@ -207,17 +234,7 @@ impl Answer {
     }
 }
 
-fn begin_threads(cost: u32, jobs: &Arc<Jobs>) {
-    for number in 0..limits::PASSWORD_THREADS {
-        let jobs = Arc::clone(jobs);
-        let thread = std::thread::Builder::new().name(format!("passwords {number}"));
-        if let Err(error) = thread.spawn(move || work(&jobs, cost)) {
-            log::warn("a thread for passwords could not begin", json!({"error": error.to_string()}));
-        }
-    }
-}
-
-fn work(jobs: &Jobs, cost: u32) {
+fn work(jobs: &Jobs, logins: &Logins, cost: u32) {
     let own = rustix::thread::gettid();
     let _ = rustix::process::setpriority_process(Some(own), limits::PASSWORD_THREADS_NICE);
     // The hash of a password that no user has.
@@ -231,7 +248,15 @@ fn work(jobs: &Jobs, cost: u32) {
         answer.give(match work {
             Work::Hash { password, salt } => hash(&password, cost, salt),
             Work::Sign { jwt, name, revision } => jwt.sign(&name, revision),
-            Work::Check { password, hash } => check(&password, hash.as_deref(), cost, &nobodys),
+            Work::Check { password, hash, origin } => logins.may_try(&origin).and_then(|()| {
+                let checked = check(&password, hash.as_deref(), cost, &nobodys);
+                if checked.is_ok() {
+                    logins.succeeded(&origin)
+                } else {
+                    logins.failed(&origin)
+                }
+                checked
+            }),
         });
     }
 }
@@ -262,6 +287,7 @@ fn check(password: &Secret, hash: Option<&[u8]>, cost: u32, nobodys: &str) -> Re
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::api::call::Address;
     use futures_lite::future::block_on;
 
     /// The caller of a signed login has waited once.
@@ -270,7 +296,8 @@ mod tests {
         let passwords = Passwords::new(4);
         let waiting = &mut *passwords.jobs.waiting();
         let job = || {
-            let work = Work::Check { password: Secret::from(String::new()), hash: None };
+            let origin = Origin::new("ann", Address::default());
+            let work = Work::Check { password: Secret::from(String::new()), hash: None, origin };
             Job { work, answer: Arc::new(Answer::default()) }
         };
         for connection in 0..10 {
@@ -293,7 +320,7 @@ mod tests {
         assert!(hash.starts_with("$2a$04$"));
         let check = |text, hash: Option<&str>| {
             let hash = hash.map(|hash| Bytes::copy_from_slice(hash.as_bytes()));
-            block_on(passwords.check(Source::default(), secret(text), hash))
+            block_on(passwords.check(Source::default(), text, secret(text), hash))
         };
         assert_eq!(check("rosebud", Some(&hash)), Ok(()));
         // Made by Go.
@@ -307,5 +334,33 @@ mod tests {
             block_on(passwords.hash(Source::default(), secret(&"x".repeat(73)))),
             Err(Error::Auth(AuthError::PasswordTooLong))
         );
+    }
+
+    /// All of them come before the first one has failed.
+    #[test]
+    fn of_many_at_once_no_more_go_on_than_may_fail() {
+        let passwords = Passwords::new(4);
+        let hash = block_on(passwords.hash(Source::default(), Secret::from("rosebud".to_owned())));
+        let hash = Bytes::from(hash.unwrap());
+        let of_all = |password: &str| {
+            std::thread::scope(|scope| {
+                let login = |connection| {
+                    let source = Source { connection, ..Source::default() };
+                    let password = Secret::from(password.to_owned());
+                    block_on(passwords.check(source, "ann", password, Some(hash.clone())))
+                };
+                let logins: Vec<_> = (0..64).map(|number| scope.spawn(move || login(number))).collect();
+                logins.into_iter().map(|login| login.join().unwrap()).collect::<Vec<_>>()
+            })
+        };
+        let guesses = of_all("guess");
+        let failed = guesses.iter().filter(|it| **it == Err(Error::Auth(AuthError::AuthFailed))).count();
+        let free = limits::GUESSES_FREE as usize;
+        assert!((free..free + limits::PASSWORD_THREADS).contains(&failed), "{failed}: {guesses:?}");
+        assert!(guesses.iter().filter(|it| **it == Err(Error::TooManyRequests)).count() == 64 - failed);
+        // Once one of them was right, all the others may.
+        passwords.logins.succeeded(&Origin::new("ann", Address::default()));
+        assert!(of_all("guess").iter().all(|it| *it == Err(Error::Auth(AuthError::AuthFailed))));
+        assert!(of_all("rosebud").iter().all(Result::is_ok));
     }
 }

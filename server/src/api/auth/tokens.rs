@@ -6,7 +6,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, PoisonError, RwLock};
-use std::thread;
 use std::time::Duration;
 
 use revd_member::auth::User;
@@ -16,6 +15,7 @@ use sha2::{Digest as _, Sha256};
 use crate::clock::Ticker;
 use crate::limits;
 use crate::secret::Secret;
+use crate::threads;
 
 /// Letters of a token, before its dot.
 pub(super) const LETTERS: usize = 16;
@@ -110,7 +110,7 @@ impl Tokens {
                 drop(made);
                 // To free so many takes milliseconds, which the state core has not. Without another
                 // thread they are freed here.
-                let _ = thread::Builder::new().name("tokens".to_owned()).spawn(move || drop(all));
+                let _ = threads::begin("tokens", move || drop(all));
             }
         }
     }

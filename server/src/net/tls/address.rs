@@ -14,6 +14,7 @@ use crate::net::tls::der::Certificate;
 use crate::queues::latch::Latch;
 use crate::queues::sleep::sleep;
 use crate::resolve;
+use crate::threads;
 
 /// Checks a caller's certificate.
 ///
@@ -81,7 +82,7 @@ async fn is_one_of(names: Vec<String>, address: IpAddr) -> io::Result<bool> {
         drop(turn);
         over.set();
     };
-    std::thread::Builder::new().name("tls name".to_owned()).spawn(asking)?;
+    threads::begin("tls name", asking)?;
     done.wait().await;
     Ok(*found.lock().unwrap_or_else(PoisonError::into_inner))
 }

@@ -15,6 +15,7 @@ use crate::net::tls::own;
 use crate::net::tls::today;
 use crate::observe::certificates::CertificateEnds;
 use crate::observe::log;
+use crate::threads;
 
 /// Node view: TLS of one port.
 pub struct TlsDomain {
@@ -84,8 +85,7 @@ impl TlsDomain {
             let loaded = Material::load(&config).map(Arc::new);
             *locked(&slot) = Loaded::Done(loaded);
         };
-        let thread = std::thread::Builder::new().name("tls files".to_owned());
-        thread.spawn(load).map_err(|error| error.to_string())?;
+        threads::begin("tls files", load).map_err(|error| error.to_string())?;
         *material = Loaded::Begun;
         loading()
     }
@@ -188,7 +188,7 @@ pub fn watch(domains: Vec<Arc<TlsDomain>>) -> std::io::Result<Vec<Arc<Certificat
             }
         }
     };
-    std::thread::Builder::new().name("tls files".to_owned()).spawn(watching).map(|_| ends)
+    threads::begin("tls files", watching).map(|()| ends)
 }
 
 /// One domain, and its files as they were when they were loaded.
