@@ -113,15 +113,18 @@ impl Watch {
     /// lack of rights ends it.
     fn judge(&self, credentials: &Credentials) -> WatchJudge {
         let (context, credentials) = (Rc::clone(&self.context), credentials.clone());
-        let known = RefCell::new(None);
+        let (known, costs) = (RefCell::new(None), self.watchers.costs());
         Box::new(move |view, key, range_end, asked| {
+            let before = context.permissions_read();
             let known = &mut *known.borrow_mut();
             let caller = match (asked, &*known) {
                 (Asked::First, _) => context.identify_now(&credentials).unwrap_or(Caller::BadToken),
                 (Asked::Again, Some(caller)) => Caller::clone(caller),
                 (Asked::Again, None) => context.identify_again(&credentials),
             };
-            context.check(&caller, &Wants::Read { key, range_end }, view).map_err(|error| why(&error))?;
+            let checked = context.check(&caller, &Wants::Read { key, range_end }, view);
+            costs.set(costs.get() + context.permissions_read() - before);
+            checked.map_err(|error| why(&error))?;
             if known.is_none() {
                 *known = caller.in_name_only();
             }

@@ -1,7 +1,7 @@
 //! The watchers of an edge, for the services that watch: the Watch service on behalf of clients,
 //! Lock and Election for themselves.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Bound;
@@ -37,6 +37,8 @@ pub struct Watchers {
     /// Says of each stream of a client what it may watch.
     judges: RefCell<Judges>,
     judging: RefCell<Judging>,
+    /// Permissions that judges had to read since a step has looked.
+    costs: Rc<Cell<u64>>,
     edge: u16,
 }
 
@@ -107,7 +109,13 @@ impl Watchers {
         limits: HubLimits,
     ) -> Rc<Self> {
         let (hub, judges, judging) = (RefCell::new(Hub::new(limits)), RefCell::default(), RefCell::default());
-        Rc::new(Self { hub, views, counters, status, judges, judging, edge })
+        Rc::new(Self { hub, views, counters, status, judges, judging, costs: Rc::default(), edge })
+    }
+
+    /// Where judges add the permissions that they had to read: each counts as a watcher.
+    #[must_use]
+    pub fn costs(&self) -> Rc<Cell<u64>> {
+        Rc::clone(&self.costs)
     }
 
     /// There may be a newer View: takes a step towards it. The rest is for [`Watchers::step_on`].
@@ -207,8 +215,9 @@ impl Watchers {
                 *next = Some((*stream, id));
                 return false;
             }
-            // A stream without watchers takes time too.
-            left = left.saturating_sub(looked.max(1));
+            // A stream without watchers takes time too, and so do rights that have to be made.
+            let costs = usize::try_from(self.costs.take()).unwrap_or(usize::MAX);
+            left = left.saturating_sub(looked.max(1).saturating_add(costs));
         }
         true
     }
@@ -354,7 +363,6 @@ impl OwnWatcher {
 
 #[cfg(test)]
 mod tests {
-    use std::cell::Cell;
 
     use super::*;
     use futures_lite::future::{block_on, poll_once};
@@ -483,6 +491,27 @@ mod tests {
         subject.put();
         subject.settle();
         assert_eq!(told(&streams), (0, all));
+    }
+
+    /// A user whose rights have to be made of very many permissions is all of a step.
+    #[test]
+    fn permissions_that_have_to_be_read_count_as_watchers() {
+        let mut subject = Subject::new();
+        let streams: Vec<EdgeWatchStream> = (0..5).map(|_| subject.stream(1)).collect();
+        for stream in &streams {
+            let (costs, judged) = (subject.watchers.costs(), Rc::clone(&subject.judged));
+            stream.judge_by(Box::new(move |_, _, _, _| {
+                costs.set(costs.get() + crate::limits::WATCHERS_JUDGED_PER_STEP as u64);
+                judged.set(judged.get() + 1);
+                Ok(())
+            }));
+        }
+        subject.settle();
+        subject.judged.set(0);
+        subject.change_users();
+        subject.put();
+        assert_eq!(subject.settle(), 1, "one in a step");
+        assert_eq!((subject.judged.get(), told(&streams)), (5, (5, 0)));
     }
 
     /// Users change while watchers are judged, again and again: these are told of what was before.

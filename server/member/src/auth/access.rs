@@ -16,11 +16,15 @@ use crate::schema::{self, AuthState};
 pub struct Access {
     state: AuthState,
     known: BTreeMap<String, Arc<Rights>>,
+    /// The same by roles: users who have the same ones share their rights.
+    by_roles: BTreeMap<Vec<String>, Arc<Rights>>,
+    /// Permissions that rights were made of, ever: making them is what costs.
+    read: u64,
 }
 
 impl Default for Access {
     fn default() -> Self {
-        Self { state: AuthState::NEW, known: BTreeMap::new() }
+        Self { state: AuthState::NEW, known: BTreeMap::new(), by_roles: BTreeMap::new(), read: 0 }
     }
 }
 
@@ -28,14 +32,14 @@ impl Access {
     /// As of these tables.
     #[must_use]
     pub fn of(tables: &Tables) -> Self {
-        Self { state: schema::auth_state(tables), known: BTreeMap::new() }
+        Self { state: schema::auth_state(tables), ..Self::default() }
     }
 
     /// Goes on to the state of these tables.
     pub fn follow(&mut self, tables: &Tables) -> AuthState {
         let state = schema::auth_state(tables);
         if state != self.state {
-            *self = Self { state, known: BTreeMap::new() };
+            *self = Self { state, read: self.read, ..Self::default() };
         }
         state
     }
@@ -56,9 +60,24 @@ impl Access {
         if let Some(rights) = self.known.get(name) {
             return Some(Arc::clone(rights));
         }
-        let rights = Arc::new(Rights::of(tables, name)?);
+        let roles = schema::user(tables, name)?.roles;
+        let rights = if let Some(rights) = self.by_roles.get(&roles) {
+            Arc::clone(rights)
+        } else {
+            let (rights, permissions) = Rights::of(tables, roles);
+            self.read += permissions as u64;
+            let rights = Arc::new(rights);
+            self.by_roles.insert(rights.roles.clone(), Arc::clone(&rights));
+            rights
+        };
         self.known.insert(name.to_owned(), Arc::clone(&rights));
         Some(rights)
+    }
+
+    /// Permissions that rights were made of since the start: a measure of what that has cost.
+    #[must_use]
+    pub fn permissions_read(&self) -> u64 {
+        self.read
     }
 
     /// How often the keys of a lease are looked at, at most, before a caller may put a key with it;

@@ -21,12 +21,11 @@ pub struct Rights {
 }
 
 impl Rights {
-    /// Those of a user, if there is one of that name.
+    /// Those of a user with these roles, and how many permissions they are made of.
     #[must_use]
-    pub fn of(tables: &Tables, name: &str) -> Option<Self> {
-        let user = schema::user(tables, name)?;
+    pub fn of(tables: &Tables, own: Vec<String>) -> (Self, usize) {
         let (mut read, mut write) = (Vec::new(), Vec::new());
-        let roles = user.roles.iter().filter_map(|role| schema::role(tables, role));
+        let roles = own.iter().filter_map(|role| schema::role(tables, role));
         for permission in roles.flat_map(|role| role.key_permission) {
             let interval = || of_wire(&permission.key, &permission.range_end);
             if [Type::Read as i32, Type::Readwrite as i32].contains(&permission.perm_type) {
@@ -36,11 +35,13 @@ impl Rights {
                 write.push(interval());
             }
         }
-        Some(Self {
-            is_root: user.roles.iter().any(|role| role == ROOT),
+        let permissions = read.len() + write.len();
+        let rights = Self {
+            is_root: own.iter().any(|role| role == ROOT),
             read: Intervals::merged(read),
             write: Intervals::merged(write),
-            roles: user.roles,
-        })
+            roles: own,
+        };
+        (rights, permissions)
     }
 }

@@ -187,6 +187,11 @@ impl ServiceContext {
         self.check(caller, wants, &self.views.load())
     }
 
+    /// Permissions that rights were made of on this edge, ever.
+    pub fn permissions_read(&self) -> u64 {
+        self.access.borrow().permissions_read()
+    }
+
     /// The auth revision of this member's state.
     pub fn auth_revision(&self) -> u64 {
         let access = &mut *self.access.borrow_mut();

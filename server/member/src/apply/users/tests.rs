@@ -311,6 +311,31 @@ fn an_old_token_counts_for_keys_of_leases_if_it_is_roots() {
     assert!(subject.send(&root, Kind::LeaseRevoke, &revoke).is_ok());
 }
 
+/// Very many users with the same roles cost what one of them does.
+#[test]
+fn users_with_the_same_roles_share_their_rights() {
+    let mut subject = Subject::enabled();
+    for number in 0..50 {
+        let name = format!("user {number}");
+        let add = AuthUserAddRequest { name: name.clone(), ..AuthUserAddRequest::default() };
+        subject.own(Kind::UserAdd, &add).unwrap();
+        subject.grant_role(&name, "b");
+    }
+    let tables = subject.machine.state.store.tables();
+    let mut access = Access::of(tables);
+    let mut check = |name: &str| {
+        let caller = Caller::User(Arc::new(User { name: name.to_owned(), revision: None }));
+        let wants = Wants::Read { key: b"b", range_end: b"" };
+        assert_eq!(access.check(tables, &caller, &wants, Attached::Unknown), Ok(()), "{name}");
+        access.permissions_read()
+    };
+    let once = check("user 0");
+    assert!(once > 0);
+    for number in 0..50 {
+        assert_eq!(check(&format!("user {number}")), once);
+    }
+}
+
 #[test]
 fn logins_make_tokens_and_changes_end_them() {
     let mut subject = Subject::enabled();
