@@ -312,9 +312,7 @@ impl Contents {
     pub(super) fn flip(&mut self, file: FileNumber, offset: usize, bits: u8) {
         self.has_flipped = true;
         for image in [&mut self.live, &mut self.medium.durable] {
-            if let Some(byte) = image.bytes_mut(file).get_mut(offset) {
-                *byte ^= bits;
-            }
+            image.flip(file, offset, bits);
         }
     }
 }

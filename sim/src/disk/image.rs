@@ -5,6 +5,8 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 
+use crate::disk::file_bytes::FileBytes;
+
 /// Bytes that a disk writes whole or not at all.
 pub const SECTOR: usize = 512;
 
@@ -74,7 +76,7 @@ impl Change {
 #[derive(Debug, Clone, Default)]
 pub(super) struct Image {
     pub(super) names: BTreeMap<(Folder, String), FileNumber>,
-    pub(super) files: BTreeMap<FileNumber, Arc<Vec<u8>>>,
+    pub(super) files: BTreeMap<FileNumber, FileBytes>,
 }
 
 impl Image {
@@ -83,15 +85,20 @@ impl Image {
     }
 
     pub(super) fn bytes(&self, file: FileNumber) -> Arc<Vec<u8>> {
-        self.files.get(&file).cloned().unwrap_or_default()
+        self.files.get(&file).map(FileBytes::share).unwrap_or_default()
     }
 
     pub(super) fn len(&self, file: FileNumber) -> usize {
-        self.files.get(&file).map_or(0, |bytes| bytes.len())
+        self.files.get(&file).map_or(0, FileBytes::len)
     }
 
-    pub(super) fn bytes_mut(&mut self, file: FileNumber) -> &mut Vec<u8> {
-        Arc::make_mut(self.files.entry(file).or_default())
+    /// Flips bits of a byte, if it is there.
+    pub(super) fn flip(&mut self, file: FileNumber, offset: usize, bits: u8) {
+        if let Some(file) = self.files.get_mut(&file)
+            && let Some(byte) = file.share().get(offset)
+        {
+            file.write(offset, &[byte ^ bits]);
+        }
     }
 
     pub(super) fn apply(&mut self, change: &Change) {
@@ -102,19 +109,18 @@ impl Image {
     pub(super) fn apply_sectors(&mut self, change: &Change, keeps: &mut dyn FnMut() -> bool) {
         match change {
             Change::Write { file, offset, bytes } => {
-                let file = self.bytes_mut(*file);
+                let file = self.files.entry(*file).or_default();
                 let mut at = *offset;
                 let mut rest = &bytes[..];
                 while !rest.is_empty() {
                     let (part, behind) = rest.split_at(rest.len().min(SECTOR - at % SECTOR));
                     if keeps() {
-                        file.resize(file.len().max(at + part.len()), 0);
-                        file[at..at + part.len()].copy_from_slice(part);
+                        file.write(at, part);
                     }
                     (at, rest) = (at + part.len(), behind);
                 }
             }
-            Change::SetLen { file, bytes } => self.bytes_mut(*file).resize(*bytes, 0),
+            Change::SetLen { file, bytes } => self.files.entry(*file).or_default().set_len(*bytes),
             Change::Sync { .. } | Change::SyncNames { .. } => {}
             Change::Make { folder, name, file } => {
                 self.files.entry(*file).or_default();

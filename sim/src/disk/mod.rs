@@ -19,6 +19,7 @@
 mod contents;
 mod directory;
 mod faults;
+mod file_bytes;
 mod image;
 mod journal;
 mod log_calls;
