@@ -65,13 +65,14 @@ fn maybe<T>(value: Option<T>, text: impl Fn(T) -> String) -> String {
 
 /// The promises as a line.
 fn rules_line(rules: &Rules) -> String {
-    let Rules { goes_on, watches_show, others, others_unseen, errors, drift, calm_since, lease_slack } =
-        rules;
+    let Rules { goes_on, watches_show, others, others_compact, others_unseen, .. } = rules;
+    let Rules { errors, drift, calm_since, lease_slack, .. } = rules;
     let others = maybe(others.as_ref(), |others| hex(others));
     let errors = maybe(errors.as_ref(), |errors| hex(errors.join("\n").as_bytes()));
     let calm_since = maybe(*calm_since, |time| time.to_string());
     format!(
-        "rules {goes_on} {watches_show} {others} {others_unseen} {errors} {drift} {calm_since} {lease_slack}"
+        "rules {goes_on} {watches_show} {others} {others_compact} {others_unseen} {errors} {drift} \
+         {calm_since} {lease_slack}"
     )
 }
 
@@ -193,6 +194,7 @@ fn take(words: &mut Words, history: &mut History, rules: &mut Rules) -> Option<(
                 goes_on: words.number()?,
                 watches_show: words.number()?,
                 others: words.maybe_bytes()?,
+                others_compact: words.number()?,
                 others_unseen: words.number()?,
                 errors: words.errors()?,
                 drift: words.number()?,

@@ -66,8 +66,10 @@ pub struct Rules {
     pub goes_on: bool,
     /// A revision that a watcher was told of is shown by its member's reads too.
     pub watches_show: bool,
-    /// Clients that are not in the history compact, and write keys that begin so.
+    /// Clients that are not in the history write keys that begin so.
     pub others: Option<Bytes>,
+    /// They compact too.
+    pub others_compact: bool,
     /// No watcher and no reader need have seen what they write.
     pub others_unseen: bool,
     /// The errors that clients may meet; none: any.

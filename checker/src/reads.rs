@@ -97,7 +97,10 @@ fn refused(
         Request::HashKv(request) => request.revision,
         _ => return None,
     };
-    if text.contains(COMPACTED) && rules.others.is_none() {
+    if text.contains(COMPACTED) {
+        if rules.others_compact {
+            return None;
+        }
         let may_be_gone = |(began, _, up_to): &Compaction| {
             let is_gone = if matches!(call.request, Request::Compact(_)) {
                 revision <= *up_to

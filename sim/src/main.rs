@@ -19,6 +19,9 @@ use revd_sim::faults::storm;
 use revd_sim::ledger::{Book, Ledger};
 use revd_sim::runs::{self, Failure};
 
+/// Faults that happen in each run at least.
+const FEWEST_FAULTS: u64 = 20;
+
 struct Arguments {
     seeds: u64,
     first: u64,
@@ -119,6 +122,10 @@ fn main() -> ExitCode {
         && let Err(error) = keep(&file, &ledger)
     {
         eprintln!("{file}: {error}");
+        return ExitCode::FAILURE;
+    }
+    if ledger.seeds > 0 && ledger.fewest_faults < FEWEST_FAULTS {
+        println!("{} faults have happened in a run, {FEWEST_FAULTS} are wanted", ledger.fewest_faults);
         return ExitCode::FAILURE;
     }
     let missing = ledger.never_met();

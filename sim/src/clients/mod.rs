@@ -323,6 +323,7 @@ impl Clients {
             goes_on: false,
             watches_show: true,
             others: Some("probe/".into()),
+            others_compact: false,
             others_unseen: false,
             errors: None,
             drift: if clocks.have_jumped { 1_000_000 } else { clocks.drift },

@@ -18,6 +18,8 @@ struct Watching {
     place: usize,
     request: WatchCreateRequest,
     is_created: bool,
+    /// The client has asked for its end.
+    is_to_end: bool,
     is_over: bool,
     /// It was told of everything before this revision; 0 if it does not know where it begins.
     next: i64,
@@ -133,13 +135,10 @@ impl Watcher {
             if !self.has_heard(newest) {
                 // One that begins later keeps the stream from being told how far it is. The auditor
                 // is never canceled: it has heard what there is before it begins.
-                let late = |it: &&Watching| !it.is_over && it.request.start_revision > newest;
-                let late = self.watching.iter().filter(late).filter(|_| !self.is_auditor);
-                for id in late.map(|watching| watching.id).collect::<Vec<_>>() {
-                    door.request_watch(
-                        stream,
-                        RequestUnion::CancelRequest(WatchCancelRequest { watch_id: id }),
-                    );
+                let late = |it: &Watching| !it.is_over && it.request.start_revision > newest;
+                let is_auditor = self.is_auditor;
+                for watching in self.watching.iter_mut().filter(|it| late(it) && !is_auditor) {
+                    watching.cancel(stream, door);
                 }
                 door.request_watch(stream, RequestUnion::ProgressRequest(WatchProgressRequest {}));
             }
@@ -156,9 +155,8 @@ impl Watcher {
                 self.ends();
             }
             2..5 if !self.is_auditor => {
-                if let Some(watching) = self.watching.iter().find(|watching| !watching.is_over) {
-                    let cancel = WatchCancelRequest { watch_id: watching.id };
-                    door.request_watch(stream, RequestUnion::CancelRequest(cancel));
+                if let Some(watching) = self.watching.iter_mut().find(|watching| !watching.is_over) {
+                    watching.cancel(stream, door);
                 }
                 let member = history.watches[self.watching.last().map_or(0, |last| last.place)].member;
                 self.create(number, member, any(shared, random), history, door);
@@ -219,6 +217,7 @@ impl Watcher {
             place,
             request,
             is_created: false,
+            is_to_end: false,
             is_over: false,
             next,
         });
@@ -286,7 +285,16 @@ impl Watcher {
 }
 
 impl Watching {
+    fn cancel(&mut self, stream: StreamId, door: &mut impl Door) {
+        self.is_to_end = true;
+        let cancel = WatchCancelRequest { watch_id: self.id };
+        door.request_watch(stream, RequestUnion::CancelRequest(cancel));
+    }
+
     fn hears(&mut self, response: &WatchResponse, shown: i64) {
+        // Compactions are judged with the history.
+        let has_cause = self.is_to_end || response.compact_revision > 0;
+        assert!(!response.canceled || has_cause, "{:?} has ended: {response:?}", self.request);
         self.is_created |= response.created;
         if response.created && self.next == 0 {
             self.next = shown + 1;
@@ -303,6 +311,8 @@ impl Watching {
 
 #[cfg(test)]
 mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
     use revd_proto::etcdserverpb::ResponseHeader;
     use revd_proto::mvccpb::{Event, KeyValue};
 
@@ -366,7 +376,25 @@ mod tests {
         assert!(!door.0.iter().any(|asked| matches!(asked, RequestUnion::CancelRequest(_))), "{:?}", door.0);
         auditor.hears(&WatchResponse { created: true, ..response(5) }, 0, &mut history);
         assert!(auditor.has_heard(5));
-        auditor.hears(&WatchResponse { canceled: true, ..response(5) }, 0, &mut history);
+        let compacted = WatchResponse { canceled: true, compact_revision: 12, ..response(5) };
+        auditor.hears(&compacted, 0, &mut history);
         assert!(!auditor.has_heard(5), "a canceled auditor has not heard the rest");
+    }
+
+    #[test]
+    fn a_watcher_ends_when_its_client_asks_for_it() {
+        let (mut random, mut history, mut door) = (Random::new(1), History::default(), Asked::default());
+        let shared = Shared::draw(&mut random);
+        let canceled = WatchResponse { canceled: true, ..response(5) };
+        for asks in [true, false] {
+            let mut watcher = Watcher::new(false);
+            watcher.act(0, None, &shared, &mut history, &mut random, &mut door);
+            watcher.hears(&WatchResponse { created: true, ..response(1) }, 0, &mut history);
+            if asks {
+                watcher.watching[0].cancel(StreamId(1), &mut door);
+            }
+            let hears = AssertUnwindSafe(|| watcher.hears(&canceled, 0, &mut history));
+            assert_eq!(catch_unwind(hears).is_ok(), asks);
+        }
     }
 }

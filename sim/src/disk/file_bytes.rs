@@ -92,7 +92,7 @@ mod tests {
 
     use super::*;
 
-    /// Whatever is mapped and for how long: each map keeps its bytes, and the file has all writes.
+    /// Each map keeps its bytes, and the file has all writes, with any maps at any time.
     #[test]
     fn a_map_keeps_its_bytes_and_the_file_has_all_writes() {
         let mut random = Random::new(1);

@@ -177,7 +177,7 @@ impl Workload {
     /// Other clients write too, keys that begin so, of which nothing is written down.
     pub fn has_others(&self, keys: &'static str) {
         let mut rules = self.rules.borrow_mut();
-        (rules.others, rules.others_unseen) = (Some(keys.into()), true);
+        (rules.others, rules.others_compact, rules.others_unseen) = (Some(keys.into()), true, true);
     }
 
     /// So many more reads of a member, linearizable and all at once.
