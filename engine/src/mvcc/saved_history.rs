@@ -208,3 +208,66 @@ fn split(mut value: &[u8]) -> Option<(Option<OlderRows>, &[u8])> {
 pub(crate) fn malformed() -> Error {
     Error::corrupt("a key's saved history cannot be read")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::db::{Db, DbOptions};
+    use crate::disk::SimDisk;
+
+    const RULE: HistoryRule = HistoryRule { compact: -1, row_changes: 5 };
+
+    fn db() -> Db {
+        Db::open(Arc::new(SimDisk::new()), DbOptions { page_bytes_if_new: 512 }).unwrap()
+    }
+
+    /// A history of so many puts, and a file that holds it; its value.
+    fn saved(puts: i64) -> (Db, KeyHistory, Vec<u8>) {
+        let (mut db, mut value) = (db(), Vec::new());
+        let mut history = KeyHistory::created(Revision { main: 2, sub: 3 });
+        (3..puts + 2).for_each(|main| history.put(Revision { main, sub: main % 4 }));
+        let base = db.snapshot();
+        let mut txn = db.begin().unwrap();
+        save(&mut txn, &base, None, Some(&history), RULE, &mut value).unwrap();
+        txn.commit().unwrap();
+        (db, history, value)
+    }
+
+    #[test]
+    fn histories_of_any_length_are_read_as_they_were_saved() {
+        for puts in 1..40 {
+            let (db, history, value) = saved(puts);
+            let tree = db.snapshot();
+            let rows = u64::try_from((puts - 5) / 5).unwrap_or(0);
+            assert_eq!(tree.len(HISTORIES), if puts < 10 { 0 } else { rows }, "{puts} puts");
+            let reader = HistoryReader::new(&tree);
+            assert_eq!(reader.read(&value).unwrap().changes(), history.changes());
+            // Another key that names them too would have them in memory twice.
+            assert_eq!(reader.read(&value).is_err(), puts >= 10);
+        }
+    }
+
+    #[test]
+    fn rows_that_are_not_there_and_noise_are_damage() {
+        let (mut db, _, value) = saved(23);
+        let tree = db.snapshot();
+        for at in 0..value.len() {
+            for bit in 0..8 {
+                let mut bad = value.clone();
+                bad[at] ^= 1 << bit;
+                let _ = HistoryReader::new(&tree).read(&bad); // must not panic
+            }
+            assert!(HistoryReader::new(&tree).read(&value[..at]).is_err());
+        }
+        let id = Revision { main: 2, sub: 3 };
+        // The last of three rows.
+        let first = Revision { main: 12, sub: 0 };
+        let mut txn = db.begin().unwrap();
+        assert!(txn.remove(HISTORIES, &row_key(id, first)).unwrap());
+        txn.put(HISTORIES, b"of another length", b"").unwrap();
+        txn.commit().unwrap();
+        assert!(HistoryReader::new(&db.snapshot()).read(&value).is_err());
+    }
+}
