@@ -18,6 +18,7 @@ mod catalogue;
 mod clusters;
 mod fairness;
 mod generator;
+mod go_client;
 mod jwt;
 #[path = "../../../src/api/auth/jwt/key_pairs.rs"]
 mod key_pairs;
