@@ -1,6 +1,7 @@
 //! The real file: reads through a map, writes through the file. The only `unsafe` of the crate.
 
 use std::fs::{File, OpenOptions};
+use std::io::ErrorKind;
 use std::os::unix::fs::FileExt as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
@@ -130,8 +131,8 @@ impl Disk for MmapDisk {
         let is_aligned = places.iter().all(|place| place.is_multiple_of(DIRECT_ALIGNMENT as u64));
         if let Some(direct) = self.direct().filter(|_| is_aligned) {
             match direct.write_all_at(bytes, offset) {
-                // This device has larger blocks.
-                Err(error) if error.kind() == std::io::ErrorKind::InvalidInput => {}
+                // This device has larger blocks, or its file system does not write that way.
+                Err(error) if matches!(error.kind(), ErrorKind::InvalidInput | ErrorKind::Unsupported) => {}
                 result => return self.checked("writing", result),
             }
         }

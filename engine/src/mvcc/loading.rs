@@ -53,7 +53,9 @@ impl Loading<'_> {
     pub(crate) fn run(self, tell: &mut dyn FnMut(Opening)) -> Result<LoadedIndex> {
         let cpus = thread::available_parallelism().map_or(1, usize::from);
         let worth = self.tree.len(INDEX) / limits::INDEX_LOAD_KEYS_MIN;
-        let threads = cpus.clamp(2, limits::INDEX_LOAD_THREADS_MAX).min(usize::try_from(worth).unwrap_or(1));
+        // Tests divide the index on one CPU too.
+        let cpus = if cfg!(feature = "sim") { cpus.max(2) } else { cpus };
+        let threads = cpus.min(limits::INDEX_LOAD_THREADS_MAX).min(usize::try_from(worth).unwrap_or(1));
         self.run_in_parts(&IndexPart::divide(self.tree, threads)?, tell)
     }
 
@@ -101,13 +103,21 @@ impl Loading<'_> {
                 let sender = sender.clone();
                 // If nobody hears it, the thread that would is unwinding.
                 let work = move || self.load(part, at == 0, &mut |news| drop(sender.send(news)));
-                scope.spawn(work)
+                thread::Builder::new().name("index".to_owned()).spawn_scoped(scope, work).ok()
             };
             let threads: Vec<_> = parts.iter().enumerate().map(begin).collect();
             drop(sender);
-            progress.into_iter().for_each(tell);
-            let joined = threads.into_iter().map(thread::ScopedJoinHandle::join);
-            joined.map(|result| result.unwrap_or_else(|panic| std::panic::resume_unwind(panic))).collect()
+            progress.into_iter().for_each(&mut *tell);
+            let join = |thread: thread::ScopedJoinHandle<'_, _>| {
+                thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+            };
+            let results =
+                threads.into_iter().zip(parts).enumerate().map(|(at, (thread, part))| match thread {
+                    Some(thread) => join(thread),
+                    // The system has no more threads: the part has to wait for this one.
+                    None => self.load(part, at == 0, tell),
+                });
+            results.collect()
         })
     }
 
