@@ -397,9 +397,12 @@ pub const HTTP1_DEADLINE: Duration = Duration::from_secs(30);
 /// Bytes read at a time from an HTTP/2 connection, into a buffer that the connections of a core
 /// share.
 pub const READ_BYTES: usize = 32 * 1024;
-/// Bytes that an HTTP/1 connection counts as, beside its replies: the head of a request, and what
-/// is read and written at a time.
-pub const HTTP1_CONNECTION_BYTES: usize = HEADER_LIST_BYTES_MAX as usize + 2 * HTTP1_READ_BYTES;
+/// Bytes that clients may leave unfinished, of a core: parts of TLS records, requests of HTTP/1
+/// that are not answered, and their replies in TLS. The connection that asks for more is closed.
+pub const SESSION_BYTES_PER_CORE: usize = 32 * 1024 * 1024;
+/// Bytes that each may leave unfinished and that count as nothing: a probe is answered however
+/// little room there is.
+pub const SESSION_BYTES_FREE: usize = 2 * 1024;
 /// Bytes read at a time from an HTTP/1 connection.
 pub const HTTP1_READ_BYTES: usize = 4096;
 /// Silence after which a connection is probed.

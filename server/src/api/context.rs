@@ -111,6 +111,8 @@ pub struct Budgets {
     pub replies: Budget,
     /// Replies of watch streams that clients have not taken yet.
     pub watches: Budget,
+    /// Bytes that clients leave unfinished before it is known that they speak HTTP/2, or in HTTP/1.
+    pub sessions: Budget,
 }
 
 impl Budgets {
@@ -119,6 +121,7 @@ impl Budgets {
             requests: Budget::new(limits.requests),
             replies: Budget::new(limits.replies),
             watches: Budget::new(limits.watches),
+            sessions: Budget::new(limits::SESSION_BYTES_PER_CORE),
         }
     }
 }
@@ -243,7 +246,7 @@ impl ServiceContext {
     pub fn look_at_budgets(&self) {
         self.budgets.replies.tick();
         self.budgets.watches.tick();
-        for _ in 0..self.budgets.requests.take_refused() {
+        for _ in 0..self.budgets.requests.take_refused() + self.budgets.sessions.take_refused() {
             self.reached(Bound::RequestBytes);
         }
         for _ in 0..self.budgets.watches.take_refused() {

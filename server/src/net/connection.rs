@@ -87,7 +87,7 @@ async fn serve_tls(
         }
     };
     // Parts of records may lie in a session before it is clear what its client speaks.
-    let Ok(stream) = Counted::new(stream, &edge.api.budgets().requests.share(), 0) else { return };
+    let stream = Counted::new(stream, &edge.api.budgets().sessions.share(), 0, None);
     let Ok((stream, first)) = begin(stream, &edge, &pass).await else { return };
     converse(stream.into_inner(), first, (common_name, way), edge, pass).await;
 }
@@ -144,19 +144,16 @@ async fn converse<T: Transport + AsyncRead + AsyncWrite + Unpin + 'static>(
         // No call is made this way, and plain requests have URLs of their own.
         pass_over(stream).await;
     } else {
-        let (budgets, buffers) = (edge.api.budgets(), limits::HTTP1_CONNECTION_BYTES);
-        let Ok(stream) = Counted::new(stream, &budgets.requests.share(), buffers) else {
-            return edge.api.reached(Bound::RequestBytes);
-        };
-        let answering = answering(Rc::clone(&edge.api), way.1, budgets.replies.share().hold());
+        let budgets = edge.api.budgets();
+        let reply = Rc::new(RefCell::new(budgets.replies.share().hold()));
+        let stream = Counted::new(stream, &budgets.sessions.share(), first.len(), Some(Rc::clone(&reply)));
+        let answering = answering(Rc::clone(&edge.api), way.1, reply);
         Box::pin(http1::serve(stream, first, answering, edge.clock, &pass)).await;
     }
 }
 
-/// Answers requests of one HTTP/1 connection. Its last reply counts until the next one is made, or
-/// the connection ends: the client may not have taken it.
-fn answering(api: Rc<Api>, served: Served, told: Hold) -> Rc<http1::Answering> {
-    let told = Rc::new(RefCell::new(told));
+/// Answers requests of one HTTP/1 connection. Its last reply counts until the socket has taken it.
+fn answering(api: Rc<Api>, served: Served, told: Rc<RefCell<Hold>>) -> Rc<http1::Answering> {
     Rc::new(move |method: String, target: String| -> PlainCall {
         let (api, told) = (Rc::clone(&api), Rc::clone(&told));
         told.borrow_mut().set(0);

@@ -85,8 +85,9 @@ mod tests {
 
     #[test]
     fn a_few_watch_replies_are_in_the_way_of_watches_and_not_of_replies() {
-        let [requests, replies, watches] = [(); 3].map(|()| Budget::new(10 * limits::PACE_BYTES_MIN));
-        let budgets = Budgets { requests, replies, watches };
+        let [requests, replies, watches, sessions] =
+            [(); 4].map(|()| Budget::new(10 * limits::PACE_BYTES_MIN));
+        let budgets = Budgets { requests, replies, watches, sessions };
         let memory = ConnectionMemory::new(&budgets);
         let [mut events, mut replies] = [memory.watches.hold(), memory.replies.hold()];
         let [mut others_events, mut others_replies] =
