@@ -3,6 +3,7 @@
 //!
 //! - `at_once`: it waits for nothing.
 //! - `briefly`: it waits for the log, for memory, or for its own client.
+//! - `apart`: the same, in memory of its own: it needs more than other calls.
 //! - `endlessly`: it waits for other clients, as long as they like; it ends when the member stops.
 //!
 //! Then, what a caller needs while rights are needed (decision 0025):
@@ -294,11 +295,11 @@ unary! {
     AuthDisable = "/etcdserverpb.Auth/AuthDisable", briefly, root => api.auth.change(caller, Kind::AuthDisable, message),
     AuthStatus = "/etcdserverpb.Auth/AuthStatus", briefly, judged => api.auth.status(caller, message),
     Authenticate = "/etcdserverpb.Auth/Authenticate", apart, open => api.auth.authenticate(source, message),
-    UserAdd = "/etcdserverpb.Auth/UserAdd", briefly, root => api.auth.user_add(source, caller, message),
+    UserAdd = "/etcdserverpb.Auth/UserAdd", apart, root => api.auth.user_add(source, caller, message),
     UserGet = "/etcdserverpb.Auth/UserGet", briefly, judged => api.auth.user_get(caller, message),
     UserList = "/etcdserverpb.Auth/UserList", briefly, root => api.auth.user_list(caller, message),
     UserDelete = "/etcdserverpb.Auth/UserDelete", briefly, root => api.auth.change(caller, Kind::UserDelete, message),
-    UserChangePassword = "/etcdserverpb.Auth/UserChangePassword", briefly, root =>
+    UserChangePassword = "/etcdserverpb.Auth/UserChangePassword", apart, root =>
         api.auth.user_change_password(source, caller, message),
     UserGrantRole = "/etcdserverpb.Auth/UserGrantRole", briefly, root =>
         api.auth.change(caller, Kind::UserGrantRole, message),

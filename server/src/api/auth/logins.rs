@@ -45,8 +45,9 @@ struct Counted {
     by_origin: Table<Origin>,
     by_name: Table<String>,
     by_address: Table<Address>,
-    /// The last successful logins.
-    known: Table<Origin>,
+    /// The last successful logins, with the checksum of the hash that the password fitted: one that
+    /// has been changed since does not make an address known.
+    known: Table<(Origin, u32)>,
 }
 
 /// Counts by what they are of; beyond its bound the one that was not touched for longest goes.
@@ -126,18 +127,28 @@ impl Logins {
         self.counted.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A login in this name, from there, may be tried.
+    /// A login in this name, from there, may be tried; the user's hash is not known yet.
     ///
     /// # Errors
     /// [`Error::TooManyRequests`] when it has to wait.
     pub(super) fn may_try(&self, origin: &Origin) -> Result<(), Error> {
-        self.may_try_at(origin, self.clock.milliseconds())
+        self.may_try_at(origin, None, self.clock.milliseconds())
     }
 
-    fn may_try_at(&self, origin: &Origin, now: u64) -> Result<(), Error> {
+    /// The same when the password is taken up: it will be compared with this hash.
+    ///
+    /// # Errors
+    /// As [`Logins::may_try`].
+    pub(super) fn may_compare(&self, origin: &Origin, hash: &[u8]) -> Result<(), Error> {
+        self.may_try_at(origin, Some(crc32fast::hash(hash)), self.clock.milliseconds())
+    }
+
+    fn may_try_at(&self, origin: &Origin, hash: Option<u32>, now: u64) -> Result<(), Error> {
         let counted = self.counted();
         let Some(guesses) = counted.by_origin.counts.get(origin) else { return Ok(()) };
-        if counted.known.counts.contains_key(origin) {
+        let with = |hash| (origin.clone(), hash);
+        let hashes = with(hash.unwrap_or(0))..=with(hash.unwrap_or(u32::MAX));
+        if counted.known.counts.range(hashes).next().is_some() {
             return Ok(());
         }
         let elsewhere = counted.by_name.count(&origin.name, now);
@@ -148,14 +159,14 @@ impl Logins {
     }
 
     /// A login was right: the guesses before it are forgotten, and the address is known.
-    pub(super) fn succeeded(&self, origin: &Origin) {
-        self.succeeded_at(origin, self.clock.milliseconds());
+    pub(super) fn succeeded(&self, origin: &Origin, hash: &[u8]) {
+        self.succeeded_at(origin, crc32fast::hash(hash), self.clock.milliseconds());
     }
 
-    fn succeeded_at(&self, origin: &Origin, now: u64) {
+    fn succeeded_at(&self, origin: &Origin, hash: u32, now: u64) {
         let mut counted = self.counted();
         counted.by_origin.remove(origin);
-        counted.known.add(origin, now);
+        counted.known.add(&(origin.clone(), hash), now);
     }
 
     /// A login has failed.
@@ -187,22 +198,22 @@ mod tests {
         let logins = Logins::default();
         let mut now = 1;
         for _ in 0..limits::GUESSES_FREE {
-            assert_eq!(logins.may_try_at(&of("ann", HERE), now), Ok(()));
+            assert_eq!(logins.may_try_at(&of("ann", HERE), None, now), Ok(()));
             logins.failed_at(&of("ann", HERE), now);
         }
         let mut wait = limits::GUESS_WAIT_MS;
         for _ in 0..10 {
-            assert_eq!(logins.may_try_at(&of("ann", HERE), now + wait - 1), REFUSED);
+            assert_eq!(logins.may_try_at(&of("ann", HERE), None, now + wait - 1), REFUSED);
             now += wait;
-            assert_eq!(logins.may_try_at(&of("ann", HERE), now), Ok(()));
+            assert_eq!(logins.may_try_at(&of("ann", HERE), None, now), Ok(()));
             logins.failed_at(&of("ann", HERE), now);
             wait = limits::GUESS_WAIT_MS_MAX.min(2 * wait);
         }
         assert_eq!(wait, limits::GUESS_WAIT_MS_MAX);
-        assert_eq!(logins.may_try_at(&of("ann", 8), now), Ok(()), "from elsewhere");
-        assert_eq!(logins.may_try_at(&of("bob", HERE), now), Ok(()), "another one from there");
-        logins.succeeded_at(&of("ann", HERE), now);
-        assert_eq!(logins.may_try_at(&of("ann", HERE), now), Ok(()));
+        assert_eq!(logins.may_try_at(&of("ann", 8), None, now), Ok(()), "from elsewhere");
+        assert_eq!(logins.may_try_at(&of("bob", HERE), None, now), Ok(()), "another one from there");
+        logins.succeeded_at(&of("ann", HERE), 5, now);
+        assert_eq!(logins.may_try_at(&of("ann", HERE), None, now), Ok(()));
     }
 
     /// A check takes 50 ms, and the guesser comes back as soon as it may: its guesses must not be
@@ -212,7 +223,7 @@ mod tests {
         let logins = Logins::default();
         let (mut now, mut guesses) = (0, 0_u64);
         while now < 3_600_000 {
-            if logins.may_try_at(&of("ann", HERE), now).is_ok() {
+            if logins.may_try_at(&of("ann", HERE), None, now).is_ok() {
                 guesses += 1;
                 now += 50;
                 logins.failed_at(&of("ann", HERE), now);
@@ -223,7 +234,7 @@ mod tests {
         let longest = 3_600_000 / limits::GUESS_WAIT_MS_MAX;
         assert!(guesses <= u64::from(limits::GUESSES_FREE) + 8 + longest, "{guesses} in an hour");
         now += limits::LOGINS_FORGOTTEN_MS;
-        assert_eq!(logins.may_try_at(&of("ann", HERE), now), Ok(()), "it is in the end");
+        assert_eq!(logins.may_try_at(&of("ann", HERE), None, now), Ok(()), "it is in the end");
     }
 
     /// The names of users are no secret: strangers guess in one from everywhere, all the time. The
@@ -231,17 +242,17 @@ mod tests {
     #[test]
     fn strangers_keep_no_user_out() {
         let logins = Logins::default();
-        logins.succeeded_at(&of("ann", HERE), 0);
+        logins.succeeded_at(&of("ann", HERE), 5, 0);
         for number in 0..5_000 {
             logins.failed_at(&of("ann", 1_000 + number), 1);
         }
-        assert_eq!(logins.may_try_at(&of("ann", HERE), 1), Ok(()), "where it has logged in");
-        assert_eq!(logins.may_try_at(&of("ann", 8), 1), Ok(()), "where it has not");
+        assert_eq!(logins.may_try_at(&of("ann", HERE), None, 1), Ok(()), "where it has logged in");
+        assert_eq!(logins.may_try_at(&of("ann", 8), None, 1), Ok(()), "where it has not");
         logins.failed_at(&of("ann", 8), 1);
-        assert_eq!(logins.may_try_at(&of("ann", 8), 1), REFUSED, "a guess has to wait at once");
-        assert_eq!(logins.may_try_at(&of("ann", 8), 1 + limits::GUESS_WAIT_MS), Ok(()));
+        assert_eq!(logins.may_try_at(&of("ann", 8), None, 1), REFUSED, "a guess has to wait at once");
+        assert_eq!(logins.may_try_at(&of("ann", 8), None, 1 + limits::GUESS_WAIT_MS), Ok(()));
         logins.failed_at(&of("bob", 8), 1);
-        assert_eq!(logins.may_try_at(&of("bob", 8), 1), Ok(()), "guesses in other names are free");
+        assert_eq!(logins.may_try_at(&of("bob", 8), None, 1), Ok(()), "guesses in other names are free");
     }
 
     /// Many share one address: one of them guesses in all names, and then in that of a user who is
@@ -249,16 +260,27 @@ mod tests {
     #[test]
     fn a_neighbour_keeps_no_user_out() {
         let logins = Logins::default();
-        logins.succeeded_at(&of("ann", HERE), 0);
+        logins.succeeded_at(&of("ann", HERE), 5, 0);
         for number in 0..5_000 {
             logins.failed_at(&of(&format!("user {number}"), HERE), 1);
             logins.failed_at(&of("ann", HERE), 1);
         }
-        assert_eq!(logins.may_try_at(&of("ann", HERE), 1), Ok(()), "known there");
-        assert_eq!(logins.may_try_at(&of("bob", HERE), 1), Ok(()), "the first try of bob");
+        assert_eq!(logins.may_try_at(&of("ann", HERE), None, 1), Ok(()), "known there");
+        assert_eq!(logins.may_try_at(&of("bob", HERE), None, 1), Ok(()), "the first try of bob");
         logins.failed_at(&of("bob", HERE), 1);
-        assert_eq!(logins.may_try_at(&of("bob", HERE), 1), REFUSED, "no second one at once");
-        assert_eq!(logins.may_try_at(&of("bob", 8), 1), Ok(()), "elsewhere");
+        assert_eq!(logins.may_try_at(&of("bob", HERE), None, 1), REFUSED, "no second one at once");
+        assert_eq!(logins.may_try_at(&of("bob", 8), None, 1), Ok(()), "elsewhere");
+    }
+
+    /// A password that was changed may have been known to somebody there.
+    #[test]
+    fn an_address_is_known_until_the_password_is_changed() {
+        let logins = Logins::default();
+        logins.succeeded_at(&of("ann", HERE), 5, 0);
+        (0..limits::GUESSES_FREE).for_each(|_| logins.failed_at(&of("ann", HERE), 1));
+        assert_eq!(logins.may_try_at(&of("ann", HERE), None, 1), Ok(()), "the hash is not looked up yet");
+        assert_eq!(logins.may_try_at(&of("ann", HERE), Some(5), 1), Ok(()));
+        assert_eq!(logins.may_try_at(&of("ann", HERE), Some(6), 1), REFUSED);
     }
 
     #[test]
@@ -267,7 +289,7 @@ mod tests {
         let long = "n".repeat(2 * limits::LOGIN_NAME_BYTES_MAX);
         for number in 0..2 * u32::try_from(limits::LOGIN_ORIGINS_MAX).unwrap() {
             logins.failed_at(&of(&format!("{number} {long}"), number), u64::from(number));
-            logins.succeeded_at(&of("ann", number), u64::from(number));
+            logins.succeeded_at(&of("ann", number), 5, u64::from(number));
         }
         let counted = logins.counted();
         let lens = (counted.by_origin.counts.len(), counted.known.counts.len());

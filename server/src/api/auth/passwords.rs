@@ -248,15 +248,18 @@ fn work(jobs: &Jobs, logins: &Logins, cost: u32) {
         answer.give(match work {
             Work::Hash { password, salt } => hash(&password, cost, salt),
             Work::Sign { jwt, name, revision } => jwt.sign(&name, revision),
-            Work::Check { password, hash, origin } => logins.may_try(&origin).and_then(|()| {
-                let checked = check(&password, hash.as_deref(), cost, &nobodys);
-                if checked.is_ok() {
-                    logins.succeeded(&origin)
-                } else {
-                    logins.failed(&origin)
-                }
-                checked
-            }),
+            Work::Check { password, hash, origin } => {
+                let of_user = hash.as_deref().unwrap_or_default();
+                logins.may_compare(&origin, of_user).and_then(|()| {
+                    let checked = check(&password, hash.as_deref(), cost, &nobodys);
+                    if checked.is_ok() {
+                        logins.succeeded(&origin, of_user);
+                    } else {
+                        logins.failed(&origin);
+                    }
+                    checked
+                })
+            }
         });
     }
 }
@@ -359,7 +362,7 @@ mod tests {
         assert!((free..free + limits::PASSWORD_THREADS).contains(&failed), "{failed}: {guesses:?}");
         assert!(guesses.iter().filter(|it| **it == Err(Error::TooManyRequests)).count() == 64 - failed);
         // Once one of them was right, all the others may.
-        passwords.logins.succeeded(&Origin::new("ann", Address::default()));
+        passwords.logins.succeeded(&Origin::new("ann", Address::default()), &hash);
         assert!(of_all("guess").iter().all(|it| *it == Err(Error::Auth(AuthError::AuthFailed))));
         assert!(of_all("rosebud").iter().all(Result::is_ok));
     }
