@@ -20,7 +20,7 @@ use crate::mutants::{self, Mutant};
 use crate::mvcc::compaction::CompactionPass;
 use crate::mvcc::defragment::Defragmentation;
 use crate::mvcc::index_pace::IndexShare;
-use crate::mvcc::key_index::IndexRoot;
+use crate::mvcc::key_index::{IndexRoot, Key};
 use crate::mvcc::layout::{Applied, INDEX, RECORDS, SMALL, StoreMeta};
 use crate::mvcc::long_keys::WaitingKeys;
 use crate::mvcc::revision::Revision;
@@ -233,6 +233,10 @@ impl Store {
         self.meta.compact_cursor = self.saved.compact_cursor;
         self.take_pass(saved.pass);
         self.meta.unswept = self.saved.unswept;
+        // The walk over the saved index does not look at rows of long keys; the sweep that does may
+        // be far away.
+        let long = saved.compacted_keys.iter().filter(|key| key.len() > self.key_bytes_max);
+        long.for_each(|key| self.unsaved_long.insert(Key::from(&key[..])));
         self.to_compact.extend(saved.compacted_keys);
         self.sweep = saved.sweep;
         let keys = self.index_keys();

@@ -130,8 +130,8 @@ impl Loading<'_> {
     ) -> Result<(LoadedIndex, u64)> {
         let Self { tree, meta, ranges } = self;
         let mut some = || tell(Progress::Keys(limits::RESTORED_PER_REPORT));
-        let (index, rows) = saved_index::load(tree, meta, part, &mut some)?;
-        let mut replay = Replay { tree, meta, ranges, part, index, records: 0, long: WaitingKeys::default() };
+        let (index, rows, long) = saved_index::load(tree, meta, part, &mut some)?;
+        let mut replay = Replay { tree, meta, ranges, part, index, records: 0, long };
         replay.run(&mut |read| {
             if is_first {
                 tell(Progress::Records(read));
@@ -306,6 +306,30 @@ mod tests {
                 assert_eq!(live(&loaded.index), live(&whole.index));
             }
         }
+    }
+
+    /// Their rows were to be saved again when the process ended, and no walk comes by them.
+    #[test]
+    fn long_keys_with_compacted_changes_wait_to_be_saved() {
+        let mut store = store(3);
+        let save = |store: &mut Store, kind| {
+            let checkpoint = store.checkpoint(kind).unwrap();
+            store.finish_checkpoint(checkpoint.write().unwrap());
+        };
+        let long = |store: &Store| {
+            let ranges = SavedRanges::load(&store.tree, &store.saved).unwrap();
+            let loading = Loading { tree: &store.tree, meta: store.saved, ranges: &ranges };
+            let parts = IndexPart::divide(&store.tree, 3).unwrap();
+            loading.run_in_parts(&parts, &mut |_| {}).unwrap().long
+        };
+        save(&mut store, CheckpointKind::WithIndex);
+        assert_eq!(long(&store), WaitingKeys::default(), "all is saved as it is");
+        store.compact(store.meta.revision).unwrap();
+        while store.compaction_pending() {
+            save(&mut store, CheckpointKind::Auto);
+        }
+        let waiting = long(&store);
+        assert_eq!((waiting.bytes() > 0, &waiting), (true, &store.unsaved_long));
     }
 
     /// Keys that fall between two parts, or are in both, are seen.

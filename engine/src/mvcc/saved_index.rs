@@ -394,14 +394,14 @@ impl IndexPart {
 }
 
 /// Loads a part of the saved index, and compacts it: steps of a compaction that happened after it
-/// was saved are not in it. Returns with it how many keys that fit a page it has read; `tell` is
-/// called for some of them.
+/// was saved are not in it. Returns with it how many keys that fit a page it has read, and the long
+/// ones that are to be saved without what was compacted; `tell` is called for some of them.
 pub(crate) fn load(
     tree: &Snapshot,
     meta: StoreMeta,
     part: &IndexPart,
     tell: &mut dyn FnMut(),
-) -> Result<(KeyIndex, u64)> {
+) -> Result<(KeyIndex, u64, WaitingKeys)> {
     let compact = meta.compact_revision;
     let reader = HistoryReader::new(tree);
     let decode = |encoded: &[u8]| match reader.read(encoded) {
@@ -446,16 +446,23 @@ pub(crate) fn load(
     if let Some(error) = failure {
         return Err(error);
     }
-    let mut cursor = tree.cursor(INDEX_LONG);
+    let (mut cursor, mut waiting) = (tree.cursor(INDEX_LONG), WaitingKeys::default());
     cursor.seek(&[])?;
     while let Some((_, row)) = cursor.next()? {
         for (key, history) in long_keys::decode(row)?.into_iter().filter(|(key, _)| part.has(key)) {
-            if let Some(history) = decode(history)?.compacted(compact) {
+            let history = decode(history)?;
+            let changes = history.len();
+            let left = history.compacted(compact);
+            // The row was to be saved anew when the process ended.
+            if left.as_ref().is_none_or(|left| left.len() < changes) {
+                waiting.insert(Key::from(key));
+            }
+            if let Some(history) = left {
                 index.set(key, history);
             }
         }
     }
-    Ok((index, loaded))
+    Ok((index, loaded, waiting))
 }
 
 #[cfg(test)]
