@@ -295,6 +295,7 @@ impl Generator {
 
     fn data(&mut self) -> Call {
         let id = i64::try_from(self.below(4)).unwrap();
+        assert!(id <= NEWEST_COMPACTION);
         match self.below(32) {
             24..26 => self.watch(),
             26..32 => self.recipe(),
@@ -314,10 +315,19 @@ impl Generator {
                 Call { compared: Compared::Nothing, ..call }
             }
             22 => of("/etcdserverpb.KV/Compact", &CompactionRequest { revision: id, physical: false }),
-            _ => of("/etcdserverpb.Maintenance/HashKV", &HashKvRequest { revision: 0 }),
+            _ => {
+                // With 0, etcd answers the hash of its first compaction once that is done, at no
+                // certain time. No compaction is as new as this.
+                let revision = self.revision.max(NEWEST_COMPACTION + 1);
+                of(HASH_KV, &HashKvRequest { revision })
+            }
         }
     }
 }
+
+/// Requests to compact are for revisions up to this.
+const NEWEST_COMPACTION: i64 = 3;
+pub(crate) const HASH_KV: &str = "/etcdserverpb.Maintenance/HashKV";
 
 const LOCK: &str = "/v3lockpb.Lock/Lock";
 const CAMPAIGN: &str = "/v3electionpb.Election/Campaign";

@@ -30,7 +30,7 @@ mod requests;
 mod secrets;
 mod watchers;
 
-use generator::{Actor, Call, Compared, Generator, Tokens};
+use generator::{Actor, Call, Compared, Generator, HASH_KV, Tokens};
 use watchers::{Watch, Watchers};
 
 pub(crate) const FLAGS: [&str; 2] = ["--unsafe-no-fsync", "--bcrypt-cost=4"];
@@ -105,13 +105,13 @@ impl Side<'_> {
     async fn send(&mut self, number: u64, call: &Call) -> (Answer, Option<Watch>) {
         let token = self.token(call.actor);
         let client = &self.members[member_of(number, self.members)];
+        if self.members.len() > 1 && (call.watch.is_some() || call.path == HASH_KV) {
+            // Answered by what the member knows: after a linearizable read, refused or not, that is
+            // what the others know.
+            let get = RangeRequest { key: "b".into(), ..RangeRequest::default() }.encode_to_vec();
+            let _ = self::call(client, "/etcdserverpb.KV/Range", get.into(), None).await;
+        }
         if let Some(create) = &call.watch {
-            if self.members.len() > 1 {
-                // A watch is judged by what its member knows: after a linearizable read, refused or
-                // not, that is what the others know.
-                let get = RangeRequest { key: "b".into(), ..RangeRequest::default() }.encode_to_vec();
-                let _ = self::call(client, "/etcdserverpb.KV/Range", get.into(), None).await;
-            }
             return match watchers::open(client, create, token.as_deref()).await {
                 Ok(watch) => (Answer::Reply { revision: 0, body: Bytes::new() }, Some(watch)),
                 Err((code, text)) => (Answer::Refused(code, text), None),
