@@ -105,7 +105,10 @@ fn threads_share_callers_rates_and_watchers() {
         assert_eq!(run.op("put").next().unwrap().count, 200);
     }
     let run = run(Faults::default(), Plan { threads: 3, rate: Some(3_000.0), duration: 1.0, ..puts() });
-    assert!(run.op("put").next().unwrap().count.abs_diff(3_000) <= 3);
+    // On a busy machine some begin too late, or end after the run.
+    let (put, unsent) = (run.op("put").next().unwrap(), run.rounds[0].generator.unsent);
+    let calls = put.count + put.errors.values().sum::<u64>() + unsent;
+    assert!(calls.abs_diff(3_000) <= 3, "{calls}");
 }
 
 #[test]
