@@ -17,7 +17,7 @@ out=$(cd "$out" && pwd)
 exec 9>"$out/.lock"
 flock 9
 
-stamp=$(cat "$here/go.mod" "$here/go.sum" "$here/build.sh" "$here"/interop/*.go | sha256sum | cut -d' ' -f1)
+stamp=$(cat "$here/go.mod" "$here/go.sum" "$here/build.sh" "$here"/interop/*.go "$here"/expect/*.go | sha256sum | cut -d' ' -f1)
 report() { echo "$out $("$out/etcd" --version | sed -n 's/^etcd Version: //p')"; }
 if [ "$(cat "$out/.stamp" 2>/dev/null)" = "$stamp" ] && [ -x "$out/etcd" ] && [ -x "$out/etcdctl" ]; then
     report

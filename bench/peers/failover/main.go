@@ -21,6 +21,8 @@ import (
 	"go.uber.org/zap"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+
+	"revd/peers/expect"
 )
 
 const (
@@ -37,19 +39,8 @@ var all, working context.Context
 
 var failures sync.Map
 
-func must[T any](value T, err error) T {
-	check(err == nil, "unexpected error: %v", err)
-	return value
-}
-
-func check(holds bool, format string, args ...any) {
-	if !holds {
-		panic(fmt.Sprintf(format, args...))
-	}
-}
-
 func connect() *clientv3.Client {
-	return must(clientv3.New(clientv3.Config{
+	return expect.Must(clientv3.New(clientv3.Config{
 		Endpoints: strings.Split(os.Args[1], ","), DialTimeout: 5 * time.Second, Logger: zap.NewNop(),
 	}))
 }
@@ -62,7 +53,7 @@ func failed(err error) {
 		strings.HasPrefix(err.Error(), "etcdserver: leader changed") ||
 		// revd refuses at once where etcd lets a write wait in vain.
 		strings.HasPrefix(err.Error(), "etcdserver: no leader")
-	check(explained, "no error of a failover: %v (%v)", err, code)
+	expect.That(explained, "no error of a failover: %v (%v)", err, code)
 	count, _ := failures.LoadOrStore(err.Error(), new(atomic.Int64))
 	count.(*atomic.Int64).Add(1)
 	time.Sleep(10 * time.Millisecond)
@@ -81,13 +72,13 @@ func until[T any](do func(ctx context.Context) (T, error)) T {
 		if err == nil {
 			return value
 		}
-		check(all.Err() == nil, "not done in time: %v", err)
+		expect.That(all.Err() == nil, "not done in time: %v", err)
 		failed(err)
 	}
 }
 
 func main() {
-	check(len(os.Args) == 2, "usage: failover <endpoint>,<endpoint>,...")
+	expect.That(len(os.Args) == 2, "usage: failover <endpoint>,<endpoint>,...")
 	var cancel, end context.CancelFunc
 	all, cancel = context.WithTimeout(context.Background(), time.Hour)
 	defer cancel()
@@ -158,19 +149,19 @@ func writesAndWatch() {
 		select {
 		case expected = <-written:
 		case response, open := <-watching:
-			check(open && response.Err() == nil, "the watch has ended: %v", response.Err())
+			expect.That(open && response.Err() == nil, "the watch has ended: %v", response.Err())
 			for _, event := range response.Events {
 				text := string(event.Kv.Value)
-				check(event.Kv.ModRevision > last, "%s at %d after %d", text, event.Kv.ModRevision, last)
-				check(told[text] == 0, "told of %s twice", text)
+				expect.That(event.Kv.ModRevision > last, "%s at %d after %d", text, event.Kv.ModRevision, last)
+				expect.That(told[text] == 0, "told of %s twice", text)
 				told[text], last = event.Kv.ModRevision, event.Kv.ModRevision
 			}
 		}
 	}
 	for text, revision := range expected {
-		check(told[text] == revision, "%s is acknowledged at %d, and the watch says %d", text, revision, told[text])
+		expect.That(told[text] == revision, "%s is acknowledged at %d, and the watch says %d", text, revision, told[text])
 	}
-	check(len(expected) > 100, "only %d writes", len(expected))
+	expect.That(len(expected) > 100, "only %d writes", len(expected))
 	fmt.Printf("%d writes acknowledged, %d watched\n", len(expected), len(told))
 }
 
@@ -204,11 +195,11 @@ func mutex() {
 					failed(err)
 					continue
 				}
-				check(holders.Add(1) == 1, "two hold the lock")
+				expect.That(holders.Add(1) == 1, "two hold the lock")
 				reply := until(func(ctx context.Context) (*clientv3.GetResponse, error) { return client.Get(ctx, "counter") })
 				count, revision := 0, int64(0)
 				if len(reply.Kvs) > 0 {
-					count, revision = must(strconv.Atoi(string(reply.Kvs[0].Value))), reply.Kvs[0].ModRevision
+					count, revision = expect.Must(strconv.Atoi(string(reply.Kvs[0].Value))), reply.Kvs[0].ModRevision
 				}
 				done, err := call(func(ctx context.Context) (*clientv3.TxnResponse, error) {
 					same := clientv3.Compare(clientv3.ModRevision("counter"), "=", revision)
@@ -221,7 +212,7 @@ func mutex() {
 					failed(err)
 				default:
 					// A write without an answer of an earlier holder may still have come between.
-					check(done.Succeeded || unknown.Load() > 0, "the holder of the lock is not alone")
+					expect.That(done.Succeeded || unknown.Load() > 0, "the holder of the lock is not alone")
 					if done.Succeeded {
 						added.Add(1)
 					}
@@ -238,8 +229,8 @@ func mutex() {
 	}
 	locking.Wait()
 	reply := until(func(ctx context.Context) (*clientv3.GetResponse, error) { return connect().Get(ctx, "counter") })
-	count := int64(must(strconv.Atoi(string(reply.Kvs[0].Value))))
-	check(count >= added.Load() && count <= added.Load()+unknown.Load(),
+	count := int64(expect.Must(strconv.Atoi(string(reply.Kvs[0].Value))))
+	expect.That(count >= added.Load() && count <= added.Load()+unknown.Load(),
 		"%d were added, %d perhaps, and the counter is %d", added.Load(), unknown.Load(), count)
 	fmt.Printf("the lock was held %d times\n", count)
 }
@@ -268,10 +259,10 @@ func election() {
 		}
 	}
 	until(func(ctx context.Context) (int, error) { return 0, leads.Resign(ctx) })
-	check(mine.Close() == nil, "the session does not end")
+	expect.That(mine.Close() == nil, "the session does not end")
 	<-elected
 	leader := until(func(ctx context.Context) (*clientv3.GetResponse, error) { return waits.Leader(ctx) })
-	check(string(leader.Kvs[0].Value) == "two", "%s leads", leader.Kvs[0].Value)
+	expect.That(string(leader.Kvs[0].Value) == "two", "%s leads", leader.Kvs[0].Value)
 	fmt.Println("one led to the end, then two")
 }
 
@@ -297,8 +288,8 @@ func transfers() {
 				_, err := call(func(ctx context.Context) (*clientv3.TxnResponse, error) {
 					return concurrency.NewSTM(client, func(stm concurrency.STM) error {
 						from, to := account(number), account(number+1)
-						stm.Put(from, strconv.Itoa(must(strconv.Atoi(stm.Get(from)))-1))
-						stm.Put(to, strconv.Itoa(must(strconv.Atoi(stm.Get(to)))+1))
+						stm.Put(from, strconv.Itoa(expect.Must(strconv.Atoi(stm.Get(from)))-1))
+						stm.Put(to, strconv.Itoa(expect.Must(strconv.Atoi(stm.Get(to)))+1))
 						stm.Put("transfers", stm.Get("transfers")+"x")
 						return nil
 					}, concurrency.WithAbortContext(ctx))
@@ -323,12 +314,12 @@ func transfers() {
 	})
 	sum := 0
 	for _, kv := range reply.Kvs {
-		sum += must(strconv.Atoi(string(kv.Value)))
+		sum += expect.Must(strconv.Atoi(string(kv.Value)))
 	}
-	check(sum == accounts*each, "there were %d, and there are %d", accounts*each, sum)
+	expect.That(sum == accounts*each, "there were %d, and there are %d", accounts*each, sum)
 	counted := until(func(ctx context.Context) (*clientv3.GetResponse, error) { return client.Get(ctx, "transfers") })
 	count := int64(len(counted.Kvs[0].Value))
-	check(count >= done.Load() && count <= done.Load()+unknown.Load(),
+	expect.That(count >= done.Load() && count <= done.Load()+unknown.Load(),
 		"%d transfers are acknowledged, %d perhaps, and %d have happened", done.Load(), unknown.Load(), count)
 	fmt.Printf("%d transfers\n", count)
 }

@@ -16,30 +16,21 @@ import (
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3election/v3electionpb"
 	"go.etcd.io/etcd/server/v3/etcdserver/api/v3lock/v3lockpb"
 	"go.uber.org/zap"
+
+	"revd/peers/expect"
 )
 
 // ctx ends when something hangs.
 var ctx context.Context
 
-func must[T any](value T, err error) T {
-	check(err == nil, "unexpected error: %v", err)
-	return value
-}
-
-func check(holds bool, format string, args ...any) {
-	if !holds {
-		panic(fmt.Sprintf(format, args...))
-	}
-}
-
 func connect(endpoint string) *clientv3.Client {
-	return must(clientv3.New(clientv3.Config{
+	return expect.Must(clientv3.New(clientv3.Config{
 		Endpoints: []string{endpoint}, DialTimeout: 5 * time.Second, Logger: zap.NewNop(),
 	}))
 }
 
 func main() {
-	check(len(os.Args) == 2 || len(os.Args) == 5, "usage: interop <endpoint> [pings <rounds> <rounds through a proxy>]")
+	expect.That(len(os.Args) == 2 || len(os.Args) == 5, "usage: interop <endpoint> [pings <rounds> <rounds through a proxy>]")
 	limit := 2 * time.Minute
 	if len(os.Args) == 5 {
 		limit = time.Hour
@@ -66,7 +57,7 @@ func main() {
 // next is the next response of a watch with events.
 func next(watching clientv3.WatchChan) []*clientv3.Event {
 	for response := range watching {
-		check(response.Err() == nil, "the watch has ended: %v", response.Err())
+		expect.That(response.Err() == nil, "the watch has ended: %v", response.Err())
 		if len(response.Events) > 0 {
 			return response.Events
 		}
@@ -76,34 +67,34 @@ func next(watching clientv3.WatchChan) []*clientv3.Event {
 
 func watch(client, other *clientv3.Client) {
 	created := client.Watch(ctx, "w/", clientv3.WithPrefix(), clientv3.WithPrevKV(), clientv3.WithCreatedNotify())
-	check((<-created).Created, "no word of the creation")
+	expect.That((<-created).Created, "no word of the creation")
 	deletions := client.Watch(ctx, "w/", clientv3.WithPrefix(), clientv3.WithFilterPut(), clientv3.WithFragment())
 	one := client.Watch(ctx, "w/1")
-	check(len(must(client.Get(ctx, "w/", clientv3.WithPrefix())).Kvs) == 0, "not empty")
+	expect.That(len(expect.Must(client.Get(ctx, "w/", clientv3.WithPrefix())).Kvs) == 0, "not empty")
 	// The other two watchers have no word of their creation: a progress request waits for them.
-	check(client.RequestProgress(ctx) == nil, "no progress")
-	must(other.Put(ctx, "w/1", "a"))
+	expect.That(client.RequestProgress(ctx) == nil, "no progress")
+	expect.Must(other.Put(ctx, "w/1", "a"))
 	event := next(created)[0]
-	check(event.IsCreate() && string(event.Kv.Value) == "a" && event.PrevKv == nil, "%v", event)
-	must(other.Put(ctx, "w/1", "b"))
+	expect.That(event.IsCreate() && string(event.Kv.Value) == "a" && event.PrevKv == nil, "%v", event)
+	expect.Must(other.Put(ctx, "w/1", "b"))
 	event = next(created)[0]
-	check(event.IsModify() && string(event.PrevKv.Value) == "a", "%v", event)
-	must(other.Delete(ctx, "w/", clientv3.WithPrefix()))
+	expect.That(event.IsModify() && string(event.PrevKv.Value) == "a", "%v", event)
+	expect.Must(other.Delete(ctx, "w/", clientv3.WithPrefix()))
 	event = next(created)[0]
-	check(event.Type == clientv3.EventTypeDelete && string(event.PrevKv.Value) == "b", "%v", event)
-	check(next(deletions)[0].Type == clientv3.EventTypeDelete, "a put came through the filter")
+	expect.That(event.Type == clientv3.EventTypeDelete && string(event.PrevKv.Value) == "b", "%v", event)
+	expect.That(next(deletions)[0].Type == clientv3.EventTypeDelete, "a put came through the filter")
 	for _, value := range []string{"a", "b", ""} {
-		check(string(next(one)[0].Kv.Value) == value, "another value than %q", value)
+		expect.That(string(next(one)[0].Kv.Value) == value, "another value than %q", value)
 	}
 }
 
 // refusals are of puts that are too large, many at a time: a watch on the same connection does not hear of them.
 func refusals(_, other *clientv3.Client) {
-	client := must(clientv3.New(clientv3.Config{
+	client := expect.Must(clientv3.New(clientv3.Config{
 		Endpoints: other.Endpoints(), DialTimeout: 5 * time.Second, Logger: zap.NewNop(), MaxCallSendMsgSize: 1 << 30,
 	}))
 	one := client.Watch(ctx, "r/1", clientv3.WithCreatedNotify())
-	check((<-one).Created, "no word of the creation")
+	expect.That((<-one).Created, "no word of the creation")
 	value := strings.Repeat("v", 3<<20)
 	refused := make(chan error)
 	for range 200 {
@@ -114,79 +105,79 @@ func refusals(_, other *clientv3.Client) {
 	}
 	for range 200 {
 		err := <-refused
-		check(err != nil && strings.Contains(err.Error(), "larger than max"), "%v", err)
+		expect.That(err != nil && strings.Contains(err.Error(), "larger than max"), "%v", err)
 	}
-	must(other.Put(ctx, "r/1", "a"))
-	check(len(next(one)) == 1, "no event")
+	expect.Must(other.Put(ctx, "r/1", "a"))
+	expect.That(len(next(one)) == 1, "no event")
 }
 
 func past(client, other *clientv3.Client) {
-	first := must(client.Put(ctx, "p/0", "0")).Header.Revision
+	first := expect.Must(client.Put(ctx, "p/0", "0")).Header.Revision
 	var last int64
 	for number := 1; number <= 1000; number++ {
-		last = must(client.Put(ctx, fmt.Sprintf("p/%d", number%10), fmt.Sprint(number))).Header.Revision
+		last = expect.Must(client.Put(ctx, fmt.Sprintf("p/%d", number%10), fmt.Sprint(number))).Header.Revision
 	}
 	watching := other.Watch(ctx, "p/", clientv3.WithPrefix(), clientv3.WithRev(first))
 	for number := 0; number <= 1000; {
 		for _, event := range next(watching) {
-			check(string(event.Kv.Value) == fmt.Sprint(number), "%v is not change %d", event.Kv, number)
+			expect.That(string(event.Kv.Value) == fmt.Sprint(number), "%v is not change %d", event.Kv, number)
 			number++
 		}
 	}
-	must(client.Compact(ctx, last-100))
+	expect.Must(client.Compact(ctx, last-100))
 	response := <-client.Watch(ctx, "p/", clientv3.WithPrefix(), clientv3.WithRev(first))
-	check(errors.Is(response.Err(), rpctypes.ErrCompacted), "%v", response.Err())
-	check(response.CompactRevision == last-100, "compacted at %d", response.CompactRevision)
+	expect.That(errors.Is(response.Err(), rpctypes.ErrCompacted), "%v", response.Err())
+	expect.That(response.CompactRevision == last-100, "compacted at %d", response.CompactRevision)
 }
 
 func lease(client, other *clientv3.Client) {
-	granted := must(client.Grant(ctx, 60))
-	must(client.Put(ctx, "l/1", "", clientv3.WithLease(granted.ID)))
-	must(client.Put(ctx, "l/2", "", clientv3.WithLease(granted.ID)))
-	left := must(other.TimeToLive(ctx, granted.ID, clientv3.WithAttachedKeys()))
-	check(left.GrantedTTL == 60 && left.TTL > 50 && len(left.Keys) == 2, "%v", left)
-	check(must(other.KeepAliveOnce(ctx, granted.ID)).TTL == 60, "not kept alive")
-	check((<-must(other.KeepAlive(ctx, granted.ID))).ID == granted.ID, "not kept alive")
-	check(len(must(client.Leases(ctx)).Leases) > 0, "no leases")
-	must(other.Revoke(ctx, granted.ID))
-	check(must(client.Get(ctx, "l/", clientv3.WithPrefix())).Count == 0, "keys are left")
+	granted := expect.Must(client.Grant(ctx, 60))
+	expect.Must(client.Put(ctx, "l/1", "", clientv3.WithLease(granted.ID)))
+	expect.Must(client.Put(ctx, "l/2", "", clientv3.WithLease(granted.ID)))
+	left := expect.Must(other.TimeToLive(ctx, granted.ID, clientv3.WithAttachedKeys()))
+	expect.That(left.GrantedTTL == 60 && left.TTL > 50 && len(left.Keys) == 2, "%v", left)
+	expect.That(expect.Must(other.KeepAliveOnce(ctx, granted.ID)).TTL == 60, "not kept alive")
+	expect.That((<-expect.Must(other.KeepAlive(ctx, granted.ID))).ID == granted.ID, "not kept alive")
+	expect.That(len(expect.Must(client.Leases(ctx)).Leases) > 0, "no leases")
+	expect.Must(other.Revoke(ctx, granted.ID))
+	expect.That(expect.Must(client.Get(ctx, "l/", clientv3.WithPrefix())).Count == 0, "keys are left")
 	_, err := client.KeepAliveOnce(ctx, granted.ID)
-	check(errors.Is(err, rpctypes.ErrLeaseNotFound), "%v", err)
-	short := must(client.Grant(ctx, 2))
-	must(client.Put(ctx, "l/3", "", clientv3.WithLease(short.ID)))
-	check(next(client.Watch(ctx, "l/3", clientv3.WithFilterPut()))[0].Type == clientv3.EventTypeDelete, "no end")
+	expect.That(errors.Is(err, rpctypes.ErrLeaseNotFound), "%v", err)
+	short := expect.Must(client.Grant(ctx, 2))
+	expect.Must(client.Put(ctx, "l/3", "", clientv3.WithLease(short.ID)))
+	expect.That(next(client.Watch(ctx, "l/3", clientv3.WithFilterPut()))[0].Type == clientv3.EventTypeDelete, "no end")
 }
 
 func session(client *clientv3.Client) *concurrency.Session {
-	return must(concurrency.NewSession(client, concurrency.WithTTL(30)))
+	return expect.Must(concurrency.NewSession(client, concurrency.WithTTL(30)))
 }
 
 func mutex(client, other *clientv3.Client) {
 	mine, theirs := session(client), session(other)
 	held, waiting := concurrency.NewMutex(mine, "m"), concurrency.NewMutex(theirs, "m")
-	check(held.Lock(ctx) == nil, "not locked")
-	check(errors.Is(waiting.TryLock(ctx), concurrency.ErrLocked), "locked twice")
+	expect.That(held.Lock(ctx) == nil, "not locked")
+	expect.That(errors.Is(waiting.TryLock(ctx), concurrency.ErrLocked), "locked twice")
 	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
-	check(waiting.Lock(short) != nil, "locked twice")
+	expect.That(waiting.Lock(short) != nil, "locked twice")
 	cancel()
 	locked := make(chan error)
 	go func() { locked <- waiting.Lock(ctx) }()
-	check(held.Unlock(ctx) == nil, "not unlocked")
-	check(<-locked == nil, "nobody is next")
+	expect.That(held.Unlock(ctx) == nil, "not unlocked")
+	expect.That(<-locked == nil, "nobody is next")
 	// Whoever holds a lock loses it with the session.
 	go func() { locked <- held.Lock(ctx) }()
-	check(theirs.Close() == nil, "the session does not end")
-	check(<-locked == nil, "the lock outlived its session")
-	check(mine.Close() == nil, "the session does not end")
+	expect.That(theirs.Close() == nil, "the session does not end")
+	expect.That(<-locked == nil, "the lock outlived its session")
+	expect.That(mine.Close() == nil, "the session does not end")
 }
 
 func election(client, other *clientv3.Client) {
 	mine, theirs := session(client), session(other)
 	leads, waits := concurrency.NewElection(mine, "e"), concurrency.NewElection(theirs, "e")
 	_, err := leads.Leader(ctx)
-	check(errors.Is(err, concurrency.ErrElectionNoLeader), "%v", err)
+	expect.That(errors.Is(err, concurrency.ErrElectionNoLeader), "%v", err)
 	observed := concurrency.NewElection(theirs, "e").Observe(ctx)
-	check(leads.Campaign(ctx, "one") == nil, "not elected")
+	expect.That(leads.Campaign(ctx, "one") == nil, "not elected")
 	elected := make(chan error)
 	go func() { elected <- waits.Campaign(ctx, "two") }()
 	said := func(value string) {
@@ -198,16 +189,16 @@ func election(client, other *clientv3.Client) {
 		panic("nobody said " + value)
 	}
 	said("one")
-	check(leads.Proclaim(ctx, "more") == nil, "nothing proclaimed")
+	expect.That(leads.Proclaim(ctx, "more") == nil, "nothing proclaimed")
 	said("more")
-	check(leads.Resign(ctx) == nil, "not resigned")
-	check(<-elected == nil, "nobody is next")
+	expect.That(leads.Resign(ctx) == nil, "not resigned")
+	expect.That(<-elected == nil, "nobody is next")
 	said("two")
-	check(theirs.Close() == nil && mine.Close() == nil, "a session does not end")
+	expect.That(theirs.Close() == nil && mine.Close() == nil, "a session does not end")
 }
 
 func stm(client, other *clientv3.Client) {
-	must(client.Put(ctx, "stm", ""))
+	expect.Must(client.Put(ctx, "stm", ""))
 	done := make(chan error)
 	for _, who := range []*clientv3.Client{client, other} {
 		go func() {
@@ -223,56 +214,56 @@ func stm(client, other *clientv3.Client) {
 			done <- nil
 		}()
 	}
-	check(<-done == nil && <-done == nil, "a transaction failed")
-	check(string(must(client.Get(ctx, "stm")).Kvs[0].Value) == strings.Repeat("x", 40), "an update was lost")
+	expect.That(<-done == nil && <-done == nil, "a transaction failed")
+	expect.That(string(expect.Must(client.Get(ctx, "stm")).Kvs[0].Value) == strings.Repeat("x", 40), "an update was lost")
 }
 
 // lockService uses the server's own locks, beside the client's on the same name.
 func lockService(client, other *clientv3.Client) {
 	locks := v3lockpb.NewLockClient(client.ActiveConnection())
-	lease := must(client.Grant(ctx, 30))
-	held := must(locks.Lock(ctx, &v3lockpb.LockRequest{Name: []byte("s"), Lease: int64(lease.ID)}))
-	check(string(held.Key) == fmt.Sprintf("s/%x", lease.ID), "%s", held.Key)
+	lease := expect.Must(client.Grant(ctx, 30))
+	held := expect.Must(locks.Lock(ctx, &v3lockpb.LockRequest{Name: []byte("s"), Lease: int64(lease.ID)}))
+	expect.That(string(held.Key) == fmt.Sprintf("s/%x", lease.ID), "%s", held.Key)
 	theirs := session(other)
 	locked := make(chan error)
 	go func() { locked <- concurrency.NewMutex(theirs, "s").Lock(ctx) }()
 	short, cancel := context.WithTimeout(ctx, 300*time.Millisecond)
 	_, err := locks.Lock(short, &v3lockpb.LockRequest{Name: []byte("s")})
-	check(err != nil, "locked twice")
+	expect.That(err != nil, "locked twice")
 	cancel()
-	must(locks.Unlock(ctx, &v3lockpb.UnlockRequest{Key: held.Key}))
-	check(<-locked == nil, "nobody is next")
+	expect.Must(locks.Unlock(ctx, &v3lockpb.UnlockRequest{Key: held.Key}))
+	expect.That(<-locked == nil, "nobody is next")
 	_, err = locks.Lock(ctx, &v3lockpb.LockRequest{Name: []byte("s"), Lease: 4711})
-	check(err != nil && strings.Contains(err.Error(), "requested lease not found"), "%v", err)
+	expect.That(err != nil && strings.Contains(err.Error(), "requested lease not found"), "%v", err)
 	// The call that was given up has left nothing behind.
-	for must(client.Get(ctx, "s/", clientv3.WithPrefix())).Count > 1 {
+	for expect.Must(client.Get(ctx, "s/", clientv3.WithPrefix())).Count > 1 {
 		time.Sleep(10 * time.Millisecond)
 	}
-	check(theirs.Close() == nil, "the session does not end")
-	again := must(locks.Lock(ctx, &v3lockpb.LockRequest{Name: []byte("s")}))
-	must(locks.Unlock(ctx, &v3lockpb.UnlockRequest{Key: again.Key}))
+	expect.That(theirs.Close() == nil, "the session does not end")
+	again := expect.Must(locks.Lock(ctx, &v3lockpb.LockRequest{Name: []byte("s")}))
+	expect.Must(locks.Unlock(ctx, &v3lockpb.UnlockRequest{Key: again.Key}))
 }
 
 func electionService(client, other *clientv3.Client) {
 	elections := v3electionpb.NewElectionClient(client.ActiveConnection())
 	_, err := elections.Leader(ctx, &v3electionpb.LeaderRequest{Name: []byte("v")})
-	check(err != nil && strings.Contains(err.Error(), "election: no leader"), "%v", err)
-	observing := must(elections.Observe(ctx, &v3electionpb.LeaderRequest{Name: []byte("v")}))
-	won := must(elections.Campaign(ctx, &v3electionpb.CampaignRequest{Name: []byte("v"), Value: []byte("one")}))
-	check(string(must(observing.Recv()).Kv.Value) == "one", "another leader")
+	expect.That(err != nil && strings.Contains(err.Error(), "election: no leader"), "%v", err)
+	observing := expect.Must(elections.Observe(ctx, &v3electionpb.LeaderRequest{Name: []byte("v")}))
+	won := expect.Must(elections.Campaign(ctx, &v3electionpb.CampaignRequest{Name: []byte("v"), Value: []byte("one")}))
+	expect.That(string(expect.Must(observing.Recv()).Kv.Value) == "one", "another leader")
 	theirs := session(other)
 	elected := make(chan error)
 	go func() { elected <- concurrency.NewElection(theirs, "v").Campaign(ctx, "two") }()
-	must(elections.Proclaim(ctx, &v3electionpb.ProclaimRequest{Leader: won.Leader, Value: []byte("more")}))
-	check(string(must(observing.Recv()).Kv.Value) == "more", "another value")
-	must(elections.Resign(ctx, &v3electionpb.ResignRequest{Leader: won.Leader}))
-	check(<-elected == nil, "nobody is next")
-	check(string(must(observing.Recv()).Kv.Value) == "two", "another leader")
+	expect.Must(elections.Proclaim(ctx, &v3electionpb.ProclaimRequest{Leader: won.Leader, Value: []byte("more")}))
+	expect.That(string(expect.Must(observing.Recv()).Kv.Value) == "more", "another value")
+	expect.Must(elections.Resign(ctx, &v3electionpb.ResignRequest{Leader: won.Leader}))
+	expect.That(<-elected == nil, "nobody is next")
+	expect.That(string(expect.Must(observing.Recv()).Kv.Value) == "two", "another leader")
 	_, err = elections.Proclaim(ctx, &v3electionpb.ProclaimRequest{Leader: won.Leader})
-	check(err != nil && strings.Contains(err.Error(), "election: not leader"), "%v", err)
+	expect.That(err != nil && strings.Contains(err.Error(), "election: not leader"), "%v", err)
 	_, err = elections.Resign(ctx, &v3electionpb.ResignRequest{})
-	check(err != nil && strings.Contains(err.Error(), `"leader" field must be provided`), "%v", err)
-	leader := must(elections.Leader(ctx, &v3electionpb.LeaderRequest{Name: []byte("v")}))
-	check(string(leader.Kv.Value) == "two", "%v", leader)
-	check(theirs.Close() == nil, "the session does not end")
+	expect.That(err != nil && strings.Contains(err.Error(), `"leader" field must be provided`), "%v", err)
+	leader := expect.Must(elections.Leader(ctx, &v3electionpb.LeaderRequest{Name: []byte("v")}))
+	expect.That(string(leader.Kv.Value) == "two", "%v", leader)
+	expect.That(theirs.Close() == nil, "the session does not end")
 }

@@ -8,6 +8,8 @@ import (
 	"time"
 
 	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"revd/peers/expect"
 )
 
 const (
@@ -20,10 +22,10 @@ const (
 func pings(endpoint string, rounds, slowRounds int) {
 	writer := connect(endpoint)
 	live := connect(endpoint).Watch(ctx, "b/", clientv3.WithPrefix(), clientv3.WithCreatedNotify())
-	check((<-live).Created, "no word of the creation")
+	expect.That((<-live).Created, "no word of the creation")
 	value := strings.Repeat("v", pingValueBytes)
 	for number := range pingKeys {
-		must(writer.Put(ctx, fmt.Sprintf("b/%04d", number), value))
+		expect.Must(writer.Put(ctx, fmt.Sprintf("b/%04d", number), value))
 	}
 	count(live)
 	fmt.Println("a live watch works")
@@ -38,14 +40,14 @@ func pings(endpoint string, rounds, slowRounds int) {
 					continue
 				}
 				client := connect(path.endpoint)
-				reply := must(client.Get(ctx, "b/", clientv3.WithPrefix(), clientv3.WithLimit(keys)))
-				check(int64(len(reply.Kvs)) == keys, "%d keys, not %d", len(reply.Kvs), keys)
-				check(client.Close() == nil, "not closed")
+				reply := expect.Must(client.Get(ctx, "b/", clientv3.WithPrefix(), clientv3.WithLimit(keys)))
+				expect.That(int64(len(reply.Kvs)) == keys, "%d keys, not %d", len(reply.Kvs), keys)
+				expect.That(client.Close() == nil, "not closed")
 			}
 			if round%10 == 0 {
 				client := connect(path.endpoint)
 				count(client.Watch(ctx, "b/", clientv3.WithPrefix(), clientv3.WithRev(1)))
-				check(client.Close() == nil, "not closed")
+				expect.That(client.Close() == nil, "not closed")
 			}
 		}
 		fmt.Printf("%s: %d rounds work\n", name, path.rounds)
@@ -62,14 +64,14 @@ func count(watching clientv3.WatchChan) {
 
 // slowProxy carries 50 MB/s, and each way takes 10 ms.
 func slowProxy(endpoint string) string {
-	listener := must(net.Listen("tcp", "127.0.0.1:0"))
+	listener := expect.Must(net.Listen("tcp", "127.0.0.1:0"))
 	go func() {
 		for {
 			client, err := listener.Accept()
 			if err != nil {
 				return
 			}
-			server := must(net.Dial("tcp", strings.TrimPrefix(endpoint, "http://")))
+			server := expect.Must(net.Dial("tcp", strings.TrimPrefix(endpoint, "http://")))
 			go carry(client, server)
 			go carry(server, client)
 		}
@@ -109,4 +111,4 @@ func carry(from, to net.Conn) {
 	}
 }
 
-func number(text string) int { return must(strconv.Atoi(text)) }
+func number(text string) int { return expect.Must(strconv.Atoi(text)) }
