@@ -1,30 +1,15 @@
 //! etcd's Go client in the name of a user whose token ends (`bench/peers/users/main.go`): calls, a
 //! lease and a watch go on, with simple tokens and signed ones, at revd and at etcd.
 
-use std::path::Path;
 use std::process::Command;
 
-use crate::harness::{Server, TempDir, peers};
-
-fn build(dir: &Path) -> Option<std::path::PathBuf> {
-    peers()?;
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../bench/peers");
-    let program = dir.join("users");
-    let mut go = Command::new("go");
-    go.args(["build", "-trimpath", "-mod=readonly", "-o"]).arg(&program).arg("./users");
-    let Ok(built) = go.current_dir(folder).output() else {
-        eprintln!("skipped: no Go");
-        return None;
-    };
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    Some(program)
-}
+use crate::harness::{Server, TempDir, go_program, peers};
 
 #[test]
 fn a_go_client_outlives_its_tokens() {
     let dir = TempDir::new();
-    let Some(program) = build(dir.path()) else { return };
     let Some(peers) = peers() else { return };
+    let Some(program) = go_program(dir.path(), "users") else { return };
     let secret = dir.path().join("secret");
     std::fs::write(&secret, b"a secret of thirty-two bytes or so").unwrap();
     let signed = format!("--auth-token=jwt,sign-method=HS256,ttl=2s,priv-key={}", secret.display());

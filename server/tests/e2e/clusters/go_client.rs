@@ -1,11 +1,12 @@
 //! etcd's own Go client (`bench/peers/failover/main.go`) on three members that are killed and
 //! restarted: writes, a watch, a mutex, an election, sessions.
 
-use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use crate::harness::{Cluster, Product, TempDir, Wiring, from_env, peers, products_of_clusters, run, within};
+use crate::harness::{
+    Cluster, Product, TempDir, Wiring, from_env, go_program, peers, products_of_clusters, run, within,
+};
 
 /// Longer than the client needs to look at what it was told.
 const MOMENTS: Duration = Duration::from_secs(120);
@@ -20,20 +21,9 @@ impl Drop for Running {
     }
 }
 
-/// Built here: `bench/peers/build.sh` builds what single members are tested with.
-fn build(dir: &Path) -> std::path::PathBuf {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../bench/peers");
-    let program = dir.join("failover");
-    let mut go = Command::new("go");
-    go.args(["build", "-trimpath", "-mod=readonly", "-o"]).arg(&program).arg("./failover");
-    let built = go.current_dir(folder).output().unwrap();
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    program
-}
-
 async fn goes_on(product: Product, faults: impl AsyncFnOnce(&mut Cluster)) {
     let dir = TempDir::new();
-    let program = build(dir.path());
+    let program = go_program(dir.path(), "failover").expect("Go is there");
     let mut cluster = Cluster::start(product, Wiring::Direct, dir.path(), 3, &[]).await;
     let said = dir.path().join("said");
     let output = std::fs::File::create(&said).unwrap();

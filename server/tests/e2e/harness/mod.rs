@@ -10,7 +10,7 @@ mod process;
 pub use clients::{Client, WatchStream, connect};
 pub use cluster::{Cluster, Wiring, products_of_clusters, within};
 pub use network::{Fault, Party, Way};
-pub use peers::{Peers, peers};
+pub use peers::{Peers, go_program, peers};
 pub use process::{MIXED, Product, Server, SmallDisk, TempDir, free_address, wait_until};
 pub use revd_engine::random::Random;
 

@@ -35,6 +35,21 @@ fn skip(why: &str) -> Option<&'static Peers> {
     None
 }
 
+/// Builds a program of `bench/peers` that drives servers with etcd's Go client, into this
+/// directory; none where there is no Go. (`build.sh` builds the one that many tests run.)
+pub fn go_program(dir: &Path, name: &str) -> Option<PathBuf> {
+    let program = dir.join(name);
+    let mut go = Command::new("go");
+    go.args(["build", "-trimpath", "-mod=readonly", "-o"]).arg(&program).arg(format!("./{name}"));
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../bench/peers");
+    let Ok(built) = go.current_dir(folder).output() else {
+        eprintln!("skipped: no Go");
+        return None;
+    };
+    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
+    Some(program)
+}
+
 fn build() -> Result<Peers, String> {
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../bench/peers/build.sh");
     let output = Command::new(&script).output().map_err(|error| format!("{}: {error}", script.display()))?;
