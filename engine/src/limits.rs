@@ -126,7 +126,7 @@ pub const TAIL_CHUNK_BYTES: usize = 1024 * 1024;
 // Maps.
 
 /// Maps of files whose pages are named when the disk does not give one; the tree file has one for
-/// each length that a reader still looks at.
+/// each time that it was mapped anew, as long as a reader still looks at it.
 pub const MAPS_KNOWN_MAX: usize = 64;
 
 const _: () = {
