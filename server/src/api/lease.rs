@@ -170,7 +170,7 @@ impl Lease {
         let LeaseTimeToLiveRequest { id, keys } = decoded(LeaseTimeToLiveRequest::decode(message))?;
         validate::proposal_size(bytes, self.context.limits)?;
         if !keys {
-            return self.ask_leader(LeaseRequest::TimeToLive { lease: id, keys }).await;
+            return self.ask_leader(caller, LeaseRequest::TimeToLive { lease: id, keys }).await;
         }
         self.wait_for_keys().await?;
         let is_root = self.context.is_root(caller, &self.context.views.load());
@@ -178,8 +178,12 @@ impl Lease {
             // Before a reply is made of very many keys.
             self.check_attached(caller, LeaseRight::Read(id)).await?;
         }
-        let reply = match self.context.ask(LeaseRequest::TimeToLive { lease: id, keys }.into(), false).await {
-            Err(Error::NotLeader) => self.time_and_keys(id).await,
+        let reply = match self
+            .context
+            .ask(caller, LeaseRequest::TimeToLive { lease: id, keys }.into(), false)
+            .await
+        {
+            Err(Error::NotLeader) => self.time_and_keys(caller, id).await,
             result => result,
         }?;
         if !is_root {
@@ -192,7 +196,11 @@ impl Lease {
     /// Whether a caller may have what depends on keys of leases: the state core knows these.
     async fn check_attached(&self, caller: &Caller, right: LeaseRight) -> Result<(), Error> {
         let rights = LeaseRights { caller: caller.clone(), right };
-        self.context.begin_local(LocalKind::MayCaller(Arc::new(rights)), false)?.await?.result.map(drop)
+        self.context
+            .begin_local(caller, LocalKind::MayCaller(Arc::new(rights)), false)?
+            .await?
+            .result
+            .map(drop)
     }
 
     /// Waits until keys are known here that were attached anywhere before. As with etcd, a change
@@ -208,9 +216,9 @@ impl Lease {
     }
 
     /// The time to live from the leader, and the keys, which may be very many, from this member.
-    async fn time_and_keys(&self, lease: i64) -> Result<Message, Error> {
-        let mut reply = self.ask_leader(LeaseRequest::TimeToLive { lease, keys: false }).await?;
-        let keys = self.context.begin_local(LeaseRequest::Keys { lease }.into(), false)?.await?;
+    async fn time_and_keys(&self, caller: &Caller, lease: i64) -> Result<Message, Error> {
+        let mut reply = self.ask_leader(caller, LeaseRequest::TimeToLive { lease, keys: false }).await?;
+        let keys = self.context.begin_local(caller, LeaseRequest::Keys { lease }.into(), false)?.await?;
         // Fields behind each other are one message.
         reply.push(keys.result?);
         Ok(reply)
@@ -218,7 +226,7 @@ impl Lease {
 
     pub(super) async fn leases(&self, caller: &Caller, message: Bytes) -> Result<Message, Error> {
         decoded(LeaseLeasesRequest::decode(message))?;
-        let reply = self.context.ask(DeadlineRequest::List.into(), false).await?;
+        let reply = self.context.ask(caller, DeadlineRequest::List.into(), false).await?;
         if !self.context.is_root(caller, &self.context.views.load()) {
             self.check_attached(caller, LeaseRight::ReadAll).await?;
         }
@@ -227,9 +235,9 @@ impl Lease {
 
     /// Asks the leader, whoever that is. One that ceases to lead before it answers is not asked
     /// again: the request waits for the next one.
-    async fn ask_leader(&self, request: LeaseRequest) -> Result<Message, Error> {
+    async fn ask_leader(&self, caller: &Caller, request: LeaseRequest) -> Result<Message, Error> {
         loop {
-            match self.context.ask(request.into(), false).await {
+            match self.context.ask(caller, request.into(), false).await {
                 Err(Error::NotLeader) => {}
                 result => return result,
             }
@@ -319,10 +327,10 @@ impl Lease {
             RenewalStep::AskRights => {
                 let (caller, right) = (renewal.caller.clone(), LeaseRight::Write(lease));
                 let rights = Arc::new(LeaseRights { caller, right });
-                self.context.begin_local(LocalKind::MayCaller(rights), true)
+                self.context.begin_local(&renewal.caller, LocalKind::MayCaller(rights), true)
             }
             RenewalStep::KeepAlive => {
-                self.context.begin_local(DeadlineRequest::KeepAlive { lease }.into(), true)
+                self.context.begin_local(&renewal.caller, DeadlineRequest::KeepAlive { lease }.into(), true)
             }
             RenewalStep::TakeCheckpointBack => {
                 let checkpoints = vec![LeaseCheckpoint { id: lease, remaining_ttl: 0 }];
@@ -371,7 +379,8 @@ impl Lease {
     /// Reports that this edge has passed on the keepalives that had come when it was
     /// asked, or those that it could.
     pub fn heard(&self, heard: Heard) {
-        if let Ok(report) = self.context.begin_local(LeaseRequest::Heard(heard).into(), true) {
+        if let Ok(report) = self.context.begin_local(&Caller::Member, LeaseRequest::Heard(heard).into(), true)
+        {
             report.detach();
         }
     }
@@ -405,7 +414,7 @@ impl Lease {
 
     /// Asks this member alone, on its own behalf.
     async fn report(&self, kind: LocalKind) -> Result<Bytes, Error> {
-        self.context.begin_local(kind, true)?.await?.result
+        self.context.begin_local(&Caller::Member, kind, true)?.await?.result
     }
 }
 

@@ -72,7 +72,7 @@ impl Maintenance {
     pub(super) async fn defragment(&self, caller: &Caller, message: Bytes) -> Result<Message, Error> {
         decoded(DefragmentRequest::decode(message))?;
         self.check_newest_known(caller).await?;
-        self.context.ask(LocalKind::Defragment, true).await?;
+        self.context.ask(caller, LocalKind::Defragment, true).await?;
         Ok(Message::new())
     }
 
@@ -91,7 +91,7 @@ impl Maintenance {
         if self.context.leads() {
             self.context.check_newest(caller, &Wants::Root).await?;
         }
-        self.context.ask(LocalKind::MoveLeader { to }, true).await?;
+        self.context.ask(caller, LocalKind::MoveLeader { to }, true).await?;
         Ok(Message::new())
     }
 

@@ -102,11 +102,8 @@ impl ServiceContext {
         patient: bool,
     ) -> Result<Proposal, Error> {
         self.check_unapplied(kind)?;
-        let user = match caller {
-            Caller::User(user) => Some(UserNumber::of(&user.name)),
-            _ => None,
-        };
-        let (of, (kind, message)) = ((SlotClass::of(kind), user), self.enclosed(caller, kind, message));
+        let of = (SlotClass::of(kind), UserNumber::of_caller(caller));
+        let (kind, message) = self.enclosed(caller, kind, message);
         let submitted = self.proposals.submit_as(of, kind, message, patient);
         if submitted.as_ref().is_err_and(|error| *error == Error::TooManyRequests) {
             self.reached(if kind == Kind::LeaseCheckpoint { Bound::Keepalives } else { Bound::Proposals });
@@ -141,7 +138,7 @@ impl ServiceContext {
     /// # Errors
     /// When the member stops, or has too much to do.
     pub async fn versions_of_members(&self, own: ClusterVersion) -> Result<Versions, Error> {
-        let outcome = self.begin_local(LocalKind::PeerVersions, true)?.await?;
+        let outcome = self.begin_local(&Caller::Member, LocalKind::PeerVersions, true)?.await?;
         let mut known = version::decode(outcome.result?);
         known.insert(self.identity.member, own);
         let view = self.views.load();
@@ -149,20 +146,30 @@ impl ServiceContext {
         Ok(Versions { agreed: schema::versions(view.tables()), members })
     }
 
-    /// Asks this member alone, and waits for the reply.
-    pub(super) async fn ask(&self, kind: LocalKind, patient: bool) -> Result<Message, Error> {
-        let outcome = self.begin_local(kind, patient)?.await?;
+    /// Asks this member alone, in the part of a caller, and waits for the reply.
+    pub(super) async fn ask(
+        &self,
+        caller: &Caller,
+        kind: LocalKind,
+        patient: bool,
+    ) -> Result<Message, Error> {
+        let outcome = self.begin_local(caller, kind, patient)?.await?;
         Ok(self.reply(outcome.revision, vec![outcome.result?]))
     }
 
-    /// Asks this member alone, if there is room.
-    pub(super) fn begin_local(&self, kind: LocalKind, patient: bool) -> Result<Proposal, Error> {
+    /// Asks this member alone, if there is room, also in the part of the caller.
+    pub(super) fn begin_local(
+        &self,
+        caller: &Caller,
+        kind: LocalKind,
+        patient: bool,
+    ) -> Result<Proposal, Error> {
         let bound = match &kind {
             LocalKind::Lease(LeaseRequest::Deadline(DeadlineRequest::KeepAlive { .. }))
             | LocalKind::MayCaller(_) => Bound::Keepalives,
             _ => Bound::Proposals,
         };
-        let submitted = self.proposals.submit_local(kind, patient);
+        let submitted = self.proposals.submit_local(UserNumber::of_caller(caller), kind, patient);
         if submitted.as_ref().is_err_and(|error| *error == Error::TooManyRequests) {
             self.reached(bound);
         }

@@ -92,14 +92,21 @@ impl Proposals {
         self.enter(entry, |batch, id| batch.commands.push(Command { id, kind, payload }))
     }
 
-    /// Adds a request to this member alone. A patient caller is never answered with a timeout.
+    /// Adds a request to this member alone, in the part of a user. A patient caller is never
+    /// answered with a timeout.
     ///
     /// # Errors
     /// As [`Proposals::submit`].
-    pub fn submit_local(self: &Rc<Self>, kind: LocalKind, patient: bool) -> Result<Proposal, Error> {
+    pub fn submit_local(
+        self: &Rc<Self>,
+        user: Option<UserNumber>,
+        kind: LocalKind,
+        patient: bool,
+    ) -> Result<Proposal, Error> {
         let class = SlotClass::of_local(&kind);
+        let user = user.filter(|_| class == SlotClass::Calls);
         let changes_members = false;
-        let entry = Entry { class, bytes: 0, user: None, is_command: false, changes_members, patient };
+        let entry = Entry { class, bytes: 0, user, is_command: false, changes_members, patient };
         self.enter(entry, |batch, id| batch.local.push(LocalRequest { id, kind, from: None }))
     }
 
@@ -402,7 +409,7 @@ mod tests {
         let first = put(&proposals, 1).unwrap();
         drop(put(&proposals, 1).unwrap()); // it leaves the batch with its caller
         let keepalive = LocalKind::Lease(LeaseRequest::Deadline(KEEP_ALIVE));
-        let _asked = proposals.submit_local(keepalive, false).unwrap();
+        let _asked = proposals.submit_local(None, keepalive, false).unwrap();
         assert_eq!(numbers(), (2, 0));
         let batch = proposals.take_batch();
         assert_eq!(numbers(), (1, 0));
@@ -469,7 +476,7 @@ mod tests {
     fn writes_take_no_slot_of_requests_that_must_not_wait() {
         let proposals = Proposals::new(0, LIMITS);
         let submit = |kind| proposals.submit(kind, Bytes::from_static(b"payload"), false);
-        let ask = |kind: LocalKind| proposals.submit_local(kind, false);
+        let ask = |kind: LocalKind| proposals.submit_local(None, kind, false);
         let writes = [submit(Kind::Put).unwrap(), submit(Kind::LeaseGrant).unwrap()];
         for kind in [Kind::Put, Kind::Txn, Kind::LeaseRevoke] {
             assert_eq!(submit(kind).unwrap_err(), Error::TooManyRequests, "{kind:?}");
@@ -536,7 +543,7 @@ mod tests {
     #[test]
     fn only_commands_that_left_are_lost() {
         let proposals = Proposals::new(0, ProposalLimits { inflight_max: 3, ..LIMITS });
-        let mut keepalive = proposals.submit_local(KEEP_ALIVE.into(), true).unwrap();
+        let mut keepalive = proposals.submit_local(None, KEEP_ALIVE.into(), true).unwrap();
         let mut done = put(&proposals, 1).unwrap();
         let id = proposals.take_batch().commands[0].id;
         proposals.resolve(id, outcome(1));

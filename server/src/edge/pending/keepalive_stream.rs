@@ -58,7 +58,7 @@ mod tests {
     #[test]
     fn keepalive_streams_wait_for_slots_in_their_order() {
         let proposals = Proposals::new(0, LIMITS);
-        let keep_alive = || proposals.submit_local(KEEP_ALIVE.into(), true);
+        let keep_alive = || proposals.submit_local(None, KEEP_ALIVE.into(), true);
         let mut under_way = vec![keep_alive().unwrap(), keep_alive().unwrap()];
         let mut streams: Vec<_> = (0..3).map(|_| KeepaliveStream::new(&proposals)).collect();
         let poll = |stream: &mut KeepaliveStream| {
