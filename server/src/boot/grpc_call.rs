@@ -1,7 +1,7 @@
 //! One gRPC call with one message each way, over a connection of its own. It blocks, at a start,
 //! when no core runs yet. The other side may send anything: bytes and time are bounded.
 
-use std::io::{self, ErrorKind, IoSlice, Read as _, Write as _};
+use std::io::{self, ErrorKind, IoSlice};
 use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
 
@@ -9,11 +9,13 @@ use revd_http2::hpack::{Decoder, indexed, literal};
 use revd_http2::{Config, Connection, Event, HeaderBlock, PREFACE, Role};
 
 use crate::limits;
+use crate::net::tls::{self, TlsDomain};
 use crate::resolve;
 
-/// `:method: POST`, `:scheme: http` in the static table (RFC 7541, appendix A).
+/// `:method: POST`, `:scheme: http` and `https` in the static table (RFC 7541, appendix A).
 const POST: usize = 3;
 const HTTP: usize = 6;
+const HTTPS: usize = 7;
 /// In front of a message: a compression flag, and its length.
 const PREFIX_BYTES: usize = 5;
 /// Pieces of one send.
@@ -24,6 +26,8 @@ const PIECES: usize = 16;
 pub(super) struct GrpcCall<'c> {
     /// Host and port.
     pub(super) host: &'c str,
+    /// How TLS is spoken there; none if it is not.
+    pub(super) tls: Option<&'c TlsDomain>,
     /// `/package.Service/Method`.
     pub(super) path: &'c str,
     /// The caller, where the server wants to know.
@@ -48,12 +52,18 @@ impl GrpcCall<'_> {
     /// # Errors
     /// Why there is none: what the system, the protocol or the server says.
     pub(super) fn make(self, dial: Duration, patience: Duration) -> io::Result<Vec<u8>> {
-        let mut stream = connect(&resolve::addresses(self.host)?, dial)?;
+        let stream = connect(&resolve::addresses(self.host)?, dial)?;
         stream.set_nodelay(true)?;
-        let started = crate::clock::now();
+        let socket = BoundedSocket { stream, started: crate::clock::now(), patience };
+        match self.tls {
+            None => self.exchange(socket),
+            Some(tls) => self.exchange(tls::connect_blocking(socket, self.host, tls)?),
+        }
+    }
+
+    fn exchange(self, mut stream: impl io::Read + io::Write) -> io::Result<Vec<u8>> {
         let mut http2 = Connection::new(Role::Client, Config::default());
         // The settings are in there already; the preface comes before them.
-        stream.set_write_timeout(Some(patience))?;
         stream.write_all(PREFACE)?;
         let id = http2.open(()).ok_or(ErrorKind::NotConnected)?;
         http2.send_head(id, &self.head(), false);
@@ -61,14 +71,11 @@ impl GrpcCall<'_> {
         http2.send_last(id, &[&[0], &length.to_be_bytes(), self.message]);
         let (mut reply, mut received, mut buffer) = (Reply::default(), Vec::new(), vec![0; 16 * 1024]);
         loop {
-            stream.set_write_timeout(Some(time_left(started, patience)?))?;
             send(&mut stream, &mut http2)?;
-            stream.set_read_timeout(Some(time_left(started, patience)?))?;
             match stream.read(&mut buffer) {
                 Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
                 Ok(read) => received.extend_from_slice(&buffer[..read]),
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(error) if error.kind() == ErrorKind::WouldBlock => return Err(ErrorKind::TimedOut.into()),
                 Err(error) => return Err(error),
             }
             let mut rest = &received[..];
@@ -84,7 +91,7 @@ impl GrpcCall<'_> {
     fn head(self) -> Vec<u8> {
         let mut block = Vec::new();
         indexed(&mut block, POST);
-        indexed(&mut block, HTTP);
+        indexed(&mut block, if self.tls.is_some() { HTTPS } else { HTTP });
         literal(&mut block, b":path", self.path.as_bytes(), false);
         literal(&mut block, b":authority", self.host.as_bytes(), false);
         literal(&mut block, b"content-type", b"application/grpc", false);
@@ -167,13 +174,49 @@ fn connect(addresses: &[SocketAddr], dial: Duration) -> io::Result<TcpStream> {
     result
 }
 
-fn send(stream: &mut TcpStream, http2: &mut Connection<()>) -> io::Result<()> {
+/// A socket that is neither read nor written any more when the time of its call is over.
+struct BoundedSocket {
+    stream: TcpStream,
+    started: Instant,
+    patience: Duration,
+}
+
+impl io::Read for BoundedSocket {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(Some(time_left(self.started, self.patience)?))?;
+        self.stream.read(buffer).map_err(in_time)
+    }
+}
+
+impl io::Write for BoundedSocket {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(Some(time_left(self.started, self.patience)?))?;
+        self.stream.write(bytes).map_err(in_time)
+    }
+
+    fn write_vectored(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.stream.set_write_timeout(Some(time_left(self.started, self.patience)?))?;
+        self.stream.write_vectored(pieces).map_err(in_time)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// The error that a time that is over should have: the system says that it would wait.
+fn in_time(error: io::Error) -> io::Error {
+    if error.kind() == ErrorKind::WouldBlock { ErrorKind::TimedOut.into() } else { error }
+}
+
+fn send(stream: &mut impl io::Write, http2: &mut Connection<()>) -> io::Result<()> {
     loop {
         http2.pump();
         let mut pieces = [IoSlice::new(&[]); PIECES];
         let filled = http2.out().fill(&mut pieces);
         if filled == 0 {
-            return Ok(());
+            // A session may hold what the socket has not taken.
+            return stream.flush();
         }
         let sent = stream.write_vectored(&pieces[..filled])?;
         http2.out().advance(sent);
@@ -192,6 +235,7 @@ fn broken(problem: &str) -> io::Error {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write as _;
     use std::net::TcpListener;
     use std::thread::JoinHandle;
 
@@ -222,7 +266,8 @@ mod tests {
 
     fn call(bytes: Vec<u8>, patience: Duration) -> Result<Vec<u8>, String> {
         let (host, serving) = sending(bytes);
-        let call = GrpcCall { host: &host, path: "/a.B/C", token: Some("t"), message: b"question" };
+        let call =
+            GrpcCall { host: &host, tls: None, path: "/a.B/C", token: Some("t"), message: b"question" };
         let outcome = call.make(PATIENCE, patience).map_err(|error| error.to_string());
         serving.join().unwrap();
         outcome
@@ -274,7 +319,7 @@ mod tests {
         let long = [head.clone(), part.repeat(parts)].concat();
         assert_eq!(call(long, PATIENCE).unwrap_err(), "an answer is longer than 1 MiB");
         assert_eq!(call(head, Duration::from_millis(50)).unwrap_err(), "timed out");
-        let nobody = GrpcCall { host: "127.0.0.1:1", path: "/a.B/C", token: None, message: b"" };
+        let nobody = GrpcCall { host: "127.0.0.1:1", tls: None, path: "/a.B/C", token: None, message: b"" };
         assert!(nobody.make(PATIENCE, PATIENCE).is_err());
     }
 }

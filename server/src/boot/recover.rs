@@ -171,7 +171,7 @@ impl MemberFiles<'_> {
             advertised: &named.advertised,
             begins_cluster: self.config.cluster.is_new,
         };
-        let members = registry::join(own, &mut Registry::new(service))?;
+        let members = registry::join(own, &mut Registry::new(service)?)?;
         Ok(InitialCluster { members, ..named.clone() })
     }
 }

@@ -1,6 +1,7 @@
 //! A discovery service, asked at a first start (`--discovery-endpoints`): calls of etcd's API, one
 //! endpoint after the other. The meaning of its rows is in `revd_member::cluster::registry`.
 
+use std::sync::Arc;
 use std::time::Instant;
 
 use prost::Message;
@@ -11,8 +12,9 @@ use revd_proto::etcdserverpb::{
 use serde_json::json;
 
 use crate::boot::grpc_call::GrpcCall;
-use crate::config::DiscoveryService;
+use crate::config::{DiscoveryService, ServiceEndpoint};
 use crate::limits;
+use crate::net::tls::TlsDomain;
 use crate::observe::log;
 
 const RANGE: &str = "/etcdserverpb.KV/Range";
@@ -24,6 +26,7 @@ const NO_USERS: &str = "authentication is not enabled";
 /// The service as this member asks it.
 pub(super) struct Registry<'c> {
     service: &'c DiscoveryService,
+    tls: Arc<TlsDomain>,
     /// The endpoint that is asked first: the last one that has answered.
     endpoint: usize,
     /// Said with each call, where a user is named.
@@ -33,8 +36,16 @@ pub(super) struct Registry<'c> {
 }
 
 impl<'c> Registry<'c> {
-    pub(super) fn new(service: &'c DiscoveryService) -> Self {
-        Self { service, endpoint: 0, token: None, waiting: None }
+    /// Reads the files of TLS, if one is named or needed.
+    ///
+    /// # Errors
+    /// The mistake in them, for the operator.
+    pub(super) fn new(service: &'c DiscoveryService) -> anyhow::Result<Self> {
+        let tls = TlsDomain::open("discovery", service.tls.clone())?;
+        if !service.tls.trusted_ca_file.is_empty() || service.endpoints.iter().any(|it| it.is_secure) {
+            tls.load()?;
+        }
+        Ok(Self { service, tls, endpoint: 0, token: None, waiting: None })
     }
 
     /// The answer of the first endpoint that gives one.
@@ -42,10 +53,10 @@ impl<'c> Registry<'c> {
         let mut problems = Vec::new();
         let endpoints = &self.service.endpoints;
         for _ in endpoints {
-            let host = &endpoints[self.endpoint];
-            match self.call_at(host, path, &request.encode_to_vec()) {
+            let endpoint = &endpoints[self.endpoint];
+            match self.call_at(endpoint, path, &request.encode_to_vec()) {
                 Ok(answer) => return Ok(answer),
-                Err(problem) => problems.push(format!("{host}: {problem}")),
+                Err(problem) => problems.push(format!("{}: {problem}", endpoint.host)),
             }
             self.endpoint = (self.endpoint + 1) % endpoints.len();
             // It may be too old, or of another cluster.
@@ -54,10 +65,17 @@ impl<'c> Registry<'c> {
         Err(problems.join("; "))
     }
 
-    fn call_at<A: Message + Default>(&mut self, host: &str, path: &str, request: &[u8]) -> Result<A, String> {
+    fn call_at<A: Message + Default>(
+        &mut self,
+        endpoint: &ServiceEndpoint,
+        path: &str,
+        request: &[u8],
+    ) -> Result<A, String> {
         let DiscoveryService { dial_timeout, request_timeout, credentials, .. } = self.service;
+        let tls = Arc::clone(&self.tls);
+        let tls = endpoint.is_secure.then_some(&*tls);
         let make = |path, token, message: &[u8]| {
-            GrpcCall { host, path, token, message }
+            GrpcCall { host: &endpoint.host, tls, path, token, message }
                 .make(*dial_timeout, *request_timeout)
                 .map_err(|error| error.to_string())
         };

@@ -88,6 +88,15 @@ pub const USED: &[UsedFlag] = &[
     text("discovery-request-timeout", "5s", "Time in which it answers."),
     text("discovery-user", "", "A user of that server; only together with a password."),
     text("discovery-password", "", "The password of this user."),
+    text("discovery-cert", "", "The certificate that is shown to that server over TLS."),
+    text("discovery-key", "", "Its key."),
+    text("discovery-cacert", "", "Authorities that sign that server's certificates; the system's if empty."),
+    switch(
+        "discovery-insecure-transport",
+        true,
+        "Endpoints without http:// or https:// are asked without TLS, unless another of these flags is given.",
+    ),
+    switch("discovery-insecure-skip-tls-verify", false, "That server is believed whatever it shows."),
     text("initial-cluster-state", "new", "new, or existing to join a cluster."),
     text("initial-cluster-token", "etcd-cluster", "Distinguishes clusters with the same URLs."),
     switch(
@@ -273,12 +282,9 @@ const IGNORED_TEXT: &[&str] = &[
     "config",
     "cors",
     "discovery",
-    "discovery-cacert",
-    "discovery-cert",
     "discovery-fallback",
     "discovery-keepalive-time",
     "discovery-keepalive-timeout",
-    "discovery-key",
     "discovery-proxy",
     "distributed-tracing-address",
     "distributed-tracing-instance-id",
@@ -315,8 +321,6 @@ const IGNORED_TEXT: &[&str] = &[
 
 /// etcd's other switches.
 const IGNORED_SWITCHES: &[&str] = &[
-    "discovery-insecure-skip-tls-verify",
-    "discovery-insecure-transport",
     "enable-distributed-tracing",
     "enable-grpc-gateway",
     "enable-log-rotation",

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 pub use crate::config::cluster::ClusterConfig;
 pub use crate::config::corruption::CorruptionChecks;
-pub use crate::config::discovery::{Discovery, DiscoveryService};
+pub use crate::config::discovery::{Discovery, DiscoveryService, ServiceEndpoint};
 pub use crate::config::error::ConfigError;
 pub use crate::config::listening::{ListenAddress, ListenPlace, Served};
 pub(crate) use crate::config::listening::{Listened, listened};

@@ -42,6 +42,10 @@ pub struct TlsConfig {
     pub compares_addresses: bool,
     /// HTTP/2 is offered to those who connect, and HTTP/1.1; else the latter alone.
     pub has_http2: bool,
+    /// HTTP/2 is offered to those who are called.
+    pub calls_http2: bool,
+    /// Those who are called are believed whatever they show.
+    pub verifies_nobody: bool,
     /// How a certificate of its own is made.
     pub own: Option<OwnCertificate>,
     /// Which versions are spoken.

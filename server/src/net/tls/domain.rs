@@ -103,6 +103,15 @@ impl TlsDomain {
         loaded
     }
 
+    /// Loads the files now, also those that only dialing needs.
+    ///
+    /// # Errors
+    /// As [`TlsDomain::open`].
+    pub(crate) fn load(&self) -> anyhow::Result<()> {
+        let loaded = self.current_or_load().map(drop);
+        loaded.map_err(anyhow::Error::msg).with_context(|| format!("{} TLS", self.whom))
+    }
+
     /// Handshakes from now on use what was loaded.
     fn replace(&self, loaded: Material) {
         *locked(&self.material) = Loaded::Done(Ok(Arc::new(loaded)));

@@ -81,9 +81,14 @@ impl Material {
         }
         let server =
             own.map(|own| own.server(&provider, &versions, callers.clone(), config.has_http2)).transpose()?;
-        let verifier = ListenerVerifier::new(authorities(config)?, rules, &provider, config.own.is_none())?;
+        let verifies = config.own.is_none() && !config.verifies_nobody;
+        let verifier = ListenerVerifier::new(authorities(config)?, rules, &provider, verifies)?;
         let listeners: Arc<dyn ServerCertVerifier> = Arc::new(verifier);
-        let client = client(dialing, &provider, &versions, Arc::clone(&listeners))?;
+        let mut client = client(dialing, &provider, &versions, Arc::clone(&listeners))?;
+        if config.calls_http2 {
+            client.alpn_protocols = vec![b"h2".to_vec()];
+        }
+        let client = Arc::new(client);
         let (names_callers, compares_addresses) = (config.asks_for_certificates, config.compares_addresses);
         Ok(Self { server, client, listeners, callers, names_callers, compares_addresses, ends })
     }
@@ -157,17 +162,17 @@ fn client(
     provider: &Arc<CryptoProvider>,
     versions: &[&'static SupportedProtocolVersion],
     verifier: Arc<dyn ServerCertVerifier>,
-) -> Result<Arc<ClientConfig>, String> {
+) -> Result<ClientConfig, String> {
     let builder = ClientConfig::builder_with_provider(Arc::clone(provider));
     let builder = builder.with_protocol_versions(versions).map_err(|error| error.to_string())?;
     let builder = builder.dangerous().with_custom_certificate_verifier(verifier);
-    Ok(Arc::new(match own {
+    Ok(match own {
         Some(KeyPair { files, chain, key }) => {
             let problem = |error: rustls::Error| format!("{}: {error}", files.join(", "));
             builder.with_client_auth_cert(chain, key).map_err(problem)?
         }
         None => builder.with_no_client_auth(),
-    }))
+    })
 }
 
 /// Of the bundle that is named, or of the system.

@@ -6,10 +6,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use revd_member::cluster::member_id;
-use revd_proto::etcdserverpb::{MemberListRequest, PutRequest, RangeRequest};
+use revd_proto::etcdserverpb::{DeleteRangeRequest, MemberListRequest, PutRequest, RangeRequest};
 use revd_proto::mvccpb::KeyValue;
 
-use crate::harness::{Product, Server, TempDir, free_address, peers, run, within};
+use crate::harness::{MIXED, Product, Server, TempDir, connect, free_address, peers, run, within};
+use crate::tls::certificates::{Authority, Wanted};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -56,8 +57,7 @@ async fn write_size(service: &Server, token: &str, size: &str) {
 
 async fn rows(service: &Server, token: &str) -> Vec<KeyValue> {
     let prefix = format!("/_etcd/registry/{token}/members/");
-    let end = prefix.replace("members/", "members0");
-    let range = RangeRequest { key: prefix.into(), range_end: end.into(), ..RangeRequest::default() };
+    let range = range_of(&prefix, &prefix.replace("members/", "members0"));
     service.client().await.kv.range(range).await.unwrap().into_inner().kvs
 }
 
@@ -167,4 +167,94 @@ fn a_member_says_who_it_is_to_a_service_that_asks_and_waits_for_one_that_is_not_
         let why = "authentication failed, invalid user ID or password";
         within(PATIENCE, "no word of the password", async || refused.log().contains(why).then_some(())).await;
     });
+}
+
+fn range_of(key: &str, end: &str) -> RangeRequest {
+    let (key, range_end) = (key.to_owned().into(), end.to_owned().into());
+    RangeRequest { key, range_end, ..RangeRequest::default() }
+}
+
+/// A way to ask a service with TLS: whether the endpoint has a scheme, and the flags of TLS.
+struct Way {
+    token: &'static str,
+    scheme: &'static str,
+    flags: &'static str,
+    is_let_in: bool,
+}
+
+const WAYS: [Way; 6] = [
+    Way { token: "all", scheme: "https://", flags: "--discovery-cacert=CA PAIR", is_let_in: true },
+    Way { token: "by-flags", scheme: "", flags: "--discovery-cacert=CA PAIR", is_let_in: true },
+    Way { token: "plain", scheme: "http://", flags: "--discovery-cacert=CA PAIR", is_let_in: true },
+    Way {
+        token: "believing",
+        scheme: "",
+        flags: "--discovery-insecure-skip-tls-verify PAIR",
+        is_let_in: true,
+    },
+    Way { token: "nobody-known", scheme: "https://", flags: "PAIR", is_let_in: false },
+    Way { token: "without-a-name", scheme: "https://", flags: "--discovery-cacert=CA", is_let_in: false },
+];
+
+/// A service that speaks TLS and asks for certificates is reached, or not, as by a member of etcd
+/// with the same flags.
+#[test]
+fn a_service_is_asked_over_tls_as_by_etcd() {
+    let dir = TempDir::new();
+    let authority = Authority::new(&dir.path().join("c"), "authority");
+    let own = authority.issue(Wanted::default());
+    let member = authority.issue(Wanted { file: "member", serial: 8, ..Wanted::default() });
+    let of_service = ["--cert-file", &own.cert, "--key-file", &own.key, "--client-cert-auth"];
+    let flags = [&of_service[..], &["--trusted-ca-file", &authority.file, MIXED]].concat();
+    let service = Server::revd(&dir.path().join("service"), &flags);
+    let products = if peers().is_some() { &[Product::Revd, Product::Etcd][..] } else { &[Product::Revd] };
+    let pair = format!("--discovery-cert={} --discovery-key={}", member.cert, member.key);
+    run(async {
+        let mut client = connect(&format!("http://{}", service.address)).await;
+        for product in products {
+            for Way { token, scheme, flags, is_let_in } in WAYS {
+                let key = format!("/_etcd/registry/{token}/_config/size");
+                let put = PutRequest { key: key.into(), value: "1".into(), ..PutRequest::default() };
+                client.kv.put(put).await.unwrap();
+                let flags = flags.replace("CA", &authority.file).replace("PAIR", &pair);
+                let flags: Vec<&str> = flags.split(' ').collect();
+                let service = format!("{scheme}{}", service.address);
+                let registered = Registered { dir: dir.path(), service, token };
+                let peer = format!("http://{}", free_address());
+                let name = format!("{product:?}").to_lowercase();
+                let member = registered.member(*product, &name, &peer, &flags);
+                if is_let_in {
+                    // etcd has its port before its row is written.
+                    let written = async || {
+                        let members = format!("/_etcd/registry/{token}/members/");
+                        let end = members.replace("members/", "members0");
+                        let range = range_of(&members, &end);
+                        let found = client.clone().kv.range(range).await.unwrap().into_inner().count;
+                        (found == 1).then_some(())
+                    };
+                    within(PATIENCE, "it is not let in", written).await;
+                } else {
+                    let refused =
+                        async || member.log().contains("retry connecting to discovery").then_some(());
+                    within(PATIENCE, "it is not refused", refused).await;
+                }
+                let prefix = format!("/_etcd/registry/{token}/");
+                let RangeRequest { key, range_end, .. } =
+                    range_of(&prefix, &prefix.replace(&format!("{token}/"), &format!("{token}0")));
+                let del = DeleteRangeRequest { key, range_end, ..DeleteRangeRequest::default() };
+                let deleted = client.kv.delete_range(del).await.unwrap().into_inner().deleted;
+                assert_eq!(deleted, 1 + i64::from(is_let_in), "{product:?} {token}: {}", member.log());
+            }
+        }
+    });
+    // A file that cannot be used ends the start.
+    let none = "--discovery-cacert=no.such.pem";
+    let registered = Registered { dir: dir.path(), service: service.endpoint(), token: "none" };
+    let mut member = registered.member(Product::Revd, "m", &format!("http://{}", free_address()), &[none]);
+    assert!(!member.wait().success());
+    assert!(
+        member.log().contains("discovery TLS") && member.log().contains("no.such.pem"),
+        "{}",
+        member.log()
+    );
 }
