@@ -5,13 +5,14 @@
 mod fake;
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use fake::{Fake, Faults};
 use revd_loadgen::measure::Session;
 use revd_loadgen::plan::{OpKind, Plan, PlannedOp, WatchPlan};
 use revd_loadgen::result::RunResult;
+use revd_loadgen::wire::users::{Credentials, set_for};
 
 fn run(faults: Faults, plan: Plan) -> RunResult {
     let fake = Fake::start(faults);
@@ -125,6 +126,23 @@ fn errors_are_counted_by_kind_and_are_no_latencies() {
     assert_eq!(op.count, 900);
     let expected = [("RESOURCE_EXHAUSTED: etcdserver: mvcc: database space exceeded".to_owned(), 100)];
     assert_eq!(op.errors, expected.into_iter().collect());
+}
+
+/// Hundreds of calls are under way with a token that ends: one login for all of them.
+#[test]
+fn many_calls_that_are_refused_for_one_token_log_in_once() {
+    for threads in [1, 3] {
+        let fake = Fake::start(Faults { ends_tokens_after: Some(1_000), ..Faults::default() });
+        let credentials = Credentials { name: "ann".to_owned(), password: "secret".to_owned() };
+        set_for(&fake.endpoint, credentials);
+        let endpoints = vec![fake.endpoint.clone()];
+        let plan = Plan { endpoints, threads, total: Some(3_000), conns: 6, clients: 300, ..puts() };
+        let session = Session { is_quiet: true, interrupted: Arc::new(AtomicBool::new(false)) };
+        let run = session.run(&Plan { name: "test".to_owned(), ..plan }, 1, &[]).unwrap();
+        let op = run.op("put").next().unwrap();
+        assert!(op.errors.is_empty() && op.count == 3_000, "{}: {:?}", op.count, op.errors);
+        assert_eq!(fake.logins.load(Ordering::Relaxed), 2, "with {threads} threads");
+    }
 }
 
 /// Measurements until then are kept, and marked.

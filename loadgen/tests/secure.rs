@@ -56,6 +56,19 @@ fn certificates_and_users_count_as_they_do_for_etcdctl() {
         assert!(output.status.success(), "{:?}", texts(&output));
         judge(&json);
     }
+    // Where other users of the machine see no password.
+    let file = folder.path().join("password");
+    std::fs::write(&file, "loadgen\n").unwrap();
+    let output = run(&[&cacert[..], &["--user", "loadgen", "--password-file", text(&file)]].concat());
+    assert!(output.status.success(), "{:?}", texts(&output));
+    let output = Command::new(env!("CARGO_BIN_EXE_loadgen"))
+        .args(["put", "--endpoints", server.endpoint()])
+        .args(SHORT)
+        .args(cacert)
+        .envs([("ETCDCTL_USER", "loadgen"), ("ETCDCTL_PASSWORD", "loadgen")])
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{:?}", texts(&output));
     let output = run(&["--insecure-skip-tls-verify", "--user", "root:loadgen"]);
     assert!(output.status.success(), "{:?}", texts(&output));
     let user = ["--user", "loadgen:loadgen"];

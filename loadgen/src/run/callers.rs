@@ -31,7 +31,8 @@ pub(super) struct CallerState {
     is_on_held: bool,
     /// The meaning of the messages so far.
     verdict: Option<ReplyVerdict>,
-    /// How often in a row its token was refused.
+    /// The stream of the call whose token was refused, and how often in a row that was so.
+    pub(super) refused_on: u32,
     refusals: u32,
     /// The newest revision it has seen, and the least that its answer must show.
     revision: i64,
@@ -167,13 +168,14 @@ impl Callers {
         self.idle.push(u32::try_from(caller).unwrap_or(u32::MAX));
     }
 
-    /// Whether a call failed for its token alone, and another token may help.
-    fn may_renew(&mut self, caller: usize, what: &str) -> bool {
+    /// Whether the call on a stream failed for its token alone, and another token may help.
+    fn may_renew(&mut self, caller: usize, stream: u32, what: &str) -> bool {
         let caller = &mut self.callers[caller];
         if !caller.is_busy || !self.endpoints.iter().any(|endpoint| login::is_refused(endpoint, what)) {
             return false;
         }
-        (caller.stream, caller.refusals) = (0, caller.refusals + 1);
+        (caller.stream, caller.refused_on) = (0, stream);
+        caller.refusals += 1;
         caller.refusals <= REFUSALS_MAX
     }
 
@@ -275,13 +277,12 @@ impl ReplySink for Callers {
             return;
         }
         let caller = token as usize;
-        if self.callers[caller].is_on_held {
-            self.callers[caller].held = 0;
-        }
+        let state = &mut self.callers[caller];
+        let stream = if state.is_on_held { std::mem::take(&mut state.held) } else { state.stream };
         match (outcome, self.callers[caller].verdict.take()) {
             (Ok(()), Some(verdict)) => self.answered(caller, verdict),
             (Ok(()), None) => self.fail(caller, "the call ended without a reply"),
-            (Err(CallFailure(what)), _) if self.may_renew(caller, &what) => self.refused.push(token),
+            (Err(CallFailure(what)), _) if self.may_renew(caller, stream, &what) => self.refused.push(token),
             (Err(CallFailure(what)), _) => self.fail(caller, &what),
         }
     }

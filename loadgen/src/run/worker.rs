@@ -391,11 +391,14 @@ impl Worker {
     }
 
     /// Calls whose token was refused have done nothing: they are made again, with a new one. Others
-    /// wait for the login meanwhile, as callers behind one client do.
+    /// wait for the login meanwhile, as callers behind one client do. Many are refused for one
+    /// token: the first of them logs in.
     fn renew_tokens(&mut self, now: u64) {
         for caller in std::mem::take(&mut self.callers.refused) {
-            let link = &mut self.links[self.callers.callers[caller as usize].client];
-            let renewed = link.client.as_mut().map_or(Ok(()), |client| login::renew(client, &link.endpoint));
+            let CallerState { client, refused_on, .. } = self.callers.callers[caller as usize];
+            let link = &mut self.links[client];
+            let client = link.client.as_mut().filter(|client| !client.has_former_token(refused_on));
+            let renewed = client.map_or(Ok(()), |client| login::renew(client, &link.endpoint));
             match renewed {
                 Ok(()) => self.ask(caller, now),
                 Err(error) => self.callers.fail(caller as usize, &format!("{error:#}")),

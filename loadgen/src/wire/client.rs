@@ -46,6 +46,9 @@ pub struct ClientConnection {
     socket: Socket,
     http2: Connection<CallStream>,
     call_heads: CallHeads,
+    /// The newest stream, and the newest one with a token before the present one.
+    opened: u32,
+    opened_before_token: u32,
     reply_heads: ReplyHeads,
     /// A frame that has come in part.
     partial: Vec<u8>,
@@ -159,6 +162,8 @@ impl ClientConnection {
             socket,
             http2,
             call_heads: CallHeads::new(authority, is_secure),
+            opened: 0,
+            opened_before_token: 0,
             reply_heads: ReplyHeads::default(),
             partial: Vec::new(),
             block: Vec::new(),
@@ -168,6 +173,13 @@ impl ClientConnection {
     /// The token of all calls that follow; watches and keepalives that are open keep theirs.
     pub fn set_token(&mut self, token: Option<Arc<str>>) {
         self.call_heads.set_token(token);
+        self.opened_before_token = self.opened;
+    }
+
+    /// Whether the call on this stream has a token that was replaced since.
+    #[must_use]
+    pub fn has_former_token(&self, stream: u32) -> bool {
+        stream <= self.opened_before_token
     }
 
     /// The token of calls.
@@ -187,6 +199,7 @@ impl ClientConnection {
     /// Begins a call of several messages.
     pub fn open(&mut self, method: RpcMethod, token: u32) -> Option<u32> {
         let stream = self.http2.open(CallStream { token, partial: Vec::new() })?;
+        self.opened = stream;
         self.block.clear();
         self.call_heads.put(method, &mut self.block);
         self.http2.send_head(stream, &self.block, false);

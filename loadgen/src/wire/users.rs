@@ -1,19 +1,44 @@
 //! In whose name calls are made: names and passwords by server, and the tokens that they gave.
 
 use std::collections::BTreeMap;
+use std::convert::Infallible;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use anyhow::Context as _;
 use clap::Args;
 
 /// A user, as etcdctl names it.
 #[derive(Args, Clone, Debug, Default)]
 pub struct UserArgs {
-    /// User to log in as: a name, or name:password
+    /// User to log in as: a name, or name:password (ETCDCTL_USER)
     #[arg(long, global = true, value_name = "NAME", help_heading = "User")]
-    user: Option<String>,
-    /// Its password; everything in --user is the name then
-    #[arg(long, global = true, value_name = "PASSWORD", requires = "user", help_heading = "User")]
-    password: Option<String>,
+    user: Option<Hidden>,
+    /// Its password; everything in --user is the name then (ETCDCTL_PASSWORD)
+    #[arg(long, global = true, value_name = "PASSWORD", help_heading = "User")]
+    password: Option<Hidden>,
+    /// The same, as the first line of a file
+    #[arg(long, global = true, value_name = "FILE", help_heading = "User", conflicts_with = "password")]
+    password_file: Option<PathBuf>,
+}
+
+/// Words with a password in them, as a command line has them: never shown.
+#[derive(Clone, Default, PartialEq, Eq)]
+struct Hidden(String);
+
+impl std::fmt::Debug for Hidden {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("[hidden]")
+    }
+}
+
+impl FromStr for Hidden {
+    type Err = Infallible;
+
+    fn from_str(text: &str) -> Result<Self, Infallible> {
+        Ok(Self(text.to_owned()))
+    }
 }
 
 /// A name and its password.
@@ -47,22 +72,53 @@ fn known() -> MutexGuard<'static, Known> {
     KNOWN.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Takes the user of all connections that follow.
+/// Takes the user of all connections that follow: of the command line, or of the environment, which
+/// other users of the machine cannot read.
 ///
 /// # Errors
-/// When there is no password.
+/// When there is no password, or its file cannot be read.
 pub fn set(args: &UserArgs) -> anyhow::Result<()> {
-    let Some(user) = &args.user else { return Ok(()) };
-    let (name, password) = match (&args.password, user.split_once(':')) {
-        (Some(password), _) => (user.as_str(), password.as_str()),
-        (None, Some(both)) => both,
-        (None, None) => {
-            anyhow::bail!("--user {user}: its password is missing (--password, or name:password)")
-        }
-    };
-    anyhow::ensure!(!name.is_empty(), "--user: the name is empty");
-    known().of_all = Some(Credentials { name: name.to_owned(), password: password.to_owned() });
+    if let Some(credentials) = args.credentials(|name| std::env::var(name).ok())? {
+        known().of_all = Some(credentials);
+    }
     Ok(())
+}
+
+impl UserArgs {
+    /// The user that is meant; a flag goes before its variable, as with etcdctl.
+    fn credentials(&self, variable: impl Fn(&str) -> Option<String>) -> anyhow::Result<Option<Credentials>> {
+        let given = |flag: &Option<Hidden>, name: &str| {
+            let flag = flag.as_ref().map(|Hidden(text)| text.clone());
+            flag.or_else(|| variable(name).filter(|text| !text.is_empty()))
+        };
+        let Some(user) = given(&self.user, "ETCDCTL_USER") else {
+            let is_given = self.password.is_some() || self.password_file.is_some();
+            anyhow::ensure!(!is_given, "a password is given, and no --user");
+            return Ok(None);
+        };
+        let password = match &self.password_file {
+            Some(file) => Some(first_line(file)?),
+            None => given(&self.password, "ETCDCTL_PASSWORD"),
+        };
+        let (name, password) = match (password, user.split_once(':')) {
+            (Some(password), _) => (user, password),
+            (None, Some((name, password))) => (name.to_owned(), password.to_owned()),
+            (None, None) => anyhow::bail!(
+                "--user {user}: its password is missing (--password-file, ETCDCTL_PASSWORD, --password, or \
+                 name:password)"
+            ),
+        };
+        anyhow::ensure!(!name.is_empty(), "--user: the name is empty");
+        Ok(Some(Credentials { name, password }))
+    }
+}
+
+/// The password that a file holds.
+fn first_line(file: &Path) -> anyhow::Result<String> {
+    let text = std::fs::read_to_string(file).with_context(|| format!("reading {}", file.display()))?;
+    let line = text.lines().next().unwrap_or_default();
+    anyhow::ensure!(!line.is_empty(), "{}: its first line has no password", file.display());
+    Ok(line.to_owned())
 }
 
 /// Connections to this host and port are this user's; tokens that it gave before are forgotten.
@@ -130,6 +186,7 @@ mod tests {
             ("put --user=ann:secret", "put --user=ann:***"),
             ("put --user a:b --password secret", "put --user a:b --password ***"),
             ("put --password=secret --user ann", "put --password=*** --user ann"),
+            ("put --password-file at/x --user a:b", "put --password-file at/x --user a:b"),
             ("put --rate 5", "put --rate 5"),
         ] {
             let words: Vec<_> = said.split(' ').map(str::to_owned).collect();
@@ -149,11 +206,47 @@ mod tests {
         assert_eq!((token("h:1").as_deref(), token("h:2")), (Some("t"), None));
         set_for("h:1", of("cat"));
         assert_eq!(token("h:1"), None);
-        let args = |user: &str, password: Option<&str>| UserArgs {
-            user: Some(user.to_owned()),
-            password: password.map(str::to_owned),
+    }
+
+    /// Of the flags, of a file, and of the environment where there is no flag.
+    #[test]
+    fn a_password_comes_from_where_it_is_given() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("password");
+        std::fs::write(&file, "of: the file\r\nand more\n").unwrap();
+        let hidden = |text: &str| (!text.is_empty()).then(|| Hidden(text.to_owned()));
+        let chosen = |[user, password]: [&str; 2], has_file: bool, variables: [&str; 2]| {
+            let password_file = has_file.then(|| file.clone());
+            let args = UserArgs { user: hidden(user), password: hidden(password), password_file };
+            assert!(!format!("{args:?}").contains("secret"), "{args:?}");
+            let chosen = args.credentials(|name| match name {
+                "ETCDCTL_USER" => Some(variables[0].to_owned()),
+                "ETCDCTL_PASSWORD" => Some(variables[1].to_owned()),
+                _ => None,
+            });
+            chosen.map(|it| it.map(|Credentials { name, password }| [name, password]))
         };
-        assert!(set(&args("ann", None)).is_err() && set(&args(":x", None)).is_err());
+        let of = |name: &str, password: &str| Some([name.to_owned(), password.to_owned()]);
+        for (flags, has_file, variables, wanted) in [
+            (["", ""], false, ["", ""], None),
+            (["ann:secret", ""], false, ["", ""], of("ann", "secret")),
+            (["ann:x", "secret"], false, ["bob", "y"], of("ann:x", "secret")),
+            (["ann:x", ""], true, ["", ""], of("ann:x", "of: the file")),
+            (["ann", ""], true, ["bob", "y"], of("ann", "of: the file")),
+            (["", ""], true, ["bob", "y"], of("bob", "of: the file")),
+            (["", ""], false, ["bob:secret", ""], of("bob", "secret")),
+            (["", ""], false, ["bob:x", "secret"], of("bob:x", "secret")),
+            (["ann", ""], false, ["", "secret"], of("ann", "secret")),
+        ] {
+            assert_eq!(chosen(flags, has_file, variables).unwrap(), wanted, "{flags:?} {variables:?}");
+        }
+        for (flags, has_file) in
+            [(["ann", ""], false), ([":x", ""], false), (["", "secret"], false), (["", ""], true)]
+        {
+            assert!(chosen(flags, has_file, ["", ""]).is_err(), "{flags:?}");
+        }
+        std::fs::write(&file, "\nsecret\n").unwrap();
+        assert!(chosen(["ann", ""], true, ["", ""]).is_err(), "an empty line is no password");
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::io::{self, IoSlice, Read as _, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -29,11 +29,16 @@ pub(crate) struct Faults {
     pub(crate) dies_after: Option<u64>,
     /// One of so many writes fails.
     pub(crate) refuses: Option<u64>,
+    /// After so many writes it believes none of its tokens any more, but new ones.
+    pub(crate) ends_tokens_after: Option<u64>,
 }
 
 /// A running one; ends when it is dropped.
 pub(crate) struct Fake {
     pub(crate) endpoint: String,
+    /// How often somebody has logged in.
+    #[allow(dead_code, reason = "of two tests with this server one asks")]
+    pub(crate) logins: Arc<AtomicU64>,
     is_over: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
@@ -45,8 +50,10 @@ impl Fake {
         let endpoint = listener.local_addr().unwrap().to_string();
         let is_over = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&is_over);
-        let thread = std::thread::spawn(move || FakeServer::new(faults).serve(listener, &flag));
-        Self { endpoint, is_over, thread: Some(thread) }
+        let logins = Arc::new(AtomicU64::new(0));
+        let server = FakeServer::new(faults, Arc::clone(&logins));
+        let thread = std::thread::spawn(move || server.serve(listener, &flag));
+        Self { endpoint, logins, is_over, thread: Some(thread) }
     }
 }
 
@@ -63,6 +70,7 @@ impl Drop for Fake {
 #[derive(Debug, Default)]
 struct FakeCall {
     path: String,
+    token: Vec<u8>,
     partial: Vec<u8>,
     watchers: i64,
     has_head: bool,
@@ -85,6 +93,7 @@ struct FakeServer {
     first_put: Option<u64>,
     has_stalled: bool,
     is_dead: bool,
+    logins: Arc<AtomicU64>,
 }
 
 fn header(reply: &mut Vec<u8>, revision: i64) {
@@ -92,8 +101,23 @@ fn header(reply: &mut Vec<u8>, revision: i64) {
 }
 
 impl FakeServer {
-    fn new(faults: Faults) -> Self {
-        Self { faults, revision: 1, puts: 0, events: 0, first_put: None, has_stalled: false, is_dead: false }
+    fn new(faults: Faults, logins: Arc<AtomicU64>) -> Self {
+        Self {
+            faults,
+            revision: 1,
+            puts: 0,
+            events: 0,
+            first_put: None,
+            has_stalled: false,
+            is_dead: false,
+            logins,
+        }
+    }
+
+    /// The token that counts now.
+    fn token(&self) -> &'static [u8] {
+        let have_ended = self.faults.ends_tokens_after.is_some_and(|after| self.puts >= after);
+        if have_ended { b"second" } else { b"first" }
     }
 
     fn serve(mut self, listener: TcpListener, is_over: &AtomicBool) {
@@ -139,12 +163,18 @@ impl FakeServer {
 
     fn answer(
         &mut self,
-        path: &str,
-        body: &[u8],
+        call: &FakeCall,
         events: &mut Vec<Vec<u8>>,
-    ) -> Result<Vec<u8>, &'static str> {
-        let mut reply = Vec::new();
-        match path {
+    ) -> Result<Vec<u8>, (&'static str, &'static str)> {
+        let (mut reply, body) = (Vec::new(), call.partial.get(5..).unwrap_or_default());
+        match call.path.as_str() {
+            "/etcdserverpb.Auth/Authenticate" => {
+                self.logins.fetch_add(1, Ordering::Relaxed);
+                put_bytes(&mut reply, 2, self.token());
+            }
+            "/etcdserverpb.KV/Put" if !call.token.is_empty() && call.token != self.token() => {
+                return Err(("16", "etcdserver: invalid auth token"));
+            }
             "/etcdserverpb.Maintenance/Status" => {
                 header(&mut reply, self.revision);
                 put_bytes(&mut reply, 2, b"fake");
@@ -158,7 +188,7 @@ impl FakeServer {
                     self.is_dead = true;
                 }
                 if is_every(self.faults.refuses, self.puts) {
-                    return Err("etcdserver: mvcc: database space exceeded");
+                    return Err(("8", "etcdserver: mvcc: database space exceeded"));
                 }
                 self.revision += 1;
                 let mut event = Vec::new();
@@ -217,6 +247,9 @@ impl FakePeer {
                         if name == b":path" {
                             call.path = String::from_utf8_lossy(value).into_owned();
                         }
+                        if name == b"token" {
+                            call.token = value.to_vec();
+                        }
                     };
                     self.decoder
                         .decode(&block, path)
@@ -271,7 +304,7 @@ impl FakePeer {
             return;
         }
         let Some(call) = self.calls.remove(&stream) else { return };
-        match server.answer(&call.path, call.partial.get(5..).unwrap_or_default(), events) {
+        match server.answer(&call, events) {
             Ok(reply) => {
                 self.http2.send_head(
                     stream,
@@ -281,8 +314,8 @@ impl FakePeer {
                 self.http2.send_data(stream, &[framed(&reply)]);
                 self.http2.send_end(stream, Some(&block(&[("grpc-status", "0")])));
             }
-            Err(message) => {
-                let fields = [(":status", "200"), ("grpc-status", "8"), ("grpc-message", message)];
+            Err((code, message)) => {
+                let fields = [(":status", "200"), ("grpc-status", code), ("grpc-message", message)];
                 self.http2.send_head(stream, &block(&fields), true);
             }
         }
