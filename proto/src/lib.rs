@@ -8,6 +8,8 @@
 //! replies without building messages. Typed clients are a crate of their own (`revd-clients`),
 //! HTTP/2 another (`revd-http2`).
 
+mod secrets;
+
 mod generated;
 
 pub use generated::{authpb, etcdserverpb, grpc, mvccpb, tags, v3electionpb, v3lockpb};
