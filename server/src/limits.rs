@@ -27,7 +27,7 @@ pub const PASSWORD_THREADS: usize = 2;
 /// They give way to cores that serve.
 pub const PASSWORD_THREADS_NICE: i32 = 10;
 /// Passwords that wait for them, of logins, and as many of users that are made or changed; beyond,
-/// who has most waiting is refused with `too many requests`.
+/// the oldest of who has most waiting is refused with `too many requests`.
 pub const PASSWORDS_WAITING_MAX: usize = 1_024;
 /// Those of one address.
 pub const PASSWORDS_PER_ADDRESS_MAX: usize = 256;

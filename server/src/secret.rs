@@ -14,6 +14,13 @@ impl Secret {
     pub fn expose(&self) -> &[u8] {
         &self.0
     }
+
+    /// No more than its first bytes; all others are wiped now.
+    #[must_use]
+    pub fn cut_to(self, bytes_max: usize) -> Self {
+        // A copy: what is cut off would stay allocated.
+        self.0.get(..bytes_max).map(|first| first.to_vec().into()).unwrap_or(self)
+    }
 }
 
 impl From<Vec<u8>> for Secret {
@@ -53,5 +60,14 @@ mod tests {
     #[test]
     fn a_secret_does_not_show() {
         assert_eq!(format!("{:?}", Some(Secret::from("hunter2".to_owned()))), "Some([hidden])");
+    }
+
+    #[test]
+    fn a_secret_that_is_cut_holds_no_more_than_its_beginning() {
+        let cut = Secret::from("hunter2".repeat(100_000)).cut_to(72);
+        assert_eq!((cut.expose(), cut.0.capacity()), ("hunter2".repeat(100).as_bytes()[..72].as_ref(), 72));
+        for short in ["", "hunter2"] {
+            assert_eq!(Secret::from(short.to_owned()).cut_to(7).expose(), short.as_bytes());
+        }
     }
 }

@@ -40,6 +40,16 @@ impl Address {
             v4 @ IpAddr::V4(_) => v4,
         }))
     }
+
+    /// The address as a key of queues; 0 for none.
+    #[must_use]
+    pub fn bits(self) -> u128 {
+        match self.0 {
+            Some(IpAddr::V4(address)) => address.to_ipv6_mapped().to_bits(),
+            Some(IpAddr::V6(address)) => address.to_bits(),
+            None => 0,
+        }
+    }
 }
 
 /// The metadata that a client sent along with its request.

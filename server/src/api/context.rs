@@ -231,9 +231,10 @@ impl ServiceContext {
         self.led.take().close();
     }
 
-    /// Ends calls that would go on for ever.
+    /// Ends calls that would go on for ever, and logins that wait behind others.
     pub(super) fn stop(&self) {
         self.endless.borrow().close();
+        self.auth.passwords.close();
     }
 
     /// The memory of this core's connections.

@@ -126,7 +126,7 @@ impl Api {
         &self.watchers
     }
 
-    /// Ends calls that would go on for ever.
+    /// Ends calls that would go on for ever, and logins that wait behind others.
     pub fn stop(&self) {
         self.context.stop();
     }

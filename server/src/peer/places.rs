@@ -3,15 +3,15 @@
 //! most.
 
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::task::Context;
 use std::task::Poll;
 
-use crate::net::tls::{Address, address_of};
+use crate::net::tls::address_of;
 use crate::queues::gate::{Gate, Pass};
 use crate::queues::latch::Latch;
+use crate::queues::places::{self, Most};
 
 /// Log core view: the places.
 pub(super) struct Places {
@@ -19,11 +19,9 @@ pub(super) struct Places {
     /// How many connections strangers may have, and how many members.
     strangers_max: usize,
     members_max: usize,
-    /// The ends of strangers' connections, oldest first: of those that are not known to be members'
-    /// (yet).
-    strangers: RefCell<BTreeMap<u64, (Address, Latch)>>,
+    /// The ends of strangers' connections: of those that are not known to be members' (yet).
+    strangers: RefCell<places::Places<Latch>>,
     members: Cell<usize>,
-    entered: Cell<u64>,
 }
 
 /// The place of a connection, until it is dropped.
@@ -51,7 +49,6 @@ impl Places {
             members_max: connections_max.saturating_sub(strangers_max).max(1),
             strangers: RefCell::default(),
             members: Cell::new(0),
-            entered: Cell::new(0),
         })
     }
 
@@ -59,15 +56,12 @@ impl Places {
     /// another one had to give it up; none when the member stops.
     pub(super) fn enter(self: &Rc<Self>, from: Option<IpAddr>) -> Option<(Place, bool)> {
         let pass = self.gate.enter(usize::MAX)?;
-        let number = self.entered.get();
-        self.entered.set(number + 1);
         let mut strangers = self.strangers.borrow_mut();
         let taken = Latch::default();
-        strangers.insert(number, (address_of(from), taken.clone()));
+        let number = strangers.add(address_of(from), taken.clone());
         let is_full = strangers.len() > self.strangers_max;
-        let displaced = is_full.then(|| oldest_of_most(&strangers)).flatten();
-        let displaced = displaced.and_then(|number| strangers.remove(&number));
-        let has_taken = displaced.map(|(_, displaced)| displaced.set()).is_some();
+        let displaced = is_full.then(|| strangers.displace(Most::Places)).flatten();
+        let has_taken = displaced.map(|displaced| displaced.set()).is_some();
         let place = Place { places: Rc::clone(self), pass, number, is_member: Cell::new(false), taken };
         Some((place, has_taken))
     }
@@ -78,15 +72,6 @@ impl Places {
     }
 }
 
-/// The oldest connection of the address that has the most, so that one host's are not in the way of
-/// members that connect anew.
-fn oldest_of_most(strangers: &BTreeMap<u64, (Address, Latch)>) -> Option<u64> {
-    let mut of = BTreeMap::<Address, usize>::new();
-    strangers.values().for_each(|(from, _)| *of.entry(*from).or_default() += 1);
-    let most = of.values().max()?;
-    strangers.iter().find(|(_, (from, _))| of.get(from) == Some(most)).map(|(number, _)| *number)
-}
-
 impl Place {
     /// The connection is a known member's: others do not take its place, if there is one left for
     /// members.
@@ -95,7 +80,7 @@ impl Place {
         if !self.is_member.get() && members.get() < places.members_max {
             members.set(members.get() + 1);
             self.is_member.set(true);
-            places.strangers.borrow_mut().remove(&self.number);
+            places.strangers.borrow_mut().remove(self.number);
         }
     }
 
@@ -120,7 +105,7 @@ impl Drop for Place {
         if self.is_member.get() {
             self.places.members.set(self.places.members.get() - 1);
         } else {
-            self.places.strangers.borrow_mut().remove(&self.number);
+            self.places.strangers.borrow_mut().remove(self.number);
         }
     }
 }

@@ -12,9 +12,11 @@
 //! - A core stops when its inputs are closed and drained, and closes its outputs then: edges first,
 //!   state last.
 
+pub mod fair_queue;
 pub mod gate;
 pub mod latch;
 pub mod mailbox;
+pub mod places;
 pub mod queue;
 pub mod sleep;
 pub mod turn;

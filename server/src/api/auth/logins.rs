@@ -5,7 +5,8 @@
 //! names, only the first one is free: a password that is right at once is never refused for what
 //! others guess elsewhere, so no stranger keeps a user out. An address that has logged in under a
 //! name before is not refused in it at all, or a neighbour behind the same address could keep the
-//! user out; what its tries cost is shared fairly by the queue of passwords.
+//! user out; what its tries cost is shared fairly by the queue of passwords, where names that are
+//! known somewhere have a part of that address of their own.
 //!
 //! A try is judged when it comes, and again when a thread takes its password up: of many that come
 //! at once, those behind the free ones are refused once the free ones have failed.
@@ -38,6 +39,10 @@ impl Origin {
         let name = name[..name.floor_char_boundary(limits::LOGIN_NAME_BYTES_MAX)].to_owned();
         Self { name, address }
     }
+
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
 }
 
 #[derive(Debug)]
@@ -48,6 +53,15 @@ struct Counted {
     /// The last successful logins, with the checksum of the hash that the password fitted: one that
     /// has been changed since does not make an address known.
     known: Table<(Origin, u32)>,
+}
+
+impl Counted {
+    /// With this hash, or with any.
+    fn is_known(&self, origin: &Origin, hash: Option<u32>) -> bool {
+        let with = |hash| (origin.clone(), hash);
+        let hashes = with(hash.unwrap_or(0))..=with(hash.unwrap_or(u32::MAX));
+        self.known.counts.range(hashes).next().is_some()
+    }
 }
 
 /// Counts by what they are of; beyond its bound the one that was not touched for longest goes.
@@ -143,12 +157,15 @@ impl Logins {
         self.may_try_at(origin, Some(crc32fast::hash(hash)), self.clock.milliseconds())
     }
 
+    /// Whether the password with this hash was right before, in this name and from there.
+    pub(super) fn is_known(&self, origin: &Origin, hash: &[u8]) -> bool {
+        self.counted().is_known(origin, Some(crc32fast::hash(hash)))
+    }
+
     fn may_try_at(&self, origin: &Origin, hash: Option<u32>, now: u64) -> Result<(), Error> {
         let counted = self.counted();
         let Some(guesses) = counted.by_origin.counts.get(origin) else { return Ok(()) };
-        let with = |hash| (origin.clone(), hash);
-        let hashes = with(hash.unwrap_or(0))..=with(hash.unwrap_or(u32::MAX));
-        if counted.known.counts.range(hashes).next().is_some() {
+        if counted.is_known(origin, hash) {
             return Ok(());
         }
         let elsewhere = counted.by_name.count(&origin.name, now);
@@ -281,6 +298,9 @@ mod tests {
         assert_eq!(logins.may_try_at(&of("ann", HERE), None, 1), Ok(()), "the hash is not looked up yet");
         assert_eq!(logins.may_try_at(&of("ann", HERE), Some(5), 1), Ok(()));
         assert_eq!(logins.may_try_at(&of("ann", HERE), Some(6), 1), REFUSED);
+        logins.succeeded(&of("bob", HERE), b"hash");
+        assert!(logins.is_known(&of("bob", HERE), b"hash"));
+        assert!(!logins.is_known(&of("bob", HERE), b"another") && !logins.is_known(&of("bob", 8), b"hash"));
     }
 
     #[test]

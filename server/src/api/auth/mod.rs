@@ -3,7 +3,6 @@
 //! Rights are judged in `revd_member::auth`; passwords and tokens are here, for they need secrets,
 //! threads and time.
 
-mod fair_queue;
 pub mod identity;
 pub mod jwt;
 mod jwt_keys;
@@ -24,6 +23,7 @@ use revd_member::apply::command::Kind;
 use revd_member::apply::users::{Login, decode_login};
 use revd_member::auth::{Caller, ROOT, Wants, rules};
 use revd_member::error::{AuthError, Error};
+use revd_member::limits::AUTH_NAME_BYTES_MAX;
 use revd_member::schema::{self, AuthState};
 use revd_proto::authpb::Permission;
 use revd_proto::authpb::permission::Type;
@@ -35,6 +35,7 @@ use revd_proto::etcdserverpb::{
 };
 
 use crate::api::auth::parts::TokenKind;
+use crate::api::auth::passwords::Password;
 use crate::api::call::{Message, Source, decoded};
 use crate::api::context::ServiceContext;
 use crate::limits;
@@ -168,8 +169,9 @@ impl Auth {
     /// and says at which auth revision a signed one is made. If users have changed meanwhile, the
     /// password is checked again.
     pub(super) async fn authenticate(&self, source: Source, message: Bytes) -> Result<Message, Error> {
-        let AuthenticateRequest { name, password } = decoded(AuthenticateRequest::decode(message))?;
-        let password = Secret::from(password);
+        let AuthenticateRequest { mut name, password } = decoded(AuthenticateRequest::decode(message))?;
+        let password = Password::from(password);
+        cut_name(&mut name);
         for _ in 0..limits::LOGIN_ATTEMPTS_MAX {
             let revision = self.check_password(source, &name, &password).await?;
             let letters = letters();
@@ -193,7 +195,7 @@ impl Auth {
     }
 
     /// Checks a password; the auth revision that its user was looked up at.
-    async fn check_password(&self, source: Source, name: &str, password: &Secret) -> Result<u64, Error> {
+    async fn check_password(&self, source: Source, name: &str, password: &Password) -> Result<u64, Error> {
         let auth = &self.context.auth;
         auth.passwords.may_try(source, name)?;
         let view = self.context.view_for_reading(false).await?;
@@ -219,7 +221,36 @@ impl Auth {
     }
 }
 
+/// Of a name that is too long for a user's as much as is too long, still: it is kept while its
+/// login waits.
+fn cut_name(name: &mut String) {
+    // The longest letter has four bytes.
+    let end = name.floor_char_boundary(AUTH_NAME_BYTES_MAX + 4);
+    if end < name.len() {
+        name.truncate(end);
+        name.shrink_to_fit();
+    }
+}
+
 /// A name; names come as text.
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_name_of_a_user_is_made_of_a_longer_one() {
+        for letter in ["n", "\u{e4}", "\u{20ac}", "\u{1f600}"] {
+            for bytes in [0, 1, AUTH_NAME_BYTES_MAX, AUTH_NAME_BYTES_MAX + 4, 1 << 20] {
+                let whole = letter.repeat(bytes / letter.len());
+                let mut cut = whole.clone();
+                cut_name(&mut cut);
+                assert!(cut.len() <= AUTH_NAME_BYTES_MAX + 4 && cut.capacity() <= whole.len());
+                assert!(cut == whole || cut.len() > AUTH_NAME_BYTES_MAX && whole.starts_with(&cut));
+            }
+        }
+    }
 }

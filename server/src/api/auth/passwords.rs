@@ -1,7 +1,14 @@
 //! Passwords: bcrypt takes tens of milliseconds on purpose, so it runs on threads of its own, few
 //! of them and at a low priority, and what waits for them is bounded.
+//!
+//! Logins wait by address; of each address, those in names that have logged in there with the same
+//! password are apart from all others. They share by name, then by connection: a neighbour that
+//! guesses in other names, from however many connections, takes no more than half of the address's
+//! turns from them, and no place. Others share by connection, then by name, for a gateway's
+//! connection may be of many.
 
 use std::collections::VecDeque;
+use std::hash::{BuildHasher as _, RandomState};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError};
 
 use bcrypt::{HashParts, Version};
@@ -9,12 +16,12 @@ use bytes::Bytes;
 use revd_member::error::{AuthError, Error};
 use serde_json::json;
 
-use crate::api::auth::fair_queue::{FairBounds, FairQueue};
 use crate::api::auth::jwt::Jwt;
 use crate::api::auth::logins::{Logins, Origin};
 use crate::api::call::Source;
 use crate::limits;
 use crate::observe::log;
+use crate::queues::fair_queue::{FairBounds, FairQueue};
 use crate::queues::latch::Latch;
 use crate::secret::{Secret, fill_random};
 use crate::threads;
@@ -44,16 +51,51 @@ struct Jobs {
 /// for no login.
 #[derive(Debug)]
 struct Waiting {
-    logins: FairQueue<Job>,
-    changes: FairQueue<Job>,
+    logins: FairQueue<4, Job>,
+    changes: FairQueue<2, Job>,
     /// Tokens of those whose password was right: they have waited among the logins, and signing
     /// takes a part of what a password does.
     signings: VecDeque<Job>,
     login_next: bool,
     is_over: bool,
+    /// Of names, so that nobody can choose one that shares another's part.
+    names: RandomState,
 }
 
 impl Waiting {
+    fn new() -> Self {
+        let bounds = FairBounds {
+            all_max: limits::PASSWORDS_WAITING_MAX,
+            part_max: limits::PASSWORDS_PER_ADDRESS_MAX,
+        };
+        Self {
+            logins: FairQueue::new(bounds),
+            changes: FairQueue::new(bounds),
+            signings: VecDeque::new(),
+            login_next: false,
+            is_over: false,
+            names: RandomState::new(),
+        }
+    }
+
+    /// Adds a job. The result is the one that has to go for it, if there is no room.
+    fn add(&mut self, source: Source, job: Job) -> Option<Job> {
+        let (address, connection) = (source.address.bits(), u128::from(source.connection));
+        match &job.work {
+            Work::Hash { .. } => self.changes.push([address, connection], job),
+            Work::Check { origin, is_known, .. } => {
+                let name = u128::from(self.names.hash_one(origin.name()));
+                let [first, second] = if *is_known { [name, connection] } else { [connection, name] };
+                self.logins.push([address, u128::from(*is_known), first, second], job)
+            }
+            Work::Sign { .. } if self.signings.len() >= limits::PASSWORDS_WAITING_MAX => Some(job),
+            Work::Sign { .. } => {
+                self.signings.push_back(job);
+                None
+            }
+        }
+    }
+
     fn next(&mut self) -> Option<Job> {
         if let Some(job) = self.signings.pop_front() {
             return Some(job);
@@ -89,8 +131,7 @@ impl Jobs {
 
 impl Drop for Passwords {
     fn drop(&mut self) {
-        self.jobs.waiting().is_over = true;
-        self.jobs.has_more.notify_all();
+        self.close();
     }
 }
 
@@ -108,15 +149,28 @@ enum Work {
     },
     /// Against the hash of a user; without one against any other, which takes as long.
     Check {
-        password: Secret,
+        password: Password,
         hash: Option<Bytes>,
         origin: Origin,
+        /// This password's hash has let this name in from there before.
+        is_known: bool,
     },
     Sign {
         jwt: Arc<Jwt>,
         name: String,
         revision: u64,
     },
+}
+
+/// As much of a password as bcrypt looks at, to be checked: no more than that is kept while a login
+/// waits.
+#[derive(Debug, Clone)]
+pub(super) struct Password(Secret);
+
+impl From<String> for Password {
+    fn from(text: String) -> Self {
+        Self(Secret::from(text).cut_to(PASSWORD_BYTES_MAX))
+    }
 }
 
 #[derive(Debug, Default)]
@@ -129,21 +183,27 @@ impl Passwords {
     /// Hashes are made at this cost.
     #[must_use]
     pub fn new(cost: u32) -> Self {
-        let bounds = FairBounds {
-            all_max: limits::PASSWORDS_WAITING_MAX,
-            address_max: limits::PASSWORDS_PER_ADDRESS_MAX,
-        };
-        let (logins, changes) = (FairQueue::new(bounds), FairQueue::new(bounds));
-        let signings = VecDeque::new();
-        let waiting = Mutex::new(Waiting { logins, changes, signings, login_next: false, is_over: false });
-        let jobs = Arc::new(Jobs { waiting, has_more: Condvar::new() });
+        let jobs = Arc::new(Jobs { waiting: Mutex::new(Waiting::new()), has_more: Condvar::new() });
         Self { cost, jobs, logins: Arc::default(), threads: Once::new() }
+    }
+
+    /// The member stops: whoever waits is told so, and so is whoever comes. Passwords
+    /// that threads have taken up are answered.
+    pub(crate) fn close(&self) {
+        let mut waiting = self.jobs.waiting();
+        waiting.is_over = true;
+        let Waiting { logins, changes, .. } = &mut *waiting;
+        let left: Vec<Job> = std::iter::from_fn(|| logins.pop().or_else(|| changes.pop())).collect();
+        drop(waiting);
+        self.jobs.has_more.notify_all();
+        left.into_iter().for_each(|job| job.answer.give(Err(Error::Stopped)));
     }
 
     /// The hash of a password.
     ///
     /// # Errors
-    /// [`AuthError::PasswordTooLong`]; [`Error::TooManyRequests`] when too many wait.
+    /// [`AuthError::PasswordTooLong`]; [`Error::TooManyRequests`] when too many wait;
+    /// [`Error::Stopped`].
     pub(super) async fn hash(&self, source: Source, password: Secret) -> Result<String, Error> {
         if password.expose().len() > PASSWORD_BYTES_MAX {
             return Err(Error::Auth(AuthError::PasswordTooLong));
@@ -165,22 +225,24 @@ impl Passwords {
     ///
     /// # Errors
     /// [`AuthError::AuthFailed`] when it is not; [`Error::TooManyRequests`] when too many wait, or
-    /// after too many guesses.
+    /// after too many guesses; [`Error::Stopped`].
     pub(super) async fn check(
         &self,
         source: Source,
         name: &str,
-        password: Secret,
+        password: Password,
         hash: Option<Bytes>,
     ) -> Result<(), Error> {
         let origin = Origin::new(name, source.address);
-        self.run(source, Work::Check { password, hash, origin }).await.map(drop)
+        let is_known = self.logins.is_known(&origin, hash.as_deref().unwrap_or_default());
+        self.run(source, Work::Check { password, hash, origin, is_known }).await.map(drop)
     }
 
     /// A signed token: with a long key that takes milliseconds.
     ///
     /// # Errors
-    /// [`AuthError::VerifyOnlyKey`]; [`Error::TooManyRequests`] when too many wait.
+    /// [`AuthError::VerifyOnlyKey`]; [`Error::TooManyRequests`] when too many wait;
+    /// [`Error::Stopped`].
     pub(super) async fn sign(
         &self,
         source: Source,
@@ -207,15 +269,10 @@ impl Passwords {
         self.threads.call_once(|| self.begin_threads());
         let evicted = {
             let waiting = &mut *self.jobs.waiting();
-            match job.work {
-                Work::Hash { .. } => waiting.changes.push(source, job),
-                Work::Check { .. } => waiting.logins.push(source, job),
-                Work::Sign { .. } if waiting.signings.len() >= limits::PASSWORDS_WAITING_MAX => Some(job),
-                Work::Sign { .. } => {
-                    waiting.signings.push_back(job);
-                    None
-                }
+            if waiting.is_over {
+                return Err(Error::Stopped);
             }
+            waiting.add(source, job)
         };
         self.jobs.has_more.notify_one();
         if let Some(Job { answer, .. }) = evicted {
@@ -248,7 +305,7 @@ fn work(jobs: &Jobs, logins: &Logins, cost: u32) {
         answer.give(match work {
             Work::Hash { password, salt } => hash(&password, cost, salt),
             Work::Sign { jwt, name, revision } => jwt.sign(&name, revision),
-            Work::Check { password, hash, origin } => {
+            Work::Check { password: Password(password), hash, origin, .. } => {
                 let of_user = hash.as_deref().unwrap_or_default();
                 logins.may_compare(&origin, of_user).and_then(|()| {
                     let checked = check(&password, hash.as_deref(), cost, &nobodys);
@@ -291,24 +348,109 @@ fn check(password: &Secret, hash: Option<&[u8]>, cost: u32, nobodys: &str) -> Re
 mod tests {
     use super::*;
     use crate::api::call::Address;
-    use futures_lite::future::block_on;
+    use futures_lite::future::{block_on, poll_once};
+
+    fn job(work: Work) -> Job {
+        Job { work, answer: Arc::new(Answer::default()) }
+    }
+
+    fn login(name: &str, is_known: bool) -> Job {
+        let (password, origin) = (String::new().into(), Origin::new(name, Address::default()));
+        job(Work::Check { password, hash: None, origin, is_known })
+    }
+
+    fn on(connection: u64) -> Source {
+        Source { connection, ..Source::default() }
+    }
+
+    /// How many jobs come before those with these answers.
+    fn before<const N: usize>(waiting: &mut Waiting, answers: [&Arc<Answer>; N]) -> [usize; N] {
+        let order: Vec<Job> = std::iter::from_fn(|| waiting.next()).collect();
+        let place = |answer| order.iter().position(|job| Arc::ptr_eq(&job.answer, answer));
+        answers.map(|answer| place(answer).expect("it has a place"))
+    }
+
+    /// Users behind one address: a neighbour opens as many connections as it likes, and guesses in
+    /// all names but theirs, or in one of them.
+    #[test]
+    fn a_neighbour_takes_neither_places_nor_turns_of_known_users() {
+        for is_guessed_as_ann in [false, true] {
+            let waiting = &mut Waiting::new();
+            let [ann, bob] = ["ann", "bob"].map(|name| {
+                let job = login(name, true);
+                let answer = Arc::clone(&job.answer);
+                assert!(waiting.add(on(1), job).is_none());
+                answer
+            });
+            for connection in 0..10_000 {
+                let name = if is_guessed_as_ann { "ann".to_owned() } else { format!("user {connection}") };
+                let gone = waiting.add(on(100 + connection), login(&name, is_guessed_as_ann));
+                assert!(gone.is_none_or(|gone| !Arc::ptr_eq(&gone.answer, &bob)), "bob keeps his place");
+                if connection == 200 {
+                    assert!(waiting.logins.len() > 200, "nothing of it is refused without need");
+                }
+            }
+            assert_eq!(waiting.logins.len(), limits::PASSWORDS_PER_ADDRESS_MAX);
+            if is_guessed_as_ann {
+                assert!(before(waiting, [&bob])[0] < 4, "bob has his turn");
+            } else {
+                assert!(before(waiting, [&ann, &bob]).iter().all(|before| *before < 4), "and so has ann");
+            }
+        }
+    }
+
+    /// A user who is new behind such an address has a place, and so has one of a gateway's one
+    /// connection.
+    #[test]
+    fn who_is_not_known_finds_a_place() {
+        let waiting = &mut Waiting::new();
+        for connection in 0..1_000 {
+            waiting.add(on(connection), login("root", false));
+        }
+        let new = login("ann", false);
+        let answer = Arc::clone(&new.answer);
+        assert!(waiting.add(on(2_000), new).is_some_and(|gone| !Arc::ptr_eq(&gone.answer, &answer)));
+        assert!(before(waiting, [&answer])[0] < limits::PASSWORDS_PER_ADDRESS_MAX);
+        let waiting = &mut Waiting::new();
+        for _ in 0..1_000 {
+            waiting.add(on(7), login("root", false));
+        }
+        let new = login("ann", false);
+        let answer = Arc::clone(&new.answer);
+        waiting.add(on(7), new);
+        assert!(before(waiting, [&answer])[0] < 4);
+    }
+
+    /// A stop waits for no queue.
+    #[test]
+    fn a_stop_answers_those_that_wait_and_those_that_come() {
+        let passwords = Passwords::new(4);
+        passwords.threads.call_once(|| ()); // none takes anything up
+        let check = |connection| passwords.check(on(connection), "ann", String::new().into(), None);
+        let mut logins: Vec<_> = (0..9).map(|connection| Box::pin(check(connection))).collect();
+        let mut change = Box::pin(passwords.hash(on(9), Secret::from("rosebud".to_owned())));
+        assert!(logins.iter_mut().all(|login| block_on(poll_once(login)).is_none()));
+        assert!(block_on(poll_once(&mut change)).is_none());
+        passwords.close();
+        assert!(logins.into_iter().all(|login| block_on(login) == Err(Error::Stopped)));
+        assert_eq!(block_on(change), Err(Error::Stopped));
+        assert_eq!(block_on(check(10)), Err(Error::Stopped));
+        let waiting = passwords.jobs.waiting();
+        assert!(waiting.logins.is_empty() && waiting.changes.is_empty(), "and keeps no password");
+    }
 
     /// The caller of a signed login has waited once.
     #[test]
     fn what_is_to_be_signed_waits_behind_no_password() {
         let passwords = Passwords::new(4);
         let waiting = &mut *passwords.jobs.waiting();
-        let job = || {
-            let origin = Origin::new("ann", Address::default());
-            let work = Work::Check { password: Secret::from(String::new()), hash: None, origin };
-            Job { work, answer: Arc::new(Answer::default()) }
-        };
         for connection in 0..10 {
             let source = Source { connection, ..Source::default() };
-            assert!(waiting.logins.push(source, job()).is_none());
-            assert!(waiting.changes.push(source, job()).is_none());
+            assert!(waiting.add(source, login("ann", false)).is_none());
+            let (password, salt) = (Secret::from(String::new()), [0; 16]);
+            assert!(waiting.add(source, job(Work::Hash { password, salt })).is_none());
         }
-        let signing = job();
+        let signing = login("ann", false);
         let answer = Arc::clone(&signing.answer);
         waiting.signings.push_back(signing);
         assert!(waiting.next().is_some_and(|next| Arc::ptr_eq(&next.answer, &answer)));
@@ -323,9 +465,20 @@ mod tests {
         assert!(hash.starts_with("$2a$04$"));
         let check = |text, hash: Option<&str>| {
             let hash = hash.map(|hash| Bytes::copy_from_slice(hash.as_bytes()));
-            block_on(passwords.check(Source::default(), text, secret(text), hash))
+            block_on(passwords.check(Source::default(), text, text.to_owned().into(), hash))
         };
         assert_eq!(check("rosebud", Some(&hash)), Ok(()));
+        // Bytes behind the first 72 are not looked at, as in Go, and not kept.
+        let long = block_on(passwords.hash(Source::default(), secret(&"x".repeat(72)))).unwrap();
+        let checked = |text: String| {
+            let hash = Some(Bytes::copy_from_slice(long.as_bytes()));
+            let password = Password::from(text);
+            assert!(password.0.expose().len() <= PASSWORD_BYTES_MAX);
+            block_on(passwords.check(Source::default(), "ann", password, hash))
+        };
+        assert_eq!(checked("x".repeat(72)), Ok(()));
+        assert_eq!(checked("x".repeat(1 << 20)), Ok(()));
+        assert_eq!(checked("x".repeat(71)), Err(Error::Auth(AuthError::AuthFailed)));
         // Made by Go.
         let of_go = "$2a$10$N9qo8uLOickgx2ZMRZoMyeIjZAgcfl7p92ldGxad68LJZdL17lhWy";
         assert_eq!(check("wrong", Some(of_go)), Err(Error::Auth(AuthError::AuthFailed)));
@@ -349,7 +502,7 @@ mod tests {
             std::thread::scope(|scope| {
                 let login = |connection| {
                     let source = Source { connection, ..Source::default() };
-                    let password = Secret::from(password.to_owned());
+                    let password = password.to_owned().into();
                     block_on(passwords.check(source, "ann", password, Some(hash.clone())))
                 };
                 let logins: Vec<_> = (0..64).map(|number| scope.spawn(move || login(number))).collect();

@@ -26,4 +26,4 @@ mod turns;
 pub use domain::{TlsDomain, watch};
 pub(crate) use handshake::{Accepted, accept, connect, connect_blocking};
 pub(crate) use stream::TlsStream;
-pub(crate) use turns::{Address, HandshakeTurns, address as address_of};
+pub(crate) use turns::{HandshakeTurns, address as address_of};

@@ -3,15 +3,15 @@
 //! connections, nor the callers of one address those of another.
 
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, VecDeque};
 use std::net::IpAddr;
-use std::ops::Bound;
 use std::rc::Rc;
 use std::time::Duration;
 
 use crate::clock::Ticker;
 use crate::limits;
+use crate::queues::fair_queue::{FairBounds, FairQueue};
 use crate::queues::latch::Latch;
+use crate::queues::places::{Most, Places};
 use crate::queues::sleep::sleep;
 use crate::queues::turn::give_way;
 
@@ -22,10 +22,11 @@ pub(crate) struct HandshakeTurns(Rc<Inside>);
 #[derive(Debug)]
 struct Inside {
     clock: Ticker,
-    places: RefCell<Places>,
+    places: RefCell<Places<Latch>>,
     /// One of them computes, or gives way.
     is_taken: Cell<bool>,
-    waiting: RefCell<Line>,
+    /// Those that wait for a turn, by address: places bound them.
+    waiting: RefCell<FairQueue<1, Latch>>,
     /// Microseconds of computing since others had their turn.
     used: Cell<u64>,
     /// One of these parts of the core's time is for handshakes; with one alone they give way and no
@@ -44,75 +45,19 @@ impl Inside {
     }
 }
 
-/// Handshakes under way, oldest first.
-#[derive(Debug, Default)]
-struct Places {
-    taken: BTreeMap<u64, Taken>,
-    next: u64,
-    /// Places and bytes of those of each address.
-    of: BTreeMap<Address, Held>,
-    /// Bytes that all of them were sent.
-    bytes: usize,
-}
-
-#[derive(Debug)]
-struct Taken {
-    from: Address,
-    bytes: usize,
-    displaced: Latch,
-}
-
-#[derive(Debug, Default)]
-struct Held {
-    places: usize,
-    bytes: usize,
-}
-
-impl Places {
-    fn add(&mut self, from: Address, displaced: Latch) -> u64 {
-        let id = self.next;
-        self.next += 1;
-        self.taken.insert(id, Taken { from, bytes: 0, displaced });
-        self.of.entry(from).or_default().places += 1;
-        self.make_room();
-        id
-    }
-
-    fn remove(&mut self, id: u64) -> Option<Latch> {
-        let Taken { from, bytes, displaced } = self.taken.remove(&id)?;
-        self.bytes -= bytes;
-        if let Some(held) = self.of.get_mut(&from) {
-            held.places -= 1;
-            held.bytes -= bytes;
-            if held.places == 0 {
-                self.of.remove(&from);
-            }
-        }
-        Some(displaced)
-    }
-
-    /// The oldest one of the address that holds the most loses its place while there is too much:
-    /// callers that mean it are done long before, and those of one address are not in the way of
-    /// another's.
-    fn make_room(&mut self) {
-        loop {
-            let most = if self.taken.len() > limits::HANDSHAKES_PER_CORE_MAX {
-                self.oldest_of_most(|held| held.places)
-            } else if self.bytes > limits::HANDSHAKE_BYTES_PER_CORE_MAX {
-                self.oldest_of_most(|held| held.bytes)
-            } else {
-                return;
-            };
-            let Some(displaced) = most.and_then(|id| self.remove(id)) else { return };
-            displaced.set();
-        }
-    }
-
-    fn oldest_of_most(&self, what: impl Fn(&Held) -> usize) -> Option<u64> {
-        let most = self.of.values().map(&what).max()?;
-        let mut oldest = self.taken.iter();
-        let found = oldest.find(|(_, taken)| self.of.get(&taken.from).is_some_and(|held| what(held) == most));
-        found.map(|(id, _)| *id)
+/// Those of the address that holds the most lose their places, oldest first, while there is too
+/// much: callers that mean it are done long before.
+fn make_room(places: &mut Places<Latch>) {
+    loop {
+        let most = if places.len() > limits::HANDSHAKES_PER_CORE_MAX {
+            Most::Places
+        } else if places.bytes() > limits::HANDSHAKE_BYTES_PER_CORE_MAX {
+            Most::Bytes
+        } else {
+            return;
+        };
+        let Some(displaced) = places.displace(most) else { return };
+        displaced.set();
     }
 }
 
@@ -121,7 +66,7 @@ impl Places {
 pub(super) struct HandshakePlace {
     inside: Rc<Inside>,
     id: u64,
-    from: Address,
+    from: u128,
     displaced: Latch,
 }
 
@@ -133,7 +78,7 @@ impl HandshakeTurns {
             clock: Ticker::new(),
             places: RefCell::default(),
             is_taken: Cell::new(false),
-            waiting: RefCell::default(),
+            waiting: RefCell::new(FairQueue::new(FairBounds::NONE)),
             used: Cell::new(0),
             parts,
             rests_until: Cell::new(0),
@@ -144,7 +89,10 @@ impl HandshakeTurns {
     /// that has the most loses its own.
     pub(super) fn enter(&self, from: Option<IpAddr>) -> HandshakePlace {
         let (inside, from, displaced) = (Rc::clone(&self.0), address(from), Latch::default());
-        let id = inside.places.borrow_mut().add(from, displaced.clone());
+        let mut places = inside.places.borrow_mut();
+        let id = places.add(from, displaced.clone());
+        make_room(&mut places);
+        drop(places);
         HandshakePlace { inside, id, from, displaced }
     }
 }
@@ -158,12 +106,8 @@ impl HandshakePlace {
     /// Counts bytes that the caller has sent and that are kept.
     pub(super) fn hold(&self, received: usize) {
         let mut places = self.inside.places.borrow_mut();
-        let Places { taken, of, bytes, .. } = &mut *places;
-        if let (Some(taken), Some(held)) = (taken.get_mut(&self.id), of.get_mut(&self.from)) {
-            let before = std::mem::replace(&mut taken.bytes, received);
-            *bytes = *bytes - before + received;
-            held.bytes = held.bytes - before + received;
-            places.make_room();
+        if places.hold(self.id, received) {
+            make_room(&mut places);
         }
     }
 
@@ -201,39 +145,11 @@ impl Drop for HandshakePlace {
 }
 
 /// An address, of IPv6 the half that its owner does not choose; 0 for none.
-pub(crate) type Address = u128;
-
-pub(crate) fn address(from: Option<IpAddr>) -> Address {
+pub(crate) fn address(from: Option<IpAddr>) -> u128 {
     match from.map(|from| from.to_canonical()) {
         Some(IpAddr::V4(four)) => four.to_ipv6_mapped().to_bits(),
         Some(IpAddr::V6(six)) => six.to_bits() >> 64 << 64,
         None => 0,
-    }
-}
-
-/// Those that wait for a turn: addresses in a circle, those of each in order.
-#[derive(Debug, Default)]
-struct Line {
-    by_address: BTreeMap<Address, VecDeque<Latch>>,
-    /// The address whose turn was last.
-    last: Address,
-}
-
-impl Line {
-    fn push(&mut self, from: Address, called: Latch) {
-        self.by_address.entry(from).or_default().push_back(called);
-    }
-
-    fn pop(&mut self) -> Option<Latch> {
-        let behind = self.by_address.range((Bound::Excluded(self.last), Bound::Unbounded)).next();
-        let from = *behind.or_else(|| self.by_address.iter().next())?.0;
-        self.last = from;
-        let those = self.by_address.get_mut(&from)?;
-        let next = those.pop_front();
-        if those.is_empty() {
-            self.by_address.remove(&from);
-        }
-        next
     }
 }
 
@@ -244,12 +160,12 @@ struct Turn<'i> {
 }
 
 impl<'i> Turn<'i> {
-    async fn wait(inside: &'i Inside, from: Address) -> Self {
+    async fn wait(inside: &'i Inside, from: u128) -> Self {
         if !inside.is_taken.replace(true) {
             return Self { inside, called: None };
         }
         let called = Latch::default();
-        inside.waiting.borrow_mut().push(from, called.clone());
+        let _ = inside.waiting.borrow_mut().push([from], called.clone());
         let turn = Self { inside, called: Some(called.clone()) };
         called.wait().await;
         turn
@@ -287,7 +203,7 @@ mod tests {
         assert!(places[0].displaced.is_set());
         assert!(!places[1].displaced.is_set());
         drop(places);
-        assert!(turns.0.places.borrow().taken.is_empty());
+        assert!(turns.0.places.borrow().is_empty());
     }
 
     #[test]
@@ -303,7 +219,7 @@ mod tests {
         assert!(!first.displaced.is_set(), "the others together hold more");
         drop((first, others));
         let places = turns.0.places.borrow();
-        assert!(places.taken.is_empty() && places.of.is_empty() && places.bytes == 0);
+        assert!(places.is_empty() && places.bytes() == 0);
     }
 
     #[test]
@@ -321,9 +237,9 @@ mod tests {
         let new = turns.enter(None);
         new.hold(5);
         drop(places);
-        assert_eq!(turns.0.places.borrow().bytes, 5);
+        assert_eq!(turns.0.places.borrow().bytes(), 5);
         drop(new);
-        assert_eq!(turns.0.places.borrow().bytes, 0);
+        assert_eq!(turns.0.places.borrow().bytes(), 0);
     }
 
     #[test]
@@ -349,15 +265,15 @@ mod tests {
 
     #[test]
     fn a_hundred_callers_of_one_address_do_not_keep_one_of_another_waiting() {
-        let mut line = Line::default();
+        let mut line = FairQueue::new(FairBounds::NONE);
         let from = |text: &str| address(Some(text.parse().unwrap()));
         let called: Vec<Latch> = (0..100).map(|_| Latch::default()).collect();
         for (at, latch) in called.iter().enumerate() {
             // Of one network, of which one caller has all addresses.
-            line.push(from(&format!("fd00::{at:x}")), latch.clone());
+            assert!(line.push([from(&format!("fd00::{at:x}"))], latch.clone()).is_none());
         }
         let other = Latch::default();
-        line.push(from("10.0.0.1"), other.clone());
+        assert!(line.push([from("10.0.0.1")], other.clone()).is_none());
         let first_two: Vec<Latch> = (0..2).filter_map(|_| line.pop()).collect();
         first_two.iter().for_each(Latch::set);
         assert!(other.is_set() && called[0].is_set());

@@ -8,7 +8,7 @@ use revd_proto::etcdserverpb::{
 use tonic::Code;
 
 use super::{FLAGS, call};
-use crate::harness::{Client, said_of_both};
+use crate::harness::{Client, Server, TempDir, run, said_of_both};
 
 type Told = Result<(), (Code, String)>;
 
@@ -70,4 +70,38 @@ fn the_length_of_a_password_counts_as_with_etcd() {
     let too_long = Err((Code::Unknown, "bcrypt: password length exceeds 72 bytes".to_owned()));
     assert!(seen.iter().filter(|told| **told == too_long).count() >= 4, "{seen:?}");
     assert!(seen.iter().filter(|told| told.is_ok()).count() > 20, "{seen:?}");
+}
+
+/// Hundreds of logins wait for the threads of passwords, which takes longer than a stop waits for
+/// calls: those behind the first ones are told at once.
+#[test]
+fn a_stop_answers_logins_that_wait() {
+    run(async {
+        let dir = TempDir::new();
+        let mut server = Server::revd(&dir.path().join("data"), &["--unsafe-no-fsync", "--bcrypt-cost=11"]);
+        let client = server.client().await;
+        add(&client, "root", "root").await.unwrap();
+        let grant = AuthUserGrantRoleRequest { user: "root".to_owned(), role: "root".to_owned() };
+        tell(&client, "/etcdserverpb.Auth/UserGrantRole", &grant, None).await.unwrap();
+        call(&client, "/etcdserverpb.Auth/AuthEnable", Bytes::new(), None).await.unwrap();
+        let guess = |number: usize| {
+            let client = client.clone();
+            tokio::spawn(async move { login(&client, &format!("user {number}"), "guess").await })
+        };
+        let mut guesses: Vec<_> = (0..250).map(guess).collect();
+        // Those on the same connection have arrived when the first one has been checked.
+        let first = guesses.remove(0).await.unwrap();
+        assert_eq!(first.unwrap_err().0, Code::InvalidArgument);
+        server.signal("TERM");
+        let (mut stopped, mut others) = (0, Vec::new());
+        for guess in guesses {
+            match guess.await.unwrap() {
+                Err((Code::Unavailable, text)) if text == "etcdserver: server stopped" => stopped += 1,
+                other => others.push(other),
+            }
+        }
+        assert!(stopped > 200, "{stopped} were told; others: {others:?}");
+        server.wait();
+        assert!(server.log().contains("\"stopped\""), "{}", server.log());
+    });
 }
