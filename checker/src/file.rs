@@ -9,12 +9,12 @@ use prost::Message;
 use revd_proto::etcdserverpb::{WatchCreateRequest, WatchResponse};
 use revd_proto::mvccpb::KeyValue;
 
-use crate::Rules;
-use crate::history::{Call, History, Hold, Outcome, Request, Response, StateAt, Watch};
+use crate::history::{Call, History, Hold, Outcome, Request, Response, StateAt, Time, Watch};
+use crate::rules::{Jump, Rules};
 use crate::watch::Transcript;
 
 /// The first line.
-const TITLE: &str = "revd history 2";
+const TITLE: &str = "revd history 3";
 /// Nothing stands at a place.
 const NONE: &str = "-";
 
@@ -26,6 +26,20 @@ fn hex(bytes: &[u8]) -> String {
         let _ = write!(text, "{byte:02x}");
         text
     })
+}
+
+fn unhex(word: &str) -> Option<Bytes> {
+    if word == NONE {
+        return Some(Bytes::new());
+    }
+    let digits = (0..word.len()).step_by(2).map(|at| word.get(at..at + 2));
+    let bytes: Option<Vec<u8>> = digits.map(|pair| u8::from_str_radix(pair?, 16).ok()).collect();
+    bytes.map(Bytes::from)
+}
+
+fn pair(word: &str) -> Option<(Time, Time)> {
+    let (one, other) = word.split_once('+')?;
+    Some((one.parse().ok()?, other.parse().ok()?))
 }
 
 fn of(message: &impl Message) -> String {
@@ -63,16 +77,24 @@ fn maybe<T>(value: Option<T>, text: impl Fn(T) -> String) -> String {
     value.map_or_else(|| NONE.to_owned(), text)
 }
 
+/// Words that are read back even if there are none of them: each has a comma before it, behind a
+/// colon for the list.
+fn list(items: Option<impl IntoIterator<Item = String>>) -> String {
+    maybe(items, |items| items.into_iter().fold(":".to_owned(), |text, item| text + "," + &item))
+}
+
 /// The promises as a line.
 fn rules_line(rules: &Rules) -> String {
     let Rules { goes_on, watches_show, others, others_compact, others_unseen, .. } = rules;
-    let Rules { errors, drift, calm_since, lease_slack, .. } = rules;
-    let others = maybe(others.as_ref(), |others| hex(others));
-    let errors = maybe(errors.as_ref(), |errors| hex(errors.join("\n").as_bytes()));
+    let Rules { errors, drift, jumps, calm_since, calm, lease_slack, .. } = rules;
+    let others = list(others.as_ref().map(|others| [hex(others)]));
+    let errors = list(errors.as_ref().map(|errors| errors.iter().map(|error| hex(error.as_bytes()))));
+    let jumps = list(Some(jumps.iter().map(|Jump { at, by }| format!("{at}+{by}"))));
+    let calm = list(Some(calm.iter().map(|(from, to)| format!("{from}+{to}"))));
     let calm_since = maybe(*calm_since, |time| time.to_string());
     format!(
         "rules {goes_on} {watches_show} {others} {others_compact} {others_unseen} {errors} {drift} \
-         {calm_since} {lease_slack}"
+         {jumps} {calm_since} {calm} {lease_slack}"
     )
 }
 
@@ -139,13 +161,15 @@ impl Words<'_> {
     }
 
     fn bytes(&mut self) -> Option<Bytes> {
-        let word = self.0.next()?;
-        if word == NONE {
-            return Some(Bytes::new());
+        unhex(self.0.next()?)
+    }
+
+    /// As [`list`] wrote it.
+    fn list<T>(&mut self, item: impl Fn(&str) -> Option<T>) -> Option<Option<Vec<T>>> {
+        match self.0.next()? {
+            NONE => Some(None),
+            word => word.strip_prefix(':')?.split(',').skip(1).map(item).collect::<Option<_>>().map(Some),
         }
-        let digits = (0..word.len()).step_by(2).map(|at| word.get(at..at + 2));
-        let bytes: Option<Vec<u8>> = digits.map(|pair| u8::from_str_radix(pair?, 16).ok()).collect();
-        bytes.map(Bytes::from)
     }
 
     fn message<M: Message + Default>(&mut self) -> Option<M> {
@@ -154,18 +178,6 @@ impl Words<'_> {
 
     fn text(&mut self) -> Option<String> {
         String::from_utf8(self.bytes()?.to_vec()).ok()
-    }
-
-    /// The errors that clients may meet, a line for each.
-    fn errors(&mut self) -> Option<Option<Vec<String>>> {
-        let Some(bytes) = self.maybe_bytes()? else { return Some(None) };
-        let text = String::from_utf8(bytes.to_vec()).ok()?;
-        Some(Some(text.lines().map(str::to_owned).collect()))
-    }
-
-    /// Bytes, unless there are none.
-    fn maybe_bytes(&mut self) -> Option<Option<Bytes>> {
-        self.bytes().map(|bytes| Some(bytes).filter(|bytes| !bytes.is_empty()))
     }
 }
 
@@ -193,12 +205,14 @@ fn take(words: &mut Words, history: &mut History, rules: &mut Rules) -> Option<(
             *rules = Rules {
                 goes_on: words.number()?,
                 watches_show: words.number()?,
-                others: words.maybe_bytes()?,
+                others: words.list(unhex)?.and_then(|mut others| others.pop()),
                 others_compact: words.number()?,
                 others_unseen: words.number()?,
-                errors: words.errors()?,
+                errors: words.list(|word| String::from_utf8(unhex(word)?.to_vec()).ok())?,
                 drift: words.number()?,
+                jumps: words.list(|word| pair(word).map(|(at, by)| Jump { at, by }))??,
                 calm_since: words.maybe()?,
+                calm: words.list(pair)??,
                 lease_slack: words.number()?,
             };
         }

@@ -3,7 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use revd_proto::etcdserverpb::LeaseTimeToLiveResponse;
+use revd_proto::etcdserverpb::request_op::Request as Op;
+use revd_proto::etcdserverpb::{LeaseTimeToLiveResponse, RequestOp};
 
 use crate::Rules;
 use crate::fault::{Check, Fault};
@@ -14,6 +15,8 @@ use crate::replay::{Cause, Truth};
 
 /// Microseconds of a second, in which leases are counted.
 const SECOND: Time = 1_000_000;
+/// etcd's words for a lease that is not there.
+pub(crate) const NOT_FOUND: &str = "requested lease not found";
 
 /// The words of clients and members about one lease.
 #[derive(Debug, Default)]
@@ -42,7 +45,7 @@ impl Lease {
     /// The same, as far as it was known at a time.
     fn sure_at(&self, time: Time, rules: &Rules) -> Time {
         let known = self.renewals.iter().filter(|(_, returned, _)| *returned < time);
-        let deadline = |(began, _, ttl): &(Time, Time, i64)| began + rules.shortest(seconds(*ttl));
+        let deadline = |(began, _, ttl): &(Time, Time, i64)| rules.earliest_end(*began, seconds(*ttl));
         known.map(deadline).max().unwrap_or(0)
     }
 
@@ -107,7 +110,8 @@ pub(crate) fn check(history: &History, truth: &Truth, known: &Known, rules: &Rul
     let leases = leases(history);
     let mut wrong = Vec::new();
     for call in &history.calls {
-        wrong.extend(answered(call, &leases, truth, rules).map(|text| format!("{text}: {call:?}")));
+        let fault = answered(call, &leases, truth, rules).or_else(|| refused(call, &leases, rules));
+        wrong.extend(fault.map(|text| format!("{text}: {call:?}")));
     }
     for (revision, cause) in &truth.causes {
         let Cause::Revoke { lease: id, is_sure: true } = cause else { continue };
@@ -120,8 +124,8 @@ pub(crate) fn check(history: &History, truth: &Truth, known: &Known, rules: &Rul
         }
     }
     wrong.extend(attached_again(&leases, truth));
+    wrong.extend(history.calls.iter().filter_map(|call| too_old(call, &leases, rules)));
     if let Some(calm) = rules.calm_since {
-        wrong.extend(history.calls.iter().filter_map(|call| too_old(call, &leases, calm, rules)));
         wrong.extend(grown(history, &leases, calm, rules));
     }
     wrong.into_iter().map(|text| Fault::new(Check::Leases, text)).collect()
@@ -167,6 +171,53 @@ fn answered(call: &Call, leases: &BTreeMap<i64, Lease>, truth: &Truth, rules: &R
             left.map(|(key, _)| format!("{key:?} is still there at revision {revision}"))
         }
         _ => None,
+    }
+}
+
+/// A call was told that its lease is not there, which lives for sure.
+fn refused(call: &Call, leases: &BTreeMap<i64, Lease>, rules: &Rules) -> Option<String> {
+    let Outcome::Refused(text) = &call.outcome else { return None };
+    if !text.contains(NOT_FOUND) {
+        return None;
+    }
+    let lives = |id: &i64| {
+        let lease = leases.get(id)?;
+        let deadline = lease.sure_at(call.began, rules);
+        let lives = call.returned < deadline && !lease.may_be_revoked(call.returned);
+        lives.then_some(deadline)
+    };
+    let named = named(&call.request);
+    // One that is gone explains the refusal.
+    let all_live = !named.is_empty() && named.iter().all(|id| lives(id).is_some());
+    all_live.then(|| format!("leases {named:?} were to live until {:?}", lives(&named[0])))
+}
+
+/// The leases that a request names.
+pub(crate) fn named(request: &Request) -> Vec<i64> {
+    fn of(ops: &[RequestOp], found: &mut Vec<i64>) {
+        for op in ops {
+            match &op.request {
+                Some(Op::RequestPut(put)) if put.lease != 0 => found.push(put.lease),
+                Some(Op::RequestTxn(txn)) => {
+                    of(&txn.success, found);
+                    of(&txn.failure, found);
+                }
+                _ => {}
+            }
+        }
+    }
+    match request {
+        Request::Put(put) if put.lease != 0 => vec![put.lease],
+        Request::Txn(txn) => {
+            let mut found = Vec::new();
+            of(&txn.success, &mut found);
+            of(&txn.failure, &mut found);
+            found
+        }
+        Request::LeaseRevoke(request) => vec![request.id],
+        Request::LeaseKeepAlive(request) => vec![request.id],
+        Request::LeaseTimeToLive(request) => vec![request.id],
+        _ => Vec::new(),
     }
 }
 
@@ -218,7 +269,8 @@ fn attached_again(leases: &BTreeMap<i64, Lease>, truth: &Truth) -> Vec<String> {
 }
 
 /// A read that shows a key whose lease should have ended.
-fn too_old(call: &Call, leases: &BTreeMap<i64, Lease>, calm: Time, rules: &Rules) -> Option<String> {
+fn too_old(call: &Call, leases: &BTreeMap<i64, Lease>, rules: &Rules) -> Option<String> {
+    let calm = rules.calm_at(call.began)?;
     let (Request::Range(request), Some(Response::Range(response))) = (&call.request, call.answer()) else {
         return None;
     };

@@ -42,9 +42,8 @@ mod fault;
 mod history;
 mod model;
 mod range;
+mod rules;
 mod watch;
-
-use bytes::Bytes;
 
 pub use errors::counts as errors;
 pub use fault::{Check, Fault};
@@ -57,42 +56,8 @@ pub use lists::{PREFIX as LISTS, elements};
 pub use model::{Attempt, Model, Version};
 pub use range::is_in_range;
 pub use replay::{Cause, Truth, has_changed, replay};
+pub use rules::{Jump, Rules};
 pub use watch::{Changes, Transcript, mutants};
-
-/// The promises of a cluster beyond those that every one makes.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Rules {
-    /// A member that is started again goes on at the newest revision that it has shown, or waits.
-    pub goes_on: bool,
-    /// A revision that a watcher was told of is shown by its member's reads too.
-    pub watches_show: bool,
-    /// Clients that are not in the history write keys that begin so.
-    pub others: Option<Bytes>,
-    /// They compact too.
-    pub others_compact: bool,
-    /// No watcher and no reader need have seen what they write.
-    pub others_unseen: bool,
-    /// The errors that clients may meet; none: any.
-    pub errors: Option<Vec<String>>,
-    /// The members' clocks go wrong by so many parts in a million.
-    pub drift: u64,
-    /// Since then there are no faults.
-    pub calm_since: Option<Time>,
-    /// A lease ends so much later than its time to live at most, while there are no faults.
-    pub lease_slack: Time,
-}
-
-impl Rules {
-    /// The least time in which a member's clock goes on so much.
-    fn shortest(&self, time: Time) -> Time {
-        time - time / 1_000_000 * self.drift.min(1_000_000)
-    }
-
-    /// The most time.
-    fn longest(&self, time: Time) -> Time {
-        time + time / 1_000_000 * self.drift
-    }
-}
 
 /// The findings in a history.
 #[derive(Debug)]

@@ -12,8 +12,8 @@ use crate::model::{Attempt, without_headers};
 use crate::replay::{Truth, has_changed};
 
 /// etcd's words for a revision that is gone, and for one that is not there yet.
-const COMPACTED: &str = "required revision has been compacted";
-const FUTURE: &str = "required revision is a future revision";
+pub(crate) const COMPACTED: &str = "required revision has been compacted";
+pub(crate) const FUTURE: &str = "required revision is a future revision";
 
 /// A compaction: when it began, when it was acknowledged, up to where.
 type Compaction = (Time, Option<Time>, i64);

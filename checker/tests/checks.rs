@@ -6,10 +6,13 @@ mod world;
 
 use std::collections::BTreeSet;
 
-use revd_checker::{Call, Check, History, Hold, Outcome, Request, Response, Rules, Time, check, read, write};
+use revd_checker::{
+    Call, Check, History, Hold, Jump, Outcome, Request, Response, Rules, Time, check, read, write,
+};
 use revd_proto::etcdserverpb::request_op::Request as Op;
 use revd_proto::etcdserverpb::{
-    DeleteRangeRequest, HashKvRequest, PutRequest, RangeResponse, TxnRequest, WatchResponse,
+    DeleteRangeRequest, HashKvRequest, LeaseGrantRequest, PutRequest, RangeResponse, TxnRequest,
+    WatchResponse,
 };
 use world::{SECOND, World};
 
@@ -36,9 +39,22 @@ fn a_right_history_passes_and_is_the_same_from_its_file() {
         assert!(faults.is_empty(), "seed {seed}: {faults:#?}");
         assert!(report.registers >= 3 && report.events > 100, "{} {}", report.registers, report.events);
         assert_eq!(read(&write(&history, &rules())).unwrap(), (history, rules()));
-        let other =
-            Rules { others: Some("o/".into()), errors: None, drift: 7, goes_on: true, ..Rules::default() };
-        assert_eq!(read(&write(&History::default(), &other)).unwrap(), (History::default(), other));
+    }
+}
+
+#[test]
+fn promises_are_the_same_from_their_file() {
+    let jumps = vec![Jump { at: 3, by: 4 }, Jump { at: 5, by: 6 }];
+    for errors in
+        [None, Some(vec![]), Some(vec![String::new()]), Some(vec!["a b".to_owned(), "c".to_owned()])]
+    {
+        for others in [None, Some(""), Some("o/")] {
+            let others = others.map(Into::into);
+            let (errors, jumps) = (errors.clone(), jumps.clone());
+            let calm = vec![(7, 8), (9, 10)];
+            let rules = Rules { others, errors, jumps, calm, drift: 7, goes_on: true, ..Rules::default() };
+            assert_eq!(read(&write(&History::default(), &rules)).unwrap(), (History::default(), rules));
+        }
     }
 }
 
@@ -359,6 +375,17 @@ const SPOILS: &[(&str, Spoil, &[Check])] = &[
         &[Check::Reads],
     ),
     (
+        "a put without a lease that is refused for one",
+        |world| {
+            let number = last(&world.history, is_plain_read)?;
+            let call = &mut world.history.calls[number];
+            call.request = Request::Put(world::put("key/1", "refused"));
+            call.outcome = Outcome::Refused("etcdserver: requested lease not found".to_owned());
+            Some(())
+        },
+        &[Check::Errors],
+    ),
+    (
         "a hash of another state",
         |world| {
             let is_hash = |call: &Call| matches!(call.request, Request::HashKv(_));
@@ -497,6 +524,46 @@ fn a_remaining_time_that_grows_by_itself_is_found() {
     assert_eq!(found(9, 8, false), leases, "it exceeds what was granted and the slack");
 }
 
+/// A put is told that its lease is not there, and a lock is held by two: as far as no jump of a clock
+/// explains it.
+#[test]
+fn only_leases_that_were_under_way_end_by_a_jump_of_a_clock() {
+    let granted = |id| Request::LeaseGrant(LeaseGrantRequest { id, ttl: 5 });
+    let found = |jumps: &[(Time, Time)]| {
+        let mut world = World::new(7);
+        world.call(granted(9));
+        world.now += 3 * SECOND;
+        let put = Request::Put(PutRequest { lease: 9, ..world::put("leased", "v") });
+        let refusal = Outcome::Refused("etcdserver: requested lease not found".to_owned());
+        let at = world.now;
+        world.history.calls.push(Call { request: put, outcome: refusal, ..deletion("", "", at, at + 1) });
+        world.call(granted(10));
+        let from = world.now + 10_000;
+        for (client, lease) in [(1, 10), (2, 11)] {
+            if lease == 11 {
+                world.call(granted(11));
+            }
+            world.history.holds.push(Hold { client, name: "lock".into(), lease, from, until: None });
+        }
+        world.watched();
+        let jumps = jumps.iter().map(|(at, by)| Jump { at: *at, by: *by }).collect();
+        let refused = Some(vec!["etcdserver: requested lease not found".to_owned()]);
+        let rules = Rules { jumps, errors: refused, ..rules() };
+        let faults = check(&world.history, &rules).faults;
+        faults.iter().map(|fault| fault.check).collect::<BTreeSet<Check>>()
+    };
+    let (lease, lock) = (Check::Leases, Check::Locks);
+    assert_eq!(found(&[]), BTreeSet::from([lease, lock]));
+    assert_eq!(found(&[(SECOND, SECOND)]), BTreeSet::from([lease, lock]), "it lives another second");
+    assert_eq!(found(&[(SECOND, 4 * SECOND)]), BTreeSet::from([lock]));
+    assert_eq!(found(&[(30 * SECOND, 90 * SECOND)]), BTreeSet::from([lease, lock]), "behind their ends");
+    assert_eq!(
+        found(&[(3_500_000, 20 * SECOND)]),
+        BTreeSet::from([lease, lock]),
+        "one held the lock by then"
+    );
+}
+
 /// Leases in the hands of a cluster that counts their time wrong.
 #[test]
 fn leases_that_end_early_or_never_are_found() {
@@ -544,6 +611,14 @@ fn leases_that_end_early_or_never_are_found() {
     world.call(Request::Range(world::get("leased")));
     world.watched();
     assert_eq!(found_in(&world.history), leases, "its key is there a minute late");
+    let in_storm = |calm: &[(Time, Time)]| {
+        let calm = calm.iter().map(|(from, to)| (from * SECOND, to * SECOND)).collect();
+        let rules = Rules { calm_since: None, calm, ..rules() };
+        check(&world.history, &rules).faults.iter().map(|fault| fault.check).collect::<BTreeSet<Check>>()
+    };
+    assert_eq!(in_storm(&[(0, 10), (20, 90)]), leases, "in a calm time of a storm");
+    assert_eq!(in_storm(&[(0, 10), (55, 90)]), BTreeSet::new(), "the storm was over a moment before");
+    assert_eq!(in_storm(&[(0, 10)]), BTreeSet::new());
 
     let mut world = World::new(5);
     (0..30).for_each(|_| world.step());

@@ -143,6 +143,12 @@ impl Cluster {
         (0..self.slots.len()).filter(|member| self.slots[*member].process.is_some()).collect()
     }
 
+    /// All members run that are not gone, and none stands still.
+    #[must_use]
+    pub(crate) fn all_run(&self) -> bool {
+        self.slots.iter().all(|slot| slot.is_gone || slot.process.is_some() && slot.paused.is_none())
+    }
+
     /// The member with this id.
     #[must_use]
     pub fn slot_of(&self, id: u64) -> Option<usize> {

@@ -7,6 +7,44 @@ use crate::disk::DiskFaults;
 use crate::outside::Part;
 use crate::time::{MILLISECOND, Micros, SECOND};
 
+/// How much happens in a run.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Pace {
+    /// Fault upon fault, and clients that ask all the time: half a minute.
+    #[default]
+    Dense,
+    /// As many faults in an hour, with calm times between them.
+    Sparse,
+}
+
+impl Pace {
+    /// Clients and watchers wait so many times as long between what they do.
+    #[must_use]
+    pub(crate) fn patience(self) -> u64 {
+        match self {
+            Self::Dense => 1,
+            Self::Sparse => 100,
+        }
+    }
+
+    /// The mean time between two faults is one of these.
+    fn pauses(self) -> [Micros; 3] {
+        match self {
+            Self::Dense => [100 * MILLISECOND, 400 * MILLISECOND, SECOND],
+            Self::Sparse => [30 * SECOND, 90 * SECOND, 150 * SECOND],
+        }
+    }
+
+    /// A fault lasts no longer than one of these.
+    #[must_use]
+    pub(crate) fn lengths(self) -> [Micros; 3] {
+        match self {
+            Self::Dense => [200 * MILLISECOND, 2 * SECOND, 8 * SECOND],
+            Self::Sparse => [200 * MILLISECOND, 8 * SECOND, 60 * SECOND],
+        }
+    }
+}
+
 /// Makes a seed that of its storm.
 const STORM: u64 = 0xFA17_5702;
 
@@ -164,12 +202,11 @@ pub(crate) fn kinds(seed: u64) -> Vec<FaultKind> {
 
 /// The faults of a seed, by time.
 #[must_use]
-pub fn storm(seed: u64) -> Vec<Fault> {
+pub fn storm(seed: u64, pace: Pace) -> Vec<Fault> {
     let mut random = Random::new(seed ^ STORM);
     let weighted = draw_kinds(&mut random);
     let count = 26 + random.below(30);
-    let pause = [100 * MILLISECOND, 400 * MILLISECOND, SECOND];
-    let pause = random.pick(&pause);
+    let pause = random.pick(&pace.pauses());
     let mut at = 2 * SECOND;
     let faults = (0..count).map(|_| {
         at += 1 + random.below(2 * pause);

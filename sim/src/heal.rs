@@ -70,7 +70,7 @@ impl World {
 
     fn wait_for_rest(&mut self) {
         let until = self.now() + 30 * SECOND;
-        while self.cluster.open_calls() > 0 || !self.is_at_rest() {
+        while self.cluster.open_calls() > 0 || !self.is_at_rest() || !self.clients_are_done() {
             assert!(self.now() < until, "a call does not end: {}", self.standings());
             self.run_for(SECOND / 10);
         }

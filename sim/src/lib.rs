@@ -32,6 +32,8 @@ pub mod ledger;
 
 pub mod faults;
 
+mod calm;
+
 pub mod probe;
 
 pub mod cluster;

@@ -2,11 +2,12 @@
 //!
 //! ```text
 //! revd-sim [--seeds N] [--first N] [--seconds N] [--threads N] [--ledger FILE] [--faults N,N,...]
-//!     [--shrink]
+//!     [--sparse] [--shrink]
 //! ```
 //!
 //! `--seconds` ends it after that time, `--threads` says how many runs there are at a time, as many
 //! as there are CPUs if it is not given. `--ledger` adds the runs to those in the file, by commit.
+//! `--sparse` runs hours with as many faults, and keeps books of their own.
 //! Also `--faults` keeps some of the faults of one seed, `--shrink`
 //! looks for the fewest faults with which a seed fails. A place that no seed has reached, or a
 //! fault that has happened in none, fails a run of 1,000 seeds or more.
@@ -15,7 +16,7 @@ use std::collections::BTreeSet;
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
-use revd_sim::faults::storm;
+use revd_sim::faults::{Pace, storm};
 use revd_sim::ledger::{Book, Ledger};
 use revd_sim::runs::{self, Failure};
 
@@ -29,6 +30,7 @@ struct Arguments {
     threads: usize,
     ledger: Option<String>,
     faults: Option<BTreeSet<usize>>,
+    pace: Pace,
     shrinks: bool,
 }
 
@@ -40,6 +42,7 @@ fn arguments() -> Result<Arguments, String> {
         threads: std::thread::available_parallelism().map_or(1, usize::from),
         ledger: None,
         faults: None,
+        pace: Pace::Dense,
         shrinks: false,
     };
     let mut words = std::env::args().skip(1);
@@ -52,6 +55,7 @@ fn arguments() -> Result<Arguments, String> {
             "--seconds" => found.seconds = Some(number(value()?)?),
             "--threads" => found.threads = value()?.parse().map_err(|_| "how many threads?")?,
             "--ledger" => found.ledger = Some(value()?),
+            "--sparse" => found.pace = Pace::Sparse,
             "--shrink" => found.shrinks = true,
             "--faults" => {
                 let kept: Result<BTreeSet<usize>, _> = value()?.split(',').map(str::parse).collect();
@@ -71,23 +75,24 @@ fn commit() -> String {
 }
 
 /// Adds these runs to those that are in the file.
-fn keep(file: &str, ledger: &Ledger) -> std::io::Result<()> {
+fn keep(file: &str, pace: Pace, ledger: &Ledger) -> std::io::Result<()> {
     let before = match std::fs::read_to_string(file) {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => String::new(),
         read => read?,
     };
     let mut book = Book::parse(&before);
-    book.add(&commit(), ledger);
+    let title = if pace == Pace::Sparse { format!("{}, sparse", commit()) } else { commit() };
+    book.add(&title, ledger);
     std::fs::write(file, book.to_string())
 }
 
 fn tell(failure: &Failure, shrinks: bool) {
     println!("seed {} fails: {}\n  {}", failure.seed, failure.why, failure.command());
     if shrinks {
-        let kept = runs::shrink(failure.seed);
+        let kept = runs::shrink(failure.seed, failure.pace);
         let names: Vec<String> = kept.iter().map(usize::to_string).collect();
         println!("  with fewer faults: {} --faults {}", failure.command(), names.join(","));
-        let all = storm(failure.seed);
+        let all = storm(failure.seed, failure.pace);
         for at in &kept {
             println!("    {:?}", all[*at]);
         }
@@ -102,7 +107,7 @@ fn main() -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    let Arguments { seeds, first, seconds, threads, ledger: file, faults, shrinks } = arguments;
+    let Arguments { seeds, first, seconds, threads, ledger: file, faults, pace, shrinks } = arguments;
     #[expect(
         clippy::disallowed_methods,
         reason = "the program ends after so much true time; no run reads it"
@@ -110,16 +115,16 @@ fn main() -> ExitCode {
     let began = Instant::now();
     let is_over = || seconds.is_some_and(|seconds| began.elapsed() >= Duration::from_secs(seconds));
     let (ledger, failures) = match &faults {
-        Some(kept) => match runs::run(first, Some(kept)) {
+        Some(kept) => match runs::run(first, pace, Some(kept)) {
             Ok(ledger) => (ledger, Vec::new()),
             Err(failure) => (Ledger::default(), vec![failure]),
         },
-        None => runs::run_many((first, seeds), threads, is_over),
+        None => runs::run_many((first, seeds), pace, threads, is_over),
     };
     println!("{ledger}");
     failures.iter().for_each(|failure| tell(failure, shrinks));
     if let Some(file) = file
-        && let Err(error) = keep(&file, &ledger)
+        && let Err(error) = keep(&file, pace, &ledger)
     {
         eprintln!("{file}: {error}");
         return ExitCode::FAILURE;

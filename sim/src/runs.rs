@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use std::sync::Once;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::faults::{Fault, storm};
+use crate::faults::{Fault, Pace, storm};
 pub use crate::ledger::Ledger;
 use crate::world::World;
 
@@ -21,6 +21,8 @@ thread_local! {
 pub struct Failure {
     /// Its seed.
     pub seed: u64,
+    /// How much happened in it.
+    pub pace: Pace,
     /// The message.
     pub why: String,
 }
@@ -29,7 +31,8 @@ impl Failure {
     /// The command that replays it.
     #[must_use]
     pub fn command(&self) -> String {
-        format!("cargo run --release -p revd-sim -- --first {} --seeds 1", self.seed)
+        let pace = if self.pace == Pace::Sparse { " --sparse" } else { "" };
+        format!("cargo run --release -p revd-sim -- --first {} --seeds 1{pace}", self.seed)
     }
 }
 
@@ -49,14 +52,14 @@ fn hush() {
 ///
 /// # Errors
 /// The reason why the run has failed.
-pub fn run(seed: u64, keep: Option<&BTreeSet<usize>>) -> Result<Ledger, Failure> {
-    let faults: Vec<Fault> = storm(seed)
+pub fn run(seed: u64, pace: Pace, keep: Option<&BTreeSet<usize>>) -> Result<Ledger, Failure> {
+    let faults: Vec<Fault> = storm(seed, pace)
         .into_iter()
         .enumerate()
         .filter_map(|(at, fault)| keep.is_none_or(|keep| keep.contains(&at)).then_some(fault))
         .collect();
     catch_unwind(AssertUnwindSafe(|| {
-        let mut world = World::new(seed);
+        let mut world = World::new(seed, pace);
         world.plan(faults);
         world.run();
         world.finish()
@@ -64,15 +67,15 @@ pub fn run(seed: u64, keep: Option<&BTreeSet<usize>>) -> Result<Ledger, Failure>
     .map_err(|panic| {
         let why = panic.downcast_ref::<String>().cloned();
         let why = why.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned()));
-        Failure { seed, why: why.unwrap_or_default() }
+        Failure { seed, pace, why: why.unwrap_or_default() }
     })
 }
 
 /// Runs the same without a message.
-fn run_quietly(seed: u64, keep: &BTreeSet<usize>) -> Result<Ledger, Failure> {
+fn run_quietly(seed: u64, pace: Pace, keep: &BTreeSet<usize>) -> Result<Ledger, Failure> {
     hush();
     let before = IS_QUIET.replace(true);
-    let result = run(seed, Some(keep));
+    let result = run(seed, pace, Some(keep));
     IS_QUIET.set(before);
     result
 }
@@ -81,6 +84,7 @@ fn run_quietly(seed: u64, keep: &BTreeSet<usize>) -> Result<Ledger, Failure> {
 #[must_use]
 pub fn run_many(
     (first, count): (u64, u64),
+    pace: Pace,
     threads: usize,
     is_over: impl Fn() -> bool + Sync,
 ) -> (Ledger, Vec<Failure>) {
@@ -94,7 +98,7 @@ pub fn run_many(
                     if seed >= first + count {
                         return;
                     }
-                    let result = run(seed, None);
+                    let result = run(seed, pace, None);
                     let mut sum = sum.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
                     match result {
                         Ok(ledger) => sum.0.add(&ledger),
@@ -114,14 +118,14 @@ pub fn run_many(
 /// The faults of a seed that fails without which it does not fail: it is cut down by halves first,
 /// then one by one.
 #[must_use]
-pub fn shrink(seed: u64) -> BTreeSet<usize> {
-    let mut kept: BTreeSet<usize> = (0..storm(seed).len()).collect();
+pub fn shrink(seed: u64, pace: Pace) -> BTreeSet<usize> {
+    let mut kept: BTreeSet<usize> = (0..storm(seed, pace).len()).collect();
     let mut part = kept.len().div_ceil(2);
     while part > 0 {
         let mut has_shrunk = false;
         for chunk in kept.clone().into_iter().collect::<Vec<usize>>().chunks(part) {
             let fewer: BTreeSet<usize> = kept.iter().copied().filter(|at| !chunk.contains(at)).collect();
-            if run_quietly(seed, &fewer).is_err() {
+            if run_quietly(seed, pace, &fewer).is_err() {
                 (kept, has_shrunk) = (fewer, true);
             }
         }

@@ -12,6 +12,9 @@ use crate::outside::{Event, Part};
 use crate::time::{MILLISECOND, Micros, SECOND};
 use crate::world::World;
 
+/// Nothing mends what stands still: it does for no longer than this.
+const STILL_MAX: Micros = 8 * SECOND;
+
 impl World {
     /// The fault happens, if there is something that it can happen to; whether it has.
     pub(crate) fn fail(&mut self, fault: Fault) -> bool {
@@ -21,8 +24,7 @@ impl World {
             return false;
         }
         let member = random.pick(&running);
-        let time = [200 * MILLISECOND, 2 * SECOND, 8 * SECOND];
-        let time = 1 + random.below(random.clone().pick(&time));
+        let time = 1 + random.below(random.clone().pick(&self.pace.lengths()));
         let part = random.pick(&[Part::Log, Part::State, Part::Edge]);
         match fault.kind {
             FaultKind::Kill => self.cluster.kill(member),
@@ -36,13 +38,16 @@ impl World {
             }
             FaultKind::KillAll => running.into_iter().for_each(|member| self.cluster.kill(member)),
             FaultKind::Stop => return self.cluster.stop(member),
-            FaultKind::PausePart => self.cluster.stand_still(member, part, time),
+            FaultKind::PausePart => {
+                self.cluster.stand_still(member, part, time.min(STILL_MAX));
+                self.calm.not_before(self.now() + STILL_MAX);
+            }
             FaultKind::SlowPart => {
                 self.cluster.slow_part(member, part, MILLISECOND + random.below(50 * MILLISECOND));
                 self.undo_after(time, Undo::FastPart(member, part));
             }
-            FaultKind::PauseProcess => return self.cluster.pause(member, time),
-            FaultKind::ClockJump => self.cluster.jump(member, MILLISECOND + random.below(20 * SECOND)),
+            FaultKind::PauseProcess => return self.cluster.pause(member, time.min(STILL_MAX)),
+            FaultKind::ClockJump => self.jump(member, MILLISECOND + random.below(20 * SECOND)),
             FaultKind::Change => return self.change_members(&mut random),
             FaultKind::LoseDisk => return self.lose_disk(member),
             FaultKind::Rot => return self.rot(member, &mut random),

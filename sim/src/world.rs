@@ -2,14 +2,16 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use revd_checker::Jump;
 use revd_engine::random::Random;
 use revd_proto::etcdserverpb::CompactionRequest;
 
-use crate::calls::Door as _;
+use crate::calls::{CallId, Door as _, Reply};
+use crate::calm::Calm;
 use crate::clients::{Clients, Clocks};
 use crate::cluster::{Cluster, Habits};
 use crate::disk::Trouble;
-use crate::faults::{self, Fault, FaultKind, Replacing, Undo};
+use crate::faults::{self, Fault, FaultKind, Pace, Replacing, Undo};
 use crate::ledger::Ledger;
 use crate::marks::Marks;
 use crate::network::Links;
@@ -40,12 +42,16 @@ pub struct World {
     pub(crate) undos: BTreeMap<u64, Undo>,
     pub(crate) undone: u64,
     pub(crate) replacing: Option<Replacing>,
+    /// Of clocks.
+    jumps: Vec<Jump>,
+    pub(crate) pace: Pace,
+    pub(crate) calm: Calm,
 }
 
 impl World {
     /// As the seed draws it.
     #[must_use]
-    pub fn new(seed: u64) -> Self {
+    pub fn new(seed: u64, pace: Pace) -> Self {
         let mut random = Random::new(seed ^ 0x51D0_0D1E);
         let members = [1, 3, 3, 3, 5][usize::try_from(random.below(5)).expect("one of five")];
         let habits = Habits {
@@ -60,9 +66,10 @@ impl World {
             flip_one_in: 0,
         };
         let cluster = Cluster::new(Random::new(random.number()), members, habits, links);
-        let clients = Clients::new(Random::new(random.number()));
+        let clients = Clients::new(Random::new(random.number()), pace.patience());
         let probe = Probe::new(Random::new(random.number()));
         let probe_pause = [3, 10, 40][usize::try_from(random.below(3)).expect("one of three")] * MILLISECOND;
+        let probe_pause = probe_pause * pace.patience();
         let mut world = Self {
             cluster,
             clients,
@@ -79,6 +86,9 @@ impl World {
             undos: BTreeMap::new(),
             undone: 0,
             replacing: None,
+            jumps: Vec::new(),
+            pace,
+            calm: Calm::default(),
         };
         for member in 0..members {
             world.cluster.slots[member].disk_faults = faults::disk_faults(&mut world.random);
@@ -119,8 +129,8 @@ impl World {
             }
             Event::Wake(number) => self.clients.wake(number, &mut self.cluster),
             Event::Answered(call, reply) => {
-                if self.cluster.close_call(call) && !self.probe.answered(call, &reply) {
-                    self.clients.answered(call, reply, &mut self.cluster);
+                if self.cluster.close_call(call) {
+                    self.answered(call, reply);
                 }
             }
             Event::Watched(stream, message) => {
@@ -149,6 +159,18 @@ impl World {
         if let Some(member) = self.cluster.found_rotten.take() {
             self.begin_replacing(member);
         }
+        if self.pace == Pace::Sparse {
+            let is_whole = self.undos.is_empty() && self.replacing.is_none() && self.cluster.all_run();
+            self.calm.see(self.now(), is_whole);
+        }
+    }
+
+    fn answered(&mut self, call: CallId, reply: Reply) {
+        if self.probe.answered(call, &reply, &self.cluster) {
+            self.show_probed();
+        } else {
+            self.clients.answered(call, reply, &mut self.cluster);
+        }
     }
 
     /// A fault comes, or another one instead if there is nothing for it. It waits for a member to
@@ -158,6 +180,7 @@ impl World {
             fault.put_off()
         } else {
             *self.drawn.entry(fault.kind).or_default() += 1;
+            self.calm.see(self.now(), false);
             if self.fail(fault) {
                 *self.faults.entry(fault.kind).or_default() += 1;
                 return;
@@ -220,9 +243,9 @@ impl World {
             failed: BTreeSet::new(),
         };
         let drift = self.cluster.slots.iter().map(|slot| slot.rate.abs_diff(SECOND)).max();
-        let have_jumped = ledger.faults.contains_key(&FaultKind::ClockJump);
-        let (now, clocks) = (ledger.simulated, Clocks { drift: drift.unwrap_or(0), have_jumped });
-        self.clients.judge(now, clocks);
+        let calm = self.calm.into_times();
+        let (now, clocks) = (ledger.simulated, Clocks { drift: drift.unwrap_or(0), jumps: self.jumps, calm });
+        self.clients.judge(self.probe.into_calls(now), now, clocks);
         ledger
     }
 
@@ -256,6 +279,20 @@ impl World {
 
     pub(crate) fn probe_rests(&mut self) {
         self.probe_rests = true;
+        self.show_probed();
+    }
+
+    /// Watchers are to know all that the probe was shown, once it asks no more.
+    fn show_probed(&mut self) {
+        if self.probe_rests {
+            self.clients.probed(self.probe.shown());
+        }
+    }
+
+    /// The clock of a member jumps.
+    pub(crate) fn jump(&mut self, member: usize, by: Micros) {
+        self.jumps.push(Jump { at: self.now(), by });
+        self.cluster.jump(member, by);
     }
 
     pub(crate) fn probe_again(&mut self) {
@@ -294,13 +331,28 @@ impl World {
 mod tests {
     use super::*;
 
+    /// The keys of the probe are in the history of all.
+    #[test]
+    fn calls_of_the_probe_are_judged() {
+        for is_spoilt in [false, true] {
+            let mut world = World::new(3, Pace::Dense);
+            world.run_for(5 * SECOND);
+            world.heal();
+            if is_spoilt {
+                world.probe.spoil();
+            }
+            let judged = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| world.finish()));
+            assert_eq!(judged.is_err(), is_spoilt);
+        }
+    }
+
     /// A disk is slow as long as its trouble lasts. Seeds 1001655 and 1001870 have found leases
     /// that were over long ago: a checkpoint that had begun on a slow disk went on for a minute
     /// after everything was mended.
     #[test]
     fn what_a_slow_disk_does_ends_when_the_disk_is_mended() {
         for seed in 0..3 {
-            let mut world = World::new(seed);
+            let mut world = World::new(seed, Pace::Dense);
             world.run_for(4 * SECOND);
             let set = |world: &mut World, slow| {
                 for member in 0..world.cluster.slots.len() {

@@ -5,7 +5,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
 
-use revd_sim::faults::storm;
+use revd_sim::faults::{Pace, storm};
 use revd_sim::runs::{Ledger, run_many};
 use revd_sim::world::World;
 
@@ -16,8 +16,8 @@ fn number(name: &str, usually: u64) -> u64 {
 #[test]
 fn a_seed_is_one_run() {
     let digest = |seed: u64| {
-        let mut world = World::new(seed);
-        world.plan(storm(seed));
+        let mut world = World::new(seed, Pace::Dense);
+        world.plan(storm(seed, Pace::Dense));
         world.run();
         world.digest()
     };
@@ -36,7 +36,8 @@ fn members_agree_whatever_fails() {
     let (mut ledger, mut failures) = (Ledger::default(), Vec::new());
     let at_once = if is_one_enough { 2 } else { count };
     for seed in (first..first + count).step_by(usize::try_from(at_once).unwrap()) {
-        let (some, failed) = run_many((seed, at_once.min(first + count - seed)), threads, || false);
+        let (some, failed) =
+            run_many((seed, at_once.min(first + count - seed)), Pace::Dense, threads, || false);
         ledger.add(&some);
         failures.extend(failed);
         if is_one_enough && !failures.is_empty() {
@@ -57,9 +58,9 @@ fn members_agree_whatever_fails() {
 fn syncs_that_lie_are_seen() {
     let is_seen = |seed: u64| {
         let ended = std::panic::catch_unwind(|| {
-            let mut world = World::new(seed);
+            let mut world = World::new(seed, Pace::Dense);
             world.lie();
-            world.plan(storm(seed));
+            world.plan(storm(seed, Pace::Dense));
             world.run();
         });
         let why = ended.err().and_then(|panic| panic.downcast::<String>().ok());
@@ -74,7 +75,7 @@ fn syncs_that_lie_are_seen() {
 #[test]
 fn a_flipped_length_does_not_swallow_what_follows() {
     for seed in [38, 56] {
-        let (_, failures) = run_many((seed, 1), 1, || false);
+        let (_, failures) = run_many((seed, 1), Pace::Dense, 1, || false);
         assert_eq!(failures, []);
     }
 }

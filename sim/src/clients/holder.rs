@@ -28,6 +28,12 @@ pub(super) struct Holder {
     looks: u64,
 }
 
+/// The keys of all leases.
+fn all(serializable: bool) -> Next {
+    let (key, range_end) = ("lease/".into(), "lease0".into());
+    Request::Range(RangeRequest { key, range_end, serializable, ..RangeRequest::default() }).into()
+}
+
 impl Holder {
     pub(super) fn next(
         &mut self,
@@ -40,6 +46,9 @@ impl Holder {
             return self.look(now, end, random);
         }
         let Some(id) = self.lease else {
+            if random.one_in(4) {
+                return all(random.one_in(2)); // what is left of leases that ended
+            }
             *self = Self { ttl: 2 + random.below(TTL_MAX - 1), ..Self::default() };
             (self.keys, self.keepalives) = (random.below(4), random.below(6));
             let (ttl, id) = (i64::try_from(self.ttl).expect("a small number"), shared.lease());
@@ -80,9 +89,7 @@ impl Holder {
         if self.looks > 3 {
             return Next::Done;
         }
-        let (key, range_end) = ("lease/".into(), "lease0".into());
-        Request::Range(RangeRequest { key, range_end, serializable: random.one_in(2), ..Default::default() })
-            .into()
+        all(random.one_in(2))
     }
 
     pub(super) fn learns(&mut self, call: &Call) {

@@ -16,12 +16,12 @@ mod reader;
 mod roles;
 mod shared;
 mod watchers;
-mod words;
+pub(crate) mod words;
 mod writer;
 
 use std::collections::BTreeMap;
 
-use revd_checker::{Call, History, Outcome, Request, Response, Rules, check};
+use revd_checker::{Call, History, Jump, Outcome, Request, Response, Rules, check};
 use revd_engine::random::Random;
 use revd_proto::etcdserverpb::{CompactionRequest, HashKvRequest, HashKvResponse};
 
@@ -30,6 +30,7 @@ use crate::time::{MILLISECOND, Micros, SECOND};
 use next::Next;
 use roles::Role;
 use shared::Shared;
+pub(crate) use shared::{life, place};
 use watchers::Watcher;
 
 /// Wake numbers: the client in the lower part, above it one more than a call that it may give up.
@@ -37,6 +38,27 @@ const CLIENTS_MAX: u64 = 1 << 12;
 /// A lease ends so much later than its time to live at most, when nothing is wrong: expiry is
 /// looked for now and then, and a new leader gives each the time of an election more.
 const LEASE_SLACK: Micros = 12 * SECOND;
+
+/// The errors that clients may meet in a storm, and the words for calls without an answer.
+const ERRORS: [&str; 17] = [
+    "a checkpoint comes first",
+    "asked for by the storm",
+    "context deadline exceeded",
+    "etcdserver: leader changed",
+    "etcdserver: mvcc: required revision has been compacted",
+    "etcdserver: mvcc: required revision is a future revision",
+    "etcdserver: no leader",
+    "etcdserver: not leader",
+    "etcdserver: request timed out",
+    "etcdserver: request timed out, possibly due to connection lost",
+    "etcdserver: request timed out, possibly due to previous leader failure",
+    "etcdserver: requested lease not found",
+    "etcdserver: rpc not supported for learner",
+    "etcdserver: server stopped",
+    "given up",
+    "not answered",
+    "the connection broke",
+];
 
 /// A call on its way.
 #[derive(Debug)]
@@ -60,12 +82,14 @@ struct Client {
 }
 
 /// How wrong the clocks of a run's members were.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Clocks {
     /// In parts of a million.
     pub drift: u64,
-    /// One has jumped: nothing is known about times.
-    pub have_jumped: bool,
+    /// In their order.
+    pub jumps: Vec<Jump>,
+    /// Times without a fault.
+    pub calm: Vec<(Micros, Micros)>,
 }
 
 /// All clients of a run.
@@ -78,16 +102,19 @@ pub struct Clients {
     open: BTreeMap<CallId, Open>,
     history: History,
     calm_since: Option<Micros>,
+    /// Of watchers, before it is calm.
+    patience: u64,
 }
 
 impl Clients {
-    /// The seed draws how many there are and what they do.
+    /// The seed draws how many there are and what they do. They wait so many times as long between
+    /// what they do.
     #[must_use]
-    pub fn new(mut random: Random) -> Self {
+    pub fn new(mut random: Random, patience: u64) -> Self {
         let shared = Shared::draw(&mut random);
         let mut clients = Vec::new();
         let mut add = |role: Role, random: &mut Random| {
-            let pause = random.pick(&[2, 10, 40, 100]) * MILLISECOND;
+            let pause = random.pick(&[2, 10, 40, 100]) * MILLISECOND * patience;
             clients.push(Client { role, member: 0, pause, is_served: false, rests: false });
         };
         for kind in 0..Role::KINDS {
@@ -104,6 +131,7 @@ impl Clients {
             open: BTreeMap::new(),
             history: History::default(),
             calm_since: None,
+            patience,
         }
     }
 
@@ -128,9 +156,10 @@ impl Clients {
         } else {
             let watcher = client - self.clients.len();
             let newest = self.calm_since.map(|_| self.shared.answered);
+            let patience = newest.map_or(self.patience, |_| 1);
             let (history, random) = (&mut self.history, &mut self.random);
             let after = self.watchers[watcher].act(watcher, newest, &self.shared, history, random, door);
-            self.wake_later(client, after, door);
+            self.wake_later(client, after * patience, door);
         }
     }
 
@@ -250,6 +279,8 @@ impl Clients {
     /// been answered at least once more.
     pub fn calm(&mut self, door: &mut impl Door) {
         self.calm_since = Some(door.now());
+        let patience = self.patience;
+        self.clients.iter_mut().for_each(|client| client.pause /= patience);
         self.shared.calms(door.now() + LEASE_SLACK);
     }
 
@@ -261,6 +292,11 @@ impl Clients {
         self.open.is_empty()
             && self.clients.iter().all(|client| client.rests)
             && self.watchers.iter().all(|watcher| watcher.has_heard(newest))
+    }
+
+    /// The probe, which asks no more, was shown this revision: watchers are to know it too.
+    pub fn probed(&mut self, revision: i64) {
+        self.shared.shows(revision);
     }
 
     /// Those that are not done, for a run that comes to no end.
@@ -322,12 +358,14 @@ impl Clients {
             // A member that finds no quorum serves what it has after a while, as etcd's do.
             goes_on: false,
             watches_show: true,
-            others: Some("probe/".into()),
+            others: None,
             others_compact: false,
             others_unseen: false,
-            errors: None,
-            drift: if clocks.have_jumped { 1_000_000 } else { clocks.drift },
+            errors: Some(ERRORS.map(str::to_owned).to_vec()),
+            drift: clocks.drift,
+            jumps: clocks.jumps,
             calm_since: self.calm_since,
+            calm: clocks.calm,
             lease_slack: LEASE_SLACK,
         }
     }
@@ -354,14 +392,15 @@ impl Clients {
         self.history
     }
 
-    /// Judges the whole history.
+    /// Judges the whole history, with the calls of the probe.
     ///
     /// # Panics
     /// When a promise was not kept: the message has the first ones. `REVD_SIM_KEEP` names a file
     /// for the history, to be looked at and checked again.
-    pub fn judge(self, now: Micros, clocks: Clocks) {
+    pub fn judge(self, probed: Vec<Call>, now: Micros, clocks: Clocks) {
         let rules = self.rules(clocks);
-        let history = self.into_history(now);
+        let mut history = self.into_history(now);
+        history.calls.extend(probed);
         let report = check(&history, &rules);
         if report.faults.is_empty() {
             return;

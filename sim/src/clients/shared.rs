@@ -38,12 +38,12 @@ pub(super) struct Shared {
 }
 
 /// A member in the history, by its id: a number that is given to another member is none.
-pub(super) fn place(id: u64) -> u32 {
+pub(crate) fn place(id: u64) -> u32 {
     u32::try_from((id ^ id >> 32) & u64::from(u32::MAX)).expect("it was cut")
 }
 
 /// The process that a member runs, in the history.
-pub(super) fn life(door: &impl Door, member: usize) -> u32 {
+pub(crate) fn life(door: &impl Door, member: usize) -> u32 {
     u32::try_from(door.life(member)).expect("few starts")
 }
 
@@ -89,11 +89,16 @@ impl Shared {
     }
 
     pub(super) fn learns(&mut self, call: &Call) {
-        self.answered = self.answered.max(call.shown().unwrap_or(0));
-        self.newest = self.newest.max(self.answered);
+        self.shows(call.shown().unwrap_or(0));
         if let revd_checker::Request::Compact(request) = &call.request {
             self.compacted = self.compacted.max(request.revision);
         }
+    }
+
+    /// A call has shown this revision.
+    pub(super) fn shows(&mut self, revision: i64) {
+        self.answered = self.answered.max(revision);
+        self.newest = self.newest.max(self.answered);
     }
 
     /// The auditor was told this.

@@ -17,7 +17,7 @@ use crate::calls::{self, Reply};
 ///
 /// # Panics
 /// If clients of a simulation do not ask for it.
-pub(super) fn request(request: &Request) -> calls::Request {
+pub(crate) fn request(request: &Request) -> calls::Request {
     let command = |kind: Kind, message: Vec<u8>| calls::Request::Command { kind, payload: message.into() };
     match request {
         Request::Range(request) => calls::Request::Range(request.clone()),
@@ -38,7 +38,7 @@ pub(super) fn request(request: &Request) -> calls::Request {
 }
 
 /// The end of a call.
-pub(super) fn outcome(request: &Request, reply: Reply) -> Outcome {
+pub(crate) fn outcome(request: &Request, reply: Reply) -> Outcome {
     match reply {
         Reply::Range(response) => Outcome::Answered(Response::Range(*response)),
         Reply::Outcome(outcome) => match outcome.result {

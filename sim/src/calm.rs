@@ -1,0 +1,63 @@
+//! Times in a storm without a fault: leases end there as they should.
+
+use crate::time::{Micros, SECOND};
+
+/// A cluster that is whole again has a leader, and all members know it, so much later.
+const RECOVERY: Micros = 20 * SECOND;
+
+/// The calm times of a run.
+#[derive(Debug, Default)]
+pub(crate) struct Calm {
+    /// Since then nothing is wrong.
+    since: Option<Micros>,
+    /// Something that nobody ends stands still until then.
+    not_before: Micros,
+    times: Vec<(Micros, Micros)>,
+}
+
+impl Calm {
+    /// Nothing is calm until then.
+    pub(crate) fn not_before(&mut self, time: Micros) {
+        self.not_before = self.not_before.max(time);
+    }
+
+    /// Whether anything is wrong now.
+    pub(crate) fn see(&mut self, now: Micros, is_whole: bool) {
+        if is_whole {
+            self.since.get_or_insert(now);
+            return;
+        }
+        if let Some(since) = self.since.take() {
+            let from = since.max(self.not_before) + RECOVERY;
+            if from < now {
+                self.times.push((from, now));
+            }
+        }
+    }
+
+    /// All of them.
+    pub(crate) fn into_times(self) -> Vec<(Micros, Micros)> {
+        self.times
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_is_calm_when_a_whole_cluster_has_recovered() {
+        let mut calm = Calm::default();
+        calm.see(SECOND, true);
+        calm.see(60 * SECOND, true);
+        calm.see(70 * SECOND, false);
+        calm.see(80 * SECOND, true);
+        calm.see(90 * SECOND, false);
+        calm.see(100 * SECOND, true);
+        calm.not_before(150 * SECOND);
+        calm.see(200 * SECOND, false);
+        calm.see(210 * SECOND, false);
+        let seconds = [(21, 70), (170, 200)];
+        assert_eq!(calm.into_times(), seconds.map(|(from, to)| (from * SECOND, to * SECOND)));
+    }
+}
