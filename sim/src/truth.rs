@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use bytes::Bytes;
-use revd_engine::mvcc::{HashKv, StateHash, View};
+use revd_engine::mvcc::{HashKv, SmallTable, StateHash, View};
 use revd_member::apply::{CommittedEntry, Machine};
 use revd_member::cluster::conf_state::ConfState;
 use revd_member::cluster::membership::Membership;
@@ -31,6 +31,25 @@ pub struct ClusterAt {
     pub membership: Membership,
     /// Their votes.
     pub votes: ConfState,
+}
+
+/// The rows of a state that name its members and their votes, as they are.
+#[derive(Debug)]
+struct ClusterRows(Vec<(Vec<u8>, Vec<u8>)>);
+
+impl ClusterRows {
+    fn all(machine: &Machine) -> impl Iterator<Item = (&[u8], &[u8])> {
+        let tables = machine.store().tables();
+        [SmallTable::Members, SmallTable::Cluster].into_iter().flat_map(|table| tables.rows(table))
+    }
+
+    fn of(machine: &Machine) -> Self {
+        Self(Self::all(machine).map(|(key, row)| (key.to_vec(), row.to_vec())).collect())
+    }
+
+    fn are_of(&self, machine: &Machine) -> bool {
+        self.0.iter().map(|(key, row)| (&key[..], &row[..])).eq(Self::all(machine))
+    }
 }
 
 impl ClusterAt {
@@ -169,6 +188,8 @@ pub struct Truth {
     entries: BTreeMap<u64, Known>,
     /// By index: the cluster behind the entry, if it has changed there.
     clusters: BTreeMap<u64, ClusterAt>,
+    /// The rows that say so: most entries leave them as they are, and decoding them takes time.
+    rows: BTreeMap<u64, ClusterRows>,
     newest_applied: u64,
     /// By member id.
     logs: BTreeMap<u64, DurableLog>,
@@ -272,9 +293,15 @@ impl Truth {
             assert_eq!(behind, now, "the states of members differ behind entry {}", at.index);
         }
         self.mix(at.index ^ now.0.cast_unsigned() << 40);
-        let cluster = ClusterAt::of(machine);
-        match self.clusters.range(..=at.index).next_back() {
-            Some((_, known)) if *known == cluster => {}
+        let newest = self.clusters.range(..=at.index).next_back();
+        let rows = newest.and_then(|(index, _)| self.rows.get(index));
+        if rows.is_some_and(|rows| rows.are_of(machine)) {
+            self.newest_applied = self.newest_applied.max(at.index);
+            return;
+        }
+        let (cluster, rows) = (ClusterAt::of(machine), ClusterRows::of(machine));
+        match newest {
+            Some((index, known)) if *known == cluster => _ = self.rows.insert(*index, rows),
             // Another member has applied this entry before: it found no change here.
             Some((_, known)) if self.newest_applied >= at.index => {
                 assert_eq!(*known, cluster, "the members behind entry {}", at.index);
@@ -282,6 +309,7 @@ impl Truth {
             _ => {
                 cluster.check();
                 self.clusters.insert(at.index, cluster);
+                self.rows.insert(at.index, rows);
             }
         }
         self.newest_applied = self.newest_applied.max(at.index);

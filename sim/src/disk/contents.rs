@@ -265,8 +265,10 @@ impl Contents {
 
     /// The process ends here, alone or with its machine.
     pub(super) fn crash(&mut self, random: &mut Random, faults: &DiskFaults) -> Crash {
-        let is_same = self.medium.shows(&self.live);
-        assert!(is_same || self.has_flipped, "the journal has another order than the changes had");
+        // All bytes are compared: not each time.
+        let is_same =
+            self.has_flipped || !self.next_ticket.is_multiple_of(4) || self.medium.shows(&self.live);
+        assert!(is_same, "the journal has another order than the changes had");
         self.process += 1;
         self.has_flipped = false;
         (self.job, self.is_locked, self.has_failed, self.is_found_full) = (None, false, false, false);

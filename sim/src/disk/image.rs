@@ -102,7 +102,12 @@ impl Image {
     }
 
     pub(super) fn apply(&mut self, change: &Change) {
-        self.apply_sectors(change, &mut || true);
+        match change {
+            Change::Write { file, offset, bytes } if !bytes.is_empty() => {
+                self.files.entry(*file).or_default().write(*offset, bytes);
+            }
+            _ => self.apply_sectors(change, &mut || true),
+        }
     }
 
     /// Of a write, only those sectors that `keeps` says.
