@@ -1,5 +1,5 @@
-//! Errors: clients of a cluster under faults meet only those that etcd's may give, and each call those
-//! of its kind.
+//! Errors: clients of a cluster under faults meet only those that etcd's may give, and each call
+//! those of its kind.
 
 use std::collections::BTreeMap;
 

@@ -11,24 +11,9 @@ use revd_checker::{
 };
 use revd_proto::etcdserverpb::request_op::Request as Op;
 use revd_proto::etcdserverpb::{
-    DeleteRangeRequest, HashKvRequest, LeaseGrantRequest, PutRequest, RangeResponse, TxnRequest,
-    WatchResponse,
+    DeleteRangeRequest, HashKvRequest, PutRequest, RangeResponse, TxnRequest, WatchResponse,
 };
-use world::{SECOND, World};
-
-fn rules() -> Rules {
-    Rules {
-        watches_show: true,
-        errors: Some(vec!["etcdserver: request timed out".to_owned()]),
-        lease_slack: 3 * SECOND,
-        calm_since: Some(0),
-        ..Rules::default()
-    }
-}
-
-fn found_in(history: &History) -> BTreeSet<Check> {
-    check(history, &rules()).faults.iter().map(|fault| fault.check).collect()
-}
+use world::{SECOND, World, found_in, last, rules};
 
 #[test]
 fn a_right_history_passes_and_is_the_same_from_its_file() {
@@ -175,10 +160,6 @@ fn an_unknown_write_is_not_the_cause_of_what_was_shown_before_it_began() {
 type Spoil = fn(&mut World) -> Option<()>;
 
 /// The number of the last call that this is true of.
-fn last(history: &History, is_it: impl Fn(&Call) -> bool) -> Option<usize> {
-    history.calls.iter().rposition(is_it)
-}
-
 fn put_of(call: &Call) -> Option<&PutRequest> {
     match (&call.request, call.answer()) {
         (Request::Put(put), Some(_)) => Some(put),
@@ -491,142 +472,4 @@ fn a_cancel_for_a_compaction_that_the_watcher_had_passed_is_found() {
     };
     assert_eq!(canceled_behind(passed), BTreeSet::new(), "it was behind");
     assert_eq!(canceled_behind(passed + 1), BTreeSet::from([Check::Watches]));
-}
-
-/// The time that is left of a lease, said twice.
-#[test]
-fn a_remaining_time_that_grows_by_itself_is_found() {
-    let found = |first: i64, second: i64, is_kept_alive: bool| {
-        let mut world = World::new(6);
-        world.call(Request::LeaseGrant(revd_proto::etcdserverpb::LeaseGrantRequest { id: 9, ttl: 5 }));
-        for left in [first, second] {
-            world.now += SECOND / 2;
-            world.call(Request::LeaseTimeToLive(revd_proto::etcdserverpb::LeaseTimeToLiveRequest {
-                id: 9,
-                keys: false,
-            }));
-            let outcome = &mut world.history.calls.last_mut().unwrap().outcome;
-            let Outcome::Answered(Response::LeaseTimeToLive(response)) = outcome else { unreachable!() };
-            response.ttl = left;
-            world.now += SECOND / 2;
-            if is_kept_alive && left == first {
-                world
-                    .call(Request::LeaseKeepAlive(revd_proto::etcdserverpb::LeaseKeepAliveRequest { id: 9 }));
-            }
-        }
-        world.watched();
-        found_in(&world.history)
-    };
-    let leases = BTreeSet::from([Check::Leases]);
-    assert_eq!(found(4, 4, false), BTreeSet::new());
-    assert_eq!(found(4, 5, true), BTreeSet::new());
-    assert_eq!(found(4, 5, false), leases, "it grows");
-    assert_eq!(found(9, 8, false), leases, "it exceeds what was granted and the slack");
-}
-
-/// A put is told that its lease is not there, and a lock is held by two: as far as no jump of a clock
-/// explains it.
-#[test]
-fn only_leases_that_were_under_way_end_by_a_jump_of_a_clock() {
-    let granted = |id| Request::LeaseGrant(LeaseGrantRequest { id, ttl: 5 });
-    let found = |jumps: &[(Time, Time)]| {
-        let mut world = World::new(7);
-        world.call(granted(9));
-        world.now += 3 * SECOND;
-        let put = Request::Put(PutRequest { lease: 9, ..world::put("leased", "v") });
-        let refusal = Outcome::Refused("etcdserver: requested lease not found".to_owned());
-        let at = world.now;
-        world.history.calls.push(Call { request: put, outcome: refusal, ..deletion("", "", at, at + 1) });
-        world.call(granted(10));
-        let from = world.now + 10_000;
-        for (client, lease) in [(1, 10), (2, 11)] {
-            if lease == 11 {
-                world.call(granted(11));
-            }
-            world.history.holds.push(Hold { client, name: "lock".into(), lease, from, until: None });
-        }
-        world.watched();
-        let jumps = jumps.iter().map(|(at, by)| Jump { at: *at, by: *by }).collect();
-        let refused = Some(vec!["etcdserver: requested lease not found".to_owned()]);
-        let rules = Rules { jumps, errors: refused, ..rules() };
-        let faults = check(&world.history, &rules).faults;
-        faults.iter().map(|fault| fault.check).collect::<BTreeSet<Check>>()
-    };
-    let (lease, lock) = (Check::Leases, Check::Locks);
-    assert_eq!(found(&[]), BTreeSet::from([lease, lock]));
-    assert_eq!(found(&[(SECOND, SECOND)]), BTreeSet::from([lease, lock]), "it lives another second");
-    assert_eq!(found(&[(SECOND, 4 * SECOND)]), BTreeSet::from([lock]));
-    assert_eq!(found(&[(30 * SECOND, 90 * SECOND)]), BTreeSet::from([lease, lock]), "behind their ends");
-    assert_eq!(
-        found(&[(3_500_000, 20 * SECOND)]),
-        BTreeSet::from([lease, lock]),
-        "one held the lock by then"
-    );
-}
-
-/// Leases in the hands of a cluster that counts their time wrong.
-#[test]
-fn leases_that_end_early_or_never_are_found() {
-    let time_of = |history: &History, is_it: fn(&Call) -> bool| -> Time {
-        history.calls[last(history, is_it).unwrap()].began
-    };
-    let is_keepalive = |call: &Call| matches!(call.request, Request::LeaseKeepAlive(_));
-    let leases = BTreeSet::from([Check::Leases]);
-
-    let mut early = World::run(1).history;
-    let at = time_of(&early, is_keepalive);
-    for call in early.calls.iter_mut().filter(|call| call.began >= at) {
-        call.began -= 3 * SECOND; // the last keepalive finds no lease
-        call.returned -= 3 * SECOND;
-    }
-    assert_eq!(found_in(&early), leases, "early by its keepalive");
-
-    let mut short = World::run(2).history;
-    let is_alive =
-        |call: &Call| matches!(call.answer(), Some(Response::LeaseKeepAlive(response)) if response.ttl > 0);
-    let number = last(&short, is_alive).unwrap();
-    if let Outcome::Answered(Response::LeaseKeepAlive(response)) = &mut short.calls[number].outcome {
-        response.ttl = 4;
-    }
-    assert_eq!(found_in(&short), leases, "another time to live than granted");
-
-    let mut world = World::new(3);
-    (0..30).for_each(|_| world.step());
-    world.call(Request::LeaseGrant(revd_proto::etcdserverpb::LeaseGrantRequest { id: 9, ttl: 5 }));
-    world.call(Request::Put(PutRequest { lease: 9, ..world::put("leased", "v") }));
-    world.now += 4 * SECOND;
-    world.ends(9);
-    world.step();
-    let mut late = World::new(3);
-    late.watched();
-    world.watched();
-    let gone = found_in(&world.history);
-    assert_eq!(gone, leases, "its key is gone a second early");
-
-    let mut world = World::new(4);
-    (0..30).for_each(|_| world.step());
-    world.call(Request::LeaseGrant(revd_proto::etcdserverpb::LeaseGrantRequest { id: 9, ttl: 5 }));
-    world.call(Request::Put(PutRequest { lease: 9, ..world::put("leased", "v") }));
-    world.now += 60 * SECOND;
-    world.call(Request::Range(world::get("leased")));
-    world.watched();
-    assert_eq!(found_in(&world.history), leases, "its key is there a minute late");
-    let in_storm = |calm: &[(Time, Time)]| {
-        let calm = calm.iter().map(|(from, to)| (from * SECOND, to * SECOND)).collect();
-        let rules = Rules { calm_since: None, calm, ..rules() };
-        check(&world.history, &rules).faults.iter().map(|fault| fault.check).collect::<BTreeSet<Check>>()
-    };
-    assert_eq!(in_storm(&[(0, 10), (20, 90)]), leases, "in a calm time of a storm");
-    assert_eq!(in_storm(&[(0, 10), (55, 90)]), BTreeSet::new(), "the storm was over a moment before");
-    assert_eq!(in_storm(&[(0, 10)]), BTreeSet::new());
-
-    let mut world = World::new(5);
-    (0..30).for_each(|_| world.step());
-    world.call(Request::LeaseGrant(revd_proto::etcdserverpb::LeaseGrantRequest { id: 9, ttl: 5 }));
-    world.call(Request::Put(PutRequest { lease: 9, ..world::put("leased", "v") }));
-    let revoke = Request::LeaseRevoke(revd_proto::etcdserverpb::LeaseRevokeRequest { id: 9 });
-    world.call(revoke);
-    world.call(Request::Put(PutRequest { lease: 9, ..world::put("leased", "w") }));
-    world.watched();
-    assert_eq!(found_in(&world.history), leases, "a key of a lease that was revoked");
 }

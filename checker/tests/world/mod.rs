@@ -1,11 +1,11 @@
 //! A cluster that does all it promises, and the history of its clients.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use bytes::Bytes;
 use revd_checker::{
-    Attempt, Call, History, Hold, LISTS, Model, Outcome, Request, Response, StateAt, Time, Transcript, Watch,
-    elements, hash_kv,
+    Attempt, Call, Check, History, Hold, LISTS, Model, Outcome, Request, Response, Rules, StateAt, Time,
+    Transcript, Watch, check, elements, hash_kv,
 };
 use revd_proto::etcdserverpb::compare::{CompareResult, CompareTarget, TargetUnion};
 use revd_proto::etcdserverpb::request_op::Request as Op;
@@ -295,4 +295,25 @@ impl World {
         world.watched();
         world
     }
+}
+
+/// The promises that its history is judged by.
+pub(crate) fn rules() -> Rules {
+    Rules {
+        watches_show: true,
+        errors: Some(vec!["etcdserver: request timed out".to_owned()]),
+        lease_slack: 3 * SECOND,
+        calm_since: Some(0),
+        ..Rules::default()
+    }
+}
+
+/// The checks that find something.
+pub(crate) fn found_in(history: &History) -> BTreeSet<Check> {
+    check(history, &rules()).faults.iter().map(|fault| fault.check).collect()
+}
+
+/// The number of the last call that is so.
+pub(crate) fn last(history: &History, is_it: impl Fn(&Call) -> bool) -> Option<usize> {
+    history.calls.iter().rposition(is_it)
 }
