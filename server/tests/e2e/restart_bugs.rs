@@ -1,13 +1,15 @@
 //! Bugs that etcd and others had at a start after a crash, or with a disk that fails, one test
 //! each; the numbers are those of the project's list of known bugs.
 
+use std::ops::Range;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use revd_proto::etcdserverpb::{
     CompactionRequest, DefragmentRequest, DeleteRangeRequest, PutRequest, RangeRequest,
 };
 
-use crate::harness::{Client, Random, from_env, with_restartable_server};
+use crate::harness::{Client, Random, Server, TempDir, free_address, from_env, run, with_restartable_server};
 
 async fn put(client: &Client, key: &str) -> i64 {
     let put = PutRequest { key: key.to_owned().into(), value: "v".into(), ..PutRequest::default() };
@@ -101,6 +103,88 @@ fn bug_011_files_that_were_left_behind_take_no_part_in_anything() {
         assert_eq!((reply.header.unwrap().revision, reply.count), (102, 100));
         for name in &leftovers[..3] {
             assert!(!member.join(name).exists(), "{name} is still there");
+        }
+    });
+}
+
+/// The segments of a log, oldest first.
+fn segments(data_dir: &Path) -> Vec<PathBuf> {
+    let folder = std::fs::read_dir(data_dir.join("member/wal")).unwrap().map(|entry| entry.unwrap().path());
+    let mut segments: Vec<_> =
+        folder.filter(|path| path.extension().is_some_and(|kind| kind == "wal")).collect();
+    segments.sort();
+    segments
+}
+
+/// Where the last frame of a segment is, as docs/FORMAT.md draws them.
+fn last_frame(segment: &[u8]) -> Range<usize> {
+    let (mut last, mut at) = (0..0, 0);
+    while segment[at..].starts_with(b"RWAL") {
+        let bytes = u32::from_le_bytes(segment[at + 32..at + 36].try_into().unwrap()) as usize;
+        last = at..at + (40 + bytes).next_multiple_of(4096);
+        at = last.end;
+    }
+    last
+}
+
+/// What the last write of a machine that lost its power may have left behind the log: the beginning
+/// of a frame, cut at a sector, or sectors of anything.
+fn torn(segment: &[u8], round: u64, random: &mut Random) -> Vec<u8> {
+    let mut frame = segment[last_frame(segment)].to_vec();
+    let number = u64::from_le_bytes(frame[24..32].try_into().unwrap());
+    frame[24..32].copy_from_slice(&(number + 1).to_le_bytes());
+    match round % 5 {
+        0 => frame.truncate(512),
+        1 => frame.truncate(3_584),
+        2 => frame[32..36].copy_from_slice(&u32::MAX.to_le_bytes()),
+        3 => frame[32..].fill(0),
+        _ => frame.iter_mut().for_each(|byte| *byte = random.byte()),
+    }
+    frame
+}
+
+/// etcd #5230, #15068, #11488: a record at the end of the log that was torn, or zeros, kept a member
+/// from starting after a power cut.
+#[test]
+fn bug_015_bug_016_a_torn_end_of_the_log_is_cut_off_and_nothing_acknowledged_with_it() {
+    with_restartable_server(&[], async |server, mut client| {
+        let mut random = Random::new(15);
+        let mut revision = 1;
+        for round in 0..from_env("REVD_KILLS", 10) {
+            for key in 0..=round % 3 {
+                revision = put(&client, &format!("{round}/{key}")).await;
+            }
+            server.kill();
+            let last = segments(server.data_dir()).pop().unwrap();
+            let mut bytes = std::fs::read(&last).unwrap();
+            let (end, torn) = (last_frame(&bytes).end, torn(&bytes, round, &mut random));
+            bytes[end..end + torn.len()].copy_from_slice(&torn);
+            std::fs::write(&last, bytes).unwrap();
+            server.start_again();
+            client = server.client().await;
+            for earlier in 0..=round {
+                for key in 0..=earlier % 3 {
+                    assert_eq!(read(&client, &format!("{earlier}/{key}")).await, (revision, true));
+                }
+            }
+        }
+    });
+}
+
+/// etcd #16596: a power cut during the first start left a directory that could not be started. The
+/// files of this one are as far as its process was.
+#[test]
+fn bug_019_a_first_start_that_was_killed_anywhere_can_be_made_again() {
+    run(async {
+        let mut random = Random::new(19);
+        for round in 0..from_env("REVD_KILLS", 12) {
+            let dir = TempDir::new();
+            let mut server = Server::spawn_revd(free_address(), &dir.path().join("data"), &[]);
+            tokio::time::sleep(Duration::from_micros(random.below(400_000))).await;
+            server.kill();
+            server.start_again();
+            let client = server.client().await;
+            assert_eq!(put(&client, "k").await, 2, "round {round}");
         }
     });
 }

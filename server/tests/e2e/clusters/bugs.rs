@@ -296,12 +296,18 @@ fn bug_012_states_are_sent_and_installed_while_members_defragment_and_compact() 
     }
 }
 
-/// Flips a bit of a record in the middle of what a member has written to its log.
-fn damage_log(data_dir: &std::path::Path) {
+/// The segments of a member's log, oldest first.
+fn segments(data_dir: &std::path::Path) -> Vec<std::path::PathBuf> {
     let folder = std::fs::read_dir(data_dir.join("member/wal")).unwrap().map(|entry| entry.unwrap().path());
     let mut segments: Vec<_> =
         folder.filter(|path| path.extension().is_some_and(|kind| kind == "wal")).collect();
     segments.sort();
+    segments
+}
+
+/// Flips a bit of a record in the middle of what a member has written to its log.
+fn damage_log(data_dir: &std::path::Path) {
+    let segments = segments(data_dir);
     let mut bytes = std::fs::read(&segments[0]).unwrap();
     let used = bytes.iter().rposition(|byte| *byte != 0).unwrap();
     // Not between frames, where nothing would be lost.
@@ -340,6 +346,35 @@ fn bug_017_a_member_whose_log_is_damaged_in_the_middle_does_not_take_part() {
             assert_eq!(common_revision(cluster).await, revision);
         }));
     }
+}
+
+/// In ZooKeeper a file of the log that was missing in the middle was passed over without a word.
+#[test]
+fn bug_023_a_member_without_a_part_of_its_log_does_not_start() {
+    run(with_cluster(Product::Revd, Wiring::Direct, &[], async |cluster, _| {
+        // Members keep the log for each other: some segments of 16 MiB.
+        let client = cluster.client(0);
+        for number in 0..70 {
+            client.kv.clone().put(put(&format!("k{number}"), vec![b'v'; 1_000_000])).await.unwrap();
+        }
+        let revision = common_revision(cluster).await;
+        cluster.members[2].kill();
+        let all = segments(cluster.members[2].data_dir());
+        assert!(all.len() >= 3, "{all:?}");
+        for missing in &all[1..all.len() - 1] {
+            let aside = missing.with_extension("aside");
+            std::fs::rename(missing, &aside).unwrap();
+            cluster.members[2].spawn_again();
+            let server = &mut cluster.members[2];
+            within(MOMENTS, "it starts without it", async || (!server.is_running()).then_some(())).await;
+            let name = missing.file_stem().unwrap().to_str().unwrap();
+            let words = format!("segment {} of the log is missing", u64::from_str_radix(name, 16).unwrap());
+            assert!(server.log().contains(&words), "{words}: {}", server.log());
+            std::fs::rename(&aside, missing).unwrap();
+        }
+        cluster.members[2].spawn_again();
+        assert_eq!(common_revision(cluster).await, revision);
+    }));
 }
 
 /// etcd #3504: a member that has lost its disk came back with its old id, as if it had promised
@@ -434,6 +469,66 @@ fn bug_076_what_was_checkpointed_does_not_grow_with_twenty_leaders() {
             tokio::time::sleep(Duration::from_secs(310)).await;
             let left = left_with_twenty_leaders(product, cluster).await;
             assert!(left.iter().all(|left| (1..=702).contains(left)), "{product:?}: {left:?}");
+        }));
+    }
+}
+
+/// Ids and names of all members, as one of them knows them.
+async fn rows(client: &Client) -> Vec<(u64, String, bool)> {
+    let request = MemberListRequest { linearizable: true };
+    let members = client.cluster.clone().member_list(request).await.unwrap().into_inner().members;
+    let mut rows: Vec<_> = members.into_iter().map(|row| (row.id, row.name, row.is_learner)).collect();
+    rows.sort();
+    rows
+}
+
+/// etcd #20967, #20995: members that were removed were there again after a start, and in states that
+/// were sent. A cluster that is forced to one member: `disaster.rs`.
+#[test]
+fn bug_058_members_that_were_removed_stay_away() {
+    for product in products_of_clusters() {
+        let flags = ["--snapshot-count=20", "--snapshot-catchup-entries=5"];
+        run(with_cluster(product, Wiring::Direct, &flags, async |cluster, dir| {
+            let removed = cluster.add(dir.path()).await;
+            cluster.wait_until_answers(removed).await;
+            let status = cluster.client(removed).maintenance.status(StatusRequest {}).await.unwrap();
+            let id = status.into_inner().header.unwrap().member_id;
+            let client = cluster.client(0);
+            // All have to be connected for five seconds.
+            within(MOMENTS, "it cannot be removed", async || {
+                client.cluster.clone().member_remove(MemberRemoveRequest { id }).await.ok()
+            })
+            .await;
+            cluster.forget(removed);
+            cluster.wait_until_ends(removed).await;
+            let expected = rows(&client).await;
+            assert_eq!(expected.len(), 3);
+            for round in 0..3 {
+                // In the last round one of them is sent a state that has the removal in it.
+                let away = (cluster.leader().await + 1) % 3;
+                let present = cluster.client((away + 1) % 3);
+                cluster.members[away].kill();
+                for number in 0..100 * (round / 2) {
+                    present.kv.clone().put(put(&format!("k{number}"), "v")).await.unwrap();
+                }
+                cluster.members[away].spawn_again();
+                cluster.wait_until_all_answer().await;
+                for client in cluster.clients() {
+                    assert_eq!(rows(&client).await, expected, "{product:?}, round {round}");
+                }
+                let is_behind = cluster.members[away].log().contains("received a state");
+                assert!(is_behind || round < 2 || product == Product::Etcd, "it was not behind the log");
+                (0..3).for_each(|member| cluster.members[member].kill());
+                (0..3).for_each(|member| cluster.members[member].spawn_again());
+                cluster.wait_until_all_answer().await;
+                for client in cluster.clients() {
+                    assert_eq!(rows(&client).await, expected, "{product:?}, after round {round}");
+                }
+            }
+            // It ends again, by itself.
+            cluster.members[removed].spawn_again();
+            cluster.wait_until_ends(removed).await;
+            common_revision(cluster).await;
         }));
     }
 }
