@@ -12,8 +12,7 @@ use revd_proto::etcdserverpb::{
 };
 
 use crate::harness::{
-    Client, Cluster, Product, Server, TempDir, Wiring, free_address, peers, run, with_etcd_beside,
-    with_server, within,
+    Client, Cluster, Product, Server, TempDir, Wiring, peers, run, with_etcd_beside, with_server, within,
 };
 
 /// Longer than a cluster needs to elect a leader.
@@ -114,6 +113,11 @@ fn check_histogram((name, family): (&String, &Family)) {
 }
 
 fn scrape(server: &Server) -> Metrics {
+    parsed(&text_of(server))
+}
+
+/// What a server shows.
+pub(crate) fn text_of(server: &Server) -> String {
     let mut stream = TcpStream::connect(server.address).unwrap();
     write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
     let mut reply = String::new();
@@ -122,7 +126,7 @@ fn scrape(server: &Server) -> Metrics {
     assert!(head.starts_with("HTTP/1.1 200"), "{head}");
     let head = head.to_lowercase();
     assert!(head.contains("content-type: text/plain; version=0.0.4; charset=utf-8"), "{head}");
-    if head.contains("transfer-encoding: chunked") { parsed(&unchunked(body)) } else { parsed(body) }
+    if head.contains("transfer-encoding: chunked") { unchunked(body) } else { body.to_owned() }
 }
 
 fn unchunked(mut body: &str) -> String {
@@ -289,68 +293,4 @@ fn etcdctl_measures_how_data_scales() {
         });
         assert_eq!(shapes[0], shapes[1]);
     });
-}
-
-/// The status of a request, by the kind of its URL, method and path; without the member's own.
-fn statuses(urls: [&str; 2]) -> Vec<(usize, &'static str, &'static str, String)> {
-    let paths = ["/metrics", "/health", "/livez", "/readyz", "/version", "/nothing", "/metrics/x"];
-    let mut all = Vec::new();
-    for (kind, url) in urls.iter().enumerate() {
-        for path in paths {
-            for method in ["GET", "HEAD", "POST", "DELETE"] {
-                let mut curl = Command::new("curl");
-                curl.args([
-                    "-sS",
-                    "--max-time",
-                    "20",
-                    "-o",
-                    "/dev/null",
-                    "-w",
-                    "%{http_code} %{size_download}",
-                ]);
-                // With -X HEAD alone curl would wait for a body.
-                curl.args(if method == "HEAD" { vec!["-I"] } else { vec!["-X", method] });
-                let said = curl.arg(format!("{url}{path}")).output().unwrap();
-                assert!(said.status.success(), "{method} {url}{path}: {said:?}");
-                let said = String::from_utf8(said.stdout).unwrap();
-                let (status, bytes) = said.split_once(' ').unwrap();
-                let has_body = method != "HEAD" && bytes != "0";
-                all.push((kind, method, path, format!("{status}, a body: {has_body}")));
-            }
-        }
-    }
-    all
-}
-
-/// The member starts with them, and answers there what an etcd answers, and nothing else.
-#[test]
-fn metrics_and_health_have_urls_of_their_own_as_with_an_etcd() {
-    if peers().is_none() {
-        return;
-    }
-    let dir = TempDir::new();
-    let said = [Product::Revd, Product::Etcd].map(|product| {
-        let (peer, metrics) = (format!("http://{}", free_address()), format!("http://{}", free_address()));
-        let flags = [
-            ["--listen-peer-urls", &peer],
-            ["--initial-advertise-peer-urls", &peer],
-            ["--initial-cluster", &format!("default={peer}")],
-            ["--listen-metrics-urls", &metrics],
-        ];
-        let flags: Vec<String> = flags.into_iter().flatten().map(str::to_owned).collect();
-        let data = dir.path().join(format!("{product:?}"));
-        let mut server = Server::spawn_member(product, free_address(), &data, &flags);
-        server.wait_until_ready();
-        let statuses = statuses([&server.endpoint(), &metrics]);
-        let put = |url: &str| {
-            let mut etcdctl = Command::new(peers().unwrap().path("etcdctl"));
-            etcdctl.args(["--endpoints", url, "put", "k", "v", "--command-timeout", "3s"]);
-            etcdctl.output().unwrap().status.success()
-        };
-        assert_eq!([&server.endpoint(), &metrics].map(|url| put(url)), [true, false]);
-        statuses
-    });
-    for (ours, theirs) in said[0].iter().zip(&said[1]) {
-        assert_eq!(ours, theirs);
-    }
 }

@@ -28,9 +28,9 @@ use revd_member::schema::{self, AuthState};
 use revd_proto::authpb::Permission;
 use revd_proto::authpb::permission::Type;
 use revd_proto::etcdserverpb::{
-    AuthRoleGetRequest, AuthRoleGetResponse, AuthRoleListRequest, AuthRoleListResponse, AuthStatusRequest,
-    AuthStatusResponse, AuthUserAddRequest, AuthUserChangePasswordRequest, AuthUserGetRequest,
-    AuthUserGetResponse, AuthUserListRequest, AuthUserListResponse, AuthenticateRequest,
+    AuthEnableRequest, AuthRoleGetRequest, AuthRoleGetResponse, AuthRoleListRequest, AuthRoleListResponse,
+    AuthStatusRequest, AuthStatusResponse, AuthUserAddRequest, AuthUserChangePasswordRequest,
+    AuthUserGetRequest, AuthUserGetResponse, AuthUserListRequest, AuthUserListResponse, AuthenticateRequest,
     AuthenticateResponse,
 };
 
@@ -67,7 +67,13 @@ impl Auth {
         Self { context: Rc::clone(context) }
     }
 
-    /// Enables or disables, or changes users or roles in a way that needs no password.
+    /// Enables or disables: a request without a field, which has to be one all the same.
+    pub(super) async fn switch(&self, caller: &Caller, kind: Kind, message: Bytes) -> Result<Message, Error> {
+        decoded(AuthEnableRequest::decode(message))?;
+        self.change(caller, kind, Bytes::new()).await
+    }
+
+    /// Changes users or roles in a way that needs no password.
     pub(super) async fn change(&self, caller: &Caller, kind: Kind, message: Bytes) -> Result<Message, Error> {
         self.context.submit(caller, kind, message, false).await
     }
