@@ -16,7 +16,7 @@ use tonic::Request;
 use super::bugs::{holds, login, set_up, unary_methods};
 use super::call;
 use super::key_pairs::write_pair;
-use crate::harness::{Client, Server, TempDir, run, wait_until};
+use crate::harness::{Client, Server, TempDir, free_address, run, wait_until};
 use crate::tls::certificates::{Authority, Wanted};
 
 const PASSWORD: &str = "planted-password-of-cat";
@@ -197,17 +197,23 @@ fn private_keys_are_found_nowhere() {
         // Neither half a key, nor one where a certificate should be, nor one of tokens that is cut.
         std::fs::write(&private, half).unwrap();
         let jwt = format!("--auth-token=jwt,sign-method=RS256,priv-key={private}");
-        for flags in [
-            vec!["--cert-file", &own.cert, "--key-file", &own.key],
-            vec!["--cert-file", &peer.key, "--key-file", &peer.key],
-            vec!["--cert-file", &peer.cert, "--key-file", &peer.key, "--trusted-ca-file", &peer.key],
-            vec![&jwt],
+        let url = format!("http://{}", free_address());
+        let elsewhere = ["--listen-client-urls", &url, "--advertise-client-urls", &url];
+        for (flags, why) in [
+            (vec!["--cert-file", &own.cert, "--key-file", &own.key], &*own.key),
+            (vec!["--cert-file", &peer.key, "--key-file", &peer.key], &*peer.key),
+            (
+                vec!["--cert-file", &peer.cert, "--key-file", &peer.key, "--trusted-ca-file", &peer.key],
+                &*peer.key,
+            ),
+            (vec![&*jwt], "token provider"),
         ] {
             let mut command = Command::new(env!("CARGO_BIN_EXE_revd"));
             command.env("RUST_BACKTRACE", "full").arg("--data-dir").arg(dir.path().join("other"));
-            let output = command.args(["--log-level=debug"]).args(&flags).output().unwrap();
+            command.args(["--log-level=debug", "--listen-peer-urls", "http://127.0.0.1:0"]).args(elsewhere);
+            let output = command.args(&flags).output().unwrap();
             let said = String::from_utf8_lossy(&[output.stdout, output.stderr].concat()).into_owned();
-            assert!(!output.status.success() && !said.is_empty(), "{flags:?}: {said}");
+            assert!(!output.status.success() && said.contains(why), "{flags:?}: {said}");
             assert!(!keys.iter().any(|key| said.contains(key)), "{flags:?} shows a key");
             assert!(!half.lines().skip(1).any(|line| said.contains(line)), "{flags:?} shows half a key");
         }
@@ -224,7 +230,12 @@ fn core_files_are_written_where_they_are_asked_for() {
             let core = limits.lines().find(|line| line.starts_with("Max core file size")).unwrap();
             core.split_whitespace().nth(4).unwrap().to_owned()
         };
-        let server = Server::revd(&dir.path().join("with"), &["--unsafe-no-fsync", "--core-dumps"]);
-        assert_eq!(of(server.pid()), of(std::process::id()));
+        for (name, flag, expected) in
+            [("with", "--core-dumps", "4096"), ("without", "--core-dumps=false", "0")]
+        {
+            let flags = ["--unsafe-no-fsync", flag];
+            let server = Server::revd_limited("--core=4096:4096", &dir.path().join(name), &flags);
+            assert_eq!(of(server.pid()), expected, "{name}");
+        }
     });
 }

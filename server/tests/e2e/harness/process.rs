@@ -141,8 +141,13 @@ impl Server {
 
     /// revd that may open so many files.
     pub fn revd_with_files(files: u32, data_dir: &Path, flags: &[&str]) -> Self {
+        Self::revd_limited(&format!("--nofile={files}:{files}"), data_dir, flags)
+    }
+
+    /// revd with a limit of the system, as `prlimit` takes it.
+    pub fn revd_limited(limit: &str, data_dir: &Path, flags: &[&str]) -> Self {
         let mut command = Command::new("prlimit");
-        command.arg(format!("--nofile={files}:{files}")).args(words_of(&Product::Revd.program()));
+        command.arg(limit).args(words_of(&Product::Revd.program()));
         let mut server = Self::spawn_as(Product::Revd, command, free_address(), data_dir, flags);
         server.wait_until_ready();
         server
