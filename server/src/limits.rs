@@ -143,7 +143,8 @@ pub const PEER_READS_IN_A_ROW_MAX: u32 = 16;
 pub const PEER_UNKNOWN_BYTES: usize = PEER_FRAME_BYTES_MAX + PEER_READ_BYTES;
 /// Connections that others may have open to the peer port: half of them are kept for members.
 pub const PEER_CONNECTIONS_MAX: usize = 256;
-/// The part of the connections that there is room for, one in so many, that is kept for them.
+/// The part of the connections that there is room for, one in so many, that is kept for them; the
+/// addresses of metrics have another one.
 pub const PEER_CONNECTIONS_PART: usize = 8;
 /// Time in which a peer accepts a connection.
 pub const PEER_DIAL_DEADLINE: Duration = Duration::from_secs(3);
@@ -331,6 +332,8 @@ pub const HEARING_BYTES_MAX: usize = 2 * CONNECTION_WINDOW_BYTES as usize;
 
 // Connections.
 
+/// Connections to the addresses of metrics: those of clients take none of their places.
+pub const METRICS_CONNECTIONS_MAX: usize = 64;
 /// Connections of one core.
 pub const CONNECTIONS_PER_CORE_MAX: usize = 20_000;
 /// Connections that the kernel holds until they are accepted.

@@ -348,6 +348,10 @@ struct EdgeWords {
 }
 
 impl EdgeEffects for EdgeWords {
+    fn open_metrics(&mut self) {
+        self.text += "open metrics\n";
+    }
+
     fn publish(&mut self) {
         self.text += "publish\n";
     }

@@ -33,7 +33,7 @@ use signal_hook::iterator::Signals;
 
 use crate::api::auth::parts::AuthParts;
 use crate::boot::wiring::{Common, start_core, wire};
-use crate::config::Config;
+use crate::config::{Config, ListenAddress};
 use crate::cores::{Roles, assign};
 use crate::disk::unreadable;
 use crate::duties;
@@ -64,8 +64,7 @@ pub fn run(config: &Config) -> anyhow::Result<i32> {
     let _first_cpu = runtime::take_first_cpu(&mut cpus);
     let cores_max = config.cores.unwrap_or(cpus.len());
     runtime::check()?;
-    let listeners = cores_max * config.client_addresses.len() + config.cluster.peer_addresses.len();
-    let places = runtime::connection_places(cores_max, listeners)?;
+    let places = runtime::connection_places(cores_max, config)?;
     wait_for_addresses(config)?;
     unreadable::say_which().context("asking for the signal of pages that cannot be read")?;
     let clients_tls = TlsDomain::open("client", config.security.clients.clone())?;
@@ -96,7 +95,7 @@ pub fn run(config: &Config) -> anyhow::Result<i32> {
     let (ready, stop) = (Latch::default(), Latch::default());
     let common = Common {
         status: Arc::clone(&status),
-        permits: ConnectionPermits::new(places.clients),
+        permits: [places.clients, places.metrics].map(ConnectionPermits::new),
         peer_connections_max: places.peers,
         counters,
         tls: [clients_tls, peers_tls],
@@ -137,7 +136,8 @@ pub fn run(config: &Config) -> anyhow::Result<i32> {
 fn wait_for_addresses(config: &Config) -> anyhow::Result<()> {
     let clients = config.client_addresses.iter().map(|address| (address, "clients", "client"));
     let peers = config.cluster.peer_addresses.iter().map(|address| (address, "peers", "peer"));
-    for (address, whom, flag) in peers.chain(clients) {
+    let metrics = config.metrics_addresses.iter().map(|address| (address, "probes", "metrics"));
+    for (address, whom, flag) in peers.chain(clients).chain(metrics) {
         wait_until_free(&address.place).with_context(|| {
             let address = &address.place;
             format!("listening for {whom} on {address}: end the other process or change --listen-{flag}-urls")
@@ -178,11 +178,12 @@ fn tell_progress(status: &MemberStatus, applied_at_start: u64) {
 }
 
 fn announce(config: &Config, roles: &[Roles]) {
+    let places = |of: &[ListenAddress]| of.iter().map(|it| it.place.to_string()).collect::<Vec<_>>();
     log::info(
         "ready to serve client requests",
         json!({
             "name": config.name, "client-urls": config.advertise_client_urls,
-            "listening-on": config.client_addresses.iter().map(|it| it.place.to_string()).collect::<Vec<_>>(),
+            "listening-on": places(&config.client_addresses), "metrics-on": places(&config.metrics_addresses),
             "cores": roles.iter().map(ToString::to_string).collect::<Vec<_>>(),
         }),
     );

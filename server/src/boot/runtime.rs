@@ -11,6 +11,7 @@ use revd_proto::etcdserverpb::Member;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use serde_json::json;
 
+use crate::config::Config;
 use crate::limits;
 use crate::observe::log;
 
@@ -72,20 +73,36 @@ pub struct ConnectionPlaces {
     pub clients: usize,
     /// That others open to the peer port.
     pub peers: usize,
+    /// Of those that ask for metrics and health at addresses of their own.
+    pub metrics: usize,
+}
+
+impl ConnectionPlaces {
+    /// How `left` of them are shared. Those of metrics have places only where they have addresses.
+    fn of(left: usize, has_metrics: bool) -> Self {
+        let part = left / limits::PEER_CONNECTIONS_PART;
+        let peers = part.min(limits::PEER_CONNECTIONS_MAX);
+        let metrics = part.clamp(1, limits::METRICS_CONNECTIONS_MAX).min(left.saturating_sub(1));
+        let metrics = if has_metrics { metrics } else { 0 };
+        Self { clients: left - peers - metrics, peers, metrics }
+    }
 }
 
 /// Lets this process open as many files as it may: each connection is one. How many connections
-/// that leaves room for, beside what `cores` cores and `listeners` sockets need, and what is kept
-/// for the log and the tree.
+/// that leaves room for, beside what `cores` cores and the sockets that it listens on need, and
+/// what is kept for the log and the tree.
 ///
 /// # Errors
 /// When there is no room for a client.
-pub fn connection_places(cores: usize, listeners: usize) -> anyhow::Result<ConnectionPlaces> {
+pub fn connection_places(cores: usize, config: &Config) -> anyhow::Result<ConnectionPlaces> {
+    let has_metrics = !config.metrics_addresses.is_empty();
+    let of_each_core = config.client_addresses.len() + config.metrics_addresses.len();
+    let listeners = cores * of_each_core + config.cluster.peer_addresses.len();
     let limit = getrlimit(Resource::Nofile);
     // If this fails, fewer connections are accepted; nothing else depends on it.
     let _ = setrlimit(Resource::Nofile, Rlimit { current: limit.maximum, maximum: limit.maximum });
     let Some(files_max) = getrlimit(Resource::Nofile).current else {
-        return Ok(ConnectionPlaces { clients: usize::MAX, peers: limits::PEER_CONNECTIONS_MAX });
+        return Ok(ConnectionPlaces::of(usize::MAX, has_metrics));
     };
     let open = std::fs::read_dir("/proc/self/fd").map_or(0, Iterator::count) as u64;
     let of_cores = limits::FILES_PER_CORE * cores as u64 + listeners as u64;
@@ -98,8 +115,7 @@ pub fn connection_places(cores: usize, listeners: usize) -> anyhow::Result<Conne
         );
     }
     let left = usize::try_from(left).unwrap_or(usize::MAX);
-    let peers = (left / limits::PEER_CONNECTIONS_PART).min(limits::PEER_CONNECTIONS_MAX);
-    Ok(ConnectionPlaces { clients: left - peers, peers })
+    Ok(ConnectionPlaces::of(left, has_metrics))
 }
 
 /// Members on one machine begin with different CPUs, so that their log cores do not share one.
@@ -147,6 +163,17 @@ pub fn allowed_cpus() -> anyhow::Result<Vec<usize>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn clients_members_and_metrics_have_places_of_their_own() {
+        let of = |left, has_metrics| {
+            let ConnectionPlaces { clients, peers, metrics } = ConnectionPlaces::of(left, has_metrics);
+            (clients, peers, metrics)
+        };
+        assert_eq!((of(80, false), of(80, true)), ((70, 10, 0), (60, 10, 10)));
+        assert_eq!(of(100_000, true), (100_000 - 256 - 64, 256, 64));
+        assert_eq!((of(1, true), of(2, true), of(2, false)), ((1, 0, 0), (1, 0, 1), (2, 0, 0)));
+    }
 
     #[test]
     fn members_of_one_host_are_counted() {

@@ -28,9 +28,9 @@ use crate::disk::segments::DirDisk;
 use crate::duties;
 use crate::limits::{self, MemoryLimits};
 use crate::memory;
-use crate::net::ListenConfig;
 use crate::net::permits::ConnectionPermits;
 use crate::net::tls::TlsDomain;
+use crate::net::{ListenConfig, ListenGroup};
 use crate::observe::counters::Counters;
 use crate::observe::log;
 use crate::peer::PeersSeed;
@@ -49,8 +49,8 @@ pub(super) struct CoreSeeds {
 pub(super) struct Common {
     /// Where consensus stands.
     pub(super) status: Arc<MemberStatus>,
-    /// Room for connections.
-    pub(super) permits: Arc<ConnectionPermits>,
+    /// Room for connections of clients, and at addresses of metrics.
+    pub(super) permits: [Arc<ConnectionPermits>; 2],
     /// Connections that others may have open to the peer port.
     pub(super) peer_connections_max: usize,
     /// Numbers for operators.
@@ -222,15 +222,19 @@ fn memory_limits(config: &Config, edges: usize) -> MemoryLimits {
     MemoryLimits::new(config.memory_bytes.unwrap_or_else(memory::available_bytes), edges)
 }
 
-fn listen_config(config: &Config, permits: Arc<ConnectionPermits>, tls: Arc<TlsDomain>) -> ListenConfig {
+fn listen_config(
+    config: &Config,
+    [clients, metrics]: [Arc<ConnectionPermits>; 2],
+    tls: Arc<TlsDomain>,
+) -> ListenConfig {
     ListenConfig {
-        addresses: config.client_addresses.clone(),
+        clients: ListenGroup { addresses: config.client_addresses.clone(), permits: clients },
+        metrics: ListenGroup { addresses: config.metrics_addresses.clone(), permits: metrics },
         tls,
         message_bytes_max: config.request_bytes_max.saturating_add(limits::GRPC_OVERHEAD_BYTES),
         streams_max: config.streams_max.min(limits::STREAMS_PER_CONNECTION_MAX),
         keepalive: config.keepalive,
         sockets: Arc::default(),
-        permits,
     }
 }
 

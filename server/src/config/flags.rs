@@ -420,6 +420,17 @@ mod tests {
     }
 
     #[test]
+    fn every_flag_that_is_used_is_named_in_the_list_of_them() {
+        let list = include_str!("../../../docs/COMPAT.md").split("## Flags").nth(1).unwrap();
+        let is_named =
+            |name: &str| list.contains(&format!("`{name}`")) || list.contains(&format!("`--{name}`"));
+        let is_alias = |name: &str| name.strip_prefix("experimental-").is_some_and(is_named);
+        let missing: Vec<_> =
+            USED.iter().map(|(name, ..)| *name).filter(|name| !is_named(name) && !is_alias(name)).collect();
+        assert_eq!(missing, [""; 0], "not in docs/COMPAT.md");
+    }
+
+    #[test]
     fn a_slip_finds_the_flag_that_was_meant() {
         assert_eq!(nearest("data-dri"), "data-dir");
         assert_eq!(nearest("listen-client-url"), "listen-client-urls");

@@ -1,8 +1,13 @@
 //! Where a member listens: addresses and files, and what is spoken there.
 
 use std::fmt;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
+
+use crate::config::error::ConfigError;
+use crate::config::sources::Settings;
+use crate::config::values::{bad, list, text};
+use crate::resolve;
 
 /// A place to listen at.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -11,6 +16,27 @@ pub enum ListenPlace {
     Tcp(SocketAddr),
     /// The file of a unix socket.
     Unix(PathBuf),
+}
+
+impl ListenPlace {
+    /// Whether a connection to one of them may come to a socket of the other.
+    fn overlaps(&self, other: &Self) -> bool {
+        match (self, other) {
+            (Self::Tcp(one), Self::Tcp(other)) => {
+                let (ours, theirs) = (one.ip().to_canonical(), other.ip().to_canonical());
+                let is_one = ours == theirs || covers(ours, theirs) || covers(theirs, ours);
+                // Of port 0 each socket gets one that is free.
+                is_one && one.port() == other.port() && one.port() != 0
+            }
+            (one, other) => one == other,
+        }
+    }
+}
+
+/// Whether a socket of this address hears those that connect to the other one: `[::]` hears those
+/// of IPv4 too.
+fn covers(all: IpAddr, one: IpAddr) -> bool {
+    all.is_unspecified() && (all.is_ipv6() || one.is_ipv4())
 }
 
 impl fmt::Display for ListenPlace {
@@ -100,9 +126,106 @@ pub(crate) fn listened(url: &str) -> Option<(Listened<'_>, bool)> {
     }
 }
 
+/// All that a member listens on.
+pub(super) struct Listening<'a> {
+    pub clients: &'a [ListenAddress],
+    pub metrics: &'a [ListenAddress],
+    pub peers: &'a [ListenAddress],
+}
+
+impl Listening<'_> {
+    /// Refuses an address that has two purposes. Sockets of one purpose share their port, one for
+    /// each core: the kernel would not refuse those of another, and spread connections over both.
+    pub(super) fn refuse_shared(&self, settings: &Settings) -> Result<(), ConfigError> {
+        let purposes = [
+            ("listen-peer-urls", self.peers),
+            ("listen-client-urls", self.clients),
+            ("listen-metrics-urls", self.metrics),
+        ];
+        for (at, (flag, addresses)) in purposes.iter().enumerate() {
+            let before = purposes[..at].iter();
+            let mut pairs = before.flat_map(|(flag, others)| others.iter().map(move |other| (flag, other)));
+            let shared = pairs.find_map(|(other_flag, other)| {
+                let ours = addresses.iter().find(|address| address.place.overlaps(&other.place))?;
+                Some((ours, other_flag, other))
+            });
+            if let Some((ours, other_flag, other)) = shared {
+                let problem = format!(
+                    "{} is taken by {} of --{other_flag}: each of these needs an address of its own",
+                    ours.place, other.place
+                );
+                return Err(bad(settings, flag, problem));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// With URLs for plain requests, the others are for calls alone, as with etcd.
+pub(super) fn client_addresses(settings: &Settings) -> Result<Vec<ListenAddress>, ConfigError> {
+    let (flag, http_flag) = ("listen-client-urls", "listen-client-http-urls");
+    let http_urls = list(&text(settings, http_flag));
+    let served = if http_urls.is_empty() { Served::All } else { Served::Calls };
+    let mut addresses = Vec::new();
+    for url in list(&text(settings, flag)) {
+        add_url(settings, flag, &url, &mut addresses, served)?;
+    }
+    if addresses.is_empty() {
+        return Err(bad(settings, flag, "at least one URL is needed".to_owned()));
+    }
+    let mut plain = Vec::new();
+    for url in http_urls {
+        add_url(settings, http_flag, &url, &mut plain, Served::Plain)?;
+        let is_shared = |own: &ListenAddress| addresses.iter().any(|known| known.place.overlaps(&own.place));
+        if plain.iter().any(is_shared) {
+            return Err(ConfigError::SharedUrl(url));
+        }
+    }
+    addresses.append(&mut plain);
+    Ok(addresses)
+}
+
+/// Where nothing but metrics and health is asked for.
+pub(super) fn metrics_addresses(settings: &Settings) -> Result<Vec<ListenAddress>, ConfigError> {
+    let flag = "listen-metrics-urls";
+    let mut addresses = Vec::new();
+    for url in list(&text(settings, flag)) {
+        add_url(settings, flag, &url, &mut addresses, Served::Metrics)?;
+    }
+    Ok(addresses)
+}
+
+fn add_url(
+    settings: &Settings,
+    flag: &'static str,
+    url: &str,
+    addresses: &mut Vec<ListenAddress>,
+    served: Served,
+) -> Result<(), ConfigError> {
+    let (host, is_secure) = match listened(url) {
+        Some((Listened::Host(host), is_secure)) => (host.trim_end_matches('/'), is_secure),
+        Some((Listened::File(path), is_secure)) => {
+            ListenAddress::add(addresses, ListenPlace::Unix(path.into()), is_secure, served);
+            return Ok(());
+        }
+        None => {
+            let problem = format!("URL scheme must be http, https, unix, or unixs: {url}");
+            return Err(bad(settings, flag, problem));
+        }
+    };
+    // As Go does: a name that stands for several addresses means its IPv4 one.
+    let resolved = resolve::addresses(host)
+        .map_err(|error| bad(settings, flag, format!("{host}: {error}; write http://host:port")))?;
+    if let Some(address) = resolved.first() {
+        ListenAddress::add(addresses, ListenPlace::Tcp(*address), is_secure, served);
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{Config, resolve, sources};
 
     #[test]
     fn a_url_names_a_host_or_a_file() {
@@ -118,5 +241,93 @@ mod tests {
         ] {
             assert_eq!(listened(url), expected, "{url}");
         }
+    }
+
+    fn config(line: &str) -> Result<Config, ConfigError> {
+        let line = format!("--advertise-client-urls x {line}");
+        resolve(sources::from_args(line.split_whitespace().map(str::to_owned)).unwrap())
+    }
+
+    #[test]
+    fn plain_requests_may_have_urls_of_their_own() {
+        let base = "--listen-client-urls http://127.0.0.1:1,unix:///a";
+        let served = |line: &str| -> Vec<(String, Served)> {
+            let config = config(&format!("{base} {line}")).unwrap();
+            config.client_addresses.iter().map(|it| (it.place.to_string(), it.served)).collect()
+        };
+        let owned = |place: &str, served| (place.to_owned(), served);
+        assert_eq!(served(""), [owned("127.0.0.1:1", Served::All), owned("/a", Served::All)]);
+        assert_eq!(
+            served("--listen-client-http-urls http://127.0.0.1:2")[1..],
+            [owned("/a", Served::Calls), owned("127.0.0.1:2", Served::Plain)]
+        );
+        let error = config(&format!("{base} --listen-client-http-urls http://127.0.0.1:1")).unwrap_err();
+        assert_eq!(
+            error.to_string(),
+            "cannot bind both --listen-client-urls and --listen-client-http-urls on the same url http://127.0.0.1:1"
+        );
+    }
+
+    #[test]
+    fn metrics_have_addresses_of_their_own() {
+        let of = |line: &str| {
+            let addresses = config(line).unwrap().metrics_addresses;
+            addresses.iter().map(|it| (it.place.to_string(), it.is_plain, it.is_secure)).collect::<Vec<_>>()
+        };
+        let line = "--cert-file c --key-file k --listen-metrics-urls http://127.0.0.1:3,https://127.0.0.1:3,unix:///m";
+        assert_eq!(of(line), [("127.0.0.1:3".to_owned(), true, true), ("/m".to_owned(), true, false)]);
+        assert_eq!(of(""), []);
+    }
+
+    #[test]
+    fn an_address_has_one_purpose() {
+        let refused = |clients: &str, peers: &str, metrics: &str| {
+            let flags = [("client", clients), ("peer", peers), ("metrics", metrics)];
+            let line: String =
+                flags.iter().map(|(kind, urls)| format!(" --listen-{kind}-urls {urls}")).collect();
+            config(&line).err().map(|error| error.to_string())
+        };
+        let (one, two, three) = ("http://127.0.0.1:1", "http://127.0.0.1:2", "http://127.0.0.1:3");
+        assert_eq!(refused(one, two, three), None);
+        assert_eq!(refused("http://127.0.0.2:3,unix:///s", two, "http://127.0.0.1:3,unix:///t"), None);
+        assert_eq!(refused("http://127.0.0.1:0", "http://127.0.0.1:0", "http://127.0.0.1:0"), None);
+        assert_eq!(refused("http://[::1]:3", two, "http://0.0.0.0:3"), None);
+        let all_of_a_kind = "http://0.0.0.0:1,http://127.0.0.1:1";
+        assert_eq!(refused(all_of_a_kind, two, three), None, "the kernel knows whose connection it is");
+        for (clients, peers, metrics, expected) in [
+            (
+                one,
+                two,
+                one,
+                "--listen-metrics-urls \"http://127.0.0.1:1\": 127.0.0.1:1 is taken by 127.0.0.1:1 of --listen-client-urls",
+            ),
+            (
+                one,
+                two,
+                two,
+                "--listen-metrics-urls \"http://127.0.0.1:2\": 127.0.0.1:2 is taken by 127.0.0.1:2 of --listen-peer-urls",
+            ),
+            (
+                one,
+                one,
+                three,
+                "--listen-client-urls \"http://127.0.0.1:1\": 127.0.0.1:1 is taken by 127.0.0.1:1 of --listen-peer-urls",
+            ),
+            ("http://0.0.0.0:3", two, three, "127.0.0.1:3 is taken by 0.0.0.0:3 of --listen-client-urls"),
+            (
+                "http://127.0.0.1:3",
+                two,
+                "http://0.0.0.0:3",
+                "0.0.0.0:3 is taken by 127.0.0.1:3 of --listen-client-urls",
+            ),
+            (one, "http://[::]:3", three, "127.0.0.1:3 is taken by [::]:3 of --listen-peer-urls"),
+            ("http://[::ffff:127.0.0.1]:3", two, three, "127.0.0.1:3 is taken by [::ffff:127.0.0.1]:3"),
+            ("unix:///s", two, "unix:///s", "/s is taken by /s of --listen-client-urls"),
+        ] {
+            let error = refused(clients, peers, metrics).expect("it is refused");
+            assert!(error.contains(expected), "{error}");
+        }
+        let own = format!("--listen-client-http-urls {two} --listen-metrics-urls {two}");
+        assert!(config(&own).is_err(), "also of plain requests");
     }
 }

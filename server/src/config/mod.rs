@@ -21,6 +21,7 @@ pub use crate::config::cluster::ClusterConfig;
 pub use crate::config::corruption::CorruptionChecks;
 pub use crate::config::discovery::{Discovery, DiscoveryService, ServiceEndpoint};
 pub use crate::config::error::ConfigError;
+use crate::config::listening::Listening;
 pub use crate::config::listening::{ListenAddress, ListenPlace, Served};
 pub(crate) use crate::config::listening::{Listened, listened};
 pub use crate::config::security::{OwnCertificate, SecurityConfig, TlsConfig, TlsVersions};
@@ -29,7 +30,6 @@ pub use crate::config::tokens::{JwtConfig, TokenConfig};
 pub use crate::config::user_limits::UserLimit;
 use crate::config::values::{bad, duration, list, number, switch, text};
 use crate::observe::log::Level;
-use crate::resolve;
 
 /// etcd's default, as the table of flags has it.
 const AUTH_TOKEN_TTL_DEFAULT: Duration = Duration::from_secs(300);
@@ -68,6 +68,8 @@ pub struct Config {
     pub wal_dir: PathBuf,
     /// Where clients connect.
     pub client_addresses: Vec<ListenAddress>,
+    /// Where metrics and health are asked for, and nothing else.
+    pub metrics_addresses: Vec<ListenAddress>,
     /// The URLs that clients and other members are told.
     pub advertise_client_urls: Vec<String>,
     /// Its part in its cluster.
@@ -197,14 +199,7 @@ pub fn resolve(gathered: Gathered) -> Result<Config, ConfigError> {
     if settings.contains_key("listen-client-urls") && !settings.contains_key("advertise-client-urls") {
         return Err(ConfigError::NothingAdvertised);
     }
-    let heartbeat_ms: u64 = number(&settings, "heartbeat-interval")?;
-    let election_ms: u64 = number(&settings, "election-timeout")?;
-    if heartbeat_ms == 0 || election_ms < 5 * heartbeat_ms || election_ms > ELECTION_MS_MAX {
-        let problem = format!(
-            "must be at least 5 times --heartbeat-interval ({heartbeat_ms} ms) and at most {ELECTION_MS_MAX} ms"
-        );
-        return Err(bad(&settings, "election-timeout", problem));
-    }
+    let (heartbeat_ms, election_ms) = raft_times(&settings)?;
     let cores: usize = number(&settings, "cores")?;
     if cores > CORES_MAX {
         return Err(bad(&settings, "cores", format!("at most {CORES_MAX}")));
@@ -219,15 +214,19 @@ pub fn resolve(gathered: Gathered) -> Result<Config, ConfigError> {
         .ok_or_else(|| bad(&settings, "log-level", "must be debug, info, warn, error or fatal".to_owned()))?;
     let quota: i64 = number(&settings, "quota-backend-bytes")?;
     let cluster = ClusterConfig::resolve(&settings, &name)?;
-    let client_addresses = client_addresses(&settings)?;
-    let listening = [&client_addresses[..], &cluster.peer_addresses];
+    let client_addresses = listening::client_addresses(&settings)?;
+    let metrics_addresses = listening::metrics_addresses(&settings)?;
+    let listening =
+        Listening { clients: &client_addresses, metrics: &metrics_addresses, peers: &cluster.peer_addresses };
+    listening.refuse_shared(&settings)?;
     Ok(Config {
-        security: SecurityConfig::resolve(&settings, listening, &data_dir, &mut warnings)?,
+        security: SecurityConfig::resolve(&settings, &listening, &data_dir, &mut warnings)?,
         cluster,
         name,
         data_dir,
         wal_dir,
         client_addresses,
+        metrics_addresses,
         advertise_client_urls: list(&text(&settings, "advertise-client-urls")),
         heartbeat: Duration::from_millis(heartbeat_ms),
         election_ticks: usize::try_from(election_ms / heartbeat_ms).expect("bounded above"),
@@ -254,6 +253,19 @@ pub fn resolve(gathered: Gathered) -> Result<Config, ConfigError> {
         core_dumps: switch(&settings, "core-dumps")?,
         warnings,
     })
+}
+
+/// Milliseconds between heartbeats, and without one before an election.
+fn raft_times(settings: &Settings) -> Result<(u64, u64), ConfigError> {
+    let heartbeat_ms: u64 = number(settings, "heartbeat-interval")?;
+    let election_ms: u64 = number(settings, "election-timeout")?;
+    if heartbeat_ms == 0 || election_ms < 5 * heartbeat_ms || election_ms > ELECTION_MS_MAX {
+        let problem = format!(
+            "must be at least 5 times --heartbeat-interval ({heartbeat_ms} ms) and at most {ELECTION_MS_MAX} ms"
+        );
+        return Err(bad(settings, "election-timeout", problem));
+    }
+    Ok((heartbeat_ms, election_ms))
 }
 
 /// As with etcd, 0 stands for the default.
@@ -304,70 +316,6 @@ fn progress_interval(settings: &Settings, warnings: &mut Vec<String>) -> Result<
     Ok(interval.max(PROGRESS_INTERVAL_MIN))
 }
 
-/// With URLs for plain requests, the others are for calls alone, as with etcd.
-fn client_addresses(settings: &Settings) -> Result<Vec<ListenAddress>, ConfigError> {
-    let (flag, http_flag) = ("listen-client-urls", "listen-client-http-urls");
-    let http_urls = list(&text(settings, http_flag));
-    let served = if http_urls.is_empty() { Served::All } else { Served::Calls };
-    let mut addresses = Vec::new();
-    for url in list(&text(settings, flag)) {
-        add_client_address(settings, flag, &url, &mut addresses, served)?;
-    }
-    if addresses.is_empty() {
-        return Err(bad(settings, flag, "at least one URL is needed".to_owned()));
-    }
-    for url in http_urls {
-        let mut own = Vec::new();
-        add_client_address(settings, http_flag, &url, &mut own, Served::Plain)?;
-        for own in own {
-            if addresses.iter().any(|known| known.place == own.place && known.served == Served::Calls) {
-                return Err(ConfigError::SharedUrl(url));
-            }
-            ListenAddress::add(&mut addresses, own.place, own.is_secure, own.served);
-        }
-    }
-    let flag = "listen-metrics-urls";
-    for url in list(&text(settings, flag)) {
-        let mut own = Vec::new();
-        add_client_address(settings, flag, &url, &mut own, Served::Metrics)?;
-        for own in own {
-            let mut others = addresses.iter().filter(|known| known.served != Served::Metrics);
-            if others.any(|known| known.place == own.place) {
-                return Err(bad(settings, flag, format!("{url} is for clients")));
-            }
-            ListenAddress::add(&mut addresses, own.place, own.is_secure, own.served);
-        }
-    }
-    Ok(addresses)
-}
-
-fn add_client_address(
-    settings: &Settings,
-    flag: &'static str,
-    url: &str,
-    addresses: &mut Vec<ListenAddress>,
-    served: Served,
-) -> Result<(), ConfigError> {
-    let (host, is_secure) = match listened(url) {
-        Some((Listened::Host(host), is_secure)) => (host.trim_end_matches('/'), is_secure),
-        Some((Listened::File(path), is_secure)) => {
-            ListenAddress::add(addresses, ListenPlace::Unix(path.into()), is_secure, served);
-            return Ok(());
-        }
-        None => {
-            let problem = format!("URL scheme must be http, https, unix, or unixs: {url}");
-            return Err(bad(settings, flag, problem));
-        }
-    };
-    // As Go does: a name that stands for several addresses means its IPv4 one.
-    let resolved = resolve::addresses(host)
-        .map_err(|error| bad(settings, flag, format!("{host}: {error}; write http://host:port")))?;
-    if let Some(address) = resolved.first() {
-        ListenAddress::add(addresses, ListenPlace::Tcp(*address), is_secure, served);
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -384,26 +332,6 @@ mod tests {
         assert_eq!(config.client_addresses, [ListenAddress::plain(address)]);
         assert_eq!((config.txn_ops_max, config.request_bytes_max), (128, 1_572_864));
         assert_eq!((config.election_ticks, config.lease_ttl_min()), (10, 2));
-    }
-
-    #[test]
-    fn plain_requests_may_have_urls_of_their_own() {
-        let base = "--advertise-client-urls x --listen-client-urls http://127.0.0.1:1,unix:///a";
-        let served = |line: &str| -> Vec<(String, Served)> {
-            let config = config(&format!("{base} {line}")).unwrap();
-            config.client_addresses.iter().map(|it| (it.place.to_string(), it.served)).collect()
-        };
-        let owned = |place: &str, served| (place.to_owned(), served);
-        assert_eq!(served(""), [owned("127.0.0.1:1", Served::All), owned("/a", Served::All)]);
-        assert_eq!(
-            served("--listen-client-http-urls http://127.0.0.1:2")[1..],
-            [owned("/a", Served::Calls), owned("127.0.0.1:2", Served::Plain)]
-        );
-        let error = config(&format!("{base} --listen-client-http-urls http://127.0.0.1:1")).unwrap_err();
-        assert_eq!(
-            error.to_string(),
-            "cannot bind both --listen-client-urls and --listen-client-http-urls on the same url http://127.0.0.1:1"
-        );
     }
 
     #[test]

@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use crate::config::error::ConfigError;
-use crate::config::listening::{ListenAddress, ListenPlace};
+use crate::config::listening::{ListenAddress, ListenPlace, Listening};
 use crate::config::sources::Settings;
 use crate::config::values::{list, number, switch, text};
 
@@ -91,7 +91,7 @@ impl SecurityConfig {
     /// here.
     pub(super) fn resolve(
         settings: &Settings,
-        [clients, peers]: [&[ListenAddress]; 2],
+        listening: &Listening<'_>,
         data_dir: &Path,
         warnings: &mut Vec<String>,
     ) -> Result<Self, ConfigError> {
@@ -102,12 +102,12 @@ impl SecurityConfig {
         }
         let years = number(settings, "self-signed-cert-validity")?;
         let common = TlsConfig { versions, cipher_suites, ..TlsConfig::default() };
-        let own = |addresses: &[ListenAddress]| {
+        let own = |addresses: &mut dyn Iterator<Item = &ListenAddress>| {
             let host = |listening: &ListenAddress| match &listening.place {
                 ListenPlace::Tcp(address) => Some(address.ip().to_string()),
                 ListenPlace::Unix(_) => None,
             };
-            OwnCertificate { hosts: addresses.iter().filter_map(host).collect(), years }
+            OwnCertificate { hosts: addresses.filter_map(host).collect(), years }
         };
         let text = |flag| text(settings, flag);
         let mut of_clients = TlsConfig {
@@ -134,15 +134,16 @@ impl SecurityConfig {
             compares_addresses: !switch(settings, "peer-skip-client-san-verification")?,
             ..common.clone()
         };
+        let Listening { clients, metrics, peers } = *listening;
         let sides = [
-            ("auto-tls", "client", clients, &mut of_clients),
-            ("peer-auto-tls", "peer", peers, &mut of_peers),
+            ("auto-tls", "client", clients, metrics, &mut of_clients),
+            ("peer-auto-tls", "peer", peers, &[], &mut of_peers),
         ];
-        for (flag, whom, addresses, side) in sides {
+        for (flag, whom, addresses, others, side) in sides {
             side.has_http2 = whom == "client";
             if switch(settings, flag)? {
                 side.make_own(
-                    own(addresses),
+                    own(&mut addresses.iter().chain(others)),
                     &common,
                     &data_dir.join("fixtures").join(whom),
                     whom,
@@ -150,6 +151,12 @@ impl SecurityConfig {
                 )?;
             }
             side.check(addresses, whom, warnings)?;
+        }
+        // Metrics without TLS beside clients with it are usual: nothing warns of them.
+        if of_clients.is_empty() && metrics.iter().any(|listening| listening.is_secure) {
+            return Err(wrong(
+                "client TLS key/cert (--cert-file, --key-file) must be provided for metrics secure url",
+            ));
         }
         Ok(Self { clients: of_clients, peers: of_peers })
     }
@@ -312,6 +319,16 @@ mod tests {
         assert!(given.warnings.iter().any(|it| it == "ignoring peer auto TLS since certs given"));
     }
 
+    /// As it is usual: probes and Prometheus come in plain, clients with certificates.
+    #[test]
+    fn nothing_warns_of_metrics_without_tls() {
+        let line = "--cert-file c --key-file k --trusted-ca-file t --client-cert-auth --advertise-client-urls x \
+                    --listen-client-urls https://127.0.0.1:1 --listen-metrics-urls http://127.0.0.1:3";
+        let said = |warnings: &[String]| warnings.iter().any(|warning| warning.contains("scheme is http"));
+        assert!(!said(&config(line).unwrap().warnings));
+        assert!(said(&config(&line.replace("https://127.0.0.1:1", "http://127.0.0.1:1")).unwrap().warnings));
+    }
+
     /// In etcd's words.
     #[test]
     fn what_cannot_work_is_refused() {
@@ -327,6 +344,10 @@ mod tests {
                 "cannot listen on TLS for 127.0.0.1:2: KeyFile and CertFile are not presented",
             ),
             ("--cert-file x", "KeyFile and CertFile must both be present[key: , cert: x]"),
+            (
+                "--listen-metrics-urls https://127.0.0.1:3",
+                "client TLS key/cert (--cert-file, --key-file) must be provided for metrics secure url",
+            ),
             ("--peer-client-key-file x", "must both be present or both absent"),
             (
                 "--tls-min-version TLS1.1",

@@ -22,9 +22,9 @@ use crate::cores::Notifications;
 use crate::duties;
 use crate::edge::pending::Proposals;
 use crate::limits;
-use crate::net::ListenConfig;
 use crate::net::tls::TlsDomain;
 use crate::net::unread::Unread;
+use crate::net::{ListenConfig, Listeners};
 use crate::observe::bounds::Bound;
 use crate::queues::latch::Latch;
 use crate::queues::mailbox::{ReceiverSeed, SenderSeed};
@@ -83,8 +83,9 @@ struct Edge {
     progress_interval: Duration,
     election_timeout: Duration,
     member_duties: Option<MemberDuties>,
+    listeners: Rc<Listeners>,
     /// Until clients may come.
-    listen: Cell<Option<(ListenConfig, Sender<()>)>>,
+    listening: Cell<Option<Sender<()>>>,
     /// Cancelled by being dropped.
     duties: RefCell<Vec<glommio::Task<()>>>,
     /// How it ended.
@@ -98,17 +99,19 @@ struct Edge {
 /// When an address cannot be listened on.
 pub async fn run(seed: EdgeSeed) -> io::Result<()> {
     let proposals = Proposals::new(seed.edge, limits::PROPOSALS);
+    let (api, unread) = (Api::new(seed.api, Rc::clone(&proposals)), Rc::<Unread>::default());
     let edge = Rc::new(Edge {
         core: RefCell::new(EdgeCore::new(seed.member_duties.is_some())),
-        api: Api::new(seed.api, Rc::clone(&proposals)),
+        listeners: Rc::new(Listeners::new(Rc::clone(&api), Rc::clone(&unread), seed.listen)),
+        listening: Cell::new(Some(seed.listening)),
+        api,
+        unread,
         proposals: Rc::clone(&proposals),
-        unread: Rc::default(),
         ready: seed.ready.clone(),
         stop: seed.stop,
         progress_interval: seed.progress_interval,
         election_timeout: seed.election_timeout,
         member_duties: seed.member_duties,
-        listen: Cell::new(Some((seed.listen, seed.listening))),
         duties: RefCell::default(),
         end: LocalQueue::new(),
     });
@@ -176,6 +179,16 @@ impl Edge {
 struct EdgeDriver<'e>(&'e Rc<Edge>);
 
 impl EdgeEffects for EdgeDriver<'_> {
+    fn open_metrics(&mut self) {
+        if let Err(error) = self.0.listeners.open_metrics() {
+            return self.0.end.push(Err(error));
+        }
+        // Also those who ask for health there wait for reads, and not for ever.
+        let (api, proposals) = (Rc::clone(&self.0.api), Rc::clone(&self.0.proposals));
+        let sweeping = duties::sweep::run(api, proposals, self.0.election_timeout);
+        self.0.duties.borrow_mut().push(glommio::spawn_local(sweeping));
+    }
+
     fn publish(&mut self) {
         let Some(MemberDuties { attributes, .. }) = self.0.member_duties.clone() else { return };
         let api = Rc::clone(&self.0.api);
@@ -204,11 +217,6 @@ impl EdgeEffects for EdgeDriver<'_> {
         let api = || Rc::clone(&self.0.api);
         let mut begun = self.0.duties.borrow_mut();
         begun.extend([
-            glommio::spawn_local(duties::sweep::run(
-                api(),
-                Rc::clone(&self.0.proposals),
-                self.0.election_timeout,
-            )),
             glommio::spawn_local(duties::leader_watch::run(api(), self.0.election_timeout)),
             glommio::spawn_local(duties::watch_steps::run(api())),
             glommio::spawn_local(duties::watch_progress::run(api(), self.0.progress_interval)),
@@ -235,13 +243,12 @@ impl EdgeEffects for EdgeDriver<'_> {
     }
 
     fn serve(&mut self) {
-        let (config, listening) = self.0.listen.take().expect("an edge serves once");
+        let listening = self.0.listening.take().expect("an edge serves once");
         // The main thread may have given up when another core could not start.
         let listening = move || listening.send(()).unwrap_or_default();
-        let (api, unread) = (Rc::clone(&self.0.api), Rc::clone(&self.0.unread));
-        let stop = self.0.stop.clone();
+        let (listeners, stop) = (Rc::clone(&self.0.listeners), self.0.stop.clone());
         self.0.spawn(async move || {
-            crate::net::serve(api, unread, config, stop, listening).await?;
+            listeners.serve(stop, listening).await?;
             Ok(EdgeEvent::Drained)
         });
     }

@@ -71,7 +71,11 @@ async fn serve_tls(
 ) {
     let from = stream.peer_addr().ok();
     let address = from.map(|from| from.ip());
-    let accepting = tls::accept(stream, &first, address, &edge.tls, &edge.handshakes);
+    let handshakes = match way.1 {
+        Served::Metrics => &edge.handshakes_for_metrics,
+        Served::All | Served::Calls | Served::Plain => &edge.handshakes,
+    };
+    let accepting = tls::accept(stream, &first, address, &edge.tls, handshakes);
     let told = async {
         std::future::poll_fn(|context| pass.poll_closed(context)).await;
         Err(io::ErrorKind::ConnectionAborted.into())
@@ -157,7 +161,9 @@ fn answering(api: Rc<Api>, served: Served, told: Rc<RefCell<Hold>>) -> Rc<http1:
     Rc::new(move |method: String, target: String| -> PlainCall {
         let (api, told) = (Rc::clone(&api), Rc::clone(&told));
         told.borrow_mut().set(0);
-        if told.borrow_mut().grow(http::room_for(&target)).is_err() {
+        // The few connections there are for metrics do not depend on the room that clients leave.
+        let room = if served == Served::Metrics { 0 } else { http::room_for(&target) };
+        if told.borrow_mut().grow(room).is_err() {
             api.reached(Bound::ReplyBytes);
             return Box::pin(std::future::ready(PlainReply::empty(StatusCode::SERVICE_UNAVAILABLE)));
         }

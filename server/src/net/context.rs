@@ -31,6 +31,8 @@ pub(super) struct EdgeContext {
     /// Certificates for clients.
     pub tls: Arc<TlsDomain>,
     pub handshakes: HandshakeTurns,
+    /// Those at addresses of metrics.
+    pub handshakes_for_metrics: HandshakeTurns,
     /// Lines about those that failed.
     pub rejected: Seldom,
     pub clock: Ticker,

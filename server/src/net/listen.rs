@@ -132,7 +132,7 @@ pub(super) async fn accept(
         let (Some(pass), Some(permit)) = (pass, permit) else {
             drop(stream);
             edge.api.reached(Bound::Connections);
-            tell_refused(&mut told, edge.clock.milliseconds(), &permits);
+            tell_refused(&mut told, edge.clock.milliseconds(), &address, &permits);
             continue;
         };
         let serving = connection::serve(stream, Rc::clone(&address), Rc::clone(&edge), pass);
@@ -145,7 +145,7 @@ pub(super) async fn accept(
 }
 
 /// Logs that connections are refused, once in `REFUSED_INTERVAL`.
-fn tell_refused(told: &mut Option<u64>, now: u64, permits: &ConnectionPermits) {
+fn tell_refused(told: &mut Option<u64>, now: u64, address: &ListenAddress, permits: &ConnectionPermits) {
     let interval = u64::try_from(limits::REFUSED_INTERVAL.as_millis()).unwrap_or(u64::MAX);
     if told.is_some_and(|told| now.saturating_sub(told) < interval) {
         return;
@@ -153,7 +153,10 @@ fn tell_refused(told: &mut Option<u64>, now: u64, permits: &ConnectionPermits) {
     *told = Some(now);
     log::warn(
         "too many connections: new connections are closed",
-        json!({"connections-max": permits.max(), "connections-per-core-max": limits::CONNECTIONS_PER_CORE_MAX}),
+        json!({
+            "address": address.place.to_string(), "connections-max": permits.max(),
+            "connections-per-core-max": limits::CONNECTIONS_PER_CORE_MAX,
+        }),
     );
 }
 

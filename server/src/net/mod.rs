@@ -59,8 +59,10 @@ use crate::queues::sleep::sleep;
 /// Addresses of an edge, and limits of its connections.
 #[derive(Debug, Clone)]
 pub struct ListenConfig {
-    /// Client addresses.
-    pub addresses: Vec<ListenAddress>,
+    /// Where clients connect.
+    pub clients: ListenGroup,
+    /// Where nothing but metrics and health is asked for.
+    pub metrics: ListenGroup,
     /// Certificates for those that speak TLS.
     pub tls: Arc<TlsDomain>,
     /// A larger message is refused.
@@ -69,68 +71,112 @@ pub struct ListenConfig {
     pub streams_max: u32,
     /// When clients may ping, and when silent ones are pinged.
     pub keepalive: Keepalive,
-    /// Those of them that are files.
+    /// Those of the addresses that are files.
     pub sockets: Arc<UnixSockets>,
-    /// Permits for connections to any core.
+}
+
+/// Addresses of one purpose.
+#[derive(Debug, Clone)]
+pub struct ListenGroup {
+    /// Where.
+    pub addresses: Vec<ListenAddress>,
+    /// Permits for connections there, to any core.
     pub permits: Arc<ConnectionPermits>,
 }
 
-/// Serves this core's share of the clients until asked to stop; then open calls have a little time
-/// to finish. Calls `listening` once clients can connect.
-///
-/// # Errors
-/// When an address cannot be listened on.
-pub async fn serve(
-    api: Rc<Api>,
-    unread: Rc<Unread>,
+/// Edge view: what this core listens on. Those that ask for metrics and health are answered from
+/// the start and have places of their own, so that no crowd of clients hides how the member is.
+pub struct Listeners {
+    edge: Rc<EdgeContext>,
     config: ListenConfig,
-    stop: Latch,
-    listening: impl FnOnce(),
-) -> io::Result<()> {
-    let edge = Rc::new(EdgeContext {
-        api: Rc::clone(&api),
-        read_buffer: Rc::new(RefCell::new(vec![0; limits::READ_BYTES].into())),
-        spare_buffers: Rc::default(),
-        unread,
-        busy: Rc::default(),
-        messages: MessageLimits { bytes_max: config.message_bytes_max, unpacked: Cell::new(0) },
-        http2: revd_http2::Config {
-            streams_max: config.streams_max,
-            stream_window: limits::STREAM_WINDOW_BYTES,
-            connection_window: limits::CONNECTION_WINDOW_BYTES,
-            header_bytes_max: limits::HEADER_LIST_BYTES_MAX,
-            resets_max: limits::RESETS_PER_SECOND,
-            resets_first: limits::RESETS_IN_FIRST_SECOND,
-            idle_frames_max: limits::IDLE_FRAMES_PER_SECOND,
-            settings_max: limits::SETTINGS_PER_SECOND,
-            header_block_bytes_max: limits::HEADER_BLOCK_BYTES_MAX,
-            out_bytes_max: limits::SEND_BUFFER_BYTES,
-        },
-        keepalive: config.keepalive,
-        tls: config.tls,
-        handshakes: HandshakeTurns::new(1),
-        rejected: Seldom::default(),
-        clock: Ticker::new(),
-    });
-    let gate = Gate::default();
-    let mut accepting = Vec::new();
-    for address in config.addresses {
-        let listener = listen::bind(&address.place, &config.keepalive, &config.sockets)?;
-        let permits = Arc::clone(&config.permits);
-        accepting.push(glommio::spawn_local(listen::accept(
-            (listener, address),
-            Rc::clone(&edge),
-            gate.clone(),
-            permits,
-        )));
+    /// Connections of clients, and at addresses of metrics.
+    gate: Gate,
+    metrics_gate: Gate,
+    /// Cancelled by being dropped.
+    accepting: RefCell<Vec<glommio::Task<()>>>,
+}
+
+impl Listeners {
+    /// Listens nowhere yet.
+    #[must_use]
+    pub fn new(api: Rc<Api>, unread: Rc<Unread>, config: ListenConfig) -> Self {
+        let edge = Rc::new(EdgeContext {
+            api,
+            read_buffer: Rc::new(RefCell::new(vec![0; limits::READ_BYTES].into())),
+            spare_buffers: Rc::default(),
+            unread,
+            busy: Rc::default(),
+            messages: MessageLimits { bytes_max: config.message_bytes_max, unpacked: Cell::new(0) },
+            http2: revd_http2::Config {
+                streams_max: config.streams_max,
+                stream_window: limits::STREAM_WINDOW_BYTES,
+                connection_window: limits::CONNECTION_WINDOW_BYTES,
+                header_bytes_max: limits::HEADER_LIST_BYTES_MAX,
+                resets_max: limits::RESETS_PER_SECOND,
+                resets_first: limits::RESETS_IN_FIRST_SECOND,
+                idle_frames_max: limits::IDLE_FRAMES_PER_SECOND,
+                settings_max: limits::SETTINGS_PER_SECOND,
+                header_block_bytes_max: limits::HEADER_BLOCK_BYTES_MAX,
+                out_bytes_max: limits::SEND_BUFFER_BYTES,
+            },
+            keepalive: config.keepalive,
+            tls: Arc::clone(&config.tls),
+            handshakes: HandshakeTurns::new(1),
+            handshakes_for_metrics: HandshakeTurns::new(1),
+            rejected: Seldom::default(),
+            clock: Ticker::new(),
+        });
+        Self {
+            edge,
+            config,
+            gate: Gate::default(),
+            metrics_gate: Gate::default(),
+            accepting: RefCell::default(),
+        }
     }
-    listening();
-    stop.wait().await;
-    for task in accepting {
-        task.cancel().await;
+
+    fn open(&self, group: &ListenGroup, gate: &Gate) -> io::Result<()> {
+        for address in &group.addresses {
+            let listener = listen::bind(&address.place, &self.config.keepalive, &self.config.sockets)?;
+            self.accepting.borrow_mut().push(glommio::spawn_local(listen::accept(
+                (listener, address.clone()),
+                Rc::clone(&self.edge),
+                gate.clone(),
+                Arc::clone(&group.permits),
+            )));
+        }
+        Ok(())
     }
-    api.stop();
-    gate.close();
-    futures_lite::future::or(gate.drained(), sleep(limits::DRAIN_DEADLINE)).await;
-    Ok(())
+
+    /// Answers those that ask for metrics and health at addresses of their own.
+    ///
+    /// # Errors
+    /// When such an address cannot be listened on.
+    pub fn open_metrics(&self) -> io::Result<()> {
+        self.open(&self.config.metrics, &self.metrics_gate)
+    }
+
+    /// Serves this core's share of the clients until asked to stop; then open calls have a little
+    /// time to finish. Calls `listening` once clients can connect.
+    ///
+    /// # Errors
+    /// When an address cannot be listened on.
+    pub async fn serve(&self, stop: Latch, listening: impl FnOnce()) -> io::Result<()> {
+        self.open(&self.config.clients, &self.gate)?;
+        listening();
+        stop.wait().await;
+        let accepting = self.accepting.take();
+        for task in accepting {
+            task.cancel().await;
+        }
+        self.edge.api.stop();
+        self.gate.close();
+        self.metrics_gate.close();
+        let drained = async {
+            self.gate.drained().await;
+            self.metrics_gate.drained().await;
+        };
+        futures_lite::future::or(drained, sleep(limits::DRAIN_DEADLINE)).await;
+        Ok(())
+    }
 }

@@ -65,7 +65,7 @@ fn no_sniffing() -> (&'static str, String) {
 
 pub(crate) const TEXT: &str = "text/plain; charset=utf-8";
 pub(crate) const JSON: &str = "application/json";
-pub(crate) const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
+pub(crate) const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8; escaping=underscores";
 
 /// The parameters of a query, in their order.
 pub(super) type Parameters = Vec<(Vec<u8>, Vec<u8>)>;

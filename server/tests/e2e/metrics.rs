@@ -116,7 +116,7 @@ fn scrape(server: &Server) -> Metrics {
     parsed(&text_of(server))
 }
 
-/// What a server shows.
+/// The text that a server shows.
 pub(crate) fn text_of(server: &Server) -> String {
     let mut stream = TcpStream::connect(server.address).unwrap();
     write!(stream, "GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();

@@ -127,8 +127,8 @@ fn last_frame(segment: &[u8]) -> Range<usize> {
     last
 }
 
-/// What the last write of a machine that lost its power may have left behind the log: the beginning
-/// of a frame, cut at a sector, or sectors of anything.
+/// Bytes that the last write of a machine that lost its power may have left behind the log: the
+/// beginning of a frame, cut at a sector, or sectors of anything.
 fn torn(segment: &[u8], round: u64, random: &mut Random) -> Vec<u8> {
     let mut frame = segment[last_frame(segment)].to_vec();
     let number = u64::from_le_bytes(frame[24..32].try_into().unwrap());
@@ -143,8 +143,8 @@ fn torn(segment: &[u8], round: u64, random: &mut Random) -> Vec<u8> {
     frame
 }
 
-/// etcd #5230, #15068, #11488: a record at the end of the log that was torn, or zeros, kept a member
-/// from starting after a power cut.
+/// etcd #5230, #15068, #11488: a record at the end of the log that was torn, or zeros, kept a
+/// member from starting after a power cut.
 #[test]
 fn bug_015_bug_016_a_torn_end_of_the_log_is_cut_off_and_nothing_acknowledged_with_it() {
     with_restartable_server(&[], async |server, mut client| {

@@ -467,6 +467,8 @@ impl EdgeDriver<'_> {
 }
 
 impl EdgeEffects for EdgeDriver<'_> {
+    fn open_metrics(&mut self) {}
+
     fn publish(&mut self) {
         self.edge.publish(self.common.identity.member, self.now);
     }

@@ -4,10 +4,12 @@
 //! Replaying --ready--> Serving --drained--> Closing --state core done--> over
 //! ```
 //!
-//! The first edge has the duties of the whole member. It also publishes the member's attributes
-//! through the log: when they are applied, everything that was in the log before is applied too,
-//! and all edges let clients in. A cluster without a quorum cannot do that: its members let clients
-//! in after a while all the same, as etcd's do, so that they can be asked how it stands.
+//! Probes are answered from the start, at addresses of their own: that clients are not let in yet
+//! is what they ask about. The first edge has the duties of the whole member. It also publishes the
+//! member's attributes through the log: when they are applied, everything that was in the log
+//! before is applied too, and all edges let clients in. A cluster without a quorum cannot do that:
+//! its members let clients in after a while all the same, as etcd's do, so that they can be asked
+//! how it stands.
 
 use std::time::Duration;
 
@@ -56,6 +58,8 @@ pub enum EdgeEvent {
 
 /// Effects of an edge, in this order. Each call only begins what takes time.
 pub trait EdgeEffects {
+    /// Answer those who ask for health and metrics, at addresses that are for nothing else.
+    fn open_metrics(&mut self);
     /// Propose this member's attributes; [`EdgeEvent::Published`] follows.
     fn publish(&mut self);
     /// [`EdgeEvent::Overdue`] follows after `CLUSTER_READY_TIMEOUT`.
@@ -134,6 +138,7 @@ impl EdgeCore {
 
     /// Begins.
     pub fn start(&mut self, effects: &mut impl EdgeEffects) {
+        effects.open_metrics();
         if self.is_first {
             effects.publish();
             effects.wait_for_cluster();

@@ -344,7 +344,7 @@ fn the_contract_has_every_method_of_an_etcd() {
         assert!(served.len() >= 45, "{served:?}");
         let missing: Vec<_> = served.iter().filter(|path| !known.contains(&path.as_str())).collect();
         assert!(missing.is_empty(), "{missing:?}");
-        // Whatever the contract has is known to the member, also where the message is none.
+        // Each method of the contract is known to the member, also where the message is none.
         let (ours, theirs) = (revd.client().await, etcd.client().await);
         for path in contract.methods.iter().filter(|method| method.is_unary).map(|method| method.path) {
             let message = || Bytes::from_static(b"\xff");

@@ -126,7 +126,7 @@ impl Maker<'_> {
             } else if field.label() != Label::Repeated {
                 common.extend(self.scalar(field, asks));
             } else if name.ends_with(".MemberUpdateRequest") {
-                // A URL that is none ends an etcd. No member is added: the cluster would wait for it.
+                // A URL that is none ends an etcd. None is added: a cluster would wait.
                 common.extend(delimited(field.number(), b"http://127.0.0.1:1"));
             }
         }

@@ -482,8 +482,8 @@ async fn rows(client: &Client) -> Vec<(u64, String, bool)> {
     rows
 }
 
-/// etcd #20967, #20995: members that were removed were there again after a start, and in states that
-/// were sent. A cluster that is forced to one member: `disaster.rs`.
+/// etcd #20967, #20995: members that were removed were there again after a start, and in states
+/// that were sent. A cluster that is forced to one member: `disaster.rs`.
 #[test]
 fn bug_058_members_that_were_removed_stay_away() {
     for product in products_of_clusters() {

@@ -12,8 +12,8 @@ use revd_member::peer::hello::{Answer, Hello, PROTOCOL, missing};
 use revd_proto::etcdserverpb::downgrade_request::DowngradeAction;
 use revd_proto::etcdserverpb::{DowngradeRequest, StatusRequest};
 
-use super::health::ask;
 use crate::harness::{Cluster, Product, Server, TempDir, free_address, run, with_clusters_beside, within};
+use crate::probes::ask;
 
 /// etcd looks at its members every four seconds.
 const MOMENTS: Duration = Duration::from_secs(30);
