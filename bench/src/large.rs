@@ -1,9 +1,10 @@
 //! The cost of a large store: `cargo run --release -p revd-bench --bin large -- KEYS [PUTS]`.
 //!
 //! Loads so many keys, then puts uniformly at random, with a checkpoint for every so many puts as
-//! a server that is busy would take them, then compacts. Printed for each phase: bytes written per
-//! put, the longest checkpoint (of CPU time), and memory (at its end, and the most of it); at the
-//! end the time of a restart.
+//! a server that is busy would take them, then compacts; then the steady state: rounds of puts,
+//! each with a compaction of the round before beside them. Printed for each phase: bytes written
+//! per put, the longest checkpoint (of CPU time), CPU, and memory (at its end, and the most of it);
+//! at the end the time of a restart.
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
@@ -20,6 +21,9 @@ use revd_engine::random::Random;
 /// A tenth of a second of 50,000 puts a second.
 const PUTS_PER_CHECKPOINT: u64 = 5_000;
 const VALUE_BYTES: usize = 256;
+/// Rounds of the steady state, and the part of the puts that each has.
+const ROUNDS: u64 = 6;
+const ROUND_PART: u64 = 4;
 /// Keys that forget, as a turn of the state core has them do.
 const FORGET_KEYS: usize = 5_000;
 
@@ -27,8 +31,8 @@ const FORGET_KEYS: usize = 5_000;
 struct Bench {
     store: Store,
     written: Arc<AtomicU64>,
-    /// As the phase began.
-    begun: (Instant, u64),
+    /// As the phase began: the time, what was written, and CPU.
+    begun: (Instant, u64, Duration),
     longest: Duration,
     checkpoints: u64,
     /// The most memory since, in kB.
@@ -44,8 +48,8 @@ fn main() -> anyhow::Result<()> {
     println!(
         "{keys} keys of 64 B, values of {VALUE_BYTES} B, {puts} random puts, a checkpoint each {PUTS_PER_CHECKPOINT}"
     );
-    println!("| phase | seconds | written per put | checkpoints | longest | memory | peak | file |");
-    println!("|---|---|---|---|---|---|---|---|");
+    println!("| phase | seconds | CPU | written per put | checkpoints | longest | memory | peak | file |");
+    println!("|---|---|---|---|---|---|---|---|---|");
     let mut bench = Bench::open(&path)?;
     let mut random = Random::new(1);
     for number in 0..keys {
@@ -67,6 +71,19 @@ fn main() -> anyhow::Result<()> {
     bench.report("random puts 3", puts / 4)?;
     bench.compact()?;
     bench.report("compaction", 0)?;
+    for round in 1..=ROUNDS {
+        bench.put(random.below(keys), 0)?;
+        bench.store.compact(bench.store.revision())?;
+        let (mut ended, first) = (None, bench.checkpoints);
+        for number in 0..puts / ROUND_PART {
+            bench.put(random.below(keys), number)?;
+            if ended.is_none() && !bench.store.compaction_pending() {
+                ended = Some(bench.checkpoints - first);
+            }
+        }
+        let ended = ended.map_or_else(|| "not ended".to_owned(), |steps| format!("{steps} checkpoints"));
+        bench.report(&format!("steady {round}, compaction: {ended}"), puts / ROUND_PART)?;
+    }
     let live = bench.store.view().reader().count(revd_engine::mvcc::KeyRange::ALL, i64::MAX);
     drop(bench);
     let begun = Instant::now();
@@ -85,7 +102,7 @@ impl Bench {
     fn open(path: &std::path::Path) -> anyhow::Result<Self> {
         let written = Arc::default();
         let store = open(path, &written)?;
-        let (begun, peak) = ((Instant::now(), 0), Arc::<AtomicU64>::default());
+        let (begun, peak) = ((Instant::now(), 0, cpu_time()?), Arc::<AtomicU64>::default());
         let sampled = Arc::clone(&peak);
         std::thread::spawn(move || {
             loop {
@@ -115,6 +132,7 @@ impl Bench {
             self.checkpoints += 1;
         }
         self.longest = self.longest.max(cpu_time()? - begun);
+        while self.store.forget_compacted(FORGET_KEYS) {}
         Ok(())
     }
 
@@ -125,13 +143,12 @@ impl Bench {
         self.store.set_applied(Applied { index, term: 1 });
         while self.store.compaction_pending() || self.store.is_sweeping() {
             self.checkpoint()?;
-            while self.store.forget_compacted(FORGET_KEYS) {}
         }
         Ok(())
     }
 
     fn report(&mut self, phase: &str, puts: u64) -> anyhow::Result<()> {
-        let (since, before) = self.begun;
+        let (since, before, cpu) = self.begun;
         let (seconds, written) = (since.elapsed().as_secs_f64(), self.written.load(Ordering::Relaxed));
         let all = written - before;
         let each = match puts {
@@ -140,7 +157,8 @@ impl Bench {
         };
         let sizes = self.store.sizes();
         println!(
-            "| {phase} | {seconds:.1} | {each} | {} | {} ms | {} MB | {} MB | {} of {} MB |",
+            "| {phase} | {seconds:.1} | {:.1} s | {each} | {} | {} ms | {} MB | {} MB | {} of {} MB |",
+            (cpu_time()? - cpu).as_secs_f64(),
             self.checkpoints,
             self.longest.as_millis(),
             memory()? / 1_000,
@@ -148,7 +166,7 @@ impl Bench {
             sizes.in_use / 1_000_000,
             sizes.file / 1_000_000,
         );
-        self.begun = (Instant::now(), written);
+        self.begun = (Instant::now(), written, cpu_time()?);
         (self.longest, self.checkpoints) = (Duration::ZERO, 0);
         Ok(())
     }

@@ -70,6 +70,25 @@ pub const COMPACT_LOOKS_PER_STEP: usize = 40_000;
 /// Bytes of records that a compaction hashes in one checkpoint, where it computes a hash: they are
 /// read whole then.
 pub const COMPACT_BYTES_PER_STEP: usize = 32 * 1024 * 1024;
+/// Keys of the index that a compaction walks over in one checkpoint: their histories are read, and
+/// nothing is written.
+pub const COMPACT_WALK_KEYS_PER_STEP: usize = 160_000;
+/// Bytes of records that a compaction writes again in one checkpoint, or so many times the bytes of
+/// the checkpoint's own records, if that is more: it keeps up with whatever makes records dead, and
+/// its writes are no wall before those of the log.
+pub const COMPACT_REWRITTEN_BYTES_PER_STEP: usize = 2 * 1024 * 1024;
+/// See [`COMPACT_REWRITTEN_BYTES_PER_STEP`].
+pub const COMPACT_REWRITTEN_PER_RECORD_BYTE: usize = 2;
+/// Revisions whose records are counted together. Few in builds with a simulated disk, so that small
+/// stores of tests have many such buckets.
+pub const RECORD_BUCKET_REVISIONS: i64 = if cfg!(feature = "sim") { 64 } else { 4096 };
+/// One record of so many may stay although it is dead: to clean a bucket of which the half is dead
+/// writes a record for each that goes, and the fewer may stay the more has to be written.
+pub const COMPACT_DEAD_PART: u64 = 4;
+/// Of at most so many records all dead ones go with each compaction.
+pub const COMPACT_SMALL_RECORDS: u64 = 256 * 1024;
+/// A compaction of more records than these computes no hash: that takes a look at each of them.
+pub const COMPACT_HASHED_RECORDS_MAX: u64 = 1024 * 1024;
 /// Hashes of compactions that are kept, as many as in etcd.
 pub const COMPACTION_HASHES_MAX: usize = 10;
 /// Steps that looking for a key to hash has at least: enough to pass a run of dead keys.
@@ -149,7 +168,11 @@ const _: () = {
     assert!(TRANSFER_CHUNK_BYTES > 4 + 8 + USER_BYTES + 8 * TABLES_MAX);
     // Every step of a chore goes on by something.
     assert!(COMPACT_RECORDS_PER_STEP > 0 && COMPACT_BYTES_PER_STEP > 0);
-    assert!(COMPACT_RECORDS_PER_STEP <= COMPACT_LOOKS_PER_STEP);
+    assert!(COMPACT_RECORDS_PER_STEP <= COMPACT_LOOKS_PER_STEP && COMPACT_WALK_KEYS_PER_STEP > 0);
+    assert!(COMPACT_REWRITTEN_BYTES_PER_STEP > 0 && RECORD_BUCKET_REVISIONS > 0 && COMPACT_DEAD_PART > 1);
+    // Cleaning frees as much as it writes, or more, where a half is dead: each record earns enough
+    // bytes for that.
+    assert!(COMPACT_REWRITTEN_PER_RECORD_BYTE > 1 && COMPACT_SMALL_RECORDS <= COMPACT_HASHED_RECORDS_MAX);
     assert!(SWEEP_KEYS_PER_STEP > 0 && SWEEP_LONG_ROWS_PER_STEP > 0 && SWEEP_PART > 0);
     assert!(DEFRAGMENT_LEAVES_PER_STEP > 0 && DEFRAGMENT_WAITS_MAX > 1);
     assert!(HASH_LOOK_STEPS_MIN > 0 && HASH_STEPS_PER_RECORD > 0 && HASH_BYTES_PER_RECORD > 0);

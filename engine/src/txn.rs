@@ -98,6 +98,15 @@ impl<'d> WriteTxn<'d> {
         self.change(table, |tree, edit| btree::remove(tree, edit, key))
     }
 
+    /// Has leaves that this transaction writes take no more pages than they need, in a table whose
+    /// keys are all of one length.
+    pub(crate) fn pack(&mut self, table: Table) {
+        if !self.failed {
+            let page_bytes = self.base.parts().meta.page_bytes;
+            btree::pack(&mut self.trees[table.index()], page_bytes as usize);
+        }
+    }
+
     fn change<T>(
         &mut self,
         table: Table,

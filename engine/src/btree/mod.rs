@@ -6,9 +6,11 @@
 
 pub mod cursor;
 mod insert;
+mod pack;
 mod remove;
 
 pub use insert::insert;
+pub use pack::pack;
 pub use remove::remove;
 
 use crate::Result;

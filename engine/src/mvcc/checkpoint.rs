@@ -11,18 +11,19 @@
 //! restart the index is rebuilt from what was saved plus the records above; a removed tombstone
 //! that it does not know would revive its key.)
 
-use std::collections::BTreeSet;
+use std::sync::Arc;
 
 use crate::db::Db;
 use crate::limits::SWEEP_PART;
 use crate::meta::FORMAT_RANGED;
 use crate::mutants::{self, Mutant};
-use crate::mvcc::compaction::CompactionPass;
+use crate::mvcc::compaction::{CompactionDone, CompactionPass, CompactionRule, CompactionWork};
 use crate::mvcc::defragment::Defragmentation;
 use crate::mvcc::index_pace::IndexShare;
 use crate::mvcc::key_index::{IndexRoot, Key};
 use crate::mvcc::layout::{Applied, INDEX, RECORDS, SMALL, StoreMeta};
 use crate::mvcc::long_keys::WaitingKeys;
+use crate::mvcc::record_counts::RecordCounts;
 use crate::mvcc::revision::Revision;
 use crate::mvcc::saved_index::{IndexSweep, IndexWork};
 use crate::mvcc::saved_ranges::SavedRanges;
@@ -55,6 +56,8 @@ pub struct Checkpoint {
     ranges: SavedRanges,
     defragmentation: Option<Defragmentation>,
     pass: Option<CompactionPass>,
+    records: Arc<RecordCounts>,
+    compaction_rule: CompactionRule,
     unsaved_bytes: usize,
     records_since_index: u64,
 }
@@ -82,8 +85,10 @@ struct Committed {
     ranges: SavedRanges,
     /// Long keys that still wait.
     long_keys: WaitingKeys,
-    /// Keys of which the compaction has dropped records.
-    compacted_keys: BTreeSet<Vec<u8>>,
+    /// Keys that have something to forget, by the compaction.
+    compacted_keys: Vec<Vec<u8>>,
+    /// How many records there are more, or fewer.
+    counted: RecordCounts,
     sweep: Option<IndexSweep>,
     /// The compaction, if there was one to go on with.
     pass: Option<CompactionPass>,
@@ -146,7 +151,9 @@ impl Store {
             },
             ranges: self.ranges.clone(),
             defragmentation: self.defragmentation.clone(),
-            pass: self.pass,
+            pass: self.pass.clone(),
+            records: Arc::clone(&self.records),
+            compaction_rule: self.compaction_rule,
             unsaved_bytes: self.unsaved_bytes,
             records_since_index: self.records_since_index,
         })
@@ -159,7 +166,7 @@ impl Store {
         }
         let (keys, kept) = (self.index_keys(), self.meta.revision - self.meta.compact_revision);
         // A small index costs little; a large one is not waited for.
-        let for_compaction = self.pass.is_some_and(|pass| self.saved.index_revision < pass.at)
+        let for_compaction = self.pass.as_ref().is_some_and(|pass| self.saved.index_revision < pass.at)
             && self.index_pace.is_small(keys)
             && !mutants::is(Mutant::CompactionBeforeIndexSaved);
         if kind == CheckpointKind::WithIndex || for_compaction {
@@ -186,6 +193,7 @@ impl Store {
         let no_space = match written.result {
             Ok(saved) => {
                 self.take_in(saved);
+                self.begin_defragmentation();
                 None
             }
             Err(DiskFull { tables, long_keys, error }) => {
@@ -230,7 +238,7 @@ impl Store {
         self.ranges = saved.ranges;
         self.unsaved_long.merge(saved.long_keys);
         self.meta.compacted = self.saved.compacted;
-        self.meta.compact_cursor = self.saved.compact_cursor;
+        Arc::make_mut(&mut self.records).merge(&saved.counted);
         self.take_pass(saved.pass);
         self.meta.unswept = self.saved.unswept;
         // The walk over the saved index does not look at rows of long keys; the sweep that does may
@@ -251,17 +259,28 @@ impl Store {
 impl Store {
     /// Goes on with the compaction; when it is done, keeps its hash and begins with the next one.
     fn take_pass(&mut self, saved: Option<CompactionPass>) {
-        let Some(pass) = saved else { return };
-        let at = self.pass.map(|pass| pass.at);
-        assert_eq!(at, Some(pass.at), "a checkpoint has compacted at {}", pass.at);
-        self.trimmed = self.trimmed.max(self.saved.compacted).max(pass.cursor.main.min(pass.at));
-        self.pass = Some(pass).filter(|pass| !pass.is_done);
-        if pass.is_done {
-            if let Some(hash) = pass.hash {
-                self.hashes.add(hash.finish());
-            }
-            self.begin_pass(None);
+        let Some(mut pass) = saved else { return };
+        let before = self.pass.take();
+        let before = before.expect("a checkpoint has compacted, and there was a compaction");
+        assert_eq!(before.at, pass.at, "a checkpoint has compacted at another revision");
+        self.trimmed = self.trimmed.max(self.saved.compacted);
+        if pass.has_counted() {
+            self.trimmed = self.trimmed.max(pass.at);
+            self.uncounted = 0;
         }
+        if !pass.is_done() {
+            // It may have been asked for while the checkpoint was written.
+            pass.is_thorough |= before.is_thorough && pass.is_open();
+            self.wants_thorough |= before.is_thorough && !pass.is_thorough;
+            self.pass = Some(pass);
+            return;
+        }
+        self.wants_thorough |= before.is_thorough && !pass.is_thorough;
+        self.leaves_dead = pass.leaves_dead;
+        if let Some(hash) = pass.hash {
+            self.hashes.add(hash.finish());
+        }
+        self.begin_pass(None);
     }
 }
 
@@ -288,7 +307,7 @@ impl Checkpoint {
             Some(defragmentation) => defragmentation.step(&mut txn)?,
             None => None,
         };
-        put_records(&mut txn, &tail, from.revision, to.revision)?;
+        let mut counted = put_records(&mut txn, &tail, from.revision, to.revision)?;
         for (key, row) in &tables {
             match row {
                 Some(row) => txn.put(SMALL, key, row)?,
@@ -301,14 +320,19 @@ impl Checkpoint {
         let index_records = share.map_or(0, |share| share.used(done.keys, self.records_since_index));
         ranges.write(&mut txn, &self.ranges)?;
         to.index_revision = ranges.oldest();
-        let (mut compacted_keys, mut pass) = (BTreeSet::new(), self.pass);
-        if let Some(pass) = &mut pass {
-            compacted_keys = pass.step(&mut txn, &base, &index, from.revision, to.index_revision)?;
-            to.compacted = if pass.is_done { pass.at } else { to.compacted };
-            to.compact_cursor = pass.saved_cursor(to.compact_revision);
-            to.unswept = to.unswept.saturating_add(compacted_keys.len() as u64);
-        }
-        if !ranges.is_whole() || pass.is_some_and(|pass| to.index_revision < pass.at) {
+        let work = CompactionWork {
+            txn: &mut txn,
+            base: &base,
+            tree_revision: from.revision,
+            index: &index,
+            index_revision: to.index_revision,
+            counts: &self.records,
+            rule: self.compaction_rule,
+            rewritten_max: CompactionRule::rewritten_max(self.unsaved_bytes),
+        };
+        let (compaction, pass) = compact(self.pass, work, &mut to)?;
+        counted.merge(&compaction.counted);
+        if !ranges.is_whole() || pass.as_ref().is_some_and(|pass| to.index_revision < pass.at) {
             txn.need_format(FORMAT_RANGED);
         }
         assert!(to.is_sound(), "a checkpoint from {from:?} leads to {to:?}");
@@ -331,7 +355,8 @@ impl Checkpoint {
                 meta: to,
                 ranges,
                 long_keys: done.long_keys,
-                compacted_keys,
+                compacted_keys: compaction.forgetting,
+                counted,
                 sweep: done.sweep,
                 pass,
                 defragmentation,
@@ -347,20 +372,37 @@ impl Checkpoint {
     }
 }
 
+/// Goes on with the compaction, if there is one.
+fn compact(
+    mut pass: Option<CompactionPass>,
+    mut work: CompactionWork<'_, '_>,
+    to: &mut StoreMeta,
+) -> Result<(CompactionDone, Option<CompactionPass>)> {
+    let mut done = CompactionDone::default();
+    if let Some(pass) = &mut pass {
+        done = pass.step(&mut work)?;
+        to.compacted = if pass.is_done() { pass.at } else { to.compacted };
+        to.unswept = to.unswept.saturating_add(done.forgetting.len() as u64);
+    }
+    Ok((done, pass))
+}
+
 /// Puts the records of the revisions above `from` and up to `to`: all that the tail has above
-/// `from`.
-fn put_records(txn: &mut WriteTxn<'_>, tail: &TailView, from: i64, to: i64) -> Result<()> {
+/// `from`. Counts them.
+fn put_records(txn: &mut WriteTxn<'_>, tail: &TailView, from: i64, to: i64) -> Result<RecordCounts> {
+    let mut counted = RecordCounts::default();
     let mut last = Revision { main: from, sub: i64::MAX };
     for (key, record) in tail.after(last) {
         let Revision { main, sub } = key.revision;
         let follows = last < key.revision && main <= to;
         assert!(follows, "the record {main}.{sub} follows {last:?} in a checkpoint of {from} to {to}");
         last = key.revision;
+        counted.add(main, 1);
         if !txn.put(RECORDS, &key.encode(), record)? {
             return Err(Error::corrupt_or_bug(format!(
                 "there is a record {main}.{sub} already, above revision {from}"
             )));
         }
     }
-    Ok(())
+    Ok(counted)
 }

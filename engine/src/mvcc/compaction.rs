@@ -1,23 +1,41 @@
 //! Compaction, a bounded step with each checkpoint.
 //!
-//! First the records go, in revision order: whole leaves at a time, and little has to be written.
-//! When all are gone, the saved index is swept in key order: histories that have become shorter are
-//! written again, each leaf once. Until then the saved index may name records that are gone;
-//! opening a store drops those names. A sweep that a crash interrupts begins again.
+//! ```text
+//! Counting --all of the file--> Walking --all keys--> Cleaning --all that pays--> Done
+//!    '-- only behind a start
+//! ```
+//!
+//! The records lie in revision order, and what a compaction drops lies all over them. A walk over
+//! the index counts what is still needed in each bucket of revisions; the rest of a bucket's
+//! records are dead. In a large store the buckets with the largest part of dead records are
+//! cleaned, until few enough are left of all: to rewrite a bucket for a handful of records costs
+//! more than they take. The others are dead for every reader all the same, and go when
+//! their bucket pays. A small store, a defragmentation, and whoever waits for the space have all of
+//! it cleaned.
+//!
+//! Meanwhile the walk has said which keys have forgotten something. When the records are gone, the
+//! saved index is swept in key order: histories that have become shorter are written again, each
+//! leaf once. Until then the saved index may name records that are gone; opening a store drops
+//! those names. A compaction that a crash interrupts begins again, as does a sweep.
 //!
 //! A start adds the records that the saved index does not have. It does without those that were
 //! superseded, since the others say themselves which version of their key they are. But a key whose
 //! tombstone is missing would come to life again: a tombstone stays until all of the index is saved
-//! behind it, and goes with the next compaction.
+//! behind it. The puts before it may stay longer, as no start reads those.
 
-use std::collections::BTreeSet;
+use std::sync::Arc;
 
-use crate::limits::{COMPACT_BYTES_PER_STEP, COMPACT_LOOKS_PER_STEP, COMPACT_RECORDS_PER_STEP};
+use crate::limits::{
+    COMPACT_BYTES_PER_STEP, COMPACT_DEAD_PART, COMPACT_HASHED_RECORDS_MAX, COMPACT_LOOKS_PER_STEP,
+    COMPACT_RECORDS_PER_STEP, COMPACT_REWRITTEN_BYTES_PER_STEP, COMPACT_REWRITTEN_PER_RECORD_BYTE,
+    COMPACT_SMALL_RECORDS, COMPACT_WALK_KEYS_PER_STEP,
+};
 use crate::mutants::{self, Mutant};
 use crate::mvcc::compaction_hash::CompactionHash;
 use crate::mvcc::key_index::IndexRoot;
 use crate::mvcc::layout::RECORDS;
 use crate::mvcc::record::key_of;
+use crate::mvcc::record_counts::RecordCounts;
 use crate::mvcc::revision::{RecordKey, RecordKind, Revision};
 use crate::snapshot::Snapshot;
 use crate::txn::WriteTxn;
@@ -25,92 +43,298 @@ use crate::{Error, Result};
 
 /// A compaction that frees space, as far as it has come. One runs to its end, whatever is compacted
 /// meanwhile; then the newest one begins.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone)]
 pub(crate) struct CompactionPass {
     /// The revision it compacts at.
     pub(crate) at: i64,
-    /// It has looked at every record before this one.
-    pub(crate) cursor: Revision,
-    /// The hash that it computes, if it can.
+    /// The hash that it computes, if it can; it reads every record for that.
     pub(crate) hash: Option<CompactionHash>,
-    /// It has looked at every record that it may drop.
-    pub(crate) is_done: bool,
+    /// It leaves no dead record that it may drop.
+    pub(crate) is_thorough: bool,
+    /// It has left some.
+    pub(crate) leaves_dead: bool,
+    stage: Stage,
+}
+
+/// How a compaction depends on the number of records.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct CompactionRule {
+    /// Of at most so many all dead ones go.
+    pub(crate) small: u64,
+    /// One of more computes no hash.
+    pub(crate) hashed_max: u64,
+}
+
+/// Work that a compaction is at.
+#[derive(Debug, Clone)]
+enum Stage {
+    /// Records up to `through`, which the file had when it was opened, are counted; those before
+    /// `from` are.
+    Counting { from: Revision, through: i64 },
+    /// Records that keys before `from` need are counted.
+    Walking { from: Vec<u8>, needed: Arc<RecordCounts> },
+    /// The runs before `run` are clean, and this one before `from`.
+    Cleaning { runs: Arc<[Run]>, run: usize, from: Revision },
+    /// All that it drops is gone.
+    Done,
+}
+
+/// Revisions whose records are looked at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+struct Run {
+    first: i64,
+    last: i64,
+}
+
+/// The checkpoint that a step is a part of.
+pub(crate) struct CompactionWork<'w, 'd> {
+    pub(crate) txn: &'w mut WriteTxn<'d>,
+    /// The tree before it: no other records are looked at. They go up to `tree_revision`.
+    pub(crate) base: &'w Snapshot,
+    pub(crate) tree_revision: i64,
+    pub(crate) index: &'w IndexRoot,
+    /// All of the index is saved up to here.
+    pub(crate) index_revision: i64,
+    /// Records of the tree before it; all of them but those that are yet to be counted.
+    pub(crate) counts: &'w RecordCounts,
+    pub(crate) rule: CompactionRule,
+    /// About so many bytes of records are written again.
+    pub(crate) rewritten_max: usize,
+}
+
+/// Results of a step.
+#[derive(Debug, Default)]
+pub(crate) struct CompactionDone {
+    /// Keys that have something to forget.
+    pub(crate) forgetting: Vec<Vec<u8>>,
+    /// How the records in the tree have become fewer, or known.
+    pub(crate) counted: RecordCounts,
+}
+
+impl Default for CompactionRule {
+    fn default() -> Self {
+        Self { small: COMPACT_SMALL_RECORDS, hashed_max: COMPACT_HASHED_RECORDS_MAX }
+    }
+}
+
+impl CompactionRule {
+    /// Bytes of records that a step writes again, with a checkpoint of so many bytes of records.
+    pub(crate) fn rewritten_max(records: usize) -> usize {
+        COMPACT_REWRITTEN_BYTES_PER_STEP.max(records.saturating_mul(COMPACT_REWRITTEN_PER_RECORD_BYTE))
+    }
 }
 
 impl CompactionPass {
-    /// A pass from the first record on, or from where one was interrupted.
+    /// A pass from the first record on; those up to `uncounted` have to be counted first.
     #[must_use]
-    pub(crate) fn new(at: i64, cursor: Revision, hash: Option<CompactionHash>) -> Self {
-        Self { at, cursor, hash, is_done: false }
+    pub(crate) fn new(at: i64, hash: Option<CompactionHash>, is_thorough: bool, uncounted: i64) -> Self {
+        let stage = Stage::Counting { from: Revision::default(), through: uncounted };
+        Self { at, hash, is_thorough, leaves_dead: false, stage }
     }
 
-    /// The place to go on from after a restart, which goes on with the newest compaction: the first
-    /// record if that is another one.
+    /// Every record that it drops is gone.
     #[must_use]
-    pub(crate) fn saved_cursor(&self, newest: i64) -> Revision {
-        if self.is_done || self.at != newest { Revision::default() } else { self.cursor }
+    pub(crate) fn is_done(&self) -> bool {
+        matches!(self.stage, Stage::Done)
     }
 
-    /// Removes a bounded number of records that the compaction drops, and adds all it looks at to
-    /// the hash; returns their keys. Only looks at records that were in the tree before this
-    /// checkpoint; `tree_revision` says up to where those go, and `index_revision` up to where all
-    /// of the index is saved.
-    pub(crate) fn step(
-        &mut self,
-        txn: &mut WriteTxn<'_>,
-        base: &Snapshot,
-        index: &IndexRoot,
-        tree_revision: i64,
-        index_revision: i64,
-    ) -> Result<BTreeSet<Vec<u8>>> {
-        assert!(!self.is_done, "the compaction at {} goes on, but it is done", self.at);
-        if let Some(hash) = &mut self.hash {
-            hash.begin(index);
+    /// All records that the file had when it was opened are counted.
+    #[must_use]
+    pub(crate) fn has_counted(&self) -> bool {
+        !matches!(self.stage, Stage::Counting { .. })
+    }
+
+    /// It has yet to decide what it cleans.
+    #[must_use]
+    pub(crate) fn is_open(&self) -> bool {
+        matches!(self.stage, Stage::Counting { .. } | Stage::Walking { .. })
+    }
+
+    /// Does a bounded amount of work.
+    pub(crate) fn step(&mut self, work: &mut CompactionWork<'_, '_>) -> Result<CompactionDone> {
+        assert!(!self.is_done(), "the compaction at {} goes on, but it is done", self.at);
+        let mut done = CompactionDone::default();
+        // Until all that it looks at is in the tree.
+        if work.tree_revision < self.at {
+            return Ok(done);
         }
-        let (mut dropped, mut dropped_keys, mut hashed_bytes) = (0, BTreeSet::new(), 0);
-        let mut cursor = base.cursor(RECORDS);
-        cursor.seek(&RecordKey { revision: self.cursor, kind: RecordKind::Put }.encode())?;
+        if let Stage::Counting { from, through } = self.stage {
+            self.stage = count(work.base, from, through, &mut done.counted)?;
+        }
+        if let Stage::Walking { from, needed } = &mut self.stage
+            && walk(work.index, self.at, from, Arc::make_mut(needed), &mut done.forgetting)
+        {
+            let needed = Arc::clone(needed);
+            // Those that were counted in this step are not among the counts yet.
+            let mut counts = work.counts.clone();
+            counts.merge(&done.counted);
+            let runs = self.plan(&counts, &needed, work.rule);
+            let from = Revision { main: runs.first().map_or(0, |run| run.first), sub: 0 };
+            self.stage = Stage::Cleaning { runs, run: 0, from };
+        }
+        if matches!(self.stage, Stage::Cleaning { .. }) {
+            self.clean(work, &mut done.counted)?;
+        }
+        Ok(done)
+    }
+
+    /// Decides what is looked at: where the largest parts of the records are dead, and the last
+    /// bucket, of which only a part is at or below the compaction.
+    fn plan(&mut self, counts: &RecordCounts, needed: &RecordCounts, rule: CompactionRule) -> Arc<[Run]> {
+        if self.hash.is_some() {
+            return Arc::new([Run { first: 0, last: self.at }]);
+        }
+        let last = RecordCounts::bucket(self.at);
+        let mut dead: Vec<(i64, u64, u64)> = counts
+            .buckets()
+            .take_while(|(bucket, _)| *bucket < last)
+            .map(|(bucket, records)| (bucket, records, records.saturating_sub(needed.of(bucket))))
+            .filter(|(.., dead)| *dead > 0)
+            .collect();
+        let all = counts.all();
+        let may_stay = if self.is_thorough || all <= rule.small { 0 } else { all / COMPACT_DEAD_PART };
+        let mut left: u64 = dead.iter().map(|(.., dead)| *dead).sum();
+        // The largest part of dead ones first; the oldest of those that are alike.
+        let times = |dead: u64, records: u64| u128::from(dead) * u128::from(records);
+        dead.sort_by(|one, other| times(other.2, one.1).cmp(&times(one.2, other.1)));
+        let pays = |(_, _, dead): &&(i64, u64, u64)| {
+            let is_too_much = left > may_stay;
+            left -= if is_too_much { *dead } else { 0 };
+            is_too_much
+        };
+        let mut buckets: Vec<i64> = dead.iter().take_while(pays).map(|(bucket, ..)| *bucket).collect();
+        self.leaves_dead = left > 0;
+        buckets.push(last);
+        buckets.sort_unstable();
+        buckets
+            .chunk_by(|one, next| one + 1 == *next)
+            .map(|run| self.run(run[0], run[run.len() - 1]))
+            .collect()
+    }
+
+    /// The revisions of buckets that follow each other.
+    fn run(&self, first: i64, last: i64) -> Run {
+        let first = first.saturating_mul(crate::limits::RECORD_BUCKET_REVISIONS);
+        Run { first, last: RecordCounts::last_of(last).min(self.at) }
+    }
+
+    /// Removes a bounded number of the records that the compaction drops, and adds all it looks at
+    /// to the hash.
+    fn clean(&mut self, work: &mut CompactionWork<'_, '_>, counted: &mut RecordCounts) -> Result<()> {
+        let Stage::Cleaning { runs, run, from } = &mut self.stage else { return Ok(()) };
+        if let Some(hash) = &mut self.hash {
+            hash.begin(work.index);
+        }
+        let (mut dropped, mut hashed_bytes, mut rewritten) = (0, 0, 0);
+        let mut cursor = work.base.cursor(RECORDS);
+        cursor.seek(&RecordKey { revision: *from, kind: RecordKind::Put }.encode())?;
         for _ in 0..COMPACT_LOOKS_PER_STEP {
-            let next = cursor.next()?;
-            let key = match next {
-                Some((key, _)) => {
-                    RecordKey::decode(key).ok_or_else(|| Error::corrupt("a record's key cannot be read"))?
-                }
-                None => RecordKey { revision: Revision { main: i64::MAX, sub: 0 }, kind: RecordKind::Put },
+            let Some(part) = runs.get(*run) else { break };
+            let next = match cursor.next()? {
+                Some((key, record)) => Some((record_key(key)?, record)),
+                None => None,
             };
-            if key.revision.main > self.at {
-                // Everything up to `at` has been looked at, provided all of it was in the tree.
-                self.is_done = tree_revision >= self.at;
-                break;
-            }
-            let record = next.expect("a record was found").1;
+            let Some((key, record)) = next.filter(|(key, _)| key.revision.main <= part.last) else {
+                *run += 1;
+                if let Some(next) = runs.get(*run) {
+                    *from = Revision { main: next.first, sub: 0 };
+                    cursor.seek(&RecordKey { revision: *from, kind: RecordKind::Put }.encode())?;
+                }
+                continue;
+            };
             let user_key = key_of(record)?;
             if let Some(hash) = &mut self.hash {
-                hash.add(index, user_key, key, record);
+                hash.add(work.index, user_key, key, record);
                 hashed_bytes += record.len();
             }
             let is_needed = key.kind == RecordKind::Tombstone
-                && key.revision.main > index_revision
+                && key.revision.main > work.index_revision
                 && !mutants::is(Mutant::CompactionBeforeIndexSaved);
-            if !kept(index, user_key, key, self.at) && !is_needed {
-                if !txn.remove(RECORDS, &key.encode())? {
-                    let Revision { main, sub } = key.revision;
-                    return Err(Error::corrupt_or_bug(format!(
-                        "the record {main}.{sub} lies where it is not looked for"
-                    )));
-                }
-                dropped_keys.insert(user_key.to_vec());
+            if kept(work.index, user_key, key, self.at) || is_needed {
+                // A longer one lies elsewhere, and stays there.
+                rewritten += record.len().min(work.base.page_bytes() as usize);
+            } else {
+                remove(work.txn, key)?;
+                counted.add(key.revision.main, -1);
                 dropped += 1;
             }
             let sub = key.revision.sub.checked_add(1);
             let sub = sub.ok_or_else(|| Error::corrupt("a revision has more changes than there can be"))?;
-            self.cursor = Revision { main: key.revision.main, sub };
-            if dropped >= COMPACT_RECORDS_PER_STEP || hashed_bytes >= COMPACT_BYTES_PER_STEP {
+            *from = Revision { main: key.revision.main, sub };
+            let is_enough = dropped >= COMPACT_RECORDS_PER_STEP || hashed_bytes >= COMPACT_BYTES_PER_STEP;
+            // One that reads everything for its hash writes only a part of that.
+            if is_enough || (self.hash.is_none() && rewritten >= work.rewritten_max) {
                 break;
             }
         }
-        Ok(dropped_keys)
+        work.txn.pack(RECORDS);
+        if *run == runs.len() {
+            self.stage = Stage::Done;
+        }
+        Ok(())
     }
+}
+
+fn record_key(key: &[u8]) -> Result<RecordKey> {
+    RecordKey::decode(key).ok_or_else(|| Error::corrupt("a record's key cannot be read"))
+}
+
+fn remove(txn: &mut WriteTxn<'_>, key: RecordKey) -> Result<()> {
+    if txn.remove(RECORDS, &key.encode())? {
+        return Ok(());
+    }
+    let Revision { main, sub } = key.revision;
+    Err(Error::corrupt_or_bug(format!("the record {main}.{sub} lies where it is not looked for")))
+}
+
+/// Counts a bounded number of records, from one on; what is next.
+fn count(base: &Snapshot, from: Revision, through: i64, counted: &mut RecordCounts) -> Result<Stage> {
+    let mut cursor = base.cursor(RECORDS);
+    cursor.seek(&RecordKey { revision: from, kind: RecordKind::Put }.encode())?;
+    for _ in 0..COMPACT_LOOKS_PER_STEP {
+        let Some((key, _)) = cursor.next()? else { return Ok(walking()) };
+        let revision = record_key(key)?.revision;
+        if revision.main > through {
+            return Ok(walking());
+        }
+        counted.add(revision.main, 1);
+    }
+    Ok(match cursor.next()? {
+        Some((key, _)) => Stage::Counting { from: record_key(key)?.revision, through },
+        None => walking(),
+    })
+}
+
+fn walking() -> Stage {
+    Stage::Walking { from: Vec::new(), needed: Arc::default() }
+}
+
+/// Counts what a bounded number of keys need, from one on; true at the end of all.
+fn walk(
+    index: &IndexRoot,
+    at: i64,
+    from: &mut Vec<u8>,
+    needed: &mut RecordCounts,
+    forgetting: &mut Vec<Vec<u8>>,
+) -> bool {
+    let mut bytes = 0;
+    for (number, (key, history)) in index.entries_from(from).enumerate() {
+        let is_enough = forgetting.len() >= COMPACT_RECORDS_PER_STEP || bytes >= COMPACT_BYTES_PER_STEP;
+        if number >= COMPACT_WALK_KEYS_PER_STEP || is_enough {
+            *from = key.to_vec();
+            return false;
+        }
+        let kept = history.at(at);
+        if let Some(kept) = kept {
+            needed.add(kept.modified.main, 1);
+        }
+        let oldest = history.oldest().revision;
+        if oldest.main <= at && kept.is_none_or(|kept| kept.modified != oldest) {
+            forgetting.push(key.to_vec());
+            bytes += key.len();
+        }
+    }
+    true
 }
 
 /// Whether a record at or below `at` stays: it is its key's newest change up to there, and a put or

@@ -34,7 +34,7 @@ pub struct Applied {
 /// ```text
 ///  0  u64  applied index            32  i64  revision that all of the saved index has
 ///  8  u64  applied term             40  i64  compaction finished up to this revision
-/// 16  i64  revision                 48  i64  compaction under way: last record looked at, main
+/// 16  i64  revision                 48  i64  0; earlier: compaction, last record looked at, main
 /// 24  i64  compact revision         56  i64  ... and sub
 /// 64  i64  the saved index has forgotten what compactions up to this revision dropped
 /// 72  u64  state hash               80  u64  the entry it began with, 0 before it has begun
@@ -54,7 +54,7 @@ pub(crate) struct StoreMeta {
     pub index_revision: i64,
     /// Every record that a compaction at this revision drops is gone.
     pub compacted: i64,
-    /// The compaction under way has looked at every record up to this one.
+    /// In files of earlier versions: how far the compaction under way has looked at records.
     pub compact_cursor: Revision,
     /// The saved index has forgotten what compactions up to this revision dropped.
     pub swept: i64,

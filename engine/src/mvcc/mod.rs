@@ -28,6 +28,7 @@ mod loading;
 mod long_keys;
 mod reader;
 pub mod record;
+mod record_counts;
 mod restore;
 pub mod revision;
 mod saved_history;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use crate::db::{Db, DbOptions};
 use crate::disk::Disk;
 use crate::limits;
-use crate::mvcc::compaction::CompactionPass;
+use crate::mvcc::compaction::{CompactionPass, CompactionRule};
 use crate::mvcc::compaction_hash::CompactionHashes;
 use crate::mvcc::garbage::Replaced;
 use crate::mvcc::index_pace::IndexPace;
@@ -67,18 +67,25 @@ impl Store {
             tail: Tail::default(),
             tables,
             table_changes: std::collections::BTreeMap::new(),
-            meta,
+            // Earlier versions went on with a compaction where it was interrupted.
+            meta: StoreMeta { compact_cursor: crate::mvcc::Revision::default(), ..meta },
             saved: meta,
             tree,
             trimmed: meta.compact_revision,
             sizes: db.sizes(),
             defragmentation: None,
+            defragments_next: false,
             sweep: is_swept_again.then(|| IndexSweep::new(&meta)),
             to_compact: std::collections::VecDeque::new(),
             db: Some(db),
             // Without a hash: as in etcd, a compaction that was interrupted leaves none.
             pass: (meta.compacted < meta.compact_revision)
-                .then(|| CompactionPass::new(meta.compact_revision, meta.compact_cursor, None)),
+                .then(|| CompactionPass::new(meta.compact_revision, None, false, meta.revision)),
+            wants_thorough: false,
+            leaves_dead: meta.compacted > 0,
+            records: Arc::default(),
+            uncounted: meta.revision,
+            compaction_rule: CompactionRule::default(),
             hashes: CompactionHashes::default(),
             ranges,
             index_pace: IndexPace::default(),

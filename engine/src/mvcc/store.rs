@@ -4,15 +4,16 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use crate::db::{Db, Sizes};
-use crate::mvcc::compaction::CompactionPass;
+use crate::mvcc::compaction::{CompactionPass, CompactionRule};
 use crate::mvcc::compaction_hash::{CompactionHash, CompactionHashes};
 use crate::mvcc::defragment::Defragmentation;
 use crate::mvcc::garbage::{Collector, Garbage, Replaced};
 use crate::mvcc::index_pace::IndexPace;
 use crate::mvcc::key_index::KeyIndex;
-use crate::mvcc::layout::{Applied, SMALL, StoreMeta};
+use crate::mvcc::layout::{Applied, RECORDS, SMALL, StoreMeta};
 use crate::mvcc::long_keys::WaitingKeys;
 use crate::mvcc::reader::{Reader, TailRef};
+use crate::mvcc::record_counts::RecordCounts;
 use crate::mvcc::saved_index::IndexSweep;
 use crate::mvcc::saved_ranges::SavedRanges;
 use crate::mvcc::state_hash::StateHash;
@@ -40,12 +41,23 @@ pub struct Store {
     pub(crate) db: Option<Db>,
     pub(crate) sizes: Sizes,
     pub(crate) defragmentation: Option<Defragmentation>,
+    /// One begins when dead records are gone.
+    pub(crate) defragments_next: bool,
     /// The saved index is being made smaller after a compaction.
     pub(crate) sweep: Option<IndexSweep>,
     /// Keys of which a compaction has dropped records: the index has yet to forget them.
     pub(crate) to_compact: VecDeque<Vec<u8>>,
     /// The compaction that frees space.
     pub(crate) pass: Option<CompactionPass>,
+    /// The next pass leaves no dead record that it may drop.
+    pub(crate) wants_thorough: bool,
+    /// Passes have left dead records, or may have.
+    pub(crate) leaves_dead: bool,
+    /// Records in `tree` of the revisions above `uncounted`.
+    pub(crate) records: Arc<RecordCounts>,
+    /// Records up to this revision are not counted yet; 0 once they are.
+    pub(crate) uncounted: i64,
+    pub(crate) compaction_rule: CompactionRule,
     /// Hashes of compactions that are done.
     pub(crate) hashes: CompactionHashes,
     /// Up to which revision each range of the saved index is complete.
@@ -127,10 +139,9 @@ impl Store {
         if revision > self.meta.revision {
             return Err(Error::FutureRevision { current: self.meta.revision });
         }
-        let hash = match self.pass {
-            Some(_) => None, // as in etcd, for want of what the one before is to leave
-            None => Some(CompactionHash::new(&self.reader(), revision)?),
-        };
+        // As in etcd, not for want of what the one before is to leave.
+        let is_hashed = self.pass.is_none() && self.tree.len(RECORDS) <= self.compaction_rule.hashed_max;
+        let hash = is_hashed.then(|| CompactionHash::new(&self.reader(), revision)).transpose()?;
         let (saved, done) = (self.saved.compact_revision, self.meta.compacted);
         assert!(saved < revision && done < revision, "{saved} and {done} are compacted, {revision} is not");
         self.meta.hash.compaction(revision);
@@ -139,18 +150,37 @@ impl Store {
         Ok(())
     }
 
-    /// Begins to free the space of the newest compaction, unless an earlier one is still at it.
+    /// Begins to free the space of the newest compaction, unless an earlier one is still at it; or
+    /// what that has left, if it is wanted.
     pub(crate) fn begin_pass(&mut self, hash: Option<CompactionHash>) {
-        if self.pass.is_none() && self.meta.compacted < self.meta.compact_revision {
-            let cursor = crate::mvcc::Revision::default();
-            self.pass = Some(CompactionPass::new(self.meta.compact_revision, cursor, hash));
+        if self.pass.is_some() {
+            return;
+        }
+        let is_thorough = std::mem::take(&mut self.wants_thorough);
+        let at = self.meta.compact_revision;
+        if self.meta.compacted < at || (is_thorough && self.leaves_dead) {
+            self.pass = Some(CompactionPass::new(at, hash, is_thorough, self.uncounted));
+        }
+    }
+
+    /// A caller waits for the space of the newest compaction: all that it drops goes with it. In a
+    /// large store, what is scattered among many other records would wait for more.
+    pub fn free_all_compacted(&mut self) {
+        match &mut self.pass {
+            Some(pass) if pass.at == self.meta.compact_revision && (pass.is_thorough || pass.is_open()) => {
+                pass.is_thorough = true;
+            }
+            _ => {
+                self.wants_thorough = true;
+                self.begin_pass(None);
+            }
         }
     }
 
     /// Space that a compaction frees is not all free yet.
     #[must_use]
     pub fn compaction_pending(&self) -> bool {
-        self.saved.compacted < self.meta.compact_revision
+        self.saved.compacted < self.meta.compact_revision || self.pass.is_some()
     }
 
     /// The saved index still has to be made smaller.
@@ -162,7 +192,7 @@ impl Store {
     /// Has at most `keys_max` keys forget revisions that are gone; true if there are more of them.
     pub fn forget_compacted(&mut self, keys_max: usize) -> bool {
         // The compaction under way may still need what a later one has made unreadable.
-        let at = self.pass.map_or(i64::MAX, |pass| pass.at).min(self.saved.compact_revision);
+        let at = self.pass.as_ref().map_or(i64::MAX, |pass| pass.at).min(self.saved.compact_revision);
         for _ in 0..keys_max {
             let Some(key) = self.to_compact.pop_front() else { return false };
             let forgotten = self.index.compact_key(&key, at);
@@ -176,17 +206,30 @@ impl Store {
     /// # Errors
     /// [`Error::Poisoned`] while a checkpoint is being written: ask again after it.
     pub fn defragment(&mut self) -> Result<()> {
-        let db = self.db.as_ref().ok_or(Error::Poisoned)?;
-        if self.defragmentation.is_none() {
-            self.defragmentation = Some(Defragmentation::new(db));
+        if self.db.is_none() {
+            return Err(Error::Poisoned);
+        }
+        if !self.is_defragmenting() {
+            self.defragments_next = true;
+            self.free_all_compacted();
+            self.begin_defragmentation();
         }
         Ok(())
+    }
+
+    /// Begins the defragmentation that is wanted, if what compactions have left is gone.
+    pub(crate) fn begin_defragmentation(&mut self) {
+        let waits = self.wants_thorough || self.pass.as_ref().is_some_and(|pass| pass.is_thorough);
+        if let Some(db) = self.db.as_ref().filter(|_| self.defragments_next && !waits) {
+            self.defragmentation = Some(Defragmentation::new(db));
+            self.defragments_next = false;
+        }
     }
 
     /// A defragmentation is under way.
     #[must_use]
     pub fn is_defragmenting(&self) -> bool {
-        self.defragmentation.is_some()
+        self.defragmentation.is_some() || self.defragments_next
     }
 
     /// Sets a row of a small table.
@@ -283,16 +326,18 @@ impl Store {
         self.sizes
     }
 
-    /// Saves the index in steps of so few keys: for tests, in which few keys are a large index.
+    /// Saves the index in steps of so few keys: for tests, in which few keys are a large store.
     #[cfg(feature = "sim")]
     pub fn save_index_in_steps_of(&mut self, keys: u64) {
         self.index_pace = IndexPace::in_steps_of(keys);
+        self.compaction_rule = CompactionRule { small: keys, hashed_max: keys };
     }
 
     /// The same, and of so few bytes.
     #[cfg(feature = "sim")]
     pub fn save_index_in_small_steps_of(&mut self, keys: u64, bytes: usize) {
-        self.index_pace = IndexPace::in_steps_of(keys).with_bytes(bytes);
+        self.save_index_in_steps_of(keys);
+        self.index_pace = self.index_pace.with_bytes(bytes);
     }
 
     /// Makes the state that the file was opened with durable, if it is in the kernel's cache only.

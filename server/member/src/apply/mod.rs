@@ -526,6 +526,12 @@ impl Machine {
             gates.pass(&mut self.state, 0, |state| kv::compact(&mut state.store, request))
         });
         let waits = result.is_ok() && request.is_ok_and(|request| request.physical);
+        let sizes = self.state.store.sizes();
+        // Dead records count for the quota: where that is near, none of them may stay.
+        let is_nearly_full = !gates::fits(self.config.quota_bytes, sizes.in_use / 3 * 4, 1);
+        if result.is_ok() && (waits || is_nearly_full) {
+            self.state.store.free_all_compacted();
+        }
         let outcome = Outcome { revision: self.state.store.revision(), result, rest: Rest::NONE };
         if waits {
             Effect::ReplyWhenCompacted(command.id, outcome, self.state.store.compact_revision())

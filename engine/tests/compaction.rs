@@ -1,0 +1,196 @@
+//! Records that compactions clean, and those that they leave: a large store has dead records here
+//! and there, and neither its file nor the work of a compaction grows for that.
+
+#![allow(clippy::unwrap_used, reason = "a test that meets the unexpected should stop there")]
+
+use std::sync::Arc;
+
+use revd_engine::check::check;
+use revd_engine::db::DbOptions;
+use revd_engine::disk::{Recorded, SimDisk};
+use revd_engine::limits::COMPACT_DEAD_PART;
+use revd_engine::mvcc::verify::verify;
+use revd_engine::mvcc::{Applied, CheckpointKind, HashKv, Revision, Store};
+use revd_engine::random::Random;
+
+const OPTIONS: DbOptions = DbOptions { page_bytes_if_new: 512 };
+const KEYS: u64 = 3_000;
+
+fn open(disk: &SimDisk) -> Store {
+    let mut store = Store::open(Arc::new(disk.clone()), OPTIONS).unwrap();
+    store.save_index_in_steps_of(100); // so few are small
+    store
+}
+
+fn put(store: &mut Store, number: u64) {
+    let mut txn = store.begin();
+    txn.put(format!("key/{number:05}").as_bytes(), &[7; 40], 0);
+    txn.commit();
+    applied(store);
+}
+
+fn applied(store: &mut Store) {
+    let index = store.applied().index + 1;
+    store.set_applied(Applied { index, term: 1 });
+}
+
+fn save(store: &mut Store) {
+    if let Some(checkpoint) = store.checkpoint(CheckpointKind::Auto) {
+        store.finish_checkpoint(checkpoint.write().unwrap());
+    }
+    while store.forget_compacted(1_000) {}
+}
+
+fn load(store: &mut Store) {
+    for number in 0..KEYS {
+        put(store, number * 7 % KEYS);
+        if number % 100 == 0 {
+            save(store);
+        }
+    }
+    save(store);
+}
+
+/// Puts, and a compaction of what was before them beside them.
+fn round(store: &mut Store, random: &mut Random, puts: u64) {
+    store.compact(store.revision()).unwrap();
+    applied(store);
+    for number in 0..puts {
+        put(store, random.below(KEYS));
+        if number % 20 == 0 {
+            save(store);
+        }
+    }
+    while store.compaction_pending() {
+        save(store);
+    }
+}
+
+fn records(store: &mut Store) -> u64 {
+    let (view, mut count) = (store.view(), 0);
+    let each = view.reader().each_record_after(Revision::default(), |_, _| {
+        count += 1;
+        Ok(true)
+    });
+    each.unwrap();
+    count
+}
+
+fn written(disk: &SimDisk, from: usize) -> usize {
+    let bytes = |call: &Recorded| if let Recorded::Write { bytes, .. } = call { bytes.len() } else { 0 };
+    disk.recorded()[from..].iter().map(bytes).sum()
+}
+
+fn hash(store: &mut Store) -> u32 {
+    let mut hash = HashKv::new(store.view(), 0).unwrap();
+    loop {
+        if let Some(hashed) = hash.step(1_000).unwrap() {
+            return hashed.hash;
+        }
+    }
+}
+
+/// Keys are overwritten uniformly, and what was overwritten is compacted: the file grows to some
+/// size and no further, although few records go with each compaction; a restart changes nothing.
+#[test]
+fn a_store_that_is_overwritten_evenly_does_not_grow() {
+    let disk = SimDisk::new();
+    let (mut store, mut random) = (open(&disk), Random::new(3));
+    load(&mut store);
+    let (mut sizes, mut most_dead) = (Vec::new(), 0);
+    let from = disk.recorded().len();
+    for number in 0..24 {
+        if number == 12 {
+            drop(store);
+            store = open(&disk);
+        }
+        round(&mut store, &mut random, KEYS / 5);
+        sizes.push(store.sizes().in_use);
+        // A compaction is one round behind.
+        let dead = records(&mut store) - KEYS - KEYS / 5;
+        most_dead = most_dead.max(dead);
+    }
+    // Five records fill a page of these: some more are half full in the end.
+    assert!(sizes.iter().all(|size| *size <= sizes[2] * 6 / 5), "{sizes:?}");
+    assert!(sizes[12..].iter().all(|size| *size <= sizes[11] * 21 / 20), "{sizes:?}");
+    // Nothing dead would mean that each compaction wrote all leaves.
+    let may_be_dead = (KEYS + KEYS / 5) / (COMPACT_DEAD_PART - 1) + KEYS / 5;
+    assert!(most_dead > KEYS / 8 && most_dead <= may_be_dead, "{most_dead} dead records");
+    let (puts, bytes) = (24 * KEYS / 5, written(&disk, from) as u64);
+    assert!(bytes / puts < 1_500, "{} bytes for each put", bytes / puts);
+    check(store.db().unwrap()).unwrap();
+    verify(&store).unwrap();
+}
+
+/// One who waits for the space has all of it freed, also what earlier compactions have left, and
+/// also behind a restart; and so has a defragmentation.
+#[test]
+fn whoever_waits_for_the_space_has_all_of_it_freed() {
+    for waiter in 0..4 {
+        let disk = SimDisk::new();
+        let (mut store, mut random) = (open(&disk), Random::new(4));
+        load(&mut store);
+        for _ in 0..3 {
+            round(&mut store, &mut random, KEYS / 10);
+        }
+        assert!(records(&mut store) > KEYS + KEYS / 5, "compactions have left nothing");
+        let before = hash(&mut store);
+        if waiter % 2 == 1 {
+            drop(store);
+            store = open(&disk);
+        }
+        match waiter / 2 {
+            0 => {
+                store.compact(store.revision()).unwrap();
+                applied(&mut store);
+                store.free_all_compacted();
+            }
+            _ => {
+                store.compact(store.revision()).unwrap();
+                applied(&mut store);
+                while store.compaction_pending() {
+                    save(&mut store);
+                }
+                assert!(records(&mut store) > KEYS + KEYS / 10);
+                store.defragment().unwrap();
+                assert!(store.is_defragmenting());
+            }
+        }
+        while store.has_unsaved() || store.compaction_pending() || store.is_defragmenting() {
+            save(&mut store);
+        }
+        assert_eq!(records(&mut store), KEYS, "waiter {waiter}");
+        assert!(store.sizes().in_use < KEYS * 180, "{:?}", store.sizes());
+        verify(&store).unwrap();
+        let same = hash(&mut store);
+        assert_eq!(hash(&mut open(&disk)), same);
+        assert!(before != same, "the compaction is at another revision");
+    }
+}
+
+/// Where all that is overwritten is young, the old part of the file is not touched.
+#[test]
+fn a_compaction_passes_over_what_has_nothing_to_drop() {
+    let disk = SimDisk::new();
+    let mut store = open(&disk);
+    load(&mut store);
+    let compact = |store: &mut Store| {
+        store.compact(store.revision()).unwrap();
+        store.free_all_compacted();
+        applied(store);
+        while store.compaction_pending() {
+            save(store);
+        }
+    };
+    let put_some = |store: &mut Store| (0..200).for_each(|number| put(store, number));
+    put_some(&mut store);
+    compact(&mut store);
+    (0..10).for_each(|_| put_some(&mut store));
+    save(&mut store);
+    assert_eq!(records(&mut store), KEYS + 2_000);
+    let from = disk.recorded().len();
+    compact(&mut store);
+    assert_eq!(records(&mut store), KEYS);
+    let (whole, bytes) = (store.sizes().in_use, written(&disk, from) as u64);
+    assert!(bytes < whole / 4, "{bytes} bytes in a store of {whole}");
+}
