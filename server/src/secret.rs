@@ -4,9 +4,16 @@ use std::fmt;
 
 use zeroize::Zeroizing;
 
-/// Bytes that no log line or error shows, and that are wiped when they are freed.
-#[derive(Clone, PartialEq, Eq)]
+/// Bytes that no log line or error shows, and that are wiped when they are freed. How long two of
+/// the same length are compared says nothing of what is in them.
+#[derive(Clone, Eq)]
 pub struct Secret(Zeroizing<Vec<u8>>);
+
+impl PartialEq for Secret {
+    fn eq(&self, other: &Self) -> bool {
+        aws_lc_rs::constant_time::verify_slices_are_equal(&self.0, &other.0).is_ok()
+    }
+}
 
 impl Secret {
     /// The bytes, for what has to work with them.
@@ -56,6 +63,16 @@ pub fn fill_random(bytes: &mut [u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn secrets_are_compared_whole() {
+        let secret = |text: &str| Secret::from(text.to_owned());
+        assert_eq!(secret("hunter2"), secret("hunter2"));
+        for other in ["", "hunter", "hunter22", "hunter3", "Hunter2"] {
+            assert_ne!(secret("hunter2"), secret(other));
+        }
+        assert_eq!(secret(""), secret(""));
+    }
 
     #[test]
     fn a_secret_does_not_show() {

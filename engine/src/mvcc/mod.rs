@@ -58,6 +58,6 @@ pub use saved_index::Opening;
 pub use saved_state::{SavedState, StoreBuilder};
 pub use state_hash::StateHash;
 pub use store::Store;
-pub use tables::{SmallTable, Tables};
+pub use tables::{SmallTable, Tables, TablesMark};
 pub use view::View;
 pub use write::{Reverted, Txn};

@@ -3,7 +3,7 @@
 //! held by their owner.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 /// Which table a row belongs to. The numbers are in the file: never reuse one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -45,6 +45,13 @@ pub struct Tables {
     rows: Arc<Rows>,
 }
 
+/// Recognises rows of small tables, without a look at them.
+///
+/// It keeps their place in memory from being used for others, and from being changed there, but
+/// not the rows themselves.
+#[derive(Debug, Clone, Default)]
+pub struct TablesMark(Weak<Rows>);
+
 /// Rows that changed: their new content, or none if they are gone.
 pub(crate) type TableChanges = BTreeMap<Vec<u8>, Option<Vec<u8>>>;
 
@@ -69,11 +76,47 @@ impl Tables {
         rows.map(|(key, row)| (&key[1..], row.as_slice()))
     }
 
+    /// A mark of these rows.
+    #[must_use]
+    pub fn mark(&self) -> TablesMark {
+        TablesMark(Arc::downgrade(&self.rows))
+    }
+
+    /// These are the rows that were marked. Others may be equal to them.
+    #[must_use]
+    pub fn is_marked(&self, mark: &TablesMark) -> bool {
+        std::ptr::eq(Arc::as_ptr(&self.rows), mark.0.as_ptr())
+    }
+
     pub(crate) fn set(&mut self, full_key: Vec<u8>, row: Option<Vec<u8>>) {
         let rows = Arc::make_mut(&mut self.rows);
         match row {
             Some(row) => rows.insert(full_key, row),
             None => rows.remove(&full_key),
         };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Rows that change are not those of before, whether others share these or nobody does.
+    #[test]
+    fn marked_rows_are_recognised_until_they_change() {
+        let mut tables = Tables::default();
+        assert!(!tables.is_marked(&TablesMark::default()), "no rows have the first mark");
+        for number in 0..100_u8 {
+            let mark = tables.mark();
+            let view = (number % 2 == 0).then(|| tables.clone());
+            assert!(tables.is_marked(&mark) && view.iter().all(|view| view.is_marked(&mark)));
+            tables.set(row_key(SmallTable::Users, b"ann"), Some(vec![number]));
+            assert!(!tables.is_marked(&mark), "change {number}");
+            assert!(view.iter().all(|view| view.is_marked(&mark)), "a View has the rows of before");
+            drop(view);
+            // Memory that is free now may be used for the rows of the next change.
+            tables.set(row_key(SmallTable::Users, b"bob"), None);
+            assert!(!tables.is_marked(&mark));
+        }
     }
 }

@@ -9,6 +9,7 @@ use bytes::Bytes;
 use revd_member::error::{Error, Status};
 use smallvec::SmallVec;
 
+use crate::api::auth::found::FoundCaller;
 use crate::secret::Secret;
 
 /// One encoded message, in as many pieces as it was made of.
@@ -63,19 +64,36 @@ pub struct Metadata {
     pub caller: Credentials,
 }
 
-/// The names that a caller gives itself; none of one that says nothing. Calls with the same header
-/// block share them.
+/// The names that a caller gives itself; none of one that says nothing. Calls of a connection share
+/// them while they are the same.
 pub type Credentials = Option<Rc<CallerIdentity>>;
 
 /// A caller, as it names itself. The name of a certificate is proven by the handshake; a
 /// token is not looked at yet.
-#[derive(Clone, PartialEq, Eq)]
 pub struct CallerIdentity {
     /// The `token` header of the request, or `authorization` without `Bearer`.
     pub token: Option<Secret>,
     /// Common name of the client certificate; none for requests that a JSON gateway passes on.
     pub common_name: Option<Rc<str>>,
+    /// The caller that it was found to be.
+    pub(super) found: FoundCaller,
 }
+
+impl CallerIdentity {
+    /// One about which nothing is known.
+    #[must_use]
+    pub fn new(token: Option<Secret>, common_name: Option<Rc<str>>) -> Self {
+        Self { token, common_name, found: FoundCaller::default() }
+    }
+}
+
+impl PartialEq for CallerIdentity {
+    fn eq(&self, other: &Self) -> bool {
+        (&self.token, &self.common_name) == (&other.token, &other.common_name)
+    }
+}
+
+impl Eq for CallerIdentity {}
 
 impl std::fmt::Debug for CallerIdentity {
     /// Without the token: it opens the door to anybody who reads a log.

@@ -7,7 +7,7 @@ use revd_http2::hpack::{Decoder, Malformed};
 use revd_member::error::Error;
 use revd_member::error::Status;
 
-use crate::api::call::{CallerIdentity, Metadata, Source};
+use crate::api::call::{CallerIdentity, Credentials, Metadata, Source};
 use crate::api::method::{self, Method};
 use crate::config::Served;
 use crate::limits;
@@ -66,6 +66,8 @@ pub(super) struct HeaderDecoder {
     common_name: Option<Rc<str>>,
     /// Where the connection comes from, and what is served there.
     way: (Source, Served),
+    /// The caller of the last block that named one.
+    last_caller: Credentials,
     seen: Vec<DecodedBlock>,
     /// The place in `seen` that is overwritten next.
     next: usize,
@@ -82,7 +84,8 @@ struct DecodedBlock {
 impl HeaderDecoder {
     #[must_use]
     pub(super) fn new(bytes_max: usize, common_name: Option<Rc<str>>, way: (Source, Served)) -> Self {
-        Self { decoder: Decoder::default(), bytes_max, common_name, way, seen: Vec::new(), next: 0 }
+        let (decoder, last_caller, seen) = (Decoder::default(), None, Vec::new());
+        Self { decoder, bytes_max, common_name, way, last_caller, seen, next: 0 }
     }
 
     /// Decodes a header block. Every block of a connection must pass through the decoder, or the
@@ -98,7 +101,8 @@ impl HeaderDecoder {
         }
         let mut fields = HeaderFields { bytes_left: self.bytes_max, ..HeaderFields::default() };
         self.decoder.decode(block, |name, value| fields.add(name, value))?;
-        let head = fields.head(self.common_name.as_ref(), self.way);
+        let caller = fields.caller(self.common_name.as_ref(), &mut self.last_caller);
+        let head = fields.head(caller, self.way);
         if let RequestHeaders::Call(head) = &head
             && self.decoder.generation() == generation
             && block.len() <= limits::HEAD_REMEMBERED_BYTES_MAX
@@ -204,15 +208,23 @@ impl HeaderFields {
         }
     }
 
-    fn caller(&mut self, common_name: Option<&Rc<str>>) -> Option<Rc<CallerIdentity>> {
+    /// The names that the caller gives itself. If they are those of the last one, they are shared,
+    /// and what was found out about it.
+    fn caller(&mut self, common_name: Option<&Rc<str>>, last: &mut Credentials) -> Credentials {
         let common_name = common_name.filter(|_| !self.is_of_gateway).cloned();
         let [token, authorization] = std::mem::take(&mut self.tokens);
         let token = token.or(authorization).map(|token| match token.expose().strip_prefix(b"Bearer ") {
             Some(bare) => bare.to_vec().into(),
             None => token,
         });
-        let caller = CallerIdentity { token, common_name };
-        (caller.token.is_some() || caller.common_name.is_some()).then(|| Rc::new(caller))
+        if token.is_none() && common_name.is_none() {
+            return None;
+        }
+        let caller = CallerIdentity::new(token, common_name);
+        if last.as_deref() != Some(&caller) {
+            *last = Some(Rc::new(caller));
+        }
+        last.clone()
     }
 
     /// Adds a pseudo header field; false if it is unknown or there twice.
@@ -226,11 +238,10 @@ impl HeaderFields {
         }
     }
 
-    fn head(mut self, common_name: Option<&Rc<str>>, (source, served): (Source, Served)) -> RequestHeaders {
+    fn head(self, caller: Credentials, (source, served): (Source, Served)) -> RequestHeaders {
         if self.is_too_large {
             return RequestHeaders::TooLarge;
         }
-        let caller = self.caller(common_name);
         let (Some(method), Some(path)) = (self.method, self.path) else { return RequestHeaders::Malformed };
         if self.is_malformed || !self.has_scheme {
             return RequestHeaders::Malformed;
@@ -375,7 +386,7 @@ mod tests {
         PUT.iter().copied().chain([(name, value)]).collect()
     }
 
-    fn caller(common_name: Option<&str>, fields: &[(&str, &str)]) -> Option<Rc<CallerIdentity>> {
+    fn caller(common_name: Option<&str>, fields: &[(&str, &str)]) -> Credentials {
         let way = (Source::default(), Served::All);
         let mut heads = HeaderDecoder::new(4_000, common_name.map(Rc::from), way);
         let read = [(); 2].map(|()| match heads.read(&block(fields)).unwrap() {
@@ -401,6 +412,23 @@ mod tests {
         assert_eq!((&named.token, named.common_name.as_deref()), (&None, Some("root")));
         let named = caller(Some("root"), &with("token", "t.7")).unwrap();
         assert!(named.token.is_some() && named.common_name.is_some());
+    }
+
+    #[test]
+    fn calls_of_a_connection_share_their_caller_while_it_is_the_same() {
+        let mut heads = HeaderDecoder::new(4_000, None, (Source::default(), Served::All));
+        let mut caller = |fields: &[(&str, &str)]| match heads.read(&block(fields)).unwrap() {
+            RequestHeaders::Call(head) => head.metadata.caller,
+            other => panic!("{other:?}"),
+        };
+        let first = caller(&with("token", "t.7")).unwrap();
+        // A block that is not the same, as of calls with a time that is left to them.
+        let timed = [with("token", "t.7"), vec![("grpc-timeout", "5S")]].concat();
+        assert!(Rc::ptr_eq(&caller(&timed).unwrap(), &first));
+        assert_eq!(caller(&PUT), None, "a call without a token has no caller");
+        let other = caller(&with("token", "t.8")).unwrap();
+        assert_eq!(other.token.as_ref().map(Secret::expose), Some(&b"t.8"[..]));
+        assert!(!Rc::ptr_eq(&other, &first));
     }
 
     /// Row 86 of the bugs never to have (CVE-2018-16886): the certificate is the gateway's own.

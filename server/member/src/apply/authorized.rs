@@ -42,8 +42,17 @@ pub fn enclose(caller: &Caller, revision: u64, kind: Kind, payload: Bytes) -> (K
     (Kind::Authorized, out.into())
 }
 
-/// The command in an envelope, and its caller; none if the bytes are no envelope.
-pub(super) fn open(envelope: &Command) -> Option<(Caller, Command)> {
+/// An envelope that was opened.
+pub(super) struct Envelope {
+    of: u8,
+    revision: u64,
+    name: Bytes,
+    /// The command in it.
+    pub(super) bare: Command,
+}
+
+/// Opens an envelope; none if the bytes are no envelope.
+pub(super) fn open(envelope: &Command) -> Option<Envelope> {
     let mut bytes = envelope.payload.clone();
     if bytes.len() < HEADER {
         return None;
@@ -54,15 +63,26 @@ pub(super) fn open(envelope: &Command) -> Option<(Caller, Command)> {
         return None;
     }
     let name = bytes.split_to(len);
-    let caller = match of {
-        OF_MEMBER => Caller::Member,
-        OF_USER => {
-            let name = String::from_utf8(name.to_vec()).ok()?;
-            Caller::User(Arc::new(User { name, revision: Some(revision) }))
+    let is_known = of == OF_MEMBER || of == OF_USER && std::str::from_utf8(&name).is_ok();
+    let bare = Command { id: envelope.id, kind, payload: bytes };
+    is_known.then_some(Envelope { of, revision, name, bare })
+}
+
+impl Envelope {
+    /// The name of the user in whose name the command is.
+    pub(super) fn user(&self) -> Option<&str> {
+        if self.of == OF_USER { std::str::from_utf8(&self.name).ok() } else { None }
+    }
+
+    /// The caller. The commands of an entry mostly come from few: `last`, if it is the same, is
+    /// shared.
+    pub(super) fn caller(&self, last: &Caller) -> Caller {
+        let Some(name) = self.user() else { return Caller::Member };
+        match last {
+            Caller::User(user) if user.name == name && user.revision == Some(self.revision) => last.clone(),
+            _ => Caller::User(Arc::new(User { name: name.to_owned(), revision: Some(self.revision) })),
         }
-        _ => return None,
-    };
-    Some((caller, Command { id: envelope.id, kind, payload: bytes }))
+    }
 }
 
 #[cfg(test)]
@@ -78,12 +98,17 @@ mod tests {
     fn an_envelope_keeps_who_and_what() {
         let user = |revision| Caller::User(Arc::new(User { name: "ann".to_owned(), revision }));
         let put = Bytes::from_static(b"put");
+        let other = Caller::User(Arc::new(User { name: "bob".to_owned(), revision: Some(5) }));
         for (caller, opened) in
             [(user(None), user(Some(5))), (user(Some(3)), user(Some(3))), (Caller::Member, Caller::Member)]
         {
             let enclosed = command(enclose(&caller, 5, Kind::Put, put.clone()));
             assert_eq!(enclosed.kind, Kind::Authorized);
-            assert_eq!(open(&enclosed).unwrap(), (opened, command((Kind::Put, put.clone()))));
+            let envelope = open(&enclosed).unwrap();
+            assert_eq!(envelope.bare, command((Kind::Put, put.clone())));
+            for last in [&Caller::Nobody, &opened, &user(Some(1)), &other] {
+                assert_eq!(envelope.caller(last), opened, "after {last:?}");
+            }
         }
         assert_eq!(enclose(&Caller::Nobody, 5, Kind::Put, put.clone()), (Kind::Put, put));
     }

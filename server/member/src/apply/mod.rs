@@ -10,6 +10,7 @@ pub mod compare;
 mod compared;
 mod fatal;
 pub mod gates;
+mod key_change;
 pub mod kv;
 mod lease_keys;
 pub mod lease_lists;
@@ -32,13 +33,12 @@ pub use fatal::FatalError;
 use bytes::Bytes;
 use prost::Message as _;
 use revd_engine::mvcc::{Applied, Durable, Store};
-use revd_proto::etcdserverpb::{
-    AlarmRequest, CompactionRequest, DeleteRangeRequest, LeaseTimeToLiveResponse, PutRequest,
-};
+use revd_proto::etcdserverpb::{AlarmRequest, CompactionRequest, LeaseTimeToLiveResponse};
 
 use crate::apply::alarm::Raised;
 use crate::apply::command::{Command, CommandId, Kind, Origin};
 use crate::apply::gates::Gates;
+use crate::apply::key_change::KeyChange;
 use crate::apply::lease_keys::{KeyLists, KeysOf};
 use crate::apply::lease_lists::Listed;
 use crate::apply::lease_reports::LeaseCounts;
@@ -50,8 +50,8 @@ use crate::apply::received::{ReceivedState, ReplacedState};
 use crate::apply::reply::Reply;
 use crate::apply::state::State;
 use crate::apply::state_hashes::{HashAsk, StateHashes};
-use crate::auth::Access;
 use crate::auth::rules::TokenChange;
+use crate::auth::{Access, Caller};
 use crate::error::Error;
 use crate::lease::Leases;
 use crate::schema;
@@ -175,6 +175,8 @@ pub struct Machine {
     corrupt: Vec<u64>,
     hashes: StateHashes,
     access: Access,
+    /// The caller of the last command that was in somebody's name.
+    last_caller: Caller,
     /// The entry that is applied in part.
     current: Option<Applying>,
 }
@@ -213,8 +215,21 @@ impl Machine {
         let (leases, access) = (Leases::load(&store)?, Access::of(store.tables()));
         let (state, lessor) = (State { store, leases }, Lessor::default());
         let key_lists = KeyLists::default();
-        let (serves, current) = (false, None);
-        Ok(Self { state, config, lessor, key_lists, serves, raised, corrupt, hashes, access, current })
+        let (serves, current, last_caller) = (false, None, Caller::Nobody);
+        let own = Self {
+            state,
+            config,
+            lessor,
+            key_lists,
+            serves,
+            raised,
+            corrupt,
+            hashes,
+            access,
+            last_caller,
+            current,
+        };
+        Ok(own)
     }
 
     /// The state.
@@ -450,10 +465,9 @@ impl Machine {
 
     fn carry_out(&mut self, command: &Command, moment: Moment, effects: &mut Vec<Effect>) -> Effect {
         let payload = command.payload.clone();
-        let gates = Gates { raised: self.raised, quota_bytes: self.config.quota_bytes };
+        let gates = self.gates();
         let Self { state, lessor, .. } = self;
         let result = match command.kind {
-            Kind::Put | Kind::DeleteRange | Kind::Txn => return self.change(command, gates, moment.is_own),
             Kind::Alarm | Kind::Corrupt => {
                 let is_found = command.kind == Kind::Corrupt;
                 let result = AlarmRequest::decode(payload)
@@ -481,7 +495,10 @@ impl Machine {
             Kind::MemberAttributes => members::set_attributes(&mut state.store, &payload),
             Kind::ClusterVersion => versions::set_cluster(&mut state.store, &payload),
             Kind::Downgrade => versions::set_downgrade(&mut state.store, &payload),
-            Kind::Authorized => Err(Error::Malformed("an envelope without a command")),
+            // Changes of keys are `change`'s, and an envelope is opened before.
+            Kind::Put | Kind::DeleteRange | Kind::Txn | Kind::Authorized => {
+                Err(Error::Malformed("an envelope without a command"))
+            }
             Kind::AuthEnable
             | Kind::AuthDisable
             | Kind::Authenticate
@@ -499,25 +516,29 @@ impl Machine {
     }
 
     /// Carries out a command that changes keys.
-    fn change(&mut self, command: &Command, gates: Gates, is_wanted: bool) -> Effect {
-        let payload = command.payload.clone();
+    fn change(&mut self, command: &Command, change: Result<KeyChange, Error>, is_wanted: bool) -> Effect {
+        let gates = self.gates();
         let (state, reply) = (&mut self.state, Reply::new(is_wanted));
-        let reply = match command.kind {
-            Kind::Put => PutRequest::decode(payload).map_err(Error::from).and_then(|put| {
-                gates.pass(state, gates::put_cost(&put), |state| kv::put(state, &put, reply))
-            }),
-            Kind::DeleteRange => DeleteRangeRequest::decode(payload)
-                .map_err(Error::from)
-                .and_then(|delete| gates.pass(state, 0, |state| kv::delete_range(state, &delete, reply))),
-            _ => txn::decode(&payload).and_then(|request| {
-                gates.pass(state, gates::txn_cost(&request), |state| txn::apply(state, &request, reply))
-            }),
-        };
+        let reply = change.and_then(|change| match &change {
+            KeyChange::Put(put) => {
+                gates.pass(state, gates::put_cost(put), |state| kv::put(state, put, reply))
+            }
+            KeyChange::DeleteRange(delete) => {
+                gates.pass(state, 0, |state| kv::delete_range(state, delete, reply))
+            }
+            KeyChange::Txn(request) => {
+                gates.pass(state, gates::txn_cost(request), |state| txn::apply(state, request, reply))
+            }
+        });
         let (result, rest) = match reply.map(Reply::finish) {
             Ok((body, rest)) => (Ok(body), rest.into()),
             Err(error) => (Err(error), Rest::NONE),
         };
         Effect::Reply(command.id, Outcome { revision: self.state.store.revision(), result, rest })
+    }
+
+    fn gates(&self) -> Gates {
+        Gates { raised: self.raised, quota_bytes: self.config.quota_bytes }
     }
 
     fn compact(&mut self, command: &Command, gates: Gates) -> Effect {

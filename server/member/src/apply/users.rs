@@ -6,15 +6,15 @@ use revd_engine::mvcc::Store;
 use revd_proto::etcdserverpb::{
     AuthRoleAddRequest, AuthRoleDeleteRequest, AuthRoleGrantPermissionRequest,
     AuthRoleRevokePermissionRequest, AuthUserAddRequest, AuthUserChangePasswordRequest,
-    AuthUserDeleteRequest, AuthUserGrantRoleRequest, AuthUserRevokeRoleRequest, DeleteRangeRequest,
-    LeaseRevokeRequest, PutRequest,
+    AuthUserDeleteRequest, AuthUserGrantRoleRequest, AuthUserRevokeRoleRequest, LeaseRevokeRequest,
 };
 
 use crate::apply::command::{Command, Kind};
+use crate::apply::key_change::KeyChange;
 use crate::apply::local::{LeaseRight, LeaseRights};
 use crate::apply::outcome::{Effect, Outcome, Rest};
 use crate::apply::state::State;
-use crate::apply::{Machine, Moment, authorized, txn};
+use crate::apply::{Machine, Moment, authorized};
 use crate::auth::rules::{self, TokenChange};
 use crate::auth::{Access, Attached, Caller, Wants};
 use crate::error::{AuthError, Error};
@@ -125,10 +125,13 @@ impl Machine {
 
     /// Carries a command out, if its caller may have it.
     pub(super) fn run(&mut self, command: &Command, moment: Moment, effects: &mut Vec<Effect>) -> Effect {
-        if command.kind == Kind::Authorized {
-            let refused = || (Caller::Nobody, command.clone());
-            let (caller, bare) = authorized::open(command).unwrap_or_else(refused);
-            return self.run_for(&caller, &bare, moment, effects);
+        if command.kind == Kind::Authorized
+            && let Some(envelope) = authorized::open(command)
+        {
+            let caller = envelope.caller(&self.last_caller);
+            let effect = self.run_for(&caller, &envelope.bare, moment, effects);
+            self.last_caller = caller;
+            return effect;
         }
         self.run_for(&Caller::Nobody, command, moment, effects)
     }
@@ -140,12 +143,16 @@ impl Machine {
         moment: Moment,
         effects: &mut Vec<Effect>,
     ) -> Effect {
+        let change = KeyChange::decode(command);
         if self.access.is_enabled()
-            && let Err(error) = check(&mut self.access, &self.state, caller, command)
+            && let Err(error) = check(&mut self.access, &self.state, caller, command, change.as_ref())
         {
             return self.reply(command, Err(error));
         }
-        self.carry_out(command, moment, effects)
+        match change {
+            Some(change) => self.change(command, change, moment.is_own),
+            None => self.carry_out(command, moment, effects),
+        }
     }
 
     pub(super) fn reply(&self, command: &Command, result: Result<Bytes, Error>) -> Effect {
@@ -174,17 +181,19 @@ pub(super) fn check(
     state: &State,
     caller: &Caller,
     command: &Command,
+    change: Option<&Result<KeyChange, Error>>,
 ) -> Result<(), Error> {
     let payload = || command.payload.clone();
     let mut check = |wants: &Wants<'_>| {
         access.check(state.store.tables(), caller, wants, Attached::Leases(&state.leases))
     };
     match command.kind {
-        Kind::Put => PutRequest::decode(payload()).map_or(Ok(()), |put| check(&Wants::Put(&put))),
-        Kind::DeleteRange => {
-            DeleteRangeRequest::decode(payload()).map_or(Ok(()), |delete| check(&Wants::Delete(&delete)))
-        }
-        Kind::Txn => txn::decode(&command.payload).map_or(Ok(()), |txn| check(&Wants::Txn(&txn))),
+        Kind::Put | Kind::DeleteRange | Kind::Txn => match change {
+            Some(Ok(KeyChange::Put(put))) => check(&Wants::Put(put)),
+            Some(Ok(KeyChange::DeleteRange(delete))) => check(&Wants::Delete(delete)),
+            Some(Ok(KeyChange::Txn(txn))) => check(&Wants::Txn(txn)),
+            _ => Ok(()),
+        },
         Kind::LeaseRevoke => LeaseRevokeRequest::decode(payload())
             .map_or(Ok(()), |revoke| check(&Wants::WriteLease(revoke.id))),
         Kind::LeaseGrant => check(&Wants::Login),

@@ -21,8 +21,8 @@ pub(super) fn is_long(command: &Command, state: &State, access: &Access) -> bool
     if command.kind != Kind::Authorized {
         return scale(0).is_long(command);
     }
-    let opened = authorized::open(command);
-    opened.is_some_and(|(caller, bare)| scale(access.looks_per_lease(&caller)).is_long(&bare))
+    authorized::open(command)
+        .is_some_and(|envelope| scale(access.looks_per_lease(envelope.user())).is_long(&envelope.bare))
 }
 
 /// The measure of commands.

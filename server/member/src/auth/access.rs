@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use revd_engine::mvcc::Tables;
+use revd_engine::mvcc::{Tables, TablesMark};
 
 use crate::auth::caller::{Caller, User};
 use crate::auth::rights::Rights;
@@ -15,6 +15,8 @@ use crate::schema::{self, AuthState};
 #[derive(Debug)]
 pub struct Access {
     state: AuthState,
+    /// Of the tables with this state.
+    mark: TablesMark,
     known: BTreeMap<String, Arc<Rights>>,
     /// The same by roles: users who have the same ones share their rights.
     by_roles: BTreeMap<Vec<String>, Arc<Rights>>,
@@ -24,7 +26,8 @@ pub struct Access {
 
 impl Default for Access {
     fn default() -> Self {
-        Self { state: AuthState::NEW, known: BTreeMap::new(), by_roles: BTreeMap::new(), read: 0 }
+        let mark = TablesMark::default();
+        Self { state: AuthState::NEW, mark, known: BTreeMap::new(), by_roles: BTreeMap::new(), read: 0 }
     }
 }
 
@@ -37,11 +40,15 @@ impl Access {
 
     /// Goes on to the state of these tables.
     pub fn follow(&mut self, tables: &Tables) -> AuthState {
-        let state = schema::auth_state(tables);
-        if state != self.state {
-            *self = Self { state, read: self.read, ..Self::default() };
+        if !tables.is_marked(&self.mark) {
+            self.mark = tables.mark();
+            let state = schema::auth_state(tables);
+            if state != self.state {
+                let mark = std::mem::take(&mut self.mark);
+                *self = Self { state, mark, read: self.read, ..Self::default() };
+            }
         }
-        state
+        self.state
     }
 
     /// Requests need rights.
@@ -80,16 +87,14 @@ impl Access {
         self.read
     }
 
-    /// How often the keys of a lease are looked at, at most, before a caller may put a key with it;
-    /// as often as it has keys if the rights of the caller are not remembered.
-    pub(crate) fn looks_per_lease(&self, caller: &Caller) -> usize {
-        match caller {
-            Caller::User(user) if self.state.enabled => match self.known.get(&user.name) {
-                Some(rights) if rights.is_root => 0,
-                Some(rights) => rights.write.len() + 1,
-                None => usize::MAX,
-            },
-            _ => 0,
+    /// How often the keys of a lease are looked at, at most, before a user may put a key with it:
+    /// as often as it has keys if the rights of the user are not remembered.
+    pub(crate) fn looks_per_lease(&self, user: Option<&str>) -> usize {
+        match user.filter(|_| self.state.enabled).map(|name| self.known.get(name)) {
+            None => 0,
+            Some(Some(rights)) if rights.is_root => 0,
+            Some(Some(rights)) => rights.write.len() + 1,
+            Some(None) => usize::MAX,
         }
     }
 

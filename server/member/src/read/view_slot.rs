@@ -33,6 +33,11 @@ impl ViewSlot {
         View::clone(&self.newest.load())
     }
 
+    /// Looks at the newest View, briefly: cores that hold one count in it that they do.
+    pub fn look<T>(&self, at: impl FnOnce(&View) -> T) -> T {
+        at(&self.newest.load())
+    }
+
     /// An edge wants to be told of each View that is newer than the one it loads next, or does not
     /// any more.
     pub fn follow(&self, edge: u16, follows: bool) {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use revd_engine::mvcc::View;
 use revd_member::auth::{Attached, Caller, User, Wants};
 use revd_member::error::{AuthError, Error};
-use revd_member::schema;
 
+use crate::api::auth::found::FoundBy;
 use crate::api::auth::parts::TokenKind;
 use crate::api::auth::tokens::Found;
 use crate::api::call::Credentials;
@@ -41,6 +41,11 @@ impl ServiceContext {
         if need == Need::Open || !(self.status.needs_rights.load() || is_judged_once) {
             return Ok(Caller::Nobody);
         }
+        if need == Need::Judged
+            && let Ok(caller) = self.identify_now(credentials)
+        {
+            return Ok(caller);
+        }
         Box::pin(async {
             let caller = self.identify(credentials).await;
             match need {
@@ -51,6 +56,12 @@ impl ServiceContext {
             Ok(caller)
         })
         .await
+    }
+
+    /// Callers are asked for their rights.
+    #[must_use]
+    pub fn needs_rights(&self) -> bool {
+        self.status.needs_rights.load()
     }
 
     /// The caller that a client is by its token. One that this member may not know yet is looked up
@@ -66,23 +77,28 @@ impl ServiceContext {
     /// The same as of now; or the index of the entry that may make the token known.
     pub fn identify_now(&self, credentials: &Credentials) -> Result<Caller, u64> {
         let Some(identity) = credentials else { return Ok(Caller::Nobody) };
+        let found = &mut *identity.found.0.borrow_mut();
         let Some(token) = &identity.token else {
             // Proven by the handshake; a token goes first.
-            let of_name = |name: &str| Arc::new(User { name: name.to_owned(), revision: None });
-            return Ok(identity
-                .common_name
-                .as_deref()
-                .map_or(Caller::Nobody, |name| Caller::User(of_name(name))));
+            let Some(name) = identity.common_name.as_deref() else { return Ok(Caller::Nobody) };
+            if !matches!(found, Some(FoundBy::Certificate(_))) {
+                let user = Arc::new(User { name: name.to_owned(), revision: None });
+                *found = Some(FoundBy::Certificate(user));
+            }
+            return Ok(found.as_ref().map_or(Caller::Nobody, FoundBy::caller));
         };
-        match &self.auth.kind {
-            TokenKind::Simple => match self.auth.tokens.find(token, self.status.applied.load()) {
-                Found::User(user) => Ok(Caller::User(user)),
-                Found::Nothing => Ok(Caller::BadToken),
-                Found::Later(index) => Err(index),
+        match (&self.auth.kind, &found) {
+            (TokenKind::Nothing, _) => return Ok(Caller::BadToken),
+            (TokenKind::Simple, Some(FoundBy::Simple(token))) if self.auth.tokens.still_counts(token) => {}
+            (TokenKind::Simple, _) => match self.auth.tokens.find(token, self.status.applied.load()) {
+                Found::Token(token) => *found = Some(FoundBy::Simple(token)),
+                Found::Nothing => return Ok(Caller::BadToken),
+                Found::Later(index) => return Err(index),
             },
-            TokenKind::Jwt(jwt) => Ok(jwt.find(token).map_or(Caller::BadToken, Caller::User)),
-            TokenKind::Nothing => Ok(Caller::BadToken),
+            (TokenKind::Jwt(_), Some(FoundBy::Signed(_))) => {}
+            (TokenKind::Jwt(jwt), _) => *found = Some(FoundBy::Signed(jwt.verified(token))),
         }
+        Ok(found.as_ref().map_or(Caller::BadToken, FoundBy::caller))
     }
 
     /// The caller that a client is who has been let in before. A signed token was new enough then:
@@ -128,14 +144,16 @@ impl ServiceContext {
     /// # Errors
     /// The error that the client gets.
     pub fn check_read(&self, caller: &Caller, wants: &Wants<'_>, view: &View) -> Result<(), Error> {
-        self.check(caller, wants, view)?;
+        if !self.status.needs_rights.load() {
+            return Ok(());
+        }
+        let access = &mut *self.access.borrow_mut();
+        let state = access.follow(view.tables());
+        access.check(view.tables(), caller, wants, Attached::Unknown)?;
         match caller {
-            Caller::User(user) if self.status.needs_rights.load() => match user.revision {
-                Some(revision) if revision != schema::auth_state(view.tables()).revision => {
-                    Err(Error::Auth(AuthError::OldAuthRevision))
-                }
-                _ => Ok(()),
-            },
+            Caller::User(user) if user.revision.is_some_and(|revision| revision != state.revision) => {
+                Err(Error::Auth(AuthError::OldAuthRevision))
+            }
             _ => Ok(()),
         }
     }
@@ -159,7 +177,7 @@ impl ServiceContext {
         if !self.status.needs_rights.load() {
             return Ok(());
         }
-        match self.check(caller, wants, &self.views.load()) {
+        match self.views.look(|view| self.check(caller, wants, view)) {
             Ok(()) => Ok(()),
             // Another View would not make it one. A user that is not known here yet may be known
             // elsewhere.
@@ -194,7 +212,6 @@ impl ServiceContext {
 
     /// The auth revision of this member's state.
     pub fn auth_revision(&self) -> u64 {
-        let access = &mut *self.access.borrow_mut();
-        access.follow(self.views.load().tables()).revision
+        self.views.look(|view| self.access.borrow_mut().follow(view.tables()).revision)
     }
 }

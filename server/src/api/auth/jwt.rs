@@ -42,9 +42,10 @@ pub struct Jwt {
     refused: RwLock<BTreeSet<[u8; 32]>>,
 }
 
-/// The content of a token whose signature was right.
+/// The content of a token whose signature was right. It is that of its letters for as long as the
+/// member runs: who holds both need not ask again.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct Verified {
+pub(super) struct Verified {
     user: Arc<User>,
     /// It counts from here to before there, in seconds since 1970.
     not_before: i64,
@@ -54,6 +55,11 @@ struct Verified {
 impl Verified {
     fn counts_at(&self, now: i64) -> bool {
         self.not_before <= now && now < self.ends
+    }
+
+    /// The user, if the token counts now.
+    pub(super) fn user(&self) -> Option<&Arc<User>> {
+        self.counts_at(seconds_now()).then_some(&self.user)
     }
 }
 
@@ -92,11 +98,7 @@ impl Jwt {
         Ok(token)
     }
 
-    /// The user that a token names, if it counts now.
-    pub(super) fn find(&self, token: &Secret) -> Option<Arc<User>> {
-        self.find_at(token, seconds_now())
-    }
-
+    #[cfg(test)]
     fn find_at(&self, token: &Secret, now: i64) -> Option<Arc<User>> {
         self.verified(token).filter(|verified| verified.counts_at(now)).map(|verified| verified.user)
     }
@@ -106,7 +108,8 @@ impl Jwt {
         self.verified(token).map(|verified| verified.user.name.clone())
     }
 
-    fn verified(&self, token: &Secret) -> Option<Verified> {
+    /// The content of a token, whether or not it counts now; none if it is none.
+    pub(super) fn verified(&self, token: &Secret) -> Option<Verified> {
         let token = token.expose();
         if token.len() > limits::JWT_BYTES_MAX {
             return None;

@@ -3,6 +3,7 @@
 //! Rights are judged in `revd_member::auth`; passwords and tokens are here, for they need secrets,
 //! threads and time.
 
+pub mod found;
 pub mod identity;
 pub mod jwt;
 mod jwt_keys;

@@ -28,6 +28,8 @@ type Key = (u64, [u8; 32]);
 #[derive(Debug)]
 pub struct Tokens {
     made: RwLock<Made>,
+    /// Counts changes, each while `made` is locked.
+    changes: AtomicU64,
     ttl: u64,
     clock: Ticker,
 }
@@ -56,17 +58,29 @@ struct Own {
 #[derive(Debug)]
 struct Token {
     user: Arc<User>,
-    /// By the clock in milliseconds.
-    used: AtomicU64,
+    used: LastUse,
     /// Its place in `Made::looks` and `Own::looks`.
     look: u64,
 }
 
+/// When a token was last used, by the clock in milliseconds.
+type LastUse = Arc<AtomicU64>;
+
+/// A token that was found. While no token comes or goes it is its user's without a search.
+#[derive(Debug)]
+pub(super) struct FoundToken {
+    /// For the caller that has looked it up: other cores do not count in it who has it.
+    user: Arc<User>,
+    used: LastUse,
+    /// Of [`Tokens::changes`].
+    changes: u64,
+}
+
 /// The result of looking a token up.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Found {
-    /// It is this user's.
-    User(Arc<User>),
+    /// It is a user's.
+    Token(FoundToken),
     /// It is none.
     Nothing,
     /// It may be known once the entry of this index is applied.
@@ -92,7 +106,7 @@ impl Tokens {
     #[must_use]
     pub fn new(ttl: Duration) -> Self {
         let ttl = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
-        Self { made: RwLock::default(), ttl, clock: Ticker::new() }
+        Self { made: RwLock::default(), changes: AtomicU64::new(0), ttl, clock: Ticker::new() }
     }
 
     /// The state has changed so that tokens come or go.
@@ -102,6 +116,8 @@ impl Tokens {
 
     fn change_at(&self, change: TokenChange, now: u64) {
         let mut made = self.made.write().unwrap_or_else(PoisonError::into_inner);
+        // A login counts too: tokens whose time is over go with it, and those that make room.
+        self.changes.fetch_add(1, Ordering::Release);
         match change {
             TokenChange::Made { user, digest, index } => made.insert(&user, (index, digest), now, self.ttl),
             TokenChange::RevokedOf(user) => made.revoke(&user),
@@ -115,6 +131,23 @@ impl Tokens {
         }
     }
 
+    /// Whether a token that was found still counts, by which it is used now: if not, it has to be
+    /// looked up again.
+    pub(super) fn still_counts(&self, found: &FoundToken) -> bool {
+        self.still_counts_at(found, self.clock.milliseconds())
+    }
+
+    fn still_counts_at(&self, found: &FoundToken, now: u64) -> bool {
+        if self.changes.load(Ordering::Acquire) != found.changes || is_over(&found.used, now, self.ttl) {
+            return false;
+        }
+        // Other cores look at it too: it is written once in a millisecond.
+        if found.used.load(Ordering::Relaxed) != now {
+            found.used.store(now, Ordering::Relaxed);
+        }
+        true
+    }
+
     /// The user of a token, for which it is used now. `applied`: the member has applied so much.
     pub(super) fn find(&self, token: &Secret, applied: u64) -> Found {
         self.find_at(token, applied, self.clock.milliseconds())
@@ -125,9 +158,10 @@ impl Tokens {
         let made = self.made.read().unwrap_or_else(PoisonError::into_inner);
         // Compared by digests: how long that takes says nothing of the letters.
         match made.by_key.get(&(index, digest(letters))) {
-            Some(token) if !token.is_over(now, self.ttl) && made.counts_for_its_user(token) => {
+            Some(token) if !is_over(&token.used, now, self.ttl) && made.counts_for_its_user(token) => {
                 token.used.store(now, Ordering::Relaxed);
-                Found::User(Arc::clone(&token.user))
+                let (user, used) = (Arc::new(User::clone(&token.user)), Arc::clone(&token.used));
+                Found::Token(FoundToken { user, used, changes: self.changes.load(Ordering::Acquire) })
             }
             None if index > applied => Found::Later(index),
             _ => Found::Nothing,
@@ -135,11 +169,17 @@ impl Tokens {
     }
 }
 
-impl Token {
-    fn is_over(&self, now: u64, ttl: u64) -> bool {
-        now.saturating_sub(self.used.load(Ordering::Relaxed)) > ttl
+impl FoundToken {
+    pub(super) fn user(&self) -> &Arc<User> {
+        &self.user
     }
+}
 
+fn is_over(used: &LastUse, now: u64, ttl: u64) -> bool {
+    now.saturating_sub(used.load(Ordering::Relaxed)) > ttl
+}
+
+impl Token {
     fn next_look(&self, ttl: u64) -> u64 {
         self.used.load(Ordering::Relaxed).saturating_add(ttl)
     }
@@ -168,7 +208,7 @@ impl Made {
             recount(&mut self.counts, name, count, count + 1);
         }
         self.looks.insert((look, key));
-        self.by_key.insert(key, Token { user, used: AtomicU64::new(now), look });
+        self.by_key.insert(key, Token { user, used: Arc::new(AtomicU64::new(now)), look });
     }
 
     /// Looks at a few tokens whose time may be over. One that was used since is looked at again
@@ -179,7 +219,7 @@ impl Made {
                 return;
             };
             let Some(token) = self.by_key.get(&key) else { return };
-            if token.is_over(now, ttl) {
+            if is_over(&token.used, now, ttl) {
                 self.remove(key);
             } else {
                 self.look_later(key, ttl);
@@ -278,7 +318,7 @@ mod tests {
 
     fn user(tokens: &Tokens, text: &str, now: u64) -> Option<String> {
         match tokens.find_at(&token(text), u64::MAX, now) {
-            Found::User(user) => Some(user.name.clone()),
+            Found::Token(token) => Some(token.user.name.clone()),
             _ => None,
         }
     }
@@ -299,6 +339,38 @@ mod tests {
         assert_eq!(user(&tokens, "abcdefghijklmnop.8", 0), None);
     }
 
+    /// A token that was found is not searched for again, and counts no longer than by a search.
+    #[test]
+    fn a_token_that_was_found_counts_until_tokens_change_or_it_is_over() {
+        let tokens = Tokens::new(Duration::from_secs(1));
+        let text = "abcdefghijklmnop.7";
+        let find = |now| match tokens.find_at(&token(text), u64::MAX, now) {
+            Found::Token(found) => found,
+            other => panic!("{other:?}"),
+        };
+        tokens.change_at(made("ann", A, 7), 0);
+        let found = find(0);
+        assert!(tokens.still_counts_at(&found, 900));
+        assert!(tokens.still_counts_at(&found, 1_900), "it was used at 900");
+        assert_eq!(user(&tokens, text, 2_900).as_deref(), Some("ann"), "also for who searches");
+        assert!(!tokens.still_counts_at(&found, 3_901), "its time is over");
+        assert_eq!(user(&tokens, text, 3_901), None);
+        let ends = [
+            made("bob", A, 9),
+            TokenChange::RevokedOf("ann".to_owned()),
+            TokenChange::RevokedOf("bob".to_owned()),
+            TokenChange::RevokedAll,
+        ];
+        for (number, change) in ends.into_iter().enumerate() {
+            tokens.change_at(made("ann", A, 7), 0);
+            let found = find(1);
+            assert!(tokens.still_counts_at(&found, 1));
+            tokens.change_at(change, 1);
+            assert!(!tokens.still_counts_at(&found, 1), "change {number}");
+            assert_eq!(user(&tokens, text, 1).is_some(), [0, 2].contains(&number), "change {number}");
+        }
+    }
+
     /// Row 88 of the catalogue: what is no token is none, and never more.
     #[test]
     fn what_is_no_token_is_refused() {
@@ -313,9 +385,9 @@ mod tests {
                     "\u{e4}bcdefghijklmno.7",
                 ])
         {
-            assert_eq!(tokens.find_at(&token(bad), 9, 0), Found::Nothing, "{bad}");
+            assert!(matches!(tokens.find_at(&token(bad), 9, 0), Found::Nothing), "{bad}");
         }
-        assert_eq!(tokens.find_at(&token("abcdefghijklmnop.12"), 9, 0), Found::Later(12));
+        assert!(matches!(tokens.find_at(&token("abcdefghijklmnop.12"), 9, 0), Found::Later(12)));
     }
 
     fn count(tokens: &Tokens) -> usize {

@@ -9,7 +9,8 @@ use revd_proto::authpb::Permission;
 use revd_proto::authpb::permission::Type;
 use revd_proto::etcdserverpb::request_op::Request;
 use revd_proto::etcdserverpb::{
-    AuthDisableRequest, AuthEnableRequest, LeaseGrantRequest, RangeRequest, RequestOp, TxnRequest,
+    AuthDisableRequest, AuthEnableRequest, DeleteRangeRequest, LeaseGrantRequest, PutRequest, RangeRequest,
+    RequestOp, TxnRequest,
 };
 
 use super::*;
