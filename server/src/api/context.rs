@@ -26,7 +26,7 @@ use revd_proto::etcdserverpb::ResponseHeader;
 
 use crate::api::auth::parts::AuthParts;
 use crate::api::call::{Message, Metadata, StreamingCall};
-use crate::api::header::with_header;
+use crate::api::header::{with_header, with_short_body};
 use crate::api::validate::RequestLimits;
 use crate::disk::reserve::Reserve;
 use crate::edge::pending::Proposals;
@@ -354,7 +354,7 @@ impl ServiceContext {
         if serializable {
             return Ok(());
         }
-        if self.status.reads_alone.load() {
+        if self.reads_alone() {
             return Ok(());
         }
         if self.is_sole_voter() && self.leader() == 0 {
@@ -374,9 +374,19 @@ impl ServiceContext {
         Ok(self.views.load())
     }
 
+    /// The newest View is what a linearizable read sees.
+    pub(super) fn reads_alone(&self) -> bool {
+        self.status.reads_alone.load()
+    }
+
     /// A reply: the header, then the encoded fields behind it.
     pub(super) fn reply(&self, revision: i64, body: Vec<Bytes>) -> Message {
         with_header(self.identity, revision, self.status.term.load(), body)
+    }
+
+    /// The same, in one piece, of fields that take so many bytes.
+    pub(super) fn short_reply(&self, revision: i64, bytes: usize, put: impl FnOnce(&mut Vec<u8>)) -> Message {
+        with_short_body(self.identity, revision, self.status.term.load(), bytes, put)
     }
 
     /// The header of a reply that is encoded as a whole.

@@ -60,6 +60,25 @@ pub fn with_header(identity: Identity, revision: i64, term: u64, body: Vec<Bytes
     message
 }
 
+/// Puts the header in front of fields of so many bytes, which are put behind it. As many bytes as
+/// are needed: then no more memory is taken to share them.
+#[must_use]
+pub fn with_short_body(
+    identity: Identity,
+    revision: i64,
+    term: u64,
+    bytes: usize,
+    put: impl FnOnce(&mut Vec<u8>),
+) -> Message {
+    let (header, len) = encode(identity, revision, term);
+    let mut whole = Vec::with_capacity(len + bytes);
+    whole.extend_from_slice(&header[..len]);
+    put(&mut whole);
+    let mut message = Message::new();
+    message.push(whole.into());
+    message
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -11,6 +11,7 @@ pub mod method;
 pub mod auth;
 mod cluster;
 mod election;
+mod gets;
 mod health;
 mod kv;
 mod lease;

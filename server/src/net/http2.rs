@@ -432,6 +432,9 @@ impl<T: Transport> Http2<T> {
             return self.refuse(stream, &deadline_exceeded());
         }
         let api = Rc::clone(&self.shared.api);
+        if let Some(reply) = api.answer_at_once(method, &head.metadata, &message) {
+            return self.reply(stream, Ok(reply));
+        }
         let hold = held(&self.memory.requests, &message);
         let replies = self.memory.replies.clone();
         let mut call: UnaryCall = Box::pin(api.unary(method, head.metadata, message, replies));

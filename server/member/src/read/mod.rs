@@ -5,6 +5,7 @@
 //! View is taken after the request arrived, so it holds whatever was acknowledged, or read by
 //! anyone, before the request began.
 
+pub mod one;
 pub mod parts;
 pub mod range;
 mod sort;

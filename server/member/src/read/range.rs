@@ -143,7 +143,8 @@ fn range_of(request: &RangeRequest) -> KeyRange<'_> {
     KeyRange::from_wire(&request.key, &request.range_end)
 }
 
-fn has_filter(request: &RangeRequest) -> bool {
+/// Only some keys are wanted, by their revisions.
+pub(super) fn has_filter(request: &RangeRequest) -> bool {
     request.min_mod_revision != 0
         || request.max_mod_revision != 0
         || request.min_create_revision != 0

@@ -69,12 +69,17 @@ impl UserLimits {
         Self { buckets: buckets.collect(), clock: Ticker::new() }
     }
 
+    /// No user has a limit.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.buckets.is_empty()
+    }
+
     /// A call of so many bytes is let in.
     ///
     /// # Errors
     /// [`Error::TooManyRequests`] when its user has asked for too much lately.
     pub(crate) fn take(&self, caller: &Caller, bytes: usize) -> Result<(), Error> {
-        if self.buckets.is_empty() { Ok(()) } else { self.take_at(caller, bytes, self.now()) }
+        if self.is_empty() { Ok(()) } else { self.take_at(caller, bytes, self.now()) }
     }
 
     fn take_at(&self, caller: &Caller, bytes: usize, now: u64) -> Result<(), Error> {
@@ -89,7 +94,7 @@ impl UserLimits {
 
     /// A reply has so many bytes.
     pub(crate) fn replied(&self, caller: &Caller, bytes: impl FnOnce() -> usize) {
-        if !self.buckets.is_empty()
+        if !self.is_empty()
             && let Some(buckets) = self.of(caller)
         {
             buckets.bytes.spend(bytes() as u64, self.now());

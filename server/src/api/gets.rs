@@ -1,0 +1,60 @@
+//! Gets that wait for nothing: answered where they come in, without memory for a call under way.
+
+use bytes::Bytes;
+use prost::Message as _;
+use revd_member::auth::{Caller, Wants};
+use revd_member::read::one;
+use revd_proto::etcdserverpb::RangeRequest;
+
+use crate::api::Api;
+use crate::api::call::{Message, Metadata};
+use crate::api::context::ServiceContext;
+use crate::api::method::Unary;
+use crate::api::validate;
+use crate::limits;
+
+impl Api {
+    /// The reply to a get of a small value that this member may read now; none for every other
+    /// call, whatever becomes of that: nothing has happened then, and it is carried out as any.
+    #[must_use]
+    pub fn answer_at_once(&self, method: Unary, metadata: &Metadata, message: &Bytes) -> Option<Message> {
+        if method != Unary::Range {
+            return None;
+        }
+        let context = &*self.context;
+        let request = RangeRequest::decode(message.clone()).ok()?;
+        let waits = !request.serializable && !context.reads_alone();
+        if waits || !one::is_plain(&request) || validate::range(&request).is_err() {
+            return None;
+        }
+        context.admit(metadata, true, |reads| reads || request.serializable, false).ok()?;
+        let caller = context.caller_of_get(metadata)?;
+        let reply = context.get(&caller, &request)?;
+        context.count_call(method as usize).end(0);
+        Some(reply)
+    }
+}
+
+impl ServiceContext {
+    /// The caller of a get that may have a limit of calls is not known here.
+    fn caller_of_get(&self, metadata: &Metadata) -> Option<Caller> {
+        if !self.auth.limits.is_empty() {
+            return None;
+        }
+        if !self.needs_rights() {
+            return Some(Caller::Nobody);
+        }
+        self.identify_now(&metadata.caller).ok()
+    }
+
+    fn get(&self, caller: &Caller, request: &RangeRequest) -> Option<Message> {
+        let wants = Wants::Read { key: &request.key, range_end: b"" };
+        self.views.look(|view| {
+            self.check_read(caller, &wants, view).ok()?;
+            let found = one::find(request, &view.reader()).ok()?;
+            let bytes = found.bytes();
+            (bytes <= limits::COPY_BYTES_MAX)
+                .then(|| self.short_reply(view.revision(), bytes, |out| found.put(out)))
+        })
+    }
+}
