@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use crate::mvcc::key_history::{KeyChange, KeyHistory, KeyMeta};
-use crate::mvcc::key_index::node::{self, IndexNode, Key};
+use crate::mvcc::key_index::node::{self, IndexNode};
+use crate::mvcc::key_index::row::Key;
 use crate::mvcc::key_index::{Counting, Created, CreatedSearch, Direction, Scan};
 use crate::mvcc::key_range::KeyRange;
 use crate::mvcc::revision::Revision;
@@ -39,7 +40,7 @@ impl KeyIndex {
     /// An index from its keys in ascending order.
     #[must_use]
     pub fn from_sorted(keys: impl Iterator<Item = (Key, KeyHistory)>) -> Self {
-        let root = node::build(keys.map(|(key, history)| node::IndexEntry { key, history }));
+        let root = node::build(keys.map(|(key, history)| node::IndexEntry::new(key, history)));
         Self { root: IndexRoot { node: Arc::new(root) } }
     }
 

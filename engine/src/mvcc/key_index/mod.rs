@@ -10,10 +10,11 @@ mod count;
 mod created;
 mod index;
 mod node;
+mod row;
 mod scan;
 
 pub use count::Counting;
 pub use created::{Created, CreatedSearch};
 pub use index::{IndexRoot, KeyIndex, PutResult};
-pub use node::Key;
+pub use row::Key;
 pub use scan::{Direction, Scan, Sought};

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::limits::LOOK_BACK_STEPS;
 use crate::mvcc::key_history::KeyHistory;
+use crate::mvcc::key_index::row::{Key, Row, Tagged};
 use crate::mvcc::key_range::KeyRange;
 
 /// Entries of a full leaf and children of a full branch. Copying a node copies this many
@@ -12,20 +13,18 @@ const FANOUT: usize = 32;
 /// A node with fewer entries or children is joined with a neighbour.
 const THIN: usize = FANOUT / 4;
 
-/// A key, shared between the copies of the nodes that hold it.
-pub type Key = Arc<[u8]>;
-
 /// A leaf or a branch.
 #[derive(Debug, Clone)]
 pub(super) enum IndexNode {
-    Leaf(Vec<IndexEntry>),
-    Branch(Vec<Child>),
+    Leaf(Row<IndexEntry>),
+    Branch(Row<Child>),
 }
 
 /// A key and its history.
 #[derive(Debug, Clone)]
 pub(super) struct IndexEntry {
     pub(super) key: Key,
+    tag: u64,
     pub(super) history: KeyHistory,
 }
 
@@ -33,7 +32,8 @@ pub(super) struct IndexEntry {
 #[derive(Debug, Clone)]
 pub(super) struct Child {
     /// A key that no key below is smaller than; that of the first child is not looked at.
-    pub(super) first: Key,
+    first: Key,
+    tag: u64,
     pub(super) node: Arc<IndexNode>,
     totals: Totals,
 }
@@ -68,13 +68,13 @@ pub(super) struct Subtree<'i> {
 
 impl Default for IndexNode {
     fn default() -> Self {
-        Self::Leaf(Vec::new())
+        Self::Leaf(Row::default())
     }
 }
 
 impl Child {
     fn of(node: IndexNode) -> Self {
-        Self { first: node.first_key(), totals: node.totals(), node: Arc::new(node) }
+        Self { first: node.first_key(), tag: 0, totals: node.totals(), node: Arc::new(node) }
     }
 
     fn recount(&mut self) {
@@ -114,10 +114,10 @@ impl<'i> Subtree<'i> {
     /// Entries of its leaf that are in the range.
     pub(super) fn entries(
         self,
-        entries: &'i [IndexEntry],
+        entries: &'i Row<IndexEntry>,
         range: KeyRange<'i>,
     ) -> impl Iterator<Item = &'i IndexEntry> + use<'i> {
-        let from = entries.partition_point(|entry| self.begins && &*entry.key < range.start());
+        let from = if self.begins { entries.not_below(range.start()) } else { 0 };
         entries[from..].iter().take_while(move |entry| range.ends_after(&entry.key))
     }
 
@@ -126,8 +126,9 @@ impl<'i> Subtree<'i> {
         self,
         range: KeyRange<'_>,
     ) -> impl Iterator<Item = (&'i Child, Subtree<'i>)> + use<'i> {
-        let children: &[Child] = if let IndexNode::Branch(children) = self.node { children } else { &[] };
-        let covering = |key| if children.is_empty() { 0 } else { IndexNode::covering(children, key) };
+        let branch = if let IndexNode::Branch(children) = self.node { Some(children) } else { None };
+        let children: &[Child] = branch.map_or(&[], |children| children);
+        let covering = |key| branch.map_or(0, |children| IndexNode::covering(children, key));
         let first = if self.begins { covering(range.start()) } else { 0 };
         let last = match range {
             KeyRange::One(end) | KeyRange::Span { end, .. } if self.ends => covering(end),
@@ -140,7 +141,43 @@ impl<'i> Subtree<'i> {
     }
 }
 
+impl Tagged for IndexEntry {
+    const UNSEARCHED: usize = 0;
+
+    fn key(&self) -> &Key {
+        &self.key
+    }
+
+    fn tag(&self) -> u64 {
+        self.tag
+    }
+
+    fn set_tag(&mut self, tag: u64) {
+        self.tag = tag;
+    }
+}
+
+impl Tagged for Child {
+    const UNSEARCHED: usize = 1;
+
+    fn key(&self) -> &Key {
+        &self.first
+    }
+
+    fn tag(&self) -> u64 {
+        self.tag
+    }
+
+    fn set_tag(&mut self, tag: u64) {
+        self.tag = tag;
+    }
+}
+
 impl IndexEntry {
+    pub(super) fn new(key: Key, history: KeyHistory) -> Self {
+        Self { key, tag: 0, history }
+    }
+
     fn is_live(&self) -> bool {
         self.history.newest().live().is_some()
     }
@@ -155,8 +192,8 @@ impl IndexNode {
     pub(super) fn above(left: Arc<Self>, right: Child) -> Self {
         // The bound of a first child is no bound: smaller keys go into it without changing it.
         debug_assert!(left.last_key() < Some(&right.first), "the halves of a root are out of order");
-        let left = Child { first: left.first_key(), totals: left.totals(), node: left };
-        Self::Branch(vec![left, right])
+        let left = Child { first: left.first_key(), tag: 0, totals: left.totals(), node: left };
+        Self::Branch(Row::new(vec![left, right]))
     }
 
     fn first_key(&self) -> Key {
@@ -178,8 +215,8 @@ impl IndexNode {
     }
 
     /// The part of a branch that covers `key`.
-    pub(super) fn covering(children: &[Child], key: &[u8]) -> usize {
-        children[1..].partition_point(|child| &*child.first <= key)
+    pub(super) fn covering(children: &Row<Child>, key: &[u8]) -> usize {
+        children.above(key) - 1
     }
 
     pub(super) fn find(&self, key: &[u8]) -> Option<&KeyHistory> {
@@ -188,8 +225,8 @@ impl IndexNode {
             match node {
                 Self::Branch(children) => node = &children[Self::covering(children, key)].node,
                 Self::Leaf(entries) => {
-                    let at = entries.binary_search_by(|entry| (*entry.key).cmp(key)).ok()?;
-                    return Some(&entries[at].history);
+                    let entry = entries.get(entries.not_below(key))?;
+                    return (*entry.key == *key).then_some(&entry.history);
                 }
             }
         }
@@ -207,7 +244,7 @@ impl IndexNode {
         let mut all = Totals::default();
         match self {
             Self::Leaf(entries) => {
-                for entry in entries {
+                for entry in entries.iter() {
                     let newest = entry.history.newest();
                     if let Some(meta) = newest.live() {
                         all.live += 1;
@@ -218,7 +255,7 @@ impl IndexNode {
                 all.len = entries.len() as u64;
             }
             Self::Branch(children) => {
-                for Child { totals, .. } in children {
+                for Child { totals, .. } in children.iter() {
                     all.live += totals.live;
                     all.len += totals.len;
                     all.newest = all.newest.max(totals.newest);
@@ -242,8 +279,8 @@ impl IndexNode {
                     node = &children[at].node;
                 }
                 Self::Leaf(entries) => {
-                    let smaller = entries.iter().take_while(|entry| &*entry.key < key);
-                    return before + smaller.map(|entry| u64::from(entry.is_live())).sum::<u64>();
+                    let smaller = &entries[..entries.not_below(key)];
+                    return before + smaller.iter().map(|entry| u64::from(entry.is_live())).sum::<u64>();
                 }
             }
         }
@@ -273,17 +310,10 @@ impl IndexNode {
         let at = if changed == width - 1 { width - 1 } else { width / 2 };
         assert!(at > 0 && width - at <= FANOUT, "a node of {width} is divided at {at}");
         Some(Child::of(match self {
-            Self::Leaf(entries) => Self::Leaf(split(entries, at)),
-            Self::Branch(children) => Self::Branch(split(children, at)),
+            Self::Leaf(entries) => Self::Leaf(entries.split(at)),
+            Self::Branch(children) => Self::Branch(children.split(at)),
         }))
     }
-}
-
-fn split<T>(all: &mut Vec<T>, at: usize) -> Vec<T> {
-    let mut right = Vec::with_capacity(all.len() - at);
-    right.extend(all.drain(at..));
-    all.shrink_to_fit();
-    right
 }
 
 /// Calls `change` with a key's history; without one if the key has none, and then adds the history
@@ -294,18 +324,17 @@ pub(super) fn update(
     change: &mut dyn FnMut(Option<&mut KeyHistory>) -> Option<KeyHistory>,
 ) -> Option<Child> {
     match node {
-        IndexNode::Leaf(entries) => match entries.binary_search_by(|entry| (*entry.key).cmp(key)) {
-            Ok(at) => {
-                let added = change(Some(&mut entries[at].history));
+        IndexNode::Leaf(entries) => {
+            let at = entries.not_below(key);
+            if let Some(entry) = entries.get_mut(at).filter(|entry| *entry.key == *key) {
+                let added = change(Some(&mut entry.history));
                 assert!(added.is_none(), "a second history for a key of {} bytes", key.len());
-                None
+                return None;
             }
-            Err(at) => {
-                let history = change(None)?;
-                entries.insert(at, IndexEntry { key: Key::from(key), history });
-                node.divide(at)
-            }
-        },
+            let history = change(None)?;
+            entries.insert(at, IndexEntry::new(Key::from(key), history));
+            node.divide(at)
+        }
         IndexNode::Branch(children) => {
             let at = IndexNode::covering(children, key);
             let child = &mut children[at];
@@ -329,7 +358,7 @@ pub(super) fn build(mut entries: impl Iterator<Item = IndexEntry>) -> IndexNode 
         let is_sorted = follows && leaf.is_sorted_by(|one, next| one.key < next.key);
         assert!(is_sorted, "leaf {} of an index is built from keys out of order", level.len());
         last = leaf.last().map(|entry| Arc::clone(&entry.key));
-        level.push(Child::of(IndexNode::Leaf(leaf)));
+        level.push(Child::of(IndexNode::Leaf(Row::new(leaf))));
     }
     above_all(level)
 }
@@ -344,7 +373,7 @@ fn above_all(mut level: Vec<Child>) -> IndexNode {
             if branch.is_empty() {
                 break;
             }
-            level.push(Child::of(IndexNode::Branch(branch)));
+            level.push(Child::of(IndexNode::Branch(Row::new(branch))));
         }
     }
     match level.pop() {
@@ -372,7 +401,10 @@ pub(super) fn concatenate(trees: impl IntoIterator<Item = IndexNode>) -> Option<
 fn take_leaves(tree: IndexNode, leaves: &mut Vec<Child>) {
     match tree {
         IndexNode::Branch(children) => {
-            children.into_iter().for_each(|child| take_leaves(Arc::unwrap_or_clone(child.node), leaves));
+            children
+                .into_items()
+                .into_iter()
+                .for_each(|child| take_leaves(Arc::unwrap_or_clone(child.node), leaves));
         }
         IndexNode::Leaf(entries) if entries.is_empty() => {}
         // The first key that a branch says is no bound of its first child: it is asked anew.
@@ -384,7 +416,8 @@ fn take_leaves(tree: IndexNode, leaves: &mut Vec<Child>) {
 pub(super) fn remove(node: &mut IndexNode, key: &[u8]) {
     match node {
         IndexNode::Leaf(entries) => {
-            if let Ok(at) = entries.binary_search_by(|entry| (*entry.key).cmp(key)) {
+            let at = entries.not_below(key);
+            if entries.get(at).is_some_and(|entry| *entry.key == *key) {
                 entries.remove(at);
             }
         }
@@ -401,7 +434,7 @@ pub(super) fn remove(node: &mut IndexNode, key: &[u8]) {
 }
 
 /// Joins the children at `at` and `at + 1` if the result is no wider than a node may be.
-fn join(children: &mut Vec<Child>, at: usize) {
+fn join(children: &mut Row<Child>, at: usize) {
     if children[at].node.width() + children[at + 1].node.width() > FANOUT {
         return;
     }
@@ -410,11 +443,11 @@ fn join(children: &mut Vec<Child>, at: usize) {
     match (Arc::make_mut(&mut left.node), &*right.node) {
         (IndexNode::Leaf(entries), IndexNode::Leaf(more)) => entries.extend(more.iter().cloned()),
         (IndexNode::Branch(parts), IndexNode::Branch(more)) => {
-            let from = parts.len();
-            parts.extend(more.iter().cloned());
             // The first key of a branch is never looked at; inside a longer one it is, so it must
             // be true there.
-            parts[from].first = right.first;
+            let mut more = more.to_vec();
+            more[0].first = right.first;
+            parts.extend(more.into_iter());
         }
         _ => unreachable!("children of one branch are of one kind"),
     }
@@ -446,7 +479,7 @@ impl<'n> IndexEntries<'n> {
                     node = &children[at].node;
                 }
                 IndexNode::Leaf(entries) => {
-                    let from = entries.partition_point(|entry| &*entry.key < key);
+                    let from = entries.not_below(key);
                     return Self { nodes, leaf: entries[from..].iter() };
                 }
             }

@@ -7,6 +7,7 @@
 
 use crate::mvcc::key_history::KeyMeta;
 use crate::mvcc::key_index::node::{Child, IndexEntry, IndexNode};
+use crate::mvcc::key_index::row::Row;
 use crate::mvcc::key_range::KeyRange;
 
 /// Which way a scan goes.
@@ -56,20 +57,16 @@ impl<'i> Scan<'i> {
             (Direction::Reverse, KeyRange::One(end) | KeyRange::Span { end, .. }) => Some(end),
             (Direction::Reverse, KeyRange::From(_)) => None,
         };
-        scan.descend_to(root, from);
+        let leaf = scan.descend_to(root, from);
         match direction {
-            Direction::Forward => {
-                scan.low = scan.entries.partition_point(|entry| &*entry.key < range.start());
-            }
-            Direction::Reverse => {
-                scan.high = scan.entries.partition_point(|entry| range.ends_after(&entry.key));
-            }
+            Direction::Forward => scan.low = leaf.not_below(range.start()),
+            Direction::Reverse => scan.high = leaf.partition_point(|entry| range.ends_after(&entry.key)),
         }
         scan
     }
 
     /// Down to the leaf that covers `key`, or to the last one.
-    fn descend_to(&mut self, mut node: &'i IndexNode, key: Option<&[u8]>) {
+    fn descend_to(&mut self, mut node: &'i IndexNode, key: Option<&[u8]>) -> &'i Row<IndexEntry> {
         loop {
             match node {
                 IndexNode::Branch(children) => {
@@ -82,7 +79,7 @@ impl<'i> Scan<'i> {
                 }
                 IndexNode::Leaf(entries) => {
                     (self.entries, self.low, self.high) = (entries, 0, entries.len());
-                    return;
+                    return entries;
                 }
             }
         }
