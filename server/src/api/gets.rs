@@ -47,7 +47,8 @@ impl ServiceContext {
         self.identify_now(&metadata.caller).ok()
     }
 
-    fn get(&self, caller: &Caller, request: &RangeRequest) -> Option<Message> {
+    /// The reply to a plain get of a small value; none if it is refused, or the value is large.
+    pub(super) fn get(&self, caller: &Caller, request: &RangeRequest) -> Option<Message> {
         let wants = Wants::Read { key: &request.key, range_end: b"" };
         self.views.look(|view| {
             self.check_read(caller, &wants, view).ok()?;

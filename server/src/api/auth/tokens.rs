@@ -12,7 +12,7 @@ use revd_member::auth::User;
 use revd_member::auth::rules::TokenChange;
 use sha2::{Digest as _, Sha256};
 
-use crate::clock::Ticker;
+use crate::clock::coarse_milliseconds;
 use crate::limits;
 use crate::secret::Secret;
 use crate::threads;
@@ -31,7 +31,6 @@ pub struct Tokens {
     /// Counts changes, each while `made` is locked.
     changes: AtomicU64,
     ttl: u64,
-    clock: Ticker,
 }
 
 #[derive(Debug, Default)]
@@ -106,12 +105,12 @@ impl Tokens {
     #[must_use]
     pub fn new(ttl: Duration) -> Self {
         let ttl = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
-        Self { made: RwLock::default(), changes: AtomicU64::new(0), ttl, clock: Ticker::new() }
+        Self { made: RwLock::default(), changes: AtomicU64::new(0), ttl }
     }
 
     /// The state has changed so that tokens come or go.
     pub fn change(&self, change: TokenChange) {
-        self.change_at(change, self.clock.milliseconds());
+        self.change_at(change, coarse_milliseconds());
     }
 
     fn change_at(&self, change: TokenChange, now: u64) {
@@ -134,7 +133,7 @@ impl Tokens {
     /// Whether a token that was found still counts, by which it is used now: if not, it has to be
     /// looked up again.
     pub(super) fn still_counts(&self, found: &FoundToken) -> bool {
-        self.still_counts_at(found, self.clock.milliseconds())
+        self.still_counts_at(found, coarse_milliseconds())
     }
 
     fn still_counts_at(&self, found: &FoundToken, now: u64) -> bool {
@@ -150,7 +149,7 @@ impl Tokens {
 
     /// The user of a token, for which it is used now. `applied`: the member has applied so much.
     pub(super) fn find(&self, token: &Secret, applied: u64) -> Found {
-        self.find_at(token, applied, self.clock.milliseconds())
+        self.find_at(token, applied, coarse_milliseconds())
     }
 
     fn find_at(&self, token: &Secret, applied: u64, now: u64) -> Found {
