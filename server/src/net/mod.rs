@@ -89,6 +89,8 @@ pub struct ListenGroup {
 pub struct Listeners {
     edge: Rc<EdgeContext>,
     config: ListenConfig,
+    /// The files among the addresses, until nothing listens any more: they go with it.
+    sockets: RefCell<Arc<UnixSockets>>,
     /// Connections of clients, and at addresses of metrics.
     gate: Gate,
     metrics_gate: Gate,
@@ -99,7 +101,8 @@ pub struct Listeners {
 impl Listeners {
     /// Listens nowhere yet.
     #[must_use]
-    pub fn new(api: Rc<Api>, unread: Rc<Unread>, config: ListenConfig) -> Self {
+    pub fn new(api: Rc<Api>, unread: Rc<Unread>, mut config: ListenConfig) -> Self {
+        let sockets = RefCell::new(std::mem::take(&mut config.sockets));
         let edge = Rc::new(EdgeContext {
             api,
             read_buffer: Rc::new(RefCell::new(vec![0; limits::READ_BYTES].into())),
@@ -129,6 +132,7 @@ impl Listeners {
         Self {
             edge,
             config,
+            sockets,
             gate: Gate::default(),
             metrics_gate: Gate::default(),
             accepting: RefCell::default(),
@@ -137,7 +141,7 @@ impl Listeners {
 
     fn open(&self, group: &ListenGroup, gate: &Gate) -> io::Result<()> {
         for address in &group.addresses {
-            let listener = listen::bind(&address.place, &self.config.keepalive, &self.config.sockets)?;
+            let listener = listen::bind(&address.place, &self.config.keepalive, &self.sockets.borrow())?;
             self.accepting.borrow_mut().push(glommio::spawn_local(listen::accept(
                 (listener, address.clone()),
                 Rc::clone(&self.edge),
@@ -177,6 +181,7 @@ impl Listeners {
             self.metrics_gate.drained().await;
         };
         futures_lite::future::or(drained, sleep(limits::DRAIN_DEADLINE)).await;
+        self.sockets.take();
         Ok(())
     }
 }
