@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::limits::LOOK_BACK_STEPS;
-use crate::mvcc::key_history::KeyHistory;
+use crate::mvcc::key_history::{KeyChange, KeyHistory, KeyMeta};
 use crate::mvcc::key_index::row::{Key, Row, Tagged};
 use crate::mvcc::key_range::KeyRange;
 
@@ -39,7 +39,7 @@ pub(super) struct Child {
 }
 
 /// Counts and revisions over all keys below a node.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Totals {
     /// Live keys.
     pub(super) live: u64,
@@ -57,6 +57,13 @@ impl Default for Totals {
     }
 }
 
+/// The last change of a key, before and after it was updated; none before if the key is new.
+#[derive(Debug, Clone, Copy)]
+struct KeyUpdate {
+    before: Option<KeyChange>,
+    after: KeyChange,
+}
+
 /// A subtree, of which a range may cover all.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Subtree<'i> {
@@ -64,6 +71,28 @@ pub(super) struct Subtree<'i> {
     /// The range may begin inside of it, and may end inside of it.
     begins: bool,
     ends: bool,
+}
+
+impl Totals {
+    /// Follows the update of a key without a look at the others; false where that would not do, and
+    /// nothing is changed.
+    fn follow(&mut self, update: KeyUpdate) -> bool {
+        let KeyUpdate { before, after } = update;
+        let (was, is) = (before.and_then(|before| before.live()), after.live());
+        let created = |meta: Option<KeyMeta>| meta.map(|meta| meta.create_revision);
+        // The oldest key may have gone, or the newest change.
+        let is_oldest = was.is_some_and(|was| was.create_revision <= self.oldest);
+        if is_oldest && created(was) != created(is)
+            || before.is_some_and(|before| after.revision.main < before.revision.main)
+        {
+            return false;
+        }
+        self.live = self.live + u64::from(is.is_some()) - u64::from(was.is_some());
+        self.len += u64::from(before.is_none());
+        self.newest = self.newest.max(after.revision.main);
+        self.oldest = self.oldest.min(created(is).unwrap_or(i64::MAX));
+        true
+    }
 }
 
 impl Default for IndexNode {
@@ -79,6 +108,15 @@ impl Child {
 
     fn recount(&mut self) {
         self.totals = self.node.totals();
+    }
+
+    /// Counts the update of a key below: a look at all of a node's items for each would be most of
+    /// what it costs.
+    fn count(&mut self, update: Option<KeyUpdate>) {
+        if update.is_none_or(|update| !self.totals.follow(update)) {
+            self.recount();
+        }
+        debug_assert_eq!(self.totals, self.node.totals(), "the totals do not follow {update:?}");
     }
 
     /// How many of its keys exist at a revision, if that can be said without a look at them.
@@ -323,23 +361,37 @@ pub(super) fn update(
     key: &[u8],
     change: &mut dyn FnMut(Option<&mut KeyHistory>) -> Option<KeyHistory>,
 ) -> Option<Child> {
+    update_below(node, key, change, &mut None)
+}
+
+/// The same; says what the update was.
+fn update_below(
+    node: &mut IndexNode,
+    key: &[u8],
+    change: &mut dyn FnMut(Option<&mut KeyHistory>) -> Option<KeyHistory>,
+    done: &mut Option<KeyUpdate>,
+) -> Option<Child> {
     match node {
         IndexNode::Leaf(entries) => {
             let at = entries.not_below(key);
             if let Some(entry) = entries.get_mut(at).filter(|entry| *entry.key == *key) {
+                let before = Some(entry.history.newest());
                 let added = change(Some(&mut entry.history));
+                *done = Some(KeyUpdate { before, after: entry.history.newest() });
                 assert!(added.is_none(), "a second history for a key of {} bytes", key.len());
                 return None;
             }
             let history = change(None)?;
+            *done = Some(KeyUpdate { before: None, after: history.newest() });
             entries.insert(at, IndexEntry::new(Key::from(key), history));
             node.divide(at)
         }
         IndexNode::Branch(children) => {
             let at = IndexNode::covering(children, key);
             let child = &mut children[at];
-            let right = update(Arc::make_mut(&mut child.node), key, change);
-            child.recount();
+            let right = update_below(Arc::make_mut(&mut child.node), key, change, done);
+            // A node that was divided is another one.
+            child.count(done.filter(|_| right.is_none()));
             children.insert(at + 1, right?);
             node.divide(at + 1)
         }
