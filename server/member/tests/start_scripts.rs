@@ -261,6 +261,8 @@ impl Runner for Files {
                 let logger = slog::Logger::root(slog::Discard, slog::o!());
                 match recover(&config, &logger, self) {
                     Ok(recovery) => {
+                        // Answers to what a former process asked are not for this one.
+                        assert_eq!(recovery.origin.boot, config.boot);
                         let applied = recovery.machine.store().applied().index;
                         let last = recovery.log.entries.back().map_or(applied, |entry| entry.index);
                         let what = if recovery.is_new { "new" } else { "recovered" };

@@ -182,6 +182,26 @@ mod tests {
         assert_eq!(left, [(2, 0, false), (1, 9, false), (1, 99, true), (2, 5, false)]);
     }
 
+    /// A leader would count entries that are gone; a vote is still one.
+    #[test]
+    fn a_log_that_begins_again_acknowledges_none_of_the_entries_it_has_lost() {
+        let message = |kind, index| {
+            let mut message = Message { to: 1, term: 3, index, ..Message::default() };
+            message.set_msg_type(kind);
+            RaftMessage(message)
+        };
+        for (index, is_there) in [(40, true), (41, false)] {
+            let mut frame = PendingFrame { committed: entries(3, 38..=39, 1), ..PendingFrame::default() };
+            frame.add(HardState::default(), entries(3, 38..=index, 1));
+            let promises = [MessageType::MsgRequestVoteResponse, MessageType::MsgAppendResponse];
+            frame.promise(promises.map(|kind| message(kind, index)).into_iter());
+            frame.begin_again(&SnapshotMetadata { index: 40, term: 3, ..SnapshotMetadata::default() });
+            assert_eq!((frame.messages.len(), frame.committed.len()), (1 + usize::from(is_there), 0));
+            assert_eq!(frame.content.restart, Some(LogRestart { index: 40, term: 3 }));
+            assert!(frame.content.entries.is_empty());
+        }
+    }
+
     #[test]
     fn entries_that_replace_others_go_into_their_frame() {
         let (mut frames, much) = (VecDeque::new(), limits::FRAME_BYTES_MAX);

@@ -180,3 +180,64 @@ impl Layout {
         self.places.plan(low, high, bytes_max)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use bytes::Bytes;
+
+    use super::*;
+    use crate::wal::LogEntry;
+    use crate::wal::birth::empty_log;
+    use crate::wal::reader;
+
+    const CONFIG: LayoutConfig = LayoutConfig { segment_bytes: 3 * BLOCK as u64, secret: 7 };
+    const STATE: HardState = HardState { term: 5, vote: 2, commit: 1 };
+
+    fn append(layout: &mut Layout, index: u64, hard_state: Option<HardState>) -> Vec<LogStep> {
+        let entries = vec![LogEntry { index, term: 5, kind: 0, data: Bytes::from_static(b"data") }];
+        layout.append(&FrameContent { hard_state, entries, ..FrameContent::default() })
+    }
+
+    /// The oldest segments are let go of, and with them the frames that said it last.
+    #[test]
+    fn each_segment_says_the_term_and_the_vote_that_its_frames_go_on_from() {
+        let mut layout = Layout::new(CONFIG, &empty_log(Identity { cluster: 1, member: 2 }));
+        let mut last = Vec::new();
+        for index in 2..9 {
+            for step in append(&mut layout, index, (index == 2).then_some(STATE)) {
+                match step {
+                    LogStep::Create { bytes, .. } => last = vec![0; usize::try_from(bytes).unwrap()],
+                    LogStep::Write { offset, bytes, .. } => {
+                        let at = usize::try_from(offset).unwrap();
+                        last[at..at + bytes.len()].copy_from_slice(&bytes);
+                    }
+                }
+            }
+        }
+        let files = [(layout.end.segment, Bytes::from(last))];
+        let log = reader::assemble(Path::new("wal"), &files).unwrap().unwrap();
+        assert_eq!((log.hard_state, log.last()), (STATE, 8));
+    }
+
+    /// Its last write may be under way still.
+    #[test]
+    fn a_segment_of_an_earlier_process_does_not_become_another_one() {
+        let mut before = Layout::new(CONFIG, &empty_log(Identity { cluster: 1, member: 2 }));
+        (2..9).for_each(|index| drop(append(&mut before, index, None)));
+        let log = RecoveredLog {
+            segments: before.segments.clone(),
+            end: before.end,
+            base: before.last,
+            ..empty_log(Identity { cluster: 1, member: 2 })
+        };
+        let inherited = before.end.segment;
+        let mut layout = Layout::new(CONFIG, &log);
+        (9..19).for_each(|index| drop(append(&mut layout, index, None)));
+        let released = layout.release(18, false);
+        let own = released.iter().filter(|it| it.segment > inherited).count();
+        assert!(own > 1 && released.len() > own + 1, "{released:?}");
+        assert!(released.iter().all(|it| it.is_reusable == (it.segment > inherited)), "{released:?}");
+    }
+}
