@@ -17,6 +17,7 @@
 //!              install INDEX    named    stream
 //!              log INDEX    term TERM            the last entry of the log; of entries from now on
 //!              hold ...                          work that comes in one message with the next
+//!              slow MICROSECONDS                 so much more at each look at the clock
 //!              disk full [reserve]    disk free         the tree file cannot grow; by the reserve
 //! ```
 
@@ -24,6 +25,7 @@
 
 mod golden;
 
+use std::cell::Cell;
 use std::error::Error;
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -354,11 +356,15 @@ struct StateWords {
     last_index: u64,
     checkpoint: Option<WrittenCheckpoint>,
     back: Option<LongCommand>,
+    /// The time, and how much each look at it takes.
+    clock: Cell<(u64, u64)>,
 }
 
 impl StateEffects for StateWords {
     fn microseconds(&self) -> u64 {
-        0
+        let (now, pace) = self.clock.get();
+        self.clock.set((now + pace, pace));
+        now
     }
 
     fn last_index(&self) -> u64 {
@@ -550,6 +556,10 @@ impl Runner for StateRunner {
             }
             "term" => {
                 self.term = names[0].parse()?;
+                return Ok(String::new());
+            }
+            "slow" => {
+                self.words.clock.set((0, names[0].parse()?));
                 return Ok(String::new());
             }
             "log" => {
