@@ -16,8 +16,7 @@
 //!              read EDGE TICKET INDEX    read EDGE TICKET refused    lost NUMBER
 //!              install INDEX    named    stream
 //!              log INDEX    term TERM            the last entry of the log; of entries from now on
-//!              hold ...                          work that comes in one message with the next
-//!              slow MICROSECONDS                 so much more at each look at the clock
+//!              hold ...    slow MICROSECONDS     work that comes with the next; the clock
 //!              disk full [reserve]    disk free         the tree file cannot grow; by the reserve
 //! ```
 
@@ -81,16 +80,13 @@ fn command(slot: usize, name: &str) -> Command {
         "del" => {
             (Kind::DeleteRange, DeleteRangeRequest { key: "k".into(), ..Default::default() }.encode_to_vec())
         }
-        "alarm" | "disarm" => {
-            let action = if name == "alarm" { AlarmAction::Activate } else { AlarmAction::Deactivate };
-            let (action, alarm) = (action as i32, AlarmType::Nospace as i32);
-            (Kind::Alarm, AlarmRequest { action, member_id: OWNER.member, alarm }.encode_to_vec())
-        }
-        "corrupt" | "healed" => {
-            let action = if name == "corrupt" { AlarmAction::Activate } else { AlarmAction::Deactivate };
-            let (action, alarm) = (action as i32, AlarmType::Corrupt as i32);
+        "alarm" | "disarm" | "corrupt" | "healed" => {
+            let (is_raised, is_of_room) = (matches!(name, "alarm" | "corrupt"), name.ends_with("arm"));
+            let action = if is_raised { AlarmAction::Activate } else { AlarmAction::Deactivate };
+            let alarm = if is_of_room { AlarmType::Nospace } else { AlarmType::Corrupt };
+            let (action, alarm, member_id) = (action as i32, alarm as i32, OWNER.member);
             let kind = if name == "corrupt" { Kind::Corrupt } else { Kind::Alarm };
-            (kind, AlarmRequest { action, member_id: ORIGIN.member, alarm }.encode_to_vec())
+            (kind, AlarmRequest { action, member_id, alarm }.encode_to_vec())
         }
         // Fields 1 and 2 are texts.
         "root" => (Kind::UserAdd, b"\x0a\x04root".to_vec()),
@@ -356,15 +352,12 @@ struct StateWords {
     last_index: u64,
     checkpoint: Option<WrittenCheckpoint>,
     back: Option<LongCommand>,
-    /// The time, and how much each look at it takes.
-    clock: Cell<(u64, u64)>,
+    clock: (Cell<u64>, u64), // the time, and how much a look at it takes
 }
 
 impl StateEffects for StateWords {
     fn microseconds(&self) -> u64 {
-        let (now, pace) = self.clock.get();
-        self.clock.set((now + pace, pace));
-        now
+        self.clock.0.replace(self.clock.0.get() + self.clock.1)
     }
 
     fn last_index(&self) -> u64 {
@@ -554,16 +547,13 @@ impl Runner for StateRunner {
                 self.held.push(work);
                 return Ok(String::new());
             }
-            "term" => {
-                self.term = names[0].parse()?;
-                return Ok(String::new());
-            }
-            "slow" => {
-                self.words.clock.set((0, names[0].parse()?));
-                return Ok(String::new());
-            }
-            "log" => {
-                self.words.last_index = names[0].parse()?;
+            "term" | "log" | "slow" => {
+                let number = names[0].parse()?;
+                match line.name.as_str() {
+                    "term" => self.term = number,
+                    "log" => self.words.last_index = number,
+                    _ => self.words.clock.1 = number,
+                }
                 return Ok(String::new());
             }
             "due" => Some(StateEvent::CheckpointDue),
