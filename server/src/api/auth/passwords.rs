@@ -141,7 +141,6 @@ struct Job {
     answer: Arc<Answer>,
 }
 
-#[derive(Debug)]
 enum Work {
     Hash {
         password: Secret,
@@ -160,6 +159,17 @@ enum Work {
         name: String,
         revision: u64,
     },
+}
+
+/// Without the hash of a user, which is as good as the password to whoever has time.
+impl std::fmt::Debug for Work {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str(match self {
+            Self::Hash { .. } => "Hash",
+            Self::Check { .. } => "Check",
+            Self::Sign { .. } => "Sign",
+        })
+    }
 }
 
 /// As much of a password as bcrypt looks at, to be checked: no more than that is kept while a login
@@ -437,6 +447,22 @@ mod tests {
         assert_eq!(block_on(check(10)), Err(Error::Stopped));
         let waiting = passwords.jobs.waiting();
         assert!(waiting.logins.is_empty() && waiting.changes.is_empty(), "and keeps no password");
+    }
+
+    /// All that a panic may show of what waits.
+    #[test]
+    fn a_panic_has_no_password_and_no_hash() {
+        let passwords = Passwords::new(4);
+        passwords.threads.call_once(|| ());
+        let hash = || Some(Bytes::from_static(b"planted-hash"));
+        let mut login = Box::pin(passwords.check(on(1), "ann", "planted".to_owned().into(), hash()));
+        let mut change = Box::pin(passwords.hash(on(2), Secret::from("planted".to_owned())));
+        assert!(block_on(poll_once(&mut login)).is_none() && block_on(poll_once(&mut change)).is_none());
+        let panics = || panic!("{passwords:?}");
+        let panic = std::panic::catch_unwind(std::panic::AssertUnwindSafe(panics)).unwrap_err();
+        let told = panic.downcast::<String>().unwrap();
+        assert!(told.contains("Check") && told.contains("Hash") && !told.contains("planted"), "{told}");
+        assert!(!told.contains("112, 108, 97"), "nor its letters as numbers: {told}");
     }
 
     /// The caller of a signed login has waited once.
