@@ -242,7 +242,16 @@ impl RecoveryEffects for MemberFiles<'_> {
     fn discover(&mut self, named: &InitialCluster) -> anyhow::Result<Option<InitialCluster>> {
         match &self.config.cluster.discovery {
             Discovery::None => Ok(None),
-            Discovery::Srv { domain, suffix } => by_records(domain, suffix, named).map(Some),
+            Discovery::Srv { domain, suffix } => {
+                let found = by_records(domain, suffix, named)?;
+                let is_secure = found.members.values().flatten().any(|url| url.starts_with("https"));
+                // As etcd: members of the domain have its name where no authority of their own
+                // vouches for them.
+                if is_secure && self.config.security.peers.trusted_ca_file.is_empty() {
+                    self.tls.dial_as(domain);
+                }
+                Ok(Some(found))
+            }
             Discovery::Service(service) => self.by_service(service, named).map(Some),
         }
     }

@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::os::unix::fs::MetadataExt as _;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use anyhow::Context as _;
 use serde_json::json;
@@ -23,6 +23,8 @@ pub struct TlsDomain {
     whom: &'static str,
     config: TlsConfig,
     material: Arc<Mutex<Loaded>>,
+    /// The name that all who are dialed must have; without one each has its own host's.
+    called: OnceLock<String>,
     /// The ends of its certificates, for the metrics.
     ends: Arc<CertificateEnds>,
     /// The files as they were before they were loaded first.
@@ -57,7 +59,8 @@ impl TlsDomain {
             own::make(&config, own).with_context(|| format!("making a certificate ({whom} TLS)"))?;
         }
         let ends = Arc::new(CertificateEnds::new(whom));
-        let mut domain = Self { whom, config, material: Arc::default(), ends, loaded: Vec::new() };
+        let (called, loaded) = (OnceLock::new(), Vec::new());
+        let mut domain = Self { whom, config, material: Arc::default(), called, ends, loaded };
         domain.loaded = domain.prints();
         if !domain.config.is_empty() {
             domain.current_or_load().map_err(anyhow::Error::msg).with_context(|| format!("{whom} TLS"))?;
@@ -110,6 +113,16 @@ impl TlsDomain {
     pub(crate) fn load(&self) -> anyhow::Result<()> {
         let loaded = self.current_or_load().map(drop);
         loaded.map_err(anyhow::Error::msg).with_context(|| format!("{} TLS", self.whom))
+    }
+
+    /// Certificates of all who are dialed must have this name from now on, not that of a host.
+    pub(crate) fn dial_as(&self, name: &str) {
+        self.called.get_or_init(|| name.to_owned());
+    }
+
+    /// The name that the certificate of a host must have.
+    pub(super) fn name_of<'h>(&'h self, host: &'h str) -> &'h str {
+        self.called.get().map_or(host, |name| name)
     }
 
     /// Handshakes from now on use what was loaded.

@@ -63,7 +63,7 @@ pub(crate) async fn connect<S: AsyncRead + AsyncWrite + Unpin>(
     host: &str,
     domain: &TlsDomain,
 ) -> io::Result<TlsStream<S>> {
-    let material = domain.current().map_err(io::Error::other)?;
+    let (material, host) = (domain.current().map_err(io::Error::other)?, domain.name_of(host));
     let stream = TlsStream::new(socket, dialing(host, &material)?);
     let place = HandshakeTurns::new(1).enter(None);
     let stream = in_time(converse(stream, &[], &place), &place).await?;
@@ -169,7 +169,7 @@ pub(crate) fn connect_blocking<S: io::Read + io::Write>(
     authority: &str,
     domain: &TlsDomain,
 ) -> io::Result<StreamOwned<ClientConnection, S>> {
-    let host = authority.rsplit_once(':').map_or(authority, |(host, _)| host);
+    let host = domain.name_of(authority.rsplit_once(':').map_or(authority, |(host, _)| host));
     let material = domain.current_or_load().map_err(io::Error::other)?;
     let mut session = dialing(host, &material)?;
     let mut socket = socket;
@@ -190,4 +190,53 @@ fn dialing(host: &str, material: &Material) -> io::Result<ClientConnection> {
 fn server_name(host: &str) -> io::Result<ServerName<'static>> {
     let name = host.trim_start_matches('[').trim_end_matches(']').to_owned();
     ServerName::try_from(name).map_err(io::Error::other)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
+
+    use super::*;
+    use crate::config::TlsConfig;
+
+    /// Members that records of a domain name have that domain's name, wherever they are.
+    #[test]
+    fn who_is_dialed_has_the_name_that_was_said() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = |name: &str, text: String| {
+            let path = dir.path().join(name);
+            fs::write(&path, text).unwrap();
+            path.to_str().unwrap().to_owned()
+        };
+        let (key, of_authority) = (KeyPair::generate().unwrap(), KeyPair::generate().unwrap());
+        let mut authority = CertificateParams::new(Vec::new()).unwrap();
+        authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        let issuer = Issuer::from_params(&authority, &of_authority);
+        let made = CertificateParams::new(["d.test".to_owned()]).unwrap().signed_by(&key, &issuer).unwrap();
+        let serving = TlsConfig {
+            cert_file: file("cert", made.pem()),
+            key_file: file("key", key.serialize_pem()),
+            ..TlsConfig::default()
+        };
+        let bundle = file("bundle", authority.self_signed(&of_authority).unwrap().pem());
+        let dialing = || TlsConfig { trusted_ca_file: bundle.clone(), ..TlsConfig::default() };
+        let server = TlsDomain::open("peer", serving).unwrap().current().unwrap().server.clone().unwrap();
+        let dial = |domain: &TlsDomain| {
+            let (ours, mut theirs) = std::os::unix::net::UnixStream::pair().unwrap();
+            let mut session = rustls::ServerConnection::new(Arc::clone(&server)).unwrap();
+            let serving = std::thread::spawn(move || {
+                while session.is_handshaking() && session.complete_io(&mut theirs).is_ok() {}
+            });
+            let dialed = connect_blocking(ours, "127.0.0.1:2380", domain).map(drop);
+            serving.join().unwrap();
+            dialed.map_err(|error| error.to_string())
+        };
+        let by_host = TlsDomain::open("peer", dialing()).unwrap();
+        assert!(dial(&by_host).is_err_and(|why| why.contains("not valid for name")));
+        let by_domain = TlsDomain::open("peer", dialing()).unwrap();
+        by_domain.dial_as("d.test");
+        assert_eq!(dial(&by_domain), Ok(()));
+    }
 }
