@@ -12,8 +12,9 @@ use crate::login::ask;
 use crate::wire::RpcMethod;
 use crate::wire::users::Credentials;
 
-/// The user of the load. Its servers listen on this machine alone, and end with the run.
-const NAME: &str = "loadgen";
+/// The user of the load, and its password. Its servers listen on this machine alone, and end with
+/// the run.
+pub const NAME: &str = "loadgen";
 
 /// Makes both users and switches auth on; returns the second.
 ///

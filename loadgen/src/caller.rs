@@ -14,6 +14,9 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 /// Time-out of a call by default: longer than a live server takes for anything.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
+/// How long a connection may take.
+const CONNECT: Duration = Duration::from_secs(5);
+
 /// Calls of [`call_all`] on their way, and their bytes.
 const AT_ONCE: usize = 500;
 const BYTES_AT_ONCE: usize = 400_000;
@@ -76,7 +79,18 @@ impl Caller {
     /// # Errors
     /// When no server listens there.
     pub fn connect(endpoint: &str) -> anyhow::Result<Self> {
-        let client = login::connect(endpoint, Duration::from_secs(5))?;
+        Self::new(endpoint, login::connect(endpoint, CONNECT)?)
+    }
+
+    /// The same in nobody's name, whatever user the endpoint has.
+    ///
+    /// # Errors
+    /// As [`Caller::connect`].
+    pub fn stranger(endpoint: &str) -> anyhow::Result<Self> {
+        Self::new(endpoint, ClientConnection::connect(endpoint, CONNECT)?)
+    }
+
+    fn new(endpoint: &str, client: ClientConnection) -> anyhow::Result<Self> {
         let heard = HeardReplies { keeps: true, ..HeardReplies::default() };
         let endpoint = endpoint.to_owned();
         let mut caller = Self { endpoint, client, heard, buffer: vec![0; 256 * 1024], next: 0 };

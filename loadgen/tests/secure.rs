@@ -6,9 +6,11 @@ mod programs;
 
 use std::path::Path;
 use std::process::{Command, Stdio};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use programs::{good, loadgen, revd, texts};
+use revd_loadgen::attacks::{self, AttackTarget};
 use revd_loadgen::result::RunResult;
 use revd_loadgen::servers::{Security, ServerSpec, Servers, find};
 use revd_loadgen::suite::Suite;
@@ -116,6 +118,26 @@ fn a_token_that_is_refused_is_renewed() {
     }
     assert!(child.wait().unwrap().success());
     judge(&json);
+}
+
+/// Each of these attacks reaches what it is meant for: the server checks, and says no.
+#[test]
+fn attacks_at_users_are_told_what_they_must_be() {
+    let server = server(Security { tls: false, auth: true });
+    let attacks = attacks::all().into_iter().filter(|attack| attack.has_users).collect::<Vec<_>>();
+    assert_eq!(attacks.len(), 5);
+    for attack in attacks {
+        let target = AttackTarget::new(server.endpoint());
+        std::thread::scope(|scope| {
+            let striking = scope.spawn(|| (attack.strike)(&target));
+            clock::rest(Duration::from_secs(2));
+            target.is_over.store(true, Ordering::Relaxed);
+            striking.join().unwrap().unwrap();
+        });
+        let told = target.tally.all();
+        assert!(told.iter().any(|(what, _)| what.contains(attack.right)), "{}: {told:?}", attack.name);
+        assert!(probe::status(server.endpoint()).is_ok(), "{}", attack.name);
+    }
 }
 
 /// `versus` makes certificates and users for both, or for one of them.

@@ -129,6 +129,8 @@ pub struct Attack {
     pub wrong: &'static str,
     /// Descriptors that the server may have; none: as many as there are.
     pub descriptors: Option<u32>,
+    /// The server has users, of whom honest callers are one.
+    pub has_users: bool,
 }
 
 impl Attack {
@@ -137,7 +139,16 @@ impl Attack {
         finding: u8,
         strike: fn(&AttackTarget) -> anyhow::Result<()>,
     ) -> Self {
-        Self { name, finding, before: |_| Ok(()), strike, right: "", wrong: "", descriptors: None }
+        Self {
+            name,
+            finding,
+            before: |_| Ok(()),
+            strike,
+            right: "",
+            wrong: "",
+            descriptors: None,
+            has_users: false,
+        }
     }
 
     pub(super) const fn after(mut self, before: fn(&AttackTarget) -> anyhow::Result<()>) -> Self {
@@ -147,6 +158,11 @@ impl Attack {
 
     pub(super) const fn told(mut self, right: &'static str) -> Self {
         self.right = right;
+        self
+    }
+
+    pub(super) const fn with_users(mut self) -> Self {
+        self.has_users = true;
         self
     }
 

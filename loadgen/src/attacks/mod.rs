@@ -7,6 +7,7 @@
 
 mod attack;
 mod floods;
+mod guesses;
 pub mod honest;
 mod leases;
 mod replies;
@@ -25,7 +26,7 @@ pub fn all() -> Vec<Attack> {
     [floods::ATTACKS, txns::ATTACKS, leases::ATTACKS, uploads::ATTACKS, watches::ATTACKS, replies::ATTACKS]
         .concat()
         .into_iter()
-        .chain(scans::ATTACKS.iter().copied())
+        .chain([scans::ATTACKS, guesses::ATTACKS].concat())
         .collect()
 }
 

@@ -110,6 +110,7 @@ pub fn round(attack: Attack, spec: &ServerSpec, is_full: bool) -> anyhow::Result
         // etcd has no such flag.
         spec.flags.extend(["--memory-bytes".to_owned(), MACHINE_BYTES.to_string()]);
     }
+    spec.security.auth |= attack.has_users;
     let held = attack.descriptors.map(|most| limited(&spec.program.path, most)).transpose()?;
     if let Some((_, script)) = &held {
         spec.program.path.clone_from(script);
