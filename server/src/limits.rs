@@ -26,8 +26,8 @@ pub const TOKENS_LOOKED_AT: usize = 4;
 pub const PASSWORD_THREADS: usize = 2;
 /// They give way to cores that serve.
 pub const PASSWORD_THREADS_NICE: i32 = 10;
-/// Passwords that wait for them, of logins, and as many of users that are made or changed; beyond,
-/// the oldest of who has most waiting is refused with `too many requests`.
+/// Passwords that wait for them: of users that are made or changed, and as many of logins in each
+/// standing; beyond, the newest of who has most waiting is refused with `too many requests`.
 pub const PASSWORDS_WAITING_MAX: usize = 1_024;
 /// Those of one address.
 pub const PASSWORDS_PER_ADDRESS_MAX: usize = 256;
@@ -48,9 +48,11 @@ pub const GUESS_WAIT_MS_MAX: u64 = 30_000;
 /// Milliseconds without a guess after which those before are forgotten: many times the longest
 /// wait, or waiting that long would make guesses free.
 pub const LOGINS_FORGOTTEN_MS: u64 = 600_000;
-/// Names with addresses for which failed logins are counted; the oldest make room. As many are
-/// known by a login that was right.
+/// Names with addresses for which failed logins are counted; the oldest make room. As many
+/// addresses are known by a login that was right, and as many connections.
 pub const LOGIN_ORIGINS_MAX: usize = 16_384;
+/// Those of one name: a user that logs in from everywhere makes no other forgotten.
+pub const KNOWN_PER_NAME_MAX: usize = 256;
 /// The same of names.
 pub const LOGIN_NAMES_MAX: usize = 4_096;
 /// The same of addresses.

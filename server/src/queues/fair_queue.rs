@@ -2,11 +2,11 @@
 //! the first key's part at the second one, and so on. An address that sends a thousand things at
 //! once waits for its own; so does a connection of that address, and a user of that connection.
 //!
-//! Where there is no room, the part that holds most gives way, from level to level, with what has
-//! waited there for longest: what is new finds room always, and takes none from a part that has
-//! less. Of parts that hold the same, the one gives way that began to wait first.
+//! Where there is no room, the part that holds most gives way, from level to level, with what came
+//! last there; of parts that hold the same, the one that began to wait last. So what is new finds
+//! room while another part holds more, and what has a place loses it to no equal: however many come
+//! again and again, each place is served in its turn.
 
-use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Items that wait, by where they come from: a path of `N` keys.
@@ -38,7 +38,7 @@ struct Parts<T> {
     of: BTreeMap<u128, Part<T>>,
     turns: BTreeMap<u64, u128>,
     /// Length, when it began to wait, key: the last one gives way.
-    by_len: BTreeSet<(usize, Reverse<u64>, u128)>,
+    by_len: BTreeSet<(usize, u64, u128)>,
     len: usize,
 }
 
@@ -56,11 +56,14 @@ enum Inside<T> {
     Items(VecDeque<T>),
 }
 
-/// The part that an item is taken from, at each level.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Pick {
+/// The item that is taken.
+enum Pick<'p, T> {
+    /// Of the part whose turn it is, at each level, the oldest.
     Next,
-    Longest,
+    /// Of the longest part, at each level, the newest.
+    Last,
+    /// Of this part the oldest one that is looked for.
+    Of(&'p [u128], &'p dyn Fn(&T) -> bool),
 }
 
 impl<T> Inside<T> {
@@ -82,10 +85,12 @@ impl<T> Inside<T> {
         }
     }
 
-    fn take(&mut self, pick: Pick, next: &mut u64) -> Option<T> {
-        match self {
-            Self::Parts(parts) => parts.take(pick, next),
-            Self::Items(items) => items.pop_front(),
+    fn take(&mut self, pick: &Pick<'_, T>, next: &mut u64) -> Option<T> {
+        match (self, pick) {
+            (Self::Parts(parts), _) => parts.take(pick, next),
+            (Self::Items(items), Pick::Next) => items.pop_front(),
+            (Self::Items(items), Pick::Last) => items.pop_back(),
+            (Self::Items(items), Pick::Of(_, is_it)) => items.remove(items.iter().position(is_it)?),
         }
     }
 }
@@ -102,40 +107,44 @@ impl<T> Parts<T> {
             self.turns.insert(*next, *key);
             Part { since: *next, turn: *next, inside: Inside::new(rest) }
         });
-        self.by_len.remove(&(part.inside.len(), Reverse(part.since), *key));
+        self.by_len.remove(&(part.inside.len(), part.since, *key));
         part.inside.push(rest, next, item);
-        self.by_len.insert((part.inside.len(), Reverse(part.since), *key));
+        self.by_len.insert((part.inside.len(), part.since, *key));
         self.len += 1;
     }
 
-    fn take(&mut self, pick: Pick, next: &mut u64) -> Option<T> {
-        let key = match pick {
-            Pick::Next => *self.turns.first_key_value()?.1,
-            Pick::Longest => self.by_len.last()?.2,
-        };
-        self.take_of(key, pick, next)
+    fn take(&mut self, pick: &Pick<'_, T>, next: &mut u64) -> Option<T> {
+        match pick {
+            Pick::Next => self.take_of(*self.turns.first_key_value()?.1, pick, next),
+            Pick::Last => self.take_of(self.by_len.last()?.2, pick, next),
+            Pick::Of(path, is_it) => {
+                let (key, rest) = path.split_first()?;
+                self.take_of(*key, &Pick::Of(rest, is_it), next)
+            }
+        }
     }
 
     /// Takes an item of one part. Whose turn it was goes behind the others.
-    fn take_of(&mut self, key: u128, pick: Pick, next: &mut u64) -> Option<T> {
+    fn take_of(&mut self, key: u128, pick: &Pick<'_, T>, next: &mut u64) -> Option<T> {
         let part = self.of.get_mut(&key)?;
-        self.by_len.remove(&(part.inside.len(), Reverse(part.since), key));
+        self.by_len.remove(&(part.inside.len(), part.since, key));
         let item = part.inside.take(pick, next);
         self.len -= usize::from(item.is_some());
         let left = part.inside.len();
-        if pick == Pick::Next || left == 0 {
+        let was_its_turn = matches!(pick, Pick::Next);
+        if was_its_turn || left == 0 {
             self.turns.remove(&part.turn);
         }
         if left == 0 {
             self.of.remove(&key);
             return item;
         }
-        if pick == Pick::Next {
+        if was_its_turn {
             *next += 1;
             part.turn = *next;
             self.turns.insert(*next, key);
         }
-        self.by_len.insert((left, Reverse(part.since), key));
+        self.by_len.insert((left, part.since, key));
         item
     }
 }
@@ -153,9 +162,9 @@ impl<const N: usize, T> FairQueue<N, T> {
         let Self { all, next, bounds } = self;
         all.push(&path, next, item);
         if all.of.get(&path[0]).is_some_and(|part| part.inside.len() > bounds.part_max) {
-            all.take_of(path[0], Pick::Longest, next)
+            all.take_of(path[0], &Pick::Last, next)
         } else if all.len > bounds.all_max {
-            all.take(Pick::Longest, next)
+            all.take(&Pick::Last, next)
         } else {
             None
         }
@@ -163,7 +172,12 @@ impl<const N: usize, T> FairQueue<N, T> {
 
     /// The next one: each part of each level has one at a time.
     pub fn pop(&mut self) -> Option<T> {
-        self.all.take(Pick::Next, &mut self.next)
+        self.all.take(&Pick::Next, &mut self.next)
+    }
+
+    /// Takes the oldest one of a path that is looked for.
+    pub fn remove(&mut self, path: [u128; N], is_it: impl Fn(&T) -> bool) -> Option<T> {
+        self.all.take(&Pick::Of(&path, &is_it), &mut self.next)
     }
 
     /// How much waits.
@@ -216,35 +230,50 @@ mod tests {
     fn what_is_new_finds_room_and_takes_none_from_a_part_that_has_less() {
         let mut queue = FairQueue::new(BOUNDS);
         let gone: Vec<u128> = (0..1_000).filter_map(|number| queue.push([1, 1], number)).collect();
-        assert_eq!(gone, (0..600).collect::<Vec<_>>(), "an address has its part, and its oldest go");
-        assert_eq!(queue.push([1, 2], 2_000), Some(600), "the connection that has most gives way");
+        assert_eq!(gone, (400..1_000).collect::<Vec<_>>(), "an address has its part, and no more come in");
+        assert_eq!(queue.push([1, 2], 2_000), Some(399), "the connection that has most gives way");
         for address in 2..=4 {
             for _ in 0..200 {
                 assert_eq!(queue.push([address, 1], address), None);
             }
         }
         assert_eq!(queue.len(), 1_000);
-        assert_eq!(queue.push([9, 1], 9_000), Some(601), "the address that has most gives way");
+        assert_eq!(queue.push([9, 1], 9_000), Some(398), "the address that has most gives way");
         let order = popped(&mut queue);
         assert_eq!(order.len(), 1_000);
         assert!(place(&order, 9_000) < 5);
         assert!(place(&order, 2_000) < 10, "turns of five addresses, and of two connections");
     }
 
-    /// Of equal parts the one goes that has waited for longest: what is new has a place.
+    /// A flood of equals takes no place from what waits, however often it comes again.
     #[test]
-    fn of_equal_parts_the_first_gives_way() {
+    fn of_equal_parts_the_last_gives_way() {
         let mut queue = FairQueue::new(FairBounds { all_max: 3, part_max: 3 });
         for connection in 0..3 {
             assert_eq!(queue.push([1, connection], connection), None);
         }
-        for connection in 3..9 {
-            assert_eq!(queue.push([1, connection], connection), Some(connection - 3));
+        for connection in 3..1_000 {
+            assert_eq!(queue.push([1, connection], connection), Some(connection));
         }
-        for address in 2..5 {
-            assert!(queue.push([address, 1], 100 + address).is_some_and(|gone| gone < 10));
+        for (address, gone) in [(2, 2), (3, 1), (4, 104), (5, 105)] {
+            assert_eq!(queue.push([address, 1], 100 + address), Some(gone));
         }
-        assert_eq!(popped(&mut queue), [102, 103, 104], "each address has one of three places");
+        assert_eq!(popped(&mut queue), [0, 102, 103], "each of the first addresses has one of three places");
+    }
+
+    #[test]
+    fn what_is_given_up_leaves() {
+        let mut queue = FairQueue::new(BOUNDS);
+        for number in 0..12 {
+            assert_eq!(queue.push([number % 2, number % 3], number), None);
+        }
+        assert_eq!(queue.remove([0, 1], |number| *number == 10), Some(10));
+        for (path, looked_for) in [([0, 1], 10), ([0, 2], 4), ([7, 1], 4)] {
+            assert_eq!(queue.remove(path, |number| *number == looked_for), None, "of another part");
+        }
+        assert_eq!(queue.remove([0, 1], |_| true), Some(4));
+        assert_eq!(queue.len(), 10);
+        assert_eq!(popped(&mut queue), [0, 1, 2, 3, 6, 5, 8, 7, 9, 11]);
     }
 
     /// Against a model without an order of its own: nothing is lost, told twice, or beyond bounds,
@@ -263,6 +292,12 @@ mod tests {
                 let next = queue.pop();
                 assert_eq!(next.is_none(), waiting.is_empty());
                 next.map(|next| waiting.remove(&next).expect("it waited, once"));
+                continue;
+            }
+            if random.is_multiple_of(7) {
+                if let Some((number, path)) = waiting.pop_first() {
+                    assert_eq!(queue.remove(path, |it| *it == number), Some(number));
+                }
                 continue;
             }
             let path = [of(8, 5), of(20, 4), of(30, 3)];

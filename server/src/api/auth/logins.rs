@@ -5,8 +5,8 @@
 //! names, only the first one is free: a password that is right at once is never refused for what
 //! others guess elsewhere, so no stranger keeps a user out. An address that has logged in under a
 //! name before is not refused in it at all, or a neighbour behind the same address could keep the
-//! user out; what its tries cost is shared fairly by the queue of passwords, where names that are
-//! known somewhere have a part of that address of their own.
+//! user out; what its tries cost is shared fairly by the queue of passwords, which they wait in by
+//! their standing.
 //!
 //! A try is judged when it comes, and again when a thread takes its password up: of many that come
 //! at once, those behind the free ones are refused once the free ones have failed.
@@ -16,7 +16,8 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use revd_member::error::Error;
 
-use crate::api::call::Address;
+use crate::api::auth::known::Known;
+use crate::api::call::{Address, Source};
 use crate::clock::Ticker;
 use crate::limits;
 
@@ -45,23 +46,24 @@ impl Origin {
     }
 }
 
+/// How likely a login is its user's own, by where the same password was right before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// In this name on this connection.
+    Connection,
+    /// In this name from this address.
+    Address,
+    /// Neither.
+    New,
+}
+
 #[derive(Debug)]
 struct Counted {
     by_origin: Table<Origin>,
     by_name: Table<String>,
     by_address: Table<Address>,
-    /// The last successful logins, with the checksum of the hash that the password fitted: one that
-    /// has been changed since does not make an address known.
-    known: Table<(Origin, u32)>,
-}
-
-impl Counted {
-    /// With this hash, or with any.
-    fn is_known(&self, origin: &Origin, hash: Option<u32>) -> bool {
-        let with = |hash| (origin.clone(), hash);
-        let hashes = with(hash.unwrap_or(0))..=with(hash.unwrap_or(u32::MAX));
-        self.known.counts.range(hashes).next().is_some()
-    }
+    addresses: Known<Address>,
+    connections: Known<u64>,
 }
 
 /// Counts by what they are of; beyond its bound the one that was not touched for longest goes.
@@ -130,7 +132,8 @@ impl Default for Logins {
             by_origin: Table::new(limits::LOGIN_ORIGINS_MAX),
             by_name: Table::new(limits::LOGIN_NAMES_MAX),
             by_address: Table::new(limits::LOGIN_ADDRESSES_MAX),
-            known: Table::new(limits::LOGIN_ORIGINS_MAX),
+            addresses: Known::default(),
+            connections: Known::default(),
         };
         Self { counted: Mutex::new(counted), clock: Ticker::new() }
     }
@@ -157,15 +160,23 @@ impl Logins {
         self.may_try_at(origin, Some(crc32fast::hash(hash)), self.clock.milliseconds())
     }
 
-    /// Whether the password with this hash was right before, in this name and from there.
-    pub(super) fn is_known(&self, origin: &Origin, hash: &[u8]) -> bool {
-        self.counted().is_known(origin, Some(crc32fast::hash(hash)))
+    /// Where the password with this hash was right before in this name.
+    pub(super) fn standing(&self, name: &str, source: Source, hash: &[u8]) -> Standing {
+        let Origin { name, address } = Origin::new(name, source.address);
+        let (counted, hash) = (self.counted(), Some(crc32fast::hash(hash)));
+        if counted.connections.has(&name, source.connection, hash) {
+            Standing::Connection
+        } else if counted.addresses.has(&name, address, hash) {
+            Standing::Address
+        } else {
+            Standing::New
+        }
     }
 
     fn may_try_at(&self, origin: &Origin, hash: Option<u32>, now: u64) -> Result<(), Error> {
         let counted = self.counted();
         let Some(guesses) = counted.by_origin.counts.get(origin) else { return Ok(()) };
-        if counted.is_known(origin, hash) {
+        if counted.addresses.has(&origin.name, origin.address, hash) {
             return Ok(());
         }
         let elsewhere = counted.by_name.count(&origin.name, now);
@@ -175,15 +186,17 @@ impl Logins {
         if now < guesses.refused_until(free, now) { Err(Error::TooManyRequests) } else { Ok(()) }
     }
 
-    /// A login was right: the guesses before it are forgotten, and the address is known.
-    pub(super) fn succeeded(&self, origin: &Origin, hash: &[u8]) {
-        self.succeeded_at(origin, crc32fast::hash(hash), self.clock.milliseconds());
+    /// A login was right: the guesses before it are forgotten; its address and its connection are
+    /// known.
+    pub(super) fn succeeded(&self, origin: &Origin, connection: u64, hash: &[u8]) {
+        self.succeeded_at(origin, connection, crc32fast::hash(hash), self.clock.milliseconds());
     }
 
-    fn succeeded_at(&self, origin: &Origin, hash: u32, now: u64) {
+    fn succeeded_at(&self, origin: &Origin, connection: u64, hash: u32, now: u64) {
         let mut counted = self.counted();
         counted.by_origin.remove(origin);
-        counted.known.add(&(origin.clone(), hash), now);
+        counted.addresses.add(&origin.name, origin.address, hash, now);
+        counted.connections.add(&origin.name, connection, hash, now);
     }
 
     /// A login has failed.
@@ -229,7 +242,7 @@ mod tests {
         assert_eq!(wait, limits::GUESS_WAIT_MS_MAX);
         assert_eq!(logins.may_try_at(&of("ann", 8), None, now), Ok(()), "from elsewhere");
         assert_eq!(logins.may_try_at(&of("bob", HERE), None, now), Ok(()), "another one from there");
-        logins.succeeded_at(&of("ann", HERE), 5, now);
+        logins.succeeded_at(&of("ann", HERE), 1, 5, now);
         assert_eq!(logins.may_try_at(&of("ann", HERE), None, now), Ok(()));
     }
 
@@ -259,7 +272,7 @@ mod tests {
     #[test]
     fn strangers_keep_no_user_out() {
         let logins = Logins::default();
-        logins.succeeded_at(&of("ann", HERE), 5, 0);
+        logins.succeeded_at(&of("ann", HERE), 1, 5, 0);
         for number in 0..5_000 {
             logins.failed_at(&of("ann", 1_000 + number), 1);
         }
@@ -277,7 +290,7 @@ mod tests {
     #[test]
     fn a_neighbour_keeps_no_user_out() {
         let logins = Logins::default();
-        logins.succeeded_at(&of("ann", HERE), 5, 0);
+        logins.succeeded_at(&of("ann", HERE), 1, 5, 0);
         for number in 0..5_000 {
             logins.failed_at(&of(&format!("user {number}"), HERE), 1);
             logins.failed_at(&of("ann", HERE), 1);
@@ -293,14 +306,24 @@ mod tests {
     #[test]
     fn an_address_is_known_until_the_password_is_changed() {
         let logins = Logins::default();
-        logins.succeeded_at(&of("ann", HERE), 5, 0);
+        logins.succeeded_at(&of("ann", HERE), 1, 5, 0);
         (0..limits::GUESSES_FREE).for_each(|_| logins.failed_at(&of("ann", HERE), 1));
         assert_eq!(logins.may_try_at(&of("ann", HERE), None, 1), Ok(()), "the hash is not looked up yet");
         assert_eq!(logins.may_try_at(&of("ann", HERE), Some(5), 1), Ok(()));
         assert_eq!(logins.may_try_at(&of("ann", HERE), Some(6), 1), REFUSED);
-        logins.succeeded(&of("bob", HERE), b"hash");
-        assert!(logins.is_known(&of("bob", HERE), b"hash"));
-        assert!(!logins.is_known(&of("bob", HERE), b"another") && !logins.is_known(&of("bob", 8), b"hash"));
+    }
+
+    #[test]
+    fn a_login_stands_by_where_its_password_was_right() {
+        let logins = Logins::default();
+        let source = |from, connection| Source { address: of("", from).address, connection };
+        logins.succeeded(&of("bob", HERE), 3, b"hash");
+        let standing = |name, from, connection, hash| logins.standing(name, source(from, connection), hash);
+        assert_eq!(standing("bob", HERE, 3, b"hash"), Standing::Connection);
+        assert_eq!(standing("bob", HERE, 4, b"hash"), Standing::Address);
+        assert_eq!(standing("bob", 8, 4, b"hash"), Standing::New);
+        assert_eq!(standing("ann", HERE, 3, b"hash"), Standing::New, "another name");
+        assert_eq!(standing("bob", HERE, 3, b"another"), Standing::New, "the password has changed");
     }
 
     #[test]
@@ -309,11 +332,9 @@ mod tests {
         let long = "n".repeat(2 * limits::LOGIN_NAME_BYTES_MAX);
         for number in 0..2 * u32::try_from(limits::LOGIN_ORIGINS_MAX).unwrap() {
             logins.failed_at(&of(&format!("{number} {long}"), number), u64::from(number));
-            logins.succeeded_at(&of("ann", number), 5, u64::from(number));
         }
         let counted = logins.counted();
-        let lens = (counted.by_origin.counts.len(), counted.known.counts.len());
-        assert_eq!(lens, (limits::LOGIN_ORIGINS_MAX, limits::LOGIN_ORIGINS_MAX));
+        assert_eq!(counted.by_origin.counts.len(), limits::LOGIN_ORIGINS_MAX);
         let lens = (counted.by_name.counts.len(), counted.by_address.counts.len());
         assert_eq!(lens, (limits::LOGIN_NAMES_MAX, limits::LOGIN_ADDRESSES_MAX));
         assert_eq!(counted.by_origin.oldest.len(), limits::LOGIN_ORIGINS_MAX);

@@ -7,6 +7,7 @@ pub mod found;
 pub mod identity;
 pub mod jwt;
 mod jwt_keys;
+mod known;
 mod logins;
 pub mod parts;
 pub mod passwords;
@@ -232,11 +233,9 @@ impl Auth {
 /// login waits.
 fn cut_name(name: &mut String) {
     // The longest letter has four bytes.
-    let end = name.floor_char_boundary(AUTH_NAME_BYTES_MAX + 4);
-    if end < name.len() {
-        name.truncate(end);
-        name.shrink_to_fit();
-    }
+    name.truncate(name.floor_char_boundary(AUTH_NAME_BYTES_MAX + 4));
+    // A field that came twice has the room of the longer one.
+    name.shrink_to_fit();
 }
 
 /// A name; names come as text.
@@ -247,6 +246,18 @@ fn text(bytes: &[u8]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Both fields twice, first with a megabyte.
+    #[test]
+    fn a_login_keeps_no_room_of_what_it_does_not_say() {
+        let login = |text: &str| AuthenticateRequest { name: text.to_owned(), password: text.to_owned() };
+        let twice = [login(&"x".repeat(1 << 20)), login("ann")].map(|login| login.encode_to_vec()).concat();
+        let AuthenticateRequest { mut name, password } = AuthenticateRequest::decode(&twice[..]).unwrap();
+        assert!(name.capacity() >= 1 << 20 && password.capacity() >= 1 << 20, "as the decoder leaves it");
+        // Of the password `Secret::cut_to` leaves none.
+        cut_name(&mut name);
+        assert_eq!((&name[..], name.capacity()), ("ann", 3));
+    }
 
     #[test]
     fn no_name_of_a_user_is_made_of_a_longer_one() {

@@ -1,11 +1,12 @@
 //! Passwords: bcrypt takes tens of milliseconds on purpose, so it runs on threads of its own, few
 //! of them and at a low priority, and what waits for them is bounded.
 //!
-//! Logins wait by address; of each address, those in names that have logged in there with the same
-//! password are apart from all others. They share by name, then by connection: a neighbour that
-//! guesses in other names, from however many connections, takes no more than half of the address's
-//! turns from them, and no place. Others share by connection, then by name, for a gateway's
-//! connection may be of many.
+//! They wait in four queues that take turns: changes of users, and logins by their standing: where
+//! this password was right in this name on this connection, where it was from this address, and all
+//! others. Each queue holds a bounded number, and of one address a part of it. When it is full, the
+//! address that holds most gives way, in it the name (of the others the connection) that does, with
+//! what came last: no flood of equals takes a place from what waits, and only guesses in names that
+//! are known there are in the way of a known user.
 
 use std::collections::VecDeque;
 use std::hash::{BuildHasher as _, RandomState};
@@ -17,7 +18,7 @@ use revd_member::error::{AuthError, Error};
 use serde_json::json;
 
 use crate::api::auth::jwt::Jwt;
-use crate::api::auth::logins::{Logins, Origin};
+use crate::api::auth::logins::{Logins, Origin, Standing};
 use crate::api::call::Source;
 use crate::limits;
 use crate::observe::log;
@@ -47,16 +48,15 @@ struct Jobs {
     has_more: Condvar,
 }
 
-/// Logins, and passwords of users that are made or changed, take turns: who may change users waits
-/// for no login.
 #[derive(Debug)]
 struct Waiting {
-    logins: FairQueue<4, Job>,
-    changes: FairQueue<2, Job>,
+    /// By address, and two more keys; see [`Waiting::add`].
+    queues: [FairQueue<3, Job>; 4],
+    /// The queue whose turn it is.
+    turn: usize,
     /// Tokens of those whose password was right: they have waited among the logins, and signing
     /// takes a part of what a password does.
     signings: VecDeque<Job>,
-    login_next: bool,
     is_over: bool,
     /// Of names, so that nobody can choose one that shares another's part.
     names: RandomState,
@@ -69,10 +69,9 @@ impl Waiting {
             part_max: limits::PASSWORDS_PER_ADDRESS_MAX,
         };
         Self {
-            logins: FairQueue::new(bounds),
-            changes: FairQueue::new(bounds),
+            queues: std::array::from_fn(|_| FairQueue::new(bounds)),
+            turn: 0,
             signings: VecDeque::new(),
-            login_next: false,
             is_over: false,
             names: RandomState::new(),
         }
@@ -81,31 +80,38 @@ impl Waiting {
     /// Adds a job. The result is the one that has to go for it, if there is no room.
     fn add(&mut self, source: Source, job: Job) -> Option<Job> {
         let (address, connection) = (source.address.bits(), u128::from(source.connection));
-        match &job.work {
-            Work::Hash { .. } => self.changes.push([address, connection], job),
-            Work::Check { origin, is_known, .. } => {
+        let (queue, path) = match &job.work {
+            Work::Hash { .. } => (0, [address, connection, 0]),
+            Work::Check { origin, standing, .. } => {
                 let name = u128::from(self.names.hash_one(origin.name()));
-                let [first, second] = if *is_known { [name, connection] } else { [connection, name] };
-                self.logins.push([address, u128::from(*is_known), first, second], job)
+                match standing {
+                    Standing::Connection => (1, [address, name, connection]),
+                    Standing::Address => (2, [address, name, connection]),
+                    // A gateway's connection may be of many.
+                    Standing::New => (3, [address, connection, name]),
+                }
             }
-            Work::Sign { .. } if self.signings.len() >= limits::PASSWORDS_WAITING_MAX => Some(job),
+            Work::Sign { .. } if self.signings.len() >= limits::PASSWORDS_WAITING_MAX => return Some(job),
             Work::Sign { .. } => {
                 self.signings.push_back(job);
-                None
+                return None;
             }
-        }
+        };
+        self.queues[queue].push(path, job)
     }
 
     fn next(&mut self) -> Option<Job> {
         if let Some(job) = self.signings.pop_front() {
             return Some(job);
         }
-        self.login_next = !self.login_next;
-        if self.login_next {
-            self.logins.pop().or_else(|| self.changes.pop())
-        } else {
-            self.changes.pop().or_else(|| self.logins.pop())
+        for _ in 0..self.queues.len() {
+            let queue = self.turn;
+            self.turn = (queue + 1) % self.queues.len();
+            if let Some(job) = self.queues[queue].pop() {
+                return Some(job);
+            }
         }
+        None
     }
 }
 
@@ -151,8 +157,8 @@ enum Work {
         password: Password,
         hash: Option<Bytes>,
         origin: Origin,
-        /// This password's hash has let this name in from there before.
-        is_known: bool,
+        connection: u64,
+        standing: Standing,
     },
     Sign {
         jwt: Arc<Jwt>,
@@ -202,8 +208,8 @@ impl Passwords {
     pub(crate) fn close(&self) {
         let mut waiting = self.jobs.waiting();
         waiting.is_over = true;
-        let Waiting { logins, changes, .. } = &mut *waiting;
-        let left: Vec<Job> = std::iter::from_fn(|| logins.pop().or_else(|| changes.pop())).collect();
+        let queues = waiting.queues.iter_mut();
+        let left: Vec<Job> = queues.flat_map(|queue| std::iter::from_fn(|| queue.pop())).collect();
         drop(waiting);
         self.jobs.has_more.notify_all();
         left.into_iter().for_each(|job| job.answer.give(Err(Error::Stopped)));
@@ -218,6 +224,7 @@ impl Passwords {
         if password.expose().len() > PASSWORD_BYTES_MAX {
             return Err(Error::Auth(AuthError::PasswordTooLong));
         }
+        let password = password.cut_to(PASSWORD_BYTES_MAX);
         let mut salt = [0; 16];
         fill_random(&mut salt);
         self.run(source, Work::Hash { password, salt }).await
@@ -244,8 +251,9 @@ impl Passwords {
         hash: Option<Bytes>,
     ) -> Result<(), Error> {
         let origin = Origin::new(name, source.address);
-        let is_known = self.logins.is_known(&origin, hash.as_deref().unwrap_or_default());
-        self.run(source, Work::Check { password, hash, origin, is_known }).await.map(drop)
+        let standing = self.logins.standing(name, source, hash.as_deref().unwrap_or_default());
+        let connection = source.connection;
+        self.run(source, Work::Check { password, hash, origin, connection, standing }).await.map(drop)
     }
 
     /// A signed token: with a long key that takes milliseconds.
@@ -315,12 +323,12 @@ fn work(jobs: &Jobs, logins: &Logins, cost: u32) {
         answer.give(match work {
             Work::Hash { password, salt } => hash(&password, cost, salt),
             Work::Sign { jwt, name, revision } => jwt.sign(&name, revision),
-            Work::Check { password: Password(password), hash, origin, .. } => {
+            Work::Check { password: Password(password), hash, origin, connection, .. } => {
                 let of_user = hash.as_deref().unwrap_or_default();
                 logins.may_compare(&origin, of_user).and_then(|()| {
                     let checked = check(&password, hash.as_deref(), cost, &nobodys);
                     if checked.is_ok() {
-                        logins.succeeded(&origin, of_user);
+                        logins.succeeded(&origin, connection, of_user);
                     } else {
                         logins.failed(&origin);
                     }
@@ -364,71 +372,116 @@ mod tests {
         Job { work, answer: Arc::new(Answer::default()) }
     }
 
-    fn login(name: &str, is_known: bool) -> Job {
+    fn login(name: &str, standing: Standing) -> Job {
         let (password, origin) = (String::new().into(), Origin::new(name, Address::default()));
-        job(Work::Check { password, hash: None, origin, is_known })
+        job(Work::Check { password, hash: None, origin, connection: 0, standing })
     }
 
     fn on(connection: u64) -> Source {
         Source { connection, ..Source::default() }
     }
 
+    fn from(network: u64) -> Source {
+        let address = std::net::Ipv6Addr::from_bits(u128::from(1 + network) << 64);
+        Source { address: Address::of(address.into()), connection: network }
+    }
+
+    /// Adds a login that must have a place.
+    fn placed(waiting: &mut Waiting, source: Source, name: &str, standing: Standing) -> Arc<Answer> {
+        let job = login(name, standing);
+        let answer = Arc::clone(&job.answer);
+        let gone = waiting.add(source, job);
+        assert!(gone.is_none_or(|gone| !Arc::ptr_eq(&gone.answer, &answer)), "{name} has a place");
+        answer
+    }
+
     /// How many jobs come before those with these answers.
     fn before<const N: usize>(waiting: &mut Waiting, answers: [&Arc<Answer>; N]) -> [usize; N] {
         let order: Vec<Job> = std::iter::from_fn(|| waiting.next()).collect();
         let place = |answer| order.iter().position(|job| Arc::ptr_eq(&job.answer, answer));
-        answers.map(|answer| place(answer).expect("it has a place"))
+        answers.map(|answer| place(answer).expect("it is served"))
     }
 
     /// Users behind one address: a neighbour opens as many connections as it likes, and guesses in
-    /// all names but theirs, or in one of them.
+    /// all names, or again and again in ann's.
     #[test]
     fn a_neighbour_takes_neither_places_nor_turns_of_known_users() {
         for is_guessed_as_ann in [false, true] {
             let waiting = &mut Waiting::new();
-            let [ann, bob] = ["ann", "bob"].map(|name| {
-                let job = login(name, true);
-                let answer = Arc::clone(&job.answer);
-                assert!(waiting.add(on(1), job).is_none());
-                answer
-            });
-            for connection in 0..10_000 {
-                let name = if is_guessed_as_ann { "ann".to_owned() } else { format!("user {connection}") };
-                let gone = waiting.add(on(100 + connection), login(&name, is_guessed_as_ann));
-                assert!(gone.is_none_or(|gone| !Arc::ptr_eq(&gone.answer, &bob)), "bob keeps his place");
-                if connection == 200 {
-                    assert!(waiting.logins.len() > 200, "nothing of it is refused without need");
+            let flood = |waiting: &mut Waiting, from: u64| {
+                for connection in from..from + 10_000 {
+                    let (name, standing) = match is_guessed_as_ann {
+                        true => ("ann".to_owned(), Standing::Address),
+                        false => (format!("user {connection}"), Standing::New),
+                    };
+                    waiting.add(on(100 + connection), login(&name, standing));
                 }
-            }
-            assert_eq!(waiting.logins.len(), limits::PASSWORDS_PER_ADDRESS_MAX);
-            if is_guessed_as_ann {
-                assert!(before(waiting, [&bob])[0] < 4, "bob has his turn");
-            } else {
-                assert!(before(waiting, [&ann, &bob]).iter().all(|before| *before < 4), "and so has ann");
-            }
+            };
+            let early = placed(waiting, on(1), "ann", Standing::Address);
+            flood(waiting, 0);
+            let [ann, bob] = [("ann", Standing::Connection), ("bob", Standing::Address)]
+                .map(|(name, standing)| placed(waiting, on(2), name, standing));
+            flood(waiting, 10_000);
+            let [early, ann, bob] = before(waiting, [&early, &ann, &bob]);
+            assert!(ann < 4 && bob < 8, "ann, who logs in again, waits for {ann}, bob for {bob}");
+            assert!(early < 8, "a place that was taken first is served: {early}");
         }
     }
 
-    /// A user who is new behind such an address has a place, and so has one of a gateway's one
-    /// connection.
+    /// Each of a thousand networks guesses once, as anybody.
     #[test]
-    fn who_is_not_known_finds_a_place() {
+    fn strangers_of_many_networks_take_no_place_of_known_users() {
         let waiting = &mut Waiting::new();
-        for connection in 0..1_000 {
-            waiting.add(on(connection), login("root", false));
+        let ann = placed(waiting, from(5), "ann", Standing::New);
+        let flood = |waiting: &mut Waiting, first| {
+            for network in first..first + 2 * limits::PASSWORDS_WAITING_MAX as u64 {
+                waiting.add(from(network), login("bob", Standing::New));
+            }
+        };
+        flood(waiting, 10);
+        let bob = placed(waiting, from(5), "bob", Standing::Address);
+        flood(waiting, 10_000);
+        assert!(before(waiting, [&ann, &bob]).iter().all(|before| *before < 4));
+    }
+
+    /// One that is not known has a place where another connection holds more, and so has one of a
+    /// gateway's one connection where another name does; what comes later does not take it.
+    #[test]
+    fn who_is_not_known_finds_a_place_and_keeps_it() {
+        let flood = |waiting: &mut Waiting, from: u64, is_one: bool| {
+            for number in from..from + 1_000 {
+                let (connection, name) =
+                    if is_one { (7, format!("user {number}")) } else { (100 + number, "root".to_owned()) };
+                waiting.add(on(connection), login(&name, Standing::New));
+            }
+        };
+        for is_one in [false, true] {
+            let waiting = &mut Waiting::new();
+            for _ in 0..1_000 {
+                waiting.add(on(7), login("root", Standing::New));
+            }
+            let new = placed(waiting, on(if is_one { 7 } else { 8 }), "ann", Standing::New);
+            flood(waiting, 0, is_one);
+            assert!(before(waiting, [&new])[0] < 4);
         }
-        let new = login("ann", false);
-        let answer = Arc::clone(&new.answer);
-        assert!(waiting.add(on(2_000), new).is_some_and(|gone| !Arc::ptr_eq(&gone.answer, &answer)));
-        assert!(before(waiting, [&answer])[0] < limits::PASSWORDS_PER_ADDRESS_MAX);
+    }
+
+    /// Every queue has its turn, however full the others are.
+    #[test]
+    fn queues_take_turns() {
         let waiting = &mut Waiting::new();
-        for _ in 0..1_000 {
-            waiting.add(on(7), login("root", false));
+        let standings = [Standing::Connection, Standing::Address, Standing::New];
+        for connection in 0..100 {
+            for standing in standings {
+                assert!(waiting.add(on(connection), login("root", standing)).is_none());
+            }
         }
-        let new = login("ann", false);
-        let answer = Arc::clone(&new.answer);
-        waiting.add(on(7), new);
-        assert!(before(waiting, [&answer])[0] < 4);
+        let (password, salt) = (Secret::from(String::new()), [0; 16]);
+        let change = job(Work::Hash { password, salt });
+        let answer = Arc::clone(&change.answer);
+        assert!(waiting.add(on(1), change).is_none());
+        let last = standings.map(|standing| placed(waiting, on(1_000), "ann", standing));
+        assert!(before(waiting, [&answer, &last[0], &last[1]]).iter().all(|before| *before < 8));
     }
 
     /// A stop waits for no queue.
@@ -446,7 +499,7 @@ mod tests {
         assert_eq!(block_on(change), Err(Error::Stopped));
         assert_eq!(block_on(check(10)), Err(Error::Stopped));
         let waiting = passwords.jobs.waiting();
-        assert!(waiting.logins.is_empty() && waiting.changes.is_empty(), "and keeps no password");
+        assert!(waiting.queues.iter().all(FairQueue::is_empty), "and keeps no password");
     }
 
     /// All that a panic may show of what waits.
@@ -471,12 +524,11 @@ mod tests {
         let passwords = Passwords::new(4);
         let waiting = &mut *passwords.jobs.waiting();
         for connection in 0..10 {
-            let source = Source { connection, ..Source::default() };
-            assert!(waiting.add(source, login("ann", false)).is_none());
+            assert!(waiting.add(on(connection), login("ann", Standing::New)).is_none());
             let (password, salt) = (Secret::from(String::new()), [0; 16]);
-            assert!(waiting.add(source, job(Work::Hash { password, salt })).is_none());
+            assert!(waiting.add(on(connection), job(Work::Hash { password, salt })).is_none());
         }
-        let signing = login("ann", false);
+        let signing = login("ann", Standing::New);
         let answer = Arc::clone(&signing.answer);
         waiting.signings.push_back(signing);
         assert!(waiting.next().is_some_and(|next| Arc::ptr_eq(&next.answer, &answer)));
@@ -541,7 +593,7 @@ mod tests {
         assert!((free..free + limits::PASSWORD_THREADS).contains(&failed), "{failed}: {guesses:?}");
         assert!(guesses.iter().filter(|it| **it == Err(Error::TooManyRequests)).count() == 64 - failed);
         // Once one of them was right, all the others may.
-        passwords.logins.succeeded(&Origin::new("ann", Address::default()), &hash);
+        passwords.logins.succeeded(&Origin::new("ann", Address::default()), 0, &hash);
         assert!(of_all("guess").iter().all(|it| *it == Err(Error::Auth(AuthError::AuthFailed))));
         assert!(of_all("rosebud").iter().all(Result::is_ok));
     }
