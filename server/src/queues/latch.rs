@@ -34,6 +34,12 @@ impl Latch {
         self.state.set.load(Ordering::Acquire)
     }
 
+    /// Whether both are the same one.
+    #[must_use]
+    pub fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.state, &other.state)
+    }
+
     /// Resolves when it is set.
     pub fn wait(&self) -> impl Future<Output = ()> + use<> {
         let latch = self.clone();

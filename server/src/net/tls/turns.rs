@@ -25,7 +25,8 @@ struct Inside {
     places: RefCell<Places<Latch>>,
     /// One of them computes, or gives way.
     is_taken: Cell<bool>,
-    /// Those that wait for a turn, by address: places bound them.
+    /// Those that wait for a turn, by address. Each has a place, which bounds them; one that gives
+    /// up leaves at once.
     waiting: RefCell<FairQueue<1, Latch>>,
     /// Microseconds of computing since others had their turn.
     used: Cell<u64>,
@@ -156,17 +157,18 @@ pub(crate) fn address(from: Option<IpAddr>) -> u128 {
 /// The turn of a handshake, or its place among those that wait for one.
 struct Turn<'i> {
     inside: &'i Inside,
+    from: u128,
     called: Option<Latch>,
 }
 
 impl<'i> Turn<'i> {
     async fn wait(inside: &'i Inside, from: u128) -> Self {
         if !inside.is_taken.replace(true) {
-            return Self { inside, called: None };
+            return Self { inside, from, called: None };
         }
         let called = Latch::default();
         let _ = inside.waiting.borrow_mut().push([from], called.clone());
-        let turn = Self { inside, called: Some(called.clone()) };
+        let turn = Self { inside, from, called: Some(called.clone()) };
         called.wait().await;
         turn
     }
@@ -175,16 +177,13 @@ impl<'i> Turn<'i> {
 impl Drop for Turn<'_> {
     fn drop(&mut self) {
         match &self.called {
-            // Given up before it was its turn: it is called, does nothing, and the next one is.
-            Some(called) if !called.is_set() => called.set(),
-            _ => loop {
-                let Some(next) = self.inside.waiting.borrow_mut().pop() else {
-                    self.inside.is_taken.set(false);
-                    return;
-                };
-                if !next.is_set() {
-                    return next.set();
-                }
+            // Given up before it was its turn.
+            Some(called) if !called.is_set() => {
+                self.inside.waiting.borrow_mut().remove([self.from], |waiting| waiting.is(called));
+            }
+            _ => match self.inside.waiting.borrow_mut().pop() {
+                Some(next) => next.set(),
+                None => self.inside.is_taken.set(false),
             },
         }
     }
@@ -261,6 +260,22 @@ mod tests {
         });
         drop(fourth);
         assert!(!turns.0.is_taken.get());
+    }
+
+    /// More come than the core computes, and give up: what waits is those that are still there.
+    #[test]
+    fn those_that_give_up_are_not_kept() {
+        let turns = HandshakeTurns::new(1);
+        let first = block_on(Turn::wait(&turns.0, 7));
+        let mut last = Box::pin(Turn::wait(&turns.0, 7));
+        assert!(block_on(poll_once(&mut last)).is_none());
+        for number in 0..100_000_u128 {
+            let mut given_up = Box::pin(Turn::wait(&turns.0, number % 3));
+            assert!(block_on(poll_once(&mut given_up)).is_none());
+        }
+        assert_eq!(turns.0.waiting.borrow().len(), 1);
+        drop(first);
+        assert!(block_on(poll_once(&mut last)).is_some());
     }
 
     #[test]
