@@ -92,7 +92,8 @@ impl Proposals {
         self.enter(entry, |batch, id| batch.commands.push(Command { id, kind, payload }))
     }
 
-    /// Adds a request to this member alone, in the part of a user. A patient caller is never
+    /// Adds a request to this member alone, in the part of a user; what an operator asks for counts
+    /// in none, or applications in root's name could keep it out. A patient caller is never
     /// answered with a timeout.
     ///
     /// # Errors
@@ -104,7 +105,8 @@ impl Proposals {
         patient: bool,
     ) -> Result<Proposal, Error> {
         let class = SlotClass::of_local(&kind);
-        let user = user.filter(|_| class == SlotClass::Calls);
+        let is_operators = matches!(kind, LocalKind::Defragment | LocalKind::MoveLeader { .. });
+        let user = user.filter(|_| class == SlotClass::Calls && !is_operators);
         let changes_members = false;
         let entry = Entry { class, bytes: 0, user, is_command: false, changes_members, patient };
         self.enter(entry, |batch, id| batch.local.push(LocalRequest { id, kind, from: None }))

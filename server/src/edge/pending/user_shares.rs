@@ -124,8 +124,6 @@ mod tests {
             time_to_live(true),
             LeaseRequest::Keys { lease: 7 }.into(),
             DeadlineRequest::List.into(),
-            LocalKind::Defragment,
-            LocalKind::MoveLeader { to: 2 },
         ];
         let of_ann = (SlotClass::Calls, Some(UserNumber::of("ann")));
         let put = proposals.submit_as(of_ann, Kind::Put, Bytes::from_static(b"put"), false);
@@ -135,6 +133,9 @@ mod tests {
         let bobs: Vec<_> = std::iter::from_fn(|| ask("bob", time_to_live(false))).collect();
         assert_eq!(bobs.len(), 4);
         assert!(ask("ann", KEEP_ALIVE.into()).is_some(), "keepalives wait, and are not refused");
+        for kind in [LocalKind::Defragment, LocalKind::MoveLeader { to: 2 }] {
+            assert!(ask("ann", kind).is_some(), "the operator finds a place");
+        }
         assert!(proposals.submit_local(None, time_to_live(false), false).is_ok());
         let batch = proposals.take_batch();
         for id in batch.local.iter().map(|it| it.id).chain(batch.commands.iter().map(|it| it.id)) {
