@@ -15,10 +15,17 @@ use crate::limits;
 
 impl Api {
     /// The reply to a get of a small value that this member may read now; none for every other
-    /// call, whatever becomes of that: nothing has happened then, and it is carried out as any.
+    /// call, whatever becomes of that: nothing has happened then, and it is carried out as any. A
+    /// call that may be long is not decoded for this.
     #[must_use]
-    pub fn answer_at_once(&self, method: Unary, metadata: &Metadata, message: &Bytes) -> Option<Message> {
-        if method != Unary::Range {
+    pub fn answer_at_once(
+        &self,
+        method: Unary,
+        metadata: &Metadata,
+        message: &Bytes,
+        is_long: bool,
+    ) -> Option<Message> {
+        if method != Unary::Range || is_long {
             return None;
         }
         let context = &*self.context;

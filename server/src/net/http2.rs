@@ -432,7 +432,7 @@ impl<T: Transport> Http2<T> {
             return self.refuse(stream, &deadline_exceeded());
         }
         let api = Rc::clone(&self.shared.api);
-        if let Some(reply) = api.answer_at_once(method, &head.metadata, &message) {
+        if let Some(reply) = api.answer_at_once(method, &head.metadata, &message, is_long) {
             return self.reply(stream, Ok(reply));
         }
         let hold = held(&self.memory.requests, &message);

@@ -160,6 +160,10 @@ async fn work(client: &Client) {
     client.lease.clone().lease_grant(LeaseGrantRequest { id: 7, ttl: 600 }).await.unwrap();
     let range = RangeRequest { key: "k".into(), revision: 99, ..RangeRequest::default() };
     client.kv.clone().range(range).await.unwrap_err();
+    for serializable in [false, false, true] {
+        let get = RangeRequest { key: "k2".into(), serializable, ..RangeRequest::default() };
+        client.kv.clone().range(get).await.unwrap();
+    }
 }
 
 /// A family with a name of etcd's is that of etcd: same type, same labels, same figure where both
@@ -200,7 +204,8 @@ fn metrics_are_called_as_etcd_calls_them_and_count_the_same() {
         ] {
             assert_eq!(value(&ours, name, &[]), value(&theirs, name, &[]), "{name}");
         }
-        for (method, code, calls) in [("Put", "OK", 5.0), ("Range", "OutOfRange", 1.0)] {
+        for (method, code, calls) in [("Put", "OK", 5.0), ("Range", "OK", 3.0), ("Range", "OutOfRange", 1.0)]
+        {
             let labels = [("grpc_method", method), ("grpc_code", code), ("grpc_service", "etcdserverpb.KV")];
             for metrics in [&ours, &theirs] {
                 assert_eq!(value(metrics, "grpc_server_handled_total", &labels), calls, "{labels:?}");

@@ -53,6 +53,11 @@ pub(super) struct Verified {
 }
 
 impl Verified {
+    /// The same for one connection: other cores do not count in its user.
+    fn apart(&self) -> Self {
+        Self { user: Arc::new(User::clone(&self.user)), ..*self }
+    }
+
     fn counts_at(&self, now: i64) -> bool {
         self.not_before <= now && now < self.ends
     }
@@ -115,13 +120,14 @@ impl Jwt {
             return None;
         }
         let digest = Sha256::digest(token).into();
-        let known = self.verified.read().unwrap_or_else(PoisonError::into_inner).get(&digest).cloned();
+        let known =
+            self.verified.read().unwrap_or_else(PoisonError::into_inner).get(&digest).map(Verified::apart);
         if known.is_some() || self.refused.read().unwrap_or_else(PoisonError::into_inner).contains(&digest) {
             return known;
         }
         let verified = self.verify(token);
         match &verified {
-            Some(verified) => self.remember(digest, verified.clone()),
+            Some(verified) => self.remember(digest, verified.apart()),
             None => self.remember_refused(digest),
         }
         verified
