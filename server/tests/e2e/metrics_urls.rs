@@ -92,21 +92,19 @@ fn metrics_and_health_have_urls_of_their_own_as_with_an_etcd() {
     let issue = |file, serial| authority.issue(Wanted { file, serial, ..Wanted::default() });
     let (own, client) = (issue("own", 2), issue("client", 3));
     let said = [Product::Revd, Product::Etcd].map(|product| {
-        let places = [free_address(), free_address()];
-        let [plain, secure] =
-            [("http", places[0]), ("https", places[1])].map(|(it, at)| format!("{it}://{at}"));
+        let [plain, secure] = ["http", "https"].map(|scheme| format!("{scheme}://{}", free_address()));
         let mut flags = flags(&format!("{plain},{secure}"), true);
         let tls = ["--cert-file", &own.cert, "--key-file", &own.key, "--trusted-ca-file", &authority.file];
         flags.extend([&tls[..], &["--client-cert-auth"]].concat().into_iter().map(str::to_owned));
         let data = dir.path().join(format!("{product:?}"));
         let mut server = Server::spawn_member(product, free_address(), &data, &flags);
         server.wait_until_ready();
-        for place in places {
-            wait_until(MOMENTS, || TcpStream::connect(place).is_ok(), || "nobody listens".to_owned());
-        }
         let known = Asker { authority: &authority.file, client: Some(&client), version: "--http1.1" };
         let newer = Asker { version: "--http2", ..known };
         let unknown = Asker { client: None, ..newer };
+        // It listens before it has a leader.
+        let is_well = || told(known, "GET", &format!("{plain}/health")).starts_with("200");
+        wait_until(MOMENTS, is_well, || "it does not become healthy".to_owned());
         let mut said = all_told(known, "plain", &plain);
         said.extend(all_told(known, "secure", &secure));
         said.extend(all_told(newer, "secure", &secure));
