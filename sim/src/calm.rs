@@ -35,6 +35,11 @@ impl Calm {
         }
     }
 
+    /// How much there was.
+    pub(crate) fn sum(&self) -> Micros {
+        self.times.iter().map(|(from, to)| to - from).sum()
+    }
+
     /// All of them.
     pub(crate) fn into_times(self) -> Vec<(Micros, Micros)> {
         self.times

@@ -117,8 +117,10 @@ impl Cluster {
                 ..LogRetention::default()
             },
         };
+        let directory = Directory::new(Random::new(random.number()));
+        directory.compare_seldom();
         self.slots.push(Slot {
-            directory: Directory::new(Random::new(random.number())),
+            directory,
             process: None,
             id: None,
             begins_cluster,
@@ -143,10 +145,14 @@ impl Cluster {
         (0..self.slots.len()).filter(|member| self.slots[*member].process.is_some()).collect()
     }
 
-    /// All members run that are not gone, and none stands still.
+    /// All members of the cluster run, and none stands still. A machine whose member was not
+    /// admitted is none of them.
     #[must_use]
     pub(crate) fn all_run(&self) -> bool {
-        self.slots.iter().all(|slot| slot.is_gone || slot.process.is_some() && slot.paused.is_none())
+        let Some(known) = self.out.truth.cluster() else { return false };
+        let runs = |slot: &Slot| slot.process.is_some() && slot.paused.is_none();
+        let is_there = |id| self.slots.iter().any(|slot| slot.id == Some(id) && runs(slot));
+        known.membership.members().all(|row| is_there(row.id))
     }
 
     /// The member with this id.
@@ -268,6 +274,7 @@ impl Cluster {
         let slot = &mut self.slots[member];
         (slot.is_gone, slot.is_rotten) = (true, false);
         slot.directory = Directory::new(Random::new(self.out.random.number()));
+        slot.directory.compare_seldom();
     }
 
     /// A machine loses power, and its disk has changed a bit by the next start; whether it has.

@@ -30,6 +30,8 @@ pub struct Ledger {
     pub entries: u64,
     /// Puts and reads of the probe that were answered.
     pub probes: (u64, u64),
+    /// Time of sparse storms in which nothing was wrong, and leases had to end.
+    pub calm: Micros,
     /// Seeds that have failed.
     pub failed: BTreeSet<u64>,
 }
@@ -54,6 +56,7 @@ impl Ledger {
             entries: number("entries committed: ")?,
             probes: (number("probe: ")?, number_behind(text, "puts, ")?),
             fewest_faults: number("at least ")?,
+            calm: number("calm: ").unwrap_or(0) * SECOND,
             ..Self::default()
         };
         for kind in FaultKind::ALL {
@@ -80,6 +83,7 @@ impl Ledger {
         self.seeds += other.seeds;
         self.simulated += other.simulated;
         self.events += other.events;
+        self.calm += other.calm;
         let faults = [(&mut self.drawn, &other.drawn), (&mut self.faults, &other.faults)];
         for (own, others) in faults {
             for (kind, count) in others {
@@ -114,6 +118,7 @@ impl fmt::Display for Ledger {
         writeln!(out, "seeds: {}", self.seeds)?;
         writeln!(out, "simulated: {} s ({hours} h)", self.simulated / SECOND)?;
         writeln!(out, "events: {}", self.events)?;
+        writeln!(out, "calm: {} s", self.calm / SECOND)?;
         writeln!(out, "leaders elected: {}, entries committed: {}", self.elections, self.entries)?;
         writeln!(out, "probe: {} puts, {} reads", self.probes.0, self.probes.1)?;
         let fewest = self.fewest_faults;
@@ -169,6 +174,7 @@ mod tests {
     fn a_book_goes_on_where_it_ended() {
         let mut run = Ledger { seeds: 3, simulated: 7 * SECOND, events: 12, ..Ledger::default() };
         (run.elections, run.entries, run.probes, run.fewest_faults) = (4, 5, (6, 7), 21);
+        run.calm = 8 * SECOND;
         run.drawn.insert(FaultKind::Kill, 9);
         run.faults.insert(FaultKind::Kill, 8);
         run.marks.reach(Mark::Elected);

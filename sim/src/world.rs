@@ -240,6 +240,7 @@ impl World {
             elections: truth.elections(),
             entries: truth.committed_index(),
             probes,
+            calm: self.calm.sum(),
             failed: BTreeSet::new(),
         };
         let drift = self.cluster.slots.iter().map(|slot| slot.rate.abs_diff(SECOND)).max();

@@ -40,6 +40,8 @@ pub(super) struct Contents {
     /// Bytes that there is room for; none if the disk has no end.
     free: Option<u64>,
     is_found_full: bool,
+    /// One crash of so many has the bytes that a process sees compared with the journal.
+    pub(super) compares_one_in: u64,
     /// A bit has flipped at rest since the process began.
     has_flipped: bool,
     pub(super) begun: Vec<Begun>,
@@ -69,6 +71,7 @@ impl Contents {
             has_failed: false,
             free: None,
             is_found_full: false,
+            compares_one_in: 1,
             has_flipped: false,
             begun: Vec::new(),
             log: LogCalls::default(),
@@ -265,9 +268,8 @@ impl Contents {
 
     /// The process ends here, alone or with its machine.
     pub(super) fn crash(&mut self, random: &mut Random, faults: &DiskFaults) -> Crash {
-        // All bytes are compared: not each time.
-        let is_same =
-            self.has_flipped || !self.next_ticket.is_multiple_of(4) || self.medium.shows(&self.live);
+        let is_to_pass = self.has_flipped || !self.next_ticket.is_multiple_of(self.compares_one_in);
+        let is_same = is_to_pass || self.medium.shows(&self.live);
         assert!(is_same, "the journal has another order than the changes had");
         self.process += 1;
         self.has_flipped = false;

@@ -43,6 +43,11 @@ impl Directory {
         contents.crash(&mut random, &DiskFaults::PROCESS);
     }
 
+    /// All its bytes are compared with the journal at one crash in four only: in long runs.
+    pub fn compare_seldom(&self) {
+        self.contents().compares_one_in = 4;
+    }
+
     /// From now on the disk has this trouble, or none.
     pub fn set_trouble(&self, trouble: Trouble) {
         self.contents().set_trouble(trouble);

@@ -21,7 +21,7 @@ use revd_member::wal::{BLOCK, FrameContent, LogEntry, WalError};
 
 use crate::disk::directory::Directory;
 use crate::disk::faults::{DiskFaults, Trouble};
-use crate::disk::image::{Folder, SECTOR};
+use crate::disk::image::{Change, Folder, SECTOR};
 use crate::disk::log_files::LogFiles;
 use crate::disk::names::FolderFiles;
 
@@ -38,6 +38,20 @@ fn directory(seed: u64) -> Directory {
     ["member", "wal"].into_iter().for_each(|name| drop(data.open(name).unwrap()));
     data.sync().unwrap();
     directory
+}
+
+/// The simulator's own rule: what a process sees is what its changes have made.
+#[test]
+#[should_panic(expected = "the journal has another order")]
+fn a_journal_that_lacks_a_change_is_seen() {
+    let directory = directory(1);
+    let disk = tree(&directory);
+    disk.write_at(0, b"one").unwrap();
+    let mut contents = directory.contents();
+    let file = contents.live.file(Folder::Member, "tree.revd").unwrap();
+    contents.live.apply(&Change::Write { file, offset: 0, bytes: Bytes::from_static(b"two") });
+    drop(contents);
+    directory.crash(&mut Random::new(1), &ALONE);
 }
 
 fn folder(directory: &Directory, folder: Folder) -> FolderFiles {
