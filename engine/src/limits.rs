@@ -67,8 +67,8 @@ pub const FREED_BYTES_PER_CHANGE: usize = 4 * 1024;
 pub const COMPACT_RECORDS_PER_STEP: usize = 10_000;
 /// Records a compaction looks at in one checkpoint: where it finds little to remove it only reads.
 pub const COMPACT_LOOKS_PER_STEP: usize = 40_000;
-/// Bytes of records that a compaction hashes in one checkpoint, where it computes a hash: they are
-/// read whole then.
+/// Bytes of records that a compaction reads in one checkpoint: those that it looks at are read
+/// whole, for their keys and perhaps their hash.
 pub const COMPACT_BYTES_PER_STEP: usize = 32 * 1024 * 1024;
 /// Keys of the index that a compaction walks over in one checkpoint: their histories are read, and
 /// nothing is written.

@@ -194,3 +194,29 @@ fn a_compaction_passes_over_what_has_nothing_to_drop() {
     let (whole, bytes) = (store.sizes().in_use, written(&disk, from) as u64);
     assert!(bytes < whole / 4, "{bytes} bytes in a store of {whole}");
 }
+
+/// A kept record whose value lies elsewhere costs its cell only: the value stays where it is.
+#[test]
+fn records_with_long_values_are_looked_at_by_the_thousand() {
+    let disk = SimDisk::new();
+    let mut store = open(&disk);
+    let put_all = |store: &mut Store, keys: std::ops::Range<u64>| {
+        let mut txn = store.begin();
+        for key in keys {
+            txn.put(&key.to_be_bytes(), &[7; 600], 0);
+        }
+        txn.commit();
+        applied(store);
+    };
+    put_all(&mut store, 0..10_000);
+    put_all(&mut store, 0..1);
+    save(&mut store);
+    store.compact(store.revision()).unwrap();
+    applied(&mut store);
+    let mut steps = 0;
+    while store.compaction_pending() {
+        save(&mut store);
+        steps += 1;
+    }
+    assert_eq!((records(&mut store), steps), (10_000, 1));
+}

@@ -2,7 +2,7 @@
 
 use crate::Result;
 use crate::meta::TableRoot;
-use crate::page::{PageId, PageKind, PageRef, PageView, Pages, StoredValue, extent_pages};
+use crate::page::{LeafCell, PageId, PageKind, PageRef, PageView, Pages, StoredValue, extent_pages};
 
 /// The value of a key.
 ///
@@ -115,7 +115,22 @@ impl<'p> Cursor<'p> {
         if let Some(error) = &self.failed {
             return Err(error.clone());
         }
-        let result = self.advance();
+        let result = self.advance().and_then(|cell| {
+            let Some(cell) = cell else { return Ok(None) };
+            Ok(Some((cell.key, value(self.pages, cell.value)?)))
+        });
+        self.remember(result)
+    }
+
+    /// The next key; its value is not read.
+    ///
+    /// # Errors
+    /// As [`Cursor::next`].
+    pub fn next_key(&mut self) -> Result<Option<&'p [u8]>> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
+        let result = self.advance().map(|cell| cell.map(|cell| cell.key));
         self.remember(result)
     }
 
@@ -160,14 +175,14 @@ impl<'p> Cursor<'p> {
         if let Some((leaf, at)) = self.path.last_mut() {
             *at = leaf.len();
         }
-        let first = self.next()?.map(|(key, _)| key);
+        let first = self.next_key()?;
         if let (Some(_), Some((_, at))) = (first, self.path.last_mut()) {
             *at = 0;
         }
         Ok(first)
     }
 
-    fn advance(&mut self) -> Result<Option<(&'p [u8], &'p [u8])>> {
+    fn advance(&mut self) -> Result<Option<LeafCell<'p>>> {
         loop {
             let Some((page, at)) = self.path.last_mut() else { return Ok(None) };
             if *at >= page.len() {
@@ -179,8 +194,7 @@ impl<'p> Cursor<'p> {
             if page.kind() == PageKind::Leaf {
                 let cell = page.leaf_cell(*at);
                 *at += 1;
-                let cell = cell.ok_or_else(|| crate::Error::corrupt("a leaf cell cannot be read"))?;
-                return Ok(Some((cell.key, value(self.pages, cell.value)?)));
+                return cell.map(Some).ok_or_else(|| crate::Error::corrupt("a leaf cell cannot be read"));
             }
             let child =
                 page.branch_cell(*at).ok_or_else(|| crate::Error::corrupt("a branch cell cannot be read"))?;

@@ -37,6 +37,7 @@ use crate::mvcc::layout::RECORDS;
 use crate::mvcc::record::key_of;
 use crate::mvcc::record_counts::RecordCounts;
 use crate::mvcc::revision::{RecordKey, RecordKind, Revision};
+use crate::page::stored_cell_bytes;
 use crate::snapshot::Snapshot;
 use crate::txn::WriteTxn;
 use crate::{Error, Result};
@@ -225,16 +226,17 @@ impl CompactionPass {
         if let Some(hash) = &mut self.hash {
             hash.begin(work.index);
         }
-        let (mut dropped, mut hashed_bytes, mut rewritten) = (0, 0, 0);
+        let (mut dropped, mut read, mut rewritten) = (0, 0, 0);
         let mut cursor = work.base.cursor(RECORDS);
         cursor.seek(&RecordKey { revision: *from, kind: RecordKind::Put }.encode())?;
         for _ in 0..COMPACT_LOOKS_PER_STEP {
             let Some(part) = runs.get(*run) else { break };
             let next = match cursor.next()? {
-                Some((key, record)) => Some((record_key(key)?, record)),
+                Some((key, record)) => Some((key, record_key(key)?, record)),
                 None => None,
             };
-            let Some((key, record)) = next.filter(|(key, _)| key.revision.main <= part.last) else {
+            let Some((stored, key, record)) = next.filter(|(_, key, _)| key.revision.main <= part.last)
+            else {
                 *run += 1;
                 if let Some(next) = runs.get(*run) {
                     *from = Revision { main: next.first, sub: 0 };
@@ -245,14 +247,13 @@ impl CompactionPass {
             let user_key = key_of(record)?;
             if let Some(hash) = &mut self.hash {
                 hash.add(work.index, user_key, key, record);
-                hashed_bytes += record.len();
             }
+            read += record.len();
             let is_needed = key.kind == RecordKind::Tombstone
                 && key.revision.main > work.index_revision
                 && !mutants::is(Mutant::CompactionBeforeIndexSaved);
             if kept(work.index, user_key, key, self.at) || is_needed {
-                // A longer one lies elsewhere, and stays there.
-                rewritten += record.len().min(work.base.page_bytes() as usize);
+                rewritten += stored_cell_bytes(stored, record, work.base.page_bytes());
             } else {
                 remove(work.txn, key)?;
                 counted.add(key.revision.main, -1);
@@ -261,7 +262,7 @@ impl CompactionPass {
             let sub = key.revision.sub.checked_add(1);
             let sub = sub.ok_or_else(|| Error::corrupt("a revision has more changes than there can be"))?;
             *from = Revision { main: key.revision.main, sub };
-            let is_enough = dropped >= COMPACT_RECORDS_PER_STEP || hashed_bytes >= COMPACT_BYTES_PER_STEP;
+            let is_enough = dropped >= COMPACT_RECORDS_PER_STEP || read >= COMPACT_BYTES_PER_STEP;
             // One that reads everything for its hash writes only a part of that.
             if is_enough || (self.hash.is_none() && rewritten >= work.rewritten_max) {
                 break;
@@ -287,20 +288,21 @@ fn remove(txn: &mut WriteTxn<'_>, key: RecordKey) -> Result<()> {
     Err(Error::corrupt_or_bug(format!("the record {main}.{sub} lies where it is not looked for")))
 }
 
-/// Counts a bounded number of records, from one on; what is next.
+/// Counts a bounded number of records, from one on; what is next. It reads keys only: records may
+/// be long.
 fn count(base: &Snapshot, from: Revision, through: i64, counted: &mut RecordCounts) -> Result<Stage> {
     let mut cursor = base.cursor(RECORDS);
     cursor.seek(&RecordKey { revision: from, kind: RecordKind::Put }.encode())?;
     for _ in 0..COMPACT_LOOKS_PER_STEP {
-        let Some((key, _)) = cursor.next()? else { return Ok(walking()) };
+        let Some(key) = cursor.next_key()? else { return Ok(walking()) };
         let revision = record_key(key)?.revision;
         if revision.main > through {
             return Ok(walking());
         }
         counted.add(revision.main, 1);
     }
-    Ok(match cursor.next()? {
-        Some((key, _)) => Stage::Counting { from: record_key(key)?.revision, through },
+    Ok(match cursor.next_key()? {
+        Some(key) => Stage::Counting { from: record_key(key)?.revision, through },
         None => walking(),
     })
 }

@@ -68,6 +68,12 @@ pub(crate) fn leaf_cell_bytes(key: &[u8], value: &[u8]) -> usize {
     LEAF_HEAD + key.len() + value.len()
 }
 
+/// Length of the leaf cell that a key and its value get: a long value lies elsewhere.
+pub(crate) fn stored_cell_bytes(key: &[u8], value: &[u8], page_bytes: u32) -> usize {
+    let inside = leaf_cell_bytes(key, value);
+    if inside <= leaf_cell_bytes_max(page_bytes) { inside } else { LEAF_HEAD + key.len() + REFERENCE }
+}
+
 /// The bytes before key and value in a leaf cell with its value inside.
 pub(crate) fn leaf_cell_head(key: &[u8], value: &[u8]) -> [u8; LEAF_HEAD] {
     leaf_head(key, u32::try_from(value.len()).expect("a checked length"))
