@@ -220,3 +220,33 @@ fn records_with_long_values_are_looked_at_by_the_thousand() {
     }
     assert_eq!((records(&mut store), steps), (10_000, 1));
 }
+
+/// Compactions of which all space is wanted come one after the other: a defragmentation waits for
+/// none that was asked for after it.
+#[test]
+fn a_defragmentation_begins_although_compactions_go_on() {
+    let disk = SimDisk::new();
+    let (mut store, mut random) = (open(&disk), Random::new(5));
+    load(&mut store);
+    (0..3).for_each(|_| round(&mut store, &mut random, KEYS / 10));
+    let before = records(&mut store);
+    let mut compact = |store: &mut Store| {
+        put(store, random.below(KEYS));
+        store.compact(store.revision()).unwrap();
+        store.free_all_compacted();
+        applied(store);
+    };
+    compact(&mut store);
+    store.defragment().unwrap();
+    let mut steps = 0;
+    while store.is_defragmenting() {
+        compact(&mut store);
+        save(&mut store);
+        assert!(store.compaction_pending());
+        steps += 1;
+        assert!(steps < 300, "the defragmentation waits");
+    }
+    let after = records(&mut store);
+    assert!(after < KEYS + 10 && before > KEYS + KEYS / 10, "{before} records, {after} behind it");
+    verify(&store).unwrap();
+}

@@ -276,7 +276,9 @@ impl Store {
             return;
         }
         self.wants_thorough |= before.is_thorough && !pass.is_thorough;
-        self.leaves_dead = pass.leaves_dead;
+        if !pass.leaves_dead {
+            self.cleaned = pass.at;
+        }
         if let Some(hash) = pass.hash {
             self.hashes.add(hash.finish());
         }

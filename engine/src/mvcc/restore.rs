@@ -74,7 +74,7 @@ impl Store {
             trimmed: meta.compact_revision,
             sizes: db.sizes(),
             defragmentation: None,
-            defragments_next: false,
+            defragments_next: None,
             sweep: is_swept_again.then(|| IndexSweep::new(&meta)),
             to_compact: std::collections::VecDeque::new(),
             db: Some(db),
@@ -82,7 +82,7 @@ impl Store {
             pass: (meta.compacted < meta.compact_revision)
                 .then(|| CompactionPass::new(meta.compact_revision, None, false, meta.revision)),
             wants_thorough: false,
-            leaves_dead: meta.compacted > 0,
+            cleaned: 0, // passes may have left dead records before
             records: Arc::default(),
             uncounted: meta.revision,
             compaction_rule: CompactionRule::default(),

@@ -41,8 +41,8 @@ pub struct Store {
     pub(crate) db: Option<Db>,
     pub(crate) sizes: Sizes,
     pub(crate) defragmentation: Option<Defragmentation>,
-    /// One begins when dead records are gone.
-    pub(crate) defragments_next: bool,
+    /// One begins when the dead records of compactions up to this revision are gone.
+    pub(crate) defragments_next: Option<i64>,
     /// The saved index is being made smaller after a compaction.
     pub(crate) sweep: Option<IndexSweep>,
     /// Keys of which a compaction has dropped records: the index has yet to forget them.
@@ -51,8 +51,8 @@ pub struct Store {
     pub(crate) pass: Option<CompactionPass>,
     /// The next pass leaves no dead record that it may drop.
     pub(crate) wants_thorough: bool,
-    /// Passes have left dead records, or may have.
-    pub(crate) leaves_dead: bool,
+    /// No dead record that compactions up to here may drop is left.
+    pub(crate) cleaned: i64,
     /// Records in `tree` of the revisions above `uncounted`.
     pub(crate) records: Arc<RecordCounts>,
     /// Records up to this revision are not counted yet; 0 once they are.
@@ -158,7 +158,7 @@ impl Store {
         }
         let is_thorough = std::mem::take(&mut self.wants_thorough);
         let at = self.meta.compact_revision;
-        if self.meta.compacted < at || (is_thorough && self.leaves_dead) {
+        if self.meta.compacted < at || (is_thorough && self.cleaned < at) {
             self.pass = Some(CompactionPass::new(at, hash, is_thorough, self.uncounted));
         }
     }
@@ -210,7 +210,7 @@ impl Store {
             return Err(Error::Poisoned);
         }
         if !self.is_defragmenting() {
-            self.defragments_next = true;
+            self.defragments_next = Some(self.meta.compact_revision);
             self.free_all_compacted();
             self.begin_defragmentation();
         }
@@ -219,17 +219,20 @@ impl Store {
 
     /// Begins the defragmentation that is wanted, if what compactions have left is gone.
     pub(crate) fn begin_defragmentation(&mut self) {
-        let waits = self.wants_thorough || self.pass.as_ref().is_some_and(|pass| pass.is_thorough);
-        if let Some(db) = self.db.as_ref().filter(|_| self.defragments_next && !waits) {
+        let Some(asked_at) = self.defragments_next else { return };
+        let is_thorough = self.wants_thorough || self.pass.as_ref().is_some_and(|pass| pass.is_thorough);
+        // Later compactions are not waited for: there may always be one.
+        let waits = is_thorough && self.cleaned < asked_at;
+        if let Some(db) = self.db.as_ref().filter(|_| !waits) {
             self.defragmentation = Some(Defragmentation::new(db));
-            self.defragments_next = false;
+            self.defragments_next = None;
         }
     }
 
     /// A defragmentation is under way.
     #[must_use]
     pub fn is_defragmenting(&self) -> bool {
-        self.defragmentation.is_some() || self.defragments_next
+        self.defragmentation.is_some() || self.defragments_next.is_some()
     }
 
     /// Sets a row of a small table.
