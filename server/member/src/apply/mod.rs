@@ -541,18 +541,24 @@ impl Machine {
         Gates { raised: self.raised, quota_bytes: self.config.quota_bytes }
     }
 
+    /// Dead records count for the quota: in its last quarter none of them may stay.
+    pub(crate) fn free_where_nearly_full(&mut self) {
+        let in_use = self.state.store.sizes().in_use;
+        if !gates::fits(self.config.quota_bytes, in_use / 3 * 4, 1) {
+            self.state.store.free_all_compacted();
+        }
+    }
+
     fn compact(&mut self, command: &Command, gates: Gates) -> Effect {
         let request = CompactionRequest::decode(command.payload.clone()).map_err(Error::from);
         let result = request.as_ref().map_err(Clone::clone).and_then(|request| {
             gates.pass(&mut self.state, 0, |state| kv::compact(&mut state.store, request))
         });
         let waits = result.is_ok() && request.is_ok_and(|request| request.physical);
-        let sizes = self.state.store.sizes();
-        // Dead records count for the quota: where that is near, none of them may stay.
-        let is_nearly_full = !gates::fits(self.config.quota_bytes, sizes.in_use / 3 * 4, 1);
-        if result.is_ok() && (waits || is_nearly_full) {
+        if waits {
             self.state.store.free_all_compacted();
         }
+        self.free_where_nearly_full();
         let outcome = Outcome { revision: self.state.store.revision(), result, rest: Rest::NONE };
         if waits {
             Effect::ReplyWhenCompacted(command.id, outcome, self.state.store.compact_revision())

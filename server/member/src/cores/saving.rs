@@ -151,6 +151,7 @@ impl Saving {
         made_room: bool,
     ) -> Saved {
         let durable = machine.store_mut().finish_checkpoint(written);
+        machine.free_where_nearly_full();
         self.phase = CheckpointPhase::Idle;
         self.has_no_room = durable.no_space.is_some() && !made_room;
         let revision = machine.store().revision();
@@ -183,4 +184,83 @@ pub(super) struct Saved {
     pub(super) index: DurableIndex,
     /// Callers that waited for it.
     pub(super) answers: Vec<(CommandId, Outcome)>,
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use revd_engine::db::DbOptions;
+    use revd_engine::disk::SimDisk;
+    use revd_engine::mvcc::{Applied, Revision, Store};
+
+    use super::*;
+    use crate::apply::MachineConfig;
+    use crate::apply::command::Origin;
+
+    const KEYS: u64 = 1_000;
+
+    fn applied(store: &mut Store) {
+        let index = store.applied().index + 1;
+        store.set_applied(Applied { index, term: 1 });
+    }
+
+    fn put(store: &mut Store, number: u64) {
+        let mut txn = store.begin();
+        txn.put(&number.to_be_bytes(), &[7; 40], 0);
+        txn.commit();
+        applied(store);
+    }
+
+    fn records(store: &mut Store) -> u64 {
+        let (view, mut count) = (store.view(), 0);
+        let each = view.reader().each_record_after(Revision::default(), |_, _| {
+            count += 1;
+            Ok(true)
+        });
+        each.expect("a sound file");
+        count
+    }
+
+    fn save(store: &mut Store) {
+        while let Some(checkpoint) = store.checkpoint(CheckpointKind::Auto) {
+            store.finish_checkpoint(checkpoint.write().expect("room"));
+        }
+    }
+
+    /// A store whose compaction has left dead records.
+    fn store() -> Store {
+        let options = DbOptions { page_bytes_if_new: 512 };
+        let mut store = Store::open(Arc::new(SimDisk::new()), options).expect("an empty disk");
+        store.save_index_in_steps_of(100); // so few are small
+        (0..KEYS).for_each(|number| put(&mut store, number));
+        (0..KEYS).step_by(5).for_each(|number| put(&mut store, number));
+        save(&mut store);
+        store.compact(store.revision()).expect("a revision that is there");
+        applied(&mut store);
+        save(&mut store);
+        store
+    }
+
+    /// A compaction at three quarters of the quota leaves some, and puts go on: what it has left is
+    /// gone before the quota is full; also behind a start, and although nobody compacts again.
+    #[test]
+    fn dead_records_go_when_the_quota_is_nearly_full() {
+        let own = Origin { member: 1, boot: 1 };
+        for (percent, is_nearly_full) in [(200, false), (120, true)] {
+            let mut store = store();
+            let before = records(&mut store);
+            assert!(before > KEYS + KEYS / 10, "the compaction has left nothing");
+            let quota_bytes = store.sizes().in_use.cast_signed() * percent / 100;
+            let config = MachineConfig { own, quota_bytes, lease_extension: 0 };
+            let mut machine = Machine::new(store, config).expect("a sound store");
+            let mut saving = Saving::default();
+            put(machine.store_mut(), KEYS);
+            while let Some(checkpoint) = machine.store_mut().checkpoint(CheckpointKind::Auto) {
+                saving.written(&mut machine, checkpoint.write().expect("room"), false);
+            }
+            let left = if is_nearly_full { KEYS } else { before } + 1;
+            assert_eq!(records(machine.store_mut()), left, "{percent} % of what is in use");
+        }
+    }
 }
