@@ -111,7 +111,7 @@ struct DiskFull {
 pub struct Durable {
     /// The entry up to which the log may forget everything.
     pub applied: Applied,
-    /// The space of compactions up to this revision is free.
+    /// Compactions up to this revision are done; of large stores they may have left dead records.
     pub compacted: i64,
     /// The next checkpoint has more to compact.
     pub compaction_pending: bool,

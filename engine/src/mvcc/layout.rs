@@ -39,7 +39,7 @@ pub struct Applied {
 /// 64  i64  the saved index has forgotten what compactions up to this revision dropped
 /// 72  u64  state hash               80  u64  the entry it began with, 0 before it has begun
 /// 88  i64  revision that long keys of the saved index have, if it is above that of their range
-/// 96  u64  records that compactions have dropped and no sweep of the saved index has followed
+/// 96  u64  keys of which compactions have dropped records, counted by steps, and no sweep followed
 /// 104 zeros; all integers little-endian
 /// ```
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,7 +52,8 @@ pub(crate) struct StoreMeta {
     pub compact_revision: i64,
     /// The saved index holds every change up to this revision; parts of it hold more.
     pub index_revision: i64,
-    /// Every record that a compaction at this revision drops is gone.
+    /// The compaction at this revision is done: the records that it drops are gone, or left as dead
+    /// ones until that pays.
     pub compacted: i64,
     /// In files of earlier versions: how far the compaction under way has looked at records.
     pub compact_cursor: Revision,

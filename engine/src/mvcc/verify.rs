@@ -1,6 +1,7 @@
-//! Proof that a store agrees with itself: the index names exactly the records there are, every
-//! record says what the index says of it, and no revision is missing. Together with
-//! [`crate::check`], which proves the same of pages.
+//! Proof that a store agrees with itself: each record that the index names is there and says what
+//! the index says of it, the index names all records above the compaction, and no revision of those
+//! is missing. Below it there may be dead records too. Together with [`crate::check`], which proves
+//! the same of pages.
 
 use crate::mvcc::revision::{RecordKind, Revision};
 use crate::mvcc::store::Store;

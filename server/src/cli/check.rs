@@ -24,7 +24,7 @@ pub(super) fn run(member: &StoppedMember, out: &mut impl Write) -> anyhow::Resul
     let summary = verify(&store).with_context(context)?;
     writeln!(
         out,
-        "records: {} of {} keys ({} live), up to revision {}, compacted at {}; the index names exactly these",
+        "records: {} of {} keys ({} live), up to revision {}, compacted at {}; each that the index names is there",
         summary.records,
         summary.keys,
         summary.live_keys,
