@@ -191,7 +191,7 @@ fn a_crowd_of_clients_keeps_no_probe_away_and_no_crowd_of_probes_a_client() {
         wait_until(MOMENTS, || idle(server.address).is_some(), || "nobody is let in".to_owned());
         let again = crowd(server.address);
         assert!(again.len() > 100, "{} are in", again.len());
-        drop(probes);
+        // And those that ask nothing make room.
         let is_answered = || {
             let mut probe = TcpStream::connect(metrics).unwrap();
             let mut status = [0; 12];
@@ -199,5 +199,6 @@ fn a_crowd_of_clients_keeps_no_probe_away_and_no_crowd_of_probes_a_client() {
             asked.is_ok() && probe.read_exact(&mut status).is_ok() && status == *b"HTTP/1.1 200"
         };
         wait_until(MOMENTS, is_answered, || "no probe is let in".to_owned());
+        drop(probes);
     });
 }

@@ -45,6 +45,19 @@ impl<T: Transport> Http2<T> {
         timer.set(deadlines.next(|stream| is_under_way(connection, stream)));
     }
 
+    /// There are few connections for metrics: one that asks nothing any more makes room, as one of
+    /// HTTP/1 does. A request that comes meanwhile is refused unread: its client asks again elsewhere.
+    fn end_idle(&mut self, answered: u64, now: u64) {
+        let until = answered + milliseconds(limits::HTTP1_DEADLINE);
+        if now < until {
+            return self.timer.add(until);
+        }
+        let end = until + milliseconds(limits::LAST_CALL_DEADLINE);
+        self.connection.go_away();
+        self.has_failed |= now >= end;
+        self.timer.add(end);
+    }
+
     /// Does the timed work that is due, and sets the timer for the next.
     pub(super) fn look_at_time(&mut self, context: &mut Context<'_>, now: u64) {
         if self.timer.is_due(now) {
@@ -64,6 +77,9 @@ impl<T: Transport> Http2<T> {
             } else {
                 self.timer.add(until);
             }
+        }
+        if let Some(answered) = self.answered {
+            self.end_idle(answered, now);
         }
         if let Some(due) = self.unfinished.due().filter(|due| *due > now) {
             self.timer.add(due);
