@@ -46,7 +46,8 @@ impl<T: Transport> Http2<T> {
     }
 
     /// There are few connections for metrics: one that asks nothing any more makes room, as one of
-    /// HTTP/1 does. A request that comes meanwhile is refused unread: its client asks again elsewhere.
+    /// HTTP/1 does. A request that comes meanwhile is refused unread: its client asks again
+    /// elsewhere.
     fn end_idle(&mut self, answered: u64, now: u64) {
         let until = answered + milliseconds(limits::HTTP1_DEADLINE);
         if now < until {
