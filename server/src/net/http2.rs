@@ -76,8 +76,8 @@ pub(super) struct Http2<T> {
     refilled: u64,
     /// When the graceful shutdown began.
     told: Option<u64>,
-    /// Where only metrics and health are served: when the last request was answered.
-    answered: Option<u64>,
+    /// Where only metrics and health are served: when the last request came.
+    asked: Option<u64>,
     has_failed: bool,
     /// When this turn began, in microseconds, and whether another follows at once.
     began: u64,
@@ -133,7 +133,7 @@ impl<T: Transport> Http2<T> {
             deadlines: Deadlines::default(),
             refilled: now,
             told: None,
-            answered: (way.1 == Served::Metrics).then_some(now),
+            asked: (way.1 == Served::Metrics).then_some(now),
             has_failed: false,
             began: 0,
             comes_back: false,

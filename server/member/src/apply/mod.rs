@@ -541,7 +541,8 @@ impl Machine {
         Gates { raised: self.raised, quota_bytes: self.config.quota_bytes }
     }
 
-    /// Dead records count for the quota: in its last quarter none of them may stay.
+    /// Dead records count for the quota: in its last quarter they go, but for tombstones that the
+    /// saved index still needs.
     pub(crate) fn free_where_nearly_full(&mut self) {
         let in_use = self.state.store.sizes().in_use;
         if !gates::fits(self.config.quota_bytes, in_use / 3 * 4, 1) {

@@ -143,15 +143,18 @@ impl Saving {
     }
 
     /// A checkpoint is over; what is durable by it. `made_room`: it found none, and there may be
-    /// some now.
+    /// some now. A member that is to stop begins nothing that its next start begins as well.
     pub(super) fn written(
         &mut self,
         machine: &mut Machine,
         written: WrittenCheckpoint,
         made_room: bool,
+        is_stopping: bool,
     ) -> Saved {
         let durable = machine.store_mut().finish_checkpoint(written);
-        machine.free_where_nearly_full();
+        if !is_stopping {
+            machine.free_where_nearly_full();
+        }
         self.phase = CheckpointPhase::Idle;
         self.has_no_room = durable.no_space.is_some() && !made_room;
         let revision = machine.store().revision();
@@ -243,11 +246,11 @@ mod tests {
     }
 
     /// A compaction at three quarters of the quota leaves some, and puts go on: what it has left is
-    /// gone before the quota is full; also behind a start, and although nobody compacts again.
+    /// gone before the quota is full, although nobody compacts again. A member that stops lets it be.
     #[test]
     fn dead_records_go_when_the_quota_is_nearly_full() {
         let own = Origin { member: 1, boot: 1 };
-        for (percent, is_nearly_full) in [(200, false), (120, true)] {
+        for (percent, is_stopping, goes) in [(200, false, false), (120, false, true), (120, true, false)] {
             let mut store = store();
             let before = records(&mut store);
             assert!(before > KEYS + KEYS / 10, "the compaction has left nothing");
@@ -257,9 +260,9 @@ mod tests {
             let mut saving = Saving::default();
             put(machine.store_mut(), KEYS);
             while let Some(checkpoint) = machine.store_mut().checkpoint(CheckpointKind::Auto) {
-                saving.written(&mut machine, checkpoint.write().expect("room"), false);
+                saving.written(&mut machine, checkpoint.write().expect("room"), false, is_stopping);
             }
-            let left = if is_nearly_full { KEYS } else { before } + 1;
+            let left = if goes { KEYS } else { before } + 1;
             assert_eq!(records(machine.store_mut()), left, "{percent} % of what is in use");
         }
     }

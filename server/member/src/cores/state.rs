@@ -517,7 +517,7 @@ impl StateCore {
         made_room: bool,
         effects: &mut impl StateEffects,
     ) {
-        let saved = self.saving.written(machine, written, made_room);
+        let saved = self.saving.written(machine, written, made_room, self.is_stopping);
         // Views made from now on read the new tree, so that the memory of the old tail can go.
         self.show(machine, effects);
         for (id, outcome) in saved.answers {

@@ -33,10 +33,11 @@ impl<T: Transport> Http2<T> {
         }
         let PlainHeaders { method, path, served, .. } = &mut **head;
         let (method, path, served) = (std::mem::take(method), std::mem::take(path), *served);
+        self.asked = self.asked.map(|_| self.shared.clock.milliseconds());
         // Unlike calls they do not wait: a probe is told at once. The few connections there are for
         // metrics do not depend on the room that clients leave.
-        let room = if served == Served::Metrics { 0 } else { http::room_for(&path) };
-        if self.is_congested() || !self.memory.replies.fits(room) {
+        let fits = served == Served::Metrics || self.memory.replies.fits(http::room_for(&path));
+        if self.is_congested() || !fits {
             self.shared.api.reached(Bound::ReplyBytes);
             return self.answer_plain(stream, PlainReply::empty(StatusCode::SERVICE_UNAVAILABLE));
         }
@@ -49,7 +50,6 @@ impl<T: Transport> Http2<T> {
 
     pub(super) fn answer_plain(&mut self, stream: u32, answer: PlainReply) {
         self.finish(stream);
-        self.answered = self.answered.map(|_| self.shared.clock.milliseconds());
         let is_over = answer.text.is_empty() || answer.is_head_alone;
         self.connection.send_head(stream, &reply::plain(&answer), is_over);
         if !is_over {

@@ -48,21 +48,27 @@ impl<T: Transport> Http2<T> {
     /// There are few connections for metrics: one that asks nothing any more makes room, as one of
     /// HTTP/1 does. A request that comes meanwhile is refused unread: its client asks again
     /// elsewhere.
-    fn end_idle(&mut self, answered: u64, now: u64) {
-        let until = answered + milliseconds(limits::HTTP1_DEADLINE);
+    fn end_idle(&mut self, asked: u64, now: u64) {
+        let until = asked + milliseconds(limits::HTTP1_DEADLINE);
         if now < until {
             return self.timer.add(until);
         }
-        let end = until + milliseconds(limits::LAST_CALL_DEADLINE);
         self.connection.go_away();
-        self.has_failed |= now >= end;
-        self.timer.add(end);
+        let end = until + milliseconds(limits::LAST_CALL_DEADLINE);
+        if now < end {
+            self.timer.add(end);
+        } else {
+            self.has_failed = true; // and the rules of stalled ones wake the task
+        }
     }
 
     /// Does the timed work that is due, and sets the timer for the next.
     pub(super) fn look_at_time(&mut self, context: &mut Context<'_>, now: u64) {
         if self.timer.is_due(now) {
             self.end_overdue(now);
+        }
+        if let Some(asked) = self.asked {
+            self.end_idle(asked, now);
         }
         if self.has_failed || self.connection.backlog() >= limits::SEND_BUFFER_BYTES {
             let until = self.taken + milliseconds(limits::STALL_DEADLINE);
@@ -78,9 +84,6 @@ impl<T: Transport> Http2<T> {
             } else {
                 self.timer.add(until);
             }
-        }
-        if let Some(answered) = self.answered {
-            self.end_idle(answered, now);
         }
         if let Some(due) = self.unfinished.due().filter(|due| *due > now) {
             self.timer.add(due);
