@@ -246,7 +246,8 @@ mod tests {
     }
 
     /// A compaction at three quarters of the quota leaves some, and puts go on: what it has left is
-    /// gone before the quota is full, although nobody compacts again. A member that stops lets it be.
+    /// gone before the quota is full, although nobody compacts again. A member that stops lets it
+    /// be.
     #[test]
     fn dead_records_go_when_the_quota_is_nearly_full() {
         let own = Origin { member: 1, boot: 1 };
