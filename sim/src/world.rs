@@ -245,7 +245,9 @@ impl World {
         };
         let drift = self.cluster.slots.iter().map(|slot| slot.rate.abs_diff(SECOND)).max();
         let calm = self.calm.into_times();
-        let (now, clocks) = (ledger.simulated, Clocks { drift: drift.unwrap_or(0), jumps: self.jumps, calm });
+        let has_rotted = ledger.faults.contains_key(&FaultKind::Rot);
+        let clocks = Clocks { drift: drift.unwrap_or(0), jumps: self.jumps, calm, has_rotted };
+        let now = ledger.simulated;
         self.clients.judge(self.probe.into_calls(now), now, clocks);
         ledger
     }

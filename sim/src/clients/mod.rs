@@ -39,6 +39,9 @@ const CLIENTS_MAX: u64 = 1 << 12;
 /// looked for now and then, and a new leader gives each the time of an election more.
 const LEASE_SLACK: Micros = 12 * SECOND;
 
+/// The refusal of a read that meets damage, before its member is replaced.
+const ROTTEN: &str = "etcdserver: corrupt cluster";
+
 /// The errors that clients may meet in a storm, and the words for calls without an answer.
 const ERRORS: [&str; 17] = [
     "a checkpoint comes first",
@@ -81,7 +84,7 @@ struct Client {
     rests: bool,
 }
 
-/// How wrong the clocks of a run's members were.
+/// How wrong the clocks of a run's members were, and other faults by which calls are judged.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct Clocks {
     /// In parts of a million.
@@ -90,6 +93,8 @@ pub struct Clocks {
     pub jumps: Vec<Jump>,
     /// Times without a fault.
     pub calm: Vec<(Micros, Micros)>,
+    /// Bits of files have flipped: a read that meets one is refused.
+    pub has_rotted: bool,
 }
 
 /// All clients of a run.
@@ -354,6 +359,7 @@ impl Clients {
     /// The promises by which the history is judged.
     #[must_use]
     pub fn rules(&self, clocks: Clocks) -> Rules {
+        let of_rot = clocks.has_rotted.then_some(ROTTEN);
         Rules {
             // A member that finds no quorum serves what it has after a while, as etcd's do.
             goes_on: false,
@@ -361,7 +367,7 @@ impl Clients {
             others: None,
             others_compact: false,
             others_unseen: false,
-            errors: Some(ERRORS.map(str::to_owned).to_vec()),
+            errors: Some(ERRORS.into_iter().chain(of_rot).map(str::to_owned).collect()),
             drift: clocks.drift,
             jumps: clocks.jumps,
             calm_since: self.calm_since,
