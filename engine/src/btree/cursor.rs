@@ -112,9 +112,6 @@ impl<'p> Cursor<'p> {
     /// When a page on the way is damaged; again at every later call.
     #[expect(clippy::should_implement_trait, reason = "an iterator of results would invite skipping errors")]
     pub fn next(&mut self) -> Result<Option<(&'p [u8], &'p [u8])>> {
-        if let Some(error) = &self.failed {
-            return Err(error.clone());
-        }
         let result = self.advance().and_then(|cell| {
             let Some(cell) = cell else { return Ok(None) };
             Ok(Some((cell.key, value(self.pages, cell.value)?)))
@@ -127,9 +124,6 @@ impl<'p> Cursor<'p> {
     /// # Errors
     /// As [`Cursor::next`].
     pub fn next_key(&mut self) -> Result<Option<&'p [u8]>> {
-        if let Some(error) = &self.failed {
-            return Err(error.clone());
-        }
         let result = self.advance().map(|cell| cell.map(|cell| cell.key));
         self.remember(result)
     }
@@ -183,6 +177,9 @@ impl<'p> Cursor<'p> {
     }
 
     fn advance(&mut self) -> Result<Option<LeafCell<'p>>> {
+        if let Some(error) = &self.failed {
+            return Err(error.clone());
+        }
         loop {
             let Some((page, at)) = self.path.last_mut() else { return Ok(None) };
             if *at >= page.len() {

@@ -268,14 +268,13 @@ impl Store {
             self.trimmed = self.trimmed.max(pass.at);
             self.uncounted = 0;
         }
+        // It may have been asked for while the checkpoint was written.
+        pass.is_thorough |= before.is_thorough && pass.is_open();
+        self.wants_thorough |= before.is_thorough && !pass.is_thorough;
         if !pass.is_done() {
-            // It may have been asked for while the checkpoint was written.
-            pass.is_thorough |= before.is_thorough && pass.is_open();
-            self.wants_thorough |= before.is_thorough && !pass.is_thorough;
             self.pass = Some(pass);
             return;
         }
-        self.wants_thorough |= before.is_thorough && !pass.is_thorough;
         if !pass.leaves_dead {
             self.cleaned = pass.at;
         }

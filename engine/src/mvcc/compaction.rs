@@ -25,6 +25,7 @@
 
 use std::sync::Arc;
 
+use crate::btree::cursor::Cursor;
 use crate::limits::{
     COMPACT_BYTES_PER_STEP, COMPACT_DEAD_PART, COMPACT_HASHED_RECORDS_MAX, COMPACT_LOOKS_PER_STEP,
     COMPACT_RECORDS_PER_STEP, COMPACT_REWRITTEN_BYTES_PER_STEP, COMPACT_REWRITTEN_PER_RECORD_BYTE,
@@ -228,7 +229,7 @@ impl CompactionPass {
         }
         let (mut dropped, mut read, mut rewritten) = (0, 0, 0);
         let mut cursor = work.base.cursor(RECORDS);
-        cursor.seek(&RecordKey { revision: *from, kind: RecordKind::Put }.encode())?;
+        seek(&mut cursor, *from)?;
         for _ in 0..COMPACT_LOOKS_PER_STEP {
             let Some(part) = runs.get(*run) else { break };
             let next = match cursor.next()? {
@@ -240,7 +241,7 @@ impl CompactionPass {
                 *run += 1;
                 if let Some(next) = runs.get(*run) {
                     *from = Revision { main: next.first, sub: 0 };
-                    cursor.seek(&RecordKey { revision: *from, kind: RecordKind::Put }.encode())?;
+                    seek(&mut cursor, *from)?;
                 }
                 continue;
             };
@@ -276,6 +277,11 @@ impl CompactionPass {
     }
 }
 
+/// To the first record at or behind a revision.
+fn seek(cursor: &mut Cursor<'_>, from: Revision) -> Result<()> {
+    cursor.seek(&RecordKey { revision: from, kind: RecordKind::Put }.encode())
+}
+
 fn record_key(key: &[u8]) -> Result<RecordKey> {
     RecordKey::decode(key).ok_or_else(|| Error::corrupt("a record's key cannot be read"))
 }
@@ -292,7 +298,7 @@ fn remove(txn: &mut WriteTxn<'_>, key: RecordKey) -> Result<()> {
 /// be long.
 fn count(base: &Snapshot, from: Revision, through: i64, counted: &mut RecordCounts) -> Result<Stage> {
     let mut cursor = base.cursor(RECORDS);
-    cursor.seek(&RecordKey { revision: from, kind: RecordKind::Put }.encode())?;
+    seek(&mut cursor, from)?;
     for _ in 0..COMPACT_LOOKS_PER_STEP {
         let Some(key) = cursor.next_key()? else { return Ok(walking()) };
         let revision = record_key(key)?.revision;

@@ -2,8 +2,8 @@
 //!
 //! Keys lie elsewhere, so that a look at one is a miss in the processor's caches more often than
 //! not. A row has eight bytes of each key beside it, its tag: the first in which keys of this row
-//! can differ. Most searches look at the first key, and at the one that is found;
-//! where eight bytes do not tell the keys apart, at a few more.
+//! can differ. Most searches look at the first key, and at the one that is found; where eight bytes
+//! do not tell the keys apart, at a few more.
 
 use std::cmp::Ordering;
 use std::ops::{Deref, DerefMut};
