@@ -120,7 +120,9 @@ pub const UNAPPLIED_ENTRIES_MAX: u64 = 5_000;
 /// The same for the revocation of leases, which makes room.
 pub const UNAPPLIED_ENTRIES_REVOKE_MAX: u64 = 10_000;
 /// Election timeouts in a row without a leader before streams that need one are ended, as in etcd.
-pub const LEADERLESS_LOOKS: u32 = 3;
+pub const LEADERLESS_TIMEOUTS_MAX: u32 = 3;
+/// How often an edge looks for a leader in an election timeout.
+pub const LEADER_LOOKS: u32 = 10;
 /// Messages in a mailbox between two cores.
 pub const MAILBOX_MESSAGES_MAX: usize = 128;
 

@@ -98,7 +98,7 @@ pub struct ServiceContext {
     endless: RefCell<Gate>,
     /// Streams whose clients want them to end without a leader; another gate after each time.
     led: RefCell<Gate>,
-    /// There was no leader when [`crate::duties::leader_watch`] looked last.
+    /// There was no leader for an election timeout, as [`crate::duties::leader_watch`] saw it.
     is_leaderless: Cell<bool>,
 }
 
@@ -219,9 +219,9 @@ impl ServiceContext {
         }))
     }
 
-    /// A look at whether there is a leader. Streams that begin before the next one are admitted as
-    /// if they had begun before this one: a client that lost its stream with its leader opens
-    /// another one before there is the next leader, and would not try again after a refusal.
+    /// Whether there was no leader for an election timeout. Streams that begin earlier are admitted
+    /// as if there was one: a client that lost its stream with its leader opens another one before
+    /// there is the next leader, and would not try again after a refusal.
     pub fn set_leaderless(&self, is_leaderless: bool) {
         self.is_leaderless.set(is_leaderless);
     }

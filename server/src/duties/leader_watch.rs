@@ -1,41 +1,62 @@
 //! The watch for a leader: streams whose clients want one end when there was none for long. Calls
 //! with one reply that begin without a leader are refused at once; a stream costs more to open
 //! again, so that etcd waits three election timeouts. A stream that begins without a leader is
-//! refused if the last look found none either (etcd: at once; its member still has the old leader
-//! when clients of a member that stops come to it, because that member leads until they are gone).
+//! refused if there was none for a whole election timeout (etcd: at once; its member still has the
+//! old leader when clients of a member that stops come to it, because that member leads until they
+//! are gone).
 
 use std::rc::Rc;
 use std::time::Duration;
 
 use crate::api::Api;
-use crate::duties::pace::every;
-use crate::limits;
+use crate::duties::pace::rest;
+use crate::limits::{LEADER_LOOKS, LEADERLESS_TIMEOUTS_MAX};
 
 /// Runs until it is cancelled.
 pub async fn run(api: Rc<Api>, election_timeout: Duration) {
     let mut watch = LeaderWatch::default();
-    every(election_timeout, || {
-        let has_leader = api.context().leader() != 0;
-        api.context().set_leaderless(!has_leader);
-        if watch.look(has_leader) {
+    loop {
+        let leadership = watch.look(api.context().leader() != 0);
+        api.context().set_leaderless(leadership != Leadership::Fresh);
+        if leadership == Leadership::Missed {
             api.context().end_led();
         }
-    })
-    .await;
+        rest(election_timeout / LEADER_LOOKS).await;
+    }
+}
+
+/// How long there was no leader.
+#[derive(Debug, PartialEq, Eq)]
+enum Leadership {
+    /// Less than an election timeout.
+    Fresh,
+    Stale,
+    /// So long that streams that need a leader end.
+    Missed,
 }
 
 /// Decides when there was no leader for too long.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct LeaderWatch {
     /// Looks in a row that saw none.
     without: u32,
 }
 
+impl Default for LeaderWatch {
+    /// A member begins without a leader.
+    fn default() -> Self {
+        Self { without: LEADER_LOOKS }
+    }
+}
+
 impl LeaderWatch {
-    /// Whether streams that need a leader are to end now.
-    fn look(&mut self, has_leader: bool) -> bool {
+    fn look(&mut self, has_leader: bool) -> Leadership {
         self.without = if has_leader { 0 } else { self.without.saturating_add(1) };
-        self.without >= limits::LEADERLESS_LOOKS
+        match self.without / LEADER_LOOKS {
+            0 => Leadership::Fresh,
+            timeouts if timeouts < LEADERLESS_TIMEOUTS_MAX => Leadership::Stale,
+            _ => Leadership::Missed,
+        }
     }
 }
 
@@ -44,10 +65,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn streams_end_at_the_third_look_in_a_row_without_a_leader() {
+    fn streams_end_after_three_election_timeouts_without_a_leader() {
         let mut watch = LeaderWatch::default();
-        let looks = [true, false, false, true, false, false, false, false, true, false];
-        let ends = looks.map(|has_leader| watch.look(has_leader));
-        assert_eq!(ends, [false, false, false, false, false, false, true, true, false, false]);
+        assert_eq!(watch.look(true), Leadership::Fresh);
+        let looks = (1..=3 * LEADER_LOOKS + 1).map(|_| watch.look(false)).collect::<Vec<_>>();
+        let (one, three) = (LEADER_LOOKS as usize - 1, 3 * LEADER_LOOKS as usize - 1);
+        assert!(looks[..one].iter().all(|look| *look == Leadership::Fresh), "{looks:?}");
+        assert!(looks[one..three].iter().all(|look| *look == Leadership::Stale), "{looks:?}");
+        assert!(looks[three..].iter().all(|look| *look == Leadership::Missed), "{looks:?}");
+        assert_eq!(watch.look(true), Leadership::Fresh);
+    }
+
+    #[test]
+    fn a_moment_without_a_leader_is_none_without_however_soon_behind_the_start() {
+        let mut watch = LeaderWatch::default();
+        assert_eq!(watch.look(false), Leadership::Stale, "there was none yet");
+        assert_eq!(watch.look(true), Leadership::Fresh);
+        assert_eq!(watch.look(false), Leadership::Fresh);
     }
 }

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use revd_proto::etcdserverpb::watch_request::RequestUnion;
 use revd_proto::etcdserverpb::{
-    LeaseGrantRequest, LeaseKeepAliveRequest, LeaseLeasesRequest, LeaseTimeToLiveRequest, PutRequest,
-    RangeRequest, StatusRequest, WatchCreateRequest, WatchRequest,
+    LeaseGrantRequest, LeaseKeepAliveRequest, LeaseLeasesRequest, LeaseTimeToLiveRequest, MoveLeaderRequest,
+    PutRequest, RangeRequest, StatusRequest, WatchCreateRequest, WatchRequest,
 };
 use tonic::{Code, Request, Status};
 
@@ -223,5 +223,55 @@ async fn test_reads(product: Product) {
 fn reads_are_served_or_told_that_the_leader_changed() {
     for product in products_of_clusters() {
         run(test_reads(product));
+    }
+}
+
+/// A watch of a client whose member stops comes to a member that has just begun, while the leader
+/// moves: etcd's client gives such a watch up once it is refused. (An etcd refuses it in that
+/// moment, in which its clients seldom come.)
+async fn test_moves() {
+    let dir = TempDir::new();
+    let mut cluster = Cluster::start(Product::Revd, Wiring::Direct, dir.path(), 3, &[]).await;
+    let ids = async |cluster: &Cluster, member: usize| {
+        let status = cluster.client(member).maintenance.status(StatusRequest {}).await.unwrap().into_inner();
+        status.header.unwrap().member_id
+    };
+    let leader = cluster.leader().await;
+    let (begun, other) = ((leader + 1) % 3, (leader + 2) % 3);
+    let places = [(leader, ids(&cluster, leader).await), (other, ids(&cluster, other).await)];
+    cluster.members[begun].stop();
+    cluster.members[begun].spawn_again();
+    let client = cluster.client(begun);
+    within(PATIENCE, "it serves nobody", async || watch_while_led(&client).await.ok()).await;
+    let is_over = std::sync::atomic::AtomicBool::new(false);
+    let moving = async {
+        for turn in 0..12 {
+            let ((from, _), (_, to)) = (places[turn % 2], places[(turn + 1) % 2]);
+            let mut maintenance = cluster.client(from).maintenance;
+            // The one before it may not have heard yet that it leads.
+            within(PATIENCE, "the leader does not move", async || {
+                maintenance.move_leader(MoveLeaderRequest { target_id: to }).await.ok()
+            })
+            .await;
+        }
+        is_over.store(true, std::sync::atomic::Ordering::Relaxed);
+    };
+    let watching = async {
+        let mut opened = 0;
+        while !is_over.load(std::sync::atomic::Ordering::Relaxed) {
+            let result = watch_while_led(&client).await;
+            assert!(result.is_ok(), "watch {opened}: {:?}", said(result));
+            opened += 1;
+        }
+        opened
+    };
+    let ((), opened) = tokio::join!(moving, watching);
+    assert!(opened > 12, "{opened} watches");
+}
+
+#[test]
+fn watches_that_come_to_a_member_that_has_just_begun_outlive_moves_of_the_leader() {
+    if products_of_clusters().contains(&Product::Revd) {
+        run(test_moves());
     }
 }
