@@ -3,7 +3,7 @@
 //! Puts one key so many times beside a few others, with a checkpoint and a published View for every
 //! so many puts, then reads all of its past as a watch with previous values does, saves the index
 //! behind single puts, and compacts. Printed for each phase: bytes written, the longest checkpoint
-//! and the longest turn of the state core (both of CPU time).
+//! and the longest turn of the state core, the freeing of old Views among them (both of CPU time).
 
 #![allow(clippy::disallowed_methods, reason = "a benchmark reads the clock")]
 
@@ -88,11 +88,19 @@ impl Bench {
         txn.commit();
         self.store.set_applied(Applied { index, term: 1 });
         if index.is_multiple_of(PUTS_PER_VIEW) {
-            self.view = self.store.view();
+            self.take_view()?;
         }
         if index.is_multiple_of(PUTS_PER_CHECKPOINT) {
             self.checkpoint(CheckpointKind::Auto)?;
         }
+        Ok(())
+    }
+
+    /// The newest View. Dropping the one before frees what only that one held.
+    fn take_view(&mut self) -> anyhow::Result<()> {
+        let begun = cpu_time()?;
+        self.view = self.store.view();
+        self.longest_turn = self.longest_turn.max(cpu_time()? - begun);
         Ok(())
     }
 
@@ -128,7 +136,7 @@ impl Bench {
         let index = self.store.applied().index;
         self.store.set_applied(Applied { index, term: 1 });
         while self.store.compaction_pending() || self.store.is_sweeping() {
-            self.view = self.store.view();
+            self.take_view()?;
             self.checkpoint(CheckpointKind::Auto)?;
             loop {
                 let begun = cpu_time()?;
@@ -146,7 +154,7 @@ impl Bench {
         let (now, written) = (cpu_time()?, self.written.load(Ordering::Relaxed));
         println!(
             "| {phase} | {} ns | {} kB | {} us | {} us |",
-            (now - *cpu).as_nanos() / u128::from(count),
+            (now - *cpu).as_nanos() / u128::from(count.max(1)),
             (written - self.begun.1) / 1_000,
             self.longest_checkpoint.as_micros(),
             self.longest_turn.as_micros(),

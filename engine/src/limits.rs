@@ -114,6 +114,9 @@ pub const INDEX_ROUND_RECORDS_MIN: u64 = 64 * 1024;
 pub const INDEX_ROUND_PART: u64 = 2;
 /// An index of at most so many keys is saved at once, and before a compaction.
 pub const INDEX_SMALL_KEYS: u64 = 64 * 1024;
+/// And of at most so many revisions that are kept for each of these keys: a history takes some
+/// bytes for each of its changes.
+pub const INDEX_SMALL_CHANGES_PER_KEY: u64 = 16;
 /// Keys of a larger index that are saved at a time, or more if more records were added.
 pub const INDEX_STEP_KEYS: u64 = 16 * 1024;
 /// Keys of it that one checkpoint saves at most.
@@ -181,6 +184,7 @@ const _: () = {
     // Saving the index keeps up with the records, whose round is half of it.
     assert!(INDEX_LOAD_THREADS_MAX >= 2 && INDEX_LOAD_KEYS_MIN > 0);
     assert!(INDEX_ROUND_PART > 0 && INDEX_ROUND_RECORDS_MIN > 0 && INDEX_STEP_BYTES > 0);
+    assert!(INDEX_SMALL_KEYS > 0 && INDEX_SMALL_CHANGES_PER_KEY > 0);
     assert!(INDEX_BYTES_PER_RECORD_BYTE as u64 >= INDEX_ROUND_PART && HISTORY_ROW_CHANGES > 0);
     assert!(0 < INDEX_STEP_KEYS && INDEX_STEP_KEYS <= INDEX_CHECKPOINT_KEYS_MAX);
 };

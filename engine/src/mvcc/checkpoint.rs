@@ -164,21 +164,26 @@ impl Store {
         if self.meta.revision <= self.saved.index_revision {
             return None;
         }
-        let (keys, kept) = (self.index_keys(), self.meta.revision - self.meta.compact_revision);
+        let (keys, kept) = (self.index_keys(), self.kept_revisions());
         // A small index costs little; a large one is not waited for.
         let for_compaction = self.pass.as_ref().is_some_and(|pass| self.saved.index_revision < pass.at)
-            && self.index_pace.is_small(keys)
+            && self.index_pace.is_small(keys, kept)
             && !mutants::is(Mutant::CompactionBeforeIndexSaved);
         if kind == CheckpointKind::WithIndex || for_compaction {
             return Some(IndexShare::Whole);
         }
-        self.index_pace.earned(self.records_since_index, keys, kept.cast_unsigned())
+        self.index_pace.earned(self.records_since_index, keys, kept)
     }
 
     /// Keys that saving all of the index looks at: those in memory, or the rows of the file, which
     /// are more when a compaction has dropped keys that are not swept yet.
     fn index_keys(&self) -> u64 {
         self.index.root().len().max(self.tree.len(INDEX))
+    }
+
+    /// Revisions that are kept: histories have no more changes than these and one for each key.
+    fn kept_revisions(&self) -> u64 {
+        (self.meta.revision - self.meta.compact_revision).cast_unsigned()
     }
 
     /// Takes a written checkpoint in: the records it holds leave memory. One that found no room
@@ -248,7 +253,8 @@ impl Store {
         self.to_compact.extend(saved.compacted_keys);
         self.sweep = saved.sweep;
         let keys = self.index_keys();
-        let is_worth_it = self.index_pace.is_small(keys) || self.meta.unswept >= keys / SWEEP_PART;
+        let is_small = self.index_pace.is_small(keys, self.kept_revisions());
+        let is_worth_it = is_small || self.meta.unswept >= keys / SWEEP_PART;
         if self.sweep.is_none() && self.saved.swept < self.saved.compacted && is_worth_it {
             self.sweep = Some(IndexSweep::new(&self.saved));
         }

@@ -8,7 +8,8 @@
 
 use crate::limits::{
     HISTORY_ROW_CHANGES, INDEX_BYTES_PER_RECORD_BYTE, INDEX_CHECKPOINT_KEYS_MAX, INDEX_ROUND_PART,
-    INDEX_ROUND_RECORDS_MIN, INDEX_SMALL_KEYS, INDEX_STEP_BYTES, INDEX_STEP_KEYS, LONG_KEYS_WAITING_BYTES,
+    INDEX_ROUND_RECORDS_MIN, INDEX_SMALL_CHANGES_PER_KEY, INDEX_SMALL_KEYS, INDEX_STEP_BYTES,
+    INDEX_STEP_KEYS, LONG_KEYS_WAITING_BYTES,
 };
 
 /// The rate at which records earn the saving of the index.
@@ -75,16 +76,16 @@ impl IndexPace {
         }
     }
 
-    /// An index of so many keys is saved at once.
-    pub(crate) fn is_small(&self, keys: u64) -> bool {
-        keys <= self.small_keys
+    /// An index of so many keys, with so many revisions that are kept, is saved at once.
+    pub(crate) fn is_small(&self, keys: u64, kept: u64) -> bool {
+        keys <= self.small_keys && kept <= self.small_keys.saturating_mul(INDEX_SMALL_CHANGES_PER_KEY)
     }
 
     /// The share that so many records have earned, of an index of so many keys with so many
     /// revisions that are kept; none if that is no step.
     pub(crate) fn earned(&self, records: u64, keys: u64, kept: u64) -> Option<IndexShare> {
         let round = self.records_min.max(keys.max(kept) / INDEX_ROUND_PART);
-        if self.is_small(keys) {
+        if self.is_small(keys, kept) {
             return (records >= round).then_some(IndexShare::Whole);
         }
         let earned = u128::from(records) * u128::from(keys) / u128::from(round);
@@ -130,6 +131,16 @@ mod tests {
         assert_eq!(pace.earned(INDEX_ROUND_RECORDS_MIN, 100, 100), Some(IndexShare::Whole));
         assert_eq!(pace.earned(INDEX_ROUND_RECORDS_MIN, 100, 1_000_000), None);
         assert_eq!(pace.earned(500_000, 100, 1_000_000), Some(IndexShare::Whole));
+    }
+
+    /// Their histories may be as long as a large index: they have its budget of bytes.
+    #[test]
+    fn few_keys_with_very_many_changes_are_no_small_index() {
+        let pace = IndexPace::default();
+        let share = pace.earned(10_000_000, 100, 20_000_000).unwrap();
+        assert_eq!(share, IndexShare::Keys { keys: 100, of: 100, round: 10_000_000 });
+        assert_eq!(pace.bytes_max(Some(share), 0), INDEX_STEP_BYTES);
+        assert_eq!(pace.earned(9_000_000, 100, 20_000_000), None);
     }
 
     /// A checkpoint every thousand records: all keys are saved once in a round, evenly.

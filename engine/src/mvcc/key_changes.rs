@@ -168,6 +168,17 @@ impl Changes {
     /// The changes from the first one on that is not gone; none if all are. Those that are gone are
     /// the first ones.
     pub(super) fn cut(root: &Arc<Self>, is_gone: &dyn Fn(Revision) -> bool) -> Option<Arc<Self>> {
+        let mut cut = Self::cut_below(root, is_gone)?;
+        // A root of one part is none: it was full when the branch beside it began.
+        while let Self::Branch(parts) = &*cut
+            && let [only] = &parts[..]
+        {
+            cut = Arc::clone(&only.node);
+        }
+        Some(cut)
+    }
+
+    fn cut_below(root: &Arc<Self>, is_gone: &dyn Fn(Revision) -> bool) -> Option<Arc<Self>> {
         if !is_gone(root.first().revision) {
             return Some(Arc::clone(root));
         }
@@ -178,16 +189,9 @@ impl Changes {
             }
             Self::Branch(parts) => {
                 let at = parts.partition_point(|part| is_gone(part.first)) - 1;
-                let (cut, rest) = (Self::cut(&parts[at].node, is_gone), &parts[at + 1..]);
-                match (cut, rest) {
-                    // A root of one part is none.
-                    (cut, []) => cut,
-                    (None, [only]) => Some(Arc::clone(&only.node)),
-                    (cut, rest) => {
-                        let parts = cut.map(Part::of).into_iter().chain(rest.iter().cloned());
-                        Some(Arc::new(Self::Branch(parts.collect())))
-                    }
-                }
+                let (cut, rest) = (Self::cut_below(&parts[at].node, is_gone), &parts[at + 1..]);
+                let parts: Vec<_> = cut.map(Part::of).into_iter().chain(rest.iter().cloned()).collect();
+                (!parts.is_empty()).then(|| Arc::new(Self::Branch(parts)))
             }
         }
     }
@@ -282,6 +286,26 @@ mod tests {
             }
             copies.push((tree, model));
             copies.iter().for_each(|(tree, model)| check(tree, model, &mut random));
+        }
+    }
+
+    /// A cut makes a node of each level anew, wherever it cuts, and its root has several parts.
+    #[test]
+    fn a_cut_shares_what_it_leaves() {
+        fn own(node: &Arc<Changes>) -> usize {
+            match &**node {
+                _ if Arc::strong_count(node) > 1 => 0,
+                Changes::Chunk(_) => 1,
+                Changes::Branch(parts) => 1 + parts.iter().map(|part| own(&part.node)).sum::<usize>(),
+            }
+        }
+        let mut tree = Changes::one(change(1, 0));
+        (2..=100_000).for_each(|main| Changes::push(&mut tree, change(main, 0)));
+        for gone in (0..100_000).step_by(331).chain([16_383, 16_384, 32_768, 98_303, 98_304, 99_999]) {
+            let cut = Changes::cut(&tree, &|revision| revision.main <= gone).unwrap();
+            assert!(own(&cut) <= 5, "{} nodes are made anew for a cut at {gone}", own(&cut));
+            assert!(!matches!(&*cut, Changes::Branch(parts) if parts.len() == 1), "cut at {gone}");
+            assert_eq!(cut.len(), 100_000 - u64::try_from(gone).unwrap());
         }
     }
 

@@ -87,7 +87,11 @@ impl Loading<'_> {
         if rows != of {
             return Err(Error::corrupt(format!("the saved index has {rows} keys instead of {of}")));
         }
-        let index = KeyIndex::concatenated(indexes).ok_or_else(out_of_order)?;
+        let index = match indexes.len() {
+            1 => indexes.pop(),
+            _ => KeyIndex::concatenated(indexes),
+        };
+        let index = index.ok_or_else(out_of_order)?;
         Ok(LoadedIndex { index, records, long })
     }
 

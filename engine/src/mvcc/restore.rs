@@ -58,7 +58,10 @@ impl Store {
             }
         }
         // How much a large index would gain is not known.
-        let is_small = IndexPace::default().is_small(index.root().len().max(tree.len(INDEX)));
+        let is_small = IndexPace::default().is_small(
+            index.root().len().max(tree.len(INDEX)),
+            (meta.revision - meta.compact_revision).cast_unsigned(),
+        );
         let is_swept_again = is_small && meta.swept < meta.compacted;
         let key_bytes_max = limits::key_bytes_max(tree.page_bytes());
         Ok(Self {

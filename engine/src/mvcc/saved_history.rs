@@ -133,6 +133,11 @@ impl<'t> HistoryReader<'t> {
         KeyHistory::decode_behind(older, behind).ok_or_else(malformed)
     }
 
+    /// Rows that no value that was read has named.
+    pub(crate) fn rows_left(&self) -> u64 {
+        self.rows_left.load(Relaxed)
+    }
+
     fn older(&self, rows: OlderRows) -> Result<KeyHistory> {
         let mut history: Option<KeyHistory> = None;
         let mut cursor = self.tree.cursor(HISTORIES);

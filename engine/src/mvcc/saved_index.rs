@@ -73,7 +73,7 @@ pub(crate) struct IndexWork {
 /// The work that is done.
 #[derive(Debug)]
 pub(crate) struct IndexWorkDone {
-    /// Keys of the share that were looked at.
+    /// Keys of the share that were looked at; no end of them if all of the index is saved.
     pub(crate) keys: u64,
     pub(crate) sweep: Option<IndexSweep>,
     /// Long keys that still wait.
@@ -103,6 +103,8 @@ impl IndexWork {
             Some(share) => writer.save(ranges, share.keys(), self.bytes_max)?,
             None => 0,
         };
+        // All of it may be few steps, if many keys begin alike.
+        let keys = if ranges.oldest() == to.revision { u64::MAX } else { keys };
         let IndexWriter { waiting: long_keys, saved_long, .. } = writer;
         Ok(IndexWorkDone { keys, sweep, long_keys, saved_long })
     }
@@ -524,6 +526,24 @@ mod tests {
         assert_eq!(save(&names, usize::MAX), (2_000, 2_000, true));
         let (keys, rows, is_all) = save(&names, 6_000);
         assert!((80..=120).contains(&keys) && rows == keys && !is_all, "{keys} keys in {rows} rows");
+    }
+
+    /// They count as one key for the step, but all of the index is saved then: what was earned is
+    /// used up.
+    #[test]
+    fn keys_that_begin_alike_use_up_what_records_have_earned() {
+        let options = DbOptions { page_bytes_if_new: 512 };
+        let mut store = Store::open(Arc::new(SimDisk::new()), options).unwrap();
+        store.save_index_in_steps_of(10);
+        for number in 0..500_u32 {
+            let mut txn = store.begin();
+            txn.put(&[&[b'a'; KEY_MAX][..], &number.to_be_bytes()].concat(), b"", 0);
+            txn.commit();
+            store.set_applied(Applied { index: u64::from(number) + 1, term: 1 });
+        }
+        let checkpoint = store.checkpoint(CheckpointKind::Auto).unwrap();
+        store.finish_checkpoint(checkpoint.write().unwrap());
+        assert_eq!((store.saved.index_revision, store.records_since_index), (store.meta.revision, 0));
     }
 
     /// How much a sweep of a large index would gain is not forgotten by a restart, and neither is

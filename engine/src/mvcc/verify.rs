@@ -3,9 +3,13 @@
 //! is missing. Below it there may be dead records too. Together with [`crate::check`], which proves
 //! the same of pages.
 
+use crate::mvcc::layout::{INDEX, INDEX_LONG};
+use crate::mvcc::long_keys;
 use crate::mvcc::revision::{RecordKind, Revision};
+use crate::mvcc::saved_history::HistoryReader;
 use crate::mvcc::store::Store;
 use crate::mvcc::{Reader, StoredRecord};
+use crate::snapshot::Snapshot;
 use crate::{Error, Result};
 
 /// Records and keys that a check has counted.
@@ -52,7 +56,29 @@ pub fn verify(store: &Store) -> Result<Summary> {
             "the index knows {changes_above} changes above the compaction, there are {above} records"
         )));
     }
+    check_histories(&store.tree)?;
     Ok(summary)
+}
+
+/// Every row of older changes belongs to one key: one that none names would stay for ever.
+fn check_histories(tree: &Snapshot) -> Result<()> {
+    let reader = HistoryReader::new(tree);
+    let mut cursor = tree.cursor(INDEX);
+    cursor.seek(&[])?;
+    while let Some((_, history)) = cursor.next()? {
+        reader.read(history)?;
+    }
+    let mut cursor = tree.cursor(INDEX_LONG);
+    cursor.seek(&[])?;
+    while let Some((_, row)) = cursor.next()? {
+        for (_, history) in long_keys::decode(row)? {
+            reader.read(history)?;
+        }
+    }
+    match reader.rows_left() {
+        0 => Ok(()),
+        left => Err(Error::corrupt(format!("{left} rows of older changes are of no key"))),
+    }
 }
 
 /// Counts all records, and those above the compaction, which must follow each other without gaps.
@@ -95,4 +121,39 @@ fn dense_records(reader: &Reader<'_>) -> Result<(u64, u64)> {
         )));
     }
     Ok((records, above))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::db::DbOptions;
+    use crate::disk::{Disk, SimDisk};
+    use crate::mvcc::layout::HISTORIES;
+    use crate::mvcc::{Applied, CheckpointKind};
+
+    #[test]
+    fn a_row_of_older_changes_that_no_key_names_is_damage() {
+        let disk: Arc<dyn Disk> = Arc::new(SimDisk::new());
+        let open = || Store::open(Arc::clone(&disk), DbOptions { page_bytes_if_new: 512 }).unwrap();
+        let mut store = open();
+        store.save_index_in_steps_of(10); // in rows of four changes
+        for index in 1..=50 {
+            let mut txn = store.begin();
+            txn.put(b"hot", b"", 0);
+            txn.commit();
+            store.set_applied(Applied { index, term: 1 });
+        }
+        let checkpoint = store.checkpoint(CheckpointKind::WithIndex).unwrap();
+        store.finish_checkpoint(checkpoint.write().unwrap());
+        assert!(store.tree.len(HISTORIES) > 5);
+        verify(&open()).unwrap();
+        let mut db = store.db.take().unwrap();
+        let mut txn = db.begin().unwrap();
+        txn.put(HISTORIES, &[1; 32], b"\x01\x01\x00\x00\x01").unwrap();
+        txn.commit().unwrap();
+        let error = verify(&open()).unwrap_err().to_string();
+        assert!(error.contains("1 rows of older changes are of no key"), "{error}");
+    }
 }
