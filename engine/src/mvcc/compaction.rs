@@ -332,12 +332,10 @@ fn walk(
             *from = key.to_vec();
             return false;
         }
-        let kept = history.at(at);
-        if let Some(kept) = kept {
+        if let Some(kept) = history.at(at) {
             needed.add(kept.modified.main, 1);
         }
-        let oldest = history.oldest().revision;
-        if oldest.main <= at && kept.is_none_or(|kept| kept.modified != oldest) {
+        if history.loses(at) {
             forgetting.push(key.to_vec());
             bytes += key.len();
         }

@@ -126,6 +126,13 @@ impl KeyHistory {
         self.older.as_ref().map_or(self.newest, |older| older.first())
     }
 
+    /// A compaction at `at` drops some of it, or all.
+    #[must_use]
+    pub(crate) fn loses(&self, at: i64) -> bool {
+        let oldest = self.oldest().revision;
+        oldest.main <= at && self.at(at).is_none_or(|kept| kept.modified != oldest)
+    }
+
     /// The history that a compaction at `at` leaves; none if it leaves nothing.
     #[must_use]
     pub fn compacted(&self, at: i64) -> Option<Self> {

@@ -9,16 +9,55 @@ use std::sync::mpsc;
 use std::thread;
 
 use crate::limits;
-use crate::mvcc::key_history::KeyMeta;
+use crate::mvcc::key_history::{KeyHistory, KeyMeta};
 use crate::mvcc::key_index::{Key, KeyIndex};
-use crate::mvcc::layout::{INDEX, RECORDS, StoreMeta};
-use crate::mvcc::long_keys::WaitingKeys;
+use crate::mvcc::layout::{INDEX, INDEX_LONG, RECORDS, StoreMeta};
+use crate::mvcc::long_keys::{self, WaitingKeys};
 use crate::mvcc::record::StoredRecord;
 use crate::mvcc::revision::{RecordKey, RecordKind, Revision};
-use crate::mvcc::saved_index::{self, IndexPart, Opening};
+use crate::mvcc::saved_history::{self, HistoryReader};
 use crate::mvcc::saved_ranges::SavedRanges;
 use crate::snapshot::Snapshot;
 use crate::{Error, Result};
+
+/// How far opening a store has come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Opening {
+    /// The saved index is being loaded.
+    Keys {
+        /// Keys that are loaded.
+        loaded: u64,
+        /// Keys of the saved index.
+        of: u64,
+    },
+    /// The records above it are being read; so many have been.
+    Records(u64),
+}
+
+/// Keys of the index, from one on and below another, or all behind it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct IndexPart {
+    pub(crate) from: Vec<u8>,
+    pub(crate) end: Option<Vec<u8>>,
+}
+
+impl IndexPart {
+    /// Parts that hold about as much of the saved index each, in their order; fewer if the index is
+    /// small.
+    ///
+    /// # Errors
+    /// When the file is damaged.
+    pub(crate) fn divide(tree: &Snapshot, parts: usize) -> Result<Vec<Self>> {
+        let mut starts = vec![Vec::new()];
+        starts.extend(tree.dividing_keys(INDEX, parts)?.into_iter().map(<[u8]>::to_vec));
+        let ends = starts.iter().skip(1).cloned().map(Some).chain([None]);
+        Ok(starts.clone().into_iter().zip(ends).map(|(from, end)| Self { from, end }).collect())
+    }
+
+    pub(crate) fn has(&self, key: &[u8]) -> bool {
+        *self.from <= *key && self.end.as_deref().is_none_or(|end| key < end)
+    }
+}
 
 /// The state whose index is loaded.
 #[derive(Clone, Copy)]
@@ -31,10 +70,22 @@ pub(crate) struct Loading<'l> {
 /// The index as of the state's revision, or some of its keys.
 pub(crate) struct LoadedIndex {
     pub(crate) index: KeyIndex,
+    /// Keys that have lost changes to compactions since they were saved.
+    pub(crate) unswept: u64,
     /// Records that were not in the saved one.
     pub(crate) records: u64,
     /// Keys too long for a page that they have changed.
     pub(crate) long: WaitingKeys,
+}
+
+/// The saved index, or a part of it, without what compactions have dropped.
+struct LoadedRows {
+    index: KeyIndex,
+    /// Rows of keys that fit a page, and how many of them say more than that.
+    rows: u64,
+    unswept: u64,
+    /// Longer keys whose rows say more, and are to be saved again.
+    long: WaitingKeys,
 }
 
 /// Word from a thread.
@@ -75,13 +126,15 @@ impl Loading<'_> {
             [all] => vec![self.load(all, true, &mut tell)],
             parts => self.load_all(parts, &mut tell),
         };
-        let (mut indexes, mut rows, mut records, mut long) = (Vec::new(), 0, 0, WaitingKeys::default());
+        let (mut indexes, mut rows, mut long) = (Vec::new(), 0, WaitingKeys::default());
+        let (mut records, mut unswept) = (0, 0);
         for result in results {
             let (part, part_rows) = result?;
             indexes.push(part.index);
             long.merge(part.long);
             rows += part_rows;
             records += part.records;
+            unswept += part.unswept;
         }
         let out_of_order = || Error::corrupt("the keys of the saved index are out of order");
         if rows != of {
@@ -92,7 +145,7 @@ impl Loading<'_> {
             _ => KeyIndex::concatenated(indexes),
         };
         let index = index.ok_or_else(out_of_order)?;
-        Ok(LoadedIndex { index, records, long })
+        Ok(LoadedIndex { index, unswept, records, long })
     }
 
     /// Loads parts side by side.
@@ -134,7 +187,7 @@ impl Loading<'_> {
     ) -> Result<(LoadedIndex, u64)> {
         let Self { tree, meta, ranges } = self;
         let mut some = || tell(Progress::Keys(limits::RESTORED_PER_REPORT));
-        let (index, rows, long) = saved_index::load(tree, meta, part, &mut some)?;
+        let LoadedRows { index, rows, unswept, long } = load(tree, meta, part, &mut some)?;
         let mut replay = Replay { tree, meta, ranges, part, index, records: 0, long };
         replay.run(&mut |read| {
             if is_first {
@@ -142,8 +195,96 @@ impl Loading<'_> {
             }
         })?;
         let Replay { index, records, long, .. } = replay;
-        Ok((LoadedIndex { index, records, long }, rows))
+        Ok((LoadedIndex { index, unswept, records, long }, rows))
     }
+}
+
+/// Reads the history of a row.
+struct Rows<'t> {
+    reader: HistoryReader<'t>,
+    meta: StoreMeta,
+}
+
+impl Rows<'_> {
+    fn read(&self, encoded: &[u8]) -> Result<KeyHistory> {
+        match self.reader.read(encoded) {
+            Ok(history) if history.newest().revision.main > self.meta.revision => {
+                Err(saved_history::malformed())
+            }
+            history => history,
+        }
+    }
+}
+
+/// Loads a part of the saved index, and compacts it: steps of a compaction that happened after it
+/// was saved are not in it. `tell` is called for some of the keys.
+fn load(tree: &Snapshot, meta: StoreMeta, part: &IndexPart, tell: &mut dyn FnMut()) -> Result<LoadedRows> {
+    let saved = Rows { reader: HistoryReader::new(tree), meta };
+    let mut failure = None;
+    let (mut rows, mut unswept, mut before) = (0_u64, 0_u64, None);
+    let mut cursor = tree.cursor(INDEX);
+    cursor.seek(&part.from)?;
+    let keys = std::iter::from_fn(|| {
+        loop {
+            let (key, encoded) = match cursor.next() {
+                Ok(next) => next.filter(|(key, _)| part.end.as_deref().is_none_or(|end| *key < end))?,
+                Err(error) => {
+                    failure = Some(error);
+                    return None;
+                }
+            };
+            rows += 1;
+            if rows.is_multiple_of(limits::RESTORED_PER_REPORT) {
+                tell();
+            }
+            let history = match saved.read(encoded) {
+                Ok(history) => history,
+                Err(error) => {
+                    failure = Some(error);
+                    return None;
+                }
+            };
+            if before.is_some_and(|before: &[u8]| before >= key) {
+                failure = Some(Error::corrupt("the keys of the saved index are out of order"));
+                return None;
+            }
+            before = Some(key);
+            unswept += u64::from(history.loses(meta.compact_revision));
+            if let Some(history) = history.compacted(meta.compact_revision) {
+                return Some((Key::from(key), history));
+            }
+        }
+    });
+    let mut index = KeyIndex::from_sorted(keys);
+    if let Some(error) = failure {
+        return Err(error);
+    }
+    let long = load_long(tree, &saved, part, &mut index)?;
+    Ok(LoadedRows { index, rows, unswept, long })
+}
+
+/// Loads the keys of a part that are too long for a page; those that are to be saved again.
+fn load_long(
+    tree: &Snapshot,
+    saved: &Rows<'_>,
+    part: &IndexPart,
+    index: &mut KeyIndex,
+) -> Result<WaitingKeys> {
+    let (mut cursor, mut waiting) = (tree.cursor(INDEX_LONG), WaitingKeys::default());
+    cursor.seek(&[])?;
+    while let Some((_, row)) = cursor.next()? {
+        for (key, history) in long_keys::decode(row)?.into_iter().filter(|(key, _)| part.has(key)) {
+            let history = saved.read(history)?;
+            // The row was to be saved anew when the process ended.
+            if history.loses(saved.meta.compact_revision) {
+                waiting.insert(Key::from(key));
+            }
+            if let Some(history) = history.compacted(saved.meta.compact_revision) {
+                index.set(key, history);
+            }
+        }
+    }
+    Ok(waiting)
 }
 
 /// Reading the records that the saved index does not have.
@@ -305,6 +446,7 @@ mod tests {
                 assert_eq!(parts, wanted, "the table has leaves enough");
                 assert_eq!(entries(&loaded), all);
                 assert_eq!((loaded.records, &loaded.long), (whole.records, &whole.long));
+                assert_eq!(loaded.unswept, whole.unswept);
                 assert_eq!(loaded.index.root().newest_change(), whole.index.root().newest_change());
                 let live = |index: &KeyIndex| index.root().live_count(crate::mvcc::KeyRange::From(b"1"));
                 assert_eq!(live(&loaded.index), live(&whole.index));

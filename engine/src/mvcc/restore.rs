@@ -10,8 +10,8 @@ use crate::mvcc::compaction_hash::CompactionHashes;
 use crate::mvcc::garbage::Replaced;
 use crate::mvcc::index_pace::IndexPace;
 use crate::mvcc::layout::{INDEX, SMALL, StoreMeta};
-use crate::mvcc::loading::{LoadedIndex, Loading};
-use crate::mvcc::saved_index::{IndexSweep, Opening};
+use crate::mvcc::loading::{LoadedIndex, Loading, Opening};
+use crate::mvcc::saved_index::IndexSweep;
 use crate::mvcc::saved_ranges::SavedRanges;
 use crate::mvcc::store::Store;
 use crate::mvcc::tables::{SmallTable, Tables};
@@ -43,7 +43,7 @@ impl Store {
             return Err(Error::corrupt(format!("the store meta cannot be true: {meta:?}")));
         }
         let ranges = SavedRanges::load(&tree, &meta)?;
-        let LoadedIndex { index, records: records_since_index, long: unsaved_long } =
+        let LoadedIndex { index, unswept, records: records_since_index, long: unsaved_long } =
             Loading { tree: &tree, meta, ranges: &ranges }.run(tell)?;
         let newest = index.root().newest_change();
         assert!(newest <= meta.revision, "the index is at {newest}, the store at {}", meta.revision);
@@ -62,6 +62,11 @@ impl Store {
             index.root().len().max(tree.len(INDEX)),
             (meta.revision - meta.compact_revision).cast_unsigned(),
         );
+        let saved = meta;
+        // Earlier versions went on with a compaction where it was interrupted. One that begins again
+        // counts no keys that have lost records: the index in memory is without them.
+        let (compact_cursor, unswept) = (crate::mvcc::Revision::default(), meta.unswept.max(unswept));
+        let meta = StoreMeta { compact_cursor, unswept, ..meta };
         let is_swept_again = is_small && meta.swept < meta.compacted;
         let key_bytes_max = limits::key_bytes_max(tree.page_bytes());
         Ok(Self {
@@ -70,9 +75,8 @@ impl Store {
             tail: Tail::default(),
             tables,
             table_changes: std::collections::BTreeMap::new(),
-            // Earlier versions went on with a compaction where it was interrupted.
-            meta: StoreMeta { compact_cursor: crate::mvcc::Revision::default(), ..meta },
-            saved: meta,
+            meta,
+            saved,
             tree,
             trimmed: meta.compact_revision,
             sizes: db.sizes(),

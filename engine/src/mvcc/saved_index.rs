@@ -1,4 +1,4 @@
-//! The key index in the tree file: how it is written, range by range, and read back.
+//! The key index in the tree file: how it is written, range by range.
 //!
 //! A step of saving walks a range of keys in memory and in the file side by side, and writes what
 //! differs. So the file's rows of a range become those of the moment, whatever has happened since
@@ -11,33 +11,19 @@
 
 use std::collections::BTreeSet;
 
-use crate::limits::{self, INDEX_STEP_BYTES, SWEEP_KEYS_PER_STEP, SWEEP_LONG_ROWS_PER_STEP, key_bytes_max};
+use crate::limits::{INDEX_STEP_BYTES, SWEEP_KEYS_PER_STEP, SWEEP_LONG_ROWS_PER_STEP, key_bytes_max};
 use crate::meta::FORMAT_DIVIDED;
 use crate::mutants::{self, Mutant};
 use crate::mvcc::index_pace::IndexShare;
 use crate::mvcc::key_history::KeyHistory;
-use crate::mvcc::key_index::{IndexRoot, Key, KeyIndex};
+use crate::mvcc::key_index::{IndexRoot, Key};
 use crate::mvcc::layout::{INDEX, INDEX_LONG, StoreMeta};
 use crate::mvcc::long_keys::{self, WaitingKeys};
-use crate::mvcc::saved_history::{self, HistoryReader, HistoryRule};
+use crate::mvcc::saved_history::{self, HistoryRule};
 use crate::mvcc::saved_ranges::{SavedRanges, boundary};
 use crate::snapshot::Snapshot;
 use crate::txn::WriteTxn;
 use crate::{Error, Result};
-
-/// How far opening a store has come.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Opening {
-    /// The saved index is being loaded.
-    Keys {
-        /// Keys that are loaded.
-        loaded: u64,
-        /// Keys of the saved index.
-        of: u64,
-    },
-    /// The records above it are being read; so many have been.
-    Records(u64),
-}
 
 /// A checkpoint's view of the index: what is in memory goes to the file.
 struct IndexWriter<'w, 'd> {
@@ -370,103 +356,6 @@ impl IndexSweep {
     }
 }
 
-/// Keys of the index, from one on and below another, or all behind it.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct IndexPart {
-    pub(crate) from: Vec<u8>,
-    pub(crate) end: Option<Vec<u8>>,
-}
-
-impl IndexPart {
-    /// Parts that hold about as much of the saved index each, in their order; fewer if the index is
-    /// small.
-    ///
-    /// # Errors
-    /// When the file is damaged.
-    pub(crate) fn divide(tree: &Snapshot, parts: usize) -> Result<Vec<Self>> {
-        let mut starts = vec![Vec::new()];
-        starts.extend(tree.dividing_keys(INDEX, parts)?.into_iter().map(<[u8]>::to_vec));
-        let ends = starts.iter().skip(1).cloned().map(Some).chain([None]);
-        Ok(starts.clone().into_iter().zip(ends).map(|(from, end)| Self { from, end }).collect())
-    }
-
-    pub(crate) fn has(&self, key: &[u8]) -> bool {
-        *self.from <= *key && self.end.as_deref().is_none_or(|end| key < end)
-    }
-}
-
-/// Loads a part of the saved index, and compacts it: steps of a compaction that happened after it
-/// was saved are not in it. Returns with it how many keys that fit a page it has read, and the long
-/// ones that are to be saved without what was compacted; `tell` is called for some of them.
-pub(crate) fn load(
-    tree: &Snapshot,
-    meta: StoreMeta,
-    part: &IndexPart,
-    tell: &mut dyn FnMut(),
-) -> Result<(KeyIndex, u64, WaitingKeys)> {
-    let compact = meta.compact_revision;
-    let reader = HistoryReader::new(tree);
-    let decode = |encoded: &[u8]| match reader.read(encoded) {
-        Ok(history) if history.newest().revision.main > meta.revision => Err(saved_history::malformed()),
-        history => history,
-    };
-    let mut failure = None;
-    let (mut loaded, mut before) = (0_u64, None);
-    let mut cursor = tree.cursor(INDEX);
-    cursor.seek(&part.from)?;
-    let keys = std::iter::from_fn(|| {
-        loop {
-            let (key, encoded) = match cursor.next() {
-                Ok(next) => next.filter(|(key, _)| part.end.as_deref().is_none_or(|end| *key < end))?,
-                Err(error) => {
-                    failure = Some(error);
-                    return None;
-                }
-            };
-            loaded += 1;
-            if loaded.is_multiple_of(limits::RESTORED_PER_REPORT) {
-                tell();
-            }
-            let history = match decode(encoded) {
-                Ok(history) => history,
-                Err(error) => {
-                    failure = Some(error);
-                    return None;
-                }
-            };
-            if before.is_some_and(|before: &[u8]| before >= key) {
-                failure = Some(Error::corrupt("the keys of the saved index are out of order"));
-                return None;
-            }
-            before = Some(key);
-            if let Some(history) = history.compacted(compact) {
-                return Some((Key::from(key), history));
-            }
-        }
-    });
-    let mut index = KeyIndex::from_sorted(keys);
-    if let Some(error) = failure {
-        return Err(error);
-    }
-    let (mut cursor, mut waiting) = (tree.cursor(INDEX_LONG), WaitingKeys::default());
-    cursor.seek(&[])?;
-    while let Some((_, row)) = cursor.next()? {
-        for (key, history) in long_keys::decode(row)?.into_iter().filter(|(key, _)| part.has(key)) {
-            let history = decode(history)?;
-            let changes = history.len();
-            let left = history.compacted(compact);
-            // The row was to be saved anew when the process ended.
-            if left.as_ref().is_none_or(|left| left.len() < changes) {
-                waiting.insert(Key::from(key));
-            }
-            if let Some(history) = left {
-                index.set(key, history);
-            }
-        }
-    }
-    Ok((index, loaded, waiting))
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::Arc;
@@ -475,6 +364,7 @@ mod tests {
     use crate::db::{Db, DbOptions};
     use crate::disk::SimDisk;
     use crate::mvcc::checkpoint::CheckpointKind;
+    use crate::mvcc::key_index::KeyIndex;
     use crate::mvcc::layout::Applied;
     use crate::mvcc::revision::Revision;
     use crate::mvcc::store::Store;
@@ -597,5 +487,48 @@ mod tests {
         put_each(&mut store);
         save(&mut store);
         assert_eq!((store.is_sweeping(), store.meta.unswept), (false, 0));
+    }
+
+    /// A compaction that a crash interrupts begins again with an index that has nothing to forget
+    /// any more; what the rows of the file have to is worth a sweep all the same.
+    #[test]
+    fn a_sweep_comes_after_a_compaction_that_was_interrupted() {
+        let disk = SimDisk::new();
+        let open = || {
+            let options = DbOptions { page_bytes_if_new: 512 };
+            let mut store = Store::open(Arc::new(disk.clone()), options).unwrap();
+            store.save_index_in_steps_of(10);
+            store.sweep = None; // a large one does not begin at the start
+            store
+        };
+        let save = |store: &mut Store, kind| {
+            let checkpoint = store.checkpoint(kind).unwrap();
+            store.finish_checkpoint(checkpoint.write().unwrap());
+        };
+        let mut store = open();
+        let put = |store: &mut Store, number: u32| {
+            let mut txn = store.begin();
+            txn.put(format!("{number}").as_bytes(), b"", 0);
+            txn.commit();
+            store.set_applied(Applied { index: store.applied().index + 1, term: 1 });
+        };
+        (0..200).for_each(|number| put(&mut store, number % 100));
+        save(&mut store, CheckpointKind::WithIndex);
+        put(&mut store, 100);
+        store.compact(202).unwrap();
+        // It begins when all that it looks at is in the file.
+        save(&mut store, CheckpointKind::Auto);
+        assert!(store.saved.compact_revision == 202 && store.compaction_pending());
+        drop(store);
+        let mut store = open();
+        while store.compaction_pending() {
+            save(&mut store, CheckpointKind::Auto);
+        }
+        assert!(store.is_sweeping(), "{} of 100 rows are too long", store.meta.unswept);
+        while store.is_sweeping() {
+            save(&mut store, CheckpointKind::Auto);
+        }
+        drop(store);
+        assert_eq!(open().meta.unswept, 0);
     }
 }
