@@ -100,11 +100,11 @@ impl<'d> WriteTxn<'d> {
 
     /// Has leaves that this transaction writes take no more pages than they need, in a table whose
     /// keys are all of one length.
-    pub(crate) fn pack(&mut self, table: Table) {
-        if !self.failed {
-            let page_bytes = self.base.parts().meta.page_bytes;
-            btree::pack(&mut self.trees[table.index()], page_bytes as usize);
-        }
+    ///
+    /// # Errors
+    /// When they cannot be leaves of such a table: drop the transaction then.
+    pub(crate) fn pack(&mut self, table: Table) -> Result<()> {
+        self.change(table, |tree, edit| btree::pack(tree, edit))
     }
 
     fn change<T>(

@@ -193,8 +193,8 @@ fn exercise(bytes: Vec<u8>, seed: u64) -> Result<()> {
 
 /// The message of a panic or an unexpected error; none if there was neither, or if it was the check
 /// that follows every commit in tests: the file is damaged indeed.
-fn panic_of(bytes: Vec<u8>, seed: u64) -> Option<String> {
-    let payload = match catch_unwind(AssertUnwindSafe(|| exercise(bytes, seed))) {
+fn panic_in(work: impl FnOnce() -> Result<()>) -> Option<String> {
+    let payload = match catch_unwind(AssertUnwindSafe(work)) {
         Ok(Ok(()) | Err(Error::Corrupt(_) | Error::Compacted { .. })) => return None,
         Ok(Err(other)) => return Some(other.to_string()),
         Err(payload) => payload,
@@ -226,11 +226,64 @@ fn forged_pages_are_errors_and_no_panics() {
         if random.one_in(4) {
             forged.forge_slot(&mut random);
         }
-        if let Some(text) = panic_of(forged.bytes, seed) {
+        if let Some(text) = panic_in(|| exercise(forged.bytes, seed)) {
             panics.push(format!("seed {seed}: {text}"));
         }
     }
     assert!(panics.is_empty(), "{} of {seeds} forged files: {}", panics.len(), panics.join("\n"));
+}
+
+/// Where the cells of a leaf of records begin and end: its first and last key, by the place of the
+/// byte of each that is the lowest of its revision.
+fn ends_of_record_leaves(whole: &Sealer) -> Vec<usize> {
+    let (_, meta) = whole.newest();
+    let (mut below, mut ends) = (vec![meta.tables[0].root.unwrap().id], Vec::new());
+    while let Some(id) = below.pop() {
+        let start = usize::try_from(id.0).unwrap() * PAGE;
+        let page = &whole.bytes[start..start + PAGE];
+        let view = PageView::parse(page, id).unwrap();
+        match view.kind() {
+            PageKind::Branch => {
+                below.extend((0..view.len()).map(|at| view.branch_cell(at).unwrap().child.id))
+            }
+            _ => ends.extend([0, view.len() - 1].map(|at| {
+                let key = view.leaf_cell(at).unwrap().key;
+                start + key.as_ptr() as usize - page.as_ptr() as usize + 7
+            })),
+        }
+    }
+    ends
+}
+
+/// Leaves that a compaction packs have keys that lie below their neighbour's.
+#[test]
+fn leaves_whose_keys_do_not_follow_each_other_are_errors_and_no_panics() {
+    let mut whole = Sealer { bytes: file(), reached: BTreeSet::new() };
+    whole.seal();
+    let compact = |bytes: Vec<u8>| -> Result<()> {
+        let mut store = Store::open(Arc::new(SimDisk::from_bytes(bytes)), OPTIONS)?;
+        store.compact(store.revision())?;
+        store.set_applied(Applied { index: store.applied().index + 1, term: 1 });
+        store.free_all_compacted();
+        while store.compaction_pending() {
+            save(&mut store)?;
+        }
+        Ok(())
+    };
+    compact(whole.bytes.clone()).unwrap();
+    let (mut panics, mut files) = (Vec::new(), 0);
+    for place in ends_of_record_leaves(&whole) {
+        for delta in [1, 2, 255, 254] {
+            let mut forged = Sealer { bytes: whole.bytes.clone(), reached: BTreeSet::new() };
+            forged.bytes[place] = forged.bytes[place].wrapping_add(delta);
+            forged.seal();
+            match panic_in(|| compact(forged.bytes)) {
+                Some(text) => panics.push(format!("byte {place}, {delta} more: {text}")),
+                None => files += 1,
+            }
+        }
+    }
+    assert!(panics.is_empty() && files > 100, "{}", panics.join("\n"));
 }
 
 /// A compaction goes on behind the record that it looked at last: there is nothing behind the last

@@ -4,44 +4,61 @@
 //! is nearly empty. Those leaves are written anyway, so they are filled up from their right
 //! neighbours first.
 
-use crate::btree::{Tree, TreeNode};
+use crate::btree::{Edit, Tree, TreeNode};
 use crate::page::{PageKind, PageRef, SLOT, branch_cell};
+use crate::{Error, Result};
 
 /// Packs the decoded leaves of a table whose keys are all of one length: no branch becomes longer.
-pub fn pack(tree: &mut Tree, page_bytes: usize) {
-    let Some(root) = &mut tree.root else { return };
-    pack_below(root, page_bytes);
+///
+/// # Errors
+/// When the pages cannot be those of such a table; the transaction must be given up then.
+pub fn pack(tree: &mut Tree, edit: &Edit<'_>) -> Result<()> {
+    let Some(root) = &mut tree.root else { return Ok(()) };
+    pack_below(root, edit)?;
     while root.kind == PageKind::Branch && root.cells.len() == 1 {
-        let Some(only) = root.children[0].take() else { return };
+        let Some(only) = root.children[0].take() else { return Ok(()) };
         *root = only;
-        assert!(tree.stored.depth > 1, "a table of one level has a branch");
+        if tree.stored.depth <= 1 {
+            return Err(Error::corrupt("a tree is deeper than its meta slot says"));
+        }
         tree.stored.depth -= 1;
     }
+    Ok(())
 }
 
-fn pack_below(node: &mut TreeNode, page_bytes: usize) {
-    node.children.iter_mut().flatten().for_each(|child| pack_below(child, page_bytes));
+fn pack_below(node: &mut TreeNode, edit: &Edit<'_>) -> Result<()> {
+    node.children.iter_mut().flatten().try_for_each(|child| pack_below(child, edit))?;
     let mut at = 0;
     while at + 1 < node.children.len() {
-        let (left, right) = node.children.split_at_mut(at + 1);
-        let (Some(left), Some(right)) = (&mut left[at], &mut right[0]) else {
+        if node.children[at].is_none() || node.children[at + 1].is_none() {
             at += 1;
             continue;
-        };
-        if left.kind != PageKind::Leaf || right.kind != PageKind::Leaf {
-            return;
         }
-        if fill(left, right, page_bytes) {
-            let first = right.key(0).expect("a cell of our own").to_vec();
-            let before = node.key(at + 1).map_or(0, <[u8]>::len);
-            assert!(first.len() <= before, "a branch whose leaves are packed would become longer");
-            node.cells.replace(at + 1, &branch_cell(&first, PageRef::default()));
+        let separator = node.key(at + 1).ok_or_else(|| edit.malformed())?.to_vec();
+        let (left, right) = node.children.split_at_mut(at + 1);
+        let (Some(left), Some(right)) = (&mut left[at], &mut right[0]) else { return Ok(()) };
+        if left.kind != PageKind::Leaf || right.kind != PageKind::Leaf {
+            return Ok(());
+        }
+        // Cells that go to the left must belong there, and what is left still below its branch.
+        let last = left.cells.len().checked_sub(1).and_then(|last| left.key(last));
+        let first = right.key(0).ok_or_else(|| edit.malformed())?;
+        if last.is_some_and(|last| last >= &*separator) || first < &*separator {
+            return Err(edit.misplaced());
+        }
+        if fill(left, right, edit.page_bytes()) {
+            let first = right.key(0).ok_or_else(|| edit.malformed())?;
+            if first.len() > separator.len() {
+                return Err(Error::corrupt("a table whose keys are of one length has a longer one"));
+            }
+            node.cells.replace(at + 1, &branch_cell(first, PageRef::default()));
             at += 1;
         } else {
             node.cells.remove(at + 1);
             node.children.remove(at + 1);
         }
     }
+    Ok(())
 }
 
 /// Moves as many cells from the right leaf to the left one as that has room for; false if none is
@@ -102,7 +119,7 @@ mod tests {
                         model.remove(&number);
                     }
                 }
-                txn.pack(TABLE);
+                txn.pack(TABLE).unwrap();
                 txn.commit().unwrap();
                 let tree = db.snapshot();
                 let mut cursor = tree.cursor(TABLE);
@@ -120,7 +137,7 @@ mod tests {
                 for (number, value) in &model {
                     txn.put(TABLE, &number.to_be_bytes(), value).unwrap();
                 }
-                txn.pack(TABLE);
+                txn.pack(TABLE).unwrap();
                 txn.commit().unwrap();
                 in_use(db)
             };

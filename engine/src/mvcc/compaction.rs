@@ -269,7 +269,7 @@ impl CompactionPass {
                 break;
             }
         }
-        work.txn.pack(RECORDS);
+        work.txn.pack(RECORDS)?;
         if *run == runs.len() {
             self.stage = Stage::Done;
         }

@@ -63,8 +63,8 @@ impl Store {
             (meta.revision - meta.compact_revision).cast_unsigned(),
         );
         let saved = meta;
-        // Earlier versions went on with a compaction where it was interrupted. One that begins again
-        // counts no keys that have lost records: the index in memory is without them.
+        // Earlier versions went on with a compaction where it was interrupted. One that begins
+        // again counts no keys that have lost records: the index in memory is without them.
         let (compact_cursor, unswept) = (crate::mvcc::Revision::default(), meta.unswept.max(unswept));
         let meta = StoreMeta { compact_cursor, unswept, ..meta };
         let is_swept_again = is_small && meta.swept < meta.compacted;
